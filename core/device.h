@@ -1,0 +1,23 @@
+// Where a tensor's bytes live.
+#ifndef APOGEE_CORE_DEVICE_H_
+#define APOGEE_CORE_DEVICE_H_
+
+#include <string>
+
+namespace apogee {
+
+enum class DeviceType { kCpu, kCuda };
+
+struct Device {
+  DeviceType type = DeviceType::kCpu;
+  int index = 0;
+
+  friend bool operator==(const Device&, const Device&) = default;
+  std::string ToString() const {
+    return type == DeviceType::kCpu ? "cpu" : "cuda:" + std::to_string(index);
+  }
+};
+
+}  // namespace apogee
+
+#endif  // APOGEE_CORE_DEVICE_H_

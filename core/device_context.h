@@ -1,0 +1,67 @@
+// One rank's handle on one device: its allocator and ledger, its thread count or stream, its kernels.
+//
+// Every tensor carries the context it was made in, and an op's result is made in its inputs' context.
+// That is how several ranks live in one process without globals: each has a context of its own, and the
+// memory that a communication thread allocates for a tensor of rank 2 is counted on rank 2.
+//
+//   ContextPtr context = CpuContext({.num_threads = 2});          // tensor/cpu/cpu_context.h
+//   Tensor x = Tensor::Zeros({4, 8}, DType::kF32, context);
+#ifndef APOGEE_CORE_DEVICE_CONTEXT_H_
+#define APOGEE_CORE_DEVICE_CONTEXT_H_
+
+#include <memory>
+
+#include "apogee/core/device.h"
+#include "apogee/core/memory.h"
+
+namespace apogee {
+
+struct KernelTable;  // tensor/kernel_table.h
+
+class DeviceContext {
+ public:
+  // `kernels` must outlive the context (the backends' tables are constants).
+  DeviceContext(Device device, std::unique_ptr<Allocator> allocator, const KernelTable& kernels,
+                int num_threads);
+
+  Device device() const { return device_; }
+  Allocator& allocator() const { return *allocator_; }
+  MemoryLedger& ledger() const { return allocator_->ledger(); }
+  const KernelTable& kernels() const { return kernels_; }
+  // Threads that this rank's CPU loops use.
+  int num_threads() const { return num_threads_; }
+
+ private:
+  Device device_;
+  std::unique_ptr<Allocator> allocator_;
+  const KernelTable& kernels_;
+  int num_threads_;
+};
+
+using ContextPtr = std::shared_ptr<DeviceContext>;
+
+// Scratch memory of a kernel, counted as workspace, freed at scope end.
+class Workspace {
+ public:
+  Workspace(const DeviceContext& context, int64_t bytes)
+      : context_(context),
+        bytes_(bytes),
+        block_(context.allocator().Allocate(bytes, MemoryCategory::kWorkspace)) {}
+  ~Workspace() { context_.allocator().Free(block_, bytes_, MemoryCategory::kWorkspace); }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
+  template <typename T>
+  T* data() const {
+    return static_cast<T*>(block_);
+  }
+
+ private:
+  const DeviceContext& context_;
+  int64_t bytes_;
+  void* block_;
+};
+
+}  // namespace apogee
+
+#endif  // APOGEE_CORE_DEVICE_CONTEXT_H_

@@ -1,0 +1,97 @@
+// Element types. f32 and bf16 train; f16 is storage (and the fp16 mode of later plugins); f64 exists on
+// the CPU as the oracle of exactness tests; integers carry tokens, masks and quantized states.
+//
+//   DispatchFloat(x.dtype(), "gelu", [&]<typename T>() { GeluKernel(x.data<T>(), ...); });
+//
+// BFloat16 and Float16 round to nearest even and keep NaN and infinity. Arithmetic happens in
+// ComputeType<T>: double for double, else float.
+#ifndef APOGEE_CORE_DTYPE_H_
+#define APOGEE_CORE_DTYPE_H_
+
+#include <bit>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+#include "apogee/core/error.h"
+
+namespace apogee {
+
+enum class DType : uint8_t { kF32, kBF16, kF16, kF64, kI64, kI32, kU8, kI8 };
+
+// "f32", "bf16", "f16", "f64", "i64", "i32", "u8", "i8".
+const char* DTypeName(DType dtype);
+// The inverse of DTypeName; "fp32", "fp16", "fp64" are accepted too. Throws Error for another name.
+DType DTypeFromName(const std::string& name);
+// Bytes of one element.
+int64_t DTypeSize(DType dtype);
+bool IsFloat(DType dtype);
+
+struct BFloat16 {
+  uint16_t bits;
+
+  BFloat16() = default;
+  constexpr explicit BFloat16(float value) : bits(Round(std::bit_cast<uint32_t>(value))) {}
+  constexpr explicit operator float() const {
+    return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+  }
+
+ private:
+  // Branch-free so that loops over it vectorise. NaN stays NaN: rounding could carry into infinity.
+  static constexpr uint16_t Round(uint32_t u) {
+    const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    const uint32_t quiet_nan = (u >> 16) | 0x40u;
+    return static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? quiet_nan : rounded);
+  }
+};
+
+struct Float16 {
+  uint16_t bits;
+
+  Float16() = default;
+  explicit Float16(float value);
+  explicit operator float() const;
+};
+
+template <typename T>
+using ComputeType = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+template <typename T>
+constexpr DType DTypeOf() {
+  if constexpr (std::is_same_v<T, float>) return DType::kF32;
+  if constexpr (std::is_same_v<T, BFloat16>) return DType::kBF16;
+  if constexpr (std::is_same_v<T, Float16>) return DType::kF16;
+  if constexpr (std::is_same_v<T, double>) return DType::kF64;
+  if constexpr (std::is_same_v<T, int64_t>) return DType::kI64;
+  if constexpr (std::is_same_v<T, int32_t>) return DType::kI32;
+  if constexpr (std::is_same_v<T, uint8_t>) return DType::kU8;
+  if constexpr (std::is_same_v<T, int8_t>) return DType::kI8;
+}
+
+// Calls fn.template operator()<T>() for the floating dtype; throws Error("<op>: ...") for an integer.
+template <typename Fn>
+decltype(auto) DispatchFloat(DType dtype, const char* op, Fn&& fn) {
+  switch (dtype) {
+    case DType::kF32: return fn.template operator()<float>();
+    case DType::kBF16: return fn.template operator()<BFloat16>();
+    case DType::kF16: return fn.template operator()<Float16>();
+    case DType::kF64: return fn.template operator()<double>();
+    default: Throw(op, ": needs a floating dtype (f32, bf16, f16, f64), got ", DTypeName(dtype));
+  }
+}
+
+// As DispatchFloat, for every dtype.
+template <typename Fn>
+decltype(auto) DispatchAny(DType dtype, const char* op, Fn&& fn) {
+  switch (dtype) {
+    case DType::kI64: return fn.template operator()<int64_t>();
+    case DType::kI32: return fn.template operator()<int32_t>();
+    case DType::kU8: return fn.template operator()<uint8_t>();
+    case DType::kI8: return fn.template operator()<int8_t>();
+    default: return DispatchFloat(dtype, op, std::forward<Fn>(fn));
+  }
+}
+
+}  // namespace apogee
+
+#endif  // APOGEE_CORE_DTYPE_H_

@@ -1,0 +1,107 @@
+// Memory ledger and allocator: every byte the library holds has a category and is counted, per rank.
+//
+//   MemoryLedger& ledger = context->ledger();
+//   ledger.live_bytes(MemoryCategory::kGradient);   // now
+//   ledger.peak_total_bytes();                      // highest sum over the categories, slack included
+//
+// An Allocator hands out 64-byte aligned blocks and reports them to its ledger. Blocks of at least
+// kCachedBytes come from the operating system and are cached when freed, so that a training loop whose
+// shapes repeat stops asking for memory after its first step; what is held but not handed out is counted
+// as slack. Thread-safe: communication threads may free a rank's blocks.
+#ifndef APOGEE_CORE_MEMORY_H_
+#define APOGEE_CORE_MEMORY_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+
+namespace apogee {
+
+enum class MemoryCategory : uint8_t {
+  kParameter,
+  kGradient,
+  kOptimizerState,
+  kActivation,
+  kCommunication,
+  kWorkspace,
+};
+inline constexpr int kNumMemoryCategories = 6;
+// "parameter", "gradient", "optimizer_state", "activation", "communication", "workspace".
+const char* MemoryCategoryName(MemoryCategory category);
+
+// Counts of one rank on one device. All figures in bytes.
+class MemoryLedger {
+ public:
+  int64_t live_bytes(MemoryCategory category) const;
+  int64_t peak_bytes(MemoryCategory category) const;
+  // Sum over the categories; the peak is the highest sum at one moment, not the sum of the peaks.
+  int64_t live_total_bytes() const;
+  int64_t peak_total_bytes() const;
+  // Held by the allocator beyond what is handed out: rounding and cached blocks.
+  int64_t slack_bytes() const;
+  // Peak of live_total + slack: what the library took from the operating system.
+  int64_t peak_reserved_bytes() const;
+  int64_t num_allocations() const;
+  // Peaks restart from the current values.
+  void ResetPeaks();
+
+  void Add(MemoryCategory category, int64_t bytes);
+  void Remove(MemoryCategory category, int64_t bytes);
+  void Move(MemoryCategory from, MemoryCategory to, int64_t bytes);
+  void AddSlack(int64_t bytes);
+
+ private:
+  void UpdatePeaks();
+
+  mutable std::mutex mutex_;
+  std::array<int64_t, kNumMemoryCategories> live_{};
+  std::array<int64_t, kNumMemoryCategories> peak_{};
+  int64_t live_total_ = 0;
+  int64_t peak_total_ = 0;
+  int64_t slack_ = 0;
+  int64_t peak_reserved_ = 0;
+  int64_t num_allocations_ = 0;
+};
+
+// One rank's allocator on one device.
+class Allocator {
+ public:
+  virtual ~Allocator() = default;
+  // A block of at least `bytes` (never nullptr, also for 0). Throws Error when memory runs out.
+  virtual void* Allocate(int64_t bytes, MemoryCategory category) = 0;
+  // Takes what was passed to and returned by Allocate.
+  virtual void Free(void* block, int64_t bytes, MemoryCategory category) = 0;
+  // Gives cached blocks back to the operating system or driver.
+  virtual void ReleaseCache() = 0;
+  MemoryLedger& ledger() { return ledger_; }
+
+ protected:
+  MemoryLedger ledger_;
+};
+
+class CpuAllocator : public Allocator {
+ public:
+  static constexpr int64_t kAlignment = 64;
+  // Smaller blocks come from the C++ heap, which recycles them well.
+  static constexpr int64_t kCachedBytes = 64 << 10;
+
+  ~CpuAllocator() override;
+  void* Allocate(int64_t bytes, MemoryCategory category) override;
+  void Free(void* block, int64_t bytes, MemoryCategory category) override;
+  void ReleaseCache() override;
+
+ private:
+  // The size class of a request: at most 1/8 above it, so that nearby shapes share blocks.
+  static int64_t RoundUp(int64_t bytes);
+
+  std::mutex mutex_;
+  std::multimap<int64_t, void*> cache_;
+};
+
+}  // namespace apogee
+
+#endif  // APOGEE_CORE_MEMORY_H_

@@ -1,0 +1,70 @@
+// Counter-based random numbers (Philox 4x32-10; Salmon et al., "Parallel random numbers: as easy as
+// 1, 2, 3", SC 2011). A number is a pure function of (key, counter), so it does not depend on the number
+// of threads, on the layout, or on which rank draws it.
+//
+//   PhiloxKey key = MakeKey(seed, "transformer.wte.weight");
+//   std::array<uint32_t, 4> bits = Philox(key, /*counter=*/element / 4);
+//   float u = ToUniform(bits[element % 4]);                 // in (0, 1]
+#ifndef APOGEE_CORE_RNG_H_
+#define APOGEE_CORE_RNG_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+namespace apogee {
+
+struct PhiloxKey {
+  uint32_t a = 0;
+  uint32_t b = 0;
+};
+
+// The stream of `name` under `seed`: different names give independent streams.
+PhiloxKey MakeKey(uint64_t seed, const std::string& name);
+// The stream number `stream` of a key: for instance one per call of a dropout layer.
+PhiloxKey SubKey(PhiloxKey key, uint64_t stream);
+
+// Four independent 32-bit words. `high` is the upper half of the 128-bit counter.
+inline std::array<uint32_t, 4> Philox(PhiloxKey key, uint64_t counter, uint64_t high = 0) {
+  std::array<uint32_t, 4> x = {static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32),
+                               static_cast<uint32_t>(high), static_cast<uint32_t>(high >> 32)};
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t p0 = uint64_t{0xD2511F53u} * x[0];
+    const uint64_t p1 = uint64_t{0xCD9E8D57u} * x[2];
+    x = {static_cast<uint32_t>(p1 >> 32) ^ x[1] ^ key.a, static_cast<uint32_t>(p1),
+         static_cast<uint32_t>(p0 >> 32) ^ x[3] ^ key.b, static_cast<uint32_t>(p0)};
+    key.a += 0x9E3779B9u;
+    key.b += 0xBB67AE85u;
+  }
+  return x;
+}
+
+// (0, 1], 24 bits: never 0, so that log() is finite.
+inline float ToUniform(uint32_t bits) {
+  return (static_cast<float>(bits >> 8) + 1.0f) * 0x1p-24f;
+}
+
+// A cursor over streams: the state that a checkpoint saves and recompute replays. Each call of a random
+// op takes the next stream; two generators with equal state draw equal numbers.
+//
+// `first_sample` is the index, within the global batch, of the first sample that this rank holds: a
+// random op numbers its elements from there, so a batch split over ranks draws what the whole one draws.
+class Generator {
+ public:
+  explicit Generator(uint64_t seed = 0) : key_(MakeKey(seed, "generator")) {}
+
+  PhiloxKey Next() { return SubKey(key_, next_stream_++); }
+  uint64_t next_stream() const { return next_stream_; }
+  void set_next_stream(uint64_t stream) { next_stream_ = stream; }
+  int64_t first_sample() const { return first_sample_; }
+  void set_first_sample(int64_t sample) { first_sample_ = sample; }
+
+ private:
+  PhiloxKey key_;
+  uint64_t next_stream_ = 0;
+  int64_t first_sample_ = 0;
+};
+
+}  // namespace apogee
+
+#endif  // APOGEE_CORE_RNG_H_

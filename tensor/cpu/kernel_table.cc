@@ -1,0 +1,29 @@
+#include "apogee/tensor/kernel_table.h"
+
+#include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tensor/cpu/kernels.h"
+
+namespace apogee {
+namespace {
+
+constexpr KernelTable MakeCpuKernelTable() {
+  KernelTable table;
+#define APOGEE_FILL_SLOT(name, Args) table.name = &cpu::name;
+  APOGEE_FOR_EACH_KERNEL(APOGEE_FILL_SLOT)
+#undef APOGEE_FILL_SLOT
+  return table;
+}
+
+constexpr KernelTable kCpuKernelTable = MakeCpuKernelTable();
+
+}  // namespace
+
+const KernelTable& CpuKernelTable() { return kCpuKernelTable; }
+
+ContextPtr CpuContext(const CpuOptions& options) {
+  return std::make_shared<DeviceContext>(Device{DeviceType::kCpu, 0},
+                                         std::make_unique<CpuAllocator>(), kCpuKernelTable,
+                                         options.num_threads);
+}
+
+}  // namespace apogee

@@ -1,0 +1,73 @@
+// The kernels of one backend: a constant table of typed slots, one per op.
+//
+// An op calls `context.kernels().softmax_forward(context, args)`. A kernel of the wrong signature does
+// not compile; an empty slot throws "softmax_forward: no kernel for cuda". The backends' tables are
+// constants (tensor/cpu/kernel_table.cc), so there is nothing to register and no static-library trick.
+// To add an op see docs/adding_an_op.md.
+#ifndef APOGEE_TENSOR_KERNEL_TABLE_H_
+#define APOGEE_TENSOR_KERNEL_TABLE_H_
+
+#include "apogee/core/device_context.h"
+#include "apogee/core/error.h"
+#include "apogee/tensor/kernels/args.h"
+
+namespace apogee {
+
+template <typename Args>
+class KernelSlot {
+ public:
+  using Function = void (*)(const DeviceContext&, const Args&);
+
+  constexpr explicit KernelSlot(const char* name) : name_(name) {}
+  constexpr KernelSlot& operator=(Function function) {
+    function_ = function;
+    return *this;
+  }
+
+  void operator()(const DeviceContext& context, const Args& args) const {
+    APOGEE_CHECK(function_ != nullptr, name_, ": no kernel for ", context.device().ToString());
+    function_(context, args);
+  }
+  const char* name() const { return name_; }
+  bool filled() const { return function_ != nullptr; }
+
+ private:
+  const char* name_;
+  Function function_ = nullptr;
+};
+
+// X(slot name, argument type), one line per kernel.
+#define APOGEE_FOR_EACH_KERNEL(X)                   \
+  X(fill, FillArgs)                                 \
+  X(copy, CopyArgs)                                 \
+  X(binary, BinaryArgs)                             \
+  X(scale_add, ScaleAddArgs)                        \
+  X(activation_forward, ActivationForwardArgs)      \
+  X(activation_backward, ActivationBackwardArgs)    \
+  X(swiglu_forward, SwiGluForwardArgs)              \
+  X(swiglu_backward, SwiGluBackwardArgs)            \
+  X(dropout, DropoutArgs)                           \
+  X(random, RandomArgs)                             \
+  X(sum, SumArgs)                                   \
+  X(softmax_forward, SoftmaxForwardArgs)            \
+  X(softmax_backward, SoftmaxBackwardArgs)          \
+  X(norm_forward, NormForwardArgs)                  \
+  X(norm_backward, NormBackwardArgs)                \
+  X(rotary, RotaryArgs)                             \
+  X(embedding_forward, EmbeddingForwardArgs)        \
+  X(embedding_backward, EmbeddingBackwardArgs)      \
+  X(matmul, MatMulArgs)                             \
+  X(attention_forward, AttentionForwardArgs)        \
+  X(attention_backward, AttentionBackwardArgs)      \
+  X(cross_entropy_forward, CrossEntropyForwardArgs) \
+  X(cross_entropy_backward, CrossEntropyBackwardArgs)
+
+struct KernelTable {
+#define APOGEE_DECLARE_SLOT(name, Args) KernelSlot<Args> name{#name};
+  APOGEE_FOR_EACH_KERNEL(APOGEE_DECLARE_SLOT)
+#undef APOGEE_DECLARE_SLOT
+};
+
+}  // namespace apogee
+
+#endif  // APOGEE_TENSOR_KERNEL_TABLE_H_

@@ -1,0 +1,142 @@
+#include "apogee/tensor/tensor.h"
+
+#include <utility>
+
+#include "apogee/tensor/kernel_table.h"
+
+namespace apogee {
+
+Storage::Storage(ContextPtr context, int64_t bytes, MemoryCategory category)
+    : context_(std::move(context)),
+      bytes_(bytes),
+      category_(category),
+      data_(context_->allocator().Allocate(bytes, category)) {}
+
+Storage::~Storage() { context_->allocator().Free(data_, bytes_, category_); }
+
+void Storage::set_category(MemoryCategory category) {
+  if (category == category_) return;
+  context_->ledger().Move(category_, category, bytes_);
+  category_ = category;
+}
+
+Tensor Tensor::Empty(const Shape& shape, DType dtype, const ContextPtr& context,
+                     MemoryCategory category) {
+  APOGEE_CHECK(context != nullptr, "a tensor needs a context, got null: use CpuContext()");
+  Tensor tensor;
+  tensor.storage_ = std::make_shared<Storage>(context, shape.numel() * DTypeSize(dtype), category);
+  tensor.shape_ = shape;
+  tensor.strides_ = shape.RowMajorStrides();
+  tensor.dtype_ = dtype;
+  return tensor;
+}
+
+Tensor Tensor::Full(const Shape& shape, DType dtype, double value, const ContextPtr& context,
+                    MemoryCategory category) {
+  Tensor tensor = Empty(shape, dtype, context, category);
+  tensor.Fill(value);
+  return tensor;
+}
+
+bool Tensor::is_contiguous() const {
+  int64_t expected = 1;
+  for (int i = rank() - 1; i >= 0; --i) {
+    if (shape_[i] != 1 && strides_[static_cast<size_t>(i)] != expected) return false;
+    expected *= shape_[i];
+  }
+  return true;
+}
+
+void Tensor::CheckDetached(const char* method) const {
+  APOGEE_CHECK(defined(), method, ": the tensor is undefined");
+  APOGEE_CHECK(autograd_meta_ == nullptr, method,
+               ": the tensor belongs to a graph and this method records no gradient; use autograd::",
+               method, " or call Detach() first");
+}
+
+Tensor Tensor::View(const Shape& shape) const {
+  CheckDetached("View");
+  APOGEE_CHECK(is_contiguous(), "View: the tensor is not contiguous; call Contiguous() first");
+  APOGEE_CHECK(shape.numel() == numel(), "View: shape ", shape_, " has ", numel(),
+               " elements, the new shape ", shape, " has ", shape.numel());
+  Tensor view = *this;
+  view.shape_ = shape;
+  view.strides_ = shape.RowMajorStrides();
+  return view;
+}
+
+Tensor Tensor::Transpose(int dim0, int dim1) const {
+  CheckDetached("Transpose");
+  dim0 = shape_.Normalize(dim0);
+  dim1 = shape_.Normalize(dim1);
+  Tensor view = *this;
+  view.shape_.Set(dim0, shape_[dim1]);
+  view.shape_.Set(dim1, shape_[dim0]);
+  std::swap(view.strides_[static_cast<size_t>(dim0)], view.strides_[static_cast<size_t>(dim1)]);
+  return view;
+}
+
+Tensor Tensor::Slice(int dim, int64_t start, int64_t length) const {
+  CheckDetached("Slice");
+  dim = shape_.Normalize(dim);
+  APOGEE_CHECK(start >= 0 && length >= 0 && start + length <= shape_[dim], "Slice: [", start, ", ",
+               start + length, ") is outside dim ", dim, " of shape ", shape_);
+  Tensor view = *this;
+  view.shape_.Set(dim, length);
+  view.offset_ += start * strides_[static_cast<size_t>(dim)];
+  return view;
+}
+
+Tensor Tensor::Detach() const {
+  Tensor detached = *this;
+  detached.autograd_meta_ = nullptr;
+  return detached;
+}
+
+Tensor Tensor::Contiguous() const {
+  if (is_contiguous()) return *this;
+  CheckDetached("Contiguous");
+  return Clone();
+}
+
+Tensor Tensor::Clone(MemoryCategory category) const {
+  CheckDetached("Clone");
+  Tensor copy = Empty(shape_, dtype_, context(), category);
+  copy.CopyFrom(*this);
+  return copy;
+}
+
+Tensor Tensor::To(DType dtype, MemoryCategory category) const {
+  if (dtype == dtype_) return *this;
+  CheckDetached("To");
+  Tensor copy = Empty(shape_, dtype, context(), category);
+  copy.CopyFrom(*this);
+  return copy;
+}
+
+void Tensor::CopyFrom(const Tensor& src) const {
+  APOGEE_CHECK(defined() && src.defined(), "CopyFrom: an operand is undefined");
+  APOGEE_CHECK(src.shape_ == shape_, "CopyFrom: source shape ", src.shape_,
+               " differs from destination shape ", shape_);
+  APOGEE_CHECK(src.device() == device(), "CopyFrom: source on ", src.device().ToString(),
+               ", destination on ", device().ToString());
+  if (numel() == 0) return;
+  CopyArgs args{.x_dtype = src.dtype_, .y_dtype = dtype_, .x = src.raw(), .y = raw(),
+                .shape = shape_, .x_strides = {}, .y_strides = {}};
+  std::copy(src.strides_.begin(), src.strides_.end(), args.x_strides);
+  std::copy(strides_.begin(), strides_.end(), args.y_strides);
+  context()->kernels().copy(*context(), args);
+}
+
+void Tensor::Fill(double value) const {
+  APOGEE_CHECK(defined() && is_contiguous(), "Fill: needs a defined, contiguous tensor");
+  if (numel() == 0) return;
+  context()->kernels().fill(*context(), {.dtype = dtype_, .y = raw(), .n = numel(), .value = value});
+}
+
+double Tensor::Item() const {
+  APOGEE_CHECK(defined() && numel() == 1, "Item: needs a tensor of one element, got shape ", shape_);
+  return ToVector<double>()[0];
+}
+
+}  // namespace apogee

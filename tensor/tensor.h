@@ -1,0 +1,166 @@
+// Tensor: a cheap handle on a strided view of shared storage.
+//
+//   ContextPtr context = CpuContext({.num_threads = 2});
+//   Tensor a = Tensor::FromVector<float>({1, 2, 3, 4}, {2, 2}, context);
+//   Tensor b = a.Transpose(0, 1);          // a view: shares a's storage
+//   std::vector<float> values = b.ToVector<float>();   // {1, 3, 2, 4}
+//
+// Copying a Tensor copies the handle. The methods here move and view data and record no gradient; the
+// differentiable forms are in autograd/functions. To keep a gradient from being dropped unnoticed, the
+// view methods throw for a tensor that belongs to a graph (has autograd_meta) unless it is Detach()ed.
+#ifndef APOGEE_TENSOR_TENSOR_H_
+#define APOGEE_TENSOR_TENSOR_H_
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "apogee/core/device_context.h"
+#include "apogee/core/dtype.h"
+#include "apogee/core/shape.h"
+
+namespace apogee {
+
+// What autograd/ attaches to a tensor; opaque here.
+class AutogradMeta {
+ public:
+  virtual ~AutogradMeta() = default;
+};
+
+// A block of memory and the account it is counted on.
+class Storage {
+ public:
+  Storage(ContextPtr context, int64_t bytes, MemoryCategory category);
+  ~Storage();
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+
+  void* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+  MemoryCategory category() const { return category_; }
+  // Moves the bytes to another account: an activation that becomes a gradient.
+  void set_category(MemoryCategory category);
+  const ContextPtr& context() const { return context_; }
+
+ private:
+  ContextPtr context_;
+  int64_t bytes_;
+  MemoryCategory category_;
+  void* data_;
+};
+
+class Tensor {
+ public:
+  // Undefined: no storage. Any other method but defined() throws or is invalid on it.
+  Tensor() = default;
+
+  // Uninitialised elements.
+  static Tensor Empty(const Shape& shape, DType dtype, const ContextPtr& context,
+                      MemoryCategory category = MemoryCategory::kActivation);
+  static Tensor Full(const Shape& shape, DType dtype, double value, const ContextPtr& context,
+                     MemoryCategory category = MemoryCategory::kActivation);
+  static Tensor Zeros(const Shape& shape, DType dtype, const ContextPtr& context,
+                      MemoryCategory category = MemoryCategory::kActivation) {
+    return Full(shape, dtype, 0, context, category);
+  }
+  // `values` in row-major order, converted from T's dtype to `dtype` (default: T's own).
+  template <typename T>
+  static Tensor FromVector(const std::vector<T>& values, const Shape& shape,
+                           const ContextPtr& context, DType dtype = DTypeOf<T>());
+  // Same shape, dtype (or `dtype`) and context as `like`.
+  static Tensor EmptyLike(const Tensor& like) { return EmptyLike(like, like.dtype()); }
+  static Tensor EmptyLike(const Tensor& like, DType dtype) {
+    return Empty(like.shape(), dtype, like.context());
+  }
+
+  bool defined() const { return storage_ != nullptr; }
+  const Shape& shape() const { return shape_; }
+  int rank() const { return shape_.rank(); }
+  int64_t size(int dim) const { return shape_[dim]; }
+  int64_t numel() const { return shape_.numel(); }
+  int64_t stride(int dim) const { return strides_[static_cast<size_t>(shape_.Normalize(dim))]; }
+  DType dtype() const { return dtype_; }
+  int64_t bytes() const { return numel() * DTypeSize(dtype_); }
+  const ContextPtr& context() const { return storage_->context(); }
+  Device device() const { return context()->device(); }
+  bool is_contiguous() const;
+  const std::shared_ptr<Storage>& storage() const { return storage_; }
+  // Position of the first element within the storage, in elements.
+  int64_t offset() const { return offset_; }
+
+  // First element. Throws Error when T is not this tensor's dtype.
+  template <typename T>
+  T* data() const;
+  // First element, untyped.
+  void* raw() const {
+    return static_cast<char*>(storage_->data()) + offset_ * DTypeSize(dtype_);
+  }
+
+  // Views of the same storage.
+  Tensor View(const Shape& shape) const;  // contiguous tensors only
+  Tensor Transpose(int dim0, int dim1) const;
+  Tensor Slice(int dim, int64_t start, int64_t length) const;
+  // The same elements outside of any graph.
+  Tensor Detach() const;
+
+  // Copies. Contiguous() returns the handle itself when nothing needs to move.
+  Tensor Contiguous() const;
+  Tensor Clone(MemoryCategory category = MemoryCategory::kActivation) const;
+  Tensor To(DType dtype, MemoryCategory category = MemoryCategory::kActivation) const;
+  // Writes src (same shape, any dtype and layout) into this tensor's elements.
+  void CopyFrom(const Tensor& src) const;
+  void Fill(double value) const;
+
+  // Values on the host in row-major order, converted to T.
+  template <typename T>
+  std::vector<T> ToVector() const;
+  // The single element of a one-element tensor.
+  double Item() const;
+
+  // True when no other tensor shares the storage: writing in place cannot be seen elsewhere.
+  bool is_sole_owner() const { return storage_.use_count() == 1; }
+
+  const std::shared_ptr<AutogradMeta>& autograd_meta() const { return autograd_meta_; }
+  void set_autograd_meta(std::shared_ptr<AutogradMeta> meta) { autograd_meta_ = std::move(meta); }
+
+ private:
+  void CheckDetached(const char* method) const;
+
+  std::shared_ptr<Storage> storage_;
+  Shape shape_;
+  std::array<int64_t, Shape::kMaxRank> strides_{};
+  int64_t offset_ = 0;
+  DType dtype_ = DType::kF32;
+  std::shared_ptr<AutogradMeta> autograd_meta_;
+};
+
+template <typename T>
+T* Tensor::data() const {
+  APOGEE_CHECK(defined(), "data(): the tensor is undefined");
+  APOGEE_CHECK(DTypeOf<T>() == dtype_, "data<", DTypeName(DTypeOf<T>()), ">() of a ",
+               DTypeName(dtype_), " tensor");
+  return static_cast<T*>(raw());
+}
+
+template <typename T>
+Tensor Tensor::FromVector(const std::vector<T>& values, const Shape& shape,
+                          const ContextPtr& context, DType dtype) {
+  APOGEE_CHECK(static_cast<int64_t>(values.size()) == shape.numel(), "FromVector: ", values.size(),
+               " values for shape ", shape);
+  Tensor tensor = Empty(shape, DTypeOf<T>(), context);
+  std::copy(values.begin(), values.end(), tensor.data<T>());
+  return dtype == DTypeOf<T>() ? tensor : tensor.To(dtype);
+}
+
+template <typename T>
+std::vector<T> Tensor::ToVector() const {
+  const Tensor host = Detach().To(DTypeOf<T>()).Contiguous();
+  const T* begin = host.data<T>();
+  return std::vector<T>(begin, begin + host.numel());
+}
+
+}  // namespace apogee
+
+#endif  // APOGEE_TENSOR_TENSOR_H_
