@@ -1,0 +1,30 @@
+// Whether functions record a graph. Per thread, on by default.
+//
+//   { NoGradGuard no_grad; Tensor logits = model(tokens); }    // evaluation: nothing is saved
+#ifndef APOGEE_AUTOGRAD_GRAD_MODE_H_
+#define APOGEE_AUTOGRAD_GRAD_MODE_H_
+
+namespace apogee::autograd {
+
+bool GradModeEnabled();
+
+// Sets the mode for a scope and restores the previous one.
+class GradModeGuard {
+ public:
+  explicit GradModeGuard(bool enabled);
+  ~GradModeGuard();
+  GradModeGuard(const GradModeGuard&) = delete;
+  GradModeGuard& operator=(const GradModeGuard&) = delete;
+
+ private:
+  bool previous_;
+};
+
+class NoGradGuard : public GradModeGuard {
+ public:
+  NoGradGuard() : GradModeGuard(false) {}
+};
+
+}  // namespace apogee::autograd
+
+#endif  // APOGEE_AUTOGRAD_GRAD_MODE_H_

@@ -1,0 +1,116 @@
+#include "apogee/autograd/parameter.h"
+
+#include <algorithm>
+
+#include "apogee/tensor/ops/elementwise.h"
+
+namespace apogee::autograd {
+
+Parameter::Parameter(std::string name, const Shape& shape) : name_(std::move(name)), shape_(shape) {}
+
+Parameter::Parameter(std::string name, Tensor value, bool requires_grad)
+    : name_(std::move(name)), shape_(value.shape()), requires_grad_(requires_grad) {
+  grad_dtype_ = value.dtype();
+  set_value(std::move(value));
+}
+
+Parameter::~Parameter() {
+  if (leaf_ != nullptr) leaf_->Forget();
+}
+
+const Tensor& Parameter::value() const {
+  APOGEE_CHECK(value_.defined(), "parameter \"", name_,
+               "\" has no value yet; call Initialize on the model or load a checkpoint first");
+  return value_;
+}
+
+void Parameter::set_value(Tensor value) {
+  APOGEE_CHECK(value.defined() && value.shape() == shape_, "parameter \"", name_, "\": shape ",
+               shape_, " cannot take a value of shape ", value.shape());
+  const bool first = !value_.defined();
+  const bool default_grad_dtype = first || grad_dtype_ == value_.dtype();
+  value_ = value.Detach();
+  if (default_grad_dtype) grad_dtype_ = value_.dtype();
+  if (value_.storage()->category() == MemoryCategory::kActivation) {
+    value_.storage()->set_category(MemoryCategory::kParameter);
+  }
+  MakeLeaf();
+}
+
+void Parameter::set_requires_grad(bool requires_grad) {
+  requires_grad_ = requires_grad;
+  if (value_.defined()) MakeLeaf();
+}
+
+void Parameter::set_grad_dtype(DType dtype) {
+  APOGEE_CHECK(!has_grad(), "parameter \"", name_,
+               "\": the gradient dtype cannot change while there is a gradient; call zero_grad first");
+  grad_dtype_ = dtype;
+  if (value_.defined()) MakeLeaf();
+}
+
+void Parameter::MakeLeaf() {
+  if (!requires_grad_) {
+    value_.set_autograd_meta(nullptr);
+    return;
+  }
+  if (leaf_ == nullptr) leaf_ = std::make_shared<LeafNode>(this);
+  auto meta = std::make_shared<GraphMeta>();
+  meta->edge = {leaf_, 0};
+  meta->grad_dtype = grad_dtype_;
+  value_.set_autograd_meta(std::move(meta));
+}
+
+void Parameter::set_grad(Tensor grad) {
+  APOGEE_CHECK(!grad.defined() || grad.numel() == shape_.numel(), "parameter \"", name_,
+               "\": shape ", shape_, " cannot take a gradient of shape ", grad.shape());
+  grad_ = grad.defined() ? grad.Detach() : Tensor();
+}
+
+void Parameter::zero_grad(bool set_to_none) {
+  if (set_to_none) {
+    grad_ = Tensor();
+  } else if (grad_.defined()) {
+    grad_.Fill(0);
+  }
+}
+
+void Parameter::AccumulateGrad(Tensor grad) {
+  APOGEE_CHECK(grad.shape() == shape_, "parameter \"", name_, "\": shape ", shape_,
+               " got a gradient of shape ", grad.shape());
+  if (grad_.defined()) {
+    ops::Accumulate(grad_, grad);
+    return;
+  }
+  if (grad.dtype() != grad_dtype_) {
+    grad = grad.To(grad_dtype_, MemoryCategory::kGradient);
+  } else if (!grad.is_sole_owner() || !grad.is_contiguous() || grad.offset() != 0 ||
+             grad.bytes() != grad.storage()->bytes()) {
+    grad = grad.Clone(MemoryCategory::kGradient);
+  }
+  grad.storage()->set_category(MemoryCategory::kGradient);
+  grad_ = std::move(grad);
+}
+
+int Parameter::AddGradHook(Hook hook) {
+  hooks_.emplace_back(next_hook_, std::move(hook));
+  return next_hook_++;
+}
+
+void Parameter::RemoveGradHook(int handle) {
+  std::erase_if(hooks_, [handle](const auto& entry) { return entry.first == handle; });
+}
+
+void Parameter::RunGradHooks() {
+  // By index: a hook may add hooks.
+  for (size_t i = 0; i < hooks_.size(); ++i) hooks_[i].second(*this);
+}
+
+std::vector<Tensor> LeafNode::Backward(std::vector<Tensor> grads, const BackwardContext&) {
+  if (parameter_ == nullptr || !grads[0].defined()) return {};
+  parameter_->AccumulateGrad(std::move(grads[0]));
+  parameter_->RunGradHooks();
+  return {};
+}
+
+}  // namespace apogee::autograd

@@ -1,0 +1,98 @@
+// Parameter: a named leaf of the graph whose gradient is kept, absent or present.
+//
+//   Parameter w("w", Tensor::Zeros({4, 4}, DType::kF32, context));
+//   Tensor loss = ...functions of w.value()...;
+//   Backward(loss);
+//   if (w.has_grad()) use(w.grad());
+//   w.zero_grad();                                    // absent again: absent is not zero
+//
+// Hooks run inside backward, on the rank's thread, at the moment the last contribution of this backward
+// call to the gradient has been added: that is where data parallelism launches its buckets and fused
+// optimizers update.
+#ifndef APOGEE_AUTOGRAD_PARAMETER_H_
+#define APOGEE_AUTOGRAD_PARAMETER_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apogee/autograd/node.h"
+
+namespace apogee::autograd {
+
+class Parameter {
+ public:
+  using Hook = std::function<void(Parameter&)>;
+
+  // Without a value yet: a module declares its parameters, Initialize or a loader fills them in.
+  Parameter(std::string name, const Shape& shape);
+  Parameter(std::string name, Tensor value, bool requires_grad = true);
+  ~Parameter();
+  Parameter(const Parameter&) = delete;
+  Parameter& operator=(const Parameter&) = delete;
+
+  const std::string& name() const { return name_; }
+  void set_name(std::string name) { name_ = std::move(name); }
+  const Shape& shape() const { return shape_; }
+  bool has_value() const { return value_.defined(); }
+  // The value as a leaf of the graph. Throws Error when there is none.
+  const Tensor& value() const;
+  // The elements outside of any graph: what optimizers, loaders and collectives read and write.
+  Tensor data() const { return value().Detach(); }
+  // Replaces the value (same shape); the gradient stays. A graph recorded before keeps the old value.
+  void set_value(Tensor value);
+
+  bool requires_grad() const { return requires_grad_; }
+  // false: frozen. Functions of it record nothing for it, and an optimizer skips it.
+  void set_requires_grad(bool requires_grad);
+  // The dtype gradients are computed and accumulated in; default the value's own.
+  DType grad_dtype() const { return grad_dtype_; }
+  void set_grad_dtype(DType dtype);
+
+  bool has_grad() const { return grad_.defined(); }
+  const Tensor& grad() const { return grad_; }
+  // An undefined tensor makes the gradient absent.
+  void set_grad(Tensor grad);
+  // Absent (set_to_none) or, if it is present, zero.
+  void zero_grad(bool set_to_none = true);
+
+  // Adds to the gradient; called by backward. The tensor is taken over when nothing else owns it.
+  void AccumulateGrad(Tensor grad);
+  // Returns a handle for RemoveGradHook. Hooks run in the order they were added.
+  int AddGradHook(Hook hook);
+  void RemoveGradHook(int handle);
+  void RunGradHooks();
+
+ private:
+  void MakeLeaf();
+
+  std::string name_;
+  Shape shape_;
+  Tensor value_;
+  Tensor grad_;
+  bool requires_grad_ = true;
+  DType grad_dtype_ = DType::kF32;
+  std::shared_ptr<class LeafNode> leaf_;
+  std::vector<std::pair<int, Hook>> hooks_;
+  int next_hook_ = 0;
+};
+
+using ParameterPtr = std::shared_ptr<Parameter>;
+
+// The node at which gradients of a parameter arrive. Outlives the parameter if a graph does.
+class LeafNode : public Node {
+ public:
+  explicit LeafNode(Parameter* parameter) : parameter_(parameter) {}
+  const char* name() const override { return "parameter"; }
+  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext& context) override;
+  void Forget() { parameter_ = nullptr; }
+
+ private:
+  Parameter* parameter_;
+};
+
+}  // namespace apogee::autograd
+
+#endif  // APOGEE_AUTOGRAD_PARAMETER_H_

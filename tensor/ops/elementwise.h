@@ -1,0 +1,50 @@
+// Element-wise ops on whole tensors. Operands share one dtype and context; results are new contiguous
+// tensors. No gradient is recorded here (see autograd/functions/arithmetic.h).
+//
+//   Tensor sum = ops::Add(x, bias);              // bias [d] is broadcast over x [.., d]
+//   ops::Accumulate(grad, micro_grad);           // grad += micro_grad, in place
+#ifndef APOGEE_TENSOR_OPS_ELEMENTWISE_H_
+#define APOGEE_TENSOR_OPS_ELEMENTWISE_H_
+
+#include "apogee/tensor/kernel_table.h"
+#include "apogee/tensor/tensor.h"
+
+namespace apogee::ops {
+
+// a op b. b's shape is a's, or a suffix of it (broadcast over a's leading dims).
+Tensor Binary(BinaryOp op, const Tensor& a, const Tensor& b);
+inline Tensor Add(const Tensor& a, const Tensor& b) { return Binary(BinaryOp::kAdd, a, b); }
+inline Tensor Sub(const Tensor& a, const Tensor& b) { return Binary(BinaryOp::kSub, a, b); }
+inline Tensor Mul(const Tensor& a, const Tensor& b) { return Binary(BinaryOp::kMul, a, b); }
+inline Tensor Div(const Tensor& a, const Tensor& b) { return Binary(BinaryOp::kDiv, a, b); }
+
+// factor * x, rounded to `dtype` (default: x's).
+Tensor Scale(const Tensor& x, double factor);
+Tensor Scale(const Tensor& x, double factor, DType dtype);
+// y += factor * x, in place; x and y may differ in dtype. Both contiguous, same number of elements.
+void Accumulate(const Tensor& y, const Tensor& x, double factor = 1.0);
+
+Tensor ActivationForward(Activation kind, const Tensor& x);
+// dy * f'(x). Overwrites dy when nothing else owns it.
+Tensor ActivationBackward(Activation kind, const Tensor& x, Tensor dy);
+
+// silu(gate) * up.
+Tensor SwiGluForward(const Tensor& gate, const Tensor& up);
+struct SwiGluGrads {
+  Tensor dgate, dup;
+};
+SwiGluGrads SwiGluBackward(const Tensor& gate, const Tensor& up, const Tensor& dy);
+
+// See DropoutArgs; the same call on dy is the backward pass.
+Tensor Dropout(const Tensor& x, double p, PhiloxKey key, int64_t first_element);
+
+// scale * (sum over the dims before `inner_dims` trailing ones): [.., inner] -> [inner]. inner_dims = 0
+// sums everything to a scalar.
+Tensor SumLeading(const Tensor& x, int inner_dims, DType dtype, double scale = 1.0);
+
+Tensor SoftmaxForward(const Tensor& x);
+Tensor SoftmaxBackward(const Tensor& y, const Tensor& dy);
+
+}  // namespace apogee::ops
+
+#endif  // APOGEE_TENSOR_OPS_ELEMENTWISE_H_

@@ -1,0 +1,70 @@
+#include "apogee/tensor/ops/matmul.h"
+
+#include <vector>
+
+#include "apogee/tensor/kernel_table.h"
+#include "apogee/tensor/ops/check.h"
+
+namespace apogee::ops {
+namespace {
+
+// Folds all dims but the last into rows.
+Tensor AsMatrix(const Tensor& x) {
+  return x.rank() == 2 ? x : x.View({x.numel() / std::max<int64_t>(x.size(-1), 1), x.size(-1)});
+}
+
+}  // namespace
+
+Tensor MatMul(const Tensor& a_in, const Tensor& b_in, const MatMulOptions& options) {
+  const Tensor a = Operand("matmul", "a", a_in);
+  const Tensor b = Operand("matmul", "b", b_in);
+  CheckSameDType("matmul", a, b);
+  APOGEE_CHECK(a.rank() >= 2 && b.rank() >= 2, "matmul: needs matrices, got shapes ", a.shape(),
+               " and ", b.shape());
+  const bool batched = b.rank() > 2;
+  APOGEE_CHECK(batched || a.rank() == 2 || !options.a_trans,
+               "matmul: a transposed operand of rank ", a.rank(), " needs a batched b; see MatMulTransA");
+  int64_t batch = 1;
+  if (batched) {
+    APOGEE_CHECK(a.rank() == b.rank(), "matmul: batch dims differ: ", a.shape(), " and ", b.shape());
+    for (int i = 0; i < a.rank() - 2; ++i) {
+      APOGEE_CHECK(a.size(i) == b.size(i), "matmul: batch dims differ: ", a.shape(), " and ",
+                   b.shape());
+      batch *= a.size(i);
+    }
+  }
+  const Tensor a2 = batched ? a : AsMatrix(a);
+  const int64_t m = options.a_trans ? a2.size(-1) : a2.size(-2);
+  const int64_t k = options.a_trans ? a2.size(-2) : a2.size(-1);
+  const int64_t n = options.b_trans ? b.size(-2) : b.size(-1);
+  const int64_t b_k = options.b_trans ? b.size(-1) : b.size(-2);
+  APOGEE_CHECK(k == b_k, "matmul: contracted dims differ: ", k, " (a ", a.shape(), ") and ", b_k,
+               " (b ", b.shape(), ")");
+  Tensor bias;
+  if (options.bias.defined()) {
+    bias = Operand("matmul", "bias", options.bias);
+    APOGEE_CHECK(bias.rank() == 1 && bias.size(0) == n, "matmul: bias ", bias.shape(),
+                 " for ", n, " columns");
+  }
+  Shape shape = a.shape();
+  shape.Set(-1, n);
+  if (options.a_trans) shape.Set(-2, m);
+  const DType out_dtype = options.out_dtype.value_or(a.dtype());
+  Tensor c = Tensor::Empty(shape, out_dtype, a.context());
+  a.context()->kernels().matmul(
+      *a.context(),
+      {.dtype = a.dtype(), .c_dtype = out_dtype,
+       .bias_dtype = bias.defined() ? bias.dtype() : a.dtype(), .a = a.raw(), .b = b.raw(),
+       .c = c.raw(), .bias = bias.defined() ? bias.raw() : nullptr, .batch = batch, .m = m, .n = n,
+       .k = k, .a_trans = options.a_trans, .b_trans = options.b_trans, .lda = a2.size(-1),
+       .ldb = b.size(-1), .ldc = n, .a_batch = m * k, .b_batch = k * n, .c_batch = m * n,
+       .alpha = 1, .beta = 0});
+  return c;
+}
+
+Tensor MatMulTransA(const Tensor& a, const Tensor& b, DType out_dtype) {
+  return MatMul(AsMatrix(Operand("matmul", "a", a)), AsMatrix(Operand("matmul", "b", b)),
+                {.a_trans = true, .out_dtype = out_dtype});
+}
+
+}  // namespace apogee::ops

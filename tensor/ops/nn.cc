@@ -1,0 +1,214 @@
+#include "apogee/tensor/ops/nn.h"
+
+#include <cmath>
+
+#include "apogee/tensor/kernel_table.h"
+#include "apogee/tensor/ops/check.h"
+#include "apogee/tensor/ops/elementwise.h"
+
+namespace apogee::ops {
+
+NormResult NormForward(const Tensor& x_in, const Tensor& weight_in, const Tensor& bias_in, double eps,
+                       bool rms) {
+  const Tensor x = Operand("norm", "x", x_in);
+  const Tensor weight = Operand("norm", "weight", weight_in);
+  const Tensor bias = bias_in.defined() ? Operand("norm", "bias", bias_in) : Tensor();
+  CheckSameDType("norm", x, weight);
+  APOGEE_CHECK(weight.rank() == 1 && weight.size(0) == x.size(-1), "norm: weight ", weight.shape(),
+               " for x ", x.shape());
+  const DType stat = StatDType(x.dtype());
+  NormResult result{Tensor::EmptyLike(x), Tensor(), Tensor::Empty({Rows(x)}, stat, x.context())};
+  if (!rms) result.mean = Tensor::Empty({Rows(x)}, stat, x.context());
+  x.context()->kernels().norm_forward(
+      *x.context(), {.dtype = x.dtype(), .rms = rms, .x = x.raw(), .weight = weight.raw(),
+                     .bias = bias.defined() ? bias.raw() : nullptr, .y = result.y.raw(),
+                     .mean = rms ? nullptr : result.mean.raw(), .rstd = result.rstd.raw(),
+                     .rows = Rows(x), .cols = x.size(-1), .eps = eps});
+  return result;
+}
+
+NormGrads NormBackward(const Tensor& x, const Tensor& weight, const Tensor& mean, const Tensor& rstd,
+                       const Tensor& dy_in, bool rms, bool bias, DType param_grad_dtype) {
+  const Tensor dy = Operand("norm", "dy", dy_in);
+  CheckSameDType("norm backward", x, dy);
+  CheckSameShape("norm backward", x, dy);
+  NormGrads grads{Tensor::EmptyLike(x), Tensor::EmptyLike(weight, param_grad_dtype), Tensor()};
+  if (bias) grads.dbias = Tensor::EmptyLike(weight, param_grad_dtype);
+  x.context()->kernels().norm_backward(
+      *x.context(), {.dtype = x.dtype(), .param_grad_dtype = param_grad_dtype, .rms = rms,
+                     .x = x.raw(), .weight = weight.raw(), .mean = rms ? nullptr : mean.raw(),
+                     .rstd = rstd.raw(), .dy = dy.raw(), .dx = grads.dx.raw(),
+                     .dweight = grads.dweight.raw(), .dbias = bias ? grads.dbias.raw() : nullptr,
+                     .rows = Rows(x), .cols = x.size(-1)});
+  return grads;
+}
+
+Tensor Rotary(const Tensor& x_in, const RotaryOptions& options) {
+  APOGEE_CHECK(x_in.defined() && x_in.rank() == 4 && x_in.size(3) % 2 == 0,
+               "rotary: needs x [batch, tokens, heads, even head size]");
+  const Tensor x = x_in.stride(3) == 1 ? x_in.Detach() : x_in.Detach().Contiguous();
+  Tensor y = Tensor::EmptyLike(x);
+  x.context()->kernels().rotary(
+      *x.context(),
+      {.dtype = x.dtype(), .x = x.raw(), .y = y.raw(), .batch = x.size(0), .tokens = x.size(1),
+       .heads = x.size(2), .head_dim = x.size(3),
+       .x_strides = {x.stride(0), x.stride(1), x.stride(2)},
+       .y_strides = {y.stride(0), y.stride(1), y.stride(2)}, .theta = options.theta,
+       .first_position = options.first_position, .inverse = options.inverse});
+  return y;
+}
+
+namespace {
+
+AttentionOperand AsOperand(const char* name, const Tensor& x, DType dtype) {
+  APOGEE_CHECK(x.defined() && x.rank() == 4 && (x.stride(3) == 1 || x.size(3) == 1), "attention: ", name,
+               " needs [batch, tokens, heads, head size] with a contiguous last dim");
+  APOGEE_CHECK(x.dtype() == dtype, "attention: ", name, " is ", DTypeName(x.dtype()), ", q is ",
+               DTypeName(dtype));
+  return {x.raw(), x.stride(0), x.stride(1), x.stride(2)};
+}
+
+double ScaleOf(const AttentionOptions& options, const Tensor& q) {
+  return options.scale != 0 ? options.scale : 1.0 / std::sqrt(static_cast<double>(q.size(3)));
+}
+
+}  // namespace
+
+AttentionResult AttentionForward(const Qkv& qkv, const AttentionOptions& options) {
+  const Tensor &q = qkv.q, &k = qkv.k, &v = qkv.v;
+  const AttentionOperand qo = AsOperand("q", q, q.dtype());
+  const AttentionOperand ko = AsOperand("k", k, q.dtype());
+  const AttentionOperand vo = AsOperand("v", v, q.dtype());
+  CheckSameShape("attention (k, v)", k, v);
+  APOGEE_CHECK(q.size(0) == k.size(0) && q.size(3) == k.size(3), "attention: q ", q.shape(),
+               " and k ", k.shape(), " differ in batch or head size");
+  APOGEE_CHECK(k.size(2) > 0 && q.size(2) % k.size(2) == 0, "attention: ", q.size(2),
+               " query heads are not a multiple of ", k.size(2), " key/value heads");
+  APOGEE_CHECK(!options.causal || k.size(1) >= q.size(1), "attention: causal with ", q.size(1),
+               " queries needs at least as many keys, got ", k.size(1));
+  AttentionResult result{Tensor::Empty(q.shape(), q.dtype(), q.context()),
+                         Tensor::Empty({q.size(0), q.size(2), q.size(1)}, StatDType(q.dtype()),
+                                       q.context())};
+  q.context()->kernels().attention_forward(
+      *q.context(),
+      {.dtype = q.dtype(), .q = qo, .k = ko, .v = vo, .out = AsOperand("out", result.out, q.dtype()),
+       .lse = result.lse.raw(), .batch = q.size(0), .heads = q.size(2), .kv_heads = k.size(2),
+       .q_tokens = q.size(1), .kv_tokens = k.size(1), .head_dim = q.size(3),
+       .scale = ScaleOf(options, q), .causal = options.causal});
+  return result;
+}
+
+void AttentionBackward(const Qkv& qkv, const AttentionResult& forward, const Tensor& dout_in,
+                       const AttentionOptions& options, const Qkv& grads) {
+  const Tensor &q = qkv.q, &k = qkv.k;
+  const DType dtype = q.dtype();
+  const Tensor dout = Operand("attention", "dout", dout_in);
+  CheckSameShape("attention backward", forward.out, dout);
+  q.context()->kernels().attention_backward(
+      *q.context(),
+      {.dtype = dtype, .q = AsOperand("q", q, dtype), .k = AsOperand("k", k, dtype),
+       .v = AsOperand("v", qkv.v, dtype), .out = AsOperand("out", forward.out, dtype),
+       .dout = AsOperand("dout", dout, dtype), .dq = AsOperand("dq", grads.q, dtype),
+       .dk = AsOperand("dk", grads.k, dtype), .dv = AsOperand("dv", grads.v, dtype),
+       .lse = forward.lse.raw(), .batch = q.size(0), .heads = q.size(2), .kv_heads = k.size(2),
+       .q_tokens = q.size(1), .kv_tokens = k.size(1), .head_dim = q.size(3),
+       .scale = ScaleOf(options, q), .causal = options.causal});
+}
+
+namespace {
+
+// Host check of indices. A device backend checks inside its kernel instead.
+void CheckIndices(const char* op, const Tensor& ids, int64_t limit, const int64_t* ignored) {
+  APOGEE_CHECK(ids.dtype() == DType::kI64, op, ": indices must be i64, got ", DTypeName(ids.dtype()));
+  if (ids.device().type != DeviceType::kCpu) return;
+  const int64_t* values = ids.data<int64_t>();
+  for (int64_t i = 0; i < ids.numel(); ++i) {
+    const bool ok = (values[i] >= 0 && values[i] < limit) || (ignored && values[i] == *ignored);
+    APOGEE_CHECK(ok, op, ": index ", values[i], " at position ", i, " is outside [0, ", limit, ")");
+  }
+}
+
+}  // namespace
+
+Tensor EmbeddingForward(const Tensor& ids_in, const Tensor& weight_in) {
+  const Tensor ids = Operand("embedding", "ids", ids_in);
+  const Tensor weight = Operand("embedding", "weight", weight_in);
+  APOGEE_CHECK(weight.rank() == 2, "embedding: weight needs [vocab, dim], got ", weight.shape());
+  APOGEE_CHECK(ids.rank() < Shape::kMaxRank, "embedding: ids have too many dims: ", ids.shape());
+  CheckIndices("embedding", ids, weight.size(0), nullptr);
+  std::array<int64_t, Shape::kMaxRank> dims{};
+  std::copy(ids.shape().dims().begin(), ids.shape().dims().end(), dims.begin());
+  dims[static_cast<size_t>(ids.rank())] = weight.size(1);
+  Tensor y = Tensor::Empty(Shape(std::span<const int64_t>(dims.data(), static_cast<size_t>(ids.rank()) + 1)),
+                           weight.dtype(), weight.context());
+  weight.context()->kernels().embedding_forward(
+      *weight.context(), {.dtype = weight.dtype(), .ids = ids.data<int64_t>(), .weight = weight.raw(),
+                          .y = y.raw(), .n = ids.numel(), .dim = weight.size(1)});
+  return y;
+}
+
+Tensor EmbeddingBackward(const Tensor& ids, const Tensor& dy_in, int64_t vocab, DType grad_dtype) {
+  const Tensor dy = Operand("embedding", "dy", dy_in);
+  Tensor dweight = Tensor::Empty({vocab, dy.size(-1)}, grad_dtype, dy.context());
+  dy.context()->kernels().embedding_backward(
+      *dy.context(), {.dtype = dy.dtype(), .grad_dtype = grad_dtype, .ids = ids.data<int64_t>(),
+                      .dy = dy.raw(), .dweight = dweight.raw(), .n = ids.numel(),
+                      .dim = dy.size(-1), .vocab = vocab});
+  return dweight;
+}
+
+CrossEntropyResult CrossEntropyForward(const Tensor& logits_in, const Tensor& targets_in,
+                                       int64_t ignore_index) {
+  const Tensor logits = Operand("cross_entropy", "logits", logits_in);
+  const Tensor targets = Operand("cross_entropy", "targets", targets_in);
+  const int64_t rows = Rows(logits);
+  APOGEE_CHECK(targets.numel() == rows, "cross_entropy: targets ", targets.shape(), " for logits ",
+               logits.shape());
+  CheckIndices("cross_entropy", targets, logits.size(-1), &ignore_index);
+  const DType stat = StatDType(logits.dtype());
+  const Tensor row_loss = Tensor::Empty({rows}, stat, logits.context());
+  CrossEntropyResult result{Tensor(), Tensor::Empty({rows}, stat, logits.context()), 0};
+  logits.context()->kernels().cross_entropy_forward(
+      *logits.context(),
+      {.dtype = logits.dtype(), .logits = logits.raw(), .targets = targets.data<int64_t>(),
+       .ignore_index = ignore_index, .lse = result.lse.raw(), .loss = row_loss.raw(), .rows = rows,
+       .cols = logits.size(-1)});
+  for (int64_t target : targets.ToVector<int64_t>()) result.num_targets += target != ignore_index;
+  result.loss = SumLeading(row_loss, 0, stat, 1.0 / static_cast<double>(result.num_targets));
+  return result;
+}
+
+Tensor CrossEntropyBackward(Tensor logits, const Tensor& targets, const Tensor& lse,
+                            int64_t ignore_index, double grad_scale) {
+  const Tensor dlogits = logits.is_sole_owner() ? logits : Tensor::EmptyLike(logits);
+  logits.context()->kernels().cross_entropy_backward(
+      *logits.context(),
+      {.dtype = logits.dtype(), .logits = logits.raw(), .targets = targets.data<int64_t>(),
+       .ignore_index = ignore_index, .lse = lse.raw(), .dlogits = dlogits.raw(), .rows = Rows(logits),
+       .cols = logits.size(-1), .grad_scale = grad_scale});
+  return dlogits;
+}
+
+namespace {
+
+void FillRandom(Distribution distribution, const Tensor& y, double low, double high, PhiloxKey key,
+                int64_t first_element) {
+  APOGEE_CHECK(y.defined() && y.is_contiguous(), "random: needs a defined, contiguous tensor");
+  if (y.numel() == 0) return;
+  y.context()->kernels().random(*y.context(),
+                                {.distribution = distribution, .dtype = y.dtype(), .y = y.raw(),
+                                 .n = y.numel(), .key = key, .first_element = first_element,
+                                 .low = low, .high = high});
+}
+
+}  // namespace
+
+void FillNormal(const Tensor& y, double mean, double std, PhiloxKey key, int64_t first_element) {
+  FillRandom(Distribution::kNormal, y, mean, std, key, first_element);
+}
+
+void FillUniform(const Tensor& y, double low, double high, PhiloxKey key, int64_t first_element) {
+  FillRandom(Distribution::kUniform, y, low, high, key, first_element);
+}
+
+}  // namespace apogee::ops
