@@ -39,6 +39,9 @@ function(add_layer)
   foreach(lib IN LISTS arg_BUILD_LIBS)
     target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:${lib}>)
   endforeach()
+  set(abseil ${arg_PUBLIC_LIBS} ${arg_PRIVATE_LIBS})
+  list(FILTER abseil INCLUDE REGEX "^absl::")
+  set_property(GLOBAL APPEND PROPERTY APOGEE_ABSEIL_LIBS ${abseil})  # for apogee.pc
   set_property(GLOBAL APPEND PROPERTY APOGEE_BUILT_LAYERS ${arg_NAME})
 endfunction()
 
