@@ -1,6 +1,7 @@
 #include "apogee/autograd/engine.h"
 
 #include <deque>
+#include <limits>
 #include <queue>
 #include <unordered_map>
 #include <utility>
@@ -85,8 +86,12 @@ class BackwardPass {
   struct Ready {
     std::shared_ptr<Node> node;
     int64_t index;
+    // Parameters go first: their hooks run the moment their gradient is complete.
+    int64_t priority() const {
+      return node->edges().empty() ? std::numeric_limits<int64_t>::max() : node->depth();
+    }
     bool operator<(const Ready& other) const {
-      if (node->depth() != other.node->depth()) return node->depth() < other.node->depth();
+      if (priority() != other.priority()) return priority() < other.priority();
       return index > other.index;
     }
   };

@@ -4,8 +4,9 @@
 //   Backward(loss);                                   // gradients are added to the parameters'
 //   Backward(loss, {.retain_graph = true});           // keep the graph for another pass
 //
-// A node runs once all contributions to its outputs' gradients have arrived; among ready nodes the one
-// farthest from the leaves runs first, ties in order of discovery. Counts live in the call, never in the
+// A node runs once all contributions to its outputs' gradients have arrived; among ready nodes
+// parameters go first (their hooks run at once), then the node farthest from the leaves, ties in order of
+// discovery. Counts live in the call, never in the
 // graph, so a graph may be walked again and a failed backward leaves nothing behind in it. Saved tensors
 // are freed as soon as they are used.
 #ifndef APOGEE_AUTOGRAD_ENGINE_H_

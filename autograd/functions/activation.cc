@@ -1,0 +1,107 @@
+#include "apogee/autograd/functions/activation.h"
+
+#include "apogee/autograd/node.h"
+#include "apogee/autograd/saved_tensor.h"
+#include "apogee/tensor/ops/elementwise.h"
+
+namespace apogee::autograd {
+namespace {
+
+class ActivationNode : public Node {
+ public:
+  ActivationNode(Activation kind, const Tensor& x) : kind_(kind), x_(x) {}
+  const char* name() const override { return "activation"; }
+  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext& context) override {
+    const Tensor x = x_.Take(context);
+    return {ops::ActivationBackward(kind_, x, std::move(grads[0]))};
+  }
+  void ReleaseSaved() override { x_.Reset(); }
+
+ private:
+  Activation kind_;
+  SavedTensor x_;
+};
+
+class SwiGluNode : public Node {
+ public:
+  SwiGluNode(const Tensor& gate, const Tensor& up) : gate_(gate), up_(up) {}
+  const char* name() const override { return "swiglu"; }
+  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext& context) override {
+    const Tensor gate = gate_.Take(context), up = up_.Take(context);
+    ops::SwiGluGrads result = ops::SwiGluBackward(gate, up, grads[0]);
+    return {result.dgate, result.dup};
+  }
+  void ReleaseSaved() override {
+    gate_.Reset();
+    up_.Reset();
+  }
+
+ private:
+  SavedTensor gate_, up_;
+};
+
+class SoftmaxNode : public Node {
+ public:
+  explicit SoftmaxNode(const Tensor& y) : y_(y) {}
+  const char* name() const override { return "softmax"; }
+  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext& context) override {
+    return {ops::SoftmaxBackward(y_.Take(context), grads[0])};
+  }
+  void ReleaseSaved() override { y_.Reset(); }
+
+ private:
+  SavedTensor y_;
+};
+
+class DropoutNode : public Node {
+ public:
+  DropoutNode(double p, PhiloxKey key, int64_t first_element)
+      : p_(p), key_(key), first_element_(first_element) {}
+  const char* name() const override { return "dropout"; }
+  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
+    return {ops::Dropout(grads[0], p_, key_, first_element_)};
+  }
+
+ private:
+  double p_;
+  PhiloxKey key_;
+  int64_t first_element_;
+};
+
+}  // namespace
+
+Tensor Activate(Activation kind, const Tensor& x) {
+  Tensor y = ops::ActivationForward(kind, x);
+  if (NeedsGrad({x})) {
+    Attach(y, std::make_shared<ActivationNode>(kind, x.Detach().Contiguous()), {x});
+  }
+  return y;
+}
+
+Tensor SwiGlu(const Tensor& gate, const Tensor& up) {
+  Tensor y = ops::SwiGluForward(gate, up);
+  if (NeedsGrad({gate, up})) {
+    Attach(y, std::make_shared<SwiGluNode>(gate.Detach().Contiguous(), up.Detach().Contiguous()),
+           {gate, up});
+  }
+  return y;
+}
+
+Tensor Softmax(const Tensor& x) {
+  Tensor y = ops::SoftmaxForward(x);
+  if (NeedsGrad({x})) Attach(y, std::make_shared<SoftmaxNode>(y), {x});
+  return y;
+}
+
+Tensor Dropout(const Tensor& x, double p, Generator& generator) {
+  APOGEE_CHECK(p >= 0 && p < 1, "dropout: p must be in [0, 1), got ", p);
+  if (p == 0) return x;
+  APOGEE_CHECK(x.defined() && x.rank() >= 1 && x.size(0) > 0, "dropout: x needs a first (sample) dim");
+  const PhiloxKey key = generator.Next();
+  const int64_t first = generator.first_sample() * (x.numel() / x.size(0));
+  Tensor y = ops::Dropout(x, p, key, first);
+  if (NeedsGrad({x})) Attach(y, std::make_shared<DropoutNode>(p, key, first), {x});
+  return y;
+}
+
+}  // namespace apogee::autograd

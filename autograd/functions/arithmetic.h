@@ -1,0 +1,28 @@
+// Differentiable arithmetic, reductions and casts.
+//
+//   Tensor y = autograd::Add(x, autograd::Scale(residual, 0.5));
+//
+// Operands share dtype and context. Errors: apogee::Error on a shape or dtype mismatch.
+#ifndef APOGEE_AUTOGRAD_FUNCTIONS_ARITHMETIC_H_
+#define APOGEE_AUTOGRAD_FUNCTIONS_ARITHMETIC_H_
+
+#include "apogee/tensor/tensor.h"
+
+namespace apogee::autograd {
+
+// b's shape is a's or a suffix of it (broadcast over a's leading dims).
+Tensor Add(const Tensor& a, const Tensor& b);
+Tensor Sub(const Tensor& a, const Tensor& b);
+Tensor Mul(const Tensor& a, const Tensor& b);
+Tensor Div(const Tensor& a, const Tensor& b);
+// factor * x.
+Tensor Scale(const Tensor& x, double factor);
+// All elements, to a scalar.
+Tensor Sum(const Tensor& x);
+Tensor Mean(const Tensor& x);
+// Another floating dtype; the gradient comes back in x's.
+Tensor Cast(const Tensor& x, DType dtype);
+
+}  // namespace apogee::autograd
+
+#endif  // APOGEE_AUTOGRAD_FUNCTIONS_ARITHMETIC_H_

@@ -1,0 +1,117 @@
+#include "apogee/autograd/functions/attention.h"
+
+#include "apogee/autograd/node.h"
+#include "apogee/autograd/saved_tensor.h"
+
+namespace apogee::autograd {
+namespace {
+
+// The three strided views of a packed [B, T, 3 D] buffer.
+ops::Qkv Unpack(const Tensor& packed, int64_t num_heads) {
+  const int64_t dim = packed.size(2) / 3;
+  const Tensor split =
+      packed.View({packed.size(0), packed.size(1), 3 * num_heads, dim / num_heads});
+  return {split.Slice(2, 0, num_heads), split.Slice(2, num_heads, num_heads),
+          split.Slice(2, 2 * num_heads, num_heads)};
+}
+
+class AttentionNode : public Node {
+ public:
+  AttentionNode(const ops::Qkv& qkv, const ops::AttentionResult& forward,
+                const AttentionOptions& options)
+      : q_(qkv.q), k_(qkv.k), v_(qkv.v), out_(forward.out), lse_(forward.lse), options_(options) {}
+  const char* name() const override { return "attention"; }
+
+  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext& context) override {
+    const ops::Qkv qkv{q_.Take(context), k_.Take(context), v_.Take(context)};
+    const ops::AttentionResult forward{out_.Take(context), lse_.Take(context)};
+    const ops::Qkv result{Tensor::EmptyLike(qkv.q), Tensor::EmptyLike(qkv.k),
+                          Tensor::EmptyLike(qkv.v)};
+    ops::AttentionBackward(qkv, forward, grads[0], options_, result);
+    return {result.q, result.k, result.v};
+  }
+  void ReleaseSaved() override {
+    for (SavedTensor* saved : {&q_, &k_, &v_, &out_, &lse_}) saved->Reset();
+  }
+
+ private:
+  SavedTensor q_, k_, v_, out_, lse_;
+  AttentionOptions options_;
+};
+
+class PackedAttentionNode : public Node {
+ public:
+  PackedAttentionNode(const Tensor& packed, int64_t num_heads, const ops::AttentionResult& forward,
+                      const AttentionOptions& options)
+      : packed_(packed),
+        out_(forward.out),
+        lse_(forward.lse),
+        num_heads_(num_heads),
+        options_(options) {}
+  const char* name() const override { return "packed_attention"; }
+
+  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext& context) override {
+    const Tensor packed = packed_.Take(context);
+    const ops::AttentionResult forward{out_.Take(context), lse_.Take(context)};
+    Tensor result = Tensor::EmptyLike(packed);
+    ops::AttentionBackward(Unpack(packed, num_heads_), forward,
+                           grads[0].Contiguous().View(forward.out.shape()), options_,
+                           Unpack(result, num_heads_));
+    return {result};
+  }
+  void ReleaseSaved() override {
+    for (SavedTensor* saved : {&packed_, &out_, &lse_}) saved->Reset();
+  }
+
+ private:
+  SavedTensor packed_, out_, lse_;
+  int64_t num_heads_;
+  AttentionOptions options_;
+};
+
+class RotaryNode : public Node {
+ public:
+  explicit RotaryNode(RotaryOptions options) : options_(options) {
+    options_.inverse = !options_.inverse;
+  }
+  const char* name() const override { return "rotary"; }
+  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
+    return {ops::Rotary(grads[0], options_)};
+  }
+
+ private:
+  RotaryOptions options_;
+};
+
+}  // namespace
+
+Tensor Attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
+  const ops::Qkv qkv{q.Detach(), k.Detach(), v.Detach()};
+  const ops::AttentionResult forward = ops::AttentionForward(qkv, options);
+  Tensor out = forward.out;
+  if (NeedsGrad({q, k, v})) {
+    Attach(out, std::make_shared<AttentionNode>(qkv, forward, options), {q, k, v});
+  }
+  return out;
+}
+
+Tensor PackedAttention(const Tensor& qkv, int64_t num_heads, const AttentionOptions& options) {
+  APOGEE_CHECK(qkv.defined() && qkv.rank() == 3 && num_heads > 0 && qkv.size(2) % (3 * num_heads) == 0,
+               "packed_attention: needs qkv [batch, tokens, 3 * heads * head size] for ", num_heads,
+               " heads, got ", qkv.shape());
+  const Tensor packed = qkv.Detach().Contiguous();
+  const ops::AttentionResult forward = ops::AttentionForward(Unpack(packed, num_heads), options);
+  Tensor out = forward.out.View({packed.size(0), packed.size(1), packed.size(2) / 3});
+  if (NeedsGrad({qkv})) {
+    Attach(out, std::make_shared<PackedAttentionNode>(packed, num_heads, forward, options), {qkv});
+  }
+  return out;
+}
+
+Tensor Rotary(const Tensor& x, const RotaryOptions& options) {
+  Tensor y = ops::Rotary(x, options);
+  if (NeedsGrad({x})) Attach(y, std::make_shared<RotaryNode>(options), {x});
+  return y;
+}
+
+}  // namespace apogee::autograd

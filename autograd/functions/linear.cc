@@ -1,0 +1,117 @@
+#include "apogee/autograd/functions/linear.h"
+
+#include "apogee/autograd/node.h"
+#include "apogee/autograd/saved_tensor.h"
+#include "apogee/tensor/ops/elementwise.h"
+#include "apogee/tensor/ops/matmul.h"
+
+namespace apogee::autograd {
+namespace {
+
+class LinearNode : public Node {
+ public:
+  LinearNode(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre,
+             const LinearOptions& options)
+      : x_(x),
+        weight_(weight),
+        pre_(pre),
+        options_(options),
+        weight_grad_dtype_(GradDType(weight)),
+        bias_grad_dtype_(bias.defined() ? GradDType(bias) : weight_grad_dtype_) {}
+
+  const char* name() const override { return "linear"; }
+  bool IsWeightEdge(size_t edge) const override { return edge > 0; }
+
+  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext& context) override {
+    Tensor dy = std::move(grads[0]);
+    if (options_.activation.has_value()) {
+      const Tensor pre = pre_.Take(context);
+      dy = ops::ActivationBackward(*options_.activation, pre, std::move(dy));
+    }
+    std::vector<Tensor> result(3);
+    const bool out_in = options_.layout == WeightLayout::kOutIn;
+    if (context.part != GradPart::kInputs) {
+      const Tensor x = x_.Take(context);
+      if (wants(1)) {
+        result[1] = out_in ? ops::MatMulTransA(dy, x, weight_grad_dtype_)
+                           : ops::MatMulTransA(x, dy, weight_grad_dtype_);
+      }
+      if (wants(2)) result[2] = ops::SumLeading(dy, 1, bias_grad_dtype_);
+    }
+    if (context.part != GradPart::kWeights && wants(0)) {
+      result[0] = ops::MatMul(dy, weight_.Take(context), {.b_trans = !out_in});
+    }
+    return result;
+  }
+
+  void ReleaseSaved() override {
+    x_.Reset();
+    weight_.Reset();
+    pre_.Reset();
+  }
+
+ private:
+  SavedTensor x_, weight_, pre_;
+  LinearOptions options_;
+  DType weight_grad_dtype_, bias_grad_dtype_;
+};
+
+class MatMulNode : public Node {
+ public:
+  MatMulNode(const Tensor& a, const Tensor& b, bool a_trans, bool b_trans)
+      : a_(a), b_(b), a_trans_(a_trans), b_trans_(b_trans) {}
+  const char* name() const override { return "matmul"; }
+
+  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext& context) override {
+    const Tensor a = a_.Take(context), b = b_.Take(context);
+    const Tensor& dc = grads[0];
+    std::vector<Tensor> result(2);
+    // c = op(a) op(b): d op(a) = dc op(b)^T, d op(b) = op(a)^T dc, each transposed back where needed.
+    if (wants(0)) {
+      result[0] = a_trans_ ? ops::MatMul(b, dc, {.a_trans = b_trans_, .b_trans = true})
+                           : ops::MatMul(dc, b, {.b_trans = !b_trans_});
+    }
+    if (wants(1)) {
+      if (b.rank() == 2 && !a_trans_) {
+        result[1] = b_trans_ ? ops::MatMulTransA(dc, a, b.dtype()) : ops::MatMulTransA(a, dc, b.dtype());
+      } else {
+        result[1] = b_trans_ ? ops::MatMul(dc, a, {.a_trans = true, .b_trans = a_trans_})
+                             : ops::MatMul(a, dc, {.a_trans = !a_trans_});
+      }
+    }
+    return result;
+  }
+  void ReleaseSaved() override {
+    a_.Reset();
+    b_.Reset();
+  }
+
+ private:
+  SavedTensor a_, b_;
+  bool a_trans_, b_trans_;
+};
+
+}  // namespace
+
+Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
+              const LinearOptions& options) {
+  const bool out_in = options.layout == WeightLayout::kOutIn;
+  Tensor pre = ops::MatMul(x, weight, {.b_trans = out_in, .bias = bias});
+  Tensor y = options.activation ? ops::ActivationForward(*options.activation, pre) : pre;
+  if (NeedsGrad({x, weight, bias})) {
+    Attach(y,
+           std::make_shared<LinearNode>(x, weight, bias, options.activation ? pre : Tensor(), options),
+           {x, weight, bias});
+  }
+  return y;
+}
+
+Tensor MatMul(const Tensor& a, const Tensor& b, bool a_trans, bool b_trans) {
+  Tensor c = ops::MatMul(a, b, {.a_trans = a_trans, .b_trans = b_trans});
+  if (NeedsGrad({a, b})) {
+    Attach(c, std::make_shared<MatMulNode>(a.Detach().Contiguous(), b.Detach().Contiguous(), a_trans, b_trans), {a, b});
+  }
+  return c;
+}
+
+}  // namespace apogee::autograd

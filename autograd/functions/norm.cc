@@ -1,0 +1,63 @@
+#include "apogee/autograd/functions/norm.h"
+
+#include "apogee/autograd/node.h"
+#include "apogee/autograd/saved_tensor.h"
+#include "apogee/tensor/ops/nn.h"
+
+namespace apogee::autograd {
+namespace {
+
+class NormNode : public Node {
+ public:
+  NormNode(const Tensor& x, const Tensor& weight, const ops::NormResult& forward, bool rms, bool bias)
+      : x_(x),
+        weight_(weight),
+        mean_(forward.mean),
+        rstd_(forward.rstd),
+        rms_(rms),
+        bias_(bias),
+        grad_dtype_(GradDType(weight)) {}
+  const char* name() const override { return rms_ ? "rms_norm" : "layer_norm"; }
+
+  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext& context) override {
+    const Tensor x = x_.Take(context), weight = weight_.Take(context);
+    const Tensor mean = mean_.Take(context), rstd = rstd_.Take(context);
+    ops::NormGrads result =
+        ops::NormBackward(x, weight, mean, rstd, grads[0], rms_, bias_, grad_dtype_);
+    return {result.dx, result.dweight, result.dbias};
+  }
+  void ReleaseSaved() override {
+    x_.Reset();
+    weight_.Reset();
+    mean_.Reset();
+    rstd_.Reset();
+  }
+
+ private:
+  SavedTensor x_, weight_, mean_, rstd_;
+  bool rms_, bias_;
+  DType grad_dtype_;
+};
+
+Tensor Norm(const Tensor& x_in, const Tensor& weight, const Tensor& bias, double eps, bool rms) {
+  const Tensor x = x_in.Detach().Contiguous();
+  const ops::NormResult forward = ops::NormForward(x, weight, bias, eps, rms);
+  Tensor y = forward.y;
+  if (NeedsGrad({x_in, weight, bias})) {
+    Attach(y, std::make_shared<NormNode>(x, weight, forward, rms, bias.defined()),
+           {x_in, weight, bias});
+  }
+  return y;
+}
+
+}  // namespace
+
+Tensor LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
+  return Norm(x, weight, bias, eps, /*rms=*/false);
+}
+
+Tensor RmsNorm(const Tensor& x, const Tensor& weight, double eps) {
+  return Norm(x, weight, Tensor(), eps, /*rms=*/true);
+}
+
+}  // namespace apogee::autograd

@@ -1,0 +1,21 @@
+// Differentiable views: the result shares x's storage, nothing is copied in forward.
+//
+//   Tensor heads = autograd::View(x, {batch, tokens, num_heads, head_size});
+#ifndef APOGEE_AUTOGRAD_FUNCTIONS_SHAPE_H_
+#define APOGEE_AUTOGRAD_FUNCTIONS_SHAPE_H_
+
+#include "apogee/tensor/tensor.h"
+
+namespace apogee::autograd {
+
+// Contiguous tensors only (Contiguous first where needed).
+Tensor View(const Tensor& x, const Shape& shape);
+Tensor Transpose(const Tensor& x, int dim0, int dim1);
+// The range [start, start + length) of a dim; the gradient is zero elsewhere.
+Tensor Slice(const Tensor& x, int dim, int64_t start, int64_t length);
+// A row-major copy where x is strided, else x itself.
+Tensor Contiguous(const Tensor& x);
+
+}  // namespace apogee::autograd
+
+#endif  // APOGEE_AUTOGRAD_FUNCTIONS_SHAPE_H_

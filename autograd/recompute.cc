@@ -1,0 +1,105 @@
+#include "apogee/autograd/recompute.h"
+
+#include <utility>
+#include <vector>
+
+#include "apogee/autograd/grad_mode.h"
+#include "apogee/autograd/saved_tensor.h"
+
+namespace apogee::autograd {
+namespace {
+
+// One checkpointed call: shared by the placeholders of the tensors that it would have saved.
+class Segment {
+ public:
+  Segment(std::function<Tensor(const Tensor&)> fn, const Tensor& input, Generator* generator)
+      : fn_(std::move(fn)), input_(input), generator_(generator) {
+    if (generator_ != nullptr) first_stream_ = generator_->next_stream();
+    if (generator_ != nullptr) first_sample_ = generator_->first_sample();
+  }
+
+  int64_t AddPlaceholder(const Tensor& tensor) {
+    shapes_.push_back(tensor.shape());
+    return static_cast<int64_t>(shapes_.size()) - 1;
+  }
+
+  Tensor Get(int64_t index) {
+    if (tensors_.empty()) Rerun();
+    return tensors_[static_cast<size_t>(index)];
+  }
+
+  void Drop(int64_t index) {
+    if (!tensors_.empty()) tensors_[static_cast<size_t>(index)] = Tensor();
+  }
+
+ private:
+  void Rerun() {
+    struct Keep : PackedTensor {
+      explicit Keep(const Tensor& t) : tensor(t) {}
+      Tensor Unpack() override { return tensor; }
+      Tensor tensor;
+    };
+    GradModeGuard grad_mode(true);
+    std::vector<Tensor> tensors;
+    SavedTensorHookGuard hooks([&](const Tensor& tensor) {
+      tensors.push_back(tensor);
+      return std::make_shared<Keep>(tensor);
+    });
+    Replay replay(generator_, first_stream_, first_sample_);
+    fn_(input_);
+    bool same = tensors.size() == shapes_.size();
+    for (size_t i = 0; same && i < tensors.size(); ++i) same = tensors[i].shape() == shapes_[i];
+    APOGEE_CHECK(same, "recompute: the function saved ", shapes_.size(), " tensors in forward and ",
+                 tensors.size(), " (or other shapes) when run again; it must not depend on changing state");
+    tensors_ = std::move(tensors);
+  }
+
+  // Puts the generator back to the state of the first run for a scope.
+  struct Replay {
+    Replay(Generator* g, uint64_t stream, int64_t sample) : generator(g) {
+      if (generator == nullptr) return;
+      saved = *generator;
+      generator->set_next_stream(stream);
+      generator->set_first_sample(sample);
+    }
+    ~Replay() {
+      if (generator != nullptr) *generator = saved;
+    }
+    Generator* generator;
+    Generator saved;
+  };
+
+  std::function<Tensor(const Tensor&)> fn_;
+  Tensor input_;  // with its graph, so that the second run records what the first did
+  Generator* generator_;
+  uint64_t first_stream_ = 0;
+  int64_t first_sample_ = 0;
+  std::vector<Shape> shapes_;
+  std::vector<Tensor> tensors_;
+};
+
+class Placeholder : public PackedTensor {
+ public:
+  Placeholder(std::shared_ptr<Segment> segment, int64_t index)
+      : segment_(std::move(segment)), index_(index) {}
+  ~Placeholder() override { segment_->Drop(index_); }
+  Tensor Unpack() override { return segment_->Get(index_); }
+
+ private:
+  std::shared_ptr<Segment> segment_;
+  int64_t index_;
+};
+
+}  // namespace
+
+Tensor Recompute(std::function<Tensor(const Tensor&)> fn, const Tensor& input,
+                 Generator* generator) {
+  if (!GradModeEnabled()) return fn(input);
+  const auto segment = std::make_shared<Segment>(fn, input, generator);
+  SavedTensorHookGuard hooks([segment](const Tensor& tensor) {
+    return std::make_shared<Placeholder>(segment, segment->AddPlaceholder(tensor));
+  });
+  return fn(input);
+}
+
+}  // namespace apogee::autograd

@@ -1,0 +1,56 @@
+# The target apogee::apogee (every layer), `cmake --install`, find_package(apogee) and pkg-config. The
+# installed tree may be moved: no file in it holds an absolute path.
+include(CMakePackageConfigHelpers)
+
+get_property(built GLOBAL PROPERTY APOGEE_BUILT_LAYERS)
+list(TRANSFORM built PREPEND apogee_ OUTPUT_VARIABLE layer_targets)
+
+add_library(apogee INTERFACE)
+add_library(apogee::apogee ALIAS apogee)
+target_link_libraries(apogee INTERFACE ${layer_targets})
+if(EXISTS ${PROJECT_SOURCE_DIR}/booster/apogee.h)
+  # The umbrella header lies with the top layer but is included as "apogee/apogee.h".
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/booster/apogee.h ${APOGEE_INCLUDE_ROOT}/apogee/apogee.h SYMBOLIC)
+  target_sources(apogee INTERFACE FILE_SET HEADERS BASE_DIRS ${APOGEE_INCLUDE_ROOT}
+                                  FILES ${APOGEE_INCLUDE_ROOT}/apogee/apogee.h)
+else()
+  target_sources(apogee INTERFACE FILE_SET HEADERS BASE_DIRS ${APOGEE_INCLUDE_ROOT})
+endif()
+
+set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/apogee)
+install(TARGETS apogee ${layer_targets} EXPORT apogeeTargets
+        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+        FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(EXPORT apogeeTargets NAMESPACE apogee:: DESTINATION ${config_dir})
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/apogeeConfig.cmake.in
+                              ${PROJECT_BINARY_DIR}/apogeeConfig.cmake
+                              INSTALL_DESTINATION ${config_dir})
+# Before 1.0 a minor version may break its users.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/apogeeConfigVersion.cmake
+                                 COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/apogeeConfig.cmake ${PROJECT_BINARY_DIR}/apogeeConfigVersion.cmake
+        DESTINATION ${config_dir})
+if(APOGEE_HAS_ONEDNN)
+  install(FILES ${CMAKE_CURRENT_LIST_DIR}/FindOneDNN.cmake DESTINATION ${config_dir})
+endif()
+
+# pkg-config. Static libraries are named highest layer first, because a linker reads them once.
+list(REVERSE layer_targets)
+list(TRANSFORM layer_targets PREPEND "-l" OUTPUT_VARIABLE pc_libs)
+set(pc_cflags)
+if(APOGEE_HAS_ONEDNN)
+  list(APPEND pc_libs -ldnnl)
+endif()
+if(APOGEE_HAS_OPENMP)
+  list(APPEND pc_libs ${OpenMP_CXX_FLAGS})
+  set(pc_cflags ${OpenMP_CXX_FLAGS})
+endif()
+list(APPEND pc_libs -pthread)
+get_property(pc_requires GLOBAL PROPERTY APOGEE_ABSEIL_LIBS)
+list(REMOVE_DUPLICATES pc_requires)
+list(TRANSFORM pc_requires REPLACE "^absl::" "absl_")
+list(JOIN pc_requires " " pc_requires)
+list(JOIN pc_libs " " pc_libs)
+file(RELATIVE_PATH pc_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+configure_file(${CMAKE_CURRENT_LIST_DIR}/apogee.pc.in ${PROJECT_BINARY_DIR}/apogee.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/apogee.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

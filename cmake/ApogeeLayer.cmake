@@ -1,0 +1,90 @@
+# add_layer declares one top-level folder: its sources, its headers and the layers it may include. The
+# folders' CMakeLists.txt are thus the layering diagram, and tests/layer_check.cmake greps the includes
+# against it.
+#
+#   add_layer(NAME tensor
+#             SRCS tensor.cc ops/matmul.cc cpu/matmul.cc   # relative to the folder
+#             HDRS tensor.h ops/matmul.h                   # installed under include/apogee/tensor/
+#             DEPS core                                    # layers; their own dependencies come along
+#             PUBLIC_LIBS absl::status                     # seen in our headers
+#             PRIVATE_LIBS DNNL::dnnl                      # linked, not seen in our headers
+#             BUILD_LIBS Eigen3::Eigen)                    # header-only and not seen: users don't need it
+#
+# makes the static library apogee_tensor, alias apogee::tensor. Headers that other folders have no
+# business with are left out of HDRS.
+
+function(add_layer)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "SRCS;HDRS;DEPS;PUBLIC_LIBS;PRIVATE_LIBS;BUILD_LIBS")
+  if(arg_UNPARSED_ARGUMENTS OR NOT arg_NAME)
+    message(FATAL_ERROR "add_layer(${arg_NAME}): unexpected arguments: ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+  apogee_declare_folder(${arg_NAME} DEPS ${arg_DEPS})
+  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+
+  set(target apogee_${arg_NAME})
+  add_library(${target} STATIC ${arg_SRCS})
+  add_library(apogee::${arg_NAME} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${arg_NAME} LINKER_LANGUAGE CXX)
+  list(TRANSFORM arg_HDRS PREPEND ${APOGEE_INCLUDE_ROOT}/apogee/${folder}/)
+  target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${APOGEE_INCLUDE_ROOT} FILES ${arg_HDRS})
+  apogee_target_flags(${target})
+
+  foreach(dep IN LISTS arg_DEPS)
+    # A layer that has no sources in this version declares a dependency all the same.
+    if(TARGET apogee_${dep})
+      target_link_libraries(${target} PUBLIC apogee_${dep})
+    endif()
+  endforeach()
+  target_link_libraries(${target} PUBLIC ${arg_PUBLIC_LIBS} PRIVATE ${arg_PRIVATE_LIBS})
+  foreach(lib IN LISTS arg_BUILD_LIBS)
+    target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:${lib}>)
+  endforeach()
+  set(abseil ${arg_PUBLIC_LIBS} ${arg_PRIVATE_LIBS})
+  list(FILTER abseil INCLUDE REGEX "^absl::")
+  set_property(GLOBAL APPEND PROPERTY APOGEE_ABSEIL_LIBS ${abseil})  # for apogee.pc
+  set_property(GLOBAL APPEND PROPERTY APOGEE_BUILT_LAYERS ${arg_NAME})
+endfunction()
+
+# Links the current folder into the include root and records what it may include.
+function(apogee_declare_folder name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "DEPS")
+  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  list(FIND APOGEE_LAYERS ${name} own)
+  foreach(dep IN LISTS arg_DEPS)
+    list(FIND APOGEE_LAYERS ${dep} index)
+    if(index EQUAL -1 OR (own GREATER -1 AND index GREATER_EQUAL own))
+      message(FATAL_ERROR "layer ${name} may not depend on '${dep}': dependencies are layers listed "
+                          "before it: ${APOGEE_LAYERS}")
+    endif()
+  endforeach()
+  if(NOT folder MATCHES "/")  # nn/parallel is reached through the link of nn
+    file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR} ${APOGEE_INCLUDE_ROOT}/apogee/${folder} SYMBOLIC)
+  endif()
+  list(JOIN arg_DEPS " " deps)
+  set_property(GLOBAL APPEND PROPERTY APOGEE_LAYER_TABLE "${name}|${folder}|${deps}")
+endfunction()
+
+# <build>/layers.txt: one line `name|folder|dep dep` per declared folder, for the layer check.
+function(apogee_write_layer_table)
+  get_property(table GLOBAL PROPERTY APOGEE_LAYER_TABLE)
+  list(JOIN table "\n" text)
+  file(WRITE ${PROJECT_BINARY_DIR}/layers.txt "${text}\n")
+endfunction()
+
+# An executable of tools/, examples/ or bench/:
+#   apogee_program(NAME 01_train_gpt SRCS main.cc LAYERS booster LIBS CLI11::CLI11)
+# LAYERS defaults to every layer that is built.
+function(apogee_program)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "SRCS;LAYERS;LIBS")
+  if(arg_UNPARSED_ARGUMENTS OR NOT arg_NAME OR NOT arg_SRCS)
+    message(FATAL_ERROR "apogee_program(${arg_NAME}): expected NAME, SRCS, LAYERS, LIBS")
+  endif()
+  if(NOT arg_LAYERS)
+    get_property(arg_LAYERS GLOBAL PROPERTY APOGEE_BUILT_LAYERS)
+  endif()
+  add_executable(${arg_NAME} ${arg_SRCS})
+  apogee_target_flags(${arg_NAME})
+  target_include_directories(${arg_NAME} PRIVATE ${APOGEE_INCLUDE_ROOT})
+  list(TRANSFORM arg_LAYERS PREPEND apogee_)
+  target_link_libraries(${arg_NAME} PRIVATE ${arg_LAYERS} ${arg_LIBS})
+endfunction()

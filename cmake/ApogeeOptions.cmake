@@ -1,0 +1,60 @@
+# What the user may choose. Everything is printed again at the end of configure.
+
+# AUTO uses a library when it is found; ON fails at configure time when it is not; OFF never looks.
+function(apogee_tristate name help)
+  set(${name} AUTO CACHE STRING "${help} (AUTO, ON or OFF)")
+  set_property(CACHE ${name} PROPERTY STRINGS AUTO ON OFF)
+  if(NOT ${name} MATCHES "^(AUTO|ON|OFF)$")
+    message(FATAL_ERROR "${name}=${${name}}: expected AUTO, ON or OFF")
+  endif()
+endfunction()
+
+apogee_tristate(APOGEE_WITH_ONEDNN "Matrix products through oneDNN")
+apogee_tristate(APOGEE_WITH_CUDA "GPU kernels and memory")
+apogee_tristate(APOGEE_WITH_NCCL "Collectives between GPUs")
+apogee_tristate(APOGEE_WITH_MPI "Collectives between processes and machines")
+option(APOGEE_WITH_OPENMP "Split CPU loops over threads (off for ThreadSanitizer)" ON)
+option(APOGEE_NATIVE "Compile for the instruction set of this machine (-march=native)" ON)
+option(APOGEE_WERROR "Warnings are errors" OFF)
+option(APOGEE_UNITY "Compile the sources of a layer in groups" OFF)
+set(APOGEE_SANITIZE "" CACHE STRING "Sanitizers, for instance address,undefined or thread")
+
+option(APOGEE_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(APOGEE_BUILD_EXAMPLES "Build the example programs" ${PROJECT_IS_TOP_LEVEL})
+option(APOGEE_BUILD_BENCH "Build the benchmarks" OFF)
+option(APOGEE_BUILD_TOOLS "Build the apogee command" ${PROJECT_IS_TOP_LEVEL})
+
+if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Release or Debug" FORCE)
+endif()
+
+function(apogee_print_summary)
+  get_property(layers GLOBAL PROPERTY APOGEE_BUILT_LAYERS)
+  list(JOIN layers " " layers)
+  set(rows
+      "build type|${CMAKE_BUILD_TYPE}"
+      "compiler|${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}"
+      "linker, cache|${APOGEE_LINKER_TEXT}, ${APOGEE_CCACHE_TEXT}"
+      "native|${APOGEE_NATIVE}"
+      "sanitizers|${APOGEE_SANITIZE}"
+      "OpenMP|${APOGEE_OPENMP_TEXT}"
+      "oneDNN|${APOGEE_ONEDNN_TEXT}"
+      "CUDA|${APOGEE_CUDA_TEXT}"
+      "NCCL|${APOGEE_NCCL_TEXT}"
+      "MPI|${APOGEE_MPI_TEXT}"
+      "layers|${layers}"
+      "tests|${APOGEE_BUILD_TESTS}"
+      "examples|${APOGEE_BUILD_EXAMPLES}"
+      "tools|${APOGEE_BUILD_TOOLS}"
+      "bench|${APOGEE_BUILD_BENCH}")
+  message(STATUS "")
+  message(STATUS "apogee ${PROJECT_VERSION}")
+  foreach(row IN LISTS rows)
+    string(REGEX MATCH "^([^|]*)[|](.*)$" _ "${row}")
+    string(LENGTH "${CMAKE_MATCH_1}" length)
+    math(EXPR pad "15 - ${length}")
+    string(REPEAT " " ${pad} spaces)
+    message(STATUS "  ${CMAKE_MATCH_1}${spaces}${CMAKE_MATCH_2}")
+  endforeach()
+  message(STATUS "")
+endfunction()

@@ -1,0 +1,28 @@
+# One line registers a test program (GoogleTest, gtest's main):
+#
+#   apogee_test(NAME core_shape_test SRCS core/shape_test.cc LAYERS core)
+#
+# One ctest entry per program: listing the cases of each program costs more than running them. Options:
+# TIMEOUT seconds (default 120), LIBS further libraries, LABELS for `ctest -L`, ARGS for the program.
+
+if(APOGEE_BUILD_TESTS)
+  find_package(GTest CONFIG QUIET)
+  if(NOT GTest_FOUND)
+    message(FATAL_ERROR "APOGEE_BUILD_TESTS=ON: GoogleTest was not found; install libgtest-dev and "
+                        "libgmock-dev, or configure with -DAPOGEE_BUILD_TESTS=OFF")
+  endif()
+endif()
+
+function(apogee_test)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME;TIMEOUT" "SRCS;LAYERS;LIBS;LABELS;ARGS")
+  if(arg_UNPARSED_ARGUMENTS OR NOT arg_NAME OR NOT arg_SRCS)
+    message(FATAL_ERROR "apogee_test(${arg_NAME}): expected NAME, SRCS, LAYERS, LIBS, LABELS, ARGS, TIMEOUT")
+  endif()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  apogee_program(NAME ${arg_NAME} SRCS ${arg_SRCS} LAYERS ${arg_LAYERS}
+                 LIBS ${arg_LIBS} GTest::gmock GTest::gtest_main)
+  add_test(NAME ${arg_NAME} COMMAND ${arg_NAME} ${arg_ARGS})
+  set_tests_properties(${arg_NAME} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+endfunction()

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Proves that the installed library stands alone: builds and installs a copy of the source tree, moves the
+# copy and the installation away, and builds a consumer through find_package and through pkg-config.
+# The consumer must compile, link and run.
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+
+# The same depth and flags as build/release, so that the compiler cache has every object already.
+mkdir "$work/source"
+tar -C "$ROOT" --exclude=./build --exclude=./out --exclude=./.git -cf - . | tar -C "$work/source" -xf -
+cp -r "$ROOT/tests/consumer" "$work/consumer"
+cmake -S "$work/source" --preset release -DAPOGEE_BUILD_TESTS=OFF -DAPOGEE_BUILD_EXAMPLES=OFF \
+  -DAPOGEE_BUILD_TOOLS=OFF -DCMAKE_INSTALL_PREFIX="$work/first" >"$work/log" 2>&1 ||
+  { cat "$work/log"; exit 1; }
+cmake --build "$work/source/build/release" -j "$JOBS" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+cmake --install "$work/source/build/release" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+rm -rf "$work/source"
+mv "$work/first" "$work/installed"
+prefix="$work/installed"
+
+# Every header that an installed header includes must be installed too, and none may name the old place.
+missing="$(grep -rhoE '#include "apogee/[^"]+"' "$prefix/include" | sort -u | cut -d'"' -f2 |
+  while read -r header; do [[ -f "$prefix/include/$header" ]] || echo "$header"; done)"
+if [[ -n "$missing" ]]; then
+  echo "installed headers include headers that are not installed (add them to HDRS):" $missing
+  exit 1
+fi
+if grep -rlI "$work/\(source\|first\)" "$prefix"; then
+  echo "the files above hold an absolute path"
+  exit 1
+fi
+
+cmake -S "$work/consumer" -B "$work/cmake_build" -DCMAKE_BUILD_TYPE=Release \
+  -DCMAKE_PREFIX_PATH="$prefix" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+cmake --build "$work/cmake_build" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+"$work/cmake_build/consumer"
+echo "install check: find_package ok"
+
+export PKG_CONFIG_PATH="$(dirname "$(find "$prefix" -name apogee.pc)")"
+# shellcheck disable=SC2046
+${CXX:-g++} -std=c++20 -O1 "$work/consumer/main.cc" -o "$work/pc_consumer" \
+  $(pkg-config --cflags --libs --static apogee)
+"$work/pc_consumer"
+echo "install check: pkg-config ok"

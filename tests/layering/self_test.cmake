@@ -1,0 +1,47 @@
+# The layer check must fail on what it forbids: each case writes a small tree and runs the check on it.
+#
+#   cmake -DWORK=<scratch folder> -P tests/layering/self_test.cmake
+
+cmake_minimum_required(VERSION 3.25)
+
+set(layers "core|core|\ntensor|tensor|core\nnn|nn|tensor\nnn_parallel|nn/parallel|nn\nexamples|examples|nn\n")
+set(failures)
+
+# expect(<pass|fail> <what it shows> <file> <its one include line>)
+function(expect outcome text file include)
+  file(REMOVE_RECURSE ${WORK})
+  file(WRITE ${WORK}/layers.txt "${layers}")
+  file(WRITE ${WORK}/tree/core/core.h "#include <vector>\n")
+  file(WRITE ${WORK}/tree/${file} "${include}\n")
+  execute_process(
+    COMMAND ${CMAKE_COMMAND} -DROOT=${WORK}/tree -DLAYERS=${WORK}/layers.txt -P
+            ${CMAKE_CURRENT_LIST_DIR}/layer_check.cmake
+    RESULT_VARIABLE code OUTPUT_QUIET ERROR_QUIET)
+  if((outcome STREQUAL "pass" AND NOT code EQUAL 0) OR (outcome STREQUAL "fail" AND code EQUAL 0))
+    set(failures ${failures} "${text}: expected to ${outcome}" PARENT_SCOPE)
+  endif()
+endfunction()
+
+expect(pass "a declared dependency" tensor/a.h "#include \"apogee/core/core.h\"")
+expect(pass "a dependency of a dependency" nn/a.cc "#include \"apogee/core/core.h\"")
+expect(pass "a nested layer on its parent" nn/parallel/a.cc "#include \"apogee/nn/a.h\"")
+expect(pass "Eigen in a CPU kernel" tensor/cpu/a.cc "#include <Eigen/Core>")
+expect(pass "the umbrella header in a program" examples/a.cc "#include \"apogee/apogee.h\"")
+expect(fail "a higher layer" core/a.cc "#include \"apogee/tensor/tensor.h\"")
+expect(fail "a higher layer, spelled oddly" core/a.h "  #  include <apogee/tensor/tensor.h>")
+expect(fail "a parent on its nested layer" nn/a.cc "#include \"apogee/nn/parallel/a.h\"")
+expect(fail "an undeclared folder" nn/a.cc "#include \"apogee/optim/sgd.h\"")
+expect(fail "the umbrella header in a layer" nn/a.cc "#include \"apogee/apogee.h\"")
+expect(fail "a header without its prefix" core/a.cc "#include \"core.h\"")
+expect(fail "Eigen in a header" tensor/cpu/a.h "#include <Eigen/Core>")
+expect(fail "Eigen outside the kernels" nn/a.cc "#include <Eigen/Core>")
+expect(fail "oneDNN in a header" tensor/a.h "#include \"oneapi/dnnl/dnnl.hpp\"")
+expect(fail "CUDA in a header" core/a.h "#include <cuda_runtime.h>")
+expect(fail "NCCL in a header" core/a.h "#include <nccl.h>")
+expect(fail "MPI in a header" core/a.h "#include <mpi.h>")
+
+file(REMOVE_RECURSE ${WORK})
+if(failures)
+  list(JOIN failures "\n  " text)
+  message(FATAL_ERROR "layer check self test:\n  ${text}")
+endif()
