@@ -1,0 +1,168 @@
+// copy: a cast between strided layouts. The dims are reordered and merged so that the innermost one is
+// contiguous in y where possible; then a plane of two dims at a time is copied by the cheapest loop that
+// fits: both contiguous, transposed in tiles, or strided.
+#include <cstring>
+
+#include "apogee/tensor/cpu/kernels.h"
+#include "apogee/tensor/cpu/loops.h"
+
+namespace apogee::cpu {
+namespace {
+
+struct Dim {
+  int64_t size, x_stride, y_stride;
+};
+
+// Outer dims first. The last two are the plane: rows, then columns.
+struct Layout {
+  Dim dims[Shape::kMaxRank + 2];
+  int rank = 0;
+};
+
+Layout Simplify(const CopyArgs& args) {
+  Layout layout;
+  for (int i = 0; i < args.shape.rank(); ++i) {
+    const int64_t size = args.shape[i];
+    if (size != 1) layout.dims[layout.rank++] = {size, args.x_strides[i], args.y_strides[i]};
+  }
+  std::stable_sort(layout.dims, layout.dims + layout.rank,
+                   [](const Dim& a, const Dim& b) { return a.y_stride > b.y_stride; });
+  // Merge a dim into the one inside it when both layouts step over it without a gap.
+  Layout merged;
+  for (int i = 0; i < layout.rank; ++i) {
+    const Dim& dim = layout.dims[i];
+    Dim* outer = merged.rank > 0 ? &merged.dims[merged.rank - 1] : nullptr;
+    if (outer != nullptr && outer->x_stride == dim.x_stride * dim.size &&
+        outer->y_stride == dim.y_stride * dim.size) {
+      *outer = {outer->size * dim.size, dim.x_stride, dim.y_stride};
+    } else {
+      merged.dims[merged.rank++] = dim;
+    }
+  }
+  // A transposition: the dim that x walks through contiguously becomes the rows of the plane.
+  if (merged.rank > 2 && merged.dims[merged.rank - 1].x_stride != 1) {
+    for (int i = 0; i < merged.rank - 2; ++i) {
+      if (merged.dims[i].x_stride == 1) {
+        std::rotate(merged.dims + i, merged.dims + i + 1, merged.dims + merged.rank - 1);
+        break;
+      }
+    }
+  }
+  while (merged.rank < 2) {
+    std::move_backward(merged.dims, merged.dims + merged.rank, merged.dims + merged.rank + 1);
+    merged.dims[0] = {1, 0, 0};
+    ++merged.rank;
+  }
+  return merged;
+}
+
+template <typename X, typename Y>
+void CopySpan(const X* x, Y* y, int64_t n) {
+  if constexpr (std::is_same_v<X, Y>) {
+    std::memcpy(y, x, static_cast<size_t>(n) * sizeof(X));
+  } else {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) y[i] = Cast<Y>(x[i]);
+  }
+}
+
+// y[r, c] = x[r, c] where x is contiguous in r and y in c, through a tile that stays in the L1 cache.
+template <typename X, typename Y>
+void CopyTransposed(const X* x, int64_t x_stride, Y* y, int64_t y_stride, int64_t rows,
+                    int64_t cols) {
+  constexpr int64_t kTile = 32;
+  Y tile[kTile][kTile];
+  for (int64_t r = 0; r < rows; r += kTile) {
+    const int64_t tile_rows = std::min(kTile, rows - r);
+    for (int64_t c = 0; c < cols; c += kTile) {
+      const int64_t tile_cols = std::min(kTile, cols - c);
+      for (int64_t j = 0; j < tile_cols; ++j) {
+        const X* from = x + (c + j) * x_stride + r;
+        for (int64_t i = 0; i < tile_rows; ++i) tile[i][j] = Cast<Y>(from[i]);
+      }
+      for (int64_t i = 0; i < tile_rows; ++i) {
+        std::memcpy(y + (r + i) * y_stride + c, tile[i],
+                    static_cast<size_t>(tile_cols) * sizeof(Y));
+      }
+    }
+  }
+}
+
+template <typename X, typename Y>
+void CopyPlane(const X* x, Y* y, const Dim& row, const Dim& col, int64_t rows) {
+  if (row.x_stride == 1 && col.y_stride == 1 && col.size > 1 && rows > 1) {
+    return CopyTransposed(x, col.x_stride, y, row.y_stride, rows, col.size);
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    const X* from = x + r * row.x_stride;
+    Y* to = y + r * row.y_stride;
+    if (col.y_stride == 1 && col.x_stride == 1) {
+      CopySpan(from, to, col.size);
+    } else if (col.y_stride == 1 && col.x_stride == 0) {
+      std::fill(to, to + col.size, Cast<Y>(*from));
+    } else {
+      for (int64_t c = 0; c < col.size; ++c) to[c * col.y_stride] = Cast<Y>(from[c * col.x_stride]);
+    }
+  }
+}
+
+template <typename X, typename Y>
+void CopyKernel(const DeviceContext& context, const CopyArgs& args) {
+  const X* x = static_cast<const X*>(args.x);
+  Y* y = static_cast<Y*>(args.y);
+  const int64_t n = args.shape.numel();
+  if (n == 0) return;
+  const Layout layout = Simplify(args);
+  Dim row = layout.dims[layout.rank - 2];
+  Dim col = layout.dims[layout.rank - 1];
+  // One long run: rows of it, so that there is something to split over threads.
+  if (n == col.size) {
+    ForElements(context, n, [=](int64_t begin, int64_t end) {
+      const Dim part{end - begin, col.x_stride, col.y_stride};
+      CopyPlane(x + begin * col.x_stride, y + begin * col.y_stride, Dim{1, 0, 0}, part, 1);
+    });
+    return;
+  }
+  // Work units are blocks of rows of one plane; a unit is small enough to balance, a whole number of
+  // tiles, and large enough that decoding its index costs nothing.
+  const int64_t block = std::clamp<int64_t>(kGrain / col.size & ~int64_t{31}, 32, 4096);
+  const int64_t blocks = (row.size + block - 1) / block;
+  const int64_t units = n / (row.size * col.size) * blocks;
+  const int64_t grain = std::max<int64_t>(1, kGrain / (col.size * std::min(block, row.size)));
+  ParallelFor(context.num_threads(), units, grain, [&, x, y, row, col](int64_t begin, int64_t end) {
+    for (int64_t unit = begin; unit < end; ++unit) {
+      const int64_t first = unit % blocks * block;
+      int64_t rest = unit / blocks;
+      int64_t x_offset = first * row.x_stride;
+      int64_t y_offset = first * row.y_stride;
+      for (int d = layout.rank - 3; d >= 0; --d) {
+        const int64_t index = rest % layout.dims[d].size;
+        rest /= layout.dims[d].size;
+        x_offset += index * layout.dims[d].x_stride;
+        y_offset += index * layout.dims[d].y_stride;
+      }
+      CopyPlane(x + x_offset, y + y_offset, row, col, std::min(block, row.size - first));
+    }
+  });
+}
+
+}  // namespace
+
+void copy(const DeviceContext& context, const CopyArgs& args) {
+  if (args.x_dtype == args.y_dtype) {
+    // The bits are moved as they are, NaN payloads included.
+    switch (DTypeSize(args.x_dtype)) {
+      case 1: return CopyKernel<uint8_t, uint8_t>(context, args);
+      case 2: return CopyKernel<uint16_t, uint16_t>(context, args);
+      case 4: return CopyKernel<uint32_t, uint32_t>(context, args);
+      default: return CopyKernel<uint64_t, uint64_t>(context, args);
+    }
+  }
+  DispatchAny(args.x_dtype, "copy", [&]<typename X>() {
+    DispatchAny(args.y_dtype, "copy", [&]<typename Y>() {
+      if constexpr (!std::is_same_v<X, Y>) CopyKernel<X, Y>(context, args);
+    });
+  });
+}
+
+}  // namespace apogee::cpu

@@ -1,0 +1,87 @@
+// Fused softmax and cross entropy. Forward reads the logits from memory once: in chunks that stay in the
+// L1 cache, keeping a running maximum and a sum that is rescaled when the maximum grows. Backward is one
+// pass that may run in place.
+#include <cmath>
+
+#include "apogee/tensor/cpu/kernels.h"
+#include "apogee/tensor/cpu/loops.h"
+#include "apogee/tensor/cpu/row_ops.h"
+#include "apogee/tensor/cpu/vec_math.h"
+
+namespace apogee::cpu {
+namespace {
+
+constexpr int64_t kChunk = 4096;
+
+template <typename T>
+ComputeType<T> LogSumExp(const T* x, int64_t cols) {
+  using C = ComputeType<T>;
+  C max = -std::numeric_limits<C>::infinity();
+  C sum = 0;
+  for (int64_t begin = 0; begin < cols; begin += kChunk) {
+    const T* chunk = x + begin;
+    const int64_t count = std::min(kChunk, cols - begin);
+    const C new_max = std::max(max, RowMax(chunk, count));
+    if (sum != 0) sum *= FastExp(max - new_max);
+    max = new_max;
+    // While nothing above -inf was seen the shift is 0: exp(-inf - -inf) would make a NaN of what is 0.
+    const C shift = max == -std::numeric_limits<C>::infinity() ? C(0) : max;
+    C chunk_sum = 0;
+#pragma omp simd reduction(+ : chunk_sum)
+    for (int64_t i = 0; i < count; ++i) chunk_sum += FastExp(Load(chunk[i]) - shift);
+    sum += chunk_sum;
+  }
+  return max + std::log(sum);
+}
+
+template <typename T>
+void BackwardRow(const T* logits, int64_t target, ComputeType<T> lse, ComputeType<T> grad_scale,
+                 T* dlogits, int64_t cols) {
+  // Taken before the pass, which may overwrite the logits.
+  const ComputeType<T> at_target = FastExp(Load(logits[target]) - lse) - 1;
+#pragma omp simd
+  for (int64_t i = 0; i < cols; ++i) dlogits[i] = T(FastExp(Load(logits[i]) - lse) * grad_scale);
+  dlogits[target] = T(at_target * grad_scale);
+}
+
+}  // namespace
+
+void cross_entropy_forward(const DeviceContext& context, const CrossEntropyForwardArgs& args) {
+  DispatchFloat(args.dtype, "cross_entropy_forward", [&]<typename T>() {
+    using C = ComputeType<T>;
+    const T* logits = static_cast<const T*>(args.logits);
+    C* lse = static_cast<C*>(args.lse);
+    C* loss = static_cast<C*>(args.loss);
+    ForRows(context, args.rows, args.cols, [=, &args](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const T* row = logits + r * args.cols;
+        const int64_t target = args.targets[r];
+        lse[r] = LogSumExp(row, args.cols);
+        loss[r] = target == args.ignore_index ? C(0) : lse[r] - Load(row[target]);
+      }
+    });
+  });
+}
+
+void cross_entropy_backward(const DeviceContext& context, const CrossEntropyBackwardArgs& args) {
+  DispatchFloat(args.dtype, "cross_entropy_backward", [&]<typename T>() {
+    using C = ComputeType<T>;
+    const T* logits = static_cast<const T*>(args.logits);
+    const C* lse = static_cast<const C*>(args.lse);
+    T* dlogits = static_cast<T*>(args.dlogits);
+    const C grad_scale = static_cast<C>(args.grad_scale);
+    ForRows(context, args.rows, args.cols, [=, &args](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const int64_t target = args.targets[r];
+        T* to = dlogits + r * args.cols;
+        if (target == args.ignore_index) {
+          std::fill(to, to + args.cols, T(C(0)));
+        } else {
+          BackwardRow(logits + r * args.cols, target, lse[r], grad_scale, to, args.cols);
+        }
+      }
+    });
+  });
+}
+
+}  // namespace apogee::cpu

@@ -1,0 +1,58 @@
+// What the CPU kernels' loops share: conversion between element types and when to split over threads.
+#ifndef APOGEE_TENSOR_CPU_LOOPS_H_
+#define APOGEE_TENSOR_CPU_LOOPS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "apogee/core/device_context.h"
+#include "apogee/core/dtype.h"
+#include "apogee/core/parallel.h"
+
+namespace apogee::cpu {
+
+// A part of at least this many elements pays for starting a thread (about 5 µs).
+inline constexpr int64_t kGrain = 16384;
+
+template <typename T>
+inline constexpr bool kIsHalf = std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>;
+
+// Any numeric element type to any other; the 16-bit floats go through float.
+template <typename To, typename From>
+inline To Cast(From value) {
+  if constexpr (kIsHalf<From> && !std::is_same_v<To, From>) {
+    return Cast<To>(static_cast<float>(value));
+  } else if constexpr (kIsHalf<To> && !std::is_same_v<To, From>) {
+    return To(static_cast<float>(value));
+  } else {
+    return static_cast<To>(value);
+  }
+}
+
+template <typename T>
+inline ComputeType<T> Load(T value) {
+  return Cast<ComputeType<T>>(value);
+}
+
+// The compute type of an op over two element types.
+template <typename A, typename B>
+using WiderCompute = std::conditional_t<std::is_same_v<A, double> || std::is_same_v<B, double>,
+                                        double, float>;
+
+// fn(begin, end) over elements, where an element costs about as much as a copy.
+template <typename Fn>
+void ForElements(const DeviceContext& context, int64_t n, const Fn& fn) {
+  ParallelFor(context.num_threads(), n, kGrain, fn);
+}
+
+// fn(begin, end) over rows of `cols` elements.
+template <typename Fn>
+void ForRows(const DeviceContext& context, int64_t rows, int64_t cols, const Fn& fn) {
+  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, cols));
+  ParallelFor(context.num_threads(), rows, grain, fn);
+}
+
+}  // namespace apogee::cpu
+
+#endif  // APOGEE_TENSOR_CPU_LOOPS_H_

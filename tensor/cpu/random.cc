@@ -1,0 +1,132 @@
+// random and dropout: elements of a Philox stream. A block of 64 elements comes from 16 consecutive
+// counters, whose rounds run side by side in vector lanes. A part may start at any element: its first
+// block then starts at the counter that holds it, and the elements before it are skipped.
+#include <cmath>
+
+#include "apogee/tensor/cpu/kernels.h"
+#include "apogee/tensor/cpu/loops.h"
+#include "apogee/tensor/cpu/vec_math.h"
+
+namespace apogee::cpu {
+namespace {
+
+constexpr int64_t kBlock = 64;
+
+void PhiloxBlock(PhiloxKey key, uint64_t counter, uint32_t* words) {
+#pragma omp simd
+  for (uint64_t i = 0; i < kBlock / 4; ++i) {
+    const auto block = Philox(key, counter + i);
+    words[4 * i] = block[0];
+    words[4 * i + 1] = block[1];
+    words[4 * i + 2] = block[2];
+    words[4 * i + 3] = block[3];
+  }
+}
+
+// fn(i, words, count): `words` are those of elements [i, i + count) counted from first_element; full
+// blocks have the constant count, for which the compiler unrolls and vectorises.
+template <typename Fn>
+void ForBlocks(PhiloxKey key, int64_t first_element, int64_t begin, int64_t end, const Fn& fn) {
+  alignas(64) uint32_t words[kBlock];
+  for (int64_t i = begin; i < end;) {
+    const int64_t element = first_element + i;
+    const int64_t skip = element % 4;
+    PhiloxBlock(key, static_cast<uint64_t>(element / 4), words);
+    const int64_t count = std::min(kBlock - skip, end - i);
+    if (count == kBlock) {
+      fn(i, words, kBlock);
+    } else {
+      fn(i, words + skip, count);
+    }
+    i += count;
+  }
+}
+
+// Box-Muller of a block of words. Whole blocks only: both elements of a pair are computed together.
+template <typename C>
+void NormalBlock(const uint32_t* words, C* values) {
+#pragma omp simd
+  for (int64_t pair = 0; pair < kBlock / 2; ++pair) {
+    const C u = ToUniform(words[2 * pair]);
+    const C turns = ToUniform(words[2 * pair + 1]);
+    const C radius = std::sqrt(C(-2) * FastLog(u));
+    if constexpr (std::is_same_v<C, double>) {
+      values[2 * pair] = radius * std::cos(2 * M_PI * turns);
+      values[2 * pair + 1] = radius * std::sin(2 * M_PI * turns);
+    } else {
+      const SinCos angle = FastSinCosTurns(turns);
+      values[2 * pair] = radius * angle.cos;
+      values[2 * pair + 1] = radius * angle.sin;
+    }
+  }
+}
+
+template <typename T>
+void Uniform(const RandomArgs& args, T* y, int64_t begin, int64_t end) {
+  using C = ComputeType<T>;
+  const C low = static_cast<C>(args.low);
+  const C span = static_cast<C>(args.high - args.low);
+  ForBlocks(args.key, args.first_element, begin, end,
+            [=](int64_t i, const uint32_t* words, int64_t count) {
+#pragma omp simd
+              for (int64_t j = 0; j < count; ++j) y[i + j] = T(low + span * C(ToUniform(words[j])));
+            });
+}
+
+template <typename T>
+void Normal(const RandomArgs& args, T* y, int64_t begin, int64_t end) {
+  using C = ComputeType<T>;
+  const C mean = static_cast<C>(args.low);
+  const C deviation = static_cast<C>(args.high);
+  alignas(64) uint32_t words[kBlock];
+  alignas(64) C values[kBlock];
+  for (int64_t i = begin; i < end;) {
+    const int64_t element = args.first_element + i;
+    const int64_t skip = element % 4;
+    const int64_t count = std::min(kBlock - skip, end - i);
+    PhiloxBlock(args.key, static_cast<uint64_t>(element / 4), words);
+    NormalBlock(words, values);
+#pragma omp simd
+    for (int64_t j = 0; j < count; ++j) y[i + j] = T(mean + deviation * values[skip + j]);
+    i += count;
+  }
+}
+
+}  // namespace
+
+void random(const DeviceContext& context, const RandomArgs& args) {
+  DispatchFloat(args.dtype, "random", [&]<typename T>() {
+    T* y = static_cast<T*>(args.y);
+    ForElements(context, args.n, [&args, y](int64_t begin, int64_t end) {
+      if (args.distribution == Distribution::kUniform) {
+        Uniform(args, y, begin, end);
+      } else {
+        Normal(args, y, begin, end);
+      }
+    });
+  });
+}
+
+void dropout(const DeviceContext& context, const DropoutArgs& args) {
+  DispatchFloat(args.dtype, "dropout", [&]<typename T>() {
+    using C = ComputeType<T>;
+    const T* x = static_cast<const T*>(args.x);
+    T* y = static_cast<T*>(args.y);
+    const C scale = static_cast<C>(1 / (1 - args.p));
+    // ToUniform(word) > p as a comparison of integers, exact for the double p.
+    const int32_t threshold = static_cast<int32_t>(std::floor(args.p * 0x1p24));
+    ForElements(context, args.n, [=, &args](int64_t begin, int64_t end) {
+      ForBlocks(args.key, args.first_element, begin, end,
+                [=](int64_t i, const uint32_t* words, int64_t count) {
+#pragma omp simd
+                  for (int64_t j = 0; j < count; ++j) {
+                    const bool keep = static_cast<int32_t>(words[j] >> 8) >= threshold;
+                    const C value = Load(x[i + j]) * scale;
+                    y[i + j] = T(keep ? value : C(0));
+                  }
+                });
+    });
+  });
+}
+
+}  // namespace apogee::cpu

@@ -1,0 +1,70 @@
+// Softmax over rows. A row is read once from memory; its further passes hit the caches. A row of -inf
+// gives NaN (-inf minus its own maximum), as does one with +inf or NaN.
+#include "apogee/tensor/cpu/kernels.h"
+#include "apogee/tensor/cpu/loops.h"
+#include "apogee/tensor/cpu/row_ops.h"
+#include "apogee/tensor/cpu/vec_math.h"
+
+namespace apogee::cpu {
+namespace {
+
+template <typename T>
+void ForwardRow(const T* x, T* y, int64_t cols) {
+  using C = ComputeType<T>;
+  const C max = RowMax(x, cols);
+  C sum = 0;
+  if constexpr (kIsHalf<T>) {
+    // y is too coarse to keep the exponentials in; they are cheaper to compute twice than to stage.
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < cols; ++i) sum += FastExp(Load(x[i]) - max);
+    const C inverse = C(1) / sum;
+#pragma omp simd
+    for (int64_t i = 0; i < cols; ++i) y[i] = T(FastExp(Load(x[i]) - max) * inverse);
+  } else {
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < cols; ++i) {
+      y[i] = FastExp(x[i] - max);
+      sum += y[i];
+    }
+    const C inverse = C(1) / sum;
+#pragma omp simd
+    for (int64_t i = 0; i < cols; ++i) y[i] *= inverse;
+  }
+}
+
+template <typename T>
+void BackwardRow(const T* y, const T* dy, T* dx, int64_t cols) {
+  using C = ComputeType<T>;
+  const C dot = SumOver<C>(cols, [=](int64_t i) { return Load(y[i]) * Load(dy[i]); });
+#pragma omp simd
+  for (int64_t i = 0; i < cols; ++i) dx[i] = T(Load(y[i]) * (Load(dy[i]) - dot));
+}
+
+}  // namespace
+
+void softmax_forward(const DeviceContext& context, const SoftmaxForwardArgs& args) {
+  DispatchFloat(args.dtype, "softmax_forward", [&]<typename T>() {
+    const T* x = static_cast<const T*>(args.x);
+    T* y = static_cast<T*>(args.y);
+    const int64_t cols = args.cols;
+    ForRows(context, args.rows, cols, [=](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) ForwardRow(x + r * cols, y + r * cols, cols);
+    });
+  });
+}
+
+void softmax_backward(const DeviceContext& context, const SoftmaxBackwardArgs& args) {
+  DispatchFloat(args.dtype, "softmax_backward", [&]<typename T>() {
+    const T* y = static_cast<const T*>(args.y);
+    const T* dy = static_cast<const T*>(args.dy);
+    T* dx = static_cast<T*>(args.dx);
+    const int64_t cols = args.cols;
+    ForRows(context, args.rows, cols, [=](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        BackwardRow(y + r * cols, dy + r * cols, dx + r * cols, cols);
+      }
+    });
+  });
+}
+
+}  // namespace apogee::cpu
