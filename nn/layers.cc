@@ -1,0 +1,55 @@
+#include "apogee/nn/layers.h"
+
+#include <cmath>
+
+#include "apogee/autograd/functions/activation.h"
+#include "apogee/autograd/functions/embedding.h"
+#include "apogee/autograd/functions/norm.h"
+
+namespace apogee::nn {
+
+Linear::Linear(int64_t in, int64_t out, const LinearOptions& options) : options_(options) {
+  APOGEE_CHECK(in > 0 && out > 0, "linear: sizes must be positive, got ", in, " and ", out);
+  const double bound = 1.0 / std::sqrt(static_cast<double>(in));
+  const Init weight_init = options.init.value_or(Init::Uniform(-bound, bound));
+  const Init bias_init = options.init ? Init::Constant(0) : Init::Uniform(-bound, bound);
+  const bool out_in = options.layout == WeightLayout::kOutIn;
+  weight_ = RegisterParameter("weight", out_in ? Shape{out, in} : Shape{in, out}, weight_init);
+  if (options.bias) bias_ = RegisterParameter("bias", {out}, bias_init);
+}
+
+Tensor Linear::Forward(const Tensor& x) {
+  return autograd::Linear(x, weight_->value(), bias_ != nullptr ? bias_->value() : Tensor(),
+                          {.layout = options_.layout, .activation = options_.activation});
+}
+
+Embedding::Embedding(int64_t vocab, int64_t dim, const Init& init)
+    : weight_(RegisterParameter("weight", {vocab, dim}, init)) {}
+
+Tensor Embedding::Forward(const Tensor& tokens) {
+  return autograd::Embedding(tokens, weight_->value());
+}
+
+LayerNorm::LayerNorm(int64_t dim, double eps)
+    : eps_(eps),
+      weight_(RegisterParameter("weight", {dim}, Init::Constant(1))),
+      bias_(RegisterParameter("bias", {dim}, Init::Constant(0))) {}
+
+Tensor LayerNorm::Forward(const Tensor& x) {
+  return autograd::LayerNorm(x, weight_->value(), bias_->value(), eps_);
+}
+
+RmsNorm::RmsNorm(int64_t dim, double eps)
+    : eps_(eps), weight_(RegisterParameter("weight", {dim}, Init::Constant(1))) {}
+
+Tensor RmsNorm::Forward(const Tensor& x) { return autograd::RmsNorm(x, weight_->value(), eps_); }
+
+Dropout::Dropout(double p) : p_(p) {
+  APOGEE_CHECK(p >= 0 && p < 1, "dropout: p must be in [0, 1), got ", p);
+}
+
+Tensor Dropout::Forward(const Tensor& x) {
+  return is_training() ? autograd::Dropout(x, p_, generator()) : x;
+}
+
+}  // namespace apogee::nn

@@ -1,0 +1,91 @@
+// The layers that GPT-2 and Llama are made of. Parameter names follow Hugging Face and torch.
+//
+//   auto fc = std::make_shared<nn::Linear>(384, 1536, nn::LinearOptions{.layout = WeightLayout::kInOut});
+//   Tensor y = (*fc)(x);                                  // x [.., 384] -> [.., 1536]
+#ifndef APOGEE_NN_LAYERS_H_
+#define APOGEE_NN_LAYERS_H_
+
+#include <optional>
+
+#include "apogee/autograd/functions/linear.h"
+#include "apogee/nn/module.h"
+
+namespace apogee::nn {
+
+using autograd::WeightLayout;
+
+struct LinearOptions {
+  bool bias = true;
+  // kOutIn: weight [out, in]; kInOut: weight [in, out], GPT-2's Conv1D.
+  WeightLayout layout = WeightLayout::kOutIn;
+  // Fused onto the result.
+  std::optional<Activation> activation = {};
+  // Default: torch's uniform(-1/sqrt(in), 1/sqrt(in)) for weight and bias.
+  std::optional<Init> init = {};
+};
+
+// "weight" and, with bias, "bias" [out].
+class Linear : public Module {
+ public:
+  Linear(int64_t in, int64_t out, const LinearOptions& options = {});
+  Tensor Forward(const Tensor& x) override;
+  const ParameterPtr& weight() const { return weight_; }
+
+ private:
+  LinearOptions options_;
+  ParameterPtr weight_, bias_;
+};
+
+// "weight" [vocab, dim]; tokens i64 [..] -> [.., dim].
+class Embedding : public Module {
+ public:
+  Embedding(int64_t vocab, int64_t dim, const Init& init = Init::Normal(0, 1));
+  Tensor Forward(const Tensor& tokens) override;
+  const ParameterPtr& weight() const { return weight_; }
+
+ private:
+  ParameterPtr weight_;
+};
+
+// "weight" and "bias" [dim].
+class LayerNorm : public Module {
+ public:
+  explicit LayerNorm(int64_t dim, double eps = 1e-5);
+  Tensor Forward(const Tensor& x) override;
+
+ private:
+  double eps_;
+  ParameterPtr weight_, bias_;
+};
+
+// "weight" [dim].
+class RmsNorm : public Module {
+ public:
+  explicit RmsNorm(int64_t dim, double eps = 1e-6);
+  Tensor Forward(const Tensor& x) override;
+
+ private:
+  double eps_;
+  ParameterPtr weight_;
+};
+
+// Gives its children a name prefix ("transformer.…") and does nothing else: Forward returns x.
+class Container : public Module {
+ public:
+  Tensor Forward(const Tensor& x) override { return x; }
+  using Module::Register;
+};
+
+// Active in training mode only; draws from the tree's generator.
+class Dropout : public Module {
+ public:
+  explicit Dropout(double p);
+  Tensor Forward(const Tensor& x) override;
+
+ private:
+  double p_;
+};
+
+}  // namespace apogee::nn
+
+#endif  // APOGEE_NN_LAYERS_H_

@@ -1,0 +1,48 @@
+// GPT-2 (Radford et al., 2019) with Hugging Face parameter names: learned positions, pre-norm blocks,
+// Conv1D weights [in, out], tanh GELU, the head tied to the token table.
+//
+//   nn::Gpt2 model({.vocab_size = 256, .n_positions = 128, .n_embd = 128, .n_layer = 4, .n_head = 4});
+//   model.Initialize(context, {.seed = 1});
+//   Tensor logits = model(tokens);                       // i64 [B, T], T <= n_positions -> [B, T, vocab]
+#ifndef APOGEE_NN_MODELS_GPT2_H_
+#define APOGEE_NN_MODELS_GPT2_H_
+
+#include "apogee/nn/layers.h"
+
+namespace apogee::nn {
+
+struct Gpt2Config {
+  int64_t vocab_size = 50257;
+  int64_t n_positions = 1024;
+  int64_t n_embd = 768;
+  int64_t n_layer = 12;
+  int64_t n_head = 12;
+  // After the embedding and at the end of each residual branch (not on attention weights).
+  double dropout = 0.0;
+  double layer_norm_epsilon = 1e-5;
+  bool tie_word_embeddings = true;
+  // Keep only each block's input for backward.
+  bool recompute = false;
+};
+
+class Gpt2Block;
+
+class Gpt2 : public Module {
+ public:
+  // Throws Error listing every setting that makes no sense.
+  explicit Gpt2(const Gpt2Config& config);
+  Tensor Forward(const Tensor& tokens) override;
+  const Gpt2Config& config() const { return config_; }
+
+ private:
+  Gpt2Config config_;
+  std::shared_ptr<Embedding> wte_, wpe_;
+  std::shared_ptr<Dropout> drop_;
+  std::vector<std::shared_ptr<Gpt2Block>> blocks_;
+  std::shared_ptr<LayerNorm> ln_f_;
+  std::shared_ptr<Linear> lm_head_;  // null when tied
+};
+
+}  // namespace apogee::nn
+
+#endif  // APOGEE_NN_MODELS_GPT2_H_

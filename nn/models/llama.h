@@ -1,0 +1,49 @@
+// Llama (Touvron et al., 2023) with Hugging Face parameter names: RMS norm, rotate-half rotary positions,
+// grouped-query attention, SwiGLU, no biases.
+//
+//   nn::Llama model({.vocab_size = 256, .hidden_size = 128, .intermediate_size = 344,
+//                    .num_hidden_layers = 4, .num_attention_heads = 4, .num_key_value_heads = 2});
+//   model.Initialize(context, {.seed = 1});
+//   Tensor logits = model(tokens);                                       // i64 [B, T] -> [B, T, vocab]
+#ifndef APOGEE_NN_MODELS_LLAMA_H_
+#define APOGEE_NN_MODELS_LLAMA_H_
+
+#include "apogee/nn/layers.h"
+
+namespace apogee::nn {
+
+struct LlamaConfig {
+  int64_t vocab_size = 32000;
+  int64_t hidden_size = 4096;
+  int64_t intermediate_size = 11008;
+  int64_t num_hidden_layers = 32;
+  int64_t num_attention_heads = 32;
+  int64_t num_key_value_heads = 32;
+  int64_t max_position_embeddings = 2048;
+  double rms_norm_eps = 1e-6;
+  double rope_theta = 10000.0;
+  bool tie_word_embeddings = false;
+  // Keep only each block's input for backward.
+  bool recompute = false;
+};
+
+class LlamaBlock;
+
+class Llama : public Module {
+ public:
+  // Throws Error listing every setting that makes no sense.
+  explicit Llama(const LlamaConfig& config);
+  Tensor Forward(const Tensor& tokens) override;
+  const LlamaConfig& config() const { return config_; }
+
+ private:
+  LlamaConfig config_;
+  std::shared_ptr<Embedding> embed_tokens_;
+  std::vector<std::shared_ptr<LlamaBlock>> layers_;
+  std::shared_ptr<RmsNorm> norm_;
+  std::shared_ptr<Linear> lm_head_;  // null when tied
+};
+
+}  // namespace apogee::nn
+
+#endif  // APOGEE_NN_MODELS_LLAMA_H_

@@ -1,0 +1,24 @@
+#include "apogee/nn/models/mlp.h"
+
+#include <string>
+
+namespace apogee::nn {
+
+Mlp::Mlp(const MlpConfig& config) {
+  APOGEE_CHECK(config.sizes.size() >= 2, "mlp: needs an input and an output size, got ",
+               config.sizes.size(), " sizes");
+  for (size_t i = 0; i + 1 < config.sizes.size(); ++i) {
+    LinearOptions options;
+    if (i + 2 < config.sizes.size()) options.activation = config.activation;
+    layers_.push_back(Register("layers." + std::to_string(i),
+                               std::make_shared<Linear>(config.sizes[i], config.sizes[i + 1], options)));
+  }
+}
+
+Tensor Mlp::Forward(const Tensor& x) {
+  Tensor y = x;
+  for (const auto& layer : layers_) y = (*layer)(y);
+  return y;
+}
+
+}  // namespace apogee::nn

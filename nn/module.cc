@@ -1,0 +1,129 @@
+#include "apogee/nn/module.h"
+
+#include <utility>
+
+#include "apogee/autograd/engine.h"
+#include "apogee/autograd/functions/shape.h"
+#include "apogee/tensor/ops/nn.h"
+
+namespace apogee::nn {
+namespace {
+
+void RunAll(const std::vector<Module::Hook>& hooks, Module& module) {
+  for (const Module::Hook& hook : hooks) hook(module);
+}
+
+}  // namespace
+
+Tensor Module::operator()(const Tensor& x) {
+  RunAll(pre_forward_, *this);
+  Tensor input = x;
+  const bool input_in_graph = autograd::NeedsGrad({x});
+  if (!post_backward_.empty() && input_in_graph) {
+    // An identity node whose turn comes when the gradient of the input is complete.
+    input = autograd::View(autograd::Contiguous(x), x.shape());
+    autograd::MetaOf(input)->edge.node->AddPreHook([this] { RunAll(post_backward_, *this); });
+  }
+  Tensor y = Forward(input);
+  if (autograd::NeedsGrad({y}) && (!pre_backward_.empty() || !post_backward_.empty())) {
+    autograd::MetaOf(y)->edge.node->AddPreHook([this, input_in_graph] {
+      RunAll(pre_backward_, *this);
+      if (!input_in_graph && !post_backward_.empty()) {
+        autograd::QueueCallback([this] { RunAll(post_backward_, *this); });
+      }
+    });
+  }
+  RunAll(post_forward_, *this);
+  return y;
+}
+
+ParameterPtr Module::RegisterParameter(const std::string& name, const Shape& shape,
+                                       const Init& init) {
+  for (const Declared& declared : parameters_) {
+    APOGEE_CHECK(declared.parameter->name() != name, "module: parameter \"", name,
+                 "\" is registered twice");
+  }
+  auto parameter = std::make_shared<Parameter>(name, shape);
+  parameters_.push_back({parameter, init});
+  return parameter;
+}
+
+void Module::RegisterModule(const std::string& name, const std::shared_ptr<Module>& child) {
+  APOGEE_CHECK(child != nullptr, "module: child \"", name, "\" is null");
+  for (const auto& [other, module] : children_) {
+    APOGEE_CHECK(other != name, "module: child \"", name, "\" is registered twice");
+  }
+  child->ForEach([&](const Module& module) {
+    const_cast<Module&>(module).generator_ = generator_;
+    for (const Declared& declared : module.parameters_) {
+      declared.parameter->set_name(name + "." + declared.parameter->name());
+    }
+  });
+  children_.emplace_back(name, child);
+}
+
+void Module::ForEach(const std::function<void(const Module&)>& fn) const {
+  fn(*this);
+  for (const auto& [name, child] : children_) child->ForEach(fn);
+}
+
+std::vector<ParameterPtr> Module::Parameters() const {
+  std::vector<ParameterPtr> result;
+  ForEach([&](const Module& module) {
+    for (const Declared& declared : module.parameters_) result.push_back(declared.parameter);
+  });
+  return result;
+}
+
+ParameterPtr Module::FindParameter(const std::string& name) const {
+  for (const ParameterPtr& parameter : Parameters()) {
+    if (parameter->name() == name) return parameter;
+  }
+  return nullptr;
+}
+
+std::vector<Module*> Module::Modules() {
+  std::vector<Module*> result;
+  ForEach([&](const Module& module) { result.push_back(const_cast<Module*>(&module)); });
+  return result;
+}
+
+int64_t Module::num_parameters() const {
+  int64_t total = 0;
+  for (const ParameterPtr& parameter : Parameters()) total += parameter->shape().numel();
+  return total;
+}
+
+void Module::Initialize(const ContextPtr& context, const InitOptions& options) {
+  APOGEE_CHECK(IsFloat(options.dtype), "Initialize: parameters need a floating dtype, got ",
+               DTypeName(options.dtype));
+  ForEach([&](const Module& module) {
+    for (const auto& [parameter, init] : module.parameters_) {
+      if (parameter->has_value()) continue;
+      const Tensor value = Tensor::Empty(parameter->shape(), options.dtype, context,
+                                         MemoryCategory::kParameter);
+      const PhiloxKey key = MakeKey(options.seed, parameter->name());
+      switch (init.kind) {
+        case Init::Kind::kConstant: value.Fill(init.a); break;
+        case Init::Kind::kNormal: ops::FillNormal(value, init.a, init.b, key); break;
+        case Init::Kind::kUniform: ops::FillUniform(value, init.a, init.b, key); break;
+      }
+      parameter->set_value(value);
+    }
+  });
+  *generator_ = Generator(options.seed);
+}
+
+void Module::To(DType dtype) {
+  APOGEE_CHECK(IsFloat(dtype), "To: parameters need a floating dtype, got ", DTypeName(dtype));
+  for (const ParameterPtr& parameter : Parameters()) {
+    parameter->zero_grad();
+    parameter->set_value(parameter->data().To(dtype, MemoryCategory::kParameter));
+  }
+}
+
+void Module::Train(bool training) {
+  for (Module* module : Modules()) module->training_ = training;
+}
+
+}  // namespace apogee::nn

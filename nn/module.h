@@ -1,0 +1,117 @@
+// Module: a named tree of parameters and submodules with a Forward.
+//
+//   class Mlp : public nn::Module {
+//    public:
+//     Mlp() : fc_(Register("fc", std::make_shared<nn::Linear>(4, 2))) {}
+//     Tensor Forward(const Tensor& x) override { return (*fc_)(x); }
+//    private:
+//     std::shared_ptr<nn::Linear> fc_;
+//   };
+//   Mlp model;
+//   model.Initialize(CpuContext(), {.seed = 1});        // parameters get values: "fc.weight", "fc.bias"
+//
+// A constructor only declares parameters (name, shape, initialiser); Initialize makes their values as a
+// pure function of (seed, full name, element), so that any layout or rank draws the same ones.
+#ifndef APOGEE_NN_MODULE_H_
+#define APOGEE_NN_MODULE_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apogee/autograd/parameter.h"
+#include "apogee/core/rng.h"
+
+namespace apogee::nn {
+
+using autograd::Parameter;
+using autograd::ParameterPtr;
+
+// How a parameter gets its first value.
+struct Init {
+  enum class Kind { kConstant, kNormal, kUniform } kind = Kind::kConstant;
+  // kConstant: value a. kNormal: mean a, standard deviation b. kUniform: (a, b].
+  double a = 0;
+  double b = 0;
+
+  static Init Constant(double value) { return {Kind::kConstant, value, 0}; }
+  static Init Normal(double mean, double std) { return {Kind::kNormal, mean, std}; }
+  static Init Uniform(double low, double high) { return {Kind::kUniform, low, high}; }
+};
+
+struct InitOptions {
+  uint64_t seed = 0;
+  DType dtype = DType::kF32;
+};
+
+class Module {
+ public:
+  using Hook = std::function<void(Module&)>;
+
+  Module() = default;
+  virtual ~Module() = default;
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+
+  virtual Tensor Forward(const Tensor& x) = 0;
+  // Forward between its hooks: what callers use.
+  Tensor operator()(const Tensor& x);
+
+  // Every parameter of the tree once, in order of registration; tied ones under their owner's name.
+  std::vector<ParameterPtr> Parameters() const;
+  // The parameter of that full name ("transformer.wte.weight"), or nullptr.
+  ParameterPtr FindParameter(const std::string& name) const;
+  // This module and all below it, parents first.
+  std::vector<Module*> Modules();
+  int64_t num_parameters() const;
+
+  // Gives every parameter that has no value one, and seeds the random generators.
+  void Initialize(const ContextPtr& context, const InitOptions& options = {});
+  // Converts every parameter to a floating dtype; gradients become absent.
+  void To(DType dtype);
+
+  // Training mode switches dropout on. On after construction.
+  void Train(bool training = true);
+  bool is_training() const { return training_; }
+  // The random state of the tree (dropout), one generator shared by all its modules; checkpoints save it.
+  Generator& generator() { return *generator_; }
+
+  // Hooks run around Forward, and around this module's part of backward: pre-backward when the gradient
+  // of its output is complete, post-backward when that of its input is (at the end of backward where the
+  // input needs none). They run on the rank's thread, in the order they were added.
+  void AddPreForwardHook(Hook hook) { pre_forward_.push_back(std::move(hook)); }
+  void AddPostForwardHook(Hook hook) { post_forward_.push_back(std::move(hook)); }
+  void AddPreBackwardHook(Hook hook) { pre_backward_.push_back(std::move(hook)); }
+  void AddPostBackwardHook(Hook hook) { post_backward_.push_back(std::move(hook)); }
+
+ protected:
+  // Declares a parameter of this module; its full name is prefixed as parents register this module.
+  ParameterPtr RegisterParameter(const std::string& name, const Shape& shape, const Init& init);
+  // Adds a child under `name`; returns it. A tied weight is simply held by two modules and registered by
+  // one of them, its owner.
+  template <typename T>
+  std::shared_ptr<T> Register(const std::string& name, std::shared_ptr<T> child) {
+    RegisterModule(name, child);
+    return child;
+  }
+
+ private:
+  struct Declared {
+    ParameterPtr parameter;
+    Init init;
+  };
+
+  void RegisterModule(const std::string& name, const std::shared_ptr<Module>& child);
+  void ForEach(const std::function<void(const Module&)>& fn) const;
+
+  std::vector<Declared> parameters_;
+  std::vector<std::pair<std::string, std::shared_ptr<Module>>> children_;
+  std::shared_ptr<Generator> generator_ = std::make_shared<Generator>();
+  bool training_ = true;
+  std::vector<Hook> pre_forward_, post_forward_, pre_backward_, post_backward_;
+};
+
+}  // namespace apogee::nn
+
+#endif  // APOGEE_NN_MODULE_H_

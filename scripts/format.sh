@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Formats every C++ file of the repository in place; `--check` only lists the files that need it and fails.
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+cd "$ROOT"
+
+tool="$(command -v clang-format-14 || command -v clang-format)" || {
+  echo "format: clang-format was not found; run scripts/install_deps.sh test" >&2
+  exit 1
+}
+folders=(core tensor autograd comm nn chunk optim data checkpoint plugins booster tools examples bench tests)
+present=()
+for folder in "${folders[@]}"; do [[ -d "$folder" ]] && present+=("$folder"); done
+mapfile -d '' files < <(find "${present[@]}" \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) \
+  -print0 | sort -z)
+
+if [[ "${1:-}" == "--check" ]]; then
+  report="$("$tool" --dry-run -Werror "${files[@]}" 2>&1)" || {
+    grep -oE '^[a-z][^: ]*\.(h|cc|cu|cuh):' <<<"$report" | sort | uniq -c
+    echo "format: the files above need scripts/format.sh"
+    exit 1
+  }
+  echo "format: ${#files[@]} files are formatted"
+else
+  "$tool" -i "${files[@]}"
+fi

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Installs Debian packages for one or more purposes, and only those that are missing:
+#
+#   scripts/install_deps.sh                 quickstart: build and run the examples
+#   scripts/install_deps.sh quickstart test bench mpi
+#
+# Needs no network when everything is there. Runs as root or with sudo.
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+# bible-kjv-text is the corpus of the examples.
+quickstart=(g++ cmake ninja-build ccache lld libabsl-dev libeigen3-dev libdnnl-dev libcli11-dev
+  nlohmann-json3-dev bible-kjv)
+test=(libgtest-dev libgmock-dev pkg-config clang-format-14)
+bench=(libbenchmark-dev)
+mpi=(libopenmpi-dev)
+tidy=(clang-tidy-14)
+
+wanted=()
+for group in "${@:-quickstart}"; do
+  case "$group" in
+    quickstart | test | bench | mpi | tidy)
+      declare -n packages="$group"
+      wanted+=("${packages[@]}")
+      ;;
+    *)
+      echo "install_deps: unknown group '$group'; known: quickstart test bench mpi tidy" >&2
+      exit 2
+      ;;
+  esac
+done
+
+missing=()
+for package in "${wanted[@]}"; do
+  state="$(dpkg-query -W -f='${db:Status-Abbrev}' "$package" 2>/dev/null || true)"
+  [[ "$state" == ii* ]] || missing+=("$package")
+done
+if ((${#missing[@]} == 0)); then
+  echo "install_deps: nothing to install"
+  exit 0
+fi
+
+sudo=()
+if ((EUID != 0)); then
+  command -v sudo >/dev/null || {
+    echo "install_deps: needs root or sudo to install: ${missing[*]}" >&2
+    exit 1
+  }
+  sudo=(sudo)
+fi
+echo "install_deps: installing ${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+"${sudo[@]}" apt-get update -qq
+"${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
+  apt-get install -y -qq --no-install-recommends "${missing[@]}" </dev/null

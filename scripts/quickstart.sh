@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# From a fresh clone to a trained model: installs what is missing, builds one example and trains it.
+# Arguments go to the example:
+#
+#   scripts/quickstart.sh [--steps 200 ...]
+#
+# The run's files land in out/quickstart.
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+cd "$ROOT"
+
+phase "dependencies"
+scripts/install_deps.sh quickstart
+
+phase "build"
+cmake -S . -B build/quickstart -G Ninja -DCMAKE_BUILD_TYPE=Release -DAPOGEE_BUILD_TESTS=OFF \
+  -DAPOGEE_BUILD_BENCH=OFF -DAPOGEE_BUILD_TOOLS=OFF -DAPOGEE_BUILD_EXAMPLES=ON
+cmake --build build/quickstart --target 01_train_gpt -j "$JOBS"
+
+phase "train"
+mkdir -p out/quickstart
+program="$(find build/quickstart/examples -type f -name 01_train_gpt | head -n 1)"
+"$program" --out out/quickstart "$@"
+
+print_phases

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Runs ctest and counts what really ran: one per GoogleTest case, one per ctest entry of another kind.
+#
+#   scripts/run_ctest.sh build/release [ctest arguments]
+#
+# Prints the names of skipped cases, and as its last line `N passed, M failed, K skipped`. Fails when a
+# test failed, and when nothing passed: a run of zero tests proves nothing.
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+build="$1"
+shift
+log="$build/Testing/Temporary/LastTest.log"
+rm -f "$log"
+status=0
+ctest --test-dir "$build" -j "$JOBS" --output-on-failure "$@" || status=$?
+[[ -f "$log" ]] || log=/dev/null
+
+awk -v status="$status" '
+  function end_entry(ok) {
+    if (cases == 0) { if (ok) passed++; else failed++ }
+    # A crash or a time-out ends a program before its summary.
+    else if (!ok && entry_failed == 0) failed++
+  }
+  / Testing: / { cases = 0; entry_failed = 0 }
+  /^\[       OK \] / { passed++; cases++ }
+  /^\[  SKIPPED \] .*\([0-9]+ ms\)$/ { skipped++; cases++; names = names "   " $4 "\n" }
+  /^\[  FAILED  \] .*\([0-9]+ ms\)$/ { failed++; cases++; entry_failed++ }
+  /^Test Passed\.$/ { end_entry(1) }
+  /^Test Failed\.$/ { end_entry(0) }
+  END {
+    if (skipped > 0) printf "skipped:\n%s", names
+    if (passed == 0) print "no test ran and passed"
+    printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped
+    exit (status != 0 || failed > 0 || passed == 0)
+  }' "$log"

@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Everything a change must pass: dependencies, build, tests (the layering among them), installation and a
+# consumer project, format. Works from any folder, on a fresh clone, without a terminal.
+#
+#   scripts/test.sh [--sanitizers]
+#
+# --sanitizers also runs the tests under AddressSanitizer and UndefinedBehaviorSanitizer, and those of
+# label `threads` under ThreadSanitizer. The last line is `N passed, M failed, K skipped`.
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+cd "$ROOT"
+
+sanitizers=0
+for arg in "$@"; do
+  case "$arg" in
+    --sanitizers) sanitizers=1 ;;
+    *)
+      echo "usage: scripts/test.sh [--sanitizers]" >&2
+      exit 2
+      ;;
+  esac
+done
+
+passed=0
+failed=0
+skipped=0
+report() {
+  print_phases
+  echo "$passed passed, $failed failed, $skipped skipped"
+}
+
+# check NAME COMMAND...: one more passed or failed check.
+check() {
+  phase "$1"
+  if "${@:2}"; then
+    passed=$((passed + 1))
+  else
+    failed=$((failed + 1))
+    echo "FAILED: $1"
+  fi
+}
+
+# need NAME COMMAND...: as check, but nothing after it makes sense when it fails.
+need() {
+  phase "$1"
+  "${@:2}" && return
+  failed=$((failed + 1))
+  echo "FAILED: $1"
+  report
+  exit 1
+}
+
+# run_tests BUILD [ctest arguments]: adds the counts of one ctest run to ours.
+run_tests() {
+  local line ran
+  phase "tests ($1)"
+  ran="$(mktemp)"
+  # A failing run has counted its failures; a run of zero tests has none to count.
+  scripts/run_ctest.sh "build/$1" "${@:2}" | tee "$ran" || true
+  line="$(tail -n 1 "$ran")"
+  rm -f "$ran"
+  if [[ "$line" =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
+    passed=$((passed + BASH_REMATCH[1]))
+    failed=$((failed + BASH_REMATCH[2] + (BASH_REMATCH[1] == 0 && BASH_REMATCH[2] == 0 ? 1 : 0)))
+    skipped=$((skipped + BASH_REMATCH[3]))
+  else
+    failed=$((failed + 1))
+  fi
+}
+
+need "dependencies" scripts/install_deps.sh quickstart test
+need "configure" cmake --preset release
+need "build" cmake --build --preset release -j "$JOBS"
+run_tests release
+check "install and consumer" scripts/check_install.sh
+check "format" scripts/format.sh --check
+
+if ((sanitizers)); then
+  need "build (asan)" bash -c "cmake --preset asan && cmake --build --preset asan -j $JOBS"
+  run_tests asan
+  need "build (tsan)" bash -c "cmake --preset tsan && cmake --build --preset tsan -j $JOBS"
+  run_tests tsan -L threads
+fi
+
+report
+((failed == 0 && passed > 0))

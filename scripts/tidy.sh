@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Runs clang-tidy over the given sources, or over all that build/release compiles:
+#
+#   scripts/tidy.sh [optim/adam.cc ...]
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+cd "$ROOT"
+
+tool="$(command -v clang-tidy-14 || command -v clang-tidy)" || {
+  echo "tidy: clang-tidy was not found; run scripts/install_deps.sh tidy" >&2
+  exit 1
+}
+[[ -f build/release/compile_commands.json ]] || cmake --preset release >/dev/null
+if (($# > 0)); then
+  files=("$@")
+else
+  mapfile -t files < <(grep -oE '"file": "[^"]+"' build/release/compile_commands.json | cut -d'"' -f4 | sort -u)
+fi
+# Clang does not know every flag of g++.
+printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$JOBS" \
+  "$tool" -p build/release --quiet --extra-arg=-Wno-unknown-warning-option \
+  --extra-arg=-Wno-ignored-optimization-argument
