@@ -112,7 +112,7 @@ void activation_forward(const DeviceContext& context, const ActivationForwardArg
       T* y = static_cast<T*>(args.y);
       ForElements(context, args.n, [=](int64_t begin, int64_t end) {
 #pragma omp simd
-        for (int64_t i = begin; i < end; ++i) y[i] = T(F::Forward(Load(x[i])));
+        for (int64_t i = begin; i < end; ++i) y[i] = Cast<T>(F::Forward(Load(x[i])));
       });
     });
   });
@@ -126,7 +126,7 @@ void activation_backward(const DeviceContext& context, const ActivationBackwardA
       T* dx = static_cast<T*>(args.dx);
       ForElements(context, args.n, [=](int64_t begin, int64_t end) {
 #pragma omp simd
-        for (int64_t i = begin; i < end; ++i) dx[i] = T(F::Backward(Load(x[i]), Load(dy[i])));
+        for (int64_t i = begin; i < end; ++i) dx[i] = Cast<T>(F::Backward(Load(x[i]), Load(dy[i])));
       });
     });
   });
@@ -140,7 +140,7 @@ void swiglu_forward(const DeviceContext& context, const SwiGluForwardArgs& args)
     ForElements(context, args.n, [=](int64_t begin, int64_t end) {
 #pragma omp simd
       for (int64_t i = begin; i < end; ++i) {
-        y[i] = T(Silu::Forward(Load(gate[i])) * Load(up[i]));
+        y[i] = Cast<T>(Silu::Forward(Load(gate[i])) * Load(up[i]));
       }
     });
   });
@@ -160,8 +160,8 @@ void swiglu_backward(const DeviceContext& context, const SwiGluBackwardArgs& arg
         const C g = Load(gate[i]);
         const C d = Load(dy[i]);
         const C s = Sigmoid(g);
-        dup[i] = T(d * g * s);
-        dgate[i] = T(d * Load(up[i]) * s * (C(1) + g * (C(1) - s)));
+        dup[i] = Cast<T>(d * g * s);
+        dgate[i] = Cast<T>(d * Load(up[i]) * s * (C(1) + g * (C(1) - s)));
       }
     });
   });

@@ -26,10 +26,7 @@ ComputeType<T> LogSumExp(const T* x, int64_t cols) {
     max = new_max;
     // While nothing above -inf was seen the shift is 0: exp(-inf - -inf) would make a NaN of what is 0.
     const C shift = max == -std::numeric_limits<C>::infinity() ? C(0) : max;
-    C chunk_sum = 0;
-#pragma omp simd reduction(+ : chunk_sum)
-    for (int64_t i = 0; i < count; ++i) chunk_sum += FastExp(Load(chunk[i]) - shift);
-    sum += chunk_sum;
+    sum += SumOver<C>(count, [=](int64_t i) { return FastExp(Load(chunk[i]) - shift); });
   }
   return max + std::log(sum);
 }
@@ -40,8 +37,8 @@ void BackwardRow(const T* logits, int64_t target, ComputeType<T> lse, ComputeTyp
   // Taken before the pass, which may overwrite the logits.
   const ComputeType<T> at_target = FastExp(Load(logits[target]) - lse) - 1;
 #pragma omp simd
-  for (int64_t i = 0; i < cols; ++i) dlogits[i] = T(FastExp(Load(logits[i]) - lse) * grad_scale);
-  dlogits[target] = T(at_target * grad_scale);
+  for (int64_t i = 0; i < cols; ++i) dlogits[i] = Cast<T>(FastExp(Load(logits[i]) - lse) * grad_scale);
+  dlogits[target] = Cast<T>(at_target * grad_scale);
 }
 
 }  // namespace

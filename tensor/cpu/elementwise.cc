@@ -16,14 +16,14 @@ C Apply(C a, C b) {
 template <BinaryOp op, typename T>
 void BinarySpan(const T* a, const T* b, T* out, int64_t n) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) out[i] = T(Apply<op>(Load(a[i]), Load(b[i])));
+  for (int64_t i = 0; i < n; ++i) out[i] = Cast<T>(Apply<op>(Load(a[i]), Load(b[i])));
 }
 
 template <BinaryOp op, typename T>
 void BinaryScalar(const T* a, T b, T* out, int64_t n) {
   const auto value = Load(b);
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) out[i] = T(Apply<op>(Load(a[i]), value));
+  for (int64_t i = 0; i < n; ++i) out[i] = Cast<T>(Apply<op>(Load(a[i]), value));
 }
 
 template <BinaryOp op, typename T>

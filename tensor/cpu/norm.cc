@@ -25,7 +25,7 @@ void ForwardRow(const NormForwardArgs& args, int64_t r) {
     const C scale = C(1) / std::sqrt(square * inverse_cols + eps);
     *rstd = scale;
 #pragma omp simd
-    for (int64_t i = 0; i < cols; ++i) y[i] = T(Load(x[i]) * scale * Load(weight[i]));
+    for (int64_t i = 0; i < cols; ++i) y[i] = Cast<T>(Load(x[i]) * scale * Load(weight[i]));
     return;
   }
   const T* bias = static_cast<const T*>(args.bias);
@@ -40,11 +40,11 @@ void ForwardRow(const NormForwardArgs& args, int64_t r) {
   *rstd = scale;
   if (bias == nullptr) {
 #pragma omp simd
-    for (int64_t i = 0; i < cols; ++i) y[i] = T((Load(x[i]) - mean) * scale * Load(weight[i]));
+    for (int64_t i = 0; i < cols; ++i) y[i] = Cast<T>((Load(x[i]) - mean) * scale * Load(weight[i]));
   } else {
 #pragma omp simd
     for (int64_t i = 0; i < cols; ++i) {
-      y[i] = T((Load(x[i]) - mean) * scale * Load(weight[i]) + Load(bias[i]));
+      y[i] = Cast<T>((Load(x[i]) - mean) * scale * Load(weight[i]) + Load(bias[i]));
     }
   }
 }
@@ -54,32 +54,16 @@ template <typename T, bool rms>
 void InputGradient(const T* x, const T* weight, const T* dy, ComputeType<T> mean,
                    ComputeType<T> rstd, T* dx, int64_t cols) {
   using C = ComputeType<T>;
-  const int64_t half = cols / 2;
-  C sum_a = 0, sum_b = 0, dot_a = 0, dot_b = 0;
-#pragma omp simd reduction(+ : sum_a, sum_b, dot_a, dot_b)
-  for (int64_t i = 0; i < half; ++i) {
-    const C a = Load(dy[i]) * Load(weight[i]);
-    const C b = Load(dy[i + half]) * Load(weight[i + half]);
-    dot_a += a * (Load(x[i]) - mean);
-    dot_b += b * (Load(x[i + half]) - mean);
-    if constexpr (!rms) {
-      sum_a += a;
-      sum_b += b;
-    }
-  }
-  C sum = sum_a + sum_b;
-  C dot = dot_a + dot_b;
-  if (cols % 2 != 0) {
-    const C last = Load(dy[cols - 1]) * Load(weight[cols - 1]);
-    sum += rms ? C(0) : last;
-    dot += last * (Load(x[cols - 1]) - mean);
-  }
+  const C dot = SumOver<C>(
+      cols, [=](int64_t i) { return Load(dy[i]) * Load(weight[i]) * (Load(x[i]) - mean); });
+  const C sum =
+      rms ? C(0) : SumOver<C>(cols, [=](int64_t i) { return Load(dy[i]) * Load(weight[i]); });
   // dx = rstd (g - mean(g) - xhat mean(g xhat)) with g = dy weight, as g rstd - (x - mean) p - q.
   const C p = dot * rstd * rstd * rstd / static_cast<C>(cols);
   const C q = sum * rstd / static_cast<C>(cols);
 #pragma omp simd
   for (int64_t i = 0; i < cols; ++i) {
-    dx[i] = T(Load(dy[i]) * Load(weight[i]) * rstd - (Load(x[i]) - mean) * p - q);
+    dx[i] = Cast<T>(Load(dy[i]) * Load(weight[i]) * rstd - (Load(x[i]) - mean) * p - q);
   }
 }
 

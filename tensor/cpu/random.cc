@@ -69,7 +69,7 @@ void Uniform(const RandomArgs& args, T* y, int64_t begin, int64_t end) {
   ForBlocks(args.key, args.first_element, begin, end,
             [=](int64_t i, const uint32_t* words, int64_t count) {
 #pragma omp simd
-              for (int64_t j = 0; j < count; ++j) y[i + j] = T(low + span * C(ToUniform(words[j])));
+              for (int64_t j = 0; j < count; ++j) y[i + j] = Cast<T>(low + span * C(ToUniform(words[j])));
             });
 }
 
@@ -87,7 +87,7 @@ void Normal(const RandomArgs& args, T* y, int64_t begin, int64_t end) {
     PhiloxBlock(args.key, static_cast<uint64_t>(element / 4), words);
     NormalBlock(words, values);
 #pragma omp simd
-    for (int64_t j = 0; j < count; ++j) y[i + j] = T(mean + deviation * values[skip + j]);
+    for (int64_t j = 0; j < count; ++j) y[i + j] = Cast<T>(mean + deviation * values[skip + j]);
     i += count;
   }
 }
@@ -122,7 +122,7 @@ void dropout(const DeviceContext& context, const DropoutArgs& args) {
                   for (int64_t j = 0; j < count; ++j) {
                     const bool keep = static_cast<int32_t>(words[j] >> 8) >= threshold;
                     const C value = Load(x[i + j]) * scale;
-                    y[i + j] = T(keep ? value : C(0));
+                    y[i + j] = Cast<T>(keep ? value : C(0));
                   }
                 });
     });

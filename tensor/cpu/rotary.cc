@@ -44,8 +44,8 @@ void RotateHead(const T* x, const ComputeType<T>* cosines, const ComputeType<T>*
   for (int64_t i = 0; i < half; ++i) {
     const auto a = Load(x[i]);
     const auto b = Load(x[i + half]);
-    y[i] = T(a * cosines[i] - b * sines[i]);
-    y[i + half] = T(b * cosines[i] + a * sines[i]);
+    y[i] = Cast<T>(a * cosines[i] - b * sines[i]);
+    y[i + half] = Cast<T>(b * cosines[i] + a * sines[i]);
   }
 }
 

@@ -1,5 +1,7 @@
-// Reductions of one row. Four parts of the row are accumulated side by side, because a single vector
-// accumulator would wait for the latency of each addition; the order is fixed by n alone.
+// Reductions of one row. Element i goes to lane i % 64, and the lanes are added as a tree: the order
+// depends on nothing but the length, and several vector accumulators hide the latency of an addition.
+//
+//   C dot = SumOver<C>(cols, [=](int64_t i) { return Load(a[i]) * Load(b[i]); });
 #ifndef APOGEE_TENSOR_CPU_ROW_OPS_H_
 #define APOGEE_TENSOR_CPU_ROW_OPS_H_
 
@@ -10,20 +12,28 @@
 
 namespace apogee::cpu {
 
-// The sum of term(i) over [0, n), of type C.
-template <typename C, typename Fn>
-inline C SumOver(int64_t n, const Fn& term) {
-  const int64_t quarter = n / 4;
-  C a = 0, b = 0, c = 0, d = 0;
-#pragma omp simd reduction(+ : a, b, c, d)
-  for (int64_t i = 0; i < quarter; ++i) {
-    a += term(i);
-    b += term(i + quarter);
-    c += term(i + 2 * quarter);
-    d += term(i + 3 * quarter);
+inline constexpr int64_t kLanes = 64;
+
+template <typename C, typename Term, typename Combine>
+inline C ReduceOver(int64_t n, C initial, const Term& term, const Combine& combine) {
+  C lanes[kLanes];
+  for (int64_t l = 0; l < kLanes; ++l) lanes[l] = initial;
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+#pragma GCC ivdep
+    for (int64_t l = 0; l < kLanes; ++l) lanes[l] = combine(lanes[l], term(i + l));
   }
-  for (int64_t i = 4 * quarter; i < n; ++i) a += term(i);
-  return (a + b) + (c + d);
+  for (int64_t l = 0; l < n - i; ++l) lanes[l] = combine(lanes[l], term(i + l));
+  for (int64_t width = kLanes / 2; width > 0; width /= 2) {
+    for (int64_t l = 0; l < width; ++l) lanes[l] = combine(lanes[l], lanes[l + width]);
+  }
+  return lanes[0];
+}
+
+// The sum of term(i) over [0, n). term may also store element i of an output.
+template <typename C, typename Term>
+inline C SumOver(int64_t n, const Term& term) {
+  return ReduceOver(n, C(0), term, [](C a, C b) { return a + b; });
 }
 
 // The largest element; -infinity for an empty row. NaN elements are passed over: the callers subtract
@@ -31,17 +41,9 @@ inline C SumOver(int64_t n, const Fn& term) {
 template <typename T>
 inline ComputeType<T> RowMax(const T* x, int64_t n) {
   using C = ComputeType<T>;
-  const int64_t quarter = n / 4;
-  C a = -std::numeric_limits<C>::infinity(), b = a, c = a, d = a;
-#pragma omp simd reduction(max : a, b, c, d)
-  for (int64_t i = 0; i < quarter; ++i) {
-    a = std::max(a, Load(x[i]));
-    b = std::max(b, Load(x[i + quarter]));
-    c = std::max(c, Load(x[i + 2 * quarter]));
-    d = std::max(d, Load(x[i + 3 * quarter]));
-  }
-  for (int64_t i = 4 * quarter; i < n; ++i) a = std::max(a, Load(x[i]));
-  return std::max(std::max(a, b), std::max(c, d));
+  return ReduceOver(
+      n, -std::numeric_limits<C>::infinity(), [=](int64_t i) { return Load(x[i]); },
+      [](C a, C b) { return b > a ? b : a; });
 }
 
 }  // namespace apogee::cpu

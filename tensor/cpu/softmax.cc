@@ -12,20 +12,14 @@ template <typename T>
 void ForwardRow(const T* x, T* y, int64_t cols) {
   using C = ComputeType<T>;
   const C max = RowMax(x, cols);
-  C sum = 0;
   if constexpr (kIsHalf<T>) {
     // y is too coarse to keep the exponentials in; they are cheaper to compute twice than to stage.
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < cols; ++i) sum += FastExp(Load(x[i]) - max);
+    const C sum = SumOver<C>(cols, [=](int64_t i) { return FastExp(Load(x[i]) - max); });
     const C inverse = C(1) / sum;
 #pragma omp simd
-    for (int64_t i = 0; i < cols; ++i) y[i] = T(FastExp(Load(x[i]) - max) * inverse);
+    for (int64_t i = 0; i < cols; ++i) y[i] = Cast<T>(FastExp(Load(x[i]) - max) * inverse);
   } else {
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < cols; ++i) {
-      y[i] = FastExp(x[i] - max);
-      sum += y[i];
-    }
+    const C sum = SumOver<C>(cols, [=](int64_t i) { return y[i] = FastExp(x[i] - max); });
     const C inverse = C(1) / sum;
 #pragma omp simd
     for (int64_t i = 0; i < cols; ++i) y[i] *= inverse;
@@ -37,7 +31,7 @@ void BackwardRow(const T* y, const T* dy, T* dx, int64_t cols) {
   using C = ComputeType<T>;
   const C dot = SumOver<C>(cols, [=](int64_t i) { return Load(y[i]) * Load(dy[i]); });
 #pragma omp simd
-  for (int64_t i = 0; i < cols; ++i) dx[i] = T(Load(y[i]) * (Load(dy[i]) - dot));
+  for (int64_t i = 0; i < cols; ++i) dx[i] = Cast<T>(Load(y[i]) * (Load(dy[i]) - dot));
 }
 
 }  // namespace
