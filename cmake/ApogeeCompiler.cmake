@@ -15,7 +15,7 @@ if(APOGEE_CCACHE AND PROJECT_IS_TOP_LEVEL AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # The base directory makes paths relative, so that two build trees (or two copies of the source) that
   # use the same flags share their objects.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}
-                                  ${APOGEE_CCACHE})
+                                  CCACHE_SLOPPINESS=pch_defines,time_macros ${APOGEE_CCACHE})
   set(APOGEE_CCACHE_TEXT "ccache")
 endif()
 
@@ -34,7 +34,8 @@ endif()
 
 set(APOGEE_COMPILE_OPTIONS -Wall -Wextra)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  list(APPEND APOGEE_COMPILE_OPTIONS -Wno-restrict)  # false alarms in std::string (GCC bug 105651)
+  # False alarms in std::string (GCC bugs 105651 and 105329).
+  list(APPEND APOGEE_COMPILE_OPTIONS -Wno-restrict -Wno-stringop-overflow)
 endif()
 if(APOGEE_WERROR)
   list(APPEND APOGEE_COMPILE_OPTIONS -Werror)
@@ -43,6 +44,9 @@ endif()
 # exception flags. Both let loops vectorise. Flags that drop NaN or reorder sums (-ffast-math) stay out:
 # the promise of equal results rests on them.
 list(APPEND APOGEE_COMPILE_OPTIONS -fno-math-errno -fno-trapping-math)
+if(APOGEE_PCH AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND APOGEE_COMPILE_OPTIONS -fpch-preprocess)  # lets ccache see through a precompiled header
+endif()
 if(APOGEE_NATIVE)
   list(APPEND APOGEE_COMPILE_OPTIONS -march=native)
 endif()
@@ -62,5 +66,24 @@ function(apogee_target_flags target)
   get_target_property(type ${target} TYPE)
   if(type STREQUAL "EXECUTABLE")
     target_link_options(${target} PRIVATE ${APOGEE_LINK_OPTIONS})
+  endif()
+endfunction()
+
+# Precompiled headers took a third off a full build (26 s to 18 s of processor time with g++ 12). They are
+# compiled once and shared: by the layers from core, by the tests from apogee_test_pch. They can hide a
+# missing #include, so the debug preset builds without them.
+set(APOGEE_PCH_HEADERS <algorithm> <array> <cmath> <cstdint> <functional> <map> <memory> <span> <sstream>
+                       <string> <utility> <vector>)
+
+# apogee_precompile(target FROM owner HEADERS ...): `owner` itself compiles HEADERS, others reuse them.
+function(apogee_precompile target)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "FROM" "HEADERS")
+  if(NOT APOGEE_PCH)
+    return()
+  endif()
+  if(target STREQUAL arg_FROM)
+    target_precompile_headers(${target} PRIVATE ${arg_HEADERS})
+  else()
+    target_precompile_headers(${target} REUSE_FROM ${arg_FROM})
   endif()
 endfunction()

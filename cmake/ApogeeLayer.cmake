@@ -28,6 +28,7 @@ function(add_layer)
   list(TRANSFORM arg_HDRS PREPEND ${APOGEE_INCLUDE_ROOT}/apogee/${folder}/)
   target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${APOGEE_INCLUDE_ROOT} FILES ${arg_HDRS})
   apogee_target_flags(${target})
+  apogee_precompile(${target} FROM apogee_core HEADERS ${APOGEE_PCH_HEADERS})
 
   foreach(dep IN LISTS arg_DEPS)
     # A layer that has no sources in this version declares a dependency all the same.

@@ -16,6 +16,7 @@ apogee_tristate(APOGEE_WITH_MPI "Collectives between processes and machines")
 option(APOGEE_WITH_OPENMP "Split CPU loops over threads (off for ThreadSanitizer)" ON)
 option(APOGEE_NATIVE "Compile for the instruction set of this machine (-march=native)" ON)
 option(APOGEE_WERROR "Warnings are errors" OFF)
+option(APOGEE_PCH "Precompile the standard headers and GoogleTest headers once" ON)
 option(APOGEE_UNITY "Compile the sources of a layer in groups" OFF)
 set(APOGEE_SANITIZE "" CACHE STRING "Sanitizers, for instance address,undefined or thread")
 
@@ -35,6 +36,7 @@ function(apogee_print_summary)
       "build type|${CMAKE_BUILD_TYPE}"
       "compiler|${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}"
       "linker, cache|${APOGEE_LINKER_TEXT}, ${APOGEE_CCACHE_TEXT}"
+      "precompiled|${APOGEE_PCH}"
       "native|${APOGEE_NATIVE}"
       "sanitizers|${APOGEE_SANITIZE}"
       "OpenMP|${APOGEE_OPENMP_TEXT}"

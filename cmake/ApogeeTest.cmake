@@ -13,6 +13,16 @@ if(APOGEE_BUILD_TESTS)
   endif()
 endif()
 
+# Called once, by tests/CMakeLists.txt: the owner of the tests' precompiled headers.
+function(apogee_test_setup)
+  if(APOGEE_PCH)
+    file(CONFIGURE OUTPUT apogee_test_pch.cc CONTENT "int main() {}\n")
+    apogee_program(NAME apogee_test_pch SRCS ${CMAKE_CURRENT_BINARY_DIR}/apogee_test_pch.cc LAYERS core
+                   LIBS GTest::gtest)
+    apogee_precompile(apogee_test_pch FROM apogee_test_pch HEADERS ${APOGEE_PCH_HEADERS} <gtest/gtest.h>)
+  endif()
+endfunction()
+
 function(apogee_test)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME;TIMEOUT" "SRCS;LAYERS;LIBS;LABELS;ARGS")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_NAME OR NOT arg_SRCS)
@@ -23,6 +33,7 @@ function(apogee_test)
   endif()
   apogee_program(NAME ${arg_NAME} SRCS ${arg_SRCS} LAYERS ${arg_LAYERS}
                  LIBS ${arg_LIBS} GTest::gmock GTest::gtest_main)
+  apogee_precompile(${arg_NAME} FROM apogee_test_pch)
   add_test(NAME ${arg_NAME} COMMAND ${arg_NAME} ${arg_ARGS})
   set_tests_properties(${arg_NAME} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
 endfunction()

@@ -21,14 +21,16 @@ awk -v status="$status" '
     # A crash or a time-out ends a program before its summary.
     else if (!ok && entry_failed == 0) failed++
   }
-  / Testing: / { cases = 0; entry_failed = 0 }
+  / Testing: / { cases = 0; entry_failed = 0; not_run = 0 }
+  /^Command: ""$/ { not_run = 1 }  # the program was not built; ctest logs it as passed
   /^\[       OK \] / { passed++; cases++ }
   /^\[  SKIPPED \] .*\([0-9]+ ms\)$/ { skipped++; cases++; names = names "   " $4 "\n" }
   /^\[  FAILED  \] .*\([0-9]+ ms\)$/ { failed++; cases++; entry_failed++ }
-  /^Test Passed\.$/ { end_entry(1) }
+  /^Test Passed\.$/ { end_entry(!not_run) }
   /^Test Failed\.$/ { end_entry(0) }
   END {
     if (skipped > 0) printf "skipped:\n%s", names
+    if (status != 0 && failed == 0) failed = 1
     if (passed == 0) print "no test ran and passed"
     printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped
     exit (status != 0 || failed > 0 || passed == 0)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs clang-tidy over the given sources, or over all that build/release compiles:
+# Runs clang-tidy over the given sources, or over all that build/debug compiles:
 #
 #   scripts/tidy.sh [optim/adam.cc ...]
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -9,13 +9,13 @@ tool="$(command -v clang-tidy-14 || command -v clang-tidy)" || {
   echo "tidy: clang-tidy was not found; run scripts/install_deps.sh tidy" >&2
   exit 1
 }
-[[ -f build/release/compile_commands.json ]] || cmake --preset release >/dev/null
+[[ -f build/debug/compile_commands.json ]] || cmake --preset debug >/dev/null
 if (($# > 0)); then
   files=("$@")
 else
-  mapfile -t files < <(grep -oE '"file": "[^"]+"' build/release/compile_commands.json | cut -d'"' -f4 | sort -u)
+  mapfile -t files < <(grep -oE '"file": "[^"]+"' build/debug/compile_commands.json | cut -d'"' -f4 | sort -u)
 fi
 # Clang does not know every flag of g++.
 printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$JOBS" \
-  "$tool" -p build/release --quiet --extra-arg=-Wno-unknown-warning-option \
+  "$tool" -p build/debug --quiet --extra-arg=-Wno-unknown-warning-option \
   --extra-arg=-Wno-ignored-optimization-argument

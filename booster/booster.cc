@@ -1,0 +1,33 @@
+#include "apogee/booster/booster.h"
+
+#include <unordered_set>
+#include <utility>
+
+namespace apogee {
+
+Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer, Criterion criterion,
+                       data::Loader* loader, optim::LrScheduler* scheduler) {
+  APOGEE_CHECK(model_ == nullptr, "boost: this booster already runs a model; make one Booster (and "
+               "plugin) per model");
+  std::unordered_set<const autograd::Parameter*> known;
+  for (const auto& parameter : model.Parameters()) {
+    APOGEE_CHECK(parameter->has_value(), "boost: parameter \"", parameter->name(),
+                 "\" has no value yet; call model.Initialize(context) or load weights first");
+    known.insert(parameter.get());
+  }
+  for (const auto& parameter : optimizer.parameters()) {
+    APOGEE_CHECK(known.contains(parameter.get()), "boost: the optimizer holds parameter \"",
+                 parameter->name(), "\", which is not the model's; construct the optimizer from "
+                 "model.Parameters()");
+  }
+  optim::Optimizer& configured = plugin_.Configure(model, optimizer);
+  model_ = &model;
+  return {model, configured, std::move(criterion), loader, scheduler};
+}
+
+void Booster::backward(const Tensor& loss, optim::Optimizer& optimizer) {
+  APOGEE_CHECK(model_ != nullptr, "backward: call boost(model, optimizer) first");
+  plugin_.Backward(loss, optimizer);
+}
+
+}  // namespace apogee

@@ -1,0 +1,41 @@
+// Where text to train on comes from: files and directories, or what every Debian machine can have.
+//
+//   APOGEE_ASSIGN_OR_RETURN(TextSource source, ReadTextFiles({"books/", "notes.txt"}));
+//   APOGEE_ASSIGN_OR_RETURN(TextSource source, ReadDefaultText());
+//   puts(source.description.c_str());       // "King James Bible (bible-kjv), 4,137,850 bytes"
+//
+// Bytes are taken as they are: no encoding is assumed. Errors are a Status that names the path.
+#ifndef APOGEE_DATA_CORPUS_SOURCES_H_
+#define APOGEE_DATA_CORPUS_SOURCES_H_
+
+#include <string>
+#include <vector>
+
+#include "apogee/core/status.h"
+
+namespace apogee::data {
+
+struct TextSource {
+  std::string bytes;
+  // One line for people: what the text is and how long.
+  std::string description;
+  // Set when something else than the first choice was taken: what, why, and how to get the first
+  // choice.
+  std::string notice;
+};
+
+// The concatenated contents of `paths`, in the order given. A directory stands for all regular
+// files below it in the order of their names; symbolic links below it are passed over, as they
+// would repeat a file. NotFound for a missing path, InvalidArgument for an unreadable or empty one.
+absl::StatusOr<TextSource> ReadTextFiles(const std::vector<std::string>& paths);
+
+// The King James Bible, as printed by Debian's `bible` program (package bible-kjv): public domain
+// prose of 4,137,850 bytes with 63 distinct values. NotFound when the program is not installed.
+absl::StatusOr<TextSource> ReadKingJamesBible();
+
+// The King James Bible or, with a notice, the licence texts of /usr/share/common-licenses (300 kB).
+absl::StatusOr<TextSource> ReadDefaultText();
+
+}  // namespace apogee::data
+
+#endif  // APOGEE_DATA_CORPUS_SOURCES_H_

@@ -1,0 +1,73 @@
+#include "apogee/data/loader.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace apogee::data {
+
+Loader::Loader(std::shared_ptr<const Dataset> dataset, std::shared_ptr<const Sampler> sampler,
+               ContextPtr context, const LoaderOptions& options)
+    : dataset_(std::move(dataset)),
+      sampler_(std::move(sampler)),
+      context_(std::move(context)),
+      options_(options) {
+  APOGEE_CHECK(dataset_ != nullptr && sampler_ != nullptr && context_ != nullptr,
+               "Loader: dataset, sampler and context must not be null");
+  APOGEE_CHECK(options_.batch >= 1, "Loader: batch must be at least 1, got ", options_.batch);
+  APOGEE_CHECK(options_.num_batches >= LoaderOptions::kAll,
+               "Loader: num_batches must be kAll or at least 0, got ", options_.num_batches);
+  APOGEE_CHECK(size() != 0, "Loader: ", sampler_->size(), " samples do not fill one batch of ",
+               options_.batch, "; lower the batch");
+}
+
+int64_t Loader::size() const {
+  return sampler_->size() == Sampler::kEndless ? Sampler::kEndless
+                                               : sampler_->size() / options_.batch;
+}
+
+void Loader::set_state(const LoaderState& state) {
+  APOGEE_CHECK(state.next_batch >= 0, "Loader: next_batch must not be negative, got ",
+               state.next_batch);
+  state_ = state;
+}
+
+Batch Loader::At(int64_t index) const {
+  APOGEE_CHECK(index >= 0 && (size() == Sampler::kEndless || index < size()), "Loader: batch ",
+               index, " is outside [0, ", size(), ")");
+  const int64_t block = dataset_->block();
+  const Shape shape{options_.batch, block};
+  Batch batch{Tensor::Empty(shape, DType::kI64, context_),
+              Tensor::Empty(shape, DType::kI64, context_)};
+  auto* inputs = batch.inputs.data<int64_t>();
+  auto* targets = batch.targets.data<int64_t>();
+  for (int64_t row = 0; row < options_.batch; ++row) {
+    dataset_->Fill(sampler_->Sample(index * options_.batch + row), inputs + row * block,
+                   targets + row * block);
+  }
+  return batch;
+}
+
+Loader::Iterator Loader::begin() {
+  int64_t left = options_.num_batches;
+  if (size() != Sampler::kEndless) {
+    const int64_t remaining = std::max<int64_t>(0, size() - state_.next_batch);
+    left = left == LoaderOptions::kAll ? remaining : std::min(left, remaining);
+  }
+  return Iterator(this, left);
+}
+
+Batch& Loader::Iterator::operator*() {
+  // Made on first access, not in ++: a loop that ends early has taken from the stream only what it
+  // used.
+  if (!batch_.inputs.defined()) batch_ = loader_->Next();
+  return batch_;
+}
+
+Loader::Iterator& Loader::Iterator::operator++() {
+  if (!batch_.inputs.defined()) ++loader_->state_.next_batch;  // passed over unread
+  batch_ = {};
+  if (left_ > 0) --left_;
+  return *this;
+}
+
+}  // namespace apogee::data

@@ -1,0 +1,99 @@
+// Loader: batches of a dataset in a sampler's order.
+//
+//   Loader loader(train, std::make_shared<ShuffleSampler>(train->num_samples(), seed), context,
+//                 {.batch = 16, .num_batches = 600});
+//   for (Batch& batch : loader) {                       // batch.inputs, batch.targets: i64 [16,
+//   block]
+//     Tensor loss = criterion(model(batch.inputs), batch.targets);
+//   }
+//
+// Batch k holds the samples at places [k * batch, (k + 1) * batch) of the stream: a pure function
+// of (sampler, k). Two batches of 8 are thus the halves of one of 16, which is what accumulation
+// relies on. Iteration starts at the cursor and leaves it behind the last batch handed out, so that
+// a second `for` goes on with an endless stream, and a checkpoint that saves the cursor resumes it.
+#ifndef APOGEE_DATA_LOADER_H_
+#define APOGEE_DATA_LOADER_H_
+
+#include <iterator>
+#include <memory>
+
+#include "apogee/data/dataset.h"
+#include "apogee/data/sampler.h"
+#include "apogee/tensor/tensor.h"
+
+namespace apogee::data {
+
+struct Batch {
+  // i64 [batch, block]; targets[i, t] follows inputs[i, t].
+  Tensor inputs, targets;
+};
+
+struct LoaderOptions {
+  static constexpr int64_t kAll = -1;
+
+  // Samples per batch of this rank.
+  int64_t batch = 1;
+  // Batches that one loop over the loader hands out. kAll: as many as the sampler has full batches
+  // for, endlessly many if it is endless.
+  int64_t num_batches = kAll;
+};
+
+// What a checkpoint saves.
+struct LoaderState {
+  int64_t next_batch = 0;
+};
+
+class Loader {
+ public:
+  // Throws Error for options that make no sense or a sampler too short for one batch.
+  Loader(std::shared_ptr<const Dataset> dataset, std::shared_ptr<const Sampler> sampler,
+         ContextPtr context, const LoaderOptions& options);
+
+  // Batch number `index` of the stream; leaves the cursor alone.
+  Batch At(int64_t index) const;
+  // The batch at the cursor, which moves on. Throws Error behind the last batch of a finite
+  // sampler.
+  Batch Next() { return At(state_.next_batch++); }
+
+  LoaderState state() const { return state_; }
+  void set_state(const LoaderState& state);
+  // Full batches in the whole stream, or Sampler::kEndless.
+  int64_t size() const;
+  int64_t batch() const { return options_.batch; }
+  int64_t block() const { return dataset_->block(); }
+
+  class Iterator {
+   public:
+    using iterator_category = std::input_iterator_tag;
+    using value_type = Batch;
+    using difference_type = std::ptrdiff_t;
+    using pointer = Batch*;
+    using reference = Batch&;
+
+    Batch& operator*();
+    Iterator& operator++();
+    bool operator==(std::default_sentinel_t) const { return left_ == 0; }
+
+   private:
+    friend class Loader;
+    Iterator(Loader* loader, int64_t left) : loader_(loader), left_(left) {}
+
+    Loader* loader_;
+    int64_t left_;  // negative: endless
+    Batch batch_;
+  };
+
+  Iterator begin();
+  std::default_sentinel_t end() const { return {}; }
+
+ private:
+  std::shared_ptr<const Dataset> dataset_;
+  std::shared_ptr<const Sampler> sampler_;
+  ContextPtr context_;
+  LoaderOptions options_;
+  LoaderState state_;
+};
+
+}  // namespace apogee::data
+
+#endif  // APOGEE_DATA_LOADER_H_

@@ -1,0 +1,45 @@
+#include "apogee/data/sampler.h"
+
+#include "apogee/core/error.h"
+
+namespace apogee::data {
+
+SequentialSampler::SequentialSampler(int64_t num_samples) : num_samples_(num_samples) {
+  APOGEE_CHECK(num_samples >= 1, "SequentialSampler: needs at least one sample, got ", num_samples);
+}
+
+int64_t SequentialSampler::Sample(int64_t index) const {
+  APOGEE_CHECK(index >= 0 && index < num_samples_, "SequentialSampler: place ", index,
+               " is outside [0, ", num_samples_, ")");
+  return index;
+}
+
+ShuffleSampler::ShuffleSampler(int64_t num_samples, uint64_t seed)
+    : num_samples_(num_samples), key_(MakeKey(seed, "shuffle")), half_bits_(1) {
+  APOGEE_CHECK(num_samples >= 1, "ShuffleSampler: needs at least one sample, got ", num_samples);
+  while ((uint64_t{1} << (2 * half_bits_)) < static_cast<uint64_t>(num_samples)) ++half_bits_;
+}
+
+int64_t ShuffleSampler::Sample(int64_t index) const {
+  APOGEE_CHECK(index >= 0, "ShuffleSampler: place ", index, " is negative");
+  const PhiloxKey epoch_key = SubKey(key_, static_cast<uint64_t>(index / num_samples_));
+  auto value = static_cast<uint64_t>(index % num_samples_);
+  do {
+    value = Permute(epoch_key, value);
+  } while (value >= static_cast<uint64_t>(num_samples_));
+  return static_cast<int64_t>(value);
+}
+
+uint64_t ShuffleSampler::Permute(PhiloxKey key, uint64_t value) const {
+  const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
+  uint64_t left = value >> half_bits_;
+  uint64_t right = value & mask;
+  for (uint64_t round = 0; round < 4; ++round) {
+    const uint64_t mixed = left ^ (Philox(key, right, round)[0] & mask);
+    left = right;
+    right = mixed;
+  }
+  return (left << half_bits_) | right;
+}
+
+}  // namespace apogee::data

@@ -1,0 +1,40 @@
+// Plugin: how a training setup is run. A plugin validates its options, prepares the model, and takes over
+// the optimizer; it contains no algorithm of its own.
+//
+//   SingleRankPlugin plugin({.precision = "bf16", .max_norm = 1.0});
+//   Booster booster(plugin);
+//
+// To write one see docs/adding_a_plugin.md.
+#ifndef APOGEE_PLUGINS_PLUGIN_H_
+#define APOGEE_PLUGINS_PLUGIN_H_
+
+#include <memory>
+#include <string>
+
+#include "apogee/autograd/engine.h"
+#include "apogee/nn/module.h"
+#include "apogee/optim/optimizer.h"
+
+namespace apogee {
+
+class Plugin {
+ public:
+  virtual ~Plugin() = default;
+
+  virtual std::string name() const = 0;
+
+  // Prepares `model` in place and returns the optimizer to train with: `optimizer` itself, or its
+  // distributed form, owned by the plugin. Collective. Throws Error, before anything has changed, when the
+  // combination cannot be exact.
+  virtual optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) = 0;
+
+  // Backward of one micro-batch. Collective where gradients are reduced inside backward.
+  virtual void Backward(const Tensor& loss, optim::Optimizer& optimizer) = 0;
+
+  // While the returned handle lives, backward keeps gradients local. Ranks must agree.
+  [[nodiscard]] virtual std::shared_ptr<void> NoSync() = 0;
+};
+
+}  // namespace apogee
+
+#endif  // APOGEE_PLUGINS_PLUGIN_H_

@@ -1,0 +1,14 @@
+#include "apogee/tensor/cpu/kernels.h"
+#include "apogee/tensor/cpu/matmul_paths.h"
+
+namespace apogee::cpu {
+
+void matmul(const DeviceContext& context, const MatMulArgs& args) {
+  if (args.batch == 0 || args.m == 0 || args.n == 0) return;
+#ifdef APOGEE_MATMUL_ONEDNN
+  if (args.k > 0 && TryMatMulOneDnn(context, args)) return;
+#endif
+  MatMulEigen(context, args);
+}
+
+}  // namespace apogee::cpu

@@ -1,0 +1,167 @@
+// Products by oneDNN.
+#include "apogee/tensor/cpu/matmul_paths.h"
+
+#ifdef APOGEE_MATMUL_ONEDNN
+
+#include <omp.h>
+
+#include <array>
+#include <dnnl.hpp>
+#include <map>
+#include <memory>
+#include <string>
+
+namespace apogee::cpu {
+namespace {
+
+// Everything that selects or parametrises a compiled primitive.
+struct Key {
+  DType dtype, c_dtype, bias_dtype;
+  bool has_bias, a_trans, b_trans;
+  int num_threads;
+  std::array<int64_t, 10> sizes;
+  double alpha, beta;
+
+  auto operator<=>(const Key&) const = default;
+};
+
+Key KeyOf(const DeviceContext& context, const MatMulArgs& args) {
+  return {args.dtype, args.c_dtype, args.bias != nullptr ? args.bias_dtype : args.dtype,
+          args.bias != nullptr, args.a_trans, args.b_trans, context.num_threads(),
+          {args.batch, args.m, args.n, args.k, args.lda, args.ldb, args.ldc, args.a_batch,
+           args.b_batch, args.c_batch},
+          args.alpha, args.beta};
+}
+
+// A primitive with its memory objects, whose pointers are set anew for each call.
+struct Product {
+  dnnl::matmul primitive;  // empty: oneDNN has nothing fast for this key
+  dnnl::memory a, b, c, bias, scratchpad;
+  int64_t scratchpad_bytes = 0;
+};
+
+dnnl::memory::data_type TypeOf(DType dtype) {
+  return dtype == DType::kBF16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+}
+
+bool Supports(const MatMulArgs& args) {
+  const auto f32_or_bf16 = [](DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; };
+  if (!f32_or_bf16(args.dtype) || !f32_or_bf16(args.c_dtype)) return false;
+  if (args.dtype == DType::kF32 && args.c_dtype != DType::kF32) return false;
+  if (args.beta != 0 && args.c_dtype != DType::kF32) return false;
+  if (args.bias == nullptr) return true;
+  // oneDNN adds the bias before it scales.
+  return args.alpha == 1 && f32_or_bf16(args.bias_dtype) &&
+         (args.bias_dtype == DType::kF32 || args.dtype == DType::kBF16);
+}
+
+// [batch, rows, cols] of the product's operand, stored with row stride ld. A batch of one, and one shared
+// by all products, have no batch stride to respect.
+dnnl::memory::desc Desc(DType dtype, int64_t batch, int64_t batch_stride, int64_t rows, int64_t cols,
+                        int64_t ld, bool trans) {
+  const bool batched = batch > 1 && batch_stride != 0;
+  const int64_t stored_rows = trans ? cols : rows, stored_cols = trans ? rows : cols;
+  if (stored_rows == 1) ld = stored_cols;
+  return {{batched ? batch : 1, rows, cols},
+          TypeOf(dtype),
+          {batched ? batch_stride : stored_rows * ld, trans ? 1 : ld, trans ? ld : 1}};
+}
+
+std::unique_ptr<Product> Compile(const Key& key, const MatMulArgs& args, const dnnl::engine& engine) {
+  auto product = std::make_unique<Product>();
+  try {
+    const auto a = Desc(args.dtype, args.batch, args.a_batch, args.m, args.k, args.lda, args.a_trans);
+    const auto b = Desc(args.dtype, args.batch, args.b_batch, args.k, args.n, args.ldb, args.b_trans);
+    const auto c = Desc(args.c_dtype, args.batch, args.c_batch, args.m, args.n, args.ldc, false);
+    const dnnl::memory::desc bias({1, 1, args.n}, TypeOf(key.bias_dtype),
+                                  dnnl::memory::format_tag::abc);
+    dnnl::primitive_attr attr;
+    attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    if (args.alpha != 1) attr.set_output_scales(0, {static_cast<float>(args.alpha)});
+    if (args.beta != 0) {
+      dnnl::post_ops post_ops;
+      post_ops.append_sum(static_cast<float>(args.beta));
+      attr.set_post_ops(post_ops);
+    }
+    const dnnl::matmul::desc op =
+        key.has_bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
+    const dnnl::matmul::primitive_desc desc(op, attr, engine, /*allow_empty=*/true);
+    if (!desc || std::string(desc.impl_info_str()).find("ref") != std::string::npos) return product;
+    product->primitive = dnnl::matmul(desc);
+    product->a = dnnl::memory(a, engine, nullptr);
+    product->b = dnnl::memory(b, engine, nullptr);
+    product->c = dnnl::memory(c, engine, nullptr);
+    if (key.has_bias) product->bias = dnnl::memory(bias, engine, nullptr);
+    product->scratchpad = dnnl::memory(desc.scratchpad_desc(), engine, nullptr);
+    product->scratchpad_bytes = static_cast<int64_t>(desc.scratchpad_desc().get_size());
+  } catch (const dnnl::error&) {
+    product->primitive = dnnl::matmul();  // a layout that oneDNN does not accept
+  }
+  return product;
+}
+
+// oneDNN splits its work over as many threads as the calling thread's OpenMP would use.
+class ScopedNumThreads {
+ public:
+  explicit ScopedNumThreads(int num_threads) : before_(omp_get_max_threads()) {
+    omp_set_num_threads(num_threads);
+  }
+  ~ScopedNumThreads() { omp_set_num_threads(before_); }
+  ScopedNumThreads(const ScopedNumThreads&) = delete;
+  ScopedNumThreads& operator=(const ScopedNumThreads&) = delete;
+
+ private:
+  int before_;
+};
+
+// The calling thread's compiled products: a pure memo, since creating a primitive costs more than many
+// a product does. Per thread, so that ranks neither wait for nor share each other's memory objects.
+struct Compiled {
+  static constexpr size_t kMaxProducts = 512;
+
+  dnnl::engine engine{dnnl::engine::kind::cpu, 0};
+  dnnl::stream stream{engine};
+  std::map<Key, std::unique_ptr<Product>> products;
+
+  Product& Get(const Key& key, const MatMulArgs& args) {
+    if (auto found = products.find(key); found != products.end()) return *found->second;
+    if (products.size() == kMaxProducts) products.clear();
+    return *products.emplace(key, Compile(key, args, engine)).first->second;
+  }
+};
+
+Compiled& ThreadCompiled() {
+  thread_local Compiled compiled;
+  return compiled;
+}
+
+}  // namespace
+
+bool TryMatMulOneDnn(const DeviceContext& context, const MatMulArgs& args) {
+  if (!Supports(args)) return false;
+  const ScopedNumThreads num_threads(context.num_threads());
+  Compiled& compiled = ThreadCompiled();
+  const Key key = KeyOf(context, args);
+  Product& product = compiled.Get(key, args);
+  if (!product.primitive) return false;
+
+  const Workspace scratchpad(context, product.scratchpad_bytes);
+  product.a.set_data_handle(const_cast<void*>(args.a));
+  product.b.set_data_handle(const_cast<void*>(args.b));
+  product.c.set_data_handle(args.c);
+  product.scratchpad.set_data_handle(scratchpad.data<void>());
+  std::unordered_map<int, dnnl::memory> arguments{{DNNL_ARG_SRC, product.a},
+                                                  {DNNL_ARG_WEIGHTS, product.b},
+                                                  {DNNL_ARG_DST, product.c},
+                                                  {DNNL_ARG_SCRATCHPAD, product.scratchpad}};
+  if (key.has_bias) {
+    product.bias.set_data_handle(const_cast<void*>(args.bias));
+    arguments.emplace(DNNL_ARG_BIAS, product.bias);
+  }
+  product.primitive.execute(compiled.stream, arguments);
+  return true;
+}
+
+}  // namespace apogee::cpu
+
+#endif  // APOGEE_MATMUL_ONEDNN

@@ -1,0 +1,187 @@
+// Every differentiable function against finite differences in f64.
+#include <gtest/gtest.h>
+
+#include "apogee/autograd/functions/activation.h"
+#include "apogee/autograd/functions/attention.h"
+#include "apogee/autograd/functions/embedding.h"
+#include "apogee/autograd/functions/linear.h"
+#include "apogee/autograd/functions/loss.h"
+#include "apogee/autograd/functions/norm.h"
+#include "apogee/autograd/functions/shape.h"
+#include "apogee/tests/support/grad_check.h"
+
+namespace apogee {
+namespace {
+
+using testing::ExpectGradients;
+using testing::RandomTensor;
+using Inputs = std::vector<Tensor>;
+
+class FunctionsTest : public ::testing::Test {
+ protected:
+  Tensor Random(const Shape& shape, const std::string& name, double std = 1.0) {
+    return RandomTensor(shape, name, context_, std);
+  }
+  ContextPtr context_ = CpuContext({.num_threads = 2});
+};
+
+TEST_F(FunctionsTest, BinaryWithAndWithoutBroadcast) {
+  const Tensor a = Random({3, 4, 5}, "a");
+  Tensor away_from_zero = Random({4, 5}, "b", 0.2);
+  for (double* x = away_from_zero.data<double>(); x != away_from_zero.data<double>() + 20; ++x) *x += 2;
+  for (const Tensor& b : {Random({3, 4, 5}, "b"), Random({5}, "b")}) {
+    ExpectGradients({a, b}, [](const Inputs& in) { return autograd::Add(in[0], in[1]); });
+    ExpectGradients({a, b}, [](const Inputs& in) { return autograd::Sub(in[0], in[1]); });
+    ExpectGradients({a, b}, [](const Inputs& in) { return autograd::Mul(in[0], in[1]); });
+  }
+  ExpectGradients({a, away_from_zero}, [](const Inputs& in) { return autograd::Div(in[0], in[1]); });
+  EXPECT_THROW(autograd::Add(a, Random({4}, "c")), Error);
+}
+
+TEST_F(FunctionsTest, SameOperandTwice) {
+  ExpectGradients({Random({7}, "x")}, [](const Inputs& in) { return autograd::Mul(in[0], in[0]); });
+  ExpectGradients({Random({7}, "x")}, [](const Inputs& in) {
+    return autograd::Add(in[0], autograd::Add(in[0], autograd::Scale(in[0], -3)));
+  });
+}
+
+TEST_F(FunctionsTest, SumAndMean) {
+  ExpectGradients({Random({3, 5}, "x")}, [](const Inputs& in) { return autograd::Sum(in[0]); });
+  ExpectGradients({Random({3, 5}, "x")}, [](const Inputs& in) {
+    return autograd::Scale(autograd::Mean(autograd::Mul(in[0], in[0])), 3);
+  });
+}
+
+TEST_F(FunctionsTest, Activations) {
+  for (Activation kind : {Activation::kRelu, Activation::kGelu, Activation::kGeluTanh, Activation::kSilu,
+                          Activation::kTanh, Activation::kSigmoid}) {
+    ExpectGradients({Random({33, 3}, "x")},
+                    [kind](const Inputs& in) { return autograd::Activate(kind, in[0]); });
+  }
+  ExpectGradients({Random({5, 9}, "gate"), Random({5, 9}, "up")},
+                  [](const Inputs& in) { return autograd::SwiGlu(in[0], in[1]); });
+  ExpectGradients({Random({5, 9}, "x")}, [](const Inputs& in) { return autograd::Softmax(in[0]); });
+}
+
+TEST_F(FunctionsTest, LinearBothLayoutsWithBiasAndActivation) {
+  using autograd::WeightLayout;
+  for (WeightLayout layout : {WeightLayout::kOutIn, WeightLayout::kInOut}) {
+    const Shape shape = layout == WeightLayout::kOutIn ? Shape{6, 5} : Shape{5, 6};
+    for (bool gelu : {false, true}) {
+      autograd::LinearOptions options{.layout = layout};
+      if (gelu) options.activation = Activation::kGeluTanh;
+      ExpectGradients({Random({2, 3, 5}, "x"), Random(shape, "w"), Random({6}, "b")},
+                      [options](const Inputs& in) { return autograd::Linear(in[0], in[1], in[2], options); });
+      ExpectGradients({Random({4, 5}, "x"), Random(shape, "w")}, [options](const Inputs& in) {
+        return autograd::Linear(in[0], in[1], Tensor(), options);
+      });
+    }
+  }
+  EXPECT_THROW(autograd::Linear(Random({4, 5}, "x"), Random({6, 4}, "w"), Tensor()), Error);
+}
+
+TEST_F(FunctionsTest, MatMulAllTransposes) {
+  for (bool at : {false, true}) {
+    for (bool bt : {false, true}) {
+      const Shape a = at ? Shape{4, 3} : Shape{3, 4};
+      const Shape b = bt ? Shape{5, 4} : Shape{4, 5};
+      ExpectGradients({Random(a, "a"), Random(b, "b")},
+                      [=](const Inputs& in) { return autograd::MatMul(in[0], in[1], at, bt); });
+      const Shape ab = at ? Shape{2, 4, 3} : Shape{2, 3, 4};
+      const Shape bb = bt ? Shape{2, 5, 4} : Shape{2, 4, 5};
+      ExpectGradients({Random(ab, "a"), Random(bb, "b")},
+                      [=](const Inputs& in) { return autograd::MatMul(in[0], in[1], at, bt); });
+    }
+  }
+  ExpectGradients({Random({2, 3, 4}, "a"), Random({4, 5}, "b")},
+                  [](const Inputs& in) { return autograd::MatMul(in[0], in[1]); });
+}
+
+TEST_F(FunctionsTest, ViewsAndStridedOperands) {
+  ExpectGradients({Random({2, 3, 4}, "x")}, [](const Inputs& in) {
+    return autograd::Scale(autograd::View(in[0], {6, 4}), 2);
+  });
+  ExpectGradients({Random({3, 4}, "x"), Random({3, 5}, "b")}, [](const Inputs& in) {
+    return autograd::MatMul(autograd::Transpose(in[0], 0, 1), in[1]);
+  });
+  ExpectGradients({Random({4, 3}, "x")}, [](const Inputs& in) {
+    return autograd::Gelu(autograd::Contiguous(autograd::Transpose(in[0], 0, 1)));
+  });
+  ExpectGradients({Random({4, 6}, "x")}, [](const Inputs& in) {
+    return autograd::Mul(autograd::Slice(in[0], 1, 1, 3), autograd::Slice(in[0], 1, 3, 3));
+  });
+}
+
+TEST_F(FunctionsTest, Norms) {
+  ExpectGradients({Random({5, 7}, "x"), Random({7}, "w"), Random({7}, "b")}, [](const Inputs& in) {
+    return autograd::LayerNorm(in[0], in[1], in[2], 1e-5);
+  });
+  ExpectGradients({Random({2, 3, 8}, "x"), Random({8}, "w")},
+                  [](const Inputs& in) { return autograd::RmsNorm(in[0], in[1], 1e-6); });
+}
+
+TEST_F(FunctionsTest, AttentionPackedAndGrouped) {
+  ExpectGradients({Random({2, 5, 3 * 8}, "qkv")},
+                  [](const Inputs& in) { return autograd::PackedAttention(in[0], 2); });
+  for (bool causal : {true, false}) {
+    ExpectGradients({Random({2, 5, 4, 6}, "q"), Random({2, 7, 2, 6}, "k"), Random({2, 7, 2, 6}, "v")},
+                    [causal](const Inputs& in) {
+                      return autograd::Attention(in[0], in[1], in[2], {.scale = 0.3, .causal = causal});
+                    });
+  }
+}
+
+TEST_F(FunctionsTest, Rotary) {
+  ExpectGradients({Random({2, 5, 3, 4}, "x")}, [](const Inputs& in) {
+    return autograd::Rotary(in[0], {.theta = 100, .first_position = 3});
+  });
+}
+
+TEST_F(FunctionsTest, EmbeddingWithRepeatedIndices) {
+  const Tensor ids = Tensor::FromVector<int64_t>({0, 3, 3, 1, 0, 3}, {2, 3}, context_);
+  ExpectGradients({Random({5, 4}, "table")},
+                  [ids](const Inputs& in) { return autograd::Embedding(ids, in[0]); });
+  const Tensor bad = Tensor::FromVector<int64_t>({5}, {1}, context_);
+  EXPECT_THROW(autograd::Embedding(bad, Random({5, 4}, "table")), Error);
+}
+
+TEST_F(FunctionsTest, CrossEntropyWithIgnoredTargets) {
+  const Tensor targets = Tensor::FromVector<int64_t>({0, 6, -100, 3}, {4}, context_);
+  ExpectGradients({Random({4, 7}, "logits")},
+                  [targets](const Inputs& in) { return autograd::CrossEntropy(in[0], targets); });
+  const Tensor bad = Tensor::FromVector<int64_t>({0, 7, 1, 3}, {4}, context_);
+  EXPECT_THROW(autograd::CrossEntropy(Random({4, 7}, "logits"), bad), Error);
+}
+
+TEST_F(FunctionsTest, DropoutKeepsItsMask) {
+  Generator generator(3);
+  ExpectGradients({Random({8, 16}, "x")}, [&](const Inputs& in) {
+    generator.set_next_stream(0);
+    return autograd::Dropout(in[0], 0.4, generator);
+  });
+}
+
+// A batch split over ranks is masked as the whole batch is.
+TEST_F(FunctionsTest, DropoutDoesNotDependOnTheSplit) {
+  const Tensor x = Tensor::Full({6, 10}, DType::kF64, 1.0, context_);
+  Generator whole(5), part(5);
+  const std::vector<double> expected = autograd::Dropout(x, 0.5, whole).ToVector<double>();
+  std::vector<double> got;
+  for (int64_t first : {0, 2, 4}) {
+    part.set_next_stream(0);
+    part.set_first_sample(first);
+    const auto values = autograd::Dropout(x.Slice(0, first, 2), 0.5, part).ToVector<double>();
+    got.insert(got.end(), values.begin(), values.end());
+  }
+  EXPECT_EQ(got, expected);
+}
+
+TEST_F(FunctionsTest, CastGivesTheGradientBackInTheInputsDType) {
+  autograd::Parameter x("x", Random({4}, "x"));
+  autograd::Backward(autograd::Sum(autograd::Cast(x.value(), DType::kF32)));
+  EXPECT_EQ(x.grad().dtype(), DType::kF64);
+  EXPECT_EQ(x.grad().ToVector<double>(), std::vector<double>(4, 1.0));
+}
+
+}  // namespace
+}  // namespace apogee

@@ -1,0 +1,195 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "apogee/data/loader.h"
+#include "apogee/data/text_corpus.h"
+#include "apogee/tensor/cpu/cpu_context.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace apogee::data {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class DataTest : public ::testing::Test {
+ protected:
+  DataTest() : directory_(fs::temp_directory_path() / ("apogee_data_" + std::to_string(getpid()))) {
+    fs::create_directories(directory_);
+  }
+  ~DataTest() override { fs::remove_all(directory_); }
+
+  std::string Write(const std::string& name, const std::string& text) {
+    const fs::path path = directory_ / name;
+    fs::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary) << text;
+    return path.string();
+  }
+  static std::string LoadError(const std::vector<std::string>& paths, int64_t block = 8) {
+    const auto corpus = TextCorpus::Load(paths, {.block = block});
+    return corpus.ok() ? "no error" : Message(corpus.status());
+  }
+
+  fs::path directory_;
+};
+
+std::string Text(const TextSpan& span) {
+  return span.text->substr(static_cast<size_t>(span.offset), static_cast<size_t>(span.size));
+}
+
+TEST_F(DataTest, SplitsFilesAndDirectoriesInOrder) {
+  Write("dir/b.txt", std::string(60, 'b'));
+  Write("dir/a.txt", std::string(30, 'a'));
+  fs::create_symlink(directory_ / "dir/a.txt", directory_ / "dir/c.txt");
+  const std::string last = Write("last.txt", std::string(10, '\xff'));
+  const auto corpus = TextCorpus::Load({(directory_ / "dir").string(), last}, {.block = 8});
+  ASSERT_TRUE(corpus.ok()) << corpus.status();
+  EXPECT_EQ(Text(corpus->train()), std::string(30, 'a') + std::string(60, 'b'));
+  EXPECT_EQ(Text(corpus->validation()), std::string(10, '\xff'));
+  EXPECT_THAT(corpus->description(), HasSubstr("3 files), 100 bytes"));
+  EXPECT_EQ(corpus->notice(), "");
+}
+
+TEST_F(DataTest, BadInputSaysWhatIsRight) {
+  EXPECT_THAT(LoadError({(directory_ / "no").string()}),
+              HasSubstr("/no does not exist; give a text"));
+  EXPECT_THAT(LoadError({Write("empty", "")}), HasSubstr("/empty is empty; give a text file"));
+  fs::create_directories(directory_ / "bare");
+  EXPECT_THAT(LoadError({(directory_ / "bare").string()}),
+              HasSubstr("/bare holds no regular file"));
+  EXPECT_THAT(LoadError({"/dev/null"}), HasSubstr("/dev/null is not a regular file"));
+  const std::string shorter = Write("short", std::string(89, 'x'));
+  EXPECT_THAT(
+      LoadError({shorter}, 9),
+      HasSubstr("leaves 80 for training and 9 for validation, but a block of 9 needs 10 in each; "
+                "give at least 101 bytes or a smaller block"));
+}
+
+TEST_F(DataTest, KingJamesHasItsKnownSize) {
+  const auto source = ReadKingJamesBible();
+  if (!source.ok()) GTEST_SKIP() << source.status();
+  EXPECT_EQ(source->bytes.size(), 4137850u);
+  EXPECT_EQ(std::set<char>(source->bytes.begin(), source->bytes.end()).size(), 63u);
+  EXPECT_EQ(source->bytes.substr(0, 16), "In the beginning");
+}
+
+TEST_F(DataTest, DefaultFallsBackToLicencesWithANotice) {
+  const std::string path = std::getenv("PATH");
+  setenv("PATH", directory_.c_str(), 1);
+  const auto corpus = TextCorpus::Load({}, {});
+  setenv("PATH", path.c_str(), 1);
+  if (!fs::exists("/usr/share/common-licenses")) GTEST_SKIP() << "not a Debian machine";
+  ASSERT_TRUE(corpus.ok()) << corpus.status();
+  EXPECT_THAT(corpus->notice(), HasSubstr("apt-get install bible-kjv"));
+  EXPECT_GT(corpus->num_bytes(), 100000);
+}
+
+TEST_F(DataTest, TokensAreBytes) {
+  const std::string text("a\0\xff", 3);
+  EXPECT_EQ(TextCorpus::Encode(text), (std::vector<int64_t>{97, 0, 255}));
+  EXPECT_EQ(TextCorpus::Decode(TextCorpus::Encode(text)), text);
+  EXPECT_THROW(TextCorpus::Decode({256}), Error);
+}
+
+TEST(ShuffleSampler, EachEpochIsAPermutationOfItsOwn) {
+  for (const int64_t n : {1, 2, 3, 5, 64, 1000}) {
+    const ShuffleSampler sampler(n, 7);
+    std::vector<std::vector<int64_t>> epochs(2);
+    for (int64_t i = 0; i < 2 * n; ++i)
+      epochs[static_cast<size_t>(i / n)].push_back(sampler.Sample(i));
+    for (auto epoch : epochs) {
+      std::sort(epoch.begin(), epoch.end());
+      for (int64_t i = 0; i < n; ++i) ASSERT_EQ(epoch[static_cast<size_t>(i)], i) << n;
+    }
+    if (n >= 64) {
+      EXPECT_NE(epochs[0], epochs[1]);
+    }
+  }
+}
+
+TEST(ShuffleSampler, DependsOnSeedAndIndexOnly) {
+  const ShuffleSampler a(1000, 1), b(1000, 1), c(1000, 2);
+  std::vector<int64_t> forward, other;
+  for (int64_t i = 0; i < 100; ++i) forward.push_back(a.Sample(i));
+  for (int64_t i = 99; i >= 0; --i) EXPECT_EQ(b.Sample(i), forward[static_cast<size_t>(i)]);
+  for (int64_t i = 0; i < 100; ++i) other.push_back(c.Sample(i));
+  EXPECT_NE(forward, other);
+  // No order left: neighbours in the stream are rarely neighbours in the text.
+  int close = 0;
+  for (size_t i = 1; i < 100; ++i) close += std::abs(forward[i] - forward[i - 1]) < 20 ? 1 : 0;
+  EXPECT_LT(close, 15);
+}
+
+class LoaderTest : public ::testing::Test {
+ protected:
+  LoaderTest() {
+    auto text = std::make_shared<std::string>();
+    for (int i = 0; i < 64; ++i) text->push_back(static_cast<char>(i));
+    dataset_ = std::make_shared<TextDataset>(TextSpan{text, 0, 64}, 4);
+  }
+  std::shared_ptr<ShuffleSampler> Shuffled() {
+    return std::make_shared<ShuffleSampler>(dataset_->num_samples(), 3);
+  }
+
+  ContextPtr context_ = CpuContext();
+  std::shared_ptr<TextDataset> dataset_;
+};
+
+TEST_F(LoaderTest, TargetsFollowInputs) {
+  Loader loader(dataset_, Shuffled(), context_, {.batch = 3});
+  const Batch batch = loader.Next();
+  EXPECT_EQ(batch.inputs.shape(), (Shape{3, 4}));
+  const auto inputs = batch.inputs.ToVector<int64_t>();
+  const auto targets = batch.targets.ToVector<int64_t>();
+  for (size_t i = 0; i < inputs.size(); ++i) EXPECT_EQ(targets[i], inputs[i] + 1);
+}
+
+TEST_F(LoaderTest, MicroBatchesAreTheHalvesOfABatch) {
+  Loader whole(dataset_, Shuffled(), context_, {.batch = 4});
+  Loader half(dataset_, Shuffled(), context_, {.batch = 2});
+  auto first = half.Next().inputs.ToVector<int64_t>();
+  const auto second = half.Next().inputs.ToVector<int64_t>();
+  first.insert(first.end(), second.begin(), second.end());
+  EXPECT_EQ(whole.Next().inputs.ToVector<int64_t>(), first);
+}
+
+TEST_F(LoaderTest, LoopsGoOnAtTheCursorAndResume) {
+  Loader loader(dataset_, Shuffled(), context_, {.batch = 2, .num_batches = 3});
+  std::vector<int64_t> firsts;
+  for (int loop = 0; loop < 2; ++loop) {
+    for (auto& batch : loader) firsts.push_back(batch.inputs.ToVector<int64_t>()[0]);
+  }
+  ASSERT_EQ(firsts.size(), 6u);
+  EXPECT_EQ(loader.state().next_batch, 6);
+  Loader resumed(dataset_, Shuffled(), context_, {.batch = 2, .num_batches = 3});
+  resumed.set_state({.next_batch = 4});
+  for (auto& batch : resumed) {
+    EXPECT_EQ(batch.inputs.ToVector<int64_t>()[0], firsts[4]);
+    break;
+  }
+  EXPECT_EQ(resumed.state().next_batch, 5);
+}
+
+TEST_F(LoaderTest, ASequentialStreamEnds) {
+  const auto strided =
+      std::make_shared<TextDataset>(TextSpan{std::make_shared<std::string>(64, 'x'), 0, 64}, 4, 4);
+  EXPECT_EQ(strided->num_samples(), 15);
+  Loader loader(strided, std::make_shared<SequentialSampler>(15), context_, {.batch = 4});
+  int count = 0;
+  for ([[maybe_unused]] auto& batch : loader) ++count;
+  EXPECT_EQ(count, 3);
+  EXPECT_THROW(loader.Next(), Error);
+  EXPECT_THROW(Loader(strided, std::make_shared<SequentialSampler>(15), context_, {.batch = 16}),
+               Error);
+}
+
+}  // namespace
+}  // namespace apogee::data
