@@ -64,7 +64,7 @@ std::string FormatBytes(int64_t bytes) {
 std::string FormatThousands(int64_t value) {
   std::string digits = std::to_string(value);
   for (int64_t i = static_cast<int64_t>(digits.size()) - 3; i > (value < 0 ? 1 : 0); i -= 3) {
-    digits.insert(static_cast<size_t>(i), ",");
+    digits.insert(static_cast<size_t>(i), 1, ',');
   }
   return digits;
 }
