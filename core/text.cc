@@ -25,9 +25,11 @@ size_t EditDistance(const std::string& a, const std::string& b) {
 
 std::string NearestName(const std::string& name, const std::vector<std::string>& candidates) {
   std::string nearest;
-  size_t best = name.size() / 2 + 1;
+  // Of equally near candidates the one of equal length wins: a wrong letter is likelier than a lost one.
+  size_t best = name.size() / 2 * 2 + 2;
   for (const std::string& candidate : candidates) {
-    const size_t distance = EditDistance(name, candidate);
+    const size_t distance =
+        2 * EditDistance(name, candidate) + (candidate.size() == name.size() ? 0 : 1);
     if (distance < best) {
       best = distance;
       nearest = candidate;
@@ -62,7 +64,7 @@ std::string FormatBytes(int64_t bytes) {
 std::string FormatThousands(int64_t value) {
   std::string digits = std::to_string(value);
   for (int64_t i = static_cast<int64_t>(digits.size()) - 3; i > (value < 0 ? 1 : 0); i -= 3) {
-    digits.insert(static_cast<size_t>(i), ",");
+    digits.insert(static_cast<size_t>(i), 1, ',');
   }
   return digits;
 }

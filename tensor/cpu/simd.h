@@ -1,0 +1,122 @@
+// Vectors of the widest registers that the build may use, through the compilers' vector extensions: the
+// same source becomes AVX-512, AVX2 or SSE code, of f32 or f64. Private to tensor/cpu.
+//
+//   Vec<float> x = Load(p);          // kLanes<float> elements, any alignment
+//   Store(y, x > 2.0f ? x : x * 0.5f);
+#ifndef APOGEE_TENSOR_CPU_SIMD_H_
+#define APOGEE_TENSOR_CPU_SIMD_H_
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+namespace apogee::cpu {
+
+#if defined(__AVX512F__)
+inline constexpr int kVecBytes = 64;
+inline constexpr int kNumVecRegisters = 32;
+#elif defined(__AVX__)
+inline constexpr int kVecBytes = 32;
+inline constexpr int kNumVecRegisters = 16;
+#else
+inline constexpr int kVecBytes = 16;
+inline constexpr int kNumVecRegisters = 16;
+#endif
+
+template <typename T>
+struct VecTraits {
+  typedef T Type __attribute__((vector_size(kVecBytes)));
+};
+template <typename T>
+using Vec = typename VecTraits<T>::Type;
+template <typename T>
+inline constexpr int kLanes = kVecBytes / static_cast<int>(sizeof(T));
+
+template <typename T>
+inline __attribute__((always_inline)) Vec<T> Load(const T* p) {
+  Vec<T> x;
+  std::memcpy(&x, p, sizeof(x));
+  return x;
+}
+template <typename T>
+inline __attribute__((always_inline)) void Store(T* p, Vec<T> x) {
+  std::memcpy(p, &x, sizeof(x));
+}
+// {value, value, ...}: subtracting zero is the identity for every value, so it costs nothing.
+template <typename T>
+inline __attribute__((always_inline)) Vec<T> Splat(T value) {
+  return value - Vec<T>{};
+}
+// {0, 1, 2, ...}
+template <typename T>
+inline Vec<T> Iota() {
+  return []<int... kLane>(std::integer_sequence<int, kLane...>) {
+    return Vec<T>{static_cast<T>(kLane)...};
+  }(std::make_integer_sequence<int, kLanes<T>>());
+}
+
+// 2^x for x up to 127, within 2 ulp; 0 below -126 (so that a masked score of -inf weighs nothing); NaN
+// gives NaN. A polynomial of 2^r on [-1/2, 1/2].
+inline __attribute__((always_inline)) Vec<float> Exp2(Vec<float> x) {
+  typedef int32_t IntVec __attribute__((vector_size(kVecBytes)));
+  const Vec<float> clamped = x < -126.0f ? Splat(-126.0f) : x;
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  const Vec<float> shifted = clamped + kRound;
+  const Vec<float> r = clamped - (shifted - kRound);
+  Vec<float> p = r * 1.535336188e-4f + 1.339887440e-3f;
+  p = p * r + 9.618437358e-3f;
+  p = p * r + 5.550332471e-2f;
+  p = p * r + 2.402264791e-1f;
+  p = p * r + 6.931472029e-1f;
+  p = p * r + 1.0f;
+  const IntVec exponent = std::bit_cast<IntVec>(shifted) - (std::bit_cast<int32_t>(kRound) - 127);
+  p = p * std::bit_cast<Vec<float>>(exponent << 23);
+  return x < -126.0f ? Vec<float>{} : p;
+}
+inline Vec<double> Exp2(Vec<double> x) {
+  for (int i = 0; i < kLanes<double>; ++i) x[i] = std::exp2(x[i]);
+  return x;
+}
+
+namespace internal {
+
+// Swaps the off-diagonal kStep × kStep blocks of every 2 kStep × 2 kStep block.
+template <typename T, int kStep>
+inline __attribute__((always_inline)) void TransposeStep(Vec<T>* rows) {
+  [&]<int... kLane>(std::integer_sequence<int, kLane...>) {
+    constexpr int kCount = kLanes<T>;
+#pragma GCC unroll 16
+    for (int i = 0; i < kCount; ++i) {
+      if ((i & kStep) != 0) continue;
+      const Vec<T> a = rows[i], b = rows[i + kStep];
+      rows[i] = __builtin_shufflevector(
+          a, b, ((kLane & kStep) != 0 ? kCount + kLane - kStep : kLane)...);
+      rows[i + kStep] = __builtin_shufflevector(
+          a, b, ((kLane & kStep) != 0 ? kCount + kLane : kLane + kStep)...);
+    }
+  }(std::make_integer_sequence<int, kLanes<T>>());
+  if constexpr (2 * kStep < kLanes<T>) TransposeStep<T, 2 * kStep>(rows);
+}
+
+}  // namespace internal
+
+// y[j, i] = scale * x[i, j] for i < rows, j < cols, both multiples of kLanes<T>.
+template <typename T>
+void Transpose(const T* x, int64_t x_ld, int64_t rows, int64_t cols, T scale, T* y, int64_t y_ld) {
+  for (int64_t i = 0; i < rows; i += kLanes<T>) {
+    for (int64_t j = 0; j < cols; j += kLanes<T>) {
+      Vec<T> tile[kLanes<T>];
+#pragma GCC unroll 16
+      for (int r = 0; r < kLanes<T>; ++r) tile[r] = Load(x + (i + r) * x_ld + j) * scale;
+      internal::TransposeStep<T, 1>(tile);
+#pragma GCC unroll 16
+      for (int r = 0; r < kLanes<T>; ++r) Store(y + (j + r) * y_ld + i, tile[r]);
+    }
+  }
+}
+
+}  // namespace apogee::cpu
+
+#endif  // APOGEE_TENSOR_CPU_SIMD_H_

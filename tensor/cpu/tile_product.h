@@ -1,0 +1,85 @@
+// Products of small dense tiles that lie in the first or second level cache, blocked in registers.
+// Private to tensor/cpu.
+//
+//   TileProduct<float, kTransA>(a, lda, b, ldb, c, ldc, m, n, k, accumulate);  // c (+)= op(a) b
+#ifndef APOGEE_TENSOR_CPU_TILE_PRODUCT_H_
+#define APOGEE_TENSOR_CPU_TILE_PRODUCT_H_
+
+#include <algorithm>
+
+#include "apogee/tensor/cpu/simd.h"
+
+namespace apogee::cpu {
+
+// Rows of a tile must be a multiple of this, columns one of kLanes<T>.
+inline constexpr int64_t kTileRowStep = 8;
+
+namespace internal {
+
+// A kRows × kVecs block of c is held in registers over all of k.
+template <typename T, bool kTransA, int kRows, int kVecs>
+inline __attribute__((always_inline)) void RegisterProduct(const T* a, int64_t lda, const T* b,
+                                                           int64_t ldb, T* c, int64_t ldc,
+                                                           int64_t k, bool accumulate) {
+  constexpr int kWidth = kLanes<T>;
+  Vec<T> sum[kRows][kVecs];
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kVecs; ++v) {
+      sum[i][v] = accumulate ? Load(c + i * ldc + v * kWidth) : Vec<T>{};
+    }
+  }
+  for (int64_t p = 0; p < k; ++p) {
+    Vec<T> b_row[kVecs];
+#pragma GCC unroll 16
+    for (int v = 0; v < kVecs; ++v) b_row[v] = Load(b + p * ldb + v * kWidth);
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+      const Vec<T> a_value = Splat(kTransA ? a[p * lda + i] : a[i * lda + p]);
+#pragma GCC unroll 16
+      for (int v = 0; v < kVecs; ++v) sum[i][v] += a_value * b_row[v];
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kVecs; ++v) Store(c + i * ldc + v * kWidth, sum[i][v]);
+  }
+}
+
+template <typename T, bool kTransA, int kVecs>
+void TileColumns(const T* a, int64_t lda, const T* b, int64_t ldb, T* c, int64_t ldc, int64_t m,
+                 int64_t k, bool accumulate) {
+  // Enough independent sums to hide the latency of a multiply-add, and no more than fit the registers.
+  constexpr int kRows = kVecs * 8 <= kNumVecRegisters / 2 ? 8 : 4;
+  for (int64_t i = 0; i < m; i += kRows) {
+    RegisterProduct<T, kTransA, kRows, kVecs>(kTransA ? a + i : a + i * lda, lda, b, ldb,
+                                              c + i * ldc, ldc, k, accumulate);
+  }
+}
+
+}  // namespace internal
+
+template <typename T, bool kTransA>
+void TileProduct(const T* a, int64_t lda, const T* b, int64_t ldb, T* c, int64_t ldc, int64_t m,
+                 int64_t n, int64_t k, bool accumulate) {
+  constexpr int64_t kMaxVecs = kNumVecRegisters / 8;
+  int64_t vecs = 0;
+  for (int64_t j = 0; j < n; j += vecs * kLanes<T>) {
+    vecs = std::min(kMaxVecs, (n - j) / kLanes<T>);
+    const auto columns = [&]<int kVecs>() {
+      internal::TileColumns<T, kTransA, kVecs>(a, lda, b + j, ldb, c + j, ldc, m, k, accumulate);
+    };
+    if (vecs == 1) columns.template operator()<1>();
+    if (vecs == 2) columns.template operator()<2>();
+    if constexpr (kMaxVecs == 4) {
+      if (vecs == 3) columns.template operator()<3>();
+      if (vecs == 4) columns.template operator()<4>();
+    }
+  }
+}
+
+}  // namespace apogee::cpu
+
+#endif  // APOGEE_TENSOR_CPU_TILE_PRODUCT_H_

@@ -1,0 +1,129 @@
+// The ledger counts what the allocator hands out and holds.
+#include "apogee/core/memory.h"
+
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "apogee/core/error.h"
+#include "gtest/gtest.h"
+
+namespace apogee {
+namespace {
+
+constexpr MemoryCategory kParameter = MemoryCategory::kParameter;
+constexpr MemoryCategory kGradient = MemoryCategory::kGradient;
+
+TEST(MemoryLedger, PeakOfTheTotalIsNotTheSumOfPeaks) {
+  MemoryLedger ledger;
+  ledger.Add(kParameter, 100);
+  ledger.Remove(kParameter, 100);
+  ledger.Add(kGradient, 80);
+  EXPECT_EQ(ledger.live_bytes(kParameter), 0);
+  EXPECT_EQ(ledger.peak_bytes(kParameter), 100);
+  EXPECT_EQ(ledger.live_bytes(kGradient), 80);
+  EXPECT_EQ(ledger.live_total_bytes(), 80);
+  EXPECT_EQ(ledger.peak_total_bytes(), 100);
+  EXPECT_EQ(ledger.num_allocations(), 2);
+  ledger.ResetPeaks();
+  EXPECT_EQ(ledger.peak_bytes(kParameter), 0);
+  EXPECT_EQ(ledger.peak_total_bytes(), 80);
+}
+
+TEST(MemoryLedger, MoveKeepsTheTotal) {
+  MemoryLedger ledger;
+  ledger.Add(kParameter, 64);
+  ledger.Move(kParameter, kGradient, 24);
+  EXPECT_EQ(ledger.live_bytes(kParameter), 40);
+  EXPECT_EQ(ledger.peak_bytes(kGradient), 24);
+  EXPECT_EQ(ledger.peak_total_bytes(), 64);
+  EXPECT_EQ(ledger.num_allocations(), 1);
+}
+
+TEST(CpuAllocator, AlignsAndCountsSlack) {
+  CpuAllocator allocator;
+  for (int64_t bytes : {0, 1, 63, 64, 65, 65535, 65536, 100000, 9 << 20}) {
+    void* block = allocator.Allocate(bytes, kParameter);
+    ASSERT_NE(block, nullptr);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(block) % CpuAllocator::kAlignment, 0u);
+    std::memset(block, 1, static_cast<size_t>(bytes));
+    EXPECT_EQ(allocator.ledger().live_total_bytes(), bytes);
+    EXPECT_GE(allocator.ledger().slack_bytes(), 0);
+    // At most an eighth, or a cache line for the small ones.
+    EXPECT_LE(allocator.ledger().slack_bytes(), std::max<int64_t>(64, bytes / 8)) << bytes;
+    allocator.Free(block, bytes, kParameter);
+    allocator.ReleaseCache();
+    EXPECT_EQ(allocator.ledger().live_total_bytes(), 0);
+    EXPECT_EQ(allocator.ledger().slack_bytes(), 0) << bytes;
+  }
+}
+
+TEST(CpuAllocator, ReusesFreedBlocksOfTheSameSizeClass) {
+  CpuAllocator allocator;
+  MemoryLedger& ledger = allocator.ledger();
+  const int64_t bytes = 1 << 20;
+  void* first = allocator.Allocate(bytes, kParameter);
+  allocator.Free(first, bytes, kParameter);
+  EXPECT_EQ(ledger.slack_bytes(), bytes);  // held for the next request
+  void* second = allocator.Allocate(bytes - 100, kGradient);
+  EXPECT_EQ(second, first);
+  EXPECT_EQ(ledger.slack_bytes(), 100);
+  EXPECT_EQ(ledger.live_bytes(kGradient), bytes - 100);
+  void* third = allocator.Allocate(bytes, kParameter);
+  EXPECT_NE(third, second);
+  EXPECT_EQ(ledger.peak_reserved_bytes(), 2 * bytes);
+  allocator.Free(second, bytes - 100, kGradient);
+  allocator.Free(third, bytes, kParameter);
+  EXPECT_EQ(ledger.slack_bytes(), 2 * bytes);
+  allocator.ReleaseCache();
+  EXPECT_EQ(ledger.slack_bytes(), 0);
+  EXPECT_EQ(ledger.peak_reserved_bytes(), 2 * bytes);
+}
+
+TEST(CpuAllocator, PeakReservedDoesNotCountReusedBlocksTwice) {
+  CpuAllocator allocator;
+  const int64_t bytes = 1 << 20;
+  for (int step = 0; step < 3; ++step) {
+    void* block = allocator.Allocate(bytes, kParameter);
+    allocator.Free(block, bytes, kParameter);
+  }
+  EXPECT_EQ(allocator.ledger().peak_reserved_bytes(), bytes);
+  EXPECT_EQ(allocator.ledger().peak_total_bytes(), bytes);
+  EXPECT_EQ(allocator.ledger().num_allocations(), 3);
+}
+
+TEST(CpuAllocator, NamesWhatItCouldNotAllocate) {
+  CpuAllocator allocator;
+  EXPECT_THROW(allocator.Allocate(-1, kParameter), Error);
+  try {
+    allocator.Allocate(int64_t{1} << 60, kGradient);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("gradient"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(allocator.ledger().live_total_bytes(), 0);
+  EXPECT_EQ(allocator.ledger().slack_bytes(), 0);
+}
+
+TEST(CpuAllocator, ThreadsMayShareIt) {
+  CpuAllocator allocator;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&allocator, t] {
+      for (int i = 0; i < 200; ++i) {
+        const int64_t bytes = 1000 * (1 + (i * 7 + t) % 200);
+        void* block = allocator.Allocate(bytes, kParameter);
+        std::memset(block, t, 1);
+        allocator.Free(block, bytes, kParameter);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  allocator.ReleaseCache();
+  EXPECT_EQ(allocator.ledger().live_total_bytes(), 0);
+  EXPECT_EQ(allocator.ledger().slack_bytes(), 0);
+  EXPECT_EQ(allocator.ledger().num_allocations(), 800);
+}
+
+}  // namespace
+}  // namespace apogee

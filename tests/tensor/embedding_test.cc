@@ -1,0 +1,75 @@
+// Embedding lookup and its gradient.
+#include "apogee/tests/support/buffer.h"
+#include "apogee/tests/support/tolerance.h"
+
+namespace apogee {
+namespace {
+
+std::vector<int64_t> Ids(int64_t n, int64_t vocab) {
+  std::vector<int64_t> ids;
+  // Squares repeat some ids often and leave others out.
+  for (int64_t i = 0; i < n; ++i) ids.push_back(i * i % vocab);
+  return ids;
+}
+
+struct Sizes {
+  int64_t n, dim, vocab;
+};
+constexpr Sizes kSizes[] = {{0, 4, 3}, {1, 1, 1}, {17, 17, 5}, {33, 17, 101}, {100, 700, 13}};
+
+TEST(Embedding, MatchesReference) {
+  const ContextPtr context = CpuContext({.num_threads = 2});
+  for (DType dtype : kFloats) {
+    for (DType grad_dtype : {dtype, StatisticDType(dtype)}) {
+      for (auto [n, dim, vocab] : kSizes) {
+        const std::vector<int64_t> ids = Ids(n, vocab);
+        const Buffer weight = Buffer::Normal(dtype, vocab * dim, 1);
+        const Buffer dy = Buffer::Normal(dtype, n * dim, 2);
+        Buffer y(dtype, n * dim), dweight(grad_dtype, vocab * dim);
+        context->kernels().embedding_forward(
+            *context, {dtype, ids.data(), weight.data(), y.data(), n, dim});
+        context->kernels().embedding_backward(
+            *context, {dtype, grad_dtype, ids.data(), dy.data(), dweight.data(), n, dim, vocab});
+        const std::vector<double> weights = weight.values(), dys = dy.values();
+        std::vector<double> expected_y(dys.size()), expected_grad(weights.size(), 0.0);
+        for (int64_t i = 0; i < n; ++i) {
+          for (int64_t j = 0; j < dim; ++j) {
+            const size_t at = static_cast<size_t>(ids[static_cast<size_t>(i)] * dim + j);
+            expected_y[static_cast<size_t>(i * dim + j)] = weights[at];
+            expected_grad[at] += dys[static_cast<size_t>(i * dim + j)];
+          }
+        }
+        ExpectClose(y.values(), expected_y, Tolerance(dtype, ErrorKind::kCopy));
+        ExpectClose(dweight.values(), expected_grad, Tolerance(grad_dtype, ErrorKind::kReduction),
+                    2);
+      }
+    }
+  }
+}
+
+TEST(Embedding, NaNReachesOnlyItsRow) {
+  const ContextPtr context = CpuContext();
+  const std::vector<int64_t> ids = {2, 0};
+  const Buffer dy(DType::kF32, {NAN, 1});
+  Buffer dweight(DType::kF32, 3);
+  context->kernels().embedding_backward(
+      *context, {DType::kF32, DType::kF32, ids.data(), dy.data(), dweight.data(), 2, 1, 3});
+  ExpectClose(dweight.values(), {1, 0, NAN}, 0);
+}
+
+TEST(Embedding, GradientHasTheSameBitsForAnyNumberOfThreads) {
+  const int64_t n = 1001, dim = 65, vocab = 1013;
+  const std::vector<int64_t> ids = Ids(n, vocab);
+  for (DType dtype : kFloats) {
+    const Buffer dy = Buffer::Normal(dtype, n * dim, 1);
+    ExpectSameBits([&](const DeviceContext& context) {
+      Buffer dweight(dtype, vocab * dim);
+      context.kernels().embedding_backward(
+          context, {dtype, dtype, ids.data(), dy.data(), dweight.data(), n, dim, vocab});
+      return dweight.bytes();
+    });
+  }
+}
+
+}  // namespace
+}  // namespace apogee

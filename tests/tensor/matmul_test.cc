@@ -1,0 +1,186 @@
+// The CPU matrix products against a naive f64 product: layouts, sizes, dtypes, scales, threads.
+#include <cmath>
+#include <random>
+#include <tuple>
+#include <vector>
+
+#include "apogee/core/dtype.h"
+#include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tensor/kernel_table.h"
+#include "gtest/gtest.h"
+
+namespace apogee {
+namespace {
+
+// A buffer of any floating dtype that is written and read as f64.
+class Buffer {
+ public:
+  Buffer(DType dtype, int64_t n) : dtype_(dtype), bytes_(static_cast<size_t>(n * DTypeSize(dtype))) {}
+
+  void* data() { return bytes_.data(); }
+  const std::vector<char>& bytes() const { return bytes_; }
+  double Get(int64_t i) const {
+    return DispatchFloat(dtype_, "get", [&]<typename T>() {
+      return static_cast<double>(
+          static_cast<ComputeType<T>>(reinterpret_cast<const T*>(bytes_.data())[i]));
+    });
+  }
+  void Set(int64_t i, double value) {
+    DispatchFloat(dtype_, "set", [&]<typename T>() {
+      reinterpret_cast<T*>(bytes_.data())[i] = static_cast<T>(static_cast<ComputeType<T>>(value));
+    });
+  }
+  void Fill(std::mt19937& random, int64_t n) {
+    std::normal_distribution<double> normal;
+    for (int64_t i = 0; i < n; ++i) Set(i, normal(random));
+  }
+
+ private:
+  DType dtype_;
+  std::vector<char> bytes_;
+};
+
+// Relative to the magnitude of the sum's terms.
+double Tolerance(DType dtype, DType c_dtype, int64_t k) {
+  const auto epsilon = [](DType t) {
+    return t == DType::kF64 ? 0x1p-53 : t == DType::kF32 ? 0x1p-24 : t == DType::kF16 ? 0x1p-11 : 0x1p-8;
+  };
+  const double compute = dtype == DType::kF64 ? 0x1p-53 : 0x1p-24;
+  return 2 * epsilon(c_dtype) + compute * static_cast<double>(k + 4);
+}
+
+struct Problem {
+  DType dtype = DType::kF32, c_dtype = DType::kF32, bias_dtype = DType::kF32;
+  int64_t batch = 1, m = 1, n = 1, k = 1;
+  bool a_trans = false, b_trans = false, bias = false;
+  double alpha = 1, beta = 0;
+  int64_t pad = 0;           // extra elements per stored row and matrix
+  bool share_b = false;      // batch stride 0
+  int threads = 1;
+};
+
+// Runs the kernel twice, compares the bits of the runs and the values with the naive product.
+void Check(const Problem& p) {
+  SCOPED_TRACE(testing::Message() << DTypeName(p.dtype) << " -> " << DTypeName(p.c_dtype) << " batch "
+                                  << p.batch << " m " << p.m << " n " << p.n << " k " << p.k
+                                  << " trans " << p.a_trans << p.b_trans << " bias " << p.bias
+                                  << " alpha " << p.alpha << " beta " << p.beta << " pad " << p.pad
+                                  << " threads " << p.threads);
+  const ContextPtr context = CpuContext({.num_threads = p.threads});
+  const int64_t lda = (p.a_trans ? p.m : p.k) + p.pad, ldb = (p.b_trans ? p.k : p.n) + p.pad;
+  const int64_t ldc = p.n + p.pad;
+  const int64_t a_batch = (p.a_trans ? p.k : p.m) * lda + p.pad;
+  const int64_t b_size = (p.b_trans ? p.n : p.k) * ldb + p.pad;
+  const int64_t c_batch = p.m * ldc + p.pad;
+  std::mt19937 random(7);
+  Buffer a(p.dtype, p.batch * a_batch), b(p.dtype, p.batch * b_size), c(p.c_dtype, p.batch * c_batch);
+  Buffer bias(p.bias_dtype, p.n);
+  a.Fill(random, p.batch * a_batch);
+  b.Fill(random, p.batch * b_size);
+  c.Fill(random, p.batch * c_batch);
+  bias.Fill(random, p.n);
+  // What beta == 0 overwrites must not matter.
+  if (p.beta == 0 && p.m * p.n > 0) c.Set(0, NAN);
+  Buffer result = c, again = c;
+  MatMulArgs args{.dtype = p.dtype, .c_dtype = p.c_dtype, .bias_dtype = p.bias_dtype, .a = a.data(),
+                  .b = b.data(), .c = result.data(), .bias = p.bias ? bias.data() : nullptr,
+                  .batch = p.batch, .m = p.m, .n = p.n, .k = p.k, .a_trans = p.a_trans,
+                  .b_trans = p.b_trans, .lda = lda, .ldb = ldb, .ldc = ldc, .a_batch = a_batch,
+                  .b_batch = p.share_b ? 0 : b_size, .c_batch = c_batch, .alpha = p.alpha,
+                  .beta = p.beta};
+  context->kernels().matmul(*context, args);
+  args.c = again.data();
+  context->kernels().matmul(*context, args);
+  EXPECT_EQ(result.bytes(), again.bytes());
+  EXPECT_EQ(context->ledger().live_total_bytes(), 0);
+
+  const double tolerance = Tolerance(p.dtype, p.c_dtype, p.k);
+  for (int64_t z = 0; z < p.batch; ++z) {
+    for (int64_t i = 0; i < p.m; ++i) {
+      for (int64_t j = 0; j < ldc; ++j) {
+        const int64_t at = z * c_batch + i * ldc + j;
+        if (j >= p.n) {  // between the rows: untouched
+          ASSERT_EQ(result.Get(at), c.Get(at)) << i << "," << j;
+          continue;
+        }
+        double sum = 0, magnitude = 0;
+        for (int64_t x = 0; x < p.k; ++x) {
+          const double term =
+              a.Get(z * a_batch + (p.a_trans ? x * lda + i : i * lda + x)) *
+              b.Get((p.share_b ? 0 : z * b_size) + (p.b_trans ? j * ldb + x : x * ldb + j));
+          sum += term;
+          magnitude += std::abs(term);
+        }
+        double expected = p.alpha * sum;
+        magnitude *= std::abs(p.alpha);
+        for (double term : {p.beta == 0 ? 0 : p.beta * c.Get(at), p.bias ? bias.Get(j) : 0}) {
+          expected += term;
+          magnitude += std::abs(term);
+        }
+        ASSERT_NEAR(result.Get(at), expected, tolerance * magnitude) << z << ":" << i << "," << j;
+      }
+    }
+  }
+}
+
+constexpr DType kFloats[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF64};
+
+TEST(MatMulTest, EveryCombination) {
+  for (DType dtype : kFloats) {
+    for (DType c_dtype : {dtype, DType::kF32}) {
+      for (int flags = 0; flags < 64; ++flags) {
+        const bool scaled = (flags & 8) != 0;
+        Check({.dtype = dtype, .c_dtype = c_dtype, .bias_dtype = (flags & 32) ? DType::kF32 : dtype,
+               .m = 17, .n = 33, .k = 29, .a_trans = (flags & 1) != 0, .b_trans = (flags & 2) != 0,
+               .bias = (flags & 4) != 0, .alpha = scaled ? -0.5 : 1.0,
+               .beta = (flags & 16) ? (scaled ? 0.25 : 1.0) : 0.0});
+      }
+    }
+  }
+}
+
+TEST(MatMulTest, Sizes) {
+  const std::tuple<int64_t, int64_t, int64_t> sizes[] = {
+      {1, 1, 1}, {1, 40, 7}, {40, 1, 7}, {1, 1, 300}, {3, 5, 1}, {64, 64, 64}, {130, 257, 260},
+      {0, 5, 3}, {5, 0, 3}, {5, 7, 0}, {1, 512, 64}, {300, 2, 513}};
+  for (DType dtype : kFloats) {
+    for (auto [m, n, k] : sizes) {
+      for (int trans = 0; trans < 4; ++trans) {
+        for (int threads : {1, 2}) {
+          Check({.dtype = dtype, .c_dtype = dtype, .bias_dtype = dtype, .m = m, .n = n, .k = k,
+                 .a_trans = (trans & 1) != 0, .b_trans = (trans & 2) != 0, .bias = true,
+                 .threads = threads});
+        }
+      }
+    }
+  }
+}
+
+TEST(MatMulTest, NothingToSumLeavesBetaCAndBias) {
+  Check({.m = 3, .n = 4, .k = 0, .beta = 0});
+  Check({.m = 3, .n = 4, .k = 0, .bias = true, .beta = 0.5});
+}
+
+TEST(MatMulTest, StridesAndBatches) {
+  for (DType dtype : kFloats) {
+    for (int trans = 0; trans < 4; ++trans) {
+      for (bool share_b : {false, true}) {
+        Check({.dtype = dtype, .c_dtype = dtype, .bias_dtype = dtype, .batch = 5, .m = 18, .n = 31,
+               .k = 20, .a_trans = (trans & 1) != 0, .b_trans = (trans & 2) != 0, .bias = true,
+               .pad = 3, .share_b = share_b, .threads = 2});
+      }
+    }
+  }
+}
+
+TEST(MatMulTest, MixedOutputs) {
+  for (DType dtype : kFloats) {
+    for (DType c_dtype : kFloats) {
+      Check({.dtype = dtype, .c_dtype = c_dtype, .bias_dtype = DType::kF64, .m = 9, .n = 21, .k = 14,
+             .bias = true, .beta = 2});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace apogee
