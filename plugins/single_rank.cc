@@ -1,5 +1,8 @@
 #include "apogee/plugins/single_rank.h"
 
+#include <utility>
+#include <vector>
+
 #include "apogee/core/text.h"
 
 namespace apogee {
@@ -32,11 +35,11 @@ optim::Optimizer& SingleRankPlugin::Configure(nn::Module& model, optim::Optimize
                  ", so its precision cannot change to ", options_.precision,
                  "; call boost before the first backward and before loading optimizer state");
   }
+  // The masters keep what rounding to the working dtype drops, so they are taken before the cast.
+  std::vector<std::pair<optim::ParamView*, Tensor>> masters;
   for (optim::ParamView& view : optimizer.views()) {
-    // The masters keep what rounding to the working dtype drops.
-    const Tensor value = view.value();
-    if (dtype_ == DType::kBF16 && value.dtype() == DType::kF32) {
-      view.set_master(value.Clone(MemoryCategory::kOptimizerState));
+    if (dtype_ == DType::kBF16 && view.trainable() && view.value().dtype() == DType::kF32) {
+      masters.emplace_back(&view, view.value().Clone(MemoryCategory::kOptimizerState));
     }
   }
   for (const autograd::ParameterPtr& parameter : model.Parameters()) {
@@ -47,6 +50,7 @@ optim::Optimizer& SingleRankPlugin::Configure(nn::Module& model, optim::Optimize
     // Sums over micro-batches in bf16 would lose what small gradients add.
     if (dtype_ == DType::kBF16 && !parameter->has_grad()) parameter->set_grad_dtype(DType::kF32);
   }
+  for (auto& [view, master] : masters) view->set_master(std::move(master));
   optim::StepOptions step_options = optimizer.step_options();
   if (options_.max_norm > 0) step_options.max_norm = options_.max_norm;
   optimizer.set_step_options(step_options);
