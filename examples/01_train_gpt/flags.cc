@@ -17,7 +17,31 @@ using apogee::Throw;
 using apogee::ValueOrThrow;
 
 constexpr int kUsageError = 2;
-constexpr int64_t kMany = int64_t{1} << 40;
+
+// A count on the command line: a whole number in [low, 1e9].
+CLI::Validator Count(int64_t low) {
+  return CLI::Validator(
+      [low](const std::string& text) {
+        int64_t value = 0;
+        if (CLI::detail::lexical_cast(text, value) && value >= low && value <= 1'000'000'000) {
+          return std::string();
+        }
+        return "needs a whole number from " + std::to_string(low) + " to 1e9, got " + text;
+      },
+      "");
+}
+
+CLI::Validator Between(double low, double high) {
+  return CLI::Validator(
+      [low, high](const std::string& text) {
+        double value = 0;
+        if (CLI::detail::lexical_cast(text, value) && value >= low && value < high)
+          return std::string();
+        return apogee::internal::Concat("needs a number from ", low, " to below ", high, ", got ",
+                                        text);
+      },
+      "");
+}
 
 std::string Join(const std::vector<std::string>& names) {
   std::string text;
@@ -26,11 +50,12 @@ std::string Join(const std::vector<std::string>& names) {
 }
 
 void DeclareFlags(CLI::App& app, Flags& f) {
-  const CLI::Range count(int64_t{1}, kMany);
+  const CLI::Validator count = Count(1);
   app.set_help_flag("-h,--help", "Print this and stop");
   app.add_option("--data", f.data,
                  "Text files or directories; default: the King James Bible (Debian's bible-kjv)");
-  app.add_option("--out", f.out, "Directory for metrics.jsonl, train.log and TensorBoard; default: none");
+  app.add_option("--out", f.out,
+                 "Directory for metrics.jsonl, train.log and TensorBoard; default: none");
 
   const auto model = [&](const std::string& name, auto& value, const std::string& help) {
     return app.add_option(name, value, help)->group("Model")->capture_default_str();
@@ -39,7 +64,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   model("--heads", f.model.n_head, "Attention heads")->check(count);
   model("--dim", f.model.n_embd, "Width; a multiple of --heads")->check(count);
   model("--block", f.model.n_positions, "Bytes of context")->check(count);
-  model("--dropout", f.model.dropout, "In [0, 1)")->check(CLI::Range(0.0, 0.999));
+  model("--dropout", f.model.dropout, "In [0, 1)")->check(Between(0, 1));
 
   const auto train = [&](const std::string& name, auto& value, const std::string& help) {
     return app.add_option(name, value, help)->group("Training")->capture_default_str();
@@ -61,8 +86,9 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   };
   report("--log-every", f.log_every, "Steps between two lasting lines")->check(count);
   report("--prompt", f.prompt, "What the sample continues");
-  report("--sample", f.sample, "Bytes to generate at the end")->check(CLI::Range(int64_t{0}, kMany));
-  report("--temperature", f.temperature, "Of the sample; lower is safer")->check(CLI::Range(0.01, 100.0));
+  report("--sample", f.sample, "Bytes to generate at the end")->check(Count(0));
+  report("--temperature", f.temperature, "Of the sample; lower is safer")
+      ->check(Between(0.01, 100));
   app.footer(
       "Options of an optimizer or schedule: --optim.KEY=VALUE, --sched.KEY=VALUE, for instance\n"
       "--optim.betas=0.9,0.95 --optim.weight_decay=0.1 --sched.eta_min=1e-4\n"
@@ -92,7 +118,8 @@ void RefuseUnknown(const CLI::App& app, const std::string& word) {
         "; --help lists the flags");
 }
 
-// What --lr, --steps and --warmup say goes into the options that the optimizer and the schedule take.
+// What --lr, --steps and --warmup say goes into the options that the optimizer and the schedule
+// take.
 void FillOptions(const CLI::App& app, Flags& flags) {
   flags.optimizer_options.try_emplace("lr", apogee::optim::FormatOption(flags.lr));
   const auto known = ValueOrThrow(apogee::optim::LrScheduleDefaults(flags.schedule));
@@ -117,7 +144,8 @@ void CheckSettings(const Flags& flags) {
       "weight", apogee::Tensor::Zeros({1}, apogee::DType::kF32, apogee::CpuContext()));
   ValueOrThrow(apogee::optim::MakeOptimizer(flags.optimizer, {weight}, flags.optimizer_options));
   if (flags.model.n_embd % flags.model.n_head != 0) {
-    Throw("--dim must be a multiple of --heads, got ", flags.model.n_embd, " and ", flags.model.n_head);
+    Throw("--dim must be a multiple of --heads, got ", flags.model.n_embd, " and ",
+          flags.model.n_head);
   }
   if (flags.prompt.empty()) Throw("--prompt must not be empty: the sample continues it");
 }

@@ -29,7 +29,7 @@ struct Flags {
   double lr = 2e-3;
   apogee::optim::OptionMap optimizer_options;  // lr included
   std::string schedule = "cosine";
-  int64_t warmup = -1;                        // negative: a tenth of the steps, if the schedule has one
+  int64_t warmup = -1;  // negative: a tenth of the steps, if the schedule has one
   apogee::optim::OptionMap schedule_options;  // total_steps and warmup_steps included
   apogee::SingleRankOptions plugin = {.precision = "f32", .max_norm = 1.0};
 
@@ -41,9 +41,9 @@ struct Flags {
   double temperature = 0.8;
 };
 
-// Reads the command line and checks every setting, so that what fails later is the run and not the usage.
-// Returns nothing when training may start, else the exit code: 0 after --help, 2 after an error, of which
-// it has printed one sentence to stderr.
+// Reads the command line and checks every setting, so that what fails later is the run and not the
+// usage. Returns nothing when training may start, else the exit code: 0 after --help, 2 after an
+// error, of which it has printed one sentence to stderr.
 std::optional<int> ParseFlags(int argc, char** argv, Flags& flags);
 
 #endif  // APOGEE_EXAMPLES_01_TRAIN_GPT_FLAGS_H_

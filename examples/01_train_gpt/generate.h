@@ -17,8 +17,8 @@ struct GenerateOptions {
   uint64_t seed = 1;
 };
 
-// The prompt and `bytes` more, each drawn from the model's distribution given the last `block` bytes: a
-// pure function of the arguments. The model is put into evaluation mode.
+// The prompt and `bytes` more, each drawn from the model's distribution given the last `block`
+// bytes: a pure function of the arguments. The model is put into evaluation mode.
 std::string Generate(apogee::nn::Module& model, const apogee::ContextPtr& context,
                      const std::string& prompt, const GenerateOptions& options);
 

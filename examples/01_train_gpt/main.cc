@@ -1,8 +1,8 @@
-// Trains a GPT on text, byte by byte, and lets it write some. The program to copy: an ordinary setup
-// (text, model, optimizer, schedule), one call to boost(), and the ordinary loop.
+// Trains a GPT on text, byte by byte, and lets it write some. The program to copy: an ordinary
+// setup (text, model, optimizer, schedule), one call to boost(), and the ordinary loop.
 //
-//   01_train_gpt --out out                          # the King James Bible, about a minute and a half
-//   01_train_gpt --data books/ --precision bf16 --accumulate 4 --optimizer sgd --lr 0.1
+//   01_train_gpt --out out                          # the King James Bible, about a minute and a
+//   half 01_train_gpt --data books/ --precision bf16 --accumulate 4 --optimizer sgd --lr 0.1
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -12,6 +12,7 @@
 #include "apogee/autograd/grad_mode.h"
 #include "apogee/booster/booster.h"
 #include "apogee/booster/metrics.h"
+#include "apogee/core/blocking_waits.h"
 #include "apogee/core/process_memory.h"
 #include "apogee/core/text.h"
 #include "apogee/data/loader.h"
@@ -35,10 +36,11 @@ ValidationEvent Validate(Boosted& boosted, const data::TextCorpus& corpus, const
   const autograd::NoGradGuard no_grad;
   boosted.model.Train(false);
   const int64_t block = flags.model.n_positions;
-  const auto dataset = std::make_shared<data::TextDataset>(corpus.validation(), block, /*stride=*/block);
+  const auto dataset =
+      std::make_shared<data::TextDataset>(corpus.validation(), block, /*stride=*/block);
   const int64_t batch_size = std::min(flags.batch, dataset->num_samples());
-  data::Loader loader(dataset, std::make_shared<data::SequentialSampler>(dataset->num_samples()), context,
-                      {.batch = batch_size});
+  data::Loader loader(dataset, std::make_shared<data::SequentialSampler>(dataset->num_samples()),
+                      context, {.batch = batch_size});
   double sum = 0;
   for (auto& batch : loader) {
     sum += boosted.criterion(boosted.model(batch.inputs), batch.targets).Item();
@@ -50,23 +52,24 @@ ValidationEvent Validate(Boosted& boosted, const data::TextCorpus& corpus, const
 }
 
 void Train(const Flags& flags) {
-  // The data: samples of `block` bytes that start anywhere in the training part, in an order that depends
-  // on the seed only.
+  // The data: samples of `block` bytes that start anywhere in the training part, in an order that
+  // depends on the seed only.
   const auto corpus =
       ValueOrThrow(data::TextCorpus::Load(flags.data, {.block = flags.model.n_positions}));
   const ProcessMemory start = ValueOrThrow(ReadProcessMemory());
   const ContextPtr context = CpuContext({.num_threads = flags.threads});
   const auto dataset = std::make_shared<data::TextDataset>(corpus.train(), flags.model.n_positions);
-  data::Loader loader(dataset, std::make_shared<data::ShuffleSampler>(dataset->num_samples(), flags.seed),
-                      context, {.batch = flags.batch, .num_batches = flags.steps * flags.accumulate});
+  data::Loader loader(
+      dataset, std::make_shared<data::ShuffleSampler>(dataset->num_samples(), flags.seed), context,
+      {.batch = flags.batch, .num_batches = flags.steps * flags.accumulate});
 
   // The ordinary training setup.
   nn::Gpt2 model(flags.model);
   model.Initialize(context, {.seed = flags.seed});
   const auto optimizer = ValueOrThrow(
       optim::MakeOptimizer(flags.optimizer, model.Parameters(), flags.optimizer_options));
-  optim::LrScheduler scheduler(*optimizer, ValueOrThrow(optim::MakeLrSchedule(flags.schedule,
-                                                                              flags.schedule_options)));
+  optim::LrScheduler scheduler(
+      *optimizer, ValueOrThrow(optim::MakeLrSchedule(flags.schedule, flags.schedule_options)));
 
   // Another plugin runs the same loop on many ranks.
   SingleRankPlugin plugin(flags.plugin);
@@ -79,8 +82,9 @@ void Train(const Flags& flags) {
                                                            .ledger = &context->ledger()}));
   if (!corpus.notice().empty()) OkOrThrow(metrics->Note("note: " + corpus.notice()));
   OkOrThrow(metrics->Note("text: " + corpus.description()));
-  OkOrThrow(metrics->Note("model: GPT-2, " + FormatThousands(model.num_parameters()) + " parameters, " +
-                          flags.plugin.precision + ", " + std::to_string(flags.threads) + " threads"));
+  OkOrThrow(metrics->Note("model: GPT-2, " + FormatThousands(model.num_parameters()) +
+                          " parameters, " + flags.plugin.precision + ", " +
+                          std::to_string(flags.threads) + " threads"));
 
   int64_t micro = 0;
   StepEvent event;
@@ -89,8 +93,9 @@ void Train(const Flags& flags) {
     loss = autograd::Scale(loss, 1.0 / static_cast<double>(flags.accumulate));
     event.loss += loss.Item();
     event.tokens += batch.inputs.numel();
-    APOGEE_CHECK(std::isfinite(event.loss), "step ", event.step + 1, ": the loss is ", event.loss,
-                 "; lower --lr (now ", flags.lr, ") or --max-norm (now ", flags.plugin.max_norm, ")");
+    APOGEE_CHECK(std::isfinite(event.loss), "step ", event.step + 1, ": the loss is ",
+                 std::isnan(event.loss) ? "nan" : "infinite", "; lower --lr (now ", flags.lr,
+                 ") or --max-norm (now ", flags.plugin.max_norm, ")");
     booster.backward(loss, boosted.optimizer);
     if (++micro % flags.accumulate != 0) continue;
 
@@ -111,15 +116,17 @@ void Train(const Flags& flags) {
                                        .temperature = flags.temperature,
                                        .seed = flags.seed});
   OkOrThrow(metrics->Note("sample:\n" + sample));
-  const int64_t process = ValueOrThrow(ReadProcessMemory()).peak_resident_bytes - start.resident_bytes;
-  OkOrThrow(metrics->Note(
-      "peak memory: " + FormatBytes(context->ledger().peak_reserved_bytes()) +
-      " by the ledger, " + FormatBytes(process) + " by the process beyond its start"));
+  const int64_t process =
+      ValueOrThrow(ReadProcessMemory()).peak_resident_bytes - start.resident_bytes;
+  OkOrThrow(metrics->Note("peak memory: " + FormatBytes(context->ledger().peak_reserved_bytes()) +
+                          " by the ledger, " + FormatBytes(process) +
+                          " by the process beyond its start"));
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  UseBlockingWaits(argv);
   Flags flags;
   if (const std::optional<int> exit_code = ParseFlags(argc, argv, flags)) return *exit_code;
   try {
