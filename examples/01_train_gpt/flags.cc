@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <thread>
 
@@ -51,9 +52,12 @@ std::string Join(const std::vector<std::string>& names) {
 
 void DeclareFlags(CLI::App& app, Flags& f) {
   const CLI::Validator count = Count(1);
+  // Scripts append flags to a line of defaults: the last one counts. Paths of --data add up.
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.set_help_flag("-h,--help", "Print this and stop");
   app.add_option("--data", f.data,
-                 "Text files or directories; default: the King James Bible (Debian's bible-kjv)");
+                 "Text files or directories; default: the King James Bible (Debian's bible-kjv)")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--out", f.out,
                  "Directory for metrics.jsonl, train.log and TensorBoard; default: none");
 
@@ -74,10 +78,11 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   train("--accumulate", f.accumulate, "Micro-batches per step")->check(count);
   train("--precision", f.plugin.precision, "f32, bf16 (with f32 masters) or f64");
   train("--optimizer", f.optimizer, Join(apogee::optim::OptimizerNames()));
-  train("--lr", f.lr, "Learning rate, the highest of the schedule");
+  train("--lr", f.lr, "Learning rate, the highest of the schedule")->check(Between(0, HUGE_VAL));
   train("--schedule", f.schedule, Join(apogee::optim::LrScheduleNames()));
   train("--warmup", f.warmup, "Steps of warm-up; default: a tenth of --steps")->default_str("");
-  train("--max-norm", f.plugin.max_norm, "Clip the gradients' global norm to this; 0: off");
+  train("--max-norm", f.plugin.max_norm, "Clip the gradients' global norm to this; 0: off")
+      ->check(Between(0, HUGE_VAL));
   train("--seed", f.seed, "Of the weights, the order of the data, dropout and the sample");
   train("--threads", f.threads, "CPU threads; default: one per core")->default_str("");
 

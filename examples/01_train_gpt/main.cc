@@ -105,6 +105,11 @@ void Train(const Flags& flags) {
     event.lr = boosted.scheduler->last_lr()[0];
     event.grad_norm = boosted.optimizer.last_step().grad_norm;
     OkOrThrow(metrics->Step(event));
+    if (boosted.optimizer.last_step().skip) {
+      OkOrThrow(metrics->Note(
+          "step " + std::to_string(event.step) + " changed nothing: the gradient of " +
+          boosted.optimizer.last_step().nonfinite_parameter + " is not finite"));
+    }
     boosted.scheduler->step();
     event = {.step = event.step};
   }
