@@ -15,9 +15,9 @@ Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer, Criterion
                  "\" has no value yet; call model.Initialize(context) or load weights first");
     known.insert(parameter.get());
   }
-  for (const auto& parameter : optimizer.parameters()) {
-    APOGEE_CHECK(known.contains(parameter.get()), "boost: the optimizer holds parameter \"",
-                 parameter->name(), "\", which is not the model's; construct the optimizer from "
+  for (const optim::ParamView& view : optimizer.views()) {
+    APOGEE_CHECK(known.contains(view.parameter().get()), "boost: the optimizer holds \"", view.name(),
+                 "\", which is not a parameter of the model; construct the optimizer from "
                  "model.Parameters()");
   }
   optim::Optimizer& configured = plugin_.Configure(model, optimizer);

@@ -45,12 +45,34 @@ struct BFloat16 {
   }
 };
 
+// IEEE binary16. Values from 65520 become infinity, those up to 2^-25 zero; subnormals are kept.
+// Branch-free too: every case is computed and one selected.
 struct Float16 {
   uint16_t bits;
 
   Float16() = default;
-  explicit Float16(float value);
-  explicit operator float() const;
+  constexpr explicit Float16(float value) : bits(Round(std::bit_cast<uint32_t>(value))) {}
+  constexpr explicit operator float() const {
+    const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
+    const uint32_t magnitude = static_cast<uint32_t>(bits & 0x7fffu) << 13;
+    // A float of the same fields has an exponent too small by 112; the product is exact for subnormals.
+    const uint32_t finite = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
+    const uint32_t infinity_or_nan = magnitude | 0x7f800000u;
+    return std::bit_cast<float>(sign | (magnitude >= 0x0f800000u ? infinity_or_nan : finite));
+  }
+
+ private:
+  static constexpr uint16_t Round(uint32_t u) {
+    const uint32_t magnitude = u & 0x7fffffffu;
+    // Adding 0.5 puts a subnormal's rounding position at the float's last bit.
+    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
+    const uint32_t subnormal = std::bit_cast<uint32_t>(shifted) - 0x3f000000u;
+    const uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+    const uint32_t finite = magnitude < 0x38800000u ? subnormal : normal;
+    const uint32_t special = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
+    return static_cast<uint16_t>((u >> 16 & 0x8000u) |
+                                 (magnitude >= 0x47800000u ? special : finite));
+  }
 };
 
 template <typename T>

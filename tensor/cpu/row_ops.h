@@ -14,6 +14,16 @@ namespace apogee::cpu {
 
 inline constexpr int64_t kLanes = 64;
 
+// As a tree, in registers: a loop over halves would go through memory at every level.
+template <int n, typename C, typename Combine>
+inline C Tree(const C* lanes, const Combine& combine) {
+  if constexpr (n == 1) {
+    return lanes[0];
+  } else {
+    return combine(Tree<n / 2>(lanes, combine), Tree<n / 2>(lanes + n / 2, combine));
+  }
+}
+
 template <typename C, typename Term, typename Combine>
 inline C ReduceOver(int64_t n, C initial, const Term& term, const Combine& combine) {
   C lanes[kLanes];
@@ -24,16 +34,42 @@ inline C ReduceOver(int64_t n, C initial, const Term& term, const Combine& combi
     for (int64_t l = 0; l < kLanes; ++l) lanes[l] = combine(lanes[l], term(i + l));
   }
   for (int64_t l = 0; l < n - i; ++l) lanes[l] = combine(lanes[l], term(i + l));
-  for (int64_t width = kLanes / 2; width > 0; width /= 2) {
-    for (int64_t l = 0; l < width; ++l) lanes[l] = combine(lanes[l], lanes[l + width]);
+  constexpr int64_t kQuarter = kLanes / 4;
+  C quarter[kQuarter];
+  for (int64_t l = 0; l < kQuarter; ++l) {
+    quarter[l] = combine(combine(lanes[l], lanes[l + kQuarter]),
+                         combine(lanes[l + 2 * kQuarter], lanes[l + 3 * kQuarter]));
   }
-  return lanes[0];
+  return Tree<kQuarter>(quarter, combine);
 }
 
 // The sum of term(i) over [0, n). term may also store element i of an output.
 template <typename C, typename Term>
 inline C SumOver(int64_t n, const Term& term) {
   return ReduceOver(n, C(0), term, [](C a, C b) { return a + b; });
+}
+
+// Two sums in one pass: term(i, a, b) adds element i's terms to a and b.
+template <typename C>
+struct TwoSums {
+  C first, second;
+};
+template <typename C, typename Term>
+inline TwoSums<C> SumTwoOver(int64_t n, const Term& term) {
+  constexpr int64_t kHalf = kLanes / 2;
+  constexpr int64_t kQuarter = kLanes / 4;
+  const auto add = [](C a, C b) { return a + b; };
+  C a[kHalf] = {};
+  C b[kHalf] = {};
+  int64_t i = 0;
+  for (; i + kHalf <= n; i += kHalf) {
+#pragma GCC ivdep
+    for (int64_t l = 0; l < kHalf; ++l) term(i + l, a[l], b[l]);
+  }
+  for (int64_t l = 0; l < n - i; ++l) term(i + l, a[l], b[l]);
+  for (int64_t l = 0; l < kQuarter; ++l) a[l] += a[l + kQuarter];
+  for (int64_t l = 0; l < kQuarter; ++l) b[l] += b[l + kQuarter];
+  return {Tree<kQuarter>(a, add), Tree<kQuarter>(b, add)};
 }
 
 // The largest element; -infinity for an empty row. NaN elements are passed over: the callers subtract

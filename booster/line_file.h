@@ -1,0 +1,41 @@
+// An output file that only ever holds whole records: each Append is one write(2) to a file opened
+// for appending, so a reader (or a crash) sees a record complete or not at all.
+//
+//   APOGEE_ASSIGN_OR_RETURN(std::unique_ptr<LineFile> file, LineFile::Create("out/metrics.jsonl"));
+//   APOGEE_RETURN_IF_ERROR(file->Append("{\"step\":1}\n"));
+//
+// Errors are a Status that names the file; after a failed Append what was written of the record is
+// cut off.
+#ifndef APOGEE_BOOSTER_LINE_FILE_H_
+#define APOGEE_BOOSTER_LINE_FILE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "apogee/core/status.h"
+
+namespace apogee {
+
+class LineFile {
+ public:
+  // Empties the file if it exists.
+  static absl::StatusOr<std::unique_ptr<LineFile>> Create(const std::string& path);
+  ~LineFile();
+  LineFile(const LineFile&) = delete;
+  LineFile& operator=(const LineFile&) = delete;
+
+  absl::Status Append(const std::string& record);
+  const std::string& path() const { return path_; }
+
+ private:
+  LineFile(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+
+  std::string path_;
+  int descriptor_;
+  int64_t size_ = 0;
+};
+
+}  // namespace apogee
+
+#endif  // APOGEE_BOOSTER_LINE_FILE_H_

@@ -1,0 +1,45 @@
+// TensorBoardWriter: one event file that TensorBoard can show, with scalars only.
+//
+//   APOGEE_ASSIGN_OR_RETURN(auto writer, TensorBoardWriter::Create("out"));
+//   APOGEE_RETURN_IF_ERROR(writer->Scalars(step, {{"loss", 2.3}, {"lr", 1e-3}}));
+//   // shell: tensorboard --logdir out
+//
+// Format: TFRecord (length, masked CRC-32C of it, data, masked CRC-32C of the data) around Event
+// messages, whose protobuf wire form is written by hand. The file opens with a session start, at
+// which TensorBoard drops the steps that an earlier file of the same directory had from there on.
+// One writer per file; every record is complete when the call returns. Not thread-safe.
+#ifndef APOGEE_BOOSTER_TENSORBOARD_H_
+#define APOGEE_BOOSTER_TENSORBOARD_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apogee/booster/line_file.h"
+
+namespace apogee {
+
+class TensorBoardWriter {
+ public:
+  // A new file `events.out.tfevents.<seconds>.<host>.<process>.<number>` in an existing directory.
+  // `first_step`: the first step this run will write.
+  static absl::StatusOr<std::unique_ptr<TensorBoardWriter>> Create(const std::string& directory,
+                                                                   int64_t first_step = 0);
+
+  using Scalar = std::pair<std::string, double>;  // tag, value (stored as f32)
+  absl::Status Scalars(int64_t step, const std::vector<Scalar>& scalars);
+
+  const std::string& path() const { return file_->path(); }
+
+ private:
+  explicit TensorBoardWriter(std::unique_ptr<LineFile> file) : file_(std::move(file)) {}
+  absl::Status WriteEvent(const std::string& payload);
+
+  std::unique_ptr<LineFile> file_;
+};
+
+}  // namespace apogee
+
+#endif  // APOGEE_BOOSTER_TENSORBOARD_H_

@@ -1,0 +1,50 @@
+#include "apogee/comm/layout.h"
+
+#include <algorithm>
+
+#include "apogee/core/error.h"
+
+namespace apogee::comm {
+
+Layout::Layout(const Shape& logical_shape)
+    : Layout(logical_shape, {.segments = {{0, logical_shape.numel()}}}) {}
+
+Layout::Layout(const Shape& logical_shape, LayoutOptions options)
+    : logical_shape_(logical_shape), options_(std::move(options)) {
+  APOGEE_CHECK(options_.num_replicas >= 1, "layout of ", logical_shape, ": num_replicas is ",
+               options_.num_replicas, ", must be at least 1");
+  const int64_t numel = logical_shape_.numel();
+  for (const Segment& s : options_.segments) {
+    APOGEE_CHECK(s.begin >= 0 && s.length >= 0 && s.begin <= numel - s.length, "layout of ",
+                 logical_shape, ": segment [", s.begin, ", ", s.begin + s.length,
+                 ") leaves the logical tensor of ", numel, " elements");
+    local_numel_ += s.length;
+  }
+  std::vector<Segment> sorted = options_.segments;
+  std::sort(sorted.begin(), sorted.end(),
+            [](const Segment& a, const Segment& b) { return a.begin < b.begin; });
+  for (size_t i = 1; i < sorted.size(); ++i) {
+    APOGEE_CHECK(sorted[i - 1].begin + sorted[i - 1].length <= sorted[i].begin, "layout of ",
+                 logical_shape, ": segments overlap at element ", sorted[i].begin);
+  }
+}
+
+bool Layout::is_whole() const {
+  int64_t next = 0;
+  for (const Segment& s : options_.segments) {
+    if (s.begin != next) return false;
+    next += s.length;
+  }
+  return next == logical_shape_.numel();
+}
+
+MatrixView Layout::matrix() const {
+  const int rank = logical_shape_.rank();
+  if (rank == 0) return {};
+  if (rank == 1) return {.cols = logical_shape_[0]};
+  MatrixView view{.batch = 1, .rows = logical_shape_[-2], .cols = logical_shape_[-1]};
+  for (int dim = 0; dim + 2 < rank; ++dim) view.batch *= logical_shape_[dim];
+  return view;
+}
+
+}  // namespace apogee::comm

@@ -1,0 +1,87 @@
+// Layout: how a local tensor maps onto the logical one, the tensor of the single-rank run.
+//
+//   Layout whole(Shape{128, 64});                                  // this rank holds all of it
+//   Layout shard(Shape{128, 64}, {.segments = {{0, 100}}});      // elements [0, 100), ends mid-row
+//   shard.local_numel() == 100;   shard.matrix().rows == 128;
+//
+// The local tensor is the concatenation of its segments, each a range of the row-major logical tensor,
+// then padding that belongs to no logical element: loops stop at local_numel(). Segments may start and
+// end in the middle of a row. Whoever makes a shard fills its layout in; nothing is inferred later.
+#ifndef APOGEE_COMM_LAYOUT_H_
+#define APOGEE_COMM_LAYOUT_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "apogee/core/shape.h"
+
+namespace apogee::comm {
+
+// Elements [begin, begin + length) of the flat logical tensor.
+struct Segment {
+  int64_t begin = 0;
+  int64_t length = 0;
+  friend bool operator==(const Segment&, const Segment&) = default;
+};
+
+// A tensor of rank >= 2 as `batch` matrices; a vector or a scalar is one row.
+struct MatrixView {
+  int64_t batch = 1;
+  int64_t rows = 1;
+  int64_t cols = 1;
+};
+
+struct LayoutOptions {
+  std::vector<Segment> segments;
+  // How many ranks hold each element: a norm over ranks counts an element 1 / num_replicas times on each.
+  int num_replicas = 1;
+};
+
+class Layout {
+ public:
+  // The whole tensor.
+  Layout() : Layout(Shape{}) {}
+  explicit Layout(const Shape& logical_shape);
+  // Throws Error for segments that leave the logical tensor or overlap, or for num_replicas < 1.
+  Layout(const Shape& logical_shape, LayoutOptions options);
+
+  const Shape& logical_shape() const { return logical_shape_; }
+  std::span<const Segment> segments() const { return options_.segments; }
+  int num_replicas() const { return options_.num_replicas; }
+  // Elements held locally, padding excluded.
+  int64_t local_numel() const { return local_numel_; }
+  // The local tensor is the logical one, element for element.
+  bool is_whole() const;
+  // The logical tensor as matrices: what row and column statistics refer to.
+  MatrixView matrix() const;
+
+ private:
+  Shape logical_shape_;
+  LayoutOptions options_;
+  int64_t local_numel_ = 0;
+};
+
+// Calls fn(row, column, local_begin, count) for every piece of a logical row that is held locally: its
+// row in [0, batch * rows), its first column, its position in the local tensor, its length. Row and
+// column sums over any sharding are loops over these pieces.
+template <typename Fn>
+void ForEachRowPiece(const Layout& layout, const Fn& fn) {
+  const int64_t cols = layout.matrix().cols;
+  int64_t local = 0;
+  for (const Segment& segment : layout.segments()) {
+    int64_t position = segment.begin;
+    const int64_t end = segment.begin + segment.length;
+    while (position < end) {
+      const int64_t row = position / cols;
+      const int64_t next = row * cols + cols < end ? row * cols + cols : end;
+      fn(row, position - row * cols, local, next - position);
+      local += next - position;
+      position = next;
+    }
+  }
+}
+
+}  // namespace apogee::comm
+
+#endif  // APOGEE_COMM_LAYOUT_H_

@@ -1,0 +1,23 @@
+#include "apogee/optim/cpu/kernels.h"
+
+namespace apogee::optim {
+namespace {
+
+constexpr OptimKernels MakeCpuTable() {
+  OptimKernels table;
+#define APOGEE_FILL_SLOT(name, Args) table.name = &cpu::name;
+  APOGEE_FOR_EACH_OPTIM_KERNEL(APOGEE_FILL_SLOT)
+#undef APOGEE_FILL_SLOT
+  return table;
+}
+
+constexpr OptimKernels kCpuTable = MakeCpuTable();
+constexpr OptimKernels kEmptyTable;
+
+}  // namespace
+
+const OptimKernels& OptimKernelsFor(const DeviceContext& context) {
+  return context.device().type == DeviceType::kCpu ? kCpuTable : kEmptyTable;
+}
+
+}  // namespace apogee::optim

@@ -1,0 +1,102 @@
+// The kernels of the optimizers, one table per backend (as tensor/kernel_table.h). A kernel takes a list
+// of chunks, one per parameter, so that a parameter group costs one call and one pass over memory.
+//
+//   OptimKernelsFor(context).adam(context, args);
+//
+// Arithmetic and states are f32, or f64 where `dtype` says so; gradients and working weights may have
+// any floating dtype. NaN propagates: whether to step at all was decided before. Pointers of one chunk
+// are contiguous and do not alias.
+#ifndef APOGEE_OPTIM_KERNELS_H_
+#define APOGEE_OPTIM_KERNELS_H_
+
+#include <cstdint>
+#include <span>
+
+#include "apogee/tensor/kernel_table.h"
+
+namespace apogee::optim {
+
+// Gradients of one parameter and what is accumulated over them (in f64, in a fixed order).
+enum class NormKind { kL2, kL1, kMax };
+struct NormChunk {
+  const void* grad;
+  DType grad_dtype;
+  int64_t n;
+  double result;  // sum of squares, sum of magnitudes, or largest magnitude; NaN if any element is NaN
+};
+struct NormArgs {
+  NormKind kind;
+  std::span<NormChunk> chunks;
+};
+
+// grad = clamp(factor * grad, -limit, limit), in place; limit may be infinite.
+struct ScaleChunk {
+  void* grad;
+  DType grad_dtype;
+  int64_t n;
+};
+struct ScaleArgs {
+  double factor, limit;
+  std::span<const ScaleChunk> chunks;
+};
+
+struct UpdateChunk {
+  void* weight;        // of the kernel's dtype
+  const void* grad;
+  DType grad_dtype;
+  void* working;       // weights rounded to working_dtype, or null
+  DType working_dtype;
+  int64_t n;
+};
+
+// g = grad_scale * grad + l2 * w;  buf = momentum * buf + buf_scale * g;
+// w -= lr * (nesterov ? g + momentum * buf : buf). Without momentum (buf null): w -= lr * g.
+struct SgdChunk : UpdateChunk {
+  void* momentum_buffer;
+  double buf_scale;  // 1 - dampening; 1 at the parameter's first step
+};
+struct SgdArgs {
+  DType dtype;
+  double grad_scale, lr, l2, momentum;
+  bool nesterov;
+  std::span<const SgdChunk> chunks;
+};
+
+// Where weight decay acts: on the gradient, or on the weights before or after the update.
+enum class DecayKind { kNone, kL2, kBefore, kAfter };
+// g = grad_scale * grad (+ decay * w: kL2);  w -= decay * w (kBefore);
+// m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;  vmax = max(vmax, v) if given;
+// w -= step_size * m / (root_scale * sqrt(v or vmax) + eps);  w -= decay * w (kAfter).
+struct AdamChunk : UpdateChunk {
+  void* exp_avg;
+  void* exp_avg_sq;
+  void* max_exp_avg_sq;          // null without amsgrad
+  double step_size, root_scale;  // the bias corrections of the parameter's own step
+};
+struct AdamArgs {
+  DType dtype;
+  DecayKind decay_kind;
+  double grad_scale, decay, beta1, beta2, eps;
+  bool amsgrad;
+  std::span<const AdamChunk> chunks;
+};
+
+// X(slot name, argument type), one line per kernel.
+#define APOGEE_FOR_EACH_OPTIM_KERNEL(X) \
+  X(grad_norm, NormArgs)                \
+  X(grad_scale, ScaleArgs)              \
+  X(sgd, SgdArgs)                       \
+  X(adam, AdamArgs)
+
+struct OptimKernels {
+#define APOGEE_DECLARE_SLOT(name, Args) KernelSlot<Args> name{#name};
+  APOGEE_FOR_EACH_OPTIM_KERNEL(APOGEE_DECLARE_SLOT)
+#undef APOGEE_DECLARE_SLOT
+};
+
+// The table of the context's device type; its empty slots throw Error.
+const OptimKernels& OptimKernelsFor(const DeviceContext& context);
+
+}  // namespace apogee::optim
+
+#endif  // APOGEE_OPTIM_KERNELS_H_

@@ -1,0 +1,24 @@
+// Schedules by name, with options as text, for programs and configuration files.
+//
+//   auto schedule = optim::MakeLrSchedule("cosine", {{"total_steps", "1000"}, {"warmup_steps", "100"}});
+//   if (!schedule.ok()) ...       // unknown schedule "cosin" (did you mean "cosine"?); known: ...
+#ifndef APOGEE_OPTIM_LR_SCHEDULE_REGISTRY_H_
+#define APOGEE_OPTIM_LR_SCHEDULE_REGISTRY_H_
+
+#include <string>
+#include <vector>
+
+#include "apogee/optim/lr_schedule.h"
+
+namespace apogee::optim {
+
+// An unknown name, an unknown or malformed option, and values that make no sense are errors.
+absl::StatusOr<LrSchedule> MakeLrSchedule(const std::string& name, const OptionMap& options = {});
+// Sorted.
+std::vector<std::string> LrScheduleNames();
+// The options of a schedule and their defaults.
+absl::StatusOr<OptionMap> LrScheduleDefaults(const std::string& name);
+
+}  // namespace apogee::optim
+
+#endif  // APOGEE_OPTIM_LR_SCHEDULE_REGISTRY_H_

@@ -1,0 +1,131 @@
+#include "apogee/optim/optimizer.h"
+
+#include <set>
+
+#include "apogee/autograd/grad_mode.h"
+
+namespace apogee::optim {
+namespace {
+
+using internal::Concat;
+
+std::string FormatProblems(const std::string& name, const std::vector<std::string>& problems) {
+  std::string text = "optimizer " + name + ": ";
+  for (size_t i = 0; i < problems.size(); ++i) text += (i > 0 ? "; " : "") + problems[i];
+  return text;
+}
+
+}  // namespace
+
+Optimizer::Optimizer(std::string name, std::vector<std::vector<autograd::ParameterPtr>> groups,
+                     std::vector<std::string> problems)
+    : name_(std::move(name)), reducer_(std::make_unique<StatReducer>()) {
+  std::set<const autograd::Parameter*> seen;
+  std::set<std::string> names;
+  if (groups.empty()) problems.emplace_back("there are no parameter groups");
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (groups[g].empty()) problems.push_back(Concat("group ", g, " has no parameters"));
+    for (const autograd::ParameterPtr& parameter : groups[g]) {
+      if (parameter == nullptr) {
+        problems.push_back(Concat("group ", g, " has a null parameter"));
+      } else if (!seen.insert(parameter.get()).second) {
+        problems.push_back(Concat("parameter \"", parameter->name(),
+                                  "\" is given twice; give each parameter to one group, once"));
+      } else if (!names.insert(parameter->name()).second) {
+        problems.push_back(Concat("two parameters are named \"", parameter->name(),
+                                  "\"; states are kept by name, so names must differ"));
+      } else {
+        views_.emplace_back(parameter);
+      }
+    }
+    group_sizes_.push_back(static_cast<int>(groups[g].size()));
+  }
+  if (!problems.empty()) Throw(FormatProblems(name_, problems));
+}
+
+Optimizer::~Optimizer() = default;
+
+void Optimizer::set_step_options(const StepOptions& options) {
+  std::vector<std::string> problems;
+  if (!(options.max_norm >= 0)) {
+    problems.push_back(
+        Concat("max_norm is ", options.max_norm, ", must be at least 0 (0: no clipping)"));
+  }
+  if (!(options.loss_scale > 0)) {
+    problems.push_back(Concat("loss_scale is ", options.loss_scale, ", must be above 0"));
+  }
+  if (!problems.empty()) Throw(FormatProblems(name_, problems));
+  step_options_ = options;
+}
+
+void Optimizer::set_stat_reducer(std::unique_ptr<StatReducer> reducer) {
+  reducer_ = reducer != nullptr ? std::move(reducer) : std::make_unique<StatReducer>();
+}
+
+void Optimizer::zero_grad(bool set_to_none) {
+  for (ParamView& view : views_) view.zero_grad(set_to_none);
+}
+
+void Optimizer::RefreshMasters() {
+  for (ParamView& view : views_) view.RefreshMaster();
+}
+
+std::optional<Tensor> Optimizer::step(const Closure& closure) {
+  std::optional<Tensor> loss;
+  if (closure) {
+    autograd::GradModeGuard record(true);
+    loss = closure();
+  }
+
+  report_ = {};
+  std::vector<ActiveParam> active;
+  const StepDecision decision = Decide(active);
+  static_cast<StepDecision&>(report_) = decision;
+  if (decision.skip) {
+    ++num_skipped_;
+    APOGEE_CHECK(step_options_.nonfinite != NonFinitePolicy::kThrow, "optimizer ", name_,
+                 ": the gradient of parameter \"", report_.nonfinite_parameter,
+                 "\" is not finite; the weights were left alone");
+    return loss;
+  }
+
+  // Everything that may run out of memory happens before the first step count advances.
+  for (const ActiveParam& param : active) {
+    param.view->master();
+    for (const StateSpec& spec : StateSpecs(*param.view, param.group)) {
+      param.view->AddState(spec.name, spec.kind);
+    }
+  }
+  const std::vector<StatBuffer> totals = ReduceStats(active, decision);
+  for (const ActiveParam& param : active) param.view->set_step(param.view->step() + 1);
+  const std::span<const ActiveParam> params(active);
+  for (size_t begin = 0; begin < active.size();) {
+    size_t end = begin;
+    while (end < active.size() && active[end].group == active[begin].group) ++end;
+    Update(active[begin].group, params.subspan(begin, end - begin), decision, totals);
+    begin = end;
+  }
+  report_.num_updated = static_cast<int64_t>(active.size());
+  return loss;
+}
+
+std::vector<StatBuffer> Optimizer::ReduceStats(std::span<const ActiveParam> active,
+                                               const StepDecision& decision) {
+  std::vector<StatBuffer> totals;
+  if (active.empty()) return totals;
+  DType dtype = DType::kF32;
+  for (const ActiveParam& param : active) {
+    if (param.view->compute_dtype() == DType::kF64) dtype = DType::kF64;
+  }
+  for (int phase = 0; phase < num_stat_phases(); ++phase) {
+    StatBuffer buffer(dtype, active[0].grad.context());
+    DeclareStats(phase, active, buffer);
+    buffer.Allocate();
+    ComputeStats(phase, active, decision, totals, buffer);
+    reducer_->Reduce(buffer);
+    totals.push_back(std::move(buffer));
+  }
+  return totals;
+}
+
+}  // namespace apogee::optim

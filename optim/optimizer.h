@@ -1,0 +1,157 @@
+// Optimizer: the base of all of them. It owns the parameter views and runs a step in phases; a derived
+// class says what an update computes and which statistics of whole tensors it needs.
+//
+//   optim::AdamW optimizer(model.parameters(), {.lr = 3e-4, .weight_decay = 0.1});
+//   optimizer.set_step_options({.max_norm = 1.0});
+//   Backward(criterion(model(x), y));
+//   optimizer.step();
+//   optimizer.zero_grad();
+//
+// A step:
+//   decision    presence of gradients, whether all are finite, their norm -> one StepDecision, before
+//               any state moves. Skipped steps change nothing.
+//   statistics  the derived class' phases, if it has any: partials over this rank's segments, packed into
+//               one buffer, reduced (StatReducer), read by later phases and by the update.
+//   update      one pass over memory per parameter group; working weights are rounded in the same pass.
+// A parameter whose gradient is absent, or that is frozen, is left alone altogether: no decay, no
+// momentum, no step count. A gradient of zeros is a gradient.
+//
+// With a StatReducer over several ranks, all ranks must call step() together. Not thread-safe.
+#ifndef APOGEE_OPTIM_OPTIMIZER_H_
+#define APOGEE_OPTIM_OPTIMIZER_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "apogee/optim/lr_target.h"
+#include "apogee/optim/param_view.h"
+#include "apogee/optim/state_dict.h"
+#include "apogee/optim/stats.h"
+#include "apogee/optim/step.h"
+
+namespace apogee::optim {
+
+class Optimizer : public LrTarget {
+ public:
+  // Computes the loss and its gradients anew; may call zero_grad and Backward.
+  using Closure = std::function<Tensor()>;
+
+  ~Optimizer() override;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  // The name in the registry: "adamw".
+  const std::string& name() const { return name_; }
+
+  // One update from the gradients at hand. Returns the closure's loss when there is a closure. Throws
+  // Error under NonFinitePolicy::kThrow; then, as after any failure before the update, nothing changed.
+  std::optional<Tensor> step(const Closure& closure = {});
+  // Makes every gradient absent, or zero where it is present.
+  void zero_grad(bool set_to_none = true);
+  // What the last step() did.
+  const StepReport& last_step() const { return report_; }
+  int64_t num_skipped_steps() const { return num_skipped_; }
+
+  void set_step_options(const StepOptions& options);
+  const StepOptions& step_options() const { return step_options_; }
+  // Replaces the single-rank reducer; nullptr restores it.
+  void set_stat_reducer(std::unique_ptr<StatReducer> reducer);
+
+  // Handles on the states, the step counts and the options of every group; see state_dict.h.
+  StateDict state_dict() const;
+  // Checks everything, then takes it over; on an error nothing has changed and the message lists what
+  // does not fit. Element-wise states must have this rank's layout.
+  absl::Status load_state_dict(const StateDict& dict);
+  // Master weights take over weights that were loaded into the model since they were made.
+  void RefreshMasters();
+
+  int num_groups() const override { return static_cast<int>(group_sizes_.size()); }
+  // All views, group after group, in the order of construction.
+  std::span<ParamView> views() { return views_; }
+  std::span<const ParamView> views() const { return views_; }
+  // Every option of a group, as text.
+  virtual OptionMap group_options(int group) const = 0;
+
+ protected:
+  // Throws one Error that lists: no parameters at all, an empty group, a parameter in two places, two
+  // parameters of one name, and `problems` (those of the options).
+  Optimizer(std::string name, std::vector<std::vector<autograd::ParameterPtr>> groups,
+            std::vector<std::string> problems);
+
+  // The states that a parameter of the group has. They are made of zeros before its first update.
+  virtual std::span<const StateSpec> StateSpecs(const ParamView& view, int group) const = 0;
+  // As above under the options of a checkpoint, which CheckGroupOptions found good.
+  virtual std::span<const StateSpec> SavedStateSpecs(const ParamView& view, int group,
+                                                     const OptionMap& saved) const = 0;
+
+  // Statistics of whole tensors, in phases 0 .. num_stat_phases() - 1.
+  virtual int num_stat_phases() const { return 0; }
+  // Reserves the numbers of `phase` for each parameter, in the same order on every rank.
+  virtual void DeclareStats(int /*phase*/, std::span<const ActiveParam> /*params*/,
+                            StatBuffer& /*buffer*/) {}
+  // Adds this rank's partials. `totals[p]` holds the reduced numbers of phase p < `phase`.
+  virtual void ComputeStats(int /*phase*/, std::span<const ActiveParam> /*params*/,
+                            const StepDecision& /*decision*/, std::span<const StatBuffer> /*totals*/,
+                            StatBuffer& /*buffer*/) {}
+  // Updates one group's parameters, whose steps have been advanced. `totals` as above.
+  virtual void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
+                      std::span<const StatBuffer> totals) = 0;
+
+  // Options of a checkpoint, one map per group.
+  virtual absl::Status CheckGroupOptions(const std::vector<OptionMap>& groups) const = 0;
+  // Only what CheckGroupOptions found good.
+  virtual void SetGroupOptions(const std::vector<OptionMap>& groups) = 0;
+
+ private:
+  // Fills `active` in and the report's nonfinite_parameter.
+  StepDecision Decide(std::vector<ActiveParam>& active);
+  std::vector<std::string> LoadProblems(const StateDict& dict) const;
+  std::vector<StatBuffer> ReduceStats(std::span<const ActiveParam> active,
+                                      const StepDecision& decision);
+
+  std::string name_;
+  std::vector<ParamView> views_;
+  std::vector<int> group_sizes_;
+  StepOptions step_options_;
+  std::unique_ptr<StatReducer> reducer_;
+  StepReport report_;
+  int64_t num_skipped_ = 0;
+};
+
+// The fields of a chunk that every update has, for `param` and its compute dtype.
+template <typename Chunk>
+Chunk MakeUpdateChunk(const ActiveParam& param) {
+  ParamView& view = *param.view;
+  const Tensor master = view.master();
+  Chunk chunk{};
+  chunk.weight = master.raw();
+  chunk.grad = param.grad.raw();
+  chunk.grad_dtype = param.grad.dtype();
+  if (view.needs_master()) {
+    chunk.working = view.value().raw();
+    chunk.working_dtype = view.value().dtype();
+  }
+  chunk.n = view.layout().local_numel();
+  return chunk;
+}
+
+// Calls run(dtype, chunks of that compute dtype) for f32 and f64, where there are any.
+template <typename Chunk, typename MakeChunk, typename RunKernel>
+void ForEachComputeDType(std::span<const ActiveParam> params, const MakeChunk& make,
+                         const RunKernel& run) {
+  for (const DType dtype : {DType::kF32, DType::kF64}) {
+    std::vector<Chunk> chunks;
+    for (const ActiveParam& param : params) {
+      if (param.view->compute_dtype() == dtype) chunks.push_back(make(param));
+    }
+    if (!chunks.empty()) run(dtype, std::span<const Chunk>(chunks));
+  }
+}
+
+}  // namespace apogee::optim
+
+#endif  // APOGEE_OPTIM_OPTIMIZER_H_

@@ -1,0 +1,100 @@
+#include "apogee/optim/options.h"
+
+#include <charconv>
+
+namespace apogee::optim {
+namespace {
+
+template <typename T>
+absl::Status ParseNumber(const std::string& what, const std::string& text, const char* form, T& value) {
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error == std::errc() && stop == end) return absl::OkStatus();
+  return InvalidArgument(what, ": expected ", form, ", got \"", text, "\"");
+}
+
+std::vector<std::string> SplitCommas(const std::string& text) {
+  std::vector<std::string> parts;
+  if (text.empty()) return parts;
+  size_t begin = 0;
+  while (true) {
+    const size_t comma = text.find(',', begin);
+    parts.push_back(text.substr(begin, comma - begin));
+    if (comma == std::string::npos) return parts;
+    begin = comma + 1;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<OptionMap> ParseOptions(const std::vector<std::string>& words) {
+  OptionMap options;
+  for (const std::string& word : words) {
+    const size_t equals = word.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return InvalidArgument("option \"", word, "\": expected key=value, for instance lr=1e-3");
+    }
+    if (!options.emplace(word.substr(0, equals), word.substr(equals + 1)).second) {
+      return InvalidArgument("option \"", word.substr(0, equals), "\" is given twice");
+    }
+  }
+  return options;
+}
+
+absl::Status ParseOption(const std::string& what, const std::string& text, double& value) {
+  return ParseNumber(what, text, "a number", value);
+}
+absl::Status ParseOption(const std::string& what, const std::string& text, int64_t& value) {
+  return ParseNumber(what, text, "a whole number", value);
+}
+absl::Status ParseOption(const std::string& what, const std::string& text, bool& value) {
+  if (text != "true" && text != "false" && text != "1" && text != "0") {
+    return InvalidArgument(what, ": expected true or false, got \"", text, "\"");
+  }
+  value = text == "true" || text == "1";
+  return absl::OkStatus();
+}
+absl::Status ParseOption(const std::string&, const std::string& text, std::string& value) {
+  value = text;
+  return absl::OkStatus();
+}
+absl::Status ParseOption(const std::string& what, const std::string& text,
+                         std::array<double, 2>& value) {
+  const std::vector<std::string> parts = SplitCommas(text);
+  if (parts.size() != 2) {
+    return InvalidArgument(what, ": expected two numbers with a comma, got \"", text, "\"");
+  }
+  APOGEE_RETURN_IF_ERROR(ParseOption(what, parts[0], value[0]));
+  return ParseOption(what, parts[1], value[1]);
+}
+absl::Status ParseOption(const std::string& what, const std::string& text,
+                         std::vector<int64_t>& value) {
+  value.clear();
+  for (const std::string& part : SplitCommas(text)) {
+    APOGEE_RETURN_IF_ERROR(ParseOption(what, part, value.emplace_back()));
+  }
+  return absl::OkStatus();
+}
+
+std::string FormatOption(double value) {
+  char text[40];
+  const auto [end, error] = std::to_chars(text, text + sizeof(text), value);
+  (void)error;  // 40 characters hold any double
+  return {text, end};
+}
+std::string FormatOption(bool value) { return value ? "true" : "false"; }
+std::string FormatOption(int64_t value) { return std::to_string(value); }
+std::string FormatOption(const std::string& value) { return value; }
+std::string FormatOption(const std::array<double, 2>& value) {
+  return FormatOption(value[0]) + "," + FormatOption(value[1]);
+}
+std::string FormatOption(const std::vector<int64_t>& value) {
+  std::string text;
+  for (size_t i = 0; i < value.size(); ++i) {
+    if (i > 0) text += ',';
+    text += FormatOption(value[i]);
+  }
+  return text;
+}
+
+}  // namespace apogee::optim

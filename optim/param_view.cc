@@ -1,0 +1,127 @@
+#include "apogee/optim/param_view.h"
+
+namespace apogee::optim {
+namespace {
+
+Tensor CheckValue(const std::string& name, const Tensor& value) {
+  APOGEE_CHECK(value.defined(), "parameter \"", name, "\": the optimizer got an undefined value");
+  APOGEE_CHECK(IsFloat(value.dtype()), "parameter \"", name,
+               "\": an optimizer needs a floating dtype, got ", DTypeName(value.dtype()),
+               "; set_requires_grad(false) does not help here: leave it out of the groups");
+  APOGEE_CHECK(value.is_contiguous(), "parameter \"", name,
+               "\": an optimizer needs a contiguous value; pass value.Contiguous() to set_value");
+  return value.Detach();
+}
+
+}  // namespace
+
+ParamView::ParamView(autograd::ParameterPtr parameter) : parameter_(std::move(parameter)) {
+  APOGEE_CHECK(parameter_ != nullptr, "optimizer: a parameter is null");
+  name_ = parameter_->name();
+  layout_ = comm::Layout(parameter_->shape());
+}
+
+ParamView::ParamView(std::string name, Tensor value, comm::Layout layout) : name_(std::move(name)) {
+  BindShard(std::move(value), std::move(layout));
+}
+
+void ParamView::BindShard(Tensor value, comm::Layout layout) {
+  APOGEE_CHECK(states_.empty() && !master_.defined(), "parameter \"", name_,
+               "\": cannot be sharded after the optimizer made states for it");
+  shard_ = CheckValue(name_, value);
+  APOGEE_CHECK(shard_.numel() >= layout.local_numel(), "parameter \"", name_, "\": a shard of ",
+               shard_.numel(), " elements cannot hold the ", layout.local_numel(),
+               " of its layout");
+  APOGEE_CHECK(parameter_ == nullptr || parameter_->shape() == layout.logical_shape(),
+               "parameter \"", name_, "\": shape ", parameter_->shape(), ", but the layout is of ",
+               layout.logical_shape());
+  layout_ = std::move(layout);
+}
+
+Tensor ParamView::value() const {
+  return shard_.defined() ? shard_ : CheckValue(name_, parameter_->value());
+}
+
+Tensor ParamView::grad() const {
+  const Tensor& grad = grad_handle();
+  APOGEE_CHECK(grad.defined(), "parameter \"", name_, "\": the gradient is absent");
+  APOGEE_CHECK(grad.numel() >= layout_.local_numel() && IsFloat(grad.dtype()), "parameter \"", name_,
+               "\": needs a floating gradient of ", layout_.local_numel(), " elements, got ",
+               DTypeName(grad.dtype()), " ", grad.shape());
+  APOGEE_CHECK(grad.device() == value().device(), "parameter \"", name_, "\": on ",
+               value().device().ToString(), ", its gradient on ", grad.device().ToString());
+  return grad.Detach().Contiguous();
+}
+
+void ParamView::set_grad(Tensor grad) {
+  APOGEE_CHECK(shard_.defined(), "parameter \"", name_,
+               "\": its gradient is the Parameter's; call Parameter::set_grad");
+  grad_ = std::move(grad);
+}
+
+void ParamView::zero_grad(bool set_to_none) {
+  if (parameter_ != nullptr) parameter_->zero_grad(set_to_none);
+  if (set_to_none) {
+    grad_ = Tensor();
+  } else if (grad_.defined()) {
+    grad_.Fill(0);
+  }
+}
+
+DType ParamView::compute_dtype() const {
+  return value().dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+}
+
+Tensor ParamView::master() {
+  if (!needs_master()) {
+    master_ = Tensor();
+    return value();
+  }
+  if (!master_.defined()) master_ = value().To(compute_dtype(), MemoryCategory::kOptimizerState);
+  return master_;
+}
+
+void ParamView::set_master(Tensor master) {
+  APOGEE_CHECK(needs_master(), "parameter \"", name_, "\": a ", DTypeName(value().dtype()),
+               " value is its own master");
+  APOGEE_CHECK(master.dtype() == compute_dtype() && master.shape() == value().shape() &&
+                   master.is_contiguous(),
+               "parameter \"", name_, "\": needs contiguous ", DTypeName(compute_dtype()),
+               " master weights of ", value().shape(), ", got ", DTypeName(master.dtype()), " ",
+               master.shape());
+  master_ = master.Detach();
+  master_.storage()->set_category(MemoryCategory::kOptimizerState);
+}
+
+void ParamView::RefreshMaster() {
+  if (master_.defined()) master_.CopyFrom(value());
+}
+
+Tensor ParamView::AddState(const std::string& name, StateKind kind) {
+  if (Tensor found = state(name); found.defined()) return found;
+  const Tensor value = this->value();
+  states_.push_back({name, kind,
+                     Tensor::Zeros(StateShape(kind), compute_dtype(), value.context(),
+                                   MemoryCategory::kOptimizerState)});
+  return states_.back().value;
+}
+
+Tensor ParamView::state(const std::string& name) const {
+  for (const NamedState& state : states_) {
+    if (state.name == name) return state.value;
+  }
+  return {};
+}
+
+Shape ParamView::StateShape(StateKind kind) const {
+  const comm::MatrixView matrix = layout_.matrix();
+  switch (kind) {
+    case StateKind::kElementwise: return value().shape();
+    case StateKind::kRow: return {matrix.batch * matrix.rows};
+    case StateKind::kColumn: return {matrix.batch * matrix.cols};
+    case StateKind::kScalar: return {};
+  }
+  return {};
+}
+
+}  // namespace apogee::optim

@@ -1,0 +1,103 @@
+// ParamView: what an optimizer sees of one parameter: the part of its value and gradient that this rank
+// holds, where that part lies in the logical tensor, the fp32 master weights, the states, the step count.
+//
+//   ParamView view(model.parameters()[0]);               // a whole parameter
+//   view.BindShard(shard, Layout(shape, {.segments = {{0, 100}}}));   // a wrapper made shards
+//   Tensor m = view.AddState("exp_avg", StateKind::kElementwise);     // zeros, in view.compute_dtype()
+//
+// Compute dtype: f64 for f64 parameters, else f32. bf16 and f16 parameters have master weights of their
+// own, made from the value at the first step; for f32 and f64 the value is the master.
+// Misuse (integer or strided value, gradient of another size) throws Error.
+#ifndef APOGEE_OPTIM_PARAM_VIEW_H_
+#define APOGEE_OPTIM_PARAM_VIEW_H_
+
+#include <string>
+#include <vector>
+
+#include "apogee/autograd/parameter.h"
+#include "apogee/comm/layout.h"
+#include "apogee/comm/state_kind.h"
+
+namespace apogee::optim {
+
+using comm::StateKind;
+
+struct NamedState {
+  std::string name;
+  StateKind kind;
+  Tensor value;
+};
+
+// A state as an optimizer declares it.
+struct StateSpec {
+  const char* name;
+  StateKind kind;
+};
+
+class ParamView {
+ public:
+  explicit ParamView(autograd::ParameterPtr parameter);
+  // Buffers without a Parameter, for callers that bring their own gradients (set_grad).
+  ParamView(std::string name, Tensor value, comm::Layout layout);
+
+  // From now on the view works on `value` (this rank's part, then padding) instead of the parameter's own
+  // elements, and takes its gradient from set_grad. Throws Error once the view has states.
+  void BindShard(Tensor value, comm::Layout layout);
+
+  const std::string& name() const { return name_; }
+  const comm::Layout& layout() const { return layout_; }
+  // False for a frozen parameter: no gradient of it counts and nothing of it changes.
+  bool trainable() const { return parameter_ == nullptr || parameter_->requires_grad(); }
+  // nullptr for buffers.
+  const autograd::ParameterPtr& parameter() const { return parameter_; }
+
+  // The working weights, outside of any graph.
+  Tensor value() const;
+  bool has_grad() const { return trainable() && grad_handle().defined(); }
+  // Contiguous, one element per element of the layout. Throws Error when the size is wrong.
+  Tensor grad() const;
+  // Undefined: absent. Only for buffers and shards.
+  void set_grad(Tensor grad);
+  void zero_grad(bool set_to_none);
+
+  DType compute_dtype() const;
+  // True when the master weights are not the value itself.
+  bool needs_master() const { return compute_dtype() != value().dtype(); }
+  // The weights that an update works on: the value, or master weights (made from the value at first use).
+  Tensor master();
+  // Takes `master` over (compute dtype, the value's shape): the fp32 weights that a cast came from.
+  void set_master(Tensor master);
+  // Undefined when there are no master weights yet.
+  const Tensor& own_master() const { return master_; }
+  // Copies the value into existing master weights: call after weights were loaded into the model.
+  void RefreshMaster();
+
+  // The state `name`; made of zeros if it is not there.
+  Tensor AddState(const std::string& name, StateKind kind);
+  // Undefined when there is none.
+  Tensor state(const std::string& name) const;
+  const std::vector<NamedState>& states() const { return states_; }
+  void ReplaceStates(std::vector<NamedState> states) { states_ = std::move(states); }
+  // The shape a state of this kind has here.
+  Shape StateShape(StateKind kind) const;
+
+  // Updates that this parameter has had. It does not advance without a gradient.
+  int64_t step() const { return step_; }
+  void set_step(int64_t step) { step_ = step; }
+
+ private:
+  const Tensor& grad_handle() const { return shard_.defined() ? grad_ : parameter_->grad(); }
+
+  std::string name_;
+  autograd::ParameterPtr parameter_;
+  Tensor shard_;  // defined for buffers and shards
+  Tensor grad_;   // of a buffer or shard
+  comm::Layout layout_;
+  Tensor master_;
+  std::vector<NamedState> states_;
+  int64_t step_ = 0;
+};
+
+}  // namespace apogee::optim
+
+#endif  // APOGEE_OPTIM_PARAM_VIEW_H_

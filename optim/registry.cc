@@ -1,0 +1,77 @@
+#include "apogee/optim/registry.h"
+
+#include <functional>
+
+#include "apogee/optim/adam.h"
+#include "apogee/optim/sgd.h"
+
+namespace apogee::optim {
+namespace {
+
+struct Entry {
+  std::function<absl::StatusOr<std::unique_ptr<Optimizer>>(const std::string& what,
+                                                           std::vector<TextParamGroup>)>
+      make;
+  OptionMap defaults;
+};
+
+template <typename OptimizerType, typename Options>
+Entry MakeEntry(const Options& defaults) {
+  const auto make = [defaults](const std::string& what, std::vector<TextParamGroup> groups)
+      -> absl::StatusOr<std::unique_ptr<Optimizer>> {
+    std::vector<ParamGroup<Options>> typed;
+    for (TextParamGroup& group : groups) {
+      typed.push_back({std::move(group.params), defaults});
+      APOGEE_RETURN_IF_ERROR(SetOptions(group.options, what, typed.back().options));
+    }
+    try {
+      return std::make_unique<OptimizerType>(std::move(typed));
+    } catch (const Error& error) {
+      return InvalidArgument(error.what());
+    }
+  };
+  return {make, GetOptions(defaults)};
+}
+
+const std::map<std::string, Entry>& Registry() {
+  static const auto& registry = *new std::map<std::string, Entry>{
+      {"adam", MakeEntry<Adam>(AdamOptions{})},
+      {"adamw", MakeEntry<AdamW>(AdamWOptions{})},
+      {"adamw_hf", MakeEntry<AdamW>(AdamWOptions::HuggingFace())},
+      {"sgd", MakeEntry<Sgd>(SgdOptions{})},
+  };
+  return registry;
+}
+
+absl::StatusOr<const Entry*> Find(const std::string& name) {
+  const auto found = Registry().find(name);
+  if (found == Registry().end()) return NotFound(UnknownName("optimizer", name, OptimizerNames()));
+  return &found->second;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const std::string& name,
+                                                         std::vector<autograd::ParameterPtr> params,
+                                                         const OptionMap& options) {
+  return MakeOptimizer(name, std::vector<TextParamGroup>{{std::move(params), options}});
+}
+
+absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const std::string& name,
+                                                         std::vector<TextParamGroup> groups) {
+  APOGEE_ASSIGN_OR_RETURN(const Entry* entry, Find(name));
+  return entry->make("optimizer " + name, std::move(groups));
+}
+
+std::vector<std::string> OptimizerNames() {
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : Registry()) names.push_back(name);
+  return names;
+}
+
+absl::StatusOr<OptionMap> OptimizerDefaults(const std::string& name) {
+  APOGEE_ASSIGN_OR_RETURN(const Entry* entry, Find(name));
+  return entry->defaults;
+}
+
+}  // namespace apogee::optim

@@ -1,0 +1,53 @@
+// Stochastic gradient descent with momentum, as torch.optim.SGD (Sutskever et al., "On the importance of
+// initialization and momentum in deep learning", ICML 2013).
+//
+//   optim::Sgd optimizer(model.parameters(), {.lr = 0.1, .momentum = 0.9, .nesterov = true});
+//   optimizer.step();
+//
+//   g = (maximize ? -grad : grad) + weight_decay * w
+//   buf = first update ? g : momentum * buf + (1 - dampening) * g
+//   w -= lr * (momentum == 0 ? g : nesterov ? g + momentum * buf : buf)
+// State per element: momentum_buffer (f32; f64 for f64), only with momentum. Dampening does not apply to
+// the first gradient; lr multiplies the velocity, so changing lr acts on past momentum at once.
+#ifndef APOGEE_OPTIM_SGD_H_
+#define APOGEE_OPTIM_SGD_H_
+
+#include "apogee/optim/typed_optimizer.h"
+
+namespace apogee::optim {
+
+struct SgdOptions {
+  double lr = 1e-3;
+  double momentum = 0;
+  double dampening = 0;
+  double weight_decay = 0;  // L2: added to the gradient
+  bool nesterov = false;    // needs momentum > 0 and no dampening
+  bool maximize = false;
+
+  std::vector<std::string> Problems() const;
+  static std::vector<OptionField<SgdOptions>> Fields();
+};
+
+class Sgd : public TypedOptimizer<SgdOptions> {
+ public:
+  Sgd(std::vector<autograd::ParameterPtr> params, const SgdOptions& options)
+      : Sgd({{std::move(params), options}}) {}
+  explicit Sgd(std::vector<ParamGroup<SgdOptions>> groups)
+      : TypedOptimizer("sgd", std::move(groups)) {}
+
+  bool has_momentum() const override { return true; }
+  double momentum(int group) const override { return options(group).momentum; }
+  void set_momentum(int group, double momentum) override {
+    mutable_options(group).momentum = momentum;
+  }
+
+ protected:
+  std::span<const StateSpec> StatesUnder(const ParamView& view,
+                                         const SgdOptions& options) const override;
+  void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
+              std::span<const StatBuffer> totals) override;
+};
+
+}  // namespace apogee::optim
+
+#endif  // APOGEE_OPTIM_SGD_H_

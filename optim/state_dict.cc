@@ -1,0 +1,154 @@
+#include "apogee/optim/optimizer.h"
+
+#include <algorithm>
+
+namespace apogee::optim {
+namespace {
+
+using internal::Concat;
+
+constexpr const char* kMasterState = "master";
+
+bool SameSegments(const comm::Layout& a, const comm::Layout& b) {
+  return a.logical_shape() == b.logical_shape() && std::ranges::equal(a.segments(), b.segments());
+}
+
+// What does not fit between a saved state and the view that is to take it.
+void CheckState(const std::string& name, const StateEntry& entry, const ParamView& view,
+                std::span<const StateSpec> expected, std::vector<std::string>& problems) {
+  const std::string what = Concat("state \"", name, "\" of \"", view.name(), "\"");
+  StateKind kind = StateKind::kElementwise;
+  if (name != kMasterState) {
+    const auto found =
+        std::ranges::find_if(expected, [&](const StateSpec& spec) { return name == spec.name; });
+    if (found == expected.end()) {
+      problems.push_back(what + " is not one of this optimizer's");
+      return;
+    }
+    kind = found->kind;
+  }
+  if (entry.kind != kind) {
+    problems.push_back(Concat(what, " is saved as ", comm::StateKindName(entry.kind), ", expected ",
+                              comm::StateKindName(kind)));
+  } else if (!entry.value.defined() || !IsFloat(entry.value.dtype())) {
+    problems.push_back(what + " has no floating values");
+  } else if (entry.value.shape() != view.StateShape(kind)) {
+    problems.push_back(Concat(what, " has shape ", entry.value.shape(), ", expected ",
+                              view.StateShape(kind)));
+  }
+}
+
+}  // namespace
+
+StateDict Optimizer::state_dict() const {
+  StateDict dict{.optimizer = name_, .groups = {}, .params = {}};
+  for (int group = 0; group < num_groups(); ++group) dict.groups.push_back(group_options(group));
+  for (const ParamView& view : views_) {
+    ParamState state{.step = view.step(), .states = {}, .layout = view.layout()};
+    for (const NamedState& s : view.states()) state.states[s.name] = {s.kind, s.value};
+    if (view.own_master().defined()) {
+      state.states[kMasterState] = {StateKind::kElementwise, view.own_master()};
+    }
+    dict.params[view.name()] = std::move(state);
+  }
+  return dict;
+}
+
+std::vector<std::string> Optimizer::LoadProblems(const StateDict& dict) const {
+  std::vector<std::string> problems;
+  if (dict.optimizer != name_) {
+    problems.push_back(Concat("it was saved by optimizer \"", dict.optimizer, "\""));
+    return problems;
+  }
+  if (dict.groups.size() != group_sizes_.size()) {
+    problems.push_back(Concat("it has ", dict.groups.size(), " parameter groups, expected ",
+                              group_sizes_.size()));
+    return problems;
+  }
+  if (absl::Status options = CheckGroupOptions(dict.groups); !options.ok()) {
+    problems.push_back(Message(options));
+    return problems;
+  }
+  size_t index = 0;
+  for (size_t group = 0; group < group_sizes_.size(); ++group) {
+    for (int i = 0; i < group_sizes_[group]; ++i, ++index) {
+      const ParamView& view = views_[index];
+      const auto found = dict.params.find(view.name());
+      if (found == dict.params.end()) {
+        problems.push_back(Concat("parameter \"", view.name(), "\" is missing"));
+        continue;
+      }
+      const ParamState& saved = found->second;
+      if (saved.step < 0) problems.push_back(Concat("\"", view.name(), "\" has a negative step count"));
+      if (!SameSegments(saved.layout, view.layout())) {
+        problems.push_back(Concat("\"", view.name(), "\" was saved with another layout (logical shape ",
+                                  saved.layout.logical_shape(), ", here ",
+                                  view.layout().logical_shape(), ")"));
+        continue;
+      }
+      const auto expected = SavedStateSpecs(view, static_cast<int>(group), dict.groups[group]);
+      for (const auto& [name, entry] : saved.states) CheckState(name, entry, view, expected, problems);
+      for (const StateSpec& spec : expected) {
+        if (saved.step > 0 && !saved.states.contains(spec.name)) {
+          problems.push_back(
+              Concat("state \"", spec.name, "\" of \"", view.name(), "\" is missing"));
+        }
+      }
+    }
+  }
+  for (const auto& [name, state] : dict.params) {
+    if (std::ranges::none_of(views_, [&](const ParamView& v) { return v.name() == name; })) {
+      problems.push_back(Concat("parameter \"", name, "\" is not one of this optimizer's"));
+    }
+  }
+  return problems;
+}
+
+absl::Status Optimizer::load_state_dict(const StateDict& dict) {
+  const std::vector<std::string> problems = LoadProblems(dict);
+  if (!problems.empty()) {
+    std::string text = "optimizer " + name_ + ": the state does not fit: ";
+    const size_t shown = std::min<size_t>(problems.size(), 8);
+    for (size_t i = 0; i < shown; ++i) text += (i > 0 ? "; " : "") + problems[i];
+    if (shown < problems.size()) {
+      text += Concat("; and ", problems.size() - shown, " more");
+    }
+    return absl::InvalidArgumentError(text);
+  }
+
+  // Copies first: running out of memory here still leaves everything as it was.
+  struct Loaded {
+    std::vector<NamedState> states;
+    Tensor master;
+  };
+  std::vector<Loaded> loaded;
+  for (const ParamView& view : views_) {
+    Loaded& to = loaded.emplace_back();
+    for (const auto& [name, entry] : dict.params.at(view.name()).states) {
+      Tensor copy = Tensor::Empty(entry.value.shape(), view.compute_dtype(), view.value().context(),
+                                  MemoryCategory::kOptimizerState);
+      copy.CopyFrom(entry.value);
+      if (name == kMasterState) {
+        to.master = copy;
+      } else {
+        to.states.push_back({name, entry.kind, copy});
+      }
+    }
+  }
+  for (size_t i = 0; i < views_.size(); ++i) {
+    ParamView& view = views_[i];
+    view.ReplaceStates(std::move(loaded[i].states));
+    view.set_step(dict.params.at(view.name()).step);
+    if (!loaded[i].master.defined()) {
+      view.RefreshMaster();
+    } else if (view.needs_master()) {
+      view.set_master(loaded[i].master);
+    } else {
+      view.value().CopyFrom(loaded[i].master);  // the value is the master here
+    }
+  }
+  SetGroupOptions(dict.groups);
+  return absl::OkStatus();
+}
+
+}  // namespace apogee::optim

@@ -1,0 +1,44 @@
+// The state of an optimizer by name: what a checkpoint saves and load_state_dict takes.
+//
+//   StateDict dict = optimizer.state_dict();
+//   dict.params["wte.weight"].states["exp_avg"].value;      // Tensor, f32
+//   absl::Status status = other.load_state_dict(dict);
+//
+// Tensors are handles on the live states, not copies: save or clone them before the next step.
+#ifndef APOGEE_OPTIM_STATE_DICT_H_
+#define APOGEE_OPTIM_STATE_DICT_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "apogee/comm/layout.h"
+#include "apogee/comm/state_kind.h"
+#include "apogee/optim/options.h"
+#include "apogee/tensor/tensor.h"
+
+namespace apogee::optim {
+
+struct StateEntry {
+  comm::StateKind kind = comm::StateKind::kElementwise;
+  Tensor value;
+};
+
+struct ParamState {
+  // Updates so far. A parameter that never had a gradient has 0 and no states.
+  int64_t step = 0;
+  // By state name: "exp_avg", ...; "master" for fp32 master weights.
+  std::map<std::string, StateEntry> states;
+  // Where the element-wise states lie in the logical tensor.
+  comm::Layout layout;
+};
+
+struct StateDict {
+  std::string optimizer;              // "adamw"
+  std::vector<OptionMap> groups;      // every option of each group, the current learning rate included
+  std::map<std::string, ParamState> params;  // by parameter name
+};
+
+}  // namespace apogee::optim
+
+#endif  // APOGEE_OPTIM_STATE_DICT_H_

@@ -1,0 +1,97 @@
+// An Optimizer whose groups have options of one type: what a derived class starts from.
+//
+//   struct SgdOptions {                       // an aggregate: designated initialisers read like keywords
+//     double lr = 1e-3; ...
+//     std::vector<std::string> Problems() const;               // "lr is -1, must be at least 0"
+//     static std::vector<OptionField<SgdOptions>> Fields();
+//   };
+//   class Sgd : public TypedOptimizer<SgdOptions> { ... };
+#ifndef APOGEE_OPTIM_TYPED_OPTIMIZER_H_
+#define APOGEE_OPTIM_TYPED_OPTIMIZER_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apogee/optim/optimizer.h"
+
+namespace apogee::optim {
+
+template <typename Options>
+struct ParamGroup {
+  std::vector<autograd::ParameterPtr> params;
+  Options options = {};
+};
+
+template <typename Options>
+class TypedOptimizer : public Optimizer {
+ public:
+  const Options& options(int group) const { return options_[static_cast<size_t>(group)]; }
+  double lr(int group) const override { return options(group).lr; }
+  void set_lr(int group, double lr) override { mutable_options(group).lr = lr; }
+  OptionMap group_options(int group) const override { return GetOptions(options(group)); }
+
+ protected:
+  TypedOptimizer(std::string name, std::vector<ParamGroup<Options>> groups)
+      : Optimizer(name, Params(groups), Problems(groups)) {
+    for (ParamGroup<Options>& group : groups) options_.push_back(std::move(group.options));
+  }
+
+  Options& mutable_options(int group) { return options_[static_cast<size_t>(group)]; }
+
+  absl::Status CheckGroupOptions(const std::vector<OptionMap>& groups) const override {
+    std::vector<Options> ignored;
+    return ReadOptions(groups, ignored);
+  }
+  void SetGroupOptions(const std::vector<OptionMap>& groups) override {
+    std::vector<Options> read;
+    OkOrThrow(ReadOptions(groups, read));
+    options_ = std::move(read);
+  }
+
+  // What a derived class declares: the states of `view` under `options`.
+  virtual std::span<const StateSpec> StatesUnder(const ParamView& view,
+                                                 const Options& options) const = 0;
+  std::span<const StateSpec> StateSpecs(const ParamView& view, int group) const override {
+    return StatesUnder(view, options(group));
+  }
+  std::span<const StateSpec> SavedStateSpecs(const ParamView& view, int group,
+                                             const OptionMap& saved) const override {
+    Options under = options(group);
+    OkOrThrow(SetOptions(saved, name(), under));
+    return StatesUnder(view, under);
+  }
+
+ private:
+  static std::vector<std::vector<autograd::ParameterPtr>> Params(
+      const std::vector<ParamGroup<Options>>& groups) {
+    std::vector<std::vector<autograd::ParameterPtr>> params;
+    for (const ParamGroup<Options>& group : groups) params.push_back(group.params);
+    return params;
+  }
+  static std::vector<std::string> Problems(const std::vector<ParamGroup<Options>>& groups) {
+    std::vector<std::string> problems;
+    for (size_t g = 0; g < groups.size(); ++g) {
+      for (const std::string& problem : groups[g].options.Problems()) {
+        problems.push_back(groups.size() > 1 ? internal::Concat("group ", g, ": ", problem) : problem);
+      }
+    }
+    return problems;
+  }
+  absl::Status ReadOptions(const std::vector<OptionMap>& groups, std::vector<Options>& read) const {
+    for (size_t g = 0; g < groups.size(); ++g) {
+      const std::string what = internal::Concat(name(), ", group ", g);
+      read.push_back(options_[g]);
+      APOGEE_RETURN_IF_ERROR(SetOptions(groups[g], what, read.back()));
+      const std::vector<std::string> problems = read.back().Problems();
+      if (!problems.empty()) return InvalidArgument(what, ": ", problems.front());
+    }
+    return absl::OkStatus();
+  }
+
+  std::vector<Options> options_;
+};
+
+}  // namespace apogee::optim
+
+#endif  // APOGEE_OPTIM_TYPED_OPTIMIZER_H_
