@@ -9,8 +9,9 @@ add_library(apogee INTERFACE)
 add_library(apogee::apogee ALIAS apogee)
 target_link_libraries(apogee INTERFACE ${layer_targets})
 if(EXISTS ${PROJECT_SOURCE_DIR}/booster/apogee.h)
-  # The umbrella header lies with the top layer but is included as "apogee/apogee.h".
-  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/booster/apogee.h ${APOGEE_INCLUDE_ROOT}/apogee/apogee.h SYMBOLIC)
+  # The umbrella header lies with the top layer but is included as "apogee/apogee.h". A copy: a link would
+  # be installed as a link.
+  configure_file(${PROJECT_SOURCE_DIR}/booster/apogee.h ${APOGEE_INCLUDE_ROOT}/apogee/apogee.h COPYONLY)
   target_sources(apogee INTERFACE FILE_SET HEADERS BASE_DIRS ${APOGEE_INCLUDE_ROOT}
                                   FILES ${APOGEE_INCLUDE_ROOT}/apogee/apogee.h)
 else()

@@ -5,7 +5,7 @@
 #ifndef APOGEE_TENSOR_CPU_TILE_PRODUCT_H_
 #define APOGEE_TENSOR_CPU_TILE_PRODUCT_H_
 
-#include <algorithm>
+#include <cstdint>
 
 #include "apogee/tensor/cpu/simd.h"
 
@@ -51,8 +51,7 @@ inline __attribute__((always_inline)) void RegisterProduct(const T* a, int64_t l
 template <typename T, bool kTransA, int kVecs>
 void TileColumns(const T* a, int64_t lda, const T* b, int64_t ldb, T* c, int64_t ldc, int64_t m,
                  int64_t k, bool accumulate) {
-  // Enough independent sums to hide the latency of a multiply-add, and no more than fit the registers.
-  constexpr int kRows = kVecs * 8 <= kNumVecRegisters / 2 ? 8 : 4;
+  constexpr int kRows = kNumVecRegisters == 32 ? 8 : 4;
   for (int64_t i = 0; i < m; i += kRows) {
     RegisterProduct<T, kTransA, kRows, kVecs>(kTransA ? a + i : a + i * lda, lda, b, ldb,
                                               c + i * ldc, ldc, k, accumulate);
@@ -64,20 +63,13 @@ void TileColumns(const T* a, int64_t lda, const T* b, int64_t ldb, T* c, int64_t
 template <typename T, bool kTransA>
 void TileProduct(const T* a, int64_t lda, const T* b, int64_t ldb, T* c, int64_t ldc, int64_t m,
                  int64_t n, int64_t k, bool accumulate) {
-  constexpr int64_t kMaxVecs = kNumVecRegisters / 8;
-  int64_t vecs = 0;
-  for (int64_t j = 0; j < n; j += vecs * kLanes<T>) {
-    vecs = std::min(kMaxVecs, (n - j) / kLanes<T>);
-    const auto columns = [&]<int kVecs>() {
-      internal::TileColumns<T, kTransA, kVecs>(a, lda, b + j, ldb, c + j, ldc, m, k, accumulate);
-    };
-    if (vecs == 1) columns.template operator()<1>();
-    if (vecs == 2) columns.template operator()<2>();
-    if constexpr (kMaxVecs == 4) {
-      if (vecs == 3) columns.template operator()<3>();
-      if (vecs == 4) columns.template operator()<4>();
-    }
+  // Two columns of vectors: enough independent sums to hide the latency of a multiply-add, and few enough
+  // that the compiler keeps the row of b in registers (it folds a wider one into reloading operands).
+  int64_t j = 0;
+  for (; j + 2 * kLanes<T> <= n; j += 2 * kLanes<T>) {
+    internal::TileColumns<T, kTransA, 2>(a, lda, b + j, ldb, c + j, ldc, m, k, accumulate);
   }
+  if (j < n) internal::TileColumns<T, kTransA, 1>(a, lda, b + j, ldb, c + j, ldc, m, k, accumulate);
 }
 
 }  // namespace apogee::cpu

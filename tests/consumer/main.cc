@@ -1,15 +1,29 @@
-// Uses the installed headers and libraries, and nothing of the source tree.
+// Uses the installed library as a program of its own would: a boosted loop that learns XOR. Nothing of the
+// source tree is seen.
 #include <cstdio>
-#include <vector>
 
-#include "apogee/tensor/cpu/cpu_context.h"
-#include "apogee/tensor/tensor.h"
+#include "apogee/apogee.h"
 
 int main() {
-  const apogee::ContextPtr context = apogee::CpuContext({.num_threads = 2});
-  const apogee::Tensor x = apogee::Tensor::FromVector<float>({1, 2, 3, 4}, {2, 2}, context);
-  const std::vector<float> values = x.Transpose(0, 1).ToVector<float>();
-  std::printf("consumer: %s, transposed: %g %g %g %g\n", x.shape().ToString().c_str(), values[0],
-              values[1], values[2], values[3]);
-  return values == std::vector<float>{1, 3, 2, 4} ? 0 : 1;
+  using namespace apogee;
+  const ContextPtr context = CpuContext({.num_threads = 2});
+  const Tensor x = Tensor::FromVector<float>({0, 0, 0, 1, 1, 0, 1, 1}, {4, 2}, context);
+  const Tensor y = Tensor::FromVector<int64_t>({0, 1, 1, 0}, {4}, context);
+
+  nn::Mlp model({.sizes = {2, 16, 2}, .activation = Activation::kTanh});
+  model.Initialize(context, {.seed = 1});
+  optim::AdamW optimizer(model.Parameters(), {.lr = 0.05});
+  SingleRankPlugin plugin;
+  Booster booster(plugin);
+  auto boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+  double loss_value = 0;
+  for (int step = 0; step < 200; ++step) {
+    const Tensor loss = boosted.criterion(boosted.model(x), y);
+    loss_value = loss.Item();
+    booster.backward(loss, boosted.optimizer);
+    boosted.optimizer.step();
+    boosted.optimizer.zero_grad();
+  }
+  std::printf("consumer: loss %.2g after 200 boosted steps\n", loss_value);
+  return loss_value < 0.05 ? 0 : 1;
 }

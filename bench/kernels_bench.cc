@@ -1,0 +1,97 @@
+// Rates of the two kernels that dominate a training step, at the shapes of a small GPT (batch 8, 256
+// tokens, model size 384, 6 heads). FLOP/s counts a causal attention as half of a full one.
+//
+//   kernels_bench --benchmark_filter='MatMul/bf16'
+#include <benchmark/benchmark.h>
+
+#include <string>
+
+#include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tensor/kernel_table.h"
+#include "apogee/tensor/ops/elementwise.h"
+#include "apogee/tensor/ops/matmul.h"
+#include "apogee/tensor/ops/nn.h"
+
+namespace apogee {
+namespace {
+
+Tensor Random(const Shape& shape, DType dtype, const ContextPtr& context, const std::string& name) {
+  const Tensor x = Tensor::Empty(shape, DType::kF32, context);
+  ops::FillNormal(x, 0, 1, MakeKey(1, name));
+  return x.To(dtype);
+}
+
+void SetRate(benchmark::State& state, double flops) {
+  state.counters["FLOP/s"] = benchmark::Counter(
+      flops * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+}
+
+struct Product {
+  const char* name;
+  int64_t m, n, k;
+  bool a_trans, b_trans;
+};
+constexpr Product kProducts[] = {
+    {"qkv", 2048, 1152, 384, false, false},        {"mlp_up", 2048, 1536, 384, false, false},
+    {"mlp_down", 2048, 384, 1536, false, false},   {"head", 2048, 8192, 384, false, true},
+    {"input_grad", 2048, 384, 1536, false, true},  {"weight_grad", 384, 1536, 2048, true, false},
+};
+
+void MatMul(benchmark::State& state, const Product& p, DType dtype, int num_threads) {
+  const ContextPtr context = CpuContext({.num_threads = num_threads});
+  const Tensor a = Random(p.a_trans ? Shape{p.k, p.m} : Shape{p.m, p.k}, dtype, context, "a");
+  const Tensor b = Random(p.b_trans ? Shape{p.n, p.k} : Shape{p.k, p.n}, dtype, context, "b");
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(ops::MatMul(a, b, {.a_trans = p.a_trans, .b_trans = p.b_trans}));
+  }
+  SetRate(state, 2.0 * static_cast<double>(p.m * p.n * p.k));
+}
+
+constexpr int64_t kBatch = 8, kTokens = 256, kHeads = 6, kHeadDim = 64;
+constexpr double kAttentionFlops = 2.0 * kBatch * kHeads * kTokens * kTokens * kHeadDim;
+
+void Attention(benchmark::State& state, bool backward, DType dtype, int num_threads) {
+  const ContextPtr context = CpuContext({.num_threads = num_threads});
+  const auto packed = [&](const char* name) {
+    return Random({kBatch, kTokens, 3 * kHeads, kHeadDim}, dtype, context, name);
+  };
+  const auto unpack = [](const Tensor& x) {
+    return ops::Qkv{x.Slice(2, 0, kHeads), x.Slice(2, kHeads, kHeads),
+                    x.Slice(2, 2 * kHeads, kHeads)};
+  };
+  const ops::Qkv qkv = unpack(packed("qkv")), grads = unpack(packed("grads"));
+  const Tensor dout = Random({kBatch, kTokens, kHeads, kHeadDim}, dtype, context, "dout");
+  const ops::AttentionOptions options{.causal = true};
+  const ops::AttentionResult forward = ops::AttentionForward(qkv, options);
+  for (auto _ : state) {
+    if (backward) {
+      ops::AttentionBackward(qkv, forward, dout, options, grads);
+    } else {
+      benchmark::DoNotOptimize(ops::AttentionForward(qkv, options));
+    }
+  }
+  SetRate(state, kAttentionFlops * (backward ? 2.5 : 1));  // 5 products of tiles instead of 2
+}
+
+const bool kRegistered = [] {
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    for (int num_threads : {1, 2}) {
+      const std::string suffix =
+          std::string("/") + DTypeName(dtype) + "/threads:" + std::to_string(num_threads);
+      for (const Product& product : kProducts) {
+        benchmark::RegisterBenchmark(("MatMul/" + std::string(product.name) + suffix).c_str(), MatMul,
+                                     product, dtype, num_threads)
+            ->UseRealTime();
+      }
+      for (bool backward : {false, true}) {
+        const std::string name = backward ? "AttentionBackward" : "AttentionForward";
+        benchmark::RegisterBenchmark((name + suffix).c_str(), Attention, backward, dtype, num_threads)
+            ->UseRealTime();
+      }
+    }
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace apogee

@@ -1,0 +1,45 @@
+// The whole public library in one include.
+//
+//   #include "apogee/apogee.h"
+//
+//   nn::Mlp model({.sizes = {784, 256, 10}});
+//   model.Initialize(CpuContext({.num_threads = 2}), {.seed = 1});
+//   optim::AdamW optimizer(model.Parameters(), {.lr = 1e-3});
+//   SingleRankPlugin plugin;
+//   Booster booster(plugin);
+//   auto boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+#ifndef APOGEE_BOOSTER_APOGEE_H_
+#define APOGEE_BOOSTER_APOGEE_H_
+
+#include "apogee/autograd/engine.h"
+#include "apogee/autograd/functions/activation.h"
+#include "apogee/autograd/functions/arithmetic.h"
+#include "apogee/autograd/functions/attention.h"
+#include "apogee/autograd/functions/embedding.h"
+#include "apogee/autograd/functions/linear.h"
+#include "apogee/autograd/functions/loss.h"
+#include "apogee/autograd/functions/norm.h"
+#include "apogee/autograd/functions/shape.h"
+#include "apogee/autograd/grad_mode.h"
+#include "apogee/autograd/recompute.h"
+#include "apogee/booster/booster.h"
+#include "apogee/booster/metrics.h"
+#include "apogee/core/status.h"
+#include "apogee/data/loader.h"
+#include "apogee/data/text_corpus.h"
+#include "apogee/nn/layers.h"
+#include "apogee/nn/losses.h"
+#include "apogee/nn/models/gpt2.h"
+#include "apogee/nn/models/llama.h"
+#include "apogee/nn/models/mlp.h"
+#include "apogee/optim/adam.h"
+#include "apogee/optim/grad_clip.h"
+#include "apogee/optim/lr_schedule_registry.h"
+#include "apogee/optim/lr_scheduler.h"
+#include "apogee/optim/registry.h"
+#include "apogee/optim/sgd.h"
+#include "apogee/plugins/single_rank.h"
+#include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tensor/tensor.h"
+
+#endif  // APOGEE_BOOSTER_APOGEE_H_
