@@ -38,11 +38,12 @@ class TrainGptTest : public ::testing::Test {
   }
 
   // Runs the program on the tiny text with a tiny model; `flags` come last and win.
-  RunResult Train(const std::string& flags) {
+  RunResult Train(const std::string& flags) { return Train(text_, flags); }
+  RunResult Train(const std::string& data, const std::string& flags) {
     return Run(
-        "--data " + text_ +
-        " --layers 1 --heads 2 --dim 16 --block 16 --batch 8 --steps 12 --lr 0.01 --threads 2 "
-        "--sample 20 " +
+        "--data " + data +
+        " --layers 1 --heads 2 --dim 16 --block 16 --batch 8 --steps 12 --lr 0.01 --threads 2"
+        " --sample 20 " +
         flags);
   }
   RunResult Run(const std::string& flags) {
