@@ -1,0 +1,49 @@
+// The settings of 01_train_gpt and the command line that sets them.
+#ifndef APOGEE_EXAMPLES_01_TRAIN_GPT_FLAGS_H_
+#define APOGEE_EXAMPLES_01_TRAIN_GPT_FLAGS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apogee/data/text_corpus.h"
+#include "apogee/nn/models/gpt2.h"
+#include "apogee/optim/options.h"
+#include "apogee/plugins/single_rank.h"
+
+struct Flags {
+  std::vector<std::string> data;  // empty: the King James Bible
+  std::string out;                // empty: no files
+
+  apogee::nn::Gpt2Config model = {.vocab_size = apogee::data::TextCorpus::kVocabSize,
+                                  .n_positions = 128,
+                                  .n_embd = 192,
+                                  .n_layer = 4,
+                                  .n_head = 6};
+
+  int64_t steps = 600;
+  int64_t batch = 16;  // per micro-batch
+  int64_t accumulate = 1;
+  std::string optimizer = "adamw";
+  double lr = 2e-3;
+  apogee::optim::OptionMap optimizer_options;  // lr included
+  std::string schedule = "cosine";
+  int64_t warmup = -1;  // negative: a tenth of the steps, if the schedule has one
+  apogee::optim::OptionMap schedule_options;  // total_steps and warmup_steps included
+  apogee::SingleRankOptions plugin = {.precision = "f32", .max_norm = 1.0};
+
+  uint64_t seed = 1;
+  int threads = 0;  // ParseFlags replaces 0 by the number of cores
+  int64_t log_every = 50;
+  std::string prompt = "In the beginning";
+  int64_t sample = 400;  // bytes
+  double temperature = 0.8;
+};
+
+// Reads the command line and checks every setting, so that what fails later is the run and not the
+// usage. Returns nothing when training may start, else the exit code: 0 after --help, 2 after an
+// error, of which it has printed one sentence to stderr.
+std::optional<int> ParseFlags(int argc, char** argv, Flags& flags);
+
+#endif  // APOGEE_EXAMPLES_01_TRAIN_GPT_FLAGS_H_

@@ -1,0 +1,52 @@
+#include "generate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "apogee/autograd/grad_mode.h"
+#include "apogee/core/rng.h"
+#include "apogee/data/text_corpus.h"
+
+using apogee::DType;
+using apogee::Tensor;
+
+namespace {
+
+// The index at which the running sum of softmax(logits / temperature) passes u in (0, 1].
+int64_t Draw(const std::vector<double>& logits, double temperature, double u) {
+  const double highest = *std::max_element(logits.begin(), logits.end());
+  std::vector<double> weights;
+  double total = 0;
+  for (const double logit : logits) {
+    total += weights.emplace_back(std::exp((logit - highest) / temperature));
+  }
+  double sum = 0;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    sum += weights[i];
+    if (sum >= u * total) return static_cast<int64_t>(i);
+  }
+  return static_cast<int64_t>(weights.size()) - 1;
+}
+
+}  // namespace
+
+std::string Generate(apogee::nn::Module& model, const apogee::ContextPtr& context,
+                     const std::string& prompt, const GenerateOptions& options) {
+  const apogee::autograd::NoGradGuard no_grad;
+  model.Train(false);
+  const apogee::PhiloxKey key = apogee::MakeKey(options.seed, "generate");
+  std::vector<int64_t> tokens = apogee::data::TextCorpus::Encode(prompt);
+  for (int64_t i = 0; i < options.bytes; ++i) {
+    // The window always has `block` places, so that the model sees one shape only. What lies behind
+    // the last byte is filler: attention is causal and never looks at it.
+    const int64_t length = std::min(static_cast<int64_t>(tokens.size()), options.block);
+    std::vector<int64_t> window(tokens.end() - length, tokens.end());
+    window.resize(static_cast<size_t>(options.block), 0);
+    const Tensor logits = model(Tensor::FromVector<int64_t>(window, {1, options.block}, context));
+    const auto last = logits.Detach().Slice(1, length - 1, 1).ToVector<double>();
+    const float u = apogee::ToUniform(apogee::Philox(key, static_cast<uint64_t>(i))[0]);
+    tokens.push_back(Draw(last, options.temperature, u));
+  }
+  return apogee::data::TextCorpus::Decode(tokens);
+}

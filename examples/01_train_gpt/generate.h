@@ -1,0 +1,25 @@
+// Text from a byte-level model.
+//
+//   std::string text = Generate(model, context, "In the beginning", {.block = 128, .bytes = 400});
+#ifndef APOGEE_EXAMPLES_01_TRAIN_GPT_GENERATE_H_
+#define APOGEE_EXAMPLES_01_TRAIN_GPT_GENERATE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "apogee/nn/module.h"
+
+struct GenerateOptions {
+  int64_t block = 128;  // context of the model
+  int64_t bytes = 400;
+  // Logits are divided by it: below 1 the likely bytes become likelier.
+  double temperature = 0.8;
+  uint64_t seed = 1;
+};
+
+// The prompt and `bytes` more, each drawn from the model's distribution given the last `block`
+// bytes: a pure function of the arguments. The model is put into evaluation mode.
+std::string Generate(apogee::nn::Module& model, const apogee::ContextPtr& context,
+                     const std::string& prompt, const GenerateOptions& options);
+
+#endif  // APOGEE_EXAMPLES_01_TRAIN_GPT_GENERATE_H_

@@ -1,0 +1,183 @@
+// Runs the program 01_train_gpt on a tiny text: it learns, repeats itself bit by bit, writes files
+// that parse, and answers bad input with one sentence and the right exit code.
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "apogee/tests/support/temp_dir.h"
+#include "apogee/tests/support/tfrecord.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace apogee {
+namespace {
+
+using ::apogee::testing::ReadFile;
+using ::apogee::testing::TempDir;
+using ::testing::HasSubstr;
+
+struct RunResult {
+  int exit_code;
+  std::string out, err;
+};
+
+class TrainGptTest : public ::testing::Test {
+ protected:
+  TrainGptTest() {
+    // Forty different lines, repeated: learnable within a few steps.
+    std::string text;
+    for (int i = 0; i < 200; ++i) text += "line " + std::to_string(i % 40) + " of the text\n";
+    text_ = dir_.Write("text.txt", text);
+  }
+
+  // Runs the program on the tiny text with a tiny model; `flags` come last and win.
+  RunResult Train(const std::string& flags) { return Train(text_, flags); }
+  RunResult Train(const std::string& data, const std::string& flags) {
+    return Run(
+        "--data " + data +
+        " --layers 1 --heads 2 --dim 16 --block 16 --batch 8 --steps 12 --lr 0.01 --threads 2"
+        " --sample 20 " +
+        flags);
+  }
+  RunResult Run(const std::string& flags) {
+    const std::string command = std::string(APOGEE_TRAIN_GPT) + " " + flags + " >" +
+                                (dir_ / "stdout") + " 2>" + (dir_ / "stderr");
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, ReadFile(dir_ / "stdout"),
+            ReadFile(dir_ / "stderr")};
+  }
+  // The file's lines, each parsed.
+  std::vector<nlohmann::json> Rows(const std::string& name) {
+    std::vector<nlohmann::json> rows;
+    std::istringstream text(ReadFile(dir_ / name));
+    for (std::string line; std::getline(text, line);) rows.push_back(nlohmann::json::parse(line));
+    return rows;
+  }
+  // What must not depend on the clock.
+  std::vector<nlohmann::json> Trajectory(const std::string& out) {
+    std::vector<nlohmann::json> rows = Rows(out + "/metrics.jsonl");
+    for (nlohmann::json& row : rows) {
+      row.erase("seconds");
+      row.erase("tokens_per_s");
+    }
+    return rows;
+  }
+  void ExpectWrongUsage(const std::string& flags, const std::string& message) {
+    ExpectRefused(text_, flags, 2, message);
+  }
+  void ExpectRefused(const std::string& data, const std::string& flags, int exit_code,
+                     const std::string& message) {
+    const RunResult result = Train(data, "--out " + (dir_ / "refused") + " " + flags);
+    EXPECT_EQ(result.exit_code, exit_code) << flags << "\n" << result.out << result.err;
+    EXPECT_THAT(result.err, HasSubstr(message)) << flags;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    EXPECT_EQ(result.out, "") << flags;
+    EXPECT_FALSE(std::filesystem::exists(dir_ / "refused")) << flags;
+  }
+
+  TempDir dir_;
+  std::string text_;
+};
+
+TEST_F(TrainGptTest, LearnsAndWritesItsFiles) {
+  const RunResult result = Train("--out " + (dir_ / "out"));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  EXPECT_THAT(result.out, HasSubstr("step 12: validation loss"));
+  EXPECT_THAT(result.out, HasSubstr("sample:\nIn the beginning"));
+  EXPECT_EQ(result.out, ReadFile(dir_ / "out/train.log"));
+
+  const auto rows = Rows("out/metrics.jsonl");
+  ASSERT_EQ(rows.size(), 12u);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(rows[i]["step"], i + 1);
+    EXPECT_GT(rows[i]["tokens_per_s"], 0);
+    EXPECT_GT(rows[i]["grad_norm"], 0);
+    EXPECT_GT(rows[i]["memory"]["parameter"], 0);
+  }
+  EXPECT_NEAR(rows[0]["loss"], std::log(256.0), 0.3);
+  EXPECT_LT(rows[11]["loss"], 0.8 * static_cast<double>(rows[0]["loss"]));
+  ASSERT_EQ(Rows("out/validation.jsonl").size(), 1u);
+  EXPECT_LT(Rows("out/validation.jsonl")[0]["loss"], 0.8 * static_cast<double>(rows[0]["loss"]));
+
+  for (const auto& entry : std::filesystem::directory_iterator(dir_ / "out")) {
+    if (!entry.path().filename().string().starts_with("events.out.tfevents.")) continue;
+    const auto events = apogee::testing::ReadEvents(entry.path());
+    ASSERT_EQ(events.size(), 2u + 12 + 1);
+    EXPECT_EQ(events[2].scalars.at("train/loss"), static_cast<float>(rows[0]["loss"]));
+  }
+}
+
+TEST_F(TrainGptTest, TheSameFlagsGiveTheSameBits) {
+  for (const std::string flags : {"", "--precision bf16 --dropout 0.1 --accumulate 2"}) {
+    const RunResult first = Train(flags + " --out " + (dir_ / "a"));
+    const RunResult second = Train(flags + " --out " + (dir_ / "b"));
+    ASSERT_EQ(first.exit_code, 0) << first.err;
+    ASSERT_EQ(second.exit_code, 0) << second.err;
+    EXPECT_EQ(Trajectory("a"), Trajectory("b")) << flags;
+    EXPECT_EQ(Rows("a/validation.jsonl"), Rows("b/validation.jsonl"));
+    EXPECT_EQ(first.out.substr(first.out.find("sample:"), 40),
+              second.out.substr(second.out.find("sample:"), 40));
+  }
+}
+
+TEST_F(TrainGptTest, AccumulationIsTheBiggerBatch) {
+  ASSERT_EQ(Train("--precision f64 --batch 8 --out " + (dir_ / "whole")).exit_code, 0);
+  ASSERT_EQ(Train("--precision f64 --batch 2 --accumulate 4 --out " + (dir_ / "parts")).exit_code,
+            0);
+  const auto whole = Rows("whole/metrics.jsonl"), parts = Rows("parts/metrics.jsonl");
+  ASSERT_EQ(whole.size(), parts.size());
+  for (size_t i = 0; i < whole.size(); ++i) {
+    EXPECT_NEAR(whole[i]["loss"], parts[i]["loss"], 1e-8);
+    EXPECT_NEAR(whole[i]["grad_norm"], parts[i]["grad_norm"], 1e-8);
+  }
+}
+
+TEST_F(TrainGptTest, WrongUsageExitsWith2) {
+  ExpectWrongUsage("--optimiser adamw", "unknown flag --optimiser (did you mean --optimizer?)");
+  ExpectWrongUsage("--optimizer adamv", "unknown optimizer \"adamv\" (did you mean \"adamw\"?)");
+  ExpectWrongUsage("--precision bf61", "unknown precision \"bf61\" (did you mean \"bf16\"?)");
+  ExpectWrongUsage("--schedule cosin", "unknown schedule \"cosin\" (did you mean \"cosine\"?)");
+  ExpectWrongUsage("--optim.beta=1", "unknown option \"beta\" (did you mean \"betas\"?)");
+  ExpectWrongUsage("--schedule step --warmup 3", "the schedule step has no warm-up");
+  ExpectWrongUsage("--steps 0", "--steps: needs a whole number from 1 to 1e9, got 0");
+  ExpectWrongUsage("--lr fast", "--lr: needs a number from 0");
+  ExpectWrongUsage("--dim 10 --heads 3", "--dim must be a multiple of --heads, got 10 and 3");
+  ExpectWrongUsage("--seed 1 stray=1", "unexpected argument \"stray=1\"");
+}
+
+TEST_F(TrainGptTest, BadDataExitsWith1) {
+  ExpectRefused((dir_ / "none"), "", 1, "/none does not exist; give a text file");
+  ExpectRefused(dir_.Write("empty", ""), "", 1, "/empty is empty; give a text file");
+  ExpectRefused(dir_.Write("short", "abc"), "", 1, "a block of 16 needs 17 in each; give at least");
+}
+
+TEST_F(TrainGptTest, AnUnwritableOutExitsWith1) {
+  const RunResult result = Train("--out " + text_ + "/out");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("cannot make the output directory " + text_ + "/out: "));
+}
+
+TEST_F(TrainGptTest, ALossThatIsNotFiniteExitsWith1) {
+  const RunResult result = Train("--lr 1e30 --out " + (dir_ / "out"));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, ::testing::ContainsRegex(
+                              "step [0-9]+: the loss is nan; lower --lr \\(now 1e\\+30\\)"));
+  for (const auto& row : Rows("out/metrics.jsonl")) EXPECT_TRUE(row["loss"].is_number());
+}
+
+TEST_F(TrainGptTest, HelpExitsWith0) {
+  const RunResult result = Run("--help");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, HasSubstr("--precision"));
+}
+
+}  // namespace
+}  // namespace apogee
