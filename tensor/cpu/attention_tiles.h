@@ -160,7 +160,6 @@ template <typename Stored, typename T>
 void StoreRow(const T* row, T scale, const AttentionOperand& x, int64_t batch, int64_t head,
               int64_t token, int64_t head_dim) {
   Stored* to = Row<Stored>(x, batch, head, token);
-#pragma omp simd
   for (int64_t d = 0; d < head_dim; ++d) to[d] = static_cast<Stored>(row[d] * scale);
 }
 

@@ -163,11 +163,13 @@ struct Packing<Bf16Pair> {
   }
   static inline __attribute__((always_inline)) void StoreColumns(Bf16Pair* y,
                                                                  const Vec<float>* rows) {
-    typedef uint16_t Halves __attribute__((vector_size(kVecBytes / 2)));
-    const auto low = std::bit_cast<Halves>(_mm512_cvtneps_pbh(rows[0]));
-    const auto high = std::bit_cast<Halves>(_mm512_cvtneps_pbh(rows[1]));
-    Store(y, __builtin_convertvector(low, Vec<Bf16Pair>) |
-                 __builtin_convertvector(high, Vec<Bf16Pair>) << 16);
+    typedef uint16_t Halves __attribute__((vector_size(kVecBytes)));
+    const auto halves = std::bit_cast<Halves>(_mm512_cvtne2ps_pbh(rows[1], rows[0]));
+    [&]<int... kPair>(std::integer_sequence<int, kPair...>) {
+      const Halves pairs = __builtin_shufflevector(
+          halves, halves, (kPair % 2 == 0 ? kPair / 2 : kLanes<float> + kPair / 2)...);
+      std::memcpy(y, &pairs, sizeof(pairs));
+    }(std::make_integer_sequence<int, 2 * kLanes<float>>());
   }
 };
 #endif
