@@ -3,7 +3,7 @@
 //
 //   optim::AdamW optimizer({{.params = decayed, .options = {.lr = 3e-4, .weight_decay = 0.1}},
 //                           {.params = others, .options = {.lr = 3e-4, .weight_decay = 0}}});
-//   optim::Adam plain(model.parameters(), {.lr = 1e-3, .amsgrad = true});
+//   optim::Adam plain(model.Parameters(), {.lr = 1e-3, .amsgrad = true});
 //
 // With t the parameter's own step count, c1 = 1 - beta1^t, c2 = 1 - beta2^t (1 without correct_bias):
 //   Adam: g = grad + weight_decay * w        AdamW: w -= lr * weight_decay * w

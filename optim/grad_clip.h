@@ -3,7 +3,7 @@
 // StepOptions::max_norm instead.
 //
 //   Backward(loss);
-//   double norm = optim::ClipGradNorm(model.parameters(), {.max_norm = 1.0});
+//   double norm = optim::ClipGradNorm(model.Parameters(), {.max_norm = 1.0});
 //   optimizer.step();
 //
 // All present gradients of trainable parameters count as one vector; absent ones are left absent. Norms

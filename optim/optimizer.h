@@ -1,7 +1,7 @@
 // Optimizer: the base of all of them. It owns the parameter views and runs a step in phases; a derived
 // class says what an update computes and which statistics of whole tensors it needs.
 //
-//   optim::AdamW optimizer(model.parameters(), {.lr = 3e-4, .weight_decay = 0.1});
+//   optim::AdamW optimizer(model.Parameters(), {.lr = 3e-4, .weight_decay = 0.1});
 //   optimizer.set_step_options({.max_norm = 1.0});
 //   Backward(criterion(model(x), y));
 //   optimizer.step();

@@ -1,7 +1,7 @@
 // ParamView: what an optimizer sees of one parameter: the part of its value and gradient that this rank
 // holds, where that part lies in the logical tensor, the fp32 master weights, the states, the step count.
 //
-//   ParamView view(model.parameters()[0]);               // a whole parameter
+//   ParamView view(model.Parameters()[0]);               // a whole parameter
 //   view.BindShard(shard, Layout(shape, {.segments = {{0, 100}}}));   // a wrapper made shards
 //   Tensor m = view.AddState("exp_avg", StateKind::kElementwise);     // zeros, in view.compute_dtype()
 //

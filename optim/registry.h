@@ -1,6 +1,6 @@
 // Optimizers by name, with options as text: what programs, configuration files and plugins use.
 //
-//   auto optimizer = optim::MakeOptimizer("adamw", model.parameters(), {{"lr", "3e-4"}});
+//   auto optimizer = optim::MakeOptimizer("adamw", model.Parameters(), {{"lr", "3e-4"}});
 //   if (!optimizer.ok()) ...  // unknown optimizer "adamv" (did you mean "adamw"?); known: adam, adamw, ...
 //
 // The list is in registry.cc, one line per optimizer.

@@ -1,7 +1,7 @@
 // Stochastic gradient descent with momentum, as torch.optim.SGD (Sutskever et al., "On the importance of
 // initialization and momentum in deep learning", ICML 2013).
 //
-//   optim::Sgd optimizer(model.parameters(), {.lr = 0.1, .momentum = 0.9, .nesterov = true});
+//   optim::Sgd optimizer(model.Parameters(), {.lr = 0.1, .momentum = 0.9, .nesterov = true});
 //   optimizer.step();
 //
 //   g = (maximize ? -grad : grad) + weight_decay * w

@@ -1,0 +1,21 @@
+// The `apogee` command.
+#include <exception>
+#include <iostream>
+
+#include "apogee/tools/command.h"
+
+int main(int argc, char** argv) {
+  CLI::App app("Tools of the apogee training library");
+  app.require_subcommand(1);
+  int exit_code = 0;
+  apogee::tools::AddVerifyCommand(app, exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  } catch (const std::exception& error) {
+    std::cerr << "apogee: " << error.what() << "\n";
+    return 2;
+  }
+  return exit_code;
+}

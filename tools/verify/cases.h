@@ -1,0 +1,18 @@
+// The replays, one per family of recorded cases. Each throws Error for a case it cannot read.
+#ifndef APOGEE_TOOLS_VERIFY_CASES_H_
+#define APOGEE_TOOLS_VERIFY_CASES_H_
+
+#include "apogee/tools/verify/compare.h"
+#include "apogee/tools/verify/golden_case.h"
+
+namespace apogee::tools {
+
+// `dtype` is f32, or f64 to run in double precision and compare with the recorded float64 runs too.
+Comparison ReplayOptimizer(const GoldenCase& golden, DType dtype);
+Comparison ReplayGradClip(const GoldenCase& golden, DType dtype);
+Comparison ReplayLrSchedule(const GoldenCase& golden, DType dtype);
+Comparison ReplayModel(const GoldenCase& golden, DType dtype);
+
+}  // namespace apogee::tools
+
+#endif  // APOGEE_TOOLS_VERIFY_CASES_H_

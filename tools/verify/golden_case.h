@@ -1,0 +1,54 @@
+// One recorded case: a safetensors file whose metadata says what was run and with which settings.
+//
+//   auto c = GoldenCase::Open(path, "sgd/momentum", context);
+//   c->text("optimizer");  c->json("hyper")["lr"];  c->Values("param/wide/init");
+#ifndef APOGEE_TOOLS_VERIFY_GOLDEN_CASE_H_
+#define APOGEE_TOOLS_VERIFY_GOLDEN_CASE_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "apogee/checkpoint/safetensors_reader.h"
+
+namespace apogee::tools {
+
+using Json = nlohmann::json;
+
+class GoldenCase {
+ public:
+  // `label` is what reports call the case. Fails for a file that is not a recorded case.
+  static absl::StatusOr<GoldenCase> Open(const std::string& path, std::string label, ContextPtr context);
+
+  const std::string& label() const { return label_; }
+  const ContextPtr& context() const { return context_; }
+  const checkpoint::SafetensorsReader& file() const { return file_; }
+  bool contains(const std::string& entry) const { return file_.contains(entry); }
+
+  // A metadata string, "" when there is none.
+  std::string text(const std::string& key) const;
+  // A metadata value that holds JSON text; null when there is none. Throws Error when it is malformed.
+  Json json(const std::string& key) const;
+  // Parameter names and shapes in the optimizer's order.
+  std::vector<std::pair<std::string, Shape>> Params() const;
+  int64_t steps() const { return json("steps").get<int64_t>(); }
+
+  // The entry in `dtype` (default: its own). Throws Error when it is missing or unreadable.
+  Tensor Load(const std::string& entry) const;
+  Tensor Load(const std::string& entry, DType dtype) const;
+  std::vector<double> Values(const std::string& entry) const;
+
+ private:
+  GoldenCase(checkpoint::SafetensorsReader file, std::string label, ContextPtr context)
+      : file_(std::move(file)), label_(std::move(label)), context_(std::move(context)) {}
+
+  checkpoint::SafetensorsReader file_;
+  std::string label_;
+  ContextPtr context_;
+};
+
+}  // namespace apogee::tools
+
+#endif  // APOGEE_TOOLS_VERIFY_GOLDEN_CASE_H_

@@ -1,0 +1,119 @@
+// Replays recorded learning rate curves with an LrScheduler on a real optimizer.
+#include <map>
+#include <regex>
+#include <set>
+
+#include "apogee/optim/lr_schedule_registry.h"
+#include "apogee/optim/lr_scheduler.h"
+#include "apogee/optim/sgd.h"
+#include "apogee/tools/verify/cases.h"
+
+namespace apogee::tools {
+namespace {
+
+using internal::Concat;
+
+// Our schedule for a class of the references.
+std::string KindOf(const std::string& object) {
+  static const auto& kinds = *new std::map<std::string, std::string>{
+      {"ConstantLR", "constant"},
+      {"CosineAnnealingLR", "cosine"},
+      {"CosineAnnealingWarmRestarts", "cosine_restarts"},
+      {"CosineAnnealingWarmupLR", "cosine"},
+      {"Eden", "eden"},
+      {"ExponentialLR", "exponential"},
+      {"FlatAnnealingLR", "flat_cosine"},
+      {"FlatAnnealingWarmupLR", "flat_cosine"},
+      {"LinearWarmupLR", "linear"},
+      {"MultiStepLR", "multistep"},
+      {"MultiStepWarmupLR", "multistep"},
+      {"OneCycleLR", "one_cycle"},
+      {"PolynomialLR", "polynomial"},
+      {"PolynomialWarmupLR", "polynomial"},
+      {"StepLR", "step"},
+  };
+  const auto found = kinds.find(object);
+  APOGEE_CHECK(found != kinds.end(), "no schedule for the reference's class \"", object, "\"");
+  return found->second;
+}
+
+std::string OptionText(const Json& value) {
+  if (value.is_boolean()) return optim::FormatOption(value.get<bool>());
+  if (value.is_number_integer()) return optim::FormatOption(value.get<int64_t>());
+  if (value.is_number()) return optim::FormatOption(value.get<double>());
+  if (value.is_string()) return value.get<std::string>();
+  std::vector<int64_t> list = value.get<std::vector<int64_t>>();
+  return optim::FormatOption(list);
+}
+
+optim::LrSchedule ScheduleOf(const GoldenCase& golden, const Json& hyper) {
+  const std::string kind = KindOf(golden.json("reference").at("object").get<std::string>());
+  const optim::OptionMap known = ValueOrThrow(optim::LrScheduleDefaults(kind));
+  static const auto& renamed = *new std::map<std::string, std::string>{{"T_0", "t_0"}, {"T_mult", "t_mult"}};
+  // Rates are the groups'; the classes that take total_steps without reading it are those that lack it.
+  static const auto& not_options = *new std::set<std::string>{"base_lr", "max_lr", "total_steps"};
+  optim::OptionMap options;
+  for (const auto& [key, value] : hyper.items()) {
+    const auto found = renamed.find(key);
+    const std::string name = found == renamed.end() ? key : found->second;
+    if ((not_options.contains(name) && !known.contains(name)) || value.is_null()) continue;
+    options[name] = OptionText(value);
+  }
+  return ValueOrThrow(optim::MakeLrSchedule(kind, options));
+}
+
+std::vector<double> BaseRates(const Json& hyper) {
+  const Json& rates = hyper.contains("max_lr") ? hyper["max_lr"] : hyper.at("base_lr");
+  if (rates.is_array()) return rates.get<std::vector<double>>();
+  const size_t groups = hyper.at("base_lr").is_array() ? hyper["base_lr"].size() : 1;
+  return std::vector<double>(groups, rates.get<double>());
+}
+
+// Steps per epoch, where the notes tell it: "epoch = k//40".
+int64_t StepsPerEpoch(const std::string& notes) {
+  std::smatch match;
+  if (!std::regex_search(notes, match, std::regex("k ?// ?([1-9][0-9]{0,8})"))) return 0;
+  return std::stoll(match[1].str());
+}
+
+}  // namespace
+
+Comparison ReplayLrSchedule(const GoldenCase& golden, DType) {
+  const Json hyper = golden.json("hyper");
+  const Json tolerance = golden.json("tolerance");
+  const auto rtol = tolerance.at("rtol").get<double>();
+  const auto atol = tolerance.at("atol_rel_to_base_lr").get<double>();
+  const std::vector<double> base = BaseRates(hyper);
+
+  std::vector<optim::ParamGroup<optim::SgdOptions>> groups;
+  std::vector<std::vector<double>> rates, momenta;
+  for (size_t g = 0; g < base.size(); ++g) {
+    const std::string name = Concat("p", g);
+    groups.push_back({{std::make_shared<autograd::Parameter>(
+                          name, Tensor::Zeros({1}, DType::kF32, golden.context()))},
+                      {.lr = base[g]}});
+    rates.push_back(golden.Values(Concat("lr/group", g)));
+    const std::string momentum = Concat("momentum/group", g);
+    momenta.push_back(golden.contains(momentum) ? golden.Values(momentum) : std::vector<double>());
+  }
+  optim::Sgd optimizer(std::move(groups));
+  optim::LrScheduler scheduler(optimizer, ScheduleOf(golden, hyper));
+  const int64_t steps_per_epoch = StepsPerEpoch(golden.text("notes"));
+
+  Comparison comparison;
+  for (size_t k = 0; k < rates[0].size(); ++k) {
+    if (k > 0) scheduler.step();
+    if (steps_per_epoch > 0) scheduler.set_epoch(static_cast<int64_t>(k) / steps_per_epoch);
+    for (size_t g = 0; g < base.size(); ++g) {
+      const int group = static_cast<int>(g);
+      comparison.Number(optimizer.lr(group), rates[g].at(k), {atol * base[g], rtol},
+                        Concat("lr of group ", g, ", step ", k));
+      if (momenta[g].empty()) continue;
+      comparison.Number(optimizer.momentum(group), momenta[g].at(k), {atol, rtol},
+                        Concat("momentum of group ", g, ", step ", k));
+    }
+  }
+  return comparison;
+}
+
+}  // namespace apogee::tools

@@ -1,0 +1,225 @@
+// Replays recorded optimizer trajectories: feeds the stored gradients, compares the weights after each
+// stored step, the whole update at the end, and the states.
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "apogee/optim/registry.h"
+#include "apogee/tensor/ops/elementwise.h"
+#include "apogee/tools/verify/cases.h"
+
+namespace apogee::tools {
+namespace {
+
+using autograd::Parameter;
+using autograd::ParameterPtr;
+using internal::Concat;
+
+std::string OptionText(const Json& value) {
+  if (value.is_boolean()) return optim::FormatOption(value.get<bool>());
+  if (value.is_number()) return optim::FormatOption(value.get<double>());
+  if (value.is_array()) {
+    std::string text;
+    for (const Json& item : value) {
+      if (!text.empty()) text += ',';
+      text += OptionText(item);
+    }
+    return text;
+  }
+  return value.get<std::string>();
+}
+
+// The recorded names of hyper-parameters that our options call otherwise, or that are not options.
+struct Family {
+  std::string optimizer;                       // in our registry
+  std::map<std::string, std::string> renamed;  // recorded name -> option name, "" for none
+};
+
+Family FamilyOf(const GoldenCase& golden, const Json& hyper) {
+  const std::string recorded = golden.text("optimizer");
+  // Hugging Face's AdamW is the one whose bias correction can be switched off.
+  if (recorded == "adamw" && hyper.contains("correct_bias")) return {"adamw_hf", {}};
+  if (recorded == "cpu_adam") {
+    return {hyper.value("adamw_mode", true) ? "adamw" : "adam",
+            {{"adamw_mode", ""}, {"div_scale", ""}, {"bias_correction", "correct_bias"}}};
+  }
+  return {recorded, {}};
+}
+
+optim::OptionMap OptionsFrom(const Json& values, const Family& family) {
+  optim::OptionMap options;
+  for (const auto& [key, value] : values.items()) {
+    if (key == "params" || key == "lr_factor_per_step" || key == "lr_per_step" || value.is_null()) continue;
+    const auto renamed = family.renamed.find(key);
+    const std::string name = renamed == family.renamed.end() ? key : renamed->second;
+    if (!name.empty()) options[name] = OptionText(value);
+  }
+  return options;
+}
+
+class OptimizerReplay {
+ public:
+  OptimizerReplay(const GoldenCase& golden, DType dtype)
+      : golden_(golden), dtype_(dtype), hyper_(golden.json("hyper")), tolerance_(golden.json("tolerance")) {
+    for (const auto& [name, shape] : golden.Params()) {
+      Tensor value = golden.Load(Concat("param/", name, "/init"), dtype);
+      APOGEE_CHECK(value.shape() == shape, "parameter ", name, " is recorded with shape ",
+                   value.shape(), ", the list of parameters says ", shape);
+      params_.push_back(std::make_shared<Parameter>(name, value));
+      init_.push_back(value.ToVector<double>());
+    }
+    MakeOptimizer();
+  }
+
+  Comparison Run() {
+    const int64_t steps = golden_.steps();
+    for (int64_t step = 1; step <= steps; ++step) {
+      SetLearningRates(step);
+      optimizer_->zero_grad();
+      for (const ParameterPtr& parameter : params_) FeedGradient(*parameter, step);
+      optimizer_->step();
+      if (optimizer_->last_step().skip) comparison_.Fail(Concat("step ", step, " was skipped"));
+      for (size_t i = 0; i < params_.size(); ++i) CompareWeights(i, step);
+      for (const optim::ParamView& view : std::as_const(*optimizer_).views()) CompareStates(view, step);
+    }
+    for (size_t i = 0; i < params_.size(); ++i) CompareUpdate(i, steps);
+    return comparison_;
+  }
+
+ private:
+  void MakeOptimizer() {
+    const Family family = FamilyOf(golden_, hyper_);
+    std::vector<optim::TextParamGroup> groups;
+    Json recorded = golden_.json("groups");
+    if (recorded.is_null()) {
+      groups.push_back({params_, OptionsFrom(hyper_, family)});
+    } else {
+      for (const Json& group : recorded) {
+        optim::OptionMap options = OptionsFrom(hyper_, family);
+        for (const auto& [key, value] : OptionsFrom(group, family)) options[key] = value;
+        std::vector<ParameterPtr> members;
+        for (const Json& name : group.at("params")) members.push_back(Find(name.get<std::string>()));
+        groups.push_back({std::move(members), std::move(options)});
+      }
+    }
+    optimizer_ = ValueOrThrow(optim::MakeOptimizer(family.optimizer, std::move(groups)));
+    for (int g = 0; g < optimizer_->num_groups(); ++g) base_lrs_.push_back(optimizer_->lr(g));
+    const double div_scale = hyper_.value("div_scale", -1.0);
+    if (div_scale > 0) optimizer_->set_step_options({.loss_scale = div_scale});
+  }
+
+  ParameterPtr Find(const std::string& name) const {
+    for (const ParameterPtr& parameter : params_) {
+      if (parameter->name() == name) return parameter;
+    }
+    Throw("a group names parameter \"", name, "\", which is not in the list of parameters");
+  }
+
+  void SetLearningRates(int64_t step) {
+    for (const auto& [key, absolute] : {std::pair{"lr_factor_per_step", false}, {"lr_per_step", true}}) {
+      if (!hyper_.contains(key)) continue;
+      const double value = hyper_[key].at(static_cast<size_t>(step - 1)).get<double>();
+      for (int g = 0; g < optimizer_->num_groups(); ++g) {
+        optimizer_->set_lr(g, absolute ? value : base_lrs_[static_cast<size_t>(g)] * value);
+      }
+    }
+  }
+
+  // Micro-gradients are accumulated as a training loop does it: the caller divides, the parameter adds.
+  void FeedGradient(Parameter& parameter, int64_t step) {
+    const std::string entry = Concat("grad/", parameter.name(), "/", step);
+    if (!golden_.contains(entry + "/micro0")) {
+      if (golden_.contains(entry)) parameter.AccumulateGrad(golden_.Load(entry, dtype_));
+      return;
+    }
+    const Json accumulation = golden_.json("accumulation");
+    const bool mean = accumulation.at("mode").get<std::string>() == "mean";
+    const auto count = accumulation.at("micro_batches").get<int64_t>();
+    const Tensor divisor = Tensor::Full({}, dtype_, static_cast<double>(count), golden_.context());
+    for (int64_t k = 0; k < count; ++k) {
+      Tensor micro = golden_.Load(Concat(entry, "/micro", k), dtype_);
+      parameter.AccumulateGrad(mean ? ops::Div(micro, divisor) : micro);
+    }
+  }
+
+  double ParamTolerance(const std::string& name, const char* key) const {
+    const Json own = tolerance_.value("per_param", Json::object()).value(name, Json::object());
+    return own.contains(key) ? own[key].get<double>() : tolerance_.at(key).get<double>();
+  }
+
+  void CompareWeights(size_t i, int64_t step) {
+    const std::string& name = params_[i]->name();
+    const std::string entry = Concat("param/", name, "/", step);
+    if (!golden_.contains(entry)) return;
+    const Tolerances tolerances{ParamTolerance(name, "atol"), tolerance_.at("rtol").get<double>()};
+    comparison_.Elements(params_[i]->data().ToVector<double>(), golden_.Values(entry), tolerances,
+                         Concat("param ", name, ", step ", step));
+  }
+
+  // Weights move little compared with their size, so the update as a whole is compared too.
+  void CompareUpdate(size_t i, int64_t steps) {
+    const std::string& name = params_[i]->name();
+    const std::vector<double> value = params_[i]->data().ToVector<double>();
+    const std::string entry = Concat("param/", name, "/", steps);
+    if (golden_.contains(entry)) {
+      comparison_.RelativeNorm(value, golden_.Values(entry), init_[i],
+                               ParamTolerance(name, "update_rel_l2"),
+                               Concat("update of ", name, ", step ", steps));
+    }
+    const std::string exact = Concat("ref64/param/", name, "/", steps);
+    if (dtype_ == DType::kF64 && golden_.contains(exact)) {
+      comparison_.RelativeNorm(value, golden_.Values(exact), init_[i], 1e-7,
+                               Concat("float64 update of ", name, ", step ", steps));
+    }
+  }
+
+  // States have no tolerances of their own: those of the parameter, relative to the largest size that the
+  // state has had (sums of gradients may cancel at the step that is recorded), and not below what a
+  // reference that keeps its betas in f32 is off by: (1 - 0.999f) / 0.001 - 1 = 1.3e-5.
+  void CompareStates(const optim::ParamView& view, int64_t step) {
+    const std::string prefix = Concat("state/", view.name(), "/");
+    if (const std::string entry = Concat(prefix, "step/", step); golden_.contains(entry)) {
+      comparison_.Number(static_cast<double>(view.step()), golden_.Values(entry).at(0), {},
+                         Concat("step count of ", view.name(), ", step ", step));
+    }
+    for (const optim::NamedState& state : view.states()) {
+      const std::vector<double> values = state.value.ToVector<double>();
+      double& largest = largest_state_[view.name() + "/" + state.name];
+      for (const double value : values) largest = std::max(largest, std::fabs(value));
+      const std::string entry = Concat(prefix, state.name, "/", step);
+      if (!golden_.contains(entry)) continue;
+      double weights = 1e-30;
+      for (const double value : InitOf(view.name())) weights = std::max(weights, std::fabs(value));
+      const double relative = std::max(3e-5, ParamTolerance(view.name(), "atol") / weights);
+      comparison_.Elements(values, golden_.Values(entry),
+                           {relative * largest, tolerance_.at("rtol").get<double>()},
+                           Concat(state.name, " of ", view.name(), ", step ", step));
+    }
+  }
+
+  const std::vector<double>& InitOf(const std::string& name) const {
+    for (size_t i = 0; i < params_.size(); ++i) {
+      if (params_[i]->name() == name) return init_[i];
+    }
+    Throw("no parameter \"", name, "\"");
+  }
+
+  const GoldenCase& golden_;
+  DType dtype_;
+  Json hyper_, tolerance_;
+  std::vector<ParameterPtr> params_;
+  std::vector<std::vector<double>> init_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::vector<double> base_lrs_;
+  std::map<std::string, double> largest_state_;
+  Comparison comparison_;
+};
+
+}  // namespace
+
+Comparison ReplayOptimizer(const GoldenCase& golden, DType dtype) {
+  return OptimizerReplay(golden, dtype).Run();
+}
+
+}  // namespace apogee::tools

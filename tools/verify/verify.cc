@@ -1,0 +1,108 @@
+#include "apogee/tools/verify/verify.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <system_error>
+
+#include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tools/verify/cases.h"
+
+namespace apogee::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Replay = Comparison (*)(const GoldenCase&, DType);
+
+// By the metadata's "optimizer".
+const std::map<std::string, Replay>& Replays() {
+  static const auto& replays = *new std::map<std::string, Replay>{
+      {"adam", &ReplayOptimizer},
+      {"adamw", &ReplayOptimizer},
+      {"cpu_adam", &ReplayOptimizer},
+      {"grad_clip", &ReplayGradClip},
+      {"lr_schedule", &ReplayLrSchedule},
+      {"model", &ReplayModel},
+      {"sgd", &ReplayOptimizer},
+  };
+  return replays;
+}
+
+struct CaseFile {
+  fs::path path;
+  std::string label;
+};
+
+// The cases below `path`, sorted; `error` says why it cannot be searched.
+std::vector<CaseFile> FindCases(const fs::path& path, std::error_code& error) {
+  std::vector<CaseFile> cases;
+  if (fs::is_regular_file(path, error)) {
+    const fs::path absolute = fs::absolute(path, error);
+    cases.push_back({path, (absolute.parent_path().filename() / absolute.stem()).string()});
+    return cases;
+  }
+  if (error) return cases;
+  for (fs::recursive_directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+    if (it->path().extension() != ".safetensors" || !it->is_regular_file()) continue;
+    fs::path label = it->path().lexically_relative(path).replace_extension();
+    if (!label.has_parent_path()) label = fs::absolute(it->path()).parent_path().filename() / label;
+    cases.push_back({it->path(), label.string()});
+  }
+  std::ranges::sort(cases, {}, &CaseFile::label);
+  return cases;
+}
+
+enum class Verdict { kPass, kFail, kSkip };
+struct Outcome {
+  Verdict verdict;
+  std::string detail;
+};
+
+Outcome RunCase(const CaseFile& file, const VerifyOptions& options) {
+  try {
+    // A context per case: cases share nothing.
+    const ContextPtr context = CpuContext({.num_threads = options.num_threads});
+    absl::StatusOr<GoldenCase> golden = GoldenCase::Open(file.path.string(), file.label, context);
+    if (!golden.ok()) return {Verdict::kFail, Message(golden.status())};
+    const std::string conformance = golden->text("conformance");
+    if (conformance == "informational") return {Verdict::kSkip, "informational"};
+    const std::string family = golden->text("optimizer");
+    const auto replay = Replays().find(family);
+    if (conformance == "variant") return {Verdict::kSkip, "variant, not offered"};
+    if (replay == Replays().end()) return {Verdict::kFail, family + " is not built yet"};
+    const Comparison comparison = replay->second(*golden, options.dtype);
+    return {comparison.passed() ? Verdict::kPass : Verdict::kFail, comparison.Summary()};
+  } catch (const std::exception& error) {
+    return {Verdict::kFail, error.what()};
+  }
+}
+
+}  // namespace
+
+int Verify(const std::string& path, const VerifyOptions& options, std::ostream& out,
+           std::ostream& errors) {
+  std::error_code error;
+  const std::vector<CaseFile> cases = FindCases(path, error);
+  if (error) {
+    errors << "apogee verify: " << path << ": " << error.message() << "\n";
+    return 2;
+  }
+  if (cases.empty()) {
+    errors << "apogee verify: " << path << ": no .safetensors files below this folder\n";
+    return 2;
+  }
+  int passed = 0;
+  int failed = 0;
+  for (const CaseFile& file : cases) {
+    const auto [verdict, detail] = RunCase(file, options);
+    const char* word = verdict == Verdict::kPass ? "PASS" : verdict == Verdict::kFail ? "FAIL" : "skip";
+    passed += verdict == Verdict::kPass;
+    failed += verdict == Verdict::kFail;
+    out << word << " " << file.label << "  " << detail << std::endl;
+  }
+  out << passed << " passed, " << failed << " failed" << std::endl;
+  return failed > 0 ? 1 : 0;
+}
+
+}  // namespace apogee::tools

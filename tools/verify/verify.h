@@ -1,0 +1,27 @@
+// Replays every recorded case below a folder and reports, one line per case:
+//
+//   PASS sgd/momentum  worst 0.12 of tolerance (param odd, step 8)
+//   FAIL adam/default  worst 31 of tolerance (update of vec, step 8)
+//   skip adafactor/colossal_default  variant, not offered
+//   39 passed, 1 failed
+#ifndef APOGEE_TOOLS_VERIFY_VERIFY_H_
+#define APOGEE_TOOLS_VERIFY_VERIFY_H_
+
+#include <ostream>
+#include <string>
+
+#include "apogee/core/dtype.h"
+
+namespace apogee::tools {
+
+struct VerifyOptions {
+  DType dtype = DType::kF32;
+  int num_threads = 1;
+};
+
+// Returns the exit code: 0 all passed, 1 some failed, 2 nothing to verify at `path`.
+int Verify(const std::string& path, const VerifyOptions& options, std::ostream& out, std::ostream& errors);
+
+}  // namespace apogee::tools
+
+#endif  // APOGEE_TOOLS_VERIFY_VERIFY_H_

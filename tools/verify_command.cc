@@ -1,0 +1,31 @@
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "apogee/tools/command.h"
+#include "apogee/tools/verify/verify.h"
+
+namespace apogee::tools {
+
+void AddVerifyCommand(CLI::App& app, int& exit_code) {
+  struct Flags {
+    std::string path;
+    std::string dtype = "f32";
+    int threads = 1;
+  };
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command =
+      app.add_subcommand("verify", "Replay recorded trajectories of reference implementations");
+  command->add_option("path", flags->path, "A folder of .safetensors cases, searched to the bottom, or one case")
+      ->required();
+  command->add_option("--dtype", flags->dtype, "f32, or f64 to compare with the float64 runs as well")
+      ->check(CLI::IsMember({"f32", "f64"}));
+  command->add_option("--threads", flags->threads, "CPU threads")->check(CLI::Range(1, 1024));
+  command->callback([flags, &exit_code] {
+    exit_code = Verify(flags->path,
+                       {.dtype = DTypeFromName(flags->dtype), .num_threads = flags->threads}, std::cout,
+                       std::cerr);
+  });
+}
+
+}  // namespace apogee::tools
