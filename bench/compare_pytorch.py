@@ -12,7 +12,8 @@ median step of a process. Run it on a quiet machine. A table goes to stderr, the
 
 `outside_products` counts the fused attention kernel as products, `outside_products_strict` as the opposite;
 `shares` splits our step further. `pytorch_outside_products` is PyTorch's own profiler's figure: operators
-other than mm, addmm, bmm and baddbmm.
+other than mm, addmm, bmm and baddbmm. `ledger_over_process` is the peak of our memory ledger over the peak of
+the process beyond its start.
 """
 
 import argparse
@@ -90,6 +91,7 @@ def compare(program, python, precision, threads, args):
         "outside_products_strict": round(median(r["outside_products_strict"] for r in ours), 4),
         "shares": {name: round(median(r["shares"][name] for r in ours), 4) for name in ours[0]["shares"]},
         "pytorch_outside_products": round(theirs[0]["outside_products"], 4),
+        "ledger_over_process": round(median(r["ledger_bytes"] / r["process_bytes"] for r in ours), 4),
         "pairs": args.pairs,
     }
     print(f"{precision:>9} {threads:7} {result['ours']:10,.0f} {result['pytorch']:10,.0f} "

@@ -17,6 +17,7 @@
 
 #include "apogee/booster/booster.h"
 #include "apogee/core/blocking_waits.h"
+#include "apogee/core/process_memory.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/optim/adam.h"
@@ -120,7 +121,7 @@ double Median(std::vector<double> values) {
   return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
-void Print(const Timing& timing, const MemoryLedger& ledger) {
+void Print(const Timing& timing, const MemoryLedger& ledger, int64_t process_bytes) {
   double total = 0;
   for (const double seconds : timing.steps) total += seconds;
   const double products = kernel_seconds[kIndex_matmul] / total;
@@ -128,10 +129,14 @@ void Print(const Timing& timing, const MemoryLedger& ledger) {
       (kernel_seconds[kIndex_attention_forward] + kernel_seconds[kIndex_attention_backward]) /
       total;
   const double optimizer = timing.optimizer / total;
-  std::printf(
-      "{\"tokens_per_s\": %.1f, \"first_loss\": %.5f, \"last_loss\": %.5f, \"peak_bytes\": %lld, ",
-      static_cast<double>(kBatch * kBlock) / Median(timing.steps), timing.first_loss,
-      timing.last_loss, static_cast<long long>(ledger.peak_total_bytes()));
+  std::printf("{\"tokens_per_s\": %.1f, \"first_loss\": %.5f, \"last_loss\": %.5f, ",
+              static_cast<double>(kBatch * kBlock) / Median(timing.steps), timing.first_loss,
+              timing.last_loss);
+  // What the ledger says it took from the operating system, and what that says it gave since the
+  // start.
+  std::printf("\"ledger_bytes\": %lld, \"process_bytes\": %lld, ",
+              static_cast<long long>(ledger.peak_reserved_bytes()),
+              static_cast<long long>(process_bytes));
   std::printf(
       "\"shares\": {\"products\": %.4f, \"attention\": %.4f, \"optimizer\": %.4f, \"rest\": "
       "%.4f}, ",
@@ -166,10 +171,12 @@ int main(int argc, char** argv) {
   app.add_option("--warmup", warmup, "Steps before the timed ones")->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
   try {
+    const int64_t start_bytes = ValueOrThrow(ReadProcessMemory()).own_bytes();
     const auto context = std::make_shared<DeviceContext>(Device{}, std::make_unique<CpuAllocator>(),
                                                          TimedKernelTable(), threads);
     const Timing timing = TrainSteps(precision, context, warmup, steps);
-    Print(timing, context->ledger());
+    Print(timing, context->ledger(),
+          ValueOrThrow(ReadProcessMemory()).peak_own_bytes() - start_bytes);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "gpt_bench: %s\n", error.what());
     return 1;

@@ -140,6 +140,29 @@ TEST_F(TrainGptTest, AccumulationIsTheBiggerBatch) {
   }
 }
 
+// "1.5 MiB" in MiB, behind `label`.
+double MebibytesAfter(const std::string& text, const std::string& label) {
+  std::istringstream rest(text.substr(text.find(label) + label.size()));
+  double value = 0;
+  std::string unit;
+  rest >> value >> unit;
+  EXPECT_EQ(unit, "MiB") << text;
+  return value;
+}
+
+TEST_F(TrainGptTest, TheLedgerAgreesWithTheProcess) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer takes memory of its own";
+#endif
+  const RunResult result =
+      Train("--layers 4 --heads 4 --dim 192 --block 128 --batch 16 --steps 2 --sample 1");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const double ledger = MebibytesAfter(result.out, "peak memory: ");
+  const double process = MebibytesAfter(result.out, "by the ledger, ");
+  EXPECT_GT(ledger, 100);
+  EXPECT_NEAR(ledger, process, 0.03 * process) << result.out;
+}
+
 TEST_F(TrainGptTest, WrongUsageExitsWith2) {
   ExpectWrongUsage("--optimiser adamw", "unknown flag --optimiser (did you mean --optimizer?)");
   ExpectWrongUsage("--optimizer adamv", "unknown optimizer \"adamv\" (did you mean \"adamw\"?)");
