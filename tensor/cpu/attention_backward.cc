@@ -1,5 +1,5 @@
-// Gradients of attention in tiles: the weights P are computed again from the saved log-sum-exp. With
-// D_i = sum_d dout_id out_id, dS = P * (dP - D), where dP = dout v^T.
+// Gradients of attention in tiles: the weights P are computed again from the saved log-sum-exp.
+// With D_i = sum_d dout_id out_id, dS = P * (dP - D), where dP = dout v^T.
 #include <limits>
 #include <utility>
 
@@ -10,14 +10,14 @@
 namespace apogee::cpu {
 namespace {
 
-// Scratch of one thread: one key/value head with its gradients, and one tile of queries. An _i marks the
-// interleaved form of a tile, the same memory as its rows where an element is no pair.
+// Scratch of one thread: one key/value head with its gradients, and one tile of queries. An _i
+// marks the interleaved form of a tile, the same memory as its rows where an element is no pair.
 template <typename E>
 struct BackwardScratch {
   using T = Sum<E>;
   E *k, *k_i, *v, *q, *q_i, *qt, *dout, *dout_i, *dout_t, *weights, *dscores, *dscores_i;
-  T *dk, *dv, *dq, *scores, *dweights;        // weights and dscores take the place of the last two
-  T lse[kQueryTile], dot[kQueryTile];         // log-sum-exp in units of log2; D
+  T *dk, *dv, *dq, *scores, *dweights;  // weights and dscores take the place of the last two
+  T lse[kQueryTile], dot[kQueryTile];   // log-sum-exp in units of log2; D
 
   static int64_t Size(int64_t kv_rows, int64_t ld) {  // in elements
     return 5 * kv_rows * ld + 7 * kQueryTile * ld + 3 * kKeyTile * kQueryTile;
@@ -64,8 +64,8 @@ void LoadQueries(const AttentionBackwardArgs& args, int64_t batch, int64_t head,
     Interleave(scratch.q, padded, ld, scratch.q_i);
     Interleave(scratch.dout, padded, ld, scratch.dout_i);
   }
-  const T* lse = static_cast<const T*>(args.lse) + (batch * args.heads + head) * args.q_tokens +
-                 query0;
+  const T* lse =
+      static_cast<const T*>(args.lse) + (batch * args.heads + head) * args.q_tokens + query0;
   // Padding, and queries that see no key, have no weights: 2^(s - inf) = 0.
   std::fill_n(scratch.lse, kQueryTile, kInfinity);
   std::fill_n(scratch.dot, kQueryTile, T{0});
@@ -74,15 +74,16 @@ void LoadQueries(const AttentionBackwardArgs& args, int64_t batch, int64_t head,
     const Stored* dout = Row<Stored>(args.dout, batch, head, query0 + i);
     T dot = 0;
 #pragma omp simd reduction(+ : dot)
-    for (int64_t d = 0; d < args.head_dim; ++d) dot += static_cast<T>(out[d]) * static_cast<T>(dout[d]);
+    for (int64_t d = 0; d < args.head_dim; ++d)
+      dot += static_cast<T>(out[d]) * static_cast<T>(dout[d]);
     scratch.dot[i] = dot;
     if (lse[i] != -kInfinity) scratch.lse[i] = lse[i] * static_cast<T>(kLog2E);
   }
 }
 
-// Scores and dP of kLanes<T> queries become P and dS; what a product over whole groups of keys reads
-// beyond `limit` becomes 0. Rows are written over what the queries to the left, and this row before, have
-// been read from.
+// Scores and dP of kLanes<T> queries become P and dS; what a product over whole groups of keys
+// reads beyond `limit` becomes 0. Rows are written over what the queries to the left, and this row
+// before, have been read from.
 template <typename E, typename T>
 void SoftmaxBackwardColumn(BackwardScratch<E>& scratch, T scale, int64_t query, int64_t lane0,
                            int64_t first, int64_t limit) {
@@ -96,7 +97,7 @@ void SoftmaxBackwardColumn(BackwardScratch<E>& scratch, T scale, int64_t query, 
       dscores[r] = p;
       if (key < limit) {
         p = Exp2(Load(scratch.scores + row + query) * scale - lse);
-        if (key >= unmasked) p = Iota<T>() > static_cast<T>(key - first - lane0) ? p : Vec<T>{};
+        if (key >= unmasked) p = VisibleLanes<T>(key, first, lane0) ? p : Vec<T>{};
         dscores[r] = p * (Load(scratch.dweights + row + query) - dot);
       }
       Packing<E>::StoreRow(scratch.weights + row + query / kPack<E>, p);
@@ -164,8 +165,8 @@ void Backward(const DeviceContext& context, const AttentionBackwardArgs& args) {
         }
       }
       for (int64_t j = 0; j < args.kv_tokens; ++j) {
-        StoreRow<Stored>(scratch.dk + j * ld, static_cast<T>(args.scale), args.dk, batch, kv_head, j,
-                         args.head_dim);
+        StoreRow<Stored>(scratch.dk + j * ld, static_cast<T>(args.scale), args.dk, batch, kv_head,
+                         j, args.head_dim);
         StoreRow<Stored>(scratch.dv + j * ld, T{1}, args.dv, batch, kv_head, j, args.head_dim);
       }
     }

@@ -13,8 +13,8 @@ namespace {
 template <typename E>
 struct ForwardScratch {
   using T = Sum<E>;
-  E *k, *v, *v_rows, *q_rows, *qt, *weights;  // v and weights are interleaved
-  T *sums, *scores;                           // weights take the place of scores
+  E *k, *v, *v_rows, *q_rows, *qt, *weights;                // v and weights are interleaved
+  T *sums, *scores;                                         // weights take the place of scores
   T max[kQueryTile], total[kQueryTile], decay[kQueryTile];  // of scores in units of log2
 
   // In elements.
@@ -49,10 +49,8 @@ void SoftmaxColumn(ForwardScratch<E>& scratch, T scale, int64_t query, int64_t l
     max = s > max ? s : max;
   }
   for (int64_t j = unmasked; j < limit; ++j) {
-    const auto visible = Iota<T>() > static_cast<T>(j - first - lane0);
     const Vec<T> s = Load(column + j * kQueryTile) * scale;
-    const Vec<T> masked = visible ? s : Splat(-kInfinity);
-    Store(column + j * kQueryTile, visible ? Load(column + j * kQueryTile) : masked);
+    const Vec<T> masked = VisibleLanes<T>(j, first, lane0) ? s : Splat(-kInfinity);
     max = masked > max ? masked : max;
   }
   // A query that has seen no key yet keeps a maximum of -inf, which must not be subtracted.
@@ -62,7 +60,10 @@ void SoftmaxColumn(ForwardScratch<E>& scratch, T scale, int64_t query, int64_t l
   for (int64_t j = 0; j < limit; j += kPack<E>) {
     Vec<T> p[kPack<E>];
     for (int64_t r = 0; r < kPack<E>; ++r) {
-      p[r] = j + r < limit ? Exp2(Load(column + (j + r) * kQueryTile) * scale - base) : Vec<T>{};
+      const int64_t key = j + r;
+      p[r] = Vec<T>{};
+      if (key < limit) p[r] = Exp2(Load(column + key * kQueryTile) * scale - base);
+      if (key >= unmasked) p[r] = VisibleLanes<T>(key, first, lane0) ? p[r] : Vec<T>{};
       total += p[r];
     }
     Packing<E>::StoreColumns(scratch.weights + query + j / kPack<E> * kQueryTile, p);
@@ -76,7 +77,8 @@ template <typename T>
 void ScaleRows(const T* scale, int64_t rows, int64_t ld, T* x) {
   for (int64_t i = 0; i < rows; ++i) {
     if (scale[i] == 1) continue;
-    for (int64_t d = 0; d < ld; d += kLanes<T>) Store(x + i * ld + d, Load(x + i * ld + d) * scale[i]);
+    for (int64_t d = 0; d < ld; d += kLanes<T>)
+      Store(x + i * ld + d, Load(x + i * ld + d) * scale[i]);
   }
 }
 

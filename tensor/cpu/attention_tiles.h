@@ -1,9 +1,9 @@
 // What attention's forward and backward share. Private to tensor/cpu.
 //
-// Scores are kept transposed: a tile has keys in rows and queries in columns, so that the softmax over
-// the keys of a query runs lane by lane. Queries come in groups of kGroup; the causal mask is applied by
-// leaving out the part of a product that no query of a group sees, and by masking elements only between
-// what the first and the last query of a group see.
+// Scores are kept transposed: a tile has keys in rows and queries in columns, so that the softmax
+// over the keys of a query runs lane by lane. Queries come in groups of kGroup; the causal mask is
+// applied by leaving out the part of a product that no query of a group sees, and by masking
+// elements only between what the first and the last query of a group see.
 #ifndef APOGEE_TENSOR_CPU_ATTENTION_TILES_H_
 #define APOGEE_TENSOR_CPU_ATTENTION_TILES_H_
 
@@ -27,18 +27,17 @@ inline constexpr double kLn2 = 0.6931471805599453;
 
 // Which of the `num_keys` keys from key0 on the queries from query0 on see.
 struct TileMask {
-  int64_t groups;                // of kGroup queries, the last perhaps padded
-  int64_t keys;                  // in the tile
-  int64_t first[kQueryGroups];   // keys that the group's first query sees; may be negative or > keys
-  int64_t limit[kQueryGroups];   // keys that its last query sees, in [0, keys]; ascending
+  int64_t groups;               // of kGroup queries, the last perhaps padded
+  int64_t keys;                 // in the tile
+  int64_t first[kQueryGroups];  // keys that the group's first query sees; may be negative or > keys
+  int64_t limit[kQueryGroups];  // keys that its last query sees, in [0, keys]; ascending
 
   template <typename Args>
   TileMask(const Args& args, int64_t query0, int64_t num_queries, int64_t key0, int64_t num_keys)
       : groups(RoundUpToGroup(num_queries) / kGroup), keys(num_keys) {
     for (int64_t g = 0; g < groups; ++g) {
-      first[g] = args.causal
-                     ? query0 + g * kGroup + args.kv_tokens - args.q_tokens - key0 + 1
-                     : num_keys;
+      first[g] =
+          args.causal ? query0 + g * kGroup + args.kv_tokens - args.q_tokens - key0 + 1 : num_keys;
       limit[g] = args.causal ? std::clamp<int64_t>(first[g] + kGroup - 1, 0, num_keys) : num_keys;
     }
   }
@@ -60,6 +59,12 @@ struct TileMask {
     }
   }
 };
+
+// Which of the queries lane0, lane0 + 1, ... of a group see `key`, where query 0 sees `first` keys.
+template <typename T>
+inline auto VisibleLanes(int64_t key, int64_t first, int64_t lane0) {
+  return Iota<T>() > static_cast<T>(key - first - lane0);
+}
 
 // What the products of tiles of an operand stored as Stored work on.
 template <typename Stored>
@@ -91,8 +96,8 @@ void AddKeyProduct(const TileMask& mask, const E* scores, const E* y, int64_t ld
   mask.ForEachKeyRun([&](int64_t key, int64_t num_keys, int64_t group) {
     const int64_t pair = group * kGroup / kPack<E>;
     TileProduct<E, false>(scores + key * kQueryTile + pair, kQueryTile, y + pair * ld, ld,
-                          sums + key * ld, ld, num_keys, ld,
-                          mask.groups * kGroup / kPack<E> - pair, true);
+                          sums + key * ld, ld, num_keys, ld, mask.groups * kGroup / kPack<E> - pair,
+                          true);
   });
 }
 
@@ -102,8 +107,7 @@ void AddQueryProduct(const TileMask& mask, const E* scores, const E* x, int64_t 
   for (int64_t g = 0, next = 0; g < mask.groups; g = next) {
     for (next = g + 1; next < mask.groups && mask.limit[next] == mask.limit[g];) ++next;
     TileProduct<E, true>(scores + g * kGroup, kQueryTile, x, ld, sums + g * kGroup * ld, ld,
-                         (next - g) * kGroup, ld, (mask.limit[g] + kPack<E> - 1) / kPack<E>,
-                         true);
+                         (next - g) * kGroup, ld, (mask.limit[g] + kPack<E> - 1) / kPack<E>, true);
   }
 }
 

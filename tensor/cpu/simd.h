@@ -1,5 +1,5 @@
-// Vectors of the widest registers that the build may use, through the compilers' vector extensions: the
-// same source becomes AVX-512, AVX2 or SSE code, of f32 or f64. Private to tensor/cpu.
+// Vectors of the widest registers that the build may use, through the compilers' vector extensions:
+// the same source becomes AVX-512, AVX2 or SSE code, of f32 or f64. Private to tensor/cpu.
 //
 //   Vec<float> x = Load(p);          // kLanes<float> elements, any alignment
 //   Store(y, x > 2.0f ? x : x * 0.5f);
@@ -59,11 +59,12 @@ template <typename T>
 inline Vec<T> Iota() {
   return []<int... kLane>(std::integer_sequence<int, kLane...>) {
     return Vec<T>{static_cast<T>(kLane)...};
-  }(std::make_integer_sequence<int, kLanes<T>>());
+  }
+  (std::make_integer_sequence<int, kLanes<T>>());
 }
 
-// 2^x for x up to 127, within 2 ulp; 0 below -126 (so that a masked score of -inf weighs nothing); NaN
-// gives NaN. A polynomial of 2^r on [-1/2, 1/2].
+// 2^x for x up to 127, within 2 ulp; 0 below -126 (so that a masked score of -inf weighs nothing);
+// NaN gives NaN. A polynomial of 2^r on [-1/2, 1/2].
 inline __attribute__((always_inline)) Vec<float> Exp2(Vec<float> x) {
   typedef int32_t IntVec __attribute__((vector_size(kVecBytes)));
   const Vec<float> clamped = x < -126.0f ? Splat(-126.0f) : x;
@@ -96,12 +97,13 @@ inline __attribute__((always_inline)) void TransposeStep(Vec<T>* rows) {
     for (int i = 0; i < kCount; ++i) {
       if ((i & kStep) != 0) continue;
       const Vec<T> a = rows[i], b = rows[i + kStep];
-      rows[i] = __builtin_shufflevector(
-          a, b, ((kLane & kStep) != 0 ? kCount + kLane - kStep : kLane)...);
-      rows[i + kStep] = __builtin_shufflevector(
-          a, b, ((kLane & kStep) != 0 ? kCount + kLane : kLane + kStep)...);
+      rows[i] =
+          __builtin_shufflevector(a, b, ((kLane & kStep) != 0 ? kCount + kLane - kStep : kLane)...);
+      rows[i + kStep] =
+          __builtin_shufflevector(a, b, ((kLane & kStep) != 0 ? kCount + kLane : kLane + kStep)...);
     }
-  }(std::make_integer_sequence<int, kLanes<T>>());
+  }
+  (std::make_integer_sequence<int, kLanes<T>>());
   if constexpr (2 * kStep < kLanes<T>) TransposeStep<T, 2 * kStep>(rows);
 }
 
@@ -122,8 +124,8 @@ void Transpose(const T* x, int64_t x_ld, int64_t rows, int64_t cols, T* y, int64
   }
 }
 
-// Two bf16 in one word, the first in the low half: products multiply pairs and add both results to one
-// f32, at twice the rate of f32.
+// Two bf16 in one word, the first in the low half: products multiply pairs and add both results to
+// one f32, at twice the rate of f32.
 using Bf16Pair = uint32_t;
 #ifdef __AVX512BF16__
 inline constexpr bool kHasBf16Dot = true;
@@ -136,8 +138,8 @@ inline constexpr int64_t kPack = std::is_same_v<E, Bf16Pair> ? 2 : 1;
 template <typename E>
 using Sum = std::conditional_t<std::is_same_v<E, Bf16Pair>, float, E>;
 
-// sum + a * b. Stores of sums as elements: along a row, or kPack<E> rows with the elements of a column
-// side by side.
+// sum + a * b. Stores of sums as elements: along a row, or kPack<E> rows with the elements of a
+// column side by side.
 template <typename E>
 struct Packing {
   static inline __attribute__((always_inline)) Vec<E> MultiplyAdd(Vec<E> sum, Vec<E> a, Vec<E> b) {
@@ -169,7 +171,8 @@ struct Packing<Bf16Pair> {
       const Halves pairs = __builtin_shufflevector(
           halves, halves, (kPair % 2 == 0 ? kPair / 2 : kLanes<float> + kPair / 2)...);
       std::memcpy(y, &pairs, sizeof(pairs));
-    }(std::make_integer_sequence<int, 2 * kLanes<float>>());
+    }
+    (std::make_integer_sequence<int, 2 * kLanes<float>>());
   }
 };
 #endif

@@ -54,8 +54,8 @@ inline __attribute__((always_inline)) void RegisterProduct(const E* a, int64_t l
 }
 
 template <typename E, bool kTransA, int kVecs>
-void TileColumns(const E* a, int64_t lda, const E* b, int64_t ldb, Sum<E>* c, int64_t ldc, int64_t m,
-                 int64_t k, bool accumulate) {
+void TileColumns(const E* a, int64_t lda, const E* b, int64_t ldb, Sum<E>* c, int64_t ldc,
+                 int64_t m, int64_t k, bool accumulate) {
   constexpr int kRows = kNumVecRegisters == 32 ? 8 : 4;
   for (int64_t i = 0; i < m; i += kRows) {
     RegisterProduct<E, kTransA, kRows, kVecs>(kTransA ? a + i : a + i * lda, lda, b, ldb,
@@ -66,11 +66,12 @@ void TileColumns(const E* a, int64_t lda, const E* b, int64_t ldb, Sum<E>* c, in
 }  // namespace internal
 
 template <typename E, bool kTransA>
-void TileProduct(const E* a, int64_t lda, const E* b, int64_t ldb, Sum<E>* c, int64_t ldc, int64_t m,
-                 int64_t n, int64_t k, bool accumulate) {
+void TileProduct(const E* a, int64_t lda, const E* b, int64_t ldb, Sum<E>* c, int64_t ldc,
+                 int64_t m, int64_t n, int64_t k, bool accumulate) {
   using T = Sum<E>;
-  // Two columns of vectors: enough independent sums to hide the latency of a multiply-add, and few enough
-  // that the compiler keeps the row of b in registers (it folds a wider one into reloading operands).
+  // Two columns of vectors: enough independent sums to hide the latency of a multiply-add, and few
+  // enough that the compiler keeps the row of b in registers (it folds a wider one into reloading
+  // operands).
   int64_t j = 0;
   for (; j + 2 * kLanes<T> <= n; j += 2 * kLanes<T>) {
     internal::TileColumns<E, kTransA, 2>(a, lda, b + j, ldb, c + j, ldc, m, k, accumulate);
