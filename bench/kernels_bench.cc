@@ -1,5 +1,5 @@
-// Rates of the two kernels that dominate a training step, at the shapes of a small GPT (batch 8, 256
-// tokens, model size 384, 6 heads). FLOP/s counts a causal attention as half of a full one.
+// Rates of the two kernels that dominate a training step, at the shapes of a small GPT (batch 8,
+// 256 tokens, model size 384, 6 heads). FLOP/s counts a causal attention as half of a full one.
 //
 //   kernels_bench --benchmark_filter='MatMul/bf16'
 #include <benchmark/benchmark.h>
@@ -22,8 +22,8 @@ Tensor Random(const Shape& shape, DType dtype, const ContextPtr& context, const 
 }
 
 void SetRate(benchmark::State& state, double flops) {
-  state.counters["FLOP/s"] = benchmark::Counter(
-      flops * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+  state.counters["FLOP/s"] = benchmark::Counter(flops * static_cast<double>(state.iterations()),
+                                                benchmark::Counter::kIsRate);
 }
 
 struct Product {
@@ -32,9 +32,9 @@ struct Product {
   bool a_trans, b_trans;
 };
 constexpr Product kProducts[] = {
-    {"qkv", 2048, 1152, 384, false, false},        {"mlp_up", 2048, 1536, 384, false, false},
-    {"mlp_down", 2048, 384, 1536, false, false},   {"head", 2048, 8192, 384, false, true},
-    {"input_grad", 2048, 384, 1536, false, true},  {"weight_grad", 384, 1536, 2048, true, false},
+    {"qkv", 2048, 1152, 384, false, false},       {"mlp_up", 2048, 1536, 384, false, false},
+    {"mlp_down", 2048, 384, 1536, false, false},  {"head", 2048, 8192, 384, false, true},
+    {"input_grad", 2048, 384, 1536, false, true}, {"weight_grad", 384, 1536, 2048, true, false},
 };
 
 void MatMul(benchmark::State& state, const Product& p, DType dtype, int num_threads) {
@@ -79,13 +79,14 @@ const bool kRegistered = [] {
       const std::string suffix =
           std::string("/") + DTypeName(dtype) + "/threads:" + std::to_string(num_threads);
       for (const Product& product : kProducts) {
-        benchmark::RegisterBenchmark(("MatMul/" + std::string(product.name) + suffix).c_str(), MatMul,
-                                     product, dtype, num_threads)
+        benchmark::RegisterBenchmark(("MatMul/" + std::string(product.name) + suffix).c_str(),
+                                     MatMul, product, dtype, num_threads)
             ->UseRealTime();
       }
       for (bool backward : {false, true}) {
         const std::string name = backward ? "AttentionBackward" : "AttentionForward";
-        benchmark::RegisterBenchmark((name + suffix).c_str(), Attention, backward, dtype, num_threads)
+        benchmark::RegisterBenchmark((name + suffix).c_str(), Attention, backward, dtype,
+                                     num_threads)
             ->UseRealTime();
       }
     }

@@ -15,6 +15,7 @@ absl::StatusOr<ProcessMemory> ReadProcessMemory() {
     int64_t kilobytes = 0;
     if (!(fields >> name >> kilobytes)) continue;
     if (name == "VmRSS:") memory.resident_bytes = kilobytes << 10;
+    if (name == "RssFile:") memory.file_bytes = kilobytes << 10;
     if (name == "VmHWM:") memory.peak_resident_bytes = kilobytes << 10;
   }
   if (memory.resident_bytes == 0 || memory.peak_resident_bytes == 0) {

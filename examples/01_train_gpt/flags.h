@@ -22,8 +22,8 @@ struct Flags {
                                   .n_layer = 4,
                                   .n_head = 6};
 
-  int64_t steps = 600;
-  int64_t batch = 16;  // per micro-batch
+  int64_t steps = 1200;
+  int64_t batch = 8;  // per micro-batch
   int64_t accumulate = 1;
   std::string optimizer = "adamw";
   double lr = 2e-3;
@@ -35,7 +35,7 @@ struct Flags {
 
   uint64_t seed = 1;
   int threads = 0;  // ParseFlags replaces 0 by the number of cores
-  int64_t log_every = 50;
+  int64_t log_every = 100;
   std::string prompt = "In the beginning";
   int64_t sample = 400;  // bytes
   double temperature = 0.8;

@@ -121,8 +121,7 @@ void Train(const Flags& flags) {
                                        .temperature = flags.temperature,
                                        .seed = flags.seed});
   OkOrThrow(metrics->Note("sample:\n" + sample));
-  const int64_t process =
-      ValueOrThrow(ReadProcessMemory()).peak_resident_bytes - start.resident_bytes;
+  const int64_t process = ValueOrThrow(ReadProcessMemory()).peak_own_bytes() - start.own_bytes();
   OkOrThrow(metrics->Note("peak memory: " + FormatBytes(context->ledger().peak_reserved_bytes()) +
                           " by the ledger, " + FormatBytes(process) +
                           " by the process beyond its start"));

@@ -94,12 +94,18 @@ struct Logistic {
 template <typename Fn>
 void DispatchActivation(Activation kind, Fn&& fn) {
   switch (kind) {
-    case Activation::kRelu: return fn.template operator()<Relu>();
-    case Activation::kGelu: return fn.template operator()<Gelu>();
-    case Activation::kGeluTanh: return fn.template operator()<GeluTanh>();
-    case Activation::kSilu: return fn.template operator()<Silu>();
-    case Activation::kTanh: return fn.template operator()<Tanh>();
-    case Activation::kSigmoid: return fn.template operator()<Logistic>();
+    case Activation::kRelu:
+      return fn.template operator()<Relu>();
+    case Activation::kGelu:
+      return fn.template operator()<Gelu>();
+    case Activation::kGeluTanh:
+      return fn.template operator()<GeluTanh>();
+    case Activation::kSilu:
+      return fn.template operator()<Silu>();
+    case Activation::kTanh:
+      return fn.template operator()<Tanh>();
+    case Activation::kSigmoid:
+      return fn.template operator()<Logistic>();
   }
 }
 

@@ -1,6 +1,7 @@
-// Gradients of attention in tiles: the weights P are computed again from the saved log-sum-exp. With
-// D_i = sum_d dout_id out_id, dS = P * (dP - D), where dP = dout v^T.
+// Gradients of attention in tiles: the weights P are computed again from the saved log-sum-exp.
+// With D_i = sum_d dout_id out_id, dS = P * (dP - D), where dP = dout v^T.
 #include <limits>
+#include <utility>
 
 #include "apogee/core/parallel.h"
 #include "apogee/tensor/cpu/attention_tiles.h"
@@ -9,95 +10,127 @@
 namespace apogee::cpu {
 namespace {
 
-// Scratch of one thread: one key/value head with its gradients, and one tile of queries.
-template <typename T>
+// Scratch of one thread: one key/value head with its gradients, and one tile of queries. An _i
+// marks the interleaved form of a tile, the same memory as its rows where an element is no pair.
+template <typename E>
 struct BackwardScratch {
-  T *k, *v, *dk, *dv, *q, *qt, *dout, *dout_t, *dq, *weights, *dscores;
-  T lse[kQueryTile], dot[kQueryTile];  // log-sum-exp in units of log2; D
+  using T = Sum<E>;
+  E *k, *k_i, *v, *q, *q_i, *qt, *dout, *dout_i, *dout_t, *weights, *dscores, *dscores_i;
+  T *dk, *dv, *dq, *scores, *dweights;  // weights and dscores take the place of the last two
+  T lse[kQueryTile], dot[kQueryTile];   // log-sum-exp in units of log2; D
 
-  static int64_t Size(int64_t kv_rows, int64_t ld) {
-    return 4 * kv_rows * ld + 5 * kQueryTile * ld + 2 * kKeyTile * kQueryTile;
+  static int64_t Size(int64_t kv_rows, int64_t ld) {  // in elements
+    return 5 * kv_rows * ld + 7 * kQueryTile * ld + 3 * kKeyTile * kQueryTile;
   }
-  BackwardScratch(T* block, int64_t kv_rows, int64_t ld)
-      : k(block),
-        v(k + kv_rows * ld),
-        dk(v + kv_rows * ld),
-        dv(dk + kv_rows * ld),
-        q(dv + kv_rows * ld),
-        qt(q + kQueryTile * ld),
-        dout(qt + kQueryTile * ld),
-        dout_t(dout + kQueryTile * ld),
-        dq(dout_t + kQueryTile * ld),
-        weights(dq + kQueryTile * ld),
-        dscores(weights + kKeyTile * kQueryTile) {}
+  BackwardScratch(E* block, int64_t kv_rows, int64_t ld) {
+    static_assert(sizeof(E) == sizeof(T));
+    const auto take = [&block](int64_t size) { return std::exchange(block, block + size); };
+    const auto take_sums = [&take](int64_t size) { return reinterpret_cast<T*>(take(size)); };
+    const auto interleaved = [&take](E* rows, int64_t size) {
+      return kPack<E> == 1 ? rows : take(size);
+    };
+    const int64_t kv_size = kv_rows * ld / kPack<E>, q_size = kQueryTile * ld / kPack<E>;
+    k = take(kv_size);
+    k_i = interleaved(k, kv_size);
+    v = take(kv_size);
+    q = take(q_size);
+    q_i = interleaved(q, q_size);
+    qt = take(q_size);
+    dout = take(q_size);
+    dout_i = interleaved(dout, q_size);
+    dout_t = take(q_size);
+    dk = take_sums(kv_rows * ld);
+    dv = take_sums(kv_rows * ld);
+    dq = take_sums(kQueryTile * ld);
+    scores = take_sums(kKeyTile * kQueryTile);
+    dweights = take_sums(kKeyTile * kQueryTile);
+    weights = reinterpret_cast<E*>(scores);
+    dscores = reinterpret_cast<E*>(dweights);
+    dscores_i = interleaved(dscores, kKeyTile * kQueryTile / kPack<E>);
+  }
 };
 
-template <typename Stored, typename T>
+template <typename Stored, typename E>
 void LoadQueries(const AttentionBackwardArgs& args, int64_t batch, int64_t head, int64_t query0,
-                 int64_t queries, int64_t ld, BackwardScratch<T>& scratch) {
+                 int64_t queries, int64_t ld, BackwardScratch<E>& scratch) {
+  using T = Sum<E>;
   constexpr T kInfinity = std::numeric_limits<T>::infinity();
   const int64_t padded = RoundUpToGroup(queries);
-  LoadRows<Stored>(args.dout, batch, head, query0, queries, args.head_dim, ld, scratch.dout);
-  LoadRows<Stored>(args.out, batch, head, query0, queries, args.head_dim, ld, scratch.q);
-  const T* lse = static_cast<const T*>(args.lse) + (batch * args.heads + head) * args.q_tokens +
-                 query0;
-  for (int64_t i = 0; i < padded; ++i) {
-    Vec<T> dot{};
-    for (int64_t d = 0; d < ld; d += kLanes<T>) {
-      dot += Load(scratch.dout + i * ld + d) * Load(scratch.q + i * ld + d);
-    }
-    scratch.dot[i] = 0;
-    for (int lane = 0; lane < kLanes<T>; ++lane) scratch.dot[i] += dot[lane];
-    // Padding, and queries that see no key, have no weights: 2^(s - inf) = 0.
-    const bool seen = i < queries && lse[i] != -kInfinity;
-    scratch.lse[i] = seen ? lse[i] * static_cast<T>(kLog2E) : kInfinity;
-  }
   LoadRows<Stored>(args.q, batch, head, query0, queries, args.head_dim, ld, scratch.q);
-  Transpose(scratch.q, ld, padded, ld, static_cast<T>(args.scale * kLog2E), scratch.qt, kQueryTile);
-  Transpose(scratch.dout, ld, padded, ld, T{1}, scratch.dout_t, kQueryTile);
+  LoadRows<Stored>(args.dout, batch, head, query0, queries, args.head_dim, ld, scratch.dout);
+  TransposeTile(scratch.q, padded, ld, scratch.qt);
+  TransposeTile(scratch.dout, padded, ld, scratch.dout_t);
+  if constexpr (kPack<E> == 2) {
+    Interleave(scratch.q, padded, ld, scratch.q_i);
+    Interleave(scratch.dout, padded, ld, scratch.dout_i);
+  }
+  const T* lse =
+      static_cast<const T*>(args.lse) + (batch * args.heads + head) * args.q_tokens + query0;
+  // Padding, and queries that see no key, have no weights: 2^(s - inf) = 0.
+  std::fill_n(scratch.lse, kQueryTile, kInfinity);
+  std::fill_n(scratch.dot, kQueryTile, T{0});
+  for (int64_t i = 0; i < queries; ++i) {
+    const Stored* out = Row<Stored>(args.out, batch, head, query0 + i);
+    const Stored* dout = Row<Stored>(args.dout, batch, head, query0 + i);
+    T dot = 0;
+#pragma omp simd reduction(+ : dot)
+    for (int64_t d = 0; d < args.head_dim; ++d)
+      dot += static_cast<T>(out[d]) * static_cast<T>(dout[d]);
+    scratch.dot[i] = dot;
+    if (lse[i] != -kInfinity) scratch.lse[i] = lse[i] * static_cast<T>(kLog2E);
+  }
 }
 
-// Scores and dP of kLanes<T> queries become P and dS; what a product over whole groups of keys reads
-// beyond `limit` becomes 0.
-template <typename T>
-void SoftmaxBackwardColumn(BackwardScratch<T>& scratch, int64_t query, int64_t lane0, int64_t first,
-                           int64_t limit) {
-  T* weights = scratch.weights + query;
-  T* dscores = scratch.dscores + query;
+// Scores and dP of kLanes<T> queries become P and dS; what a product over whole groups of keys
+// reads beyond `limit` becomes 0. Rows are written over what the queries to the left, and this row
+// before, have been read from.
+template <typename E, typename T>
+void SoftmaxBackwardColumn(BackwardScratch<E>& scratch, T scale, int64_t query, int64_t lane0,
+                           int64_t first, int64_t limit) {
   const Vec<T> lse = Load(scratch.lse + query), dot = Load(scratch.dot + query);
   const int64_t unmasked = std::clamp<int64_t>(first, 0, limit);
-  for (int64_t j = 0; j < limit; ++j) {
-    Vec<T> p = Exp2(Load(weights + j * kQueryTile) - lse);
-    if (j >= unmasked) p = Iota<T>() > static_cast<T>(j - first - lane0) ? p : Vec<T>{};
-    Store(weights + j * kQueryTile, p);
-    Store(dscores + j * kQueryTile, p * (Load(dscores + j * kQueryTile) - dot));
-  }
-  for (int64_t j = limit; j < RoundUpToGroup(limit); ++j) {
-    Store(weights + j * kQueryTile, Vec<T>{});
-    Store(dscores + j * kQueryTile, Vec<T>{});
+  for (int64_t j = 0; j < RoundUpToGroup(limit); j += kPack<E>) {
+    Vec<T> dscores[kPack<E>];
+    for (int64_t r = 0; r < kPack<E>; ++r) {
+      const int64_t key = j + r, row = key * kQueryTile;
+      Vec<T> p{};
+      dscores[r] = p;
+      if (key < limit) {
+        p = Exp2(Load(scratch.scores + row + query) * scale - lse);
+        if (key >= unmasked) p = VisibleLanes<T>(key, first, lane0) ? p : Vec<T>{};
+        dscores[r] = p * (Load(scratch.dweights + row + query) - dot);
+      }
+      Packing<E>::StoreRow(scratch.weights + row + query / kPack<E>, p);
+      Packing<E>::StoreRow(scratch.dscores + row + query / kPack<E>, dscores[r]);
+    }
+    if constexpr (kPack<E> == 2) {
+      Packing<E>::StoreColumns(scratch.dscores_i + j / 2 * kQueryTile + query, dscores);
+    }
   }
 }
 
-template <typename Stored, typename T>
+template <typename Stored, typename E>
 void BackwardTile(const AttentionBackwardArgs& args, int64_t batch, int64_t head, int64_t query0,
-                  int64_t ld, BackwardScratch<T>& scratch) {
+                  int64_t ld, BackwardScratch<E>& scratch) {
+  using T = Sum<E>;
   const int64_t queries = std::min(kQueryTile, args.q_tokens - query0);
   LoadQueries<Stored>(args, batch, head, query0, queries, ld, scratch);
   std::fill_n(scratch.dq, RoundUpToGroup(queries) * ld, T{0});
   for (int64_t key0 = 0; key0 < args.kv_tokens; key0 += kKeyTile) {
     const TileMask mask(args, query0, queries, key0, std::min(kKeyTile, args.kv_tokens - key0));
     if (mask.empty()) break;
-    const T* k = scratch.k + key0 * ld;
-    ScoreProduct(mask, k, ld, scratch.qt, args.head_dim, scratch.weights);
-    ScoreProduct(mask, scratch.v + key0 * ld, ld, scratch.dout_t, args.head_dim, scratch.dscores);
+    const int64_t at = key0 * ld / kPack<E>;
+    ScoreProduct(mask, scratch.k + at, scratch.qt, ld, scratch.scores);
+    ScoreProduct(mask, scratch.v + at, scratch.dout_t, ld, scratch.dweights);
     for (int64_t g = 0; g < mask.groups; ++g) {
       for (int64_t lane = 0; lane < kGroup; lane += kLanes<T>) {
-        SoftmaxBackwardColumn(scratch, g * kGroup + lane, lane, mask.first[g], mask.limit[g]);
+        SoftmaxBackwardColumn(scratch, static_cast<T>(args.scale * kLog2E), g * kGroup + lane, lane,
+                              mask.first[g], mask.limit[g]);
       }
     }
-    AddKeyProduct(mask, scratch.weights, scratch.dout, ld, scratch.dv + key0 * ld);
-    AddKeyProduct(mask, scratch.dscores, scratch.q, ld, scratch.dk + key0 * ld);
-    AddQueryProduct(mask, scratch.dscores, k, ld, scratch.dq, true);
+    AddKeyProduct(mask, scratch.weights, scratch.dout_i, ld, scratch.dv + key0 * ld);
+    AddKeyProduct(mask, scratch.dscores, scratch.q_i, ld, scratch.dk + key0 * ld);
+    AddQueryProduct(mask, scratch.dscores_i, scratch.k_i + at, ld, scratch.dq);
   }
   for (int64_t i = 0; i < queries; ++i) {
     StoreRow<Stored>(scratch.dq + i * ld, static_cast<T>(args.scale), args.dq, batch, head,
@@ -107,20 +140,23 @@ void BackwardTile(const AttentionBackwardArgs& args, int64_t batch, int64_t head
 
 template <typename Stored>
 void Backward(const DeviceContext& context, const AttentionBackwardArgs& args) {
-  using T = ComputeType<Stored>;
-  const int64_t ld = RoundUpToGroup(args.head_dim), kv_rows = RoundUpToGroup(args.kv_tokens);
+  using E = TileElement<Stored>;
+  using T = Sum<E>;
+  const int64_t ld = PaddedHeadDim<E>(args.head_dim);
+  const int64_t kv_rows = RoundUpToGroup(args.kv_tokens);
   const int64_t group = args.heads / args.kv_heads;
   // The query heads of a key/value head add up their gradients in order, in one thread.
   const int64_t count = args.batch * args.kv_heads;
   const int64_t parts = std::min<int64_t>(count, context.num_threads());
-  const int64_t size = BackwardScratch<T>::Size(kv_rows, ld);
-  const Workspace workspace(context, parts * size * static_cast<int64_t>(sizeof(T)));
+  const int64_t size = BackwardScratch<E>::Size(kv_rows, ld);
+  const Workspace workspace(context, parts * size * static_cast<int64_t>(sizeof(E)));
   ParallelFor(static_cast<int>(parts), parts, 1, [&](int64_t begin, int64_t end) {
-    BackwardScratch<T> scratch(workspace.data<T>() + begin * size, kv_rows, ld);
+    BackwardScratch<E> scratch(workspace.data<E>() + begin * size, kv_rows, ld);
     for (int64_t task = count * begin / parts; task < count * end / parts; ++task) {
       const int64_t batch = task / args.kv_heads, kv_head = task % args.kv_heads;
       LoadRows<Stored>(args.k, batch, kv_head, 0, args.kv_tokens, args.head_dim, ld, scratch.k);
       LoadRows<Stored>(args.v, batch, kv_head, 0, args.kv_tokens, args.head_dim, ld, scratch.v);
+      if constexpr (kPack<E> == 2) Interleave(scratch.k, kv_rows, ld, scratch.k_i);
       std::fill_n(scratch.dk, kv_rows * ld, T{0});
       std::fill_n(scratch.dv, kv_rows * ld, T{0});
       for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
@@ -129,8 +165,8 @@ void Backward(const DeviceContext& context, const AttentionBackwardArgs& args) {
         }
       }
       for (int64_t j = 0; j < args.kv_tokens; ++j) {
-        StoreRow<Stored>(scratch.dk + j * ld, static_cast<T>(args.scale), args.dk, batch, kv_head, j,
-                         args.head_dim);
+        StoreRow<Stored>(scratch.dk + j * ld, static_cast<T>(args.scale), args.dk, batch, kv_head,
+                         j, args.head_dim);
         StoreRow<Stored>(scratch.dv + j * ld, T{1}, args.dv, batch, kv_head, j, args.head_dim);
       }
     }

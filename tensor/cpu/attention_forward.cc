@@ -1,5 +1,6 @@
 // Attention in tiles with a running softmax (Dao et al., FlashAttention, arXiv:2205.14135).
 #include <limits>
+#include <utility>
 
 #include "apogee/core/parallel.h"
 #include "apogee/tensor/cpu/attention_tiles.h"
@@ -9,25 +10,34 @@ namespace apogee::cpu {
 namespace {
 
 // Scratch of one thread: one head's keys and values, and one tile of queries.
-template <typename T>
+template <typename E>
 struct ForwardScratch {
-  T *k, *v, *qt, *sums, *scores;
+  using T = Sum<E>;
+  E *k, *v, *v_rows, *q_rows, *qt, *weights;                // v and weights are interleaved
+  T *sums, *scores;                                         // weights take the place of scores
   T max[kQueryTile], total[kQueryTile], decay[kQueryTile];  // of scores in units of log2
 
+  // In elements.
   static int64_t Size(int64_t kv_rows, int64_t ld) {
-    return 2 * kv_rows * ld + 2 * kQueryTile * ld + kKeyTile * kQueryTile;
+    return (kPack<E> + 1) * kv_rows * ld / kPack<E> + 3 * kQueryTile * ld + kKeyTile * kQueryTile;
   }
-  ForwardScratch(T* block, int64_t kv_rows, int64_t ld)
-      : k(block),
-        v(k + kv_rows * ld),
-        qt(v + kv_rows * ld),
-        sums(qt + kQueryTile * ld),
-        scores(sums + kQueryTile * ld) {}
+  ForwardScratch(E* block, int64_t kv_rows, int64_t ld) {
+    static_assert(sizeof(E) == sizeof(T));
+    const auto take = [&block](int64_t size) { return std::exchange(block, block + size); };
+    k = take(kv_rows * ld / kPack<E>);
+    v = take(kv_rows * ld / kPack<E>);
+    v_rows = kPack<E> == 1 ? v : take(kv_rows * ld / kPack<E>);
+    q_rows = take(kQueryTile * ld);
+    qt = take(kQueryTile * ld);
+    sums = reinterpret_cast<T*>(take(kQueryTile * ld));
+    weights = take(kKeyTile * kQueryTile);
+    scores = reinterpret_cast<T*>(weights);
+  }
 };
 
 // Turns the scores of kLanes<T> queries into weights relative to the new running maximum.
-template <typename T>
-void SoftmaxColumn(ForwardScratch<T>& scratch, int64_t query, int64_t lane0, int64_t first,
+template <typename E, typename T>
+void SoftmaxColumn(ForwardScratch<E>& scratch, T scale, int64_t query, int64_t lane0, int64_t first,
                    int64_t limit) {
   constexpr T kInfinity = std::numeric_limits<T>::infinity();
   T* column = scratch.scores + query;
@@ -35,23 +45,28 @@ void SoftmaxColumn(ForwardScratch<T>& scratch, int64_t query, int64_t lane0, int
   Vec<T> max = old_max;
   const int64_t unmasked = std::clamp<int64_t>(first, 0, limit);
   for (int64_t j = 0; j < unmasked; ++j) {
-    const Vec<T> s = Load(column + j * kQueryTile);
+    const Vec<T> s = Load(column + j * kQueryTile) * scale;
     max = s > max ? s : max;
   }
   for (int64_t j = unmasked; j < limit; ++j) {
-    const auto visible = Iota<T>() > static_cast<T>(j - first - lane0);
-    const Vec<T> s = visible ? Load(column + j * kQueryTile) : Splat(-kInfinity);
-    Store(column + j * kQueryTile, s);
-    max = s > max ? s : max;
+    const Vec<T> s = Load(column + j * kQueryTile) * scale;
+    const Vec<T> masked = VisibleLanes<T>(j, first, lane0) ? s : Splat(-kInfinity);
+    max = masked > max ? masked : max;
   }
   // A query that has seen no key yet keeps a maximum of -inf, which must not be subtracted.
   const Vec<T> base = max == -kInfinity ? Vec<T>{} : max;
   const Vec<T> decay = Exp2(old_max - base);
   Vec<T> total = Load(scratch.total + query) * decay;
-  for (int64_t j = 0; j < limit; ++j) {
-    const Vec<T> p = Exp2(Load(column + j * kQueryTile) - base);
-    Store(column + j * kQueryTile, p);
-    total += p;
+  for (int64_t j = 0; j < limit; j += kPack<E>) {
+    Vec<T> p[kPack<E>];
+    for (int64_t r = 0; r < kPack<E>; ++r) {
+      const int64_t key = j + r;
+      p[r] = Vec<T>{};
+      if (key < limit) p[r] = Exp2(Load(column + key * kQueryTile) * scale - base);
+      if (key >= unmasked) p[r] = VisibleLanes<T>(key, first, lane0) ? p[r] : Vec<T>{};
+      total += p[r];
+    }
+    Packing<E>::StoreColumns(scratch.weights + query + j / kPack<E> * kQueryTile, p);
   }
   Store(scratch.max + query, max);
   Store(scratch.total + query, total);
@@ -62,32 +77,34 @@ template <typename T>
 void ScaleRows(const T* scale, int64_t rows, int64_t ld, T* x) {
   for (int64_t i = 0; i < rows; ++i) {
     if (scale[i] == 1) continue;
-    for (int64_t d = 0; d < ld; d += kLanes<T>) Store(x + i * ld + d, Load(x + i * ld + d) * scale[i]);
+    for (int64_t d = 0; d < ld; d += kLanes<T>)
+      Store(x + i * ld + d, Load(x + i * ld + d) * scale[i]);
   }
 }
 
-template <typename Stored, typename T>
+template <typename Stored, typename E>
 void ForwardTile(const AttentionForwardArgs& args, int64_t batch, int64_t head, int64_t query0,
-                 int64_t ld, ForwardScratch<T>& scratch) {
+                 int64_t ld, ForwardScratch<E>& scratch) {
+  using T = Sum<E>;
   const int64_t queries = std::min(kQueryTile, args.q_tokens - query0);
   const int64_t padded = RoundUpToGroup(queries);
-  LoadRows<Stored>(args.q, batch, head, query0, queries, args.head_dim, ld, scratch.sums);
-  Transpose(scratch.sums, ld, padded, ld, static_cast<T>(args.scale * kLog2E), scratch.qt,
-            kQueryTile);
+  LoadRows<Stored>(args.q, batch, head, query0, queries, args.head_dim, ld, scratch.q_rows);
+  TransposeTile(scratch.q_rows, padded, ld, scratch.qt);
   std::fill_n(scratch.max, kQueryTile, -std::numeric_limits<T>::infinity());
   std::fill_n(scratch.total, kQueryTile, T{0});
   std::fill_n(scratch.sums, padded * ld, T{0});
   for (int64_t key0 = 0; key0 < args.kv_tokens; key0 += kKeyTile) {
     const TileMask mask(args, query0, queries, key0, std::min(kKeyTile, args.kv_tokens - key0));
     if (mask.empty()) break;
-    ScoreProduct(mask, scratch.k + key0 * ld, ld, scratch.qt, args.head_dim, scratch.scores);
+    ScoreProduct(mask, scratch.k + key0 * ld / kPack<E>, scratch.qt, ld, scratch.scores);
     for (int64_t g = 0; g < mask.groups; ++g) {
       for (int64_t lane = 0; lane < kGroup; lane += kLanes<T>) {
-        SoftmaxColumn(scratch, g * kGroup + lane, lane, mask.first[g], mask.limit[g]);
+        SoftmaxColumn(scratch, static_cast<T>(args.scale * kLog2E), g * kGroup + lane, lane,
+                      mask.first[g], mask.limit[g]);
       }
     }
     if (key0 > 0) ScaleRows(scratch.decay, padded, ld, scratch.sums);
-    AddQueryProduct(mask, scratch.scores, scratch.v + key0 * ld, ld, scratch.sums, key0 > 0);
+    AddQueryProduct(mask, scratch.weights, scratch.v + key0 * ld / kPack<E>, ld, scratch.sums);
   }
   T* lse = static_cast<T*>(args.lse) + (batch * args.heads + head) * args.q_tokens + query0;
   for (int64_t i = 0; i < queries; ++i) {
@@ -100,21 +117,24 @@ void ForwardTile(const AttentionForwardArgs& args, int64_t batch, int64_t head, 
 
 template <typename Stored>
 void Forward(const DeviceContext& context, const AttentionForwardArgs& args) {
-  using T = ComputeType<Stored>;
-  const int64_t ld = RoundUpToGroup(args.head_dim), kv_rows = RoundUpToGroup(args.kv_tokens);
+  using E = TileElement<Stored>;
+  const int64_t ld = PaddedHeadDim<E>(args.head_dim);
+  const int64_t kv_rows = RoundUpToGroup(args.kv_tokens);
   const int64_t count = args.batch * args.heads;
   const int64_t parts = std::min<int64_t>(count, context.num_threads());
-  const int64_t size = ForwardScratch<T>::Size(kv_rows, ld);
-  const Workspace workspace(context, parts * size * static_cast<int64_t>(sizeof(T)));
+  const int64_t size = ForwardScratch<E>::Size(kv_rows, ld);
+  const Workspace workspace(context, parts * size * static_cast<int64_t>(sizeof(E)));
   ParallelFor(static_cast<int>(parts), parts, 1, [&](int64_t begin, int64_t end) {
-    ForwardScratch<T> scratch(workspace.data<T>() + begin * size, kv_rows, ld);
+    ForwardScratch<E> scratch(workspace.data<E>() + begin * size, kv_rows, ld);
     int64_t loaded = -1;  // the query heads of a group follow each other and share keys and values
     for (int64_t task = count * begin / parts; task < count * end / parts; ++task) {
       const int64_t batch = task / args.heads, head = task % args.heads;
       const int64_t kv_head = head / (args.heads / args.kv_heads);
       if (const int64_t kv = batch * args.kv_heads + kv_head; kv != loaded) {
         LoadRows<Stored>(args.k, batch, kv_head, 0, args.kv_tokens, args.head_dim, ld, scratch.k);
-        LoadRows<Stored>(args.v, batch, kv_head, 0, args.kv_tokens, args.head_dim, ld, scratch.v);
+        LoadRows<Stored>(args.v, batch, kv_head, 0, args.kv_tokens, args.head_dim, ld,
+                         scratch.v_rows);
+        if constexpr (kPack<E> == 2) Interleave(scratch.v_rows, kv_rows, ld, scratch.v);
         loaded = kv;
       }
       for (int64_t query = 0; query < args.q_tokens; query += kQueryTile) {

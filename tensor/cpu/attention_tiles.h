@@ -1,9 +1,9 @@
 // What attention's forward and backward share. Private to tensor/cpu.
 //
-// Scores are kept transposed: a tile has keys in rows and queries in columns, so that the softmax over
-// the keys of a query runs lane by lane. Queries come in groups of kGroup; the causal mask is applied by
-// leaving out the part of a product that no query of a group sees, and by masking elements only between
-// what the first and the last query of a group see.
+// Scores are kept transposed: a tile has keys in rows and queries in columns, so that the softmax
+// over the keys of a query runs lane by lane. Queries come in groups of kGroup; the causal mask is
+// applied by leaving out the part of a product that no query of a group sees, and by masking
+// elements only between what the first and the last query of a group see.
 #ifndef APOGEE_TENSOR_CPU_ATTENTION_TILES_H_
 #define APOGEE_TENSOR_CPU_ATTENTION_TILES_H_
 
@@ -27,18 +27,17 @@ inline constexpr double kLn2 = 0.6931471805599453;
 
 // Which of the `num_keys` keys from key0 on the queries from query0 on see.
 struct TileMask {
-  int64_t groups;                // of kGroup queries, the last perhaps padded
-  int64_t keys;                  // in the tile
-  int64_t first[kQueryGroups];   // keys that the group's first query sees; may be negative or > keys
-  int64_t limit[kQueryGroups];   // keys that its last query sees, in [0, keys]; ascending
+  int64_t groups;               // of kGroup queries, the last perhaps padded
+  int64_t keys;                 // in the tile
+  int64_t first[kQueryGroups];  // keys that the group's first query sees; may be negative or > keys
+  int64_t limit[kQueryGroups];  // keys that its last query sees, in [0, keys]; ascending
 
   template <typename Args>
   TileMask(const Args& args, int64_t query0, int64_t num_queries, int64_t key0, int64_t num_keys)
       : groups(RoundUpToGroup(num_queries) / kGroup), keys(num_keys) {
     for (int64_t g = 0; g < groups; ++g) {
-      first[g] = args.causal
-                     ? query0 + g * kGroup + args.kv_tokens - args.q_tokens - key0 + 1
-                     : num_keys;
+      first[g] =
+          args.causal ? query0 + g * kGroup + args.kv_tokens - args.q_tokens - key0 + 1 : num_keys;
       limit[g] = args.causal ? std::clamp<int64_t>(first[g] + kGroup - 1, 0, num_keys) : num_keys;
     }
   }
@@ -61,61 +60,110 @@ struct TileMask {
   }
 };
 
-// scores[key, query] = sum_d x[key, d] yt[d, query], where visible.
+// Which of the queries lane0, lane0 + 1, ... of a group see `key`, where query 0 sees `first` keys.
 template <typename T>
-void ScoreProduct(const TileMask& mask, const T* x, int64_t ld, const T* yt, int64_t head_dim,
-                  T* scores) {
+inline auto VisibleLanes(int64_t key, int64_t first, int64_t lane0) {
+  return Iota<T>() > static_cast<T>(key - first - lane0);
+}
+
+// What the products of tiles of an operand stored as Stored work on.
+template <typename Stored>
+using TileElement = std::conditional_t<std::is_same_v<Stored, BFloat16> && kHasBf16Dot, Bf16Pair,
+                                       ComputeType<Stored>>;
+
+// Three forms of a tile x[token, d] of elements E, equal but for which neighbours a pair joins:
+//   rows         [token, d / kPack]    for products over d
+//   interleaved  [token / kPack, d]    for products over tokens
+//   transposed   [d / kPack, token]    for products over d
+// `ld` is PaddedHeadDim. Scores [key, query] and what follows from them have rows of kQueryTile
+// elements, whatever their form.
+
+// scores[key, query] = sum_d x[key, d] y[query, d], where visible; x in rows, y transposed.
+template <typename E>
+void ScoreProduct(const TileMask& mask, const E* x, const E* y, int64_t ld, Sum<E>* scores) {
   mask.ForEachKeyRun([&](int64_t key, int64_t num_keys, int64_t group) {
     const int64_t query = group * kGroup;
-    TileProduct<T, false>(x + key * ld, ld, yt + query, kQueryTile,
+    TileProduct<E, false>(x + key * ld / kPack<E>, ld / kPack<E>, y + query, kQueryTile,
                           scores + key * kQueryTile + query, kQueryTile, num_keys,
-                          mask.groups * kGroup - query, head_dim, false);
+                          mask.groups * kGroup - query, ld / kPack<E>, false);
   });
 }
 
-// sums[key, d] += sum_query scores[key, query] y[query, d]; masked scores are 0.
-template <typename T>
-void AddKeyProduct(const TileMask& mask, const T* scores, const T* y, int64_t ld, T* sums) {
+// sums[key, d] += sum_query scores[key, query] y[query, d]; masked scores are 0. Scores in rows, y
+// interleaved.
+template <typename E>
+void AddKeyProduct(const TileMask& mask, const E* scores, const E* y, int64_t ld, Sum<E>* sums) {
   mask.ForEachKeyRun([&](int64_t key, int64_t num_keys, int64_t group) {
-    const int64_t query = group * kGroup;
-    TileProduct<T, false>(scores + key * kQueryTile + query, kQueryTile, y + query * ld, ld,
-                          sums + key * ld, ld, num_keys, ld, mask.groups * kGroup - query, true);
+    const int64_t pair = group * kGroup / kPack<E>;
+    TileProduct<E, false>(scores + key * kQueryTile + pair, kQueryTile, y + pair * ld, ld,
+                          sums + key * ld, ld, num_keys, ld, mask.groups * kGroup / kPack<E> - pair,
+                          true);
   });
 }
 
-// sums[query, d] (+)= sum_key scores[key, query] x[key, d].
-template <typename T>
-void AddQueryProduct(const TileMask& mask, const T* scores, const T* x, int64_t ld, T* sums,
-                     bool accumulate) {
+// sums[query, d] += sum_key scores[key, query] x[key, d]; both interleaved.
+template <typename E>
+void AddQueryProduct(const TileMask& mask, const E* scores, const E* x, int64_t ld, Sum<E>* sums) {
   for (int64_t g = 0, next = 0; g < mask.groups; g = next) {
     for (next = g + 1; next < mask.groups && mask.limit[next] == mask.limit[g];) ++next;
-    TileProduct<T, true>(scores + g * kGroup, kQueryTile, x, ld, sums + g * kGroup * ld, ld,
-                         (next - g) * kGroup, ld, mask.limit[g], accumulate);
+    TileProduct<E, true>(scores + g * kGroup, kQueryTile, x, ld, sums + g * kGroup * ld, ld,
+                         (next - g) * kGroup, ld, (mask.limit[g] + kPack<E> - 1) / kPack<E>, true);
   }
 }
 
-// Rows of one head, converted to the compute type and padded with zeros to RoundUpToGroup(rows) × ld.
-template <typename Stored, typename T>
+template <typename Stored>
+Stored* Row(const AttentionOperand& x, int64_t batch, int64_t head, int64_t token) {
+  return static_cast<Stored*>(x.data) + batch * x.batch_stride + head * x.head_stride +
+         token * x.token_stride;
+}
+
+// Rows of one head, padded with zeros to RoundUpToGroup(rows) × ld.
+template <typename Stored, typename E>
 void LoadRows(const AttentionOperand& x, int64_t batch, int64_t head, int64_t token, int64_t rows,
-              int64_t head_dim, int64_t ld, T* tile) {
-  const Stored* from = static_cast<const Stored*>(x.data) + batch * x.batch_stride +
-                       head * x.head_stride + token * x.token_stride;
-  for (int64_t i = 0; i < rows; ++i) {
-    const Stored* row = from + i * x.token_stride;
-    T* to = tile + i * ld;
+              int64_t head_dim, int64_t ld, E* tile) {
+  // Pairs are the stored bf16 themselves.
+  using To = std::conditional_t<std::is_same_v<E, Bf16Pair>, Stored, E>;
+  To* to = reinterpret_cast<To*>(tile);
+  for (int64_t i = 0; i < rows; ++i, to += ld) {
+    const Stored* row = Row<Stored>(x, batch, head, token + i);
+    if constexpr (std::is_same_v<Stored, To>) {
+      std::memcpy(to, row, static_cast<size_t>(head_dim) * sizeof(To));
+    } else {
 #pragma omp simd
-    for (int64_t d = 0; d < head_dim; ++d) to[d] = static_cast<T>(row[d]);
-    std::fill(to + head_dim, to + ld, T{0});
+      for (int64_t d = 0; d < head_dim; ++d) to[d] = static_cast<To>(row[d]);
+    }
+    std::memset(to + head_dim, 0, static_cast<size_t>(ld - head_dim) * sizeof(To));
   }
-  std::fill(tile + rows * ld, tile + RoundUpToGroup(rows) * ld, T{0});
+  std::memset(to, 0, static_cast<size_t>((RoundUpToGroup(rows) - rows) * ld) * sizeof(To));
+}
+
+// head_dim padded so that TransposeTile and TileProduct need not care about remainders.
+template <typename E>
+int64_t PaddedHeadDim(int64_t head_dim) {
+  return RoundUpToGroup((head_dim + kPack<E> - 1) / kPack<E>) * kPack<E>;
+}
+
+// The transposed form of a tile of queries in rows.
+template <typename E>
+void TransposeTile(const E* tile, int64_t rows, int64_t ld, E* transposed) {
+  Transpose(tile, ld / kPack<E>, rows, ld / kPack<E>, transposed, kQueryTile);
+}
+
+// The interleaved form of a tile in rows (an even number of them).
+inline void Interleave(const Bf16Pair* tile, int64_t rows, int64_t ld, Bf16Pair* interleaved) {
+  const uint16_t* row = reinterpret_cast<const uint16_t*>(tile);
+  for (int64_t i = 0; i < rows; i += 2, row += 2 * ld, interleaved += ld) {
+#pragma omp simd
+    for (int64_t d = 0; d < ld; ++d) {
+      interleaved[d] = row[d] | static_cast<uint32_t>(row[ld + d]) << 16;
+    }
+  }
 }
 
 template <typename Stored, typename T>
 void StoreRow(const T* row, T scale, const AttentionOperand& x, int64_t batch, int64_t head,
               int64_t token, int64_t head_dim) {
-  Stored* to = static_cast<Stored*>(x.data) + batch * x.batch_stride + head * x.head_stride +
-               token * x.token_stride;
-#pragma omp simd
+  Stored* to = Row<Stored>(x, batch, head, token);
   for (int64_t d = 0; d < head_dim; ++d) to[d] = static_cast<Stored>(row[d] * scale);
 }
 

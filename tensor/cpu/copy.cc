@@ -1,6 +1,6 @@
-// copy: a cast between strided layouts. The dims are reordered and merged so that the innermost one is
-// contiguous in y where possible; then a plane of two dims at a time is copied by the cheapest loop that
-// fits: both contiguous, transposed in tiles, or strided.
+// copy: a cast between strided layouts. The dims are reordered and merged so that the innermost one
+// is contiguous in y where possible; then a plane of two dims at a time is copied by the cheapest
+// loop that fits: both contiguous, transposed in tiles, or strided.
 #include <cstring>
 
 #include "apogee/tensor/cpu/kernels.h"
@@ -66,7 +66,8 @@ void CopySpan(const X* x, Y* y, int64_t n) {
   }
 }
 
-// y[r, c] = x[r, c] where x is contiguous in r and y in c, through a tile that stays in the L1 cache.
+// y[r, c] = x[r, c] where x is contiguous in r and y in c, through a tile that stays in the L1
+// cache.
 template <typename X, typename Y>
 void CopyTransposed(const X* x, int64_t x_stride, Y* y, int64_t y_stride, int64_t rows,
                     int64_t cols) {
@@ -123,8 +124,8 @@ void CopyKernel(const DeviceContext& context, const CopyArgs& args) {
     });
     return;
   }
-  // Work units are blocks of rows of one plane; a unit is small enough to balance, a whole number of
-  // tiles, and large enough that decoding its index costs nothing.
+  // Work units are blocks of rows of one plane; a unit is small enough to balance, a whole number
+  // of tiles, and large enough that decoding its index costs nothing.
   const int64_t block = std::clamp<int64_t>(kGrain / col.size & ~int64_t{31}, 32, 4096);
   const int64_t blocks = (row.size + block - 1) / block;
   const int64_t units = n / (row.size * col.size) * blocks;
@@ -152,10 +153,14 @@ void copy(const DeviceContext& context, const CopyArgs& args) {
   if (args.x_dtype == args.y_dtype) {
     // The bits are moved as they are, NaN payloads included.
     switch (DTypeSize(args.x_dtype)) {
-      case 1: return CopyKernel<uint8_t, uint8_t>(context, args);
-      case 2: return CopyKernel<uint16_t, uint16_t>(context, args);
-      case 4: return CopyKernel<uint32_t, uint32_t>(context, args);
-      default: return CopyKernel<uint64_t, uint64_t>(context, args);
+      case 1:
+        return CopyKernel<uint8_t, uint8_t>(context, args);
+      case 2:
+        return CopyKernel<uint16_t, uint16_t>(context, args);
+      case 4:
+        return CopyKernel<uint32_t, uint32_t>(context, args);
+      default:
+        return CopyKernel<uint64_t, uint64_t>(context, args);
     }
   }
   DispatchAny(args.x_dtype, "copy", [&]<typename X>() {

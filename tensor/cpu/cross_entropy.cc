@@ -1,6 +1,6 @@
-// Fused softmax and cross entropy. Forward reads the logits from memory once: in chunks that stay in the
-// L1 cache, keeping a running maximum and a sum that is rescaled when the maximum grows. Backward is one
-// pass that may run in place.
+// Fused softmax and cross entropy. Forward reads the logits from memory once: in chunks that stay
+// in the L1 cache, keeping a running maximum and a sum that is rescaled when the maximum grows.
+// Backward is one pass that may run in place.
 #include <cmath>
 
 #include "apogee/tensor/cpu/kernels.h"
@@ -24,7 +24,8 @@ ComputeType<T> LogSumExp(const T* x, int64_t cols) {
     const C new_max = std::max(max, RowMax(chunk, count));
     if (sum != 0) sum *= FastExp(max - new_max);
     max = new_max;
-    // While nothing above -inf was seen the shift is 0: exp(-inf - -inf) would make a NaN of what is 0.
+    // While nothing above -inf was seen the shift is 0: exp(-inf - -inf) would make a NaN of what
+    // is 0.
     const C shift = max == -std::numeric_limits<C>::infinity() ? C(0) : max;
     sum += SumOver<C>(count, [=](int64_t i) { return FastExp(Load(chunk[i]) - shift); });
   }
@@ -37,7 +38,8 @@ void BackwardRow(const T* logits, int64_t target, ComputeType<T> lse, ComputeTyp
   // Taken before the pass, which may overwrite the logits.
   const ComputeType<T> at_target = FastExp(Load(logits[target]) - lse) - 1;
 #pragma omp simd
-  for (int64_t i = 0; i < cols; ++i) dlogits[i] = Cast<T>(FastExp(Load(logits[i]) - lse) * grad_scale);
+  for (int64_t i = 0; i < cols; ++i)
+    dlogits[i] = Cast<T>(FastExp(Load(logits[i]) - lse) * grad_scale);
   dlogits[target] = Cast<T>(at_target * grad_scale);
 }
 

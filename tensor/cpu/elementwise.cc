@@ -70,28 +70,30 @@ void fill(const DeviceContext& context, const FillArgs& args) {
   DispatchAny(args.dtype, "fill", [&]<typename T>() {
     T* y = static_cast<T*>(args.y);
     const T value = Cast<T>(args.value);
-    ForElements(context, args.n, [=](int64_t begin, int64_t end) {
-      std::fill(y + begin, y + end, value);
-    });
+    ForElements(context, args.n,
+                [=](int64_t begin, int64_t end) { std::fill(y + begin, y + end, value); });
   });
 }
 
 void binary(const DeviceContext& context, const BinaryArgs& args) {
   DispatchFloat(args.dtype, "binary", [&]<typename T>() {
     switch (args.op) {
-      case BinaryOp::kAdd: return BinaryKernel<BinaryOp::kAdd, T>(context, args);
-      case BinaryOp::kSub: return BinaryKernel<BinaryOp::kSub, T>(context, args);
-      case BinaryOp::kMul: return BinaryKernel<BinaryOp::kMul, T>(context, args);
-      case BinaryOp::kDiv: return BinaryKernel<BinaryOp::kDiv, T>(context, args);
+      case BinaryOp::kAdd:
+        return BinaryKernel<BinaryOp::kAdd, T>(context, args);
+      case BinaryOp::kSub:
+        return BinaryKernel<BinaryOp::kSub, T>(context, args);
+      case BinaryOp::kMul:
+        return BinaryKernel<BinaryOp::kMul, T>(context, args);
+      case BinaryOp::kDiv:
+        return BinaryKernel<BinaryOp::kDiv, T>(context, args);
     }
   });
 }
 
 void scale_add(const DeviceContext& context, const ScaleAddArgs& args) {
   DispatchFloat(args.x_dtype, "scale_add", [&]<typename X>() {
-    DispatchFloat(args.y_dtype, "scale_add", [&]<typename Y>() {
-      ScaleAddKernel<X, Y>(context, args);
-    });
+    DispatchFloat(args.y_dtype, "scale_add",
+                  [&]<typename Y>() { ScaleAddKernel<X, Y>(context, args); });
   });
 }
 

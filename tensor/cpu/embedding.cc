@@ -1,6 +1,6 @@
-// Embedding lookup and its gradient. Backward sorts the token positions by id (a counting sort), so that
-// each thread owns a range of vocabulary rows and adds their tokens in order: no atomics, and the same
-// bits for every number of threads.
+// Embedding lookup and its gradient. Backward sorts the token positions by id (a counting sort), so
+// that each thread owns a range of vocabulary rows and adds their tokens in order: no atomics, and
+// the same bits for every number of threads.
 #include <cstring>
 
 #include "apogee/tensor/cpu/kernels.h"
@@ -44,20 +44,22 @@ void Backward(const DeviceContext& context, const EmbeddingBackwardArgs& args) {
   G* dweight = static_cast<G*>(args.dweight);
   const int64_t dim = args.dim;
   const int64_t vocab = args.vocab;
-  const Workspace workspace(
-      context, (vocab + 1 + args.n) * static_cast<int64_t>(sizeof(int64_t)));
+  const Workspace workspace(context, (vocab + 1 + args.n) * static_cast<int64_t>(sizeof(int64_t)));
   int64_t* offsets = workspace.data<int64_t>();
   int64_t* positions = offsets + vocab + 1;
   SortById(args.ids, args.n, vocab, offsets, positions);
-  // Threads share the cost, not the rows: frequent ids are often neighbours. A row costs one unit to
-  // write and one per token, so row v starts at unit offsets[v] + v.
+  // Threads share the cost, not the rows: frequent ids are often neighbours. A row costs one unit
+  // to write and one per token, so row v starts at unit offsets[v] + v.
   ForRows(context, vocab + args.n, dim, [=](int64_t begin, int64_t end) {
     int64_t low = 0;
     int64_t high = vocab;
     while (low < high) {
       const int64_t middle = (low + high) / 2;
-      if (offsets[middle] + middle < begin) low = middle + 1;
-      else high = middle;
+      if (offsets[middle] + middle < begin) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
     }
     for (int64_t v = low; v < vocab && offsets[v] + v < end; ++v) {
       SumTokens(dy, dim, positions + offsets[v], offsets[v + 1] - offsets[v], dweight + v * dim);
@@ -81,9 +83,8 @@ void embedding_forward(const DeviceContext& context, const EmbeddingForwardArgs&
 
 void embedding_backward(const DeviceContext& context, const EmbeddingBackwardArgs& args) {
   DispatchFloat(args.dtype, "embedding_backward", [&]<typename T>() {
-    DispatchFloat(args.grad_dtype, "embedding_backward", [&]<typename G>() {
-      Backward<T, G>(context, args);
-    });
+    DispatchFloat(args.grad_dtype, "embedding_backward",
+                  [&]<typename G>() { Backward<T, G>(context, args); });
   });
 }
 

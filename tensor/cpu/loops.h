@@ -1,4 +1,5 @@
-// What the CPU kernels' loops share: conversion between element types and when to split over threads.
+// What the CPU kernels' loops share: conversion between element types and when to split over
+// threads.
 #ifndef APOGEE_TENSOR_CPU_LOOPS_H_
 #define APOGEE_TENSOR_CPU_LOOPS_H_
 
@@ -37,8 +38,8 @@ inline ComputeType<T> Load(T value) {
 
 // The compute type of an op over two element types.
 template <typename A, typename B>
-using WiderCompute = std::conditional_t<std::is_same_v<A, double> || std::is_same_v<B, double>,
-                                        double, float>;
+using WiderCompute =
+    std::conditional_t<std::is_same_v<A, double> || std::is_same_v<B, double>, double, float>;
 
 // fn(begin, end) over elements, where an element costs about as much as a copy.
 template <typename Fn>

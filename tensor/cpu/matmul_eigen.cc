@@ -32,16 +32,19 @@ template <typename T>
 using MatrixMap = Eigen::Map<Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>, 0,
                              Eigen::OuterStride<>>;
 template <typename T>
-using ConstMatrixMap = Eigen::Map<
-    const Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>, 0, Eigen::OuterStride<>>;
+using ConstMatrixMap =
+    Eigen::Map<const Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>, 0,
+               Eigen::OuterStride<>>;
 
 // c += alpha * a b
 template <typename T>
 void MultiplyAdd(const Operand<T>& a, const Operand<T>& b, T alpha, T* c, int64_t ldc, int64_t m,
                  int64_t n, int64_t k) {
   MatrixMap<T> c_map(c, m, n, Eigen::OuterStride<>(ldc));
-  const ConstMatrixMap<T> a_map(a.data, a.trans ? k : m, a.trans ? m : k, Eigen::OuterStride<>(a.ld));
-  const ConstMatrixMap<T> b_map(b.data, b.trans ? n : k, b.trans ? k : n, Eigen::OuterStride<>(b.ld));
+  const ConstMatrixMap<T> a_map(a.data, a.trans ? k : m, a.trans ? m : k,
+                                Eigen::OuterStride<>(a.ld));
+  const ConstMatrixMap<T> b_map(b.data, b.trans ? n : k, b.trans ? k : n,
+                                Eigen::OuterStride<>(b.ld));
   if (a.trans && b.trans) {
     c_map.noalias() += alpha * (a_map.transpose() * b_map.transpose());
   } else if (a.trans) {
@@ -64,15 +67,18 @@ void Initialise(T* c, int64_t ldc, int64_t m, int64_t n, T beta, const T* bias) 
   }
 }
 
-// Inputs and output already have the compute type: one product per thread, on the longer side's part.
+// Inputs and output already have the compute type: one product per thread, on the longer side's
+// part.
 template <typename T>
 void MatMulDirect(const DeviceContext& context, const MatMulArgs& args, const T* bias) {
   const T alpha = static_cast<T>(args.alpha), beta = static_cast<T>(args.beta);
   const bool split_rows = args.m >= args.n;
   constexpr int64_t kMinPart = 16;  // rows or columns
   const int64_t side = split_rows ? args.m : args.n;
-  const int64_t parts = args.batch > 1 ? 1 : std::max<int64_t>(1, std::min<int64_t>(
-                                                 context.num_threads(), side / kMinPart));
+  const int64_t parts =
+      args.batch > 1
+          ? 1
+          : std::max<int64_t>(1, std::min<int64_t>(context.num_threads(), side / kMinPart));
   ParallelFor(context.num_threads(), args.batch * parts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t batch = task / parts, part = task % parts;
@@ -122,8 +128,7 @@ void StoreTile(const C* tile, int64_t m, int64_t n, C alpha, C beta, const C* bi
 
 // Tiles of c, each summed over k in the compute type and rounded once.
 template <typename T, typename TC>
-void MatMulTiled(const DeviceContext& context, const MatMulArgs& args,
-                 const ComputeType<T>* bias) {
+void MatMulTiled(const DeviceContext& context, const MatMulArgs& args, const ComputeType<T>* bias) {
   using C = ComputeType<T>;
   const int64_t tiles_m = (args.m + kTileM - 1) / kTileM;
   const int64_t tiles_n = (args.n + kTileN - 1) / kTileN;
@@ -166,8 +171,8 @@ void MatMulEigen(const DeviceContext& context, const MatMulArgs& args) {
     if (args.bias != nullptr) {
       bias = workspace.data<C>();
       DispatchFloat(args.bias_dtype, "matmul", [&]<typename TBias>() {
-        LoadTile(Operand<TBias>{static_cast<const TBias*>(args.bias), args.n, false}, 0, 0, 1, args.n,
-                 bias);
+        LoadTile(Operand<TBias>{static_cast<const TBias*>(args.bias), args.n, false}, 0, 0, 1,
+                 args.n, bias);
       });
     }
     DispatchFloat(args.c_dtype, "matmul", [&]<typename TC>() {

@@ -26,11 +26,17 @@ struct Key {
 };
 
 Key KeyOf(const DeviceContext& context, const MatMulArgs& args) {
-  return {args.dtype, args.c_dtype, args.bias != nullptr ? args.bias_dtype : args.dtype,
-          args.bias != nullptr, args.a_trans, args.b_trans, context.num_threads(),
+  return {args.dtype,
+          args.c_dtype,
+          args.bias != nullptr ? args.bias_dtype : args.dtype,
+          args.bias != nullptr,
+          args.a_trans,
+          args.b_trans,
+          context.num_threads(),
           {args.batch, args.m, args.n, args.k, args.lda, args.ldb, args.ldc, args.a_batch,
            args.b_batch, args.c_batch},
-          args.alpha, args.beta};
+          args.alpha,
+          args.beta};
 }
 
 // A primitive with its memory objects, whose pointers are set anew for each call.
@@ -45,7 +51,9 @@ dnnl::memory::data_type TypeOf(DType dtype) {
 }
 
 bool Supports(const MatMulArgs& args) {
-  const auto f32_or_bf16 = [](DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; };
+  const auto f32_or_bf16 = [](DType dtype) {
+    return dtype == DType::kF32 || dtype == DType::kBF16;
+  };
   if (!f32_or_bf16(args.dtype) || !f32_or_bf16(args.c_dtype)) return false;
   if (args.dtype == DType::kF32 && args.c_dtype != DType::kF32) return false;
   if (args.beta != 0 && args.c_dtype != DType::kF32) return false;
@@ -55,10 +63,10 @@ bool Supports(const MatMulArgs& args) {
          (args.bias_dtype == DType::kF32 || args.dtype == DType::kBF16);
 }
 
-// [batch, rows, cols] of the product's operand, stored with row stride ld. A batch of one, and one shared
-// by all products, have no batch stride to respect.
-dnnl::memory::desc Desc(DType dtype, int64_t batch, int64_t batch_stride, int64_t rows, int64_t cols,
-                        int64_t ld, bool trans) {
+// [batch, rows, cols] of the product's operand, stored with row stride ld. A batch of one, and one
+// shared by all products, have no batch stride to respect.
+dnnl::memory::desc Desc(DType dtype, int64_t batch, int64_t batch_stride, int64_t rows,
+                        int64_t cols, int64_t ld, bool trans) {
   const bool batched = batch > 1 && batch_stride != 0;
   const int64_t stored_rows = trans ? cols : rows, stored_cols = trans ? rows : cols;
   if (stored_rows == 1) ld = stored_cols;
@@ -67,11 +75,14 @@ dnnl::memory::desc Desc(DType dtype, int64_t batch, int64_t batch_stride, int64_
           {batched ? batch_stride : stored_rows * ld, trans ? 1 : ld, trans ? ld : 1}};
 }
 
-std::unique_ptr<Product> Compile(const Key& key, const MatMulArgs& args, const dnnl::engine& engine) {
+std::unique_ptr<Product> Compile(const Key& key, const MatMulArgs& args,
+                                 const dnnl::engine& engine) {
   auto product = std::make_unique<Product>();
   try {
-    const auto a = Desc(args.dtype, args.batch, args.a_batch, args.m, args.k, args.lda, args.a_trans);
-    const auto b = Desc(args.dtype, args.batch, args.b_batch, args.k, args.n, args.ldb, args.b_trans);
+    const auto a =
+        Desc(args.dtype, args.batch, args.a_batch, args.m, args.k, args.lda, args.a_trans);
+    const auto b =
+        Desc(args.dtype, args.batch, args.b_batch, args.k, args.n, args.ldb, args.b_trans);
     const auto c = Desc(args.c_dtype, args.batch, args.c_batch, args.m, args.n, args.ldc, false);
     const dnnl::memory::desc bias({1, 1, args.n}, TypeOf(key.bias_dtype),
                                   dnnl::memory::format_tag::abc);
@@ -114,8 +125,9 @@ class ScopedNumThreads {
   int before_;
 };
 
-// The calling thread's compiled products: a pure memo, since creating a primitive costs more than many
-// a product does. Per thread, so that ranks neither wait for nor share each other's memory objects.
+// The calling thread's compiled products: a pure memo, since creating a primitive costs more than
+// many a product does. Per thread, so that ranks neither wait for nor share each other's memory
+// objects.
 struct Compiled {
   static constexpr size_t kMaxProducts = 512;
 

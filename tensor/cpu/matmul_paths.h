@@ -11,8 +11,8 @@ namespace apogee::cpu {
 void MatMulEigen(const DeviceContext& context, const MatMulArgs& args);
 
 #if defined(APOGEE_HAS_ONEDNN) && defined(_OPENMP)
-// oneDNN can be held to a rank's number of threads through OpenMP only, so a build without it does not
-// use it.
+// oneDNN can be held to a rank's number of threads through OpenMP only, so a build without it does
+// not use it.
 #define APOGEE_MATMUL_ONEDNN 1
 // False, with c untouched, where oneDNN has no fast implementation. Needs every size > 0.
 bool TryMatMulOneDnn(const DeviceContext& context, const MatMulArgs& args);

@@ -1,6 +1,7 @@
 // Layer norm and RMS norm. Each row is read once from memory; the passes over it hit the L1 cache.
-// Backward computes dx and, in the same visit, partial parameter gradients of a fixed block of rows; the
-// partials are then added in the order of the blocks, so the result does not depend on the threads.
+// Backward computes dx and, in the same visit, partial parameter gradients of a fixed block of
+// rows; the partials are then added in the order of the blocks, so the result does not depend on
+// the threads.
 #include <cmath>
 
 #include "apogee/tensor/cpu/kernels.h"
@@ -10,9 +11,10 @@
 namespace apogee::cpu {
 namespace {
 
-// A value near the row's mean, from its first elements. The variance is taken about it in the same pass
-// as the mean, as E[(x - s)^2] - E[x - s]^2. With s the mean of m of the n elements that loses at most a
-// factor n / m of precision whatever the row (the mean of a part lies within sqrt(n / m) deviations).
+// A value near the row's mean, from its first elements. The variance is taken about it in the same
+// pass as the mean, as E[(x - s)^2] - E[x - s]^2. With s the mean of m of the n elements that loses
+// at most a factor n / m of precision whatever the row (the mean of a part lies within sqrt(n / m)
+// deviations).
 template <typename T>
 ComputeType<T> Shift(const T* x, int64_t cols) {
   using C = ComputeType<T>;
@@ -86,8 +88,8 @@ void InputGradient(const T* x, const T* weight, const T* dy, ComputeType<T> mean
   }
 }
 
-// Adds `rows` rows to the block's dweight and dbias. A constant number of rows, so that the sums are
-// loaded and stored once for all of them.
+// Adds `rows` rows to the block's dweight and dbias. A constant number of rows, so that the sums
+// are loaded and stored once for all of them.
 template <int rows, bool rms, typename T, typename C>
 void AddParamGradients(const T* x, const T* dy, const C* mean, const C* rstd, C* dweight, C* dbias,
                        int64_t cols) {
@@ -163,7 +165,8 @@ template <typename T>
 void Backward(const DeviceContext& context, const NormBackwardArgs& args) {
   using C = ComputeType<T>;
   const int64_t cols = args.cols;
-  // At most 64 blocks: their partials stay small beside x, and their number depends on the rows only.
+  // At most 64 blocks: their partials stay small beside x, and their number depends on the rows
+  // only.
   const int64_t block = std::max<int64_t>(16, (args.rows + 63) / 64);
   const int64_t blocks = (args.rows + block - 1) / block;
   const bool param_gradients = args.dweight != nullptr || args.dbias != nullptr;

@@ -1,6 +1,6 @@
 // random and dropout: elements of a Philox stream. A block of 64 elements comes from 16 consecutive
-// counters, whose rounds run side by side in vector lanes. A part may start at any element: its first
-// block then starts at the counter that holds it, and the elements before it are skipped.
+// counters, whose rounds run side by side in vector lanes. A part may start at any element: its
+// first block then starts at the counter that holds it, and the elements before it are skipped.
 #include <cmath>
 
 #include "apogee/tensor/cpu/kernels.h"
@@ -12,8 +12,9 @@ namespace {
 
 constexpr int64_t kBlock = 64;
 
-// As Philox() of 16 counters. The words live in 64-bit lanes, whose upper halves hold leftovers of the
-// products: a vector product of 32-bit words reads the lower halves only, so they need no cleaning.
+// As Philox() of 16 counters. The words live in 64-bit lanes, whose upper halves hold leftovers of
+// the products: a vector product of 32-bit words reads the lower halves only, so they need no
+// cleaning.
 void PhiloxBlock(PhiloxKey key, uint64_t counter, uint32_t* words) {
 #pragma omp simd
   for (uint64_t i = 0; i < kBlock / 4; ++i) {
@@ -37,8 +38,8 @@ void PhiloxBlock(PhiloxKey key, uint64_t counter, uint32_t* words) {
   }
 }
 
-// fn(i, words, count): `words` are those of elements [i, i + count) counted from first_element; full
-// blocks have the constant count, for which the compiler unrolls and vectorises.
+// fn(i, words, count): `words` are those of elements [i, i + count) counted from first_element;
+// full blocks have the constant count, for which the compiler unrolls and vectorises.
 template <typename Fn>
 void ForBlocks(PhiloxKey key, int64_t first_element, int64_t begin, int64_t end, const Fn& fn) {
   alignas(64) uint32_t words[kBlock];
@@ -91,7 +92,8 @@ void Uniform(const RandomArgs& args, T* y, int64_t begin, int64_t end) {
   ForBlocks(args.key, args.first_element, begin, end,
             [=](int64_t i, const uint32_t* words, int64_t count) {
 #pragma omp simd
-              for (int64_t j = 0; j < count; ++j) y[i + j] = Cast<T>(low + span * C(ToUniform(words[j])));
+              for (int64_t j = 0; j < count; ++j)
+                y[i + j] = Cast<T>(low + span * C(ToUniform(words[j])));
             });
 }
 

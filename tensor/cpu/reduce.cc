@@ -1,6 +1,6 @@
-// sum over the middle dim of [outer, reduce, inner]. The reduced dim is cut into blocks of fixed size
-// whose partial sums are added in order: the same bits for every number of threads, and rounding errors
-// that grow with the block, not with the whole.
+// sum over the middle dim of [outer, reduce, inner]. The reduced dim is cut into blocks of fixed
+// size whose partial sums are added in order: the same bits for every number of threads, and
+// rounding errors that grow with the block, not with the whole.
 #include "apogee/tensor/cpu/kernels.h"
 #include "apogee/tensor/cpu/loops.h"
 #include "apogee/tensor/cpu/row_ops.h"
@@ -40,8 +40,8 @@ void SumRows(const DeviceContext& context, const SumArgs& args) {
     for (int64_t unit = begin; unit < end; ++unit) {
       const int64_t first = unit % blocks * kRowBlock;
       const X* row = x + unit / blocks * n + first;
-      partials[unit] = SumOver<C>(std::min(kRowBlock, n - first),
-                                  [=](int64_t i) { return Cast<C>(row[i]); });
+      partials[unit] =
+          SumOver<C>(std::min(kRowBlock, n - first), [=](int64_t i) { return Cast<C>(row[i]); });
     }
   });
   for (int64_t o = 0; o < args.outer; ++o) {
@@ -51,7 +51,8 @@ void SumRows(const DeviceContext& context, const SumArgs& args) {
   }
 }
 
-// sums[i] = sum over the rows of x[r * stride + i]; four rows at a time, to load the sums less often.
+// sums[i] = sum over the rows of x[r * stride + i]; four rows at a time, to load the sums less
+// often.
 template <typename X, typename C>
 void SumColumns(const X* x, int64_t stride, int64_t rows, C* sums, int64_t cols) {
   std::fill(sums, sums + cols, C(0));
@@ -81,8 +82,7 @@ void SumMiddle(const DeviceContext& context, const SumArgs& args) {
   const int64_t inner = args.inner;
   const int64_t blocks = std::max<int64_t>(1, (args.reduce + kColumnBlock - 1) / kColumnBlock);
   const int64_t tiles = (inner + kColumnTile - 1) / kColumnTile;
-  const Workspace workspace(
-      context, args.outer * blocks * inner * static_cast<int64_t>(sizeof(C)));
+  const Workspace workspace(context, args.outer * blocks * inner * static_cast<int64_t>(sizeof(C)));
   C* partials = workspace.data<C>();
   const int64_t unit_size = std::min(args.reduce, kColumnBlock) * std::min(inner, kColumnTile);
   ForRows(context, args.outer * blocks * tiles, unit_size, [=, &args](int64_t begin, int64_t end) {

@@ -1,5 +1,5 @@
-// Rotary position embedding. The angles of a token serve all its heads and every sample, so their sines
-// and cosines go into a table first.
+// Rotary position embedding. The angles of a token serve all its heads and every sample, so their
+// sines and cosines go into a table first.
 #include <cmath>
 #include <numbers>
 

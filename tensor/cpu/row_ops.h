@@ -1,5 +1,6 @@
-// Reductions of one row. Element i goes to lane i % 64, and the lanes are added as a tree: the order
-// depends on nothing but the length, and several vector accumulators hide the latency of an addition.
+// Reductions of one row. Element i goes to lane i % 64, and the lanes are added as a tree: the
+// order depends on nothing but the length, and several vector accumulators hide the latency of an
+// addition.
 //
 //   C dot = SumOver<C>(cols, [=](int64_t i) { return Load(a[i]) * Load(b[i]); });
 #ifndef APOGEE_TENSOR_CPU_ROW_OPS_H_
@@ -72,8 +73,8 @@ inline TwoSums<C> SumTwoOver(int64_t n, const Term& term) {
   return {Tree<kQuarter>(a, add), Tree<kQuarter>(b, add)};
 }
 
-// The largest element; -infinity for an empty row. NaN elements are passed over: the callers subtract
-// the maximum from every element and so meet the NaN again.
+// The largest element; -infinity for an empty row. NaN elements are passed over: the callers
+// subtract the maximum from every element and so meet the NaN again.
 template <typename T>
 inline ComputeType<T> RowMax(const T* x, int64_t n) {
   using C = ComputeType<T>;

@@ -1,5 +1,5 @@
-// Vectors of the widest registers that the build may use, through the compilers' vector extensions: the
-// same source becomes AVX-512, AVX2 or SSE code, of f32 or f64. Private to tensor/cpu.
+// Vectors of the widest registers that the build may use, through the compilers' vector extensions:
+// the same source becomes AVX-512, AVX2 or SSE code, of f32 or f64. Private to tensor/cpu.
 //
 //   Vec<float> x = Load(p);          // kLanes<float> elements, any alignment
 //   Store(y, x > 2.0f ? x : x * 0.5f);
@@ -10,7 +10,12 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <utility>
+
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
 
 namespace apogee::cpu {
 
@@ -54,11 +59,12 @@ template <typename T>
 inline Vec<T> Iota() {
   return []<int... kLane>(std::integer_sequence<int, kLane...>) {
     return Vec<T>{static_cast<T>(kLane)...};
-  }(std::make_integer_sequence<int, kLanes<T>>());
+  }
+  (std::make_integer_sequence<int, kLanes<T>>());
 }
 
-// 2^x for x up to 127, within 2 ulp; 0 below -126 (so that a masked score of -inf weighs nothing); NaN
-// gives NaN. A polynomial of 2^r on [-1/2, 1/2].
+// 2^x for x up to 127, within 2 ulp; 0 below -126 (so that a masked score of -inf weighs nothing);
+// NaN gives NaN. A polynomial of 2^r on [-1/2, 1/2].
 inline __attribute__((always_inline)) Vec<float> Exp2(Vec<float> x) {
   typedef int32_t IntVec __attribute__((vector_size(kVecBytes)));
   const Vec<float> clamped = x < -126.0f ? Splat(-126.0f) : x;
@@ -91,31 +97,85 @@ inline __attribute__((always_inline)) void TransposeStep(Vec<T>* rows) {
     for (int i = 0; i < kCount; ++i) {
       if ((i & kStep) != 0) continue;
       const Vec<T> a = rows[i], b = rows[i + kStep];
-      rows[i] = __builtin_shufflevector(
-          a, b, ((kLane & kStep) != 0 ? kCount + kLane - kStep : kLane)...);
-      rows[i + kStep] = __builtin_shufflevector(
-          a, b, ((kLane & kStep) != 0 ? kCount + kLane : kLane + kStep)...);
+      rows[i] =
+          __builtin_shufflevector(a, b, ((kLane & kStep) != 0 ? kCount + kLane - kStep : kLane)...);
+      rows[i + kStep] =
+          __builtin_shufflevector(a, b, ((kLane & kStep) != 0 ? kCount + kLane : kLane + kStep)...);
     }
-  }(std::make_integer_sequence<int, kLanes<T>>());
+  }
+  (std::make_integer_sequence<int, kLanes<T>>());
   if constexpr (2 * kStep < kLanes<T>) TransposeStep<T, 2 * kStep>(rows);
 }
 
 }  // namespace internal
 
-// y[j, i] = scale * x[i, j] for i < rows, j < cols, both multiples of kLanes<T>.
+// y[j, i] = x[i, j] for i < rows, j < cols, both multiples of kLanes<T>.
 template <typename T>
-void Transpose(const T* x, int64_t x_ld, int64_t rows, int64_t cols, T scale, T* y, int64_t y_ld) {
+void Transpose(const T* x, int64_t x_ld, int64_t rows, int64_t cols, T* y, int64_t y_ld) {
   for (int64_t i = 0; i < rows; i += kLanes<T>) {
     for (int64_t j = 0; j < cols; j += kLanes<T>) {
       Vec<T> tile[kLanes<T>];
 #pragma GCC unroll 16
-      for (int r = 0; r < kLanes<T>; ++r) tile[r] = Load(x + (i + r) * x_ld + j) * scale;
+      for (int r = 0; r < kLanes<T>; ++r) tile[r] = Load(x + (i + r) * x_ld + j);
       internal::TransposeStep<T, 1>(tile);
 #pragma GCC unroll 16
       for (int r = 0; r < kLanes<T>; ++r) Store(y + (j + r) * y_ld + i, tile[r]);
     }
   }
 }
+
+// Two bf16 in one word, the first in the low half: products multiply pairs and add both results to
+// one f32, at twice the rate of f32.
+using Bf16Pair = uint32_t;
+#ifdef __AVX512BF16__
+inline constexpr bool kHasBf16Dot = true;
+#else
+inline constexpr bool kHasBf16Dot = false;
+#endif
+// Elements of the contracted dim in one E, and what sums of products of E are kept in.
+template <typename E>
+inline constexpr int64_t kPack = std::is_same_v<E, Bf16Pair> ? 2 : 1;
+template <typename E>
+using Sum = std::conditional_t<std::is_same_v<E, Bf16Pair>, float, E>;
+
+// sum + a * b. Stores of sums as elements: along a row, or kPack<E> rows with the elements of a
+// column side by side.
+template <typename E>
+struct Packing {
+  static inline __attribute__((always_inline)) Vec<E> MultiplyAdd(Vec<E> sum, Vec<E> a, Vec<E> b) {
+    return sum + a * b;
+  }
+  static inline __attribute__((always_inline)) void StoreRow(E* y, Vec<E> row) { Store(y, row); }
+  static inline __attribute__((always_inline)) void StoreColumns(E* y, const Vec<E>* rows) {
+    Store(y, rows[0]);
+  }
+};
+
+#ifdef __AVX512BF16__
+template <>
+struct Packing<Bf16Pair> {
+  static inline __attribute__((always_inline)) Vec<float> MultiplyAdd(Vec<float> sum,
+                                                                      Vec<Bf16Pair> a,
+                                                                      Vec<Bf16Pair> b) {
+    return _mm512_dpbf16_ps(sum, std::bit_cast<__m512bh>(a), std::bit_cast<__m512bh>(b));
+  }
+  static inline __attribute__((always_inline)) void StoreRow(Bf16Pair* y, Vec<float> row) {
+    const __m256bh rounded = _mm512_cvtneps_pbh(row);
+    std::memcpy(y, &rounded, sizeof(rounded));
+  }
+  static inline __attribute__((always_inline)) void StoreColumns(Bf16Pair* y,
+                                                                 const Vec<float>* rows) {
+    typedef uint16_t Halves __attribute__((vector_size(kVecBytes)));
+    const auto halves = std::bit_cast<Halves>(_mm512_cvtne2ps_pbh(rows[1], rows[0]));
+    [&]<int... kPair>(std::integer_sequence<int, kPair...>) {
+      const Halves pairs = __builtin_shufflevector(
+          halves, halves, (kPair % 2 == 0 ? kPair / 2 : kLanes<float> + kPair / 2)...);
+      std::memcpy(y, &pairs, sizeof(pairs));
+    }
+    (std::make_integer_sequence<int, 2 * kLanes<float>>());
+  }
+};
+#endif
 
 }  // namespace apogee::cpu
 

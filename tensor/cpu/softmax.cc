@@ -1,5 +1,5 @@
-// Softmax over rows. A row is read once from memory; its further passes hit the caches. A row of -inf
-// gives NaN (-inf minus its own maximum), as does one with +inf or NaN.
+// Softmax over rows. A row is read once from memory; its further passes hit the caches. A row of
+// -inf gives NaN (-inf minus its own maximum), as does one with +inf or NaN.
 #include "apogee/tensor/cpu/kernels.h"
 #include "apogee/tensor/cpu/loops.h"
 #include "apogee/tensor/cpu/row_ops.h"

@@ -2,6 +2,8 @@
 // Private to tensor/cpu.
 //
 //   TileProduct<float, kTransA>(a, lda, b, ldb, c, ldc, m, n, k, accumulate);  // c (+)= op(a) b
+//
+// With elements of type Bf16Pair, k and the dim of a and b that it runs along count pairs.
 #ifndef APOGEE_TENSOR_CPU_TILE_PRODUCT_H_
 #define APOGEE_TENSOR_CPU_TILE_PRODUCT_H_
 
@@ -17,10 +19,11 @@ inline constexpr int64_t kTileRowStep = 8;
 namespace internal {
 
 // A kRows × kVecs block of c is held in registers over all of k.
-template <typename T, bool kTransA, int kRows, int kVecs>
-inline __attribute__((always_inline)) void RegisterProduct(const T* a, int64_t lda, const T* b,
-                                                           int64_t ldb, T* c, int64_t ldc,
+template <typename E, bool kTransA, int kRows, int kVecs>
+inline __attribute__((always_inline)) void RegisterProduct(const E* a, int64_t lda, const E* b,
+                                                           int64_t ldb, Sum<E>* c, int64_t ldc,
                                                            int64_t k, bool accumulate) {
+  using T = Sum<E>;
   constexpr int kWidth = kLanes<T>;
   Vec<T> sum[kRows][kVecs];
 #pragma GCC unroll 16
@@ -31,14 +34,16 @@ inline __attribute__((always_inline)) void RegisterProduct(const T* a, int64_t l
     }
   }
   for (int64_t p = 0; p < k; ++p) {
-    Vec<T> b_row[kVecs];
+    Vec<E> b_row[kVecs];
 #pragma GCC unroll 16
     for (int v = 0; v < kVecs; ++v) b_row[v] = Load(b + p * ldb + v * kWidth);
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
-      const Vec<T> a_value = Splat(kTransA ? a[p * lda + i] : a[i * lda + p]);
+      const Vec<E> a_value = Splat(kTransA ? a[p * lda + i] : a[i * lda + p]);
 #pragma GCC unroll 16
-      for (int v = 0; v < kVecs; ++v) sum[i][v] += a_value * b_row[v];
+      for (int v = 0; v < kVecs; ++v) {
+        sum[i][v] = Packing<E>::MultiplyAdd(sum[i][v], a_value, b_row[v]);
+      }
     }
   }
 #pragma GCC unroll 16
@@ -48,28 +53,30 @@ inline __attribute__((always_inline)) void RegisterProduct(const T* a, int64_t l
   }
 }
 
-template <typename T, bool kTransA, int kVecs>
-void TileColumns(const T* a, int64_t lda, const T* b, int64_t ldb, T* c, int64_t ldc, int64_t m,
-                 int64_t k, bool accumulate) {
+template <typename E, bool kTransA, int kVecs>
+void TileColumns(const E* a, int64_t lda, const E* b, int64_t ldb, Sum<E>* c, int64_t ldc,
+                 int64_t m, int64_t k, bool accumulate) {
   constexpr int kRows = kNumVecRegisters == 32 ? 8 : 4;
   for (int64_t i = 0; i < m; i += kRows) {
-    RegisterProduct<T, kTransA, kRows, kVecs>(kTransA ? a + i : a + i * lda, lda, b, ldb,
+    RegisterProduct<E, kTransA, kRows, kVecs>(kTransA ? a + i : a + i * lda, lda, b, ldb,
                                               c + i * ldc, ldc, k, accumulate);
   }
 }
 
 }  // namespace internal
 
-template <typename T, bool kTransA>
-void TileProduct(const T* a, int64_t lda, const T* b, int64_t ldb, T* c, int64_t ldc, int64_t m,
-                 int64_t n, int64_t k, bool accumulate) {
-  // Two columns of vectors: enough independent sums to hide the latency of a multiply-add, and few enough
-  // that the compiler keeps the row of b in registers (it folds a wider one into reloading operands).
+template <typename E, bool kTransA>
+void TileProduct(const E* a, int64_t lda, const E* b, int64_t ldb, Sum<E>* c, int64_t ldc,
+                 int64_t m, int64_t n, int64_t k, bool accumulate) {
+  using T = Sum<E>;
+  // Two columns of vectors: enough independent sums to hide the latency of a multiply-add, and few
+  // enough that the compiler keeps the row of b in registers (it folds a wider one into reloading
+  // operands).
   int64_t j = 0;
   for (; j + 2 * kLanes<T> <= n; j += 2 * kLanes<T>) {
-    internal::TileColumns<T, kTransA, 2>(a, lda, b + j, ldb, c + j, ldc, m, k, accumulate);
+    internal::TileColumns<E, kTransA, 2>(a, lda, b + j, ldb, c + j, ldc, m, k, accumulate);
   }
-  if (j < n) internal::TileColumns<T, kTransA, 1>(a, lda, b + j, ldb, c + j, ldc, m, k, accumulate);
+  if (j < n) internal::TileColumns<E, kTransA, 1>(a, lda, b + j, ldb, c + j, ldc, m, k, accumulate);
 }
 
 }  // namespace apogee::cpu

@@ -1,5 +1,5 @@
-// Elementary functions of f32 without branches, tables or calls, so that loops over them vectorise; the
-// f64 overloads are the standard library's. NaN gives NaN; infinities give the limits.
+// Elementary functions of f32 without branches, tables or calls, so that loops over them vectorise;
+// the f64 overloads are the standard library's. NaN gives NaN; infinities give the limits.
 //
 //   #pragma omp simd
 //   for (int64_t i = 0; i < n; ++i) y[i] = FastExp(x[i]);
@@ -97,8 +97,8 @@ inline float FastLog(float x) {
 }
 inline double FastLog(double x) { return std::log(x); }
 
-// Sine and cosine of `turns` full turns. The reduction to an eighth of a turn is exact, so large angles
-// in turns keep their precision; pass them as double.
+// Sine and cosine of `turns` full turns. The reduction to an eighth of a turn is exact, so large
+// angles in turns keep their precision; pass them as double.
 struct SinCos {
   float sin, cos;
 };
@@ -109,7 +109,8 @@ inline SinCos FastSinCosTurns(double turns) {
   const int32_t quadrant = static_cast<int32_t>(std::bit_cast<int64_t>(shifted) & 3);
   const float r = static_cast<float>((turns * 4.0 - quarters) * 1.5707963267948966);
   const float s = r * r;
-  const float sine = ((-1.9515295891e-4f * s + 8.3321608736e-3f) * s - 1.6666654611e-1f) * s * r + r;
+  const float sine =
+      ((-1.9515295891e-4f * s + 8.3321608736e-3f) * s - 1.6666654611e-1f) * s * r + r;
   const float cosine =
       ((2.443315711809948e-5f * s - 1.388731625493765e-3f) * s + 4.166664568298827e-2f) * s * s -
       0.5f * s + 1.0f;

@@ -183,6 +183,11 @@ TEST(ProcessMemory, PeakIsAtLeastWhatIsResident) {
   ASSERT_TRUE(memory.ok()) << memory.status();
   EXPECT_GT(memory->resident_bytes, 1 << 20);
   EXPECT_GE(memory->peak_resident_bytes, memory->resident_bytes);
+  EXPECT_GT(memory->file_bytes, 0);
+  EXPECT_LT(memory->file_bytes, memory->resident_bytes);
+  std::vector<char> block(32 << 20, 1);
+  EXPECT_NEAR(ReadProcessMemory()->own_bytes() - memory->own_bytes(), 32 << 20, 1 << 20);
+  EXPECT_GE(ReadProcessMemory()->peak_own_bytes() - memory->own_bytes(), 31 << 20);
 }
 
 }  // namespace

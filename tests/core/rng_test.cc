@@ -30,7 +30,8 @@ TEST(ToUniform, CoversZeroExclusiveToOneInclusive) {
 std::vector<double> Uniforms(PhiloxKey key, int n) {
   std::vector<double> values;
   for (int i = 0; i < n; ++i) {
-    values.push_back(ToUniform(Philox(key, static_cast<uint64_t>(i / 4))[static_cast<size_t>(i % 4)]));
+    values.push_back(
+        ToUniform(Philox(key, static_cast<uint64_t>(i / 4))[static_cast<size_t>(i % 4)]));
   }
   return values;
 }

@@ -1,9 +1,6 @@
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <set>
 #include <string>
 #include <vector>
@@ -11,6 +8,7 @@
 #include "apogee/data/loader.h"
 #include "apogee/data/text_corpus.h"
 #include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tests/support/temp_dir.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -22,23 +20,12 @@ using ::testing::HasSubstr;
 
 class DataTest : public ::testing::Test {
  protected:
-  DataTest() : directory_(fs::temp_directory_path() / ("apogee_data_" + std::to_string(getpid()))) {
-    fs::create_directories(directory_);
-  }
-  ~DataTest() override { fs::remove_all(directory_); }
-
-  std::string Write(const std::string& name, const std::string& text) {
-    const fs::path path = directory_ / name;
-    fs::create_directories(path.parent_path());
-    std::ofstream(path, std::ios::binary) << text;
-    return path.string();
-  }
   static std::string LoadError(const std::vector<std::string>& paths, int64_t block = 8) {
     const auto corpus = TextCorpus::Load(paths, {.block = block});
     return corpus.ok() ? "no error" : Message(corpus.status());
   }
 
-  fs::path directory_;
+  apogee::testing::TempDir dir_;
 };
 
 std::string Text(const TextSpan& span) {
@@ -46,11 +33,11 @@ std::string Text(const TextSpan& span) {
 }
 
 TEST_F(DataTest, SplitsFilesAndDirectoriesInOrder) {
-  Write("dir/b.txt", std::string(60, 'b'));
-  Write("dir/a.txt", std::string(30, 'a'));
-  fs::create_symlink(directory_ / "dir/a.txt", directory_ / "dir/c.txt");
-  const std::string last = Write("last.txt", std::string(10, '\xff'));
-  const auto corpus = TextCorpus::Load({(directory_ / "dir").string(), last}, {.block = 8});
+  dir_.Write("dir/b.txt", std::string(60, 'b'));
+  dir_.Write("dir/a.txt", std::string(30, 'a'));
+  fs::create_symlink(dir_ / "dir/a.txt", dir_ / "dir/c.txt");
+  const std::string last = dir_.Write("last.txt", std::string(10, '\xff'));
+  const auto corpus = TextCorpus::Load({dir_ / "dir", last}, {.block = 8});
   ASSERT_TRUE(corpus.ok()) << corpus.status();
   EXPECT_EQ(Text(corpus->train()), std::string(30, 'a') + std::string(60, 'b'));
   EXPECT_EQ(Text(corpus->validation()), std::string(10, '\xff'));
@@ -59,14 +46,12 @@ TEST_F(DataTest, SplitsFilesAndDirectoriesInOrder) {
 }
 
 TEST_F(DataTest, BadInputSaysWhatIsRight) {
-  EXPECT_THAT(LoadError({(directory_ / "no").string()}),
-              HasSubstr("/no does not exist; give a text"));
-  EXPECT_THAT(LoadError({Write("empty", "")}), HasSubstr("/empty is empty; give a text file"));
-  fs::create_directories(directory_ / "bare");
-  EXPECT_THAT(LoadError({(directory_ / "bare").string()}),
-              HasSubstr("/bare holds no regular file"));
+  EXPECT_THAT(LoadError({dir_ / "no"}), HasSubstr("/no does not exist; give a text"));
+  EXPECT_THAT(LoadError({dir_.Write("empty", "")}), HasSubstr("/empty is empty; give a text file"));
+  fs::create_directories(dir_ / "bare");
+  EXPECT_THAT(LoadError({dir_ / "bare"}), HasSubstr("/bare holds no regular file"));
   EXPECT_THAT(LoadError({"/dev/null"}), HasSubstr("/dev/null is not a regular file"));
-  const std::string shorter = Write("short", std::string(89, 'x'));
+  const std::string shorter = dir_.Write("short", std::string(89, 'x'));
   EXPECT_THAT(
       LoadError({shorter}, 9),
       HasSubstr("leaves 80 for training and 9 for validation, but a block of 9 needs 10 in each; "
@@ -83,7 +68,7 @@ TEST_F(DataTest, KingJamesHasItsKnownSize) {
 
 TEST_F(DataTest, DefaultFallsBackToLicencesWithANotice) {
   const std::string path = std::getenv("PATH");
-  setenv("PATH", directory_.c_str(), 1);
+  setenv("PATH", dir_.path().c_str(), 1);
   const auto corpus = TextCorpus::Load({}, {});
   setenv("PATH", path.c_str(), 1);
   if (!fs::exists("/usr/share/common-licenses")) GTEST_SKIP() << "not a Debian machine";

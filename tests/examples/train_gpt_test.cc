@@ -38,11 +38,12 @@ class TrainGptTest : public ::testing::Test {
   }
 
   // Runs the program on the tiny text with a tiny model; `flags` come last and win.
-  RunResult Train(const std::string& flags) {
+  RunResult Train(const std::string& flags) { return Train(text_, flags); }
+  RunResult Train(const std::string& data, const std::string& flags) {
     return Run(
-        "--data " + text_ +
-        " --layers 1 --heads 2 --dim 16 --block 16 --batch 8 --steps 12 --lr 0.01 --threads 2 "
-        "--sample 20 " +
+        "--data " + data +
+        " --layers 1 --heads 2 --dim 16 --block 16 --batch 8 --steps 12 --lr 0.01 --threads 2"
+        " --sample 20 " +
         flags);
   }
   RunResult Run(const std::string& flags) {
@@ -137,6 +138,29 @@ TEST_F(TrainGptTest, AccumulationIsTheBiggerBatch) {
     EXPECT_NEAR(whole[i]["loss"], parts[i]["loss"], 1e-8);
     EXPECT_NEAR(whole[i]["grad_norm"], parts[i]["grad_norm"], 1e-8);
   }
+}
+
+// "1.5 MiB" in MiB, behind `label`.
+double MebibytesAfter(const std::string& text, const std::string& label) {
+  std::istringstream rest(text.substr(text.find(label) + label.size()));
+  double value = 0;
+  std::string unit;
+  rest >> value >> unit;
+  EXPECT_EQ(unit, "MiB") << text;
+  return value;
+}
+
+TEST_F(TrainGptTest, TheLedgerAgreesWithTheProcess) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer takes memory of its own";
+#endif
+  const RunResult result =
+      Train("--layers 4 --heads 4 --dim 192 --block 128 --batch 16 --steps 2 --sample 1");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const double ledger = MebibytesAfter(result.out, "peak memory: ");
+  const double process = MebibytesAfter(result.out, "by the ledger, ");
+  EXPECT_GT(ledger, 100);
+  EXPECT_NEAR(ledger, process, 0.03 * process) << result.out;
 }
 
 TEST_F(TrainGptTest, WrongUsageExitsWith2) {

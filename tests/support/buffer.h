@@ -1,5 +1,5 @@
-// Typed memory of kernel tests: filled from and read as doubles, so that one reference written in double
-// serves every dtype.
+// Typed memory of kernel tests: filled from and read as doubles, so that one reference written in
+// double serves every dtype.
 //
 //   Buffer x = Buffer::Normal(dtype, n, /*seed=*/1);     // values already rounded to dtype
 //   std::vector<double> reference = Reference(x.values());

@@ -1,5 +1,6 @@
-// The one table of test tolerances: how far a result in a dtype may be from the exact one, by the kind of
-// computation. Relative to the larger of the exact value and a floor (1 unless a test says otherwise).
+// The one table of test tolerances: how far a result in a dtype may be from the exact one, by the
+// kind of computation. Relative to the larger of the exact value and a floor (1 unless a test says
+// otherwise).
 #ifndef APOGEE_TESTS_SUPPORT_TOLERANCE_H_
 #define APOGEE_TESTS_SUPPORT_TOLERANCE_H_
 
@@ -22,19 +23,29 @@ inline double Tolerance(DType dtype, ErrorKind kind) {
   };
   const auto row = [dtype]() -> Row {
     switch (dtype) {
-      case DType::kF64: return {0, 1e-14, 1e-13, 1e-12, 1e-10};
-      case DType::kF32: return {0, 1e-6, 5e-6, 2e-5, 1e-4};
-      case DType::kF16: return {0, 6e-4, 1.2e-3, 2e-3, 1e-2};
-      case DType::kBF16: return {0, 5e-3, 1e-2, 1.6e-2, 5e-2};
-      default: Throw("no tolerance for ", DTypeName(dtype));
+      case DType::kF64:
+        return {0, 1e-14, 1e-13, 1e-12, 1e-10};
+      case DType::kF32:
+        return {0, 1e-6, 5e-6, 2e-5, 1e-4};
+      case DType::kF16:
+        return {0, 6e-4, 1.2e-3, 2e-3, 1e-2};
+      case DType::kBF16:
+        return {0, 5e-3, 1e-2, 1.6e-2, 5e-2};
+      default:
+        Throw("no tolerance for ", DTypeName(dtype));
     }
   }();
   switch (kind) {
-    case ErrorKind::kCopy: return row.copy;
-    case ErrorKind::kElementwise: return row.elementwise;
-    case ErrorKind::kReduction: return row.reduction;
-    case ErrorKind::kGemm: return row.gemm;
-    case ErrorKind::kEndToEnd: return row.end_to_end;
+    case ErrorKind::kCopy:
+      return row.copy;
+    case ErrorKind::kElementwise:
+      return row.elementwise;
+    case ErrorKind::kReduction:
+      return row.reduction;
+    case ErrorKind::kGemm:
+      return row.gemm;
+    case ErrorKind::kEndToEnd:
+      return row.end_to_end;
   }
   Throw("no such kind of error");
 }

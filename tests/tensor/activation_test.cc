@@ -7,28 +7,34 @@
 namespace apogee {
 namespace {
 
-constexpr Activation kKinds[] = {Activation::kRelu, Activation::kGelu,  Activation::kGeluTanh,
+constexpr Activation kKinds[] = {Activation::kRelu, Activation::kGelu, Activation::kGeluTanh,
                                  Activation::kSilu, Activation::kTanh, Activation::kSigmoid};
 
 double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 double Forward(Activation kind, double x) {
   switch (kind) {
-    case Activation::kRelu: return std::isnan(x) ? x : std::max(x, 0.0);
-    case Activation::kGelu: return 0.5 * x * (1 + std::erf(x / std::numbers::sqrt2));
+    case Activation::kRelu:
+      return std::isnan(x) ? x : std::max(x, 0.0);
+    case Activation::kGelu:
+      return 0.5 * x * (1 + std::erf(x / std::numbers::sqrt2));
     case Activation::kGeluTanh:
       return 0.5 * x *
              (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
-    case Activation::kSilu: return x * Sigmoid(x);
-    case Activation::kTanh: return std::tanh(x);
-    case Activation::kSigmoid: return Sigmoid(x);
+    case Activation::kSilu:
+      return x * Sigmoid(x);
+    case Activation::kTanh:
+      return std::tanh(x);
+    case Activation::kSigmoid:
+      return Sigmoid(x);
   }
   return 0;
 }
 
 double Derivative(Activation kind, double x) {
   switch (kind) {
-    case Activation::kRelu: return x > 0 ? 1 : 0;
+    case Activation::kRelu:
+      return x > 0 ? 1 : 0;
     case Activation::kGelu:
       return 0.5 * (1 + std::erf(x / std::numbers::sqrt2)) +
              x * std::exp(-0.5 * x * x) / std::sqrt(2 * std::numbers::pi);
@@ -37,9 +43,12 @@ double Derivative(Activation kind, double x) {
       const double t = std::tanh(k * (x + 0.044715 * x * x * x));
       return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * k * (1 + 3 * 0.044715 * x * x);
     }
-    case Activation::kSilu: return Sigmoid(x) * (1 + x * (1 - Sigmoid(x)));
-    case Activation::kTanh: return 1 - std::tanh(x) * std::tanh(x);
-    case Activation::kSigmoid: return Sigmoid(x) * (1 - Sigmoid(x));
+    case Activation::kSilu:
+      return Sigmoid(x) * (1 + x * (1 - Sigmoid(x)));
+    case Activation::kTanh:
+      return 1 - std::tanh(x) * std::tanh(x);
+    case Activation::kSigmoid:
+      return Sigmoid(x) * (1 - Sigmoid(x));
   }
   return 0;
 }
@@ -83,8 +92,8 @@ TEST(Activation, NaNPropagatesAndInfinitySaturates) {
       EXPECT_EQ(y.values()[2], bounded ? 1 : x.values()[2]) << static_cast<int>(kind);
       const Buffer dy(dtype, {NAN, NAN, NAN});
       const Buffer at(dtype, {1, 2, 3});
-      context->kernels().activation_backward(
-          *context, {kind, dtype, at.data(), dy.data(), y.data(), 3});
+      context->kernels().activation_backward(*context,
+                                             {kind, dtype, at.data(), dy.data(), y.data(), 3});
       EXPECT_TRUE(std::isnan(y.values()[0]));
     }
   }
@@ -98,8 +107,7 @@ TEST(SwiGlu, MatchesReference) {
       const Buffer up = Buffer::Normal(dtype, n, 2);
       const Buffer dy = Buffer::Normal(dtype, n, 3);
       Buffer y(dtype, n), dgate(dtype, n), dup(dtype, n);
-      context->kernels().swiglu_forward(*context,
-                                        {dtype, gate.data(), up.data(), y.data(), n});
+      context->kernels().swiglu_forward(*context, {dtype, gate.data(), up.data(), y.data(), n});
       context->kernels().swiglu_backward(
           *context, {dtype, gate.data(), up.data(), dy.data(), dgate.data(), dup.data(), n});
       const std::vector<double> g = gate.values(), u = up.values(), d = dy.values();
@@ -123,8 +131,8 @@ TEST(Activation, SameBitsForAnyNumberOfThreads) {
     const Buffer x = Buffer::Normal(dtype, n, 1);
     ExpectSameBits([&](const DeviceContext& context) {
       Buffer y(dtype, n);
-      context.kernels().activation_forward(
-          context, {Activation::kGeluTanh, dtype, x.data(), y.data(), n});
+      context.kernels().activation_forward(context,
+                                           {Activation::kGeluTanh, dtype, x.data(), y.data(), n});
       return y.bytes();
     });
   }

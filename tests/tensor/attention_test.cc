@@ -1,4 +1,5 @@
-// Fused attention against the definition in f64: masks, grouped heads, packed layouts, sizes, dtypes.
+// Fused attention against the definition in f64: masks, grouped heads, packed layouts, sizes,
+// dtypes.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -37,7 +38,8 @@ void Reference(const Problem& p, double scale, Operands& x, std::vector<double>&
     for (size_t i = 0; i < a.size(); ++i) b[i] += factor * a[i];
   };
   for (int64_t i = 0; i < p.q_tokens; ++i) {
-    const int64_t seen = p.causal ? std::max<int64_t>(0, i + p.kv_tokens - p.q_tokens + 1) : p.kv_tokens;
+    const int64_t seen =
+        p.causal ? std::max<int64_t>(0, i + p.kv_tokens - p.q_tokens + 1) : p.kv_tokens;
     std::vector<double> scores, weights;
     double max = -INFINITY, total = 0;
     for (int64_t j = 0; j < seen; ++j) {
@@ -63,12 +65,13 @@ void Reference(const Problem& p, double scale, Operands& x, std::vector<double>&
 template <typename T>
 AttentionOperand Strided(std::vector<T>& data, int64_t tokens, int64_t heads, int64_t head_dim,
                          int64_t first_head) {
-  return {data.data() + first_head * head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
+  return {data.data() + first_head * head_dim, tokens * heads * head_dim, heads * head_dim,
+          head_dim};
 }
 
-// Compares the largest error of each result, relative to its root mean square, with the tolerance. q, k and
-// v (and their gradients) share a packed buffer [batch, tokens, heads + 2 kv_heads, head_dim], as in
-// GPT-2, where the numbers of tokens allow.
+// Compares the largest error of each result, relative to its root mean square, with the tolerance.
+// q, k and v (and their gradients) share a packed buffer [batch, tokens, heads + 2 kv_heads,
+// head_dim], as in GPT-2, where the numbers of tokens allow.
 template <typename T>
 void Check(const Problem& p, double tolerance) {
   SCOPED_TRACE(testing::Message() << "heads " << p.heads << "/" << p.kv_heads << " tokens "
@@ -96,20 +99,38 @@ void Check(const Problem& p, double tolerance) {
   AttentionBackwardArgs args{
       .dtype = DTypeOf<T>(),
       .q = Strided(q, p.q_tokens, packed ? all_heads : p.heads, p.head_dim, 0),
-      .k = view(q, k, p.heads), .v = view(q, v, p.heads + p.kv_heads),
+      .k = view(q, k, p.heads),
+      .v = view(q, v, p.heads + p.kv_heads),
       .out = Strided(out, p.q_tokens, p.heads, p.head_dim, 0),
       .dout = Strided(dout, p.q_tokens, p.heads, p.head_dim, 0),
       .dq = Strided(dq, p.q_tokens, packed ? all_heads : p.heads, p.head_dim, 0),
-      .dk = view(dq, dk, p.heads), .dv = view(dq, dv, p.heads + p.kv_heads), .lse = lse.data(),
-      .batch = p.batch, .heads = p.heads, .kv_heads = p.kv_heads, .q_tokens = p.q_tokens,
-      .kv_tokens = p.kv_tokens, .head_dim = p.head_dim, .scale = 0.3, .causal = p.causal};
+      .dk = view(dq, dk, p.heads),
+      .dv = view(dq, dv, p.heads + p.kv_heads),
+      .lse = lse.data(),
+      .batch = p.batch,
+      .heads = p.heads,
+      .kv_heads = p.kv_heads,
+      .q_tokens = p.q_tokens,
+      .kv_tokens = p.kv_tokens,
+      .head_dim = p.head_dim,
+      .scale = 0.3,
+      .causal = p.causal};
   const ContextPtr context = CpuContext({.num_threads = p.threads});
   const auto run = [&] {
-    context->kernels().attention_forward(
-        *context, {.dtype = args.dtype, .q = args.q, .k = args.k, .v = args.v, .out = args.out,
-                   .lse = lse.data(), .batch = p.batch, .heads = p.heads, .kv_heads = p.kv_heads,
-                   .q_tokens = p.q_tokens, .kv_tokens = p.kv_tokens, .head_dim = p.head_dim,
-                   .scale = args.scale, .causal = p.causal});
+    context->kernels().attention_forward(*context, {.dtype = args.dtype,
+                                                    .q = args.q,
+                                                    .k = args.k,
+                                                    .v = args.v,
+                                                    .out = args.out,
+                                                    .lse = lse.data(),
+                                                    .batch = p.batch,
+                                                    .heads = p.heads,
+                                                    .kv_heads = p.kv_heads,
+                                                    .q_tokens = p.q_tokens,
+                                                    .kv_tokens = p.kv_tokens,
+                                                    .head_dim = p.head_dim,
+                                                    .scale = args.scale,
+                                                    .causal = p.causal});
     context->kernels().attention_backward(*context, args);
   };
   run();
@@ -118,7 +139,8 @@ void Check(const Problem& p, double tolerance) {
   };
   const std::vector<T> first_out = out, first_dq = dq, first_dk = dk, first_dv = dv;
   run();
-  EXPECT_TRUE(same(out, first_out) && same(dq, first_dq) && same(dk, first_dk) && same(dv, first_dv));
+  EXPECT_TRUE(same(out, first_out) && same(dq, first_dq) && same(dk, first_dk) &&
+              same(dv, first_dv));
   EXPECT_EQ(context->ledger().live_total_bytes(), 0);
 
   const auto read = [&](const AttentionOperand& x, int64_t batch, int64_t head, int64_t tokens) {
@@ -132,7 +154,8 @@ void Check(const Problem& p, double tolerance) {
     return matrix;
   };
   const auto zeros = [&](int64_t tokens) {
-    return Matrix(static_cast<size_t>(tokens), std::vector<double>(static_cast<size_t>(p.head_dim)));
+    return Matrix(static_cast<size_t>(tokens),
+                  std::vector<double>(static_cast<size_t>(p.head_dim)));
   };
   const auto compare = [&](const char* name, const Matrix& expected, const Matrix& actual) {
     double square = 0, error = 0;
@@ -143,7 +166,8 @@ void Check(const Problem& p, double tolerance) {
         error = std::max(error, std::abs(actual[i][d] - expected[i][d]));
       }
     }
-    const double rms = std::sqrt(square / static_cast<double>(expected.size() * expected[0].size()));
+    const double rms =
+        std::sqrt(square / static_cast<double>(expected.size() * expected[0].size()));
     EXPECT_LE(error, tolerance * std::max(rms, 0.1)) << name;
   };
   for (int64_t batch = 0; batch < p.batch; ++batch) {

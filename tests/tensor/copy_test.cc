@@ -92,10 +92,10 @@ TEST(Copy, EveryPairOfDTypes) {
 
 TEST(Copy, LargeLayoutsWithSeveralThreads) {
   const ContextPtr context = CpuContext({.num_threads = 3});
-  for (const Case& test : {Case{"contiguous", {100001}, {1}, {1}},
-                           Case{"strided", {100001}, {2}, {1}},
-                           Case{"transposed", {301, 401}, {1, 301}, {401, 1}},
-                           Case{"heads", {3, 70, 6, 64}, {26880, 384, 64, 1}, {26880, 64, 4480, 1}}}) {
+  for (const Case& test :
+       {Case{"contiguous", {100001}, {1}, {1}}, Case{"strided", {100001}, {2}, {1}},
+        Case{"transposed", {301, 401}, {1, 301}, {401, 1}},
+        Case{"heads", {3, 70, 6, 64}, {26880, 384, 64, 1}, {26880, 64, 4480, 1}}}) {
     Check(*context, test, DType::kF32, DType::kF32);
     Check(*context, test, DType::kF32, DType::kBF16);
   }
@@ -108,7 +108,8 @@ TEST(Copy, KeepsTheBitsOfNaN) {
   context->kernels().copy(*context, {DType::kF32, DType::kF32, x, y, Shape{3}, {1}, {1}});
   EXPECT_EQ(std::vector<uint32_t>(y, y + 3), std::vector<uint32_t>(x, x + 3));
   Buffer half(DType::kBF16, 3);
-  context->kernels().copy(*context, {DType::kF32, DType::kBF16, x, half.data(), Shape{3}, {1}, {1}});
+  context->kernels().copy(*context,
+                          {DType::kF32, DType::kBF16, x, half.data(), Shape{3}, {1}, {1}});
   EXPECT_TRUE(std::isnan(half.values()[0]) && std::isnan(half.values()[1]));
   EXPECT_TRUE(std::signbit(half.values()[2]));
 }

@@ -7,10 +7,14 @@ namespace {
 
 double Apply(BinaryOp op, double a, double b) {
   switch (op) {
-    case BinaryOp::kAdd: return a + b;
-    case BinaryOp::kSub: return a - b;
-    case BinaryOp::kMul: return a * b;
-    case BinaryOp::kDiv: return a / b;
+    case BinaryOp::kAdd:
+      return a + b;
+    case BinaryOp::kSub:
+      return a - b;
+    case BinaryOp::kMul:
+      return a * b;
+    case BinaryOp::kDiv:
+      return a / b;
   }
   return 0;
 }
@@ -41,8 +45,7 @@ TEST(Binary, MatchesReferenceForEveryPeriod) {
         for (double& b : divisors) b = b + (b < 0 ? -0.5 : 0.5);
         const Buffer b(dtype, divisors);
         Buffer out(dtype, n);
-        context->kernels().binary(*context,
-                                  {op, dtype, a.data(), b.data(), out.data(), n, period});
+        context->kernels().binary(*context, {op, dtype, a.data(), b.data(), out.data(), n, period});
         std::vector<double> expected = a.values();
         const std::vector<double> bs = b.values();
         for (size_t i = 0; i < expected.size(); ++i) {

@@ -26,8 +26,8 @@ TEST(Embedding, MatchesReference) {
         const Buffer weight = Buffer::Normal(dtype, vocab * dim, 1);
         const Buffer dy = Buffer::Normal(dtype, n * dim, 2);
         Buffer y(dtype, n * dim), dweight(grad_dtype, vocab * dim);
-        context->kernels().embedding_forward(
-            *context, {dtype, ids.data(), weight.data(), y.data(), n, dim});
+        context->kernels().embedding_forward(*context,
+                                             {dtype, ids.data(), weight.data(), y.data(), n, dim});
         context->kernels().embedding_backward(
             *context, {dtype, grad_dtype, ids.data(), dy.data(), dweight.data(), n, dim, vocab});
         const std::vector<double> weights = weight.values(), dys = dy.values();

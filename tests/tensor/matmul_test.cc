@@ -15,7 +15,8 @@ namespace {
 // A buffer of any floating dtype that is written and read as f64.
 class Buffer {
  public:
-  Buffer(DType dtype, int64_t n) : dtype_(dtype), bytes_(static_cast<size_t>(n * DTypeSize(dtype))) {}
+  Buffer(DType dtype, int64_t n)
+      : dtype_(dtype), bytes_(static_cast<size_t>(n * DTypeSize(dtype))) {}
 
   void* data() { return bytes_.data(); }
   const std::vector<char>& bytes() const { return bytes_; }
@@ -43,7 +44,10 @@ class Buffer {
 // Relative to the magnitude of the sum's terms.
 double Tolerance(DType dtype, DType c_dtype, int64_t k) {
   const auto epsilon = [](DType t) {
-    return t == DType::kF64 ? 0x1p-53 : t == DType::kF32 ? 0x1p-24 : t == DType::kF16 ? 0x1p-11 : 0x1p-8;
+    return t == DType::kF64   ? 0x1p-53
+           : t == DType::kF32 ? 0x1p-24
+           : t == DType::kF16 ? 0x1p-11
+                              : 0x1p-8;
   };
   const double compute = dtype == DType::kF64 ? 0x1p-53 : 0x1p-24;
   return 2 * epsilon(c_dtype) + compute * static_cast<double>(k + 4);
@@ -54,18 +58,18 @@ struct Problem {
   int64_t batch = 1, m = 1, n = 1, k = 1;
   bool a_trans = false, b_trans = false, bias = false;
   double alpha = 1, beta = 0;
-  int64_t pad = 0;           // extra elements per stored row and matrix
-  bool share_b = false;      // batch stride 0
+  int64_t pad = 0;       // extra elements per stored row and matrix
+  bool share_b = false;  // batch stride 0
   int threads = 1;
 };
 
 // Runs the kernel twice, compares the bits of the runs and the values with the naive product.
 void Check(const Problem& p) {
-  SCOPED_TRACE(testing::Message() << DTypeName(p.dtype) << " -> " << DTypeName(p.c_dtype) << " batch "
-                                  << p.batch << " m " << p.m << " n " << p.n << " k " << p.k
-                                  << " trans " << p.a_trans << p.b_trans << " bias " << p.bias
-                                  << " alpha " << p.alpha << " beta " << p.beta << " pad " << p.pad
-                                  << " threads " << p.threads);
+  SCOPED_TRACE(testing::Message() << DTypeName(p.dtype) << " -> " << DTypeName(p.c_dtype)
+                                  << " batch " << p.batch << " m " << p.m << " n " << p.n << " k "
+                                  << p.k << " trans " << p.a_trans << p.b_trans << " bias "
+                                  << p.bias << " alpha " << p.alpha << " beta " << p.beta << " pad "
+                                  << p.pad << " threads " << p.threads);
   const ContextPtr context = CpuContext({.num_threads = p.threads});
   const int64_t lda = (p.a_trans ? p.m : p.k) + p.pad, ldb = (p.b_trans ? p.k : p.n) + p.pad;
   const int64_t ldc = p.n + p.pad;
@@ -73,7 +77,8 @@ void Check(const Problem& p) {
   const int64_t b_size = (p.b_trans ? p.n : p.k) * ldb + p.pad;
   const int64_t c_batch = p.m * ldc + p.pad;
   std::mt19937 random(7);
-  Buffer a(p.dtype, p.batch * a_batch), b(p.dtype, p.batch * b_size), c(p.c_dtype, p.batch * c_batch);
+  Buffer a(p.dtype, p.batch * a_batch), b(p.dtype, p.batch * b_size),
+      c(p.c_dtype, p.batch * c_batch);
   Buffer bias(p.bias_dtype, p.n);
   a.Fill(random, p.batch * a_batch);
   b.Fill(random, p.batch * b_size);
@@ -82,11 +87,26 @@ void Check(const Problem& p) {
   // What beta == 0 overwrites must not matter.
   if (p.beta == 0 && p.m * p.n > 0) c.Set(0, NAN);
   Buffer result = c, again = c;
-  MatMulArgs args{.dtype = p.dtype, .c_dtype = p.c_dtype, .bias_dtype = p.bias_dtype, .a = a.data(),
-                  .b = b.data(), .c = result.data(), .bias = p.bias ? bias.data() : nullptr,
-                  .batch = p.batch, .m = p.m, .n = p.n, .k = p.k, .a_trans = p.a_trans,
-                  .b_trans = p.b_trans, .lda = lda, .ldb = ldb, .ldc = ldc, .a_batch = a_batch,
-                  .b_batch = p.share_b ? 0 : b_size, .c_batch = c_batch, .alpha = p.alpha,
+  MatMulArgs args{.dtype = p.dtype,
+                  .c_dtype = p.c_dtype,
+                  .bias_dtype = p.bias_dtype,
+                  .a = a.data(),
+                  .b = b.data(),
+                  .c = result.data(),
+                  .bias = p.bias ? bias.data() : nullptr,
+                  .batch = p.batch,
+                  .m = p.m,
+                  .n = p.n,
+                  .k = p.k,
+                  .a_trans = p.a_trans,
+                  .b_trans = p.b_trans,
+                  .lda = lda,
+                  .ldb = ldb,
+                  .ldc = ldc,
+                  .a_batch = a_batch,
+                  .b_batch = p.share_b ? 0 : b_size,
+                  .c_batch = c_batch,
+                  .alpha = p.alpha,
                   .beta = p.beta};
   context->kernels().matmul(*context, args);
   args.c = again.data();
@@ -130,9 +150,16 @@ TEST(MatMulTest, EveryCombination) {
     for (DType c_dtype : {dtype, DType::kF32}) {
       for (int flags = 0; flags < 64; ++flags) {
         const bool scaled = (flags & 8) != 0;
-        Check({.dtype = dtype, .c_dtype = c_dtype, .bias_dtype = (flags & 32) ? DType::kF32 : dtype,
-               .m = 17, .n = 33, .k = 29, .a_trans = (flags & 1) != 0, .b_trans = (flags & 2) != 0,
-               .bias = (flags & 4) != 0, .alpha = scaled ? -0.5 : 1.0,
+        Check({.dtype = dtype,
+               .c_dtype = c_dtype,
+               .bias_dtype = (flags & 32) ? DType::kF32 : dtype,
+               .m = 17,
+               .n = 33,
+               .k = 29,
+               .a_trans = (flags & 1) != 0,
+               .b_trans = (flags & 2) != 0,
+               .bias = (flags & 4) != 0,
+               .alpha = scaled ? -0.5 : 1.0,
                .beta = (flags & 16) ? (scaled ? 0.25 : 1.0) : 0.0});
       }
     }
@@ -141,14 +168,21 @@ TEST(MatMulTest, EveryCombination) {
 
 TEST(MatMulTest, Sizes) {
   const std::tuple<int64_t, int64_t, int64_t> sizes[] = {
-      {1, 1, 1}, {1, 40, 7}, {40, 1, 7}, {1, 1, 300}, {3, 5, 1}, {64, 64, 64}, {130, 257, 260},
-      {0, 5, 3}, {5, 0, 3}, {5, 7, 0}, {1, 512, 64}, {300, 2, 513}};
+      {1, 1, 1},       {1, 40, 7}, {40, 1, 7}, {1, 1, 300}, {3, 5, 1},    {64, 64, 64},
+      {130, 257, 260}, {0, 5, 3},  {5, 0, 3},  {5, 7, 0},   {1, 512, 64}, {300, 2, 513}};
   for (DType dtype : kFloats) {
     for (auto [m, n, k] : sizes) {
       for (int trans = 0; trans < 4; ++trans) {
         for (int threads : {1, 2}) {
-          Check({.dtype = dtype, .c_dtype = dtype, .bias_dtype = dtype, .m = m, .n = n, .k = k,
-                 .a_trans = (trans & 1) != 0, .b_trans = (trans & 2) != 0, .bias = true,
+          Check({.dtype = dtype,
+                 .c_dtype = dtype,
+                 .bias_dtype = dtype,
+                 .m = m,
+                 .n = n,
+                 .k = k,
+                 .a_trans = (trans & 1) != 0,
+                 .b_trans = (trans & 2) != 0,
+                 .bias = true,
                  .threads = threads});
         }
       }
@@ -165,9 +199,19 @@ TEST(MatMulTest, StridesAndBatches) {
   for (DType dtype : kFloats) {
     for (int trans = 0; trans < 4; ++trans) {
       for (bool share_b : {false, true}) {
-        Check({.dtype = dtype, .c_dtype = dtype, .bias_dtype = dtype, .batch = 5, .m = 18, .n = 31,
-               .k = 20, .a_trans = (trans & 1) != 0, .b_trans = (trans & 2) != 0, .bias = true,
-               .pad = 3, .share_b = share_b, .threads = 2});
+        Check({.dtype = dtype,
+               .c_dtype = dtype,
+               .bias_dtype = dtype,
+               .batch = 5,
+               .m = 18,
+               .n = 31,
+               .k = 20,
+               .a_trans = (trans & 1) != 0,
+               .b_trans = (trans & 2) != 0,
+               .bias = true,
+               .pad = 3,
+               .share_b = share_b,
+               .threads = 2});
       }
     }
   }
@@ -176,8 +220,14 @@ TEST(MatMulTest, StridesAndBatches) {
 TEST(MatMulTest, MixedOutputs) {
   for (DType dtype : kFloats) {
     for (DType c_dtype : kFloats) {
-      Check({.dtype = dtype, .c_dtype = c_dtype, .bias_dtype = DType::kF64, .m = 9, .n = 21, .k = 14,
-             .bias = true, .beta = 2});
+      Check({.dtype = dtype,
+             .c_dtype = c_dtype,
+             .bias_dtype = DType::kF64,
+             .m = 9,
+             .n = 21,
+             .k = 14,
+             .bias = true,
+             .beta = 2});
     }
   }
 }

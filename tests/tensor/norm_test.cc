@@ -53,8 +53,8 @@ TEST(Norm, MatchesReference) {
   for (DType dtype : kFloats) {
     for (bool rms : {false, true}) {
       for (auto [rows, cols] : kSizes) {
-        SCOPED_TRACE(testing::Message() << DTypeName(dtype) << (rms ? " rms " : " layer ") << rows
-                                        << "x" << cols);
+        SCOPED_TRACE(testing::Message()
+                     << DTypeName(dtype) << (rms ? " rms " : " layer ") << rows << "x" << cols);
         const DType statistic = StatisticDType(dtype);
         const Buffer x = Buffer::Normal(dtype, rows * cols, 1);
         const Buffer weight = Buffer::Normal(dtype, cols, 2);
@@ -67,12 +67,11 @@ TEST(Norm, MatchesReference) {
             *context, {dtype, rms, x.data(), weight.data(), rms ? nullptr : bias.data(), y.data(),
                        rms ? nullptr : mean.data(), rstd.data(), rows, cols, kEps});
         context->kernels().norm_backward(
-            *context,
-            {dtype, statistic, rms, x.data(), weight.data(), rms ? nullptr : mean.data(),
-             rstd.data(), dy.data(), dx.data(), dweight.data(), rms ? nullptr : dbias.data(), rows,
-             cols});
-        const Result expected = Reference(rms, x.values(), weight.values(), bias.values(),
-                                          dy.values(), rows, cols);
+            *context, {dtype, statistic, rms, x.data(), weight.data(), rms ? nullptr : mean.data(),
+                       rstd.data(), dy.data(), dx.data(), dweight.data(),
+                       rms ? nullptr : dbias.data(), rows, cols});
+        const Result expected =
+            Reference(rms, x.values(), weight.values(), bias.values(), dy.values(), rows, cols);
         const double tolerance = Tolerance(dtype, ErrorKind::kReduction);
         const double exact = Tolerance(statistic, ErrorKind::kReduction);
         const double gradient_floor = std::sqrt(static_cast<double>(rows) + 1);
@@ -121,9 +120,8 @@ TEST(Norm, RowsFarFromZeroKeepTheirVariance) {
   for (int i = 0; i < 256; ++i) values.push_back(10000 + i % 2);
   const Buffer x(DType::kF32, values), weight(DType::kF32, std::vector<double>(256, 1.0));
   Buffer y(DType::kF32, 256), mean(DType::kF32, 1), rstd(DType::kF32, 1);
-  context->kernels().norm_forward(
-      *context, {DType::kF32, false, x.data(), weight.data(), nullptr, y.data(), mean.data(),
-                 rstd.data(), 1, 256, 0});
+  context->kernels().norm_forward(*context, {DType::kF32, false, x.data(), weight.data(), nullptr,
+                                             y.data(), mean.data(), rstd.data(), 1, 256, 0});
   EXPECT_NEAR(rstd.values()[0], 2, 1e-3);
   EXPECT_NEAR(y.values()[1], 1, 1e-3);
 }
@@ -145,7 +143,8 @@ TEST(Norm, SameBitsForAnyNumberOfThreads) {
   const int64_t rows = 1001, cols = 129;
   for (DType dtype : kFloats) {
     const DType statistic = StatisticDType(dtype);
-    const Buffer x = Buffer::Normal(dtype, rows * cols, 1), dy = Buffer::Normal(dtype, rows * cols, 2);
+    const Buffer x = Buffer::Normal(dtype, rows * cols, 1),
+                 dy = Buffer::Normal(dtype, rows * cols, 2);
     const Buffer weight = Buffer::Normal(dtype, cols, 3), mean = Buffer::Normal(statistic, rows, 4);
     const Buffer rstd = Buffer::Normal(statistic, rows, 5);
     ExpectSameBits([&](const DeviceContext& context) {

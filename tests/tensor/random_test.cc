@@ -72,8 +72,7 @@ TEST(Dropout, KeepsByTheUniformAndScales) {
           const Buffer x = Buffer::Normal(dtype, n, 1);
           Buffer y = x;
           // In place.
-          context->kernels().dropout(*context,
-                                     {dtype, y.data(), y.data(), n, p, kKey, first});
+          context->kernels().dropout(*context, {dtype, y.data(), y.data(), n, p, kKey, first});
           std::vector<double> expected = x.values();
           for (int64_t i = 0; i < n; ++i) {
             double& value = expected[static_cast<size_t>(i)];

@@ -22,8 +22,8 @@ std::vector<double> Reference(const std::vector<double>& x, int64_t outer, int64
 struct Sizes {
   int64_t outer, reduce, inner;
 };
-constexpr Sizes kSizes[] = {{0, 3, 2},  {2, 0, 3},  {2, 0, 1},    {1, 1, 1},    {17, 1, 1},
-                            {1, 17, 1}, {33, 17, 1}, {1, 33, 17},  {3, 33, 17},  {2, 5, 1},
+constexpr Sizes kSizes[] = {{0, 3, 2},     {2, 0, 3},    {2, 0, 1},     {1, 1, 1},   {17, 1, 1},
+                            {1, 17, 1},    {33, 17, 1},  {1, 33, 17},   {3, 33, 17}, {2, 5, 1},
                             {1, 20000, 1}, {3, 9001, 1}, {1, 1000, 33}, {2, 3, 2100}};
 
 TEST(Sum, MatchesReference) {
@@ -31,8 +31,8 @@ TEST(Sum, MatchesReference) {
   for (DType x_dtype : kFloats) {
     for (DType y_dtype : {x_dtype, StatisticDType(x_dtype)}) {
       for (auto [outer, reduce, inner] : kSizes) {
-        SCOPED_TRACE(testing::Message() << DTypeName(x_dtype) << " " << outer << "," << reduce
-                                        << "," << inner);
+        SCOPED_TRACE(testing::Message()
+                     << DTypeName(x_dtype) << " " << outer << "," << reduce << "," << inner);
         const Buffer x = Buffer::Normal(x_dtype, outer * reduce * inner, 1);
         Buffer y(y_dtype, std::vector<double>(static_cast<size_t>(outer * inner), 0.5));
         std::vector<double> expected = Reference(x.values(), outer, reduce, inner);
@@ -82,13 +82,13 @@ TEST(Sum, SameBitsForAnyNumberOfThreads) {
     const Buffer x = Buffer::Normal(dtype, 1000 * 301, 1);
     for (auto [outer, reduce, inner] :
          {Sizes{1, 301000, 1}, Sizes{1000, 301, 1}, Sizes{1, 1000, 301}, Sizes{10, 100, 301}}) {
-      ExpectSameBits([&, outer = outer, reduce = reduce, inner = inner](
-                         const DeviceContext& context) {
-        Buffer y(dtype, outer * inner);
-        context.kernels().sum(
-            context, {dtype, dtype, x.data(), y.data(), outer, reduce, inner, 1, false});
-        return y.bytes();
-      });
+      ExpectSameBits(
+          [&, outer = outer, reduce = reduce, inner = inner](const DeviceContext& context) {
+            Buffer y(dtype, outer * inner);
+            context.kernels().sum(
+                context, {dtype, dtype, x.data(), y.data(), outer, reduce, inner, 1, false});
+            return y.bytes();
+          });
     }
   }
 }

@@ -16,11 +16,19 @@ TEST(Rotary, MatchesReferenceForStridedOperands) {
         const Buffer x = Buffer::Normal(dtype, kNumel, 1);
         Buffer y(dtype, kNumel);
         // x is [batch, tokens, heads, head_dim], y is [batch, heads, tokens, head_dim].
-        context->kernels().rotary(
-            *context, {dtype, x.data(), y.data(), kBatch, kTokens, kHeads, kHeadDim,
-                       {kTokens * kHeads * kHeadDim, kHeads * kHeadDim, kHeadDim},
-                       {kTokens * kHeads * kHeadDim, kHeadDim, kTokens * kHeadDim},
-                       10000, first_position, inverse});
+        context->kernels().rotary(*context,
+                                  {dtype,
+                                   x.data(),
+                                   y.data(),
+                                   kBatch,
+                                   kTokens,
+                                   kHeads,
+                                   kHeadDim,
+                                   {kTokens * kHeads * kHeadDim, kHeads * kHeadDim, kHeadDim},
+                                   {kTokens * kHeads * kHeadDim, kHeadDim, kTokens * kHeadDim},
+                                   10000,
+                                   first_position,
+                                   inverse});
         const std::vector<double> xs = x.values();
         std::vector<double> expected(xs.size());
         for (int64_t b = 0; b < kBatch; ++b) {
@@ -40,8 +48,7 @@ TEST(Rotary, MatchesReferenceForStridedOperands) {
           }
         }
         // In f64 the angle itself is rounded, in proportion to its size.
-        const double slack =
-            dtype == DType::kF64 ? 4e-16 * static_cast<double>(first_position) : 0;
+        const double slack = dtype == DType::kF64 ? 4e-16 * static_cast<double>(first_position) : 0;
         ExpectClose(y.values(), expected, Tolerance(dtype, ErrorKind::kElementwise) + slack);
       }
     }
@@ -52,8 +59,9 @@ TEST(Rotary, NaNStaysInItsPair) {
   const ContextPtr context = CpuContext();
   const Buffer x(DType::kF32, {1, NAN, 2, 3});
   Buffer y(DType::kF32, 4);
-  context->kernels().rotary(*context, {DType::kF32, x.data(), y.data(), 1, 1, 1, 4,
-                                       {4, 4, 4}, {4, 4, 4}, 10000, 0, false});
+  context->kernels().rotary(
+      *context,
+      {DType::kF32, x.data(), y.data(), 1, 1, 1, 4, {4, 4, 4}, {4, 4, 4}, 10000, 0, false});
   ExpectClose(y.values(), {1, NAN, 2, NAN}, 0);
 }
 
@@ -63,10 +71,18 @@ TEST(Rotary, SameBitsForAnyNumberOfThreads) {
     const Buffer x = Buffer::Normal(dtype, tokens * heads * dim, 1);
     ExpectSameBits([&](const DeviceContext& context) {
       Buffer y(dtype, tokens * heads * dim);
-      context.kernels().rotary(
-          context, {dtype, x.data(), y.data(), 1, tokens, heads, dim,
-                    {tokens * heads * dim, heads * dim, dim},
-                    {tokens * heads * dim, heads * dim, dim}, 10000, 5, false});
+      context.kernels().rotary(context, {dtype,
+                                         x.data(),
+                                         y.data(),
+                                         1,
+                                         tokens,
+                                         heads,
+                                         dim,
+                                         {tokens * heads * dim, heads * dim, dim},
+                                         {tokens * heads * dim, heads * dim, dim},
+                                         10000,
+                                         5,
+                                         false});
       return y.bytes();
     });
   }

@@ -28,8 +28,8 @@ TEST(Softmax, MatchesReference) {
       const Buffer dy = Buffer::Normal(dtype, rows * cols, 2);
       Buffer y(dtype, rows * cols), dx(dtype, rows * cols);
       context->kernels().softmax_forward(*context, {dtype, x.data(), y.data(), rows, cols});
-      context->kernels().softmax_backward(
-          *context, {dtype, y.data(), dy.data(), dx.data(), rows, cols});
+      context->kernels().softmax_backward(*context,
+                                          {dtype, y.data(), dy.data(), dx.data(), rows, cols});
       const std::vector<double> xs = x.values(), ys = y.values(), dys = dy.values();
       std::vector<double> expected_y, expected_dx;
       for (int64_t r = 0; r < rows; ++r) {
@@ -53,14 +53,14 @@ TEST(Softmax, MatchesReference) {
 TEST(Softmax, LargeMaskedAndNaNRows) {
   const ContextPtr context = CpuContext();
   for (DType dtype : kFloats) {
-    const Buffer x(dtype, {60000, 60000, -60000, -INFINITY,        // large
-                           -INFINITY, 0, -INFINITY, -INFINITY,     // masked
+    const Buffer x(dtype, {60000, 60000, -60000, -INFINITY,             // large
+                           -INFINITY, 0, -INFINITY, -INFINITY,          // masked
                            -INFINITY, -INFINITY, -INFINITY, -INFINITY,  // fully masked
                            1, NAN, 2, 3});
     Buffer y(dtype, 16);
     context->kernels().softmax_forward(*context, {dtype, x.data(), y.data(), 4, 4});
-    ExpectClose(y.values(),
-                {0.5, 0.5, 0, 0, 0, 1, 0, 0, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN}, 0);
+    ExpectClose(y.values(), {0.5, 0.5, 0, 0, 0, 1, 0, 0, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN},
+                0);
   }
 }
 
@@ -75,8 +75,8 @@ TEST(CrossEntropy, MatchesReference) {
       std::vector<int64_t> targets;
       for (int64_t r = 0; r < rows; ++r) targets.push_back(r % 4 == 3 ? kIgnore : r * 7 % cols);
       context->kernels().cross_entropy_forward(
-          *context, {dtype, logits.data(), targets.data(), kIgnore, lse.data(), loss.data(), rows,
-                     cols});
+          *context,
+          {dtype, logits.data(), targets.data(), kIgnore, lse.data(), loss.data(), rows, cols});
       const std::vector<double> xs = logits.values();
       std::vector<double> expected_lse, expected_loss, expected_grad;
       for (int64_t r = 0; r < rows; ++r) {
@@ -96,8 +96,8 @@ TEST(CrossEntropy, MatchesReference) {
       ExpectClose(loss.values(), expected_loss, tolerance);
       // In place: dlogits is logits.
       context->kernels().cross_entropy_backward(
-          *context, {dtype, logits.data(), targets.data(), kIgnore, lse.data(), logits.data(),
-                     rows, cols, 0.25});
+          *context, {dtype, logits.data(), targets.data(), kIgnore, lse.data(), logits.data(), rows,
+                     cols, 0.25});
       ExpectClose(logits.values(), expected_grad, Tolerance(dtype, ErrorKind::kReduction), 1e-2);
     }
   }

@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""Trains the same GPT in apogee and in PyTorch and prints how their speeds compare.
+
+    bench/compare_pytorch.py --build build/release --json -
+
+6 layers, d = 384, 6 heads, T = 256, B = 8, V = 4096, AdamW, no dropout, random tokens. Each pair is two
+processes one after the other, taking turns at going first; a figure is the median over the pairs of the
+median step of a process. Run it on a quiet machine. A table goes to stderr, the JSON to --json:
+
+    {"results": [{"precision": "f32", "threads": 1, "ours": tok/s, "pytorch": tok/s, "ratio": median of the
+                  pairs' ratios, "outside_products": share of our step, ...}], "torch": version, "blas": path}
+
+`outside_products` counts the fused attention kernel as products, `outside_products_strict` as the opposite;
+`shares` splits our step further. `pytorch_outside_products` is PyTorch's own profiler's figure: operators
+other than mm, addmm, bmm and baddbmm. `ledger_over_process` is the peak of our memory ledger over the peak of
+the process beyond its start.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def fail(message):
+    print(f"compare_pytorch: {message}", file=sys.stderr)
+    sys.exit(1)
+
+
+def our_program(build):
+    """Path of gpt_bench; builds it where the build tree does not have it yet."""
+    program = build / "bench" / "gpt_bench"
+    if not program.exists():
+        if not (build / "CMakeCache.txt").exists():
+            fail(f"{build} is no build tree of apogee; give one with --build, for instance build/release")
+        print(f"compare_pytorch: building gpt_bench in {build}", file=sys.stderr)
+        for command in (["cmake", "-DAPOGEE_BUILD_BENCH=ON", str(build)],
+                        ["cmake", "--build", str(build), "--target", "gpt_bench"]):
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            if done.returncode != 0:
+                fail(f"`{' '.join(command)}` failed:\n{done.stdout}")
+    return program
+
+
+def run(command, threads):
+    # Threads that sleep while they wait: both sides lose least to other processes on the machine.
+    environment = dict(os.environ, OMP_WAIT_POLICY="passive", OMP_NUM_THREADS=str(threads))
+    done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True)
+    if done.returncode != 0:
+        fail(f"`{' '.join(map(str, command))}` failed: {done.stderr.strip()}")
+    return json.loads(done.stdout)
+
+
+def blas_of_torch(python):
+    """The file behind the BLAS that PyTorch loads; Debian chooses it with update-alternatives."""
+    code = ("import torch; torch.ones(64, 64) @ torch.ones(64, 64); "
+            "print(next((l.split()[-1] for l in open('/proc/self/maps') if 'blas' in l), 'unknown'))")
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True)
+    if done.returncode != 0:
+        fail(f"{python} has no PyTorch; install python3-torch, or name another Python with --python: "
+             f"{done.stderr.strip().splitlines()[-1]}")
+    return os.path.realpath(done.stdout.strip())
+
+
+def compare(program, python, precision, threads, args):
+    flags = ["--precision", precision, "--threads", threads, "--steps", args.steps]
+    ours_command = [program, *flags]
+    theirs_command = [python, HERE / "pytorch_gpt.py", *flags]
+    ours, theirs = [], []
+    for pair in range(args.pairs):
+        profile = ["--profile"] if pair == 0 else []
+        runs = [(ours, ours_command), (theirs, theirs_command + profile)]
+        for results, command in runs if pair % 2 == 0 else reversed(runs):
+            results.append(run(command, threads))
+
+    def median(values):
+        return statistics.median(values)
+
+    result = {
+        "precision": precision,
+        "threads": threads,
+        "ours": round(median(r["tokens_per_s"] for r in ours), 1),
+        "pytorch": round(median(r["tokens_per_s"] for r in theirs), 1),
+        "ratio": round(median(a["tokens_per_s"] / b["tokens_per_s"] for a, b in zip(ours, theirs)), 3),
+        "outside_products": round(median(r["outside_products"] for r in ours), 4),
+        "outside_products_strict": round(median(r["outside_products_strict"] for r in ours), 4),
+        "shares": {name: round(median(r["shares"][name] for r in ours), 4) for name in ours[0]["shares"]},
+        "pytorch_outside_products": round(theirs[0]["outside_products"], 4),
+        "ledger_over_process": round(median(r["ledger_bytes"] / r["process_bytes"] for r in ours), 4),
+        "pairs": args.pairs,
+    }
+    print(f"{precision:>9} {threads:7} {result['ours']:10,.0f} {result['pytorch']:10,.0f} "
+          f"{result['ratio']:6.2f} {result['outside_products']:9.1%} "
+          f"{result['outside_products_strict']:7.1%} {result['pytorch_outside_products']:9.1%}",
+          file=sys.stderr, flush=True)
+    return result, theirs[0]["torch"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--build", required=True, type=pathlib.Path, help="build tree of apogee")
+    parser.add_argument("--json", default="-", help="where the results go; - is stdout")
+    parser.add_argument("--pairs", type=int, default=7, help="runs of each side per setting")
+    parser.add_argument("--steps", type=int, default=3, help="timed steps per run, after two others")
+    parser.add_argument("--precision", default="f32,bf16")
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--python", default="/usr/bin/python3", help="a Python that has PyTorch")
+    args = parser.parse_args()
+    if args.pairs < 1 or args.steps < 1:
+        parser.error("--pairs and --steps must be at least 1")
+    try:
+        threads = [int(word) for word in args.threads.split(",")]
+    except ValueError:
+        parser.error(f"--threads needs numbers with commas between, for instance 1,2; got {args.threads}")
+    precisions = args.precision.split(",")
+    if set(precisions) - {"f32", "bf16"}:
+        parser.error(f"--precision needs f32, bf16 or both with a comma; got {args.precision}")
+
+    program = our_program(args.build)
+    blas = blas_of_torch(args.python)
+    print("precision threads ours tok/s torch tok/s ratio  outside  strict  torch's outside products",
+          file=sys.stderr)
+    results = []
+    for precision in precisions:
+        for count in threads:
+            result, torch_version = compare(program, args.python, precision, count, args)
+            results.append(result)
+    text = json.dumps({"results": results, "torch": torch_version, "blas": blas})
+    if args.json == "-":
+        print(text)
+    else:
+        pathlib.Path(args.json).write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+#include "apogee/comm/group.h"
+
+#include <utility>
+
+namespace apogee::comm {
+namespace {
+
+void CheckTensor(const char* op, const char* name, const Tensor& tensor) {
+  APOGEE_CHECK(tensor.defined(), op, ": ", name, " is undefined");
+  APOGEE_CHECK(tensor.is_contiguous(), op, ": ", name, " of shape ", tensor.shape(),
+               " is not contiguous; call Contiguous() first");
+}
+
+}  // namespace
+
+Group::Group(int rank, std::vector<int> world_ranks)
+    : rank_(rank), world_ranks_(std::move(world_ranks)) {}
+
+std::string Group::ToString() const {
+  std::string text = "[";
+  for (size_t i = 0; i < world_ranks_.size(); ++i) {
+    text += (i > 0 ? " " : "") + std::to_string(world_ranks_[i]);
+  }
+  return text + "]";
+}
+
+std::shared_ptr<Work> Group::Start(CollectiveCall call, int64_t payload_bytes) {
+  const char* op = CollectiveName(call.kind);
+  if (call.input.defined() && call.output.defined()) {
+    APOGEE_CHECK(call.input.dtype() == call.output.dtype(), op, ": input is ",
+                 DTypeName(call.input.dtype()), ", output is ", DTypeName(call.output.dtype()));
+  }
+  APOGEE_CHECK(call.root >= 0 && call.root < size(), op, ": rank ", call.root, " is outside group ",
+               ToString(), " of ", size());
+  traffic_.Add(call.kind, payload_bytes);
+  return Submit(std::move(call));
+}
+
+std::shared_ptr<Work> Group::AllReduceAsync(const Tensor& tensor, ReduceOp op) {
+  CheckTensor("all_reduce", "tensor", tensor);
+  return Start({.kind = CollectiveKind::kAllReduce, .op = op, .input = tensor.Detach(), .output = tensor.Detach()},
+               tensor.bytes());
+}
+
+std::shared_ptr<Work> Group::ReduceScatterAsync(const Tensor& output, const Tensor& input, ReduceOp op) {
+  CheckTensor("reduce_scatter", "output", output);
+  CheckTensor("reduce_scatter", "input", input);
+  APOGEE_CHECK(input.numel() == output.numel() * size(), "reduce_scatter: input has ", input.numel(),
+               " elements, must be ", size(), " times the output's ", output.numel());
+  return Start({.kind = CollectiveKind::kReduceScatter, .op = op, .input = input.Detach(), .output = output.Detach()},
+               input.bytes());
+}
+
+std::shared_ptr<Work> Group::AllGatherAsync(const Tensor& output, const Tensor& input) {
+  CheckTensor("all_gather", "output", output);
+  CheckTensor("all_gather", "input", input);
+  APOGEE_CHECK(output.numel() == input.numel() * size(), "all_gather: output has ", output.numel(),
+               " elements, must be ", size(), " times the input's ", input.numel());
+  return Start({.kind = CollectiveKind::kAllGather, .input = input.Detach(), .output = output.Detach()},
+               output.bytes());
+}
+
+std::shared_ptr<Work> Group::BroadcastAsync(const Tensor& tensor, int root) {
+  CheckTensor("broadcast", "tensor", tensor);
+  return Start({.kind = CollectiveKind::kBroadcast, .root = root, .input = tensor.Detach(), .output = tensor.Detach()},
+               tensor.bytes());
+}
+
+std::shared_ptr<Work> Group::ReduceAsync(const Tensor& tensor, int root, ReduceOp op) {
+  CheckTensor("reduce", "tensor", tensor);
+  return Start({.kind = CollectiveKind::kReduce, .op = op, .root = root, .input = tensor.Detach(),
+                .output = tensor.Detach()},
+               tensor.bytes());
+}
+
+std::shared_ptr<Work> Group::AllToAllAsync(const Tensor& output, const Tensor& input) {
+  CheckTensor("all_to_all", "output", output);
+  CheckTensor("all_to_all", "input", input);
+  APOGEE_CHECK(output.numel() == input.numel() && input.numel() % size() == 0, "all_to_all: input has ",
+               input.numel(), " elements and output ", output.numel(),
+               "; both must be the same multiple of the group's size ", size());
+  APOGEE_CHECK(output.storage() != input.storage(), "all_to_all: output must not share input's memory");
+  return Start({.kind = CollectiveKind::kAllToAll, .input = input.Detach(), .output = output.Detach()},
+               input.bytes());
+}
+
+std::shared_ptr<Work> Group::SendAsync(const Tensor& tensor, int destination) {
+  CheckTensor("send", "tensor", tensor);
+  APOGEE_CHECK(destination != rank_, "send: rank ", rank_, " cannot send to itself");
+  return Start({.kind = CollectiveKind::kSend, .root = destination, .input = tensor.Detach()},
+               tensor.bytes());
+}
+
+std::shared_ptr<Work> Group::RecvAsync(const Tensor& tensor, int source) {
+  CheckTensor("recv", "tensor", tensor);
+  APOGEE_CHECK(source != rank_, "recv: rank ", rank_, " cannot receive from itself");
+  return Start({.kind = CollectiveKind::kRecv, .root = source, .output = tensor.Detach()},
+               tensor.bytes());
+}
+
+std::shared_ptr<Work> Group::BarrierAsync() { return Start({.kind = CollectiveKind::kBarrier}, 0); }
+
+}  // namespace apogee::comm

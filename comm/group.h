@@ -1,0 +1,110 @@
+// Group: some ranks that communicate, seen from one of them.
+//
+//   group.AllReduce(grad, ReduceOp::kSum);                       // every member calls, in the same order
+//   auto work = group.AllGatherAsync(full, shard);               // full: size() times shard, in rank order
+//   work->Wait();
+//
+// Tensors are contiguous; counts and dtypes are equal on all members. Sums add in rank order (or, in
+// reproducible mode, in a binary tree over ranks), accumulate in f32 (f64 for f64), round once, and give
+// every member the same bits. Every member compares a fingerprint (operation, sequence number, dtype,
+// count, root) before data moves: a mismatch, a peer that failed or left, or one that does not come within
+// the timeout gives every member a CommError that names it. Collectives of one group must be called in one
+// order by all members; different groups are independent.
+//
+// A group belongs to its rank's thread. A null group pointer stands for a group of one, never for "the
+// world".
+#ifndef APOGEE_COMM_GROUP_H_
+#define APOGEE_COMM_GROUP_H_
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apogee/comm/traffic.h"
+#include "apogee/comm/work.h"
+#include "apogee/tensor/tensor.h"
+
+namespace apogee::comm {
+
+enum class ReduceOp : uint8_t { kSum, kMax };
+
+// One member's call. What a backend executes and a fingerprint is made from.
+struct CollectiveCall {
+  CollectiveKind kind;
+  ReduceOp op = ReduceOp::kSum;
+  // Root of broadcast and reduce, peer of send and recv: a rank of the group.
+  int root = 0;
+  // Read / written. In place: both are the same tensor.
+  Tensor input = {};
+  Tensor output = {};
+};
+
+class Group {
+ public:
+  virtual ~Group() = default;
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(world_ranks_.size()); }
+  // The members, by their rank in the world; index = rank in this group.
+  const std::vector<int>& world_ranks() const { return world_ranks_; }
+  // "[0 2]": for messages.
+  std::string ToString() const;
+  const Traffic& traffic() const { return traffic_; }
+
+  // In place, on every member.
+  std::shared_ptr<Work> AllReduceAsync(const Tensor& tensor, ReduceOp op = ReduceOp::kSum);
+  // output = this member's slice of the reduced input; input has size() times output's elements. output
+  // may be that slice of input.
+  std::shared_ptr<Work> ReduceScatterAsync(const Tensor& output, const Tensor& input,
+                                           ReduceOp op = ReduceOp::kSum);
+  // output = the inputs in rank order. input may be this member's slice of output.
+  std::shared_ptr<Work> AllGatherAsync(const Tensor& output, const Tensor& input);
+  std::shared_ptr<Work> BroadcastAsync(const Tensor& tensor, int root);
+  // The root's tensor becomes the reduced one; the others' stay.
+  std::shared_ptr<Work> ReduceAsync(const Tensor& tensor, int root, ReduceOp op = ReduceOp::kSum);
+  // Slice i of input goes to member i; slice j of output comes from member j. Not in place.
+  std::shared_ptr<Work> AllToAllAsync(const Tensor& output, const Tensor& input);
+  // Point to point, matched in order between the two ranks.
+  std::shared_ptr<Work> SendAsync(const Tensor& tensor, int destination);
+  std::shared_ptr<Work> RecvAsync(const Tensor& tensor, int source);
+  std::shared_ptr<Work> BarrierAsync();
+
+  // The same, waited for.
+  void AllReduce(const Tensor& t, ReduceOp op = ReduceOp::kSum) { AllReduceAsync(t, op)->Wait(); }
+  void ReduceScatter(const Tensor& output, const Tensor& input, ReduceOp op = ReduceOp::kSum) {
+    ReduceScatterAsync(output, input, op)->Wait();
+  }
+  void AllGather(const Tensor& output, const Tensor& input) { AllGatherAsync(output, input)->Wait(); }
+  void Broadcast(const Tensor& tensor, int root) { BroadcastAsync(tensor, root)->Wait(); }
+  void Reduce(const Tensor& tensor, int root, ReduceOp op = ReduceOp::kSum) {
+    ReduceAsync(tensor, root, op)->Wait();
+  }
+  void AllToAll(const Tensor& output, const Tensor& input) { AllToAllAsync(output, input)->Wait(); }
+  void Send(const Tensor& tensor, int destination) { SendAsync(tensor, destination)->Wait(); }
+  void Recv(const Tensor& tensor, int source) { RecvAsync(tensor, source)->Wait(); }
+  void Barrier() { BarrierAsync()->Wait(); }
+
+ protected:
+  Group(int rank, std::vector<int> world_ranks);
+  // Starts the call and returns before the peers arrive. Arguments have been checked.
+  virtual std::shared_ptr<Work> Submit(CollectiveCall call) = 0;
+
+ private:
+  std::shared_ptr<Work> Start(CollectiveCall call, int64_t payload_bytes);
+
+  int rank_;
+  std::vector<int> world_ranks_;
+  Traffic traffic_;
+};
+
+using GroupPtr = std::shared_ptr<Group>;
+
+// Members of a group, 1 for null.
+inline int GroupSize(const GroupPtr& group) { return group == nullptr ? 1 : group->size(); }
+
+}  // namespace apogee::comm
+
+#endif  // APOGEE_COMM_GROUP_H_

@@ -1,0 +1,243 @@
+#include "apogee/comm/local/local_world.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace apogee::comm::local {
+namespace {
+
+// Operations that move less run at once in the thread that arrives last: a hand-over costs more.
+constexpr int64_t kInlineBytes = 64 << 10;
+
+class LocalWork : public Work {
+ public:
+  LocalWork(std::shared_ptr<GroupState> state, std::shared_ptr<Operation> operation,
+            std::chrono::milliseconds timeout)
+      : state_(std::move(state)), operation_(std::move(operation)), timeout_(timeout) {}
+
+  void Wait() override {
+    if (operation_->WaitFor(timeout_)) return;
+    state_->TimeOut(operation_, timeout_);
+    // Either TimeOut failed it, or everyone had arrived and the data is still moving: then it will end.
+    while (!operation_->WaitFor(timeout_)) {
+    }
+  }
+  bool IsDone() override { return operation_->IsDone(); }
+
+ private:
+  std::shared_ptr<GroupState> state_;
+  std::shared_ptr<Operation> operation_;
+  std::chrono::milliseconds timeout_;
+};
+
+class LocalGroup : public Group {
+ public:
+  LocalGroup(int rank, std::shared_ptr<GroupState> state, std::chrono::milliseconds timeout)
+      : Group(rank, state->members()), state_(std::move(state)), timeout_(timeout) {}
+
+ protected:
+  std::shared_ptr<Work> Submit(CollectiveCall call) override {
+    return std::make_shared<LocalWork>(state_, state_->Arrive(rank(), std::move(call)), timeout_);
+  }
+
+ private:
+  std::shared_ptr<GroupState> state_;
+  std::chrono::milliseconds timeout_;
+};
+
+}  // namespace
+
+GroupState::GroupState(std::vector<int> members, std::vector<TaskThread*> threads)
+    : members_(std::move(members)), threads_(std::move(threads)) {
+  for (size_t i = 0; i < members_.size(); ++i) all_.ranks.push_back(static_cast<int>(i));
+  all_.next.resize(members_.size());
+}
+
+std::string GroupState::Name(const Operation& operation, const CollectiveCall& call) const {
+  std::string text = Describe(call) + " #" + std::to_string(operation.sequence) + " of group [";
+  for (size_t i = 0; i < members_.size(); ++i) text += (i > 0 ? " " : "") + std::to_string(members_[i]);
+  return text + "]";
+}
+
+GroupState::Channel& GroupState::ChannelFor(int rank, const CollectiveCall& call, size_t& position) {
+  if (call.kind != CollectiveKind::kSend && call.kind != CollectiveKind::kRecv) {
+    position = static_cast<size_t>(rank);
+    return all_;
+  }
+  const bool send = call.kind == CollectiveKind::kSend;
+  position = send ? 0 : 1;
+  const std::pair<int, int> key = send ? std::pair(rank, call.root) : std::pair(call.root, rank);
+  Channel& channel = pairs_[key];
+  if (channel.ranks.empty()) {
+    channel.ranks = {key.first, key.second};
+    channel.next.resize(2);
+  }
+  return channel;
+}
+
+std::shared_ptr<Operation> GroupState::Arrive(int rank, CollectiveCall call) {
+  std::shared_ptr<Operation> operation;
+  std::vector<int> ranks;
+  {
+    std::lock_guard lock(mutex_);
+    size_t position = 0;
+    Channel& channel = ChannelFor(rank, call, position);
+    ranks = channel.ranks;
+    const int64_t sequence = channel.next[position]++;
+    auto [it, inserted] = channel.pending.try_emplace(sequence);
+    if (inserted) it->second = std::make_shared<Operation>(sequence, ranks.size());
+    operation = it->second;
+    const std::string who = "rank " + std::to_string(members_[static_cast<size_t>(rank)]);
+    if (!broken_.empty()) {
+      FailLocked(channel, operation, Name(*operation, call) + ": this group failed before: " + broken_);
+      return operation;
+    }
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      if (!operation->arrived[i]) continue;
+      if (!SameFingerprint(operation->calls[i], call)) {
+        FailLocked(channel, operation,
+                   "ranks disagree on collective #" + std::to_string(sequence) + " of group: " + who + " called " +
+                       Describe(call) + " where rank " +
+                       std::to_string(members_[static_cast<size_t>(ranks[i])]) + " called " +
+                       Name(*operation, operation->calls[i]) +
+                       "; all members must call the same collectives in the same order");
+        return operation;
+      }
+      break;
+    }
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      const auto gone = gone_.find(ranks[i]);
+      if (gone == gone_.end() || operation->arrived[i]) continue;
+      FailLocked(channel, operation,
+                 Name(*operation, call) + ": rank " + std::to_string(members_[static_cast<size_t>(ranks[i])]) +
+                     " " + gone->second);
+      return operation;
+    }
+    operation->calls[position] = std::move(call);
+    operation->arrived[position] = true;
+    if (++operation->num_arrived < ranks.size()) return operation;
+    channel.pending.erase(sequence);
+  }
+  Execute(operation, ranks);
+  return operation;
+}
+
+void GroupState::Execute(const std::shared_ptr<Operation>& operation, const std::vector<int>& ranks) {
+  {
+    std::lock_guard lock(operation->mutex);
+    operation->shares_left = static_cast<int>(ranks.size());
+  }
+  const bool at_once = BytesMoved(*operation) <= kInlineBytes;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    auto share = [operation, i] {
+      try {
+        RunShare(*operation, i);
+      } catch (const Error& error) {
+        operation->Fail(error.what());
+      }
+      operation->FinishShare();
+    };
+    if (at_once) {
+      share();
+    } else {
+      threads_[static_cast<size_t>(ranks[i])]->Post(std::move(share));
+    }
+  }
+}
+
+void GroupState::FailLocked(Channel& channel, const std::shared_ptr<Operation>& operation,
+                            const std::string& message) {
+  if (broken_.empty()) broken_ = message;
+  channel.pending.erase(operation->sequence);
+  operation->Fail(message);
+  // Members are out of step from here on: what else waits would never complete.
+  auto fail_all = [&](Channel& other) {
+    for (auto& [sequence, waiting] : other.pending) waiting->Fail("this group failed: " + message);
+    other.pending.clear();
+  };
+  fail_all(all_);
+  for (auto& [key, pair] : pairs_) fail_all(pair);
+}
+
+void GroupState::TimeOut(const std::shared_ptr<Operation>& operation, std::chrono::milliseconds timeout) {
+  std::lock_guard lock(mutex_);
+  auto check = [&](Channel& channel) {
+    const auto it = channel.pending.find(operation->sequence);
+    if (it == channel.pending.end() || it->second != operation) return;
+    std::string missing, present;
+    const CollectiveCall* call = nullptr;
+    for (size_t i = 0; i < channel.ranks.size(); ++i) {
+      std::string& list = operation->arrived[i] ? present : missing;
+      list += (list.empty() ? "" : ", ") + std::to_string(members_[static_cast<size_t>(channel.ranks[i])]);
+      if (operation->arrived[i]) call = &operation->calls[i];
+    }
+    FailLocked(channel, operation,
+               Name(*operation, *call) + ": rank " + missing + " did not arrive within " +
+                   std::to_string(timeout.count() / 1000.0).substr(0, 5) + " s; waiting: rank " + present);
+  };
+  check(all_);
+  for (auto& [key, pair] : pairs_) check(pair);
+}
+
+void GroupState::Leave(int rank, const std::string& reason) {
+  std::lock_guard lock(mutex_);
+  gone_[rank] = reason;
+  auto check = [&](Channel& channel) {
+    for (auto& [sequence, operation] : channel.pending) {
+      for (size_t i = 0; i < channel.ranks.size(); ++i) {
+        if (channel.ranks[i] != rank || operation->arrived[i]) continue;
+        const size_t other = static_cast<size_t>(
+            std::find(operation->arrived.begin(), operation->arrived.end(), true) - operation->arrived.begin());
+        const std::shared_ptr<Operation> failed = operation;
+        FailLocked(channel, failed,
+                   Name(*failed, failed->calls[other]) + ": rank " +
+                       std::to_string(members_[static_cast<size_t>(rank)]) + " " + reason);
+        return;
+      }
+    }
+  };
+  check(all_);
+  for (auto& [key, pair] : pairs_) check(pair);
+}
+
+LocalWorld::LocalWorld(int num_ranks, std::chrono::milliseconds timeout) : timeout_(timeout) {
+  for (int i = 0; i < num_ranks; ++i) threads_.push_back(std::make_unique<TaskThread>());
+}
+
+GroupPtr LocalWorld::MakeGroup(int rank, const std::vector<int>& members) {
+  std::vector<TaskThread*> threads;
+  for (size_t i = 0; i < members.size(); ++i) {
+    APOGEE_CHECK(members[i] >= 0 && members[i] < size(), "group: rank ", members[i], " is outside a world of ",
+                 size());
+    APOGEE_CHECK(std::count(members.begin(), members.end(), members[i]) == 1, "group: rank ", members[i],
+                 " is named twice");
+    threads.push_back(threads_[static_cast<size_t>(members[i])].get());
+  }
+  const auto own = std::find(members.begin(), members.end(), rank);
+  APOGEE_CHECK(own != members.end(), "group: rank ", rank, " is not a member; only members make a group");
+  std::shared_ptr<GroupState> state;
+  {
+    std::lock_guard lock(mutex_);
+    std::shared_ptr<GroupState>& entry = groups_[members];
+    if (entry == nullptr) {
+      entry = std::make_shared<GroupState>(members, threads);
+      for (const auto& [gone, reason] : gone_) {
+        const auto position = std::find(members.begin(), members.end(), gone);
+        if (position != members.end()) entry->Leave(static_cast<int>(position - members.begin()), reason);
+      }
+    }
+    state = entry;
+  }
+  return std::make_shared<LocalGroup>(static_cast<int>(own - members.begin()), state, timeout_);
+}
+
+void LocalWorld::Leave(int rank, const std::string& reason) {
+  std::lock_guard lock(mutex_);
+  gone_[rank] = reason;
+  for (auto& [members, state] : groups_) {
+    const auto position = std::find(members.begin(), members.end(), rank);
+    if (position != members.end()) state->Leave(static_cast<int>(position - members.begin()), reason);
+  }
+}
+
+}  // namespace apogee::comm::local

@@ -1,0 +1,97 @@
+// The ranks of one process: what their groups share. Private to comm/local; made by launch().
+//
+// Each rank has a thread of its own that carries out its shares of collectives. A share is queued only once
+// every member has arrived, so these threads never wait for a peer, and collectives of different groups
+// cannot block each other whatever order they are called in.
+#ifndef APOGEE_COMM_LOCAL_LOCAL_WORLD_H_
+#define APOGEE_COMM_LOCAL_LOCAL_WORLD_H_
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "apogee/comm/group.h"
+#include "apogee/comm/local/operation.h"
+
+namespace apogee::comm::local {
+
+// Runs tasks in order on one thread; blocks while there are none.
+class TaskThread {
+ public:
+  TaskThread();
+  ~TaskThread();  // runs what is queued, then joins
+  void Post(std::function<void()> task);
+
+ private:
+  void Run();
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> tasks_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+// What the members of one group share.
+class GroupState {
+ public:
+  GroupState(std::vector<int> members, std::vector<TaskThread*> threads);
+
+  // Member `rank`'s next call. Never blocks on a peer.
+  std::shared_ptr<Operation> Arrive(int rank, CollectiveCall call);
+  // `operation` did not finish in time: names who is missing, and fails it for every member.
+  void TimeOut(const std::shared_ptr<Operation>& operation, std::chrono::milliseconds timeout);
+  // Member `rank` will call no more.
+  void Leave(int rank, const std::string& reason);
+
+  const std::vector<int>& members() const { return members_; }
+
+ private:
+  // Operations between a set of members that are matched by sequence number: the whole group, or a pair.
+  struct Channel {
+    std::vector<int64_t> next;  // by position in `ranks`
+    std::map<int64_t, std::shared_ptr<Operation>> pending;
+    std::vector<int> ranks;  // in the group
+  };
+
+  std::string Name(const Operation& operation, const CollectiveCall& call) const;
+  void FailLocked(Channel& channel, const std::shared_ptr<Operation>& operation, const std::string& message);
+  void Execute(const std::shared_ptr<Operation>& operation, const std::vector<int>& ranks);
+  Channel& ChannelFor(int rank, const CollectiveCall& call, size_t& position);
+
+  std::vector<int> members_;  // ranks in the world
+  std::vector<TaskThread*> threads_;
+  std::mutex mutex_;
+  Channel all_;
+  std::map<std::pair<int, int>, Channel> pairs_;  // (sender, receiver)
+  std::map<int, std::string> gone_;               // rank in the group -> why
+  std::string broken_;                            // the first error, once there was one
+};
+
+class LocalWorld {
+ public:
+  LocalWorld(int num_ranks, std::chrono::milliseconds timeout);
+
+  int size() const { return static_cast<int>(threads_.size()); }
+  // The handle of world rank `rank` on the group of `members` (world ranks, any order, kept).
+  GroupPtr MakeGroup(int rank, const std::vector<int>& members);
+  // Rank `rank` has returned or failed; whoever waits for it is told.
+  void Leave(int rank, const std::string& reason);
+
+ private:
+  std::chrono::milliseconds timeout_;
+  std::vector<std::unique_ptr<TaskThread>> threads_;
+  std::mutex mutex_;
+  std::map<std::vector<int>, std::shared_ptr<GroupState>> groups_;
+  std::map<int, std::string> gone_;
+};
+
+}  // namespace apogee::comm::local
+
+#endif  // APOGEE_COMM_LOCAL_LOCAL_WORLD_H_

@@ -1,0 +1,53 @@
+// One collective among ranks of this process: its calls as they arrive, then its execution in shares.
+// Private to comm/local.
+#ifndef APOGEE_COMM_LOCAL_OPERATION_H_
+#define APOGEE_COMM_LOCAL_OPERATION_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "apogee/comm/group.h"
+
+namespace apogee::comm::local {
+
+// Filled in under the group's mutex until every member has arrived; read-only from then on, but for the
+// completion below, which has a mutex of its own.
+struct Operation {
+  Operation(int64_t sequence, size_t size) : sequence(sequence), calls(size), arrived(size, false) {}
+
+  int64_t sequence;
+  std::vector<CollectiveCall> calls;  // by rank in the group
+  std::vector<bool> arrived;
+  size_t num_arrived = 0;
+
+  // Completion: when `shares_left` reaches 0, or with an error.
+  void FinishShare();
+  void Fail(const std::string& message);
+  bool IsDone();
+  // False on timeout. Throws CommError once the operation has failed.
+  bool WaitFor(std::chrono::milliseconds timeout);
+
+  std::mutex mutex;
+  std::condition_variable finished;
+  int shares_left = -1;
+  bool done = false;
+  std::string error;
+};
+
+// "all_reduce(sum, f32 [1024])", "broadcast(root 2, …)": what a fingerprint compares and a message shows.
+std::string Describe(const CollectiveCall& call);
+// What `a` and `b` must agree on. Send matches recv.
+bool SameFingerprint(const CollectiveCall& a, const CollectiveCall& b);
+
+// Bytes that all shares together read and write.
+int64_t BytesMoved(const Operation& operation);
+// Share `index` of as many as there are members. Shares touch disjoint outputs and may run in any order
+// and in parallel: every element is computed by one share, from all members' inputs, in a fixed order.
+void RunShare(const Operation& operation, size_t index);
+
+}  // namespace apogee::comm::local
+
+#endif  // APOGEE_COMM_LOCAL_OPERATION_H_

@@ -1,0 +1,160 @@
+// Never a hang: a peer that throws, leaves, stalls or calls something else gives everyone else an error
+// that names the rank, the operation and its number.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <mutex>
+#include <thread>
+
+#include "apogee/comm/launch.h"
+
+namespace apogee::comm {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+struct Failed {
+  absl::Status status;
+  std::vector<std::string> messages;  // by rank; "" where nothing was thrown
+  double seconds = 0;
+};
+
+// Runs fn on n ranks and records what each of them threw, then passes it on.
+Failed RunAll(int n, const std::function<void(World&)>& fn, double timeout = 20) {
+  Failed result;
+  result.messages.resize(static_cast<size_t>(n));
+  const auto start = std::chrono::steady_clock::now();
+  result.status = launch({.num_ranks = n, .threads_per_rank = 1, .timeout_seconds = timeout}, [&](World& world) {
+    try {
+      fn(world);
+    } catch (const std::exception& error) {
+      result.messages[static_cast<size_t>(world.rank())] = error.what();
+      throw;
+    }
+  });
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return result;
+}
+
+Tensor Buffer(World& world, int64_t n = 40000, DType dtype = DType::kF32) {
+  return Tensor::Zeros({n}, dtype, world.context());
+}
+
+TEST(FailuresTest, APeerThatThrows) {
+  const Failed failed = RunAll(4, [](World& world) {
+    const Tensor x = Buffer(world);
+    world.group()->AllReduce(x);
+    if (world.rank() == 2) throw std::runtime_error("the disk is on fire");
+    world.group()->AllReduce(x);
+  });
+  EXPECT_EQ(Message(failed.status), "rank 2: the disk is on fire");
+  for (size_t rank : {0u, 1u, 3u}) {
+    EXPECT_THAT(failed.messages[rank],
+                AllOf(HasSubstr("all_reduce(sum, 40000 x f32) #1"), HasSubstr("group [0 1 2 3]"),
+                      HasSubstr("rank 2 failed: the disk is on fire")));
+  }
+  EXPECT_LT(failed.seconds, 10);
+}
+
+TEST(FailuresTest, APeerThatReturnsEarly) {
+  const Failed failed = RunAll(3, [](World& world) {
+    if (world.rank() == 1) return;
+    world.group()->Barrier();
+  });
+  EXPECT_THAT(failed.messages[0], AllOf(HasSubstr("barrier #0"), HasSubstr("rank 1 returned")));
+  EXPECT_THAT(failed.messages[2], HasSubstr("rank 1 returned"));
+  EXPECT_FALSE(failed.status.ok());
+}
+
+TEST(FailuresTest, APeerThatStalls) {
+  const Failed failed = RunAll(
+      3,
+      [](World& world) {
+        if (world.rank() == 1) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(600));
+          return;
+        }
+        world.group()->Broadcast(Buffer(world), 0);
+      },
+      /*timeout=*/0.2);
+  EXPECT_THAT(failed.messages[0], AllOf(HasSubstr("broadcast(root 0, 40000 x f32) #0"),
+                                        HasSubstr("rank 1 did not arrive within 0.2"), HasSubstr("waiting: rank 0, 2")));
+  EXPECT_THAT(failed.messages[2], HasSubstr("rank 1 did not arrive"));
+}
+
+TEST(FailuresTest, RanksThatDisagree) {
+  const std::vector<std::function<void(World&)>> wrong = {
+      [](World& w) { w.group()->Broadcast(Buffer(w), 0); },                      // operation
+      [](World& w) { w.group()->AllReduce(Buffer(w, 40001)); },                  // count
+      [](World& w) { w.group()->AllReduce(Buffer(w, 40000, DType::kF64)); },     // dtype
+      [](World& w) { w.group()->AllReduce(Buffer(w), ReduceOp::kMax); },         // reduction
+  };
+  for (const auto& other : wrong) {
+    const Failed failed = RunAll(3, [&](World& world) {
+      world.group()->Barrier();
+      if (world.rank() == 1) {
+        other(world);
+      } else {
+        world.group()->AllReduce(Buffer(world));
+      }
+    });
+    for (const std::string& message : failed.messages) {
+      EXPECT_THAT(message, AllOf(HasSubstr("ranks disagree"), HasSubstr("#1"), HasSubstr("rank 1"),
+                                 HasSubstr("all_reduce(sum, 40000 x f32)")));
+    }
+  }
+  const Failed roots = RunAll(2, [](World& world) { world.group()->Broadcast(Buffer(world), world.rank()); });
+  for (const std::string& message : roots.messages) EXPECT_THAT(message, HasSubstr("root"));
+}
+
+TEST(FailuresTest, AGroupThatFailedStaysFailed) {
+  const Failed failed = RunAll(2, [](World& world) {
+    const Tensor x = Buffer(world);
+    try {
+      world.rank() == 0 ? world.group()->AllReduce(x) : world.group()->Barrier();
+    } catch (const CommError&) {
+    }
+    world.group()->AllReduce(x);
+  });
+  for (const std::string& message : failed.messages) EXPECT_THAT(message, HasSubstr("failed before"));
+}
+
+TEST(FailuresTest, RecvWithoutSend) {
+  const Failed failed = RunAll(
+      2,
+      [](World& world) {
+        if (world.rank() == 0) world.group()->Recv(Buffer(world), 1);
+      },
+      5);
+  EXPECT_THAT(failed.messages[0], AllOf(HasSubstr("recv(from 1"), HasSubstr("rank 1 returned")));
+  EXPECT_LT(failed.seconds, 4);
+}
+
+// The same mistake on every rank is told once.
+TEST(FailuresTest, OneMessageForTheSameMistake) {
+  const Failed failed = RunAll(4, [](World&) { throw std::runtime_error("batch 7 cannot be split over 4 ranks"); });
+  EXPECT_EQ(Message(failed.status), "batch 7 cannot be split over 4 ranks");
+}
+
+TEST(FailuresTest, MisuseIsRefusedAtOnce) {
+  const Failed failed = RunAll(2, [](World& world) {
+    const Tensor x = Buffer(world);
+    EXPECT_THROW(world.group()->ReduceScatter(x, x), Error);
+    EXPECT_THROW(world.group()->AllToAll(x, x), Error);
+    EXPECT_THROW(world.group()->Broadcast(x, 2), Error);
+    EXPECT_THROW(world.group()->Send(x, world.rank()), Error);
+    EXPECT_THROW(world.group()->AllReduce(x.View({200, 200}).Transpose(0, 1)), Error);
+    EXPECT_THROW(world.NewGroup({0, 5}), Error);
+    EXPECT_THROW(world.NewGroup({1 - world.rank()}), Error);
+  });
+  EXPECT_TRUE(failed.status.ok()) << Message(failed.status);
+  for (const LaunchOptions& bad : {LaunchOptions{.num_ranks = 0}, LaunchOptions{.threads_per_rank = -1},
+                                   LaunchOptions{.timeout_seconds = 0}}) {
+    EXPECT_EQ(launch(bad, [](World&) {}).code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+}  // namespace
+}  // namespace apogee::comm
