@@ -132,11 +132,21 @@ class ModelReplay {
   }
 
   void CompareFinal(const autograd::Parameter& parameter, int64_t steps) {
-    const std::string entry = Concat("param/", parameter.name(), "/", steps);
+    const std::string& name = parameter.name();
+    const std::string entry = Concat("param/", name, "/", steps);
     if (!golden_.contains(entry)) return;
-    comparison_.Elements(parameter.data().ToVector<double>(), golden_.Values(entry),
-                         {ParamTolerance(parameter.name(), "final_atol"), 0},
-                         Concat("param ", parameter.name(), ", step ", steps));
+    std::vector<double> values = parameter.data().ToVector<double>();
+    std::vector<double> golden = golden_.Values(entry);
+    if (name.ends_with("attn.c_attn.bias")) {
+      // Adding a constant to all keys of a head shifts its scores alike, which softmax ignores: the
+      // gradient of the middle third is rounding noise, and Adam makes moves of lr of it.
+      for (std::vector<double>* x : {&values, &golden}) {
+        const auto third = static_cast<std::ptrdiff_t>(x->size() / 3);
+        x->erase(x->begin() + third, x->begin() + 2 * third);
+      }
+    }
+    comparison_.Elements(values, golden, {ParamTolerance(name, "final_atol"), 0},
+                         Concat("param ", name, ", step ", steps));
   }
 
   Tolerances LossTolerance() const { return {tolerance_.at("loss_atol").get<double>(), 0}; }

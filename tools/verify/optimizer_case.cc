@@ -126,21 +126,31 @@ class OptimizerReplay {
     }
   }
 
-  // Micro-gradients are accumulated as a training loop does it: the caller divides, the parameter adds.
+  // Gradients come in the recorded dtype also where the weights are f64: the recorded float64 runs were fed
+  // the same ones. Micro-gradients are accumulated as a training loop does it: the caller divides, the
+  // parameter adds.
   void FeedGradient(Parameter& parameter, int64_t step) {
     const std::string entry = Concat("grad/", parameter.name(), "/", step);
     if (!golden_.contains(entry + "/micro0")) {
-      if (golden_.contains(entry)) parameter.AccumulateGrad(golden_.Load(entry, dtype_));
+      if (golden_.contains(entry)) Accumulate(parameter, golden_.Load(entry));
       return;
     }
     const Json accumulation = golden_.required("accumulation");
     const bool mean = accumulation.at("mode").get<std::string>() == "mean";
     const auto count = accumulation.at("micro_batches").get<int64_t>();
-    const Tensor divisor = Tensor::Full({}, dtype_, static_cast<double>(count), golden_.context());
     for (int64_t k = 0; k < count; ++k) {
-      Tensor micro = golden_.Load(Concat(entry, "/micro", k), dtype_);
-      parameter.AccumulateGrad(mean ? ops::Div(micro, divisor) : micro);
+      Tensor micro = golden_.Load(Concat(entry, "/micro", k));
+      if (mean) {
+        const auto divisor = static_cast<double>(count);
+        micro = ops::Div(micro, Tensor::Full({}, micro.dtype(), divisor, golden_.context()));
+      }
+      Accumulate(parameter, std::move(micro));
     }
+  }
+
+  static void Accumulate(Parameter& parameter, Tensor grad) {
+    if (!parameter.has_grad()) parameter.set_grad_dtype(grad.dtype());
+    parameter.AccumulateGrad(std::move(grad));
   }
 
   double ParamTolerance(const std::string& name, const char* key) const {
