@@ -28,9 +28,15 @@ Json GoldenCase::json(const std::string& key) const {
   return parsed;
 }
 
+Json GoldenCase::required(const std::string& key) const {
+  Json value = json(key);
+  APOGEE_CHECK(!value.is_null(), file_.path(), ": the metadata has no \"", key, "\"");
+  return value;
+}
+
 std::vector<std::pair<std::string, Shape>> GoldenCase::Params() const {
   std::vector<std::pair<std::string, Shape>> params;
-  for (const Json& item : json("params")) {
+  for (const Json& item : required("params")) {
     const auto dims = item.at(1).get<std::vector<int64_t>>();
     params.emplace_back(item.at(0).get<std::string>(), Shape(dims));
   }

@@ -31,9 +31,11 @@ class GoldenCase {
   std::string text(const std::string& key) const;
   // A metadata value that holds JSON text; null when there is none. Throws Error when it is malformed.
   Json json(const std::string& key) const;
+  // As json(); throws Error when there is none.
+  Json required(const std::string& key) const;
   // Parameter names and shapes in the optimizer's order.
   std::vector<std::pair<std::string, Shape>> Params() const;
-  int64_t steps() const { return json("steps").get<int64_t>(); }
+  int64_t steps() const { return required("steps").get<int64_t>(); }
 
   // The entry in `dtype` (default: its own). Throws Error when it is missing or unreadable.
   Tensor Load(const std::string& entry) const;

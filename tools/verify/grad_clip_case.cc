@@ -37,7 +37,7 @@ class ClipReplay {
  public:
   ClipReplay(const GoldenCase& golden, DType dtype, std::string sub)
       : golden_(golden), dtype_(dtype), sub_(std::move(sub)), names_(NamesOf(golden, sub_)) {
-    const Json tolerance = golden.json("tolerance");
+    const Json tolerance = golden.required("tolerance");
     tolerances_ = {tolerance.at("atol").get<double>(), tolerance.at("rtol").get<double>()};
     APOGEE_CHECK(!names_.empty(), "\"", sub_, "\" records no gradients");
   }
@@ -108,7 +108,7 @@ class ClipReplay {
 
 Comparison ReplayGradClip(const GoldenCase& golden, DType dtype) {
   Comparison comparison;
-  const Json hyper = golden.json("hyper");
+  const Json hyper = golden.required("hyper");
   for (const auto& [sub, settings] : hyper.items()) {
     ClipReplay(golden, dtype, sub).Run(settings, comparison);
   }

@@ -47,7 +47,7 @@ std::string OptionText(const Json& value) {
 }
 
 optim::LrSchedule ScheduleOf(const GoldenCase& golden, const Json& hyper) {
-  const std::string kind = KindOf(golden.json("reference").at("object").get<std::string>());
+  const std::string kind = KindOf(golden.required("reference").at("object").get<std::string>());
   const optim::OptionMap known = ValueOrThrow(optim::LrScheduleDefaults(kind));
   static const auto& renamed = *new std::map<std::string, std::string>{{"T_0", "t_0"}, {"T_mult", "t_mult"}};
   // Rates are the groups'; the classes that take total_steps without reading it are those that lack it.
@@ -79,8 +79,8 @@ int64_t StepsPerEpoch(const std::string& notes) {
 }  // namespace
 
 Comparison ReplayLrSchedule(const GoldenCase& golden, DType) {
-  const Json hyper = golden.json("hyper");
-  const Json tolerance = golden.json("tolerance");
+  const Json hyper = golden.required("hyper");
+  const Json tolerance = golden.required("tolerance");
   const auto rtol = tolerance.at("rtol").get<double>();
   const auto atol = tolerance.at("atol_rel_to_base_lr").get<double>();
   const std::vector<double> base = BaseRates(hyper);

@@ -50,8 +50,8 @@ class ModelReplay {
   ModelReplay(const GoldenCase& golden, DType dtype)
       : golden_(golden),
         dtype_(dtype),
-        hyper_(golden.json("hyper")),
-        tolerance_(golden.json("tolerance")),
+        hyper_(golden.required("hyper")),
+        tolerance_(golden.required("tolerance")),
         model_(MakeModel(golden, hyper_.at("config"))) {
     params_ = model_->Parameters();
     for (const ParameterPtr& p : params_) {

@@ -61,7 +61,7 @@ optim::OptionMap OptionsFrom(const Json& values, const Family& family) {
 class OptimizerReplay {
  public:
   OptimizerReplay(const GoldenCase& golden, DType dtype)
-      : golden_(golden), dtype_(dtype), hyper_(golden.json("hyper")), tolerance_(golden.json("tolerance")) {
+      : golden_(golden), dtype_(dtype), hyper_(golden.required("hyper")), tolerance_(golden.required("tolerance")) {
     for (const auto& [name, shape] : golden.Params()) {
       Tensor value = golden.Load(Concat("param/", name, "/init"), dtype);
       APOGEE_CHECK(value.shape() == shape, "parameter ", name, " is recorded with shape ",
@@ -133,7 +133,7 @@ class OptimizerReplay {
       if (golden_.contains(entry)) parameter.AccumulateGrad(golden_.Load(entry, dtype_));
       return;
     }
-    const Json accumulation = golden_.json("accumulation");
+    const Json accumulation = golden_.required("accumulation");
     const bool mean = accumulation.at("mode").get<std::string>() == "mean";
     const auto count = accumulation.at("micro_batches").get<int64_t>();
     const Tensor divisor = Tensor::Full({}, dtype_, static_cast<double>(count), golden_.context());

@@ -1,0 +1,178 @@
+// The statistics phases: an optimizer that needs row means and a norm of the whole tensor, written once,
+// computes the same whether one rank holds the tensor or two hold ranges that meet in the middle of a row.
+#include <gtest/gtest.h>
+
+#include "apogee/optim/typed_optimizer.h"
+#include "apogee/tests/optim/optim_fixture.h"
+
+namespace apogee::optim {
+namespace {
+
+struct ToyOptions {
+  double lr = 0.1;
+  std::vector<std::string> Problems() const { return {}; }
+  static std::vector<OptionField<ToyOptions>> Fields() { return {{"lr", &ToyOptions::lr}}; }
+};
+
+// Phase 0: row sums of the gradient and its sum of squares. Phase 1: the largest deviation from a row's
+// mean. w -= lr * (g - mean of the row) / (norm * largest).
+class Toy : public TypedOptimizer<ToyOptions> {
+ public:
+  Toy(std::vector<ParameterPtr> params, const ToyOptions& options)
+      : TypedOptimizer("toy", {{std::move(params), options}}) {}
+
+ protected:
+  std::span<const StateSpec> StatesUnder(const ParamView&, const ToyOptions&) const override {
+    static constexpr StateSpec kStates[] = {{"row_mean", StateKind::kRow}};
+    return kStates;
+  }
+  int num_stat_phases() const override { return 2; }
+  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override {
+    for (const ActiveParam& p : params) {
+      const comm::MatrixView m = p.view->layout().matrix();
+      phase == 0 ? buffer.AddSums(*p.view, m.batch * m.rows + 1) : buffer.AddMaxima(*p.view, 1);
+    }
+  }
+  void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision&,
+                    std::span<const StatBuffer> totals, StatBuffer& buffer) override {
+    for (size_t i = 0; i < params.size(); ++i) {
+      const auto entry = phase == 0 ? buffer.sum_entries()[i] : buffer.max_entries()[i];
+      ForEach(params[i], [&](int64_t row, double g, double&) {
+        if (phase == 0) {
+          buffer.sums<double>(entry.offset)[row] += g;
+          buffer.sums<double>(entry.offset)[entry.count - 1] += g * g;
+        } else {
+          double& largest = buffer.maxima<double>(entry.offset)[0];
+          largest = std::max(largest, std::fabs(g - RowMean(params[i], totals[0], i, row)));
+        }
+      });
+    }
+  }
+  void Update(int group, std::span<const ActiveParam> params, const StepDecision&,
+              std::span<const StatBuffer> totals) override {
+    for (size_t i = 0; i < params.size(); ++i) {
+      const auto sums = totals[0].sum_entries()[i];
+      const double norm = std::sqrt(totals[0].sums<double>(sums.offset)[sums.count - 1]);
+      const double largest = totals[1].maxima<double>(totals[1].max_entries()[i].offset)[0];
+      ForEach(params[i], [&](int64_t row, double g, double& w) {
+        w -= lr(group) * (g - RowMean(params[i], totals[0], i, row)) / (norm * largest);
+      });
+      for (int64_t row = 0; row + 1 < sums.count; ++row) {
+        params[i].view->state("row_mean").data<double>()[row] = RowMean(params[i], totals[0], i, row);
+      }
+    }
+  }
+
+ private:
+  static double RowMean(const ActiveParam& p, const StatBuffer& totals, size_t i, int64_t row) {
+    const double sum = totals.sums<double>(totals.sum_entries()[i].offset)[row];
+    return sum / static_cast<double>(p.view->layout().matrix().cols);
+  }
+  template <typename Fn>
+  static void ForEach(const ActiveParam& p, const Fn& fn) {
+    double* w = p.view->master().data<double>();
+    const double* g = p.grad.data<double>();
+    comm::ForEachRowPiece(p.view->layout(), [&](int64_t row, int64_t, int64_t begin, int64_t count) {
+      for (int64_t k = begin; k < begin + count; ++k) fn(row, g[k], w[k]);
+    });
+  }
+};
+
+// The partials of one rank, one entry per reduction of a step.
+struct Partials {
+  std::vector<std::vector<double>> sums, maxima;
+};
+
+// Records this rank's partials and adds what the other rank's were.
+class RecordingReducer : public StatReducer {
+ public:
+  RecordingReducer(Partials other, Partials& own) : other_(std::move(other)), own_(own) {}
+  void Reduce(StatBuffer& buffer) override {
+    own_.sums.push_back(Values(buffer.sum_values()));
+    own_.maxima.push_back(Values(buffer.max_values()));
+    const size_t at = own_.sums.size() - 1;
+    if (at >= other_.sums.size()) return;
+    for (size_t i = 0; i < other_.sums[at].size(); ++i) buffer.sums<double>(0)[i] += other_.sums[at][i];
+    for (size_t i = 0; i < other_.maxima[at].size(); ++i) {
+      buffer.maxima<double>(0)[i] = std::max(buffer.maxima<double>(0)[i], other_.maxima[at][i]);
+    }
+  }
+
+ private:
+  Partials other_;
+  Partials& own_;
+};
+
+// This rank's optimizer over elements [begin, begin + length) of a [5, 7] parameter.
+struct Rank {
+  Rank(const ContextPtr& context, int64_t begin, int64_t length) {
+    const Shape shape{5, 7};
+    param = RandomParam("w", shape, DType::kF64, context, 1);
+    const std::vector<double> w = Values(param->data()), g = RandomValues(35, 2);
+    const auto part = [&](const std::vector<double>& x) {
+      std::vector<double> values(x.begin() + begin, x.begin() + begin + length);
+      values.push_back(1e30);  // padding: must never count
+      return Tensor::FromVector(values, {length + 1}, context);
+    };
+    optimizer = std::make_unique<Toy>(std::vector<ParameterPtr>{param}, ToyOptions{});
+    ParamView& view = optimizer->views()[0];
+    view.BindShard(part(w), comm::Layout(shape, {.segments = {{begin, length}}}));
+    view.set_grad(part(g));
+  }
+  ParameterPtr param;
+  std::unique_ptr<Toy> optimizer;
+};
+
+TEST(StatPhasesTest, TwoShardsEqualTheWhole) {
+  const ContextPtr context = CpuContext();
+  Rank whole(context, 0, 35);
+  whole.optimizer->step();
+  const std::vector<double> expected = Values(whole.optimizer->views()[0].value());
+
+  // Two ranks in one thread, played over and over: a rank's partials of a reduction are right once the
+  // other's of the reduction before are, so after as many rounds as there are reductions all are.
+  constexpr int64_t kCut = 17;  // in the middle of the third row
+  constexpr int kReductions = 3;
+  Partials known[2];
+  for (int round = 0; round <= kReductions; ++round) {
+    Partials seen[2];
+    for (const int rank : {0, 1}) {
+      const int64_t begin = rank == 0 ? 0 : kCut;
+      const int64_t length = rank == 0 ? kCut : 35 - kCut;
+      Rank r(context, begin, length);
+      r.optimizer->set_stat_reducer(std::make_unique<RecordingReducer>(known[1 - rank], seen[rank]));
+      r.optimizer->step();
+      EXPECT_EQ(seen[rank].sums.size(), static_cast<size_t>(kReductions));
+      if (round < kReductions) continue;
+      const std::vector<double> local = Values(r.optimizer->views()[0].value());
+      for (int64_t i = 0; i < length; ++i) {
+        EXPECT_NEAR(local[static_cast<size_t>(i)], expected[static_cast<size_t>(begin + i)], 1e-14);
+      }
+      EXPECT_EQ(local.back(), 1e30);
+      EXPECT_NEAR(r.optimizer->last_step().grad_norm, whole.optimizer->last_step().grad_norm, 1e-13);
+      EXPECT_EQ(Values(r.optimizer->views()[0].state("row_mean")),
+                Values(whole.optimizer->views()[0].state("row_mean")));
+    }
+    known[0] = seen[0];
+    known[1] = seen[1];
+  }
+}
+
+// A parameter without a gradient here, but with one on another rank, takes part with a gradient of zeros.
+TEST(StatPhasesTest, PresenceIsShared) {
+  const ContextPtr context = CpuContext();
+  Rank rank(context, 0, 35);
+  rank.optimizer->views()[0].set_grad({});
+  Partials own;
+  rank.optimizer->set_stat_reducer(std::make_unique<RecordingReducer>(Partials{}, own));
+  rank.optimizer->step();
+  EXPECT_EQ(rank.optimizer->last_step().num_updated, 0);
+  Partials other{{{4.0}}, {{1.0}}};  // the other rank: present, sum of squares 4
+  rank.optimizer->set_stat_reducer(std::make_unique<RecordingReducer>(other, own = {}));
+  rank.optimizer->step();
+  EXPECT_EQ(rank.optimizer->last_step().num_updated, 1);
+  EXPECT_EQ(rank.optimizer->last_step().grad_norm, 2);
+}
+
+}  // namespace
+}  // namespace apogee::optim
