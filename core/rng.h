@@ -54,6 +54,8 @@ class Generator {
   explicit Generator(uint64_t seed = 0) : key_(MakeKey(seed, "generator")) {}
 
   PhiloxKey Next() { return SubKey(key_, next_stream_++); }
+  PhiloxKey key() const { return key_; }
+  void set_key(PhiloxKey key) { key_ = key; }
   uint64_t next_stream() const { return next_stream_; }
   void set_next_stream(uint64_t stream) { next_stream_ = stream; }
   int64_t first_sample() const { return first_sample_; }

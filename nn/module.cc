@@ -16,7 +16,7 @@ void RunAll(const std::vector<Module::Hook>& hooks, Module& module) {
 }  // namespace
 
 Tensor Module::operator()(const Tensor& x) {
-  RunAll(pre_forward_, *this);
+  for (const InputHook& hook : pre_forward_) hook(*this, x);
   Tensor input = x;
   const bool input_in_graph = autograd::NeedsGrad({x});
   if (!post_backward_.empty() && input_in_graph) {

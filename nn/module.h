@@ -48,6 +48,7 @@ struct InitOptions {
 class Module {
  public:
   using Hook = std::function<void(Module&)>;
+  using InputHook = std::function<void(Module&, const Tensor& input)>;
 
   Module() = default;
   virtual ~Module() = default;
@@ -80,7 +81,7 @@ class Module {
   // Hooks run around Forward, and around this module's part of backward: pre-backward when the gradient
   // of its output is complete, post-backward when that of its input is (at the end of backward where the
   // input needs none). They run on the rank's thread, in the order they were added.
-  void AddPreForwardHook(Hook hook) { pre_forward_.push_back(std::move(hook)); }
+  void AddPreForwardHook(InputHook hook) { pre_forward_.push_back(std::move(hook)); }
   void AddPostForwardHook(Hook hook) { post_forward_.push_back(std::move(hook)); }
   void AddPreBackwardHook(Hook hook) { pre_backward_.push_back(std::move(hook)); }
   void AddPostBackwardHook(Hook hook) { post_backward_.push_back(std::move(hook)); }
@@ -109,7 +110,8 @@ class Module {
   std::vector<std::pair<std::string, std::shared_ptr<Module>>> children_;
   std::shared_ptr<Generator> generator_ = std::make_shared<Generator>();
   bool training_ = true;
-  std::vector<Hook> pre_forward_, post_forward_, pre_backward_, post_backward_;
+  std::vector<InputHook> pre_forward_;
+  std::vector<Hook> post_forward_, pre_backward_, post_backward_;
 };
 
 }  // namespace apogee::nn

@@ -83,6 +83,7 @@ std::optional<Tensor> Optimizer::step(const Closure& closure) {
   static_cast<StepDecision&>(report_) = decision;
   if (decision.skip) {
     ++num_skipped_;
+    for (const StepHook& hook : step_hooks_) hook(*this);
     APOGEE_CHECK(step_options_.nonfinite != NonFinitePolicy::kThrow, "optimizer ", name_,
                  ": the gradient of parameter \"", report_.nonfinite_parameter,
                  "\" is not finite; the weights were left alone");
@@ -106,6 +107,7 @@ std::optional<Tensor> Optimizer::step(const Closure& closure) {
     begin = end;
   }
   report_.num_updated = static_cast<int64_t>(active.size());
+  for (const StepHook& hook : step_hooks_) hook(*this);
   return loss;
 }
 

@@ -58,6 +58,9 @@ class Optimizer : public LrTarget {
 
   void set_step_options(const StepOptions& options);
   const StepOptions& step_options() const { return step_options_; }
+  // Runs at the end of every step(), also of a skipped one, in the order added: a loss scaler updates here.
+  using StepHook = std::function<void(Optimizer&)>;
+  void AddStepHook(StepHook hook) { step_hooks_.push_back(std::move(hook)); }
   // Replaces the single-rank reducer; nullptr restores it.
   void set_stat_reducer(std::unique_ptr<StatReducer> reducer);
 
@@ -120,6 +123,7 @@ class Optimizer : public LrTarget {
   std::unique_ptr<StatReducer> reducer_;
   StepReport report_;
   int64_t num_skipped_ = 0;
+  std::vector<StepHook> step_hooks_;
 };
 
 // The fields of a chunk that every update has, for `param` and its compute dtype.

@@ -163,7 +163,7 @@ TEST_F(ModuleTest, HooksRunAroundForwardAndBackward) {
   ASSERT_EQ(modules.size(), 3u);
   for (size_t i = 1; i < 3; ++i) {
     const std::string id = std::to_string(i);
-    modules[i]->AddPreForwardHook([&events, id](Module&) { events.push_back("pre_forward " + id); });
+    modules[i]->AddPreForwardHook([&events, id](Module&, const Tensor&) { events.push_back("pre_forward " + id); });
     modules[i]->AddPostForwardHook([&events, id](Module&) { events.push_back("post_forward " + id); });
     modules[i]->AddPreBackwardHook([&events, id](Module&) { events.push_back("pre_backward " + id); });
     modules[i]->AddPostBackwardHook([&events, id](Module&) { events.push_back("post_backward " + id); });

@@ -1,0 +1,46 @@
+#include "apogee/plugins/precision.h"
+
+#include <utility>
+#include <vector>
+
+#include "apogee/core/text.h"
+
+namespace apogee {
+
+DType ParsePrecision(const std::string& precision, std::string& errors) {
+  if (precision == "f32" || precision == "fp32") return DType::kF32;
+  if (precision == "bf16") return DType::kBF16;
+  if (precision == "fp16" || precision == "f16") return DType::kF16;
+  if (precision == "f64") return DType::kF64;
+  errors += "\n  " + UnknownName("precision", precision, {"f32", "bf16", "fp16", "f64"});
+  return DType::kF32;
+}
+
+void ApplyPrecision(DType dtype, nn::Module& model, optim::Optimizer& optimizer) {
+  for (const optim::ParamView& view : optimizer.views()) {
+    const bool same = view.value().dtype() == dtype;
+    APOGEE_CHECK(same || (!view.has_grad() && view.states().empty()), "boost: parameter \"",
+                 view.name(), "\" already has ", view.has_grad() ? "a gradient" : "optimizer state",
+                 ", so its precision cannot change from ", DTypeName(view.value().dtype()), " to ",
+                 DTypeName(dtype), "; call boost before the first backward and before loading optimizer state");
+  }
+  const bool masters_needed = dtype == DType::kBF16 || dtype == DType::kF16;
+  // The masters keep what rounding to the working dtype drops, so they are taken before the cast.
+  std::vector<std::pair<optim::ParamView*, Tensor>> masters;
+  for (optim::ParamView& view : optimizer.views()) {
+    if (masters_needed && view.trainable() && view.value().dtype() == DType::kF32) {
+      masters.emplace_back(&view, view.value().Clone(MemoryCategory::kOptimizerState));
+    }
+  }
+  for (const autograd::ParameterPtr& parameter : model.Parameters()) {
+    if (parameter->data().dtype() != dtype) {
+      parameter->zero_grad();
+      parameter->set_value(parameter->data().To(dtype, MemoryCategory::kParameter));
+    }
+    // Sums over micro-batches in 16 bits would lose what small gradients add.
+    if (masters_needed && !parameter->has_grad()) parameter->set_grad_dtype(DType::kF32);
+  }
+  for (auto& [view, master] : masters) view->set_master(std::move(master));
+}
+
+}  // namespace apogee

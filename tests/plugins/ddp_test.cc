@@ -1,0 +1,323 @@
+// Data parallelism computes what one rank computes.
+#include "apogee/plugins/ddp.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "apogee/booster/booster.h"
+#include "apogee/nn/models/mlp.h"
+#include "apogee/optim/sgd.h"
+#include "apogee/tests/support/run_ranks.h"
+#include "apogee/tests/support/tiny_run.h"
+
+namespace apogee {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::kTinyBatch;
+using testing::PlainRun;
+using testing::RunRanks;
+using testing::TinyKind;
+using testing::TinyLoss;
+using testing::TinyModel;
+using testing::TinyRunOptions;
+using testing::Weights;
+using testing::WeightsOf;
+using testing::WorstUpdateError;
+
+const char* PrecisionName(DType dtype) { return dtype == DType::kF64 ? "f64" : DTypeName(dtype); }
+
+struct DdpRunOptions {
+  int num_ranks = 1;
+  int64_t accumulate = 1;
+  bool no_sync = true;  // all but the last micro-batch
+  int64_t bucket_bytes = 1000;
+  bool overlap = true;
+};
+
+// The boosted loop; checks that all ranks end with the same bits and returns them.
+Weights DdpRun(const TinyRunOptions& options, const DdpRunOptions& ddp) {
+  std::vector<Weights> results(static_cast<size_t>(ddp.num_ranks));
+  RunRanks(ddp.num_ranks, [&](comm::World& world) {
+    TinyModel model(options);
+    // Another seed on other ranks: the initial broadcast must make up for it.
+    model.Initialize(world.context(), {.seed = world.rank() == 0 ? 11u : 99u, .dtype = options.dtype});
+    optim::AdamW optimizer(model.Parameters(), testing::TinyAdamW());
+    DdpPlugin plugin(world.group(), {.precision = PrecisionName(options.dtype), .max_norm = options.max_norm,
+                                     .bucket_bytes = ddp.bucket_bytes, .overlap = ddp.overlap});
+    Booster booster(plugin);
+    booster.boost(model, optimizer);
+    const int64_t rows = kTinyBatch / ddp.num_ranks / ddp.accumulate;
+    for (int64_t step = 0; step < options.steps; ++step) {
+      for (int64_t micro = 0; micro < ddp.accumulate; ++micro) {
+        std::shared_ptr<void> hold;
+        if (ddp.no_sync && micro + 1 < ddp.accumulate) hold = booster.no_sync();
+        const int64_t first = (world.rank() * ddp.accumulate + micro) * rows;
+        booster.backward(autograd::Scale(TinyLoss(model, world.context(), options, step, first, rows),
+                                         1.0 / static_cast<double>(ddp.accumulate)),
+                         optimizer);
+      }
+      EXPECT_FALSE(model.FindParameter("unused")->has_grad());
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    results[static_cast<size_t>(world.rank())] = WeightsOf(model);
+  });
+  for (const Weights& other : results) EXPECT_EQ(other, results[0]) << "ranks differ";
+  return results[0];
+}
+
+TEST(DdpTest, EqualsOneRankInF64) {
+  for (TinyKind kind : {TinyKind::kGpt2, TinyKind::kLlama}) {
+    for (double max_norm : {0.0, 0.3}) {
+      const TinyRunOptions options{.kind = kind, .max_norm = max_norm};
+      Weights start;
+      const Weights want = PlainRun(options, &start);
+      for (int num_ranks : {1, 2, 3, 4}) {
+        for (int64_t accumulate : {1, 3}) {
+          for (bool no_sync : {true, false}) {
+            if (accumulate == 1 && !no_sync) continue;
+            const Weights got =
+                DdpRun(options, {.num_ranks = num_ranks, .accumulate = accumulate, .no_sync = no_sync});
+            const auto worst = WorstUpdateError(start, want, got);
+            EXPECT_LE(worst.error, 1e-9) << worst.name << ", " << num_ranks << " ranks, accumulate " << accumulate
+                                         << ", no_sync " << no_sync << ", max_norm " << max_norm;
+            EXPECT_EQ(got.at("unused"), start.at("unused"));
+            EXPECT_EQ(got.at("frozen"), start.at("frozen"));
+          }
+        }
+      }
+    }
+  }
+}
+
+// f32: within ten times what reordering the samples of the one-rank batch does.
+TEST(DdpTest, EqualsOneRankInF32WithinItsNoise) {
+  for (TinyKind kind : {TinyKind::kGpt2, TinyKind::kLlama}) {
+    const TinyRunOptions options{.kind = kind, .dtype = DType::kF32};
+    Weights start;
+    const Weights want = PlainRun(options, &start);
+    std::map<std::string, double> noise;
+    for (int permutation = 1; permutation <= 4; ++permutation) {
+      TinyRunOptions permuted = options;
+      permuted.permutation = permutation;
+      for (const auto& [name, error] : testing::UpdateErrors(start, want, PlainRun(permuted))) {
+        noise[name] = std::max(noise[name], error);
+      }
+    }
+    for (int num_ranks : {2, 3, 4}) {
+      const Weights got = DdpRun(options, {.num_ranks = num_ranks, .accumulate = 3});
+      for (const auto& [name, error] : testing::UpdateErrors(start, want, got)) {
+        EXPECT_LE(error, 10 * noise[name]) << name << ", " << num_ranks << " ranks, noise " << noise[name];
+      }
+    }
+  }
+}
+
+TEST(DdpTest, BucketsAndOverlapChangeNoBit) {
+  const TinyRunOptions options{.dtype = DType::kF32, .steps = 5};
+  const Weights want = DdpRun(options, {.num_ranks = 3, .bucket_bytes = 1});
+  EXPECT_EQ(DdpRun(options, {.num_ranks = 3, .bucket_bytes = 1 << 20}), want);
+  EXPECT_EQ(DdpRun(options, {.num_ranks = 3, .bucket_bytes = 700, .overlap = false}), want);
+}
+
+TEST(DdpTest, DropoutMasksAsOneRankDoes) {
+  TinyRunOptions options{.steps = 6, .dropout = 0.25};
+  Weights start;
+  const Weights want = PlainRun(options, &start);
+  EXPECT_LE(WorstUpdateError(start, want, DdpRun(options, {.num_ranks = 4})).error, 1e-9);
+  options.dropout = 0;
+  EXPECT_GT(WorstUpdateError(start, want, PlainRun(options)).error, 1e-3) << "dropout did nothing";
+}
+
+// One all-reduce per bucket and one for presence, whatever the number of micro-batches.
+TEST(DdpTest, TrafficIsWhatTheBucketsSay) {
+  RunRanks(2, [](comm::World& world) {
+    nn::Mlp model({.sizes = {10, 20, 5}});
+    model.Initialize(world.context(), {.seed = 1});
+    optim::Sgd optimizer(model.Parameters(), {.lr = 0.1});
+    DdpPlugin plugin(world.group(), {.bucket_bytes = 500});
+    Booster booster(plugin);
+    booster.boost(model, optimizer);
+    const comm::Traffic before = world.group()->traffic();
+    const Tensor x = Tensor::Full({3, 10}, DType::kF32, 0.5, world.context());
+    for (int micro = 0; micro < 4; ++micro) {
+      std::shared_ptr<void> hold;
+      if (micro < 3) hold = booster.no_sync();
+      booster.backward(autograd::Sum(model(x)), optimizer);
+    }
+    const comm::Traffic traffic = world.group()->traffic() - before;
+    // 500 bytes hold [5 + 100 + 20] numbers, then [200].
+    EXPECT_EQ(traffic.calls(comm::CollectiveKind::kAllReduce), 2 + 1);
+    EXPECT_EQ(traffic.bytes(comm::CollectiveKind::kAllReduce), (5 + 100 + 20 + 200) * 4 + 4 * 4);
+    EXPECT_EQ(traffic.total_calls(), 3);
+  });
+}
+
+// 2^k micro-batches of equal size: the same bits on 1, 2 and 4 ranks.
+TEST(DdpTest, ReproducibleModeDoesNotDependOnTheWorld) {
+  auto run = [](int num_ranks) {
+    Weights result;
+    std::vector<double> losses;
+    RunRanks(num_ranks, [&](comm::World& world) {
+      const TinyRunOptions options{.dtype = DType::kF32};
+      TinyModel model(options);
+      model.Initialize(world.context(), {.seed = 11});
+      optim::AdamW optimizer(model.Parameters(), testing::TinyAdamW());
+      DdpPlugin plugin(world.group(), {.max_norm = 0.3, .bucket_bytes = 2000, .reproducible = true});
+      Booster booster(plugin);
+      booster.boost(model, optimizer);
+      const int64_t micros = 4 / num_ranks, rows = kTinyBatch / 4;
+      for (int64_t step = 0; step < 20; ++step) {
+        const Tensor total = Tensor::Zeros({1}, DType::kF64, world.context());
+        for (int64_t micro = 0; micro < micros; ++micro) {
+          std::shared_ptr<void> hold;
+          if (micro + 1 < micros) hold = booster.no_sync();
+          const Tensor loss = autograd::Scale(
+              TinyLoss(model, world.context(), options, step, (world.rank() * micros + micro) * rows, rows),
+              1.0 / static_cast<double>(micros));
+          total.data<double>()[0] += loss.Item() / num_ranks;
+          booster.backward(loss, optimizer);
+        }
+        if (world.group() != nullptr) world.group()->AllReduce(total);
+        if (world.rank() == 0) losses.push_back(total.Item());
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+      if (world.rank() == 0) result = WeightsOf(model);
+    });
+    return std::pair(losses, result);
+  };
+  const auto one = run(1);
+  EXPECT_EQ(run(2), one);
+  EXPECT_EQ(run(4), one);
+}
+
+TEST(DdpTest, ReproducibleModeStillComputesTheSameUpdate) {
+  const TinyRunOptions options{.steps = 6};
+  Weights start;
+  const Weights want = PlainRun(options, &start);
+  RunRanks(2, [&](comm::World& world) {
+    TinyModel model(options);
+    model.Initialize(world.context(), {.seed = 11, .dtype = DType::kF64});
+    optim::AdamW optimizer(model.Parameters(), testing::TinyAdamW());
+    DdpPlugin plugin(world.group(), {.precision = "f64", .reproducible = true});
+    Booster booster(plugin);
+    booster.boost(model, optimizer);
+    for (int64_t step = 0; step < options.steps; ++step) {
+      // A partial window that zero_grad discards.
+      {
+        const auto hold = booster.no_sync();
+        for (int k = 0; k < 3; ++k) booster.backward(TinyLoss(model, world.context(), options, 50, 0, 2), optimizer);
+        optimizer.zero_grad();
+      }
+      for (int64_t micro = 0; micro < 3; ++micro) {  // 3: the tree has an open branch
+        std::shared_ptr<void> hold;
+        if (micro < 2) hold = booster.no_sync();
+        booster.backward(
+            autograd::Scale(TinyLoss(model, world.context(), options, step, world.rank() * 18 + micro * 6, 6), 1.0 / 3),
+            optimizer);
+      }
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    EXPECT_LE(WorstUpdateError(start, want, WeightsOf(model)).error, 1e-9);
+  });
+}
+
+// bf16: every rank updates the same masters and the error stays at bf16's noise.
+TEST(DdpTest, Bf16KeepsRanksTogether) {
+  RunRanks(4, [](comm::World& world) {
+    const TinyRunOptions options;
+    TinyModel model(options);
+    model.Initialize(world.context(), {.seed = 11});
+    optim::AdamW optimizer(model.Parameters(), testing::TinyAdamW());
+    DdpPlugin plugin(world.group(), {.precision = "bf16"});
+    Booster booster(plugin);
+    booster.boost(model, optimizer);
+    for (int64_t step = 0; step < 5; ++step) {
+      booster.backward(TinyLoss(model, world.context(), options, step, world.rank() * 9, 9), optimizer);
+      for (const auto& p : model.Parameters()) {
+        if (p->has_grad()) { EXPECT_EQ(p->grad().dtype(), DType::kF32); }
+      }
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    for (optim::ParamView& view : optimizer.views()) {
+      if (!view.trainable()) continue;
+      const Tensor mine = view.master().Clone(), theirs = view.master().Clone();
+      world.group()->Broadcast(theirs, 0);
+      EXPECT_EQ(mine.ToVector<double>(), theirs.ToVector<double>()) << view.name();
+    }
+  });
+}
+
+// fp16: an overflow on one rank skips the step on all, halves the scale, and moves nothing.
+TEST(DdpTest, Fp16ScalesAndSkips) {
+  RunRanks(2, [](comm::World& world) {
+    nn::Mlp model({.sizes = {4, 3}});
+    model.Initialize(world.context(), {.seed = 1});
+    optim::Sgd optimizer(model.Parameters(), {.lr = 0.5});
+    DdpPlugin plugin(world.group(), {.precision = "fp16", .loss_scaler = {.initial_scale = 32768, .growth_interval = 2}});
+    Booster booster(plugin);
+    booster.boost(model, optimizer);
+    const Weights start = WeightsOf(model);
+    // 4 · 32768 is beyond fp16.
+    const Tensor loss = autograd::Sum(model(Tensor::Full({2, 4}, DType::kF16, 1, world.context())));
+    booster.backward(autograd::Scale(loss, world.rank() == 1 ? 4 : 1), optimizer);
+    optimizer.step();
+    optimizer.zero_grad();
+    EXPECT_TRUE(optimizer.last_step().skip);
+    EXPECT_EQ(plugin.loss_scale(), 16384);
+    EXPECT_EQ(WeightsOf(model), start);
+    for (int k = 0; k < 2; ++k) {
+      booster.backward(autograd::Sum(model(Tensor::Full({2, 4}, DType::kF16, 0.5, world.context()))), optimizer);
+      optimizer.step();
+      optimizer.zero_grad();
+      EXPECT_FALSE(optimizer.last_step().skip);
+    }
+    EXPECT_EQ(plugin.loss_scale(), 32768);
+    // Twice -lr · d sum / d bias = -0.5 · 2, whatever the scale was.
+    const auto masters = optimizer.views()[1].master().ToVector<double>();
+    for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(masters[i] - start.at("layers.0.bias")[i], -2, 2e-3);
+  });
+}
+
+TEST(DdpTest, ModelsThatDifferAreRefusedOnEveryRank) {
+  std::vector<std::string> messages(3);
+  const absl::Status status = comm::launch({.num_ranks = 3, .threads_per_rank = 1}, [&](comm::World& world) {
+    nn::Mlp model({.sizes = {4, world.rank() == 2 ? 6 : 5, 3}});
+    model.Initialize(world.context(), {.seed = 1});
+    optim::Sgd optimizer(model.Parameters(), {.lr = 0.1});
+    DdpPlugin plugin(world.group());
+    Booster booster(plugin);
+    try {
+      booster.boost(model, optimizer);
+    } catch (const Error& error) {
+      messages[static_cast<size_t>(world.rank())] = error.what();
+      throw;
+    }
+  });
+  for (const std::string& message : messages) {
+    EXPECT_THAT(message, AllOf(HasSubstr("\"layers.0.weight\" [5, 4] f32 on rank 0"), HasSubstr("[6, 4] f32 on rank 2")));
+  }
+  EXPECT_EQ(Message(status), messages[0]) << "told once";
+}
+
+TEST(DdpTest, GradientsMadeOutsideOfTheBoosterAreRefused) {
+  RunRanks(2, [](comm::World& world) {
+    nn::Mlp model({.sizes = {4, 3}});
+    model.Initialize(world.context(), {.seed = 1});
+    optim::Sgd optimizer(model.Parameters(), {.lr = 0.1});
+    DdpPlugin plugin(world.group());
+    Booster booster(plugin);
+    booster.boost(model, optimizer);
+    const Tensor loss = autograd::Sum(model(Tensor::Full({2, 4}, DType::kF32, 1, world.context())));
+    EXPECT_THROW(autograd::Backward(loss), Error);
+  });
+  EXPECT_THROW(DdpPlugin(nullptr, {.precision = "fp61", .max_norm = -1, .bucket_bytes = 0}), Error);
+}
+
+}  // namespace
+}  // namespace apogee
