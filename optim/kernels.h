@@ -12,6 +12,9 @@
 #include <cstdint>
 #include <span>
 
+#include "apogee/optim/factored_kernels.h"
+#include "apogee/optim/trust_kernels.h"
+#include "apogee/optim/update_chunk.h"
 #include "apogee/tensor/kernel_table.h"
 
 namespace apogee::optim {
@@ -38,15 +41,6 @@ struct ScaleChunk {
 struct ScaleArgs {
   double factor, limit;
   std::span<const ScaleChunk> chunks;
-};
-
-struct UpdateChunk {
-  void* weight;        // of the kernel's dtype
-  const void* grad;
-  DType grad_dtype;
-  void* working;       // weights rounded to working_dtype, or null
-  DType working_dtype;
-  int64_t n;
 };
 
 // g = grad_scale * grad + l2 * w;  buf = momentum * buf + buf_scale * g;
@@ -81,12 +75,34 @@ struct AdamArgs {
   std::span<const AdamChunk> chunks;
 };
 
+// w -= decay * w;  w -= lr * sign(beta1 m + (1 - beta1) g);  m = beta2 m + (1 - beta2) g,
+// with g = grad_scale * grad and sign(0) = 0.
+struct LionChunk : UpdateChunk {
+  void* exp_avg;
+};
+struct LionArgs {
+  DType dtype;
+  double grad_scale, lr, decay, beta1, beta2;
+  std::span<const LionChunk> chunks;
+};
+
 // X(slot name, argument type), one line per kernel.
 #define APOGEE_FOR_EACH_OPTIM_KERNEL(X) \
   X(grad_norm, NormArgs)                \
   X(grad_scale, ScaleArgs)              \
   X(sgd, SgdArgs)                       \
-  X(adam, AdamArgs)
+  X(adam, AdamArgs) \
+  X(lion, LionArgs) \
+  X(factor_moments, FactorArgs) \
+  X(adafactor_square_sums, AdafactorSumArgs) \
+  X(adafactor_update_sum, AdafactorUpdateSumArgs) \
+  X(adafactor, AdafactorArgs) \
+  X(came_residual_sums, CameArgs) \
+  X(came, CameArgs) \
+  X(lamb_sums, LambArgs) \
+  X(lamb, LambArgs) \
+  X(lars_sums, LarsArgs) \
+  X(lars, LarsArgs)
 
 struct OptimKernels {
 #define APOGEE_DECLARE_SLOT(name, Args) KernelSlot<Args> name{#name};

@@ -1,0 +1,25 @@
+// What every update kernel is told about one parameter; optim/kernels.h has the kernels.
+//
+//   struct LionChunk : UpdateChunk { void* exp_avg; };
+//   LionChunk chunk = MakeUpdateChunk<LionChunk>(param);              // optim/optimizer.h
+#ifndef APOGEE_OPTIM_UPDATE_CHUNK_H_
+#define APOGEE_OPTIM_UPDATE_CHUNK_H_
+
+#include <cstdint>
+
+#include "apogee/core/dtype.h"
+
+namespace apogee::optim {
+
+struct UpdateChunk {
+  void* weight;  // of the kernel's dtype
+  const void* grad;
+  DType grad_dtype;
+  void* working;  // weights rounded to working_dtype, or null
+  DType working_dtype;
+  int64_t n;
+};
+
+}  // namespace apogee::optim
+
+#endif  // APOGEE_OPTIM_UPDATE_CHUNK_H_
