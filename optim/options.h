@@ -1,12 +1,12 @@
-// Options with names: lets command lines, the registries and checkpoints set and read the fields of a
-// typed options aggregate.
+// Options with names: lets command lines, the registries and checkpoints set and read the fields of
+// a typed options aggregate.
 //
-//   struct SgdOptions { double lr = 1e-3; ...; static std::vector<OptionField<SgdOptions>> Fields(); };
-//   SgdOptions options;
-//   absl::Status s = SetOptions({{"lr", "0.1"}, {"momentum", "0.9"}}, "optimizer sgd", options);
-//   OptionMap text = GetOptions(options);                       // every field, exact
+//   struct SgdOptions { double lr = 1e-3; ...; static std::vector<OptionField<SgdOptions>>
+//   Fields(); }; SgdOptions options; absl::Status s = SetOptions({{"lr", "0.1"}, {"momentum",
+//   "0.9"}}, "optimizer sgd", options); OptionMap text = GetOptions(options); // every field, exact
 //
-// Text forms: numbers as C++ reads them ("1e-3"), booleans true/false/1/0, lists with commas ("0.9,0.95").
+// Text forms: numbers as C++ reads them ("1e-3"), booleans true/false/1/0, lists with commas
+// ("0.9,0.95").
 #ifndef APOGEE_OPTIM_OPTIONS_H_
 #define APOGEE_OPTIM_OPTIONS_H_
 
@@ -25,7 +25,8 @@ namespace apogee::optim {
 
 using OptionMap = std::map<std::string, std::string>;
 
-// "key=value" words, as a command line has them. A word without '=' or a key given twice is an error.
+// "key=value" words, as a command line has them. A word without '=' or a key given twice is an
+// error.
 absl::StatusOr<OptionMap> ParseOptions(const std::vector<std::string>& words);
 
 // Reads the text form; `what` names the option in the message.
@@ -36,6 +37,8 @@ absl::Status ParseOption(const std::string& what, const std::string& text, std::
 absl::Status ParseOption(const std::string& what, const std::string& text,
                          std::array<double, 2>& value);
 absl::Status ParseOption(const std::string& what, const std::string& text,
+                         std::array<double, 3>& value);
+absl::Status ParseOption(const std::string& what, const std::string& text,
                          std::vector<int64_t>& value);
 // The inverse; reading it back gives the same bits.
 std::string FormatOption(double value);
@@ -43,17 +46,20 @@ std::string FormatOption(bool value);
 std::string FormatOption(int64_t value);
 std::string FormatOption(const std::string& value);
 std::string FormatOption(const std::array<double, 2>& value);
+std::string FormatOption(const std::array<double, 3>& value);
 std::string FormatOption(const std::vector<int64_t>& value);
 
 template <typename Options>
 struct OptionField {
   const char* name;
   std::variant<double Options::*, bool Options::*, int64_t Options::*, std::string Options::*,
-               std::array<double, 2> Options::*, std::vector<int64_t> Options::*>
+               std::array<double, 2> Options::*, std::array<double, 3> Options::*,
+               std::vector<int64_t> Options::*>
       member;
 };
 
-// Sets the named fields. An unknown name or a malformed value is an error, and `options` stays as it was.
+// Sets the named fields. An unknown name or a malformed value is an error, and `options` stays as
+// it was.
 template <typename Options>
 absl::Status SetOptions(const OptionMap& values, const std::string& what, Options& options) {
   const std::vector<OptionField<Options>> fields = Options::Fields();

@@ -2,7 +2,12 @@
 
 #include <functional>
 
+#include "apogee/optim/adafactor.h"
 #include "apogee/optim/adam.h"
+#include "apogee/optim/came.h"
+#include "apogee/optim/lamb.h"
+#include "apogee/optim/lars.h"
+#include "apogee/optim/lion.h"
 #include "apogee/optim/sgd.h"
 
 namespace apogee::optim {
@@ -17,8 +22,9 @@ struct Entry {
 
 template <typename OptimizerType, typename Options>
 Entry MakeEntry(const Options& defaults) {
-  const auto make = [defaults](const std::string& what, std::vector<TextParamGroup> groups)
-      -> absl::StatusOr<std::unique_ptr<Optimizer>> {
+  const auto make =
+      [defaults](const std::string& what,
+                 std::vector<TextParamGroup> groups) -> absl::StatusOr<std::unique_ptr<Optimizer>> {
     std::vector<ParamGroup<Options>> typed;
     for (TextParamGroup& group : groups) {
       typed.push_back({std::move(group.params), defaults});
@@ -35,9 +41,18 @@ Entry MakeEntry(const Options& defaults) {
 
 const std::map<std::string, Entry>& Registry() {
   static const auto& registry = *new std::map<std::string, Entry>{
+      {"adafactor", MakeEntry<Adafactor>(AdafactorOptions{})},
+      {"adafactor_torch", MakeEntry<Adafactor>(AdafactorOptions::Torch())},
       {"adam", MakeEntry<Adam>(AdamOptions{})},
       {"adamw", MakeEntry<AdamW>(AdamWOptions{})},
       {"adamw_hf", MakeEntry<AdamW>(AdamWOptions::HuggingFace())},
+      {"came", MakeEntry<Came>(CameOptions{})},
+      {"lamb", MakeEntry<Lamb>(LambOptions{})},
+      {"lamb_apex", MakeEntry<Lamb>(LambOptions::Apex())},
+      {"lamb_colossal", MakeEntry<Lamb>(LambOptions::Colossal())},
+      {"lamb_deepspeed", MakeEntry<Lamb>(LambOptions::DeepSpeed())},
+      {"lars", MakeEntry<Lars>(LarsOptions{})},
+      {"lion", MakeEntry<Lion>(LionOptions{})},
       {"sgd", MakeEntry<Sgd>(SgdOptions{})},
   };
   return registry;
