@@ -99,7 +99,8 @@ std::string FormatOption(const std::array<double, 2>& value) {
   return FormatOption(value[0]) + "," + FormatOption(value[1]);
 }
 std::string FormatOption(const std::array<double, 3>& value) {
-  return FormatOption(value[0]) + "," + FormatOption(value[1]) + "," + FormatOption(value[2]);
+  return internal::Concat(FormatOption(value[0]), ",", FormatOption(value[1]), ",",
+                          FormatOption(value[2]));
 }
 std::string FormatOption(const std::vector<int64_t>& value) {
   std::string text;
