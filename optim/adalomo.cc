@@ -10,7 +10,8 @@ namespace apogee::optim {
 namespace {
 
 constexpr StateSpec kVector[] = {{"exp_avg_sq", StateKind::kElementwise}};
-constexpr StateSpec kMatrix[] = {{"exp_avg_sq_row", StateKind::kRow}, {"exp_avg_sq_col", StateKind::kColumn}};
+constexpr StateSpec kMatrix[] = {{"exp_avg_sq_row", StateKind::kRow},
+                                 {"exp_avg_sq_col", StateKind::kColumn}};
 
 bool IsFactored(const ParamView& view) { return view.layout().logical_shape().rank() >= 2; }
 
@@ -28,7 +29,8 @@ std::vector<double> Read(const Tensor& tensor, int64_t offset, size_t count) {
   std::vector<double> values(count);
   for (size_t i = 0; i < count; ++i) {
     const auto at = static_cast<size_t>(offset) + i;
-    values[i] = tensor.dtype() == DType::kF64 ? tensor.data<double>()[at] : tensor.data<float>()[at];
+    values[i] =
+        tensor.dtype() == DType::kF64 ? tensor.data<double>()[at] : tensor.data<float>()[at];
   }
   return values;
 }
@@ -53,7 +55,9 @@ size_t IndexOf(const StatBuffer& buffer, const ParamView* view) {
   return static_cast<size_t>(found - buffer.sum_entries().begin());
 }
 
-double NumelOf(const ParamView& view) { return static_cast<double>(view.layout().logical_shape().numel()); }
+double NumelOf(const ParamView& view) {
+  return static_cast<double>(view.layout().logical_shape().numel());
+}
 
 }  // namespace
 
@@ -68,7 +72,8 @@ std::vector<std::string> AdaLomoOptions::Problems() const {
     problems.Add(internal::Concat("decay_rate is ", decay_rate, ", must be in [-1, 0]"));
   }
   if (!(clip_grad_value > 0)) {
-    problems.Add(internal::Concat("clip_grad_value is ", clip_grad_value, ", must be above 0 (inf: no clamping)"));
+    problems.Add(internal::Concat("clip_grad_value is ", clip_grad_value,
+                                  ", must be above 0 (inf: no clamping)"));
   }
   return problems.list();
 }
@@ -83,15 +88,17 @@ std::vector<OptionField<AdaLomoOptions>> AdaLomoOptions::Fields() {
           {"clip_grad_value", &O::clip_grad_value}};
 }
 
-std::span<const StateSpec> AdaLomo::StatesUnder(const ParamView& view, const AdaLomoOptions&) const {
-  return IsFactored(view) ? std::span<const StateSpec>(kMatrix) : std::span<const StateSpec>(kVector);
+std::span<const StateSpec> AdaLomo::StatesUnder(const ParamView& view,
+                                                const AdaLomoOptions&) const {
+  return IsFactored(view) ? std::span<const StateSpec>(kMatrix)
+                          : std::span<const StateSpec>(kVector);
 }
 
 absl::Status AdaLomo::CheckGroupState(const GroupState& state, const OptionMap&) const {
   for (const auto& [key, values] : state) {
     if (key != "step_num" || values.size() != 1 || !(values[0] >= 0)) {
-      return InvalidArgument("the group state of adalomo is one number \"step_num\", got \"", key, "\" with ",
-                             values.size());
+      return InvalidArgument("the group state of adalomo is one number \"step_num\", got \"", key,
+                             "\" with ", values.size());
     }
   }
   return absl::OkStatus();
@@ -116,7 +123,8 @@ void AdaLomo::DeclareStats(int phase, std::span<const ActiveParam> params, StatB
   for (const ActiveParam& param : params) {
     const Counts counts = CountsOf(*param.view);
     // Row sums, column sums, sum of squared weights; then the sum of squares of the update.
-    buffer.AddSums(*param.view, phase == 0 ? static_cast<int64_t>(counts.rows + counts.cols) + 1 : 1);
+    buffer.AddSums(*param.view,
+                   phase == 0 ? static_cast<int64_t>(counts.rows + counts.cols) + 1 : 1);
   }
 }
 
@@ -143,14 +151,16 @@ AdaLomo::Factors AdaLomo::MakeFactors(const ActiveParam& param, const double* su
     double mean = 0;
     for (size_t r = begin; r < begin + rows; ++r) mean += f.row_moments[r];
     mean /= static_cast<double>(rows);
-    for (size_t r = begin; r < begin + rows; ++r) f.rows[r] = 1 / std::sqrt(f.row_moments[r] / mean);
+    for (size_t r = begin; r < begin + rows; ++r)
+      f.rows[r] = 1 / std::sqrt(f.row_moments[r] / mean);
   }
   for (size_t c = 0; c < counts.cols; ++c) f.cols[c] = 1 / std::sqrt(f.col_moments[c]);
   return f;
 }
 
-void AdaLomo::ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
-                           std::span<const StatBuffer> totals, StatBuffer& buffer) {
+void AdaLomo::ComputeStats(int phase, std::span<const ActiveParam> params,
+                           const StepDecision& decision, std::span<const StatBuffer> totals,
+                           StatBuffer& buffer) {
   for (size_t i = 0; i < params.size(); ++i) {
     const ActiveParam& param = params[i];
     const AdaLomoOptions& o = options(param.group);
@@ -159,8 +169,13 @@ void AdaLomo::ComputeStats(int phase, std::span<const ActiveParam> params, const
     AdaLomoChunk chunk = MakeUpdateChunk<AdaLomoChunk>(param);
     chunk.layout = &view.layout();
     const DeviceContext& context = *param.grad.context();
-    const AdaLomoArgs args{view.compute_dtype(),  decision.inv_loss_scale, o.clip_grad_value,
-                           decision.clip_factor, o.eps[0], Beta2(param.group), std::span(&chunk, 1)};
+    const AdaLomoArgs args{view.compute_dtype(),
+                           decision.inv_loss_scale,
+                           o.clip_grad_value,
+                           decision.clip_factor,
+                           o.eps[0],
+                           Beta2(param.group),
+                           std::span(&chunk, 1)};
     std::vector<double> sums;
     if (phase == 0) {
       const Counts counts = CountsOf(view);
@@ -221,8 +236,9 @@ void AdaLomo::Update(int group, std::span<const ActiveParam> params, const StepD
     }
     if (chunks.empty()) continue;
     const DeviceContext& context = *params[0].grad.context();
-    OptimKernelsFor(context).adalomo(context, {dtype, decision.inv_loss_scale, o.clip_grad_value,
-                                               decision.clip_factor, o.eps[0], Beta2(group), chunks});
+    OptimKernelsFor(context).adalomo(
+        context, {dtype, decision.inv_loss_scale, o.clip_grad_value, decision.clip_factor, o.eps[0],
+                  Beta2(group), chunks});
   }
 }
 

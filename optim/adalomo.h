@@ -1,19 +1,21 @@
-// AdaLomo (Lv et al., "AdaLomo: Low-memory Optimization with Adaptive Learning Rate", ACL Findings 2024):
-// LOMO with factored second moments and an update whose size is relative to that of the parameter.
+// AdaLomo (Lv et al., "AdaLomo: Low-memory Optimization with Adaptive Learning Rate", ACL Findings
+// 2024): LOMO with factored second moments and an update whose size is relative to that of the
+// parameter.
 //
 //   optim::AdaLomo optimizer(model.Parameters(), {.lr = 5e-4});
 //   optimizer.fused_backward(criterion(model(x), y));     // or Booster::backward
 //   optimizer.step();
 //
-// With T the number of this step, counted over all parameters from 1, b = 1 - T^decay_rate (0 at first), and
-// g = clip_factor * clamp(grad / loss_scale, +-clip_grad_value), s = g^2 + eps[0]:
+// With T the number of this step, counted over all parameters from 1, b = 1 - T^decay_rate (0 at
+// first), and g = clip_factor * clamp(grad / loss_scale, +-clip_grad_value), s = g^2 + eps[0]:
 //   rank >= 2, per matrix: R = b R + (1 - b) mean of each row of s;  C likewise of each column;
 //                          u = g / sqrt(R / mean(R)) / sqrt(C)
 //   else:                  V = b V + (1 - b) s;  u = g / sqrt(V)
-//   u /= max(1, rms(u) / clip_threshold);  a = lr * max(eps[1], rms(w));  w = w - a * weight_decay * w - a * u
+//   u /= max(1, rms(u) / clip_threshold);  a = lr * max(eps[1], rms(w));  w = w - a * weight_decay
+//   * w - a * u
 // A tensor of more than 2 dims is a batch of matrices of its last two. States: exp_avg_sq_row and
-// exp_avg_sq_col, 4 (H + W) bytes per H x W matrix, or exp_avg_sq, 4 bytes per element of a vector; "step_num" of
-// each group. Updates inside backward, see fused_backward.h.
+// exp_avg_sq_col, 4 (H + W) bytes per H x W matrix, or exp_avg_sq, 4 bytes per element of a vector;
+// "step_num" of each group. Updates inside backward, see fused_backward.h.
 #ifndef APOGEE_OPTIM_ADALOMO_H_
 #define APOGEE_OPTIM_ADALOMO_H_
 
@@ -47,7 +49,8 @@ class AdaLomo : public TypedOptimizer<AdaLomoOptions>, public FusedBackwardOptim
   void fused_backward(const Tensor& loss) override { RunFusedBackward(loss); }
 
  protected:
-  std::span<const StateSpec> StatesUnder(const ParamView& view, const AdaLomoOptions& options) const override;
+  std::span<const StateSpec> StatesUnder(const ParamView& view,
+                                         const AdaLomoOptions& options) const override;
   absl::Status CheckGroupState(const GroupState& state, const OptionMap& options) const override;
   void FinishStep() override;
   int num_stat_phases() const override { return 2; }

@@ -10,7 +10,8 @@
 namespace apogee::optim {
 namespace {
 
-// Hooks on all trainable parameters, for as long as it lives: also an exception takes them off again.
+// Hooks on all trainable parameters, for as long as it lives: also an exception takes them off
+// again.
 class ScopedGradHooks {
  public:
   using OnGradient = std::function<void(ParamView&, int group)>;
@@ -22,10 +23,11 @@ class ScopedGradHooks {
       ParamView& view = views[i];
       if (!view.trainable()) continue;
       const int group = group_of(i);
-      const int handle = view.parameter()->AddGradHook([this, &view, group](autograd::Parameter& parameter) {
-        on_gradient_(view, group);
-        parameter.zero_grad();
-      });
+      const int handle =
+          view.parameter()->AddGradHook([this, &view, group](autograd::Parameter& parameter) {
+            on_gradient_(view, group);
+            parameter.zero_grad();
+          });
       handles_.emplace_back(view.parameter(), handle);
     }
   }
@@ -44,14 +46,16 @@ class ScopedGradHooks {
 
 void Optimizer::CheckFusable() const {
   constexpr const char* kReason =
-      "; a fused backward uses each gradient up as soon as it is final, so gradients of several backward calls "
+      "; a fused backward uses each gradient up as soon as it is final, so gradients of several "
+      "backward calls "
       "cannot be accumulated: use one larger batch, and call step() after each backward";
   APOGEE_CHECK(!fused_report_.has_value(), "optimizer ", name_,
                ": fused_backward was called twice without step() in between", kReason);
   for (const ParamView& view : views_) {
-    APOGEE_CHECK(view.parameter() != nullptr && view.layout().is_whole() && !view.is_shard(), "optimizer ",
-                 name_, ": parameter \"", view.name(),
-                 "\" is a shard or a buffer, whose gradient does not come out of backward; call step() instead");
+    APOGEE_CHECK(view.parameter() != nullptr && view.layout().is_whole() && !view.is_shard(),
+                 "optimizer ", name_, ": parameter \"", view.name(),
+                 "\" is a shard or a buffer, whose gradient does not come out of backward; call "
+                 "step() instead");
     APOGEE_CHECK(!view.has_grad(), "optimizer ", name_, ": parameter \"", view.name(),
                  "\" already has a gradient", kReason);
   }
@@ -72,7 +76,8 @@ void Optimizer::CollectNorms(const Tensor& loss, const Tensor& loss_grad, StepDe
     }
     total = kind != NormKind::kMax ? total + norm : (norm > total || norm != norm ? norm : total);
   };
-  const ScopedGradHooks hooks(views_, [](size_t) { return 0; }, collect);
+  const ScopedGradHooks hooks(
+      views_, [](size_t) { return 0; }, collect);
   autograd::Backward(loss, {.grad = loss_grad, .retain_graph = true});
   DecideFrom(finite, kind == NormKind::kL2 ? std::sqrt(total) : total, decision);
   if (!decision.skip) fused_report_->nonfinite_parameter.clear();

@@ -1,11 +1,12 @@
-// The kernels of the optimizers, one table per backend (as tensor/kernel_table.h). A kernel takes a list
-// of chunks, one per parameter, so that a parameter group costs one call and one pass over memory.
+// The kernels of the optimizers, one table per backend (as tensor/kernel_table.h). A kernel takes a
+// list of chunks, one per parameter, so that a parameter group costs one call and one pass over
+// memory.
 //
 //   OptimKernelsFor(context).adam(context, args);
 //
-// Arithmetic and states are f32, or f64 where `dtype` says so; gradients and working weights may have
-// any floating dtype. NaN propagates: whether to step at all was decided before. Pointers of one chunk
-// are contiguous and do not alias.
+// Arithmetic and states are f32, or f64 where `dtype` says so; gradients and working weights may
+// have any floating dtype. NaN propagates: whether to step at all was decided before. Pointers of
+// one chunk are contiguous and do not alias.
 #ifndef APOGEE_OPTIM_KERNELS_H_
 #define APOGEE_OPTIM_KERNELS_H_
 
@@ -23,7 +24,8 @@ struct NormChunk {
   const void* grad;
   DType grad_dtype;
   int64_t n;
-  double result;  // sum of squares, sum of magnitudes, or largest magnitude; NaN if any element is NaN
+  double
+      result;  // sum of squares, sum of magnitudes, or largest magnitude; NaN if any element is NaN
 };
 struct NormArgs {
   NormKind kind;
@@ -42,10 +44,10 @@ struct ScaleArgs {
 };
 
 struct UpdateChunk {
-  void* weight;        // of the kernel's dtype
+  void* weight;  // of the kernel's dtype
   const void* grad;
   DType grad_dtype;
-  void* working;       // weights rounded to working_dtype, or null
+  void* working;  // weights rounded to working_dtype, or null
   DType working_dtype;
   int64_t n;
 };
@@ -74,14 +76,14 @@ struct LomoArgs {
 // comm/layout.h), or per element (exp_avg_sq not null). g as for LOMO.
 struct AdaLomoChunk : UpdateChunk {
   const comm::Layout* layout;
-  double* row_sums;           // adalomo_sums: of g^2 + eps, in and out
+  double* row_sums;  // adalomo_sums: of g^2 + eps, in and out
   double* col_sums;
   double weight_squares;      // adalomo_sums: result
   const double* row_factors;  // u = g * row factor * column factor, or g / sqrt(second moment)
   const double* col_factors;
   void* exp_avg_sq;
-  double update_squares;      // adalomo_update_norm: sum of u^2
-  double step_size, decay;    // adalomo: w = w - decay * w - step_size * u
+  double update_squares;    // adalomo_update_norm: sum of u^2
+  double step_size, decay;  // adalomo: w = w - decay * w - step_size * u
 };
 struct AdaLomoArgs {
   DType dtype;
@@ -122,9 +124,9 @@ struct DotArgs {
   std::span<DotChunk> chunks;
 };
 
-// g = grad_scale * grad (0 where grad_scale is 0, whatever the gradient);  v = beta2 v + (1 - beta2) g^2;
-// delta = beta1 delta + step_size * g / (sqrt(v_scale * v) + eps) + growth * w;
-// w = clamp(w, +-limit) if clamp_before;  w += delta;  w = clamp(w, +-limit) otherwise.
+// g = grad_scale * grad (0 where grad_scale is 0, whatever the gradient);  v = beta2 v + (1 -
+// beta2) g^2; delta = beta1 delta + step_size * g / (sqrt(v_scale * v) + eps) + growth * w; w =
+// clamp(w, +-limit) if clamp_before;  w += delta;  w = clamp(w, +-limit) otherwise.
 struct ScaledAdamChunk : UpdateChunk {
   void* delta;
   void* exp_avg_sq;

@@ -9,7 +9,8 @@ std::vector<std::string> LomoOptions::Problems() const {
   problems.AtLeastZero("lr", lr);
   problems.AtLeastZero("weight_decay", weight_decay);
   if (!(clip_grad_value > 0)) {
-    problems.Add(internal::Concat("clip_grad_value is ", clip_grad_value, ", must be above 0 (inf: no clamping)"));
+    problems.Add(internal::Concat("clip_grad_value is ", clip_grad_value,
+                                  ", must be above 0 (inf: no clamping)"));
   }
   return problems.list();
 }
@@ -26,8 +27,9 @@ void Lomo::Update(int group, std::span<const ActiveParam> params, const StepDeci
   ForEachComputeDType<UpdateChunk>(
       params, MakeUpdateChunk<UpdateChunk>, [&](DType dtype, std::span<const UpdateChunk> chunks) {
         const DeviceContext& context = *params[0].grad.context();
-        OptimKernelsFor(context).lomo(context, {dtype, decision.inv_loss_scale, o.clip_grad_value,
-                                                decision.clip_factor, o.lr, o.lr * o.weight_decay, chunks});
+        OptimKernelsFor(context).lomo(
+            context, {dtype, decision.inv_loss_scale, o.clip_grad_value, decision.clip_factor, o.lr,
+                      o.lr * o.weight_decay, chunks});
       });
 }
 

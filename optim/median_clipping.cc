@@ -18,7 +18,8 @@ double MedianClipping::Next(double norm) {
   if (step == 0) return std::isfinite(norm) ? 1 : 0;
   std::vector<double>& norms = state_["model_norms"];
   norms.resize(static_cast<size_t>(options_.period));
-  // One infinity for everything that is not finite: NaN would make the order, and so the median, arbitrary.
+  // One infinity for everything that is not finite: NaN would make the order, and so the median,
+  // arbitrary.
   norms[static_cast<size_t>(step % options_.period)] = std::isfinite(norm) ? norm : INFINITY;
   const bool early = options_.early_estimates && step < options_.period &&
                      (step == 10 || step == 20 || step == 40);
@@ -48,7 +49,8 @@ void MedianClipping::SetThreshold(int64_t step, bool early) {
   Number("percent_clipped") = 100 * num_clipped / static_cast<double>(n);
   num_clipped = 0;
   // With most norms not finite the last threshold is the better one.
-  if (std::isfinite(median)) Number("model_norm_threshold") = options_.scale * median * (early ? 2 : 1);
+  if (std::isfinite(median))
+    Number("model_norm_threshold") = options_.scale * median * (early ? 2 : 1);
 }
 
 }  // namespace apogee::optim

@@ -81,9 +81,10 @@ std::optional<Tensor> Optimizer::step(const Closure& closure) {
 
   if (fused_report_.has_value()) {
     for (const ParamView& view : views_) {
-      APOGEE_CHECK(!view.has_grad(), "optimizer ", name_, ": parameter \"", view.name(),
-                   "\" got a gradient after the fused backward of this step, which has already updated it; ",
-                   "call step() right after the fused backward");
+      APOGEE_CHECK(
+          !view.has_grad(), "optimizer ", name_, ": parameter \"", view.name(),
+          "\" got a gradient after the fused backward of this step, which has already updated it; ",
+          "call step() right after the fused backward");
     }
     report_ = *std::exchange(fused_report_, std::nullopt);
     EndStep();

@@ -10,12 +10,10 @@
 namespace apogee::optim {
 namespace {
 
-constexpr StateSpec kStates[] = {{"delta", StateKind::kElementwise},
-                                 {"exp_avg_sq", StateKind::kElementwise},
-                                 {"param_rms", StateKind::kScalar},
-                                 {"scale_exp_avg_sq", StateKind::kScalar},
-                                 {"scale_grad_sum", StateKind::kScalar},
-                                 {"scale_grad_sumsq", StateKind::kScalar}};
+constexpr StateSpec kStates[] = {
+    {"delta", StateKind::kElementwise},     {"exp_avg_sq", StateKind::kElementwise},
+    {"param_rms", StateKind::kScalar},      {"scale_exp_avg_sq", StateKind::kScalar},
+    {"scale_grad_sum", StateKind::kScalar}, {"scale_grad_sumsq", StateKind::kScalar}};
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 bool IsScalar(const ParamView& view) { return view.layout().logical_shape().numel() == 1; }
@@ -47,7 +45,9 @@ struct ScaledAdam::Sums {
 };
 
 ScaledAdamOptions ScaledAdamOptions::Icefall() { return {.none_as_zero = true}; }
-ScaledAdamOptions ScaledAdamOptions::Icefall2023() { return {.none_as_zero = true, .icefall_2023 = true}; }
+ScaledAdamOptions ScaledAdamOptions::Icefall2023() {
+  return {.none_as_zero = true, .icefall_2023 = true};
+}
 
 std::vector<std::string> ScaledAdamOptions::Problems() const {
   OptionProblems problems;
@@ -60,12 +60,13 @@ std::vector<std::string> ScaledAdamOptions::Problems() const {
   problems.Positive("param_min_rms", param_min_rms);
   problems.Positive("param_max_rms", param_max_rms);
   if (param_min_rms > param_max_rms) {
-    problems.Add(internal::Concat("param_min_rms is ", param_min_rms, ", must be at most param_max_rms, ",
-                                  param_max_rms));
+    problems.Add(internal::Concat("param_min_rms is ", param_min_rms,
+                                  ", must be at most param_max_rms, ", param_max_rms));
   }
   problems.Positive("scalar_max", scalar_max);
   if (size_update_period < 1) {
-    problems.Add(internal::Concat("size_update_period is ", size_update_period, ", must be at least 1"));
+    problems.Add(
+        internal::Concat("size_update_period is ", size_update_period, ", must be at least 1"));
   }
   if (clipping_update_period < 4) {
     problems.Add(internal::Concat("clipping_update_period is ", clipping_update_period,
@@ -93,7 +94,8 @@ std::vector<OptionField<ScaledAdamOptions>> ScaledAdamOptions::Fields() {
 ScaledAdam::ScaledAdam(std::vector<ParamGroup<ScaledAdamOptions>> groups)
     : TypedOptimizer("scaled_adam", std::move(groups)), last_(static_cast<size_t>(num_groups())) {}
 
-std::span<const StateSpec> ScaledAdam::StatesUnder(const ParamView& view, const ScaledAdamOptions&) const {
+std::span<const StateSpec> ScaledAdam::StatesUnder(const ParamView& view,
+                                                   const ScaledAdamOptions&) const {
   return std::span<const StateSpec>(kStates).first(IsScalar(view) ? 2 : 6);
 }
 
@@ -101,15 +103,18 @@ absl::Status ScaledAdam::CheckGroupState(const GroupState& state, const OptionMa
   ScaledAdamOptions options;
   APOGEE_RETURN_IF_ERROR(SetOptions(saved, name(), options));
   for (const auto& [key, values] : state) {
-    const size_t expected = key == "model_norms" ? static_cast<size_t>(options.clipping_update_period)
+    const size_t expected = key == "model_norms"
+                                ? static_cast<size_t>(options.clipping_update_period)
                             : key == "quartiles" ? 5
-                            : key == "clip_step" || key == "model_norm_threshold" || key == "num_clipped" ||
-                                    key == "percent_clipped"
+                            : key == "clip_step" || key == "model_norm_threshold" ||
+                                    key == "num_clipped" || key == "percent_clipped"
                                 ? 1
                                 : 0;
-    if (expected == 0) return InvalidArgument("group state \"", key, "\" is not one of scaled_adam's");
+    if (expected == 0)
+      return InvalidArgument("group state \"", key, "\" is not one of scaled_adam's");
     if (values.size() != expected) {
-      return InvalidArgument("group state \"", key, "\" has ", values.size(), " numbers, expected ", expected);
+      return InvalidArgument("group state \"", key, "\" has ", values.size(), " numbers, expected ",
+                             expected);
     }
   }
   return absl::OkStatus();
@@ -119,8 +124,9 @@ void ScaledAdam::DeclareStats(int, std::span<const ActiveParam> params, StatBuff
   for (const ActiveParam& param : params) buffer.AddSums(*param.view, 3);
 }
 
-void ScaledAdam::ComputeStats(int, std::span<const ActiveParam> params, const StepDecision& decision,
-                              std::span<const StatBuffer>, StatBuffer& buffer) {
+void ScaledAdam::ComputeStats(int, std::span<const ActiveParam> params,
+                              const StepDecision& decision, std::span<const StatBuffer>,
+                              StatBuffer& buffer) {
   for (const DType dtype : {DType::kF32, DType::kF64}) {
     std::vector<DotChunk> chunks;
     std::vector<size_t> owners;
@@ -132,8 +138,8 @@ void ScaledAdam::ComputeStats(int, std::span<const ActiveParam> params, const St
       const int64_t t = view.step();
       const bool size_step = t == 0 || t % o.size_update_period == o.size_update_period - 1;
       if (IsScalar(view) && o.clipping_scale == 0) continue;
-      chunks.push_back({view.master().raw(), param.grad.raw(), param.grad.dtype(), view.layout().local_numel(),
-                        size_step || o.clipping_scale > 0, 0, 0, 0});
+      chunks.push_back({view.master().raw(), param.grad.raw(), param.grad.dtype(),
+                        view.layout().local_numel(), size_step || o.clipping_scale > 0, 0, 0, 0});
       owners.push_back(i);
     }
     if (chunks.empty()) continue;
@@ -158,7 +164,8 @@ void ScaledAdam::ComputeStats(int, std::span<const ActiveParam> params, const St
   }
 }
 
-double ScaledAdam::ClipFactor(int group, std::span<const ActiveParam> params, std::span<const Sums> sums) {
+double ScaledAdam::ClipFactor(int group, std::span<const ActiveParam> params,
+                              std::span<const Sums> sums) {
   const ScaledAdamOptions& o = options(group);
   LastStep& last = last_[static_cast<size_t>(group)];
   last = {};
@@ -179,17 +186,19 @@ double ScaledAdam::ClipFactor(int group, std::span<const ActiveParam> params, st
   return last.factor = clipping.Next(last.norm);
 }
 
-void ScaledAdam::Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-                        std::span<const StatBuffer> totals) {
+void ScaledAdam::Update(int group, std::span<const ActiveParam> params,
+                        const StepDecision& decision, std::span<const StatBuffer> totals) {
   const ScaledAdamOptions& o = options(group);
   const StatBuffer& buffer = totals[0];
-  const auto first = std::ranges::find(buffer.sum_entries(), params[0].view, &StatBuffer::Entry::view);
+  const auto first =
+      std::ranges::find(buffer.sum_entries(), params[0].view, &StatBuffer::Entry::view);
   std::vector<Sums> sums;
   for (size_t i = 0; i < params.size(); ++i) {
     const int64_t offset = (first + static_cast<std::ptrdiff_t>(i))->offset;
     double values[3];
     for (int j = 0; j < 3; ++j) {
-      values[j] = buffer.dtype() == DType::kF64 ? buffer.sums<double>(offset)[j] : buffer.sums<float>(offset)[j];
+      values[j] = buffer.dtype() == DType::kF64 ? buffer.sums<double>(offset)[j]
+                                                : buffer.sums<float>(offset)[j];
     }
     sums.push_back({values[0], values[1], values[2]});
     const ParamView& view = *params[i].view;
@@ -219,17 +228,21 @@ void ScaledAdam::Update(int group, std::span<const ActiveParam> params, const St
     chunk.limit = kInfinity;
 
     const int64_t period = o.size_update_period;
-    Number rms(view, "param_rms"), grad_sum(view, "scale_grad_sum"), grad_sumsq(view, "scale_grad_sumsq");
-    const double grad = clip == 0 ? 0 : clip * sum.weight_grad;  // what an infinite gradient made is dropped
+    Number rms(view, "param_rms"), grad_sum(view, "scale_grad_sum"),
+        grad_sumsq(view, "scale_grad_sumsq");
+    const double grad =
+        clip == 0 ? 0 : clip * sum.weight_grad;  // what an infinite gradient made is dropped
     const bool first_of_period = t % period == 0;
     grad_sum.set((first_of_period ? 0 : grad_sum.get()) + grad);
     grad_sumsq.set((first_of_period ? 0 : grad_sumsq.get()) + grad * grad);
     if (t % period == period - 1) {
-      rms.set(std::sqrt(sum.weight_squares / static_cast<double>(view.layout().logical_shape().numel())));
+      rms.set(std::sqrt(sum.weight_squares /
+                        static_cast<double>(view.layout().logical_shape().numel())));
       if (t > 0) {
         Number average(view, "scale_exp_avg_sq");
         const double beta = std::pow(o.betas[1], static_cast<double>(period));
-        average.set(beta * average.get() + (1 - beta) * grad_sumsq.get() / static_cast<double>(period));
+        average.set(beta * average.get() +
+                    (1 - beta) * grad_sumsq.get() / static_cast<double>(period));
         const double k = static_cast<double>((t + 1) / period);
         const double size_lr = o.lr * o.scalar_lr_scale;
         double change = -size_lr * std::sqrt(1 - std::pow(beta, k)) * grad_sum.get() /

@@ -37,8 +37,8 @@ struct ParamState {
 using GroupState = std::map<std::string, std::vector<double>>;
 
 struct StateDict {
-  std::string optimizer;              // "adamw"
-  std::vector<OptionMap> groups;      // every option of each group, the current learning rate included
+  std::string optimizer;          // "adamw"
+  std::vector<OptionMap> groups;  // every option of each group, the current learning rate included
   std::map<std::string, ParamState> params;  // by parameter name
   std::vector<GroupState> group_states;      // one per group; none at all means that all are empty
 };

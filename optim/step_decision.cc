@@ -16,7 +16,8 @@ constexpr double kNonFinite = 2;
 StepDecision Optimizer::Decide(std::vector<ActiveParam>& active) {
   std::vector<int> candidates;  // trainable views
   std::vector<int> groups;
-  for (int group = 0, first = 0; group < num_groups(); first += group_sizes_[static_cast<size_t>(group++)]) {
+  for (int group = 0, first = 0; group < num_groups();
+       first += group_sizes_[static_cast<size_t>(group++)]) {
     for (int i = first; i < first + group_sizes_[static_cast<size_t>(group)]; ++i) {
       if (!views_[static_cast<size_t>(i)].trainable()) continue;
       candidates.push_back(i);
@@ -90,7 +91,8 @@ StepDecision Optimizer::Decide(std::vector<ActiveParam>& active) {
     total = sums ? total + norm : (norm > total || norm != norm ? norm : total);
   }
   if (need_norm) {
-    DecideFrom(finite, step_options_.norm_kind == NormKind::kL2 ? std::sqrt(total) : total, decision);
+    DecideFrom(finite, step_options_.norm_kind == NormKind::kL2 ? std::sqrt(total) : total,
+               decision);
   }
   return decision;
 }

@@ -10,8 +10,9 @@ namespace {
 constexpr int64_t kMaxBlocks = 16;
 constexpr int64_t kMinBlock = 1 << 14;
 
-// Part of a parameter: of its rows, or of its matrices where there are several, so that only the rows of a
-// single matrix share columns with another block. The cut depends on the shape alone, and so does every sum.
+// Part of a parameter: of its rows, or of its matrices where there are several, so that only the
+// rows of a single matrix share columns with another block. The cut depends on the shape alone, and
+// so does every sum.
 struct Block {
   AdaLomoChunk* chunk;
   int64_t first_row, last_row;
@@ -27,10 +28,15 @@ std::vector<Block> MakeBlocks(std::span<AdaLomoChunk> chunks) {
     const int64_t units = m.batch > 1 ? m.batch : m.rows;
     const int64_t rows_per_unit = m.batch > 1 ? m.rows : 1;
     const int64_t numel = m.batch * m.rows * m.cols;
-    const int64_t num_blocks = std::clamp<int64_t>(numel / kMinBlock, 1, std::min(kMaxBlocks, std::max<int64_t>(units, 1)));
+    const int64_t num_blocks = std::clamp<int64_t>(
+        numel / kMinBlock, 1, std::min(kMaxBlocks, std::max<int64_t>(units, 1)));
     for (int64_t b = 0; b < num_blocks; ++b) {
       const int64_t begin = units * b / num_blocks, end = units * (b + 1) / num_blocks;
-      blocks.push_back({&chunk, begin * rows_per_unit, end * rows_per_unit, m.batch > 1 ? begin * m.cols : 0, {}});
+      blocks.push_back({&chunk,
+                        begin * rows_per_unit,
+                        end * rows_per_unit,
+                        m.batch > 1 ? begin * m.cols : 0,
+                        {}});
       if (chunk.col_sums != nullptr) {
         const int64_t matrices = m.batch > 1 ? end - begin : 1;
         blocks.back().col_sums.resize(static_cast<size_t>(matrices * m.cols));
@@ -45,14 +51,14 @@ struct Coefficients {
   C inv_scale, limit, clip_coef, eps, beta2, one_minus_beta2;
 };
 
-// Calls fn(block, row, column of the chunk, position, count, g) for stretches of at most kStageBlock elements
-// of one row; g is the gradient with scale and clipping applied.
+// Calls fn(block, row, column of the chunk, position, count, g) for stretches of at most
+// kStageBlock elements of one row; g is the gradient with scale and clipping applied.
 template <typename C, typename Fn>
-void ForEachStretch(const DeviceContext& context, const AdaLomoArgs& args, std::vector<Block>& blocks,
-                    const Fn& fn) {
+void ForEachStretch(const DeviceContext& context, const AdaLomoArgs& args,
+                    std::vector<Block>& blocks, const Fn& fn) {
   const Coefficients<C> c{static_cast<C>(args.inv_scale), static_cast<C>(args.clip_value),
                           static_cast<C>(args.clip_coef), static_cast<C>(args.eps),
-                          static_cast<C>(args.beta2), static_cast<C>(1 - args.beta2)};
+                          static_cast<C>(args.beta2),     static_cast<C>(1 - args.beta2)};
   const auto num_blocks = static_cast<int64_t>(blocks.size());
   int64_t total = 0;
   for (const AdaLomoChunk& chunk : args.chunks) total += chunk.n;
@@ -63,24 +69,28 @@ void ForEachStretch(const DeviceContext& context, const AdaLomoArgs& args, std::
       Block& block = blocks[static_cast<size_t>(b)];
       const AdaLomoChunk& chunk = *block.chunk;
       const comm::MatrixView m = chunk.layout->matrix();
-      comm::ForEachRowPiece(*chunk.layout, [&](int64_t row, int64_t col, int64_t begin, int64_t count) {
-        if (row < block.first_row || row >= block.last_row) return;
-        const int64_t col_base = row / m.rows * m.cols + col;
-        for (int64_t done = 0; done < count; done += kStageBlock) {
-          const int64_t n = std::min(kStageBlock, count - done);
-          LoadBlock(chunk.grad, chunk.grad_dtype, begin + done, n, g);
-          for (int64_t i = 0; i < n; ++i) {
-            const C x = c.inv_scale * g[i];
-            g[i] = c.clip_coef * (x > c.limit ? c.limit : x < -c.limit ? -c.limit : x);  // NaN stays
-          }
-          fn(block, row, col_base + done, begin + done, n, g, c);
-        }
-      });
+      comm::ForEachRowPiece(*chunk.layout,
+                            [&](int64_t row, int64_t col, int64_t begin, int64_t count) {
+                              if (row < block.first_row || row >= block.last_row) return;
+                              const int64_t col_base = row / m.rows * m.cols + col;
+                              for (int64_t done = 0; done < count; done += kStageBlock) {
+                                const int64_t n = std::min(kStageBlock, count - done);
+                                LoadBlock(chunk.grad, chunk.grad_dtype, begin + done, n, g);
+                                for (int64_t i = 0; i < n; ++i) {
+                                  const C x = c.inv_scale * g[i];
+                                  g[i] = c.clip_coef * (x > c.limit    ? c.limit
+                                                        : x < -c.limit ? -c.limit
+                                                                       : x);  // NaN stays
+                                }
+                                fn(block, row, col_base + done, begin + done, n, g, c);
+                              }
+                            });
     }
   });
 }
 
-// In eight interleaved parts, which the compiler may keep in vector lanes without reordering anything.
+// In eight interleaved parts, which the compiler may keep in vector lanes without reordering
+// anything.
 template <typename Fn>
 double LaneSum(int64_t n, const Fn& term) {
   double lanes[8] = {};
@@ -89,7 +99,8 @@ double LaneSum(int64_t n, const Fn& term) {
     for (int k = 0; k < 8; ++k) lanes[k] += term(i + k);
   }
   for (int k = 0; i < n; ++i, ++k) lanes[k] += term(i);
-  return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+  return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) +
+         ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
 }
 
 template <typename C>
@@ -98,17 +109,19 @@ void Sums(const DeviceContext& context, const AdaLomoArgs& args) {
   ForEachStretch<C>(context, args, blocks,
                     [&](Block& block, int64_t row, int64_t col, int64_t begin, int64_t n, C* g,
                         const Coefficients<C>&) {
-    const AdaLomoChunk& chunk = *block.chunk;
-    const C* w = static_cast<const C*>(chunk.weight) + begin;
-    block.squares += LaneSum(n, [&](int64_t i) { return static_cast<double>(w[i]) * static_cast<double>(w[i]); });
-    if (chunk.col_sums == nullptr) return;
-    double* cols = block.col_sums.data() + (col - block.first_col);
-    const auto square = [&](int64_t i) {
-      return static_cast<double>(g[i]) * static_cast<double>(g[i]) + args.eps;
-    };
-    for (int64_t i = 0; i < n; ++i) cols[i] += square(i);
-    chunk.row_sums[row] += LaneSum(n, square);  // no other block has this row
-  });
+                      const AdaLomoChunk& chunk = *block.chunk;
+                      const C* w = static_cast<const C*>(chunk.weight) + begin;
+                      block.squares += LaneSum(n, [&](int64_t i) {
+                        return static_cast<double>(w[i]) * static_cast<double>(w[i]);
+                      });
+                      if (chunk.col_sums == nullptr) return;
+                      double* cols = block.col_sums.data() + (col - block.first_col);
+                      const auto square = [&](int64_t i) {
+                        return static_cast<double>(g[i]) * static_cast<double>(g[i]) + args.eps;
+                      };
+                      for (int64_t i = 0; i < n; ++i) cols[i] += square(i);
+                      chunk.row_sums[row] += LaneSum(n, square);  // no other block has this row
+                    });
   for (AdaLomoChunk& chunk : args.chunks) chunk.weight_squares = 0;
   for (const Block& block : blocks) {
     block.chunk->weight_squares += block.squares;
@@ -142,9 +155,11 @@ void UpdateNorm(const DeviceContext& context, const AdaLomoArgs& args) {
   ForEachStretch<C>(context, args, blocks,
                     [&](Block& block, int64_t row, int64_t col, int64_t begin, int64_t n, C* g,
                         const Coefficients<C>& c) {
-    MakeUpdate<C, false>(*block.chunk, row, col, begin, n, g, c);
-    block.squares += LaneSum(n, [&](int64_t i) { return static_cast<double>(g[i]) * static_cast<double>(g[i]); });
-  });
+                      MakeUpdate<C, false>(*block.chunk, row, col, begin, n, g, c);
+                      block.squares += LaneSum(n, [&](int64_t i) {
+                        return static_cast<double>(g[i]) * static_cast<double>(g[i]);
+                      });
+                    });
   for (AdaLomoChunk& chunk : args.chunks) chunk.update_squares = 0;
   for (const Block& block : blocks) block.chunk->update_squares += block.squares;
 }
@@ -155,15 +170,17 @@ void Run(const DeviceContext& context, const AdaLomoArgs& args) {
   ForEachStretch<C>(context, args, blocks,
                     [&](Block& block, int64_t row, int64_t col, int64_t begin, int64_t n, C* g,
                         const Coefficients<C>& c) {
-    const AdaLomoChunk& chunk = *block.chunk;
-    MakeUpdate<C, true>(chunk, row, col, begin, n, g, c);
-    C* w = static_cast<C*>(chunk.weight) + begin;
-    const C decay = static_cast<C>(chunk.decay), step = static_cast<C>(chunk.step_size);
-    for (int64_t i = 0; i < n; ++i) w[i] = w[i] - decay * w[i] - step * g[i];
-    if (chunk.working != nullptr) {
-      StoreBlock(static_cast<const C*>(chunk.weight) + begin, chunk.working, chunk.working_dtype, begin, n);
-    }
-  });
+                      const AdaLomoChunk& chunk = *block.chunk;
+                      MakeUpdate<C, true>(chunk, row, col, begin, n, g, c);
+                      C* w = static_cast<C*>(chunk.weight) + begin;
+                      const C decay = static_cast<C>(chunk.decay),
+                              step = static_cast<C>(chunk.step_size);
+                      for (int64_t i = 0; i < n; ++i) w[i] = w[i] - decay * w[i] - step * g[i];
+                      if (chunk.working != nullptr) {
+                        StoreBlock(static_cast<const C*>(chunk.weight) + begin, chunk.working,
+                                   chunk.working_dtype, begin, n);
+                      }
+                    });
 }
 
 }  // namespace

@@ -23,8 +23,9 @@ void Run(const DeviceContext& context, const LomoArgs& args) {
   const Coefficients<C> c{static_cast<C>(args.inv_scale), static_cast<C>(args.clip_value),
                           static_cast<C>(args.clip_coef), static_cast<C>(args.lr),
                           static_cast<C>(args.decay)};
-  ForEachUpdate<C>(context, args.chunks,
-                   [&](const UpdateChunk&, int64_t, int64_t n, C* w, const C* grad) { Loop(n, c, w, grad); });
+  ForEachUpdate<C>(
+      context, args.chunks,
+      [&](const UpdateChunk&, int64_t, int64_t n, C* w, const C* grad) { Loop(n, c, w, grad); });
 }
 
 }  // namespace

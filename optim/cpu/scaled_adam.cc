@@ -39,26 +39,28 @@ void Loop(int64_t n, const Coefficients<C> c, C* __restrict weight, const C* __r
 
 template <typename C>
 void Run(const DeviceContext& context, const ScaledAdamArgs& args) {
-  ForEachUpdate<C>(context, args.chunks,
-                   [&](const ScaledAdamChunk& chunk, int64_t begin, int64_t n, C* w, const C* grad) {
-    const Coefficients<C> c{static_cast<C>(args.grad_scale), static_cast<C>(args.beta1),
-                            static_cast<C>(args.beta2),      static_cast<C>(1 - args.beta2),
-                            static_cast<C>(args.eps),        static_cast<C>(chunk.step_size),
-                            static_cast<C>(chunk.growth),    static_cast<C>(chunk.v_scale),
-                            static_cast<C>(chunk.limit)};
-    C* delta = static_cast<C*>(chunk.delta) + begin;
-    C* exp_avg_sq = static_cast<C*>(chunk.exp_avg_sq) + begin;
-    if (std::isinf(chunk.limit)) {
-      Loop<C, 0>(n, c, w, grad, delta, exp_avg_sq);
-    } else if (args.clamp_before) {
-      Loop<C, 1>(n, c, w, grad, delta, exp_avg_sq);
-    } else {
-      Loop<C, 2>(n, c, w, grad, delta, exp_avg_sq);
-    }
-  });
+  ForEachUpdate<C>(
+      context, args.chunks,
+      [&](const ScaledAdamChunk& chunk, int64_t begin, int64_t n, C* w, const C* grad) {
+        const Coefficients<C> c{static_cast<C>(args.grad_scale), static_cast<C>(args.beta1),
+                                static_cast<C>(args.beta2),      static_cast<C>(1 - args.beta2),
+                                static_cast<C>(args.eps),        static_cast<C>(chunk.step_size),
+                                static_cast<C>(chunk.growth),    static_cast<C>(chunk.v_scale),
+                                static_cast<C>(chunk.limit)};
+        C* delta = static_cast<C*>(chunk.delta) + begin;
+        C* exp_avg_sq = static_cast<C*>(chunk.exp_avg_sq) + begin;
+        if (std::isinf(chunk.limit)) {
+          Loop<C, 0>(n, c, w, grad, delta, exp_avg_sq);
+        } else if (args.clamp_before) {
+          Loop<C, 1>(n, c, w, grad, delta, exp_avg_sq);
+        } else {
+          Loop<C, 2>(n, c, w, grad, delta, exp_avg_sq);
+        }
+      });
 }
 
-// Eight f64 lanes, written out so that the order of additions is the same for every instruction set.
+// Eight f64 lanes, written out so that the order of additions is the same for every instruction
+// set.
 constexpr int kLanes = 8;
 using Lanes = double __attribute__((vector_size(kLanes * sizeof(double))));
 using FloatLanes = float __attribute__((vector_size(kLanes * sizeof(float)), aligned(4)));
@@ -112,7 +114,8 @@ Sums BlockDots(const DotChunk& chunk, int64_t begin, int64_t n) {
     const int64_t count = std::min(step, begin + n - b);
     if (staged) LoadBlock(chunk.grad, chunk.grad_dtype, b, count, stage);
     const C* grad = staged ? stage : static_cast<const C*>(chunk.grad) + b;
-    chunk.all ? AddDots<true>(weight + b, grad, count, sums) : AddDots<false>(weight + b, grad, count, sums);
+    chunk.all ? AddDots<true>(weight + b, grad, count, sums)
+              : AddDots<false>(weight + b, grad, count, sums);
   }
   return sums;
 }
@@ -135,11 +138,12 @@ void RunDots(const DeviceContext& context, const DotArgs& args) {
   const auto num_blocks = static_cast<int64_t>(blocks.size());
   ParallelFor(context.num_threads(), num_blocks, total < 2 * kBlock ? num_blocks : 1,
               [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
-      Block& block = blocks[static_cast<size_t>(i)];
-      block.sums = BlockDots<C>(*block.chunk, block.begin, std::min(kBlock, block.chunk->n - block.begin));
-    }
-  });
+                for (int64_t i = first; i < last; ++i) {
+                  Block& block = blocks[static_cast<size_t>(i)];
+                  block.sums = BlockDots<C>(*block.chunk, block.begin,
+                                            std::min(kBlock, block.chunk->n - block.begin));
+                }
+              });
   for (const Block& block : blocks) {
     block.chunk->weight_grad += block.sums.weight_grad;
     block.chunk->grad_squares += block.sums.grad_squares;

@@ -1,5 +1,5 @@
-// Replays recorded optimizer trajectories: feeds the stored gradients, compares the weights after each
-// stored step, the whole update at the end, and the states.
+// Replays recorded optimizer trajectories: feeds the stored gradients, compares the weights after
+// each stored step, the whole update at the end, and the states.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -49,7 +49,8 @@ Family FamilyOf(const GoldenCase& golden, const Json& hyper) {
             {{"adamw_mode", ""}, {"div_scale", ""}, {"bias_correction", "correct_bias"}}};
   }
   if (recorded == "scaled_adam") {
-    return {golden.text("variant") == "old" ? "scaled_adam_icefall_2023" : "scaled_adam_icefall", {}};
+    return {golden.text("variant") == "old" ? "scaled_adam_icefall_2023" : "scaled_adam_icefall",
+            {}};
   }
   if (recorded == "lomo" || recorded == "adalomo") {
     return {recorded, {{"clip_grad_norm", ""}, {"loss_scale", ""}, {"loss_scale_args", ""}}};
@@ -60,7 +61,8 @@ Family FamilyOf(const GoldenCase& golden, const Json& hyper) {
 optim::OptionMap OptionsFrom(const Json& values, const Family& family) {
   optim::OptionMap options;
   for (const auto& [key, value] : values.items()) {
-    if (key == "params" || key == "lr_factor_per_step" || key == "lr_per_step" || value.is_null()) continue;
+    if (key == "params" || key == "lr_factor_per_step" || key == "lr_per_step" || value.is_null())
+      continue;
     const auto renamed = family.renamed.find(key);
     const std::string name = renamed == family.renamed.end() ? key : renamed->second;
     if (!name.empty()) options[name] = OptionText(value);
@@ -71,7 +73,10 @@ optim::OptionMap OptionsFrom(const Json& values, const Family& family) {
 class OptimizerReplay {
  public:
   OptimizerReplay(const GoldenCase& golden, DType dtype)
-      : golden_(golden), dtype_(dtype), hyper_(golden.required("hyper")), tolerance_(golden.required("tolerance")) {
+      : golden_(golden),
+        dtype_(dtype),
+        hyper_(golden.required("hyper")),
+        tolerance_(golden.required("tolerance")) {
     for (const auto& [name, shape] : golden.Params()) {
       Tensor value = golden.Load(Concat("param/", name, "/init"), dtype);
       APOGEE_CHECK(value.shape() == shape, "parameter ", name, " is recorded with shape ",
@@ -94,11 +99,13 @@ class OptimizerReplay {
       }
       optimizer_->step();
       if (optimizer_->last_step().skip != Overflows(step)) {
-        comparison_.Fail(Concat("step ", step, Overflows(step) ? " was not skipped" : " was skipped"));
+        comparison_.Fail(
+            Concat("step ", step, Overflows(step) ? " was not skipped" : " was skipped"));
       }
       CompareClipping(step);
       for (size_t i = 0; i < params_.size(); ++i) CompareWeights(i, step);
-      for (const optim::ParamView& view : std::as_const(*optimizer_).views()) CompareStates(view, step);
+      for (const optim::ParamView& view : std::as_const(*optimizer_).views())
+        CompareStates(view, step);
     }
     for (size_t i = 0; i < params_.size(); ++i) CompareUpdate(i, steps);
     return comparison_;
@@ -116,7 +123,8 @@ class OptimizerReplay {
         optim::OptionMap options = OptionsFrom(hyper_, family);
         for (const auto& [key, value] : OptionsFrom(group, family)) options[key] = value;
         std::vector<ParameterPtr> members;
-        for (const Json& name : group.at("params")) members.push_back(Find(name.get<std::string>()));
+        for (const Json& name : group.at("params"))
+          members.push_back(Find(name.get<std::string>()));
         groups.push_back({std::move(members), std::move(options)});
       }
     }
@@ -131,8 +139,8 @@ class OptimizerReplay {
     return steps.is_array() && std::ranges::find(steps, Json(step)) != steps.end();
   }
 
-  // A loss whose gradients are the recorded ones, under the recorded loss scale. The gradients of a step that
-  // overflowed are not recorded: infinite ones stand in for them.
+  // A loss whose gradients are the recorded ones, under the recorded loss scale. The gradients of a
+  // step that overflowed are not recorded: infinite ones stand in for them.
   void RunFused(optim::FusedBackwardOptimizer& fused, int64_t step) {
     optim::StepOptions options = optimizer_->step_options();
     const Json max_norm = hyper_.value("clip_grad_norm", Json());
@@ -144,8 +152,9 @@ class OptimizerReplay {
     for (const ParameterPtr& parameter : params_) {
       const std::string entry = Concat("grad/", parameter->name(), "/", step);
       if (!golden_.contains(entry) && !Overflows(step)) continue;
-      const Tensor grad = Overflows(step) ? Tensor::Full(parameter->shape(), dtype_, INFINITY, golden_.context())
-                                          : golden_.Load(entry, dtype_);
+      const Tensor grad =
+          Overflows(step) ? Tensor::Full(parameter->shape(), dtype_, INFINITY, golden_.context())
+                          : golden_.Load(entry, dtype_);
       const Tensor term = autograd::Sum(autograd::Mul(parameter->value(), grad));
       loss = loss.defined() ? autograd::Add(loss, term) : term;
     }
@@ -158,12 +167,14 @@ class OptimizerReplay {
     const auto number = [&](const char* name, double value) {
       const std::string entry = Concat("aux/", name, "/", step);
       if (golden_.contains(entry)) {
-        comparison_.Number(value, golden_.Values(entry).at(0), {1e-7, 1e-5}, Concat(name, ", step ", step));
+        comparison_.Number(value, golden_.Values(entry).at(0), {1e-7, 1e-5},
+                           Concat(name, ", step ", step));
       }
     };
     if (auto* scaled = dynamic_cast<optim::ScaledAdam*>(optimizer_.get())) {
       const std::string entry = Concat("aux/clip_factor/", step);
-      const std::vector<double> factors = golden_.contains(entry) ? golden_.Values(entry) : std::vector<double>();
+      const std::vector<double> factors =
+          golden_.contains(entry) ? golden_.Values(entry) : std::vector<double>();
       for (size_t g = 0; g < factors.size(); ++g) {
         const int group = static_cast<int>(g);
         comparison_.Number(scaled->Clipping(group).factor, factors[g], {1e-7, 1e-5},
@@ -189,7 +200,8 @@ class OptimizerReplay {
   }
 
   void SetLearningRates(int64_t step) {
-    for (const auto& [key, absolute] : {std::pair{"lr_factor_per_step", false}, {"lr_per_step", true}}) {
+    for (const auto& [key, absolute] :
+         {std::pair{"lr_factor_per_step", false}, {"lr_per_step", true}}) {
       if (!hyper_.contains(key)) continue;
       const double value = hyper_[key].at(static_cast<size_t>(step - 1)).get<double>();
       for (int g = 0; g < optimizer_->num_groups(); ++g) {
@@ -198,9 +210,9 @@ class OptimizerReplay {
     }
   }
 
-  // Gradients come in the recorded dtype also where the weights are f64: the recorded float64 runs were fed
-  // the same ones. Micro-gradients are accumulated as a training loop does it: the caller divides, the
-  // parameter adds.
+  // Gradients come in the recorded dtype also where the weights are f64: the recorded float64 runs
+  // were fed the same ones. Micro-gradients are accumulated as a training loop does it: the caller
+  // divides, the parameter adds.
   void FeedGradient(Parameter& parameter, int64_t step) {
     const std::string entry = Concat("grad/", parameter.name(), "/", step);
     if (!golden_.contains(entry + "/micro0")) {
@@ -256,9 +268,10 @@ class OptimizerReplay {
     }
   }
 
-  // States have no tolerances of their own: those of the parameter, relative to the largest size that the
-  // state has had (sums of gradients may cancel at the step that is recorded), and not below what a
-  // reference that keeps its betas in f32 is off by: (1 - 0.999f) / 0.001 - 1 = 1.3e-5.
+  // States have no tolerances of their own: those of the parameter, relative to the largest size
+  // that the state has had (sums of gradients may cancel at the step that is recorded), and not
+  // below what a reference that keeps its betas in f32 is off by: (1 - 0.999f) / 0.001 - 1
+  // = 1.3e-5.
   void CompareStates(const optim::ParamView& view, int64_t step) {
     const std::string prefix = Concat("state/", view.name(), "/");
     if (const std::string entry = Concat(prefix, "step/", step); golden_.contains(entry)) {

@@ -18,16 +18,13 @@ using Replay = Comparison (*)(const GoldenCase&, DType);
 // By the metadata's "optimizer".
 const std::map<std::string, Replay>& Replays() {
   static const auto& replays = *new std::map<std::string, Replay>{
-      {"adalomo", &ReplayOptimizer},
-      {"adam", &ReplayOptimizer},
-      {"adamw", &ReplayOptimizer},
-      {"cpu_adam", &ReplayOptimizer},
-      {"grad_clip", &ReplayGradClip},
-      {"lomo", &ReplayOptimizer},
-      {"lr_schedule", &ReplayLrSchedule},
-      {"model", &ReplayModel},
-      {"scaled_adam", &ReplayOptimizer},
-      {"sgd", &ReplayOptimizer},
+      // clang-format off: one line per family
+      {"adalomo", &ReplayOptimizer},      {"adam", &ReplayOptimizer},
+      {"adamw", &ReplayOptimizer},        {"cpu_adam", &ReplayOptimizer},
+      {"grad_clip", &ReplayGradClip},     {"lomo", &ReplayOptimizer},
+      {"lr_schedule", &ReplayLrSchedule}, {"model", &ReplayModel},
+      {"scaled_adam", &ReplayOptimizer},  {"sgd", &ReplayOptimizer},
+      // clang-format on
   };
   return replays;
 }
@@ -46,7 +43,8 @@ std::vector<CaseFile> FindCases(const fs::path& path, std::error_code& error) {
     return cases;
   }
   if (error) return cases;
-  for (fs::recursive_directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+  for (fs::recursive_directory_iterator it(path, error), end; !error && it != end;
+       it.increment(error)) {
     if (it->path().extension() != ".safetensors" || !it->is_regular_file()) continue;
     fs::path label = it->path().lexically_relative(path).replace_extension();
     if (!label.has_parent_path()) label = fs::absolute(it->path()).parent_path().filename() / label;
@@ -100,7 +98,9 @@ int Verify(const std::string& path, const VerifyOptions& options, std::ostream& 
   int failed = 0;
   for (const CaseFile& file : cases) {
     const auto [verdict, detail] = RunCase(file, options);
-    const char* word = verdict == Verdict::kPass ? "PASS" : verdict == Verdict::kFail ? "FAIL" : "skip";
+    const char* word = verdict == Verdict::kPass   ? "PASS"
+                       : verdict == Verdict::kFail ? "FAIL"
+                                                   : "skip";
     passed += verdict == Verdict::kPass;
     failed += verdict == Verdict::kFail;
     out << word << " " << file.label << "  " << detail << std::endl;
