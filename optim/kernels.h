@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <span>
 
+#include "apogee/comm/layout.h"
 #include "apogee/optim/factored_kernels.h"
 #include "apogee/optim/trust_kernels.h"
 #include "apogee/optim/update_chunk.h"
@@ -58,6 +59,32 @@ struct SgdArgs {
   std::span<const SgdChunk> chunks;
 };
 
+// g = clip_coef * clamp(inv_scale * grad, +-clip_value);  w = w - decay * w - lr * g.
+struct LomoArgs {
+  DType dtype;
+  double inv_scale, clip_value, clip_coef, lr, decay;
+  std::span<const UpdateChunk> chunks;
+};
+
+// A parameter with second moments per row and column (row_sums, ... of its whole matrices, see
+// comm/layout.h), or per element (exp_avg_sq not null). g as for LOMO.
+struct AdaLomoChunk : UpdateChunk {
+  const comm::Layout* layout;
+  double* row_sums;  // adalomo_sums: of g^2 + eps, in and out
+  double* col_sums;
+  double weight_squares;      // adalomo_sums: result
+  const double* row_factors;  // u = g * row factor * column factor, or g / sqrt(second moment)
+  const double* col_factors;
+  void* exp_avg_sq;
+  double update_squares;    // adalomo_update_norm: sum of u^2
+  double step_size, decay;  // adalomo: w = w - decay * w - step_size * u
+};
+struct AdaLomoArgs {
+  DType dtype;
+  double inv_scale, clip_value, clip_coef, eps, beta2;
+  std::span<AdaLomoChunk> chunks;
+};
+
 // Where weight decay acts: on the gradient, or on the weights before or after the update.
 enum class DecayKind { kNone, kL2, kBefore, kAfter };
 // g = grad_scale * grad (+ decay * w: kL2);  w -= decay * w (kBefore);
@@ -88,23 +115,58 @@ struct LionArgs {
   std::span<const LionChunk> chunks;
 };
 
+// Sums over one parameter: weight * grad, and where `all` is set grad^2 and weight^2.
+struct DotChunk {
+  const void* weight;  // of the kernel's dtype
+  const void* grad;
+  DType grad_dtype;
+  int64_t n;
+  bool all;
+  double weight_grad, grad_squares, weight_squares;  // results
+};
+struct DotArgs {
+  DType dtype;
+  std::span<DotChunk> chunks;
+};
+
+// g = grad_scale * grad (0 where grad_scale is 0, whatever the gradient);  v = beta2 v + (1 -
+// beta2) g^2; delta = beta1 delta + step_size * g / (sqrt(v_scale * v) + eps) + growth * w; w =
+// clamp(w, +-limit) if clamp_before;  w += delta;  w = clamp(w, +-limit) otherwise.
+struct ScaledAdamChunk : UpdateChunk {
+  void* delta;
+  void* exp_avg_sq;
+  double step_size, growth, v_scale, limit;
+};
+struct ScaledAdamArgs {
+  DType dtype;
+  double grad_scale, beta1, beta2, eps;
+  bool clamp_before;
+  std::span<const ScaledAdamChunk> chunks;
+};
+
 // X(slot name, argument type), one line per kernel.
-#define APOGEE_FOR_EACH_OPTIM_KERNEL(X) \
-  X(grad_norm, NormArgs)                \
-  X(grad_scale, ScaleArgs)              \
-  X(sgd, SgdArgs)                       \
-  X(adam, AdamArgs) \
-  X(lion, LionArgs) \
-  X(factor_moments, FactorArgs) \
-  X(adafactor_square_sums, AdafactorSumArgs) \
+#define APOGEE_FOR_EACH_OPTIM_KERNEL(X)           \
+  X(grad_norm, NormArgs)                          \
+  X(grad_scale, ScaleArgs)                        \
+  X(sgd, SgdArgs)                                 \
+  X(adam, AdamArgs)                               \
+  X(lion, LionArgs)                               \
+  X(factor_moments, FactorArgs)                   \
+  X(adafactor_square_sums, AdafactorSumArgs)      \
   X(adafactor_update_sum, AdafactorUpdateSumArgs) \
-  X(adafactor, AdafactorArgs) \
-  X(came_residual_sums, CameArgs) \
-  X(came, CameArgs) \
-  X(lamb_sums, LambArgs) \
-  X(lamb, LambArgs) \
-  X(lars_sums, LarsArgs) \
-  X(lars, LarsArgs)
+  X(adafactor, AdafactorArgs)                     \
+  X(came_residual_sums, CameArgs)                 \
+  X(came, CameArgs)                               \
+  X(lamb_sums, LambArgs)                          \
+  X(lamb, LambArgs)                               \
+  X(lars_sums, LarsArgs)                          \
+  X(lars, LarsArgs)                               \
+  X(lomo, LomoArgs)                               \
+  X(adalomo_sums, AdaLomoArgs)                    \
+  X(adalomo_update_norm, AdaLomoArgs)             \
+  X(adalomo, AdaLomoArgs)                         \
+  X(dots, DotArgs)                                \
+  X(scaled_adam, ScaledAdamArgs)
 
 struct OptimKernels {
 #define APOGEE_DECLARE_SLOT(name, Args) KernelSlot<Args> name{#name};

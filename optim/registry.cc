@@ -3,11 +3,14 @@
 #include <functional>
 
 #include "apogee/optim/adafactor.h"
+#include "apogee/optim/adalomo.h"
 #include "apogee/optim/adam.h"
 #include "apogee/optim/came.h"
 #include "apogee/optim/lamb.h"
 #include "apogee/optim/lars.h"
 #include "apogee/optim/lion.h"
+#include "apogee/optim/lomo.h"
+#include "apogee/optim/scaled_adam.h"
 #include "apogee/optim/sgd.h"
 
 namespace apogee::optim {
@@ -43,6 +46,7 @@ const std::map<std::string, Entry>& Registry() {
   static const auto& registry = *new std::map<std::string, Entry>{
       {"adafactor", MakeEntry<Adafactor>(AdafactorOptions{})},
       {"adafactor_torch", MakeEntry<Adafactor>(AdafactorOptions::Torch())},
+      {"adalomo", MakeEntry<AdaLomo>(AdaLomoOptions{})},
       {"adam", MakeEntry<Adam>(AdamOptions{})},
       {"adamw", MakeEntry<AdamW>(AdamWOptions{})},
       {"adamw_hf", MakeEntry<AdamW>(AdamWOptions::HuggingFace())},
@@ -53,6 +57,10 @@ const std::map<std::string, Entry>& Registry() {
       {"lamb_deepspeed", MakeEntry<Lamb>(LambOptions::DeepSpeed())},
       {"lars", MakeEntry<Lars>(LarsOptions{})},
       {"lion", MakeEntry<Lion>(LionOptions{})},
+      {"lomo", MakeEntry<Lomo>(LomoOptions{})},
+      {"scaled_adam", MakeEntry<ScaledAdam>(ScaledAdamOptions{})},
+      {"scaled_adam_icefall", MakeEntry<ScaledAdam>(ScaledAdamOptions::Icefall())},
+      {"scaled_adam_icefall_2023", MakeEntry<ScaledAdam>(ScaledAdamOptions::Icefall2023())},
       {"sgd", MakeEntry<Sgd>(SgdOptions{})},
   };
   return registry;
