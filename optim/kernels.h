@@ -1,17 +1,20 @@
-// The kernels of the optimizers, one table per backend (as tensor/kernel_table.h). A kernel takes a list
-// of chunks, one per parameter, so that a parameter group costs one call and one pass over memory.
+// The kernels of the optimizers, one table per backend (as tensor/kernel_table.h). A kernel takes a
+// list of chunks, one per parameter, so that a parameter group costs one call and one pass over
+// memory.
 //
 //   OptimKernelsFor(context).adam(context, args);
 //
-// Arithmetic and states are f32, or f64 where `dtype` says so; gradients and working weights may have
-// any floating dtype. NaN propagates: whether to step at all was decided before. Pointers of one chunk
-// are contiguous and do not alias.
+// Arithmetic and states are f32, or f64 where `dtype` says so; gradients and working weights may
+// have any floating dtype. NaN propagates: whether to step at all was decided before. Pointers of
+// one chunk are contiguous and do not alias.
 #ifndef APOGEE_OPTIM_KERNELS_H_
 #define APOGEE_OPTIM_KERNELS_H_
 
 #include <cstdint>
 #include <span>
 
+#include "apogee/optim/low_bit_kernels.h"
+#include "apogee/optim/update_chunk.h"
 #include "apogee/tensor/kernel_table.h"
 
 namespace apogee::optim {
@@ -22,7 +25,8 @@ struct NormChunk {
   const void* grad;
   DType grad_dtype;
   int64_t n;
-  double result;  // sum of squares, sum of magnitudes, or largest magnitude; NaN if any element is NaN
+  double
+      result;  // sum of squares, sum of magnitudes, or largest magnitude; NaN if any element is NaN
 };
 struct NormArgs {
   NormKind kind;
@@ -40,15 +44,6 @@ struct ScaleArgs {
   std::span<const ScaleChunk> chunks;
 };
 
-struct UpdateChunk {
-  void* weight;        // of the kernel's dtype
-  const void* grad;
-  DType grad_dtype;
-  void* working;       // weights rounded to working_dtype, or null
-  DType working_dtype;
-  int64_t n;
-};
-
 // g = grad_scale * grad + l2 * w;  buf = momentum * buf + buf_scale * g;
 // w -= lr * (nesterov ? g + momentum * buf : buf). Without momentum (buf null): w -= lr * g.
 struct SgdChunk : UpdateChunk {
@@ -62,8 +57,6 @@ struct SgdArgs {
   std::span<const SgdChunk> chunks;
 };
 
-// Where weight decay acts: on the gradient, or on the weights before or after the update.
-enum class DecayKind { kNone, kL2, kBefore, kAfter };
 // g = grad_scale * grad (+ decay * w: kL2);  w -= decay * w (kBefore);
 // m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;  vmax = max(vmax, v) if given;
 // w -= step_size * m / (root_scale * sqrt(v or vmax) + eps);  w -= decay * w (kAfter).
@@ -86,7 +79,12 @@ struct AdamArgs {
   X(grad_norm, NormArgs)                \
   X(grad_scale, ScaleArgs)              \
   X(sgd, SgdArgs)                       \
-  X(adam, AdamArgs)
+  X(adam, AdamArgs)                     \
+  X(adam8, Adam8Args)                   \
+  X(adam8_absmax, Adam8Args)            \
+  X(quantize, QuantizeArgs)             \
+  X(dequantize, QuantizeArgs)           \
+  X(low_rank_update, LowRankArgs)
 
 struct OptimKernels {
 #define APOGEE_DECLARE_SLOT(name, Args) KernelSlot<Args> name{#name};

@@ -94,7 +94,7 @@ std::optional<Tensor> Optimizer::step(const Closure& closure) {
   for (const ActiveParam& param : active) {
     param.view->master();
     for (const StateSpec& spec : StateSpecs(*param.view, param.group)) {
-      param.view->AddState(spec.name, spec.kind);
+      param.view->AddState(spec);
     }
   }
   const std::vector<StatBuffer> totals = ReduceStats(active, decision);

@@ -1,13 +1,15 @@
-// ParamView: what an optimizer sees of one parameter: the part of its value and gradient that this rank
-// holds, where that part lies in the logical tensor, the fp32 master weights, the states, the step count.
+// ParamView: what an optimizer sees of one parameter: the part of its value and gradient that this
+// rank holds, where that part lies in the logical tensor, the fp32 master weights, the states, the
+// step count.
 //
 //   ParamView view(model.Parameters()[0]);               // a whole parameter
 //   view.BindShard(shard, Layout(shape, {.segments = {{0, 100}}}));   // a wrapper made shards
-//   Tensor m = view.AddState("exp_avg", StateKind::kElementwise);     // zeros, in view.compute_dtype()
+//   Tensor m = view.AddState("exp_avg", StateKind::kElementwise);     // zeros, in
+//   view.compute_dtype()
 //
-// Compute dtype: f64 for f64 parameters, else f32. bf16 and f16 parameters have master weights of their
-// own, made from the value at the first step; for f32 and f64 the value is the master.
-// Misuse (integer or strided value, gradient of another size) throws Error.
+// Compute dtype: f64 for f64 parameters, else f32. bf16 and f16 parameters have master weights of
+// their own, made from the value at the first step; for f32 and f64 the value is the master. Misuse
+// (integer or strided value, gradient of another size) throws Error.
 #ifndef APOGEE_OPTIM_PARAM_VIEW_H_
 #define APOGEE_OPTIM_PARAM_VIEW_H_
 
@@ -32,6 +34,7 @@ struct NamedState {
 struct StateSpec {
   const char* name;
   StateKind kind;
+  Shape shape = {};  // of kinds that have their own (comm::HasOwnShape)
 };
 
 class ParamView {
@@ -40,8 +43,9 @@ class ParamView {
   // Buffers without a Parameter, for callers that bring their own gradients (set_grad).
   ParamView(std::string name, Tensor value, comm::Layout layout);
 
-  // From now on the view works on `value` (this rank's part, then padding) instead of the parameter's own
-  // elements, and takes its gradient from set_grad. Throws Error once the view has states.
+  // From now on the view works on `value` (this rank's part, then padding) instead of the
+  // parameter's own elements, and takes its gradient from set_grad. Throws Error once the view has
+  // states.
   void BindShard(Tensor value, comm::Layout layout);
 
   const std::string& name() const { return name_; }
@@ -50,6 +54,10 @@ class ParamView {
   bool trainable() const { return parameter_ == nullptr || parameter_->requires_grad(); }
   // nullptr for buffers.
   const autograd::ParameterPtr& parameter() const { return parameter_; }
+
+  // True when the view was bound to a shard: then other ranks may hold parts of the tensor, and
+  // every rank takes part in statistics that one rank alone would not need.
+  bool sharded() const { return shard_.defined(); }
 
   // The working weights, outside of any graph.
   Tensor value() const;
@@ -63,7 +71,8 @@ class ParamView {
   DType compute_dtype() const;
   // True when the master weights are not the value itself.
   bool needs_master() const { return compute_dtype() != value().dtype(); }
-  // The weights that an update works on: the value, or master weights (made from the value at first use).
+  // The weights that an update works on: the value, or master weights (made from the value at first
+  // use).
   Tensor master();
   // Takes `master` over (compute dtype, the value's shape): the fp32 weights that a cast came from.
   void set_master(Tensor master);
@@ -73,13 +82,19 @@ class ParamView {
   void RefreshMaster();
 
   // The state `name`; made of zeros if it is not there.
-  Tensor AddState(const std::string& name, StateKind kind);
+  Tensor AddState(const std::string& name, StateKind kind) {
+    return AddState({name.c_str(), kind});
+  }
+  Tensor AddState(const StateSpec& spec);
   // Undefined when there is none.
   Tensor state(const std::string& name) const;
   const std::vector<NamedState>& states() const { return states_; }
   void ReplaceStates(std::vector<NamedState> states) { states_ = std::move(states); }
   // The shape a state of this kind has here.
-  Shape StateShape(StateKind kind) const;
+  Shape StateShape(StateKind kind) const { return StateShape(StateSpec{"", kind}); }
+  Shape StateShape(const StateSpec& spec) const;
+  // Its dtype: u8 for codes, else compute_dtype().
+  DType StateDType(StateKind kind) const;
 
   // Updates that this parameter has had. It does not advance without a gradient.
   int64_t step() const { return step_; }

@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "apogee/optim/adam.h"
+#include "apogee/optim/adamw8bit.h"
 #include "apogee/optim/sgd.h"
 
 namespace apogee::optim {
@@ -17,8 +18,9 @@ struct Entry {
 
 template <typename OptimizerType, typename Options>
 Entry MakeEntry(const Options& defaults) {
-  const auto make = [defaults](const std::string& what, std::vector<TextParamGroup> groups)
-      -> absl::StatusOr<std::unique_ptr<Optimizer>> {
+  const auto make =
+      [defaults](const std::string& what,
+                 std::vector<TextParamGroup> groups) -> absl::StatusOr<std::unique_ptr<Optimizer>> {
     std::vector<ParamGroup<Options>> typed;
     for (TextParamGroup& group : groups) {
       typed.push_back({std::move(group.params), defaults});
@@ -37,6 +39,7 @@ const std::map<std::string, Entry>& Registry() {
   static const auto& registry = *new std::map<std::string, Entry>{
       {"adam", MakeEntry<Adam>(AdamOptions{})},
       {"adamw", MakeEntry<AdamW>(AdamWOptions{})},
+      {"adamw8bit", MakeEntry<AdamW8bit>(AdamW8bitOptions{})},
       {"adamw_hf", MakeEntry<AdamW>(AdamWOptions::HuggingFace())},
       {"sgd", MakeEntry<Sgd>(SgdOptions{})},
   };
