@@ -1,5 +1,5 @@
-// Replays recorded optimizer trajectories: feeds the stored gradients, compares the weights after each
-// stored step, the whole update at the end, and the states.
+// Replays recorded optimizer trajectories: feeds the stored gradients, compares the weights after
+// each stored step, the whole update at the end, and the states.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -8,6 +8,7 @@
 #include "apogee/optim/registry.h"
 #include "apogee/tensor/ops/elementwise.h"
 #include "apogee/tools/verify/cases.h"
+#include "apogee/tools/verify/low_bit_states.h"
 
 namespace apogee::tools {
 namespace {
@@ -40,6 +41,7 @@ Family FamilyOf(const GoldenCase& golden, const Json& hyper) {
   const std::string recorded = golden.text("optimizer");
   // Hugging Face's AdamW is the one whose bias correction can be switched off.
   if (recorded == "adamw" && hyper.contains("correct_bias")) return {"adamw_hf", {}};
+  if (recorded == "adamw8bit") return {recorded, {{"nbits", "bits"}}};
   if (recorded == "cpu_adam") {
     return {hyper.value("adamw_mode", true) ? "adamw" : "adam",
             {{"adamw_mode", ""}, {"div_scale", ""}, {"bias_correction", "correct_bias"}}};
@@ -50,7 +52,8 @@ Family FamilyOf(const GoldenCase& golden, const Json& hyper) {
 optim::OptionMap OptionsFrom(const Json& values, const Family& family) {
   optim::OptionMap options;
   for (const auto& [key, value] : values.items()) {
-    if (key == "params" || key == "lr_factor_per_step" || key == "lr_per_step" || value.is_null()) continue;
+    if (key == "params" || key == "lr_factor_per_step" || key == "lr_per_step" || value.is_null())
+      continue;
     const auto renamed = family.renamed.find(key);
     const std::string name = renamed == family.renamed.end() ? key : renamed->second;
     if (!name.empty()) options[name] = OptionText(value);
@@ -58,10 +61,18 @@ optim::OptionMap OptionsFrom(const Json& values, const Family& family) {
   return options;
 }
 
+// Which of several behaviours of one reference was recorded.
+void SetVariant(const GoldenCase& golden, optim::OptionMap& options) {
+  if (golden.text("optimizer").ends_with("8bit")) options["kernel"] = golden.text("variant");
+}
+
 class OptimizerReplay {
  public:
   OptimizerReplay(const GoldenCase& golden, DType dtype)
-      : golden_(golden), dtype_(dtype), hyper_(golden.required("hyper")), tolerance_(golden.required("tolerance")) {
+      : golden_(golden),
+        dtype_(dtype),
+        hyper_(golden.required("hyper")),
+        tolerance_(golden.required("tolerance")) {
     for (const auto& [name, shape] : golden.Params()) {
       Tensor value = golden.Load(Concat("param/", name, "/init"), dtype);
       APOGEE_CHECK(value.shape() == shape, "parameter ", name, " is recorded with shape ",
@@ -81,7 +92,8 @@ class OptimizerReplay {
       optimizer_->step();
       if (optimizer_->last_step().skip) comparison_.Fail(Concat("step ", step, " was skipped"));
       for (size_t i = 0; i < params_.size(); ++i) CompareWeights(i, step);
-      for (const optim::ParamView& view : std::as_const(*optimizer_).views()) CompareStates(view, step);
+      for (const optim::ParamView& view : std::as_const(*optimizer_).views())
+        CompareStates(view, step);
     }
     for (size_t i = 0; i < params_.size(); ++i) CompareUpdate(i, steps);
     return comparison_;
@@ -99,10 +111,12 @@ class OptimizerReplay {
         optim::OptionMap options = OptionsFrom(hyper_, family);
         for (const auto& [key, value] : OptionsFrom(group, family)) options[key] = value;
         std::vector<ParameterPtr> members;
-        for (const Json& name : group.at("params")) members.push_back(Find(name.get<std::string>()));
+        for (const Json& name : group.at("params"))
+          members.push_back(Find(name.get<std::string>()));
         groups.push_back({std::move(members), std::move(options)});
       }
     }
+    for (optim::TextParamGroup& group : groups) SetVariant(golden_, group.options);
     optimizer_ = ValueOrThrow(optim::MakeOptimizer(family.optimizer, std::move(groups)));
     for (int g = 0; g < optimizer_->num_groups(); ++g) base_lrs_.push_back(optimizer_->lr(g));
     const double div_scale = hyper_.value("div_scale", -1.0);
@@ -117,7 +131,8 @@ class OptimizerReplay {
   }
 
   void SetLearningRates(int64_t step) {
-    for (const auto& [key, absolute] : {std::pair{"lr_factor_per_step", false}, {"lr_per_step", true}}) {
+    for (const auto& [key, absolute] :
+         {std::pair{"lr_factor_per_step", false}, {"lr_per_step", true}}) {
       if (!hyper_.contains(key)) continue;
       const double value = hyper_[key].at(static_cast<size_t>(step - 1)).get<double>();
       for (int g = 0; g < optimizer_->num_groups(); ++g) {
@@ -126,9 +141,9 @@ class OptimizerReplay {
     }
   }
 
-  // Gradients come in the recorded dtype also where the weights are f64: the recorded float64 runs were fed
-  // the same ones. Micro-gradients are accumulated as a training loop does it: the caller divides, the
-  // parameter adds.
+  // Gradients come in the recorded dtype also where the weights are f64: the recorded float64 runs
+  // were fed the same ones. Micro-gradients are accumulated as a training loop does it: the caller
+  // divides, the parameter adds.
   void FeedGradient(Parameter& parameter, int64_t step) {
     const std::string entry = Concat("grad/", parameter.name(), "/", step);
     if (!golden_.contains(entry + "/micro0")) {
@@ -162,6 +177,10 @@ class OptimizerReplay {
     const std::string& name = params_[i]->name();
     const std::string entry = Concat("param/", name, "/", step);
     if (!golden_.contains(entry)) return;
+    if (HasLowBitTolerances(tolerance_)) {
+      return CompareLowBitWeights(params_[i]->data().ToVector<double>(), golden_.Values(entry),
+                                  tolerance_, Concat("param ", name, ", step ", step), comparison_);
+    }
     const Tolerances tolerances{ParamTolerance(name, "atol"), tolerance_.at("rtol").get<double>()};
     comparison_.Elements(params_[i]->data().ToVector<double>(), golden_.Values(entry), tolerances,
                          Concat("param ", name, ", step ", step));
@@ -172,7 +191,7 @@ class OptimizerReplay {
     const std::string& name = params_[i]->name();
     const std::vector<double> value = params_[i]->data().ToVector<double>();
     const std::string entry = Concat("param/", name, "/", steps);
-    if (golden_.contains(entry)) {
+    if (golden_.contains(entry) && !HasLowBitTolerances(tolerance_)) {
       comparison_.RelativeNorm(value, golden_.Values(entry), init_[i],
                                ParamTolerance(name, "update_rel_l2"),
                                Concat("update of ", name, ", step ", steps));
@@ -184,9 +203,10 @@ class OptimizerReplay {
     }
   }
 
-  // States have no tolerances of their own: those of the parameter, relative to the largest size that the
-  // state has had (sums of gradients may cancel at the step that is recorded), and not below what a
-  // reference that keeps its betas in f32 is off by: (1 - 0.999f) / 0.001 - 1 = 1.3e-5.
+  // States have no tolerances of their own: those of the parameter, relative to the largest size
+  // that the state has had (sums of gradients may cancel at the step that is recorded), and not
+  // below what a reference that keeps its betas in f32 is off by: (1 - 0.999f) / 0.001 - 1
+  // = 1.3e-5.
   void CompareStates(const optim::ParamView& view, int64_t step) {
     const std::string prefix = Concat("state/", view.name(), "/");
     if (const std::string entry = Concat(prefix, "step/", step); golden_.contains(entry)) {
@@ -194,6 +214,10 @@ class OptimizerReplay {
                          Concat("step count of ", view.name(), ", step ", step));
     }
     for (const optim::NamedState& state : view.states()) {
+      if (HasLowBitTolerances(tolerance_)) {
+        CompareLowBitState(golden_, view, state, step, comparison_);
+        continue;
+      }
       const std::vector<double> values = state.value.ToVector<double>();
       double& largest = largest_state_[view.name() + "/" + state.name];
       for (const double value : values) largest = std::max(largest, std::fabs(value));

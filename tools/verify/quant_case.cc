@@ -17,7 +17,7 @@ std::vector<double> Map(bool is_signed, int max_exponent_bits, int total_bits) {
 
 void CompareMaps(const GoldenCase& golden, Comparison& comparison) {
   const double rtol = golden.required("tolerance").value("rtol", 0.0);
-  for (const std::string& entry : golden.file().names()) {
+  for (const auto& [entry, ignored] : golden.file().entries()) {
     if (!entry.starts_with("code/")) continue;
     int total_bits = 8;
     if (const size_t bits = entry.find("_bits"); bits != std::string::npos) {
@@ -71,7 +71,7 @@ Comparison ReplayQuant(const GoldenCase& golden, DType) {
   Comparison comparison;
   CompareMaps(golden, comparison);
   const Json hyper = golden.required("hyper");
-  for (const std::string& entry : golden.file().names()) {
+  for (const auto& [entry, ignored] : golden.file().entries()) {
     if (!entry.starts_with("input/")) continue;
     CompareCodes(golden, entry.substr(6), hyper.at("blocksize").get<int64_t>(), comparison);
   }
