@@ -50,6 +50,8 @@ class ParamView {
 
   const std::string& name() const { return name_; }
   const comm::Layout& layout() const { return layout_; }
+  // The value is a buffer given to the view, not the parameter's own.
+  bool is_shard() const { return shard_.defined(); }
   // False for a frozen parameter: no gradient of it counts and nothing of it changes.
   bool trainable() const { return parameter_ == nullptr || parameter_->requires_grad(); }
   // nullptr for buffers.

@@ -43,7 +43,7 @@ void CheckState(const std::string& name, const StateEntry& entry, const ParamVie
 }  // namespace
 
 StateDict Optimizer::state_dict() const {
-  StateDict dict{.optimizer = name_, .groups = {}, .params = {}};
+  StateDict dict{.optimizer = name_, .groups = {}, .params = {}, .group_states = group_states_};
   for (int group = 0; group < num_groups(); ++group) dict.groups.push_back(group_options(group));
   for (const ParamView& view : views_) {
     ParamState state{.step = view.step(), .states = {}, .layout = view.layout()};
@@ -70,6 +70,15 @@ std::vector<std::string> Optimizer::LoadProblems(const StateDict& dict) const {
   if (absl::Status options = CheckGroupOptions(dict.groups); !options.ok()) {
     problems.push_back(Message(options));
     return problems;
+  }
+  if (!dict.group_states.empty() && dict.group_states.size() != group_sizes_.size()) {
+    problems.push_back(Concat("it has ", dict.group_states.size(), " group states, expected ",
+                              group_sizes_.size()));
+    return problems;
+  }
+  for (size_t group = 0; group < dict.group_states.size(); ++group) {
+    const absl::Status status = CheckGroupState(dict.group_states[group], dict.groups[group]);
+    if (!status.ok()) problems.push_back(Concat("group ", group, ": ", Message(status)));
   }
   size_t index = 0;
   for (size_t group = 0; group < group_sizes_.size(); ++group) {
@@ -152,6 +161,8 @@ absl::Status Optimizer::load_state_dict(const StateDict& dict) {
     }
   }
   SetGroupOptions(dict.groups);
+  group_states_ = dict.group_states;
+  group_states_.resize(group_sizes_.size());
   return absl::OkStatus();
 }
 

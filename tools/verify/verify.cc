@@ -18,17 +18,22 @@ using Replay = Comparison (*)(const GoldenCase&, DType);
 // By the metadata's "optimizer".
 const std::map<std::string, Replay>& Replays() {
   static const auto& replays = *new std::map<std::string, Replay>{
-      {"adam", &ReplayOptimizer},      {"adamw", &ReplayOptimizer},
-      {"adamw8bit", &ReplayOptimizer}, {"cpu_adam", &ReplayOptimizer},
-      {"grad_clip", &ReplayGradClip},  {"lr_schedule", &ReplayLrSchedule},
-      {"model", &ReplayModel},         {"quant", &ReplayQuant},
-      {"sgd", &ReplayOptimizer},
+      // clang-format off: one line per family
+      {"adalomo", &ReplayOptimizer},     {"adam", &ReplayOptimizer},
+      {"adamw", &ReplayOptimizer},       {"adamw8bit", &ReplayOptimizer},
+      {"cpu_adam", &ReplayOptimizer},    {"grad_clip", &ReplayGradClip},
+      {"lomo", &ReplayOptimizer},        {"lr_schedule", &ReplayLrSchedule},
+      {"model", &ReplayModel},           {"quant", &ReplayQuant},
+      {"scaled_adam", &ReplayOptimizer}, {"sgd", &ReplayOptimizer},
+      // clang-format on
   };
   return replays;
 }
 
 // Families whose recorded variants are options of ours.
-bool OffersVariants(const std::string& family) { return family == "adamw8bit"; }
+bool OffersVariants(const std::string& family) {
+  return family == "adamw8bit" || family == "scaled_adam";
+}
 
 struct CaseFile {
   fs::path path;
