@@ -15,6 +15,7 @@
 
 #include "apogee/comm/layout.h"
 #include "apogee/optim/factored_kernels.h"
+#include "apogee/optim/low_bit_kernels.h"
 #include "apogee/optim/trust_kernels.h"
 #include "apogee/optim/update_chunk.h"
 #include "apogee/tensor/kernel_table.h"
@@ -85,8 +86,6 @@ struct AdaLomoArgs {
   std::span<AdaLomoChunk> chunks;
 };
 
-// Where weight decay acts: on the gradient, or on the weights before or after the update.
-enum class DecayKind { kNone, kL2, kBefore, kAfter };
 // g = grad_scale * grad (+ decay * w: kL2);  w -= decay * w (kBefore);
 // m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;  vmax = max(vmax, v) if given;
 // w -= step_size * m / (root_scale * sqrt(v or vmax) + eps);  w -= decay * w (kAfter).
@@ -166,6 +165,11 @@ struct ScaledAdamArgs {
   X(adalomo_update_norm, AdaLomoArgs)             \
   X(adalomo, AdaLomoArgs)                         \
   X(dots, DotArgs)                                \
+  X(adam8, Adam8Args)                             \
+  X(adam8_absmax, Adam8Args)                      \
+  X(quantize, QuantizeArgs)                       \
+  X(dequantize, QuantizeArgs)                     \
+  X(low_rank_update, LowRankArgs)                 \
   X(scaled_adam, ScaledAdamArgs)
 
 struct OptimKernels {

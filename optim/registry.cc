@@ -5,6 +5,7 @@
 #include "apogee/optim/adafactor.h"
 #include "apogee/optim/adalomo.h"
 #include "apogee/optim/adam.h"
+#include "apogee/optim/adamw8bit.h"
 #include "apogee/optim/came.h"
 #include "apogee/optim/lamb.h"
 #include "apogee/optim/lars.h"
@@ -49,6 +50,7 @@ const std::map<std::string, Entry>& Registry() {
       {"adalomo", MakeEntry<AdaLomo>(AdaLomoOptions{})},
       {"adam", MakeEntry<Adam>(AdamOptions{})},
       {"adamw", MakeEntry<AdamW>(AdamWOptions{})},
+      {"adamw8bit", MakeEntry<AdamW8bit>(AdamW8bitOptions{})},
       {"adamw_hf", MakeEntry<AdamW>(AdamWOptions::HuggingFace())},
       {"came", MakeEntry<Came>(CameOptions{})},
       {"lamb", MakeEntry<Lamb>(LambOptions{})},

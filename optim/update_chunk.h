@@ -6,6 +6,7 @@
 #define APOGEE_OPTIM_UPDATE_CHUNK_H_
 
 #include <cstdint>
+#include <span>
 
 #include "apogee/core/dtype.h"
 
@@ -19,6 +20,9 @@ struct UpdateChunk {
   DType working_dtype;
   int64_t n;
 };
+
+// Where weight decay acts: on the gradient, or on the weights before or after the update.
+enum class DecayKind { kNone, kL2, kBefore, kAfter };
 
 }  // namespace apogee::optim
 
