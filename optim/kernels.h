@@ -14,6 +14,8 @@
 #include <span>
 
 #include "apogee/comm/layout.h"
+#include "apogee/optim/low_bit_kernels.h"
+#include "apogee/optim/update_chunk.h"
 #include "apogee/tensor/kernel_table.h"
 
 namespace apogee::optim {
@@ -41,15 +43,6 @@ struct ScaleChunk {
 struct ScaleArgs {
   double factor, limit;
   std::span<const ScaleChunk> chunks;
-};
-
-struct UpdateChunk {
-  void* weight;  // of the kernel's dtype
-  const void* grad;
-  DType grad_dtype;
-  void* working;  // weights rounded to working_dtype, or null
-  DType working_dtype;
-  int64_t n;
 };
 
 // g = grad_scale * grad + l2 * w;  buf = momentum * buf + buf_scale * g;
@@ -91,8 +84,6 @@ struct AdaLomoArgs {
   std::span<AdaLomoChunk> chunks;
 };
 
-// Where weight decay acts: on the gradient, or on the weights before or after the update.
-enum class DecayKind { kNone, kL2, kBefore, kAfter };
 // g = grad_scale * grad (+ decay * w: kL2);  w -= decay * w (kBefore);
 // m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;  vmax = max(vmax, v) if given;
 // w -= step_size * m / (root_scale * sqrt(v or vmax) + eps);  w -= decay * w (kAfter).
@@ -145,6 +136,11 @@ struct ScaledAdamArgs {
   X(grad_scale, ScaleArgs)              \
   X(sgd, SgdArgs)                       \
   X(adam, AdamArgs)                     \
+  X(adam8, Adam8Args)                   \
+  X(adam8_absmax, Adam8Args)            \
+  X(quantize, QuantizeArgs)             \
+  X(dequantize, QuantizeArgs)           \
+  X(low_rank_update, LowRankArgs)       \
   X(lomo, LomoArgs)                     \
   X(adalomo_sums, AdaLomoArgs)          \
   X(adalomo_update_norm, AdaLomoArgs)   \

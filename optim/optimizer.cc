@@ -116,7 +116,7 @@ void Optimizer::Apply(std::span<const ActiveParam> active, const StepDecision& d
   for (const ActiveParam& param : active) {
     param.view->master();
     for (const StateSpec& spec : StateSpecs(*param.view, param.group)) {
-      param.view->AddState(spec.name, spec.kind);
+      param.view->AddState(spec);
     }
   }
   const std::vector<StatBuffer> totals = ReduceStats(active, decision);

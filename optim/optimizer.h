@@ -78,6 +78,8 @@ class Optimizer : public LrTarget {
   void RefreshMasters();
 
   int num_groups() const override { return static_cast<int>(group_sizes_.size()); }
+  // Number of parameters of a group.
+  int group_size(int group) const { return group_sizes_[static_cast<size_t>(group)]; }
   // All views, group after group, in the order of construction.
   std::span<ParamView> views() { return views_; }
   std::span<const ParamView> views() const { return views_; }

@@ -4,6 +4,7 @@
 
 #include "apogee/optim/adalomo.h"
 #include "apogee/optim/adam.h"
+#include "apogee/optim/adamw8bit.h"
 #include "apogee/optim/lomo.h"
 #include "apogee/optim/scaled_adam.h"
 #include "apogee/optim/sgd.h"
@@ -42,6 +43,7 @@ const std::map<std::string, Entry>& Registry() {
       {"adalomo", MakeEntry<AdaLomo>(AdaLomoOptions{})},
       {"adam", MakeEntry<Adam>(AdamOptions{})},
       {"adamw", MakeEntry<AdamW>(AdamWOptions{})},
+      {"adamw8bit", MakeEntry<AdamW8bit>(AdamW8bitOptions{})},
       {"adamw_hf", MakeEntry<AdamW>(AdamWOptions::HuggingFace())},
       {"lomo", MakeEntry<Lomo>(LomoOptions{})},
       {"scaled_adam", MakeEntry<ScaledAdam>(ScaledAdamOptions{})},

@@ -11,6 +11,7 @@
 #include "apogee/optim/scaled_adam.h"
 #include "apogee/tensor/ops/elementwise.h"
 #include "apogee/tools/verify/cases.h"
+#include "apogee/tools/verify/low_bit_states.h"
 
 namespace apogee::tools {
 namespace {
@@ -44,6 +45,7 @@ Family FamilyOf(const GoldenCase& golden, const Json& hyper) {
   const std::string recorded = golden.text("optimizer");
   // Hugging Face's AdamW is the one whose bias correction can be switched off.
   if (recorded == "adamw" && hyper.contains("correct_bias")) return {"adamw_hf", {}};
+  if (recorded == "adamw8bit") return {recorded, {{"nbits", "bits"}}};
   if (recorded == "cpu_adam") {
     return {hyper.value("adamw_mode", true) ? "adamw" : "adam",
             {{"adamw_mode", ""}, {"div_scale", ""}, {"bias_correction", "correct_bias"}}};
@@ -68,6 +70,11 @@ optim::OptionMap OptionsFrom(const Json& values, const Family& family) {
     if (!name.empty()) options[name] = OptionText(value);
   }
   return options;
+}
+
+// Which of several behaviours of one reference was recorded.
+void SetVariant(const GoldenCase& golden, optim::OptionMap& options) {
+  if (golden.text("optimizer").ends_with("8bit")) options["kernel"] = golden.text("variant");
 }
 
 class OptimizerReplay {
@@ -128,6 +135,7 @@ class OptimizerReplay {
         groups.push_back({std::move(members), std::move(options)});
       }
     }
+    for (optim::TextParamGroup& group : groups) SetVariant(golden_, group.options);
     optimizer_ = ValueOrThrow(optim::MakeOptimizer(family.optimizer, std::move(groups)));
     for (int g = 0; g < optimizer_->num_groups(); ++g) base_lrs_.push_back(optimizer_->lr(g));
     const double div_scale = hyper_.value("div_scale", -1.0);
@@ -246,6 +254,10 @@ class OptimizerReplay {
     const std::string& name = params_[i]->name();
     const std::string entry = Concat("param/", name, "/", step);
     if (!golden_.contains(entry)) return;
+    if (HasLowBitTolerances(tolerance_)) {
+      return CompareLowBitWeights(params_[i]->data().ToVector<double>(), golden_.Values(entry),
+                                  tolerance_, Concat("param ", name, ", step ", step), comparison_);
+    }
     const Tolerances tolerances{ParamTolerance(name, "atol"), tolerance_.at("rtol").get<double>()};
     comparison_.Elements(params_[i]->data().ToVector<double>(), golden_.Values(entry), tolerances,
                          Concat("param ", name, ", step ", step));
@@ -256,7 +268,7 @@ class OptimizerReplay {
     const std::string& name = params_[i]->name();
     const std::vector<double> value = params_[i]->data().ToVector<double>();
     const std::string entry = Concat("param/", name, "/", steps);
-    if (golden_.contains(entry)) {
+    if (golden_.contains(entry) && !HasLowBitTolerances(tolerance_)) {
       comparison_.RelativeNorm(value, golden_.Values(entry), init_[i],
                                ParamTolerance(name, "update_rel_l2"),
                                Concat("update of ", name, ", step ", steps));
@@ -279,6 +291,10 @@ class OptimizerReplay {
                          Concat("step count of ", view.name(), ", step ", step));
     }
     for (const optim::NamedState& state : view.states()) {
+      if (HasLowBitTolerances(tolerance_)) {
+        CompareLowBitState(golden_, view, state, step, comparison_);
+        continue;
+      }
       const std::vector<double> values = state.value.ToVector<double>();
       double& largest = largest_state_[view.name() + "/" + state.name];
       for (const double value : values) largest = std::max(largest, std::fabs(value));
