@@ -18,7 +18,6 @@ using Replay = Comparison (*)(const GoldenCase&, DType);
 // By the metadata's "optimizer".
 const std::map<std::string, Replay>& Replays() {
   static const auto& replays = *new std::map<std::string, Replay>{
-      // clang-format off: one line per family
       {"adafactor", &ReplayOptimizer},
       {"adalomo", &ReplayOptimizer},
       {"adam", &ReplayOptimizer},
@@ -34,7 +33,6 @@ const std::map<std::string, Replay>& Replays() {
       {"quant", &ReplayQuant},
       {"scaled_adam", &ReplayOptimizer},
       {"sgd", &ReplayOptimizer},
-      // clang-format on
   };
   return replays;
 }
