@@ -5,6 +5,8 @@
 #include "apogee/optim/adalomo.h"
 #include "apogee/optim/adam.h"
 #include "apogee/optim/adamw8bit.h"
+#include "apogee/optim/galore_adamw.h"
+#include "apogee/optim/galore_adamw8bit.h"
 #include "apogee/optim/lomo.h"
 #include "apogee/optim/scaled_adam.h"
 #include "apogee/optim/sgd.h"
@@ -45,6 +47,8 @@ const std::map<std::string, Entry>& Registry() {
       {"adamw", MakeEntry<AdamW>(AdamWOptions{})},
       {"adamw8bit", MakeEntry<AdamW8bit>(AdamW8bitOptions{})},
       {"adamw_hf", MakeEntry<AdamW>(AdamWOptions::HuggingFace())},
+      {"galore_adamw", MakeEntry<GaLoreAdamW>(GaLoreAdamWOptions{})},
+      {"galore_adamw8bit", MakeEntry<GaLoreAdamW8bit>(GaLoreAdamW8bitOptions{})},
       {"lomo", MakeEntry<Lomo>(LomoOptions{})},
       {"scaled_adam", MakeEntry<ScaledAdam>(ScaledAdamOptions{})},
       {"scaled_adam_icefall", MakeEntry<ScaledAdam>(ScaledAdamOptions::Icefall())},
