@@ -51,6 +51,8 @@ Family FamilyOf(const GoldenCase& golden, const Json& hyper) {
     return {hyper.value("adamw_mode", true) ? "adamw" : "adam",
             {{"adamw_mode", ""}, {"div_scale", ""}, {"bias_correction", "correct_bias"}}};
   }
+  // The recorded LAMB is ColossalAI's.
+  if (recorded == "lamb") return {"lamb_colossal", {}};
   if (recorded == "scaled_adam") {
     return {golden.text("variant") == "old" ? "scaled_adam_icefall_2023" : "scaled_adam_icefall",
             {}};

@@ -20,14 +20,17 @@ const std::map<std::string, Replay>& Replays() {
   // One line per family.
   // clang-format off
   static const auto& replays = *new std::map<std::string, Replay>{
+      {"adafactor", &ReplayOptimizer},
       {"adalomo", &ReplayOptimizer},
       {"adam", &ReplayOptimizer},
       {"adamw", &ReplayOptimizer},
       {"adamw8bit", &ReplayOptimizer},
+      {"came", &ReplayOptimizer},
       {"cpu_adam", &ReplayOptimizer},
       {"galore_adamw", &ReplayOptimizer},
       {"galore_adamw8bit", &ReplayOptimizer},
       {"grad_clip", &ReplayGradClip},
+      {"lamb", &ReplayOptimizer},
       {"lomo", &ReplayOptimizer},
       {"lr_schedule", &ReplayLrSchedule},
       {"model", &ReplayModel},
