@@ -17,6 +17,8 @@ using Replay = Comparison (*)(const GoldenCase&, DType);
 
 // By the metadata's "optimizer".
 const std::map<std::string, Replay>& Replays() {
+  // One line per family.
+  // clang-format off
   static const auto& replays = *new std::map<std::string, Replay>{
       {"adafactor", &ReplayOptimizer},
       {"adalomo", &ReplayOptimizer},
@@ -25,6 +27,8 @@ const std::map<std::string, Replay>& Replays() {
       {"adamw8bit", &ReplayOptimizer},
       {"came", &ReplayOptimizer},
       {"cpu_adam", &ReplayOptimizer},
+      {"galore_adamw", &ReplayOptimizer},
+      {"galore_adamw8bit", &ReplayOptimizer},
       {"grad_clip", &ReplayGradClip},
       {"lamb", &ReplayOptimizer},
       {"lomo", &ReplayOptimizer},
@@ -34,6 +38,7 @@ const std::map<std::string, Replay>& Replays() {
       {"scaled_adam", &ReplayOptimizer},
       {"sgd", &ReplayOptimizer},
   };
+  // clang-format on
   return replays;
 }
 
