@@ -5,8 +5,8 @@
 //
 // An all-reduce of n ranks reads n tensors and writes n tensors, and so does the copy: every rank's
 // thread copies its own tensor to another place, all at once. The two take turns; the figures are
-// medians, the ratio is that of the pairs. `small_all_reduce_us` is the time of an all-reduce of one
-// number: fingerprint, rendezvous and waking up, with next to no data.
+// medians, the ratio is that of the pairs. `small_all_reduce_us` is the time of an all-reduce of
+// one number: fingerprint, rendezvous and waking up, with next to no data.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -49,9 +49,8 @@ void Measure(const comm::World& world, int64_t mib, int pairs, Result& result) {
   for (int pair = -2; pair < pairs; ++pair) {  // the first two warm up
     double copy = 0, reduce = 0;
     auto run_copy = [&] {
-      copy = TimeTogether(group, [&] {
-        std::memcpy(y.raw(), x.raw(), static_cast<size_t>(x.bytes()));
-      });
+      copy = TimeTogether(group,
+                          [&] { std::memcpy(y.raw(), x.raw(), static_cast<size_t>(x.bytes())); });
     };
     auto run_reduce = [&] { reduce = TimeTogether(group, [&] { group.AllReduce(x); }); };
     if (pair % 2 == 0) {
@@ -83,7 +82,9 @@ int main(int argc, char** argv) {
   int64_t mib = 64;
   CLI::App app("Speed of all-reduce between the ranks of one process.");
   app.add_option("--ranks", ranks, "Ranks")->capture_default_str()->check(CLI::Range(2, 64));
-  app.add_option("--mib", mib, "MiB of f32 per rank")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--mib", mib, "MiB of f32 per rank")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   app.add_option("--pairs", pairs, "Timed pairs of copy and all-reduce")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
@@ -96,9 +97,10 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "comm_bench: %s\n", Message(status).c_str());
     return 1;
   }
-  std::printf("{\"ranks\": %d, \"mib\": %lld, \"copy_ms\": %.3f, \"all_reduce_ms\": %.3f, "
-              "\"ratio\": %.3f, \"small_all_reduce_us\": %.2f}\n",
-              ranks, static_cast<long long>(mib), Median(result.copy) * 1e3,
-              Median(result.reduce) * 1e3, Median(result.ratio), Median(result.small) * 1e6);
+  std::printf(
+      "{\"ranks\": %d, \"mib\": %lld, \"copy_ms\": %.3f, \"all_reduce_ms\": %.3f, "
+      "\"ratio\": %.3f, \"small_all_reduce_us\": %.2f}\n",
+      ranks, static_cast<long long>(mib), Median(result.copy) * 1e3, Median(result.reduce) * 1e3,
+      Median(result.ratio), Median(result.small) * 1e6);
   return 0;
 }

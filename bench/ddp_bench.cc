@@ -3,9 +3,10 @@
 //
 //   ddp_bench --ranks 2 --rounds 3
 //
-// The two take turns within each round; `ratio` is the median over the rounds of the quotient of their
-// median steps, above 1 when the ranks are faster. `call_share` is what fingerprint and rendezvous take
-// of a step: the collectives of one step, times the time of an all-reduce of one number.
+// The two take turns within each round; `ratio` is the median over the rounds of the quotient of
+// their median steps, above 1 when the ranks are faster. `call_share` is what fingerprint and
+// rendezvous take of a step: the collectives of one step, times the time of an all-reduce of one
+// number.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -97,9 +98,8 @@ void TrainSteps(const comm::World& world, const std::string& precision, int64_t 
 
 Timing Run(int ranks, int threads, const std::string& precision, int64_t steps) {
   Timing timing;
-  OkOrThrow(comm::launch(
-      {.num_ranks = ranks, .threads_per_rank = threads, .timeout_seconds = 600},
-      [&](comm::World& world) { TrainSteps(world, precision, steps, timing); }));
+  OkOrThrow(comm::launch({.num_ranks = ranks, .threads_per_rank = threads, .timeout_seconds = 600},
+                         [&](comm::World& world) { TrainSteps(world, precision, steps, timing); }));
   return timing;
 }
 
@@ -136,11 +136,12 @@ int main(int argc, char** argv) {
       calls = many.calls;
     }
     const double tokens = static_cast<double>(kBatch * kBlock);
-    std::printf("{\"precision\": \"%s\", \"ranks\": %d, \"threads_tokens_per_s\": %.1f, "
-                "\"ranks_tokens_per_s\": %.1f, \"ratio\": %.3f, \"calls_per_step\": %.0f, "
-                "\"call_us\": %.2f, \"call_share\": %.6f}\n",
-                precision.c_str(), ranks, tokens / Median(threads_s), tokens / Median(ranks_s),
-                Median(ratio), calls, Median(call) * 1e6, Median(share));
+    std::printf(
+        "{\"precision\": \"%s\", \"ranks\": %d, \"threads_tokens_per_s\": %.1f, "
+        "\"ranks_tokens_per_s\": %.1f, \"ratio\": %.3f, \"calls_per_step\": %.0f, "
+        "\"call_us\": %.2f, \"call_share\": %.6f}\n",
+        precision.c_str(), ranks, tokens / Median(threads_s), tokens / Median(ranks_s),
+        Median(ratio), calls, Median(call) * 1e6, Median(share));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "ddp_bench: %s\n", error.what());
     return 1;

@@ -1,5 +1,5 @@
-// MPI_Allreduce for compare_comm.py: the median time of an all-reduce in place over the processes that
-// mpirun started, and one JSON line from rank 0.
+// MPI_Allreduce for compare_comm.py: the median time of an all-reduce in place over the processes
+// that mpirun started, and one JSON line from rank 0.
 //
 //   mpirun -np 4 mpi_allreduce 64 15        # MiB of f32 per process, timed calls
 #include <mpi.h>

@@ -21,8 +21,8 @@ Loader::Loader(std::shared_ptr<const Dataset> dataset, std::shared_ptr<const Sam
 }
 
 int64_t Loader::size() const {
-  return sampler_->size() == Sampler::kEndless ? Sampler::kEndless
-                                               : sampler_->size() / options_.batch;
+  if (sampler_->size() == Sampler::kEndless) return Sampler::kEndless;
+  return (sampler_->size() + (options_.drop_last ? 0 : options_.batch - 1)) / options_.batch;
 }
 
 void Loader::set_state(const LoaderState& state) {
@@ -35,14 +35,17 @@ Batch Loader::At(int64_t index) const {
   APOGEE_CHECK(index >= 0 && (size() == Sampler::kEndless || index < size()), "Loader: batch ",
                index, " is outside [0, ", size(), ")");
   const int64_t block = dataset_->block();
-  const Shape shape{options_.batch, block};
+  const int64_t first = index * options_.batch;
+  const int64_t rows = size() == Sampler::kEndless
+                           ? options_.batch
+                           : std::min(options_.batch, sampler_->size() - first);
+  const Shape shape{rows, block};
   Batch batch{Tensor::Empty(shape, DType::kI64, context_),
               Tensor::Empty(shape, DType::kI64, context_)};
   auto* inputs = batch.inputs.data<int64_t>();
   auto* targets = batch.targets.data<int64_t>();
-  for (int64_t row = 0; row < options_.batch; ++row) {
-    dataset_->Fill(sampler_->Sample(index * options_.batch + row), inputs + row * block,
-                   targets + row * block);
+  for (int64_t row = 0; row < rows; ++row) {
+    dataset_->Fill(sampler_->Sample(first + row), inputs + row * block, targets + row * block);
   }
   return batch;
 }

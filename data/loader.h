@@ -36,6 +36,9 @@ struct LoaderOptions {
   // Batches that one loop over the loader hands out. kAll: as many as the sampler has full batches
   // for, endlessly many if it is endless.
   int64_t num_batches = kAll;
+  // false: the samples at the end of a finite stream that do not fill a batch come as a shorter
+  // one.
+  bool drop_last = true;
 };
 
 // What a checkpoint saves.
@@ -57,7 +60,7 @@ class Loader {
 
   LoaderState state() const { return state_; }
   void set_state(const LoaderState& state);
-  // Full batches in the whole stream, or Sampler::kEndless.
+  // Batches in the whole stream, or Sampler::kEndless.
   int64_t size() const;
   int64_t batch() const { return options_.batch; }
   int64_t block() const { return dataset_->block(); }

@@ -35,8 +35,8 @@ struct Combine {
 constexpr int64_t kBlock = 1024;
 
 // sum = a balanced binary tree over the inputs, ((r0 + r1) + (r2 + r3)) + …, in the compute type.
-// `scratch` has a block for each level of the tree. sum never is an input, so the loops need no check
-// for overlap and run in vectors.
+// `scratch` has a block for each level of the tree. sum never is an input, so the loops need no
+// check for overlap and run in vectors.
 template <ReduceOp kOp, typename T, typename C = ComputeType<T>>
 void TreeReduce(std::span<const T* const> inputs, int64_t begin, int64_t count, C* __restrict sum,
                 C* __restrict scratch) {

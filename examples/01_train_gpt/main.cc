@@ -43,18 +43,19 @@ ValidationEvent Validate(Boosted& boosted, const data::TextCorpus& corpus, const
   const int64_t block = flags.model.n_positions;
   const auto dataset =
       std::make_shared<data::TextDataset>(corpus.validation(), block, /*stride=*/block);
-  const int64_t batch_size = std::min(flags.batch / world.size(), dataset->num_samples());
-  data::Loader loader(dataset, std::make_shared<data::SequentialSampler>(dataset->num_samples()),
-                      world.context(), {.batch = batch_size});
-  double sum = 0;
+  const int64_t num_samples = dataset->num_samples();
+  data::Loader loader(dataset, std::make_shared<data::SequentialSampler>(num_samples),
+                      world.context(), {.batch = flags.batch / world.size(), .drop_last = false});
+  double sum = 0;  // over samples
   for (int64_t i = world.rank(); i < loader.size(); i += world.size()) {
     const data::Batch batch = loader.At(i);
-    sum += boosted.criterion(boosted.model(batch.inputs), batch.targets).Item();
+    const double mean = boosted.criterion(boosted.model(batch.inputs), batch.targets).Item();
+    sum += mean * static_cast<double>(batch.inputs.size(0));
   }
   boosted.model.Train(true);
   return {.step = flags.steps,
-          .loss = SumOverRanks(world, {sum})[0] / static_cast<double>(loader.size()),
-          .tokens = loader.size() * batch_size * block};
+          .loss = SumOverRanks(world, {sum})[0] / static_cast<double>(num_samples),
+          .tokens = num_samples * block};
 }
 
 // What every rank does. `start`: the process before any rank.

@@ -220,6 +220,11 @@ TEST_F(LoaderTest, ASequentialStreamEnds) {
   for ([[maybe_unused]] auto& batch : loader) ++count;
   EXPECT_EQ(count, 3);
   EXPECT_THROW(loader.Next(), Error);
+  Loader whole(strided, std::make_shared<SequentialSampler>(15), context_,
+               {.batch = 4, .drop_last = false});
+  std::vector<int64_t> rows;
+  for (auto& batch : whole) rows.push_back(batch.inputs.size(0));
+  EXPECT_EQ(rows, (std::vector<int64_t>{4, 4, 4, 3}));
   EXPECT_THROW(Loader(strided, std::make_shared<SequentialSampler>(15), context_, {.batch = 16}),
                Error);
 }

@@ -172,6 +172,9 @@ TEST_F(TrainGptTest, RanksShareTheBatchOfOneRank) {
     EXPECT_NEAR(one[i]["loss"], four[i]["loss"], 1e-8);
     EXPECT_NEAR(one[i]["grad_norm"], four[i]["grad_norm"], 1e-8);
   }
+  const auto valid = Rows("one/validation.jsonl")[0], others = Rows("four/validation.jsonl")[0];
+  EXPECT_NEAR(valid["loss"], others["loss"], 1e-8);
+  EXPECT_EQ(valid["tokens"], others["tokens"]);
 }
 
 TEST_F(TrainGptTest, RanksInHalfPrecisionRepeatTheirBits) {
