@@ -74,7 +74,8 @@ TEST_F(EngineTest, RootErrors) {
   EXPECT_THROW(Backward(Sum(x->value())), Error);
 }
 
-// A tied weight's hook runs once, when its last contribution is in, before earlier layers' backward.
+// A tied weight's hook runs once, when its last contribution is in, before earlier layers'
+// backward.
 TEST_F(EngineTest, HooksRunInsideBackwardWhenTheGradientIsComplete) {
   auto w = StackWeights();
   const Tensor x = RandomTensor({2, 4}, "x", context_);

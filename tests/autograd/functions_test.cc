@@ -28,13 +28,15 @@ class FunctionsTest : public ::testing::Test {
 TEST_F(FunctionsTest, BinaryWithAndWithoutBroadcast) {
   const Tensor a = Random({3, 4, 5}, "a");
   Tensor away_from_zero = Random({4, 5}, "b", 0.2);
-  for (double* x = away_from_zero.data<double>(); x != away_from_zero.data<double>() + 20; ++x) *x += 2;
+  for (double* x = away_from_zero.data<double>(); x != away_from_zero.data<double>() + 20; ++x)
+    *x += 2;
   for (const Tensor& b : {Random({3, 4, 5}, "b"), Random({5}, "b")}) {
     ExpectGradients({a, b}, [](const Inputs& in) { return autograd::Add(in[0], in[1]); });
     ExpectGradients({a, b}, [](const Inputs& in) { return autograd::Sub(in[0], in[1]); });
     ExpectGradients({a, b}, [](const Inputs& in) { return autograd::Mul(in[0], in[1]); });
   }
-  ExpectGradients({a, away_from_zero}, [](const Inputs& in) { return autograd::Div(in[0], in[1]); });
+  ExpectGradients({a, away_from_zero},
+                  [](const Inputs& in) { return autograd::Div(in[0], in[1]); });
   EXPECT_THROW(autograd::Add(a, Random({4}, "c")), Error);
 }
 
@@ -53,8 +55,8 @@ TEST_F(FunctionsTest, SumAndMean) {
 }
 
 TEST_F(FunctionsTest, Activations) {
-  for (Activation kind : {Activation::kRelu, Activation::kGelu, Activation::kGeluTanh, Activation::kSilu,
-                          Activation::kTanh, Activation::kSigmoid}) {
+  for (Activation kind : {Activation::kRelu, Activation::kGelu, Activation::kGeluTanh,
+                          Activation::kSilu, Activation::kTanh, Activation::kSigmoid}) {
     ExpectGradients({Random({33, 3}, "x")},
                     [kind](const Inputs& in) { return autograd::Activate(kind, in[0]); });
   }
@@ -70,8 +72,9 @@ TEST_F(FunctionsTest, LinearBothLayoutsWithBiasAndActivation) {
     for (bool gelu : {false, true}) {
       autograd::LinearOptions options{.layout = layout};
       if (gelu) options.activation = Activation::kGeluTanh;
-      ExpectGradients({Random({2, 3, 5}, "x"), Random(shape, "w"), Random({6}, "b")},
-                      [options](const Inputs& in) { return autograd::Linear(in[0], in[1], in[2], options); });
+      ExpectGradients(
+          {Random({2, 3, 5}, "x"), Random(shape, "w"), Random({6}, "b")},
+          [options](const Inputs& in) { return autograd::Linear(in[0], in[1], in[2], options); });
       ExpectGradients({Random({4, 5}, "x"), Random(shape, "w")}, [options](const Inputs& in) {
         return autograd::Linear(in[0], in[1], Tensor(), options);
       });
@@ -113,9 +116,8 @@ TEST_F(FunctionsTest, ViewsAndStridedOperands) {
 }
 
 TEST_F(FunctionsTest, Norms) {
-  ExpectGradients({Random({5, 7}, "x"), Random({7}, "w"), Random({7}, "b")}, [](const Inputs& in) {
-    return autograd::LayerNorm(in[0], in[1], in[2], 1e-5);
-  });
+  ExpectGradients({Random({5, 7}, "x"), Random({7}, "w"), Random({7}, "b")},
+                  [](const Inputs& in) { return autograd::LayerNorm(in[0], in[1], in[2], 1e-5); });
   ExpectGradients({Random({2, 3, 8}, "x"), Random({8}, "w")},
                   [](const Inputs& in) { return autograd::RmsNorm(in[0], in[1], 1e-6); });
 }
@@ -124,10 +126,11 @@ TEST_F(FunctionsTest, AttentionPackedAndGrouped) {
   ExpectGradients({Random({2, 5, 3 * 8}, "qkv")},
                   [](const Inputs& in) { return autograd::PackedAttention(in[0], 2); });
   for (bool causal : {true, false}) {
-    ExpectGradients({Random({2, 5, 4, 6}, "q"), Random({2, 7, 2, 6}, "k"), Random({2, 7, 2, 6}, "v")},
-                    [causal](const Inputs& in) {
-                      return autograd::Attention(in[0], in[1], in[2], {.scale = 0.3, .causal = causal});
-                    });
+    ExpectGradients(
+        {Random({2, 5, 4, 6}, "q"), Random({2, 7, 2, 6}, "k"), Random({2, 7, 2, 6}, "v")},
+        [causal](const Inputs& in) {
+          return autograd::Attention(in[0], in[1], in[2], {.scale = 0.3, .causal = causal});
+        });
   }
 }
 
