@@ -210,20 +210,20 @@ void DeferredWeightGrads::Run() {
 
 void Backward(std::span<const Tensor> roots, std::span<const Tensor> grads,
               const BackwardOptions& options) {
-  APOGEE_CHECK(roots.size() == grads.size(), "backward: ", roots.size(), " roots but ", grads.size(),
-               " gradients");
+  APOGEE_CHECK(roots.size() == grads.size(), "backward: ", roots.size(), " roots but ",
+               grads.size(), " gradients");
   for (size_t i = 0; i < roots.size(); ++i) {
-    APOGEE_CHECK(MetaOf(roots[i]) != nullptr,
-                 "backward: root ", i, " is not in a graph: no parameter that requires a gradient "
+    APOGEE_CHECK(MetaOf(roots[i]) != nullptr, "backward: root ", i,
+                 " is not in a graph: no parameter that requires a gradient "
                  "took part in it, or it was computed under NoGradGuard");
-    APOGEE_CHECK(grads[i].defined() && grads[i].shape() == roots[i].shape(),
-                 "backward: root ", i, " has shape ", roots[i].shape(),
-                 " and needs a gradient of that shape");
+    APOGEE_CHECK(grads[i].defined() && grads[i].shape() == roots[i].shape(), "backward: root ", i,
+                 " has shape ", roots[i].shape(), " and needs a gradient of that shape");
   }
   APOGEE_CHECK(!(options.deferred != nullptr && options.retain_graph),
                "backward: deferred weight gradients cannot be combined with retain_graph");
-  APOGEE_CHECK(options.deferred == nullptr || options.deferred->empty(),
-               "backward: `deferred` still holds weight gradients of an earlier pass; Run() it first");
+  APOGEE_CHECK(
+      options.deferred == nullptr || options.deferred->empty(),
+      "backward: `deferred` still holds weight gradients of an earlier pass; Run() it first");
   WithCallbacks([&] { BackwardPass(options).Run(roots, grads); });
 }
 
@@ -239,7 +239,8 @@ void Backward(const Tensor& root, const BackwardOptions& options) {
 }
 
 void QueueCallback(std::function<void()> callback) {
-  APOGEE_CHECK(current_callbacks != nullptr, "QueueCallback: no backward is under way on this thread");
+  APOGEE_CHECK(current_callbacks != nullptr,
+               "QueueCallback: no backward is under way on this thread");
   current_callbacks->push_back(std::move(callback));
 }
 

@@ -5,10 +5,10 @@
 //   Backward(loss, {.retain_graph = true});           // keep the graph for another pass
 //
 // A node runs once all contributions to its outputs' gradients have arrived; among ready nodes
-// parameters go first (their hooks run at once), then the node farthest from the leaves, ties in order of
-// discovery. Counts live in the call, never in the
-// graph, so a graph may be walked again and a failed backward leaves nothing behind in it. Saved tensors
-// are freed as soon as they are used.
+// parameters go first (their hooks run at once), then the node farthest from the leaves, ties in
+// order of discovery. Counts live in the call, never in the graph, so a graph may be walked again
+// and a failed backward leaves nothing behind in it. Saved tensors are freed as soon as they are
+// used.
 #ifndef APOGEE_AUTOGRAD_ENGINE_H_
 #define APOGEE_AUTOGRAD_ENGINE_H_
 
@@ -21,8 +21,8 @@
 
 namespace apogee::autograd {
 
-// The weight halves that a backward with `deferred` set left for later. Gradients of parameters with an
-// outstanding half are delivered, and their hooks run, when Run() completes them.
+// The weight halves that a backward with `deferred` set left for later. Gradients of parameters
+// with an outstanding half are delivered, and their hooks run, when Run() completes them.
 class DeferredWeightGrads {
  public:
   DeferredWeightGrads();
@@ -44,7 +44,8 @@ struct BackwardOptions {
   // Gradient of the root, in its shape and dtype; default: 1 for a root of one element.
   Tensor grad = {};
   bool retain_graph = false;
-  // Not null: weight gradients of layers that can split their backward are left to `deferred->Run()`.
+  // Not null: weight gradients of layers that can split their backward are left to
+  // `deferred->Run()`.
   DeferredWeightGrads* deferred = nullptr;
 };
 
@@ -54,8 +55,8 @@ void Backward(const Tensor& root, const BackwardOptions& options = {});
 void Backward(std::span<const Tensor> roots, std::span<const Tensor> grads,
               const BackwardOptions& options = {});
 
-// From within a hook: `callback` runs at the end of the backward call under way on this thread, after
-// all gradients have been delivered. Throws Error when no backward is under way.
+// From within a hook: `callback` runs at the end of the backward call under way on this thread,
+// after all gradients have been delivered. Throws Error when no backward is under way.
 void QueueCallback(std::function<void()> callback);
 
 }  // namespace apogee::autograd

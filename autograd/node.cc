@@ -7,8 +7,8 @@
 
 namespace apogee::autograd {
 
-// Dropping the last handle of a deep graph must not recurse once per node: the edges are taken apart
-// with an explicit stack.
+// Dropping the last handle of a deep graph must not recurse once per node: the edges are taken
+// apart with an explicit stack.
 Node::~Node() {
   std::vector<std::shared_ptr<Node>> doomed;
   for (Edge& edge : edges_) doomed.push_back(std::move(edge.node));

@@ -1,9 +1,10 @@
-// The graph that backward walks: a Node per differentiable function call, edges to its inputs' nodes.
+// The graph that backward walks: a Node per differentiable function call, edges to its inputs'
+// nodes.
 //
 // A function computes its result with ops, then records how to go back (autograd/functions/*.cc):
 //
-//   class ScaleNode : public Node { ... Backward(grads, context) { return {ops::Scale(grads[0], c_)}; } };
-//   Tensor Scale(const Tensor& x, double c) {
+//   class ScaleNode : public Node { ... Backward(grads, context) { return {ops::Scale(grads[0],
+//   c_)}; } }; Tensor Scale(const Tensor& x, double c) {
 //     Tensor y = ops::Scale(x, c);
 //     if (NeedsGrad({x})) Attach(y, std::make_shared<ScaleNode>(c), {x});
 //     return y;
@@ -31,8 +32,9 @@ struct Edge {
   int output = 0;
 };
 
-// Which gradients a Backward call is to produce. kInputs and kWeights split a layer's backward into the
-// half that the previous layer waits for and the half that can run later (zero-bubble pipelines).
+// Which gradients a Backward call is to produce. kInputs and kWeights split a layer's backward into
+// the half that the previous layer waits for and the half that can run later (zero-bubble
+// pipelines).
 enum class GradPart { kAll, kInputs, kWeights };
 
 struct BackwardContext {
@@ -53,7 +55,8 @@ class Node {
   // One gradient per edge from one gradient per output (undefined: that output took no part in the
   // loss). An entry may stay undefined where the edge is empty or another part was asked for. The
   // gradients are moved in: an op may write in place into one that nothing else owns.
-  virtual std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext& context) = 0;
+  virtual std::vector<Tensor> Backward(std::vector<Tensor> grads,
+                                       const BackwardContext& context) = 0;
   // Drops saved tensors. Called once Backward will not run again.
   virtual void ReleaseSaved() {}
   // True for the edge of a weight whose gradient may be computed later, as GradPart::kWeights.

@@ -6,7 +6,8 @@
 
 namespace apogee::autograd {
 
-Parameter::Parameter(std::string name, const Shape& shape) : name_(std::move(name)), shape_(shape) {}
+Parameter::Parameter(std::string name, const Shape& shape)
+    : name_(std::move(name)), shape_(shape) {}
 
 Parameter::Parameter(std::string name, Tensor value, bool requires_grad)
     : name_(std::move(name)), shape_(value.shape()), requires_grad_(requires_grad) {
@@ -43,8 +44,9 @@ void Parameter::set_requires_grad(bool requires_grad) {
 }
 
 void Parameter::set_grad_dtype(DType dtype) {
-  APOGEE_CHECK(!has_grad(), "parameter \"", name_,
-               "\": the gradient dtype cannot change while there is a gradient; call zero_grad first");
+  APOGEE_CHECK(
+      !has_grad(), "parameter \"", name_,
+      "\": the gradient dtype cannot change while there is a gradient; call zero_grad first");
   grad_dtype_ = dtype;
   if (value_.defined()) MakeLeaf();
 }

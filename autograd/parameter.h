@@ -6,9 +6,9 @@
 //   if (w.has_grad()) use(w.grad());
 //   w.zero_grad();                                    // absent again: absent is not zero
 //
-// Hooks run inside backward, on the rank's thread, at the moment the last contribution of this backward
-// call to the gradient has been added: that is where data parallelism launches its buckets and fused
-// optimizers update.
+// Hooks run inside backward, on the rank's thread, at the moment the last contribution of this
+// backward call to the gradient has been added: that is where data parallelism launches its buckets
+// and fused optimizers update.
 #ifndef APOGEE_AUTOGRAD_PARAMETER_H_
 #define APOGEE_AUTOGRAD_PARAMETER_H_
 
@@ -41,7 +41,8 @@ class Parameter {
   const Tensor& value() const;
   // The elements outside of any graph: what optimizers, loaders and collectives read and write.
   Tensor data() const { return value().Detach(); }
-  // Replaces the value (same shape); the gradient stays. A graph recorded before keeps the old value.
+  // Replaces the value (same shape); the gradient stays. A graph recorded before keeps the old
+  // value.
   void set_value(Tensor value);
 
   bool requires_grad() const { return requires_grad_; }

@@ -50,7 +50,8 @@ class Segment {
     bool same = tensors.size() == shapes_.size();
     for (size_t i = 0; same && i < tensors.size(); ++i) same = tensors[i].shape() == shapes_[i];
     APOGEE_CHECK(same, "recompute: the function saved ", shapes_.size(), " tensors in forward and ",
-                 tensors.size(), " (or other shapes) when run again; it must not depend on changing state");
+                 tensors.size(),
+                 " (or other shapes) when run again; it must not depend on changing state");
     tensors_ = std::move(tensors);
   }
 

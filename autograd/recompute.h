@@ -14,9 +14,9 @@
 
 namespace apogee::autograd {
 
-// `fn` must be a pure function of its input, of parameters, and of `generator`, whose state is replayed.
-// fn and generator must live until backward has run. Throws Error in backward when the second run saves
-// other tensors than the first.
+// `fn` must be a pure function of its input, of parameters, and of `generator`, whose state is
+// replayed. fn and generator must live until backward has run. Throws Error in backward when the
+// second run saves other tensors than the first.
 Tensor Recompute(std::function<Tensor(const Tensor&)> fn, const Tensor& input,
                  Generator* generator = nullptr);
 

@@ -1,8 +1,10 @@
-// A tensor that a node keeps for backward, with hooks to keep it in another form (recompute, offload).
+// A tensor that a node keeps for backward, with hooks to keep it in another form (recompute,
+// offload).
 //
 //   SavedTensor x_;                       // in the node
 //   x_ = SavedTensor(x);                  // at record time
-//   Tensor x = x_.Take(context);          // in Backward: moves it out unless the graph is walked again
+//   Tensor x = x_.Take(context);          // in Backward: moves it out unless the graph is walked
+//   again
 #ifndef APOGEE_AUTOGRAD_SAVED_TENSOR_H_
 #define APOGEE_AUTOGRAD_SAVED_TENSOR_H_
 
@@ -23,7 +25,8 @@ class PackedTensor {
 
 using PackHook = std::function<std::shared_ptr<PackedTensor>(const Tensor&)>;
 
-// Within the scope, tensors saved on this thread go through `hook`. Scopes nest; the innermost counts.
+// Within the scope, tensors saved on this thread go through `hook`. Scopes nest; the innermost
+// counts.
 class SavedTensorHookGuard {
  public:
   explicit SavedTensorHookGuard(PackHook hook);

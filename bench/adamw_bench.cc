@@ -1,15 +1,15 @@
-// How close an AdamW step comes to the speed of memory. A step on f32 weights reads weights, gradients and
-// two moments and writes all but the gradients: 28 bytes per parameter. The yardstick, measured in the
-// same run and interleaved with it, is a loop with the same four read and three write streams and almost
-// no arithmetic.
+// How close an AdamW step comes to the speed of memory. A step on f32 weights reads weights,
+// gradients and two moments and writes all but the gradients: 28 bytes per parameter. The
+// yardstick, measured in the same run and interleaved with it, is a loop with the same four read
+// and three write streams and almost no arithmetic.
 //
 //   adamw_bench [--params 33554432] [--tensors 32] [--threads 1] [--repeats 15] [--dtype f32]
 //
-// With 16 bit weights and gradients the step moves 28 bytes too: f32 master weights and moments read and
-// written, 2 bytes of gradient read, 2 of working weights written.
+// With 16 bit weights and gradients the step moves 28 bytes too: f32 master weights and moments
+// read and written, 2 bytes of gradient read, 2 of working weights written.
 //
-// "update only" leaves out the pass over the gradients that looks for non-finite values and takes their
-// norm (4 more bytes per parameter; its share counts the 28 bytes all the same).
+// "update only" leaves out the pass over the gradients that looks for non-finite values and takes
+// their norm (4 more bytes per parameter; its share counts the 28 bytes all the same).
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -44,7 +44,8 @@ void StreamRange(int64_t n, const float* __restrict g, float* __restrict a, floa
   }
 }
 
-// Streams of the benchmark's own, offset against each other so that they share no set of the caches.
+// Streams of the benchmark's own, offset against each other so that they share no set of the
+// caches.
 class Streams {
  public:
   Streams(int64_t n, const ContextPtr& context) : n_(n), threads_(context->num_threads()) {
@@ -55,7 +56,8 @@ class Streams {
   }
   void Run() {
     ParallelFor(threads_, n_, 1 << 15, [&](int64_t begin, int64_t end) {
-      StreamRange(end - begin, data_[0] + begin, data_[1] + begin, data_[2] + begin, data_[3] + begin);
+      StreamRange(end - begin, data_[0] + begin, data_[1] + begin, data_[2] + begin,
+                  data_[3] + begin);
     });
   }
 
@@ -96,7 +98,8 @@ void Report(const char* what, double seconds, int64_t n, double yardstick) {
 
 int Main(int argc, char** argv) {
   const int64_t tensors = Number(argc, argv, "--tensors", "32");
-  const int64_t n = std::max<int64_t>(1, Number(argc, argv, "--params", "33554432") / tensors) * tensors;
+  const int64_t n =
+      std::max<int64_t>(1, Number(argc, argv, "--params", "33554432") / tensors) * tensors;
   const auto threads = static_cast<int>(Number(argc, argv, "--threads", "1"));
   const int64_t repeats = Number(argc, argv, "--repeats", "15");
   const DType dtype = DTypeFromName(Flag(argc, argv, "--dtype", "f32"));

@@ -7,7 +7,8 @@ namespace apogee {
 
 Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer, Criterion criterion,
                        data::Loader* loader, optim::LrScheduler* scheduler) {
-  APOGEE_CHECK(model_ == nullptr, "boost: this booster already runs a model; make one Booster (and "
+  APOGEE_CHECK(model_ == nullptr,
+               "boost: this booster already runs a model; make one Booster (and "
                "plugin) per model");
   std::unordered_set<const autograd::Parameter*> known;
   for (const auto& parameter : model.Parameters()) {
@@ -16,7 +17,8 @@ Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer, Criterion
     known.insert(parameter.get());
   }
   for (const optim::ParamView& view : optimizer.views()) {
-    APOGEE_CHECK(known.contains(view.parameter().get()), "boost: the optimizer holds \"", view.name(),
+    APOGEE_CHECK(known.contains(view.parameter().get()), "boost: the optimizer holds \"",
+                 view.name(),
                  "\", which is not a parameter of the model; construct the optimizer from "
                  "model.Parameters()");
   }

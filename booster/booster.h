@@ -10,8 +10,8 @@
 //     boosted.optimizer.zero_grad();
 //   }
 //
-// Accumulation: call backward once per micro-batch with the loss divided by the number of micro-batches,
-// then step. A shorter last window divides by its own number.
+// Accumulation: call backward once per micro-batch with the loss divided by the number of
+// micro-batches, then step. A shorter last window divides by its own number.
 #ifndef APOGEE_BOOSTER_BOOSTER_H_
 #define APOGEE_BOOSTER_BOOSTER_H_
 
@@ -26,7 +26,8 @@ namespace apogee {
 
 using Criterion = std::function<Tensor(const Tensor& output, const Tensor& target)>;
 
-// What boost() returns: the same objects, ready for the plugin's way of running. They must outlive it.
+// What boost() returns: the same objects, ready for the plugin's way of running. They must outlive
+// it.
 struct Boosted {
   nn::Module& model;
   optim::Optimizer& optimizer;
@@ -40,10 +41,11 @@ class Booster {
   // The plugin must outlive the booster.
   explicit Booster(Plugin& plugin) : plugin_(plugin) {}
 
-  // Prepares everything for training. Call it once per model, after Initialize (or loading) and before the
-  // first step. Parameters keep their names and values; the optimizer keeps its groups, options and
-  // state. Collective. Throws Error, before anything has changed, when the plugin cannot run the setup
-  // exactly, when the optimizer holds parameters that are not the model's, or on a second call.
+  // Prepares everything for training. Call it once per model, after Initialize (or loading) and
+  // before the first step. Parameters keep their names and values; the optimizer keeps its groups,
+  // options and state. Collective. Throws Error, before anything has changed, when the plugin
+  // cannot run the setup exactly, when the optimizer holds parameters that are not the model's, or
+  // on a second call.
   Boosted boost(nn::Module& model, optim::Optimizer& optimizer, Criterion criterion = nullptr,
                 data::Loader* loader = nullptr, optim::LrScheduler* scheduler = nullptr);
 

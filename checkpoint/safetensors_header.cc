@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
-
 #include <nlohmann/json.hpp>
 
 namespace apogee::checkpoint {
@@ -41,7 +40,8 @@ class CountingIterator {
   const char** reached_;
 };
 
-// The events of nlohmann::json::sax_parse as a state machine. A handler that returns false stops the parse.
+// The events of nlohmann::json::sax_parse as a state machine. A handler that returns false stops
+// the parse.
 class HeaderHandler {
  public:
   using number_integer_t = nlohmann::json::number_integer_t;
@@ -67,7 +67,8 @@ class HeaderHandler {
       return Fail(Concat(field_, " of tensor \"", name_, "\" has a number above 2^63"));
     }
     if (numbers_.size() >= kMaxRank) {
-      return Fail(Concat(field_, " of tensor \"", name_, "\" has more than ", kMaxRank, " numbers"));
+      return Fail(
+          Concat(field_, " of tensor \"", name_, "\" has more than ", kMaxRank, " numbers"));
     }
     numbers_.push_back(static_cast<int64_t>(value));
     return true;
@@ -138,7 +139,8 @@ class HeaderHandler {
     if (field_ == "shape") {
       entry_.shape = numbers_;
     } else if (numbers_.size() != 2 || numbers_[0] > numbers_[1]) {
-      return Fail(Concat("data_offsets of tensor \"", name_, "\" must be two numbers, begin <= end"));
+      return Fail(
+          Concat("data_offsets of tensor \"", name_, "\" must be two numbers, begin <= end"));
     } else {
       entry_.begin = numbers_[0];
       entry_.end = numbers_[1];
@@ -147,7 +149,8 @@ class HeaderHandler {
   }
 
   bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, column 5: what": we say where ourselves.
+    // "[json.exception.parse_error.101] parse error at line 1, column 5: what": we say where
+    // ourselves.
     const std::string text = error.what();
     const size_t colon = text.find(": ");
     return Fail("not valid JSON: " + (colon == std::string::npos ? text : text.substr(colon + 2)));
@@ -183,7 +186,8 @@ class HeaderHandler {
         return Fail(Concat(what, " is not allowed in ", field_, " of tensor \"", name_, "\""));
       case Place::kTop:
         return Fail(Concat("\"", name_, "\" must be an object, got ", what));
-      default: return Fail(Concat("the header must be one object, got ", what));
+      default:
+        return Fail(Concat("the header must be one object, got ", what));
     }
   }
   bool Fail(const std::string& what) {
@@ -238,8 +242,9 @@ std::string CheckPlaces(const SafetensorsHeader& header, int64_t data_bytes) {
 
 int64_t SafetensorsDTypeSize(const std::string& dtype) {
   static const auto& sizes = *new std::map<std::string, int64_t>{
-      {"F64", 8}, {"I64", 8}, {"U64", 8}, {"F32", 4}, {"I32", 4},     {"U32", 4},     {"F16", 2}, {"BF16", 2},
-      {"I16", 2}, {"U16", 2}, {"I8", 1},  {"U8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"BOOL", 1}};
+      {"F64", 8}, {"I64", 8}, {"U64", 8},     {"F32", 4},     {"I32", 4},
+      {"U32", 4}, {"F16", 2}, {"BF16", 2},    {"I16", 2},     {"U16", 2},
+      {"I8", 1},  {"U8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"BOOL", 1}};
   const auto found = sizes.find(dtype);
   return found == sizes.end() ? 0 : found->second;
 }

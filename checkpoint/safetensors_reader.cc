@@ -30,7 +30,8 @@ absl::Status ReadAt(int fd, const std::string& path, int64_t offset, int64_t byt
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return DataLoss(path, ": byte ", offset + done, ": ", std::strerror(errno));
     if (got == 0) {
-      return DataLoss(path, ": byte ", offset + done, ": the file ended; it was cut short meanwhile");
+      return DataLoss(path, ": byte ", offset + done,
+                      ": the file ended; it was cut short meanwhile");
     }
     done += got;
   }
@@ -58,7 +59,8 @@ absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(const std::string& pat
   if (!S_ISREG(info.st_mode)) return InvalidArgument(path, ": not a regular file");
   const auto file_bytes = static_cast<int64_t>(info.st_size);
   if (file_bytes < 8) {
-    return DataLoss(path, ": has ", file_bytes, " bytes; a safetensors file begins with 8 of length");
+    return DataLoss(path, ": has ", file_bytes,
+                    " bytes; a safetensors file begins with 8 of length");
   }
   uint64_t header_bytes = 0;
   APOGEE_RETURN_IF_ERROR(ReadAt(fd, path, 0, 8, &header_bytes));
@@ -91,7 +93,8 @@ absl::StatusOr<Tensor> SafetensorsReader::Load(const std::string& name,
                            " dims, at most ", Shape::kMaxRank, " are supported");
   }
   Tensor tensor = Tensor::Empty(Shape(entry.shape), *dtype, context);
-  APOGEE_RETURN_IF_ERROR(ReadAt(file_->fd, path_, data_start_ + entry.begin, tensor.bytes(), tensor.raw()));
+  APOGEE_RETURN_IF_ERROR(
+      ReadAt(file_->fd, path_, data_start_ + entry.begin, tensor.bytes(), tensor.raw()));
   return tensor;
 }
 

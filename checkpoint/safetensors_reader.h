@@ -1,13 +1,14 @@
-// Reads safetensors files, strictly: a file that breaks a rule of the format is an error, not a guess.
+// Reads safetensors files, strictly: a file that breaks a rule of the format is an error, not a
+// guess.
 //
 //   auto file = checkpoint::SafetensorsReader::Open("model.safetensors");
-//   if (!file.ok()) ...                                     // names the file, the byte, what is wrong
-//   absl::StatusOr<Tensor> w = file->Load("wte.weight", context);
+//   if (!file.ok()) ...                                     // names the file, the byte, what is
+//   wrong absl::StatusOr<Tensor> w = file->Load("wte.weight", context);
 //
-// Format: 8 bytes of little-endian header length, a JSON header, the tensors' bytes back to back, row-major
-// and little-endian (https://github.com/huggingface/safetensors). Open reads and checks the header only;
-// everything is read through the one descriptor it opened. Tensors of a dtype that Tensor lacks are listed
-// but cannot be loaded.
+// Format: 8 bytes of little-endian header length, a JSON header, the tensors' bytes back to back,
+// row-major and little-endian (https://github.com/huggingface/safetensors). Open reads and checks
+// the header only; everything is read through the one descriptor it opened. Tensors of a dtype that
+// Tensor lacks are listed but cannot be loaded.
 #ifndef APOGEE_CHECKPOINT_SAFETENSORS_READER_H_
 #define APOGEE_CHECKPOINT_SAFETENSORS_READER_H_
 

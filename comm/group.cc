@@ -38,16 +38,24 @@ std::shared_ptr<Work> Group::Start(CollectiveCall call, int64_t payload_bytes) {
 
 std::shared_ptr<Work> Group::AllReduceAsync(const Tensor& tensor, ReduceOp op) {
   CheckTensor("all_reduce", "tensor", tensor);
-  return Start({.kind = CollectiveKind::kAllReduce, .op = op, .input = tensor.Detach(), .output = tensor.Detach()},
+  return Start({.kind = CollectiveKind::kAllReduce,
+                .op = op,
+                .input = tensor.Detach(),
+                .output = tensor.Detach()},
                tensor.bytes());
 }
 
-std::shared_ptr<Work> Group::ReduceScatterAsync(const Tensor& output, const Tensor& input, ReduceOp op) {
+std::shared_ptr<Work> Group::ReduceScatterAsync(const Tensor& output, const Tensor& input,
+                                                ReduceOp op) {
   CheckTensor("reduce_scatter", "output", output);
   CheckTensor("reduce_scatter", "input", input);
-  APOGEE_CHECK(input.numel() == output.numel() * size(), "reduce_scatter: input has ", input.numel(),
-               " elements, must be ", size(), " times the output's ", output.numel());
-  return Start({.kind = CollectiveKind::kReduceScatter, .op = op, .input = input.Detach(), .output = output.Detach()},
+  APOGEE_CHECK(input.numel() == output.numel() * size(), "reduce_scatter: input has ",
+               input.numel(), " elements, must be ", size(), " times the output's ",
+               output.numel());
+  return Start({.kind = CollectiveKind::kReduceScatter,
+                .op = op,
+                .input = input.Detach(),
+                .output = output.Detach()},
                input.bytes());
 }
 
@@ -56,19 +64,26 @@ std::shared_ptr<Work> Group::AllGatherAsync(const Tensor& output, const Tensor& 
   CheckTensor("all_gather", "input", input);
   APOGEE_CHECK(output.numel() == input.numel() * size(), "all_gather: output has ", output.numel(),
                " elements, must be ", size(), " times the input's ", input.numel());
-  return Start({.kind = CollectiveKind::kAllGather, .input = input.Detach(), .output = output.Detach()},
-               output.bytes());
+  return Start(
+      {.kind = CollectiveKind::kAllGather, .input = input.Detach(), .output = output.Detach()},
+      output.bytes());
 }
 
 std::shared_ptr<Work> Group::BroadcastAsync(const Tensor& tensor, int root) {
   CheckTensor("broadcast", "tensor", tensor);
-  return Start({.kind = CollectiveKind::kBroadcast, .root = root, .input = tensor.Detach(), .output = tensor.Detach()},
+  return Start({.kind = CollectiveKind::kBroadcast,
+                .root = root,
+                .input = tensor.Detach(),
+                .output = tensor.Detach()},
                tensor.bytes());
 }
 
 std::shared_ptr<Work> Group::ReduceAsync(const Tensor& tensor, int root, ReduceOp op) {
   CheckTensor("reduce", "tensor", tensor);
-  return Start({.kind = CollectiveKind::kReduce, .op = op, .root = root, .input = tensor.Detach(),
+  return Start({.kind = CollectiveKind::kReduce,
+                .op = op,
+                .root = root,
+                .input = tensor.Detach(),
                 .output = tensor.Detach()},
                tensor.bytes());
 }
@@ -76,12 +91,14 @@ std::shared_ptr<Work> Group::ReduceAsync(const Tensor& tensor, int root, ReduceO
 std::shared_ptr<Work> Group::AllToAllAsync(const Tensor& output, const Tensor& input) {
   CheckTensor("all_to_all", "output", output);
   CheckTensor("all_to_all", "input", input);
-  APOGEE_CHECK(output.numel() == input.numel() && input.numel() % size() == 0, "all_to_all: input has ",
-               input.numel(), " elements and output ", output.numel(),
+  APOGEE_CHECK(output.numel() == input.numel() && input.numel() % size() == 0,
+               "all_to_all: input has ", input.numel(), " elements and output ", output.numel(),
                "; both must be the same multiple of the group's size ", size());
-  APOGEE_CHECK(output.storage() != input.storage(), "all_to_all: output must not share input's memory");
-  return Start({.kind = CollectiveKind::kAllToAll, .input = input.Detach(), .output = output.Detach()},
-               input.bytes());
+  APOGEE_CHECK(output.storage() != input.storage(),
+               "all_to_all: output must not share input's memory");
+  return Start(
+      {.kind = CollectiveKind::kAllToAll, .input = input.Detach(), .output = output.Detach()},
+      input.bytes());
 }
 
 std::shared_ptr<Work> Group::SendAsync(const Tensor& tensor, int destination) {

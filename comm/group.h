@@ -1,18 +1,18 @@
 // Group: some ranks that communicate, seen from one of them.
 //
-//   group.AllReduce(grad, ReduceOp::kSum);                       // every member calls, in the same order
-//   auto work = group.AllGatherAsync(full, shard);               // full: size() times shard, in rank order
-//   work->Wait();
+//   group.AllReduce(grad, ReduceOp::kSum);                       // every member calls, in the same
+//   order auto work = group.AllGatherAsync(full, shard);               // full: size() times shard,
+//   in rank order work->Wait();
 //
-// Tensors are contiguous; counts and dtypes are equal on all members. Sums add in rank order (or, in
-// reproducible mode, in a binary tree over ranks), accumulate in f32 (f64 for f64), round once, and give
-// every member the same bits. Every member compares a fingerprint (operation, sequence number, dtype,
-// count, root) before data moves: a mismatch, a peer that failed or left, or one that does not come within
-// the timeout gives every member a CommError that names it. Collectives of one group must be called in one
-// order by all members; different groups are independent.
+// Tensors are contiguous; counts and dtypes are equal on all members. Sums add in rank order (or,
+// in reproducible mode, in a binary tree over ranks), accumulate in f32 (f64 for f64), round once,
+// and give every member the same bits. Every member compares a fingerprint (operation, sequence
+// number, dtype, count, root) before data moves: a mismatch, a peer that failed or left, or one
+// that does not come within the timeout gives every member a CommError that names it. Collectives
+// of one group must be called in one order by all members; different groups are independent.
 //
-// A group belongs to its rank's thread. A null group pointer stands for a group of one, never for "the
-// world".
+// A group belongs to its rank's thread. A null group pointer stands for a group of one, never for
+// "the world".
 #ifndef APOGEE_COMM_GROUP_H_
 #define APOGEE_COMM_GROUP_H_
 
@@ -56,8 +56,8 @@ class Group {
 
   // In place, on every member.
   std::shared_ptr<Work> AllReduceAsync(const Tensor& tensor, ReduceOp op = ReduceOp::kSum);
-  // output = this member's slice of the reduced input; input has size() times output's elements. output
-  // may be that slice of input.
+  // output = this member's slice of the reduced input; input has size() times output's elements.
+  // output may be that slice of input.
   std::shared_ptr<Work> ReduceScatterAsync(const Tensor& output, const Tensor& input,
                                            ReduceOp op = ReduceOp::kSum);
   // output = the inputs in rank order. input may be this member's slice of output.
@@ -77,7 +77,9 @@ class Group {
   void ReduceScatter(const Tensor& output, const Tensor& input, ReduceOp op = ReduceOp::kSum) {
     ReduceScatterAsync(output, input, op)->Wait();
   }
-  void AllGather(const Tensor& output, const Tensor& input) { AllGatherAsync(output, input)->Wait(); }
+  void AllGather(const Tensor& output, const Tensor& input) {
+    AllGatherAsync(output, input)->Wait();
+  }
   void Broadcast(const Tensor& tensor, int root) { BroadcastAsync(tensor, root)->Wait(); }
   void Reduce(const Tensor& tensor, int root, ReduceOp op = ReduceOp::kSum) {
     ReduceAsync(tensor, root, op)->Wait();

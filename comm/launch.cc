@@ -56,14 +56,16 @@ class Outcomes {
 
 absl::Status Validate(const LaunchOptions& options) {
   if (options.num_ranks < 1) {
-    return InvalidArgument("launch: the number of ranks must be at least 1, got ", options.num_ranks);
+    return InvalidArgument("launch: the number of ranks must be at least 1, got ",
+                           options.num_ranks);
   }
   if (options.threads_per_rank < 0) {
     return InvalidArgument("launch: threads_per_rank must be 0 (share the cores) or positive, got ",
                            options.threads_per_rank);
   }
   if (!(options.timeout_seconds > 0)) {
-    return InvalidArgument("launch: timeout_seconds must be positive, got ", options.timeout_seconds);
+    return InvalidArgument("launch: timeout_seconds must be positive, got ",
+                           options.timeout_seconds);
   }
   return absl::OkStatus();
 }
@@ -73,16 +75,19 @@ absl::Status Validate(const LaunchOptions& options) {
 absl::Status launch(const LaunchOptions& options, const std::function<void(World&)>& fn) {
   APOGEE_RETURN_IF_ERROR(Validate(options));
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const int num_threads =
-      options.threads_per_rank > 0 ? options.threads_per_rank : std::max(1, cores / options.num_ranks);
-  const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(options.timeout_seconds * 1000));
+  const int num_threads = options.threads_per_rank > 0 ? options.threads_per_rank
+                                                       : std::max(1, cores / options.num_ranks);
+  const auto timeout =
+      std::chrono::milliseconds(static_cast<int64_t>(options.timeout_seconds * 1000));
   local::LocalWorld local(options.num_ranks, timeout);
   Outcomes outcomes;
   auto run = [&](int rank) {
     std::string reason = "returned before this collective";
     try {
       World world(rank, options.num_ranks, CpuContext({.num_threads = num_threads}),
-                  [&local, rank](const std::vector<int>& members) { return local.MakeGroup(rank, members); });
+                  [&local, rank](const std::vector<int>& members) {
+                    return local.MakeGroup(rank, members);
+                  });
       fn(world);
     } catch (const CommError& error) {
       outcomes.Fail(rank, error.what(), /*echo=*/true);

@@ -5,9 +5,10 @@
 //     world.group()->AllReduce(x);
 //   });
 //
-// Nothing to install or start, and no code above comm/ can tell a thread from a process. Each rank has a
-// device context of its own (allocator, ledger, threads). A rank that throws or returns early gives
-// everybody who waits for it a CommError; launch then returns the error that came first, naming its rank.
+// Nothing to install or start, and no code above comm/ can tell a thread from a process. Each rank
+// has a device context of its own (allocator, ledger, threads). A rank that throws or returns early
+// gives everybody who waits for it a CommError; launch then returns the error that came first,
+// naming its rank.
 #ifndef APOGEE_COMM_LAUNCH_H_
 #define APOGEE_COMM_LAUNCH_H_
 
@@ -39,8 +40,8 @@ class World {
   const ContextPtr& context() const { return context_; }
   // All ranks; null in a world of one.
   const GroupPtr& group() const { return group_; }
-  // The group of these world ranks, in this order; every member must ask for the same list. Null for one
-  // rank. Asking twice gives one group: its calls are numbered together.
+  // The group of these world ranks, in this order; every member must ask for the same list. Null
+  // for one rank. Asking twice gives one group: its calls are numbered together.
   GroupPtr NewGroup(const std::vector<int>& members) const;
 
  private:

@@ -4,9 +4,10 @@
 //   Layout shard(Shape{128, 64}, {.segments = {{0, 100}}});      // elements [0, 100), ends mid-row
 //   shard.local_numel() == 100;   shard.matrix().rows == 128;
 //
-// The local tensor is the concatenation of its segments, each a range of the row-major logical tensor,
-// then padding that belongs to no logical element: loops stop at local_numel(). Segments may start and
-// end in the middle of a row. Whoever makes a shard fills its layout in; nothing is inferred later.
+// The local tensor is the concatenation of its segments, each a range of the row-major logical
+// tensor, then padding that belongs to no logical element: loops stop at local_numel(). Segments
+// may start and end in the middle of a row. Whoever makes a shard fills its layout in; nothing is
+// inferred later.
 #ifndef APOGEE_COMM_LAYOUT_H_
 #define APOGEE_COMM_LAYOUT_H_
 
@@ -34,7 +35,8 @@ struct MatrixView {
 
 struct LayoutOptions {
   std::vector<Segment> segments;
-  // How many ranks hold each element: a norm over ranks counts an element 1 / num_replicas times on each.
+  // How many ranks hold each element: a norm over ranks counts an element 1 / num_replicas times on
+  // each.
   int num_replicas = 1;
 };
 
@@ -62,9 +64,9 @@ class Layout {
   int64_t local_numel_ = 0;
 };
 
-// Calls fn(row, column, local_begin, count) for every piece of a logical row that is held locally: its
-// row in [0, batch * rows), its first column, its position in the local tensor, its length. Row and
-// column sums over any sharding are loops over these pieces.
+// Calls fn(row, column, local_begin, count) for every piece of a logical row that is held locally:
+// its row in [0, batch * rows), its first column, its position in the local tensor, its length. Row
+// and column sums over any sharding are loops over these pieces.
 template <typename Fn>
 void ForEachRowPiece(const Layout& layout, const Fn& fn) {
   const int64_t cols = layout.matrix().cols;

@@ -15,12 +15,13 @@ Mesh::Mesh(const World& world, const MeshShape& shape)
   std::string text;
   for (size_t i = 0; i < kNumAxes; ++i) {
     const char* name = AxisName(static_cast<Axis>(i));
-    APOGEE_CHECK(sizes_[i] >= 1, "mesh: axis ", name, " has size ", sizes_[i], ", must be at least 1");
+    APOGEE_CHECK(sizes_[i] >= 1, "mesh: axis ", name, " has size ", sizes_[i],
+                 ", must be at least 1");
     product *= sizes_[i];
     text += (i > 0 ? " x " : "") + std::string(name) + " " + std::to_string(sizes_[i]);
   }
-  APOGEE_CHECK(product == world.size(), "mesh: ", text, " = ", product, " ranks, but the world has ",
-               world.size());
+  APOGEE_CHECK(product == world.size(), "mesh: ", text, " = ", product,
+               " ranks, but the world has ", world.size());
   int rest = world.rank();
   for (size_t i = kNumAxes; i-- > 0;) {
     coordinates_[i] = rest % sizes_[i];

@@ -1,5 +1,6 @@
-// What an optimizer state is, relative to the parameter it belongs to. optim/ declares it, checkpoint/
-// reads it, so that a state can be saved, resharded and loaded without either knowing the other.
+// What an optimizer state is, relative to the parameter it belongs to. optim/ declares it,
+// checkpoint/ reads it, so that a state can be saved, resharded and loaded without either knowing
+// the other.
 //
 //   view.AddState("exp_avg", StateKind::kElementwise);       // optim/param_view.h
 //
@@ -20,10 +21,14 @@ enum class StateKind : uint8_t { kElementwise, kRow, kColumn, kScalar };
 // "elementwise", "row", "column", "scalar".
 inline const char* StateKindName(StateKind kind) {
   switch (kind) {
-    case StateKind::kElementwise: return "elementwise";
-    case StateKind::kRow: return "row";
-    case StateKind::kColumn: return "column";
-    case StateKind::kScalar: return "scalar";
+    case StateKind::kElementwise:
+      return "elementwise";
+    case StateKind::kRow:
+      return "row";
+    case StateKind::kColumn:
+      return "column";
+    case StateKind::kScalar:
+      return "scalar";
   }
   return "?";
 }

@@ -27,9 +27,9 @@ inline constexpr int kNumCollectiveKinds = 9;
 // "all_reduce", "reduce_scatter", …
 const char* CollectiveName(CollectiveKind kind);
 
-// Calls and payload bytes of one rank on one group. The payload is the logical tensor of the operation:
-// the whole buffer of all_reduce, broadcast and reduce, the full (unscattered) side of reduce_scatter and
-// all_gather, the send buffer of all_to_all.
+// Calls and payload bytes of one rank on one group. The payload is the logical tensor of the
+// operation: the whole buffer of all_reduce, broadcast and reduce, the full (unscattered) side of
+// reduce_scatter and all_gather, the send buffer of all_to_all.
 class Traffic {
  public:
   int64_t calls(CollectiveKind kind) const { return calls_[static_cast<size_t>(kind)]; }

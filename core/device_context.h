@@ -1,8 +1,10 @@
-// One rank's handle on one device: its allocator and ledger, its thread count or stream, its kernels.
+// One rank's handle on one device: its allocator and ledger, its thread count or stream, its
+// kernels.
 //
-// Every tensor carries the context it was made in, and an op's result is made in its inputs' context.
-// That is how several ranks live in one process without globals: each has a context of its own, and the
-// memory that a communication thread allocates for a tensor of rank 2 is counted on rank 2.
+// Every tensor carries the context it was made in, and an op's result is made in its inputs'
+// context. That is how several ranks live in one process without globals: each has a context of its
+// own, and the memory that a communication thread allocates for a tensor of rank 2 is counted on
+// rank 2.
 //
 //   ContextPtr context = CpuContext({.num_threads = 2});          // tensor/cpu/cpu_context.h
 //   Tensor x = Tensor::Zeros({4, 8}, DType::kF32, context);

@@ -1,5 +1,6 @@
-// Element types. f32 and bf16 train; f16 is storage (and the fp16 mode of later plugins); f64 exists on
-// the CPU as the oracle of exactness tests; integers carry tokens, masks and quantized states.
+// Element types. f32 and bf16 train; f16 is storage (and the fp16 mode of later plugins); f64
+// exists on the CPU as the oracle of exactness tests; integers carry tokens, masks and quantized
+// states.
 //
 //   DispatchFloat(x.dtype(), "gelu", [&]<typename T>() { GeluKernel(x.data<T>(), ...); });
 //
@@ -55,7 +56,8 @@ struct Float16 {
   constexpr explicit operator float() const {
     const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
     const uint32_t magnitude = static_cast<uint32_t>(bits & 0x7fffu) << 13;
-    // A float of the same fields has an exponent too small by 112; the product is exact for subnormals.
+    // A float of the same fields has an exponent too small by 112; the product is exact for
+    // subnormals.
     const uint32_t finite = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
     const uint32_t infinity_or_nan = magnitude | 0x7f800000u;
     return std::bit_cast<float>(sign | (magnitude >= 0x0f800000u ? infinity_or_nan : finite));
@@ -90,15 +92,21 @@ constexpr DType DTypeOf() {
   if constexpr (std::is_same_v<T, int8_t>) return DType::kI8;
 }
 
-// Calls fn.template operator()<T>() for the floating dtype; throws Error("<op>: ...") for an integer.
+// Calls fn.template operator()<T>() for the floating dtype; throws Error("<op>: ...") for an
+// integer.
 template <typename Fn>
 decltype(auto) DispatchFloat(DType dtype, const char* op, Fn&& fn) {
   switch (dtype) {
-    case DType::kF32: return fn.template operator()<float>();
-    case DType::kBF16: return fn.template operator()<BFloat16>();
-    case DType::kF16: return fn.template operator()<Float16>();
-    case DType::kF64: return fn.template operator()<double>();
-    default: Throw(op, ": needs a floating dtype (f32, bf16, f16, f64), got ", DTypeName(dtype));
+    case DType::kF32:
+      return fn.template operator()<float>();
+    case DType::kBF16:
+      return fn.template operator()<BFloat16>();
+    case DType::kF16:
+      return fn.template operator()<Float16>();
+    case DType::kF64:
+      return fn.template operator()<double>();
+    default:
+      Throw(op, ": needs a floating dtype (f32, bf16, f16, f64), got ", DTypeName(dtype));
   }
 }
 
@@ -106,11 +114,16 @@ decltype(auto) DispatchFloat(DType dtype, const char* op, Fn&& fn) {
 template <typename Fn>
 decltype(auto) DispatchAny(DType dtype, const char* op, Fn&& fn) {
   switch (dtype) {
-    case DType::kI64: return fn.template operator()<int64_t>();
-    case DType::kI32: return fn.template operator()<int32_t>();
-    case DType::kU8: return fn.template operator()<uint8_t>();
-    case DType::kI8: return fn.template operator()<int8_t>();
-    default: return DispatchFloat(dtype, op, std::forward<Fn>(fn));
+    case DType::kI64:
+      return fn.template operator()<int64_t>();
+    case DType::kI32:
+      return fn.template operator()<int32_t>();
+    case DType::kU8:
+      return fn.template operator()<uint8_t>();
+    case DType::kI8:
+      return fn.template operator()<int8_t>();
+    default:
+      return DispatchFloat(dtype, op, std::forward<Fn>(fn));
   }
 }
 

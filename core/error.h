@@ -1,8 +1,8 @@
 // apogee::Error, the one exception of the library, and the checks that throw it.
 //
-// Misuse of the API (shape, dtype, device, order of calls) and device failures throw Error; bad input
-// from outside (files, flags, peers) returns absl::Status instead (core/status.h). Every message says
-// what was wrong, where, and what would be right:
+// Misuse of the API (shape, dtype, device, order of calls) and device failures throw Error; bad
+// input from outside (files, flags, peers) returns absl::Status instead (core/status.h). Every
+// message says what was wrong, where, and what would be right:
 //
 //   APOGEE_CHECK(a.dtype() == b.dtype(), "matmul: both operands need one dtype, got ",
 //                DTypeName(a.dtype()), " and ", DTypeName(b.dtype()));
@@ -40,9 +40,10 @@ template <typename... Parts>
 }  // namespace apogee
 
 // Throws Error unless `condition` holds. The message parts are evaluated only on failure.
-#define APOGEE_CHECK(condition, ...)                     \
-  do {                                                   \
-    if (!(condition)) [[unlikely]] ::apogee::Throw(__VA_ARGS__); \
+#define APOGEE_CHECK(condition, ...) \
+  do {                               \
+    if (!(condition)) [[unlikely]]   \
+      ::apogee::Throw(__VA_ARGS__);  \
   } while (false)
 
 #endif  // APOGEE_CORE_ERROR_H_

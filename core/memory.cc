@@ -13,12 +13,18 @@ namespace apogee {
 
 const char* MemoryCategoryName(MemoryCategory category) {
   switch (category) {
-    case MemoryCategory::kParameter: return "parameter";
-    case MemoryCategory::kGradient: return "gradient";
-    case MemoryCategory::kOptimizerState: return "optimizer_state";
-    case MemoryCategory::kActivation: return "activation";
-    case MemoryCategory::kCommunication: return "communication";
-    case MemoryCategory::kWorkspace: return "workspace";
+    case MemoryCategory::kParameter:
+      return "parameter";
+    case MemoryCategory::kGradient:
+      return "gradient";
+    case MemoryCategory::kOptimizerState:
+      return "optimizer_state";
+    case MemoryCategory::kActivation:
+      return "activation";
+    case MemoryCategory::kCommunication:
+      return "communication";
+    case MemoryCategory::kWorkspace:
+      return "workspace";
   }
   return "?";
 }
@@ -99,7 +105,8 @@ void MemoryLedger::AddSlack(int64_t bytes) {
 }
 
 int64_t CpuAllocator::RoundUp(int64_t bytes) {
-  if (bytes < kCachedBytes) return std::max<int64_t>((bytes + kAlignment - 1) & -kAlignment, kAlignment);
+  if (bytes < kCachedBytes)
+    return std::max<int64_t>((bytes + kAlignment - 1) & -kAlignment, kAlignment);
   const int64_t page = 4096;
   const int64_t eighth = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(bytes))) / 8;
   const int64_t step = std::max(page, std::min<int64_t>(eighth, 1 << 20));

@@ -1,13 +1,15 @@
-// Memory ledger and allocator: every byte the library holds has a category and is counted, per rank.
+// Memory ledger and allocator: every byte the library holds has a category and is counted, per
+// rank.
 //
 //   MemoryLedger& ledger = context->ledger();
 //   ledger.live_bytes(MemoryCategory::kGradient);   // now
-//   ledger.peak_total_bytes();                      // highest sum over the categories, slack included
+//   ledger.peak_total_bytes();                      // highest sum over the categories, slack
+//   included
 //
 // An Allocator hands out 64-byte aligned blocks and reports them to its ledger. Blocks of at least
-// kCachedBytes come from the operating system and are cached when freed, so that a training loop whose
-// shapes repeat stops asking for memory after its first step; what is held but not handed out is counted
-// as slack. Thread-safe: communication threads may free a rank's blocks.
+// kCachedBytes come from the operating system and are cached when freed, so that a training loop
+// whose shapes repeat stops asking for memory after its first step; what is held but not handed out
+// is counted as slack. Thread-safe: communication threads may free a rank's blocks.
 #ifndef APOGEE_CORE_MEMORY_H_
 #define APOGEE_CORE_MEMORY_H_
 

@@ -1,6 +1,6 @@
 // Counter-based random numbers (Philox 4x32-10; Salmon et al., "Parallel random numbers: as easy as
-// 1, 2, 3", SC 2011). A number is a pure function of (key, counter), so it does not depend on the number
-// of threads, on the layout, or on which rank draws it.
+// 1, 2, 3", SC 2011). A number is a pure function of (key, counter), so it does not depend on the
+// number of threads, on the layout, or on which rank draws it.
 //
 //   PhiloxKey key = MakeKey(seed, "transformer.wte.weight");
 //   std::array<uint32_t, 4> bits = Philox(key, /*counter=*/element / 4);
@@ -40,15 +40,14 @@ inline std::array<uint32_t, 4> Philox(PhiloxKey key, uint64_t counter, uint64_t 
 }
 
 // (0, 1], 24 bits: never 0, so that log() is finite.
-inline float ToUniform(uint32_t bits) {
-  return (static_cast<float>(bits >> 8) + 1.0f) * 0x1p-24f;
-}
+inline float ToUniform(uint32_t bits) { return (static_cast<float>(bits >> 8) + 1.0f) * 0x1p-24f; }
 
-// A cursor over streams: the state that a checkpoint saves and recompute replays. Each call of a random
-// op takes the next stream; two generators with equal state draw equal numbers.
+// A cursor over streams: the state that a checkpoint saves and recompute replays. Each call of a
+// random op takes the next stream; two generators with equal state draw equal numbers.
 //
 // `first_sample` is the index, within the global batch, of the first sample that this rank holds: a
-// random op numbers its elements from there, so a batch split over ranks draws what the whole one draws.
+// random op numbers its elements from there, so a batch split over ranks draws what the whole one
+// draws.
 class Generator {
  public:
   explicit Generator(uint64_t seed = 0) : key_(MakeKey(seed, "generator")) {}

@@ -21,7 +21,8 @@ int64_t Shape::numel() const {
 
 int Shape::Normalize(int dim) const {
   const int normalized = dim < 0 ? dim + rank_ : dim;
-  APOGEE_CHECK(normalized >= 0 && normalized < rank_, "dim ", dim, " is outside shape ", ToString());
+  APOGEE_CHECK(normalized >= 0 && normalized < rank_, "dim ", dim, " is outside shape ",
+               ToString());
   return normalized;
 }
 

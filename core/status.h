@@ -6,7 +6,8 @@
 //     return absl::OkStatus();
 //   }
 //
-// Debian's Abseil has its own string_view, so messages are built as std::string (InvalidArgument(...)).
+// Debian's Abseil has its own string_view, so messages are built as std::string
+// (InvalidArgument(...)).
 #ifndef APOGEE_CORE_STATUS_H_
 #define APOGEE_CORE_STATUS_H_
 
@@ -48,10 +49,10 @@ inline void OkOrThrow(const absl::Status& status) {
 
 }  // namespace apogee
 
-#define APOGEE_RETURN_IF_ERROR(expression)                   \
-  do {                                                       \
-    absl::Status apogee_status_ = (expression);              \
-    if (!apogee_status_.ok()) return apogee_status_;         \
+#define APOGEE_RETURN_IF_ERROR(expression)           \
+  do {                                               \
+    absl::Status apogee_status_ = (expression);      \
+    if (!apogee_status_.ok()) return apogee_status_; \
   } while (false)
 
 #define APOGEE_INTERNAL_CONCAT2(a, b) a##b

@@ -25,7 +25,8 @@ size_t EditDistance(const std::string& a, const std::string& b) {
 
 std::string NearestName(const std::string& name, const std::vector<std::string>& candidates) {
   std::string nearest;
-  // Of equally near candidates the one of equal length wins: a wrong letter is likelier than a lost one.
+  // Of equally near candidates the one of equal length wins: a wrong letter is likelier than a lost
+  // one.
   size_t best = name.size() / 2 * 2 + 2;
   for (const std::string& candidate : candidates) {
     const size_t distance =

@@ -8,8 +8,8 @@
 
 namespace apogee {
 
-// The candidate with the smallest edit distance to `name`, or "" when none is near (more than half of
-// the name would have to change).
+// The candidate with the smallest edit distance to `name`, or "" when none is near (more than half
+// of the name would have to change).
 std::string NearestName(const std::string& name, const std::vector<std::string>& candidates);
 
 // `unknown optimizer "adamv" (did you mean "adamw"?); known: adam, adamw, sgd`.

@@ -1,7 +1,8 @@
 // The layers that GPT-2 and Llama are made of. Parameter names follow Hugging Face and torch.
 //
-//   auto fc = std::make_shared<nn::Linear>(384, 1536, nn::LinearOptions{.layout = WeightLayout::kInOut});
-//   Tensor y = (*fc)(x);                                  // x [.., 384] -> [.., 1536]
+//   auto fc = std::make_shared<nn::Linear>(384, 1536, nn::LinearOptions{.layout =
+//   WeightLayout::kInOut}); Tensor y = (*fc)(x);                                  // x [.., 384] ->
+//   [.., 1536]
 #ifndef APOGEE_NN_LAYERS_H_
 #define APOGEE_NN_LAYERS_H_
 

@@ -100,13 +100,19 @@ void Module::Initialize(const ContextPtr& context, const InitOptions& options) {
   ForEach([&](const Module& module) {
     for (const auto& [parameter, init] : module.parameters_) {
       if (parameter->has_value()) continue;
-      const Tensor value = Tensor::Empty(parameter->shape(), options.dtype, context,
-                                         MemoryCategory::kParameter);
+      const Tensor value =
+          Tensor::Empty(parameter->shape(), options.dtype, context, MemoryCategory::kParameter);
       const PhiloxKey key = MakeKey(options.seed, parameter->name());
       switch (init.kind) {
-        case Init::Kind::kConstant: value.Fill(init.a); break;
-        case Init::Kind::kNormal: ops::FillNormal(value, init.a, init.b, key); break;
-        case Init::Kind::kUniform: ops::FillUniform(value, init.a, init.b, key); break;
+        case Init::Kind::kConstant:
+          value.Fill(init.a);
+          break;
+        case Init::Kind::kNormal:
+          ops::FillNormal(value, init.a, init.b, key);
+          break;
+        case Init::Kind::kUniform:
+          ops::FillUniform(value, init.a, init.b, key);
+          break;
       }
       parameter->set_value(value);
     }

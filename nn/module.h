@@ -8,10 +8,11 @@
 //     std::shared_ptr<nn::Linear> fc_;
 //   };
 //   Mlp model;
-//   model.Initialize(CpuContext(), {.seed = 1});        // parameters get values: "fc.weight", "fc.bias"
+//   model.Initialize(CpuContext(), {.seed = 1});        // parameters get values: "fc.weight",
+//   "fc.bias"
 //
-// A constructor only declares parameters (name, shape, initialiser); Initialize makes their values as a
-// pure function of (seed, full name, element), so that any layout or rank draws the same ones.
+// A constructor only declares parameters (name, shape, initialiser); Initialize makes their values
+// as a pure function of (seed, full name, element), so that any layout or rank draws the same ones.
 #ifndef APOGEE_NN_MODULE_H_
 #define APOGEE_NN_MODULE_H_
 
@@ -75,12 +76,14 @@ class Module {
   // Training mode switches dropout on. On after construction.
   void Train(bool training = true);
   bool is_training() const { return training_; }
-  // The random state of the tree (dropout), one generator shared by all its modules; checkpoints save it.
+  // The random state of the tree (dropout), one generator shared by all its modules; checkpoints
+  // save it.
   Generator& generator() { return *generator_; }
 
-  // Hooks run around Forward, and around this module's part of backward: pre-backward when the gradient
-  // of its output is complete, post-backward when that of its input is (at the end of backward where the
-  // input needs none). They run on the rank's thread, in the order they were added.
+  // Hooks run around Forward, and around this module's part of backward: pre-backward when the
+  // gradient of its output is complete, post-backward when that of its input is (at the end of
+  // backward where the input needs none). They run on the rank's thread, in the order they were
+  // added.
   void AddPreForwardHook(InputHook hook) { pre_forward_.push_back(std::move(hook)); }
   void AddPostForwardHook(Hook hook) { post_forward_.push_back(std::move(hook)); }
   void AddPreBackwardHook(Hook hook) { pre_backward_.push_back(std::move(hook)); }
@@ -89,8 +92,8 @@ class Module {
  protected:
   // Declares a parameter of this module; its full name is prefixed as parents register this module.
   ParameterPtr RegisterParameter(const std::string& name, const Shape& shape, const Init& init);
-  // Adds a child under `name`; returns it. A tied weight is simply held by two modules and registered by
-  // one of them, its owner.
+  // Adds a child under `name`; returns it. A tied weight is simply held by two modules and
+  // registered by one of them, its owner.
   template <typename T>
   std::shared_ptr<T> Register(const std::string& name, std::shared_ptr<T> child) {
     RegisterModule(name, child);

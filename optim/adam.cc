@@ -97,13 +97,14 @@ void AdamFamily<Options>::Update(int group, std::span<const ActiveParam> params,
     SetStepSize(o, rule.hf_style, param.view->step(), chunk);
     return chunk;
   };
-  ForEachComputeDType<AdamChunk>(params, make_chunk, [&](DType dtype, std::span<const AdamChunk> chunks) {
-    const DeviceContext& context = *params[0].grad.context();
-    const double sign = o.maximize ? -1 : 1;
-    OptimKernelsFor(context).adam(
-        context, {dtype, rule.decay_kind, sign * decision.grad_scale(), rule.decay, o.betas[0],
-                  o.betas[1], o.eps, o.amsgrad, chunks});
-  });
+  ForEachComputeDType<AdamChunk>(
+      params, make_chunk, [&](DType dtype, std::span<const AdamChunk> chunks) {
+        const DeviceContext& context = *params[0].grad.context();
+        const double sign = o.maximize ? -1 : 1;
+        OptimKernelsFor(context).adam(
+            context, {dtype, rule.decay_kind, sign * decision.grad_scale(), rule.decay, o.betas[0],
+                      o.betas[1], o.eps, o.amsgrad, chunks});
+      });
 }
 
 template class AdamFamily<AdamOptions>;

@@ -1,17 +1,18 @@
-// Adam (Kingma and Ba, ICLR 2015) and AdamW (Loshchilov and Hutter, ICLR 2019), as torch.optim, and AdamW
-// in the form of Hugging Face transformers.
+// Adam (Kingma and Ba, ICLR 2015) and AdamW (Loshchilov and Hutter, ICLR 2019), as torch.optim, and
+// AdamW in the form of Hugging Face transformers.
 //
 //   optim::AdamW optimizer({{.params = decayed, .options = {.lr = 3e-4, .weight_decay = 0.1}},
 //                           {.params = others, .options = {.lr = 3e-4, .weight_decay = 0}}});
 //   optim::Adam plain(model.Parameters(), {.lr = 1e-3, .amsgrad = true});
 //
-// With t the parameter's own step count, c1 = 1 - beta1^t, c2 = 1 - beta2^t (1 without correct_bias):
+// With t the parameter's own step count, c1 = 1 - beta1^t, c2 = 1 - beta2^t (1 without
+// correct_bias):
 //   Adam: g = grad + weight_decay * w        AdamW: w -= lr * weight_decay * w
-//   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;  amsgrad: vmax = max(vmax, v), used as v
-//   w -= lr / c1 * m / (sqrt(v) / sqrt(c2) + eps)
+//   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;  amsgrad: vmax = max(vmax, v),
+//   used as v w -= lr / c1 * m / (sqrt(v) / sqrt(c2) + eps)
 // hf_style: w -= lr sqrt(c2) / c1 * m / (sqrt(v) + eps), then w -= lr * weight_decay * w.
-// States per element: exp_avg, exp_avg_sq (8 bytes; 16 for f64), with amsgrad max_exp_avg_sq. The bias
-// corrections are computed in f64.
+// States per element: exp_avg, exp_avg_sq (8 bytes; 16 for f64), with amsgrad max_exp_avg_sq. The
+// bias corrections are computed in f64.
 #ifndef APOGEE_OPTIM_ADAM_H_
 #define APOGEE_OPTIM_ADAM_H_
 
@@ -69,7 +70,8 @@ class AdamFamily : public TypedOptimizer<Options> {
   }
 
  protected:
-  std::span<const StateSpec> StatesUnder(const ParamView& view, const Options& options) const override;
+  std::span<const StateSpec> StatesUnder(const ParamView& view,
+                                         const Options& options) const override;
   void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
               std::span<const StatBuffer> totals) override;
 };

@@ -21,8 +21,8 @@ class ScheduleProblems : public OptionProblems {
     problems.Steps("total_steps", total_steps, 1);
     problems.Steps("warmup_steps", warmup_steps, 0);
     if (total_steps >= 1 && warmup_steps >= total_steps) {
-      problems.Add(internal::Concat("warmup_steps is ", warmup_steps, ", must be below total_steps (",
-                                    total_steps, ")"));
+      problems.Add(internal::Concat("warmup_steps is ", warmup_steps,
+                                    ", must be below total_steps (", total_steps, ")"));
     }
     return problems;
   }

@@ -6,7 +6,8 @@
 namespace apogee::optim {
 namespace {
 
-// Present gradients of one device; they are rewritten in place, so a strided one is replaced by a copy.
+// Present gradients of one device; they are rewritten in place, so a strided one is replaced by a
+// copy.
 std::vector<Tensor> PresentGrads(const std::vector<autograd::ParameterPtr>& params) {
   std::vector<Tensor> grads;
   for (const autograd::ParameterPtr& parameter : params) {

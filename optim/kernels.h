@@ -1,11 +1,12 @@
-// The kernels of the optimizers, one table per backend (as tensor/kernel_table.h). A kernel takes a list
-// of chunks, one per parameter, so that a parameter group costs one call and one pass over memory.
+// The kernels of the optimizers, one table per backend (as tensor/kernel_table.h). A kernel takes a
+// list of chunks, one per parameter, so that a parameter group costs one call and one pass over
+// memory.
 //
 //   OptimKernelsFor(context).adam(context, args);
 //
-// Arithmetic and states are f32, or f64 where `dtype` says so; gradients and working weights may have
-// any floating dtype. NaN propagates: whether to step at all was decided before. Pointers of one chunk
-// are contiguous and do not alias.
+// Arithmetic and states are f32, or f64 where `dtype` says so; gradients and working weights may
+// have any floating dtype. NaN propagates: whether to step at all was decided before. Pointers of
+// one chunk are contiguous and do not alias.
 #ifndef APOGEE_OPTIM_KERNELS_H_
 #define APOGEE_OPTIM_KERNELS_H_
 
@@ -22,7 +23,8 @@ struct NormChunk {
   const void* grad;
   DType grad_dtype;
   int64_t n;
-  double result;  // sum of squares, sum of magnitudes, or largest magnitude; NaN if any element is NaN
+  double
+      result;  // sum of squares, sum of magnitudes, or largest magnitude; NaN if any element is NaN
 };
 struct NormArgs {
   NormKind kind;
@@ -41,10 +43,10 @@ struct ScaleArgs {
 };
 
 struct UpdateChunk {
-  void* weight;        // of the kernel's dtype
+  void* weight;  // of the kernel's dtype
   const void* grad;
   DType grad_dtype;
-  void* working;       // weights rounded to working_dtype, or null
+  void* working;  // weights rounded to working_dtype, or null
   DType working_dtype;
   int64_t n;
 };

@@ -18,7 +18,8 @@ LossScaler::LossScaler(const LossScalerOptions& options)
   require(options.initial_scale >= options.min_scale && options.initial_scale <= options.max_scale,
           "initial_scale must lie between min_scale and max_scale");
   require(options.growth_factor > 1, "growth_factor must be above 1");
-  require(options.backoff_factor > 0 && options.backoff_factor < 1, "backoff_factor must lie in (0, 1)");
+  require(options.backoff_factor > 0 && options.backoff_factor < 1,
+          "backoff_factor must lie in (0, 1)");
   require(options.growth_interval >= 1, "growth_interval must be at least 1");
   require(options.hysteresis >= 1, "hysteresis must be at least 1");
   APOGEE_CHECK(errors.empty(), "loss scaler: invalid options:", errors);

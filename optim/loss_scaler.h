@@ -1,13 +1,13 @@
-// LossScaler: the dynamic loss scale of fp16 training (Micikevicius et al., "Mixed precision training",
-// ICLR 2018).
+// LossScaler: the dynamic loss scale of fp16 training (Micikevicius et al., "Mixed precision
+// training", ICLR 2018).
 //
 //   LossScaler scaler({.initial_scale = 65536});
 //   Backward(loss, scaler.scale());                    // gradients are scale() times too large
 //   optimizer.step();                                  // divides by the scale that was used
 //   scaler.Update(optimizer.last_step().skip);         // grows or backs off for the next step
 //
-// The scale changes only between steps, so all micro-batches of a step share it. Not a collective: every rank
-// gets the same skip decision and so keeps the same scale.
+// The scale changes only between steps, so all micro-batches of a step share it. Not a collective:
+// every rank gets the same skip decision and so keeps the same scale.
 #ifndef APOGEE_OPTIM_LOSS_SCALER_H_
 #define APOGEE_OPTIM_LOSS_SCALER_H_
 

@@ -74,8 +74,8 @@ LrSchedule CosineSchedule(const CosineOptions& options) {
   const auto steps = static_cast<double>(options.total_steps - options.warmup_steps);
   return WithWarmup(options.warmup_steps,
                     [steps, eta_min = options.eta_min](ScheduleTime time, double base_lr) {
-    return Cosine(base_lr, eta_min, static_cast<double>(time.step) / steps);
-  });
+                      return Cosine(base_lr, eta_min, static_cast<double>(time.step) / steps);
+                    });
 }
 
 std::vector<std::string> FlatCosineOptions::Problems() const {
@@ -94,8 +94,8 @@ LrSchedule FlatCosineSchedule(const FlatCosineOptions& options) {
   CheckSchedule("flat_cosine", options);
   const int64_t steps = options.total_steps - options.warmup_steps;
   const auto flat = static_cast<int64_t>(static_cast<double>(steps) * options.pct_start);
-  return WithWarmup(options.warmup_steps,
-                    [steps, flat, eta_min = options.eta_min](ScheduleTime time, double base_lr) {
+  return WithWarmup(options.warmup_steps, [steps, flat, eta_min = options.eta_min](
+                                              ScheduleTime time, double base_lr) {
     if (time.step < flat) return base_lr;
     const double share = static_cast<double>(time.step - flat) / static_cast<double>(steps - flat);
     return Cosine(base_lr, eta_min, share);
@@ -120,8 +120,8 @@ LrSchedule MultiStepSchedule(const MultiStepOptions& options) {
   for (const int64_t milestone : options.milestones) {
     if (milestone >= options.warmup_steps) milestones.push_back(milestone - options.warmup_steps);
   }
-  return WithWarmup(options.warmup_steps,
-                    [milestones, gamma = options.gamma](ScheduleTime time, double base_lr) {
+  return WithWarmup(options.warmup_steps, [milestones, gamma = options.gamma](ScheduleTime time,
+                                                                              double base_lr) {
     const auto reached = std::count_if(milestones.begin(), milestones.end(),
                                        [&](int64_t milestone) { return time.step >= milestone; });
     return base_lr * std::pow(gamma, static_cast<double>(reached));
@@ -229,10 +229,9 @@ LrSchedule EdenSchedule(const EdenOptions& options) {
       return std::pow((at * at + scale * scale) / (scale * scale), -0.25);
     };
     const auto step = static_cast<double>(time.step);
-    const double warmup =
-        step >= o.warmup_batches
-            ? 1.0
-            : o.warmup_start + (1 - o.warmup_start) * (step / o.warmup_batches);
+    const double warmup = step >= o.warmup_batches
+                              ? 1.0
+                              : o.warmup_start + (1 - o.warmup_start) * (step / o.warmup_batches);
     return base_lr * decay(step, o.lr_batches) *
            decay(static_cast<double>(time.epoch), o.lr_epochs) * warmup;
   }};

@@ -2,12 +2,14 @@
 //
 //   LrSchedule s = CosineSchedule({.total_steps = 1000, .warmup_steps = 100, .eta_min = 1e-5});
 //   double lr = s.lr({.step = 250}, /*base_lr=*/3e-4);
-//   LrScheduler scheduler(optimizer, s);                       // lr_scheduler.h drives an optimizer
+//   LrScheduler scheduler(optimizer, s);                       // lr_scheduler.h drives an
+//   optimizer
 //
-// step k = 0 is the first optimizer step's. Warm-up raises the rate to base_lr in `warmup_steps` steps:
-// (k + 1) / warmup_steps, and the rest of the schedule starts from its own step 0 after it. Past
-// total_steps: linear goes on (below zero), cosine goes up again, polynomial and one-cycle keep their last
-// value. These are the semantics of ColossalAI's and PyTorch's classes of the same names.
+// step k = 0 is the first optimizer step's. Warm-up raises the rate to base_lr in `warmup_steps`
+// steps: (k + 1) / warmup_steps, and the rest of the schedule starts from its own step 0 after it.
+// Past total_steps: linear goes on (below zero), cosine goes up again, polynomial and one-cycle
+// keep their last value. These are the semantics of ColossalAI's and PyTorch's classes of the same
+// names.
 #ifndef APOGEE_OPTIM_LR_SCHEDULE_H_
 #define APOGEE_OPTIM_LR_SCHEDULE_H_
 
@@ -73,8 +75,8 @@ struct FlatCosineOptions {
 };
 LrSchedule FlatCosineSchedule(const FlatCosineOptions& options);
 
-// base_lr * gamma^(milestones reached). Milestones count from the start of training; those inside the
-// warm-up are dropped.
+// base_lr * gamma^(milestones reached). Milestones count from the start of training; those inside
+// the warm-up are dropped.
 struct MultiStepOptions {
   std::vector<int64_t> milestones;
   double gamma = 0.1;
@@ -122,8 +124,8 @@ struct CosineRestartsOptions {
 };
 LrSchedule CosineRestartsSchedule(const CosineRestartsOptions& options);
 
-// base_lr ((k^2 + B^2) / B^2)^-1/4 ((epoch^2 + E^2) / E^2)^-1/4 w, where w rises from warmup_start to 1 in
-// warmup_batches steps (icefall's Eden).
+// base_lr ((k^2 + B^2) / B^2)^-1/4 ((epoch^2 + E^2) / E^2)^-1/4 w, where w rises from warmup_start
+// to 1 in warmup_batches steps (icefall's Eden).
 struct EdenOptions {
   double lr_batches = 5000;
   double lr_epochs = 6;
@@ -134,10 +136,10 @@ struct EdenOptions {
 };
 LrSchedule EdenSchedule(const EdenOptions& options);
 
-// One cycle (Smith and Topin, "Super-convergence", 2019): base_lr / div_factor up to base_lr in the share
-// pct_start of the steps, then down to base_lr / div_factor / final_div_factor; with three_phase, down to
-// the first rate over another such share before the last descent. Momentum moves the other way. base_lr is
-// the highest rate.
+// One cycle (Smith and Topin, "Super-convergence", 2019): base_lr / div_factor up to base_lr in the
+// share pct_start of the steps, then down to base_lr / div_factor / final_div_factor; with
+// three_phase, down to the first rate over another such share before the last descent. Momentum
+// moves the other way. base_lr is the highest rate.
 struct OneCycleOptions {
   int64_t total_steps = 0;
   double pct_start = 0.3;

@@ -1,7 +1,8 @@
 // Schedules by name, with options as text, for programs and configuration files.
 //
-//   auto schedule = optim::MakeLrSchedule("cosine", {{"total_steps", "1000"}, {"warmup_steps", "100"}});
-//   if (!schedule.ok()) ...       // unknown schedule "cosin" (did you mean "cosine"?); known: ...
+//   auto schedule = optim::MakeLrSchedule("cosine", {{"total_steps", "1000"}, {"warmup_steps",
+//   "100"}}); if (!schedule.ok()) ...       // unknown schedule "cosin" (did you mean "cosine"?);
+//   known: ...
 #ifndef APOGEE_OPTIM_LR_SCHEDULE_REGISTRY_H_
 #define APOGEE_OPTIM_LR_SCHEDULE_REGISTRY_H_
 

@@ -52,8 +52,8 @@ absl::Status LrScheduler::load_state_dict(const LrSchedulerState& state) {
                            " groups, expected ", base_lrs_.size());
   }
   if (state.step < 0 || state.epoch < 0) {
-    return InvalidArgument("learning rate scheduler: the state has step ", state.step, " and epoch ",
-                           state.epoch, ", both must be at least 0");
+    return InvalidArgument("learning rate scheduler: the state has step ", state.step,
+                           " and epoch ", state.epoch, ", both must be at least 0");
   }
   for (const double base_lr : state.base_lrs) {
     if (!std::isfinite(base_lr)) {

@@ -4,9 +4,9 @@
 //   for (...) { optimizer.step(); scheduler.step(); }
 //   scheduler.last_lr()[0];
 //
-// A group's base rate is what it had at construction; the schedule's value for step 0 is set then. When
-// the optimizer is replaced (a plugin wrapped it), Retarget moves the schedule over. The optimizer must
-// outlive the scheduler or its next Retarget.
+// A group's base rate is what it had at construction; the schedule's value for step 0 is set then.
+// When the optimizer is replaced (a plugin wrapped it), Retarget moves the schedule over. The
+// optimizer must outlive the scheduler or its next Retarget.
 #ifndef APOGEE_OPTIM_LR_SCHEDULER_H_
 #define APOGEE_OPTIM_LR_SCHEDULER_H_
 
@@ -36,8 +36,8 @@ class LrScheduler {
   // The rates in force, one per group.
   std::vector<double> last_lr() const;
   int64_t num_steps() const { return time_.step; }
-  // Applies the schedule to another optimizer from now on. Throws Error when it has another number of
-  // groups.
+  // Applies the schedule to another optimizer from now on. Throws Error when it has another number
+  // of groups.
   void Retarget(LrTarget& target);
 
   LrSchedulerState state_dict() const { return {time_.step, time_.epoch, base_lrs_}; }

@@ -8,8 +8,8 @@
 namespace apogee::optim {
 namespace {
 
-// The end of each phase, in steps, and where rate and momentum stand at its two ends: rates as factors
-// of the highest one.
+// The end of each phase, in steps, and where rate and momentum stand at its two ends: rates as
+// factors of the highest one.
 struct Phase {
   double end;
   double lr_from, lr_to;

@@ -1,5 +1,5 @@
-// Optimizer: the base of all of them. It owns the parameter views and runs a step in phases; a derived
-// class says what an update computes and which statistics of whole tensors it needs.
+// Optimizer: the base of all of them. It owns the parameter views and runs a step in phases; a
+// derived class says what an update computes and which statistics of whole tensors it needs.
 //
 //   optim::AdamW optimizer(model.Parameters(), {.lr = 3e-4, .weight_decay = 0.1});
 //   optimizer.set_step_options({.max_norm = 1.0});
@@ -8,11 +8,14 @@
 //   optimizer.zero_grad();
 //
 // A step:
-//   decision    presence of gradients, whether all are finite, their norm -> one StepDecision, before
+//   decision    presence of gradients, whether all are finite, their norm -> one StepDecision,
+//   before
 //               any state moves. Skipped steps change nothing.
-//   statistics  the derived class' phases, if it has any: partials over this rank's segments, packed into
+//   statistics  the derived class' phases, if it has any: partials over this rank's segments,
+//   packed into
 //               one buffer, reduced (StatReducer), read by later phases and by the update.
-//   update      one pass over memory per parameter group; working weights are rounded in the same pass.
+//   update      one pass over memory per parameter group; working weights are rounded in the same
+//   pass.
 // A parameter whose gradient is absent, or that is frozen, is left alone altogether: no decay, no
 // momentum, no step count. A gradient of zeros is a gradient.
 //
@@ -47,8 +50,9 @@ class Optimizer : public LrTarget {
   // The name in the registry: "adamw".
   const std::string& name() const { return name_; }
 
-  // One update from the gradients at hand. Returns the closure's loss when there is a closure. Throws
-  // Error under NonFinitePolicy::kThrow; then, as after any failure before the update, nothing changed.
+  // One update from the gradients at hand. Returns the closure's loss when there is a closure.
+  // Throws Error under NonFinitePolicy::kThrow; then, as after any failure before the update,
+  // nothing changed.
   std::optional<Tensor> step(const Closure& closure = {});
   // Makes every gradient absent, or zero where it is present.
   void zero_grad(bool set_to_none = true);
@@ -58,7 +62,8 @@ class Optimizer : public LrTarget {
 
   void set_step_options(const StepOptions& options);
   const StepOptions& step_options() const { return step_options_; }
-  // Runs at the end of every step(), also of a skipped one, in the order added: a loss scaler updates here.
+  // Runs at the end of every step(), also of a skipped one, in the order added: a loss scaler
+  // updates here.
   using StepHook = std::function<void(Optimizer&)>;
   void AddStepHook(StepHook hook) { step_hooks_.push_back(std::move(hook)); }
   // Replaces the single-rank reducer; nullptr restores it.
@@ -66,8 +71,8 @@ class Optimizer : public LrTarget {
 
   // Handles on the states, the step counts and the options of every group; see state_dict.h.
   StateDict state_dict() const;
-  // Checks everything, then takes it over; on an error nothing has changed and the message lists what
-  // does not fit. Element-wise states must have this rank's layout.
+  // Checks everything, then takes it over; on an error nothing has changed and the message lists
+  // what does not fit. Element-wise states must have this rank's layout.
   absl::Status load_state_dict(const StateDict& dict);
   // Master weights take over weights that were loaded into the model since they were made.
   void RefreshMasters();
@@ -80,8 +85,8 @@ class Optimizer : public LrTarget {
   virtual OptionMap group_options(int group) const = 0;
 
  protected:
-  // Throws one Error that lists: no parameters at all, an empty group, a parameter in two places, two
-  // parameters of one name, and `problems` (those of the options).
+  // Throws one Error that lists: no parameters at all, an empty group, a parameter in two places,
+  // two parameters of one name, and `problems` (those of the options).
   Optimizer(std::string name, std::vector<std::vector<autograd::ParameterPtr>> groups,
             std::vector<std::string> problems);
 
@@ -98,8 +103,8 @@ class Optimizer : public LrTarget {
                             StatBuffer& /*buffer*/) {}
   // Adds this rank's partials. `totals[p]` holds the reduced numbers of phase p < `phase`.
   virtual void ComputeStats(int /*phase*/, std::span<const ActiveParam> /*params*/,
-                            const StepDecision& /*decision*/, std::span<const StatBuffer> /*totals*/,
-                            StatBuffer& /*buffer*/) {}
+                            const StepDecision& /*decision*/,
+                            std::span<const StatBuffer> /*totals*/, StatBuffer& /*buffer*/) {}
   // Updates one group's parameters, whose steps have been advanced. `totals` as above.
   virtual void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
                       std::span<const StatBuffer> totals) = 0;

@@ -6,7 +6,8 @@ namespace apogee::optim {
 namespace {
 
 template <typename T>
-absl::Status ParseNumber(const std::string& what, const std::string& text, const char* form, T& value) {
+absl::Status ParseNumber(const std::string& what, const std::string& text, const char* form,
+                         T& value) {
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
   if (error == std::errc() && stop == end) return absl::OkStatus();

@@ -1,12 +1,12 @@
-// Options with names: lets command lines, the registries and checkpoints set and read the fields of a
-// typed options aggregate.
+// Options with names: lets command lines, the registries and checkpoints set and read the fields of
+// a typed options aggregate.
 //
-//   struct SgdOptions { double lr = 1e-3; ...; static std::vector<OptionField<SgdOptions>> Fields(); };
-//   SgdOptions options;
-//   absl::Status s = SetOptions({{"lr", "0.1"}, {"momentum", "0.9"}}, "optimizer sgd", options);
-//   OptionMap text = GetOptions(options);                       // every field, exact
+//   struct SgdOptions { double lr = 1e-3; ...; static std::vector<OptionField<SgdOptions>>
+//   Fields(); }; SgdOptions options; absl::Status s = SetOptions({{"lr", "0.1"}, {"momentum",
+//   "0.9"}}, "optimizer sgd", options); OptionMap text = GetOptions(options); // every field, exact
 //
-// Text forms: numbers as C++ reads them ("1e-3"), booleans true/false/1/0, lists with commas ("0.9,0.95").
+// Text forms: numbers as C++ reads them ("1e-3"), booleans true/false/1/0, lists with commas
+// ("0.9,0.95").
 #ifndef APOGEE_OPTIM_OPTIONS_H_
 #define APOGEE_OPTIM_OPTIONS_H_
 
@@ -25,7 +25,8 @@ namespace apogee::optim {
 
 using OptionMap = std::map<std::string, std::string>;
 
-// "key=value" words, as a command line has them. A word without '=' or a key given twice is an error.
+// "key=value" words, as a command line has them. A word without '=' or a key given twice is an
+// error.
 absl::StatusOr<OptionMap> ParseOptions(const std::vector<std::string>& words);
 
 // Reads the text form; `what` names the option in the message.
@@ -53,7 +54,8 @@ struct OptionField {
       member;
 };
 
-// Sets the named fields. An unknown name or a malformed value is an error, and `options` stays as it was.
+// Sets the named fields. An unknown name or a malformed value is an error, and `options` stays as
+// it was.
 template <typename Options>
 absl::Status SetOptions(const OptionMap& values, const std::string& what, Options& options) {
   const std::vector<OptionField<Options>> fields = Options::Fields();

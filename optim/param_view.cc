@@ -45,8 +45,8 @@ Tensor ParamView::value() const {
 Tensor ParamView::grad() const {
   const Tensor& grad = grad_handle();
   APOGEE_CHECK(grad.defined(), "parameter \"", name_, "\": the gradient is absent");
-  APOGEE_CHECK(grad.numel() >= layout_.local_numel() && IsFloat(grad.dtype()), "parameter \"", name_,
-               "\": needs a floating gradient of ", layout_.local_numel(), " elements, got ",
+  APOGEE_CHECK(grad.numel() >= layout_.local_numel() && IsFloat(grad.dtype()), "parameter \"",
+               name_, "\": needs a floating gradient of ", layout_.local_numel(), " elements, got ",
                DTypeName(grad.dtype()), " ", grad.shape());
   APOGEE_CHECK(grad.device() == value().device(), "parameter \"", name_, "\": on ",
                value().device().ToString(), ", its gradient on ", grad.device().ToString());
@@ -116,10 +116,14 @@ Tensor ParamView::state(const std::string& name) const {
 Shape ParamView::StateShape(StateKind kind) const {
   const comm::MatrixView matrix = layout_.matrix();
   switch (kind) {
-    case StateKind::kElementwise: return value().shape();
-    case StateKind::kRow: return {matrix.batch * matrix.rows};
-    case StateKind::kColumn: return {matrix.batch * matrix.cols};
-    case StateKind::kScalar: return {};
+    case StateKind::kElementwise:
+      return value().shape();
+    case StateKind::kRow:
+      return {matrix.batch * matrix.rows};
+    case StateKind::kColumn:
+      return {matrix.batch * matrix.cols};
+    case StateKind::kScalar:
+      return {};
   }
   return {};
 }

@@ -1,13 +1,15 @@
-// ParamView: what an optimizer sees of one parameter: the part of its value and gradient that this rank
-// holds, where that part lies in the logical tensor, the fp32 master weights, the states, the step count.
+// ParamView: what an optimizer sees of one parameter: the part of its value and gradient that this
+// rank holds, where that part lies in the logical tensor, the fp32 master weights, the states, the
+// step count.
 //
 //   ParamView view(model.Parameters()[0]);               // a whole parameter
 //   view.BindShard(shard, Layout(shape, {.segments = {{0, 100}}}));   // a wrapper made shards
-//   Tensor m = view.AddState("exp_avg", StateKind::kElementwise);     // zeros, in view.compute_dtype()
+//   Tensor m = view.AddState("exp_avg", StateKind::kElementwise);     // zeros, in
+//   view.compute_dtype()
 //
-// Compute dtype: f64 for f64 parameters, else f32. bf16 and f16 parameters have master weights of their
-// own, made from the value at the first step; for f32 and f64 the value is the master.
-// Misuse (integer or strided value, gradient of another size) throws Error.
+// Compute dtype: f64 for f64 parameters, else f32. bf16 and f16 parameters have master weights of
+// their own, made from the value at the first step; for f32 and f64 the value is the master. Misuse
+// (integer or strided value, gradient of another size) throws Error.
 #ifndef APOGEE_OPTIM_PARAM_VIEW_H_
 #define APOGEE_OPTIM_PARAM_VIEW_H_
 
@@ -40,8 +42,9 @@ class ParamView {
   // Buffers without a Parameter, for callers that bring their own gradients (set_grad).
   ParamView(std::string name, Tensor value, comm::Layout layout);
 
-  // From now on the view works on `value` (this rank's part, then padding) instead of the parameter's own
-  // elements, and takes its gradient from set_grad. Throws Error once the view has states.
+  // From now on the view works on `value` (this rank's part, then padding) instead of the
+  // parameter's own elements, and takes its gradient from set_grad. Throws Error once the view has
+  // states.
   void BindShard(Tensor value, comm::Layout layout);
 
   const std::string& name() const { return name_; }
@@ -63,7 +66,8 @@ class ParamView {
   DType compute_dtype() const;
   // True when the master weights are not the value itself.
   bool needs_master() const { return compute_dtype() != value().dtype(); }
-  // The weights that an update works on: the value, or master weights (made from the value at first use).
+  // The weights that an update works on: the value, or master weights (made from the value at first
+  // use).
   Tensor master();
   // Takes `master` over (compute dtype, the value's shape): the fp32 weights that a cast came from.
   void set_master(Tensor master);

@@ -17,8 +17,9 @@ struct Entry {
 
 template <typename OptimizerType, typename Options>
 Entry MakeEntry(const Options& defaults) {
-  const auto make = [defaults](const std::string& what, std::vector<TextParamGroup> groups)
-      -> absl::StatusOr<std::unique_ptr<Optimizer>> {
+  const auto make =
+      [defaults](const std::string& what,
+                 std::vector<TextParamGroup> groups) -> absl::StatusOr<std::unique_ptr<Optimizer>> {
     std::vector<ParamGroup<Options>> typed;
     for (TextParamGroup& group : groups) {
       typed.push_back({std::move(group.params), defaults});

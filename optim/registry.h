@@ -1,7 +1,8 @@
 // Optimizers by name, with options as text: what programs, configuration files and plugins use.
 //
 //   auto optimizer = optim::MakeOptimizer("adamw", model.Parameters(), {{"lr", "3e-4"}});
-//   if (!optimizer.ok()) ...  // unknown optimizer "adamv" (did you mean "adamw"?); known: adam, adamw, ...
+//   if (!optimizer.ok()) ...  // unknown optimizer "adamv" (did you mean "adamw"?); known: adam,
+//   adamw, ...
 //
 // The list is in registry.cc, one line per optimizer.
 #ifndef APOGEE_OPTIM_REGISTRY_H_
@@ -20,7 +21,8 @@ struct TextParamGroup {
   OptionMap options;
 };
 
-// An unknown name, an unknown or malformed option, and whatever the constructor refuses is an error.
+// An unknown name, an unknown or malformed option, and whatever the constructor refuses is an
+// error.
 absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const std::string& name,
                                                          std::vector<autograd::ParameterPtr> params,
                                                          const OptionMap& options = {});

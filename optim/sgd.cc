@@ -43,12 +43,13 @@ void Sgd::Update(int group, std::span<const ActiveParam> params, const StepDecis
     chunk.buf_scale = param.view->step() == 1 ? 1 : 1 - o.dampening;
     return chunk;
   };
-  ForEachComputeDType<SgdChunk>(params, make_chunk, [&](DType dtype, std::span<const SgdChunk> chunks) {
-    const DeviceContext& context = *params[0].grad.context();
-    const double sign = o.maximize ? -1 : 1;
-    OptimKernelsFor(context).sgd(
-        context, {dtype, sign * decision.grad_scale(), o.lr, o.weight_decay, o.momentum, o.nesterov, chunks});
-  });
+  ForEachComputeDType<SgdChunk>(
+      params, make_chunk, [&](DType dtype, std::span<const SgdChunk> chunks) {
+        const DeviceContext& context = *params[0].grad.context();
+        const double sign = o.maximize ? -1 : 1;
+        OptimKernelsFor(context).sgd(context, {dtype, sign * decision.grad_scale(), o.lr,
+                                               o.weight_decay, o.momentum, o.nesterov, chunks});
+      });
 }
 
 }  // namespace apogee::optim

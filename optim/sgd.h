@@ -1,5 +1,5 @@
-// Stochastic gradient descent with momentum, as torch.optim.SGD (Sutskever et al., "On the importance of
-// initialization and momentum in deep learning", ICML 2013).
+// Stochastic gradient descent with momentum, as torch.optim.SGD (Sutskever et al., "On the
+// importance of initialization and momentum in deep learning", ICML 2013).
 //
 //   optim::Sgd optimizer(model.Parameters(), {.lr = 0.1, .momentum = 0.9, .nesterov = true});
 //   optimizer.step();
@@ -7,8 +7,9 @@
 //   g = (maximize ? -grad : grad) + weight_decay * w
 //   buf = first update ? g : momentum * buf + (1 - dampening) * g
 //   w -= lr * (momentum == 0 ? g : nesterov ? g + momentum * buf : buf)
-// State per element: momentum_buffer (f32; f64 for f64), only with momentum. Dampening does not apply to
-// the first gradient; lr multiplies the velocity, so changing lr acts on past momentum at once.
+// State per element: momentum_buffer (f32; f64 for f64), only with momentum. Dampening does not
+// apply to the first gradient; lr multiplies the velocity, so changing lr acts on past momentum at
+// once.
 #ifndef APOGEE_OPTIM_SGD_H_
 #define APOGEE_OPTIM_SGD_H_
 

@@ -1,6 +1,6 @@
-#include "apogee/optim/optimizer.h"
-
 #include <algorithm>
+
+#include "apogee/optim/optimizer.h"
 
 namespace apogee::optim {
 namespace {
@@ -33,8 +33,8 @@ void CheckState(const std::string& name, const StateEntry& entry, const ParamVie
   } else if (!entry.value.defined() || !IsFloat(entry.value.dtype())) {
     problems.push_back(what + " has no floating values");
   } else if (entry.value.shape() != view.StateShape(kind)) {
-    problems.push_back(Concat(what, " has shape ", entry.value.shape(), ", expected ",
-                              view.StateShape(kind)));
+    problems.push_back(
+        Concat(what, " has shape ", entry.value.shape(), ", expected ", view.StateShape(kind)));
   }
 }
 
@@ -61,8 +61,8 @@ std::vector<std::string> Optimizer::LoadProblems(const StateDict& dict) const {
     return problems;
   }
   if (dict.groups.size() != group_sizes_.size()) {
-    problems.push_back(Concat("it has ", dict.groups.size(), " parameter groups, expected ",
-                              group_sizes_.size()));
+    problems.push_back(
+        Concat("it has ", dict.groups.size(), " parameter groups, expected ", group_sizes_.size()));
     return problems;
   }
   if (absl::Status options = CheckGroupOptions(dict.groups); !options.ok()) {
@@ -79,15 +79,17 @@ std::vector<std::string> Optimizer::LoadProblems(const StateDict& dict) const {
         continue;
       }
       const ParamState& saved = found->second;
-      if (saved.step < 0) problems.push_back(Concat("\"", view.name(), "\" has a negative step count"));
+      if (saved.step < 0)
+        problems.push_back(Concat("\"", view.name(), "\" has a negative step count"));
       if (!SameSegments(saved.layout, view.layout())) {
-        problems.push_back(Concat("\"", view.name(), "\" was saved with another layout (logical shape ",
-                                  saved.layout.logical_shape(), ", here ",
-                                  view.layout().logical_shape(), ")"));
+        problems.push_back(
+            Concat("\"", view.name(), "\" was saved with another layout (logical shape ",
+                   saved.layout.logical_shape(), ", here ", view.layout().logical_shape(), ")"));
         continue;
       }
       const auto expected = SavedStateSpecs(view, static_cast<int>(group), dict.groups[group]);
-      for (const auto& [name, entry] : saved.states) CheckState(name, entry, view, expected, problems);
+      for (const auto& [name, entry] : saved.states)
+        CheckState(name, entry, view, expected, problems);
       for (const StateSpec& spec : expected) {
         if (saved.step > 0 && !saved.states.contains(spec.name)) {
           problems.push_back(

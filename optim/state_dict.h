@@ -34,8 +34,8 @@ struct ParamState {
 };
 
 struct StateDict {
-  std::string optimizer;              // "adamw"
-  std::vector<OptionMap> groups;      // every option of each group, the current learning rate included
+  std::string optimizer;          // "adamw"
+  std::vector<OptionMap> groups;  // every option of each group, the current learning rate included
   std::map<std::string, ParamState> params;  // by parameter name
 };
 

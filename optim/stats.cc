@@ -12,8 +12,7 @@ int64_t StatBuffer::Add(Section& section, const ParamView& view, int64_t count) 
 
 void StatBuffer::Allocate() {
   for (Section* section : {&sums_, &maxima_}) {
-    section->values =
-        Tensor::Zeros({section->count}, dtype_, context_, MemoryCategory::kWorkspace);
+    section->values = Tensor::Zeros({section->count}, dtype_, context_, MemoryCategory::kWorkspace);
   }
 }
 

@@ -7,8 +7,8 @@
 //   buffer.sums<float>(rows)[i] += x;                                    // ... partials ...
 //   reducer.Reduce(buffer);                                              // ... totals
 //
-// All parameters share one buffer, so that a phase costs one collective per operation and group however
-// many parameters there are. Partials start at 0; maxima are of numbers >= 0.
+// All parameters share one buffer, so that a phase costs one collective per operation and group
+// however many parameters there are. Partials start at 0; maxima are of numbers >= 0.
 #ifndef APOGEE_OPTIM_STATS_H_
 #define APOGEE_OPTIM_STATS_H_
 
@@ -20,7 +20,8 @@ namespace apogee::optim {
 
 class StatBuffer {
  public:
-  // Elements [offset, offset + count) belong to `view`; its layout names the ranks that hold the rest.
+  // Elements [offset, offset + count) belong to `view`; its layout names the ranks that hold the
+  // rest.
   struct Entry {
     const ParamView* view;
     int64_t offset;
@@ -65,8 +66,8 @@ class StatBuffer {
 };
 
 // Turns local partials into totals. This one is for a single rank, which holds everything: it does
-// nothing. Plugins derive one that reduces over the groups of the views' layouts; every rank of those
-// groups must then call step() together.
+// nothing. Plugins derive one that reduces over the groups of the views' layouts; every rank of
+// those groups must then call step() together.
 class StatReducer {
  public:
   virtual ~StatReducer() = default;

@@ -16,7 +16,8 @@ constexpr double kNonFinite = 2;
 StepDecision Optimizer::Decide(std::vector<ActiveParam>& active) {
   std::vector<int> candidates;  // trainable views
   std::vector<int> groups;
-  for (int group = 0, first = 0; group < num_groups(); first += group_sizes_[static_cast<size_t>(group++)]) {
+  for (int group = 0, first = 0; group < num_groups();
+       first += group_sizes_[static_cast<size_t>(group++)]) {
     for (int i = first; i < first + group_sizes_[static_cast<size_t>(group)]; ++i) {
       if (!views_[static_cast<size_t>(i)].trainable()) continue;
       candidates.push_back(i);

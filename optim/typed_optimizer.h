@@ -1,6 +1,7 @@
 // An Optimizer whose groups have options of one type: what a derived class starts from.
 //
-//   struct SgdOptions {                       // an aggregate: designated initialisers read like keywords
+//   struct SgdOptions {                       // an aggregate: designated initialisers read like
+//   keywords
 //     double lr = 1e-3; ...
 //     std::vector<std::string> Problems() const;               // "lr is -1, must be at least 0"
 //     static std::vector<OptionField<SgdOptions>> Fields();
@@ -73,7 +74,8 @@ class TypedOptimizer : public Optimizer {
     std::vector<std::string> problems;
     for (size_t g = 0; g < groups.size(); ++g) {
       for (const std::string& problem : groups[g].options.Problems()) {
-        problems.push_back(groups.size() > 1 ? internal::Concat("group ", g, ": ", problem) : problem);
+        problems.push_back(groups.size() > 1 ? internal::Concat("group ", g, ": ", problem)
+                                             : problem);
       }
     }
     return problems;

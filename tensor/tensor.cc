@@ -49,9 +49,10 @@ bool Tensor::is_contiguous() const {
 
 void Tensor::CheckDetached(const char* method) const {
   APOGEE_CHECK(defined(), method, ": the tensor is undefined");
-  APOGEE_CHECK(autograd_meta_ == nullptr, method,
-               ": the tensor belongs to a graph and this method records no gradient; use autograd::",
-               method, " or call Detach() first");
+  APOGEE_CHECK(
+      autograd_meta_ == nullptr, method,
+      ": the tensor belongs to a graph and this method records no gradient; use autograd::", method,
+      " or call Detach() first");
 }
 
 Tensor Tensor::View(const Shape& shape) const {
@@ -121,8 +122,13 @@ void Tensor::CopyFrom(const Tensor& src) const {
   APOGEE_CHECK(src.device() == device(), "CopyFrom: source on ", src.device().ToString(),
                ", destination on ", device().ToString());
   if (numel() == 0) return;
-  CopyArgs args{.x_dtype = src.dtype_, .y_dtype = dtype_, .x = src.raw(), .y = raw(),
-                .shape = shape_, .x_strides = {}, .y_strides = {}};
+  CopyArgs args{.x_dtype = src.dtype_,
+                .y_dtype = dtype_,
+                .x = src.raw(),
+                .y = raw(),
+                .shape = shape_,
+                .x_strides = {},
+                .y_strides = {}};
   std::copy(src.strides_.begin(), src.strides_.end(), args.x_strides);
   std::copy(strides_.begin(), strides_.end(), args.y_strides);
   context()->kernels().copy(*context(), args);
@@ -131,11 +137,13 @@ void Tensor::CopyFrom(const Tensor& src) const {
 void Tensor::Fill(double value) const {
   APOGEE_CHECK(defined() && is_contiguous(), "Fill: needs a defined, contiguous tensor");
   if (numel() == 0) return;
-  context()->kernels().fill(*context(), {.dtype = dtype_, .y = raw(), .n = numel(), .value = value});
+  context()->kernels().fill(*context(),
+                            {.dtype = dtype_, .y = raw(), .n = numel(), .value = value});
 }
 
 double Tensor::Item() const {
-  APOGEE_CHECK(defined() && numel() == 1, "Item: needs a tensor of one element, got shape ", shape_);
+  APOGEE_CHECK(defined() && numel() == 1, "Item: needs a tensor of one element, got shape ",
+               shape_);
   return ToVector<double>()[0];
 }
 

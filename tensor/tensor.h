@@ -5,9 +5,10 @@
 //   Tensor b = a.Transpose(0, 1);          // a view: shares a's storage
 //   std::vector<float> values = b.ToVector<float>();   // {1, 3, 2, 4}
 //
-// Copying a Tensor copies the handle. The methods here move and view data and record no gradient; the
-// differentiable forms are in autograd/functions. To keep a gradient from being dropped unnoticed, the
-// view methods throw for a tensor that belongs to a graph (has autograd_meta) unless it is Detach()ed.
+// Copying a Tensor copies the handle. The methods here move and view data and record no gradient;
+// the differentiable forms are in autograd/functions. To keep a gradient from being dropped
+// unnoticed, the view methods throw for a tensor that belongs to a graph (has autograd_meta) unless
+// it is Detach()ed.
 #ifndef APOGEE_TENSOR_TENSOR_H_
 #define APOGEE_TENSOR_TENSOR_H_
 
@@ -94,9 +95,7 @@ class Tensor {
   template <typename T>
   T* data() const;
   // First element, untyped.
-  void* raw() const {
-    return static_cast<char*>(storage_->data()) + offset_ * DTypeSize(dtype_);
-  }
+  void* raw() const { return static_cast<char*>(storage_->data()) + offset_ * DTypeSize(dtype_); }
 
   // Views of the same storage.
   Tensor View(const Shape& shape) const;  // contiguous tensors only

@@ -16,15 +16,18 @@ void AddVerifyCommand(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command =
       app.add_subcommand("verify", "Replay recorded trajectories of reference implementations");
-  command->add_option("path", flags->path, "A folder of .safetensors cases, searched to the bottom, or one case")
+  command
+      ->add_option("path", flags->path,
+                   "A folder of .safetensors cases, searched to the bottom, or one case")
       ->required();
-  command->add_option("--dtype", flags->dtype, "f32, or f64 to compare with the float64 runs as well")
+  command
+      ->add_option("--dtype", flags->dtype, "f32, or f64 to compare with the float64 runs as well")
       ->check(CLI::IsMember({"f32", "f64"}));
   command->add_option("--threads", flags->threads, "CPU threads")->check(CLI::Range(1, 1024));
   command->callback([flags, &exit_code] {
-    exit_code = Verify(flags->path,
-                       {.dtype = DTypeFromName(flags->dtype), .num_threads = flags->threads}, std::cout,
-                       std::cerr);
+    exit_code =
+        Verify(flags->path, {.dtype = DTypeFromName(flags->dtype), .num_threads = flags->threads},
+               std::cout, std::cerr);
   });
 }
 

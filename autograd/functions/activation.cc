@@ -96,7 +96,8 @@ Tensor Softmax(const Tensor& x) {
 Tensor Dropout(const Tensor& x, double p, Generator& generator) {
   APOGEE_CHECK(p >= 0 && p < 1, "dropout: p must be in [0, 1), got ", p);
   if (p == 0) return x;
-  APOGEE_CHECK(x.defined() && x.rank() >= 1 && x.size(0) > 0, "dropout: x needs a first (sample) dim");
+  APOGEE_CHECK(x.defined() && x.rank() >= 1 && x.size(0) > 0,
+               "dropout: x needs a first (sample) dim");
   const PhiloxKey key = generator.Next();
   const int64_t first = generator.first_sample() * (x.numel() / x.size(0));
   Tensor y = ops::Dropout(x, p, key, first);

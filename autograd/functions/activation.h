@@ -23,8 +23,8 @@ Tensor SwiGlu(const Tensor& gate, const Tensor& up);
 // Over the last dim.
 Tensor Softmax(const Tensor& x);
 // Takes one stream of `generator`. The mask of x [samples, ..] is numbered from the generator's
-// first_sample, so that a batch split over ranks is masked as the whole batch is. Only the stream's key
-// is kept for backward. p in [0, 1); p == 0 returns x.
+// first_sample, so that a batch split over ranks is masked as the whole batch is. Only the stream's
+// key is kept for backward. p in [0, 1); p == 0 returns x.
 Tensor Dropout(const Tensor& x, double p, Generator& generator);
 
 }  // namespace apogee::autograd

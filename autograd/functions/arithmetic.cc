@@ -83,8 +83,7 @@ class ScaleNode : public Node {
 
 class SumNode : public Node {
  public:
-  SumNode(const Tensor& x, double scale)
-      : shape_(x.shape()), dtype_(x.dtype()), scale_(scale) {}
+  SumNode(const Tensor& x, double scale) : shape_(x.shape()), dtype_(x.dtype()), scale_(scale) {}
   const char* name() const override { return "sum"; }
   std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
     return {Tensor::Full(shape_, dtype_, grads[0].Item() * scale_, grads[0].context())};

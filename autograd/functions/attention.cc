@@ -85,7 +85,8 @@ class RotaryNode : public Node {
 
 }  // namespace
 
-Tensor Attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
+Tensor Attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                 const AttentionOptions& options) {
   const ops::Qkv qkv{q.Detach(), k.Detach(), v.Detach()};
   const ops::AttentionResult forward = ops::AttentionForward(qkv, options);
   Tensor out = forward.out;
@@ -96,9 +97,10 @@ Tensor Attention(const Tensor& q, const Tensor& k, const Tensor& v, const Attent
 }
 
 Tensor PackedAttention(const Tensor& qkv, int64_t num_heads, const AttentionOptions& options) {
-  APOGEE_CHECK(qkv.defined() && qkv.rank() == 3 && num_heads > 0 && qkv.size(2) % (3 * num_heads) == 0,
-               "packed_attention: needs qkv [batch, tokens, 3 * heads * head size] for ", num_heads,
-               " heads, got ", qkv.shape());
+  APOGEE_CHECK(
+      qkv.defined() && qkv.rank() == 3 && num_heads > 0 && qkv.size(2) % (3 * num_heads) == 0,
+      "packed_attention: needs qkv [batch, tokens, 3 * heads * head size] for ", num_heads,
+      " heads, got ", qkv.shape());
   const Tensor packed = qkv.Detach().Contiguous();
   const ops::AttentionResult forward = ops::AttentionForward(Unpack(packed, num_heads), options);
   Tensor out = forward.out.View({packed.size(0), packed.size(1), packed.size(2) / 3});

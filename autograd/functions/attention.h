@@ -1,8 +1,10 @@
-// Fused scaled dot-product attention (Vaswani et al., 2017; computed block-wise as in FlashAttention,
-// Dao et al., 2022: no tokens × tokens matrix is kept) and rotary positions (Su et al., 2021).
+// Fused scaled dot-product attention (Vaswani et al., 2017; computed block-wise as in
+// FlashAttention, Dao et al., 2022: no tokens × tokens matrix is kept) and rotary positions (Su et
+// al., 2021).
 //
-//   Tensor out = autograd::PackedAttention(qkv, /*num_heads=*/6);           // GPT-2: qkv [B, T, 3 d]
-//   Tensor out = autograd::Attention(Rotary(q), Rotary(k), v);             // Llama: q [B, T, H, d], k [B, T, K, d]
+//   Tensor out = autograd::PackedAttention(qkv, /*num_heads=*/6);           // GPT-2: qkv [B, T, 3
+//   d] Tensor out = autograd::Attention(Rotary(q), Rotary(k), v);             // Llama: q [B, T, H,
+//   d], k [B, T, K, d]
 #ifndef APOGEE_AUTOGRAD_FUNCTIONS_ATTENTION_H_
 #define APOGEE_AUTOGRAD_FUNCTIONS_ATTENTION_H_
 

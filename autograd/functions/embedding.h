@@ -1,6 +1,7 @@
 // Rows of a table by index.
 //
-//   Tensor x = autograd::Embedding(tokens, table);      // tokens i64 [B, T], table [V, d] -> [B, T, d]
+//   Tensor x = autograd::Embedding(tokens, table);      // tokens i64 [B, T], table [V, d] -> [B,
+//   T, d]
 #ifndef APOGEE_AUTOGRAD_FUNCTIONS_EMBEDDING_H_
 #define APOGEE_AUTOGRAD_FUNCTIONS_EMBEDDING_H_
 

@@ -66,14 +66,16 @@ class MatMulNode : public Node {
     const Tensor a = a_.Take(context), b = b_.Take(context);
     const Tensor& dc = grads[0];
     std::vector<Tensor> result(2);
-    // c = op(a) op(b): d op(a) = dc op(b)^T, d op(b) = op(a)^T dc, each transposed back where needed.
+    // c = op(a) op(b): d op(a) = dc op(b)^T, d op(b) = op(a)^T dc, each transposed back where
+    // needed.
     if (wants(0)) {
       result[0] = a_trans_ ? ops::MatMul(b, dc, {.a_trans = b_trans_, .b_trans = true})
                            : ops::MatMul(dc, b, {.b_trans = !b_trans_});
     }
     if (wants(1)) {
       if (b.rank() == 2 && !a_trans_) {
-        result[1] = b_trans_ ? ops::MatMulTransA(dc, a, b.dtype()) : ops::MatMulTransA(a, dc, b.dtype());
+        result[1] =
+            b_trans_ ? ops::MatMulTransA(dc, a, b.dtype()) : ops::MatMulTransA(a, dc, b.dtype());
       } else {
         result[1] = b_trans_ ? ops::MatMul(dc, a, {.a_trans = true, .b_trans = a_trans_})
                              : ops::MatMul(a, dc, {.a_trans = !a_trans_});
@@ -99,9 +101,10 @@ Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
   Tensor pre = ops::MatMul(x, weight, {.b_trans = out_in, .bias = bias});
   Tensor y = options.activation ? ops::ActivationForward(*options.activation, pre) : pre;
   if (NeedsGrad({x, weight, bias})) {
-    Attach(y,
-           std::make_shared<LinearNode>(x, weight, bias, options.activation ? pre : Tensor(), options),
-           {x, weight, bias});
+    Attach(
+        y,
+        std::make_shared<LinearNode>(x, weight, bias, options.activation ? pre : Tensor(), options),
+        {x, weight, bias});
   }
   return y;
 }
@@ -109,7 +112,10 @@ Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
 Tensor MatMul(const Tensor& a, const Tensor& b, bool a_trans, bool b_trans) {
   Tensor c = ops::MatMul(a, b, {.a_trans = a_trans, .b_trans = b_trans});
   if (NeedsGrad({a, b})) {
-    Attach(c, std::make_shared<MatMulNode>(a.Detach().Contiguous(), b.Detach().Contiguous(), a_trans, b_trans), {a, b});
+    Attach(c,
+           std::make_shared<MatMulNode>(a.Detach().Contiguous(), b.Detach().Contiguous(), a_trans,
+                                        b_trans),
+           {a, b});
   }
   return c;
 }

@@ -1,6 +1,7 @@
 // Matrix products: the linear layer with fused bias and activation, and plain products.
 //
-//   Tensor h = autograd::Linear(x, w, b, {.layout = WeightLayout::kInOut, .activation = Activation::kGeluTanh});
+//   Tensor h = autograd::Linear(x, w, b, {.layout = WeightLayout::kInOut, .activation =
+//   Activation::kGeluTanh});
 #ifndef APOGEE_AUTOGRAD_FUNCTIONS_LINEAR_H_
 #define APOGEE_AUTOGRAD_FUNCTIONS_LINEAR_H_
 
@@ -20,8 +21,8 @@ struct LinearOptions {
   std::optional<Activation> activation = {};
 };
 
-// activation(x w + bias): x [.., in] -> [.., out]; bias [out] or undefined. The backward splits into an
-// input and a weight half (GradPart).
+// activation(x w + bias): x [.., in] -> [.., out]; bias [out] or undefined. The backward splits
+// into an input and a weight half (GradPart).
 Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
               const LinearOptions& options = {});
 

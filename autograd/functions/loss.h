@@ -1,6 +1,7 @@
 // Losses.
 //
-//   Tensor loss = autograd::CrossEntropy(logits, targets);   // logits [B, T, V], targets i64 [B, T]
+//   Tensor loss = autograd::CrossEntropy(logits, targets);   // logits [B, T, V], targets i64 [B,
+//   T]
 #ifndef APOGEE_AUTOGRAD_FUNCTIONS_LOSS_H_
 #define APOGEE_AUTOGRAD_FUNCTIONS_LOSS_H_
 
@@ -8,9 +9,10 @@
 
 namespace apogee::autograd {
 
-// Mean of -log softmax(logits)[target] over the targets that are not `ignore_index`, a scalar of f32 (f64
-// for f64 logits), in nats; NaN when every target is ignored. Fused with softmax. Backward writes the
-// gradient over the logits where nothing else owns them. Throws Error for a target outside [0, V).
+// Mean of -log softmax(logits)[target] over the targets that are not `ignore_index`, a scalar of
+// f32 (f64 for f64 logits), in nats; NaN when every target is ignored. Fused with softmax. Backward
+// writes the gradient over the logits where nothing else owns them. Throws Error for a target
+// outside [0, V).
 Tensor CrossEntropy(const Tensor& logits, const Tensor& targets, int64_t ignore_index = -100);
 
 }  // namespace apogee::autograd

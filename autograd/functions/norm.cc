@@ -9,7 +9,8 @@ namespace {
 
 class NormNode : public Node {
  public:
-  NormNode(const Tensor& x, const Tensor& weight, const ops::NormResult& forward, bool rms, bool bias)
+  NormNode(const Tensor& x, const Tensor& weight, const ops::NormResult& forward, bool rms,
+           bool bias)
       : x_(x),
         weight_(weight),
         mean_(forward.mean),

@@ -70,7 +70,8 @@ Tensor Transpose(const Tensor& x, int dim0, int dim1) {
 
 Tensor Slice(const Tensor& x, int dim, int64_t start, int64_t length) {
   Tensor y = x.Detach().Slice(dim, start, length);
-  if (NeedsGrad({x})) Attach(y, std::make_shared<SliceNode>(x.shape(), x.shape().Normalize(dim), start), {x});
+  if (NeedsGrad({x}))
+    Attach(y, std::make_shared<SliceNode>(x.shape(), x.shape().Normalize(dim), start), {x});
   return y;
 }
 

@@ -18,7 +18,8 @@ class LocalWork : public Work {
   void Wait() override {
     if (operation_->WaitFor(timeout_)) return;
     state_->TimeOut(operation_, timeout_);
-    // Either TimeOut failed it, or everyone had arrived and the data is still moving: then it will end.
+    // Either TimeOut failed it, or everyone had arrived and the data is still moving: then it will
+    // end.
     while (!operation_->WaitFor(timeout_)) {
     }
   }
@@ -55,11 +56,13 @@ GroupState::GroupState(std::vector<int> members, std::vector<TaskThread*> thread
 
 std::string GroupState::Name(const Operation& operation, const CollectiveCall& call) const {
   std::string text = Describe(call) + " #" + std::to_string(operation.sequence) + " of group [";
-  for (size_t i = 0; i < members_.size(); ++i) text += (i > 0 ? " " : "") + std::to_string(members_[i]);
+  for (size_t i = 0; i < members_.size(); ++i)
+    text += (i > 0 ? " " : "") + std::to_string(members_[i]);
   return text + "]";
 }
 
-GroupState::Channel& GroupState::ChannelFor(int rank, const CollectiveCall& call, size_t& position) {
+GroupState::Channel& GroupState::ChannelFor(int rank, const CollectiveCall& call,
+                                            size_t& position) {
   if (call.kind != CollectiveKind::kSend && call.kind != CollectiveKind::kRecv) {
     position = static_cast<size_t>(rank);
     return all_;
@@ -89,15 +92,16 @@ std::shared_ptr<Operation> GroupState::Arrive(int rank, CollectiveCall call) {
     operation = it->second;
     const std::string who = "rank " + std::to_string(members_[static_cast<size_t>(rank)]);
     if (!broken_.empty()) {
-      FailLocked(channel, operation, Name(*operation, call) + ": this group failed before: " + broken_);
+      FailLocked(channel, operation,
+                 Name(*operation, call) + ": this group failed before: " + broken_);
       return operation;
     }
     for (size_t i = 0; i < ranks.size(); ++i) {
       if (!operation->arrived[i]) continue;
       if (!SameFingerprint(operation->calls[i], call)) {
         FailLocked(channel, operation,
-                   "ranks disagree on collective #" + std::to_string(sequence) + " of group: " + who + " called " +
-                       Describe(call) + " where rank " +
+                   "ranks disagree on collective #" + std::to_string(sequence) +
+                       " of group: " + who + " called " + Describe(call) + " where rank " +
                        std::to_string(members_[static_cast<size_t>(ranks[i])]) + " called " +
                        Name(*operation, operation->calls[i]) +
                        "; all members must call the same collectives in the same order");
@@ -109,8 +113,8 @@ std::shared_ptr<Operation> GroupState::Arrive(int rank, CollectiveCall call) {
       const auto gone = gone_.find(ranks[i]);
       if (gone == gone_.end() || operation->arrived[i]) continue;
       FailLocked(channel, operation,
-                 Name(*operation, call) + ": rank " + std::to_string(members_[static_cast<size_t>(ranks[i])]) +
-                     " " + gone->second);
+                 Name(*operation, call) + ": rank " +
+                     std::to_string(members_[static_cast<size_t>(ranks[i])]) + " " + gone->second);
       return operation;
     }
     operation->calls[position] = std::move(call);
@@ -122,7 +126,8 @@ std::shared_ptr<Operation> GroupState::Arrive(int rank, CollectiveCall call) {
   return operation;
 }
 
-void GroupState::Execute(const std::shared_ptr<Operation>& operation, const std::vector<int>& ranks) {
+void GroupState::Execute(const std::shared_ptr<Operation>& operation,
+                         const std::vector<int>& ranks) {
   {
     std::lock_guard lock(operation->mutex);
     operation->shares_left = static_cast<int>(ranks.size());
@@ -159,7 +164,8 @@ void GroupState::FailLocked(Channel& channel, const std::shared_ptr<Operation>& 
   for (auto& [key, pair] : pairs_) fail_all(pair);
 }
 
-void GroupState::TimeOut(const std::shared_ptr<Operation>& operation, std::chrono::milliseconds timeout) {
+void GroupState::TimeOut(const std::shared_ptr<Operation>& operation,
+                         std::chrono::milliseconds timeout) {
   std::lock_guard lock(mutex_);
   auto check = [&](Channel& channel) {
     const auto it = channel.pending.find(operation->sequence);
@@ -168,12 +174,14 @@ void GroupState::TimeOut(const std::shared_ptr<Operation>& operation, std::chron
     const CollectiveCall* call = nullptr;
     for (size_t i = 0; i < channel.ranks.size(); ++i) {
       std::string& list = operation->arrived[i] ? present : missing;
-      list += (list.empty() ? "" : ", ") + std::to_string(members_[static_cast<size_t>(channel.ranks[i])]);
+      list += (list.empty() ? "" : ", ") +
+              std::to_string(members_[static_cast<size_t>(channel.ranks[i])]);
       if (operation->arrived[i]) call = &operation->calls[i];
     }
     FailLocked(channel, operation,
                Name(*operation, *call) + ": rank " + missing + " did not arrive within " +
-                   std::to_string(timeout.count() / 1000.0).substr(0, 5) + " s; waiting: rank " + present);
+                   std::to_string(timeout.count() / 1000.0).substr(0, 5) + " s; waiting: rank " +
+                   present);
   };
   check(all_);
   for (auto& [key, pair] : pairs_) check(pair);
@@ -187,7 +195,8 @@ void GroupState::Leave(int rank, const std::string& reason) {
       for (size_t i = 0; i < channel.ranks.size(); ++i) {
         if (channel.ranks[i] != rank || operation->arrived[i]) continue;
         const size_t other = static_cast<size_t>(
-            std::find(operation->arrived.begin(), operation->arrived.end(), true) - operation->arrived.begin());
+            std::find(operation->arrived.begin(), operation->arrived.end(), true) -
+            operation->arrived.begin());
         const std::shared_ptr<Operation> failed = operation;
         FailLocked(channel, failed,
                    Name(*failed, failed->calls[other]) + ": rank " +
@@ -207,14 +216,15 @@ LocalWorld::LocalWorld(int num_ranks, std::chrono::milliseconds timeout) : timeo
 GroupPtr LocalWorld::MakeGroup(int rank, const std::vector<int>& members) {
   std::vector<TaskThread*> threads;
   for (size_t i = 0; i < members.size(); ++i) {
-    APOGEE_CHECK(members[i] >= 0 && members[i] < size(), "group: rank ", members[i], " is outside a world of ",
-                 size());
-    APOGEE_CHECK(std::count(members.begin(), members.end(), members[i]) == 1, "group: rank ", members[i],
-                 " is named twice");
+    APOGEE_CHECK(members[i] >= 0 && members[i] < size(), "group: rank ", members[i],
+                 " is outside a world of ", size());
+    APOGEE_CHECK(std::count(members.begin(), members.end(), members[i]) == 1, "group: rank ",
+                 members[i], " is named twice");
     threads.push_back(threads_[static_cast<size_t>(members[i])].get());
   }
   const auto own = std::find(members.begin(), members.end(), rank);
-  APOGEE_CHECK(own != members.end(), "group: rank ", rank, " is not a member; only members make a group");
+  APOGEE_CHECK(own != members.end(), "group: rank ", rank,
+               " is not a member; only members make a group");
   std::shared_ptr<GroupState> state;
   {
     std::lock_guard lock(mutex_);
@@ -223,7 +233,8 @@ GroupPtr LocalWorld::MakeGroup(int rank, const std::vector<int>& members) {
       entry = std::make_shared<GroupState>(members, threads);
       for (const auto& [gone, reason] : gone_) {
         const auto position = std::find(members.begin(), members.end(), gone);
-        if (position != members.end()) entry->Leave(static_cast<int>(position - members.begin()), reason);
+        if (position != members.end())
+          entry->Leave(static_cast<int>(position - members.begin()), reason);
       }
     }
     state = entry;
@@ -236,7 +247,8 @@ void LocalWorld::Leave(int rank, const std::string& reason) {
   gone_[rank] = reason;
   for (auto& [members, state] : groups_) {
     const auto position = std::find(members.begin(), members.end(), rank);
-    if (position != members.end()) state->Leave(static_cast<int>(position - members.begin()), reason);
+    if (position != members.end())
+      state->Leave(static_cast<int>(position - members.begin()), reason);
   }
 }
 

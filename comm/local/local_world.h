@@ -1,8 +1,8 @@
 // The ranks of one process: what their groups share. Private to comm/local; made by launch().
 //
-// Each rank has a thread of its own that carries out its shares of collectives. A share is queued only once
-// every member has arrived, so these threads never wait for a peer, and collectives of different groups
-// cannot block each other whatever order they are called in.
+// Each rank has a thread of its own that carries out its shares of collectives. A share is queued
+// only once every member has arrived, so these threads never wait for a peer, and collectives of
+// different groups cannot block each other whatever order they are called in.
 #ifndef APOGEE_COMM_LOCAL_LOCAL_WORLD_H_
 #define APOGEE_COMM_LOCAL_LOCAL_WORLD_H_
 
@@ -53,7 +53,8 @@ class GroupState {
   const std::vector<int>& members() const { return members_; }
 
  private:
-  // Operations between a set of members that are matched by sequence number: the whole group, or a pair.
+  // Operations between a set of members that are matched by sequence number: the whole group, or a
+  // pair.
   struct Channel {
     std::vector<int64_t> next;  // by position in `ranks`
     std::map<int64_t, std::shared_ptr<Operation>> pending;
@@ -61,7 +62,8 @@ class GroupState {
   };
 
   std::string Name(const Operation& operation, const CollectiveCall& call) const;
-  void FailLocked(Channel& channel, const std::shared_ptr<Operation>& operation, const std::string& message);
+  void FailLocked(Channel& channel, const std::shared_ptr<Operation>& operation,
+                  const std::string& message);
   void Execute(const std::shared_ptr<Operation>& operation, const std::vector<int>& ranks);
   Channel& ChannelFor(int rank, const CollectiveCall& call, size_t& position);
 

@@ -37,15 +37,25 @@ std::string Describe(const CollectiveCall& call) {
   switch (call.kind) {
     case CollectiveKind::kAllReduce:
     case CollectiveKind::kReduceScatter:
-    case CollectiveKind::kReduce: text += call.op == ReduceOp::kSum ? "sum, " : "max, "; break;
-    default: break;
+    case CollectiveKind::kReduce:
+      text += call.op == ReduceOp::kSum ? "sum, " : "max, ";
+      break;
+    default:
+      break;
   }
   switch (call.kind) {
     case CollectiveKind::kBroadcast:
-    case CollectiveKind::kReduce: text += "root " + std::to_string(call.root) + ", "; break;
-    case CollectiveKind::kSend: text += "to " + std::to_string(call.root) + ", "; break;
-    case CollectiveKind::kRecv: text += "from " + std::to_string(call.root) + ", "; break;
-    default: break;
+    case CollectiveKind::kReduce:
+      text += "root " + std::to_string(call.root) + ", ";
+      break;
+    case CollectiveKind::kSend:
+      text += "to " + std::to_string(call.root) + ", ";
+      break;
+    case CollectiveKind::kRecv:
+      text += "from " + std::to_string(call.root) + ", ";
+      break;
+    default:
+      break;
   }
   return text + std::to_string(tensor.numel()) + " x " + DTypeName(tensor.dtype()) + ")";
 }

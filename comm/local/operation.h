@@ -1,5 +1,5 @@
-// One collective among ranks of this process: its calls as they arrive, then its execution in shares.
-// Private to comm/local.
+// One collective among ranks of this process: its calls as they arrive, then its execution in
+// shares. Private to comm/local.
 #ifndef APOGEE_COMM_LOCAL_OPERATION_H_
 #define APOGEE_COMM_LOCAL_OPERATION_H_
 
@@ -13,10 +13,11 @@
 
 namespace apogee::comm::local {
 
-// Filled in under the group's mutex until every member has arrived; read-only from then on, but for the
-// completion below, which has a mutex of its own.
+// Filled in under the group's mutex until every member has arrived; read-only from then on, but for
+// the completion below, which has a mutex of its own.
 struct Operation {
-  Operation(int64_t sequence, size_t size) : sequence(sequence), calls(size), arrived(size, false) {}
+  Operation(int64_t sequence, size_t size)
+      : sequence(sequence), calls(size), arrived(size, false) {}
 
   int64_t sequence;
   std::vector<CollectiveCall> calls;  // by rank in the group
@@ -37,15 +38,17 @@ struct Operation {
   std::string error;
 };
 
-// "all_reduce(sum, f32 [1024])", "broadcast(root 2, …)": what a fingerprint compares and a message shows.
+// "all_reduce(sum, f32 [1024])", "broadcast(root 2, …)": what a fingerprint compares and a message
+// shows.
 std::string Describe(const CollectiveCall& call);
 // What `a` and `b` must agree on. Send matches recv.
 bool SameFingerprint(const CollectiveCall& a, const CollectiveCall& b);
 
 // Bytes that all shares together read and write.
 int64_t BytesMoved(const Operation& operation);
-// Share `index` of as many as there are members. Shares touch disjoint outputs and may run in any order
-// and in parallel: every element is computed by one share, from all members' inputs, in a fixed order.
+// Share `index` of as many as there are members. Shares touch disjoint outputs and may run in any
+// order and in parallel: every element is computed by one share, from all members' inputs, in a
+// fixed order.
 void RunShare(const Operation& operation, size_t index);
 
 }  // namespace apogee::comm::local

@@ -20,9 +20,10 @@ void Validate(const Gpt2Config& c) {
   require(c.n_positions > 0, "n_positions must be positive, got " + std::to_string(c.n_positions));
   require(c.n_layer > 0, "n_layer must be positive, got " + std::to_string(c.n_layer));
   require(c.n_head > 0 && c.n_embd > 0 && c.n_embd % c.n_head == 0,
-          "n_embd must be a positive multiple of n_head, got " + std::to_string(c.n_embd) + " and " +
-              std::to_string(c.n_head));
-  require(c.dropout >= 0 && c.dropout < 1, "dropout must be in [0, 1), got " + std::to_string(c.dropout));
+          "n_embd must be a positive multiple of n_head, got " + std::to_string(c.n_embd) +
+              " and " + std::to_string(c.n_head));
+  require(c.dropout >= 0 && c.dropout < 1,
+          "dropout must be in [0, 1), got " + std::to_string(c.dropout));
   APOGEE_CHECK(errors.empty(), "gpt2: invalid config:", errors);
 }
 
@@ -30,13 +31,14 @@ class Gpt2Attention : public Module {
  public:
   Gpt2Attention(const Gpt2Config& c, const Init& init, const Init& residual_init)
       : heads_(c.n_head),
-        c_attn_(Register("c_attn", std::make_shared<Linear>(
-                                       c.n_embd, 3 * c.n_embd,
-                                       LinearOptions{.layout = WeightLayout::kInOut, .init = init}))),
-        c_proj_(Register("c_proj", std::make_shared<Linear>(
-                                       c.n_embd, c.n_embd,
-                                       LinearOptions{.layout = WeightLayout::kInOut,
-                                                     .init = residual_init}))) {}
+        c_attn_(Register(
+            "c_attn",
+            std::make_shared<Linear>(c.n_embd, 3 * c.n_embd,
+                                     LinearOptions{.layout = WeightLayout::kInOut, .init = init}))),
+        c_proj_(Register(
+            "c_proj", std::make_shared<Linear>(
+                          c.n_embd, c.n_embd,
+                          LinearOptions{.layout = WeightLayout::kInOut, .init = residual_init}))) {}
   Tensor Forward(const Tensor& x) override {
     return (*c_proj_)(autograd::PackedAttention((*c_attn_)(x), heads_));
   }
@@ -49,15 +51,15 @@ class Gpt2Attention : public Module {
 class Gpt2Mlp : public Module {
  public:
   Gpt2Mlp(const Gpt2Config& c, const Init& init, const Init& residual_init)
-      : c_fc_(Register("c_fc", std::make_shared<Linear>(
-                                   c.n_embd, 4 * c.n_embd,
-                                   LinearOptions{.layout = WeightLayout::kInOut,
-                                                 .activation = Activation::kGeluTanh,
-                                                 .init = init}))),
-        c_proj_(Register("c_proj", std::make_shared<Linear>(
-                                       4 * c.n_embd, c.n_embd,
-                                       LinearOptions{.layout = WeightLayout::kInOut,
-                                                     .init = residual_init}))) {}
+      : c_fc_(Register("c_fc",
+                       std::make_shared<Linear>(c.n_embd, 4 * c.n_embd,
+                                                LinearOptions{.layout = WeightLayout::kInOut,
+                                                              .activation = Activation::kGeluTanh,
+                                                              .init = init}))),
+        c_proj_(Register(
+            "c_proj", std::make_shared<Linear>(
+                          4 * c.n_embd, c.n_embd,
+                          LinearOptions{.layout = WeightLayout::kInOut, .init = residual_init}))) {}
   Tensor Forward(const Tensor& x) override { return (*c_proj_)((*c_fc_)(x)); }
 
  private:
@@ -90,25 +92,30 @@ class Gpt2Block : public Module {
 
 Gpt2::Gpt2(const Gpt2Config& config) : config_(config) {
   Validate(config);
-  // GPT-2's initialisation: residual projections are scaled down by the number of residual branches.
+  // GPT-2's initialisation: residual projections are scaled down by the number of residual
+  // branches.
   const Init init = Init::Normal(0, 0.02);
   const Init residual_init =
       Init::Normal(0, 0.02 / std::sqrt(2.0 * static_cast<double>(config.n_layer)));
   auto transformer = std::make_shared<Container>();
-  wte_ = transformer->Register("wte", std::make_shared<Embedding>(config.vocab_size, config.n_embd, init));
-  wpe_ = transformer->Register("wpe", std::make_shared<Embedding>(config.n_positions, config.n_embd, init));
+  wte_ = transformer->Register("wte",
+                               std::make_shared<Embedding>(config.vocab_size, config.n_embd, init));
+  wpe_ = transformer->Register(
+      "wpe", std::make_shared<Embedding>(config.n_positions, config.n_embd, init));
   drop_ = transformer->Register("drop", std::make_shared<Dropout>(config.dropout));
   auto h = std::make_shared<Container>();
   for (int64_t i = 0; i < config.n_layer; ++i) {
-    blocks_.push_back(h->Register(std::to_string(i),
-                                  std::make_shared<Gpt2Block>(config, init, residual_init)));
+    blocks_.push_back(
+        h->Register(std::to_string(i), std::make_shared<Gpt2Block>(config, init, residual_init)));
   }
   transformer->Register("h", h);
-  ln_f_ = transformer->Register("ln_f", std::make_shared<LayerNorm>(config.n_embd, config.layer_norm_epsilon));
+  ln_f_ = transformer->Register(
+      "ln_f", std::make_shared<LayerNorm>(config.n_embd, config.layer_norm_epsilon));
   Register("transformer", transformer);
   if (!config.tie_word_embeddings) {
-    lm_head_ = Register("lm_head", std::make_shared<Linear>(config.n_embd, config.vocab_size,
-                                                            LinearOptions{.bias = false, .init = init}));
+    lm_head_ =
+        Register("lm_head", std::make_shared<Linear>(config.n_embd, config.vocab_size,
+                                                     LinearOptions{.bias = false, .init = init}));
   }
 }
 
@@ -118,9 +125,9 @@ Tensor Gpt2::Forward(const Tensor& tokens) {
   const Tensor positions = autograd::Slice(wpe_->weight()->value(), 0, 0, tokens.size(1));
   Tensor x = (*drop_)(autograd::Add((*wte_)(tokens), positions));
   for (const auto& block : blocks_) {
-    x = config_.recompute
-            ? autograd::Recompute([&block](const Tensor& in) { return (*block)(in); }, x, &generator())
-            : (*block)(x);
+    x = config_.recompute ? autograd::Recompute([&block](const Tensor& in) { return (*block)(in); },
+                                                x, &generator())
+                          : (*block)(x);
   }
   x = (*ln_f_)(x);
   if (lm_head_ != nullptr) return (*lm_head_)(x);

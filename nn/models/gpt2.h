@@ -1,9 +1,9 @@
-// GPT-2 (Radford et al., 2019) with Hugging Face parameter names: learned positions, pre-norm blocks,
-// Conv1D weights [in, out], tanh GELU, the head tied to the token table.
+// GPT-2 (Radford et al., 2019) with Hugging Face parameter names: learned positions, pre-norm
+// blocks, Conv1D weights [in, out], tanh GELU, the head tied to the token table.
 //
-//   nn::Gpt2 model({.vocab_size = 256, .n_positions = 128, .n_embd = 128, .n_layer = 4, .n_head = 4});
-//   model.Initialize(context, {.seed = 1});
-//   Tensor logits = model(tokens);                       // i64 [B, T], T <= n_positions -> [B, T, vocab]
+//   nn::Gpt2 model({.vocab_size = 256, .n_positions = 128, .n_embd = 128, .n_layer = 4, .n_head =
+//   4}); model.Initialize(context, {.seed = 1}); Tensor logits = model(tokens); // i64 [B, T], T <=
+//   n_positions -> [B, T, vocab]
 #ifndef APOGEE_NN_MODELS_GPT2_H_
 #define APOGEE_NN_MODELS_GPT2_H_
 

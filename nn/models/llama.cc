@@ -24,10 +24,12 @@ void Validate(const LlamaConfig& c) {
   const bool heads = c.num_attention_heads > 0 && c.num_key_value_heads > 0;
   require(heads && c.num_attention_heads % c.num_key_value_heads == 0,
           "num_attention_heads must be a multiple of num_key_value_heads, got " +
-              std::to_string(c.num_attention_heads) + " and " + std::to_string(c.num_key_value_heads));
+              std::to_string(c.num_attention_heads) + " and " +
+              std::to_string(c.num_key_value_heads));
   require(heads && c.hidden_size > 0 && c.hidden_size % (2 * c.num_attention_heads) == 0,
           "hidden_size must be an even multiple of num_attention_heads (rotary positions pair "
-          "dims), got " + std::to_string(c.hidden_size) + " and " + std::to_string(c.num_attention_heads));
+          "dims), got " +
+              std::to_string(c.hidden_size) + " and " + std::to_string(c.num_attention_heads));
   require(c.max_position_embeddings > 0, "max_position_embeddings must be positive, got " +
                                              std::to_string(c.max_position_embeddings));
   APOGEE_CHECK(errors.empty(), "llama: invalid config:", errors);
@@ -40,12 +42,16 @@ class LlamaAttention : public Module {
   explicit LlamaAttention(const LlamaConfig& c)
       : config_(c),
         head_dim_(c.hidden_size / c.num_attention_heads),
-        q_proj_(Register("q_proj", std::make_shared<Linear>(c.hidden_size, c.hidden_size, NoBias()))),
-        k_proj_(Register("k_proj", std::make_shared<Linear>(
-                                       c.hidden_size, c.num_key_value_heads * head_dim_, NoBias()))),
-        v_proj_(Register("v_proj", std::make_shared<Linear>(
-                                       c.hidden_size, c.num_key_value_heads * head_dim_, NoBias()))),
-        o_proj_(Register("o_proj", std::make_shared<Linear>(c.hidden_size, c.hidden_size, NoBias()))) {}
+        q_proj_(
+            Register("q_proj", std::make_shared<Linear>(c.hidden_size, c.hidden_size, NoBias()))),
+        k_proj_(Register(
+            "k_proj",
+            std::make_shared<Linear>(c.hidden_size, c.num_key_value_heads * head_dim_, NoBias()))),
+        v_proj_(Register(
+            "v_proj",
+            std::make_shared<Linear>(c.hidden_size, c.num_key_value_heads * head_dim_, NoBias()))),
+        o_proj_(
+            Register("o_proj", std::make_shared<Linear>(c.hidden_size, c.hidden_size, NoBias()))) {}
 
   Tensor Forward(const Tensor& x) override {
     const ops::RotaryOptions rotary{.theta = config_.rope_theta};
@@ -68,9 +74,12 @@ class LlamaAttention : public Module {
 class LlamaMlp : public Module {
  public:
   explicit LlamaMlp(const LlamaConfig& c)
-      : gate_proj_(Register("gate_proj", std::make_shared<Linear>(c.hidden_size, c.intermediate_size, NoBias()))),
-        up_proj_(Register("up_proj", std::make_shared<Linear>(c.hidden_size, c.intermediate_size, NoBias()))),
-        down_proj_(Register("down_proj", std::make_shared<Linear>(c.intermediate_size, c.hidden_size, NoBias()))) {}
+      : gate_proj_(Register(
+            "gate_proj", std::make_shared<Linear>(c.hidden_size, c.intermediate_size, NoBias()))),
+        up_proj_(Register("up_proj",
+                          std::make_shared<Linear>(c.hidden_size, c.intermediate_size, NoBias()))),
+        down_proj_(Register(
+            "down_proj", std::make_shared<Linear>(c.intermediate_size, c.hidden_size, NoBias()))) {}
 
   Tensor Forward(const Tensor& x) override {
     return (*down_proj_)(autograd::SwiGlu((*gate_proj_)(x), (*up_proj_)(x)));
@@ -87,9 +96,11 @@ class LlamaBlock : public Module {
   explicit LlamaBlock(const LlamaConfig& c)
       : self_attn_(Register("self_attn", std::make_shared<LlamaAttention>(c))),
         mlp_(Register("mlp", std::make_shared<LlamaMlp>(c))),
-        input_layernorm_(Register("input_layernorm", std::make_shared<RmsNorm>(c.hidden_size, c.rms_norm_eps))),
-        post_attention_layernorm_(Register("post_attention_layernorm",
-                                           std::make_shared<RmsNorm>(c.hidden_size, c.rms_norm_eps))) {}
+        input_layernorm_(
+            Register("input_layernorm", std::make_shared<RmsNorm>(c.hidden_size, c.rms_norm_eps))),
+        post_attention_layernorm_(Register(
+            "post_attention_layernorm", std::make_shared<RmsNorm>(c.hidden_size, c.rms_norm_eps))) {
+  }
 
   Tensor Forward(const Tensor& x) override {
     const Tensor h = autograd::Add(x, (*self_attn_)((*input_layernorm_)(x)));
@@ -105,30 +116,33 @@ class LlamaBlock : public Module {
 Llama::Llama(const LlamaConfig& config) : config_(config) {
   Validate(config);
   auto model = std::make_shared<Container>();
-  embed_tokens_ = model->Register("embed_tokens", std::make_shared<Embedding>(
-                                                      config.vocab_size, config.hidden_size,
-                                                      Init::Normal(0, 0.02)));
+  embed_tokens_ = model->Register(
+      "embed_tokens",
+      std::make_shared<Embedding>(config.vocab_size, config.hidden_size, Init::Normal(0, 0.02)));
   auto layers = std::make_shared<Container>();
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     layers_.push_back(layers->Register(std::to_string(i), std::make_shared<LlamaBlock>(config)));
   }
   model->Register("layers", layers);
-  norm_ = model->Register("norm", std::make_shared<RmsNorm>(config.hidden_size, config.rms_norm_eps));
+  norm_ =
+      model->Register("norm", std::make_shared<RmsNorm>(config.hidden_size, config.rms_norm_eps));
   Register("model", model);
   if (!config.tie_word_embeddings) {
-    lm_head_ = Register("lm_head", std::make_shared<Linear>(config.hidden_size, config.vocab_size, NoBias()));
+    lm_head_ = Register("lm_head",
+                        std::make_shared<Linear>(config.hidden_size, config.vocab_size, NoBias()));
   }
 }
 
 Tensor Llama::Forward(const Tensor& tokens) {
-  APOGEE_CHECK(tokens.defined() && tokens.rank() == 2 && tokens.size(1) <= config_.max_position_embeddings,
-               "llama: needs tokens [batch, up to ", config_.max_position_embeddings, "], got ",
-               tokens.shape());
+  APOGEE_CHECK(
+      tokens.defined() && tokens.rank() == 2 && tokens.size(1) <= config_.max_position_embeddings,
+      "llama: needs tokens [batch, up to ", config_.max_position_embeddings, "], got ",
+      tokens.shape());
   Tensor x = (*embed_tokens_)(tokens);
   for (const auto& layer : layers_) {
-    x = config_.recompute
-            ? autograd::Recompute([&layer](const Tensor& in) { return (*layer)(in); }, x, &generator())
-            : (*layer)(x);
+    x = config_.recompute ? autograd::Recompute([&layer](const Tensor& in) { return (*layer)(in); },
+                                                x, &generator())
+                          : (*layer)(x);
   }
   x = (*norm_)(x);
   if (lm_head_ != nullptr) return (*lm_head_)(x);

@@ -1,10 +1,11 @@
-// Llama (Touvron et al., 2023) with Hugging Face parameter names: RMS norm, rotate-half rotary positions,
-// grouped-query attention, SwiGLU, no biases.
+// Llama (Touvron et al., 2023) with Hugging Face parameter names: RMS norm, rotate-half rotary
+// positions, grouped-query attention, SwiGLU, no biases.
 //
 //   nn::Llama model({.vocab_size = 256, .hidden_size = 128, .intermediate_size = 344,
 //                    .num_hidden_layers = 4, .num_attention_heads = 4, .num_key_value_heads = 2});
 //   model.Initialize(context, {.seed = 1});
-//   Tensor logits = model(tokens);                                       // i64 [B, T] -> [B, T, vocab]
+//   Tensor logits = model(tokens);                                       // i64 [B, T] -> [B, T,
+//   vocab]
 #ifndef APOGEE_NN_MODELS_LLAMA_H_
 #define APOGEE_NN_MODELS_LLAMA_H_
 

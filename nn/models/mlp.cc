@@ -10,8 +10,9 @@ Mlp::Mlp(const MlpConfig& config) {
   for (size_t i = 0; i + 1 < config.sizes.size(); ++i) {
     LinearOptions options;
     if (i + 2 < config.sizes.size()) options.activation = config.activation;
-    layers_.push_back(Register("layers." + std::to_string(i),
-                               std::make_shared<Linear>(config.sizes[i], config.sizes[i + 1], options)));
+    layers_.push_back(
+        Register("layers." + std::to_string(i),
+                 std::make_shared<Linear>(config.sizes[i], config.sizes[i + 1], options)));
   }
 }
 

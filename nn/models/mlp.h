@@ -1,7 +1,8 @@
 // A multi-layer perceptron: linear layers with an activation between them.
 //
 //   nn::Mlp model({.sizes = {784, 256, 10}, .activation = Activation::kRelu});
-//   Tensor logits = model(x);                            // [.., 784] -> [.., 10]; "layers.0.weight", …
+//   Tensor logits = model(x);                            // [.., 784] -> [.., 10];
+//   "layers.0.weight", …
 #ifndef APOGEE_NN_MODELS_MLP_H_
 #define APOGEE_NN_MODELS_MLP_H_
 

@@ -37,26 +37,31 @@ void AdamLoop(int64_t n, const Coefficients<C> c, C* __restrict weight, const C*
 
 template <typename C, DecayKind kDecay, bool kAmsgrad>
 void RunAs(const DeviceContext& context, const AdamArgs& args) {
-  ForEachUpdate<C>(context, args.chunks,
-                   [&](const AdamChunk& chunk, int64_t begin, int64_t n, C* w, const C* grad) {
-    const Coefficients<C> c{static_cast<C>(args.grad_scale), static_cast<C>(args.decay),
-                            static_cast<C>(args.beta1),      static_cast<C>(args.beta2),
-                            static_cast<C>(1 - args.beta1),  static_cast<C>(1 - args.beta2),
-                            static_cast<C>(args.eps),        static_cast<C>(chunk.step_size),
-                            static_cast<C>(chunk.root_scale)};
-    C* largest = kAmsgrad ? static_cast<C*>(chunk.max_exp_avg_sq) + begin : nullptr;
-    AdamLoop<C, kDecay, kAmsgrad>(n, c, w, grad, static_cast<C*>(chunk.exp_avg) + begin,
-                                  static_cast<C*>(chunk.exp_avg_sq) + begin, largest);
-  });
+  ForEachUpdate<C>(
+      context, args.chunks,
+      [&](const AdamChunk& chunk, int64_t begin, int64_t n, C* w, const C* grad) {
+        const Coefficients<C> c{static_cast<C>(args.grad_scale), static_cast<C>(args.decay),
+                                static_cast<C>(args.beta1),      static_cast<C>(args.beta2),
+                                static_cast<C>(1 - args.beta1),  static_cast<C>(1 - args.beta2),
+                                static_cast<C>(args.eps),        static_cast<C>(chunk.step_size),
+                                static_cast<C>(chunk.root_scale)};
+        C* largest = kAmsgrad ? static_cast<C*>(chunk.max_exp_avg_sq) + begin : nullptr;
+        AdamLoop<C, kDecay, kAmsgrad>(n, c, w, grad, static_cast<C*>(chunk.exp_avg) + begin,
+                                      static_cast<C*>(chunk.exp_avg_sq) + begin, largest);
+      });
 }
 
 template <typename C, bool kAmsgrad>
 void RunDecay(const DeviceContext& context, const AdamArgs& args) {
   switch (args.decay_kind) {
-    case DecayKind::kNone: return RunAs<C, DecayKind::kNone, kAmsgrad>(context, args);
-    case DecayKind::kL2: return RunAs<C, DecayKind::kL2, kAmsgrad>(context, args);
-    case DecayKind::kBefore: return RunAs<C, DecayKind::kBefore, kAmsgrad>(context, args);
-    case DecayKind::kAfter: return RunAs<C, DecayKind::kAfter, kAmsgrad>(context, args);
+    case DecayKind::kNone:
+      return RunAs<C, DecayKind::kNone, kAmsgrad>(context, args);
+    case DecayKind::kL2:
+      return RunAs<C, DecayKind::kL2, kAmsgrad>(context, args);
+    case DecayKind::kBefore:
+      return RunAs<C, DecayKind::kBefore, kAmsgrad>(context, args);
+    case DecayKind::kAfter:
+      return RunAs<C, DecayKind::kAfter, kAmsgrad>(context, args);
   }
 }
 

@@ -1,6 +1,7 @@
-// How the CPU kernels walk their chunks: the elements of all chunks form one range that is split over the
-// threads, and gradients and working weights of another dtype pass through a block that stays in the
-// first-level cache, so that each kernel has a single loop per compute type. Private to optim/cpu.
+// How the CPU kernels walk their chunks: the elements of all chunks form one range that is split
+// over the threads, and gradients and working weights of another dtype pass through a block that
+// stays in the first-level cache, so that each kernel has a single loop per compute type. Private
+// to optim/cpu.
 #ifndef APOGEE_OPTIM_CPU_CHUNK_LOOP_H_
 #define APOGEE_OPTIM_CPU_CHUNK_LOOP_H_
 
@@ -30,20 +31,18 @@ void ConvertRange(const From* __restrict x, To* __restrict y, int64_t n) {
 
 template <typename C>
 void LoadBlock(const void* x, DType dtype, int64_t begin, int64_t n, C* y) {
-  DispatchFloat(dtype, "optimizer gradient", [&]<typename T>() {
-    ConvertRange(static_cast<const T*>(x) + begin, y, n);
-  });
+  DispatchFloat(dtype, "optimizer gradient",
+                [&]<typename T>() { ConvertRange(static_cast<const T*>(x) + begin, y, n); });
 }
 
 template <typename C>
 void StoreBlock(const C* x, void* y, DType dtype, int64_t begin, int64_t n) {
-  DispatchFloat(dtype, "optimizer weight", [&]<typename T>() {
-    ConvertRange(x, static_cast<T*>(y) + begin, n);
-  });
+  DispatchFloat(dtype, "optimizer weight",
+                [&]<typename T>() { ConvertRange(x, static_cast<T*>(y) + begin, n); });
 }
 
-// Calls fn(chunk, begin, count) so that every element of every chunk is in exactly one call. What fn
-// does to an element must not depend on how the ranges are cut.
+// Calls fn(chunk, begin, count) so that every element of every chunk is in exactly one call. What
+// fn does to an element must not depend on how the ranges are cut.
 template <typename Chunk, typename Fn>
 void ForEachRange(const DeviceContext& context, std::span<Chunk> chunks, const Fn& fn) {
   int64_t total = 0;
@@ -60,8 +59,8 @@ void ForEachRange(const DeviceContext& context, std::span<Chunk> chunks, const F
   });
 }
 
-// Calls loop(chunk, begin, count, weight, grad) with typed pointers to element `begin` of the chunk's
-// weights and gradients, and stores the working weights after it.
+// Calls loop(chunk, begin, count, weight, grad) with typed pointers to element `begin` of the
+// chunk's weights and gradients, and stores the working weights after it.
 template <typename C, typename Chunk, typename Loop>
 void ForEachUpdate(const DeviceContext& context, std::span<const Chunk> chunks, const Loop& loop) {
   ForEachRange(context, chunks, [&](const Chunk& chunk, int64_t begin, int64_t count) {

@@ -7,8 +7,8 @@
 namespace apogee::optim::cpu {
 namespace {
 
-// Lanes are written out instead of left to the vectoriser, which may not reorder a sum: the order of
-// additions, and with it every bit, is then the same for all instruction sets and thread counts.
+// Lanes are written out instead of left to the vectoriser, which may not reorder a sum: the order
+// of additions, and with it every bit, is then the same for all instruction sets and thread counts.
 constexpr int kLanes = 8;
 using Lanes = double __attribute__((vector_size(kLanes * sizeof(double))));
 // Unaligned loads of kLanes elements.
@@ -101,7 +101,8 @@ void Run(const DeviceContext& context, const NormArgs& args) {
     for (int64_t begin = 0; begin < chunk.n; begin += kBlock) blocks.push_back({&chunk, begin, 0});
   }
   const auto num_blocks = static_cast<int64_t>(blocks.size());
-  const int64_t grain = total < kBlock ? num_blocks : 1;  // starting threads costs more than a small sum
+  const int64_t grain =
+      total < kBlock ? num_blocks : 1;  // starting threads costs more than a small sum
   ParallelFor(context.num_threads(), num_blocks, grain, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       Block& block = blocks[static_cast<size_t>(i)];
@@ -118,9 +119,12 @@ void Run(const DeviceContext& context, const NormArgs& args) {
 
 void grad_norm(const DeviceContext& context, const NormArgs& args) {
   switch (args.kind) {
-    case NormKind::kL2: return Run<NormKind::kL2>(context, args);
-    case NormKind::kL1: return Run<NormKind::kL1>(context, args);
-    case NormKind::kMax: return Run<NormKind::kMax>(context, args);
+    case NormKind::kL2:
+      return Run<NormKind::kL2>(context, args);
+    case NormKind::kL1:
+      return Run<NormKind::kL1>(context, args);
+    case NormKind::kMax:
+      return Run<NormKind::kMax>(context, args);
   }
 }
 

@@ -29,18 +29,19 @@ template <typename C>
 void Run(const DeviceContext& context, const SgdArgs& args) {
   ForEachUpdate<C>(context, args.chunks,
                    [&](const SgdChunk& chunk, int64_t begin, int64_t n, C* w, const C* grad) {
-    const Coefficients<C> c{static_cast<C>(args.grad_scale), static_cast<C>(args.lr),
-                            static_cast<C>(args.l2), static_cast<C>(args.momentum),
-                            static_cast<C>(chunk.buf_scale)};
-    C* buf = static_cast<C*>(chunk.momentum_buffer);
-    if (buf == nullptr) {
-      PlainLoop(n, c, w, grad);
-    } else if (args.nesterov) {
-      MomentumLoop<C, true>(n, c, w, grad, buf + begin);
-    } else {
-      MomentumLoop<C, false>(n, c, w, grad, buf + begin);
-    }
-  });
+                     const Coefficients<C> c{static_cast<C>(args.grad_scale),
+                                             static_cast<C>(args.lr), static_cast<C>(args.l2),
+                                             static_cast<C>(args.momentum),
+                                             static_cast<C>(chunk.buf_scale)};
+                     C* buf = static_cast<C*>(chunk.momentum_buffer);
+                     if (buf == nullptr) {
+                       PlainLoop(n, c, w, grad);
+                     } else if (args.nesterov) {
+                       MomentumLoop<C, true>(n, c, w, grad, buf + begin);
+                     } else {
+                       MomentumLoop<C, false>(n, c, w, grad, buf + begin);
+                     }
+                   });
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
-// Arguments of every kernel, one struct each: raw pointers, sizes and strides (in elements), never a
-// Tensor. The checked functions of tensor/ops fill them in; a backend's kernel table implements them.
+// Arguments of every kernel, one struct each: raw pointers, sizes and strides (in elements), never
+// a Tensor. The checked functions of tensor/ops fill them in; a backend's kernel table implements
+// them.
 //
-// Conventions: `dtype` is the element type of every void pointer without a dtype of its own; kernels
-// compute in ComputeType (f32, or f64 for f64) and round once on the store. Pointers are contiguous
-// row-major unless strides are given. No two pointers may alias unless said so. Kernels must not throw.
+// Conventions: `dtype` is the element type of every void pointer without a dtype of its own;
+// kernels compute in ComputeType (f32, or f64 for f64) and round once on the store. Pointers are
+// contiguous row-major unless strides are given. No two pointers may alias unless said so. Kernels
+// must not throw.
 #ifndef APOGEE_TENSOR_KERNELS_ARGS_H_
 #define APOGEE_TENSOR_KERNELS_ARGS_H_
 
@@ -93,8 +95,8 @@ struct SwiGluBackwardArgs {
 };
 
 // y[i] = keep(i) ? x[i] / (1 - p) : 0, where keep(i) is ToUniform(word) > p and word is element
-// (first_element + i) of the Philox stream `key` (counter = index / 4, word = index % 4). y may be x.
-// The backward pass is the same kernel on dy.
+// (first_element + i) of the Philox stream `key` (counter = index / 4, word = index % 4). y may be
+// x. The backward pass is the same kernel on dy.
 struct DropoutArgs {
   DType dtype;
   const void* x;
@@ -105,9 +107,9 @@ struct DropoutArgs {
   int64_t first_element;
 };
 
-// y[i] from element (first_element + i) of the stream: kUniform in (low, high], kNormal with mean low
-// and standard deviation high (Box-Muller over the word pairs (0,1) and (2,3) of one Philox block:
-// elements 4b, 4b+1 are the cosine and sine of the first pair, 4b+2, 4b+3 of the second).
+// y[i] from element (first_element + i) of the stream: kUniform in (low, high], kNormal with mean
+// low and standard deviation high (Box-Muller over the word pairs (0,1) and (2,3) of one Philox
+// block: elements 4b, 4b+1 are the cosine and sine of the first pair, 4b+2, 4b+3 of the second).
 enum class Distribution { kUniform, kNormal };
 struct RandomArgs {
   Distribution distribution;
@@ -144,8 +146,8 @@ struct SoftmaxBackwardArgs {
   int64_t rows, cols;
 };
 
-// y = (x - mean) * rstd * weight + bias per row; rms: y = x * rstd * weight (mean and bias are null).
-// weight (and bias) have `dtype`; mean and rstd are f32 (f64 for f64).
+// y = (x - mean) * rstd * weight + bias per row; rms: y = x * rstd * weight (mean and bias are
+// null). weight (and bias) have `dtype`; mean and rstd are f32 (f64 for f64).
 struct NormForwardArgs {
   DType dtype;
   bool rms;
@@ -158,7 +160,8 @@ struct NormForwardArgs {
   int64_t rows, cols;
   double eps;
 };
-// dweight and dbias have param_grad_dtype and are overwritten; any of dx, dweight, dbias may be null.
+// dweight and dbias have param_grad_dtype and are overwritten; any of dx, dweight, dbias may be
+// null.
 struct NormBackwardArgs {
   DType dtype, param_grad_dtype;
   bool rms;
@@ -173,9 +176,10 @@ struct NormBackwardArgs {
   int64_t rows, cols;
 };
 
-// Rotate-half rotary embedding of x[batch, tokens, heads, head_dim] (strides of the first three dims;
-// head_dim is contiguous): with h = head_dim / 2, f_i = theta^(-2i/head_dim), a = (first_position + t) f_i:
-// y_i = x_i cos a - x_{i+h} sin a, y_{i+h} = x_{i+h} cos a + x_i sin a. inverse: a -> -a (the backward pass).
+// Rotate-half rotary embedding of x[batch, tokens, heads, head_dim] (strides of the first three
+// dims; head_dim is contiguous): with h = head_dim / 2, f_i = theta^(-2i/head_dim), a =
+// (first_position + t) f_i: y_i = x_i cos a - x_{i+h} sin a, y_{i+h} = x_{i+h} cos a + x_i sin a.
+// inverse: a -> -a (the backward pass).
 struct RotaryArgs {
   DType dtype;
   const void* x;
@@ -196,8 +200,8 @@ struct EmbeddingForwardArgs {
   void* y;
   int64_t n, dim;
 };
-// dweight[ids[i]] += dy[i]; dweight [vocab, dim] of grad_dtype is zeroed first. Fixed order of addition
-// per row (i ascending), accumulated in f32 or wider.
+// dweight[ids[i]] += dy[i]; dweight [vocab, dim] of grad_dtype is zeroed first. Fixed order of
+// addition per row (i ascending), accumulated in f32 or wider.
 struct EmbeddingBackwardArgs {
   DType dtype, grad_dtype;
   const int64_t* ids;
@@ -208,7 +212,8 @@ struct EmbeddingBackwardArgs {
 
 // c[b] = alpha * op(a[b]) op(b[b]) + beta * c[b] (+ bias over columns), b in [0, batch).
 // op(a) is m×k, op(b) k×n, c m×n. a_trans means a is stored k×m; ld* are row strides of the stored
-// matrices; *_batch are batch strides (0 shares one matrix). a and b have `dtype`; c and bias their own.
+// matrices; *_batch are batch strides (0 shares one matrix). a and b have `dtype`; c and bias their
+// own.
 struct MatMulArgs {
   DType dtype, c_dtype, bias_dtype;
   const void* a;
@@ -228,9 +233,10 @@ struct AttentionOperand {
   int64_t batch_stride, token_stride, head_stride;
 };
 
-// out = softmax(scale * q k^T + causal mask) v per head, without keeping the scores. Query head h reads
-// key/value head h / (heads / kv_heads). Causal: query i of q_tokens sees keys <= i + kv_tokens - q_tokens.
-// lse[batch, heads, q_tokens] (f32; f64 for f64) is the log-sum-exp of the scaled scores, for backward.
+// out = softmax(scale * q k^T + causal mask) v per head, without keeping the scores. Query head h
+// reads key/value head h / (heads / kv_heads). Causal: query i of q_tokens sees keys <= i +
+// kv_tokens - q_tokens. lse[batch, heads, q_tokens] (f32; f64 for f64) is the log-sum-exp of the
+// scaled scores, for backward.
 struct AttentionForwardArgs {
   DType dtype;
   AttentionOperand q, k, v, out;

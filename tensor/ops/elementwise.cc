@@ -14,8 +14,12 @@ Tensor Binary(BinaryOp op, const Tensor& a_in, const Tensor& b_in) {
   APOGEE_CHECK(suffix, "binary: shape ", b.shape(), " is not a suffix of ", a.shape());
   Tensor out = Tensor::EmptyLike(a);
   if (out.numel() == 0) return out;
-  a.context()->kernels().binary(*a.context(), {.op = op, .dtype = a.dtype(), .a = a.raw(),
-                                               .b = b.raw(), .out = out.raw(), .n = a.numel(),
+  a.context()->kernels().binary(*a.context(), {.op = op,
+                                               .dtype = a.dtype(),
+                                               .a = a.raw(),
+                                               .b = b.raw(),
+                                               .out = out.raw(),
+                                               .n = a.numel(),
                                                .b_period = b.numel()});
   return out;
 }
@@ -25,9 +29,13 @@ Tensor Scale(const Tensor& x, double factor) { return Scale(x, factor, x.dtype()
 Tensor Scale(const Tensor& x_in, double factor, DType dtype) {
   const Tensor x = Operand("scale", "x", x_in);
   Tensor y = Tensor::EmptyLike(x, dtype);
-  x.context()->kernels().scale_add(*x.context(),
-                                   {.x_dtype = x.dtype(), .y_dtype = dtype, .x = x.raw(),
-                                    .y = y.raw(), .n = x.numel(), .alpha = factor, .beta = 0});
+  x.context()->kernels().scale_add(*x.context(), {.x_dtype = x.dtype(),
+                                                  .y_dtype = dtype,
+                                                  .x = x.raw(),
+                                                  .y = y.raw(),
+                                                  .n = x.numel(),
+                                                  .alpha = factor,
+                                                  .beta = 0});
   return y;
 }
 
@@ -35,9 +43,13 @@ void Accumulate(const Tensor& y, const Tensor& x_in, double factor) {
   const Tensor x = Operand("accumulate", "x", x_in);
   APOGEE_CHECK(y.defined() && y.is_contiguous(), "accumulate: y must be defined and contiguous");
   APOGEE_CHECK(x.numel() == y.numel(), "accumulate: ", x.shape(), " into ", y.shape());
-  y.context()->kernels().scale_add(*y.context(),
-                                   {.x_dtype = x.dtype(), .y_dtype = y.dtype(), .x = x.raw(),
-                                    .y = y.raw(), .n = y.numel(), .alpha = factor, .beta = 1});
+  y.context()->kernels().scale_add(*y.context(), {.x_dtype = x.dtype(),
+                                                  .y_dtype = y.dtype(),
+                                                  .x = x.raw(),
+                                                  .y = y.raw(),
+                                                  .n = y.numel(),
+                                                  .alpha = factor,
+                                                  .beta = 1});
 }
 
 Tensor ActivationForward(Activation kind, const Tensor& x_in) {
@@ -54,9 +66,12 @@ Tensor ActivationBackward(Activation kind, const Tensor& x_in, Tensor dy) {
   CheckSameDType("activation backward", x, dy);
   CheckSameShape("activation backward", x, dy);
   const Tensor dx = dy.is_sole_owner() ? dy : Tensor::EmptyLike(dy);
-  x.context()->kernels().activation_backward(
-      *x.context(), {.kind = kind, .dtype = x.dtype(), .x = x.raw(), .dy = dy.raw(), .dx = dx.raw(),
-                     .n = x.numel()});
+  x.context()->kernels().activation_backward(*x.context(), {.kind = kind,
+                                                            .dtype = x.dtype(),
+                                                            .x = x.raw(),
+                                                            .dy = dy.raw(),
+                                                            .dx = dx.raw(),
+                                                            .n = x.numel()});
   return dx;
 }
 
@@ -67,8 +82,8 @@ Tensor SwiGluForward(const Tensor& gate_in, const Tensor& up_in) {
   CheckSameShape("swiglu", gate, up);
   Tensor y = Tensor::EmptyLike(gate);
   gate.context()->kernels().swiglu_forward(
-      *gate.context(), {.dtype = gate.dtype(), .gate = gate.raw(), .up = up.raw(), .y = y.raw(),
-                        .n = gate.numel()});
+      *gate.context(),
+      {.dtype = gate.dtype(), .gate = gate.raw(), .up = up.raw(), .y = y.raw(), .n = gate.numel()});
   return y;
 }
 
@@ -76,10 +91,13 @@ SwiGluGrads SwiGluBackward(const Tensor& gate, const Tensor& up, const Tensor& d
   const Tensor dy = Operand("swiglu", "dy", dy_in);
   CheckSameDType("swiglu backward", gate, dy);
   SwiGluGrads grads{Tensor::EmptyLike(gate), Tensor::EmptyLike(up)};
-  gate.context()->kernels().swiglu_backward(
-      *gate.context(),
-      {.dtype = gate.dtype(), .gate = gate.raw(), .up = up.raw(), .dy = dy.raw(),
-       .dgate = grads.dgate.raw(), .dup = grads.dup.raw(), .n = gate.numel()});
+  gate.context()->kernels().swiglu_backward(*gate.context(), {.dtype = gate.dtype(),
+                                                              .gate = gate.raw(),
+                                                              .up = up.raw(),
+                                                              .dy = dy.raw(),
+                                                              .dgate = grads.dgate.raw(),
+                                                              .dup = grads.dup.raw(),
+                                                              .n = gate.numel()});
   return grads;
 }
 
@@ -87,9 +105,13 @@ Tensor Dropout(const Tensor& x_in, double p, PhiloxKey key, int64_t first_elemen
   APOGEE_CHECK(p >= 0 && p < 1, "dropout: p must be in [0, 1), got ", p);
   const Tensor x = Operand("dropout", "x", x_in);
   Tensor y = Tensor::EmptyLike(x);
-  x.context()->kernels().dropout(*x.context(),
-                                 {.dtype = x.dtype(), .x = x.raw(), .y = y.raw(), .n = x.numel(),
-                                  .p = p, .key = key, .first_element = first_element});
+  x.context()->kernels().dropout(*x.context(), {.dtype = x.dtype(),
+                                                .x = x.raw(),
+                                                .y = y.raw(),
+                                                .n = x.numel(),
+                                                .p = p,
+                                                .key = key,
+                                                .first_element = first_element});
   return y;
 }
 
@@ -100,19 +122,24 @@ Tensor SumLeading(const Tensor& x_in, int inner_dims, DType dtype, double scale)
   const Shape shape(x.shape().dims().last(static_cast<size_t>(inner_dims)));
   const int64_t inner = shape.numel();
   Tensor y = Tensor::Empty(shape, dtype, x.context());
-  x.context()->kernels().sum(*x.context(),
-                             {.x_dtype = x.dtype(), .y_dtype = dtype, .x = x.raw(), .y = y.raw(),
-                              .outer = 1, .reduce = inner == 0 ? 0 : x.numel() / inner,
-                              .inner = inner, .scale = scale, .accumulate = false});
+  x.context()->kernels().sum(*x.context(), {.x_dtype = x.dtype(),
+                                            .y_dtype = dtype,
+                                            .x = x.raw(),
+                                            .y = y.raw(),
+                                            .outer = 1,
+                                            .reduce = inner == 0 ? 0 : x.numel() / inner,
+                                            .inner = inner,
+                                            .scale = scale,
+                                            .accumulate = false});
   return y;
 }
 
 Tensor SoftmaxForward(const Tensor& x_in) {
   const Tensor x = Operand("softmax", "x", x_in);
   Tensor y = Tensor::EmptyLike(x);
-  x.context()->kernels().softmax_forward(*x.context(),
-                                         {.dtype = x.dtype(), .x = x.raw(), .y = y.raw(),
-                                          .rows = Rows(x), .cols = x.size(-1)});
+  x.context()->kernels().softmax_forward(
+      *x.context(),
+      {.dtype = x.dtype(), .x = x.raw(), .y = y.raw(), .rows = Rows(x), .cols = x.size(-1)});
   return y;
 }
 
@@ -121,9 +148,12 @@ Tensor SoftmaxBackward(const Tensor& y, const Tensor& dy_in) {
   CheckSameDType("softmax backward", y, dy);
   CheckSameShape("softmax backward", y, dy);
   Tensor dx = Tensor::EmptyLike(y);
-  y.context()->kernels().softmax_backward(
-      *y.context(), {.dtype = y.dtype(), .y = y.raw(), .dy = dy.raw(), .dx = dx.raw(),
-                     .rows = Rows(y), .cols = y.size(-1)});
+  y.context()->kernels().softmax_backward(*y.context(), {.dtype = y.dtype(),
+                                                         .y = y.raw(),
+                                                         .dy = dy.raw(),
+                                                         .dx = dx.raw(),
+                                                         .rows = Rows(y),
+                                                         .cols = y.size(-1)});
   return dx;
 }
 

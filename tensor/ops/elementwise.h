@@ -1,5 +1,5 @@
-// Element-wise ops on whole tensors. Operands share one dtype and context; results are new contiguous
-// tensors. No gradient is recorded here (see autograd/functions/arithmetic.h).
+// Element-wise ops on whole tensors. Operands share one dtype and context; results are new
+// contiguous tensors. No gradient is recorded here (see autograd/functions/arithmetic.h).
 //
 //   Tensor sum = ops::Add(x, bias);              // bias [d] is broadcast over x [.., d]
 //   ops::Accumulate(grad, micro_grad);           // grad += micro_grad, in place
@@ -38,8 +38,8 @@ SwiGluGrads SwiGluBackward(const Tensor& gate, const Tensor& up, const Tensor& d
 // See DropoutArgs; the same call on dy is the backward pass.
 Tensor Dropout(const Tensor& x, double p, PhiloxKey key, int64_t first_element);
 
-// scale * (sum over the dims before `inner_dims` trailing ones): [.., inner] -> [inner]. inner_dims = 0
-// sums everything to a scalar.
+// scale * (sum over the dims before `inner_dims` trailing ones): [.., inner] -> [inner]. inner_dims
+// = 0 sums everything to a scalar.
 Tensor SumLeading(const Tensor& x, int inner_dims, DType dtype, double scale = 1.0);
 
 Tensor SoftmaxForward(const Tensor& x);

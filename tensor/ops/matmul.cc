@@ -23,10 +23,12 @@ Tensor MatMul(const Tensor& a_in, const Tensor& b_in, const MatMulOptions& optio
                " and ", b.shape());
   const bool batched = b.rank() > 2;
   APOGEE_CHECK(batched || a.rank() == 2 || !options.a_trans,
-               "matmul: a transposed operand of rank ", a.rank(), " needs a batched b; see MatMulTransA");
+               "matmul: a transposed operand of rank ", a.rank(),
+               " needs a batched b; see MatMulTransA");
   int64_t batch = 1;
   if (batched) {
-    APOGEE_CHECK(a.rank() == b.rank(), "matmul: batch dims differ: ", a.shape(), " and ", b.shape());
+    APOGEE_CHECK(a.rank() == b.rank(), "matmul: batch dims differ: ", a.shape(), " and ",
+                 b.shape());
     for (int i = 0; i < a.rank() - 2; ++i) {
       APOGEE_CHECK(a.size(i) == b.size(i), "matmul: batch dims differ: ", a.shape(), " and ",
                    b.shape());
@@ -43,22 +45,36 @@ Tensor MatMul(const Tensor& a_in, const Tensor& b_in, const MatMulOptions& optio
   Tensor bias;
   if (options.bias.defined()) {
     bias = Operand("matmul", "bias", options.bias);
-    APOGEE_CHECK(bias.rank() == 1 && bias.size(0) == n, "matmul: bias ", bias.shape(),
-                 " for ", n, " columns");
+    APOGEE_CHECK(bias.rank() == 1 && bias.size(0) == n, "matmul: bias ", bias.shape(), " for ", n,
+                 " columns");
   }
   Shape shape = a.shape();
   shape.Set(-1, n);
   if (options.a_trans) shape.Set(-2, m);
   const DType out_dtype = options.out_dtype.value_or(a.dtype());
   Tensor c = Tensor::Empty(shape, out_dtype, a.context());
-  a.context()->kernels().matmul(
-      *a.context(),
-      {.dtype = a.dtype(), .c_dtype = out_dtype,
-       .bias_dtype = bias.defined() ? bias.dtype() : a.dtype(), .a = a.raw(), .b = b.raw(),
-       .c = c.raw(), .bias = bias.defined() ? bias.raw() : nullptr, .batch = batch, .m = m, .n = n,
-       .k = k, .a_trans = options.a_trans, .b_trans = options.b_trans, .lda = a2.size(-1),
-       .ldb = b.size(-1), .ldc = n, .a_batch = m * k, .b_batch = k * n, .c_batch = m * n,
-       .alpha = 1, .beta = 0});
+  a.context()->kernels().matmul(*a.context(),
+                                {.dtype = a.dtype(),
+                                 .c_dtype = out_dtype,
+                                 .bias_dtype = bias.defined() ? bias.dtype() : a.dtype(),
+                                 .a = a.raw(),
+                                 .b = b.raw(),
+                                 .c = c.raw(),
+                                 .bias = bias.defined() ? bias.raw() : nullptr,
+                                 .batch = batch,
+                                 .m = m,
+                                 .n = n,
+                                 .k = k,
+                                 .a_trans = options.a_trans,
+                                 .b_trans = options.b_trans,
+                                 .lda = a2.size(-1),
+                                 .ldb = b.size(-1),
+                                 .ldc = n,
+                                 .a_batch = m * k,
+                                 .b_batch = k * n,
+                                 .c_batch = m * n,
+                                 .alpha = 1,
+                                 .beta = 0});
   return c;
 }
 

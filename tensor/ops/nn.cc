@@ -8,8 +8,8 @@
 
 namespace apogee::ops {
 
-NormResult NormForward(const Tensor& x_in, const Tensor& weight_in, const Tensor& bias_in, double eps,
-                       bool rms) {
+NormResult NormForward(const Tensor& x_in, const Tensor& weight_in, const Tensor& bias_in,
+                       double eps, bool rms) {
   const Tensor x = Operand("norm", "x", x_in);
   const Tensor weight = Operand("norm", "weight", weight_in);
   const Tensor bias = bias_in.defined() ? Operand("norm", "bias", bias_in) : Tensor();
@@ -19,27 +19,41 @@ NormResult NormForward(const Tensor& x_in, const Tensor& weight_in, const Tensor
   const DType stat = StatDType(x.dtype());
   NormResult result{Tensor::EmptyLike(x), Tensor(), Tensor::Empty({Rows(x)}, stat, x.context())};
   if (!rms) result.mean = Tensor::Empty({Rows(x)}, stat, x.context());
-  x.context()->kernels().norm_forward(
-      *x.context(), {.dtype = x.dtype(), .rms = rms, .x = x.raw(), .weight = weight.raw(),
-                     .bias = bias.defined() ? bias.raw() : nullptr, .y = result.y.raw(),
-                     .mean = rms ? nullptr : result.mean.raw(), .rstd = result.rstd.raw(),
-                     .rows = Rows(x), .cols = x.size(-1), .eps = eps});
+  x.context()->kernels().norm_forward(*x.context(), {.dtype = x.dtype(),
+                                                     .rms = rms,
+                                                     .x = x.raw(),
+                                                     .weight = weight.raw(),
+                                                     .bias = bias.defined() ? bias.raw() : nullptr,
+                                                     .y = result.y.raw(),
+                                                     .mean = rms ? nullptr : result.mean.raw(),
+                                                     .rstd = result.rstd.raw(),
+                                                     .rows = Rows(x),
+                                                     .cols = x.size(-1),
+                                                     .eps = eps});
   return result;
 }
 
-NormGrads NormBackward(const Tensor& x, const Tensor& weight, const Tensor& mean, const Tensor& rstd,
-                       const Tensor& dy_in, bool rms, bool bias, DType param_grad_dtype) {
+NormGrads NormBackward(const Tensor& x, const Tensor& weight, const Tensor& mean,
+                       const Tensor& rstd, const Tensor& dy_in, bool rms, bool bias,
+                       DType param_grad_dtype) {
   const Tensor dy = Operand("norm", "dy", dy_in);
   CheckSameDType("norm backward", x, dy);
   CheckSameShape("norm backward", x, dy);
   NormGrads grads{Tensor::EmptyLike(x), Tensor::EmptyLike(weight, param_grad_dtype), Tensor()};
   if (bias) grads.dbias = Tensor::EmptyLike(weight, param_grad_dtype);
-  x.context()->kernels().norm_backward(
-      *x.context(), {.dtype = x.dtype(), .param_grad_dtype = param_grad_dtype, .rms = rms,
-                     .x = x.raw(), .weight = weight.raw(), .mean = rms ? nullptr : mean.raw(),
-                     .rstd = rstd.raw(), .dy = dy.raw(), .dx = grads.dx.raw(),
-                     .dweight = grads.dweight.raw(), .dbias = bias ? grads.dbias.raw() : nullptr,
-                     .rows = Rows(x), .cols = x.size(-1)});
+  x.context()->kernels().norm_backward(*x.context(), {.dtype = x.dtype(),
+                                                      .param_grad_dtype = param_grad_dtype,
+                                                      .rms = rms,
+                                                      .x = x.raw(),
+                                                      .weight = weight.raw(),
+                                                      .mean = rms ? nullptr : mean.raw(),
+                                                      .rstd = rstd.raw(),
+                                                      .dy = dy.raw(),
+                                                      .dx = grads.dx.raw(),
+                                                      .dweight = grads.dweight.raw(),
+                                                      .dbias = bias ? grads.dbias.raw() : nullptr,
+                                                      .rows = Rows(x),
+                                                      .cols = x.size(-1)});
   return grads;
 }
 
@@ -48,20 +62,26 @@ Tensor Rotary(const Tensor& x_in, const RotaryOptions& options) {
                "rotary: needs x [batch, tokens, heads, even head size]");
   const Tensor x = x_in.stride(3) == 1 ? x_in.Detach() : x_in.Detach().Contiguous();
   Tensor y = Tensor::EmptyLike(x);
-  x.context()->kernels().rotary(
-      *x.context(),
-      {.dtype = x.dtype(), .x = x.raw(), .y = y.raw(), .batch = x.size(0), .tokens = x.size(1),
-       .heads = x.size(2), .head_dim = x.size(3),
-       .x_strides = {x.stride(0), x.stride(1), x.stride(2)},
-       .y_strides = {y.stride(0), y.stride(1), y.stride(2)}, .theta = options.theta,
-       .first_position = options.first_position, .inverse = options.inverse});
+  x.context()->kernels().rotary(*x.context(), {.dtype = x.dtype(),
+                                               .x = x.raw(),
+                                               .y = y.raw(),
+                                               .batch = x.size(0),
+                                               .tokens = x.size(1),
+                                               .heads = x.size(2),
+                                               .head_dim = x.size(3),
+                                               .x_strides = {x.stride(0), x.stride(1), x.stride(2)},
+                                               .y_strides = {y.stride(0), y.stride(1), y.stride(2)},
+                                               .theta = options.theta,
+                                               .first_position = options.first_position,
+                                               .inverse = options.inverse});
   return y;
 }
 
 namespace {
 
 AttentionOperand AsOperand(const char* name, const Tensor& x, DType dtype) {
-  APOGEE_CHECK(x.defined() && x.rank() == 4 && (x.stride(3) == 1 || x.size(3) == 1), "attention: ", name,
+  APOGEE_CHECK(x.defined() && x.rank() == 4 && (x.stride(3) == 1 || x.size(3) == 1),
+               "attention: ", name,
                " needs [batch, tokens, heads, head size] with a contiguous last dim");
   APOGEE_CHECK(x.dtype() == dtype, "attention: ", name, " is ", DTypeName(x.dtype()), ", q is ",
                DTypeName(dtype));
@@ -86,15 +106,24 @@ AttentionResult AttentionForward(const Qkv& qkv, const AttentionOptions& options
                " query heads are not a multiple of ", k.size(2), " key/value heads");
   APOGEE_CHECK(!options.causal || k.size(1) >= q.size(1), "attention: causal with ", q.size(1),
                " queries needs at least as many keys, got ", k.size(1));
-  AttentionResult result{Tensor::Empty(q.shape(), q.dtype(), q.context()),
-                         Tensor::Empty({q.size(0), q.size(2), q.size(1)}, StatDType(q.dtype()),
-                                       q.context())};
-  q.context()->kernels().attention_forward(
-      *q.context(),
-      {.dtype = q.dtype(), .q = qo, .k = ko, .v = vo, .out = AsOperand("out", result.out, q.dtype()),
-       .lse = result.lse.raw(), .batch = q.size(0), .heads = q.size(2), .kv_heads = k.size(2),
-       .q_tokens = q.size(1), .kv_tokens = k.size(1), .head_dim = q.size(3),
-       .scale = ScaleOf(options, q), .causal = options.causal});
+  AttentionResult result{
+      Tensor::Empty(q.shape(), q.dtype(), q.context()),
+      Tensor::Empty({q.size(0), q.size(2), q.size(1)}, StatDType(q.dtype()), q.context())};
+  q.context()->kernels().attention_forward(*q.context(),
+                                           {.dtype = q.dtype(),
+                                            .q = qo,
+                                            .k = ko,
+                                            .v = vo,
+                                            .out = AsOperand("out", result.out, q.dtype()),
+                                            .lse = result.lse.raw(),
+                                            .batch = q.size(0),
+                                            .heads = q.size(2),
+                                            .kv_heads = k.size(2),
+                                            .q_tokens = q.size(1),
+                                            .kv_tokens = k.size(1),
+                                            .head_dim = q.size(3),
+                                            .scale = ScaleOf(options, q),
+                                            .causal = options.causal});
   return result;
 }
 
@@ -104,22 +133,33 @@ void AttentionBackward(const Qkv& qkv, const AttentionResult& forward, const Ten
   const DType dtype = q.dtype();
   const Tensor dout = Operand("attention", "dout", dout_in);
   CheckSameShape("attention backward", forward.out, dout);
-  q.context()->kernels().attention_backward(
-      *q.context(),
-      {.dtype = dtype, .q = AsOperand("q", q, dtype), .k = AsOperand("k", k, dtype),
-       .v = AsOperand("v", qkv.v, dtype), .out = AsOperand("out", forward.out, dtype),
-       .dout = AsOperand("dout", dout, dtype), .dq = AsOperand("dq", grads.q, dtype),
-       .dk = AsOperand("dk", grads.k, dtype), .dv = AsOperand("dv", grads.v, dtype),
-       .lse = forward.lse.raw(), .batch = q.size(0), .heads = q.size(2), .kv_heads = k.size(2),
-       .q_tokens = q.size(1), .kv_tokens = k.size(1), .head_dim = q.size(3),
-       .scale = ScaleOf(options, q), .causal = options.causal});
+  q.context()->kernels().attention_backward(*q.context(),
+                                            {.dtype = dtype,
+                                             .q = AsOperand("q", q, dtype),
+                                             .k = AsOperand("k", k, dtype),
+                                             .v = AsOperand("v", qkv.v, dtype),
+                                             .out = AsOperand("out", forward.out, dtype),
+                                             .dout = AsOperand("dout", dout, dtype),
+                                             .dq = AsOperand("dq", grads.q, dtype),
+                                             .dk = AsOperand("dk", grads.k, dtype),
+                                             .dv = AsOperand("dv", grads.v, dtype),
+                                             .lse = forward.lse.raw(),
+                                             .batch = q.size(0),
+                                             .heads = q.size(2),
+                                             .kv_heads = k.size(2),
+                                             .q_tokens = q.size(1),
+                                             .kv_tokens = k.size(1),
+                                             .head_dim = q.size(3),
+                                             .scale = ScaleOf(options, q),
+                                             .causal = options.causal});
 }
 
 namespace {
 
 // Host check of indices. A device backend checks inside its kernel instead.
 void CheckIndices(const char* op, const Tensor& ids, int64_t limit, const int64_t* ignored) {
-  APOGEE_CHECK(ids.dtype() == DType::kI64, op, ": indices must be i64, got ", DTypeName(ids.dtype()));
+  APOGEE_CHECK(ids.dtype() == DType::kI64, op, ": indices must be i64, got ",
+               DTypeName(ids.dtype()));
   if (ids.device().type != DeviceType::kCpu) return;
   const int64_t* values = ids.data<int64_t>();
   for (int64_t i = 0; i < ids.numel(); ++i) {
@@ -139,21 +179,29 @@ Tensor EmbeddingForward(const Tensor& ids_in, const Tensor& weight_in) {
   std::array<int64_t, Shape::kMaxRank> dims{};
   std::copy(ids.shape().dims().begin(), ids.shape().dims().end(), dims.begin());
   dims[static_cast<size_t>(ids.rank())] = weight.size(1);
-  Tensor y = Tensor::Empty(Shape(std::span<const int64_t>(dims.data(), static_cast<size_t>(ids.rank()) + 1)),
-                           weight.dtype(), weight.context());
-  weight.context()->kernels().embedding_forward(
-      *weight.context(), {.dtype = weight.dtype(), .ids = ids.data<int64_t>(), .weight = weight.raw(),
-                          .y = y.raw(), .n = ids.numel(), .dim = weight.size(1)});
+  Tensor y = Tensor::Empty(
+      Shape(std::span<const int64_t>(dims.data(), static_cast<size_t>(ids.rank()) + 1)),
+      weight.dtype(), weight.context());
+  weight.context()->kernels().embedding_forward(*weight.context(), {.dtype = weight.dtype(),
+                                                                    .ids = ids.data<int64_t>(),
+                                                                    .weight = weight.raw(),
+                                                                    .y = y.raw(),
+                                                                    .n = ids.numel(),
+                                                                    .dim = weight.size(1)});
   return y;
 }
 
 Tensor EmbeddingBackward(const Tensor& ids, const Tensor& dy_in, int64_t vocab, DType grad_dtype) {
   const Tensor dy = Operand("embedding", "dy", dy_in);
   Tensor dweight = Tensor::Empty({vocab, dy.size(-1)}, grad_dtype, dy.context());
-  dy.context()->kernels().embedding_backward(
-      *dy.context(), {.dtype = dy.dtype(), .grad_dtype = grad_dtype, .ids = ids.data<int64_t>(),
-                      .dy = dy.raw(), .dweight = dweight.raw(), .n = ids.numel(),
-                      .dim = dy.size(-1), .vocab = vocab});
+  dy.context()->kernels().embedding_backward(*dy.context(), {.dtype = dy.dtype(),
+                                                             .grad_dtype = grad_dtype,
+                                                             .ids = ids.data<int64_t>(),
+                                                             .dy = dy.raw(),
+                                                             .dweight = dweight.raw(),
+                                                             .n = ids.numel(),
+                                                             .dim = dy.size(-1),
+                                                             .vocab = vocab});
   return dweight;
 }
 
@@ -168,11 +216,15 @@ CrossEntropyResult CrossEntropyForward(const Tensor& logits_in, const Tensor& ta
   const DType stat = StatDType(logits.dtype());
   const Tensor row_loss = Tensor::Empty({rows}, stat, logits.context());
   CrossEntropyResult result{Tensor(), Tensor::Empty({rows}, stat, logits.context()), 0};
-  logits.context()->kernels().cross_entropy_forward(
-      *logits.context(),
-      {.dtype = logits.dtype(), .logits = logits.raw(), .targets = targets.data<int64_t>(),
-       .ignore_index = ignore_index, .lse = result.lse.raw(), .loss = row_loss.raw(), .rows = rows,
-       .cols = logits.size(-1)});
+  logits.context()->kernels().cross_entropy_forward(*logits.context(),
+                                                    {.dtype = logits.dtype(),
+                                                     .logits = logits.raw(),
+                                                     .targets = targets.data<int64_t>(),
+                                                     .ignore_index = ignore_index,
+                                                     .lse = result.lse.raw(),
+                                                     .loss = row_loss.raw(),
+                                                     .rows = rows,
+                                                     .cols = logits.size(-1)});
   for (int64_t target : targets.ToVector<int64_t>()) result.num_targets += target != ignore_index;
   result.loss = SumLeading(row_loss, 0, stat, 1.0 / static_cast<double>(result.num_targets));
   return result;
@@ -181,11 +233,16 @@ CrossEntropyResult CrossEntropyForward(const Tensor& logits_in, const Tensor& ta
 Tensor CrossEntropyBackward(Tensor logits, const Tensor& targets, const Tensor& lse,
                             int64_t ignore_index, double grad_scale) {
   const Tensor dlogits = logits.is_sole_owner() ? logits : Tensor::EmptyLike(logits);
-  logits.context()->kernels().cross_entropy_backward(
-      *logits.context(),
-      {.dtype = logits.dtype(), .logits = logits.raw(), .targets = targets.data<int64_t>(),
-       .ignore_index = ignore_index, .lse = lse.raw(), .dlogits = dlogits.raw(), .rows = Rows(logits),
-       .cols = logits.size(-1), .grad_scale = grad_scale});
+  logits.context()->kernels().cross_entropy_backward(*logits.context(),
+                                                     {.dtype = logits.dtype(),
+                                                      .logits = logits.raw(),
+                                                      .targets = targets.data<int64_t>(),
+                                                      .ignore_index = ignore_index,
+                                                      .lse = lse.raw(),
+                                                      .dlogits = dlogits.raw(),
+                                                      .rows = Rows(logits),
+                                                      .cols = logits.size(-1),
+                                                      .grad_scale = grad_scale});
   return dlogits;
 }
 
@@ -195,10 +252,14 @@ void FillRandom(Distribution distribution, const Tensor& y, double low, double h
                 int64_t first_element) {
   APOGEE_CHECK(y.defined() && y.is_contiguous(), "random: needs a defined, contiguous tensor");
   if (y.numel() == 0) return;
-  y.context()->kernels().random(*y.context(),
-                                {.distribution = distribution, .dtype = y.dtype(), .y = y.raw(),
-                                 .n = y.numel(), .key = key, .first_element = first_element,
-                                 .low = low, .high = high});
+  y.context()->kernels().random(*y.context(), {.distribution = distribution,
+                                               .dtype = y.dtype(),
+                                               .y = y.raw(),
+                                               .n = y.numel(),
+                                               .key = key,
+                                               .first_element = first_element,
+                                               .low = low,
+                                               .high = high});
 }
 
 }  // namespace

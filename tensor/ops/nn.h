@@ -1,5 +1,6 @@
-// The fused ops of transformer layers: norms, rotary positions, attention, embedding, cross entropy.
-// Shapes: B batch, T tokens, H heads, K key/value heads, d = head size. No gradient is recorded here.
+// The fused ops of transformer layers: norms, rotary positions, attention, embedding, cross
+// entropy. Shapes: B batch, T tokens, H heads, K key/value heads, d = head size. No gradient is
+// recorded here.
 //
 //   auto [y, mean, rstd] = ops::LayerNormForward(x, weight, bias, 1e-5);
 //   auto [out, lse] = ops::AttentionForward({q, k, v}, {.scale = 0.125, .causal = true});
@@ -12,17 +13,21 @@
 namespace apogee::ops {
 
 struct NormResult {
-  Tensor y, mean, rstd;  // mean is undefined for RMS norm; mean and rstd are f32 (f64 for f64), one per row
+  Tensor y, mean,
+      rstd;  // mean is undefined for RMS norm; mean and rstd are f32 (f64 for f64), one per row
 };
-// Over the last dim of x. An undefined bias makes it an RMS norm when `rms`, else a norm without bias.
-NormResult NormForward(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, bool rms);
+// Over the last dim of x. An undefined bias makes it an RMS norm when `rms`, else a norm without
+// bias.
+NormResult NormForward(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
+                       bool rms);
 
 struct NormGrads {
   Tensor dx, dweight, dbias;
 };
 // `bias` says whether dbias is wanted. dweight and dbias have `param_grad_dtype`.
-NormGrads NormBackward(const Tensor& x, const Tensor& weight, const Tensor& mean, const Tensor& rstd,
-                       const Tensor& dy, bool rms, bool bias, DType param_grad_dtype);
+NormGrads NormBackward(const Tensor& x, const Tensor& weight, const Tensor& mean,
+                       const Tensor& rstd, const Tensor& dy, bool rms, bool bias,
+                       DType param_grad_dtype);
 
 struct RotaryOptions {
   double theta = 10000.0;
@@ -32,7 +37,8 @@ struct RotaryOptions {
 // Rotate-half positions on x [B, T, H, d], d even.
 Tensor Rotary(const Tensor& x, const RotaryOptions& options);
 
-// Views of q [B, T, H, d] and k, v [B, S, K, d]; the last dim is contiguous, the rest may be strided.
+// Views of q [B, T, H, d] and k, v [B, S, K, d]; the last dim is contiguous, the rest may be
+// strided.
 struct Qkv {
   Tensor q, k, v;
 };
@@ -53,8 +59,8 @@ Tensor EmbeddingForward(const Tensor& ids, const Tensor& weight);
 Tensor EmbeddingBackward(const Tensor& ids, const Tensor& dy, int64_t vocab, DType grad_dtype);
 
 struct CrossEntropyResult {
-  Tensor loss;        // scalar, mean over the targets that are not ignored (NaN if all are, as PyTorch)
-  Tensor lse;         // one per row
+  Tensor loss;  // scalar, mean over the targets that are not ignored (NaN if all are, as PyTorch)
+  Tensor lse;   // one per row
   int64_t num_targets;
 };
 // logits [.., V], targets i64 [..] in [0, V) or ignore_index.
@@ -66,7 +72,8 @@ Tensor CrossEntropyBackward(Tensor logits, const Tensor& targets, const Tensor& 
 
 // Fills a contiguous tensor from the stream `key`; see RandomArgs.
 void FillNormal(const Tensor& y, double mean, double std, PhiloxKey key, int64_t first_element = 0);
-void FillUniform(const Tensor& y, double low, double high, PhiloxKey key, int64_t first_element = 0);
+void FillUniform(const Tensor& y, double low, double high, PhiloxKey key,
+                 int64_t first_element = 0);
 
 }  // namespace apogee::ops
 

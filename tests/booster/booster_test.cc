@@ -36,7 +36,9 @@ class BoosterTest : public ::testing::Test {
     for (int64_t i = first; i < first + rows; ++i) {
       for (int64_t t = 0; t < kTokens; ++t) {
         values.push_back(static_cast<int64_t>(
-            Philox(MakeKey(7, "tokens"), static_cast<uint64_t>((step * 64 + i) * 64 + t + shift))[0] % kVocab));
+            Philox(MakeKey(7, "tokens"),
+                   static_cast<uint64_t>((step * 64 + i) * 64 + t + shift))[0] %
+            kVocab));
       }
     }
     return Tensor::FromVector<int64_t>(values, {rows, kTokens}, context_);
@@ -105,7 +107,8 @@ TEST_F(BoosterTest, AccumulationEqualsTheWholeBatch) {
     whole_booster.backward(Loss(whole.model, step, 0, 2 * micro), *whole.optimizer);
     for (int64_t k = 0; k < micro; ++k) {
       const Tensor loss = Loss(parts.model, step, 2 * k, 2);
-      parts_booster.backward(autograd::Scale(loss, 1.0 / static_cast<double>(micro)), *parts.optimizer);
+      parts_booster.backward(autograd::Scale(loss, 1.0 / static_cast<double>(micro)),
+                             *parts.optimizer);
     }
     for (Setup* setup : {&whole, &parts}) {
       setup->optimizer->step();
@@ -172,10 +175,12 @@ TEST_F(BoosterTest, MisuseIsRefusedBeforeAnythingChanges) {
   Setup setup(context_), other(context_);
   setup.MakeOptimizer();
   other.MakeOptimizer();
-  EXPECT_THROW(booster.backward(Loss(setup.model, 0, 0, 1), *setup.optimizer), Error);  // before boost
-  EXPECT_THROW(booster.boost(setup.model, *other.optimizer), Error);                    // not its model
+  EXPECT_THROW(booster.backward(Loss(setup.model, 0, 0, 1), *setup.optimizer),
+               Error);                                                // before boost
+  EXPECT_THROW(booster.boost(setup.model, *other.optimizer), Error);  // not its model
   autograd::Backward(Loss(setup.model, 0, 0, 1));
-  EXPECT_THROW(booster.boost(setup.model, *setup.optimizer), Error);  // a gradient in another precision
+  EXPECT_THROW(booster.boost(setup.model, *setup.optimizer),
+               Error);  // a gradient in another precision
   EXPECT_EQ(setup.model.Parameters()[0]->data().dtype(), DType::kF32);
   setup.optimizer->zero_grad();
   booster.boost(setup.model, *setup.optimizer);

@@ -1,10 +1,10 @@
 // The strict reader: what it takes, and one test per thing it must refuse.
 #include "apogee/checkpoint/safetensors_reader.h"
 
-#include <filesystem>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <filesystem>
 
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tests/support/safetensors_file.h"
@@ -55,16 +55,20 @@ TEST(SafetensorsReaderTest, ReadsTensorsAndMetadata) {
   EXPECT_EQ(read->Load("ids", context)->ToVector<int64_t>(), (std::vector<int64_t>{-7, 9}));
   EXPECT_EQ(read->Load("codes", context)->dtype(), DType::kU8);
   EXPECT_EQ(read->Load("empty", context)->numel(), 0);
-  EXPECT_THAT(std::string(read->Load("b", context).status().message()), HasSubstr("no tensor \"b\""));
+  EXPECT_THAT(std::string(read->Load("b", context).status().message()),
+              HasSubstr("no tensor \"b\""));
 }
 
 TEST(SafetensorsReaderTest, AcceptsPaddingAndAnyOrder) {
   EXPECT_EQ(MessageOf(SafetensorsBytes("{}", "")), "accepted");
-  EXPECT_EQ(MessageOf(SafetensorsBytes("{\"a\":{\"data_offsets\":[0,1],\"shape\":[1],\"dtype\":\"U8\"}}   ", "x")),
+  EXPECT_EQ(MessageOf(SafetensorsBytes(
+                "{\"a\":{\"data_offsets\":[0,1],\"shape\":[1],\"dtype\":\"U8\"}}   ", "x")),
             "accepted");
-  EXPECT_EQ(MessageOf(SafetensorsBytes("{\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]},"
-                                       "\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", "xy")),
-            "accepted");
+  EXPECT_EQ(
+      MessageOf(SafetensorsBytes("{\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]},"
+                                 "\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}",
+                                 "xy")),
+      "accepted");
 }
 
 TEST(SafetensorsReaderTest, RefusesBrokenLengths) {
@@ -77,26 +81,33 @@ TEST(SafetensorsReaderTest, RefusesBrokenLengths) {
 }
 
 TEST(SafetensorsReaderTest, RefusesTextThatIsNotOneObject) {
-  for (const char* text : {"[]", "1", "null", "\"a\"", " {}", "{}\n", "{}{}", "{} x", "\xEF\xBB\xBF{}"}) {
+  for (const char* text :
+       {"[]", "1", "null", "\"a\"", " {}", "{}\n", "{}{}", "{} x", "\xEF\xBB\xBF{}"}) {
     EXPECT_NE(MessageOf(SafetensorsBytes(text, "")), "accepted") << text;
   }
   EXPECT_THAT(MessageOf(SafetensorsBytes("{\"a\":}", "")), HasSubstr("byte 14: not valid JSON"));
   EXPECT_THAT(MessageOf(SafetensorsBytes("{\"a\xff\":{}}", "")), HasSubstr("not valid JSON"));
   EXPECT_THAT(MessageOf(SafetensorsBytes("{/* c */}", "")), HasSubstr("not valid JSON"));
-  EXPECT_THAT(MessageOf(SafetensorsBytes("{\"a\":1}", "")), HasSubstr("\"a\" must be an object, got a number"));
+  EXPECT_THAT(MessageOf(SafetensorsBytes("{\"a\":1}", "")),
+              HasSubstr("\"a\" must be an object, got a number"));
   EXPECT_THAT(MessageOf(SafetensorsBytes("{\"a\":[[[[[]]]]]}", "")), HasSubstr("got a list"));
 }
 
 TEST(SafetensorsReaderTest, RefusesDeepNestingWithoutRecursion) {
-  EXPECT_NE(MessageOf(SafetensorsBytes(internal::Concat("{\"a\":", std::string(5'000'000, '['), "}"), "")), "accepted");
+  EXPECT_NE(MessageOf(SafetensorsBytes(
+                internal::Concat("{\"a\":", std::string(5'000'000, '['), "}"), "")),
+            "accepted");
 }
 
 TEST(SafetensorsReaderTest, RefusesDuplicates) {
   const std::string a = "\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}";
-  EXPECT_THAT(MessageOf(SafetensorsBytes("{" + a + "," + a + "}", "")), HasSubstr("\"a\" is given twice"));
-  EXPECT_THAT(MessageOf(OneTensor("\"dtype\":\"U8\",\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]", 0)),
+  EXPECT_THAT(MessageOf(SafetensorsBytes("{" + a + "," + a + "}", "")),
+              HasSubstr("\"a\" is given twice"));
+  EXPECT_THAT(MessageOf(OneTensor(
+                  "\"dtype\":\"U8\",\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]", 0)),
               HasSubstr("field \"dtype\" twice"));
-  EXPECT_THAT(MessageOf(SafetensorsBytes("{\"__metadata__\":{},\"__metadata__\":{}}", "")), HasSubstr("twice"));
+  EXPECT_THAT(MessageOf(SafetensorsBytes("{\"__metadata__\":{},\"__metadata__\":{}}", "")),
+              HasSubstr("twice"));
   EXPECT_THAT(MessageOf(SafetensorsBytes("{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}}", "")),
               HasSubstr("metadata \"k\" is given twice"));
 }
@@ -105,11 +116,14 @@ TEST(SafetensorsReaderTest, RefusesNames) {
   const std::string fields = ":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}";
   EXPECT_THAT(MessageOf(SafetensorsBytes("{\"\"" + fields, "")), HasSubstr("empty"));
   EXPECT_THAT(MessageOf(SafetensorsBytes("{\"a\\u0000b\"" + fields, "")), HasSubstr("NUL"));
-  EXPECT_THAT(MessageOf(SafetensorsBytes(internal::Concat("{\"", std::string(1025, 'n'), "\"", fields), "")), HasSubstr("1024"));
+  EXPECT_THAT(MessageOf(SafetensorsBytes(
+                  internal::Concat("{\"", std::string(1025, 'n'), "\"", fields), "")),
+              HasSubstr("1024"));
 }
 
 TEST(SafetensorsReaderTest, RefusesFields) {
-  EXPECT_THAT(MessageOf(OneTensor("\"dtype\":\"U8\",\"shape\":[0]", 0)), HasSubstr("needs dtype, shape and"));
+  EXPECT_THAT(MessageOf(OneTensor("\"dtype\":\"U8\",\"shape\":[0]", 0)),
+              HasSubstr("needs dtype, shape and"));
   EXPECT_THAT(MessageOf(OneTensor("\"type\":\"U8\"", 0)), HasSubstr("unknown field \"type\""));
   EXPECT_THAT(MessageOf(OneTensor("\"dtype\":\"F33\",\"shape\":[0],\"data_offsets\":[0,0]", 0)),
               HasSubstr("unknown dtype \"F33\""));
@@ -117,12 +131,14 @@ TEST(SafetensorsReaderTest, RefusesFields) {
               HasSubstr("a number is not allowed in dtype"));
   EXPECT_THAT(MessageOf(SafetensorsBytes("{\"__metadata__\":{\"k\":1}}", "")),
               HasSubstr("metadata \"k\" must be a string"));
-  EXPECT_THAT(MessageOf(SafetensorsBytes("{\"__metadata__\":[]}", "")), HasSubstr("must be an object"));
+  EXPECT_THAT(MessageOf(SafetensorsBytes("{\"__metadata__\":[]}", "")),
+              HasSubstr("must be an object"));
 }
 
 TEST(SafetensorsReaderTest, RefusesShapes) {
   const auto with_shape = [](const std::string& shape) {
-    return MessageOf(OneTensor("\"dtype\":\"F32\",\"shape\":[" + shape + "],\"data_offsets\":[0,4]", 4));
+    return MessageOf(
+        OneTensor("\"dtype\":\"F32\",\"shape\":[" + shape + "],\"data_offsets\":[0,4]", 4));
   };
   EXPECT_EQ(with_shape("1"), "accepted");
   EXPECT_THAT(with_shape("-1"), HasSubstr("negative"));
@@ -130,8 +146,8 @@ TEST(SafetensorsReaderTest, RefusesShapes) {
   EXPECT_THAT(with_shape("1e0"), HasSubstr("not a whole one"));
   EXPECT_THAT(with_shape("9223372036854775808"), HasSubstr("above 2^63"));
   EXPECT_THAT(with_shape("99999999999999999999999"), HasSubstr("too large"));
-  EXPECT_THAT(with_shape("4294967296,4294967296"), HasSubstr("overflows"));   // wraps to 0
-  EXPECT_THAT(with_shape("4611686018427387904"), HasSubstr("overflows"));     // times 4 bytes wraps
+  EXPECT_THAT(with_shape("4294967296,4294967296"), HasSubstr("overflows"));  // wraps to 0
+  EXPECT_THAT(with_shape("4611686018427387904"), HasSubstr("overflows"));    // times 4 bytes wraps
   EXPECT_THAT(with_shape("1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1"), HasSubstr("more than 16"));
   EXPECT_THAT(with_shape("2"), HasSubstr("needs 8 bytes, data_offsets give 4"));
   EXPECT_THAT(with_shape("\"1\""), HasSubstr("a string is not allowed in shape"));
@@ -154,9 +170,11 @@ TEST(SafetensorsReaderTest, RefusesDataThatTheTensorsDoNotTile) {
   EXPECT_THAT(MessageOf(OneTensor(fields, 3)), HasSubstr("cut short?"));
   EXPECT_THAT(MessageOf(OneTensor(fields, 5)), HasSubstr("trailing bytes"));
   const auto two = [](const std::string& second) {
-    return MessageOf(SafetensorsBytes("{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},"
-                                      "\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":" + second + "}}",
-                                      std::string(8, 'x')));
+    return MessageOf(
+        SafetensorsBytes("{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},"
+                         "\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":" +
+                             second + "}}",
+                         std::string(8, 'x')));
   };
   EXPECT_EQ(two("[4,8]"), "accepted");
   EXPECT_THAT(two("[0,4]"), HasSubstr("inside the one before it"));
@@ -171,9 +189,11 @@ TEST(SafetensorsReaderTest, RefusesWhatIsNotAFile) {
 }
 
 TEST(SafetensorsReaderTest, ListsButDoesNotLoadForeignDTypes) {
-  const auto file = OpenBytes(OneTensor("\"dtype\":\"BOOL\",\"shape\":[1],\"data_offsets\":[0,1]", 1));
+  const auto file =
+      OpenBytes(OneTensor("\"dtype\":\"BOOL\",\"shape\":[1],\"data_offsets\":[0,1]", 1));
   ASSERT_TRUE(file.ok());
-  EXPECT_THAT(std::string(file->Load("a", CpuContext()).status().message()), HasSubstr("dtype BOOL"));
+  EXPECT_THAT(std::string(file->Load("a", CpuContext()).status().message()),
+              HasSubstr("dtype BOOL"));
 }
 
 TEST(SafetensorsReaderTest, NoticesAFileThatShrank) {
@@ -182,10 +202,12 @@ TEST(SafetensorsReaderTest, NoticesAFileThatShrank) {
   const auto read = OpenBytes(file.Bytes());
   ASSERT_TRUE(read.ok());
   std::filesystem::resize_file(kPath, 500);
-  EXPECT_THAT(std::string(read->Load("a", CpuContext()).status().message()), HasSubstr("cut short meanwhile"));
+  EXPECT_THAT(std::string(read->Load("a", CpuContext()).status().message()),
+              HasSubstr("cut short meanwhile"));
 }
 
-// Every truncation and every changed byte of a small file is either refused or read as consistent sizes.
+// Every truncation and every changed byte of a small file is either refused or read as consistent
+// sizes.
 TEST(SafetensorsReaderTest, SurvivesDamage) {
   SafetensorsFile file;
   file.Meta("k", "v");

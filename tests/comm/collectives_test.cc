@@ -59,7 +59,8 @@ TEST_P(CollectivesTest, ReduceScatterAndAllGather) {
     world.group()->ReduceScatter(own, input);
     EXPECT_EQ(own.ToVector<double>(), slice.ToVector<double>());
     const auto part = slice.ToVector<double>();
-    for (int64_t i = 0; i < n(); ++i) ASSERT_EQ(part[static_cast<size_t>(i)], Sum(world.rank() * n() + i));
+    for (int64_t i = 0; i < n(); ++i)
+      ASSERT_EQ(part[static_cast<size_t>(i)], Sum(world.rank() * n() + i));
 
     const Tensor full = Tensor::Empty({n() * size()}, dtype(), world.context());
     world.group()->AllGather(full, slice);
@@ -77,7 +78,8 @@ TEST_P(CollectivesTest, BroadcastReduceAllToAll) {
       const auto got = b.ToVector<double>(), reduced = r.ToVector<double>();
       for (int64_t i = 0; i < n(); ++i) {
         ASSERT_EQ(got[static_cast<size_t>(i)], Value(root, i));
-        ASSERT_EQ(reduced[static_cast<size_t>(i)], world.rank() == root ? Sum(i) : Value(world.rank(), i));
+        ASSERT_EQ(reduced[static_cast<size_t>(i)],
+                  world.rank() == root ? Sum(i) : Value(world.rank(), i));
       }
     }
     const Tensor input = Make(world, n() * size(), dtype());
@@ -108,7 +110,8 @@ TEST_P(CollectivesTest, SendAndRecvAroundARing) {
 
 INSTANTIATE_TEST_SUITE_P(
     Sizes, CollectivesTest,
-    ::testing::Combine(::testing::Values(2, 3, 4, 5), ::testing::Values(int64_t{0}, int64_t{1}, int64_t{1037}, int64_t{70001}),
+    ::testing::Combine(::testing::Values(2, 3, 4, 5),
+                       ::testing::Values(int64_t{0}, int64_t{1}, int64_t{1037}, int64_t{70001}),
                        ::testing::Values(DType::kF32, DType::kBF16, DType::kF16, DType::kF64)));
 
 TEST(GroupTest, OneRankHasNoGroup) {
@@ -118,7 +121,8 @@ TEST(GroupTest, OneRankHasNoGroup) {
 // The sum is rounded once: in bf16, 256 + 1 + 1 + … would otherwise stay 256.
 TEST(GroupTest, SumsAccumulateInF32) {
   RunRanks(3, [](World& world) {
-    const Tensor x = Tensor::Full({33}, DType::kBF16, world.rank() == 0 ? 256.0 : 1.0, world.context());
+    const Tensor x =
+        Tensor::Full({33}, DType::kBF16, world.rank() == 0 ? 256.0 : 1.0, world.context());
     world.group()->AllReduce(x);
     for (double value : x.ToVector<double>()) ASSERT_EQ(value, 258);
   });
@@ -130,7 +134,8 @@ TEST(GroupTest, SumsDoNotDependOnTheNumberOfRanks) {
   auto leaf = [](int part) {
     std::vector<float> values;
     for (int64_t i = 0; i < kN; ++i) {
-      values.push_back(ToUniform(Philox({1, static_cast<uint32_t>(part)}, static_cast<uint64_t>(i))[0]) - 0.5f);
+      values.push_back(
+          ToUniform(Philox({1, static_cast<uint32_t>(part)}, static_cast<uint64_t>(i))[0]) - 0.5f);
     }
     return values;
   };
@@ -221,9 +226,12 @@ TEST(MeshTest, GroupsOfAxes) {
     mesh.group({Axis::kDp, Axis::kSp})->AllReduce(x);
     EXPECT_EQ(x.Item(), world.rank() % 2 == 0 ? 0 + 2 + 4 + 6 : 1 + 3 + 5 + 7);
   });
-  const absl::Status status = launch({.num_ranks = 2}, [](World& world) { Mesh(world, {.tp = 3}); });
-  EXPECT_NE(Message(status).find("tp 3 = 3 ranks, but the world has 2"), std::string::npos) << Message(status);
-  EXPECT_EQ(Message(status).find("rank "), std::string::npos) << "one message for all: " << Message(status);
+  const absl::Status status =
+      launch({.num_ranks = 2}, [](World& world) { Mesh(world, {.tp = 3}); });
+  EXPECT_NE(Message(status).find("tp 3 = 3 ranks, but the world has 2"), std::string::npos)
+      << Message(status);
+  EXPECT_EQ(Message(status).find("rank "), std::string::npos)
+      << "one message for all: " << Message(status);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Never a hang: a peer that throws, leaves, stalls or calls something else gives everyone else an error
-// that names the rank, the operation and its number.
+// Never a hang: a peer that throws, leaves, stalls or calls something else gives everyone else an
+// error that names the rank, the operation and its number.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,14 +26,15 @@ Failed RunAll(int n, const std::function<void(World&)>& fn, double timeout = 20)
   Failed result;
   result.messages.resize(static_cast<size_t>(n));
   const auto start = std::chrono::steady_clock::now();
-  result.status = launch({.num_ranks = n, .threads_per_rank = 1, .timeout_seconds = timeout}, [&](World& world) {
-    try {
-      fn(world);
-    } catch (const std::exception& error) {
-      result.messages[static_cast<size_t>(world.rank())] = error.what();
-      throw;
-    }
-  });
+  result.status = launch({.num_ranks = n, .threads_per_rank = 1, .timeout_seconds = timeout},
+                         [&](World& world) {
+                           try {
+                             fn(world);
+                           } catch (const std::exception& error) {
+                             result.messages[static_cast<size_t>(world.rank())] = error.what();
+                             throw;
+                           }
+                         });
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
 }
@@ -80,16 +81,17 @@ TEST(FailuresTest, APeerThatStalls) {
       },
       /*timeout=*/0.2);
   EXPECT_THAT(failed.messages[0], AllOf(HasSubstr("broadcast(root 0, 40000 x f32) #0"),
-                                        HasSubstr("rank 1 did not arrive within 0.2"), HasSubstr("waiting: rank 0, 2")));
+                                        HasSubstr("rank 1 did not arrive within 0.2"),
+                                        HasSubstr("waiting: rank 0, 2")));
   EXPECT_THAT(failed.messages[2], HasSubstr("rank 1 did not arrive"));
 }
 
 TEST(FailuresTest, RanksThatDisagree) {
   const std::vector<std::function<void(World&)>> wrong = {
-      [](World& w) { w.group()->Broadcast(Buffer(w), 0); },                      // operation
-      [](World& w) { w.group()->AllReduce(Buffer(w, 40001)); },                  // count
-      [](World& w) { w.group()->AllReduce(Buffer(w, 40000, DType::kF64)); },     // dtype
-      [](World& w) { w.group()->AllReduce(Buffer(w), ReduceOp::kMax); },         // reduction
+      [](World& w) { w.group()->Broadcast(Buffer(w), 0); },                   // operation
+      [](World& w) { w.group()->AllReduce(Buffer(w, 40001)); },               // count
+      [](World& w) { w.group()->AllReduce(Buffer(w, 40000, DType::kF64)); },  // dtype
+      [](World& w) { w.group()->AllReduce(Buffer(w), ReduceOp::kMax); },      // reduction
   };
   for (const auto& other : wrong) {
     const Failed failed = RunAll(3, [&](World& world) {
@@ -105,7 +107,8 @@ TEST(FailuresTest, RanksThatDisagree) {
                                  HasSubstr("all_reduce(sum, 40000 x f32)")));
     }
   }
-  const Failed roots = RunAll(2, [](World& world) { world.group()->Broadcast(Buffer(world), world.rank()); });
+  const Failed roots =
+      RunAll(2, [](World& world) { world.group()->Broadcast(Buffer(world), world.rank()); });
   for (const std::string& message : roots.messages) EXPECT_THAT(message, HasSubstr("root"));
 }
 
@@ -118,7 +121,8 @@ TEST(FailuresTest, AGroupThatFailedStaysFailed) {
     }
     world.group()->AllReduce(x);
   });
-  for (const std::string& message : failed.messages) EXPECT_THAT(message, HasSubstr("failed before"));
+  for (const std::string& message : failed.messages)
+    EXPECT_THAT(message, HasSubstr("failed before"));
 }
 
 TEST(FailuresTest, RecvWithoutSend) {
@@ -134,7 +138,8 @@ TEST(FailuresTest, RecvWithoutSend) {
 
 // The same mistake on every rank is told once.
 TEST(FailuresTest, OneMessageForTheSameMistake) {
-  const Failed failed = RunAll(4, [](World&) { throw std::runtime_error("batch 7 cannot be split over 4 ranks"); });
+  const Failed failed =
+      RunAll(4, [](World&) { throw std::runtime_error("batch 7 cannot be split over 4 ranks"); });
   EXPECT_EQ(Message(failed.status), "batch 7 cannot be split over 4 ranks");
 }
 
@@ -150,8 +155,9 @@ TEST(FailuresTest, MisuseIsRefusedAtOnce) {
     EXPECT_THROW(world.NewGroup({1 - world.rank()}), Error);
   });
   EXPECT_TRUE(failed.status.ok()) << Message(failed.status);
-  for (const LaunchOptions& bad : {LaunchOptions{.num_ranks = 0}, LaunchOptions{.threads_per_rank = -1},
-                                   LaunchOptions{.timeout_seconds = 0}}) {
+  for (const LaunchOptions& bad :
+       {LaunchOptions{.num_ranks = 0}, LaunchOptions{.threads_per_rank = -1},
+        LaunchOptions{.timeout_seconds = 0}}) {
     EXPECT_EQ(launch(bad, [](World&) {}).code(), absl::StatusCode::kInvalidArgument);
   }
 }

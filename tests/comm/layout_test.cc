@@ -1,10 +1,10 @@
 #include "apogee/comm/layout.h"
 
-#include <tuple>
-#include <vector>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <tuple>
+#include <vector>
 
 #include "apogee/core/error.h"
 
@@ -26,7 +26,8 @@ TEST(LayoutTest, Whole) {
   EXPECT_TRUE(layout.is_whole());
   EXPECT_EQ(layout.local_numel(), 12);
   EXPECT_EQ(layout.num_replicas(), 1);
-  EXPECT_THAT(PiecesOf(layout), testing::ElementsAre(Piece{0, 0, 0, 4}, Piece{1, 0, 4, 4}, Piece{2, 0, 8, 4}));
+  EXPECT_THAT(PiecesOf(layout),
+              testing::ElementsAre(Piece{0, 0, 0, 4}, Piece{1, 0, 4, 4}, Piece{2, 0, 8, 4}));
   EXPECT_TRUE(Layout(Shape{}).is_whole());
   EXPECT_EQ(PiecesOf(Layout(Shape{})).size(), 1u);
   EXPECT_TRUE(PiecesOf(Layout(Shape{0, 3})).empty());
@@ -36,7 +37,8 @@ TEST(LayoutTest, SegmentsMayCutRows) {
   const Layout layout(Shape{3, 4}, {.segments = {{2, 5}, {9, 1}}});
   EXPECT_FALSE(layout.is_whole());
   EXPECT_EQ(layout.local_numel(), 6);
-  EXPECT_THAT(PiecesOf(layout), testing::ElementsAre(Piece{0, 2, 0, 2}, Piece{1, 0, 2, 3}, Piece{2, 1, 5, 1}));
+  EXPECT_THAT(PiecesOf(layout),
+              testing::ElementsAre(Piece{0, 2, 0, 2}, Piece{1, 0, 2, 3}, Piece{2, 1, 5, 1}));
 }
 
 TEST(LayoutTest, MatrixView) {

@@ -17,8 +17,13 @@ Gpt2Config TinyGpt2() {
   return {.vocab_size = 17, .n_positions = 8, .n_embd = 12, .n_layer = 2, .n_head = 3};
 }
 LlamaConfig TinyLlama() {
-  return {.vocab_size = 17, .hidden_size = 16, .intermediate_size = 20, .num_hidden_layers = 2,
-          .num_attention_heads = 4, .num_key_value_heads = 2, .max_position_embeddings = 8};
+  return {.vocab_size = 17,
+          .hidden_size = 16,
+          .intermediate_size = 20,
+          .num_hidden_layers = 2,
+          .num_attention_heads = 4,
+          .num_key_value_heads = 2,
+          .max_position_embeddings = 8};
 }
 
 class ModuleTest : public ::testing::Test {
@@ -35,8 +40,9 @@ class ModuleTest : public ::testing::Test {
 TEST_F(ModuleTest, HuggingFaceNames) {
   Gpt2 gpt2(TinyGpt2());
   EXPECT_EQ(gpt2.Parameters().size(), 4u + 2 * 12);
-  for (const char* name : {"transformer.wte.weight", "transformer.wpe.weight", "transformer.h.1.attn.c_attn.weight",
-                           "transformer.h.0.mlp.c_proj.bias", "transformer.h.1.ln_2.weight", "transformer.ln_f.bias"}) {
+  for (const char* name : {"transformer.wte.weight", "transformer.wpe.weight",
+                           "transformer.h.1.attn.c_attn.weight", "transformer.h.0.mlp.c_proj.bias",
+                           "transformer.h.1.ln_2.weight", "transformer.ln_f.bias"}) {
     EXPECT_NE(gpt2.FindParameter(name), nullptr) << name;
   }
   EXPECT_EQ(gpt2.FindParameter("transformer.h.0.attn.c_attn.weight")->shape(), (Shape{12, 36}));
@@ -102,7 +108,8 @@ void CheckModelGradients(Model& model, const Tensor& tokens, const Tensor& targe
       x[i] = original - h;
       const double down = criterion(model(tokens), targets).Item();
       x[i] = original;
-      ASSERT_NEAR(grad[i], (up - down) / (2 * h), 1e-5 * scale) << parameter->name() << "[" << i << "]";
+      ASSERT_NEAR(grad[i], (up - down) / (2 * h), 1e-5 * scale)
+          << parameter->name() << "[" << i << "]";
     }
   }
 }
@@ -163,10 +170,14 @@ TEST_F(ModuleTest, HooksRunAroundForwardAndBackward) {
   ASSERT_EQ(modules.size(), 3u);
   for (size_t i = 1; i < 3; ++i) {
     const std::string id = std::to_string(i);
-    modules[i]->AddPreForwardHook([&events, id](Module&, const Tensor&) { events.push_back("pre_forward " + id); });
-    modules[i]->AddPostForwardHook([&events, id](Module&) { events.push_back("post_forward " + id); });
-    modules[i]->AddPreBackwardHook([&events, id](Module&) { events.push_back("pre_backward " + id); });
-    modules[i]->AddPostBackwardHook([&events, id](Module&) { events.push_back("post_backward " + id); });
+    modules[i]->AddPreForwardHook(
+        [&events, id](Module&, const Tensor&) { events.push_back("pre_forward " + id); });
+    modules[i]->AddPostForwardHook(
+        [&events, id](Module&) { events.push_back("post_forward " + id); });
+    modules[i]->AddPreBackwardHook(
+        [&events, id](Module&) { events.push_back("pre_backward " + id); });
+    modules[i]->AddPostBackwardHook(
+        [&events, id](Module&) { events.push_back("post_backward " + id); });
   }
   autograd::Backward(autograd::Sum(model(testing::RandomTensor({2, 4}, "x", context_))));
   EXPECT_EQ(events, (std::vector<std::string>{"pre_forward 1", "post_forward 1", "pre_forward 2",

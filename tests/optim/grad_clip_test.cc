@@ -1,8 +1,8 @@
 #include "apogee/optim/grad_clip.h"
 
-#include <limits>
-
 #include <gtest/gtest.h>
+
+#include <limits>
 
 #include "apogee/tests/optim/optim_fixture.h"
 #include "apogee/tests/support/tolerance.h"
@@ -49,11 +49,13 @@ TEST(GradClipTest, NormsAndFactors) {
       const double norm = Reference(grads.before, kind);
       EXPECT_NEAR(GradNorm(grads.params, kind), norm, norm * 1e-12);
       const double max_norm = norm / 3;
-      EXPECT_NEAR(ClipGradNorm(grads.params, {.max_norm = max_norm, .norm_kind = kind}), norm, norm * 1e-12);
+      EXPECT_NEAR(ClipGradNorm(grads.params, {.max_norm = max_norm, .norm_kind = kind}), norm,
+                  norm * 1e-12);
       const std::vector<double> after = grads.After();
       const double factor = max_norm / (norm + 1e-6);
       for (size_t i = 0; i < after.size(); ++i) {
-        ASSERT_NEAR(after[i], factor * grads.before[i], 2 * Tolerance(dtype, ErrorKind::kElementwise));
+        ASSERT_NEAR(after[i], factor * grads.before[i],
+                    2 * Tolerance(dtype, ErrorKind::kElementwise));
       }
     }
   }

@@ -1,10 +1,10 @@
 #include "apogee/optim/lr_schedule.h"
 
-#include <cmath>
-#include <numbers>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <cmath>
+#include <numbers>
 
 #include "apogee/optim/adam.h"
 #include "apogee/optim/lr_schedule_registry.h"
@@ -56,7 +56,8 @@ TEST(LrScheduleTest, FlatCosine) {
 }
 
 TEST(LrScheduleTest, MultiStep) {
-  const LrSchedule s = MultiStepSchedule({.milestones = {8, 2, 5}, .gamma = 0.5, .warmup_steps = 3});
+  const LrSchedule s =
+      MultiStepSchedule({.milestones = {8, 2, 5}, .gamma = 0.5, .warmup_steps = 3});
   EXPECT_DOUBLE_EQ(At(s, 4), 1);  // milestone 2 lies in the warm-up
   EXPECT_DOUBLE_EQ(At(s, 5), 0.5);
   EXPECT_DOUBLE_EQ(At(s, 9), 0.25);
@@ -100,28 +101,34 @@ TEST(LrScheduleTest, OneCycle) {
 TEST(LrScheduleTest, OptionsAreCheckedTogether) {
   const auto status = MakeLrSchedule("one_cycle", {{"pct_start", "2"}, {"div_factor", "-1"}});
   EXPECT_THAT(std::string(status.status().message()),
-              testing::AllOf(HasSubstr("total_steps is 0"), HasSubstr("div_factor is -1"), HasSubstr("pct_start is 2")));
+              testing::AllOf(HasSubstr("total_steps is 0"), HasSubstr("div_factor is -1"),
+                             HasSubstr("pct_start is 2")));
   EXPECT_THROW(CosineSchedule({.total_steps = 10, .warmup_steps = 10}), Error);
   EXPECT_THROW(StepDecaySchedule({.step_size = 0}), Error);
 }
 
 TEST(LrScheduleTest, ByName) {
   EXPECT_THAT(LrScheduleNames(),
-              testing::ElementsAre("constant", "cosine", "cosine_restarts", "eden", "exponential", "flat_cosine",
-                                   "linear", "multistep", "one_cycle", "polynomial", "step"));
+              testing::ElementsAre("constant", "cosine", "cosine_restarts", "eden", "exponential",
+                                   "flat_cosine", "linear", "multistep", "one_cycle", "polynomial",
+                                   "step"));
   const auto s = MakeLrSchedule("multistep", {{"milestones", "2,4"}, {"gamma", "0.5"}});
   ASSERT_TRUE(s.ok());
   EXPECT_EQ(At(*s, 4), 0.25);
-  EXPECT_THAT(std::string(MakeLrSchedule("cosin").status().message()), HasSubstr("did you mean \"cosine\""));
+  EXPECT_THAT(std::string(MakeLrSchedule("cosin").status().message()),
+              HasSubstr("did you mean \"cosine\""));
   EXPECT_THAT(std::string(MakeLrSchedule("step", {{"step_sze", "1"}}).status().message()),
               HasSubstr("did you mean \"step_size\""));
 }
 
 class LrSchedulerTest : public testing::Test {
  protected:
-  ParameterPtr Param(const std::string& name) { return RandomParam(name, {2}, DType::kF32, context_, 1); }
+  ParameterPtr Param(const std::string& name) {
+    return RandomParam(name, {2}, DType::kF32, context_, 1);
+  }
   ContextPtr context_ = CpuContext();
-  Sgd sgd_{{{.params = {Param("a")}, .options = {.lr = 1}}, {.params = {Param("b")}, .options = {.lr = 2}}}};
+  Sgd sgd_{{{.params = {Param("a")}, .options = {.lr = 1}},
+            {.params = {Param("b")}, .options = {.lr = 2}}}};
 };
 
 TEST_F(LrSchedulerTest, SetsEachGroupFromItsBase) {
@@ -159,7 +166,8 @@ TEST_F(LrSchedulerTest, CyclesMomentum) {
 TEST_F(LrSchedulerTest, ResumesFromItsState) {
   LrScheduler scheduler(sgd_, CosineSchedule({.total_steps = 10}));
   for (int k = 0; k < 3; ++k) scheduler.step();
-  Sgd fresh({{.params = {Param("a")}, .options = {.lr = 7}}, {.params = {Param("b")}, .options = {.lr = 7}}});
+  Sgd fresh({{.params = {Param("a")}, .options = {.lr = 7}},
+             {.params = {Param("b")}, .options = {.lr = 7}}});
   LrScheduler resumed(fresh, CosineSchedule({.total_steps = 10}));
   ASSERT_TRUE(resumed.load_state_dict(scheduler.state_dict()).ok());
   EXPECT_EQ(fresh.lr(1), sgd_.lr(1));

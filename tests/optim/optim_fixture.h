@@ -24,8 +24,8 @@ inline std::vector<double> RandomValues(int64_t n, uint64_t seed, double scale =
   return values;
 }
 
-inline Tensor RandomTensor(const Shape& shape, DType dtype, const ContextPtr& context, uint64_t seed,
-                           double scale = 1) {
+inline Tensor RandomTensor(const Shape& shape, DType dtype, const ContextPtr& context,
+                           uint64_t seed, double scale = 1) {
   return Tensor::FromVector(RandomValues(shape.numel(), seed, scale), shape, context, dtype);
 }
 
@@ -53,7 +53,8 @@ inline double UpdateError(const std::vector<double>& a, const std::vector<double
   return Norm(error) / Norm(update);
 }
 
-// Shapes with every awkward property: scalar, one row, one column, odd, three dims, split over threads.
+// Shapes with every awkward property: scalar, one row, one column, odd, three dims, split over
+// threads.
 inline std::vector<Shape> AwkwardShapes() {
   return {{}, {1}, {37}, {1, 9}, {9, 1}, {33, 17}, {4, 6, 5}, {270, 251}};
 }

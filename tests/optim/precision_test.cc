@@ -10,8 +10,8 @@ namespace {
 
 constexpr DType kFloats[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF64};
 
-// The master of a 16 bit run equals, bit for bit, the weights of the f32 run that starts from the same
-// values and gets the same gradients; the working weights are the master rounded.
+// The master of a 16 bit run equals, bit for bit, the weights of the f32 run that starts from the
+// same values and gets the same gradients; the working weights are the master rounded.
 TEST(PrecisionTest, MasterFollowsTheF32Run) {
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
     for (const DType grad_dtype : kFloats) {
@@ -69,7 +69,8 @@ TEST(PrecisionTest, BytesPerParameter) {
     DType dtype;
     int64_t bytes;
   };
-  for (const auto& [dtype, bytes] : {Row{DType::kF32, 8}, Row{DType::kBF16, 12}, Row{DType::kF64, 16}}) {
+  for (const auto& [dtype, bytes] :
+       {Row{DType::kF32, 8}, Row{DType::kBF16, 12}, Row{DType::kF64, 16}}) {
     const ContextPtr context = CpuContext();
     const ParameterPtr p = RandomParam("p", {64, 32}, dtype, context, 1);
     AdamW optimizer({p}, {});

@@ -21,7 +21,8 @@ class RegistryTest : public testing::Test {
 };
 
 TEST_F(RegistryTest, MakesWhatItIsAskedFor) {
-  auto made = MakeOptimizer("adamw", {param_}, {{"lr", "3e-4"}, {"betas", "0.8,0.95"}, {"amsgrad", "true"}});
+  auto made = MakeOptimizer("adamw", {param_},
+                            {{"lr", "3e-4"}, {"betas", "0.8,0.95"}, {"amsgrad", "true"}});
   ASSERT_TRUE(made.ok()) << made.status();
   const auto* adamw = dynamic_cast<AdamW*>(made->get());
   ASSERT_NE(adamw, nullptr);
@@ -33,10 +34,12 @@ TEST_F(RegistryTest, MakesWhatItIsAskedFor) {
 }
 
 TEST_F(RegistryTest, Messages) {
-  EXPECT_EQ(MessageOf("adamv", {}),
-            "unknown optimizer \"adamv\" (did you mean \"adamw\"?); known: adam, adamw, adamw_hf, sgd");
+  EXPECT_EQ(
+      MessageOf("adamv", {}),
+      "unknown optimizer \"adamv\" (did you mean \"adamw\"?); known: adam, adamw, adamw_hf, sgd");
   EXPECT_THAT(MessageOf("sgd", {{"momentun", "0.9"}}), HasSubstr("did you mean \"momentum\""));
-  EXPECT_EQ(MessageOf("sgd", {{"lr", "1e-3x"}}), "optimizer sgd: lr: expected a number, got \"1e-3x\"");
+  EXPECT_EQ(MessageOf("sgd", {{"lr", "1e-3x"}}),
+            "optimizer sgd: lr: expected a number, got \"1e-3x\"");
   EXPECT_EQ(MessageOf("sgd", {{"nesterov", "yes"}}),
             "optimizer sgd: nesterov: expected true or false, got \"yes\"");
   EXPECT_EQ(MessageOf("adam", {{"betas", "0.9"}}),

@@ -1,5 +1,6 @@
-// The statistics phases: an optimizer that needs row means and a norm of the whole tensor, written once,
-// computes the same whether one rank holds the tensor or two hold ranges that meet in the middle of a row.
+// The statistics phases: an optimizer that needs row means and a norm of the whole tensor, written
+// once, computes the same whether one rank holds the tensor or two hold ranges that meet in the
+// middle of a row.
 #include <gtest/gtest.h>
 
 #include "apogee/optim/typed_optimizer.h"
@@ -14,8 +15,8 @@ struct ToyOptions {
   static std::vector<OptionField<ToyOptions>> Fields() { return {{"lr", &ToyOptions::lr}}; }
 };
 
-// Phase 0: row sums of the gradient and its sum of squares. Phase 1: the largest deviation from a row's
-// mean. w -= lr * (g - mean of the row) / (norm * largest).
+// Phase 0: row sums of the gradient and its sum of squares. Phase 1: the largest deviation from a
+// row's mean. w -= lr * (g - mean of the row) / (norm * largest).
 class Toy : public TypedOptimizer<ToyOptions> {
  public:
   Toy(std::vector<ParameterPtr> params, const ToyOptions& options)
@@ -58,7 +59,8 @@ class Toy : public TypedOptimizer<ToyOptions> {
         w -= lr(group) * (g - RowMean(params[i], totals[0], i, row)) / (norm * largest);
       });
       for (int64_t row = 0; row + 1 < sums.count; ++row) {
-        params[i].view->state("row_mean").data<double>()[row] = RowMean(params[i], totals[0], i, row);
+        params[i].view->state("row_mean").data<double>()[row] =
+            RowMean(params[i], totals[0], i, row);
       }
     }
   }
@@ -72,9 +74,10 @@ class Toy : public TypedOptimizer<ToyOptions> {
   static void ForEach(const ActiveParam& p, const Fn& fn) {
     double* w = p.view->master().data<double>();
     const double* g = p.grad.data<double>();
-    comm::ForEachRowPiece(p.view->layout(), [&](int64_t row, int64_t, int64_t begin, int64_t count) {
-      for (int64_t k = begin; k < begin + count; ++k) fn(row, g[k], w[k]);
-    });
+    comm::ForEachRowPiece(p.view->layout(),
+                          [&](int64_t row, int64_t, int64_t begin, int64_t count) {
+                            for (int64_t k = begin; k < begin + count; ++k) fn(row, g[k], w[k]);
+                          });
   }
 };
 
@@ -92,7 +95,8 @@ class RecordingReducer : public StatReducer {
     own_.maxima.push_back(Values(buffer.max_values()));
     const size_t at = own_.sums.size() - 1;
     if (at >= other_.sums.size()) return;
-    for (size_t i = 0; i < other_.sums[at].size(); ++i) buffer.sums<double>(0)[i] += other_.sums[at][i];
+    for (size_t i = 0; i < other_.sums[at].size(); ++i)
+      buffer.sums<double>(0)[i] += other_.sums[at][i];
     for (size_t i = 0; i < other_.maxima[at].size(); ++i) {
       buffer.maxima<double>(0)[i] = std::max(buffer.maxima<double>(0)[i], other_.maxima[at][i]);
     }
@@ -129,8 +133,9 @@ TEST(StatPhasesTest, TwoShardsEqualTheWhole) {
   whole.optimizer->step();
   const std::vector<double> expected = Values(whole.optimizer->views()[0].value());
 
-  // Two ranks in one thread, played over and over: a rank's partials of a reduction are right once the
-  // other's of the reduction before are, so after as many rounds as there are reductions all are.
+  // Two ranks in one thread, played over and over: a rank's partials of a reduction are right once
+  // the other's of the reduction before are, so after as many rounds as there are reductions all
+  // are.
   constexpr int64_t kCut = 17;  // in the middle of the third row
   constexpr int kReductions = 3;
   Partials known[2];
@@ -140,7 +145,8 @@ TEST(StatPhasesTest, TwoShardsEqualTheWhole) {
       const int64_t begin = rank == 0 ? 0 : kCut;
       const int64_t length = rank == 0 ? kCut : 35 - kCut;
       Rank r(context, begin, length);
-      r.optimizer->set_stat_reducer(std::make_unique<RecordingReducer>(known[1 - rank], seen[rank]));
+      r.optimizer->set_stat_reducer(
+          std::make_unique<RecordingReducer>(known[1 - rank], seen[rank]));
       r.optimizer->step();
       EXPECT_EQ(seen[rank].sums.size(), static_cast<size_t>(kReductions));
       if (round < kReductions) continue;
@@ -149,7 +155,8 @@ TEST(StatPhasesTest, TwoShardsEqualTheWhole) {
         EXPECT_NEAR(local[static_cast<size_t>(i)], expected[static_cast<size_t>(begin + i)], 1e-14);
       }
       EXPECT_EQ(local.back(), 1e30);
-      EXPECT_NEAR(r.optimizer->last_step().grad_norm, whole.optimizer->last_step().grad_norm, 1e-13);
+      EXPECT_NEAR(r.optimizer->last_step().grad_norm, whole.optimizer->last_step().grad_norm,
+                  1e-13);
       EXPECT_EQ(Values(r.optimizer->views()[0].state("row_mean")),
                 Values(whole.optimizer->views()[0].state("row_mean")));
     }
@@ -158,7 +165,8 @@ TEST(StatPhasesTest, TwoShardsEqualTheWhole) {
   }
 }
 
-// A parameter without a gradient here, but with one on another rank, takes part with a gradient of zeros.
+// A parameter without a gradient here, but with one on another rank, takes part with a gradient of
+// zeros.
 TEST(StatPhasesTest, PresenceIsShared) {
   const ContextPtr context = CpuContext();
   Rank rank(context, 0, 35);

@@ -25,7 +25,8 @@ struct TrainingRun {
     optimizer->zero_grad();
     for (size_t p = 0; p < params.size(); ++p) {
       if (p == 2) continue;  // one parameter never has a gradient
-      params[p]->set_grad(RandomTensor(params[p]->shape(), params[p]->data().dtype(), context, 100 * p + step));
+      params[p]->set_grad(
+          RandomTensor(params[p]->shape(), params[p]->data().dtype(), context, 100 * p + step));
     }
     optimizer->step();
   }
@@ -55,7 +56,8 @@ TEST(StateDictTest, ResumeIsBitwise) {
       const AdamWOptions options{.lr = 0.01, .weight_decay = 0.1, .amsgrad = amsgrad};
       TrainingRun straight(dtype, options);
       for (uint64_t step = 1; step <= 3; ++step) straight.Step(step);
-      TrainingRun resumed(dtype, {.lr = 0.5, .betas = {0.1, 0.2}});  // everything comes from the state
+      TrainingRun resumed(dtype,
+                          {.lr = 0.5, .betas = {0.1, 0.2}});  // everything comes from the state
       const StateDict dict = Saved(*straight.optimizer);
       for (size_t p = 0; p < 3; ++p) resumed.params[p]->data().CopyFrom(straight.params[p]->data());
       ASSERT_TRUE(resumed.optimizer->load_state_dict(dict).ok());
@@ -111,7 +113,8 @@ TEST(StateDictTest, RefusesWhatDoesNotFitAndChangesNothing) {
   TrainingRun run(DType::kF32);
   run.Step(1);
   const StateDict good = Saved(*run.optimizer);
-  const auto expect_refused = [&](const std::function<void(StateDict&)>& damage, const std::string& message) {
+  const auto expect_refused = [&](const std::function<void(StateDict&)>& damage,
+                                  const std::string& message) {
     StateDict dict = Saved(*run.optimizer);
     damage(dict);
     const absl::Status status = run.optimizer->load_state_dict(dict);
@@ -129,20 +132,29 @@ TEST(StateDictTest, RefusesWhatDoesNotFitAndChangesNothing) {
   expect_refused([](StateDict& d) { d.optimizer = "sgd"; }, "saved by optimizer \"sgd\"");
   expect_refused([](StateDict& d) { d.groups.emplace_back(); }, "2 parameter groups, expected 1");
   expect_refused([](StateDict& d) { d.groups[0]["lr"] = "-1"; }, "lr is -1");
-  expect_refused([](StateDict& d) { d.groups[0]["lr"] = "fast"; }, "expected a number, got \"fast\"");
+  expect_refused([](StateDict& d) { d.groups[0]["lr"] = "fast"; },
+                 "expected a number, got \"fast\"");
   expect_refused([](StateDict& d) { d.groups[0]["speed"] = "1"; }, "unknown option \"speed\"");
   expect_refused([](StateDict& d) { d.params.erase("p1"); }, "parameter \"p1\" is missing");
   expect_refused([](StateDict& d) { d.params["q"] = {}; }, "parameter \"q\" is not one");
   expect_refused([](StateDict& d) { d.params["p1"].step = -1; }, "negative step");
-  expect_refused([](StateDict& d) { d.params["p1"].states.erase("exp_avg"); }, "state \"exp_avg\" of \"p1\" is missing");
-  expect_refused([](StateDict& d) { d.params["p1"].states["momentum"] = d.params["p1"].states["exp_avg"]; },
-                 "state \"momentum\" of \"p1\" is not one");
+  expect_refused([](StateDict& d) { d.params["p1"].states.erase("exp_avg"); },
+                 "state \"exp_avg\" of \"p1\" is missing");
+  expect_refused(
+      [](StateDict& d) { d.params["p1"].states["momentum"] = d.params["p1"].states["exp_avg"]; },
+      "state \"momentum\" of \"p1\" is not one");
   expect_refused([](StateDict& d) { d.params["p1"].states["exp_avg"].kind = StateKind::kRow; },
                  "saved as row, expected elementwise");
-  expect_refused([](StateDict& d) { d.params["p1"].states["exp_avg"].value = d.params["p2"].states["exp_avg"].value; },
-                 "has shape [], expected [33, 17]");
-  expect_refused([](StateDict& d) { d.params["p1"].layout = comm::Layout({33, 17}, {.segments = {{0, 5}}}); },
-                 "another layout");
+  expect_refused(
+      [](StateDict& d) {
+        d.params["p1"].states["exp_avg"].value = d.params["p2"].states["exp_avg"].value;
+      },
+      "has shape [], expected [33, 17]");
+  expect_refused(
+      [](StateDict& d) {
+        d.params["p1"].layout = comm::Layout({33, 17}, {.segments = {{0, 5}}});
+      },
+      "another layout");
   expect_refused([](StateDict& d) { d.groups[0]["amsgrad"] = "true"; }, "state \"max_exp_avg_sq\"");
 }
 

@@ -1,9 +1,9 @@
-// The step around the update: presence, freezing, non-finite gradients, clipping, loss scale, closures,
-// what a constructor refuses.
-#include <limits>
-
+// The step around the update: presence, freezing, non-finite gradients, clipping, loss scale,
+// closures, what a constructor refuses.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <limits>
 
 #include "apogee/autograd/engine.h"
 #include "apogee/autograd/functions/arithmetic.h"
@@ -99,7 +99,8 @@ TEST_F(StepTest, NonFiniteSkips) {
       optimizer.step();
       SetGrads(3);
       b_->grad().data<double>()[6] = bad;
-      const std::vector<double> a = Values(a_->data()), m = Values(optimizer.views()[0].state("exp_avg"));
+      const std::vector<double> a = Values(a_->data()),
+                                m = Values(optimizer.views()[0].state("exp_avg"));
       optimizer.step();
       EXPECT_TRUE(optimizer.last_step().skip);
       EXPECT_EQ(optimizer.last_step().nonfinite_parameter, "b");
@@ -152,7 +153,8 @@ TEST_F(StepTest, ClippingInTheStepEqualsClippingBefore) {
         results.back().push_back(norm);
       }
       ASSERT_EQ(results[0].size(), results[1].size());
-      for (size_t i = 0; i < results[0].size(); ++i) EXPECT_NEAR(results[0][i], results[1][i], 1e-14);
+      for (size_t i = 0; i < results[0].size(); ++i)
+        EXPECT_NEAR(results[0][i], results[1][i], 1e-14);
     }
   }
 }
@@ -169,7 +171,8 @@ TEST_F(StepTest, LossScaleIsRemovedBeforeClipping) {
 }
 
 TEST_F(StepTest, ClosureRunsWithGradModeOnAndReturnsTheLoss) {
-  const ParameterPtr w = std::make_shared<Parameter>("w", Tensor::Full({}, DType::kF64, 3, context_));
+  const ParameterPtr w =
+      std::make_shared<Parameter>("w", Tensor::Full({}, DType::kF64, 3, context_));
   Sgd optimizer({w}, {.lr = 0.1});
   autograd::NoGradGuard no_grad;
   const std::optional<Tensor> loss = optimizer.step([&] {
@@ -191,17 +194,26 @@ TEST_F(StepTest, ConstructorListsEveryProblem) {
   EXPECT_THAT(text, HasSubstr("momentum is nan"));
   EXPECT_THAT(text, HasSubstr("nesterov needs momentum above 0"));
   EXPECT_THAT(text, HasSubstr("nesterov needs dampening 0, got 0.5"));
-  EXPECT_THAT(ErrorOf([&] { Adam({a_}, {.betas = {1.0, -0.1}, .eps = -1, .weight_decay = -2}); }),
-              testing::AllOf(HasSubstr("betas[0] is 1, must be in [0, 1)"), HasSubstr("betas[1] is -0.1"),
-                             HasSubstr("eps is -1"), HasSubstr("weight_decay is -2")));
-  EXPECT_THAT(ErrorOf([&] { AdamW({a_}, {.amsgrad = true, .hf_style = true}); }), HasSubstr("amsgrad"));
+  EXPECT_THAT(
+      ErrorOf([&] {
+        Adam({a_}, {.betas = {1.0, -0.1}, .eps = -1, .weight_decay = -2});
+      }),
+      testing::AllOf(HasSubstr("betas[0] is 1, must be in [0, 1)"), HasSubstr("betas[1] is -0.1"),
+                     HasSubstr("eps is -1"), HasSubstr("weight_decay is -2")));
+  EXPECT_THAT(ErrorOf([&] { AdamW({a_}, {.amsgrad = true, .hf_style = true}); }),
+              HasSubstr("amsgrad"));
 }
 
 TEST_F(StepTest, ConstructorRefusesParameters) {
   EXPECT_THAT(ErrorOf([&] { Sgd({a_, a_}, {}); }), HasSubstr("\"a\" is given twice"));
-  EXPECT_THAT(ErrorOf([&] { Sgd({{.params = {a_}}, {.params = {b_, a_}}}); }), HasSubstr("\"a\" is given twice"));
-  EXPECT_THAT(ErrorOf([&] { Sgd(std::vector<ParameterPtr>{}, {}); }), HasSubstr("group 0 has no parameters"));
-  EXPECT_THAT(ErrorOf([&] { Sgd(std::vector<ParamGroup<SgdOptions>>{}); }), HasSubstr("no parameter groups"));
+  EXPECT_THAT(ErrorOf([&] {
+                Sgd({{.params = {a_}}, {.params = {b_, a_}}});
+              }),
+              HasSubstr("\"a\" is given twice"));
+  EXPECT_THAT(ErrorOf([&] { Sgd(std::vector<ParameterPtr>{}, {}); }),
+              HasSubstr("group 0 has no parameters"));
+  EXPECT_THAT(ErrorOf([&] { Sgd(std::vector<ParamGroup<SgdOptions>>{}); }),
+              HasSubstr("no parameter groups"));
   EXPECT_THAT(ErrorOf([&] { Sgd({nullptr}, {}); }), HasSubstr("null"));
   const ParameterPtr twin = RandomParam("a", {2}, DType::kF64, context_, 9);
   EXPECT_THAT(ErrorOf([&] { Sgd({a_, twin}, {}); }), HasSubstr("two parameters are named \"a\""));

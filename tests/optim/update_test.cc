@@ -1,9 +1,9 @@
 // Every element-wise optimizer against its equations written out per element in f64, with random
 // gradients, many steps, awkward shapes, and gradients that are absent or zero now and then.
+#include <gtest/gtest.h>
+
 #include <array>
 #include <functional>
-
-#include <gtest/gtest.h>
 
 #include "apogee/optim/adam.h"
 #include "apogee/optim/sgd.h"
@@ -57,7 +57,8 @@ Rule AdamRule(Options o, bool decoupled, bool hf) {
 }
 
 Case Make(std::string name, SgdOptions o) {
-  return {std::move(name), [o](auto params) { return std::make_unique<Sgd>(params, o); }, SgdRule(o)};
+  return {std::move(name), [o](auto params) { return std::make_unique<Sgd>(params, o); },
+          SgdRule(o)};
 }
 Case Make(std::string name, AdamOptions o) {
   return {std::move(name), [o](auto params) { return std::make_unique<Adam>(params, o); },
@@ -73,17 +74,22 @@ std::vector<Case> Cases() {
       Make("sgd", SgdOptions{.lr = 0.1}),
       Make("sgd_decay_maximize", SgdOptions{.lr = 0.1, .weight_decay = 0.05, .maximize = true}),
       Make("sgd_momentum", SgdOptions{.lr = 0.05, .momentum = 0.9}),
-      Make("sgd_dampening", SgdOptions{.lr = 0.05, .momentum = 0.8, .dampening = 0.3, .weight_decay = 0.01}),
-      Make("sgd_nesterov", SgdOptions{.lr = 0.03, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true}),
+      Make("sgd_dampening",
+           SgdOptions{.lr = 0.05, .momentum = 0.8, .dampening = 0.3, .weight_decay = 0.01}),
+      Make("sgd_nesterov",
+           SgdOptions{.lr = 0.03, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true}),
       Make("adam", AdamOptions{.lr = 0.01}),
       Make("adam_decay", AdamOptions{.lr = 0.01, .betas = {0.8, 0.95}, .weight_decay = 0.1}),
-      Make("adam_amsgrad", AdamOptions{.lr = 0.01, .betas = {0.9, 0.9}, .eps = 1e-4, .amsgrad = true}),
+      Make("adam_amsgrad",
+           AdamOptions{.lr = 0.01, .betas = {0.9, 0.9}, .eps = 1e-4, .amsgrad = true}),
       Make("adam_maximize", AdamOptions{.lr = 0.01, .weight_decay = 0.1, .maximize = true}),
       Make("adam_uncorrected", AdamOptions{.lr = 0.01, .correct_bias = false}),
       Make("adamw", AdamWOptions{.lr = 0.01, .weight_decay = 0.1}),
       Make("adamw_no_decay", AdamWOptions{.lr = 0.01, .eps = 1e-3, .weight_decay = 0}),
-      Make("adamw_amsgrad", AdamWOptions{.lr = 0.01, .betas = {0.9, 0.9}, .weight_decay = 0.1, .amsgrad = true}),
-      Make("adamw_hf", AdamWOptions{.lr = 0.01, .eps = 1e-3, .weight_decay = 0.1, .hf_style = true}),
+      Make("adamw_amsgrad",
+           AdamWOptions{.lr = 0.01, .betas = {0.9, 0.9}, .weight_decay = 0.1, .amsgrad = true}),
+      Make("adamw_hf",
+           AdamWOptions{.lr = 0.01, .eps = 1e-3, .weight_decay = 0.1, .hf_style = true}),
       Make("adamw_hf_uncorrected",
            AdamWOptions{.lr = 0.01, .weight_decay = 0.1, .correct_bias = false, .hf_style = true}),
   };
@@ -102,7 +108,8 @@ void RunCase(const Case& c, DType dtype) {
   std::vector<std::vector<std::array<double, 3>>> states;
   std::vector<int> counts;
   for (const Shape& shape : AwkwardShapes()) {
-    params.push_back(RandomParam(internal::Concat("p", params.size()), shape, dtype, context, params.size()));
+    params.push_back(
+        RandomParam(internal::Concat("p", params.size()), shape, dtype, context, params.size()));
     init.push_back(Values(params.back()->data()));
     expected.push_back(init.back());
     states.emplace_back(init.back().size(), std::array<double, 3>{});
@@ -115,7 +122,8 @@ void RunCase(const Case& c, DType dtype) {
       const Grad kind = GradAt(p, step);
       if (kind == Grad::kAbsent) continue;
       const uint64_t seed = 1000 * p + static_cast<uint64_t>(step);
-      const Tensor grad = RandomTensor(params[p]->shape(), dtype, context, seed, kind == Grad::kZero ? 0 : 1);
+      const Tensor grad =
+          RandomTensor(params[p]->shape(), dtype, context, seed, kind == Grad::kZero ? 0 : 1);
       const std::vector<double> g = Values(grad);
       params[p]->set_grad(grad);
       ++counts[p];

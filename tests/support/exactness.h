@@ -1,4 +1,5 @@
-// Helpers that measure errors of the *update*: a weight that barely moved hides any error of its own size.
+// Helpers that measure errors of the *update*: a weight that barely moved hides any error of its
+// own size.
 //
 //   Weights start = WeightsOf(model), want = …, got = …;
 //   EXPECT_LE(WorstUpdateError(start, want, got).error, 1e-9);
@@ -24,7 +25,8 @@ inline Weights WeightsOf(const nn::Module& model) {
   return weights;
 }
 
-// ||got - want|| / ||want - start|| of one parameter; 0 when both are the start, infinite when only `want` is.
+// ||got - want|| / ||want - start|| of one parameter; 0 when both are the start, infinite when only
+// `want` is.
 inline double UpdateError(const std::vector<double>& start, const std::vector<double>& want,
                           const std::vector<double>& got) {
   double error = 0, update = 0;
@@ -36,9 +38,11 @@ inline double UpdateError(const std::vector<double>& start, const std::vector<do
   return update == 0 ? std::numeric_limits<double>::infinity() : std::sqrt(error / update);
 }
 
-inline std::map<std::string, double> UpdateErrors(const Weights& start, const Weights& want, const Weights& got) {
+inline std::map<std::string, double> UpdateErrors(const Weights& start, const Weights& want,
+                                                  const Weights& got) {
   std::map<std::string, double> errors;
-  for (const auto& [name, values] : want) errors[name] = UpdateError(start.at(name), values, got.at(name));
+  for (const auto& [name, values] : want)
+    errors[name] = UpdateError(start.at(name), values, got.at(name));
   return errors;
 }
 

@@ -1,9 +1,10 @@
 // Checks gradients against central finite differences in f64.
 //
-//   ExpectGradients({x, w}, [](const std::vector<Tensor>& in) { return autograd::Linear(in[0], in[1], {}); });
+//   ExpectGradients({x, w}, [](const std::vector<Tensor>& in) { return autograd::Linear(in[0],
+//   in[1], {}); });
 //
-// The function's output is contracted with a fixed random tensor, so that every element of the Jacobian
-// takes part. Inputs must be f64 and small (two evaluations per element).
+// The function's output is contracted with a fixed random tensor, so that every element of the
+// Jacobian takes part. Inputs must be f64 and small (two evaluations per element).
 #ifndef APOGEE_TESTS_SUPPORT_GRAD_CHECK_H_
 #define APOGEE_TESTS_SUPPORT_GRAD_CHECK_H_
 
@@ -37,8 +38,8 @@ inline void ExpectGradients(const std::vector<Tensor>& inputs, const GradFn& fn,
   std::vector<std::unique_ptr<autograd::Parameter>> leaves;
   std::vector<Tensor> values;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    leaves.push_back(std::make_unique<autograd::Parameter>("input" + std::to_string(i),
-                                                           inputs[i].Clone()));
+    leaves.push_back(
+        std::make_unique<autograd::Parameter>("input" + std::to_string(i), inputs[i].Clone()));
     values.push_back(leaves.back()->value());
   }
   const Tensor y = fn(values);
@@ -69,7 +70,8 @@ inline void ExpectGradients(const std::vector<Tensor>& inputs, const GradFn& fn,
       x[i] = original - h;
       const double down = loss();
       x[i] = original;
-      ASSERT_NEAR(grad[i], (up - down) / (2 * h), tolerance * scale) << "input " << k << ", element " << i;
+      ASSERT_NEAR(grad[i], (up - down) / (2 * h), tolerance * scale)
+          << "input " << k << ", element " << i;
     }
   }
 }

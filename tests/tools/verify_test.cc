@@ -1,13 +1,13 @@
-// apogee verify: passes what is right, fails what is wrong by a little, and says what it cannot read.
+// apogee verify: passes what is right, fails what is wrong by a little, and says what it cannot
+// read.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <sys/wait.h>
 
 #include <array>
 #include <cstdio>
 #include <filesystem>
 #include <string>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "apogee/tests/support/safetensors_file.h"
 
@@ -25,12 +25,14 @@ struct Result {
 class VerifyTest : public testing::Test {
  protected:
   void SetUp() override {
-    dir_ = testing::TempDir() + "verify_test_" + testing::UnitTest::GetInstance()->current_test_info()->name();
+    dir_ = testing::TempDir() + "verify_test_" +
+           testing::UnitTest::GetInstance()->current_test_info()->name();
     fs::remove_all(dir_);
     fs::create_directories(dir_);
   }
   Result Run(const std::string& path, const std::string& flags = "") {
-    const std::string command = std::string(APOGEE_COMMAND) + " verify " + flags + " '" + path + "' 2>&1";
+    const std::string command =
+        std::string(APOGEE_COMMAND) + " verify " + flags + " '" + path + "' 2>&1";
     FILE* pipe = popen(command.c_str(), "r");
     EXPECT_NE(pipe, nullptr);
     Result result;
@@ -42,7 +44,8 @@ class VerifyTest : public testing::Test {
     result.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
     return result;
   }
-  // Two steps of SGD with lr 0.5 on w = (1, -2) with gradients (1, 1) and absent; `off` spoils the end.
+  // Two steps of SGD with lr 0.5 on w = (1, -2) with gradients (1, 1) and absent; `off` spoils the
+  // end.
   SafetensorsFile SgdCase(float off, const std::string& hyper = "{\"lr\": 0.5}") {
     SafetensorsFile file;
     file.Meta("format", "colossal-golden/1");

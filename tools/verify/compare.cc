@@ -33,13 +33,15 @@ void Comparison::Elements(const std::vector<double>& x, const std::vector<double
   double worst = 0;
   for (size_t i = 0; i < x.size(); ++i) {
     const double deviation = x[i] == golden[i] ? 0 : std::fabs(x[i] - golden[i]);
-    worst = std::fmax(worst, Ratio(deviation, tolerances.atol + tolerances.rtol * std::fabs(golden[i])));
+    worst = std::fmax(worst,
+                      Ratio(deviation, tolerances.atol + tolerances.rtol * std::fabs(golden[i])));
   }
   Note(worst, where);
 }
 
 void Comparison::RelativeNorm(const std::vector<double>& x, const std::vector<double>& golden,
-                              const std::vector<double>& from, double limit, const std::string& where) {
+                              const std::vector<double>& from, double limit,
+                              const std::string& where) {
   if (x.size() != golden.size() || x.size() != from.size()) {
     return Fail(internal::Concat(where, ": ", x.size(), " elements, recorded ", golden.size()));
   }

@@ -8,7 +8,8 @@ absl::StatusOr<GoldenCase> GoldenCase::Open(const std::string& path, std::string
                           checkpoint::SafetensorsReader::Open(path));
   GoldenCase golden(std::move(file), std::move(label), std::move(context));
   if (golden.text("optimizer").empty() || golden.text("format").rfind("colossal-golden/", 0) != 0) {
-    return InvalidArgument(path, ": not a recorded case: its metadata has no \"optimizer\", or its "
+    return InvalidArgument(path,
+                           ": not a recorded case: its metadata has no \"optimizer\", or its "
                            "\"format\" is not colossal-golden");
   }
   return golden;
@@ -23,8 +24,8 @@ Json GoldenCase::json(const std::string& key) const {
   const std::string value = text(key);
   if (value.empty()) return nullptr;
   Json parsed = Json::parse(value, nullptr, /*allow_exceptions=*/false);
-  APOGEE_CHECK(!parsed.is_discarded(), file_.path(), ": metadata \"", key, "\" is not JSON: ",
-               value.substr(0, 80));
+  APOGEE_CHECK(!parsed.is_discarded(), file_.path(), ": metadata \"", key,
+               "\" is not JSON: ", value.substr(0, 80));
   return parsed;
 }
 

@@ -5,11 +5,10 @@
 #ifndef APOGEE_TOOLS_VERIFY_GOLDEN_CASE_H_
 #define APOGEE_TOOLS_VERIFY_GOLDEN_CASE_H_
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <nlohmann/json.hpp>
 
 #include "apogee/checkpoint/safetensors_reader.h"
 
@@ -20,7 +19,8 @@ using Json = nlohmann::json;
 class GoldenCase {
  public:
   // `label` is what reports call the case. Fails for a file that is not a recorded case.
-  static absl::StatusOr<GoldenCase> Open(const std::string& path, std::string label, ContextPtr context);
+  static absl::StatusOr<GoldenCase> Open(const std::string& path, std::string label,
+                                         ContextPtr context);
 
   const std::string& label() const { return label_; }
   const ContextPtr& context() const { return context_; }
@@ -29,7 +29,8 @@ class GoldenCase {
 
   // A metadata string, "" when there is none.
   std::string text(const std::string& key) const;
-  // A metadata value that holds JSON text; null when there is none. Throws Error when it is malformed.
+  // A metadata value that holds JSON text; null when there is none. Throws Error when it is
+  // malformed.
   Json json(const std::string& key) const;
   // As json(); throws Error when there is none.
   Json required(const std::string& key) const;

@@ -1,6 +1,6 @@
-// Replays recorded gradient clipping, twice where it is by norm: with the function of its own, and folded
-// into an optimizer step (plain SGD with lr 1 from weights of zero, whose weights then are the negative of
-// the clipped gradients).
+// Replays recorded gradient clipping, twice where it is by norm: with the function of its own, and
+// folded into an optimizer step (plain SGD with lr 1 from weights of zero, whose weights then are
+// the negative of the clipped gradients).
 #include "apogee/optim/grad_clip.h"
 #include "apogee/optim/sgd.h"
 #include "apogee/tools/verify/cases.h"
@@ -85,14 +85,17 @@ class ClipReplay {
     if (dtype_ != DType::kF64) return;
     // The recorded gradients are f32, so the float64 norm of them is exact to rounding.
     const std::string exact = Concat("ref64/", sub_, "/total_norm");
-    if (golden_.contains(exact)) comparison.Number(norm, golden_.Values(exact).at(0), {0, 1e-12}, where);
+    if (golden_.contains(exact))
+      comparison.Number(norm, golden_.Values(exact).at(0), {0, 1e-12}, where);
   }
 
   void CompareGrads(const std::vector<ParameterPtr>& params, Comparison& comparison) const {
-    for (const ParameterPtr& p : params) Compare(p->name(), p->grad().ToVector<double>(), comparison);
+    for (const ParameterPtr& p : params)
+      Compare(p->name(), p->grad().ToVector<double>(), comparison);
   }
 
-  void Compare(const std::string& name, const std::vector<double>& values, Comparison& comparison) const {
+  void Compare(const std::string& name, const std::vector<double>& values,
+               Comparison& comparison) const {
     comparison.Elements(values, golden_.Values(Concat(sub_, "/grad/", name, "/after")), tolerances_,
                         Concat("grad ", name, " of ", sub_));
   }

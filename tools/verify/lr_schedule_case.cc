@@ -49,8 +49,10 @@ std::string OptionText(const Json& value) {
 optim::LrSchedule ScheduleOf(const GoldenCase& golden, const Json& hyper) {
   const std::string kind = KindOf(golden.required("reference").at("object").get<std::string>());
   const optim::OptionMap known = ValueOrThrow(optim::LrScheduleDefaults(kind));
-  static const auto& renamed = *new std::map<std::string, std::string>{{"T_0", "t_0"}, {"T_mult", "t_mult"}};
-  // Rates are the groups'; the classes that take total_steps without reading it are those that lack it.
+  static const auto& renamed =
+      *new std::map<std::string, std::string>{{"T_0", "t_0"}, {"T_mult", "t_mult"}};
+  // Rates are the groups'; the classes that take total_steps without reading it are those that lack
+  // it.
   static const auto& not_options = *new std::set<std::string>{"base_lr", "max_lr", "total_steps"};
   optim::OptionMap options;
   for (const auto& [key, value] : hyper.items()) {

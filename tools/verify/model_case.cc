@@ -1,5 +1,5 @@
-// Replays recorded models: logits, losses and gradients of the first batch, then AdamW steps, their loss
-// curve and final weights.
+// Replays recorded models: logits, losses and gradients of the first batch, then AdamW steps, their
+// loss curve and final weights.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -21,28 +21,29 @@ using internal::Concat;
 std::unique_ptr<nn::Module> MakeModel(const GoldenCase& golden, const Json& config) {
   const auto size = [&](const char* key) { return config.at(key).get<int64_t>(); };
   if (golden.contains("param/transformer.wte.weight/init")) {
-    return std::make_unique<nn::Gpt2>(nn::Gpt2Config{
-        .vocab_size = size("V"),
-        .n_positions = golden.Load("param/transformer.wpe.weight/init").size(0),
-        .n_embd = size("d"),
-        .n_layer = size("L"),
-        .n_head = size("H"),
-        .layer_norm_epsilon = config.value("eps", 1e-5),
-        .tie_word_embeddings = !golden.contains("param/lm_head.weight/init")});
+    return std::make_unique<nn::Gpt2>(
+        nn::Gpt2Config{.vocab_size = size("V"),
+                       .n_positions = golden.Load("param/transformer.wpe.weight/init").size(0),
+                       .n_embd = size("d"),
+                       .n_layer = size("L"),
+                       .n_head = size("H"),
+                       .layer_norm_epsilon = config.value("eps", 1e-5),
+                       .tie_word_embeddings = !golden.contains("param/lm_head.weight/init")});
   }
-  APOGEE_CHECK(golden.contains("param/model.embed_tokens.weight/init"),
-               "neither a GPT-2 nor a Llama: no transformer.wte.weight, no model.embed_tokens.weight");
-  return std::make_unique<nn::Llama>(nn::LlamaConfig{
-      .vocab_size = size("V"),
-      .hidden_size = size("d"),
-      .intermediate_size = size("I"),
-      .num_hidden_layers = size("L"),
-      .num_attention_heads = size("H"),
-      .num_key_value_heads = config.contains("K") ? size("K") : size("H"),
-      .max_position_embeddings = std::max<int64_t>(2048, size("T")),
-      .rms_norm_eps = config.value("eps", 1e-6),
-      .rope_theta = config.value("theta", 10000.0),
-      .tie_word_embeddings = !golden.contains("param/lm_head.weight/init")});
+  APOGEE_CHECK(
+      golden.contains("param/model.embed_tokens.weight/init"),
+      "neither a GPT-2 nor a Llama: no transformer.wte.weight, no model.embed_tokens.weight");
+  return std::make_unique<nn::Llama>(
+      nn::LlamaConfig{.vocab_size = size("V"),
+                      .hidden_size = size("d"),
+                      .intermediate_size = size("I"),
+                      .num_hidden_layers = size("L"),
+                      .num_attention_heads = size("H"),
+                      .num_key_value_heads = config.contains("K") ? size("K") : size("H"),
+                      .max_position_embeddings = std::max<int64_t>(2048, size("T")),
+                      .rms_norm_eps = config.value("eps", 1e-6),
+                      .rope_theta = config.value("theta", 10000.0),
+                      .tie_word_embeddings = !golden.contains("param/lm_head.weight/init")});
 }
 
 class ModelReplay {
@@ -81,8 +82,8 @@ class ModelReplay {
   void CompareFirstBatch() {
     const Tolerances logits_tolerance{tolerance_.at("logits_atol").get<double>(), 0};
     const Tensor logits = (*model_)(golden_.Load("tokens/1"));
-    comparison_.Elements(logits.Detach().ToVector<double>(), golden_.Values("logits/1"), logits_tolerance,
-                         "logits");
+    comparison_.Elements(logits.Detach().ToVector<double>(), golden_.Values("logits/1"),
+                         logits_tolerance, "logits");
     if (golden_.contains("loss_masked/1")) {
       const Tensor masked = criterion_(logits, golden_.Load("targets_masked/1"));
       comparison_.Number(masked.Item(), golden_.Values("loss_masked/1").at(0), LossTolerance(),
@@ -105,7 +106,8 @@ class ModelReplay {
   }
 
   void TrainAndCompare() {
-    APOGEE_CHECK(hyper_.value("optimizer", "AdamW") == "AdamW", "the recorded optimizer is not AdamW");
+    APOGEE_CHECK(hyper_.value("optimizer", "AdamW") == "AdamW",
+                 "the recorded optimizer is not AdamW");
     optim::AdamWOptions options{.lr = hyper_.at("lr").get<double>(),
                                 .eps = hyper_.value("eps", 1e-8),
                                 .weight_decay = hyper_.value("weight_decay", 0.01)};
@@ -122,7 +124,8 @@ class ModelReplay {
       const auto k = static_cast<size_t>(step - 1);
       comparison_.Number(loss.Item(), curve.at(k), LossTolerance(), Concat("loss, step ", step));
       if (dtype_ == DType::kF64 && !exact.empty()) {
-        comparison_.Number(loss.Item(), exact.at(k), LossTolerance(), Concat("float64 loss, step ", step));
+        comparison_.Number(loss.Item(), exact.at(k), LossTolerance(),
+                           Concat("float64 loss, step ", step));
       }
       autograd::Backward(loss);
       optimizer.step();
@@ -165,6 +168,8 @@ class ModelReplay {
 
 }  // namespace
 
-Comparison ReplayModel(const GoldenCase& golden, DType dtype) { return ModelReplay(golden, dtype).Run(); }
+Comparison ReplayModel(const GoldenCase& golden, DType dtype) {
+  return ModelReplay(golden, dtype).Run();
+}
 
 }  // namespace apogee::tools

@@ -1,5 +1,5 @@
-// Replays recorded optimizer trajectories: feeds the stored gradients, compares the weights after each
-// stored step, the whole update at the end, and the states.
+// Replays recorded optimizer trajectories: feeds the stored gradients, compares the weights after
+// each stored step, the whole update at the end, and the states.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -50,7 +50,8 @@ Family FamilyOf(const GoldenCase& golden, const Json& hyper) {
 optim::OptionMap OptionsFrom(const Json& values, const Family& family) {
   optim::OptionMap options;
   for (const auto& [key, value] : values.items()) {
-    if (key == "params" || key == "lr_factor_per_step" || key == "lr_per_step" || value.is_null()) continue;
+    if (key == "params" || key == "lr_factor_per_step" || key == "lr_per_step" || value.is_null())
+      continue;
     const auto renamed = family.renamed.find(key);
     const std::string name = renamed == family.renamed.end() ? key : renamed->second;
     if (!name.empty()) options[name] = OptionText(value);
@@ -61,7 +62,10 @@ optim::OptionMap OptionsFrom(const Json& values, const Family& family) {
 class OptimizerReplay {
  public:
   OptimizerReplay(const GoldenCase& golden, DType dtype)
-      : golden_(golden), dtype_(dtype), hyper_(golden.required("hyper")), tolerance_(golden.required("tolerance")) {
+      : golden_(golden),
+        dtype_(dtype),
+        hyper_(golden.required("hyper")),
+        tolerance_(golden.required("tolerance")) {
     for (const auto& [name, shape] : golden.Params()) {
       Tensor value = golden.Load(Concat("param/", name, "/init"), dtype);
       APOGEE_CHECK(value.shape() == shape, "parameter ", name, " is recorded with shape ",
@@ -81,7 +85,8 @@ class OptimizerReplay {
       optimizer_->step();
       if (optimizer_->last_step().skip) comparison_.Fail(Concat("step ", step, " was skipped"));
       for (size_t i = 0; i < params_.size(); ++i) CompareWeights(i, step);
-      for (const optim::ParamView& view : std::as_const(*optimizer_).views()) CompareStates(view, step);
+      for (const optim::ParamView& view : std::as_const(*optimizer_).views())
+        CompareStates(view, step);
     }
     for (size_t i = 0; i < params_.size(); ++i) CompareUpdate(i, steps);
     return comparison_;
@@ -99,7 +104,8 @@ class OptimizerReplay {
         optim::OptionMap options = OptionsFrom(hyper_, family);
         for (const auto& [key, value] : OptionsFrom(group, family)) options[key] = value;
         std::vector<ParameterPtr> members;
-        for (const Json& name : group.at("params")) members.push_back(Find(name.get<std::string>()));
+        for (const Json& name : group.at("params"))
+          members.push_back(Find(name.get<std::string>()));
         groups.push_back({std::move(members), std::move(options)});
       }
     }
@@ -117,7 +123,8 @@ class OptimizerReplay {
   }
 
   void SetLearningRates(int64_t step) {
-    for (const auto& [key, absolute] : {std::pair{"lr_factor_per_step", false}, {"lr_per_step", true}}) {
+    for (const auto& [key, absolute] :
+         {std::pair{"lr_factor_per_step", false}, {"lr_per_step", true}}) {
       if (!hyper_.contains(key)) continue;
       const double value = hyper_[key].at(static_cast<size_t>(step - 1)).get<double>();
       for (int g = 0; g < optimizer_->num_groups(); ++g) {
@@ -126,9 +133,9 @@ class OptimizerReplay {
     }
   }
 
-  // Gradients come in the recorded dtype also where the weights are f64: the recorded float64 runs were fed
-  // the same ones. Micro-gradients are accumulated as a training loop does it: the caller divides, the
-  // parameter adds.
+  // Gradients come in the recorded dtype also where the weights are f64: the recorded float64 runs
+  // were fed the same ones. Micro-gradients are accumulated as a training loop does it: the caller
+  // divides, the parameter adds.
   void FeedGradient(Parameter& parameter, int64_t step) {
     const std::string entry = Concat("grad/", parameter.name(), "/", step);
     if (!golden_.contains(entry + "/micro0")) {
@@ -184,9 +191,10 @@ class OptimizerReplay {
     }
   }
 
-  // States have no tolerances of their own: those of the parameter, relative to the largest size that the
-  // state has had (sums of gradients may cancel at the step that is recorded), and not below what a
-  // reference that keeps its betas in f32 is off by: (1 - 0.999f) / 0.001 - 1 = 1.3e-5.
+  // States have no tolerances of their own: those of the parameter, relative to the largest size
+  // that the state has had (sums of gradients may cancel at the step that is recorded), and not
+  // below what a reference that keeps its betas in f32 is off by: (1 - 0.999f) / 0.001 - 1
+  // = 1.3e-5.
   void CompareStates(const optim::ParamView& view, int64_t step) {
     const std::string prefix = Concat("state/", view.name(), "/");
     if (const std::string entry = Concat(prefix, "step/", step); golden_.contains(entry)) {

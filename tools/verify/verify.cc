@@ -18,12 +18,9 @@ using Replay = Comparison (*)(const GoldenCase&, DType);
 // By the metadata's "optimizer".
 const std::map<std::string, Replay>& Replays() {
   static const auto& replays = *new std::map<std::string, Replay>{
-      {"adam", &ReplayOptimizer},
-      {"adamw", &ReplayOptimizer},
-      {"cpu_adam", &ReplayOptimizer},
-      {"grad_clip", &ReplayGradClip},
-      {"lr_schedule", &ReplayLrSchedule},
-      {"model", &ReplayModel},
+      {"adam", &ReplayOptimizer},         {"adamw", &ReplayOptimizer},
+      {"cpu_adam", &ReplayOptimizer},     {"grad_clip", &ReplayGradClip},
+      {"lr_schedule", &ReplayLrSchedule}, {"model", &ReplayModel},
       {"sgd", &ReplayOptimizer},
   };
   return replays;
@@ -43,7 +40,8 @@ std::vector<CaseFile> FindCases(const fs::path& path, std::error_code& error) {
     return cases;
   }
   if (error) return cases;
-  for (fs::recursive_directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+  for (fs::recursive_directory_iterator it(path, error), end; !error && it != end;
+       it.increment(error)) {
     if (it->path().extension() != ".safetensors" || !it->is_regular_file()) continue;
     fs::path label = it->path().lexically_relative(path).replace_extension();
     if (!label.has_parent_path()) label = fs::absolute(it->path()).parent_path().filename() / label;
@@ -96,7 +94,9 @@ int Verify(const std::string& path, const VerifyOptions& options, std::ostream& 
   int failed = 0;
   for (const CaseFile& file : cases) {
     const auto [verdict, detail] = RunCase(file, options);
-    const char* word = verdict == Verdict::kPass ? "PASS" : verdict == Verdict::kFail ? "FAIL" : "skip";
+    const char* word = verdict == Verdict::kPass   ? "PASS"
+                       : verdict == Verdict::kFail ? "FAIL"
+                                                   : "skip";
     passed += verdict == Verdict::kPass;
     failed += verdict == Verdict::kFail;
     out << word << " " << file.label << "  " << detail << std::endl;

@@ -20,7 +20,8 @@ struct VerifyOptions {
 };
 
 // Returns the exit code: 0 all passed, 1 some failed, 2 nothing to verify at `path`.
-int Verify(const std::string& path, const VerifyOptions& options, std::ostream& out, std::ostream& errors);
+int Verify(const std::string& path, const VerifyOptions& options, std::ostream& out,
+           std::ostream& errors);
 
 }  // namespace apogee::tools
 
