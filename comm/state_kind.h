@@ -9,6 +9,14 @@
 //   kRow           [B * H], one number per row
 //   kColumn        [B * W], one number per column
 //   kScalar        []
+// of a shape that the optimizer states (StateSpec::shape), whole on every rank:
+//   kBlockScale    one number per block of a quantized state, or one for the tensor
+//   kLowRank       a moment of the projected gradient
+//   kBasis         the orthonormal basis that gradients are projected on
+//   kHistory       numbers of the last steps
+// and 8-bit codes, u8:
+//   kCodes         as kElementwise
+//   kLowRankCodes  as kLowRank
 #ifndef APOGEE_COMM_STATE_KIND_H_
 #define APOGEE_COMM_STATE_KIND_H_
 
@@ -16,7 +24,18 @@
 
 namespace apogee::comm {
 
-enum class StateKind : uint8_t { kElementwise, kRow, kColumn, kScalar };
+enum class StateKind : uint8_t {
+  kElementwise,
+  kRow,
+  kColumn,
+  kScalar,
+  kBlockScale,
+  kLowRank,
+  kBasis,
+  kHistory,
+  kCodes,
+  kLowRankCodes
+};
 
 // "elementwise", "row", "column", "scalar".
 inline const char* StateKindName(StateKind kind) {
@@ -29,8 +48,29 @@ inline const char* StateKindName(StateKind kind) {
       return "column";
     case StateKind::kScalar:
       return "scalar";
+    case StateKind::kBlockScale:
+      return "block_scale";
+    case StateKind::kLowRank:
+      return "low_rank";
+    case StateKind::kBasis:
+      return "basis";
+    case StateKind::kHistory:
+      return "history";
+    case StateKind::kCodes:
+      return "codes";
+    case StateKind::kLowRankCodes:
+      return "low_rank_codes";
   }
   return "?";
+}
+
+// Codes are u8; other states have the optimizer's compute dtype.
+inline bool IsCodes(StateKind kind) {
+  return kind == StateKind::kCodes || kind == StateKind::kLowRankCodes;
+}
+// The optimizer states the shape; it does not follow from the parameter's.
+inline bool HasOwnShape(StateKind kind) {
+  return kind >= StateKind::kBlockScale && kind != StateKind::kCodes;
 }
 
 }  // namespace apogee::comm

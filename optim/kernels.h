@@ -13,6 +13,9 @@
 #include <cstdint>
 #include <span>
 
+#include "apogee/comm/layout.h"
+#include "apogee/optim/low_bit_kernels.h"
+#include "apogee/optim/update_chunk.h"
 #include "apogee/tensor/kernel_table.h"
 
 namespace apogee::optim {
@@ -42,15 +45,6 @@ struct ScaleArgs {
   std::span<const ScaleChunk> chunks;
 };
 
-struct UpdateChunk {
-  void* weight;  // of the kernel's dtype
-  const void* grad;
-  DType grad_dtype;
-  void* working;  // weights rounded to working_dtype, or null
-  DType working_dtype;
-  int64_t n;
-};
-
 // g = grad_scale * grad + l2 * w;  buf = momentum * buf + buf_scale * g;
 // w -= lr * (nesterov ? g + momentum * buf : buf). Without momentum (buf null): w -= lr * g.
 struct SgdChunk : UpdateChunk {
@@ -64,8 +58,32 @@ struct SgdArgs {
   std::span<const SgdChunk> chunks;
 };
 
-// Where weight decay acts: on the gradient, or on the weights before or after the update.
-enum class DecayKind { kNone, kL2, kBefore, kAfter };
+// g = clip_coef * clamp(inv_scale * grad, +-clip_value);  w = w - decay * w - lr * g.
+struct LomoArgs {
+  DType dtype;
+  double inv_scale, clip_value, clip_coef, lr, decay;
+  std::span<const UpdateChunk> chunks;
+};
+
+// A parameter with second moments per row and column (row_sums, ... of its whole matrices, see
+// comm/layout.h), or per element (exp_avg_sq not null). g as for LOMO.
+struct AdaLomoChunk : UpdateChunk {
+  const comm::Layout* layout;
+  double* row_sums;  // adalomo_sums: of g^2 + eps, in and out
+  double* col_sums;
+  double weight_squares;      // adalomo_sums: result
+  const double* row_factors;  // u = g * row factor * column factor, or g / sqrt(second moment)
+  const double* col_factors;
+  void* exp_avg_sq;
+  double update_squares;    // adalomo_update_norm: sum of u^2
+  double step_size, decay;  // adalomo: w = w - decay * w - step_size * u
+};
+struct AdaLomoArgs {
+  DType dtype;
+  double inv_scale, clip_value, clip_coef, eps, beta2;
+  std::span<AdaLomoChunk> chunks;
+};
+
 // g = grad_scale * grad (+ decay * w: kL2);  w -= decay * w (kBefore);
 // m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;  vmax = max(vmax, v) if given;
 // w -= step_size * m / (root_scale * sqrt(v or vmax) + eps);  w -= decay * w (kAfter).
@@ -83,12 +101,52 @@ struct AdamArgs {
   std::span<const AdamChunk> chunks;
 };
 
+// Sums over one parameter: weight * grad, and where `all` is set grad^2 and weight^2.
+struct DotChunk {
+  const void* weight;  // of the kernel's dtype
+  const void* grad;
+  DType grad_dtype;
+  int64_t n;
+  bool all;
+  double weight_grad, grad_squares, weight_squares;  // results
+};
+struct DotArgs {
+  DType dtype;
+  std::span<DotChunk> chunks;
+};
+
+// g = grad_scale * grad (0 where grad_scale is 0, whatever the gradient);  v = beta2 v + (1 -
+// beta2) g^2; delta = beta1 delta + step_size * g / (sqrt(v_scale * v) + eps) + growth * w; w =
+// clamp(w, +-limit) if clamp_before;  w += delta;  w = clamp(w, +-limit) otherwise.
+struct ScaledAdamChunk : UpdateChunk {
+  void* delta;
+  void* exp_avg_sq;
+  double step_size, growth, v_scale, limit;
+};
+struct ScaledAdamArgs {
+  DType dtype;
+  double grad_scale, beta1, beta2, eps;
+  bool clamp_before;
+  std::span<const ScaledAdamChunk> chunks;
+};
+
 // X(slot name, argument type), one line per kernel.
 #define APOGEE_FOR_EACH_OPTIM_KERNEL(X) \
   X(grad_norm, NormArgs)                \
   X(grad_scale, ScaleArgs)              \
   X(sgd, SgdArgs)                       \
-  X(adam, AdamArgs)
+  X(adam, AdamArgs)                     \
+  X(adam8, Adam8Args)                   \
+  X(adam8_absmax, Adam8Args)            \
+  X(quantize, QuantizeArgs)             \
+  X(dequantize, QuantizeArgs)           \
+  X(low_rank_update, LowRankArgs)       \
+  X(lomo, LomoArgs)                     \
+  X(adalomo_sums, AdaLomoArgs)          \
+  X(adalomo_update_norm, AdaLomoArgs)   \
+  X(adalomo, AdaLomoArgs)               \
+  X(dots, DotArgs)                      \
+  X(scaled_adam, ScaledAdamArgs)
 
 struct OptimKernels {
 #define APOGEE_DECLARE_SLOT(name, Args) KernelSlot<Args> name{#name};

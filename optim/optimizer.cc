@@ -1,6 +1,7 @@
 #include "apogee/optim/optimizer.h"
 
 #include <set>
+#include <utility>
 
 #include "apogee/autograd/grad_mode.h"
 
@@ -40,6 +41,7 @@ Optimizer::Optimizer(std::string name, std::vector<std::vector<autograd::Paramet
     }
     group_sizes_.push_back(static_cast<int>(groups[g].size()));
   }
+  group_states_.resize(groups.size());
   if (!problems.empty()) Throw(FormatProblems(name_, problems));
 }
 
@@ -77,38 +79,59 @@ std::optional<Tensor> Optimizer::step(const Closure& closure) {
     loss = closure();
   }
 
+  if (fused_report_.has_value()) {
+    for (const ParamView& view : views_) {
+      APOGEE_CHECK(
+          !view.has_grad(), "optimizer ", name_, ": parameter \"", view.name(),
+          "\" got a gradient after the fused backward of this step, which has already updated it; ",
+          "call step() right after the fused backward");
+    }
+    report_ = *std::exchange(fused_report_, std::nullopt);
+    EndStep();
+    return loss;
+  }
   report_ = {};
   std::vector<ActiveParam> active;
   const StepDecision decision = Decide(active);
   static_cast<StepDecision&>(report_) = decision;
-  if (decision.skip) {
-    ++num_skipped_;
-    for (const StepHook& hook : step_hooks_) hook(*this);
-    APOGEE_CHECK(step_options_.nonfinite != NonFinitePolicy::kThrow, "optimizer ", name_,
-                 ": the gradient of parameter \"", report_.nonfinite_parameter,
-                 "\" is not finite; the weights were left alone");
-    return loss;
+  if (!decision.skip && !active.empty()) {
+    Apply(active, decision);
+    FinishStep();
+    report_.num_updated = static_cast<int64_t>(active.size());
   }
+  EndStep();
+  return loss;
+}
 
+void Optimizer::EndStep() {
+  num_skipped_ += report_.skip ? 1 : 0;
+  for (const StepHook& hook : step_hooks_) hook(*this);
+  APOGEE_CHECK(!report_.skip || step_options_.nonfinite != NonFinitePolicy::kThrow, "optimizer ",
+               name_, ": the gradient of parameter \"", report_.nonfinite_parameter,
+               "\" is not finite; the weights were left alone");
+}
+
+void Optimizer::Apply(std::span<const ActiveParam> active, const StepDecision& decision) {
   // Everything that may run out of memory happens before the first step count advances.
   for (const ActiveParam& param : active) {
     param.view->master();
     for (const StateSpec& spec : StateSpecs(*param.view, param.group)) {
-      param.view->AddState(spec.name, spec.kind);
+      param.view->AddState(spec);
     }
   }
   const std::vector<StatBuffer> totals = ReduceStats(active, decision);
   for (const ActiveParam& param : active) param.view->set_step(param.view->step() + 1);
-  const std::span<const ActiveParam> params(active);
   for (size_t begin = 0; begin < active.size();) {
     size_t end = begin;
     while (end < active.size() && active[end].group == active[begin].group) ++end;
-    Update(active[begin].group, params.subspan(begin, end - begin), decision, totals);
+    Update(active[begin].group, active.subspan(begin, end - begin), decision, totals);
     begin = end;
   }
-  report_.num_updated = static_cast<int64_t>(active.size());
-  for (const StepHook& hook : step_hooks_) hook(*this);
-  return loss;
+}
+
+absl::Status Optimizer::CheckGroupState(const GroupState& state, const OptionMap&) const {
+  return state.empty() ? absl::OkStatus()
+                       : InvalidArgument("it has a group state, which ", name_, " has none of");
 }
 
 std::vector<StatBuffer> Optimizer::ReduceStats(std::span<const ActiveParam> active,

@@ -78,11 +78,17 @@ class Optimizer : public LrTarget {
   void RefreshMasters();
 
   int num_groups() const override { return static_cast<int>(group_sizes_.size()); }
+  // Number of parameters of a group.
+  int group_size(int group) const { return group_sizes_[static_cast<size_t>(group)]; }
   // All views, group after group, in the order of construction.
   std::span<ParamView> views() { return views_; }
   std::span<const ParamView> views() const { return views_; }
   // Every option of a group, as text.
   virtual OptionMap group_options(int group) const = 0;
+  // Numbers that belong to a group as a whole, saved with it; empty for most optimizers.
+  const GroupState& group_state(int group) const {
+    return group_states_[static_cast<size_t>(group)];
+  }
 
  protected:
   // Throws one Error that lists: no parameters at all, an empty group, a parameter in two places,
@@ -109,6 +115,18 @@ class Optimizer : public LrTarget {
   virtual void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
                       std::span<const StatBuffer> totals) = 0;
 
+  // True: an absent gradient counts as one of zeros, as in references that batch parameters.
+  virtual bool AbsentIsZero(int /*group*/) const { return false; }
+  // Runs once at the end of a step that was not skipped and updated something.
+  virtual void FinishStep() {}
+  GroupState& mutable_group_state(int group) { return group_states_[static_cast<size_t>(group)]; }
+  // Whether a saved group state can be taken over, under the options it was saved with.
+  virtual absl::Status CheckGroupState(const GroupState& state, const OptionMap& options) const;
+
+  // Backward of `loss` that updates each parameter when its gradient is final and then drops the
+  // gradient; for optimizers that offer it (fused_backward.h). The step() that follows reports.
+  void RunFusedBackward(const Tensor& loss);
+
   // Options of a checkpoint, one map per group.
   virtual absl::Status CheckGroupOptions(const std::vector<OptionMap>& groups) const = 0;
   // Only what CheckGroupOptions found good.
@@ -117,6 +135,16 @@ class Optimizer : public LrTarget {
  private:
   // Fills `active` in and the report's nonfinite_parameter.
   StepDecision Decide(std::vector<ActiveParam>& active);
+  // Whether to skip, and the clip factor, from what all gradients together are.
+  void DecideFrom(bool finite, double norm, StepDecision& decision) const;
+  // States, statistics, step counts, update. Group after group, like the views.
+  void Apply(std::span<const ActiveParam> active, const StepDecision& decision);
+  // Counts skips, runs the hooks, throws under kThrow.
+  void EndStep();
+  void CheckFusable() const;
+  // The first of the two passes of a fused backward: the norm of each gradient, which is then
+  // dropped.
+  void CollectNorms(const Tensor& loss, const Tensor& loss_grad, StepDecision& decision);
   std::vector<std::string> LoadProblems(const StateDict& dict) const;
   std::vector<StatBuffer> ReduceStats(std::span<const ActiveParam> active,
                                       const StepDecision& decision);
@@ -129,6 +157,9 @@ class Optimizer : public LrTarget {
   StepReport report_;
   int64_t num_skipped_ = 0;
   std::vector<StepHook> step_hooks_;
+  std::vector<GroupState> group_states_;
+  // What a fused backward did, until step() reports it.
+  std::optional<StepReport> fused_report_;
 };
 
 // The fields of a chunk that every update has, for `param` and its compute dtype.

@@ -97,13 +97,17 @@ void ParamView::RefreshMaster() {
   if (master_.defined()) master_.CopyFrom(value());
 }
 
-Tensor ParamView::AddState(const std::string& name, StateKind kind) {
-  if (Tensor found = state(name); found.defined()) return found;
+Tensor ParamView::AddState(const StateSpec& spec) {
+  if (Tensor found = state(spec.name); found.defined()) return found;
   const Tensor value = this->value();
-  states_.push_back({name, kind,
-                     Tensor::Zeros(StateShape(kind), compute_dtype(), value.context(),
+  states_.push_back({spec.name, spec.kind,
+                     Tensor::Zeros(StateShape(spec), StateDType(spec.kind), value.context(),
                                    MemoryCategory::kOptimizerState)});
   return states_.back().value;
+}
+
+DType ParamView::StateDType(StateKind kind) const {
+  return comm::IsCodes(kind) ? DType::kU8 : compute_dtype();
 }
 
 Tensor ParamView::state(const std::string& name) const {
@@ -113,10 +117,11 @@ Tensor ParamView::state(const std::string& name) const {
   return {};
 }
 
-Shape ParamView::StateShape(StateKind kind) const {
+Shape ParamView::StateShape(const StateSpec& spec) const {
   const comm::MatrixView matrix = layout_.matrix();
-  switch (kind) {
+  switch (spec.kind) {
     case StateKind::kElementwise:
+    case StateKind::kCodes:
       return value().shape();
     case StateKind::kRow:
       return {matrix.batch * matrix.rows};
@@ -124,8 +129,9 @@ Shape ParamView::StateShape(StateKind kind) const {
       return {matrix.batch * matrix.cols};
     case StateKind::kScalar:
       return {};
+    default:
+      return spec.shape;
   }
-  return {};
 }
 
 }  // namespace apogee::optim

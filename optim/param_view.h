@@ -34,6 +34,7 @@ struct NamedState {
 struct StateSpec {
   const char* name;
   StateKind kind;
+  Shape shape = {};  // of kinds that have their own (comm::HasOwnShape)
 };
 
 class ParamView {
@@ -49,10 +50,16 @@ class ParamView {
 
   const std::string& name() const { return name_; }
   const comm::Layout& layout() const { return layout_; }
+  // The value is a buffer given to the view, not the parameter's own.
+  bool is_shard() const { return shard_.defined(); }
   // False for a frozen parameter: no gradient of it counts and nothing of it changes.
   bool trainable() const { return parameter_ == nullptr || parameter_->requires_grad(); }
   // nullptr for buffers.
   const autograd::ParameterPtr& parameter() const { return parameter_; }
+
+  // True when the view was bound to a shard: then other ranks may hold parts of the tensor, and
+  // every rank takes part in statistics that one rank alone would not need.
+  bool sharded() const { return shard_.defined(); }
 
   // The working weights, outside of any graph.
   Tensor value() const;
@@ -77,13 +84,19 @@ class ParamView {
   void RefreshMaster();
 
   // The state `name`; made of zeros if it is not there.
-  Tensor AddState(const std::string& name, StateKind kind);
+  Tensor AddState(const std::string& name, StateKind kind) {
+    return AddState({name.c_str(), kind});
+  }
+  Tensor AddState(const StateSpec& spec);
   // Undefined when there is none.
   Tensor state(const std::string& name) const;
   const std::vector<NamedState>& states() const { return states_; }
   void ReplaceStates(std::vector<NamedState> states) { states_ = std::move(states); }
   // The shape a state of this kind has here.
-  Shape StateShape(StateKind kind) const;
+  Shape StateShape(StateKind kind) const { return StateShape(StateSpec{"", kind}); }
+  Shape StateShape(const StateSpec& spec) const;
+  // Its dtype: u8 for codes, else compute_dtype().
+  DType StateDType(StateKind kind) const;
 
   // Updates that this parameter has had. It does not advance without a gradient.
   int64_t step() const { return step_; }

@@ -2,7 +2,11 @@
 
 #include <functional>
 
+#include "apogee/optim/adalomo.h"
 #include "apogee/optim/adam.h"
+#include "apogee/optim/adamw8bit.h"
+#include "apogee/optim/lomo.h"
+#include "apogee/optim/scaled_adam.h"
 #include "apogee/optim/sgd.h"
 
 namespace apogee::optim {
@@ -36,9 +40,15 @@ Entry MakeEntry(const Options& defaults) {
 
 const std::map<std::string, Entry>& Registry() {
   static const auto& registry = *new std::map<std::string, Entry>{
+      {"adalomo", MakeEntry<AdaLomo>(AdaLomoOptions{})},
       {"adam", MakeEntry<Adam>(AdamOptions{})},
       {"adamw", MakeEntry<AdamW>(AdamWOptions{})},
+      {"adamw8bit", MakeEntry<AdamW8bit>(AdamW8bitOptions{})},
       {"adamw_hf", MakeEntry<AdamW>(AdamWOptions::HuggingFace())},
+      {"lomo", MakeEntry<Lomo>(LomoOptions{})},
+      {"scaled_adam", MakeEntry<ScaledAdam>(ScaledAdamOptions{})},
+      {"scaled_adam_icefall", MakeEntry<ScaledAdam>(ScaledAdamOptions::Icefall())},
+      {"scaled_adam_icefall_2023", MakeEntry<ScaledAdam>(ScaledAdamOptions::Icefall2023())},
       {"sgd", MakeEntry<Sgd>(SgdOptions{})},
   };
   return registry;

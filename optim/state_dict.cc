@@ -17,7 +17,7 @@ bool SameSegments(const comm::Layout& a, const comm::Layout& b) {
 void CheckState(const std::string& name, const StateEntry& entry, const ParamView& view,
                 std::span<const StateSpec> expected, std::vector<std::string>& problems) {
   const std::string what = Concat("state \"", name, "\" of \"", view.name(), "\"");
-  StateKind kind = StateKind::kElementwise;
+  StateSpec spec{kMasterState, StateKind::kElementwise};
   if (name != kMasterState) {
     const auto found =
         std::ranges::find_if(expected, [&](const StateSpec& spec) { return name == spec.name; });
@@ -25,23 +25,25 @@ void CheckState(const std::string& name, const StateEntry& entry, const ParamVie
       problems.push_back(what + " is not one of this optimizer's");
       return;
     }
-    kind = found->kind;
+    spec = *found;
   }
-  if (entry.kind != kind) {
+  if (entry.kind != spec.kind) {
     problems.push_back(Concat(what, " is saved as ", comm::StateKindName(entry.kind), ", expected ",
-                              comm::StateKindName(kind)));
-  } else if (!entry.value.defined() || !IsFloat(entry.value.dtype())) {
-    problems.push_back(what + " has no floating values");
-  } else if (entry.value.shape() != view.StateShape(kind)) {
+                              comm::StateKindName(spec.kind)));
+  } else if (!entry.value.defined() || (comm::IsCodes(spec.kind) ? entry.value.dtype() != DType::kU8
+                                                                 : !IsFloat(entry.value.dtype()))) {
+    problems.push_back(what +
+                       (comm::IsCodes(spec.kind) ? " has no u8 codes" : " has no floating values"));
+  } else if (entry.value.shape() != view.StateShape(spec)) {
     problems.push_back(
-        Concat(what, " has shape ", entry.value.shape(), ", expected ", view.StateShape(kind)));
+        Concat(what, " has shape ", entry.value.shape(), ", expected ", view.StateShape(spec)));
   }
 }
 
 }  // namespace
 
 StateDict Optimizer::state_dict() const {
-  StateDict dict{.optimizer = name_, .groups = {}, .params = {}};
+  StateDict dict{.optimizer = name_, .groups = {}, .params = {}, .group_states = group_states_};
   for (int group = 0; group < num_groups(); ++group) dict.groups.push_back(group_options(group));
   for (const ParamView& view : views_) {
     ParamState state{.step = view.step(), .states = {}, .layout = view.layout()};
@@ -68,6 +70,15 @@ std::vector<std::string> Optimizer::LoadProblems(const StateDict& dict) const {
   if (absl::Status options = CheckGroupOptions(dict.groups); !options.ok()) {
     problems.push_back(Message(options));
     return problems;
+  }
+  if (!dict.group_states.empty() && dict.group_states.size() != group_sizes_.size()) {
+    problems.push_back(Concat("it has ", dict.group_states.size(), " group states, expected ",
+                              group_sizes_.size()));
+    return problems;
+  }
+  for (size_t group = 0; group < dict.group_states.size(); ++group) {
+    const absl::Status status = CheckGroupState(dict.group_states[group], dict.groups[group]);
+    if (!status.ok()) problems.push_back(Concat("group ", group, ": ", Message(status)));
   }
   size_t index = 0;
   for (size_t group = 0; group < group_sizes_.size(); ++group) {
@@ -127,8 +138,8 @@ absl::Status Optimizer::load_state_dict(const StateDict& dict) {
   for (const ParamView& view : views_) {
     Loaded& to = loaded.emplace_back();
     for (const auto& [name, entry] : dict.params.at(view.name()).states) {
-      Tensor copy = Tensor::Empty(entry.value.shape(), view.compute_dtype(), view.value().context(),
-                                  MemoryCategory::kOptimizerState);
+      Tensor copy = Tensor::Empty(entry.value.shape(), view.StateDType(entry.kind),
+                                  view.value().context(), MemoryCategory::kOptimizerState);
       copy.CopyFrom(entry.value);
       if (name == kMasterState) {
         to.master = copy;
@@ -150,6 +161,8 @@ absl::Status Optimizer::load_state_dict(const StateDict& dict) {
     }
   }
   SetGroupOptions(dict.groups);
+  group_states_ = dict.group_states;
+  group_states_.resize(group_sizes_.size());
   return absl::OkStatus();
 }
 

@@ -33,10 +33,14 @@ struct ParamState {
   comm::Layout layout;
 };
 
+// Numbers of a parameter group as a whole, by name, equal on every rank: "model_norms", "step_num".
+using GroupState = std::map<std::string, std::vector<double>>;
+
 struct StateDict {
   std::string optimizer;          // "adamw"
   std::vector<OptionMap> groups;  // every option of each group, the current learning rate included
   std::map<std::string, ParamState> params;  // by parameter name
+  std::vector<GroupState> group_states;      // one per group; none at all means that all are empty
 };
 
 }  // namespace apogee::optim

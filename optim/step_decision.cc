@@ -77,7 +77,7 @@ StepDecision Optimizer::Decide(std::vector<ActiveParam>& active) {
   double total = 0;
   for (size_t c = 0; c < candidates.size(); ++c) {
     const double mark = marks[c * mark_stride];
-    if (mark == kAbsent) continue;
+    if (mark == kAbsent && !AbsentIsZero(groups[c])) continue;
     ParamView& view = views_[static_cast<size_t>(candidates[c])];
     // Absent here but present on another rank counts as zero.
     if (!grads[c].defined()) {
@@ -91,16 +91,20 @@ StepDecision Optimizer::Decide(std::vector<ActiveParam>& active) {
     total = sums ? total + norm : (norm > total || norm != norm ? norm : total);
   }
   if (need_norm) {
-    if (step_options_.norm_kind == NormKind::kL2) total = std::sqrt(total);
-    decision.grad_norm = total * decision.inv_loss_scale;
+    DecideFrom(finite, step_options_.norm_kind == NormKind::kL2 ? std::sqrt(total) : total,
+               decision);
   }
-  decision.skip = check_finite && !finite;
+  return decision;
+}
+
+void Optimizer::DecideFrom(bool finite, double norm, StepDecision& decision) const {
+  decision.grad_norm = norm * decision.inv_loss_scale;
+  decision.skip = step_options_.nonfinite != NonFinitePolicy::kProceed && !finite;
   if (step_options_.max_norm > 0 && !decision.skip) {
     // NaN stays NaN: under kProceed it must reach the weights, as it does without clipping.
     const double factor = step_options_.max_norm / (decision.grad_norm + 1e-6);
     decision.clip_factor = factor > 1 ? 1 : factor;
   }
-  return decision;
 }
 
 }  // namespace apogee::optim

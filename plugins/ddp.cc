@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "apogee/optim/fused_backward.h"
 #include "apogee/plugins/precision.h"
 
 namespace apogee {
@@ -12,15 +13,17 @@ namespace {
 std::vector<std::string> DescribeModel(const nn::Module& model) {
   std::vector<std::string> lines;
   for (const auto& p : model.Parameters()) {
-    lines.push_back("\"" + p->name() + "\" " + p->shape().ToString() + " " + DTypeName(p->data().dtype()) +
-                    (p->requires_grad() ? "" : " frozen"));
+    lines.push_back("\"" + p->name() + "\" " + p->shape().ToString() + " " +
+                    DTypeName(p->data().dtype()) + (p->requires_grad() ? "" : " frozen"));
   }
   return lines;
 }
 
 // The text of rank `root`, on every rank.
-std::string BroadcastText(comm::Group& group, const std::string& text, int root, const ContextPtr& context) {
-  const Tensor size = Tensor::FromVector<int64_t>({static_cast<int64_t>(text.size())}, {1}, context);
+std::string BroadcastText(comm::Group& group, const std::string& text, int root,
+                          const ContextPtr& context) {
+  const Tensor size =
+      Tensor::FromVector<int64_t>({static_cast<int64_t>(text.size())}, {1}, context);
   group.Broadcast(size, root);
   const int64_t bytes = size.data<int64_t>()[0];
   const Tensor buffer = Tensor::Zeros({bytes}, DType::kU8, context, MemoryCategory::kCommunication);
@@ -56,7 +59,8 @@ void DdpPlugin::CheckSameModel(const nn::Module& model) const {
   const std::string first = BroadcastText(*group_, text, 0, context);
   // The lowest rank that differs tells everybody how.
   const bool same = first == text;
-  const Tensor differs = Tensor::Full({1}, DType::kF64, same ? 0 : group_->size() - group_->rank(), context);
+  const Tensor differs =
+      Tensor::Full({1}, DType::kF64, same ? 0 : group_->size() - group_->rank(), context);
   group_->AllReduce(differs, comm::ReduceOp::kMax);
   if (differs.Item() == 0) return;
   const int culprit = group_->size() - static_cast<int>(differs.Item());
@@ -70,10 +74,11 @@ void DdpPlugin::CheckSameModel(const nn::Module& model) const {
       }
     }
     auto at = [line](const std::string& all) {
-      return line < all.size() ? all.substr(line, all.find('\n', line) - line) : std::string("nothing");
+      return line < all.size() ? all.substr(line, all.find('\n', line) - line)
+                               : std::string("nothing");
     };
-    message = "ddp: the ranks' models differ: parameter " + std::to_string(index) + " is " + at(first) +
-              " on rank 0 but " + at(text) + " on rank " +
+    message = "ddp: the ranks' models differ: parameter " + std::to_string(index) + " is " +
+              at(first) + " on rank 0 but " + at(text) + " on rank " +
               std::to_string(group_->world_ranks()[static_cast<size_t>(culprit)]) +
               "; build the same model on every rank";
   }
@@ -84,7 +89,8 @@ void DdpPlugin::BroadcastModel(nn::Module& model) const {
   std::vector<std::shared_ptr<comm::Work>> works;
   for (const auto& parameter : model.Parameters()) {
     const Tensor value = parameter->data();
-    APOGEE_CHECK(value.is_contiguous(), "ddp: parameter \"", parameter->name(), "\" is not contiguous");
+    APOGEE_CHECK(value.is_contiguous(), "ddp: parameter \"", parameter->name(),
+                 "\" is not contiguous");
     works.push_back(group_->BroadcastAsync(value, 0));
   }
   Generator& generator = model.generator();
@@ -99,6 +105,11 @@ void DdpPlugin::BroadcastModel(nn::Module& model) const {
 }
 
 optim::Optimizer& DdpPlugin::Configure(nn::Module& model, optim::Optimizer& optimizer) {
+  const bool fused = dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer) != nullptr;
+  APOGEE_CHECK(!fused || group_ == nullptr || group_->size() == 1, "ddp: optimizer ",
+               optimizer.name(),
+               " updates inside backward, before gradients are averaged over the ", group_->size(),
+               " ranks; use one rank, or an optimizer that updates in step()");
   if (group_ != nullptr) {
     CheckSameModel(model);
     BroadcastModel(model);
@@ -120,14 +131,19 @@ optim::Optimizer& DdpPlugin::Configure(nn::Module& model, optim::Optimizer& opti
       stepped.set_step_options(next);
     });
   }
+  if (fused) return optimizer;
   buckets_ = std::make_unique<GradientBuckets>(
       model.Parameters(), group_,
-      GradientBucketOptions{.bucket_bytes = options_.bucket_bytes, .overlap = options_.overlap,
+      GradientBucketOptions{.bucket_bytes = options_.bucket_bytes,
+                            .overlap = options_.overlap,
                             .reproducible = options_.reproducible});
   return optimizer;
 }
 
-void DdpPlugin::Backward(const Tensor& loss, optim::Optimizer&) {
+void DdpPlugin::Backward(const Tensor& loss, optim::Optimizer& optimizer) {
+  if (auto* fused = dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer)) {
+    return fused->fused_backward(loss);
+  }
   buckets_->Backward(loss, loss_scale(), /*reduce=*/*no_sync_depth_ == 0);
 }
 

@@ -1,5 +1,6 @@
 #include "apogee/plugins/single_rank.h"
 
+#include "apogee/optim/fused_backward.h"
 #include "apogee/plugins/precision.h"
 
 namespace apogee {
@@ -10,7 +11,9 @@ SingleRankPlugin::SingleRankPlugin(const SingleRankOptions& options) : options_(
     errors += "\n  max_norm must be 0 (off) or positive, got " + std::to_string(options.max_norm);
   }
   if (dtype_ == DType::kF16) {
-    errors += "\n  precision fp16 needs a loss scale, which the ddp plugin has: DdpPlugin(nullptr, {.precision = \"fp16\"})";
+    errors +=
+        "\n  precision fp16 needs a loss scale, which the ddp plugin has: DdpPlugin(nullptr, "
+        "{.precision = \"fp16\"})";
   }
   APOGEE_CHECK(errors.empty(), "single_rank plugin: invalid options:", errors);
 }
@@ -23,7 +26,12 @@ optim::Optimizer& SingleRankPlugin::Configure(nn::Module& model, optim::Optimize
   return optimizer;
 }
 
-void SingleRankPlugin::Backward(const Tensor& loss, optim::Optimizer&) { autograd::Backward(loss); }
+void SingleRankPlugin::Backward(const Tensor& loss, optim::Optimizer& optimizer) {
+  if (auto* fused = dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer)) {
+    return fused->fused_backward(loss);
+  }
+  autograd::Backward(loss);
+}
 
 std::shared_ptr<void> SingleRankPlugin::NoSync() { return nullptr; }
 

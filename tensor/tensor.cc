@@ -12,11 +12,20 @@ Storage::Storage(ContextPtr context, int64_t bytes, MemoryCategory category)
       category_(category),
       data_(context_->allocator().Allocate(bytes, category)) {}
 
-Storage::~Storage() { context_->allocator().Free(data_, bytes_, category_); }
+Storage::Storage(ContextPtr context, void* data, int64_t bytes)
+    : context_(std::move(context)),
+      bytes_(bytes),
+      category_(MemoryCategory::kParameter),
+      data_(data),
+      owned_(false) {}
+
+Storage::~Storage() {
+  if (owned_) context_->allocator().Free(data_, bytes_, category_);
+}
 
 void Storage::set_category(MemoryCategory category) {
   if (category == category_) return;
-  context_->ledger().Move(category_, category, bytes_);
+  if (owned_) context_->ledger().Move(category_, category, bytes_);
   category_ = category;
 }
 
@@ -25,6 +34,17 @@ Tensor Tensor::Empty(const Shape& shape, DType dtype, const ContextPtr& context,
   APOGEE_CHECK(context != nullptr, "a tensor needs a context, got null: use CpuContext()");
   Tensor tensor;
   tensor.storage_ = std::make_shared<Storage>(context, shape.numel() * DTypeSize(dtype), category);
+  tensor.shape_ = shape;
+  tensor.strides_ = shape.RowMajorStrides();
+  tensor.dtype_ = dtype;
+  return tensor;
+}
+
+Tensor Tensor::Wrap(void* data, const Shape& shape, DType dtype, const ContextPtr& context) {
+  APOGEE_CHECK(context != nullptr, "a tensor needs a context, got null: use CpuContext()");
+  APOGEE_CHECK(data != nullptr || shape.numel() == 0, "Wrap: null memory for shape ", shape);
+  Tensor tensor;
+  tensor.storage_ = std::make_shared<Storage>(context, data, shape.numel() * DTypeSize(dtype));
   tensor.shape_ = shape;
   tensor.strides_ = shape.RowMajorStrides();
   tensor.dtype_ = dtype;

@@ -34,6 +34,8 @@ class AutogradMeta {
 class Storage {
  public:
   Storage(ContextPtr context, int64_t bytes, MemoryCategory category);
+  // Memory of somebody else, who keeps it alive: not counted, not freed.
+  Storage(ContextPtr context, void* data, int64_t bytes);
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
@@ -50,6 +52,7 @@ class Storage {
   int64_t bytes_;
   MemoryCategory category_;
   void* data_;
+  bool owned_ = true;
 };
 
 class Tensor {
@@ -70,6 +73,9 @@ class Tensor {
   template <typename T>
   static Tensor FromVector(const std::vector<T>& values, const Shape& shape,
                            const ContextPtr& context, DType dtype = DTypeOf<T>());
+  // A view of memory that the caller owns and keeps alive: numel contiguous elements of `dtype` at
+  // `data`, on the context's device. For programs that have parameters and gradients of their own.
+  static Tensor Wrap(void* data, const Shape& shape, DType dtype, const ContextPtr& context);
   // Same shape, dtype (or `dtype`) and context as `like`.
   static Tensor EmptyLike(const Tensor& like) { return EmptyLike(like, like.dtype()); }
   static Tensor EmptyLike(const Tensor& like, DType dtype) {

@@ -10,6 +10,7 @@ namespace apogee::optim {
 namespace {
 
 using testing::HasSubstr;
+using testing::MatchesRegex;
 
 class RegistryTest : public testing::Test {
  protected:
@@ -34,9 +35,9 @@ TEST_F(RegistryTest, MakesWhatItIsAskedFor) {
 }
 
 TEST_F(RegistryTest, Messages) {
-  EXPECT_EQ(
-      MessageOf("adamv", {}),
-      "unknown optimizer \"adamv\" (did you mean \"adamw\"?); known: adam, adamw, adamw_hf, sgd");
+  EXPECT_THAT(MessageOf("adamv", {}),
+              MatchesRegex("unknown optimizer \"adamv\" \\(did you mean \"adamw\"\\?\\); known: "
+                           ".*adam, adamw, .*sgd.*"));
   EXPECT_THAT(MessageOf("sgd", {{"momentun", "0.9"}}), HasSubstr("did you mean \"momentum\""));
   EXPECT_EQ(MessageOf("sgd", {{"lr", "1e-3x"}}),
             "optimizer sgd: lr: expected a number, got \"1e-3x\"");

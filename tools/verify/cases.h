@@ -11,6 +11,7 @@ namespace apogee::tools {
 Comparison ReplayOptimizer(const GoldenCase& golden, DType dtype);
 Comparison ReplayGradClip(const GoldenCase& golden, DType dtype);
 Comparison ReplayLrSchedule(const GoldenCase& golden, DType dtype);
+Comparison ReplayQuant(const GoldenCase& golden, DType dtype);
 Comparison ReplayModel(const GoldenCase& golden, DType dtype);
 
 }  // namespace apogee::tools

@@ -39,6 +39,25 @@ void Comparison::Elements(const std::vector<double>& x, const std::vector<double
   Note(worst, where);
 }
 
+void Comparison::MostElements(const std::vector<double>& x, const std::vector<double>& golden,
+                              const Tolerances& most, const Tolerances& all, double fraction,
+                              const std::string& where) {
+  if (x.size() != golden.size()) return Elements(x, golden, all, where);
+  std::vector<double> near_x, near_golden, far_x, far_golden;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double limit = most.atol + most.rtol * std::fabs(golden[i]);
+    const bool near = std::fabs(x[i] - golden[i]) <= limit;
+    (near ? near_x : far_x).push_back(x[i]);
+    (near ? near_golden : far_golden).push_back(golden[i]);
+  }
+  if (!near_x.empty()) Elements(near_x, near_golden, most, where);
+  if (far_x.empty()) return;
+  Elements(far_x, far_golden, all, internal::Concat(where, ", beyond most"));
+  const auto allowed = std::ceil(fraction * static_cast<double>(x.size()));
+  Note(static_cast<double>(far_x.size()) / allowed,
+       internal::Concat(where, ", number beyond most"));
+}
+
 void Comparison::RelativeNorm(const std::vector<double>& x, const std::vector<double>& golden,
                               const std::vector<double>& from, double limit,
                               const std::string& where) {

@@ -1,0 +1,86 @@
+#include "apogee/optim/code_map.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace apogee::optim {
+namespace {
+
+// `count` points from 0.1 to 1 in f32 with the roundings of torch.linspace, whose values are the ones that
+// checkpoints in the field were made with: the second half counted from the end, eight lanes at a time
+// from a fused base where two such vectors fit, single points fused.
+std::vector<float> Spaced(int count) {
+  constexpr int kLanes = 8;
+  const int vectors_end = count / (2 * kLanes) * (2 * kLanes);
+  const float step = (1.0f - 0.1f) / static_cast<float>(count - 1);
+  std::vector<float> points(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    const int first = i < vectors_end ? i / kLanes * kLanes : i;
+    const float base = first < count / 2 ? std::fma(step, static_cast<float>(first), 0.1f)
+                                         : std::fma(-step, static_cast<float>(count - first - 1), 1.0f);
+    // The product in f64 is exact; rounding it keeps the compiler from fusing the sum as well.
+    const auto offset = static_cast<float>(static_cast<double>(step) * (i - first));
+    points[static_cast<size_t>(i)] = base + offset;
+  }
+  return points;
+}
+
+}  // namespace
+
+std::array<float, 256> DynamicMap(bool is_signed, int max_exponent_bits, int total_bits) {
+  const int free_bits = total_bits - 1 - max_exponent_bits;
+  std::vector<float> values;
+  const auto add_means = [&](int points, int decade) {
+    const std::vector<float> bounds = Spaced(points);
+    const auto power = static_cast<float>(std::pow(10.0, decade - (max_exponent_bits - 1)));
+    for (size_t i = 0; i + 1 < bounds.size(); ++i) {
+      const float value = power * ((bounds[i] + bounds[i + 1]) / 2);
+      values.push_back(value);
+      if (is_signed) values.push_back(-value);
+    }
+  };
+  for (int decade = 0; decade < max_exponent_bits; ++decade) {
+    add_means((1 << (decade + free_bits + (is_signed ? 0 : 1))) + 1, decade);
+  }
+  const int additional = (1 << free_bits) - 1;
+  if (additional > 0) add_means(additional + 1, max_exponent_bits - 1);
+  values.push_back(0);
+  values.push_back(1);
+  values.resize(256, 0);
+  std::array<float, 256> map{};
+  std::ranges::copy(values, map.begin());
+  std::ranges::sort(map);
+  return map;
+}
+
+CodeMap::CodeMap(bool is_signed) : signed_(is_signed), values_(DynamicMap(is_signed, 7, 8)) {
+  const size_t zero = is_signed ? 127 : 0;
+  const size_t top = 255 - zero;  // the code of 1, counted from zero
+  size_t below = 0;
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    const uint32_t first = kLowest + (static_cast<uint32_t>(b) << 16);
+    uint32_t threshold = 0xffff;  // no midpoint in this bucket
+    const auto code = static_cast<uint32_t>(below);
+    if (below < top) {
+      const float middle = (values_[zero + below] + values_[zero + below + 1]) / 2;
+      const uint32_t bits = std::bit_cast<uint32_t>(middle);
+      if (bits < first + 0x10000u) {
+        threshold = bits & 0xffffu;
+        ++below;
+      }
+    }
+    buckets_[b] = threshold << 8 | code;
+  }
+}
+
+const CodeMap& CodeMap::Signed() {
+  static const CodeMap map(true);
+  return map;
+}
+const CodeMap& CodeMap::Unsigned() {
+  static const CodeMap map(false);
+  return map;
+}
+
+}  // namespace apogee::optim

@@ -1,0 +1,26 @@
+#include "apogee/optim/cpu/chunk_loop.h"
+#include "apogee/optim/cpu/kernels.h"
+
+namespace apogee::optim::cpu {
+namespace {
+
+template <typename C>
+void Run(const DeviceContext& context, const LowRankArgs& args) {
+  ForEachUpdate<C>(
+      context, args.chunks,
+      [&](const UpdateChunk&, int64_t, int64_t n, C* __restrict w, const C* __restrict update) {
+        const C scale = static_cast<C>(args.scale), decay = static_cast<C>(args.decay);
+        for (int64_t i = 0; i < n; ++i) {
+          const C moved = w[i] + scale * update[i];
+          w[i] = moved - decay * moved;
+        }
+      });
+}
+
+}  // namespace
+
+void low_rank_update(const DeviceContext& context, const LowRankArgs& args) {
+  args.dtype == DType::kF64 ? Run<double>(context, args) : Run<float>(context, args);
+}
+
+}  // namespace apogee::optim::cpu

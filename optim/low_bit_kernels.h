@@ -1,0 +1,55 @@
+// Kernel arguments of quantized states and projected gradients; see kernels.h.
+#ifndef APOGEE_OPTIM_LOW_BIT_KERNELS_H_
+#define APOGEE_OPTIM_LOW_BIT_KERNELS_H_
+
+#include "apogee/optim/code_map.h"
+#include "apogee/optim/update_chunk.h"
+
+namespace apogee::optim {
+
+// values <-> codes and scales of a whole tensor; block 0: one block.
+struct QuantizeArgs {
+  DType dtype;  // of `values`, f32 or f64
+  const CodeMap* map;
+  int64_t block, n;
+  uint8_t* codes;
+  void* scales;
+  DType scale_dtype;
+  void* values;
+};
+
+// m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2, decoded from and encoded to codes;
+// w -= decay * w (kBefore);  w -= step_size * m / (sqrt(v) + eps), with m and v before they are
+// encoded; w -= decay * w (kAfter). The chunk is elements [first, first + n) of its logical tensor,
+// whose blocks the scales belong to. With new_absmax null its blocks are complete here: their new
+// scales are computed and stored. Otherwise the new scales were found by adam8_absmax, which leaves
+// everything else alone, and are stored afterwards by the caller.
+struct Adam8Chunk : UpdateChunk {
+  int64_t first;
+  uint8_t* codes1;
+  uint8_t* codes2;
+  void* absmax1;  // of the kernel's dtype
+  void* absmax2;
+  void* new_absmax1;
+  void* new_absmax2;
+  double grad_scale, step_size, eps;
+};
+struct Adam8Args {
+  DType dtype;
+  DecayKind decay_kind;
+  double decay, beta1, beta2;
+  bool keep_sign;  // CodeMap::EncodeSigned
+  int64_t block;   // 0: one block
+  std::span<const Adam8Chunk> chunks;
+};
+
+// w += scale * grad;  w -= decay * w. `grad` is the update projected back.
+struct LowRankArgs {
+  DType dtype;
+  double scale, decay;
+  std::span<const UpdateChunk> chunks;
+};
+
+}  // namespace apogee::optim
+
+#endif  // APOGEE_OPTIM_LOW_BIT_KERNELS_H_

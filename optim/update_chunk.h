@@ -1,0 +1,26 @@
+// What the update kernels of kernels.h share.
+#ifndef APOGEE_OPTIM_UPDATE_CHUNK_H_
+#define APOGEE_OPTIM_UPDATE_CHUNK_H_
+
+#include <cstdint>
+#include <span>
+
+#include "apogee/core/dtype.h"
+
+namespace apogee::optim {
+
+struct UpdateChunk {
+  void* weight;  // of the kernel's dtype
+  const void* grad;
+  DType grad_dtype;
+  void* working;  // weights rounded to working_dtype, or null
+  DType working_dtype;
+  int64_t n;
+};
+
+// Where weight decay acts: on the gradient, or on the weights before or after the update.
+enum class DecayKind { kNone, kL2, kBefore, kAfter };
+
+}  // namespace apogee::optim
+
+#endif  // APOGEE_OPTIM_UPDATE_CHUNK_H_
