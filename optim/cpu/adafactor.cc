@@ -98,9 +98,7 @@ void adafactor_update_sum(const DeviceContext& context, const AdafactorUpdateSum
 
 void adafactor(const DeviceContext& context, const AdafactorArgs& args) {
   DispatchStats(args.dtype, args.stat_dtype, [&]<typename C, typename S>() {
-    UpdateBlocks<C>(context, args.chunks,
-                    [&](const FactoredChunk& chunk, const RowBlock& block, int64_t i, int64_t local,
-                        C* weight, const C* grad) {
+    const auto prepare = [&](const FactoredChunk& chunk) {
       double alpha = chunk.lr;
       if (chunk.weight_sum != nullptr) {
         const double sum = static_cast<double>(*static_cast<const S*>(chunk.weight_sum));
@@ -108,9 +106,13 @@ void adafactor(const DeviceContext& context, const AdafactorArgs& args) {
         alpha *= rms < args.eps_scale ? args.eps_scale : rms;
       }
       const double scale = alpha / ClipDivisor<S>(chunk, args.clip_threshold);
-      const UpdateCoefficients<C> c{static_cast<C>(scale), static_cast<C>(args.beta1),
-                                    static_cast<C>(1 - args.beta1),
-                                    static_cast<C>(args.decay * (args.decay_by_alpha ? alpha : 1))};
+      return UpdateCoefficients<C>{
+          static_cast<C>(scale), static_cast<C>(args.beta1), static_cast<C>(1 - args.beta1),
+          static_cast<C>(args.decay * (args.decay_by_alpha ? alpha : 1))};
+    };
+    UpdateBlocks<C>(context, args.chunks, prepare,
+                    [&](const UpdateCoefficients<C>& c, const FactoredChunk& chunk, const RowBlock& block,
+                        int64_t i, int64_t local, C* weight, const C* grad) {
       const auto moments = MakeMomentCoefficients<C>(chunk, args.grad_scale, args.eps, args.limit);
       if (chunk.exp_avg != nullptr) {
         UpdateRow<C, true>(chunk, block, i, local, weight, grad, moments, c);

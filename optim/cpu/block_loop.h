@@ -103,17 +103,19 @@ void AddBlockSums(const DeviceContext& context, std::span<const Chunk> chunks, b
   }
 }
 
-// Updates the rows of all blocks: fn(chunk, block, row of the block, local position, weights, gradient),
-// and rounds the working weights after each row.
-template <typename C, typename Chunk, typename Fn>
-void UpdateBlocks(const DeviceContext& context, std::span<const Chunk> chunks, const Fn& fn) {
+// Updates the rows of all blocks: fn(prepare(chunk), chunk, block, row of the block, local position,
+// weights, gradient), and rounds the working weights after each row. prepare runs once per block.
+template <typename C, typename Chunk, typename Prepare, typename Fn>
+void UpdateBlocks(const DeviceContext& context, std::span<const Chunk> chunks, const Prepare& prepare,
+                  const Fn& fn) {
   const std::vector<BlockTask<Chunk>> tasks = BlockTasks(chunks);
   ForEachTask(context, tasks, [&](size_t t) {
     const Chunk& chunk = *tasks[t].chunk;
     const RowBlock& block = *tasks[t].block;
+    const auto prepared = prepare(chunk);
     ForEachGradRow<C>(chunk, block, [&](int64_t i, int64_t local, const C* grad) {
       C* weight = static_cast<C*>(chunk.weight) + local;
-      fn(chunk, block, i, local, weight, grad);
+      fn(prepared, chunk, block, i, local, weight, grad);
       if (chunk.working != nullptr) {
         StoreBlock(weight, chunk.working, chunk.working_dtype, local, block.cols);
       }

@@ -68,11 +68,11 @@ void came_residual_sums(const DeviceContext& context, const CameArgs& args) {
 void came(const DeviceContext& context, const CameArgs& args) {
   DispatchStats(args.dtype, args.stat_dtype, [&]<typename C, typename S>() {
     UpdateBlocks<C>(context, args.chunks,
-                    [&](const FactoredChunk& chunk, const RowBlock& block, int64_t i, int64_t local,
-                        C* weight, const C* grad) {
+                    [&](const FactoredChunk& chunk) { return MakeUpdateCoefficients<C, S>(chunk, args); },
+                    [&](const UpdateCoefficients<C>& c, const FactoredChunk& chunk, const RowBlock& block,
+                        int64_t i, int64_t local, C* weight, const C* grad) {
       const auto moments = MakeMomentCoefficients<C>(chunk, args.grad_scale, args.eps, kNoLimit);
-      UpdateRow<C>(chunk, block, i, local, weight, grad, moments,
-                   MakeUpdateCoefficients<C, S>(chunk, args));
+      UpdateRow<C>(chunk, block, i, local, weight, grad, moments, c);
     });
   });
 }
