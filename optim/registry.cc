@@ -7,6 +7,8 @@
 #include "apogee/optim/adam.h"
 #include "apogee/optim/adamw8bit.h"
 #include "apogee/optim/came.h"
+#include "apogee/optim/galore_adamw.h"
+#include "apogee/optim/galore_adamw8bit.h"
 #include "apogee/optim/lamb.h"
 #include "apogee/optim/lars.h"
 #include "apogee/optim/lion.h"
@@ -52,6 +54,8 @@ const std::map<std::string, Entry>& Registry() {
       {"adamw", MakeEntry<AdamW>(AdamWOptions{})},
       {"adamw8bit", MakeEntry<AdamW8bit>(AdamW8bitOptions{})},
       {"adamw_hf", MakeEntry<AdamW>(AdamWOptions::HuggingFace())},
+      {"galore_adamw", MakeEntry<GaLoreAdamW>(GaLoreAdamWOptions{})},
+      {"galore_adamw8bit", MakeEntry<GaLoreAdamW8bit>(GaLoreAdamW8bitOptions{})},
       {"came", MakeEntry<Came>(CameOptions{})},
       {"lamb", MakeEntry<Lamb>(LambOptions{})},
       {"lamb_apex", MakeEntry<Lamb>(LambOptions::Apex())},

@@ -17,8 +17,9 @@ using Replay = Comparison (*)(const GoldenCase&, DType);
 
 // By the metadata's "optimizer".
 const std::map<std::string, Replay>& Replays() {
+  // One line per family.
+  // clang-format off
   static const auto& replays = *new std::map<std::string, Replay>{
-      // clang-format off: one line per family
       {"adafactor", &ReplayOptimizer},
       {"adalomo", &ReplayOptimizer},
       {"adam", &ReplayOptimizer},
@@ -26,6 +27,8 @@ const std::map<std::string, Replay>& Replays() {
       {"adamw8bit", &ReplayOptimizer},
       {"came", &ReplayOptimizer},
       {"cpu_adam", &ReplayOptimizer},
+      {"galore_adamw", &ReplayOptimizer},
+      {"galore_adamw8bit", &ReplayOptimizer},
       {"grad_clip", &ReplayGradClip},
       {"lamb", &ReplayOptimizer},
       {"lomo", &ReplayOptimizer},
@@ -34,8 +37,8 @@ const std::map<std::string, Replay>& Replays() {
       {"quant", &ReplayQuant},
       {"scaled_adam", &ReplayOptimizer},
       {"sgd", &ReplayOptimizer},
-      // clang-format on
   };
+  // clang-format on
   return replays;
 }
 
