@@ -285,6 +285,25 @@ TEST(DdpTest, Fp16ScalesAndSkips) {
   });
 }
 
+// Each step sets the next one's scale, so only the first shows whether boost told the optimizer.
+TEST(DdpTest, Fp16TakesTheInitialScaleOffTheFirstStep) {
+  const ContextPtr context = CpuContext();
+  nn::Mlp model({.sizes = {4, 3}});
+  model.Initialize(context, {.seed = 1});
+  optim::Sgd optimizer(model.Parameters(), {.lr = 0.5});
+  DdpPlugin plugin(nullptr, {.precision = "fp16", .loss_scaler = {.initial_scale = 1024}});
+  Booster booster(plugin);
+  booster.boost(model, optimizer);
+  const Weights start = WeightsOf(model);
+  booster.backward(autograd::Sum(model(Tensor::Full({2, 4}, DType::kF16, 0.5, context))),
+                   optimizer);
+  optimizer.step();
+  const auto masters = optimizer.views()[1].master().ToVector<double>();
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_NEAR(masters[i] - start.at("layers.0.bias")[i], -0.5 * 2, 1e-3);
+  }
+}
+
 TEST(DdpTest, ModelsThatDifferAreRefusedOnEveryRank) {
   std::vector<std::string> messages(3);
   const absl::Status status = comm::launch({.num_ranks = 3, .threads_per_rank = 1}, [&](comm::World& world) {
