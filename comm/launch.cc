@@ -4,6 +4,7 @@
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 
 #include "apogee/comm/local/local_world.h"
@@ -70,6 +71,12 @@ absl::Status Validate(const LaunchOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status TooManyRanks(const LaunchOptions& options, const std::system_error& error) {
+  return absl::ResourceExhaustedError(
+      internal::Concat("launch: cannot start two threads for each of ", options.num_ranks,
+                       " ranks: ", error.code().message(), "; use fewer ranks"));
+}
+
 }  // namespace
 
 absl::Status launch(const LaunchOptions& options, const std::function<void(World&)>& fn) {
@@ -79,7 +86,13 @@ absl::Status launch(const LaunchOptions& options, const std::function<void(World
                                                        : std::max(1, cores / options.num_ranks);
   const auto timeout =
       std::chrono::milliseconds(static_cast<int64_t>(options.timeout_seconds * 1000));
-  local::LocalWorld local(options.num_ranks, timeout);
+  std::optional<local::LocalWorld> made;
+  try {
+    made.emplace(options.num_ranks, timeout);
+  } catch (const std::system_error& error) {
+    return TooManyRanks(options, error);
+  }
+  local::LocalWorld& local = *made;
   Outcomes outcomes;
   auto run = [&](int rank) {
     std::string reason = "returned before this collective";
@@ -102,9 +115,19 @@ absl::Status launch(const LaunchOptions& options, const std::function<void(World
     local.Leave(rank, reason);
   };
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < options.num_ranks; ++rank) threads.emplace_back(run, rank);
+  absl::Status started;
+  for (int rank = 0; rank < options.num_ranks; ++rank) {
+    try {
+      threads.emplace_back(run, rank);
+    } catch (const std::system_error& error) {
+      // Those that run already must not wait for those that never will.
+      started = TooManyRanks(options, error);
+      for (int r = rank; r < options.num_ranks; ++r) local.Leave(r, "could not be started");
+      break;
+    }
+  }
   for (std::thread& thread : threads) thread.join();
-  return outcomes.ToStatus(options.num_ranks);
+  return started.ok() ? outcomes.ToStatus(options.num_ranks) : started;
 }
 
 }  // namespace apogee::comm

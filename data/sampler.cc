@@ -1,5 +1,7 @@
 #include "apogee/data/sampler.h"
 
+#include <utility>
+
 #include "apogee/core/error.h"
 
 namespace apogee::data {
@@ -40,6 +42,33 @@ uint64_t ShuffleSampler::Permute(PhiloxKey key, uint64_t value) const {
     right = mixed;
   }
   return (left << half_bits_) | right;
+}
+
+DistributedSampler::DistributedSampler(std::shared_ptr<const Sampler> base, int rank, int num_ranks,
+                                       int64_t window)
+    : base_(std::move(base)), rank_(rank), num_ranks_(num_ranks), window_(window) {
+  APOGEE_CHECK(base_ != nullptr, "DistributedSampler: the base sampler must not be null");
+  APOGEE_CHECK(num_ranks >= 1, "DistributedSampler: needs at least one rank, got ", num_ranks);
+  APOGEE_CHECK(rank >= 0 && rank < num_ranks, "DistributedSampler: rank ", rank, " is outside [0, ",
+               num_ranks, ")");
+  APOGEE_CHECK(window >= 1, "DistributedSampler: window must be at least 1, got ", window);
+  APOGEE_CHECK(num_ranks <= base_->num_samples(), "DistributedSampler: ", num_ranks,
+               " ranks share only ", base_->num_samples(),
+               " samples; use fewer ranks or more data");
+  APOGEE_CHECK(size() != 0, "DistributedSampler: ", base_->size(),
+               " samples do not fill one window of ", window, " on each of ", num_ranks,
+               " ranks; use a smaller window or more data");
+}
+
+int64_t DistributedSampler::size() const {
+  if (base_->size() == kEndless) return kEndless;
+  return base_->size() / (num_ranks_ * window_) * window_;
+}
+
+int64_t DistributedSampler::Sample(int64_t index) const {
+  APOGEE_CHECK(index >= 0 && (size() == kEndless || index < size()), "DistributedSampler: place ",
+               index, " is outside [0, ", size(), ")");
+  return base_->Sample((index / window_ * num_ranks_ + rank_) * window_ + index % window_);
 }
 
 }  // namespace apogee::data

@@ -14,7 +14,9 @@
 #include <span>
 
 #include "apogee/comm/layout.h"
+#include "apogee/optim/factored_kernels.h"
 #include "apogee/optim/low_bit_kernels.h"
+#include "apogee/optim/trust_kernels.h"
 #include "apogee/optim/update_chunk.h"
 #include "apogee/tensor/kernel_table.h"
 
@@ -101,6 +103,17 @@ struct AdamArgs {
   std::span<const AdamChunk> chunks;
 };
 
+// w -= decay * w;  w -= lr * sign(beta1 m + (1 - beta1) g);  m = beta2 m + (1 - beta2) g,
+// with g = grad_scale * grad and sign(0) = 0.
+struct LionChunk : UpdateChunk {
+  void* exp_avg;
+};
+struct LionArgs {
+  DType dtype;
+  double grad_scale, lr, decay, beta1, beta2;
+  std::span<const LionChunk> chunks;
+};
+
 // Sums over one parameter: weight * grad, and where `all` is set grad^2 and weight^2.
 struct DotChunk {
   const void* weight;  // of the kernel's dtype
@@ -131,21 +144,32 @@ struct ScaledAdamArgs {
 };
 
 // X(slot name, argument type), one line per kernel.
-#define APOGEE_FOR_EACH_OPTIM_KERNEL(X) \
-  X(grad_norm, NormArgs)                \
-  X(grad_scale, ScaleArgs)              \
-  X(sgd, SgdArgs)                       \
-  X(adam, AdamArgs)                     \
-  X(adam8, Adam8Args)                   \
-  X(adam8_absmax, Adam8Args)            \
-  X(quantize, QuantizeArgs)             \
-  X(dequantize, QuantizeArgs)           \
-  X(low_rank_update, LowRankArgs)       \
-  X(lomo, LomoArgs)                     \
-  X(adalomo_sums, AdaLomoArgs)          \
-  X(adalomo_update_norm, AdaLomoArgs)   \
-  X(adalomo, AdaLomoArgs)               \
-  X(dots, DotArgs)                      \
+#define APOGEE_FOR_EACH_OPTIM_KERNEL(X)           \
+  X(grad_norm, NormArgs)                          \
+  X(grad_scale, ScaleArgs)                        \
+  X(sgd, SgdArgs)                                 \
+  X(adam, AdamArgs)                               \
+  X(lion, LionArgs)                               \
+  X(factor_moments, FactorArgs)                   \
+  X(adafactor_square_sums, AdafactorSumArgs)      \
+  X(adafactor_update_sum, AdafactorUpdateSumArgs) \
+  X(adafactor, AdafactorArgs)                     \
+  X(came_residual_sums, CameArgs)                 \
+  X(came, CameArgs)                               \
+  X(lamb_sums, LambArgs)                          \
+  X(lamb, LambArgs)                               \
+  X(lars_sums, LarsArgs)                          \
+  X(lars, LarsArgs)                               \
+  X(lomo, LomoArgs)                               \
+  X(adalomo_sums, AdaLomoArgs)                    \
+  X(adalomo_update_norm, AdaLomoArgs)             \
+  X(adalomo, AdaLomoArgs)                         \
+  X(dots, DotArgs)                                \
+  X(adam8, Adam8Args)                             \
+  X(adam8_absmax, Adam8Args)                      \
+  X(quantize, QuantizeArgs)                       \
+  X(dequantize, QuantizeArgs)                     \
+  X(low_rank_update, LowRankArgs)                 \
   X(scaled_adam, ScaledAdamArgs)
 
 struct OptimKernels {

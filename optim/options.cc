@@ -69,6 +69,15 @@ absl::Status ParseOption(const std::string& what, const std::string& text,
   return ParseOption(what, parts[1], value[1]);
 }
 absl::Status ParseOption(const std::string& what, const std::string& text,
+                         std::array<double, 3>& value) {
+  const std::vector<std::string> parts = SplitCommas(text);
+  if (parts.size() != 3) {
+    return InvalidArgument(what, ": expected three numbers with commas, got \"", text, "\"");
+  }
+  for (size_t i = 0; i < 3; ++i) APOGEE_RETURN_IF_ERROR(ParseOption(what, parts[i], value[i]));
+  return absl::OkStatus();
+}
+absl::Status ParseOption(const std::string& what, const std::string& text,
                          std::vector<int64_t>& value) {
   value.clear();
   for (const std::string& part : SplitCommas(text)) {
@@ -88,6 +97,10 @@ std::string FormatOption(int64_t value) { return std::to_string(value); }
 std::string FormatOption(const std::string& value) { return value; }
 std::string FormatOption(const std::array<double, 2>& value) {
   return FormatOption(value[0]) + "," + FormatOption(value[1]);
+}
+std::string FormatOption(const std::array<double, 3>& value) {
+  return internal::Concat(FormatOption(value[0]), ",", FormatOption(value[1]), ",",
+                          FormatOption(value[2]));
 }
 std::string FormatOption(const std::vector<int64_t>& value) {
   std::string text;

@@ -37,6 +37,8 @@ absl::Status ParseOption(const std::string& what, const std::string& text, std::
 absl::Status ParseOption(const std::string& what, const std::string& text,
                          std::array<double, 2>& value);
 absl::Status ParseOption(const std::string& what, const std::string& text,
+                         std::array<double, 3>& value);
+absl::Status ParseOption(const std::string& what, const std::string& text,
                          std::vector<int64_t>& value);
 // The inverse; reading it back gives the same bits.
 std::string FormatOption(double value);
@@ -44,13 +46,15 @@ std::string FormatOption(bool value);
 std::string FormatOption(int64_t value);
 std::string FormatOption(const std::string& value);
 std::string FormatOption(const std::array<double, 2>& value);
+std::string FormatOption(const std::array<double, 3>& value);
 std::string FormatOption(const std::vector<int64_t>& value);
 
 template <typename Options>
 struct OptionField {
   const char* name;
   std::variant<double Options::*, bool Options::*, int64_t Options::*, std::string Options::*,
-               std::array<double, 2> Options::*, std::vector<int64_t> Options::*>
+               std::array<double, 2> Options::*, std::array<double, 3> Options::*,
+               std::vector<int64_t> Options::*>
       member;
 };
 

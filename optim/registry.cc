@@ -2,9 +2,16 @@
 
 #include <functional>
 
+#include "apogee/optim/adafactor.h"
 #include "apogee/optim/adalomo.h"
 #include "apogee/optim/adam.h"
 #include "apogee/optim/adamw8bit.h"
+#include "apogee/optim/came.h"
+#include "apogee/optim/galore_adamw.h"
+#include "apogee/optim/galore_adamw8bit.h"
+#include "apogee/optim/lamb.h"
+#include "apogee/optim/lars.h"
+#include "apogee/optim/lion.h"
 #include "apogee/optim/lomo.h"
 #include "apogee/optim/scaled_adam.h"
 #include "apogee/optim/sgd.h"
@@ -40,11 +47,22 @@ Entry MakeEntry(const Options& defaults) {
 
 const std::map<std::string, Entry>& Registry() {
   static const auto& registry = *new std::map<std::string, Entry>{
+      {"adafactor", MakeEntry<Adafactor>(AdafactorOptions{})},
+      {"adafactor_torch", MakeEntry<Adafactor>(AdafactorOptions::Torch())},
       {"adalomo", MakeEntry<AdaLomo>(AdaLomoOptions{})},
       {"adam", MakeEntry<Adam>(AdamOptions{})},
       {"adamw", MakeEntry<AdamW>(AdamWOptions{})},
       {"adamw8bit", MakeEntry<AdamW8bit>(AdamW8bitOptions{})},
       {"adamw_hf", MakeEntry<AdamW>(AdamWOptions::HuggingFace())},
+      {"galore_adamw", MakeEntry<GaLoreAdamW>(GaLoreAdamWOptions{})},
+      {"galore_adamw8bit", MakeEntry<GaLoreAdamW8bit>(GaLoreAdamW8bitOptions{})},
+      {"came", MakeEntry<Came>(CameOptions{})},
+      {"lamb", MakeEntry<Lamb>(LambOptions{})},
+      {"lamb_apex", MakeEntry<Lamb>(LambOptions::Apex())},
+      {"lamb_colossal", MakeEntry<Lamb>(LambOptions::Colossal())},
+      {"lamb_deepspeed", MakeEntry<Lamb>(LambOptions::DeepSpeed())},
+      {"lars", MakeEntry<Lars>(LarsOptions{})},
+      {"lion", MakeEntry<Lion>(LionOptions{})},
       {"lomo", MakeEntry<Lomo>(LomoOptions{})},
       {"scaled_adam", MakeEntry<ScaledAdam>(ScaledAdamOptions{})},
       {"scaled_adam_icefall", MakeEntry<ScaledAdam>(ScaledAdamOptions::Icefall())},

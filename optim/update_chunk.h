@@ -1,4 +1,7 @@
-// What the update kernels of kernels.h share.
+// What every update kernel is told about one parameter; optim/kernels.h has the kernels.
+//
+//   struct LionChunk : UpdateChunk { void* exp_avg; };
+//   LionChunk chunk = MakeUpdateChunk<LionChunk>(param);              // optim/optimizer.h
 #ifndef APOGEE_OPTIM_UPDATE_CHUNK_H_
 #define APOGEE_OPTIM_UPDATE_CHUNK_H_
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# From a fresh clone to a trained model: installs what is missing, builds one example and trains it.
-# Arguments go to the example:
+# From a fresh clone to a trained model: installs what is missing, builds one example and trains it on
+# four ranks, threads of one process. Arguments go to the example:
 #
 #   scripts/quickstart.sh [--steps 200 ...]
+#   scripts/quickstart.sh --ranks 1
 #
 # The run's files land in out/quickstart.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -19,6 +20,6 @@ cmake --build build/quickstart --target 01_train_gpt -j "$JOBS"
 phase "train"
 mkdir -p out/quickstart
 program="$(find build/quickstart/examples -type f -name 01_train_gpt | head -n 1)"
-"$program" --out out/quickstart "$@"
+"$program" --out out/quickstart --ranks 4 "$@"
 
 print_phases

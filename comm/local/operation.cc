@@ -5,6 +5,9 @@ namespace apogee::comm::local {
 void Operation::FinishShare() {
   std::lock_guard lock(mutex);
   if (--shares_left > 0) return;
+  // Before anyone is told: a tensor must not live on in a thread that has yet to drop the
+  // operation, or the peak of a ledger would depend on the scheduler.
+  calls.clear();
   done = true;
   finished.notify_all();
 }

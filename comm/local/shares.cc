@@ -23,7 +23,8 @@ ComputeType<T> Combine(ReduceOp op, ComputeType<T> a, ComputeType<T> b) {
   return a != a || a > b ? a : b;  // NaN wins
 }
 
-// Block-wise, so that partial sums stay in the first-level cache: a balanced binary tree over the ranks,
+// Block-wise, so that partial sums stay in the first-level cache: a balanced binary tree over the
+// ranks,
 // ((r0 + r1) + (r2 + r3)) + …, in the compute type.
 template <typename T>
 void TreeReduce(ReduceOp op, std::span<const T* const> inputs, int64_t begin, int64_t count,
@@ -41,8 +42,8 @@ void TreeReduce(ReduceOp op, std::span<const T* const> inputs, int64_t begin, in
     }
     return;
   }
-  // The left half is the largest power of two below the size: a tree over 2k ranks is then made of the
-  // trees over its halves, whatever the number of ranks.
+  // The left half is the largest power of two below the size: a tree over 2k ranks is then made of
+  // the trees over its halves, whatever the number of ranks.
   size_t left = 1;
   while (left * 2 < inputs.size()) left *= 2;
   TreeReduce<T>(op, inputs.first(left), begin, count, sum, scratch + count);
@@ -86,7 +87,8 @@ void ReduceShare(const Operation& operation, size_t index) {
   const int64_t end = ShareBegin(count, index + 1, size, sizeof(T));
   std::vector<T*> outputs;
   for (size_t r = 0; r < size; ++r) {
-    const bool wanted = first.kind == CollectiveKind::kAllReduce || static_cast<int>(r) == first.root;
+    const bool wanted =
+        first.kind == CollectiveKind::kAllReduce || static_cast<int>(r) == first.root;
     if (wanted) outputs.push_back(operation.calls[r].output.data<T>());
   }
   ReduceRange<T>(first.op, inputs, outputs, begin, end, begin);
@@ -100,7 +102,9 @@ void Copy(void* to, const void* from, int64_t bytes) {
 
 void RunShare(const Operation& operation, size_t index) {
   const CollectiveCall& mine = operation.calls[index];
-  auto bytes_at = [](const Tensor& tensor, int64_t offset) { return static_cast<char*>(tensor.raw()) + offset; };
+  auto bytes_at = [](const Tensor& tensor, int64_t offset) {
+    return static_cast<char*>(tensor.raw()) + offset;
+  };
   switch (mine.kind) {
     case CollectiveKind::kAllReduce:
     case CollectiveKind::kReduceScatter:
@@ -116,7 +120,8 @@ void RunShare(const Operation& operation, size_t index) {
     case CollectiveKind::kAllGather:
       for (size_t r = 0; r < operation.calls.size(); ++r) {
         const Tensor& input = operation.calls[r].input;
-        Copy(bytes_at(mine.output, static_cast<int64_t>(r) * input.bytes()), input.raw(), input.bytes());
+        Copy(bytes_at(mine.output, static_cast<int64_t>(r) * input.bytes()), input.raw(),
+             input.bytes());
       }
       return;
     case CollectiveKind::kBroadcast: {
@@ -132,11 +137,13 @@ void RunShare(const Operation& operation, size_t index) {
       }
       return;
     }
-    case CollectiveKind::kSend: return;  // the receiving share copies
+    case CollectiveKind::kSend:
+      return;  // the receiving share copies
     case CollectiveKind::kRecv:
       Copy(mine.output.raw(), operation.calls[1 - index].input.raw(), mine.output.bytes());
       return;
-    case CollectiveKind::kBarrier: return;
+    case CollectiveKind::kBarrier:
+      return;
   }
 }
 

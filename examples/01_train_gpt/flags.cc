@@ -5,10 +5,13 @@
 #include <cmath>
 #include <cstdio>
 #include <thread>
+#include <utility>
 
 #include "apogee/core/text.h"
 #include "apogee/optim/lr_schedule_registry.h"
 #include "apogee/optim/registry.h"
+#include "apogee/plugins/ddp.h"
+#include "apogee/plugins/single_rank.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 
 namespace {
@@ -74,17 +77,32 @@ void DeclareFlags(CLI::App& app, Flags& f) {
     return app.add_option(name, value, help)->group("Training")->capture_default_str();
   };
   train("--steps", f.steps, "Optimizer steps")->check(count);
-  train("--batch", f.batch, "Samples per micro-batch")->check(count);
+  train("--batch", f.batch, "Samples per micro-batch, of all ranks together")->check(count);
   train("--accumulate", f.accumulate, "Micro-batches per step")->check(count);
-  train("--precision", f.plugin.precision, "f32, bf16 (with f32 masters) or f64");
+  train("--precision", f.precision,
+        "f32, bf16 or fp16 (with f32 masters; fp16 needs --plugin ddp), or f64");
   train("--optimizer", f.optimizer, Join(apogee::optim::OptimizerNames()));
   train("--lr", f.lr, "Learning rate, the highest of the schedule")->check(Between(0, HUGE_VAL));
   train("--schedule", f.schedule, Join(apogee::optim::LrScheduleNames()));
   train("--warmup", f.warmup, "Steps of warm-up; default: a tenth of --steps")->default_str("");
-  train("--max-norm", f.plugin.max_norm, "Clip the gradients' global norm to this; 0: off")
+  train("--max-norm", f.max_norm, "Clip the gradients' global norm to this; 0: off")
       ->check(Between(0, HUGE_VAL));
   train("--seed", f.seed, "Of the weights, the order of the data, dropout and the sample");
-  train("--threads", f.threads, "CPU threads; default: one per core")->default_str("");
+
+  const auto ranks = [&](const std::string& name, auto& value, const std::string& help) {
+    return app.add_option(name, value, help)->group("Ranks")->capture_default_str();
+  };
+  ranks("--ranks", f.ranks, "Ranks, threads of this process; --batch must divide among them")
+      ->check(count);
+  ranks(
+      "--plugin", f.plugin,
+      "single (one rank) or ddp (gradients averaged over the ranks); default: single for one rank")
+      ->default_str("");
+  app.add_flag("--reproducible", f.reproducible,
+               "The same losses, bit for bit, for any --ranks; see README.md; implies --plugin ddp")
+      ->group("Ranks");
+  ranks("--threads", f.threads, "CPU threads, shared out over the ranks; default: one per core")
+      ->default_str("");
 
   const auto report = [&](const std::string& name, auto& value, const std::string& help) {
     return app.add_option(name, value, help)->group("Report")->capture_default_str();
@@ -141,9 +159,47 @@ void FillOptions(const CLI::App& app, Flags& flags) {
   }
 }
 
+// "8 or 12", the multiples of `step` next to `value`.
+std::string NearestMultiples(int64_t value, int64_t step) {
+  const int64_t below = value / step * step;
+  return (below > 0 ? std::to_string(below) + " or " : "") + std::to_string(below + step);
+}
+
+// Who runs the loop: fills in the defaults that depend on each other.
+void SettleRanks(Flags& flags) {
+  if (flags.plugin.empty()) {
+    flags.plugin = flags.ranks > 1 || flags.reproducible ? "ddp" : "single";
+  }
+  if (flags.plugin != "single" && flags.plugin != "ddp") {
+    Throw("--plugin: ", apogee::UnknownName("plugin", flags.plugin, {"ddp", "single"}));
+  }
+  if (flags.plugin == "single") {
+    if (flags.ranks > 1) {
+      Throw("--plugin single runs one rank, got --ranks ", flags.ranks, "; use --plugin ddp");
+    }
+    if (flags.reproducible) {
+      Throw("--reproducible has no effect with --plugin single; use --plugin ddp");
+    }
+    if (flags.precision == "fp16") {
+      Throw("--precision fp16 needs a loss scale, which --plugin ddp has; add that flag");
+    }
+  }
+  if (flags.reproducible && flags.model.dropout > 0) {
+    Throw("--reproducible needs --dropout 0, got ", flags.model.dropout,
+          ": which mask a sample gets depends on the number of ranks and micro-batches");
+  }
+  if (flags.batch % flags.ranks != 0) {
+    Throw("--batch ", flags.batch, " does not divide among --ranks ", flags.ranks, "; use --batch ",
+          NearestMultiples(flags.batch, flags.ranks));
+  }
+  if (flags.threads == 0) flags.threads = static_cast<int>(std::thread::hardware_concurrency());
+  if (flags.threads < 1) Throw("--threads must be at least 1, got ", flags.threads);
+  flags.threads_per_rank = std::max(1, flags.threads / flags.ranks);
+}
+
 // Makes a small one of everything: each says best what it does not take.
 void CheckSettings(const Flags& flags) {
-  const apogee::SingleRankPlugin plugin(flags.plugin);
+  MakePlugin(flags, nullptr);
   ValueOrThrow(apogee::optim::MakeLrSchedule(flags.schedule, flags.schedule_options));
   const auto weight = std::make_shared<apogee::autograd::Parameter>(
       "weight", apogee::Tensor::Zeros({1}, apogee::DType::kF32, apogee::CpuContext()));
@@ -166,6 +222,17 @@ std::string OneLine(std::string text) {
 
 }  // namespace
 
+std::unique_ptr<apogee::Plugin> MakePlugin(const Flags& flags, apogee::comm::GroupPtr group) {
+  if (flags.plugin == "ddp") {
+    return std::make_unique<apogee::DdpPlugin>(
+        std::move(group), apogee::DdpOptions{.precision = flags.precision,
+                                             .max_norm = flags.max_norm,
+                                             .reproducible = flags.reproducible});
+  }
+  return std::make_unique<apogee::SingleRankPlugin>(
+      apogee::SingleRankOptions{.precision = flags.precision, .max_norm = flags.max_norm});
+}
+
 std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
   CLI::App app("Trains a GPT on text, byte by byte, and lets it write some.", "01_train_gpt");
   DeclareFlags(app, flags);
@@ -176,8 +243,7 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
     TakeOptions("optim", words, flags.optimizer_options);
     TakeOptions("sched", words, flags.schedule_options);
     if (!words.empty()) RefuseUnknown(app, words.front());
-    if (flags.threads == 0) flags.threads = static_cast<int>(std::thread::hardware_concurrency());
-    if (flags.threads < 1) Throw("--threads must be at least 1, got ", flags.threads);
+    SettleRanks(flags);
     FillOptions(app, flags);
     CheckSettings(flags);
   } catch (const CLI::CallForHelp&) {

@@ -3,14 +3,16 @@
 #define APOGEE_EXAMPLES_01_TRAIN_GPT_FLAGS_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "apogee/comm/group.h"
 #include "apogee/data/text_corpus.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/optim/options.h"
-#include "apogee/plugins/single_rank.h"
+#include "apogee/plugins/plugin.h"
 
 struct Flags {
   std::vector<std::string> data;  // empty: the King James Bible
@@ -23,7 +25,7 @@ struct Flags {
                                   .n_head = 6};
 
   int64_t steps = 1200;
-  int64_t batch = 8;  // per micro-batch
+  int64_t batch = 8;  // per micro-batch, of all ranks together
   int64_t accumulate = 1;
   std::string optimizer = "adamw";
   double lr = 2e-3;
@@ -31,10 +33,16 @@ struct Flags {
   std::string schedule = "cosine";
   int64_t warmup = -1;  // negative: a tenth of the steps, if the schedule has one
   apogee::optim::OptionMap schedule_options;  // total_steps and warmup_steps included
-  apogee::SingleRankOptions plugin = {.precision = "f32", .max_norm = 1.0};
-
+  std::string precision = "f32";
+  double max_norm = 1.0;
   uint64_t seed = 1;
+
+  int ranks = 1;
+  std::string plugin;  // ParseFlags replaces "" by single or ddp
+  bool reproducible = false;
   int threads = 0;  // ParseFlags replaces 0 by the number of cores
+  int threads_per_rank = 1;
+
   int64_t log_every = 100;
   std::string prompt = "In the beginning";
   int64_t sample = 400;  // bytes
@@ -45,5 +53,9 @@ struct Flags {
 // usage. Returns nothing when training may start, else the exit code: 0 after --help, 2 after an
 // error, of which it has printed one sentence to stderr.
 std::optional<int> ParseFlags(int argc, char** argv, Flags& flags);
+
+// The plugin that --plugin names, over `group` (null: one rank). Throws Error for settings that it
+// does not take.
+std::unique_ptr<apogee::Plugin> MakePlugin(const Flags& flags, apogee::comm::GroupPtr group);
 
 #endif  // APOGEE_EXAMPLES_01_TRAIN_GPT_FLAGS_H_

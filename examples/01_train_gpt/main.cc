@@ -1,17 +1,23 @@
 // Trains a GPT on text, byte by byte, and lets it write some. The program to copy: an ordinary
-// setup (text, model, optimizer, schedule), one call to boost(), and the ordinary loop.
+// setup (text, model, optimizer, schedule), one call to boost(), and the ordinary loop, run by
+// every rank.
 //
 //   01_train_gpt --out out                          # the King James Bible, about a minute and a
-//   half 01_train_gpt --data books/ --precision bf16 --accumulate 4 --optimizer sgd --lr 0.1
+//   half 01_train_gpt --ranks 4 --data books/ --precision bf16 --accumulate 4 --optimizer sgd --lr
+//   0.1
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <exception>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/grad_mode.h"
 #include "apogee/booster/booster.h"
 #include "apogee/booster/metrics.h"
+#include "apogee/comm/launch.h"
 #include "apogee/core/blocking_waits.h"
 #include "apogee/core/process_memory.h"
 #include "apogee/core/text.h"
@@ -21,47 +27,49 @@
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/optim/lr_schedule_registry.h"
 #include "apogee/optim/registry.h"
-#include "apogee/plugins/single_rank.h"
-#include "apogee/tensor/cpu/cpu_context.h"
 #include "flags.h"
 #include "generate.h"
+#include "ranks.h"
 
 using namespace apogee;
 
 namespace {
 
-// Mean loss over the whole validation part.
+// Mean loss over the whole validation part. Batches go round the ranks.
 ValidationEvent Validate(Boosted& boosted, const data::TextCorpus& corpus, const Flags& flags,
-                         const ContextPtr& context) {
+                         const comm::World& world) {
   const autograd::NoGradGuard no_grad;
   boosted.model.Train(false);
   const int64_t block = flags.model.n_positions;
   const auto dataset =
       std::make_shared<data::TextDataset>(corpus.validation(), block, /*stride=*/block);
-  const int64_t batch_size = std::min(flags.batch, dataset->num_samples());
+  const int64_t batch_size = std::min(flags.batch / world.size(), dataset->num_samples());
   data::Loader loader(dataset, std::make_shared<data::SequentialSampler>(dataset->num_samples()),
-                      context, {.batch = batch_size});
+                      world.context(), {.batch = batch_size});
   double sum = 0;
-  for (auto& batch : loader) {
+  for (int64_t i = world.rank(); i < loader.size(); i += world.size()) {
+    const data::Batch batch = loader.At(i);
     sum += boosted.criterion(boosted.model(batch.inputs), batch.targets).Item();
   }
   boosted.model.Train(true);
   return {.step = flags.steps,
-          .loss = sum / static_cast<double>(loader.size()),
+          .loss = SumOverRanks(world, {sum})[0] / static_cast<double>(loader.size()),
           .tokens = loader.size() * batch_size * block};
 }
 
-void Train(const Flags& flags) {
+// What every rank does. `start`: the process before any rank.
+void Train(const comm::World& world, const Flags& flags, const data::TextCorpus& corpus,
+           const ProcessMemory& start) {
+  const ContextPtr& context = world.context();
   // The data: samples of `block` bytes that start anywhere in the training part, in an order that
-  // depends on the seed only.
-  const auto corpus =
-      ValueOrThrow(data::TextCorpus::Load(flags.data, {.block = flags.model.n_positions}));
-  const ProcessMemory start = ValueOrThrow(ReadProcessMemory());
-  const ContextPtr context = CpuContext({.num_threads = flags.threads});
+  // depends on the seed only. A rank takes its part of each step's samples.
+  const int64_t batch = flags.batch / world.size();
   const auto dataset = std::make_shared<data::TextDataset>(corpus.train(), flags.model.n_positions);
-  data::Loader loader(
-      dataset, std::make_shared<data::ShuffleSampler>(dataset->num_samples(), flags.seed), context,
-      {.batch = flags.batch, .num_batches = flags.steps * flags.accumulate});
+  const auto order = std::make_shared<data::ShuffleSampler>(dataset->num_samples(), flags.seed);
+  data::Loader loader(dataset,
+                      std::make_shared<data::DistributedSampler>(order, world.rank(), world.size(),
+                                                                 batch * flags.accumulate),
+                      context, {.batch = batch, .num_batches = flags.steps * flags.accumulate});
 
   // The ordinary training setup.
   nn::Gpt2 model(flags.model);
@@ -71,60 +79,68 @@ void Train(const Flags& flags) {
   optim::LrScheduler scheduler(
       *optimizer, ValueOrThrow(optim::MakeLrSchedule(flags.schedule, flags.schedule_options)));
 
-  // Another plugin runs the same loop on many ranks.
-  SingleRankPlugin plugin(flags.plugin);
-  Booster booster(plugin);
+  // The plugin decides how the loop below runs: on one rank, or with gradients averaged over many.
+  const std::unique_ptr<Plugin> plugin = MakePlugin(flags, world.group());
+  Booster booster(*plugin);
   Boosted boosted = booster.boost(model, *optimizer, nn::CrossEntropyLoss(), &loader, &scheduler);
 
-  const auto metrics = ValueOrThrow(MetricsLogger::Create({.out = flags.out,
-                                                           .total_steps = flags.steps,
-                                                           .log_every = flags.log_every,
-                                                           .ledger = &context->ledger()}));
-  if (!corpus.notice().empty()) OkOrThrow(metrics->Note("note: " + corpus.notice()));
-  OkOrThrow(metrics->Note("text: " + corpus.description()));
-  OkOrThrow(metrics->Note("model: GPT-2, " + FormatThousands(model.num_parameters()) +
-                          " parameters, " + flags.plugin.precision + ", " +
-                          std::to_string(flags.threads) + " threads"));
+  // Rank 0 speaks for all.
+  std::unique_ptr<MetricsLogger> metrics;
+  if (world.rank() == 0) {
+    metrics = ValueOrThrow(MetricsLogger::Create({.out = flags.out,
+                                                  .total_steps = flags.steps,
+                                                  .log_every = flags.log_every,
+                                                  .ledger = &context->ledger()}));
+    if (!corpus.notice().empty()) OkOrThrow(metrics->Note("note: " + corpus.notice()));
+    OkOrThrow(metrics->Note("text: " + corpus.description()));
+    OkOrThrow(metrics->Note("model: GPT-2, " + FormatThousands(model.num_parameters()) +
+                            " parameters, " + flags.precision + ", " + DescribeRanks(world)));
+  }
 
   int64_t micro = 0;
   StepEvent event;
   for (auto& batch : *boosted.loader) {
+    const bool last = ++micro % flags.accumulate == 0;
     Tensor loss = boosted.criterion(boosted.model(batch.inputs), batch.targets);
     loss = autograd::Scale(loss, 1.0 / static_cast<double>(flags.accumulate));
     event.loss += loss.Item();
-    event.tokens += batch.inputs.numel();
-    APOGEE_CHECK(std::isfinite(event.loss), "step ", event.step + 1, ": the loss is ",
-                 std::isnan(event.loss) ? "nan" : "infinite", "; lower --lr (now ", flags.lr,
-                 ") or --max-norm (now ", flags.plugin.max_norm, ")");
+    // Gradients are averaged over the ranks once per step.
+    const std::shared_ptr<void> keep_local = last ? nullptr : booster.no_sync();
     booster.backward(loss, boosted.optimizer);
-    if (++micro % flags.accumulate != 0) continue;
+    if (!last) continue;
 
+    event.step = micro / flags.accumulate;
+    event.loss = SumOverRanks(world, {event.loss})[0] / world.size();
+    event.tokens = flags.batch * flags.accumulate * flags.model.n_positions;
+    APOGEE_CHECK(std::isfinite(event.loss), "step ", event.step, ": the loss is ",
+                 std::isnan(event.loss) ? "nan" : "infinite", "; lower --lr (now ", flags.lr,
+                 ") or --max-norm (now ", flags.max_norm, ")");
     boosted.optimizer.step();
     boosted.optimizer.zero_grad();
-    event.step = micro / flags.accumulate;
     event.lr = boosted.scheduler->last_lr()[0];
     event.grad_norm = boosted.optimizer.last_step().grad_norm;
-    OkOrThrow(metrics->Step(event));
-    if (boosted.optimizer.last_step().skip) {
-      OkOrThrow(metrics->Note(
-          "step " + std::to_string(event.step) + " changed nothing: the gradient of " +
-          boosted.optimizer.last_step().nonfinite_parameter + " is not finite"));
+    if (metrics != nullptr) {
+      OkOrThrow(metrics->Step(event));
+      if (boosted.optimizer.last_step().skip) {
+        OkOrThrow(metrics->Note(
+            "step " + std::to_string(event.step) + " changed nothing: the gradient of " +
+            boosted.optimizer.last_step().nonfinite_parameter + " is not finite"));
+      }
     }
     boosted.scheduler->step();
-    event = {.step = event.step};
+    event = {};
   }
 
-  OkOrThrow(metrics->Validation(Validate(boosted, corpus, flags, context)));
-  const std::string sample = Generate(boosted.model, context, flags.prompt,
-                                      {.block = flags.model.n_positions,
-                                       .bytes = flags.sample,
-                                       .temperature = flags.temperature,
-                                       .seed = flags.seed});
-  OkOrThrow(metrics->Note("sample:\n" + sample));
-  const int64_t process = ValueOrThrow(ReadProcessMemory()).peak_own_bytes() - start.own_bytes();
-  OkOrThrow(metrics->Note("peak memory: " + FormatBytes(context->ledger().peak_reserved_bytes()) +
-                          " by the ledger, " + FormatBytes(process) +
-                          " by the process beyond its start"));
+  const ValidationEvent validation = Validate(boosted, corpus, flags, world);
+  const std::string memory = DescribeMemory(world, start);
+  if (metrics == nullptr) return;
+  OkOrThrow(metrics->Validation(validation));
+  OkOrThrow(metrics->Note(memory));
+  OkOrThrow(metrics->Note("sample:\n" + Generate(boosted.model, context, flags.prompt,
+                                                 {.block = flags.model.n_positions,
+                                                  .bytes = flags.sample,
+                                                  .temperature = flags.temperature,
+                                                  .seed = flags.seed})));
 }
 
 }  // namespace
@@ -134,7 +150,11 @@ int main(int argc, char** argv) {
   Flags flags;
   if (const std::optional<int> exit_code = ParseFlags(argc, argv, flags)) return *exit_code;
   try {
-    Train(flags);
+    const auto corpus =
+        ValueOrThrow(data::TextCorpus::Load(flags.data, {.block = flags.model.n_positions}));
+    const ProcessMemory start = ValueOrThrow(ReadProcessMemory());
+    OkOrThrow(comm::launch({.num_ranks = flags.ranks, .threads_per_rank = flags.threads_per_rank},
+                           [&](comm::World& world) { Train(world, flags, corpus, start); }));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "01_train_gpt: %s\n", error.what());
     return 1;

@@ -7,6 +7,7 @@
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/nn/models/mlp.h"
 #include "apogee/optim/adam.h"
+#include "apogee/optim/lomo.h"
 #include "apogee/plugins/single_rank.h"
 #include "apogee/tests/support/grad_check.h"
 
@@ -116,6 +117,33 @@ TEST_F(BoosterTest, AccumulationEqualsTheWholeBatch) {
     }
   }
   EXPECT_LT(UpdateError(start, Values(whole.model), Values(parts.model)), 1e-9);
+}
+
+// An optimizer that updates inside backward: the same loop, nothing left for step() but the report.
+TEST_F(BoosterTest, DrivesAFusedBackward) {
+  Setup plain(context_), boosted_setup(context_);
+  optim::Lomo expected(plain.model.Parameters(), {.lr = 0.1});
+  optim::Lomo optimizer(boosted_setup.model.Parameters(), {.lr = 0.1});
+  expected.set_step_options({.max_norm = 0.5});
+  SingleRankPlugin plugin({.max_norm = 0.5});
+  Booster booster(plugin);
+  auto boosted = booster.boost(boosted_setup.model, optimizer, criterion_);
+  for (int64_t step = 0; step < 4; ++step) {
+    autograd::Backward(Loss(plain.model, step, 0, 4));
+    expected.step();
+    expected.zero_grad();
+    booster.backward(Loss(boosted.model, step, 0, 4), boosted.optimizer);
+    for (const auto& p : boosted.model.Parameters()) EXPECT_FALSE(p->has_grad());
+    if (step == 0) {
+      EXPECT_THROW(booster.backward(Loss(boosted.model, step, 0, 4), boosted.optimizer), Error);
+    }
+    boosted.optimizer.step();
+    boosted.optimizer.zero_grad();
+    EXPECT_NEAR(boosted.optimizer.last_step().grad_norm, expected.last_step().grad_norm, 1e-6);
+  }
+  EXPECT_LT(
+      UpdateError(Values(Setup(context_).model), Values(plain.model), Values(boosted_setup.model)),
+      1e-6);
 }
 
 TEST_F(BoosterTest, Bf16KeepsMastersAndF32Gradients) {

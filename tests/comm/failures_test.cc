@@ -2,8 +2,10 @@
 // error that names the rank, the operation and its number.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <mutex>
 #include <thread>
 
@@ -141,6 +143,24 @@ TEST(FailuresTest, OneMessageForTheSameMistake) {
   const Failed failed =
       RunAll(4, [](World&) { throw std::runtime_error("batch 7 cannot be split over 4 ranks"); });
   EXPECT_EQ(Message(failed.status), "batch 7 cannot be split over 4 ranks");
+}
+
+TEST(FailuresTest, MoreRanksThanTheMachineHasThreadsFor) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer needs the address space";
+#endif
+  // In a process of its own, which has room for the stacks of some threads only.
+  auto launch_too_many = [] {
+    const rlimit limit{600 << 20, 600 << 20};
+    setrlimit(RLIMIT_AS, &limit);
+    const absl::Status status = launch({.num_ranks = 300, .threads_per_rank = 1}, [](World& world) {
+      world.group()->AllReduce(Buffer(world, 8));
+    });
+    std::fprintf(stderr, "%s", Message(status).c_str());
+    std::exit(status.code() == absl::StatusCode::kResourceExhausted ? 0 : 1);
+  };
+  EXPECT_EXIT(launch_too_many(), ::testing::ExitedWithCode(0),
+              "launch: cannot start two threads for each of 300 ranks: .*; use fewer ranks");
 }
 
 TEST(FailuresTest, MisuseIsRefusedAtOnce) {

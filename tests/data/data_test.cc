@@ -113,6 +113,54 @@ TEST(ShuffleSampler, DependsOnSeedAndIndexOnly) {
   EXPECT_LT(close, 15);
 }
 
+// Window by window, the ranks' parts laid end to end are the stream of one rank.
+TEST(DistributedSampler, RanksTogetherReadTheOneRankStream) {
+  const auto endless = std::make_shared<ShuffleSampler>(101, 5);
+  const auto finite = std::make_shared<SequentialSampler>(101);
+  for (int num_ranks = 1; num_ranks <= 4; ++num_ranks) {
+    for (int64_t window = 1; window <= 4; ++window) {
+      const int64_t step = num_ranks * window;
+      for (const std::shared_ptr<const Sampler>& base :
+           {std::shared_ptr<const Sampler>(endless), std::shared_ptr<const Sampler>(finite)}) {
+        std::vector<int64_t> all, want;
+        for (int64_t w = 0; w < 101 / step; ++w) {
+          for (int rank = 0; rank < num_ranks; ++rank) {
+            const DistributedSampler mine(base, rank, num_ranks, window);
+            for (int64_t i = 0; i < window; ++i) all.push_back(mine.Sample(w * window + i));
+          }
+        }
+        for (int64_t i = 0; i < 101 / step * step; ++i) want.push_back(base->Sample(i));
+        EXPECT_EQ(all, want) << num_ranks << " ranks, window " << window;
+      }
+      const DistributedSampler last(finite, num_ranks - 1, num_ranks, window);
+      EXPECT_EQ(last.size(), 101 / step * window) << "the same on every rank";
+      EXPECT_EQ(last.num_samples(), 101);
+      EXPECT_THROW(last.Sample(last.size()), Error);
+      EXPECT_EQ(DistributedSampler(endless, 0, num_ranks, window).size(), Sampler::kEndless);
+    }
+  }
+}
+
+TEST(DistributedSampler, BadSettingsSayWhatIsRight) {
+  auto error = [](const std::shared_ptr<const Sampler>& base, int rank, int num_ranks,
+                  int64_t window) -> std::string {
+    try {
+      DistributedSampler sampler(base, rank, num_ranks, window);
+      return "no error";
+    } catch (const Error& thrown) {
+      return thrown.what();
+    }
+  };
+  const auto three = std::make_shared<ShuffleSampler>(3, 1);
+  EXPECT_THAT(error(three, 0, 4, 1), HasSubstr("4 ranks share only 3 samples; use fewer ranks"));
+  EXPECT_THAT(error(three, 2, 2, 1), HasSubstr("rank 2 is outside [0, 2)"));
+  EXPECT_THAT(error(three, -1, 2, 1), HasSubstr("rank -1 is outside [0, 2)"));
+  EXPECT_THAT(error(three, 0, 0, 1), HasSubstr("at least one rank, got 0"));
+  EXPECT_THAT(error(three, 0, 2, 0), HasSubstr("window must be at least 1, got 0"));
+  EXPECT_THAT(error(std::make_shared<SequentialSampler>(7), 0, 2, 4),
+              HasSubstr("7 samples do not fill one window of 4 on each of 2 ranks"));
+}
+
 class LoaderTest : public ::testing::Test {
  protected:
   LoaderTest() {

@@ -140,6 +140,50 @@ TEST_F(TrainGptTest, AccumulationIsTheBiggerBatch) {
   }
 }
 
+// Four global micro-batches of two samples, spread over 1, 2 and 4 ranks.
+TEST_F(TrainGptTest, ReproducibleLossesDoNotDependOnTheRanks) {
+  auto run = [&](int ranks) {
+    const RunResult result =
+        Train("--steps 20 --reproducible --ranks " + std::to_string(ranks) + " --threads " +
+              std::to_string(ranks) + " --batch " + std::to_string(2 * ranks) + " --accumulate " +
+              std::to_string(4 / ranks) + " --out " + (dir_ / "out"));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    auto rows = Trajectory("out");
+    for (nlohmann::json& row : rows) row.erase("memory");
+    EXPECT_EQ(rows.size(), 20u);
+    return std::pair(rows, Rows("out/validation.jsonl"));
+  };
+  const auto one = run(1);
+  EXPECT_LT(one.first.back()["loss"], 0.8 * static_cast<double>(one.first[0]["loss"]));
+  EXPECT_EQ(run(2), one);
+  EXPECT_EQ(run(4), one);
+}
+
+TEST_F(TrainGptTest, RanksShareTheBatchOfOneRank) {
+  ASSERT_EQ(Train("--precision f64 --dropout 0.1 --out " + (dir_ / "one")).exit_code, 0);
+  const RunResult result =
+      Train("--precision f64 --dropout 0.1 --ranks 4 --out " + (dir_ / "four"));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, ReadFile(dir_ / "four/train.log")) << "rank 0 speaks for all";
+  EXPECT_THAT(result.out, HasSubstr("f64, 4 ranks of 1 thread"));
+  const auto one = Rows("one/metrics.jsonl"), four = Rows("four/metrics.jsonl");
+  ASSERT_EQ(one.size(), four.size());
+  for (size_t i = 0; i < one.size(); ++i) {
+    EXPECT_NEAR(one[i]["loss"], four[i]["loss"], 1e-8);
+    EXPECT_NEAR(one[i]["grad_norm"], four[i]["grad_norm"], 1e-8);
+  }
+}
+
+TEST_F(TrainGptTest, RanksInHalfPrecisionRepeatTheirBits) {
+  const std::string flags = "--precision fp16 --ranks 2 --accumulate 2 --dropout 0.1 --out ";
+  const RunResult first = Train(flags + (dir_ / "a")), second = Train(flags + (dir_ / "b"));
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  ASSERT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_EQ(Trajectory("a"), Trajectory("b"));
+  const auto rows = Rows("a/metrics.jsonl");
+  EXPECT_LT(rows.back()["loss"], 0.8 * static_cast<double>(rows[0]["loss"]));
+}
+
 // "1.5 MiB" in MiB, behind `label`.
 double MebibytesAfter(const std::string& text, const std::string& label) {
   std::istringstream rest(text.substr(text.find(label) + label.size()));
@@ -173,6 +217,15 @@ TEST_F(TrainGptTest, WrongUsageExitsWith2) {
   ExpectWrongUsage("--steps 0", "--steps: needs a whole number from 1 to 1e9, got 0");
   ExpectWrongUsage("--lr fast", "--lr: needs a number from 0");
   ExpectWrongUsage("--dim 10 --heads 3", "--dim must be a multiple of --heads, got 10 and 3");
+  ExpectWrongUsage("--ranks 3", "--batch 8 does not divide among --ranks 3; use --batch 6 or 9");
+  ExpectWrongUsage("--ranks 9", "--batch 8 does not divide among --ranks 9; use --batch 9");
+  ExpectWrongUsage("--ranks 0", "--ranks: needs a whole number from 1 to 1e9, got 0");
+  ExpectWrongUsage("--ranks -1", "--ranks: needs a whole number from 1 to 1e9, got -1");
+  ExpectWrongUsage("--plugin dpp", "unknown plugin \"dpp\" (did you mean \"ddp\"?)");
+  ExpectWrongUsage("--plugin single --ranks 2", "--plugin single runs one rank, got --ranks 2");
+  ExpectWrongUsage("--plugin single --reproducible", "no effect with --plugin single");
+  ExpectWrongUsage("--precision fp16", "fp16 needs a loss scale, which --plugin ddp has");
+  ExpectWrongUsage("--reproducible --dropout 0.1", "--reproducible needs --dropout 0, got 0.1");
   ExpectWrongUsage("--seed 1 stray=1", "unexpected argument \"stray=1\"");
 }
 
@@ -180,6 +233,8 @@ TEST_F(TrainGptTest, BadDataExitsWith1) {
   ExpectRefused((dir_ / "none"), "", 1, "/none does not exist; give a text file");
   ExpectRefused(dir_.Write("empty", ""), "", 1, "/empty is empty; give a text file");
   ExpectRefused(dir_.Write("short", "abc"), "", 1, "a block of 16 needs 17 in each; give at least");
+  ExpectRefused(dir_.Write("few", std::string(200, 'x')), "--ranks 200 --batch 200", 1,
+                "200 ranks share only 164 samples; use fewer ranks or more data");
 }
 
 TEST_F(TrainGptTest, AnUnwritableOutExitsWith1) {
@@ -188,11 +243,20 @@ TEST_F(TrainGptTest, AnUnwritableOutExitsWith1) {
   EXPECT_THAT(result.err, HasSubstr("cannot make the output directory " + text_ + "/out: "));
 }
 
+TEST_F(TrainGptTest, ARankThatFailsIsNamedOnce) {
+  const RunResult result = Train("--ranks 4 --out " + text_ + "/out");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err,
+              HasSubstr("rank 0: cannot make the output directory " + text_ + "/out: "));
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+}
+
 TEST_F(TrainGptTest, ALossThatIsNotFiniteExitsWith1) {
   const RunResult result = Train("--lr 1e30 --out " + (dir_ / "out"));
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.err, ::testing::ContainsRegex(
                               "step [0-9]+: the loss is nan; lower --lr \\(now 1e\\+30\\)"));
+  EXPECT_EQ(Train("--lr 1e30 --ranks 2").err, result.err) << "all ranks find it; told once";
   for (const auto& row : Rows("out/metrics.jsonl")) EXPECT_TRUE(row["loss"].is_number());
 }
 

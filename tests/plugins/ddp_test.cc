@@ -6,6 +6,7 @@
 
 #include "apogee/booster/booster.h"
 #include "apogee/nn/models/mlp.h"
+#include "apogee/optim/lomo.h"
 #include "apogee/optim/sgd.h"
 #include "apogee/tests/support/run_ranks.h"
 #include "apogee/tests/support/tiny_run.h"
@@ -336,6 +337,43 @@ TEST(DdpTest, GradientsMadeOutsideOfTheBoosterAreRefused) {
     EXPECT_THROW(autograd::Backward(loss), Error);
   });
   EXPECT_THROW(DdpPlugin(nullptr, {.precision = "fp61", .max_norm = -1, .bucket_bytes = 0}), Error);
+}
+
+TEST(DdpTest, RefusesUpdatesInsideBackwardOnSeveralRanks) {
+  RunRanks(2, [&](comm::World& world) {
+    TinyModel model(TinyRunOptions{});
+    model.Initialize(world.context(), {.seed = 1});
+    optim::Lomo optimizer(model.Parameters(), {});
+    DdpPlugin plugin(world.group(), {});
+    Booster booster(plugin);
+    try {
+      booster.boost(model, optimizer);
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("lomo updates inside backward, before gradients are averaged"));
+    }
+  });
+}
+
+// fp16 with its loss scale on one rank.
+TEST(DdpTest, FusedBackwardWithLossScale) {
+  const ContextPtr context = CpuContext();
+  TinyModel model(TinyRunOptions{});
+  model.Initialize(context, {.seed = 1});
+  optim::Lomo optimizer(model.Parameters(), {.lr = 0.01});
+  DdpPlugin plugin(nullptr, {.precision = "fp16", .loss_scaler = {.initial_scale = 4294967296.0}});
+  Booster booster(plugin);
+  booster.boost(model, optimizer);
+  int64_t updates = 0;
+  for (int64_t step = 0; step < 30; ++step) {
+    booster.backward(TinyLoss(model, context, TinyRunOptions{}, step, 0, kTinyBatch), optimizer);
+    optimizer.step();
+    optimizer.zero_grad();
+    updates += !optimizer.last_step().skip;
+  }
+  EXPECT_GT(optimizer.num_skipped_steps(), 0);
+  EXPECT_GT(updates, 0);
+  EXPECT_LT(plugin.loss_scale(), 4294967296.0);
 }
 
 }  // namespace

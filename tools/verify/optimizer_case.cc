@@ -11,6 +11,7 @@
 #include "apogee/optim/scaled_adam.h"
 #include "apogee/tensor/ops/elementwise.h"
 #include "apogee/tools/verify/cases.h"
+#include "apogee/tools/verify/galore_signs.h"
 #include "apogee/tools/verify/low_bit_states.h"
 
 namespace apogee::tools {
@@ -45,11 +46,13 @@ Family FamilyOf(const GoldenCase& golden, const Json& hyper) {
   const std::string recorded = golden.text("optimizer");
   // Hugging Face's AdamW is the one whose bias correction can be switched off.
   if (recorded == "adamw" && hyper.contains("correct_bias")) return {"adamw_hf", {}};
-  if (recorded == "adamw8bit") return {recorded, {{"nbits", "bits"}}};
+  if (recorded.ends_with("adamw8bit")) return {recorded, {{"nbits", "bits"}}};
   if (recorded == "cpu_adam") {
     return {hyper.value("adamw_mode", true) ? "adamw" : "adam",
             {{"adamw_mode", ""}, {"div_scale", ""}, {"bias_correction", "correct_bias"}}};
   }
+  // The recorded LAMB is ColossalAI's.
+  if (recorded == "lamb") return {"lamb_colossal", {}};
   if (recorded == "scaled_adam") {
     return {golden.text("variant") == "old" ? "scaled_adam_icefall_2023" : "scaled_adam_icefall",
             {}};
@@ -74,7 +77,12 @@ optim::OptionMap OptionsFrom(const Json& values, const Family& family) {
 
 // Which of several behaviours of one reference was recorded.
 void SetVariant(const GoldenCase& golden, optim::OptionMap& options) {
-  if (golden.text("optimizer").ends_with("8bit")) options["kernel"] = golden.text("variant");
+  const std::string recorded = golden.text("optimizer");
+  if (recorded.ends_with("8bit")) options["kernel"] = golden.text("variant");
+  if (recorded.starts_with("galore_")) {
+    options["project"] = options.contains("rank") ? "true" : "false";
+    options["clamp_rank"] = "true";  // the references cut a rank above min(m, n) silently
+  }
 }
 
 class OptimizerReplay {
@@ -97,6 +105,7 @@ class OptimizerReplay {
   Comparison Run() {
     const int64_t steps = golden_.steps();
     for (int64_t step = 1; step <= steps; ++step) {
+      step_ = step;
       SetLearningRates(step);
       optimizer_->zero_grad();
       if (auto* fused = dynamic_cast<optim::FusedBackwardOptimizer*>(optimizer_.get())) {
@@ -137,6 +146,11 @@ class OptimizerReplay {
     }
     for (optim::TextParamGroup& group : groups) SetVariant(golden_, group.options);
     optimizer_ = ValueOrThrow(optim::MakeOptimizer(family.optimizer, std::move(groups)));
+    if (auto* galore = dynamic_cast<optim::GaLoreProjector*>(optimizer_.get())) {
+      galore->set_basis_hook([this](const optim::ParamView& view, const optim::NewBasis& basis) {
+        AlignSigns(golden_, view.name(), step_, basis, comparison_);
+      });
+    }
     for (int g = 0; g < optimizer_->num_groups(); ++g) base_lrs_.push_back(optimizer_->lr(g));
     const double div_scale = hyper_.value("div_scale", -1.0);
     if (div_scale > 0) optimizer_->set_step_options({.loss_scale = div_scale});
@@ -323,6 +337,7 @@ class OptimizerReplay {
   std::vector<std::vector<double>> init_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::vector<double> base_lrs_;
+  int64_t step_ = 0;
   std::map<std::string, double> largest_state_;
   Comparison comparison_;
 };

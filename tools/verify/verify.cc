@@ -17,16 +17,28 @@ using Replay = Comparison (*)(const GoldenCase&, DType);
 
 // By the metadata's "optimizer".
 const std::map<std::string, Replay>& Replays() {
+  // One line per family.
+  // clang-format off
   static const auto& replays = *new std::map<std::string, Replay>{
-      // clang-format off: one line per family
-      {"adalomo", &ReplayOptimizer},     {"adam", &ReplayOptimizer},
-      {"adamw", &ReplayOptimizer},       {"adamw8bit", &ReplayOptimizer},
-      {"cpu_adam", &ReplayOptimizer},    {"grad_clip", &ReplayGradClip},
-      {"lomo", &ReplayOptimizer},        {"lr_schedule", &ReplayLrSchedule},
-      {"model", &ReplayModel},           {"quant", &ReplayQuant},
-      {"scaled_adam", &ReplayOptimizer}, {"sgd", &ReplayOptimizer},
-      // clang-format on
+      {"adafactor", &ReplayOptimizer},
+      {"adalomo", &ReplayOptimizer},
+      {"adam", &ReplayOptimizer},
+      {"adamw", &ReplayOptimizer},
+      {"adamw8bit", &ReplayOptimizer},
+      {"came", &ReplayOptimizer},
+      {"cpu_adam", &ReplayOptimizer},
+      {"galore_adamw", &ReplayOptimizer},
+      {"galore_adamw8bit", &ReplayOptimizer},
+      {"grad_clip", &ReplayGradClip},
+      {"lamb", &ReplayOptimizer},
+      {"lomo", &ReplayOptimizer},
+      {"lr_schedule", &ReplayLrSchedule},
+      {"model", &ReplayModel},
+      {"quant", &ReplayQuant},
+      {"scaled_adam", &ReplayOptimizer},
+      {"sgd", &ReplayOptimizer},
   };
+  // clang-format on
   return replays;
 }
 

@@ -1,0 +1,73 @@
+// GaLoreAdamW (Zhao et al., ICML 2024): AdamW in the form of Hugging Face on the projected
+// gradient.
+//
+//   optim::GaLoreAdamW optimizer(optim::get_galore_param_groups(
+//       model.Parameters(), GaLoreAdamWOptions{.lr = 1e-2, .rank = 64, .update_proj_gap = 200}));
+//
+// With R the projected gradient (galore.h), c_i = 1 - beta_i^t (1 without correct_bias):
+//   m = beta1 m + (1 - beta1) R;  v = beta2 v + (1 - beta2) R^2
+//   w -= lr sqrt(c2) / c1 * scale * back(m / (sqrt(v) + eps));  w -= lr * weight_decay * w
+// Parameters that are not projected: the same with R = gradient, without scale.
+// States of a projected [m, n] matrix: exp_avg, exp_avg_sq and projector: for std 8 r max(m, n) +
+// 4 r min(m, n) bytes; of others 8 bytes per element.
+#ifndef APOGEE_OPTIM_GALORE_ADAMW_H_
+#define APOGEE_OPTIM_GALORE_ADAMW_H_
+
+#include <array>
+
+#include "apogee/optim/galore.h"
+#include "apogee/optim/spec_cache.h"
+
+namespace apogee::optim {
+
+struct GaLoreAdamWOptions {
+  double lr = 1e-3;
+  std::array<double, 2> betas = {0.9, 0.999};
+  double eps = 1e-6;
+  double weight_decay = 0;
+  bool correct_bias = true;
+  // What to project and how: galore.h.
+  bool project = true;
+  int64_t rank = 128;
+  int64_t update_proj_gap = 200;
+  double scale = 0.25;
+  std::string proj_type = "std";
+  bool clamp_rank = false;
+  std::string svd = "randomized";
+  std::string on_refresh = "keep";
+
+  static constexpr const char* kName = "galore_adamw";
+  std::vector<std::string> Problems() const;
+  static std::vector<OptionField<GaLoreAdamWOptions>> Fields();
+};
+
+class GaLoreAdamW : public TypedOptimizer<GaLoreAdamWOptions>, public GaLoreProjector {
+ public:
+  GaLoreAdamW(std::vector<autograd::ParameterPtr> params, const GaLoreAdamWOptions& options)
+      : GaLoreAdamW({{std::move(params), options}}) {}
+  explicit GaLoreAdamW(std::vector<ParamGroup<GaLoreAdamWOptions>> groups)
+      : TypedOptimizer(GaLoreAdamWOptions::kName, CheckedGaLoreGroups(std::move(groups))) {}
+
+  bool has_momentum() const override { return true; }
+  double momentum(int group) const override { return options(group).betas[0]; }
+  void set_momentum(int group, double momentum) override {
+    mutable_options(group).betas[0] = momentum;
+  }
+
+ protected:
+  std::span<const StateSpec> StatesUnder(const ParamView& view,
+                                         const GaLoreAdamWOptions& options) const override;
+  int num_stat_phases() const override { return kNumPhases; }
+  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
+  void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
+                    std::span<const StatBuffer> totals, StatBuffer& buffer) override;
+  void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
+              std::span<const StatBuffer> totals) override;
+
+ private:
+  mutable SpecCache specs_;
+};
+
+}  // namespace apogee::optim
+
+#endif  // APOGEE_OPTIM_GALORE_ADAMW_H_

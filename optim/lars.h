@@ -1,0 +1,65 @@
+// LARS (You, Gitman, Ginsburg, "Large Batch Training of Convolutional Networks", 2017): SGD whose gradient
+// is scaled, tensor by tensor, to the size of the weights.
+//
+//   optim::Lars optimizer(model.Parameters(), {.lr = 1.0, .momentum = 0.9, .weight_decay = 1e-4});
+//   Backward(criterion(model(x), y));
+//   optimizer.step();
+//   optimizer.zero_grad();
+//
+//   ratio = trust_coefficient |w| / (|g| + weight_decay |w| + eps), 1 where |w| or |g| is 0
+//   d = ratio (g + weight_decay w)
+//   buf = momentum buf + d;  w -= lr (nesterov ? d + momentum buf : buf);  momentum 0: w -= lr d
+// State per element: momentum_buffer (4 bytes; 8 for f64), only with momentum. With master weights, |w| is
+// theirs. The ratio is inside the momentum, as in the paper.
+#ifndef APOGEE_OPTIM_LARS_H_
+#define APOGEE_OPTIM_LARS_H_
+
+#include "apogee/optim/typed_optimizer.h"
+
+namespace apogee::optim {
+
+struct LarsOptions {
+  double lr = 1;
+  double momentum = 0.9;
+  double weight_decay = 0;
+  double trust_coefficient = 1e-3;
+  double eps = 0;
+  bool nesterov = false;       // needs momentum
+  bool matrices_only = false;  // vectors and scalars (biases, norms) have ratio 1
+
+  std::vector<std::string> Problems() const;
+  static std::vector<OptionField<LarsOptions>> Fields();
+};
+
+class Lars : public TypedOptimizer<LarsOptions> {
+ public:
+  Lars(std::vector<autograd::ParameterPtr> params, const LarsOptions& options)
+      : Lars({{std::move(params), options}}) {}
+  explicit Lars(std::vector<ParamGroup<LarsOptions>> groups)
+      : TypedOptimizer("lars", std::move(groups)) {}
+
+  bool has_momentum() const override { return true; }
+  double momentum(int group) const override { return options(group).momentum; }
+  void set_momentum(int group, double momentum) override {
+    mutable_options(group).momentum = momentum;
+  }
+
+ protected:
+  std::span<const StateSpec> StatesUnder(const ParamView& view,
+                                         const LarsOptions& options) const override;
+  int num_stat_phases() const override { return 1; }
+  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
+  void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
+                    std::span<const StatBuffer> totals, StatBuffer& buffer) override;
+  void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
+              std::span<const StatBuffer> totals) override;
+
+ private:
+  enum class Pass { kSums, kUpdate };
+  void RunPass(Pass pass, int group, std::span<const ActiveParam> params, size_t first,
+               const StepDecision& decision, const StatBuffer& sums);
+};
+
+}  // namespace apogee::optim
+
+#endif  // APOGEE_OPTIM_LARS_H_

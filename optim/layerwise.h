@@ -1,0 +1,48 @@
+// What optimizers with statistics of whole tensors share: which number of a StatBuffer is whose. Each of
+// them reserves one entry of sums per parameter and phase, in the parameters' order.
+//
+//   ForEachGroup(params, [&](int group, size_t first, std::span<const ActiveParam> members) {
+//     void* partials = SumsAt(buffer, first + i);              // of members[i]
+//   });
+#ifndef APOGEE_OPTIM_LAYERWISE_H_
+#define APOGEE_OPTIM_LAYERWISE_H_
+
+#include <span>
+
+#include "apogee/optim/optimizer.h"
+
+namespace apogee::optim {
+
+// Number `index` of an entry.
+inline void* SumsAt(const StatBuffer& buffer, size_t entry, int64_t index = 0) {
+  const int64_t offset = buffer.sum_entries()[entry].offset + index;
+  return buffer.dtype() == DType::kF64 ? static_cast<void*>(buffer.sums<double>(offset))
+                                       : static_cast<void*>(buffer.sums<float>(offset));
+}
+
+// The entry of `param`; those of the parameters after it follow.
+inline size_t EntryOf(const StatBuffer& buffer, const ActiveParam& param) {
+  size_t entry = 0;
+  while (buffer.sum_entries()[entry].view != param.view) ++entry;
+  return entry;
+}
+
+// What this rank's partial counts: every replica of an element adds its share.
+inline double ShareOf(const ActiveParam& param) {
+  return 1.0 / param.view->layout().num_replicas();
+}
+
+// fn(group, position of its first parameter, its parameters) for the groups in `params`, in order.
+template <typename Fn>
+void ForEachGroup(std::span<const ActiveParam> params, const Fn& fn) {
+  for (size_t begin = 0; begin < params.size();) {
+    size_t end = begin;
+    while (end < params.size() && params[end].group == params[begin].group) ++end;
+    fn(params[begin].group, begin, params.subspan(begin, end - begin));
+    begin = end;
+  }
+}
+
+}  // namespace apogee::optim
+
+#endif  // APOGEE_OPTIM_LAYERWISE_H_

@@ -1,0 +1,54 @@
+// Lion (Chen et al., "Symbolic Discovery of Optimization Algorithms", NeurIPS 2023).
+//
+//   optim::Lion optimizer(model.Parameters(), {.lr = 1e-4, .weight_decay = 0.1});
+//   Backward(criterion(model(x), y));
+//   optimizer.step();
+//   optimizer.zero_grad();
+//
+//   w -= lr * weight_decay * w
+//   w -= lr * sign(beta1 m + (1 - beta1) g)          // sign(0) = 0
+//   m = beta2 m + (1 - beta2) g
+// State per element: exp_avg (4 bytes; 8 for f64). Every element moves by lr, so lr is 3 to 10 times
+// smaller than AdamW's, and weight_decay as much larger.
+#ifndef APOGEE_OPTIM_LION_H_
+#define APOGEE_OPTIM_LION_H_
+
+#include <array>
+
+#include "apogee/optim/typed_optimizer.h"
+
+namespace apogee::optim {
+
+struct LionOptions {
+  double lr = 1e-4;
+  std::array<double, 2> betas = {0.9, 0.99};
+  double weight_decay = 0;  // decoupled
+  bool maximize = false;
+
+  std::vector<std::string> Problems() const;
+  static std::vector<OptionField<LionOptions>> Fields();
+};
+
+class Lion : public TypedOptimizer<LionOptions> {
+ public:
+  Lion(std::vector<autograd::ParameterPtr> params, const LionOptions& options)
+      : Lion({{std::move(params), options}}) {}
+  explicit Lion(std::vector<ParamGroup<LionOptions>> groups)
+      : TypedOptimizer("lion", std::move(groups)) {}
+
+  bool has_momentum() const override { return true; }
+  double momentum(int group) const override { return options(group).betas[0]; }
+  void set_momentum(int group, double momentum) override {
+    mutable_options(group).betas[0] = momentum;
+  }
+
+ protected:
+  std::span<const StateSpec> StatesUnder(const ParamView& view,
+                                         const LionOptions& options) const override;
+  void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
+              std::span<const StatBuffer> totals) override;
+};
+
+}  // namespace apogee::optim
+
+#endif  // APOGEE_OPTIM_LION_H_

@@ -1,0 +1,49 @@
+// Arguments of the kernels of the optimizers with a trust ratio per tensor: LAMB and LARS. The *_sums
+// kernels write this rank's partials, [sum of w^2, sum of u^2] per parameter in `stat_dtype`; the update
+// kernels read the totals.
+#ifndef APOGEE_OPTIM_TRUST_KERNELS_H_
+#define APOGEE_OPTIM_TRUST_KERNELS_H_
+
+#include <span>
+
+#include "apogee/optim/update_chunk.h"
+
+namespace apogee::optim {
+
+struct TrustChunk : UpdateChunk {
+  void* sums;    // partials, or totals
+  double share;  // what this rank's partial counts: 1 / replicas
+  bool trusted;  // else the ratio is 1
+};
+
+// m = beta1 m + grad_weight g;  v = beta2 v + (1 - beta2) g^2;
+// u = mean_scale m / (root_scale sqrt(v) + eps) + decay w;
+// ratio = clamp(|w| / |u|, min_ratio, max_ratio), 1 where a norm is 0;  w -= step_size ratio u.
+// lamb_sums stores neither m nor v: a step that fails in a reduction has changed nothing.
+struct LambChunk : TrustChunk {
+  void* exp_avg;
+  void* exp_avg_sq;
+  double mean_scale, root_scale, step_size;  // the bias corrections of the parameter's own step
+};
+struct LambArgs {
+  DType dtype, stat_dtype;
+  double grad_scale, beta1, grad_weight, beta2, eps, decay, min_ratio, max_ratio;
+  std::span<const LambChunk> chunks;
+};
+
+// u is the gradient. ratio = coefficient |w| / (|g| + decay |w| + eps), 1 where a norm is 0;
+// d = ratio (g + decay w);  buf = momentum buf + d;  w -= lr (nesterov ? d + momentum buf : buf).
+// Without momentum (buf null): w -= lr d.
+struct LarsChunk : TrustChunk {
+  void* momentum_buffer;
+};
+struct LarsArgs {
+  DType dtype, stat_dtype;
+  double grad_scale, lr, momentum, decay, coefficient, eps;
+  bool nesterov;
+  std::span<const LarsChunk> chunks;
+};
+
+}  // namespace apogee::optim
+
+#endif  // APOGEE_OPTIM_TRUST_KERNELS_H_
