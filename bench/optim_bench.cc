@@ -1,15 +1,16 @@
-// How close the optimizers' steps come to the speed of memory, on f32 weights in the shapes of a GPT. The
-// yardstick, measured in the same run and interleaved with them, is a loop with four read and three
-// write streams, as AdamW has, and almost no arithmetic.
+// How close the optimizers' steps come to the speed of memory, on f32 weights in the shapes of a
+// GPT. The yardstick, measured in the same run and interleaved with them, is a loop with four read
+// and three write streams, as AdamW has, and almost no arithmetic.
 //
 //   optim_bench [--params 33554432] [--threads 1] [--repeats 9] [--dtype f32] [--only lamb]
 //
-// "bytes" is what a step has to move per parameter, statistics included: AdamW reads weights, gradients
-// and two moments and writes all but the gradients, 28. LAMB's 40 and CAME's 32 suppose that moments are
-// stored while statistics are taken; ours are stored after them, so that a failed step changes nothing,
-// and LAMB really moves 44, CAME 36. --dtype bf16 measures 16 bit weights and gradients with f32
-// masters. The pass over the gradients that looks for non-finite values and takes their norm is left
-// out (4 bytes more), except in the row that says "clipped", whose share counts the same bytes without it.
+// "bytes" is what a step has to move per parameter, statistics included: AdamW reads weights,
+// gradients and two moments and writes all but the gradients, 28. LAMB's 40 and CAME's 32 suppose
+// that moments are stored while statistics are taken; ours are stored after them, so that a failed
+// step changes nothing, and LAMB really moves 44, CAME 36. --dtype bf16 measures 16 bit weights and
+// gradients with f32 masters. The pass over the gradients that looks for non-finite values and
+// takes their norm is left out (4 bytes more), except in the row that says "clipped", whose share
+// counts the same bytes without it.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -110,8 +111,8 @@ struct Row {
   const char* label;
   const char* name;  // in the registry
   optim::OptionMap options;
-  double bytes;      // per parameter
-  int grad_reads;    // of 4 bytes each, among them
+  double bytes;    // per parameter
+  int grad_reads;  // of 4 bytes each, among them
   double max_norm = 0;
 };
 const std::vector<Row>& Rows() {
