@@ -1,14 +1,15 @@
 // The data movement of the local collectives.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <span>
+#include <type_traits>
+#include <vector>
 
 #include "apogee/comm/local/operation.h"
 
 namespace apogee::comm::local {
 namespace {
-
-constexpr size_t kMaxFused = 8;
 
 // Elements of a share boundary are kept on 64-byte lines, so that two shares never write one line.
 int64_t ShareBegin(int64_t count, size_t index, size_t size, int64_t element_bytes) {
@@ -17,55 +18,96 @@ int64_t ShareBegin(int64_t count, size_t index, size_t size, int64_t element_byt
   return std::min(count, lines * static_cast<int64_t>(index) / static_cast<int64_t>(size) * line);
 }
 
-template <typename T>
-ComputeType<T> Combine(ReduceOp op, ComputeType<T> a, ComputeType<T> b) {
-  if (op == ReduceOp::kSum) return a + b;
-  return a != a || a > b ? a : b;  // NaN wins
-}
-
-// Block-wise, so that partial sums stay in the first-level cache: a balanced binary tree over the
-// ranks,
-// ((r0 + r1) + (r2 + r3)) + …, in the compute type.
-template <typename T>
-void TreeReduce(ReduceOp op, std::span<const T* const> inputs, int64_t begin, int64_t count,
-                ComputeType<T>* sum, ComputeType<T>* scratch) {
-  using C = ComputeType<T>;
-  if (inputs.size() == 1) {
-    for (int64_t i = 0; i < count; ++i) sum[i] = static_cast<C>(inputs[0][begin + i]);
-    return;
-  }
-  if (inputs.size() == 2) {
-    const T* a = inputs[0] + begin;
-    const T* b = inputs[1] + begin;
-    for (int64_t i = 0; i < count; ++i) {
-      sum[i] = Combine<T>(op, static_cast<C>(a[i]), static_cast<C>(b[i]));
+// One reduction, known when the loops are compiled.
+template <ReduceOp kOp>
+struct Combine {
+  template <typename C>
+  C operator()(C a, C b) const {
+    if constexpr (kOp == ReduceOp::kSum) {
+      return a + b;
+    } else {
+      return a != a || a > b ? a : b;  // NaN wins
     }
-    return;
+  }
+};
+
+// Elements that are reduced at a time: their sums and partial sums stay in the first-level cache.
+constexpr int64_t kBlock = 1024;
+
+// sum = a balanced binary tree over the inputs, ((r0 + r1) + (r2 + r3)) + …, in the compute type.
+// `scratch` has a block for each level of the tree. sum never is an input, so the loops need no check
+// for overlap and run in vectors.
+template <ReduceOp kOp, typename T, typename C = ComputeType<T>>
+void TreeReduce(std::span<const T* const> inputs, int64_t begin, int64_t count, C* __restrict sum,
+                C* __restrict scratch) {
+  constexpr Combine<kOp> combine;
+  auto at = [&](size_t r) { return inputs[r] + begin; };
+  switch (inputs.size()) {
+    case 1: {
+      const T* a = at(0);
+      for (int64_t i = 0; i < count; ++i) sum[i] = static_cast<C>(a[i]);
+      return;
+    }
+    case 2: {
+      const T *a = at(0), *b = at(1);
+      for (int64_t i = 0; i < count; ++i) {
+        sum[i] = combine(static_cast<C>(a[i]), static_cast<C>(b[i]));
+      }
+      return;
+    }
+    case 3: {
+      const T *a = at(0), *b = at(1), *c = at(2);
+      for (int64_t i = 0; i < count; ++i) {
+        sum[i] = combine(combine(static_cast<C>(a[i]), static_cast<C>(b[i])), static_cast<C>(c[i]));
+      }
+      return;
+    }
+    case 4: {
+      const T *a = at(0), *b = at(1), *c = at(2), *d = at(3);
+      for (int64_t i = 0; i < count; ++i) {
+        sum[i] = combine(combine(static_cast<C>(a[i]), static_cast<C>(b[i])),
+                         combine(static_cast<C>(c[i]), static_cast<C>(d[i])));
+      }
+      return;
+    }
   }
   // The left half is the largest power of two below the size: a tree over 2k ranks is then made of
   // the trees over its halves, whatever the number of ranks.
-  size_t left = 1;
-  while (left * 2 < inputs.size()) left *= 2;
-  TreeReduce<T>(op, inputs.first(left), begin, count, sum, scratch + count);
-  TreeReduce<T>(op, inputs.subspan(left), begin, count, scratch, scratch + count);
-  for (int64_t i = 0; i < count; ++i) sum[i] = Combine<T>(op, sum[i], scratch[i]);
+  const size_t left = std::bit_floor(inputs.size() - 1);
+  TreeReduce<kOp, T>(inputs.first(left), begin, count, sum, scratch + kBlock);
+  TreeReduce<kOp, T>(inputs.subspan(left), begin, count, scratch, scratch + kBlock);
+  for (int64_t i = 0; i < count; ++i) sum[i] = combine(sum[i], scratch[i]);
 }
 
 // Reduces elements [begin, end) of all inputs into each of `outputs`, which may be the inputs.
-template <typename T>
-void ReduceRange(ReduceOp op, std::span<const T* const> inputs, std::span<T* const> outputs,
-                 int64_t begin, int64_t end, int64_t output_begin) {
+template <ReduceOp kOp, typename T>
+void ReduceRange(std::span<const T* const> inputs, std::span<T* const> outputs, int64_t begin,
+                 int64_t end, int64_t output_begin) {
   using C = ComputeType<T>;
-  constexpr int64_t kBlock = 1024;
-  C sum[kBlock];
-  C scratch[kBlock * kMaxFused];
+  alignas(64) C sum[kBlock];
+  std::vector<C> scratch(
+      inputs.size() <= 4 ? 0 : kBlock * static_cast<size_t>(std::bit_width(inputs.size())));
   for (int64_t at = begin; at < end; at += kBlock) {
     const int64_t count = std::min(kBlock, end - at);
-    TreeReduce<T>(op, inputs, at, count, sum, scratch);
+    TreeReduce<kOp, T>(inputs, at, count, sum, scratch.data());
     for (T* output : outputs) {
-      T* out = output + output_begin + (at - begin);
-      for (int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(sum[i]);
+      T* __restrict out = output + output_begin + (at - begin);
+      if constexpr (std::is_same_v<T, C>) {
+        std::memcpy(out, sum, static_cast<size_t>(count) * sizeof(T));
+      } else {
+        for (int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(sum[i]);
+      }
     }
+  }
+}
+
+template <typename T>
+void Reduce(ReduceOp op, std::span<const T* const> inputs, std::span<T* const> outputs,
+            int64_t begin, int64_t end, int64_t output_begin) {
+  if (op == ReduceOp::kSum) {
+    ReduceRange<ReduceOp::kSum, T>(inputs, outputs, begin, end, output_begin);
+  } else {
+    ReduceRange<ReduceOp::kMax, T>(inputs, outputs, begin, end, output_begin);
   }
 }
 
@@ -80,7 +122,7 @@ void ReduceShare(const Operation& operation, size_t index) {
     const int64_t slice = count / static_cast<int64_t>(size);
     T* output = operation.calls[index].output.data<T>();
     const int64_t begin = slice * static_cast<int64_t>(index);
-    ReduceRange<T>(first.op, inputs, std::span<T* const>(&output, 1), begin, begin + slice, 0);
+    Reduce<T>(first.op, inputs, std::span<T* const>(&output, 1), begin, begin + slice, 0);
     return;
   }
   const int64_t begin = ShareBegin(count, index, size, sizeof(T));
@@ -91,7 +133,7 @@ void ReduceShare(const Operation& operation, size_t index) {
         first.kind == CollectiveKind::kAllReduce || static_cast<int>(r) == first.root;
     if (wanted) outputs.push_back(operation.calls[r].output.data<T>());
   }
-  ReduceRange<T>(first.op, inputs, outputs, begin, end, begin);
+  Reduce<T>(first.op, inputs, outputs, begin, end, begin);
 }
 
 void Copy(void* to, const void* from, int64_t bytes) {

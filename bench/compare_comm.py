@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""All-reduce between the ranks of one process, a plain copy of as many bytes, and Open MPI.
+
+    bench/compare_comm.py --build build/release [--ranks 2 4] [--mib 64] [--rounds 3] [--json -]
+
+Configure with -DAPOGEE_BUILD_BENCH=ON; mpi_allreduce is built where MPI is installed (scripts/install_deps.sh
+mpi), and its column is left out elsewhere. The programs take turns; a figure is the median over the rounds.
+Run it on a quiet machine. A table goes to stderr, the JSON to --json.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+
+
+def fail(message):
+    print(f"compare_comm: {message}", file=sys.stderr)
+    sys.exit(1)
+
+
+def run(command):
+    # mpirun refuses to run as root without these two.
+    environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True)
+    if done.returncode != 0:
+        fail(f"`{' '.join(map(str, command))}` failed: {done.stderr.strip()}")
+    return json.loads(done.stdout)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build/release"))
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--mib", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", help="file for the results; - for stdout")
+    args = parser.parse_args()
+
+    ours = args.build / "bench" / "comm_bench"
+    if not ours.exists():
+        fail(f"{ours} is missing; configure with -DAPOGEE_BUILD_BENCH=ON and build it")
+    mpi = args.build / "bench" / "mpi_allreduce"
+    mpirun = shutil.which("mpirun")
+    with_mpi = mpi.exists() and mpirun is not None
+    if not with_mpi:
+        print("compare_comm: no mpi_allreduce in the build tree or no mpirun; without Open MPI", file=sys.stderr)
+
+    results = []
+    print(f"{'ranks':>5} {'copy ms':>9} {'all-reduce ms':>14} {'ratio':>6} {'Open MPI ms':>12} {'ratio':>6}",
+          file=sys.stderr)
+    for ranks in args.ranks:
+        rounds = []
+        for _ in range(args.rounds):
+            row = run([ours, "--ranks", ranks, "--mib", args.mib])
+            if with_mpi:
+                row["mpi_ms"] = run([mpirun, "--oversubscribe", "-np", ranks, mpi, args.mib, 15])["all_reduce_ms"]
+            rounds.append(row)
+        result = {key: statistics.median(row[key] for row in rounds) for key in rounds[0]}
+        mpi_text = ""
+        if with_mpi:
+            result["mpi_ratio"] = result["mpi_ms"] / result["copy_ms"]
+            mpi_text = f"{result['mpi_ms']:12.1f} {result['mpi_ratio']:6.2f}"
+        print(f"{ranks:5d} {result['copy_ms']:9.1f} {result['all_reduce_ms']:14.1f} {result['ratio']:6.2f} "
+              f"{mpi_text}", file=sys.stderr)
+        results.append(result)
+    if args.json:
+        text = json.dumps({"results": results}, indent=1) + "\n"
+        if args.json == "-":
+            sys.stdout.write(text)
+        else:
+            pathlib.Path(args.json).write_text(text)
+
+
+if __name__ == "__main__":
+    main()
