@@ -32,8 +32,9 @@ struct Floors {
 };
 Floors FloorsOf(const AdafactorOptions& o, DType dtype) {
   if (!o.torch_style) return {.added = o.eps[0]};
-  const double machine = dtype == DType::kF64 ? std::numeric_limits<double>::epsilon()
-                                              : static_cast<double>(std::numeric_limits<float>::epsilon());
+  const double machine = dtype == DType::kF64
+                             ? std::numeric_limits<double>::epsilon()
+                             : static_cast<double>(std::numeric_limits<float>::epsilon());
   const double eps = o.eps[0] > 0 ? o.eps[0] : machine;
   return {.mean_floor = eps, .limit = 1 / eps};
 }
@@ -47,7 +48,8 @@ AdafactorOptions AdafactorOptions::Torch() {
 std::vector<std::string> AdafactorOptions::Problems() const {
   OptionProblems problems;
   if (relative_step && !std::isnan(lr)) {
-    problems.Add(internal::Concat("lr is ", lr, " together with relative_step, which computes the rate; "
+    problems.Add(internal::Concat("lr is ", lr,
+                                  " together with relative_step, which computes the rate; "
                                   "set relative_step=false to use lr"));
   }
   if (!relative_step && std::isnan(lr)) problems.Add("relative_step=false needs lr");
@@ -57,7 +59,8 @@ std::vector<std::string> AdafactorOptions::Problems() const {
   problems.AtLeastZero("eps[1]", eps[1]);
   problems.Positive("clip_threshold", clip_threshold);
   problems.Finite("decay_rate", decay_rate);
-  if (decay_rate > 0) problems.Add(internal::Concat("decay_rate is ", decay_rate, ", must be at most 0"));
+  if (decay_rate > 0)
+    problems.Add(internal::Concat("decay_rate is ", decay_rate, ", must be at most 0"));
   problems.Decay("beta1", beta1);
   problems.AtLeastZero("weight_decay", weight_decay);
   if (torch_style && relative_step) problems.Add("torch_style needs relative_step=false");
@@ -87,9 +90,10 @@ void Adafactor::set_lr(int group, double lr) {
     mutable_options(group).lr = lr;
     return;
   }
-  APOGEE_CHECK(lr == 0, "optimizer adafactor: a learning rate of ", lr,
-               " was set, but relative_step computes the rate; set relative_step=false and give lr to "
-               "use a schedule");
+  APOGEE_CHECK(
+      lr == 0, "optimizer adafactor: a learning rate of ", lr,
+      " was set, but relative_step computes the rate; set relative_step=false and give lr to "
+      "use a schedule");
 }
 
 std::span<const StateSpec> Adafactor::StatesUnder(const ParamView& view,
@@ -120,20 +124,23 @@ void Adafactor::ComputeFactors(int group, std::span<const ActiveParam> params, s
   }
   const auto make_chunk = [&](const ActiveParam& param) {
     const size_t entry = entries[static_cast<size_t>(&param - factored.data())];
-    FactorChunk chunk = work_.Moments(param, entry, "exp_avg_sq_row", "exp_avg_sq_col", SumsAt(totals, entry));
+    FactorChunk chunk =
+        work_.Moments(param, entry, "exp_avg_sq_row", "exp_avg_sq_col", SumsAt(totals, entry));
     chunk.beta2 = Beta2(o, param.view->step() + ahead);
     return chunk;
   };
-  ForEachComputeDType<FactorChunk>(factored, make_chunk, [&](DType dtype, std::span<const FactorChunk> chunks) {
-    const DeviceContext& context = *params[0].grad.context();
-    const Floors floors = FloorsOf(o, dtype);
-    OptimKernelsFor(context).factor_moments(
-        context, {dtype, totals.dtype(), floors.added, floors.mean_floor, store, chunks});
-  });
+  ForEachComputeDType<FactorChunk>(
+      factored, make_chunk, [&](DType dtype, std::span<const FactorChunk> chunks) {
+        const DeviceContext& context = *params[0].grad.context();
+        const Floors floors = FloorsOf(o, dtype);
+        OptimKernelsFor(context).factor_moments(
+            context, {dtype, totals.dtype(), floors.added, floors.mean_floor, store, chunks});
+      });
 }
 
-void Adafactor::ComputeStats(int phase, std::span<const ActiveParam> all, const StepDecision& decision,
-                             std::span<const StatBuffer> totals, StatBuffer& buffer) {
+void Adafactor::ComputeStats(int phase, std::span<const ActiveParam> all,
+                             const StepDecision& decision, std::span<const StatBuffer> totals,
+                             StatBuffer& buffer) {
   ForEachGroup(all, [&](int group, size_t first, std::span<const ActiveParam> params) {
     const AdafactorOptions& o = options(group);
     if (phase == 1) ComputeFactors(group, params, first, /*ahead=*/1, /*store=*/false, totals[0]);
@@ -144,17 +151,19 @@ void Adafactor::ComputeStats(int phase, std::span<const ActiveParam> all, const 
       chunk.sums = SumsAt(buffer, entry);
       return chunk;
     };
-    ForEachComputeDType<FactoredChunk>(params, make_chunk, [&](DType dtype, std::span<const FactoredChunk> chunks) {
-      const DeviceContext& context = *params[0].grad.context();
-      if (phase == 0) {
-        OptimKernelsFor(context).adafactor_square_sums(
-            context, {dtype, buffer.dtype(), decision.grad_scale(), o.scale_parameter, chunks});
-      } else {
-        const Floors floors = FloorsOf(o, dtype);
-        OptimKernelsFor(context).adafactor_update_sum(
-            context, {dtype, buffer.dtype(), decision.grad_scale(), floors.added, floors.limit, chunks});
-      }
-    });
+    ForEachComputeDType<FactoredChunk>(
+        params, make_chunk, [&](DType dtype, std::span<const FactoredChunk> chunks) {
+          const DeviceContext& context = *params[0].grad.context();
+          if (phase == 0) {
+            OptimKernelsFor(context).adafactor_square_sums(
+                context, {dtype, buffer.dtype(), decision.grad_scale(), o.scale_parameter, chunks});
+          } else {
+            const Floors floors = FloorsOf(o, dtype);
+            OptimKernelsFor(context).adafactor_update_sum(
+                context,
+                {dtype, buffer.dtype(), decision.grad_scale(), floors.added, floors.limit, chunks});
+          }
+        });
   });
 }
 
@@ -173,14 +182,16 @@ void Adafactor::Update(int group, std::span<const ActiveParam> params, const Ste
     if (o.scale_parameter) chunk.weight_sum = SumsAt(totals[0], entry, NumFactors(*param.view));
     return chunk;
   };
-  ForEachComputeDType<FactoredChunk>(params, make_chunk, [&](DType dtype, std::span<const FactoredChunk> chunks) {
-    const DeviceContext& context = *params[0].grad.context();
-    const Floors floors = FloorsOf(o, dtype);
-    OptimKernelsFor(context).adafactor(
-        context, {dtype, totals[0].dtype(), decision.grad_scale(), floors.added, floors.limit,
-                  o.clip_threshold, o.eps[1], o.beta1, o.weight_decay * (o.torch_style ? o.lr : 1),
-                  /*decay_by_alpha=*/!o.torch_style, chunks});
-  });
+  ForEachComputeDType<FactoredChunk>(
+      params, make_chunk, [&](DType dtype, std::span<const FactoredChunk> chunks) {
+        const DeviceContext& context = *params[0].grad.context();
+        const Floors floors = FloorsOf(o, dtype);
+        OptimKernelsFor(context).adafactor(
+            context,
+            {dtype, totals[0].dtype(), decision.grad_scale(), floors.added, floors.limit,
+             o.clip_threshold, o.eps[1], o.beta1, o.weight_decay * (o.torch_style ? o.lr : 1),
+             /*decay_by_alpha=*/!o.torch_style, chunks});
+      });
 }
 
 }  // namespace apogee::optim

@@ -1,5 +1,6 @@
-// Adafactor (Shazeer and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost", ICML
-// 2018), with the semantics of Hugging Face transformers; AdafactorOptions::Torch() has torch.optim's.
+// Adafactor (Shazeer and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost",
+// ICML 2018), with the semantics of Hugging Face transformers; AdafactorOptions::Torch() has
+// torch.optim's.
 //
 //   optim::Adafactor optimizer(model.Parameters(), {});                            // its own rate
 //   optim::Adafactor scheduled(model.Parameters(), {.lr = 1e-3, .scale_parameter = false,
@@ -14,12 +15,12 @@
 //   beta1 > 0: m = beta1 m + (1 - beta1) u, u = m
 //   w -= weight_decay * alpha * w + u
 // Vectors and scalars keep V = beta2 V + (1 - beta2) (g^2 + eps[0]) per element, u = g / sqrt(V).
-// States of a matrix [H, W]: exp_avg_sq_row and exp_avg_sq_col, 4 (H + W) bytes in all (f64: twice);
-// else exp_avg_sq, 4 bytes per element; exp_avg, 4 more per element, with beta1.
-// The momentum averages alpha * u, as the reference does: a change of lr reaches the weights late.
+// States of a matrix [H, W]: exp_avg_sq_row and exp_avg_sq_col, 4 (H + W) bytes in all (f64:
+// twice); else exp_avg_sq, 4 bytes per element; exp_avg, 4 more per element, with beta1. The
+// momentum averages alpha * u, as the reference does: a change of lr reaches the weights late.
 //
-// torch_style: rho = min(lr, 1 / sqrt(t)); decay by lr * weight_decay; eps[0] (0: the machine epsilon)
-// is a floor under mean(R) and under the root that divides g instead of a summand.
+// torch_style: rho = min(lr, 1 / sqrt(t)); decay by lr * weight_decay; eps[0] (0: the machine
+// epsilon) is a floor under mean(R) and under the root that divides g instead of a summand.
 #ifndef APOGEE_OPTIM_ADAFACTOR_H_
 #define APOGEE_OPTIM_ADAFACTOR_H_
 

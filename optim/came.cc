@@ -43,7 +43,8 @@ std::span<const StateSpec> Came::StatesUnder(const ParamView& view, const CameOp
   return kFull;
 }
 
-// Phase 0: row and column sums of g^2. Phase 1: sum of u^2. Phase 2: row and column sums of (u - m)^2.
+// Phase 0: row and column sums of g^2. Phase 1: sum of u^2. Phase 2: row and column sums of (u -
+// m)^2.
 void Came::DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) {
   if (phase == 0) {
     square_.Prepare(params);
@@ -54,8 +55,8 @@ void Came::DeclareStats(int phase, std::span<const ActiveParam> params, StatBuff
   }
 }
 
-void Came::ComputeFactors(Moment moment, int group, std::span<const ActiveParam> params, size_t first,
-                          bool store, const StatBuffer& totals) {
+void Came::ComputeFactors(Moment moment, int group, std::span<const ActiveParam> params,
+                          size_t first, bool store, const StatBuffer& totals) {
   const CameOptions& o = options(group);
   const bool square = moment == Moment::kSquare;
   std::vector<ActiveParam> factored;
@@ -74,18 +75,21 @@ void Came::ComputeFactors(Moment moment, int group, std::span<const ActiveParam>
     chunk.beta2 = o.betas[square ? 1 : 2];
     return chunk;
   };
-  ForEachComputeDType<FactorChunk>(factored, make_chunk, [&](DType dtype, std::span<const FactorChunk> chunks) {
-    const DeviceContext& context = *params[0].grad.context();
-    OptimKernelsFor(context).factor_moments(
-        context, {dtype, totals.dtype(), o.eps[square ? 0 : 1], /*mean_floor=*/0, store, chunks});
-  });
+  ForEachComputeDType<FactorChunk>(
+      factored, make_chunk, [&](DType dtype, std::span<const FactorChunk> chunks) {
+        const DeviceContext& context = *params[0].grad.context();
+        OptimKernelsFor(context).factor_moments(
+            context,
+            {dtype, totals.dtype(), o.eps[square ? 0 : 1], /*mean_floor=*/0, store, chunks});
+      });
 }
 
 void Came::ComputeStats(int phase, std::span<const ActiveParam> all, const StepDecision& decision,
                         std::span<const StatBuffer> totals, StatBuffer& buffer) {
   ForEachGroup(all, [&](int group, size_t first, std::span<const ActiveParam> params) {
     const CameOptions& o = options(group);
-    if (phase == 1) ComputeFactors(Moment::kSquare, group, params, first, /*store=*/false, totals[0]);
+    if (phase == 1)
+      ComputeFactors(Moment::kSquare, group, params, first, /*store=*/false, totals[0]);
     const auto make_chunk = [&](const ActiveParam& param) {
       const size_t entry = first + static_cast<size_t>(&param - params.data());
       FactoredChunk chunk = square_.Chunk(param, entry);
@@ -94,21 +98,24 @@ void Came::ComputeStats(int phase, std::span<const ActiveParam> all, const StepD
       if (phase == 2) chunk.update_sum = SumsAt(totals[1], entry);
       return chunk;
     };
-    ForEachComputeDType<FactoredChunk>(params, make_chunk, [&](DType dtype, std::span<const FactoredChunk> chunks) {
-      const DeviceContext& context = *params[0].grad.context();
-      const OptimKernels& kernels = OptimKernelsFor(context);
-      const DType stats = buffer.dtype();
-      const double scale = decision.grad_scale();
-      if (phase == 0) {
-        kernels.adafactor_square_sums(context, {dtype, stats, scale, /*with_weights=*/false, chunks});
-      } else if (phase == 1) {
-        kernels.adafactor_update_sum(
-            context, {dtype, stats, scale, o.eps[0], std::numeric_limits<double>::infinity(), chunks});
-      } else {
-        kernels.came_residual_sums(context, {dtype, stats, scale, o.eps[0], o.clip_threshold, o.betas[0],
-                                             o.lr, o.lr * o.weight_decay, chunks});
-      }
-    });
+    ForEachComputeDType<FactoredChunk>(
+        params, make_chunk, [&](DType dtype, std::span<const FactoredChunk> chunks) {
+          const DeviceContext& context = *params[0].grad.context();
+          const OptimKernels& kernels = OptimKernelsFor(context);
+          const DType stats = buffer.dtype();
+          const double scale = decision.grad_scale();
+          if (phase == 0) {
+            kernels.adafactor_square_sums(context,
+                                          {dtype, stats, scale, /*with_weights=*/false, chunks});
+          } else if (phase == 1) {
+            kernels.adafactor_update_sum(
+                context,
+                {dtype, stats, scale, o.eps[0], std::numeric_limits<double>::infinity(), chunks});
+          } else {
+            kernels.came_residual_sums(context, {dtype, stats, scale, o.eps[0], o.clip_threshold,
+                                                 o.betas[0], o.lr, o.lr * o.weight_decay, chunks});
+          }
+        });
   });
 }
 
@@ -126,12 +133,13 @@ void Came::Update(int group, std::span<const ActiveParam> params, const StepDeci
     chunk.residual_factors = residual_.Chunk(param, entry).factors;
     return chunk;
   };
-  ForEachComputeDType<FactoredChunk>(params, make_chunk, [&](DType dtype, std::span<const FactoredChunk> chunks) {
-    const DeviceContext& context = *params[0].grad.context();
-    OptimKernelsFor(context).came(
-        context, {dtype, totals[0].dtype(), decision.grad_scale(), o.eps[0], o.clip_threshold,
-                  o.betas[0], o.lr, o.lr * o.weight_decay, chunks});
-  });
+  ForEachComputeDType<FactoredChunk>(
+      params, make_chunk, [&](DType dtype, std::span<const FactoredChunk> chunks) {
+        const DeviceContext& context = *params[0].grad.context();
+        OptimKernelsFor(context).came(
+            context, {dtype, totals[0].dtype(), decision.grad_scale(), o.eps[0], o.clip_threshold,
+                      o.betas[0], o.lr, o.lr * o.weight_decay, chunks});
+      });
 }
 
 }  // namespace apogee::optim

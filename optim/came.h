@@ -1,5 +1,5 @@
-// CAME (Luo et al., "CAME: Confidence-guided Adaptive Memory Efficient Optimization", ACL 2023), as the
-// authors' class.
+// CAME (Luo et al., "CAME: Confidence-guided Adaptive Memory Efficient Optimization", ACL 2023), as
+// the authors' class.
 //
 //   optim::Came optimizer(model.Parameters(), {.lr = 2e-4, .weight_decay = 0.01});
 //   Backward(criterion(model(x), y));
@@ -16,8 +16,8 @@
 // States of a matrix [H, W]: exp_avg, 4 bytes per element, and exp_avg_sq_row, exp_avg_sq_col,
 // exp_avg_res_row, exp_avg_res_col, 8 (H + W) bytes; else exp_avg and exp_avg_sq. f64: twice that.
 //
-// The averages start at zero and the residual's is not clipped, so the first steps of a matrix are large:
-// with the default betas the first has an rms near 11 lr. Warm the rate up.
+// The averages start at zero and the residual's is not clipped, so the first steps of a matrix are
+// large: with the default betas the first has an rms near 11 lr. Warm the rate up.
 #ifndef APOGEE_OPTIM_CAME_H_
 #define APOGEE_OPTIM_CAME_H_
 

@@ -42,14 +42,16 @@ class CodeMap {
     const uint32_t entry = buckets[(clamped - kLowest) >> 16];
     return (entry & 0xff) + ((clamped & 0xffff) > (entry >> 8) ? 1u : 0u);
   }
-  // `keep_sign`: a value below zero does not get the code of zero (bitsandbytes' CUDA optimizers).
-  static uint32_t EncodeSigned(const uint32_t* buckets, float x, uint32_t keep_sign) {
-    const uint32_t magnitude = EncodeMagnitude(buckets, x);
-    const uint32_t below = magnitude < keep_sign ? keep_sign : magnitude > 127 ? 127u : magnitude;
-    return std::bit_cast<uint32_t>(x) >> 31 != 0 ? 127u - below : 127u + magnitude;
+  // The code of x from that of its magnitude. `keep_sign` 1: a value below zero does not get the
+  // code of zero (bitsandbytes' CUDA optimizers); else 0.
+  static uint32_t SignedCode(uint32_t magnitude, float x, uint32_t keep_sign) {
+    uint32_t below = magnitude > keep_sign ? magnitude : keep_sign;
+    below = below < 127 ? below : 127u;
+    const uint32_t negative = 0u - (std::bit_cast<uint32_t>(x) >> 31);  // all bits or none
+    return 127u + (magnitude & ~negative) - (below & negative);
   }
   uint8_t Encode(float x) const {
-    return static_cast<uint8_t>(signed_ ? EncodeSigned(buckets(), x, 0)
+    return static_cast<uint8_t>(signed_ ? SignedCode(EncodeMagnitude(buckets(), x), x, 0)
                                         : EncodeMagnitude(buckets(), x));
   }
 

@@ -36,7 +36,8 @@ FactoredChunk FactoredWork::Chunk(const ActiveParam& param, size_t entry) const 
   } else {
     chunk.exp_avg_sq = view.state("exp_avg_sq").raw();
   }
-  if (const Tensor exp_avg = view.state("exp_avg"); exp_avg.defined()) chunk.exp_avg = exp_avg.raw();
+  if (const Tensor exp_avg = view.state("exp_avg"); exp_avg.defined())
+    chunk.exp_avg = exp_avg.raw();
   return chunk;
 }
 

@@ -1,5 +1,5 @@
-// What the optimizers with factored second moments (Adafactor, CAME) share: the blocks of rows that their
-// kernels walk and the factors that live from one phase of a step to the next.
+// What the optimizers with factored second moments (Adafactor, CAME) share: the blocks of rows that
+// their kernels walk and the factors that live from one phase of a step to the next.
 //
 //   work.Prepare(params);                                          // at the first phase
 //   FactoredChunk chunk = work.Chunk(params[i], i);

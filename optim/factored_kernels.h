@@ -1,10 +1,11 @@
-// Arguments of the kernels of the optimizers with factored second moments: Adafactor and CAME. Such an
-// optimizer keeps the mean square of a matrix' rows and of its columns, and takes
-// row_factor[i] * column_factor[j] for one over the root of the mean square of element (i, j).
+// Arguments of the kernels of the optimizers with factored second moments: Adafactor and CAME. Such
+// an optimizer keeps the mean square of a matrix' rows and of its columns, and takes row_factor[i]
+// * column_factor[j] for one over the root of the mean square of element (i, j).
 //
 // A parameter of fewer than two dimensions is not factored: its mean square is kept per element.
-// Sums are this rank's partials where a kernel writes them and totals where it reads them; their dtype
-// is `stat_dtype`, f32 or f64. With a factored parameter they lie as [rows][columns], see FactoredChunk.
+// Sums are this rank's partials where a kernel writes them and totals where it reads them; their
+// dtype is `stat_dtype`, f32 or f64. With a factored parameter they lie as [rows][columns], see
+// FactoredChunk.
 #ifndef APOGEE_OPTIM_FACTORED_KERNELS_H_
 #define APOGEE_OPTIM_FACTORED_KERNELS_H_
 
@@ -43,11 +44,11 @@ struct FactoredChunk : UpdateChunk {
   void* exp_avg_sq;       // the second moment per element, when not factored
   void* exp_avg;          // first moment, or null
   double beta2;
-  double share;     // what this rank's partial counts: 1 / replicas
-  void* sums;       // partials of this phase: [rows][columns] and, where there is one, a scalar
-  const void* weight_sum;         // total: sum of w^2, or null
-  const void* update_sum;         // total: sum of u^2
-  const void* residual_factors;   // CAME: as `factors`, of the residual
+  double share;  // what this rank's partial counts: 1 / replicas
+  void* sums;    // partials of this phase: [rows][columns] and, where there is one, a scalar
+  const void* weight_sum;        // total: sum of w^2, or null
+  const void* update_sum;        // total: sum of u^2
+  const void* residual_factors;  // CAME: as `factors`, of the residual
   double lr;
 };
 
@@ -79,7 +80,8 @@ struct AdafactorArgs {
 
 // u as above, clipped;  m = beta1 m + (1 - beta1) u;
 // came_residual_sums: sums of (u - m)^2 per row and column; nothing for what is not factored.
-// came: w -= decay * w;  w -= lr * m * residual row factor * residual column factor (not factored: m).
+// came: w -= decay * w;  w -= lr * m * residual row factor * residual column factor (not factored:
+// m).
 struct CameArgs {
   DType dtype, stat_dtype;
   double grad_scale, eps, clip_threshold, beta1, lr, decay;

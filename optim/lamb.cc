@@ -71,9 +71,11 @@ void Lamb::ComputeStats(int phase, std::span<const ActiveParam> all, const StepD
   if (clips() && phase == 0) {
     std::vector<NormChunk> chunks;
     for (const ActiveParam& param : all) {
-      chunks.push_back({param.grad.raw(), param.grad.dtype(), param.view->layout().local_numel(), 0});
+      chunks.push_back(
+          {param.grad.raw(), param.grad.dtype(), param.view->layout().local_numel(), 0});
     }
-    OptimKernelsFor(*all[0].grad.context()).grad_norm(*all[0].grad.context(), {NormKind::kL2, chunks});
+    OptimKernelsFor(*all[0].grad.context())
+        .grad_norm(*all[0].grad.context(), {NormKind::kL2, chunks});
     for (size_t i = 0; i < all.size(); ++i) {
       const double sum = chunks[i].result * ShareOf(all[i]);
       if (buffer.dtype() == DType::kF64) {
@@ -89,7 +91,8 @@ void Lamb::ComputeStats(int phase, std::span<const ActiveParam> all, const StepD
   });
 }
 
-double Lamb::GradScale(int group, const StepDecision& decision, std::span<const StatBuffer> totals) const {
+double Lamb::GradScale(int group, const StepDecision& decision,
+                       std::span<const StatBuffer> totals) const {
   const double scale = decision.grad_scale();
   const double limit = options(group).pre_clip_norm;
   if (limit == 0) return scale;
@@ -119,28 +122,30 @@ void Lamb::RunPass(Pass pass, int group, std::span<const ActiveParam> params, si
     chunk.step_size = o.lr * (o.correct_lr ? root2 / c1 : 1);
     return chunk;
   };
-  ForEachComputeDType<LambChunk>(params, make_chunk, [&](DType dtype, std::span<const LambChunk> chunks) {
-    const DeviceContext& context = *params[0].grad.context();
-    const LambArgs args{dtype,
-                        sums.dtype(),
-                        grad_scale,
-                        o.betas[0],
-                        o.grad_averaging ? 1 - o.betas[0] : 1,
-                        o.betas[1],
-                        o.eps,
-                        o.weight_decay,
-                        o.min_ratio,
-                        o.max_ratio > 0 ? o.max_ratio : std::numeric_limits<double>::infinity(),
-                        chunks};
-    const OptimKernels& kernels = OptimKernelsFor(context);
-    pass == Pass::kSums ? kernels.lamb_sums(context, args) : kernels.lamb(context, args);
-  });
+  ForEachComputeDType<LambChunk>(
+      params, make_chunk, [&](DType dtype, std::span<const LambChunk> chunks) {
+        const DeviceContext& context = *params[0].grad.context();
+        const LambArgs args{dtype,
+                            sums.dtype(),
+                            grad_scale,
+                            o.betas[0],
+                            o.grad_averaging ? 1 - o.betas[0] : 1,
+                            o.betas[1],
+                            o.eps,
+                            o.weight_decay,
+                            o.min_ratio,
+                            o.max_ratio > 0 ? o.max_ratio : std::numeric_limits<double>::infinity(),
+                            chunks};
+        const OptimKernels& kernels = OptimKernelsFor(context);
+        pass == Pass::kSums ? kernels.lamb_sums(context, args) : kernels.lamb(context, args);
+      });
 }
 
 void Lamb::Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
                   std::span<const StatBuffer> totals) {
   const StatBuffer& sums = totals.back();
-  RunPass(Pass::kUpdate, group, params, EntryOf(sums, params[0]), GradScale(group, decision, totals), sums);
+  RunPass(Pass::kUpdate, group, params, EntryOf(sums, params[0]),
+          GradScale(group, decision, totals), sums);
 }
 
 }  // namespace apogee::optim

@@ -1,23 +1,25 @@
-// LAMB (You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", ICLR 2020)
-// in the form of the paper, with the variants of its public implementations as presets.
+// LAMB (You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", ICLR
+// 2020) in the form of the paper, with the variants of its public implementations as presets.
 //
 //   optim::Lamb optimizer(model.Parameters(), {.lr = 2e-3, .weight_decay = 0.01});
 //   optim::Lamb as_apex(model.Parameters(), optim::LambOptions::Apex());
 //   optimizer.step();
 //
-// Per parameter, t its own step count, c1 = 1 - beta1^t, c2 = 1 - beta2^t (1 without bias_correction):
+// Per parameter, t its own step count, c1 = 1 - beta1^t, c2 = 1 - beta2^t (1 without
+// bias_correction):
 //   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 //   u = m / c1 / (sqrt(v / c2) + eps) + weight_decay w
-//   ratio = clamp(|w| / |u|, min_ratio, max_ratio), norms of the whole tensor; 1 where one of them is 0
-//   w -= lr ratio u
+//   ratio = clamp(|w| / |u|, min_ratio, max_ratio), norms of the whole tensor; 1 where one of them
+//   is 0 w -= lr ratio u
 // correct_lr: u = m / (sqrt(v) + eps) + weight_decay w, and w -= lr sqrt(c2) / c1 ratio u.
-// States per element: exp_avg, exp_avg_sq (8 bytes; 16 for f64). With master weights, |w| is theirs.
+// States per element: exp_avg, exp_avg_sq (8 bytes; 16 for f64). With master weights, |w| is
+// theirs.
 //
 //   preset      lr    eps   decay  what differs
 //   (paper)     1e-3  1e-6  0
-//   Apex()      1e-3  1e-6  0.01   gradients clipped to a global norm of 1, no ratio where there is no decay
-//   Colossal()  1e-3  1e-6  0      no bias correction; with it, correct_lr
-//   DeepSpeed() 1e-3  1e-8  0      correct_lr, ratio within [0.01, 10]
+//   Apex()      1e-3  1e-6  0.01   gradients clipped to a global norm of 1, no ratio where there is
+//   no decay Colossal()  1e-3  1e-6  0      no bias correction; with it, correct_lr DeepSpeed()
+//   1e-3  1e-8  0      correct_lr, ratio within [0.01, 10]
 #ifndef APOGEE_OPTIM_LAMB_H_
 #define APOGEE_OPTIM_LAMB_H_
 
@@ -33,14 +35,15 @@ struct LambOptions {
   double eps = 1e-6;
   double weight_decay = 0;
   bool bias_correction = true;
-  bool correct_lr = false;      // the correction goes into the learning rate
-  bool grad_averaging = true;   // false: m = beta1 m + g
+  bool correct_lr = false;     // the correction goes into the learning rate
+  bool grad_averaging = true;  // false: m = beta1 m + g
   double min_ratio = 0;
-  double max_ratio = 0;         // 0: no limit
-  bool adam = false;            // no ratios at all
-  bool ratio_needs_decay = false;   // a group without weight decay has no ratios
-  bool matrices_only = false;       // vectors and scalars (biases, norms) have no ratio
-  // Gradients are divided by max(1, norm / pre_clip_norm), the norm of all parameters'. 0: no clipping.
+  double max_ratio = 0;            // 0: no limit
+  bool adam = false;               // no ratios at all
+  bool ratio_needs_decay = false;  // a group without weight decay has no ratios
+  bool matrices_only = false;      // vectors and scalars (biases, norms) have no ratio
+  // Gradients are divided by max(1, norm / pre_clip_norm), the norm of all parameters'. 0: no
+  // clipping.
   double pre_clip_norm = 0;
 
   static LambOptions Apex();
@@ -76,8 +79,10 @@ class Lamb : public TypedOptimizer<LambOptions> {
 
  private:
   bool clips() const;
-  // What gradients of the group are multiplied with. `totals` of the clipping phase, if there is one.
-  double GradScale(int group, const StepDecision& decision, std::span<const StatBuffer> totals) const;
+  // What gradients of the group are multiplied with. `totals` of the clipping phase, if there is
+  // one.
+  double GradScale(int group, const StepDecision& decision,
+                   std::span<const StatBuffer> totals) const;
   enum class Pass { kSums, kUpdate };
   void RunPass(Pass pass, int group, std::span<const ActiveParam> params, size_t first,
                double grad_scale, const StatBuffer& sums);

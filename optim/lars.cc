@@ -53,14 +53,15 @@ void Lars::RunPass(Pass pass, int group, std::span<const ActiveParam> params, si
     if (o.momentum != 0) chunk.momentum_buffer = param.view->state("momentum_buffer").raw();
     return chunk;
   };
-  ForEachComputeDType<LarsChunk>(params, make_chunk, [&](DType dtype, std::span<const LarsChunk> chunks) {
-    const DeviceContext& context = *params[0].grad.context();
-    const LarsArgs args{dtype,          sums.dtype(),        decision.grad_scale(), o.lr,
-                        o.momentum,     o.weight_decay,      o.trust_coefficient,   o.eps,
-                        o.nesterov,     chunks};
-    const OptimKernels& kernels = OptimKernelsFor(context);
-    pass == Pass::kSums ? kernels.lars_sums(context, args) : kernels.lars(context, args);
-  });
+  ForEachComputeDType<LarsChunk>(
+      params, make_chunk, [&](DType dtype, std::span<const LarsChunk> chunks) {
+        const DeviceContext& context = *params[0].grad.context();
+        const LarsArgs args{dtype,      sums.dtype(),   decision.grad_scale(), o.lr,
+                            o.momentum, o.weight_decay, o.trust_coefficient,   o.eps,
+                            o.nesterov, chunks};
+        const OptimKernels& kernels = OptimKernelsFor(context);
+        pass == Pass::kSums ? kernels.lars_sums(context, args) : kernels.lars(context, args);
+      });
 }
 
 void Lars::Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,

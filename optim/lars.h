@@ -1,5 +1,5 @@
-// LARS (You, Gitman, Ginsburg, "Large Batch Training of Convolutional Networks", 2017): SGD whose gradient
-// is scaled, tensor by tensor, to the size of the weights.
+// LARS (You, Gitman, Ginsburg, "Large Batch Training of Convolutional Networks", 2017): SGD whose
+// gradient is scaled, tensor by tensor, to the size of the weights.
 //
 //   optim::Lars optimizer(model.Parameters(), {.lr = 1.0, .momentum = 0.9, .weight_decay = 1e-4});
 //   Backward(criterion(model(x), y));
@@ -9,8 +9,8 @@
 //   ratio = trust_coefficient |w| / (|g| + weight_decay |w| + eps), 1 where |w| or |g| is 0
 //   d = ratio (g + weight_decay w)
 //   buf = momentum buf + d;  w -= lr (nesterov ? d + momentum buf : buf);  momentum 0: w -= lr d
-// State per element: momentum_buffer (4 bytes; 8 for f64), only with momentum. With master weights, |w| is
-// theirs. The ratio is inside the momentum, as in the paper.
+// State per element: momentum_buffer (4 bytes; 8 for f64), only with momentum. With master weights,
+// |w| is theirs. The ratio is inside the momentum, as in the paper.
 #ifndef APOGEE_OPTIM_LARS_H_
 #define APOGEE_OPTIM_LARS_H_
 

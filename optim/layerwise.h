@@ -1,5 +1,5 @@
-// What optimizers with statistics of whole tensors share: which number of a StatBuffer is whose. Each of
-// them reserves one entry of sums per parameter and phase, in the parameters' order.
+// What optimizers with statistics of whole tensors share: which number of a StatBuffer is whose.
+// Each of them reserves one entry of sums per parameter and phase, in the parameters' order.
 //
 //   ForEachGroup(params, [&](int group, size_t first, std::span<const ActiveParam> members) {
 //     void* partials = SumsAt(buffer, first + i);              // of members[i]

@@ -33,12 +33,14 @@ void Lion::Update(int group, std::span<const ActiveParam> params, const StepDeci
     chunk.exp_avg = param.view->state("exp_avg").raw();
     return chunk;
   };
-  ForEachComputeDType<LionChunk>(params, make_chunk, [&](DType dtype, std::span<const LionChunk> chunks) {
-    const DeviceContext& context = *params[0].grad.context();
-    const double sign = o.maximize ? -1 : 1;
-    OptimKernelsFor(context).lion(context, {dtype, sign * decision.grad_scale(), o.lr,
-                                            o.lr * o.weight_decay, o.betas[0], o.betas[1], chunks});
-  });
+  ForEachComputeDType<LionChunk>(
+      params, make_chunk, [&](DType dtype, std::span<const LionChunk> chunks) {
+        const DeviceContext& context = *params[0].grad.context();
+        const double sign = o.maximize ? -1 : 1;
+        OptimKernelsFor(context).lion(
+            context, {dtype, sign * decision.grad_scale(), o.lr, o.lr * o.weight_decay, o.betas[0],
+                      o.betas[1], chunks});
+      });
 }
 
 }  // namespace apogee::optim

@@ -38,7 +38,7 @@ struct Adam8Args {
   DType dtype;
   DecayKind decay_kind;
   double decay, beta1, beta2;
-  bool keep_sign;  // CodeMap::EncodeSigned
+  bool keep_sign;  // CodeMap::SignedCode
   int64_t block;   // 0: one block
   std::span<const Adam8Chunk> chunks;
 };

@@ -1,6 +1,6 @@
-// Arguments of the kernels of the optimizers with a trust ratio per tensor: LAMB and LARS. The *_sums
-// kernels write this rank's partials, [sum of w^2, sum of u^2] per parameter in `stat_dtype`; the update
-// kernels read the totals.
+// Arguments of the kernels of the optimizers with a trust ratio per tensor: LAMB and LARS. The
+// *_sums kernels write this rank's partials, [sum of w^2, sum of u^2] per parameter in
+// `stat_dtype`; the update kernels read the totals.
 #ifndef APOGEE_OPTIM_TRUST_KERNELS_H_
 #define APOGEE_OPTIM_TRUST_KERNELS_H_
 

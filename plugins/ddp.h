@@ -1,5 +1,5 @@
-// DdpPlugin: data parallelism. Every rank holds the whole model and a part of each batch; gradients are
-// averaged over the ranks inside backward.
+// DdpPlugin: data parallelism. Every rank holds the whole model and a part of each batch; gradients
+// are averaged over the ranks inside backward.
 //
 //   comm::launch({.num_ranks = 4}, [&](comm::World& world) {
 //     ... model, optimizer, loader of this rank's part of the batch ...
@@ -9,9 +9,10 @@
 //     ... the ordinary loop ...
 //   });
 //
-// The update is that of one rank with the whole batch, when the batch is split evenly and the loss is a mean
-// over samples. Missing gradients: absent on every rank stays absent; absent on some counts as zero.
-// Accumulation: every backward may reduce, or all but the last run under booster.no_sync(), which is faster.
+// The update is that of one rank with the whole batch, when the batch is split evenly and the loss
+// is a mean over samples. Missing gradients: absent on every rank stays absent; absent on some
+// counts as zero. Accumulation: every backward may reduce, or all but the last run under
+// booster.no_sync(), which is faster.
 #ifndef APOGEE_PLUGINS_DDP_H_
 #define APOGEE_PLUGINS_DDP_H_
 
@@ -34,8 +35,8 @@ struct DdpOptions {
   int64_t bucket_bytes = 25 << 20;
   // Reduce buckets while backward goes on.
   bool overlap = true;
-  // Sums do not depend on the number of ranks: 2^k micro-batches of one size give the same bits however they
-  // are spread over 1, 2, 4, … ranks (contiguously, with equal threads per rank).
+  // Sums do not depend on the number of ranks: 2^k micro-batches of one size give the same bits
+  // however they are spread over 1, 2, 4, … ranks (contiguously, with equal threads per rank).
   bool reproducible = false;
   optim::LossScalerOptions loss_scaler = {};
 };
@@ -47,8 +48,8 @@ class DdpPlugin : public Plugin {
   ~DdpPlugin() override;
 
   std::string name() const override { return "ddp"; }
-  // Collective. Rank 0's values and random state are broadcast. Throws Error on every rank when the ranks' models differ in
-  // names, shapes or what is frozen.
+  // Collective. Rank 0's values and random state are broadcast. Throws Error on every rank when the
+  // ranks' models differ in names, shapes or what is frozen.
   optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) override;
   // Collective, but under NoSync.
   void Backward(const Tensor& loss, optim::Optimizer& optimizer) override;

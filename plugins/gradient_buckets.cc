@@ -12,15 +12,19 @@ namespace {
 
 // to = factor * from, rounded to to's dtype; both contiguous.
 void CopyScaled(const Tensor& to, const Tensor& from, double factor) {
-  to.context()->kernels().scale_add(*to.context(),
-                                    {.x_dtype = from.dtype(), .y_dtype = to.dtype(), .x = from.raw(),
-                                     .y = to.raw(), .n = to.numel(), .alpha = factor, .beta = 0});
+  to.context()->kernels().scale_add(*to.context(), {.x_dtype = from.dtype(),
+                                                    .y_dtype = to.dtype(),
+                                                    .x = from.raw(),
+                                                    .y = to.raw(),
+                                                    .n = to.numel(),
+                                                    .alpha = factor,
+                                                    .beta = 0});
 }
 
 }  // namespace
 
-GradientBuckets::GradientBuckets(std::vector<autograd::ParameterPtr> parameters, comm::GroupPtr group,
-                                 const GradientBucketOptions& options)
+GradientBuckets::GradientBuckets(std::vector<autograd::ParameterPtr> parameters,
+                                 comm::GroupPtr group, const GradientBucketOptions& options)
     : group_(std::move(group)), options_(options) {
   // Backward completes the last layers' gradients first.
   std::reverse(parameters.begin(), parameters.end());
@@ -48,7 +52,8 @@ void GradientBuckets::MakeBuckets() {
     const int64_t numel = parameter.shape().numel();
     if (buckets_.empty() || buckets_.back().dtype != dtype ||
         (buckets_.back().numel > 0 && buckets_.back().numel + numel > limit)) {
-      buckets_.push_back({.dtype = dtype, .numel = 0, .slots = {}, .missing = 0, .flat = {}, .work = {}});
+      buckets_.push_back(
+          {.dtype = dtype, .numel = 0, .slots = {}, .missing = 0, .flat = {}, .work = {}});
     }
     slots_[i].bucket = buckets_.size() - 1;
     slots_[i].offset = buckets_.back().numel;
@@ -63,7 +68,8 @@ void GradientBuckets::Backward(const Tensor& loss, double loss_scale, bool reduc
     GradientBuckets& buckets;
     ~End() { buckets.active_ = false; }
   } end{*this};
-  autograd::Backward(loss, {.grad = Tensor::Full(loss.shape(), loss.dtype(), loss_scale, loss.context())});
+  autograd::Backward(
+      loss, {.grad = Tensor::Full(loss.shape(), loss.dtype(), loss_scale, loss.context())});
   if (reduce) {
     Finish();
   } else {
@@ -142,7 +148,8 @@ void GradientBuckets::OnGradient(size_t index) {
 }
 
 void GradientBuckets::LaunchReady() {
-  while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].missing == 0) Launch(buckets_[next_bucket_++]);
+  while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].missing == 0)
+    Launch(buckets_[next_bucket_++]);
 }
 
 void GradientBuckets::Launch(Bucket& bucket) {
@@ -170,7 +177,8 @@ void GradientBuckets::Finish() {
   for (const Slot& slot : slots_) bits.push_back(slot.parameter->has_grad() ? 1.0f : 0.0f);
   while (next_bucket_ < buckets_.size()) Launch(buckets_[next_bucket_++]);
   const ContextPtr context = slots_[0].parameter->data().context();
-  const Tensor presence = Tensor::FromVector<float>(bits, {static_cast<int64_t>(bits.size())}, context);
+  const Tensor presence =
+      Tensor::FromVector<float>(bits, {static_cast<int64_t>(bits.size())}, context);
   const auto presence_work = group_->AllReduceAsync(presence, comm::ReduceOp::kMax);
   for (Bucket& bucket : buckets_) bucket.work->Wait();
   presence_work->Wait();
@@ -179,7 +187,8 @@ void GradientBuckets::Finish() {
     autograd::Parameter& parameter = *slots_[i].parameter;
     if (!trainable_[i] || present[i] == 0 || parameter.has_grad()) continue;
     const Tensor& flat = buckets_[slots_[i].bucket].flat;
-    parameter.set_grad(flat.Slice(0, slots_[i].offset, parameter.shape().numel()).View(parameter.shape()));
+    parameter.set_grad(
+        flat.Slice(0, slots_[i].offset, parameter.shape().numel()).View(parameter.shape()));
   }
   for (Bucket& bucket : buckets_) {  // the gradients' views keep the memory
     bucket.work = nullptr;

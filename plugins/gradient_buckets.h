@@ -1,18 +1,18 @@
-// GradientBuckets: averages gradients over a group inside backward, in buckets that fly while backward
-// goes on.
+// GradientBuckets: averages gradients over a group inside backward, in buckets that fly while
+// backward goes on.
 //
 //   GradientBuckets buckets(model.Parameters(), group, {.bucket_bytes = 25 << 20});
 //   buckets.Backward(loss, scale, /*reduce=*/true);     // gradients are now means over the ranks
 //
-// Buckets take the parameters in reverse order of registration and are launched in that one order on every
-// rank, each as soon as all its gradients are complete; those still open when backward ends are flushed,
-// with zeros for gradients that are absent here. Presence is one bit per parameter, OR-ed over ranks: a
-// gradient absent everywhere stays absent, one that some rank has becomes the mean over all. Afterwards a
-// gradient is a view of its bucket.
+// Buckets take the parameters in reverse order of registration and are launched in that one order
+// on every rank, each as soon as all its gradients are complete; those still open when backward
+// ends are flushed, with zeros for gradients that are absent here. Presence is one bit per
+// parameter, OR-ed over ranks: a gradient absent everywhere stays absent, one that some rank has
+// becomes the mean over all. Afterwards a gradient is a view of its bucket.
 //
-// Without `reduce` (no_sync) gradients stay local and add up; the next reducing backward averages the sums.
-// In reproducible mode they add up as a balanced tree over micro-batches, which the sum over ranks continues:
-// the result does not depend on how 2^k micro-batches are spread over ranks.
+// Without `reduce` (no_sync) gradients stay local and add up; the next reducing backward averages
+// the sums. In reproducible mode they add up as a balanced tree over micro-batches, which the sum
+// over ranks continues: the result does not depend on how 2^k micro-batches are spread over ranks.
 #ifndef APOGEE_PLUGINS_GRADIENT_BUCKETS_H_
 #define APOGEE_PLUGINS_GRADIENT_BUCKETS_H_
 
@@ -53,8 +53,8 @@ class GradientBuckets {
     size_t bucket = 0;
     int64_t offset = 0;  // in its bucket, in elements
     bool ready = false;  // complete in the backward under way
-    // Partial sums of 2^level micro-batches, largest first. Between backward calls the smallest one is the
-    // parameter's gradient itself, of `level`.
+    // Partial sums of 2^level micro-batches, largest first. Between backward calls the smallest one
+    // is the parameter's gradient itself, of `level`.
     struct Partial {
       Tensor sum;
       int level;

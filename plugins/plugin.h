@@ -1,5 +1,5 @@
-// Plugin: how a training setup is run. A plugin validates its options, prepares the model, and takes over
-// the optimizer; it contains no algorithm of its own.
+// Plugin: how a training setup is run. A plugin validates its options, prepares the model, and
+// takes over the optimizer; it contains no algorithm of its own.
 //
 //   SingleRankPlugin plugin({.precision = "bf16", .max_norm = 1.0});
 //   Booster booster(plugin);
@@ -24,8 +24,8 @@ class Plugin {
   virtual std::string name() const = 0;
 
   // Prepares `model` in place and returns the optimizer to train with: `optimizer` itself, or its
-  // distributed form, owned by the plugin. Collective. Throws Error, before anything has changed, when the
-  // combination cannot be exact.
+  // distributed form, owned by the plugin. Collective. Throws Error, before anything has changed,
+  // when the combination cannot be exact.
   virtual optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) = 0;
 
   // Backward of one micro-batch. Collective where gradients are reduced inside backward.

@@ -22,7 +22,8 @@ void ApplyPrecision(DType dtype, nn::Module& model, optim::Optimizer& optimizer)
     APOGEE_CHECK(same || (!view.has_grad() && view.states().empty()), "boost: parameter \"",
                  view.name(), "\" already has ", view.has_grad() ? "a gradient" : "optimizer state",
                  ", so its precision cannot change from ", DTypeName(view.value().dtype()), " to ",
-                 DTypeName(dtype), "; call boost before the first backward and before loading optimizer state");
+                 DTypeName(dtype),
+                 "; call boost before the first backward and before loading optimizer state");
   }
   const bool masters_needed = dtype == DType::kBF16 || dtype == DType::kF16;
   // The masters keep what rounding to the working dtype drops, so they are taken before the cast.

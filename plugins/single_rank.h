@@ -4,8 +4,9 @@
 //   Booster booster(plugin);
 //   auto boosted = booster.boost(model, optimizer);
 //
-// bf16: parameters and activations are bf16; gradients are computed and accumulated in f32; the optimizer
-// updates f32 masters, made from the values the model had before, and rounds them into the parameters.
+// bf16: parameters and activations are bf16; gradients are computed and accumulated in f32; the
+// optimizer updates f32 masters, made from the values the model had before, and rounds them into
+// the parameters.
 #ifndef APOGEE_PLUGINS_SINGLE_RANK_H_
 #define APOGEE_PLUGINS_SINGLE_RANK_H_
 

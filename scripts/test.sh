@@ -67,8 +67,8 @@ run_tests() {
   fi
 }
 
-need "dependencies" scripts/install_deps.sh quickstart test
-need "configure" cmake --preset release
+need "dependencies" scripts/install_deps.sh quickstart test bench
+need "configure" cmake --preset release -DAPOGEE_BUILD_BENCH=ON
 need "build" cmake --build --preset release -j "$JOBS"
 run_tests release
 check "install and consumer" scripts/check_install.sh

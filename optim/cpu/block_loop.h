@@ -1,8 +1,8 @@
-// How the CPU kernels of layer-wise optimizers walk blocks of rows, and add up what the blocks found.
-// Private to optim/cpu.
+// How the CPU kernels of layer-wise optimizers walk blocks of rows, and add up what the blocks
+// found. Private to optim/cpu.
 //
-// Blocks are cut without regard to threads (optim/row_blocks.h) and their partial sums are added in the
-// blocks' order, so that every bit is the same for any number of threads.
+// Blocks are cut without regard to threads (optim/row_blocks.h) and their partial sums are added in
+// the blocks' order, so that every bit is the same for any number of threads.
 #ifndef APOGEE_OPTIM_CPU_BLOCK_LOOP_H_
 #define APOGEE_OPTIM_CPU_BLOCK_LOOP_H_
 
@@ -60,9 +60,10 @@ void ForEachGradRow(const Chunk& chunk, const RowBlock& block, const Fn& fn) {
   }
 }
 
-// fn(chunk, block, row sums, column sums) adds to sums that start at 0 (of the block's rows and columns;
-// null when the chunk has no vectors) and returns the scalar. The totals over the blocks are added to the
-// chunk's `sums`, which lie as [rows][columns] and, where `has_scalar`, the scalar.
+// fn(chunk, block, row sums, column sums) adds to sums that start at 0 (of the block's rows and
+// columns; null when the chunk has no vectors) and returns the scalar. The totals over the blocks
+// are added to the chunk's `sums`, which lie as [rows][columns] and, where `has_scalar`, the
+// scalar.
 template <typename C, typename S, typename Chunk, typename Fn>
 void AddBlockSums(const DeviceContext& context, std::span<const Chunk> chunks, bool has_vectors,
                   bool has_scalar, const Fn& fn) {
@@ -80,7 +81,8 @@ void AddBlockSums(const DeviceContext& context, std::span<const Chunk> chunks, b
   ForEachTask(context, tasks, [&](size_t t) {
     const BlockTask<Chunk>& task = tasks[t];
     C* rows = has_vectors && task.chunk->rows > 0 ? partials.data() + offsets[t] : nullptr;
-    scalars[t] = fn(*task.chunk, *task.block, rows, rows != nullptr ? rows + task.block->rows : nullptr);
+    scalars[t] =
+        fn(*task.chunk, *task.block, rows, rows != nullptr ? rows + task.block->rows : nullptr);
   });
   for (size_t t = 0; t < tasks.size();) {
     const Chunk& chunk = *tasks[t].chunk;
@@ -99,21 +101,25 @@ void AddBlockSums(const DeviceContext& context, std::span<const Chunk> chunks, b
       partial += block.rows;
       for (int64_t j = 0; j < block.cols; ++j) column[j] += share * static_cast<S>(partial[j]);
     }
-    if (has_scalar) sums[vectors ? chunk.rows + chunk.columns : 0] += static_cast<S>(scalar * chunk.share);
+    if (has_scalar)
+      sums[vectors ? chunk.rows + chunk.columns : 0] += static_cast<S>(scalar * chunk.share);
   }
 }
 
-// Updates the rows of all blocks: fn(chunk, block, row of the block, local position, weights, gradient),
-// and rounds the working weights after each row.
-template <typename C, typename Chunk, typename Fn>
-void UpdateBlocks(const DeviceContext& context, std::span<const Chunk> chunks, const Fn& fn) {
+// Updates the rows of all blocks: fn(prepare(chunk), chunk, block, row of the block, local
+// position, weights, gradient), and rounds the working weights after each row. prepare runs once
+// per block.
+template <typename C, typename Chunk, typename Prepare, typename Fn>
+void UpdateBlocks(const DeviceContext& context, std::span<const Chunk> chunks,
+                  const Prepare& prepare, const Fn& fn) {
   const std::vector<BlockTask<Chunk>> tasks = BlockTasks(chunks);
   ForEachTask(context, tasks, [&](size_t t) {
     const Chunk& chunk = *tasks[t].chunk;
     const RowBlock& block = *tasks[t].block;
+    const auto prepared = prepare(chunk);
     ForEachGradRow<C>(chunk, block, [&](int64_t i, int64_t local, const C* grad) {
       C* weight = static_cast<C*>(chunk.weight) + local;
-      fn(chunk, block, i, local, weight, grad);
+      fn(prepared, chunk, block, i, local, weight, grad);
       if (chunk.working != nullptr) {
         StoreBlock(weight, chunk.working, chunk.working_dtype, local, block.cols);
       }

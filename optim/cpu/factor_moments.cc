@@ -13,8 +13,8 @@ void Moments(const FactorArgs& args, const FactorChunk& chunk) {
   const C beta2 = static_cast<C>(chunk.beta2);
   const C one_minus_beta2 = static_cast<C>(1 - chunk.beta2);
   const C eps = static_cast<C>(args.eps);
-  const auto average = [&](int64_t n, int64_t count, const C* __restrict old, const S* __restrict sums,
-                           C* __restrict out) {
+  const auto average = [&](int64_t n, int64_t count, const C* __restrict old,
+                           const S* __restrict sums, C* __restrict out) {
     const S inv_count = S{1} / static_cast<S>(count);
     for (int64_t i = 0; i < n; ++i) {
       out[i] = beta2 * old[i] + one_minus_beta2 * (static_cast<C>(sums[i] * inv_count) + eps);

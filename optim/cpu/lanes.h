@@ -1,6 +1,6 @@
-// Loops over a row, written once for vectors of a fixed width and for the rest: sums are then added in
-// the same order for every instruction set, which the vectoriser, not allowed to reorder a sum, cannot do.
-// Private to optim/cpu.
+// Loops over a row, written once for vectors of a fixed width and for the rest: sums are then added
+// in the same order for every instruction set, which the vectoriser, not allowed to reorder a sum,
+// cannot do. Private to optim/cpu.
 //
 //   LaneSum<C> sum;
 //   ForLanes<C>(n, [&](int64_t j, auto kind) {

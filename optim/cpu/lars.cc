@@ -7,13 +7,14 @@ namespace {
 template <typename C>
 TrustSums SumsOf(int64_t n, C grad_scale, const C* __restrict weight, const C* __restrict grad) {
   LaneSum<C> weights, grads;
-  ForLanes<C>(n, [&](int64_t i, auto kind) __attribute__((always_inline)) {
-    using V = decltype(kind);
-    const V w = Load<V>(weight + i);
-    const V g = grad_scale * Load<V>(grad + i);
-    weights.Add(w * w);
-    grads.Add(g * g);
-  });
+  ForLanes<C>(
+      n, [&](int64_t i, auto kind) __attribute__((always_inline)) {
+        using V = decltype(kind);
+        const V w = Load<V>(weight + i);
+        const V g = grad_scale * Load<V>(grad + i);
+        weights.Add(w * w);
+        grads.Add(g * g);
+      });
   return {static_cast<double>(weights.Total()), static_cast<double>(grads.Total())};
 }
 
@@ -51,8 +52,8 @@ void lars_sums(const DeviceContext& context, const LarsArgs& args) {
   DispatchStats(args.dtype, args.stat_dtype, [&]<typename C, typename S>() {
     AddTrustSums<C, S>(context, args.chunks,
                        [&](const LarsChunk&, int64_t, int64_t n, const C* w, const C* grad) {
-      return SumsOf(n, static_cast<C>(args.grad_scale), w, grad);
-    });
+                         return SumsOf(n, static_cast<C>(args.grad_scale), w, grad);
+                       });
   });
 }
 
@@ -60,18 +61,19 @@ void lars(const DeviceContext& context, const LarsArgs& args) {
   DispatchStats(args.dtype, args.stat_dtype, [&]<typename C, typename S>() {
     ForEachUpdate<C>(context, args.chunks,
                      [&](const LarsChunk& chunk, int64_t begin, int64_t n, C* w, const C* grad) {
-      const Coefficients<C> c{static_cast<C>(args.grad_scale), static_cast<C>(args.decay),
-                              static_cast<C>(TrustRatio<S>(args, chunk)),
-                              static_cast<C>(args.momentum), static_cast<C>(args.lr)};
-      C* buf = static_cast<C*>(chunk.momentum_buffer);
-      if (buf == nullptr) {
-        LarsLoop<C, false, false>(n, c, w, grad, nullptr);
-      } else if (args.nesterov) {
-        LarsLoop<C, true, true>(n, c, w, grad, buf + begin);
-      } else {
-        LarsLoop<C, true, false>(n, c, w, grad, buf + begin);
-      }
-    });
+                       const Coefficients<C> c{
+                           static_cast<C>(args.grad_scale), static_cast<C>(args.decay),
+                           static_cast<C>(TrustRatio<S>(args, chunk)),
+                           static_cast<C>(args.momentum), static_cast<C>(args.lr)};
+                       C* buf = static_cast<C*>(chunk.momentum_buffer);
+                       if (buf == nullptr) {
+                         LarsLoop<C, false, false>(n, c, w, grad, nullptr);
+                       } else if (args.nesterov) {
+                         LarsLoop<C, true, true>(n, c, w, grad, buf + begin);
+                       } else {
+                         LarsLoop<C, true, false>(n, c, w, grad, buf + begin);
+                       }
+                     });
   });
 }
 

@@ -31,8 +31,8 @@ void Run(const DeviceContext& context, const LionArgs& args) {
                           static_cast<C>(1 - args.beta2)};
   ForEachUpdate<C>(context, args.chunks,
                    [&](const LionChunk& chunk, int64_t begin, int64_t n, C* w, const C* grad) {
-    LionLoop<C>(n, c, w, grad, static_cast<C*>(chunk.exp_avg) + begin);
-  });
+                     LionLoop<C>(n, c, w, grad, static_cast<C*>(chunk.exp_avg) + begin);
+                   });
 }
 
 }  // namespace

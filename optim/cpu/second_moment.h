@@ -24,15 +24,15 @@ struct MomentCoefficients {
   C grad_scale, beta2, one_minus_beta2, eps, limit;
 };
 template <typename C>
-MomentCoefficients<C> MakeMomentCoefficients(const FactoredChunk& chunk, double grad_scale, double eps,
-                                             double limit) {
+MomentCoefficients<C> MakeMomentCoefficients(const FactoredChunk& chunk, double grad_scale,
+                                             double eps, double limit) {
   const double largest = static_cast<double>(std::numeric_limits<C>::max());
   return {static_cast<C>(grad_scale), static_cast<C>(chunk.beta2), static_cast<C>(1 - chunk.beta2),
           static_cast<C>(eps), static_cast<C>(std::min(limit, largest))};
 }
 
-// Calls body(j, kind, u) with the normalised gradient of the row's columns, see adafactor_update_sum.
-// With kStore, a second moment that is not factored takes its new value.
+// Calls body(j, kind, u) with the normalised gradient of the row's columns, see
+// adafactor_update_sum. With kStore, a second moment that is not factored takes its new value.
 template <bool kStore, typename C, typename Body>
 [[gnu::always_inline]] inline void ForNormalized(const FactoredChunk& chunk, const RowBlock& block,
                                                  int64_t i, int64_t local, const C* __restrict grad,
@@ -41,20 +41,22 @@ template <bool kStore, typename C, typename Body>
     const C* factors = static_cast<const C*>(chunk.factors);
     const C row = factors[block.row + i];
     const C* __restrict column = factors + chunk.rows + block.column;
-    ForLanes<C>(block.cols, [&](int64_t j, auto kind) __attribute__((always_inline)) {
-      using V = decltype(kind);
-      const V factor = AtMost<V>(row * Load<V>(column + j), c.limit);
-      body(j, kind, V(c.grad_scale * Load<V>(grad + j) * factor));
-    });
+    ForLanes<C>(
+        block.cols, [&](int64_t j, auto kind) __attribute__((always_inline)) {
+          using V = decltype(kind);
+          const V factor = AtMost<V>(row * Load<V>(column + j), c.limit);
+          body(j, kind, V(c.grad_scale * Load<V>(grad + j) * factor));
+        });
   } else {
     C* __restrict moment = static_cast<C*>(chunk.exp_avg_sq) + local;
-    ForLanes<C>(block.cols, [&](int64_t j, auto kind) __attribute__((always_inline)) {
-      using V = decltype(kind);
-      const V g = c.grad_scale * Load<V>(grad + j);
-      const V v = c.beta2 * Load<V>(moment + j) + c.one_minus_beta2 * (g * g + c.eps);
-      if constexpr (kStore) Store(moment + j, v);
-      body(j, kind, V(g * AtMost<V>(C{1} / Root(v), c.limit)));
-    });
+    ForLanes<C>(
+        block.cols, [&](int64_t j, auto kind) __attribute__((always_inline)) {
+          using V = decltype(kind);
+          const V g = c.grad_scale * Load<V>(grad + j);
+          const V v = c.beta2 * Load<V>(moment + j) + c.one_minus_beta2 * (g * g + c.eps);
+          if constexpr (kStore) Store(moment + j, v);
+          body(j, kind, V(g * AtMost<V>(C{1} / Root(v), c.limit)));
+        });
   }
 }
 

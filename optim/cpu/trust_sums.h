@@ -1,5 +1,5 @@
-// The statistics of LAMB and LARS: squares of the weights and of the update, over blocks of fixed size
-// whose sums are added in order. Private to optim/cpu.
+// The statistics of LAMB and LARS: squares of the weights and of the update, over blocks of fixed
+// size whose sums are added in order. Private to optim/cpu.
 #ifndef APOGEE_OPTIM_CPU_TRUST_SUMS_H_
 #define APOGEE_OPTIM_CPU_TRUST_SUMS_H_
 
@@ -16,7 +16,8 @@ struct TrustSums {
   double update = 0;
 };
 
-// loop(chunk, begin, n, weights, gradient) returns the sums of a range of at most kStageBlock elements.
+// loop(chunk, begin, n, weights, gradient) returns the sums of a range of at most kStageBlock
+// elements.
 template <typename C, typename S, typename Chunk, typename Loop>
 void AddTrustSums(const DeviceContext& context, std::span<const Chunk> chunks, const Loop& loop) {
   constexpr int64_t kBlock = 64 * kStageBlock;
@@ -31,22 +32,24 @@ void AddTrustSums(const DeviceContext& context, std::span<const Chunk> chunks, c
       blocks.push_back({&chunk, begin, std::min(kBlock, chunk.n - begin), {}});
     }
   }
-  ParallelFor(context.num_threads(), static_cast<int64_t>(blocks.size()), 1, [&](int64_t first, int64_t last) {
-    alignas(64) C stage[kStageBlock];
-    for (int64_t k = first; k < last; ++k) {
-      Block& block = blocks[static_cast<size_t>(k)];
-      const Chunk& chunk = *block.chunk;
-      const bool staged = chunk.grad_dtype != DTypeOf<C>();
-      for (int64_t b = block.begin; b < block.begin + block.n; b += kStageBlock) {
-        const int64_t n = std::min(kStageBlock, block.begin + block.n - b);
-        if (staged) LoadBlock(chunk.grad, chunk.grad_dtype, b, n, stage);
-        const C* grad = staged ? stage : static_cast<const C*>(chunk.grad) + b;
-        const TrustSums sums = loop(chunk, b, n, static_cast<const C*>(chunk.weight) + b, grad);
-        block.sums.weight += sums.weight;
-        block.sums.update += sums.update;
-      }
-    }
-  });
+  ParallelFor(context.num_threads(), static_cast<int64_t>(blocks.size()), 1,
+              [&](int64_t first, int64_t last) {
+                alignas(64) C stage[kStageBlock];
+                for (int64_t k = first; k < last; ++k) {
+                  Block& block = blocks[static_cast<size_t>(k)];
+                  const Chunk& chunk = *block.chunk;
+                  const bool staged = chunk.grad_dtype != DTypeOf<C>();
+                  for (int64_t b = block.begin; b < block.begin + block.n; b += kStageBlock) {
+                    const int64_t n = std::min(kStageBlock, block.begin + block.n - b);
+                    if (staged) LoadBlock(chunk.grad, chunk.grad_dtype, b, n, stage);
+                    const C* grad = staged ? stage : static_cast<const C*>(chunk.grad) + b;
+                    const TrustSums sums =
+                        loop(chunk, b, n, static_cast<const C*>(chunk.weight) + b, grad);
+                    block.sums.weight += sums.weight;
+                    block.sums.update += sums.update;
+                  }
+                }
+              });
   for (size_t k = 0; k < blocks.size();) {
     const Chunk& chunk = *blocks[k].chunk;
     TrustSums total;

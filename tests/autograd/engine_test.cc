@@ -87,6 +87,33 @@ TEST_F(EngineTest, HooksRunInsideBackwardWhenTheGradientIsComplete) {
   EXPECT_EQ(order, (std::vector<std::string>{"w2", "w1", "w0", "input"}));
 }
 
+// What a hook launches overlaps with the backward of the layers below only if it runs before them.
+TEST_F(EngineTest, HooksRunBeforeTheLayersBelow) {
+  auto w = StackWeights();
+  std::vector<std::string> order;
+  for (auto& p : w) p->AddGradHook([&](Parameter& q) { order.push_back(q.name()); });
+  const auto watch = [&](const Tensor& h, const std::string& name) {
+    EdgeOf(h).node->AddPreHook([&order, name] { order.push_back(name); });
+    return h;
+  };
+  Tensor h = watch(Linear(RandomTensor({2, 4}, "x", context_), w[0]->value(), {}), "layer 0");
+  h = watch(Linear(h, w[1]->value(), {}), "layer 1");
+  Backward(Sum(watch(Linear(h, w[2]->value(), {}), "layer 2")));
+  EXPECT_EQ(order, (std::vector<std::string>{"layer 2", "w2", "layer 1", "w1", "layer 0", "w0"}));
+}
+
+// Addition hands one gradient to both operands; what one of them adds later is its own.
+TEST_F(EngineTest, ParametersDoNotShareTheirGradients) {
+  auto a = Param("a", {3}), b = Param("b", {3});
+  const Tensor dy = RandomTensor({3}, "dy", context_);
+  const std::vector<double> once = dy.ToVector<double>();
+  Backward(Add(a->value(), b->value()), {.grad = dy});
+  Backward(Scale(a->value(), 2), {.grad = dy});
+  EXPECT_EQ(b->grad().ToVector<double>(), once);
+  EXPECT_EQ(dy.ToVector<double>(), once);
+  for (size_t i = 0; i < 3; ++i) EXPECT_DOUBLE_EQ(a->grad().ToVector<double>()[i], 3 * once[i]);
+}
+
 TEST_F(EngineTest, HookMayTakeTheGradientAway) {
   auto w = StackWeights();
   for (auto& p : w) p->AddGradHook([](Parameter& q) { q.zero_grad(); });
@@ -112,6 +139,24 @@ TEST_F(EngineTest, WeightHalvesMayRunLater) {
   }
 }
 
+// With biases, and a weight whose three halves must be added in the plain order to give its bits.
+TEST_F(EngineTest, WeightHalvesKeepBiasesAndOrder) {
+  const Tensor x = RandomTensor({5, 6}, "x", context_);
+  const auto run = [&](bool split) {
+    auto w = Param("w", {6, 6}), b = Param("b", {6});
+    Tensor h = x;
+    for (int i = 0; i < 3; ++i) {
+      h = Linear(h, w->value(), b->value(), {.activation = Activation::kGeluTanh});
+    }
+    DeferredWeightGrads deferred;
+    Backward(Sum(h), {.deferred = split ? &deferred : nullptr});
+    EXPECT_EQ(w->has_grad() || b->has_grad(), !split);
+    deferred.Run();
+    return std::pair(w->grad().ToVector<double>(), b->grad().ToVector<double>());
+  };
+  EXPECT_EQ(run(true), run(false));
+}
+
 TEST_F(EngineTest, RecomputeGivesTheSameBitsWithLessMemory) {
   const Tensor x = RandomTensor({64, 32}, "x", context_);
   auto run = [&](bool recompute) {
@@ -130,7 +175,9 @@ TEST_F(EngineTest, RecomputeGivesTheSameBitsWithLessMemory) {
     const int64_t live = context_->ledger().live_bytes(MemoryCategory::kActivation);
     Backward(Sum(h));
     EXPECT_EQ(hooks, 1);
-    return std::pair(w0.grad().ToVector<double>(), live);
+    // w0's gradient depends on the masks of the graph, w1's on those of the second run.
+    const std::vector grads = {w0.grad().ToVector<double>(), w1.grad().ToVector<double>()};
+    return std::pair(grads, live);
   };
   const auto [plain, plain_bytes] = run(false);
   const auto [again, again_bytes] = run(true);
@@ -157,14 +204,22 @@ TEST_F(EngineTest, VeryDeepGraphsNeedNoStack) {
   EXPECT_EQ(x->grad().Item(), 1);
 }
 
+// The graph is held until the end: what is gone before, backward has freed.
 TEST_F(EngineTest, ActivationsAreFreedAsBackwardGoes) {
   auto w = StackWeights();
-  const int64_t before = context_->ledger().live_bytes(MemoryCategory::kActivation);
+  MemoryLedger& ledger = context_->ledger();
+  const int64_t before = ledger.live_bytes(MemoryCategory::kActivation);
   {
     const Tensor loss = Stack(RandomTensor({32, 4}, "x", context_), w);
+    const int64_t recorded = ledger.live_bytes(MemoryCategory::kActivation) - before;
+    int64_t at_w1 = 0;
+    w[1]->AddGradHook(
+        [&](Parameter&) { at_w1 = ledger.live_bytes(MemoryCategory::kActivation) - before; });
     Backward(loss);
+    EXPECT_LT(at_w1 * 2, recorded);
+    EXPECT_EQ(ledger.live_bytes(MemoryCategory::kActivation) - before, loss.bytes());
   }
-  EXPECT_EQ(context_->ledger().live_bytes(MemoryCategory::kActivation), before);
+  EXPECT_EQ(ledger.live_bytes(MemoryCategory::kActivation), before);
 }
 
 TEST_F(EngineTest, GradientDTypeOfTheLeafIsKept) {

@@ -134,6 +134,16 @@ TEST_F(FunctionsTest, AttentionPackedAndGrouped) {
   }
 }
 
+// Queries, keys and values lie side by side in a packed projection, in this order.
+TEST_F(FunctionsTest, PackedAttentionIsAttentionOfItsThirds) {
+  const Tensor qkv = Random({2, 5, 3 * 8}, "qkv");
+  const auto third = [&](int64_t i) {
+    return qkv.Slice(2, 8 * i, 8).Contiguous().View({2, 5, 2, 4});
+  };
+  const Tensor expected = autograd::Attention(third(0), third(1), third(2));
+  EXPECT_EQ(autograd::PackedAttention(qkv, 2).ToVector<double>(), expected.ToVector<double>());
+}
+
 TEST_F(FunctionsTest, Rotary) {
   ExpectGradients({Random({2, 5, 3, 4}, "x")}, [](const Inputs& in) {
     return autograd::Rotary(in[0], {.theta = 100, .first_position = 3});
@@ -152,6 +162,9 @@ TEST_F(FunctionsTest, CrossEntropyWithIgnoredTargets) {
   const Tensor targets = Tensor::FromVector<int64_t>({0, 6, -100, 3}, {4}, context_);
   ExpectGradients({Random({4, 7}, "logits")},
                   [targets](const Inputs& in) { return autograd::CrossEntropy(in[0], targets); });
+  // The mean is over the three rows that count.
+  const Tensor even = Tensor::Zeros({4, 7}, DType::kF64, context_);
+  EXPECT_NEAR(autograd::CrossEntropy(even, targets).Item(), std::log(7.0), 1e-14);
   const Tensor bad = Tensor::FromVector<int64_t>({0, 7, 1, 3}, {4}, context_);
   EXPECT_THROW(autograd::CrossEntropy(Random({4, 7}, "logits"), bad), Error);
 }

@@ -1,5 +1,5 @@
-// Uses the installed library as a program of its own would: a boosted loop that learns XOR. Nothing of the
-// source tree is seen.
+// Uses the installed library as a program of its own would: a boosted loop that learns XOR. Nothing
+// of the source tree is seen.
 #include <cstdio>
 
 #include "apogee/apogee.h"

@@ -1,8 +1,8 @@
 #include "apogee/optim/adafactor.h"
 
-#include <algorithm>
-
 #include <gmock/gmock.h>
+
+#include <algorithm>
 
 #include "apogee/tests/optim/factored_rule.h"
 #include "apogee/tests/optim/layerwise_checks.h"
@@ -25,7 +25,8 @@ double Rms(const Vector& x) { return Norm(x) / std::sqrt(static_cast<double>(x.s
 TensorRule Rule(AdafactorOptions o) {
   return [o](const Shape& shape, Vector& w, const Vector& g, Vectors& s, int t) {
     const double beta2 = 1 - std::pow(t, o.decay_rate);
-    double alpha = o.relative_step ? std::min(o.warmup_init ? 1e-6 * t : 1e-2, 1 / std::sqrt(t)) : o.lr;
+    double alpha =
+        o.relative_step ? std::min(o.warmup_init ? 1e-6 * t : 1e-2, 1 / std::sqrt(t)) : o.lr;
     if (o.scale_parameter) alpha *= std::max(o.eps[1], Rms(w));
     Vector u = Normalize(shape, g, beta2, o.eps[0], s, "sq");
     const double clip = std::max(1.0, Rms(u) / o.clip_threshold);
@@ -49,14 +50,17 @@ TensorRule TorchRule(AdafactorOptions o) {
     if (d.factored) {
       const auto [row, column] = MeanSquares(d, g, keep, 0, s, "sq");
       for (size_t i = 0; i < w.size(); ++i) {
-        v[i] = row[d.Row(i)] * column[d.Column(i)] / std::max(MeanOverRows(d, row, d.Row(i)), o.eps[0]);
+        v[i] = row[d.Row(i)] * column[d.Column(i)] /
+               std::max(MeanOverRows(d, row, d.Row(i)), o.eps[0]);
       }
     } else {
       Vector& full = s["sq"];
       full.resize(w.size());
-      for (size_t i = 0; i < w.size(); ++i) v[i] = full[i] = keep * full[i] + (1 - keep) * g[i] * g[i];
+      for (size_t i = 0; i < w.size(); ++i)
+        v[i] = full[i] = keep * full[i] + (1 - keep) * g[i] * g[i];
     }
-    for (size_t i = 0; i < w.size(); ++i) u[i] = g[i] / std::sqrt(std::max(v[i], o.eps[0] * o.eps[0]));
+    for (size_t i = 0; i < w.size(); ++i)
+      u[i] = g[i] / std::sqrt(std::max(v[i], o.eps[0] * o.eps[0]));
     const double clip = std::max(1.0, Rms(u) / o.clip_threshold);
     for (size_t i = 0; i < w.size(); ++i) {
       w[i] -= o.lr * o.weight_decay * w[i] + alpha / clip * u[i];
@@ -66,10 +70,15 @@ TensorRule TorchRule(AdafactorOptions o) {
 
 TEST(AdafactorTest, Equations) {
   for (const AdafactorOptions& o :
-       {AdafactorOptions{}, AdafactorOptions{.weight_decay = 0.1, .warmup_init = true}, AdafactorOptions{.beta1 = 0.8},
-        AdafactorOptions{.eps = {1e-30, 3}}, WithLr({.lr = 0.01}),
-        WithLr({.lr = 0.01, .eps = {1e-4, 1e-3}, .clip_threshold = 0.3, .decay_rate = -0.5, .beta1 = 0.9,
-                .weight_decay = 0.1, .scale_parameter = false})}) {
+       {AdafactorOptions{}, AdafactorOptions{.weight_decay = 0.1, .warmup_init = true},
+        AdafactorOptions{.beta1 = 0.8}, AdafactorOptions{.eps = {1e-30, 3}}, WithLr({.lr = 0.01}),
+        WithLr({.lr = 0.01,
+        .eps = {1e-4, 1e-3},
+        .clip_threshold = 0.3,
+        .decay_rate = -0.5,
+        .beta1 = 0.9,
+        .weight_decay = 0.1,
+        .scale_parameter = false})}) {
     CheckEquations(Make(o), Rule(o));
   }
 }
@@ -116,7 +125,8 @@ TEST(AdafactorTest, MixedDTypes) {
   };
   const auto mixed = run({DType::kF32, DType::kF64});
   EXPECT_EQ(mixed.second, run({DType::kF64}).second);
-  for (size_t i = 0; i < mixed.first.size(); ++i) EXPECT_NEAR(mixed.first[i], mixed.second[i], 1e-6);
+  for (size_t i = 0; i < mixed.first.size(); ++i)
+    EXPECT_NEAR(mixed.first[i], mixed.second[i], 1e-6);
 }
 
 TEST(AdafactorTest, StateBytesAreSublinear) {
@@ -133,8 +143,14 @@ TEST(AdafactorTest, Problems) {
   EXPECT_TRUE(AdafactorOptions::Torch().Problems().empty());
   EXPECT_THAT(AdafactorOptions({.lr = 0.1}).Problems().at(0), HasSubstr("set relative_step=false"));
   EXPECT_THAT(WithLr({}).Problems().at(0), HasSubstr("needs lr"));
-  const AdafactorOptions wrong{.lr = -1, .eps = {0, -1}, .clip_threshold = 0, .decay_rate = 1, .beta1 = 1,
-                               .weight_decay = -1, .relative_step = false, .warmup_init = true};
+  const AdafactorOptions wrong{.lr = -1,
+                               .eps = {0, -1},
+                               .clip_threshold = 0,
+                               .decay_rate = 1,
+                               .beta1 = 1,
+                               .weight_decay = -1,
+                               .relative_step = false,
+                               .warmup_init = true};
   EXPECT_EQ(wrong.Problems().size(), 8u);
 }
 

@@ -37,15 +37,19 @@ TensorRule Rule(CameOptions o) {
 
 TEST(CameTest, Equations) {
   for (const CameOptions& o :
-       {CameOptions{.lr = 1e-3}, CameOptions{.lr = 1e-3, .betas = {0.8, 0.95, 0.99}, .weight_decay = 0.1},
+       {CameOptions{.lr = 1e-3},
+        CameOptions{.lr = 1e-3, .betas = {0.8, 0.95, 0.99}, .weight_decay = 0.1},
         CameOptions{.lr = 1e-3, .eps = {1e-4, 1e-3}, .clip_threshold = 0.4}}) {
     CheckEquations(Make(o), Rule(o));
   }
 }
 
-TEST(CameTest, EverythingElse) { CheckEverythingButEquations(Make({.lr = 1e-3, .weight_decay = 0.1})); }
+TEST(CameTest, EverythingElse) {
+  CheckEverythingButEquations(Make({.lr = 1e-3, .weight_decay = 0.1}));
+}
 
-// The residual is not clipped, so the first step of a matrix has an rms near 0.1 / (0.9 * 0.01) = 11 lr.
+// The residual is not clipped, so the first step of a matrix has an rms near 0.1 / (0.9 * 0.01) =
+// 11 lr.
 TEST(CameTest, FirstStepIsLarge) {
   Trainee run(Make({.lr = 1}), DType::kF64, {{64, 48}});
   const Vector before = run.Weights()[0];
@@ -58,8 +62,12 @@ TEST(CameTest, FirstStepIsLarge) {
 TEST(CameTest, StateBytesAndProblems) {
   Trainee run(Make({}), DType::kF32, {{33, 17}, {4, 6, 5}, {5}});
   run.Step(1);
-  EXPECT_EQ(StateBytes(*run.optimizer), 4 * (33 * 17 + 120 + 5) + 8 * (33 + 17 + 4 * (6 + 5)) + 4 * 5);
-  EXPECT_EQ(CameOptions({.lr = -1, .eps = {0, 0}, .clip_threshold = 0, .betas = {1, 1, 1}}).Problems().size(), 7u);
+  EXPECT_EQ(StateBytes(*run.optimizer),
+            4 * (33 * 17 + 120 + 5) + 8 * (33 + 17 + 4 * (6 + 5)) + 4 * 5);
+  EXPECT_EQ(CameOptions({.lr = -1, .eps = {0, 0}, .clip_threshold = 0, .betas = {1, 1, 1}})
+                .Problems()
+                .size(),
+            7u);
 }
 
 }  // namespace

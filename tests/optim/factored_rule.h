@@ -26,8 +26,8 @@ struct Dims {
 };
 
 // Averages of x^2 + eps over rows and columns, kept in s[name + "_row"] and s[name + "_col"].
-inline std::pair<Vector, Vector> MeanSquares(const Dims& d, const Vector& x, double beta, double eps,
-                                             Vectors& s, const std::string& name) {
+inline std::pair<Vector, Vector> MeanSquares(const Dims& d, const Vector& x, double beta,
+                                             double eps, Vectors& s, const std::string& name) {
   Vector row(d.batch * d.rows), column(d.batch * d.cols);
   for (size_t i = 0; i < x.size(); ++i) {
     row[d.Row(i)] += (x[i] * x[i] + eps) / static_cast<double>(d.cols);
@@ -37,7 +37,8 @@ inline std::pair<Vector, Vector> MeanSquares(const Dims& d, const Vector& x, dou
   rows.resize(row.size());
   columns.resize(column.size());
   for (size_t i = 0; i < row.size(); ++i) rows[i] = beta * rows[i] + (1 - beta) * row[i];
-  for (size_t j = 0; j < column.size(); ++j) columns[j] = beta * columns[j] + (1 - beta) * column[j];
+  for (size_t j = 0; j < column.size(); ++j)
+    columns[j] = beta * columns[j] + (1 - beta) * column[j];
   return {rows, columns};
 }
 
@@ -50,12 +51,13 @@ inline double MeanOverRows(const Dims& d, const Vector& rows, size_t row) {
 }
 
 // x over the root of the factored mean square of `of`.
-inline Vector Divide(const Dims& d, const Vector& x, const Vector& of, double beta, double eps, Vectors& s,
-                     const std::string& name) {
+inline Vector Divide(const Dims& d, const Vector& x, const Vector& of, double beta, double eps,
+                     Vectors& s, const std::string& name) {
   const auto [rows, columns] = MeanSquares(d, of, beta, eps, s, name);
   Vector u(x.size());
   for (size_t i = 0; i < x.size(); ++i) {
-    u[i] = x[i] / std::sqrt(rows[d.Row(i)] / MeanOverRows(d, rows, d.Row(i)) * columns[d.Column(i)]);
+    u[i] =
+        x[i] / std::sqrt(rows[d.Row(i)] / MeanOverRows(d, rows, d.Row(i)) * columns[d.Column(i)]);
   }
   return u;
 }

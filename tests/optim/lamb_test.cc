@@ -21,7 +21,8 @@ TensorRule Rule(LambOptions o) {
     for (size_t i = 0; i < w.size(); ++i) {
       m[i] = o.betas[0] * m[i] + (o.grad_averaging ? 1 - o.betas[0] : 1) * g[i];
       v[i] = o.betas[1] * v[i] + (1 - o.betas[1]) * g[i] * g[i];
-      u[i] = o.correct_lr ? m[i] / (std::sqrt(v[i]) + o.eps) : m[i] / c1 / (std::sqrt(v[i] / c2) + o.eps);
+      u[i] = o.correct_lr ? m[i] / (std::sqrt(v[i]) + o.eps)
+                          : m[i] / c1 / (std::sqrt(v[i] / c2) + o.eps);
       u[i] += o.weight_decay * w[i];
     }
     double ratio = 1;
@@ -39,11 +40,13 @@ TensorRule Rule(LambOptions o) {
 TEST(LambTest, Equations) {
   LambOptions apex = LambOptions::Apex();
   apex.pre_clip_norm = 0;  // over all parameters: a test of its own
-  for (LambOptions o : {LambOptions{.weight_decay = 0.1}, LambOptions{.betas = {0.8, 0.95}, .bias_correction = false},
-                        LambOptions{.grad_averaging = false}, LambOptions{.min_ratio = 0.9, .max_ratio = 1.1},
-                        LambOptions{.adam = true}, LambOptions{.matrices_only = true}, apex,
-                        LambOptions{.weight_decay = 0, .ratio_needs_decay = true}, LambOptions::Colossal(),
-                        LambOptions{.weight_decay = 0.1, .correct_lr = true}, LambOptions::DeepSpeed()}) {
+  for (LambOptions o :
+       {LambOptions{.weight_decay = 0.1},
+        LambOptions{.betas = {0.8, 0.95}, .bias_correction = false},
+        LambOptions{.grad_averaging = false}, LambOptions{.min_ratio = 0.9, .max_ratio = 1.1},
+        LambOptions{.adam = true}, LambOptions{.matrices_only = true}, apex,
+        LambOptions{.weight_decay = 0, .ratio_needs_decay = true}, LambOptions::Colossal(),
+        LambOptions{.weight_decay = 0.1, .correct_lr = true}, LambOptions::DeepSpeed()}) {
     o.lr = 0.02;
     CheckEquations(Make(o), Rule(o), 12);
   }
@@ -109,7 +112,10 @@ TEST(LambTest, StateBytesAndProblems) {
   Trainee run(Make({}), DType::kF32, {{33, 17}, {5}});
   run.Step(1);
   EXPECT_EQ(StateBytes(*run.optimizer), 8 * (33 * 17 + 5));
-  EXPECT_EQ(LambOptions({.lr = -1, .betas = {1, 2}, .eps = -1, .min_ratio = 2, .max_ratio = 1}).Problems().size(), 5u);
+  EXPECT_EQ(LambOptions({.lr = -1, .betas = {1, 2}, .eps = -1, .min_ratio = 2, .max_ratio = 1})
+                .Problems()
+                .size(),
+            5u);
 }
 
 }  // namespace

@@ -26,9 +26,10 @@ TensorRule Rule(LarsOptions o) {
 }
 
 TEST(LarsTest, Equations) {
-  for (const LarsOptions& o : {LarsOptions{.trust_coefficient = 0.02}, LarsOptions{.momentum = 0, .weight_decay = 0.1},
-                               LarsOptions{.lr = 3, .weight_decay = 0.1, .eps = 0.5, .nesterov = true},
-                               LarsOptions{.lr = 0.1, .matrices_only = true}}) {
+  for (const LarsOptions& o :
+       {LarsOptions{.trust_coefficient = 0.02}, LarsOptions{.momentum = 0, .weight_decay = 0.1},
+        LarsOptions{.lr = 3, .weight_decay = 0.1, .eps = 0.5, .nesterov = true},
+        LarsOptions{.lr = 0.1, .matrices_only = true}}) {
     CheckEquations(Make(o), Rule(o));
   }
 }
@@ -38,12 +39,16 @@ TEST(LarsTest, EverythingElse) {
 }
 
 TEST(LarsTest, StateBytesAndProblems) {
-  Trainee with(Make({}), DType::kF32, {{33, 17}, {5}}), without(Make({.momentum = 0}), DType::kF32, {{33, 17}, {5}});
+  Trainee with(Make({}), DType::kF32, {{33, 17}, {5}}),
+      without(Make({.momentum = 0}), DType::kF32, {{33, 17}, {5}});
   with.Step(1);
   without.Step(1);
   EXPECT_EQ(StateBytes(*with.optimizer), 4 * (33 * 17 + 5));
   EXPECT_EQ(StateBytes(*without.optimizer), 0);
-  EXPECT_EQ(LarsOptions({.lr = -1, .momentum = 0, .trust_coefficient = 0, .nesterov = true}).Problems().size(), 3u);
+  EXPECT_EQ(LarsOptions({.lr = -1, .momentum = 0, .trust_coefficient = 0, .nesterov = true})
+                .Problems()
+                .size(),
+            3u);
 }
 
 }  // namespace

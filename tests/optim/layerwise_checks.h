@@ -1,16 +1,18 @@
-// What every optimizer has to pass, whichever it is: its equations, shards, resuming, threads, masters,
-// failures. Each check trains a few tensors of awkward shapes with full rank random gradients.
+// What every optimizer has to pass, whichever it is: its equations, shards, resuming, threads,
+// masters, failures. Each check trains a few tensors of awkward shapes with full rank random
+// gradients.
 //
-//   CheckEquations([](auto params) { return std::make_unique<Lamb>(params, LambOptions{}); }, LambRule({}));
+//   CheckEquations([](auto params) { return std::make_unique<Lamb>(params, LambOptions{}); },
+//   LambRule({}));
 #ifndef APOGEE_TESTS_OPTIM_LAYERWISE_CHECKS_H_
 #define APOGEE_TESTS_OPTIM_LAYERWISE_CHECKS_H_
+
+#include <gtest/gtest.h>
 
 #include <barrier>
 #include <functional>
 #include <map>
 #include <thread>
-
-#include <gtest/gtest.h>
 
 #include "apogee/optim/optimizer.h"
 #include "apogee/tests/optim/optim_fixture.h"
@@ -22,7 +24,8 @@ using MakeOptimizer = std::function<std::unique_ptr<Optimizer>(std::vector<Param
 using Vector = std::vector<double>;
 using Vectors = std::map<std::string, Vector>;
 // One update of a tensor in f64; `t` counts its updates from 1, `s` is its state.
-using TensorRule = std::function<void(const Shape& shape, Vector& w, const Vector& g, Vectors& s, int t)>;
+using TensorRule =
+    std::function<void(const Shape& shape, Vector& w, const Vector& g, Vectors& s, int t)>;
 
 inline std::vector<Shape> LayerwiseShapes() {
   std::vector<Shape> shapes = AwkwardShapes();
@@ -36,7 +39,8 @@ struct Trainee {
   Trainee(const MakeOptimizer& make, DType dtype, std::vector<Shape> tensor_shapes, int threads = 2)
       : context(CpuContext({.num_threads = threads})), shapes(std::move(tensor_shapes)) {
     for (const Shape& shape : shapes) {
-      params.push_back(RandomParam(internal::Concat("p", params.size()), shape, dtype, context, params.size()));
+      params.push_back(
+          RandomParam(internal::Concat("p", params.size()), shape, dtype, context, params.size()));
     }
     optimizer = make(params);
   }
@@ -50,7 +54,8 @@ struct Trainee {
     for (size_t p = 0; p < params.size(); ++p) {
       if (Absent(p, step)) continue;
       params[p]->set_grad_dtype(grad_dtype);
-      params[p]->set_grad(Tensor::FromVector(Grad(shapes[p], p, step), shapes[p], context, grad_dtype));
+      params[p]->set_grad(
+          Tensor::FromVector(Grad(shapes[p], p, step), shapes[p], context, grad_dtype));
     }
     optimizer->step();
   }
@@ -64,7 +69,8 @@ struct Trainee {
   Vectors States() const {
     Vectors states;
     for (const ParamView& view : std::as_const(*optimizer).views()) {
-      for (const NamedState& s : view.states()) states[view.name() + "/" + s.name] = Values(s.value);
+      for (const NamedState& s : view.states())
+        states[view.name() + "/" + s.name] = Values(s.value);
     }
     return states;
   }
@@ -86,13 +92,14 @@ inline void CheckEquations(const MakeOptimizer& make, const TensorRule& rule, in
       run.Step(step);
       for (size_t p = 0; p < init.size(); ++p) {
         if (Trainee::Absent(p, step)) continue;
-        const Vector g = Values(
-            Tensor::FromVector(Trainee::Grad(run.shapes[p], p, step), run.shapes[p], run.context, dtype));
+        const Vector g = Values(Tensor::FromVector(Trainee::Grad(run.shapes[p], p, step),
+                                                   run.shapes[p], run.context, dtype));
         rule(run.shapes[p], expected[p], g, states[p], ++counts[p]);
       }
     }
     for (size_t p = 0; p < init.size(); ++p) {
-      // Relative to the update, and half an ulp of the weight per operation on it: small rates are lost there.
+      // Relative to the update, and half an ulp of the weight per operation on it: small rates are
+      // lost there.
       const Vector w = run.Weights()[p];
       Vector error(w.size()), update(w.size());
       for (size_t i = 0; i < w.size(); ++i) {
@@ -100,7 +107,8 @@ inline void CheckEquations(const MakeOptimizer& make, const TensorRule& rule, in
         update[i] = expected[p][i] - init[p][i];
       }
       const double ulp = dtype == DType::kF64 ? 2.2e-16 : 1.2e-7;
-      EXPECT_LE(Norm(error), Tolerance(dtype, ErrorKind::kEndToEnd) * Norm(update) + steps * ulp * Norm(w))
+      EXPECT_LE(Norm(error),
+                Tolerance(dtype, ErrorKind::kEndToEnd) * Norm(update) + steps * ulp * Norm(w))
           << DTypeName(dtype) << " " << run.shapes[p];
       EXPECT_EQ(run.optimizer->views()[p].step(), counts[p]);
     }
@@ -146,10 +154,11 @@ class ExchangeReducer : public StatReducer {
   int rank_;
 };
 
-// Two ranks that hold the elements up to and from a cut in the middle of a row, or both hold everything
-// (replicas), end up where one rank does: weights, and states that are not cut.
+// Two ranks that hold the elements up to and from a cut in the middle of a row, or both hold
+// everything (replicas), end up where one rank does: weights, and states that are not cut.
 inline void CheckSharded(const MakeOptimizer& make, bool replicas = false, int steps = 6) {
-  const std::vector<Shape> shapes = {{5, 7}, {33, 17}, {4, 6, 5}, {3, 2, 3, 3}, {37}, {1, 9}, {9, 1}, {2}};
+  const std::vector<Shape> shapes = {{5, 7}, {33, 17}, {4, 6, 5}, {3, 2, 3, 3},
+                                     {37},   {1, 9},   {9, 1},    {2}};
   Trainee whole(make, DType::kF64, shapes);
   const std::vector<Vector> init = whole.Weights();
   for (int step = 1; step <= steps; ++step) whole.Step(step);
@@ -170,7 +179,8 @@ inline void CheckSharded(const MakeOptimizer& make, bool replicas = false, int s
       return Tensor::FromVector(values, {lengths[p] + 1}, part.context);
     };
     for (size_t p = 0; p < shapes.size(); ++p) {
-      comm::LayoutOptions layout{.segments = {{begins[p], lengths[p]}}, .num_replicas = replicas ? 2 : 1};
+      comm::LayoutOptions layout{.segments = {{begins[p], lengths[p]}},
+                                 .num_replicas = replicas ? 2 : 1};
       part.optimizer->views()[p].BindShard(slice(init[p], p), comm::Layout(shapes[p], layout));
     }
     for (int step = 1; step <= steps; ++step) {
@@ -186,7 +196,8 @@ inline void CheckSharded(const MakeOptimizer& make, bool replicas = false, int s
       const Vector local = Values(view.value()), expected = whole.Weights()[p];
       for (int64_t i = 0; i < lengths[p]; ++i) {
         const auto at = static_cast<size_t>(begins[p] + i);
-        EXPECT_NEAR(local[static_cast<size_t>(i)], expected[at], 1e-11) << shapes[p] << " element " << at;
+        EXPECT_NEAR(local[static_cast<size_t>(i)], expected[at], 1e-11)
+            << shapes[p] << " element " << at;
       }
       EXPECT_EQ(local.back(), 1e30);
       for (const NamedState& state : view.states()) {
@@ -235,11 +246,12 @@ inline void CheckThreads(const MakeOptimizer& make) {
   EXPECT_EQ(results[0], results[2]);
 }
 
-// A bf16 run's masters have the bits of an f32 run that starts from the same weights and is fed the same
-// gradients; the working weights are the masters, rounded.
+// A bf16 run's masters have the bits of an f32 run that starts from the same weights and is fed the
+// same gradients; the working weights are the masters, rounded.
 inline void CheckMasters(const MakeOptimizer& make) {
   Trainee low(make, DType::kBF16, LayerwiseShapes()), full(make, DType::kF32, LayerwiseShapes());
-  for (size_t p = 0; p < low.params.size(); ++p) full.params[p]->data().CopyFrom(low.params[p]->data().To(DType::kF32));
+  for (size_t p = 0; p < low.params.size(); ++p)
+    full.params[p]->data().CopyFrom(low.params[p]->data().To(DType::kF32));
   for (int step = 1; step <= 4; ++step) {
     low.Step(step, DType::kBF16);
     full.Step(step, DType::kBF16);

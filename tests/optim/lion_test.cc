@@ -24,13 +24,16 @@ TensorRule Rule(LionOptions o) {
 }
 
 TEST(LionTest, Equations) {
-  for (const LionOptions& o : {LionOptions{.lr = 0.01}, LionOptions{.lr = 0.01, .betas = {0.8, 0.6}, .weight_decay = 0.5},
-                               LionOptions{.lr = 0.01, .maximize = true}}) {
+  for (const LionOptions& o :
+       {LionOptions{.lr = 0.01}, LionOptions{.lr = 0.01, .betas = {0.8, 0.6}, .weight_decay = 0.5},
+        LionOptions{.lr = 0.01, .maximize = true}}) {
     CheckEquations(Make(o), Rule(o));
   }
 }
 
-TEST(LionTest, EverythingElse) { CheckEverythingButEquations(Make({.lr = 0.01, .weight_decay = 0.1})); }
+TEST(LionTest, EverythingElse) {
+  CheckEverythingButEquations(Make({.lr = 0.01, .weight_decay = 0.1}));
+}
 
 TEST(LionTest, StateBytesAndProblems) {
   Trainee run(Make({}), DType::kF32, {{33, 17}, {5}});

@@ -7,7 +7,8 @@ namespace {
 
 using comm::Layout;
 
-// Every local element in one block, at the row and column that its place in the logical tensor says.
+// Every local element in one block, at the row and column that its place in the logical tensor
+// says.
 void Check(const Layout& layout) {
   const comm::MatrixView m = layout.matrix();
   std::vector<int64_t> logical;
@@ -32,8 +33,9 @@ void Check(const Layout& layout) {
 }
 
 TEST(RowBlocksTest, EveryElementOnce) {
-  for (const Shape& shape : {Shape{}, Shape{1}, Shape{5000}, Shape{1, 9}, Shape{9, 1}, Shape{33, 17}, Shape{4, 6, 5},
-                             Shape{3, 2, 3, 3}, Shape{40, 4100}, Shape{700, 200}, Shape{0, 3}}) {
+  for (const Shape& shape :
+       {Shape{}, Shape{1}, Shape{5000}, Shape{1, 9}, Shape{9, 1}, Shape{33, 17}, Shape{4, 6, 5},
+        Shape{3, 2, 3, 3}, Shape{40, 4100}, Shape{700, 200}, Shape{0, 3}}) {
     Check(Layout(shape));
   }
 }

@@ -43,10 +43,13 @@ Weights DdpRun(const TinyRunOptions& options, const DdpRunOptions& ddp) {
   RunRanks(ddp.num_ranks, [&](comm::World& world) {
     TinyModel model(options);
     // Another seed on other ranks: the initial broadcast must make up for it.
-    model.Initialize(world.context(), {.seed = world.rank() == 0 ? 11u : 99u, .dtype = options.dtype});
+    model.Initialize(world.context(),
+                     {.seed = world.rank() == 0 ? 11u : 99u, .dtype = options.dtype});
     optim::AdamW optimizer(model.Parameters(), testing::TinyAdamW());
-    DdpPlugin plugin(world.group(), {.precision = PrecisionName(options.dtype), .max_norm = options.max_norm,
-                                     .bucket_bytes = ddp.bucket_bytes, .overlap = ddp.overlap});
+    DdpPlugin plugin(world.group(), {.precision = PrecisionName(options.dtype),
+                                     .max_norm = options.max_norm,
+                                     .bucket_bytes = ddp.bucket_bytes,
+                                     .overlap = ddp.overlap});
     Booster booster(plugin);
     booster.boost(model, optimizer);
     const int64_t rows = kTinyBatch / ddp.num_ranks / ddp.accumulate;
@@ -55,9 +58,10 @@ Weights DdpRun(const TinyRunOptions& options, const DdpRunOptions& ddp) {
         std::shared_ptr<void> hold;
         if (ddp.no_sync && micro + 1 < ddp.accumulate) hold = booster.no_sync();
         const int64_t first = (world.rank() * ddp.accumulate + micro) * rows;
-        booster.backward(autograd::Scale(TinyLoss(model, world.context(), options, step, first, rows),
-                                         1.0 / static_cast<double>(ddp.accumulate)),
-                         optimizer);
+        booster.backward(
+            autograd::Scale(TinyLoss(model, world.context(), options, step, first, rows),
+                            1.0 / static_cast<double>(ddp.accumulate)),
+            optimizer);
       }
       EXPECT_FALSE(model.FindParameter("unused")->has_grad());
       optimizer.step();
@@ -79,11 +83,12 @@ TEST(DdpTest, EqualsOneRankInF64) {
         for (int64_t accumulate : {1, 3}) {
           for (bool no_sync : {true, false}) {
             if (accumulate == 1 && !no_sync) continue;
-            const Weights got =
-                DdpRun(options, {.num_ranks = num_ranks, .accumulate = accumulate, .no_sync = no_sync});
+            const Weights got = DdpRun(
+                options, {.num_ranks = num_ranks, .accumulate = accumulate, .no_sync = no_sync});
             const auto worst = WorstUpdateError(start, want, got);
-            EXPECT_LE(worst.error, 1e-9) << worst.name << ", " << num_ranks << " ranks, accumulate " << accumulate
-                                         << ", no_sync " << no_sync << ", max_norm " << max_norm;
+            EXPECT_LE(worst.error, 1e-9)
+                << worst.name << ", " << num_ranks << " ranks, accumulate " << accumulate
+                << ", no_sync " << no_sync << ", max_norm " << max_norm;
             EXPECT_EQ(got.at("unused"), start.at("unused"));
             EXPECT_EQ(got.at("frozen"), start.at("frozen"));
           }
@@ -110,7 +115,8 @@ TEST(DdpTest, EqualsOneRankInF32WithinItsNoise) {
     for (int num_ranks : {2, 3, 4}) {
       const Weights got = DdpRun(options, {.num_ranks = num_ranks, .accumulate = 3});
       for (const auto& [name, error] : testing::UpdateErrors(start, want, got)) {
-        EXPECT_LE(error, 10 * noise[name]) << name << ", " << num_ranks << " ranks, noise " << noise[name];
+        EXPECT_LE(error, 10 * noise[name])
+            << name << ", " << num_ranks << " ranks, noise " << noise[name];
       }
     }
   }
@@ -166,7 +172,8 @@ TEST(DdpTest, ReproducibleModeDoesNotDependOnTheWorld) {
       TinyModel model(options);
       model.Initialize(world.context(), {.seed = 11});
       optim::AdamW optimizer(model.Parameters(), testing::TinyAdamW());
-      DdpPlugin plugin(world.group(), {.max_norm = 0.3, .bucket_bytes = 2000, .reproducible = true});
+      DdpPlugin plugin(world.group(),
+                       {.max_norm = 0.3, .bucket_bytes = 2000, .reproducible = true});
       Booster booster(plugin);
       booster.boost(model, optimizer);
       const int64_t micros = 4 / num_ranks, rows = kTinyBatch / 4;
@@ -175,9 +182,10 @@ TEST(DdpTest, ReproducibleModeDoesNotDependOnTheWorld) {
         for (int64_t micro = 0; micro < micros; ++micro) {
           std::shared_ptr<void> hold;
           if (micro + 1 < micros) hold = booster.no_sync();
-          const Tensor loss = autograd::Scale(
-              TinyLoss(model, world.context(), options, step, (world.rank() * micros + micro) * rows, rows),
-              1.0 / static_cast<double>(micros));
+          const Tensor loss =
+              autograd::Scale(TinyLoss(model, world.context(), options, step,
+                                       (world.rank() * micros + micro) * rows, rows),
+                              1.0 / static_cast<double>(micros));
           total.data<double>()[0] += loss.Item() / num_ranks;
           booster.backward(loss, optimizer);
         }
@@ -210,15 +218,17 @@ TEST(DdpTest, ReproducibleModeStillComputesTheSameUpdate) {
       // A partial window that zero_grad discards.
       {
         const auto hold = booster.no_sync();
-        for (int k = 0; k < 3; ++k) booster.backward(TinyLoss(model, world.context(), options, 50, 0, 2), optimizer);
+        for (int k = 0; k < 3; ++k)
+          booster.backward(TinyLoss(model, world.context(), options, 50, 0, 2), optimizer);
         optimizer.zero_grad();
       }
       for (int64_t micro = 0; micro < 3; ++micro) {  // 3: the tree has an open branch
         std::shared_ptr<void> hold;
         if (micro < 2) hold = booster.no_sync();
-        booster.backward(
-            autograd::Scale(TinyLoss(model, world.context(), options, step, world.rank() * 18 + micro * 6, 6), 1.0 / 3),
-            optimizer);
+        booster.backward(autograd::Scale(TinyLoss(model, world.context(), options, step,
+                                                  world.rank() * 18 + micro * 6, 6),
+                                         1.0 / 3),
+                         optimizer);
       }
       optimizer.step();
       optimizer.zero_grad();
@@ -238,9 +248,12 @@ TEST(DdpTest, Bf16KeepsRanksTogether) {
     Booster booster(plugin);
     booster.boost(model, optimizer);
     for (int64_t step = 0; step < 5; ++step) {
-      booster.backward(TinyLoss(model, world.context(), options, step, world.rank() * 9, 9), optimizer);
+      booster.backward(TinyLoss(model, world.context(), options, step, world.rank() * 9, 9),
+                       optimizer);
       for (const auto& p : model.Parameters()) {
-        if (p->has_grad()) { EXPECT_EQ(p->grad().dtype(), DType::kF32); }
+        if (p->has_grad()) {
+          EXPECT_EQ(p->grad().dtype(), DType::kF32);
+        }
       }
       optimizer.step();
       optimizer.zero_grad();
@@ -260,7 +273,9 @@ TEST(DdpTest, Fp16ScalesAndSkips) {
     nn::Mlp model({.sizes = {4, 3}});
     model.Initialize(world.context(), {.seed = 1});
     optim::Sgd optimizer(model.Parameters(), {.lr = 0.5});
-    DdpPlugin plugin(world.group(), {.precision = "fp16", .loss_scaler = {.initial_scale = 32768, .growth_interval = 2}});
+    DdpPlugin plugin(
+        world.group(),
+        {.precision = "fp16", .loss_scaler = {.initial_scale = 32768, .growth_interval = 2}});
     Booster booster(plugin);
     booster.boost(model, optimizer);
     const Weights start = WeightsOf(model);
@@ -273,7 +288,8 @@ TEST(DdpTest, Fp16ScalesAndSkips) {
     EXPECT_EQ(plugin.loss_scale(), 16384);
     EXPECT_EQ(WeightsOf(model), start);
     for (int k = 0; k < 2; ++k) {
-      booster.backward(autograd::Sum(model(Tensor::Full({2, 4}, DType::kF16, 0.5, world.context()))), optimizer);
+      booster.backward(
+          autograd::Sum(model(Tensor::Full({2, 4}, DType::kF16, 0.5, world.context()))), optimizer);
       optimizer.step();
       optimizer.zero_grad();
       EXPECT_FALSE(optimizer.last_step().skip);
@@ -285,23 +301,44 @@ TEST(DdpTest, Fp16ScalesAndSkips) {
   });
 }
 
+// Each step sets the next one's scale, so only the first shows whether boost told the optimizer.
+TEST(DdpTest, Fp16TakesTheInitialScaleOffTheFirstStep) {
+  const ContextPtr context = CpuContext();
+  nn::Mlp model({.sizes = {4, 3}});
+  model.Initialize(context, {.seed = 1});
+  optim::Sgd optimizer(model.Parameters(), {.lr = 0.5});
+  DdpPlugin plugin(nullptr, {.precision = "fp16", .loss_scaler = {.initial_scale = 1024}});
+  Booster booster(plugin);
+  booster.boost(model, optimizer);
+  const Weights start = WeightsOf(model);
+  booster.backward(autograd::Sum(model(Tensor::Full({2, 4}, DType::kF16, 0.5, context))),
+                   optimizer);
+  optimizer.step();
+  const auto masters = optimizer.views()[1].master().ToVector<double>();
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_NEAR(masters[i] - start.at("layers.0.bias")[i], -0.5 * 2, 1e-3);
+  }
+}
+
 TEST(DdpTest, ModelsThatDifferAreRefusedOnEveryRank) {
   std::vector<std::string> messages(3);
-  const absl::Status status = comm::launch({.num_ranks = 3, .threads_per_rank = 1}, [&](comm::World& world) {
-    nn::Mlp model({.sizes = {4, world.rank() == 2 ? 6 : 5, 3}});
-    model.Initialize(world.context(), {.seed = 1});
-    optim::Sgd optimizer(model.Parameters(), {.lr = 0.1});
-    DdpPlugin plugin(world.group());
-    Booster booster(plugin);
-    try {
-      booster.boost(model, optimizer);
-    } catch (const Error& error) {
-      messages[static_cast<size_t>(world.rank())] = error.what();
-      throw;
-    }
-  });
+  const absl::Status status =
+      comm::launch({.num_ranks = 3, .threads_per_rank = 1}, [&](comm::World& world) {
+        nn::Mlp model({.sizes = {4, world.rank() == 2 ? 6 : 5, 3}});
+        model.Initialize(world.context(), {.seed = 1});
+        optim::Sgd optimizer(model.Parameters(), {.lr = 0.1});
+        DdpPlugin plugin(world.group());
+        Booster booster(plugin);
+        try {
+          booster.boost(model, optimizer);
+        } catch (const Error& error) {
+          messages[static_cast<size_t>(world.rank())] = error.what();
+          throw;
+        }
+      });
   for (const std::string& message : messages) {
-    EXPECT_THAT(message, AllOf(HasSubstr("\"layers.0.weight\" [5, 4] f32 on rank 0"), HasSubstr("[6, 4] f32 on rank 2")));
+    EXPECT_THAT(message, AllOf(HasSubstr("\"layers.0.weight\" [5, 4] f32 on rank 0"),
+                               HasSubstr("[6, 4] f32 on rank 2")));
   }
   EXPECT_EQ(Message(status), messages[0]) << "told once";
 }
@@ -331,7 +368,8 @@ TEST(DdpTest, RefusesUpdatesInsideBackwardOnSeveralRanks) {
       booster.boost(model, optimizer);
       FAIL();
     } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr("lomo updates inside backward, before gradients are averaged"));
+      EXPECT_THAT(error.what(),
+                  HasSubstr("lomo updates inside backward, before gradients are averaged"));
     }
   });
 }

@@ -21,7 +21,8 @@ class Comparison {
   // |x - golden| <= atol + rtol |golden| for every element. Sizes must agree.
   void Elements(const std::vector<double>& x, const std::vector<double>& golden,
                 const Tolerances& tolerances, const std::string& where);
-  // As Elements with `most` for all but `fraction` of the elements, which may be off by up to `all`.
+  // As Elements with `most` for all but `fraction` of the elements, which may be off by up to
+  // `all`.
   void MostElements(const std::vector<double>& x, const std::vector<double>& golden,
                     const Tolerances& most, const Tolerances& all, double fraction,
                     const std::string& where);

@@ -59,7 +59,8 @@ void CompareLowBitState(const GoldenCase& golden, const optim::ParamView& view,
   const std::vector<double> expected = golden.Values(entry);
   double largest = 0;
   for (const double value : expected) largest = std::max(largest, std::fabs(value));
-  comparison.MostElements(values, expected, {3e-5 * largest, 1e-5}, {0.01 * largest, 0}, 0.1, entry);
+  comparison.MostElements(values, expected, {3e-5 * largest, 1e-5}, {0.01 * largest, 0}, 0.1,
+                          entry);
 }
 
 }  // namespace apogee::tools

@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# Tests the tests: breaks the library on purpose, one small change at a time, and expects a test to fail.
+#
+#   tools/mutate.sh [--only PATTERN]      # PATTERN: a regular expression on the mutants' names
+#
+# Works on a copy of the tree, which it builds once; for each mutant it then rebuilds and runs only the
+# tests that the mutant names. Prints `KILLED name (test)` or `SURVIVED name` per mutant, and as its last
+# line `N passed, M failed`: passed are the killed ones. A mutant that no longer applies, or does not
+# compile, shows nothing and is `BROKEN name`, a failure too. With a warm compiler cache the whole run
+# takes minutes.
+#
+# A mutant is a file tools/mutants/NAME.mutant:
+#
+#   One line that says what is wrong with it.
+#   file: optim/adam.cc
+#   tests: ^optim_update_test$            a regular expression on ctest's names
+#   old:
+#   whole lines, which must occur exactly once in the file
+#   new:
+#   the lines that take their place; none deletes
+source "$(dirname "${BASH_SOURCE[0]}")/../scripts/common.sh"
+export LC_ALL=C
+
+only=""
+if (($# == 2)) && [[ "$1" == "--only" ]]; then
+  only="$2"
+elif (($# > 0)); then
+  echo "usage: tools/mutate.sh [--only PATTERN]" >&2
+  exit 2
+fi
+
+# load FILE: sets file, tests, old and new. The two texts begin and end with a line break, so that they
+# match whole lines only.
+load() {
+  local line part=head
+  file="" tests="" old=$'\n' new=$'\n'
+  while IFS= read -r line; do
+    if [[ "$line" == "old:" || "$line" == "new:" ]]; then
+      part="${line%:}"
+    elif [[ "$part" == old ]]; then
+      old+="$line"$'\n'
+    elif [[ "$part" == new ]]; then
+      new+="$line"$'\n'
+    elif [[ "$line" == "file: "* ]]; then
+      file="${line#file: }"
+    elif [[ "$line" == "tests: "* ]]; then
+      tests="${line#tests: }"
+    fi
+  done <"$1"
+  [[ -n "$file" && -n "$tests" && "$part" == new && "$old" != $'\n' ]]
+}
+
+# apply FILE: replaces `old` by `new`; fails, the file unchanged, unless `old` is there exactly once.
+apply() {
+  local text rest
+  text=$'\n'"$(cat "$1" && echo .)"  # the dot keeps the line breaks at the end
+  text="${text%.}"
+  rest="${text//"$old"/}"
+  ((${#text} - ${#rest} == ${#old})) || return 1
+  text="${text/"$old"/"$new"}"
+  printf '%s' "${text#$'\n'}" >"$1"
+}
+
+# The ctest names, and so the build targets, that a regular expression selects.
+targets_of() {
+  ctest --test-dir "$build" -N -R "$1" | sed -n 's/^ *Test *#[0-9]*: //p'
+}
+
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+build="$work/source/build/release"
+
+mkdir "$work/source"
+tar -C "$ROOT" --exclude=./build --exclude=./out --exclude=./.git -cf - . | tar -C "$work/source" -xf -
+mutants=()
+for path in "$work"/source/tools/mutants/*.mutant; do
+  [[ -z "$only" || "$(basename "$path" .mutant)" =~ $only ]] && mutants+=("$path")
+done
+if ((${#mutants[@]} == 0)); then
+  echo "mutate: no mutant's name matches '$only'" >&2
+  exit 2
+fi
+
+# Without precompiled headers, which would tie the compiler cache's entries to this run's folder.
+cmake -S "$work/source" --preset release -DAPOGEE_PCH=OFF -DAPOGEE_BUILD_EXAMPLES=OFF \
+  -DAPOGEE_BUILD_TOOLS=OFF >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+for path in "${mutants[@]}"; do
+  load "$path" && targets_of "$tests"
+done | sort -u >"$work/targets" || true
+mapfile -t targets <"$work/targets"
+if ((${#targets[@]} == 0)); then
+  echo "mutate: the mutants name no test" >&2
+  exit 1
+fi
+cmake --build "$build" -j "$JOBS" --target "${targets[@]}" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+all="^($(IFS='|'; echo "${targets[*]}"))\$"
+ctest --test-dir "$build" -j "$JOBS" --output-on-failure -R "$all" >"$work/log" 2>&1 || {
+  cat "$work/log"
+  echo "mutate: the tests must pass before anything is broken"
+  exit 1
+}
+
+passed=0
+failed=0
+for path in "${mutants[@]}"; do
+  name="$(basename "$path" .mutant)"
+  verdict=""
+  if ! load "$path"; then
+    verdict="BROKEN $name (needs file:, tests:, old: and new:)"
+  elif [[ ! -f "$work/source/$file" ]] || ! cp "$work/source/$file" "$work/original"; then
+    verdict="BROKEN $name (there is no $file)"
+  elif mapfile -t targets < <(targets_of "$tests") && ((${#targets[@]} == 0)); then
+    verdict="BROKEN $name (no test matches $tests)"
+  elif ! apply "$work/source/$file"; then
+    verdict="BROKEN $name (its old text is not in $file exactly once)"
+  else
+    if ! cmake --build "$build" -j "$JOBS" --target "${targets[@]}" >"$work/log" 2>&1; then
+      verdict="BROKEN $name (does not compile: $(grep -m 1 -oE 'error: .*' "$work/log" || tail -n 1 "$work/log"))"
+    elif ctest --test-dir "$build" -R "$tests" >"$work/log" 2>&1; then
+      verdict="SURVIVED $name"
+    else
+      # The first failed case; a crash or a time-out has none and is named by its program.
+      log="$build/Testing/Temporary/LastTest.log"
+      killer="$(sed -n 's/^\[  FAILED  \] \([^ ,]*\).* ms)$/\1/p' "$log" | head -n 1)"
+      [[ -n "$killer" ]] || killer="$(sed -n '1s/^[0-9]*://p' "${log%.log}sFailed.log")"
+      verdict="KILLED $name ($killer)"
+      passed=$((passed + 1))
+    fi
+    cp "$work/original" "$work/source/$file"  # newer than what was built from the mutant
+  fi
+  [[ "$verdict" == KILLED* ]] || failed=$((failed + 1))
+  echo "$verdict"
+done
+
+echo "mutate: $SECONDS s"
+echo "$passed passed, $failed failed"
+((failed == 0))
