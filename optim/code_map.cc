@@ -7,9 +7,9 @@
 namespace apogee::optim {
 namespace {
 
-// `count` points from 0.1 to 1 in f32 with the roundings of torch.linspace, whose values are the ones that
-// checkpoints in the field were made with: the second half counted from the end, eight lanes at a time
-// from a fused base where two such vectors fit, single points fused.
+// `count` points from 0.1 to 1 in f32 with the roundings of torch.linspace, whose values are the
+// ones that checkpoints in the field were made with: the second half counted from the end, eight
+// lanes at a time from a fused base where two such vectors fit, single points fused.
 std::vector<float> Spaced(int count) {
   constexpr int kLanes = 8;
   const int vectors_end = count / (2 * kLanes) * (2 * kLanes);
@@ -17,8 +17,9 @@ std::vector<float> Spaced(int count) {
   std::vector<float> points(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
     const int first = i < vectors_end ? i / kLanes * kLanes : i;
-    const float base = first < count / 2 ? std::fma(step, static_cast<float>(first), 0.1f)
-                                         : std::fma(-step, static_cast<float>(count - first - 1), 1.0f);
+    const float base = first < count / 2
+                           ? std::fma(step, static_cast<float>(first), 0.1f)
+                           : std::fma(-step, static_cast<float>(count - first - 1), 1.0f);
     // The product in f64 is exact; rounding it keeps the compiler from fusing the sum as well.
     const auto offset = static_cast<float>(static_cast<double>(step) * (i - first));
     points[static_cast<size_t>(i)] = base + offset;
