@@ -150,9 +150,9 @@ Tensor Sum(const Tensor& x) { return ScaledSum(x, 1); }
 Tensor Mean(const Tensor& x) { return ScaledSum(x, 1.0 / static_cast<double>(x.numel())); }
 
 Tensor Cast(const Tensor& x, DType dtype) {
-  Tensor y = x.Detach().To(dtype);
-  if (dtype == x.dtype()) return x;
   APOGEE_CHECK(IsFloat(dtype), "cast: needs a floating dtype, got ", DTypeName(dtype));
+  if (dtype == x.dtype()) return x;
+  Tensor y = x.Detach().To(dtype);
   if (NeedsGrad({x})) Attach(y, std::make_shared<CastNode>(x.dtype()), {x});
   return y;
 }
