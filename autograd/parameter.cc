@@ -1,6 +1,7 @@
 #include "apogee/autograd/parameter.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "apogee/tensor/ops/elementwise.h"
 
@@ -22,6 +23,7 @@ Parameter::~Parameter() {
 const Tensor& Parameter::value() const {
   APOGEE_CHECK(value_.defined(), "parameter \"", name_,
                "\" has no value yet; call Initialize on the model or load a checkpoint first");
+  if (before_read_) std::exchange(before_read_, nullptr)();
   return value_;
 }
 
@@ -70,6 +72,7 @@ void Parameter::set_grad(Tensor grad) {
 }
 
 void Parameter::zero_grad(bool set_to_none) {
+  if (on_zero_grad_) on_zero_grad_(set_to_none);
   if (set_to_none) {
     grad_ = Tensor();
   } else if (grad_.defined()) {
@@ -103,9 +106,17 @@ void Parameter::RemoveGradHook(int handle) {
   std::erase_if(hooks_, [handle](const auto& entry) { return entry.first == handle; });
 }
 
+std::shared_ptr<void> Parameter::SetFinalGradHook(Hook hook) {
+  APOGEE_CHECK(final_hook_ == nullptr, "parameter \"", name_,
+               "\": a plugin takes its gradients already; a model can be boosted once");
+  final_hook_ = std::move(hook);
+  return std::shared_ptr<void>(nullptr, [this](void*) { final_hook_ = nullptr; });
+}
+
 void Parameter::RunGradHooks() {
   // By index: a hook may add hooks.
   for (size_t i = 0; i < hooks_.size(); ++i) hooks_[i].second(*this);
+  if (final_hook_ != nullptr) final_hook_(*this);
 }
 
 std::vector<Tensor> LeafNode::Backward(std::vector<Tensor> grads, const BackwardContext&) {

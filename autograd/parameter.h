@@ -44,6 +44,9 @@ class Parameter {
   // Replaces the value (same shape); the gradient stays. A graph recorded before keeps the old
   // value.
   void set_value(Tensor value);
+  // Runs once, before the next read of the value: a wrapper that fetches values in the background
+  // waits there. nullptr takes it back.
+  void set_before_read(std::function<void()> hook) { before_read_ = std::move(hook); }
 
   bool requires_grad() const { return requires_grad_; }
   // false: frozen. Functions of it record nothing for it, and an optimizer skips it.
@@ -59,11 +62,25 @@ class Parameter {
   // Absent (set_to_none) or, if it is present, zero.
   void zero_grad(bool set_to_none = true);
 
+  // Not empty: who keeps this parameter's finished gradient instead, and what to use there; what
+  // reads gradients from parameters refuses with it rather than find none.
+  const std::string& grad_keeper() const { return grad_keeper_; }
+  // `on_zero_grad` runs with every zero_grad: the gradient that is kept elsewhere goes along.
+  using OnZeroGrad = std::function<void(bool set_to_none)>;
+  void set_grad_keeper(std::string keeper, OnZeroGrad on_zero_grad = nullptr) {
+    grad_keeper_ = std::move(keeper);
+    on_zero_grad_ = std::move(on_zero_grad);
+  }
+
   // Adds to the gradient; called by backward. The tensor is taken over when nothing else owns it.
   void AccumulateGrad(Tensor grad);
   // Returns a handle for RemoveGradHook. Hooks run in the order they were added.
   int AddGradHook(Hook hook);
   void RemoveGradHook(int handle);
+  // `hook` runs after all of those, whenever they were added, for as long as the handle lives,
+  // which the parameter must outlive: it takes the finished gradient. Throws Error when another
+  // does.
+  [[nodiscard]] std::shared_ptr<void> SetFinalGradHook(Hook hook);
   void RunGradHooks();
 
  private:
@@ -72,12 +89,16 @@ class Parameter {
   std::string name_;
   Shape shape_;
   Tensor value_;
+  mutable std::function<void()> before_read_;
   Tensor grad_;
+  std::string grad_keeper_;
+  OnZeroGrad on_zero_grad_;
   bool requires_grad_ = true;
   DType grad_dtype_ = DType::kF32;
   std::shared_ptr<class LeafNode> leaf_;
   std::vector<std::pair<int, Hook>> hooks_;
   int next_hook_ = 0;
+  Hook final_hook_;
 };
 
 using ParameterPtr = std::shared_ptr<Parameter>;

@@ -28,23 +28,30 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 def fail(message):
-    print(f"compare_pytorch: {message}", file=sys.stderr)
+    print(f"{pathlib.Path(sys.argv[0]).stem}: {message}", file=sys.stderr)
     sys.exit(1)
 
 
-def our_program(build):
-    """Path of gpt_bench; builds it where the build tree does not have it yet."""
-    program = build / "bench" / "gpt_bench"
+def our_program(build, name):
+    """Path of the benchmark; builds it where the build tree does not have it yet."""
+    program = build / "bench" / name
     if not program.exists():
         if not (build / "CMakeCache.txt").exists():
             fail(f"{build} is no build tree of apogee; give one with --build, for instance build/release")
-        print(f"compare_pytorch: building gpt_bench in {build}", file=sys.stderr)
+        print(f"building {name} in {build}", file=sys.stderr)
         for command in (["cmake", "-DAPOGEE_BUILD_BENCH=ON", str(build)],
-                        ["cmake", "--build", str(build), "--target", "gpt_bench"]):
+                        ["cmake", "--build", str(build), "--target", name]):
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             if done.returncode != 0:
                 fail(f"`{' '.join(command)}` failed:\n{done.stdout}")
     return program
+
+
+def thread_counts(parser, text):
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        parser.error(f"--threads needs numbers with commas between, for instance 1,2; got {text}")
 
 
 def run(command, threads):
@@ -53,7 +60,7 @@ def run(command, threads):
     done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True)
     if done.returncode != 0:
         fail(f"`{' '.join(map(str, command))}` failed: {done.stderr.strip()}")
-    return json.loads(done.stdout)
+    return done.stdout
 
 
 def blas_of_torch(python):
@@ -76,7 +83,7 @@ def compare(program, python, precision, threads, args):
         profile = ["--profile"] if pair == 0 else []
         runs = [(ours, ours_command), (theirs, theirs_command + profile)]
         for results, command in runs if pair % 2 == 0 else reversed(runs):
-            results.append(run(command, threads))
+            results.append(json.loads(run(command, threads)))
 
     def median(values):
         return statistics.median(values)
@@ -113,15 +120,12 @@ def main():
     args = parser.parse_args()
     if args.pairs < 1 or args.steps < 1:
         parser.error("--pairs and --steps must be at least 1")
-    try:
-        threads = [int(word) for word in args.threads.split(",")]
-    except ValueError:
-        parser.error(f"--threads needs numbers with commas between, for instance 1,2; got {args.threads}")
+    threads = thread_counts(parser, args.threads)
     precisions = args.precision.split(",")
     if set(precisions) - {"f32", "bf16"}:
         parser.error(f"--precision needs f32, bf16 or both with a comma; got {args.precision}")
 
-    program = our_program(args.build)
+    program = our_program(args.build, "gpt_bench")
     blas = blas_of_torch(args.python)
     print("precision threads ours tok/s torch tok/s ratio  outside  strict  torch's outside products",
           file=sys.stderr)

@@ -8,102 +8,14 @@
 // rendezvous take of a step: the collectives of one step, times the time of an all-reduce of one
 // number.
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <string>
-#include <vector>
 
-#include "apogee/booster/booster.h"
-#include "apogee/comm/launch.h"
+#include "apogee/bench/train_steps.h"
 #include "apogee/core/blocking_waits.h"
-#include "apogee/nn/losses.h"
-#include "apogee/nn/models/gpt2.h"
-#include "apogee/optim/adam.h"
 #include "apogee/plugins/ddp.h"
 
 using namespace apogee;
-
-namespace {
-
-constexpr int64_t kLayers = 6, kDim = 384, kHeads = 6, kBlock = 256, kBatch = 8, kVocab = 4096;
-constexpr int64_t kWarmup = 2;
-
-using Clock = std::chrono::steady_clock;
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
-}
-
-// Rows [first, first + rows) of a batch that does not depend on how it is split.
-Tensor RandomTokens(const std::string& name, int64_t first, int64_t rows,
-                    const ContextPtr& context) {
-  std::vector<int64_t> tokens(static_cast<size_t>(rows * kBlock));
-  const PhiloxKey key = MakeKey(1, name);
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    tokens[i] = Philox(key, static_cast<uint64_t>(first * kBlock) + i)[0] % kVocab;
-  }
-  return Tensor::FromVector<int64_t>(tokens, {rows, kBlock}, context);
-}
-
-struct Timing {
-  double step = 0;   // seconds, median
-  double call = 0;   // of a small all-reduce
-  double calls = 0;  // per step
-};
-
-void TrainSteps(const comm::World& world, const std::string& precision, int64_t num_steps,
-                Timing& timing) {
-  const ContextPtr& context = world.context();
-  nn::Gpt2 model({.vocab_size = kVocab,
-                  .n_positions = kBlock,
-                  .n_embd = kDim,
-                  .n_layer = kLayers,
-                  .n_head = kHeads});
-  model.Initialize(context, {.seed = 1});
-  optim::AdamW optimizer(model.Parameters(), {.lr = 3e-4});
-  DdpPlugin plugin(world.group(), {.precision = precision});
-  Booster booster(plugin);
-  Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
-  const int64_t rows = kBatch / world.size();
-  const Tensor inputs = RandomTokens("inputs", world.rank() * rows, rows, context);
-  const Tensor targets = RandomTokens("targets", world.rank() * rows, rows, context);
-  std::vector<double> steps;
-  int64_t calls = 0;
-  for (int64_t step = 0; step < kWarmup + num_steps; ++step) {
-    const int64_t calls_before = world.group() ? world.group()->traffic().total_calls() : 0;
-    const Clock::time_point start = Clock::now();
-    booster.backward(boosted.criterion(boosted.model(inputs), targets), boosted.optimizer);
-    boosted.optimizer.step();
-    boosted.optimizer.zero_grad();
-    if (step >= kWarmup) steps.push_back(SecondsSince(start));
-    calls = (world.group() ? world.group()->traffic().total_calls() : 0) - calls_before;
-  }
-  if (world.rank() == 0) {
-    timing.step = Median(steps);
-    timing.calls = static_cast<double>(calls);
-  }
-  if (world.group() == nullptr) return;
-  constexpr int kCalls = 1000;
-  const Tensor one = Tensor::Full({1}, DType::kF32, 0, context);
-  const Clock::time_point start = Clock::now();
-  for (int i = 0; i < kCalls; ++i) world.group()->AllReduce(one);
-  if (world.rank() == 0) timing.call = SecondsSince(start) / kCalls;
-}
-
-Timing Run(int ranks, int threads, const std::string& precision, int64_t steps) {
-  Timing timing;
-  OkOrThrow(comm::launch({.num_ranks = ranks, .threads_per_rank = threads, .timeout_seconds = 600},
-                         [&](comm::World& world) { TrainSteps(world, precision, steps, timing); }));
-  return timing;
-}
-
-}  // namespace
+using namespace apogee::bench;
 
 int main(int argc, char** argv) {
   UseBlockingWaits(argv);
@@ -120,14 +32,17 @@ int main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
+  const MakePlugin ddp = [&](const comm::GroupPtr& group) {
+    return std::make_unique<DdpPlugin>(group, DdpOptions{.precision = precision});
+  };
   try {
     std::vector<double> threads_s, ranks_s, ratio, call, share;
     double calls = 0;
     for (int round = 0; round < rounds; ++round) {
       Timing one, many;
-      if (round % 2 == 0) one = Run(1, ranks, precision, steps);
-      many = Run(ranks, 1, precision, steps);
-      if (round % 2 != 0) one = Run(1, ranks, precision, steps);
+      if (round % 2 == 0) one = RunRanks(1, ranks, ddp, steps);
+      many = RunRanks(ranks, 1, ddp, steps);
+      if (round % 2 != 0) one = RunRanks(1, ranks, ddp, steps);
       threads_s.push_back(one.step);
       ranks_s.push_back(many.step);
       ratio.push_back(one.step / many.step);

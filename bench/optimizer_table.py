@@ -4,8 +4,8 @@
     bench/optimizer_table.py --build build/release [--steps 300] [--only adam,lamb] [--write]
 
 Each row: validation loss after --steps steps on the default text, median tokens per second, peak bytes of
-optimizer state. The learning rates below are the ones tried that gave the lowest loss; everything else is
-the example's default. Without --write the table goes to stdout only.
+optimizer state. The settings below are the ones tried that gave the lowest loss; everything else is the
+example's default. Without --write the table goes to stdout only.
 """
 
 import argparse
@@ -24,16 +24,16 @@ RUNS = {
     "adamw": ["--optimizer", "adamw", "--lr", "2e-3"],
     "adamw_hf": ["--optimizer", "adamw_hf", "--lr", "2e-3"],
     "adamw8bit": ["--optimizer", "adamw8bit", "--lr", "2e-3"],
-    "lion": ["--optimizer", "lion", "--lr", "4e-4"],
-    "adafactor": ["--optimizer", "adafactor", "--lr", "2e-2", "--optim.relative_step=false"],
-    "came": ["--optimizer", "came", "--lr", "1e-3"],
+    "lion": ["--optimizer", "lion", "--lr", "5e-4", "--optim.betas=0.9,0.95"],
+    "adafactor": ["--optimizer", "adafactor", "--lr", "4e-2", "--optim.relative_step=false", "--optim.beta1=0.9"],
+    "came": ["--optimizer", "came", "--lr", "1.5e-4", "--optim.betas=0.8,0.999,0.9999"],
     "lamb": ["--optimizer", "lamb", "--lr", "1e-2"],
-    "scaled_adam": ["--optimizer", "scaled_adam", "--lr", "3e-2"],
-    "galore_adamw": ["--optimizer", "galore_adamw", "--lr", "4e-3"],
-    "galore_adafactor": ["--optimizer", "galore_adafactor", "--lr", "2e-2", "--optim.relative_step=false"],
-    "galore_adamw8bit": ["--optimizer", "galore_adamw8bit", "--lr", "4e-3"],
+    "scaled_adam": ["--optimizer", "scaled_adam", "--lr", "5e-2"],
+    "galore_adamw": ["--optimizer", "galore_adamw", "--lr", "8e-3"],
+    "galore_adafactor": ["--optimizer", "galore_adafactor", "--lr", "8e-2", "--optim.relative_step=false"],
+    "galore_adamw8bit": ["--optimizer", "galore_adamw8bit", "--lr", "8e-3"],
     "lomo": ["--optimizer", "lomo", "--lr", "0.3"],
-    "adalomo": ["--optimizer", "adalomo", "--lr", "2e-2"],
+    "adalomo": ["--optimizer", "adalomo", "--lr", "3e-2"],
 }
 BEGIN, END = "<!-- optimizer table: begin -->", "<!-- optimizer table: end -->"
 

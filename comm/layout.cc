@@ -14,7 +14,14 @@ Layout::Layout(const Shape& logical_shape, LayoutOptions options)
   APOGEE_CHECK(options_.num_replicas >= 1, "layout of ", logical_shape, ": num_replicas is ",
                options_.num_replicas, ", must be at least 1");
   const int64_t numel = logical_shape_.numel();
+  const int64_t cut = options_.cut_multiple;
+  APOGEE_CHECK(cut >= 1, "layout of ", logical_shape, ": cut_multiple is ", cut,
+               ", must be at least 1");
   for (const Segment& s : options_.segments) {
+    const int64_t s_end = s.begin + s.length;
+    APOGEE_CHECK(s.length == 0 || (s.begin % cut == 0 && (s_end % cut == 0 || s_end == numel)),
+                 "layout of ", logical_shape, ": segment [", s.begin, ", ", s_end,
+                 ") is not cut at multiples of ", cut);
     APOGEE_CHECK(s.begin >= 0 && s.length >= 0 && s.begin <= numel - s.length, "layout of ",
                  logical_shape, ": segment [", s.begin, ", ", s.begin + s.length,
                  ") leaves the logical tensor of ", numel, " elements");

@@ -38,6 +38,9 @@ struct LayoutOptions {
   // How many ranks hold each element: a norm over ranks counts an element 1 / num_replicas times on
   // each.
   int num_replicas = 1;
+  // On every rank, segments begin and end at multiples of this many elements, or at the tensor's
+  // end.
+  int64_t cut_multiple = 1;
 };
 
 class Layout {
@@ -51,6 +54,7 @@ class Layout {
   const Shape& logical_shape() const { return logical_shape_; }
   std::span<const Segment> segments() const { return options_.segments; }
   int num_replicas() const { return options_.num_replicas; }
+  int64_t cut_multiple() const { return options_.cut_multiple; }
   // Elements held locally, padding excluded.
   int64_t local_numel() const { return local_numel_; }
   // The local tensor is the logical one, element for element.

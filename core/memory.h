@@ -90,6 +90,8 @@ class CpuAllocator : public Allocator {
   static constexpr int64_t kAlignment = 64;
   // Smaller blocks come from the C++ heap, which recycles them well.
   static constexpr int64_t kCachedBytes = 64 << 10;
+  // In debug builds every byte of a freed block; all ones are NaN in every floating dtype.
+  static constexpr int kPoison = 0xff;
 
   ~CpuAllocator() override;
   void* Allocate(int64_t bytes, MemoryCategory category) override;

@@ -26,4 +26,16 @@ absl::StatusOr<ProcessMemory> ReadProcessMemory() {
   return memory;
 }
 
+absl::StatusOr<int64_t> AvailableMemoryBytes() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream fields(line);
+    std::string name;
+    int64_t kilobytes = 0;
+    if (fields >> name >> kilobytes && name == "MemAvailable:") return kilobytes << 10;
+  }
+  return absl::UnavailableError(
+      "available memory: /proc/meminfo has no MemAvailable; this needs Linux with /proc mounted");
+}
+
 }  // namespace apogee

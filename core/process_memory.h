@@ -30,6 +30,9 @@ struct ProcessMemory {
 
 absl::StatusOr<ProcessMemory> ReadProcessMemory();
 
+// Bytes that this machine can still give out without swapping (MemAvailable).
+absl::StatusOr<int64_t> AvailableMemoryBytes();
+
 }  // namespace apogee
 
 #endif  // APOGEE_CORE_PROCESS_MEMORY_H_

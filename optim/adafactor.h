@@ -24,61 +24,39 @@
 #ifndef APOGEE_OPTIM_ADAFACTOR_H_
 #define APOGEE_OPTIM_ADAFACTOR_H_
 
-#include <array>
-#include <limits>
-
-#include "apogee/optim/factored.h"
-#include "apogee/optim/typed_optimizer.h"
+#include "apogee/optim/adafactor_step.h"
 
 namespace apogee::optim {
 
-struct AdafactorOptions {
-  // NaN: not given, as relative_step wants it.
-  double lr = std::numeric_limits<double>::quiet_NaN();
-  std::array<double, 2> eps = {1e-30, 1e-3};
-  double clip_threshold = 1;
-  double decay_rate = -0.8;
-  double beta1 = 0;  // 0: no momentum
-  double weight_decay = 0;
-  bool scale_parameter = true;
-  bool relative_step = true;
-  bool warmup_init = false;  // needs relative_step
-  bool torch_style = false;  // needs lr; no momentum
-
-  // The defaults of torch.optim.Adafactor.
-  static AdafactorOptions Torch();
-  std::vector<std::string> Problems() const;
-  static std::vector<OptionField<AdafactorOptions>> Fields();
-};
-
-class Adafactor : public TypedOptimizer<AdafactorOptions> {
+class Adafactor : public RelativeStepOptimizer<AdafactorOptions> {
  public:
   Adafactor(std::vector<autograd::ParameterPtr> params, const AdafactorOptions& options)
       : Adafactor({{std::move(params), options}}) {}
   explicit Adafactor(std::vector<ParamGroup<AdafactorOptions>> groups)
-      : TypedOptimizer("adafactor", std::move(groups)) {}
+      : RelativeStepOptimizer("adafactor", std::move(groups)) {}
 
-  // 0 under relative_step, which computes the rate; a schedule that sets another throws Error.
-  double lr(int group) const override;
-  void set_lr(int group, double lr) override;
+  bool SupportsShards() const override { return true; }
 
  protected:
   std::span<const StateSpec> StatesUnder(const ParamView& view,
-                                         const AdafactorOptions& options) const override;
-  int num_stat_phases() const override { return 2; }
-  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
+                                         const AdafactorOptions& options) const override {
+    return AdafactorStep::States(view, options);
+  }
+  int num_stat_phases() const override { return AdafactorStep::kNumPhases; }
+  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override {
+    step_.Declare(phase, params, buffer);
+  }
   void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
-                    std::span<const StatBuffer> totals, StatBuffer& buffer) override;
+                    std::span<const StatBuffer> totals, StatBuffer& buffer) override {
+    step_.Compute(phase, params, decision, totals, buffer);
+  }
   void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-              std::span<const StatBuffer> totals) override;
+              std::span<const StatBuffer> totals) override {
+    step_.Update(group, params, decision, totals);
+  }
 
  private:
-  // The factors from the totals of phase 0, for update `ahead` steps after the count; `store` as in
-  // FactorArgs.
-  void ComputeFactors(int group, std::span<const ActiveParam> params, size_t first, int64_t ahead,
-                      bool store, const StatBuffer& totals);
-
-  FactoredWork work_;
+  AdafactorStep step_{[this](int group) { return options(group); }};
 };
 
 }  // namespace apogee::optim

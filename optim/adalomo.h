@@ -48,6 +48,8 @@ class AdaLomo : public TypedOptimizer<AdaLomoOptions>, public FusedBackwardOptim
 
   void fused_backward(const Tensor& loss) override { RunFusedBackward(loss); }
 
+  bool SupportsShards() const override { return true; }
+
  protected:
   std::span<const StateSpec> StatesUnder(const ParamView& view,
                                          const AdaLomoOptions& options) const override;

@@ -63,11 +63,7 @@ class AdamFamily : public TypedOptimizer<Options> {
       : TypedOptimizer<Options>(Options::kName, std::move(groups)) {}
 
   // beta1.
-  bool has_momentum() const override { return true; }
-  double momentum(int group) const override { return this->options(group).betas[0]; }
-  void set_momentum(int group, double momentum) override {
-    this->mutable_options(group).betas[0] = momentum;
-  }
+  bool SupportsShards() const override { return true; }
 
  protected:
   std::span<const StateSpec> StatesUnder(const ParamView& view,

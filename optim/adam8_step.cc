@@ -149,7 +149,8 @@ void AppendAdam8Specs(const Adam8Settings& s, int64_t numel, const std::optional
 }
 
 bool NeedsAbsMaxPhase(const Adam8Settings& s, const ParamView& view) {
-  return s.UsesCodes(view.layout().logical_shape().numel()) && (view.sharded() || s.block == 0);
+  if (!s.UsesCodes(view.layout().logical_shape().numel())) return false;
+  return s.block == 0 || (view.sharded() && view.layout().cut_multiple() % s.block != 0);
 }
 
 int64_t NumAbsMax(const Adam8Settings& s, const ParamView& view) {

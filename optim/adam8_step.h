@@ -27,6 +27,8 @@ struct Adam8Settings {
   bool cuda = true;     // decay after the update, signs kept
 
   bool UsesCodes(int64_t numel) const { return bits == 8 && numel >= min_8bit_size; }
+  // Elements that a cut through a tensor should be a multiple of.
+  int64_t CutMultiple(int64_t numel) const { return UsesCodes(numel) && block > 0 ? block : 1; }
   DecayKind decay_kind() const {
     return weight_decay == 0 ? DecayKind::kNone : cuda ? DecayKind::kAfter : DecayKind::kBefore;
   }

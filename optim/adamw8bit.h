@@ -12,9 +12,10 @@
 //   w -= lr / c1 * m / (sqrt(v / c2) + eps), with the decay w -= lr * weight_decay * w after it
 //   ("cuda") or before it ("cpu"), c_i = 1 - beta_i^t absmax = largest magnitude of the block; code
 //   = nearest(m / absmax)
-// Blocks are blocks of the logical tensor: where shards cut one, its absmax is the maximum over
-// ranks, so that any sharding computes the same. kernel = "cuda" also keeps a negative first moment
-// from being rounded to zero, as bitsandbytes' CUDA kernel does; "cpu" does not.
+// Blocks are blocks of the logical tensor, so that any sharding computes the same: shards are cut
+// between blocks, and where they cannot be, a block's absmax is the maximum over ranks. kernel =
+// "cuda" also keeps a negative first moment from being rounded to zero, as bitsandbytes' CUDA
+// kernel does; "cpu" does not.
 //
 // States: state1, state2 (u8 codes), absmax1, absmax2 (f32 per block): 2 + 8 / block_size bytes per
 // element; tensors below min_8bit_size and bits = 32: state1, state2 in f32, 8 bytes.
@@ -59,15 +60,14 @@ class AdamW8bit : public TypedOptimizer<AdamW8bitOptions> {
   explicit AdamW8bit(std::vector<ParamGroup<AdamW8bitOptions>> groups)
       : TypedOptimizer(AdamW8bitOptions::kName, std::move(groups)) {}
 
-  bool has_momentum() const override { return true; }
-  double momentum(int group) const override { return options(group).betas[0]; }
-  void set_momentum(int group, double momentum) override {
-    mutable_options(group).betas[0] = momentum;
-  }
-
   // Bytes of all states that exist, and of those that are paged.
   int64_t state_bytes() const;
   int64_t paged_bytes() const;
+
+  bool SupportsShards() const override { return true; }
+  int64_t CutMultiple(const ParamView& view, int group) const override {
+    return SettingsOf(group).CutMultiple(view.layout().logical_shape().numel());
+  }
 
  protected:
   std::span<const StateSpec> StatesUnder(const ParamView& view,

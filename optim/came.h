@@ -46,11 +46,7 @@ class Came : public TypedOptimizer<CameOptions> {
   explicit Came(std::vector<ParamGroup<CameOptions>> groups)
       : TypedOptimizer("came", std::move(groups)) {}
 
-  bool has_momentum() const override { return true; }
-  double momentum(int group) const override { return options(group).betas[0]; }
-  void set_momentum(int group, double momentum) override {
-    mutable_options(group).betas[0] = momentum;
-  }
+  bool SupportsShards() const override { return true; }
 
  protected:
   std::span<const StateSpec> StatesUnder(const ParamView& view,

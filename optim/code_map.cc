@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 namespace apogee::optim {
@@ -25,6 +26,12 @@ std::vector<float> Spaced(int count) {
     points[static_cast<size_t>(i)] = base + offset;
   }
   return points;
+}
+
+void SetEntry(CodeMap::Planes& planes, size_t index, float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  for (size_t p = 0; p < planes.size(); ++p)
+    planes[p][index] = static_cast<uint8_t>(bits >> (8 * p) & 0xff);
 }
 
 }  // namespace
@@ -72,6 +79,41 @@ CodeMap::CodeMap(bool is_signed) : signed_(is_signed), values_(DynamicMap(is_sig
       }
     }
     buckets_[b] = threshold << 8 | code;
+  }
+  for (size_t code = 0; code < values_.size(); ++code) {
+    SetEntry(value_planes_, code, values_[code]);
+    SetEntry(midpoint_planes_, code,
+             code < top ? (values_[zero + code] + values_[zero + code + 1]) / 2
+                        : std::numeric_limits<float>::infinity());
+  }
+  SetLines();
+}
+
+void CodeMap::SetLines() {
+  // Decade d ends at 10^(d - 6), between the midpoints of numbers last - 1 and last + 1.
+  struct Decade {
+    double slope, start;
+    double At(double x) const { return start + slope * x; }
+  };
+  std::array<Decade, 7> decades{};
+  double last = 0;
+  for (size_t d = 0; d < decades.size(); ++d) {
+    const double count = std::ldexp(1.0, static_cast<int>(d) + (signed_ ? 0 : 1));
+    const double end = std::pow(10.0, static_cast<double>(d) - 6);
+    const double slope = count / (0.9 * end);
+    last += count;
+    decades[d] = {slope, last - slope * end};
+  }
+  for (size_t binade = 0; binade < 32; ++binade) {
+    const double begin = std::ldexp(1.0, std::min(static_cast<int>(binade), 24) - 23);
+    const double length = begin < 1 ? begin : 0;  // 1 is the greatest magnitude
+    for (size_t end = 0; end < 2; ++end) {
+      const double x = begin + length * static_cast<double>(end);
+      const Decade& line =
+          *std::ranges::min_element(decades, {}, [x](const Decade& d) { return d.At(x); });
+      lines_[end].start[binade] = static_cast<uint16_t>(std::lround(256 * (line.At(begin) + 0.5)));
+      lines_[end].rise[binade] = static_cast<uint16_t>(std::lround(256 * line.slope * length));
+    }
   }
 }
 

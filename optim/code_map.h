@@ -50,6 +50,23 @@ class CodeMap {
     const uint32_t negative = 0u - (std::bit_cast<uint32_t>(x) >> 31);  // all bits or none
     return 127u + (magnitude & ~negative) - (below & negative);
   }
+  // The same with tables in registers (cpu/code_lanes.h). Planes: byte p of every entry.
+  using Planes = std::array<std::array<uint8_t, 256>, 4>;
+  const Planes& value_planes() const { return value_planes_; }
+  // Midpoint k lies between the values k and k + 1 from zero.
+  const Planes& midpoint_planes() const { return midpoint_planes_; }
+  // Within a decade midpoints are evenly spaced, so that their number is a line of the magnitude;
+  // the spacing grows from decade to decade, so that of two lines the lower one holds. Per binade
+  // from 2^-23 on, there are the lines that hold at its two ends, in 1/256: `start` half above the
+  // number at the binade's beginning, and the `rise` over all of it. Where the result rounds down
+  // to k, the number of midpoints below the magnitude is k or k + 1.
+  struct Line {
+    alignas(64) std::array<uint16_t, 32> start, rise;
+  };
+  const std::array<Line, 2>& lines() const { return lines_; }
+  static constexpr uint32_t kLowest = (127u - 23u) << 23;  // bits of 2^-23, below every midpoint
+  static constexpr uint32_t kHighest = 127u << 23;         // bits of 1
+
   uint8_t Encode(float x) const {
     return static_cast<uint8_t>(signed_ ? SignedCode(EncodeMagnitude(buckets(), x), x, 0)
                                         : EncodeMagnitude(buckets(), x));
@@ -58,14 +75,16 @@ class CodeMap {
  private:
   explicit CodeMap(bool is_signed);
 
-  // Bits of 2^-23, below every midpoint, and of 1.
-  static constexpr uint32_t kLowest = (127u - 23u) << 23;
-  static constexpr uint32_t kHighest = 127u << 23;
+  void SetLines();
+
   static constexpr int kBuckets = static_cast<int>((kHighest - kLowest) >> 16) + 1;
 
   bool signed_;
   std::array<float, 256> values_;
   std::array<uint32_t, kBuckets> buckets_;
+  alignas(64) Planes value_planes_;
+  alignas(64) Planes midpoint_planes_;
+  std::array<Line, 2> lines_;
 };
 
 }  // namespace apogee::optim

@@ -16,20 +16,17 @@ class ScopedGradHooks {
  public:
   using OnGradient = std::function<void(ParamView&, int group)>;
 
-  template <typename GroupOf>
-  ScopedGradHooks(std::span<ParamView> views, const GroupOf& group_of, OnGradient on_gradient)
+  ScopedGradHooks(Optimizer& optimizer, OnGradient on_gradient)
       : on_gradient_(std::move(on_gradient)) {
-    for (size_t i = 0; i < views.size(); ++i) {
-      ParamView& view = views[i];
-      if (!view.trainable()) continue;
-      const int group = group_of(i);
+    optimizer.ForEachView([this](ParamView& view, int group) {
+      if (!view.trainable()) return;
       const int handle =
           view.parameter()->AddGradHook([this, &view, group](autograd::Parameter& parameter) {
             on_gradient_(view, group);
             parameter.zero_grad();
           });
       handles_.emplace_back(view.parameter(), handle);
-    }
+    });
   }
   ~ScopedGradHooks() {
     for (const auto& [parameter, handle] : handles_) parameter->RemoveGradHook(handle);
@@ -76,8 +73,7 @@ void Optimizer::CollectNorms(const Tensor& loss, const Tensor& loss_grad, StepDe
     }
     total = kind != NormKind::kMax ? total + norm : (norm > total || norm != norm ? norm : total);
   };
-  const ScopedGradHooks hooks(
-      views_, [](size_t) { return 0; }, collect);
+  const ScopedGradHooks hooks(*this, collect);
   autograd::Backward(loss, {.grad = loss_grad, .retain_graph = true});
   DecideFrom(finite, kind == NormKind::kL2 ? std::sqrt(total) : total, decision);
   if (!decision.skip) fused_report_->nonfinite_parameter.clear();
@@ -105,19 +101,12 @@ void Optimizer::RunFusedBackward(const Tensor& loss) {
   }
   if (!report.skip) {
     const StepDecision decision = report;
-    const auto group_of = [this](size_t index) {
-      int group = 0;
-      for (int64_t end = group_sizes_[0]; static_cast<int64_t>(index) >= end;) {
-        end += group_sizes_[static_cast<size_t>(++group)];
-      }
-      return group;
-    };
     const auto update = [&](ParamView& view, int group) {
       const ActiveParam param{&view, group, view.grad()};
       Apply(std::span(&param, 1), decision);
       ++report.num_updated;
     };
-    const ScopedGradHooks hooks(views_, group_of, update);
+    const ScopedGradHooks hooks(*this, update);
     autograd::Backward(loss, {.grad = loss_grad});
     if (report.num_updated > 0) FinishStep();
   }

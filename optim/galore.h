@@ -17,10 +17,25 @@
 //
 // on_refresh: what happens to the moments, which stay in the old basis' coordinates: keep (the
 // reference), reset, or rotate: the first moment into the new coordinates, the second by the
-// squared rotation. States: projector (or projector_left, projector_right) and the low-rank
-// moments, whole on every rank. Statistics, only for shards: the whole gradient at a refresh, so
-// that every rank computes the same basis, and R, to which every rank adds the projection of its
-// part.
+// squared rotation.
+//
+// Over ranks. A parameter is a shard (ZeRO), or its gradient is an addend of the mean
+// (ParamView::partial_grad; DDP without clipping, except for 8-bit moments in f32). Statistics, of
+// every such matrix in one packed sum per phase; a phase without numbers costs nothing:
+//   gradient     at a refresh: the whole gradient, m n
+//   basis        at a refresh: computed by the owner (owners.h) and sent as a sum with zeros
+//   projection   R; every rank projects the rows that it holds elements of
+//   direction    of shards: the owner's update of R, which moves its moments; every rank projects
+//                it back on its own elements
+// Between refreshes a step costs phase 0 and two collectives (one with addends) however many
+// matrices there are: all-reduces of low numbers per matrix, low the elements of R, r max(m, n) for
+// std, instead of m n. A refresh also holds the sums of its gradients, for as long as the step.
+// States: the basis (projector, or projector_left and projector_right) on every rank; the moments
+// of a shard with its owner alone. A rank of n holds, in elements,
+//   sum over all matrices of basis + sum over its own of moments,
+// basis = r min(m, n) for std (with both sides r (m + n)), moments = 2 low for the Adam forms (of
+// one byte, plus the scales, for the 8-bit one), for Adafactor the two sides of R, with beta1 also
+// low. A rank's own matrices have at most sum of low / n + the largest low elements of R.
 #ifndef APOGEE_OPTIM_GALORE_H_
 #define APOGEE_OPTIM_GALORE_H_
 
@@ -31,6 +46,7 @@
 
 #include "apogee/optim/check_options.h"
 #include "apogee/optim/low_rank_basis.h"
+#include "apogee/optim/low_rank_products.h"
 #include "apogee/optim/typed_optimizer.h"
 
 namespace apogee::optim {
@@ -68,50 +84,63 @@ struct NewBasis {
 
 class GaLoreProjector {
  public:
-  // Called with every new basis before it is used; may change its vectors in place.
+  // Called with every new basis before it is used, where it is computed; may change its vectors in
+  // place.
   using BasisHook = std::function<void(const ParamView&, const NewBasis&)>;
   virtual ~GaLoreProjector() = default;
   void set_basis_hook(BasisHook hook) { hook_ = std::move(hook); }
 
  protected:
-  static constexpr int kGradientPhase = 0;    // gradients of shards at a refresh
-  static constexpr int kProjectionPhase = 1;  // their projections
-  static constexpr int kNumPhases = 2;
-
-  static bool Projects(const GaLoreSettings& settings, const ParamView& view);
-  static GaLorePlan PlanOf(const GaLoreSettings& settings, const ParamView& view);
-  static void AppendBasisSpecs(const GaLoreSettings& settings, const ParamView& view,
-                               std::vector<StateSpec>& specs);
-
-  void Declare(int phase, const GaLoreSettings& settings, const ActiveParam& param,
-               StatBuffer& buffer) const;
-  void Compute(int phase, const GaLoreSettings& settings, const ActiveParam& param,
-               std::span<const StatBuffer> totals, StatBuffer& buffer);
+  static constexpr int kGradientPhase = 0;
+  static constexpr int kBasisPhase = 1;
+  static constexpr int kProjectionPhase = 2;
+  static constexpr int kDirectionPhase = 3;
+  static constexpr int kNumPhases = 4;
 
   struct Projected {
     Tensor grad;              // R, in the compute dtype, not scaled
     bool refreshed = false;   // over an earlier basis
     GaLoreRotation rotation;  // with on_refresh = rotate
   };
-  // Takes a new basis over and returns the projected gradient. In Update.
-  Projected Take(const GaLoreSettings& settings, const ActiveParam& param,
-                 std::span<const StatBuffer> totals);
-  // w += scale * back(update);  w -= decay * w.
-  static void ApplyBack(const GaLoreSettings& settings, const ActiveParam& param,
-                        const Tensor& update, double decay);
+  // The update of R, shaped like it, that is projected back. Moves the low-rank states of `states`,
+  // whose step() counts this update: `param`'s view, or a stand-in with copies of its states.
+  virtual Tensor LowRankUpdate(const ActiveParam& param, ParamView& states,
+                               const Projected& projected, const StepDecision& decision,
+                               std::span<const StatBuffer> totals) = 0;
+
+  static bool Projects(const GaLoreSettings& settings, const ParamView& view);
+  static GaLorePlan PlanOf(const GaLoreSettings& settings, const ParamView& view);
+  // Elements of R; 0 when the parameter is not projected.
+  static int64_t LowRankNumel(const GaLoreSettings& settings, const ParamView& view);
+  // Whether this rank keeps the moments of a projected parameter.
+  static bool KeepsMoments(const ParamView& view) { return view.owned() || !view.sharded(); }
+  static void AppendBasisSpecs(const GaLoreSettings& settings, const ParamView& view,
+                               std::vector<StateSpec>& specs);
+
+  // Of a projected parameter; its entries come before others of the same parameter.
+  void Declare(int phase, const GaLoreSettings& settings, const ActiveParam& param,
+               StatBuffer& buffer) const;
+  void Compute(int phase, const GaLoreSettings& settings, const ActiveParam& param,
+               const StepDecision& decision, std::span<const StatBuffer> totals,
+               StatBuffer& buffer);
+  // In Update: w += scale * back(update of R), and w -= decay * w before or after it.
+  void UpdateProjected(const GaLoreSettings& settings, const ActiveParam& param,
+                       const StepDecision& decision, std::span<const StatBuffer> totals,
+                       DecayKind kind, double decay);
 
  private:
-  struct Basis {
-    Tensor left, right;
-  };
-  struct Pending {
-    Basis basis;  // new; undefined: the old one stays
-    Tensor low_rank;
-  };
-  static Basis StoredBasis(const GaLorePlan& plan, const ParamView& view);
-  Basis MakeBasis(const GaLoreSettings& settings, const ParamView& view, const Tensor& grad) const;
+  // What a refresh from `old` to `fresh`, if any, makes of R; `earlier` updates came before.
+  static Projected Assemble(const GaLoreSettings& settings, const LowRankBasis& old,
+                            const LowRankBasis& fresh, const Tensor& low_rank, int64_t earlier);
+  LowRankBasis MakeBasis(const GaLoreSettings& settings, const ParamView& view, const Tensor& grad,
+                         bool first) const;
+  void ComputeBasis(const GaLoreSettings& settings, const ActiveParam& param,
+                    std::span<const StatBuffer> totals, const Tensor& to) const;
+  // The owner's update, with copies of the states, which wait for the end of the statistics.
+  Tensor ComputeDirection(const GaLoreSettings& settings, const ActiveParam& param,
+                          const StepDecision& decision, std::span<const StatBuffer> totals);
 
-  std::map<const ParamView*, Pending> pending_;
+  std::map<const ParamView*, std::vector<NamedState>> moved_;
   BasisHook hook_;
 };
 

@@ -53,8 +53,10 @@ std::span<const StateSpec> GaLoreAdamW::StatesUnder(const ParamView& view,
         {{"exp_avg", StateKind::kElementwise}, {"exp_avg_sq", StateKind::kElementwise}});
   }
   const Shape shape = PlanOf(settings, view).low_rank();
-  std::vector<StateSpec> specs = {{"exp_avg", StateKind::kLowRank, shape},
-                                  {"exp_avg_sq", StateKind::kLowRank, shape}};
+  std::vector<StateSpec> specs;
+  if (KeepsMoments(view)) {
+    specs = {{"exp_avg", StateKind::kLowRank, shape}, {"exp_avg_sq", StateKind::kLowRank, shape}};
+  }
   AppendBasisSpecs(settings, view, specs);
   return specs_.Keep(std::move(specs));
 }
@@ -66,12 +68,42 @@ void GaLoreAdamW::DeclareStats(int phase, std::span<const ActiveParam> params, S
   }
 }
 
-void GaLoreAdamW::ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision&,
-                               std::span<const StatBuffer> totals, StatBuffer& buffer) {
+void GaLoreAdamW::ComputeStats(int phase, std::span<const ActiveParam> params,
+                               const StepDecision& decision, std::span<const StatBuffer> totals,
+                               StatBuffer& buffer) {
   for (const ActiveParam& p : params) {
     const GaLoreSettings settings = GaLoreOf(options(p.group));
-    if (Projects(settings, *p.view)) Compute(phase, settings, p, totals, buffer);
+    if (Projects(settings, *p.view)) Compute(phase, settings, p, decision, totals, buffer);
   }
+}
+
+Tensor GaLoreAdamW::LowRankUpdate(const ActiveParam& param, ParamView& states,
+                                  const Projected& projected, const StepDecision& decision,
+                                  std::span<const StatBuffer>) {
+  const GaLoreAdamWOptions& o = options(param.group);
+  for (const char* name : {"exp_avg", "exp_avg_sq"}) {
+    if (!projected.refreshed || o.on_refresh == "keep") break;
+    const Tensor moment = states.state(name);
+    if (o.on_refresh == "reset") {
+      moment.Fill(0);
+    } else {
+      moment.CopyFrom(projected.rotation.Apply(moment, name == std::string("exp_avg_sq")));
+    }
+  }
+  // An Adam step from zero weights is the update itself.
+  const Tensor& grad = projected.grad;
+  const Tensor update =
+      Tensor::Zeros(grad.shape(), grad.dtype(), grad.context(), MemoryCategory::kWorkspace);
+  AdamChunk chunk{};
+  chunk.weight = update.raw();
+  chunk.grad = grad.raw();
+  chunk.grad_dtype = grad.dtype();
+  chunk.n = update.numel();
+  SetStepSize(o, states, chunk);
+  const DeviceContext& context = *grad.context();
+  OptimKernelsFor(context).adam(context,
+                                ArgsOf(o, grad.dtype(), 0, decision.grad_scale(), {&chunk, 1}));
+  return update;
 }
 
 void GaLoreAdamW::Update(int group, std::span<const ActiveParam> params,
@@ -86,28 +118,7 @@ void GaLoreAdamW::Update(int group, std::span<const ActiveParam> params,
       plain.push_back(p);
       continue;
     }
-    const Projected projected = Take(settings, p, totals);
-    for (const char* name : {"exp_avg", "exp_avg_sq"}) {
-      if (!projected.refreshed || settings.on_refresh == "keep") break;
-      const Tensor moment = p.view->state(name);
-      if (settings.on_refresh == "reset") {
-        moment.Fill(0);
-      } else {
-        moment.CopyFrom(projected.rotation.Apply(moment, name == std::string("exp_avg_sq")));
-      }
-    }
-    // An Adam step from zero weights is the update itself.
-    const DType dtype = projected.grad.dtype();
-    const Tensor update = Tensor::Zeros(projected.grad.shape(), dtype, projected.grad.context(),
-                                        MemoryCategory::kWorkspace);
-    AdamChunk chunk{};
-    chunk.weight = update.raw();
-    chunk.grad = projected.grad.raw();
-    chunk.grad_dtype = dtype;
-    chunk.n = update.numel();
-    SetStepSize(o, *p.view, chunk);
-    OptimKernelsFor(context).adam(context, ArgsOf(o, dtype, 0, decision.grad_scale(), {&chunk, 1}));
-    ApplyBack(settings, p, update, decay);
+    UpdateProjected(settings, p, decision, totals, DecayKind::kAfter, decay);
   }
   const auto make_chunk = [&](const ActiveParam& param) {
     AdamChunk chunk = MakeUpdateChunk<AdamChunk>(param);

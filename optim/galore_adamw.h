@@ -48,10 +48,12 @@ class GaLoreAdamW : public TypedOptimizer<GaLoreAdamWOptions>, public GaLoreProj
   explicit GaLoreAdamW(std::vector<ParamGroup<GaLoreAdamWOptions>> groups)
       : TypedOptimizer(GaLoreAdamWOptions::kName, CheckedGaLoreGroups(std::move(groups))) {}
 
-  bool has_momentum() const override { return true; }
-  double momentum(int group) const override { return options(group).betas[0]; }
-  void set_momentum(int group, double momentum) override {
-    mutable_options(group).betas[0] = momentum;
+  bool SupportsShards() const override { return true; }
+  int64_t OwnedNumel(const ParamView& view, int group) const override {
+    return LowRankNumel(GaLoreOf(options(group)), view);
+  }
+  bool ReducesOwnGrad(const ParamView& view, int group) const override {
+    return Projects(GaLoreOf(options(group)), view);
   }
 
  protected:
@@ -63,6 +65,8 @@ class GaLoreAdamW : public TypedOptimizer<GaLoreAdamWOptions>, public GaLoreProj
                     std::span<const StatBuffer> totals, StatBuffer& buffer) override;
   void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
               std::span<const StatBuffer> totals) override;
+  Tensor LowRankUpdate(const ActiveParam& param, ParamView& states, const Projected& projected,
+                       const StepDecision& decision, std::span<const StatBuffer> totals) override;
 
  private:
   mutable SpecCache specs_;

@@ -49,12 +49,19 @@ std::span<const StateSpec> GaLoreAdamW8bit::StatesUnder(
   std::vector<StateSpec> specs;
   if (Projects(settings, view)) {
     const Shape shape = PlanOf(settings, view).low_rank();
-    AppendAdam8Specs(Settings(options), shape.numel(), shape, specs);
+    if (KeepsMoments(view)) AppendAdam8Specs(Settings(options), shape.numel(), shape, specs);
     AppendBasisSpecs(settings, view, specs);
   } else {
     AppendAdam8Specs(Settings(options), view.layout().logical_shape().numel(), {}, specs);
   }
   return specs_.Keep(std::move(specs));
+}
+
+bool GaLoreAdamW8bit::ReducesOwnGrad(const ParamView& view, int group) const {
+  const GaLoreSettings settings = GaLoreOf(options(group));
+  if (!Projects(settings, view)) return false;
+  const bool codes = Settings(options(group)).UsesCodes(LowRankNumel(settings, view));
+  return !codes || view.compute_dtype() == DType::kF64;
 }
 
 void GaLoreAdamW8bit::DeclareStats(int phase, std::span<const ActiveParam> params,
@@ -76,7 +83,7 @@ void GaLoreAdamW8bit::ComputeStats(int phase, std::span<const ActiveParam> param
   for (const ActiveParam& p : params) {
     const GaLoreSettings settings = GaLoreOf(options(p.group));
     if (Projects(settings, *p.view)) {
-      Compute(phase, settings, p, totals, buffer);
+      Compute(phase, settings, p, decision, totals, buffer);
     } else if (const StatBuffer::Entry* entry = FindEntry(buffer.max_entries(), p.view)) {
       StatSlice(buffer, StatSection::kMaxima, entry->offset, entry->count)
           .CopyFrom(Adam8AbsMax(Settings(options(p.group)), p, decision.grad_scale()));
@@ -105,6 +112,14 @@ void GaLoreAdamW8bit::MoveMoments(const GaLoreAdamW8bitOptions& o, const ParamVi
   }
 }
 
+Tensor GaLoreAdamW8bit::LowRankUpdate(const ActiveParam& param, ParamView& states,
+                                      const Projected& projected, const StepDecision& decision,
+                                      std::span<const StatBuffer>) {
+  const GaLoreAdamW8bitOptions& o = options(param.group);
+  MoveMoments(o, states, projected);
+  return Adam8LowRankStep(Settings(o), states, projected.grad, decision.grad_scale());
+}
+
 void GaLoreAdamW8bit::Update(int group, std::span<const ActiveParam> params,
                              const StepDecision& decision, std::span<const StatBuffer> totals) {
   const GaLoreAdamW8bitOptions& o = options(group);
@@ -123,10 +138,7 @@ void GaLoreAdamW8bit::Update(int group, std::span<const ActiveParam> params,
       }
       continue;
     }
-    const Projected projected = Take(settings, p, totals);
-    MoveMoments(o, *p.view, projected);
-    const Tensor update = Adam8LowRankStep(adam, *p.view, projected.grad, decision.grad_scale());
-    ApplyBack(settings, p, update, o.lr * o.weight_decay);
+    UpdateProjected(settings, p, decision, totals, DecayKind::kAfter, o.lr * o.weight_decay);
   }
   if (!plain.empty()) Adam8Update(adam, plain);
 }

@@ -53,22 +53,26 @@ class GaLoreAdamW8bit : public TypedOptimizer<GaLoreAdamW8bitOptions>, public Ga
   explicit GaLoreAdamW8bit(std::vector<ParamGroup<GaLoreAdamW8bitOptions>> groups)
       : TypedOptimizer(GaLoreAdamW8bitOptions::kName, CheckedGaLoreGroups(std::move(groups))) {}
 
-  bool has_momentum() const override { return true; }
-  double momentum(int group) const override { return options(group).betas[0]; }
-  void set_momentum(int group, double momentum) override {
-    mutable_options(group).betas[0] = momentum;
+  bool SupportsShards() const override { return true; }
+  int64_t OwnedNumel(const ParamView& view, int group) const override {
+    return LowRankNumel(GaLoreOf(options(group)), view);
   }
+  // Not with codes in f32: the projection of a mean and the mean of projections differ in their
+  // last bits, which may be those that decide between two codes.
+  bool ReducesOwnGrad(const ParamView& view, int group) const override;
 
  protected:
   std::span<const StateSpec> StatesUnder(const ParamView& view,
                                          const GaLoreAdamW8bitOptions& options) const override;
-  // Those of the projection; the second also has the scales of blocks that shards may cut.
+  // Those of the projection; that of R also has the scales of blocks that shards may cut.
   int num_stat_phases() const override { return kNumPhases; }
   void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
   void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
                     std::span<const StatBuffer> totals, StatBuffer& buffer) override;
   void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
               std::span<const StatBuffer> totals) override;
+  Tensor LowRankUpdate(const ActiveParam& param, ParamView& states, const Projected& projected,
+                       const StepDecision& decision, std::span<const StatBuffer> totals) override;
 
  private:
   static void MoveMoments(const GaLoreAdamW8bitOptions& o, const ParamView& view,

@@ -12,6 +12,8 @@ std::vector<Tensor> PresentGrads(const std::vector<autograd::ParameterPtr>& para
   std::vector<Tensor> grads;
   for (const autograd::ParameterPtr& parameter : params) {
     APOGEE_CHECK(parameter != nullptr, "gradient clipping: a parameter is null");
+    APOGEE_CHECK(parameter->grad_keeper().empty(), "gradient clipping: parameter \"",
+                 parameter->name(), "\": ", parameter->grad_keeper());
     if (!parameter->requires_grad() || !parameter->has_grad()) continue;
     if (!parameter->grad().is_contiguous()) parameter->set_grad(parameter->grad().Contiguous());
     grads.push_back(parameter->grad());

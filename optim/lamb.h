@@ -60,11 +60,7 @@ class Lamb : public TypedOptimizer<LambOptions> {
   explicit Lamb(std::vector<ParamGroup<LambOptions>> groups)
       : TypedOptimizer("lamb", std::move(groups)) {}
 
-  bool has_momentum() const override { return true; }
-  double momentum(int group) const override { return options(group).betas[0]; }
-  void set_momentum(int group, double momentum) override {
-    mutable_options(group).betas[0] = momentum;
-  }
+  bool SupportsShards() const override { return true; }
 
  protected:
   std::span<const StateSpec> StatesUnder(const ParamView& view,

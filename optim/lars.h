@@ -38,11 +38,7 @@ class Lars : public TypedOptimizer<LarsOptions> {
   explicit Lars(std::vector<ParamGroup<LarsOptions>> groups)
       : TypedOptimizer("lars", std::move(groups)) {}
 
-  bool has_momentum() const override { return true; }
-  double momentum(int group) const override { return options(group).momentum; }
-  void set_momentum(int group, double momentum) override {
-    mutable_options(group).momentum = momentum;
-  }
+  bool SupportsShards() const override { return true; }
 
  protected:
   std::span<const StateSpec> StatesUnder(const ParamView& view,

@@ -43,9 +43,11 @@ struct Adam8Args {
   std::span<const Adam8Chunk> chunks;
 };
 
-// w += scale * grad;  w -= decay * w. `grad` is the update projected back.
+// w -= decay * w (kBefore);  w += scale * grad;  w -= decay * w (kAfter). `grad` is the update
+// projected back.
 struct LowRankArgs {
   DType dtype;
+  DecayKind decay_kind;
   double scale, decay;
   std::span<const UpdateChunk> chunks;
 };

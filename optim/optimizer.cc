@@ -1,5 +1,6 @@
 #include "apogee/optim/optimizer.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -72,6 +73,29 @@ void Optimizer::RefreshMasters() {
   for (ParamView& view : views_) view.RefreshMaster();
 }
 
+int64_t Optimizer::PlannedStateBytes() const {
+  int64_t bytes = 0;
+  ForEachView([&](const ParamView& view, int group) {
+    if (!view.trainable()) return;
+    for (const StateSpec& spec : StateSpecs(view, group)) {
+      bytes += view.StateShape(spec).numel() * DTypeSize(view.StateDType(spec.kind));
+    }
+  });
+  return bytes;
+}
+
+void Optimizer::DropUndeclaredStates() {
+  ForEachView([this](ParamView& view, int group) {
+    const std::span<const StateSpec> specs = StateSpecs(view, group);
+    std::vector<NamedState> kept;
+    for (const NamedState& state : view.states()) {
+      const auto named = [&](const StateSpec& spec) { return state.name == spec.name; };
+      if (std::ranges::any_of(specs, named)) kept.push_back(state);
+    }
+    view.ReplaceStates(std::move(kept));
+  });
+}
+
 std::optional<Tensor> Optimizer::step(const Closure& closure) {
   std::optional<Tensor> loss;
   if (closure) {
@@ -79,6 +103,7 @@ std::optional<Tensor> Optimizer::step(const Closure& closure) {
     loss = closure();
   }
 
+  for (const StepHook& hook : pre_step_hooks_) hook(*this);
   if (fused_report_.has_value()) {
     for (const ParamView& view : views_) {
       APOGEE_CHECK(
@@ -97,6 +122,7 @@ std::optional<Tensor> Optimizer::step(const Closure& closure) {
   if (!decision.skip && !active.empty()) {
     Apply(active, decision);
     FinishStep();
+    for (const ActiveParam& param : active) param.view->DropTemporaries();
     report_.num_updated = static_cast<int64_t>(active.size());
   }
   EndStep();

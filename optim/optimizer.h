@@ -62,17 +62,23 @@ class Optimizer : public LrTarget {
 
   void set_step_options(const StepOptions& options);
   const StepOptions& step_options() const { return step_options_; }
+  // Runs at the beginning of every step(); what it throws leaves everything as it was.
+  using StepHook = std::function<void(Optimizer&)>;
+  void AddPreStepHook(StepHook hook) { pre_step_hooks_.push_back(std::move(hook)); }
   // Runs at the end of every step(), also of a skipped one, in the order added: a loss scaler
   // updates here.
-  using StepHook = std::function<void(Optimizer&)>;
   void AddStepHook(StepHook hook) { step_hooks_.push_back(std::move(hook)); }
+  // Runs whenever load_state_dict has taken a dict over, weights included: a wrapper that holds
+  // copies of them renews these there.
+  void AddLoadHook(StepHook hook) { load_hooks_.push_back(std::move(hook)); }
   // Replaces the single-rank reducer; nullptr restores it.
   void set_stat_reducer(std::unique_ptr<StatReducer> reducer);
 
   // Handles on the states, the step counts and the options of every group; see state_dict.h.
   StateDict state_dict() const;
   // Checks everything, then takes it over; on an error nothing has changed and the message lists
-  // what does not fit. Element-wise states must have this rank's layout.
+  // what does not fit. Element-wise states must have this rank's layout. Collective under a plugin
+  // that shards.
   absl::Status load_state_dict(const StateDict& dict);
   // Master weights take over weights that were loaded into the model since they were made.
   void RefreshMasters();
@@ -83,6 +89,34 @@ class Optimizer : public LrTarget {
   // All views, group after group, in the order of construction.
   std::span<ParamView> views() { return views_; }
   std::span<const ParamView> views() const { return views_; }
+  // Bytes of the states that all trainable parameters have or will have, masters excluded.
+  int64_t PlannedStateBytes() const;
+  // Whether the update stays exact when views are bound to shards: it touches only a view's own
+  // elements, and what it needs of whole tensors it declares as statistics. Say so in an optimizer
+  // of your own once that holds; without it, plugins that shard refuse it.
+  virtual bool SupportsShards() const { return false; }
+  // Shards of `view` may be cut at multiples of this many elements only. (Exactness does not depend
+  // on it: blocks of quantized states that no cut goes through need no statistics.)
+  virtual int64_t CutMultiple(const ParamView& /*view*/, int /*group*/) const { return 1; }
+  // Elements of the states of `view` that its owner alone keeps when the view is a shard
+  // (ParamView::owned); 0: there are none.
+  virtual int64_t OwnedNumel(const ParamView& /*view*/, int /*group*/) const { return 0; }
+  // Whether the statistics sum the gradient of `view` over the ranks themselves, in less than its
+  // size (ParamView::partial_grad). What is unreduced has no norm, so this holds without clipping
+  // only.
+  virtual bool ReducesOwnGrad(const ParamView& /*view*/, int /*group*/) const { return false; }
+  // Calls fn(view, group) for all views.
+  template <typename Fn>
+  void ForEachView(const Fn& fn) {
+    ForEachView(*this, fn);
+  }
+  template <typename Fn>
+  void ForEachView(const Fn& fn) const {
+    ForEachView(*this, fn);
+  }
+  // Drops states that belong to other ranks since views were bound or owners assigned.
+  void DropUndeclaredStates();
+
   // Every option of a group, as text.
   virtual OptionMap group_options(int group) const = 0;
   // Numbers that belong to a group as a whole, saved with it; empty for most optimizers.
@@ -133,6 +167,15 @@ class Optimizer : public LrTarget {
   virtual void SetGroupOptions(const std::vector<OptionMap>& groups) = 0;
 
  private:
+  template <typename Self, typename Fn>
+  static void ForEachView(Self& self, const Fn& fn) {
+    size_t index = 0;
+    for (int group = 0; group < self.num_groups(); ++group) {
+      for (int i = 0; i < self.group_size(group); ++i) fn(self.views_[index++], group);
+    }
+  }
+  // Throws Error when nobody would sum up the gradient of a view that holds an addend.
+  void CheckPartialGrad(const ParamView& view, int group) const;
   // Fills `active` in and the report's nonfinite_parameter.
   StepDecision Decide(std::vector<ActiveParam>& active);
   // Whether to skip, and the clip factor, from what all gradients together are.
@@ -156,7 +199,7 @@ class Optimizer : public LrTarget {
   std::unique_ptr<StatReducer> reducer_;
   StepReport report_;
   int64_t num_skipped_ = 0;
-  std::vector<StepHook> step_hooks_;
+  std::vector<StepHook> pre_step_hooks_, step_hooks_, load_hooks_;
   std::vector<GroupState> group_states_;
   // What a fused backward did, until step() reports it.
   std::optional<StepReport> fused_report_;

@@ -26,16 +26,43 @@ ParamView::ParamView(std::string name, Tensor value, comm::Layout layout) : name
 }
 
 void ParamView::BindShard(Tensor value, comm::Layout layout) {
-  APOGEE_CHECK(states_.empty() && !master_.defined(), "parameter \"", name_,
-               "\": cannot be sharded after the optimizer made states for it");
-  shard_ = CheckValue(name_, value);
-  APOGEE_CHECK(shard_.numel() >= layout.local_numel(), "parameter \"", name_, "\": a shard of ",
-               shard_.numel(), " elements cannot hold the ", layout.local_numel(),
-               " of its layout");
+  APOGEE_CHECK(!shard_.defined(), "parameter \"", name_,
+               "\": is bound to a shard already; an optimizer can be boosted once");
+  value = CheckValue(name_, value);
+  APOGEE_CHECK(value.numel() >= layout.local_numel(), "parameter \"", name_, "\": a shard of ",
+               value.numel(), " elements cannot hold the ", layout.local_numel(), " of its layout");
   APOGEE_CHECK(parameter_ == nullptr || parameter_->shape() == layout.logical_shape(),
                "parameter \"", name_, "\": shape ", parameter_->shape(), ", but the layout is of ",
                layout.logical_shape());
+  shard_ = std::move(value);
   layout_ = std::move(layout);
+  if (master_.defined()) master_ = CutToLayout(master_);
+  for (NamedState& state : states_) {
+    if (state.kind == StateKind::kElementwise || state.kind == StateKind::kCodes) {
+      state.value = CutToLayout(state.value);
+    }
+  }
+}
+
+void ParamView::set_partial_grad(int num_ranks) {
+  APOGEE_CHECK(!shard_.defined(), "parameter \"", name_,
+               "\": is bound to a shard, whose gradient has been reduced already");
+  layout_ = comm::Layout(layout_.logical_shape(),
+                         {.segments = {layout_.segments().begin(), layout_.segments().end()},
+                          .num_replicas = num_ranks});
+  partial_grad_ = true;
+}
+
+Tensor ParamView::CutToLayout(const Tensor& whole) const {
+  const Tensor cut = Tensor::Zeros(shard_.shape(), whole.dtype(), state_context(),
+                                   MemoryCategory::kOptimizerState);
+  const Tensor from = whole.View({whole.numel()}), to = cut.View({cut.numel()});
+  int64_t at = 0;
+  for (const comm::Segment& segment : layout_.segments()) {
+    to.Slice(0, at, segment.length).CopyFrom(from.Slice(0, segment.begin, segment.length));
+    at += segment.length;
+  }
+  return cut;
 }
 
 Tensor ParamView::value() const {
@@ -77,7 +104,12 @@ Tensor ParamView::master() {
     master_ = Tensor();
     return value();
   }
-  if (!master_.defined()) master_ = value().To(compute_dtype(), MemoryCategory::kOptimizerState);
+  if (!master_.defined()) {
+    master_ =
+        Tensor::Empty(value().shape(), compute_dtype(), state_context(),
+                      keep_master_ ? MemoryCategory::kOptimizerState : MemoryCategory::kWorkspace);
+    master_.CopyFrom(value());
+  }
   return master_;
 }
 
@@ -99,9 +131,8 @@ void ParamView::RefreshMaster() {
 
 Tensor ParamView::AddState(const StateSpec& spec) {
   if (Tensor found = state(spec.name); found.defined()) return found;
-  const Tensor value = this->value();
   states_.push_back({spec.name, spec.kind,
-                     Tensor::Zeros(StateShape(spec), StateDType(spec.kind), value.context(),
+                     Tensor::Zeros(StateShape(spec), StateDType(spec.kind), state_context(),
                                    MemoryCategory::kOptimizerState)});
   return states_.back().value;
 }

@@ -14,6 +14,7 @@
 #define APOGEE_OPTIM_PARAM_VIEW_H_
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apogee/autograd/parameter.h"
@@ -44,8 +45,8 @@ class ParamView {
   ParamView(std::string name, Tensor value, comm::Layout layout);
 
   // From now on the view works on `value` (this rank's part, then padding) instead of the
-  // parameter's own elements, and takes its gradient from set_grad. Throws Error once the view has
-  // states.
+  // parameter's own elements, and takes its gradient from set_grad. Masters and element-wise states
+  // that exist are cut likewise. Throws Error for a view that has been bound before.
   void BindShard(Tensor value, comm::Layout layout);
 
   const std::string& name() const { return name_; }
@@ -60,6 +61,19 @@ class ParamView {
   // True when the view was bound to a shard: then other ranks may hold parts of the tensor, and
   // every rank takes part in statistics that one rank alone would not need.
   bool sharded() const { return shard_.defined(); }
+
+  // Whether this rank computes what is computed once for the whole tensor, and keeps the states
+  // that have one keeper (GaLore's low-rank moments). Where several ranks step together, exactly
+  // one of them is the owner; see owners.h.
+  bool owned() const { return owned_; }
+  void set_owner(bool owned) { owned_ = owned; }
+
+  // True: the gradient is only this rank's addend of a mean over layout().num_replicas() ranks,
+  // which hold the same value each; the optimizer's statistics sum it up, each addend times 1 /
+  // num_replicas (Optimizer::ReducesOwnGrad).
+  bool partial_grad() const { return partial_grad_; }
+  // Throws Error for a shard.
+  void set_partial_grad(int num_ranks);
 
   // The working weights, outside of any graph.
   Tensor value() const;
@@ -80,6 +94,20 @@ class ParamView {
   void set_master(Tensor master);
   // Undefined when there are no master weights yet.
   const Tensor& own_master() const { return master_; }
+  // false: no master weights are kept; a step works on a copy of the value, which it rounds back
+  // and drops.
+  void set_keep_master(bool keep) { keep_master_ = keep; }
+  // The end of a step.
+  void DropTemporaries() {
+    if (!keep_master_) master_ = Tensor();
+  }
+  // This rank's elements of a whole tensor, in the shape of the value; for states.
+  Tensor CutToLayout(const Tensor& whole) const;
+  // Where masters and states are allocated; by default with the value.
+  void set_state_context(ContextPtr context) { state_context_ = std::move(context); }
+  ContextPtr state_context() const {
+    return state_context_ != nullptr ? state_context_ : value().context();
+  }
   // Copies the value into existing master weights: call after weights were loaded into the model.
   void RefreshMaster();
 
@@ -111,6 +139,10 @@ class ParamView {
   Tensor grad_;   // of a buffer or shard
   comm::Layout layout_;
   Tensor master_;
+  bool keep_master_ = true;
+  bool owned_ = true;
+  bool partial_grad_ = false;
+  ContextPtr state_context_;
   std::vector<NamedState> states_;
   int64_t step_ = 0;
 };

@@ -1,12 +1,14 @@
 #include "apogee/optim/registry.h"
 
 #include <functional>
+#include <string_view>
 
 #include "apogee/optim/adafactor.h"
 #include "apogee/optim/adalomo.h"
 #include "apogee/optim/adam.h"
 #include "apogee/optim/adamw8bit.h"
 #include "apogee/optim/came.h"
+#include "apogee/optim/galore_adafactor.h"
 #include "apogee/optim/galore_adamw.h"
 #include "apogee/optim/galore_adamw8bit.h"
 #include "apogee/optim/lamb.h"
@@ -54,6 +56,7 @@ const std::map<std::string, Entry>& Registry() {
       {"adamw", MakeEntry<AdamW>(AdamWOptions{})},
       {"adamw8bit", MakeEntry<AdamW8bit>(AdamW8bitOptions{})},
       {"adamw_hf", MakeEntry<AdamW>(AdamWOptions::HuggingFace())},
+      {"galore_adafactor", MakeEntry<GaLoreAdafactor>(GaLoreAdafactorOptions{})},
       {"galore_adamw", MakeEntry<GaLoreAdamW>(GaLoreAdamWOptions{})},
       {"galore_adamw8bit", MakeEntry<GaLoreAdamW8bit>(GaLoreAdamW8bitOptions{})},
       {"came", MakeEntry<Came>(CameOptions{})},
@@ -73,7 +76,10 @@ const std::map<std::string, Entry>& Registry() {
 }
 
 absl::StatusOr<const Entry*> Find(const std::string& name) {
-  const auto found = Registry().find(name);
+  // The distributed form is the same class (distributed.h).
+  constexpr std::string_view kDistributed = "distributed_";
+  const auto found =
+      Registry().find(name.starts_with(kDistributed) ? name.substr(kDistributed.size()) : name);
   if (found == Registry().end()) return NotFound(UnknownName("optimizer", name, OptimizerNames()));
   return &found->second;
 }

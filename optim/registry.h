@@ -22,7 +22,7 @@ struct TextParamGroup {
 };
 
 // An unknown name, an unknown or malformed option, and whatever the constructor refuses is an
-// error.
+// error. "distributed_" before a name makes the same optimizer (distributed.h).
 absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const std::string& name,
                                                          std::vector<autograd::ParameterPtr> params,
                                                          const OptionMap& options = {});

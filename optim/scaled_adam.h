@@ -92,14 +92,10 @@ class ScaledAdam : public TypedOptimizer<ScaledAdamOptions> {
   explicit ScaledAdam(std::vector<ParamGroup<ScaledAdamOptions>> groups);
 
   // beta1.
-  bool has_momentum() const override { return true; }
-  double momentum(int group) const override { return options(group).betas[0]; }
-  void set_momentum(int group, double momentum) override {
-    mutable_options(group).betas[0] = momentum;
-  }
-
   // With at most `num_dominant` parameters. All zero for a group without clipping.
   ClippingReport Clipping(int group, int num_dominant = 1) const;
+
+  bool SupportsShards() const override { return true; }
 
  protected:
   std::span<const StateSpec> StatesUnder(const ParamView& view,

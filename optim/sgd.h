@@ -36,11 +36,7 @@ class Sgd : public TypedOptimizer<SgdOptions> {
   explicit Sgd(std::vector<ParamGroup<SgdOptions>> groups)
       : TypedOptimizer("sgd", std::move(groups)) {}
 
-  bool has_momentum() const override { return true; }
-  double momentum(int group) const override { return options(group).momentum; }
-  void set_momentum(int group, double momentum) override {
-    mutable_options(group).momentum = momentum;
-  }
+  bool SupportsShards() const override { return true; }
 
  protected:
   std::span<const StateSpec> StatesUnder(const ParamView& view,

@@ -139,7 +139,7 @@ absl::Status Optimizer::load_state_dict(const StateDict& dict) {
     Loaded& to = loaded.emplace_back();
     for (const auto& [name, entry] : dict.params.at(view.name()).states) {
       Tensor copy = Tensor::Empty(entry.value.shape(), view.StateDType(entry.kind),
-                                  view.value().context(), MemoryCategory::kOptimizerState);
+                                  view.state_context(), MemoryCategory::kOptimizerState);
       copy.CopyFrom(entry.value);
       if (name == kMasterState) {
         to.master = copy;
@@ -163,6 +163,7 @@ absl::Status Optimizer::load_state_dict(const StateDict& dict) {
   SetGroupOptions(dict.groups);
   group_states_ = dict.group_states;
   group_states_.resize(group_sizes_.size());
+  for (const StepHook& hook : load_hooks_) hook(*this);
   return absl::OkStatus();
 }
 

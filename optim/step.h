@@ -30,7 +30,8 @@ struct StepOptions {
 // What phase 0 decides, the same on every rank, before any state moves.
 struct StepDecision {
   bool skip = false;
-  // Norm over all present gradients, loss scale removed; NaN when nobody asked for it.
+  // Norm over all present gradients, loss scale removed; NaN when nobody asked for it, and where
+  // ranks hold addends of gradients (ParamView::partial_grad).
   double grad_norm = std::numeric_limits<double>::quiet_NaN();
   double clip_factor = 1;
   double inv_loss_scale = 1;
@@ -41,7 +42,7 @@ struct StepDecision {
 struct StepReport : StepDecision {
   // Parameters updated; the others were frozen or had no gradient.
   int64_t num_updated = 0;
-  // The first parameter with a gradient that is not finite, when the step was skipped for one here.
+  // The first parameter with a gradient that is not finite, here or on another rank.
   std::string nonfinite_parameter;
 };
 

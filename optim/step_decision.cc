@@ -6,24 +6,33 @@
 namespace apogee::optim {
 namespace {
 
-// What the ranks tell each other about one gradient: the largest counts.
+// What the ranks tell each other about one gradient. The marks are added, or their maximum is
+// taken, together with the norms, so that a decision costs one collective.
 constexpr double kAbsent = 0;
 constexpr double kPresent = 1;
-constexpr double kNonFinite = 2;
+constexpr double kNonFinite = 1 << 20;  // more than any number of ranks that have it
 
 }  // namespace
 
+void Optimizer::CheckPartialGrad(const ParamView& view, int group) const {
+  if (!view.partial_grad()) return;
+  constexpr const char* kReason =
+      "\" keeps its gradient unreduced on each rank, as was agreed at boost for an optimizer that "
+      "sums up less than all of it: ";
+  APOGEE_CHECK(step_options_.max_norm == 0, "optimizer ", name_, ": parameter \"", view.name(),
+               kReason, "max_norm clips a norm that no rank knows; set it before boost");
+  APOGEE_CHECK(ReducesOwnGrad(view, group), "optimizer ", name_, ": parameter \"", view.name(),
+               kReason, "its group's options say no longer so; set them before boost");
+}
+
 StepDecision Optimizer::Decide(std::vector<ActiveParam>& active) {
-  std::vector<int> candidates;  // trainable views
+  std::vector<ParamView*> candidates;  // trainable views
   std::vector<int> groups;
-  for (int group = 0, first = 0; group < num_groups();
-       first += group_sizes_[static_cast<size_t>(group++)]) {
-    for (int i = first; i < first + group_sizes_[static_cast<size_t>(group)]; ++i) {
-      if (!views_[static_cast<size_t>(i)].trainable()) continue;
-      candidates.push_back(i);
-      groups.push_back(group);
-    }
-  }
+  ForEachView([&](ParamView& view, int group) {
+    if (!view.trainable()) return;
+    candidates.push_back(&view);
+    groups.push_back(group);
+  });
   StepDecision decision;
   decision.inv_loss_scale = 1 / step_options_.loss_scale;
   if (candidates.empty()) return decision;
@@ -31,30 +40,30 @@ StepDecision Optimizer::Decide(std::vector<ActiveParam>& active) {
   const bool check_finite = step_options_.nonfinite != NonFinitePolicy::kProceed;
   const bool need_norm = check_finite || step_options_.max_norm > 0;
   const bool sums = step_options_.norm_kind != NormKind::kMax;
-  const ContextPtr context = views_[static_cast<size_t>(candidates[0])].value().context();
+  const ContextPtr context = candidates[0]->value().context();
   StatBuffer buffer(DType::kF64, context);
-  for (const int i : candidates) {
-    const ParamView& view = views_[static_cast<size_t>(i)];
-    buffer.AddMaxima(view, 1);
-    if (need_norm) sums ? buffer.AddSums(view, 1) : buffer.AddMaxima(view, 1);
+  const size_t stride = need_norm ? 2 : 1;
+  for (const ParamView* candidate : candidates) {
+    const ParamView& view = *candidate;
+    sums ? buffer.AddSums(view, static_cast<int64_t>(stride))
+         : buffer.AddMaxima(view, static_cast<int64_t>(stride));
   }
   buffer.Allocate();
-  double* marks = buffer.maxima<double>(0);
-  double* norms = sums ? buffer.sums<double>(0) : marks + 1;
-  const size_t mark_stride = need_norm && !sums ? 2 : 1;
-  const size_t norm_stride = sums ? 1 : 2;
+  double* marks = sums ? buffer.sums<double>(0) : buffer.maxima<double>(0);
+  double* norms = marks + 1;
 
   std::vector<Tensor> grads(candidates.size());
   std::vector<NormChunk> chunks;
   std::vector<size_t> owners;
   for (size_t c = 0; c < candidates.size(); ++c) {
-    ParamView& view = views_[static_cast<size_t>(candidates[c])];
+    ParamView& view = *candidates[c];
     APOGEE_CHECK(view.value().device() == context->device(), "optimizer ", name_, ": parameter \"",
                  view.name(), "\" is on ", view.value().device().ToString(), ", others on ",
                  context->device().ToString(), "; make one optimizer per device");
+    CheckPartialGrad(view, groups[c]);
     if (!view.has_grad()) continue;
     grads[c] = view.grad();
-    marks[c * mark_stride] = kPresent;
+    marks[c * stride] = kPresent;
     chunks.push_back({grads[c].raw(), grads[c].dtype(), view.layout().local_numel(), 0});
     owners.push_back(c);
   }
@@ -62,37 +71,39 @@ StepDecision Optimizer::Decide(std::vector<ActiveParam>& active) {
     OptimKernelsFor(*context).grad_norm(*context, {step_options_.norm_kind, chunks});
     for (size_t k = 0; k < chunks.size(); ++k) {
       const size_t c = owners[k];
-      const ParamView& view = views_[static_cast<size_t>(candidates[c])];
+      const ParamView& view = *candidates[c];
       const double result = chunks[k].result;
-      if (!std::isfinite(result)) {
-        marks[c * mark_stride] = kNonFinite;
-        if (report_.nonfinite_parameter.empty()) report_.nonfinite_parameter = view.name();
-      }
-      norms[c * norm_stride] = sums ? result / view.layout().num_replicas() : result;
+      if (!std::isfinite(result)) marks[c * stride] = kNonFinite;
+      norms[c * stride] = sums ? result / view.layout().num_replicas() : result;
     }
   }
   reducer_->Reduce(buffer);
 
-  bool finite = true;
+  bool finite = true, whole = true;
   double total = 0;
   for (size_t c = 0; c < candidates.size(); ++c) {
-    const double mark = marks[c * mark_stride];
+    const double mark = marks[c * stride];
     if (mark == kAbsent && !AbsentIsZero(groups[c])) continue;
-    ParamView& view = views_[static_cast<size_t>(candidates[c])];
+    ParamView& view = *candidates[c];
     // Absent here but present on another rank counts as zero.
     if (!grads[c].defined()) {
       grads[c] = Tensor::Zeros(view.value().shape(), view.compute_dtype(), view.value().context(),
                                MemoryCategory::kGradient);
     }
     active.push_back({&view, groups[c], grads[c]});
-    finite = finite && mark != kNonFinite;
+    whole = whole && !view.partial_grad();
+    if (mark >= kNonFinite && finite) {
+      finite = false;
+      report_.nonfinite_parameter = view.name();
+    }
     if (!need_norm) continue;
-    const double norm = norms[c * norm_stride];
+    const double norm = norms[c * stride];
     total = sums ? total + norm : (norm > total || norm != norm ? norm : total);
   }
   if (need_norm) {
     DecideFrom(finite, step_options_.norm_kind == NormKind::kL2 ? std::sqrt(total) : total,
                decision);
+    if (!whole) decision.grad_norm = std::numeric_limits<double>::quiet_NaN();
   }
   return decision;
 }

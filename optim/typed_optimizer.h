@@ -24,12 +24,32 @@ struct ParamGroup {
   Options options = {};
 };
 
+// The option that a one-cycle schedule cycles: `betas[0]` or `momentum`; nullptr without either.
+template <typename Options>
+auto* MomentumOf(Options& options) {
+  if constexpr (requires { options.betas[0]; }) {
+    return &options.betas[0];
+  } else if constexpr (requires { options.momentum; }) {
+    return &options.momentum;
+  } else {
+    return static_cast<decltype(&options.lr)>(nullptr);
+  }
+}
+
 template <typename Options>
 class TypedOptimizer : public Optimizer {
  public:
   const Options& options(int group) const { return options_[static_cast<size_t>(group)]; }
   double lr(int group) const override { return options(group).lr; }
   void set_lr(int group, double lr) override { mutable_options(group).lr = lr; }
+  bool has_momentum() const override { return MomentumOf(options(0)) != nullptr; }
+  double momentum(int group) const override {
+    const double* momentum = MomentumOf(options(group));
+    return momentum != nullptr ? *momentum : 0;
+  }
+  void set_momentum(int group, double momentum) override {
+    if (double* to = MomentumOf(mutable_options(group))) *to = momentum;
+  }
   OptionMap group_options(int group) const override { return GetOptions(options(group)); }
 
  protected:

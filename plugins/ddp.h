@@ -12,24 +12,33 @@
 // The update is that of one rank with the whole batch, when the batch is split evenly and the loss
 // is a mean over samples. Missing gradients: absent on every rank stays absent; absent on some
 // counts as zero. Accumulation: every backward may reduce, or all but the last run under
-// booster.no_sync(), which is faster.
+// booster.no_sync(), which is faster. An optimizer that updates inside backward (LOMO, AdaLomo)
+// does so on one rank; on several its update runs in step(), on the averaged gradients.
+//
+// Without norm clipping (max_norm 0, here and in the optimizer's step options, and so it must stay)
+// a matrix that GaLore projects is left out of that: its Parameter::grad() stays this rank's own,
+// and step() averages its projection, and the whole only when the basis is refreshed. Reproducible
+// mode averages everything, and so do matrices with 8-bit moments.
 #ifndef APOGEE_PLUGINS_DDP_H_
 #define APOGEE_PLUGINS_DDP_H_
 
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "apogee/chunk/gradient_chunks.h"
 #include "apogee/comm/group.h"
-#include "apogee/optim/loss_scaler.h"
-#include "apogee/plugins/gradient_buckets.h"
+#include "apogee/optim/fused_backward.h"
 #include "apogee/plugins/plugin.h"
+#include "apogee/plugins/step_guard.h"
 
 namespace apogee {
 
 struct DdpOptions {
   // "f32", "bf16" or "fp16" (fp32 masters and gradients; fp16 with a dynamic loss scale), "f64".
   std::string precision = "f32";
-  // Clip the global L2 norm of the averaged gradients to this; 0: off.
+  // Clip the global L2 norm of the averaged gradients to this; 0: as the optimizer's step options
+  // say.
   double max_norm = 0;
   // Gradients are reduced in buckets of about this size.
   int64_t bucket_bytes = 25 << 20;
@@ -48,26 +57,28 @@ class DdpPlugin : public Plugin {
   ~DdpPlugin() override;
 
   std::string name() const override { return "ddp"; }
-  // Collective. Rank 0's values and random state are broadcast. Throws Error on every rank when the
-  // ranks' models differ in names, shapes or what is frozen.
+  // Collective. Rank 0's values and random state are broadcast. Throws Error on a second call, and
+  // on every rank when the ranks' models differ in names, shapes or what is frozen, or their
+  // optimizers in groups or options.
   optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) override;
   // Collective, but under NoSync.
   void Backward(const Tensor& loss, optim::Optimizer& optimizer) override;
-  std::shared_ptr<void> NoSync() override;
+  std::shared_ptr<void> NoSync() override { return guard_->NoSync(); }
 
   // 1 but for fp16.
-  double loss_scale() const { return scaler_ != nullptr ? scaler_->scale() : 1; }
+  double loss_scale() const { return guard_->loss_scale(); }
 
  private:
-  void CheckSameModel(const nn::Module& model) const;
-  void BroadcastModel(nn::Module& model) const;
+  // The parameters whose gradients are averaged inside backward; views of the others are marked.
+  std::vector<autograd::ParameterPtr> SplitOff(const nn::Module& model,
+                                               optim::Optimizer& optimizer) const;
 
   comm::GroupPtr group_;
   DdpOptions options_;
   DType dtype_;
-  std::unique_ptr<GradientBuckets> buckets_;
-  std::unique_ptr<optim::LossScaler> scaler_;
-  std::shared_ptr<int> no_sync_depth_ = std::make_shared<int>(0);
+  std::unique_ptr<StepGuard> guard_;
+  std::unique_ptr<chunk::GradientChunks> gradients_;
+  optim::FusedBackwardOptimizer* fused_ = nullptr;
 };
 
 }  // namespace apogee

@@ -16,7 +16,17 @@ DType ParsePrecision(const std::string& precision, std::string& errors) {
   return DType::kF32;
 }
 
-void ApplyPrecision(DType dtype, nn::Module& model, optim::Optimizer& optimizer) {
+void CheckMaxNorm(double max_norm, std::string& errors) {
+  if (max_norm >= 0) return;
+  errors += "\n  max_norm must be 0 (off) or positive, got " + std::to_string(max_norm);
+}
+
+void CheckBucketBytes(int64_t bucket_bytes, std::string& errors) {
+  if (bucket_bytes >= 1) return;
+  errors += "\n  bucket_bytes must be positive, got " + std::to_string(bucket_bytes);
+}
+
+void CheckPrecision(DType dtype, optim::Optimizer& optimizer) {
   for (const optim::ParamView& view : optimizer.views()) {
     const bool same = view.value().dtype() == dtype;
     APOGEE_CHECK(same || (!view.has_grad() && view.states().empty()), "boost: parameter \"",
@@ -25,21 +35,32 @@ void ApplyPrecision(DType dtype, nn::Module& model, optim::Optimizer& optimizer)
                  DTypeName(dtype),
                  "; call boost before the first backward and before loading optimizer state");
   }
-  const bool masters_needed = dtype == DType::kBF16 || dtype == DType::kF16;
+}
+
+void ConvertParameter(DType dtype, autograd::Parameter& parameter) {
+  if (parameter.data().dtype() != dtype) {
+    parameter.zero_grad();
+    parameter.set_value(parameter.data().To(dtype, MemoryCategory::kParameter));
+  }
+  // Sums over micro-batches in 16 bits would lose what small gradients add.
+  if (!NeedsMasters(dtype)) return;
+  const Tensor grad = parameter.grad();
+  parameter.zero_grad();
+  parameter.set_grad_dtype(DType::kF32);
+  if (grad.defined()) parameter.set_grad(grad.To(DType::kF32, MemoryCategory::kGradient));
+}
+
+void ApplyPrecision(DType dtype, nn::Module& model, optim::Optimizer& optimizer) {
+  CheckPrecision(dtype, optimizer);
   // The masters keep what rounding to the working dtype drops, so they are taken before the cast.
   std::vector<std::pair<optim::ParamView*, Tensor>> masters;
   for (optim::ParamView& view : optimizer.views()) {
-    if (masters_needed && view.trainable() && view.value().dtype() == DType::kF32) {
+    if (NeedsMasters(dtype) && view.trainable() && view.value().dtype() == DType::kF32) {
       masters.emplace_back(&view, view.value().Clone(MemoryCategory::kOptimizerState));
     }
   }
   for (const autograd::ParameterPtr& parameter : model.Parameters()) {
-    if (parameter->data().dtype() != dtype) {
-      parameter->zero_grad();
-      parameter->set_value(parameter->data().To(dtype, MemoryCategory::kParameter));
-    }
-    // Sums over micro-batches in 16 bits would lose what small gradients add.
-    if (masters_needed && !parameter->has_grad()) parameter->set_grad_dtype(DType::kF32);
+    ConvertParameter(dtype, *parameter);
   }
   for (auto& [view, master] : masters) view->set_master(std::move(master));
 }

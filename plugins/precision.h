@@ -1,5 +1,5 @@
-// What the plugins share of precision: parsing the option, converting a model, keeping fp32
-// masters.
+// What the plugins share: parsing and checking options, converting a model's precision, keeping
+// fp32 masters.
 #ifndef APOGEE_PLUGINS_PRECISION_H_
 #define APOGEE_PLUGINS_PRECISION_H_
 
@@ -12,6 +12,20 @@ namespace apogee {
 
 // "f32" ("fp32"), "bf16", "fp16" ("f16"), "f64". Anything else appends a line to `errors`.
 DType ParsePrecision(const std::string& precision, std::string& errors);
+
+// Options of several plugins; each appends a line to `errors` where it makes no sense.
+void CheckMaxNorm(double max_norm, std::string& errors);
+void CheckBucketBytes(int64_t bucket_bytes, std::string& errors);
+
+// f32 masters go with weights of this dtype.
+inline bool NeedsMasters(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16; }
+
+// Throws Error when a parameter has a gradient or optimizer state of another precision than
+// `dtype`.
+void CheckPrecision(DType dtype, optim::Optimizer& optimizer);
+
+// Casts the value, unless it is of `dtype`, and asks for f32 gradients where they need it.
+void ConvertParameter(DType dtype, autograd::Parameter& parameter);
 
 // Converts the model's parameters to `dtype` and, for bf16 and f16, gives the optimizer f32 masters
 // made from the values before rounding and asks for f32 gradients. Throws Error before anything has

@@ -7,9 +7,7 @@ namespace apogee {
 SingleRankPlugin::SingleRankPlugin(const SingleRankOptions& options) : options_(options) {
   std::string errors;
   dtype_ = ParsePrecision(options.precision, errors);
-  if (!(options.max_norm >= 0)) {
-    errors += "\n  max_norm must be 0 (off) or positive, got " + std::to_string(options.max_norm);
-  }
+  CheckMaxNorm(options.max_norm, errors);
   if (dtype_ == DType::kF16) {
     errors +=
         "\n  precision fp16 needs a loss scale, which the ddp plugin has: DdpPlugin(nullptr, "

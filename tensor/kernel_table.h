@@ -37,30 +37,33 @@ class KernelSlot {
 };
 
 // X(slot name, argument type), one line per kernel.
-#define APOGEE_FOR_EACH_KERNEL(X)                   \
-  X(fill, FillArgs)                                 \
-  X(copy, CopyArgs)                                 \
-  X(binary, BinaryArgs)                             \
-  X(scale_add, ScaleAddArgs)                        \
-  X(activation_forward, ActivationForwardArgs)      \
-  X(activation_backward, ActivationBackwardArgs)    \
-  X(swiglu_forward, SwiGluForwardArgs)              \
-  X(swiglu_backward, SwiGluBackwardArgs)            \
-  X(dropout, DropoutArgs)                           \
-  X(random, RandomArgs)                             \
-  X(sum, SumArgs)                                   \
-  X(softmax_forward, SoftmaxForwardArgs)            \
-  X(softmax_backward, SoftmaxBackwardArgs)          \
-  X(norm_forward, NormForwardArgs)                  \
-  X(norm_backward, NormBackwardArgs)                \
-  X(rotary, RotaryArgs)                             \
-  X(embedding_forward, EmbeddingForwardArgs)        \
-  X(embedding_backward, EmbeddingBackwardArgs)      \
-  X(matmul, MatMulArgs)                             \
-  X(attention_forward, AttentionForwardArgs)        \
-  X(attention_backward, AttentionBackwardArgs)      \
-  X(cross_entropy_forward, CrossEntropyForwardArgs) \
-  X(cross_entropy_backward, CrossEntropyBackwardArgs)
+#define APOGEE_FOR_EACH_KERNEL(X)                            \
+  X(fill, FillArgs)                                          \
+  X(copy, CopyArgs)                                          \
+  X(binary, BinaryArgs)                                      \
+  X(scale_add, ScaleAddArgs)                                 \
+  X(activation_forward, ActivationForwardArgs)               \
+  X(activation_backward, ActivationBackwardArgs)             \
+  X(swiglu_forward, SwiGluForwardArgs)                       \
+  X(swiglu_backward, SwiGluBackwardArgs)                     \
+  X(dropout, DropoutArgs)                                    \
+  X(random, RandomArgs)                                      \
+  X(sum, SumArgs)                                            \
+  X(softmax_forward, SoftmaxForwardArgs)                     \
+  X(softmax_backward, SoftmaxBackwardArgs)                   \
+  X(norm_forward, NormForwardArgs)                           \
+  X(norm_backward, NormBackwardArgs)                         \
+  X(rotary, RotaryArgs)                                      \
+  X(embedding_forward, EmbeddingForwardArgs)                 \
+  X(embedding_backward, EmbeddingBackwardArgs)               \
+  X(matmul, MatMulArgs)                                      \
+  X(attention_forward, AttentionForwardArgs)                 \
+  X(attention_backward, AttentionBackwardArgs)               \
+  X(cross_entropy_forward, CrossEntropyForwardArgs)          \
+  X(cross_entropy_backward, CrossEntropyBackwardArgs)        \
+  X(cross_entropy_part_forward, CrossEntropyPartForwardArgs) \
+  X(cross_entropy_part_sums, CrossEntropyPartSumsArgs)       \
+  X(cross_entropy_part_join, CrossEntropyPartJoinArgs)
 
 struct KernelTable {
 #define APOGEE_DECLARE_SLOT(name, Args) KernelSlot<Args> name{#name};

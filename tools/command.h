@@ -8,6 +8,7 @@
 
 namespace apogee::tools {
 
+void AddMatrixCommand(CLI::App& app, int& exit_code);
 void AddVerifyCommand(CLI::App& app, int& exit_code);
 
 }  // namespace apogee::tools

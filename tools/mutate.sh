@@ -83,7 +83,7 @@ fi
 
 # Without precompiled headers, which would tie the compiler cache's entries to this run's folder.
 cmake -S "$work/source" --preset release -DAPOGEE_PCH=OFF -DAPOGEE_BUILD_EXAMPLES=OFF \
-  -DAPOGEE_BUILD_TOOLS=OFF >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+  >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 for path in "${mutants[@]}"; do
   load "$path" && targets_of "$tests"
 done | sort -u >"$work/targets" || true

@@ -2,33 +2,34 @@
 
 #include "apogee/autograd/node.h"
 #include "apogee/autograd/saved_tensor.h"
-#include "apogee/tensor/ops/nn.h"
 
 namespace apogee::autograd {
 namespace {
 
 class EmbeddingNode : public Node {
  public:
-  EmbeddingNode(const Tensor& ids, const Tensor& table)
-      : ids_(ids), vocab_(table.size(0)), grad_dtype_(GradDType(table)) {}
+  EmbeddingNode(const Tensor& ids, const Tensor& table, int64_t first)
+      : ids_(ids), vocab_(table.size(0)), first_(first), grad_dtype_(GradDType(table)) {}
   const char* name() const override { return "embedding"; }
   std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext& context) override {
-    return {ops::EmbeddingBackward(ids_.Take(context), grads[0], vocab_, grad_dtype_)};
+    return {ops::EmbeddingBackward(ids_.Take(context), grads[0], vocab_, grad_dtype_, first_)};
   }
   void ReleaseSaved() override { ids_.Reset(); }
 
  private:
   SavedTensor ids_;
-  int64_t vocab_;
+  int64_t vocab_, first_;
   DType grad_dtype_;
 };
 
 }  // namespace
 
-Tensor Embedding(const Tensor& ids_in, const Tensor& table) {
+Tensor Embedding(const Tensor& ids_in, const Tensor& table,
+                 const std::optional<ops::VocabPart>& part) {
   const Tensor ids = ids_in.Detach().Contiguous();
-  Tensor y = ops::EmbeddingForward(ids, table);
-  if (NeedsGrad({table})) Attach(y, std::make_shared<EmbeddingNode>(ids, table), {table});
+  Tensor y = ops::EmbeddingForward(ids, table, part);
+  if (NeedsGrad({table}))
+    Attach(y, std::make_shared<EmbeddingNode>(ids, table, part ? part->first : 0), {table});
   return y;
 }
 

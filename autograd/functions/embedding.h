@@ -5,12 +5,17 @@
 #ifndef APOGEE_AUTOGRAD_FUNCTIONS_EMBEDDING_H_
 #define APOGEE_AUTOGRAD_FUNCTIONS_EMBEDDING_H_
 
+#include <optional>
+
+#include "apogee/tensor/ops/nn.h"
 #include "apogee/tensor/tensor.h"
 
 namespace apogee::autograd {
 
-// Throws Error for an index outside [0, V). The gradient is dense, summed in a fixed order.
-Tensor Embedding(const Tensor& ids, const Tensor& table);
+// Throws Error for an index outside [0, V). The gradient is dense, summed in a fixed order. With
+// `part`, the table is that part of a vocabulary: ids of other parts give zeros and no gradient.
+Tensor Embedding(const Tensor& ids, const Tensor& table,
+                 const std::optional<ops::VocabPart>& part = {});
 
 }  // namespace apogee::autograd
 

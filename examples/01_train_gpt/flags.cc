@@ -4,13 +4,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "apogee/core/text.h"
 #include "apogee/optim/lr_schedule_registry.h"
 #include "apogee/optim/registry.h"
 #include "apogee/plugins/ddp.h"
+#include "apogee/plugins/low_level_zero.h"
 #include "apogee/plugins/single_rank.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 
@@ -96,7 +99,8 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->check(count);
   ranks(
       "--plugin", f.plugin,
-      "single (one rank) or ddp (gradients averaged over the ranks); default: single for one rank")
+      "single (one rank), ddp (gradients averaged over the ranks), zero1 (optimizer states sharded "
+      "over them) or zero2 (gradients, too); default: single for one rank, else ddp")
       ->default_str("");
   app.add_flag("--reproducible", f.reproducible,
                "The same losses, bit for bit, for any --ranks; see README.md; implies --plugin ddp")
@@ -170,15 +174,16 @@ void SettleRanks(Flags& flags) {
   if (flags.plugin.empty()) {
     flags.plugin = flags.ranks > 1 || flags.reproducible ? "ddp" : "single";
   }
-  if (flags.plugin != "single" && flags.plugin != "ddp") {
-    Throw("--plugin: ", apogee::UnknownName("plugin", flags.plugin, {"ddp", "single"}));
+  const std::vector<std::string> plugins = {"ddp", "single", "zero1", "zero2"};
+  if (std::ranges::find(plugins, flags.plugin) == plugins.end()) {
+    Throw("--plugin: ", apogee::UnknownName("plugin", flags.plugin, plugins));
+  }
+  if (flags.reproducible && flags.plugin != "ddp") {
+    Throw("--reproducible has no effect with --plugin ", flags.plugin, "; use --plugin ddp");
   }
   if (flags.plugin == "single") {
     if (flags.ranks > 1) {
       Throw("--plugin single runs one rank, got --ranks ", flags.ranks, "; use --plugin ddp");
-    }
-    if (flags.reproducible) {
-      Throw("--reproducible has no effect with --plugin single; use --plugin ddp");
     }
     if (flags.precision == "fp16") {
       Throw("--precision fp16 needs a loss scale, which --plugin ddp has; add that flag");
@@ -228,6 +233,12 @@ std::unique_ptr<apogee::Plugin> MakePlugin(const Flags& flags, apogee::comm::Gro
         std::move(group), apogee::DdpOptions{.precision = flags.precision,
                                              .max_norm = flags.max_norm,
                                              .reproducible = flags.reproducible});
+  }
+  if (flags.plugin == "zero1" || flags.plugin == "zero2") {
+    return std::make_unique<apogee::LowLevelZeroPlugin>(
+        std::move(group), apogee::LowLevelZeroOptions{.stage = flags.plugin == "zero1" ? 1 : 2,
+                                                      .precision = flags.precision,
+                                                      .max_norm = flags.max_norm});
   }
   return std::make_unique<apogee::SingleRankPlugin>(
       apogee::SingleRankOptions{.precision = flags.precision, .max_norm = flags.max_norm});

@@ -15,46 +15,68 @@ struct Stage {
   alignas(64) C grad[kMaxPiece];
 };
 
-template <typename C, bool kUpdate>
-void MomentLoop(int64_t n, const Adam8Args& args, const Adam8Chunk& chunk, const C* __restrict grad,
-                C* __restrict moment1, C* __restrict moment2, C* __restrict weight) {
+// The piece's gradient as C.
+template <typename C>
+const C* LoadGrad(const Adam8Chunk& chunk, int64_t begin, int64_t n, Stage<C>& stage) {
+  if (chunk.grad_dtype == DTypeOf<C>()) return static_cast<const C*>(chunk.grad) + begin;
+  LoadBlock(chunk.grad, chunk.grad_dtype, begin, n, stage.grad);
+  return stage.grad;
+}
+
+// Decodes the moments of a piece and brings them up to date.
+template <typename C>
+void MoveMoments(const Adam8Args& args, const Adam8Chunk& chunk, int64_t begin, int64_t n,
+                 int64_t block, Stage<C>& stage) {
   const C beta1 = static_cast<C>(args.beta1), rest1 = static_cast<C>(1 - args.beta1);
   const C beta2 = static_cast<C>(args.beta2), rest2 = static_cast<C>(1 - args.beta2);
-  const C grad_scale = static_cast<C>(chunk.grad_scale), eps = static_cast<C>(chunk.eps);
-  const C step_size = static_cast<C>(chunk.step_size);
+  const C grad_scale = static_cast<C>(chunk.grad_scale);
+  const C absmax1 = static_cast<C*>(chunk.absmax1)[block];
+  const C absmax2 = static_cast<C*>(chunk.absmax2)[block];
+  const CodeMap &map1 = CodeMap::Signed(), &map2 = CodeMap::Unsigned();
+  const C* grads = LoadGrad(chunk, begin, n, stage);
+  ForEachGroup(
+      n, [&](int64_t at, auto count) __attribute__((always_inline)) {
+        C* __restrict moment1 = stage.moment1 + at;
+        C* __restrict moment2 = stage.moment2 + at;
+        const C* __restrict grad = grads + at;
+        alignas(64) C old1[kGroup], old2[kGroup];
+        DecodeGroup(map1, chunk.codes1 + begin + at, absmax1, count, old1);
+        DecodeGroup(map2, chunk.codes2 + begin + at, absmax2, count, old2);
+        for (int64_t i = 0; i < count; ++i) {
+          const C g = grad_scale * grad[i];
+          moment1[i] = beta1 * old1[i] + rest1 * g;
+          moment2[i] = beta2 * old2[i] + rest2 * g * g;
+        }
+      });
+}
+
+// Updates the weights of a piece and encodes its moments. The two share a loop because the weights
+// wait for divisions, the codes for everything else.
+template <typename C>
+void MoveWeights(const Adam8Args& args, const Adam8Chunk& chunk, int64_t begin, int64_t n,
+                 C absmax1, C absmax2, const Stage<C>& stage) {
+  const C eps = static_cast<C>(chunk.eps), step_size = static_cast<C>(chunk.step_size);
   // Shrinking by 1 is exact, so the decay that does not apply needs no branch.
   const C shrink = static_cast<C>(1 - args.decay);
   const C before = args.decay_kind == DecayKind::kBefore ? shrink : C(1);
   const C after = args.decay_kind == DecayKind::kAfter ? shrink : C(1);
-  for (int64_t i = 0; i < n; ++i) {
-    const C g = grad_scale * grad[i];
-    const C m = beta1 * moment1[i] + rest1 * g;
-    const C v = beta2 * moment2[i] + rest2 * g * g;
-    moment1[i] = m;
-    moment2[i] = v;
-    if constexpr (kUpdate) {
-      weight[i] = (weight[i] * before - step_size * (m / (std::sqrt(v) + eps))) * after;
-    }
-  }
-}
-
-// Decodes a piece and brings its moments up to date; with kUpdate the weights too.
-template <typename C, bool kUpdate>
-void Advance(const Adam8Args& args, const Adam8Chunk& chunk, int64_t begin, int64_t n,
-             int64_t block, Stage<C>& stage) {
-  Decode(CodeMap::Signed().values(), chunk.codes1 + begin, static_cast<C*>(chunk.absmax1)[block], n,
-         stage.moment1);
-  Decode(CodeMap::Unsigned().values(), chunk.codes2 + begin, static_cast<C*>(chunk.absmax2)[block],
-         n, stage.moment2);
-  const C* grad = static_cast<const C*>(chunk.grad) + begin;
-  if (chunk.grad_dtype != DTypeOf<C>()) {
-    LoadBlock(chunk.grad, chunk.grad_dtype, begin, n, stage.grad);
-    grad = stage.grad;
-  }
-  C* weight = static_cast<C*>(chunk.weight) + begin;
-  MomentLoop<C, kUpdate>(n, args, chunk, grad, stage.moment1, stage.moment2, weight);
-  if (kUpdate && chunk.working != nullptr) {
-    StoreBlock(weight, static_cast<char*>(chunk.working) + begin * DTypeSize(chunk.working_dtype),
+  const BlockEncoder<true, C> encoder1(CodeMap::Signed(), absmax1, args.keep_sign);
+  const BlockEncoder<false, C> encoder2(CodeMap::Unsigned(), absmax2, /*keep_sign=*/false);
+  C* weights = static_cast<C*>(chunk.weight) + begin;
+  ForEachGroup(
+      n, [&](int64_t at, auto count) __attribute__((always_inline)) {
+        const C* __restrict moment1 = stage.moment1 + at;
+        const C* __restrict moment2 = stage.moment2 + at;
+        C* __restrict weight = weights + at;
+        for (int64_t i = 0; i < count; ++i) {
+          const C update = step_size * (moment1[i] / (std::sqrt(moment2[i]) + eps));
+          weight[i] = (weight[i] * before - update) * after;
+        }
+        encoder1.Encode(moment1, count, chunk.codes1 + begin + at);
+        encoder2.Encode(moment2, count, chunk.codes2 + begin + at);
+      });
+  if (chunk.working != nullptr) {
+    StoreBlock(weights, static_cast<char*>(chunk.working) + begin * DTypeSize(chunk.working_dtype),
                chunk.working_dtype, 0, n);
   }
 }
@@ -85,7 +107,7 @@ void Update(const DeviceContext& context, const Adam8Args& args) {
   ForEachPiece(context, args,
                [&](const Adam8Chunk& chunk, int64_t, int64_t begin, int64_t n, int64_t block) {
                  Stage<C> stage;
-                 Advance<C, true>(args, chunk, begin, n, block, stage);
+                 MoveMoments(args, chunk, begin, n, block, stage);
                  C largest1, largest2;
                  if (chunk.new_absmax1 == nullptr) {
                    largest1 = AbsMax(stage.moment1, n);
@@ -96,10 +118,7 @@ void Update(const DeviceContext& context, const Adam8Args& args) {
                    largest1 = static_cast<const C*>(chunk.new_absmax1)[block];
                    largest2 = static_cast<const C*>(chunk.new_absmax2)[block];
                  }
-                 Encode<true>(CodeMap::Signed(), stage.moment1, largest1, args.keep_sign, n,
-                              chunk.codes1 + begin);
-                 Encode<false>(CodeMap::Unsigned(), stage.moment2, largest2, false, n,
-                               chunk.codes2 + begin);
+                 MoveWeights(args, chunk, begin, n, largest1, largest2, stage);
                });
 }
 
@@ -120,7 +139,7 @@ void FindAbsMax(const DeviceContext& context, const Adam8Args& args) {
       context, args,
       [&](const Adam8Chunk& chunk, int64_t piece, int64_t begin, int64_t n, int64_t block) {
         Stage<C> stage;
-        Advance<C, false>(args, chunk, begin, n, block, stage);
+        MoveMoments(args, chunk, begin, n, block, stage);
         found[static_cast<size_t>(piece)] = {&chunk, block, AbsMax(stage.moment1, n),
                                              AbsMax(stage.moment2, n)};
       });

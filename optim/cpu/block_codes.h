@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "apogee/optim/code_map.h"
+#include "apogee/optim/cpu/code_lanes.h"
 
 namespace apogee::optim::cpu {
 
@@ -36,10 +36,32 @@ struct Pieces {
   int64_t first_, n_, block_;
 };
 
-template <typename C>
-void Decode(const float* __restrict map, const uint8_t* __restrict codes, C scale, int64_t n,
-            C* __restrict values) {
-  for (int64_t i = 0; i < n; ++i) values[i] = static_cast<C>(map[codes[i]]) * scale;
+// Codes are decoded and encoded in groups, whose values stay in registers where code_lanes.h
+// serves.
+inline constexpr int64_t kGroup = 64;
+// Calls fn(begin, count) for groups of [0, n); `count` is a constant kGroup for all but the last.
+template <typename Fn>
+[[gnu::always_inline]] inline void ForEachGroup(int64_t n, const Fn& fn) {
+  int64_t begin = 0;
+  for (; begin + kGroup <= n; begin += kGroup) fn(begin, std::integral_constant<int64_t, kGroup>());
+  if (begin < n) fn(begin, n - begin);
+}
+
+// Count: int64_t or, for a whole group, its constant.
+template <typename C, typename Count>
+[[gnu::always_inline]] inline void DecodeGroup(const CodeMap& map, const uint8_t* __restrict codes,
+                                               C scale, Count count, C* __restrict values) {
+#ifdef APOGEE_CODE_LANES
+  if constexpr (!std::is_same_v<Count, int64_t>) {
+    alignas(64) float decoded[kGroup];
+    map.is_signed() ? DecodeLanes<true>(map, codes, decoded)
+                    : DecodeLanes<false>(map, codes, decoded);
+    for (int64_t i = 0; i < count; ++i) values[i] = static_cast<C>(decoded[i]) * scale;
+    return;
+  }
+#endif
+  const float* __restrict table = map.values();
+  for (int64_t i = 0; i < count; ++i) values[i] = static_cast<C>(table[codes[i]]) * scale;
 }
 
 // The largest magnitude. Bit patterns of magnitudes order as the magnitudes do, and a maximum of
@@ -56,29 +78,61 @@ C AbsMax(const C* x, int64_t n) {
   return std::bit_cast<C>(largest);
 }
 
-// Codes of values / absmax.
+// Codes of values / absmax of one block.
 template <bool kSigned, typename C>
-void Encode(const CodeMap& map, const C* __restrict values, C absmax, bool keep_sign, int64_t n,
-            uint8_t* __restrict codes) {
-  if (absmax == 0) {
-    std::fill_n(codes, n, static_cast<uint8_t>(kSigned ? 127 : 0));
-    return;
+class BlockEncoder {
+ public:
+  BlockEncoder(const CodeMap& map, C absmax, bool keep_sign)
+      : map_(map),
+        keep_sign_(keep_sign),
+        zero_(absmax == 0),
+        // 1 / absmax must not overflow: then scale both by a power of two.
+        lift_(absmax < C(1e-30) ? C(0x1p100) : C(1)),
+        inverse_(1 / (absmax * lift_)) {}
+
+  template <typename Count>
+  [[gnu::always_inline]] void Encode(const C* __restrict values, Count count,
+                                     uint8_t* __restrict codes) const {
+    if (zero_) {
+      std::fill_n(codes, int64_t{count}, static_cast<uint8_t>(kSigned ? 127 : 0));
+      return;
+    }
+    if (lift_ == 1) [[likely]] {
+      EncodeRatios([&](int64_t i) { return values[i] * inverse_; }, count, codes);
+    } else {
+      EncodeRatios([&](int64_t i) { return values[i] * lift_ * inverse_; }, count, codes);
+    }
   }
-  // 1 / absmax must not overflow: then scale both by a power of two.
-  const C lift = absmax < C(1e-30) ? C(0x1p100) : C(1);
-  const C inverse = 1 / (absmax * lift);
-  const uint32_t* __restrict buckets = map.buckets();
-  // Two loops over a block in the first-level cache: each is simple enough to be vectorised.
-  alignas(64) float ratios[kMaxPiece];
-  alignas(64) uint32_t wide[kMaxPiece];
-  for (int64_t i = 0; i < n; ++i) ratios[i] = static_cast<float>(values[i] * lift * inverse);
-  for (int64_t i = 0; i < n; ++i) wide[i] = CodeMap::EncodeMagnitude(buckets, ratios[i]);
-  if constexpr (kSigned) {
-    const uint32_t at_least = keep_sign ? 1 : 0;
-    for (int64_t i = 0; i < n; ++i) wide[i] = CodeMap::SignedCode(wide[i], ratios[i], at_least);
+
+ private:
+  template <typename Ratio, typename Count>
+  [[gnu::always_inline]] void EncodeRatios(const Ratio& ratio, Count count,
+                                           uint8_t* __restrict codes) const {
+    alignas(64) float ratios[kGroup];
+    for (int64_t i = 0; i < count; ++i) ratios[i] = static_cast<float>(ratio(i));
+#ifdef APOGEE_CODE_LANES
+    if constexpr (!std::is_same_v<Count, int64_t>) {
+      EncodeLanes<kSigned>(map_, ratios, keep_sign_, codes);
+      return;
+    }
+#endif
+    // Loops that are simple enough to be vectorised.
+    const uint32_t* __restrict buckets = map_.buckets();
+    alignas(64) uint32_t wide[kGroup];
+    for (int64_t i = 0; i < count; ++i) wide[i] = CodeMap::EncodeMagnitude(buckets, ratios[i]);
+    if constexpr (kSigned) {
+      const uint32_t at_least = keep_sign_ ? 1 : 0;
+      for (int64_t i = 0; i < count; ++i) {
+        wide[i] = CodeMap::SignedCode(wide[i], ratios[i], at_least);
+      }
+    }
+    for (int64_t i = 0; i < count; ++i) codes[i] = static_cast<uint8_t>(wide[i]);
   }
-  for (int64_t i = 0; i < n; ++i) codes[i] = static_cast<uint8_t>(wide[i]);
-}
+
+  const CodeMap& map_;
+  bool keep_sign_, zero_;
+  C lift_, inverse_;
+};
 
 }  // namespace apogee::optim::cpu
 

@@ -9,10 +9,14 @@ void Run(const DeviceContext& context, const LowRankArgs& args) {
   ForEachUpdate<C>(
       context, args.chunks,
       [&](const UpdateChunk&, int64_t, int64_t n, C* __restrict w, const C* __restrict update) {
-        const C scale = static_cast<C>(args.scale), decay = static_cast<C>(args.decay);
+        const auto decay_if = [&](DecayKind kind) {
+          return static_cast<C>(args.decay_kind == kind ? args.decay : 0);
+        };
+        const C before = decay_if(DecayKind::kBefore), after = decay_if(DecayKind::kAfter);
+        const C scale = static_cast<C>(args.scale);
         for (int64_t i = 0; i < n; ++i) {
-          const C moved = w[i] + scale * update[i];
-          w[i] = moved - decay * moved;
+          const C moved = w[i] - before * w[i] + scale * update[i];
+          w[i] = moved - after * moved;
         }
       });
 }

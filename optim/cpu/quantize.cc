@@ -30,9 +30,15 @@ void QuantizeAs(const DeviceContext& context, const QuantizeArgs& args) {
   }
   for_pieces([&](int64_t, int64_t begin, int64_t n, int64_t block) {
     const C scale = static_cast<C>(scales[block]);
-    uint8_t* codes = args.codes + begin;
-    args.map->is_signed() ? Encode<true>(*args.map, values + begin, scale, false, n, codes)
-                          : Encode<false>(*args.map, values + begin, scale, false, n, codes);
+    const auto encode = [&]<bool kSigned>() {
+      const BlockEncoder<kSigned, C> encoder(*args.map, scale, /*keep_sign=*/false);
+      ForEachGroup(
+          n, [&](int64_t i, auto count) __attribute__((always_inline)) {
+            encoder.Encode(values + begin + i, count, args.codes + begin + i);
+          });
+    };
+    args.map->is_signed() ? encode.template operator()<true>()
+                          : encode.template operator()<false>();
   });
 }
 
@@ -42,8 +48,12 @@ void DequantizeAs(const DeviceContext& context, const QuantizeArgs& args) {
   const S* scales = static_cast<const S*>(args.scales);
   ParallelFor(context.num_threads(), pieces.count(), 64, [&](int64_t from, int64_t to) {
     pieces.ForEach(from, to, [&](int64_t begin, int64_t n, int64_t block) {
-      Decode(args.map->values(), args.codes + begin, static_cast<C>(scales[block]), n,
-             static_cast<C*>(args.values) + begin);
+      const C scale = static_cast<C>(scales[block]);
+      C* values = static_cast<C*>(args.values) + begin;
+      ForEachGroup(
+          n, [&](int64_t i, auto count) __attribute__((always_inline)) {
+            DecodeGroup(*args.map, args.codes + begin + i, scale, count, values + i);
+          });
     });
   });
 }

@@ -1,6 +1,7 @@
 // Fused softmax and cross entropy. Forward reads the logits from memory once: in chunks that stay
 // in the L1 cache, keeping a running maximum and a sum that is rescaled when the maximum grows.
-// Backward is one pass that may run in place.
+// Backward is one pass that may run in place. The part kernels are the same for columns cut into
+// parts; a part's log-sum-exp stands in for its maximum, so that the logits are still read once.
 #include <cmath>
 
 #include "apogee/tensor/cpu/kernels.h"
@@ -32,15 +33,17 @@ ComputeType<T> LogSumExp(const T* x, int64_t cols) {
   return max + std::log(sum);
 }
 
+// target: a column, or any other number where the target's column is not held.
 template <typename T>
 void BackwardRow(const T* logits, int64_t target, ComputeType<T> lse, ComputeType<T> grad_scale,
                  T* dlogits, int64_t cols) {
+  const bool held = target >= 0 && target < cols;
   // Taken before the pass, which may overwrite the logits.
-  const ComputeType<T> at_target = FastExp(Load(logits[target]) - lse) - 1;
+  const ComputeType<T> at_target = held ? FastExp(Load(logits[target]) - lse) - 1 : 0;
 #pragma omp simd
   for (int64_t i = 0; i < cols; ++i)
     dlogits[i] = Cast<T>(FastExp(Load(logits[i]) - lse) * grad_scale);
-  dlogits[target] = Cast<T>(at_target * grad_scale);
+  if (held) dlogits[target] = Cast<T>(at_target * grad_scale);
 }
 
 }  // namespace
@@ -69,15 +72,71 @@ void cross_entropy_backward(const DeviceContext& context, const CrossEntropyBack
     const C* lse = static_cast<const C*>(args.lse);
     T* dlogits = static_cast<T*>(args.dlogits);
     const C grad_scale = static_cast<C>(args.grad_scale);
-    ForRows(context, args.rows, args.cols, [=, &args](int64_t begin, int64_t end) {
+    const int64_t stride = args.cols + args.padding;
+    ForRows(context, args.rows, stride, [=, &args](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const int64_t target = args.targets[r];
-        T* to = dlogits + r * args.cols;
+        T* to = dlogits + r * stride;
         if (target == args.ignore_index) {
-          std::fill(to, to + args.cols, T(C(0)));
+          std::fill(to, to + stride, T(C(0)));
         } else {
-          BackwardRow(logits + r * args.cols, target, lse[r], grad_scale, to, args.cols);
+          BackwardRow(logits + r * stride, target - args.first, lse[r], grad_scale, to, args.cols);
+          std::fill(to + args.cols, to + stride, T(C(0)));
         }
+      }
+    });
+  });
+}
+
+void cross_entropy_part_forward(const DeviceContext& context,
+                                const CrossEntropyPartForwardArgs& args) {
+  DispatchFloat(args.dtype, "cross_entropy_part_forward", [&]<typename T>() {
+    using C = ComputeType<T>;
+    const T* logits = static_cast<const T*>(args.logits);
+    C* lse = static_cast<C*>(args.lse);
+    C* target_logits = static_cast<C*>(args.target_logits);
+    ForRows(context, args.rows, args.cols, [=, &args](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const T* row = logits + r * (args.cols + args.padding);
+        const int64_t target = args.targets[r] - args.first;
+        lse[r] = LogSumExp(row, args.cols);
+        target_logits[r] = target >= 0 && target < args.cols ? Load(row[target]) : C(0);
+      }
+    });
+  });
+}
+
+void cross_entropy_part_sums(const DeviceContext& context, const CrossEntropyPartSumsArgs& args) {
+  DispatchFloat(args.dtype, "cross_entropy_part_sums", [&]<typename T>() {
+    using C = ComputeType<T>;
+    const T* lse = static_cast<const T*>(args.lse);
+    const T* max = static_cast<const T*>(args.max);
+    T* sums = static_cast<T*>(args.sums);
+    ForElements(context, args.rows, [=](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const C m = Load(max[r]);
+        // As in LogSumExp: a fully masked row sums to 0, not to NaN.
+        const C shift = m == -std::numeric_limits<C>::infinity() ? C(0) : m;
+        sums[r] = Cast<T>(FastExp(Load(lse[r]) - shift));
+      }
+    });
+  });
+}
+
+void cross_entropy_part_join(const DeviceContext& context, const CrossEntropyPartJoinArgs& args) {
+  DispatchFloat(args.dtype, "cross_entropy_part_join", [&]<typename T>() {
+    using C = ComputeType<T>;
+    const T* max = static_cast<const T*>(args.max);
+    const T* sums = static_cast<const T*>(args.sums);
+    const T* target_logits = static_cast<const T*>(args.target_logits);
+    T* lse = static_cast<T*>(args.lse);
+    T* loss = static_cast<T*>(args.loss);
+    ForElements(context, args.rows, [=, &args](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const C total = Load(max[r]) + std::log(Load(sums[r]));
+        const bool ignored = args.targets[r] == args.ignore_index;
+        lse[r] = Cast<T>(total);
+        loss[r] = Cast<T>(ignored ? C(0) : total - Load(target_logits[r]));
       }
     });
   });

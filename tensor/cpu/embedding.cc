@@ -9,13 +9,23 @@
 namespace apogee::cpu {
 namespace {
 
-// offsets[v] .. offsets[v + 1] are the places in `positions` of the tokens with id v, ascending.
-void SortById(const int64_t* ids, int64_t n, int64_t vocab, int64_t* offsets, int64_t* positions) {
+// Whether row `id - first` is one of the `vocab` rows held.
+bool IsHeld(int64_t id, int64_t first, int64_t vocab) { return id >= first && id - first < vocab; }
+
+// offsets[v] .. offsets[v + 1] are the places in `positions` of the tokens with id first + v,
+// ascending.
+void SortById(const EmbeddingBackwardArgs& args, int64_t* offsets, int64_t* positions) {
+  const int64_t vocab = args.vocab;
+  const auto for_held = [&](const auto& fn) {
+    for (int64_t i = 0; i < args.n; ++i) {
+      if (IsHeld(args.ids[i], args.first, vocab)) fn(i, args.ids[i] - args.first);
+    }
+  };
   std::fill(offsets, offsets + vocab + 1, int64_t{0});
-  for (int64_t i = 0; i < n; ++i) ++offsets[ids[i] + 1];
+  for_held([=](int64_t, int64_t v) { ++offsets[v + 1]; });
   for (int64_t v = 0; v < vocab; ++v) offsets[v + 1] += offsets[v];
   // Each offset serves as the cursor of its id, which leaves it at the next one's start.
-  for (int64_t i = 0; i < n; ++i) positions[offsets[ids[i]]++] = i;
+  for_held([=](int64_t i, int64_t v) { positions[offsets[v]++] = i; });
   std::move_backward(offsets, offsets + vocab, offsets + vocab + 1);
   offsets[0] = 0;
 }
@@ -47,7 +57,7 @@ void Backward(const DeviceContext& context, const EmbeddingBackwardArgs& args) {
   const Workspace workspace(context, (vocab + 1 + args.n) * static_cast<int64_t>(sizeof(int64_t)));
   int64_t* offsets = workspace.data<int64_t>();
   int64_t* positions = offsets + vocab + 1;
-  SortById(args.ids, args.n, vocab, offsets, positions);
+  SortById(args, offsets, positions);
   // Threads share the cost, not the rows: frequent ids are often neighbours. A row costs one unit
   // to write and one per token, so row v starts at unit offsets[v] + v.
   ForRows(context, vocab + args.n, dim, [=](int64_t begin, int64_t end) {
@@ -75,8 +85,12 @@ void embedding_forward(const DeviceContext& context, const EmbeddingForwardArgs&
   const int64_t row_bytes = args.dim * DTypeSize(args.dtype);
   ForRows(context, args.n, args.dim, [=, &args](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      std::memcpy(y + i * row_bytes, weight + args.ids[i] * row_bytes,
-                  static_cast<size_t>(row_bytes));
+      if (IsHeld(args.ids[i], args.first, args.vocab)) {
+        std::memcpy(y + i * row_bytes, weight + (args.ids[i] - args.first) * row_bytes,
+                    static_cast<size_t>(row_bytes));
+      } else {
+        std::memset(y + i * row_bytes, 0, static_cast<size_t>(row_bytes));
+      }
     }
   });
 }

@@ -192,22 +192,26 @@ struct RotaryArgs {
   bool inverse;
 };
 
-// y[i] = weight[ids[i]]; ids are checked by the caller.
+// y[i] = weight[ids[i] - first], zeros for an id outside [first, first + vocab): its row is in
+// another part of the table. ids are checked by the caller.
 struct EmbeddingForwardArgs {
   DType dtype;
   const int64_t* ids;
   const void* weight;
   void* y;
-  int64_t n, dim;
+  int64_t n, dim, vocab;
+  int64_t first = 0;
 };
-// dweight[ids[i]] += dy[i]; dweight [vocab, dim] of grad_dtype is zeroed first. Fixed order of
-// addition per row (i ascending), accumulated in f32 or wider.
+// dweight[ids[i] - first] += dy[i] for ids in [first, first + vocab); dweight [vocab, dim] of
+// grad_dtype is zeroed first. Fixed order of addition per row (i ascending), accumulated in f32 or
+// wider.
 struct EmbeddingBackwardArgs {
   DType dtype, grad_dtype;
   const int64_t* ids;
   const void* dy;
   void* dweight;
   int64_t n, dim, vocab;
+  int64_t first = 0;
 };
 
 // c[b] = alpha * op(a[b]) op(b[b]) + beta * c[b] (+ bias over columns), b in [0, batch).
@@ -267,6 +271,9 @@ struct CrossEntropyForwardArgs {
   int64_t rows, cols;
 };
 // dlogits = (exp(logits - lse) - onehot) * grad_scale, 0 in ignored rows. dlogits may be logits.
+// The columns are those from `first` on of the whole logits, each row followed by `padding`
+// elements, whose dlogits are 0; a target outside [first, first + cols) has its one-hot in another
+// part.
 struct CrossEntropyBackwardArgs {
   DType dtype;
   const void* logits;
@@ -276,6 +283,40 @@ struct CrossEntropyBackwardArgs {
   void* dlogits;
   int64_t rows, cols;
   double grad_scale;
+  int64_t first = 0, padding = 0;
+};
+// The cross entropy of logits whose columns are cut into parts, in three steps with two reductions
+// between them. This one, over the columns of one part as above: lse (-inf without columns), and
+// target_logits = logits[target - first], 0 for a target of another part. Both f32 (f64 for f64).
+struct CrossEntropyPartForwardArgs {
+  DType dtype;
+  const void* logits;
+  const int64_t* targets;
+  void* lse;
+  void* target_logits;
+  int64_t rows, cols, first, padding;
+};
+// sums = exp(lse - max), for max = the largest lse of any part; 0 where that is -inf. All of
+// `dtype`.
+struct CrossEntropyPartSumsArgs {
+  DType dtype;
+  const void* lse;
+  const void* max;
+  void* sums;
+  int64_t rows;
+};
+// For sums and target_logits added over the parts: the lse of the whole rows, max + log(sums), and
+// loss = lse - target_logits, 0 where target == ignore_index. All of `dtype`.
+struct CrossEntropyPartJoinArgs {
+  DType dtype;
+  const void* max;
+  const void* sums;
+  const void* target_logits;
+  const int64_t* targets;
+  int64_t ignore_index;
+  void* lse;
+  void* loss;
+  int64_t rows;
 };
 
 }  // namespace apogee

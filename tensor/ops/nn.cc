@@ -154,44 +154,33 @@ void AttentionBackward(const Qkv& qkv, const AttentionResult& forward, const Ten
                                              .causal = options.causal});
 }
 
-namespace {
-
-// Host check of indices. A device backend checks inside its kernel instead.
-void CheckIndices(const char* op, const Tensor& ids, int64_t limit, const int64_t* ignored) {
-  APOGEE_CHECK(ids.dtype() == DType::kI64, op, ": indices must be i64, got ",
-               DTypeName(ids.dtype()));
-  if (ids.device().type != DeviceType::kCpu) return;
-  const int64_t* values = ids.data<int64_t>();
-  for (int64_t i = 0; i < ids.numel(); ++i) {
-    const bool ok = (values[i] >= 0 && values[i] < limit) || (ignored && values[i] == *ignored);
-    APOGEE_CHECK(ok, op, ": index ", values[i], " at position ", i, " is outside [0, ", limit, ")");
-  }
-}
-
-}  // namespace
-
-Tensor EmbeddingForward(const Tensor& ids_in, const Tensor& weight_in) {
+Tensor EmbeddingForward(const Tensor& ids_in, const Tensor& weight_in,
+                        const std::optional<VocabPart>& part) {
   const Tensor ids = Operand("embedding", "ids", ids_in);
   const Tensor weight = Operand("embedding", "weight", weight_in);
   APOGEE_CHECK(weight.rank() == 2, "embedding: weight needs [vocab, dim], got ", weight.shape());
   APOGEE_CHECK(ids.rank() < Shape::kMaxRank, "embedding: ids have too many dims: ", ids.shape());
-  CheckIndices("embedding", ids, weight.size(0), nullptr);
+  CheckIndices("embedding", ids, part ? part->vocab_size : weight.size(0), nullptr);
   std::array<int64_t, Shape::kMaxRank> dims{};
   std::copy(ids.shape().dims().begin(), ids.shape().dims().end(), dims.begin());
   dims[static_cast<size_t>(ids.rank())] = weight.size(1);
   Tensor y = Tensor::Empty(
       Shape(std::span<const int64_t>(dims.data(), static_cast<size_t>(ids.rank()) + 1)),
       weight.dtype(), weight.context());
-  weight.context()->kernels().embedding_forward(*weight.context(), {.dtype = weight.dtype(),
-                                                                    .ids = ids.data<int64_t>(),
-                                                                    .weight = weight.raw(),
-                                                                    .y = y.raw(),
-                                                                    .n = ids.numel(),
-                                                                    .dim = weight.size(1)});
+  weight.context()->kernels().embedding_forward(*weight.context(),
+                                                {.dtype = weight.dtype(),
+                                                 .ids = ids.data<int64_t>(),
+                                                 .weight = weight.raw(),
+                                                 .y = y.raw(),
+                                                 .n = ids.numel(),
+                                                 .dim = weight.size(1),
+                                                 .vocab = weight.size(0),
+                                                 .first = part ? part->first : 0});
   return y;
 }
 
-Tensor EmbeddingBackward(const Tensor& ids, const Tensor& dy_in, int64_t vocab, DType grad_dtype) {
+Tensor EmbeddingBackward(const Tensor& ids, const Tensor& dy_in, int64_t vocab, DType grad_dtype,
+                         int64_t first) {
   const Tensor dy = Operand("embedding", "dy", dy_in);
   Tensor dweight = Tensor::Empty({vocab, dy.size(-1)}, grad_dtype, dy.context());
   dy.context()->kernels().embedding_backward(*dy.context(), {.dtype = dy.dtype(),
@@ -201,7 +190,8 @@ Tensor EmbeddingBackward(const Tensor& ids, const Tensor& dy_in, int64_t vocab, 
                                                              .dweight = dweight.raw(),
                                                              .n = ids.numel(),
                                                              .dim = dy.size(-1),
-                                                             .vocab = vocab});
+                                                             .vocab = vocab,
+                                                             .first = first});
   return dweight;
 }
 

@@ -7,6 +7,8 @@
 #ifndef APOGEE_TENSOR_OPS_NN_H_
 #define APOGEE_TENSOR_OPS_NN_H_
 
+#include <optional>
+
 #include "apogee/core/rng.h"
 #include "apogee/tensor/tensor.h"
 
@@ -54,9 +56,20 @@ AttentionResult AttentionForward(const Qkv& qkv, const AttentionOptions& options
 void AttentionBackward(const Qkv& qkv, const AttentionResult& forward, const Tensor& dout,
                        const AttentionOptions& options, const Qkv& grads);
 
-// weight [V, d] rows of ids (i64, any shape) -> [.., d]. Throws Error for an id outside [0, V).
-Tensor EmbeddingForward(const Tensor& ids, const Tensor& weight);
-Tensor EmbeddingBackward(const Tensor& ids, const Tensor& dy, int64_t vocab, DType grad_dtype);
+// Which part of a vocabulary of `vocab_size` ids a tensor's rows or columns hold: those from
+// `first` on, as many as it has. What lies beyond vocab_size is padding.
+struct VocabPart {
+  int64_t first = 0;
+  int64_t vocab_size = 0;
+};
+
+// weight [V, d] rows of ids (i64, any shape) -> [.., d]. Throws Error for an id outside [0, V). For
+// a `part` of the table: zeros for ids of other parts, Error for one outside [0, vocab_size).
+Tensor EmbeddingForward(const Tensor& ids, const Tensor& weight,
+                        const std::optional<VocabPart>& part = {});
+// [vocab, d]: the gradient of the rows from `first` on.
+Tensor EmbeddingBackward(const Tensor& ids, const Tensor& dy, int64_t vocab, DType grad_dtype,
+                         int64_t first = 0);
 
 struct CrossEntropyResult {
   Tensor loss;  // scalar, mean over the targets that are not ignored (NaN if all are, as PyTorch)

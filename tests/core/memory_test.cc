@@ -80,6 +80,24 @@ TEST(CpuAllocator, ReusesFreedBlocksOfTheSameSizeClass) {
   EXPECT_EQ(ledger.peak_reserved_bytes(), 2 * bytes);
 }
 
+// Large blocks are cached, so the same one comes back.
+TEST(CpuAllocator, PoisonsFreedBlocksInDebugBuilds) {
+  CpuAllocator allocator;
+  constexpr int64_t kBytes = CpuAllocator::kCachedBytes;
+  auto* block = static_cast<unsigned char*>(allocator.Allocate(kBytes, MemoryCategory::kGradient));
+  block[0] = block[kBytes - 1] = 7;
+  allocator.Free(block, kBytes, MemoryCategory::kGradient);
+  ASSERT_EQ(allocator.Allocate(kBytes, MemoryCategory::kGradient), block);
+#ifdef NDEBUG
+  constexpr int kExpected = 7;
+#else
+  constexpr int kExpected = CpuAllocator::kPoison;
+#endif
+  EXPECT_EQ(block[0], kExpected);
+  EXPECT_EQ(block[kBytes - 1], kExpected);
+  allocator.Free(block, kBytes, MemoryCategory::kGradient);
+}
+
 TEST(CpuAllocator, PeakReservedDoesNotCountReusedBlocksTwice) {
   CpuAllocator allocator;
   const int64_t bytes = 1 << 20;

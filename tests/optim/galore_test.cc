@@ -3,9 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "apogee/optim/galore_adamw.h"
 #include "apogee/optim/galore_adamw8bit.h"
 #include "apogee/tensor/ops/matmul.h"
+#include "apogee/tests/optim/adam8_rule.h"
 #include "apogee/tests/optim/optim_fixture.h"
 #include "apogee/tests/optim/shard_pair.h"
 
@@ -70,9 +73,12 @@ TEST(LowRankBasisTest, ExactSingularVectorsAndSigns) {
     for (int64_t i = 0; i < r; ++i) {
       for (int64_t j = 0; j < r; ++j) {
         const double x = c[static_cast<size_t>(i * r + j)];
-        if (i != j) ASSERT_NEAR(x, 0, 1e-9);
-        if (i == j) ASSERT_TRUE(x > 0 && x <= previous + 1e-12);
-        if (i == j) previous = x;
+        if (i != j) {
+          ASSERT_NEAR(x, 0, 1e-9);
+        } else {
+          ASSERT_TRUE(x > 0 && x <= previous + 1e-12);
+          previous = x;
+        }
       }
       const double* row = b.right.data<double>() + i * shape[1];
       double largest = 0;
@@ -113,12 +119,16 @@ TEST(GaLoreAdamWTest, FollowsItsEquations) {
       auto param = RandomParam("w", shape, DType::kF64, context, 1);
       GaLoreAdamW optimizer({param}, o);
       Tensor left, right;
+      int step = 0;
+      std::set<int> refreshes;
       optimizer.set_basis_hook([&](const ParamView&, const NewBasis& basis) {
+        refreshes.insert(step);
         (basis.right ? right : left) = basis.vectors;
       });
       std::vector<double> w = Values(param->data()), m, v;
       const std::vector<double> init = w;
       for (int t = 1; t <= 8; ++t) {
+        step = t;
         const Tensor g = RandomTensor(shape, DType::kF64, context, 60 + t);
         param->set_grad(g);
         optimizer.step();
@@ -140,6 +150,7 @@ TEST(GaLoreAdamWTest, FollowsItsEquations) {
         for (size_t i = 0; i < w.size(); ++i)
           w[i] = (w[i] - o.scale * n[i]) * (1 - o.lr * o.weight_decay);
       }
+      EXPECT_EQ(refreshes, (std::set<int>{1, 4, 7}));
       EXPECT_LT(UpdateError(Values(param->data()), w, init), 1e-12) << type << " " << shape;
     }
   }
@@ -187,6 +198,84 @@ TEST(GaLoreAdamWTest, RotationFollowsTheBasis) {
   EXPECT_GT(UpdateError(run("reset", false), run("keep", false), init), 1e-3);
 }
 
+// Adam with 8-bit moments on the projected gradient, with the optimizer's own bases.
+TEST(GaLoreAdamW8bitTest, FollowsItsEquations) {
+  const ContextPtr context = CpuContext();
+  for (const char* kernel : {"cuda", "cpu"}) {
+    for (const char* type : {"std", "left", "full"}) {
+      GaLoreAdamW8bitOptions o{.lr = 1e-2,
+                               .betas = {0.8, 0.97},
+                               .weight_decay = 5,
+                               .min_8bit_size = 0,
+                               .rank = 20,
+                               .update_proj_gap = 3,
+                               .scale = 0.5,
+                               .proj_type = type};
+      o.kernel = kernel;
+      const Shape shape{33, 28};  // moments of several blocks
+      auto param = RandomParam("w", shape, DType::kF64, context, 1);
+      GaLoreAdamW8bit optimizer({param}, o);
+      Tensor left, right;
+      optimizer.set_basis_hook([&](const ParamView&, const NewBasis& basis) {
+        (basis.right ? right : left) = basis.vectors;
+      });
+      std::vector<double> w = Values(param->data());
+      const std::vector<double> init = w;
+      Adam8Rule rule(0);
+      for (int t = 1; t <= 8; ++t) {
+        const Tensor g = RandomTensor(shape, DType::kF64, context, 60 + t);
+        param->set_grad(g);
+        optimizer.step();
+        Tensor r = g;
+        if (right.defined()) r = ops::MatMul(r, right, {.b_trans = true});
+        if (left.defined()) r = ops::MatMul(left, r, {.a_trans = true});
+        rule.m.resize(static_cast<size_t>(r.numel()));
+        rule.v.resize(static_cast<size_t>(r.numel()));
+        Tensor back = Tensor::FromVector(rule.Step(Values(r), t, o), r.shape(), context);
+        if (right.defined()) back = ops::MatMul(back, right);
+        if (left.defined()) back = ops::MatMul(left, back);
+        const std::vector<double> n = Values(back);
+        for (size_t i = 0; i < w.size(); ++i)
+          w[i] = (w[i] - o.scale * n[i]) * (1 - o.lr * o.weight_decay);
+      }
+      EXPECT_LT(UpdateError(Values(param->data()), w, init), 1e-4) << kernel << " " << type;
+    }
+  }
+}
+
+// As RotationFollowsTheBasis, but for the rounding of the codes.
+TEST(GaLoreAdamW8bitTest, MomentsFollowTheBasis) {
+  const ContextPtr context = CpuContext();
+  const auto run = [&](const char* on_refresh, bool flip, int64_t bits) {
+    auto param = RandomParam("w", {12, 6}, DType::kF64, context, 1);
+    GaLoreAdamW8bit optimizer({param}, {.lr = 1e-2,
+                                        .bits = bits,
+                                        .min_8bit_size = 0,
+                                        .rank = 4,
+                                        .update_proj_gap = 2,
+                                        .on_refresh = on_refresh});
+    int refreshes = 0;
+    optimizer.set_basis_hook([&](const ParamView&, const NewBasis& basis) {
+      if (++refreshes > 1 && flip) {
+        for (int64_t i = 0; i < 6; ++i) basis.vectors.data<double>()[i] *= -1;
+      }
+    });
+    for (uint64_t t = 0; t < 4; ++t) {
+      param->set_grad(RandomTensor({12, 6}, DType::kF64, context, 3));
+      optimizer.step();
+    }
+    return Values(param->data());
+  };
+  const std::vector<double> init = Values(RandomTensor({12, 6}, DType::kF64, context, 1));
+  for (const int64_t bits : {8, 32}) {
+    const double rounding = bits == 8 ? 5e-3 : 1e-9;
+    const std::vector<double> kept = run("keep", false, bits);
+    EXPECT_LT(UpdateError(run("rotate", true, bits), kept, init), rounding);
+    EXPECT_GT(UpdateError(run("keep", true, bits), kept, init), 0.1);
+    EXPECT_GT(UpdateError(run("reset", false, bits), kept, init), 0.1);
+  }
+}
+
 TEST(GaLoreTest, ShardsComputeTheSame) {
   for (const char* type : {"std", "reverse_std", "full"}) {
     const GaLoreAdamWOptions o{.lr = 1e-2, .rank = 4, .update_proj_gap = 2, .proj_type = type};
@@ -225,6 +314,8 @@ TEST(GaLoreTest, GroupsAndProblems) {
   ASSERT_EQ(groups.size(), 2u);
   EXPECT_EQ(groups[0].params, std::vector<ParameterPtr>{params[0]});
   EXPECT_FALSE(groups[1].options.project);
+  EXPECT_TRUE(groups[0].options.project);
+  EXPECT_EQ(groups[1].params, (std::vector<ParameterPtr>{params[1], params[2]}));
   try {
     GaLoreAdamW optimizer(params, {.lr = -1, .rank = 8, .update_proj_gap = 0, .proj_type = "up"});
     FAIL();
@@ -235,6 +326,33 @@ TEST(GaLoreTest, GroupsAndProblems) {
     }
   }
   EXPECT_THROW(GaLoreAdamW({params[0]}, {.rank = 0}), Error);
+}
+
+// What is a matrix and fits is projected, unless its name says bias or LayerNorm.weight.
+TEST(GaLoreTest, GroupsByShapeAndName) {
+  const ContextPtr context = CpuContext();
+  const auto make = [&](const char* name, const Shape& shape) {
+    return RandomParam(name, shape, DType::kF32, context, 1);
+  };
+  const std::vector<ParameterPtr> rest = {make("relative_bias", {20, 30}),
+                                          make("h.LayerNorm.weight", {20, 30}),
+                                          make("conv.weight", {9, 9, 9}), make("scalar", {})};
+  const ParameterPtr wide = make("a", {8, 30}), tall = make("b", {30, 8}),
+                     small = make("c", {7, 30});
+  std::vector<ParameterPtr> all = rest;
+  for (const ParameterPtr& p : {wide, small, tall}) all.push_back(p);
+  GaLoreAdamW8bitOptions o{.lr = 0.5, .rank = 8, .clamp_rank = true};
+  const auto groups = get_galore_param_groups(all, o);
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_EQ(groups[0].params, (std::vector<ParameterPtr>{wide, small, tall}));
+  EXPECT_EQ(groups[1].params, rest);
+  for (const auto& group : groups) EXPECT_EQ(group.options.lr, 0.5);
+  o.clamp_rank = false;  // then only what has room for the rank
+  EXPECT_EQ(get_galore_param_groups(all, o)[0].params, (std::vector<ParameterPtr>{wide, tall}));
+  EXPECT_EQ(get_galore_param_groups(rest, o).size(), 1u);
+  EXPECT_EQ(get_galore_param_groups({wide}, o).size(), 1u);
+  GaLoreAdamW8bit optimizer(get_galore_param_groups(all, o));
+  EXPECT_EQ(optimizer.num_groups(), 2);
 }
 
 TEST(GaLoreTest, StateDictRoundTripIsBitwise) {

@@ -98,6 +98,10 @@ TEST(GradClipTest, ByValue) {
       ASSERT_EQ(after[i], std::min(0.25, std::max(-0.25, grads.before[i])));
     }
   }
+  Grads grads(DType::kF64);
+  grads.params[5]->grad().data<double>()[3] = std::nan("");
+  ClipGradValue(grads.params, 0.25);
+  EXPECT_TRUE(std::isnan(grads.params[5]->grad().data<double>()[3]));
   EXPECT_THROW(ClipGradValue({}, 0), Error);
   EXPECT_THROW(ClipGradNorm({}, {.max_norm = 0}), Error);
 }

@@ -182,6 +182,7 @@ inline void CheckSharded(const MakeOptimizer& make, bool replicas = false, int s
       comm::LayoutOptions layout{.segments = {{begins[p], lengths[p]}},
                                  .num_replicas = replicas ? 2 : 1};
       part.optimizer->views()[p].BindShard(slice(init[p], p), comm::Layout(shapes[p], layout));
+      part.optimizer->views()[p].set_owner(static_cast<int>(p % 2) == rank);
     }
     for (int step = 1; step <= steps; ++step) {
       part.optimizer->zero_grad();

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "apogee/optim/adam.h"
+#include "apogee/optim/distributed.h"
 #include "apogee/tests/optim/optim_fixture.h"
 
 namespace apogee::optim {
@@ -32,6 +33,18 @@ TEST_F(RegistryTest, MakesWhatItIsAskedFor) {
   EXPECT_EQ(adamw->options(0).weight_decay, 0.01);
   EXPECT_TRUE(adamw->options(0).amsgrad);
   EXPECT_EQ((*MakeOptimizer("adamw_hf", {param_}))->group_options(0).at("hf_style"), "true");
+}
+
+// The distributed form of an optimizer is the optimizer, bound by a plugin.
+TEST_F(RegistryTest, DistributedNames) {
+  static_assert(std::is_same_v<DistributedAdafactor, Adafactor>);
+  for (const std::string& name : OptimizerNames()) {
+    auto made = MakeOptimizer("distributed_" + name, {param_});
+    ASSERT_TRUE(made.ok()) << made.status();
+    EXPECT_EQ((*made)->name(), (*MakeOptimizer(name, {param_}))->name());
+    EXPECT_TRUE((*made)->SupportsShards()) << name;
+  }
+  EXPECT_FALSE(MakeOptimizer("distributed_", {param_}).ok());
 }
 
 TEST_F(RegistryTest, Messages) {

@@ -81,6 +81,7 @@ inline void ExpectShardsEqualWhole(const MakeFromParams& make, int num_steps) {
       if (lengths[p] > 0) segments.push_back({begins[p], lengths[p]});
       optimizer->views()[p].BindShard(part(p, Values(params[p]->data())),
                                       comm::Layout(shapes[p], {segments, 1}));
+      optimizer->views()[p].set_owner(rank < 0 || p % 2 == static_cast<size_t>(rank));
     }
     if (exchange != nullptr) {
       optimizer->set_stat_reducer(

@@ -61,6 +61,7 @@ void ExpectShardsEqualWhole(const Shape& shape, int64_t cut, const Options& opti
       optimizer.set_stat_reducer(std::move(reducer));
       view.BindShard(part(Values(param->data())),
                      comm::Layout(shape, {.segments = {{begin, length}}}));
+      view.set_owner(begin > 0);
     }
     for (int t = 0; t < steps; ++t) {
       const std::vector<double> g = RandomValues(n, 40 + static_cast<uint64_t>(t));

@@ -97,7 +97,7 @@ class RecordingReducer : public StatReducer {
     if (at >= other_.sums.size()) return;
     for (size_t i = 0; i < other_.sums[at].size(); ++i)
       buffer.sums<double>(0)[i] += other_.sums[at][i];
-    for (size_t i = 0; i < other_.maxima[at].size(); ++i) {
+    for (size_t i = 0; at < other_.maxima.size() && i < other_.maxima[at].size(); ++i) {
       buffer.maxima<double>(0)[i] = std::max(buffer.maxima<double>(0)[i], other_.maxima[at][i]);
     }
   }
@@ -175,7 +175,7 @@ TEST(StatPhasesTest, PresenceIsShared) {
   rank.optimizer->set_stat_reducer(std::make_unique<RecordingReducer>(Partials{}, own));
   rank.optimizer->step();
   EXPECT_EQ(rank.optimizer->last_step().num_updated, 0);
-  Partials other{{{4.0}}, {{1.0}}};  // the other rank: present, sum of squares 4
+  Partials other{{{1.0, 4.0}}, {}};  // the other rank: present, sum of squares 4
   rank.optimizer->set_stat_reducer(std::make_unique<RecordingReducer>(other, own = {}));
   rank.optimizer->step();
   EXPECT_EQ(rank.optimizer->last_step().num_updated, 1);

@@ -1,63 +1,19 @@
-// Helpers that measure errors of the *update*: a weight that barely moved hides any error of its
-// own size.
+// Errors of the update, as the matrix measures them (tools/matrix/update_error.h), for tests.
 //
-//   Weights start = WeightsOf(model), want = …, got = …;
 //   EXPECT_LE(WorstUpdateError(start, want, got).error, 1e-9);
 #ifndef APOGEE_TESTS_SUPPORT_EXACTNESS_H_
 #define APOGEE_TESTS_SUPPORT_EXACTNESS_H_
 
-#include <cmath>
-#include <limits>
-#include <map>
-#include <string>
-#include <vector>
-
-#include "apogee/nn/module.h"
+#include "apogee/tools/matrix/update_error.h"
 
 namespace apogee::testing {
 
-// By parameter name.
-using Weights = std::map<std::string, std::vector<double>>;
-
-inline Weights WeightsOf(const nn::Module& model) {
-  Weights weights;
-  for (const auto& p : model.Parameters()) weights[p->name()] = p->data().ToVector<double>();
-  return weights;
-}
-
-// ||got - want|| / ||want - start|| of one parameter; 0 when both are the start, infinite when only
-// `want` is.
-inline double UpdateError(const std::vector<double>& start, const std::vector<double>& want,
-                          const std::vector<double>& got) {
-  double error = 0, update = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    error += (got[i] - want[i]) * (got[i] - want[i]);
-    update += (want[i] - start[i]) * (want[i] - start[i]);
-  }
-  if (error == 0) return 0;
-  return update == 0 ? std::numeric_limits<double>::infinity() : std::sqrt(error / update);
-}
-
-inline std::map<std::string, double> UpdateErrors(const Weights& start, const Weights& want,
-                                                  const Weights& got) {
-  std::map<std::string, double> errors;
-  for (const auto& [name, values] : want)
-    errors[name] = UpdateError(start.at(name), values, got.at(name));
-  return errors;
-}
-
-struct WorstError {
-  std::string name;
-  double error = 0;
-};
-
-inline WorstError WorstUpdateError(const Weights& start, const Weights& want, const Weights& got) {
-  WorstError worst;
-  for (const auto& [name, error] : UpdateErrors(start, want, got)) {
-    if (!(error <= worst.error)) worst = {name, error};
-  }
-  return worst;
-}
+using tools::UpdateError;
+using tools::UpdateErrors;
+using tools::Weights;
+using tools::WeightsOf;
+using tools::WorstError;
+using tools::WorstUpdateError;
 
 }  // namespace apogee::testing
 

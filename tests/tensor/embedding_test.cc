@@ -26,8 +26,8 @@ TEST(Embedding, MatchesReference) {
         const Buffer weight = Buffer::Normal(dtype, vocab * dim, 1);
         const Buffer dy = Buffer::Normal(dtype, n * dim, 2);
         Buffer y(dtype, n * dim), dweight(grad_dtype, vocab * dim);
-        context->kernels().embedding_forward(*context,
-                                             {dtype, ids.data(), weight.data(), y.data(), n, dim});
+        context->kernels().embedding_forward(
+            *context, {dtype, ids.data(), weight.data(), y.data(), n, dim, vocab});
         context->kernels().embedding_backward(
             *context, {dtype, grad_dtype, ids.data(), dy.data(), dweight.data(), n, dim, vocab});
         const std::vector<double> weights = weight.values(), dys = dy.values();
@@ -44,6 +44,37 @@ TEST(Embedding, MatchesReference) {
                     2);
       }
     }
+  }
+}
+
+// A table cut into parts: their results add up to, and their gradients are rows of, the whole's.
+TEST(Embedding, PartsOfTheTable) {
+  const ContextPtr context = CpuContext({.num_threads = 2});
+  const int64_t n = 33, dim = 17, vocab = 101;
+  const std::vector<int64_t> ids = Ids(n, vocab);
+  for (DType dtype : kFloats) {
+    const Buffer weight = Buffer::Normal(dtype, vocab * dim, 1);
+    const Buffer dy = Buffer::Normal(dtype, n * dim, 2);
+    Buffer whole(dtype, n * dim), grad(dtype, vocab * dim);
+    context->kernels().embedding_forward(
+        *context, {dtype, ids.data(), weight.data(), whole.data(), n, dim, vocab});
+    context->kernels().embedding_backward(
+        *context, {dtype, dtype, ids.data(), dy.data(), grad.data(), n, dim, vocab});
+    std::vector<double> sum(static_cast<size_t>(n * dim), 0.0), rows;
+    for (auto [first, count] : {std::pair<int64_t, int64_t>{0, 40}, {40, 60}, {100, 1}}) {
+      const std::vector<double> all = weight.values();
+      const Buffer part(dtype, {all.begin() + first * dim, all.begin() + (first + count) * dim});
+      Buffer y(dtype, n * dim), part_grad(dtype, count * dim);
+      context->kernels().embedding_forward(
+          *context, {dtype, ids.data(), part.data(), y.data(), n, dim, count, first});
+      context->kernels().embedding_backward(
+          *context, {dtype, dtype, ids.data(), dy.data(), part_grad.data(), n, dim, count, first});
+      const std::vector<double> ys = y.values(), part_rows = part_grad.values();
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += ys[i];
+      rows.insert(rows.end(), part_rows.begin(), part_rows.end());
+    }
+    ExpectClose(sum, whole.values(), 0);
+    ExpectClose(rows, grad.values(), 0);
   }
 }
 

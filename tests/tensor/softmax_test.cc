@@ -103,6 +103,79 @@ TEST(CrossEntropy, MatchesReference) {
   }
 }
 
+// Columns cut into parts with padding behind each row, one part without columns.
+TEST(CrossEntropy, Parts) {
+  const ContextPtr context = CpuContext({.num_threads = 2});
+  constexpr int64_t kIgnore = -100, kPadding = 3;
+  struct Part {
+    int64_t first, cols;
+  };
+  for (DType dtype : kFloats) {
+    for (auto [rows, cols] : kSizes) {
+      const DType stat = StatisticDType(dtype);
+      const double tolerance = Tolerance(stat, ErrorKind::kReduction);
+      const Buffer logits = Buffer::Normal(dtype, rows * cols, 1, 3);
+      std::vector<int64_t> targets;
+      for (int64_t r = 0; r < rows; ++r) targets.push_back(r % 4 == 3 ? kIgnore : r * 7 % cols);
+      const std::vector<double> xs = logits.values();
+      std::vector<double> whole_lse, whole_loss, target_logits(static_cast<size_t>(rows), 0.0);
+      for (int64_t r = 0; r < rows; ++r) {
+        double sum = 0;
+        for (int64_t i = 0; i < cols; ++i) sum += std::exp(xs[static_cast<size_t>(r * cols + i)]);
+        const int64_t target = targets[static_cast<size_t>(r)];
+        whole_lse.push_back(std::log(sum));
+        const double at_target = target == kIgnore ? 0 : xs[static_cast<size_t>(r * cols + target)];
+        whole_loss.push_back(target == kIgnore ? 0 : std::log(sum) - at_target);
+      }
+      const Buffer lse(stat, whole_lse);
+      std::vector<double> max(static_cast<size_t>(rows), -INFINITY), sums(max.size(), 0.0);
+      std::vector<std::vector<double>> part_lses;
+      for (auto [first, count] :
+           {Part{0, cols / 2}, Part{cols / 2, cols - cols / 2}, Part{cols, 0}}) {
+        const int64_t stride = count + kPadding;
+        std::vector<double> values(static_cast<size_t>(rows * stride), 100.0), expected_grad;
+        for (int64_t r = 0; r < rows; ++r) {
+          for (int64_t i = 0; i < stride; ++i) {
+            double& value = values[static_cast<size_t>(r * stride + i)];
+            if (i < count) value = xs[static_cast<size_t>(r * cols + first + i)];
+            const int64_t target = targets[static_cast<size_t>(r)];
+            const double gradient =
+                std::exp(value - whole_lse[static_cast<size_t>(r)]) - (first + i == target ? 1 : 0);
+            expected_grad.push_back(target == kIgnore || i >= count ? 0 : 0.25 * gradient);
+          }
+        }
+        Buffer part(dtype, values), part_lse(stat, rows), part_target(stat, rows);
+        context->kernels().cross_entropy_part_forward(
+            *context, {dtype, part.data(), targets.data(), part_lse.data(), part_target.data(),
+                       rows, count, first, kPadding});
+        part_lses.push_back(part_lse.values());
+        for (size_t r = 0; r < max.size(); ++r) {
+          max[r] = std::max(max[r], part_lses.back()[r]);
+          target_logits[r] += part_target.values()[r];
+        }
+        context->kernels().cross_entropy_backward(
+            *context, {dtype, part.data(), targets.data(), kIgnore, lse.data(), part.data(), rows,
+                       count, 0.25, first, kPadding});
+        ExpectClose(part.values(), expected_grad, Tolerance(dtype, ErrorKind::kReduction), 1e-2);
+      }
+      for (const std::vector<double>& part_lse : part_lses) {
+        const Buffer from(stat, part_lse), largest(stat, max);
+        Buffer terms(stat, rows);
+        context->kernels().cross_entropy_part_sums(
+            *context, {stat, from.data(), largest.data(), terms.data(), rows});
+        for (size_t r = 0; r < sums.size(); ++r) sums[r] += terms.values()[r];
+      }
+      const Buffer largest(stat, max), total(stat, sums), picked(stat, target_logits);
+      Buffer joined(stat, rows), loss(stat, rows);
+      context->kernels().cross_entropy_part_join(
+          *context, {stat, largest.data(), total.data(), picked.data(), targets.data(), kIgnore,
+                     joined.data(), loss.data(), rows});
+      ExpectClose(joined.values(), whole_lse, tolerance);
+      ExpectClose(loss.values(), whole_loss, tolerance);
+    }
+  }
+}
+
 TEST(CrossEntropy, LargeMaskedAndNaNRows) {
   const ContextPtr context = CpuContext();
   // Longer than the chunks in which a row is read, with the values that matter at its end.

@@ -27,6 +27,7 @@ const std::map<std::string, Replay>& Replays() {
       {"adamw8bit", &ReplayOptimizer},
       {"came", &ReplayOptimizer},
       {"cpu_adam", &ReplayOptimizer},
+      {"galore_adafactor", &ReplayOptimizer},
       {"galore_adamw", &ReplayOptimizer},
       {"galore_adamw8bit", &ReplayOptimizer},
       {"grad_clip", &ReplayGradClip},

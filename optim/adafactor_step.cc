@@ -1,8 +1,6 @@
-#include "apogee/optim/adafactor.h"
+#include "apogee/optim/adafactor_step.h"
 
 #include <cmath>
-
-#include "apogee/optim/check_options.h"
 
 namespace apogee::optim {
 namespace {
@@ -15,13 +13,6 @@ constexpr StateSpec kFull[] = {{"exp_avg_sq", StateKind::kElementwise},
 
 double Beta2(const AdafactorOptions& o, int64_t step) {
   return 1 - std::pow(static_cast<double>(step), o.decay_rate);
-}
-
-double RelativeRate(const AdafactorOptions& o, int64_t step) {
-  const auto t = static_cast<double>(step);
-  if (o.torch_style) return std::min(o.lr, 1 / std::sqrt(t));
-  if (!o.relative_step) return o.lr;
-  return std::min(o.warmup_init ? 1e-6 * t : 1e-2, 1 / std::sqrt(t));
 }
 
 // eps[0] in the roles that the two styles give it.
@@ -41,80 +32,25 @@ Floors FloorsOf(const AdafactorOptions& o, DType dtype) {
 
 }  // namespace
 
-AdafactorOptions AdafactorOptions::Torch() {
-  return {.lr = 1e-2, .eps = {0, 1e-3}, .relative_step = false, .torch_style = true};
-}
-
-std::vector<std::string> AdafactorOptions::Problems() const {
-  OptionProblems problems;
-  if (relative_step && !std::isnan(lr)) {
-    problems.Add(internal::Concat("lr is ", lr,
-                                  " together with relative_step, which computes the rate; "
-                                  "set relative_step=false to use lr"));
-  }
-  if (!relative_step && std::isnan(lr)) problems.Add("relative_step=false needs lr");
-  if (!std::isnan(lr)) problems.AtLeastZero("lr", lr);
-  if (warmup_init && !relative_step) problems.Add("warmup_init needs relative_step");
-  torch_style ? problems.AtLeastZero("eps[0]", eps[0]) : problems.Positive("eps[0]", eps[0]);
-  problems.AtLeastZero("eps[1]", eps[1]);
-  problems.Positive("clip_threshold", clip_threshold);
-  problems.Finite("decay_rate", decay_rate);
-  if (decay_rate > 0)
-    problems.Add(internal::Concat("decay_rate is ", decay_rate, ", must be at most 0"));
-  problems.Decay("beta1", beta1);
-  problems.AtLeastZero("weight_decay", weight_decay);
-  if (torch_style && relative_step) problems.Add("torch_style needs relative_step=false");
-  if (torch_style && beta1 != 0) problems.Add("torch_style has no beta1");
-  return problems.list();
-}
-
-std::vector<OptionField<AdafactorOptions>> AdafactorOptions::Fields() {
-  return {{"lr", &AdafactorOptions::lr},
-          {"eps", &AdafactorOptions::eps},
-          {"clip_threshold", &AdafactorOptions::clip_threshold},
-          {"decay_rate", &AdafactorOptions::decay_rate},
-          {"beta1", &AdafactorOptions::beta1},
-          {"weight_decay", &AdafactorOptions::weight_decay},
-          {"scale_parameter", &AdafactorOptions::scale_parameter},
-          {"relative_step", &AdafactorOptions::relative_step},
-          {"warmup_init", &AdafactorOptions::warmup_init},
-          {"torch_style", &AdafactorOptions::torch_style}};
-}
-
-double Adafactor::lr(int group) const {
-  return options(group).relative_step ? 0 : options(group).lr;
-}
-
-void Adafactor::set_lr(int group, double lr) {
-  if (!options(group).relative_step) {
-    mutable_options(group).lr = lr;
-    return;
-  }
-  APOGEE_CHECK(
-      lr == 0, "optimizer adafactor: a learning rate of ", lr,
-      " was set, but relative_step computes the rate; set relative_step=false and give lr to "
-      "use a schedule");
-}
-
-std::span<const StateSpec> Adafactor::StatesUnder(const ParamView& view,
-                                                  const AdafactorOptions& options) const {
+std::span<const StateSpec> AdafactorStep::States(const ParamView& view,
+                                                 const AdafactorOptions& options) {
   const std::span<const StateSpec> all =
       IsFactored(view) ? std::span<const StateSpec>(kFactored) : std::span<const StateSpec>(kFull);
   return options.beta1 != 0 ? all : all.first(all.size() - 1);
 }
 
 // Phase 0: row and column sums of g^2, sum of w^2. Phase 1: sum of u^2.
-void Adafactor::DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) {
+void AdafactorStep::Declare(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) {
   if (phase == 0) work_.Prepare(params);
   for (const ActiveParam& param : params) {
-    const int64_t scale = options(param.group).scale_parameter ? 1 : 0;
+    const int64_t scale = options_(param.group).scale_parameter ? 1 : 0;
     buffer.AddSums(*param.view, phase == 0 ? NumFactors(*param.view) + scale : 1);
   }
 }
 
-void Adafactor::ComputeFactors(int group, std::span<const ActiveParam> params, size_t first,
-                               int64_t ahead, bool store, const StatBuffer& totals) {
-  const AdafactorOptions& o = options(group);
+void AdafactorStep::ComputeFactors(int group, std::span<const ActiveParam> params, size_t first,
+                                   int64_t ahead, bool store, const StatBuffer& totals) {
+  const AdafactorOptions o = options_(group);
   std::vector<ActiveParam> factored;
   std::vector<size_t> entries;
   for (size_t i = 0; i < params.size(); ++i) {
@@ -138,11 +74,11 @@ void Adafactor::ComputeFactors(int group, std::span<const ActiveParam> params, s
       });
 }
 
-void Adafactor::ComputeStats(int phase, std::span<const ActiveParam> all,
-                             const StepDecision& decision, std::span<const StatBuffer> totals,
-                             StatBuffer& buffer) {
+void AdafactorStep::Compute(int phase, std::span<const ActiveParam> all,
+                            const StepDecision& decision, std::span<const StatBuffer> totals,
+                            StatBuffer& buffer) {
   ForEachGroup(all, [&](int group, size_t first, std::span<const ActiveParam> params) {
-    const AdafactorOptions& o = options(group);
+    const AdafactorOptions o = options_(group);
     if (phase == 1) ComputeFactors(group, params, first, /*ahead=*/1, /*store=*/false, totals[0]);
     const auto make_chunk = [&](const ActiveParam& param) {
       const size_t entry = first + static_cast<size_t>(&param - params.data());
@@ -167,9 +103,9 @@ void Adafactor::ComputeStats(int phase, std::span<const ActiveParam> all,
   });
 }
 
-void Adafactor::Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-                       std::span<const StatBuffer> totals) {
-  const AdafactorOptions& o = options(group);
+void AdafactorStep::Update(int group, std::span<const ActiveParam> params,
+                           const StepDecision& decision, std::span<const StatBuffer> totals) {
+  const AdafactorOptions o = options_(group);
   const size_t first = EntryOf(totals[0], params[0]);
   ComputeFactors(group, params, first, /*ahead=*/0, /*store=*/true, totals[0]);
   const auto make_chunk = [&](const ActiveParam& param) {
@@ -192,6 +128,35 @@ void Adafactor::Update(int group, std::span<const ActiveParam> params, const Ste
              o.clip_threshold, o.eps[1], o.beta1, o.weight_decay * (o.torch_style ? o.lr : 1),
              /*decay_by_alpha=*/!o.torch_style, chunks});
       });
+}
+
+Tensor AdafactorLowRankStep(const AdafactorOptions& options, double alpha, const ParamView& view,
+                            const Tensor& grad, const StepDecision& decision) {
+  AdafactorOptions o = options;
+  o.lr = alpha;
+  o.relative_step = false;
+  o.scale_parameter = false;
+  o.weight_decay = 0;
+  // A step from zero weights is the update itself.
+  const ContextPtr& context = grad.context();
+  ParamView low(view.name(),
+                Tensor::Zeros(grad.shape(), grad.dtype(), context, MemoryCategory::kWorkspace),
+                comm::Layout(grad.shape()));
+  low.ReplaceStates(view.states());
+  const ActiveParam param{&low, 0, grad};
+  AdafactorStep step([&o](int) { return o; });
+  std::vector<StatBuffer> totals;
+  low.set_step(view.step() - 1);
+  for (int phase = 0; phase < AdafactorStep::kNumPhases; ++phase) {
+    StatBuffer buffer(grad.dtype(), context);
+    step.Declare(phase, {&param, 1}, buffer);
+    buffer.Allocate();
+    step.Compute(phase, {&param, 1}, decision, totals, buffer);
+    totals.push_back(std::move(buffer));
+  }
+  low.set_step(view.step());
+  step.Update(0, {&param, 1}, decision, totals);
+  return low.value();
 }
 
 }  // namespace apogee::optim

@@ -1,0 +1,89 @@
+#include "apogee/chunk/chunk_plan.h"
+
+#include <algorithm>
+
+#include "apogee/core/error.h"
+
+namespace apogee::chunk {
+namespace {
+
+int64_t AlignUp(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
+
+// Offsets for shards of `chunk.shard_numel`; false when the items need more.
+bool Place(ChunkSpec& chunk, int64_t alignment) {
+  int64_t offset = 0;
+  for (ChunkItem& item : chunk.items) {
+    offset = AlignUp(offset, alignment);
+    const int64_t boundary = AlignUp(offset + 1, chunk.shard_numel);
+    if (boundary < offset + item.numel) {  // cut: at a multiple of its own
+      offset = AlignUp(offset, item.cut_multiple);
+    }
+    item.offset = offset;
+    offset += item.numel;
+  }
+  return offset <= chunk.numel();
+}
+
+void PlaceInSmallestShards(ChunkSpec& chunk, int64_t alignment) {
+  int64_t total = 0, unit = alignment;
+  for (const ChunkItem& item : chunk.items) {
+    total += AlignUp(item.numel, alignment);
+    unit = std::max(unit, item.cut_multiple);
+  }
+  chunk.shard_numel =
+      std::max(unit, AlignUp((total + chunk.num_shards - 1) / chunk.num_shards, unit));
+  while (!Place(chunk, alignment)) chunk.shard_numel += unit;
+}
+
+}  // namespace
+
+std::vector<ChunkSpec> PlanChunks(std::span<const ChunkRequest> requests,
+                                  const ChunkPlanOptions& options) {
+  APOGEE_CHECK(options.chunk_bytes >= 1 && options.num_shards >= 1 && options.alignment >= 1,
+               "PlanChunks: chunk_bytes is ", options.chunk_bytes, ", num_shards ",
+               options.num_shards, ", alignment ", options.alignment, "; all must be at least 1");
+  std::vector<int> keys;
+  for (const ChunkRequest& request : requests) {
+    if (std::ranges::find(keys, request.key) == keys.end()) keys.push_back(request.key);
+  }
+  std::vector<ChunkSpec> plan;
+  for (const int key : keys) {
+    int64_t total = 0, bytes = 0;
+    for (const ChunkRequest& request : requests) {
+      if (request.key != key) continue;
+      total += request.numel;
+      bytes += request.numel * request.element_bytes;
+    }
+    const int64_t count =
+        std::max<int64_t>(1, AlignUp(bytes, options.chunk_bytes) / options.chunk_bytes);
+    int64_t before = 0, last = -1;
+    for (size_t i = 0; i < requests.size(); ++i) {
+      if (requests[i].key != key) continue;
+      // Where the middle of the parameter falls among `count` equal parts.
+      const double middle =
+          static_cast<double>(before) + static_cast<double>(requests[i].numel) / 2;
+      const auto part = std::min(
+          count - 1, static_cast<int64_t>(middle * static_cast<double>(count) /
+                                          static_cast<double>(std::max<int64_t>(1, total))));
+      if (part != last)
+        plan.push_back({.items = {}, .shard_numel = 0, .num_shards = options.num_shards});
+      last = part;
+      plan.back().items.push_back({.parameter = i,
+                                   .offset = 0,
+                                   .numel = requests[i].numel,
+                                   .cut_multiple = requests[i].cut_multiple});
+      before += requests[i].numel;
+    }
+  }
+  for (ChunkSpec& chunk : plan) PlaceInSmallestShards(chunk, options.alignment);
+  return plan;
+}
+
+std::vector<comm::Segment> SegmentsOf(const ChunkSpec& chunk, const ChunkItem& item, int shard) {
+  const int64_t begin = std::max(item.offset, shard * chunk.shard_numel);
+  const int64_t end = std::min(item.end(), (shard + 1) * chunk.shard_numel);
+  if (begin >= end) return {};
+  return {{begin - item.offset, end - begin}};
+}
+
+}  // namespace apogee::chunk

@@ -1,0 +1,303 @@
+#include "apogee/chunk/gradient_chunks.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "apogee/autograd/engine.h"
+#include "apogee/tensor/kernel_table.h"
+#include "apogee/tensor/ops/elementwise.h"
+
+namespace apogee::chunk {
+namespace {
+
+// Chunks that are being reduced and not yet freed, when they are freed at all.
+constexpr size_t kMaxInFlight = 2;
+
+// to = factor * from, rounded to to's dtype; both contiguous.
+void CopyScaled(const Tensor& to, const Tensor& from, double factor) {
+  to.context()->kernels().scale_add(*to.context(), {.x_dtype = from.dtype(),
+                                                    .y_dtype = to.dtype(),
+                                                    .x = from.raw(),
+                                                    .y = to.raw(),
+                                                    .n = to.numel(),
+                                                    .alpha = factor,
+                                                    .beta = 0});
+}
+
+}  // namespace
+
+GradientChunks::GradientChunks(std::vector<autograd::ParameterPtr> parameters, comm::GroupPtr group,
+                               const GradientChunkOptions& options)
+    : group_(std::move(group)), options_(options) {
+  // Backward completes the last layers' gradients first.
+  std::reverse(parameters.begin(), parameters.end());
+  Attach(std::move(parameters));
+  PlanReplicated();
+}
+
+GradientChunks::GradientChunks(std::vector<autograd::ParameterPtr> parameters,
+                               std::vector<ChunkSpec> plan, comm::GroupPtr group,
+                               const GradientChunkOptions& options, OnMean on_mean)
+    : group_(std::move(group)),
+      options_(options),
+      on_mean_(std::move(on_mean)),
+      plan_(std::move(plan)) {
+  Attach(std::move(parameters));
+  PlaceSlots();
+}
+
+void GradientChunks::Attach(std::vector<autograd::ParameterPtr> parameters) {
+  slots_.resize(parameters.size());
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    // Last: a user's hook would otherwise change a gradient that is on its way already.
+    slots_[i].parameter = std::move(parameters[i]);
+    slots_[i].hook =
+        slots_[i].parameter->SetFinalGradHook([this, i](autograd::Parameter&) { OnGradient(i); });
+  }
+}
+
+void GradientChunks::PlanReplicated() {
+  std::vector<ChunkRequest> requests;
+  std::vector<size_t> owners;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const autograd::Parameter& parameter = *slots_[i].parameter;
+    if (!parameter.requires_grad()) continue;
+    requests.push_back({.numel = parameter.shape().numel(),
+                        .element_bytes = DTypeSize(parameter.grad_dtype()),
+                        .key = static_cast<int>(parameter.grad_dtype())});
+    owners.push_back(i);
+  }
+  plan_ = PlanChunks(requests, {.chunk_bytes = options_.chunk_bytes, .alignment = 1});
+  for (ChunkSpec& spec : plan_) {
+    for (ChunkItem& item : spec.items) item.parameter = owners[item.parameter];
+  }
+  PlaceSlots();
+}
+
+void GradientChunks::PlaceSlots() {
+  for (Slot& slot : slots_) {
+    slot.item = nullptr;
+    slot.trainable = slot.parameter->requires_grad();
+  }
+  chunks_ = std::vector<Chunk>(plan_.size());
+  for (size_t c = 0; c < plan_.size(); ++c) {
+    for (const ChunkItem& item : plan_[c].items) {
+      slots_[item.parameter].chunk = c;
+      slots_[item.parameter].item = &item;
+    }
+  }
+}
+
+// A parameter was frozen or thawed, on every rank alike.
+void GradientChunks::CheckTrainable() {
+  for (Slot& slot : slots_) {
+    const bool trainable = slot.parameter->requires_grad();
+    if (trainable == slot.trainable) continue;
+    if (!on_mean_) return PlanReplicated();
+    slot.trainable = trainable;
+  }
+}
+
+DType GradientChunks::FlatDType(const ChunkSpec& spec) const {
+  return options_.communication_dtype.value_or(
+      slots_[spec.items[0].parameter].parameter->grad_dtype());
+}
+
+void GradientChunks::Backward(std::span<GradientChunks* const> all, const Tensor& loss,
+                              double loss_scale, bool reduce) {
+  struct End {  // also when backward throws
+    std::span<GradientChunks* const> all;
+    ~End() {
+      for (GradientChunks* chunks : all) chunks->active_ = false;
+    }
+  } end{all};
+  for (GradientChunks* chunks : all) chunks->Begin(reduce);
+  autograd::Backward(
+      loss, {.grad = Tensor::Full(loss.shape(), loss.dtype(), loss_scale, loss.context())});
+  for (GradientChunks* chunks : all) {
+    if (reduce) {
+      chunks->Finish();
+    } else {
+      for (Slot& slot : chunks->slots_) chunks->RestorePartial(slot);
+    }
+  }
+}
+
+void GradientChunks::Begin(bool reduce) {
+  CheckTrainable();
+  for (size_t c = 0; c < plan_.size(); ++c) {
+    chunks_[c] = {};
+    for (const ChunkItem& item : plan_[c].items) {
+      chunks_[c].missing += slots_[item.parameter].trainable ? 1 : 0;
+    }
+  }
+  for (Slot& slot : slots_) {
+    slot.deposited = false;
+    slot.present = false;
+    if (options_.reproducible) StashPartial(slot);
+  }
+  in_flight_.clear();
+  next_chunk_ = 0;
+  reduce_ = reduce;
+  active_ = true;
+}
+
+void GradientChunks::OnGradient(size_t index) {
+  Slot& slot = slots_[index];
+  APOGEE_CHECK(active_, "parameter \"", slot.parameter->name(),
+               "\" got a gradient outside of booster.backward(); ranks would not average it. Call "
+               "booster.backward(loss, optimizer) instead of autograd::Backward");
+  APOGEE_CHECK(!slot.deposited, "parameter \"", slot.parameter->name(),
+               "\" got another gradient in the same backward after it had been reduced");
+  if (options_.reproducible) MergePartials(slot);
+  if (!reduce_ || slot.item == nullptr) return;
+  Deposit(slot);
+  if (options_.overlap) LaunchReady();
+}
+
+// Moves the gradient into its chunk.
+void GradientChunks::Deposit(Slot& slot) {
+  FoldPartials(slot);
+  autograd::Parameter& parameter = *slot.parameter;
+  if (slot.deposited || !parameter.has_grad()) return;
+  slot.deposited = true;
+  Chunk& chunk = chunks_[slot.chunk];
+  --chunk.missing;
+  if (group_ == nullptr && !on_mean_) return;  // it is the mean already
+  const ChunkSpec& spec = plan_[slot.chunk];
+  if (!chunk.flat.defined()) {
+    chunk.flat = Tensor::Empty({spec.numel()}, FlatDType(spec), parameter.data().context(),
+                               MemoryCategory::kGradient);
+  }
+  const Tensor part = chunk.flat.Slice(0, slot.item->offset, slot.item->numel);
+  CopyScaled(part, parameter.grad(), 1.0 / comm::GroupSize(group_));
+  parameter.set_grad(on_mean_ ? Tensor() : part.View(parameter.shape()));
+}
+
+void GradientChunks::LaunchReady() {
+  while (next_chunk_ < chunks_.size() && chunks_[next_chunk_].missing == 0) Launch(next_chunk_++);
+}
+
+void GradientChunks::Launch(size_t index) {
+  Chunk& chunk = chunks_[index];
+  const ChunkSpec& spec = plan_[index];
+  const bool any_trainable = std::ranges::any_of(
+      spec.items, [&](const ChunkItem& item) { return slots_[item.parameter].trainable; });
+  if (!any_trainable || (group_ == nullptr && !on_mean_)) return;
+  if (!chunk.flat.defined()) {
+    const autograd::Parameter& first = *slots_[spec.items[0].parameter].parameter;
+    chunk.flat = Tensor::Empty({spec.numel()}, FlatDType(spec), first.data().context(),
+                               MemoryCategory::kGradient);
+  }
+  int64_t filled = 0;  // zeros between the gradients, and for those absent here
+  for (const ChunkItem& item : spec.items) {
+    if (!slots_[item.parameter].deposited) continue;
+    chunk.flat.Slice(0, filled, item.offset - filled).Fill(0);
+    filled = item.end();
+  }
+  chunk.flat.Slice(0, filled, spec.numel() - filled).Fill(0);
+
+  if (!on_mean_) {
+    chunk.work = group_->AllReduceAsync(chunk.flat);
+  } else if (group_ == nullptr) {
+    chunk.mean = chunk.flat;
+  } else {
+    chunk.mean = options_.keep_whole
+                     ? chunk.flat.Slice(0, group_->rank() * spec.shard_numel, spec.shard_numel)
+                     : Tensor::Empty({spec.shard_numel}, chunk.flat.dtype(), chunk.flat.context(),
+                                     MemoryCategory::kGradient);
+    chunk.work = group_->ReduceScatterAsync(chunk.mean, chunk.flat);
+  }
+  in_flight_.push_back(index);
+  while (on_mean_ && in_flight_.size() > kMaxInFlight) {
+    Complete(in_flight_.front());
+    in_flight_.pop_front();
+  }
+}
+
+void GradientChunks::Complete(size_t index) {
+  Chunk& chunk = chunks_[index];
+  if (chunk.work != nullptr) chunk.work->Wait();
+  chunk.work = nullptr;
+  if (!on_mean_) return;
+  const ChunkSpec& spec = plan_[index];
+  const int64_t first = (group_ == nullptr ? 0 : group_->rank()) * spec.shard_numel;
+  const DType dtype = slots_[spec.items[0].parameter].parameter->grad_dtype();
+  if (chunk.mean.dtype() != dtype) chunk.mean = chunk.mean.To(dtype, MemoryCategory::kGradient);
+  const Chunk reduced = std::exchange(chunk, {});
+  for (const ChunkItem& item : spec.items) {
+    const int64_t begin = std::clamp(item.offset - first, int64_t{0}, spec.shard_numel);
+    const int64_t end = std::clamp(item.end() - first, int64_t{0}, spec.shard_numel);
+    on_mean_(item.parameter, reduced.mean.Slice(0, begin, end - begin));
+  }
+}
+
+void GradientChunks::Finish() {
+  for (Slot& slot : slots_) {
+    if (slot.item == nullptr) {
+      FoldPartials(slot);
+    } else if (slot.trainable) {
+      Deposit(slot);
+    }
+  }
+  for (Slot& slot : slots_) slot.present = slot.deposited;
+  while (next_chunk_ < chunks_.size()) Launch(next_chunk_++);
+  if (group_ != nullptr && !plan_.empty()) {
+    std::vector<float> bits;
+    for (const Slot& slot : slots_) bits.push_back(slot.present ? 1.0f : 0.0f);
+    const Tensor presence = Tensor::FromVector<float>(bits, {static_cast<int64_t>(bits.size())},
+                                                      slots_[0].parameter->data().context());
+    const auto work = group_->AllReduceAsync(presence, comm::ReduceOp::kMax);
+    for (; !in_flight_.empty(); in_flight_.pop_front()) Complete(in_flight_.front());
+    work->Wait();
+    bits = presence.ToVector<float>();
+    for (size_t i = 0; i < slots_.size(); ++i) slots_[i].present = bits[i] != 0;
+  }
+  for (; !in_flight_.empty(); in_flight_.pop_front()) Complete(in_flight_.front());
+  for (Slot& slot : slots_) {
+    autograd::Parameter& parameter = *slot.parameter;
+    if (on_mean_ || slot.item == nullptr || !slot.present || parameter.has_grad()) continue;
+    const Tensor part = chunks_[slot.chunk].flat.Slice(0, slot.item->offset, slot.item->numel);
+    parameter.set_grad(part.View(parameter.shape()));
+  }
+  chunks_ = std::vector<Chunk>(plan_.size());  // the gradients' views keep the memory
+}
+
+// The new micro-batch's gradient must not be added to a larger partial sum: that one steps aside.
+void GradientChunks::StashPartial(Slot& slot) {
+  if (slot.parameter->has_grad()) {
+    slot.partials.push_back({slot.parameter->grad(), slot.level});
+    slot.parameter->set_grad(Tensor());
+  } else {
+    slot.partials.clear();  // zero_grad discarded the window so far
+  }
+  slot.level = 0;
+}
+
+// A counter in base two: partial sums of equal size become one of twice the size.
+void GradientChunks::MergePartials(Slot& slot) {
+  while (!slot.partials.empty() && slot.partials.back().level == slot.level) {
+    ops::Accumulate(slot.parameter->grad(), slot.partials.back().sum);
+    slot.partials.pop_back();
+    ++slot.level;
+  }
+}
+
+// This micro-batch had no gradient for the parameter: what was set aside is its gradient still.
+void GradientChunks::RestorePartial(Slot& slot) {
+  if (slot.parameter->has_grad() || slot.partials.empty()) return;
+  slot.parameter->set_grad(slot.partials.back().sum);
+  slot.level = slot.partials.back().level;
+  slot.partials.pop_back();
+}
+
+// The open branches of the tree, smallest first.
+void GradientChunks::FoldPartials(Slot& slot) {
+  RestorePartial(slot);
+  for (; !slot.partials.empty(); slot.partials.pop_back()) {
+    ops::Accumulate(slot.parameter->grad(), slot.partials.back().sum);
+  }
+  slot.level = 0;
+}
+
+}  // namespace apogee::chunk

@@ -1,0 +1,75 @@
+// ParameterChunks: parameters moved into flat chunks that every rank holds whole and of which each
+// rank updates one shard (ZeRO stages 1 and 2; Rajbhandari et al., SC 2020).
+//
+//   ParameterChunks chunks(parameters, plan, group, DType::kBF16, on_move);
+//   Tensor mine = chunks.Shard(i);        // this rank's elements of parameter i:
+//   chunks.LayoutOf(i)
+//   ... update mine ...
+//   chunks.GatherAsync();                 // everybody's shards to everybody, while work goes on
+//   parameters[i]->value();               // waits for its chunk, if it must
+//
+// A parameter's value becomes a view of its chunk. on_move runs before the old value is dropped,
+// once per parameter; the chunk holds its cast by then. Collectives (one all-gather per chunk) are
+// issued in the order of the chunks; all ranks of the group call GatherAsync together.
+#ifndef APOGEE_CHUNK_PARAMETER_CHUNKS_H_
+#define APOGEE_CHUNK_PARAMETER_CHUNKS_H_
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "apogee/autograd/parameter.h"
+#include "apogee/chunk/chunk_plan.h"
+#include "apogee/comm/group.h"
+
+namespace apogee::chunk {
+
+class ParameterChunks {
+ public:
+  // `shard` and `layout`: as Shard(index) and LayoutOf(index).
+  using OnMove = std::function<void(size_t index, const Tensor& old_value, const Tensor& shard,
+                                    const comm::Layout& layout)>;
+
+  // `plan` is of these parameters with GroupSize(group) shards; null: one rank. Collective: no.
+  ParameterChunks(std::vector<autograd::ParameterPtr> parameters, std::vector<ChunkSpec> plan,
+                  comm::GroupPtr group, DType dtype, const OnMove& on_move);
+  ~ParameterChunks();
+  ParameterChunks(const ParameterChunks&) = delete;
+  ParameterChunks& operator=(const ParameterChunks&) = delete;
+
+  const std::vector<ChunkSpec>& plan() const { return plan_; }
+  const std::vector<autograd::ParameterPtr>& parameters() const { return parameters_; }
+  // A view of this rank's elements of a parameter, [n], n may be 0.
+  Tensor Shard(size_t index) const;
+  comm::Layout LayoutOf(size_t index) const;
+
+  // Throws Error naming the first parameter whose value no longer lies in its chunk.
+  void CheckUnchanged() const;
+
+  // Starts to gather all chunks. Until a chunk has arrived, reading a value of it waits.
+  void GatherAsync();
+  // Blocks until every value is whole.
+  void Wait();
+
+ private:
+  struct Chunk {
+    Tensor values;
+    std::shared_ptr<comm::Work> work;
+  };
+  struct Place {
+    size_t chunk = 0;
+    const ChunkItem* item = nullptr;
+  };
+  int rank() const { return group_ == nullptr ? 0 : group_->rank(); }
+  void WaitFor(size_t chunk);
+
+  std::vector<autograd::ParameterPtr> parameters_;
+  std::vector<ChunkSpec> plan_;
+  comm::GroupPtr group_;
+  std::vector<Chunk> chunks_;
+  std::vector<Place> places_;  // by parameter
+};
+
+}  // namespace apogee::chunk
+
+#endif  // APOGEE_CHUNK_PARAMETER_CHUNKS_H_

@@ -1,0 +1,125 @@
+#include "apogee/nn/parallel/functions.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "apogee/autograd/node.h"
+
+namespace apogee::nn::parallel {
+namespace {
+
+using autograd::Attach;
+using autograd::BackwardContext;
+using autograd::NeedsGrad;
+using autograd::Node;
+
+// The sum over the group: in x's memory where nothing else owns it.
+Tensor AllReduced(Tensor x, comm::Group& group) {
+  Tensor sum = x.is_contiguous() && x.is_sole_owner() ? x.Detach() : x.Detach().Clone();
+  group.AllReduce(sum);
+  return sum;
+}
+
+// [.., n] of every rank -> [.., size * n].
+Tensor Gathered(const Tensor& x_in, comm::Group& group) {
+  const Tensor x = x_in.Detach().Contiguous();
+  const int64_t size = group.size(), columns = x.size(-1);
+  const int64_t rows = columns == 0 ? 0 : x.numel() / columns;
+  const Tensor ranks = Tensor::Empty({size, rows, columns}, x.dtype(), x.context());
+  group.AllGather(ranks, x);
+  Shape shape = x.shape();
+  shape.Set(-1, size * columns);
+  return ranks.Transpose(0, 1).Contiguous().View(shape);
+}
+
+// This rank's [.., n] of [.., size * n].
+Tensor OwnSlice(const Tensor& x, const comm::Group& group) {
+  const int64_t columns = x.size(-1) / group.size();
+  return x.Detach().Slice(-1, group.rank() * columns, columns).Contiguous();
+}
+
+class CopyToGroupNode : public Node {
+ public:
+  explicit CopyToGroupNode(comm::GroupPtr group) : group_(std::move(group)) {}
+  const char* name() const override { return "copy_to_group"; }
+  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
+    return {AllReduced(std::move(grads[0]), *group_)};
+  }
+
+ private:
+  comm::GroupPtr group_;
+};
+
+class ReduceFromGroupNode : public Node {
+ public:
+  const char* name() const override { return "reduce_from_group"; }
+  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
+    return grads;
+  }
+};
+
+class GatherLastDimNode : public Node {
+ public:
+  explicit GatherLastDimNode(comm::GroupPtr group) : group_(std::move(group)) {}
+  const char* name() const override { return "gather_last_dim"; }
+  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
+    return {OwnSlice(grads[0], *group_)};
+  }
+
+ private:
+  comm::GroupPtr group_;
+};
+
+class SplitLastDimNode : public Node {
+ public:
+  explicit SplitLastDimNode(comm::GroupPtr group) : group_(std::move(group)) {}
+  const char* name() const override { return "split_last_dim"; }
+  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
+    return {Gathered(grads[0], *group_)};
+  }
+
+ private:
+  comm::GroupPtr group_;
+};
+
+}  // namespace
+
+Tensor CopyToGroup(const Tensor& x, const comm::GroupPtr& group) {
+  if (group == nullptr || !NeedsGrad({x})) return x;
+  Tensor y = x.Detach();
+  Attach(y, std::make_shared<CopyToGroupNode>(group), {x});
+  return y;
+}
+
+Tensor ReduceFromGroup(Tensor x, const comm::GroupPtr& group) {
+  if (group == nullptr) return x;
+  std::shared_ptr<Node> node;
+  if (NeedsGrad({x})) {
+    node = std::make_shared<ReduceFromGroupNode>();
+    // Now: holding x for Attach would keep the sum from being written over it.
+    node->set_edges({autograd::EdgeOf(x)});
+  }
+  Tensor y = AllReduced(std::move(x), *group);
+  if (node != nullptr) autograd::AttachOutput(y, node, 0);
+  return y;
+}
+
+Tensor GatherLastDim(const Tensor& x, const comm::GroupPtr& group) {
+  if (group == nullptr) return x;
+  APOGEE_CHECK(x.rank() >= 1, "gather_last_dim: a scalar has no last dim");
+  Tensor y = Gathered(x, *group);
+  if (NeedsGrad({x})) Attach(y, std::make_shared<GatherLastDimNode>(group), {x});
+  return y;
+}
+
+Tensor SplitLastDim(const Tensor& x, const comm::GroupPtr& group) {
+  if (group == nullptr) return x;
+  APOGEE_CHECK(x.rank() >= 1 && x.size(-1) % group->size() == 0, "split_last_dim: ", group->size(),
+               " ranks do not divide the last dim of ", x.shape());
+  Tensor y = OwnSlice(x, *group);
+  if (NeedsGrad({x})) Attach(y, std::make_shared<SplitLastDimNode>(group), {x});
+  return y;
+}
+
+}  // namespace apogee::nn::parallel

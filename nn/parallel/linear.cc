@@ -1,0 +1,50 @@
+#include "apogee/nn/parallel/linear.h"
+
+#include <memory>
+#include <vector>
+
+#include "apogee/autograd/node.h"
+#include "apogee/nn/parallel/functions.h"
+#include "apogee/tensor/ops/elementwise.h"
+
+namespace apogee::nn::parallel {
+namespace {
+
+// Unlike autograd::Add's, its gradient of the bias has the dtype that the bias's owner asks for.
+class AddBiasNode : public autograd::Node {
+ public:
+  explicit AddBiasNode(const Tensor& bias) : bias_grad_dtype_(autograd::GradDType(bias)) {}
+  const char* name() const override { return "add_bias"; }
+  std::vector<Tensor> Backward(std::vector<Tensor> grads,
+                               const autograd::BackwardContext&) override {
+    const Tensor dbias = wants(1) ? ops::SumLeading(grads[0], 1, bias_grad_dtype_) : Tensor();
+    return {grads[0], dbias};
+  }
+
+ private:
+  DType bias_grad_dtype_;
+};
+
+Tensor AddBias(const Tensor& x, const Tensor& bias) {
+  Tensor y = ops::Add(x, bias);
+  if (autograd::NeedsGrad({x, bias})) {
+    autograd::Attach(y, std::make_shared<AddBiasNode>(bias), {x, bias});
+  }
+  return y;
+}
+
+}  // namespace
+
+Tensor ColumnParallelLinear(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                            const comm::GroupPtr& group, const autograd::LinearOptions& options) {
+  return autograd::Linear(CopyToGroup(x, group), weight, bias, options);
+}
+
+Tensor RowParallelLinear(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                         const comm::GroupPtr& group, autograd::WeightLayout layout) {
+  if (group == nullptr) return autograd::Linear(x, weight, bias, {.layout = layout});
+  Tensor sum = ReduceFromGroup(autograd::Linear(x, weight, {}, {.layout = layout}), group);
+  return bias.defined() ? AddBias(sum, bias) : sum;
+}
+
+}  // namespace apogee::nn::parallel

@@ -1,0 +1,172 @@
+#include "apogee/optim/galore_adafactor.h"
+
+#include <cmath>
+
+#include "apogee/optim/stat_values.h"
+#include "apogee/tensor/ops/elementwise.h"
+#include "apogee/tensor/ops/matmul.h"
+
+namespace apogee::optim {
+namespace {
+
+static_assert(AdafactorStep::kNumPhases == 2, "one phase each for R and the direction");
+
+// The entry of the sum of w^2: behind that of the projection, which only shards have.
+const StatBuffer::Entry& WeightEntry(const StatBuffer& buffer, const ParamView* view) {
+  const std::vector<StatBuffer::Entry>& entries = buffer.sum_entries();
+  auto at = entries.rbegin();
+  while (at->view != view) ++at;
+  return *at;
+}
+
+Tensor MeanLeading(const Tensor& x, int inner_dims) {
+  return ops::SumLeading(x, inner_dims, x.dtype(), 1 / static_cast<double>(x.size(0)));
+}
+
+}  // namespace
+
+std::vector<std::string> GaLoreAdafactorOptions::Problems() const {
+  std::vector<std::string> problems = AdafactorOf(*this).Problems();
+  OptionProblems more;
+  CheckGaLore(GaLoreOf(*this), more);
+  for (const std::string& problem : more.list()) problems.push_back(problem);
+  return problems;
+}
+
+std::vector<OptionField<GaLoreAdafactorOptions>> GaLoreAdafactorOptions::Fields() {
+  std::vector<OptionField<GaLoreAdafactorOptions>> fields;
+  AppendAdafactorFields(fields);
+  AppendGaLoreFields(fields);
+  return fields;
+}
+
+std::span<const StateSpec> GaLoreAdafactor::StatesUnder(
+    const ParamView& view, const GaLoreAdafactorOptions& options) const {
+  const GaLoreSettings settings = GaLoreOf(options);
+  if (!Projects(settings, view)) return AdafactorStep::States(view, AdafactorOf(options));
+  const Shape shape = PlanOf(settings, view).low_rank();
+  std::vector<StateSpec> specs;
+  if (KeepsMoments(view)) {
+    specs = {{"exp_avg_sq_row", StateKind::kLowRank, {shape[0]}},
+             {"exp_avg_sq_col", StateKind::kLowRank, {shape[1]}}};
+  }
+  if (KeepsMoments(view) && options.beta1 != 0)
+    specs.push_back({"exp_avg", StateKind::kLowRank, shape});
+  AppendBasisSpecs(settings, view, specs);
+  return specs_.Keep(std::move(specs));
+}
+
+GaLoreAdafactor::Split GaLoreAdafactor::SplitUp(std::span<const ActiveParam> params) const {
+  Split split;
+  for (const ActiveParam& p : params) {
+    (Projects(GaLoreOf(options(p.group)), *p.view) ? split.projected : split.plain).push_back(p);
+  }
+  return split;
+}
+
+// AdafactorStep wants its entries first. A projection finds the first entry of its parameter, so
+// the weights', of every step, come behind it in the phase in which all shards have one.
+void GaLoreAdafactor::DeclareStats(int phase, std::span<const ActiveParam> params,
+                                   StatBuffer& buffer) {
+  const Split split = SplitUp(params);
+  if (phase >= kProjectionPhase) step_.Declare(phase - kProjectionPhase, split.plain, buffer);
+  for (const ActiveParam& p : split.projected) {
+    Declare(phase, GaLoreOf(options(p.group)), p, buffer);
+    if (phase == kProjectionPhase && options(p.group).scale_parameter) buffer.AddSums(*p.view, 1);
+  }
+}
+
+void GaLoreAdafactor::ComputeStats(int phase, std::span<const ActiveParam> params,
+                                   const StepDecision& decision, std::span<const StatBuffer> totals,
+                                   StatBuffer& buffer) {
+  const Split split = SplitUp(params);
+  if (phase >= kProjectionPhase) {
+    step_.Compute(phase - kProjectionPhase, split.plain, decision, totals.subspan(kProjectionPhase),
+                  buffer);
+  }
+  for (const ActiveParam& p : split.projected) {
+    Compute(phase, GaLoreOf(options(p.group)), p, decision, totals, buffer);
+  }
+  if (phase == kProjectionPhase) SumWeights(split.projected, buffer);
+}
+
+void GaLoreAdafactor::SumWeights(std::span<const ActiveParam> projected, StatBuffer& buffer) const {
+  std::vector<ActiveParam> scaled;
+  for (const ActiveParam& p : projected) {
+    if (options(p.group).scale_parameter) scaled.push_back(p);
+  }
+  FactoredWork work;
+  work.Prepare(scaled);
+  const auto make_chunk = [&](const ActiveParam& param) {
+    FactoredChunk chunk = work.Chunk(param, static_cast<size_t>(&param - scaled.data()));
+    chunk.rows = 0;  // of the weights alone
+    chunk.columns = 0;
+    const int64_t offset = WeightEntry(buffer, param.view).offset;
+    chunk.sums = StatSlice(buffer, StatSection::kSums, offset, 1).raw();
+    return chunk;
+  };
+  ForEachComputeDType<FactoredChunk>(
+      scaled, make_chunk, [&](DType dtype, std::span<const FactoredChunk> chunks) {
+        const DeviceContext& context = *scaled[0].grad.context();
+        OptimKernelsFor(context).adafactor_square_sums(
+            context, {dtype, buffer.dtype(), /*grad_scale=*/1, /*with_weights=*/true, chunks});
+      });
+}
+
+// The mean squares that the averages stand for, row_i * col_j / mean(row), are moved and averaged
+// again.
+void GaLoreAdafactor::MoveStates(const GaLoreAdafactorOptions& o, const ParamView& view,
+                                 const Projected& projected) {
+  if (!projected.refreshed || o.on_refresh == "keep") return;
+  const Tensor row = view.state("exp_avg_sq_row"), col = view.state("exp_avg_sq_col");
+  const Tensor exp_avg = view.state("exp_avg");
+  if (o.on_refresh == "reset") {
+    row.Fill(0);
+    col.Fill(0);
+    if (exp_avg.defined()) exp_avg.Fill(0);
+    return;
+  }
+  const Tensor share = ops::Div(row, MeanLeading(row, 0));
+  const Tensor squares = projected.rotation.Apply(
+      ops::MatMul(share.View({row.numel(), 1}), col.View({1, col.numel()})),
+      /*squared=*/true);
+  row.CopyFrom(MeanLeading(squares.Transpose(0, 1).Contiguous(), 1));
+  col.CopyFrom(MeanLeading(squares, 1));
+  if (exp_avg.defined()) exp_avg.CopyFrom(projected.rotation.Apply(exp_avg, /*squared=*/false));
+}
+
+double GaLoreAdafactor::Alpha(const ActiveParam& param, int64_t step,
+                              std::span<const StatBuffer> totals) const {
+  const GaLoreAdafactorOptions& o = options(param.group);
+  const ParamView& view = *param.view;
+  const double alpha = RelativeRate(AdafactorOf(o), step);
+  if (!o.scale_parameter) return alpha;
+  const StatBuffer& buffer = totals[kProjectionPhase];
+  const double sum = StatNumber(buffer, StatSection::kSums, WeightEntry(buffer, &view).offset);
+  const double rms = std::sqrt(sum / static_cast<double>(view.layout().logical_shape().numel()));
+  return alpha * (rms < o.eps[1] ? o.eps[1] : rms);
+}
+
+Tensor GaLoreAdafactor::LowRankUpdate(const ActiveParam& param, ParamView& states,
+                                      const Projected& projected, const StepDecision& decision,
+                                      std::span<const StatBuffer> totals) {
+  const GaLoreAdafactorOptions& o = options(param.group);
+  MoveStates(o, states, projected);
+  return AdafactorLowRankStep(AdafactorOf(o), Alpha(param, states.step(), totals), states,
+                              projected.grad, decision);
+}
+
+void GaLoreAdafactor::Update(int group, std::span<const ActiveParam> params,
+                             const StepDecision& decision, std::span<const StatBuffer> totals) {
+  const GaLoreAdafactorOptions& o = options(group);
+  const Split split = SplitUp(params);
+  for (const ActiveParam& p : split.projected) {
+    UpdateProjected(GaLoreOf(o), p, decision, totals, DecayKind::kBefore,
+                    o.weight_decay * Alpha(p, p.view->step(), totals));
+  }
+  if (!split.plain.empty()) {
+    step_.Update(group, split.plain, decision, totals.subspan(kProjectionPhase));
+  }
+}
+
+}  // namespace apogee::optim

@@ -1,0 +1,48 @@
+// GroupStatReducer: totals of statistics over the ranks of a group, one all-reduce of sums and one
+// of maxima per phase, whichever of them the phase has.
+//
+//   optimizer.set_stat_reducer(std::make_unique<GroupStatReducer>(world.group()));
+//
+// Every rank of the group must call step() together, with the same parameters active. Sums add in
+// rank order and give every rank the same bits. A view whose elements several ranks of the group
+// hold says so in its layout's num_replicas.
+//
+// AddendStatReducer: for ranks that hold whole parameters, whose numbers are totals already. It
+// reduces, packed, those of views whose gradient is an addend (ParamView::partial_grad), and no
+// others.
+#ifndef APOGEE_OPTIM_GROUP_STAT_REDUCER_H_
+#define APOGEE_OPTIM_GROUP_STAT_REDUCER_H_
+
+#include <utility>
+
+#include "apogee/comm/group.h"
+#include "apogee/optim/stats.h"
+
+namespace apogee::optim {
+
+class GroupStatReducer : public StatReducer {
+ public:
+  explicit GroupStatReducer(comm::GroupPtr group) : group_(std::move(group)) {}
+  // Collective.
+  void Reduce(StatBuffer& buffer) override;
+
+ private:
+  comm::GroupPtr group_;
+};
+
+class AddendStatReducer : public StatReducer {
+ public:
+  explicit AddendStatReducer(comm::GroupPtr group) : group_(std::move(group)) {}
+  // Collective.
+  void Reduce(StatBuffer& buffer) override;
+
+ private:
+  void Reduce(const std::vector<StatBuffer::Entry>& entries, const Tensor& values,
+              comm::ReduceOp op);
+
+  comm::GroupPtr group_;
+};
+
+}  // namespace apogee::optim
+
+#endif  // APOGEE_OPTIM_GROUP_STAT_REDUCER_H_

@@ -1,0 +1,206 @@
+#include "apogee/plugins/low_level_zero.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "apogee/core/process_memory.h"
+#include "apogee/optim/group_stat_reducer.h"
+#include "apogee/optim/owners.h"
+#include "apogee/plugins/precision.h"
+#include "apogee/plugins/replicas.h"
+#include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tensor/ops/elementwise.h"
+
+namespace apogee {
+
+LowLevelZeroPlugin::LowLevelZeroPlugin(comm::GroupPtr group, const LowLevelZeroOptions& options)
+    : group_(std::move(group)), options_(options) {
+  std::string errors;
+  if (options.stage != 1 && options.stage != 2) {
+    errors += "\n  stage must be 1 (states sharded) or 2 (gradients too), got " +
+              std::to_string(options.stage);
+  }
+  dtype_ = ParsePrecision(options.precision, errors);
+  if (!options.communication_dtype.empty()) {
+    communication_dtype_ = ParsePrecision(options.communication_dtype, errors);
+  }
+  CheckMaxNorm(options.max_norm, errors);
+  CheckBucketBytes(options.bucket_bytes, errors);
+  APOGEE_CHECK(errors.empty(), "low_level_zero plugin: invalid options:", errors);
+  guard_ = std::make_unique<StepGuard>("low_level_zero",
+                                       StepGuardOptions{.max_norm = options.max_norm,
+                                                        .scale = dtype_ == DType::kF16,
+                                                        .loss_scaler = options.loss_scaler});
+}
+
+LowLevelZeroPlugin::~LowLevelZeroPlugin() {
+  for (const autograd::ParameterPtr& parameter : sharded_) parameter->set_grad_keeper("");
+}
+
+void LowLevelZeroPlugin::CheckOptimizer(const nn::Module& model,
+                                        optim::Optimizer& optimizer) const {
+  APOGEE_CHECK(optimizer.SupportsShards(), "low_level_zero: optimizer ", optimizer.name(),
+               " does not say that its update is exact on shards of a parameter "
+               "(Optimizer::SupportsShards); use the ddp plugin, or declare its statistics of "
+               "whole tensors and override SupportsShards");
+  for (const optim::ParamView& view : optimizer.views()) {
+    APOGEE_CHECK(!view.is_shard(), "low_level_zero: parameter \"", view.name(), "\" of optimizer ",
+                 optimizer.name(), " is a shard already; an optimizer can be boosted once");
+  }
+  CheckPrecision(dtype_, optimizer);
+  APOGEE_CHECK(!model.Parameters().empty(), "low_level_zero: the model has no parameters");
+}
+
+void LowLevelZeroPlugin::CheckRoom(optim::Optimizer& optimizer) const {
+  const absl::StatusOr<int64_t> available = AvailableMemoryBytes();
+  if (!available.ok()) return;  // the system does not say; the allocator will
+  int64_t needed = optimizer.PlannedStateBytes();
+  for (const optim::ParamView& view : optimizer.views()) {
+    const bool master = view.trainable() && NeedsMasters(dtype_) && options_.master_weights;
+    needed += master ? 4 * view.value().numel() : 0;
+  }
+  // Ranks of one host hold all shards between them.
+  APOGEE_CHECK(needed <= *available, "low_level_zero: offload_states needs ", needed,
+               " bytes of host memory for the states of optimizer ", optimizer.name(), ", ",
+               *available, " are available; use an optimizer with smaller states, or more hosts");
+}
+
+std::vector<chunk::ChunkSpec> LowLevelZeroPlugin::Plan(optim::Optimizer& optimizer) const {
+  std::map<const optim::ParamView*, int64_t> cut_multiple;
+  optimizer.ForEachView([&](const optim::ParamView& view, int group) {
+    cut_multiple[&view] = optimizer.CutMultiple(view, group);
+  });
+  const DType grad_dtype = NeedsMasters(dtype_) ? DType::kF32 : dtype_;
+  std::vector<chunk::ChunkRequest> requests;
+  for (const optim::ParamView* view : views_) {
+    requests.push_back({.numel = view->value().numel(),
+                        .element_bytes = DTypeSize(communication_dtype_.value_or(grad_dtype)),
+                        .cut_multiple = cut_multiple.at(view)});
+  }
+  return chunk::PlanChunks(
+      requests, {.chunk_bytes = options_.bucket_bytes, .num_shards = comm::GroupSize(group_)});
+}
+
+// The shard's masters keep what rounding to the working dtype drops.
+void LowLevelZeroPlugin::Bind(optim::ParamView& view, const Tensor& old_value, const Tensor& shard,
+                              const comm::Layout& layout) const {
+  view.set_state_context(state_context_);
+  view.set_keep_master(options_.master_weights);
+  view.BindShard(shard, layout);
+  if (!NeedsMasters(dtype_) || !options_.master_weights || view.own_master().defined()) return;
+  if (old_value.dtype() != DType::kF32) return;  // the cast loses nothing
+  view.set_master(view.CutToLayout(old_value));
+}
+
+optim::Optimizer& LowLevelZeroPlugin::Configure(nn::Module& model, optim::Optimizer& optimizer) {
+  APOGEE_CHECK(gradients_ == nullptr,
+               "low_level_zero: the plugin runs another model already; make one plugin per model");
+  CheckOptimizer(model, optimizer);
+  const ContextPtr context = model.Parameters()[0]->data().context();
+  if (options_.offload_states) CheckRoom(optimizer);
+  PrepareReplicas("low_level_zero", model, optimizer, group_);
+
+  state_context_ =
+      options_.offload_states ? CpuContext({.num_threads = context->num_threads()}) : context;
+  std::map<const autograd::Parameter*, optim::ParamView*> view_of;
+  std::vector<autograd::ParameterPtr> unheld;
+  for (optim::ParamView& view : optimizer.views()) view_of[view.parameter().get()] = &view;
+  std::vector<autograd::ParameterPtr> all = model.Parameters();
+  std::ranges::reverse(all);  // backward completes the last layers' gradients first
+  for (const autograd::ParameterPtr& parameter : all) {
+    const auto found = view_of.find(parameter.get());
+    if (found == view_of.end() || !parameter->requires_grad()) {
+      ConvertParameter(dtype_, *parameter);
+      (found != view_of.end() ? frozen_ : unheld).push_back(parameter);
+      continue;
+    }
+    sharded_.push_back(parameter);
+    views_.push_back(found->second);
+  }
+  means_.resize(views_.size());
+  const std::vector<chunk::ChunkSpec> plan = Plan(optimizer);
+  parameters_ = std::make_shared<chunk::ParameterChunks>(
+      sharded_, plan, group_, dtype_,
+      [this](size_t i, const Tensor& old_value, const Tensor& shard, const comm::Layout& layout) {
+        Bind(*views_[i], old_value, shard, layout);
+      });
+  for (size_t i = 0; i < sharded_.size(); ++i) {
+    ConvertParameter(dtype_, *sharded_[i]);
+    sharded_[i]->set_grad_keeper(
+        "the low_level_zero plugin keeps its gradient on shards; set the plugin's max_norm",
+        [view = views_[i]](bool set_to_none) {
+          if (set_to_none) {
+            view->set_grad(Tensor());
+          } else if (view->has_grad()) {
+            view->grad().Fill(0);
+          }
+        });
+  }
+  gradients_ = std::make_unique<chunk::GradientChunks>(
+      sharded_, plan, group_,
+      chunk::GradientChunkOptions{.overlap = options_.overlap_communication,
+                                  .communication_dtype = communication_dtype_,
+                                  .keep_whole = options_.stage == 1},
+      [this](size_t index, const Tensor& mean) { OnMean(index, mean); });
+  // Another optimizer, which the plugin does not know, may step on the rest.
+  unheld_gradients_ = std::make_unique<chunk::GradientChunks>(
+      std::move(unheld), group_,
+      chunk::GradientChunkOptions{.chunk_bytes = options_.bucket_bytes, .overlap = false});
+
+  if (group_ != nullptr) {
+    optim::AssignOwners(optimizer, group_->rank(), group_->size());
+    optimizer.set_stat_reducer(std::make_unique<optim::GroupStatReducer>(group_));
+  }
+  guard_->Attach(optimizer);
+  optimizer.AddPreStepHook([this](optim::Optimizer&) {
+    parameters_->Wait();
+    parameters_->CheckUnchanged();
+    CheckNoOwnGradients();
+  });
+  optimizer.AddStepHook([this](optim::Optimizer& stepped) {
+    if (stepped.last_step().num_updated == 0) return;
+    parameters_->GatherAsync();
+    if (!options_.overlap_gather) parameters_->Wait();
+  });
+  // A dict of a run with masters holds weights, of which this rank took its shard.
+  optimizer.AddLoadHook([chunks = std::weak_ptr(parameters_)](optim::Optimizer&) {
+    if (const auto alive = chunks.lock()) alive->GatherAsync();
+  });
+  return optimizer;
+}
+
+void LowLevelZeroPlugin::OnMean(size_t index, const Tensor& mean) {
+  if (views_[index]->has_grad()) {
+    ops::Accumulate(views_[index]->grad(), mean);
+  } else {
+    means_[index] = mean;
+  }
+}
+
+// The step would not see them.
+void LowLevelZeroPlugin::CheckNoOwnGradients() const {
+  for (const autograd::ParameterPtr& parameter : sharded_) {
+    APOGEE_CHECK(!parameter->requires_grad() || !parameter->has_grad(),
+                 "low_level_zero: parameter \"", parameter->name(),
+                 "\" was given a gradient outside of backward, but the plugin keeps gradients on "
+                 "shards; change them in a gradient hook (Parameter::AddGradHook)");
+  }
+}
+
+void LowLevelZeroPlugin::Backward(const Tensor& loss, optim::Optimizer&) {
+  for (const autograd::ParameterPtr& parameter : frozen_) {
+    APOGEE_CHECK(!parameter->requires_grad(), "low_level_zero: parameter \"", parameter->name(),
+                 "\" was frozen at boost, so no shard of it exists, and has been thawed since; "
+                 "thaw it before boost");
+  }
+  const bool reduce = guard_->OnBackward();
+  std::ranges::fill(means_, Tensor());  // of a backward that failed
+  chunk::GradientChunks* const all[] = {gradients_.get(), unheld_gradients_.get()};
+  chunk::GradientChunks::Backward(all, loss, loss_scale(), reduce);
+  for (size_t i = 0; i < views_.size(); ++i) {
+    const Tensor mean = std::exchange(means_[i], {});
+    if (mean.defined() && gradients_->present(i)) views_[i]->set_grad(mean);
+  }
+}
+
+}  // namespace apogee

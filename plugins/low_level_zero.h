@@ -1,0 +1,111 @@
+// LowLevelZeroPlugin: data parallelism whose optimizer states (stage 1), and gradients (stage 2),
+// are sharded over the ranks (ZeRO; Rajbhandari et al., SC 2020). Parameters stay whole on every
+// rank.
+//
+//   comm::launch({.num_ranks = 4}, [&](comm::World& world) {
+//     LowLevelZeroPlugin plugin(world.group(), {.stage = 2, .precision = "bf16", .max_norm = 1.0});
+//     Booster booster(plugin);
+//     auto boosted = booster.boost(model, optimizer);       // any optimizer of the registry
+//     ... the ordinary loop ...
+//   });
+//
+// The update is that of one rank with the whole batch, for every optimizer: statistics of whole
+// tensors (Adafactor, CAME, Lamb, ScaledAdam, GaLore, 8-bit blocks, the norm that max_norm clips)
+// are summed over the shards. The optimizer is bound in place: it keeps its groups, options, states
+// and schedulers.
+//
+// Bytes per rank, n ranks, N elements in b bytes, gradients in g (4 for bf16 and fp16, else b),
+// states s per element (masters included, 4 for bf16 and fp16):
+//   stage 1:  N b + N g + N s / n           stage 2:  N b + N g / n + N s / n
+// beside one or two open chunks of about bucket_bytes. After backward, gradients are with the
+// optimizer's views, on shards; Parameter::grad() is absent, Parameter::zero_grad() clears both. To
+// change gradients use hooks (Parameter::AddGradHook), which see this rank's. Those of parameters
+// that the optimizer does not hold are averaged and stay in Parameter::grad(). A step
+// sends each rank's updated shard to all; reading a parameter waits for it. Missing gradients and
+// accumulation as with DdpPlugin.
+#ifndef APOGEE_PLUGINS_LOW_LEVEL_ZERO_H_
+#define APOGEE_PLUGINS_LOW_LEVEL_ZERO_H_
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apogee/chunk/gradient_chunks.h"
+#include "apogee/chunk/parameter_chunks.h"
+#include "apogee/plugins/plugin.h"
+#include "apogee/plugins/step_guard.h"
+
+namespace apogee {
+
+struct LowLevelZeroOptions {
+  int stage = 2;  // 1 or 2
+  // "f32", "bf16" or "fp16" (fp32 masters and gradients; fp16 with a dynamic loss scale), "f64".
+  std::string precision = "f32";
+  // Clip the global L2 norm of the averaged gradients to this; 0: as the optimizer's step options
+  // say.
+  double max_norm = 0;
+  // Parameters and gradients travel in chunks of about this size (of gradients).
+  int64_t bucket_bytes = 25 << 20;
+  // Gradients are summed in this dtype: a precision, or "" for their own.
+  std::string communication_dtype = "";
+  // Reduce chunks while backward goes on.
+  bool overlap_communication = true;
+  // Gather updated parameters while the next forward goes on.
+  bool overlap_gather = true;
+  // bf16, fp16: keep f32 masters. Without, a step rounds its result and drops the rest.
+  bool master_weights = true;
+  // States and masters live in host memory.
+  bool offload_states = false;
+  optim::LossScalerOptions loss_scaler = {};
+};
+
+class LowLevelZeroPlugin : public Plugin {
+ public:
+  // `group`: the ranks to shard over; null for one rank. Throws Error listing every bad option.
+  explicit LowLevelZeroPlugin(comm::GroupPtr group, const LowLevelZeroOptions& options = {});
+  ~LowLevelZeroPlugin() override;
+
+  std::string name() const override { return "low_level_zero"; }
+  // Collective. Throws Error, before anything has changed, for an optimizer that does not support
+  // shards or has been bound before, on a second call, and, on every rank, when the ranks' models
+  // or optimizers differ.
+  optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) override;
+  // Collective, but under NoSync.
+  void Backward(const Tensor& loss, optim::Optimizer& optimizer) override;
+  std::shared_ptr<void> NoSync() override { return guard_->NoSync(); }
+
+  // 1 but for fp16.
+  double loss_scale() const { return guard_->loss_scale(); }
+  // After boost: the chunks that parameters lie in.
+  const chunk::ParameterChunks& chunks() const { return *parameters_; }
+  // After boost: where the states are allocated; the model's context unless offload_states.
+  const ContextPtr& state_context() const { return state_context_; }
+
+ private:
+  void CheckOptimizer(const nn::Module& model, optim::Optimizer& optimizer) const;
+  void CheckRoom(optim::Optimizer& optimizer) const;
+  std::vector<chunk::ChunkSpec> Plan(optim::Optimizer& optimizer) const;
+  void Bind(optim::ParamView& view, const Tensor& old_value, const Tensor& shard,
+            const comm::Layout& layout) const;
+  void OnMean(size_t index, const Tensor& mean);
+  void CheckNoOwnGradients() const;
+
+  comm::GroupPtr group_;
+  LowLevelZeroOptions options_;
+  DType dtype_;
+  std::optional<DType> communication_dtype_;
+  ContextPtr state_context_;
+  std::vector<autograd::ParameterPtr> sharded_;  // in the order backward completes them
+  std::vector<optim::ParamView*> views_;         // of sharded_
+  std::vector<autograd::ParameterPtr> frozen_;   // at boost, of the optimizer
+  std::vector<Tensor> means_;                    // new gradients, until their presence is known
+  std::unique_ptr<StepGuard> guard_;
+  std::shared_ptr<chunk::ParameterChunks> parameters_;
+  std::unique_ptr<chunk::GradientChunks> gradients_;
+  std::unique_ptr<chunk::GradientChunks> unheld_gradients_;  // of what the optimizer does not hold
+};
+
+}  // namespace apogee
+
+#endif  // APOGEE_PLUGINS_LOW_LEVEL_ZERO_H_

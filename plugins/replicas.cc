@@ -1,0 +1,113 @@
+#include "apogee/plugins/replicas.h"
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+namespace apogee {
+namespace {
+
+// What all ranks must agree on, a line each.
+std::string Describe(const nn::Module& model, const optim::Optimizer& optimizer) {
+  std::string text;
+  int index = 0;
+  for (const auto& p : model.Parameters()) {
+    text += "parameter " + std::to_string(index++) + " is \"" + p->name() + "\" " +
+            p->shape().ToString() + " " + DTypeName(p->data().dtype()) +
+            (p->requires_grad() ? "" : " frozen") + "\n";
+  }
+  text += "the optimizer is " + optimizer.name() + "\n";
+  size_t view = 0;
+  for (int group = 0; group < optimizer.num_groups(); ++group) {
+    const std::string where = "group " + std::to_string(group);
+    text += where + " has";
+    for (const auto& [name, value] : optimizer.group_options(group)) {
+      text += " " + name + "=" + value;
+    }
+    text += "\n";
+    for (int i = 0; i < optimizer.group_size(group); ++i) {
+      text += "parameter " + std::to_string(i) + " of " + where + " is \"" +
+              optimizer.views()[view++].name() + "\"\n";
+    }
+  }
+  return text;
+}
+
+// The text of rank `root`, on every rank.
+std::string BroadcastText(comm::Group& group, const std::string& text, int root,
+                          const ContextPtr& context) {
+  const Tensor size =
+      Tensor::FromVector<int64_t>({static_cast<int64_t>(text.size())}, {1}, context);
+  group.Broadcast(size, root);
+  const int64_t bytes = size.data<int64_t>()[0];
+  const Tensor buffer = Tensor::Zeros({bytes}, DType::kU8, context, MemoryCategory::kCommunication);
+  if (group.rank() == root) std::copy(text.begin(), text.end(), buffer.data<uint8_t>());
+  group.Broadcast(buffer, root);
+  const std::vector<uint8_t> values = buffer.ToVector<uint8_t>();
+  return std::string(values.begin(), values.end());
+}
+
+// Throws the same Error on every rank.
+void CheckSame(const std::string& plugin, const nn::Module& model,
+               const optim::Optimizer& optimizer, comm::Group& group) {
+  const std::string text = Describe(model, optimizer);
+  const ContextPtr context = model.Parameters()[0]->data().context();
+  const std::string first = BroadcastText(group, text, 0, context);
+  // The lowest rank that differs tells everybody how.
+  const bool same = first == text;
+  const Tensor differs =
+      Tensor::Full({1}, DType::kF64, same ? 0 : group.size() - group.rank(), context);
+  group.AllReduce(differs, comm::ReduceOp::kMax);
+  if (differs.Item() == 0) return;
+  const int culprit = group.size() - static_cast<int>(differs.Item());
+  std::string message;
+  if (group.rank() == culprit) {
+    size_t line = 0, begin = 0;
+    while (begin < std::min(first.size(), text.size()) && first[begin] == text[begin]) {
+      if (first[begin++] == '\n') line = begin;
+    }
+    auto at = [line](const std::string& all) {
+      return line < all.size() ? all.substr(line, all.find('\n', line) - line)
+                               : std::string("nothing follows");
+    };
+    message = plugin + ": the ranks' models or optimizers differ: " + at(first) +
+              " on rank 0, but " + at(text) + " on rank " +
+              std::to_string(group.world_ranks()[static_cast<size_t>(culprit)]) +
+              "; build the same model and optimizer on every rank";
+  }
+  Throw(BroadcastText(group, message, culprit, context));
+}
+
+void BroadcastModel(const std::string& plugin, nn::Module& model, comm::Group& group) {
+  std::vector<std::shared_ptr<comm::Work>> works;
+  for (const auto& parameter : model.Parameters()) {
+    const Tensor value = parameter->data();
+    APOGEE_CHECK(value.is_contiguous(), plugin, ": parameter \"", parameter->name(),
+                 "\" is not contiguous");
+    works.push_back(group.BroadcastAsync(value, 0));
+  }
+  Generator& generator = model.generator();
+  const Tensor random = Tensor::FromVector<int64_t>(
+      {generator.key().a, generator.key().b, static_cast<int64_t>(generator.next_stream())}, {3},
+      model.Parameters()[0]->data().context());
+  works.push_back(group.BroadcastAsync(random, 0));
+  for (const auto& work : works) work->Wait();
+  const int64_t* state = random.data<int64_t>();
+  generator.set_key({static_cast<uint32_t>(state[0]), static_cast<uint32_t>(state[1])});
+  generator.set_next_stream(static_cast<uint64_t>(state[2]));
+}
+
+}  // namespace
+
+void PrepareReplicas(const std::string& plugin, nn::Module& model,
+                     const optim::Optimizer& optimizer, const comm::GroupPtr& group) {
+  if (group == nullptr) return;
+  CheckSame(plugin, model, optimizer, *group);
+  BroadcastModel(plugin, model, *group);
+  // Ranks mask their parts of a batch as one rank would mask the whole.
+  model.AddPreForwardHook([rank = group->rank()](nn::Module& root, const Tensor& input) {
+    if (input.rank() > 0) root.generator().set_first_sample(rank * input.size(0));
+  });
+}
+
+}  // namespace apogee

@@ -1,0 +1,24 @@
+// What data-parallel plugins do first: make sure that all ranks have the same model and optimizer.
+//
+//   PrepareReplicas("ddp", model, optimizer, group);
+#ifndef APOGEE_PLUGINS_REPLICAS_H_
+#define APOGEE_PLUGINS_REPLICAS_H_
+
+#include <string>
+
+#include "apogee/comm/group.h"
+#include "apogee/nn/module.h"
+#include "apogee/optim/optimizer.h"
+
+namespace apogee {
+
+// Collective; null: one rank, nothing to do. Rank 0's values and random state are broadcast, and
+// random masks follow a sample's place in the whole batch. Throws one Error on every rank, before
+// anything has changed, when the models differ in names, shapes, dtypes or what is frozen, or the
+// optimizers in their groups, the order of parameters in them, or options.
+void PrepareReplicas(const std::string& plugin, nn::Module& model,
+                     const optim::Optimizer& optimizer, const comm::GroupPtr& group);
+
+}  // namespace apogee
+
+#endif  // APOGEE_PLUGINS_REPLICAS_H_

@@ -1,0 +1,59 @@
+// StepGuard: the settings of every step that plugins over ranks share (clipping, loss scale), and
+// the checks that a loop calls backward and step in an order that means something.
+//
+//   StepGuard guard("ddp", {.max_norm = 1.0, .scale = true, .loss_scaler = {}});
+//   guard.Attach(optimizer);
+//   const bool reduce = guard.OnBackward();     // before each backward
+//   gradients.Backward(loss, guard.loss_scale(), reduce);
+//
+// All checks depend on the calls alone, so that every rank throws or none does.
+#ifndef APOGEE_PLUGINS_STEP_GUARD_H_
+#define APOGEE_PLUGINS_STEP_GUARD_H_
+
+#include <memory>
+#include <string>
+
+#include "apogee/optim/loss_scaler.h"
+#include "apogee/optim/optimizer.h"
+
+namespace apogee {
+
+struct StepGuardOptions {
+  double max_norm = 0;  // 0: keep the optimizer's own
+  bool scale = false;   // dynamic loss scale
+  optim::LossScalerOptions loss_scaler = {};
+};
+
+class StepGuard {
+ public:
+  StepGuard(std::string plugin, const StepGuardOptions& options);
+
+  // Hooks into the optimizer's step, which throws Error once the guard is gone. A loss scale that
+  // the optimizer has already stays: the loop multiplies its loss by it.
+  void Attach(optim::Optimizer& optimizer);
+  // Throws Error for a second backward in a step of an optimizer that updates inside backward.
+  // Returns whether this backward is to reduce gradients: no handle of NoSync lives.
+  bool OnBackward();
+  // Plugin::NoSync; the handle may outlive the guard.
+  std::shared_ptr<void> NoSync();
+  double loss_scale() const { return scaler_ != nullptr ? scaler_->scale() : 1; }
+
+ private:
+  void BeforeStep(optim::Optimizer& optimizer);
+  void SetLossScale(optim::Optimizer& optimizer) const;
+  void AfterStep(optim::Optimizer& optimizer);
+
+  std::string plugin_;
+  double max_norm_;
+  std::unique_ptr<optim::LossScaler> scaler_;
+  double own_scale_ = 1;         // the loop's
+  std::string single_backward_;  // the optimizer that cannot accumulate, or empty
+  int64_t num_backwards_ = 0;    // since the last step
+  bool unreduced_ = false;       // the last one kept gradients local
+  std::shared_ptr<int> no_sync_depth_ = std::make_shared<int>(0);  // handles that live
+  std::shared_ptr<void> alive_ = std::make_shared<int>();
+};
+
+}  // namespace apogee
+
+#endif  // APOGEE_PLUGINS_STEP_GUARD_H_

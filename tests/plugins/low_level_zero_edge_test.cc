@@ -1,0 +1,428 @@
+// Loops that do something unusual: boosted with ZeRO or DDP they do what the plain loop does.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "apogee/autograd/engine.h"
+#include "apogee/autograd/functions/arithmetic.h"
+#include "apogee/booster/booster.h"
+#include "apogee/nn/models/mlp.h"
+#include "apogee/optim/sgd.h"
+#include "apogee/plugins/ddp.h"
+#include "apogee/plugins/low_level_zero.h"
+#include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tensor/ops/elementwise.h"
+#include "apogee/tests/support/exactness.h"
+#include "apogee/tests/support/run_ranks.h"
+
+namespace apogee {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Property;
+using testing::RunRanks;
+using ::testing::Throws;
+using testing::Weights;
+using testing::WeightsOf;
+using testing::WorstUpdateError;
+
+constexpr int kNumMicro = 12;  // of a batch: a rank of n takes 12 / n
+
+template <typename Matcher>
+auto Says(const Matcher& matcher) {
+  return Throws<Error>(Property(&Error::what, matcher));
+}
+
+// A loop over a small model, which neither knows whether it is boosted nor over how many ranks.
+struct Loop {
+  explicit Loop(const ContextPtr& context, DType dtype = DType::kF64, unsigned seed = 1)
+      : context(context), dtype(dtype) {
+    model.Initialize(context, {.seed = seed, .dtype = dtype});
+  }
+
+  autograd::ParameterPtr Find(const std::string& name) const { return model.FindParameter(name); }
+
+  // The loss over the part [begin, end) of the whole batch's micro-batches that is this rank's.
+  Tensor Loss(int64_t step, int begin = 0, int end = kNumMicro) {
+    const int first = begin + (end - begin) * rank / num_ranks;
+    const int last = begin + (end - begin) * (rank + 1) / num_ranks;
+    Tensor sum;
+    for (int micro = first; micro < last; ++micro) {
+      const double input = std::sin(static_cast<double>(step * 31 + micro));
+      const Tensor y = autograd::Sum(model(Tensor::Full({2, 4}, dtype, input, context)));
+      sum = sum.defined() ? autograd::Add(sum, y) : y;
+    }
+    return autograd::Scale(sum, static_cast<double>(num_ranks) / kNumMicro);
+  }
+  void Backward(const Tensor& loss) {
+    booster != nullptr ? booster->backward(loss, *optimizer) : autograd::Backward(loss);
+  }
+  void Boost(Plugin& plugin) {
+    booster = std::make_unique<Booster>(plugin);
+    booster->boost(model, *optimizer);
+  }
+
+  ContextPtr context;
+  DType dtype;
+  nn::Mlp model{{.sizes = {4, 5, 3}}};
+  std::unique_ptr<optim::Optimizer> optimizer;
+  std::unique_ptr<Booster> booster;
+  int rank = 0;
+  int num_ranks = 1;
+};
+
+std::unique_ptr<optim::Optimizer> Momentum(std::vector<autograd::ParameterPtr> parameters) {
+  return std::make_unique<optim::Sgd>(
+      std::move(parameters), optim::SgdOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01});
+}
+
+using Body = std::function<void(Loop&)>;
+using Prepare = std::function<void(Loop&)>;
+
+void MakeMomentum(Loop& loop) { loop.optimizer = Momentum(loop.model.Parameters()); }
+
+// `prepare` makes the optimizer; `body` is the loop, after boost where there is one.
+void ExpectSame(const Body& body, const Prepare& prepare = MakeMomentum, double bound = 1e-12) {
+  Loop plain(CpuContext());
+  prepare(plain);
+  const Weights start = WeightsOf(plain.model);
+  body(plain);
+  const Weights want = WeightsOf(plain.model);
+  for (const int num_ranks : {1, 2, 3}) {
+    for (const int stage : {0, 1, 2}) {
+      RunRanks(num_ranks, [&](comm::World& world) {
+        Loop loop(world.context());
+        prepare(loop);
+        loop.rank = world.rank();
+        loop.num_ranks = num_ranks;
+        std::unique_ptr<Plugin> plugin;
+        if (stage == 0) {
+          plugin = std::make_unique<DdpPlugin>(world.group(),
+                                               DdpOptions{.precision = "f64", .bucket_bytes = 100});
+        } else {
+          plugin = std::make_unique<LowLevelZeroPlugin>(
+              world.group(),
+              LowLevelZeroOptions{.stage = stage, .precision = "f64", .bucket_bytes = 100});
+        }
+        loop.Boost(*plugin);
+        body(loop);
+        const auto worst = WorstUpdateError(start, want, WeightsOf(loop.model));
+        EXPECT_LE(worst.error, bound)
+            << worst.name << ", " << num_ranks << " ranks, stage " << stage;
+      });
+    }
+  }
+}
+
+TEST(LowLevelZeroEdgeTest, HooksThatWereAddedAfterBoostChangeTheGradient) {
+  ExpectSame([](Loop& loop) {
+    for (const auto& parameter : loop.model.Parameters()) {
+      parameter->AddGradHook([](autograd::Parameter& p) {
+        p.set_grad(ops::Scale(p.grad(), p.shape().rank() == 1 ? 0.25 : 3.0));
+      });
+    }
+    for (int64_t step = 0; step < 4; ++step) {
+      loop.Backward(loop.Loss(step));
+      loop.optimizer->step();
+      loop.optimizer->zero_grad();
+    }
+  });
+}
+
+// The booster knows the first optimizer only.
+TEST(LowLevelZeroEdgeTest, ASecondOptimizerStepsOnMeans) {
+  ExpectSame(
+      [](Loop& loop) {
+        const auto rest = Momentum({loop.Find("layers.1.weight"), loop.Find("layers.1.bias")});
+        for (int64_t step = 0; step < 4; ++step) {
+          for (const int first : {0, 6}) {
+            std::shared_ptr<void> hold;
+            if (loop.booster != nullptr && first == 0) hold = loop.booster->no_sync();
+            loop.Backward(autograd::Scale(loop.Loss(step, first, first + 6), 1));
+          }
+          loop.optimizer->step();
+          rest->step();
+          loop.optimizer->zero_grad();
+          rest->zero_grad();
+        }
+      },
+      [](Loop& loop) {
+        loop.optimizer = Momentum({loop.Find("layers.0.weight"), loop.Find("layers.0.bias")});
+      });
+}
+
+TEST(LowLevelZeroEdgeTest, ZerosAreGradientsAndFrozenParametersComeBack) {
+  ExpectSame([](Loop& loop) {
+    const auto bias = loop.Find("layers.1.bias");
+    for (int64_t step = 0; step < 9; ++step) {
+      bias->set_requires_grad(step % 3 != 1);
+      loop.Backward(loop.Loss(step));
+      if (step == 4) loop.optimizer->zero_grad(/*set_to_none=*/false);
+      loop.optimizer->step();
+      loop.optimizer->zero_grad(/*set_to_none=*/step % 2 == 0);
+    }
+  });
+}
+
+// A loop that clears gradients parameter by parameter, one of them before the step.
+TEST(LowLevelZeroEdgeTest, ParametersClearTheirGradients) {
+  ExpectSame([](Loop& loop) {
+    for (int64_t step = 0; step < 6; ++step) {
+      loop.Backward(loop.Loss(step));
+      if (step % 3 == 1) loop.Find("layers.1.bias")->zero_grad();
+      if (step % 3 == 2) loop.Find("layers.0.weight")->zero_grad(/*set_to_none=*/false);
+      loop.optimizer->step();
+      for (const auto& parameter : loop.model.Parameters()) parameter->zero_grad(step % 2 == 0);
+    }
+  });
+}
+
+TEST(LowLevelZeroEdgeTest, ClosuresAndEvaluationBetweenSteps) {
+  ExpectSame([](Loop& loop) {
+    for (int64_t step = 0; step < 4; ++step) {
+      loop.optimizer->step([&] {
+        loop.optimizer->zero_grad();
+        const Tensor loss = loop.Loss(step);
+        loop.Backward(loss);
+        return loss;
+      });
+      loop.model.Train(false);
+      loop.model(Tensor::Full({1, 4}, loop.dtype, 0.5, loop.context));
+      loop.model.Train();
+    }
+  });
+}
+
+TEST(LowLevelZeroEdgeTest, EveryNormClips) {
+  for (const auto kind : {optim::NormKind::kL1, optim::NormKind::kL2, optim::NormKind::kMax}) {
+    ExpectSame([&](Loop& loop) {
+      loop.optimizer->set_step_options({.max_norm = 0.05, .norm_kind = kind});
+      for (int64_t step = 0; step < 4; ++step) {
+        loop.Backward(loop.Loss(step));
+        loop.optimizer->step();
+        loop.optimizer->zero_grad();
+        EXPECT_LT(loop.optimizer->last_step().clip_factor, 1);
+      }
+    });
+  }
+}
+
+// NaN in one element of one rank's shard reaches every weight through the norm.
+TEST(LowLevelZeroEdgeTest, ProceedingWithNaNSpoilsEverythingOnEveryRank) {
+  for (const auto kind : {optim::NormKind::kL1, optim::NormKind::kL2, optim::NormKind::kMax}) {
+    RunRanks(3, [&](comm::World& world) {
+      Loop loop(world.context(), DType::kF32);
+      MakeMomentum(loop);
+      LowLevelZeroPlugin plugin(world.group());
+      loop.Boost(plugin);
+      loop.optimizer->set_step_options(
+          {.max_norm = 1, .norm_kind = kind, .nonfinite = optim::NonFinitePolicy::kProceed});
+      loop.Find("layers.1.bias")->AddGradHook([&](autograd::Parameter& p) {
+        if (world.rank() == 1) p.grad().Slice(0, 0, 1).Fill(std::nan(""));
+      });
+      loop.Backward(loop.Loss(0));
+      loop.optimizer->step();
+      for (const auto& [name, values] : WeightsOf(loop.model)) {
+        for (const double value : values) EXPECT_TRUE(std::isnan(value)) << name;
+      }
+    });
+  }
+}
+
+// Options that were set after boost say nothing of the scale: it is the plugin's.
+TEST(LowLevelZeroEdgeTest, StepOptionsAfterBoostKeepTheLossScale) {
+  for (const int stage : {0, 1, 2}) {
+    RunRanks(2, [&](comm::World& world) {
+      Loop loop(world.context(), DType::kF16);
+      loop.optimizer =
+          std::make_unique<optim::Sgd>(loop.model.Parameters(), optim::SgdOptions{.lr = 0.5});
+      std::unique_ptr<Plugin> plugin;
+      if (stage == 0) {
+        plugin = std::make_unique<DdpPlugin>(
+            world.group(), DdpOptions{.precision = "fp16", .loss_scaler = {.initial_scale = 1024}});
+      } else {
+        plugin = std::make_unique<LowLevelZeroPlugin>(
+            world.group(),
+            LowLevelZeroOptions{
+                .stage = stage, .precision = "fp16", .loss_scaler = {.initial_scale = 1024}});
+      }
+      loop.Boost(*plugin);
+      loop.optimizer->set_step_options({.nonfinite = optim::NonFinitePolicy::kThrow});
+      const auto bias = loop.Find("layers.1.bias");
+      const double before = bias->data().ToVector<double>()[0];
+      loop.Backward(autograd::Sum(loop.model(Tensor::Full({2, 4}, loop.dtype, 0.5, loop.context))));
+      loop.optimizer->step();
+      EXPECT_NEAR(bias->data().ToVector<double>()[0] - before, -0.5 * 2, 2e-3);
+    });
+  }
+}
+
+// A loop that scales its loss by hand, before and after boost.
+TEST(LowLevelZeroEdgeTest, ALossScaleOfTheLoopsOwnIsKept) {
+  ExpectSame(
+      [](Loop& loop) {
+        for (int64_t step = 0; step < 4; ++step) {
+          loop.Backward(autograd::Scale(loop.Loss(step), 64));
+          loop.optimizer->step();
+          loop.optimizer->zero_grad();
+        }
+      },
+      [](Loop& loop) {
+        MakeMomentum(loop);
+        loop.optimizer->set_step_options({.loss_scale = 64});
+      });
+}
+
+TEST(LowLevelZeroEdgeTest, AGradientThatWasSetAfterBackwardIsRefused) {
+  RunRanks(2, [](comm::World& world) {
+    Loop loop(world.context(), DType::kF32);
+    MakeMomentum(loop);
+    LowLevelZeroPlugin plugin(world.group());
+    loop.Boost(plugin);
+    loop.Backward(loop.Loss(0));
+    const Weights before = WeightsOf(loop.model);
+    const auto bias = loop.Find("layers.1.bias");
+    bias->set_grad(Tensor::Zeros({3}, DType::kF32, loop.context));
+    EXPECT_THAT([&] { loop.optimizer->step(); },
+                Says(AllOf(HasSubstr("layers.1.bias"), HasSubstr("gradient hook"))));
+    EXPECT_EQ(WeightsOf(loop.model), before);
+    bias->zero_grad();
+    loop.optimizer->step();
+    EXPECT_NE(WeightsOf(loop.model), before);
+  });
+}
+
+// Sums that were begun in bf16 go on in f32, and so do those of the whole chunk.
+TEST(LowLevelZeroEdgeTest, GradientsFromBeforeBoostAreKeptInF32) {
+  RunRanks(2, [](comm::World& world) {
+    Loop loop(world.context(), DType::kBF16);
+    MakeMomentum(loop);
+    autograd::Backward(loop.Loss(0));
+    const double before = loop.Find("layers.1.bias")->grad().ToVector<double>()[0];
+    LowLevelZeroPlugin plugin(world.group(), {.precision = "bf16"});
+    loop.Boost(plugin);
+    EXPECT_EQ(loop.Find("layers.1.bias")->grad().ToVector<double>()[0], before);
+    loop.Backward(loop.Loss(0));
+    for (const optim::ParamView& view : loop.optimizer->views()) {
+      EXPECT_EQ(view.grad().dtype(), DType::kF32) << view.name();
+    }
+  });
+}
+
+// Three steps, then a new loop from what the first one saved while its parameters were on their
+// way.
+TEST(LowLevelZeroEdgeTest, SavedStatesGoOn) {
+  for (const char* precision : {"f32", "bf16"}) {
+    RunRanks(3, [&](comm::World& world) {
+      const auto run = [&](Loop& loop, int64_t begin, int64_t end) {
+        for (int64_t step = begin; step < end; ++step) {
+          loop.Backward(loop.Loss(step));
+          loop.optimizer->step();
+          loop.optimizer->zero_grad();
+        }
+      };
+      const DType dtype = std::string(precision) == "f32" ? DType::kF32 : DType::kBF16;
+      Loop saved(world.context(), dtype), resumed(world.context(), dtype, /*seed=*/2);
+      LowLevelZeroPlugin plugins[] = {
+          LowLevelZeroPlugin(world.group(), {.precision = precision, .bucket_bytes = 100}),
+          LowLevelZeroPlugin(world.group(), {.precision = precision, .bucket_bytes = 100})};
+      for (Loop* loop : {&saved, &resumed}) {
+        MakeMomentum(*loop);
+        loop->rank = world.rank();
+        loop->num_ranks = 3;
+        loop->Boost(plugins[loop == &resumed]);
+      }
+      run(resumed, 7, 8);
+      run(saved, 0, 3);
+      for (const auto& parameter : saved.model.Parameters()) {
+        resumed.Find(parameter->name())->data().CopyFrom(parameter->data());
+      }
+      const absl::Status status = resumed.optimizer->load_state_dict(saved.optimizer->state_dict());
+      EXPECT_TRUE(status.ok()) << Message(status);
+      run(saved, 3, 6);
+      run(resumed, 3, 6);
+      EXPECT_EQ(WeightsOf(resumed.model), WeightsOf(saved.model));
+    });
+  }
+}
+
+// The dict of a run with masters, loaded into one without: weights come with it, to all ranks.
+TEST(LowLevelZeroEdgeTest, WeightsOfASavedStateReachEveryRank) {
+  RunRanks(2, [](comm::World& world) {
+    Loop saved(world.context(), DType::kBF16), loaded(world.context(), DType::kF32, /*seed=*/2);
+    LowLevelZeroPlugin bf16(world.group(), {.precision = "bf16"}), f32(world.group());
+    MakeMomentum(saved);
+    MakeMomentum(loaded);
+    saved.Boost(bf16);
+    loaded.Boost(f32);
+    saved.Backward(saved.Loss(world.rank()));
+    saved.optimizer->step();
+    const absl::Status status = loaded.optimizer->load_state_dict(saved.optimizer->state_dict());
+    EXPECT_TRUE(status.ok()) << Message(status);
+    for (const auto& parameter : loaded.model.Parameters()) {
+      const Tensor rounded = parameter->data().To(DType::kBF16);
+      EXPECT_EQ(rounded.ToVector<double>(),
+                saved.Find(parameter->name())->data().ToVector<double>());
+    }
+  });
+}
+
+TEST(LowLevelZeroEdgeTest, OnePluginRunsOneModel) {
+  RunRanks(2, [](comm::World& world) {
+    DdpPlugin ddp(world.group());
+    LowLevelZeroPlugin zero(world.group());
+    for (Plugin* plugin : std::initializer_list<Plugin*>{&ddp, &zero}) {
+      Loop first(world.context(), DType::kF32), second(world.context(), DType::kF32);
+      MakeMomentum(first);
+      MakeMomentum(second);
+      first.Boost(*plugin);
+      EXPECT_THAT([&] { second.Boost(*plugin); },
+                  Says(AllOf(HasSubstr(plugin->name()), HasSubstr("one plugin per model"))));
+    }
+  });
+}
+
+TEST(LowLevelZeroEdgeTest, OptimizersThatDifferAreToldApart) {
+  for (const bool zero : {false, true}) {
+    for (const bool order : {false, true}) {
+      RunRanks(2, [&](comm::World& world) {
+        Loop loop(world.context(), DType::kF32);
+        const bool odd = world.rank() == 1;
+        std::vector<autograd::ParameterPtr> parameters = loop.model.Parameters();
+        if (odd && order) std::reverse(parameters.begin(), parameters.end());
+        loop.optimizer = std::make_unique<optim::Sgd>(
+            parameters, optim::SgdOptions{.lr = odd && !order ? 0.2 : 0.1});
+        std::unique_ptr<Plugin> plugin;
+        if (zero) {
+          plugin = std::make_unique<LowLevelZeroPlugin>(world.group());
+        } else {
+          plugin = std::make_unique<DdpPlugin>(world.group());
+        }
+        EXPECT_THAT([&] { loop.Boost(*plugin); },
+                    Says(AllOf(HasSubstr("optimizers differ"), HasSubstr("rank 1"),
+                               HasSubstr(order ? "layers.1.bias" : "lr=0.2"))));
+      });
+    }
+  }
+}
+
+TEST(LowLevelZeroEdgeTest, AStepWithoutItsPluginIsRefused) {
+  RunRanks(2, [](comm::World& world) {
+    Loop loop(world.context(), DType::kF32);
+    MakeMomentum(loop);
+    {
+      LowLevelZeroPlugin plugin(world.group());
+      loop.Boost(plugin);
+      loop.Backward(loop.Loss(0));
+      loop.optimizer->step();
+    }
+    EXPECT_THAT([&] { loop.optimizer->step(); },
+                Says(AllOf(HasSubstr("low_level_zero"), HasSubstr("must outlive"))));
+  });
+}
+
+}  // namespace
+}  // namespace apogee

@@ -1,0 +1,148 @@
+// The matrix sees what it must see: each sabotage turns the cells concerned red and leaves the
+// others green; the sample covers all pairs; reports are what they say.
+#include "apogee/tools/matrix/matrix.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "apogee/optim/registry.h"
+#include "apogee/tools/matrix/report.h"
+
+namespace apogee::tools {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+Cell FindCell(const std::string& name) {
+  for (const Cell& cell : AllCells()) {
+    if (cell.name() == name) return cell;
+  }
+  Throw("no cell is named ", name);
+}
+
+CellReport Run(const std::string& name, Sabotage sabotage) {
+  static ReferenceCache references;
+  return RunCell(FindCell(name), sabotage, references);
+}
+
+void ExpectGreen(const std::string& name, Sabotage sabotage = Sabotage::kNone) {
+  const CellReport report = Run(name, sabotage);
+  EXPECT_EQ(report.verdict, Verdict::kPass) << report.Line();
+}
+
+// Red under sabotage, for the reason that its line gives; green without it.
+void ExpectRed(const std::string& name, Sabotage sabotage, const std::string& reason) {
+  ExpectGreen(name);
+  const CellReport report = Run(name, sabotage);
+  EXPECT_EQ(report.verdict, Verdict::kFail) << report.Line();
+  EXPECT_THAT(report.Line(), HasSubstr(reason));
+}
+
+TEST(SabotageTest, DroppedCollectivesShowOnSeveralRanksOnly) {
+  const std::string reason = "ranks end with different values of";
+  ExpectRed("adamw/ddp/world2/f32/acc1/fed", Sabotage::kDropCollective, reason);
+  ExpectRed("sgd/ddp/world3/f64/acc3ns/clip/gpt2", Sabotage::kDropCollective, reason);
+  ExpectRed("lamb/ddp/world4/bf16/acc1/clip/llama", Sabotage::kDropCollective, reason);
+  // Every shard has one owner, so ranks agree, on something wrong.
+  ExpectRed("adamw/zero1/world3/f32/acc3/fed", Sabotage::kDropCollective, "error ");
+  ExpectRed("adamw/zero2/world2/f64/acc1/clip/llama", Sabotage::kDropCollective, "error ");
+  ExpectGreen("adamw/ddp/world1/f32/acc1/fed", Sabotage::kDropCollective);
+  ExpectGreen("adamw/zero2/world1/f32/acc1/fed", Sabotage::kDropCollective);
+}
+
+TEST(SabotageTest, ZerosForAbsentGradientsMoveWhatMustNotMove) {
+  // Weight decay moves a parameter that never has a gradient: its error is infinite.
+  ExpectRed("adamw/ddp/world1/f32/acc1/fed", Sabotage::kNoneAsZero, "error inf > 1e-05 (never)");
+  ExpectRed("adamw/ddp/world3/f64/acc3ns/clip/gpt2", Sabotage::kNoneAsZero, "(extra)");
+  ExpectRed("adamw/zero2/world3/f32/acc3/fed", Sabotage::kNoneAsZero, "(never)");
+  // This preset counts absent gradients as zeros by itself.
+  ExpectGreen("scaled_adam_icefall/ddp/world2/f32/acc1/fed", Sabotage::kNoneAsZero);
+}
+
+TEST(SabotageTest, StepsThatDoNotHappenShowEverywhere) {
+  ExpectRed("sgd/single/world1/f32/acc1/fed", Sabotage::kNoUpdate, "error 1 > 1e-05");
+  ExpectRed("lion/ddp/world2/f64/acc3/fed", Sabotage::kNoUpdate, "error 1 > 1e-09");
+  ExpectRed("adafactor/ddp/world2/bf16/acc1/clip/gpt2", Sabotage::kNoUpdate, "error 1 >");
+  ExpectRed("came/zero2/world3/f32/acc3ns/fed", Sabotage::kNoUpdate, "error 1 > 1e-05");
+  ExpectRed("adam/zero1_late/world4/f32/acc1/clip/llama", Sabotage::kNoUpdate, "error 1 >");
+  // It has updated inside backward.
+  ExpectRed("lomo/ddp/world1/f32/acc1/fed", Sabotage::kNoUpdate, "error 1 > 1e-05");
+}
+
+TEST(SabotageTest, LocalStatisticsShowWhereTensorsAreShardedAndStatisticsUsed) {
+  for (const std::string optimizer :
+       {"lamb", "lars", "adafactor", "came", "scaled_adam", "galore_adamw", "adalomo"}) {
+    const std::string reason =
+        optimizer == "galore_adamw" ? "0 ranks computed its basis" : "error ";
+    ExpectRed(optimizer + "/zero2/world2/f32/acc1/fed", Sabotage::kLocalStats, reason);
+    ExpectGreen(optimizer + "/zero2/world1/f32/acc1/fed", Sabotage::kLocalStats);
+  }
+  ExpectRed("adafactor/zero1/world3/f64/acc3/gpt2", Sabotage::kLocalStats, "error ");
+  // Only the norm that is clipped is a statistic of AdamW's.
+  ExpectGreen("adamw/zero2/world3/f32/acc3/fed", Sabotage::kLocalStats);
+  ExpectRed("adamw/zero2/world3/f32/acc3/clip/fed", Sabotage::kLocalStats, "error ");
+  // Whole gradients on every rank.
+  ExpectGreen("lamb/ddp/world2/f32/acc1/clip/fed", Sabotage::kLocalStats);
+  ExpectGreen("adafactor/ddp/world3/f64/acc1/fed", Sabotage::kLocalStats);
+}
+
+TEST(MatrixTest, RefusalsOfTheListAreCountedApart) {
+  std::ostringstream out;
+  const std::vector<CellReport> reports =
+      RunMatrix({.only = "lomo/single/world1/f32/acc3*/fed"}, out);
+  ASSERT_FALSE(reports.empty());
+  for (const CellReport& report : reports) EXPECT_EQ(report.verdict, Verdict::kRefused);
+  EXPECT_THAT(out.str(), StartsWith("refused lomo/single/world1/f32/acc3/fed: "));
+  EXPECT_THAT(out.str(),
+              EndsWith(std::to_string(reports.size()) + " refused\n0 passed, 0 failed\n"));
+}
+
+TEST(MatrixTest, TheSampleHasEveryPair) {
+  const std::vector<Cell> all = AllCells();
+  const std::vector<Cell> sample = PairwiseSample(all, 300);
+  EXPECT_LT(sample.size(), 300u) << "the limit must not decide what is covered";
+  EXPECT_EQ(NumPairs(sample), NumPairs(all));
+  EXPECT_EQ(PairwiseSample(all, 10).size(), 10u);
+  std::set<std::string> names, optimizers;
+  for (const Cell& cell : all) {
+    names.insert(cell.name());
+    optimizers.insert(cell.optimizer);
+  }
+  EXPECT_EQ(names.size(), all.size());
+  EXPECT_EQ(optimizers.size(), optim::OptimizerNames().size());
+}
+
+TEST(MatrixTest, Patterns) {
+  EXPECT_TRUE(MatchesPattern("adamw/ddp/world2/f32/acc1/fed", ""));
+  EXPECT_TRUE(MatchesPattern("adamw/ddp/world2/f32/acc1/fed", "world2"));
+  EXPECT_TRUE(MatchesPattern("adamw/ddp/world2/f32/acc1/fed", "[a-b]*fed"));
+  EXPECT_FALSE(MatchesPattern("adamw/ddp/world2/f32/acc1/fed", "[c-z]*"));
+}
+
+TEST(MatrixTest, Reports) {
+  std::ostringstream out, json, markdown;
+  const std::vector<CellReport> reports =
+      RunMatrix({.only = "[a]damw/ddp/world2/f32/acc1/fed"}, out);
+  ASSERT_EQ(reports.size(), 1u);
+  // One all-reduce per bucket of 6000 bytes and one for presence.
+  EXPECT_EQ(reports[0].collectives, 4);
+  // Two moments in f32 for what has had a gradient: all but "never" [4, 4] and "frozen" [5, 6].
+  EXPECT_EQ(reports[0].state_bytes, 8 * (reports[0].num_parameters - 16 - 30));
+  EXPECT_THAT(out.str(), EndsWith("1 passed, 0 failed\n"));
+  WriteJson(reports, json);
+  const nlohmann::json root = nlohmann::json::parse(json.str());
+  EXPECT_EQ(root["passed"], 1);
+  EXPECT_EQ(root["cells"][0]["name"], "adamw/ddp/world2/f32/acc1/fed");
+  EXPECT_EQ(root["cells"][0]["verdict"], "pass");
+  WriteMarkdown(reports, markdown);
+  EXPECT_THAT(markdown.str(), HasSubstr("| `adamw` | 1 passed |"));
+}
+
+}  // namespace
+}  // namespace apogee::tools

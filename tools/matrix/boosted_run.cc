@@ -1,0 +1,206 @@
+#include "apogee/tools/matrix/boosted_run.h"
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apogee/autograd/functions/arithmetic.h"
+#include "apogee/booster/booster.h"
+#include "apogee/comm/launch.h"
+#include "apogee/tools/matrix/optimizers.h"
+#include "apogee/tools/matrix/plain_run.h"
+#include "apogee/tools/matrix/plugins.h"
+#include "apogee/tools/matrix/workload.h"
+
+namespace apogee::tools {
+namespace {
+
+// Before these steps a window is begun, with the data of another step, and thrown away.
+bool DiscardsBefore(int64_t step) { return step == 4 || step == 11; }
+constexpr int64_t kDiscardedOffset = 7;
+
+// One rank's part of a run.
+class RankRun {
+ public:
+  RankRun(const Cell& cell, Sabotage sabotage, comm::World& world)
+      : cell_(cell),
+        sabotage_(sabotage),
+        world_(world),
+        workload_(FindWorkload(cell.workload)),
+        group_(world.group()),
+        model_(workload_.MakeModel()) {
+    if (sabotage == Sabotage::kDropCollective && group_ != nullptr) {
+      group_ = std::make_shared<UnsummedGroup>(group_);
+    }
+    // Other ranks start elsewhere: boost must make up for it.
+    model_->Initialize(world.context(), {.seed = world.rank() == 0 ? kSeed : 99,
+                                         .dtype = InitialDType(cell.precision)});
+    optimizer_ = MakeMatrixOptimizer(cell.optimizer, workload_, *model_);
+    plugin_ = FindPlugin(cell.plugin)
+                  .make(group_, {.precision = cell.precision,
+                                 .max_norm = cell.clip ? workload_.max_norm() : 0,
+                                 .bucket_bytes = workload_.bucket_bytes(),
+                                 .loss_scaler = kLossScaler});
+    booster_ = std::make_unique<Booster>(*plugin_);
+  }
+
+  void Boost() {
+    boosted_ = &booster_->boost(*model_, *optimizer_).optimizer;
+    if (sabotage_ == Sabotage::kLocalStats) boosted_->set_stat_reducer(nullptr);
+  }
+
+  void Train() {
+    for (int64_t step = 0; step < kNumSteps; ++step) {
+      // An update inside backward cannot be thrown away.
+      if (DiscardsBefore(step) && !UpdatesInBackward(*boosted_)) {
+        Backward((step + kDiscardedOffset) % kNumSteps, 0, cell_.no_sync);
+        boosted_->zero_grad();
+      }
+      const comm::Traffic before = traffic();
+      for (int64_t micro = 0; micro < cell_.accumulate; ++micro) {
+        Backward(step, micro, cell_.no_sync && micro + 1 < cell_.accumulate);
+      }
+      Step();
+      boosted_->zero_grad();
+      last_step_ = traffic() - before;
+    }
+  }
+
+  // The optimizer updates inside backward, so several backwards per step are too many.
+  bool CannotAccumulate() const { return cell_.accumulate > 1 && UpdatesInBackward(*boosted_); }
+
+  // Adds what this rank knows; one rank at a time.
+  void Report(BoostedResult& result) {
+    result.num_parameters = model_->num_parameters();
+    result.num_skipped = boosted_->num_skipped_steps();
+    result.collectives = last_step_.total_calls();
+    result.bytes = last_step_.total_bytes();
+    result.state_bytes = std::max(result.state_bytes, StateBytes());
+    for (const auto& [name, values] : WeightsOf(*model_)) MergeWhole(name, values, result);
+    if (!HasMasters(cell_)) return;
+    for (optim::ParamView& view : boosted_->views()) {
+      if (view.trainable()) MergePart(view, result.masters);
+    }
+  }
+
+ private:
+  comm::Traffic traffic() const { return group_ != nullptr ? group_->traffic() : comm::Traffic{}; }
+
+  int64_t StateBytes() const {
+    int64_t bytes = 0;
+    for (const optim::ParamView& view : boosted_->views()) {
+      if (view.own_master().defined()) bytes += view.own_master().bytes();
+      for (const optim::NamedState& state : view.states()) bytes += state.value.bytes();
+    }
+    return bytes;
+  }
+
+  void Backward(int64_t step, int64_t micro, bool hold_back) {
+    const int64_t count = workload_.num_samples() / world_.size() / cell_.accumulate;
+    const int64_t first = (world_.rank() * cell_.accumulate + micro) * count;
+    Tensor loss =
+        workload_.Loss(*model_, world_.context(), {.step = step, .first = first, .count = count});
+    // One micro-step of one rank overflows.
+    const bool overflows = cell_.precision == "fp16" && step == kOverflowStep &&
+                           world_.rank() == world_.size() - 1 && micro == cell_.accumulate / 2;
+    if (overflows) loss = autograd::Scale(loss, kOverflowFactor);
+    if (cell_.accumulate > 1) {
+      loss = autograd::Scale(loss, 1.0 / static_cast<double>(cell_.accumulate));
+    }
+    std::shared_ptr<void> hold;
+    if (hold_back) hold = booster_->no_sync();
+    booster_->backward(loss, *boosted_);
+  }
+
+  void Step() {
+    const bool updated = UpdatesInBackward(*boosted_) &&
+                         std::ranges::none_of(boosted_->views(), &optim::ParamView::has_grad);
+    if (sabotage_ == Sabotage::kNoneAsZero && !updated) FillAbsentGradients(*boosted_);
+    if (sabotage_ == Sabotage::kNoUpdate && !updated) return;
+    boosted_->step();
+    // What backward has updated already: back to the start.
+    if (sabotage_ == Sabotage::kNoUpdate) {
+      const std::unique_ptr<nn::Module> start = workload_.MakeModel();
+      start->Initialize(world_.context(), {.seed = kSeed, .dtype = InitialDType(cell_.precision)});
+      for (const auto& parameter : model_->Parameters()) {
+        parameter->data().CopyFrom(start->FindParameter(parameter->name())->data());
+      }
+      boosted_->RefreshMasters();
+    }
+  }
+
+  // Every rank must have the same bits.
+  void MergeWhole(const std::string& name, const std::vector<double>& values,
+                  BoostedResult& result) const {
+    const auto [entry, is_new] = result.end.emplace(name, values);
+    APOGEE_CHECK(is_new || entry->second == values, "ranks end with different values of \"", name,
+                 "\"");
+  }
+
+  // Puts this rank's part of the masters where it belongs.
+  static void MergePart(optim::ParamView& view, Weights& masters) {
+    const comm::Layout& layout = view.layout();
+    const std::vector<double> part = view.master().ToVector<double>();
+    std::vector<double>& whole = masters[view.name()];
+    whole.resize(static_cast<size_t>(layout.logical_shape().numel()),
+                 std::numeric_limits<double>::quiet_NaN());
+    size_t next = 0;
+    for (const comm::Segment& segment : layout.segments()) {
+      for (int64_t i = segment.begin; i < segment.begin + segment.length; ++i) {
+        double& value = whole[static_cast<size_t>(i)];
+        APOGEE_CHECK(value != value || value == part[next],
+                     "ranks end with different master weights of \"", view.name(), "\"");
+        value = part[next++];
+      }
+    }
+  }
+
+  const Cell& cell_;
+  const Sabotage sabotage_;
+  comm::World& world_;
+  const Workload& workload_;
+  comm::GroupPtr group_;
+  std::unique_ptr<nn::Module> model_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::unique_ptr<Plugin> plugin_;
+  std::unique_ptr<Booster> booster_;
+  optim::Optimizer* boosted_ = nullptr;
+  comm::Traffic last_step_;
+};
+
+}  // namespace
+
+BoostedResult BoostedRun(const Cell& cell, Sabotage sabotage) {
+  BoostedResult result;
+  std::mutex mutex;
+  result.status =
+      comm::launch({.num_ranks = cell.world, .threads_per_rank = 1, .timeout_seconds = 30},
+                   [&](comm::World& world) {
+                     RankRun run(cell, sabotage, world);
+                     const auto refuse = [&] {
+                       const std::lock_guard lock(mutex);
+                       result.refused = true;
+                     };
+                     try {
+                       run.Boost();
+                     } catch (const Error&) {
+                       refuse();
+                       throw;
+                     }
+                     try {
+                       run.Train();
+                     } catch (const Error&) {
+                       if (run.CannotAccumulate()) refuse();
+                       throw;
+                     }
+                     const std::lock_guard lock(mutex);
+                     run.Report(result);
+                   });
+  return result;
+}
+
+}  // namespace apogee::tools

@@ -1,0 +1,122 @@
+#include "apogee/tools/matrix/plugins.h"
+
+#include <utility>
+
+#include "apogee/core/text.h"
+#include "apogee/plugins/ddp.h"
+#include "apogee/plugins/low_level_zero.h"
+#include "apogee/plugins/single_rank.h"
+
+namespace apogee::tools {
+namespace {
+
+DdpOptions DdpOf(const PluginSettings& settings) {
+  return {.precision = settings.precision,
+          .max_norm = settings.max_norm,
+          .bucket_bytes = settings.bucket_bytes,
+          .loss_scaler = settings.loss_scaler};
+}
+
+std::unique_ptr<Plugin> MakeSingle(comm::GroupPtr /*group*/, const PluginSettings& settings) {
+  return std::make_unique<SingleRankPlugin>(
+      SingleRankOptions{.precision = settings.precision, .max_norm = settings.max_norm});
+}
+
+std::unique_ptr<Plugin> MakeDdp(comm::GroupPtr group, const PluginSettings& settings) {
+  return std::make_unique<DdpPlugin>(std::move(group), DdpOf(settings));
+}
+
+// One bucket, launched when backward has ended.
+std::unique_ptr<Plugin> MakeDdpLate(comm::GroupPtr group, const PluginSettings& settings) {
+  DdpOptions options = DdpOf(settings);
+  options.bucket_bytes = 1 << 20;
+  options.overlap = false;
+  return std::make_unique<DdpPlugin>(std::move(group), options);
+}
+
+std::unique_ptr<Plugin> MakeDdpReproducible(comm::GroupPtr group, const PluginSettings& settings) {
+  DdpOptions options = DdpOf(settings);
+  options.reproducible = true;
+  return std::make_unique<DdpPlugin>(std::move(group), options);
+}
+
+LowLevelZeroOptions ZeroOf(int stage, const PluginSettings& settings) {
+  return {.stage = stage,
+          .precision = settings.precision,
+          .max_norm = settings.max_norm,
+          .bucket_bytes = settings.bucket_bytes,
+          .loss_scaler = settings.loss_scaler};
+}
+
+std::unique_ptr<Plugin> MakeZero1(comm::GroupPtr group, const PluginSettings& settings) {
+  return std::make_unique<LowLevelZeroPlugin>(std::move(group), ZeroOf(1, settings));
+}
+
+std::unique_ptr<Plugin> MakeZero2(comm::GroupPtr group, const PluginSettings& settings) {
+  return std::make_unique<LowLevelZeroPlugin>(std::move(group), ZeroOf(2, settings));
+}
+
+// One chunk, and nothing in the background.
+std::unique_ptr<Plugin> MakeZero1Late(comm::GroupPtr group, const PluginSettings& settings) {
+  LowLevelZeroOptions options = ZeroOf(1, settings);
+  options.bucket_bytes = 1 << 20;
+  options.overlap_communication = false;
+  options.overlap_gather = false;
+  return std::make_unique<LowLevelZeroPlugin>(std::move(group), options);
+}
+
+std::unique_ptr<Plugin> MakeZero2Late(comm::GroupPtr group, const PluginSettings& settings) {
+  LowLevelZeroOptions options = ZeroOf(2, settings);
+  options.overlap_communication = false;
+  options.overlap_gather = false;
+  return std::make_unique<LowLevelZeroPlugin>(std::move(group), options);
+}
+
+std::unique_ptr<Plugin> MakeZero1SumF64(comm::GroupPtr group, const PluginSettings& settings) {
+  LowLevelZeroOptions options = ZeroOf(1, settings);
+  options.communication_dtype = "f64";
+  return std::make_unique<LowLevelZeroPlugin>(std::move(group), options);
+}
+
+std::unique_ptr<Plugin> MakeZero2Offload(comm::GroupPtr group, const PluginSettings& settings) {
+  LowLevelZeroOptions options = ZeroOf(2, settings);
+  options.offload_states = true;
+  return std::make_unique<LowLevelZeroPlugin>(std::move(group), options);
+}
+
+std::unique_ptr<Plugin> MakeZero2NoMasters(comm::GroupPtr group, const PluginSettings& settings) {
+  LowLevelZeroOptions options = ZeroOf(2, settings);
+  options.master_weights = false;
+  return std::make_unique<LowLevelZeroPlugin>(std::move(group), options);
+}
+
+}  // namespace
+
+const std::vector<PluginVariant>& PluginVariants() {
+  static const std::vector<std::string> all = {"f32", "f64", "bf16", "fp16"};
+  static const auto& variants = *new std::vector<PluginVariant>{
+      {"single", {1}, {"f32", "f64", "bf16"}, true, &MakeSingle},
+      {"ddp", {1, 2, 3, 4}, all, true, &MakeDdp},
+      {"zero1", {1, 2, 3, 4}, all, true, &MakeZero1},
+      {"zero2", {1, 2, 3, 4}, all, true, &MakeZero2},
+      {"ddp_late", {3}, {"f32", "bf16"}, false, &MakeDdpLate},
+      {"ddp_reproducible", {2}, {"f32", "fp16"}, false, &MakeDdpReproducible},
+      {"zero1_late", {4}, {"f32", "fp16"}, false, &MakeZero1Late},
+      {"zero1_sum_f64", {3}, {"f32", "bf16"}, false, &MakeZero1SumF64},
+      {"zero2_late", {2}, {"f32", "bf16"}, false, &MakeZero2Late},
+      {"zero2_offload", {3}, {"f32", "fp16"}, false, &MakeZero2Offload},
+      {"zero2_no_masters", {2}, {"bf16"}, false, &MakeZero2NoMasters, /*master_weights=*/false},
+  };
+  return variants;
+}
+
+const PluginVariant& FindPlugin(const std::string& name) {
+  std::vector<std::string> names;
+  for (const PluginVariant& variant : PluginVariants()) {
+    if (variant.name == name) return variant;
+    names.push_back(variant.name);
+  }
+  Throw(UnknownName("plugin", name, names));
+}
+
+}  // namespace apogee::tools

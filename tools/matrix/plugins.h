@@ -1,0 +1,44 @@
+// The plugins of the matrix, with the options that change how they work.
+//
+//   for (const PluginVariant& variant : PluginVariants()) ...
+//   std::unique_ptr<Plugin> plugin = FindPlugin("ddp").make(group, {.precision = "f32"});
+#ifndef APOGEE_TOOLS_MATRIX_PLUGINS_H_
+#define APOGEE_TOOLS_MATRIX_PLUGINS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apogee/comm/group.h"
+#include "apogee/optim/loss_scaler.h"
+#include "apogee/plugins/plugin.h"
+
+namespace apogee::tools {
+
+struct PluginSettings {
+  std::string precision;
+  double max_norm = 0;
+  int64_t bucket_bytes = 0;
+  optim::LossScalerOptions loss_scaler = {};
+};
+
+struct PluginVariant {
+  std::string name;
+  std::vector<int> worlds;
+  std::vector<std::string> precisions;
+  // A plugin as it comes; the others vary its options and run in fewer combinations.
+  bool main = false;
+  std::function<std::unique_ptr<Plugin>(comm::GroupPtr, const PluginSettings&)> make;
+  // Of bf16 and fp16 runs. Without, the one-rank run has none either.
+  bool master_weights = true;
+};
+
+const std::vector<PluginVariant>& PluginVariants();
+// Throws Error for an unknown name.
+const PluginVariant& FindPlugin(const std::string& name);
+
+}  // namespace apogee::tools
+
+#endif  // APOGEE_TOOLS_MATRIX_PLUGINS_H_

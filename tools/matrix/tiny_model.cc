@@ -1,0 +1,90 @@
+#include "apogee/tools/matrix/tiny_model.h"
+
+#include <utility>
+#include <vector>
+
+#include "apogee/autograd/functions/arithmetic.h"
+#include "apogee/autograd/functions/linear.h"
+#include "apogee/autograd/functions/shape.h"
+#include "apogee/core/rng.h"
+#include "apogee/nn/losses.h"
+#include "apogee/nn/models/gpt2.h"
+#include "apogee/nn/models/llama.h"
+
+namespace apogee::tools {
+
+TinyModel::TinyModel(const TinyModelOptions& options) {
+  if (options.kind == TinyKind::kGpt2) {
+    lm_ = Register("lm", std::make_shared<nn::Gpt2>(nn::Gpt2Config{.vocab_size = kTinyVocab,
+                                                                   .n_positions = 8,
+                                                                   .n_embd = 12,
+                                                                   .n_layer = 2,
+                                                                   .n_head = 3,
+                                                                   .dropout = options.dropout}));
+  } else {
+    lm_ = Register("lm", std::make_shared<nn::Llama>(nn::LlamaConfig{.vocab_size = kTinyVocab,
+                                                                     .hidden_size = 16,
+                                                                     .intermediate_size = 20,
+                                                                     .num_hidden_layers = 2,
+                                                                     .num_attention_heads = 4,
+                                                                     .num_key_value_heads = 2,
+                                                                     .max_position_embeddings = 8,
+                                                                     .tie_word_embeddings = true}));
+  }
+  extra_ = RegisterParameter("extra", {1, kTinyVocab}, nn::Init::Normal(0, 0.1));
+  unused_ = RegisterParameter("unused", {3, 5}, nn::Init::Normal(0, 1));
+  frozen_ = RegisterParameter("frozen", {1, kTinyVocab}, nn::Init::Normal(0, 0.1));
+  frozen_->set_requires_grad(false);
+}
+
+Tensor TinyModel::Forward(const Tensor& tokens) {
+  const Tensor logits = autograd::Add((*lm_)(tokens), frozen_->value().Detach().View({kTinyVocab}));
+  std::vector<double> flags;
+  bool any = false;
+  const std::vector<int64_t> ids = tokens.ToVector<int64_t>();
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const bool flag = ids[i - i % kTinyTokens] == 0;
+    flags.push_back(flag ? 1 : 0);
+    any = any || flag;
+  }
+  if (!any) return logits;  // `extra` gets no gradient here
+  const Tensor column = Tensor::FromVector<double>(flags, {static_cast<int64_t>(flags.size()), 1},
+                                                   tokens.context(), logits.dtype());
+  const Tensor bias = autograd::MatMul(column, extra_->value());
+  return autograd::Add(logits, autograd::View(bias, logits.shape()));
+}
+
+Tensor TinyTokens(const ContextPtr& context, const SampleRange& range, int64_t shift) {
+  // Coprime to the batch.
+  constexpr int64_t kStrides[] = {1, 5, 7, 11, 13, 17, 19, 23, 25};
+  std::vector<int64_t> values;
+  for (int64_t place = range.first; place < range.first + range.count; ++place) {
+    const int64_t sample = place * kStrides[range.permutation] % kTinyBatch;
+    const bool flagged =
+        (range.step % 3 == 0 && sample == 0) || (range.step % 3 == 2 && sample == 25);
+    for (int64_t t = shift; t < kTinyTokens + shift; ++t) {
+      const auto counter = static_cast<uint64_t>((range.step * kTinyBatch + sample) * 8 + t);
+      const int64_t token =
+          1 + static_cast<int64_t>(Philox(MakeKey(7, "tokens"), counter)[0] % (kTinyVocab - 1));
+      values.push_back(t == 0 && flagged ? 0 : token);
+    }
+  }
+  return Tensor::FromVector<int64_t>(values, {range.count, kTinyTokens}, context);
+}
+
+Tensor TinyLoss(nn::Module& model, const ContextPtr& context, const SampleRange& range) {
+  return nn::CrossEntropyLoss()(model(TinyTokens(context, range, 0)),
+                                TinyTokens(context, range, 1));
+}
+
+std::unique_ptr<nn::Module> TinyWorkload::MakeModel() const {
+  auto model = std::make_unique<TinyModel>(TinyModelOptions{.kind = kind_});
+  // The loss does not depend on the bias of the keys: its gradient is rounding error, which
+  // optimizers that normalise gradients blow up to updates of full size.
+  for (const auto& parameter : model->Parameters()) {
+    if (parameter->name().ends_with("c_attn.bias")) parameter->set_requires_grad(false);
+  }
+  return model;
+}
+
+}  // namespace apogee::tools

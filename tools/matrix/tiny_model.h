@@ -1,0 +1,64 @@
+// A tiny GPT-2 or Llama with the awkward parameters that break data parallelism (tied, frozen,
+// unused, used by some samples only), on a stream of samples that is a pure function of
+// (step, sample).
+//
+//   TinyModel model({.kind = TinyKind::kLlama});
+//   model.Initialize(context, {.seed = 11});
+//   Tensor loss = TinyLoss(model, context, {.step = 0, .first = 0, .count = kTinyBatch});
+#ifndef APOGEE_TOOLS_MATRIX_TINY_MODEL_H_
+#define APOGEE_TOOLS_MATRIX_TINY_MODEL_H_
+
+#include <memory>
+
+#include "apogee/tools/matrix/workload.h"
+
+namespace apogee::tools {
+
+inline constexpr int64_t kTinyVocab = 19, kTinyTokens = 5, kTinyBatch = 36;
+
+enum class TinyKind { kGpt2, kLlama };
+
+struct TinyModelOptions {
+  TinyKind kind = TinyKind::kGpt2;
+  double dropout = 0;  // GPT-2 only
+};
+
+// The language model, plus "extra" [1, vocab], a bias on the logits of flagged samples (first token
+// 0), "unused" and "frozen".
+class TinyModel : public nn::Module {
+ public:
+  explicit TinyModel(const TinyModelOptions& options);
+  // tokens [samples, kTinyTokens] -> logits [samples, kTinyTokens, kTinyVocab].
+  Tensor Forward(const Tensor& tokens) override;
+
+ private:
+  std::shared_ptr<nn::Module> lm_;
+  autograd::ParameterPtr extra_, unused_, frozen_;
+};
+
+// The tokens of a range; shift 1 gives the targets. Flagged: in step 3k sample 0 only, in step
+// 3k + 1 none, in step 3k + 2 sample 25 only. Permutations 0 to 8.
+Tensor TinyTokens(const ContextPtr& context, const SampleRange& range, int64_t shift);
+Tensor TinyLoss(nn::Module& model, const ContextPtr& context, const SampleRange& range);
+
+class TinyWorkload : public Workload {
+ public:
+  explicit TinyWorkload(TinyKind kind) : kind_(kind) {}
+  std::unique_ptr<nn::Module> MakeModel() const override;
+  int64_t num_samples() const override { return kTinyBatch; }
+  Tensor Loss(nn::Module& model, const ContextPtr& context,
+              const SampleRange& range) const override {
+    return TinyLoss(model, context, range);
+  }
+  double max_norm() const override { return 0.3; }
+  int64_t bucket_bytes() const override { return 4000; }
+  LowRank low_rank() const override { return {.rank = 2, .update_proj_gap = 10}; }
+  bool has_exact_means() const override { return false; }
+
+ private:
+  TinyKind kind_;
+};
+
+}  // namespace apogee::tools
+
+#endif  // APOGEE_TOOLS_MATRIX_TINY_MODEL_H_

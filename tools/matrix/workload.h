@@ -1,0 +1,64 @@
+// Workload: what a cell of the matrix trains: a model and the loss of a range of samples. The data
+// is a pure function of (step, sample), so that ranks and micro-steps split a batch as they like
+// and the plain run sees the same one.
+//
+//   const Workload& work = FindWorkload("gpt2");
+//   std::unique_ptr<nn::Module> model = work.MakeModel();
+//   Tensor loss = work.Loss(*model, context, {.step = 3, .first = 0, .count = work.num_samples()});
+#ifndef APOGEE_TOOLS_MATRIX_WORKLOAD_H_
+#define APOGEE_TOOLS_MATRIX_WORKLOAD_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apogee/nn/module.h"
+
+namespace apogee::tools {
+
+inline constexpr int64_t kNumSteps = 20;
+
+// Samples [first, first + count) of the step's batch, after a permutation of the batch (0: as it
+// is).
+struct SampleRange {
+  int64_t step = 0;
+  int64_t first = 0;
+  int64_t count = 0;
+  int permutation = 0;
+};
+
+// Of low-rank optimizers: how many directions of a gradient they keep, and for how many updates.
+struct LowRank {
+  int64_t rank = 4;
+  int64_t update_proj_gap = 5;
+};
+
+class Workload {
+ public:
+  virtual ~Workload() = default;
+  // Not initialised yet.
+  virtual std::unique_ptr<nn::Module> MakeModel() const = 0;
+  // In a batch: a multiple of 36, so that worlds of 1 to 4 and windows of 1 and 3 divide it.
+  virtual int64_t num_samples() const = 0;
+  // The mean over the range's samples, in the model's dtype.
+  virtual Tensor Loss(nn::Module& model, const ContextPtr& context,
+                      const SampleRange& range) const = 0;
+  // What "clip" limits the gradient norm to: less than it is in most steps.
+  virtual double max_norm() const = 0;
+  // Small enough that the model fills several buckets.
+  virtual int64_t bucket_bytes() const = 0;
+  // Few directions, and rarely new ones, where gradients are noisy: at a refresh, directions of
+  // nearly equal weight turn into each other at the slightest rounding.
+  virtual LowRank low_rank() const = 0;
+  // However the batch is cut, the mean gradient has the same bits. It then has no permutations.
+  virtual bool has_exact_means() const = 0;
+};
+
+// "fed", "gpt2", "llama". Throws Error for another name.
+const Workload& FindWorkload(const std::string& name);
+std::vector<std::string> WorkloadNames();
+
+}  // namespace apogee::tools
+
+#endif  // APOGEE_TOOLS_MATRIX_WORKLOAD_H_

@@ -1,0 +1,66 @@
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "apogee/tools/command.h"
+#include "apogee/tools/matrix/matrix.h"
+#include "apogee/tools/matrix/report.h"
+
+namespace apogee::tools {
+namespace {
+
+struct Flags {
+  MatrixOptions options;
+  std::string sabotage = "none";
+  std::string json;
+  std::string markdown;
+};
+
+// Throws Error when the file cannot be written, before the cells run.
+std::ofstream OpenForWriting(const std::string& path) {
+  std::ofstream file(path);
+  APOGEE_CHECK(file.good(), "matrix: cannot write ", path);
+  return file;
+}
+
+int Run(const Flags& flags) {
+  MatrixOptions options = flags.options;
+  options.sabotage = SabotageFromName(flags.sabotage);
+  if (ChooseCells(options).empty()) {
+    std::cerr << "apogee matrix: no cell matches \"" << options.only << "\"\n";
+    return 2;
+  }
+  std::ofstream json, markdown;
+  if (!flags.json.empty()) json = OpenForWriting(flags.json);
+  if (!flags.markdown.empty()) markdown = OpenForWriting(flags.markdown);
+  const std::vector<CellReport> reports = RunMatrix(options, std::cout);
+  if (json.is_open()) WriteJson(reports, json);
+  if (markdown.is_open()) WriteMarkdown(reports, markdown);
+  for (const CellReport& report : reports) {
+    if (report.verdict == Verdict::kFail) return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+
+void AddMatrixCommand(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand(
+      "matrix", "Compare boosted runs with the one-rank run: optimizers, plugins, layouts");
+  command->add_option("--only", flags->options.only,
+                      "Cells whose name contains this or matches it as a shell pattern");
+  command
+      ->add_option("--sample", flags->options.sample,
+                   "At most so many cells that cover all pairs of axis values; 0: all cells")
+      ->check(CLI::Range(0, 1000000));
+  command->add_option("--sabotage", flags->sabotage, "Break the boosted runs on purpose")
+      ->check(CLI::IsMember(SabotageNames()));
+  command->add_option("--json", flags->json, "Write every cell's report to this file");
+  command->add_option("--markdown", flags->markdown,
+                      "Write tables by optimizer and plugin to this file");
+  command->callback([flags, &exit_code] { exit_code = Run(*flags); });
+}
+
+}  // namespace apogee::tools
