@@ -40,6 +40,13 @@ void Parameter::set_value(Tensor value) {
   MakeLeaf();
 }
 
+void Parameter::set_part(Tensor part) {
+  APOGEE_CHECK(part.defined(), "parameter \"", name_, "\": its part has no value");
+  grad_ = Tensor();
+  shape_ = part.shape();
+  set_value(std::move(part));
+}
+
 void Parameter::set_requires_grad(bool requires_grad) {
   requires_grad_ = requires_grad;
   if (value_.defined()) MakeLeaf();

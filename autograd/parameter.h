@@ -44,6 +44,9 @@ class Parameter {
   // Replaces the value (same shape); the gradient stays. A graph recorded before keeps the old
   // value.
   void set_value(Tensor value);
+  // Replaces the value by one of any shape, a part of what it was (a wrapper has cut it); the
+  // gradient becomes absent.
+  void set_part(Tensor part);
   // Runs once, before the next read of the value: a wrapper that fetches values in the background
   // waits there. nullptr takes it back.
   void set_before_read(std::function<void()> hook) { before_read_ = std::move(hook); }

@@ -24,7 +24,7 @@ Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer, Criterion
   }
   optim::Optimizer& configured = plugin_.Configure(model, optimizer);
   model_ = &model;
-  return {model, configured, std::move(criterion), loader, scheduler};
+  return {model, configured, plugin_.ConfigureCriterion(std::move(criterion)), loader, scheduler};
 }
 
 void Booster::backward(const Tensor& loss, optim::Optimizer& optimizer) {

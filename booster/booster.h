@@ -24,8 +24,6 @@
 
 namespace apogee {
 
-using Criterion = std::function<Tensor(const Tensor& output, const Tensor& target)>;
-
 // What boost() returns: the same objects, ready for the plugin's way of running. They must outlive
 // it.
 struct Boosted {

@@ -41,6 +41,7 @@ class ParameterChunks {
   const std::vector<autograd::ParameterPtr>& parameters() const { return parameters_; }
   // A view of this rank's elements of a parameter, [n], n may be 0.
   Tensor Shard(size_t index) const;
+  // Where they lie in the parameter's value.
   comm::Layout LayoutOf(size_t index) const;
 
   // Throws Error naming the first parameter whose value no longer lies in its chunk.

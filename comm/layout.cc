@@ -1,6 +1,7 @@
 #include "apogee/comm/layout.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "apogee/core/error.h"
 
@@ -43,6 +44,30 @@ bool Layout::is_whole() const {
     next += s.length;
   }
   return next == logical_shape_.numel();
+}
+
+Layout Layout::Part(const Layout& inner) const {
+  LayoutOptions part{.segments = {},
+                     .num_replicas = options_.num_replicas,
+                     .cut_multiple = is_whole() ? inner.cut_multiple()
+                                                : std::gcd(cut_multiple(), inner.cut_multiple())};
+  bool padded = false;
+  for (const Segment& local : inner.segments()) {
+    int64_t at = 0, found = 0;  // `at`: where a segment lies in the local tensor
+    for (const Segment& s : options_.segments) {
+      const int64_t from = std::max(at, local.begin);
+      const int64_t to = std::min(at + s.length, local.begin + local.length);
+      if (from < to) {
+        part.segments.push_back({s.begin + from - at, to - from});
+        found += to - from;
+      }
+      at += s.length;
+    }
+    APOGEE_CHECK(!padded || found == 0, "layout of ", logical_shape_,
+                 ": the part would have padding before its elements");
+    padded = padded || found < local.length;
+  }
+  return Layout(logical_shape_, std::move(part));
 }
 
 MatrixView Layout::matrix() const {

@@ -61,12 +61,37 @@ class Layout {
   bool is_whole() const;
   // The logical tensor as matrices: what row and column statistics refer to.
   MatrixView matrix() const;
+  // What `inner`, a layout of this layout's local tensor, padding included, holds of the logical
+  // tensor: a shard of a part. Elements have this layout's replicas. Throws Error when padding is
+  // followed by elements.
+  Layout Part(const Layout& inner) const;
 
  private:
   Shape logical_shape_;
   LayoutOptions options_;
   int64_t local_numel_ = 0;
 };
+
+// Calls fn(from_begin, to_begin, count) for every run of logical elements that both layouts hold:
+// their positions in the two local tensors.
+template <typename Fn>
+void ForEachCommonRun(const Layout& from, const Layout& to, const Fn& fn) {
+  int64_t to_begin = 0;
+  for (const Segment& target : to.segments()) {
+    int64_t from_begin = 0;
+    for (const Segment& source : from.segments()) {
+      const int64_t begin = target.begin > source.begin ? target.begin : source.begin;
+      const int64_t target_end = target.begin + target.length;
+      const int64_t source_end = source.begin + source.length;
+      const int64_t end = target_end < source_end ? target_end : source_end;
+      if (begin < end) {
+        fn(from_begin + begin - source.begin, to_begin + begin - target.begin, end - begin);
+      }
+      from_begin += source.length;
+    }
+    to_begin += target.length;
+  }
+}
 
 // Calls fn(row, column, local_begin, count) for every piece of a logical row that is held locally:
 // its row in [0, batch * rows), its first column, its position in the local tensor, its length. Row

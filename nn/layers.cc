@@ -1,6 +1,7 @@
 #include "apogee/nn/layers.h"
 
 #include <cmath>
+#include <utility>
 
 #include "apogee/autograd/functions/activation.h"
 #include "apogee/autograd/functions/embedding.h"
@@ -16,6 +17,11 @@ Linear::Linear(int64_t in, int64_t out, const LinearOptions& options) : options_
   const bool out_in = options.layout == WeightLayout::kOutIn;
   weight_ = RegisterParameter("weight", out_in ? Shape{out, in} : Shape{in, out}, weight_init);
   if (options.bias) bias_ = RegisterParameter("bias", {out}, bias_init);
+}
+
+Linear::Linear(ParameterPtr weight) : options_{.bias = false}, weight_(std::move(weight)) {
+  APOGEE_CHECK(weight_ != nullptr && weight_->shape().rank() == 2,
+               "linear: a tied weight must be a parameter [out, in]");
 }
 
 Tensor Linear::Forward(const Tensor& x) {

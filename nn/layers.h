@@ -29,8 +29,14 @@ struct LinearOptions {
 class Linear : public Module {
  public:
   Linear(int64_t in, int64_t out, const LinearOptions& options = {});
+  // Tied: uses `weight` [out, in], which another module owns; no bias.
+  explicit Linear(ParameterPtr weight);
   Tensor Forward(const Tensor& x) override;
   const ParameterPtr& weight() const { return weight_; }
+  // Null without one.
+  const ParameterPtr& bias() const { return bias_; }
+  WeightLayout layout() const { return options_.layout; }
+  const std::optional<Activation>& activation() const { return options_.activation; }
 
  private:
   LinearOptions options_;
@@ -82,6 +88,7 @@ class Dropout : public Module {
  public:
   explicit Dropout(double p);
   Tensor Forward(const Tensor& x) override;
+  double p() const { return p_; }
 
  private:
   double p_;

@@ -24,7 +24,7 @@ Tensor Module::operator()(const Tensor& x) {
     input = autograd::View(autograd::Contiguous(x), x.shape());
     autograd::MetaOf(input)->edge.node->AddPreHook([this] { RunAll(post_backward_, *this); });
   }
-  Tensor y = Forward(input);
+  Tensor y = forward_ ? forward_(input) : Forward(input);
   if (autograd::NeedsGrad({y}) && (!pre_backward_.empty() || !post_backward_.empty())) {
     autograd::MetaOf(y)->edge.node->AddPreHook([this, input_in_graph] {
       RunAll(pre_backward_, *this);
@@ -35,6 +35,12 @@ Tensor Module::operator()(const Tensor& x) {
   }
   RunAll(post_forward_, *this);
   return y;
+}
+
+void Module::ReplaceForward(ForwardFunction forward) {
+  APOGEE_CHECK(forward_ == nullptr,
+               "module: its forward has been replaced before; a model can be boosted once");
+  forward_ = std::move(forward);
 }
 
 ParameterPtr Module::RegisterParameter(const std::string& name, const Shape& shape,
@@ -85,6 +91,16 @@ ParameterPtr Module::FindParameter(const std::string& name) const {
 std::vector<Module*> Module::Modules() {
   std::vector<Module*> result;
   ForEach([&](const Module& module) { result.push_back(const_cast<Module*>(&module)); });
+  return result;
+}
+
+std::vector<std::pair<std::string, Module*>> Module::NamedModules() {
+  std::vector<std::pair<std::string, Module*>> result = {{"", this}};
+  for (const auto& [name, child] : children_) {
+    for (const auto& [below, module] : child->NamedModules()) {
+      result.emplace_back(below.empty() ? name : name + "." + below, module);
+    }
+  }
   return result;
 }
 

@@ -19,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apogee/autograd/parameter.h"
@@ -60,12 +61,20 @@ class Module {
   // Forward between its hooks: what callers use.
   Tensor operator()(const Tensor& x);
 
+  // What a wrapper computes instead of Forward, between the same hooks; hooks and parameters stay.
+  // A tensor-parallel plan makes layers run over a group so.
+  using ForwardFunction = std::function<Tensor(const Tensor& x)>;
+  // Throws Error when another wrapper has replaced it before.
+  void ReplaceForward(ForwardFunction forward);
+
   // Every parameter of the tree once, in order of registration; tied ones under their owner's name.
   std::vector<ParameterPtr> Parameters() const;
   // The parameter of that full name ("transformer.wte.weight"), or nullptr.
   ParameterPtr FindParameter(const std::string& name) const;
   // This module and all below it, parents first.
   std::vector<Module*> Modules();
+  // The same with their full names ("transformer.h.0.attn"); this module's is "".
+  std::vector<std::pair<std::string, Module*>> NamedModules();
   int64_t num_parameters() const;
 
   // Gives every parameter that has no value one, and seeds the random generators.
@@ -113,6 +122,7 @@ class Module {
   std::vector<std::pair<std::string, std::shared_ptr<Module>>> children_;
   std::shared_ptr<Generator> generator_ = std::make_shared<Generator>();
   bool training_ = true;
+  ForwardFunction forward_;  // null: Forward
   std::vector<InputHook> pre_forward_;
   std::vector<Hook> post_forward_, pre_backward_, post_backward_;
 };

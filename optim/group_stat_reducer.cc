@@ -1,6 +1,16 @@
 #include "apogee/optim/group_stat_reducer.h"
 
+#include <memory>
+
+#include "apogee/optim/owners.h"
+
 namespace apogee::optim {
+
+void SumStatistics(Optimizer& optimizer, const comm::GroupPtr& group) {
+  if (group == nullptr) return;
+  AssignOwners(optimizer, group->rank(), group->size());
+  optimizer.set_stat_reducer(std::make_unique<GroupStatReducer>(group));
+}
 
 void GroupStatReducer::Reduce(StatBuffer& buffer) {
   if (group_ == nullptr) return;

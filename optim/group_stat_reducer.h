@@ -16,9 +16,14 @@
 #include <utility>
 
 #include "apogee/comm/group.h"
+#include "apogee/optim/optimizer.h"
 #include "apogee/optim/stats.h"
 
 namespace apogee::optim {
+
+// What an optimizer needs when its views are parts of parameters that `group` holds between its
+// ranks: a GroupStatReducer and owners (owners.h). Null: nothing. Every rank calls.
+void SumStatistics(Optimizer& optimizer, const comm::GroupPtr& group);
 
 class GroupStatReducer : public StatReducer {
  public:

@@ -1,5 +1,7 @@
 #include "apogee/optim/param_view.h"
 
+#include <utility>
+
 namespace apogee::optim {
 namespace {
 
@@ -31,15 +33,28 @@ void ParamView::BindShard(Tensor value, comm::Layout layout) {
   value = CheckValue(name_, value);
   APOGEE_CHECK(value.numel() >= layout.local_numel(), "parameter \"", name_, "\": a shard of ",
                value.numel(), " elements cannot hold the ", layout.local_numel(), " of its layout");
-  APOGEE_CHECK(parameter_ == nullptr || parameter_->shape() == layout.logical_shape(),
-               "parameter \"", name_, "\": shape ", parameter_->shape(), ", but the layout is of ",
-               layout.logical_shape());
+  APOGEE_CHECK(parameter_ == nullptr || layout_.logical_shape() == layout.logical_shape(),
+               "parameter \"", name_, "\": shape ", layout_.logical_shape(),
+               ", but the layout is of ", layout.logical_shape());
   shard_ = std::move(value);
-  layout_ = std::move(layout);
-  if (master_.defined()) master_ = CutToLayout(master_);
+  CutStates(std::exchange(layout_, std::move(layout)));
+}
+
+void ParamView::BindParameter(comm::Layout layout) {
+  APOGEE_CHECK(!sharded(), "parameter \"", name_,
+               "\": is bound to a part already; an optimizer can be boosted once");
+  APOGEE_CHECK(parameter_->data().numel() >= layout.local_numel(), "parameter \"", name_,
+               "\": its value of ", parameter_->data().numel(), " elements cannot hold the ",
+               layout.local_numel(), " of its layout");
+  bound_parameter_ = true;
+  CutStates(std::exchange(layout_, std::move(layout)));
+}
+
+void ParamView::CutStates(const comm::Layout& from) {
+  if (master_.defined()) master_ = CutToLayout(master_, from);
   for (NamedState& state : states_) {
     if (state.kind == StateKind::kElementwise || state.kind == StateKind::kCodes) {
-      state.value = CutToLayout(state.value);
+      state.value = CutToLayout(state.value, from);
     }
   }
 }
@@ -53,15 +68,13 @@ void ParamView::set_partial_grad(int num_ranks) {
   partial_grad_ = true;
 }
 
-Tensor ParamView::CutToLayout(const Tensor& whole) const {
-  const Tensor cut = Tensor::Zeros(shard_.shape(), whole.dtype(), state_context(),
+Tensor ParamView::CutToLayout(const Tensor& tensor, const comm::Layout& from) const {
+  const Tensor cut = Tensor::Zeros(value().shape(), tensor.dtype(), state_context(),
                                    MemoryCategory::kOptimizerState);
-  const Tensor from = whole.View({whole.numel()}), to = cut.View({cut.numel()});
-  int64_t at = 0;
-  for (const comm::Segment& segment : layout_.segments()) {
-    to.Slice(0, at, segment.length).CopyFrom(from.Slice(0, segment.begin, segment.length));
-    at += segment.length;
-  }
+  const Tensor source = tensor.View({tensor.numel()}), target = cut.View({cut.numel()});
+  comm::ForEachCommonRun(from, layout_, [&](int64_t from_begin, int64_t to_begin, int64_t count) {
+    target.Slice(0, to_begin, count).CopyFrom(source.Slice(0, from_begin, count));
+  });
   return cut;
 }
 

@@ -49,6 +49,11 @@ class ParamView {
   // that exist are cut likewise. Throws Error for a view that has been bound before.
   void BindShard(Tensor value, comm::Layout layout);
 
+  // From now on the parameter's own elements are the part of the logical tensor that `layout` says,
+  // then padding: a wrapper has cut the parameter, or other ranks hold it too. Masters and
+  // element-wise states that exist are cut likewise. Throws Error for a view that was bound.
+  void BindParameter(comm::Layout layout);
+
   const std::string& name() const { return name_; }
   const comm::Layout& layout() const { return layout_; }
   // The value is a buffer given to the view, not the parameter's own.
@@ -58,9 +63,9 @@ class ParamView {
   // nullptr for buffers.
   const autograd::ParameterPtr& parameter() const { return parameter_; }
 
-  // True when the view was bound to a shard: then other ranks may hold parts of the tensor, and
-  // every rank takes part in statistics that one rank alone would not need.
-  bool sharded() const { return shard_.defined(); }
+  // True when the view was bound: then other ranks may hold parts of the tensor, and every rank
+  // takes part in statistics that one rank alone would not need.
+  bool sharded() const { return shard_.defined() || bound_parameter_; }
 
   // Whether this rank computes what is computed once for the whole tensor, and keeps the states
   // that have one keeper (GaLore's low-rank moments). Where several ranks step together, exactly
@@ -101,8 +106,8 @@ class ParamView {
   void DropTemporaries() {
     if (!keep_master_) master_ = Tensor();
   }
-  // This rank's elements of a whole tensor, in the shape of the value; for states.
-  Tensor CutToLayout(const Tensor& whole) const;
+  // This rank's elements of a tensor that has layout `from`, in the shape of the value; for states.
+  Tensor CutToLayout(const Tensor& tensor, const comm::Layout& from) const;
   // Where masters and states are allocated; by default with the value.
   void set_state_context(ContextPtr context) { state_context_ = std::move(context); }
   ContextPtr state_context() const {
@@ -131,6 +136,7 @@ class ParamView {
   void set_step(int64_t step) { step_ = step; }
 
  private:
+  void CutStates(const comm::Layout& from);
   const Tensor& grad_handle() const { return shard_.defined() ? grad_ : parameter_->grad(); }
 
   std::string name_;
@@ -138,6 +144,7 @@ class ParamView {
   Tensor shard_;  // defined for buffers and shards
   Tensor grad_;   // of a buffer or shard
   comm::Layout layout_;
+  bool bound_parameter_ = false;
   Tensor master_;
   bool keep_master_ = true;
   bool owned_ = true;

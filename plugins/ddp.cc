@@ -24,15 +24,20 @@ DdpPlugin::DdpPlugin(comm::GroupPtr group, const DdpOptions& options)
 
 DdpPlugin::~DdpPlugin() = default;
 
-optim::Optimizer& DdpPlugin::Configure(nn::Module& model, optim::Optimizer& optimizer) {
+void DdpPlugin::Check(const nn::Module& /*model*/, optim::Optimizer& optimizer) const {
   APOGEE_CHECK(gradients_ == nullptr && fused_ == nullptr,
                "ddp: the plugin runs another model already; make one plugin per model");
   CheckPrecision(dtype_, optimizer);
+}
+
+optim::Optimizer& DdpPlugin::Configure(nn::Module& model, optim::Optimizer& optimizer) {
+  Check(model, optimizer);
   PrepareReplicas("ddp", model, optimizer, group_);
   ApplyPrecision(dtype_, model, optimizer);
   guard_->Attach(optimizer);
   // On several ranks gradients are averaged before the update, which step() makes then.
-  fused_ = group_ == nullptr ? dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer) : nullptr;
+  const bool alone = group_ == nullptr && options_.statistics_group == nullptr;
+  fused_ = alone ? dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer) : nullptr;
   if (fused_ != nullptr) return optimizer;
   gradients_ = std::make_unique<chunk::GradientChunks>(
       SplitOff(model, optimizer), group_,
@@ -46,6 +51,10 @@ std::vector<autograd::ParameterPtr> DdpPlugin::SplitOff(const nn::Module& model,
                                                         optim::Optimizer& optimizer) const {
   std::vector<autograd::ParameterPtr> reduced = model.Parameters();
   const int num_ranks = comm::GroupSize(group_);
+  if (options_.statistics_group != nullptr) {
+    optim::SumStatistics(optimizer, options_.statistics_group);
+    return reduced;
+  }
   const bool needs_whole = options_.reproducible || optimizer.step_options().max_norm > 0;
   if (num_ranks == 1 || needs_whole) return reduced;
   std::set<const autograd::Parameter*> addends;

@@ -48,6 +48,9 @@ struct DdpOptions {
   // however they are spread over 1, 2, 4, … ranks (contiguously, with equal threads per rank).
   bool reproducible = false;
   optim::LossScalerOptions loss_scaler = {};
+  // All ranks that hold parts of one parameter, when parameters have been cut and views bound to
+  // their parts (ParamView::BindParameter): statistics are summed over it. Null: nothing is cut.
+  comm::GroupPtr statistics_group = nullptr;
 };
 
 class DdpPlugin : public Plugin {
@@ -57,6 +60,8 @@ class DdpPlugin : public Plugin {
   ~DdpPlugin() override;
 
   std::string name() const override { return "ddp"; }
+  // What keeps Configure from running, thrown as Error; local, changes nothing.
+  void Check(const nn::Module& model, optim::Optimizer& optimizer) const;
   // Collective. Rank 0's values and random state are broadcast. Throws Error on a second call, and
   // on every rank when the ranks' models differ in names, shapes or what is frozen, or their
   // optimizers in groups or options.

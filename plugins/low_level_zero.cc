@@ -5,7 +5,6 @@
 
 #include "apogee/core/process_memory.h"
 #include "apogee/optim/group_stat_reducer.h"
-#include "apogee/optim/owners.h"
 #include "apogee/plugins/precision.h"
 #include "apogee/plugins/replicas.h"
 #include "apogee/tensor/cpu/cpu_context.h"
@@ -37,18 +36,18 @@ LowLevelZeroPlugin::~LowLevelZeroPlugin() {
   for (const autograd::ParameterPtr& parameter : sharded_) parameter->set_grad_keeper("");
 }
 
-void LowLevelZeroPlugin::CheckOptimizer(const nn::Module& model,
-                                        optim::Optimizer& optimizer) const {
-  APOGEE_CHECK(optimizer.SupportsShards(), "low_level_zero: optimizer ", optimizer.name(),
-               " does not say that its update is exact on shards of a parameter "
-               "(Optimizer::SupportsShards); use the ddp plugin, or declare its statistics of "
-               "whole tensors and override SupportsShards");
+void LowLevelZeroPlugin::Check(const nn::Module& model, optim::Optimizer& optimizer) const {
+  APOGEE_CHECK(gradients_ == nullptr,
+               "low_level_zero: the plugin runs another model already; make one plugin per model");
+  CheckShardable("low_level_zero", optimizer);
   for (const optim::ParamView& view : optimizer.views()) {
-    APOGEE_CHECK(!view.is_shard(), "low_level_zero: parameter \"", view.name(), "\" of optimizer ",
-                 optimizer.name(), " is a shard already; an optimizer can be boosted once");
+    APOGEE_CHECK(!view.sharded() || options_.statistics_group != nullptr,
+                 "low_level_zero: parameter \"", view.name(), "\" of optimizer ", optimizer.name(),
+                 " is a shard already; an optimizer can be boosted once");
   }
   CheckPrecision(dtype_, optimizer);
   APOGEE_CHECK(!model.Parameters().empty(), "low_level_zero: the model has no parameters");
+  if (options_.offload_states) CheckRoom(optimizer);
 }
 
 void LowLevelZeroPlugin::CheckRoom(optim::Optimizer& optimizer) const {
@@ -86,18 +85,16 @@ void LowLevelZeroPlugin::Bind(optim::ParamView& view, const Tensor& old_value, c
                               const comm::Layout& layout) const {
   view.set_state_context(state_context_);
   view.set_keep_master(options_.master_weights);
-  view.BindShard(shard, layout);
+  const comm::Layout before = view.layout();
+  view.BindShard(shard, before.Part(layout));
   if (!NeedsMasters(dtype_) || !options_.master_weights || view.own_master().defined()) return;
   if (old_value.dtype() != DType::kF32) return;  // the cast loses nothing
-  view.set_master(view.CutToLayout(old_value));
+  view.set_master(view.CutToLayout(old_value, before));
 }
 
 optim::Optimizer& LowLevelZeroPlugin::Configure(nn::Module& model, optim::Optimizer& optimizer) {
-  APOGEE_CHECK(gradients_ == nullptr,
-               "low_level_zero: the plugin runs another model already; make one plugin per model");
-  CheckOptimizer(model, optimizer);
+  Check(model, optimizer);
   const ContextPtr context = model.Parameters()[0]->data().context();
-  if (options_.offload_states) CheckRoom(optimizer);
   PrepareReplicas("low_level_zero", model, optimizer, group_);
 
   state_context_ =
@@ -147,10 +144,8 @@ optim::Optimizer& LowLevelZeroPlugin::Configure(nn::Module& model, optim::Optimi
       std::move(unheld), group_,
       chunk::GradientChunkOptions{.chunk_bytes = options_.bucket_bytes, .overlap = false});
 
-  if (group_ != nullptr) {
-    optim::AssignOwners(optimizer, group_->rank(), group_->size());
-    optimizer.set_stat_reducer(std::make_unique<optim::GroupStatReducer>(group_));
-  }
+  const bool cut_before = options_.statistics_group != nullptr;
+  optim::SumStatistics(optimizer, cut_before ? options_.statistics_group : group_);
   guard_->Attach(optimizer);
   optimizer.AddPreStepHook([this](optim::Optimizer&) {
     parameters_->Wait();

@@ -58,6 +58,10 @@ struct LowLevelZeroOptions {
   // States and masters live in host memory.
   bool offload_states = false;
   optim::LossScalerOptions loss_scaler = {};
+  // All ranks that hold parts of one parameter, when parameters have been cut before and views
+  // bound to their parts (ParamView::BindParameter): what is sharded are the parts, statistics are
+  // summed over this group. Null: nothing has been cut.
+  comm::GroupPtr statistics_group = nullptr;
 };
 
 class LowLevelZeroPlugin : public Plugin {
@@ -67,6 +71,8 @@ class LowLevelZeroPlugin : public Plugin {
   ~LowLevelZeroPlugin() override;
 
   std::string name() const override { return "low_level_zero"; }
+  // What keeps Configure from running, thrown as Error; local, changes nothing.
+  void Check(const nn::Module& model, optim::Optimizer& optimizer) const;
   // Collective. Throws Error, before anything has changed, for an optimizer that does not support
   // shards or has been bound before, on a second call, and, on every rank, when the ranks' models
   // or optimizers differ.
@@ -83,7 +89,6 @@ class LowLevelZeroPlugin : public Plugin {
   const ContextPtr& state_context() const { return state_context_; }
 
  private:
-  void CheckOptimizer(const nn::Module& model, optim::Optimizer& optimizer) const;
   void CheckRoom(optim::Optimizer& optimizer) const;
   std::vector<chunk::ChunkSpec> Plan(optim::Optimizer& optimizer) const;
   void Bind(optim::ParamView& view, const Tensor& old_value, const Tensor& shard,

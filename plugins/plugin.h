@@ -8,6 +8,7 @@
 #ifndef APOGEE_PLUGINS_PLUGIN_H_
 #define APOGEE_PLUGINS_PLUGIN_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -16,6 +17,8 @@
 #include "apogee/optim/optimizer.h"
 
 namespace apogee {
+
+using Criterion = std::function<Tensor(const Tensor& output, const Tensor& target)>;
 
 class Plugin {
  public:
@@ -27,6 +30,10 @@ class Plugin {
   // distributed form, owned by the plugin. Collective. Throws Error, before anything has changed,
   // when the combination cannot be exact.
   virtual optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) = 0;
+
+  // What the loop calls instead of `criterion`, which may be null: the same loss, of what the
+  // configured model puts out. After Configure.
+  virtual Criterion ConfigureCriterion(Criterion criterion) { return criterion; }
 
   // Backward of one micro-batch. Collective where gradients are reduced inside backward.
   virtual void Backward(const Tensor& loss, optim::Optimizer& optimizer) = 0;

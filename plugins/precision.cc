@@ -16,6 +16,13 @@ DType ParsePrecision(const std::string& precision, std::string& errors) {
   return DType::kF32;
 }
 
+void CheckShardable(const std::string& plugin, const optim::Optimizer& optimizer) {
+  APOGEE_CHECK(optimizer.SupportsShards(), plugin, ": optimizer ", optimizer.name(),
+               " does not say that its update is exact on shards of a parameter "
+               "(Optimizer::SupportsShards); use the ddp plugin, or declare its statistics of "
+               "whole tensors and override SupportsShards");
+}
+
 void CheckMaxNorm(double max_norm, std::string& errors) {
   if (max_norm >= 0) return;
   errors += "\n  max_norm must be 0 (off) or positive, got " + std::to_string(max_norm);

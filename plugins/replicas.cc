@@ -99,11 +99,17 @@ void BroadcastModel(const std::string& plugin, nn::Module& model, comm::Group& g
 
 }  // namespace
 
-void PrepareReplicas(const std::string& plugin, nn::Module& model,
-                     const optim::Optimizer& optimizer, const comm::GroupPtr& group) {
+void SyncReplicas(const std::string& plugin, nn::Module& model, const optim::Optimizer& optimizer,
+                  const comm::GroupPtr& group) {
   if (group == nullptr) return;
   CheckSame(plugin, model, optimizer, *group);
   BroadcastModel(plugin, model, *group);
+}
+
+void PrepareReplicas(const std::string& plugin, nn::Module& model,
+                     const optim::Optimizer& optimizer, const comm::GroupPtr& group) {
+  SyncReplicas(plugin, model, optimizer, group);
+  if (group == nullptr) return;
   // Ranks mask their parts of a batch as one rank would mask the whole.
   model.AddPreForwardHook([rank = group->rank()](nn::Module& root, const Tensor& input) {
     if (input.rank() > 0) root.generator().set_first_sample(rank * input.size(0));

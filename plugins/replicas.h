@@ -12,10 +12,15 @@
 
 namespace apogee {
 
-// Collective; null: one rank, nothing to do. Rank 0's values and random state are broadcast, and
-// random masks follow a sample's place in the whole batch. Throws one Error on every rank, before
-// anything has changed, when the models differ in names, shapes, dtypes or what is frozen, or the
-// optimizers in their groups, the order of parameters in them, or options.
+// Collective; null: one rank, nothing to do. Rank 0's values and random state are broadcast. Throws
+// one Error on every rank, before anything has changed, when the models differ in names, shapes,
+// dtypes or what is frozen, or the optimizers in their groups, the order of parameters in them, or
+// options.
+void SyncReplicas(const std::string& plugin, nn::Module& model, const optim::Optimizer& optimizer,
+                  const comm::GroupPtr& group);
+
+// SyncReplicas, and from now on random masks follow a sample's place in the whole batch, of which
+// each rank has its part.
 void PrepareReplicas(const std::string& plugin, nn::Module& model,
                      const optim::Optimizer& optimizer, const comm::GroupPtr& group);
 

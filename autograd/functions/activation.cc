@@ -1,5 +1,7 @@
 #include "apogee/autograd/functions/activation.h"
 
+#include <algorithm>
+
 #include "apogee/autograd/node.h"
 #include "apogee/autograd/saved_tensor.h"
 #include "apogee/tensor/ops/elementwise.h"
@@ -55,17 +57,17 @@ class SoftmaxNode : public Node {
 
 class DropoutNode : public Node {
  public:
-  DropoutNode(double p, PhiloxKey key, int64_t first_element)
-      : p_(p), key_(key), first_element_(first_element) {}
+  DropoutNode(double p, PhiloxKey key, int64_t first_element, int64_t row_stride)
+      : p_(p), key_(key), first_element_(first_element), row_stride_(row_stride) {}
   const char* name() const override { return "dropout"; }
   std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
-    return {ops::Dropout(grads[0], p_, key_, first_element_)};
+    return {ops::Dropout(grads[0], p_, key_, first_element_, row_stride_)};
   }
 
  private:
   double p_;
   PhiloxKey key_;
-  int64_t first_element_;
+  int64_t first_element_, row_stride_;
 };
 
 }  // namespace
@@ -93,15 +95,22 @@ Tensor Softmax(const Tensor& x) {
   return y;
 }
 
-Tensor Dropout(const Tensor& x, double p, Generator& generator) {
+Tensor Dropout(const Tensor& x, double p, Generator& generator, const ColumnWindow& columns) {
   APOGEE_CHECK(p >= 0 && p < 1, "dropout: p must be in [0, 1), got ", p);
   if (p == 0) return x;
   APOGEE_CHECK(x.defined() && x.rank() >= 1 && x.size(0) > 0,
                "dropout: x needs a first (sample) dim");
+  const int64_t width = x.size(-1), total = columns.total == 0 ? width : columns.total;
+  APOGEE_CHECK(
+      (x.rank() > 1 || total == width) && columns.first >= 0 && columns.first <= total - width,
+      "dropout: columns [", columns.first, ", ", columns.first + width, ") of ", x.shape(),
+      " are not within rows of ", total);
   const PhiloxKey key = generator.Next();
-  const int64_t first = generator.first_sample() * (x.numel() / x.size(0));
-  Tensor y = ops::Dropout(x, p, key, first);
-  if (NeedsGrad({x})) Attach(y, std::make_shared<DropoutNode>(p, key, first), {x});
+  const int64_t rows = x.numel() / std::max<int64_t>(width, 1);  // of all samples
+  const int64_t sample = x.rank() == 1 ? 1 : rows / x.size(0) * total;
+  const int64_t first = generator.first_sample() * sample + columns.first;
+  Tensor y = ops::Dropout(x, p, key, first, total);
+  if (NeedsGrad({x})) Attach(y, std::make_shared<DropoutNode>(p, key, first, total), {x});
   return y;
 }
 

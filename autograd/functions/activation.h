@@ -22,10 +22,17 @@ inline Tensor Relu(const Tensor& x) { return Activate(Activation::kRelu, x); }
 Tensor SwiGlu(const Tensor& gate, const Tensor& up);
 // Over the last dim.
 Tensor Softmax(const Tensor& x);
+// The columns [first, first + n) of `total` that an activation's last dim of n is; 0: all.
+struct ColumnWindow {
+  int64_t first = 0;
+  int64_t total = 0;
+};
+
 // Takes one stream of `generator`. The mask of x [samples, ..] is numbered from the generator's
 // first_sample, so that a batch split over ranks is masked as the whole batch is. Only the stream's
-// key is kept for backward. p in [0, 1); p == 0 returns x.
-Tensor Dropout(const Tensor& x, double p, Generator& generator);
+// key is kept for backward. Columns that ranks hold a part of each are masked as the whole is. p in
+// [0, 1); p == 0 returns x.
+Tensor Dropout(const Tensor& x, double p, Generator& generator, const ColumnWindow& columns = {});
 
 }  // namespace apogee::autograd
 

@@ -30,7 +30,7 @@ void Validate(const Gpt2Config& c) {
 class Gpt2Attention : public Module {
  public:
   Gpt2Attention(const Gpt2Config& c, const Init& init, const Init& residual_init)
-      : heads_(c.n_head),
+      : head_dim_(c.n_embd / c.n_head),
         c_attn_(Register(
             "c_attn",
             std::make_shared<Linear>(c.n_embd, 3 * c.n_embd,
@@ -40,11 +40,12 @@ class Gpt2Attention : public Module {
                           c.n_embd, c.n_embd,
                           LinearOptions{.layout = WeightLayout::kInOut, .init = residual_init}))) {}
   Tensor Forward(const Tensor& x) override {
-    return (*c_proj_)(autograd::PackedAttention((*c_attn_)(x), heads_));
+    const Tensor qkv = (*c_attn_)(x);  // of the heads that are here
+    return (*c_proj_)(autograd::PackedAttention(qkv, qkv.size(-1) / (3 * head_dim_)));
   }
 
  private:
-  int64_t heads_;
+  int64_t head_dim_;
   std::shared_ptr<Linear> c_attn_, c_proj_;
 };
 
@@ -112,11 +113,11 @@ Gpt2::Gpt2(const Gpt2Config& config) : config_(config) {
   ln_f_ = transformer->Register(
       "ln_f", std::make_shared<LayerNorm>(config.n_embd, config.layer_norm_epsilon));
   Register("transformer", transformer);
-  if (!config.tie_word_embeddings) {
-    lm_head_ =
-        Register("lm_head", std::make_shared<Linear>(config.n_embd, config.vocab_size,
+  lm_head_ = Register("lm_head",
+                      config.tie_word_embeddings
+                          ? std::make_shared<Linear>(wte_->weight())
+                          : std::make_shared<Linear>(config.n_embd, config.vocab_size,
                                                      LinearOptions{.bias = false, .init = init}));
-  }
 }
 
 Tensor Gpt2::Forward(const Tensor& tokens) {
@@ -130,8 +131,7 @@ Tensor Gpt2::Forward(const Tensor& tokens) {
                           : (*block)(x);
   }
   x = (*ln_f_)(x);
-  if (lm_head_ != nullptr) return (*lm_head_)(x);
-  return autograd::Linear(x, wte_->weight()->value(), Tensor());
+  return (*lm_head_)(x);
 }
 
 }  // namespace apogee::nn

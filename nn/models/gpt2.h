@@ -40,7 +40,7 @@ class Gpt2 : public Module {
   std::shared_ptr<Dropout> drop_;
   std::vector<std::shared_ptr<Gpt2Block>> blocks_;
   std::shared_ptr<LayerNorm> ln_f_;
-  std::shared_ptr<Linear> lm_head_;  // null when tied
+  std::shared_ptr<Linear> lm_head_;  // tied or not
 };
 
 }  // namespace apogee::nn

@@ -55,15 +55,17 @@ class LlamaAttention : public Module {
 
   Tensor Forward(const Tensor& x) override {
     const ops::RotaryOptions rotary{.theta = config_.rope_theta};
-    const Tensor q = autograd::Rotary(Heads((*q_proj_)(x), config_.num_attention_heads), rotary);
-    const Tensor k = autograd::Rotary(Heads((*k_proj_)(x), config_.num_key_value_heads), rotary);
-    const Tensor v = Heads((*v_proj_)(x), config_.num_key_value_heads);
-    return (*o_proj_)(autograd::View(autograd::Attention(q, k, v), x.shape()));
+    const Tensor q = autograd::Rotary(Heads((*q_proj_)(x)), rotary);
+    const Tensor k = autograd::Rotary(Heads((*k_proj_)(x)), rotary);
+    const Tensor v = Heads((*v_proj_)(x));
+    return (*o_proj_)(autograd::View(autograd::Attention(q, k, v),
+                                     {x.size(0), x.size(1), q.size(2) * head_dim_}));
   }
 
  private:
-  Tensor Heads(const Tensor& x, int64_t heads) const {
-    return autograd::View(x, {x.size(0), x.size(1), heads, head_dim_});
+  // [B, T, of the heads that are here] -> [B, T, heads, head_dim].
+  Tensor Heads(const Tensor& x) const {
+    return autograd::View(x, {x.size(0), x.size(1), x.size(-1) / head_dim_, head_dim_});
   }
 
   LlamaConfig config_;
@@ -127,10 +129,10 @@ Llama::Llama(const LlamaConfig& config) : config_(config) {
   norm_ =
       model->Register("norm", std::make_shared<RmsNorm>(config.hidden_size, config.rms_norm_eps));
   Register("model", model);
-  if (!config.tie_word_embeddings) {
-    lm_head_ = Register("lm_head",
-                        std::make_shared<Linear>(config.hidden_size, config.vocab_size, NoBias()));
-  }
+  lm_head_ = Register(
+      "lm_head", config.tie_word_embeddings
+                     ? std::make_shared<Linear>(embed_tokens_->weight())
+                     : std::make_shared<Linear>(config.hidden_size, config.vocab_size, NoBias()));
 }
 
 Tensor Llama::Forward(const Tensor& tokens) {
@@ -145,8 +147,7 @@ Tensor Llama::Forward(const Tensor& tokens) {
                           : (*layer)(x);
   }
   x = (*norm_)(x);
-  if (lm_head_ != nullptr) return (*lm_head_)(x);
-  return autograd::Linear(x, embed_tokens_->weight()->value(), Tensor());
+  return (*lm_head_)(x);
 }
 
 }  // namespace apogee::nn

@@ -42,7 +42,7 @@ class Llama : public Module {
   std::shared_ptr<Embedding> embed_tokens_;
   std::vector<std::shared_ptr<LlamaBlock>> layers_;
   std::shared_ptr<RmsNorm> norm_;
-  std::shared_ptr<Linear> lm_head_;  // null when tied
+  std::shared_ptr<Linear> lm_head_;  // tied or not
 };
 
 }  // namespace apogee::nn

@@ -4,7 +4,7 @@
 
 namespace apogee::nn {
 
-Mlp::Mlp(const MlpConfig& config) {
+Mlp::Mlp(const MlpConfig& config) : config_(config) {
   APOGEE_CHECK(config.sizes.size() >= 2, "mlp: needs an input and an output size, got ",
                config.sizes.size(), " sizes");
   for (size_t i = 0; i + 1 < config.sizes.size(); ++i) {

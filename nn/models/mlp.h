@@ -20,8 +20,10 @@ class Mlp : public Module {
  public:
   explicit Mlp(const MlpConfig& config);
   Tensor Forward(const Tensor& x) override;
+  const MlpConfig& config() const { return config_; }
 
  private:
+  MlpConfig config_;
   std::vector<std::shared_ptr<Linear>> layers_;
 };
 

@@ -104,7 +104,9 @@ comm::Layout LayoutOf(const TensorShard& shard, const Shape& logical, int rank, 
       segments.push_back({begin, length});
     }
   }
-  return comm::Layout(logical, {.segments = std::move(segments), .num_replicas = num_replicas});
+  return comm::Layout(logical, {.segments = std::move(segments),
+                                .num_replicas = num_replicas,
+                                .cut_multiple = std::max<int64_t>(cut.part * cut.inner, 1)});
 }
 
 }  // namespace apogee::nn::parallel

@@ -27,6 +27,7 @@ struct TensorShard {
   int dim = 0;  // negative: from the end
   int sections = 1;
   bool pad = false;
+  friend bool operator==(const TensorShard&, const TensorShard&) = default;
 };
 
 // The shape of every rank's local tensor, padding included.

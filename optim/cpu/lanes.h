@@ -53,7 +53,7 @@ template <typename V>
   if constexpr (sizeof(V) < kLaneBytes) {
     return std::sqrt(x);
   } else {
-    V y;
+    V y = x;
     for (size_t k = 0; k < sizeof(V) / sizeof(x[0]); ++k) y[k] = std::sqrt(x[k]);
     return y;
   }

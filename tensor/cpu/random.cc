@@ -139,17 +139,24 @@ void dropout(const DeviceContext& context, const DropoutArgs& args) {
     const C scale = static_cast<C>(1 / (1 - args.p));
     // ToUniform(word) > p as a comparison of integers, exact for the double p.
     const int32_t threshold = static_cast<int32_t>(std::floor(args.p * 0x1p24));
-    ForElements(context, args.n, [=, &args](int64_t begin, int64_t end) {
-      ForBlocks(args.key, args.first_element, begin, end,
-                [=](int64_t i, const uint32_t* words, int64_t count) {
-                  PrefetchBlock(x + i + 16 * kBlock);
+    const auto drop = [=](int64_t i, const uint32_t* words, int64_t count) {
+      PrefetchBlock(x + i + 16 * kBlock);
 #pragma omp simd
-                  for (int64_t j = 0; j < count; ++j) {
-                    const bool keep = static_cast<int32_t>(words[j] >> 8) >= threshold;
-                    const C value = Load(x[i + j]) * scale;
-                    y[i + j] = Cast<T>(keep ? value : C(0));
-                  }
-                });
+      for (int64_t j = 0; j < count; ++j) {
+        const bool keep = static_cast<int32_t>(words[j] >> 8) >= threshold;
+        const C value = Load(x[i + j]) * scale;
+        y[i + j] = Cast<T>(keep ? value : C(0));
+      }
+    };
+    // One row where rows follow each other.
+    const int64_t row = args.row == args.row_stride ? args.n : args.row;
+    ForElements(context, args.n, [=, &args](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end;) {
+        const int64_t index = i / row, row_end = std::min((index + 1) * row, end);
+        ForBlocks(args.key, args.first_element + index * (args.row_stride - args.row), i, row_end,
+                  drop);
+        i = row_end;
+      }
     });
   });
 }

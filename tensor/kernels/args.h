@@ -95,8 +95,9 @@ struct SwiGluBackwardArgs {
 };
 
 // y[i] = keep(i) ? x[i] / (1 - p) : 0, where keep(i) is ToUniform(word) > p and word is element
-// (first_element + i) of the Philox stream `key` (counter = index / 4, word = index % 4). y may be
-// x. The backward pass is the same kernel on dy.
+// (first_element + i) of the Philox stream `key` (counter = index / 4, word = index % 4), for rows
+// of row_stride elements of which x has the first `row`: (first_element + i / row * row_stride + i
+// % row). y may be x. The backward pass is the same kernel on dy.
 struct DropoutArgs {
   DType dtype;
   const void* x;
@@ -105,6 +106,7 @@ struct DropoutArgs {
   double p;
   PhiloxKey key;
   int64_t first_element;
+  int64_t row, row_stride;  // row divides n
 };
 
 // y[i] from element (first_element + i) of the stream: kUniform in (low, high], kNormal with mean

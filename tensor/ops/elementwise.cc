@@ -101,9 +101,13 @@ SwiGluGrads SwiGluBackward(const Tensor& gate, const Tensor& up, const Tensor& d
   return grads;
 }
 
-Tensor Dropout(const Tensor& x_in, double p, PhiloxKey key, int64_t first_element) {
+Tensor Dropout(const Tensor& x_in, double p, PhiloxKey key, int64_t first_element,
+               int64_t row_stride) {
   APOGEE_CHECK(p >= 0 && p < 1, "dropout: p must be in [0, 1), got ", p);
   const Tensor x = Operand("dropout", "x", x_in);
+  const int64_t row = x.rank() == 0 ? 1 : x.size(-1);
+  APOGEE_CHECK(row_stride == 0 || row_stride >= row, "dropout: rows of ", row,
+               " elements cannot be ", row_stride, " apart");
   Tensor y = Tensor::EmptyLike(x);
   x.context()->kernels().dropout(*x.context(), {.dtype = x.dtype(),
                                                 .x = x.raw(),
@@ -111,7 +115,9 @@ Tensor Dropout(const Tensor& x_in, double p, PhiloxKey key, int64_t first_elemen
                                                 .n = x.numel(),
                                                 .p = p,
                                                 .key = key,
-                                                .first_element = first_element});
+                                                .first_element = first_element,
+                                                .row = row,
+                                                .row_stride = row_stride == 0 ? row : row_stride});
   return y;
 }
 

@@ -35,8 +35,10 @@ struct SwiGluGrads {
 };
 SwiGluGrads SwiGluBackward(const Tensor& gate, const Tensor& up, const Tensor& dy);
 
-// See DropoutArgs; the same call on dy is the backward pass.
-Tensor Dropout(const Tensor& x, double p, PhiloxKey key, int64_t first_element);
+// See DropoutArgs; the same call on dy is the backward pass. Rows are those of the last dim; 0:
+// they follow each other.
+Tensor Dropout(const Tensor& x, double p, PhiloxKey key, int64_t first_element,
+               int64_t row_stride = 0);
 
 // scale * (sum over the dims before `inner_dims` trailing ones): [.., inner] -> [inner]. inner_dims
 // = 0 sums everything to a scalar.

@@ -1,0 +1,156 @@
+#include "apogee/nn/parallel/plan_match.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <set>
+
+#include "apogee/core/text.h"
+
+namespace apogee::nn::parallel {
+namespace {
+
+using enum ParallelStyle;
+using internal::Concat;
+
+bool Matches(const std::string& pattern, const std::string& name) {
+  return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+}
+
+// "a, b, c and 12 more", for a reader who looks for the name that was meant.
+std::string SomeOf(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 6;
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), kShown); ++i) {
+    text += (i > 0 ? ", " : "") + names[i];
+  }
+  if (names.size() > kShown) text += Concat(" and ", names.size() - kShown, " more");
+  return names.empty() ? "none" : text;
+}
+
+// The dim of a Linear's weight that its features are.
+int FeatureDim(const Linear& linear, bool out) {
+  return (linear.layout() == WeightLayout::kOutIn) == out ? 0 : 1;
+}
+
+}  // namespace
+
+PlanMatch::PlanMatch(Module& model, const ParallelPlan& plan, int tp) : tp_(tp) {
+  if (plan.rules.empty()) problems.push_back(Concat("plan \"", plan.name, "\" has no rules"));
+  for (const PlanRule& rule : plan.rules) {
+    CheckUnits(rule);
+    rule.style == kParameter ? MatchParameters(model, rule) : MatchModules(model, rule);
+  }
+  if (plan.output_module.empty()) return;
+  for (const auto& [name, module] : model.NamedModules()) {
+    const auto found = rule_of_.find(module);
+    const bool logits = found != rule_of_.end() && found->second->style == kVocabulary;
+    if (name == plan.output_module && logits) output = dynamic_cast<Linear*>(module);
+  }
+  if (output == nullptr && problems.empty()) {
+    problems.push_back(Concat("plan \"", plan.name, "\": output_module \"", plan.output_module,
+                              "\" is not an nn::Linear of style vocabulary"));
+  }
+}
+
+void PlanMatch::Problem(const PlanRule& rule, const std::string& what) {
+  std::string text =
+      Concat("rule \"", rule.pattern, "\" (", ParallelStyleName(rule.style), "): ", what);
+  // The layers of a model are alike.
+  if (std::ranges::find(problems, text) == problems.end()) problems.push_back(std::move(text));
+}
+
+void PlanMatch::CheckUnits(const PlanRule& rule) {
+  if (rule.units > 0 && rule.units % tp_ != 0) {
+    Problem(rule, Concat("tp ", tp_, " does not divide its ", rule.units, " ",
+                         rule.unit_name.empty() ? "units" : rule.unit_name));
+  }
+}
+
+void PlanMatch::MatchModules(Module& model, const PlanRule& rule) {
+  bool any = false;
+  std::vector<std::string> names;
+  for (const auto& [name, module] : model.NamedModules()) {
+    const bool layer = dynamic_cast<const Linear*>(module) != nullptr ||
+                       dynamic_cast<const Embedding*>(module) != nullptr;
+    if (layer) names.push_back(name);
+    if (name.empty() || !Matches(rule.pattern, name)) continue;
+    any = true;
+    Add(name, *module, rule);
+  }
+  if (!any) Problem(rule, Concat("no module has such a name; layers here are ", SomeOf(names)));
+}
+
+void PlanMatch::MatchParameters(Module& model, const PlanRule& rule) {
+  bool any = false;
+  std::vector<std::string> names;
+  for (const autograd::ParameterPtr& parameter : model.Parameters()) {
+    names.push_back(parameter->name());
+    if (!Matches(rule.pattern, parameter->name())) continue;
+    any = true;
+    Cut(parameter, {.dim = rule.dim, .sections = rule.sections, .pad = rule.pad}, rule);
+  }
+  if (!any) {
+    Problem(rule, Concat("no parameter has such a name; parameters here are ", SomeOf(names)));
+  }
+}
+
+void PlanMatch::Add(const std::string& name, Module& module, const PlanRule& rule) {
+  const auto [known, is_new] = rule_of_.emplace(&module, &rule);
+  if (!is_new) {
+    return Problem(rule, Concat("rule \"", known->second->pattern, "\" names ", name, ", too"));
+  }
+  modules.emplace_back(&module, &rule);
+  auto* linear = dynamic_cast<Linear*>(&module);
+  const auto wrong = [&](const char* want) {
+    Problem(rule, Concat(name, " is not an ", want, ", which this style is for"));
+  };
+  switch (rule.style) {
+    case kColumn:
+    case kColumnGather:
+      if (linear == nullptr) return wrong("nn::Linear");
+      Cut(linear->weight(), {.dim = FeatureDim(*linear, true), .sections = rule.sections}, rule);
+      if (linear->bias() != nullptr) {
+        Cut(linear->bias(), {.dim = 0, .sections = rule.sections}, rule);
+      }
+      return;
+    case kRow:
+    case kRowSplit:
+      if (linear == nullptr) return wrong("nn::Linear");
+      return Cut(linear->weight(), {.dim = FeatureDim(*linear, false), .sections = rule.sections},
+                 rule);
+    case kVocabulary:
+      if (const auto* embedding = dynamic_cast<Embedding*>(&module)) {
+        return Cut(embedding->weight(), {.dim = 0, .pad = true}, rule);
+      }
+      if (linear == nullptr) return wrong("nn::Embedding or nn::Linear");
+      if (linear->bias() != nullptr) Cut(linear->bias(), {.dim = 0, .pad = true}, rule);
+      return Cut(linear->weight(),
+                 {.dim = FeatureDim(*linear, true), .pad = FeatureDim(*linear, true) == 0}, rule);
+    case kDropout:
+      if (dynamic_cast<Dropout*>(&module) == nullptr) return wrong("nn::Dropout");
+      return;
+    case kParameter:
+      return;
+  }
+}
+
+void PlanMatch::Cut(const autograd::ParameterPtr& parameter, const TensorShard& shard,
+                    const PlanRule& rule) {
+  try {
+    const Shape local = LocalShape(shard, parameter->shape(), tp_);
+    const int64_t section =
+        parameter->shape()[parameter->shape().Normalize(shard.dim)] / shard.sections;
+    if (rule.units > 0 && section % rule.units != 0) {
+      Problem(rule, Concat(parameter->name(), " ", parameter->shape(), " has sections of ", section,
+                           " elements, which are not ", rule.units, " equal ", rule.unit_name));
+    }
+  } catch (const Error& error) {
+    return Problem(rule, Concat(parameter->name(), ": ", error.what()));
+  }
+  const auto [known, is_new] = shards.emplace(parameter.get(), shard);
+  if (is_new || known->second == shard) return;
+  Problem(rule, Concat(parameter->name(), " is cut in another way by another rule"));
+}
+
+}  // namespace apogee::nn::parallel

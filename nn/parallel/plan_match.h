@@ -1,0 +1,42 @@
+// PlanMatch: which modules and parameters the rules of a plan name, and how tp ranks cut them.
+//
+//   PlanMatch match(model, plan, /*tp=*/2);
+//   if (match.problems.empty()) ... match.modules, match.shards ...
+#ifndef APOGEE_NN_PARALLEL_PLAN_MATCH_H_
+#define APOGEE_NN_PARALLEL_PLAN_MATCH_H_
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apogee/nn/parallel/plan.h"
+#include "apogee/nn/parallel/shard.h"
+
+namespace apogee::nn::parallel {
+
+class PlanMatch {
+ public:
+  // `plan` must outlive the match.
+  PlanMatch(Module& model, const ParallelPlan& plan, int tp);
+
+  std::vector<std::string> problems;
+  std::vector<std::pair<Module*, const PlanRule*>> modules;
+  std::map<const autograd::Parameter*, TensorShard> shards;
+  Linear* output = nullptr;  // of plan.output_module
+
+ private:
+  void MatchModules(Module& model, const PlanRule& rule);
+  void MatchParameters(Module& model, const PlanRule& rule);
+  void Add(const std::string& name, Module& module, const PlanRule& rule);
+  void Cut(const autograd::ParameterPtr& parameter, const TensorShard& shard, const PlanRule& rule);
+  void CheckUnits(const PlanRule& rule);
+  void Problem(const PlanRule& rule, const std::string& what);
+
+  const int tp_;
+  std::map<const Module*, const PlanRule*> rule_of_;
+};
+
+}  // namespace apogee::nn::parallel
+
+#endif  // APOGEE_NN_PARALLEL_PLAN_MATCH_H_

@@ -1,0 +1,159 @@
+#include "apogee/nn/parallel/tensor_parallel.h"
+
+#include "apogee/autograd/functions/activation.h"
+#include "apogee/autograd/functions/shape.h"
+#include "apogee/nn/parallel/functions.h"
+#include "apogee/nn/parallel/linear.h"
+#include "apogee/nn/parallel/plan_match.h"
+#include "apogee/nn/parallel/vocab_parallel.h"
+
+namespace apogee::nn::parallel {
+namespace {
+
+using enum ParallelStyle;
+
+Tensor ValueOf(const autograd::ParameterPtr& parameter) {
+  return parameter == nullptr ? Tensor() : parameter->value();
+}
+
+// Words [first, first + V_local) of the vocabulary that a table of `words` rows is cut into.
+ops::VocabPart PartOf(int64_t words, const comm::GroupPtr& group) {
+  const int64_t part = (words + group->size() - 1) / group->size();
+  return {.first = group->rank() * part, .vocab_size = words};
+}
+
+}  // namespace
+
+std::vector<std::string> PlanProblems(Module& model, const ParallelPlan& plan, int tp) {
+  return PlanMatch(model, plan, tp).problems;
+}
+
+TensorParallel::TensorParallel(Module& model, ParallelPlan plan, comm::GroupPtr group)
+    : model_(model), plan_(std::move(plan)), group_(std::move(group)) {
+  APOGEE_CHECK(group_ != nullptr, "tensor parallel: needs a group");
+  PlanMatch match(model_, plan_, group_->size());
+  std::string problems;
+  for (const std::string& problem : match.problems) problems += "\n  " + problem;
+  APOGEE_CHECK(problems.empty(), "tensor parallel: plan \"", plan_.name,
+               "\" does not fit:", problems);
+  modules_ = std::move(match.modules);
+  shards_ = std::move(match.shards);
+  output_ = match.output;
+  for (const autograd::ParameterPtr& parameter : model_.Parameters()) {
+    logical_shapes_[parameter.get()] = parameter->shape();
+  }
+}
+
+void TensorParallel::Apply() {
+  for (const autograd::ParameterPtr& parameter : model_.Parameters()) {
+    const TensorShard* shard = ShardOf(*parameter);
+    if (shard == nullptr) continue;
+    Tensor part = CutLocal(*shard, parameter->data(), group_->rank(), group_->size());
+    part.storage()->set_category(MemoryCategory::kParameter);
+    parameter->set_part(std::move(part));
+  }
+  for (const auto& [module, rule] : modules_) Replace(*module, *rule);
+}
+
+const TensorShard* TensorParallel::ShardOf(const autograd::Parameter& parameter) const {
+  const auto found = shards_.find(&parameter);
+  return found == shards_.end() ? nullptr : &found->second;
+}
+
+const Shape& TensorParallel::LogicalShape(const autograd::Parameter& parameter) const {
+  return logical_shapes_.at(&parameter);
+}
+
+comm::Layout TensorParallel::LayoutOf(const autograd::Parameter& parameter) const {
+  const Shape& logical = LogicalShape(parameter);
+  const TensorShard* shard = ShardOf(parameter);
+  if (shard != nullptr) {
+    return parallel::LayoutOf(*shard, logical, group_->rank(), group_->size());
+  }
+  // A whole tensor is cut nowhere; this is a multiple of the size of every block of states.
+  constexpr int64_t kNoCut = int64_t{1} << 40;
+  return comm::Layout(
+      logical,
+      {.segments = {{0, logical.numel()}}, .num_replicas = group_->size(), .cut_multiple = kNoCut});
+}
+
+Tensor TensorParallel::Whole(const autograd::Parameter& parameter) const {
+  const TensorShard* shard = ShardOf(parameter);
+  if (shard == nullptr) return parameter.data();
+  const Tensor local = parameter.data().Contiguous();
+  const Tensor all = Tensor::Empty({group_->size(), local.numel()}, local.dtype(), local.context());
+  group_->AllGather(all, local);
+  std::vector<Tensor> locals;
+  for (int rank = 0; rank < group_->size(); ++rank) {
+    locals.push_back(all.Slice(0, rank, 1).View(local.shape()));
+  }
+  return Assemble(*shard, LogicalShape(parameter), locals);
+}
+
+void TensorParallel::Replace(Module& module, const PlanRule& rule) {
+  const comm::GroupPtr group = group_;
+  const ParallelStyle style = rule.style;
+  if (style == kVocabulary) return ReplaceVocabulary(module);
+  if (style == kDropout) {
+    auto& dropout = dynamic_cast<Dropout&>(module);
+    return module.ReplaceForward([&dropout, group](const Tensor& x) {
+      const int64_t width = x.size(-1);
+      return dropout.is_training() ? autograd::Dropout(x, dropout.p(), dropout.generator(),
+                                                       {.first = group->rank() * width,
+                                                        .total = group->size() * width})
+                                   : x;
+    });
+  }
+  auto& linear = dynamic_cast<Linear&>(module);
+  if (style == kColumn || style == kColumnGather) {
+    return module.ReplaceForward([&linear, group, style](const Tensor& x) {
+      const Tensor y =
+          ColumnParallelLinear(x, ValueOf(linear.weight()), ValueOf(linear.bias()), group,
+                               {.layout = linear.layout(), .activation = linear.activation()});
+      return style == kColumn ? y : GatherLastDim(y, group);
+    });
+  }
+  module.ReplaceForward([&linear, group, style](const Tensor& x) {
+    const Tensor y =
+        RowParallelLinear(style == kRow ? x : SplitLastDim(x, group), ValueOf(linear.weight()),
+                          ValueOf(linear.bias()), group, linear.layout());
+    return linear.activation() ? autograd::Activate(*linear.activation(), y) : y;
+  });
+}
+
+void TensorParallel::ReplaceVocabulary(Module& module) {
+  const comm::GroupPtr group = group_;
+  if (auto* embedding = dynamic_cast<Embedding*>(&module)) {
+    const ops::VocabPart part = PartOf(LogicalShape(*embedding->weight())[0], group);
+    return module.ReplaceForward([embedding, group, part](const Tensor& tokens) {
+      return VocabParallelEmbedding(tokens, embedding->weight()->value(), part, group);
+    });
+  }
+  auto& linear = dynamic_cast<Linear&>(module);
+  const int64_t words =
+      LogicalShape(*linear.weight())[linear.layout() == WeightLayout::kOutIn ? 0 : 1];
+  const bool may_stay_cut = &linear == output_;
+  module.ReplaceForward(
+      [&linear, group, words, may_stay_cut, keep = keep_logits_cut_](const Tensor& x) {
+        const Tensor y =
+            ColumnParallelLinear(x, ValueOf(linear.weight()), ValueOf(linear.bias()), group,
+                                 {.layout = linear.layout(), .activation = linear.activation()});
+        if (may_stay_cut && *keep && linear.is_training()) return y;
+        const Tensor all = GatherLastDim(y, group);
+        return all.size(-1) == words ? all : autograd::Slice(all, -1, 0, words);
+      });
+}
+
+TensorParallel::Loss TensorParallel::KeepLogitsCut(const CrossEntropyLoss& loss) {
+  if (output_ == nullptr) return nullptr;
+  *keep_logits_cut_ = true;
+  const int64_t words =
+      LogicalShape(*output_->weight())[output_->layout() == WeightLayout::kOutIn ? 0 : 1];
+  return [loss, words, group = group_](const Tensor& logits, const Tensor& targets) {
+    if (logits.size(-1) == words) return loss(logits, targets);
+    return VocabParallelCrossEntropy(logits, targets, PartOf(words, group), group,
+                                     loss.ignore_index);
+  };
+}
+
+}  // namespace apogee::nn::parallel

@@ -1,0 +1,172 @@
+#include "apogee/plugins/hybrid_parallel.h"
+
+#include <utility>
+#include <vector>
+
+#include "apogee/plugins/precision.h"
+#include "apogee/plugins/replicas.h"
+
+namespace apogee {
+namespace {
+
+void Append(std::string& errors, const std::string& problem) { errors += "\n  " + problem; }
+
+}  // namespace
+
+HybridParallelPlugin::HybridParallelPlugin(const comm::World& world,
+                                           const HybridParallelOptions& options)
+    : world_(world), options_(options) {
+  std::string errors;
+  if (options.tp_size < 1) {
+    Append(errors, "tp_size must be at least 1, got " + std::to_string(options.tp_size));
+  }
+  if (options.zero_stage < 0 || options.zero_stage > 2) {
+    Append(errors, "zero_stage must be 0 (nothing sharded), 1 (states) or 2 (gradients too), got " +
+                       std::to_string(options.zero_stage));
+  }
+  ParsePrecision(options.precision, errors);
+  if (!options.communication_dtype.empty()) ParsePrecision(options.communication_dtype, errors);
+  CheckMaxNorm(options.max_norm, errors);
+  CheckBucketBytes(options.bucket_bytes, errors);
+  if (options.zero_stage == 0) {
+    const auto needs_stage = [&errors](bool set, const char* name) {
+      if (set) Append(errors, std::string(name) + " needs zero_stage 1 or 2, got 0");
+    };
+    needs_stage(!options.communication_dtype.empty(), "communication_dtype");
+    needs_stage(!options.master_weights, "master_weights = false");
+    needs_stage(options.offload_states, "offload_states");
+  }
+  APOGEE_CHECK(errors.empty(), "hybrid_parallel plugin: invalid options:", errors);
+  if (!WorldProblem().empty()) return;
+  mesh_ = std::make_unique<comm::Mesh>(
+      world, comm::MeshShape{.dp = world.size() / options.tp_size, .tp = options.tp_size});
+  MakeInner();
+}
+
+HybridParallelPlugin::~HybridParallelPlugin() = default;
+
+std::string HybridParallelPlugin::WorldProblem() const {
+  if (world_.size() % options_.tp_size == 0) return "";
+  return "tp_size " + std::to_string(options_.tp_size) + " does not divide the world of " +
+         std::to_string(world_.size()) + " ranks";
+}
+
+void HybridParallelPlugin::MakeInner() {
+  const bool cut = options_.tp_size > 1;
+  if (options_.zero_stage == 0) {
+    ddp_ = std::make_unique<DdpPlugin>(
+        mesh_->group(comm::Axis::kDp),
+        DdpOptions{.precision = options_.precision,
+                   .max_norm = options_.max_norm,
+                   .bucket_bytes = options_.bucket_bytes,
+                   .overlap = options_.overlap_communication,
+                   .loss_scaler = options_.loss_scaler,
+                   .statistics_group = cut ? mesh_->group(comm::Axis::kTp) : nullptr});
+    return;
+  }
+  zero_ = std::make_unique<LowLevelZeroPlugin>(
+      mesh_->group(comm::Axis::kDp),
+      LowLevelZeroOptions{
+          .stage = options_.zero_stage,
+          .precision = options_.precision,
+          .max_norm = options_.max_norm,
+          .bucket_bytes = options_.bucket_bytes,
+          .communication_dtype = options_.communication_dtype,
+          .overlap_communication = options_.overlap_communication,
+          .overlap_gather = options_.overlap_gather,
+          .master_weights = options_.master_weights,
+          .offload_states = options_.offload_states,
+          .loss_scaler = options_.loss_scaler,
+          .statistics_group = cut ? mesh_->group({comm::Axis::kDp, comm::Axis::kTp}) : nullptr});
+}
+
+const comm::Mesh& HybridParallelPlugin::mesh() const {
+  APOGEE_CHECK(mesh_ != nullptr, "hybrid_parallel: ", WorldProblem());
+  return *mesh_;
+}
+
+double HybridParallelPlugin::loss_scale() const {
+  return zero_ != nullptr ? zero_->loss_scale() : ddp_->loss_scale();
+}
+
+void HybridParallelPlugin::CheckOptimizer(const nn::Module& model, optim::Optimizer& optimizer,
+                                          std::string& problems) const {
+  const auto check = [&problems](const auto& fn) {
+    try {
+      fn();
+    } catch (const Error& error) {
+      Append(problems, error.what());
+    }
+  };
+  if (zero_ != nullptr) check([&] { zero_->Check(model, optimizer); });
+  if (ddp_ != nullptr) {
+    check([&] { ddp_->Check(model, optimizer); });
+    if (options_.tp_size > 1) check([&] { CheckShardable("hybrid_parallel", optimizer); });
+  }
+  for (const optim::ParamView& view : optimizer.views()) {
+    if (!view.sharded()) continue;
+    Append(problems, "parameter \"" + view.name() + "\" of optimizer " + optimizer.name() +
+                         " is a shard already; an optimizer can be boosted once");
+    break;
+  }
+}
+
+optim::Optimizer& HybridParallelPlugin::Configure(nn::Module& model, optim::Optimizer& optimizer) {
+  APOGEE_CHECK(!configured_,
+               "hybrid_parallel: the plugin runs another model already; make one plugin per model");
+  std::string problems;
+  if (const std::string world = WorldProblem(); !world.empty()) Append(problems, world);
+  std::optional<nn::parallel::ParallelPlan> plan = options_.plan;
+  if (!plan) plan = nn::parallel::ShippedPlan(model);
+  if (plan) {
+    for (const std::string& problem : nn::parallel::PlanProblems(model, *plan, options_.tp_size)) {
+      Append(problems, "plan \"" + plan->name + "\", " + problem);
+    }
+  } else if (options_.tp_size > 1) {
+    Append(problems,
+           "no plan comes with Apogee for this model (or it contains several models); say in "
+           "options.plan how its layers are cut over tp_size " +
+               std::to_string(options_.tp_size) + " ranks (nn/parallel/plan.h)");
+  }
+  CheckOptimizer(model, optimizer, problems);
+  for (const autograd::ParameterPtr& parameter : model.Parameters()) {
+    if (options_.tp_size == 1 || !parameter->has_grad()) continue;
+    Append(problems, "parameter \"" + parameter->name() +
+                         "\" has a gradient, which would be lost; call zero_grad before boost");
+    break;
+  }
+  APOGEE_CHECK(problems.empty(), "hybrid_parallel: cannot run this setup:", problems);
+
+  if (options_.tp_size > 1) {
+    SyncReplicas("hybrid_parallel", model, optimizer, world_.group());
+    parallel_ = std::make_unique<nn::parallel::TensorParallel>(model, *std::move(plan),
+                                                               mesh_->group(comm::Axis::kTp));
+    parallel_->Apply();
+    for (optim::ParamView& view : optimizer.views()) {
+      view.BindParameter(parallel_->LayoutOf(*view.parameter()));
+    }
+  }
+  configured_ = true;
+  return zero_ != nullptr ? zero_->Configure(model, optimizer) : ddp_->Configure(model, optimizer);
+}
+
+Tensor HybridParallelPlugin::WholeValue(const autograd::Parameter& parameter) const {
+  return parallel_ != nullptr ? parallel_->Whole(parameter) : parameter.data();
+}
+
+Criterion HybridParallelPlugin::ConfigureCriterion(Criterion criterion) {
+  const auto* cross_entropy = criterion.target<nn::CrossEntropyLoss>();
+  if (parallel_ == nullptr || cross_entropy == nullptr) return criterion;
+  Criterion parallel = parallel_->KeepLogitsCut(*cross_entropy);
+  return parallel != nullptr ? parallel : criterion;
+}
+
+void HybridParallelPlugin::Backward(const Tensor& loss, optim::Optimizer& optimizer) {
+  zero_ != nullptr ? zero_->Backward(loss, optimizer) : ddp_->Backward(loss, optimizer);
+}
+
+std::shared_ptr<void> HybridParallelPlugin::NoSync() {
+  return zero_ != nullptr ? zero_->NoSync() : ddp_->NoSync();
+}
+
+}  // namespace apogee

@@ -1,0 +1,105 @@
+// HybridParallelPlugin: tensor parallelism, data parallelism and ZeRO together. Ranks form a mesh
+// [dp, tp]: the tp ranks next to each other share every layer (nn/parallel), the dp copies of that
+// group share the batch, and with it the optimizer states (zero_stage 1) and gradients (2).
+//
+//   HybridParallelPlugin plugin(world, {.tp_size = 2, .zero_stage = 2, .precision = "bf16"});
+//   ... a loader of part plugin.data_rank() of plugin.data_size() of each batch ...
+//   Booster booster(plugin);
+//   auto boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+//   ... the ordinary loop, with boosted.criterion ...
+//
+// The model stays as it was written: a plan (nn/parallel/plan.h) says how its layers are cut. Plans
+// of nn::Gpt2, nn::Llama and nn::Mlp are found; other models need options.plan when tp_size > 1.
+// The update is that of one rank with the whole batch, for every optimizer: statistics of whole
+// tensors are summed over the parts, there is one gradient norm and one clip factor. Weights start
+// as on one rank, whatever tp is.
+//
+// When boost gets nn::CrossEntropyLoss and the model's output is a vocabulary-parallel layer's, the
+// logits of a model in training mode are this rank's columns; boosted.criterion knows. In
+// evaluation mode, and with other criteria, they are whole.
+//
+// Bytes per rank, N elements in cut parameters, R in the others, otherwise as LowLevelZeroPlugin's
+// with n = dp: (N / tp + R) takes the place of N. Communicated per step beside the gradients: an
+// all-reduce of each row-parallel layer's output in forward and of each column-parallel layer's
+// input in backward.
+#ifndef APOGEE_PLUGINS_HYBRID_PARALLEL_H_
+#define APOGEE_PLUGINS_HYBRID_PARALLEL_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "apogee/comm/mesh.h"
+#include "apogee/nn/parallel/tensor_parallel.h"
+#include "apogee/plugins/ddp.h"
+#include "apogee/plugins/low_level_zero.h"
+
+namespace apogee {
+
+struct HybridParallelOptions {
+  int tp_size = 1;
+  // 0: every rank of dp keeps all states. 1, 2: as LowLevelZeroOptions::stage.
+  int zero_stage = 0;
+  // "f32", "bf16" or "fp16" (fp32 masters and gradients; fp16 with a dynamic loss scale), "f64".
+  std::string precision = "f32";
+  double max_norm = 0;
+  // How the model is cut; by default the shipped plan of the model.
+  std::optional<nn::parallel::ParallelPlan> plan = {};
+  // As in DdpOptions and LowLevelZeroOptions; stages 1 and 2 only from communication_dtype on.
+  int64_t bucket_bytes = 25 << 20;
+  bool overlap_communication = true;
+  optim::LossScalerOptions loss_scaler = {};
+  std::string communication_dtype = "";
+  bool overlap_gather = true;
+  bool master_weights = true;
+  bool offload_states = false;
+};
+
+class HybridParallelPlugin : public Plugin {
+ public:
+  // Throws Error listing every bad option. Whether the world and the model fit is checked in boost,
+  // in one list.
+  explicit HybridParallelPlugin(const comm::World& world,
+                                const HybridParallelOptions& options = {});
+  ~HybridParallelPlugin() override;
+
+  std::string name() const override { return "hybrid_parallel"; }
+  // Collective. Throws Error, before anything has changed, that lists every problem: a world that
+  // tp_size does not divide, a plan that does not fit the model, an optimizer that does not support
+  // shards.
+  optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) override;
+  Criterion ConfigureCriterion(Criterion criterion) override;
+  void Backward(const Tensor& loss, optim::Optimizer& optimizer) override;
+  std::shared_ptr<void> NoSync() override;
+
+  // Which part of each batch this rank trains on: ranks of one tp group have the same. Throws Error
+  // when tp_size does not divide the world.
+  int data_rank() const { return mesh().coordinate(comm::Axis::kDp); }
+  int data_size() const { return mesh().size(comm::Axis::kDp); }
+  const comm::Mesh& mesh() const;
+  double loss_scale() const;
+  // The value of one of the model's parameters as the model had it before boost, whole. Collective
+  // over the tp group.
+  Tensor WholeValue(const autograd::Parameter& parameter) const;
+  // After boost, of tp_size > 1: how the model is cut; else null.
+  const nn::parallel::TensorParallel* tensor_parallel() const { return parallel_.get(); }
+
+ private:
+  std::string WorldProblem() const;
+  void MakeInner();
+  void CheckOptimizer(const nn::Module& model, optim::Optimizer& optimizer,
+                      std::string& problems) const;
+
+  const comm::World& world_;
+  HybridParallelOptions options_;
+  std::unique_ptr<comm::Mesh> mesh_;  // null when the world does not fit
+  std::unique_ptr<nn::parallel::TensorParallel> parallel_;
+  // One of the two runs the data-parallel axis.
+  std::unique_ptr<DdpPlugin> ddp_;
+  std::unique_ptr<LowLevelZeroPlugin> zero_;
+  bool configured_ = false;
+};
+
+}  // namespace apogee
+
+#endif  // APOGEE_PLUGINS_HYBRID_PARALLEL_H_
