@@ -32,8 +32,8 @@ int main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
-  const MakePlugin ddp = [&](const comm::GroupPtr& group) {
-    return std::make_unique<DdpPlugin>(group, DdpOptions{.precision = precision});
+  const MakePlugin ddp = [&](const comm::World& world) {
+    return std::make_unique<DdpPlugin>(world.group(), DdpOptions{.precision = precision});
   };
   try {
     std::vector<double> threads_s, ranks_s, ratio, call, share;

@@ -44,7 +44,8 @@ inline Tensor RandomTokens(const std::string& name, int64_t first, int64_t rows,
   return Tensor::FromVector<int64_t>(tokens, {rows, kBlock}, context);
 }
 
-using MakePlugin = std::function<std::unique_ptr<Plugin>(const comm::GroupPtr&)>;
+// The plugin of one rank.
+using MakePlugin = std::function<std::unique_ptr<Plugin>(const comm::World&)>;
 
 struct Timing {
   double step = 0;   // seconds, median
@@ -52,9 +53,9 @@ struct Timing {
   double calls = 0;  // per step
 };
 
-// `make_plugin`: the plugin of one rank. Rank 0 fills `timing` in.
-inline void TrainSteps(const comm::World& world, const MakePlugin& make_plugin, int64_t num_steps,
-                       Timing& timing) {
+// `tp`: so many neighbours have the same part of the batch. Rank 0 fills `timing` in.
+inline void TrainSteps(const comm::World& world, const MakePlugin& make_plugin, int tp,
+                       int64_t num_steps, Timing& timing) {
   const ContextPtr& context = world.context();
   nn::Gpt2 model({.vocab_size = kVocab,
                   .n_positions = kBlock,
@@ -63,12 +64,12 @@ inline void TrainSteps(const comm::World& world, const MakePlugin& make_plugin, 
                   .n_head = kHeads});
   model.Initialize(context, {.seed = 1});
   optim::AdamW optimizer(model.Parameters(), {.lr = 3e-4});
-  const std::unique_ptr<Plugin> plugin = make_plugin(world.group());
+  const std::unique_ptr<Plugin> plugin = make_plugin(world);
   Booster booster(*plugin);
   Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
-  const int64_t rows = kBatch / world.size();
-  const Tensor inputs = RandomTokens("inputs", world.rank() * rows, rows, context);
-  const Tensor targets = RandomTokens("targets", world.rank() * rows, rows, context);
+  const int64_t rows = kBatch / (world.size() / tp), first = world.rank() / tp * rows;
+  const Tensor inputs = RandomTokens("inputs", first, rows, context);
+  const Tensor targets = RandomTokens("targets", first, rows, context);
   std::vector<double> steps;
   int64_t calls = 0;
   for (int64_t step = 0; step < kWarmup + num_steps; ++step) {
@@ -93,11 +94,12 @@ inline void TrainSteps(const comm::World& world, const MakePlugin& make_plugin, 
 }
 
 // Launches `ranks` ranks that each train `steps` steps.
-inline Timing RunRanks(int ranks, int threads, const MakePlugin& make_plugin, int64_t steps) {
+inline Timing RunRanks(int ranks, int threads, const MakePlugin& make_plugin, int64_t steps,
+                       int tp = 1) {
   Timing timing;
   OkOrThrow(
       comm::launch({.num_ranks = ranks, .threads_per_rank = threads, .timeout_seconds = 600},
-                   [&](comm::World& world) { TrainSteps(world, make_plugin, steps, timing); }));
+                   [&](comm::World& world) { TrainSteps(world, make_plugin, tp, steps, timing); }));
   return timing;
 }
 

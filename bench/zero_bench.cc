@@ -96,14 +96,14 @@ double StepSeconds(int ranks, const std::string& name, bool sharded, int64_t blo
 
 void TrainAgainstDdp(int ranks, int rounds, int64_t steps, const std::string& precision) {
   const auto zero = [&](int stage) -> MakePlugin {
-    return [&precision, stage](const comm::GroupPtr& group) {
+    return [&precision, stage](const comm::World& world) {
       return std::make_unique<LowLevelZeroPlugin>(
-          group, LowLevelZeroOptions{.stage = stage, .precision = precision});
+          world.group(), LowLevelZeroOptions{.stage = stage, .precision = precision});
     };
   };
-  const MakePlugin plugins[] = {[&](const comm::GroupPtr& group) {
+  const MakePlugin plugins[] = {[&](const comm::World& world) {
                                   return std::make_unique<DdpPlugin>(
-                                      group, DdpOptions{.precision = precision});
+                                      world.group(), DdpOptions{.precision = precision});
                                 },
                                 zero(1), zero(2)};
   std::vector<double> seconds[3], ratios[3];

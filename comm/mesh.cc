@@ -42,7 +42,9 @@ GroupPtr Mesh::group(const std::vector<Axis>& axes) const {
     }
     if (member) members.push_back(rank);
   }
-  return world_.NewGroup(members);
+  const auto [known, is_new] = groups_.emplace(members, nullptr);
+  if (is_new) known->second = world_.NewGroup(members);
+  return known->second;
 }
 
 }  // namespace apogee::comm

@@ -10,6 +10,7 @@
 #define APOGEE_COMM_MESH_H_
 
 #include <array>
+#include <map>
 #include <vector>
 
 #include "apogee/comm/launch.h"
@@ -34,7 +35,7 @@ class Mesh {
   // This rank's position along an axis.
   int coordinate(Axis axis) const { return coordinates_[Index(axis)]; }
   // The ranks that share this rank's coordinates on all other axes, in order; null when that is
-  // one.
+  // one. Asking twice gives the same object, whose traffic() is that of all its users.
   GroupPtr group(Axis axis) const { return group(std::vector<Axis>{axis}); }
   GroupPtr group(const std::vector<Axis>& axes) const;
 
@@ -44,6 +45,7 @@ class Mesh {
   const World& world_;
   std::array<int, kNumAxes> sizes_;
   std::array<int, kNumAxes> coordinates_{};
+  mutable std::map<std::vector<int>, GroupPtr> groups_;  // by members
 };
 
 }  // namespace apogee::comm

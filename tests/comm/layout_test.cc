@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <tuple>
 #include <vector>
 
@@ -57,6 +58,54 @@ TEST(LayoutTest, RefusesImpossibleSegments) {
   EXPECT_THROW(Layout(Shape{3, 4}, {.segments = {{-1, 2}}}), Error);
   EXPECT_THROW(Layout(Shape{3, 4}, {.segments = {{0, 5}, {4, 2}}}), Error);
   EXPECT_THROW(Layout(Shape{3, 4}, {.segments = {{0, 5}}, .num_replicas = 0}), Error);
+}
+
+// Every element, by its place in a numbered logical tensor.
+TEST(LayoutTest, APartOfAPartHoldsTheSameElements) {
+  // The second and fourth quarter of each row of [3, 8], then two elements of padding.
+  const Layout outer(Shape{3, 8}, {.segments = {{2, 2}, {6, 2}, {10, 2}, {14, 2}, {18, 2}, {22, 2}},
+                                   .num_replicas = 2,
+                                   .cut_multiple = 2});
+  const auto part = [&](int64_t begin, int64_t length) {
+    return outer.Part(Layout(Shape{14}, {.segments = {{begin, length}}}));
+  };
+  const Layout middle = part(3, 6);
+  EXPECT_THAT(middle.segments(), ::testing::ElementsAre(Segment{7, 1}, Segment{10, 2},
+                                                        Segment{14, 2}, Segment{18, 1}));
+  EXPECT_EQ(middle.num_replicas(), 2);
+  EXPECT_EQ(middle.cut_multiple(), 1);
+  EXPECT_EQ(middle.logical_shape(), Shape({3, 8}));
+  EXPECT_THAT(part(11, 3).segments(), ::testing::ElementsAre(Segment{23, 1}));  // then padding
+  EXPECT_EQ(part(12, 2).local_numel(), 0);
+  EXPECT_EQ(part(5, 0).local_numel(), 0);
+  // Even cuts of even runs stay even.
+  const Layout even = outer.Part(Layout(Shape{14}, {.segments = {{4, 6}}, .cut_multiple = 6 / 3}));
+  EXPECT_EQ(even.cut_multiple(), 2);
+  EXPECT_THROW(outer.Part(Layout(Shape{14}, {.segments = {{11, 3}, {0, 2}}})), Error);
+}
+
+TEST(LayoutTest, CommonRunsCoverWhatBothHold) {
+  const Shape shape{5, 7};
+  const Layout from(shape, {.segments = {{20, 9}, {0, 6}, {8, 10}}});
+  const Layout to(shape, {.segments = {{3, 8}, {15, 7}, {30, 5}}});
+  const auto numbers = [](const Layout& layout) {
+    std::vector<int64_t> places;
+    for (const Segment& s : layout.segments()) {
+      for (int64_t i = 0; i < s.length; ++i) places.push_back(s.begin + i);
+    }
+    return places;
+  };
+  const std::vector<int64_t> source = numbers(from), target = numbers(to);
+  std::vector<int64_t> got(target.size(), -1);
+  ForEachCommonRun(from, to, [&](int64_t from_begin, int64_t to_begin, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      got[static_cast<size_t>(to_begin + i)] = source[static_cast<size_t>(from_begin + i)];
+    }
+  });
+  for (size_t i = 0; i < got.size(); ++i) {
+    const bool both = std::ranges::find(source, target[i]) != source.end();
+    EXPECT_EQ(got[i], both ? target[i] : -1) << i;
+  }
 }
 
 }  // namespace

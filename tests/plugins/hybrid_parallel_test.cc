@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "apogee/autograd/functions/arithmetic.h"
+#include "apogee/autograd/functions/embedding.h"
 #include "apogee/autograd/functions/loss.h"
 #include "apogee/booster/booster.h"
 #include "apogee/optim/registry.h"
@@ -180,6 +181,143 @@ TEST(HybridParallelTest, OtherCriteriaGetWholeLogits) {
     return autograd::Scale(autograd::CrossEntropy(logits, targets), 0.5);
   };
   ExpectEqualRuns(task, 4, {.tp_size = 4, .zero_stage = 2});
+}
+
+// Words -> a model of one's own: an embedding that stays whole, then layers of every style.
+class OwnModel : public nn::Module {
+ public:
+  OwnModel()
+      : table_(Register("table", std::make_shared<nn::Embedding>(kVocab, 12))),
+        gathered_(Register("gathered", std::make_shared<nn::Linear>(12, 8))),
+        wide_(Register("wide", std::make_shared<nn::Linear>(
+                                   8, 24, nn::LinearOptions{.activation = Activation::kSilu}))),
+        drop_(Register("drop", std::make_shared<nn::Dropout>(0.3))),
+        narrow_(Register("narrow", std::make_shared<nn::Linear>(
+                                       24, 8, nn::LinearOptions{.activation = Activation::kGelu}))),
+        split_(Register("split", std::make_shared<nn::Linear>(8, 10))),
+        head_(Register("head", std::make_shared<nn::Linear>(10, kVocab))),
+        unused_(RegisterParameter("unused", {5, 3}, nn::Init::Normal(0, 1))) {}
+  Tensor Forward(const Tensor& tokens) override {
+    const Tensor x = (*gathered_)((*table_)(tokens));
+    return (*head_)((*split_)((*narrow_)((*drop_)((*wide_)(x)))));
+  }
+
+ private:
+  std::shared_ptr<nn::Embedding> table_;
+  std::shared_ptr<nn::Linear> gathered_, wide_;
+  std::shared_ptr<nn::Dropout> drop_;
+  std::shared_ptr<nn::Linear> narrow_, split_, head_;
+  autograd::ParameterPtr unused_;
+};
+
+nn::parallel::ParallelPlan OwnPlan() {
+  using enum nn::parallel::ParallelStyle;
+  return {.name = "own",
+          .rules = {{.pattern = "gathered", .style = kColumnGather},
+                    {.pattern = "wide", .style = kColumn},
+                    {.pattern = "drop", .style = kDropout},
+                    {.pattern = "narrow", .style = kRow},
+                    {.pattern = "split", .style = kRowSplit},
+                    {.pattern = "head", .style = kVocabulary},
+                    {.pattern = "unused", .style = kParameter, .dim = 0, .pad = true}},
+          .output_module = "head"};
+}
+
+TEST(HybridParallelTest, EveryStyleInAModelOfOnesOwn) {
+  const Task task{.make = [] { return std::make_unique<OwnModel>(); }};
+  for (const int zero : {0, 1, 2}) {
+    ExpectEqualRuns(task, 2, {.tp_size = 2, .zero_stage = zero, .plan = OwnPlan()});
+    ExpectEqualRuns(task, 8, {.tp_size = 4, .zero_stage = zero, .plan = OwnPlan()});
+  }
+}
+
+TEST(HybridParallelTest, AnMlpWithALayerLeftOver) {
+  class Words : public nn::Mlp {
+   public:
+    Words() : Mlp({.sizes = {kVocab, 8, 12, kVocab}, .activation = Activation::kGelu}) {}
+    Tensor Forward(const Tensor& tokens) override {
+      const Tensor table = Tensor::Zeros({kVocab, kVocab}, DType::kF64, tokens.context());
+      for (int64_t i = 0; i < kVocab; ++i) table.data<double>()[i * kVocab + i] = 1;
+      return Mlp::Forward(autograd::Embedding(tokens, table));
+    }
+  };
+  const Task task{.make = [] { return std::make_unique<Words>(); }};
+  ExpectEqualRuns(task, 4, {.tp_size = 4, .zero_stage = 0});
+  ExpectEqualRuns(task, 4, {.tp_size = 2, .zero_stage = 2});
+}
+
+// In evaluation mode logits are whole, and those of the one-rank model; the criterion takes both.
+TEST(HybridParallelTest, EvaluationSeesWholeLogits) {
+  const Task task = Gpt2Task();
+  const ContextPtr context = CpuContext();
+  const auto plain = Initialized(task, context, 11);
+  const Tensor want = (*plain)(Tokens(0, 0, 2, 0, context));
+  const double want_loss = task.criterion(want, Tokens(0, 0, 2, 1, context)).Item();
+  RunRanks(4, [&](comm::World& world) {
+    const auto model = Initialized(task, world.context(), 11);
+    const auto optimizer = Make(task, *model);
+    HybridParallelPlugin plugin(world, {.tp_size = 4, .precision = "f64"});
+    Booster booster(plugin);
+    Boosted boosted = booster.boost(*model, *optimizer, task.criterion);
+    const Tensor inputs = Tokens(0, 0, 2, 0, world.context());
+    const Tensor targets = Tokens(0, 0, 2, 1, world.context());
+    EXPECT_EQ(boosted.model(inputs).size(-1), 5) << "19 words on 4 ranks";
+    EXPECT_NEAR(boosted.criterion(boosted.model(inputs), targets).Item(), want_loss, 1e-13);
+    boosted.model.Train(false);
+    const Tensor logits = boosted.model(inputs);
+    ASSERT_EQ(logits.shape(), want.shape());
+    const std::vector<double> got = logits.ToVector<double>(), whole = want.ToVector<double>();
+    for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], whole[i], 1e-13);
+    EXPECT_NEAR(boosted.criterion(logits, targets).Item(), want_loss, 1e-13);
+  });
+}
+
+// States that a run on one rank left behind are cut like the weights.
+TEST(HybridParallelTest, TrainingGoesOnFromStatesOfOneRank) {
+  for (const std::string optimizer : {"adamw", "came", "adamw8bit"}) {
+    Task task = Gpt2Task();
+    task.optimizer = optimizer;
+    task.options = {{"lr", "0.01"}};
+    if (optimizer == "adamw8bit") task.options["min_8bit_size"] = "0";
+    const auto step = [](nn::Module& model, optim::Optimizer& optimizer, int64_t index,
+                         const ContextPtr& context) {
+      autograd::Backward(nn::CrossEntropyLoss()(model(Tokens(index, 0, kBatch, 0, context)),
+                                                Tokens(index, 0, kBatch, 1, context)));
+      optimizer.step();
+      optimizer.zero_grad();
+    };
+    const ContextPtr context = CpuContext();
+    const auto plain = Initialized(task, context, 11);
+    const auto plain_optimizer = Make(task, *plain);
+    for (int64_t i = 0; i < 3; ++i) step(*plain, *plain_optimizer, i, context);
+    const Weights start = WeightsOf(*plain);
+    for (int64_t i = 3; i < 8; ++i) step(*plain, *plain_optimizer, i, context);
+    for (const int zero : {0, 1}) {
+      RunRanks(4, [&](comm::World& world) {
+        const auto model = Initialized(task, world.context(), 11);
+        const auto optimizer = Make(task, *model);
+        for (int64_t i = 0; i < 3; ++i) step(*model, *optimizer, i, world.context());
+        HybridParallelPlugin plugin(world, {.tp_size = 2, .zero_stage = zero, .precision = "f64"});
+        Booster booster(plugin);
+        Boosted boosted = booster.boost(*model, *optimizer, nn::CrossEntropyLoss());
+        const int64_t count = kBatch / 2, first = plugin.data_rank() * count;
+        for (int64_t i = 3; i < 8; ++i) {
+          booster.backward(
+              boosted.criterion(boosted.model(Tokens(i, first, count, 0, world.context())),
+                                Tokens(i, first, count, 1, world.context())),
+              boosted.optimizer);
+          boosted.optimizer.step();
+          boosted.optimizer.zero_grad();
+        }
+        Weights got;
+        for (const auto& p : model->Parameters()) {
+          got[p->name()] = plugin.WholeValue(*p).ToVector<double>();
+        }
+        const auto worst = WorstUpdateError(start, WeightsOf(*plain), got);
+        EXPECT_LE(worst.error, 1e-9) << optimizer->name() << " " << worst.name;
+      });
+    }
+  }
 }
 
 }  // namespace

@@ -1,0 +1,62 @@
+// Speed of tensor parallelism: tp ranks of one thread against one rank of tp threads, on the GPT of
+// gpt_bench with the same batch. Prints one JSON line.
+//
+//   hybrid_bench --tp-size 2 --rounds 3
+//
+// The two take turns within each round; `ratio` is the median over the rounds of the quotient of
+// their median steps, above 1 when the ranks are faster.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "apogee/bench/train_steps.h"
+#include "apogee/core/blocking_waits.h"
+#include "apogee/plugins/ddp.h"
+#include "apogee/plugins/hybrid_parallel.h"
+
+using namespace apogee;
+using namespace apogee::bench;
+
+int main(int argc, char** argv) {
+  UseBlockingWaits(argv);
+  std::string precision = "f32";
+  int tp = 2, rounds = 3;
+  int64_t steps = 3;
+  CLI::App app("Speed of tensor parallelism against threads.");
+  app.add_option("--precision", precision, "f32, bf16, fp16 or f64")->capture_default_str();
+  app.add_option("--tp-size", tp, "Ranks of one thread; and threads of the one rank")
+      ->capture_default_str()
+      ->check(CLI::IsMember({2, 3, 6}));
+  app.add_option("--rounds", rounds, "Turns")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--steps", steps, "Timed steps per turn")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  CLI11_PARSE(app, argc, argv);
+  const MakePlugin plain = [&](const comm::World& world) {
+    return std::make_unique<DdpPlugin>(world.group(), DdpOptions{.precision = precision});
+  };
+  const MakePlugin hybrid = [&](const comm::World& world) {
+    return std::make_unique<HybridParallelPlugin>(
+        world, HybridParallelOptions{.tp_size = tp, .precision = precision});
+  };
+  try {
+    std::vector<double> threads_s, ranks_s, ratio;
+    for (int round = 0; round < rounds; ++round) {
+      Timing one, many;
+      if (round % 2 == 0) one = RunRanks(1, tp, plain, steps);
+      many = RunRanks(tp, 1, hybrid, steps, tp);
+      if (round % 2 != 0) one = RunRanks(1, tp, plain, steps);
+      threads_s.push_back(one.step);
+      ranks_s.push_back(many.step);
+      ratio.push_back(one.step / many.step);
+    }
+    const double tokens = static_cast<double>(kBatch * kBlock);
+    std::printf(
+        "{\"precision\": \"%s\", \"tp\": %d, \"threads_tokens_per_s\": %.1f, "
+        "\"ranks_tokens_per_s\": %.1f, \"ratio\": %.3f}\n",
+        precision.c_str(), tp, tokens / Median(threads_s), tokens / Median(ranks_s), Median(ratio));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "hybrid_bench: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
