@@ -1,10 +1,18 @@
-#include "ranks.h"
+#include "apogee/examples/common/ranks.h"
 
 #include <algorithm>
 
 #include "apogee/core/text.h"
+#include "apogee/plugins/hybrid_parallel.h"
 
 using namespace apogee;
+
+DataPart DataPartOf(const Plugin& plugin, const comm::World& world) {
+  if (const auto* hybrid = dynamic_cast<const HybridParallelPlugin*>(&plugin)) {
+    return {.rank = hybrid->data_rank(), .size = hybrid->data_size()};
+  }
+  return {.rank = world.rank(), .size = world.size()};
+}
 
 std::vector<double> SumOverRanks(const comm::World& world, const std::vector<double>& values) {
   if (world.group() == nullptr) return values;
