@@ -1,6 +1,7 @@
 #include "apogee/plugins/plan_svg.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <map>
 #include <tuple>
@@ -81,10 +82,22 @@ std::string Number(double value) {
   return text;
 }
 
-// Evenly spaced hues; neighbours in rank are far apart in lightness, too.
+// Evenly spaced hues; neighbours in rank are apart in lightness, too. In hexadecimal, which every
+// program that draws SVG knows.
 std::string Colour(int rank, int num_ranks) {
-  return "hsl(" + std::to_string(210 + 360 * rank / num_ranks) + " 60% " +
-         (rank % 2 == 0 ? "42%" : "60%") + ")";
+  const double hue = std::fmod(210 + 360.0 * rank / num_ranks, 360) / 30;
+  const double lightness = rank % 2 == 0 ? 0.42 : 0.62, saturation = 0.6;
+  std::string colour = "#";
+  for (const double offset : {0.0, 8.0, 4.0}) {
+    const double k = std::fmod(offset + hue, 12);
+    const double value = lightness - saturation * std::min(lightness, 1 - lightness) *
+                                         std::clamp(std::min(k - 3, 9 - k), -1.0, 1.0);
+    char text[8];
+    std::snprintf(text, sizeof(text), "%02x",
+                  static_cast<unsigned>(std::lround(255 * value)) & 255);
+    colour += text;
+  }
+  return colour;
 }
 
 std::vector<int64_t> Describe(const optim::Optimizer& optimizer) {
