@@ -76,8 +76,10 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
                                                   .ledger = &context->ledger()}));
     if (!corpus.notice().empty()) OkOrThrow(metrics->Note("note: " + corpus.notice()));
     OkOrThrow(metrics->Note("text: " + corpus.description()));
-    OkOrThrow(metrics->Note("model: GPT-2, " + FormatThousands(num_parameters) + " parameters, " +
-                            flags.precision + ", " + DescribeRanks(world)));
+    OkOrThrow(metrics->Note(
+        "model: GPT-2, " + FormatThousands(num_parameters) + " parameters, " + flags.precision +
+        ", " + DescribeRanks(world) +
+        (flags.plugin == "hybrid" ? DescribeMesh(world, flags.tp_size, flags.zero_stage) : "")));
   }
 
   int64_t micro = 0;

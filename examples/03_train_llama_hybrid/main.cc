@@ -86,11 +86,10 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
                                                   .ledger = &context->ledger()}));
     if (!corpus.notice().empty()) OkOrThrow(metrics->Note("note: " + corpus.notice()));
     OkOrThrow(metrics->Note("text: " + corpus.description()));
-    OkOrThrow(metrics->Note("model: Llama, " + FormatThousands(num_parameters) + " parameters, " +
-                            flags.parallel.precision + ", " + DescribeRanks(world) + ": tp " +
-                            std::to_string(flags.parallel.tp_size) + ", dp " +
-                            std::to_string(part.size) + ", ZeRO stage " +
-                            std::to_string(flags.parallel.zero_stage)));
+    OkOrThrow(
+        metrics->Note("model: Llama, " + FormatThousands(num_parameters) + " parameters, " +
+                      flags.parallel.precision + ", " + DescribeRanks(world) +
+                      DescribeMesh(world, flags.parallel.tp_size, flags.parallel.zero_stage)));
   }
 
   int64_t micro = 0;

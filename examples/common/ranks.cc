@@ -28,6 +28,11 @@ std::string DescribeRanks(const comm::World& world) {
          std::to_string(threads) + (threads == 1 ? " thread" : " threads");
 }
 
+std::string DescribeMesh(const comm::World& world, int tp_size, int zero_stage) {
+  return ": tp " + std::to_string(tp_size) + ", dp " + std::to_string(world.size() / tp_size) +
+         ", ZeRO stage " + std::to_string(zero_stage);
+}
+
 std::string DescribeMemory(const comm::World& world, const ProcessMemory& start) {
   std::vector<double> peaks(static_cast<size_t>(world.size()), 0.0);
   const int64_t mine = world.context()->ledger().peak_reserved_bytes();

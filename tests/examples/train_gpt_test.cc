@@ -173,6 +173,7 @@ TEST_F(TrainGptTest, RanksThatShareLayersTrainTheSameModel) {
     const RunResult four =
         Train("--ranks 4 --plugin hybrid --tp-size 2 --zero-stage 2 " + common + (dir_ / "four"));
     ASSERT_EQ(four.exit_code, 0) << four.err;
+    EXPECT_THAT(four.out, HasSubstr("f64, 4 ranks of 1 thread: tp 2, dp 2, ZeRO stage 2"));
     const auto parameters = [](const std::string& out) {
       const size_t begin = out.find("GPT-2, ");
       return out.substr(begin, out.find(" parameters") - begin);
