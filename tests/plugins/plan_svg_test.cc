@@ -111,12 +111,16 @@ TEST(PlanSvgTest, ShowsEachElementOnTheRanksThatHoldIt) {
 TEST(PlanSvgTest, ColoursSayWhoHoldsTheSame) {
   const Result result = Boost(4, {.tp_size = 2, .zero_stage = 0});
   std::map<std::string, std::vector<std::string>> fills;
+  std::vector<std::string> legend;  // grey, then one colour per rank
   for (const XmlElement& element : ParseXml(result.svg)) {
     const auto& a = element.attributes;
     if (a.contains("data-elements")) fills[a.at("data-parameter")].push_back(a.at("fill"));
+    if (a.contains("width") && a.at("width") == "24") legend.push_back(a.at("fill"));
   }
+  ASSERT_GE(legend.size(), 5u);
   for (const auto& [name, of_rank] : fills) {
     ASSERT_EQ(of_rank.size(), 4u) << name << ": one block per rank";
+    EXPECT_EQ(of_rank[0], legend[IsCut(name) ? 1 : 0]) << name << ": the first rank's, or grey";
     EXPECT_EQ(of_rank[0], of_rank[2]) << name;
     EXPECT_EQ(of_rank[1], of_rank[3]) << name;
     EXPECT_EQ(of_rank[0] == of_rank[1], !IsCut(name)) << name;
