@@ -1,18 +1,16 @@
 #include "flags.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <string>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include "apogee/core/text.h"
+#include "apogee/examples/common/command_line.h"
 #include "apogee/optim/lr_schedule_registry.h"
 #include "apogee/optim/registry.h"
 #include "apogee/plugins/ddp.h"
+#include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/plugins/low_level_zero.h"
 #include "apogee/plugins/single_rank.h"
 #include "apogee/tensor/cpu/cpu_context.h"
@@ -23,44 +21,9 @@ using apogee::Message;
 using apogee::Throw;
 using apogee::ValueOrThrow;
 
-constexpr int kUsageError = 2;
-
-// A count on the command line: a whole number in [low, 1e9].
-CLI::Validator Count(int64_t low) {
-  return CLI::Validator(
-      [low](const std::string& text) {
-        int64_t value = 0;
-        if (CLI::detail::lexical_cast(text, value) && value >= low && value <= 1'000'000'000) {
-          return std::string();
-        }
-        return "needs a whole number from " + std::to_string(low) + " to 1e9, got " + text;
-      },
-      "");
-}
-
-CLI::Validator Between(double low, double high) {
-  return CLI::Validator(
-      [low, high](const std::string& text) {
-        double value = 0;
-        if (CLI::detail::lexical_cast(text, value) && value >= low && value < high)
-          return std::string();
-        return apogee::internal::Concat("needs a number from ", low, " to below ", high, ", got ",
-                                        text);
-      },
-      "");
-}
-
-std::string Join(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
-}
-
 void DeclareFlags(CLI::App& app, Flags& f) {
   const CLI::Validator count = Count(1);
-  // Scripts append flags to a line of defaults: the last one counts. Paths of --data add up.
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.set_help_flag("-h,--help", "Print this and stop");
+  PrepareApp(app);
   app.add_option("--data", f.data,
                  "Text files or directories; default: the King James Bible (Debian's bible-kjv)")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
@@ -83,7 +46,8 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   train("--batch", f.batch, "Samples per micro-batch, of all ranks together")->check(count);
   train("--accumulate", f.accumulate, "Micro-batches per step")->check(count);
   train("--precision", f.precision,
-        "f32, bf16 or fp16 (with f32 masters; fp16 needs --plugin ddp), or f64");
+        "f32, bf16 or fp16 (with f32 masters; fp16 not with --plugin single), f64, or auto: bf16 "
+        "where the processor multiplies it, else f32");
   train("--optimizer", f.optimizer, Join(apogee::optim::OptimizerNames()));
   train("--lr", f.lr, "Learning rate, the highest of the schedule")->check(Between(0, HUGE_VAL));
   train("--schedule", f.schedule, Join(apogee::optim::LrScheduleNames()));
@@ -100,8 +64,14 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   ranks(
       "--plugin", f.plugin,
       "single (one rank), ddp (gradients averaged over the ranks), zero1 (optimizer states sharded "
-      "over them) or zero2 (gradients, too); default: single for one rank, else ddp")
+      "over them), zero2 (gradients, too) or hybrid (--tp-size ranks share every layer, their "
+      "copies "
+      "the batch); default: single for one rank, else ddp")
       ->default_str("");
+  ranks("--tp-size", f.tp_size, "Ranks that share every layer; divides --ranks and --heads")
+      ->check(count);
+  ranks("--zero-stage", f.zero_stage,
+        "Of hybrid: 1 shards optimizer states over the copies, 2 gradients, too");
   app.add_flag("--reproducible", f.reproducible,
                "The same losses, bit for bit, for any --ranks; see README.md; implies --plugin ddp")
       ->group("Ranks");
@@ -122,29 +92,6 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       "Exit code: 0 trained, 1 the run failed (data, loss, disk), 2 wrong usage.");
 }
 
-// Moves "--<prefix>.key=value" words from `words` into `options`.
-void TakeOptions(const std::string& prefix, std::vector<std::string>& words,
-                 apogee::optim::OptionMap& options) {
-  std::vector<std::string> pairs;
-  const std::string start = "--" + prefix + ".";
-  std::erase_if(words, [&](const std::string& word) {
-    if (!word.starts_with(start)) return false;
-    pairs.push_back(word.substr(start.size()));
-    return true;
-  });
-  options = ValueOrThrow(apogee::optim::ParseOptions(pairs));
-}
-
-void RefuseUnknown(const CLI::App& app, const std::string& word) {
-  if (!word.starts_with("-")) Throw("unexpected argument \"", word, "\"; --help lists the flags");
-  std::vector<std::string> known;
-  for (const CLI::Option* option : app.get_options()) known.push_back(option->get_name());
-  const std::string name = word.substr(0, word.find('='));
-  const std::string nearest = apogee::NearestName(name, known);
-  Throw("unknown flag ", name, nearest.empty() ? "" : " (did you mean " + nearest + "?)",
-        "; --help lists the flags");
-}
-
 // What --lr, --steps and --warmup say goes into the options that the optimizer and the schedule
 // take.
 void FillOptions(const CLI::App& app, Flags& flags) {
@@ -163,20 +110,19 @@ void FillOptions(const CLI::App& app, Flags& flags) {
   }
 }
 
-// "8 or 12", the multiples of `step` next to `value`.
-std::string NearestMultiples(int64_t value, int64_t step) {
-  const int64_t below = value / step * step;
-  return (below > 0 ? std::to_string(below) + " or " : "") + std::to_string(below + step);
-}
-
 // Who runs the loop: fills in the defaults that depend on each other.
-void SettleRanks(Flags& flags) {
+void SettleRanks(const CLI::App& app, Flags& flags) {
   if (flags.plugin.empty()) {
     flags.plugin = flags.ranks > 1 || flags.reproducible ? "ddp" : "single";
   }
-  const std::vector<std::string> plugins = {"ddp", "single", "zero1", "zero2"};
+  const std::vector<std::string> plugins = {"ddp", "hybrid", "single", "zero1", "zero2"};
   if (std::ranges::find(plugins, flags.plugin) == plugins.end()) {
     Throw("--plugin: ", apogee::UnknownName("plugin", flags.plugin, plugins));
+  }
+  for (const std::string flag : {"--tp-size", "--zero-stage"}) {
+    if (app.count(flag) > 0 && flags.plugin != "hybrid") {
+      Throw(flag, " has no effect with --plugin ", flags.plugin, "; use --plugin hybrid");
+    }
   }
   if (flags.reproducible && flags.plugin != "ddp") {
     Throw("--reproducible has no effect with --plugin ", flags.plugin, "; use --plugin ddp");
@@ -193,18 +139,19 @@ void SettleRanks(Flags& flags) {
     Throw("--reproducible needs --dropout 0, got ", flags.model.dropout,
           ": which mask a sample gets depends on the number of ranks and micro-batches");
   }
-  if (flags.batch % flags.ranks != 0) {
-    Throw("--batch ", flags.batch, " does not divide among --ranks ", flags.ranks, "; use --batch ",
-          NearestMultiples(flags.batch, flags.ranks));
+  if (flags.ranks % flags.tp_size != 0) {
+    Throw("--tp-size ", flags.tp_size, " does not divide --ranks ", flags.ranks);
   }
-  if (flags.threads == 0) flags.threads = static_cast<int>(std::thread::hardware_concurrency());
-  if (flags.threads < 1) Throw("--threads must be at least 1, got ", flags.threads);
-  flags.threads_per_rank = std::max(1, flags.threads / flags.ranks);
+  std::string reason = "--ranks " + std::to_string(flags.ranks);
+  if (flags.tp_size > 1) reason += " in groups of --tp-size " + std::to_string(flags.tp_size);
+  CheckBatch(flags.batch, flags.ranks / flags.tp_size, reason);
+  flags.threads_per_rank = ThreadsPerRank(flags.threads, flags.ranks);
 }
 
 // Makes a small one of everything: each says best what it does not take.
 void CheckSettings(const Flags& flags) {
-  MakePlugin(flags, nullptr);
+  const apogee::comm::World world(0, 1, apogee::CpuContext(), nullptr);
+  MakePlugin(flags, world);
   ValueOrThrow(apogee::optim::MakeLrSchedule(flags.schedule, flags.schedule_options));
   const auto weight = std::make_shared<apogee::autograd::Parameter>(
       "weight", apogee::Tensor::Zeros({1}, apogee::DType::kF32, apogee::CpuContext()));
@@ -216,29 +163,27 @@ void CheckSettings(const Flags& flags) {
   if (flags.prompt.empty()) Throw("--prompt must not be empty: the sample continues it");
 }
 
-// The library lists problems on lines of their own; here they make one sentence.
-std::string OneLine(std::string text) {
-  for (size_t at = 0; (at = text.find('\n', at)) != std::string::npos;) {
-    const size_t end = std::min(text.find_first_not_of(" \n", at), text.size());
-    text.replace(at, end - at, " ");
-  }
-  return text;
-}
-
 }  // namespace
 
-std::unique_ptr<apogee::Plugin> MakePlugin(const Flags& flags, apogee::comm::GroupPtr group) {
+std::unique_ptr<apogee::Plugin> MakePlugin(const Flags& flags, const apogee::comm::World& world) {
   if (flags.plugin == "ddp") {
     return std::make_unique<apogee::DdpPlugin>(
-        std::move(group), apogee::DdpOptions{.precision = flags.precision,
-                                             .max_norm = flags.max_norm,
-                                             .reproducible = flags.reproducible});
+        world.group(), apogee::DdpOptions{.precision = flags.precision,
+                                          .max_norm = flags.max_norm,
+                                          .reproducible = flags.reproducible});
+  }
+  if (flags.plugin == "hybrid") {
+    return std::make_unique<apogee::HybridParallelPlugin>(
+        world, apogee::HybridParallelOptions{.tp_size = flags.tp_size,
+                                             .zero_stage = flags.zero_stage,
+                                             .precision = flags.precision,
+                                             .max_norm = flags.max_norm});
   }
   if (flags.plugin == "zero1" || flags.plugin == "zero2") {
     return std::make_unique<apogee::LowLevelZeroPlugin>(
-        std::move(group), apogee::LowLevelZeroOptions{.stage = flags.plugin == "zero1" ? 1 : 2,
-                                                      .precision = flags.precision,
-                                                      .max_norm = flags.max_norm});
+        world.group(), apogee::LowLevelZeroOptions{.stage = flags.plugin == "zero1" ? 1 : 2,
+                                                   .precision = flags.precision,
+                                                   .max_norm = flags.max_norm});
   }
   return std::make_unique<apogee::SingleRankPlugin>(
       apogee::SingleRankOptions{.precision = flags.precision, .max_norm = flags.max_norm});
@@ -247,25 +192,12 @@ std::unique_ptr<apogee::Plugin> MakePlugin(const Flags& flags, apogee::comm::Gro
 std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
   CLI::App app("Trains a GPT on text, byte by byte, and lets it write some.", "01_train_gpt");
   DeclareFlags(app, flags);
-  app.allow_extras();
-  try {
-    app.parse(argc, argv);
-    std::vector<std::string> words = app.remaining();
+  return ParseCommandLine(app, argc, argv, [&](std::vector<std::string>& words) {
     TakeOptions("optim", words, flags.optimizer_options);
     TakeOptions("sched", words, flags.schedule_options);
-    if (!words.empty()) RefuseUnknown(app, words.front());
-    SettleRanks(flags);
+    flags.precision = SettlePrecision(flags.precision);
+    SettleRanks(app, flags);
     FillOptions(app, flags);
     CheckSettings(flags);
-  } catch (const CLI::CallForHelp&) {
-    std::fputs(app.help().c_str(), stdout);
-    return 0;
-  } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "01_train_gpt: %s; --help lists the flags\n", error.what());
-    return kUsageError;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "01_train_gpt: %s\n", OneLine(error.what()).c_str());
-    return kUsageError;
-  }
-  return std::nullopt;
+  });
 }

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "apogee/comm/group.h"
+#include "apogee/comm/launch.h"
 #include "apogee/data/text_corpus.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/optim/options.h"
@@ -33,14 +33,15 @@ struct Flags {
   std::string schedule = "cosine";
   int64_t warmup = -1;  // negative: a tenth of the steps, if the schedule has one
   apogee::optim::OptionMap schedule_options;  // total_steps and warmup_steps included
-  std::string precision = "f32";
+  std::string precision = "f32";              // ParseFlags replaces auto
   double max_norm = 1.0;
   uint64_t seed = 1;
 
   int ranks = 1;
   std::string plugin;  // ParseFlags replaces "" by single or ddp
   bool reproducible = false;
-  int threads = 0;  // ParseFlags replaces 0 by the number of cores
+  int tp_size = 1, zero_stage = 0;  // of --plugin hybrid
+  int threads = 0;                  // 0: one per core
   int threads_per_rank = 1;
 
   int64_t log_every = 100;
@@ -54,8 +55,7 @@ struct Flags {
 // error, of which it has printed one sentence to stderr.
 std::optional<int> ParseFlags(int argc, char** argv, Flags& flags);
 
-// The plugin that --plugin names, over `group` (null: one rank). Throws Error for settings that it
-// does not take.
-std::unique_ptr<apogee::Plugin> MakePlugin(const Flags& flags, apogee::comm::GroupPtr group);
+// The plugin that --plugin names. Throws Error for settings that it does not take.
+std::unique_ptr<apogee::Plugin> MakePlugin(const Flags& flags, const apogee::comm::World& world);
 
 #endif  // APOGEE_EXAMPLES_01_TRAIN_GPT_FLAGS_H_

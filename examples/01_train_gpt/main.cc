@@ -2,9 +2,9 @@
 // setup (text, model, optimizer, schedule), one call to boost(), and the ordinary loop, run by
 // every rank.
 //
-//   01_train_gpt --out out                          # the King James Bible, about a minute and a
-//   half 01_train_gpt --ranks 4 --data books/ --precision bf16 --accumulate 4 --optimizer sgd --lr
-//   0.1
+//   01_train_gpt --out out                                     # the King James Bible
+//   01_train_gpt --ranks 4 --data books/ --precision bf16 --accumulate 4
+//   01_train_gpt --ranks 4 --plugin hybrid --tp-size 2         # two ranks share every layer
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "apogee/autograd/functions/arithmetic.h"
-#include "apogee/autograd/grad_mode.h"
 #include "apogee/booster/booster.h"
 #include "apogee/booster/metrics.h"
 #include "apogee/comm/launch.h"
@@ -23,65 +22,48 @@
 #include "apogee/core/text.h"
 #include "apogee/data/loader.h"
 #include "apogee/data/text_corpus.h"
+#include "apogee/examples/common/generate.h"
+#include "apogee/examples/common/ranks.h"
+#include "apogee/examples/common/validate.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/optim/lr_schedule_registry.h"
 #include "apogee/optim/registry.h"
 #include "flags.h"
-#include "generate.h"
-#include "ranks.h"
 
 using namespace apogee;
 
 namespace {
 
-// Mean loss over the whole validation part. Batches go round the ranks.
-ValidationEvent Validate(Boosted& boosted, const data::TextCorpus& corpus, const Flags& flags,
-                         const comm::World& world) {
-  const autograd::NoGradGuard no_grad;
-  boosted.model.Train(false);
-  const int64_t block = flags.model.n_positions;
-  const auto dataset =
-      std::make_shared<data::TextDataset>(corpus.validation(), block, /*stride=*/block);
-  const int64_t num_samples = dataset->num_samples();
-  data::Loader loader(dataset, std::make_shared<data::SequentialSampler>(num_samples),
-                      world.context(), {.batch = flags.batch / world.size(), .drop_last = false});
-  double sum = 0;  // over samples
-  for (int64_t i = world.rank(); i < loader.size(); i += world.size()) {
-    const data::Batch batch = loader.At(i);
-    const double mean = boosted.criterion(boosted.model(batch.inputs), batch.targets).Item();
-    sum += mean * static_cast<double>(batch.inputs.size(0));
-  }
-  boosted.model.Train(true);
-  return {.step = flags.steps,
-          .loss = SumOverRanks(world, {sum})[0] / static_cast<double>(num_samples),
-          .tokens = num_samples * block};
-}
-
 // What every rank does. `start`: the process before any rank.
 void Train(const comm::World& world, const Flags& flags, const data::TextCorpus& corpus,
            const ProcessMemory& start) {
   const ContextPtr& context = world.context();
+  // The plugin decides how the loop below runs: on one rank, with gradients averaged over many, or
+  // with layers shared between them.
+  const std::unique_ptr<Plugin> plugin = MakePlugin(flags, world);
+  const DataPart part = DataPartOf(*plugin, world);
+
   // The data: samples of `block` bytes that start anywhere in the training part, in an order that
   // depends on the seed only. A rank takes its part of each step's samples.
-  const int64_t batch = flags.batch / world.size();
+  const int64_t batch = flags.batch / part.size;
   const auto dataset = std::make_shared<data::TextDataset>(corpus.train(), flags.model.n_positions);
   const auto order = std::make_shared<data::ShuffleSampler>(dataset->num_samples(), flags.seed);
   data::Loader loader(dataset,
-                      std::make_shared<data::DistributedSampler>(order, world.rank(), world.size(),
+                      std::make_shared<data::DistributedSampler>(order, part.rank, part.size,
                                                                  batch * flags.accumulate),
                       context, {.batch = batch, .num_batches = flags.steps * flags.accumulate});
 
   // The ordinary training setup.
   nn::Gpt2 model(flags.model);
   model.Initialize(context, {.seed = flags.seed});
+  const int64_t num_parameters = model.num_parameters();  // boost may leave this rank a part
   const auto optimizer = ValueOrThrow(
       optim::MakeOptimizer(flags.optimizer, model.Parameters(), flags.optimizer_options));
   optim::LrScheduler scheduler(
       *optimizer, ValueOrThrow(optim::MakeLrSchedule(flags.schedule, flags.schedule_options)));
 
-  // The plugin decides how the loop below runs: on one rank, or with gradients averaged over many.
-  const std::unique_ptr<Plugin> plugin = MakePlugin(flags, world.group());
+  // From here on the plugin runs the setup; the loop stays the same.
   Booster booster(*plugin);
   Boosted boosted = booster.boost(model, *optimizer, nn::CrossEntropyLoss(), &loader, &scheduler);
 
@@ -94,8 +76,10 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
                                                   .ledger = &context->ledger()}));
     if (!corpus.notice().empty()) OkOrThrow(metrics->Note("note: " + corpus.notice()));
     OkOrThrow(metrics->Note("text: " + corpus.description()));
-    OkOrThrow(metrics->Note("model: GPT-2, " + FormatThousands(model.num_parameters()) +
-                            " parameters, " + flags.precision + ", " + DescribeRanks(world)));
+    OkOrThrow(metrics->Note(
+        "model: GPT-2, " + FormatThousands(num_parameters) + " parameters, " + flags.precision +
+        ", " + DescribeRanks(world) +
+        (flags.plugin == "hybrid" ? DescribeMesh(world, flags.tp_size, flags.zero_stage) : "")));
   }
 
   int64_t micro = 0;
@@ -132,16 +116,22 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
     event = {};
   }
 
-  const ValidationEvent validation = Validate(boosted, corpus, flags, world);
+  const ValidationEvent validation =
+      Validate(boosted, corpus, world, part,
+               {.block = flags.model.n_positions, .batch = flags.batch, .step = flags.steps});
   const std::string memory = DescribeMemory(world, start);
-  if (metrics == nullptr) return;
-  OkOrThrow(metrics->Validation(validation));
-  OkOrThrow(metrics->Note(memory));
-  OkOrThrow(metrics->Note("sample:\n" + Generate(boosted.model, context, flags.prompt,
-                                                 {.block = flags.model.n_positions,
-                                                  .bytes = flags.sample,
-                                                  .temperature = flags.temperature,
-                                                  .seed = flags.seed})));
+  if (metrics != nullptr) {
+    OkOrThrow(metrics->Validation(validation));
+    OkOrThrow(metrics->Note(memory));
+  }
+  // Ranks that share layers call the model together: the first group of them writes.
+  if (part.rank != 0) return;
+  const std::string sample = Generate(boosted.model, context, flags.prompt,
+                                      {.block = flags.model.n_positions,
+                                       .bytes = flags.sample,
+                                       .temperature = flags.temperature,
+                                       .seed = flags.seed});
+  if (metrics != nullptr) OkOrThrow(metrics->Note("sample:\n" + sample));
 }
 
 }  // namespace

@@ -138,7 +138,7 @@ void PlanMatch::Add(const std::string& name, Module& module, const PlanRule& rul
 void PlanMatch::Cut(const autograd::ParameterPtr& parameter, const TensorShard& shard,
                     const PlanRule& rule) {
   try {
-    const Shape local = LocalShape(shard, parameter->shape(), tp_);
+    LocalShape(shard, parameter->shape(), tp_);  // throws where the shard does not fit
     const int64_t section =
         parameter->shape()[parameter->shape().Normalize(shard.dim)] / shard.sections;
     if (rule.units > 0 && section % rule.units != 0) {

@@ -1,16 +1,14 @@
 // Runs the program 01_train_gpt on a tiny text: it learns, repeats itself bit by bit, writes files
 // that parse, and answers bad input with one sentence and the right exit code.
-#include <sys/wait.h>
-
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "apogee/tests/support/program.h"
 #include "apogee/tests/support/temp_dir.h"
 #include "apogee/tests/support/tfrecord.h"
 #include "gmock/gmock.h"
@@ -23,10 +21,7 @@ using ::apogee::testing::ReadFile;
 using ::apogee::testing::TempDir;
 using ::testing::HasSubstr;
 
-struct RunResult {
-  int exit_code;
-  std::string out, err;
-};
+using RunResult = ::apogee::testing::ProgramResult;
 
 class TrainGptTest : public ::testing::Test {
  protected:
@@ -47,18 +42,10 @@ class TrainGptTest : public ::testing::Test {
         flags);
   }
   RunResult Run(const std::string& flags) {
-    const std::string command = std::string(APOGEE_TRAIN_GPT) + " " + flags + " >" +
-                                (dir_ / "stdout") + " 2>" + (dir_ / "stderr");
-    const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, ReadFile(dir_ / "stdout"),
-            ReadFile(dir_ / "stderr")};
+    return ::apogee::testing::RunProgram(APOGEE_TRAIN_GPT, flags, dir_);
   }
-  // The file's lines, each parsed.
   std::vector<nlohmann::json> Rows(const std::string& name) {
-    std::vector<nlohmann::json> rows;
-    std::istringstream text(ReadFile(dir_ / name));
-    for (std::string line; std::getline(text, line);) rows.push_back(nlohmann::json::parse(line));
-    return rows;
+    return ::apogee::testing::ReadRows(dir_ / name);
   }
   // What must not depend on the clock.
   std::vector<nlohmann::json> Trajectory(const std::string& out) {
@@ -177,6 +164,45 @@ TEST_F(TrainGptTest, RanksShareTheBatchOfOneRank) {
   EXPECT_EQ(valid["tokens"], others["tokens"]);
 }
 
+// Two ranks share every layer, two copies of that group share the batch.
+TEST_F(TrainGptTest, RanksThatShareLayersTrainTheSameModel) {
+  for (const std::string flags : {"--dropout 0.1", "--accumulate 2"}) {
+    const std::string common = "--precision f64 " + flags + " --out ";
+    const RunResult one = Train(common + (dir_ / "one"));
+    ASSERT_EQ(one.exit_code, 0) << one.err;
+    const RunResult four =
+        Train("--ranks 4 --plugin hybrid --tp-size 2 --zero-stage 2 " + common + (dir_ / "four"));
+    ASSERT_EQ(four.exit_code, 0) << four.err;
+    EXPECT_THAT(four.out, HasSubstr("f64, 4 ranks of 1 thread: tp 2, dp 2, ZeRO stage 2"));
+    const auto parameters = [](const std::string& out) {
+      const size_t begin = out.find("GPT-2, ");
+      return out.substr(begin, out.find(" parameters") - begin);
+    };
+    EXPECT_EQ(parameters(four.out), parameters(one.out)) << "all of them, not one rank's part";
+    EXPECT_EQ(four.out.substr(four.out.find("sample:")), one.out.substr(one.out.find("sample:")));
+    const auto want = Rows("one/metrics.jsonl"), got = Rows("four/metrics.jsonl");
+    ASSERT_EQ(want.size(), got.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_NEAR(want[i]["loss"], got[i]["loss"], 1e-8) << flags;
+      EXPECT_NEAR(want[i]["grad_norm"], got[i]["grad_norm"], 1e-8) << flags;
+    }
+    EXPECT_NEAR(Rows("one/validation.jsonl")[0]["loss"], Rows("four/validation.jsonl")[0]["loss"],
+                1e-8);
+  }
+}
+
+TEST_F(TrainGptTest, AutomaticPrecisionSaysWhatItIs) {
+  const RunResult result = Train("--precision auto --steps 1");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, ::testing::ContainsRegex(" parameters, (bf16|f32), "));
+}
+
+TEST_F(TrainGptTest, HeadsThatRanksCannotShareExitWith1) {
+  const RunResult result = Train("--ranks 4 --plugin hybrid --tp-size 4");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("tp 4 does not divide its 2 heads"));
+}
+
 TEST_F(TrainGptTest, RanksInHalfPrecisionRepeatTheirBits) {
   const std::string flags = "--precision fp16 --ranks 2 --accumulate 2 --dropout 0.1 --out ";
   const RunResult first = Train(flags + (dir_ / "a")), second = Train(flags + (dir_ / "b"));
@@ -228,6 +254,17 @@ TEST_F(TrainGptTest, WrongUsageExitsWith2) {
   ExpectWrongUsage("--plugin single --ranks 2", "--plugin single runs one rank, got --ranks 2");
   ExpectWrongUsage("--plugin single --reproducible", "no effect with --plugin single");
   ExpectWrongUsage("--precision fp16", "fp16 needs a loss scale, which --plugin ddp has");
+  ExpectWrongUsage("--ranks 2 --tp-size 2", "--tp-size has no effect with --plugin ddp; use");
+  ExpectWrongUsage("--plugin zero2 --zero-stage 2",
+                   "--zero-stage has no effect with --plugin zero2");
+  ExpectWrongUsage("--plugin hybrid --zero-stage 3", "zero_stage must be 0 (nothing sharded)");
+  ExpectWrongUsage("--plugin hybrid --ranks 4 --tp-size 3",
+                   "--tp-size 3 does not divide --ranks 4");
+  ExpectWrongUsage(
+      "--plugin hybrid --ranks 4 --tp-size 2 --batch 3",
+      "--batch 3 does not divide among --ranks 4 in groups of --tp-size 2; use --batch "
+      "2 or 4");
+  ExpectWrongUsage("--plugin hybrid --reproducible", "no effect with --plugin hybrid");
   ExpectWrongUsage("--reproducible --dropout 0.1", "--reproducible needs --dropout 0, got 0.1");
   ExpectWrongUsage("--seed 1 stray=1", "unexpected argument \"stray=1\"");
 }

@@ -1,4 +1,4 @@
-#include "generate.h"
+#include "apogee/examples/common/generate.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,10 +1,18 @@
-#include "ranks.h"
+#include "apogee/examples/common/ranks.h"
 
 #include <algorithm>
 
 #include "apogee/core/text.h"
+#include "apogee/plugins/hybrid_parallel.h"
 
 using namespace apogee;
+
+DataPart DataPartOf(const Plugin& plugin, const comm::World& world) {
+  if (const auto* hybrid = dynamic_cast<const HybridParallelPlugin*>(&plugin)) {
+    return {.rank = hybrid->data_rank(), .size = hybrid->data_size()};
+  }
+  return {.rank = world.rank(), .size = world.size()};
+}
 
 std::vector<double> SumOverRanks(const comm::World& world, const std::vector<double>& values) {
   if (world.group() == nullptr) return values;
@@ -18,6 +26,11 @@ std::string DescribeRanks(const comm::World& world) {
   const int threads = world.context()->num_threads();
   return (world.size() == 1 ? "" : std::to_string(world.size()) + " ranks of ") +
          std::to_string(threads) + (threads == 1 ? " thread" : " threads");
+}
+
+std::string DescribeMesh(const comm::World& world, int tp_size, int zero_stage) {
+  return ": tp " + std::to_string(tp_size) + ", dp " + std::to_string(world.size() / tp_size) +
+         ", ZeRO stage " + std::to_string(zero_stage);
 }
 
 std::string DescribeMemory(const comm::World& world, const ProcessMemory& start) {

@@ -1,8 +1,8 @@
 // Text from a byte-level model.
 //
 //   std::string text = Generate(model, context, "In the beginning", {.block = 128, .bytes = 400});
-#ifndef APOGEE_EXAMPLES_01_TRAIN_GPT_GENERATE_H_
-#define APOGEE_EXAMPLES_01_TRAIN_GPT_GENERATE_H_
+#ifndef APOGEE_EXAMPLES_COMMON_GENERATE_H_
+#define APOGEE_EXAMPLES_COMMON_GENERATE_H_
 
 #include <cstdint>
 #include <string>
@@ -22,4 +22,4 @@ struct GenerateOptions {
 std::string Generate(apogee::nn::Module& model, const apogee::ContextPtr& context,
                      const std::string& prompt, const GenerateOptions& options);
 
-#endif  // APOGEE_EXAMPLES_01_TRAIN_GPT_GENERATE_H_
+#endif  // APOGEE_EXAMPLES_COMMON_GENERATE_H_

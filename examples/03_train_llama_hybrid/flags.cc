@@ -1,0 +1,100 @@
+#include "flags.h"
+
+#include <cmath>
+
+#include "apogee/core/status.h"
+#include "apogee/examples/common/command_line.h"
+#include "apogee/optim/registry.h"
+#include "apogee/tensor/cpu/cpu_context.h"
+
+using namespace apogee;
+
+namespace {
+
+void DeclareFlags(CLI::App& app, Flags& f) {
+  const CLI::Validator count = Count(1);
+  PrepareApp(app);
+  app.add_option("--data", f.data,
+                 "Text files or directories; default: the King James Bible (Debian's bible-kjv)")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--out", f.out,
+                 "Directory for metrics.jsonl, train.log and TensorBoard; default: none");
+  app.add_option("--plan-svg", f.plan_svg, "File for a picture of which rank holds what");
+
+  std::string group = "Ranks";
+  const auto add = [&](const std::string& name, auto& value, const std::string& help) {
+    return app.add_option(name, value, help)->group(group)->capture_default_str();
+  };
+  add("--ranks", f.ranks, "Ranks, threads of this process")->check(count);
+  add("--tp-size", f.parallel.tp_size,
+      "Ranks that share every layer; divides --ranks, --heads, --kv-heads, --hidden");
+  add("--zero-stage", f.parallel.zero_stage,
+      "Over the copies of such a group: 0 shards nothing, 1 optimizer states, 2 gradients, too");
+  add("--threads", f.threads, "CPU threads, shared out over the ranks; default: one per core")
+      ->default_str("");
+
+  group = "Model";
+  add("--layers", f.model.num_hidden_layers, "Transformer blocks")->check(count);
+  add("--heads", f.model.num_attention_heads, "Attention heads")->check(count);
+  add("--kv-heads", f.model.num_key_value_heads, "Key-value heads; divides --heads")->check(count);
+  add("--dim", f.model.hidden_size, "Width; an even multiple of --heads")->check(count);
+  add("--hidden", f.model.intermediate_size, "Width inside the feed-forward part")->check(count);
+  add("--block", f.model.max_position_embeddings, "Bytes of context")->check(count);
+
+  group = "Training";
+  add("--steps", f.steps, "Optimizer steps")->check(count);
+  add("--batch", f.batch, "Samples per micro-batch, of all ranks together")->check(count);
+  add("--accumulate", f.accumulate, "Micro-batches per step")->check(count);
+  add("--precision", f.parallel.precision,
+      "f32, bf16 or fp16 (with f32 masters), f64, or auto: bf16 where the processor multiplies it, "
+      "else f32");
+  add("--optimizer", f.optimizer, Join(optim::OptimizerNames()));
+  add("--lr", f.lr, "Learning rate, after a tenth of --steps as warm-up")
+      ->check(Between(0, HUGE_VAL));
+  add("--max-norm", f.parallel.max_norm, "Clip the gradients' global norm to this; 0: off")
+      ->check(Between(0, HUGE_VAL));
+  add("--seed", f.seed, "Of the weights, the order of the data and the sample");
+
+  group = "Report";
+  add("--log-every", f.log_every, "Steps between two lasting lines")->check(count);
+  add("--prompt", f.prompt, "What the sample continues");
+  add("--sample", f.sample, "Bytes to generate at the end")->check(Count(0));
+  app.footer(
+      "Options of an optimizer: --optim.KEY=VALUE, for instance --optim.weight_decay=0.1\n"
+      "Exit code: 0 trained, 1 the run failed (data, ranks that do not fit the model, loss, "
+      "disk),\n"
+      "2 wrong usage.");
+}
+
+// Makes a small one of everything: each says best what it does not take.
+void CheckSettings(const Flags& flags) {
+  const ContextPtr context = CpuContext();
+  const comm::World world(0, 1, context, nullptr);
+  const HybridParallelPlugin plugin(world, flags.parallel);
+  const nn::Llama model(flags.model);
+  const auto weight =
+      std::make_shared<autograd::Parameter>("weight", Tensor::Zeros({1}, DType::kF32, context));
+  ValueOrThrow(optim::MakeOptimizer(flags.optimizer, {weight}, flags.optimizer_options));
+  if (flags.prompt.empty()) Throw("--prompt must not be empty: the sample continues it");
+  // A --tp-size that does not divide is boost's to tell, with all else that does not fit.
+  if (flags.ranks % flags.parallel.tp_size != 0) return;
+  const int copies = flags.ranks / flags.parallel.tp_size;
+  CheckBatch(
+      flags.batch, copies,
+      "the " + std::to_string(copies) + " copies of the model that --ranks and --tp-size make");
+}
+
+}  // namespace
+
+std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
+  CLI::App app("Trains a Llama on text, byte by byte, with its layers cut over ranks.",
+               "03_train_llama_hybrid");
+  DeclareFlags(app, flags);
+  return ParseCommandLine(app, argc, argv, [&](std::vector<std::string>& words) {
+    TakeOptions("optim", words, flags.optimizer_options);
+    flags.optimizer_options.try_emplace("lr", optim::FormatOption(flags.lr));
+    flags.parallel.precision = SettlePrecision(flags.parallel.precision);
+    flags.threads_per_rank = ThreadsPerRank(flags.threads, flags.ranks);
+    CheckSettings(flags);
+  });
+}

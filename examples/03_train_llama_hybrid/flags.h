@@ -1,0 +1,53 @@
+// The settings of 03_train_llama_hybrid and the command line that sets them.
+#ifndef APOGEE_EXAMPLES_03_TRAIN_LLAMA_HYBRID_FLAGS_H_
+#define APOGEE_EXAMPLES_03_TRAIN_LLAMA_HYBRID_FLAGS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apogee/data/text_corpus.h"
+#include "apogee/nn/models/llama.h"
+#include "apogee/optim/options.h"
+#include "apogee/plugins/hybrid_parallel.h"
+
+struct Flags {
+  std::vector<std::string> data;  // empty: the King James Bible
+  std::string out;                // empty: no files
+  std::string plan_svg;           // empty: no picture
+
+  // Six heads read two key-value heads: grouped queries.
+  apogee::nn::LlamaConfig model = {.vocab_size = apogee::data::TextCorpus::kVocabSize,
+                                   .hidden_size = 192,
+                                   .intermediate_size = 512,
+                                   .num_hidden_layers = 4,
+                                   .num_attention_heads = 6,
+                                   .num_key_value_heads = 2,
+                                   .max_position_embeddings = 128};
+
+  int ranks = 4;
+  apogee::HybridParallelOptions parallel = {
+      .tp_size = 2, .zero_stage = 2, .precision = "auto", .max_norm = 1.0};
+  int threads = 0;  // 0: one per core
+  int threads_per_rank = 1;
+
+  int64_t steps = 600;
+  int64_t batch = 8;  // per micro-batch, of all ranks together
+  int64_t accumulate = 1;
+  std::string optimizer = "adamw";
+  double lr = 2e-3;
+  apogee::optim::OptionMap optimizer_options;  // lr included
+  uint64_t seed = 1;
+
+  int64_t log_every = 100;
+  std::string prompt = "In the beginning";
+  int64_t sample = 400;  // bytes
+};
+
+// Reads the command line and checks it. Returns nothing when training may start, else the exit
+// code: 0 after --help, 2 after an error, of which one sentence has gone to stderr. Whether ranks
+// and model can be cut is left to boost, which lists everything that does not fit.
+std::optional<int> ParseFlags(int argc, char** argv, Flags& flags);
+
+#endif  // APOGEE_EXAMPLES_03_TRAIN_LLAMA_HYBRID_FLAGS_H_

@@ -1,0 +1,155 @@
+// Trains a Llama on text under HybridParallelPlugin: --tp-size ranks share every layer, copies of
+// that group share the batch, and with it the optimizer's states. The program to copy for that: the
+// model, the optimizer and the loop are those of one rank.
+//
+//   03_train_llama_hybrid --plan-svg plan.svg                     # 4 ranks: tp 2, dp 2, ZeRO 2
+//   03_train_llama_hybrid --ranks 1 --tp-size 1 --zero-stage 0    # the same training on one rank
+#include <cmath>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <string>
+
+#include "apogee/autograd/functions/arithmetic.h"
+#include "apogee/booster/booster.h"
+#include "apogee/booster/line_file.h"
+#include "apogee/booster/metrics.h"
+#include "apogee/comm/launch.h"
+#include "apogee/core/blocking_waits.h"
+#include "apogee/core/process_memory.h"
+#include "apogee/core/text.h"
+#include "apogee/data/loader.h"
+#include "apogee/data/text_corpus.h"
+#include "apogee/examples/common/generate.h"
+#include "apogee/examples/common/ranks.h"
+#include "apogee/examples/common/validate.h"
+#include "apogee/nn/losses.h"
+#include "apogee/nn/models/llama.h"
+#include "apogee/optim/lr_schedule_registry.h"
+#include "apogee/optim/registry.h"
+#include "apogee/plugins/hybrid_parallel.h"
+#include "apogee/plugins/plan_svg.h"
+#include "flags.h"
+
+using namespace apogee;
+
+namespace {
+
+// The picture is made by all ranks, the file by one.
+void DrawPlan(const Boosted& boosted, const comm::World& world, const Flags& flags) {
+  if (flags.plan_svg.empty()) return;
+  const std::string svg = PlanSvg(boosted.optimizer, world.group(),
+                                  {.model = "llama, " + flags.parallel.precision,
+                                   .tp_size = flags.parallel.tp_size,
+                                   .zero_stage = flags.parallel.zero_stage});
+  if (world.rank() == 0) OkOrThrow(ValueOrThrow(LineFile::Create(flags.plan_svg))->Append(svg));
+}
+
+// What every rank does. `start`: the process before any rank.
+void Train(const comm::World& world, const Flags& flags, const data::TextCorpus& corpus,
+           const ProcessMemory& start) {
+  const ContextPtr& context = world.context();
+  // The ordinary training setup. Every rank makes the whole model; boost leaves it its part.
+  nn::Llama model(flags.model);
+  model.Initialize(context, {.seed = flags.seed});
+  const int64_t num_parameters = model.num_parameters();
+  const auto optimizer = ValueOrThrow(
+      optim::MakeOptimizer(flags.optimizer, model.Parameters(), flags.optimizer_options));
+  optim::LrScheduler scheduler(
+      *optimizer, ValueOrThrow(optim::MakeLrSchedule(
+                      "cosine", {{"total_steps", std::to_string(flags.steps)},
+                                 {"warmup_steps", std::to_string(flags.steps / 10)}})));
+
+  // Boost comes before the data: it lists everything that does not fit, and only a world that fits
+  // has data parts.
+  HybridParallelPlugin plugin(world, flags.parallel);
+  Booster booster(plugin);
+  Boosted boosted = booster.boost(model, *optimizer, nn::CrossEntropyLoss(), nullptr, &scheduler);
+  DrawPlan(boosted, world, flags);
+
+  // Ranks that share layers read the same samples; the copies of the model share each batch.
+  const DataPart part{.rank = plugin.data_rank(), .size = plugin.data_size()};
+  const int64_t block = flags.model.max_position_embeddings, batch = flags.batch / part.size;
+  const auto dataset = std::make_shared<data::TextDataset>(corpus.train(), block);
+  const auto order = std::make_shared<data::ShuffleSampler>(dataset->num_samples(), flags.seed);
+  data::Loader loader(dataset,
+                      std::make_shared<data::DistributedSampler>(order, part.rank, part.size,
+                                                                 batch * flags.accumulate),
+                      context, {.batch = batch, .num_batches = flags.steps * flags.accumulate});
+
+  // Rank 0 speaks for all.
+  std::unique_ptr<MetricsLogger> metrics;
+  if (world.rank() == 0) {
+    metrics = ValueOrThrow(MetricsLogger::Create({.out = flags.out,
+                                                  .total_steps = flags.steps,
+                                                  .log_every = flags.log_every,
+                                                  .ledger = &context->ledger()}));
+    if (!corpus.notice().empty()) OkOrThrow(metrics->Note("note: " + corpus.notice()));
+    OkOrThrow(metrics->Note("text: " + corpus.description()));
+    OkOrThrow(
+        metrics->Note("model: Llama, " + FormatThousands(num_parameters) + " parameters, " +
+                      flags.parallel.precision + ", " + DescribeRanks(world) +
+                      DescribeMesh(world, flags.parallel.tp_size, flags.parallel.zero_stage)));
+  }
+
+  int64_t micro = 0;
+  StepEvent event;
+  for (auto& samples : loader) {
+    const bool last = ++micro % flags.accumulate == 0;
+    // In training the logits are cut by words; boosted.criterion is the cross entropy that knows.
+    Tensor loss = boosted.criterion(boosted.model(samples.inputs), samples.targets);
+    loss = autograd::Scale(loss, 1.0 / static_cast<double>(flags.accumulate));
+    event.loss += loss.Item();
+    const std::shared_ptr<void> keep_local = last ? nullptr : booster.no_sync();
+    booster.backward(loss, boosted.optimizer);
+    if (!last) continue;
+
+    event.step = micro / flags.accumulate;
+    // Ranks of one tp group have the same loss, so the mean over all ranks is the batch's.
+    event.loss = SumOverRanks(world, {event.loss})[0] / world.size();
+    event.tokens = flags.batch * flags.accumulate * block;
+    APOGEE_CHECK(std::isfinite(event.loss), "step ", event.step, ": the loss is ",
+                 std::isnan(event.loss) ? "nan" : "infinite", "; lower --lr (now ", flags.lr,
+                 ") or --max-norm (now ", flags.parallel.max_norm, ")");
+    boosted.optimizer.step();
+    boosted.optimizer.zero_grad();
+    event.lr = boosted.scheduler->last_lr()[0];
+    event.grad_norm = boosted.optimizer.last_step().grad_norm;
+    if (metrics != nullptr) OkOrThrow(metrics->Step(event));
+    boosted.scheduler->step();
+    event = {};
+  }
+
+  const ValidationEvent validation = Validate(
+      boosted, corpus, world, part, {.block = block, .batch = flags.batch, .step = flags.steps});
+  const std::string memory = DescribeMemory(world, start);
+  if (metrics != nullptr) {
+    OkOrThrow(metrics->Validation(validation));
+    OkOrThrow(metrics->Note(memory));
+  }
+  // In evaluation logits are whole, and ranks that share layers still call the model together: the
+  // first group of them writes.
+  if (part.rank != 0) return;
+  const std::string sample = Generate(boosted.model, context, flags.prompt,
+                                      {.block = block, .bytes = flags.sample, .seed = flags.seed});
+  if (metrics != nullptr) OkOrThrow(metrics->Note("sample:\n" + sample));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  UseBlockingWaits(argv);
+  Flags flags;
+  if (const std::optional<int> exit_code = ParseFlags(argc, argv, flags)) return *exit_code;
+  try {
+    const auto corpus = ValueOrThrow(
+        data::TextCorpus::Load(flags.data, {.block = flags.model.max_position_embeddings}));
+    const ProcessMemory start = ValueOrThrow(ReadProcessMemory());
+    OkOrThrow(comm::launch({.num_ranks = flags.ranks, .threads_per_rank = flags.threads_per_rank},
+                           [&](comm::World& world) { Train(world, flags, corpus, start); }));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "03_train_llama_hybrid: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
