@@ -109,7 +109,7 @@ PlainResult PlainRun(const Cell& cell, const Reordering& order) {
     const int64_t count = workload.num_samples() / order.num_micro_batches;
     for (int64_t micro = 0; micro < order.num_micro_batches; ++micro) {
       Tensor loss = workload.Loss(
-          *model, context,
+          {*model, context, workload.criterion()},
           {.step = step, .first = micro * count, .count = count, .permutation = order.permutation});
       if (order.num_micro_batches > 1) {
         loss = autograd::Scale(loss, 1.0 / static_cast<double>(order.num_micro_batches));
