@@ -29,7 +29,7 @@ std::array<std::string, kNumAxes> AxisValues(const Cell& cell) {
           hybrid ? cell.workload : ""};
 }
 
-// Pairs that the sample need not have.
+// Pairs of axes whose values the sample need not combine.
 bool IsLeftOut(size_t a, size_t b) {
   constexpr size_t kOptimizer = 0, kWindow = 4, kHybridPlugin = 6;
   return b >= kHybridPlugin && (a == kOptimizer || a == kWindow);
@@ -45,9 +45,8 @@ std::vector<std::array<size_t, kNumPairs>> NumberPairs(const std::vector<Cell>& 
     size_t k = 0;
     for (size_t a = 0; a < kNumAxes; ++a) {
       for (size_t b = a + 1; b < kNumAxes; ++b) {
-        const std::string key =
-            IsLeftOut(a, b) ? ""
-                            : std::to_string(a) + values[a] + "|" + std::to_string(b) + values[b];
+        std::string key = std::to_string(a) + "|" + std::to_string(b);
+        if (!IsLeftOut(a, b)) key += "|" + values[a] + "|" + values[b];
         pairs[c][k++] = numbers.emplace(key, numbers.size()).first->second;
       }
     }
