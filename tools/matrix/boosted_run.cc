@@ -91,8 +91,7 @@ class RankRun {
     const Boosted boosted = booster_->boost(*model_, *optimizer_, workload_.criterion());
     boosted_ = &boosted.optimizer;
     criterion_ = boosted.criterion;
-    const auto* hybrid = dynamic_cast<const HybridParallelPlugin*>(plugin_.get());
-    if (hybrid != nullptr) parallel_ = hybrid->tensor_parallel();
+    hybrid_ = dynamic_cast<const HybridParallelPlugin*>(plugin_.get());
     if (sabotage_ == Sabotage::kLocalStats) boosted_->set_stat_reducer(nullptr);
   }
 
@@ -122,7 +121,7 @@ class RankRun {
     Weights weights;
     for (const auto& p : model_->Parameters()) {
       weights[p->name()] =
-          (parallel_ != nullptr ? parallel_->Whole(*p) : p->data()).ToVector<double>();
+          (hybrid_ != nullptr ? hybrid_->WholeValue(*p) : p->data()).ToVector<double>();
     }
     return weights;
   }
@@ -147,7 +146,8 @@ class RankRun {
 
   // This rank's part of a tensor with the parameter's logical shape.
   Tensor PartOf(const autograd::Parameter& parameter, const Tensor& whole) const {
-    const auto* shard = parallel_ != nullptr ? parallel_->ShardOf(parameter) : nullptr;
+    const auto* parallel = hybrid_ != nullptr ? hybrid_->tensor_parallel() : nullptr;
+    const auto* shard = parallel != nullptr ? parallel->ShardOf(parameter) : nullptr;
     if (shard == nullptr) return whole;
     return nn::parallel::CutLocal(*shard, whole, world_.rank() % variant_.tp, variant_.tp);
   }
@@ -238,8 +238,8 @@ class RankRun {
   std::unique_ptr<Booster> booster_;
   optim::Optimizer* boosted_ = nullptr;
   Criterion criterion_;
-  // Where ranks hold parts of one model; else null.
-  const nn::parallel::TensorParallel* parallel_ = nullptr;
+  // The plugin, if it is one whose ranks may hold parts of one model.
+  const HybridParallelPlugin* hybrid_ = nullptr;
   Moved last_step_;
 };
 
