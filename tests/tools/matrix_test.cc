@@ -10,6 +10,8 @@
 #include <sstream>
 
 #include "apogee/optim/registry.h"
+#include "apogee/tools/matrix/plain_run.h"
+#include "apogee/tools/matrix/plugins.h"
 #include "apogee/tools/matrix/report.h"
 
 namespace apogee::tools {
@@ -92,6 +94,84 @@ TEST(SabotageTest, LocalStatisticsShowWhereTensorsAreShardedAndStatisticsUsed) {
   ExpectGreen("adafactor/ddp/world3/f64/acc1/fed", Sabotage::kLocalStats);
 }
 
+TEST(SabotageTest, HybridRunsNeedEverySum) {
+  const std::string differ = "ranks end with different values of";
+  // Over data-parallel ranks: gradients.
+  ExpectRed("adamw/hybrid_tp2_zero0/world4/f32/acc1/fed", Sabotage::kDropCollective, differ);
+  ExpectRed("adamw/hybrid_tp2_zero2/world8/f32/acc1/fed", Sabotage::kDropCollective, "error ");
+  // Over ranks that share layers: activations, statistics.
+  ExpectRed("sgd/hybrid_tp4_zero0/world4/f64/acc1/clip/llama_untied", Sabotage::kDropCollective,
+            differ);
+  ExpectRed("sgd/hybrid_tp2_zero1/world2/bf16/acc3/clip/gpt2_tied", Sabotage::kDropCollective,
+            differ);
+  ExpectRed("lamb/hybrid_tp2_zero0/world2/f32/acc1/fed", Sabotage::kDropCollective, "error ");
+  // Nothing is summed: gradients are given, and there is one data-parallel rank.
+  ExpectGreen("adamw/hybrid_tp2_zero0/world2/f32/acc1/fed", Sabotage::kDropCollective);
+}
+
+TEST(SabotageTest, HybridRunsNeedStatisticsOfWholeTensors) {
+  for (const std::string optimizer : {"lamb", "lars", "adafactor", "came", "adalomo"}) {
+    ExpectRed(optimizer + "/hybrid_tp2_zero0/world2/f32/acc1/fed", Sabotage::kLocalStats, "error ");
+    ExpectRed(optimizer + "/hybrid_tp4_zero2/world8/f32/acc1/fed", Sabotage::kLocalStats, "error ");
+  }
+  ExpectRed("galore_adamw/hybrid_tp2_zero0/world2/f32/acc1/fed", Sabotage::kLocalStats,
+            "0 ranks computed its basis");
+  ExpectRed("came/hybrid_tp4_zero0/world4/f64/acc3ns/llama_untied", Sabotage::kLocalStats,
+            "error ");
+  // Clipped by norms of parts, ranks no longer agree on what all of them hold.
+  ExpectRed("adamw/hybrid_tp2_zero0/world4/f32/acc3/clip/fed", Sabotage::kLocalStats,
+            "ranks end with different values of");
+  ExpectGreen("adamw/hybrid_tp2_zero0/world4/f32/acc1/fed", Sabotage::kLocalStats);
+  ExpectGreen("lamb/hybrid_tp1_zero0/world2/f32/acc1/fed", Sabotage::kLocalStats);
+}
+
+TEST(SabotageTest, HybridRunsKeepAbsentGradientsAndUpdate) {
+  ExpectRed("adamw/hybrid_tp2_zero0/world2/f32/acc1/fed", Sabotage::kNoneAsZero,
+            "error inf > 1e-05 (never)");
+  ExpectRed("adamw/hybrid_tp4_zero1/world8/f32/acc1/fed", Sabotage::kNoneAsZero, "(never)");
+  ExpectRed("lion/hybrid_tp2_zero2/world6/f32/acc1/fed", Sabotage::kNoUpdate, "error 1 > 1e-05");
+  ExpectRed("adamw/hybrid_tp2_zero0/world2/bf16/acc3/clip/llama_untied", Sabotage::kNoUpdate,
+            "error 1 >");
+  ExpectRed("adamw/hybrid_tp4_zero2/world4/f64/acc3/clip/gpt2_tied", Sabotage::kNoUpdate,
+            "error 1 > 1e-09");
+}
+
+// Products in parts are the same products, with other rounding.
+TEST(PlainRunTest, ProductsInParts) {
+  for (const std::string workload : {"gpt2_tied", "gpt2_untied", "llama_tied", "llama_untied"}) {
+    const Cell cell = {.optimizer = "sgd",
+                       .plugin = "hybrid_tp2_zero0",
+                       .world = 2,
+                       .precision = "f64",
+                       .workload = workload};
+    const PlainResult whole = PlainRun(cell, {});
+    for (const int parts : {2, 4}) {
+      const PlainResult split = PlainRun(cell, {.num_parts = parts});
+      const WorstError worst = WorstUpdateError(whole.start, whole.end, split.end);
+      EXPECT_GT(worst.error, 0) << workload;
+      EXPECT_LE(worst.error, 1e-9) << workload << " " << worst.name;
+    }
+  }
+}
+
+TEST(MatrixTest, HybridCellsMeetEveryLayoutWithEveryOptimizer) {
+  std::set<std::string> layouts, by_workload, by_precision;
+  for (const Cell& cell : AllCells()) {
+    const PluginVariant& plugin = FindPlugin(cell.plugin);
+    EXPECT_EQ(cell.world % plugin.tp, 0) << cell.name();
+    if (!plugin.is_hybrid) continue;
+    const std::string layout =
+        cell.optimizer + "/" + cell.plugin + "/" + std::to_string(cell.world);
+    layouts.insert(layout);
+    by_workload.insert(layout + "/" + cell.workload);
+    by_precision.insert(layout + "/" + cell.precision);
+  }
+  const size_t num_layouts = optim::OptimizerNames().size() * 3 * (1 + 4 + 2);
+  EXPECT_EQ(layouts.size(), num_layouts);
+  EXPECT_EQ(by_workload.size(), num_layouts * 5);
+  EXPECT_EQ(by_precision.size(), num_layouts * 4);
+}
+
 TEST(MatrixTest, RefusalsOfTheListAreCountedApart) {
   std::ostringstream out;
   const std::vector<CellReport> reports =
@@ -131,7 +211,7 @@ TEST(MatrixTest, Reports) {
       RunMatrix({.only = "[a]damw/ddp/world2/f32/acc1/fed"}, out);
   ASSERT_EQ(reports.size(), 1u);
   // One all-reduce per bucket of 6000 bytes and one for presence.
-  EXPECT_EQ(reports[0].collectives, 4);
+  EXPECT_EQ(reports[0].collectives, 6);
   // Two moments in f32 for what has had a gradient: all but "never" [4, 4] and "frozen" [5, 6].
   EXPECT_EQ(reports[0].state_bytes, 8 * (reports[0].num_parameters - 16 - 30));
   EXPECT_THAT(out.str(), EndsWith("1 passed, 0 failed\n"));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -11,6 +12,8 @@
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/booster/booster.h"
 #include "apogee/comm/launch.h"
+#include "apogee/nn/parallel/shard.h"
+#include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/tools/matrix/optimizers.h"
 #include "apogee/tools/matrix/plain_run.h"
 #include "apogee/tools/matrix/plugins.h"
@@ -23,33 +26,72 @@ namespace {
 bool DiscardsBefore(int64_t step) { return step == 4 || step == 11; }
 constexpr int64_t kDiscardedOffset = 7;
 
+// What a rank moves in all groups together.
+struct Moved {
+  int64_t calls = 0;
+  int64_t bytes = 0;
+};
+
+// A rank's groups, as the plugin gets them: counted, and without their sums when the cell is
+// sabotaged so.
+class Groups {
+ public:
+  Groups(const comm::World& world, Sabotage sabotage)
+      : world_(world), drops_sums_(sabotage == Sabotage::kDropCollective) {}
+
+  comm::GroupPtr Find(const std::vector<int>& members) {
+    comm::GroupPtr& group = groups_[members];
+    if (group == nullptr) {
+      group = world_.NewGroup(members);
+      if (drops_sums_) group = std::make_shared<UnsummedGroup>(group);
+    }
+    return group;
+  }
+  Moved moved() const {
+    Moved moved;
+    for (const auto& [members, group] : groups_) {
+      moved.calls += group->traffic().total_calls();
+      moved.bytes += group->traffic().total_bytes();
+    }
+    return moved;
+  }
+
+ private:
+  const comm::World& world_;
+  const bool drops_sums_;
+  std::map<std::vector<int>, comm::GroupPtr> groups_;
+};
+
 // One rank's part of a run.
 class RankRun {
  public:
-  RankRun(const Cell& cell, Sabotage sabotage, comm::World& world)
+  RankRun(const Cell& cell, Sabotage sabotage, const comm::World& world)
       : cell_(cell),
         sabotage_(sabotage),
-        world_(world),
+        variant_(FindPlugin(cell.plugin)),
+        groups_(world, sabotage),
+        world_(world.rank(), world.size(), world.context(),
+               [this](const std::vector<int>& members) { return groups_.Find(members); }),
         workload_(FindWorkload(cell.workload)),
-        group_(world.group()),
         model_(workload_.MakeModel()) {
-    if (sabotage == Sabotage::kDropCollective && group_ != nullptr) {
-      group_ = std::make_shared<UnsummedGroup>(group_);
-    }
     // Other ranks start elsewhere: boost must make up for it.
     model_->Initialize(world.context(), {.seed = world.rank() == 0 ? kSeed : 99,
                                          .dtype = InitialDType(cell.precision)});
+    num_parameters_ = model_->num_parameters();
     optimizer_ = MakeMatrixOptimizer(cell.optimizer, workload_, *model_);
-    plugin_ = FindPlugin(cell.plugin)
-                  .make(group_, {.precision = cell.precision,
-                                 .max_norm = cell.clip ? workload_.max_norm() : 0,
-                                 .bucket_bytes = workload_.bucket_bytes(),
-                                 .loss_scaler = kLossScaler});
+    plugin_ = variant_.make(world_, {.precision = cell.precision,
+                                     .max_norm = cell.clip ? workload_.max_norm() : 0,
+                                     .bucket_bytes = workload_.bucket_bytes(),
+                                     .loss_scaler = kLossScaler,
+                                     .plan = workload_.plan()});
     booster_ = std::make_unique<Booster>(*plugin_);
   }
 
   void Boost() {
-    boosted_ = &booster_->boost(*model_, *optimizer_).optimizer;
+    const Boosted boosted = booster_->boost(*model_, *optimizer_, workload_.criterion());
+    boosted_ = &boosted.optimizer;
+    criterion_ = boosted.criterion;
+    hybrid_ = dynamic_cast<const HybridParallelPlugin*>(plugin_.get());
     if (sabotage_ == Sabotage::kLocalStats) boosted_->set_stat_reducer(nullptr);
   }
 
@@ -60,27 +102,38 @@ class RankRun {
         Backward((step + kDiscardedOffset) % kNumSteps, 0, cell_.no_sync);
         boosted_->zero_grad();
       }
-      const comm::Traffic before = traffic();
+      const Moved before = groups_.moved();
       for (int64_t micro = 0; micro < cell_.accumulate; ++micro) {
         Backward(step, micro, cell_.no_sync && micro + 1 < cell_.accumulate);
       }
       Step();
       boosted_->zero_grad();
-      last_step_ = traffic() - before;
+      const Moved after = groups_.moved();
+      last_step_ = {after.calls - before.calls, after.bytes - before.bytes};
     }
   }
 
   // The optimizer updates inside backward, so several backwards per step are too many.
   bool CannotAccumulate() const { return cell_.accumulate > 1 && UpdatesInBackward(*boosted_); }
 
+  // The weights of the whole model. Collective.
+  Weights WholeWeights() const {
+    Weights weights;
+    for (const auto& p : model_->Parameters()) {
+      weights[p->name()] =
+          (hybrid_ != nullptr ? hybrid_->WholeValue(*p) : p->data()).ToVector<double>();
+    }
+    return weights;
+  }
+
   // Adds what this rank knows; one rank at a time.
-  void Report(BoostedResult& result) {
-    result.num_parameters = model_->num_parameters();
+  void Report(const Weights& weights, BoostedResult& result) {
+    result.num_parameters = num_parameters_;
     result.num_skipped = boosted_->num_skipped_steps();
-    result.collectives = last_step_.total_calls();
-    result.bytes = last_step_.total_bytes();
+    result.collectives = last_step_.calls;
+    result.bytes = last_step_.bytes;
     result.state_bytes = std::max(result.state_bytes, StateBytes());
-    for (const auto& [name, values] : WeightsOf(*model_)) MergeWhole(name, values, result);
+    for (const auto& [name, values] : weights) MergeWhole(name, values, result);
     if (!HasMasters(cell_)) return;
     for (optim::ParamView& view : boosted_->views()) {
       if (view.trainable()) MergePart(view, result.masters);
@@ -88,7 +141,16 @@ class RankRun {
   }
 
  private:
-  comm::Traffic traffic() const { return group_ != nullptr ? group_->traffic() : comm::Traffic{}; }
+  int data_rank() const { return world_.rank() / variant_.tp; }
+  int data_size() const { return world_.size() / variant_.tp; }
+
+  // This rank's part of a tensor with the parameter's logical shape.
+  Tensor PartOf(const autograd::Parameter& parameter, const Tensor& whole) const {
+    const auto* parallel = hybrid_ != nullptr ? hybrid_->tensor_parallel() : nullptr;
+    const auto* shard = parallel != nullptr ? parallel->ShardOf(parameter) : nullptr;
+    if (shard == nullptr) return whole;
+    return nn::parallel::CutLocal(*shard, whole, world_.rank() % variant_.tp, variant_.tp);
+  }
 
   int64_t StateBytes() const {
     int64_t bytes = 0;
@@ -100,13 +162,16 @@ class RankRun {
   }
 
   void Backward(int64_t step, int64_t micro, bool hold_back) {
-    const int64_t count = workload_.num_samples() / world_.size() / cell_.accumulate;
-    const int64_t first = (world_.rank() * cell_.accumulate + micro) * count;
-    Tensor loss =
-        workload_.Loss(*model_, world_.context(), {.step = step, .first = first, .count = count});
-    // One micro-step of one rank overflows.
+    const int64_t count = workload_.num_samples() / data_size() / cell_.accumulate;
+    const int64_t first = (data_rank() * cell_.accumulate + micro) * count;
+    const auto part = [this](const autograd::Parameter& p, const Tensor& t) {
+      return PartOf(p, t);
+    };
+    Tensor loss = workload_.Loss({*model_, world_.context(), criterion_, part},
+                                 {.step = step, .first = first, .count = count});
+    // One micro-step of one rank, or of the ranks that share its samples, overflows.
     const bool overflows = cell_.precision == "fp16" && step == kOverflowStep &&
-                           world_.rank() == world_.size() - 1 && micro == cell_.accumulate / 2;
+                           data_rank() == data_size() - 1 && micro == cell_.accumulate / 2;
     if (overflows) loss = autograd::Scale(loss, kOverflowFactor);
     if (cell_.accumulate > 1) {
       loss = autograd::Scale(loss, 1.0 / static_cast<double>(cell_.accumulate));
@@ -127,7 +192,8 @@ class RankRun {
       const std::unique_ptr<nn::Module> start = workload_.MakeModel();
       start->Initialize(world_.context(), {.seed = kSeed, .dtype = InitialDType(cell_.precision)});
       for (const auto& parameter : model_->Parameters()) {
-        parameter->data().CopyFrom(start->FindParameter(parameter->name())->data());
+        const Tensor& whole = start->FindParameter(parameter->name())->data();
+        parameter->data().CopyFrom(PartOf(*parameter, whole));
       }
       boosted_->RefreshMasters();
     }
@@ -161,15 +227,20 @@ class RankRun {
 
   const Cell& cell_;
   const Sabotage sabotage_;
-  comm::World& world_;
+  const PluginVariant& variant_;
+  Groups groups_;
+  const comm::World world_;
   const Workload& workload_;
-  comm::GroupPtr group_;
   std::unique_ptr<nn::Module> model_;
+  int64_t num_parameters_ = 0;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<Plugin> plugin_;
   std::unique_ptr<Booster> booster_;
   optim::Optimizer* boosted_ = nullptr;
-  comm::Traffic last_step_;
+  Criterion criterion_;
+  // The plugin, if it is one whose ranks may hold parts of one model.
+  const HybridParallelPlugin* hybrid_ = nullptr;
+  Moved last_step_;
 };
 
 }  // namespace
@@ -197,8 +268,9 @@ BoostedResult BoostedRun(const Cell& cell, Sabotage sabotage) {
                        if (run.CannotAccumulate()) refuse();
                        throw;
                      }
+                     const Weights weights = run.WholeWeights();
                      const std::lock_guard lock(mutex);
-                     run.Report(result);
+                     run.Report(weights, result);
                    });
   return result;
 }

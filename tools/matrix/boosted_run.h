@@ -26,7 +26,7 @@ struct BoostedResult {
   // has any.
   Weights masters;
   int64_t num_skipped = 0;
-  // Of one rank, in the last step, from its first backward to zero_grad.
+  // Of one rank in all its groups, in the last step, from its first forward to zero_grad.
   int64_t collectives = 0;
   int64_t bytes = 0;
   // The largest of the ranks, at the end: states and masters.

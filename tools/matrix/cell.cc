@@ -2,9 +2,9 @@
 
 #include <fnmatch.h>
 
+#include "apogee/core/rng.h"
 #include "apogee/optim/registry.h"
 #include "apogee/tools/matrix/plugins.h"
-#include "apogee/tools/matrix/workload.h"
 
 namespace apogee::tools {
 namespace {
@@ -13,6 +13,53 @@ struct Window {
   int64_t accumulate;
   bool no_sync;
 };
+
+constexpr Window kWindows[] = {{1, false}, {3, false}, {3, true}};
+
+// A number below `n` that depends on the text alone.
+size_t Choice(const std::string& text, size_t n) { return Philox(MakeKey(31, text), 0)[0] % n; }
+
+// `cell` with all windows, with and without clipping.
+std::vector<Cell> WindowsOf(Cell cell) {
+  std::vector<Cell> cells;
+  for (const Window& window : kWindows) {
+    for (const bool clip : {false, true}) {
+      cell.accumulate = window.accumulate;
+      cell.no_sync = window.no_sync;
+      cell.clip = clip;
+      cells.push_back(cell);
+    }
+  }
+  return cells;
+}
+
+// Given gradients meet every layout of ranks in f32 and f64, models meet it once with every
+// workload and once in every precision; windows are drawn. f32 given gradients in one micro-batch
+// without clipping are always there: tables of traffic are made from them.
+void AppendHybrid(const std::string& optimizer, const PluginVariant& plugin, int world,
+                  std::vector<Cell>& cells) {
+  const size_t turn =
+      Choice(optimizer + "/" + plugin.name + "/" + std::to_string(world), plugin.precisions.size());
+  for (size_t w = 0; w < plugin.workloads.size(); ++w) {
+    for (size_t p = 0; p < plugin.precisions.size(); ++p) {
+      const Cell cell = {.optimizer = optimizer,
+                         .plugin = plugin.name,
+                         .world = world,
+                         .precision = plugin.precisions[p],
+                         .workload = plugin.workloads[w]};
+      const bool fed = cell.workload == "fed";
+      if (fed ? cell.precision != "f32" && cell.precision != "f64"
+              : (w + p + turn) % plugin.precisions.size() != 0) {
+        continue;
+      }
+      const std::vector<Cell> windows = WindowsOf(cell);
+      const bool plain = fed && cell.precision == "f32";
+      if (plain) cells.push_back(windows[0]);
+      const size_t begin = plain ? 1 : 0;
+      cells.push_back(windows[begin + Choice(cell.name(), windows.size() - begin)]);
+    }
+  }
+}
 
 }  // namespace
 
@@ -23,12 +70,15 @@ std::string Cell::name() const {
 }
 
 std::vector<Cell> AllCells() {
-  constexpr Window kWindows[] = {{1, false}, {3, false}, {3, true}};
   std::vector<Cell> cells;
   for (const std::string& optimizer : optim::OptimizerNames()) {
     for (const PluginVariant& plugin : PluginVariants()) {
       for (const int world : plugin.worlds) {
-        for (const std::string& workload : WorkloadNames()) {
+        if (plugin.is_hybrid) {
+          AppendHybrid(optimizer, plugin, world, cells);
+          continue;
+        }
+        for (const std::string& workload : plugin.workloads) {
           for (const std::string& precision : plugin.precisions) {
             // Given gradients are exact, so their cells are about f32 and f64 alone.
             const bool reduced = precision == "bf16" || precision == "fp16";

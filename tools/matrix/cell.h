@@ -28,6 +28,8 @@ struct Cell {
 };
 
 // Every optimizer of the registry under every plugin and layout that claims it. In a fixed order.
+// Hybrid plugins have so many layouts that each meets only some precisions, windows and workloads,
+// though always the same.
 std::vector<Cell> AllCells();
 
 // Cells that together have every pair of values of two axes that occurs in `cells`, if `limit`

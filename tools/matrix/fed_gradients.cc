@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/comm/layout.h"
 #include "apogee/core/rng.h"
+#include "apogee/nn/parallel/shard.h"
 
 namespace apogee::tools {
 namespace {
@@ -35,17 +37,34 @@ struct FedParam {
   const char* name;
   Shape shape;
   bool (*present)(int64_t step, int64_t sample);
+  // Under tensor parallelism; nothing: held whole.
+  std::optional<nn::parallel::TensorShard> shard = std::nullopt;
 };
 
 const std::vector<FedParam>& FedParams() {
+  using Shard = nn::parallel::TensorShard;
+  static const Shard rows{.dim = 0}, columns{.dim = 1}, padded{.dim = 0, .pad = true};
   static const auto& params = *new std::vector<FedParam>{
-      {"row", {1, 40}, &Always},    {"column", {40, 1}, &Always},
-      {"tall", {33, 17}, &Always},  {"wide", {17, 33}, &Always},
-      {"vector", {7}, &MostSteps},  {"scalar", {}, &Always},
-      {"cube", {3, 5, 7}, &Always}, {"filter", {4, 3, 3, 3}, &Always},
-      {"large", {67, 61}, &Always}, {"tied", {9, 11}, &Always},
-      {"never", {4, 4}, &Never},    {"some_ranks", {6, 10}, &OneSample},
-      {"late", {8}, &LateSamples},  {"first_micro", {5, 9}, &FirstSample},
+      {"row", {1, 40}, &Always, columns},
+      {"column", {40, 1}, &Always, rows},
+      {"tall", {33, 17}, &Always, padded},
+      {"wide", {17, 33}, &Always},
+      {"vector", {7}, &MostSteps},
+      {"scalar", {}, &Always},
+      {"cube", {3, 5, 7}, &Always},
+      {"filter", {4, 3, 3, 3}, &Always, rows},
+      {"large", {67, 61}, &Always, padded},
+      {"tied", {9, 11}, &Always},
+      {"never", {4, 4}, &Never, rows},
+      {"some_ranks", {6, 10}, &OneSample},
+      {"late", {8}, &LateSamples, rows},
+      {"first_micro", {5, 9}, &FirstSample, padded},
+      {"cut_wide", {12, 40}, &Always, columns},
+      {"cut_tall", {40, 12}, &Always, rows},
+      {"wide_rows", {12, 20}, &Always, rows},
+      {"tall_columns", {20, 12}, &MostSteps, columns},
+      {"sections_wide", {8, 24}, &Always, Shard{.dim = 1, .sections = 3}},
+      {"sections_tall", {24, 8}, &Always, Shard{.dim = 0, .sections = 3}},
       {"frozen", {5, 6}, &Always},
   };
   return params;
@@ -118,8 +137,20 @@ FedGradients::~FedGradients() = default;
 
 std::unique_ptr<nn::Module> FedGradients::MakeModel() const { return std::make_unique<FedModel>(); }
 
-Tensor FedGradients::Loss(nn::Module& model, const ContextPtr& context,
-                          const SampleRange& range) const {
+std::optional<nn::parallel::ParallelPlan> FedGradients::plan() const {
+  nn::parallel::ParallelPlan plan{.name = "fed", .rules = {}};
+  for (const FedParam& param : FedParams()) {
+    if (!param.shard) continue;
+    plan.rules.push_back({.pattern = param.name,
+                          .style = nn::parallel::ParallelStyle::kParameter,
+                          .sections = param.shard->sections,
+                          .dim = param.shard->dim,
+                          .pad = param.shard->pad});
+  }
+  return plan;
+}
+
+Tensor FedGradients::Loss(const TrainedModel& trained, const SampleRange& range) const {
   Tensor loss;
   const auto add = [&loss](const Tensor& term) {
     loss = loss.defined() ? autograd::Add(loss, term) : term;
@@ -138,8 +169,10 @@ Tensor FedGradients::Loss(nn::Module& model, const ContextPtr& context,
     }
     if (!present) continue;
     for (float& value : mean) value *= static_cast<float>(kNumSamples / range.count);
-    const Tensor weight = model.FindParameter(param.name)->value();
-    const Tensor grad = Tensor::FromVector<float>(mean, param.shape, context, weight.dtype());
+    const autograd::ParameterPtr parameter = trained.model.FindParameter(param.name);
+    const Tensor weight = parameter->value();
+    Tensor grad = Tensor::FromVector<float>(mean, param.shape, trained.context, weight.dtype());
+    if (trained.part) grad = trained.part(*parameter, grad);
     add(autograd::Sum(autograd::Mul(weight, grad)));
     // A second use, as of a tied weight: the gradient comes in two parts.
     if (std::string(param.name) == "tied") add(autograd::Sum(autograd::Mul(weight, grad)));

@@ -24,7 +24,9 @@ OptionMap InterestingOptions(const std::string& name) {
       {"adamw", {{"lr", "0.01"}, {"weight_decay", "0.1"}}},
       {"adamw8bit", {{"lr", "0.01"}, {"weight_decay", "0.1"}, {"block_size", "64"}}},
       {"adamw_hf", {{"lr", "0.01"}, {"weight_decay", "0.1"}}},
-      {"came", {{"lr", "0.002"}, {"weight_decay", "0.05"}}},
+      // Twice this, and fp16 runs of tied models are chaotic: other orders of the batch alone then
+      // change updates by four fifths.
+      {"came", {{"lr", "0.001"}, {"weight_decay", "0.05"}}},
       {"galore_adafactor", {{"weight_decay", "0.05"}}},
       {"galore_adamw", {{"lr", "0.01"}, {"weight_decay", "0.05"}}},
       {"galore_adamw8bit", {{"lr", "0.01"}, {"weight_decay", "0.05"}, {"block_size", "64"}}},

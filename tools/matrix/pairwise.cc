@@ -4,20 +4,35 @@
 #include <utility>
 
 #include "apogee/tools/matrix/cell.h"
+#include "apogee/tools/matrix/plugins.h"
 
 namespace apogee::tools {
 namespace {
 
-constexpr size_t kNumAxes = 6;
+constexpr size_t kNumAxes = 8;
 constexpr size_t kNumPairs = kNumAxes * (kNumAxes - 1) / 2;
 
+// The layouts of hybrid plugins are many, and what differs between them is not the optimizer's:
+// with optimizers and windows they count as one plugin on worlds of their data-parallel size, with
+// three workloads. Which plugin and workload it is, are axes of their own.
 std::array<std::string, kNumAxes> AxisValues(const Cell& cell) {
+  const PluginVariant& plugin = FindPlugin(cell.plugin);
+  const bool hybrid = plugin.is_hybrid;
+  const std::string family = cell.workload.substr(0, cell.workload.find('_'));
   return {cell.optimizer,
-          cell.plugin,
-          std::to_string(cell.world),
+          hybrid ? "hybrid" : cell.plugin,
+          std::to_string(cell.world / plugin.tp),
           cell.precision,
           std::to_string(cell.accumulate) + (cell.no_sync ? "ns" : "") + (cell.clip ? "clip" : ""),
-          cell.workload};
+          family,
+          hybrid ? cell.plugin : "",
+          hybrid ? cell.workload : ""};
+}
+
+// Pairs of axes whose values the sample need not combine.
+bool IsLeftOut(size_t a, size_t b) {
+  constexpr size_t kOptimizer = 0, kWindow = 4, kHybridPlugin = 6;
+  return b >= kHybridPlugin && (a == kOptimizer || a == kWindow);
 }
 
 // Per cell the numbers of its pairs; `num_pairs`: how many different ones there are.
@@ -30,7 +45,8 @@ std::vector<std::array<size_t, kNumPairs>> NumberPairs(const std::vector<Cell>& 
     size_t k = 0;
     for (size_t a = 0; a < kNumAxes; ++a) {
       for (size_t b = a + 1; b < kNumAxes; ++b) {
-        const std::string key = std::to_string(a) + values[a] + "|" + std::to_string(b) + values[b];
+        std::string key = std::to_string(a) + "|" + std::to_string(b);
+        if (!IsLeftOut(a, b)) key += "|" + values[a] + "|" + values[b];
         pairs[c][k++] = numbers.emplace(key, numbers.size()).first->second;
       }
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <memory>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tools/matrix/optimizers.h"
 #include "apogee/tools/matrix/plugins.h"
+#include "apogee/tools/matrix/split_products.h"
 
 namespace apogee::tools {
 namespace {
@@ -45,6 +47,9 @@ Weights MastersOf(optim::Optimizer& optimizer, Weights weights) {
   return weights;
 }
 
+// Then runs with other rounding compute products in parts, too.
+bool SharesLayers(const Cell& cell) { return FindPlugin(cell.plugin).tp > 1; }
+
 Reference MakeReference(const Cell& cell) {
   Reference reference{PlainRun(cell, {}), {}};
   const Weights& start = reference.plain.start;
@@ -64,7 +69,9 @@ Reference MakeReference(const Cell& cell) {
     }
   }
   if (exact) return reference;
-  for (const Reordering& order : kReorderings) {
+  for (size_t i = 0; i < std::size(kReorderings); ++i) {
+    Reordering order = kReorderings[i];
+    if (SharesLayers(cell)) order.num_parts = i % 2 == 0 ? 2 : 4;
     for (const auto& [name, noise] : UpdateErrors(start, end, PlainRun(cell, order).end)) {
       double& bound = reference.bounds[name];
       bound = std::min(std::max(bound, kNoiseFactor * noise), kLargestBound);
@@ -88,6 +95,7 @@ PlainResult PlainRun(const Cell& cell, const Reordering& order) {
   const Workload& workload = FindWorkload(cell.workload);
   const ContextPtr context = CpuContext({.num_threads = 1});
   const std::unique_ptr<nn::Module> model = workload.MakeModel();
+  if (order.num_parts > 1) SplitProducts(*model, order.num_parts);
   model->Initialize(context, {.seed = kSeed, .dtype = InitialDType(cell.precision)});
   PlainResult result{.start = WeightsOf(*model), .end = {}};
   const std::unique_ptr<optim::Optimizer> optimizer =
@@ -109,7 +117,7 @@ PlainResult PlainRun(const Cell& cell, const Reordering& order) {
     const int64_t count = workload.num_samples() / order.num_micro_batches;
     for (int64_t micro = 0; micro < order.num_micro_batches; ++micro) {
       Tensor loss = workload.Loss(
-          *model, context,
+          {*model, context, workload.criterion()},
           {.step = step, .first = micro * count, .count = count, .permutation = order.permutation});
       if (order.num_micro_batches > 1) {
         loss = autograd::Scale(loss, 1.0 / static_cast<double>(order.num_micro_batches));
@@ -132,9 +140,9 @@ PlainResult PlainRun(const Cell& cell, const Reordering& order) {
 }
 
 const Reference& ReferenceCache::Get(const Cell& cell) {
-  const std::string key = cell.optimizer + "/" + cell.precision +
-                          (HasMasters(cell) ? "/masters" : "") + (cell.clip ? "/clip/" : "/") +
-                          cell.workload;
+  const std::string key =
+      cell.optimizer + "/" + cell.precision + (HasMasters(cell) ? "/masters" : "") +
+      (SharesLayers(cell) ? "/parts" : "") + (cell.clip ? "/clip/" : "/") + cell.workload;
   const auto found = references_.find(key);
   if (found != references_.end()) return found->second;
   return references_.emplace(key, MakeReference(cell)).first->second;

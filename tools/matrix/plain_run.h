@@ -46,6 +46,8 @@ struct Reordering {
   int permutation = 0;
   int64_t num_micro_batches = 1;
   double scale = 1;
+  // Above 1: products are summed from those of so many parts (SplitProducts).
+  int num_parts = 1;
 };
 
 // Of the cell's optimizer, precision, clipping and workload. Throws Error when training fails.
@@ -59,7 +61,8 @@ struct Reference {
 
 class ReferenceCache {
  public:
-  // The reference depends on the optimizer, precision, masters, clipping and workload alone.
+  // The reference depends on the optimizer, precision, masters, clipping and workload alone, and
+  // its bounds on whether ranks share layers.
   const Reference& Get(const Cell& cell);
 
  private:

@@ -4,6 +4,7 @@
 
 #include "apogee/core/text.h"
 #include "apogee/plugins/ddp.h"
+#include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/plugins/low_level_zero.h"
 #include "apogee/plugins/single_rank.h"
 
@@ -17,27 +18,28 @@ DdpOptions DdpOf(const PluginSettings& settings) {
           .loss_scaler = settings.loss_scaler};
 }
 
-std::unique_ptr<Plugin> MakeSingle(comm::GroupPtr /*group*/, const PluginSettings& settings) {
+std::unique_ptr<Plugin> MakeSingle(const comm::World& /*world*/, const PluginSettings& settings) {
   return std::make_unique<SingleRankPlugin>(
       SingleRankOptions{.precision = settings.precision, .max_norm = settings.max_norm});
 }
 
-std::unique_ptr<Plugin> MakeDdp(comm::GroupPtr group, const PluginSettings& settings) {
-  return std::make_unique<DdpPlugin>(std::move(group), DdpOf(settings));
+std::unique_ptr<Plugin> MakeDdp(const comm::World& world, const PluginSettings& settings) {
+  return std::make_unique<DdpPlugin>(world.group(), DdpOf(settings));
 }
 
 // One bucket, launched when backward has ended.
-std::unique_ptr<Plugin> MakeDdpLate(comm::GroupPtr group, const PluginSettings& settings) {
+std::unique_ptr<Plugin> MakeDdpLate(const comm::World& world, const PluginSettings& settings) {
   DdpOptions options = DdpOf(settings);
   options.bucket_bytes = 1 << 20;
   options.overlap = false;
-  return std::make_unique<DdpPlugin>(std::move(group), options);
+  return std::make_unique<DdpPlugin>(world.group(), options);
 }
 
-std::unique_ptr<Plugin> MakeDdpReproducible(comm::GroupPtr group, const PluginSettings& settings) {
+std::unique_ptr<Plugin> MakeDdpReproducible(const comm::World& world,
+                                            const PluginSettings& settings) {
   DdpOptions options = DdpOf(settings);
   options.reproducible = true;
-  return std::make_unique<DdpPlugin>(std::move(group), options);
+  return std::make_unique<DdpPlugin>(world.group(), options);
 }
 
 LowLevelZeroOptions ZeroOf(int stage, const PluginSettings& settings) {
@@ -48,53 +50,78 @@ LowLevelZeroOptions ZeroOf(int stage, const PluginSettings& settings) {
           .loss_scaler = settings.loss_scaler};
 }
 
-std::unique_ptr<Plugin> MakeZero1(comm::GroupPtr group, const PluginSettings& settings) {
-  return std::make_unique<LowLevelZeroPlugin>(std::move(group), ZeroOf(1, settings));
+std::unique_ptr<Plugin> MakeZero1(const comm::World& world, const PluginSettings& settings) {
+  return std::make_unique<LowLevelZeroPlugin>(world.group(), ZeroOf(1, settings));
 }
 
-std::unique_ptr<Plugin> MakeZero2(comm::GroupPtr group, const PluginSettings& settings) {
-  return std::make_unique<LowLevelZeroPlugin>(std::move(group), ZeroOf(2, settings));
+std::unique_ptr<Plugin> MakeZero2(const comm::World& world, const PluginSettings& settings) {
+  return std::make_unique<LowLevelZeroPlugin>(world.group(), ZeroOf(2, settings));
 }
 
 // One chunk, and nothing in the background.
-std::unique_ptr<Plugin> MakeZero1Late(comm::GroupPtr group, const PluginSettings& settings) {
+std::unique_ptr<Plugin> MakeZero1Late(const comm::World& world, const PluginSettings& settings) {
   LowLevelZeroOptions options = ZeroOf(1, settings);
   options.bucket_bytes = 1 << 20;
   options.overlap_communication = false;
   options.overlap_gather = false;
-  return std::make_unique<LowLevelZeroPlugin>(std::move(group), options);
+  return std::make_unique<LowLevelZeroPlugin>(world.group(), options);
 }
 
-std::unique_ptr<Plugin> MakeZero2Late(comm::GroupPtr group, const PluginSettings& settings) {
+std::unique_ptr<Plugin> MakeZero2Late(const comm::World& world, const PluginSettings& settings) {
   LowLevelZeroOptions options = ZeroOf(2, settings);
   options.overlap_communication = false;
   options.overlap_gather = false;
-  return std::make_unique<LowLevelZeroPlugin>(std::move(group), options);
+  return std::make_unique<LowLevelZeroPlugin>(world.group(), options);
 }
 
-std::unique_ptr<Plugin> MakeZero1SumF64(comm::GroupPtr group, const PluginSettings& settings) {
+std::unique_ptr<Plugin> MakeZero1SumF64(const comm::World& world, const PluginSettings& settings) {
   LowLevelZeroOptions options = ZeroOf(1, settings);
   options.communication_dtype = "f64";
-  return std::make_unique<LowLevelZeroPlugin>(std::move(group), options);
+  return std::make_unique<LowLevelZeroPlugin>(world.group(), options);
 }
 
-std::unique_ptr<Plugin> MakeZero2Offload(comm::GroupPtr group, const PluginSettings& settings) {
+std::unique_ptr<Plugin> MakeZero2Offload(const comm::World& world, const PluginSettings& settings) {
   LowLevelZeroOptions options = ZeroOf(2, settings);
   options.offload_states = true;
-  return std::make_unique<LowLevelZeroPlugin>(std::move(group), options);
+  return std::make_unique<LowLevelZeroPlugin>(world.group(), options);
 }
 
-std::unique_ptr<Plugin> MakeZero2NoMasters(comm::GroupPtr group, const PluginSettings& settings) {
+std::unique_ptr<Plugin> MakeZero2NoMasters(const comm::World& world,
+                                           const PluginSettings& settings) {
   LowLevelZeroOptions options = ZeroOf(2, settings);
   options.master_weights = false;
-  return std::make_unique<LowLevelZeroPlugin>(std::move(group), options);
+  return std::make_unique<LowLevelZeroPlugin>(world.group(), options);
 }
 
-}  // namespace
+const std::vector<std::string>& AllPrecisions() {
+  static const auto& all = *new std::vector<std::string>{"f32", "f64", "bf16", "fp16"};
+  return all;
+}
 
-const std::vector<PluginVariant>& PluginVariants() {
-  static const std::vector<std::string> all = {"f32", "f64", "bf16", "fp16"};
-  static const auto& variants = *new std::vector<PluginVariant>{
+// "hybrid_tp2_zero1" and the like.
+PluginVariant Hybrid(int tp, int zero_stage, std::vector<int> worlds) {
+  const auto make = [tp, zero_stage](const comm::World& world, const PluginSettings& settings) {
+    return std::make_unique<HybridParallelPlugin>(
+        world, HybridParallelOptions{.tp_size = tp,
+                                     .zero_stage = zero_stage,
+                                     .precision = settings.precision,
+                                     .max_norm = settings.max_norm,
+                                     .plan = settings.plan,
+                                     .bucket_bytes = settings.bucket_bytes,
+                                     .loss_scaler = settings.loss_scaler});
+  };
+  return {.name = "hybrid_tp" + std::to_string(tp) + "_zero" + std::to_string(zero_stage),
+          .worlds = std::move(worlds),
+          .precisions = AllPrecisions(),
+          .make = make,
+          .tp = tp,
+          .workloads = {"fed", "gpt2_tied", "gpt2_untied", "llama_tied", "llama_untied"},
+          .is_hybrid = true};
+}
+
+std::vector<PluginVariant> MakeVariants() {
+  const std::vector<std::string>& all = AllPrecisions();
+  std::vector<PluginVariant> variants = {
       {"single", {1}, {"f32", "f64", "bf16"}, true, &MakeSingle},
       {"ddp", {1, 2, 3, 4}, all, true, &MakeDdp},
       {"zero1", {1, 2, 3, 4}, all, true, &MakeZero1},
@@ -107,6 +134,18 @@ const std::vector<PluginVariant>& PluginVariants() {
       {"zero2_offload", {3}, {"f32", "fp16"}, false, &MakeZero2Offload},
       {"zero2_no_masters", {2}, {"bf16"}, false, &MakeZero2NoMasters, /*master_weights=*/false},
   };
+  for (const int zero_stage : {0, 1, 2}) {
+    variants.push_back(Hybrid(1, zero_stage, {2}));
+    variants.push_back(Hybrid(2, zero_stage, {2, 4, 6, 8}));
+    variants.push_back(Hybrid(4, zero_stage, {4, 8}));
+  }
+  return variants;
+}
+
+}  // namespace
+
+const std::vector<PluginVariant>& PluginVariants() {
+  static const auto& variants = *new std::vector<PluginVariant>(MakeVariants());
   return variants;
 }
 

@@ -7,11 +7,21 @@
 #include "apogee/autograd/functions/linear.h"
 #include "apogee/autograd/functions/shape.h"
 #include "apogee/core/rng.h"
-#include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/nn/models/llama.h"
 
 namespace apogee::tools {
+namespace {
+
+// The loss does not depend on the bias of the keys: its gradient is rounding error, which
+// optimizers that normalise gradients blow up to updates of full size.
+void FreezeKeyBiases(const nn::Module& model) {
+  for (const auto& parameter : model.Parameters()) {
+    if (parameter->name().ends_with("c_attn.bias")) parameter->set_requires_grad(false);
+  }
+}
+
+}  // namespace
 
 TinyModel::TinyModel(const TinyModelOptions& options) {
   if (options.kind == TinyKind::kGpt2) {
@@ -79,12 +89,36 @@ Tensor TinyLoss(nn::Module& model, const ContextPtr& context, const SampleRange&
 
 std::unique_ptr<nn::Module> TinyWorkload::MakeModel() const {
   auto model = std::make_unique<TinyModel>(TinyModelOptions{.kind = kind_});
-  // The loss does not depend on the bias of the keys: its gradient is rounding error, which
-  // optimizers that normalise gradients blow up to updates of full size.
-  for (const auto& parameter : model->Parameters()) {
-    if (parameter->name().ends_with("c_attn.bias")) parameter->set_requires_grad(false);
-  }
+  FreezeKeyBiases(*model);
   return model;
+}
+
+std::unique_ptr<nn::Module> LmWorkload::MakeModel() const {
+  std::unique_ptr<nn::Module> model;
+  if (kind_ == TinyKind::kGpt2) {
+    model = std::make_unique<nn::Gpt2>(nn::Gpt2Config{.vocab_size = kTinyVocab,
+                                                      .n_positions = 8,
+                                                      .n_embd = 16,
+                                                      .n_layer = 2,
+                                                      .n_head = 4,
+                                                      .tie_word_embeddings = tied_});
+  } else {
+    model = std::make_unique<nn::Llama>(nn::LlamaConfig{.vocab_size = kTinyVocab,
+                                                        .hidden_size = 32,
+                                                        .intermediate_size = 24,
+                                                        .num_hidden_layers = 2,
+                                                        .num_attention_heads = 8,
+                                                        .num_key_value_heads = 4,
+                                                        .max_position_embeddings = 8,
+                                                        .tie_word_embeddings = tied_});
+  }
+  FreezeKeyBiases(*model);
+  return model;
+}
+
+Tensor LmWorkload::Loss(const TrainedModel& trained, const SampleRange& range) const {
+  return trained.criterion(trained.model(TinyTokens(trained.context, range, 0)),
+                           TinyTokens(trained.context, range, 1));
 }
 
 }  // namespace apogee::tools

@@ -10,6 +10,7 @@
 
 #include <memory>
 
+#include "apogee/nn/losses.h"
 #include "apogee/tools/matrix/workload.h"
 
 namespace apogee::tools {
@@ -46,9 +47,8 @@ class TinyWorkload : public Workload {
   explicit TinyWorkload(TinyKind kind) : kind_(kind) {}
   std::unique_ptr<nn::Module> MakeModel() const override;
   int64_t num_samples() const override { return kTinyBatch; }
-  Tensor Loss(nn::Module& model, const ContextPtr& context,
-              const SampleRange& range) const override {
-    return TinyLoss(model, context, range);
+  Tensor Loss(const TrainedModel& trained, const SampleRange& range) const override {
+    return TinyLoss(trained.model, trained.context, range);
   }
   double max_norm() const override { return 0.3; }
   int64_t bucket_bytes() const override { return 4000; }
@@ -57,6 +57,25 @@ class TinyWorkload : public Workload {
 
  private:
   TinyKind kind_;
+};
+
+// The language models as they are, with numbers of heads that 2 and 4 ranks share: the criterion
+// given to boost gets what they put out, so under tensor parallelism logits stay cut.
+class LmWorkload : public Workload {
+ public:
+  LmWorkload(TinyKind kind, bool tied) : kind_(kind), tied_(tied) {}
+  std::unique_ptr<nn::Module> MakeModel() const override;
+  int64_t num_samples() const override { return kTinyBatch; }
+  Criterion criterion() const override { return nn::CrossEntropyLoss(); }
+  Tensor Loss(const TrainedModel& trained, const SampleRange& range) const override;
+  double max_norm() const override { return 0.3; }
+  int64_t bucket_bytes() const override { return 4000; }
+  LowRank low_rank() const override { return {.rank = 2, .update_proj_gap = 10}; }
+  bool has_exact_means() const override { return false; }
+
+ private:
+  TinyKind kind_;
+  bool tied_;
 };
 
 }  // namespace apogee::tools

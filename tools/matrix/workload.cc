@@ -1,5 +1,7 @@
 #include "apogee/tools/matrix/workload.h"
 
+#include <utility>
+
 #include "apogee/core/text.h"
 #include "apogee/tools/matrix/fed_gradients.h"
 #include "apogee/tools/matrix/tiny_model.h"
@@ -9,12 +11,23 @@ namespace apogee::tools {
 const Workload& FindWorkload(const std::string& name) {
   static const FedGradients fed;
   static const TinyWorkload gpt2(TinyKind::kGpt2), llama(TinyKind::kLlama);
-  if (name == "fed") return fed;
-  if (name == "gpt2") return gpt2;
-  if (name == "llama") return llama;
-  Throw(UnknownName("workload", name, WorkloadNames()));
+  static const LmWorkload gpt2_tied(TinyKind::kGpt2, true), gpt2_untied(TinyKind::kGpt2, false);
+  static const LmWorkload llama_tied(TinyKind::kLlama, true), llama_untied(TinyKind::kLlama, false);
+  static const auto& workloads = *new std::vector<std::pair<std::string, const Workload*>>{
+      {"fed", &fed},
+      {"gpt2", &gpt2},
+      {"llama", &llama},
+      {"gpt2_tied", &gpt2_tied},
+      {"gpt2_untied", &gpt2_untied},
+      {"llama_tied", &llama_tied},
+      {"llama_untied", &llama_untied},
+  };
+  std::vector<std::string> names;
+  for (const auto& [known, workload] : workloads) {
+    if (known == name) return *workload;
+    names.push_back(known);
+  }
+  Throw(UnknownName("workload", name, names));
 }
-
-std::vector<std::string> WorkloadNames() { return {"fed", "gpt2", "llama"}; }
 
 }  // namespace apogee::tools

@@ -4,16 +4,21 @@
 //
 //   const Workload& work = FindWorkload("gpt2");
 //   std::unique_ptr<nn::Module> model = work.MakeModel();
-//   Tensor loss = work.Loss(*model, context, {.step = 3, .first = 0, .count = work.num_samples()});
+//   Tensor loss = work.Loss({*model, context, work.criterion()},
+//                           {.step = 3, .first = 0, .count = work.num_samples()});
 #ifndef APOGEE_TOOLS_MATRIX_WORKLOAD_H_
 #define APOGEE_TOOLS_MATRIX_WORKLOAD_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "apogee/nn/module.h"
+#include "apogee/nn/parallel/plan.h"
+#include "apogee/plugins/plugin.h"
 
 namespace apogee::tools {
 
@@ -34,6 +39,16 @@ struct LowRank {
   int64_t update_proj_gap = 5;
 };
 
+// A model as it is trained.
+struct TrainedModel {
+  nn::Module& model;
+  const ContextPtr& context;
+  // What boost made of the workload's criterion.
+  Criterion criterion = nullptr;
+  // This rank's part of `whole`, which has the logical shape of the parameter. Null: all of it.
+  std::function<Tensor(const autograd::Parameter& parameter, const Tensor& whole)> part = nullptr;
+};
+
 class Workload {
  public:
   virtual ~Workload() = default;
@@ -41,9 +56,12 @@ class Workload {
   virtual std::unique_ptr<nn::Module> MakeModel() const = 0;
   // In a batch: a multiple of 36, so that worlds of 1 to 4 and windows of 1 and 3 divide it.
   virtual int64_t num_samples() const = 0;
+  // For boost; null when the loss needs none.
+  virtual Criterion criterion() const { return nullptr; }
+  // How tensor parallelism cuts the model; nothing: as the plan that comes with it says.
+  virtual std::optional<nn::parallel::ParallelPlan> plan() const { return std::nullopt; }
   // The mean over the range's samples, in the model's dtype.
-  virtual Tensor Loss(nn::Module& model, const ContextPtr& context,
-                      const SampleRange& range) const = 0;
+  virtual Tensor Loss(const TrainedModel& trained, const SampleRange& range) const = 0;
   // What "clip" limits the gradient norm to: less than it is in most steps.
   virtual double max_norm() const = 0;
   // Small enough that the model fills several buckets.
@@ -55,9 +73,9 @@ class Workload {
   virtual bool has_exact_means() const = 0;
 };
 
-// "fed", "gpt2", "llama". Throws Error for another name.
+// "fed", "gpt2", "llama"; "gpt2_tied", "gpt2_untied", "llama_tied", "llama_untied" (LmWorkload).
+// Throws Error for another name.
 const Workload& FindWorkload(const std::string& name);
-std::vector<std::string> WorkloadNames();
 
 }  // namespace apogee::tools
 
