@@ -17,8 +17,8 @@ std::vector<std::string> GatherTexts(const std::string& text, const comm::GroupP
   if (largest == 0) return std::vector<std::string>(ranks);
   const Tensor mine = Tensor::Zeros({largest}, DType::kU8, context, MemoryCategory::kCommunication);
   std::ranges::copy(text, mine.data<uint8_t>());
-  const Tensor all = Tensor::Empty({group->size() * largest}, DType::kU8, context,
-                                   MemoryCategory::kCommunication);
+  const Tensor all =
+      Tensor::Empty({group->size() * largest}, DType::kU8, context, MemoryCategory::kCommunication);
   group->AllGather(all, mine);
   std::vector<std::string> texts;
   for (size_t rank = 0; rank < ranks; ++rank) {
@@ -39,9 +39,9 @@ absl::Status AgreeOnStatus(const absl::Status& status, const comm::GroupPtr& gro
   const std::vector<std::string> all = GatherTexts(mine, group, context);
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].empty()) continue;
-    return absl::Status(static_cast<absl::StatusCode>(all[rank][0] - 'A'),
-                        internal::Concat("rank ", group->world_ranks()[rank], ": ",
-                                         all[rank].substr(1)));
+    return absl::Status(
+        static_cast<absl::StatusCode>(all[rank][0] - 'A'),
+        internal::Concat("rank ", group->world_ranks()[rank], ": ", all[rank].substr(1)));
   }
   return absl::OkStatus();
 }

@@ -49,10 +49,10 @@ absl::StatusOr<FoundCheckpoints> FindCheckpoints(const std::shared_ptr<FileSyste
   return found;
 }
 
-absl::Status KeepNewest(FileSystem& files, const std::string& folder,
-                        const FoundCheckpoints& found, int64_t keep) {
-  APOGEE_CHECK(keep >= 2, "keep: ", keep, " checkpoints; the newest may turn out to be damaged, so ",
-               "at least 2 are kept");
+absl::Status KeepNewest(FileSystem& files, const std::string& folder, const FoundCheckpoints& found,
+                        int64_t keep) {
+  APOGEE_CHECK(keep >= 2, "keep: ", keep,
+               " checkpoints; the newest may turn out to be damaged, so ", "at least 2 are kept");
   const auto valid = static_cast<int64_t>(found.valid.size());
   for (int64_t i = 0; i + keep < valid; ++i) {
     const std::string& name = found.valid[static_cast<size_t>(i)].name;

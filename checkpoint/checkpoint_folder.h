@@ -4,9 +4,9 @@
 //   if (!found.valid.empty()) ... JoinPath("run", found.valid.back().name) ...
 //   KeepNewest(*RealFileSystem(), "run", found, 3);
 //
-// Valid: the manifest parses and every file it lists is there with its size. Nothing is ever removed
-// but by KeepNewest, which first renames, so that a half-removed checkpoint is never mistaken for
-// one.
+// Valid: the manifest parses and every file it lists is there with its size. Nothing is ever
+// removed but by KeepNewest, which first renames, so that a half-removed checkpoint is never
+// mistaken for one.
 #ifndef APOGEE_CHECKPOINT_CHECKPOINT_FOLDER_H_
 #define APOGEE_CHECKPOINT_CHECKPOINT_FOLDER_H_
 
@@ -43,8 +43,8 @@ absl::StatusOr<FoundCheckpoints> FindCheckpoints(const std::shared_ptr<FileSyste
 
 // Removes all but the newest `keep` (at least 2) valid ones, and what earlier saves and removals
 // left unfinished. One process, while no save is running.
-absl::Status KeepNewest(FileSystem& files, const std::string& folder,
-                        const FoundCheckpoints& found, int64_t keep);
+absl::Status KeepNewest(FileSystem& files, const std::string& folder, const FoundCheckpoints& found,
+                        int64_t keep);
 
 }  // namespace apogee::checkpoint
 

@@ -80,8 +80,7 @@ absl::Status CheckpointReader::CheckEntries() const {
         return DataLoss(where, ": has no entry \"", slice.entry, "\" of tensor \"", name, "\"");
       }
       const int64_t bytes = NumelOf(slice) * SafetensorsDTypeSize(tensor.dtype);
-      if (entry->second.dtype != tensor.dtype ||
-          entry->second.end - entry->second.begin != bytes) {
+      if (entry->second.dtype != tensor.dtype || entry->second.end - entry->second.begin != bytes) {
         return DataLoss(where, ": entry \"", slice.entry, "\" is ", entry->second.dtype, " of ",
                         entry->second.end - entry->second.begin, " bytes, the manifest says ",
                         tensor.dtype, " of ", bytes);
@@ -150,11 +149,11 @@ absl::Status CheckpointReader::ReadSlice(const std::string& name, const LogicalT
   return absl::OkStatus();
 }
 
-absl::Status CheckpointReader::ReadBlock(const std::string& name, const Slice& slice,
-                                         int64_t block, std::span<std::byte> to) const {
+absl::Status CheckpointReader::ReadBlock(const std::string& name, const Slice& slice, int64_t block,
+                                         std::span<std::byte> to) const {
   const OpenFile& open = open_.at(slice.file);
-  const int64_t begin = open.data_start + open.header.entries.at(slice.entry).begin +
-                        block * kDigestBlockBytes;
+  const int64_t begin =
+      open.data_start + open.header.entries.at(slice.entry).begin + block * kDigestBlockBytes;
   APOGEE_RETURN_IF_ERROR(open.file->Read(begin, to));
   if (BlockDigests(to)[0] == slice.digests[static_cast<size_t>(block)]) return absl::OkStatus();
   return DataLoss(open.file->path(), ": tensor \"", name, "\": bytes [", begin, ", ",

@@ -43,16 +43,14 @@ absl::StatusOr<RankResult> WriteOwnFile(FileSystem& files, const std::string& fo
   for (const size_t index : plan.mine) {
     const TensorPart& part = parts[index];
     const int64_t numel = part.layout.local_numel();
-    entries.push_back(
-        {.name = part.name,
-         .dtype = SafetensorsDType(part.value.dtype()),
-         .shape = {numel},
-         .data = {static_cast<const std::byte*>(part.value.raw()),
-                  static_cast<size_t>(numel * DTypeSize(part.value.dtype()))}});
+    entries.push_back({.name = part.name,
+                       .dtype = SafetensorsDType(part.value.dtype()),
+                       .shape = {numel},
+                       .data = {static_cast<const std::byte*>(part.value.raw()),
+                                static_cast<size_t>(numel * DTypeSize(part.value.dtype()))}});
   }
-  APOGEE_ASSIGN_OR_RETURN(
-      WrittenFile written,
-      WriteSafetensors(files, JoinPath(folder, RankFileName(rank)), entries));
+  APOGEE_ASSIGN_OR_RETURN(WrittenFile written,
+                          WriteSafetensors(files, JoinPath(folder, RankFileName(rank)), entries));
   return RankResult{written.bytes, std::move(written.digests)};
 }
 

@@ -7,9 +7,9 @@
 // Every rank of the group calls, with its own parts; a part that several ranks hold is written by
 // one of them, shared out evenly. Protocol: a temporary folder beside the final one; every rank
 // writes and syncs one safetensors file; all agree that all succeeded; rank 0 writes and syncs the
-// manifest, syncs the folder, renames it, and syncs the folder above. On an error every rank returns
-// the same one, which names the rank, and the temporary is removed. Nothing is ever overwritten:
-// AlreadyExists. When it returns ok the checkpoint survives a power cut.
+// manifest, syncs the folder, renames it, and syncs the folder above. On an error every rank
+// returns the same one, which names the rank, and the temporary is removed. Nothing is ever
+// overwritten: AlreadyExists. When it returns ok the checkpoint survives a power cut.
 //
 // The tensors must not change while it runs.
 #ifndef APOGEE_CHECKPOINT_CHECKPOINT_WRITER_H_

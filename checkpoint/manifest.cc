@@ -1,5 +1,8 @@
 #include "apogee/checkpoint/manifest.h"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -39,6 +42,16 @@ std::string Hex(std::span<const uint64_t> digests) {
     for (int shift = 60; shift >= 0; shift -= 4) text += kDigits[digest >> shift & 15];
   }
   return text;
+}
+
+// The manifest's last field is the digest of the text before it.
+std::string DigestField(uint64_t digest) { return ",\"digest\":\"" + Hex({&digest, 1}) + "\"}\n"; }
+
+bool HasItsDigest(const std::string& text) {
+  const size_t tail = DigestField(0).size();
+  if (text.size() < tail) return false;
+  const size_t body = text.size() - tail;
+  return text.substr(body) == DigestField(XXH3_64bits(text.data(), body));
 }
 
 // "" or why the runs of one slice make no sense; `numel` of them are counted.
@@ -158,18 +171,24 @@ std::string FormatManifest(const Manifest& manifest) {
                               {"digests", Hex(slice.digests)}});
     }
   }
-  return json.dump() + "\n";
+  std::string text = json.dump();
+  text.pop_back();
+  return text + DigestField(XXH3_64bits(text.data(), text.size()));
 }
 
 absl::StatusOr<Manifest> ParseManifest(const std::string& json, const std::string& path) {
   ManifestParser parser;
-  if (!nlohmann::json::sax_parse(json, &parser)) {
-    if (parser.newer_version) {
-      return InvalidArgument(path, ": format version ", *parser.newer_version, ", this build reads ",
-                             kManifestVersion, "; load it with a newer release");
-    }
-    return DataLoss(path, ": ", parser.problem);
+  const bool parsed = nlohmann::json::sax_parse(json, &parser);
+  if (parser.newer_version) {
+    return InvalidArgument(path, ": format version ", *parser.newer_version, ", this build reads ",
+                           kManifestVersion, "; load it with a newer release");
   }
+  if (!HasItsDigest(json)) {
+    return DataLoss(path,
+                    ": the text does not have the digest at its end; it is damaged or was cut ",
+                    "short", parsed ? "" : ": " + parser.problem);
+  }
+  if (!parsed) return DataLoss(path, ": ", parser.problem);
   for (const auto& [name, tensor] : parser.manifest.tensors) {
     const std::string problem = CheckTensor(parser.manifest, tensor);
     if (!problem.empty()) return DataLoss(path, ": tensor \"", name, "\": ", problem);

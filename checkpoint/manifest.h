@@ -5,9 +5,9 @@
 //   APOGEE_ASSIGN_OR_RETURN(Manifest back, ParseManifest(json, "step-100/manifest.json"));
 //
 // The parser takes untrusted text: it never builds a document of it, caps what it keeps, checks
-// every sum and product, and refuses what FormatManifest would not have written: unknown or repeated
-// fields, another version, files outside of the folder, slices that overlap, leave holes or leave
-// the tensor, digests of a wrong number. Errors name the path and the field.
+// every sum and product, and refuses what FormatManifest would not have written: unknown or
+// repeated fields, another version, files outside of the folder, slices that overlap, leave holes
+// or leave the tensor, digests of a wrong number. Errors name the path and the field.
 #ifndef APOGEE_CHECKPOINT_MANIFEST_H_
 #define APOGEE_CHECKPOINT_MANIFEST_H_
 

@@ -86,6 +86,7 @@ bool ManifestParser::string(string_t& value) {
     manifest.attributes[field_] = value;
     return true;
   }
+  if (place_ == Place::kTop && field_ == "digest") return true;  // of the text; see ParseManifest
   if (place_ == Place::kTensor && field_ == "dtype") {
     entry_.dtype = value;
     return true;
@@ -141,7 +142,7 @@ bool ManifestParser::start_object(std::size_t) {
 bool ManifestParser::key(string_t& value) {
   switch (place_) {
     case Place::kTop:
-      return TakeField(value, {"apogee_checkpoint", "attributes", "files", "tensors"});
+      return TakeField(value, {"apogee_checkpoint", "attributes", "files", "tensors", "digest"});
     case Place::kAttributes:
       field_ = value;
       if (manifest.attributes.size() >= kMaxAttributes) return Fail("too many attributes");
@@ -171,7 +172,9 @@ bool ManifestParser::end_object() {
   field_.clear();
   switch (closed) {
     case Place::kTop:
-      if (seen_.size() != 4) return Fail("needs apogee_checkpoint, attributes, files and tensors");
+      if (seen_.size() != 5) {
+        return Fail("needs apogee_checkpoint, attributes, files, tensors and digest");
+      }
       place_ = Place::kEnd;
       return true;
     case Place::kTensor:
@@ -221,8 +224,9 @@ bool ManifestParser::parse_error(std::size_t byte, const std::string&,
                                  const nlohmann::json::exception& error) {
   const std::string text = error.what();
   const size_t colon = text.find(": ");
-  problem = Concat("byte ", byte, ": not valid JSON: ",
-                   colon == std::string::npos ? text : text.substr(colon + 2));
+  problem =
+      Concat("byte ", byte,
+             ": not valid JSON: ", colon == std::string::npos ? text : text.substr(colon + 2));
   return false;
 }
 

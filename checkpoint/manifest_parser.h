@@ -1,5 +1,5 @@
-// The events of nlohmann::json::sax_parse that make a Manifest; only manifest.cc needs it. A handler
-// that returns false stops the parse; `problem` then says why.
+// The events of nlohmann::json::sax_parse that make a Manifest; only manifest.cc needs it. A
+// handler that returns false stops the parse; `problem` then says why.
 #ifndef APOGEE_CHECKPOINT_MANIFEST_PARSER_H_
 #define APOGEE_CHECKPOINT_MANIFEST_PARSER_H_
 
@@ -43,16 +43,27 @@ class ManifestParser {
   bool parse_error(std::size_t byte, const std::string&, const nlohmann::json::exception&);
 
  private:
-  enum class Place { kStart, kTop, kAttributes, kFiles, kTensors, kTensor, kShape, kSlices, kSlice,
-                     kRuns, kEnd };
+  enum class Place {
+    kStart,
+    kTop,
+    kAttributes,
+    kFiles,
+    kTensors,
+    kTensor,
+    kShape,
+    kSlices,
+    kSlice,
+    kRuns,
+    kEnd
+  };
   bool TakeField(const std::string& value, const std::set<std::string>& known);
   bool Fail(const std::string& what);
 
   Place place_ = Place::kStart;
-  std::string field_;   // of the object that the parser is in
-  std::string tensor_;  // name
-  std::set<std::string> seen_;        // fields of the top, tensor or slice object
-  std::set<std::string> seen_top_;    // while inside of others
+  std::string field_;               // of the object that the parser is in
+  std::string tensor_;              // name
+  std::set<std::string> seen_;      // fields of the top, tensor or slice object
+  std::set<std::string> seen_top_;  // while inside of others
   std::set<std::string> seen_tensor_;
   std::vector<int64_t> numbers_;
   LogicalTensor entry_;

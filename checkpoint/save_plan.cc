@@ -113,9 +113,8 @@ absl::StatusOr<SavePlan> MakeSavePlan(const std::vector<TensorPart>& parts,
   for (auto& [name, slices] : candidates) {
     LogicalTensor& tensor = plan.tensors[name];
     for (Candidate& candidate : slices) {
-      const int writer = *std::ranges::min_element(candidate.ranks, {}, [&](int rank) {
-        return bytes[static_cast<size_t>(rank)];
-      });
+      const int writer = *std::ranges::min_element(
+          candidate.ranks, {}, [&](int rank) { return bytes[static_cast<size_t>(rank)]; });
       bytes[static_cast<size_t>(writer)] += BytesOf(candidate.slice, tensor.dtype);
       candidate.slice.file = RankFileName(writer);
       plan.written_by[static_cast<size_t>(writer)].emplace_back(name, tensor.slices.size());

@@ -1,8 +1,8 @@
 // Writes safetensors files, with digests of what was written.
 //
-//   std::vector<FileEntry> entries = {{.name = "w", .dtype = "F32", .shape = {2, 3}, .data = bytes}};
-//   APOGEE_ASSIGN_OR_RETURN(WrittenFile file, WriteSafetensors(files, "dir/a.safetensors", entries));
-//   file.digests[0];          // of the blocks of "w": Slice::digests
+//   std::vector<FileEntry> entries = {{.name = "w", .dtype = "F32", .shape = {2, 3}, .data =
+//   bytes}}; APOGEE_ASSIGN_OR_RETURN(WrittenFile file, WriteSafetensors(files, "dir/a.safetensors",
+//   entries)); file.digests[0];          // of the blocks of "w": Slice::digests
 //
 // The file is the format's canonical one: entries by size of their elements, largest first, then by
 // name; the header padded with spaces to a multiple of 8 bytes. It is synced and closed; its folder
@@ -33,9 +33,9 @@ struct WrittenFile {
   std::vector<std::vector<uint64_t>> digests;  // of each entry, in the order given
 };
 
-absl::StatusOr<WrittenFile> WriteSafetensors(FileSystem& files, const std::string& path,
-                                             std::span<const FileEntry> entries,
-                                             const std::map<std::string, std::string>& metadata = {});
+absl::StatusOr<WrittenFile> WriteSafetensors(
+    FileSystem& files, const std::string& path, std::span<const FileEntry> entries,
+    const std::map<std::string, std::string>& metadata = {});
 
 // XXH3-64 of each block of kDigestBlockBytes.
 std::vector<uint64_t> BlockDigests(std::span<const std::byte> data);
