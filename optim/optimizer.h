@@ -80,6 +80,20 @@ class Optimizer : public LrTarget {
   // what does not fit. Element-wise states must have this rank's layout. Collective under a plugin
   // that shards.
   absl::Status load_state_dict(const StateDict& dict);
+  // The error that load_state_dict would return; changes nothing.
+  absl::Status CheckStateDict(const StateDict& dict) const;
+  // What this rank holds of a state of `view` that is not low-rank: element-wise ones lie as the
+  // view does, scales of blocks that no cut goes through are those of its blocks, others are whole.
+  comm::Layout StateLayout(const ParamView& view, int group, const NamedState& state) const;
+  // Fills in the states of a dict that has everything else: for every view with steps, each state
+  // that this rank is to have under the dict's options, and its master weights (where
+  // `has_master(name)`), is made of zeros and read. Errors of `read`, and those of options that do
+  // not fit, come back all together. Changes nothing.
+  using ReadState = std::function<absl::Status(const ParamView& view, const std::string& state,
+                                               const comm::Layout& layout, const Tensor& to)>;
+  absl::Status ReadStates(const ReadState& read,
+                          const std::function<bool(const std::string& name)>& has_master,
+                          StateDict& dict) const;
   // Master weights take over weights that were loaded into the model since they were made.
   void RefreshMasters();
 

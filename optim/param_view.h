@@ -102,6 +102,7 @@ class ParamView {
   // false: no master weights are kept; a step works on a copy of the value, which it rounds back
   // and drops.
   void set_keep_master(bool keep) { keep_master_ = keep; }
+  bool keep_master() const { return keep_master_; }
   // The end of a step.
   void DropTemporaries() {
     if (!keep_master_) master_ = Tensor();

@@ -56,6 +56,62 @@ StateDict Optimizer::state_dict() const {
   return dict;
 }
 
+comm::Layout Optimizer::StateLayout(const ParamView& view, int group,
+                                    const NamedState& state) const {
+  if (state.kind == StateKind::kElementwise || state.kind == StateKind::kCodes) {
+    return view.layout();
+  }
+  const int64_t block = CutMultiple(view, group);
+  const bool own_blocks = state.kind == StateKind::kBlockScale && block > 1 && view.sharded() &&
+                          view.layout().cut_multiple() % block == 0;
+  if (!own_blocks) return comm::Layout(state.value.shape());
+  std::vector<comm::Segment> blocks;
+  for (const comm::Segment& segment : view.layout().segments()) {
+    const int64_t begin = segment.begin / block;
+    const int64_t end = (segment.begin + segment.length + block - 1) / block;
+    if (segment.length > 0) blocks.push_back({begin, end - begin});
+  }
+  return comm::Layout(state.value.shape(), {.segments = std::move(blocks)});
+}
+
+absl::Status Optimizer::ReadStates(const ReadState& read,
+                                   const std::function<bool(const std::string& name)>& has_master,
+                                   StateDict& dict) const {
+  if (dict.groups.size() != group_sizes_.size()) {
+    return InvalidArgument("optimizer ", name_, ": ", dict.groups.size(),
+                           " parameter groups were saved, here are ", group_sizes_.size());
+  }
+  APOGEE_RETURN_IF_ERROR(CheckGroupOptions(dict.groups));
+  std::vector<std::string> problems;
+  ForEachView([&](const ParamView& view, int group) {
+    const auto found = dict.params.find(view.name());
+    if (found == dict.params.end()) return;  // load_state_dict says so
+    ParamState& saved = found->second;
+    saved.layout = view.layout();
+    const auto add = [&](const char* name, StateKind kind, const Shape& shape) {
+      const Tensor value = Tensor::Zeros(shape, view.StateDType(kind), view.state_context(),
+                                         MemoryCategory::kOptimizerState);
+      const bool elementwise = kind == StateKind::kElementwise || kind == StateKind::kCodes;
+      const comm::Layout layout = elementwise ? view.layout() : comm::Layout(shape);
+      const absl::Status status = read(view, name, layout, value);
+      if (!status.ok()) problems.push_back(Message(status));
+      saved.states[name] = {kind, value};
+    };
+    if (saved.step > 0) {
+      const OptionMap& options = dict.groups[static_cast<size_t>(group)];
+      for (const StateSpec& spec : SavedStateSpecs(view, group, options)) {
+        add(spec.name, spec.kind, view.StateShape(spec));
+      }
+    }
+    if (view.trainable() && view.needs_master() && view.keep_master() && has_master(view.name())) {
+      add(kMasterState, StateKind::kElementwise, view.value().shape());
+    }
+  });
+  std::string text;
+  for (const std::string& problem : problems) text += (text.empty() ? "" : "; ") + problem;
+  return problems.empty() ? absl::OkStatus() : absl::DataLossError(text);
+}
+
 std::vector<std::string> Optimizer::LoadProblems(const StateDict& dict) const {
   std::vector<std::string> problems;
   if (dict.optimizer != name_) {
@@ -117,17 +173,20 @@ std::vector<std::string> Optimizer::LoadProblems(const StateDict& dict) const {
   return problems;
 }
 
-absl::Status Optimizer::load_state_dict(const StateDict& dict) {
+absl::Status Optimizer::CheckStateDict(const StateDict& dict) const {
   const std::vector<std::string> problems = LoadProblems(dict);
-  if (!problems.empty()) {
-    std::string text = "optimizer " + name_ + ": the state does not fit: ";
-    const size_t shown = std::min<size_t>(problems.size(), 8);
-    for (size_t i = 0; i < shown; ++i) text += (i > 0 ? "; " : "") + problems[i];
-    if (shown < problems.size()) {
-      text += Concat("; and ", problems.size() - shown, " more");
-    }
-    return absl::InvalidArgumentError(text);
+  if (problems.empty()) return absl::OkStatus();
+  std::string text = "optimizer " + name_ + ": the state does not fit: ";
+  const size_t shown = std::min<size_t>(problems.size(), 8);
+  for (size_t i = 0; i < shown; ++i) text += (i > 0 ? "; " : "") + problems[i];
+  if (shown < problems.size()) {
+    text += Concat("; and ", problems.size() - shown, " more");
   }
+  return absl::InvalidArgumentError(text);
+}
+
+absl::Status Optimizer::load_state_dict(const StateDict& dict) {
+  APOGEE_RETURN_IF_ERROR(CheckStateDict(dict));
 
   // Copies first: running out of memory here still leaves everything as it was.
   struct Loaded {

@@ -69,6 +69,8 @@ class DdpPlugin : public Plugin {
   // Collective, but under NoSync.
   void Backward(const Tensor& loss, optim::Optimizer& optimizer) override;
   std::shared_ptr<void> NoSync() override { return guard_->NoSync(); }
+  comm::GroupPtr group() const override { return group_; }
+  optim::LossScaler* loss_scaler() override { return guard_->loss_scaler(); }
 
   // 1 but for fp16.
   double loss_scale() const { return guard_->loss_scale(); }

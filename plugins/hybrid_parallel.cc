@@ -150,6 +150,10 @@ optim::Optimizer& HybridParallelPlugin::Configure(nn::Module& model, optim::Opti
   return zero_ != nullptr ? zero_->Configure(model, optimizer) : ddp_->Configure(model, optimizer);
 }
 
+comm::Layout HybridParallelPlugin::LayoutOf(const autograd::Parameter& parameter) const {
+  return parallel_ != nullptr ? parallel_->LayoutOf(parameter) : comm::Layout(parameter.shape());
+}
+
 Tensor HybridParallelPlugin::WholeValue(const autograd::Parameter& parameter) const {
   return parallel_ != nullptr ? parallel_->Whole(parameter) : parameter.data();
 }

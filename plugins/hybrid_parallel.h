@@ -71,6 +71,11 @@ class HybridParallelPlugin : public Plugin {
   Criterion ConfigureCriterion(Criterion criterion) override;
   void Backward(const Tensor& loss, optim::Optimizer& optimizer) override;
   std::shared_ptr<void> NoSync() override;
+  comm::GroupPtr group() const override { return world_.group(); }
+  comm::Layout LayoutOf(const autograd::Parameter& parameter) const override;
+  optim::LossScaler* loss_scaler() override {
+    return zero_ != nullptr ? zero_->loss_scaler() : ddp_->loss_scaler();
+  }
 
   // Which part of each batch this rank trains on: ranks of one tp group have the same. Throws Error
   // when tp_size does not divide the world.

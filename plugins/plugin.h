@@ -13,7 +13,9 @@
 #include <string>
 
 #include "apogee/autograd/engine.h"
+#include "apogee/comm/group.h"
 #include "apogee/nn/module.h"
+#include "apogee/optim/loss_scaler.h"
 #include "apogee/optim/optimizer.h"
 
 namespace apogee {
@@ -37,6 +39,15 @@ class Plugin {
 
   // Backward of one micro-batch. Collective where gradients are reduced inside backward.
   virtual void Backward(const Tensor& loss, optim::Optimizer& optimizer) = 0;
+
+  // For checkpoints, after Configure. All ranks that train the model together; null for one.
+  virtual comm::GroupPtr group() const { return nullptr; }
+  // What this rank's value of one of the model's parameters is of the whole one.
+  virtual comm::Layout LayoutOf(const autograd::Parameter& parameter) const {
+    return comm::Layout(parameter.shape());
+  }
+  // Null for plugins, and precisions, without a dynamic loss scale.
+  virtual optim::LossScaler* loss_scaler() { return nullptr; }
 
   // While the returned handle lives, backward keeps gradients local. Ranks must agree.
   [[nodiscard]] virtual std::shared_ptr<void> NoSync() = 0;

@@ -36,6 +36,8 @@ class StepGuard {
   bool OnBackward();
   // Plugin::NoSync; the handle may outlive the guard.
   std::shared_ptr<void> NoSync();
+  // Null without `scale`.
+  optim::LossScaler* loss_scaler() { return scaler_.get(); }
   double loss_scale() const { return scaler_ != nullptr ? scaler_->scale() : 1; }
 
  private:

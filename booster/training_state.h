@@ -1,0 +1,61 @@
+// Everything that a training run is, as a checkpoint: weights, master weights, all optimizer states
+// and options, loss scale, learning-rate schedule, random state, and what the caller adds (where it
+// is in its data). A run that resumes computes the bits of one that never stopped.
+//
+//   TrainingState state({.model = model, .optimizer = optimizer, .scheduler = &scheduler,
+//                        .plugin = plugin});
+//   absl::Status saved = state.Save(files, "run/step-100", {.step = 100, .extra = {{"batch",
+//   "7"}}}); absl::StatusOr<RunPosition> at = state.Load(files, "run/step-100");
+//
+// Collective over the plugin's ranks, after boost; every rank gets the same status. A checkpoint
+// loads under another plugin and another number of ranks; bits go on unchanged where the new layout
+// computes the same bits. Model, optimizer, its groups, and precision must be those that were
+// saved: Load lists everything that does not fit. When Load fails nothing has changed.
+#ifndef APOGEE_BOOSTER_TRAINING_STATE_H_
+#define APOGEE_BOOSTER_TRAINING_STATE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "apogee/checkpoint/file_system.h"
+#include "apogee/optim/lr_scheduler.h"
+#include "apogee/plugins/plugin.h"
+
+namespace apogee {
+
+struct RunPosition {
+  int64_t step = 0;
+  std::map<std::string, std::string> extra;  // the caller's
+};
+
+struct TrainingParts {
+  nn::Module& model;
+  optim::Optimizer& optimizer;
+  optim::LrScheduler* scheduler = nullptr;
+  Plugin& plugin;
+};
+
+class TrainingState {
+ public:
+  // The parts must outlive it.
+  explicit TrainingState(const TrainingParts& parts) : parts_(parts) {}
+
+  absl::Status Save(const std::shared_ptr<checkpoint::FileSystem>& files, const std::string& path,
+                    const RunPosition& position) const;
+  absl::StatusOr<RunPosition> Load(const std::shared_ptr<checkpoint::FileSystem>& files,
+                                   const std::string& path);
+
+ private:
+  struct Loaded;
+  absl::Status Read(const std::shared_ptr<checkpoint::FileSystem>& files, const std::string& path,
+                    Loaded& loaded) const;
+  absl::Status Apply(Loaded& loaded);
+
+  TrainingParts parts_;
+};
+
+}  // namespace apogee
+
+#endif  // APOGEE_BOOSTER_TRAINING_STATE_H_

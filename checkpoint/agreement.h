@@ -1,0 +1,29 @@
+// What ranks tell each other around a checkpoint: texts of any length, and one status for all.
+//
+//   std::vector<std::string> all = GatherTexts(mine, group, context);      // in rank order
+//   APOGEE_RETURN_IF_ERROR(AgreeOnStatus(status, group, context));  // the same error on every rank
+//
+// Collective; a null group is one rank.
+#ifndef APOGEE_CHECKPOINT_AGREEMENT_H_
+#define APOGEE_CHECKPOINT_AGREEMENT_H_
+
+#include <string>
+#include <vector>
+
+#include "apogee/comm/group.h"
+#include "apogee/core/status.h"
+
+namespace apogee::checkpoint {
+
+// Bytes of any kind, on every rank.
+std::vector<std::string> GatherTexts(const std::string& text, const comm::GroupPtr& group,
+                                     const ContextPtr& context);
+
+// Ok when every rank is; else, on every rank, the error of the lowest rank that has one, with that
+// rank named where there are several.
+absl::Status AgreeOnStatus(const absl::Status& status, const comm::GroupPtr& group,
+                           const ContextPtr& context);
+
+}  // namespace apogee::checkpoint
+
+#endif  // APOGEE_CHECKPOINT_AGREEMENT_H_

@@ -1,0 +1,179 @@
+#include "apogee/checkpoint/checkpoint_reader.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "apogee/checkpoint/tensor_file.h"
+
+namespace apogee::checkpoint {
+namespace {
+
+// A manifest of a checkpoint with a million slices is below this.
+constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
+
+absl::StatusOr<std::string> ReadText(const ReadableFile& file, int64_t offset, int64_t bytes) {
+  std::string text(static_cast<size_t>(bytes), '\0');
+  APOGEE_RETURN_IF_ERROR(file.Read(offset, std::as_writable_bytes(std::span(text))));
+  return text;
+}
+
+int64_t NumelOf(const Slice& slice) {
+  int64_t numel = 0;
+  for (const Run& run : slice.runs) numel += run.length * run.count;
+  return numel;
+}
+
+}  // namespace
+
+absl::StatusOr<CheckpointReader> CheckpointReader::Open(std::shared_ptr<FileSystem> files,
+                                                        const std::string& path) {
+  CheckpointReader reader;
+  reader.files_ = std::move(files);
+  reader.path_ = path;
+  const std::string name = JoinPath(path, kManifestName);
+  APOGEE_ASSIGN_OR_RETURN(const std::unique_ptr<ReadableFile> file, reader.files_->Open(name));
+  if (file->size() > kMaxManifestBytes) {
+    return DataLoss(name, ": has ", file->size(), " bytes, ", kMaxManifestBytes, " is the limit");
+  }
+  APOGEE_ASSIGN_OR_RETURN(const std::string json, ReadText(*file, 0, file->size()));
+  APOGEE_ASSIGN_OR_RETURN(reader.manifest_, ParseManifest(json, name));
+  APOGEE_RETURN_IF_ERROR(reader.OpenFiles());
+  APOGEE_RETURN_IF_ERROR(reader.CheckEntries());
+  return reader;
+}
+
+absl::Status CheckpointReader::OpenFiles() {
+  for (const auto& [name, bytes] : manifest_.files) {
+    const std::string path = JoinPath(path_, name);
+    absl::StatusOr<std::unique_ptr<ReadableFile>> file = files_->Open(path);
+    APOGEE_RETURN_IF_ERROR(file.status());
+    OpenFile& open = open_[name];
+    open.file = *std::move(file);
+    if (open.file->size() != bytes) {
+      return DataLoss(path, ": has ", open.file->size(), " bytes, the manifest says ", bytes);
+    }
+    APOGEE_ASSIGN_OR_RETURN(const std::string length, ReadText(*open.file, 0, 8));
+    uint64_t header_bytes = 0;
+    std::memcpy(&header_bytes, length.data(), 8);
+    if (header_bytes > static_cast<uint64_t>(kMaxHeaderBytes) ||
+        header_bytes > static_cast<uint64_t>(bytes - 8)) {
+      return DataLoss(path, ": byte 0: a header of ", header_bytes, " bytes in a file of ", bytes);
+    }
+    const auto header = static_cast<int64_t>(header_bytes);
+    APOGEE_ASSIGN_OR_RETURN(const std::string json, ReadText(*open.file, 8, header));
+    APOGEE_ASSIGN_OR_RETURN(
+        open.header,
+        ParseSafetensorsHeader(json, {.path = path, .data_bytes = bytes - 8 - header}));
+    open.data_start = 8 + header;
+  }
+  return absl::OkStatus();
+}
+
+// Every slice is an entry of its file, of its dtype and size.
+absl::Status CheckpointReader::CheckEntries() const {
+  for (const auto& [name, tensor] : manifest_.tensors) {
+    for (const Slice& slice : tensor.slices) {
+      const auto& entries = open_.at(slice.file).header.entries;
+      const auto entry = entries.find(slice.entry);
+      const std::string where = JoinPath(path_, slice.file);
+      if (entry == entries.end()) {
+        return DataLoss(where, ": has no entry \"", slice.entry, "\" of tensor \"", name, "\"");
+      }
+      const int64_t bytes = NumelOf(slice) * SafetensorsDTypeSize(tensor.dtype);
+      if (entry->second.dtype != tensor.dtype || entry->second.end - entry->second.begin != bytes) {
+        return DataLoss(where, ": entry \"", slice.entry, "\" is ", entry->second.dtype, " of ",
+                        entry->second.end - entry->second.begin, " bytes, the manifest says ",
+                        tensor.dtype, " of ", bytes);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointReader::Read(const std::string& name, const comm::Layout& layout,
+                                    const Tensor& to) const {
+  const auto found = manifest_.tensors.find(name);
+  if (found == manifest_.tensors.end()) {
+    return NotFound(path_, ": there is no tensor \"", name, "\"");
+  }
+  const LogicalTensor& tensor = found->second;
+  const Shape& shape = layout.logical_shape();
+  std::vector<int64_t> sizes;
+  for (int dim = 0; dim < shape.rank(); ++dim) sizes.push_back(shape[dim]);
+  const std::string dtype = SafetensorsDType(to.dtype());
+  if (tensor.dtype != dtype || tensor.shape != sizes) {
+    return InvalidArgument(path_, ": tensor \"", name, "\" is ", tensor.dtype, " ",
+                           Shape(tensor.shape), ", wanted ", dtype, " ", shape);
+  }
+  APOGEE_CHECK(to.is_contiguous() && to.numel() >= layout.local_numel(), "read \"", name,
+               "\": needs contiguous room for ", layout.local_numel(), " elements");
+  for (const Slice& slice : tensor.slices) {
+    APOGEE_RETURN_IF_ERROR(
+        ReadSlice(name, tensor, slice, layout, static_cast<std::byte*>(to.raw())));
+  }
+  return absl::OkStatus();
+}
+
+// The runs that slice and target share, block by block of the slice.
+absl::Status CheckpointReader::ReadSlice(const std::string& name, const LogicalTensor& tensor,
+                                         const Slice& slice, const comm::Layout& layout,
+                                         std::byte* to) const {
+  struct Copy {
+    int64_t from, to, bytes;
+  };
+  const int64_t element = SafetensorsDTypeSize(tensor.dtype);
+  std::vector<Copy> copies;
+  const comm::Layout held(layout.logical_shape(), {.segments = SegmentsOf(slice.runs)});
+  comm::ForEachCommonRun(held, layout, [&](int64_t from, int64_t target, int64_t count) {
+    copies.push_back({from * element, target * element, count * element});
+  });
+  std::ranges::sort(copies, {}, &Copy::from);
+  const int64_t bytes = NumelOf(slice) * element;
+  std::vector<std::byte> buffer;
+  int64_t loaded = -1;  // the block in the buffer
+  for (const Copy& copy : copies) {
+    for (int64_t done = 0; done < copy.bytes;) {
+      const int64_t at = copy.from + done, block = at / kDigestBlockBytes;
+      const int64_t begin = block * kDigestBlockBytes;
+      const int64_t end = std::min(begin + kDigestBlockBytes, bytes);
+      if (block != loaded) {
+        buffer.resize(static_cast<size_t>(end - begin));
+        APOGEE_RETURN_IF_ERROR(ReadBlock(name, slice, block, buffer));
+        loaded = block;
+      }
+      const int64_t count = std::min(end - at, copy.bytes - done);
+      std::memcpy(to + copy.to + done, buffer.data() + (at - begin), static_cast<size_t>(count));
+      done += count;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointReader::ReadBlock(const std::string& name, const Slice& slice, int64_t block,
+                                         std::span<std::byte> to) const {
+  const OpenFile& open = open_.at(slice.file);
+  const int64_t begin =
+      open.data_start + open.header.entries.at(slice.entry).begin + block * kDigestBlockBytes;
+  APOGEE_RETURN_IF_ERROR(open.file->Read(begin, to));
+  if (BlockDigests(to)[0] == slice.digests[static_cast<size_t>(block)]) return absl::OkStatus();
+  return DataLoss(open.file->path(), ": tensor \"", name, "\": bytes [", begin, ", ",
+                  begin + static_cast<int64_t>(to.size()),
+                  ") are not those that were saved (their digest differs)");
+}
+
+absl::Status CheckpointReader::Verify() const {
+  std::vector<std::byte> buffer;
+  for (const auto& [name, tensor] : manifest_.tensors) {
+    for (const Slice& slice : tensor.slices) {
+      const int64_t bytes = NumelOf(slice) * SafetensorsDTypeSize(tensor.dtype);
+      for (int64_t block = 0; block * kDigestBlockBytes < bytes; ++block) {
+        const int64_t begin = block * kDigestBlockBytes;
+        buffer.resize(static_cast<size_t>(std::min(kDigestBlockBytes, bytes - begin)));
+        APOGEE_RETURN_IF_ERROR(ReadBlock(name, slice, block, buffer));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace apogee::checkpoint

@@ -1,0 +1,64 @@
+// Reads checkpoints that SaveCheckpoint wrote, under any layout.
+//
+//   APOGEE_ASSIGN_OR_RETURN(auto reader, CheckpointReader::Open(RealFileSystem(), "run/step-100"));
+//   reader.attributes().at("step");
+//   APOGEE_RETURN_IF_ERROR(reader.Read("model/w", view.layout(), view.value()));   // my elements
+//
+// Open checks the manifest and that every file it lists is there with its size. Read takes only the
+// blocks that this rank needs and checks their digests: a flipped byte is an error that names file,
+// tensor and bytes. Not collective; several ranks may read one checkpoint.
+#ifndef APOGEE_CHECKPOINT_CHECKPOINT_READER_H_
+#define APOGEE_CHECKPOINT_CHECKPOINT_READER_H_
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "apogee/checkpoint/file_system.h"
+#include "apogee/checkpoint/manifest.h"
+#include "apogee/checkpoint/safetensors_header.h"
+#include "apogee/comm/layout.h"
+#include "apogee/tensor/tensor.h"
+
+namespace apogee::checkpoint {
+
+class CheckpointReader {
+ public:
+  // NotFound without a manifest; InvalidArgument for a newer format; DataLoss for what is damaged.
+  static absl::StatusOr<CheckpointReader> Open(std::shared_ptr<FileSystem> files,
+                                               const std::string& path);
+
+  const std::string& path() const { return path_; }
+  const Manifest& manifest() const { return manifest_; }
+  const std::map<std::string, std::string>& attributes() const { return manifest_.attributes; }
+  bool contains(const std::string& name) const { return manifest_.tensors.contains(name); }
+
+  // Fills in what `layout` says of tensor `name`: the first local_numel() elements of `to`, in host
+  // memory, of the saved dtype. InvalidArgument, with `to` unchanged, for another shape or dtype.
+  absl::Status Read(const std::string& name, const comm::Layout& layout, const Tensor& to) const;
+  // Checks the digests of everything.
+  absl::Status Verify() const;
+
+ private:
+  struct OpenFile {
+    std::shared_ptr<ReadableFile> file;
+    SafetensorsHeader header;
+    int64_t data_start = 0;
+  };
+
+  absl::Status OpenFiles();
+  absl::Status CheckEntries() const;
+  absl::Status ReadSlice(const std::string& name, const LogicalTensor& tensor, const Slice& slice,
+                         const comm::Layout& layout, std::byte* to) const;
+  absl::Status ReadBlock(const std::string& name, const Slice& slice, int64_t block,
+                         std::span<std::byte> to) const;
+
+  std::shared_ptr<FileSystem> files_;
+  std::string path_;
+  Manifest manifest_;
+  std::map<std::string, OpenFile> open_;  // by name
+};
+
+}  // namespace apogee::checkpoint
+
+#endif  // APOGEE_CHECKPOINT_CHECKPOINT_READER_H_

@@ -1,0 +1,155 @@
+#include "apogee/checkpoint/checkpoint_writer.h"
+
+#include <cstring>
+#include <random>
+
+#include "apogee/checkpoint/agreement.h"
+#include "apogee/checkpoint/save_plan.h"
+#include "apogee/checkpoint/tensor_file.h"
+#include "apogee/tensor/cpu/cpu_context.h"
+
+namespace apogee::checkpoint {
+namespace {
+
+std::string ParentOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : (slash == 0 ? "/" : path.substr(0, slash));
+}
+
+std::string NameOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? path : path.substr(slash + 1);
+}
+
+// Beside the final folder, of a name that no other try has.
+std::string TemporaryPath(const std::string& path) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::random_device random;
+  std::string nonce;
+  for (int i = 0; i < 8; ++i) nonce += kDigits[random() % 16];
+  return JoinPath(ParentOf(path), kTemporaryPrefix + NameOf(path) + "-" + nonce);
+}
+
+struct RankResult {
+  int64_t bytes = 0;
+  std::vector<std::vector<uint64_t>> digests;
+};
+
+absl::StatusOr<RankResult> WriteOwnFile(FileSystem& files, const std::string& folder, int rank,
+                                        const std::vector<TensorPart>& parts,
+                                        const SavePlan& plan) {
+  if (plan.mine.empty()) return RankResult{};
+  std::vector<FileEntry> entries;
+  for (const size_t index : plan.mine) {
+    const TensorPart& part = parts[index];
+    const int64_t numel = part.layout.local_numel();
+    entries.push_back({.name = part.name,
+                       .dtype = SafetensorsDType(part.value.dtype()),
+                       .shape = {numel},
+                       .data = {static_cast<const std::byte*>(part.value.raw()),
+                                static_cast<size_t>(numel * DTypeSize(part.value.dtype()))}});
+  }
+  APOGEE_ASSIGN_OR_RETURN(WrittenFile written,
+                          WriteSafetensors(files, JoinPath(folder, RankFileName(rank)), entries));
+  return RankResult{written.bytes, std::move(written.digests)};
+}
+
+// What rank 0 must know of a rank's file: its bytes, then all digests, entry after entry.
+std::string Pack(const RankResult& result) {
+  std::string text(reinterpret_cast<const char*>(&result.bytes), sizeof(result.bytes));
+  for (const auto& digests : result.digests) {
+    text.append(reinterpret_cast<const char*>(digests.data()), digests.size() * sizeof(uint64_t));
+  }
+  return text;
+}
+
+void Unpack(const std::string& text, int rank, const SavePlan& plan, Manifest& manifest) {
+  const auto& written = plan.written_by[static_cast<size_t>(rank)];
+  if (written.empty()) return;
+  const char* at = text.data();
+  int64_t bytes = 0;
+  std::memcpy(&bytes, at, sizeof(bytes));
+  at += sizeof(bytes);
+  manifest.files[RankFileName(rank)] = bytes;
+  for (const auto& [name, index] : written) {
+    LogicalTensor& tensor = manifest.tensors.at(name);
+    Slice& slice = tensor.slices[index];
+    int64_t elements = 0;
+    for (const Run& run : slice.runs) elements += run.length * run.count;
+    const int64_t slice_bytes = elements * DTypeSize(*TensorDType(tensor.dtype));
+    slice.digests.resize(
+        static_cast<size_t>((slice_bytes + kDigestBlockBytes - 1) / kDigestBlockBytes));
+    std::memcpy(slice.digests.data(), at, slice.digests.size() * sizeof(uint64_t));
+    at += slice.digests.size() * sizeof(uint64_t);
+  }
+}
+
+// What rank 0 does when all files are written.
+absl::Status Publish(FileSystem& files, const std::string& folder, const std::string& path,
+                     const Manifest& manifest) {
+  const std::string json = FormatManifest(manifest);
+  const std::string name = JoinPath(folder, kManifestName);
+  // Elements that no rank holds are found here, before the folder gets its name.
+  APOGEE_RETURN_IF_ERROR(ParseManifest(json, name).status());
+  APOGEE_ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, files.Create(name));
+  APOGEE_RETURN_IF_ERROR(file->Append(std::as_bytes(std::span(json))));
+  APOGEE_RETURN_IF_ERROR(file->Sync());
+  APOGEE_RETURN_IF_ERROR(file->Close());
+  APOGEE_RETURN_IF_ERROR(files.SyncDir(folder));
+  APOGEE_RETURN_IF_ERROR(files.Rename(folder, path));
+  return files.SyncDir(ParentOf(path));
+}
+
+void CheckParts(const std::vector<TensorPart>& parts) {
+  for (const TensorPart& part : parts) {
+    APOGEE_CHECK(part.value.defined() && part.value.is_contiguous() &&
+                     part.value.numel() >= part.layout.local_numel(),
+                 "save: tensor \"", part.name, "\" needs a contiguous value of at least ",
+                 part.layout.local_numel(), " elements");
+  }
+}
+
+}  // namespace
+
+absl::Status SaveCheckpoint(const CheckpointTarget& target, const CheckpointContents& contents,
+                            const comm::GroupPtr& group) {
+  CheckParts(contents.parts);
+  FileSystem& files = *target.files;
+  const ContextPtr context = CpuContext({.num_threads = 1});
+  const int rank = group == nullptr ? 0 : group->rank();
+  APOGEE_ASSIGN_OR_RETURN(SavePlan plan, MakeSavePlan(contents.parts, group, context));
+
+  std::string folder;
+  absl::Status made;
+  if (rank == 0) {
+    folder = TemporaryPath(target.path);
+    // Found again by rename; here, before anything has been written for nothing.
+    const absl::StatusOr<std::vector<std::string>> taken = files.List(target.path);
+    made = taken.ok() ? absl::AlreadyExistsError(target.path +
+                                                 ": there is a folder already; nothing is "
+                                                 "overwritten")
+                      : files.MakeDir(folder);
+  }
+  APOGEE_RETURN_IF_ERROR(AgreeOnStatus(made, group, context));
+  folder = GatherTexts(folder, group, context)[0];
+
+  absl::StatusOr<RankResult> own = WriteOwnFile(files, folder, rank, contents.parts, plan);
+  absl::Status status = AgreeOnStatus(own.status(), group, context);
+  if (status.ok()) {
+    const std::vector<std::string> results = GatherTexts(Pack(*own), group, context);
+    absl::Status published;
+    if (rank == 0) {
+      Manifest manifest{contents.attributes, {}, std::move(plan.tensors)};
+      for (size_t r = 0; r < results.size(); ++r) {
+        Unpack(results[r], static_cast<int>(r), plan, manifest);
+      }
+      published = Publish(files, folder, target.path, manifest);
+    }
+    status = AgreeOnStatus(published, group, context);
+  }
+  // All have stopped writing. What cannot be removed is temporary by its name.
+  if (!status.ok() && rank == 0) RemoveFolder(files, folder).IgnoreError();
+  return status;
+}
+
+}  // namespace apogee::checkpoint

@@ -1,0 +1,71 @@
+// Manifest: what a checkpoint folder holds: logical tensors, in which slices of which files they
+// lie, digests of every byte, and free-form attributes. It knows no optimizer and no plugin.
+//
+//   std::string json = FormatManifest(manifest);
+//   APOGEE_ASSIGN_OR_RETURN(Manifest back, ParseManifest(json, "step-100/manifest.json"));
+//
+// The parser takes untrusted text: it never builds a document of it, caps what it keeps, checks
+// every sum and product, and refuses what FormatManifest would not have written: unknown or
+// repeated fields, another version, files outside of the folder, slices that overlap, leave holes
+// or leave the tensor, digests of a wrong number. Errors name the path and the field.
+#ifndef APOGEE_CHECKPOINT_MANIFEST_H_
+#define APOGEE_CHECKPOINT_MANIFEST_H_
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "apogee/comm/layout.h"
+#include "apogee/core/status.h"
+
+namespace apogee::checkpoint {
+
+inline constexpr int64_t kManifestVersion = 1;
+inline constexpr const char* kManifestName = "manifest.json";
+// Digests are of blocks of this size, so that a rank can check the part that it reads.
+inline constexpr int64_t kDigestBlockBytes = 1 << 16;
+
+// Segments [begin + i * stride, begin + i * stride + length) for i < count: a column of a matrix is
+// one run.
+struct Run {
+  int64_t begin = 0;
+  int64_t length = 0;
+  int64_t stride = 0;  // 0 when count is 1
+  int64_t count = 1;
+  friend bool operator==(const Run&, const Run&) = default;
+};
+
+// One rank's part of a tensor, one 1-D entry of a safetensors file.
+struct Slice {
+  std::string file;   // in Manifest::files
+  std::string entry;  // name in that file
+  std::vector<Run> runs;
+  std::vector<uint64_t> digests;  // XXH3-64 of its blocks
+};
+
+struct LogicalTensor {
+  std::string dtype;  // as in safetensors: "F32"
+  std::vector<int64_t> shape;
+  std::vector<Slice> slices;
+};
+
+struct Manifest {
+  // Numbers are written as text that reads back to the same bits.
+  std::map<std::string, std::string> attributes;
+  std::map<std::string, int64_t> files;  // bytes by name
+  std::map<std::string, LogicalTensor> tensors;
+};
+
+std::string FormatManifest(const Manifest& manifest);
+// `path` is for messages. InvalidArgument for a version above kManifestVersion, else DataLoss.
+absl::StatusOr<Manifest> ParseManifest(const std::string& json, const std::string& path);
+
+// Both ways, without loss.
+std::vector<Run> RunsOf(std::span<const comm::Segment> segments);
+std::vector<comm::Segment> SegmentsOf(std::span<const Run> runs);
+
+}  // namespace apogee::checkpoint
+
+#endif  // APOGEE_CHECKPOINT_MANIFEST_H_

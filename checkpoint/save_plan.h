@@ -1,0 +1,36 @@
+// SavePlan: which rank writes which parts, the same on every rank.
+//
+//   APOGEE_ASSIGN_OR_RETURN(SavePlan plan, MakeSavePlan(parts, group, context));
+//   for (size_t index : plan.mine) ... write parts[index] ...
+#ifndef APOGEE_CHECKPOINT_SAVE_PLAN_H_
+#define APOGEE_CHECKPOINT_SAVE_PLAN_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "apogee/checkpoint/checkpoint_writer.h"
+#include "apogee/checkpoint/manifest.h"
+
+namespace apogee::checkpoint {
+
+struct SavePlan {
+  std::vector<size_t> mine;  // indices of this rank's parts that it writes
+  // All tensors with their slices, in the order in which their writers have them; without digests.
+  std::map<std::string, LogicalTensor> tensors;
+  // By rank: which slices, (tensor, index), it writes, in the order of its file's entries.
+  std::vector<std::vector<std::pair<std::string, size_t>>> written_by;
+};
+
+// The file that a rank writes.
+std::string RankFileName(int rank);
+
+// Collective. InvalidArgument, on every rank, when ranks disagree about a tensor's shape or dtype,
+// or their segments overlap without being the same; a tensor of which elements are missing is found
+// when the manifest is read back.
+absl::StatusOr<SavePlan> MakeSavePlan(const std::vector<TensorPart>& parts,
+                                      const comm::GroupPtr& group, const ContextPtr& context);
+
+}  // namespace apogee::checkpoint
+
+#endif  // APOGEE_CHECKPOINT_SAVE_PLAN_H_

@@ -1,0 +1,121 @@
+#include "apogee/checkpoint/tensor_file.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "apogee/checkpoint/manifest.h"
+#include "apogee/checkpoint/safetensors_header.h"
+
+namespace apogee::checkpoint {
+namespace {
+
+const std::vector<std::pair<std::string, DType>>& DTypes() {
+  static const auto& dtypes = *new std::vector<std::pair<std::string, DType>>{
+      {"F64", DType::kF64}, {"F32", DType::kF32}, {"F16", DType::kF16}, {"BF16", DType::kBF16},
+      {"I64", DType::kI64}, {"I32", DType::kI32}, {"U8", DType::kU8},   {"I8", DType::kI8}};
+  return dtypes;
+}
+
+std::vector<size_t> CanonicalOrder(std::span<const FileEntry> entries) {
+  std::vector<size_t> order(entries.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::sort(order, [&](size_t a, size_t b) {
+    const int64_t a_size = SafetensorsDTypeSize(entries[a].dtype);
+    const int64_t b_size = SafetensorsDTypeSize(entries[b].dtype);
+    return a_size != b_size ? a_size > b_size : entries[a].name < entries[b].name;
+  });
+  return order;
+}
+
+std::string Header(std::span<const FileEntry> entries, std::span<const size_t> order,
+                   const std::map<std::string, std::string>& metadata) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  if (!metadata.empty()) json["__metadata__"] = metadata;
+  int64_t at = 0;
+  for (const size_t i : order) {
+    const FileEntry& entry = entries[i];
+    const auto bytes = static_cast<int64_t>(entry.data.size());
+    json[entry.name] = {
+        {"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {at, at + bytes}}};
+    at += bytes;
+  }
+  std::string text = json.dump();
+  text.append((8 - text.size() % 8) % 8, ' ');
+  return text;
+}
+
+absl::Status WriteAll(WritableFile& file, const std::string& header,
+                      std::span<const FileEntry> entries, std::span<const size_t> order,
+                      WrittenFile& written) {
+  const auto length = static_cast<uint64_t>(header.size());
+  APOGEE_RETURN_IF_ERROR(file.Append(std::as_bytes(std::span(&length, 1))));
+  APOGEE_RETURN_IF_ERROR(file.Append(std::as_bytes(std::span(header))));
+  written.bytes = 8 + static_cast<int64_t>(header.size());
+  constexpr size_t kPiece = size_t{1} << 22;  // digests are made while it is in the cache
+  for (const size_t i : order) {
+    std::span<const std::byte> rest = entries[i].data;
+    while (!rest.empty()) {
+      const auto piece = rest.first(std::min(kPiece, rest.size()));
+      const std::vector<uint64_t> digests = BlockDigests(piece);
+      written.digests[i].insert(written.digests[i].end(), digests.begin(), digests.end());
+      APOGEE_RETURN_IF_ERROR(file.Append(piece));
+      rest = rest.subspan(piece.size());
+      written.bytes += static_cast<int64_t>(piece.size());
+    }
+  }
+  APOGEE_RETURN_IF_ERROR(file.Sync());
+  return file.Close();
+}
+
+}  // namespace
+
+std::string SafetensorsDType(DType dtype) {
+  for (const auto& [name, known] : DTypes()) {
+    if (known == dtype) return name;
+  }
+  Throw(internal::Concat("safetensors has no name for dtype ", DTypeName(dtype)));
+}
+
+std::optional<DType> TensorDType(const std::string& dtype) {
+  for (const auto& [name, known] : DTypes()) {
+    if (name == dtype) return known;
+  }
+  return std::nullopt;
+}
+
+std::vector<uint64_t> BlockDigests(std::span<const std::byte> data) {
+  std::vector<uint64_t> digests;
+  while (!data.empty()) {
+    const auto block = data.first(std::min<size_t>(kDigestBlockBytes, data.size()));
+    digests.push_back(XXH3_64bits(block.data(), block.size()));
+    data = data.subspan(block.size());
+  }
+  return digests;
+}
+
+absl::StatusOr<WrittenFile> WriteSafetensors(FileSystem& files, const std::string& path,
+                                             std::span<const FileEntry> entries,
+                                             const std::map<std::string, std::string>& metadata) {
+  for (const FileEntry& entry : entries) {
+    const int64_t bytes = std::accumulate(entry.shape.begin(), entry.shape.end(),
+                                          SafetensorsDTypeSize(entry.dtype), std::multiplies<>());
+    APOGEE_CHECK(bytes == static_cast<int64_t>(entry.data.size()), "safetensors: tensor \"",
+                 entry.name, "\" of ", bytes, " bytes was given ", entry.data.size());
+  }
+  const std::vector<size_t> order = CanonicalOrder(entries);
+  const std::string header = Header(entries, order, metadata);
+  if (static_cast<int64_t>(header.size()) > kMaxHeaderBytes) {
+    return InvalidArgument(path, ": a header of ", header.size(), " bytes, ", kMaxHeaderBytes,
+                           " is the format's limit; write several files");
+  }
+  WrittenFile written{.digests = std::vector<std::vector<uint64_t>>(entries.size())};
+  APOGEE_ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, files.Create(path));
+  APOGEE_RETURN_IF_ERROR(WriteAll(*file, header, entries, order, written));
+  return written;
+}
+
+}  // namespace apogee::checkpoint
