@@ -39,7 +39,8 @@ class LinearNode : public Node {
       if (wants(2)) result[2] = ops::SumLeading(dy, 1, bias_grad_dtype_);
     }
     if (context.part != GradPart::kWeights && wants(0)) {
-      result[0] = ops::MatMul(dy, weight_.Take(context), {.b_trans = !out_in});
+      result[0] = ops::MatMul(dy, weight_.Take(context),
+                              {.b_trans = !out_in, .out_dtype = options_.input_grad_dtype});
     }
     return result;
   }
@@ -98,7 +99,10 @@ class MatMulNode : public Node {
 Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
               const LinearOptions& options) {
   const bool out_in = options.layout == WeightLayout::kOutIn;
-  Tensor pre = ops::MatMul(x, weight, {.b_trans = out_in, .bias = bias});
+  APOGEE_CHECK(!options.activation || !options.out_dtype,
+               "linear: an activation has its operand's dtype; ask for one or the other");
+  Tensor pre =
+      ops::MatMul(x, weight, {.b_trans = out_in, .bias = bias, .out_dtype = options.out_dtype});
   Tensor y = options.activation ? ops::ActivationForward(*options.activation, pre) : pre;
   if (NeedsGrad({x, weight, bias})) {
     Attach(

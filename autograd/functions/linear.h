@@ -19,6 +19,10 @@ struct LinearOptions {
   WeightLayout layout = WeightLayout::kOutIn;
   // Applied to the result; the value before it is kept for backward.
   std::optional<Activation> activation = {};
+  // Of the result, without an activation, and of x's gradient: wider than the operands where either
+  // is an addend of a sum that is to be rounded once. Default: the operands'.
+  std::optional<DType> out_dtype = {};
+  std::optional<DType> input_grad_dtype = {};
 };
 
 // activation(x w + bias): x [.., in] -> [.., out]; bias [out] or undefined. The backward splits

@@ -21,6 +21,10 @@ Tensor AllReduced(Tensor x, comm::Group& group) {
   return sum;
 }
 
+Tensor Rounded(const Tensor& sum, DType dtype) {
+  return sum.dtype() == dtype ? sum : sum.To(dtype);
+}
+
 // [.., n] of every rank -> [.., size * n].
 Tensor Gathered(const Tensor& x_in, comm::Group& group) {
   const Tensor x = x_in.Detach().Contiguous();
@@ -41,14 +45,15 @@ Tensor OwnSlice(const Tensor& x, const comm::Group& group) {
 
 class CopyToGroupNode : public Node {
  public:
-  explicit CopyToGroupNode(comm::GroupPtr group) : group_(std::move(group)) {}
+  CopyToGroupNode(comm::GroupPtr group, DType dtype) : group_(std::move(group)), dtype_(dtype) {}
   const char* name() const override { return "copy_to_group"; }
   std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
-    return {AllReduced(std::move(grads[0]), *group_)};
+    return {Rounded(AllReduced(std::move(grads[0]), *group_), dtype_)};
   }
 
  private:
   comm::GroupPtr group_;
+  DType dtype_;
 };
 
 class ReduceFromGroupNode : public Node {
@@ -88,11 +93,30 @@ class SplitLastDimNode : public Node {
 Tensor CopyToGroup(const Tensor& x, const comm::GroupPtr& group) {
   if (group == nullptr || !NeedsGrad({x})) return x;
   Tensor y = x.Detach();
-  Attach(y, std::make_shared<CopyToGroupNode>(group), {x});
+  Attach(y, std::make_shared<CopyToGroupNode>(group, x.dtype()), {x});
   return y;
 }
 
-Tensor ReduceFromGroup(Tensor x, const comm::GroupPtr& group) {
+Tensor SharedCopy::operator()(const Tensor& x) {
+  if (group_ == nullptr || !NeedsGrad({x})) return x;
+  const autograd::Edge& edge = autograd::MetaOf(x)->edge;
+  if (const auto copy = copy_.lock();
+      copy != nullptr && source_.lock() == edge.node && output_ == edge.output) {
+    Tensor y = x.Detach();
+    autograd::AttachOutput(y, copy, 0);
+    return y;
+  }
+  Tensor y = CopyToGroup(x, group_);
+  source_ = edge.node;
+  output_ = edge.output;
+  copy_ = autograd::MetaOf(y)->edge.node;
+  return y;
+}
+
+DType AddendDType(DType dtype) { return dtype == DType::kF64 ? dtype : DType::kF32; }
+
+Tensor ReduceFromGroup(Tensor x, const comm::GroupPtr& group, std::optional<DType> dtype) {
+  const DType result = dtype.value_or(x.dtype());
   if (group == nullptr) return x;
   std::shared_ptr<Node> node;
   if (NeedsGrad({x})) {
@@ -100,7 +124,7 @@ Tensor ReduceFromGroup(Tensor x, const comm::GroupPtr& group) {
     // Now: holding x for Attach would keep the sum from being written over it.
     node->set_edges({autograd::EdgeOf(x)});
   }
-  Tensor y = AllReduced(std::move(x), *group);
+  Tensor y = Rounded(AllReduced(std::move(x), *group), result);
   if (node != nullptr) autograd::AttachOutput(y, node, 0);
   return y;
 }

@@ -37,13 +37,17 @@ Tensor AddBias(const Tensor& x, const Tensor& bias) {
 
 Tensor ColumnParallelLinear(const Tensor& x, const Tensor& weight, const Tensor& bias,
                             const comm::GroupPtr& group, const autograd::LinearOptions& options) {
-  return autograd::Linear(CopyToGroup(x, group), weight, bias, options);
+  autograd::LinearOptions wide = options;
+  if (group != nullptr) wide.input_grad_dtype = AddendDType(x.dtype());
+  return autograd::Linear(CopyToGroup(x, group), weight, bias, wide);
 }
 
 Tensor RowParallelLinear(const Tensor& x, const Tensor& weight, const Tensor& bias,
                          const comm::GroupPtr& group, autograd::WeightLayout layout) {
   if (group == nullptr) return autograd::Linear(x, weight, bias, {.layout = layout});
-  Tensor sum = ReduceFromGroup(autograd::Linear(x, weight, {}, {.layout = layout}), group);
+  Tensor sum = ReduceFromGroup(
+      autograd::Linear(x, weight, {}, {.layout = layout, .out_dtype = AddendDType(x.dtype())}),
+      group, x.dtype());
   return bias.defined() ? AddBias(sum, bias) : sum;
 }
 

@@ -16,6 +16,14 @@ Tensor ValueOf(const autograd::ParameterPtr& parameter) {
   return parameter == nullptr ? Tensor() : parameter->value();
 }
 
+// ColumnParallelLinear of an input that is a copy already.
+Tensor ColumnProduct(const Linear& linear, const Tensor& x) {
+  return autograd::Linear(x, ValueOf(linear.weight()), ValueOf(linear.bias()),
+                          {.layout = linear.layout(),
+                           .activation = linear.activation(),
+                           .input_grad_dtype = AddendDType(x.dtype())});
+}
+
 // Words [first, first + V_local) of the vocabulary that a table of `words` rows is cut into.
 ops::VocabPart PartOf(int64_t words, const comm::GroupPtr& group) {
   const int64_t part = (words + group->size() - 1) / group->size();
@@ -29,7 +37,10 @@ std::vector<std::string> PlanProblems(Module& model, const ParallelPlan& plan, i
 }
 
 TensorParallel::TensorParallel(Module& model, ParallelPlan plan, comm::GroupPtr group)
-    : model_(model), plan_(std::move(plan)), group_(std::move(group)) {
+    : model_(model),
+      plan_(std::move(plan)),
+      group_(std::move(group)),
+      shared_copy_(std::make_shared<SharedCopy>(group_)) {
   APOGEE_CHECK(group_ != nullptr, "tensor parallel: needs a group");
   PlanMatch match(model_, plan_, group_->size());
   std::string problems;
@@ -106,10 +117,8 @@ void TensorParallel::Replace(Module& module, const PlanRule& rule) {
   }
   auto& linear = dynamic_cast<Linear&>(module);
   if (style == kColumn || style == kColumnGather) {
-    return module.ReplaceForward([&linear, group, style](const Tensor& x) {
-      const Tensor y =
-          ColumnParallelLinear(x, ValueOf(linear.weight()), ValueOf(linear.bias()), group,
-                               {.layout = linear.layout(), .activation = linear.activation()});
+    return module.ReplaceForward([&linear, group, style, copy = shared_copy_](const Tensor& x) {
+      const Tensor y = ColumnProduct(linear, (*copy)(x));
       return style == kColumn ? y : GatherLastDim(y, group);
     });
   }
@@ -133,15 +142,13 @@ void TensorParallel::ReplaceVocabulary(Module& module) {
   const int64_t words =
       LogicalShape(*linear.weight())[linear.layout() == WeightLayout::kOutIn ? 0 : 1];
   const bool may_stay_cut = &linear == output_;
-  module.ReplaceForward(
-      [&linear, group, words, may_stay_cut, keep = keep_logits_cut_](const Tensor& x) {
-        const Tensor y =
-            ColumnParallelLinear(x, ValueOf(linear.weight()), ValueOf(linear.bias()), group,
-                                 {.layout = linear.layout(), .activation = linear.activation()});
-        if (may_stay_cut && *keep && linear.is_training()) return y;
-        const Tensor all = GatherLastDim(y, group);
-        return all.size(-1) == words ? all : autograd::Slice(all, -1, 0, words);
-      });
+  module.ReplaceForward([&linear, group, words, may_stay_cut, keep = keep_logits_cut_,
+                         copy = shared_copy_](const Tensor& x) {
+    const Tensor y = ColumnProduct(linear, (*copy)(x));
+    if (may_stay_cut && *keep && linear.is_training()) return y;
+    const Tensor all = GatherLastDim(y, group);
+    return all.size(-1) == words ? all : autograd::Slice(all, -1, 0, words);
+  });
 }
 
 TensorParallel::Loss TensorParallel::KeepLogitsCut(const CrossEntropyLoss& loss) {

@@ -18,6 +18,7 @@
 
 #include "apogee/comm/group.h"
 #include "apogee/nn/losses.h"
+#include "apogee/nn/parallel/functions.h"
 #include "apogee/nn/parallel/plan.h"
 #include "apogee/nn/parallel/shard.h"
 
@@ -59,6 +60,7 @@ class TensorParallel {
   std::map<const autograd::Parameter*, TensorShard> shards_;
   std::map<const autograd::Parameter*, Shape> logical_shapes_;
   Linear* output_ = nullptr;
+  std::shared_ptr<SharedCopy> shared_copy_;
   std::shared_ptr<bool> keep_logits_cut_ = std::make_shared<bool>(false);
 };
 
