@@ -128,6 +128,45 @@ nn::Gpt2Config Gpt2Of(int64_t vocab, bool tied = true) {
           .tie_word_embeddings = tied};
 }
 
+// Boosts a GPT-2 along `plan` and expects an Error, and a model as before.
+template <typename Matcher>
+void ExpectRefused(const std::vector<nn::parallel::PlanRule>& rules, const Matcher& matcher) {
+  RunRanks(2, [&](comm::World& world) {
+    nn::Gpt2 model(Gpt2Of(8));
+    model.Initialize(world.context(), {.seed = 1});
+    optim::AdamW optimizer(model.Parameters(), {});
+    const Weights before = WeightsOf(model);
+    HybridParallelPlugin plugin(world, {.tp_size = 2, .plan = {{.name = "mine", .rules = rules}}});
+    EXPECT_THAT([&] { Booster(plugin).boost(model, optimizer); }, Says(matcher));
+    EXPECT_EQ(WeightsOf(model), before);
+  });
+}
+
+// Half the vocabulary's logits would come out of a head that runs whole on a table that is cut.
+TEST(HybridParallelEdgeTest, ATiedWeightThatAPlanSeesInPart) {
+  ExpectRefused({{.pattern = "transformer.wte", .style = ParallelStyle::kVocabulary}},
+                AllOf(HasSubstr("\"transformer.wte\" (vocabulary)"),
+                      HasSubstr("transformer.wte.weight is the weight of lm_head, too, which no "
+                                "rule names")));
+  ExpectRefused({{.pattern = "lm_head", .style = ParallelStyle::kVocabulary}},
+                HasSubstr("transformer.wte.weight is the weight of transformer.wte, too"));
+}
+
+// The features of what is gathered or split are in order, those of sections are not.
+TEST(HybridParallelEdgeTest, SectionsThatAStyleWouldMixUp) {
+  const auto sections = [](const char* pattern, ParallelStyle style) {
+    return std::vector<nn::parallel::PlanRule>{{.pattern = pattern, .style = style, .sections = 2}};
+  };
+  ExpectRefused(sections("*.c_fc", ParallelStyle::kColumnGather),
+                HasSubstr("\"*.c_fc\" (column_gather): sections is 2, this style has one"));
+  ExpectRefused(sections("*.mlp.c_proj", ParallelStyle::kRowSplit),
+                HasSubstr("(row_split): sections is 2, this style has one"));
+  ExpectRefused(sections("lm_head", ParallelStyle::kVocabulary),
+                HasSubstr("(vocabulary): sections is 2, this style has one"));
+  ExpectRefused(sections("*.drop", ParallelStyle::kDropout),
+                HasSubstr("(dropout): sections is 2, this style has one"));
+}
+
 // 5 words on 4 ranks: two each, so that the last rank has padding only.
 TEST(HybridParallelEdgeTest, ARankWithPaddingOnly) {
   for (const bool tied : {true, false}) {
