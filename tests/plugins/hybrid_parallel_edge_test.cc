@@ -167,6 +167,20 @@ TEST(HybridParallelEdgeTest, SectionsThatAStyleWouldMixUp) {
                 HasSubstr("(dropout): sections is 2, this style has one"));
 }
 
+// Its output is not the head's: the criterion needs it whole.
+class Probabilities : public nn::Gpt2 {
+ public:
+  Probabilities() : Gpt2(Gpt2Of(8)) {}
+  Tensor Forward(const Tensor& tokens) override {
+    return autograd::Scale(autograd::Softmax(Gpt2::Forward(tokens)), 4.0);
+  }
+};
+
+TEST(HybridParallelEdgeTest, AModelDerivedFromAShippedOne) {
+  const Task task{.make = [] { return std::make_unique<Probabilities>(); }};
+  ExpectEqualRuns(task, 2, {.tp_size = 2});
+}
+
 // 5 words on 4 ranks: two each, so that the last rank has padding only.
 TEST(HybridParallelEdgeTest, ARankWithPaddingOnly) {
   for (const bool tied : {true, false}) {
