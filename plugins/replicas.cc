@@ -99,6 +99,13 @@ void BroadcastModel(const std::string& plugin, nn::Module& model, comm::Group& g
 
 }  // namespace
 
+void CheckWhole(const std::string& plugin, const nn::Module& model) {
+  for (const auto& parameter : model.Parameters()) {
+    APOGEE_CHECK(!parameter->is_part(), plugin, ": parameter \"", parameter->name(),
+                 "\" has been cut by another plugin; a model can be boosted once");
+  }
+}
+
 void SyncReplicas(const std::string& plugin, nn::Module& model, const optim::Optimizer& optimizer,
                   const comm::GroupPtr& group) {
   if (group == nullptr) return;

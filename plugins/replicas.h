@@ -12,6 +12,9 @@
 
 namespace apogee {
 
+// Throws Error for a model of which a plugin has cut parameters.
+void CheckWhole(const std::string& plugin, const nn::Module& model);
+
 // Collective; null: one rank, nothing to do. Rank 0's values and random state are broadcast. Throws
 // one Error on every rank, before anything has changed, when the models differ in names, shapes,
 // dtypes or what is frozen, or the optimizers in their groups, the order of parameters in them, or

@@ -181,6 +181,30 @@ TEST(HybridParallelEdgeTest, AModelDerivedFromAShippedOne) {
   ExpectEqualRuns(task, 2, {.tp_size = 2});
 }
 
+TEST(HybridParallelEdgeTest, AModelThatWasCutBefore) {
+  RunRanks(2, [](comm::World& world) {
+    nn::Gpt2 model(Gpt2Of(8));
+    model.Initialize(world.context(), {.seed = 1});
+    optim::AdamW optimizer(model.Parameters(), {}), earlier(model.Parameters(), {});
+    HybridParallelPlugin plugin(world, {.tp_size = 2});
+    Booster(plugin).boost(model, optimizer);
+    const Weights before = WeightsOf(model);
+    EXPECT_THAT([&] { optim::AdamW(model.Parameters(), {}); },
+                Says(AllOf(HasSubstr("transformer.wte.weight"), HasSubstr("has been cut"),
+                           HasSubstr("before boost"))));
+    const auto refuses = [&](Plugin&& other) {
+      EXPECT_THAT([&] { Booster(other).boost(model, earlier); },
+                  Says(AllOf(HasSubstr("transformer.wte.weight"), HasSubstr("boosted once"))));
+      EXPECT_EQ(WeightsOf(model), before);
+    };
+    refuses(HybridParallelPlugin(world, {.tp_size = 2}));
+    refuses(HybridParallelPlugin(world, {.tp_size = 1}));
+    refuses(HybridParallelPlugin(world, {.tp_size = 1, .zero_stage = 1}));
+    refuses(DdpPlugin(world.group()));
+    refuses(LowLevelZeroPlugin(world.group()));
+  });
+}
+
 // 5 words on 4 ranks: two each, so that the last rank has padding only.
 TEST(HybridParallelEdgeTest, ARankWithPaddingOnly) {
   for (const bool tied : {true, false}) {
