@@ -205,6 +205,26 @@ TEST(HybridParallelEdgeTest, AModelThatWasCutBefore) {
   });
 }
 
+// A rank's own norm would be another one on every rank, and so would the factor.
+TEST(HybridParallelEdgeTest, ANormOfPartsIsRefused) {
+  RunRanks(2, [](comm::World& world) {
+    nn::Gpt2 model(Gpt2Of(8));
+    model.Initialize(world.context(), {.seed = 1});
+    optim::AdamW optimizer(model.Parameters(), {});
+    HybridParallelPlugin plugin(world, {.tp_size = 2});
+    Booster booster(plugin);
+    Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+    const Tensor ids = Ids(8, 0, 0, 2, 0, world.context());
+    booster.backward(boosted.criterion(boosted.model(ids), ids), optimizer);
+    const auto refused =
+        Says(AllOf(HasSubstr("transformer.wte.weight"), HasSubstr("part"), HasSubstr("max_norm")));
+    EXPECT_THAT([&] { optim::ClipGradNorm(model.Parameters(), {.max_norm = 1}); }, refused);
+    EXPECT_THAT([&] { optim::GradNorm(model.Parameters()); }, refused);
+    // Element by element, parts are no different.
+    EXPECT_NO_THROW(optim::ClipGradValue(model.Parameters(), 1e-3));
+  });
+}
+
 // 5 words on 4 ranks: two each, so that the last rank has padding only.
 TEST(HybridParallelEdgeTest, ARankWithPaddingOnly) {
   for (const bool tied : {true, false}) {
