@@ -86,6 +86,7 @@ const comm::Mesh& HybridParallelPlugin::mesh() const {
 }
 
 double HybridParallelPlugin::loss_scale() const {
+  mesh();  // without one nothing runs
   return zero_ != nullptr ? zero_->loss_scale() : ddp_->loss_scale();
 }
 
@@ -98,6 +99,7 @@ void HybridParallelPlugin::CheckOptimizer(const nn::Module& model, optim::Optimi
       Append(problems, error.what());
     }
   };
+  if (options_.tp_size > 1) check([&] { CheckWhole("hybrid_parallel", model); });
   if (zero_ != nullptr) check([&] { zero_->Check(model, optimizer); });
   if (ddp_ != nullptr) {
     check([&] { ddp_->Check(model, optimizer); });
@@ -166,6 +168,7 @@ void HybridParallelPlugin::Backward(const Tensor& loss, optim::Optimizer& optimi
 }
 
 std::shared_ptr<void> HybridParallelPlugin::NoSync() {
+  mesh();
   return zero_ != nullptr ? zero_->NoSync() : ddp_->NoSync();
 }
 

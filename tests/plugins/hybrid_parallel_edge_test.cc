@@ -376,6 +376,16 @@ TEST(HybridParallelEdgeTest, OneRankThatOverflowsHoldsAllBack) {
   }
 }
 
+// After boost refused, a caller that goes on hears why, too.
+TEST(HybridParallelEdgeTest, APluginWithoutAWorldThatFits) {
+  RunRanks(3, [](comm::World& world) {
+    HybridParallelPlugin plugin(world, {.tp_size = 2});
+    const auto refused = Says(HasSubstr("tp_size 2 does not divide the world of 3 ranks"));
+    EXPECT_THAT([&] { (void)plugin.NoSync(); }, refused);
+    EXPECT_THAT([&] { plugin.loss_scale(); }, refused);
+  });
+}
+
 // What state_dict gives goes back in, and training from there gives the same weights.
 TEST(HybridParallelEdgeTest, StatesGoBackIn) {
   for (const std::string name : {"adamw", "came"}) {
