@@ -149,7 +149,16 @@ optim::Optimizer& HybridParallelPlugin::Configure(nn::Module& model, optim::Opti
     }
   }
   configured_ = true;
-  return zero_ != nullptr ? zero_->Configure(model, optimizer) : ddp_->Configure(model, optimizer);
+  optim::Optimizer& configured =
+      zero_ != nullptr ? zero_->Configure(model, optimizer) : ddp_->Configure(model, optimizer);
+  if (parallel_ != nullptr) {
+    configured.AddPreStepHook([this](optim::Optimizer& stepped) {
+      gradients_checked_ = gradients_checked_ || CheckSameGradients("hybrid_parallel", stepped,
+                                                                    mesh_->group(comm::Axis::kDp),
+                                                                    *mesh_->group(comm::Axis::kTp));
+    });
+  }
+  return configured;
 }
 
 Tensor HybridParallelPlugin::WholeValue(const autograd::Parameter& parameter) const {

@@ -27,6 +27,13 @@ void SyncReplicas(const std::string& plugin, nn::Module& model, const optim::Opt
 void PrepareReplicas(const std::string& plugin, nn::Module& model,
                      const optim::Optimizer& optimizer, const comm::GroupPtr& group);
 
+// Throws Error, on every rank, when ranks of `group` have different gradients of a parameter that
+// each of them holds whole: their copies would drift apart. Returns false when that cannot be said,
+// because not all gradients are finite. `shards`: the ranks that hold a gradient between them, or
+// all of it each; null: this one. Collective over both.
+bool CheckSameGradients(const std::string& plugin, optim::Optimizer& optimizer,
+                        const comm::GroupPtr& shards, comm::Group& group);
+
 }  // namespace apogee
 
 #endif  // APOGEE_PLUGINS_REPLICAS_H_

@@ -9,7 +9,9 @@
 // A rule names modules by a shell pattern over their full names, in which * also matches dots.
 // Modules that no rule names run whole on every rank, and their parameters are held by every rank.
 // Between a column and a row style activations are cut: only what treats features (or heads) alike
-// and apart may stand there.
+// and apart may stand there. Of a parameter there that no rule cuts (a norm of heads) each rank has
+// a part of the gradient only: use its value through CopyToGroup (functions.h). The first step of a
+// boosted run throws Error where that is missing.
 #ifndef APOGEE_NN_PARALLEL_PLAN_H_
 #define APOGEE_NN_PARALLEL_PLAN_H_
 

@@ -8,7 +8,10 @@
 #include "apogee/autograd/functions/activation.h"
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/functions/loss.h"
+#include "apogee/autograd/functions/norm.h"
+#include "apogee/autograd/functions/shape.h"
 #include "apogee/booster/booster.h"
+#include "apogee/nn/parallel/functions.h"
 #include "apogee/optim/adam.h"
 #include "apogee/optim/grad_clip.h"
 #include "apogee/optim/registry.h"
@@ -341,6 +344,73 @@ TEST(HybridParallelEdgeTest, AGradientOnSomeCopiesOnly) {
           WorstUpdateError(WeightsOf(*Initialized(task, CpuContext())), first, of_rank[0]).error,
           1e-9);
     }
+  }
+}
+
+// A norm of heads: each rank normalises its own, and has a part of the weight's gradient.
+class HeadNorm : public nn::Module {
+ public:
+  HeadNorm()
+      : table_(Register("table", std::make_shared<nn::Embedding>(8, 12))),
+        up_(Register("up", std::make_shared<nn::Linear>(12, 16))),
+        norm_(RegisterParameter("norm", {4}, nn::Init::Constant(1))),
+        down_(Register("down", std::make_shared<nn::Linear>(16, 8))) {}
+  Tensor Forward(const Tensor& tokens) override {
+    const Tensor h = (*up_)((*table_)(tokens));
+    const Shape heads{h.size(0), h.size(1), h.size(2) / 4, 4};
+    const Tensor weight = nn::parallel::CopyToGroup(norm_->value(), group);
+    const Tensor normal = autograd::RmsNorm(autograd::View(h, heads), weight, 1e-6);
+    return (*down_)(autograd::View(normal, h.shape()));
+  }
+  comm::GroupPtr group = nullptr;  // that sums up the parts
+
+ private:
+  std::shared_ptr<nn::Embedding> table_;
+  std::shared_ptr<nn::Linear> up_;
+  autograd::ParameterPtr norm_;
+  std::shared_ptr<nn::Linear> down_;
+};
+
+TEST(HybridParallelEdgeTest, AParameterWhereActivationsAreCut) {
+  const ParallelPlan plan{.name = "head_norm",
+                          .rules = {{.pattern = "up", .style = ParallelStyle::kColumn},
+                                    {.pattern = "down", .style = ParallelStyle::kRow}}};
+  const Task task{.make = [] { return std::make_unique<HeadNorm>(); }};
+  const ContextPtr context = CpuContext();
+  const auto plain = Initialized(task, context);
+  const Weights start = WeightsOf(*plain);
+  optim::AdamW plain_optimizer(plain->Parameters(), {});
+  SingleRankPlugin single({.precision = "f64"});
+  const Weights want = Train(task, *plain, plain_optimizer, single, 0, 1, context);
+  for (const int zero : {0, 1, 2}) {
+    RunRanks(4, [&](comm::World& world) {
+      const HybridParallelOptions options{
+          .tp_size = 2, .zero_stage = zero, .precision = "f64", .plan = plan};
+      for (const bool summed : {false, true}) {
+        const auto model = Initialized(task, world.context());
+        optim::AdamW optimizer(model->Parameters(), {});
+        HybridParallelPlugin plugin(world, options);
+        Weights got;
+        const auto train = [&] {
+          got = Train(task, *model, optimizer, plugin, plugin.data_rank(), 2, world.context());
+        };
+        if (summed) {
+          static_cast<HeadNorm&>(*model).group = plugin.mesh().group(comm::Axis::kTp);
+          train();
+          EXPECT_LE(WorstUpdateError(start, want, got).error, 1e-9) << "zero " << zero;
+        } else {
+          std::string message;
+          try {
+            train();
+          } catch (const Error& error) {
+            message = error.what();
+          }
+          EXPECT_THAT(message,
+                      AllOf(HasSubstr("every rank holds all of \"norm\", but their gradients"),
+                            HasSubstr("CopyToGroup")));
+        }
+      }
+    });
   }
 }
 
