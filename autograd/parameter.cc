@@ -44,6 +44,7 @@ void Parameter::set_part(Tensor part) {
   APOGEE_CHECK(part.defined(), "parameter \"", name_, "\": its part has no value");
   grad_ = Tensor();
   shape_ = part.shape();
+  is_part_ = true;
   set_value(std::move(part));
 }
 

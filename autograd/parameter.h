@@ -47,6 +47,8 @@ class Parameter {
   // Replaces the value by one of any shape, a part of what it was (a wrapper has cut it); the
   // gradient becomes absent.
   void set_part(Tensor part);
+  // The value is a part of what the model declared: other ranks hold the rest.
+  bool is_part() const { return is_part_; }
   // Runs once, before the next read of the value: a wrapper that fetches values in the background
   // waits there. nullptr takes it back.
   void set_before_read(std::function<void()> hook) { before_read_ = std::move(hook); }
@@ -97,6 +99,7 @@ class Parameter {
   std::string grad_keeper_;
   OnZeroGrad on_zero_grad_;
   bool requires_grad_ = true;
+  bool is_part_ = false;
   DType grad_dtype_ = DType::kF32;
   std::shared_ptr<class LeafNode> leaf_;
   std::vector<std::pair<int, Hook>> hooks_;

@@ -24,6 +24,16 @@ std::vector<Tensor> PresentGrads(const std::vector<autograd::ParameterPtr>& para
   return grads;
 }
 
+// A part's norm is not what clipping needs, and ranks would not even agree on it.
+void CheckWhole(const std::vector<autograd::ParameterPtr>& params) {
+  for (const autograd::ParameterPtr& parameter : params) {
+    APOGEE_CHECK(parameter == nullptr || !parameter->is_part(), "gradient norm: parameter \"",
+                 parameter->name(),
+                 "\" is a part here, and other ranks hold the rest of it; set the plugin's "
+                 "max_norm, and read the norm from Optimizer::last_step()");
+  }
+}
+
 double NormOf(const std::vector<Tensor>& grads, NormKind kind) {
   if (grads.empty()) return 0;
   std::vector<NormChunk> chunks;
@@ -51,6 +61,7 @@ void ScaleGrads(const std::vector<Tensor>& grads, double factor, double limit) {
 double ClipGradNorm(const std::vector<autograd::ParameterPtr>& params, const ClipOptions& options) {
   APOGEE_CHECK(options.max_norm > 0, "ClipGradNorm: max_norm is ", options.max_norm,
                ", must be above 0");
+  CheckWhole(params);
   const std::vector<Tensor> grads = PresentGrads(params);
   const double norm = NormOf(grads, options.norm_kind);
   APOGEE_CHECK(!options.error_if_nonfinite || std::isfinite(norm),
@@ -66,6 +77,7 @@ void ClipGradValue(const std::vector<autograd::ParameterPtr>& params, double lim
 }
 
 double GradNorm(const std::vector<autograd::ParameterPtr>& params, NormKind kind) {
+  CheckWhole(params);
   return NormOf(PresentGrads(params), kind);
 }
 

@@ -20,6 +20,9 @@ Tensor CheckValue(const std::string& name, const Tensor& value) {
 ParamView::ParamView(autograd::ParameterPtr parameter) : parameter_(std::move(parameter)) {
   APOGEE_CHECK(parameter_ != nullptr, "optimizer: a parameter is null");
   name_ = parameter_->name();
+  APOGEE_CHECK(!parameter_->is_part(), "parameter \"", name_,
+               "\" has been cut by a plugin, and what this rank holds is a part of it; make the "
+               "optimizer before boost, which binds it to the parts");
   layout_ = comm::Layout(parameter_->shape());
 }
 

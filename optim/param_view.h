@@ -9,7 +9,7 @@
 //
 // Compute dtype: f64 for f64 parameters, else f32. bf16 and f16 parameters have master weights of
 // their own, made from the value at the first step; for f32 and f64 the value is the master. Misuse
-// (integer or strided value, gradient of another size) throws Error.
+// (integer or strided value, a parameter cut before, gradient of another size) throws Error.
 #ifndef APOGEE_OPTIM_PARAM_VIEW_H_
 #define APOGEE_OPTIM_PARAM_VIEW_H_
 

@@ -24,9 +24,10 @@ DdpPlugin::DdpPlugin(comm::GroupPtr group, const DdpOptions& options)
 
 DdpPlugin::~DdpPlugin() = default;
 
-void DdpPlugin::Check(const nn::Module& /*model*/, optim::Optimizer& optimizer) const {
+void DdpPlugin::Check(const nn::Module& model, optim::Optimizer& optimizer) const {
   APOGEE_CHECK(gradients_ == nullptr && fused_ == nullptr,
                "ddp: the plugin runs another model already; make one plugin per model");
+  if (options_.statistics_group == nullptr) CheckWhole("ddp", model);
   CheckPrecision(dtype_, optimizer);
 }
 

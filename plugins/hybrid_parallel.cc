@@ -86,6 +86,7 @@ const comm::Mesh& HybridParallelPlugin::mesh() const {
 }
 
 double HybridParallelPlugin::loss_scale() const {
+  mesh();  // without one nothing runs
   return zero_ != nullptr ? zero_->loss_scale() : ddp_->loss_scale();
 }
 
@@ -98,6 +99,7 @@ void HybridParallelPlugin::CheckOptimizer(const nn::Module& model, optim::Optimi
       Append(problems, error.what());
     }
   };
+  if (options_.tp_size > 1) check([&] { CheckWhole("hybrid_parallel", model); });
   if (zero_ != nullptr) check([&] { zero_->Check(model, optimizer); });
   if (ddp_ != nullptr) {
     check([&] { ddp_->Check(model, optimizer); });
@@ -147,7 +149,16 @@ optim::Optimizer& HybridParallelPlugin::Configure(nn::Module& model, optim::Opti
     }
   }
   configured_ = true;
-  return zero_ != nullptr ? zero_->Configure(model, optimizer) : ddp_->Configure(model, optimizer);
+  optim::Optimizer& configured =
+      zero_ != nullptr ? zero_->Configure(model, optimizer) : ddp_->Configure(model, optimizer);
+  if (parallel_ != nullptr) {
+    configured.AddPreStepHook([this](optim::Optimizer& stepped) {
+      gradients_checked_ = gradients_checked_ || CheckSameGradients("hybrid_parallel", stepped,
+                                                                    mesh_->group(comm::Axis::kDp),
+                                                                    *mesh_->group(comm::Axis::kTp));
+    });
+  }
+  return configured;
 }
 
 comm::Layout HybridParallelPlugin::LayoutOf(const autograd::Parameter& parameter) const {
@@ -170,6 +181,7 @@ void HybridParallelPlugin::Backward(const Tensor& loss, optim::Optimizer& optimi
 }
 
 std::shared_ptr<void> HybridParallelPlugin::NoSync() {
+  mesh();
   return zero_ != nullptr ? zero_->NoSync() : ddp_->NoSync();
 }
 

@@ -21,7 +21,8 @@
 // Bytes per rank, N elements in cut parameters, R in the others, otherwise as LowLevelZeroPlugin's
 // with n = dp: (N / tp + R) takes the place of N. Communicated per step beside the gradients: an
 // all-reduce of each row-parallel layer's output in forward and of each column-parallel layer's
-// input in backward.
+// input in backward. (A table is a row-parallel layer, logits are a column-parallel one.) The first
+// step checks that ranks have the same gradients of what they all hold whole.
 #ifndef APOGEE_PLUGINS_HYBRID_PARALLEL_H_
 #define APOGEE_PLUGINS_HYBRID_PARALLEL_H_
 
@@ -103,6 +104,7 @@ class HybridParallelPlugin : public Plugin {
   std::unique_ptr<DdpPlugin> ddp_;
   std::unique_ptr<LowLevelZeroPlugin> zero_;
   bool configured_ = false;
+  bool gradients_checked_ = false;  // those of parameters that are not cut, to be equal
 };
 
 }  // namespace apogee

@@ -39,6 +39,7 @@ LowLevelZeroPlugin::~LowLevelZeroPlugin() {
 void LowLevelZeroPlugin::Check(const nn::Module& model, optim::Optimizer& optimizer) const {
   APOGEE_CHECK(gradients_ == nullptr,
                "low_level_zero: the plugin runs another model already; make one plugin per model");
+  if (options_.statistics_group == nullptr) CheckWhole("low_level_zero", model);
   CheckShardable("low_level_zero", optimizer);
   for (const optim::ParamView& view : optimizer.views()) {
     APOGEE_CHECK(!view.sharded() || options_.statistics_group != nullptr,

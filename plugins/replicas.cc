@@ -1,8 +1,11 @@
 #include "apogee/plugins/replicas.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <vector>
+
+#include "apogee/optim/kernels.h"
 
 namespace apogee {
 namespace {
@@ -99,6 +102,13 @@ void BroadcastModel(const std::string& plugin, nn::Module& model, comm::Group& g
 
 }  // namespace
 
+void CheckWhole(const std::string& plugin, const nn::Module& model) {
+  for (const auto& parameter : model.Parameters()) {
+    APOGEE_CHECK(!parameter->is_part(), plugin, ": parameter \"", parameter->name(),
+                 "\" has been cut by another plugin; a model can be boosted once");
+  }
+}
+
 void SyncReplicas(const std::string& plugin, nn::Module& model, const optim::Optimizer& optimizer,
                   const comm::GroupPtr& group) {
   if (group == nullptr) return;
@@ -114,6 +124,52 @@ void PrepareReplicas(const std::string& plugin, nn::Module& model,
   model.AddPreForwardHook([rank = group->rank()](nn::Module& root, const Tensor& input) {
     if (input.rank() > 0) root.generator().set_first_sample(rank * input.size(0));
   });
+}
+
+bool CheckSameGradients(const std::string& plugin, optim::Optimizer& optimizer,
+                        const comm::GroupPtr& shards, comm::Group& group) {
+  std::vector<const optim::ParamView*> views;
+  for (const optim::ParamView& view : optimizer.views()) {
+    if (view.trainable() && !view.parameter()->is_part()) views.push_back(&view);
+  }
+  if (views.empty()) return true;
+  // Sums of squares, and last how many are not finite.
+  std::vector<double> squares(views.size() + 1, 0.0);
+  for (size_t i = 0; i < views.size(); ++i) {
+    if (!views[i]->has_grad()) continue;
+    const Tensor grad = views[i]->grad();
+    optim::NormChunk chunk{grad.raw(), grad.dtype(), views[i]->layout().local_numel(), 0};
+    optim::OptimKernelsFor(*grad.context())
+        .grad_norm(*grad.context(), {optim::NormKind::kL2, std::span(&chunk, 1)});
+    const bool finite = std::isfinite(chunk.result);
+    squares[i] = finite ? chunk.result : 0;
+    squares.back() += finite ? 0 : 1;
+  }
+  const ContextPtr context = views[0]->value().context();
+  const auto count = static_cast<int64_t>(squares.size());
+  const Tensor sums = Tensor::FromVector<double>(squares, {count}, context);
+  if (shards != nullptr) shards->AllReduce(sums);
+  squares = sums.ToVector<double>();
+  // The largest and, negated, the smallest.
+  for (int64_t i = 0; i < count; ++i) squares.push_back(-squares[static_cast<size_t>(i)]);
+  const Tensor ends = Tensor::FromVector<double>(squares, {2 * count}, context);
+  group.AllReduce(ends, comm::ReduceOp::kMax);
+  squares = ends.ToVector<double>();
+  if (squares[views.size()] > 0) return false;
+  // They should be the same bits; where they are all rounding, any two are equal.
+  constexpr double kTolerance = 1e-5, kRounding = 1e-12;
+  double total = 0;
+  for (size_t i = 0; i < views.size(); ++i) total += squares[i];
+  for (size_t i = 0; i < views.size(); ++i) {
+    const double largest = squares[i], smallest = -squares[i + views.size() + 1];
+    APOGEE_CHECK(largest - smallest <= kTolerance * largest + kRounding * total, plugin,
+                 ": every rank holds all of \"", views[i]->name(),
+                 "\", but their gradients of it differ (norms ", std::sqrt(smallest), " to ",
+                 std::sqrt(largest),
+                 "), so it is used where activations are cut; use its value through "
+                 "nn::parallel::CopyToGroup, which adds the parts, or cut it in the plan");
+  }
+  return true;
 }
 
 }  // namespace apogee

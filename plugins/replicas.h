@@ -12,6 +12,9 @@
 
 namespace apogee {
 
+// Throws Error for a model of which a plugin has cut parameters.
+void CheckWhole(const std::string& plugin, const nn::Module& model);
+
 // Collective; null: one rank, nothing to do. Rank 0's values and random state are broadcast. Throws
 // one Error on every rank, before anything has changed, when the models differ in names, shapes,
 // dtypes or what is frozen, or the optimizers in their groups, the order of parameters in them, or
@@ -23,6 +26,13 @@ void SyncReplicas(const std::string& plugin, nn::Module& model, const optim::Opt
 // each rank has its part.
 void PrepareReplicas(const std::string& plugin, nn::Module& model,
                      const optim::Optimizer& optimizer, const comm::GroupPtr& group);
+
+// Throws Error, on every rank, when ranks of `group` have different gradients of a parameter that
+// each of them holds whole: their copies would drift apart. Returns false when that cannot be said,
+// because not all gradients are finite. `shards`: the ranks that hold a gradient between them, or
+// all of it each; null: this one. Collective over both.
+bool CheckSameGradients(const std::string& plugin, optim::Optimizer& optimizer,
+                        const comm::GroupPtr& shards, comm::Group& group);
 
 }  // namespace apogee
 

@@ -3,8 +3,7 @@
 //
 //   Tensor h = autograd::Linear(CopyToGroup(x, group), w1_local, b1_local);   // columns of w1
 //   Tensor y = ReduceFromGroup(autograd::Linear(h, w2_local, {}), group);     // rows of w2
-//   Tensor logits = GatherLastDim(y_local, group);                            // [.., n] on every
-//   rank
+//   Tensor logits = GatherLastDim(y_local, group);                   // [.., n] on every rank
 //
 // Every rank of the group must call the same functions in the same order, with tensors of one shape
 // and dtype, and must run backward through them alike. Collectives are waited for. Sums are the

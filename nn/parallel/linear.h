@@ -3,8 +3,7 @@
 //
 //   Tensor h = ColumnParallelLinear(x, w1_local, b1_local, group,
 //                                   {.activation = Activation::kGeluTanh});   // [.., hidden / tp]
-//   Tensor y = RowParallelLinear(h, w2_local, b2, group);                     // [.., d],
-//   replicated
+//   Tensor y = RowParallelLinear(h, w2_local, b2, group);           // [.., d], on every rank
 //
 // Weights are [out, in] or [in, out] as LinearOptions::layout says, cut with a TensorShard of the
 // out dim (column) or the in dim (row). Every rank of the group must call. A null group is one

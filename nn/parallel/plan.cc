@@ -1,5 +1,6 @@
 #include "apogee/nn/parallel/plan.h"
 
+#include <typeinfo>
 #include <utility>
 
 namespace apogee::nn::parallel {
@@ -89,6 +90,11 @@ std::optional<ParallelPlan> ShippedPlan(Module& model) {
     if (const auto* mlp = dynamic_cast<const Mlp*>(module)) plan = MlpPlan(mlp->config());
     if (!plan) continue;
     if (found) return std::nullopt;
+    // What a derived class puts out may be anything made of the logits.
+    const Module& shipped = *module;
+    if (typeid(shipped) != typeid(Gpt2) && typeid(shipped) != typeid(Llama)) {
+      plan->output_module.clear();
+    }
     found = Below(name, *std::move(plan));
   }
   return found;

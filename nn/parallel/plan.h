@@ -9,7 +9,9 @@
 // A rule names modules by a shell pattern over their full names, in which * also matches dots.
 // Modules that no rule names run whole on every rank, and their parameters are held by every rank.
 // Between a column and a row style activations are cut: only what treats features (or heads) alike
-// and apart may stand there.
+// and apart may stand there. Of a parameter there that no rule cuts (a norm of heads) each rank has
+// a part of the gradient only: use its value through CopyToGroup (functions.h). The first step of a
+// boosted run throws Error where that is missing.
 #ifndef APOGEE_NN_PARALLEL_PLAN_H_
 #define APOGEE_NN_PARALLEL_PLAN_H_
 
@@ -36,7 +38,7 @@ enum class ParallelStyle {
   // nn::Embedding, or the nn::Linear that makes logits, cut by words. tp need not divide their
   // number: the last ranks' tables are padded (weights [vocabulary, d] only).
   kVocabulary,
-  // nn::Dropout on a cut activation: the mask is the whole activation's.
+  // nn::Dropout on an activation that is cut in one section: the mask is the whole activation's.
   kDropout,
   // Parameters, not modules, of a module of your own that does its own communication: cut along
   // `dim`, and nothing else.
@@ -49,8 +51,8 @@ const char* ParallelStyleName(ParallelStyle style);
 struct PlanRule {
   std::string pattern;
   ParallelStyle style = ParallelStyle::kColumn;
-  // Linear and kParameter: the cut dim is so many equal tensors side by side (3: fused q, k, v),
-  // each of which is cut.
+  // kColumn, kRow and kParameter: the cut dim is so many equal tensors side by side (3: fused q, k,
+  // v), each of which is cut. A row style's cut input has the same sections.
   int sections = 1;
   // Above 0: a section is so many units (heads) that no cut may go through, and what they are
   // called.
@@ -76,7 +78,8 @@ ParallelPlan LlamaPlan(const LlamaConfig& config);
 // which is gathered.
 ParallelPlan MlpPlan(const MlpConfig& config);
 // The plan of a model that is, or contains one, nn::Gpt2, nn::Llama or nn::Mlp. Nothing for others
-// and for models that contain several.
+// and for models that contain several. Only of nn::Gpt2 and nn::Llama themselves logits may stay
+// cut.
 std::optional<ParallelPlan> ShippedPlan(Module& model);
 
 }  // namespace apogee::nn::parallel

@@ -41,6 +41,7 @@ PlanMatch::PlanMatch(Module& model, const ParallelPlan& plan, int tp) : tp_(tp) 
     CheckUnits(rule);
     rule.style == kParameter ? MatchParameters(model, rule) : MatchModules(model, rule);
   }
+  CheckShared(model);
   if (plan.output_module.empty()) return;
   for (const auto& [name, module] : model.NamedModules()) {
     const auto found = rule_of_.find(module);
@@ -61,9 +62,30 @@ void PlanMatch::Problem(const PlanRule& rule, const std::string& what) {
 }
 
 void PlanMatch::CheckUnits(const PlanRule& rule) {
+  const bool sections = rule.style == kColumn || rule.style == kRow || rule.style == kParameter;
+  if (rule.sections != 1 && !sections) {
+    Problem(rule, Concat("sections is ", rule.sections, ", this style has one"));
+  }
   if (rule.units > 0 && rule.units % tp_ != 0) {
     Problem(rule, Concat("tp ", tp_, " does not divide its ", rule.units, " ",
                          rule.unit_name.empty() ? "units" : rule.unit_name));
+  }
+}
+
+// A layer that no rule names would run whole on a weight that is cut for another one.
+void PlanMatch::CheckShared(Module& model) {
+  for (const auto& [name, module] : model.NamedModules()) {
+    if (rule_of_.contains(module)) continue;
+    const auto* linear = dynamic_cast<const Linear*>(module);
+    const auto* embedding = dynamic_cast<const Embedding*>(module);
+    if (linear == nullptr && embedding == nullptr) continue;
+    const autograd::Parameter& weight =
+        linear != nullptr ? *linear->weight() : *embedding->weight();
+    const auto found = cut_by_.find(&weight);
+    // A module of one's own that communicates may keep its parameters in layers.
+    if (found == cut_by_.end() || found->second->style == kParameter) continue;
+    Problem(*found->second,
+            Concat(weight.name(), " is the weight of ", name, ", too, which no rule names"));
   }
 }
 
@@ -148,6 +170,7 @@ void PlanMatch::Cut(const autograd::ParameterPtr& parameter, const TensorShard& 
   } catch (const Error& error) {
     return Problem(rule, Concat(parameter->name(), ": ", error.what()));
   }
+  cut_by_.emplace(parameter.get(), &rule);
   const auto [known, is_new] = shards.emplace(parameter.get(), shard);
   if (is_new || known->second == shard) return;
   Problem(rule, Concat(parameter->name(), " is cut in another way by another rule"));

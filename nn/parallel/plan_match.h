@@ -31,10 +31,12 @@ class PlanMatch {
   void Add(const std::string& name, Module& module, const PlanRule& rule);
   void Cut(const autograd::ParameterPtr& parameter, const TensorShard& shard, const PlanRule& rule);
   void CheckUnits(const PlanRule& rule);
+  void CheckShared(Module& model);
   void Problem(const PlanRule& rule, const std::string& what);
 
   const int tp_;
   std::map<const Module*, const PlanRule*> rule_of_;
+  std::map<const autograd::Parameter*, const PlanRule*> cut_by_;
 };
 
 }  // namespace apogee::nn::parallel

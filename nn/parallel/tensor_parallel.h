@@ -1,8 +1,8 @@
 // TensorParallel: a model cut over a group along a plan.
 //
-//   TensorParallel parallel(model, plan, group);       // checks; throws one Error with every
-//   problem parallel.Apply();                                   // cuts values, replaces forwards
-//   parallel.LayoutOf(*parameter);                      // what this rank holds of it
+//   TensorParallel parallel(model, plan, group);   // throws one Error with every problem
+//   parallel.Apply();                              // cuts values, replaces forwards
+//   parallel.LayoutOf(*parameter);                 // what this rank holds of it
 //
 // Every rank of the group must do so, with the same model. Values are whole, and equal, before
 // Apply: it takes this rank's part of each, so that the model starts with the same weights under
