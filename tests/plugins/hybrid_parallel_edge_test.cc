@@ -245,6 +245,31 @@ TEST(HybridParallelEdgeTest, ARankWithPaddingOnly) {
   }
 }
 
+// Matrices of 16 have a rank of 4; 8-bit blocks end within rows and parts.
+TEST(HybridParallelEdgeTest, EveryOptimizerOnParts) {
+  for (const std::string& name : optim::OptimizerNames()) {
+    const optim::OptionMap defaults = ValueOrThrow(optim::OptimizerDefaults(name));
+    optim::OptionMap options;
+    const auto set = [&](const char* key, const char* value) {
+      if (defaults.contains(key)) options[key] = value;
+    };
+    if (!defaults.contains("relative_step")) set("lr", "0.005");
+    set("weight_decay", "0.05");
+    set("rank", "4");
+    set("update_proj_gap", "2");
+    set("min_8bit_size", "0");
+    set("block_size", "64");
+    const Task task{.make = [] { return std::make_unique<nn::Gpt2>(Gpt2Of(7)); },
+                    .vocab = 7,
+                    .optimizer = name,
+                    .options = options};
+    for (const int zero : {0, 1, 2}) {
+      ExpectEqualRuns(task, 2, {.tp_size = 2, .zero_stage = zero});
+      ExpectEqualRuns(task, 8, {.tp_size = 4, .zero_stage = zero});
+    }
+  }
+}
+
 // Targets that do not count, inside and outside of the vocabulary.
 TEST(HybridParallelEdgeTest, IgnoredTargets) {
   for (const int64_t ignored : {3, -100}) {
