@@ -8,8 +8,8 @@
 //
 // All present gradients of trainable parameters count as one vector; absent ones are left absent.
 // Norms are accumulated in f64 in a fixed order. Gradients are rewritten in place, in their own
-// dtype. Throws Error for parameters whose gradients a plugin keeps on shards: they are not here. Norms
-// throw for parameters that a plugin has cut.
+// dtype. Throws Error for parameters whose gradients a plugin keeps on shards: they are not here.
+// Norms throw for parameters that a plugin has cut.
 #ifndef APOGEE_OPTIM_GRAD_CLIP_H_
 #define APOGEE_OPTIM_GRAD_CLIP_H_
 

@@ -9,6 +9,16 @@
 namespace apogee {
 namespace {
 
+constexpr uint64_t kFnvBasis = 0xcbf29ce484222325u;
+
+// FNV-1a of a tensor's bytes, on from `hash`.
+uint64_t Fnv(const Tensor& tensor, uint64_t hash) {
+  const Tensor whole = tensor.Detach().Contiguous();
+  const auto* bytes = static_cast<const unsigned char*>(whole.raw());
+  for (int64_t i = 0; i < whole.bytes(); ++i) hash = (hash ^ bytes[i]) * 0x100000001b3u;
+  return hash;
+}
+
 void Append(std::string& errors, const std::string& problem) { errors += "\n  " + problem; }
 
 }  // namespace
@@ -151,18 +161,38 @@ optim::Optimizer& HybridParallelPlugin::Configure(nn::Module& model, optim::Opti
   configured_ = true;
   optim::Optimizer& configured =
       zero_ != nullptr ? zero_->Configure(model, optimizer) : ddp_->Configure(model, optimizer);
-  if (parallel_ != nullptr) {
-    configured.AddPreStepHook([this](optim::Optimizer& stepped) {
-      gradients_checked_ = gradients_checked_ || CheckSameGradients("hybrid_parallel", stepped,
-                                                                    mesh_->group(comm::Axis::kDp),
-                                                                    *mesh_->group(comm::Axis::kTp));
-    });
-  }
+  if (parallel_ != nullptr) WatchFirstStep(model, configured);
   return configured;
 }
 
 comm::Layout HybridParallelPlugin::LayoutOf(const autograd::Parameter& parameter) const {
   return parallel_ != nullptr ? parallel_->LayoutOf(parameter) : comm::Layout(parameter.shape());
+}
+
+void HybridParallelPlugin::WatchFirstStep(nn::Module& model, optim::Optimizer& optimizer) {
+  struct Watch {
+    bool done = false;
+    uint64_t inputs = kFnvBasis;
+  };
+  const auto watch = std::make_shared<Watch>();
+  model.AddPreForwardHook([watch](nn::Module& root, const Tensor& input) {
+    if (!watch->done && root.is_training()) watch->inputs = Fnv(input, watch->inputs);
+  });
+  optimizer.AddPreStepHook([this, watch](optim::Optimizer& stepped) {
+    if (watch->done) return;
+    comm::Group& group = *mesh_->group(comm::Axis::kTp);
+    // A double holds half of the bits exactly.
+    const auto hash = static_cast<double>(watch->inputs >> 32);
+    const Tensor ends = Tensor::FromVector<double>({hash, -hash}, {2}, world_.context());
+    group.AllReduce(ends, comm::ReduceOp::kMax);
+    const std::vector<double> all = ends.ToVector<double>();
+    APOGEE_CHECK(all[0] == -all[1],
+                 "hybrid_parallel: ranks of one tp group gave the model different inputs; load the "
+                 "part of each batch that the plugin's data_rank() and data_size() say, not the "
+                 "world's rank and size");
+    watch->done =
+        CheckSameGradients("hybrid_parallel", stepped, mesh_->group(comm::Axis::kDp), group);
+  });
 }
 
 Tensor HybridParallelPlugin::WholeValue(const autograd::Parameter& parameter) const {

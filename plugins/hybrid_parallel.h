@@ -22,7 +22,8 @@
 // with n = dp: (N / tp + R) takes the place of N. Communicated per step beside the gradients: an
 // all-reduce of each row-parallel layer's output in forward and of each column-parallel layer's
 // input in backward. (A table is a row-parallel layer, logits are a column-parallel one.) The first
-// step checks that ranks have the same gradients of what they all hold whole.
+// step checks that ranks of a tp group got the same inputs, and have the same gradients of what
+// they all hold whole.
 #ifndef APOGEE_PLUGINS_HYBRID_PARALLEL_H_
 #define APOGEE_PLUGINS_HYBRID_PARALLEL_H_
 
@@ -93,6 +94,9 @@ class HybridParallelPlugin : public Plugin {
  private:
   std::string WorldProblem() const;
   void MakeInner();
+  // What would go wrong silently: ranks of a tp group that get different inputs, or different
+  // gradients of a parameter that each holds whole.
+  void WatchFirstStep(nn::Module& model, optim::Optimizer& optimizer);
   void CheckOptimizer(const nn::Module& model, optim::Optimizer& optimizer,
                       std::string& problems) const;
 
@@ -104,7 +108,6 @@ class HybridParallelPlugin : public Plugin {
   std::unique_ptr<DdpPlugin> ddp_;
   std::unique_ptr<LowLevelZeroPlugin> zero_;
   bool configured_ = false;
-  bool gradients_checked_ = false;  // those of parameters that are not cut, to be equal
 };
 
 }  // namespace apogee

@@ -158,6 +158,10 @@ TensorParallel::Loss TensorParallel::KeepLogitsCut(const CrossEntropyLoss& loss)
       LogicalShape(*output_->weight())[output_->layout() == WeightLayout::kOutIn ? 0 : 1];
   return [loss, words, group = group_](const Tensor& logits, const Tensor& targets) {
     if (logits.size(-1) == words) return loss(logits, targets);
+    const int64_t part = (words + group->size() - 1) / group->size();
+    APOGEE_CHECK(logits.size(-1) == part, "cross entropy: logits ", logits.shape(),
+                 " are neither whole, ", words, " words, nor what the model puts out in training, ",
+                 part, " words of this rank");
     return VocabParallelCrossEntropy(logits, targets, PartOf(words, group), group,
                                      loss.ignore_index);
   };

@@ -245,6 +245,31 @@ TEST(HybridParallelEdgeTest, ARankWithPaddingOnly) {
   }
 }
 
+// Matrices of 16 have a rank of 4; 8-bit blocks end within rows and parts.
+TEST(HybridParallelEdgeTest, EveryOptimizerOnParts) {
+  for (const std::string& name : optim::OptimizerNames()) {
+    const optim::OptionMap defaults = ValueOrThrow(optim::OptimizerDefaults(name));
+    optim::OptionMap options;
+    const auto set = [&](const char* key, const char* value) {
+      if (defaults.contains(key)) options[key] = value;
+    };
+    if (!defaults.contains("relative_step")) set("lr", "0.005");
+    set("weight_decay", "0.05");
+    set("rank", "4");
+    set("update_proj_gap", "2");
+    set("min_8bit_size", "0");
+    set("block_size", "64");
+    const Task task{.make = [] { return std::make_unique<nn::Gpt2>(Gpt2Of(7)); },
+                    .vocab = 7,
+                    .optimizer = name,
+                    .options = options};
+    for (const int zero : {0, 1, 2}) {
+      ExpectEqualRuns(task, 2, {.tp_size = 2, .zero_stage = zero});
+      ExpectEqualRuns(task, 8, {.tp_size = 4, .zero_stage = zero});
+    }
+  }
+}
+
 // Targets that do not count, inside and outside of the vocabulary.
 TEST(HybridParallelEdgeTest, IgnoredTargets) {
   for (const int64_t ignored : {3, -100}) {
@@ -269,6 +294,10 @@ TEST(HybridParallelEdgeTest, IgnoredTargets) {
         nn::CrossEntropyLoss()(Tensor::Zeros({2, kTokens, 7}, DType::kF32, world.context()), none)
             .Item();
     EXPECT_EQ(std::isnan(boosted.criterion(logits, none).Item()), std::isnan(want));
+    const Tensor narrow = Tensor::Zeros({2, kTokens, 3}, DType::kF32, world.context());
+    EXPECT_THAT([&] { boosted.criterion(narrow, ids); },
+                Says(AllOf(HasSubstr("[2, 4, 3]"), HasSubstr("neither whole, 7 words"),
+                           HasSubstr("4 words of this rank"))));
     const Tensor outside = Tensor::Full({2, kTokens}, DType::kI64, 7, world.context());
     EXPECT_THAT([&] { boosted.criterion(logits, outside); }, Says(HasSubstr("7")));
   });
@@ -414,6 +443,25 @@ TEST(HybridParallelEdgeTest, AParameterWhereActivationsAreCut) {
   }
 }
 
+// Ranks of one tp group that load by their rank in the world mix up their samples.
+TEST(HybridParallelEdgeTest, RanksThatLoadDifferentData) {
+  for (const int zero : {0, 2}) {
+    RunRanks(4, [&](comm::World& world) {
+      const Task task{.make = [] { return std::make_unique<nn::Gpt2>(Gpt2Of(8)); }};
+      const auto model = Initialized(task, world.context());
+      optim::AdamW optimizer(model->Parameters(), {});
+      HybridParallelPlugin plugin(world, {.tp_size = 2, .zero_stage = zero, .precision = "f64"});
+      std::string message;
+      try {
+        Train(task, *model, optimizer, plugin, world.rank(), world.size(), world.context());
+      } catch (const Error& error) {
+        message = error.what();
+      }
+      EXPECT_THAT(message, AllOf(HasSubstr("different inputs"), HasSubstr("data_rank()")));
+    });
+  }
+}
+
 // A part that is not finite, on one rank: nobody steps.
 TEST(HybridParallelEdgeTest, OneRankThatOverflowsHoldsAllBack) {
   for (const int zero : {0, 1, 2}) {
@@ -453,6 +501,77 @@ TEST(HybridParallelEdgeTest, APluginWithoutAWorldThatFits) {
     const auto refused = Says(HasSubstr("tp_size 2 does not divide the world of 3 ranks"));
     EXPECT_THAT([&] { (void)plugin.NoSync(); }, refused);
     EXPECT_THAT([&] { plugin.loss_scale(); }, refused);
+  });
+}
+
+// Layers keep what they need of the group; only steps need the plugin.
+TEST(HybridParallelEdgeTest, AModelOutlivesItsPlugin) {
+  for (const int zero : {0, 1, 2}) {
+    RunRanks(4, [&](comm::World& world) {
+      const Task task{.make = [] { return std::make_unique<nn::Gpt2>(Gpt2Of(7)); }, .vocab = 7};
+      const auto train = [&](nn::Module& model, optim::Optimizer& optimizer) {
+        HybridParallelPlugin plugin(world, {.tp_size = 2, .zero_stage = zero, .precision = "f64"});
+        return Train(task, model, optimizer, plugin, plugin.data_rank(), 2, world.context());
+      };
+      const auto model = Initialized(task, world.context());
+      optim::AdamW optimizer(model->Parameters(), {});
+      const Weights whole = train(*model, optimizer);
+      const auto plain = Initialized(task, world.context());
+      for (const auto& p : plain->Parameters()) {
+        p->set_value(Tensor::FromVector<double>(whole.at(p->name()), p->shape(), world.context()));
+      }
+      model->Train(false);
+      const Tensor ids = Ids(7, 0, 0, 2, 0, world.context());
+      const std::vector<double> got = (*model)(ids).ToVector<double>();
+      const std::vector<double> want = (*plain)(ids).ToVector<double>();
+      ASSERT_EQ(got.size(), want.size());
+      for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-12);
+      EXPECT_THAT([&] { optimizer.step(); }, Says(HasSubstr("after its plugin was destroyed")));
+    });
+  }
+}
+
+// Two models train by turns, each with a plugin of its own.
+TEST(HybridParallelEdgeTest, TwoModelsInOneWorld) {
+  const Task task{.make = [] { return std::make_unique<nn::Gpt2>(Gpt2Of(7)); }, .vocab = 7};
+  RunRanks(4, [&](comm::World& world) {
+    const auto alone = Initialized(task, world.context());
+    optim::AdamW alone_optimizer(alone->Parameters(), {});
+    HybridParallelPlugin alone_plugin(world, {.tp_size = 2, .zero_stage = 2, .precision = "f64"});
+    const Weights want = Train(task, *alone, alone_optimizer, alone_plugin,
+                               alone_plugin.data_rank(), 2, world.context());
+    const auto first = Initialized(task, world.context());
+    const auto second = Initialized(task, world.context());
+    optim::AdamW first_optimizer(first->Parameters(), {}),
+        second_optimizer(second->Parameters(), {});
+    HybridParallelPlugin first_plugin(world, {.tp_size = 2, .zero_stage = 2, .precision = "f64"});
+    HybridParallelPlugin second_plugin(world, {.tp_size = 4, .precision = "f64"});
+    Booster first_booster(first_plugin), second_booster(second_plugin);
+    Boosted one = first_booster.boost(*first, first_optimizer, task.criterion);
+    Boosted two = second_booster.boost(*second, second_optimizer, task.criterion);
+    for (int64_t step = 0; step < kSteps; ++step) {
+      const int64_t begin = first_plugin.data_rank() * 4;
+      const auto ids = [&](int64_t from, int64_t count, int64_t shift) {
+        return Ids(7, step, from, count, shift, world.context());
+      };
+      const Tensor first_loss = one.criterion(one.model(ids(begin, 4, 0)), ids(begin, 4, 1));
+      const Tensor second_loss = two.criterion(two.model(ids(0, 8, 0)), ids(0, 8, 1));
+      second_booster.backward(second_loss, second_optimizer);
+      first_booster.backward(first_loss, first_optimizer);
+      first_optimizer.step();
+      second_optimizer.step();
+      first_optimizer.zero_grad();
+      second_optimizer.zero_grad();
+    }
+    const Weights start = WeightsOf(*Initialized(task, world.context()));
+    for (const HybridParallelPlugin* plugin : {&first_plugin, &second_plugin}) {
+      const nn::Module& model = plugin == &first_plugin ? *first : *second;
+      Weights got;
+      for (const auto& p : model.Parameters()) {
+        got[p->name()] = plugin->WholeValue(*p).ToVector<double>();
+      }
+      EXPECT_LE(WorstUpdateError(start, want, got).error, 1e-9);
+    }
   });
 }
 

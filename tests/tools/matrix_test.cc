@@ -136,24 +136,6 @@ TEST(SabotageTest, HybridRunsKeepAbsentGradientsAndUpdate) {
             "error 1 > 1e-09");
 }
 
-// Products in parts are the same products, with other rounding.
-TEST(PlainRunTest, ProductsInParts) {
-  for (const std::string workload : {"gpt2_tied", "gpt2_untied", "llama_tied", "llama_untied"}) {
-    const Cell cell = {.optimizer = "sgd",
-                       .plugin = "hybrid_tp2_zero0",
-                       .world = 2,
-                       .precision = "f64",
-                       .workload = workload};
-    const PlainResult whole = PlainRun(cell, {});
-    for (const int parts : {2, 4}) {
-      const PlainResult split = PlainRun(cell, {.num_parts = parts});
-      const WorstError worst = WorstUpdateError(whole.start, whole.end, split.end);
-      EXPECT_GT(worst.error, 0) << workload;
-      EXPECT_LE(worst.error, 1e-9) << workload << " " << worst.name;
-    }
-  }
-}
-
 TEST(MatrixTest, HybridCellsMeetEveryLayoutWithEveryOptimizer) {
   std::set<std::string> layouts, by_workload, by_precision;
   for (const Cell& cell : AllCells()) {

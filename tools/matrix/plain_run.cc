@@ -12,7 +12,6 @@
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tools/matrix/optimizers.h"
 #include "apogee/tools/matrix/plugins.h"
-#include "apogee/tools/matrix/split_products.h"
 
 namespace apogee::tools {
 namespace {
@@ -47,9 +46,6 @@ Weights MastersOf(optim::Optimizer& optimizer, Weights weights) {
   return weights;
 }
 
-// Then runs with other rounding compute products in parts, too.
-bool SharesLayers(const Cell& cell) { return FindPlugin(cell.plugin).tp > 1; }
-
 Reference MakeReference(const Cell& cell) {
   Reference reference{PlainRun(cell, {}), {}};
   const Weights& start = reference.plain.start;
@@ -69,9 +65,7 @@ Reference MakeReference(const Cell& cell) {
     }
   }
   if (exact) return reference;
-  for (size_t i = 0; i < std::size(kReorderings); ++i) {
-    Reordering order = kReorderings[i];
-    if (SharesLayers(cell)) order.num_parts = i % 2 == 0 ? 2 : 4;
+  for (const Reordering& order : kReorderings) {
     for (const auto& [name, noise] : UpdateErrors(start, end, PlainRun(cell, order).end)) {
       double& bound = reference.bounds[name];
       bound = std::min(std::max(bound, kNoiseFactor * noise), kLargestBound);
@@ -95,7 +89,6 @@ PlainResult PlainRun(const Cell& cell, const Reordering& order) {
   const Workload& workload = FindWorkload(cell.workload);
   const ContextPtr context = CpuContext({.num_threads = 1});
   const std::unique_ptr<nn::Module> model = workload.MakeModel();
-  if (order.num_parts > 1) SplitProducts(*model, order.num_parts);
   model->Initialize(context, {.seed = kSeed, .dtype = InitialDType(cell.precision)});
   PlainResult result{.start = WeightsOf(*model), .end = {}};
   const std::unique_ptr<optim::Optimizer> optimizer =
@@ -140,9 +133,9 @@ PlainResult PlainRun(const Cell& cell, const Reordering& order) {
 }
 
 const Reference& ReferenceCache::Get(const Cell& cell) {
-  const std::string key =
-      cell.optimizer + "/" + cell.precision + (HasMasters(cell) ? "/masters" : "") +
-      (SharesLayers(cell) ? "/parts" : "") + (cell.clip ? "/clip/" : "/") + cell.workload;
+  const std::string key = cell.optimizer + "/" + cell.precision +
+                          (HasMasters(cell) ? "/masters" : "") + (cell.clip ? "/clip/" : "/") +
+                          cell.workload;
   const auto found = references_.find(key);
   if (found != references_.end()) return found->second;
   return references_.emplace(key, MakeReference(cell)).first->second;

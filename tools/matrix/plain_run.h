@@ -46,8 +46,6 @@ struct Reordering {
   int permutation = 0;
   int64_t num_micro_batches = 1;
   double scale = 1;
-  // Above 1: products are summed from those of so many parts (SplitProducts).
-  int num_parts = 1;
 };
 
 // Of the cell's optimizer, precision, clipping and workload. Throws Error when training fails.
