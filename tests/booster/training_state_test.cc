@@ -207,7 +207,7 @@ void ExpectResumes(const Spread& spread, const Choice& choice) {
     ASSERT_EQ(run.state().Save(Files(), half, {.step = 3, .extra = {{"cursor", "36"}}}),
               absl::OkStatus());
     run.Train(3, 6);
-    ASSERT_EQ(run.state().Save(Files(), one_go, {.step = 6}), absl::OkStatus());
+    ASSERT_EQ(run.state().Save(Files(), one_go, {.step = 6, .extra = {}}), absl::OkStatus());
   });
   RunRanks(spread.ranks, [&](comm::World& world) {
     TrainingRun run(spread, choice, world, /*seed=*/7);
@@ -217,7 +217,7 @@ void ExpectResumes(const Spread& spread, const Choice& choice) {
     EXPECT_EQ(at->step, 3);
     EXPECT_EQ(at->extra.at("cursor"), "36");
     run.Train(3, 6);
-    ASSERT_EQ(run.state().Save(Files(), resumed, {.step = 6}), absl::OkStatus());
+    ASSERT_EQ(run.state().Save(Files(), resumed, {.step = 6, .extra = {}}), absl::OkStatus());
   });
   ExpectSame(ContentsOf(one_go), ContentsOf(resumed),
              choice.optimizer + " " + choice.precision + " " + spread.name());
@@ -263,7 +263,7 @@ TEST(TrainingStateTest, AnyLayoutToAnyLayout) {
       RunRanks(from.ranks, [&](comm::World& world) {
         TrainingRun run(from, choice, world);
         run.Train(0, 4);
-        ASSERT_EQ(run.state().Save(Files(), path, {.step = 4}), absl::OkStatus());
+        ASSERT_EQ(run.state().Save(Files(), path, {.step = 4, .extra = {}}), absl::OkStatus());
       });
       const auto want = ContentsOf(path);
       for (const Spread& to : Spreads()) {
@@ -272,7 +272,7 @@ TEST(TrainingStateTest, AnyLayoutToAnyLayout) {
           TrainingRun run(to, choice, world, /*seed=*/7);
           const auto at = run.state().Load(Files(), path);
           ASSERT_TRUE(at.ok()) << at.status();
-          ASSERT_EQ(run.state().Save(Files(), again, {.step = 4}), absl::OkStatus());
+          ASSERT_EQ(run.state().Save(Files(), again, {.step = 4, .extra = {}}), absl::OkStatus());
         });
         ExpectSame(want, ContentsOf(again),
                    optimizer + " from " + from.name() + " to " + to.name());

@@ -135,5 +135,37 @@ TEST(HybridParallelMemoryTest, BytesPerStepAreTheFormulas) {
   }
 }
 
+// q, k and v share their input, and so do gate and up: one all-reduce each in backward. bf16 sums
+// travel in f32.
+TEST(HybridParallelMemoryTest, LlamaCommunicatesAsMuchAsGpt2) {
+  for (const std::string precision : {"f32", "bf16"}) {
+    RunRanks(2, [&](comm::World& world) {
+      nn::Llama model({.vocab_size = kVocab,
+                       .hidden_size = kDim,
+                       .intermediate_size = 2 * kDim,
+                       .num_hidden_layers = kLayers,
+                       .num_attention_heads = kHeads,
+                       .num_key_value_heads = 2,
+                       .max_position_embeddings = kTokens});
+      model.Initialize(world.context(), {.seed = 1});
+      optim::AdamW optimizer(model.Parameters(), {});
+      HybridParallelPlugin plugin(world, {.tp_size = 2, .precision = precision});
+      Booster booster(plugin);
+      Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+      const comm::GroupPtr group = plugin.mesh().group(comm::Axis::kTp);
+      const comm::Traffic before = group->traffic();
+      const Tensor tokens = Tensor::Full({kBatch, kTokens}, DType::kI64, 3, world.context());
+      booster.backward(boosted.criterion(boosted.model(tokens), tokens), optimizer);
+      const comm::Traffic layers = group->traffic() - before;
+      const int64_t rows = kBatch * kTokens, passes = 2 * (1 + 2 * kLayers);
+      EXPECT_EQ(layers.calls(CollectiveKind::kAllReduce), passes + 2);
+      // The table's rows are summed as they are: all but one of them are zero.
+      const int64_t table = (precision == "bf16" ? 2 : 4) * rows * kDim;
+      EXPECT_EQ(layers.bytes(CollectiveKind::kAllReduce),
+                table + 4 * rows * ((passes - 1) * kDim + 3));
+    });
+  }
+}
+
 }  // namespace
 }  // namespace apogee
