@@ -28,7 +28,7 @@ namespace apogee {
 
 struct RunPosition {
   int64_t step = 0;
-  std::map<std::string, std::string> extra;  // the caller's
+  std::map<std::string, std::string> extra = {};  // the caller's
 };
 
 struct TrainingParts {

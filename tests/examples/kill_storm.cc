@@ -95,6 +95,8 @@ class Storm {
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
+    // A child that is killed before it opens its own must not leave the last round's.
+    for (const std::string& path : {output, errors}) std::filesystem::remove(path);
     const pid_t child = fork();
     if (child < 0) Throw("cannot start a process");
     if (child == 0) {
