@@ -11,6 +11,7 @@
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/booster/booster.h"
 #include "apogee/checkpoint/checkpoint_folder.h"
+#include "apogee/checkpoint/checkpoint_reader.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/mlp.h"
 #include "apogee/optim/adam.h"
@@ -296,6 +297,44 @@ TEST_F(BoosterCheckpointsTest, AFailureAnywhereLosesNothing) {
   }
   EXPECT_GT(saved, 3);
   EXPECT_GT(failed, 8);
+}
+
+// The newest checkpoint, all of whose digests are right; 0 for none, -1 where one is damaged.
+int64_t NewestWhole(const std::shared_ptr<checkpoint::FileSystem>& files) {
+  const auto found = checkpoint::FindCheckpoints(files, "run");
+  if (!found.ok()) return 0;
+  if (!found->rejected.empty()) return -1;
+  for (const auto& valid : found->valid) {
+    const auto path = checkpoint::JoinPath("run", valid.name);
+    const auto reader = checkpoint::CheckpointReader::Open(files, path);
+    if (!reader.ok() || !reader->Verify().ok()) return -1;
+  }
+  return found->valid.empty() ? 0 : found->valid.back().step;
+}
+
+// From the folder's making to the removal of the oldest.
+TEST_F(BoosterCheckpointsTest, APowerCutAnywhereLosesNothingThatWasSaved) {
+  const auto files = std::make_shared<CrashFileSystem>();
+  int crashes = 0, bad = 0;
+  WithRuns([&](ZeroRun& run, int rank) {
+    size_t from = 0;
+    for (int64_t step = 1; step <= 4; ++step) {
+      run.Step();
+      ASSERT_EQ(run.booster.save_training_state("run", {.step = step}, {.keep = 2, .files = files}),
+                absl::OkStatus());
+      if (rank == 0) {
+        files->ForEachCrash(from, [&](const auto& left, bool all_done) {
+          const int64_t newest = NewestWhole(left);
+          ++crashes;
+          bad += newest == step || (!all_done && newest == step - 1) ? 0 : 1;
+        });
+        from = files->num_operations();
+      }
+      run.plugin.group()->Barrier();
+    }
+  });
+  EXPECT_GT(crashes, 200);
+  EXPECT_EQ(bad, 0) << "of " << crashes;
 }
 
 }  // namespace
