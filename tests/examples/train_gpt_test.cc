@@ -224,6 +224,14 @@ TEST_F(TrainGptTest, ADamagedCheckpointIsPassedOverAndReplaced) {
 }
 
 TEST_F(TrainGptTest, LeavesOnASignalWithACheckpoint) {
+  // Signals the program once it trains.
+  const std::string script = dir_.Write("stop.sh", R"(
+signal=$1; log=$2; shift 2
+"$@" & pid=$!
+for _ in $(seq 600); do grep -q ^step "$log" 2>/dev/null && break; sleep 0.1; done
+kill -s $signal $pid
+wait $pid
+)");
   const std::vector<std::pair<std::string, int>> signals = {{"TERM", 143}, {"INT", 130}};
   for (const auto& [signal, exit_code] : signals) {
     const std::string out = dir_ / signal;
@@ -231,9 +239,8 @@ TEST_F(TrainGptTest, LeavesOnASignalWithACheckpoint) {
                               " --layers 1 --heads 2 --dim 16 --block 16 --batch 8 --threads 2 "
                               "--steps 1000000 --ranks 2 --save-every 1000000 --out " +
                               out;
-    // Its own shell, whose background processes would ignore SIGINT.
     const RunResult result = ::apogee::testing::RunProgram(
-        "timeout --preserve-status -s " + signal + " 2 " + APOGEE_TRAIN_GPT, flags, dir_);
+        "sh " + script + " " + signal + " " + out + "/train.log " + APOGEE_TRAIN_GPT, flags, dir_);
     EXPECT_EQ(result.exit_code, exit_code) << result.err;
     EXPECT_THAT(result.out, HasSubstr("SIG" + signal + ": left after step "));
     EXPECT_THAT(result.out, HasSubstr("\nsaved step "));
