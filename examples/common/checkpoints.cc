@@ -116,6 +116,8 @@ bool RunCheckpoints::AfterStep(int64_t step, const std::vector<double>& stop) {
   if (flags.save_every == 0) return false;
   const int signal = stop[0] > 0 ? SIGTERM : stop[1] > 0 ? SIGINT : 0;
   if (step % flags.save_every == 0 || step == options_.steps || signal != 0) {
+    // The folder of the output is as new as the run: a power cut could take it with all in it.
+    if (rank_ == 0) OkOrThrow(checkpoint::MakeFolder(*checkpoint::RealFileSystem(), options_.out));
     const auto notice = [this](const std::string& text) { notes_.push_back("note: " + text); };
     OkOrThrow(booster_.save_training_state(own_folder(),
                                            {.step = step, .extra = {{kDataKey, options_.data}}},
