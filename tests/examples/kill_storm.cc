@@ -12,6 +12,7 @@
 //
 // Exit code 0: all rounds were right; 1: what was wrong is on stderr, and the folder stays.
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -100,6 +101,7 @@ class Storm {
     const pid_t child = fork();
     if (child < 0) Throw("cannot start a process");
     if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);  // it must not train on when the storm is stopped
       dup2(open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666), STDOUT_FILENO);
       dup2(open(errors.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666), STDERR_FILENO);
       execv(arguments[0], arguments.data());
