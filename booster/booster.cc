@@ -24,6 +24,8 @@ Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer, Criterion
   }
   optim::Optimizer& configured = plugin_.Configure(model, optimizer);
   model_ = &model;
+  optimizer_ = &configured;
+  scheduler_ = scheduler;
   return {model, configured, plugin_.ConfigureCriterion(std::move(criterion)), loader, scheduler};
 }
 

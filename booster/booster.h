@@ -12,12 +12,23 @@
 //
 // Accumulation: call backward once per micro-batch with the loss divided by the number of
 // micro-batches, then step. A shorter last window divides by its own number.
+//
+// Checkpoints, in a folder of their own:
+//
+//   OkOrThrow(booster.save_training_state("run/checkpoints", {.step = step}));   // every so often
+//   auto resumed = booster.resume("run/checkpoints");       // a new process, after boost
+//   if (resumed.ok()) step = resumed->position.step;
+//   else if (!absl::IsNotFound(resumed.status())) ...       // NotFound: start anew
 #ifndef APOGEE_BOOSTER_BOOSTER_H_
 #define APOGEE_BOOSTER_BOOSTER_H_
 
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "apogee/booster/training_state.h"
+#include "apogee/checkpoint/file_system.h"
 #include "apogee/data/loader.h"
 #include "apogee/optim/lr_scheduler.h"
 #include "apogee/plugins/plugin.h"
@@ -32,6 +43,23 @@ struct Boosted {
   Criterion criterion;
   data::Loader* loader = nullptr;
   optim::LrScheduler* scheduler = nullptr;
+};
+
+struct SaveOptions {
+  // Checkpoints that stay, the newest: at least 2, for the newest may turn out to be damaged.
+  int64_t keep = 3;
+  // Takes what went wrong beside the save, on rank 0: an older checkpoint that could not be removed
+  // or was found damaged. Null: stderr.
+  std::function<void(const std::string&)> notice = nullptr;
+  std::shared_ptr<checkpoint::FileSystem> files = checkpoint::RealFileSystem();
+};
+
+// What resume() found.
+struct Resumed {
+  RunPosition position;
+  std::string path;  // of the checkpoint
+  // Newer checkpoints that were passed over, newest first: a sentence each, with the reason.
+  std::vector<std::string> notices;
 };
 
 class Booster {
@@ -54,11 +82,31 @@ class Booster {
   // Until the handle goes, backward accumulates without reducing over ranks.
   [[nodiscard]] std::shared_ptr<void> no_sync() { return plugin_.NoSync(); }
 
+  // Saves everything that training_state.h lists as `folder`/step-NNNNNNNN, then removes all but
+  // the newest options.keep checkpoints up to this step; newer ones stay, and none is overwritten.
+  // The folder is made if it is missing, the one above must exist. Once it returns ok the
+  // checkpoint survives a power cut. A damaged checkpoint of this very step is renamed out of the
+  // way; a valid one is AlreadyExists. Collective, between step() and the next backward, with the
+  // same arguments; the same status on every rank. Throws Error before boost.
+  absl::Status save_training_state(const std::string& folder, const RunPosition& position,
+                                   const SaveOptions& options = {});
+
+  // Loads the newest checkpoint of the folder into what was boosted; one that turns out to be
+  // damaged is passed over for the next older one. The folder stays as it is. NotFound where there
+  // is none (start anew), DataLoss where all are damaged, InvalidArgument where the checkpoint is
+  // whole but of another model or optimizer; nothing has changed then. Collective, after boost and
+  // before the first step; the same result on every rank. Throws Error before boost.
+  absl::StatusOr<Resumed> resume(
+      const std::string& folder,
+      const std::shared_ptr<checkpoint::FileSystem>& files = checkpoint::RealFileSystem());
+
   Plugin& plugin() { return plugin_; }
 
  private:
   Plugin& plugin_;
-  const nn::Module* model_ = nullptr;
+  nn::Module* model_ = nullptr;
+  optim::Optimizer* optimizer_ = nullptr;
+  optim::LrScheduler* scheduler_ = nullptr;
 };
 
 }  // namespace apogee

@@ -9,8 +9,18 @@
 namespace apogee {
 
 absl::StatusOr<std::unique_ptr<LineFile>> LineFile::Create(const std::string& path) {
+  return Open(path, O_TRUNC);
+}
+
+absl::StatusOr<std::unique_ptr<LineFile>> LineFile::Continue(const std::string& path) {
+  APOGEE_ASSIGN_OR_RETURN(std::unique_ptr<LineFile> file, Open(path, 0));
+  file->size_ = lseek(file->descriptor_, 0, SEEK_END);
+  return file;
+}
+
+absl::StatusOr<std::unique_ptr<LineFile>> LineFile::Open(const std::string& path, int flags) {
   const int descriptor =
-      open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
+      open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | flags, 0666);
   if (descriptor < 0) {
     return InvalidArgument("cannot write ", path, ": ", std::strerror(errno),
                            "; give an output directory that you may write to");

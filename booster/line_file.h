@@ -21,6 +21,8 @@ class LineFile {
  public:
   // Empties the file if it exists.
   static absl::StatusOr<std::unique_ptr<LineFile>> Create(const std::string& path);
+  // Goes on behind what is there; makes the file if it is missing.
+  static absl::StatusOr<std::unique_ptr<LineFile>> Continue(const std::string& path);
   ~LineFile();
   LineFile(const LineFile&) = delete;
   LineFile& operator=(const LineFile&) = delete;
@@ -29,6 +31,7 @@ class LineFile {
   const std::string& path() const { return path_; }
 
  private:
+  static absl::StatusOr<std::unique_ptr<LineFile>> Open(const std::string& path, int flags);
   LineFile(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
 
   std::string path_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -50,6 +51,30 @@ std::string MemoryJson(const MemoryLedger& ledger) {
       .Close();
 }
 
+// Drops the rows behind `step`, and a last line that is not whole. The file is replaced in one go,
+// so that rows which stay are never away.
+absl::Status KeepRows(const std::string& path, int64_t step) {
+  std::ifstream file(path);
+  std::string kept;
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    long long row = 0;
+    if (std::sscanf(line.c_str(), "{\"step\":%lld,", &row) == 1 && row <= step) kept += line + "\n";
+  }
+  const std::string temporary = path + ".tmp";
+  APOGEE_ASSIGN_OR_RETURN(const std::unique_ptr<LineFile> rows, LineFile::Create(temporary));
+  APOGEE_RETURN_IF_ERROR(rows->Append(kept));
+  std::error_code error;
+  std::filesystem::rename(temporary, path, error);
+  return error ? DataLoss("cannot write ", path, ": ", error.message()) : absl::OkStatus();
+}
+
+// A file of rows: empty, or with those up to `resumed_step`.
+absl::StatusOr<std::unique_ptr<LineFile>> OpenRows(const std::string& path, int64_t resumed_step) {
+  if (resumed_step == 0) return LineFile::Create(path);
+  APOGEE_RETURN_IF_ERROR(KeepRows(path, resumed_step));
+  return LineFile::Continue(path);
+}
+
 absl::Status CheckLoss(const char* what, int64_t step, double loss) {
   if (std::isfinite(loss)) return absl::OkStatus();
   return InvalidArgument("step ", step, ": the ", what, " is ",
@@ -78,10 +103,14 @@ absl::Status MetricsLogger::OpenFiles() {
     return InvalidArgument("cannot make the output directory ", options_.out, ": ", error.message(),
                            "; give a directory that you may write to");
   }
-  APOGEE_ASSIGN_OR_RETURN(steps_, LineFile::Create(options_.out + "/metrics.jsonl"));
-  APOGEE_ASSIGN_OR_RETURN(validations_, LineFile::Create(options_.out + "/validation.jsonl"));
-  APOGEE_ASSIGN_OR_RETURN(log_, LineFile::Create(options_.out + "/train.log"));
-  APOGEE_ASSIGN_OR_RETURN(board_, TensorBoardWriter::Create(options_.out, /*first_step=*/1));
+  APOGEE_ASSIGN_OR_RETURN(steps_, OpenRows(options_.out + "/metrics.jsonl", options_.resumed_step));
+  APOGEE_ASSIGN_OR_RETURN(validations_,
+                          OpenRows(options_.out + "/validation.jsonl", options_.resumed_step));
+  const std::string log = options_.out + "/train.log";
+  APOGEE_ASSIGN_OR_RETURN(
+      log_, options_.resumed_step == 0 ? LineFile::Create(log) : LineFile::Continue(log));
+  APOGEE_ASSIGN_OR_RETURN(
+      board_, TensorBoardWriter::Create(options_.out, /*first_step=*/options_.resumed_step + 1));
   return absl::OkStatus();
 }
 

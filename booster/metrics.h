@@ -13,8 +13,9 @@
 //   validation.jsonl   one object per validation: step, loss, tokens
 //   train.log          the console's plain lines
 //   events.out.tfevents.*   the same numbers for TensorBoard
-// A run overwrites the first three. Numbers have 9 significant digits, enough to tell any two f32
-// apart.
+// A run overwrites the first three; one that resumes (MetricsOptions::resumed_step) keeps the rows
+// up to there, drops those of steps that it is about to do again, and goes on with train.log.
+// Numbers have 9 significant digits, enough to tell any two f32 apart.
 //
 // Errors: a Status that names the file, or the step whose loss is not finite (nothing is written
 // for it). Rank 0 calls it; other ranks have no logger.
@@ -38,6 +39,8 @@ struct MetricsOptions {
   // Made if it is missing. Empty: console only.
   std::string out = {};
   int64_t total_steps = 0;
+  // Steps that are done, by a run that wrote to `out` before.
+  int64_t resumed_step = 0;
   // A lasting line on the console and in train.log every so many steps, and for the first and last.
   int64_t log_every = 10;
   // nullptr: nothing on the console.

@@ -116,6 +116,13 @@ absl::Status TrainingState::Read(const std::shared_ptr<checkpoint::FileSystem>& 
   APOGEE_ASSIGN_OR_RETURN(loaded.position.step, attributes.GetInt("step"));
   loaded.position.extra = attributes.Below("extra/");
   std::string problems;
+  // What is damaged is told apart from what does not fit: an older checkpoint may still be whole.
+  absl::Status damage;
+  const auto read = [&](const std::string& name, const comm::Layout& layout, const Tensor& to) {
+    absl::Status status = reader.Read(name, layout, to);
+    if (damage.ok() && absl::IsDataLoss(status)) damage = status;
+    return status;
+  };
   const auto check = [&problems](const absl::Status& status) {
     if (!status.ok()) problems += "\n  " + Message(status);
   };
@@ -123,7 +130,7 @@ absl::Status TrainingState::Read(const std::shared_ptr<checkpoint::FileSystem>& 
   for (const auto& parameter : parts_.model.Parameters()) {
     const Tensor value = Tensor::Zeros(parameter->shape(), parameter->data().dtype(),
                                        parameter->data().context(), MemoryCategory::kParameter);
-    check(reader.Read(ModelName(parameter->name()), parts_.plugin.LayoutOf(*parameter), value));
+    check(read(ModelName(parameter->name()), parts_.plugin.LayoutOf(*parameter), value));
     loaded.values.emplace_back(parameter, value);
   }
   for (const auto& [name, tensor] : reader.manifest().tensors) {
@@ -158,7 +165,7 @@ absl::Status TrainingState::Read(const std::shared_ptr<checkpoint::FileSystem>& 
   }
   check(parts_.optimizer.ReadStates(
       [&](const optim::ParamView& view, const std::string& state, const comm::Layout& layout,
-          const Tensor& to) { return reader.Read(StateName(view.name(), state), layout, to); },
+          const Tensor& to) { return read(StateName(view.name(), state), layout, to); },
       [&](const std::string& name) { return reader.contains(StateName(name, "master")); }, dict));
 
   APOGEE_ASSIGN_OR_RETURN(const int64_t key_a, attributes.GetInt("random/key_a"));
@@ -181,6 +188,7 @@ absl::Status TrainingState::Read(const std::shared_ptr<checkpoint::FileSystem>& 
     APOGEE_ASSIGN_OR_RETURN(state.base_lrs, attributes.GetDoubles("schedule/base_lrs"));
     loaded.schedule = state;
   }
+  if (!damage.ok()) return damage;
   return problems.empty() ? absl::OkStatus()
                           : InvalidArgument(path, " does not fit this run:", problems);
 }

@@ -10,7 +10,8 @@
 // Collective over the plugin's ranks, after boost; every rank gets the same status. A checkpoint
 // loads under another plugin and another number of ranks; bits go on unchanged where the new layout
 // computes the same bits. Model, optimizer, its groups, and precision must be those that were
-// saved: Load lists everything that does not fit. When Load fails nothing has changed.
+// saved: Load lists everything that does not fit (InvalidArgument); DataLoss where the checkpoint
+// itself is damaged. When Load fails nothing has changed.
 #ifndef APOGEE_BOOSTER_TRAINING_STATE_H_
 #define APOGEE_BOOSTER_TRAINING_STATE_H_
 
@@ -27,7 +28,7 @@ namespace apogee {
 
 struct RunPosition {
   int64_t step = 0;
-  std::map<std::string, std::string> extra;  // the caller's
+  std::map<std::string, std::string> extra = {};  // the caller's
 };
 
 struct TrainingParts {

@@ -31,6 +31,17 @@ std::string CheckpointName(int64_t step) {
   return name;
 }
 
+absl::Status MakeFolder(FileSystem& files, const std::string& folder) {
+  const size_t end = folder.find_last_not_of('/');
+  const size_t slash = end == std::string::npos ? end : folder.rfind('/', end);
+  const absl::Status made = files.MakeDir(folder);
+  if (!made.ok() && !absl::IsAlreadyExists(made)) return made;
+  // Also where it was there: an earlier process may have ended between the two.
+  return files.SyncDir(slash == std::string::npos ? "."
+                       : slash == 0               ? "/"
+                                                  : folder.substr(0, slash));
+}
+
 absl::StatusOr<FoundCheckpoints> FindCheckpoints(const std::shared_ptr<FileSystem>& files,
                                                  const std::string& folder) {
   APOGEE_ASSIGN_OR_RETURN(const std::vector<std::string> names, files->List(folder));
@@ -42,7 +53,7 @@ absl::StatusOr<FoundCheckpoints> FindCheckpoints(const std::shared_ptr<FileSyste
     if (reader.ok()) {
       found.valid.push_back({*step, name});
     } else {
-      found.rejected.push_back({name, reader.status()});
+      found.rejected.push_back({*step, name, reader.status()});
     }
   }
   std::ranges::stable_sort(found.valid, {}, &FoundCheckpoint::step);
@@ -68,6 +79,20 @@ absl::Status KeepNewest(FileSystem& files, const std::string& folder, const Foun
     APOGEE_RETURN_IF_ERROR(RemoveFolder(files, JoinPath(folder, name)));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> SetAsideIfDamaged(const std::shared_ptr<FileSystem>& files,
+                                              const std::string& folder, const std::string& name) {
+  const std::string path = JoinPath(folder, name);
+  if (absl::IsNotFound(files->List(path).status())) return std::string();
+  const auto reader = CheckpointReader::Open(files, path);
+  const absl::Status why = reader.ok() ? reader->Verify() : reader.status();
+  if (!absl::IsDataLoss(why) && !absl::IsNotFound(why)) return std::string();
+  const std::string aside = JoinPath(folder, "damaged-" + name);
+  APOGEE_RETURN_IF_ERROR(RemoveFolder(*files, aside));
+  APOGEE_RETURN_IF_ERROR(files->Rename(path, aside));
+  APOGEE_RETURN_IF_ERROR(files->SyncDir(folder));
+  return Message(why);
 }
 
 }  // namespace apogee::checkpoint

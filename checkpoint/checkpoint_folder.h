@@ -25,6 +25,7 @@ struct FoundCheckpoint {
 };
 
 struct RejectedCheckpoint {
+  int64_t step = 0;
   std::string name;
   absl::Status why;
 };
@@ -37,6 +38,9 @@ struct FoundCheckpoints {
 // "step-00000100".
 std::string CheckpointName(int64_t step);
 
+// Makes the folder, so that it survives a power cut, unless it is there. The one above must exist.
+absl::Status MakeFolder(FileSystem& files, const std::string& folder);
+
 // NotFound when the folder is missing.
 absl::StatusOr<FoundCheckpoints> FindCheckpoints(const std::shared_ptr<FileSystem>& files,
                                                  const std::string& folder);
@@ -45,6 +49,12 @@ absl::StatusOr<FoundCheckpoints> FindCheckpoints(const std::shared_ptr<FileSyste
 // left unfinished. One process, while no save is running.
 absl::Status KeepNewest(FileSystem& files, const std::string& folder, const FoundCheckpoints& found,
                         int64_t keep);
+
+// Where checkpoint `name` is damaged (a digest differs, a file or the manifest is missing), renames
+// it "damaged-<name>", in place of an earlier one of that name, and returns what was wrong with it;
+// else "". For the step to be saved again.
+absl::StatusOr<std::string> SetAsideIfDamaged(const std::shared_ptr<FileSystem>& files,
+                                              const std::string& folder, const std::string& name);
 
 }  // namespace apogee::checkpoint
 

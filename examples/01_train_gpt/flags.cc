@@ -78,6 +78,8 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   ranks("--threads", f.threads, "CPU threads, shared out over the ranks; default: one per core")
       ->default_str("");
 
+  DeclareCheckpointFlags(app, f.checkpoints);
+
   const auto report = [&](const std::string& name, auto& value, const std::string& help) {
     return app.add_option(name, value, help)->group("Report")->capture_default_str();
   };
@@ -89,7 +91,8 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   app.footer(
       "Options of an optimizer or schedule: --optim.KEY=VALUE, --sched.KEY=VALUE, for instance\n"
       "--optim.betas=0.9,0.95 --optim.weight_decay=0.1 --sched.eta_min=1e-4\n"
-      "Exit code: 0 trained, 1 the run failed (data, loss, disk), 2 wrong usage.");
+      "Exit code: 0 trained, 1 the run failed (data, loss, disk), 2 wrong usage,\n"
+      "143 or 130 left early on SIGTERM or SIGINT, with a checkpoint.");
 }
 
 // What --lr, --steps and --warmup say goes into the options that the optimizer and the schedule
@@ -198,6 +201,7 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
     flags.precision = SettlePrecision(flags.precision);
     SettleRanks(app, flags);
     FillOptions(app, flags);
+    CheckCheckpointFlags(app, flags.checkpoints, flags.out);
     CheckSettings(flags);
   });
 }

@@ -10,6 +10,7 @@
 
 #include "apogee/comm/launch.h"
 #include "apogee/data/text_corpus.h"
+#include "apogee/examples/common/checkpoints.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/optim/options.h"
 #include "apogee/plugins/plugin.h"
@@ -43,6 +44,8 @@ struct Flags {
   int tp_size = 1, zero_stage = 0;  // of --plugin hybrid
   int threads = 0;                  // 0: one per core
   int threads_per_rank = 1;
+
+  CheckpointFlags checkpoints;
 
   int64_t log_every = 100;
   std::string prompt = "In the beginning";

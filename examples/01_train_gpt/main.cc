@@ -5,6 +5,7 @@
 //   01_train_gpt --out out                                     # the King James Bible
 //   01_train_gpt --ranks 4 --data books/ --precision bf16 --accumulate 4
 //   01_train_gpt --ranks 4 --plugin hybrid --tp-size 2         # two ranks share every layer
+//   01_train_gpt --out out --save-every 100 --resume auto       # goes on where it was stopped
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -22,6 +23,7 @@
 #include "apogee/core/text.h"
 #include "apogee/data/loader.h"
 #include "apogee/data/text_corpus.h"
+#include "apogee/examples/common/checkpoints.h"
 #include "apogee/examples/common/generate.h"
 #include "apogee/examples/common/ranks.h"
 #include "apogee/examples/common/validate.h"
@@ -35,24 +37,14 @@ using namespace apogee;
 
 namespace {
 
-// What every rank does. `start`: the process before any rank.
-void Train(const comm::World& world, const Flags& flags, const data::TextCorpus& corpus,
-           const ProcessMemory& start) {
+// What every rank does; returns the program's exit code. `start`: the process before any rank.
+int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& corpus,
+          const ProcessMemory& start) {
   const ContextPtr& context = world.context();
   // The plugin decides how the loop below runs: on one rank, with gradients averaged over many, or
   // with layers shared between them.
   const std::unique_ptr<Plugin> plugin = MakePlugin(flags, world);
   const DataPart part = DataPartOf(*plugin, world);
-
-  // The data: samples of `block` bytes that start anywhere in the training part, in an order that
-  // depends on the seed only. A rank takes its part of each step's samples.
-  const int64_t batch = flags.batch / part.size;
-  const auto dataset = std::make_shared<data::TextDataset>(corpus.train(), flags.model.n_positions);
-  const auto order = std::make_shared<data::ShuffleSampler>(dataset->num_samples(), flags.seed);
-  data::Loader loader(dataset,
-                      std::make_shared<data::DistributedSampler>(order, part.rank, part.size,
-                                                                 batch * flags.accumulate),
-                      context, {.batch = batch, .num_batches = flags.steps * flags.accumulate});
 
   // The ordinary training setup.
   nn::Gpt2 model(flags.model);
@@ -65,13 +57,36 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
 
   // From here on the plugin runs the setup; the loop stays the same.
   Booster booster(*plugin);
-  Boosted boosted = booster.boost(model, *optimizer, nn::CrossEntropyLoss(), &loader, &scheduler);
+  Boosted boosted = booster.boost(model, *optimizer, nn::CrossEntropyLoss(), nullptr, &scheduler);
+
+  RunCheckpoints checkpoints(
+      booster, world,
+      {.flags = flags.checkpoints,
+       .out = flags.out,
+       .steps = flags.steps,
+       .data = DescribeData(corpus, flags.seed, flags.batch * flags.accumulate,
+                            flags.model.n_positions)});
+  const int64_t done = checkpoints.Start();  // steps of the run that this one resumes
+
+  // The data: samples of `block` bytes that start anywhere in the training part, in an order that
+  // depends on the seed only. A rank takes its part of each step's samples. A run that resumes goes
+  // on behind those of the steps that are done.
+  const int64_t batch = flags.batch / part.size;
+  const auto dataset = std::make_shared<data::TextDataset>(corpus.train(), flags.model.n_positions);
+  const auto order = std::make_shared<data::ShuffleSampler>(dataset->num_samples(), flags.seed);
+  data::Loader loader(dataset,
+                      std::make_shared<data::DistributedSampler>(order, part.rank, part.size,
+                                                                 batch * flags.accumulate),
+                      context,
+                      {.batch = batch, .num_batches = (flags.steps - done) * flags.accumulate});
+  loader.set_state({.next_batch = done * flags.accumulate});
 
   // Rank 0 speaks for all.
   std::unique_ptr<MetricsLogger> metrics;
   if (world.rank() == 0) {
     metrics = ValueOrThrow(MetricsLogger::Create({.out = flags.out,
                                                   .total_steps = flags.steps,
+                                                  .resumed_step = done,
                                                   .log_every = flags.log_every,
                                                   .ledger = &context->ledger()}));
     if (!corpus.notice().empty()) OkOrThrow(metrics->Note("note: " + corpus.notice()));
@@ -82,11 +97,18 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
         (flags.plugin == "hybrid" ? DescribeMesh(world, flags.tp_size, flags.zero_stage) : "")));
   }
 
-  int64_t micro = 0;
+  const auto tell_notes = [&] {
+    for (const std::string& note : checkpoints.TakeNotes()) {
+      if (metrics != nullptr) OkOrThrow(metrics->Note(note));
+    }
+  };
+  tell_notes();
+
+  int64_t micro = done * flags.accumulate;
   StepEvent event;
-  for (auto& batch : *boosted.loader) {
+  for (auto& samples : loader) {
     const bool last = ++micro % flags.accumulate == 0;
-    Tensor loss = boosted.criterion(boosted.model(batch.inputs), batch.targets);
+    Tensor loss = boosted.criterion(boosted.model(samples.inputs), samples.targets);
     loss = autograd::Scale(loss, 1.0 / static_cast<double>(flags.accumulate));
     event.loss += loss.Item();
     // Gradients are averaged over the ranks once per step.
@@ -95,7 +117,11 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
     if (!last) continue;
 
     event.step = micro / flags.accumulate;
-    event.loss = SumOverRanks(world, {event.loss})[0] / world.size();
+    // A signal reaches the ranks at different moments: they add up what they have seen.
+    std::vector<double> stop = StopSignals();
+    stop.push_back(event.loss);
+    stop = SumOverRanks(world, stop);
+    event.loss = stop.back() / world.size();
     event.tokens = flags.batch * flags.accumulate * flags.model.n_positions;
     APOGEE_CHECK(std::isfinite(event.loss), "step ", event.step, ": the loss is ",
                  std::isnan(event.loss) ? "nan" : "infinite", "; lower --lr (now ", flags.lr,
@@ -113,6 +139,9 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
       }
     }
     boosted.scheduler->step();
+    const bool leave = checkpoints.AfterStep(event.step, stop);
+    tell_notes();
+    if (leave) return checkpoints.exit_code();
     event = {};
   }
 
@@ -125,30 +154,36 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
     OkOrThrow(metrics->Note(memory));
   }
   // Ranks that share layers call the model together: the first group of them writes.
-  if (part.rank != 0) return;
+  if (part.rank != 0) return 0;
   const std::string sample = Generate(boosted.model, context, flags.prompt,
                                       {.block = flags.model.n_positions,
                                        .bytes = flags.sample,
                                        .temperature = flags.temperature,
                                        .seed = flags.seed});
   if (metrics != nullptr) OkOrThrow(metrics->Note("sample:\n" + sample));
+  return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   UseBlockingWaits(argv);
+  int exit_code = 0;  // rank 0's
   Flags flags;
-  if (const std::optional<int> exit_code = ParseFlags(argc, argv, flags)) return *exit_code;
+  if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;
   try {
     const auto corpus =
         ValueOrThrow(data::TextCorpus::Load(flags.data, {.block = flags.model.n_positions}));
     const ProcessMemory start = ValueOrThrow(ReadProcessMemory());
+    if (flags.checkpoints.save_every > 0) CatchStopSignals();
     OkOrThrow(comm::launch({.num_ranks = flags.ranks, .threads_per_rank = flags.threads_per_rank},
-                           [&](comm::World& world) { Train(world, flags, corpus, start); }));
+                           [&](comm::World& world) {
+                             const int code = Train(world, flags, corpus, start);
+                             if (world.rank() == 0) exit_code = code;
+                           }));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "01_train_gpt: %s\n", error.what());
     return 1;
   }
-  return 0;
+  return exit_code;
 }

@@ -55,6 +55,8 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->check(Between(0, HUGE_VAL));
   add("--seed", f.seed, "Of the weights, the order of the data and the sample");
 
+  DeclareCheckpointFlags(app, f.checkpoints);
+
   group = "Report";
   add("--log-every", f.log_every, "Steps between two lasting lines")->check(count);
   add("--prompt", f.prompt, "What the sample continues");
@@ -63,7 +65,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       "Options of an optimizer: --optim.KEY=VALUE, for instance --optim.weight_decay=0.1\n"
       "Exit code: 0 trained, 1 the run failed (data, ranks that do not fit the model, loss, "
       "disk),\n"
-      "2 wrong usage.");
+      "2 wrong usage, 143 or 130 left early on SIGTERM or SIGINT, with a checkpoint.");
 }
 
 // Makes a small one of everything: each says best what it does not take.
@@ -95,6 +97,7 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
     flags.optimizer_options.try_emplace("lr", optim::FormatOption(flags.lr));
     flags.parallel.precision = SettlePrecision(flags.parallel.precision);
     flags.threads_per_rank = ThreadsPerRank(flags.threads, flags.ranks);
+    CheckCheckpointFlags(app, flags.checkpoints, flags.out);
     CheckSettings(flags);
   });
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apogee/data/text_corpus.h"
+#include "apogee/examples/common/checkpoints.h"
 #include "apogee/nn/models/llama.h"
 #include "apogee/optim/options.h"
 #include "apogee/plugins/hybrid_parallel.h"
@@ -39,6 +40,8 @@ struct Flags {
   double lr = 2e-3;
   apogee::optim::OptionMap optimizer_options;  // lr included
   uint64_t seed = 1;
+
+  CheckpointFlags checkpoints;
 
   int64_t log_every = 100;
   std::string prompt = "In the beginning";

@@ -9,6 +9,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/booster/booster.h"
@@ -20,6 +21,7 @@
 #include "apogee/core/text.h"
 #include "apogee/data/loader.h"
 #include "apogee/data/text_corpus.h"
+#include "apogee/examples/common/checkpoints.h"
 #include "apogee/examples/common/generate.h"
 #include "apogee/examples/common/ranks.h"
 #include "apogee/examples/common/validate.h"
@@ -45,9 +47,9 @@ void DrawPlan(const Boosted& boosted, const comm::World& world, const Flags& fla
   if (world.rank() == 0) OkOrThrow(ValueOrThrow(LineFile::Create(flags.plan_svg))->Append(svg));
 }
 
-// What every rank does. `start`: the process before any rank.
-void Train(const comm::World& world, const Flags& flags, const data::TextCorpus& corpus,
-           const ProcessMemory& start) {
+// What every rank does; returns the program's exit code. `start`: the process before any rank.
+int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& corpus,
+          const ProcessMemory& start) {
   const ContextPtr& context = world.context();
   // The ordinary training setup. Every rank makes the whole model; boost leaves it its part.
   nn::Llama model(flags.model);
@@ -67,6 +69,15 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
   Boosted boosted = booster.boost(model, *optimizer, nn::CrossEntropyLoss(), nullptr, &scheduler);
   DrawPlan(boosted, world, flags);
 
+  RunCheckpoints checkpoints(
+      booster, world,
+      {.flags = flags.checkpoints,
+       .out = flags.out,
+       .steps = flags.steps,
+       .data = DescribeData(corpus, flags.seed, flags.batch * flags.accumulate,
+                            flags.model.max_position_embeddings)});
+  const int64_t done = checkpoints.Start();  // steps of the run that this one resumes
+
   // Ranks that share layers read the same samples; the copies of the model share each batch.
   const DataPart part{.rank = plugin.data_rank(), .size = plugin.data_size()};
   const int64_t block = flags.model.max_position_embeddings, batch = flags.batch / part.size;
@@ -75,13 +86,16 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
   data::Loader loader(dataset,
                       std::make_shared<data::DistributedSampler>(order, part.rank, part.size,
                                                                  batch * flags.accumulate),
-                      context, {.batch = batch, .num_batches = flags.steps * flags.accumulate});
+                      context,
+                      {.batch = batch, .num_batches = (flags.steps - done) * flags.accumulate});
+  loader.set_state({.next_batch = done * flags.accumulate});
 
   // Rank 0 speaks for all.
   std::unique_ptr<MetricsLogger> metrics;
   if (world.rank() == 0) {
     metrics = ValueOrThrow(MetricsLogger::Create({.out = flags.out,
                                                   .total_steps = flags.steps,
+                                                  .resumed_step = done,
                                                   .log_every = flags.log_every,
                                                   .ledger = &context->ledger()}));
     if (!corpus.notice().empty()) OkOrThrow(metrics->Note("note: " + corpus.notice()));
@@ -92,7 +106,14 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
                       DescribeMesh(world, flags.parallel.tp_size, flags.parallel.zero_stage)));
   }
 
-  int64_t micro = 0;
+  const auto tell_notes = [&] {
+    for (const std::string& note : checkpoints.TakeNotes()) {
+      if (metrics != nullptr) OkOrThrow(metrics->Note(note));
+    }
+  };
+  tell_notes();
+
+  int64_t micro = done * flags.accumulate;
   StepEvent event;
   for (auto& samples : loader) {
     const bool last = ++micro % flags.accumulate == 0;
@@ -106,7 +127,11 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
 
     event.step = micro / flags.accumulate;
     // Ranks of one tp group have the same loss, so the mean over all ranks is the batch's.
-    event.loss = SumOverRanks(world, {event.loss})[0] / world.size();
+    // A signal reaches the ranks at different moments: they add up what they have seen.
+    std::vector<double> stop = StopSignals();
+    stop.push_back(event.loss);
+    stop = SumOverRanks(world, stop);
+    event.loss = stop.back() / world.size();
     event.tokens = flags.batch * flags.accumulate * block;
     APOGEE_CHECK(std::isfinite(event.loss), "step ", event.step, ": the loss is ",
                  std::isnan(event.loss) ? "nan" : "infinite", "; lower --lr (now ", flags.lr,
@@ -117,6 +142,9 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
     event.grad_norm = boosted.optimizer.last_step().grad_norm;
     if (metrics != nullptr) OkOrThrow(metrics->Step(event));
     boosted.scheduler->step();
+    const bool leave = checkpoints.AfterStep(event.step, stop);
+    tell_notes();
+    if (leave) return checkpoints.exit_code();
     event = {};
   }
 
@@ -129,27 +157,33 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
   }
   // In evaluation logits are whole, and ranks that share layers still call the model together: the
   // first group of them writes.
-  if (part.rank != 0) return;
+  if (part.rank != 0) return 0;
   const std::string sample = Generate(boosted.model, context, flags.prompt,
                                       {.block = block, .bytes = flags.sample, .seed = flags.seed});
   if (metrics != nullptr) OkOrThrow(metrics->Note("sample:\n" + sample));
+  return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   UseBlockingWaits(argv);
+  int exit_code = 0;  // rank 0's
   Flags flags;
-  if (const std::optional<int> exit_code = ParseFlags(argc, argv, flags)) return *exit_code;
+  if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;
   try {
     const auto corpus = ValueOrThrow(
         data::TextCorpus::Load(flags.data, {.block = flags.model.max_position_embeddings}));
     const ProcessMemory start = ValueOrThrow(ReadProcessMemory());
+    if (flags.checkpoints.save_every > 0) CatchStopSignals();
     OkOrThrow(comm::launch({.num_ranks = flags.ranks, .threads_per_rank = flags.threads_per_rank},
-                           [&](comm::World& world) { Train(world, flags, corpus, start); }));
+                           [&](comm::World& world) {
+                             const int code = Train(world, flags, corpus, start);
+                             if (world.rank() == 0) exit_code = code;
+                           }));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "03_train_llama_hybrid: %s\n", error.what());
     return 1;
   }
-  return 0;
+  return exit_code;
 }

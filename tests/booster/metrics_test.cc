@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -100,6 +101,31 @@ TEST(MetricsLogger, RefusesALossThatIsNotFinite) {
   }
   EXPECT_FALSE(metrics->Validation({.step = 17, .loss = kNan}).ok());
   EXPECT_EQ(ReadFile(dir / "metrics.jsonl") + ReadFile(dir / "validation.jsonl"), "");
+}
+
+TEST(MetricsLogger, AResumedRunKeepsTheRowsUpToThere) {
+  const TempDir dir;
+  {
+    const auto first = Quiet(dir.path());
+    for (int64_t step = 1; step <= 3; ++step) {
+      ASSERT_TRUE(first->Step({.step = step, .loss = 1.0 * static_cast<double>(step)}).ok());
+      ASSERT_TRUE(first->Validation({.step = step, .loss = 1}).ok());
+    }
+  }
+  // What a process that ends within a write may leave.
+  std::ofstream(dir / "metrics.jsonl", std::ios::app) << "{\"step\":2,\"lo";
+  const std::string log = ReadFile(dir / "train.log");
+  const auto second = ValueOrThrow(MetricsLogger::Create(
+      {.out = dir.path(), .total_steps = 4, .resumed_step = 2, .console = nullptr}));
+  ASSERT_TRUE(second->Step({.step = 3, .loss = 30}).ok());
+  const auto rows = ReadJsonLines(dir / "metrics.jsonl");
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows[0]["loss"], 1.0);
+  EXPECT_EQ(rows[1]["loss"], 2.0);
+  EXPECT_EQ(rows[2]["loss"], 30.0);
+  EXPECT_EQ(ReadJsonLines(dir / "validation.jsonl").size(), 2u);
+  EXPECT_THAT(ReadFile(dir / "train.log"), StartsWith(log));
+  EXPECT_GT(ReadFile(dir / "train.log").size(), log.size());
 }
 
 TEST(MetricsLogger, TensorBoardFileReadsBack) {

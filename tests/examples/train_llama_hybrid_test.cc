@@ -80,6 +80,34 @@ TEST_F(TrainLlamaHybridTest, EveryCutTrainsTheSameModel) {
   }
 }
 
+TEST_F(TrainLlamaHybridTest, AResumedRunIsTheOneThatNeverStopped) {
+  for (const std::string precision : {"f32", "bf16"}) {
+    const std::string flags = "--precision " + precision + " --out " + (dir_ / precision);
+    const ProgramResult one_go = Train(flags + "/one_go --save-every 6");
+    ASSERT_EQ(one_go.exit_code, 0) << one_go.err;
+    const ProgramResult rest =
+        Train(flags + "/rest --resume " + (dir_ / precision) + "/one_go/checkpoints");
+    ASSERT_EQ(rest.exit_code, 0) << rest.err;
+    EXPECT_THAT(rest.out, HasSubstr("at step 12\n")) << "all is done";
+    std::filesystem::rename(dir_ / (precision + "/one_go/checkpoints/step-00000012"),
+                            dir_ / (precision + "/last"));
+    const ProgramResult half =
+        Train(flags + "/rest --resume " + (dir_ / precision) + "/one_go/checkpoints");
+    ASSERT_EQ(half.exit_code, 0) << half.err;
+    EXPECT_THAT(half.out, HasSubstr("at step 6\n"));
+    const auto want = ReadRows(dir_ / (precision + "/one_go/metrics.jsonl"));
+    const auto got = ReadRows(dir_ / (precision + "/rest/metrics.jsonl"));
+    ASSERT_EQ(got.size(), 6u);
+    for (size_t i = 0; i < 6; ++i) {
+      for (const std::string key : {"step", "loss", "lr", "grad_norm"}) {
+        EXPECT_EQ(got[i][key], want[6 + i][key]) << precision << " " << i;
+      }
+    }
+    EXPECT_EQ(half.out.substr(half.out.find("sample:")),
+              one_go.out.substr(one_go.out.find("sample:")));
+  }
+}
+
 TEST_F(TrainLlamaHybridTest, TrainsInEveryPrecision) {
   for (const std::string precision : {"f32", "bf16", "fp16", "auto"}) {
     const ProgramResult result = Train("--precision " + precision + " --out " + (dir_ / "out"));

@@ -1,0 +1,149 @@
+// Saving and resuming: which checkpoint of a folder, and what the ranks agree on around it.
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "apogee/booster/booster.h"
+#include "apogee/checkpoint/agreement.h"
+#include "apogee/checkpoint/checkpoint_folder.h"
+#include "apogee/tensor/cpu/cpu_context.h"
+
+namespace apogee {
+namespace {
+
+using checkpoint::FileSystem;
+
+// A checkpoint to try, or one that need not be tried.
+struct Candidate {
+  int64_t step = 0;
+  std::string name;
+  std::string why_not;  // empty: valid, as far as can be told without reading it all
+};
+
+// Newest first.
+absl::StatusOr<std::vector<Candidate>> ListCandidates(const std::shared_ptr<FileSystem>& files,
+                                                      const std::string& folder) {
+  APOGEE_ASSIGN_OR_RETURN(const checkpoint::FoundCheckpoints found,
+                          checkpoint::FindCheckpoints(files, folder));
+  std::vector<Candidate> all;
+  for (const auto& valid : found.valid) all.push_back({valid.step, valid.name, ""});
+  for (const auto& rejected : found.rejected) {
+    std::string why = Message(rejected.why);
+    std::erase(why, '\0');  // Pack's own
+    all.push_back({rejected.step, rejected.name, std::move(why)});
+  }
+  std::ranges::stable_sort(all, std::ranges::greater{}, &Candidate::step);
+  if (all.empty()) return NotFound(folder, ": there is no checkpoint in it");
+  return all;
+}
+
+// Two texts, each ended by a zero byte, per candidate.
+std::string Pack(const std::vector<Candidate>& candidates) {
+  std::string text;
+  for (const Candidate& candidate : candidates) {
+    text += candidate.name + '\0' + candidate.why_not + '\0';
+  }
+  return text;
+}
+
+std::vector<Candidate> Unpack(const std::string& text) {
+  auto take = [&text, at = size_t{0}]() mutable {
+    const size_t begin = std::exchange(at, text.find('\0', at) + 1);
+    return text.substr(begin, at - 1 - begin);
+  };
+  std::vector<Candidate> candidates(
+      static_cast<size_t>(std::count(text.begin(), text.end(), '\0') / 2));
+  for (Candidate& candidate : candidates) {
+    candidate.name = take();
+    candidate.why_not = take();
+  }
+  return candidates;
+}
+
+// What rank 0 does before a save.
+absl::Status MakeRoom(const std::string& folder, const std::string& name,
+                      const SaveOptions& options) {
+  APOGEE_RETURN_IF_ERROR(checkpoint::MakeFolder(*options.files, folder));
+  APOGEE_ASSIGN_OR_RETURN(const std::string damage,
+                          checkpoint::SetAsideIfDamaged(options.files, folder, name));
+  if (!damage.empty()) {
+    options.notice(internal::Concat(name, " was damaged and is now damaged-", name, ": ", damage));
+  }
+  return absl::OkStatus();
+}
+
+// Only what lies before the new one counts: those behind it are of a run that was given up, and may
+// be the reason why.
+absl::Status RemoveOld(const std::string& folder, int64_t step, const SaveOptions& options) {
+  APOGEE_ASSIGN_OR_RETURN(checkpoint::FoundCheckpoints found,
+                          checkpoint::FindCheckpoints(options.files, folder));
+  std::erase_if(found.valid, [step](const auto& valid) { return valid.step > step; });
+  return checkpoint::KeepNewest(*options.files, folder, found, options.keep);
+}
+
+}  // namespace
+
+absl::Status Booster::save_training_state(const std::string& folder, const RunPosition& position,
+                                          const SaveOptions& given) {
+  APOGEE_CHECK(model_ != nullptr, "save_training_state: call boost(model, optimizer) first");
+  if (given.keep < 2) {
+    return InvalidArgument("save_training_state: keep must be at least 2, got ", given.keep,
+                           ": the newest checkpoint may turn out to be damaged");
+  }
+  if (position.step < 0) {
+    return InvalidArgument("save_training_state: step must not be negative, got ", position.step);
+  }
+  SaveOptions options = given;
+  if (!options.notice) {
+    options.notice = [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); };
+  }
+  const comm::GroupPtr group = plugin_.group();
+  const bool leads = group == nullptr || group->rank() == 0;
+  const std::string name = checkpoint::CheckpointName(position.step);
+  APOGEE_RETURN_IF_ERROR(
+      checkpoint::AgreeOnStatus(leads ? MakeRoom(folder, name, options) : absl::OkStatus(), group,
+                                CpuContext({.num_threads = 1})));
+  const TrainingState state({*model_, *optimizer_, scheduler_, plugin_});
+  APOGEE_RETURN_IF_ERROR(state.Save(options.files, checkpoint::JoinPath(folder, name), position));
+  if (!leads) return absl::OkStatus();
+  const absl::Status removed = RemoveOld(folder, position.step, options);
+  if (!removed.ok()) {
+    options.notice("an older checkpoint could not be removed: " + Message(removed));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Resumed> Booster::resume(const std::string& folder,
+                                        const std::shared_ptr<FileSystem>& files) {
+  APOGEE_CHECK(model_ != nullptr, "resume: call boost(model, optimizer) first");
+  const comm::GroupPtr group = plugin_.group();
+  const ContextPtr context = CpuContext({.num_threads = 1});
+  // One rank looks, so that all try the same ones in the same order.
+  absl::StatusOr<std::vector<Candidate>> listed = std::vector<Candidate>();
+  if (group == nullptr || group->rank() == 0) listed = ListCandidates(files, folder);
+  APOGEE_RETURN_IF_ERROR(checkpoint::AgreeOnStatus(listed.status(), group, context));
+  const std::vector<Candidate> candidates =
+      Unpack(checkpoint::GatherTexts(Pack(*listed), group, context)[0]);
+
+  TrainingState state({*model_, *optimizer_, scheduler_, plugin_});
+  Resumed resumed;
+  for (const Candidate& candidate : candidates) {
+    std::string why_not = candidate.why_not;
+    if (why_not.empty()) {
+      resumed.path = checkpoint::JoinPath(folder, candidate.name);
+      absl::StatusOr<RunPosition> loaded = state.Load(files, resumed.path);
+      if (loaded.ok()) {
+        resumed.position = *std::move(loaded);
+        return resumed;
+      }
+      if (!absl::IsDataLoss(loaded.status())) return loaded.status();
+      why_not = Message(loaded.status());
+    }
+    resumed.notices.push_back(candidate.name + " was passed over: " + why_not);
+  }
+  std::string all;
+  for (const std::string& notice : resumed.notices) all += "\n  " + notice;
+  return DataLoss(folder, ": none of its checkpoints can be used:", all);
+}
+
+}  // namespace apogee

@@ -1,0 +1,132 @@
+#include "apogee/examples/common/checkpoints.h"
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+
+#include "apogee/booster/crc32c.h"
+#include "apogee/checkpoint/checkpoint_folder.h"
+#include "apogee/core/text.h"
+#include "apogee/examples/common/command_line.h"
+
+using namespace apogee;
+
+namespace {
+
+constexpr const char* kDataKey = "data";
+
+std::atomic<bool> terminate = false, interrupt = false;
+static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler sets them");
+
+void NoteSignal(int signal) { (signal == SIGTERM ? terminate : interrupt) = true; }
+
+}  // namespace
+
+void DeclareCheckpointFlags(CLI::App& app, CheckpointFlags& flags) {
+  const auto add = [&](const std::string& name, auto& value, const std::string& help) {
+    return app.add_option(name, value, help)->group("Checkpoints");
+  };
+  add("--save-every", flags.save_every,
+      "Steps between two checkpoints in OUT/checkpoints; the last step, and SIGTERM or SIGINT, "
+      "save too; default: none")
+      ->check(Count(1));
+  add("--resume", flags.resume,
+      "auto: go on from the newest valid checkpoint of OUT/checkpoints, or start where there is "
+      "none; or the folder of checkpoints to go on from");
+  add("--keep", flags.keep, "Newest checkpoints that stay")->check(Count(2))->capture_default_str();
+}
+
+void CheckCheckpointFlags(const CLI::App& app, const CheckpointFlags& flags,
+                          const std::string& out) {
+  if (flags.save_every > 0 && out.empty()) {
+    Throw("--save-every needs --out: checkpoints go to OUT/checkpoints");
+  }
+  if (flags.resume == "auto" && out.empty()) {
+    Throw("--resume auto needs --out: it looks in OUT/checkpoints; or give the folder");
+  }
+  if (app.count("--keep") > 0 && flags.save_every == 0) {
+    Throw("--keep has no effect without --save-every");
+  }
+}
+
+void CatchStopSignals() {
+  struct sigaction action {};
+  action.sa_handler = NoteSignal;
+  // A second one has the default effect.
+  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+  sigemptyset(&action.sa_mask);
+  for (const int signal : {SIGTERM, SIGINT}) sigaction(signal, &action, nullptr);
+}
+
+std::vector<double> StopSignals() { return {terminate ? 1.0 : 0.0, interrupt ? 1.0 : 0.0}; }
+
+std::string DescribeData(const data::TextCorpus& corpus, uint64_t seed, int64_t samples,
+                         int64_t block) {
+  const data::TextSpan text = corpus.train();
+  const uint32_t crc = Crc32c(text.text->data() + text.offset, static_cast<size_t>(text.size));
+  char hex[9];
+  std::snprintf(hex, sizeof(hex), "%08x", crc);
+  return "seed " + std::to_string(seed) + ", " + std::to_string(samples) + " samples of " +
+         std::to_string(block) + " bytes per step, " + std::to_string(text.size) +
+         " bytes of text (crc " + hex + ")";
+}
+
+// Steps of two runs in one folder would be mixed up by the next resume.
+void RunCheckpoints::RefuseForeignCheckpoints(const std::string& resumed_from) const {
+  if (options_.flags.save_every == 0 || rank_ != 0) return;
+  std::error_code error;
+  if (std::filesystem::equivalent(resumed_from, own_folder(), error)) return;
+  const auto found = checkpoint::FindCheckpoints(checkpoint::RealFileSystem(), own_folder());
+  if (!found.ok() || (found->valid.empty() && found->rejected.empty())) return;
+  Throw(own_folder(), " has checkpoints of another run (",
+        found->valid.empty() ? found->rejected.back().name : found->valid.back().name,
+        "); go on with --resume auto, or choose another --out");
+}
+
+int64_t RunCheckpoints::Start() {
+  const bool automatic = options_.flags.resume == "auto";
+  const std::string folder = automatic ? own_folder() : options_.flags.resume;
+  if (!folder.empty()) {
+    const absl::StatusOr<Resumed> resumed = booster_.resume(folder);
+    if (resumed.ok()) {
+      RefuseForeignCheckpoints(folder);
+      const RunPosition& position = resumed->position;
+      const auto data = position.extra.find(kDataKey);
+      const std::string saved = data == position.extra.end() ? "unknown data" : data->second;
+      APOGEE_CHECK(saved == options_.data, resumed->path, " is of a run on ", saved,
+                   "; this one is on ", options_.data);
+      APOGEE_CHECK(position.step <= options_.steps, resumed->path, " is at step ", position.step,
+                   ", behind the last of --steps ", options_.steps);
+      notes_ = resumed->notices;
+      notes_.push_back("resumed from " + resumed->path + " at step " +
+                       std::to_string(position.step));
+      return position.step;
+    }
+    if (!automatic || !absl::IsNotFound(resumed.status())) OkOrThrow(resumed.status());
+    notes_.push_back("nothing to resume in " + folder + ": a new run");
+  }
+  RefuseForeignCheckpoints("");
+  return 0;
+}
+
+bool RunCheckpoints::AfterStep(int64_t step, const std::vector<double>& stop) {
+  const CheckpointFlags& flags = options_.flags;
+  if (flags.save_every == 0) return false;
+  const int signal = stop[0] > 0 ? SIGTERM : stop[1] > 0 ? SIGINT : 0;
+  if (step % flags.save_every == 0 || step == options_.steps || signal != 0) {
+    // The folder of the output is as new as the run: a power cut could take it with all in it.
+    if (rank_ == 0) OkOrThrow(checkpoint::MakeFolder(*checkpoint::RealFileSystem(), options_.out));
+    const auto notice = [this](const std::string& text) { notes_.push_back("note: " + text); };
+    OkOrThrow(booster_.save_training_state(own_folder(),
+                                           {.step = step, .extra = {{kDataKey, options_.data}}},
+                                           {.keep = flags.keep, .notice = notice}));
+    notes_.push_back("saved step " + std::to_string(step));
+  }
+  if (signal == 0) return false;
+  notes_.push_back(std::string(signal == SIGTERM ? "SIGTERM" : "SIGINT") + ": left after step " +
+                   std::to_string(step) + "; --resume auto goes on");
+  exit_code_ = 128 + signal;
+  return true;
+}

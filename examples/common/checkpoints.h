@@ -1,0 +1,85 @@
+// Checkpoints of a training program: its flags, going on where a run left off, saving every so
+// often, and on SIGTERM or SIGINT leaving after the step at hand.
+//
+//   if (flags.checkpoints.save_every > 0) CatchStopSignals();             // main, before any rank
+//   RunCheckpoints checkpoints(booster, world, {...});                      // every rank, after
+//   boost const int64_t done = checkpoints.Start();                               // 0: a new run
+//   for each step behind `done`:
+//     stop = sum over ranks of StopSignals();
+//     if (checkpoints.AfterStep(step, stop)) break;
+//     for (const std::string& note : checkpoints.TakeNotes()) ...
+//   return checkpoints.exit_code();
+#ifndef APOGEE_EXAMPLES_COMMON_CHECKPOINTS_H_
+#define APOGEE_EXAMPLES_COMMON_CHECKPOINTS_H_
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apogee/booster/booster.h"
+#include "apogee/comm/launch.h"
+#include "apogee/data/text_corpus.h"
+
+struct CheckpointFlags {
+  int64_t save_every = 0;  // steps; 0: never
+  std::string resume;      // empty: a new run; "auto": OUT/checkpoints; else a folder of them
+  int64_t keep = 3;
+};
+
+// Adds --save-every, --resume and --keep.
+void DeclareCheckpointFlags(CLI::App& app, CheckpointFlags& flags);
+// Throws Error for flags that do not go together; `out`: what --out says.
+void CheckCheckpointFlags(const CLI::App& app, const CheckpointFlags& flags,
+                          const std::string& out);
+
+// From here on the first SIGTERM or SIGINT is only noted; a second one ends the process at once.
+void CatchStopSignals();
+// 1 for a signal that has come, {SIGTERM, SIGINT}. Ranks may see it at different steps: sum it over
+// them, and all leave at the same one.
+std::vector<double> StopSignals();
+
+struct RunCheckpointsOptions {
+  CheckpointFlags flags;
+  std::string out;
+  int64_t steps = 0;  // of the whole run
+  // What decides which samples a step has. A run resumes on the same data only.
+  std::string data;
+};
+
+// "seed 1, 8 samples of 128 bytes per step, 3724065 bytes of text (crc 1a2b3c4d)".
+std::string DescribeData(const apogee::data::TextCorpus& corpus, uint64_t seed, int64_t samples,
+                         int64_t block);
+
+// Every rank has one and makes the same calls.
+class RunCheckpoints {
+ public:
+  RunCheckpoints(apogee::Booster& booster, const apogee::comm::World& world,
+                 RunCheckpointsOptions options)
+      : booster_(booster), rank_(world.rank()), options_(std::move(options)) {}
+
+  // The step that is done already; 0 for a new run. Collective. Throws Error where the checkpoints
+  // do not fit the run, and for a new run beside checkpoints of another.
+  int64_t Start();
+  // Saves where it is time to. `stop`: StopSignals(), summed over the ranks. True: leave the loop.
+  // Collective. Throws Error when a save fails.
+  bool AfterStep(int64_t step, const std::vector<double>& stop);
+
+  // Lines for people since the last call, on rank 0.
+  std::vector<std::string> TakeNotes() { return std::exchange(notes_, {}); }
+  // 0, or 128 plus the number of the signal that ended the run.
+  int exit_code() const { return exit_code_; }
+
+ private:
+  std::string own_folder() const { return options_.out + "/checkpoints"; }
+  void RefuseForeignCheckpoints(const std::string& resumed_from) const;
+
+  apogee::Booster& booster_;
+  int rank_;
+  RunCheckpointsOptions options_;
+  std::vector<std::string> notes_;
+  int exit_code_ = 0;
+};
+
+#endif  // APOGEE_EXAMPLES_COMMON_CHECKPOINTS_H_

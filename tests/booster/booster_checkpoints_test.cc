@@ -1,0 +1,341 @@
+// Booster::save_training_state and resume: which checkpoints stay, which one is taken, and that all
+// ranks hear the same.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+
+#include "apogee/autograd/functions/arithmetic.h"
+#include "apogee/booster/booster.h"
+#include "apogee/checkpoint/checkpoint_folder.h"
+#include "apogee/checkpoint/checkpoint_reader.h"
+#include "apogee/nn/losses.h"
+#include "apogee/nn/models/mlp.h"
+#include "apogee/optim/adam.h"
+#include "apogee/plugins/low_level_zero.h"
+#include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tests/support/crash_file_system.h"
+#include "apogee/tests/support/exactness.h"
+#include "apogee/tests/support/run_ranks.h"
+#include "apogee/tests/support/temp_dir.h"
+
+namespace apogee {
+namespace {
+
+using apogee::testing::CrashFileSystem;
+using apogee::testing::RunRanks;
+using apogee::testing::TempDir;
+using apogee::testing::WeightsOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+// One rank's run, its states sharded.
+struct ZeroRun {
+  explicit ZeroRun(const comm::World& world, int64_t width = 24)
+      : model({.sizes = {8, width, 4}}),
+        optimizer(Made(world), {.lr = 1e-2}),
+        plugin(world.group(), LowLevelZeroOptions{.stage = 1}),
+        booster(plugin) {
+    booster.boost(model, optimizer);
+  }
+  std::vector<autograd::ParameterPtr> Made(const comm::World& world) {
+    model.Initialize(world.context(), {.seed = 3});
+    return model.Parameters();
+  }
+  void Step() {
+    const Tensor input =
+        Tensor::Full({2, 8}, DType::kF32, 0.5, model.Parameters()[0]->data().context());
+    const Tensor output = model(input);
+    const Tensor target = Tensor::FromVector<int64_t>({1, 2}, {2}, input.context());
+    booster.backward(nn::CrossEntropyLoss()(output, target), optimizer);
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+
+  nn::Mlp model;
+  optim::AdamW optimizer;
+  LowLevelZeroPlugin plugin;
+  Booster booster;
+};
+
+// On two ranks.
+void WithRuns(const std::function<void(ZeroRun& run, int rank)>& fn) {
+  RunRanks(2, [&](comm::World& world) {
+    ZeroRun run(world);
+    fn(run, world.rank());
+  });
+}
+
+std::vector<std::string> NamesIn(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+// Flips a bit in the file of the last rank.
+void Damage(const std::string& checkpoint) {
+  std::string last;
+  for (const std::string& name : NamesIn(checkpoint)) {
+    if (name.ends_with(".safetensors")) last = name;
+  }
+  std::fstream file(checkpoint + "/" + last, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(-1, std::ios::end);
+  const int byte = file.get();
+  file.seekp(-1, std::ios::end);
+  file.put(static_cast<char>(byte ^ 4));
+}
+
+class BoosterCheckpointsTest : public ::testing::Test {
+ protected:
+  void SaveSteps(const std::vector<int64_t>& steps, int64_t keep) {
+    WithRuns([&](ZeroRun& run, int) {
+      for (const int64_t step : steps) {
+        run.Step();
+        ASSERT_EQ(run.booster.save_training_state(folder_, {.step = step}, {.keep = keep}),
+                  absl::OkStatus());
+      }
+    });
+  }
+  // What rank 1 hears; rank 0 must hear the same.
+  absl::StatusOr<Resumed> Resume() {
+    std::vector<absl::StatusOr<Resumed>> all(2, absl::UnknownError(""));
+    WithRuns([&](ZeroRun& run, int rank) {
+      all[static_cast<size_t>(rank)] = run.booster.resume(folder_);
+    });
+    EXPECT_EQ(all[0].status(), all[1].status());
+    if (all[0].ok() && all[1].ok()) {
+      EXPECT_EQ(all[0]->path, all[1]->path);
+      EXPECT_EQ(all[0]->notices, all[1]->notices);
+      EXPECT_EQ(all[0]->position.step, all[1]->position.step);
+    }
+    return all[1];
+  }
+
+  TempDir dir_;
+  const std::string folder_ = dir_ / "checkpoints";
+};
+
+TEST_F(BoosterCheckpointsTest, KeepsTheNewestAndResumesFromIt) {
+  std::vector<std::vector<double>> want;
+  WithRuns([&](ZeroRun& run, int rank) {
+    for (int64_t step = 1; step <= 5; ++step) {
+      run.Step();
+      ASSERT_EQ(run.booster.save_training_state(
+                    folder_, {.step = step, .extra = {{"of", "step " + std::to_string(step)}}},
+                    {.keep = 2}),
+                absl::OkStatus());
+    }
+    run.Step();
+    if (rank != 0) return;
+    for (const auto& p : run.model.Parameters()) want.push_back(p->data().ToVector<double>());
+  });
+  EXPECT_THAT(NamesIn(folder_), ElementsAre("step-00000004", "step-00000005"));
+  WithRuns([&](ZeroRun& run, int) {
+    const auto resumed = run.booster.resume(folder_);
+    ASSERT_TRUE(resumed.ok()) << resumed.status();
+    EXPECT_EQ(resumed->path, folder_ + "/step-00000005");
+    EXPECT_EQ(resumed->position.step, 5);
+    EXPECT_EQ(resumed->position.extra.at("of"), "step 5");
+    EXPECT_THAT(resumed->notices, IsEmpty());
+    run.Step();
+    std::vector<std::vector<double>> got;
+    for (const auto& p : run.model.Parameters()) got.push_back(p->data().ToVector<double>());
+    EXPECT_EQ(got, want);
+  });
+}
+
+TEST_F(BoosterCheckpointsTest, PassesOverWhatIsDamaged) {
+  SaveSteps({1, 2, 3, 4}, 4);
+  Damage(folder_ + "/step-00000004");
+  std::filesystem::remove(folder_ + "/step-00000003/manifest.json");
+  const auto resumed = Resume();
+  ASSERT_TRUE(resumed.ok()) << resumed.status();
+  EXPECT_EQ(resumed->position.step, 2);
+  ASSERT_EQ(resumed->notices.size(), 2u);
+  EXPECT_THAT(resumed->notices[0], StartsWith("step-00000004 was passed over: rank "));
+  EXPECT_THAT(resumed->notices[0], HasSubstr("their digest differs"));
+  EXPECT_THAT(resumed->notices[1], StartsWith("step-00000003 was passed over: "));
+  EXPECT_THAT(resumed->notices[1], HasSubstr("manifest.json"));
+  EXPECT_EQ(NamesIn(folder_).size(), 4u) << "the folder stays as it is";
+
+  Damage(folder_ + "/step-00000002");
+  Damage(folder_ + "/step-00000001");
+  const absl::Status none = Resume().status();
+  EXPECT_TRUE(absl::IsDataLoss(none)) << none;
+  for (int step = 1; step <= 4; ++step) {
+    EXPECT_THAT(Message(none), HasSubstr("step-0000000" + std::to_string(step)));
+  }
+}
+
+TEST_F(BoosterCheckpointsTest, NothingToResumeIsNotFound) {
+  EXPECT_TRUE(absl::IsNotFound(Resume().status()));
+  std::filesystem::create_directories(folder_ + "/.tmp-step-00000001-abc");
+  EXPECT_TRUE(absl::IsNotFound(Resume().status())) << "an unfinished save is none";
+}
+
+TEST_F(BoosterCheckpointsTest, AnotherModelIsNotDamage) {
+  SaveSteps({1, 2}, 2);
+  RunRanks(2, [&](comm::World& world) {
+    ZeroRun run(world, /*width=*/16);
+    const auto before = WeightsOf(run.model);
+    const absl::Status status = run.booster.resume(folder_).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(Message(status), HasSubstr("step-00000002 does not fit this run:"));
+    EXPECT_EQ(WeightsOf(run.model), before);
+  });
+}
+
+// A run that was resumed behind damaged checkpoints must not lose good ones to them.
+TEST_F(BoosterCheckpointsTest, DamagedCheckpointsDoNotCountAmongThoseThatStay) {
+  SaveSteps({5, 6, 8, 9}, 4);
+  Damage(folder_ + "/step-00000008");
+  Damage(folder_ + "/step-00000009");
+  std::vector<std::string> notices;
+  WithRuns([&](ZeroRun& run, int) {
+    const auto resumed = run.booster.resume(folder_);
+    ASSERT_TRUE(resumed.ok()) << resumed.status();
+    ASSERT_EQ(resumed->position.step, 6);
+    const SaveOptions options{.keep = 2,
+                              .notice = [&](const std::string& text) { notices.push_back(text); }};
+    ASSERT_EQ(run.booster.save_training_state(folder_, {.step = 7}, options), absl::OkStatus());
+  });
+  EXPECT_THAT(NamesIn(folder_),
+              ElementsAre("step-00000006", "step-00000007", "step-00000008", "step-00000009"));
+  EXPECT_THAT(notices, IsEmpty());
+  WithRuns([&](ZeroRun& run, int) {
+    const SaveOptions options{.keep = 2,
+                              .notice = [&](const std::string& text) { notices.push_back(text); }};
+    ASSERT_EQ(run.booster.save_training_state(folder_, {.step = 8}, options), absl::OkStatus());
+  });
+  EXPECT_THAT(NamesIn(folder_), ElementsAre("damaged-step-00000008", "step-00000007",
+                                            "step-00000008", "step-00000009"));
+  ASSERT_EQ(notices.size(), 1u);
+  EXPECT_THAT(notices[0], StartsWith("step-00000008 was damaged and is now damaged-step-00000008"));
+  EXPECT_EQ(Resume()->position.step, 8);
+}
+
+TEST_F(BoosterCheckpointsTest, RefusesMisuseOnEveryRank) {
+  SaveSteps({1}, 2);
+  WithRuns([&](ZeroRun& run, int) {
+    const absl::Status twice = run.booster.save_training_state(folder_, {.step = 1});
+    EXPECT_TRUE(absl::IsAlreadyExists(twice)) << twice;
+    const absl::Status keep = run.booster.save_training_state(folder_, {.step = 2}, {.keep = 1});
+    EXPECT_THAT(Message(keep), HasSubstr("keep must be at least 2, got 1"));
+    const absl::Status step = run.booster.save_training_state(folder_, {.step = -1});
+    EXPECT_THAT(Message(step), HasSubstr("step must not be negative, got -1"));
+    const absl::Status nowhere =
+        run.booster.save_training_state(dir_ / "no/such/folder", {.step = 1});
+    EXPECT_TRUE(absl::IsNotFound(nowhere)) << nowhere;
+    Booster other(run.plugin);
+    EXPECT_THROW(other.save_training_state(folder_, {.step = 3}).IgnoreError(), Error);
+    EXPECT_THROW(other.resume(folder_).status().IgnoreError(), Error);
+  });
+}
+
+// Whatever operation fails: either the step is saved, or all ranks have the error and the steps
+// before it are as they were.
+TEST_F(BoosterCheckpointsTest, AFailureAnywhereLosesNothing) {
+  int saved = 0, failed = 0;
+  for (size_t index = 0;; ++index) {
+    const auto files = std::make_shared<CrashFileSystem>();
+    std::vector<absl::Status> statuses(2);
+    std::vector<std::string> notices;
+    std::mutex mutex;
+    bool hit = false;
+    WithRuns([&](ZeroRun& run, int rank) {
+      const SaveOptions options{.keep = 2,
+                                .notice =
+                                    [&](const std::string& text) {
+                                      const std::lock_guard lock(mutex);
+                                      notices.push_back(text);
+                                    },
+                                .files = files};
+      for (const int64_t step : {1, 2}) {
+        ASSERT_EQ(run.booster.save_training_state("run", {.step = step}, options),
+                  absl::OkStatus());
+      }
+      run.plugin.group()->Barrier();
+      const size_t begin = files->num_operations();
+      if (rank == 0) files->FailAt(index, absl::ResourceExhaustedError("the disk is full"));
+      run.plugin.group()->Barrier();
+      statuses[static_cast<size_t>(rank)] =
+          run.booster.save_training_state("run", {.step = 3}, options);
+      run.plugin.group()->Barrier();
+      if (rank == 0) hit = files->num_operations() - begin > index;
+    });
+    ASSERT_EQ(statuses[0], statuses[1]) << index;
+    const auto found = ValueOrThrow(checkpoint::FindCheckpoints(files, "run"));
+    EXPECT_THAT(found.rejected, IsEmpty()) << index;
+    if (statuses[0].ok()) {
+      ++saved;
+      EXPECT_EQ(found.valid.back().step, 3) << index;
+      EXPECT_GE(found.valid.size(), 2u);
+    } else {
+      ++failed;
+      EXPECT_THAT(Message(statuses[0]), HasSubstr("the disk is full"));
+      // The rename may have happened when the sync behind it fails.
+      EXPECT_GE(found.valid.size(), 2u);
+      EXPECT_EQ(found.valid[0].step, 1);
+    }
+    const bool failure_told = !statuses[0].ok() || !notices.empty();
+    if (!failure_told) {
+      EXPECT_FALSE(hit) << "nobody heard of the failure of operation " << index;
+      break;
+    }
+    for (const std::string& notice : notices) {
+      EXPECT_THAT(notice, StartsWith("an older checkpoint could not be removed: "));
+    }
+    ASSERT_LT(index, 200u);
+  }
+  EXPECT_GT(saved, 3);
+  EXPECT_GT(failed, 8);
+}
+
+// The newest checkpoint, all of whose digests are right; 0 for none, -1 where one is damaged.
+int64_t NewestWhole(const std::shared_ptr<checkpoint::FileSystem>& files) {
+  const auto found = checkpoint::FindCheckpoints(files, "run");
+  if (!found.ok()) return 0;
+  if (!found->rejected.empty()) return -1;
+  for (const auto& valid : found->valid) {
+    const auto path = checkpoint::JoinPath("run", valid.name);
+    const auto reader = checkpoint::CheckpointReader::Open(files, path);
+    if (!reader.ok() || !reader->Verify().ok()) return -1;
+  }
+  return found->valid.empty() ? 0 : found->valid.back().step;
+}
+
+// From the folder's making to the removal of the oldest.
+TEST_F(BoosterCheckpointsTest, APowerCutAnywhereLosesNothingThatWasSaved) {
+  const auto files = std::make_shared<CrashFileSystem>();
+  int crashes = 0, bad = 0;
+  WithRuns([&](ZeroRun& run, int rank) {
+    size_t from = 0;
+    for (int64_t step = 1; step <= 4; ++step) {
+      run.Step();
+      ASSERT_EQ(run.booster.save_training_state("run", {.step = step}, {.keep = 2, .files = files}),
+                absl::OkStatus());
+      if (rank == 0) {
+        files->ForEachCrash(from, [&](const auto& left, bool all_done) {
+          const int64_t newest = NewestWhole(left);
+          ++crashes;
+          bad += newest == step || (!all_done && newest == step - 1) ? 0 : 1;
+        });
+        from = files->num_operations();
+      }
+      run.plugin.group()->Barrier();
+    }
+  });
+  EXPECT_GT(crashes, 200);
+  EXPECT_EQ(bad, 0) << "of " << crashes;
+}
+
+}  // namespace
+}  // namespace apogee
