@@ -4,9 +4,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
+#include <cstdlib>
 #include <filesystem>
-#include <functional>
 
 #include "apogee/checkpoint/hf_index.h"
 #include "apogee/checkpoint/safetensors_reader.h"
@@ -140,6 +141,24 @@ TEST(HfWeightsTest, SeveralFilesBySize) {
   ASSERT_TRUE(LoadModelWeights({RealFileSystem(), path}, back, {}, nullptr).ok());
   for (size_t i = 0; i < parts.size(); ++i) {
     EXPECT_EQ(back[i].value.ToVector<float>(), parts[i].value.ToVector<float>());
+  }
+}
+
+// With the library that everybody else reads them with, where Python has it.
+TEST(HfWeightsTest, PythonReadsThem) {
+  const TempDir folder;
+  const TensorPart large = Whole("large", Counting(300'000));
+  for (const int64_t mb : {1, 5}) {
+    const std::string path = folder / std::to_string(mb);
+    const std::vector<TensorPart> parts = {large, Whole("small", {1, 2}),
+                                           Whole("bf16", {1, 2}, DType::kBF16)};
+    ASSERT_TRUE(
+        SaveModelWeights({RealFileSystem(), path}, parts, {.size_per_shard_mb = mb}, nullptr).ok());
+    const int status =
+        std::system(("${PYTHON:-python3} " APOGEE_CHECK_SAFETENSORS " " + path).c_str());
+    ASSERT_TRUE(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "Python's safetensors is not installed";
+    EXPECT_EQ(WEXITSTATUS(status), 0);
   }
 }
 
