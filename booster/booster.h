@@ -29,6 +29,7 @@
 
 #include "apogee/booster/training_state.h"
 #include "apogee/checkpoint/file_system.h"
+#include "apogee/checkpoint/hf_weights.h"
 #include "apogee/data/loader.h"
 #include "apogee/optim/lr_scheduler.h"
 #include "apogee/plugins/plugin.h"
@@ -99,6 +100,20 @@ class Booster {
   absl::StatusOr<Resumed> resume(
       const std::string& folder,
       const std::shared_ptr<checkpoint::FileSystem>& files = checkpoint::RealFileSystem());
+  // Writes the model's weights as Hugging Face libraries read them (checkpoint/hf_weights.h): the
+  // same folder under every plugin. Collective over the plugin's ranks, after boost; every rank
+  // gets the same status. AlreadyExists for a folder that is there.
+  //
+  //   OkOrThrow(booster.save_model(checkpoint::RealFileSystem(), "out", {.config_json = config}));
+  absl::Status save_model(const std::shared_ptr<checkpoint::FileSystem>& files,
+                          const std::string& path,
+                          const checkpoint::SaveWeightsOptions& options = {}) const;
+  // Reads such a folder, of any dtype and from whatever wrote it, into the model and the
+  // optimizer's master weights; optimizer states stay. Collective like save_model. For an error
+  // that lists what does not fit, nothing has changed.
+  absl::StatusOr<checkpoint::LoadReport> load_model(
+      const std::shared_ptr<checkpoint::FileSystem>& files, const std::string& path,
+      const checkpoint::LoadWeightsOptions& options = {});
 
   Plugin& plugin() { return plugin_; }
 

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "apogee/checkpoint/checkpoint_reader.h"
-#include "apogee/checkpoint/checkpoint_writer.h"
+#include "apogee/checkpoint/new_folder.h"
 
 namespace apogee::checkpoint {
 namespace {

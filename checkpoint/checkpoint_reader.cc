@@ -11,12 +11,6 @@ namespace {
 // A manifest of a checkpoint with a million slices is below this.
 constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
 
-absl::StatusOr<std::string> ReadText(const ReadableFile& file, int64_t offset, int64_t bytes) {
-  std::string text(static_cast<size_t>(bytes), '\0');
-  APOGEE_RETURN_IF_ERROR(file.Read(offset, std::as_writable_bytes(std::span(text))));
-  return text;
-}
-
 int64_t NumelOf(const Slice& slice) {
   int64_t numel = 0;
   for (const Run& run : slice.runs) numel += run.length * run.count;
@@ -31,11 +25,8 @@ absl::StatusOr<CheckpointReader> CheckpointReader::Open(std::shared_ptr<FileSyst
   reader.files_ = std::move(files);
   reader.path_ = path;
   const std::string name = JoinPath(path, kManifestName);
-  APOGEE_ASSIGN_OR_RETURN(const std::unique_ptr<ReadableFile> file, reader.files_->Open(name));
-  if (file->size() > kMaxManifestBytes) {
-    return DataLoss(name, ": has ", file->size(), " bytes, ", kMaxManifestBytes, " is the limit");
-  }
-  APOGEE_ASSIGN_OR_RETURN(const std::string json, ReadText(*file, 0, file->size()));
+  APOGEE_ASSIGN_OR_RETURN(const std::string json,
+                          ReadTextFile(*reader.files_, name, kMaxManifestBytes));
   APOGEE_ASSIGN_OR_RETURN(reader.manifest_, ParseManifest(json, name));
   APOGEE_RETURN_IF_ERROR(reader.OpenFiles());
   APOGEE_RETURN_IF_ERROR(reader.CheckEntries());
@@ -45,26 +36,11 @@ absl::StatusOr<CheckpointReader> CheckpointReader::Open(std::shared_ptr<FileSyst
 absl::Status CheckpointReader::OpenFiles() {
   for (const auto& [name, bytes] : manifest_.files) {
     const std::string path = JoinPath(path_, name);
-    absl::StatusOr<std::unique_ptr<ReadableFile>> file = files_->Open(path);
-    APOGEE_RETURN_IF_ERROR(file.status());
-    OpenFile& open = open_[name];
-    open.file = *std::move(file);
-    if (open.file->size() != bytes) {
-      return DataLoss(path, ": has ", open.file->size(), " bytes, the manifest says ", bytes);
+    APOGEE_ASSIGN_OR_RETURN(std::shared_ptr<ReadableFile> file, files_->Open(path));
+    if (file->size() != bytes) {
+      return DataLoss(path, ": has ", file->size(), " bytes, the manifest says ", bytes);
     }
-    APOGEE_ASSIGN_OR_RETURN(const std::string length, ReadText(*open.file, 0, 8));
-    uint64_t header_bytes = 0;
-    std::memcpy(&header_bytes, length.data(), 8);
-    if (header_bytes > static_cast<uint64_t>(kMaxHeaderBytes) ||
-        header_bytes > static_cast<uint64_t>(bytes - 8)) {
-      return DataLoss(path, ": byte 0: a header of ", header_bytes, " bytes in a file of ", bytes);
-    }
-    const auto header = static_cast<int64_t>(header_bytes);
-    APOGEE_ASSIGN_OR_RETURN(const std::string json, ReadText(*open.file, 8, header));
-    APOGEE_ASSIGN_OR_RETURN(
-        open.header,
-        ParseSafetensorsHeader(json, {.path = path, .data_bytes = bytes - 8 - header}));
-    open.data_start = 8 + header;
+    APOGEE_ASSIGN_OR_RETURN(open_[name], OpenTensorFile::Open(std::move(file)));
   }
   return absl::OkStatus();
 }
@@ -151,7 +127,7 @@ absl::Status CheckpointReader::ReadSlice(const std::string& name, const LogicalT
 
 absl::Status CheckpointReader::ReadBlock(const std::string& name, const Slice& slice, int64_t block,
                                          std::span<std::byte> to) const {
-  const OpenFile& open = open_.at(slice.file);
+  const OpenTensorFile& open = open_.at(slice.file);
   const int64_t begin =
       open.data_start + open.header.entries.at(slice.entry).begin + block * kDigestBlockBytes;
   APOGEE_RETURN_IF_ERROR(open.file->Read(begin, to));

@@ -16,7 +16,7 @@
 
 #include "apogee/checkpoint/file_system.h"
 #include "apogee/checkpoint/manifest.h"
-#include "apogee/checkpoint/safetensors_header.h"
+#include "apogee/checkpoint/open_tensor_file.h"
 #include "apogee/comm/layout.h"
 #include "apogee/tensor/tensor.h"
 
@@ -40,12 +40,6 @@ class CheckpointReader {
   absl::Status Verify() const;
 
  private:
-  struct OpenFile {
-    std::shared_ptr<ReadableFile> file;
-    SafetensorsHeader header;
-    int64_t data_start = 0;
-  };
-
   absl::Status OpenFiles();
   absl::Status CheckEntries() const;
   absl::Status ReadSlice(const std::string& name, const LogicalTensor& tensor, const Slice& slice,
@@ -56,7 +50,7 @@ class CheckpointReader {
   std::shared_ptr<FileSystem> files_;
   std::string path_;
   Manifest manifest_;
-  std::map<std::string, OpenFile> open_;  // by name
+  std::map<std::string, OpenTensorFile> open_;  // by name
 };
 
 }  // namespace apogee::checkpoint

@@ -1,34 +1,15 @@
 #include "apogee/checkpoint/checkpoint_writer.h"
 
 #include <cstring>
-#include <random>
 
 #include "apogee/checkpoint/agreement.h"
+#include "apogee/checkpoint/new_folder.h"
 #include "apogee/checkpoint/save_plan.h"
 #include "apogee/checkpoint/tensor_file.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee::checkpoint {
 namespace {
-
-std::string ParentOf(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "." : (slash == 0 ? "/" : path.substr(0, slash));
-}
-
-std::string NameOf(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  return slash == std::string::npos ? path : path.substr(slash + 1);
-}
-
-// Beside the final folder, of a name that no other try has.
-std::string TemporaryPath(const std::string& path) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::random_device random;
-  std::string nonce;
-  for (int i = 0; i < 8; ++i) nonce += kDigits[random() % 16];
-  return JoinPath(ParentOf(path), kTemporaryPrefix + NameOf(path) + "-" + nonce);
-}
 
 struct RankResult {
   int64_t bytes = 0;
@@ -85,19 +66,13 @@ void Unpack(const std::string& text, int rank, const SavePlan& plan, Manifest& m
 }
 
 // What rank 0 does when all files are written.
-absl::Status Publish(FileSystem& files, const std::string& folder, const std::string& path,
-                     const Manifest& manifest) {
+absl::Status Publish(FileSystem& files, NewFolder& folder, const Manifest& manifest) {
   const std::string json = FormatManifest(manifest);
-  const std::string name = JoinPath(folder, kManifestName);
+  const std::string name = JoinPath(folder.temporary(), kManifestName);
   // Elements that no rank holds are found here, before the folder gets its name.
   APOGEE_RETURN_IF_ERROR(ParseManifest(json, name).status());
-  APOGEE_ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, files.Create(name));
-  APOGEE_RETURN_IF_ERROR(file->Append(std::as_bytes(std::span(json))));
-  APOGEE_RETURN_IF_ERROR(file->Sync());
-  APOGEE_RETURN_IF_ERROR(file->Close());
-  APOGEE_RETURN_IF_ERROR(files.SyncDir(folder));
-  APOGEE_RETURN_IF_ERROR(files.Rename(folder, path));
-  return files.SyncDir(ParentOf(path));
+  APOGEE_RETURN_IF_ERROR(WriteTextFile(files, name, json));
+  return folder.Publish();
 }
 
 void CheckParts(const std::vector<TensorPart>& parts) {
@@ -119,21 +94,9 @@ absl::Status SaveCheckpoint(const CheckpointTarget& target, const CheckpointCont
   const int rank = group == nullptr ? 0 : group->rank();
   APOGEE_ASSIGN_OR_RETURN(SavePlan plan, MakeSavePlan(contents.parts, group, context));
 
-  std::string folder;
-  absl::Status made;
-  if (rank == 0) {
-    folder = TemporaryPath(target.path);
-    // Found again by rename; here, before anything has been written for nothing.
-    const absl::StatusOr<std::vector<std::string>> taken = files.List(target.path);
-    made = taken.ok() ? absl::AlreadyExistsError(target.path +
-                                                 ": there is a folder already; nothing is "
-                                                 "overwritten")
-                      : files.MakeDir(folder);
-  }
-  APOGEE_RETURN_IF_ERROR(AgreeOnStatus(made, group, context));
-  folder = GatherTexts(folder, group, context)[0];
-
-  absl::StatusOr<RankResult> own = WriteOwnFile(files, folder, rank, contents.parts, plan);
+  APOGEE_ASSIGN_OR_RETURN(NewFolder folder, NewFolder::Make(files, target.path, group, context));
+  absl::StatusOr<RankResult> own =
+      WriteOwnFile(files, folder.temporary(), rank, contents.parts, plan);
   absl::Status status = AgreeOnStatus(own.status(), group, context);
   if (status.ok()) {
     const std::vector<std::string> results = GatherTexts(Pack(*own), group, context);
@@ -143,12 +106,11 @@ absl::Status SaveCheckpoint(const CheckpointTarget& target, const CheckpointCont
       for (size_t r = 0; r < results.size(); ++r) {
         Unpack(results[r], static_cast<int>(r), plan, manifest);
       }
-      published = Publish(files, folder, target.path, manifest);
+      published = Publish(files, folder, manifest);
     }
     status = AgreeOnStatus(published, group, context);
   }
-  // All have stopped writing. What cannot be removed is temporary by its name.
-  if (!status.ok() && rank == 0) RemoveFolder(files, folder).IgnoreError();
+  if (!status.ok() && rank == 0) folder.Discard();
   return status;
 }
 

@@ -49,10 +49,6 @@ struct CheckpointTarget {
 absl::Status SaveCheckpoint(const CheckpointTarget& target, const CheckpointContents& contents,
                             const comm::GroupPtr& group);
 
-// Names that begin so are temporary, or on their way out, and never valid.
-inline constexpr const char* kTemporaryPrefix = ".tmp-";
-inline constexpr const char* kTrashPrefix = ".trash-";
-
 }  // namespace apogee::checkpoint
 
 #endif  // APOGEE_CHECKPOINT_CHECKPOINT_WRITER_H_

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "apogee/checkpoint/names.h"
 #include "apogee/checkpoint/safetensors_header.h"
 
 namespace apogee::checkpoint {
@@ -15,16 +16,6 @@ constexpr size_t kMaxAttributes = 1'000'000;
 constexpr size_t kMaxFiles = 1'000'000;
 constexpr size_t kMaxSlices = 1'000'000;
 constexpr size_t kMaxRunNumbers = size_t{1} << 26;
-
-// One component of a path, which leads nowhere else.
-bool IsPlainName(const std::string& name) {
-  return !name.empty() && name.size() <= 255 && name != "." && name != ".." &&
-         name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
-}
-
-bool IsTensorName(const std::string& name) {
-  return !name.empty() && name.size() <= kMaxNameBytes && name.find('\0') == std::string::npos;
-}
 
 // Digits of 16 to a number.
 std::optional<std::vector<uint64_t>> FromHex(const std::string& text) {
@@ -149,7 +140,7 @@ bool ManifestParser::key(string_t& value) {
       return manifest.attributes.emplace(value, "").second || Fail("is given twice");
     case Place::kFiles:
       field_ = value;
-      if (!IsPlainName(value)) return Fail("is not the name of a file in this folder");
+      if (!IsPlainFileName(value)) return Fail("is not the name of a file in this folder");
       if (manifest.files.size() >= kMaxFiles) return Fail("too many files");
       return manifest.files.emplace(value, 0).second || Fail("is given twice");
     case Place::kTensors:

@@ -48,7 +48,9 @@ std::vector<Described> Read(const std::string& text) {
     part.tensor.shape.resize(rank);
     for (int64_t& size : part.tensor.shape) in >> size;
     in >> num_runs;
-    Slice slice{.entry = part.name, .runs = std::vector<Run>(num_runs)};
+    Slice slice;
+    slice.entry = part.name;
+    slice.runs.resize(num_runs);
     for (Run& run : slice.runs) in >> run.begin >> run.length >> run.stride >> run.count;
     if (num_runs > 0) part.tensor.slices.push_back(std::move(slice));
     all.push_back(std::move(part));

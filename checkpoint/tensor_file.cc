@@ -20,6 +20,11 @@ const std::vector<std::pair<std::string, DType>>& DTypes() {
   return dtypes;
 }
 
+int64_t BytesOf(const FileEntry& entry) {
+  return std::accumulate(entry.shape.begin(), entry.shape.end(), SafetensorsDTypeSize(entry.dtype),
+                         std::multiplies<>());
+}
+
 std::vector<size_t> CanonicalOrder(std::span<const FileEntry> entries) {
   std::vector<size_t> order(entries.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -38,7 +43,7 @@ std::string Header(std::span<const FileEntry> entries, std::span<const size_t> o
   int64_t at = 0;
   for (const size_t i : order) {
     const FileEntry& entry = entries[i];
-    const auto bytes = static_cast<int64_t>(entry.data.size());
+    const int64_t bytes = BytesOf(entry);
     json[entry.name] = {
         {"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {at, at + bytes}}};
     at += bytes;
@@ -46,29 +51,6 @@ std::string Header(std::span<const FileEntry> entries, std::span<const size_t> o
   std::string text = json.dump();
   text.append((8 - text.size() % 8) % 8, ' ');
   return text;
-}
-
-absl::Status WriteAll(WritableFile& file, const std::string& header,
-                      std::span<const FileEntry> entries, std::span<const size_t> order,
-                      WrittenFile& written) {
-  const auto length = static_cast<uint64_t>(header.size());
-  APOGEE_RETURN_IF_ERROR(file.Append(std::as_bytes(std::span(&length, 1))));
-  APOGEE_RETURN_IF_ERROR(file.Append(std::as_bytes(std::span(header))));
-  written.bytes = 8 + static_cast<int64_t>(header.size());
-  constexpr size_t kPiece = size_t{1} << 22;  // digests are made while it is in the cache
-  for (const size_t i : order) {
-    std::span<const std::byte> rest = entries[i].data;
-    while (!rest.empty()) {
-      const auto piece = rest.first(std::min(kPiece, rest.size()));
-      const std::vector<uint64_t> digests = BlockDigests(piece);
-      written.digests[i].insert(written.digests[i].end(), digests.begin(), digests.end());
-      APOGEE_RETURN_IF_ERROR(file.Append(piece));
-      rest = rest.subspan(piece.size());
-      written.bytes += static_cast<int64_t>(piece.size());
-    }
-  }
-  APOGEE_RETURN_IF_ERROR(file.Sync());
-  return file.Close();
 }
 
 }  // namespace
@@ -97,25 +79,68 @@ std::vector<uint64_t> BlockDigests(std::span<const std::byte> data) {
   return digests;
 }
 
-absl::StatusOr<WrittenFile> WriteSafetensors(FileSystem& files, const std::string& path,
-                                             std::span<const FileEntry> entries,
-                                             const std::map<std::string, std::string>& metadata) {
+absl::StatusOr<TensorFileWriter> TensorFileWriter::Create(
+    FileSystem& files, const std::string& path, std::span<const FileEntry> entries,
+    const std::map<std::string, std::string>& metadata) {
+  TensorFileWriter writer;
   for (const FileEntry& entry : entries) {
-    const int64_t bytes = std::accumulate(entry.shape.begin(), entry.shape.end(),
-                                          SafetensorsDTypeSize(entry.dtype), std::multiplies<>());
-    APOGEE_CHECK(bytes == static_cast<int64_t>(entry.data.size()), "safetensors: tensor \"",
-                 entry.name, "\" of ", bytes, " bytes was given ", entry.data.size());
+    APOGEE_CHECK(SafetensorsDTypeSize(entry.dtype) > 0, "safetensors: tensor \"", entry.name,
+                 "\" has the unknown dtype \"", entry.dtype, "\"");
+    writer.bytes_.push_back(BytesOf(entry));
   }
-  const std::vector<size_t> order = CanonicalOrder(entries);
-  const std::string header = Header(entries, order, metadata);
+  writer.order_ = CanonicalOrder(entries);
+  writer.written_.digests.resize(entries.size());
+  const std::string header = Header(entries, writer.order_, metadata);
   if (static_cast<int64_t>(header.size()) > kMaxHeaderBytes) {
     return InvalidArgument(path, ": a header of ", header.size(), " bytes, ", kMaxHeaderBytes,
                            " is the format's limit; write several files");
   }
-  WrittenFile written{.digests = std::vector<std::vector<uint64_t>>(entries.size())};
-  APOGEE_ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, files.Create(path));
-  APOGEE_RETURN_IF_ERROR(WriteAll(*file, header, entries, order, written));
-  return written;
+  APOGEE_ASSIGN_OR_RETURN(writer.file_, files.Create(path));
+  const auto length = static_cast<uint64_t>(header.size());
+  APOGEE_RETURN_IF_ERROR(writer.file_->Append(std::as_bytes(std::span(&length, 1))));
+  APOGEE_RETURN_IF_ERROR(writer.file_->Append(std::as_bytes(std::span(header))));
+  writer.written_.bytes = 8 + static_cast<int64_t>(header.size());
+  return writer;
+}
+
+absl::Status TensorFileWriter::Append(std::span<const std::byte> data) {
+  APOGEE_CHECK(next_ < order_.size(), "safetensors: more data than entries");
+  const size_t entry = order_[next_++];
+  APOGEE_CHECK(bytes_[entry] == static_cast<int64_t>(data.size()), "safetensors: entry ", entry,
+               " of ", bytes_[entry], " bytes was given ", data.size());
+  constexpr size_t kPiece = size_t{1} << 22;  // digests are made while it is in the cache
+  while (!data.empty()) {
+    const auto piece = data.first(std::min(kPiece, data.size()));
+    const std::vector<uint64_t> digests = BlockDigests(piece);
+    std::vector<uint64_t>& all = written_.digests[entry];
+    all.insert(all.end(), digests.begin(), digests.end());
+    APOGEE_RETURN_IF_ERROR(file_->Append(piece));
+    data = data.subspan(piece.size());
+    written_.bytes += static_cast<int64_t>(piece.size());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<WrittenFile> TensorFileWriter::Finish() {
+  APOGEE_CHECK(next_ == order_.size(), "safetensors: ", order_.size() - next_,
+               " entries were given no data");
+  APOGEE_RETURN_IF_ERROR(file_->Sync());
+  APOGEE_RETURN_IF_ERROR(file_->Close());
+  return std::move(written_);
+}
+
+absl::StatusOr<WrittenFile> WriteSafetensors(FileSystem& files, const std::string& path,
+                                             std::span<const FileEntry> entries,
+                                             const std::map<std::string, std::string>& metadata) {
+  for (const FileEntry& entry : entries) {
+    const int64_t bytes = BytesOf(entry);
+    APOGEE_CHECK(bytes == static_cast<int64_t>(entry.data.size()), "safetensors: tensor \"",
+                 entry.name, "\" of ", bytes, " bytes was given ", entry.data.size());
+  }
+  APOGEE_ASSIGN_OR_RETURN(TensorFileWriter writer,
+                          TensorFileWriter::Create(files, path, entries, metadata));
+  for (const size_t i : writer.order()) APOGEE_RETURN_IF_ERROR(writer.Append(entries[i].data));
+  return writer.Finish();
 }
 
 }  // namespace apogee::checkpoint

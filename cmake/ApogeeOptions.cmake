@@ -23,6 +23,7 @@ set(APOGEE_SANITIZE "" CACHE STRING "Sanitizers, for instance address,undefined 
 option(APOGEE_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(APOGEE_BUILD_EXAMPLES "Build the example programs" ${PROJECT_IS_TOP_LEVEL})
 option(APOGEE_BUILD_BENCH "Build the benchmarks" OFF)
+option(APOGEE_BUILD_FUZZERS "Build the libFuzzer programs of tests/fuzz (Clang only)" OFF)
 option(APOGEE_BUILD_TOOLS "Build the apogee command" ${PROJECT_IS_TOP_LEVEL})
 
 if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE)

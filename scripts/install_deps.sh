@@ -14,16 +14,17 @@ test=(libgtest-dev libgmock-dev pkg-config clang-format-14)
 bench=(libbenchmark-dev)
 mpi=(libopenmpi-dev)
 tidy=(clang-tidy-14)
+fuzz=(clang-14 libclang-rt-14-dev)
 
 wanted=()
 for group in "${@:-quickstart}"; do
   case "$group" in
-    quickstart | test | bench | mpi | tidy)
+    quickstart | test | bench | mpi | tidy | fuzz)
       declare -n packages="$group"
       wanted+=("${packages[@]}")
       ;;
     *)
-      echo "install_deps: unknown group '$group'; known: quickstart test bench mpi tidy" >&2
+      echo "install_deps: unknown group '$group'; known: quickstart test bench mpi tidy fuzz" >&2
       exit 2
       ;;
   esac

@@ -8,6 +8,8 @@
 
 namespace apogee::tools {
 
+void AddDiffCommand(CLI::App& app, int& exit_code);
+void AddInspectCommand(CLI::App& app, int& exit_code);
 void AddMatrixCommand(CLI::App& app, int& exit_code);
 void AddVerifyCommand(CLI::App& app, int& exit_code);
 

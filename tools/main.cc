@@ -8,6 +8,8 @@ int main(int argc, char** argv) {
   CLI::App app("Tools of the apogee training library");
   app.require_subcommand(1);
   int exit_code = 0;
+  apogee::tools::AddDiffCommand(app, exit_code);
+  apogee::tools::AddInspectCommand(app, exit_code);
   apogee::tools::AddMatrixCommand(app, exit_code);
   apogee::tools::AddVerifyCommand(app, exit_code);
   try {

@@ -1,0 +1,49 @@
+// NewFolder: a folder that several ranks fill and that either is there, whole, or is not.
+//
+//   APOGEE_ASSIGN_OR_RETURN(NewFolder folder, NewFolder::Make(files, "run/step-100", group,
+//   context));
+//   ... ranks write and sync files in folder.temporary(), and agree that all succeeded ...
+//   if (rank == 0) status = folder.Publish();      // synced, renamed; on an error:
+//   folder.Discard()
+//
+// Nothing is ever overwritten: AlreadyExists.
+#ifndef APOGEE_CHECKPOINT_NEW_FOLDER_H_
+#define APOGEE_CHECKPOINT_NEW_FOLDER_H_
+
+#include <string>
+
+#include "apogee/checkpoint/file_system.h"
+#include "apogee/comm/group.h"
+
+namespace apogee::checkpoint {
+
+// Names that begin so are temporary, or on their way out, and never valid.
+inline constexpr const char* kTemporaryPrefix = ".tmp-";
+inline constexpr const char* kTrashPrefix = ".trash-";
+
+class NewFolder {
+ public:
+  // Collective (null: one rank); every rank gets the same status and temporary folder. The folder
+  // above `path` must exist. `files` must outlive it.
+  static absl::StatusOr<NewFolder> Make(FileSystem& files, const std::string& path,
+                                        const comm::GroupPtr& group, const ContextPtr& context);
+
+  const std::string& temporary() const { return temporary_; }
+  // One rank, when all have stopped writing. What cannot be removed is temporary by its name.
+  absl::Status Publish();
+  void Discard();
+
+ private:
+  NewFolder(FileSystem& files, std::string path, std::string temporary)
+      : files_(&files), path_(std::move(path)), temporary_(std::move(temporary)) {}
+
+  FileSystem* files_;
+  std::string path_, temporary_;
+};
+
+// Written, synced and closed.
+absl::Status WriteTextFile(FileSystem& files, const std::string& path, const std::string& text);
+
+}  // namespace apogee::checkpoint
+
+#endif  // APOGEE_CHECKPOINT_NEW_FOLDER_H_

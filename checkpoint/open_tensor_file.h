@@ -1,0 +1,35 @@
+// A safetensors file, open and its header checked, through a FileSystem.
+//
+//   APOGEE_ASSIGN_OR_RETURN(OpenTensorFile file, OpenTensorFile::Open(files, "dir/a.safetensors"));
+//   const SafetensorsEntry& w = file.header.entries.at("w");
+//   APOGEE_RETURN_IF_ERROR(file.file->Read(file.data_start + w.begin, bytes));
+//
+// Errors name the file and the byte: NotFound, InvalidArgument for what is no regular file or is
+// behind a symbolic link, DataLoss for what breaks a rule of the format.
+#ifndef APOGEE_CHECKPOINT_OPEN_TENSOR_FILE_H_
+#define APOGEE_CHECKPOINT_OPEN_TENSOR_FILE_H_
+
+#include <memory>
+#include <string>
+
+#include "apogee/checkpoint/file_system.h"
+#include "apogee/checkpoint/safetensors_header.h"
+
+namespace apogee::checkpoint {
+
+struct OpenTensorFile {
+  static absl::StatusOr<OpenTensorFile> Open(FileSystem& files, const std::string& path);
+
+  static absl::StatusOr<OpenTensorFile> Open(std::shared_ptr<ReadableFile> file);
+
+  std::shared_ptr<ReadableFile> file;
+  SafetensorsHeader header;
+  int64_t data_start = 0;  // bytes before the data
+};
+
+// A whole file of at most `limit` bytes; DataLoss for a longer one.
+absl::StatusOr<std::string> ReadTextFile(FileSystem& files, const std::string& path, int64_t limit);
+
+}  // namespace apogee::checkpoint
+
+#endif  // APOGEE_CHECKPOINT_OPEN_TENSOR_FILE_H_

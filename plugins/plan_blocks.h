@@ -1,0 +1,88 @@
+// The rectangles that a parameter is drawn as: who holds which elements, cut into blocks of rows
+// and columns, those too fine to be seen joined.
+//
+//   const PlanGrid grid(layout, 150, 18);                    // pixels
+//   const PlanHolders holders(parts);                        // of all ranks, of one parameter
+//   PlanBlockBuilder builder(grid, parts.size());
+//   holders.ForEach(segment, [&](int64_t begin, int64_t end, int first_rank, int count) {
+//     builder.Add(begin, end, first_rank, count);
+//   });
+//   std::vector<PlanBlock> blocks = builder.Finish();
+#ifndef APOGEE_PLUGINS_PLAN_BLOCKS_H_
+#define APOGEE_PLUGINS_PLAN_BLOCKS_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "apogee/comm/layout.h"
+#include "apogee/plugins/plan_parts.h"
+
+namespace apogee {
+
+// Rows [row, row_end) and columns [col, col_end) of a parameter; `elements` of them are held.
+struct PlanBlock {
+  int64_t row, row_end, col, col_end, elements;
+  int64_t pieces = 1;
+  int first_rank = 0;
+  bool everywhere = false;
+  int64_t area() const { return (row_end - row) * (col_end - col); }
+};
+// A parameter's rectangle, `width` times `height` pixels. Vectors lie along it.
+struct PlanGrid {
+  PlanGrid(const comm::Layout& layout, double width_pixels, double height_pixels);
+  double x(int64_t row) const {
+    return width * static_cast<double>(row) / static_cast<double>(rows);
+  }
+  double y(int64_t col) const {
+    return height * static_cast<double>(col) / static_cast<double>(cols);
+  }
+  double width, height;
+  int64_t rows, cols, numel;
+};
+
+// One parameter's elements, cut wherever some rank's segment begins or ends.
+class PlanHolders {
+ public:
+  explicit PlanHolders(const std::vector<const PlanPart*>& parts);
+  // Calls fn(begin, end, first rank that holds it, number of ranks that do).
+  void ForEach(const comm::Segment& segment,
+               const std::function<void(int64_t, int64_t, int, int)>& fn) const;
+
+ private:
+  size_t Find(int64_t element) const;
+
+  std::vector<int64_t> cuts_;
+  std::vector<int> first_, count_;
+};
+
+// Collects blocks; rows that continue a block become part of it.
+class PlanBlockBuilder {
+ public:
+  // The grid must outlive it.
+  PlanBlockBuilder(const PlanGrid& grid, size_t num_ranks)
+      : grid_(grid), num_ranks_(static_cast<int>(num_ranks)) {}
+
+  void Add(int64_t begin, int64_t end, int first_rank, int num_holders);
+  // What is too fine to be drawn becomes one block.
+  std::vector<PlanBlock> Finish();
+
+ private:
+  using Side = int64_t PlanBlock::*;
+
+  void AddBlock(const PlanBlock& block);
+  void Merge(Side begin, Side end, Side side, Side side_end,
+             const std::function<double(int64_t from, int64_t to)>& pixels);
+
+  const PlanGrid& grid_;
+  int num_ranks_;
+  std::vector<PlanBlock> blocks_;
+  // The latest block of each range of columns and colour.
+  std::map<std::tuple<int64_t, int64_t, int, bool>, size_t> last_;
+};
+
+}  // namespace apogee
+
+#endif  // APOGEE_PLUGINS_PLAN_BLOCKS_H_

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Fuzzes every parser of untrusted text, with AddressSanitizer and UndefinedBehaviorSanitizer:
+#
+#   scripts/fuzz.sh [SECONDS]        # each parser for so long; default 60
+#
+# Needs clang-14 and libclang-rt-14-dev. Starts from tests/fuzz/seeds and keeps what it finds in
+# build/fuzz/corpus; an input that fails lies in build/fuzz/crashes. Prints a line per parser, and as its
+# last line `N passed, M failed`.
+seconds="${1:-60}"
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+[[ "$seconds" =~ ^[1-9][0-9]*$ ]] || { echo "usage: scripts/fuzz.sh [SECONDS]" >&2; exit 2; }
+
+build="$ROOT/build/fuzz"
+log="$build/log"
+mkdir -p "$build/crashes"
+{
+  cmake -S "$ROOT" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=clang++-14 \
+    -DAPOGEE_BUILD_FUZZERS=ON -DAPOGEE_BUILD_EXAMPLES=OFF -DAPOGEE_BUILD_TOOLS=OFF -DAPOGEE_PCH=OFF \
+    -DAPOGEE_WITH_OPENMP=OFF -DAPOGEE_WITH_ONEDNN=OFF -DAPOGEE_WITH_CUDA=OFF &&
+    cmake --build "$build" -j "$JOBS" --target fuzzers
+} >"$log" 2>&1 || { cat "$log"; exit 1; }
+
+passed=0
+failed=0
+for seeds in "$ROOT"/tests/fuzz/seeds/*/; do
+  name="$(basename "$seeds")"
+  mkdir -p "$build/corpus/$name"
+  if "$build/tests/fuzz/fuzz_$name" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=4096 \
+    -artifact_prefix="$build/crashes/$name-" "$build/corpus/$name" "$seeds" >"$log" 2>&1; then
+    passed=$((passed + 1))
+    echo "$name: $(grep -oE 'Done [0-9]+ runs' "$log" | tail -n 1), no failure"
+  else
+    failed=$((failed + 1))
+    tail -n 40 "$log"
+    echo "$name: FAILED, see $build/crashes"
+  fi
+done
+echo "$passed passed, $failed failed"
+((failed == 0))

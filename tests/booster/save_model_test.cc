@@ -1,0 +1,181 @@
+// Booster::save_model writes the same weights under every plugin, and load_model reads them, bit
+// for bit, under any.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "apogee/booster/booster.h"
+#include "apogee/checkpoint/safetensors_reader.h"
+#include "apogee/nn/losses.h"
+#include "apogee/nn/models/gpt2.h"
+#include "apogee/nn/models/llama.h"
+#include "apogee/optim/adam.h"
+#include "apogee/plugins/hybrid_parallel.h"
+#include "apogee/plugins/single_rank.h"
+#include "apogee/tests/support/run_ranks.h"
+#include "apogee/tests/support/temp_dir.h"
+
+namespace apogee {
+namespace {
+
+using apogee::testing::ReadFile;
+using apogee::testing::RunRanks;
+using apogee::testing::TempDir;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int64_t kVocab = 19;  // odd: two ranks pad it
+
+struct Spread {
+  std::string plugin;
+  int ranks;
+};
+
+std::unique_ptr<Plugin> Make(const Spread& spread, const std::string& precision,
+                             const comm::World& world) {
+  if (spread.plugin == "single") {
+    return std::make_unique<SingleRankPlugin>(SingleRankOptions{.precision = precision});
+  }
+  if (spread.plugin == "ddp") {
+    return std::make_unique<DdpPlugin>(world.group(), DdpOptions{.precision = precision});
+  }
+  if (spread.plugin == "hybrid") {
+    return std::make_unique<HybridParallelPlugin>(
+        world, HybridParallelOptions{.tp_size = 2, .zero_stage = 1, .precision = precision});
+  }
+  return std::make_unique<LowLevelZeroPlugin>(
+      world.group(), LowLevelZeroOptions{.stage = 2, .precision = precision});
+}
+
+const std::vector<Spread>& Spreads() {
+  static const auto& spreads =
+      *new std::vector<Spread>{{"single", 1}, {"ddp", 2}, {"zero2", 3}, {"hybrid", 4}};
+  return spreads;
+}
+
+std::unique_ptr<nn::Module> MakeModel(const std::string& name, bool tied) {
+  if (name == "gpt2") {
+    return std::make_unique<nn::Gpt2>(nn::Gpt2Config{.vocab_size = kVocab,
+                                                     .n_positions = 8,
+                                                     .n_embd = 16,
+                                                     .n_layer = 2,
+                                                     .n_head = 4,
+                                                     .tie_word_embeddings = tied});
+  }
+  return std::make_unique<nn::Llama>(nn::LlamaConfig{.vocab_size = kVocab,
+                                                     .hidden_size = 32,
+                                                     .intermediate_size = 24,
+                                                     .num_hidden_layers = 2,
+                                                     .num_attention_heads = 4,
+                                                     .num_key_value_heads = 2,
+                                                     .max_position_embeddings = 8,
+                                                     .tie_word_embeddings = tied});
+}
+
+struct Trained {
+  Trained(const std::string& name, bool tied, uint64_t seed, const Spread& spread,
+          const std::string& precision, const comm::World& world)
+      : model(MakeModel(name, tied)) {
+    model->Initialize(world.context(), {.seed = seed});
+    optimizer = std::make_unique<optim::AdamW>(model->Parameters(), optim::AdamWOptions{.lr = 0.1});
+    plugin = Make(spread, precision, world);
+    booster = std::make_unique<Booster>(*plugin);
+    boosted.emplace(booster->boost(*model, *optimizer, nn::CrossEntropyLoss()));
+  }
+  std::unique_ptr<nn::Module> model;
+  std::unique_ptr<optim::Optimizer> optimizer;
+  std::unique_ptr<Plugin> plugin;
+  std::unique_ptr<Booster> booster;
+  std::optional<Boosted> boosted;
+};
+
+absl::Status Save(Trained& setup, const std::string& path) {
+  return setup.booster->save_model(checkpoint::RealFileSystem(), path);
+}
+absl::Status Load(Trained& setup, const std::string& path) {
+  return setup.booster->load_model(checkpoint::RealFileSystem(), path).status();
+}
+
+class SaveModelTest : public ::testing::TestWithParam<std::tuple<const char*, bool>> {};
+
+TEST_P(SaveModelTest, AnyPluginToAnyPlugin) {
+  const auto [name, tied] = GetParam();
+  const TempDir folder;
+  // What the single rank writes of the values that Initialize draws.
+  std::string want;
+  for (const Spread& spread : Spreads()) {
+    const std::string path = folder / spread.plugin, again = folder / (spread.plugin + "_again");
+    RunRanks(spread.ranks, [&, model = std::string(name), is_tied = tied](comm::World& world) {
+      Trained saved(model, is_tied, 1, spread, "f32", world);
+      ASSERT_EQ(Save(saved, path), absl::OkStatus());
+    });
+    const std::string wrote = ReadFile(path + "/model.safetensors");
+    ASSERT_FALSE(wrote.empty());
+    if (want.empty()) want = wrote;
+    EXPECT_EQ(wrote, want) << spread.plugin << ": other bytes than a single rank's";
+    RunRanks(spread.ranks, [&, model = std::string(name), is_tied = tied](comm::World& world) {
+      Trained loaded(model, is_tied, 2, spread, "f32", world);
+      ASSERT_EQ(Load(loaded, folder / "single"), absl::OkStatus());
+      ASSERT_EQ(Save(loaded, again), absl::OkStatus());
+    });
+    EXPECT_EQ(ReadFile(again + "/model.safetensors"), want) << spread.plugin;
+  }
+  const auto file = checkpoint::SafetensorsReader::Open(folder / "single/model.safetensors");
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->contains("lm_head.weight"), !tied);
+  EXPECT_EQ(static_cast<size_t>(MakeModel(name, tied)->Parameters().size()),
+            file->entries().size());
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, SaveModelTest,
+                         ::testing::Combine(::testing::Values("gpt2", "llama"), ::testing::Bool()));
+
+// Masters that kept the old weights would bring them back with the first step.
+TEST(LoadModelTest, MastersFollow) {
+  const TempDir folder;
+  RunRanks(1, [&](comm::World& world) {
+    Trained saved("gpt2", true, 1, {"single", 1}, "f32", world);
+    ASSERT_EQ(Save(saved, folder / "f32"), absl::OkStatus());
+  });
+  for (const Spread& spread : Spreads()) {
+    const auto step = [&](uint64_t seed, const std::string& path, comm::World& world) {
+      Trained setup("gpt2", true, seed, spread, "bf16", world);
+      ASSERT_EQ(Load(setup, folder / "f32"), absl::OkStatus());
+      const Tensor tokens = Tensor::Zeros({1, 8}, DType::kI64, world.context());
+      const Tensor loss = setup.boosted->criterion(setup.boosted->model(tokens), tokens);
+      setup.booster->backward(loss, setup.boosted->optimizer);
+      setup.boosted->optimizer.step();
+      ASSERT_EQ(Save(setup, path), absl::OkStatus());
+    };
+    // From other values, and from those that the file has.
+    for (const uint64_t seed : {1, 2}) {
+      RunRanks(spread.ranks, [&](comm::World& world) {
+        step(seed, folder / (spread.plugin + std::to_string(seed)), world);
+      });
+    }
+    const std::string want = ReadFile(folder / (spread.plugin + "1/model.safetensors"));
+    EXPECT_FALSE(want.empty());
+    EXPECT_EQ(ReadFile(folder / (spread.plugin + "2/model.safetensors")), want) << spread.plugin;
+  }
+}
+
+TEST(LoadModelTest, WhatDoesNotFit) {
+  const TempDir folder;
+  RunRanks(2, [&](comm::World& world) {
+    Trained saved("gpt2", false, 1, {"ddp", 2}, "f32", world);
+    ASSERT_EQ(Save(saved, folder / "out"), absl::OkStatus());
+    Trained other("gpt2", true, 1, {"ddp", 2}, "f32", world);
+    EXPECT_THAT(Message(Load(other, folder / "out")),
+                AllOf(HasSubstr("rank 0: "), HasSubstr("unexpected \"lm_head.weight\"")));
+    const auto loaded =
+        other.booster->load_model(checkpoint::RealFileSystem(), folder / "out", {.strict = false});
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    EXPECT_EQ(loaded->unexpected, std::vector<std::string>{"lm_head.weight"});
+    SingleRankPlugin plugin;
+    Booster unused(plugin);
+    EXPECT_THROW(unused.save_model(checkpoint::RealFileSystem(), folder / "x").IgnoreError(),
+                 Error);
+  });
+}
+
+}  // namespace
+}  // namespace apogee

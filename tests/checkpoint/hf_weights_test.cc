@@ -1,0 +1,340 @@
+// Hugging Face weights: what ranks hold between them becomes whole tensors in files, and comes back
+// under any layout; files that break a rule are refused.
+#include "apogee/checkpoint/hf_weights.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "apogee/checkpoint/hf_index.h"
+#include "apogee/checkpoint/safetensors_reader.h"
+#include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tests/support/run_ranks.h"
+#include "apogee/tests/support/safetensors_file.h"
+#include "apogee/tests/support/temp_dir.h"
+
+namespace apogee::checkpoint {
+namespace {
+
+using apogee::testing::ReadFile;
+using apogee::testing::RunRanks;
+using apogee::testing::TempDir;
+using comm::Layout;
+using comm::Segment;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::vector<float> Counting(int64_t count, float first = 0) {
+  std::vector<float> values(static_cast<size_t>(count));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = first + static_cast<float>(i);
+  return values;
+}
+
+Tensor Vector(const std::vector<float>& values, DType dtype = DType::kF32) {
+  return Tensor::FromVector<float>(values, {static_cast<int64_t>(values.size())}, CpuContext(),
+                                   dtype);
+}
+
+// Columns [rank * 3, rank * 3 + 3) of a matrix of 4 rows and 3 * ranks columns, then padding.
+TensorPart Columns(int rank, int ranks, bool fill, DType dtype = DType::kF32) {
+  std::vector<Segment> segments;
+  std::vector<float> values;
+  for (int64_t row = 0; row < 4; ++row) {
+    segments.push_back({row * 3 * ranks + 3 * rank, 3});
+    for (int64_t i = 0; i < 3; ++i) {
+      values.push_back(fill ? static_cast<float>(segments.back().begin + i) : -1);
+    }
+  }
+  values.push_back(-7);
+  return {"cut", Vector(values, dtype), Layout(Shape{4, 3 * ranks}, {.segments = segments})};
+}
+
+TensorPart Whole(const std::string& name, const std::vector<float>& values,
+                 DType dtype = DType::kF32) {
+  return {name, Vector(values, dtype), Layout(Shape{static_cast<int64_t>(values.size())})};
+}
+
+TEST(HfWeightsTest, PartsBecomeOneTensorAndComeBack) {
+  for (const int ranks : {1, 2, 3}) {
+    const TempDir folder;
+    const std::string path = folder / "out";
+    RunRanks(ranks, [&](comm::World& world) {
+      const TensorPart cut = Columns(world.rank(), ranks, true);
+      const TensorPart same = Whole("same", {1, 2, 3});
+      ASSERT_EQ(SaveModelWeights({RealFileSystem(), path}, {same, cut},
+                                 {.config_json = "{\"model_type\": \"x\"}\n"}, world.group()),
+                absl::OkStatus());
+    });
+    EXPECT_THAT(*RealFileSystem()->List(folder.path()), ElementsAre("out"));
+    EXPECT_THAT(*RealFileSystem()->List(path), ElementsAre("config.json", "model.safetensors"));
+    EXPECT_EQ(ReadFile(path + "/config.json"), "{\"model_type\": \"x\"}\n");
+    const auto file = SafetensorsReader::Open(path + "/model.safetensors");
+    ASSERT_TRUE(file.ok()) << file.status();
+    EXPECT_EQ(file->metadata().at("format"), "pt");
+    EXPECT_EQ(file->entries().at("cut").shape, (std::vector<int64_t>{4, 3 * ranks}));
+    EXPECT_EQ(file->Load("cut", CpuContext())->ToVector<float>(), Counting(12 * ranks));
+
+    RunRanks(ranks, [&](comm::World& world) {
+      // Reversed, and rounded: small whole numbers lose nothing.
+      const int rank = ranks - 1 - world.rank();
+      const TensorPart got = Columns(rank, ranks, false, DType::kBF16);
+      const TensorPart same = Whole("same", {0, 0, 0}, DType::kF64);
+      const auto report =
+          LoadModelWeights({RealFileSystem(), path}, {got, same}, {}, world.group());
+      ASSERT_TRUE(report.ok()) << report.status();
+      EXPECT_EQ(got.value.ToVector<float>(), Columns(rank, ranks, true).value.ToVector<float>());
+      EXPECT_EQ(same.value.ToVector<float>(), (std::vector<float>{1, 2, 3}));
+    });
+  }
+}
+
+TEST(HfWeightsTest, LargeTensorsGoThroughTheWindow) {
+  const TempDir folder;
+  const std::vector<float> values = Counting((1 << 20) + 5);  // 4 MiB of 1 MiB windows
+  ASSERT_EQ(SaveModelWeights({RealFileSystem(), folder / "out"}, {Whole("w", values)}, {}, nullptr),
+            absl::OkStatus());
+  const Layout back(Shape{static_cast<int64_t>(values.size())},
+                    {.segments = {{1 << 19, (1 << 19) + 5}, {0, 1 << 18}}});
+  const TensorPart got{"w", Vector(std::vector<float>(values.size(), -1)), back};
+  ASSERT_TRUE(LoadModelWeights({RealFileSystem(), folder / "out"}, {got}, {}, nullptr).ok());
+  const std::vector<float> read = got.value.ToVector<float>();
+  size_t at = 0;
+  for (const Segment& segment : back.segments()) {
+    for (int64_t i = 0; i < segment.length; ++i) {
+      ASSERT_EQ(read[at++], values[static_cast<size_t>(segment.begin + i)]);
+    }
+  }
+  EXPECT_EQ(read[at], -1);
+}
+
+TEST(HfWeightsTest, SeveralFilesBySize) {
+  const TempDir folder;
+  const std::string path = folder / "out";
+  constexpr int64_t kElements = 100'000;  // two fit into a MiB, three do not
+  std::vector<TensorPart> parts;
+  for (const char* name : {"e", "a", "c", "b", "d"}) {
+    parts.push_back(Whole(name, Counting(kElements, static_cast<float>(name[0]))));
+  }
+  RunRanks(2, [&](comm::World& world) {
+    ASSERT_EQ(
+        SaveModelWeights({RealFileSystem(), path}, parts, {.size_per_shard_mb = 1}, world.group()),
+        absl::OkStatus());
+  });
+  EXPECT_THAT(*RealFileSystem()->List(path),
+              ElementsAre("model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
+                          "model-00003-of-00003.safetensors", "model.safetensors.index.json"));
+  const std::string json = ReadFile(path + "/model.safetensors.index.json");
+  EXPECT_THAT(json, HasSubstr("\"total_size\": 2000000\n"));
+  const auto index = ParseHfIndex(json, "index");
+  ASSERT_TRUE(index.ok()) << index.status();
+  EXPECT_EQ(index->weight_map.at("a"), "model-00001-of-00003.safetensors");
+  EXPECT_EQ(index->weight_map.at("d"), "model-00002-of-00003.safetensors");
+  EXPECT_EQ(index->weight_map.at("e"), "model-00003-of-00003.safetensors");
+  std::vector<TensorPart> back;
+  for (const TensorPart& part : parts) {
+    back.push_back(Whole(part.name, std::vector<float>(kElements, 0)));
+  }
+  ASSERT_TRUE(LoadModelWeights({RealFileSystem(), path}, back, {}, nullptr).ok());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    EXPECT_EQ(back[i].value.ToVector<float>(), parts[i].value.ToVector<float>());
+  }
+}
+
+// With the library that everybody else reads them with, where Python has it.
+TEST(HfWeightsTest, PythonReadsThem) {
+  const TempDir folder;
+  const TensorPart large = Whole("large", Counting(300'000));
+  for (const int64_t mb : {1, 5}) {
+    const std::string path = folder / std::to_string(mb);
+    const std::vector<TensorPart> parts = {large, Whole("small", {1, 2}),
+                                           Whole("bf16", {1, 2}, DType::kBF16)};
+    ASSERT_TRUE(
+        SaveModelWeights({RealFileSystem(), path}, parts, {.size_per_shard_mb = mb}, nullptr).ok());
+    const int status =
+        std::system(("${PYTHON:-python3} " APOGEE_CHECK_SAFETENSORS " " + path).c_str());
+    ASSERT_TRUE(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "Python's safetensors is not installed";
+    EXPECT_EQ(WEXITSTATUS(status), 0);
+  }
+}
+
+TEST(HfWeightsTest, TiedWeightsOnce) {
+  const TempDir folder;
+  const TensorPart table = Whole("wte", {1, 2, 3});
+  const TensorPart head{"lm_head", table.value, table.layout};
+  ASSERT_TRUE(
+      SaveModelWeights({RealFileSystem(), folder / "out"}, {table, head}, {}, nullptr).ok());
+  EXPECT_EQ(SafetensorsReader::Open(folder / "out/model.safetensors")->entries().size(), 1u);
+  table.value.Fill(0);
+  ASSERT_TRUE(
+      LoadModelWeights({RealFileSystem(), folder / "out"}, {table, head}, {}, nullptr).ok());
+  EXPECT_EQ(head.value.ToVector<float>(), (std::vector<float>{1, 2, 3}));
+}
+
+TEST(HfWeightsTest, NothingIsOverwrittenAndNothingLeftBehind) {
+  const TempDir folder;
+  RunRanks(2, [&](comm::World& world) {
+    const auto save = [&](const std::string& path, const std::vector<TensorPart>& parts,
+                          int64_t mb = 1) {
+      return SaveModelWeights({RealFileSystem(), path}, parts, {.size_per_shard_mb = mb},
+                              world.group());
+    };
+    ASSERT_TRUE(save(folder / "out/", {Whole("w", {1})}).ok());
+    EXPECT_TRUE(absl::IsAlreadyExists(save(folder / "out", {Whole("w", {1})})));
+    EXPECT_TRUE(absl::IsNotFound(save(folder / "none/out", {Whole("w", {1})})));
+    EXPECT_THAT(Message(save(folder / "o", {Whole("w", {1})}, 0)), HasSubstr("got 0"));
+    EXPECT_THAT(Message(save(folder / "o", {})), HasSubstr("no tensors"));
+    EXPECT_THAT(Message(save(folder / "o", {Columns(0, 2, true)})),
+                HasSubstr("element 3 of tensor \"cut\" of 24 is held by no rank"));
+  });
+  EXPECT_THAT(*RealFileSystem()->List(folder.path()), ElementsAre("out"));
+}
+
+TEST(HfWeightsTest, StrictListsEverythingThatDoesNotFit) {
+  const TempDir folder;
+  ASSERT_TRUE(SaveModelWeights({RealFileSystem(), folder / "out"},
+                               {Whole("a", {1}),
+                                Whole("b", {1, 2}),
+                                Whole("x", {3}),
+                                {"codes", Vector({1}, DType::kU8), Layout(Shape{1})}},
+                               {}, nullptr)
+                  .ok());
+  std::vector<TensorPart> targets = {Whole("a", {9}), Whole("b", {9, 9, 9}), Whole("c", {9}),
+                                     Whole("codes", {9})};
+  const auto load = [&](bool strict) {
+    return LoadModelWeights({RealFileSystem(), folder / "out"}, targets, {.strict = strict},
+                            nullptr);
+  };
+  const std::string message = Message(load(true).status());
+  EXPECT_THAT(message, AllOf(HasSubstr("missing \"c\""), HasSubstr("unexpected \"x\""),
+                             HasSubstr("shape of \"b\": is F32 [2], wanted F32 "),
+                             HasSubstr("dtype of \"codes\": is U8 [1], wanted F32 ")));
+  EXPECT_THAT(Message(load(false).status()), HasSubstr("shape of \"b\""));
+  EXPECT_EQ(targets[0].value.Item(), 9);  // unchanged
+  targets = {targets[0], targets[2]};
+  const auto report = load(false);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(report->missing, ElementsAre("c"));
+  EXPECT_THAT(report->unexpected, ElementsAre("b", "codes", "x"));
+  EXPECT_EQ(targets[0].value.Item(), 1);
+  EXPECT_EQ(targets[1].value.Item(), 9);
+}
+
+// Two files, "a" with w1 and "b" with w2, and an index to spoil.
+class HfIndexTest : public ::testing::Test {
+ protected:
+  HfIndexTest() {
+    WriteOne("a.safetensors", "w1");
+    WriteOne("b.safetensors", "w2");
+  }
+  void WriteOne(const std::string& file, const std::string& tensor) {
+    SafetensorsFile out;
+    out.Add<float>(tensor, "F32", {1}, {1});
+    out.Write(folder_ / file);
+  }
+  std::string Load(const std::string& index) {
+    folder_.Write(kHfIndexName, index);
+    const auto report = LoadModelWeights({RealFileSystem(), folder_.path()},
+                                         {Whole("w1", {0}), Whole("w2", {0})}, {}, nullptr);
+    return report.ok() ? "ok" : Message(report.status());
+  }
+  static std::string Map(const std::string& map) { return "{\"weight_map\": {" + map + "}}"; }
+
+  TempDir folder_;
+};
+
+TEST_F(HfIndexTest, Good) {
+  EXPECT_EQ(Load(Map(R"("w1": "a.safetensors", "w2": "b.safetensors")")), "ok");
+  // The size is a lie, which nobody reads.
+  EXPECT_EQ(Load(R"({"metadata": {"total_size": 1e30, "note": null, "x": "y", "z": -1, "q": true},
+                     "weight_map": {"w1": "a.safetensors", "w2": "b.safetensors"}})"),
+            "ok");
+  const auto back = ParseHfIndex(FormatHfIndex({{{"w\"1", "a"}, {"w2", "b"}}}, 7), "index");
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->weight_map.at("w\"1"), "a");
+}
+
+TEST_F(HfIndexTest, NotOneObject) {
+  for (const char* text : {"", "[]", "7", "null", "{", "{\"weight_map\": {}} x",
+                           "{\"weight_map\": {\"w\": \"\xff\"}}", "{\"weight_map\": []}"}) {
+    EXPECT_THAT(Load(text), HasSubstr(kHfIndexName)) << text;
+  }
+  EXPECT_THAT(Load("{}"), HasSubstr("needs the field \"weight_map\""));
+  EXPECT_THAT(Load("{\"weight_map\": {}, \"more\": 1}"),
+              HasSubstr("\"more\": is an unknown field"));
+  EXPECT_THAT(Load("{\"weight_map\": 3}"), HasSubstr("a number is not allowed"));
+  EXPECT_THAT(Load("{\"weight_map\": \"a\"}"), HasSubstr("a string is not allowed"));
+  EXPECT_THAT(Load("{\"metadata\": {\"a\": {}}, \"weight_map\": {}}"),
+              HasSubstr("an object is not allowed"));
+}
+
+TEST_F(HfIndexTest, TwiceTheSameKey) {
+  EXPECT_THAT(Load(Map(R"("w1": "a.safetensors", "w1": "a.safetensors")")),
+              HasSubstr("\"w1\": is given twice"));
+  EXPECT_THAT(Load(R"({"weight_map": {}, "weight_map": {}})"), HasSubstr("is given twice"));
+  EXPECT_THAT(Load(R"({"metadata": {"a": 1, "a": 1}, "weight_map": {}})"),
+              HasSubstr("\"a\": is given twice"));
+}
+
+TEST_F(HfIndexTest, FilesElsewhere) {
+  for (const char* file :
+       {"../a.safetensors", "/etc/passwd", "sub/a.safetensors", "..", ".", "", "a\\u0000b"}) {
+    EXPECT_THAT(Load(Map("\"w1\": \"" + std::string(file) + "\"")),
+                HasSubstr("is not the name of a file in this folder"))
+        << file;
+  }
+  EXPECT_THAT(Load(Map(R"("": "a.safetensors")")), HasSubstr("a tensor name is empty"));
+  EXPECT_THAT(Load(Map("\"" + std::string(2000, 'n') + "\": \"a.safetensors\"")),
+              HasSubstr("too long"));
+}
+
+TEST_F(HfIndexTest, FilesThatAreNone) {
+  EXPECT_THAT(Load(Map(R"("w1": "a.safetensors", "w2": "c.safetensors")")),
+              HasSubstr("c.safetensors: cannot open"));
+  std::filesystem::create_symlink("b.safetensors", folder_ / "link.safetensors");
+  EXPECT_THAT(Load(Map(R"("w1": "a.safetensors", "w2": "link.safetensors")")),
+              HasSubstr("link.safetensors: is a symbolic link"));
+  std::filesystem::create_directory(folder_ / "dir.safetensors");
+  EXPECT_THAT(Load(Map(R"("w1": "a.safetensors", "w2": "dir.safetensors")")),
+              HasSubstr("not a regular file"));
+  folder_.Write("cut.safetensors", "1234");
+  EXPECT_THAT(Load(Map(R"("w1": "a.safetensors", "w2": "cut.safetensors")")),
+              HasSubstr("cut.safetensors: has 4 bytes"));
+}
+
+TEST_F(HfIndexTest, IndexAndFilesDisagree) {
+  EXPECT_THAT(Load(Map(R"("w1": "b.safetensors", "w2": "b.safetensors")")),
+              HasSubstr("b.safetensors: has no tensor \"w1\", which the index says is there"));
+  EXPECT_THAT(Load(Map(R"("w1": "a.safetensors")")), HasSubstr("missing \"w2\""));
+  SafetensorsFile more;
+  more.Add<float>("w2", "F32", {1}, {1});
+  more.Add<float>("w3", "F32", {1}, {1});
+  more.Write(folder_ / "b.safetensors");
+  EXPECT_THAT(Load(Map(R"("w1": "a.safetensors", "w2": "b.safetensors")")),
+              HasSubstr("b.safetensors: has a tensor \"w3\", which the index does not list"));
+  SafetensorsFile again;
+  again.Add<float>("w1", "F32", {1}, {1});
+  again.Add<float>("w2", "F32", {1}, {1});
+  again.Write(folder_ / "b.safetensors");
+  EXPECT_THAT(Load(Map(R"("w1": "a.safetensors", "w2": "b.safetensors")")),
+              HasSubstr("b.safetensors: has a tensor \"w1\", which the index says is in "
+                        "\"a.safetensors\""));
+}
+
+TEST_F(HfIndexTest, WhichFolder) {
+  const TempDir empty;
+  const auto load = [](const std::string& path) {
+    return LoadModelWeights({RealFileSystem(), path}, {}, {}, nullptr).status();
+  };
+  EXPECT_TRUE(absl::IsNotFound(load(empty.path())));
+  EXPECT_TRUE(absl::IsNotFound(load(empty / "none")));
+  WriteOne("model.safetensors", "w1");
+  EXPECT_THAT(Load(Map(R"("w1": "a.safetensors")")), HasSubstr("has both"));
+}
+
+}  // namespace
+}  // namespace apogee::checkpoint
