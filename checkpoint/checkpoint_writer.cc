@@ -75,20 +75,20 @@ absl::Status Publish(FileSystem& files, NewFolder& folder, const Manifest& manif
   return folder.Publish();
 }
 
-void CheckParts(const std::vector<TensorPart>& parts) {
+}  // namespace
+
+void CheckParts(const char* what, const std::vector<TensorPart>& parts) {
   for (const TensorPart& part : parts) {
     APOGEE_CHECK(part.value.defined() && part.value.is_contiguous() &&
                      part.value.numel() >= part.layout.local_numel(),
-                 "save: tensor \"", part.name, "\" needs a contiguous value of at least ",
+                 what, ": tensor \"", part.name, "\" needs a contiguous value of at least ",
                  part.layout.local_numel(), " elements");
   }
 }
 
-}  // namespace
-
 absl::Status SaveCheckpoint(const CheckpointTarget& target, const CheckpointContents& contents,
                             const comm::GroupPtr& group) {
-  CheckParts(contents.parts);
+  CheckParts("save", contents.parts);
   FileSystem& files = *target.files;
   const ContextPtr context = CpuContext({.num_threads = 1});
   const int rank = group == nullptr ? 0 : group->rank();

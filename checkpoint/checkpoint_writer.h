@@ -35,6 +35,9 @@ struct TensorPart {
   comm::Layout layout;
 };
 
+// Throws Error, which begins with `what`, unless every value is contiguous and large enough.
+void CheckParts(const char* what, const std::vector<TensorPart>& parts);
+
 struct CheckpointContents {
   std::map<std::string, std::string> attributes;  // rank 0's count
   std::vector<TensorPart> parts;

@@ -1,15 +1,11 @@
 #include "apogee/checkpoint/hf_weights.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstring>
 #include <optional>
 #include <set>
 
 #include "apogee/checkpoint/agreement.h"
 #include "apogee/checkpoint/hf_index.h"
-#include "apogee/checkpoint/new_folder.h"
-#include "apogee/checkpoint/save_plan.h"
 #include "apogee/checkpoint/tensor_file.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 
@@ -19,206 +15,10 @@ namespace {
 // What is read at once of a tensor, and so the room that conversion takes.
 constexpr int64_t kWindowBytes = int64_t{1} << 20;
 
-int64_t NumelOf(const std::vector<int64_t>& shape) {
-  int64_t numel = 1;
-  for (const int64_t size : shape) numel *= size;
-  return numel;
-}
-
-int64_t NumelOf(const Slice& slice) {
-  int64_t numel = 0;
-  for (const Run& run : slice.runs) numel += run.length * run.count;
-  return numel;
-}
-
-int64_t BytesOf(const LogicalTensor& tensor) {
-  return NumelOf(tensor.shape) * SafetensorsDTypeSize(tensor.dtype);
-}
-
 std::vector<int64_t> SizesOf(const Shape& shape) {
   std::vector<int64_t> sizes;
   for (int dim = 0; dim < shape.rank(); ++dim) sizes.push_back(shape[dim]);
   return sizes;
-}
-
-// The parts in order of their names, each memory once.
-std::vector<TensorPart> WithoutAliases(std::vector<TensorPart> parts) {
-  std::ranges::stable_sort(parts, {}, &TensorPart::name);
-  std::set<const void*> seen;
-  std::erase_if(parts, [&](const TensorPart& part) {
-    return part.value.numel() > 0 && !seen.insert(part.value.raw()).second;
-  });
-  return parts;
-}
-
-// Names by file number.
-using Files = std::vector<std::vector<std::string>>;
-
-Files SpreadOverFiles(const SavePlan& plan, int64_t file_bytes) {
-  Files files(1);
-  int64_t filled = 0;
-  for (const auto& [name, tensor] : plan.tensors) {
-    const int64_t bytes = BytesOf(tensor);
-    if (!files.back().empty() && filled + bytes > file_bytes) {
-      files.emplace_back();
-      filled = 0;
-    }
-    files.back().push_back(name);
-    filled += bytes;
-  }
-  return files;
-}
-
-std::string FileName(size_t index, size_t count) {
-  if (count == 1) return kHfSingleName;
-  char name[64];
-  std::snprintf(name, sizeof(name), "model-%05zu-of-%05zu.safetensors", index + 1, count);
-  return name;
-}
-
-// One rank's side of writing all files.
-class WeightsWriter {
- public:
-  WeightsWriter(FileSystem& files, const std::vector<TensorPart>& parts, const SavePlan& plan,
-                comm::GroupPtr group, ContextPtr context)
-      : files_(files), plan_(plan), group_(std::move(group)), context_(std::move(context)) {
-    for (const TensorPart& part : parts) parts_[part.name] = &part;
-    for (size_t rank = 0; rank < plan.written_by.size(); ++rank) {
-      for (const auto& written : plan.written_by[rank]) holder_[written] = static_cast<int>(rank);
-    }
-  }
-
-  // Collective.
-  absl::Status WriteFile(const std::string& path, const std::vector<std::string>& names) {
-    std::vector<FileEntry> entries;
-    for (const std::string& name : names) {
-      const LogicalTensor& tensor = plan_.tensors.at(name);
-      entries.push_back({.name = name, .dtype = tensor.dtype, .shape = tensor.shape, .data = {}});
-    }
-    std::optional<TensorFileWriter> writer;
-    absl::Status status;
-    std::string order;  // rank 0's
-    if (IsWriter()) {
-      // Transformers refuses files that do not name a framework.
-      auto made = TensorFileWriter::Create(files_, path, entries, {{"format", "pt"}});
-      status = made.status();
-      if (made.ok()) writer = *std::move(made);
-    }
-    APOGEE_RETURN_IF_ERROR(AgreeOnStatus(status, group_, context_));
-    if (writer) {
-      const std::vector<size_t>& indices = writer->order();
-      order.assign(reinterpret_cast<const char*>(indices.data()), indices.size() * sizeof(size_t));
-    }
-    order = GatherTexts(order, group_, context_)[0];
-    std::vector<size_t> indices(names.size());
-    std::memcpy(indices.data(), order.data(), order.size());
-    for (const size_t index : indices) {
-      const Tensor whole = Gather(names[index]);
-      if (writer) {
-        status = writer->Append(
-            {static_cast<const std::byte*>(whole.raw()), static_cast<size_t>(whole.bytes())});
-      }
-      APOGEE_RETURN_IF_ERROR(AgreeOnStatus(status, group_, context_));
-    }
-    if (writer) status = writer->Finish().status();
-    return AgreeOnStatus(status, group_, context_);
-  }
-
-  bool IsWriter() const { return group_ == nullptr || group_->rank() == 0; }
-
- private:
-  // The whole tensor, on rank 0.
-  Tensor Gather(const std::string& name) const {
-    const LogicalTensor& tensor = plan_.tensors.at(name);
-    const DType dtype = *TensorDType(tensor.dtype);
-    Tensor whole;
-    if (IsWriter()) {
-      whole =
-          Tensor::Empty({NumelOf(tensor.shape)}, dtype, context_, MemoryCategory::kCommunication);
-    }
-    const int me = group_ == nullptr ? 0 : group_->rank();
-    for (size_t i = 0; i < tensor.slices.size(); ++i) {
-      const Slice& slice = tensor.slices[i];
-      const int holder = holder_.at({name, i});
-      if (!IsWriter() && holder != me) continue;
-      const int64_t numel = NumelOf(slice);
-      Tensor part;
-      if (holder == me) {
-        const Tensor& value = parts_.at(name)->value;
-        part = value.Detach().View({value.numel()}).Slice(0, 0, numel);
-      } else {
-        part = Tensor::Empty({numel}, dtype, context_, MemoryCategory::kCommunication);
-        group_->Recv(part, holder);
-      }
-      if (!IsWriter()) {
-        group_->Send(part, 0);
-        continue;
-      }
-      const int64_t size = DTypeSize(dtype);
-      const auto* from = static_cast<const std::byte*>(part.raw());
-      for (const comm::Segment& segment : SegmentsOf(slice.runs)) {
-        std::memcpy(static_cast<std::byte*>(whole.raw()) + segment.begin * size, from,
-                    static_cast<size_t>(segment.length * size));
-        from += segment.length * size;
-      }
-    }
-    return whole;
-  }
-
-  FileSystem& files_;
-  const SavePlan& plan_;
-  comm::GroupPtr group_;
-  ContextPtr context_;
-  std::map<std::string, const TensorPart*> parts_;
-  std::map<std::pair<std::string, size_t>, int> holder_;  // of a tensor's slice
-};
-
-absl::Status CheckPlan(const SavePlan& plan, const SaveWeightsOptions& options) {
-  if (options.size_per_shard_mb < 1 || options.size_per_shard_mb > (int64_t{1} << 40)) {
-    return InvalidArgument("save weights: size_per_shard_mb must be from 1 to 2^40, got ",
-                           options.size_per_shard_mb);
-  }
-  if (plan.tensors.empty()) return InvalidArgument("save weights: there are no tensors");
-  for (const auto& [name, tensor] : plan.tensors) {
-    std::vector<comm::Segment> all;
-    for (const Slice& slice : tensor.slices) {
-      for (const comm::Segment& segment : SegmentsOf(slice.runs)) all.push_back(segment);
-    }
-    std::ranges::sort(all, {}, &comm::Segment::begin);
-    int64_t next = 0;
-    for (const comm::Segment& segment : all) {
-      if (segment.begin != next) break;
-      next += segment.length;
-    }
-    const int64_t numel = NumelOf(tensor.shape);
-    if (next != numel) {
-      return InvalidArgument("save weights: element ", next, " of tensor \"", name, "\" of ", numel,
-                             " is held by no rank, or by two that hold different parts");
-    }
-  }
-  return absl::OkStatus();
-}
-
-// What rank 0 does when all tensors are written.
-absl::Status Publish(FileSystem& files, NewFolder& folder, const SavePlan& plan,
-                     const Files& shards, const SaveWeightsOptions& options) {
-  if (shards.size() > 1) {
-    HfIndex index;
-    int64_t total_size = 0;
-    for (const auto& [name, tensor] : plan.tensors) total_size += BytesOf(tensor);
-    for (size_t i = 0; i < shards.size(); ++i) {
-      for (const std::string& name : shards[i]) {
-        index.weight_map[name] = FileName(i, shards.size());
-      }
-    }
-    APOGEE_RETURN_IF_ERROR(WriteTextFile(files, JoinPath(folder.temporary(), kHfIndexName),
-                                         FormatHfIndex(index, total_size)));
-  }
-  if (!options.config_json.empty()) {
-    APOGEE_RETURN_IF_ERROR(
-        WriteTextFile(files, JoinPath(folder.temporary(), "config.json"), options.config_json));
-  }
-  return folder.Publish();
 }
 
 bool Converts(const std::string& from, DType to) {
@@ -288,15 +88,6 @@ absl::Status ReadAll(const HfWeights& weights, const std::vector<TensorPart>& ta
   return absl::OkStatus();
 }
 
-void CheckParts(const char* what, const std::vector<TensorPart>& parts) {
-  for (const TensorPart& part : parts) {
-    APOGEE_CHECK(part.value.defined() && part.value.is_contiguous() &&
-                     part.value.numel() >= part.layout.local_numel(),
-                 what, ": tensor \"", part.name, "\" needs a contiguous value of at least ",
-                 part.layout.local_numel(), " elements");
-  }
-}
-
 // Both ways: each tensor is in the file that the index says, and each file holds no other ones.
 absl::Status CheckIndex(const HfIndex& index,
                         const std::map<std::string, std::shared_ptr<OpenTensorFile>>& files) {
@@ -324,32 +115,6 @@ absl::Status CheckIndex(const HfIndex& index,
 }
 
 }  // namespace
-
-absl::Status SaveModelWeights(const CheckpointTarget& target, const std::vector<TensorPart>& parts,
-                              const SaveWeightsOptions& options, const comm::GroupPtr& group) {
-  CheckParts("save weights", parts);
-  const ContextPtr context = CpuContext({.num_threads = 1});
-  const std::vector<TensorPart> unique = WithoutAliases(parts);
-  APOGEE_ASSIGN_OR_RETURN(const SavePlan plan, MakeSavePlan(unique, group, context));
-  APOGEE_RETURN_IF_ERROR(AgreeOnStatus(CheckPlan(plan, options), group, context));
-  const int64_t file_mb =
-      std::stoll(GatherTexts(std::to_string(options.size_per_shard_mb), group, context)[0]);
-  const Files shards = SpreadOverFiles(plan, file_mb << 20);
-  APOGEE_ASSIGN_OR_RETURN(NewFolder folder,
-                          NewFolder::Make(*target.files, target.path, group, context));
-  WeightsWriter writer(*target.files, unique, plan, group, context);
-  absl::Status status;
-  for (size_t i = 0; i < shards.size() && status.ok(); ++i) {
-    status = writer.WriteFile(JoinPath(folder.temporary(), FileName(i, shards.size())), shards[i]);
-  }
-  if (status.ok()) {
-    absl::Status published;
-    if (writer.IsWriter()) published = Publish(*target.files, folder, plan, shards, options);
-    status = AgreeOnStatus(published, group, context);
-  }
-  if (!status.ok() && writer.IsWriter()) folder.Discard();
-  return status;
-}
 
 absl::StatusOr<LoadReport> LoadModelWeights(const CheckpointTarget& source,
                                             const std::vector<TensorPart>& targets,

@@ -35,7 +35,7 @@ struct SaveWeightsOptions {
   // A file holds at most so many MiB, or one larger tensor.
   int64_t size_per_shard_mb = 5120;
   // Written as config.json unless empty.
-  std::string config_json;
+  std::string config_json = {};
 };
 
 // InvalidArgument when ranks disagree about a tensor, when elements are held by nobody, or for
