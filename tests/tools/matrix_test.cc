@@ -101,9 +101,9 @@ TEST(SabotageTest, HybridRunsNeedEverySum) {
   ExpectRed("adamw/hybrid_tp2_zero2/world8/f32/acc1/fed", Sabotage::kDropCollective, "error ");
   // Over ranks that share layers: activations, statistics.
   ExpectRed("sgd/hybrid_tp4_zero0/world4/f64/acc1/clip/llama_untied", Sabotage::kDropCollective,
-            differ);
+            "their gradients of it differ");
   ExpectRed("sgd/hybrid_tp2_zero1/world2/bf16/acc3/clip/gpt2_tied", Sabotage::kDropCollective,
-            differ);
+            "their gradients of it differ");
   ExpectRed("lamb/hybrid_tp2_zero0/world2/f32/acc1/fed", Sabotage::kDropCollective, "error ");
   // Nothing is summed: gradients are given, and there is one data-parallel rank.
   ExpectGreen("adamw/hybrid_tp2_zero0/world2/f32/acc1/fed", Sabotage::kDropCollective);
