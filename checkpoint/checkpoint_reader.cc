@@ -11,12 +11,6 @@ namespace {
 // A manifest of a checkpoint with a million slices is below this.
 constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
 
-int64_t NumelOf(const Slice& slice) {
-  int64_t numel = 0;
-  for (const Run& run : slice.runs) numel += run.length * run.count;
-  return numel;
-}
-
 }  // namespace
 
 absl::StatusOr<CheckpointReader> CheckpointReader::Open(std::shared_ptr<FileSystem> files,
@@ -55,7 +49,7 @@ absl::Status CheckpointReader::CheckEntries() const {
       if (entry == entries.end()) {
         return DataLoss(where, ": has no entry \"", slice.entry, "\" of tensor \"", name, "\"");
       }
-      const int64_t bytes = NumelOf(slice) * SafetensorsDTypeSize(tensor.dtype);
+      const int64_t bytes = slice.numel() * SafetensorsDTypeSize(tensor.dtype);
       if (entry->second.dtype != tensor.dtype || entry->second.end - entry->second.begin != bytes) {
         return DataLoss(where, ": entry \"", slice.entry, "\" is ", entry->second.dtype, " of ",
                         entry->second.end - entry->second.begin, " bytes, the manifest says ",
@@ -104,7 +98,7 @@ absl::Status CheckpointReader::ReadSlice(const std::string& name, const LogicalT
     copies.push_back({from * element, target * element, count * element});
   });
   std::ranges::sort(copies, {}, &Copy::from);
-  const int64_t bytes = NumelOf(slice) * element;
+  const int64_t bytes = slice.numel() * element;
   std::vector<std::byte> buffer;
   int64_t loaded = -1;  // the block in the buffer
   for (const Copy& copy : copies) {
@@ -141,7 +135,7 @@ absl::Status CheckpointReader::Verify() const {
   std::vector<std::byte> buffer;
   for (const auto& [name, tensor] : manifest_.tensors) {
     for (const Slice& slice : tensor.slices) {
-      const int64_t bytes = NumelOf(slice) * SafetensorsDTypeSize(tensor.dtype);
+      const int64_t bytes = slice.numel() * SafetensorsDTypeSize(tensor.dtype);
       for (int64_t block = 0; block * kDigestBlockBytes < bytes; ++block) {
         const int64_t begin = block * kDigestBlockBytes;
         buffer.resize(static_cast<size_t>(std::min(kDigestBlockBytes, bytes - begin)));

@@ -55,9 +55,7 @@ void Unpack(const std::string& text, int rank, const SavePlan& plan, Manifest& m
   for (const auto& [name, index] : written) {
     LogicalTensor& tensor = manifest.tensors.at(name);
     Slice& slice = tensor.slices[index];
-    int64_t elements = 0;
-    for (const Run& run : slice.runs) elements += run.length * run.count;
-    const int64_t slice_bytes = elements * DTypeSize(*TensorDType(tensor.dtype));
+    const int64_t slice_bytes = slice.numel() * DTypeSize(*TensorDType(tensor.dtype));
     slice.digests.resize(
         static_cast<size_t>((slice_bytes + kDigestBlockBytes - 1) / kDigestBlockBytes));
     std::memcpy(slice.digests.data(), at, slice.digests.size() * sizeof(uint64_t));

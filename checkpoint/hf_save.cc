@@ -21,12 +21,6 @@ int64_t NumelOf(const std::vector<int64_t>& shape) {
   return numel;
 }
 
-int64_t NumelOf(const Slice& slice) {
-  int64_t numel = 0;
-  for (const Run& run : slice.runs) numel += run.length * run.count;
-  return numel;
-}
-
 int64_t BytesOf(const LogicalTensor& tensor) {
   return NumelOf(tensor.shape) * SafetensorsDTypeSize(tensor.dtype);
 }
@@ -131,7 +125,7 @@ class WeightsWriter {
       const Slice& slice = tensor.slices[i];
       const int holder = holder_.at({name, i});
       if (!IsWriter() && holder != me) continue;
-      const int64_t numel = NumelOf(slice);
+      const int64_t numel = slice.numel();
       Tensor part;
       if (holder == me) {
         const Tensor& value = parts_.at(name)->value;

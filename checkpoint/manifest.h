@@ -43,6 +43,11 @@ struct Slice {
   std::string entry;  // name in that file
   std::vector<Run> runs;
   std::vector<uint64_t> digests;  // XXH3-64 of its blocks
+  int64_t numel() const {
+    int64_t sum = 0;
+    for (const Run& run : runs) sum += run.length * run.count;
+    return sum;
+  }
 };
 
 struct LogicalTensor {

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <optional>
 
+#include "apogee/checkpoint/tensor_file.h"
+
 namespace apogee::checkpoint {
 
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
@@ -36,15 +38,6 @@ absl::Status ReadAt(int fd, const std::string& path, int64_t offset, int64_t byt
     done += got;
   }
   return absl::OkStatus();
-}
-
-std::optional<DType> TensorDType(const std::string& dtype) {
-  static const auto& known = *new std::map<std::string, DType>{
-      {"F64", DType::kF64}, {"F32", DType::kF32}, {"F16", DType::kF16}, {"BF16", DType::kBF16},
-      {"I64", DType::kI64}, {"I32", DType::kI32}, {"U8", DType::kU8},   {"I8", DType::kI8}};
-  const auto found = known.find(dtype);
-  if (found == known.end()) return std::nullopt;
-  return found->second;
 }
 
 }  // namespace

@@ -58,12 +58,6 @@ std::vector<Described> Read(const std::string& text) {
   return all;
 }
 
-int64_t BytesOf(const Slice& slice, const std::string& dtype) {
-  int64_t elements = 0;
-  for (const Run& run : slice.runs) elements += run.length * run.count;
-  return elements * SafetensorsDTypeSize(dtype);
-}
-
 // A slice, and the ranks that have it.
 struct Candidate {
   Slice slice;
@@ -117,7 +111,8 @@ absl::StatusOr<SavePlan> MakeSavePlan(const std::vector<TensorPart>& parts,
     for (Candidate& candidate : slices) {
       const int writer = *std::ranges::min_element(
           candidate.ranks, {}, [&](int rank) { return bytes[static_cast<size_t>(rank)]; });
-      bytes[static_cast<size_t>(writer)] += BytesOf(candidate.slice, tensor.dtype);
+      bytes[static_cast<size_t>(writer)] +=
+          candidate.slice.numel() * SafetensorsDTypeSize(tensor.dtype);
       candidate.slice.file = RankFileName(writer);
       plan.written_by[static_cast<size_t>(writer)].emplace_back(name, tensor.slices.size());
       if (writer == me) plan.mine.push_back(index_of.at(name));

@@ -1,5 +1,8 @@
 #include "apogee/plugins/hybrid_parallel.h"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <utility>
 #include <vector>
 
@@ -9,14 +12,10 @@
 namespace apogee {
 namespace {
 
-constexpr uint64_t kFnvBasis = 0xcbf29ce484222325u;
-
-// FNV-1a of a tensor's bytes, on from `hash`.
-uint64_t Fnv(const Tensor& tensor, uint64_t hash) {
+// Of a tensor's bytes, on from `hash`.
+uint64_t Hash(const Tensor& tensor, uint64_t hash) {
   const Tensor whole = tensor.Detach().Contiguous();
-  const auto* bytes = static_cast<const unsigned char*>(whole.raw());
-  for (int64_t i = 0; i < whole.bytes(); ++i) hash = (hash ^ bytes[i]) * 0x100000001b3u;
-  return hash;
+  return XXH3_64bits_withSeed(whole.raw(), static_cast<size_t>(whole.bytes()), hash);
 }
 
 void Append(std::string& errors, const std::string& problem) { errors += "\n  " + problem; }
@@ -172,11 +171,11 @@ comm::Layout HybridParallelPlugin::LayoutOf(const autograd::Parameter& parameter
 void HybridParallelPlugin::WatchFirstStep(nn::Module& model, optim::Optimizer& optimizer) {
   struct Watch {
     bool done = false;
-    uint64_t inputs = kFnvBasis;
+    uint64_t inputs = 0;
   };
   const auto watch = std::make_shared<Watch>();
   model.AddPreForwardHook([watch](nn::Module& root, const Tensor& input) {
-    if (!watch->done && root.is_training()) watch->inputs = Fnv(input, watch->inputs);
+    if (!watch->done && root.is_training()) watch->inputs = Hash(input, watch->inputs);
   });
   optimizer.AddPreStepHook([this, watch](optim::Optimizer& stepped) {
     if (watch->done) return;

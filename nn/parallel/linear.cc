@@ -37,9 +37,15 @@ Tensor AddBias(const Tensor& x, const Tensor& bias) {
 
 Tensor ColumnParallelLinear(const Tensor& x, const Tensor& weight, const Tensor& bias,
                             const comm::GroupPtr& group, const autograd::LinearOptions& options) {
+  if (group == nullptr) return autograd::Linear(x, weight, bias, options);
+  return ColumnLinear(CopyToGroup(x, group), weight, bias, options);
+}
+
+Tensor ColumnLinear(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                    const autograd::LinearOptions& options) {
   autograd::LinearOptions wide = options;
-  if (group != nullptr) wide.input_grad_dtype = AddendDType(x.dtype());
-  return autograd::Linear(CopyToGroup(x, group), weight, bias, wide);
+  wide.input_grad_dtype = AddendDType(x.dtype());
+  return autograd::Linear(x, weight, bias, wide);
 }
 
 Tensor RowParallelLinear(const Tensor& x, const Tensor& weight, const Tensor& bias,

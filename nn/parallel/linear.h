@@ -22,6 +22,11 @@ Tensor ColumnParallelLinear(const Tensor& x, const Tensor& weight, const Tensor&
                             const comm::GroupPtr& group,
                             const autograd::LinearOptions& options = {});
 
+// The same of an x that has gone through CopyToGroup or SharedCopy: layers that share their input
+// share its copy.
+Tensor ColumnLinear(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                    const autograd::LinearOptions& options = {});
+
 // This rank's columns x [.., in_local] -> x w + bias [.., out], replicated: one all-reduce of the
 // product. bias [out], replicated or undefined, is added once, after the sum; its gradient is the
 // whole one on every rank.

@@ -16,12 +16,9 @@ Tensor ValueOf(const autograd::ParameterPtr& parameter) {
   return parameter == nullptr ? Tensor() : parameter->value();
 }
 
-// ColumnParallelLinear of an input that is a copy already.
-Tensor ColumnProduct(const Linear& linear, const Tensor& x) {
-  return autograd::Linear(x, ValueOf(linear.weight()), ValueOf(linear.bias()),
-                          {.layout = linear.layout(),
-                           .activation = linear.activation(),
-                           .input_grad_dtype = AddendDType(x.dtype())});
+Tensor ColumnProduct(const Linear& linear, const Tensor& copy) {
+  return ColumnLinear(copy, ValueOf(linear.weight()), ValueOf(linear.bias()),
+                      {.layout = linear.layout(), .activation = linear.activation()});
 }
 
 // Words [first, first + V_local) of the vocabulary that a table of `words` rows is cut into.
