@@ -4,18 +4,6 @@
 #include <utility>
 
 namespace apogee {
-namespace {
-
-std::vector<checkpoint::TensorPart> PartsOf(const nn::Module& model, const Plugin& plugin) {
-  std::vector<checkpoint::TensorPart> parts;
-  for (const auto& parameter : model.Parameters()) {
-    parts.push_back({parameter->name(), parameter->data(), plugin.LayoutOf(*parameter)});
-  }
-  return parts;
-}
-
-}  // namespace
-
 Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer, Criterion criterion,
                        data::Loader* loader, optim::LrScheduler* scheduler) {
   APOGEE_CHECK(model_ == nullptr,
@@ -41,29 +29,8 @@ Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer, Criterion
 }
 
 void Booster::backward(const Tensor& loss, optim::Optimizer& optimizer) {
-  APOGEE_CHECK(model_ != nullptr, "backward: call boost(model, optimizer) first");
+  CheckBoosted("backward");
   plugin_.Backward(loss, optimizer);
-}
-
-absl::Status Booster::save_model(const std::shared_ptr<checkpoint::FileSystem>& files,
-                                 const std::string& path,
-                                 const checkpoint::SaveWeightsOptions& options) const {
-  APOGEE_CHECK(model_ != nullptr, "save_model: call boost(model, optimizer) first");
-  return checkpoint::SaveModelWeights({files, path}, PartsOf(*model_, plugin_), options,
-                                      plugin_.group());
-}
-
-absl::StatusOr<checkpoint::LoadReport> Booster::load_model(
-    const std::shared_ptr<checkpoint::FileSystem>& files, const std::string& path,
-    const checkpoint::LoadWeightsOptions& options) {
-  APOGEE_CHECK(model_ != nullptr, "load_model: call boost(model, optimizer) first");
-  std::vector<checkpoint::TensorPart> parts = PartsOf(*model_, plugin_);
-  // From the file, not from the weights, which are rounded to the working dtype.
-  for (const optim::ParamView& view : optimizer_->views()) {
-    if (view.own_master().defined())
-      parts.push_back({view.name(), view.own_master(), view.layout()});
-  }
-  return checkpoint::LoadModelWeights({files, path}, parts, options, plugin_.group());
 }
 
 }  // namespace apogee

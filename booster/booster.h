@@ -24,10 +24,12 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "apogee/booster/training_state.h"
+#include "apogee/checkpoint/background_saver.h"
 #include "apogee/checkpoint/file_system.h"
 #include "apogee/checkpoint/hf_weights.h"
 #include "apogee/data/loader.h"
@@ -46,12 +48,38 @@ struct Boosted {
   optim::LrScheduler* scheduler = nullptr;
 };
 
+// Where and how a file is written.
+struct FileOptions {
+  // Returns as soon as what is saved has been copied; a thread writes while training goes on. See
+  // wait_for_saves.
+  bool use_async = false;
+  std::shared_ptr<checkpoint::FileSystem> files = checkpoint::RealFileSystem();
+};
+
 struct SaveOptions {
   // Checkpoints that stay, the newest: at least 2, for the newest may turn out to be damaged.
   int64_t keep = 3;
+  bool use_async = false;  // as in FileOptions
   // Takes what went wrong beside the save, on rank 0: an older checkpoint that could not be removed
-  // or was found damaged. Null: stderr.
+  // or was found damaged. Called within the save, or within the next save or wait_for_saves where
+  // this one is asynchronous. Null: stderr.
   std::function<void(const std::string&)> notice = nullptr;
+  std::shared_ptr<checkpoint::FileSystem> files = checkpoint::RealFileSystem();
+};
+
+struct SaveModelOptions {
+  // Files as in checkpoint/hf_weights.h.
+  bool shard = true;
+  int64_t size_per_shard_mb = 5120;
+  bool use_safetensors = true;
+  std::string config_json = {};
+  bool use_async = false;  // as in FileOptions
+  std::shared_ptr<checkpoint::FileSystem> files = checkpoint::RealFileSystem();
+};
+
+struct LoadModelOptions {
+  // false: tensors that are missing, or that nobody asked for, are reported, not refused.
+  bool strict = true;
   std::shared_ptr<checkpoint::FileSystem> files = checkpoint::RealFileSystem();
 };
 
@@ -67,6 +95,9 @@ class Booster {
  public:
   // The plugin must outlive the booster.
   explicit Booster(Plugin& plugin) : plugin_(plugin) {}
+  ~Booster();
+  Booster(const Booster&) = delete;
+  Booster& operator=(const Booster&) = delete;
 
   // Prepares everything for training. Call it once per model, after Initialize (or loading) and
   // before the first step. Parameters keep their names and values; the optimizer keeps its groups,
@@ -85,10 +116,11 @@ class Booster {
 
   // Saves everything that training_state.h lists as `folder`/step-NNNNNNNN, then removes all but
   // the newest options.keep checkpoints up to this step; newer ones stay, and none is overwritten.
-  // The folder is made if it is missing, the one above must exist. Once it returns ok the
-  // checkpoint survives a power cut. A damaged checkpoint of this very step is renamed out of the
-  // way; a valid one is AlreadyExists. Collective, between step() and the next backward, with the
-  // same arguments; the same status on every rank. Throws Error before boost.
+  // The folder is made if it is missing, the one above must exist. Once it returns ok (with
+  // use_async: once wait_for_saves does) the checkpoint survives a power cut. A damaged checkpoint
+  // of this very step is renamed out of the way; a valid one is AlreadyExists. Collective, between
+  // step() and the next backward, with the same arguments; the same status on every rank. Throws
+  // Error before boost.
   absl::Status save_training_state(const std::string& folder, const RunPosition& position,
                                    const SaveOptions& options = {});
 
@@ -100,28 +132,66 @@ class Booster {
   absl::StatusOr<Resumed> resume(
       const std::string& folder,
       const std::shared_ptr<checkpoint::FileSystem>& files = checkpoint::RealFileSystem());
+
   // Writes the model's weights as Hugging Face libraries read them (checkpoint/hf_weights.h): the
-  // same folder under every plugin. Collective over the plugin's ranks, after boost; every rank
-  // gets the same status. AlreadyExists for a folder that is there.
+  // same folder under every plugin. AlreadyExists for a folder that is there. Collective over the
+  // plugin's ranks, after boost; every rank gets the same status. So for all below.
   //
-  //   OkOrThrow(booster.save_model(checkpoint::RealFileSystem(), "out", {.config_json = config}));
-  absl::Status save_model(const std::shared_ptr<checkpoint::FileSystem>& files,
-                          const std::string& path,
-                          const checkpoint::SaveWeightsOptions& options = {}) const;
+  //   OkOrThrow(booster.save_model("out", {.config_json = config}));
+  absl::Status save_model(const std::string& path, const SaveModelOptions& options = {});
   // Reads such a folder, of any dtype and from whatever wrote it, into the model and the
-  // optimizer's master weights; optimizer states stay. Collective like save_model. For an error
-  // that lists what does not fit, nothing has changed.
-  absl::StatusOr<checkpoint::LoadReport> load_model(
-      const std::shared_ptr<checkpoint::FileSystem>& files, const std::string& path,
-      const checkpoint::LoadWeightsOptions& options = {});
+  // optimizer's master weights; optimizer states stay. For an error that lists what does not fit,
+  // nothing has changed.
+  absl::StatusOr<checkpoint::LoadReport> load_model(const std::string& path,
+                                                    const LoadModelOptions& options = {});
+  // All states of the optimizer, its options, master weights and steps, as a folder in the format
+  // of checkpoints; loads under any plugin and number of ranks. With save_model and
+  // save_lr_scheduler it is what a training state is, but for random state, loss scale and
+  // position: use save_training_state to go on with a run.
+  absl::Status save_optimizer(const std::string& path, const FileOptions& options = {});
+  // InvalidArgument that lists what does not fit: another optimizer, groups, shapes; DataLoss for
+  // what is damaged. Nothing has changed then.
+  absl::Status load_optimizer(
+      const std::string& path,
+      const std::shared_ptr<checkpoint::FileSystem>& files = checkpoint::RealFileSystem());
+  // Where the schedule given to boost stands. Throws Error without one.
+  absl::Status save_lr_scheduler(const std::string& path, const FileOptions& options = {});
+  absl::Status load_lr_scheduler(
+      const std::string& path,
+      const std::shared_ptr<checkpoint::FileSystem>& files = checkpoint::RealFileSystem());
+
+  // Saves with use_async: every save first waits for the one before. Where that failed, the next
+  // save, of any kind, returns its error and saves nothing, unless wait_for_saves did so before.
+  // Waits for the save under way and returns its status, once; the same on every rank. Does not
+  // communicate. The destructor waits too, and prints an error that nobody asked for.
+  absl::Status wait_for_saves();
+  // What wait_for_saves would say; nothing while a save is under way, which ranks see at different
+  // times.
+  std::optional<absl::Status> save_status();
+
+  // Whether the disk has room for so many training states in a folder that is there:
+  // ResourceExhausted with the numbers. Call it after the first step, when the optimizer has its
+  // states. Collective.
+  absl::Status check_space(
+      const std::string& folder, int64_t checkpoints = 2,
+      const std::shared_ptr<checkpoint::FileSystem>& files = checkpoint::RealFileSystem()) const;
 
   Plugin& plugin() { return plugin_; }
 
  private:
+  using SavePtr = std::shared_ptr<checkpoint::PlannedSave>;
+  // Runs `write` here, or on the saving thread with copies of what `save` needs.
+  absl::Status Write(bool use_async, const SavePtr& save, checkpoint::BackgroundSaver::Write write);
+  absl::Status WriteTo(const std::string& path, bool use_async,
+                       const std::shared_ptr<checkpoint::FileSystem>& files, const SavePtr& save);
+  void CheckBoosted(const char* what) const;
+
   Plugin& plugin_;
   nn::Module* model_ = nullptr;
   optim::Optimizer* optimizer_ = nullptr;
   optim::LrScheduler* scheduler_ = nullptr;
+  std::unique_ptr<checkpoint::BackgroundSaver> saver_;  // once there was a save with use_async
+  std::function<void()> deliver_notices_;               // of the save under way
 };
 
 }  // namespace apogee

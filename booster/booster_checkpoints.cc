@@ -81,11 +81,28 @@ absl::Status RemoveOld(const std::string& folder, int64_t step, const SaveOption
   return checkpoint::KeepNewest(*options.files, folder, found, options.keep);
 }
 
+// All of a save that needs no tensors but those of `save`.
+absl::Status SaveInFolder(checkpoint::PlannedSave& save, const std::string& folder, int64_t step,
+                          const SaveOptions& options, const comm::GroupPtr& group) {
+  const bool leads = group == nullptr || group->rank() == 0;
+  const std::string name = checkpoint::CheckpointName(step);
+  APOGEE_RETURN_IF_ERROR(
+      checkpoint::AgreeOnStatus(leads ? MakeRoom(folder, name, options) : absl::OkStatus(), group,
+                                CpuContext({.num_threads = 1})));
+  APOGEE_RETURN_IF_ERROR(save.Write({options.files, checkpoint::JoinPath(folder, name)}, group));
+  if (!leads) return absl::OkStatus();
+  const absl::Status removed = RemoveOld(folder, step, options);
+  if (!removed.ok()) {
+    options.notice("an older checkpoint could not be removed: " + Message(removed));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status Booster::save_training_state(const std::string& folder, const RunPosition& position,
                                           const SaveOptions& given) {
-  APOGEE_CHECK(model_ != nullptr, "save_training_state: call boost(model, optimizer) first");
+  CheckBoosted("save_training_state");
   if (given.keep < 2) {
     return InvalidArgument("save_training_state: keep must be at least 2, got ", given.keep,
                            ": the newest checkpoint may turn out to be damaged");
@@ -93,29 +110,30 @@ absl::Status Booster::save_training_state(const std::string& folder, const RunPo
   if (position.step < 0) {
     return InvalidArgument("save_training_state: step must not be negative, got ", position.step);
   }
+  APOGEE_RETURN_IF_ERROR(wait_for_saves());
   SaveOptions options = given;
   if (!options.notice) {
     options.notice = [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); };
   }
-  const comm::GroupPtr group = plugin_.group();
-  const bool leads = group == nullptr || group->rank() == 0;
-  const std::string name = checkpoint::CheckpointName(position.step);
-  APOGEE_RETURN_IF_ERROR(
-      checkpoint::AgreeOnStatus(leads ? MakeRoom(folder, name, options) : absl::OkStatus(), group,
-                                CpuContext({.num_threads = 1})));
-  const TrainingState state({*model_, *optimizer_, scheduler_, plugin_});
-  APOGEE_RETURN_IF_ERROR(state.Save(options.files, checkpoint::JoinPath(folder, name), position));
-  if (!leads) return absl::OkStatus();
-  const absl::Status removed = RemoveOld(folder, position.step, options);
-  if (!removed.ok()) {
-    options.notice("an older checkpoint could not be removed: " + Message(removed));
+  if (options.use_async) {
+    // Collected on the saving thread, told on this one.
+    const auto notices = std::make_shared<std::vector<std::string>>();
+    deliver_notices_ = [notices, notice = options.notice] {
+      std::ranges::for_each(*notices, notice);
+    };
+    options.notice = [notices](const std::string& text) { notices->push_back(text); };
   }
-  return absl::OkStatus();
+  const TrainingState state({*model_, *optimizer_, scheduler_, plugin_});
+  APOGEE_ASSIGN_OR_RETURN(const SavePtr save, state.Plan(position));
+  return Write(options.use_async, save,
+               [save, options, folder, step = position.step](const comm::GroupPtr& group) {
+                 return SaveInFolder(*save, folder, step, options, group);
+               });
 }
 
 absl::StatusOr<Resumed> Booster::resume(const std::string& folder,
                                         const std::shared_ptr<FileSystem>& files) {
-  APOGEE_CHECK(model_ != nullptr, "resume: call boost(model, optimizer) first");
+  CheckBoosted("resume");
   const comm::GroupPtr group = plugin_.group();
   const ContextPtr context = CpuContext({.num_threads = 1});
   // One rank looks, so that all try the same ones in the same order.

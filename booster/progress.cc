@@ -35,8 +35,8 @@ std::string FormatDuration(double seconds) {
 }
 
 std::string FormatMemory(const MemoryLedger& ledger) {
-  static constexpr const char* kShort[kNumMemoryCategories] = {"param", "grad", "optim",
-                                                               "act",   "comm", "work"};
+  static constexpr const char* kShort[kNumMemoryCategories] = {"param", "grad", "optim", "act",
+                                                               "comm",  "work", "ckpt"};
   std::string parts;
   for (int i = 0; i < kNumMemoryCategories; ++i) {
     const int64_t bytes = ledger.peak_bytes(static_cast<MemoryCategory>(i));

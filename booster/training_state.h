@@ -20,7 +20,7 @@
 #include <memory>
 #include <string>
 
-#include "apogee/checkpoint/file_system.h"
+#include "apogee/checkpoint/planned_save.h"
 #include "apogee/optim/lr_scheduler.h"
 #include "apogee/plugins/plugin.h"
 
@@ -45,6 +45,8 @@ class TrainingState {
 
   absl::Status Save(const std::shared_ptr<checkpoint::FileSystem>& files, const std::string& path,
                     const RunPosition& position) const;
+  // The first half of Save (checkpoint/planned_save.h).
+  absl::StatusOr<std::unique_ptr<checkpoint::PlannedSave>> Plan(const RunPosition& position) const;
   absl::StatusOr<RunPosition> Load(const std::shared_ptr<checkpoint::FileSystem>& files,
                                    const std::string& path);
 

@@ -73,43 +73,64 @@ absl::Status Publish(FileSystem& files, NewFolder& folder, const Manifest& manif
   return folder.Publish();
 }
 
-}  // namespace
-
-void CheckParts(const char* what, const std::vector<TensorPart>& parts) {
-  for (const TensorPart& part : parts) {
-    APOGEE_CHECK(part.value.defined() && part.value.is_contiguous() &&
-                     part.value.numel() >= part.layout.local_numel(),
-                 what, ": tensor \"", part.name, "\" needs a contiguous value of at least ",
-                 part.layout.local_numel(), " elements");
+class PlannedCheckpoint : public PlannedSave {
+ public:
+  PlannedCheckpoint(CheckpointContents contents, SavePlan plan)
+      : contents_(std::move(contents)), plan_(std::move(plan)) {
+    for (const auto& [name, tensor] : plan_.tensors) total_bytes_ += tensor.bytes();
   }
-}
 
-absl::Status SaveCheckpoint(const CheckpointTarget& target, const CheckpointContents& contents,
-                            const comm::GroupPtr& group) {
-  CheckParts("save", contents.parts);
+  int64_t total_bytes() const override { return total_bytes_; }
+  void Snapshot() override { CopyParts(contents_.parts, plan_.mine); }
+  absl::Status Write(const CheckpointTarget& target, const comm::GroupPtr& group) override;
+
+ private:
+  CheckpointContents contents_;
+  SavePlan plan_;
+  int64_t total_bytes_ = 0;
+};
+
+absl::Status PlannedCheckpoint::Write(const CheckpointTarget& target, const comm::GroupPtr& group) {
   FileSystem& files = *target.files;
   const ContextPtr context = CpuContext({.num_threads = 1});
   const int rank = group == nullptr ? 0 : group->rank();
-  APOGEE_ASSIGN_OR_RETURN(SavePlan plan, MakeSavePlan(contents.parts, group, context));
-
-  APOGEE_ASSIGN_OR_RETURN(NewFolder folder, NewFolder::Make(files, target.path, group, context));
+  APOGEE_ASSIGN_OR_RETURN(NewFolder folder,
+                          NewFolder::Make(files, target.path, total_bytes_, group, context));
   absl::StatusOr<RankResult> own =
-      WriteOwnFile(files, folder.temporary(), rank, contents.parts, plan);
-  absl::Status status = AgreeOnStatus(own.status(), group, context);
+      WriteOwnFile(files, folder.temporary(), rank, contents_.parts, plan_);
+  absl::Status status =
+      AgreeOnStatus(WithSpace(own.status(), target, total_bytes_), group, context);
   if (status.ok()) {
     const std::vector<std::string> results = GatherTexts(Pack(*own), group, context);
     absl::Status published;
     if (rank == 0) {
-      Manifest manifest{contents.attributes, {}, std::move(plan.tensors)};
+      Manifest manifest{contents_.attributes, {}, std::move(plan_.tensors)};
       for (size_t r = 0; r < results.size(); ++r) {
-        Unpack(results[r], static_cast<int>(r), plan, manifest);
+        Unpack(results[r], static_cast<int>(r), plan_, manifest);
       }
-      published = Publish(files, folder, manifest);
+      published = WithSpace(Publish(files, folder, manifest), target, total_bytes_);
     }
     status = AgreeOnStatus(published, group, context);
   }
   if (!status.ok() && rank == 0) folder.Discard();
   return status;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PlannedSave>> PlanCheckpoint(CheckpointContents contents,
+                                                            const comm::GroupPtr& group) {
+  CheckParts("save", contents.parts);
+  APOGEE_ASSIGN_OR_RETURN(SavePlan plan,
+                          MakeSavePlan(contents.parts, group, CpuContext({.num_threads = 1})));
+  return std::make_unique<PlannedCheckpoint>(std::move(contents), std::move(plan));
+}
+
+absl::Status SaveCheckpoint(const CheckpointTarget& target, CheckpointContents contents,
+                            const comm::GroupPtr& group) {
+  APOGEE_ASSIGN_OR_RETURN(const std::unique_ptr<PlannedSave> save,
+                          PlanCheckpoint(std::move(contents), group));
+  return save->Write(target, group);
 }
 
 }  // namespace apogee::checkpoint

@@ -9,9 +9,11 @@
 // writes and syncs one safetensors file; all agree that all succeeded; rank 0 writes and syncs the
 // manifest, syncs the folder, renames it, and syncs the folder above. On an error every rank
 // returns the same one, which names the rank, and the temporary is removed. Nothing is ever
-// overwritten: AlreadyExists. When it returns ok the checkpoint survives a power cut.
+// overwritten: AlreadyExists; nothing is written where the disk has not the room:
+// ResourceExhausted. When it returns ok the checkpoint survives a power cut.
 //
-// The tensors must not change while it runs.
+// The tensors must not change while it runs; PlanCheckpoint is the same in two halves, to write
+// while training goes on.
 #ifndef APOGEE_CHECKPOINT_CHECKPOINT_WRITER_H_
 #define APOGEE_CHECKPOINT_CHECKPOINT_WRITER_H_
 
@@ -20,36 +22,21 @@
 #include <string>
 #include <vector>
 
-#include "apogee/checkpoint/file_system.h"
-#include "apogee/comm/group.h"
-#include "apogee/comm/layout.h"
+#include "apogee/checkpoint/planned_save.h"
 
 namespace apogee::checkpoint {
-
-// What this rank holds of a logical tensor: the first layout.local_numel() elements of `value`, in
-// host memory. All ranks that name a tensor agree on its shape and dtype; two ranks' segments are
-// the same or do not meet.
-struct TensorPart {
-  std::string name;
-  Tensor value;
-  comm::Layout layout;
-};
-
-// Throws Error, which begins with `what`, unless every value is contiguous and large enough.
-void CheckParts(const char* what, const std::vector<TensorPart>& parts);
 
 struct CheckpointContents {
   std::map<std::string, std::string> attributes;  // rank 0's count
   std::vector<TensorPart> parts;
 };
 
-struct CheckpointTarget {
-  std::shared_ptr<FileSystem> files;
-  std::string path;  // the folder to make; the one above must exist
-};
+// Collective; null: one rank. InvalidArgument as of MakeSavePlan, on every rank.
+absl::StatusOr<std::unique_ptr<PlannedSave>> PlanCheckpoint(CheckpointContents contents,
+                                                            const comm::GroupPtr& group);
 
 // Collective; null: one rank.
-absl::Status SaveCheckpoint(const CheckpointTarget& target, const CheckpointContents& contents,
+absl::Status SaveCheckpoint(const CheckpointTarget& target, CheckpointContents contents,
                             const comm::GroupPtr& group);
 
 }  // namespace apogee::checkpoint

@@ -15,14 +15,12 @@
 namespace apogee::checkpoint {
 namespace {
 
+constexpr int64_t kUnlimitedMb = int64_t{1} << 40;
+
 int64_t NumelOf(const std::vector<int64_t>& shape) {
   int64_t numel = 1;
   for (const int64_t size : shape) numel *= size;
   return numel;
-}
-
-int64_t BytesOf(const LogicalTensor& tensor) {
-  return NumelOf(tensor.shape) * SafetensorsDTypeSize(tensor.dtype);
 }
 
 // The parts in order of their names, each memory once.
@@ -42,7 +40,7 @@ Files SpreadOverFiles(const SavePlan& plan, int64_t file_bytes) {
   Files files(1);
   int64_t filled = 0;
   for (const auto& [name, tensor] : plan.tensors) {
-    const int64_t bytes = BytesOf(tensor);
+    const int64_t bytes = tensor.bytes();
     if (!files.back().empty() && filled + bytes > file_bytes) {
       files.emplace_back();
       filled = 0;
@@ -158,7 +156,12 @@ class WeightsWriter {
 };
 
 absl::Status CheckPlan(const SavePlan& plan, const SaveWeightsOptions& options) {
-  if (options.size_per_shard_mb < 1 || options.size_per_shard_mb > (int64_t{1} << 40)) {
+  if (!options.use_safetensors) {
+    return InvalidArgument(
+        "save weights: use_safetensors = false would need pickles, which run code when they are "
+        "read; leave it true");
+  }
+  if (options.size_per_shard_mb < 1 || options.size_per_shard_mb > kUnlimitedMb) {
     return InvalidArgument("save weights: size_per_shard_mb must be from 1 to 2^40, got ",
                            options.size_per_shard_mb);
   }
@@ -189,7 +192,7 @@ absl::Status Publish(FileSystem& files, NewFolder& folder, const SavePlan& plan,
   if (shards.size() > 1) {
     HfIndex index;
     int64_t total_size = 0;
-    for (const auto& [name, tensor] : plan.tensors) total_size += BytesOf(tensor);
+    for (const auto& [name, tensor] : plan.tensors) total_size += tensor.bytes();
     for (size_t i = 0; i < shards.size(); ++i) {
       for (const std::string& name : shards[i]) {
         index.weight_map[name] = FileName(i, shards.size());
@@ -205,32 +208,68 @@ absl::Status Publish(FileSystem& files, NewFolder& folder, const SavePlan& plan,
   return folder.Publish();
 }
 
+class PlannedWeights : public PlannedSave {
+ public:
+  PlannedWeights(std::vector<TensorPart> parts, SavePlan plan, Files shards,
+                 SaveWeightsOptions options)
+      : parts_(std::move(parts)),
+        plan_(std::move(plan)),
+        shards_(std::move(shards)),
+        options_(std::move(options)) {
+    for (const auto& [name, tensor] : plan_.tensors) total_bytes_ += tensor.bytes();
+  }
+
+  int64_t total_bytes() const override { return total_bytes_; }
+  void Snapshot() override { CopyParts(parts_, plan_.mine); }
+  absl::Status Write(const CheckpointTarget& target, const comm::GroupPtr& group) override {
+    const ContextPtr context = CpuContext({.num_threads = 1});
+    APOGEE_ASSIGN_OR_RETURN(NewFolder folder, NewFolder::Make(*target.files, target.path,
+                                                              total_bytes_, group, context));
+    WeightsWriter writer(*target.files, parts_, plan_, group, context);
+    absl::Status status;
+    for (size_t i = 0; i < shards_.size() && status.ok(); ++i) {
+      status =
+          writer.WriteFile(JoinPath(folder.temporary(), FileName(i, shards_.size())), shards_[i]);
+    }
+    if (status.ok()) {
+      absl::Status published;
+      if (writer.IsWriter()) published = Publish(*target.files, folder, plan_, shards_, options_);
+      status = AgreeOnStatus(published, group, context);
+    }
+    if (!status.ok() && writer.IsWriter()) folder.Discard();
+    return WithSpace(status, target, total_bytes_);
+  }
+
+ private:
+  std::vector<TensorPart> parts_;
+  SavePlan plan_;
+  Files shards_;
+  SaveWeightsOptions options_;
+  int64_t total_bytes_ = 0;
+};
+
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<PlannedSave>> PlanModelWeights(std::vector<TensorPart> parts,
+                                                              const SaveWeightsOptions& options,
+                                                              const comm::GroupPtr& group) {
+  CheckParts("save weights", parts);
+  const ContextPtr context = CpuContext({.num_threads = 1});
+  std::vector<TensorPart> unique = WithoutAliases(std::move(parts));
+  APOGEE_ASSIGN_OR_RETURN(SavePlan plan, MakeSavePlan(unique, group, context));
+  APOGEE_RETURN_IF_ERROR(AgreeOnStatus(CheckPlan(plan, options), group, context));
+  const int64_t file_mb = options.shard ? options.size_per_shard_mb : kUnlimitedMb;
+  const std::string leader = GatherTexts(std::to_string(file_mb), group, context)[0];
+  Files shards = SpreadOverFiles(plan, std::stoll(leader) << 20);
+  return std::make_unique<PlannedWeights>(std::move(unique), std::move(plan), std::move(shards),
+                                          options);
+}
 
 absl::Status SaveModelWeights(const CheckpointTarget& target, const std::vector<TensorPart>& parts,
                               const SaveWeightsOptions& options, const comm::GroupPtr& group) {
-  CheckParts("save weights", parts);
-  const ContextPtr context = CpuContext({.num_threads = 1});
-  const std::vector<TensorPart> unique = WithoutAliases(parts);
-  APOGEE_ASSIGN_OR_RETURN(const SavePlan plan, MakeSavePlan(unique, group, context));
-  APOGEE_RETURN_IF_ERROR(AgreeOnStatus(CheckPlan(plan, options), group, context));
-  const int64_t file_mb =
-      std::stoll(GatherTexts(std::to_string(options.size_per_shard_mb), group, context)[0]);
-  const Files shards = SpreadOverFiles(plan, file_mb << 20);
-  APOGEE_ASSIGN_OR_RETURN(NewFolder folder,
-                          NewFolder::Make(*target.files, target.path, group, context));
-  WeightsWriter writer(*target.files, unique, plan, group, context);
-  absl::Status status;
-  for (size_t i = 0; i < shards.size() && status.ok(); ++i) {
-    status = writer.WriteFile(JoinPath(folder.temporary(), FileName(i, shards.size())), shards[i]);
-  }
-  if (status.ok()) {
-    absl::Status published;
-    if (writer.IsWriter()) published = Publish(*target.files, folder, plan, shards, options);
-    status = AgreeOnStatus(published, group, context);
-  }
-  if (!status.ok() && writer.IsWriter()) folder.Discard();
-  return status;
+  APOGEE_ASSIGN_OR_RETURN(const std::unique_ptr<PlannedSave> save,
+                          PlanModelWeights(parts, options, group));
+  return save->Write(target, group);
 }
 
 }  // namespace apogee::checkpoint

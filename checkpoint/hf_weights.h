@@ -22,8 +22,8 @@
 #include <string>
 #include <vector>
 
-#include "apogee/checkpoint/checkpoint_writer.h"
 #include "apogee/checkpoint/open_tensor_file.h"
+#include "apogee/checkpoint/planned_save.h"
 
 namespace apogee::checkpoint {
 
@@ -32,8 +32,12 @@ inline constexpr const char* kHfIndexName = "model.safetensors.index.json";
 
 // Rank 0's count.
 struct SaveWeightsOptions {
-  // A file holds at most so many MiB, or one larger tensor.
+  // false: one file, however large.
+  bool shard = true;
+  // Else a file holds at most so many MiB, or one larger tensor.
   int64_t size_per_shard_mb = 5120;
+  // Pickles are neither read nor written: InvalidArgument unless true.
+  bool use_safetensors = true;
   // Written as config.json unless empty.
   std::string config_json = {};
 };
@@ -42,6 +46,10 @@ struct SaveWeightsOptions {
 // size_per_shard_mb < 1; else as SaveCheckpoint.
 absl::Status SaveModelWeights(const CheckpointTarget& target, const std::vector<TensorPart>& parts,
                               const SaveWeightsOptions& options, const comm::GroupPtr& group);
+// The same in two halves (planned_save.h).
+absl::StatusOr<std::unique_ptr<PlannedSave>> PlanModelWeights(std::vector<TensorPart> parts,
+                                                              const SaveWeightsOptions& options,
+                                                              const comm::GroupPtr& group);
 
 struct LoadWeightsOptions {
   // false: tensors that are missing, or that nobody asked for, are reported, not refused.

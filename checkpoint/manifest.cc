@@ -147,6 +147,12 @@ std::vector<comm::Segment> SegmentsOf(std::span<const Run> runs) {
   return segments;
 }
 
+int64_t LogicalTensor::bytes() const {
+  int64_t bytes = SafetensorsDTypeSize(dtype);
+  for (const int64_t size : shape) bytes *= size;
+  return bytes;
+}
+
 std::string FormatManifest(const Manifest& manifest) {
   using Json = nlohmann::ordered_json;
   Json json;

@@ -54,6 +54,7 @@ struct LogicalTensor {
   std::string dtype;  // as in safetensors: "F32"
   std::vector<int64_t> shape;
   std::vector<Slice> slices;
+  int64_t bytes() const;
 };
 
 struct Manifest {

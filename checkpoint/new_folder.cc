@@ -3,14 +3,10 @@
 #include <random>
 
 #include "apogee/checkpoint/agreement.h"
+#include "apogee/core/text.h"
 
 namespace apogee::checkpoint {
 namespace {
-
-std::string ParentOf(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "." : (slash == 0 ? "/" : path.substr(0, slash));
-}
 
 std::string NameOf(const std::string& path) {
   const size_t slash = path.rfind('/');
@@ -26,9 +22,23 @@ std::string TemporaryPath(const std::string& path) {
   return JoinPath(ParentOf(path), kTemporaryPrefix + NameOf(path) + "-" + nonce);
 }
 
+// Before anything has been written for nothing. A file system that cannot tell may have the room.
+absl::Status CheckRoom(FileSystem& files, const std::string& path, int64_t bytes) {
+  const absl::StatusOr<int64_t> free = files.FreeBytes(ParentOf(path));
+  if (!free.ok() || *free >= bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(internal::Concat(path, ": the save is ", FormatBytes(bytes),
+                                                       ", only ", FormatBytes(*free),
+                                                       " are free there; nothing was written"));
+}
+
 }  // namespace
 
-absl::StatusOr<NewFolder> NewFolder::Make(FileSystem& files, const std::string& path,
+std::string ParentOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : (slash == 0 ? "/" : path.substr(0, slash));
+}
+
+absl::StatusOr<NewFolder> NewFolder::Make(FileSystem& files, const std::string& path, int64_t bytes,
                                           const comm::GroupPtr& group, const ContextPtr& context) {
   std::string target = path, folder;
   while (target.size() > 1 && target.back() == '/') target.pop_back();
@@ -40,7 +50,8 @@ absl::StatusOr<NewFolder> NewFolder::Make(FileSystem& files, const std::string& 
     made = taken.ok() ? absl::AlreadyExistsError(target +
                                                  ": there is a folder already; nothing is "
                                                  "overwritten")
-                      : files.MakeDir(folder);
+                      : CheckRoom(files, target, bytes);
+    if (made.ok()) made = files.MakeDir(folder);
   }
   APOGEE_RETURN_IF_ERROR(AgreeOnStatus(made, group, context));
   return NewFolder(files, target, GatherTexts(folder, group, context)[0]);

@@ -1,7 +1,7 @@
 // NewFolder: a folder that several ranks fill and that either is there, whole, or is not.
 //
-//   APOGEE_ASSIGN_OR_RETURN(NewFolder folder, NewFolder::Make(files, "run/step-100", group,
-//   context));
+//   APOGEE_ASSIGN_OR_RETURN(NewFolder folder, NewFolder::Make(files, "run/step-100", bytes,
+//   group, context));
 //   ... ranks write and sync files in folder.temporary(), and agree that all succeeded ...
 //   if (rank == 0) status = folder.Publish();      // synced, renamed; on an error:
 //   folder.Discard()
@@ -24,8 +24,9 @@ inline constexpr const char* kTrashPrefix = ".trash-";
 class NewFolder {
  public:
   // Collective (null: one rank); every rank gets the same status and temporary folder. The folder
-  // above `path` must exist. `files` must outlive it.
-  static absl::StatusOr<NewFolder> Make(FileSystem& files, const std::string& path,
+  // above `path` must exist. ResourceExhausted where fewer than `bytes` are free there. `files`
+  // must outlive it.
+  static absl::StatusOr<NewFolder> Make(FileSystem& files, const std::string& path, int64_t bytes,
                                         const comm::GroupPtr& group, const ContextPtr& context);
 
   const std::string& temporary() const { return temporary_; }
@@ -40,6 +41,9 @@ class NewFolder {
   FileSystem* files_;
   std::string path_, temporary_;
 };
+
+// The folder above: "." for a name alone.
+std::string ParentOf(const std::string& path);
 
 // Written, synced and closed.
 absl::Status WriteTextFile(FileSystem& files, const std::string& path, const std::string& text);

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "apogee/checkpoint/checkpoint_writer.h"
 #include "apogee/checkpoint/manifest.h"
+#include "apogee/checkpoint/planned_save.h"
 
 namespace apogee::checkpoint {
 

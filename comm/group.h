@@ -11,8 +11,8 @@
 // that does not come within the timeout gives every member a CommError that names it. Collectives
 // of one group must be called in one order by all members; different groups are independent.
 //
-// A group belongs to its rank's thread. A null group pointer stands for a group of one, never for
-// "the world".
+// A group belongs to one thread of its rank; Duplicate() makes one for another thread. A null group
+// pointer stands for a group of one, never for "the world".
 #ifndef APOGEE_COMM_GROUP_H_
 #define APOGEE_COMM_GROUP_H_
 
@@ -53,6 +53,9 @@ class Group {
   // "[0 2]": for messages.
   std::string ToString() const;
   const Traffic& traffic() const { return traffic_; }
+  // A group of the same members whose calls are matched among themselves, for another thread of
+  // this rank. Collective: members' first duplicates belong together, their second ones, and so on.
+  virtual std::shared_ptr<Group> Duplicate() = 0;
 
   // In place, on every member.
   std::shared_ptr<Work> AllReduceAsync(const Tensor& tensor, ReduceOp op = ReduceOp::kSum);

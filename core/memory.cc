@@ -26,6 +26,8 @@ const char* MemoryCategoryName(MemoryCategory category) {
       return "communication";
     case MemoryCategory::kWorkspace:
       return "workspace";
+    case MemoryCategory::kCheckpoint:
+      return "checkpoint";
   }
   return "?";
 }

@@ -30,9 +30,11 @@ enum class MemoryCategory : uint8_t {
   kActivation,
   kCommunication,
   kWorkspace,
+  kCheckpoint,  // copies that a save in the background writes
 };
-inline constexpr int kNumMemoryCategories = 6;
-// "parameter", "gradient", "optimizer_state", "activation", "communication", "workspace".
+inline constexpr int kNumMemoryCategories = 7;
+// "parameter", "gradient", "optimizer_state", "activation", "communication", "workspace",
+// "checkpoint".
 const char* MemoryCategoryName(MemoryCategory category);
 
 // Counts of one rank on one device. All figures in bytes.

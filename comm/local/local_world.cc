@@ -36,6 +36,10 @@ class LocalGroup : public Group {
   LocalGroup(int rank, std::shared_ptr<GroupState> state, std::chrono::milliseconds timeout)
       : Group(rank, state->members()), state_(std::move(state)), timeout_(timeout) {}
 
+  GroupPtr Duplicate() override {
+    return std::make_shared<LocalGroup>(rank(), state_->Copy(num_copies_++), timeout_);
+  }
+
  protected:
   std::shared_ptr<Work> Submit(CollectiveCall call) override {
     return std::make_shared<LocalWork>(state_, state_->Arrive(rank(), std::move(call)), timeout_);
@@ -44,6 +48,7 @@ class LocalGroup : public Group {
  private:
   std::shared_ptr<GroupState> state_;
   std::chrono::milliseconds timeout_;
+  int num_copies_ = 0;
 };
 
 }  // namespace
@@ -207,6 +212,17 @@ void GroupState::Leave(int rank, const std::string& reason) {
   };
   check(all_);
   for (auto& [key, pair] : pairs_) check(pair);
+  for (auto& [index, copy] : copies_) copy->Leave(rank, reason);
+}
+
+std::shared_ptr<GroupState> GroupState::Copy(int index) {
+  std::lock_guard lock(mutex_);
+  std::shared_ptr<GroupState>& copy = copies_[index];
+  if (copy == nullptr) {
+    copy = std::make_shared<GroupState>(members_, threads_);
+    for (const auto& [rank, reason] : gone_) copy->Leave(rank, reason);
+  }
+  return copy;
 }
 
 LocalWorld::LocalWorld(int num_ranks, std::chrono::milliseconds timeout) : timeout_(timeout) {

@@ -49,6 +49,8 @@ class GroupState {
   void TimeOut(const std::shared_ptr<Operation>& operation, std::chrono::milliseconds timeout);
   // Member `rank` will call no more.
   void Leave(int rank, const std::string& reason);
+  // The `index`-th group of the same members, made by the first of them to ask.
+  std::shared_ptr<GroupState> Copy(int index);
 
   const std::vector<int>& members() const { return members_; }
 
@@ -73,7 +75,8 @@ class GroupState {
   Channel all_;
   std::map<std::pair<int, int>, Channel> pairs_;  // (sender, receiver)
   std::map<int, std::string> gone_;               // rank in the group -> why
-  std::string broken_;                            // the first error, once there was one
+  std::map<int, std::shared_ptr<GroupState>> copies_;
+  std::string broken_;  // the first error, once there was one
 };
 
 class LocalWorld {

@@ -8,19 +8,14 @@
 #include <fstream>
 #include <mutex>
 
-#include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/booster/booster.h"
 #include "apogee/checkpoint/checkpoint_folder.h"
 #include "apogee/checkpoint/checkpoint_reader.h"
-#include "apogee/nn/losses.h"
-#include "apogee/nn/models/mlp.h"
-#include "apogee/optim/adam.h"
-#include "apogee/plugins/low_level_zero.h"
-#include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tests/support/crash_file_system.h"
 #include "apogee/tests/support/exactness.h"
 #include "apogee/tests/support/run_ranks.h"
 #include "apogee/tests/support/temp_dir.h"
+#include "apogee/tests/support/zero_run.h"
 
 namespace apogee {
 namespace {
@@ -29,39 +24,11 @@ using apogee::testing::CrashFileSystem;
 using apogee::testing::RunRanks;
 using apogee::testing::TempDir;
 using apogee::testing::WeightsOf;
+using apogee::testing::ZeroRun;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
-
-// One rank's run, its states sharded.
-struct ZeroRun {
-  explicit ZeroRun(const comm::World& world, int64_t width = 24)
-      : model({.sizes = {8, width, 4}}),
-        optimizer(Made(world), {.lr = 1e-2}),
-        plugin(world.group(), LowLevelZeroOptions{.stage = 1}),
-        booster(plugin) {
-    booster.boost(model, optimizer);
-  }
-  std::vector<autograd::ParameterPtr> Made(const comm::World& world) {
-    model.Initialize(world.context(), {.seed = 3});
-    return model.Parameters();
-  }
-  void Step() {
-    const Tensor input =
-        Tensor::Full({2, 8}, DType::kF32, 0.5, model.Parameters()[0]->data().context());
-    const Tensor output = model(input);
-    const Tensor target = Tensor::FromVector<int64_t>({1, 2}, {2}, input.context());
-    booster.backward(nn::CrossEntropyLoss()(output, target), optimizer);
-    optimizer.step();
-    optimizer.zero_grad();
-  }
-
-  nn::Mlp model;
-  optim::AdamW optimizer;
-  LowLevelZeroPlugin plugin;
-  Booster booster;
-};
 
 // On two ranks.
 void WithRuns(const std::function<void(ZeroRun& run, int rank)>& fn) {
@@ -242,7 +209,19 @@ TEST_F(BoosterCheckpointsTest, RefusesMisuseOnEveryRank) {
 
 // Whatever operation fails: either the step is saved, or all ranks have the error and the steps
 // before it are as they were.
-TEST_F(BoosterCheckpointsTest, AFailureAnywhereLosesNothing) {
+class BoosterSavesTest : public BoosterCheckpointsTest, public ::testing::WithParamInterface<bool> {
+ protected:
+  // Saved, whether on this thread or another.
+  static absl::Status Save(ZeroRun& run, int64_t step, SaveOptions options) {
+    options.use_async = GetParam();
+    APOGEE_RETURN_IF_ERROR(run.booster.save_training_state("run", {.step = step}, options));
+    return run.booster.wait_for_saves();
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Here, BoosterSavesTest, ::testing::Values(false));
+INSTANTIATE_TEST_SUITE_P(InTheBackground, BoosterSavesTest, ::testing::Values(true));
+
+TEST_P(BoosterSavesTest, AFailureAnywhereLosesNothing) {
   int saved = 0, failed = 0;
   for (size_t index = 0;; ++index) {
     const auto files = std::make_shared<CrashFileSystem>();
@@ -259,15 +238,13 @@ TEST_F(BoosterCheckpointsTest, AFailureAnywhereLosesNothing) {
                                     },
                                 .files = files};
       for (const int64_t step : {1, 2}) {
-        ASSERT_EQ(run.booster.save_training_state("run", {.step = step}, options),
-                  absl::OkStatus());
+        ASSERT_EQ(Save(run, step, options), absl::OkStatus());
       }
       run.plugin.group()->Barrier();
       const size_t begin = files->num_operations();
       if (rank == 0) files->FailAt(index, absl::ResourceExhaustedError("the disk is full"));
       run.plugin.group()->Barrier();
-      statuses[static_cast<size_t>(rank)] =
-          run.booster.save_training_state("run", {.step = 3}, options);
+      statuses[static_cast<size_t>(rank)] = Save(run, 3, options);
       run.plugin.group()->Barrier();
       if (rank == 0) hit = files->num_operations() - begin > index;
     });
@@ -313,15 +290,14 @@ int64_t NewestWhole(const std::shared_ptr<checkpoint::FileSystem>& files) {
 }
 
 // From the folder's making to the removal of the oldest.
-TEST_F(BoosterCheckpointsTest, APowerCutAnywhereLosesNothingThatWasSaved) {
+TEST_P(BoosterSavesTest, APowerCutAnywhereLosesNothingThatWasSaved) {
   const auto files = std::make_shared<CrashFileSystem>();
   int crashes = 0, bad = 0;
   WithRuns([&](ZeroRun& run, int rank) {
     size_t from = 0;
     for (int64_t step = 1; step <= 4; ++step) {
       run.Step();
-      ASSERT_EQ(run.booster.save_training_state("run", {.step = step}, {.keep = 2, .files = files}),
-                absl::OkStatus());
+      ASSERT_EQ(Save(run, step, {.keep = 2, .files = files}), absl::OkStatus());
       if (rank == 0) {
         files->ForEachCrash(from, [&](const auto& left, bool all_done) {
           const int64_t newest = NewestWhole(left);

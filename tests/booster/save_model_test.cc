@@ -3,12 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "apogee/booster/booster.h"
 #include "apogee/checkpoint/safetensors_reader.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/nn/models/llama.h"
 #include "apogee/optim/adam.h"
+#include "apogee/optim/lr_schedule.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/plugins/single_rank.h"
 #include "apogee/tests/support/run_ranks.h"
@@ -73,26 +76,32 @@ std::unique_ptr<nn::Module> MakeModel(const std::string& name, bool tied) {
 
 struct Trained {
   Trained(const std::string& name, bool tied, uint64_t seed, const Spread& spread,
-          const std::string& precision, const comm::World& world)
+          const std::string& precision, const comm::World& world, bool schedule = false)
       : model(MakeModel(name, tied)) {
     model->Initialize(world.context(), {.seed = seed});
     optimizer = std::make_unique<optim::AdamW>(model->Parameters(), optim::AdamWOptions{.lr = 0.1});
     plugin = Make(spread, precision, world);
     booster = std::make_unique<Booster>(*plugin);
-    boosted.emplace(booster->boost(*model, *optimizer, nn::CrossEntropyLoss()));
+    if (schedule) {
+      scheduler = std::make_unique<optim::LrScheduler>(
+          *optimizer, optim::CosineSchedule({.total_steps = 10, .warmup_steps = 2}));
+    }
+    boosted.emplace(
+        booster->boost(*model, *optimizer, nn::CrossEntropyLoss(), nullptr, scheduler.get()));
   }
   std::unique_ptr<nn::Module> model;
   std::unique_ptr<optim::Optimizer> optimizer;
+  std::unique_ptr<optim::LrScheduler> scheduler;
   std::unique_ptr<Plugin> plugin;
   std::unique_ptr<Booster> booster;
   std::optional<Boosted> boosted;
 };
 
 absl::Status Save(Trained& setup, const std::string& path) {
-  return setup.booster->save_model(checkpoint::RealFileSystem(), path);
+  return setup.booster->save_model(path);
 }
 absl::Status Load(Trained& setup, const std::string& path) {
-  return setup.booster->load_model(checkpoint::RealFileSystem(), path).status();
+  return setup.booster->load_model(path).status();
 }
 
 class SaveModelTest : public ::testing::TestWithParam<std::tuple<const char*, bool>> {};
@@ -166,14 +175,88 @@ TEST(LoadModelTest, WhatDoesNotFit) {
     Trained other("gpt2", true, 1, {"ddp", 2}, "f32", world);
     EXPECT_THAT(Message(Load(other, folder / "out")),
                 AllOf(HasSubstr("rank 0: "), HasSubstr("unexpected \"lm_head.weight\"")));
-    const auto loaded =
-        other.booster->load_model(checkpoint::RealFileSystem(), folder / "out", {.strict = false});
+    const auto loaded = other.booster->load_model(folder / "out", {.strict = false});
     ASSERT_TRUE(loaded.ok()) << loaded.status();
     EXPECT_EQ(loaded->unexpected, std::vector<std::string>{"lm_head.weight"});
     SingleRankPlugin plugin;
     Booster unused(plugin);
-    EXPECT_THROW(unused.save_model(checkpoint::RealFileSystem(), folder / "x").IgnoreError(),
-                 Error);
+    EXPECT_THROW(unused.save_model(folder / "x").IgnoreError(), Error);
+  });
+}
+
+// Pieces of a run in folders of their own are the run, under another plugin too.
+TEST(SaveOptimizerTest, PiecesGoOnAsTheWhole) {
+  const TempDir folder;
+  const auto train = [](Trained& setup, optim::LrScheduler& scheduler, int64_t steps) {
+    for (int64_t i = 0; i < steps; ++i) {
+      const Tensor tokens =
+          Tensor::Full({12, 8}, DType::kI64, static_cast<double>(scheduler.num_steps() + 1),
+                       setup.model->Parameters()[0]->data().context());
+      setup.booster->backward(setup.boosted->criterion(setup.boosted->model(tokens), tokens),
+                              setup.boosted->optimizer);
+      setup.boosted->optimizer.step();
+      setup.boosted->optimizer.zero_grad();
+      scheduler.step();
+    }
+  };
+  for (const std::string precision : {"f32", "bf16"}) {
+    const std::string at = folder / precision;
+    std::filesystem::create_directory(at);
+    RunRanks(1, [&](comm::World& world) {
+      Trained setup("gpt2", true, 1, {"single", 1}, precision, world, /*schedule=*/true);
+      train(setup, *setup.scheduler, 2);
+      ASSERT_EQ(setup.booster->save_model(at + "/model"), absl::OkStatus());
+      ASSERT_EQ(setup.booster->save_optimizer(at + "/optimizer"), absl::OkStatus());
+      ASSERT_EQ(setup.booster->save_lr_scheduler(at + "/schedule"), absl::OkStatus());
+      train(setup, *setup.scheduler, 2);
+      ASSERT_EQ(setup.booster->save_model(at + "/want"), absl::OkStatus());
+      ASSERT_EQ(setup.booster->save_optimizer(at + "/want_optimizer"), absl::OkStatus());
+    });
+    for (const Spread& spread : Spreads()) {
+      const std::string got = at + "/got_" + spread.plugin;
+      RunRanks(spread.ranks, [&](comm::World& world) {
+        Trained setup("gpt2", true, 2, spread, precision, world, /*schedule=*/true);
+        ASSERT_TRUE(setup.booster->load_model(at + "/model").ok());
+        ASSERT_EQ(setup.booster->load_optimizer(at + "/optimizer"), absl::OkStatus());
+        ASSERT_EQ(setup.booster->load_lr_scheduler(at + "/schedule"), absl::OkStatus());
+        // Saved again, before a step of other roundings, they are the same bytes.
+        ASSERT_EQ(setup.booster->save_optimizer(got + "_optimizer"), absl::OkStatus());
+        ASSERT_EQ(setup.booster->save_model(got + "_model"), absl::OkStatus());
+        if (spread.ranks > 1) return;
+        train(setup, *setup.scheduler, 2);
+        ASSERT_EQ(setup.booster->save_model(got), absl::OkStatus());
+      });
+      EXPECT_EQ(ReadFile(got + "_model/model.safetensors"),
+                ReadFile(at + "/model/model.safetensors"));
+      if (spread.ranks == 1) {
+        EXPECT_EQ(ReadFile(got + "/model.safetensors"), ReadFile(at + "/want/model.safetensors"));
+        EXPECT_EQ(ReadFile(got + "_optimizer/rank-00000.safetensors"),
+                  ReadFile(at + "/optimizer/rank-00000.safetensors"));
+        EXPECT_NE(ReadFile(at + "/want/model.safetensors"),
+                  ReadFile(at + "/model/model.safetensors"));
+      }
+    }
+  }
+}
+
+TEST(SaveOptimizerTest, WhatDoesNotFit) {
+  const TempDir folder;
+  RunRanks(2, [&](comm::World& world) {
+    Trained setup("gpt2", true, 1, {"ddp", 2}, "f32", world);
+    ASSERT_EQ(setup.booster->save_optimizer(folder / "adamw"), absl::OkStatus());
+    EXPECT_TRUE(absl::IsAlreadyExists(setup.booster->save_optimizer(folder / "adamw")));
+    EXPECT_THROW(setup.booster->save_lr_scheduler(folder / "s").IgnoreError(), Error);
+    EXPECT_TRUE(absl::IsNotFound(setup.booster->load_optimizer(folder / "none")));
+
+    Trained other("llama", true, 1, {"ddp", 2}, "f32", world, /*schedule=*/true);
+    const absl::Status shapes = other.booster->load_optimizer(folder / "adamw");
+    EXPECT_TRUE(absl::IsInvalidArgument(shapes)) << shapes;
+    const absl::Status schedule = other.booster->load_lr_scheduler(folder / "adamw");
+    EXPECT_TRUE(absl::IsInvalidArgument(schedule)) << schedule;
+    EXPECT_THAT(Message(schedule), HasSubstr("was saved without a learning-rate schedule"));
+    const absl::Status pickles =
+        other.booster->save_model(folder / "bin", {.use_safetensors = false});
+    EXPECT_THAT(Message(pickles), HasSubstr("use_safetensors = false would need pickles"));
   });
 }
 

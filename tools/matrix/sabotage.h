@@ -27,6 +27,9 @@ Sabotage SabotageFromName(const std::string& name);
 class UnsummedGroup : public comm::Group {
  public:
   explicit UnsummedGroup(comm::GroupPtr inner);
+  comm::GroupPtr Duplicate() override {
+    return std::make_shared<UnsummedGroup>(inner_->Duplicate());
+  }
 
  protected:
   std::shared_ptr<comm::Work> Submit(comm::CollectiveCall call) override;

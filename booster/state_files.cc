@@ -1,0 +1,161 @@
+// Booster: saving and loading parts of a training state, and saves on a thread of their own.
+#include <cstdio>
+#include <utility>
+
+#include "apogee/booster/booster.h"
+#include "apogee/booster/state_sections.h"
+#include "apogee/checkpoint/agreement.h"
+#include "apogee/checkpoint/checkpoint_writer.h"
+#include "apogee/core/text.h"
+#include "apogee/tensor/cpu/cpu_context.h"
+
+namespace apogee {
+namespace {
+
+using FilesPtr = std::shared_ptr<checkpoint::FileSystem>;
+
+std::vector<checkpoint::TensorPart> WeightsOf(const nn::Module& model, const Plugin& plugin) {
+  std::vector<checkpoint::TensorPart> parts;
+  for (const auto& parameter : model.Parameters()) {
+    parts.push_back({parameter->name(), parameter->data(), plugin.LayoutOf(*parameter)});
+  }
+  return parts;
+}
+
+}  // namespace
+
+Booster::~Booster() {
+  const absl::Status status = wait_for_saves();
+  if (!status.ok()) std::fprintf(stderr, "the last save failed: %s\n", Message(status).c_str());
+}
+
+void Booster::CheckBoosted(const char* what) const {
+  APOGEE_CHECK(model_ != nullptr, what, ": call boost(model, optimizer) first");
+}
+
+absl::Status Booster::wait_for_saves() {
+  if (saver_ == nullptr) return absl::OkStatus();
+  absl::Status status = saver_->Wait();
+  if (deliver_notices_) std::exchange(deliver_notices_, nullptr)();
+  return status;
+}
+
+std::optional<absl::Status> Booster::save_status() {
+  return saver_ == nullptr ? absl::OkStatus() : saver_->Peek();
+}
+
+absl::Status Booster::Write(bool use_async, const SavePtr& save,
+                            checkpoint::BackgroundSaver::Write write) {
+  if (!use_async) return write(plugin_.group());
+  save->Snapshot();
+  if (saver_ == nullptr) {
+    saver_ = std::make_unique<checkpoint::BackgroundSaver>(plugin_.group());
+  }
+  saver_->Start(std::move(write));
+  return absl::OkStatus();
+}
+
+absl::Status Booster::WriteTo(const std::string& path, bool use_async, const FilesPtr& files,
+                              const SavePtr& save) {
+  return Write(use_async, save, [save, files, path](const comm::GroupPtr& group) {
+    return save->Write({files, path}, group);
+  });
+}
+
+absl::Status Booster::save_model(const std::string& path, const SaveModelOptions& options) {
+  CheckBoosted("save_model");
+  APOGEE_RETURN_IF_ERROR(wait_for_saves());
+  APOGEE_ASSIGN_OR_RETURN(const SavePtr save, checkpoint::PlanModelWeights(
+                                                  WeightsOf(*model_, plugin_),
+                                                  {.shard = options.shard,
+                                                   .size_per_shard_mb = options.size_per_shard_mb,
+                                                   .use_safetensors = options.use_safetensors,
+                                                   .config_json = options.config_json},
+                                                  plugin_.group()));
+  return WriteTo(path, options.use_async, options.files, save);
+}
+
+absl::StatusOr<checkpoint::LoadReport> Booster::load_model(const std::string& path,
+                                                           const LoadModelOptions& options) {
+  CheckBoosted("load_model");
+  std::vector<checkpoint::TensorPart> parts = WeightsOf(*model_, plugin_);
+  // From the file, not from the weights, which are rounded to the working dtype.
+  for (const optim::ParamView& view : optimizer_->views()) {
+    if (view.own_master().defined())
+      parts.push_back({view.name(), view.own_master(), view.layout()});
+  }
+  return checkpoint::LoadModelWeights({options.files, path}, parts, {.strict = options.strict},
+                                      plugin_.group());
+}
+
+absl::Status Booster::save_optimizer(const std::string& path, const FileOptions& options) {
+  CheckBoosted("save_optimizer");
+  APOGEE_RETURN_IF_ERROR(wait_for_saves());
+  Attributes attributes;
+  checkpoint::CheckpointContents contents;
+  AddOptimizer(*optimizer_, attributes, contents.parts);
+  contents.attributes = attributes.values();
+  APOGEE_ASSIGN_OR_RETURN(const SavePtr save,
+                          checkpoint::PlanCheckpoint(std::move(contents), plugin_.group()));
+  return WriteTo(path, options.use_async, options.files, save);
+}
+
+absl::Status Booster::load_optimizer(const std::string& path, const FilesPtr& files) {
+  CheckBoosted("load_optimizer");
+  optim::StateDict dict;
+  const auto read = [&]() -> absl::Status {
+    APOGEE_ASSIGN_OR_RETURN(const auto reader, checkpoint::CheckpointReader::Open(files, path));
+    const Attributes attributes(reader.attributes(), path);
+    SectionReader sections(reader, attributes);
+    APOGEE_ASSIGN_OR_RETURN(dict, sections.ReadOptimizer(*optimizer_));
+    APOGEE_RETURN_IF_ERROR(sections.status());
+    return optimizer_->CheckStateDict(dict);
+  };
+  APOGEE_RETURN_IF_ERROR(
+      checkpoint::AgreeOnStatus(read(), plugin_.group(), CpuContext({.num_threads = 1})));
+  return optimizer_->load_state_dict(dict);
+}
+
+absl::Status Booster::save_lr_scheduler(const std::string& path, const FileOptions& options) {
+  CheckBoosted("save_lr_scheduler");
+  APOGEE_CHECK(scheduler_ != nullptr, "save_lr_scheduler: boost was given no scheduler");
+  APOGEE_RETURN_IF_ERROR(wait_for_saves());
+  Attributes attributes;
+  AddSchedule(*scheduler_, attributes);
+  APOGEE_ASSIGN_OR_RETURN(const SavePtr save,
+                          checkpoint::PlanCheckpoint({attributes.values(), {}}, plugin_.group()));
+  return WriteTo(path, options.use_async, options.files, save);
+}
+
+absl::Status Booster::load_lr_scheduler(const std::string& path, const FilesPtr& files) {
+  CheckBoosted("load_lr_scheduler");
+  APOGEE_CHECK(scheduler_ != nullptr, "load_lr_scheduler: boost was given no scheduler");
+  optim::LrSchedulerState state;
+  const auto read = [&]() -> absl::Status {
+    APOGEE_ASSIGN_OR_RETURN(const auto reader, checkpoint::CheckpointReader::Open(files, path));
+    const Attributes attributes(reader.attributes(), path);
+    APOGEE_ASSIGN_OR_RETURN(state, SectionReader(reader, attributes).ReadSchedule());
+    return absl::OkStatus();
+  };
+  const ContextPtr context = CpuContext({.num_threads = 1});
+  APOGEE_RETURN_IF_ERROR(checkpoint::AgreeOnStatus(read(), plugin_.group(), context));
+  return checkpoint::AgreeOnStatus(scheduler_->load_state_dict(state), plugin_.group(), context);
+}
+
+absl::Status Booster::check_space(const std::string& folder, int64_t checkpoints,
+                                  const FilesPtr& files) const {
+  CheckBoosted("check_space");
+  const TrainingState state({*model_, *optimizer_, scheduler_, plugin_});
+  APOGEE_ASSIGN_OR_RETURN(const auto save, state.Plan({}));
+  const int64_t bytes = save->total_bytes();
+  const absl::StatusOr<int64_t> free = files->FreeBytes(folder);
+  absl::Status status;
+  if (free.ok() && *free < checkpoints * bytes) {
+    status = absl::ResourceExhaustedError(internal::Concat(
+        folder, ": ", checkpoints, " checkpoints of ", FormatBytes(bytes), " need ",
+        FormatBytes(checkpoints * bytes), ", only ", FormatBytes(*free), " are free"));
+  }
+  return checkpoint::AgreeOnStatus(status, plugin_.group(), CpuContext({.num_threads = 1}));
+}
+
+}  // namespace apogee

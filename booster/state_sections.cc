@@ -1,0 +1,145 @@
+#include "apogee/booster/state_sections.h"
+
+namespace apogee {
+namespace {
+
+using checkpoint::TensorPart;
+
+std::string ModelName(const std::string& parameter) { return "model/" + parameter; }
+std::string StateName(const std::string& parameter, const std::string& state) {
+  return "optimizer/" + parameter + "/" + state;
+}
+
+// The elements that `layout` names of a tensor that is there whole, one after the other.
+Tensor Packed(const Tensor& whole, const comm::Layout& layout) {
+  if (layout.is_whole()) return whole;
+  const Tensor packed = Tensor::Empty({layout.local_numel()}, whole.dtype(), whole.context());
+  const Tensor from = whole.View({whole.numel()});
+  int64_t at = 0;
+  for (const comm::Segment& segment : layout.segments()) {
+    packed.Slice(0, at, segment.length).CopyFrom(from.Slice(0, segment.begin, segment.length));
+    at += segment.length;
+  }
+  return packed;
+}
+
+}  // namespace
+
+void AddWeights(const nn::Module& model, const Plugin& plugin, std::vector<TensorPart>& parts) {
+  for (const auto& parameter : model.Parameters()) {
+    parts.push_back({ModelName(parameter->name()), parameter->data(), plugin.LayoutOf(*parameter)});
+  }
+}
+
+void AddOptimizer(const optim::Optimizer& optimizer, Attributes& attributes,
+                  std::vector<TensorPart>& parts) {
+  attributes.Set("optimizer", optimizer.name());
+  attributes.Set("groups", int64_t{optimizer.num_groups()});
+  for (int group = 0; group < optimizer.num_groups(); ++group) {
+    const std::string at = std::to_string(group) + "/";
+    for (const auto& [name, value] : optimizer.group_options(group)) {
+      attributes.Set("option/" + at + name, value);
+    }
+    for (const auto& [name, values] : optimizer.group_state(group)) {
+      attributes.Set("group_state/" + at + name, values);
+    }
+  }
+  optimizer.ForEachView([&](const optim::ParamView& view, int group) {
+    attributes.Set("steps/" + view.name(), view.step());
+    for (const optim::NamedState& state : view.states()) {
+      const comm::Layout layout = optimizer.StateLayout(view, group, state);
+      const bool whole = state.value.shape() == layout.logical_shape();
+      parts.push_back({StateName(view.name(), state.name),
+                       whole ? Packed(state.value, layout) : state.value, layout});
+    }
+    if (view.own_master().defined()) {
+      parts.push_back({StateName(view.name(), "master"), view.own_master(), view.layout()});
+    }
+  });
+}
+
+void AddSchedule(const optim::LrScheduler& scheduler, Attributes& attributes) {
+  const optim::LrSchedulerState schedule = scheduler.state_dict();
+  attributes.Set("schedule/step", schedule.step);
+  attributes.Set("schedule/epoch", schedule.epoch);
+  attributes.Set("schedule/base_lrs", schedule.base_lrs);
+}
+
+absl::Status SectionReader::Read(const std::string& name, const comm::Layout& layout,
+                                 const Tensor& to) {
+  absl::Status status = reader_.Read(name, layout, to);
+  if (damage_.ok() && absl::IsDataLoss(status)) damage_ = status;
+  return status;
+}
+
+void SectionReader::Note(const absl::Status& status) {
+  if (!status.ok()) problems_ += "\n  " + Message(status);
+}
+
+SectionReader::Weights SectionReader::ReadWeights(const nn::Module& model, const Plugin& plugin) {
+  Weights values;
+  for (const auto& parameter : model.Parameters()) {
+    const Tensor value = Tensor::Zeros(parameter->shape(), parameter->data().dtype(),
+                                       parameter->data().context(), MemoryCategory::kParameter);
+    Note(Read(ModelName(parameter->name()), plugin.LayoutOf(*parameter), value));
+    values.emplace_back(parameter, value);
+  }
+  for (const auto& [name, tensor] : reader_.manifest().tensors) {
+    if (!name.starts_with(ModelName("")) ||
+        model.FindParameter(name.substr(ModelName("").size())) != nullptr) {
+      continue;
+    }
+    Note(InvalidArgument(reader_.path(), ": tensor \"", name, "\" is not one of this model's"));
+  }
+  return values;
+}
+
+absl::StatusOr<optim::StateDict> SectionReader::ReadOptimizer(const optim::Optimizer& optimizer) {
+  optim::StateDict dict;
+  const std::string& path = reader_.path();
+  APOGEE_ASSIGN_OR_RETURN(dict.optimizer, attributes_.Get("optimizer"));
+  if (dict.optimizer != optimizer.name()) {
+    return InvalidArgument(path, ": the states are of optimizer ", dict.optimizer,
+                           ", this run's is ", optimizer.name());
+  }
+  APOGEE_ASSIGN_OR_RETURN(const int64_t num_groups, attributes_.GetInt("groups"));
+  if (num_groups != optimizer.num_groups()) {
+    return InvalidArgument(path, ": has ", num_groups, " parameter groups, this run's optimizer ",
+                           optimizer.num_groups());
+  }
+  for (int64_t group = 0; group < num_groups; ++group) {
+    const std::string at = std::to_string(group) + "/";
+    dict.groups.push_back(attributes_.Below("option/" + at));
+    optim::GroupState& state = dict.group_states.emplace_back();
+    for (const auto& [name, text] : attributes_.Below("group_state/" + at)) {
+      APOGEE_ASSIGN_OR_RETURN(state[name], attributes_.GetDoubles("group_state/" + at + name));
+    }
+  }
+  for (const auto& [name, text] : attributes_.Below("steps/")) {
+    APOGEE_ASSIGN_OR_RETURN(dict.params[name].step, attributes_.GetInt("steps/" + name));
+  }
+  Note(optimizer.ReadStates(
+      [&](const optim::ParamView& view, const std::string& state, const comm::Layout& layout,
+          const Tensor& to) { return Read(StateName(view.name(), state), layout, to); },
+      [&](const std::string& name) { return reader_.contains(StateName(name, "master")); }, dict));
+  return dict;
+}
+
+absl::StatusOr<optim::LrSchedulerState> SectionReader::ReadSchedule() const {
+  if (!attributes_.contains("schedule/step")) {
+    return InvalidArgument(reader_.path(), ": was saved without a learning-rate schedule");
+  }
+  optim::LrSchedulerState state;
+  APOGEE_ASSIGN_OR_RETURN(state.step, attributes_.GetInt("schedule/step"));
+  APOGEE_ASSIGN_OR_RETURN(state.epoch, attributes_.GetInt("schedule/epoch"));
+  APOGEE_ASSIGN_OR_RETURN(state.base_lrs, attributes_.GetDoubles("schedule/base_lrs"));
+  return state;
+}
+
+absl::Status SectionReader::status() const {
+  if (!damage_.ok()) return damage_;
+  return problems_.empty() ? absl::OkStatus()
+                           : InvalidArgument(reader_.path(), " does not fit this run:", problems_);
+}
+
+}  // namespace apogee

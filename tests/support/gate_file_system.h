@@ -1,0 +1,67 @@
+// The machine's file system behind a gate: while it is closed no file is made.
+//
+//   auto files = std::make_shared<GateFileSystem>();
+//   files->Close();
+//   ... start a save in the background, change the weights ...
+//   files->Open();
+#ifndef APOGEE_TESTS_SUPPORT_GATE_FILE_SYSTEM_H_
+#define APOGEE_TESTS_SUPPORT_GATE_FILE_SYSTEM_H_
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "apogee/checkpoint/file_system.h"
+
+namespace apogee::testing {
+
+class GateFileSystem : public checkpoint::FileSystem {
+ public:
+  void Close() {
+    const std::lock_guard lock(mutex_);
+    open_ = false;
+  }
+  void Open() {
+    const std::lock_guard lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+
+  absl::StatusOr<std::unique_ptr<checkpoint::WritableFile>> Create(
+      const std::string& path) override {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return open_; });
+    }
+    return real_.Create(path);
+  }
+  absl::StatusOr<std::unique_ptr<checkpoint::ReadableFile>> Open(const std::string& path) override {
+    return real_.Open(path);
+  }
+  absl::Status MakeDir(const std::string& path) override { return real_.MakeDir(path); }
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    return real_.Rename(from, to);
+  }
+  absl::Status SyncDir(const std::string& path) override { return real_.SyncDir(path); }
+  absl::Status RemoveFile(const std::string& path) override { return real_.RemoveFile(path); }
+  absl::Status RemoveDir(const std::string& path) override { return real_.RemoveDir(path); }
+  absl::StatusOr<std::vector<std::string>> List(const std::string& path) override {
+    return real_.List(path);
+  }
+  absl::StatusOr<int64_t> FreeBytes(const std::string& path) override {
+    return free_bytes >= 0 ? free_bytes : real_.FreeBytes(path);
+  }
+  int64_t free_bytes = -1;  // what FreeBytes says, unless negative
+
+ private:
+  checkpoint::FileSystem& real_ = *checkpoint::RealFileSystem();
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = true;
+};
+
+}  // namespace apogee::testing
+
+#endif  // APOGEE_TESTS_SUPPORT_GATE_FILE_SYSTEM_H_
