@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Kills training runs at random moments and checks that no checkpoint that was said to be saved is lost.
 # Arguments go to the program, for instance: scripts/kill_storm.sh --kills 1000 --ranks 4
-# (--ranks 1, 2 or 4: one layout, and losses must be those of a run that nobody killed; 0: changing layouts)
+# (--ranks 1 to 4: one layout, and losses must be those of a run that nobody killed; 0: changing layouts;
+# --saves sync, async or both)
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$ROOT"
 

@@ -36,6 +36,10 @@ void DeclareCheckpointFlags(CLI::App& app, CheckpointFlags& flags) {
       "auto: go on from the newest valid checkpoint of OUT/checkpoints, or start where there is "
       "none; or the folder of checkpoints to go on from");
   add("--keep", flags.keep, "Newest checkpoints that stay")->check(Count(2))->capture_default_str();
+  app.add_flag("--async-save", flags.async_save,
+               "Write checkpoints while training goes on; they need memory for a copy of what a "
+               "rank writes")
+      ->group("Checkpoints");
 }
 
 void CheckCheckpointFlags(const CLI::App& app, const CheckpointFlags& flags,
@@ -48,6 +52,9 @@ void CheckCheckpointFlags(const CLI::App& app, const CheckpointFlags& flags,
   }
   if (app.count("--keep") > 0 && flags.save_every == 0) {
     Throw("--keep has no effect without --save-every");
+  }
+  if (flags.async_save && flags.save_every == 0) {
+    Throw("--async-save has no effect without --save-every");
   }
 }
 
@@ -111,19 +118,34 @@ int64_t RunCheckpoints::Start() {
   return 0;
 }
 
+void RunCheckpoints::NoteSaved(bool wait) {
+  if (wait) OkOrThrow(booster_.wait_for_saves());
+  // An error is for the next save, which all ranks reach at the same step.
+  if (saving_ < 0 || booster_.save_status() != absl::OkStatus()) return;
+  notes_.push_back("saved step " + std::to_string(saving_));
+  saving_ = -1;
+}
+
+void RunCheckpoints::Save(int64_t step) {
+  NoteSaved(/*wait=*/true);
+  // The folder of the output is as new as the run: a power cut could take it with all in it.
+  if (rank_ == 0) OkOrThrow(checkpoint::MakeFolder(*checkpoint::RealFileSystem(), options_.out));
+  const auto notice = [this](const std::string& text) { notes_.push_back("note: " + text); };
+  OkOrThrow(booster_.save_training_state(
+      own_folder(), {.step = step, .extra = {{kDataKey, options_.data}}},
+      {.keep = options_.flags.keep, .use_async = options_.flags.async_save, .notice = notice}));
+  saving_ = step;
+}
+
 bool RunCheckpoints::AfterStep(int64_t step, const std::vector<double>& stop) {
   const CheckpointFlags& flags = options_.flags;
   if (flags.save_every == 0) return false;
+  // Not before the first step, for only now the optimizer has its states.
+  if (!std::exchange(has_checked_space_, true)) OkOrThrow(booster_.check_space(options_.out));
   const int signal = stop[0] > 0 ? SIGTERM : stop[1] > 0 ? SIGINT : 0;
-  if (step % flags.save_every == 0 || step == options_.steps || signal != 0) {
-    // The folder of the output is as new as the run: a power cut could take it with all in it.
-    if (rank_ == 0) OkOrThrow(checkpoint::MakeFolder(*checkpoint::RealFileSystem(), options_.out));
-    const auto notice = [this](const std::string& text) { notes_.push_back("note: " + text); };
-    OkOrThrow(booster_.save_training_state(own_folder(),
-                                           {.step = step, .extra = {{kDataKey, options_.data}}},
-                                           {.keep = flags.keep, .notice = notice}));
-    notes_.push_back("saved step " + std::to_string(step));
-  }
+  const bool last = step == options_.steps || signal != 0;
+  if (step % flags.save_every == 0 || last) Save(step);
+  NoteSaved(/*wait=*/last);
   if (signal == 0) return false;
   notes_.push_back(std::string(signal == SIGTERM ? "SIGTERM" : "SIGINT") + ": left after step " +
                    std::to_string(step) + "; --resume auto goes on");

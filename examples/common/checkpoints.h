@@ -26,9 +26,10 @@ struct CheckpointFlags {
   int64_t save_every = 0;  // steps; 0: never
   std::string resume;      // empty: a new run; "auto": OUT/checkpoints; else a folder of them
   int64_t keep = 3;
+  bool async_save = false;  // written while training goes on
 };
 
-// Adds --save-every, --resume and --keep.
+// Adds --save-every, --resume, --keep and --async-save.
 void DeclareCheckpointFlags(CLI::App& app, CheckpointFlags& flags);
 // Throws Error for flags that do not go together; `out`: what --out says.
 void CheckCheckpointFlags(const CLI::App& app, const CheckpointFlags& flags,
@@ -73,12 +74,17 @@ class RunCheckpoints {
 
  private:
   std::string own_folder() const { return options_.out + "/checkpoints"; }
+  void Save(int64_t step);
+  // Says that a save in the background is done; `wait`: once it is.
+  void NoteSaved(bool wait);
   void RefuseForeignCheckpoints(const std::string& resumed_from) const;
 
   apogee::Booster& booster_;
   int rank_;
   RunCheckpointsOptions options_;
   std::vector<std::string> notes_;
+  bool has_checked_space_ = false;
+  int64_t saving_ = -1;  // the step, until it is said to be saved
   int exit_code_ = 0;
 };
 

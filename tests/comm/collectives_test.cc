@@ -199,6 +199,26 @@ TEST(GroupTest, ManyInFlight) {
   });
 }
 
+// Two threads of a rank, each with its own group, in whatever order the machine runs them.
+TEST(GroupTest, DuplicatesAreIndependent) {
+  RunRanks(3, [](World& world) {
+    const GroupPtr first = world.group()->Duplicate(), second = world.group()->Duplicate();
+    EXPECT_EQ(first->rank(), world.rank());
+    EXPECT_EQ(first->world_ranks(), world.group()->world_ranks());
+    const auto sum = [&world](const GroupPtr& group, int times, double from) {
+      for (int i = 0; i < times; ++i) {
+        const Tensor x = Tensor::Full({5}, DType::kF32, from + i + world.rank(), world.context());
+        group->AllReduce(x);
+        ASSERT_EQ(x.ToVector<double>()[4], 3 * (from + i) + 3);
+      }
+    };
+    std::thread other([&] { sum(first, 200, 1000); });
+    sum(second, 70, 5000);
+    sum(world.group(), 100, 0);
+    other.join();
+  });
+}
+
 TEST(GroupTest, TrafficIsCounted) {
   RunRanks(2, [](World& world) {
     const Traffic before = world.group()->traffic();

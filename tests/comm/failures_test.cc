@@ -138,6 +138,22 @@ TEST(FailuresTest, RecvWithoutSend) {
   EXPECT_LT(failed.seconds, 4);
 }
 
+// Also where the duplicate is made only then.
+TEST(FailuresTest, DuplicatesHearThatARankLeft) {
+  const Failed failed = RunAll(
+      2,
+      [](World& world) {
+        const GroupPtr first = world.group()->Duplicate();
+        if (world.rank() == 1) return;
+        EXPECT_THROW(first->AllReduce(Buffer(world)), CommError);
+        const GroupPtr second = world.group()->Duplicate();
+        second->AllReduce(Buffer(world));
+      },
+      5);
+  EXPECT_THAT(failed.messages[0], HasSubstr("rank 1 returned"));
+  EXPECT_LT(failed.seconds, 4);
+}
+
 // The same mistake on every rank is told once.
 TEST(FailuresTest, OneMessageForTheSameMistake) {
   const Failed failed =

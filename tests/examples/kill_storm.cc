@@ -40,6 +40,7 @@ struct StormOptions {
   std::string program;
   int kills = 10;
   int ranks = 0;
+  std::string saves = "both";
   uint64_t seed = 1;
   int longest_ms = 700;  // of a round
 };
@@ -73,17 +74,20 @@ class Storm {
     std::vector<std::string> words = {options_.program, "--data", dir_ / "text.txt", "--out"};
     for (const char* word :
          {out.c_str(),   "--layers", "1",         "--heads",   "2",    "--dim",    "16",
-          "--block",     "16",       "--batch",   "4",         "--lr", "0.003",    "--schedule",
+          "--block",     "16",       "--batch",   "12",        "--lr", "0.003",    "--schedule",
           "constant",    "--warmup", "5",         "--dropout", "0.1",  "--sample", "1",
           "--log-every", "1000000",  "--threads", "1"}) {
       words.emplace_back(word);
     }
     static const std::vector<std::string> kSpreads = {
-        "--ranks 1", "--ranks 2", "--ranks 2 --plugin zero2", "--ranks 4 --plugin zero1",
-        "--ranks 4 --plugin hybrid --tp-size 2 --zero-stage 2"};
-    const size_t spread = options_.ranks == 0   ? random_() % kSpreads.size()
-                          : options_.ranks == 4 ? kSpreads.size() - 1
-                                                : static_cast<size_t>(options_.ranks) - 1;
+        "--ranks 1",
+        "--ranks 2",
+        "--ranks 3 --plugin zero2",
+        "--ranks 4 --plugin hybrid --tp-size 2 --zero-stage 2",
+        "--ranks 2 --plugin zero2",
+        "--ranks 4 --plugin zero1"};
+    const size_t spread =
+        options_.ranks == 0 ? random_() % kSpreads.size() : static_cast<size_t>(options_.ranks) - 1;
     std::istringstream flags(kSpreads[spread]);
     for (std::string word; flags >> word;) words.push_back(word);
     words.insert(words.end(), {"--steps", std::to_string(steps)});
@@ -156,6 +160,13 @@ class Storm {
     return found->valid.empty() ? -1 : found->valid.back().step;
   }
 
+  void AddCheckpointFlags(std::vector<std::string>& words) {
+    words.insert(words.end(), {"--save-every", "1", "--resume", "auto", "--keep", "2"});
+    const bool asynchronous =
+        options_.saves == "async" || (options_.saves == "both" && random_() % 2 == 0);
+    if (asynchronous) words.emplace_back("--async-save");
+  }
+
   void CheckResumes(const std::string& output) const {
     const int64_t resumed = LastNumber(output, " at step ");
     // A run that was killed early has not said anything yet.
@@ -167,7 +178,7 @@ class Storm {
 
   void Round() {
     std::vector<std::string> words = Arguments(dir_ / "out", 1'000'000);
-    words.insert(words.end(), {"--save-every", "1", "--resume", "auto", "--keep", "2"});
+    AddCheckpointFlags(words);
     const auto limit = std::chrono::microseconds(
         1 + random_() % static_cast<uint64_t>(options_.longest_ms * 1000));
     const std::string output = Execute(words, limit);
@@ -190,7 +201,7 @@ class Storm {
   void Finish() {
     tally_.steps = std::max<int64_t>(newest_, 0) + 3;
     std::vector<std::string> words = Arguments(dir_ / "out", tally_.steps);
-    words.insert(words.end(), {"--save-every", "1", "--resume", "auto", "--keep", "2"});
+    AddCheckpointFlags(words);
     CheckResumes(Execute(words, {}));
     newest_ = Verify();
     APOGEE_CHECK(newest_ == tally_.steps, "the last run left no checkpoint");
@@ -221,7 +232,12 @@ int main(int argc, char** argv) {
   CLI::App app("Kills a training program at random moments; nothing that it saved may be lost.");
   app.add_option("--program", options.program, "01_train_gpt")->required();
   app.add_option("--kills", options.kills)->capture_default_str();
-  app.add_option("--ranks", options.ranks, "1, 2 or 4; 0: changing")->capture_default_str();
+  app.add_option("--ranks", options.ranks, "1 to 4; 0: changing")
+      ->check(CLI::Range(0, 4))
+      ->capture_default_str();
+  app.add_option("--saves", options.saves, "sync, async, or both in turns")
+      ->check(CLI::IsMember({"sync", "async", "both"}))
+      ->capture_default_str();
   app.add_option("--seed", options.seed, "Of the moments")->capture_default_str();
   app.add_option("--longest-ms", options.longest_ms, "A round's longest time")
       ->capture_default_str();
