@@ -87,7 +87,8 @@ struct LoadModelOptions {
 struct Resumed {
   RunPosition position;
   std::string path;  // of the checkpoint
-  // Newer checkpoints that were passed over, newest first: a sentence each, with the reason.
+  // A sentence each: newer checkpoints that were passed over, newest first, with the reason; and a
+  // learning-rate schedule that is not the saved run's.
   std::vector<std::string> notices;
 };
 

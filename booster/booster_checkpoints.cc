@@ -152,6 +152,9 @@ absl::StatusOr<Resumed> Booster::resume(const std::string& folder,
       absl::StatusOr<RunPosition> loaded = state.Load(files, resumed.path);
       if (loaded.ok()) {
         resumed.position = *std::move(loaded);
+        for (const std::string& notice : state.notices()) {
+          resumed.notices.push_back(candidate.name + ": " + notice);
+        }
         return resumed;
       }
       if (!absl::IsDataLoss(loaded.status())) return loaded.status();

@@ -130,16 +130,17 @@ absl::Status Booster::save_lr_scheduler(const std::string& path, const FileOptio
 absl::Status Booster::load_lr_scheduler(const std::string& path, const FilesPtr& files) {
   CheckBoosted("load_lr_scheduler");
   APOGEE_CHECK(scheduler_ != nullptr, "load_lr_scheduler: boost was given no scheduler");
-  optim::LrSchedulerState state;
+  SavedSchedule saved;
   const auto read = [&]() -> absl::Status {
     APOGEE_ASSIGN_OR_RETURN(const auto reader, checkpoint::CheckpointReader::Open(files, path));
     const Attributes attributes(reader.attributes(), path);
-    APOGEE_ASSIGN_OR_RETURN(state, SectionReader(reader, attributes).ReadSchedule());
+    APOGEE_ASSIGN_OR_RETURN(saved, SectionReader(reader, attributes).ReadSchedule());
     return absl::OkStatus();
   };
   const ContextPtr context = CpuContext({.num_threads = 1});
   APOGEE_RETURN_IF_ERROR(checkpoint::AgreeOnStatus(read(), plugin_.group(), context));
-  return checkpoint::AgreeOnStatus(scheduler_->load_state_dict(state), plugin_.group(), context);
+  return checkpoint::AgreeOnStatus(scheduler_->load_state_dict(saved.state), plugin_.group(),
+                                   context);
 }
 
 absl::Status Booster::check_space(const std::string& folder, int64_t checkpoints,

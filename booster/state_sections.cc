@@ -1,5 +1,7 @@
 #include "apogee/booster/state_sections.h"
 
+#include <algorithm>
+
 namespace apogee {
 namespace {
 
@@ -63,6 +65,7 @@ void AddSchedule(const optim::LrScheduler& scheduler, Attributes& attributes) {
   attributes.Set("schedule/step", schedule.step);
   attributes.Set("schedule/epoch", schedule.epoch);
   attributes.Set("schedule/base_lrs", schedule.base_lrs);
+  attributes.Set("schedule/last_lrs", scheduler.last_lr());
 }
 
 absl::Status SectionReader::Read(const std::string& name, const comm::Layout& layout,
@@ -125,15 +128,30 @@ absl::StatusOr<optim::StateDict> SectionReader::ReadOptimizer(const optim::Optim
   return dict;
 }
 
-absl::StatusOr<optim::LrSchedulerState> SectionReader::ReadSchedule() const {
+std::string DifferenceOf(const SavedSchedule& saved, const optim::LrScheduler& scheduler) {
+  const std::vector<double> now = scheduler.last_lr();
+  for (size_t group = 0; group < std::min(saved.last_lrs.size(), now.size()); ++group) {
+    if (saved.last_lrs[group] == now[group]) continue;
+    return internal::Concat("another learning-rate schedule: at step ", scheduler.num_steps(),
+                            " it gives ", now[group], ", that of the saved run ",
+                            saved.last_lrs[group]);
+  }
+  return "";
+}
+
+absl::StatusOr<SavedSchedule> SectionReader::ReadSchedule() const {
   if (!attributes_.contains("schedule/step")) {
     return InvalidArgument(reader_.path(), ": was saved without a learning-rate schedule");
   }
-  optim::LrSchedulerState state;
+  SavedSchedule saved;
+  optim::LrSchedulerState& state = saved.state;
   APOGEE_ASSIGN_OR_RETURN(state.step, attributes_.GetInt("schedule/step"));
   APOGEE_ASSIGN_OR_RETURN(state.epoch, attributes_.GetInt("schedule/epoch"));
   APOGEE_ASSIGN_OR_RETURN(state.base_lrs, attributes_.GetDoubles("schedule/base_lrs"));
-  return state;
+  if (attributes_.contains("schedule/last_lrs")) {
+    APOGEE_ASSIGN_OR_RETURN(saved.last_lrs, attributes_.GetDoubles("schedule/last_lrs"));
+  }
+  return saved;
 }
 
 absl::Status SectionReader::status() const {

@@ -29,6 +29,13 @@ void AddOptimizer(const optim::Optimizer& optimizer, Attributes& attributes,
                   std::vector<checkpoint::TensorPart>& parts);
 void AddSchedule(const optim::LrScheduler& scheduler, Attributes& attributes);
 
+struct SavedSchedule {
+  optim::LrSchedulerState state;
+  std::vector<double> last_lrs;  // that were in force; empty in older checkpoints
+};
+// Once the state has been loaded: "", or how the rates differ, which the schedules' shapes cause.
+std::string DifferenceOf(const SavedSchedule& saved, const optim::LrScheduler& scheduler);
+
 class SectionReader {
  public:
   // They must outlive it.
@@ -40,7 +47,7 @@ class SectionReader {
   // InvalidArgument for another optimizer or other groups; what else does not fit is in status().
   absl::StatusOr<optim::StateDict> ReadOptimizer(const optim::Optimizer& optimizer);
   // InvalidArgument where none was saved.
-  absl::StatusOr<optim::LrSchedulerState> ReadSchedule() const;
+  absl::StatusOr<SavedSchedule> ReadSchedule() const;
 
   // DataLoss where a byte is damaged: an older checkpoint may be whole. Else InvalidArgument with a
   // list of all that does not fit.

@@ -55,7 +55,7 @@ struct TrainingState::Loaded {
   RunPosition position;
   SectionReader::Weights values;
   optim::StateDict optimizer;
-  std::optional<optim::LrSchedulerState> schedule;
+  std::optional<SavedSchedule> schedule;
   std::optional<optim::LossScaler::State> loss_scale;
   PhiloxKey key;
   uint64_t next_stream = 0;
@@ -95,13 +95,19 @@ absl::Status TrainingState::Read(const std::shared_ptr<checkpoint::FileSystem>& 
 
 absl::Status TrainingState::Apply(Loaded& loaded) {
   // First what can still refuse; Load has checked the optimizer's.
-  if (loaded.schedule) APOGEE_RETURN_IF_ERROR(parts_.scheduler->load_state_dict(*loaded.schedule));
+  if (loaded.schedule)
+    APOGEE_RETURN_IF_ERROR(parts_.scheduler->load_state_dict(loaded.schedule->state));
   for (const auto& [parameter, value] : loaded.values) parameter->data().CopyFrom(value);
   OkOrThrow(parts_.optimizer.load_state_dict(loaded.optimizer));
   Generator& generator = parts_.model.generator();
   generator.set_key(loaded.key);
   generator.set_next_stream(loaded.next_stream);
   if (loaded.loss_scale) parts_.plugin.loss_scaler()->set_state(*loaded.loss_scale);
+  notices_.clear();
+  if (loaded.schedule) {
+    const std::string difference = DifferenceOf(*loaded.schedule, *parts_.scheduler);
+    if (!difference.empty()) notices_.push_back(difference);
+  }
   return absl::OkStatus();
 }
 

@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "apogee/checkpoint/planned_save.h"
 #include "apogee/optim/lr_scheduler.h"
@@ -49,6 +50,8 @@ class TrainingState {
   absl::StatusOr<std::unique_ptr<checkpoint::PlannedSave>> Plan(const RunPosition& position) const;
   absl::StatusOr<RunPosition> Load(const std::shared_ptr<checkpoint::FileSystem>& files,
                                    const std::string& path);
+  // What the last Load found that is not an error: a learning-rate schedule of other rates.
+  const std::vector<std::string>& notices() const { return notices_; }
 
  private:
   struct Loaded;
@@ -57,6 +60,7 @@ class TrainingState {
   absl::Status Apply(Loaded& loaded);
 
   TrainingParts parts_;
+  std::vector<std::string> notices_;
 };
 
 }  // namespace apogee

@@ -140,7 +140,8 @@ TEST_F(TrainGptTest, AResumedRunIsTheOneThatNeverStopped) {
       const RunResult one_go = Train(flags + "/one_go");
       ASSERT_EQ(one_go.exit_code, 0) << one_go.err;
       const RunResult six =
-          Train(flags + "/halves --save-every 3 --steps 6 --sched.total_steps=12 --warmup 1");
+          Train(flags + "/halves --save-every 3 --steps 6 --sched.total_steps=12 --warmup 1" +
+                (precision == "bf16" ? " --async-save" : ""));
       ASSERT_EQ(six.exit_code, 0) << six.err;
       EXPECT_THAT(six.out, HasSubstr("\nsaved step 3\n"));
       const RunResult rest = Train(flags + "/halves --resume auto");
@@ -268,6 +269,11 @@ TEST_F(TrainGptTest, WillNotMixUpRuns) {
   const RunResult none = Train("--resume " + (dir_ / "nowhere"));
   EXPECT_EQ(none.exit_code, 1);
   EXPECT_THAT(none.err, HasSubstr("/nowhere"));
+  const RunResult schedule =
+      Train(flags + " --resume auto --schedule constant --warmup 1 --steps 13");
+  EXPECT_EQ(schedule.exit_code, 0) << schedule.err;
+  EXPECT_THAT(schedule.out,
+              HasSubstr("step-00000012: another learning-rate schedule: at step 12 "));
   const RunResult done = Train(flags + " --resume auto");
   EXPECT_EQ(done.exit_code, 0) << "nothing is left to train: " << done.err;
 }
