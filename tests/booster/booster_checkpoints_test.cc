@@ -11,6 +11,7 @@
 #include "apogee/booster/booster.h"
 #include "apogee/checkpoint/checkpoint_folder.h"
 #include "apogee/checkpoint/checkpoint_reader.h"
+#include "apogee/optim/lion.h"
 #include "apogee/tests/support/crash_file_system.h"
 #include "apogee/tests/support/exactness.h"
 #include "apogee/tests/support/run_ranks.h"
@@ -157,6 +158,46 @@ TEST_F(BoosterCheckpointsTest, AnotherModelIsNotDamage) {
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     EXPECT_THAT(Message(status), HasSubstr("step-00000002 does not fit this run:"));
     EXPECT_EQ(WeightsOf(run.model), before);
+  });
+}
+
+// It is not damage either: going on from an older one would train its steps anew.
+TEST_F(BoosterCheckpointsTest, ANewerFormatIsAnError) {
+  SaveSteps({1, 2}, 2);
+  const std::string path = folder_ + "/step-00000002/manifest.json";
+  std::string text = testing::ReadFile(path);
+  const std::string version = "\"apogee_checkpoint\":1";
+  const size_t at = text.find(version);
+  ASSERT_NE(at, std::string::npos) << text.substr(0, 200);
+  text.replace(at, version.size(), "\"apogee_checkpoint\":2");
+  std::ofstream(path, std::ios::binary) << text;
+  const absl::Status status = Resume().status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(Message(status), HasSubstr("step-00000002/manifest.json"));
+  EXPECT_THAT(Message(status), HasSubstr("version 2"));
+  WithRuns([&](ZeroRun& run, int) {
+    EXPECT_TRUE(absl::IsAlreadyExists(run.booster.save_training_state(folder_, {.step = 2})));
+    EXPECT_EQ(run.booster.save_training_state(folder_, {.step = 3}), absl::OkStatus());
+  });
+  EXPECT_EQ(Resume()->position.step, 3) << "behind it the run goes on";
+  EXPECT_EQ(testing::ReadFile(path), text);
+}
+
+TEST_F(BoosterCheckpointsTest, AnotherOptimizerIsNotDamage) {
+  SaveSteps({1, 2}, 2);
+  RunRanks(2, [&](comm::World& world) {
+    nn::Mlp model({.sizes = {8, 24, 4}});
+    model.Initialize(world.context(), {.seed = 4});
+    optim::Lion optimizer(model.Parameters(), {});
+    LowLevelZeroPlugin plugin(world.group(), {.stage = 1});
+    Booster booster(plugin);
+    booster.boost(model, optimizer);
+    const auto before = WeightsOf(model);
+    const absl::Status status = booster.resume(folder_).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(Message(status),
+                HasSubstr("step-00000002: the states are of optimizer adamw, this run's is lion"));
+    EXPECT_EQ(WeightsOf(model), before);
   });
 }
 
