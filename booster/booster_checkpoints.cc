@@ -138,6 +138,7 @@ absl::Status Booster::save_training_state(const std::string& folder, const RunPo
 absl::StatusOr<Resumed> Booster::resume(const std::string& folder,
                                         const std::shared_ptr<FileSystem>& files) {
   CheckBoosted("resume");
+  if (saver_ != nullptr) saver_->Settle();  // it may be the newest
   const comm::GroupPtr group = plugin_.group();
   const ContextPtr context = CpuContext({.num_threads = 1});
   // One rank looks, so that all try the same ones in the same order.

@@ -25,6 +25,10 @@ absl::Status BackgroundSaver::Wait() {
   return std::exchange(running_, {}).get();
 }
 
+void BackgroundSaver::Settle() const {
+  if (running_.valid()) running_.wait();
+}
+
 std::optional<absl::Status> BackgroundSaver::Peek() {
   if (!running_.valid()) return absl::OkStatus();
   if (running_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return std::nullopt;

@@ -36,6 +36,8 @@ class BackgroundSaver {
   void Start(Write write);
   // Ends when the save under way has; its status, once. Ok without one. Does not communicate.
   absl::Status Wait();
+  // Ends when the save under way has; its status stays.
+  void Settle() const;
   // As Wait would say, but the status stays; nothing while the save is under way.
   std::optional<absl::Status> Peek();
 

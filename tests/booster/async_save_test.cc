@@ -118,6 +118,27 @@ TEST(AsyncSaveTest, TheNextSaveWaits) {
   });
 }
 
+// A run that goes back to its last checkpoint finds the one that is being written.
+TEST(AsyncSaveTest, ResumeWaits) {
+  const TempDir dir;
+  const auto gate = std::make_shared<GateFileSystem>();
+  RunRanks(1, [&](comm::World& world) {
+    ZeroRun run(world);
+    gate->Close();
+    ASSERT_EQ(run.booster.save_training_state(dir / "run", {.step = 7},
+                                              {.use_async = true, .files = gate}),
+              absl::OkStatus());
+    std::thread opener([&gate] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      gate->Open();
+    });
+    const auto resumed = run.booster.resume(dir / "run");
+    opener.join();
+    ASSERT_TRUE(resumed.ok()) << resumed.status();
+    EXPECT_EQ(resumed->position.step, 7);
+  });
+}
+
 TEST(AsyncSaveTest, TheBoosterGoesOnlyWhenAllIsOnDisk) {
   const TempDir dir;
   const auto gate = std::make_shared<GateFileSystem>();
