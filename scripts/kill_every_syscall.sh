@@ -3,16 +3,16 @@
 #
 #   scripts/kill_every_syscall.sh [RANKS...]      # default: 1 2
 #
-# strace (scripts/install_deps.sh strace) delivers the signal as thread after thread enters its K-th call of
-# those below, K = 1, 2, ... until the program survives. Several ranks are threads, counted each for itself,
-# and which one is first differs: with them each K has three turns. After each kill every checkpoint must
-# verify, the newest be the acknowledged one or the one before, none but the retired one be gone, and the
-# next save resume from the newest, work, and leave nothing else behind.
-ranks=("${@:-1 2}")
+# strace (scripts/install_deps.sh strace) attaches when the program is about to save, and delivers the signal
+# as a thread enters its K-th call of a kind, K = 1, 2, ... until the program survives. Ranks are threads,
+# counted each for itself, and which one is first differs: with several each K has three turns. After each kill
+# every checkpoint must verify, the newest be the acknowledged one or the one before, none but the retired one
+# be gone, and the next save resume from the newest, work, and leave nothing else behind.
+ranks=("$@")
+((${#ranks[@]})) || ranks=(1 2)
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$ROOT"
-read -ra ranks <<<"${ranks[*]}"
-calls=write,pwrite64,fsync,renameat2,rename,unlink,mkdir,rmdir,close,openat
+calls=(write pwrite64 fsync renameat2 rename unlink mkdir rmdir close openat)
 command -v strace >/dev/null || {
   echo "kill_every_syscall: strace was not found; run scripts/install_deps.sh strace" >&2
   exit 1
@@ -25,6 +25,7 @@ export OMP_WAIT_POLICY=passive
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 cd "$work"
+mkfifo input
 
 lost=0
 wrong() {
@@ -32,54 +33,69 @@ wrong() {
   echo "WRONG: $*"
 }
 
-# One kill at call K: 0 when the program survived it. Sets saving and publishing, what it was at.
-kill_at() {
-  local k="$1" n="$2" scenario="$3" newest want
-  rm -rf checkpoints
-  [[ "$scenario" == first ]] || cp -r "before_$n" checkpoints
-  local code=0
-  strace -f -qqq -o /dev/null -e trace="$calls" -e inject="$calls:signal=KILL:when=$k" \
-    "$program" save checkpoints "$n" 3 >said 2>errors || code=$?
-  ((code != 0)) || return 0
-  ((code == 137)) || wrong "$n ranks, call $k: exit code $code: $(cat errors)"
-  grep -q '^saving 3' said && saving=1 || saving=0
-  "$program" check checkpoints >seen 2>errors || wrong "$n ranks, call $k: $(cat errors)"
-  case "$(head -n 1 seen)" in
-    "valid") newest="" ;;
-    "valid 3" | "valid 1 2 3" | "valid 2 3") newest=3 ;;
-    "valid 1 2") newest=2 ;;
-    *) wrong "$n ranks, call $k: $(head -n 1 seen)" ;;
+# save_traced RANKS CALL K: saves step 3 into `checkpoints`, killed at the K-th such call; the exit code.
+save_traced() {
+  local pid tracer code=0
+  "$program" save checkpoints "$1" 3 <input >said 2>errors &
+  pid=$!
+  exec 3>input
+  until grep -q '^saving' said 2>/dev/null; do sleep 0.005; done
+  strace -f -qqq -o /dev/null -p "$pid" -e trace="$2" -e inject="$2:signal=KILL:when=$3" 2>tracer_errors &
+  tracer=$!
+  # All its threads, the ranks among them, have the tracer then.
+  until (($(grep -L '^TracerPid:.*[1-9]' /proc/"$pid"/task/*/status | wc -l) == 0)); do
+    kill -0 "$tracer" 2>/dev/null || { echo "kill_every_syscall: $(cat tracer_errors)" >&2 && exit 1; }
+    sleep 0.005
+  done
+  echo >&3
+  exec 3>&-
+  wait "$pid" || code=$?
+  wait "$tracer" || true
+  return "$code"
+} 2>/dev/null
+
+# check_after WHERE RANKS SCENARIO: what the killed one left. Sets named: whether step 3 is there.
+check_after() {
+  local newest="" seen
+  named=0
+  seen="$("$program" check checkpoints 2>errors | head -n 1)" || true
+  case "$3: $seen" in
+    "first: valid" | "save+removal: valid 1 2") newest="${seen#valid}" newest="${newest##* }" ;;
+    "first: valid 3" | "save+removal: valid 1 2 3" | "save+removal: valid 2 3") newest=3 named=1 ;;
+    *) wrong "$1: left '$seen' $(cat errors)" ;;
   esac
-  [[ "$scenario" == first || -n "$newest" ]] || wrong "$n ranks, call $k: all are gone"
-  [[ "$(head -n 1 seen)" != "valid 3" || "$scenario" == first ]] || wrong "$n ranks, call $k: step 2 is gone"
-  ! grep -q '^saved 3' said || [[ "$newest" == 3 ]] || wrong "$n ranks, call $k: step 3 was acknowledged"
-  published=0
-  [[ "$newest" != 3 ]] || published=1
-  want="valid ${newest:+$newest }4"
-  "$program" save checkpoints "$n" 4 >said 2>errors || wrong "$n ranks, call $k: next save: $(cat errors)"
-  [[ -z "$newest" ]] || grep -q "^resumed $newest\$" said || wrong "$n ranks, call $k: $(cat said)"
-  "$program" check checkpoints >seen 2>errors || wrong "$n ranks, call $k: $(cat errors)"
-  [[ "$(tr '\n' ' ' <seen)" == "$want leftovers 0 " ]] || wrong "$n ranks, call $k: next save left $(cat seen)"
-  return 1
+  ! grep -q '^saved 3' said || ((named)) || wrong "$1: step 3 was acknowledged and is not there"
+  "$program" save checkpoints "$2" 4 </dev/null >said 2>errors || wrong "$1: next save: $(cat errors)"
+  [[ -z "$newest" ]] || grep -q "^resumed $newest\$" said || wrong "$1: next save: $(cat said)"
+  seen="$("$program" check checkpoints 2>errors | tr '\n' ' ')" || true
+  [[ "$seen" == "valid ${newest:+$newest }4 leftovers 0 " ]] || wrong "$1: next save left '$seen' $(cat errors)"
 }
 
-printf '%-6s %-22s %6s %6s %14s %16s %6s\n' ranks scenario calls kills "within a save" "when it had name" lost
+printf '%-6s %-14s %-60s %6s %10s %5s\n' ranks scenario "calls of each kind" kills published lost
 total=0
 for n in "${ranks[@]}"; do
-  "$program" save "before_$n" "$n" 1 >/dev/null
-  "$program" save "before_$n" "$n" 2 >/dev/null
+  for step in 1 2; do "$program" save "before_$n" "$n" "$step" </dev/null >/dev/null; done
   for scenario in first save+removal; do
-    kills=0 within=0 named=0 lost_before=$lost k=0 survived=0
-    # A thread's own count: the program survives K only if no thread comes so far.
-    while ((survived == 0)); do
-      k=$((k + 1)) survived=1
-      for ((turn = 0; turn < (n > 1 ? 3 : 1); ++turn)); do
-        if ! kill_at "$k" "$n" "$scenario"; then
-          survived=0 kills=$((kills + 1)) within=$((within + saving)) named=$((named + published))
-        fi
+    kills=0 published=0 lost_before=$lost counts=""
+    for call in "${calls[@]}"; do
+      k=0 survived=0
+      while ((survived == 0)); do
+        k=$((k + 1)) survived=1
+        for ((turn = 0; turn < (n > 1 ? 3 : 1); ++turn)); do
+          rm -rf checkpoints
+          [[ "$scenario" == first ]] || cp -r "before_$n" checkpoints
+          code=0
+          save_traced "$n" "$call" "$k" || code=$?
+          ((code != 0)) || continue
+          where="$n ranks, $scenario, $call $k"
+          ((code == 137)) || wrong "$where: exit code $code: $(cat errors)"
+          check_after "$where" "$n" "$scenario"
+          survived=0 kills=$((kills + 1)) published=$((published + named))
+        done
       done
+      ((k == 1)) || counts+="$call $((k - 1)) "
     done
-    printf '%-6s %-22s %6d %6d %14d %16d %6d\n' "$n" "$scenario" $((k - 1)) "$kills" "$within" "$named" \
+    printf '%-6s %-14s %-60s %6d %10d %5d\n' "$n" "$scenario" "$counts" "$kills" "$published" \
       $((lost - lost_before))
     total=$((total + kills))
   done

@@ -3,9 +3,11 @@
 //   save_once_program save FOLDER RANKS STEP    # resumes the newest, trains a step, saves it,
 //   keeps two save_once_program check FOLDER              # "valid 2 3" and "leftovers 1"
 //
-// save prints "resumed STEP" where there was something, "saving STEP" before it begins and "saved
-// STEP" when it is acknowledged. Exit code 1, with the reason on stderr: an error, or a checkpoint
-// that does not verify.
+// save prints "resumed STEP" where there was something, "saving STEP" before it begins, then waits
+// for a line of input (for a tracer that attaches), and "saved STEP" when it is acknowledged. Exit
+// code 1, with the reason on stderr: an error, or a checkpoint that does not verify.
+#include <sys/prctl.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -37,7 +39,10 @@ absl::Status Save(const std::string& folder, int ranks, int64_t step) {
       Say("resumed " + std::to_string(found->position.step));
     }
     run.Step();
-    if (leads) Say("saving " + std::to_string(step));
+    if (leads) {
+      Say("saving " + std::to_string(step));
+      for (int c = 0; c != '\n' && c != EOF;) c = std::getchar();
+    }
     return run.booster.save_training_state(folder, {.step = step}, {.keep = 2});
   }));
   Say("saved " + std::to_string(step));
@@ -72,6 +77,7 @@ int Main(const std::vector<std::string>& words) {
     std::fprintf(stderr, "usage: save_once_program save FOLDER RANKS STEP | check FOLDER\n");
     return 2;
   }
+  prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);  // where only parents may trace
   const absl::Status status =
       saves ? Save(words[1], std::atoi(words[2].c_str()), std::atoll(words[3].c_str()))
             : Check(words[1]);
