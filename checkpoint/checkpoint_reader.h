@@ -44,8 +44,9 @@ class CheckpointReader {
   absl::Status CheckEntries() const;
   absl::Status ReadSlice(const std::string& name, const LogicalTensor& tensor, const Slice& slice,
                          const comm::Layout& layout, std::byte* to) const;
-  absl::Status ReadBlock(const std::string& name, const Slice& slice, int64_t block,
-                         std::span<std::byte> to) const;
+  // Fills `to` with whole blocks of the slice, from `block` on.
+  absl::Status ReadBlocks(const std::string& name, const Slice& slice, int64_t block,
+                          std::span<std::byte> to) const;
 
   std::shared_ptr<FileSystem> files_;
   std::string path_;
