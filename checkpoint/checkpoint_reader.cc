@@ -157,9 +157,8 @@ absl::Status CheckpointReader::Verify() const {
     for (const Slice& slice : tensor.slices) {
       const int64_t bytes = slice.numel() * SafetensorsDTypeSize(tensor.dtype);
       for (int64_t begin = 0; begin < bytes; begin += kPieceBytes) {
-        const auto count = static_cast<size_t>(std::min(kPieceBytes, bytes - begin));
-        APOGEE_RETURN_IF_ERROR(
-            ReadBlocks(name, slice, begin / kDigestBlockBytes, std::span(buffer).first(count)));
+        buffer.resize(static_cast<size_t>(std::min(kPieceBytes, bytes - begin)));
+        APOGEE_RETURN_IF_ERROR(ReadBlocks(name, slice, begin / kDigestBlockBytes, buffer));
       }
     }
   }
