@@ -2,12 +2,14 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <utility>
@@ -51,15 +53,47 @@ class Descriptor {
   int fd_;
 };
 
+// write(), but a limit on the size of files (ulimit -f) is an error like a full disk; it would end
+// the process with SIGXFSZ. The signal is this thread's own, so that nobody else's is taken.
+ssize_t WriteWithoutSignal(int fd, std::span<const std::byte> bytes) {
+  sigset_t limit, before;
+  sigemptyset(&limit);
+  sigaddset(&limit, SIGXFSZ);
+  pthread_sigmask(SIG_BLOCK, &limit, &before);
+  const ssize_t done = write(fd, bytes.data(), bytes.size());
+  const int error = errno;
+  const timespec now = {};
+  if (done < 0 && error == EFBIG) sigtimedwait(&limit, nullptr, &now);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  errno = error;
+  return done;
+}
+
+// What of `needed` bytes did not fit where, for the message.
+std::string Shortage(int fd, size_t needed, int error) {
+  struct rlimit limit {};
+  if (error == EFBIG && getrlimit(RLIMIT_FSIZE, &limit) == 0) {
+    return internal::Concat("write ", needed, " bytes (a file may have ", limit.rlim_cur,
+                            " here, see ulimit -f)");
+  }
+  struct statvfs info {};
+  if (error != ENOSPC || fstatvfs(fd, &info) != 0) return "write";
+  return internal::Concat("write ", needed, " bytes (", info.f_bavail * info.f_frsize,
+                          " are free there)");
+}
+
 class RealWritableFile : public WritableFile {
  public:
   RealWritableFile(std::string path, int fd) : path_(std::move(path)), file_(fd) {}
 
   absl::Status Append(std::span<const std::byte> bytes) override {
     while (!bytes.empty()) {
-      const ssize_t done = write(file_.fd(), bytes.data(), bytes.size());
+      const ssize_t done = WriteWithoutSignal(file_.fd(), bytes);
       if (done < 0 && errno == EINTR) continue;
-      if (done < 0) return OsError(path_, "write", errno);
+      if (done < 0) {
+        const int error = errno;
+        return OsError(path_, Shortage(file_.fd(), bytes.size(), error).c_str(), error);
+      }
       bytes = bytes.subspan(static_cast<size_t>(done));
     }
     return absl::OkStatus();
