@@ -160,7 +160,11 @@ class Real : public FileSystem {
   }
 
   absl::Status MakeDir(const std::string& path) override {
-    return mkdir(path.c_str(), 0777) == 0 ? absl::OkStatus() : OsError(path, "make", errno);
+    if (mkdir(path.c_str(), 0777) == 0) return absl::OkStatus();
+    const int error = errno;
+    return OsError(path,
+                   error == ENOENT ? "make the folder in one that is not there" : "make the folder",
+                   error);
   }
 
   absl::Status Rename(const std::string& from, const std::string& to) override {
