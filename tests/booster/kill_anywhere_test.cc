@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <cstdio>
 #include <filesystem>
 
 #include "apogee/checkpoint/checkpoint_folder.h"
@@ -77,6 +78,7 @@ TEST_P(KillAnywhereTest, OfTheFirstSave) {
       EXPECT_THAT(Steps(folder), AnyOf(ElementsAre(2), ElementsAre(1, 2))) << change;
     }
   }
+  std::printf("%d ends of the process\n", kills);
   EXPECT_GT(kills, 50);
 }
 
@@ -112,6 +114,8 @@ TEST_P(KillAnywhereTest, OfASaveAndARemoval) {
           << "leftovers behind a kill at change " << change;
     }
   }
+  std::printf("%d ends of the process: %d before the new name, %d behind it\n", kills, of_saves,
+              of_removals);
   EXPECT_GT(kills, 70);
   EXPECT_GT(of_saves, 40);
   EXPECT_GT(of_removals, 15);

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
+
 #include "apogee/checkpoint/checkpoint_reader.h"
 #include "apogee/checkpoint/checkpoint_writer.h"
 #include "apogee/checkpoint/tensor_file.h"
@@ -127,6 +129,7 @@ TEST_F(ManifestCorruptionTest, EveryByteAsEveryOtherByte) {
     }
     text[i] = right;
   }
+  std::printf("%zu bytes, %zu texts\n", text.size(), text.size() * 255);
 }
 
 TEST_F(ManifestCorruptionTest, EveryLength) {
