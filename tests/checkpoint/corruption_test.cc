@@ -33,7 +33,7 @@ void Save(const std::string& path, const std::vector<Shape>& shapes) {
   RunRanks(2, [&](comm::World& world) {
     CheckpointContents contents{.attributes = {{"step", "7"}}, .parts = {}};
     for (const Shape& shape : shapes) {
-      const std::string name = "w" + std::to_string(contents.parts.size());
+      const std::string name = internal::Concat("w", contents.parts.size());
       const int64_t half = shape.numel() / 2;
       const Tensor part = Tensor::Zeros({half}, DType::kF32, CpuContext());
       const PhiloxKey key = MakeKey(4, name);
