@@ -2,6 +2,7 @@
 // one JSON line per number of ranks.
 //
 //   checkpoint_bench --dir /tmp --mib 1024 --rounds 5           # 1, 2 and 4 ranks
+//   checkpoint_bench --dir /tmp --columns --ranks 2             # loaded under another layout
 //
 // `save`: SaveCheckpoint of f32 tensors of 16 MiB, each cut evenly over the ranks, durable when it
 // returns. `write`: as many threads write the same bytes to a file each, plainly, in pieces of 4
@@ -9,7 +10,8 @@
 // many threads read the same files to the same memory by pread in pieces of 4 MiB. Cold: the page
 // cache was told to drop the files (the disk's own cache and the host's it cannot); warm: they were
 // read before. All take turns within a round; rates are medians in MiB/s, ratios the medians of the
-// rounds' ratios.
+// rounds' ratios. --columns: loads cut the tensors, 4096 rows of 1024, by columns, so that every
+// rank reads every block.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -35,7 +37,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kTensorNumel = int64_t{1} << 22;
+constexpr int64_t kRows = 4096, kColumns = 1024, kTensorNumel = kRows * kColumns;
 constexpr size_t kPiece = size_t{1} << 22;
 
 double Median(std::vector<double> values) {
@@ -47,7 +49,18 @@ struct Setup {
   std::string dir;
   int64_t mib = 1024;
   int ranks = 1;
+  bool columns = false;
 };
+
+// What a rank loads of each tensor.
+comm::Layout LoadLayout(const Setup& setup, int rank) {
+  const int64_t part = (setup.columns ? kColumns : kTensorNumel) / setup.ranks;
+  std::vector<comm::Segment> segments;
+  for (int64_t row = 0; row < (setup.columns ? kRows : 1); ++row) {
+    segments.push_back({row * kColumns + rank * part, part});
+  }
+  return comm::Layout(Shape{kTensorNumel}, {.segments = segments});
+}
 
 class Bench {
  public:
@@ -102,8 +115,9 @@ class Bench {
   double Load() {
     return OnRanks([&](const comm::World& world) {
       const auto reader = ValueOrThrow(CheckpointReader::Open(RealFileSystem(), saved()));
+      const comm::Layout layout = LoadLayout(setup_, world.rank());
       for (const TensorPart& part : parts_[static_cast<size_t>(world.rank())]) {
-        OkOrThrow(reader.Read(part.name, part.layout, part.value));
+        OkOrThrow(reader.Read(part.name, layout, part.value));
       }
     });
   }
@@ -209,6 +223,7 @@ int main(int argc, char** argv) {
   app.add_option("--ranks", ranks, "Numbers of ranks: 1, 2 or 4")
       ->capture_default_str()
       ->check(CLI::IsMember({1, 2, 4}));
+  app.add_flag("--columns", setup.columns, "Load under another layout than was saved");
   app.add_option("--rounds", rounds, "Turns")->capture_default_str()->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
   setup.dir += "/checkpoint_bench." + std::to_string(getpid());
