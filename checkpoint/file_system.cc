@@ -95,7 +95,9 @@ class RealWritableFile : public WritableFile {
         return OsError(path_, Shortage(file_.fd(), bytes.size(), error).c_str(), error);
       }
       bytes = bytes.subspan(static_cast<size_t>(done));
+      written_ += done;
     }
+    StartWriteback();
     return absl::OkStatus();
   }
   // Once fsync has failed the kernel may have dropped the pages: a second try proves nothing.
@@ -107,8 +109,18 @@ class RealWritableFile : public WritableFile {
   }
 
  private:
+  // The disk begins while the caller makes the next bytes; else it would wait for Sync. Only a
+  // hint: errors are Sync's to tell.
+  void StartWriteback() {
+    constexpr int64_t kAtOnce = int64_t{1} << 23;
+    if (written_ - started_ < kAtOnce) return;
+    sync_file_range(file_.fd(), started_, written_ - started_, SYNC_FILE_RANGE_WRITE);
+    started_ = written_;
+  }
+
   std::string path_;
   Descriptor file_;
+  int64_t written_ = 0, started_ = 0;
 };
 
 class RealReadableFile : public ReadableFile {
