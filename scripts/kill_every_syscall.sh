@@ -24,6 +24,7 @@ program="$PWD/build/release/tests/save_once_program"
 export OMP_WAIT_POLICY=passive
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
+trap '' PIPE  # a program that is killed early reads no input
 cd "$work"
 mkfifo input
 
@@ -44,10 +45,10 @@ save_traced() {
   tracer=$!
   # All its threads, the ranks among them, have the tracer then.
   until (($(grep -L '^TracerPid:.*[1-9]' /proc/"$pid"/task/*/status | wc -l) == 0)); do
-    kill -0 "$tracer" 2>/dev/null || { echo "kill_every_syscall: $(cat tracer_errors)" >&2 && exit 1; }
+    kill -0 "$tracer" 2>/dev/null || { echo "kill_every_syscall: strace: $(cat tracer_errors)" && exit 1; }
     sleep 0.005
   done
-  echo >&3
+  echo >&3 || true
   exec 3>&-
   wait "$pid" || code=$?
   wait "$tracer" || true

@@ -30,8 +30,8 @@ void Say(const std::string& line) {
 absl::Status Save(const std::string& folder, int ranks, int64_t step) {
   absl::StatusOr<Resumed> resumed = NotFound("");
   APOGEE_RETURN_IF_ERROR(testing::OnSmallRun(ranks, [&](testing::SmallRun& run) -> absl::Status {
-    const bool leads =
-        run.booster.plugin().group() == nullptr || run.booster.plugin().group()->rank() == 0;
+    const comm::GroupPtr group = run.booster.plugin().group();
+    const bool leads = group == nullptr || group->rank() == 0;
     const auto found = run.booster.resume(folder);
     if (!found.ok() && !absl::IsNotFound(found.status())) return found.status();
     if (leads && found.ok()) {
@@ -39,6 +39,7 @@ absl::Status Save(const std::string& folder, int ranks, int64_t step) {
       Say("resumed " + std::to_string(found->position.step));
     }
     run.Step();
+    if (group != nullptr) group->Barrier();  // all that is left to do is the save
     if (leads) {
       Say("saving " + std::to_string(step));
       for (int c = 0; c != '\n' && c != EOF;) c = std::getchar();
