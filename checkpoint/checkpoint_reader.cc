@@ -11,6 +11,9 @@ namespace {
 // A manifest of a checkpoint with a million slices is below this.
 constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
 
+// What is read at once, whole blocks: little enough that the digests find it in the cache.
+constexpr int64_t kPieceBytes = 8 * kDigestBlockBytes;
+
 }  // namespace
 
 absl::StatusOr<CheckpointReader> CheckpointReader::Open(std::shared_ptr<FileSystem> files,
@@ -84,7 +87,8 @@ absl::Status CheckpointReader::Read(const std::string& name, const comm::Layout&
   return absl::OkStatus();
 }
 
-// The runs that slice and target share, block by block of the slice.
+// The runs that slice and target share, block by block of the slice. Blocks that go to one place as
+// a whole are read right there.
 absl::Status CheckpointReader::ReadSlice(const std::string& name, const LogicalTensor& tensor,
                                          const Slice& slice, const comm::Layout& layout,
                                          std::byte* to) const {
@@ -102,33 +106,49 @@ absl::Status CheckpointReader::ReadSlice(const std::string& name, const LogicalT
   std::vector<std::byte> buffer;
   int64_t loaded = -1;  // the block in the buffer
   for (const Copy& copy : copies) {
-    for (int64_t done = 0; done < copy.bytes;) {
+    for (int64_t done = 0, count = 0; done < copy.bytes; done += count) {
       const int64_t at = copy.from + done, block = at / kDigestBlockBytes;
-      const int64_t begin = block * kDigestBlockBytes;
+      const int64_t begin = block * kDigestBlockBytes, left = copy.bytes - done;
+      std::byte* const target = to + copy.to + done;
+      // The last block of a slice may be a short one.
+      const int64_t whole = at + left == bytes ? left : left - left % kDigestBlockBytes;
+      if (at == begin && whole > 0) {
+        count = std::min(whole, kPieceBytes);
+        APOGEE_RETURN_IF_ERROR(
+            ReadBlocks(name, slice, block, {target, static_cast<size_t>(count)}));
+        continue;
+      }
       const int64_t end = std::min(begin + kDigestBlockBytes, bytes);
       if (block != loaded) {
         buffer.resize(static_cast<size_t>(end - begin));
-        APOGEE_RETURN_IF_ERROR(ReadBlock(name, slice, block, buffer));
+        APOGEE_RETURN_IF_ERROR(ReadBlocks(name, slice, block, buffer));
         loaded = block;
       }
-      const int64_t count = std::min(end - at, copy.bytes - done);
-      std::memcpy(to + copy.to + done, buffer.data() + (at - begin), static_cast<size_t>(count));
-      done += count;
+      count = std::min(end - at, left);
+      std::memcpy(target, buffer.data() + (at - begin), static_cast<size_t>(count));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckpointReader::ReadBlock(const std::string& name, const Slice& slice, int64_t block,
-                                         std::span<std::byte> to) const {
+absl::Status CheckpointReader::ReadBlocks(const std::string& name, const Slice& slice,
+                                          int64_t block, std::span<std::byte> to) const {
   const OpenTensorFile& open = open_.at(slice.file);
-  const int64_t begin =
+  int64_t begin =
       open.data_start + open.header.entries.at(slice.entry).begin + block * kDigestBlockBytes;
   APOGEE_RETURN_IF_ERROR(open.file->Read(begin, to));
-  if (BlockDigests(to)[0] == slice.digests[static_cast<size_t>(block)]) return absl::OkStatus();
-  return DataLoss(open.file->path(), ": tensor \"", name, "\": bytes [", begin, ", ",
-                  begin + static_cast<int64_t>(to.size()),
-                  ") are not those that were saved (their digest differs)");
+  for (const uint64_t digest : BlockDigests(to)) {
+    const int64_t end =
+        std::min(begin + kDigestBlockBytes, begin + static_cast<int64_t>(to.size()));
+    if (digest != slice.digests[static_cast<size_t>(block)]) {
+      return DataLoss(open.file->path(), ": tensor \"", name, "\": bytes [", begin, ", ", end,
+                      ") are not those that were saved (their digest differs)");
+    }
+    to = to.subspan(static_cast<size_t>(end - begin));
+    begin = end;
+    ++block;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckpointReader::Verify() const {
@@ -136,10 +156,9 @@ absl::Status CheckpointReader::Verify() const {
   for (const auto& [name, tensor] : manifest_.tensors) {
     for (const Slice& slice : tensor.slices) {
       const int64_t bytes = slice.numel() * SafetensorsDTypeSize(tensor.dtype);
-      for (int64_t block = 0; block * kDigestBlockBytes < bytes; ++block) {
-        const int64_t begin = block * kDigestBlockBytes;
-        buffer.resize(static_cast<size_t>(std::min(kDigestBlockBytes, bytes - begin)));
-        APOGEE_RETURN_IF_ERROR(ReadBlock(name, slice, block, buffer));
+      for (int64_t begin = 0; begin < bytes; begin += kPieceBytes) {
+        buffer.resize(static_cast<size_t>(std::min(kPieceBytes, bytes - begin)));
+        APOGEE_RETURN_IF_ERROR(ReadBlocks(name, slice, begin / kDigestBlockBytes, buffer));
       }
     }
   }

@@ -34,7 +34,8 @@ class CheckpointReader {
   bool contains(const std::string& name) const { return manifest_.tensors.contains(name); }
 
   // Fills in what `layout` says of tensor `name`: the first local_numel() elements of `to`, in host
-  // memory, of the saved dtype. InvalidArgument, with `to` unchanged, for another shape or dtype.
+  // memory, of the saved dtype. InvalidArgument, with `to` unchanged, for another shape or dtype;
+  // DataLoss, with anything in `to`, for damage.
   absl::Status Read(const std::string& name, const comm::Layout& layout, const Tensor& to) const;
   // Checks the digests of everything.
   absl::Status Verify() const;
@@ -44,8 +45,9 @@ class CheckpointReader {
   absl::Status CheckEntries() const;
   absl::Status ReadSlice(const std::string& name, const LogicalTensor& tensor, const Slice& slice,
                          const comm::Layout& layout, std::byte* to) const;
-  absl::Status ReadBlock(const std::string& name, const Slice& slice, int64_t block,
-                         std::span<std::byte> to) const;
+  // Fills `to` with whole blocks of the slice, from `block` on.
+  absl::Status ReadBlocks(const std::string& name, const Slice& slice, int64_t block,
+                          std::span<std::byte> to) const;
 
   std::shared_ptr<FileSystem> files_;
   std::string path_;

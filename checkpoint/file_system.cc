@@ -2,12 +2,14 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <utility>
@@ -51,17 +53,51 @@ class Descriptor {
   int fd_;
 };
 
+// write(), but a limit on the size of files (ulimit -f) is an error like a full disk; it would end
+// the process with SIGXFSZ. The signal is this thread's own, so that nobody else's is taken.
+ssize_t WriteWithoutSignal(int fd, std::span<const std::byte> bytes) {
+  sigset_t limit, before;
+  sigemptyset(&limit);
+  sigaddset(&limit, SIGXFSZ);
+  pthread_sigmask(SIG_BLOCK, &limit, &before);
+  const ssize_t done = write(fd, bytes.data(), bytes.size());
+  const int error = errno;
+  const timespec now = {};
+  if (done < 0 && error == EFBIG) sigtimedwait(&limit, nullptr, &now);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  errno = error;
+  return done;
+}
+
+// What of `needed` bytes did not fit where, for the message.
+std::string Shortage(int fd, size_t needed, int error) {
+  struct rlimit limit {};
+  if (error == EFBIG && getrlimit(RLIMIT_FSIZE, &limit) == 0) {
+    return internal::Concat("write ", needed, " bytes (a file may have ", limit.rlim_cur,
+                            " here, see ulimit -f)");
+  }
+  struct statvfs info {};
+  if (error != ENOSPC || fstatvfs(fd, &info) != 0) return "write";
+  return internal::Concat("write ", needed, " bytes (", info.f_bavail * info.f_frsize,
+                          " are free there)");
+}
+
 class RealWritableFile : public WritableFile {
  public:
   RealWritableFile(std::string path, int fd) : path_(std::move(path)), file_(fd) {}
 
   absl::Status Append(std::span<const std::byte> bytes) override {
     while (!bytes.empty()) {
-      const ssize_t done = write(file_.fd(), bytes.data(), bytes.size());
+      const ssize_t done = WriteWithoutSignal(file_.fd(), bytes);
       if (done < 0 && errno == EINTR) continue;
-      if (done < 0) return OsError(path_, "write", errno);
+      if (done < 0) {
+        const int error = errno;
+        return OsError(path_, Shortage(file_.fd(), bytes.size(), error).c_str(), error);
+      }
       bytes = bytes.subspan(static_cast<size_t>(done));
+      written_ += done;
     }
+    StartWriteback();
     return absl::OkStatus();
   }
   // Once fsync has failed the kernel may have dropped the pages: a second try proves nothing.
@@ -73,8 +109,18 @@ class RealWritableFile : public WritableFile {
   }
 
  private:
+  // The disk begins while the caller makes the next bytes; else it would wait for Sync. Only a
+  // hint: errors are Sync's to tell.
+  void StartWriteback() {
+    constexpr int64_t kAtOnce = int64_t{1} << 23;
+    if (written_ - started_ < kAtOnce) return;
+    sync_file_range(file_.fd(), started_, written_ - started_, SYNC_FILE_RANGE_WRITE);
+    started_ = written_;
+  }
+
   std::string path_;
   Descriptor file_;
+  int64_t written_ = 0, started_ = 0;
 };
 
 class RealReadableFile : public ReadableFile {
@@ -126,7 +172,11 @@ class Real : public FileSystem {
   }
 
   absl::Status MakeDir(const std::string& path) override {
-    return mkdir(path.c_str(), 0777) == 0 ? absl::OkStatus() : OsError(path, "make", errno);
+    if (mkdir(path.c_str(), 0777) == 0) return absl::OkStatus();
+    const int error = errno;
+    return OsError(path,
+                   error == ENOENT ? "make the folder in one that is not there" : "make the folder",
+                   error);
   }
 
   absl::Status Rename(const std::string& from, const std::string& to) override {

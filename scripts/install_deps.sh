@@ -15,16 +15,17 @@ bench=(libbenchmark-dev)
 mpi=(libopenmpi-dev)
 tidy=(clang-tidy-14)
 fuzz=(clang-14 libclang-rt-14-dev)
+strace=(strace)
 
 wanted=()
 for group in "${@:-quickstart}"; do
   case "$group" in
-    quickstart | test | bench | mpi | tidy | fuzz)
+    quickstart | test | bench | mpi | tidy | fuzz | strace)
       declare -n packages="$group"
       wanted+=("${packages[@]}")
       ;;
     *)
-      echo "install_deps: unknown group '$group'; known: quickstart test bench mpi tidy fuzz" >&2
+      echo "install_deps: unknown group '$group'; known: quickstart test bench mpi tidy fuzz strace" >&2
       exit 2
       ;;
   esac

@@ -1,0 +1,104 @@
+// KillingFileSystem: the real one, whose process ends before, in the middle of, or behind its k-th
+// change, as by SIGKILL: no destructor runs, nothing is flushed.
+//
+//   auto files = std::make_shared<KillingFileSystem>(KillingFileSystem::When::kBefore, 7);
+//   ... in a forked child: the process ends with exit code kKilled at the seventh change ...
+//
+// Reading counts for nothing: it changes nothing. From one process' threads the order of changes is
+// whatever it happens to be.
+#ifndef APOGEE_TESTS_SUPPORT_KILLING_FILE_SYSTEM_H_
+#define APOGEE_TESTS_SUPPORT_KILLING_FILE_SYSTEM_H_
+
+#include <unistd.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apogee/checkpoint/file_system.h"
+
+namespace apogee::testing {
+
+class KillingFileSystem : public checkpoint::FileSystem {
+ public:
+  // kMiddle: half of the bytes are written; for what is not a write, as kBefore.
+  enum class When { kBefore, kMiddle, kAfter };
+  static constexpr int kKilled = 77;
+
+  KillingFileSystem(When when, int change) : when_(when), change_(change) {}
+
+  absl::StatusOr<std::unique_ptr<checkpoint::WritableFile>> Create(
+      const std::string& path) override {
+    std::unique_ptr<checkpoint::WritableFile> file;
+    APOGEE_RETURN_IF_ERROR(Change([&]() -> absl::Status {
+      APOGEE_ASSIGN_OR_RETURN(file, real_->Create(path));
+      return absl::OkStatus();
+    }));
+    return std::make_unique<Writer>(*this, std::move(file));
+  }
+  absl::Status MakeDir(const std::string& path) override {
+    return Change([&] { return real_->MakeDir(path); });
+  }
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    return Change([&] { return real_->Rename(from, to); });
+  }
+  absl::Status SyncDir(const std::string& path) override {
+    return Change([&] { return real_->SyncDir(path); });
+  }
+  absl::Status RemoveFile(const std::string& path) override {
+    return Change([&] { return real_->RemoveFile(path); });
+  }
+  absl::Status RemoveDir(const std::string& path) override {
+    return Change([&] { return real_->RemoveDir(path); });
+  }
+  absl::StatusOr<std::unique_ptr<checkpoint::ReadableFile>> Open(const std::string& path) override {
+    return real_->Open(path);
+  }
+  absl::StatusOr<std::vector<std::string>> List(const std::string& path) override {
+    return real_->List(path);
+  }
+  absl::StatusOr<int64_t> FreeBytes(const std::string& path) override {
+    return real_->FreeBytes(path);
+  }
+
+ private:
+  using Operation = std::function<absl::Status()>;
+
+  class Writer : public checkpoint::WritableFile {
+   public:
+    Writer(KillingFileSystem& files, std::unique_ptr<checkpoint::WritableFile> file)
+        : files_(files), file_(std::move(file)) {}
+    absl::Status Append(std::span<const std::byte> bytes) override {
+      return files_.Change([&] { return file_->Append(bytes); },
+                           [&] { return file_->Append(bytes.first(bytes.size() / 2)); });
+    }
+    absl::Status Sync() override {
+      return files_.Change([&] { return file_->Sync(); });
+    }
+    absl::Status Close() override {
+      return files_.Change([&] { return file_->Close(); });
+    }
+
+   private:
+    KillingFileSystem& files_;
+    std::unique_ptr<checkpoint::WritableFile> file_;
+  };
+
+  absl::Status Change(const Operation& whole, const Operation& half = nullptr) {
+    if (++count_ != change_) return whole();
+    if (when_ == When::kAfter) whole().IgnoreError();
+    if (when_ == When::kMiddle && half) half().IgnoreError();
+    _exit(kKilled);
+  }
+
+  const std::shared_ptr<checkpoint::FileSystem> real_ = checkpoint::RealFileSystem();
+  const When when_;
+  const int change_;
+  std::atomic<int> count_ = 0;
+};
+
+}  // namespace apogee::testing
+
+#endif  // APOGEE_TESTS_SUPPORT_KILLING_FILE_SYSTEM_H_
