@@ -36,6 +36,9 @@ class CheckpointReader {
   // Fills in what `layout` says of tensor `name`: the first local_numel() elements of `to`, in host
   // memory, of the saved dtype. InvalidArgument, with `to` unchanged, for another shape or dtype.
   absl::Status Read(const std::string& name, const comm::Layout& layout, const Tensor& to) const;
+  // One block of a slice of tensor `name`, as many bytes as it has, if its digest is right.
+  absl::Status ReadBlock(const std::string& name, const Slice& slice, int64_t block,
+                         std::span<std::byte> to) const;
   // Checks the digests of everything.
   absl::Status Verify() const;
 
@@ -44,8 +47,6 @@ class CheckpointReader {
   absl::Status CheckEntries() const;
   absl::Status ReadSlice(const std::string& name, const LogicalTensor& tensor, const Slice& slice,
                          const comm::Layout& layout, std::byte* to) const;
-  absl::Status ReadBlock(const std::string& name, const Slice& slice, int64_t block,
-                         std::span<std::byte> to) const;
 
   std::shared_ptr<FileSystem> files_;
   std::string path_;

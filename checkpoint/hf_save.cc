@@ -1,11 +1,10 @@
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <optional>
 #include <set>
 
 #include "apogee/checkpoint/agreement.h"
-#include "apogee/checkpoint/hf_index.h"
+#include "apogee/checkpoint/hf_shards.h"
 #include "apogee/checkpoint/hf_weights.h"
 #include "apogee/checkpoint/new_folder.h"
 #include "apogee/checkpoint/save_plan.h"
@@ -33,31 +32,6 @@ std::vector<TensorPart> WithoutAliases(std::vector<TensorPart> parts) {
     return part.value.numel() > 0 && !seen.insert(part.value.raw()).second;
   });
   return parts;
-}
-
-// Names by file number.
-using Files = std::vector<std::vector<std::string>>;
-
-Files SpreadOverFiles(const SavePlan& plan, int64_t file_bytes) {
-  Files files(1);
-  int64_t filled = 0;
-  for (const auto& [name, tensor] : plan.tensors) {
-    const int64_t bytes = BytesOf(tensor);
-    if (!files.back().empty() && filled + bytes > file_bytes) {
-      files.emplace_back();
-      filled = 0;
-    }
-    files.back().push_back(name);
-    filled += bytes;
-  }
-  return files;
-}
-
-std::string FileName(size_t index, size_t count) {
-  if (count == 1) return kHfSingleName;
-  char name[64];
-  std::snprintf(name, sizeof(name), "model-%05zu-of-%05zu.safetensors", index + 1, count);
-  return name;
 }
 
 // One rank's side of writing all files.
@@ -158,10 +132,7 @@ class WeightsWriter {
 };
 
 absl::Status CheckPlan(const SavePlan& plan, const SaveWeightsOptions& options) {
-  if (options.size_per_shard_mb < 1 || options.size_per_shard_mb > (int64_t{1} << 40)) {
-    return InvalidArgument("save weights: size_per_shard_mb must be from 1 to 2^40, got ",
-                           options.size_per_shard_mb);
-  }
+  APOGEE_RETURN_IF_ERROR(CheckShardSize(options.size_per_shard_mb));
   if (plan.tensors.empty()) return InvalidArgument("save weights: there are no tensors");
   for (const auto& [name, tensor] : plan.tensors) {
     std::vector<comm::Segment> all;
@@ -185,18 +156,12 @@ absl::Status CheckPlan(const SavePlan& plan, const SaveWeightsOptions& options) 
 
 // What rank 0 does when all tensors are written.
 absl::Status Publish(FileSystem& files, NewFolder& folder, const SavePlan& plan,
-                     const Files& shards, const SaveWeightsOptions& options) {
+                     const HfShards& shards, const SaveWeightsOptions& options) {
   if (shards.size() > 1) {
-    HfIndex index;
     int64_t total_size = 0;
     for (const auto& [name, tensor] : plan.tensors) total_size += BytesOf(tensor);
-    for (size_t i = 0; i < shards.size(); ++i) {
-      for (const std::string& name : shards[i]) {
-        index.weight_map[name] = FileName(i, shards.size());
-      }
-    }
     APOGEE_RETURN_IF_ERROR(WriteTextFile(files, JoinPath(folder.temporary(), kHfIndexName),
-                                         FormatHfIndex(index, total_size)));
+                                         FormatHfIndexOf(shards, total_size)));
   }
   if (!options.config_json.empty()) {
     APOGEE_RETURN_IF_ERROR(
@@ -216,13 +181,16 @@ absl::Status SaveModelWeights(const CheckpointTarget& target, const std::vector<
   APOGEE_RETURN_IF_ERROR(AgreeOnStatus(CheckPlan(plan, options), group, context));
   const int64_t file_mb =
       std::stoll(GatherTexts(std::to_string(options.size_per_shard_mb), group, context)[0]);
-  const Files shards = SpreadOverFiles(plan, file_mb << 20);
+  std::map<std::string, int64_t> bytes_by_name;
+  for (const auto& [name, tensor] : plan.tensors) bytes_by_name[name] = BytesOf(tensor);
+  const HfShards shards = SpreadOverFiles(bytes_by_name, file_mb << 20);
   APOGEE_ASSIGN_OR_RETURN(NewFolder folder,
                           NewFolder::Make(*target.files, target.path, group, context));
   WeightsWriter writer(*target.files, unique, plan, group, context);
   absl::Status status;
   for (size_t i = 0; i < shards.size() && status.ok(); ++i) {
-    status = writer.WriteFile(JoinPath(folder.temporary(), FileName(i, shards.size())), shards[i]);
+    status =
+        writer.WriteFile(JoinPath(folder.temporary(), HfFileName(i, shards.size())), shards[i]);
   }
   if (status.ok()) {
     absl::Status published;

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apogee/checkpoint/manifest_parser.h"
+#include "apogee/checkpoint/run_merge.h"
 #include "apogee/checkpoint/safetensors_header.h"
 
 namespace apogee::checkpoint {
@@ -83,7 +84,6 @@ std::string CheckTensor(const Manifest& manifest, const LogicalTensor& tensor) {
   }
   if (__builtin_mul_overflow(numel, element, &bytes)) return "its size overflows";
   int64_t held = 0;
-  std::vector<comm::Segment> all;
   for (const Slice& slice : tensor.slices) {
     if (!manifest.files.contains(slice.file)) {
       return Concat("slice \"", slice.entry, "\" is in \"", slice.file, "\", which is not listed");
@@ -100,21 +100,20 @@ std::string CheckTensor(const Manifest& manifest, const LogicalTensor& tensor) {
     }
   }
   if (held != numel) return Concat("its slices hold ", held, " of ", numel, " elements");
-  // As many as there are, so without overlap they are all. Runs may be huge, segments must not.
+  // As many as there are, so without overlap they are all. Counts may be huge; each segment takes a
+  // step.
   constexpr int64_t kMaxSegments = 1 << 24;
   int64_t num_segments = 0;
   for (const Slice& slice : tensor.slices) {
     for (const Run& run : slice.runs) num_segments += run.count;
   }
   if (num_segments > kMaxSegments) return Concat("more than ", kMaxSegments, " segments");
-  for (const Slice& slice : tensor.slices) {
-    for (const comm::Segment& segment : SegmentsOf(slice.runs)) all.push_back(segment);
-  }
-  std::ranges::sort(all, {}, &comm::Segment::begin);
-  for (size_t i = 1; i < all.size(); ++i) {
-    if (all[i - 1].begin + all[i - 1].length > all[i].begin) {
-      return Concat("its slices overlap at element ", all[i].begin);
-    }
+  RunMerge merge;
+  for (const Slice& slice : tensor.slices) merge.Add(slice.runs);
+  int64_t next = 0;
+  for (RunPiece piece; merge.Next(piece);) {
+    if (piece.begin < next) return Concat("its slices overlap at element ", piece.begin);
+    next = piece.begin + piece.length;
   }
   return "";
 }
