@@ -52,7 +52,7 @@ bool HasItsDigest(const std::string& text) {
   const size_t tail = DigestField(0).size();
   if (text.size() < tail) return false;
   const size_t body = text.size() - tail;
-  return text.substr(body) == DigestField(XXH3_64bits(text.data(), body));
+  return text.compare(body, tail, DigestField(XXH3_64bits(text.data(), body))) == 0;
 }
 
 // "" or why the runs of one slice make no sense; `numel` of them are counted.
@@ -75,7 +75,8 @@ std::string CheckRuns(std::span<const Run> runs, int64_t numel, int64_t& total) 
 }
 
 // "" or what is wrong with the slices: together they must hold every element once.
-std::string CheckTensor(const Manifest& manifest, const LogicalTensor& tensor) {
+std::string CheckTensor(const Manifest& manifest, const LogicalTensor& tensor,
+                        const ParseBudget& budget) {
   const int64_t element = SafetensorsDTypeSize(tensor.dtype);
   if (element == 0) return Concat("unknown dtype \"", tensor.dtype, "\"");
   int64_t numel = 1, bytes = 0;
@@ -108,7 +109,11 @@ std::string CheckTensor(const Manifest& manifest, const LogicalTensor& tensor) {
     for (const Run& run : slice.runs) num_segments += run.count;
   }
   if (num_segments > kMaxSegments) return Concat("more than ", kMaxSegments, " segments");
+  size_t num_runs = 0;
+  for (const Slice& slice : tensor.slices) num_runs += slice.runs.size();
+  if (!budget.Has(RunMerge::BytesFor(num_runs))) return "it has too many runs for so short a text";
   RunMerge merge;
+  merge.Reserve(num_runs);
   for (const Slice& slice : tensor.slices) merge.Add(slice.runs);
   int64_t next = 0;
   for (RunPiece piece; merge.Next(piece);) {
@@ -176,8 +181,10 @@ std::string FormatManifest(const Manifest& manifest) {
 }
 
 absl::StatusOr<Manifest> ParseManifest(const std::string& json, const std::string& path) {
-  ManifestParser parser;
-  const bool parsed = nlohmann::json::sax_parse(json, &parser);
+  ManifestParser parser(json.size());
+  JsonReader reader(json);
+  const bool parsed = reader.Read(parser);
+  const std::string& why = reader.problem().empty() ? parser.problem : reader.problem();
   if (parser.newer_version) {
     return InvalidArgument(path, ": format version ", *parser.newer_version, ", this build reads ",
                            kManifestVersion, "; load it with a newer release");
@@ -185,11 +192,11 @@ absl::StatusOr<Manifest> ParseManifest(const std::string& json, const std::strin
   if (!HasItsDigest(json)) {
     return DataLoss(path,
                     ": the text does not have the digest at its end; it is damaged or was cut ",
-                    "short", parsed ? "" : ": " + parser.problem);
+                    "short", parsed ? "" : ": " + why);
   }
-  if (!parsed) return DataLoss(path, ": ", parser.problem);
+  if (!parsed) return DataLoss(path, ": byte ", reader.byte(), ": ", why);
   for (const auto& [name, tensor] : parser.manifest.tensors) {
-    const std::string problem = CheckTensor(parser.manifest, tensor);
+    const std::string problem = CheckTensor(parser.manifest, tensor, parser.budget);
     if (!problem.empty()) return DataLoss(path, ": tensor \"", name, "\": ", problem);
   }
   return std::move(parser.manifest);

@@ -30,6 +30,9 @@ class RunMerge {
   // Leaves out the segments that end at or before element `from`.
   explicit RunMerge(int64_t from = 0) : from_(from) {}
   void Add(std::span<const Run> runs);
+  // Room for so many runs in all, and what it takes.
+  void Reserve(size_t num_runs) { heap_.reserve(num_runs); }
+  static constexpr size_t BytesFor(size_t num_runs) { return num_runs * sizeof(Head); }
   // The next segment by its begin; false after the last.
   bool Next(RunPiece& piece);
 

@@ -1,9 +1,10 @@
 #include "apogee/nn/models/hf_fields.h"
 
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
+
+#include "apogee/core/json_reader.h"
 
 namespace apogee::nn {
 namespace {
@@ -37,35 +38,25 @@ std::string Describe(const HfValue& value) {
   return "";
 }
 
-// The events of nlohmann::json::sax_parse. A handler that returns false stops the parse.
-class FieldParser {
+class FieldParser : public JsonHandler {
  public:
-  using number_integer_t = nlohmann::json::number_integer_t;
-  using number_unsigned_t = nlohmann::json::number_unsigned_t;
-  using number_float_t = nlohmann::json::number_float_t;
-  using string_t = nlohmann::json::string_t;
-  using binary_t = nlohmann::json::binary_t;
-
   std::map<std::string, HfValue> values;
   std::set<std::string> architectures;
   std::string problem;
 
-  bool null() { return Value({}); }
-  bool boolean(bool value) { return Value({.kind = Kind::kBool, .flag = value}); }
-  bool number_integer(number_integer_t value) {
+  bool Null() override { return Value({}); }
+  bool Boolean(bool value) override { return Value({.kind = Kind::kBool, .flag = value}); }
+  bool Negative(int64_t value) override {
     return Value({.kind = Kind::kInteger, .integer = value, .real = static_cast<double>(value)});
   }
-  bool number_unsigned(number_unsigned_t value) {
+  bool Unsigned(uint64_t value) override {
     if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
       return Value({.kind = Kind::kReal, .real = static_cast<double>(value)});
     }
-    return number_integer(static_cast<int64_t>(value));
+    return Negative(static_cast<int64_t>(value));
   }
-  bool number_float(number_float_t value, const string_t&) {
-    return Value({.kind = Kind::kReal, .real = value});
-  }
-  bool binary(binary_t&) { return Fail("binary data is not allowed"); }
-  bool string(string_t& value) {
+  bool Real(double value) override { return Value({.kind = Kind::kReal, .real = value}); }
+  bool String(std::string& value) override {
     if (stack_.size() == 2 && stack_[1].is_list && key_ == "architectures" &&
         architectures.size() < kMaxArchitectures) {
       architectures.insert(value.substr(0, kMaxTextBytes));
@@ -73,11 +64,8 @@ class FieldParser {
     return Value({.kind = Kind::kString, .text = value.substr(0, kMaxTextBytes)});
   }
 
-  bool start_object(std::size_t) {
-    if (ended_) return Fail("more than one object");
-    return Open(false);
-  }
-  bool key(string_t& value) {
+  bool StartObject() override { return Open(false); }
+  bool Key(std::string& value) override {
     if (value.size() > kMaxKeyBytes) return Fail(Concat("a key of over ", kMaxKeyBytes, " bytes"));
     if (++num_keys_ > kMaxKeys) return Fail(Concat("more than ", kMaxKeys, " keys"));
     if (!stack_.back().keys.insert(value).second) {
@@ -86,48 +74,40 @@ class FieldParser {
     key_ = value;
     return true;
   }
-  bool end_object() { return Close(); }
-  bool start_array(std::size_t) { return Open(true); }
-  bool end_array() { return Close(); }
-
-  bool parse_error(std::size_t byte, const std::string&, const nlohmann::json::exception& error) {
-    const std::string text = error.what();
-    const size_t colon = text.find(": ");
-    return Fail(Concat("byte ", byte, ": not valid JSON: ",
-                       colon == std::string::npos ? text : text.substr(colon + 2)));
-  }
+  bool EndObject() override { return Close(); }
+  bool StartList() override { return Open(true); }
+  bool EndList() override { return Close(); }
 
  private:
   struct Level {
     bool is_list = false;
+    bool is_kept = false;
     std::string path = {};  // of its fields: "", "rope_parameters."
     std::set<std::string> keys = {};
   };
 
   bool Value(HfValue value) {
     if (stack_.empty()) return Fail("the text must be one object, got " + Describe(value));
-    // Of lists nothing is kept, nor of objects inside of them or far down.
     const Level& level = stack_.back();
-    if (!level.is_list && stack_.size() <= 2 && level.path != "-") {
-      values[level.path + key_] = std::move(value);
-    }
+    if (level.is_kept) values[level.path + key_] = std::move(value);
     return true;
   }
   bool Open(bool is_list) {
     if (stack_.empty()) {
       if (is_list) return Fail("the text must be one object, got a list");
-      stack_.push_back({});
+      stack_.push_back({.is_kept = true});
       return true;
     }
     if (stack_.size() == kMaxDepth) return Fail(Concat("more than ", kMaxDepth, " levels"));
     Value({.kind = is_list ? Kind::kList : Kind::kObject});
-    const bool top = stack_.size() == 1;
-    stack_.push_back({.is_list = is_list, .path = top && !is_list ? key_ + "." : "-"});
+    const bool is_kept =
+        stack_.size() == 1 && !is_list && (key_ == "rope_parameters" || key_ == "rope_scaling");
+    stack_.push_back(
+        {.is_list = is_list, .is_kept = is_kept, .path = is_kept ? key_ + "." : std::string()});
     return true;
   }
   bool Close() {
     stack_.pop_back();
-    ended_ = stack_.empty();
     return true;
   }
   bool Fail(const std::string& what) {
@@ -138,14 +118,17 @@ class FieldParser {
   std::vector<Level> stack_;
   std::string key_;
   size_t num_keys_ = 0;
-  bool ended_ = false;
 };
 
 }  // namespace
 
 absl::StatusOr<HfFields> HfFields::Parse(const std::string& json, const std::string& path) {
   FieldParser parser;
-  if (!nlohmann::json::sax_parse(json, &parser)) return DataLoss(path, ": ", parser.problem);
+  JsonReader reader(json);
+  if (!reader.Read(parser)) {
+    return DataLoss(path, ": byte ", reader.byte(), ": ",
+                    reader.problem().empty() ? parser.problem : reader.problem());
+  }
   HfFields fields;
   fields.path_ = path;
   fields.values_ = std::move(parser.values);

@@ -5,7 +5,8 @@
 //   const double theta = fields.Number("rope_parameters.rope_theta", 1e4, {.above = 0});
 //   if (!fields.status().ok()) return fields.status();           // the first one that was wrong
 //
-// Fields of nested objects have names with dots. Missing and null are the same: the default.
+// Fields of "rope_parameters" and "rope_scaling" have names with dots; other nested objects are
+// ignored. Missing and null are the same: the default.
 #ifndef APOGEE_NN_MODELS_HF_FIELDS_H_
 #define APOGEE_NN_MODELS_HF_FIELDS_H_
 
