@@ -28,10 +28,9 @@ absl::StatusOr<std::vector<Candidate>> ListCandidates(const std::shared_ptr<File
   std::vector<Candidate> all;
   for (const auto& valid : found.valid) all.push_back({valid.step, valid.name, ""});
   for (const auto& rejected : found.rejected) {
-    // Whole, but not for this program, such as one of a newer format: nobody wants to go on from
-    // before it without being asked.
+    // Whole, but of a newer format: nobody wants to go on from before it without being asked.
     const bool is_newest = found.valid.empty() || rejected.step > found.valid.back().step;
-    if (is_newest && absl::IsInvalidArgument(rejected.why)) return rejected.why;
+    if (is_newest && absl::IsUnimplemented(rejected.why)) return rejected.why;
     std::string why = Message(rejected.why);
     std::erase(why, '\0');  // Pack's own
     all.push_back({rejected.step, rejected.name, std::move(why)});

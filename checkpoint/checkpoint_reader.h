@@ -24,7 +24,7 @@ namespace apogee::checkpoint {
 
 class CheckpointReader {
  public:
-  // NotFound without a manifest; InvalidArgument for a newer format; DataLoss for what is damaged.
+  // NotFound without a manifest; Unimplemented for a newer format; DataLoss for what is damaged.
   static absl::StatusOr<CheckpointReader> Open(std::shared_ptr<FileSystem> files,
                                                const std::string& path);
 
@@ -37,6 +37,10 @@ class CheckpointReader {
   // memory, of the saved dtype. InvalidArgument, with `to` unchanged, for another shape or dtype;
   // DataLoss, with anything in `to`, for damage.
   absl::Status Read(const std::string& name, const comm::Layout& layout, const Tensor& to) const;
+  // Fills `to` with whole blocks of a slice of tensor `name`, from `block` on; DataLoss where a
+  // digest differs.
+  absl::Status ReadBlocks(const std::string& name, const Slice& slice, int64_t block,
+                          std::span<std::byte> to) const;
   // Checks the digests of everything.
   absl::Status Verify() const;
 
@@ -45,9 +49,6 @@ class CheckpointReader {
   absl::Status CheckEntries() const;
   absl::Status ReadSlice(const std::string& name, const LogicalTensor& tensor, const Slice& slice,
                          const comm::Layout& layout, std::byte* to) const;
-  // Fills `to` with whole blocks of the slice, from `block` on.
-  absl::Status ReadBlocks(const std::string& name, const Slice& slice, int64_t block,
-                          std::span<std::byte> to) const;
 
   std::shared_ptr<FileSystem> files_;
   std::string path_;

@@ -4,41 +4,37 @@
 #include <set>
 
 #include "apogee/checkpoint/names.h"
+#include "apogee/core/json_reader.h"
 
 namespace apogee::checkpoint {
 namespace {
 
 using internal::Concat;
 
-// The events of nlohmann::json::sax_parse. A handler that returns false stops the parse.
-class IndexParser {
+class IndexParser : public JsonHandler {
  public:
-  using number_integer_t = nlohmann::json::number_integer_t;
-  using number_unsigned_t = nlohmann::json::number_unsigned_t;
-  using number_float_t = nlohmann::json::number_float_t;
-  using string_t = nlohmann::json::string_t;
-  using binary_t = nlohmann::json::binary_t;
+  explicit IndexParser(size_t text_bytes) : budget_(text_bytes) {}
 
   HfIndex index;
   std::string problem;
 
-  bool null() { return Scalar("null"); }
-  bool boolean(bool) { return Scalar("a boolean"); }
-  bool number_integer(number_integer_t) { return Scalar("a number"); }
-  bool number_unsigned(number_unsigned_t) { return Scalar("a number"); }
-  bool number_float(number_float_t, const string_t&) { return Scalar("a number"); }
-  bool binary(binary_t&) { return Scalar("binary data"); }
+  bool Null() override { return Scalar("null"); }
+  bool Boolean(bool) override { return Scalar("a boolean"); }
+  bool Negative(int64_t) override { return Scalar("a number"); }
+  bool Unsigned(uint64_t) override { return Scalar("a number"); }
+  bool Real(double) override { return Scalar("a number"); }
 
-  bool string(string_t& value) {
+  bool String(std::string& value) override {
     if (place_ != Place::kWeightMap) return Scalar("a string");
     if (!IsPlainFileName(value)) {
-      return Fail(Concat("\"", value, "\" is not the name of a file in this folder"));
+      return Fail(Concat("\"", Shortened(value), "\" is not the name of a file in this folder"));
     }
+    if (!budget_.TakeText(value)) return OutOfBudget();
     index.weight_map[key_] = value;
     return true;
   }
 
-  bool start_object(std::size_t) {
+  bool StartObject() override {
     if (place_ == Place::kStart) {
       place_ = Place::kTop;
       return true;
@@ -48,21 +44,28 @@ class IndexParser {
     return true;
   }
 
-  bool key(string_t& value) {
-    key_ = value;
+  bool Key(std::string& value) override {
+    key_ = Shortened(value);
     if (place_ == Place::kTop) {
       if (value != "metadata" && value != "weight_map") return Fail("is an unknown field");
       return top_.insert(value).second || Fail("is given twice");
     }
     if (place_ == Place::kMetadata) {
+      if (!budget_.TakeText(value) || !budget_.Take(kMapNodeBytes + sizeof(value))) {
+        return OutOfBudget();
+      }
       return metadata_.insert(value).second || Fail("is given twice");
     }
     if (!IsTensorName(value)) return Fail("a tensor name is empty, has a NUL or is too long");
     if (index.weight_map.size() >= kMaxTensors) return Fail("too many tensors");
+    if (!budget_.TakeText(value) || !budget_.Take(kMapNodeBytes + 2 * sizeof(value))) {
+      return OutOfBudget();
+    }
+    key_ = value;  // at most kMaxNameBytes
     return index.weight_map.emplace(value, "").second || Fail("is given twice");
   }
 
-  bool end_object() {
+  bool EndObject() override {
     key_.clear();
     if (place_ != Place::kTop) {
       place_ = Place::kTop;
@@ -72,21 +75,13 @@ class IndexParser {
     return top_.contains("weight_map") || Fail("needs the field \"weight_map\"");
   }
 
-  bool start_array(std::size_t) { return Fail("a list is not allowed"); }
-  bool end_array() { return Fail("a list is not allowed"); }
-
-  bool parse_error(std::size_t byte, const std::string&, const nlohmann::json::exception& error) {
-    const std::string text = error.what();
-    const size_t colon = text.find(": ");
-    problem =
-        Concat("byte ", byte,
-               ": not valid JSON: ", colon == std::string::npos ? text : text.substr(colon + 2));
-    return false;
-  }
+  bool StartList() override { return Fail("a list is not allowed"); }
+  bool EndList() override { return Fail("a list is not allowed"); }
 
  private:
   enum class Place { kStart, kTop, kMetadata, kWeightMap, kEnd };
 
+  bool OutOfBudget() { return Fail("too many tiny entries for the size of the text"); }
   bool Scalar(const char* what) {
     return place_ == Place::kMetadata || Fail(Concat(what, " is not allowed"));
   }
@@ -98,13 +93,18 @@ class IndexParser {
   Place place_ = Place::kStart;
   std::string key_;
   std::set<std::string> top_, metadata_;
+  ParseBudget budget_;
 };
 
 }  // namespace
 
 absl::StatusOr<HfIndex> ParseHfIndex(const std::string& json, const std::string& path) {
-  IndexParser parser;
-  if (!nlohmann::json::sax_parse(json, &parser)) return DataLoss(path, ": ", parser.problem);
+  IndexParser parser(json.size());
+  JsonReader reader(json);
+  if (!reader.Read(parser)) {
+    return DataLoss(path, ": byte ", reader.byte(), ": ",
+                    reader.problem().empty() ? parser.problem : reader.problem());
+  }
   return std::move(parser.index);
 }
 

@@ -1,11 +1,10 @@
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <optional>
 #include <set>
 
 #include "apogee/checkpoint/agreement.h"
-#include "apogee/checkpoint/hf_index.h"
+#include "apogee/checkpoint/hf_shards.h"
 #include "apogee/checkpoint/hf_weights.h"
 #include "apogee/checkpoint/new_folder.h"
 #include "apogee/checkpoint/save_plan.h"
@@ -14,8 +13,6 @@
 
 namespace apogee::checkpoint {
 namespace {
-
-constexpr int64_t kUnlimitedMb = int64_t{1} << 40;
 
 int64_t NumelOf(const std::vector<int64_t>& shape) {
   int64_t numel = 1;
@@ -31,31 +28,6 @@ std::vector<TensorPart> WithoutAliases(std::vector<TensorPart> parts) {
     return part.value.numel() > 0 && !seen.insert(part.value.raw()).second;
   });
   return parts;
-}
-
-// Names by file number.
-using Files = std::vector<std::vector<std::string>>;
-
-Files SpreadOverFiles(const SavePlan& plan, int64_t file_bytes) {
-  Files files(1);
-  int64_t filled = 0;
-  for (const auto& [name, tensor] : plan.tensors) {
-    const int64_t bytes = tensor.bytes();
-    if (!files.back().empty() && filled + bytes > file_bytes) {
-      files.emplace_back();
-      filled = 0;
-    }
-    files.back().push_back(name);
-    filled += bytes;
-  }
-  return files;
-}
-
-std::string FileName(size_t index, size_t count) {
-  if (count == 1) return kHfSingleName;
-  char name[64];
-  std::snprintf(name, sizeof(name), "model-%05zu-of-%05zu.safetensors", index + 1, count);
-  return name;
 }
 
 // One rank's side of writing all files.
@@ -161,10 +133,7 @@ absl::Status CheckPlan(const SavePlan& plan, const SaveWeightsOptions& options) 
         "save weights: use_safetensors = false would need pickles, which run code when they are "
         "read; leave it true");
   }
-  if (options.size_per_shard_mb < 1 || options.size_per_shard_mb > kUnlimitedMb) {
-    return InvalidArgument("save weights: size_per_shard_mb must be from 1 to 2^40, got ",
-                           options.size_per_shard_mb);
-  }
+  APOGEE_RETURN_IF_ERROR(CheckShardSize(options.size_per_shard_mb));
   if (plan.tensors.empty()) return InvalidArgument("save weights: there are no tensors");
   for (const auto& [name, tensor] : plan.tensors) {
     std::vector<comm::Segment> all;
@@ -188,18 +157,12 @@ absl::Status CheckPlan(const SavePlan& plan, const SaveWeightsOptions& options) 
 
 // What rank 0 does when all tensors are written.
 absl::Status Publish(FileSystem& files, NewFolder& folder, const SavePlan& plan,
-                     const Files& shards, const SaveWeightsOptions& options) {
+                     const HfShards& shards, const SaveWeightsOptions& options) {
   if (shards.size() > 1) {
-    HfIndex index;
     int64_t total_size = 0;
     for (const auto& [name, tensor] : plan.tensors) total_size += tensor.bytes();
-    for (size_t i = 0; i < shards.size(); ++i) {
-      for (const std::string& name : shards[i]) {
-        index.weight_map[name] = FileName(i, shards.size());
-      }
-    }
     APOGEE_RETURN_IF_ERROR(WriteTextFile(files, JoinPath(folder.temporary(), kHfIndexName),
-                                         FormatHfIndex(index, total_size)));
+                                         FormatHfIndexOf(shards, total_size)));
   }
   if (!options.config_json.empty()) {
     APOGEE_RETURN_IF_ERROR(
@@ -210,7 +173,7 @@ absl::Status Publish(FileSystem& files, NewFolder& folder, const SavePlan& plan,
 
 class PlannedWeights : public PlannedSave {
  public:
-  PlannedWeights(std::vector<TensorPart> parts, SavePlan plan, Files shards,
+  PlannedWeights(std::vector<TensorPart> parts, SavePlan plan, HfShards shards,
                  SaveWeightsOptions options)
       : parts_(std::move(parts)),
         plan_(std::move(plan)),
@@ -229,7 +192,7 @@ class PlannedWeights : public PlannedSave {
     absl::Status status;
     for (size_t i = 0; i < shards_.size() && status.ok(); ++i) {
       status =
-          writer.WriteFile(JoinPath(folder.temporary(), FileName(i, shards_.size())), shards_[i]);
+          writer.WriteFile(JoinPath(folder.temporary(), HfFileName(i, shards_.size())), shards_[i]);
     }
     if (status.ok()) {
       absl::Status published;
@@ -243,7 +206,7 @@ class PlannedWeights : public PlannedSave {
  private:
   std::vector<TensorPart> parts_;
   SavePlan plan_;
-  Files shards_;
+  HfShards shards_;
   SaveWeightsOptions options_;
   int64_t total_bytes_ = 0;
 };
@@ -258,9 +221,10 @@ absl::StatusOr<std::unique_ptr<PlannedSave>> PlanModelWeights(std::vector<Tensor
   std::vector<TensorPart> unique = WithoutAliases(std::move(parts));
   APOGEE_ASSIGN_OR_RETURN(SavePlan plan, MakeSavePlan(unique, group, context));
   APOGEE_RETURN_IF_ERROR(AgreeOnStatus(CheckPlan(plan, options), group, context));
-  const int64_t file_mb = options.shard ? options.size_per_shard_mb : kUnlimitedMb;
-  const std::string leader = GatherTexts(std::to_string(file_mb), group, context)[0];
-  Files shards = SpreadOverFiles(plan, std::stoll(leader) << 20);
+  const std::string leader = GatherTexts(std::to_string(ShardBytes(options)), group, context)[0];
+  std::map<std::string, int64_t> bytes_by_name;
+  for (const auto& [name, tensor] : plan.tensors) bytes_by_name[name] = tensor.bytes();
+  HfShards shards = SpreadOverFiles(bytes_by_name, std::stoll(leader));
   return std::make_unique<PlannedWeights>(std::move(unique), std::move(plan), std::move(shards),
                                           options);
 }

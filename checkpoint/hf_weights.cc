@@ -6,6 +6,7 @@
 
 #include "apogee/checkpoint/agreement.h"
 #include "apogee/checkpoint/hf_index.h"
+#include "apogee/checkpoint/hf_names.h"
 #include "apogee/checkpoint/tensor_file.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 
@@ -29,20 +30,26 @@ bool Converts(const std::string& from, DType to) {
 // What would keep `targets` from being read.
 struct Fit {
   LoadReport report;
+  HfNames names;
   std::string problems;  // of shapes and dtypes
 };
 
-Fit Compare(const HfWeights& weights, const std::vector<TensorPart>& targets) {
+absl::StatusOr<Fit> Compare(const HfWeights& weights, const std::vector<TensorPart>& targets,
+                            const std::string& path) {
   Fit fit;
-  std::set<std::string> asked;
+  std::set<std::string> asked, in_files;
+  for (const TensorPart& target : targets) asked.insert(target.name);
+  for (const auto& [name, place] : weights.tensors()) in_files.insert(name);
+  APOGEE_ASSIGN_OR_RETURN(fit.names, MatchHfNames(in_files, asked, path));
+  std::set<std::string> known(fit.names.buffers.begin(), fit.names.buffers.end());
   std::set<const void*> found;  // memory that some name fills
   for (const TensorPart& target : targets) {
-    asked.insert(target.name);
-    if (weights.tensors().contains(target.name)) found.insert(target.value.raw());
+    known.insert(fit.names.InFiles(target.name));
+    if (in_files.contains(fit.names.InFiles(target.name))) found.insert(target.value.raw());
   }
   std::set<std::string> seen;
   for (const TensorPart& target : targets) {
-    const auto there = weights.tensors().find(target.name);
+    const auto there = weights.tensors().find(fit.names.InFiles(target.name));
     if (there == weights.tensors().end()) {
       if (!found.contains(target.value.raw()) && seen.insert(target.name).second) {
         fit.report.missing.push_back(target.name);
@@ -61,9 +68,11 @@ Fit Compare(const HfWeights& weights, const std::vector<TensorPart>& targets) {
                                      "\": is ", entry.dtype, " [", sizes, "], wanted ",
                                      SafetensorsDType(target.value.dtype()), " ", shape);
   }
-  for (const auto& [name, place] : weights.tensors()) {
-    if (!asked.contains(name)) fit.report.unexpected.push_back(name);
+  for (const std::string& name : in_files) {
+    if (!known.contains(name)) fit.report.unexpected.push_back(name);
   }
+  fit.report.buffers = fit.names.buffers;
+  fit.report.prefix = fit.names.prefix;
   return fit;
 }
 
@@ -80,10 +89,12 @@ absl::Status CheckFit(const Fit& fit, const std::string& path, bool strict) {
                           : InvalidArgument(path, ": the weights do not fit this model:", problems);
 }
 
-absl::Status ReadAll(const HfWeights& weights, const std::vector<TensorPart>& targets) {
+absl::Status ReadAll(const HfWeights& weights, const HfNames& names,
+                     const std::vector<TensorPart>& targets) {
   for (const TensorPart& target : targets) {
-    if (!weights.tensors().contains(target.name)) continue;
-    APOGEE_RETURN_IF_ERROR(weights.Read(target.name, target.layout, target.value));
+    const std::string name = names.InFiles(target.name);
+    if (!weights.tensors().contains(name)) continue;
+    APOGEE_RETURN_IF_ERROR(weights.Read(name, target.layout, target.value));
   }
   return absl::OkStatus();
 }
@@ -123,15 +134,12 @@ absl::StatusOr<LoadReport> LoadModelWeights(const CheckpointTarget& source,
   CheckParts("load weights", targets);
   const ContextPtr context = CpuContext({.num_threads = 1});
   const absl::StatusOr<HfWeights> weights = HfWeights::Open(source.files, source.path);
-  Fit fit;
-  absl::Status status = weights.status();
-  if (status.ok()) {
-    fit = Compare(*weights, targets);
-    status = CheckFit(fit, source.path, options.strict);
-  }
+  absl::StatusOr<Fit> fit = weights.ok() ? Compare(*weights, targets, source.path)
+                                         : absl::StatusOr<Fit>(weights.status());
+  const absl::Status status = fit.ok() ? CheckFit(*fit, source.path, options.strict) : fit.status();
   APOGEE_RETURN_IF_ERROR(AgreeOnStatus(status, group, context));
-  APOGEE_RETURN_IF_ERROR(AgreeOnStatus(ReadAll(*weights, targets), group, context));
-  return std::move(fit.report);
+  APOGEE_RETURN_IF_ERROR(AgreeOnStatus(ReadAll(*weights, fit->names, targets), group, context));
+  return std::move(fit->report);
 }
 
 absl::StatusOr<HfWeights> HfWeights::Open(const std::shared_ptr<FileSystem>& files,

@@ -14,6 +14,7 @@
 //
 // Loading trusts nothing that it reads: files are regular ones of that folder, each tensor is in
 // the one file that the index says, and each file holds no other tensors; sizes come from headers.
+// Names are those of the models, or as hub files have them (hf_names.h).
 #ifndef APOGEE_CHECKPOINT_HF_WEIGHTS_H_
 #define APOGEE_CHECKPOINT_HF_WEIGHTS_H_
 
@@ -59,14 +60,17 @@ struct LoadWeightsOptions {
 struct LoadReport {
   std::vector<std::string> missing;     // asked for, but not there: their targets stay
   std::vector<std::string> unexpected;  // there, but not asked for
+  // Names of hub files (hf_names.h).
+  std::vector<std::string> buffers;  // there, known, and of no use: ignored
+  std::string prefix;                // what the files leave away from the names asked for
 };
 
 // Fills in the first layout.local_numel() elements of every target from the tensor of its name,
 // converted between floating dtypes. One name may have several targets; of names that share memory
 // one must be there. NotFound without weights; DataLoss for what is damaged; one InvalidArgument
 // that lists all missing, unexpected and misshapen tensors, and those whose dtype cannot be
-// converted. Nothing has changed then; after a read error, which comes later, targets hold a
-// mixture.
+// converted, or that says that only a part of the names has the model's prefix. Nothing has changed
+// then; after a read error, which comes later, targets hold a mixture.
 absl::StatusOr<LoadReport> LoadModelWeights(const CheckpointTarget& source,
                                             const std::vector<TensorPart>& targets,
                                             const LoadWeightsOptions& options,

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apogee/checkpoint/manifest_parser.h"
+#include "apogee/checkpoint/run_merge.h"
 #include "apogee/checkpoint/safetensors_header.h"
 
 namespace apogee::checkpoint {
@@ -51,7 +52,7 @@ bool HasItsDigest(const std::string& text) {
   const size_t tail = DigestField(0).size();
   if (text.size() < tail) return false;
   const size_t body = text.size() - tail;
-  return text.substr(body) == DigestField(XXH3_64bits(text.data(), body));
+  return text.compare(body, tail, DigestField(XXH3_64bits(text.data(), body))) == 0;
 }
 
 // "" or why the runs of one slice make no sense; `numel` of them are counted.
@@ -74,7 +75,8 @@ std::string CheckRuns(std::span<const Run> runs, int64_t numel, int64_t& total) 
 }
 
 // "" or what is wrong with the slices: together they must hold every element once.
-std::string CheckTensor(const Manifest& manifest, const LogicalTensor& tensor) {
+std::string CheckTensor(const Manifest& manifest, const LogicalTensor& tensor,
+                        const ParseBudget& budget) {
   const int64_t element = SafetensorsDTypeSize(tensor.dtype);
   if (element == 0) return Concat("unknown dtype \"", tensor.dtype, "\"");
   int64_t numel = 1, bytes = 0;
@@ -83,7 +85,6 @@ std::string CheckTensor(const Manifest& manifest, const LogicalTensor& tensor) {
   }
   if (__builtin_mul_overflow(numel, element, &bytes)) return "its size overflows";
   int64_t held = 0;
-  std::vector<comm::Segment> all;
   for (const Slice& slice : tensor.slices) {
     if (!manifest.files.contains(slice.file)) {
       return Concat("slice \"", slice.entry, "\" is in \"", slice.file, "\", which is not listed");
@@ -100,21 +101,24 @@ std::string CheckTensor(const Manifest& manifest, const LogicalTensor& tensor) {
     }
   }
   if (held != numel) return Concat("its slices hold ", held, " of ", numel, " elements");
-  // As many as there are, so without overlap they are all. Runs may be huge, segments must not.
+  // As many as there are, so without overlap they are all. Counts may be huge; each segment takes a
+  // step.
   constexpr int64_t kMaxSegments = 1 << 24;
   int64_t num_segments = 0;
   for (const Slice& slice : tensor.slices) {
     for (const Run& run : slice.runs) num_segments += run.count;
   }
   if (num_segments > kMaxSegments) return Concat("more than ", kMaxSegments, " segments");
-  for (const Slice& slice : tensor.slices) {
-    for (const comm::Segment& segment : SegmentsOf(slice.runs)) all.push_back(segment);
-  }
-  std::ranges::sort(all, {}, &comm::Segment::begin);
-  for (size_t i = 1; i < all.size(); ++i) {
-    if (all[i - 1].begin + all[i - 1].length > all[i].begin) {
-      return Concat("its slices overlap at element ", all[i].begin);
-    }
+  size_t num_runs = 0;
+  for (const Slice& slice : tensor.slices) num_runs += slice.runs.size();
+  if (!budget.Has(RunMerge::BytesFor(num_runs))) return "it has too many runs for so short a text";
+  RunMerge merge;
+  merge.Reserve(num_runs);
+  for (const Slice& slice : tensor.slices) merge.Add(slice.runs);
+  int64_t next = 0;
+  for (RunPiece piece; merge.Next(piece);) {
+    if (piece.begin < next) return Concat("its slices overlap at element ", piece.begin);
+    next = piece.begin + piece.length;
   }
   return "";
 }
@@ -183,20 +187,24 @@ std::string FormatManifest(const Manifest& manifest) {
 }
 
 absl::StatusOr<Manifest> ParseManifest(const std::string& json, const std::string& path) {
-  ManifestParser parser;
-  const bool parsed = nlohmann::json::sax_parse(json, &parser);
-  if (parser.newer_version) {
-    return InvalidArgument(path, ": format version ", *parser.newer_version, ", this build reads ",
-                           kManifestVersion, "; load it with a newer release");
-  }
+  ManifestParser parser(json.size());
+  JsonReader reader(json);
+  const bool parsed = reader.Read(parser);
+  const std::string& why = reader.problem().empty() ? parser.problem : reader.problem();
   if (!HasItsDigest(json)) {
     return DataLoss(path,
                     ": the text does not have the digest at its end; it is damaged or was cut ",
-                    "short", parsed ? "" : ": " + parser.problem);
+                    "short", parsed ? "" : ": " + why);
   }
-  if (!parsed) return DataLoss(path, ": ", parser.problem);
+  // Not before its digest is right: a damaged version is damage.
+  if (parser.newer_version) {
+    return absl::UnimplementedError(Concat(path, ": format version ", *parser.newer_version,
+                                           ", this build reads ", kManifestVersion,
+                                           "; load it with a newer release"));
+  }
+  if (!parsed) return DataLoss(path, ": byte ", reader.byte(), ": ", why);
   for (const auto& [name, tensor] : parser.manifest.tensors) {
-    const std::string problem = CheckTensor(parser.manifest, tensor);
+    const std::string problem = CheckTensor(parser.manifest, tensor, parser.budget);
     if (!problem.empty()) return DataLoss(path, ": tensor \"", name, "\": ", problem);
   }
   return std::move(parser.manifest);

@@ -65,7 +65,7 @@ struct Manifest {
 };
 
 std::string FormatManifest(const Manifest& manifest);
-// `path` is for messages. InvalidArgument for a version above kManifestVersion, else DataLoss.
+// `path` is for messages. Unimplemented for a version above kManifestVersion, else DataLoss.
 absl::StatusOr<Manifest> ParseManifest(const std::string& json, const std::string& path);
 
 // Both ways, without loss.

@@ -1,7 +1,6 @@
 #include "apogee/checkpoint/manifest_parser.h"
 
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "apogee/checkpoint/names.h"
@@ -15,7 +14,9 @@ using internal::Concat;
 constexpr size_t kMaxAttributes = 1'000'000;
 constexpr size_t kMaxFiles = 1'000'000;
 constexpr size_t kMaxSlices = 1'000'000;
-constexpr size_t kMaxRunNumbers = size_t{1} << 26;
+constexpr size_t kFileBytes = kMapNodeBytes + sizeof(std::string) + sizeof(int64_t);
+constexpr size_t kAttributeBytes = kMapNodeBytes + 2 * sizeof(std::string);
+constexpr size_t kTensorBytes = kMapNodeBytes + sizeof(std::string) + sizeof(LogicalTensor);
 
 // Digits of 16 to a number.
 std::optional<std::vector<uint64_t>> FromHex(const std::string& text) {
@@ -44,13 +45,13 @@ bool ManifestParser::Fail(const std::string& what) {
 
 bool ManifestParser::TakeField(const std::string& value, const std::set<std::string>& known) {
   field_.clear();
-  if (!known.contains(value)) return Fail(Concat("unknown field \"", value, "\""));
+  if (!known.contains(value)) return Fail(Concat("unknown field \"", Shortened(value), "\""));
   if (!seen_.insert(value).second) return Fail(Concat("field \"", value, "\" is given twice"));
   field_ = value;
   return true;
 }
 
-bool ManifestParser::number_unsigned(number_unsigned_t value) {
+bool ManifestParser::Unsigned(uint64_t value) {
   if (place_ == Place::kTop && field_ == "apogee_checkpoint") {
     if (value == static_cast<uint64_t>(kManifestVersion)) return true;
     if (value > static_cast<uint64_t>(kManifestVersion)) newer_version = value;
@@ -64,34 +65,65 @@ bool ManifestParser::number_unsigned(number_unsigned_t value) {
     manifest.files[field_] = number;
     return true;
   }
-  if (place_ != Place::kShape && place_ != Place::kRuns) return Fail("a number is not allowed");
-  if (numbers_.size() >= (place_ == Place::kShape ? kMaxRank : kMaxRunNumbers)) {
-    return Fail("too many numbers");
-  }
+  if (place_ == Place::kRuns) return AddRunNumber(number);
+  if (place_ != Place::kShape) return Fail("a number is not allowed");
+  if (numbers_.size() >= kMaxRank) return Fail("too many numbers");
   numbers_.push_back(number);
   return true;
 }
 
-bool ManifestParser::string(string_t& value) {
+// Four make a run.
+bool ManifestParser::AddRunNumber(int64_t number) {
+  numbers_.push_back(number);
+  if (numbers_.size() < 4) return true;
+  if (!budget.TakeElement(slice_.runs)) return OutOfBudget();
+  slice_.runs.push_back({numbers_[0], numbers_[1], numbers_[2], numbers_[3]});
+  numbers_.clear();
+  return true;
+}
+
+bool ManifestParser::KeepTensor() {
+  const size_t shape_bytes = entry_.shape.size() * sizeof(int64_t);
+  if (!budget.TakeText(tensor_) || !budget.TakeText(entry_.dtype) ||
+      !budget.Take(kTensorBytes + shape_bytes)) {
+    return OutOfBudget();
+  }
+  manifest.tensors[tensor_] = std::move(entry_);
+  return true;
+}
+
+bool ManifestParser::OutOfBudget() {
+  return Fail("too many tiny entries for the size of the text");
+}
+
+bool ManifestParser::String(std::string& value) {
   if (place_ == Place::kAttributes) {
-    manifest.attributes[field_] = value;
+    if (!budget.TakeText(value)) return OutOfBudget();
+    *attribute_ = std::move(value);
     return true;
   }
   if (place_ == Place::kTop && field_ == "digest") return true;  // of the text; see ParseManifest
   if (place_ == Place::kTensor && field_ == "dtype") {
+    if (SafetensorsDTypeSize(value) == 0) {
+      return Fail(Concat("unknown dtype \"", Shortened(value), "\""));
+    }
     entry_.dtype = value;
     return true;
   }
   if (place_ == Place::kSlice && field_ == "file") {
+    if (!IsPlainFileName(value)) return Fail("is not the name of a file in this folder");
+    if (!budget.TakeText(value)) return OutOfBudget();
     slice_.file = value;
     return true;
   }
   if (place_ == Place::kSlice && field_ == "entry") {
     if (!IsTensorName(value)) return Fail("not a tensor name");
+    if (!budget.TakeText(value)) return OutOfBudget();
     slice_.entry = value;
     return true;
   }
   if (place_ == Place::kSlice && field_ == "digests") {
+    if (!budget.Take(value.size() / 2)) return OutOfBudget();
     auto digests = FromHex(value);
     if (!digests) return Fail("digests must be 16 hexadecimal digits each");
     slice_.digests = *std::move(digests);
@@ -100,7 +132,7 @@ bool ManifestParser::string(string_t& value) {
   return Fail("a string is not allowed");
 }
 
-bool ManifestParser::start_object(std::size_t) {
+bool ManifestParser::StartObject() {
   switch (place_) {
     case Place::kStart:
       place_ = Place::kTop;
@@ -130,24 +162,34 @@ bool ManifestParser::start_object(std::size_t) {
   return Fail("an object is not allowed");
 }
 
-bool ManifestParser::key(string_t& value) {
+bool ManifestParser::AddAttribute(std::string& name) {
+  field_ = Shortened(name);
+  if (manifest.attributes.size() >= kMaxAttributes) return Fail("too many attributes");
+  if (!budget.TakeText(name) || !budget.Take(kAttributeBytes)) return OutOfBudget();
+  const auto [place, added] = manifest.attributes.try_emplace(std::move(name));
+  attribute_ = &place->second;
+  return added || Fail("is given twice");
+}
+
+bool ManifestParser::Key(std::string& value) {
   switch (place_) {
     case Place::kTop:
       return TakeField(value, {"apogee_checkpoint", "attributes", "files", "tensors", "digest"});
     case Place::kAttributes:
-      field_ = value;
-      if (manifest.attributes.size() >= kMaxAttributes) return Fail("too many attributes");
-      return manifest.attributes.emplace(value, "").second || Fail("is given twice");
+      return AddAttribute(value);
     case Place::kFiles:
-      field_ = value;
+      field_ = Shortened(value);
       if (!IsPlainFileName(value)) return Fail("is not the name of a file in this folder");
       if (manifest.files.size() >= kMaxFiles) return Fail("too many files");
+      if (!budget.TakeText(value) || !budget.Take(kFileBytes)) return OutOfBudget();
+      field_ = value;
       return manifest.files.emplace(value, 0).second || Fail("is given twice");
     case Place::kTensors:
-      tensor_ = value;
       field_.clear();
+      tensor_ = Shortened(value);
       if (!IsTensorName(value)) return Fail("a tensor name is empty, has a NUL or is too long");
       if (manifest.tensors.size() >= kMaxTensors) return Fail("too many tensors");
+      tensor_ = value;
       return !manifest.tensors.contains(value) || Fail(Concat("\"", value, "\" is given twice"));
     case Place::kTensor:
       return TakeField(value, {"dtype", "shape", "slices"});
@@ -158,7 +200,7 @@ bool ManifestParser::key(string_t& value) {
   }
 }
 
-bool ManifestParser::end_object() {
+bool ManifestParser::EndObject() {
   const Place closed = place_;
   field_.clear();
   switch (closed) {
@@ -170,12 +212,13 @@ bool ManifestParser::end_object() {
       return true;
     case Place::kTensor:
       if (seen_.size() != 3) return Fail("needs dtype, shape and slices");
-      manifest.tensors[tensor_] = std::move(entry_);
+      if (!KeepTensor()) return false;
       seen_ = std::exchange(seen_top_, {});
       place_ = Place::kTensors;
       return true;
     case Place::kSlice:
       if (seen_.size() != 4) return Fail("a slice needs file, entry, runs and digests");
+      if (!budget.TakeElement(entry_.slices)) return OutOfBudget();
       entry_.slices.push_back(std::move(slice_));
       seen_ = std::exchange(seen_tensor_, {});
       place_ = Place::kSlices;
@@ -187,7 +230,7 @@ bool ManifestParser::end_object() {
   }
 }
 
-bool ManifestParser::start_array(std::size_t) {
+bool ManifestParser::StartList() {
   const bool shape = place_ == Place::kTensor && field_ == "shape";
   const bool slices = place_ == Place::kTensor && field_ == "slices";
   const bool runs = place_ == Place::kSlice && field_ == "runs";
@@ -197,28 +240,15 @@ bool ManifestParser::start_array(std::size_t) {
   return true;
 }
 
-bool ManifestParser::end_array() {
+bool ManifestParser::EndList() {
   if (place_ == Place::kSlices || place_ == Place::kShape) {
     if (place_ == Place::kShape) entry_.shape = numbers_;
     place_ = Place::kTensor;
     return true;
   }
-  if (numbers_.size() % 4 != 0) return Fail("runs are four numbers each");
-  for (size_t i = 0; i < numbers_.size(); i += 4) {
-    slice_.runs.push_back({numbers_[i], numbers_[i + 1], numbers_[i + 2], numbers_[i + 3]});
-  }
+  if (!numbers_.empty()) return Fail("runs are four numbers each");
   place_ = Place::kSlice;
   return true;
-}
-
-bool ManifestParser::parse_error(std::size_t byte, const std::string&,
-                                 const nlohmann::json::exception& error) {
-  const std::string text = error.what();
-  const size_t colon = text.find(": ");
-  problem =
-      Concat("byte ", byte,
-             ": not valid JSON: ", colon == std::string::npos ? text : text.substr(colon + 2));
-  return false;
 }
 
 }  // namespace apogee::checkpoint

@@ -1,46 +1,41 @@
-// The events of nlohmann::json::sax_parse that make a Manifest; only manifest.cc needs it. A
-// handler that returns false stops the parse; `problem` then says why.
+// The events that make a Manifest; only manifest.cc needs it. After one that returned false,
+// `problem` says why.
 #ifndef APOGEE_CHECKPOINT_MANIFEST_PARSER_H_
 #define APOGEE_CHECKPOINT_MANIFEST_PARSER_H_
 
 #include <cstddef>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "apogee/checkpoint/manifest.h"
+#include "apogee/core/json_reader.h"
 
 namespace apogee::checkpoint {
 
-class ManifestParser {
+class ManifestParser : public JsonHandler {
  public:
-  using number_integer_t = int64_t;
-  using number_unsigned_t = uint64_t;
-  using number_float_t = double;
-  using string_t = std::string;
-  using binary_t = nlohmann::json::binary_t;
+  explicit ManifestParser(size_t text_bytes) : budget(text_bytes) {}
 
   Manifest manifest;
   std::string problem;
   std::optional<uint64_t> newer_version;
+  ParseBudget budget;  // what is left of it
 
-  bool null() { return Fail("null is not allowed"); }
-  bool boolean(bool) { return Fail("a boolean is not allowed"); }
-  bool number_integer(number_integer_t) { return Fail("a negative number is not allowed"); }
-  bool number_float(number_float_t, const string_t&) {
+  bool Null() override { return Fail("null is not allowed"); }
+  bool Boolean(bool) override { return Fail("a boolean is not allowed"); }
+  bool Negative(int64_t) override { return Fail("a negative number is not allowed"); }
+  bool Real(double) override {
     return Fail("a number that is not a whole one, or too large, is not allowed");
   }
-  bool binary(binary_t&) { return Fail("binary data is not allowed"); }
-  bool number_unsigned(number_unsigned_t value);
-  bool string(string_t& value);
-  bool start_object(std::size_t);
-  bool key(string_t& value);
-  bool end_object();
-  bool start_array(std::size_t);
-  bool end_array();
-  bool parse_error(std::size_t byte, const std::string&, const nlohmann::json::exception&);
+  bool Unsigned(uint64_t value) override;
+  bool String(std::string& value) override;
+  bool StartObject() override;
+  bool Key(std::string& value) override;
+  bool EndObject() override;
+  bool StartList() override;
+  bool EndList() override;
 
  private:
   enum class Place {
@@ -57,7 +52,11 @@ class ManifestParser {
     kEnd
   };
   bool TakeField(const std::string& value, const std::set<std::string>& known);
+  bool AddAttribute(std::string& name);
+  bool AddRunNumber(int64_t number);
+  bool KeepTensor();
   bool Fail(const std::string& what);
+  bool OutOfBudget();
 
   Place place_ = Place::kStart;
   std::string field_;               // of the object that the parser is in
@@ -65,7 +64,8 @@ class ManifestParser {
   std::set<std::string> seen_;      // fields of the top, tensor or slice object
   std::set<std::string> seen_top_;  // while inside of others
   std::set<std::string> seen_tensor_;
-  std::vector<int64_t> numbers_;
+  std::vector<int64_t> numbers_;      // of the shape, or of the run that has begun
+  std::string* attribute_ = nullptr;  // the value at hand
   LogicalTensor entry_;
   Slice slice_;
 };

@@ -1,67 +1,31 @@
 #include "apogee/checkpoint/safetensors_header.h"
 
 #include <algorithm>
-#include <iterator>
 #include <limits>
-#include <nlohmann/json.hpp>
+
+#include "apogee/core/json_reader.h"
 
 namespace apogee::checkpoint {
 namespace {
 
 using internal::Concat;
 
-// Reads the text and remembers how far the parser has come, for messages.
-class CountingIterator {
+// The events as a state machine.
+class HeaderHandler : public JsonHandler {
  public:
-  using iterator_category = std::input_iterator_tag;
-  using value_type = char;
-  using difference_type = std::ptrdiff_t;
-  using pointer = const char*;
-  using reference = const char&;
-
-  CountingIterator(const char* at, const char** reached) : at_(at), reached_(reached) {}
-  const char& operator*() const { return *at_; }
-  CountingIterator& operator++() {
-    *reached_ = ++at_;
-    return *this;
-  }
-  CountingIterator operator++(int) {
-    CountingIterator before = *this;
-    ++*this;
-    return before;
-  }
-  friend bool operator==(const CountingIterator& a, const CountingIterator& b) {
-    return a.at_ == b.at_;
-  }
-  friend bool operator!=(const CountingIterator& a, const CountingIterator& b) { return !(a == b); }
-
- private:
-  const char* at_;
-  const char** reached_;
-};
-
-// The events of nlohmann::json::sax_parse as a state machine. A handler that returns false stops
-// the parse.
-class HeaderHandler {
- public:
-  using number_integer_t = nlohmann::json::number_integer_t;
-  using number_unsigned_t = nlohmann::json::number_unsigned_t;
-  using number_float_t = nlohmann::json::number_float_t;
-  using string_t = nlohmann::json::string_t;
-  using binary_t = nlohmann::json::binary_t;
+  explicit HeaderHandler(size_t text_bytes) : budget_(text_bytes) {}
 
   SafetensorsHeader header;
   std::string problem;
 
-  bool null() { return Unexpected("null"); }
-  bool boolean(bool) { return Unexpected("a boolean"); }
-  bool number_integer(number_integer_t) { return Unexpected("a negative number"); }
-  bool number_float(number_float_t, const string_t&) {
+  bool Null() override { return Unexpected("null"); }
+  bool Boolean(bool) override { return Unexpected("a boolean"); }
+  bool Negative(int64_t) override { return Unexpected("a negative number"); }
+  bool Real(double) override {
     return Unexpected("a number that is not a whole one, or too large,");
   }
-  bool binary(binary_t&) { return Unexpected("binary data"); }
 
-  bool number_unsigned(number_unsigned_t value) {
+  bool Unsigned(uint64_t value) override {
     if (place_ != Place::kNumbers) return Unexpected("a number");
     if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
       return Fail(Concat(field_, " of tensor \"", name_, "\" has a number above 2^63"));
@@ -74,20 +38,22 @@ class HeaderHandler {
     return true;
   }
 
-  bool string(string_t& value) {
+  bool String(std::string& value) override {
     if (place_ == Place::kMetadata) {
-      header.metadata[field_] = value;
+      if (!budget_.TakeText(value)) return OutOfBudget();
+      *metadata_ = std::move(value);
       return true;
     }
     if (place_ != Place::kTensor || field_ != "dtype") return Unexpected("a string");
     if (SafetensorsDTypeSize(value) == 0) {
-      return Fail(Concat("tensor \"", name_, "\" has the unknown dtype \"", value, "\""));
+      return Fail(
+          Concat("tensor \"", name_, "\" has the unknown dtype \"", Shortened(value), "\""));
     }
     entry_.dtype = value;
     return true;
   }
 
-  bool start_object(std::size_t) {
+  bool StartObject() override {
     if (place_ == Place::kStart) {
       place_ = Place::kTop;
       return true;
@@ -97,15 +63,19 @@ class HeaderHandler {
     return true;
   }
 
-  bool key(string_t& value) {
+  bool Key(std::string& value) override {
     if (place_ == Place::kTop) return TopKey(value);
     if (place_ == Place::kMetadata) {
-      if (!header.metadata.emplace(value, "").second) {
-        return Fail(Concat("metadata \"", value, "\" is given twice"));
-      }
+      if (!budget_.TakeText(value) || !budget_.Take(kMetadataBytes)) return OutOfBudget();
+      field_ = Shortened(value);
+      const auto [place, added] = header.metadata.try_emplace(std::move(value));
+      if (!added) return Fail(Concat("metadata \"", field_, "\" is given twice"));
+      metadata_ = &place->second;
+      return true;
     } else {
       if (value != "dtype" && value != "shape" && value != "data_offsets") {
-        return Fail(Concat("tensor \"", name_, "\" has the unknown field \"", value, "\""));
+        return Fail(
+            Concat("tensor \"", name_, "\" has the unknown field \"", Shortened(value), "\""));
       }
       if (std::ranges::find(fields_, value) != fields_.end()) {
         return Fail(Concat("tensor \"", name_, "\" has the field \"", value, "\" twice"));
@@ -116,10 +86,14 @@ class HeaderHandler {
     return true;
   }
 
-  bool end_object() {
+  bool EndObject() override {
     if (place_ == Place::kTensor) {
       if (fields_.size() != 3) {
         return Fail(Concat("tensor \"", name_, "\" needs dtype, shape and data_offsets"));
+      }
+      const size_t shape_bytes = entry_.shape.size() * sizeof(int64_t);
+      if (!budget_.TakeText(name_) || !budget_.Take(kEntryBytes + shape_bytes)) {
+        return OutOfBudget();
       }
       header.entries[name_] = std::move(entry_);
     }
@@ -127,14 +101,14 @@ class HeaderHandler {
     return true;
   }
 
-  bool start_array(std::size_t) {
+  bool StartList() override {
     if (place_ != Place::kTensor || field_ == "dtype") return Unexpected("a list");
     place_ = Place::kNumbers;
     numbers_.clear();
     return true;
   }
 
-  bool end_array() {
+  bool EndList() override {
     place_ = Place::kTensor;
     if (field_ == "shape") {
       entry_.shape = numbers_;
@@ -148,16 +122,12 @@ class HeaderHandler {
     return true;
   }
 
-  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, column 5: what": we say where
-    // ourselves.
-    const std::string text = error.what();
-    const size_t colon = text.find(": ");
-    return Fail("not valid JSON: " + (colon == std::string::npos ? text : text.substr(colon + 2)));
-  }
-
  private:
   enum class Place { kStart, kTop, kMetadata, kTensor, kNumbers, kEnd };
+  static constexpr size_t kMetadataBytes = kMapNodeBytes + 2 * sizeof(std::string);
+  // A node, and a pointer to it while places are checked.
+  static constexpr size_t kEntryBytes =
+      kMapNodeBytes + sizeof(std::string) + sizeof(SafetensorsEntry) + sizeof(void*);
 
   bool TopKey(const std::string& value) {
     if (value.empty() || value.size() > kMaxNameBytes || value.find('\0') != std::string::npos) {
@@ -177,6 +147,7 @@ class HeaderHandler {
     return true;
   }
 
+  bool OutOfBudget() { return Fail("too many tiny entries for its size"); }
   bool Unexpected(const char* what) {
     switch (place_) {
       case Place::kMetadata:
@@ -200,12 +171,15 @@ class HeaderHandler {
   std::vector<std::string> fields_;
   std::vector<int64_t> numbers_;
   SafetensorsEntry entry_;
+  std::string* metadata_ = nullptr;  // the value at hand
+  ParseBudget budget_;
   bool seen_metadata_ = false;
 };
 
 // "" or what is wrong with the places of the tensors: they must tile the data exactly.
 std::string CheckPlaces(const SafetensorsHeader& header, int64_t data_bytes) {
   std::vector<const std::pair<const std::string, SafetensorsEntry>*> sorted;
+  sorted.reserve(header.entries.size());
   for (const auto& item : header.entries) {
     int64_t bytes = SafetensorsDTypeSize(item.second.dtype);
     for (const int64_t size : item.second.shape) {
@@ -255,13 +229,11 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(const std::string& json
   if (json.empty() || json.front() != '{' || json[last] != '}') {
     return DataLoss(source.path, ": byte 8: the header must be one JSON object, then spaces only");
   }
-  HeaderHandler handler;
-  const char* reached = json.data();
-  const bool parsed =
-      nlohmann::json::sax_parse(CountingIterator(json.data(), &reached),
-                                CountingIterator(json.data() + json.size(), &reached), &handler);
-  if (!parsed) {
-    return DataLoss(source.path, ": byte ", 8 + (reached - json.data()), ": ", handler.problem);
+  HeaderHandler handler(json.size());
+  JsonReader reader(json);
+  if (!reader.Read(handler)) {
+    return DataLoss(source.path, ": byte ", 8 + reader.byte(), ": ",
+                    reader.problem().empty() ? handler.problem : reader.problem());
   }
   const std::string places = CheckPlaces(handler.header, source.data_bytes);
   if (!places.empty()) return DataLoss(source.path, ": ", places);

@@ -105,19 +105,36 @@ absl::StatusOr<TensorFileWriter> TensorFileWriter::Create(
 
 absl::Status TensorFileWriter::Append(std::span<const std::byte> data) {
   APOGEE_CHECK(next_ < order_.size(), "safetensors: more data than entries");
-  const size_t entry = order_[next_++];
-  APOGEE_CHECK(bytes_[entry] == static_cast<int64_t>(data.size()), "safetensors: entry ", entry,
-               " of ", bytes_[entry], " bytes was given ", data.size());
+  const size_t entry = order_[next_];
+  APOGEE_CHECK(filled_ == 0 && bytes_[entry] == static_cast<int64_t>(data.size()),
+               "safetensors: entry ", entry, " of ", bytes_[entry], " bytes was given ",
+               data.size());
   constexpr size_t kPiece = size_t{1} << 22;  // digests are made while it is in the cache
-  while (!data.empty()) {
+  do {
     const auto piece = data.first(std::min(kPiece, data.size()));
-    const std::vector<uint64_t> digests = BlockDigests(piece);
-    std::vector<uint64_t>& all = written_.digests[entry];
-    all.insert(all.end(), digests.begin(), digests.end());
-    APOGEE_RETURN_IF_ERROR(file_->Append(piece));
+    APOGEE_RETURN_IF_ERROR(AppendPiece(piece));
     data = data.subspan(piece.size());
-    written_.bytes += static_cast<int64_t>(piece.size());
-  }
+  } while (!data.empty());
+  return absl::OkStatus();
+}
+
+absl::Status TensorFileWriter::AppendPiece(std::span<const std::byte> data) {
+  APOGEE_CHECK(next_ < order_.size(), "safetensors: more data than entries");
+  const size_t entry = order_[next_];
+  const auto size = static_cast<int64_t>(data.size());
+  const int64_t left = bytes_[entry] - filled_;
+  APOGEE_CHECK(size <= left && (size == left || size % kDigestBlockBytes == 0),
+               "safetensors: entry ", entry, " lacks ", left, " bytes and was given ", size,
+               "; a piece is whole blocks of ", kDigestBlockBytes, " or the last one");
+  const std::vector<uint64_t> digests = BlockDigests(data);
+  std::vector<uint64_t>& all = written_.digests[entry];
+  all.insert(all.end(), digests.begin(), digests.end());
+  if (size > 0) APOGEE_RETURN_IF_ERROR(file_->Append(data));
+  written_.bytes += size;
+  filled_ += size;
+  if (size < left) return absl::OkStatus();
+  ++next_;
+  filled_ = 0;
   return absl::OkStatus();
 }
 

@@ -50,6 +50,10 @@ class TensorFileWriter {
   const std::vector<size_t>& order() const { return order_; }
   // All bytes of the next entry. Throws Error for another number of them.
   absl::Status Append(std::span<const std::byte> data);
+  // The next bytes of the entry at hand; its last one makes the next entry that. Throws Error for
+  // more than the entry has, or when a piece that is not its last is not whole blocks of
+  // kDigestBlockBytes.
+  absl::Status AppendPiece(std::span<const std::byte> data);
   // After the last one.
   absl::StatusOr<WrittenFile> Finish();
 
@@ -58,6 +62,7 @@ class TensorFileWriter {
   std::vector<size_t> order_;
   std::vector<int64_t> bytes_;  // of each entry
   size_t next_ = 0;             // in order_
+  int64_t filled_ = 0;          // bytes of the entry at hand
   WrittenFile written_;
 };
 

@@ -70,6 +70,20 @@ Layout Layout::Part(const Layout& inner) const {
   return Layout(logical_shape_, std::move(part));
 }
 
+std::vector<PlacedSegment> SortedSegments(const Layout& layout) {
+  std::vector<PlacedSegment> sorted;
+  sorted.reserve(layout.segments().size());
+  int64_t local = 0;
+  for (const Segment& segment : layout.segments()) {
+    if (segment.length > 0) sorted.push_back({segment, local});
+    local += segment.length;
+  }
+  std::sort(sorted.begin(), sorted.end(), [](const PlacedSegment& a, const PlacedSegment& b) {
+    return a.segment.begin < b.segment.begin;
+  });
+  return sorted;
+}
+
 MatrixView Layout::matrix() const {
   const int rank = logical_shape_.rank();
   if (rank == 0) return {};

@@ -11,6 +11,7 @@
 #ifndef APOGEE_COMM_LAYOUT_H_
 #define APOGEE_COMM_LAYOUT_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -72,22 +73,36 @@ class Layout {
   int64_t local_numel_ = 0;
 };
 
+// A segment and where it lies in the local tensor.
+struct PlacedSegment {
+  Segment segment;
+  int64_t local_begin = 0;
+};
+// The segments that are not empty, by their begin.
+std::vector<PlacedSegment> SortedSegments(const Layout& layout);
+
 // Calls fn(from_begin, to_begin, count) for every run of logical elements that both layouts hold:
-// their positions in the two local tensors.
+// their positions in the two local tensors. Segment by segment of `to`, each in logical order. Of a
+// and b segments: in (a + b) log a steps, and one for each run.
 template <typename Fn>
 void ForEachCommonRun(const Layout& from, const Layout& to, const Fn& fn) {
+  const std::vector<PlacedSegment> sources = SortedSegments(from);
   int64_t to_begin = 0;
   for (const Segment& target : to.segments()) {
-    int64_t from_begin = 0;
-    for (const Segment& source : from.segments()) {
-      const int64_t begin = target.begin > source.begin ? target.begin : source.begin;
-      const int64_t target_end = target.begin + target.length;
-      const int64_t source_end = source.begin + source.length;
-      const int64_t end = target_end < source_end ? target_end : source_end;
+    const int64_t target_end = target.begin + target.length;
+    // The first source that ends behind the target's begin: they do not overlap, so ends ascend.
+    auto source = std::upper_bound(sources.begin(), sources.end(), target.begin,
+                                   [](int64_t at, const PlacedSegment& placed) {
+                                     return at < placed.segment.begin + placed.segment.length;
+                                   });
+    for (; source != sources.end() && source->segment.begin < target_end; ++source) {
+      const Segment& segment = source->segment;
+      const int64_t begin = std::max(target.begin, segment.begin);
+      const int64_t end = std::min(target_end, segment.begin + segment.length);
       if (begin < end) {
-        fn(from_begin + begin - source.begin, to_begin + begin - target.begin, end - begin);
+        fn(source->local_begin + begin - segment.begin, to_begin + begin - target.begin,
+           end - begin);
       }
-      from_begin += source.length;
     }
     to_begin += target.length;
   }

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Reads weights that Booster::save_model wrote back with Python's `safetensors`, and checks them.
+"""Reads weights that Booster::save_model or `apogee reshard --weights` wrote back with Python's
+`safetensors`, and checks them.
 
     scripts/check_safetensors.py FOLDER
 

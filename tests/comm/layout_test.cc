@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <random>
 #include <tuple>
 #include <vector>
 
@@ -106,6 +108,75 @@ TEST(LayoutTest, CommonRunsCoverWhatBothHold) {
     const bool both = std::ranges::find(source, target[i]) != source.end();
     EXPECT_EQ(got[i], both ? target[i] : -1) << i;
   }
+}
+
+// Segments of up to `longest` elements in random order; some elements are left out.
+Layout RandomLayout(int64_t numel, int64_t longest, std::mt19937_64& random) {
+  const auto below = [&random](int64_t limit) {
+    return static_cast<int64_t>(random() % static_cast<uint64_t>(limit));
+  };
+  std::vector<Segment> segments;
+  for (int64_t at = 0; at < numel;) {
+    const int64_t length = std::min(1 + below(longest), numel - at);
+    if (below(4) != 0) segments.push_back({at, length});
+    at += length;
+  }
+  std::ranges::shuffle(segments, random);
+  return Layout(Shape{numel}, {.segments = segments});
+}
+
+using Triple = std::tuple<int64_t, int64_t, int64_t>;
+
+std::vector<Triple> CommonRuns(const Layout& from, const Layout& to) {
+  std::vector<Triple> runs;
+  ForEachCommonRun(from, to, [&](int64_t from_begin, int64_t to_begin, int64_t count) {
+    runs.emplace_back(from_begin, to_begin, count);
+  });
+  return runs;
+}
+
+TEST(LayoutTest, CommonRunsAreThoseOfEveryPair) {
+  std::mt19937_64 random(1);
+  for (int round = 0; round < 300; ++round) {
+    const Layout from = RandomLayout(60, 1 + round % 9, random);
+    const Layout to = RandomLayout(60, 1 + round % 7, random);
+    std::vector<Triple> want;
+    int64_t to_begin = 0;
+    for (const Segment& t : to.segments()) {
+      int64_t from_begin = 0;
+      for (const Segment& f : from.segments()) {
+        const int64_t begin = std::max(t.begin, f.begin);
+        const int64_t end = std::min(t.begin + t.length, f.begin + f.length);
+        if (begin < end) {
+          want.emplace_back(from_begin + begin - f.begin, to_begin + begin - t.begin, end - begin);
+        }
+        from_begin += f.length;
+      }
+      to_begin += t.length;
+    }
+    std::vector<Triple> got = CommonRuns(from, to);
+    std::ranges::sort(got);
+    std::ranges::sort(want);
+    ASSERT_EQ(got, want) << round;
+  }
+}
+
+// Pair by pair this would be 10^10 steps: minutes.
+TEST(LayoutTest, ManySegmentsHaveTheirCommonRunsSoon) {
+  constexpr int64_t kSegments = 100'000;
+  std::vector<Segment> even, odd;
+  for (int64_t i = 0; i < kSegments; ++i) {
+    even.push_back({4 * i, 3});
+    odd.push_back({4 * (kSegments - 1 - i) + 2, 2});
+  }
+  const Shape shape{4 * kSegments};
+  const auto begin = std::chrono::steady_clock::now();
+  const std::vector<Triple> runs =
+      CommonRuns(Layout(shape, {.segments = even}), Layout(shape, {.segments = odd}));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(3));
+  ASSERT_EQ(runs.size(), static_cast<size_t>(kSegments));
+  EXPECT_EQ(runs.front(), Triple(3 * (kSegments - 1) + 2, 0, 1));
+  EXPECT_EQ(runs.back(), Triple(2, 2 * (kSegments - 1), 1));
 }
 
 }  // namespace

@@ -1,10 +1,7 @@
 // apogee inspect and apogee diff: what they show, what they find, and their exit codes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <array>
-#include <cstdio>
 #include <filesystem>
 #include <limits>
 
@@ -14,10 +11,13 @@
 #include "apogee/tests/support/run_ranks.h"
 #include "apogee/tests/support/safetensors_file.h"
 #include "apogee/tests/support/temp_dir.h"
+#include "apogee/tests/support/tool_command.h"
 
 namespace apogee::tools {
 namespace {
 
+using apogee::testing::Command;
+using apogee::testing::CommandResult;
 using apogee::testing::ReadFile;
 using apogee::testing::RunRanks;
 using apogee::testing::TempDir;
@@ -26,24 +26,6 @@ using checkpoint::TensorPart;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-struct Result {
-  int code;
-  std::string out;  // and errors
-};
-
-Result Command(const std::string& arguments) {
-  FILE* pipe = popen((std::string(APOGEE_COMMAND) + " " + arguments + " 2>&1").c_str(), "r");
-  EXPECT_NE(pipe, nullptr);
-  Result result;
-  std::array<char, 512> buffer;
-  while (std::fgets(buffer.data(), static_cast<int>(buffer.size()), pipe) != nullptr) {
-    result.out += buffer.data();
-  }
-  const int status = pclose(pipe);
-  result.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return result;
-}
 
 // A matrix of 2 rows that two ranks hold one of each, and a vector that both hold.
 void SaveOnTwoRanks(const std::string& path, float last = 4) {
@@ -72,7 +54,7 @@ void Flip(const std::string& path, size_t from_end) {
 TEST(InspectTest, Checkpoint) {
   const TempDir folder;
   SaveOnTwoRanks(folder / "c");
-  const Result result = Command("inspect --verify " + folder / "c");
+  const CommandResult result = Command("inspect --verify " + folder / "c");
   EXPECT_EQ(result.code, 0);
   EXPECT_THAT(result.out, AllOf(HasSubstr("tensor   dtype  shape   bytes  where\n"),
                                 HasSubstr("model/w  F32    [2, 2]     16  2 slices in 2 files\n"),
@@ -86,7 +68,7 @@ TEST(InspectTest, DamageIsNamed) {
   SaveOnTwoRanks(folder / "c");
   Flip(folder / "c/rank-00001.safetensors", 1);
   EXPECT_EQ(Command("inspect " + folder / "c").code, 0);  // nothing but headers was read
-  Result result = Command("inspect --verify " + folder / "c");
+  CommandResult result = Command("inspect --verify " + folder / "c");
   EXPECT_EQ(result.code, 1);
   EXPECT_THAT(result.out, AllOf(HasSubstr("rank-00001.safetensors"), HasSubstr("tensor \"model/"),
                                 HasSubstr("bytes [")));
@@ -106,7 +88,7 @@ TEST(InspectTest, FilesAndWeights) {
   file.Add<uint8_t>("mask\x7f", "BOOL", {2}, {1, 0});
   file.Write(folder / "model.safetensors");
   for (const std::string& path : {folder / "model.safetensors", folder.path()}) {
-    const Result result = Command("inspect --verify " + path);
+    const CommandResult result = Command("inspect --verify " + path);
     EXPECT_EQ(result.code, 0) << result.out;
     EXPECT_THAT(result.out, AllOf(HasSubstr("wte     F32    [2, 1]      8  model.safetensors\n"),
                                   HasSubstr("mask?   BOOL   [2]         2  model.safetensors\n"),
@@ -114,7 +96,7 @@ TEST(InspectTest, FilesAndWeights) {
   }
   EXPECT_THAT(Command("inspect " + folder / "model.safetensors").out, HasSubstr("format = pt\n"));
   WriteBytes(folder / "model.safetensors", file.Bytes().substr(0, 60));
-  const Result cut = Command("inspect " + folder / "model.safetensors");
+  const CommandResult cut = Command("inspect " + folder / "model.safetensors");
   EXPECT_EQ(cut.code, 1);
   EXPECT_THAT(cut.out, HasSubstr("model.safetensors: byte 0"));
 }
@@ -124,7 +106,7 @@ TEST(InspectTest, WrongUse) {
   EXPECT_EQ(Command("inspect").code, 2);
   EXPECT_EQ(Command("inspect --unknown x").code, 2);
   EXPECT_EQ(Command("inspect " + folder / "none").code, 2);
-  const Result empty = Command("inspect " + folder.path());
+  const CommandResult empty = Command("inspect " + folder.path());
   EXPECT_EQ(empty.code, 2);
   EXPECT_THAT(empty.out, HasSubstr("has none of manifest.json, model.safetensors"));
 }
@@ -134,7 +116,7 @@ TEST(DiffTest, Checkpoints) {
   SaveOnTwoRanks(folder / "a");
   SaveOnTwoRanks(folder / "b");
   SaveOnTwoRanks(folder / "c", 4.5);
-  Result result = Command("diff " + folder / "a" + " " + folder / "b");
+  CommandResult result = Command("diff " + folder / "a" + " " + folder / "b");
   EXPECT_EQ(result.code, 0);
   EXPECT_EQ(result.out, "2 equal, 0 different, 0 missing\n");
   result = Command("diff " + folder / "a" + " " + folder / "c");
@@ -166,7 +148,7 @@ TEST(DiffTest, EveryKindOfDifference) {
   b.Add<float>("h_b", "F32", {1}, {1});
   a.Write(folder / "a");
   b.Write(folder / "b");
-  const Result result = Command("diff " + folder / "a" + " " + folder / "b");
+  const CommandResult result = Command("diff " + folder / "a" + " " + folder / "b");
   EXPECT_EQ(result.code, 1);
   EXPECT_EQ(result.out,
             "a_shape  shape [2] and [2, 1]\n"

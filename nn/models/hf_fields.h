@@ -1,0 +1,70 @@
+// HfFields: the scalar fields of a config.json, read with checks; only hf_config.cc needs it.
+//
+//   APOGEE_ASSIGN_OR_RETURN(HfFields fields, HfFields::Parse(json, "dir/config.json"));
+//   const int64_t width = fields.Size("n_embd", 768);
+//   const double theta = fields.Number("rope_parameters.rope_theta", 1e4, {.above = 0});
+//   if (!fields.status().ok()) return fields.status();           // the first one that was wrong
+//
+// Fields of "rope_parameters" and "rope_scaling" have names with dots; other nested objects are
+// ignored. Missing and null are the same: the default.
+#ifndef APOGEE_NN_MODELS_HF_FIELDS_H_
+#define APOGEE_NN_MODELS_HF_FIELDS_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+
+#include "apogee/core/status.h"
+
+namespace apogee::nn {
+
+struct HfValue {
+  enum class Kind { kNull, kBool, kInteger, kReal, kString, kList, kObject };
+  Kind kind = Kind::kNull;
+  bool flag = false;
+  int64_t integer = 0;
+  double real = 0;  // of kInteger, too
+  std::string text = {};
+};
+
+// From `from` on, `below` excluded.
+struct HfRange {
+  double from = 0;
+  double below = 0;
+};
+
+class HfFields {
+ public:
+  // DataLoss for what is not one JSON object of moderate size, or gives a key twice.
+  static absl::StatusOr<HfFields> Parse(const std::string& json, const std::string& path);
+
+  // From 1 to 2^31 - 1.
+  int64_t Size(const std::string& name, int64_t missing);
+  double Number(const std::string& name, double missing, const HfRange& range);
+  bool Flag(const std::string& name, bool missing);
+  bool Has(const std::string& name) const;
+
+  // Records a problem unless the field is missing, null, or this.
+  void MustBe(const std::string& name, bool value);
+  void MustBe(const std::string& name, int64_t value);
+  void MustBe(const std::string& name, const std::string& value);
+  // The field "architectures", if it is there, names this one.
+  void MustNameArchitecture(const std::string& name);
+  void Refuse(const std::string& name, const std::string& why);
+
+  // Ok or the first problem.
+  const absl::Status& status() const { return status_; }
+
+ private:
+  const HfValue* Find(const std::string& name) const;
+
+  std::string path_;
+  std::map<std::string, HfValue> values_;
+  std::set<std::string> architectures_;
+  absl::Status status_;
+};
+
+}  // namespace apogee::nn
+
+#endif  // APOGEE_NN_MODELS_HF_FIELDS_H_

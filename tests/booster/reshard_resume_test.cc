@@ -1,0 +1,123 @@
+// A run goes on from a checkpoint that was cut anew with the bits with which it goes on from the
+// one that was saved, under every plugin; its weights alone are what save_model writes.
+#include <gtest/gtest.h>
+
+#include "apogee/booster/booster.h"
+#include "apogee/checkpoint/reshard.h"
+#include "apogee/nn/losses.h"
+#include "apogee/nn/models/gpt2.h"
+#include "apogee/optim/adam.h"
+#include "apogee/plugins/hybrid_parallel.h"
+#include "apogee/plugins/low_level_zero.h"
+#include "apogee/plugins/single_rank.h"
+#include "apogee/tests/support/run_ranks.h"
+#include "apogee/tests/support/temp_dir.h"
+
+namespace apogee {
+namespace {
+
+using apogee::testing::ReadFile;
+using apogee::testing::RunRanks;
+using apogee::testing::TempDir;
+using checkpoint::RealFileSystem;
+
+struct Spread {
+  const char* plugin;
+  int ranks;
+};
+
+const std::vector<Spread>& Spreads() {
+  static const auto& spreads =
+      *new std::vector<Spread>{{"single", 1}, {"ddp", 2}, {"zero", 3}, {"hybrid", 4}};
+  return spreads;
+}
+
+std::unique_ptr<Plugin> Make(const Spread& spread, const comm::World& world) {
+  const std::string name = spread.plugin;
+  if (name == "single") {
+    return std::make_unique<SingleRankPlugin>(SingleRankOptions{.precision = "bf16"});
+  }
+  if (name == "ddp") {
+    return std::make_unique<DdpPlugin>(world.group(), DdpOptions{.precision = "bf16"});
+  }
+  if (name == "zero") {
+    return std::make_unique<LowLevelZeroPlugin>(
+        world.group(), LowLevelZeroOptions{.stage = 2, .precision = "bf16"});
+  }
+  return std::make_unique<HybridParallelPlugin>(
+      world, HybridParallelOptions{.tp_size = 2, .zero_stage = 1, .precision = "bf16"});
+}
+
+// One rank's run of a model whose vocabulary two ranks must pad.
+struct GptRun {
+  GptRun(const Spread& spread, uint64_t seed, const comm::World& world)
+      : model({.vocab_size = 19, .n_positions = 8, .n_embd = 16, .n_layer = 2, .n_head = 4}) {
+    model.Initialize(world.context(), {.seed = seed});
+    optimizer.emplace(model.Parameters(), optim::AdamWOptions{.lr = 0.1});
+    plugin = Make(spread, world);
+    booster.emplace(*plugin);
+    boosted.emplace(booster->boost(model, *optimizer, nn::CrossEntropyLoss()));
+  }
+  void Step() {
+    const Tensor tokens =
+        Tensor::Zeros({1, 8}, DType::kI64, model.Parameters()[0]->data().context());
+    booster->backward(boosted->criterion(boosted->model(tokens), tokens), boosted->optimizer);
+    boosted->optimizer.step();
+    boosted->optimizer.zero_grad();
+  }
+
+  nn::Gpt2 model;
+  std::optional<optim::AdamW> optimizer;
+  std::unique_ptr<Plugin> plugin;
+  std::optional<Booster> booster;
+  std::optional<Boosted> boosted;
+};
+
+TEST(ReshardResumeTest, GoesOnWithTheSameBitsUnderEveryPlugin) {
+  for (const Spread& saved : {Spreads()[2], Spreads()[3]}) {
+    const TempDir folder;
+    RunRanks(saved.ranks, [&](comm::World& world) {
+      GptRun run(saved, 1, world);
+      run.Step();
+      run.Step();
+      ASSERT_EQ(run.booster->save_training_state(folder / "saved", {.step = 2}), absl::OkStatus());
+      ASSERT_EQ(run.booster->save_model(RealFileSystem(), folder / "weights"), absl::OkStatus());
+    });
+    const std::string from = folder / "saved/step-00000002";
+    ASSERT_EQ(RealFileSystem()->MakeDir(folder / "cut"), absl::OkStatus());
+    ASSERT_EQ(checkpoint::ReshardCheckpoint(RealFileSystem(), from, folder / "cut/step-00000002",
+                                            {.num_files = 5}),
+              absl::OkStatus());
+    ASSERT_EQ(checkpoint::ExportModelWeights(RealFileSystem(), from, folder / "exported", {}),
+              absl::OkStatus());
+    EXPECT_EQ(ReadFile(folder / "exported/model.safetensors"),
+              ReadFile(folder / "weights/model.safetensors"));
+
+    for (const Spread& spread : Spreads()) {
+      std::string want;
+      for (const std::string source : {"saved", "cut"}) {
+        // With the step behind, states count as well as weights.
+        const std::string next = folder / (source + spread.plugin);
+        RunRanks(spread.ranks, [&](comm::World& world) {
+          GptRun run(spread, 2, world);
+          const auto resumed = run.booster->resume(folder / source);
+          ASSERT_TRUE(resumed.ok()) << resumed.status();
+          ASSERT_EQ(resumed->position.step, 2);
+          run.Step();
+          ASSERT_EQ(run.booster->save_training_state(next, {.step = 3}), absl::OkStatus());
+        });
+        // As one file, whatever wrote it.
+        ASSERT_EQ(checkpoint::ReshardCheckpoint(RealFileSystem(), next + "/step-00000003",
+                                                next + "/one", {}),
+                  absl::OkStatus());
+        const std::string got =
+            ReadFile(next + "/one/rank-00000.safetensors") + ReadFile(next + "/one/manifest.json");
+        if (want.empty()) want = got;
+        EXPECT_EQ(got, want) << spread.plugin;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace apogee

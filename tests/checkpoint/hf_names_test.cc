@@ -1,0 +1,188 @@
+// Weights under the names of the hub: GPT-2 without its prefix and with its masks, Llama with its
+// frequencies; mixtures are refused.
+#include "apogee/checkpoint/hf_names.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "apogee/checkpoint/hf_weights.h"
+#include "apogee/nn/models/gpt2.h"
+#include "apogee/nn/models/llama.h"
+#include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tests/support/safetensors_file.h"
+#include "apogee/tests/support/temp_dir.h"
+
+namespace apogee::checkpoint {
+namespace {
+
+using apogee::testing::TempDir;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr int64_t kEmbd = 8, kPositions = 4, kVocab = 5, kLayers = 2;
+
+// What the hub's GPT-2 files hold, written down from their listing: name without prefix, shape.
+// Conv1D weights are [in, out].
+const std::vector<std::pair<std::string, std::vector<int64_t>>>& Gpt2Layer() {
+  static const auto& layer = *new std::vector<std::pair<std::string, std::vector<int64_t>>>{
+      {"ln_1.weight", {kEmbd}},
+      {"ln_1.bias", {kEmbd}},
+      {"attn.c_attn.weight", {kEmbd, 3 * kEmbd}},
+      {"attn.c_attn.bias", {3 * kEmbd}},
+      {"attn.c_proj.weight", {kEmbd, kEmbd}},
+      {"attn.c_proj.bias", {kEmbd}},
+      {"ln_2.weight", {kEmbd}},
+      {"ln_2.bias", {kEmbd}},
+      {"mlp.c_fc.weight", {kEmbd, 4 * kEmbd}},
+      {"mlp.c_fc.bias", {4 * kEmbd}},
+      {"mlp.c_proj.weight", {4 * kEmbd, kEmbd}},
+      {"mlp.c_proj.bias", {kEmbd}}};
+  return layer;
+}
+
+// Values by name, of tensors that count on.
+class HubFile {
+ public:
+  void Add(const std::string& name, const std::vector<int64_t>& shape) {
+    int64_t numel = 1;
+    for (const int64_t size : shape) numel *= size;
+    std::vector<float>& values = values_[name];
+    for (int64_t i = 0; i < numel; ++i) values.push_back(next_ += 0.25f);
+    file_.Add<float>(name, "F32", shape, values);
+  }
+  void AddGpt2(const std::string& prefix) {
+    Add(prefix + "wte.weight", {kVocab, kEmbd});
+    Add(prefix + "wpe.weight", {kPositions, kEmbd});
+    for (int64_t layer = 0; layer < kLayers; ++layer) {
+      const std::string at = prefix + "h." + std::to_string(layer) + ".";
+      for (const auto& [name, shape] : Gpt2Layer()) Add(at + name, shape);
+      Add(at + "attn.bias", {1, 1, kPositions, kPositions});
+    }
+    Add(prefix + "ln_f.weight", {kEmbd});
+    Add(prefix + "ln_f.bias", {kEmbd});
+  }
+  const std::vector<float>& Of(const std::string& name) const { return values_.at(name); }
+  void Write(const std::string& folder) { file_.Write(folder + "/model.safetensors"); }
+
+ private:
+  SafetensorsFile file_;
+  std::map<std::string, std::vector<float>> values_;
+  float next_ = 0;
+};
+
+class TinyGpt2 : public nn::Gpt2 {
+ public:
+  TinyGpt2()
+      : Gpt2({.vocab_size = kVocab,
+              .n_positions = kPositions,
+              .n_embd = kEmbd,
+              .n_layer = kLayers,
+              .n_head = 2}) {
+    Initialize(CpuContext(), {.seed = 1});
+  }
+};
+
+absl::StatusOr<LoadReport> Load(nn::Module& model, const std::string& folder, bool strict = true) {
+  std::vector<TensorPart> parts;
+  for (const auto& parameter : model.Parameters()) {
+    parts.push_back({parameter->name(), parameter->data(), comm::Layout(parameter->shape())});
+  }
+  return LoadModelWeights({RealFileSystem(), folder}, parts, {.strict = strict}, nullptr);
+}
+
+TEST(HfNamesTest, Gpt2WithAndWithoutPrefix) {
+  for (const std::string prefix : {"", "transformer."}) {
+    const TempDir folder;
+    HubFile file;
+    file.AddGpt2(prefix);
+    file.Add(prefix + "h.1.attn.masked_bias", {});
+    file.Write(folder.path());
+    TinyGpt2 model;
+    const auto report = Load(model, folder.path());
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_EQ(report->prefix, prefix.empty() ? "transformer." : "");
+    EXPECT_THAT(report->buffers, ElementsAre(prefix + "h.0.attn.bias", prefix + "h.1.attn.bias",
+                                             prefix + "h.1.attn.masked_bias"));
+    EXPECT_THAT(report->missing, IsEmpty());
+    EXPECT_THAT(report->unexpected, IsEmpty());
+    for (const auto& parameter : model.Parameters()) {
+      const std::string bare = parameter->name().substr(std::string("transformer.").size());
+      EXPECT_EQ(parameter->data().ToVector<float>(), file.Of(prefix + bare)) << bare;
+    }
+  }
+}
+
+TEST(HfNamesTest, MixturesAreRefused) {
+  for (const char* extra : {"transformer.wte.weight", "transformer.h.0.ln_1.bias"}) {
+    const TempDir folder;
+    HubFile file;
+    file.AddGpt2("");
+    file.Add(extra, {kEmbd});
+    file.Write(folder.path());
+    TinyGpt2 model;
+    const auto before = model.Parameters()[0]->data().ToVector<float>();
+    for (const bool strict : {true, false}) {
+      const absl::Status status = Load(model, folder.path(), strict).status();
+      EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+      EXPECT_THAT(Message(status), HasSubstr(std::string("has both \"") + extra + "\" and \""));
+    }
+    EXPECT_EQ(model.Parameters()[0]->data().ToVector<float>(), before);
+  }
+}
+
+TEST(HfNamesTest, WhatOnlyLooksLikeABufferIsNone) {
+  const TempDir folder;
+  HubFile file;
+  file.AddGpt2("");
+  for (const char* name : {"h.x.attn.bias", "h.0.attn.bias2", "h..attn.bias", "attn.bias"}) {
+    file.Add(name, {1});
+  }
+  file.Write(folder.path());
+  TinyGpt2 model;
+  const auto report = Load(model, folder.path(), /*strict=*/false);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(report->unexpected,
+              ElementsAre("attn.bias", "h..attn.bias", "h.0.attn.bias2", "h.x.attn.bias"));
+}
+
+TEST(HfNamesTest, LlamaWithFrequencies) {
+  nn::Llama model({.vocab_size = kVocab,
+                   .hidden_size = kEmbd,
+                   .intermediate_size = 12,
+                   .num_hidden_layers = 1,
+                   .num_attention_heads = 2,
+                   .num_key_value_heads = 1,
+                   .max_position_embeddings = kPositions});
+  model.Initialize(CpuContext(), {.seed = 1});
+  const std::string at = "model.layers.0.";
+  HubFile file;
+  file.Add("model.embed_tokens.weight", {kVocab, kEmbd});
+  file.Add(at + "self_attn.q_proj.weight", {kEmbd, kEmbd});
+  file.Add(at + "self_attn.k_proj.weight", {kEmbd / 2, kEmbd});
+  file.Add(at + "self_attn.v_proj.weight", {kEmbd / 2, kEmbd});
+  file.Add(at + "self_attn.o_proj.weight", {kEmbd, kEmbd});
+  file.Add(at + "self_attn.rotary_emb.inv_freq", {2});
+  file.Add(at + "mlp.gate_proj.weight", {12, kEmbd});
+  file.Add(at + "mlp.up_proj.weight", {12, kEmbd});
+  file.Add(at + "mlp.down_proj.weight", {kEmbd, 12});
+  file.Add(at + "input_layernorm.weight", {kEmbd});
+  file.Add(at + "post_attention_layernorm.weight", {kEmbd});
+  file.Add("model.norm.weight", {kEmbd});
+  file.Add("lm_head.weight", {kVocab, kEmbd});
+  const TempDir folder;
+  file.Write(folder.path());
+  const auto report = Load(model, folder.path());
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(report->buffers, ElementsAre(at + "self_attn.rotary_emb.inv_freq"));
+  EXPECT_EQ(report->prefix, "");
+  for (const auto& parameter : model.Parameters()) {
+    EXPECT_EQ(parameter->data().ToVector<float>(), file.Of(parameter->name()));
+  }
+  const auto names = MatchHfNames({"rotary_emb.inv_freq", "layers.0.mlp.inv_freq"}, {}, "dir");
+  ASSERT_TRUE(names.ok());
+  EXPECT_THAT(names->buffers, ElementsAre("rotary_emb.inv_freq"));
+}
+
+}  // namespace
+}  // namespace apogee::checkpoint

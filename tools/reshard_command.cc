@@ -1,0 +1,70 @@
+#include <iostream>
+#include <memory>
+
+#include "apogee/checkpoint/open_tensor_file.h"
+#include "apogee/checkpoint/reshard.h"
+#include "apogee/tools/command.h"
+
+namespace apogee::tools {
+namespace {
+
+using checkpoint::RealFileSystem;
+
+struct Flags {
+  std::string from, to, config;
+  int64_t num_files = 1;
+  bool weights = false;
+  checkpoint::SaveWeightsOptions options;
+};
+
+int Report(const absl::Status& status) {
+  std::cerr << "apogee reshard: " << Message(status) << "\n";
+  return absl::IsDataLoss(status) ? 1 : 2;
+}
+
+int Run(const Flags& flags) {
+  if (!flags.weights) {
+    const absl::Status status = checkpoint::ReshardCheckpoint(
+        RealFileSystem(), flags.from, flags.to, {.num_files = flags.num_files});
+    return status.ok() ? 0 : Report(status);
+  }
+  checkpoint::SaveWeightsOptions options = flags.options;
+  if (!flags.config.empty()) {
+    constexpr int64_t kMaxConfigBytes = int64_t{1} << 20;
+    const auto text = checkpoint::ReadTextFile(*RealFileSystem(), flags.config, kMaxConfigBytes);
+    if (!text.ok()) {
+      std::cerr << "apogee reshard: --config: " << Message(text.status()) << "\n";
+      return 2;
+    }
+    options.config_json = *text;
+  }
+  const absl::Status status =
+      checkpoint::ExportModelWeights(RealFileSystem(), flags.from, flags.to, options);
+  return status.ok() ? 0 : Report(status);
+}
+
+}  // namespace
+
+void AddReshardCommand(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand(
+      "reshard", "Rewrite a checkpoint over other files, or its weights as a Hugging Face folder");
+  command->add_option("in", flags->from, "A checkpoint folder")->required();
+  command->add_option("out", flags->to, "The folder to make; nothing is ever overwritten")
+      ->required();
+  CLI::Option* weights =
+      command->add_flag("--weights", flags->weights, "The model's weights alone, for Hugging Face");
+  command->add_option("--files", flags->num_files, "Cut every tensor evenly over so many files")
+      ->check(CLI::Range(int64_t{1}, checkpoint::kMaxReshardFiles))
+      ->excludes(weights);
+  command
+      ->add_option("--size-per-shard-mb", flags->options.size_per_shard_mb,
+                   "A file of weights holds at most so many MiB, or one larger tensor")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->needs(weights);
+  command->add_option("--config", flags->config, "Copy this file to config.json")->needs(weights);
+  command->footer("Exit status: 0 done, 1 the checkpoint is damaged, 2 wrong use or another error");
+  command->callback([flags, &exit_code] { exit_code = Run(*flags); });
+}
+
+}  // namespace apogee::tools
