@@ -345,23 +345,24 @@ int64_t NewestWhole(const std::shared_ptr<checkpoint::FileSystem>& files) {
 // From the folder's making to the removal of the oldest.
 TEST_P(BoosterSavesTest, APowerCutAnywhereLosesNothingThatWasSaved) {
   const auto files = std::make_shared<CrashFileSystem>();
-  int crashes = 0, bad = 0;
+  std::vector<size_t> ends = {0};  // of each step's operations
   WithRuns([&](ZeroRun& run, int rank) {
-    size_t from = 0;
     for (int64_t step = 1; step <= 4; ++step) {
       run.Step();
       ASSERT_EQ(Save(run, step, {.keep = 2, .files = files}), absl::OkStatus());
-      if (rank == 0) {
-        files->ForEachCrash(from, [&](const auto& left, bool all_done) {
-          const int64_t newest = NewestWhole(left);
-          ++crashes;
-          bad += newest == step || (!all_done && newest == step - 1) ? 0 : 1;
-        });
-        from = files->num_operations();
-      }
+      if (rank == 0) ends.push_back(files->num_operations());
       run.plugin.group()->Barrier();
     }
   });
+  int crashes = 0, bad = 0;
+  for (int64_t step = 1; step < static_cast<int64_t>(ends.size()); ++step) {
+    const auto at = static_cast<size_t>(step);
+    files->ForEachCrash(ends[at - 1], ends[at], [&](const auto& left, bool all_done) {
+      const int64_t newest = NewestWhole(left);
+      ++crashes;
+      bad += newest == step || (!all_done && newest == step - 1) ? 0 : 1;
+    });
+  }
   EXPECT_GT(crashes, 200);
   EXPECT_EQ(bad, 0) << "of " << crashes;
 }

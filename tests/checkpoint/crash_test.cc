@@ -67,7 +67,7 @@ std::shared_ptr<CrashFileSystem> WithSteps(std::vector<int64_t> steps) {
 // How many crashes during the save of step 2, beside step 1, leave something wrong.
 int BadCrashesOfSave(const CrashFileSystem& files, size_t from) {
   int bad = 0;
-  files.ForEachCrash(from, [&](const auto& left, bool all_done) {
+  files.ForEachCrash(from, files.num_operations(), [&](const auto& left, bool all_done) {
     const std::vector<int64_t> steps = WholeSteps(left);
     const bool both = steps == std::vector<int64_t>{1, 2};
     bad += both || (!all_done && steps == std::vector<int64_t>{1}) ? 0 : 1;
@@ -96,7 +96,7 @@ TEST(CrashTest, EverySyncOfASaveIsNeeded) {
 
 int BadCrashesOfRemoval(const CrashFileSystem& files, size_t from) {
   int bad = 0;
-  files.ForEachCrash(from, [&](const auto& left, bool all_done) {
+  files.ForEachCrash(from, files.num_operations(), [&](const auto& left, bool all_done) {
     const std::vector<int64_t> steps = WholeSteps(left);
     const bool kept = steps == std::vector<int64_t>{2, 3};
     bad += kept || (!all_done && steps == std::vector<int64_t>{1, 2, 3}) ? 0 : 1;

@@ -250,14 +250,15 @@ TEST(ReshardTest, APowerCutLeavesAllOrNothing) {
   SaveOnRanks(files, "in");
   const size_t from = files->num_operations();
   ASSERT_EQ(ReshardCheckpoint(files, "in", "out", {.num_files = 2}), absl::OkStatus());
-  files->ForEachCrash(from, [](const std::shared_ptr<FileSystem>& left, bool all_done) {
-    const bool there = left->List("out").ok();
-    if (all_done) EXPECT_TRUE(there);
-    if (!there) return;
-    const auto reader = CheckpointReader::Open(left, "out");
-    ASSERT_TRUE(reader.ok()) << reader.status();
-    EXPECT_EQ(reader->Verify(), absl::OkStatus());
-  });
+  files->ForEachCrash(from, files->num_operations(),
+                      [](const std::shared_ptr<FileSystem>& left, bool all_done) {
+                        const bool there = left->List("out").ok();
+                        if (all_done) EXPECT_TRUE(there);
+                        if (!there) return;
+                        const auto reader = CheckpointReader::Open(left, "out");
+                        ASSERT_TRUE(reader.ok()) << reader.status();
+                        EXPECT_EQ(reader->Verify(), absl::OkStatus());
+                      });
 }
 
 // Segments in order, from any element, as a sorted list has them.

@@ -3,12 +3,13 @@
 //
 //   auto files = std::make_shared<CrashFileSystem>();
 //   ... save to it ...
-//   files->ForEachCrash(from, [](const auto& left, bool all_done) { ... what is in `left` ... });
+//   files->ForEachCrash(from, files->num_operations(),
+//                       [](const auto& left, bool all_done) { ... what is in `left` ... });
 //
 // What has not been synced may be lost: bytes until their file is synced, names (creations,
 // renames, removals) until their folder is. ForEachCrash makes, for every prefix of the log that is
-// at least `from` operations long: all of it, none of what is pending, all but each pending
-// operation, and all but each pair.
+// at least `from` and at most `to` operations long: all of it, none of what is pending, all but
+// each pending operation, and all but each pair.
 #ifndef APOGEE_TESTS_SUPPORT_CRASH_FILE_SYSTEM_H_
 #define APOGEE_TESTS_SUPPORT_CRASH_FILE_SYSTEM_H_
 
@@ -49,10 +50,10 @@ class CrashFileSystem : public checkpoint::FileSystem {
 
   using OnCrash =
       std::function<void(const std::shared_ptr<checkpoint::FileSystem>& left, bool all_done)>;
-  void ForEachCrash(size_t from, const OnCrash& fn) const {
-    for (size_t end = from; end <= log_.size(); ++end) {
+  void ForEachCrash(size_t from, size_t to, const OnCrash& fn) const {
+    for (size_t end = from; end <= to; ++end) {
       const std::vector<size_t> pending = Pending(end);
-      const bool done = end == log_.size();
+      const bool done = end == to;
       fn(Left(end, {}), done);
       fn(Left(end, {pending.begin(), pending.end()}), done);
       for (size_t i = 0; i < pending.size(); ++i) {
