@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
 # Fuzzes every parser of untrusted text, with AddressSanitizer and UndefinedBehaviorSanitizer:
 #
-#   scripts/fuzz.sh [SECONDS]        # each parser for so long; default 60
-#   scripts/fuzz.sh --full           # 40 million inputs for the safetensors header, 10 million for each other
+#   scripts/fuzz.sh [SECONDS [PARSER...]]    # each parser, or those named, for so long; default 60
+#   scripts/fuzz.sh --full [PARSER...]       # 40 million inputs for safetensors_header, 10 million for each other
 #
 # Needs clang-14 and libclang-rt-14-dev. Starts from tests/fuzz/seeds and keeps what it finds in
 # build/fuzz/corpus; an input that fails lies in build/fuzz/crashes. Prints a line per parser, and as its
 # last line `N passed, M failed`.
 amount="${1:-60}"
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-[[ "$amount" == --full || "$amount" =~ ^[1-9][0-9]*$ ]] || { echo "usage: scripts/fuzz.sh [SECONDS | --full]" >&2; exit 2; }
+[[ "$amount" == --full || "$amount" =~ ^[1-9][0-9]*$ ]] || { echo "usage: scripts/fuzz.sh [SECONDS | --full] [PARSER...]" >&2; exit 2; }
+shift || true
 
 build="$ROOT/build/fuzz"
-log="$build/log"
+log="$build/log.$$"
 mkdir -p "$build/crashes"
 {
   cmake -S "$ROOT" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=clang++-14 \
@@ -23,8 +24,10 @@ mkdir -p "$build/crashes"
 
 passed=0
 failed=0
-for seeds in "$ROOT"/tests/fuzz/seeds/*/; do
-  name="$(basename "$seeds")"
+(($# > 0)) || set -- $(ls "$ROOT/tests/fuzz/seeds")
+for name in "$@"; do
+  seeds="$ROOT/tests/fuzz/seeds/$name"
+  [[ -d "$seeds" ]] || { echo "there is no parser $name; parsers: $(ls "$ROOT/tests/fuzz/seeds" | tr '\n' ' ')" >&2; exit 2; }
   mkdir -p "$build/corpus/$name"
   limit="-max_total_time=$amount"
   if [[ "$amount" == --full ]]; then
@@ -40,5 +43,6 @@ for seeds in "$ROOT"/tests/fuzz/seeds/*/; do
     echo "$name: FAILED, see $build/crashes"
   fi
 done
+rm -f "$log"
 echo "$passed passed, $failed failed"
 ((failed == 0))
