@@ -33,7 +33,7 @@ for name in "$@"; do
   if [[ "$amount" == --full ]]; then
     [[ "$name" == safetensors_header ]] && limit=-runs=40000000 || limit=-runs=10000000
   fi
-  if "$build/tests/fuzz/fuzz_$name" "$limit" -timeout=2 -rss_limit_mb=512 -max_len=4096 \
+  if "$build/tests/fuzz/fuzz_$name" "$limit" -timeout=10 -rss_limit_mb=512 -max_len=4096 \
     -artifact_prefix="$build/crashes/$name-" "$build/corpus/$name" "$seeds" >"$log" 2>&1; then
     passed=$((passed + 1))
     echo "$name: $(grep -oE 'Done [0-9]+ runs in [0-9]+ second' "$log" | tail -n 1), no failure"
