@@ -15,6 +15,7 @@
 #include "apogee/optim/lars.h"
 #include "apogee/optim/lion.h"
 #include "apogee/optim/lomo.h"
+#include "apogee/optim/onebit_adam.h"
 #include "apogee/optim/scaled_adam.h"
 #include "apogee/optim/sgd.h"
 
@@ -67,6 +68,8 @@ const std::map<std::string, Entry>& Registry() {
       {"lars", MakeEntry<Lars>(LarsOptions{})},
       {"lion", MakeEntry<Lion>(LionOptions{})},
       {"lomo", MakeEntry<Lomo>(LomoOptions{})},
+      {"onebit_adam", MakeEntry<OneBitAdam>(OneBitAdamOptions{})},
+      {"onebit_adam_deepspeed", MakeEntry<OneBitAdam>(OneBitAdamOptions::DeepSpeed())},
       {"scaled_adam", MakeEntry<ScaledAdam>(ScaledAdamOptions{})},
       {"scaled_adam_icefall", MakeEntry<ScaledAdam>(ScaledAdamOptions::Icefall())},
       {"scaled_adam_icefall_2023", MakeEntry<ScaledAdam>(ScaledAdamOptions::Icefall2023())},

@@ -104,7 +104,7 @@ StepDecision Optimizer::Decide(std::vector<ActiveParam>& active) {
   if (need_norm) {
     DecideFrom(finite, step_options_.norm_kind == NormKind::kL2 ? std::sqrt(total) : total,
                decision);
-    if (!whole) decision.grad_norm = std::numeric_limits<double>::quiet_NaN();
+    if (!whole && !ClipsAddends()) decision.grad_norm = std::numeric_limits<double>::quiet_NaN();
   }
   return decision;
 }
