@@ -3,6 +3,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "apogee/optim/local_gradients.h"
+
 namespace apogee {
 namespace {
 
@@ -49,6 +51,9 @@ absl::Status Booster::save_model(const std::shared_ptr<checkpoint::FileSystem>& 
                                  const std::string& path,
                                  const checkpoint::SaveWeightsOptions& options) const {
   APOGEE_CHECK(model_ != nullptr, "save_model: call boost(model, optimizer) first");
+  // One rank writes what all of them hold.
+  auto* local = dynamic_cast<optim::LocalGradientOptimizer*>(optimizer_);
+  if (local != nullptr) local->SyncReplicas();
   return checkpoint::SaveModelWeights({files, path}, PartsOf(*model_, plugin_), options,
                                       plugin_.group());
 }

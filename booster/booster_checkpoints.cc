@@ -6,6 +6,7 @@
 #include "apogee/booster/booster.h"
 #include "apogee/checkpoint/agreement.h"
 #include "apogee/checkpoint/checkpoint_folder.h"
+#include "apogee/optim/local_gradients.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee {
@@ -60,6 +61,12 @@ std::vector<Candidate> Unpack(const std::string& text) {
   return candidates;
 }
 
+// One rank writes what all of them hold.
+void SyncReplicas(optim::Optimizer& optimizer) {
+  auto* local = dynamic_cast<optim::LocalGradientOptimizer*>(&optimizer);
+  if (local != nullptr) local->SyncReplicas();
+}
+
 // What rank 0 does before a save.
 absl::Status MakeRoom(const std::string& folder, const std::string& name,
                       const SaveOptions& options) {
@@ -104,6 +111,7 @@ absl::Status Booster::save_training_state(const std::string& folder, const RunPo
       checkpoint::AgreeOnStatus(leads ? MakeRoom(folder, name, options) : absl::OkStatus(), group,
                                 CpuContext({.num_threads = 1})));
   const TrainingState state({*model_, *optimizer_, scheduler_, plugin_});
+  SyncReplicas(*optimizer_);
   APOGEE_RETURN_IF_ERROR(state.Save(options.files, checkpoint::JoinPath(folder, name), position));
   if (!leads) return absl::OkStatus();
   const absl::Status removed = RemoveOld(folder, position.step, options);
