@@ -67,14 +67,14 @@ int64_t CompressedAllReduce::PaddedNumel(int64_t n) const {
   return (n + unit - 1) / unit * unit;
 }
 
-Tensor CompressedAllReduce::PackLive(const Tensor& mask) const {
+Tensor CompressedAllReduce::PackLive(const Tensor& mask, double floor) const {
   APOGEE_CHECK(
       mask.dtype() == DType::kU8 || mask.dtype() == DType::kF32 || mask.dtype() == DType::kF64,
       "compressed_all_reduce: a mask must be u8, f32 or f64, got ", DTypeName(mask.dtype()));
   const Tensor bits = Tensor::Zeros({PaddedNumel(mask.numel()) / 8}, DType::kU8, mask.context(),
                                     MemoryCategory::kOptimizerState);
   SignKernelsFor(*mask.context())
-      .pack_live(*mask.context(), {mask.dtype(), mask.raw(), mask.numel(), Bytes(bits)});
+      .pack_live(*mask.context(), {mask.dtype(), floor, mask.raw(), mask.numel(), Bytes(bits)});
   return bits;
 }
 

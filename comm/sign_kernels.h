@@ -70,9 +70,10 @@ struct UnpackArgs {
   double sent_scale, scale;
 };
 
-// bits = which of `values`, of dtype `value_dtype`, are not 0.
+// bits = which of `values`, of dtype `value_dtype`, are above `floor`.
 struct PackLiveArgs {
   DType value_dtype;
+  double floor;
   const void* values;
   int64_t num_values;
   uint8_t* bits;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "apogee/optim/kernels.h"
 #include "apogee/tensor/ops/elementwise.h"
 
 namespace apogee::optim {
@@ -10,6 +11,8 @@ namespace {
 
 constexpr const char* kWorkerError = "worker_error";
 constexpr const char* kServerError = "server_error";
+// A second moment this far below the mean of its tensor is one of rounding errors.
+constexpr double kNoise = 1e-12;
 
 }  // namespace
 
@@ -32,7 +35,12 @@ const Tensor& ErrorFeedback::LiveOf(const ParamView& view,
                                     const comm::CompressedAllReduce& reduce) {
   const auto found = live_.find(view.name());
   if (found != live_.end()) return found->second;
-  Tensor bits = reduce.PackLive(view.state("exp_avg_sq"));
+  const Tensor squares = view.state("exp_avg_sq");
+  const DeviceContext& context = *squares.context();
+  NormChunk sum{squares.raw(), squares.dtype(), view.layout().local_numel(), 0};
+  OptimKernelsFor(context).grad_norm(context, {NormKind::kL1, {&sum, 1}});
+  const double mean = sum.result / static_cast<double>(std::max<int64_t>(1, sum.n));
+  Tensor bits = reduce.PackLive(squares, kNoise * mean);
   uint8_t* live = bits.data<uint8_t>();
   if (const Tensor mask = UserMask(view); mask.defined()) {
     const Tensor own = reduce.PackLive(mask);

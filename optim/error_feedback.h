@@ -6,7 +6,10 @@
 //   std::string bad = feedback.Average(jobs, {.shared_scale = true});    // in place, or a name
 //
 // Elements whose second moment is 0 have never had a gradient: a sign cannot say so, so they are
-// masked out, together with what a user's mask leaves out. With more than one rank, collective.
+// masked out, together with what a user's mask leaves out. So are those whose second moment is
+// below 1e-12 of the tensor's mean: their gradients, below 1e-6 of the others, are rounding errors
+// (of key biases in attention, for instance), and the tensor's scale divided by their root would
+// throw them anywhere. With more than one rank, collective.
 #ifndef APOGEE_OPTIM_ERROR_FEEDBACK_H_
 #define APOGEE_OPTIM_ERROR_FEEDBACK_H_
 

@@ -39,7 +39,7 @@ void OneBitAdam::ComputeStats(int, std::span<const ActiveParam> params,
     if (!TakesLocalGrad(param.group)) continue;
     const double beta = options(param.group).betas[0];
     // The state itself changes once all ranks know that the step goes on.
-    const Tensor momentum = BlendMomentum(param, beta, decision.grad_scale());
+    const Tensor momentum = BlendMomentum(param, beta, (1 - beta) * decision.grad_scale());
     momenta_[param.view] = momentum;
     jobs.push_back({param.view, momentum});
   }

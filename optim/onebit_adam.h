@@ -14,10 +14,11 @@
 // The warm-up is AdamW with correct_bias = false, bit for bit. Freeze after 15 to 25 % of the
 // updates, when the learning rate has reached its peak. One rank compresses nothing.
 //
-// Elements that had no gradient in the warm-up (v = 0) stay out of the messages: their momentum
-// stays 0, and with it their weights, but for decay. Rows of a table that are first seen later thus
-// do not learn: put that table into a group with non_freeze, which goes on as in the warm-up.
-// SetMomentumMask leaves elements out by hand.
+// Elements that had no gradient in the warm-up (v = 0, or below 1e-12 of its mean over the tensor:
+// rounding errors) stay out of the messages: their momentum stays 0, and with it their weights, but
+// for decay. Rows of a table that are first seen later thus do not learn: put that table into a
+// group with non_freeze, which goes on as in the warm-up. SetMomentumMask leaves elements out by
+// hand.
 //
 // max_norm: the norm of the mean gradient is not known after the freeze; gradients are then clipped
 // by the root of the mean of the ranks' squared norms, the same on every rank and never smaller.

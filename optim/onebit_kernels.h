@@ -9,7 +9,7 @@
 
 namespace apogee::optim {
 
-// to = beta * from + weight * grad, of the kernel's dtype; `to` may be `from`. Without `from`
+// to = beta * from + weight * grad, of the kernel's dtype; `to` may be one of them. Without `from`
 // (null) its part is left out.
 struct BlendChunk {
   void* to;

@@ -3,16 +3,18 @@
 namespace apogee::optim {
 namespace {
 
-Tensor Blend(const ActiveParam& param, const Tensor& from, double beta, double weight) {
-  ParamView& view = *param.view;
-  const Tensor to = Tensor::Zeros(view.value().shape(), view.compute_dtype(),
-                                  view.value().context(), MemoryCategory::kWorkspace);
-  const BlendChunk chunk{to.raw(),         from.defined() ? from.raw() : nullptr,
-                         param.grad.raw(), param.grad.dtype(),
-                         weight,           view.layout().local_numel()};
-  const DeviceContext& context = *param.grad.context();
-  OptimKernelsFor(context).blend(context, {view.compute_dtype(), beta, {&chunk, 1}});
-  return to;
+void Blend(const Tensor& to, const Tensor& from, const Tensor& grad, double beta, double weight,
+           int64_t n) {
+  const BlendChunk chunk{
+      to.raw(), from.defined() ? from.raw() : nullptr, grad.raw(), grad.dtype(), weight, n};
+  const DeviceContext& context = *to.context();
+  OptimKernelsFor(context).blend(context, {to.dtype(), beta, {&chunk, 1}});
+}
+
+// Padding stays 0.
+Tensor NewLike(const ParamView& view) {
+  return Tensor::Zeros(view.value().shape(), view.compute_dtype(), view.value().context(),
+                       MemoryCategory::kWorkspace);
 }
 
 }  // namespace
@@ -36,12 +38,26 @@ void AdamWithoutCorrection(std::span<const ActiveParam> params, const PlainAdamR
       });
 }
 
-Tensor BlendMomentum(const ActiveParam& param, double beta, double grad_scale) {
-  return Blend(param, param.view->state("exp_avg"), beta, (1 - beta) * grad_scale);
+Tensor BlendMomentum(const ActiveParam& param, double beta, double weight) {
+  const Tensor to = NewLike(*param.view);
+  Blend(to, param.view->state("exp_avg"), param.grad, beta, weight,
+        param.view->layout().local_numel());
+  return to;
 }
 
-Tensor ScaledGrad(const ActiveParam& param, double grad_scale) {
-  return Blend(param, {}, 0, grad_scale);
+void UpdateMomentum(const ActiveParam& param, double beta, double weight) {
+  const Tensor m = param.view->state("exp_avg");
+  Blend(m, m, param.grad, beta, weight, param.view->layout().local_numel());
+}
+
+Tensor ScaledGrad(const ActiveParam& param, double weight) {
+  const Tensor to = NewLike(*param.view);
+  Blend(to, {}, param.grad, 0, weight, param.view->layout().local_numel());
+  return to;
+}
+
+void ScaleTo(const Tensor& to, const Tensor& x, double weight) {
+  Blend(to, {}, x, 0, weight, x.numel());
 }
 
 void FrozenAdamUpdate(std::span<const ActiveParam> params, std::span<const Tensor> x,

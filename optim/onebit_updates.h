@@ -2,7 +2,7 @@
 // dtype of the parameters.
 //
 //   AdamWithoutCorrection(params, {.lr = 1e-3, .grad_scale = 1});    // m, v and the weights
-//   Tensor m = BlendMomentum(param, 0.9, decision.grad_scale());     // a new tensor
+//   Tensor m = BlendMomentum(param, 0.9, 0.1);                       // a new tensor
 #ifndef APOGEE_OPTIM_ONEBIT_UPDATES_H_
 #define APOGEE_OPTIM_ONEBIT_UPDATES_H_
 
@@ -25,11 +25,15 @@ struct PlainAdamRule {
 // AdamW with correct_bias = false, on the states exp_avg and exp_avg_sq.
 void AdamWithoutCorrection(std::span<const ActiveParam> params, const PlainAdamRule& rule);
 
-// beta m + (1 - beta) grad_scale g, in the compute dtype, as the moments of Adam's kernel have it;
-// m is the state exp_avg.
-Tensor BlendMomentum(const ActiveParam& param, double beta, double grad_scale);
-// grad_scale g, in the compute dtype.
-Tensor ScaledGrad(const ActiveParam& param, double grad_scale);
+// A new tensor: beta m + weight g, in the compute dtype, as Adam's kernel has its moments; m is the
+// state exp_avg.
+Tensor BlendMomentum(const ActiveParam& param, double beta, double weight);
+// m = beta m + weight g, in place.
+void UpdateMomentum(const ActiveParam& param, double beta, double weight);
+// A new tensor: weight g, in the compute dtype.
+Tensor ScaledGrad(const ActiveParam& param, double weight);
+// to = weight x, both of one dtype; they may be the same.
+void ScaleTo(const Tensor& to, const Tensor& x, double weight);
 
 // m = beta m + weight x;  w -= step_size (m / (sqrt(v) + eps) + decay w) for `params`, one x each.
 struct FrozenRule {

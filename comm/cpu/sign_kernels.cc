@@ -106,7 +106,7 @@ template <typename T>
 void PackLiveAs(const PackLiveArgs& args) {
   const T* values = static_cast<const T*>(args.values);
   for (int64_t i = 0; i < args.num_values; ++i) {
-    const bool live = values[i] != T{};
+    const bool live = static_cast<double>(values[i]) > args.floor;
     args.bits[i / 8] = static_cast<uint8_t>(args.bits[i / 8] | (unsigned{live} << (i % 8)));
   }
 }

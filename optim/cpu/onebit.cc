@@ -7,7 +7,7 @@ namespace apogee::optim::cpu {
 namespace {
 
 template <typename C>
-void BlendRange(int64_t n, C beta, C weight, C* to, const C* from, const C* __restrict grad) {
+void BlendRange(int64_t n, C beta, C weight, C* to, const C* from, const C* grad) {
   if (from == nullptr) {
     for (int64_t i = 0; i < n; ++i) to[i] = weight * grad[i];
   } else {
