@@ -74,6 +74,7 @@ class OneBitOptimizer : public TypedOptimizer<Options>, public LocalGradientOpti
       AdoptRanks();
     });
     this->AddPreStepHook([this](Optimizer& self) {
+      nonfinite_.clear();
       self.ForEachView([this](ParamView& view, int group) {
         if (feedback_.size() > 1)
           view.set_partial_grad(TakesLocalGrad(group) ? feedback_.size() : 1);

@@ -20,6 +20,7 @@
 #include "apogee/optim/onebit_lamb.h"
 #include "apogee/optim/scaled_adam.h"
 #include "apogee/optim/sgd.h"
+#include "apogee/optim/zero_one_adam.h"
 
 namespace apogee::optim {
 namespace {
@@ -78,6 +79,7 @@ const std::map<std::string, Entry>& Registry() {
       {"scaled_adam_icefall", MakeEntry<ScaledAdam>(ScaledAdamOptions::Icefall())},
       {"scaled_adam_icefall_2023", MakeEntry<ScaledAdam>(ScaledAdamOptions::Icefall2023())},
       {"sgd", MakeEntry<Sgd>(SgdOptions{})},
+      {"zero_one_adam", MakeEntry<ZeroOneAdam>(ZeroOneAdamOptions{})},
   };
   return registry;
 }
