@@ -107,7 +107,8 @@ std::vector<CompressedAllReduce::Part> CompressedAllReduce::Parts(
     APOGEE_CHECK(tensor.worker_error.dtype() == tensors[0].worker_error.dtype(),
                  "compressed_all_reduce: f64 values and others need a call each");
     const int64_t n = tensor.value.numel();
-    const size_t scale = options_.shared_scale ? 0 : parts.size();
+    const size_t scale =
+        options_.shared_scale ? static_cast<size_t>(tensor.scale_group) : parts.size();
     const int64_t padded = PaddedNumel(n);
     parts.push_back(
         {&tensor, n, padded, ChunkNumel(n), options_.deepspeed ? padded : n, offset, scale});
@@ -126,16 +127,16 @@ int64_t CompressedAllReduce::CountLive(const CompressedTensor& tensor, int64_t b
   return count;
 }
 
-std::vector<double> CompressedAllReduce::Scales(std::span<const double> squares,
-                                                std::span<const int64_t> counts) const {
-  std::vector<double> sums(options_.shared_scale ? 1 : squares.size());
-  std::vector<int64_t> elements(sums.size());
-  for (size_t t = 0; t < squares.size(); ++t) {
-    const size_t s = options_.shared_scale ? 0 : t;
-    sums[s] += squares[t];
-    elements[s] += counts[t];
+std::vector<double> CompressedAllReduce::Scales(std::span<const Part> parts, size_t num_scales,
+                                                std::span<const double> squares,
+                                                std::span<const int64_t> counts) {
+  std::vector<double> sums(num_scales);
+  std::vector<int64_t> elements(num_scales);
+  for (size_t t = 0; t < parts.size(); ++t) {
+    sums[parts[t].scale] += squares[t];
+    elements[parts[t].scale] += counts[t];
   }
-  for (size_t s = 0; s < sums.size(); ++s) {
+  for (size_t s = 0; s < num_scales; ++s) {
     sums[s] = elements[s] == 0 ? 0 : std::sqrt(sums[s] / static_cast<double>(elements[s]));
   }
   return sums;
@@ -147,7 +148,7 @@ std::optional<size_t> CompressedAllReduce::Run(std::span<const CompressedTensor>
   const DeviceContext& context = *tensors[0].value.context();
   const SignKernels& kernels = SignKernelsFor(context);
   const DType dtype = tensors[0].worker_error.dtype();
-  const size_t num_scales = options_.shared_scale ? 1 : parts.size();
+  const size_t num_scales = std::ranges::max(parts, {}, &Part::scale).scale + 1;
   const int64_t signs = parts.back().offset + parts.back().chunk / 8;
   const int64_t message = signs + static_cast<int64_t>(num_scales) * DTypeSize(dtype);
   const auto bytes = [&](int64_t count) {
@@ -172,7 +173,7 @@ std::optional<size_t> CompressedAllReduce::Run(std::span<const CompressedTensor>
           .CopyFrom(whole.Slice(0, j * part.chunk / 8, part.chunk / 8));
     }
   }
-  const std::vector<double> own_scales = Scales(squares, counts);
+  const std::vector<double> own_scales = Scales(parts, num_scales, squares, counts);
   for (int j = 0; j < ranks; ++j) PutScales(own_scales, dtype, Bytes(send) + j * message + signs);
   group_->AllToAll(received, send);
 
@@ -203,7 +204,7 @@ std::optional<size_t> CompressedAllReduce::Run(std::span<const CompressedTensor>
                               Bytes(answer) + part.offset, &squares[t]});
     counts[t] = CountLive(*part.tensor, first, first + part.chunk);
   }
-  std::vector<double> answer_scales = Scales(squares, counts);
+  std::vector<double> answer_scales = Scales(parts, num_scales, squares, counts);
   PutScales(answer_scales, dtype, Bytes(answer) + signs);
   answer_scales = GetScales(Bytes(answer) + signs, dtype, num_scales);  // as the others read them
   for (const Part& part : parts) {

@@ -21,7 +21,7 @@
 //
 // All tensors of a call share one all_to_all and one all_gather: a rank sends
 // 2 (size - 1) (sum of ChunkNumel / 8 + 4 scales) bytes, about (size - 1) / size * n / 4, in f64
-// runs 8 per scale. With shared_scale there is one scale for all of them, else one each.
+// runs 8 per scale. There is a scale per tensor, or with shared_scale per group of them.
 //
 // Collective, blocking: every rank calls with the same tensors in the same order. A null group
 // leaves the values alone. Misuse throws Error.
@@ -39,7 +39,7 @@
 namespace apogee::comm {
 
 struct CompressionOptions {
-  // One scale for all tensors of a call, as if they were one.
+  // One scale for all tensors of a call with the same scale_group, as if they were one.
   bool shared_scale = false;
   // As DeepSpeed: scales divide by the padded number of elements, padding has errors and takes
   // part, chunks are aligned to the least common multiple of 8 and the group's size. No `live`
@@ -52,6 +52,8 @@ struct CompressedTensor {
   Tensor worker_error;  // [PaddedNumel]
   Tensor server_error;  // [ChunkNumel], of this rank's chunk
   Tensor live = {};     // u8 [PaddedNumel / 8]; undefined: all elements are
+  // With shared_scale: tensors of one number share a scale. Numbers count from 0.
+  int scale_group = 0;
 };
 
 class CompressedAllReduce {
@@ -76,8 +78,9 @@ class CompressedAllReduce {
   void CheckTensor(const CompressedTensor& tensor) const;
   // Elements that count in [begin, end).
   int64_t CountLive(const CompressedTensor& tensor, int64_t begin, int64_t end) const;
-  std::vector<double> Scales(std::span<const double> squares,
-                             std::span<const int64_t> counts) const;
+  static std::vector<double> Scales(std::span<const Part> parts, size_t num_scales,
+                                    std::span<const double> squares,
+                                    std::span<const int64_t> counts);
 
   GroupPtr group_;
   CompressionOptions options_;

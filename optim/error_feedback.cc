@@ -65,7 +65,9 @@ std::string ErrorFeedback::Average(std::span<const Job> jobs,
       if (view.compute_dtype() != dtype) continue;
       MakeErrors(view, options);
       tensors.push_back({job.value, view.state(kWorkerError), view.state(kServerError),
-                         options.deepspeed ? Tensor() : LiveOf(view, reduce)});
+                         options.deepspeed ? Tensor() : LiveOf(view, reduce),
+                         // What ranks that share layers all hold must not hear of their own parts.
+                         view.layout().is_whole() ? 0 : 1});
       owners.push_back(&view);
     }
     if (const auto bad = reduce.Run(tensors)) return owners[*bad]->name();

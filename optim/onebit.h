@@ -109,6 +109,11 @@ class OneBitOptimizer : public TypedOptimizer<Options>, public LocalGradientOpti
     nonfinite_ = feedback_.Average(jobs, compression());
     if (feedback_.size() == 1) return;
     if (!nonfinite_.empty()) {
+      // Ranks that hold other parts have not seen it and go on.
+      APOGEE_CHECK(
+          feedback_.ranks().statistics == nullptr, "optimizer ", this->name(),
+          ": the momentum of parameter \"", nonfinite_,
+          "\" is not finite though its gradient is; lower lr, or resume from a checkpoint");
       if (Number("errors") == 0) ResetErrors();  // those it has just made
       return;
     }

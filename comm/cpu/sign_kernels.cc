@@ -1,5 +1,7 @@
 #include "apogee/comm/sign_kernels.h"
 
+#include <vector>
+
 #include "apogee/comm/cpu/sign_lanes.h"
 #include "apogee/core/device_context.h"
 #include "apogee/core/parallel.h"
@@ -53,15 +55,19 @@ void PackAs(const DeviceContext& context, const PackArgs& args) {
 template <typename C>
 void CollectAs(const DeviceContext& context, const CollectSignsArgs& args) {
   C* error = static_cast<C*>(args.error);
-  const auto num_senders = static_cast<double>(args.sent.size());
+  // What a sender's sign adds to the mean.
+  std::vector<C> shares;
+  for (const double scale : args.scales) {
+    shares.push_back(static_cast<C>(scale / static_cast<double>(args.sent.size())));
+  }
   *args.squares = ParallelSum(context.num_threads(), args.numel / 8, [&](int64_t from, int64_t to) {
     DoubleLanes squares{};
     for (int64_t b = from; b < to; ++b) {
       Lanes<C> sum{};
       for (size_t j = 0; j < args.sent.size(); ++j) {
-        sum += SignedLanes<C>(args.sent[j][b], static_cast<C>(args.scales[j]));
+        sum += SignedLanes<C>(args.sent[j][b], shares[j]);
       }
-      Lanes<C> x = sum / static_cast<C>(num_senders) + LoadLanes<C>(error + 8 * b, 8);
+      Lanes<C> x = sum + LoadLanes<C>(error + 8 * b, 8);
       x = OnlyLive<C>(x, LiveAt(args.live, args.num_live, b));
       StoreLanes<C>(error + 8 * b, x, 8);
       args.bits[b] = SignBits<C>(x);
@@ -78,7 +84,7 @@ void KeepErrorAs(const DeviceContext& context, const KeepErrorArgs& args) {
   ParallelFor(context.num_threads(), args.numel / 8, kGrain, [&](int64_t from, int64_t to) {
     for (int64_t b = from; b < to; ++b) {
       const Lanes<C> x = LoadLanes<C>(error + 8 * b, 8);
-      const Lanes<C> kept = x - SignedLanes<C>(SignBits<C>(x), scale);
+      const Lanes<C> kept = x - SignedLanes<C>(x, scale);
       StoreLanes<C>(error + 8 * b, OnlyLive<C>(kept, LiveAt(args.live, args.num_live, b)), 8);
     }
   });
@@ -93,7 +99,7 @@ void UnpackAs(const DeviceContext& context, const UnpackArgs& args) {
     for (int64_t b = from; b < to; ++b) {
       const uint8_t live = LiveAt(args.live, args.num_live, b);
       const Lanes<C> x = Compensated(value, args.num_values, error, live, b);
-      const Lanes<C> kept = x - SignedLanes<C>(SignBits<C>(x), sent_scale);
+      const Lanes<C> kept = x - SignedLanes<C>(x, sent_scale);
       StoreLanes<C>(error + 8 * b, OnlyLive<C>(kept, live), 8);
       const int64_t count = args.num_values - 8 * b;
       if (count <= 0) continue;

@@ -108,6 +108,13 @@ template <typename C>
   return ExpandBits<C>(bits) ? plus : -plus;
 }
 
+// The same of lanes whose signs nobody needs as bits.
+template <typename C>
+[[gnu::always_inline]] inline Lanes<C> SignedLanes(const Lanes<C>& lanes, C scale) {
+  const Lanes<C> plus = Lanes<C>{} + scale;
+  return lanes >= 0 ? plus : -plus;
+}
+
 template <typename C>
 [[gnu::always_inline]] inline DoubleLanes Squares(const Lanes<C>& lanes) {
   const DoubleLanes x = __builtin_convertvector(lanes, DoubleLanes);

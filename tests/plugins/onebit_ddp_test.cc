@@ -142,11 +142,14 @@ TEST(OneBitDdpTest, SendsSignsInsteadOfGradients) {
   }
 }
 
-TEST(OneBitDdpTest, UnderTensorParallelism) {
+class OneBitTpTest : public ::testing::TestWithParam<bool> {};
+
+TEST_P(OneBitTpTest, CopiesStayTheSame) {
   RunRanks(4, [&](comm::World& world) {
     nn::Gpt2 model({.vocab_size = 20, .n_positions = 8, .n_embd = 16, .n_layer = 2, .n_head = 2});
     model.Initialize(world.context(), {.seed = 1});
-    optim::OneBitAdam optimizer(model.Parameters(), {.lr = 0.003, .freeze_step = 30});
+    optim::OneBitAdam optimizer(model.Parameters(),
+                                {.lr = 0.003, .freeze_step = 30, .shared_scale = GetParam()});
     HybridParallelPlugin plugin(world, {.tp_size = 2, .max_norm = 1});
     Booster booster(plugin);
     Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
@@ -171,6 +174,8 @@ TEST(OneBitDdpTest, UnderTensorParallelism) {
     }
   });
 }
+
+INSTANTIATE_TEST_SUITE_P(SharedScale, OneBitTpTest, ::testing::Bool());
 
 std::string RefusalOf(const std::function<void(comm::World&)>& boost) {
   return Message(comm::launch({.num_ranks = 2, .threads_per_rank = 1}, boost));
