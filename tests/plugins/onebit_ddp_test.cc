@@ -7,6 +7,7 @@
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/optim/onebit_adam.h"
 #include "apogee/optim/registry.h"
+#include "apogee/optim/zero_one_adam.h"
 #include "apogee/plugins/ddp.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/plugins/low_level_zero.h"
@@ -177,6 +178,39 @@ TEST_P(OneBitTpTest, CopiesStayTheSame) {
 
 INSTANTIATE_TEST_SUITE_P(SharedScale, OneBitTpTest, ::testing::Bool());
 
+// Ranks of 0/1 Adam differ between averages; a forward in evaluation mode makes them the same.
+TEST(OneBitDdpTest, EvaluationSeesOneModel) {
+  RunRanks(3, [&](comm::World& world) {
+    TinyModel model({});
+    model.Initialize(world.context(), {.seed = 11});
+    optim::ZeroOneAdam optimizer(
+        model.Parameters(), {.freeze_step = 2, .local_step_scaler = 1, .local_step_clipper = 8});
+    DdpPlugin plugin(world.group());
+    Booster booster(plugin);
+    booster.boost(model, optimizer);
+    const auto all_same = [&] {
+      const Tensor mine = model.Parameters()[0]->data();
+      const Tensor first = mine.Clone();
+      world.group()->Broadcast(first, 0);
+      const Tensor differs = Tensor::Full(
+          {1}, DType::kF32, first.ToVector<float>() != mine.ToVector<float>(), world.context());
+      world.group()->AllReduce(differs, comm::ReduceOp::kMax);
+      return differs.Item() == 0;
+    };
+    for (int64_t step = 0; step < 12; ++step) {
+      const int64_t rows = kTinyBatch / 3;
+      booster.backward(TinyLoss(model, world.context(), {}, step, world.rank() * rows, rows),
+                       optimizer);
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    ASSERT_FALSE(all_same()) << "the test must stop between two averages";
+    model.Train(false);
+    TinyLoss(model, world.context(), {}, 0, 0, 1);
+    EXPECT_TRUE(all_same());
+  });
+}
+
 std::string RefusalOf(const std::function<void(comm::World&)>& boost) {
   return Message(comm::launch({.num_ranks = 2, .threads_per_rank = 1}, boost));
 }
@@ -206,6 +240,14 @@ TEST(OneBitDdpTest, PluginsThatCannotAreRefused) {
                 boost(plugin, world);
               }),
               HasSubstr("which reproducible mode rules out"));
+  EXPECT_THAT(RefusalOf([](comm::World& world) {
+                DdpPlugin plugin(world.group(), {.max_norm = 1});
+                TinyModel model({});
+                model.Initialize(world.context(), {.seed = 11});
+                optim::ZeroOneAdam optimizer(model.Parameters(), {.freeze_step = 5});
+                Booster(plugin).boost(model, optimizer);
+              }),
+              HasSubstr("ddp: optimizer zero_one_adam: max_norm is 1, must be 0"));
 }
 
 }  // namespace
