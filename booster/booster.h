@@ -187,6 +187,8 @@ class Booster {
   absl::Status WriteTo(const std::string& path, bool use_async,
                        const std::shared_ptr<checkpoint::FileSystem>& files, const SavePtr& save);
   void CheckBoosted(const char* what) const;
+  // One rank writes what all of them hold.
+  void SyncReplicas();
 
   Plugin& plugin_;
   nn::Module* model_ = nullptr;

@@ -126,6 +126,7 @@ absl::Status Booster::save_training_state(const std::string& folder, const RunPo
     };
     options.notice = [notices](const std::string& text) { notices->push_back(text); };
   }
+  SyncReplicas();
   const TrainingState state({*model_, *optimizer_, scheduler_, plugin_});
   APOGEE_ASSIGN_OR_RETURN(const SavePtr save, state.Plan(position));
   return Write(options.use_async, save,

@@ -7,6 +7,7 @@
 #include "apogee/checkpoint/agreement.h"
 #include "apogee/checkpoint/checkpoint_writer.h"
 #include "apogee/core/text.h"
+#include "apogee/optim/local_gradients.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee {
@@ -31,6 +32,11 @@ Booster::~Booster() {
 
 void Booster::CheckBoosted(const char* what) const {
   APOGEE_CHECK(model_ != nullptr, what, ": call boost(model, optimizer) first");
+}
+
+void Booster::SyncReplicas() {
+  auto* local = dynamic_cast<optim::LocalGradientOptimizer*>(optimizer_);
+  if (local != nullptr) local->SyncReplicas();
 }
 
 absl::Status Booster::wait_for_saves() {
@@ -65,6 +71,7 @@ absl::Status Booster::WriteTo(const std::string& path, bool use_async, const Fil
 absl::Status Booster::save_model(const std::string& path, const SaveModelOptions& options) {
   CheckBoosted("save_model");
   APOGEE_RETURN_IF_ERROR(wait_for_saves());
+  SyncReplicas();
   APOGEE_ASSIGN_OR_RETURN(const SavePtr save, checkpoint::PlanModelWeights(
                                                   WeightsOf(*model_, plugin_),
                                                   {.shard = options.shard,
@@ -91,6 +98,7 @@ absl::StatusOr<checkpoint::LoadReport> Booster::load_model(const std::string& pa
 absl::Status Booster::save_optimizer(const std::string& path, const FileOptions& options) {
   CheckBoosted("save_optimizer");
   APOGEE_RETURN_IF_ERROR(wait_for_saves());
+  SyncReplicas();
   Attributes attributes;
   checkpoint::CheckpointContents contents;
   AddOptimizer(*optimizer_, attributes, contents.parts);

@@ -115,7 +115,7 @@ void GradientChunks::Backward(std::span<GradientChunks* const> all, const Tensor
   autograd::Backward(
       loss, {.grad = Tensor::Full(loss.shape(), loss.dtype(), loss_scale, loss.context())});
   for (GradientChunks* chunks : all) {
-    if (reduce) {
+    if (chunks->reduce_) {
       chunks->Finish();
     } else {
       for (Slot& slot : chunks->slots_) chunks->RestorePartial(slot);
@@ -138,7 +138,7 @@ void GradientChunks::Begin(bool reduce) {
   }
   in_flight_.clear();
   next_chunk_ = 0;
-  reduce_ = reduce;
+  reduce_ = reduce && reduces_;
   active_ = true;
 }
 

@@ -70,6 +70,9 @@ class GradientChunks {
   // of their collectives would depend on the rank.
   static void Backward(std::span<GradientChunks* const> all, const Tensor& loss, double loss_scale,
                        bool reduce);
+  // false: until it is true again, gradients stay local in every backward, whatever `reduce` says,
+  // and nothing is sent. The same on every rank.
+  void set_reduces(bool reduces) { reduces_ = reduces; }
   // Whether any rank had a gradient in the last reducing backward.
   bool present(size_t index) const { return slots_[index].present; }
   int64_t num_chunks() const { return static_cast<int64_t>(plan_.size()); }
@@ -126,6 +129,7 @@ class GradientChunks {
   std::deque<size_t> in_flight_;
   size_t next_chunk_ = 0;
   bool active_ = false;
+  bool reduces_ = true;
   bool reduce_ = false;
 };
 

@@ -14,6 +14,8 @@
 //   kLowRank       a moment of the projected gradient
 //   kBasis         the orthonormal basis that gradients are projected on
 //   kHistory       numbers of the last steps
+// of a shape that the optimizer states, and different on every rank:
+//   kPerRank       what this rank keeps for itself: the errors of its compressed messages
 // and 8-bit codes, u8:
 //   kCodes         as kElementwise
 //   kLowRankCodes  as kLowRank
@@ -34,7 +36,8 @@ enum class StateKind : uint8_t {
   kBasis,
   kHistory,
   kCodes,
-  kLowRankCodes
+  kLowRankCodes,
+  kPerRank
 };
 
 // "elementwise", "row", "column", "scalar".
@@ -60,6 +63,8 @@ inline const char* StateKindName(StateKind kind) {
       return "codes";
     case StateKind::kLowRankCodes:
       return "low_rank_codes";
+    case StateKind::kPerRank:
+      return "per_rank";
   }
   return "?";
 }

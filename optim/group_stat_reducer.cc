@@ -25,9 +25,11 @@ void GroupStatReducer::Reduce(StatBuffer& buffer) {
 }
 
 void AddendStatReducer::Reduce(StatBuffer& buffer) {
-  if (group_ == nullptr) return;
-  Reduce(buffer.sum_entries(), buffer.sum_values(), comm::ReduceOp::kSum);
-  Reduce(buffer.max_entries(), buffer.max_values(), comm::ReduceOp::kMax);
+  if (group_ != nullptr) {
+    Reduce(buffer.sum_entries(), buffer.sum_values(), comm::ReduceOp::kSum);
+    Reduce(buffer.max_entries(), buffer.max_values(), comm::ReduceOp::kMax);
+  }
+  parts_.Reduce(buffer);
 }
 
 void AddendStatReducer::Reduce(const std::vector<StatBuffer::Entry>& entries, const Tensor& values,

@@ -37,7 +37,10 @@ class GroupStatReducer : public StatReducer {
 
 class AddendStatReducer : public StatReducer {
  public:
-  explicit AddendStatReducer(comm::GroupPtr group) : group_(std::move(group)) {}
+  // `parts`: the ranks that hold parts of one parameter, over which totals are then summed as well;
+  // null: parameters are whole.
+  explicit AddendStatReducer(comm::GroupPtr group, comm::GroupPtr parts = nullptr)
+      : group_(std::move(group)), parts_(std::move(parts)) {}
   // Collective.
   void Reduce(StatBuffer& buffer) override;
 
@@ -46,6 +49,7 @@ class AddendStatReducer : public StatReducer {
               comm::ReduceOp op);
 
   comm::GroupPtr group_;
+  GroupStatReducer parts_;
 };
 
 }  // namespace apogee::optim

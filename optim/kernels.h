@@ -16,6 +16,7 @@
 #include "apogee/comm/layout.h"
 #include "apogee/optim/factored_kernels.h"
 #include "apogee/optim/low_bit_kernels.h"
+#include "apogee/optim/onebit_kernels.h"
 #include "apogee/optim/trust_kernels.h"
 #include "apogee/optim/update_chunk.h"
 #include "apogee/tensor/kernel_table.h"
@@ -170,7 +171,12 @@ struct ScaledAdamArgs {
   X(quantize, QuantizeArgs)                       \
   X(dequantize, QuantizeArgs)                     \
   X(low_rank_update, LowRankArgs)                 \
-  X(scaled_adam, ScaledAdamArgs)
+  X(scaled_adam, ScaledAdamArgs)                  \
+  X(blend, BlendArgs)                             \
+  X(frozen_adam, FrozenAdamArgs)                  \
+  X(local_step, LocalStepArgs)                    \
+  X(onebit_lamb_sums, OneBitLambArgs)             \
+  X(onebit_lamb, OneBitLambArgs)
 
 struct OptimKernels {
 #define APOGEE_DECLARE_SLOT(name, Args) KernelSlot<Args> name{#name};

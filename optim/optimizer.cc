@@ -87,10 +87,14 @@ int64_t Optimizer::PlannedStateBytes() const {
 void Optimizer::DropUndeclaredStates() {
   ForEachView([this](ParamView& view, int group) {
     const std::span<const StateSpec> specs = StateSpecs(view, group);
+    std::vector<StateSpec> phase;
+    OkOrThrow(PhaseStateSpecs(view, group, group_state(group), phase));
     std::vector<NamedState> kept;
     for (const NamedState& state : view.states()) {
       const auto named = [&](const StateSpec& spec) { return state.name == spec.name; };
-      if (std::ranges::any_of(specs, named)) kept.push_back(state);
+      if (std::ranges::any_of(specs, named) || std::ranges::any_of(phase, named)) {
+        kept.push_back(state);
+      }
     }
     view.ReplaceStates(std::move(kept));
   });
@@ -119,8 +123,7 @@ std::optional<Tensor> Optimizer::step(const Closure& closure) {
   std::vector<ActiveParam> active;
   const StepDecision decision = Decide(active);
   static_cast<StepDecision&>(report_) = decision;
-  if (!decision.skip && !active.empty()) {
-    Apply(active, decision);
+  if (!decision.skip && !active.empty() && Apply(active, decision)) {
     FinishStep();
     for (const ActiveParam& param : active) param.view->DropTemporaries();
     report_.num_updated = static_cast<int64_t>(active.size());
@@ -137,7 +140,7 @@ void Optimizer::EndStep() {
                "\" is not finite; the weights were left alone");
 }
 
-void Optimizer::Apply(std::span<const ActiveParam> active, const StepDecision& decision) {
+bool Optimizer::Apply(std::span<const ActiveParam> active, const StepDecision& decision) {
   // Everything that may run out of memory happens before the first step count advances.
   for (const ActiveParam& param : active) {
     param.view->master();
@@ -146,6 +149,11 @@ void Optimizer::Apply(std::span<const ActiveParam> active, const StepDecision& d
     }
   }
   const std::vector<StatBuffer> totals = ReduceStats(active, decision);
+  if (std::string name = NonFiniteAfterStats(); !name.empty()) {
+    report_.skip = true;
+    report_.nonfinite_parameter = std::move(name);
+    return false;
+  }
   for (const ActiveParam& param : active) param.view->set_step(param.view->step() + 1);
   for (size_t begin = 0; begin < active.size();) {
     size_t end = begin;
@@ -153,6 +161,14 @@ void Optimizer::Apply(std::span<const ActiveParam> active, const StepDecision& d
     Update(active[begin].group, active.subspan(begin, end - begin), decision, totals);
     begin = end;
   }
+  return true;
+}
+
+void Optimizer::set_rank(int rank, int num_ranks) {
+  APOGEE_CHECK(0 <= rank && rank < num_ranks, "optimizer ", name_, ": rank ", rank, " of ",
+               num_ranks, " does not exist");
+  rank_ = rank;
+  num_ranks_ = num_ranks;
 }
 
 absl::Status Optimizer::CheckGroupState(const GroupState& state, const OptionMap&) const {

@@ -119,6 +119,9 @@ class Optimizer : public LrTarget {
   // size (ParamView::partial_grad). What is unreduced has no norm, so this holds without clipping
   // only.
   virtual bool ReducesOwnGrad(const ParamView& /*view*/, int /*group*/) const { return false; }
+  // Whether a norm over addends of gradients is good enough to clip by: the root of the mean of the
+  // ranks' squared norms, which is the same on every rank and at least the norm of their mean.
+  virtual bool ClipsAddends() const { return false; }
   // Calls fn(view, group) for all views.
   template <typename Fn>
   void ForEachView(const Fn& fn) {
@@ -128,6 +131,8 @@ class Optimizer : public LrTarget {
   void ForEachView(const Fn& fn) const {
     ForEachView(*this, fn);
   }
+  // Where states of kind kPerRank lie: this rank's of those of `num_ranks` that are saved together.
+  void set_rank(int rank, int num_ranks);
   // Drops states that belong to other ranks since views were bound or owners assigned.
   void DropUndeclaredStates();
 
@@ -149,6 +154,14 @@ class Optimizer : public LrTarget {
   // As above under the options of a checkpoint, which CheckGroupOptions found good.
   virtual std::span<const StateSpec> SavedStateSpecs(const ParamView& view, int group,
                                                      const OptionMap& saved) const = 0;
+  // The states that a parameter has beyond these in the phase of training that `state`, the group's
+  // own or a saved one, tells of. The optimizer makes them itself. An error says why those of a
+  // checkpoint cannot be taken over.
+  virtual absl::Status PhaseStateSpecs(const ParamView& /*view*/, int /*group*/,
+                                       const GroupState& /*state*/,
+                                       std::vector<StateSpec>& /*specs*/) const {
+    return absl::OkStatus();
+  }
 
   // Statistics of whole tensors, in phases 0 .. num_stat_phases() - 1.
   virtual int num_stat_phases() const { return 0; }
@@ -159,6 +172,9 @@ class Optimizer : public LrTarget {
   virtual void ComputeStats(int /*phase*/, std::span<const ActiveParam> /*params*/,
                             const StepDecision& /*decision*/,
                             std::span<const StatBuffer> /*totals*/, StatBuffer& /*buffer*/) {}
+  // Asked after the last phase, before anything moves: the name of a parameter for whose sake every
+  // rank skips the step, as for a gradient that is not finite; empty: go on.
+  virtual std::string NonFiniteAfterStats() const { return ""; }
   // Updates one group's parameters, whose steps have been advanced. `totals` as above.
   virtual void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
                       std::span<const StatBuffer> totals) = 0;
@@ -194,8 +210,11 @@ class Optimizer : public LrTarget {
   StepDecision Decide(std::vector<ActiveParam>& active);
   // Whether to skip, and the clip factor, from what all gradients together are.
   void DecideFrom(bool finite, double norm, StepDecision& decision) const;
-  // States, statistics, step counts, update. Group after group, like the views.
-  void Apply(std::span<const ActiveParam> active, const StepDecision& decision);
+  // States, statistics, step counts, update. Group after group, like the views. False: skipped.
+  bool Apply(std::span<const ActiveParam> active, const StepDecision& decision);
+  // Both kinds of specs of a saved parameter; `group_state` null: none was saved.
+  absl::Status AllSavedSpecs(const ParamView& view, int group, const OptionMap& options,
+                             const GroupState* group_state, std::vector<StateSpec>& specs) const;
   // Counts skips, runs the hooks, throws under kThrow.
   void EndStep();
   void CheckFusable() const;
@@ -215,6 +234,7 @@ class Optimizer : public LrTarget {
   int64_t num_skipped_ = 0;
   std::vector<StepHook> pre_step_hooks_, step_hooks_, load_hooks_;
   std::vector<GroupState> group_states_;
+  int rank_ = 0, num_ranks_ = 1;
   // What a fused backward did, until step() reports it.
   std::optional<StepReport> fused_report_;
 };

@@ -67,8 +67,9 @@ void ParamView::set_partial_grad(int num_ranks) {
                "\": is bound to a shard, whose gradient has been reduced already");
   layout_ = comm::Layout(layout_.logical_shape(),
                          {.segments = {layout_.segments().begin(), layout_.segments().end()},
-                          .num_replicas = num_ranks});
-  partial_grad_ = true;
+                          .num_replicas = layout_.num_replicas() / num_addends_ * num_ranks,
+                          .cut_multiple = layout_.cut_multiple()});
+  num_addends_ = num_ranks;
 }
 
 Tensor ParamView::CutToLayout(const Tensor& tensor, const comm::Layout& from) const {

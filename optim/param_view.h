@@ -76,8 +76,8 @@ class ParamView {
   // True: the gradient is only this rank's addend of a mean over layout().num_replicas() ranks,
   // which hold the same value each; the optimizer's statistics sum it up, each addend times 1 /
   // num_replicas (Optimizer::ReducesOwnGrad).
-  bool partial_grad() const { return partial_grad_; }
-  // Throws Error for a shard.
+  bool partial_grad() const { return num_addends_ > 1; }
+  // The ranks that hold addends; 1: the gradient is whole again. Throws Error for a shard.
   void set_partial_grad(int num_ranks);
 
   // The working weights, outside of any graph.
@@ -149,7 +149,7 @@ class ParamView {
   Tensor master_;
   bool keep_master_ = true;
   bool owned_ = true;
-  bool partial_grad_ = false;
+  int num_addends_ = 1;
   ContextPtr state_context_;
   std::vector<NamedState> states_;
   int64_t step_ = 0;

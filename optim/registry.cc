@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <string_view>
+#include <type_traits>
 
 #include "apogee/optim/adafactor.h"
 #include "apogee/optim/adalomo.h"
@@ -15,8 +16,11 @@
 #include "apogee/optim/lars.h"
 #include "apogee/optim/lion.h"
 #include "apogee/optim/lomo.h"
+#include "apogee/optim/onebit_adam.h"
+#include "apogee/optim/onebit_lamb.h"
 #include "apogee/optim/scaled_adam.h"
 #include "apogee/optim/sgd.h"
+#include "apogee/optim/zero_one_adam.h"
 
 namespace apogee::optim {
 namespace {
@@ -26,6 +30,7 @@ struct Entry {
                                                            std::vector<TextParamGroup>)>
       make;
   OptionMap defaults;
+  bool takes_local_gradients;
 };
 
 template <typename OptimizerType, typename Options>
@@ -44,7 +49,7 @@ Entry MakeEntry(const Options& defaults) {
       return InvalidArgument(error.what());
     }
   };
-  return {make, GetOptions(defaults)};
+  return {make, GetOptions(defaults), std::is_base_of_v<LocalGradientOptimizer, OptimizerType>};
 }
 
 const std::map<std::string, Entry>& Registry() {
@@ -67,10 +72,14 @@ const std::map<std::string, Entry>& Registry() {
       {"lars", MakeEntry<Lars>(LarsOptions{})},
       {"lion", MakeEntry<Lion>(LionOptions{})},
       {"lomo", MakeEntry<Lomo>(LomoOptions{})},
+      {"onebit_adam", MakeEntry<OneBitAdam>(OneBitAdamOptions{})},
+      {"onebit_adam_deepspeed", MakeEntry<OneBitAdam>(OneBitAdamOptions::DeepSpeed())},
+      {"onebit_lamb", MakeEntry<OneBitLamb>(OneBitLambOptions{})},
       {"scaled_adam", MakeEntry<ScaledAdam>(ScaledAdamOptions{})},
       {"scaled_adam_icefall", MakeEntry<ScaledAdam>(ScaledAdamOptions::Icefall())},
       {"scaled_adam_icefall_2023", MakeEntry<ScaledAdam>(ScaledAdamOptions::Icefall2023())},
       {"sgd", MakeEntry<Sgd>(SgdOptions{})},
+      {"zero_one_adam", MakeEntry<ZeroOneAdam>(ZeroOneAdamOptions{})},
   };
   return registry;
 }
@@ -102,6 +111,11 @@ std::vector<std::string> OptimizerNames() {
   std::vector<std::string> names;
   for (const auto& [name, entry] : Registry()) names.push_back(name);
   return names;
+}
+
+bool TakesLocalGradients(const std::string& name) {
+  const absl::StatusOr<const Entry*> entry = Find(name);
+  return entry.ok() && (*entry)->takes_local_gradients;
 }
 
 absl::StatusOr<OptionMap> OptimizerDefaults(const std::string& name) {

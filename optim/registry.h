@@ -31,6 +31,9 @@ absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const std::string& name
 
 // Sorted.
 std::vector<std::string> OptimizerNames();
+// Whether it averages over ranks itself in some steps (local_gradients.h): plugins that shard
+// refuse it. False for an unknown name.
+bool TakesLocalGradients(const std::string& name);
 // The options of an optimizer and their defaults.
 absl::StatusOr<OptionMap> OptimizerDefaults(const std::string& name);
 

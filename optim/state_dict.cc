@@ -13,6 +13,11 @@ bool SameSegments(const comm::Layout& a, const comm::Layout& b) {
   return a.logical_shape() == b.logical_shape() && std::ranges::equal(a.segments(), b.segments());
 }
 
+// One row per rank, of which this one has its own.
+comm::Layout PlaceOfRank(int64_t numel, int rank, int num_ranks) {
+  return comm::Layout({num_ranks, numel}, {.segments = {{rank * numel, numel}}});
+}
+
 // What does not fit between a saved state and the view that is to take it.
 void CheckState(const std::string& name, const StateEntry& entry, const ParamView& view,
                 std::span<const StateSpec> expected, std::vector<std::string>& problems) {
@@ -61,6 +66,7 @@ comm::Layout Optimizer::StateLayout(const ParamView& view, int group,
   if (state.kind == StateKind::kElementwise || state.kind == StateKind::kCodes) {
     return view.layout();
   }
+  if (state.kind == StateKind::kPerRank) return PlaceOfRank(state.value.numel(), rank_, num_ranks_);
   const int64_t block = CutMultiple(view, group);
   const bool own_blocks = state.kind == StateKind::kBlockScale && block > 1 && view.sharded() &&
                           view.layout().cut_multiple() % block == 0;
@@ -72,6 +78,15 @@ comm::Layout Optimizer::StateLayout(const ParamView& view, int group,
     if (segment.length > 0) blocks.push_back({begin, end - begin});
   }
   return comm::Layout(state.value.shape(), {.segments = std::move(blocks)});
+}
+
+absl::Status Optimizer::AllSavedSpecs(const ParamView& view, int group, const OptionMap& options,
+                                      const GroupState* group_state,
+                                      std::vector<StateSpec>& specs) const {
+  const std::span<const StateSpec> always = SavedStateSpecs(view, group, options);
+  specs.assign(always.begin(), always.end());
+  return group_state == nullptr ? absl::OkStatus()
+                                : PhaseStateSpecs(view, group, *group_state, specs);
 }
 
 absl::Status Optimizer::ReadStates(const ReadState& read,
@@ -92,16 +107,22 @@ absl::Status Optimizer::ReadStates(const ReadState& read,
       const Tensor value = Tensor::Zeros(shape, view.StateDType(kind), view.state_context(),
                                          MemoryCategory::kOptimizerState);
       const bool elementwise = kind == StateKind::kElementwise || kind == StateKind::kCodes;
-      const comm::Layout layout = elementwise ? view.layout() : comm::Layout(shape);
+      const comm::Layout layout = elementwise ? view.layout()
+                                  : kind == StateKind::kPerRank
+                                      ? PlaceOfRank(shape.numel(), rank_, num_ranks_)
+                                      : comm::Layout(shape);
       const absl::Status status = read(view, name, layout, value);
       if (!status.ok()) problems.push_back(Message(status));
       saved.states[name] = {kind, value};
     };
     if (saved.step > 0) {
       const OptionMap& options = dict.groups[static_cast<size_t>(group)];
-      for (const StateSpec& spec : SavedStateSpecs(view, group, options)) {
-        add(spec.name, spec.kind, view.StateShape(spec));
-      }
+      const size_t g = static_cast<size_t>(group);
+      const GroupState* state = dict.group_states.empty() ? nullptr : &dict.group_states[g];
+      std::vector<StateSpec> specs;
+      const absl::Status status = AllSavedSpecs(view, group, options, state, specs);
+      if (!status.ok()) problems.push_back(Message(status));
+      for (const StateSpec& spec : specs) add(spec.name, spec.kind, view.StateShape(spec));
     }
     if (view.trainable() && view.needs_master() && view.keep_master() && has_master(view.name())) {
       add(kMasterState, StateKind::kElementwise, view.value().shape());
@@ -154,7 +175,11 @@ std::vector<std::string> Optimizer::LoadProblems(const StateDict& dict) const {
                    saved.layout.logical_shape(), ", here ", view.layout().logical_shape(), ")"));
         continue;
       }
-      const auto expected = SavedStateSpecs(view, static_cast<int>(group), dict.groups[group]);
+      std::vector<StateSpec> expected;
+      const absl::Status status =
+          AllSavedSpecs(view, static_cast<int>(group), dict.groups[group],
+                        dict.group_states.empty() ? nullptr : &dict.group_states[group], expected);
+      if (!status.ok()) problems.push_back(Message(status));
       for (const auto& [name, entry] : saved.states)
         CheckState(name, entry, view, expected, problems);
       for (const StateSpec& spec : expected) {

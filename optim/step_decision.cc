@@ -19,8 +19,9 @@ void Optimizer::CheckPartialGrad(const ParamView& view, int group) const {
   constexpr const char* kReason =
       "\" keeps its gradient unreduced on each rank, as was agreed at boost for an optimizer that "
       "sums up less than all of it: ";
-  APOGEE_CHECK(step_options_.max_norm == 0, "optimizer ", name_, ": parameter \"", view.name(),
-               kReason, "max_norm clips a norm that no rank knows; set it before boost");
+  APOGEE_CHECK(step_options_.max_norm == 0 || ClipsAddends(), "optimizer ", name_, ": parameter \"",
+               view.name(), kReason,
+               "max_norm clips a norm that no rank knows; set it before boost");
   APOGEE_CHECK(ReducesOwnGrad(view, group), "optimizer ", name_, ": parameter \"", view.name(),
                kReason, "its group's options say no longer so; set them before boost");
 }
@@ -103,7 +104,7 @@ StepDecision Optimizer::Decide(std::vector<ActiveParam>& active) {
   if (need_norm) {
     DecideFrom(finite, step_options_.norm_kind == NormKind::kL2 ? std::sqrt(total) : total,
                decision);
-    if (!whole) decision.grad_norm = std::numeric_limits<double>::quiet_NaN();
+    if (!whole && !ClipsAddends()) decision.grad_norm = std::numeric_limits<double>::quiet_NaN();
   }
   return decision;
 }

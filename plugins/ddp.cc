@@ -29,6 +29,15 @@ void DdpPlugin::Check(const nn::Module& model, optim::Optimizer& optimizer) cons
                "ddp: the plugin runs another model already; make one plugin per model");
   if (options_.statistics_group == nullptr) CheckWhole("ddp", model);
   CheckPrecision(dtype_, optimizer);
+  const auto* local = dynamic_cast<const optim::LocalGradientOptimizer*>(&optimizer);
+  if (local == nullptr || group_ == nullptr) return;
+  const double max_norm =
+      options_.max_norm > 0 ? options_.max_norm : optimizer.step_options().max_norm;
+  std::string problem = local->ProblemOverRanks(max_norm);
+  if (options_.reproducible) {
+    problem = "its 1-bit messages depend on the number of ranks, which reproducible mode rules out";
+  }
+  APOGEE_CHECK(problem.empty(), "ddp: optimizer ", optimizer.name(), ": ", problem);
 }
 
 optim::Optimizer& DdpPlugin::Configure(nn::Module& model, optim::Optimizer& optimizer) {
@@ -40,12 +49,47 @@ optim::Optimizer& DdpPlugin::Configure(nn::Module& model, optim::Optimizer& opti
   const bool alone = group_ == nullptr && options_.statistics_group == nullptr;
   fused_ = alone ? dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer) : nullptr;
   if (fused_ != nullptr) return optimizer;
+  std::vector<autograd::ParameterPtr> reduced = SplitOff(model, optimizer);
+  local_ = dynamic_cast<optim::LocalGradientOptimizer*>(&optimizer);
+  if (local_ != nullptr) HandOverGradients(model, optimizer, reduced);
+  // Only the first of several may overlap.
   gradients_ = std::make_unique<chunk::GradientChunks>(
-      SplitOff(model, optimizer), group_,
-      chunk::GradientChunkOptions{.chunk_bytes = options_.bucket_bytes,
-                                  .overlap = options_.overlap,
-                                  .reproducible = options_.reproducible});
+      std::move(reduced), group_, ChunkOptions(options_.overlap && local_gradients_ == nullptr));
   return optimizer;
+}
+
+chunk::GradientChunkOptions DdpPlugin::ChunkOptions(bool overlap) const {
+  return {.chunk_bytes = options_.bucket_bytes,
+          .overlap = overlap,
+          .reproducible = options_.reproducible};
+}
+
+void DdpPlugin::HandOverGradients(nn::Module& model, optim::Optimizer& optimizer,
+                                  std::vector<autograd::ParameterPtr>& reduced) {
+  // States of one save: those of all ranks, also of ranks that hold other parts.
+  const bool cut = options_.statistics_group != nullptr;
+  const int copies = comm::GroupSize(group_);
+  const int rank = group_ == nullptr ? 0 : group_->rank();
+  const int parts = comm::GroupSize(options_.statistics_group);
+  const int part = cut ? options_.statistics_group->rank() : 0;
+  local_->SetRanks({.group = group_,
+                    .statistics = options_.statistics_group,
+                    .rank = rank * parts + part,
+                    .num_ranks = copies * parts});
+  model.AddPreForwardHook(
+      [local = local_, alive = std::weak_ptr<void>(alive_)](nn::Module& root, const Tensor&) {
+        if (!root.is_training() && !alive.expired()) local->SyncReplicas();
+      });
+  std::vector<autograd::ParameterPtr> may_stay;
+  optimizer.ForEachView([&](const optim::ParamView& view, int group) {
+    if (!local_->MayTakeLocalGrad(group)) return;
+    local_group_ = group;
+    may_stay.push_back(view.parameter());
+    std::erase(reduced, view.parameter());
+  });
+  if (may_stay.empty()) return;
+  local_gradients_ = std::make_unique<chunk::GradientChunks>(std::move(may_stay), group_,
+                                                             ChunkOptions(options_.overlap));
 }
 
 std::vector<autograd::ParameterPtr> DdpPlugin::SplitOff(const nn::Module& model,
@@ -77,7 +121,10 @@ std::vector<autograd::ParameterPtr> DdpPlugin::SplitOff(const nn::Module& model,
 void DdpPlugin::Backward(const Tensor& loss, optim::Optimizer&) {
   const bool reduce = guard_->OnBackward();
   if (fused_ != nullptr) return fused_->fused_backward(loss);
-  gradients_->Backward(loss, loss_scale(), reduce);
+  if (local_gradients_ == nullptr) return gradients_->Backward(loss, loss_scale(), reduce);
+  local_gradients_->set_reduces(!local_->TakesLocalGrad(local_group_));
+  chunk::GradientChunks* const all[] = {local_gradients_.get(), gradients_.get()};
+  chunk::GradientChunks::Backward(all, loss, loss_scale(), reduce);
 }
 
 }  // namespace apogee

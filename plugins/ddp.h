@@ -15,6 +15,11 @@
 // booster.no_sync(), which is faster. An optimizer that updates inside backward (LOMO, AdaLomo)
 // does so on one rank; on several its update runs in step(), on the averaged gradients.
 //
+// Optimizers with 1-bit messages (optim/local_gradients.h) get each rank's own gradients in the
+// steps that they ask for, which then are not averaged here; Parameter::grad() is this rank's.
+// Where their ranks' weights differ for some steps (0/1 Adam), the first forward of a model in
+// evaluation mode makes them the same: all ranks must call it. docs/compressed_communication.md.
+//
 // Without norm clipping (max_norm 0, here and in the optimizer's step options, and so it must stay)
 // a matrix that GaLore projects is left out of that: its Parameter::grad() stays this rank's own,
 // and step() averages its projection, and the whole only when the basis is refreshed. Reproducible
@@ -29,6 +34,7 @@
 #include "apogee/chunk/gradient_chunks.h"
 #include "apogee/comm/group.h"
 #include "apogee/optim/fused_backward.h"
+#include "apogee/optim/local_gradients.h"
 #include "apogee/plugins/plugin.h"
 #include "apogee/plugins/step_guard.h"
 
@@ -76,6 +82,11 @@ class DdpPlugin : public Plugin {
   double loss_scale() const { return guard_->loss_scale(); }
 
  private:
+  // For an optimizer that wants local gradients at times: tells it its ranks, keeps replicas the
+  // same in evaluations, and takes those parameters out of `reduced` into chunks of their own.
+  void HandOverGradients(nn::Module& model, optim::Optimizer& optimizer,
+                         std::vector<autograd::ParameterPtr>& reduced);
+  chunk::GradientChunkOptions ChunkOptions(bool overlap) const;
   // The parameters whose gradients are averaged inside backward; views of the others are marked.
   std::vector<autograd::ParameterPtr> SplitOff(const nn::Module& model,
                                                optim::Optimizer& optimizer) const;
@@ -85,6 +96,11 @@ class DdpPlugin : public Plugin {
   DType dtype_;
   std::unique_ptr<StepGuard> guard_;
   std::unique_ptr<chunk::GradientChunks> gradients_;
+  // Null for most optimizers; else the chunks of gradients that may stay local.
+  optim::LocalGradientOptimizer* local_ = nullptr;
+  std::unique_ptr<chunk::GradientChunks> local_gradients_;
+  int local_group_ = 0;  // a parameter group of theirs
+  std::shared_ptr<void> alive_ = std::make_shared<int>();
   optim::FusedBackwardOptimizer* fused_ = nullptr;
 };
 

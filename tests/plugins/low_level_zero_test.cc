@@ -49,6 +49,7 @@ std::vector<OptimizerChoice> AllOptimizers() {
   };
   std::vector<OptimizerChoice> all;
   for (const std::string& name : optim::OptimizerNames()) {
+    if (optim::TakesLocalGradients(name)) continue;
     const auto found = special.find(name);
     all.push_back({name, found == special.end() ? optim::OptionMap{} : found->second});
   }

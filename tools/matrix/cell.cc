@@ -2,6 +2,8 @@
 
 #include <fnmatch.h>
 
+#include <set>
+
 #include "apogee/core/rng.h"
 #include "apogee/optim/registry.h"
 #include "apogee/tools/matrix/plugins.h"
@@ -61,6 +63,19 @@ void AppendHybrid(const std::string& optimizer, const PluginVariant& plugin, int
   }
 }
 
+// Optimizers that send 1-bit messages do so from whole gradients that stay local, which plugins
+// that shard, or promise the same bits for any number of ranks, refuse at boost.
+bool IsOffered(const std::string& optimizer, const PluginVariant& plugin) {
+  if (!optim::TakesLocalGradients(optimizer)) return true;
+  for (const char* word : {"zero1", "zero2", "reproducible"}) {
+    if (plugin.name.find(word) != std::string::npos) return false;
+  }
+  return true;
+}
+
+// 0/1 Adam has no norm to clip by.
+bool CanClip(const std::string& optimizer) { return !optimizer.starts_with("zero_one"); }
+
 }  // namespace
 
 std::string Cell::name() const {
@@ -73,6 +88,7 @@ std::vector<Cell> AllCells() {
   std::vector<Cell> cells;
   for (const std::string& optimizer : optim::OptimizerNames()) {
     for (const PluginVariant& plugin : PluginVariants()) {
+      if (!IsOffered(optimizer, plugin)) continue;
       for (const int world : plugin.worlds) {
         if (plugin.is_hybrid) {
           AppendHybrid(optimizer, plugin, world, cells);
@@ -103,6 +119,11 @@ std::vector<Cell> AllCells() {
       }
     }
   }
+  std::set<std::string> names;
+  std::erase_if(cells, [&](Cell& cell) {
+    cell.clip = cell.clip && CanClip(cell.optimizer);
+    return !names.insert(cell.name()).second;
+  });
   return cells;
 }
 

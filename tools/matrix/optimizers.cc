@@ -37,10 +37,16 @@ OptionMap InterestingOptions(const std::string& name) {
       {"lars", {{"lr", "1"}, {"trust_coefficient", "0.02"}, {"weight_decay", "0.05"}}},
       {"lion", {{"lr", "0.003"}, {"weight_decay", "0.1"}}},
       {"lomo", {{"lr", "0.02"}, {"weight_decay", "0.05"}, {"clip_grad_value", "2"}}},
+      // 1-bit messages are another algorithm than the one-rank run: here the warm-ups are compared.
+      // Without bias correction first updates are three times lr, with Adam's rate chaos in bf16.
+      {"onebit_adam", {{"lr", "0.003"}, {"weight_decay", "0.05"}}},
+      {"onebit_adam_deepspeed", {{"lr", "0.003"}, {"weight_decay", "0.05"}}},
+      {"onebit_lamb", {{"lr", "0.02"}, {"weight_decay", "0.05"}}},
       {"scaled_adam", {{"clipping_scale", "1"}, {"clipping_update_period", "4"}}},
       {"scaled_adam_icefall", {{"clipping_scale", "1"}, {"clipping_update_period", "4"}}},
       {"scaled_adam_icefall_2023", {{"clipping_scale", "1"}, {"clipping_update_period", "4"}}},
       {"sgd", {{"lr", "0.05"}, {"momentum", "0.9"}, {"weight_decay", "0.05"}}},
+      {"zero_one_adam", {{"lr", "0.003"}, {"weight_decay", "0.05"}, {"var_update_scaler", "1000"}}},
   };
   const auto found = table.find(name);
   return found == table.end() ? OptionMap{} : found->second;

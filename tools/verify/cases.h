@@ -12,6 +12,8 @@ Comparison ReplayOptimizer(const GoldenCase& golden, DType dtype);
 Comparison ReplayGradClip(const GoldenCase& golden, DType dtype);
 Comparison ReplayLrSchedule(const GoldenCase& golden, DType dtype);
 Comparison ReplayQuant(const GoldenCase& golden, DType dtype);
+Comparison ReplayOneBit(const GoldenCase& golden, DType dtype);
+Comparison ReplayCompressedAllReduce(const GoldenCase& golden, DType dtype);
 Comparison ReplayModel(const GoldenCase& golden, DType dtype);
 
 }  // namespace apogee::tools

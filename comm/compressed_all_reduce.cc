@@ -1,0 +1,236 @@
+#include "apogee/comm/compressed_all_reduce.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+namespace apogee::comm {
+namespace {
+
+// Scales travel in the errors' dtype, behind the signs.
+void PutScales(std::span<const double> scales, DType dtype, uint8_t* to) {
+  for (size_t s = 0; s < scales.size(); ++s) {
+    if (dtype == DType::kF64) {
+      std::memcpy(to + 8 * s, &scales[s], 8);
+    } else {
+      const auto scale = static_cast<float>(scales[s]);
+      std::memcpy(to + 4 * s, &scale, 4);
+    }
+  }
+}
+
+std::vector<double> GetScales(const uint8_t* from, DType dtype, size_t count) {
+  std::vector<double> scales(count);
+  for (size_t s = 0; s < count; ++s) {
+    if (dtype == DType::kF64) {
+      std::memcpy(&scales[s], from + 8 * s, 8);
+    } else {
+      float scale = 0;
+      std::memcpy(&scale, from + 4 * s, 4);
+      scales[s] = scale;
+    }
+  }
+  return scales;
+}
+
+uint8_t* Bytes(const Tensor& tensor) { return tensor.data<uint8_t>(); }
+
+const uint8_t* LiveBits(const CompressedTensor& tensor, int64_t first_byte = 0) {
+  return tensor.live.defined() ? Bytes(tensor.live) + first_byte : nullptr;
+}
+
+void* At(const Tensor& tensor, int64_t element) {
+  return static_cast<std::byte*>(tensor.raw()) + element * DTypeSize(tensor.dtype());
+}
+
+}  // namespace
+
+struct CompressedAllReduce::Part {
+  const CompressedTensor* tensor;
+  int64_t n, padded, chunk;  // elements
+  int64_t num_live;          // before the padding that takes no part
+  int64_t offset;            // of its signs in a message, in bytes
+  size_t scale;              // which scale is its
+  // Of the chunk that begins at element `first`.
+  int64_t LiveIn(int64_t first) const { return std::clamp<int64_t>(num_live - first, 0, chunk); }
+};
+
+CompressedAllReduce::CompressedAllReduce(GroupPtr group, const CompressionOptions& options)
+    : group_(std::move(group)), options_(options) {}
+
+int64_t CompressedAllReduce::PaddedNumel(int64_t n) const {
+  const int64_t ranks = size();
+  const int64_t unit = ranks * (options_.deepspeed ? std::lcm(ranks, int64_t{8}) : int64_t{8});
+  return (n + unit - 1) / unit * unit;
+}
+
+Tensor CompressedAllReduce::PackLive(const Tensor& mask, double floor) const {
+  APOGEE_CHECK(
+      mask.dtype() == DType::kU8 || mask.dtype() == DType::kF32 || mask.dtype() == DType::kF64,
+      "compressed_all_reduce: a mask must be u8, f32 or f64, got ", DTypeName(mask.dtype()));
+  const Tensor bits = Tensor::Zeros({PaddedNumel(mask.numel()) / 8}, DType::kU8, mask.context(),
+                                    MemoryCategory::kOptimizerState);
+  SignKernelsFor(*mask.context())
+      .pack_live(*mask.context(), {mask.dtype(), floor, mask.raw(), mask.numel(), Bytes(bits)});
+  return bits;
+}
+
+void CompressedAllReduce::CheckTensor(const CompressedTensor& tensor) const {
+  const auto check = [](const char* name, const Tensor& t, DType dtype, int64_t numel) {
+    APOGEE_CHECK(t.defined() && t.is_contiguous() && t.dtype() == dtype && t.numel() == numel,
+                 "compressed_all_reduce: ", name, " must be ", DTypeName(dtype), " [", numel,
+                 "], contiguous, got ", t.defined() ? DTypeName(t.dtype()) : "nothing", " of ",
+                 t.defined() ? t.numel() : 0, " elements");
+  };
+  APOGEE_CHECK(
+      tensor.value.defined() && IsFloat(tensor.value.dtype()) && tensor.value.is_contiguous(),
+      "compressed_all_reduce: a value must be a contiguous tensor of a floating dtype");
+  const int64_t n = tensor.value.numel();
+  const DType dtype = tensor.value.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  check("worker_error", tensor.worker_error, dtype, PaddedNumel(n));
+  check("server_error", tensor.server_error, dtype, ChunkNumel(n));
+  if (tensor.live.defined()) check("live", tensor.live, DType::kU8, PaddedNumel(n) / 8);
+  APOGEE_CHECK(!options_.deepspeed || !tensor.live.defined(),
+               "compressed_all_reduce: DeepSpeed's form counts every element; multiply the result "
+               "with the mask instead");
+}
+
+std::vector<CompressedAllReduce::Part> CompressedAllReduce::Parts(
+    std::span<const CompressedTensor> tensors) const {
+  std::vector<Part> parts;
+  int64_t offset = 0;
+  for (const CompressedTensor& tensor : tensors) {
+    CheckTensor(tensor);
+    APOGEE_CHECK(tensor.worker_error.dtype() == tensors[0].worker_error.dtype(),
+                 "compressed_all_reduce: f64 values and others need a call each");
+    const int64_t n = tensor.value.numel();
+    const size_t scale =
+        options_.shared_scale ? static_cast<size_t>(tensor.scale_group) : parts.size();
+    const int64_t padded = PaddedNumel(n);
+    parts.push_back(
+        {&tensor, n, padded, ChunkNumel(n), options_.deepspeed ? padded : n, offset, scale});
+    offset += ChunkNumel(n) / 8;
+  }
+  return parts;
+}
+
+int64_t CompressedAllReduce::CountLive(const CompressedTensor& tensor, int64_t begin,
+                                       int64_t end) const {
+  if (options_.deepspeed) return end - begin;
+  const uint8_t* live = LiveBits(tensor);
+  if (live == nullptr) return std::max<int64_t>(0, std::min(end, tensor.value.numel()) - begin);
+  int64_t count = 0;
+  for (int64_t b = begin / 8; b < end / 8; ++b) count += std::popcount(live[b]);
+  return count;
+}
+
+std::vector<double> CompressedAllReduce::Scales(std::span<const Part> parts, size_t num_scales,
+                                                std::span<const double> squares,
+                                                std::span<const int64_t> counts) {
+  std::vector<double> sums(num_scales);
+  std::vector<int64_t> elements(num_scales);
+  for (size_t t = 0; t < parts.size(); ++t) {
+    sums[parts[t].scale] += squares[t];
+    elements[parts[t].scale] += counts[t];
+  }
+  for (size_t s = 0; s < num_scales; ++s) {
+    sums[s] = elements[s] == 0 ? 0 : std::sqrt(sums[s] / static_cast<double>(elements[s]));
+  }
+  return sums;
+}
+
+std::optional<size_t> CompressedAllReduce::Run(std::span<const CompressedTensor> tensors) {
+  if (group_ == nullptr || tensors.empty()) return std::nullopt;
+  const std::vector<Part> parts = Parts(tensors);
+  const DeviceContext& context = *tensors[0].value.context();
+  const SignKernels& kernels = SignKernelsFor(context);
+  const DType dtype = tensors[0].worker_error.dtype();
+  const size_t num_scales = std::ranges::max(parts, {}, &Part::scale).scale + 1;
+  const int64_t signs = parts.back().offset + parts.back().chunk / 8;
+  const int64_t message = signs + static_cast<int64_t>(num_scales) * DTypeSize(dtype);
+  const auto bytes = [&](int64_t count) {
+    return Tensor::Empty({count}, DType::kU8, tensors[0].value.context(),
+                         MemoryCategory::kWorkspace);
+  };
+  const int ranks = size();
+
+  // What this rank sends: to rank j, chunk j of every tensor and all scales.
+  std::vector<double> squares(parts.size());
+  std::vector<int64_t> counts(parts.size());
+  const Tensor send = bytes(ranks * message), received = bytes(ranks * message);
+  for (size_t t = 0; t < parts.size(); ++t) {
+    const Part& part = parts[t];
+    const Tensor whole = bytes(part.padded / 8);
+    kernels.pack(context, {part.tensor->value.dtype(), dtype, part.tensor->value.raw(), part.n,
+                           part.tensor->worker_error.raw(), LiveBits(*part.tensor), part.num_live,
+                           part.padded, Bytes(whole), &squares[t]});
+    counts[t] = CountLive(*part.tensor, 0, part.padded);
+    for (int j = 0; j < ranks; ++j) {
+      send.Slice(0, j * message + part.offset, part.chunk / 8)
+          .CopyFrom(whole.Slice(0, j * part.chunk / 8, part.chunk / 8));
+    }
+  }
+  const std::vector<double> own_scales = Scales(parts, num_scales, squares, counts);
+  for (int j = 0; j < ranks; ++j) PutScales(own_scales, dtype, Bytes(send) + j * message + signs);
+  group_->AllToAll(received, send);
+
+  // All ranks see the same scales here, before any of them has changed anything.
+  std::vector<std::vector<double>> scales;
+  for (int j = 0; j < ranks; ++j) {
+    scales.push_back(GetScales(Bytes(received) + j * message + signs, dtype, num_scales));
+  }
+  for (size_t t = 0; t < parts.size(); ++t) {
+    for (const std::vector<double>& sent : scales) {
+      if (!std::isfinite(sent[parts[t].scale])) return t;
+    }
+  }
+
+  // This rank as the server of its chunk.
+  const Tensor answer = bytes(message), answers = bytes(ranks * message);
+  for (size_t t = 0; t < parts.size(); ++t) {
+    const Part& part = parts[t];
+    std::vector<const uint8_t*> sent;
+    std::vector<double> sent_scales;
+    for (int j = 0; j < ranks; ++j) {
+      sent.push_back(Bytes(received) + j * message + part.offset);
+      sent_scales.push_back(scales[static_cast<size_t>(j)][part.scale]);
+    }
+    const int64_t first = group_->rank() * part.chunk;
+    kernels.collect(context, {dtype, sent, sent_scales, part.tensor->server_error.raw(),
+                              LiveBits(*part.tensor, first / 8), part.LiveIn(first), part.chunk,
+                              Bytes(answer) + part.offset, &squares[t]});
+    counts[t] = CountLive(*part.tensor, first, first + part.chunk);
+  }
+  std::vector<double> answer_scales = Scales(parts, num_scales, squares, counts);
+  PutScales(answer_scales, dtype, Bytes(answer) + signs);
+  answer_scales = GetScales(Bytes(answer) + signs, dtype, num_scales);  // as the others read them
+  for (const Part& part : parts) {
+    const int64_t first = group_->rank() * part.chunk;
+    kernels.keep_error(context,
+                       {dtype, answer_scales[part.scale], part.tensor->server_error.raw(),
+                        LiveBits(*part.tensor, first / 8), part.LiveIn(first), part.chunk});
+  }
+  group_->AllGather(answers, answer);
+
+  const std::vector<double>& sent_scales = scales[static_cast<size_t>(group_->rank())];
+  for (int j = 0; j < ranks; ++j) {
+    const uint8_t* from = Bytes(answers) + j * message;
+    const std::vector<double> final_scales = GetScales(from + signs, dtype, num_scales);
+    for (const Part& part : parts) {
+      const int64_t first = j * part.chunk;
+      const CompressedTensor& tensor = *part.tensor;
+      kernels.unpack(
+          context,
+          {tensor.value.dtype(), dtype, At(tensor.value, std::min(first, part.n)),
+           std::clamp<int64_t>(part.n - first, 0, part.chunk), At(tensor.worker_error, first),
+           LiveBits(tensor, first / 8), part.LiveIn(first), part.chunk, from + part.offset,
+           sent_scales[part.scale], final_scales[part.scale]});
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace apogee::comm

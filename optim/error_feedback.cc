@@ -1,0 +1,104 @@
+#include "apogee/optim/error_feedback.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "apogee/optim/kernels.h"
+#include "apogee/tensor/ops/elementwise.h"
+
+namespace apogee::optim {
+namespace {
+
+constexpr const char* kWorkerError = "worker_error";
+constexpr const char* kServerError = "server_error";
+// A second moment this far below the mean of its tensor is one of rounding errors.
+constexpr double kNoise = 1e-12;
+
+}  // namespace
+
+void ErrorFeedback::SetMask(const std::string& parameter, const Tensor& mask) {
+  APOGEE_CHECK(
+      mask.dtype() == DType::kU8 || mask.dtype() == DType::kF32 || mask.dtype() == DType::kF64,
+      "momentum mask of \"", parameter, "\": must be u8, f32 or f64, got ",
+      DTypeName(mask.dtype()));
+  masks_[parameter] = mask;
+  ForgetMasks();
+}
+
+Tensor ErrorFeedback::UserMask(const ParamView& view) const {
+  const auto found = masks_.find(view.name());
+  if (found == masks_.end()) return {};
+  return view.CutToLayout(found->second.Contiguous(), comm::Layout(view.layout().logical_shape()));
+}
+
+const Tensor& ErrorFeedback::LiveOf(const ParamView& view,
+                                    const comm::CompressedAllReduce& reduce) {
+  const auto found = live_.find(view.name());
+  if (found != live_.end()) return found->second;
+  const Tensor squares = view.state("exp_avg_sq");
+  const DeviceContext& context = *squares.context();
+  NormChunk sum{squares.raw(), squares.dtype(), view.layout().local_numel(), 0};
+  OptimKernelsFor(context).grad_norm(context, {NormKind::kL1, {&sum, 1}});
+  const double mean = sum.result / static_cast<double>(std::max<int64_t>(1, sum.n));
+  Tensor bits = reduce.PackLive(squares, kNoise * mean);
+  uint8_t* live = bits.data<uint8_t>();
+  if (const Tensor mask = UserMask(view); mask.defined()) {
+    const Tensor own = reduce.PackLive(mask);
+    for (int64_t b = 0; b < bits.numel(); ++b) live[b] &= own.data<uint8_t>()[b];
+  }
+  const int64_t n = view.value().numel();
+  const bool all = std::all_of(live, live + n / 8, [](uint8_t b) { return b == 255; }) &&
+                   (n % 8 == 0 || live[n / 8] == (1 << (n % 8)) - 1);
+  return live_[view.name()] = all ? Tensor() : bits;
+}
+
+std::string ErrorFeedback::Average(std::span<const Job> jobs,
+                                   const comm::CompressionOptions& options) {
+  if (size() == 1) return "";
+  comm::CompressedAllReduce reduce(ranks_.group, options);
+  // f64 parameters, if there are any, have messages of their own. The order is the same everywhere.
+  for (const DType dtype : {DType::kF32, DType::kF64}) {
+    std::vector<comm::CompressedTensor> tensors;
+    std::vector<const ParamView*> owners;
+    for (const Job& job : jobs) {
+      ParamView& view = *job.view;
+      if (view.compute_dtype() != dtype) continue;
+      MakeErrors(view, options);
+      tensors.push_back({job.value, view.state(kWorkerError), view.state(kServerError),
+                         options.deepspeed ? Tensor() : LiveOf(view, reduce),
+                         // What ranks that share layers all hold must not hear of their own parts.
+                         view.layout().is_whole() ? 0 : 1});
+      owners.push_back(&view);
+    }
+    if (const auto bad = reduce.Run(tensors)) return owners[*bad]->name();
+  }
+  return "";
+}
+
+void ErrorFeedback::ApplyUserMask(const Job& job) const {
+  const Tensor mask = UserMask(*job.view);
+  if (mask.defined()) job.value.CopyFrom(ops::Mul(job.value, mask.To(job.value.dtype())));
+}
+
+void ErrorFeedback::AppendSpecs(const ParamView& view, const comm::CompressionOptions& options,
+                                std::vector<StateSpec>& specs) const {
+  if (size() == 1) return;
+  const comm::CompressedAllReduce reduce(ranks_.group, options);
+  const int64_t n = view.value().numel();
+  specs.push_back({kWorkerError, StateKind::kPerRank, {reduce.PaddedNumel(n)}});
+  specs.push_back({kServerError, StateKind::kPerRank, {reduce.ChunkNumel(n)}});
+}
+
+void ErrorFeedback::MakeErrors(ParamView& view, const comm::CompressionOptions& options) const {
+  std::vector<StateSpec> specs;
+  AppendSpecs(view, options, specs);
+  for (const StateSpec& spec : specs) view.AddState(spec);
+}
+
+void ErrorFeedback::DropErrors(ParamView& view) {
+  std::vector<NamedState> kept = view.states();
+  std::erase_if(kept, [](const NamedState& state) { return state.kind == StateKind::kPerRank; });
+  view.ReplaceStates(std::move(kept));
+}
+
+}  // namespace apogee::optim
