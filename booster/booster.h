@@ -128,9 +128,10 @@ class Booster {
   // Loads the newest checkpoint of the folder into what was boosted; one that turns out to be
   // damaged is passed over for the next older one. The folder stays as it is. NotFound where there
   // is none (start anew), DataLoss where all are damaged, InvalidArgument where the checkpoint is
-  // whole but of another model or optimizer, Unimplemented where the newest is of a newer format;
-  // nothing has changed then. Collective, after boost and before the first step; the same result on
-  // every rank. Throws Error before boost.
+  // whole but of another model or optimizer, Unimplemented where the newest is of a newer format,
+  // PermissionDenied or Unavailable where it cannot be opened; nothing has changed then.
+  // Collective, after boost and before the first step; the same result on every rank. Throws Error
+  // before boost.
   absl::StatusOr<Resumed> resume(
       const std::string& folder,
       const std::shared_ptr<checkpoint::FileSystem>& files = checkpoint::RealFileSystem());
