@@ -29,7 +29,7 @@ namespace apogee {
 
 struct RunPosition {
   int64_t step = 0;
-  std::map<std::string, std::string> extra = {};  // the caller's
+  std::map<std::string, std::string> extra = {};  // the caller's, UTF-8
 };
 
 struct TrainingParts {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
 #include <thread>
 
 #include "apogee/checkpoint/checkpoint_folder.h"
@@ -94,6 +95,29 @@ TEST(AsyncSaveTest, AThousandTimesOver) {
       ASSERT_TRUE(run.booster.load_optimizer("want/" + name, files).ok());
     }
   });
+}
+
+// Refused by all at the call, not by the thread of the one rank that writes the manifest.
+TEST(AsyncSaveTest, TextsThatAreNotUtf8AreRefusedOnEveryRank) {
+  const TempDir dir;
+  for (const bool use_async : {false, true}) {
+    RunRanks(2, [&](comm::World& world) {
+      ZeroRun run(world);
+      const absl::Status status = run.booster.save_training_state(
+          dir / "run", {.step = 1, .extra = {{"path", "caf\xe9"}}}, {.use_async = use_async});
+      EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+      EXPECT_THAT(Message(status), HasSubstr("attribute \"extra/path\" is not UTF-8"));
+      EXPECT_EQ(run.booster.save_training_state(
+                    dir / "run", {.step = 1, .extra = {{"path", "caf\xc3\xa9 \"\\\n"}}},
+                    {.use_async = use_async}),
+                absl::OkStatus());
+      EXPECT_EQ(run.booster.wait_for_saves(), absl::OkStatus());
+      const auto resumed = run.booster.resume(dir / "run");
+      ASSERT_TRUE(resumed.ok()) << resumed.status();
+      EXPECT_EQ(resumed->position.extra.at("path"), "caf\xc3\xa9 \"\\\n");
+    });
+    std::filesystem::remove_all(dir / "run");
+  }
 }
 
 TEST(AsyncSaveTest, TheNextSaveWaits) {

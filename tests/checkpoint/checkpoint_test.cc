@@ -8,6 +8,7 @@
 
 #include "apogee/checkpoint/checkpoint_reader.h"
 #include "apogee/checkpoint/checkpoint_writer.h"
+#include "apogee/checkpoint/hf_weights.h"
 #include "apogee/core/rng.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tests/support/run_ranks.h"
@@ -175,6 +176,27 @@ TEST(CheckpointTest, RanksThatDisagreeAreTold) {
         SaveCheckpoint({RealFileSystem(), folder.path() + "/c"}, {{}, {part}}, world.group());
     EXPECT_THAT(Message(status), HasSubstr("ranks disagree about the dtype or shape of \"w\""));
   });
+}
+
+// By all, before anything is written.
+TEST(CheckpointTest, NamesThatNoFileCanHoldAreRefused) {
+  const TempDir folder;
+  for (const std::string& name :
+       {std::string(), std::string("a\0b", 3), std::string(1025, 'a'), std::string("caf\xe9")}) {
+    RunRanks(2, [&](comm::World& world) {
+      std::vector<TensorPart> parts;
+      if (world.rank() == 1) {
+        parts.push_back({name, Tensor::Zeros({4}, DType::kF32, CpuContext()), Layout(Shape{4})});
+      }
+      for (const absl::Status& status :
+           {SaveCheckpoint({RealFileSystem(), folder / "c"}, {{}, parts}, world.group()),
+            SaveModelWeights({RealFileSystem(), folder / "w"}, parts, {}, world.group())}) {
+        EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+        EXPECT_THAT(Message(status), HasSubstr("cannot be the name of a tensor"));
+      }
+    });
+  }
+  EXPECT_THAT(*RealFileSystem()->List(folder.path()), ::testing::IsEmpty());
 }
 
 // Every byte of every file, the manifest too.
