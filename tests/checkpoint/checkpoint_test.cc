@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -176,6 +177,25 @@ TEST(CheckpointTest, RanksThatDisagreeAreTold) {
         SaveCheckpoint({RealFileSystem(), folder.path() + "/c"}, {{}, {part}}, world.group());
     EXPECT_THAT(Message(status), HasSubstr("ranks disagree about the dtype or shape of \"w\""));
   });
+}
+
+// As many as a large mixture of experts has, with the states of an optimizer.
+TEST(CheckpointTest, ManyTensorsTakeTimeInProportion) {
+  const TempDir folder;
+  const Tensor one = Tensor::Full({1}, DType::kF32, 1, CpuContext());
+  const auto seconds = [&](int count) {
+    std::vector<TensorPart> parts;
+    for (int i = 0; i < count; ++i) {
+      parts.push_back({"model/experts." + std::to_string(i) + ".weight", one, Layout(Shape{1})});
+    }
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_EQ(SaveCheckpoint({RealFileSystem(), folder / std::to_string(count)}, {{}, parts},
+                             /*group=*/nullptr),
+              absl::OkStatus());
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  const double few = seconds(4'000);
+  EXPECT_LT(seconds(40'000), 40 * few);  // 10 times, or 100 where each looks at all
 }
 
 // By all, before anything is written.
