@@ -165,6 +165,7 @@ class Booster {
 
   // Saves with use_async: every save first waits for the one before. Where that failed, the next
   // save, of any kind, returns its error and saves nothing, unless wait_for_saves did so before.
+  // resume and all that load wait for the save under way, too, and leave its status.
   // Waits for the save under way and returns its status, once; the same on every rank. Does not
   // communicate. The destructor waits too, and prints an error that nobody asked for.
   absl::Status wait_for_saves();

@@ -78,6 +78,7 @@ absl::Status Booster::save_model(const std::string& path, const SaveModelOptions
 absl::StatusOr<checkpoint::LoadReport> Booster::load_model(const std::string& path,
                                                            const LoadModelOptions& options) {
   CheckBoosted("load_model");
+  if (saver_ != nullptr) saver_->Settle();  // it may be what is to be loaded; so for all below
   std::vector<checkpoint::TensorPart> parts = WeightsOf(*model_, plugin_);
   // From the file, not from the weights, which are rounded to the working dtype.
   for (const optim::ParamView& view : optimizer_->views()) {
@@ -102,6 +103,7 @@ absl::Status Booster::save_optimizer(const std::string& path, const FileOptions&
 
 absl::Status Booster::load_optimizer(const std::string& path, const FilesPtr& files) {
   CheckBoosted("load_optimizer");
+  if (saver_ != nullptr) saver_->Settle();
   optim::StateDict dict;
   const auto read = [&]() -> absl::Status {
     APOGEE_ASSIGN_OR_RETURN(const auto reader, checkpoint::CheckpointReader::Open(files, path));
@@ -130,6 +132,7 @@ absl::Status Booster::save_lr_scheduler(const std::string& path, const FileOptio
 absl::Status Booster::load_lr_scheduler(const std::string& path, const FilesPtr& files) {
   CheckBoosted("load_lr_scheduler");
   APOGEE_CHECK(scheduler_ != nullptr, "load_lr_scheduler: boost was given no scheduler");
+  if (saver_ != nullptr) saver_->Settle();
   SavedSchedule saved;
   const auto read = [&]() -> absl::Status {
     APOGEE_ASSIGN_OR_RETURN(const auto reader, checkpoint::CheckpointReader::Open(files, path));

@@ -252,6 +252,31 @@ TEST(AsyncSaveTest, CopiesOnlyWhatARankWrites) {
   });
 }
 
+TEST(AsyncSaveTest, LoadsWait) {
+  const TempDir dir;
+  const auto gate = std::make_shared<GateFileSystem>();
+  RunRanks(1, [&](comm::World& world) {
+    ZeroRun run(world);
+    run.Step();
+    for (const std::string what : {"model", "optimizer"}) {
+      gate->Close();
+      ASSERT_EQ(what == "model"
+                    ? run.booster.save_model(dir / what, {.use_async = true, .files = gate})
+                    : run.booster.save_optimizer(dir / what, {.use_async = true, .files = gate}),
+                absl::OkStatus());
+      std::thread opener([&gate] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        gate->Open();
+      });
+      EXPECT_EQ(what == "model" ? run.booster.load_model(dir / what).status()
+                                : run.booster.load_optimizer(dir / what),
+                absl::OkStatus());
+      opener.join();
+      EXPECT_EQ(run.booster.wait_for_saves(), absl::OkStatus());
+    }
+  });
+}
+
 TEST(AsyncSaveTest, ModelAndOptimizerToo) {
   const TempDir dir;
   const auto gate = std::make_shared<GateFileSystem>();
