@@ -174,8 +174,8 @@ class Booster {
   std::optional<absl::Status> save_status();
 
   // Whether the disk has room for so many training states in a folder that is there:
-  // ResourceExhausted with the numbers. Call it after the first step, when the optimizer has its
-  // states. Collective.
+  // ResourceExhausted with the numbers, NotFound where there is no such folder. Call it after the
+  // first step, when the optimizer has its states. Collective.
   absl::Status check_space(
       const std::string& folder, int64_t checkpoints = 2,
       const std::shared_ptr<checkpoint::FileSystem>& files = checkpoint::RealFileSystem()) const;

@@ -154,6 +154,8 @@ absl::Status Booster::check_space(const std::string& folder, int64_t checkpoints
   const int64_t bytes = save->total_bytes();
   const absl::StatusOr<int64_t> free = files->FreeBytes(folder);
   absl::Status status;
+  // A file system that cannot tell may have the room; a folder that is missing has none.
+  if (absl::IsNotFound(free.status())) status = free.status();
   if (free.ok() && *free < checkpoints * bytes) {
     status = absl::ResourceExhaustedError(internal::Concat(
         folder, ": ", checkpoints, " checkpoints of ", FormatBytes(bytes), " need ",

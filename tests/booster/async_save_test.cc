@@ -321,6 +321,7 @@ TEST(AsyncSaveTest, NoRoomIsToldBeforeAnythingIsWritten) {
     const absl::Status two = run.booster.check_space(dir / "run", 2, files);
     EXPECT_TRUE(absl::IsResourceExhausted(two)) << two;
     EXPECT_THAT(Message(two), HasSubstr("2 checkpoints of 3.7 KiB need 7.4 KiB, only 7.4 KiB"));
+    EXPECT_TRUE(absl::IsNotFound(run.booster.check_space(dir / "typo")));
     world.group()->Barrier();
     files->free_bytes = 1000;
     const absl::Status full =
