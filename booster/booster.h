@@ -87,8 +87,9 @@ struct LoadModelOptions {
 struct Resumed {
   RunPosition position;
   std::string path;  // of the checkpoint
-  // A sentence each: newer checkpoints that were passed over, newest first, with the reason; and a
-  // learning-rate schedule that is not the saved run's.
+  // A sentence each: newer checkpoints that were passed over, newest first, with the reason; a
+  // learning-rate schedule that is not the saved run's; and a schedule or dynamic loss scale that
+  // was saved and that this run lacks.
   std::vector<std::string> notices;
 };
 
