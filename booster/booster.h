@@ -62,7 +62,7 @@ struct SaveOptions {
   bool use_async = false;  // as in FileOptions
   // Takes what went wrong beside the save, on rank 0: an older checkpoint that could not be removed
   // or was found damaged. Called within the save, or within the next save or wait_for_saves where
-  // this one is asynchronous. Null: stderr.
+  // this one is asynchronous; the destructor prints what was not told by then. Null: stderr.
   std::function<void(const std::string&)> notice = nullptr;
   std::shared_ptr<checkpoint::FileSystem> files = checkpoint::RealFileSystem();
 };
@@ -196,7 +196,9 @@ class Booster {
   optim::Optimizer* optimizer_ = nullptr;
   optim::LrScheduler* scheduler_ = nullptr;
   std::unique_ptr<checkpoint::BackgroundSaver> saver_;  // once there was a save with use_async
-  std::function<void()> deliver_notices_;               // of the save under way
+  // Of the save under way: what it noted, on its thread until it has ended, and for whom.
+  std::shared_ptr<std::vector<std::string>> notices_;
+  std::function<void(const std::string&)> notice_;
 };
 
 }  // namespace apogee

@@ -127,11 +127,9 @@ absl::Status Booster::save_training_state(const std::string& folder, const RunPo
   }
   if (options.use_async) {
     // Collected on the saving thread, told on this one.
-    const auto notices = std::make_shared<std::vector<std::string>>();
-    deliver_notices_ = [notices, notice = options.notice] {
-      std::ranges::for_each(*notices, notice);
-    };
-    options.notice = [notices](const std::string& text) { notices->push_back(text); };
+    notices_ = std::make_shared<std::vector<std::string>>();
+    notice_ = options.notice;
+    options.notice = [notices = notices_](const std::string& text) { notices->push_back(text); };
   }
   const TrainingState state({*model_, *optimizer_, scheduler_, plugin_});
   APOGEE_ASSIGN_OR_RETURN(const SavePtr save, state.Plan(position));

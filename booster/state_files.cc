@@ -1,4 +1,5 @@
 // Booster: saving and loading parts of a training state, and saves on a thread of their own.
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -25,6 +26,8 @@ std::vector<checkpoint::TensorPart> WeightsOf(const nn::Module& model, const Plu
 }  // namespace
 
 Booster::~Booster() {
+  // What the caller's function refers to may have gone before.
+  notice_ = [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); };
   const absl::Status status = wait_for_saves();
   if (!status.ok()) std::fprintf(stderr, "the last save failed: %s\n", Message(status).c_str());
 }
@@ -36,7 +39,9 @@ void Booster::CheckBoosted(const char* what) const {
 absl::Status Booster::wait_for_saves() {
   if (saver_ == nullptr) return absl::OkStatus();
   absl::Status status = saver_->Wait();
-  if (deliver_notices_) std::exchange(deliver_notices_, nullptr)();
+  if (const auto notices = std::exchange(notices_, nullptr)) {
+    std::ranges::for_each(*notices, notice_);
+  }
   return status;
 }
 

@@ -234,6 +234,23 @@ TEST(AsyncSaveTest, NoticesComeFromTheCallersThread) {
   });
 }
 
+// Where the run ends by an exception, what a notice refers to goes before the Booster does.
+TEST(AsyncSaveTest, NoticesThatNobodyWaitedForArePrinted) {
+  const TempDir dir;
+  ::testing::internal::CaptureStderr();
+  RunRanks(1, [&](comm::World& world) {
+    ZeroRun run(world);
+    ASSERT_EQ(run.booster.save_training_state(dir / "run", {.step = 1}), absl::OkStatus());
+    ASSERT_EQ(checkpoint::RealFileSystem()->RemoveFile(dir / "run/step-00000001/manifest.json"),
+              absl::OkStatus());
+    const auto notice = [](const std::string&) { ADD_FAILURE() << "called by the destructor"; };
+    ASSERT_EQ(run.booster.save_training_state(dir / "run", {.step = 1},
+                                              {.use_async = true, .notice = notice}),
+              absl::OkStatus());
+  });
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("step-00000001 was damaged"));
+}
+
 // A rank copies what it writes, not what it holds, and only until that is written.
 TEST(AsyncSaveTest, CopiesOnlyWhatARankWrites) {
   const TempDir dir;
