@@ -81,7 +81,7 @@ TEST(ReshardResumeTest, GoesOnWithTheSameBitsUnderEveryPlugin) {
       run.Step();
       run.Step();
       ASSERT_EQ(run.booster->save_training_state(folder / "saved", {.step = 2}), absl::OkStatus());
-      ASSERT_EQ(run.booster->save_model(RealFileSystem(), folder / "weights"), absl::OkStatus());
+      ASSERT_EQ(run.booster->save_model(folder / "weights"), absl::OkStatus());
     });
     const std::string from = folder / "saved/step-00000002";
     ASSERT_EQ(RealFileSystem()->MakeDir(folder / "cut"), absl::OkStatus());
