@@ -62,7 +62,7 @@ struct SaveOptions {
   bool use_async = false;  // as in FileOptions
   // Takes what went wrong beside the save, on rank 0: an older checkpoint that could not be removed
   // or was found damaged. Called within the save, or within the next save or wait_for_saves where
-  // this one is asynchronous. Null: stderr.
+  // this one is asynchronous; the destructor prints what was not told by then. Null: stderr.
   std::function<void(const std::string&)> notice = nullptr;
   std::shared_ptr<checkpoint::FileSystem> files = checkpoint::RealFileSystem();
 };
@@ -87,8 +87,9 @@ struct LoadModelOptions {
 struct Resumed {
   RunPosition position;
   std::string path;  // of the checkpoint
-  // A sentence each: newer checkpoints that were passed over, newest first, with the reason; and a
-  // learning-rate schedule that is not the saved run's.
+  // A sentence each: newer checkpoints that were passed over, newest first, with the reason; a
+  // learning-rate schedule that is not the saved run's; and a schedule or dynamic loss scale that
+  // was saved and that this run lacks.
   std::vector<std::string> notices;
 };
 
@@ -128,9 +129,10 @@ class Booster {
   // Loads the newest checkpoint of the folder into what was boosted; one that turns out to be
   // damaged is passed over for the next older one. The folder stays as it is. NotFound where there
   // is none (start anew), DataLoss where all are damaged, InvalidArgument where the checkpoint is
-  // whole but of another model or optimizer, Unimplemented where the newest is of a newer format;
-  // nothing has changed then. Collective, after boost and before the first step; the same result on
-  // every rank. Throws Error before boost.
+  // whole but of another model or optimizer, Unimplemented where the newest is of a newer format,
+  // PermissionDenied or Unavailable where it cannot be opened; nothing has changed then.
+  // Collective, after boost and before the first step; the same result on every rank. Throws Error
+  // before boost.
   absl::StatusOr<Resumed> resume(
       const std::string& folder,
       const std::shared_ptr<checkpoint::FileSystem>& files = checkpoint::RealFileSystem());
@@ -164,6 +166,7 @@ class Booster {
 
   // Saves with use_async: every save first waits for the one before. Where that failed, the next
   // save, of any kind, returns its error and saves nothing, unless wait_for_saves did so before.
+  // resume and all that load wait for the save under way, too, and leave its status.
   // Waits for the save under way and returns its status, once; the same on every rank. Does not
   // communicate. The destructor waits too, and prints an error that nobody asked for.
   absl::Status wait_for_saves();
@@ -172,8 +175,8 @@ class Booster {
   std::optional<absl::Status> save_status();
 
   // Whether the disk has room for so many training states in a folder that is there:
-  // ResourceExhausted with the numbers. Call it after the first step, when the optimizer has its
-  // states. Collective.
+  // ResourceExhausted with the numbers, NotFound where there is no such folder. Call it after the
+  // first step, when the optimizer has its states. Collective.
   absl::Status check_space(
       const std::string& folder, int64_t checkpoints = 2,
       const std::shared_ptr<checkpoint::FileSystem>& files = checkpoint::RealFileSystem()) const;
@@ -195,7 +198,9 @@ class Booster {
   optim::Optimizer* optimizer_ = nullptr;
   optim::LrScheduler* scheduler_ = nullptr;
   std::unique_ptr<checkpoint::BackgroundSaver> saver_;  // once there was a save with use_async
-  std::function<void()> deliver_notices_;               // of the save under way
+  // Of the save under way: what it noted, on its thread until it has ended, and for whom.
+  std::shared_ptr<std::vector<std::string>> notices_;
+  std::function<void(const std::string&)> notice_;
 };
 
 }  // namespace apogee

@@ -1,6 +1,7 @@
 // Saving and resuming: which checkpoint of a folder, and what the ranks agree on around it.
 #include <algorithm>
 #include <cstdio>
+#include <ranges>
 #include <utility>
 
 #include "apogee/booster/booster.h"
@@ -20,6 +21,11 @@ struct Candidate {
   std::string why_not;  // empty: valid, as far as can be told without reading it all
 };
 
+// Of a checkpoint that was rejected: its bytes are wrong or missing, or a file is none.
+bool IsDamaged(const absl::Status& why) {
+  return absl::IsDataLoss(why) || absl::IsNotFound(why) || absl::IsInvalidArgument(why);
+}
+
 // Newest first.
 absl::StatusOr<std::vector<Candidate>> ListCandidates(const std::shared_ptr<FileSystem>& files,
                                                       const std::string& folder) {
@@ -27,10 +33,11 @@ absl::StatusOr<std::vector<Candidate>> ListCandidates(const std::shared_ptr<File
                           checkpoint::FindCheckpoints(files, folder));
   std::vector<Candidate> all;
   for (const auto& valid : found.valid) all.push_back({valid.step, valid.name, ""});
-  for (const auto& rejected : found.rejected) {
-    // Whole, but of a newer format: nobody wants to go on from before it without being asked.
+  for (const auto& rejected : std::views::reverse(found.rejected)) {
+    // It may be whole, but is of a newer format or cannot be opened now: nobody wants to go on from
+    // before it without being asked.
     const bool is_newest = found.valid.empty() || rejected.step > found.valid.back().step;
-    if (is_newest && absl::IsUnimplemented(rejected.why)) return rejected.why;
+    if (is_newest && !IsDamaged(rejected.why)) return rejected.why;
     std::string why = Message(rejected.why);
     std::erase(why, '\0');  // Pack's own
     all.push_back({rejected.step, rejected.name, std::move(why)});
@@ -120,11 +127,9 @@ absl::Status Booster::save_training_state(const std::string& folder, const RunPo
   }
   if (options.use_async) {
     // Collected on the saving thread, told on this one.
-    const auto notices = std::make_shared<std::vector<std::string>>();
-    deliver_notices_ = [notices, notice = options.notice] {
-      std::ranges::for_each(*notices, notice);
-    };
-    options.notice = [notices](const std::string& text) { notices->push_back(text); };
+    notices_ = std::make_shared<std::vector<std::string>>();
+    notice_ = options.notice;
+    options.notice = [notices = notices_](const std::string& text) { notices->push_back(text); };
   }
   SyncReplicas();
   const TrainingState state({*model_, *optimizer_, scheduler_, plugin_});
@@ -162,7 +167,10 @@ absl::StatusOr<Resumed> Booster::resume(const std::string& folder,
         }
         return resumed;
       }
-      if (!absl::IsDataLoss(loaded.status())) return loaded.status();
+      // NotFound would tell the caller to start anew: it was there when the folder was listed.
+      if (!absl::IsDataLoss(loaded.status()) && !absl::IsNotFound(loaded.status())) {
+        return loaded.status();
+      }
       why_not = Message(loaded.status());
     }
     resumed.notices.push_back(candidate.name + " was passed over: " + why_not);

@@ -1,4 +1,5 @@
 // Booster: saving and loading parts of a training state, and saves on a thread of their own.
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -26,6 +27,8 @@ std::vector<checkpoint::TensorPart> WeightsOf(const nn::Module& model, const Plu
 }  // namespace
 
 Booster::~Booster() {
+  // What the caller's function refers to may have gone before.
+  notice_ = [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); };
   const absl::Status status = wait_for_saves();
   if (!status.ok()) std::fprintf(stderr, "the last save failed: %s\n", Message(status).c_str());
 }
@@ -42,7 +45,9 @@ void Booster::SyncReplicas() {
 absl::Status Booster::wait_for_saves() {
   if (saver_ == nullptr) return absl::OkStatus();
   absl::Status status = saver_->Wait();
-  if (deliver_notices_) std::exchange(deliver_notices_, nullptr)();
+  if (const auto notices = std::exchange(notices_, nullptr)) {
+    std::ranges::for_each(*notices, notice_);
+  }
   return status;
 }
 
@@ -85,6 +90,7 @@ absl::Status Booster::save_model(const std::string& path, const SaveModelOptions
 absl::StatusOr<checkpoint::LoadReport> Booster::load_model(const std::string& path,
                                                            const LoadModelOptions& options) {
   CheckBoosted("load_model");
+  if (saver_ != nullptr) saver_->Settle();  // it may be what is to be loaded; so for all below
   std::vector<checkpoint::TensorPart> parts = WeightsOf(*model_, plugin_);
   // From the file, not from the weights, which are rounded to the working dtype.
   for (const optim::ParamView& view : optimizer_->views()) {
@@ -110,6 +116,7 @@ absl::Status Booster::save_optimizer(const std::string& path, const FileOptions&
 
 absl::Status Booster::load_optimizer(const std::string& path, const FilesPtr& files) {
   CheckBoosted("load_optimizer");
+  if (saver_ != nullptr) saver_->Settle();
   optim::StateDict dict;
   const auto read = [&]() -> absl::Status {
     APOGEE_ASSIGN_OR_RETURN(const auto reader, checkpoint::CheckpointReader::Open(files, path));
@@ -138,6 +145,7 @@ absl::Status Booster::save_lr_scheduler(const std::string& path, const FileOptio
 absl::Status Booster::load_lr_scheduler(const std::string& path, const FilesPtr& files) {
   CheckBoosted("load_lr_scheduler");
   APOGEE_CHECK(scheduler_ != nullptr, "load_lr_scheduler: boost was given no scheduler");
+  if (saver_ != nullptr) saver_->Settle();
   SavedSchedule saved;
   const auto read = [&]() -> absl::Status {
     APOGEE_ASSIGN_OR_RETURN(const auto reader, checkpoint::CheckpointReader::Open(files, path));
@@ -159,6 +167,8 @@ absl::Status Booster::check_space(const std::string& folder, int64_t checkpoints
   const int64_t bytes = save->total_bytes();
   const absl::StatusOr<int64_t> free = files->FreeBytes(folder);
   absl::Status status;
+  // A file system that cannot tell may have the room; a folder that is missing has none.
+  if (absl::IsNotFound(free.status())) status = free.status();
   if (free.ok() && *free < checkpoints * bytes) {
     status = absl::ResourceExhaustedError(internal::Concat(
         folder, ": ", checkpoints, " checkpoints of ", FormatBytes(bytes), " need ",

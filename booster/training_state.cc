@@ -57,6 +57,7 @@ struct TrainingState::Loaded {
   optim::StateDict optimizer;
   std::optional<SavedSchedule> schedule;
   std::optional<optim::LossScaler::State> loss_scale;
+  std::vector<std::string> notices;
   PhiloxKey key;
   uint64_t next_stream = 0;
 };
@@ -86,9 +87,15 @@ absl::Status TrainingState::Read(const std::shared_ptr<checkpoint::FileSystem>& 
     APOGEE_ASSIGN_OR_RETURN(const int64_t overflows, attributes.GetInt("loss_scale/overflows"));
     state.overflows = static_cast<int>(overflows);
     loaded.loss_scale = state;
+  } else if (attributes.contains("loss_scale/scale")) {
+    loaded.notices.push_back("was saved with a dynamic loss scale, this run has none");
   }
   if (parts_.scheduler != nullptr) {
     APOGEE_ASSIGN_OR_RETURN(loaded.schedule, sections.ReadSchedule());
+  } else if (attributes.contains("schedule/step")) {
+    loaded.notices.push_back(
+        "was saved with a learning-rate schedule, this run has none: its rates stay those of the "
+        "saved step");
   }
   return absl::OkStatus();
 }
@@ -103,7 +110,7 @@ absl::Status TrainingState::Apply(Loaded& loaded) {
   generator.set_key(loaded.key);
   generator.set_next_stream(loaded.next_stream);
   if (loaded.loss_scale) parts_.plugin.loss_scaler()->set_state(*loaded.loss_scale);
-  notices_.clear();
+  notices_ = std::move(loaded.notices);
   if (loaded.schedule) {
     const std::string difference = DifferenceOf(*loaded.schedule, *parts_.scheduler);
     if (!difference.empty()) notices_.push_back(difference);

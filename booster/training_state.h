@@ -29,7 +29,7 @@ namespace apogee {
 
 struct RunPosition {
   int64_t step = 0;
-  std::map<std::string, std::string> extra = {};  // the caller's
+  std::map<std::string, std::string> extra = {};  // the caller's, UTF-8
 };
 
 struct TrainingParts {
@@ -50,7 +50,8 @@ class TrainingState {
   absl::StatusOr<std::unique_ptr<checkpoint::PlannedSave>> Plan(const RunPosition& position) const;
   absl::StatusOr<RunPosition> Load(const std::shared_ptr<checkpoint::FileSystem>& files,
                                    const std::string& path);
-  // What the last Load found that is not an error: a learning-rate schedule of other rates.
+  // What the last Load found that is not an error: a learning-rate schedule of other rates, and
+  // what was saved of a schedule or loss scale that this run lacks.
   const std::vector<std::string>& notices() const { return notices_; }
 
  private:

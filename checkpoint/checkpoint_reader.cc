@@ -32,21 +32,35 @@ absl::StatusOr<CheckpointReader> CheckpointReader::Open(std::shared_ptr<FileSyst
 
 absl::Status CheckpointReader::OpenFiles() {
   for (const auto& [name, bytes] : manifest_.files) {
-    const std::string path = JoinPath(path_, name);
-    APOGEE_ASSIGN_OR_RETURN(std::shared_ptr<ReadableFile> file, files_->Open(path));
+    APOGEE_ASSIGN_OR_RETURN(const FilePtr file, FileOf(name));
     if (file->size() != bytes) {
-      return DataLoss(path, ": has ", file->size(), " bytes, the manifest says ", bytes);
+      return DataLoss(file->path(), ": has ", file->size(), " bytes, the manifest says ", bytes);
     }
-    APOGEE_ASSIGN_OR_RETURN(open_[name], OpenTensorFile::Open(std::move(file)));
+    APOGEE_ASSIGN_OR_RETURN(OpenTensorFile open, OpenTensorFile::Open(file));
+    rank_files_[name] = {std::move(open.header), open.data_start};
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<CheckpointReader::FilePtr> CheckpointReader::FileOf(const std::string& name) const {
+  const std::lock_guard lock(recent_->mutex);
+  auto& files = recent_->files;
+  const auto found = std::ranges::find(files, name, &std::pair<std::string, FilePtr>::first);
+  if (found != files.end()) {
+    std::rotate(files.begin(), found, found + 1);
+    return files.front().second;
+  }
+  if (files.size() == kMaxOpenFiles) files.pop_back();
+  APOGEE_ASSIGN_OR_RETURN(FilePtr file, files_->Open(JoinPath(path_, name)));
+  files.emplace(files.begin(), name, file);
+  return file;
 }
 
 // Every slice is an entry of its file, of its dtype and size.
 absl::Status CheckpointReader::CheckEntries() const {
   for (const auto& [name, tensor] : manifest_.tensors) {
     for (const Slice& slice : tensor.slices) {
-      const auto& entries = open_.at(slice.file).header.entries;
+      const auto& entries = rank_files_.at(slice.file).header.entries;
       const auto entry = entries.find(slice.entry);
       const std::string where = JoinPath(path_, slice.file);
       if (entry == entries.end()) {
@@ -133,15 +147,19 @@ absl::Status CheckpointReader::ReadSlice(const std::string& name, const LogicalT
 
 absl::Status CheckpointReader::ReadBlocks(const std::string& name, const Slice& slice,
                                           int64_t block, std::span<std::byte> to) const {
-  const OpenTensorFile& open = open_.at(slice.file);
-  int64_t begin =
-      open.data_start + open.header.entries.at(slice.entry).begin + block * kDigestBlockBytes;
-  APOGEE_RETURN_IF_ERROR(open.file->Read(begin, to));
+  const RankFile& rank_file = rank_files_.at(slice.file);
+  int64_t begin = rank_file.data_start + rank_file.header.entries.at(slice.entry).begin +
+                  block * kDigestBlockBytes;
+  const absl::StatusOr<FilePtr> file = FileOf(slice.file);
+  // It was there when the checkpoint was opened.
+  if (absl::IsNotFound(file.status())) return absl::DataLossError(Message(file.status()));
+  APOGEE_RETURN_IF_ERROR(file.status());
+  APOGEE_RETURN_IF_ERROR((*file)->Read(begin, to));
   for (const uint64_t digest : BlockDigests(to)) {
     const int64_t end =
         std::min(begin + kDigestBlockBytes, begin + static_cast<int64_t>(to.size()));
     if (digest != slice.digests[static_cast<size_t>(block)]) {
-      return DataLoss(open.file->path(), ": tensor \"", name, "\": bytes [", begin, ", ", end,
+      return DataLoss((*file)->path(), ": tensor \"", name, "\": bytes [", begin, ", ", end,
                       ") are not those that were saved (their digest differs)");
     }
     to = to.subspan(static_cast<size_t>(end - begin));

@@ -6,13 +6,17 @@
 //
 // Open checks the manifest and that every file it lists is there with its size. Read takes only the
 // blocks that this rank needs and checks their digests: a flipped byte is an error that names file,
-// tensor and bytes. Not collective; several ranks may read one checkpoint.
+// tensor and bytes. At most kMaxOpenFiles are open at a time, so that a process's limit does not
+// bound the ranks of a checkpoint. Not collective; several ranks may read one checkpoint.
 #ifndef APOGEE_CHECKPOINT_CHECKPOINT_READER_H_
 #define APOGEE_CHECKPOINT_CHECKPOINT_READER_H_
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "apogee/checkpoint/file_system.h"
 #include "apogee/checkpoint/manifest.h"
@@ -21,6 +25,9 @@
 #include "apogee/tensor/tensor.h"
 
 namespace apogee::checkpoint {
+
+// Of one reader; many ranks may share a process.
+inline constexpr size_t kMaxOpenFiles = 32;
 
 class CheckpointReader {
  public:
@@ -45,7 +52,19 @@ class CheckpointReader {
   absl::Status Verify() const;
 
  private:
+  using FilePtr = std::shared_ptr<ReadableFile>;
+  struct Recent {
+    std::mutex mutex;
+    std::vector<std::pair<std::string, FilePtr>> files;  // by name, the last used first
+  };
+  struct RankFile {
+    SafetensorsHeader header;
+    int64_t data_start = 0;
+  };
+
   absl::Status OpenFiles();
+  // Opened again once other files have taken its place.
+  absl::StatusOr<FilePtr> FileOf(const std::string& name) const;
   absl::Status CheckEntries() const;
   absl::Status ReadSlice(const std::string& name, const LogicalTensor& tensor, const Slice& slice,
                          const comm::Layout& layout, std::byte* to) const;
@@ -53,7 +72,8 @@ class CheckpointReader {
   std::shared_ptr<FileSystem> files_;
   std::string path_;
   Manifest manifest_;
-  std::map<std::string, OpenTensorFile> open_;  // by name
+  std::map<std::string, RankFile> rank_files_;  // by name
+  std::shared_ptr<Recent> recent_ = std::make_shared<Recent>();
 };
 
 }  // namespace apogee::checkpoint

@@ -6,6 +6,7 @@
 #include "apogee/checkpoint/new_folder.h"
 #include "apogee/checkpoint/save_plan.h"
 #include "apogee/checkpoint/tensor_file.h"
+#include "apogee/core/json_reader.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee::checkpoint {
@@ -61,6 +62,16 @@ void Unpack(const std::string& text, int rank, const SavePlan& plan, Manifest& m
     std::memcpy(slice.digests.data(), at, slice.digests.size() * sizeof(uint64_t));
     at += slice.digests.size() * sizeof(uint64_t);
   }
+}
+
+// What the manifest could not hold.
+absl::Status CheckAttributes(const std::map<std::string, std::string>& attributes) {
+  for (const auto& [name, value] : attributes) {
+    if (IsUtf8(name) && IsUtf8(value)) continue;
+    return InvalidArgument("save: attribute \"", Shortened(name),
+                           "\" is not UTF-8; write other bytes as text, for example as digits");
+  }
+  return absl::OkStatus();
 }
 
 // What rank 0 does when all files are written.
@@ -121,8 +132,11 @@ absl::Status PlannedCheckpoint::Write(const CheckpointTarget& target, const comm
 absl::StatusOr<std::unique_ptr<PlannedSave>> PlanCheckpoint(CheckpointContents contents,
                                                             const comm::GroupPtr& group) {
   CheckParts("save", contents.parts);
-  APOGEE_ASSIGN_OR_RETURN(SavePlan plan,
-                          MakeSavePlan(contents.parts, group, CpuContext({.num_threads = 1})));
+  const ContextPtr context = CpuContext({.num_threads = 1});
+  const bool leads = group == nullptr || group->rank() == 0;
+  APOGEE_RETURN_IF_ERROR(AgreeOnStatus(
+      leads ? CheckAttributes(contents.attributes) : absl::OkStatus(), group, context));
+  APOGEE_ASSIGN_OR_RETURN(SavePlan plan, MakeSavePlan(contents.parts, group, context));
   return std::make_unique<PlannedCheckpoint>(std::move(contents), std::move(plan));
 }
 

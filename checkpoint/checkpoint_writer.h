@@ -27,11 +27,12 @@
 namespace apogee::checkpoint {
 
 struct CheckpointContents {
-  std::map<std::string, std::string> attributes;  // rank 0's count
+  std::map<std::string, std::string> attributes;  // UTF-8 texts; rank 0's count
   std::vector<TensorPart> parts;
 };
 
-// Collective; null: one rank. InvalidArgument as of MakeSavePlan, on every rank.
+// Collective; null: one rank. InvalidArgument, on every rank, as of MakeSavePlan and for attributes
+// that are not UTF-8.
 absl::StatusOr<std::unique_ptr<PlannedSave>> PlanCheckpoint(CheckpointContents contents,
                                                             const comm::GroupPtr& group);
 

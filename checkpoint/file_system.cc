@@ -35,6 +35,10 @@ absl::Status OsError(const std::string& path, const char* what, int error) {
     case EPERM:
     case EROFS:
       return absl::PermissionDeniedError(text);
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+      return absl::UnavailableError(text);
     default:
       return absl::DataLossError(text);
   }

@@ -162,11 +162,11 @@ std::string FormatManifest(const Manifest& manifest) {
   Json json;
   json["apogee_checkpoint"] = kManifestVersion;
   json["attributes"] = manifest.attributes;
-  json["files"] = Json::object();
-  for (const auto& [name, bytes] : manifest.files) json["files"][name] = bytes;
-  json["tensors"] = Json::object();
+  json["files"] = manifest.files;
+  // An ordered object looks through all of its fields for each new one; of a map it takes all.
+  std::map<std::string, Json> tensors;
   for (const auto& [name, tensor] : manifest.tensors) {
-    Json& to = json["tensors"][name];
+    Json& to = tensors[name];
     to["dtype"] = tensor.dtype;
     to["shape"] = tensor.shape;
     to["slices"] = Json::array();
@@ -181,6 +181,7 @@ std::string FormatManifest(const Manifest& manifest) {
                               {"digests", Hex(slice.digests)}});
     }
   }
+  json["tensors"] = std::move(tensors);
   std::string text = json.dump();
   text.pop_back();
   return text + DigestField(XXH3_64bits(text.data(), text.size()));

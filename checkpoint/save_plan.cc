@@ -5,8 +5,10 @@
 #include <sstream>
 
 #include "apogee/checkpoint/agreement.h"
+#include "apogee/checkpoint/names.h"
 #include "apogee/checkpoint/safetensors_header.h"
 #include "apogee/checkpoint/tensor_file.h"
+#include "apogee/core/json_reader.h"
 
 namespace apogee::checkpoint {
 namespace {
@@ -80,6 +82,12 @@ absl::StatusOr<SavePlan> MakeSavePlan(const std::vector<TensorPart>& parts,
   std::map<std::string, std::vector<Candidate>> candidates;
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     for (Described& part : Read(texts[rank])) {
+      // Else the rank that writes it would find out, alone.
+      if (!IsTensorName(part.name) || !IsUtf8(part.name)) {
+        return InvalidArgument("save: \"", Shortened(part.name),
+                               "\" cannot be the name of a tensor: names are UTF-8, of 1 to ",
+                               kMaxNameBytes, " bytes, without NUL");
+      }
       LogicalTensor& tensor = plan.tensors[part.name];
       if (tensor.dtype.empty()) {
         tensor.dtype = part.tensor.dtype;

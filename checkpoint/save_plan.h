@@ -25,9 +25,9 @@ struct SavePlan {
 // The file that a rank writes.
 std::string RankFileName(int rank);
 
-// Collective. InvalidArgument, on every rank, when ranks disagree about a tensor's shape or dtype,
-// or their segments overlap without being the same; a tensor of which elements are missing is found
-// when the manifest is read back.
+// Collective. InvalidArgument, on every rank, for what cannot be a tensor's name, when ranks
+// disagree about a tensor's shape or dtype, or their segments overlap without being the same; a
+// tensor of which elements are missing is found when the manifest is read back.
 absl::StatusOr<SavePlan> MakeSavePlan(const std::vector<TensorPart>& parts,
                                       const comm::GroupPtr& group, const ContextPtr& context);
 

@@ -38,17 +38,22 @@ std::vector<size_t> CanonicalOrder(std::span<const FileEntry> entries) {
 
 std::string Header(std::span<const FileEntry> entries, std::span<const size_t> order,
                    const std::map<std::string, std::string>& metadata) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::object();
-  if (!metadata.empty()) json["__metadata__"] = metadata;
+  // Field by field: an ordered object looks through all of them for each new one.
+  using Json = nlohmann::ordered_json;
+  std::string text = "{";
+  const auto add = [&text](const std::string& name, const Json& value) {
+    text += (text.size() > 1 ? "," : "") + Json(name).dump() + ":" + value.dump();
+  };
+  if (!metadata.empty()) add("__metadata__", metadata);
   int64_t at = 0;
   for (const size_t i : order) {
     const FileEntry& entry = entries[i];
     const int64_t bytes = BytesOf(entry);
-    json[entry.name] = {
-        {"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {at, at + bytes}}};
+    add(entry.name,
+        {{"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {at, at + bytes}}});
     at += bytes;
   }
-  std::string text = json.dump();
+  text += "}";
   text.append((8 - text.size() % 8) % 8, ' ');
   return text;
 }

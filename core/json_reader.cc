@@ -30,6 +30,20 @@ void AppendUtf8(uint32_t code, std::string& to) {
 
 }  // namespace
 
+bool IsUtf8(const std::string& text) {
+  class AnyString : public JsonHandler {
+    bool String(std::string&) override { return true; }
+  };
+  std::string json = "\"";
+  for (const char c : text) {
+    const bool is_special = static_cast<unsigned char>(c) < 0x20 || c == '"' || c == '\\';
+    json += is_special ? ' ' : c;
+  }
+  json += '"';
+  AnyString handler;
+  return JsonReader(json).Read(handler);
+}
+
 std::string Shortened(const std::string& text) {
   constexpr size_t kShown = 200;
   return text.size() <= kShown ? text : text.substr(0, kShown) + "...";

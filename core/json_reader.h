@@ -103,6 +103,9 @@ class ParseBudget {
 // What a node of std::map or std::set takes beside its value.
 inline constexpr size_t kMapNodeBytes = 32;
 
+// Whether JSON can hold the text as it is.
+bool IsUtf8(const std::string& text);
+
 // A text of anybody for a message: its beginning.
 std::string Shortened(const std::string& text);
 

@@ -62,7 +62,7 @@ absl::StatusOr<std::string> Describe(const TensorStore& a, const TensorStore& b,
 }
 
 int Report(const absl::Status& status) {
-  std::cerr << "apogee diff: " << Message(status) << "\n";
+  std::cerr << "apogee diff: " << Printable(Message(status)) << "\n";
   return 2;
 }
 

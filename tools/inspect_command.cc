@@ -17,7 +17,7 @@ struct Flags {
 };
 
 int Report(const absl::Status& status) {
-  std::cerr << "apogee inspect: " << Message(status) << "\n";
+  std::cerr << "apogee inspect: " << Printable(Message(status)) << "\n";
   return absl::IsDataLoss(status) ? 1 : 2;
 }
 

@@ -4,6 +4,7 @@
 #include "apogee/checkpoint/open_tensor_file.h"
 #include "apogee/checkpoint/reshard.h"
 #include "apogee/tools/command.h"
+#include "apogee/tools/tensor_store.h"
 
 namespace apogee::tools {
 namespace {
@@ -18,7 +19,7 @@ struct Flags {
 };
 
 int Report(const absl::Status& status) {
-  std::cerr << "apogee reshard: " << Message(status) << "\n";
+  std::cerr << "apogee reshard: " << Printable(Message(status)) << "\n";
   return absl::IsDataLoss(status) ? 1 : 2;
 }
 

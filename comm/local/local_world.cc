@@ -37,7 +37,7 @@ class LocalGroup : public Group {
       : Group(rank, state->members()), state_(std::move(state)), timeout_(timeout) {}
 
   GroupPtr Duplicate() override {
-    return std::make_shared<LocalGroup>(rank(), state_->Copy(num_copies_++), timeout_);
+    return std::make_shared<LocalGroup>(rank(), state_->Copy(rank()), timeout_);
   }
 
  protected:
@@ -48,7 +48,6 @@ class LocalGroup : public Group {
  private:
   std::shared_ptr<GroupState> state_;
   std::chrono::milliseconds timeout_;
-  int num_copies_ = 0;
 };
 
 }  // namespace
@@ -57,6 +56,7 @@ GroupState::GroupState(std::vector<int> members, std::vector<TaskThread*> thread
     : members_(std::move(members)), threads_(std::move(threads)) {
   for (size_t i = 0; i < members_.size(); ++i) all_.ranks.push_back(static_cast<int>(i));
   all_.next.resize(members_.size());
+  num_copies_.resize(members_.size());
 }
 
 std::string GroupState::Name(const Operation& operation, const CollectiveCall& call) const {
@@ -215,9 +215,9 @@ void GroupState::Leave(int rank, const std::string& reason) {
   for (auto& [index, copy] : copies_) copy->Leave(rank, reason);
 }
 
-std::shared_ptr<GroupState> GroupState::Copy(int index) {
+std::shared_ptr<GroupState> GroupState::Copy(int rank) {
   std::lock_guard lock(mutex_);
-  std::shared_ptr<GroupState>& copy = copies_[index];
+  std::shared_ptr<GroupState>& copy = copies_[num_copies_[static_cast<size_t>(rank)]++];
   if (copy == nullptr) {
     copy = std::make_shared<GroupState>(members_, threads_);
     for (const auto& [rank, reason] : gone_) copy->Leave(rank, reason);

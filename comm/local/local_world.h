@@ -49,8 +49,9 @@ class GroupState {
   void TimeOut(const std::shared_ptr<Operation>& operation, std::chrono::milliseconds timeout);
   // Member `rank` will call no more.
   void Leave(int rank, const std::string& reason);
-  // The `index`-th group of the same members, made by the first of them to ask.
-  std::shared_ptr<GroupState> Copy(int index);
+  // Member `rank`'s next copy: a group of the same members, made by the first of them to ask. All
+  // handles of a member share the count, or two of them would be given one copy.
+  std::shared_ptr<GroupState> Copy(int rank);
 
   const std::vector<int>& members() const { return members_; }
 
@@ -76,7 +77,8 @@ class GroupState {
   std::map<std::pair<int, int>, Channel> pairs_;  // (sender, receiver)
   std::map<int, std::string> gone_;               // rank in the group -> why
   std::map<int, std::shared_ptr<GroupState>> copies_;
-  std::string broken_;  // the first error, once there was one
+  std::vector<int> num_copies_;  // that each member has asked for
+  std::string broken_;           // the first error, once there was one
 };
 
 class LocalWorld {

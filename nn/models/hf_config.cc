@@ -143,8 +143,12 @@ absl::StatusOr<LlamaConfig> ParseLlamaHfConfig(const std::string& json, const st
   fields.MustBe("hidden_act", std::string("silu"));
   config.rms_norm_eps = fields.Number("rms_norm_eps", 1e-6, kEpsilons);
   constexpr HfRange kThetas{.from = 1, .below = 1e15};
-  config.rope_theta = fields.Number("rope_parameters.rope_theta", 10000, kThetas);
-  config.rope_theta = fields.Number("rope_theta", config.rope_theta, kThetas);
+  const double theta = fields.Number("rope_parameters.rope_theta", 10000, kThetas);
+  config.rope_theta = fields.Number("rope_theta", theta, kThetas);
+  // Versions of the library differ about which one counts.
+  if (fields.Has("rope_parameters.rope_theta") && config.rope_theta != theta) {
+    fields.Refuse("rope_theta", Concat("must be rope_parameters.rope_theta, ", theta));
+  }
   CheckRotary(fields);
   fields.MustBe("attention_bias", false);
   fields.MustBe("mlp_bias", false);

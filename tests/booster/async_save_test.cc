@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
 #include <thread>
 
 #include "apogee/checkpoint/checkpoint_folder.h"
@@ -94,6 +95,29 @@ TEST(AsyncSaveTest, AThousandTimesOver) {
       ASSERT_TRUE(run.booster.load_optimizer("want/" + name, files).ok());
     }
   });
+}
+
+// Refused by all at the call, not by the thread of the one rank that writes the manifest.
+TEST(AsyncSaveTest, TextsThatAreNotUtf8AreRefusedOnEveryRank) {
+  const TempDir dir;
+  for (const bool use_async : {false, true}) {
+    RunRanks(2, [&](comm::World& world) {
+      ZeroRun run(world);
+      const absl::Status status = run.booster.save_training_state(
+          dir / "run", {.step = 1, .extra = {{"path", "caf\xe9"}}}, {.use_async = use_async});
+      EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+      EXPECT_THAT(Message(status), HasSubstr("attribute \"extra/path\" is not UTF-8"));
+      EXPECT_EQ(run.booster.save_training_state(
+                    dir / "run", {.step = 1, .extra = {{"path", "caf\xc3\xa9 \"\\\n"}}},
+                    {.use_async = use_async}),
+                absl::OkStatus());
+      EXPECT_EQ(run.booster.wait_for_saves(), absl::OkStatus());
+      const auto resumed = run.booster.resume(dir / "run");
+      ASSERT_TRUE(resumed.ok()) << resumed.status();
+      EXPECT_EQ(resumed->position.extra.at("path"), "caf\xc3\xa9 \"\\\n");
+    });
+    std::filesystem::remove_all(dir / "run");
+  }
 }
 
 TEST(AsyncSaveTest, TheNextSaveWaits) {
@@ -210,6 +234,23 @@ TEST(AsyncSaveTest, NoticesComeFromTheCallersThread) {
   });
 }
 
+// Where the run ends by an exception, what a notice refers to goes before the Booster does.
+TEST(AsyncSaveTest, NoticesThatNobodyWaitedForArePrinted) {
+  const TempDir dir;
+  ::testing::internal::CaptureStderr();
+  RunRanks(1, [&](comm::World& world) {
+    ZeroRun run(world);
+    ASSERT_EQ(run.booster.save_training_state(dir / "run", {.step = 1}), absl::OkStatus());
+    ASSERT_EQ(checkpoint::RealFileSystem()->RemoveFile(dir / "run/step-00000001/manifest.json"),
+              absl::OkStatus());
+    const auto notice = [](const std::string&) { ADD_FAILURE() << "called by the destructor"; };
+    ASSERT_EQ(run.booster.save_training_state(dir / "run", {.step = 1},
+                                              {.use_async = true, .notice = notice}),
+              absl::OkStatus());
+  });
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("step-00000001 was damaged"));
+}
+
 // A rank copies what it writes, not what it holds, and only until that is written.
 TEST(AsyncSaveTest, CopiesOnlyWhatARankWrites) {
   const TempDir dir;
@@ -225,6 +266,31 @@ TEST(AsyncSaveTest, CopiesOnlyWhatARankWrites) {
     EXPECT_NEAR(static_cast<double>(ledger.peak_bytes(MemoryCategory::kCheckpoint)),
                 1.5 * static_cast<double>(weights), 0.35 * static_cast<double>(weights));
     EXPECT_EQ(ledger.live_bytes(MemoryCategory::kCheckpoint), 0);
+  });
+}
+
+TEST(AsyncSaveTest, LoadsWait) {
+  const TempDir dir;
+  const auto gate = std::make_shared<GateFileSystem>();
+  RunRanks(1, [&](comm::World& world) {
+    ZeroRun run(world);
+    run.Step();
+    for (const std::string what : {"model", "optimizer"}) {
+      gate->Close();
+      ASSERT_EQ(what == "model"
+                    ? run.booster.save_model(dir / what, {.use_async = true, .files = gate})
+                    : run.booster.save_optimizer(dir / what, {.use_async = true, .files = gate}),
+                absl::OkStatus());
+      std::thread opener([&gate] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        gate->Open();
+      });
+      EXPECT_EQ(what == "model" ? run.booster.load_model(dir / what).status()
+                                : run.booster.load_optimizer(dir / what),
+                absl::OkStatus());
+      opener.join();
+      EXPECT_EQ(run.booster.wait_for_saves(), absl::OkStatus());
+    }
   });
 }
 
@@ -272,6 +338,7 @@ TEST(AsyncSaveTest, NoRoomIsToldBeforeAnythingIsWritten) {
     const absl::Status two = run.booster.check_space(dir / "run", 2, files);
     EXPECT_TRUE(absl::IsResourceExhausted(two)) << two;
     EXPECT_THAT(Message(two), HasSubstr("2 checkpoints of 3.7 KiB need 7.4 KiB, only 7.4 KiB"));
+    EXPECT_TRUE(absl::IsNotFound(run.booster.check_space(dir / "typo")));
     world.group()->Barrier();
     files->free_bytes = 1000;
     const absl::Status full =

@@ -8,6 +8,7 @@
 
 #include "apogee/checkpoint/checkpoint_folder.h"
 #include "apogee/tests/support/damage.h"
+#include "apogee/tests/support/descriptor_limit.h"
 #include "apogee/tests/support/small_run.h"
 #include "apogee/tests/support/temp_dir.h"
 
@@ -17,6 +18,7 @@ namespace {
 using apogee::testing::Damage;
 using apogee::testing::DamageCount;
 using apogee::testing::DamageDice;
+using apogee::testing::DescriptorLimit;
 using apogee::testing::OnSmallRun;
 using apogee::testing::ReadFile;
 using apogee::testing::SmallRun;
@@ -79,6 +81,20 @@ TEST_F(ResumeDamagedTest, AnEmptyFileAndAFileOfAnotherStep) {
   for (const char* name : {"rank-00000.safetensors", "rank-00001.safetensors"}) {
     ExpectStepOne(name, ReadFile(folder_ + "/step-00000001/" + name), "of step 1");
   }
+}
+
+// What cannot be opened for now is neither passed over nor renamed.
+TEST_F(ResumeDamagedTest, TooManyOpenFilesIsNotDamage) {
+  const absl::Status status = OnSmallRun(1, [&](SmallRun& run) {
+    const absl::StatusOr<Resumed> whole = run.booster.resume(folder_);
+    EXPECT_EQ(whole->position.step, 2);
+    const DescriptorLimit limit(1);  // the manifest opens, and one rank's file
+    EXPECT_TRUE(absl::IsAlreadyExists(run.booster.save_training_state(folder_, {.step = 2})));
+    return run.booster.resume(folder_).status();
+  });
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(Message(status), HasSubstr("step-00000002/rank-00001.safetensors: cannot open: Too"));
+  EXPECT_EQ(checkpoint::FindCheckpoints(checkpoint::RealFileSystem(), folder_)->valid.size(), 2u);
 }
 
 }  // namespace

@@ -239,6 +239,22 @@ TEST(SaveOptimizerTest, PiecesGoOnAsTheWhole) {
   }
 }
 
+// Without its schedule or its loss scale a run goes on otherwise than the saved one.
+TEST(ResumeTest, WhatThisRunLacksIsTold) {
+  const TempDir folder;
+  RunRanks(2, [&](comm::World& world) {
+    Trained scheduled("gpt2", true, 1, {"ddp", 2}, "fp16", world, /*schedule=*/true);
+    ASSERT_EQ(scheduled.booster->save_training_state(folder / "run", {.step = 1}),
+              absl::OkStatus());
+    Trained same("gpt2", true, 1, {"ddp", 2}, "fp16", world, /*schedule=*/true);
+    EXPECT_THAT(ValueOrThrow(same.booster->resume(folder / "run")).notices, ::testing::IsEmpty());
+    Trained bare("gpt2", true, 1, {"ddp", 2}, "fp16", world);
+    EXPECT_THAT(ValueOrThrow(bare.booster->resume(folder / "run")).notices,
+                ::testing::ElementsAre(HasSubstr("step-00000001: was saved with a learning-rate "
+                                                 "schedule, this run has none")));
+  });
+}
+
 TEST(SaveOptimizerTest, WhatDoesNotFit) {
   const TempDir folder;
   RunRanks(2, [&](comm::World& world) {

@@ -2,12 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 
 #include "apogee/checkpoint/checkpoint_reader.h"
 #include "apogee/checkpoint/checkpoint_writer.h"
+#include "apogee/checkpoint/hf_weights.h"
 #include "apogee/core/rng.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tests/support/run_ranks.h"
@@ -175,6 +177,46 @@ TEST(CheckpointTest, RanksThatDisagreeAreTold) {
         SaveCheckpoint({RealFileSystem(), folder.path() + "/c"}, {{}, {part}}, world.group());
     EXPECT_THAT(Message(status), HasSubstr("ranks disagree about the dtype or shape of \"w\""));
   });
+}
+
+// As many as a large mixture of experts has, with the states of an optimizer.
+TEST(CheckpointTest, ManyTensorsTakeTimeInProportion) {
+  const TempDir folder;
+  const Tensor one = Tensor::Full({1}, DType::kF32, 1, CpuContext());
+  const auto seconds = [&](int count) {
+    std::vector<TensorPart> parts;
+    for (int i = 0; i < count; ++i) {
+      parts.push_back({"model/experts." + std::to_string(i) + ".weight", one, Layout(Shape{1})});
+    }
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_EQ(SaveCheckpoint({RealFileSystem(), folder / std::to_string(count)}, {{}, parts},
+                             /*group=*/nullptr),
+              absl::OkStatus());
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  const double few = seconds(4'000);
+  EXPECT_LT(seconds(40'000), 40 * few);  // 10 times, or 100 where each looks at all
+}
+
+// By all, before anything is written.
+TEST(CheckpointTest, NamesThatNoFileCanHoldAreRefused) {
+  const TempDir folder;
+  for (const std::string& name :
+       {std::string(), std::string("a\0b", 3), std::string(1025, 'a'), std::string("caf\xe9")}) {
+    RunRanks(2, [&](comm::World& world) {
+      std::vector<TensorPart> parts;
+      if (world.rank() == 1) {
+        parts.push_back({name, Tensor::Zeros({4}, DType::kF32, CpuContext()), Layout(Shape{4})});
+      }
+      for (const absl::Status& status :
+           {SaveCheckpoint({RealFileSystem(), folder / "c"}, {{}, parts}, world.group()),
+            SaveModelWeights({RealFileSystem(), folder / "w"}, parts, {}, world.group())}) {
+        EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+        EXPECT_THAT(Message(status), HasSubstr("cannot be the name of a tensor"));
+      }
+    });
+  }
+  EXPECT_THAT(*RealFileSystem()->List(folder.path()), ::testing::IsEmpty());
 }
 
 // Every byte of every file, the manifest too.

@@ -16,6 +16,7 @@
 #include "apogee/checkpoint/tensor_stream.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tests/support/crash_file_system.h"
+#include "apogee/tests/support/descriptor_limit.h"
 #include "apogee/tests/support/run_ranks.h"
 #include "apogee/tests/support/safetensors_file.h"
 #include "apogee/tests/support/temp_dir.h"
@@ -24,6 +25,7 @@ namespace apogee::checkpoint {
 namespace {
 
 using apogee::testing::CrashFileSystem;
+using apogee::testing::DescriptorLimit;
 using apogee::testing::ReadFile;
 using apogee::testing::RunRanks;
 using apogee::testing::TempDir;
@@ -107,6 +109,26 @@ TEST(ReshardTest, TheSameTensorsOverAnyNumberOfFiles) {
     }
     EXPECT_EQ(out->manifest().files.size(), static_cast<size_t>(count));
   }
+}
+
+// More than a process may have open.
+TEST(ReshardTest, ManyFiles) {
+  const TempDir folder;
+  const auto& files = RealFileSystem();
+  SaveOnRanks(files, folder / "in");
+  const DescriptorLimit limit(40);
+  ASSERT_EQ(ReshardCheckpoint(files, folder / "in", folder / "cut", {.num_files = 200}),
+            absl::OkStatus());
+  ASSERT_EQ(ReshardCheckpoint(files, folder / "cut", folder / "out", {.num_files = 3}),
+            absl::OkStatus());
+  const auto in = CheckpointReader::Open(files, folder / "in");
+  const auto cut = CheckpointReader::Open(files, folder / "cut");
+  ASSERT_TRUE(cut.ok()) << cut.status();
+  EXPECT_EQ(cut->Verify(), absl::OkStatus());
+  EXPECT_EQ(Contents(*cut), Contents(*in));
+  // A file that goes meanwhile is damage, not a folder that was never there.
+  ASSERT_EQ(files->RemoveFile(folder / "cut/rank-00007.safetensors"), absl::OkStatus());
+  EXPECT_TRUE(absl::IsDataLoss(cut->Verify())) << cut->Verify();
 }
 
 // Cut and put together again, a checkpoint is the same file, byte for byte.

@@ -200,6 +200,24 @@ TEST(GroupTest, ManyInFlight) {
 }
 
 // Two threads of a rank, each with its own group, in whatever order the machine runs them.
+// Two handles of one group, as two plugins may hold, do not get the same duplicate.
+TEST(GroupTest, DuplicatesOfTwoHandlesAreIndependent) {
+  RunRanks(2, [](World& world) {
+    const GroupPtr first = world.NewGroup({0, 1})->Duplicate();
+    const GroupPtr second = world.NewGroup({0, 1})->Duplicate();
+    const Tensor a = Tensor::Full({4}, DType::kF32, 1, world.context());
+    const Tensor b = Tensor::Full({4}, DType::kF32, 10, world.context());
+    // The ranks' threads come to them in any order.
+    const auto& order = world.rank() == 0 ? std::pair(first, second) : std::pair(second, first);
+    const auto one = order.first->AllReduceAsync(world.rank() == 0 ? a : b);
+    const auto two = order.second->AllReduceAsync(world.rank() == 0 ? b : a);
+    one->Wait();
+    two->Wait();
+    EXPECT_EQ(a.ToVector<float>(), std::vector<float>(4, 2));
+    EXPECT_EQ(b.ToVector<float>(), std::vector<float>(4, 20));
+  });
+}
+
 TEST(GroupTest, DuplicatesAreIndependent) {
   RunRanks(3, [](World& world) {
     const GroupPtr first = world.group()->Duplicate(), second = world.group()->Duplicate();

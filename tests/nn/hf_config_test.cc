@@ -213,6 +213,8 @@ TEST(HfConfigTest, RangesAreChecked) {
     EXPECT_THAT(Gpt2With({{"attn_pdrop", value}}), HasSubstr("\"attn_pdrop\" is ")) << value;
   }
   EXPECT_THAT(LlamaWith({{"rope_theta", 0}}), HasSubstr("\"rope_theta\" is 0"));
+  EXPECT_THAT(LlamaWith({{"rope_theta", 500000}, {"rope_parameters", {{"rope_theta", 10000}}}}),
+              HasSubstr("\"rope_theta\" is 500000, must be rope_parameters.rope_theta, 10000"));
   EXPECT_THAT(LlamaWith({{"tie_word_embeddings", 1}}), HasSubstr("must be true or false"));
 }
 

@@ -111,6 +111,21 @@ TEST(InspectTest, WrongUse) {
   EXPECT_THAT(empty.out, HasSubstr("has none of manifest.json, model.safetensors"));
 }
 
+// Names of a file of anybody, in errors too.
+TEST(InspectTest, NoNameCommandsTheTerminal) {
+  const TempDir folder;
+  SafetensorsFile file;
+  file.Add<float>("\\u001b[31m\xc2\x9b", "F32", {3}, {1, 2});
+  file.Write(folder / "a.safetensors");
+  for (const std::string command : {"inspect ", "diff "}) {
+    const std::string path = folder / "a.safetensors";
+    const std::string out = Command(command + path + (command == "diff " ? " " + path : "")).out;
+    EXPECT_EQ(out.find('\x1b'), std::string::npos) << out;
+  }
+  EXPECT_THAT(Command("inspect " + folder / "a.safetensors").out,
+              HasSubstr("tensor \"?[31m??\" needs 12 bytes"));
+}
+
 TEST(DiffTest, Checkpoints) {
   const TempDir folder;
   SaveOnTwoRanks(folder / "a");
