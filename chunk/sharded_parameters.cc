@@ -20,12 +20,21 @@ class KeptTensor : public autograd::PackedTensor {
 class ShardedParameters::PackedValue : public autograd::PackedTensor {
  public:
   PackedValue(std::shared_ptr<ShardedParameters> owner, size_t chunk, const Tensor& value)
-      : owner_(std::move(owner)), chunk_(chunk), offset_(value.offset()), shape_(value.shape()) {}
+      : owner_(std::move(owner)), chunk_(chunk), offset_(value.offset()), shape_(value.shape()) {
+    ++owner_->chunks_[chunk_].num_saved;
+  }
+  ~PackedValue() override {
+    Chunk& chunk = owner_->chunks_[chunk_];
+    if (--chunk.num_saved == 0) chunk.retained = Tensor();
+  }
 
   Tensor Unpack() override {
     const Chunk& chunk = owner_->chunks_[chunk_];
-    if (!chunk.values.defined()) owner_->Miss(owner_->plan_[chunk_].items[0].parameter);
-    return chunk.values.Slice(0, offset_, shape_.numel()).View(shape_);
+    if (!chunk.values.defined() && !chunk.retained.defined()) {
+      owner_->Miss(owner_->plan_[chunk_].items[0].parameter);
+    }
+    const Tensor& values = chunk.values.defined() ? chunk.values : chunk.retained;
+    return values.Slice(0, offset_, shape_.numel()).View(shape_);
   }
 
  private:
@@ -124,20 +133,36 @@ void ShardedParameters::Acquire(size_t index) {
       parameter.set_value(values.Slice(0, item.offset, item.numel).View(parameter.shape()));
     }
     chunk.values = std::move(values);
+    chunk.retained = Tensor();
   }
   ++chunk.num_holders;
 }
 
-void ShardedParameters::Release(size_t index) {
+bool ShardedParameters::EndHold(size_t index) {
   Chunk& chunk = chunks_[index];
   APOGEE_CHECK(chunk.num_holders > 0, "ShardedParameters: a chunk was released twice");
-  if (--chunk.num_holders > 0) return;
+  if (--chunk.num_holders > 0) return false;
   for (const ChunkItem& item : plan_[index].items) {
     // Another value, which somebody set meanwhile, stays for CheckReleased to find.
     const autograd::Parameter& parameter = *parameters_[item.parameter];
     if (parameter.data().storage() == chunk.values.storage()) LetGo(item.parameter);
   }
+  return true;
+}
+
+void ShardedParameters::Release(size_t index) {
+  if (EndHold(index)) chunks_[index].values = Tensor();
+}
+
+void ShardedParameters::ReleaseInBackward(size_t index) {
+  Chunk& chunk = chunks_[index];
+  if (!EndHold(index)) return;
+  if (chunk.num_saved > 0) chunk.retained = chunk.values;
   chunk.values = Tensor();
+}
+
+void ShardedParameters::DropRetained() {
+  for (Chunk& chunk : chunks_) chunk.retained = Tensor();
 }
 
 void ShardedParameters::CheckReleased() const {

@@ -13,6 +13,9 @@
 // SavedTensorHookGuard(parameters->PackValues()) a saved value is a note of where it lies, and
 // backward reads it there.
 //
+// Whether a call gathers depends on the calls of Acquire and Release alone, never on what a rank's
+// graph has saved: graphs may differ from rank to rank.
+//
 // A rank that gathers another chunk than its peers gets their CommError: chunks differ in size
 // (ChunkPlanOptions::distinct_sizes), and sizes are compared.
 #ifndef APOGEE_CHUNK_SHARDED_PARAMETERS_H_
@@ -59,6 +62,10 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
   // Collective when nobody had acquired the chunk.
   void Acquire(size_t chunk);
   void Release(size_t chunk);
+  // The same in backward, where nodes that still need the values may run later: for them alone they
+  // stay until the last one has run or DropRetained is called.
+  void ReleaseInBackward(size_t chunk);
+  void DropRetained();
   // Throws Error naming a parameter that is not what Release left.
   void CheckReleased() const;
 
@@ -67,9 +74,11 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
 
  private:
   struct Chunk {
-    Tensor shard;   // [shard_numel]
-    Tensor values;  // whole, while acquired
+    Tensor shard;     // [shard_numel]
+    Tensor values;    // whole, while acquired
+    Tensor retained;  // whole, released in backward, and saved by nodes that are to run
     int num_holders = 0;
+    int64_t num_saved = 0;  // PackedValues
   };
   struct Place {
     size_t chunk = 0;
@@ -81,6 +90,8 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
                     comm::GroupPtr group);
   void Move(DType dtype, const OnMove& on_move);
   void LetGo(size_t index);
+  // False while others hold the chunk.
+  bool EndHold(size_t chunk);
   void Miss(size_t index);
   int rank() const { return group_ == nullptr ? 0 : group_->rank(); }
 

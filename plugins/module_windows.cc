@@ -26,7 +26,9 @@ ModuleWindows::ModuleWindows(std::string plugin, nn::Module& model,
         window.chunks.push_back(chunk->second);
       }
     }
-    if (!window.chunks.empty()) AddBackwardHooks(*module);
+    // A layer without parameters of its own may turn out to use others', before its first backward.
+    const bool is_layer = module->Modules().size() == 1;
+    if (is_layer || !window.chunks.empty()) AddBackwardHooks(*module);
     module->ReplaceForward([this, module, alive = std::weak_ptr(alive_),
                             name = plugin_](const Tensor& x) {
       APOGEE_CHECK(!alive.expired(), name,
@@ -55,7 +57,7 @@ void ModuleWindows::AddBackwardHooks(nn::Module& module) {
   });
   module.AddPostBackwardHook([this, &window, alive](nn::Module&) {
     if (alive.expired() || window.in_backward.empty()) return;
-    Release(window.in_backward.back());
+    for (const size_t chunk : window.in_backward.back()) parameters_->ReleaseInBackward(chunk);
     window.in_backward.pop_back();
   });
 }
@@ -87,9 +89,10 @@ void ModuleWindows::OnMiss(size_t index) {
     Acquire({chunk}, late_);
   } else {
     Throw(plugin_, ": parameter \"", parameters_->parameters()[index]->name(),
-          "\" was read while no module of the model runs; its other elements are on other ranks. "
-          "Read it in a module's forward, or this rank's part (Plugin::LayoutOf) with "
-          "Parameter::data()");
+          "\" was read outside of the model's forwards and of booster.backward, where its other "
+          "elements are on other ranks. Read it in a module's forward, call booster.backward(loss, "
+          "optimizer) instead of autograd::Backward, and take this rank's part (Plugin::LayoutOf) "
+          "from Parameter::data()");
   }
 }
 
@@ -122,6 +125,7 @@ void ModuleWindows::EndBackward() {
     for (std::vector<size_t>& held : window.in_backward) Release(held);
     window.in_backward.clear();
   }
+  parameters_->DropRetained();
 }
 
 }  // namespace apogee

@@ -64,7 +64,7 @@ class ModuleWindows {
   std::map<nn::Module*, Window> windows_;
   std::vector<Frame> frames_;  // innermost last
   bool backward_ = false;
-  std::vector<size_t> late_;  // read in backward outside of any window
+  std::vector<size_t> late_;  // read in backward outside of a window
   std::shared_ptr<void> alive_ = std::make_shared<int>();
 };
 
