@@ -52,6 +52,8 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
 
   const std::vector<ChunkSpec>& plan() const { return plan_; }
   const std::vector<autograd::ParameterPtr>& parameters() const { return parameters_; }
+  // What gathers run over; null: one rank.
+  const comm::GroupPtr& group() const { return group_; }
   size_t ChunkOf(size_t index) const { return places_[index].chunk; }
   // A view of this rank's elements of a parameter, [n], n may be 0: Parameter::data() while it is
   // released.

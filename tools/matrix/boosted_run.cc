@@ -104,13 +104,13 @@ class RankRun {
         Backward((step + kDiscardedOffset) % kNumSteps, 0, cell_.no_sync);
         boosted_->zero_grad();
       }
-      const Moved before = groups_.moved();
+      const Moved before = AllMoved();
       for (int64_t micro = 0; micro < cell_.accumulate; ++micro) {
         Backward(step, micro, cell_.no_sync && micro + 1 < cell_.accumulate);
       }
       Step();
       boosted_->zero_grad();
-      const Moved after = groups_.moved();
+      const Moved after = AllMoved();
       last_step_ = {after.calls - before.calls, after.bytes - before.bytes};
     }
   }
@@ -148,6 +148,14 @@ class RankRun {
   Tensor WholeValue(const autograd::Parameter& parameter) const {
     if (gemini_ != nullptr) return gemini_->WholeValue(parameter);
     return hybrid_ != nullptr ? hybrid_->WholeValue(parameter) : parameter.data();
+  }
+
+  // Gathers have a group of their own.
+  Moved AllMoved() const {
+    Moved moved = groups_.moved();
+    if (gemini_ == nullptr || gemini_->chunks().group() == nullptr) return moved;
+    const comm::Traffic& gathers = gemini_->chunks().group()->traffic();
+    return {moved.calls + gathers.total_calls(), moved.bytes + gathers.total_bytes()};
   }
 
   // This rank's part of a tensor with the parameter's logical shape.
