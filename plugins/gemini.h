@@ -25,9 +25,9 @@
 // Parameters that the optimizer does not hold and that are not frozen stay whole: another optimizer
 // may step on them.
 //
-// placement_policy "static": all in the model's memory. "auto", offloading, prefetching and
-// eviction by access order are not there; nor are float sums in another dtype
-// (communication_dtype).
+// placement_policy "static": everything in the model's memory. Not there yet: "auto", offloading,
+// prefetching and keeping chunks by the order of their use, models that do not fit before boost,
+// sums in another dtype (communication_dtype), runs without masters (master_weights = false).
 #ifndef APOGEE_PLUGINS_GEMINI_H_
 #define APOGEE_PLUGINS_GEMINI_H_
 

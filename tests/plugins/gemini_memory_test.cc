@@ -75,6 +75,31 @@ TEST(GeminiMemoryTest, BytesAreTheFormulas) {
   }
 }
 
+// Chunks are reduced and freed while backward goes on.
+TEST(GeminiMemoryTest, FewGradientsAreWholeAtATime) {
+  RunRanks(4, [](comm::World& world) {
+    nn::Gpt2 model({.vocab_size = kVocab,
+                    .n_positions = kPositions,
+                    .n_embd = kDim,
+                    .n_layer = 8,
+                    .n_head = 4});
+    model.Initialize(world.context(), {.seed = 1});
+    const auto bytes = static_cast<double>(4 * model.num_parameters());
+    optim::AdamW optimizer(model.Parameters(), {.lr = 1e-3});
+    GeminiPlugin plugin(world.group());
+    Booster booster(plugin);
+    booster.boost(model, optimizer);
+    for (int step = 0; step < 2; ++step) {
+      world.context()->ledger().ResetPeaks();
+      booster.backward(Loss(model, world.context()), optimizer);
+      const int64_t peak = world.context()->ledger().peak_bytes(MemoryCategory::kGradient);
+      EXPECT_LT(Share(peak, bytes), 0.6) << "all gradients at once";
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+  });
+}
+
 // A graph that waits for its backward holds no values.
 TEST(GeminiMemoryTest, GraphsHoldNoValues) {
   RunRanks(2, [](comm::World& world) {
