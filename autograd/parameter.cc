@@ -21,6 +21,11 @@ Parameter::~Parameter() {
 }
 
 const Tensor& Parameter::value() const {
+  if (is_released()) {
+    const std::function<void()> fetch = fetch_;  // set_value drops the member
+    fetch();
+    APOGEE_CHECK(!is_released(), "parameter \"", name_, "\": released, and not fetched");
+  }
   APOGEE_CHECK(value_.defined(), "parameter \"", name_,
                "\" has no value yet; call Initialize on the model or load a checkpoint first");
   if (before_read_) std::exchange(before_read_, nullptr)();
@@ -30,9 +35,11 @@ const Tensor& Parameter::value() const {
 void Parameter::set_value(Tensor value) {
   APOGEE_CHECK(value.defined() && value.shape() == shape_, "parameter \"", name_, "\": shape ",
                shape_, " cannot take a value of shape ", value.shape());
-  const bool first = !value_.defined();
-  const bool default_grad_dtype = first || grad_dtype_ == value_.dtype();
+  const bool first = !has_value();
+  const bool default_grad_dtype = first || grad_dtype_ == data().dtype();
   value_ = value.Detach();
+  rest_ = Tensor();
+  fetch_ = nullptr;
   if (default_grad_dtype) grad_dtype_ = value_.dtype();
   if (value_.storage()->category() == MemoryCategory::kActivation) {
     value_.storage()->set_category(MemoryCategory::kParameter);
@@ -46,6 +53,16 @@ void Parameter::set_part(Tensor part) {
   shape_ = part.shape();
   is_part_ = true;
   set_value(std::move(part));
+}
+
+void Parameter::Release(Tensor rest, std::function<void()> fetch) {
+  APOGEE_CHECK(has_value() && rest.defined() && fetch != nullptr, "parameter \"", name_,
+               "\": needs a value to release, what stays of it, and who fetches it");
+  if (grad_dtype_ == data().dtype()) grad_dtype_ = rest.dtype();
+  rest_ = rest.Detach();
+  fetch_ = std::move(fetch);
+  value_ = Tensor();
+  before_read_ = nullptr;
 }
 
 void Parameter::set_requires_grad(bool requires_grad) {

@@ -36,11 +36,12 @@ class Parameter {
   const std::string& name() const { return name_; }
   void set_name(std::string name) { name_ = std::move(name); }
   const Shape& shape() const { return shape_; }
-  bool has_value() const { return value_.defined(); }
+  bool has_value() const { return value_.defined() || is_released(); }
   // The value as a leaf of the graph. Throws Error when there is none.
   const Tensor& value() const;
-  // The elements outside of any graph: what optimizers, loaders and collectives read and write.
-  Tensor data() const { return value().Detach(); }
+  // The elements outside of any graph: what optimizers, loaders and collectives read and write. Of
+  // a released parameter: those that are left.
+  Tensor data() const { return is_released() ? rest_ : value().Detach(); }
   // Replaces the value (same shape); the gradient stays. A graph recorded before keeps the old
   // value.
   void set_value(Tensor value);
@@ -48,7 +49,11 @@ class Parameter {
   // gradient becomes absent.
   void set_part(Tensor part);
   // The value is a part of what the model declared: other ranks hold the rest.
-  bool is_part() const { return is_part_; }
+  bool is_part() const { return is_part_ || is_released(); }
+  // Gives the value's memory back, but for `rest`, [n], some of its elements; the shape stays. A
+  // read of the value runs `fetch`, which calls set_value with the whole one, or throws.
+  void Release(Tensor rest, std::function<void()> fetch);
+  bool is_released() const { return rest_.defined(); }
   // Runs once, before the next read of the value: a wrapper that fetches values in the background
   // waits there. nullptr takes it back.
   void set_before_read(std::function<void()> hook) { before_read_ = std::move(hook); }
@@ -94,6 +99,8 @@ class Parameter {
   std::string name_;
   Shape shape_;
   Tensor value_;
+  Tensor rest_;  // defined while released; then there is no value
+  std::function<void()> fetch_;
   mutable std::function<void()> before_read_;
   Tensor grad_;
   std::string grad_keeper_;

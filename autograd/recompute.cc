@@ -25,11 +25,11 @@ class Segment {
 
   Tensor Get(int64_t index) {
     if (tensors_.empty()) Rerun();
-    return tensors_[static_cast<size_t>(index)];
+    return tensors_[static_cast<size_t>(index)]->Unpack();
   }
 
   void Drop(int64_t index) {
-    if (!tensors_.empty()) tensors_[static_cast<size_t>(index)] = Tensor();
+    if (!tensors_.empty()) tensors_[static_cast<size_t>(index)] = nullptr;
   }
 
  private:
@@ -40,15 +40,18 @@ class Segment {
       Tensor tensor;
     };
     GradModeGuard grad_mode(true);
-    std::vector<Tensor> tensors;
+    std::vector<std::shared_ptr<PackedTensor>> tensors;
+    bool same = true;
+    // Who runs backward may keep tensors in a form of its own.
+    const PackHook* outer = CurrentPackHook();
     SavedTensorHookGuard hooks([&](const Tensor& tensor) {
-      tensors.push_back(tensor);
-      return std::make_shared<Keep>(tensor);
+      same = same && tensors.size() < shapes_.size() && tensor.shape() == shapes_[tensors.size()];
+      tensors.push_back(outer != nullptr ? (*outer)(tensor) : std::make_shared<Keep>(tensor));
+      return tensors.back();
     });
     Replay replay(generator_, first_stream_, first_sample_);
     fn_(input_);
-    bool same = tensors.size() == shapes_.size();
-    for (size_t i = 0; same && i < tensors.size(); ++i) same = tensors[i].shape() == shapes_[i];
+    same = same && tensors.size() == shapes_.size();
     APOGEE_CHECK(same, "recompute: the function saved ", shapes_.size(), " tensors in forward and ",
                  tensors.size(),
                  " (or other shapes) when run again; it must not depend on changing state");
@@ -76,7 +79,7 @@ class Segment {
   uint64_t first_stream_ = 0;
   int64_t first_sample_ = 0;
   std::vector<Shape> shapes_;
-  std::vector<Tensor> tensors_;
+  std::vector<std::shared_ptr<PackedTensor>> tensors_;
 };
 
 class Placeholder : public PackedTensor {

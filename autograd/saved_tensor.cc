@@ -7,6 +7,8 @@ namespace {
 thread_local const PackHook* current_hook = nullptr;
 }
 
+const PackHook* CurrentPackHook() { return current_hook; }
+
 SavedTensorHookGuard::SavedTensorHookGuard(PackHook hook)
     : hook_(std::move(hook)), previous_(current_hook) {
   current_hook = &hook_;

@@ -25,6 +25,9 @@ class PackedTensor {
 
 using PackHook = std::function<std::shared_ptr<PackedTensor>(const Tensor&)>;
 
+// The hook in force on this thread; nullptr without one.
+const PackHook* CurrentPackHook();
+
 // Within the scope, tensors saved on this thread go through `hook`. Scopes nest; the innermost
 // counts.
 class SavedTensorHookGuard {

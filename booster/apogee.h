@@ -41,6 +41,7 @@
 #include "apogee/optim/registry.h"
 #include "apogee/optim/sgd.h"
 #include "apogee/plugins/ddp.h"
+#include "apogee/plugins/gemini.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/plugins/low_level_zero.h"
 #include "apogee/plugins/plan_svg.h"

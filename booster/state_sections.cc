@@ -82,8 +82,9 @@ void SectionReader::Note(const absl::Status& status) {
 SectionReader::Weights SectionReader::ReadWeights(const nn::Module& model, const Plugin& plugin) {
   Weights values;
   for (const auto& parameter : model.Parameters()) {
-    const Tensor value = Tensor::Zeros(parameter->shape(), parameter->data().dtype(),
-                                       parameter->data().context(), MemoryCategory::kParameter);
+    const Tensor here = parameter->data();  // all of it, or this rank's part
+    const Tensor value =
+        Tensor::Zeros(here.shape(), here.dtype(), here.context(), MemoryCategory::kParameter);
     Note(Read(ModelName(parameter->name()), plugin.LayoutOf(*parameter), value));
     values.emplace_back(parameter, value);
   }

@@ -1,6 +1,7 @@
 #include "apogee/chunk/chunk_plan.h"
 
 #include <algorithm>
+#include <set>
 
 #include "apogee/core/error.h"
 
@@ -24,7 +25,8 @@ bool Place(ChunkSpec& chunk, int64_t alignment) {
   return offset <= chunk.numel();
 }
 
-void PlaceInSmallestShards(ChunkSpec& chunk, int64_t alignment) {
+// Sizes in `taken` do not count.
+void PlaceInSmallestShards(ChunkSpec& chunk, int64_t alignment, const std::set<int64_t>& taken) {
   int64_t total = 0, unit = alignment;
   for (const ChunkItem& item : chunk.items) {
     total += AlignUp(item.numel, alignment);
@@ -32,7 +34,7 @@ void PlaceInSmallestShards(ChunkSpec& chunk, int64_t alignment) {
   }
   chunk.shard_numel =
       std::max(unit, AlignUp((total + chunk.num_shards - 1) / chunk.num_shards, unit));
-  while (!Place(chunk, alignment)) chunk.shard_numel += unit;
+  while (taken.contains(chunk.shard_numel) || !Place(chunk, alignment)) chunk.shard_numel += unit;
 }
 
 }  // namespace
@@ -75,7 +77,11 @@ std::vector<ChunkSpec> PlanChunks(std::span<const ChunkRequest> requests,
       before += requests[i].numel;
     }
   }
-  for (ChunkSpec& chunk : plan) PlaceInSmallestShards(chunk, options.alignment);
+  std::set<int64_t> taken;
+  for (ChunkSpec& chunk : plan) {
+    PlaceInSmallestShards(chunk, options.alignment, taken);
+    if (options.distinct_sizes) taken.insert(chunk.shard_numel);
+  }
   return plan;
 }
 

@@ -34,6 +34,8 @@ struct ChunkPlanOptions {
   int64_t chunk_bytes = 25 << 20;
   int num_shards = 1;
   int64_t alignment = 8;  // elements: 16 bytes of the smallest floating dtype
+  // Shards of different chunks have different sizes, by padding: who mixes chunks up is found out.
+  bool distinct_sizes = false;
 };
 
 // A parameter in a chunk.

@@ -209,7 +209,11 @@ void GradientChunks::Launch(size_t index) {
     chunk.work = group_->ReduceScatterAsync(chunk.mean, chunk.flat);
   }
   in_flight_.push_back(index);
-  while (on_mean_ && in_flight_.size() > kMaxInFlight) {
+  const auto is_free = [this] {
+    const auto& work = chunks_[in_flight_.front()].work;
+    return options_.wait_inside || work == nullptr || work->IsDone();
+  };
+  while (on_mean_ && in_flight_.size() > kMaxInFlight && is_free()) {
     Complete(in_flight_.front());
     in_flight_.pop_front();
   }

@@ -38,6 +38,10 @@ struct GradientChunkOptions {
   int64_t chunk_bytes = 25 << 20;
   // false: reduce all chunks when backward has ended.
   bool overlap = true;
+  // Sharded only: wait inside backward for the oldest of several chunks under way, so that few
+  // exist. false: free what has been reduced, but never wait, for backward meets peers elsewhere
+  // too, in an order that missing gradients would change.
+  bool wait_inside = true;
   bool reproducible = false;
   // Of the sums; default: the gradients' own.
   std::optional<DType> communication_dtype = {};

@@ -10,6 +10,7 @@
 #include "apogee/optim/lr_schedule_registry.h"
 #include "apogee/optim/registry.h"
 #include "apogee/plugins/ddp.h"
+#include "apogee/plugins/gemini.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/plugins/low_level_zero.h"
 #include "apogee/plugins/single_rank.h"
@@ -64,9 +65,8 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   ranks(
       "--plugin", f.plugin,
       "single (one rank), ddp (gradients averaged over the ranks), zero1 (optimizer states sharded "
-      "over them), zero2 (gradients, too) or hybrid (--tp-size ranks share every layer, their "
-      "copies "
-      "the batch); default: single for one rank, else ddp")
+      "over them), zero2 (gradients, too), gemini (parameters, too) or hybrid (--tp-size ranks "
+      "share every layer, their copies the batch); default: single for one rank, else ddp")
       ->default_str("");
   ranks("--tp-size", f.tp_size, "Ranks that share every layer; divides --ranks and --heads")
       ->check(count);
@@ -118,7 +118,7 @@ void SettleRanks(const CLI::App& app, Flags& flags) {
   if (flags.plugin.empty()) {
     flags.plugin = flags.ranks > 1 || flags.reproducible ? "ddp" : "single";
   }
-  const std::vector<std::string> plugins = {"ddp", "hybrid", "single", "zero1", "zero2"};
+  const std::vector<std::string> plugins = {"ddp", "gemini", "hybrid", "single", "zero1", "zero2"};
   if (std::ranges::find(plugins, flags.plugin) == plugins.end()) {
     Throw("--plugin: ", apogee::UnknownName("plugin", flags.plugin, plugins));
   }
@@ -174,6 +174,11 @@ std::unique_ptr<apogee::Plugin> MakePlugin(const Flags& flags, const apogee::com
         world.group(), apogee::DdpOptions{.precision = flags.precision,
                                           .max_norm = flags.max_norm,
                                           .reproducible = flags.reproducible});
+  }
+  if (flags.plugin == "gemini") {
+    return std::make_unique<apogee::GeminiPlugin>(
+        world.group(),
+        apogee::GeminiOptions{.precision = flags.precision, .max_norm = flags.max_norm});
   }
   if (flags.plugin == "hybrid") {
     return std::make_unique<apogee::HybridParallelPlugin>(

@@ -153,8 +153,9 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
     OkOrThrow(metrics->Validation(validation));
     OkOrThrow(metrics->Note(memory));
   }
-  // Ranks that share layers call the model together: the first group of them writes.
-  if (part.rank != 0) return 0;
+  // Ranks that share layers call the model together: the first group of them writes. With sharded
+  // parameters all ranks do.
+  if (part.rank != 0 && flags.plugin != "gemini") return 0;
   const std::string sample = Generate(boosted.model, context, flags.prompt,
                                       {.block = flags.model.n_positions,
                                        .bytes = flags.sample,

@@ -1,5 +1,6 @@
 #include "apogee/examples/common/validate.h"
 
+#include <algorithm>
 #include <memory>
 
 #include "apogee/autograd/grad_mode.h"
@@ -17,10 +18,13 @@ ValidationEvent Validate(Boosted& boosted, const data::TextCorpus& corpus, const
   data::Loader loader(dataset, std::make_shared<data::SequentialSampler>(num_samples),
                       world.context(), {.batch = options.batch / part.size, .drop_last = false});
   double sum = 0;  // over samples
-  for (int64_t i = part.rank; i < loader.size(); i += part.size) {
-    const data::Batch batch = loader.At(i);
+  // A forward may be collective (sharded parameters): every rank runs as many, in the last round
+  // perhaps one that does not count.
+  for (int64_t round = 0; round < loader.size(); round += part.size) {
+    const int64_t i = round + part.rank;
+    const data::Batch batch = loader.At(std::min(i, loader.size() - 1));
     const double mean = boosted.criterion(boosted.model(batch.inputs), batch.targets).Item();
-    sum += mean * static_cast<double>(batch.inputs.size(0));
+    if (i < loader.size()) sum += mean * static_cast<double>(batch.inputs.size(0));
   }
   boosted.model.Train(true);
   const double copies = world.size() / part.size;  // of each part's sum

@@ -7,6 +7,7 @@
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/optim/adam.h"
+#include "apogee/plugins/gemini.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/plugins/low_level_zero.h"
 #include "apogee/plugins/single_rank.h"
@@ -27,8 +28,8 @@ struct Spread {
 };
 
 const std::vector<Spread>& Spreads() {
-  static const auto& spreads =
-      *new std::vector<Spread>{{"single", 1}, {"ddp", 2}, {"zero", 3}, {"hybrid", 4}};
+  static const auto& spreads = *new std::vector<Spread>{
+      {"single", 1}, {"ddp", 2}, {"zero", 3}, {"hybrid", 4}, {"gemini", 3}};
   return spreads;
 }
 
@@ -43,6 +44,10 @@ std::unique_ptr<Plugin> Make(const Spread& spread, const comm::World& world) {
   if (name == "zero") {
     return std::make_unique<LowLevelZeroPlugin>(
         world.group(), LowLevelZeroOptions{.stage = 2, .precision = "bf16"});
+  }
+  if (name == "gemini") {
+    return std::make_unique<GeminiPlugin>(world.group(),
+                                          GeminiOptions{.precision = "bf16", .chunk_bytes = 700});
   }
   return std::make_unique<HybridParallelPlugin>(
       world, HybridParallelOptions{.tp_size = 2, .zero_stage = 1, .precision = "bf16"});
@@ -74,7 +79,7 @@ struct GptRun {
 };
 
 TEST(ReshardResumeTest, GoesOnWithTheSameBitsUnderEveryPlugin) {
-  for (const Spread& saved : {Spreads()[2], Spreads()[3]}) {
+  for (const Spread& saved : {Spreads()[2], Spreads()[3], Spreads()[4]}) {
     const TempDir folder;
     RunRanks(saved.ranks, [&](comm::World& world) {
       GptRun run(saved, 1, world);

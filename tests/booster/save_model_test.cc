@@ -12,6 +12,7 @@
 #include "apogee/nn/models/llama.h"
 #include "apogee/optim/adam.h"
 #include "apogee/optim/lr_schedule.h"
+#include "apogee/plugins/gemini.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/plugins/single_rank.h"
 #include "apogee/tests/support/run_ranks.h"
@@ -45,13 +46,17 @@ std::unique_ptr<Plugin> Make(const Spread& spread, const std::string& precision,
     return std::make_unique<HybridParallelPlugin>(
         world, HybridParallelOptions{.tp_size = 2, .zero_stage = 1, .precision = precision});
   }
+  if (spread.plugin == "gemini") {
+    return std::make_unique<GeminiPlugin>(
+        world.group(), GeminiOptions{.precision = precision, .chunk_bytes = 700});
+  }
   return std::make_unique<LowLevelZeroPlugin>(
       world.group(), LowLevelZeroOptions{.stage = 2, .precision = precision});
 }
 
 const std::vector<Spread>& Spreads() {
-  static const auto& spreads =
-      *new std::vector<Spread>{{"single", 1}, {"ddp", 2}, {"zero2", 3}, {"hybrid", 4}};
+  static const auto& spreads = *new std::vector<Spread>{
+      {"single", 1}, {"ddp", 2}, {"zero2", 3}, {"gemini", 3}, {"hybrid", 4}};
   return spreads;
 }
 

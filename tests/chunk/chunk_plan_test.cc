@@ -46,6 +46,25 @@ TEST(ChunkPlanTest, EveryElementHasOneShard) {
   }
 }
 
+TEST(ChunkPlanTest, DistinctSizesTellChunksApart) {
+  const std::vector<ChunkRequest> requests(40, {.numel = 640, .cut_multiple = 64});
+  for (const bool distinct : {false, true}) {
+    const auto plan =
+        PlanChunks(requests, {.chunk_bytes = 1, .num_shards = 2, .distinct_sizes = distinct});
+    std::map<int64_t, int> chunks_of_size;
+    for (const ChunkSpec& chunk : plan) ++chunks_of_size[chunk.shard_numel];
+    EXPECT_EQ(plan.size(), 40u);
+    EXPECT_EQ(chunks_of_size.size(), distinct ? 40u : 1u);
+    for (const ChunkSpec& chunk : plan) {
+      for (int shard = 0; shard < 2; ++shard) {
+        for (const auto& segment : SegmentsOf(chunk, chunk.items[0], shard)) {
+          EXPECT_EQ(segment.begin % 64, 0);
+        }
+      }
+    }
+  }
+}
+
 TEST(ChunkPlanTest, ChunksAreAsManyAsTheirBytesNeed) {
   const std::vector<ChunkRequest> requests(100, {.numel = 1000});
   for (const int64_t bytes : {4000, 25000, 400000, 130000}) {

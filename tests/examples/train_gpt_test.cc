@@ -132,7 +132,8 @@ std::vector<std::string> LossLines(const std::string& out) {
 TEST_F(TrainGptTest, AResumedRunIsTheOneThatNeverStopped) {
   const std::string hybrid = " --ranks 4 --plugin hybrid --tp-size 2 --zero-stage 2";
   int number = 0;
-  for (const std::string& spread : {std::string(), hybrid}) {
+  const std::string gemini = " --ranks 2 --plugin gemini";
+  for (const std::string& spread : {std::string(), hybrid, gemini}) {
     for (const std::string precision : {"f32", "bf16"}) {
       const std::string name = std::to_string(number++);
       const std::string flags = "--log-every 1 --dropout 0.1 --accumulate 2 --precision " +

@@ -13,6 +13,7 @@
 #include "apogee/booster/booster.h"
 #include "apogee/comm/launch.h"
 #include "apogee/nn/parallel/shard.h"
+#include "apogee/plugins/gemini.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/tools/matrix/optimizers.h"
 #include "apogee/tools/matrix/plain_run.h"
@@ -92,6 +93,7 @@ class RankRun {
     boosted_ = &boosted.optimizer;
     criterion_ = boosted.criterion;
     hybrid_ = dynamic_cast<const HybridParallelPlugin*>(plugin_.get());
+    gemini_ = dynamic_cast<const GeminiPlugin*>(plugin_.get());
     if (sabotage_ == Sabotage::kLocalStats) boosted_->set_stat_reducer(nullptr);
   }
 
@@ -102,13 +104,13 @@ class RankRun {
         Backward((step + kDiscardedOffset) % kNumSteps, 0, cell_.no_sync);
         boosted_->zero_grad();
       }
-      const Moved before = groups_.moved();
+      const Moved before = AllMoved();
       for (int64_t micro = 0; micro < cell_.accumulate; ++micro) {
         Backward(step, micro, cell_.no_sync && micro + 1 < cell_.accumulate);
       }
       Step();
       boosted_->zero_grad();
-      const Moved after = groups_.moved();
+      const Moved after = AllMoved();
       last_step_ = {after.calls - before.calls, after.bytes - before.bytes};
     }
   }
@@ -120,8 +122,7 @@ class RankRun {
   Weights WholeWeights() const {
     Weights weights;
     for (const auto& p : model_->Parameters()) {
-      weights[p->name()] =
-          (hybrid_ != nullptr ? hybrid_->WholeValue(*p) : p->data()).ToVector<double>();
+      weights[p->name()] = WholeValue(*p).ToVector<double>();
     }
     return weights;
   }
@@ -144,12 +145,33 @@ class RankRun {
   int data_rank() const { return world_.rank() / variant_.tp; }
   int data_size() const { return world_.size() / variant_.tp; }
 
+  Tensor WholeValue(const autograd::Parameter& parameter) const {
+    if (gemini_ != nullptr) return gemini_->WholeValue(parameter);
+    return hybrid_ != nullptr ? hybrid_->WholeValue(parameter) : parameter.data();
+  }
+
+  // Gathers have a group of their own.
+  Moved AllMoved() const {
+    Moved moved = groups_.moved();
+    if (gemini_ == nullptr || gemini_->chunks().group() == nullptr) return moved;
+    const comm::Traffic& gathers = gemini_->chunks().group()->traffic();
+    return {moved.calls + gathers.total_calls(), moved.bytes + gathers.total_bytes()};
+  }
+
   // This rank's part of a tensor with the parameter's logical shape.
   Tensor PartOf(const autograd::Parameter& parameter, const Tensor& whole) const {
     const auto* parallel = hybrid_ != nullptr ? hybrid_->tensor_parallel() : nullptr;
     const auto* shard = parallel != nullptr ? parallel->ShardOf(parameter) : nullptr;
     if (shard == nullptr) return whole;
     return nn::parallel::CutLocal(*shard, whole, world_.rank() % variant_.tp, variant_.tp);
+  }
+
+  // What data() is of a parameter: this rank's part, or, of a released one, its shard.
+  Tensor KeptOf(const autograd::Parameter& parameter, const Tensor& whole) const {
+    if (!parameter.is_released()) return PartOf(parameter, whole);
+    const comm::Layout layout = gemini_->LayoutOf(parameter);
+    const comm::Segment kept = layout.segments().empty() ? comm::Segment{} : layout.segments()[0];
+    return whole.View({whole.numel()}).Slice(0, kept.begin, kept.length);
   }
 
   int64_t StateBytes() const {
@@ -193,7 +215,7 @@ class RankRun {
       start->Initialize(world_.context(), {.seed = kSeed, .dtype = InitialDType(cell_.precision)});
       for (const auto& parameter : model_->Parameters()) {
         const Tensor& whole = start->FindParameter(parameter->name())->data();
-        parameter->data().CopyFrom(PartOf(*parameter, whole));
+        parameter->data().CopyFrom(KeptOf(*parameter, whole));
       }
       boosted_->RefreshMasters();
     }
@@ -240,6 +262,7 @@ class RankRun {
   Criterion criterion_;
   // The plugin, if it is one whose ranks may hold parts of one model.
   const HybridParallelPlugin* hybrid_ = nullptr;
+  const GeminiPlugin* gemini_ = nullptr;
   Moved last_step_;
 };
 

@@ -39,6 +39,7 @@ class FedGradients : public Workload {
 
  private:
   struct Table;
+  Tensor LossInForward(const TrainedModel& trained, const SampleRange& range) const;
   std::unique_ptr<const Table> table_;
 };
 

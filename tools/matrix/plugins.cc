@@ -4,6 +4,7 @@
 
 #include "apogee/core/text.h"
 #include "apogee/plugins/ddp.h"
+#include "apogee/plugins/gemini.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/plugins/low_level_zero.h"
 #include "apogee/plugins/single_rank.h"
@@ -56,6 +57,24 @@ std::unique_ptr<Plugin> MakeZero1(const comm::World& world, const PluginSettings
 
 std::unique_ptr<Plugin> MakeZero2(const comm::World& world, const PluginSettings& settings) {
   return std::make_unique<LowLevelZeroPlugin>(world.group(), ZeroOf(2, settings));
+}
+
+GeminiOptions GeminiOf(const PluginSettings& settings) {
+  return {.precision = settings.precision,
+          .max_norm = settings.max_norm,
+          .chunk_bytes = settings.bucket_bytes,
+          .loss_scaler = settings.loss_scaler};
+}
+
+std::unique_ptr<Plugin> MakeGemini(const comm::World& world, const PluginSettings& settings) {
+  return std::make_unique<GeminiPlugin>(world.group(), GeminiOf(settings));
+}
+
+// A chunk per parameter, whatever its size.
+std::unique_ptr<Plugin> MakeGeminiSmall(const comm::World& world, const PluginSettings& settings) {
+  GeminiOptions options = GeminiOf(settings);
+  options.chunk_bytes = 1;
+  return std::make_unique<GeminiPlugin>(world.group(), options);
 }
 
 // One chunk, and nothing in the background.
@@ -126,12 +145,14 @@ std::vector<PluginVariant> MakeVariants() {
       {"ddp", {1, 2, 3, 4}, all, true, &MakeDdp},
       {"zero1", {1, 2, 3, 4}, all, true, &MakeZero1},
       {"zero2", {1, 2, 3, 4}, all, true, &MakeZero2},
+      {"gemini", {1, 2, 3, 4}, all, true, &MakeGemini},
       {"ddp_late", {3}, {"f32", "bf16"}, false, &MakeDdpLate},
       {"ddp_reproducible", {2}, {"f32", "fp16"}, false, &MakeDdpReproducible},
       {"zero1_late", {4}, {"f32", "fp16"}, false, &MakeZero1Late},
       {"zero1_sum_f64", {3}, {"f32", "bf16"}, false, &MakeZero1SumF64},
       {"zero2_late", {2}, {"f32", "bf16"}, false, &MakeZero2Late},
       {"zero2_offload", {3}, {"f32", "fp16"}, false, &MakeZero2Offload},
+      {"gemini_small_chunks", {3}, {"f32", "bf16"}, false, &MakeGeminiSmall},
       {"zero2_no_masters", {2}, {"bf16"}, false, &MakeZero2NoMasters, /*master_weights=*/false},
   };
   for (const int zero_stage : {0, 1, 2}) {

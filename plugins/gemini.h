@@ -1,0 +1,113 @@
+// GeminiPlugin: data parallelism in which everything is sharded over the ranks: parameters,
+// gradients and optimizer states (ZeRO stage 3; Rajbhandari et al., SC 2020). A module's parameters
+// are whole on a rank while the module runs, and at no other time.
+//
+//   comm::launch({.num_ranks = 4}, [&](comm::World& world) {
+//     GeminiPlugin plugin(world.group(), {.precision = "bf16", .max_norm = 1.0});
+//     Booster booster(plugin);
+//     auto boosted = booster.boost(model, optimizer);       // any optimizer of the registry
+//     ... the ordinary loop ...
+//   });
+//
+// The update is that of one rank with the whole batch, as with LowLevelZeroPlugin, whose way of
+// binding optimizers to shards this is. Parameters lie in chunks: those of one module in
+// ceil(bytes / chunk_bytes) of them, trainable and frozen ones apart. One all-gather per chunk
+// brings its values before the module's forward and before its part of backward; afterwards the
+// memory is given back. Rules for modules, and for ranks that differ: plugins/module_windows.h.
+//
+// Bytes per rank, n ranks, N elements in b bytes, gradients in g (4 for bf16 and fp16, else b),
+// states s per element (masters included, 4 for bf16 and fp16):
+//   (N b + N g + N s) / n, and while a module runs the chunks of it and of those it runs in;
+// a chunk is padded to a multiple of 8 elements per rank, and so that no two chunks have one size.
+//
+// Between uses Parameter::data() is this rank's part, [n] (LayoutOf), and Parameter::value() throws
+// Error. Under no_sync gradients stay local, whole on every rank, and add up; results are exact.
+// Parameters that the optimizer does not hold and that are not frozen stay whole: another optimizer
+// may step on them.
+//
+// placement_policy "static": everything in the model's memory. Not there yet: "auto", offloading,
+// prefetching and keeping chunks by the order of their use, models that do not fit before boost,
+// sums in another dtype (communication_dtype), runs without masters (master_weights = false).
+#ifndef APOGEE_PLUGINS_GEMINI_H_
+#define APOGEE_PLUGINS_GEMINI_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apogee/chunk/gradient_chunks.h"
+#include "apogee/chunk/sharded_parameters.h"
+#include "apogee/plugins/module_windows.h"
+#include "apogee/plugins/plugin.h"
+#include "apogee/plugins/step_guard.h"
+
+namespace apogee {
+
+struct GeminiOptions {
+  std::string placement_policy = "static";
+  // "f32", "bf16" or "fp16" (fp32 masters and gradients; fp16 with a dynamic loss scale), "f64".
+  std::string precision = "f32";
+  // Clip the global L2 norm of the averaged gradients to this; 0: as the optimizer's step options
+  // say.
+  double max_norm = 0;
+  // A module's parameters travel in chunks of about this size (of values); one parameter is never
+  // split over chunks.
+  int64_t chunk_bytes = 25 << 20;
+  optim::LossScalerOptions loss_scaler = {};
+};
+
+class GeminiPlugin : public Plugin {
+ public:
+  // `group`: the ranks to shard over; null for one rank. Throws Error listing every bad option.
+  explicit GeminiPlugin(comm::GroupPtr group, const GeminiOptions& options = {});
+  ~GeminiPlugin() override;
+
+  std::string name() const override { return "gemini"; }
+  // Collective. Throws Error, before anything has changed, for an optimizer that does not support
+  // shards or has been bound before, on a second call, and, on every rank, when the ranks' models
+  // or optimizers differ.
+  optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) override;
+  // Collective.
+  void Backward(const Tensor& loss, optim::Optimizer& optimizer) override;
+  std::shared_ptr<void> NoSync() override { return guard_->NoSync(); }
+  comm::GroupPtr group() const override { return group_; }
+  comm::Layout LayoutOf(const autograd::Parameter& parameter) const override;
+  optim::LossScaler* loss_scaler() override { return guard_->loss_scaler(); }
+
+  // The whole value of a parameter, a copy. Collective.
+  Tensor WholeValue(const autograd::Parameter& parameter) const;
+  // 1 but for fp16.
+  double loss_scale() const { return guard_->loss_scale(); }
+  // After boost: the chunks that parameters lie in.
+  const chunk::ShardedParameters& chunks() const { return *parameters_; }
+
+ private:
+  void Check(const nn::Module& model, optim::Optimizer& optimizer) const;
+  void Choose(const nn::Module& model, optim::Optimizer& optimizer);
+  std::vector<chunk::ChunkSpec> Plan(nn::Module& model, optim::Optimizer& optimizer) const;
+  void Bind(size_t index, const Tensor& old_value, const Tensor& shard,
+            const comm::Layout& layout) const;
+  void ShardGradients(const std::vector<chunk::ChunkSpec>& plan);
+  void OnMean(size_t index, const Tensor& mean);
+  void BeforeStep() const;
+  // Where a parameter is among the sharded ones; their number if it is not.
+  size_t IndexOf(const autograd::Parameter& parameter) const;
+
+  comm::GroupPtr group_;
+  GeminiOptions options_;
+  DType dtype_;
+  std::vector<autograd::ParameterPtr> sharded_;  // in the order backward completes them
+  std::vector<optim::ParamView*> views_;         // of sharded_; null: not the optimizer's
+  std::vector<autograd::ParameterPtr> unheld_;   // trainable, and not the optimizer's
+  std::vector<autograd::ParameterPtr> frozen_;   // at boost; of sharded_
+  std::vector<Tensor> means_;                    // new gradients, until their presence is known
+  std::unique_ptr<StepGuard> guard_;
+  std::shared_ptr<chunk::ShardedParameters> parameters_;
+  std::unique_ptr<ModuleWindows> windows_;
+  std::unique_ptr<chunk::GradientChunks> gradients_;
+  std::unique_ptr<chunk::GradientChunks> unheld_gradients_;
+};
+
+}  // namespace apogee
+
+#endif  // APOGEE_PLUGINS_GEMINI_H_

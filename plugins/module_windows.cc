@@ -1,0 +1,131 @@
+#include "apogee/plugins/module_windows.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace apogee {
+
+ModuleWindows::ModuleWindows(std::string plugin, nn::Module& model,
+                             std::shared_ptr<chunk::ShardedParameters> parameters)
+    : plugin_(std::move(plugin)), parameters_(std::move(parameters)) {
+  std::map<const autograd::Parameter*, size_t> chunk_of;
+  for (size_t i = 0; i < parameters_->parameters().size(); ++i) {
+    chunk_of[parameters_->parameters()[i].get()] = parameters_->ChunkOf(i);
+  }
+  std::set<const autograd::Parameter*> owned;
+  std::vector<nn::Module*> modules = model.Modules();
+  std::ranges::reverse(modules);  // children first: what is left is a parent's own
+  for (nn::Module* module : modules) {
+    if (windows_.contains(module)) continue;  // held twice
+    Window& window = windows_[module];
+    for (const autograd::ParameterPtr& parameter : module->Parameters()) {
+      const auto chunk = chunk_of.find(parameter.get());
+      if (!owned.insert(parameter.get()).second || chunk == chunk_of.end()) continue;
+      if (std::ranges::find(window.chunks, chunk->second) == window.chunks.end()) {
+        window.chunks.push_back(chunk->second);
+      }
+    }
+    // A layer without parameters of its own may turn out to use others', before its first backward.
+    const bool is_layer = module->Modules().size() == 1;
+    if (is_layer || !window.chunks.empty()) AddBackwardHooks(*module);
+    module->ReplaceForward([this, module, alive = std::weak_ptr(alive_),
+                            name = plugin_](const Tensor& x) {
+      APOGEE_CHECK(!alive.expired(), name,
+                   ": the model was run after the plugin that shards its parameters was destroyed; "
+                   "the plugin must outlive every use of the model");
+      return Forward(*module, x);
+    });
+  }
+  parameters_->set_on_miss([this](size_t index) { OnMiss(index); });
+}
+
+ModuleWindows::~ModuleWindows() {
+  parameters_->set_on_miss([plugin = plugin_, all = parameters_.get()](size_t index) {
+    Throw("parameter \"", all->parameters()[index]->name(), "\" was read after the ", plugin,
+          " plugin that shards it was destroyed; this rank has a part of it only "
+          "(Parameter::data)");
+  });
+}
+
+void ModuleWindows::AddBackwardHooks(nn::Module& module) {
+  Window& window = windows_.at(&module);
+  if (std::exchange(window.has_hooks, true)) return;
+  const std::weak_ptr alive = alive_;
+  module.AddPreBackwardHook([this, &window, alive](nn::Module&) {
+    if (!alive.expired() && backward_) Acquire(window.chunks, window.in_backward.emplace_back());
+  });
+  module.AddPostBackwardHook([this, &window, alive](nn::Module&) {
+    if (alive.expired() || window.in_backward.empty()) return;
+    for (const size_t chunk : window.in_backward.back()) parameters_->ReleaseInBackward(chunk);
+    window.in_backward.pop_back();
+  });
+}
+
+Tensor ModuleWindows::Forward(nn::Module& module, const Tensor& x) {
+  // A hook in force is of somebody who keeps nothing (Recompute) or whose turn it is.
+  std::optional<autograd::SavedTensorHookGuard> saved;
+  if (autograd::CurrentPackHook() == nullptr) saved.emplace(parameters_->PackValues());
+  struct End {  // also when the forward throws
+    ModuleWindows* self;
+    ~End() {
+      self->Release(self->frames_.back().held);
+      self->frames_.pop_back();
+    }
+  } end{this};
+  frames_.push_back({&module, {}});
+  Acquire(windows_.at(&module).chunks, frames_.back().held);
+  return module.Forward(x);
+}
+
+void ModuleWindows::OnMiss(size_t index) {
+  const size_t chunk = parameters_->ChunkOf(index);
+  if (!frames_.empty()) {
+    Window& window = windows_.at(frames_.back().module);
+    window.chunks.push_back(chunk);
+    AddBackwardHooks(*frames_.back().module);
+    Acquire({chunk}, frames_.back().held);
+  } else if (backward_) {
+    Acquire({chunk}, late_);
+  } else {
+    Throw(plugin_, ": parameter \"", parameters_->parameters()[index]->name(),
+          "\" was read outside of the model's forwards and of booster.backward, where its other "
+          "elements are on other ranks. Read it in a module's forward, call booster.backward(loss, "
+          "optimizer) instead of autograd::Backward, and take this rank's part (Plugin::LayoutOf) "
+          "from Parameter::data()");
+  }
+}
+
+void ModuleWindows::Acquire(const std::vector<size_t>& chunks, std::vector<size_t>& held) {
+  for (const size_t chunk : chunks) {
+    parameters_->Acquire(chunk);
+    held.push_back(chunk);
+  }
+}
+
+void ModuleWindows::Release(std::vector<size_t>& held) {
+  for (const size_t chunk : std::exchange(held, {})) parameters_->Release(chunk);
+}
+
+void ModuleWindows::Backward(const std::function<void()>& backward) {
+  struct End {
+    ModuleWindows* self;
+    ~End() { self->EndBackward(); }
+  } end{this};
+  backward_ = true;
+  // Of modules whose forward runs again.
+  const autograd::SavedTensorHookGuard saved(parameters_->PackValues());
+  backward();
+}
+
+void ModuleWindows::EndBackward() {
+  backward_ = false;
+  Release(late_);
+  for (auto& [module, window] : windows_) {
+    for (std::vector<size_t>& held : window.in_backward) Release(held);
+    window.in_backward.clear();
+  }
+  parameters_->DropRetained();
+}
+
+}  // namespace apogee

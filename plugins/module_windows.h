@@ -1,0 +1,73 @@
+// ModuleWindows: a model's sharded parameters are whole while the module that uses them runs, and
+// at no other time.
+//
+//   ModuleWindows windows("gemini", model, parameters);
+//   Tensor loss = criterion(model(x), y);                // gathers and releases, module by module
+//   windows.Backward([&] { autograd::Backward(loss); }); // and again
+//
+// A module's own parameters are gathered before its forward and before its part of backward, and
+// released after. One that it reads without owning it (a tied weight, a table that a parent slices)
+// is gathered when it is first read, by the innermost module that runs, which from then on has it
+// in its window too. A read while no module of the model runs throws Error naming the parameter.
+//
+// Every rank must call the same modules in the same order, and read what they do not own alike;
+// ranks that do not get a CommError. Which parameters get gradients may differ from rank to rank.
+#ifndef APOGEE_PLUGINS_MODULE_WINDOWS_H_
+#define APOGEE_PLUGINS_MODULE_WINDOWS_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apogee/chunk/sharded_parameters.h"
+#include "apogee/nn/module.h"
+
+namespace apogee {
+
+class ModuleWindows {
+ public:
+  // Replaces the forwards of the model's modules, which throw Error once this object is gone, and
+  // becomes `parameters`' on_miss. Throws Error when another wrapper has replaced one.
+  ModuleWindows(std::string plugin, nn::Module& model,
+                std::shared_ptr<chunk::ShardedParameters> parameters);
+  ~ModuleWindows();
+  ModuleWindows(const ModuleWindows&) = delete;
+  ModuleWindows& operator=(const ModuleWindows&) = delete;
+
+  // Runs `backward`; what it has gathered is released when it ends, also by an exception.
+  void Backward(const std::function<void()>& backward);
+
+ private:
+  struct Window {
+    std::vector<size_t> chunks;                    // what to gather
+    std::vector<std::vector<size_t>> in_backward;  // what is held for each part under way
+    bool has_hooks = false;
+  };
+  // A forward under way.
+  struct Frame {
+    nn::Module* module;
+    std::vector<size_t> held;
+  };
+
+  Tensor Forward(nn::Module& module, const Tensor& x);
+  void AddBackwardHooks(nn::Module& module);
+  void OnMiss(size_t index);
+  void Acquire(const std::vector<size_t>& chunks, std::vector<size_t>& held);
+  void Release(std::vector<size_t>& held);
+  void EndBackward();
+
+  std::string plugin_;
+  std::shared_ptr<chunk::ShardedParameters> parameters_;
+  std::map<nn::Module*, Window> windows_;
+  std::vector<Frame> frames_;  // innermost last
+  bool backward_ = false;
+  std::vector<size_t> late_;  // read in backward outside of a window
+  std::shared_ptr<void> alive_ = std::make_shared<int>();
+};
+
+}  // namespace apogee
+
+#endif  // APOGEE_PLUGINS_MODULE_WINDOWS_H_

@@ -1,0 +1,214 @@
+// Models whose ranks do different things, or whose backward wants values late.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "apogee/autograd/functions/arithmetic.h"
+#include "apogee/autograd/functions/linear.h"
+#include "apogee/booster/booster.h"
+#include "apogee/nn/layers.h"
+#include "apogee/optim/sgd.h"
+#include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tests/support/gemini_run.h"
+#include "apogee/tests/support/run_ranks.h"
+
+namespace apogee {
+namespace {
+
+using testing::RunRanks;
+using testing::Weights;
+using testing::WeightsOf;
+using testing::WholeWeightsOf;
+using testing::WorstUpdateError;
+
+constexpr int64_t kWidth = 8;
+
+// x + c W, where c needs no gradient: the input's gradient is complete before W has been read.
+class Side : public nn::Module {
+ public:
+  Side() : weight_(RegisterParameter("weight", {kWidth, kWidth}, nn::Init::Normal(0, 1))) {}
+  Tensor Forward(const Tensor& x) override {
+    if (!used_) return autograd::Scale(x, 1);
+    const Tensor c = Tensor::Full(x.shape(), x.dtype(), 0.5, x.context());
+    return autograd::Add(x, autograd::MatMul(c, weight_->value()));
+  }
+  void set_used(bool used) { used_ = used; }
+
+ private:
+  autograd::ParameterPtr weight_;
+  bool used_ = true;
+};
+
+// Many layers before, so that in backward many chunks are reduced after the side's.
+class SideModel : public nn::Module {
+ public:
+  SideModel() {
+    for (int i = 0; i < 6; ++i) {
+      layers_.push_back(Register(std::to_string(i), std::make_shared<nn::Linear>(kWidth, kWidth)));
+    }
+    side_ = Register("side", std::make_shared<Side>());
+    last_ = Register("last", std::make_shared<nn::Linear>(kWidth, kWidth));
+  }
+  Tensor Forward(const Tensor& x) override {
+    Tensor y = x;
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      if (static_cast<int>(i) != skipped_) y = (*layers_[i])(y);
+    }
+    return (*last_)((*side_)(y));
+  }
+  Tensor Loss(const ContextPtr& context, double sample, bool used) {
+    side_->set_used(used);
+    const Tensor y = (*this)(Tensor::Full({1, kWidth}, DType::kF64, sample, context));
+    return autograd::Sum(autograd::Mul(y, y));
+  }
+  void Skip(int layer) { skipped_ = layer; }
+  nn::Linear& layer(size_t i) { return *layers_[i]; }
+
+ private:
+  std::vector<std::shared_ptr<nn::Linear>> layers_;
+  std::shared_ptr<Side> side_;
+  std::shared_ptr<nn::Linear> last_;
+  int skipped_ = -1;
+};
+
+constexpr int kRanks = 3;
+bool UsesSide(int64_t step, int rank) { return step == 1 || (step != 4 && rank == 1); }
+
+// A rank without the side's gradient reduces that chunk last, while its peers want to go on.
+TEST(GeminiEdgeTest, GradientsMissingOnSomeRanks) {
+  SideModel plain;
+  const ContextPtr context = CpuContext();
+  plain.Initialize(context, {.seed = 5, .dtype = DType::kF64});
+  const Weights start = WeightsOf(plain);
+  optim::Sgd sgd(plain.Parameters(), {.lr = 0.01, .momentum = 0.9});
+  for (int64_t step = 0; step < 6; ++step) {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      autograd::Backward(
+          autograd::Scale(plain.Loss(context, 1 + rank, UsesSide(step, rank)), 1.0 / kRanks));
+    }
+    sgd.step();
+    sgd.zero_grad();
+  }
+  RunRanks(
+      kRanks,
+      [&](comm::World& world) {
+        SideModel model;
+        model.Initialize(world.context(), {.seed = 5, .dtype = DType::kF64});
+        optim::Sgd optimizer(model.Parameters(), {.lr = 0.01, .momentum = 0.9});
+        GeminiPlugin plugin(world.group(), {.precision = "f64"});
+        Booster booster(plugin);
+        booster.boost(model, optimizer);
+        for (int64_t step = 0; step < 6; ++step) {
+          booster.backward(
+              model.Loss(world.context(), 1 + world.rank(), UsesSide(step, world.rank())),
+              optimizer);
+          optimizer.step();
+          optimizer.zero_grad();
+        }
+        const auto worst = WorstUpdateError(start, WeightsOf(plain), WholeWeightsOf(model, plugin));
+        EXPECT_LE(worst.error, 1e-9) << worst.name;
+      },
+      /*timeout_seconds=*/10);
+}
+
+// Layers of one size each: nothing but their chunks tells the ranks' calls apart.
+TEST(GeminiEdgeTest, RanksThatCallDifferentModulesGetAnError) {
+  const absl::Status status = comm::launch(
+      {.num_ranks = 2, .threads_per_rank = 1, .timeout_seconds = 10}, [](comm::World& world) {
+        SideModel model;
+        model.Initialize(world.context(), {.seed = 5, .dtype = DType::kF64});
+        optim::Sgd optimizer(model.Parameters(), {.lr = 0.01});
+        GeminiPlugin plugin(world.group(), {.precision = "f64"});
+        Booster booster(plugin);
+        booster.boost(model, optimizer);
+        model.Skip(world.rank());
+        model.Loss(world.context(), 1, true);
+      });
+  EXPECT_THAT(Message(status), ::testing::HasSubstr("all_gather"));
+}
+
+// Both micro-batches' forwards come before the backwards.
+TEST(GeminiEdgeTest, GraphsThatWaitForEachOther) {
+  SideModel plain;
+  const ContextPtr context = CpuContext();
+  plain.Initialize(context, {.seed = 5, .dtype = DType::kF64});
+  const Weights start = WeightsOf(plain);
+  optim::Sgd sgd(plain.Parameters(), {.lr = 0.01, .momentum = 0.9});
+  for (int step = 0; step < 3; ++step) {
+    for (const int sample : {0, 1, 2, 3}) {
+      autograd::Backward(autograd::Scale(plain.Loss(context, 1 + sample, true), 0.25));
+    }
+    sgd.step();
+    sgd.zero_grad();
+  }
+  RunRanks(2, [&](comm::World& world) {
+    SideModel model;
+    model.Initialize(world.context(), {.seed = 5, .dtype = DType::kF64});
+    optim::Sgd optimizer(model.Parameters(), {.lr = 0.01, .momentum = 0.9});
+    GeminiPlugin plugin(world.group(), {.precision = "f64"});
+    Booster booster(plugin);
+    booster.boost(model, optimizer);
+    const int64_t rest = world.context()->ledger().live_bytes(MemoryCategory::kParameter);
+    for (int step = 0; step < 3; ++step) {
+      const auto loss = [&](int micro) {
+        return autograd::Scale(model.Loss(world.context(), 1 + world.rank() * 2 + micro, true),
+                               0.5);
+      };
+      const Tensor first = loss(0), second = loss(1);
+      booster.backward(first, optimizer);
+      EXPECT_EQ(world.context()->ledger().live_bytes(MemoryCategory::kParameter), rest);
+      booster.backward(second, optimizer);
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    const auto worst = WorstUpdateError(start, WeightsOf(plain), WholeWeightsOf(model, plugin));
+    EXPECT_LE(worst.error, 1e-9) << worst.name;
+  });
+}
+
+// Another optimizer steps on what the boosted one does not hold; what nobody holds is frozen.
+TEST(GeminiEdgeTest, ParametersOfAnotherOptimizerAreAveragedAndStayWhole) {
+  const auto split = [](nn::Module& model, bool other) {
+    std::vector<autograd::ParameterPtr> picked;
+    for (const auto& p : model.Parameters()) {
+      p->set_requires_grad(!p->name().starts_with("3."));
+      if (p->requires_grad() && p->name().starts_with("2.") == other) picked.push_back(p);
+    }
+    return picked;
+  };
+  SideModel plain;
+  const ContextPtr context = CpuContext();
+  plain.Initialize(context, {.seed = 5, .dtype = DType::kF64});
+  const Weights start = WeightsOf(plain);
+  split(plain, false);
+  optim::Sgd sgd(plain.Parameters(), {.lr = 0.01});
+  for (int step = 0; step < 3; ++step) {
+    for (int rank = 0; rank < 2; ++rank) {
+      autograd::Backward(autograd::Scale(plain.Loss(context, 1 + rank, true), 0.5));
+    }
+    sgd.step();
+    sgd.zero_grad();
+  }
+  RunRanks(2, [&](comm::World& world) {
+    SideModel model;
+    model.Initialize(world.context(), {.seed = 5, .dtype = DType::kF64});
+    optim::Sgd optimizer(split(model, false), {.lr = 0.01});
+    optim::Sgd other(split(model, true), {.lr = 0.01});
+    GeminiPlugin plugin(world.group(), {.precision = "f64"});
+    Booster booster(plugin);
+    booster.boost(model, optimizer);
+    for (int step = 0; step < 3; ++step) {
+      booster.backward(model.Loss(world.context(), 1 + world.rank(), true), optimizer);
+      optimizer.step();
+      other.step();
+      optimizer.zero_grad();
+      other.zero_grad();
+    }
+    EXPECT_FALSE(model.FindParameter("2.weight")->is_released());
+    EXPECT_TRUE(model.FindParameter("3.weight")->is_released());
+    const auto worst = WorstUpdateError(start, WeightsOf(plain), WholeWeightsOf(model, plugin));
+    EXPECT_LE(worst.error, 1e-9) << worst.name;
+  });
+}
+
+}  // namespace
+}  // namespace apogee
