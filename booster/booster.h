@@ -197,7 +197,7 @@ class Booster {
   nn::Module* model_ = nullptr;
   optim::Optimizer* optimizer_ = nullptr;
   optim::LrScheduler* scheduler_ = nullptr;
-  std::unique_ptr<checkpoint::BackgroundSaver> saver_;  // once there was a save with use_async
+  std::unique_ptr<checkpoint::BackgroundSaver> saver_;  // once there was a save
   // Of the save under way: what it noted, on its thread until it has ended, and for whom.
   std::shared_ptr<std::vector<std::string>> notices_;
   std::function<void(const std::string&)> notice_;

@@ -57,11 +57,11 @@ std::optional<absl::Status> Booster::save_status() {
 
 absl::Status Booster::Write(bool use_async, const SavePtr& save,
                             checkpoint::BackgroundSaver::Write write) {
-  if (!use_async) return write(plugin_.group());
-  save->Snapshot();
   if (saver_ == nullptr) {
     saver_ = std::make_unique<checkpoint::BackgroundSaver>(plugin_.group());
   }
+  if (!use_async) return write(saver_->group());
+  save->Snapshot();
   saver_->Start(std::move(write));
   return absl::OkStatus();
 }

@@ -7,10 +7,11 @@
 //   absl::Status status = saver.Wait();                            // the same on every rank
 //
 // One save at a time. Ranks talk over a duplicate of the group, so that what training communicates
-// is not in their way. Used by one thread.
+// is not in their way; it waits an hour for a rank whose disk is slow. Used by one thread.
 #ifndef APOGEE_CHECKPOINT_BACKGROUND_SAVER_H_
 #define APOGEE_CHECKPOINT_BACKGROUND_SAVER_H_
 
+#include <chrono>
 #include <functional>
 #include <future>
 #include <optional>
@@ -26,7 +27,7 @@ class BackgroundSaver {
 
   // Collective; null: one rank.
   explicit BackgroundSaver(const comm::GroupPtr& group)
-      : group_(group == nullptr ? nullptr : group->Duplicate()) {}
+      : group_(group == nullptr ? nullptr : group->Duplicate(kTimeout)) {}
   // Waits. What the last save said is lost: call Wait first.
   ~BackgroundSaver() = default;
   BackgroundSaver(const BackgroundSaver&) = delete;
@@ -41,7 +42,13 @@ class BackgroundSaver {
   // As Wait would say, but the status stays; nothing while the save is under way.
   std::optional<absl::Status> Peek();
 
+  // For saves on the caller's thread; not while another is under way.
+  const comm::GroupPtr& group() const { return group_; }
+
  private:
+  // Disks take their time, and one rank may write more than another.
+  static constexpr auto kTimeout = std::chrono::hours(1);
+
   comm::GroupPtr group_;
   std::shared_future<absl::Status> running_;  // waits for its thread when it goes
 };

@@ -11,7 +11,7 @@
 // that does not come within the timeout gives every member a CommError that names it. Collectives
 // of one group must be called in one order by all members; different groups are independent.
 //
-// A group belongs to one thread of its rank; Duplicate() makes one for another thread. A null group
+// A group belongs to one thread of its rank; Duplicate makes one for another thread. A null group
 // pointer stands for a group of one, never for "the world".
 #ifndef APOGEE_COMM_GROUP_H_
 #define APOGEE_COMM_GROUP_H_
@@ -55,7 +55,8 @@ class Group {
   const Traffic& traffic() const { return traffic_; }
   // A group of the same members whose calls are matched among themselves, for another thread of
   // this rank. Collective: members' first duplicates belong together, their second ones, and so on.
-  virtual std::shared_ptr<Group> Duplicate() = 0;
+  // Its collectives wait for a peer for `timeout`; one that failed or left ends the wait at once.
+  virtual std::shared_ptr<Group> Duplicate(std::chrono::milliseconds timeout) = 0;
 
   // In place, on every member.
   std::shared_ptr<Work> AllReduceAsync(const Tensor& tensor, ReduceOp op = ReduceOp::kSum);

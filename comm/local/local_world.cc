@@ -36,8 +36,8 @@ class LocalGroup : public Group {
   LocalGroup(int rank, std::shared_ptr<GroupState> state, std::chrono::milliseconds timeout)
       : Group(rank, state->members()), state_(std::move(state)), timeout_(timeout) {}
 
-  GroupPtr Duplicate() override {
-    return std::make_shared<LocalGroup>(rank(), state_->Copy(rank()), timeout_);
+  GroupPtr Duplicate(std::chrono::milliseconds timeout) override {
+    return std::make_shared<LocalGroup>(rank(), state_->Copy(rank()), timeout);
   }
 
  protected:

@@ -163,6 +163,34 @@ TEST(AsyncSaveTest, ResumeWaits) {
   });
 }
 
+// Ranks wait for a disk longer than for each other in training.
+TEST(AsyncSaveTest, ASlowDiskIsNoFailure) {
+  const TempDir dir;
+  const auto gate = std::make_shared<GateFileSystem>();
+  const auto train = [&](comm::World& world) {
+    ZeroRun run(world);
+    for (const bool use_async : {false, true}) {
+      // Rank 0 is held up; the other one has nothing that it waits for but rank 0.
+      const FilesPtr files = world.rank() == 0 ? gate : checkpoint::RealFileSystem();
+      std::thread opener;
+      if (world.rank() == 0) {
+        gate->Close();
+        opener = std::thread([&gate] {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+          gate->Open();
+        });
+      }
+      const absl::Status started = run.booster.save_training_state(
+          dir / "run", {.step = use_async ? 2 : 1}, {.use_async = use_async, .files = files});
+      const absl::Status saved = run.booster.wait_for_saves();
+      if (opener.joinable()) opener.join();
+      ASSERT_EQ(started, absl::OkStatus());
+      ASSERT_EQ(saved, absl::OkStatus());
+    }
+  };
+  EXPECT_EQ(comm::launch({.num_ranks = 2, .timeout_seconds = 0.5}, train), absl::OkStatus());
+}
+
 TEST(AsyncSaveTest, TheBoosterGoesOnlyWhenAllIsOnDisk) {
   const TempDir dir;
   const auto gate = std::make_shared<GateFileSystem>();

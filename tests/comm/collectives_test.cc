@@ -203,8 +203,8 @@ TEST(GroupTest, ManyInFlight) {
 // Two handles of one group, as two plugins may hold, do not get the same duplicate.
 TEST(GroupTest, DuplicatesOfTwoHandlesAreIndependent) {
   RunRanks(2, [](World& world) {
-    const GroupPtr first = world.NewGroup({0, 1})->Duplicate();
-    const GroupPtr second = world.NewGroup({0, 1})->Duplicate();
+    const GroupPtr first = world.NewGroup({0, 1})->Duplicate(std::chrono::seconds(60));
+    const GroupPtr second = world.NewGroup({0, 1})->Duplicate(std::chrono::seconds(60));
     const Tensor a = Tensor::Full({4}, DType::kF32, 1, world.context());
     const Tensor b = Tensor::Full({4}, DType::kF32, 10, world.context());
     // The ranks' threads come to them in any order.
@@ -220,7 +220,8 @@ TEST(GroupTest, DuplicatesOfTwoHandlesAreIndependent) {
 
 TEST(GroupTest, DuplicatesAreIndependent) {
   RunRanks(3, [](World& world) {
-    const GroupPtr first = world.group()->Duplicate(), second = world.group()->Duplicate();
+    const GroupPtr first = world.group()->Duplicate(std::chrono::seconds(60)),
+                   second = world.group()->Duplicate(std::chrono::seconds(60));
     EXPECT_EQ(first->rank(), world.rank());
     EXPECT_EQ(first->world_ranks(), world.group()->world_ranks());
     const auto sum = [&world](const GroupPtr& group, int times, double from) {

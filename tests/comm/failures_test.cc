@@ -138,15 +138,31 @@ TEST(FailuresTest, RecvWithoutSend) {
   EXPECT_LT(failed.seconds, 4);
 }
 
+// Each waits as long as it was told to.
+TEST(FailuresTest, DuplicatesHaveTheirOwnTimeout) {
+  const Failed failed = RunAll(
+      2,
+      [](World& world) {
+        const GroupPtr patient = world.group()->Duplicate(std::chrono::seconds(60));
+        if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+        patient->AllReduce(Buffer(world));
+        const GroupPtr hasty = world.group()->Duplicate(std::chrono::milliseconds(100));
+        if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(800));
+        hasty->AllReduce(Buffer(world));
+      },
+      1);
+  EXPECT_THAT(failed.messages[0], HasSubstr("rank 1 did not arrive within 0.100 s"));
+}
+
 // Also where the duplicate is made only then.
 TEST(FailuresTest, DuplicatesHearThatARankLeft) {
   const Failed failed = RunAll(
       2,
       [](World& world) {
-        const GroupPtr first = world.group()->Duplicate();
+        const GroupPtr first = world.group()->Duplicate(std::chrono::seconds(60));
         if (world.rank() == 1) return;
         EXPECT_THROW(first->AllReduce(Buffer(world)), CommError);
-        const GroupPtr second = world.group()->Duplicate();
+        const GroupPtr second = world.group()->Duplicate(std::chrono::seconds(60));
         second->AllReduce(Buffer(world));
       },
       5);

@@ -27,8 +27,8 @@ Sabotage SabotageFromName(const std::string& name);
 class UnsummedGroup : public comm::Group {
  public:
   explicit UnsummedGroup(comm::GroupPtr inner);
-  comm::GroupPtr Duplicate() override {
-    return std::make_shared<UnsummedGroup>(inner_->Duplicate());
+  comm::GroupPtr Duplicate(std::chrono::milliseconds timeout) override {
+    return std::make_shared<UnsummedGroup>(inner_->Duplicate(timeout));
   }
 
  protected:
