@@ -1,6 +1,7 @@
 #include "apogee/plugins/gemini.h"
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <set>
 #include <utility>
@@ -13,6 +14,9 @@
 
 namespace apogee {
 namespace {
+
+// For a peer to come to the same gather: launch's default for any collective.
+constexpr std::chrono::seconds kGatherTimeout{60};
 
 void CheckPlacement(const std::string& policy, std::string& errors) {
   if (policy == "static") return;
@@ -143,7 +147,7 @@ optim::Optimizer& GeminiPlugin::Configure(nn::Module& model, optim::Optimizer& o
   Choose(model, optimizer);
   const std::vector<chunk::ChunkSpec> plan = Plan(model, optimizer);
   parameters_ = chunk::ShardedParameters::Make(
-      sharded_, plan, group_ != nullptr ? group_->Duplicate() : nullptr, dtype_,
+      sharded_, plan, group_ != nullptr ? group_->Duplicate(kGatherTimeout) : nullptr, dtype_,
       [this](size_t i, const Tensor& old_value, const Tensor& shard, const comm::Layout& layout) {
         Bind(i, old_value, shard, layout);
       });

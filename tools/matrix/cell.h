@@ -1,6 +1,6 @@
 // Cell: one combination of the matrix, and which combinations there are.
 //
-//   for (const Cell& cell : PairwiseSample(AllCells(), 360))
+//   for (const Cell& cell : PairwiseSample(AllCells(), 400))
 //     if (MatchesPattern(cell.name(), "adamw/*world3*")) ...
 //
 // Names: "adamw/ddp/world3/f32/acc3/fed", with "acc3ns" where all micro-steps but the last run
