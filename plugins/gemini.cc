@@ -52,6 +52,7 @@ void GeminiPlugin::Check(const nn::Module& model, optim::Optimizer& optimizer) c
   APOGEE_CHECK(parameters_ == nullptr,
                "gemini: the plugin runs another model already; make one plugin per model");
   CheckWhole("gemini", model);
+  CheckTakesMeans("gemini", optimizer);
   CheckShardable("gemini", optimizer);
   for (const optim::ParamView& view : optimizer.views()) {
     APOGEE_CHECK(!view.sharded(), "gemini: parameter \"", view.name(), "\" of optimizer ",

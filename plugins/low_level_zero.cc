@@ -5,7 +5,6 @@
 
 #include "apogee/core/process_memory.h"
 #include "apogee/optim/group_stat_reducer.h"
-#include "apogee/optim/local_gradients.h"
 #include "apogee/plugins/precision.h"
 #include "apogee/plugins/replicas.h"
 #include "apogee/tensor/cpu/cpu_context.h"
@@ -41,12 +40,7 @@ void LowLevelZeroPlugin::Check(const nn::Module& model, optim::Optimizer& optimi
   APOGEE_CHECK(gradients_ == nullptr,
                "low_level_zero: the plugin runs another model already; make one plugin per model");
   if (options_.statistics_group == nullptr) CheckWhole("low_level_zero", model);
-  APOGEE_CHECK(
-      dynamic_cast<const optim::LocalGradientOptimizer*>(&optimizer) == nullptr,
-      "low_level_zero: optimizer ", optimizer.name(),
-      " averages momenta of whole parameters in 1-bit messages, from gradients that each "
-      "rank keeps whole; sharded states and gradients are not that. Use the ddp plugin, or "
-      "hybrid_parallel with zero_stage 0");
+  CheckTakesMeans("low_level_zero", optimizer);
   CheckShardable("low_level_zero", optimizer);
   for (const optim::ParamView& view : optimizer.views()) {
     APOGEE_CHECK(!view.sharded() || options_.statistics_group != nullptr,

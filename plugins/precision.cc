@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "apogee/core/text.h"
+#include "apogee/optim/local_gradients.h"
 
 namespace apogee {
 
@@ -21,6 +22,15 @@ void CheckShardable(const std::string& plugin, const optim::Optimizer& optimizer
                " does not say that its update is exact on shards of a parameter "
                "(Optimizer::SupportsShards); use the ddp plugin, or declare its statistics of "
                "whole tensors and override SupportsShards");
+}
+
+void CheckTakesMeans(const std::string& plugin, const optim::Optimizer& optimizer) {
+  APOGEE_CHECK(
+      dynamic_cast<const optim::LocalGradientOptimizer*>(&optimizer) == nullptr, plugin,
+      ": optimizer ", optimizer.name(),
+      " averages momenta of whole parameters in 1-bit messages, from gradients that each "
+      "rank keeps whole; sharded states and gradients are not that. Use the ddp plugin, or "
+      "hybrid_parallel with zero_stage 0");
 }
 
 void CheckMaxNorm(double max_norm, std::string& errors) {

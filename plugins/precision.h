@@ -19,6 +19,8 @@ void CheckBucketBytes(int64_t bucket_bytes, std::string& errors);
 
 // Throws Error for an optimizer whose update is not known to be exact on shards of parameters.
 void CheckShardable(const std::string& plugin, const optim::Optimizer& optimizer);
+// Throws Error for an optimizer that wants each rank's own gradients (optim/local_gradients.h).
+void CheckTakesMeans(const std::string& plugin, const optim::Optimizer& optimizer);
 
 // f32 masters go with weights of this dtype.
 inline bool NeedsMasters(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16; }

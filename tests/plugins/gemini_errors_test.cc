@@ -7,6 +7,7 @@
 #include "apogee/nn/models/mlp.h"
 #include "apogee/optim/adam.h"
 #include "apogee/optim/grad_clip.h"
+#include "apogee/optim/registry.h"
 #include "apogee/optim/sgd.h"
 #include "apogee/tests/support/gemini_run.h"
 #include "apogee/tests/support/run_ranks.h"
@@ -83,6 +84,23 @@ TEST(GeminiErrorsTest, ReadsOutsideOfModulesNameTheParameter) {
     EXPECT_NE(WholeWeightsOf(rig.model, rig.plugin), start);
     EXPECT_THAT([&] { optim::ClipGradNorm(rig.model.Parameters(), {.max_norm = 1}); },
                 Says(HasSubstr("layers.0.weight")));
+  });
+}
+
+// After the freeze they would be given means, silently.
+TEST(GeminiErrorsTest, OptimizersThatWantLocalGradients) {
+  RunRanks(2, [](comm::World& world) {
+    for (const std::string& name : optim::OptimizerNames()) {
+      if (!optim::TakesLocalGradients(name)) continue;
+      nn::Mlp model({.sizes = {8, 24, 4}});
+      model.Initialize(world.context(), {.seed = 1});
+      const auto optimizer = ValueOrThrow(optim::MakeOptimizer(name, model.Parameters(), {}));
+      GeminiPlugin plugin(world.group());
+      Booster booster(plugin);
+      EXPECT_THAT([&] { booster.boost(model, *optimizer); },
+                  Says(AllOf(HasSubstr("gemini: optimizer " + optimizer->name()),
+                             HasSubstr("1-bit messages"))));
+    }
   });
 }
 

@@ -67,7 +67,7 @@ void AppendHybrid(const std::string& optimizer, const PluginVariant& plugin, int
 // that shard, or promise the same bits for any number of ranks, refuse at boost.
 bool IsOffered(const std::string& optimizer, const PluginVariant& plugin) {
   if (!optim::TakesLocalGradients(optimizer)) return true;
-  for (const char* word : {"zero1", "zero2", "reproducible"}) {
+  for (const char* word : {"zero1", "zero2", "gemini", "reproducible"}) {
     if (plugin.name.find(word) != std::string::npos) return false;
   }
   return true;
