@@ -37,11 +37,7 @@ struct Result {
 void Train(const comm::World& world, const Options& options, const std::string& folder,
            Result& result) {
   const ContextPtr& context = world.context();
-  nn::Gpt2 model({.vocab_size = kVocab,
-                  .n_positions = kBlock,
-                  .n_embd = kDim,
-                  .n_layer = kLayers,
-                  .n_head = kHeads});
+  nn::Gpt2 model(kModel);
   model.Initialize(context, {.seed = 1});
   optim::AdamW optimizer(model.Parameters(), {.lr = 3e-4});
   LowLevelZeroPlugin plugin(world.group(), {.stage = 1, .precision = options.precision});

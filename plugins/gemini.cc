@@ -10,7 +10,6 @@
 #include "apogee/optim/group_stat_reducer.h"
 #include "apogee/plugins/precision.h"
 #include "apogee/plugins/replicas.h"
-#include "apogee/tensor/ops/elementwise.h"
 
 namespace apogee {
 namespace {
@@ -44,10 +43,6 @@ GeminiPlugin::GeminiPlugin(comm::GroupPtr group, const GeminiOptions& options)
                                                              .loss_scaler = options.loss_scaler});
 }
 
-GeminiPlugin::~GeminiPlugin() {
-  for (const autograd::ParameterPtr& parameter : sharded_) parameter->set_grad_keeper("");
-}
-
 void GeminiPlugin::Check(const nn::Module& model, optim::Optimizer& optimizer) const {
   APOGEE_CHECK(parameters_ == nullptr,
                "gemini: the plugin runs another model already; make one plugin per model");
@@ -65,7 +60,7 @@ void GeminiPlugin::Check(const nn::Module& model, optim::Optimizer& optimizer) c
 void GeminiPlugin::Choose(const nn::Module& model, optim::Optimizer& optimizer) {
   std::map<const autograd::Parameter*, optim::ParamView*> view_of;
   for (optim::ParamView& view : optimizer.views()) view_of[view.parameter().get()] = &view;
-  std::vector<autograd::ParameterPtr> all = model.Parameters();
+  std::vector<autograd::ParameterPtr> all = model.Parameters(), frozen;
   std::ranges::reverse(all);  // backward completes the last layers' gradients first
   for (const autograd::ParameterPtr& parameter : all) {
     const auto found = view_of.find(parameter.get());
@@ -74,11 +69,11 @@ void GeminiPlugin::Choose(const nn::Module& model, optim::Optimizer& optimizer) 
       unheld_.push_back(parameter);
       continue;
     }
-    if (!parameter->requires_grad()) frozen_.push_back(parameter);
+    if (!parameter->requires_grad()) frozen.push_back(parameter);
     sharded_.push_back(parameter);
     views_.push_back(held ? found->second : nullptr);
   }
-  means_.resize(views_.size());
+  shards_ = std::make_unique<ShardGradients>("gemini", sharded_, views_, std::move(frozen));
 }
 
 // Chunks of one module each, so that nothing is gathered but what a module needs.
@@ -120,23 +115,11 @@ void GeminiPlugin::Bind(size_t index, const Tensor& old_value, const Tensor& sha
   view->set_master(view->CutToLayout(old_value, before));
 }
 
-void GeminiPlugin::ShardGradients(const std::vector<chunk::ChunkSpec>& plan) {
-  for (size_t i = 0; i < sharded_.size(); ++i) {
-    if (views_[i] == nullptr) continue;
-    sharded_[i]->set_grad_keeper(
-        "the gemini plugin keeps its gradient on shards; set the plugin's max_norm",
-        [view = views_[i]](bool set_to_none) {
-          if (set_to_none) {
-            view->set_grad(Tensor());
-          } else if (view->has_grad()) {
-            view->grad().Fill(0);
-          }
-        });
-  }
+void GeminiPlugin::ReduceGradients(const std::vector<chunk::ChunkSpec>& plan) {
   // Inside backward ranks also meet in gathers.
   gradients_ = std::make_unique<chunk::GradientChunks>(
       sharded_, plan, group_, chunk::GradientChunkOptions{.wait_inside = false},
-      [this](size_t index, const Tensor& mean) { OnMean(index, mean); });
+      [this](size_t index, const Tensor& mean) { shards_->OnMean(index, mean); });
   unheld_gradients_ = std::make_unique<chunk::GradientChunks>(
       unheld_, group_,
       chunk::GradientChunkOptions{.chunk_bytes = options_.chunk_bytes, .overlap = false});
@@ -156,10 +139,13 @@ optim::Optimizer& GeminiPlugin::Configure(nn::Module& model, optim::Optimizer& o
     ConvertParameter(dtype_, *parameter);
   }
   windows_ = std::make_unique<ModuleWindows>("gemini", model, parameters_);
-  ShardGradients(plan);
+  ReduceGradients(plan);
   optim::SumStatistics(optimizer, group_);
   guard_->Attach(optimizer);
-  optimizer.AddPreStepHook([this](optim::Optimizer&) { BeforeStep(); });
+  optimizer.AddPreStepHook([this](optim::Optimizer&) {
+    parameters_->CheckReleased();
+    shards_->CheckNoneFromElsewhere();
+  });
   return optimizer;
 }
 
@@ -183,40 +169,12 @@ Tensor GeminiPlugin::WholeValue(const autograd::Parameter& parameter) const {
   return whole;
 }
 
-void GeminiPlugin::OnMean(size_t index, const Tensor& mean) {
-  optim::ParamView* view = views_[index];
-  if (view == nullptr) return;
-  if (view->has_grad()) {
-    ops::Accumulate(view->grad(), mean);
-  } else {
-    means_[index] = mean;
-  }
-}
-
-void GeminiPlugin::BeforeStep() const {
-  parameters_->CheckReleased();
-  for (const autograd::ParameterPtr& parameter : sharded_) {
-    APOGEE_CHECK(!parameter->requires_grad() || !parameter->has_grad(), "gemini: parameter \"",
-                 parameter->name(),
-                 "\" was given a gradient outside of backward, but the plugin keeps gradients on "
-                 "shards; change them in a gradient hook (Parameter::AddGradHook)");
-  }
-}
-
 void GeminiPlugin::Backward(const Tensor& loss, optim::Optimizer&) {
-  for (const autograd::ParameterPtr& parameter : frozen_) {
-    APOGEE_CHECK(!parameter->requires_grad(), "gemini: parameter \"", parameter->name(),
-                 "\" was frozen at boost, so it has no masters and no states on shards, and has "
-                 "been thawed since; thaw it before boost");
-  }
-  const bool reduce = guard_->OnBackward();
-  std::ranges::fill(means_, Tensor());  // of a backward that failed
   chunk::GradientChunks* const all[] = {gradients_.get(), unheld_gradients_.get()};
-  windows_->Backward([&] { chunk::GradientChunks::Backward(all, loss, loss_scale(), reduce); });
-  for (size_t i = 0; i < views_.size(); ++i) {
-    const Tensor mean = std::exchange(means_[i], {});
-    if (mean.defined() && gradients_->present(i)) views_[i]->set_grad(mean);
-  }
+  shards_->Backward(*gradients_, [&] {
+    const bool reduce = guard_->OnBackward();
+    windows_->Backward([&] { chunk::GradientChunks::Backward(all, loss, loss_scale(), reduce); });
+  });
 }
 
 }  // namespace apogee

@@ -39,6 +39,7 @@
 #include "apogee/chunk/sharded_parameters.h"
 #include "apogee/plugins/module_windows.h"
 #include "apogee/plugins/plugin.h"
+#include "apogee/plugins/shard_gradients.h"
 #include "apogee/plugins/step_guard.h"
 
 namespace apogee {
@@ -60,7 +61,6 @@ class GeminiPlugin : public Plugin {
  public:
   // `group`: the ranks to shard over; null for one rank. Throws Error listing every bad option.
   explicit GeminiPlugin(comm::GroupPtr group, const GeminiOptions& options = {});
-  ~GeminiPlugin() override;
 
   std::string name() const override { return "gemini"; }
   // Collective. Throws Error, before anything has changed, for an optimizer that does not support
@@ -87,9 +87,7 @@ class GeminiPlugin : public Plugin {
   std::vector<chunk::ChunkSpec> Plan(nn::Module& model, optim::Optimizer& optimizer) const;
   void Bind(size_t index, const Tensor& old_value, const Tensor& shard,
             const comm::Layout& layout) const;
-  void ShardGradients(const std::vector<chunk::ChunkSpec>& plan);
-  void OnMean(size_t index, const Tensor& mean);
-  void BeforeStep() const;
+  void ReduceGradients(const std::vector<chunk::ChunkSpec>& plan);
   // Where a parameter is among the sharded ones; their number if it is not.
   size_t IndexOf(const autograd::Parameter& parameter) const;
 
@@ -99,8 +97,7 @@ class GeminiPlugin : public Plugin {
   std::vector<autograd::ParameterPtr> sharded_;  // in the order backward completes them
   std::vector<optim::ParamView*> views_;         // of sharded_; null: not the optimizer's
   std::vector<autograd::ParameterPtr> unheld_;   // trainable, and not the optimizer's
-  std::vector<autograd::ParameterPtr> frozen_;   // at boost; of sharded_
-  std::vector<Tensor> means_;                    // new gradients, until their presence is known
+  std::unique_ptr<ShardGradients> shards_;
   std::unique_ptr<StepGuard> guard_;
   std::shared_ptr<chunk::ShardedParameters> parameters_;
   std::unique_ptr<ModuleWindows> windows_;

@@ -8,7 +8,6 @@
 #include "apogee/plugins/precision.h"
 #include "apogee/plugins/replicas.h"
 #include "apogee/tensor/cpu/cpu_context.h"
-#include "apogee/tensor/ops/elementwise.h"
 
 namespace apogee {
 
@@ -30,10 +29,6 @@ LowLevelZeroPlugin::LowLevelZeroPlugin(comm::GroupPtr group, const LowLevelZeroO
                                        StepGuardOptions{.max_norm = options.max_norm,
                                                         .scale = dtype_ == DType::kF16,
                                                         .loss_scaler = options.loss_scaler});
-}
-
-LowLevelZeroPlugin::~LowLevelZeroPlugin() {
-  for (const autograd::ParameterPtr& parameter : sharded_) parameter->set_grad_keeper("");
 }
 
 void LowLevelZeroPlugin::Check(const nn::Module& model, optim::Optimizer& optimizer) const {
@@ -102,7 +97,7 @@ optim::Optimizer& LowLevelZeroPlugin::Configure(nn::Module& model, optim::Optimi
   state_context_ =
       options_.offload_states ? CpuContext({.num_threads = context->num_threads()}) : context;
   std::map<const autograd::Parameter*, optim::ParamView*> view_of;
-  std::vector<autograd::ParameterPtr> unheld;
+  std::vector<autograd::ParameterPtr> unheld, frozen;
   for (optim::ParamView& view : optimizer.views()) view_of[view.parameter().get()] = &view;
   std::vector<autograd::ParameterPtr> all = model.Parameters();
   std::ranges::reverse(all);  // backward completes the last layers' gradients first
@@ -110,37 +105,26 @@ optim::Optimizer& LowLevelZeroPlugin::Configure(nn::Module& model, optim::Optimi
     const auto found = view_of.find(parameter.get());
     if (found == view_of.end() || !parameter->requires_grad()) {
       ConvertParameter(dtype_, *parameter);
-      (found != view_of.end() ? frozen_ : unheld).push_back(parameter);
+      (found != view_of.end() ? frozen : unheld).push_back(parameter);
       continue;
     }
     sharded_.push_back(parameter);
     views_.push_back(found->second);
   }
-  means_.resize(views_.size());
   const std::vector<chunk::ChunkSpec> plan = Plan(optimizer);
   parameters_ = std::make_shared<chunk::ParameterChunks>(
       sharded_, plan, group_, dtype_,
       [this](size_t i, const Tensor& old_value, const Tensor& shard, const comm::Layout& layout) {
         Bind(*views_[i], old_value, shard, layout);
       });
-  for (size_t i = 0; i < sharded_.size(); ++i) {
-    ConvertParameter(dtype_, *sharded_[i]);
-    sharded_[i]->set_grad_keeper(
-        "the low_level_zero plugin keeps its gradient on shards; set the plugin's max_norm",
-        [view = views_[i]](bool set_to_none) {
-          if (set_to_none) {
-            view->set_grad(Tensor());
-          } else if (view->has_grad()) {
-            view->grad().Fill(0);
-          }
-        });
-  }
+  for (const autograd::ParameterPtr& parameter : sharded_) ConvertParameter(dtype_, *parameter);
+  shards_ = std::make_unique<ShardGradients>("low_level_zero", sharded_, views_, std::move(frozen));
   gradients_ = std::make_unique<chunk::GradientChunks>(
       sharded_, plan, group_,
       chunk::GradientChunkOptions{.overlap = options_.overlap_communication,
                                   .communication_dtype = communication_dtype_,
                                   .keep_whole = options_.stage == 1},
-      [this](size_t index, const Tensor& mean) { OnMean(index, mean); });
+      [this](size_t index, const Tensor& mean) { shards_->OnMean(index, mean); });
   // Another optimizer, which the plugin does not know, may step on the rest.
   unheld_gradients_ = std::make_unique<chunk::GradientChunks>(
       std::move(unheld), group_,
@@ -152,7 +136,7 @@ optim::Optimizer& LowLevelZeroPlugin::Configure(nn::Module& model, optim::Optimi
   optimizer.AddPreStepHook([this](optim::Optimizer&) {
     parameters_->Wait();
     parameters_->CheckUnchanged();
-    CheckNoOwnGradients();
+    shards_->CheckNoneFromElsewhere();
   });
   optimizer.AddStepHook([this](optim::Optimizer& stepped) {
     if (stepped.last_step().num_updated == 0) return;
@@ -166,38 +150,12 @@ optim::Optimizer& LowLevelZeroPlugin::Configure(nn::Module& model, optim::Optimi
   return optimizer;
 }
 
-void LowLevelZeroPlugin::OnMean(size_t index, const Tensor& mean) {
-  if (views_[index]->has_grad()) {
-    ops::Accumulate(views_[index]->grad(), mean);
-  } else {
-    means_[index] = mean;
-  }
-}
-
-// The step would not see them.
-void LowLevelZeroPlugin::CheckNoOwnGradients() const {
-  for (const autograd::ParameterPtr& parameter : sharded_) {
-    APOGEE_CHECK(!parameter->requires_grad() || !parameter->has_grad(),
-                 "low_level_zero: parameter \"", parameter->name(),
-                 "\" was given a gradient outside of backward, but the plugin keeps gradients on "
-                 "shards; change them in a gradient hook (Parameter::AddGradHook)");
-  }
-}
-
 void LowLevelZeroPlugin::Backward(const Tensor& loss, optim::Optimizer&) {
-  for (const autograd::ParameterPtr& parameter : frozen_) {
-    APOGEE_CHECK(!parameter->requires_grad(), "low_level_zero: parameter \"", parameter->name(),
-                 "\" was frozen at boost, so no shard of it exists, and has been thawed since; "
-                 "thaw it before boost");
-  }
-  const bool reduce = guard_->OnBackward();
-  std::ranges::fill(means_, Tensor());  // of a backward that failed
   chunk::GradientChunks* const all[] = {gradients_.get(), unheld_gradients_.get()};
-  chunk::GradientChunks::Backward(all, loss, loss_scale(), reduce);
-  for (size_t i = 0; i < views_.size(); ++i) {
-    const Tensor mean = std::exchange(means_[i], {});
-    if (mean.defined() && gradients_->present(i)) views_[i]->set_grad(mean);
-  }
+  shards_->Backward(*gradients_, [&] {
+    const bool reduce = guard_->OnBackward();
+    chunk::GradientChunks::Backward(all, loss, loss_scale(), reduce);
+  });
 }
 
 }  // namespace apogee

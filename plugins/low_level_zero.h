@@ -34,6 +34,7 @@
 #include "apogee/chunk/gradient_chunks.h"
 #include "apogee/chunk/parameter_chunks.h"
 #include "apogee/plugins/plugin.h"
+#include "apogee/plugins/shard_gradients.h"
 #include "apogee/plugins/step_guard.h"
 
 namespace apogee {
@@ -68,7 +69,6 @@ class LowLevelZeroPlugin : public Plugin {
  public:
   // `group`: the ranks to shard over; null for one rank. Throws Error listing every bad option.
   explicit LowLevelZeroPlugin(comm::GroupPtr group, const LowLevelZeroOptions& options = {});
-  ~LowLevelZeroPlugin() override;
 
   std::string name() const override { return "low_level_zero"; }
   // What keeps Configure from running, thrown as Error; local, changes nothing.
@@ -95,8 +95,6 @@ class LowLevelZeroPlugin : public Plugin {
   std::vector<chunk::ChunkSpec> Plan(optim::Optimizer& optimizer) const;
   void Bind(optim::ParamView& view, const Tensor& old_value, const Tensor& shard,
             const comm::Layout& layout) const;
-  void OnMean(size_t index, const Tensor& mean);
-  void CheckNoOwnGradients() const;
 
   comm::GroupPtr group_;
   LowLevelZeroOptions options_;
@@ -105,8 +103,7 @@ class LowLevelZeroPlugin : public Plugin {
   ContextPtr state_context_;
   std::vector<autograd::ParameterPtr> sharded_;  // in the order backward completes them
   std::vector<optim::ParamView*> views_;         // of sharded_
-  std::vector<autograd::ParameterPtr> frozen_;   // at boost, of the optimizer
-  std::vector<Tensor> means_;                    // new gradients, until their presence is known
+  std::unique_ptr<ShardGradients> shards_;
   std::unique_ptr<StepGuard> guard_;
   std::shared_ptr<chunk::ParameterChunks> parameters_;
   std::unique_ptr<chunk::GradientChunks> gradients_;
