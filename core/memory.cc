@@ -38,6 +38,11 @@ constexpr int64_t kHugeBytes = 2 << 20;  // a huge page of the usual processors
 
 size_t Index(MemoryCategory category) { return static_cast<size_t>(category); }
 
+bool IsModelData(MemoryCategory category) {
+  return category == MemoryCategory::kParameter || category == MemoryCategory::kGradient ||
+         category == MemoryCategory::kOptimizerState;
+}
+
 }  // namespace
 
 int64_t MemoryLedger::live_bytes(MemoryCategory category) const {
@@ -69,8 +74,43 @@ int64_t MemoryLedger::num_allocations() const {
   return num_allocations_;
 }
 
+int64_t MemoryLedger::model_data_bytes() const {
+  std::lock_guard lock(mutex_);
+  return ModelData();
+}
+int64_t MemoryLedger::peak_model_data_bytes() const {
+  std::lock_guard lock(mutex_);
+  return peak_model_data_;
+}
+int64_t MemoryLedger::model_data_limit() const {
+  std::lock_guard lock(mutex_);
+  return model_data_limit_;
+}
+
+void MemoryLedger::set_model_data_limit(int64_t bytes) {
+  APOGEE_CHECK(bytes >= 0, "memory ledger: the limit of model data is ", bytes, " bytes");
+  std::lock_guard lock(mutex_);
+  model_data_limit_ = bytes;
+}
+
+int64_t MemoryLedger::ModelData() const {
+  return live_[Index(MemoryCategory::kParameter)] + live_[Index(MemoryCategory::kGradient)] +
+         live_[Index(MemoryCategory::kOptimizerState)];
+}
+
+void MemoryLedger::CheckLimit(MemoryCategory category, int64_t bytes) const {
+  if (model_data_limit_ == 0 || !IsModelData(category)) return;
+  APOGEE_CHECK(ModelData() + bytes <= model_data_limit_, bytes, " more bytes for ",
+               MemoryCategoryName(category), " would exceed the budget of ", model_data_limit_,
+               " bytes of model data: there are ", live_[Index(MemoryCategory::kParameter)],
+               " of parameters, ", live_[Index(MemoryCategory::kGradient)], " of gradients and ",
+               live_[Index(MemoryCategory::kOptimizerState)],
+               " of optimizer states; the budget must be at least ", ModelData() + bytes);
+}
+
 void MemoryLedger::ResetPeaks() {
   std::lock_guard lock(mutex_);
+  peak_model_data_ = ModelData();
   peak_ = live_;
   peak_total_ = live_total_;
   peak_reserved_ = live_total_ + slack_;
@@ -78,11 +118,13 @@ void MemoryLedger::ResetPeaks() {
 
 void MemoryLedger::UpdatePeaks() {
   peak_total_ = std::max(peak_total_, live_total_);
+  peak_model_data_ = std::max(peak_model_data_, ModelData());
   peak_reserved_ = std::max(peak_reserved_, live_total_ + slack_);
 }
 
 void MemoryLedger::Add(MemoryCategory category, int64_t bytes) {
   std::lock_guard lock(mutex_);
+  CheckLimit(category, bytes);
   int64_t& live = live_[Index(category)];
   live += bytes;
   peak_[Index(category)] = std::max(peak_[Index(category)], live);
@@ -99,10 +141,12 @@ void MemoryLedger::Remove(MemoryCategory category, int64_t bytes) {
 
 void MemoryLedger::Move(MemoryCategory from, MemoryCategory to, int64_t bytes) {
   std::lock_guard lock(mutex_);
+  if (!IsModelData(from)) CheckLimit(to, bytes);
   live_[Index(from)] -= bytes;
   int64_t& live = live_[Index(to)];
   live += bytes;
   peak_[Index(to)] = std::max(peak_[Index(to)], live);
+  UpdatePeaks();
 }
 
 void MemoryLedger::AddSlack(int64_t bytes) {
@@ -127,12 +171,10 @@ void* CpuAllocator::Allocate(int64_t bytes, MemoryCategory category) {
   if (rounded < kCachedBytes) {
     block = std::aligned_alloc(kAlignment, static_cast<size_t>(rounded));
   } else {
-    std::lock_guard lock(mutex_);
-    if (auto found = cache_.find(rounded); found != cache_.end()) {
-      block = found->second;
-      cache_.erase(found);
-      ledger_.AddSlack(-rounded);
-    } else {
+    const bool model_data = IsModelData(category);
+    block = TakeCached(rounded, model_data);
+    if (block == nullptr) {
+      if (model_data) TrimModelData(rounded);
       void* mapped = mmap(nullptr, static_cast<size_t>(rounded), PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
       block = mapped == MAP_FAILED ? nullptr : mapped;
@@ -146,9 +188,43 @@ void* CpuAllocator::Allocate(int64_t bytes, MemoryCategory category) {
   APOGEE_CHECK(block != nullptr, "out of memory: ", bytes, " bytes for ",
                MemoryCategoryName(category), " with ", ledger_.live_total_bytes(),
                " bytes live; use a smaller batch or model");
+  try {
+    ledger_.Add(category, bytes);
+  } catch (...) {
+    if (rounded < kCachedBytes) {
+      std::free(block);
+    } else {
+      munmap(block, static_cast<size_t>(rounded));
+    }
+    throw;
+  }
   ledger_.AddSlack(rounded - bytes);
-  ledger_.Add(category, bytes);
   return block;
+}
+
+// Of the same kind first; the other kind has what changed it: gradients come from activations.
+void* CpuAllocator::TakeCached(int64_t rounded, bool model_data) {
+  std::lock_guard lock(mutex_);
+  for (const bool of_model_data : {model_data, !model_data}) {
+    Cache& cache = of_model_data ? model_data_cache_ : cache_;
+    const auto found = cache.find(rounded);
+    if (found == cache.end()) continue;
+    void* block = found->second;
+    cache.erase(found);
+    if (of_model_data) model_data_cached_ -= rounded;
+    ledger_.AddSlack(-rounded);
+    return block;
+  }
+  return nullptr;
+}
+
+void CpuAllocator::TrimModelData(int64_t bytes) {
+  const int64_t limit = ledger_.model_data_limit();
+  if (limit == 0) return;
+  std::lock_guard lock(mutex_);
+  if (ledger_.model_data_bytes() + model_data_cached_ + bytes <= limit) return;
+  Unmap(model_data_cache_);
+  model_data_cached_ = 0;
 }
 
 void CpuAllocator::Free(void* block, int64_t bytes, MemoryCategory category) {
@@ -165,16 +241,27 @@ void CpuAllocator::Free(void* block, int64_t bytes, MemoryCategory category) {
   }
   ledger_.AddSlack(bytes);
   std::lock_guard lock(mutex_);
-  cache_.emplace(rounded, block);
+  if (IsModelData(category)) {
+    model_data_cached_ += rounded;
+    model_data_cache_.emplace(rounded, block);
+  } else {
+    cache_.emplace(rounded, block);
+  }
+}
+
+void CpuAllocator::Unmap(Cache& cache) {
+  for (const auto& [bytes, block] : cache) {
+    munmap(block, static_cast<size_t>(bytes));
+    ledger_.AddSlack(-bytes);
+  }
+  cache.clear();
 }
 
 void CpuAllocator::ReleaseCache() {
   std::lock_guard lock(mutex_);
-  for (auto [bytes, block] : cache_) {
-    munmap(block, static_cast<size_t>(bytes));
-    ledger_.AddSlack(-bytes);
-  }
-  cache_.clear();
+  Unmap(cache_);
+  Unmap(model_data_cache_);
+  model_data_cached_ = 0;
 }
 
 CpuAllocator::~CpuAllocator() { ReleaseCache(); }

@@ -50,15 +50,26 @@ class MemoryLedger {
   // Peak of live_total + slack: what the library took from the operating system.
   int64_t peak_reserved_bytes() const;
   int64_t num_allocations() const;
+  // Model data: parameters, gradients and optimizer states.
+  int64_t model_data_bytes() const;
+  int64_t peak_model_data_bytes() const;
   // Peaks restart from the current values.
   void ResetPeaks();
+  // A budget: from now on what would make the model data exceed it throws Error, and nothing has
+  // happened. Below what is live it forbids more. 0: no limit, as at first.
+  void set_model_data_limit(int64_t bytes);
+  int64_t model_data_limit() const;
 
+  // Throws Error over the limit of model data.
   void Add(MemoryCategory category, int64_t bytes);
   void Remove(MemoryCategory category, int64_t bytes);
+  // As Add.
   void Move(MemoryCategory from, MemoryCategory to, int64_t bytes);
   void AddSlack(int64_t bytes);
 
  private:
+  int64_t ModelData() const;
+  void CheckLimit(MemoryCategory category, int64_t bytes) const;
   void UpdatePeaks();
 
   mutable std::mutex mutex_;
@@ -66,6 +77,8 @@ class MemoryLedger {
   std::array<int64_t, kNumMemoryCategories> peak_{};
   int64_t live_total_ = 0;
   int64_t peak_total_ = 0;
+  int64_t peak_model_data_ = 0;
+  int64_t model_data_limit_ = 0;
   int64_t slack_ = 0;
   int64_t peak_reserved_ = 0;
   int64_t num_allocations_ = 0;
@@ -101,11 +114,19 @@ class CpuAllocator : public Allocator {
   void ReleaseCache() override;
 
  private:
-  // The size class of a request: at most 1/8 above it, so that nearby shapes share blocks.
+  // By the size class of a request.
+  using Cache = std::multimap<int64_t, void*>;
+
+  // At most 1/8 above the request, so that nearby shapes share blocks.
   static int64_t RoundUp(int64_t bytes);
+  void* TakeCached(int64_t rounded, bool model_data);
+  void Unmap(Cache& cache);
+  // Blocks of model data do not pile up where these have a limit.
+  void TrimModelData(int64_t bytes);
 
   std::mutex mutex_;
-  std::multimap<int64_t, void*> cache_;
+  Cache cache_, model_data_cache_;
+  int64_t model_data_cached_ = 0;
 };
 
 }  // namespace apogee

@@ -2,6 +2,7 @@
 #include "apogee/core/memory.h"
 
 #include <cstring>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -38,6 +39,66 @@ TEST(MemoryLedger, MoveKeepsTheTotal) {
   EXPECT_EQ(ledger.peak_bytes(kGradient), 24);
   EXPECT_EQ(ledger.peak_total_bytes(), 64);
   EXPECT_EQ(ledger.num_allocations(), 1);
+}
+
+TEST(MemoryLedger, ModelDataIsParametersGradientsAndStates) {
+  MemoryLedger ledger;
+  ledger.Add(kParameter, 10);
+  ledger.Add(MemoryCategory::kActivation, 100);
+  ledger.Add(MemoryCategory::kOptimizerState, 5);
+  EXPECT_EQ(ledger.model_data_bytes(), 15);
+  ledger.Move(MemoryCategory::kActivation, kGradient, 100);
+  EXPECT_EQ(ledger.model_data_bytes(), 115);
+  ledger.Remove(kGradient, 100);
+  EXPECT_EQ(ledger.model_data_bytes(), 15);
+  EXPECT_EQ(ledger.peak_model_data_bytes(), 115);
+  ledger.ResetPeaks();
+  EXPECT_EQ(ledger.peak_model_data_bytes(), 15);
+}
+
+TEST(MemoryLedger, LimitOfModelData) {
+  MemoryLedger ledger;
+  ledger.set_model_data_limit(100);
+  ledger.Add(kParameter, 60);
+  ledger.Add(MemoryCategory::kActivation, 1000);
+  EXPECT_THROW(ledger.Add(kGradient, 41), Error);
+  EXPECT_THROW(ledger.Move(MemoryCategory::kActivation, kGradient, 41), Error);
+  EXPECT_EQ(ledger.model_data_bytes(), 60);
+  EXPECT_EQ(ledger.live_bytes(MemoryCategory::kActivation), 1000);
+  ledger.Move(MemoryCategory::kActivation, kGradient, 40);
+  ledger.Move(kGradient, kParameter, 40);  // it counted before
+  try {
+    ledger.Add(kParameter, 7);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("the budget must be at least 107"), std::string::npos)
+        << error.what();
+  }
+  ledger.set_model_data_limit(0);
+  ledger.Add(kParameter, 7);
+}
+
+TEST(CpuAllocator, BlocksOverTheLimitAreNotHandedOut) {
+  CpuAllocator allocator;
+  allocator.ledger().set_model_data_limit(300 << 10);
+  void* block = allocator.Allocate(200 << 10, kParameter);
+  const int64_t slack = allocator.ledger().slack_bytes();
+  for (const int64_t bytes : {101 << 10, 150 << 10, (100 << 10) + 1}) {
+    EXPECT_THROW(allocator.Allocate(bytes, kGradient), Error);
+  }
+  EXPECT_EQ(allocator.ledger().live_total_bytes(), 200 << 10);
+  EXPECT_EQ(allocator.ledger().slack_bytes(), slack);
+  allocator.Free(block, 200 << 10, kParameter);
+}
+
+// What is cached of model data and what is live of it keep to the limit together.
+TEST(CpuAllocator, CacheOfModelDataKeepsToTheLimit) {
+  CpuAllocator allocator;
+  allocator.ledger().set_model_data_limit(1 << 20);
+  for (const int64_t kib : {100, 200, 300, 400, 500, 600, 700}) {
+    allocator.Free(allocator.Allocate(kib << 10, kParameter), kib << 10, kParameter);
+  }
+  EXPECT_LE(allocator.ledger().peak_reserved_bytes(), 1 << 20);
 }
 
 TEST(CpuAllocator, AlignsAndCountsSlack) {
