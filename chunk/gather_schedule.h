@@ -67,6 +67,8 @@ class GatherSchedule {
 
   bool is_gathered(size_t chunk) const { return chunks_[chunk].gathered; }
   bool is_held(size_t chunk) const { return chunks_[chunk].num_holders > 0; }
+  // `keep` left out.
+  int64_t gathered_bytes() const { return gathered_bytes_; }
   // The most that was held at a time, `keep` included.
   int64_t peak_held_bytes() const { return peak_held_bytes_; }
   // Uses of the last iteration.

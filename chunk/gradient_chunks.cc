@@ -150,9 +150,34 @@ void GradientChunks::OnGradient(size_t index) {
   APOGEE_CHECK(!slot.deposited, "parameter \"", slot.parameter->name(),
                "\" got another gradient in the same backward after it had been reduced");
   if (options_.reproducible) MergePartials(slot);
-  if (!reduce_ || slot.item == nullptr) return;
+  if (slot.item == nullptr) return;
+  if (!reduce_) return PutAway(slot);
   Deposit(slot);
   if (options_.overlap) LaunchReady();
+}
+
+// A gradient that stays local waits where its chunk's are kept.
+void GradientChunks::PutAway(Slot& slot) {
+  if (!options_.context_of || !slot.parameter->has_grad()) return;
+  const Tensor grad = slot.parameter->grad();
+  const ContextPtr context = options_.context_of(slot.chunk, grad.bytes());
+  if (grad.context() == context) return;
+  const Tensor away = Tensor::Empty(grad.shape(), grad.dtype(), context, MemoryCategory::kGradient);
+  away.CopyFrom(grad);
+  slot.parameter->set_grad(away);
+}
+
+void GradientChunks::MakeFlat(size_t index) {
+  Chunk& chunk = chunks_[index];
+  if (chunk.flat.defined()) return;
+  const ChunkSpec& spec = plan_[index];
+  const autograd::Parameter& first = *slots_[spec.items[0].parameter].parameter;
+  const DType dtype = FlatDType(spec);
+  chunk.flat = Tensor::Empty({spec.numel()}, dtype,
+                             options_.context_of
+                                 ? options_.context_of(index, spec.numel() * DTypeSize(dtype))
+                                 : first.data().context(),
+                             MemoryCategory::kGradient);
 }
 
 // Moves the gradient into its chunk.
@@ -165,10 +190,7 @@ void GradientChunks::Deposit(Slot& slot) {
   --chunk.missing;
   if (group_ == nullptr && !on_mean_) return;  // it is the mean already
   const ChunkSpec& spec = plan_[slot.chunk];
-  if (!chunk.flat.defined()) {
-    chunk.flat = Tensor::Empty({spec.numel()}, FlatDType(spec), parameter.data().context(),
-                               MemoryCategory::kGradient);
-  }
+  MakeFlat(slot.chunk);
   const Tensor part = chunk.flat.Slice(0, slot.item->offset, slot.item->numel);
   CopyScaled(part, parameter.grad(), 1.0 / comm::GroupSize(group_));
   parameter.set_grad(on_mean_ ? Tensor() : part.View(parameter.shape()));
@@ -184,11 +206,7 @@ void GradientChunks::Launch(size_t index) {
   const bool any_trainable = std::ranges::any_of(
       spec.items, [&](const ChunkItem& item) { return slots_[item.parameter].trainable; });
   if (!any_trainable || (group_ == nullptr && !on_mean_)) return;
-  if (!chunk.flat.defined()) {
-    const autograd::Parameter& first = *slots_[spec.items[0].parameter].parameter;
-    chunk.flat = Tensor::Empty({spec.numel()}, FlatDType(spec), first.data().context(),
-                               MemoryCategory::kGradient);
-  }
+  MakeFlat(index);
   int64_t filled = 0;  // zeros between the gradients, and for those absent here
   for (const ChunkItem& item : spec.items) {
     if (!slots_[item.parameter].deposited) continue;

@@ -45,6 +45,9 @@ struct GradientChunkOptions {
   bool reproducible = false;
   // Of the sums; default: the gradients' own.
   std::optional<DType> communication_dtype = {};
+  // Where `bytes` of a chunk's gradients are kept, also whole ones that wait for a reducing
+  // backward; default: where the parameters are.
+  std::function<ContextPtr(size_t chunk, int64_t bytes)> context_of = {};
   // Sharded only: a chunk lives as long as a part of its mean does.
   bool keep_whole = false;
 };
@@ -114,6 +117,8 @@ class GradientChunks {
   void Begin(bool reduce);
   void OnGradient(size_t index);
   void Deposit(Slot& slot);
+  void PutAway(Slot& slot);
+  void MakeFlat(size_t chunk);
   void LaunchReady();
   void Launch(size_t chunk);
   void Complete(size_t chunk);

@@ -1,5 +1,7 @@
 #include "apogee/chunk/sharded_parameters.h"
 
+#include <algorithm>
+#include <cstring>
 #include <utility>
 
 namespace apogee::chunk {
@@ -29,11 +31,11 @@ class ShardedParameters::PackedValue : public autograd::PackedTensor {
   }
 
   Tensor Unpack() override {
-    const Chunk& chunk = owner_->chunks_[chunk_];
+    Chunk& chunk = owner_->chunks_[chunk_];
     if (!chunk.values.defined() && !chunk.retained.defined()) {
       owner_->Miss(owner_->plan_[chunk_].items[0].parameter);
     }
-    const Tensor& values = chunk.values.defined() ? chunk.values : chunk.retained;
+    const Tensor& values = chunk.values.defined() ? owner_->WaitFor(chunk) : chunk.retained;
     return values.Slice(0, offset_, shape_.numel()).View(shape_);
   }
 
@@ -46,32 +48,36 @@ class ShardedParameters::PackedValue : public autograd::PackedTensor {
 
 std::shared_ptr<ShardedParameters> ShardedParameters::Make(
     std::vector<autograd::ParameterPtr> parameters, std::vector<ChunkSpec> plan,
-    comm::GroupPtr group, DType dtype, const OnMove& on_move) {
+    ShardedParametersOptions options, const OnMove& on_move) {
   std::shared_ptr<ShardedParameters> made(
-      new ShardedParameters(std::move(parameters), std::move(plan), std::move(group)));
-  made->Move(dtype, on_move);
+      new ShardedParameters(std::move(parameters), std::move(plan), std::move(options)));
+  made->Move(on_move);
   return made;
 }
 
 ShardedParameters::ShardedParameters(std::vector<autograd::ParameterPtr> parameters,
-                                     std::vector<ChunkSpec> plan, comm::GroupPtr group)
+                                     std::vector<ChunkSpec> plan, ShardedParametersOptions options)
     : parameters_(std::move(parameters)),
       plan_(std::move(plan)),
-      group_(std::move(group)),
+      options_(std::move(options)),
       chunks_(plan_.size()),
-      places_(parameters_.size()) {
+      places_(parameters_.size()),
+      schedule_({.chunk_bytes = std::vector<int64_t>(plan_.size()), .keep = options_.keep}) {
   for (size_t c = 0; c < plan_.size(); ++c) {
     for (const ChunkItem& item : plan_[c].items) places_[item.parameter] = {c, &item};
   }
+  if (!parameters_.empty()) context_ = parameters_[0]->data().context();
+  options_.homes.resize(plan_.size());
 }
 
 // Chunk by chunk: old values go as their shards come.
-void ShardedParameters::Move(DType dtype, const OnMove& on_move) {
+void ShardedParameters::Move(const OnMove& on_move) {
   for (size_t c = 0; c < plan_.size(); ++c) {
-    const ContextPtr context = parameters_[plan_[c].items.at(0).parameter]->data().context();
+    const ContextPtr& home = options_.homes[c] != nullptr ? options_.homes[c] : context_;
     // Zeros: padding travels with the shards.
     chunks_[c].shard =
-        Tensor::Zeros({plan_[c].shard_numel}, dtype, context, MemoryCategory::kParameter);
+        Tensor::Zeros({plan_[c].shard_numel}, options_.dtype, home, MemoryCategory::kParameter);
+    schedule_.set_chunk_bytes(c, GatheredBytes(c));
     for (const ChunkItem& item : plan_[c].items) {
       const Tensor old_value = parameters_[item.parameter]->data();
       const Tensor shard = Shard(item.parameter);
@@ -119,50 +125,155 @@ void ShardedParameters::Miss(size_t index) {
   on_miss_(index);
 }
 
-void ShardedParameters::Acquire(size_t index) {
-  Chunk& chunk = chunks_[index];
-  if (chunk.num_holders == 0) {
-    Tensor values = chunk.shard;
-    if (group_ != nullptr) {
-      values = Tensor::Empty({plan_[index].numel()}, values.dtype(), values.context(),
-                             MemoryCategory::kParameter);
-      group_->AllGather(values, chunk.shard);
-    }
-    for (const ChunkItem& item : plan_[index].items) {
-      autograd::Parameter& parameter = *parameters_[item.parameter];
-      parameter.set_value(values.Slice(0, item.offset, item.numel).View(parameter.shape()));
-    }
-    chunk.values = std::move(values);
-    chunk.retained = Tensor();
-  }
-  ++chunk.num_holders;
+// One rank reads its shard where it is.
+bool ShardedParameters::IsAlias(const Chunk& chunk) const {
+  return options_.group == nullptr && chunk.shard.context() == context_;
 }
 
-bool ShardedParameters::EndHold(size_t index) {
+int64_t ShardedParameters::GatheredBytes(size_t index) const {
+  return IsAlias(chunks_[index]) ? 0 : plan_[index].numel() * DTypeSize(options_.dtype);
+}
+
+void ShardedParameters::Gather(size_t index) {
   Chunk& chunk = chunks_[index];
-  APOGEE_CHECK(chunk.num_holders > 0, "ShardedParameters: a chunk was released twice");
-  if (--chunk.num_holders > 0) return false;
+  try {
+    if (IsAlias(chunk)) {
+      chunk.values = chunk.shard;
+    } else {
+      chunk.values = Tensor::Empty({plan_[index].numel()}, options_.dtype, context_,
+                                   MemoryCategory::kParameter);
+      if (options_.group != nullptr) {
+        chunk.gathering = options_.group->AllGatherAsync(chunk.values, chunk.shard);
+      } else {
+        chunk.values.CopyFrom(chunk.shard);
+      }
+    }
+  } catch (...) {
+    schedule_.Forget(index);
+    chunk.values = Tensor();
+    throw;
+  }
+  if (observer_) observer_(index, true);
+}
+
+const Tensor& ShardedParameters::WaitFor(Chunk& chunk) {
+  if (const auto gathering = std::exchange(chunk.gathering, nullptr)) gathering->Wait();
+  return chunk.values;
+}
+
+void ShardedParameters::Drop(const std::vector<size_t>& chunks) {
+  for (const size_t index : chunks) {
+    Chunk& chunk = chunks_[index];
+    try {
+      WaitFor(chunk);  // or its memory would stay
+    } catch (const comm::CommError&) {
+      // Nobody wants these values; the next gather tells.
+    }
+    if (chunk.in_backward && chunk.num_saved > 0) chunk.retained = chunk.values;
+    chunk.values = Tensor();
+    if (observer_) observer_(index, false);
+  }
+}
+
+void ShardedParameters::Acquire(size_t index) {
+  Chunk& chunk = chunks_[index];
+  const bool held = schedule_.is_held(index);
+  const GatherSchedule::Actions actions = schedule_.Acquire(index);
+  if (held) return;
+  chunk.retained = Tensor();
+  Drop(actions.drop);
+  try {
+    if (actions.gather) Gather(index);
+    for (const size_t ahead : actions.ahead) {
+      chunks_[ahead].retained = Tensor();
+      Gather(ahead);
+    }
+    WaitFor(chunk);
+  } catch (...) {
+    for (const size_t ahead : actions.ahead) {
+      if (!chunks_[ahead].values.defined()) schedule_.Forget(ahead);
+    }
+    schedule_.Forget(index);
+    chunk.values = Tensor();
+    throw;
+  }
+  for (const ChunkItem& item : plan_[index].items) {
+    autograd::Parameter& parameter = *parameters_[item.parameter];
+    parameter.set_value(chunk.values.Slice(0, item.offset, item.numel).View(parameter.shape()));
+  }
+}
+
+void ShardedParameters::EndHold(size_t index, bool in_backward) {
+  Chunk& chunk = chunks_[index];
+  const std::vector<size_t> drop = schedule_.Release(index);
+  if (schedule_.is_held(index)) return;
   for (const ChunkItem& item : plan_[index].items) {
     // Another value, which somebody set meanwhile, stays for CheckReleased to find.
     const autograd::Parameter& parameter = *parameters_[item.parameter];
     if (parameter.data().storage() == chunk.values.storage()) LetGo(item.parameter);
   }
-  return true;
+  chunk.in_backward = in_backward;
+  Drop(drop);
 }
 
-void ShardedParameters::Release(size_t index) {
-  if (EndHold(index)) chunks_[index].values = Tensor();
+void ShardedParameters::Release(size_t index) { EndHold(index, false); }
+
+void ShardedParameters::ReleaseInBackward(size_t index) { EndHold(index, true); }
+
+void ShardedParameters::ValuesChanged() { Drop(schedule_.DropUnheld()); }
+
+void ShardedParameters::CheckGathered() {
+  bool any = false, changed = false;
+  for (size_t c = 0; c < chunks_.size(); ++c) {
+    Chunk& chunk = chunks_[c];
+    if (!schedule_.is_gathered(c) || schedule_.is_held(c) || GatheredBytes(c) == 0) continue;
+    any = true;
+    const Tensor mine =
+        WaitFor(chunk).Slice(0, rank() * plan_[c].shard_numel, plan_[c].shard_numel);
+    changed = changed ||
+              std::memcmp(mine.raw(), chunk.shard.raw(), static_cast<size_t>(mine.bytes())) != 0;
+  }
+  if (!any) return;
+  if (options_.group != nullptr) {
+    const Tensor flag = Tensor::Full({1}, DType::kF32, changed ? 1 : 0, context_);
+    options_.group->AllReduce(flag, comm::ReduceOp::kMax);
+    changed = flag.Item() != 0;
+  }
+  if (changed) ValuesChanged();
 }
 
-void ShardedParameters::ReleaseInBackward(size_t index) {
+Tensor ShardedParameters::WholeValue(size_t index) const {
+  const Place& place = places_[index];
+  const Tensor& shard = chunks_[place.chunk].shard;
+  Tensor values = shard;
+  if (options_.group != nullptr) {
+    values = Tensor::Empty({plan_[place.chunk].numel()}, options_.dtype, context_,
+                           MemoryCategory::kWorkspace);
+    options_.group->AllGather(values, shard);
+  }
+  const Tensor whole = Tensor::Empty(parameters_[index]->shape(), options_.dtype, context_);
+  whole.CopyFrom(
+      values.Slice(0, place.item->offset, place.item->numel).View(parameters_[index]->shape()));
+  return whole;
+}
+
+void ShardedParameters::MoveHome(size_t index, const ContextPtr& home) {
   Chunk& chunk = chunks_[index];
-  if (!EndHold(index)) return;
-  if (chunk.num_saved > 0) chunk.retained = chunk.values;
-  chunk.values = Tensor();
+  APOGEE_CHECK(!schedule_.is_gathered(index),
+               "ShardedParameters: the home of a chunk that is gathered cannot change");
+  const Tensor moved =
+      Tensor::Empty(chunk.shard.shape(), options_.dtype, home, MemoryCategory::kParameter);
+  moved.CopyFrom(chunk.shard);
+  chunk.shard = moved;
+  schedule_.set_chunk_bytes(index, GatheredBytes(index));
+  for (const ChunkItem& item : plan_[index].items) LetGo(item.parameter);
 }
 
 void ShardedParameters::DropRetained() {
-  for (Chunk& chunk : chunks_) chunk.retained = Tensor();
+  for (Chunk& chunk : chunks_) {
+    chunk.retained = Tensor();
+    chunk.in_backward = false;
+  }
 }
 
 void ShardedParameters::CheckReleased() const {

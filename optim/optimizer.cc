@@ -75,12 +75,16 @@ void Optimizer::RefreshMasters() {
 
 int64_t Optimizer::PlannedStateBytes() const {
   int64_t bytes = 0;
-  ForEachView([&](const ParamView& view, int group) {
-    if (!view.trainable()) return;
-    for (const StateSpec& spec : StateSpecs(view, group)) {
-      bytes += view.StateShape(spec).numel() * DTypeSize(view.StateDType(spec.kind));
-    }
-  });
+  ForEachView([&](const ParamView& view, int group) { bytes += PlannedStateBytes(view, group); });
+  return bytes;
+}
+
+int64_t Optimizer::PlannedStateBytes(const ParamView& view, int group) const {
+  if (!view.trainable()) return 0;
+  int64_t bytes = 0;
+  for (const StateSpec& spec : StateSpecs(view, group)) {
+    bytes += view.StateShape(spec).numel() * DTypeSize(view.StateDType(spec.kind));
+  }
   return bytes;
 }
 

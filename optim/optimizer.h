@@ -105,6 +105,7 @@ class Optimizer : public LrTarget {
   std::span<const ParamView> views() const { return views_; }
   // Bytes of the states that all trainable parameters have or will have, masters excluded.
   int64_t PlannedStateBytes() const;
+  int64_t PlannedStateBytes(const ParamView& view, int group) const;
   // Whether the update stays exact when views are bound to shards: it touches only a view's own
   // elements, and what it needs of whole tensors it declares as statistics. Say so in an optimizer
   // of your own once that holds; without it, plugins that shard refuse it.

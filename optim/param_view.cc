@@ -82,6 +82,23 @@ Tensor ParamView::CutToLayout(const Tensor& tensor, const comm::Layout& from) co
   return cut;
 }
 
+void ParamView::MoveTo(Tensor value, const ContextPtr& context) {
+  APOGEE_CHECK(is_shard() && value.shape() == shard_.shape() && value.dtype() == shard_.dtype(),
+               "parameter \"", name_, "\": cannot move to ", DTypeName(value.dtype()), " ",
+               value.shape());
+  const auto move = [&context](Tensor& tensor, MemoryCategory category) {
+    if (!tensor.defined() || tensor.context() == context) return;
+    const Tensor moved = Tensor::Empty(tensor.shape(), tensor.dtype(), context, category);
+    moved.CopyFrom(tensor);
+    tensor = moved;
+  };
+  move(master_, MemoryCategory::kOptimizerState);
+  for (NamedState& state : states_) move(state.value, MemoryCategory::kOptimizerState);
+  move(grad_, MemoryCategory::kGradient);
+  shard_ = value.Detach();
+  state_context_ = context;
+}
+
 Tensor ParamView::value() const {
   return shard_.defined() ? shard_ : CheckValue(name_, parameter_->value());
 }

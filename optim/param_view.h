@@ -107,6 +107,9 @@ class ParamView {
   void DropTemporaries() {
     if (!keep_master_) master_ = Tensor();
   }
+  // Other memory takes the place of the value of a view bound to a shard: `value` has the same
+  // elements, and masters, states and gradient move to `context`, where new ones are allocated too.
+  void MoveTo(Tensor value, const ContextPtr& context);
   // This rank's elements of a tensor that has layout `from`, in the shape of the value; for states.
   Tensor CutToLayout(const Tensor& tensor, const comm::Layout& from) const;
   // Where masters and states are allocated; by default with the value.

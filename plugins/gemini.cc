@@ -17,12 +17,12 @@ namespace {
 // For a peer to come to the same gather: launch's default for any collective.
 constexpr std::chrono::seconds kGatherTimeout{60};
 
-void CheckPlacement(const std::string& policy, std::string& errors) {
-  if (policy == "static") return;
-  errors += "\n  " + (policy == "auto"
-                          ? std::string("placement_policy \"auto\" is not there yet; use "
-                                        "\"static\", which keeps everything in the model's memory")
-                          : UnknownName("placement_policy", policy, {"static"}));
+PlacementOptions Placement(const GeminiOptions& options) {
+  return {.placement_policy = options.placement_policy,
+          .shard_param_frac = options.shard_param_frac,
+          .offload_optim_frac = options.offload_optim_frac,
+          .offload_param_frac = options.offload_param_frac,
+          .device_budget_bytes = options.device_budget_bytes};
 }
 
 }  // namespace
@@ -30,7 +30,7 @@ void CheckPlacement(const std::string& policy, std::string& errors) {
 GeminiPlugin::GeminiPlugin(comm::GroupPtr group, const GeminiOptions& options)
     : group_(std::move(group)), options_(options) {
   std::string errors;
-  CheckPlacement(options.placement_policy, errors);
+  CheckPlacement(Placement(options), errors);
   dtype_ = ParsePrecision(options.precision, errors);
   CheckMaxNorm(options.max_norm, errors);
   if (options.chunk_bytes < 1) {
@@ -109,6 +109,7 @@ void GeminiPlugin::Bind(size_t index, const Tensor& old_value, const Tensor& sha
   optim::ParamView* view = views_[index];
   if (view == nullptr) return;
   const comm::Layout before = view->layout();
+  view->set_state_context(homes_->optimizer_home(chunk_of_[index]));
   view->BindShard(shard, layout);
   if (!view->trainable() || !NeedsMasters(dtype_) || view->own_master().defined()) return;
   if (old_value.dtype() != DType::kF32) return;  // the cast loses nothing
@@ -118,7 +119,13 @@ void GeminiPlugin::Bind(size_t index, const Tensor& old_value, const Tensor& sha
 void GeminiPlugin::ReduceGradients(const std::vector<chunk::ChunkSpec>& plan) {
   // Inside backward ranks also meet in gathers.
   gradients_ = std::make_unique<chunk::GradientChunks>(
-      sharded_, plan, group_, chunk::GradientChunkOptions{.wait_inside = false},
+      sharded_, plan, group_,
+      chunk::GradientChunkOptions{.wait_inside = false,
+                                  .context_of =
+                                      [this](size_t chunk, int64_t bytes) {
+                                        return homes_->GradientHome(chunk, bytes,
+                                                                    parameters_->schedule());
+                                      }},
       [this](size_t index, const Tensor& mean) { shards_->OnMean(index, mean); });
   unheld_gradients_ = std::make_unique<chunk::GradientChunks>(
       unheld_, group_,
@@ -130,14 +137,20 @@ optim::Optimizer& GeminiPlugin::Configure(nn::Module& model, optim::Optimizer& o
   PrepareReplicas("gemini", model, optimizer, group_);
   Choose(model, optimizer);
   const std::vector<chunk::ChunkSpec> plan = Plan(model, optimizer);
+  MakeHomes(plan, model.Parameters()[0]->data().context());
   parameters_ = chunk::ShardedParameters::Make(
-      sharded_, plan, group_ != nullptr ? group_->Duplicate(kGatherTimeout) : nullptr, dtype_,
+      sharded_, plan,
+      {.group = group_ != nullptr ? group_->Duplicate(kGatherTimeout) : nullptr,
+       .dtype = dtype_,
+       .homes = homes_->parameter_homes(),
+       .keep = homes_->keep()},
       [this](size_t i, const Tensor& old_value, const Tensor& shard, const comm::Layout& layout) {
         Bind(i, old_value, shard, layout);
       });
   for (const autograd::ParameterPtr& parameter : model.Parameters()) {
     ConvertParameter(dtype_, *parameter);
   }
+  map_ = std::make_unique<ChunkMap>(parameters_);
   windows_ = std::make_unique<ModuleWindows>("gemini", model, parameters_);
   ReduceGradients(plan);
   optim::SumStatistics(optimizer, group_);
@@ -146,7 +159,57 @@ optim::Optimizer& GeminiPlugin::Configure(nn::Module& model, optim::Optimizer& o
     parameters_->CheckReleased();
     shards_->CheckNoneFromElsewhere();
   });
+  optimizer.AddStepHook([this](optim::Optimizer& stepped) {
+    parameters_->ValuesChanged();
+    map_->EndStep();
+    Settle(stepped);
+  });
+  LimitDevice(model);
   return optimizer;
+}
+
+void GeminiPlugin::MakeHomes(const std::vector<chunk::ChunkSpec>& plan, const ContextPtr& device) {
+  std::vector<int64_t> bytes;
+  chunk_of_.resize(sharded_.size());
+  for (size_t c = 0; c < plan.size(); ++c) {
+    bytes.push_back(plan[c].numel() * DTypeSize(dtype_));
+    for (const chunk::ChunkItem& item : plan[c].items) chunk_of_[item.parameter] = c;
+  }
+  homes_ = std::make_unique<ChunkHomes>(Placement(options_), bytes, device);
+}
+
+void GeminiPlugin::LimitDevice(nn::Module& model) {
+  int64_t largest = 0;
+  for (const autograd::ParameterPtr& parameter : model.Parameters()) {
+    if (!parameter->requires_grad()) continue;
+    largest = std::max(largest, parameter->shape().numel() * DTypeSize(parameter->grad_dtype()));
+  }
+  homes_->LimitDevice(windows_->LargestGatheredBytes(model), largest);
+}
+
+// What a chunk needs on the device beside its shard.
+void GeminiPlugin::Settle(const optim::Optimizer& optimizer) {
+  std::map<const optim::ParamView*, int64_t> state_bytes;
+  optimizer.ForEachView([&](const optim::ParamView& view, int group) {
+    const bool master = view.trainable() && view.needs_master();
+    state_bytes[&view] = optimizer.PlannedStateBytes(view, group) +
+                         (master ? view.value().numel() * DTypeSize(view.compute_dtype()) : 0);
+  });
+  const std::vector<chunk::ChunkSpec>& plan = parameters_->plan();
+  std::vector<ChunkHomes::ChunkData> chunks(plan.size());
+  for (size_t c = 0; c < plan.size(); ++c) {
+    bool trainable = false;
+    for (const chunk::ChunkItem& item : plan[c].items) {
+      optim::ParamView* view = views_[item.parameter];
+      chunks[c].views.push_back(view);
+      trainable = trainable || sharded_[item.parameter]->requires_grad();
+      if (view != nullptr) chunks[c].optimizer_bytes += state_bytes.at(view);
+    }
+    if (!trainable) continue;
+    const int64_t grad_bytes = DTypeSize(sharded_[plan[c].items[0].parameter]->grad_dtype());
+    chunks[c].gradient_bytes = plan[c].shard_numel * grad_bytes;
+  }
+  homes_->Settle(*parameters_, chunks);
 }
 
 size_t GeminiPlugin::IndexOf(const autograd::Parameter& parameter) const {
@@ -162,11 +225,19 @@ comm::Layout GeminiPlugin::LayoutOf(const autograd::Parameter& parameter) const 
 Tensor GeminiPlugin::WholeValue(const autograd::Parameter& parameter) const {
   const size_t index = IndexOf(parameter);
   if (index == sharded_.size()) return parameter.data().Clone();
-  const size_t chunk = parameters_->ChunkOf(index);
-  parameters_->Acquire(chunk);
-  const Tensor whole = parameter.data().Clone();
-  parameters_->Release(chunk);
-  return whole;
+  return parameters_->WholeValue(index);
+}
+
+std::string GeminiPlugin::ChunkMapSvg(const std::string& title) const {
+  ChunkMapOptions options{.title = title, .budget_bytes = options_.device_budget_bytes};
+  for (size_t c = 0; c < parameters_->plan().size(); ++c) {
+    const auto name = [this](const ContextPtr& home) {
+      return home == homes_->host() ? "host" : "device";
+    };
+    options.parameter_homes.push_back(name(homes_->parameter_homes()[c]));
+    options.optimizer_homes.push_back(name(homes_->optimizer_home(c)));
+  }
+  return map_->Svg(options);
 }
 
 void GeminiPlugin::Backward(const Tensor& loss, optim::Optimizer&) {

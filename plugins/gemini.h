@@ -37,6 +37,8 @@
 
 #include "apogee/chunk/gradient_chunks.h"
 #include "apogee/chunk/sharded_parameters.h"
+#include "apogee/plugins/chunk_homes.h"
+#include "apogee/plugins/chunk_map.h"
 #include "apogee/plugins/module_windows.h"
 #include "apogee/plugins/plugin.h"
 #include "apogee/plugins/shard_gradients.h"
@@ -45,7 +47,16 @@
 namespace apogee {
 
 struct GeminiOptions {
+  // "static" or "auto".
   std::string placement_policy = "static";
+  // "static": the part of the parameters that is sharded between uses (the rest is whole from its
+  // first use in a step to the step's end), and the parts of optimizer data (masters, states,
+  // gradients) and of parameter shards that live in host memory. In whole chunks.
+  double shard_param_frac = 1;
+  double offload_optim_frac = 0;
+  double offload_param_frac = 0;
+  // "auto": the most bytes of model data on this rank's device.
+  int64_t device_budget_bytes = 0;
   // "f32", "bf16" or "fp16" (fp32 masters and gradients; fp16 with a dynamic loss scale), "f64".
   std::string precision = "f32";
   // Clip the global L2 norm of the averaged gradients to this; 0: as the optimizer's step options
@@ -78,8 +89,13 @@ class GeminiPlugin : public Plugin {
   Tensor WholeValue(const autograd::Parameter& parameter) const;
   // 1 but for fp16.
   double loss_scale() const { return guard_->loss_scale(); }
-  // After boost: the chunks that parameters lie in.
+  // After boost: the chunks that parameters lie in, and where they live.
   const chunk::ShardedParameters& chunks() const { return *parameters_; }
+  const ChunkHomes& homes() const { return *homes_; }
+  // What was whole on this rank's device when, in the last step.
+  const ChunkMap& chunk_map() const { return *map_; }
+  // Its picture, an XML document.
+  std::string ChunkMapSvg(const std::string& title) const;
 
  private:
   void Check(const nn::Module& model, optim::Optimizer& optimizer) const;
@@ -88,6 +104,9 @@ class GeminiPlugin : public Plugin {
   void Bind(size_t index, const Tensor& old_value, const Tensor& shard,
             const comm::Layout& layout) const;
   void ReduceGradients(const std::vector<chunk::ChunkSpec>& plan);
+  void MakeHomes(const std::vector<chunk::ChunkSpec>& plan, const ContextPtr& device);
+  void LimitDevice(nn::Module& model);
+  void Settle(const optim::Optimizer& optimizer);
   // Where a parameter is among the sharded ones; their number if it is not.
   size_t IndexOf(const autograd::Parameter& parameter) const;
 
@@ -97,9 +116,12 @@ class GeminiPlugin : public Plugin {
   std::vector<autograd::ParameterPtr> sharded_;  // in the order backward completes them
   std::vector<optim::ParamView*> views_;         // of sharded_; null: not the optimizer's
   std::vector<autograd::ParameterPtr> unheld_;   // trainable, and not the optimizer's
+  std::vector<size_t> chunk_of_;                 // of sharded_
   std::unique_ptr<ShardGradients> shards_;
   std::unique_ptr<StepGuard> guard_;
+  std::unique_ptr<ChunkHomes> homes_;
   std::shared_ptr<chunk::ShardedParameters> parameters_;
+  std::unique_ptr<ChunkMap> map_;
   std::unique_ptr<ModuleWindows> windows_;
   std::unique_ptr<chunk::GradientChunks> gradients_;
   std::unique_ptr<chunk::GradientChunks> unheld_gradients_;

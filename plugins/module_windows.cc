@@ -4,6 +4,9 @@
 #include <set>
 #include <utility>
 
+#include "apogee/autograd/grad_mode.h"
+#include "apogee/core/log.h"
+
 namespace apogee {
 
 ModuleWindows::ModuleWindows(std::string plugin, nn::Module& model,
@@ -48,6 +51,25 @@ ModuleWindows::~ModuleWindows() {
   });
 }
 
+int64_t ModuleWindows::LargestGatheredBytes(nn::Module& model) const {
+  int64_t largest = 0;
+  const auto named = model.NamedModules();
+  for (const auto& [name, inner] : named) {
+    std::set<size_t> chunks;
+    for (const auto& [outer_name, outer] : named) {
+      const bool encloses =
+          outer_name.empty() || outer_name == name || name.starts_with(outer_name + ".");
+      if (!encloses) continue;
+      const std::vector<size_t>& own = windows_.at(outer).chunks;
+      chunks.insert(own.begin(), own.end());
+    }
+    int64_t bytes = 0;
+    for (const size_t chunk : chunks) bytes += parameters_->GatheredBytes(chunk);
+    largest = std::max(largest, bytes);
+  }
+  return largest;
+}
+
 void ModuleWindows::AddBackwardHooks(nn::Module& module) {
   Window& window = windows_.at(&module);
   if (std::exchange(window.has_hooks, true)) return;
@@ -66,16 +88,28 @@ Tensor ModuleWindows::Forward(nn::Module& module, const Tensor& x) {
   // A hook in force is of somebody who keeps nothing (Recompute) or whose turn it is.
   std::optional<autograd::SavedTensorHookGuard> saved;
   if (autograd::CurrentPackHook() == nullptr) saved.emplace(parameters_->PackValues());
+  if (frames_.empty() && !backward_) BeginOutermost();
   struct End {  // also when the forward throws
     ModuleWindows* self;
-    ~End() {
-      self->Release(self->frames_.back().held);
-      self->frames_.pop_back();
-    }
+    ~End() { self->EndForward(); }
   } end{this};
   frames_.push_back({&module, {}});
   Acquire(windows_.at(&module).chunks, frames_.back().held);
   return module.Forward(x);
+}
+
+void ModuleWindows::BeginOutermost() {
+  parameters_->CheckGathered();
+  evaluation_ = !autograd::GradModeEnabled();
+  if (evaluation_) parameters_->schedule().BeginEvaluation();
+}
+
+void ModuleWindows::EndForward() {
+  Release(frames_.back().held);
+  frames_.pop_back();
+  if (frames_.empty() && std::exchange(evaluation_, false)) {
+    parameters_->schedule().EndEvaluation();
+  }
 }
 
 void ModuleWindows::OnMiss(size_t index) {
@@ -126,6 +160,13 @@ void ModuleWindows::EndBackward() {
     window.in_backward.clear();
   }
   parameters_->DropRetained();
+  const bool first_rank = parameters_->group() == nullptr || parameters_->group()->rank() == 0;
+  const bool changed = parameters_->schedule().EndIteration();
+  if (changed && first_rank && parameters_->schedule().capacity_bytes() > 0) {
+    LogWarning(plugin_,
+               ": this iteration used the model's parameters in another order than the one before; "
+               "the new order is learned for what is gathered ahead and kept");
+  }
 }
 
 }  // namespace apogee

@@ -10,6 +10,11 @@
 // is gathered when it is first read, by the innermost module that runs, which from then on has it
 // in its window too. A read while no module of the model runs throws Error naming the parameter.
 //
+// Values may stay after use and be gathered ahead (ShardedParameters::schedule): one backward, and
+// what was run since the one before, is an iteration; an outermost forward that records no graph is
+// an evaluation. When an iteration uses parameters in another order than the one before, a warning
+// says so.
+//
 // Every rank must call the same modules in the same order, and read what they do not own alike;
 // ranks that do not get a CommError. Which parameters get gradients may differ from rank to rank.
 #ifndef APOGEE_PLUGINS_MODULE_WINDOWS_H_
@@ -37,6 +42,10 @@ class ModuleWindows {
   ModuleWindows(const ModuleWindows&) = delete;
   ModuleWindows& operator=(const ModuleWindows&) = delete;
 
+  // The most that modules running one in another have gathered at a time, as far as their own
+  // parameters tell.
+  int64_t LargestGatheredBytes(nn::Module& model) const;
+
   // Runs `backward`; what it has gathered is released when it ends, also by an exception.
   void Backward(const std::function<void()>& backward);
 
@@ -53,6 +62,8 @@ class ModuleWindows {
   };
 
   Tensor Forward(nn::Module& module, const Tensor& x);
+  void BeginOutermost();
+  void EndForward();
   void AddBackwardHooks(nn::Module& module);
   void OnMiss(size_t index);
   void Acquire(const std::vector<size_t>& chunks, std::vector<size_t>& held);
@@ -64,6 +75,7 @@ class ModuleWindows {
   std::map<nn::Module*, Window> windows_;
   std::vector<Frame> frames_;  // innermost last
   bool backward_ = false;
+  bool evaluation_ = false;
   std::vector<size_t> late_;  // read in backward outside of a window
   std::shared_ptr<void> alive_ = std::make_shared<int>();
 };

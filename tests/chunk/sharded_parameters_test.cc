@@ -44,7 +44,7 @@ TEST(ShardedParametersTest, EveryElementIsKeptOnceAndComesBack) {
       const auto want = Make(world.context(), DType::kBF16);
       size_t moved = 0;
       const auto sharded = ShardedParameters::Make(
-          parameters, Plan(parameters, num_ranks), world.group(), DType::kBF16,
+          parameters, Plan(parameters, num_ranks), {.group = world.group(), .dtype = DType::kBF16},
           [&](size_t, const Tensor& old_value, const Tensor&, const comm::Layout&) {
             EXPECT_EQ(old_value.dtype(), DType::kF32);
             ++moved;
@@ -76,7 +76,7 @@ TEST(ShardedParametersTest, AnUpdatedShardIsWhatOthersGather) {
   RunRanks(3, [&](comm::World& world) {
     const auto parameters = Make(world.context(), DType::kF32);
     const auto sharded =
-        ShardedParameters::Make(parameters, Plan(parameters, 3), world.group(), DType::kF32,
+        ShardedParameters::Make(parameters, Plan(parameters, 3), {.group = world.group()},
                                 [](size_t, const Tensor&, const Tensor&, const comm::Layout&) {});
     for (size_t i = 0; i < parameters.size(); ++i) sharded->Shard(i).Fill(world.rank());
     sharded->Acquire(sharded->ChunkOf(1));
@@ -96,7 +96,7 @@ TEST(ShardedParametersTest, ReadsRunOnMiss) {
   const ContextPtr context = CpuContext();
   const auto parameters = Make(context, DType::kF32);
   const auto sharded =
-      ShardedParameters::Make(parameters, Plan(parameters, 1), nullptr, DType::kF32,
+      ShardedParameters::Make(parameters, Plan(parameters, 1), {},
                               [](size_t, const Tensor&, const Tensor&, const comm::Layout&) {});
   std::vector<size_t> missed;
   sharded->set_on_miss([&](size_t index) {

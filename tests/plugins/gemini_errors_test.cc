@@ -59,8 +59,6 @@ TEST(GeminiErrorsTest, BadOptionsAreAllListed) {
       },
       Says(AllOf(HasSubstr("dynamic"), HasSubstr("fp61"), HasSubstr("max_norm"),
                  HasSubstr("chunk_bytes must be positive, got 0"))));
-  EXPECT_THAT([] { GeminiPlugin(nullptr, {.placement_policy = "auto"}); },
-              Says(HasSubstr("placement_policy \"auto\" is not there yet; use \"static\"")));
 }
 
 TEST(GeminiErrorsTest, ReadsOutsideOfModulesNameTheParameter) {

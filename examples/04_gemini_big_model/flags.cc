@@ -1,0 +1,92 @@
+#include "flags.h"
+
+#include <cmath>
+
+#include "apogee/core/status.h"
+#include "apogee/examples/common/command_line.h"
+#include "apogee/optim/registry.h"
+#include "apogee/tensor/cpu/cpu_context.h"
+
+using namespace apogee;
+
+namespace {
+
+void DeclareFlags(CLI::App& app, Flags& f) {
+  const CLI::Validator count = Count(1);
+  PrepareApp(app);
+  app.add_option("--data", f.data,
+                 "Text files or directories; default: the King James Bible (Debian's bible-kjv)")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--map-svg", f.map_svg,
+                 "File for a picture of which chunk was whole on the device when");
+
+  std::string group = "Memory";
+  const auto add = [&](const std::string& name, auto& value, const std::string& help) {
+    return app.add_option(name, value, help)->group(group)->capture_default_str();
+  };
+  add("--ranks", f.ranks, "Ranks, threads of this process")->check(count);
+  add("--placement", f.gemini.placement_policy, "auto (by the budget) or static (by fractions)");
+  add("--budget-percent", f.budget_percent,
+      "auto: bytes of model data on each rank's device, in percent of what one rank with the whole "
+      "model needs")
+      ->check(Between(0, 1e4));
+  add("--shard-param-frac", f.gemini.shard_param_frac, "static: parameters sharded between uses");
+  add("--offload-optim-frac", f.gemini.offload_optim_frac, "static: optimizer data on the host");
+  add("--offload-param-frac", f.gemini.offload_param_frac, "static: parameter shards on the host");
+  add("--chunk-bytes", f.gemini.chunk_bytes, "A module's parameters travel in chunks of this size")
+      ->check(count);
+  add("--threads", f.threads, "CPU threads, shared out over the ranks; default: one per core")
+      ->default_str("");
+
+  group = "Model";
+  add("--layers", f.model.n_layer, "Transformer blocks")->check(count);
+  add("--heads", f.model.n_head, "Attention heads; divides --dim")->check(count);
+  add("--dim", f.model.n_embd, "Width")->check(count);
+  add("--block", f.model.n_positions, "Bytes of context")->check(count);
+
+  group = "Training";
+  add("--steps", f.steps, "Optimizer steps")->check(count);
+  add("--batch", f.batch, "Samples per step, of all ranks together")->check(count);
+  add("--precision", f.gemini.precision,
+      "f32, bf16 or fp16 (with f32 masters), f64, or auto: bf16 where the processor multiplies it, "
+      "else f32");
+  add("--optimizer", f.optimizer, Join(optim::OptimizerNames()));
+  add("--lr", f.lr, "Learning rate")->check(Between(0, HUGE_VAL));
+  add("--max-norm", f.gemini.max_norm, "Clip the gradients' global norm to this; 0: off")
+      ->check(Between(0, HUGE_VAL));
+  add("--seed", f.seed, "Of the weights and the order of the data");
+  add("--log-every", f.log_every, "Steps between two lines")->check(count);
+  app.footer(
+      "Options of an optimizer: --optim.KEY=VALUE, for instance --optim.weight_decay=0.1\n"
+      "Exit code: 0 trained, 1 the run failed (data, budget, loss, disk), 2 wrong usage.");
+}
+
+}  // namespace
+
+std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
+  CLI::App app("Trains a GPT whose parameters, gradients and states do not fit the device.",
+               "04_gemini_big_model");
+  DeclareFlags(app, flags);
+  return ParseCommandLine(app, argc, argv, [&](std::vector<std::string>& words) {
+    TakeOptions("optim", words, flags.optimizer_options);
+    flags.optimizer_options.try_emplace("lr", optim::FormatOption(flags.lr));
+    flags.gemini.precision = SettlePrecision(flags.gemini.precision);
+    flags.threads_per_rank = ThreadsPerRank(flags.threads, flags.ranks);
+    if (flags.gemini.placement_policy == "auto") {
+      const int64_t per_element = flags.gemini.precision == "f64"   ? 8 + 8
+                                  : flags.gemini.precision == "f32" ? 4 + 4
+                                                                    : 2 + 4 + 4;
+      const auto weight = std::make_shared<autograd::Parameter>(
+          "weight", Tensor::Zeros({1024, 1024}, DType::kF32, CpuContext()));
+      const auto optimizer =
+          ValueOrThrow(optim::MakeOptimizer(flags.optimizer, {weight}, flags.optimizer_options));
+      const double state_bytes = static_cast<double>(optimizer->PlannedStateBytes()) /
+                                 (1024.0 * 1024.0) * (flags.gemini.precision == "f64" ? 2 : 1);
+      flags.gemini.device_budget_bytes = static_cast<int64_t>(
+          static_cast<double>(nn::Gpt2(flags.model).num_parameters()) *
+          (static_cast<double>(per_element) + state_bytes) * flags.budget_percent / 100);
+    }
+    const GeminiPlugin plugin(nullptr, flags.gemini);  // says what it does not take
+    CheckBatch(flags.batch, flags.ranks, "--ranks");
+  });
+}

@@ -1,0 +1,122 @@
+// Trains a GPT whose parameters, gradients and optimizer states are four times what its device may
+// hold: GeminiPlugin keeps shards of them, on the device or on the host, and makes parameters whole
+// while they are used. The program to copy for that; the loop is the one of one rank.
+//
+//   04_gemini_big_model --map-svg map.svg                 # 2 ranks, each a quarter of the need
+//   04_gemini_big_model --ranks 1 --budget-percent 50
+//   04_gemini_big_model --placement static --offload-optim-frac 1
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <string>
+
+#include "apogee/booster/booster.h"
+#include "apogee/booster/line_file.h"
+#include "apogee/comm/launch.h"
+#include "apogee/core/blocking_waits.h"
+#include "apogee/core/text.h"
+#include "apogee/data/loader.h"
+#include "apogee/data/text_corpus.h"
+#include "apogee/examples/common/ranks.h"
+#include "apogee/nn/losses.h"
+#include "apogee/optim/registry.h"
+#include "apogee/plugins/gemini.h"
+#include "flags.h"
+
+using namespace apogee;
+
+namespace {
+
+constexpr MemoryCategory kModelData[] = {MemoryCategory::kParameter, MemoryCategory::kGradient,
+                                         MemoryCategory::kOptimizerState};
+
+// Of this rank: where its model data lay.
+void PrintMemory(const MemoryLedger& device, const GeminiPlugin& plugin, int64_t budget_bytes) {
+  std::printf("\nmodel data of rank 0       device peak      device now        host now\n");
+  const ContextPtr& host = plugin.homes().host();
+  for (const MemoryCategory category : kModelData) {
+    std::printf("%-20s %17s %15s %15s\n", MemoryCategoryName(category),
+                FormatBytes(device.peak_bytes(category)).c_str(),
+                FormatBytes(device.live_bytes(category)).c_str(),
+                FormatBytes(host == nullptr ? 0 : host->ledger().live_bytes(category)).c_str());
+  }
+  std::printf("%-20s %17s %15s %15s\n", "all", FormatBytes(device.peak_model_data_bytes()).c_str(),
+              FormatBytes(device.model_data_bytes()).c_str(),
+              FormatBytes(host == nullptr ? 0 : host->ledger().model_data_bytes()).c_str());
+  if (budget_bytes > 0) {
+    std::printf("%-20s %17s\n", "budget", FormatBytes(budget_bytes).c_str());
+  }
+  std::printf("beside it, at most: %s of activations and the like\n",
+              FormatBytes(plugin.chunk_map().peak_other_bytes()).c_str());
+}
+
+void Train(const comm::World& world, const Flags& flags, const data::TextCorpus& corpus) {
+  const ContextPtr& context = world.context();
+  nn::Gpt2 model(flags.model);
+  model.Initialize(context, {.seed = flags.seed});
+  const int64_t num_parameters = model.num_parameters();
+  const auto optimizer = ValueOrThrow(
+      optim::MakeOptimizer(flags.optimizer, model.Parameters(), flags.optimizer_options));
+
+  GeminiPlugin plugin(world.group(), flags.gemini);
+  Booster booster(plugin);
+  Boosted boosted = booster.boost(model, *optimizer, nn::CrossEntropyLoss());
+  context->ledger().ResetPeaks();  // what boost needed once is not training
+
+  const int64_t block = flags.model.n_positions, batch = flags.batch / world.size();
+  const auto dataset = std::make_shared<data::TextDataset>(corpus.train(), block);
+  const auto order = std::make_shared<data::ShuffleSampler>(dataset->num_samples(), flags.seed);
+  data::Loader loader(
+      dataset, std::make_shared<data::DistributedSampler>(order, world.rank(), world.size(), batch),
+      context, {.batch = batch, .num_batches = flags.steps});
+
+  const bool speaks = world.rank() == 0;
+  if (speaks) {
+    std::printf("GPT, %s parameters, %s, %s, placement %s\n",
+                FormatThousands(num_parameters).c_str(), flags.gemini.precision.c_str(),
+                DescribeRanks(world).c_str(), flags.gemini.placement_policy.c_str());
+  }
+  const auto start = std::chrono::steady_clock::now();
+  int64_t step = 0;
+  for (auto& samples : loader) {
+    Tensor loss = boosted.criterion(boosted.model(samples.inputs), samples.targets);
+    booster.backward(loss, boosted.optimizer);
+    boosted.optimizer.step();
+    boosted.optimizer.zero_grad();
+    const double mean = SumOverRanks(world, {loss.Item()})[0] / world.size();
+    APOGEE_CHECK(std::isfinite(mean), "step ", step + 1, ": the loss is not finite; lower --lr");
+    ++step;
+    if (!speaks || (step % flags.log_every != 0 && step != 1 && step != flags.steps)) continue;
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    std::printf("step %4lld  loss %.4f  %.0f tok/s\n", static_cast<long long>(step), mean,
+                static_cast<double>(step * flags.batch * block) / seconds);
+    std::fflush(stdout);
+  }
+  if (!speaks) return;
+  PrintMemory(context->ledger(), plugin, flags.gemini.device_budget_bytes);
+  if (flags.map_svg.empty()) return;
+  const std::string svg = plugin.ChunkMapSvg("Chunks of rank 0, GPT with " +
+                                             FormatThousands(num_parameters) + " parameters");
+  OkOrThrow(ValueOrThrow(LineFile::Create(flags.map_svg))->Append(svg));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  UseBlockingWaits(argv);
+  Flags flags;
+  if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;
+  try {
+    const auto corpus =
+        ValueOrThrow(data::TextCorpus::Load(flags.data, {.block = flags.model.n_positions}));
+    OkOrThrow(comm::launch({.num_ranks = flags.ranks, .threads_per_rank = flags.threads_per_rank},
+                           [&](comm::World& world) { Train(world, flags, corpus); }));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "04_gemini_big_model: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,160 @@
+#include "apogee/plugins/chunk_homes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "apogee/core/text.h"
+#include "apogee/tensor/cpu/cpu_context.h"
+
+namespace apogee {
+namespace {
+
+void CheckFraction(const char* name, double fraction, std::string& errors) {
+  if (fraction >= 0 && fraction <= 1) return;  // not NaN
+  errors +=
+      "\n  " + std::string(name) + " must be between 0 and 1, got " + internal::Concat(fraction);
+}
+
+// The chunks, from the first or the last one on, whose bytes are nearest to that fraction of all.
+std::vector<bool> Choose(const std::vector<int64_t>& bytes, double fraction, bool from_last) {
+  const double want =
+      fraction * static_cast<double>(std::accumulate(bytes.begin(), bytes.end(), int64_t{0}));
+  std::vector<bool> chosen(bytes.size());
+  double sum = 0;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const size_t c = from_last ? bytes.size() - 1 - i : i;
+    const double with = sum + static_cast<double>(bytes[c]);
+    if (std::abs(with - want) > std::abs(sum - want)) break;
+    chosen[c] = true;
+    sum = with;
+  }
+  return chosen;
+}
+
+// The smallest of the ranks' numbers, below 2^53.
+int64_t Least(const comm::GroupPtr& group, int64_t value, const ContextPtr& context) {
+  if (group == nullptr) return value;
+  const Tensor least = Tensor::Full({1}, DType::kF64, -static_cast<double>(value), context);
+  group->AllReduce(least, comm::ReduceOp::kMax);
+  return static_cast<int64_t>(-least.Item());
+}
+
+}  // namespace
+
+void CheckPlacement(const PlacementOptions& options, std::string& errors) {
+  if (options.placement_policy != "static" && options.placement_policy != "auto") {
+    errors +=
+        "\n  " + UnknownName("placement_policy", options.placement_policy, {"static", "auto"});
+    return;
+  }
+  CheckFraction("shard_param_frac", options.shard_param_frac, errors);
+  CheckFraction("offload_optim_frac", options.offload_optim_frac, errors);
+  CheckFraction("offload_param_frac", options.offload_param_frac, errors);
+  if (options.offload_param_frac > options.shard_param_frac) {
+    errors += internal::Concat("\n  offload_param_frac (", options.offload_param_frac,
+                               ") must not exceed shard_param_frac (", options.shard_param_frac,
+                               "): parameters that stay gathered are on the device");
+  }
+  const PlacementOptions defaults;
+  const bool fractions = options.shard_param_frac != defaults.shard_param_frac ||
+                         options.offload_optim_frac != defaults.offload_optim_frac ||
+                         options.offload_param_frac != defaults.offload_param_frac;
+  if (options.placement_policy == "auto") {
+    if (options.device_budget_bytes < 1) {
+      errors += internal::Concat(
+          "\n  device_budget_bytes must be positive with placement_policy "
+          "\"auto\", got ",
+          options.device_budget_bytes);
+    }
+    if (fractions) {
+      errors +=
+          "\n  shard_param_frac, offload_optim_frac and offload_param_frac are of placement_policy "
+          "\"static\"; \"auto\" decides by device_budget_bytes";
+    }
+  } else if (options.device_budget_bytes != 0) {
+    errors +=
+        "\n  device_budget_bytes is of placement_policy \"auto\"; \"static\" goes by its "
+        "fractions";
+  }
+}
+
+ChunkHomes::ChunkHomes(const PlacementOptions& options, const std::vector<int64_t>& chunk_bytes,
+                       const ContextPtr& device)
+    : options_(options), device_(device) {
+  const bool is_auto = options.placement_policy == "auto";
+  const double parameters = is_auto ? 1 : options.offload_param_frac;
+  const double states = is_auto ? 1 : options.offload_optim_frac;
+  if (parameters > 0 || states > 0) host_ = CpuContext({.num_threads = device->num_threads()});
+  keep_ = Choose(chunk_bytes, 1 - options.shard_param_frac, /*from_last=*/false);
+  const std::vector<bool> parameter_away = Choose(chunk_bytes, parameters, /*from_last=*/true);
+  const std::vector<bool> optimizer_away = Choose(chunk_bytes, states, /*from_last=*/true);
+  for (size_t c = 0; c < chunk_bytes.size(); ++c) {
+    parameter_homes_.push_back(parameter_away[c] && !keep_[c] ? host_ : device_);
+    optimizer_homes_.push_back(optimizer_away[c] ? host_ : device_);
+  }
+}
+
+void ChunkHomes::LimitDevice(int64_t gathered_bytes, int64_t gradient_bytes) {
+  if (options_.device_budget_bytes == 0) return;
+  MemoryLedger& ledger = device_->ledger();
+  const int64_t others = ledger.model_data_bytes();
+  const int64_t least = others + gathered_bytes + gradient_bytes;
+  APOGEE_CHECK(options_.device_budget_bytes >= least, "device_budget_bytes is ",
+               options_.device_budget_bytes, ", but this model needs at least ", least, ": ",
+               gathered_bytes, " for the parameters of the modules that run at one time, ",
+               gradient_bytes, " for its largest gradient, and ", others,
+               " of model data is on the device that this plugin does not manage");
+  gradient_bytes_ = gradient_bytes;
+  device_->allocator().ReleaseCache();  // of the whole model
+  ledger.set_model_data_limit(options_.device_budget_bytes);
+}
+
+ContextPtr ChunkHomes::GradientHome(size_t chunk, int64_t bytes,
+                                    const chunk::GatherSchedule& schedule) const {
+  if (options_.device_budget_bytes == 0 || optimizer_homes_[chunk] == host_) {
+    return optimizer_homes_[chunk];
+  }
+  const int64_t to_gather = std::max<int64_t>(reserved_bytes_ - schedule.gathered_bytes(), 0);
+  const int64_t room = options_.device_budget_bytes - device_->ledger().model_data_bytes() -
+                       to_gather - gradient_bytes_;
+  return bytes <= room ? device_ : host_;
+}
+
+void ChunkHomes::MoveChunk(chunk::ShardedParameters& parameters, size_t chunk,
+                           const ChunkData& data, const ContextPtr& home) {
+  parameters.MoveHome(chunk, home);
+  std::vector<size_t> members;
+  for (const chunk::ChunkItem& item : parameters.plan()[chunk].items) {
+    members.push_back(item.parameter);
+  }
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (data.views[i] != nullptr) data.views[i]->MoveTo(parameters.Shard(members[i]), home);
+  }
+}
+
+void ChunkHomes::Settle(chunk::ShardedParameters& parameters, std::span<const ChunkData> chunks) {
+  if (options_.device_budget_bytes == 0 || std::exchange(settled_, true)) return;
+  parameters.ValuesChanged();
+  const MemoryLedger& ledger = device_->ledger();
+  const int64_t gathered = parameters.schedule().peak_held_bytes();
+  gradient_bytes_ = std::max(gradient_bytes_, ledger.peak_bytes(MemoryCategory::kGradient));
+  int64_t room =
+      options_.device_budget_bytes - ledger.model_data_bytes() - gathered - gradient_bytes_;
+  for (size_t c = 0; c < chunks.size(); ++c) {
+    const int64_t needed =
+        parameters.ShardBytes(c) + chunks[c].optimizer_bytes + chunks[c].gradient_bytes;
+    if (needed > room) continue;
+    MoveChunk(parameters, c, chunks[c], device_);
+    parameter_homes_[c] = optimizer_homes_[c] = device_;
+    room -= needed;
+  }
+  host_->allocator().ReleaseCache();
+  room = Least(parameters.group(), std::max<int64_t>(room, 0), device_);
+  reserved_bytes_ = gathered + room;
+  parameters.schedule().set_capacity_bytes(room > 0 ? reserved_bytes_ : 0);
+}
+
+}  // namespace apogee

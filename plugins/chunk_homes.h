@@ -1,0 +1,90 @@
+// ChunkHomes: which chunks of a sharded model live on the device and which on the host: shards of
+// parameters, and what their optimizer works on (masters, states, gradients).
+//
+//   ChunkHomes homes({.placement_policy = "auto", .device_budget_bytes = 1 << 30}, chunk_bytes,
+//   device);
+//   ... ShardedParametersOptions{.homes = homes.parameter_homes(), .keep = homes.keep()} ...
+//   view.set_state_context(homes.optimizer_home(c));
+//   homes.LimitDevice();                        // boost is over
+//   homes.Settle(parameters, chunks);           // once, after the first step. Collective
+//
+// "static": fractions of the bytes of all chunks, rounded to whole chunks, once and for all.
+// "auto": everything on the host for the first iteration, which shows the most that is gathered at
+// a time; then as many chunks as fit into the budget beside that move to the device, and what is
+// left keeps gathered values. The device's ledger refuses what would exceed the budget.
+#ifndef APOGEE_PLUGINS_CHUNK_HOMES_H_
+#define APOGEE_PLUGINS_CHUNK_HOMES_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "apogee/chunk/sharded_parameters.h"
+#include "apogee/core/device_context.h"
+#include "apogee/optim/param_view.h"
+
+namespace apogee {
+
+struct PlacementOptions {
+  std::string placement_policy = "static";
+  // Of "static": the part of the parameters that is sharded between uses, and the parts that live
+  // on the host, each with the part of its kind that is there.
+  double shard_param_frac = 1;
+  double offload_optim_frac = 0;
+  double offload_param_frac = 0;
+  // Of "auto".
+  int64_t device_budget_bytes = 0;
+};
+
+// Adds a line for every option that is wrong to `errors`.
+void CheckPlacement(const PlacementOptions& options, std::string& errors);
+
+class ChunkHomes {
+ public:
+  // What moves with a chunk that has trainable parameters.
+  struct ChunkData {
+    std::vector<optim::ParamView*> views;
+    int64_t optimizer_bytes = 0;  // masters and states, this rank's, also those to come
+    int64_t gradient_bytes = 0;   // of the mean, this rank's part
+  };
+
+  // `chunk_bytes`: of whole values. A host context is made when something may live there.
+  ChunkHomes(const PlacementOptions& options, const std::vector<int64_t>& chunk_bytes,
+             const ContextPtr& device);
+
+  // For ShardedParametersOptions.
+  const std::vector<ContextPtr>& parameter_homes() const { return parameter_homes_; }
+  const std::vector<bool>& keep() const { return keep_; }
+  const ContextPtr& optimizer_home(size_t chunk) const { return optimizer_homes_[chunk]; }
+  // For GradientChunkOptions::context_of: with the optimizer's data, but under a budget only if it
+  // has room for `bytes` beside what will be gathered.
+  ContextPtr GradientHome(size_t chunk, int64_t bytes, const chunk::GatherSchedule& schedule) const;
+  // Null when nothing lives there.
+  const ContextPtr& host() const { return host_; }
+
+  // From now on the device keeps to the budget. `gathered_bytes`: what is gathered at a time, as
+  // far as the modules tell; `gradient_bytes`: of the largest gradient. Throws Error, and has set
+  // nothing, when it cannot train with so little.
+  void LimitDevice(int64_t gathered_bytes, int64_t gradient_bytes);
+  // Under "auto", between iterations: decides, moves, and sets the schedule's capacity. Later calls
+  // do nothing. Collective.
+  void Settle(chunk::ShardedParameters& parameters, std::span<const ChunkData> chunks);
+
+ private:
+  // Moves shard and optimizer data.
+  static void MoveChunk(chunk::ShardedParameters& parameters, size_t chunk, const ChunkData& data,
+                        const ContextPtr& home);
+
+  PlacementOptions options_;
+  ContextPtr device_, host_;
+  std::vector<ContextPtr> parameter_homes_, optimizer_homes_;
+  std::vector<bool> keep_;
+  int64_t gradient_bytes_ = 0;  // that come out of backward at a time
+  int64_t reserved_bytes_ = 0;  // for gathered values
+  bool settled_ = false;
+};
+
+}  // namespace apogee
+
+#endif  // APOGEE_PLUGINS_CHUNK_HOMES_H_

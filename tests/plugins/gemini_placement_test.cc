@@ -1,0 +1,287 @@
+// Where chunks live changes no bit of what is computed, and the device keeps to its budget.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "apogee/autograd/functions/arithmetic.h"
+#include "apogee/autograd/grad_mode.h"
+#include "apogee/booster/booster.h"
+#include "apogee/nn/losses.h"
+#include "apogee/nn/models/gpt2.h"
+#include "apogee/optim/registry.h"
+#include "apogee/tests/support/gemini_run.h"
+#include "apogee/tests/support/run_ranks.h"
+#include "apogee/tests/support/tiny_run.h"
+
+namespace apogee {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Property;
+using testing::RunRanks;
+using ::testing::Throws;
+using testing::TinyAdamW;
+using testing::Weights;
+using testing::WholeWeightsOf;
+
+constexpr int64_t kVocab = 61, kPositions = 8;
+
+nn::Gpt2Config Config(double dropout = 0) {
+  return {.vocab_size = kVocab,
+          .n_positions = kPositions,
+          .n_embd = 32,
+          .n_layer = 4,
+          .n_head = 4,
+          .dropout = dropout};
+}
+
+struct RunSetup {
+  GeminiOptions options;
+  int num_ranks = 2;
+  std::string optimizer = "adamw";
+  optim::OptionMap optimizer_options = {};
+  int64_t accumulate = 1;
+  bool no_sync = false;
+  int64_t steps = 3;
+  DType dtype = DType::kF32;
+};
+
+struct Result {
+  Weights weights;
+  int64_t peak_bytes = 0;    // of model data on the first rank's device, after boost
+  int64_t device_bytes = 0;  // at the end
+  int64_t host_bytes = 0;
+};
+
+Tensor Loss(nn::Module& model, comm::World& world, int64_t step) {
+  std::vector<int64_t> tokens;
+  for (int64_t i = 0; i < 2 * kPositions; ++i) {
+    tokens.push_back((i * 7 + step * 13 + world.rank() * 5) % kVocab);
+  }
+  const Tensor batch = Tensor::FromVector<int64_t>(tokens, {2, kPositions}, world.context());
+  return nn::CrossEntropyLoss()(model(batch), batch);
+}
+
+void Step(Booster& booster, optim::Optimizer& optimizer, nn::Module& model, comm::World& world,
+          const RunSetup& setup, int64_t step) {
+  for (int64_t micro = 0; micro < setup.accumulate; ++micro) {
+    std::shared_ptr<void> hold;
+    if (setup.no_sync && micro + 1 < setup.accumulate) hold = booster.no_sync();
+    booster.backward(autograd::Scale(Loss(model, world, step * setup.accumulate + micro),
+                                     1.0 / static_cast<double>(setup.accumulate)),
+                     optimizer);
+  }
+  optimizer.step();
+  optimizer.zero_grad();
+}
+
+Result Train(const RunSetup& setup) {
+  Result result;
+  RunRanks(setup.num_ranks, [&](comm::World& world) {
+    nn::Gpt2 model(Config(0.1));
+    model.Initialize(world.context(), {.seed = 4, .dtype = setup.dtype});
+    const auto optimizer = ValueOrThrow(
+        optim::MakeOptimizer(setup.optimizer, model.Parameters(), setup.optimizer_options));
+    GeminiPlugin plugin(world.group(), setup.options);
+    Booster booster(plugin);
+    booster.boost(model, *optimizer);
+    MemoryLedger& ledger = world.context()->ledger();
+    ledger.ResetPeaks();
+    for (int64_t step = 0; step < setup.steps; ++step) {
+      Step(booster, *optimizer, model, world, setup, step);
+    }
+    const int64_t peak = ledger.peak_model_data_bytes();
+    const int64_t device = ledger.model_data_bytes();
+    const Weights weights = WholeWeightsOf(model, plugin);
+    if (world.rank() != 0) return;
+    const ContextPtr& host = plugin.homes().host();
+    result = {weights, peak, device, host == nullptr ? 0 : host->ledger().model_data_bytes()};
+  });
+  return result;
+}
+
+// Parameters, gradients and AdamW's states of one rank that keeps all of them.
+int64_t UnshardedBytes(const std::string& precision) {
+  const int64_t per_element = precision == "f64" ? 32 : precision == "f32" ? 16 : 18;
+  return nn::Gpt2(Config()).num_parameters() * per_element;
+}
+
+DType ModelDType(const std::string& precision) {
+  return precision == "f64" ? DType::kF64 : DType::kF32;
+}
+
+TEST(GeminiPlacementTest, BudgetsChangeNoBitAndAreKept) {
+  for (const std::string precision : {"f64", "f32", "bf16", "fp16"}) {
+    for (const int num_ranks : {1, 2, 3, 4}) {
+      RunSetup setup{.options = {.precision = precision, .max_norm = 0.5, .chunk_bytes = 6000},
+                     .num_ranks = num_ranks,
+                     .accumulate = num_ranks % 2 == 0 ? 3 : 1,
+                     .no_sync = num_ranks == 4,
+                     .dtype = ModelDType(precision)};
+      const Result want = Train(setup);
+      EXPECT_EQ(want.host_bytes, 0);
+      for (const int percent : {100, 50, 25}) {
+        setup.options.placement_policy = "auto";
+        setup.options.device_budget_bytes = UnshardedBytes(precision) * percent / 100;
+        const Result got = Train(setup);
+        const std::string what =
+            precision + ", " + std::to_string(num_ranks) + " ranks, " + std::to_string(percent);
+        EXPECT_EQ(got.weights, want.weights) << what;
+        EXPECT_LE(got.peak_bytes, setup.options.device_budget_bytes) << what;
+        // What fits is there.
+        EXPECT_GE(got.device_bytes,
+                  std::min(want.device_bytes, setup.options.device_budget_bytes / 4))
+            << what;
+        if (percent == 25 && num_ranks == 1) EXPECT_GT(got.host_bytes, got.device_bytes) << what;
+        if (percent == 100 && num_ranks > 1) EXPECT_EQ(got.host_bytes, 0) << what;
+      }
+    }
+  }
+}
+
+TEST(GeminiPlacementTest, FractionsChangeNoBit) {
+  for (const int num_ranks : {1, 2, 3}) {
+    RunSetup setup{.options = {.precision = "bf16", .chunk_bytes = 6000}, .num_ranks = num_ranks};
+    const Result want = Train(setup);
+    for (const double shard : {0.0, 0.5, 1.0}) {
+      for (const double optim : {0.0, 0.5, 1.0}) {
+        for (const double param : {0.0, 0.5, 1.0}) {
+          if (param > shard) continue;
+          setup.options.shard_param_frac = shard;
+          setup.options.offload_optim_frac = optim;
+          setup.options.offload_param_frac = param;
+          const Result got = Train(setup);
+          EXPECT_EQ(got.weights, want.weights)
+              << num_ranks << " ranks, " << shard << " " << optim << " " << param;
+          // AdamW's masters and moments are 12 of 14 bytes.
+          const double all = static_cast<double>(want.device_bytes);
+          EXPECT_NEAR(static_cast<double>(got.host_bytes) / all, (optim * 12 + param * 2) / 14,
+                      0.08)
+              << num_ranks << " ranks, " << shard << " " << optim << " " << param;
+        }
+      }
+    }
+  }
+}
+
+TEST(GeminiPlacementTest, EveryOptimizerUnderABudget) {
+  for (const std::string& name : optim::OptimizerNames()) {
+    if (optim::TakesLocalGradients(name)) continue;
+    RunSetup setup{.options = {.chunk_bytes = 6000}, .optimizer = name, .steps = 4};
+    if (name.starts_with("galore")) setup.optimizer_options = {{"rank", "4"}};
+    const Result want = Train(setup);
+    setup.options.placement_policy = "auto";
+    setup.options.device_budget_bytes = UnshardedBytes("f32") / 4;
+    const Result got = Train(setup);
+    EXPECT_EQ(got.weights, want.weights) << name;
+    EXPECT_LE(got.peak_bytes, setup.options.device_budget_bytes) << name;
+  }
+}
+
+// Every value is gathered once per step instead of twice, as at stage 2.
+TEST(GeminiPlacementTest, RoomSavesGathers) {
+  std::map<bool, int64_t> bytes;
+  for (const bool roomy : {false, true}) {
+    RunRanks(2, [&](comm::World& world) {
+      nn::Gpt2 model(Config());
+      model.Initialize(world.context(), {.seed = 4});
+      optim::AdamW optimizer(model.Parameters(), TinyAdamW());
+      GeminiOptions options;
+      if (roomy) {
+        options.placement_policy = "auto";
+        options.device_budget_bytes = UnshardedBytes("f32");
+      }
+      GeminiPlugin plugin(world.group(), options);
+      Booster booster(plugin);
+      booster.boost(model, optimizer);
+      const comm::Traffic& traffic = plugin.chunks().group()->traffic();
+      int64_t before = 0;
+      for (int64_t step = 0; step < 4; ++step) {
+        before = traffic.bytes(comm::CollectiveKind::kAllGather);
+        Step(booster, optimizer, model, world, {}, step);
+      }
+      if (world.rank() == 0) {
+        bytes[roomy] = traffic.bytes(comm::CollectiveKind::kAllGather) - before;
+      }
+    });
+  }
+  EXPECT_GT(bytes[false], 1.9 * static_cast<double>(bytes[true]));
+  EXPECT_GT(bytes[true], 0);
+}
+
+// Weights that somebody writes between two forwards are seen, on whichever rank it is.
+TEST(GeminiPlacementTest, KeptValuesAreNeverStale) {
+  for (const int writer : {0, 1}) {
+    RunRanks(2, [&](comm::World& world) {
+      nn::Gpt2 model(Config());
+      model.Initialize(world.context(), {.seed = 4});
+      optim::AdamW optimizer(model.Parameters(), TinyAdamW());
+      GeminiPlugin plugin(world.group(), {.placement_policy = "auto",
+                                          .device_budget_bytes = UnshardedBytes("f32")});
+      Booster booster(plugin);
+      booster.boost(model, optimizer);
+      for (int64_t step = 0; step < 2; ++step) Step(booster, optimizer, model, world, {}, step);
+      const autograd::NoGradGuard no_grad;
+      const double before = Loss(model, world, 9).Item();
+      EXPECT_EQ(Loss(model, world, 9).Item(), before);
+      const autograd::ParameterPtr weight =
+          model.FindParameter("transformer.h.0.attn.c_attn.weight");
+      if (world.rank() == writer) weight->data().Fill(0.5);
+      EXPECT_NE(Loss(model, world, 9).Item(), before);
+    });
+  }
+}
+
+TEST(GeminiPlacementTest, BadOptions) {
+  EXPECT_THAT(
+      [] {
+        GeminiPlugin(nullptr, {.shard_param_frac = -0.1,
+                               .offload_optim_frac = 1.5,
+                               .offload_param_frac = std::nan("")});
+      },
+      Throws<Error>(Property(
+          &Error::what, AllOf(HasSubstr("shard_param_frac must be between 0 and 1, got -0.1"),
+                              HasSubstr("offload_optim_frac must be between 0 and 1, got 1.5"),
+                              HasSubstr("offload_param_frac must be between 0 and 1, got nan")))));
+  EXPECT_THAT([] { GeminiPlugin(nullptr, {.shard_param_frac = 0.5, .offload_param_frac = 0.6}); },
+              Throws<Error>(Property(&Error::what, HasSubstr("must not exceed shard_param_frac"))));
+  EXPECT_THAT(
+      [] { GeminiPlugin(nullptr, {.placement_policy = "auto"}); },
+      Throws<Error>(Property(&Error::what, HasSubstr("device_budget_bytes must be positive"))));
+  EXPECT_THAT([] { GeminiPlugin(nullptr, {.device_budget_bytes = 1}); },
+              Throws<Error>(Property(&Error::what, HasSubstr("is of placement_policy \"auto\""))));
+  EXPECT_THAT(
+      [] {
+        GeminiPlugin(
+            nullptr,
+            {.placement_policy = "auto", .offload_optim_frac = 1, .device_budget_bytes = 1});
+      },
+      Throws<Error>(Property(&Error::what, HasSubstr("\"auto\" decides by"))));
+}
+
+// The message gives the number that is enough.
+TEST(GeminiPlacementTest, ABudgetThatIsTooSmall) {
+  int64_t enough = 1000;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    nn::Gpt2 model(Config());
+    const ContextPtr context = CpuContext();
+    model.Initialize(context, {.seed = 4});
+    optim::AdamW optimizer(model.Parameters(), TinyAdamW());
+    GeminiPlugin plugin(nullptr, {.placement_policy = "auto", .device_budget_bytes = enough});
+    Booster booster(plugin);
+    try {
+      booster.boost(model, optimizer);
+      EXPECT_EQ(attempt, 1);
+    } catch (const Error& error) {
+      EXPECT_EQ(attempt, 0) << error.what();
+      const std::string text = error.what(), before = "needs at least ";
+      ASSERT_NE(text.find(before), std::string::npos) << text;
+      enough = std::stoll(text.substr(text.find(before) + before.size()));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace apogee
