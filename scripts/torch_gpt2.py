@@ -61,7 +61,9 @@ def gpt2(config, weights, tokens):
 
 def with_transformers(folder, weights, tokens):
     from transformers import GPT2LMHeadModel
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     dtype = weights["transformer.wte.weight"].dtype
     return GPT2LMHeadModel.from_pretrained(folder, torch_dtype=dtype).eval()(tokens).logits
 
@@ -101,7 +103,10 @@ def main():
     with torch.no_grad():
         good = compare("PyTorch " + torch.__version__, gpt2(config, weights, tokens), batch)
         if importlib.util.find_spec("transformers"):
-            good = compare("transformers", with_transformers(folder, weights, tokens), batch) and good
+            import transformers
+
+            who = "transformers " + transformers.__version__
+            good = compare(who, with_transformers(folder, weights, tokens), batch) and good
         else:
             print("transformers: 1 skipped: not installed")
     return 0 if good else 1
