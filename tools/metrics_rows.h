@@ -38,10 +38,10 @@ bool SameValue(const std::optional<double>& a, const std::optional<double>& b);
 class MetricsRows {
  public:
   static absl::StatusOr<MetricsRows> Open(const std::string& path);
+  explicit MetricsRows(std::unique_ptr<checkpoint::ReadableFile> file) : file_(std::move(file)) {}
   absl::StatusOr<std::optional<MetricsRow>> Next();
 
  private:
-  explicit MetricsRows(std::unique_ptr<checkpoint::ReadableFile> file) : file_(std::move(file)) {}
   // Makes line_ the next one, without its end.
   absl::Status ReadLine();
   absl::Status Damaged(const std::string& what) const;

@@ -108,24 +108,48 @@ TEST_F(DiffRunsTest, MetricsPart) {
                                             "in both (6 of 6 in both differ)\n  loss  4.5 and "));
 }
 
+// Every field that a run computes, in either file; times and memory are not looked at.
+TEST_F(DiffRunsTest, EveryField) {
+  const std::string same = "{\"step\":1,\"loss\":1}\n{\"step\":2,\"loss\":0,\"lr\":1}\n";
+  for (const std::string file : {"metrics.jsonl", "validation.jsonl"}) {
+    for (const std::string name : {"a", "b"}) {
+      const char* row = name == "a" ? "{\"step\":5,\"seconds\":1,\"loss\":null,\"lr\":0.1,"
+                                      "\"grad_norm\":1e300,\"tokens\":64,\"memory\":{\"x\":1}}\n"
+                                    : "{\"step\":5,\"seconds\":2,\"loss\":1.5,\"lr\":0.25,"
+                                      "\"grad_norm\":-7,\"memory\":{\"x\":2}}\n";
+      dir_.Write(name + "/" + file, same + row);
+    }
+    const CommandResult result = Diff("a", "b");
+    EXPECT_EQ(result.code, 1);
+    EXPECT_EQ(result.out,
+              file +
+                  ": equal up to step 2, first difference at step 5 (1 of 3 in both differ)\n"
+                  "  loss  null and 1.5\n"
+                  "  lr  0.1 and 0.25\n"
+                  "  grad_norm  1e+300 and -7\n"
+                  "  tokens  64 and nothing\n");
+    for (const std::string name : {"a", "b"}) std::filesystem::remove_all(dir_ / name);
+  }
+}
+
 TEST_F(DiffRunsTest, OneParameterParts) {
   Write("a", {});
-  Write("b", {.differs_from = 4, .b_off = 0.5});
-  // At step 4: off by 0.5 beside values of at most 14, which moved by 2 since step 2.
+  Write("b", {.differs_from = 6, .b_off = 0.5});
+  // At step 6: off by 0.5 beside values of at most 16, which moved by 2 since step 4.
   char line[120];
   std::snprintf(line, sizeof(line), "  model/b  max abs %.6g, relative %.6g, %.6g of the update ",
-                0.5, 0.5 / 14, 0.5 / 2);
+                0.5, 0.5 / 16, 0.5 / 2);
   const CommandResult result = Diff("a", "b");
   EXPECT_EQ(result.code, 1);
   EXPECT_THAT(result.out,
-              HasSubstr("checkpoints: equal up to step 2, first difference at step 4\n" +
-                        std::string(line) + "since step 2\n  1 equal, 1 different, 0 missing\n"));
+              HasSubstr("checkpoints: equal up to step 4, first difference at step 6\n" +
+                        std::string(line) + "since step 4\n  1 equal, 1 different, 0 missing\n"));
   // Without an equal one before there is no update to measure by.
-  const CommandResult first = Command("diff " + Write("c", {.first_save = 4}) + " " + dir_ / "b");
+  const CommandResult first = Command("diff " + Write("c", {.first_save = 6}) + " " + dir_ / "b");
   EXPECT_EQ(first.code, 1);
-  std::snprintf(line, sizeof(line), "  model/b  max abs %.6g, relative %.6g\n", 0.5, 0.5 / 14);
-  EXPECT_THAT(first.out, AllOf(HasSubstr("checkpoints: first difference at step 4, the first in "
-                                         "both; 1 only in " +
+  std::snprintf(line, sizeof(line), "  model/b  max abs %.6g, relative %.6g\n", 0.5, 0.5 / 16);
+  EXPECT_THAT(first.out, AllOf(HasSubstr("checkpoints: first difference at step 6, the first in "
+                                         "both; 2 only in " +
                                          dir_ / "b" + "\n"),
                                HasSubstr(line)));
 }
