@@ -44,6 +44,7 @@ class JsonReader {
  public:
   // `text` must outlive it.
   explicit JsonReader(const std::string& text) : text_(text) {}
+  explicit JsonReader(std::string&&) = delete;
   bool Read(JsonHandler& handler);
   // Bytes that were read, the one that stopped it included.
   size_t byte() const { return at_; }

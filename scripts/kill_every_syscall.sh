@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # Kills a process with SIGKILL at every system call of a save and of the removal behind it, on a real disk:
 #
-#   scripts/kill_every_syscall.sh [RANKS...]      # default: 1 2
+#   scripts/kill_every_syscall.sh [--async] [RANKS...]      # default: 1 2
 #
+# --async: saves in the background (use_async, wait_for_saves), while the ranks train on.
 # strace (scripts/install_deps.sh strace) attaches when the program is about to save, and delivers the signal
 # as a thread enters its K-th call of a kind, K = 1, 2, ... until the program survives. Ranks are threads,
 # counted each for itself, and which one is first differs: with several each K has three turns. After each kill
 # every checkpoint must verify, the newest be the acknowledged one or the one before, none but the retired one
 # be gone, and the next save resume from the newest, work, and leave nothing else behind.
+mode=()
+[[ "${1:-}" != --async ]] || { mode=(async) && shift; }
 ranks=("$@")
 ((${#ranks[@]})) || ranks=(1 2)
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -37,7 +40,7 @@ wrong() {
 # save_traced RANKS CALL K: saves step 3 into `checkpoints`, killed at the K-th such call; the exit code.
 save_traced() {
   local pid tracer code=0
-  "$program" save checkpoints "$1" 3 <input >said 2>errors &
+  "$program" save checkpoints "$1" 3 "${mode[@]}" <input >said 2>errors &
   pid=$!
   exec 3>input
   until grep -q '^saving' said 2>/dev/null; do sleep 0.005; done
@@ -66,7 +69,7 @@ check_after() {
     *) wrong "$1: left '$seen' $(cat errors)" ;;
   esac
   ! grep -q '^saved 3' said || ((named)) || wrong "$1: step 3 was acknowledged and is not there"
-  "$program" save checkpoints "$2" 4 </dev/null >said 2>errors || wrong "$1: next save: $(cat errors)"
+  "$program" save checkpoints "$2" 4 "${mode[@]}" </dev/null >said 2>errors || wrong "$1: next save: $(cat errors)"
   [[ -z "$newest" ]] || grep -q "^resumed $newest\$" said || wrong "$1: next save: $(cat said)"
   seen="$("$program" check checkpoints 2>errors | tr '\n' ' ')" || true
   [[ "$seen" == "valid ${newest:+$newest }4 leftovers 0 " ]] || wrong "$1: next save left '$seen' $(cat errors)"

@@ -1,112 +1,62 @@
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
-#include <cstring>
 #include <iostream>
 #include <memory>
 
 #include "apogee/tools/command.h"
-#include "apogee/tools/tensor_store.h"
+#include "apogee/tools/diff_runs.h"
+#include "apogee/tools/diff_tensors.h"
 
 namespace apogee::tools {
 namespace {
 
 struct Flags {
   std::string a, b;
-  int limit = 10;
+  int64_t limit = 10;
 };
 
-struct Difference {
-  double largest = 0;  // |a - b|
-  double scale = 0;    // largest |a|
-  double relative() const { return largest == 0 ? 0 : largest / scale; }
-};
-
-// Of NaN, as soon as one side alone has it: NaN.
-Difference Compare(const Tensor& a, const Tensor& b) {
-  constexpr int64_t kPiece = int64_t{1} << 20;
-  Difference difference;
-  for (int64_t at = 0; at < a.numel(); at += kPiece) {
-    const int64_t count = std::min(kPiece, a.numel() - at);
-    const auto x = a.Slice(0, at, count).ToVector<double>();
-    const auto y = b.Slice(0, at, count).ToVector<double>();
-    for (size_t i = 0; i < x.size(); ++i) {
-      if (!std::isnan(x[i])) difference.scale = std::max(difference.scale, std::abs(x[i]));
-      if (x[i] == y[i] || (std::isnan(x[i]) && std::isnan(y[i]))) continue;
-      const double distance = std::abs(x[i] - y[i]);
-      if (std::isnan(distance) || distance > difference.largest) difference.largest = distance;
-      if (std::isnan(distance)) return difference;
-    }
-  }
-  return difference;
+absl::StatusOr<bool> DiffStores(const Flags& flags) {
+  APOGEE_ASSIGN_OR_RETURN(const TensorStore a, TensorStore::Open(flags.a));
+  APOGEE_ASSIGN_OR_RETURN(const TensorStore b, TensorStore::Open(flags.b));
+  APOGEE_ASSIGN_OR_RETURN(const TensorsDiff diff,
+                          DiffTensors({&a, flags.a}, {&b, flags.b}, {.limit = flags.limit}));
+  diff.Print(std::cout);
+  return diff.same();
 }
 
-// "" when equal, bit for bit.
-absl::StatusOr<std::string> Describe(const TensorStore& a, const TensorStore& b,
-                                     const std::string& name) {
-  const StoredTensor &in_a = a.tensors().at(name), &in_b = b.tensors().at(name);
-  if (in_a.shape != in_b.shape) {
-    return "shape " + FormatShape(in_a.shape) + " and " + FormatShape(in_b.shape);
-  }
-  APOGEE_ASSIGN_OR_RETURN(const Tensor x, a.Load(name));
-  APOGEE_ASSIGN_OR_RETURN(const Tensor y, b.Load(name));
-  const bool same_dtype = in_a.dtype == in_b.dtype;
-  if (same_dtype && std::memcmp(x.raw(), y.raw(), static_cast<size_t>(x.bytes())) == 0) return "";
-  std::string text = same_dtype ? "" : in_a.dtype + " and " + in_b.dtype + ": ";
-  if (x.numel() != y.numel()) return text + "cannot be compared";
-  const Difference difference = Compare(x, y);
-  char numbers[80];
-  std::snprintf(numbers, sizeof(numbers), "max abs %.6g, relative %.6g", difference.largest,
-                difference.relative());
-  return text + numbers;
-}
-
-int Report(const absl::Status& status) {
-  std::cerr << "apogee diff: " << Printable(Message(status)) << "\n";
-  return 2;
+absl::StatusOr<bool> Diff(const Flags& flags) {
+  APOGEE_ASSIGN_OR_RETURN(const auto a, RunFolder::Find(flags.a));
+  APOGEE_ASSIGN_OR_RETURN(const auto b, RunFolder::Find(flags.b));
+  if (a && b) return DiffRuns(*a, *b, flags.limit, std::cout);
+  if (!a && !b) return DiffStores(flags);
+  const std::string &run = a ? flags.a : flags.b, &other = a ? flags.b : flags.a;
+  APOGEE_RETURN_IF_ERROR(TensorStore::Open(other).status());
+  return InvalidArgument(run, " is the folder of a run and ", other,
+                         " is not: give two runs, or a checkpoint of the run, a folder step-N");
 }
 
 int Run(const Flags& flags) {
-  const absl::StatusOr<TensorStore> a = TensorStore::Open(flags.a);
-  if (!a.ok()) return Report(a.status());
-  const absl::StatusOr<TensorStore> b = TensorStore::Open(flags.b);
-  if (!b.ok()) return Report(b.status());
-  int64_t equal = 0, different = 0, missing = 0;
-  const auto print = [&flags, &different, &missing](const std::string& name,
-                                                    const std::string& what) {
-    if (different + missing <= flags.limit) std::cout << Printable(name) << "  " << what << "\n";
-  };
-  std::map<std::string, StoredTensor> all = a->tensors();
-  all.insert(b->tensors().begin(), b->tensors().end());
-  for (const auto& [name, tensor] : all) {
-    if (!a->tensors().contains(name) || !b->tensors().contains(name)) {
-      ++missing;
-      print(name, "only in " + (a->tensors().contains(name) ? flags.a : flags.b));
-      continue;
-    }
-    const absl::StatusOr<std::string> text = Describe(*a, *b, name);
-    if (!text.ok()) return Report(text.status());
-    ++(text->empty() ? equal : different);
-    if (!text->empty()) print(name, *text);
-  }
-  if (different + missing > flags.limit) {
-    std::cout << "... and " << different + missing - flags.limit << " more\n";
-  }
-  std::cout << equal << " equal, " << different << " different, " << missing << " missing\n";
-  return different + missing == 0 ? 0 : 1;
+  const absl::StatusOr<bool> same = Diff(flags);
+  if (same.ok()) return *same ? 0 : 1;
+  std::cerr << "apogee diff: " << Printable(Message(same.status())) << "\n";
+  return 2;
 }
 
 }  // namespace
 
 void AddDiffCommand(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* command =
-      app.add_subcommand("diff", "Compare the tensors of two checkpoints or weights, bit for bit");
-  command->add_option("a", flags->a, "As of `apogee inspect`")->required();
-  command->add_option("b", flags->b, "The other one")->required();
+  CLI::App* command = app.add_subcommand(
+      "diff", "Compare the tensors of two checkpoints or weights, bit for bit, or two runs");
+  command
+      ->add_option("a", flags->a,
+                   "As of `apogee inspect`; or the --out of a run, or a folder of checkpoints")
+      ->required();
+  command->add_option("b", flags->b, "The other one, of the same kind")->required();
   command->add_option("--limit", flags->limit, "Differing tensors to print")
       ->check(CLI::Range(0, 1000000));
-  command->footer("relative: the largest |a - b| by the largest |a| of the tensor");
+  command->footer(
+      "relative: the largest |a - b| by the largest |a| of the tensor. Of the update: by the "
+      "largest change of a since the last checkpoint in which the runs are equal. Exit status: 0 "
+      "equal in what both have, 1 different, 2 wrong use or bad input.");
   command->callback([flags, &exit_code] { exit_code = Run(*flags); });
 }
 

@@ -1,11 +1,13 @@
 // One save, or one look at what is there: what scripts/kill_every_syscall.sh kills and checks.
 //
-//   save_once_program save FOLDER RANKS STEP    # resumes the newest, trains a step, saves it,
-//   keeps two save_once_program check FOLDER              # "valid 2 3" and "leftovers 1"
+//   save_once_program save FOLDER RANKS STEP [async]    # resumes the newest, trains a step, saves,
+//                                                       # keeps two
+//   save_once_program check FOLDER                      # "valid 2 3" and "leftovers 1"
 //
 // save prints "resumed STEP" where there was something, "saving STEP" before it begins, then waits
-// for a line of input (for a tracer that attaches), and "saved STEP" when it is acknowledged. Exit
-// code 1, with the reason on stderr: an error, or a checkpoint that does not verify.
+// for a line of input (for a tracer that attaches), and "saved STEP" when it is acknowledged:
+// async, when wait_for_saves returns, and meanwhile it trains another step. Exit code 1, with the
+// reason on stderr: an error, or a checkpoint that does not verify.
 #include <sys/prctl.h>
 
 #include <cstdio>
@@ -27,7 +29,7 @@ void Say(const std::string& line) {
   std::fflush(stdout);
 }
 
-absl::Status Save(const std::string& folder, int ranks, int64_t step) {
+absl::Status Save(const std::string& folder, int ranks, int64_t step, bool use_async) {
   absl::StatusOr<Resumed> resumed = NotFound("");
   APOGEE_RETURN_IF_ERROR(testing::OnSmallRun(ranks, [&](testing::SmallRun& run) -> absl::Status {
     const comm::GroupPtr group = run.booster.plugin().group();
@@ -44,7 +46,11 @@ absl::Status Save(const std::string& folder, int ranks, int64_t step) {
       Say("saving " + std::to_string(step));
       for (int c = 0; c != '\n' && c != EOF;) c = std::getchar();
     }
-    return run.booster.save_training_state(folder, {.step = step}, {.keep = 2});
+    APOGEE_RETURN_IF_ERROR(run.booster.save_training_state(folder, {.step = step},
+                                                           {.keep = 2, .use_async = use_async}));
+    if (!use_async) return absl::OkStatus();
+    run.Step();
+    return run.booster.wait_for_saves();
   }));
   Say("saved " + std::to_string(step));
   return absl::OkStatus();
@@ -73,14 +79,16 @@ absl::Status Check(const std::string& folder) {
 }
 
 int Main(const std::vector<std::string>& words) {
-  const bool saves = words.size() == 4 && words[0] == "save";
+  const bool use_async = words.size() == 5 && words[4] == "async";
+  const bool saves = (words.size() == 4 || use_async) && words[0] == "save";
   if (!saves && !(words.size() == 2 && words[0] == "check")) {
-    std::fprintf(stderr, "usage: save_once_program save FOLDER RANKS STEP | check FOLDER\n");
+    std::fprintf(stderr,
+                 "usage: save_once_program save FOLDER RANKS STEP [async] | check FOLDER\n");
     return 2;
   }
   prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);  // where only parents may trace
   const absl::Status status =
-      saves ? Save(words[1], std::atoi(words[2].c_str()), std::atoll(words[3].c_str()))
+      saves ? Save(words[1], std::atoi(words[2].c_str()), std::atoll(words[3].c_str()), use_async)
             : Check(words[1]);
   if (status.ok()) return 0;
   std::fprintf(stderr, "save_once_program: %s\n", Message(status).c_str());

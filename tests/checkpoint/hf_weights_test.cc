@@ -7,7 +7,9 @@
 #include <sys/wait.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
+#include <numeric>
 
 #include "apogee/checkpoint/hf_index.h"
 #include "apogee/checkpoint/safetensors_reader.h"
@@ -144,21 +146,55 @@ TEST(HfWeightsTest, SeveralFilesBySize) {
   }
 }
 
-// With the library that everybody else reads them with, where Python has it.
+// A tensor of these bits, which it also writes to `saved` as they are.
+template <typename T>
+TensorPart OfBits(const std::string& saved, const std::string& name, const std::string& dtype_name,
+                  DType dtype, const std::vector<T>& bits) {
+  const std::string bytes(reinterpret_cast<const char*>(bits.data()), bits.size() * sizeof(T));
+  WriteBytes(saved + "/" + name + "." + dtype_name, bytes);
+  const Shape shape{static_cast<int64_t>(bits.size()) / 2, 2};
+  const Tensor tensor = Tensor::Empty(shape, dtype, CpuContext());
+  std::memcpy(tensor.raw(), bytes.data(), bytes.size());
+  return {name, tensor, Layout(shape)};
+}
+
+// With the library that everybody else reads them with, as NumPy arrays and PyTorch tensors, where
+// Python has these. Every 16-bit number; of the wider ones NaNs with payloads, infinities, -0,
+// numbers near 0, and 1.3 MB, so that several files are needed.
 TEST(HfWeightsTest, PythonReadsThem) {
   const TempDir folder;
-  const TensorPart large = Whole("large", Counting(300'000));
+  const std::string saved = folder / "saved";
+  std::filesystem::create_directory(saved);
+  std::vector<uint16_t> halves(1 << 16);
+  std::iota(halves.begin(), halves.end(), uint16_t{0});
+  std::vector<uint32_t> words = {0x7fc00001, 0xffffffff, 0x7f800001, 0x7f800000, 0x80000000, 1};
+  std::vector<uint64_t> longs = {0x7ff8000000000001, ~uint64_t{0},      0x7ff0000000000001,
+                                 0xfff0000000000000, uint64_t{1} << 63, 1};
+  for (uint32_t i = 0; i < 300'000; ++i) words.push_back(i * 2654435761u);
+  for (uint64_t i = 0; i < 10'000; ++i) longs.push_back(i * 0x9e3779b97f4a7c15u);
+  const std::vector<TensorPart> parts = {OfBits(saved, "a", "F16", DType::kF16, halves),
+                                         OfBits(saved, "b", "BF16", DType::kBF16, halves),
+                                         OfBits(saved, "c", "F32", DType::kF32, words),
+                                         OfBits(saved, "d", "F64", DType::kF64, longs)};
   for (const int64_t mb : {1, 5}) {
     const std::string path = folder / std::to_string(mb);
-    const std::vector<TensorPart> parts = {large, Whole("small", {1, 2}),
-                                           Whole("bf16", {1, 2}, DType::kBF16)};
     ASSERT_TRUE(
         SaveModelWeights({RealFileSystem(), path}, parts, {.size_per_shard_mb = mb}, nullptr).ok());
-    const int status =
-        std::system(("${PYTHON:-python3} " APOGEE_CHECK_SAFETENSORS " " + path).c_str());
-    ASSERT_TRUE(WIFEXITED(status));
-    if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "Python's safetensors is not installed";
-    EXPECT_EQ(WEXITSTATUS(status), 0);
+    EXPECT_EQ(std::filesystem::exists(path + "/model.safetensors.index.json"), mb == 1);
+    const auto check = [&path, &saved] {
+      const std::string both = path + " --bytes " + saved;
+      const int status =
+          std::system(("${PYTHON:-python3} " APOGEE_CHECK_SAFETENSORS " " + both).c_str());
+      return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    };
+    const int code = check();
+    if (code == 77) GTEST_SKIP() << "Python's safetensors is not installed";
+    EXPECT_EQ(code, 0);
+    if (mb == 1) continue;
+    std::string other = ReadFile(saved + "/b.BF16");
+    other[1000] ^= 1;
+    WriteBytes(saved + "/b.BF16", other);
+    EXPECT_EQ(check(), 1) << "a bit that was not saved like that";
   }
 }
 

@@ -132,7 +132,8 @@ TEST(JsonReaderTest, AsAnotherLibraryReadsIt) {
 
 TEST(JsonReaderTest, SaysWhere) {
   Builder builder;
-  JsonReader reader("{\"a\": 1, b}");
+  const std::string wrong = "{\"a\": 1, b}";
+  JsonReader reader(wrong);
   EXPECT_FALSE(reader.Read(builder));
   EXPECT_EQ(reader.byte(), 10u);
   EXPECT_EQ(reader.problem(), "not valid JSON: expected a key");

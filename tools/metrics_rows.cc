@@ -1,0 +1,155 @@
+#include "apogee/tools/metrics_rows.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "apogee/core/json_reader.h"
+
+namespace apogee::tools {
+namespace {
+
+constexpr int64_t kPieceBytes = int64_t{64} << 10;
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+// Takes the fields of a row; other ones, whatever they hold, are passed over.
+class RowHandler final : public JsonHandler {
+ public:
+  bool Null() override { return Value(kNan, "null"); }
+  bool Boolean(bool) override { return Other("a truth value"); }
+  bool Negative(int64_t value) override {
+    return Value(static_cast<double>(value), "a number below 0");
+  }
+  bool Real(double value) override { return Value(value, "no whole number"); }
+  bool String(std::string&) override { return Other("a text"); }
+  bool Unsigned(uint64_t value) override {
+    if (depth_ != 1 || !is_step_) return Value(static_cast<double>(value), "");
+    if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+      return Fail("\"step\" is a number above 2^63");
+    }
+    row.step = static_cast<int64_t>(value);
+    return true;
+  }
+  bool StartObject() override { return depth_ == 0 ? ++depth_ > 0 : Open("an object"); }
+  bool StartList() override { return Open("a list"); }
+  bool EndObject() override { return --depth_ >= 0; }
+  bool EndList() override { return --depth_ >= 0; }
+  bool Key(std::string& key) override {
+    if (depth_ != 1) return true;
+    field_ = kMetricsFields.size();
+    is_step_ = key == "step";
+    if (is_step_ && has_step) return Fail("\"step\" is given twice");
+    has_step = has_step || is_step_;
+    for (size_t i = 0; i < kMetricsFields.size(); ++i) {
+      if (key != kMetricsFields[i]) continue;
+      if (row.values[i]) return Fail("\"" + key + "\" is given twice");
+      field_ = i;
+    }
+    return true;
+  }
+
+  MetricsRow row;
+  bool has_step = false;
+  std::string problem;
+
+ private:
+  bool Fail(const std::string& what) {
+    problem = what;
+    return false;
+  }
+  // `what` it is where it should be a step.
+  bool Value(double value, const char* what) {
+    if (depth_ == 0) return Fail("a row must be an object");
+    if (depth_ > 1) return true;
+    if (is_step_) return Fail(std::string("\"step\" is ") + what);
+    if (field_ < kMetricsFields.size()) row.values[field_] = value;
+    return true;
+  }
+  bool Other(const char* what) {
+    if (depth_ == 0) return Fail("a row must be an object");
+    if (depth_ > 1) return true;
+    if (is_step_) return Fail(std::string("\"step\" is ") + what);
+    if (field_ == kMetricsFields.size()) return true;
+    return Fail(std::string("\"") + kMetricsFields[field_] + "\" is " + what);
+  }
+  bool Open(const char* what) {
+    if (!Other(what)) return false;
+    ++depth_;
+    return true;
+  }
+
+  int depth_ = 0;
+  bool is_step_ = false;
+  size_t field_ = kMetricsFields.size();
+};
+
+}  // namespace
+
+std::string FormatValue(const std::optional<double>& value) {
+  if (!value) return "nothing";
+  if (std::isnan(*value)) return "null";
+  char text[40];
+  return {text, std::to_chars(text, text + sizeof(text), *value).ptr};
+}
+
+bool SameValue(const std::optional<double>& a, const std::optional<double>& b) {
+  if (!a || !b) return !a && !b;
+  return *a == *b || (std::isnan(*a) && std::isnan(*b));
+}
+
+absl::StatusOr<MetricsRows> MetricsRows::Open(const std::string& path) {
+  APOGEE_ASSIGN_OR_RETURN(auto file, checkpoint::RealFileSystem()->Open(path));
+  return MetricsRows(std::move(file));
+}
+
+absl::Status MetricsRows::Damaged(const std::string& what) const {
+  return DataLoss(file_->path(), ": line ", number_, ": ", what);
+}
+
+absl::Status MetricsRows::ReadLine() {
+  line_.clear();
+  ++number_;
+  while (true) {
+    if (at_ == piece_.size()) {
+      const int64_t count = std::min(kPieceBytes, file_->size() - read_);
+      // Rows are appended whole: without an end it was cut off, by a power cut or a full disk.
+      if (count == 0) return Damaged("it has no end; remove it, as a run that resumes does");
+      piece_.resize(static_cast<size_t>(count));
+      APOGEE_RETURN_IF_ERROR(file_->Read(
+          read_, std::as_writable_bytes(std::span<char>(piece_.data(), piece_.size()))));
+      read_ += count;
+      at_ = 0;
+    }
+    const size_t end = std::min(piece_.find('\n', at_), piece_.size());
+    if (line_.size() + end - at_ > kMaxLineBytes) {
+      return Damaged("is longer than " + std::to_string(kMaxLineBytes) + " bytes");
+    }
+    line_.append(piece_, at_, end - at_);
+    at_ = end;
+    if (at_ == piece_.size()) continue;
+    ++at_;
+    return absl::OkStatus();
+  }
+}
+
+absl::StatusOr<std::optional<MetricsRow>> MetricsRows::Next() {
+  if (at_ == piece_.size() && read_ == file_->size()) return std::nullopt;
+  APOGEE_RETURN_IF_ERROR(ReadLine());
+  RowHandler handler;
+  JsonReader reader(line_);
+  if (!reader.Read(handler)) {
+    return Damaged(reader.problem().empty()
+                       ? handler.problem
+                       : "byte " + std::to_string(reader.byte()) + ": " + reader.problem());
+  }
+  if (!handler.has_step) return Damaged("has no \"step\"");
+  if (handler.row.step <= step_) {
+    return Damaged("step " + std::to_string(handler.row.step) + " behind step " +
+                   std::to_string(step_));
+  }
+  step_ = handler.row.step;
+  return handler.row;
+}
+
+}  // namespace apogee::tools
