@@ -142,6 +142,15 @@ void pack_live(const DeviceContext&, const PackLiveArgs& args) {
   args.value_dtype == DType::kF64 ? PackLiveAs<double>(args) : PackLiveAs<float>(args);
 }
 
+void clear(const DeviceContext&, const ClearArgs& args) {
+  DispatchFloat(args.value_dtype, "compressed_all_reduce", [&]<typename T>() {
+    T* values = static_cast<T*>(args.values);
+    for (int64_t i = 0; i < args.num_values; ++i) {
+      if ((args.live[i / 8] >> (i % 8) & 1) == 0) values[i] = T{};
+    }
+  });
+}
+
 }  // namespace
 }  // namespace cpu
 
