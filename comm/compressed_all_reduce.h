@@ -70,7 +70,7 @@ class CompressedAllReduce {
   // Elements of the errors of a tensor of n.
   int64_t PaddedNumel(int64_t n) const;
   int64_t ChunkNumel(int64_t n) const { return PaddedNumel(n) / size(); }
-  // Which elements of `mask` (u8, f32 or f64) are above `floor`.
+  // Which elements of `mask` (u8, f32 or f64) are finite and above `floor`.
   Tensor PackLive(const Tensor& mask, double floor = 0) const;
 
   // The index of the first tensor with a value that is not finite on some rank: then nothing has

@@ -70,7 +70,7 @@ struct UnpackArgs {
   double sent_scale, scale;
 };
 
-// bits = which of `values`, of dtype `value_dtype`, are above `floor`.
+// bits = which of `values`, of dtype `value_dtype`, are finite and above `floor`.
 struct PackLiveArgs {
   DType value_dtype;
   double floor;

@@ -1,6 +1,7 @@
 #include "apogee/optim/error_feedback.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "apogee/optim/kernels.h"
@@ -40,7 +41,8 @@ const Tensor& ErrorFeedback::LiveOf(const ParamView& view,
   NormChunk sum{squares.raw(), squares.dtype(), view.layout().local_numel(), 0};
   OptimKernelsFor(context).grad_norm(context, {NormKind::kL1, {&sum, 1}});
   const double mean = sum.result / static_cast<double>(std::max<int64_t>(1, sum.n));
-  Tensor bits = reduce.PackLive(squares, kNoise * mean);
+  // A square that has overflowed stops its own element, not those that its mean would hide.
+  Tensor bits = reduce.PackLive(squares, std::isfinite(mean) ? kNoise * mean : 0);
   uint8_t* live = bits.data<uint8_t>();
   if (const Tensor mask = UserMask(view); mask.defined()) {
     const Tensor own = reduce.PackLive(mask);

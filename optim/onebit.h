@@ -9,7 +9,7 @@
 // zero with a warning.
 //
 // Options need: lr, freeze_step, shared_scale, reset_errors, deepspeed; all groups agree on them
-// but for lr.
+// but for lr. 0/1 Adam's agree on its intervals, too.
 #ifndef APOGEE_OPTIM_ONEBIT_H_
 #define APOGEE_OPTIM_ONEBIT_H_
 

@@ -1,7 +1,7 @@
 #include "apogee/plugins/ddp.h"
 
+#include <algorithm>
 #include <set>
-#include <utility>
 
 #include "apogee/optim/fused_backward.h"
 #include "apogee/optim/group_stat_reducer.h"
@@ -128,18 +128,26 @@ std::vector<autograd::ParameterPtr> DdpPlugin::SplitOff(const nn::Module& model,
   return reduced;
 }
 
-void DdpPlugin::CheckSameAnswer() {
+void DdpPlugin::CheckSameAnswer() const {
   if (group_ == nullptr || !stays_local_) return;
-  const bool local = local_->TakesLocalGrad(local_group_);
-  if (local == *stays_local_ && !told_to_restart_) return;
-  told_to_restart_ = true;
-  Throw("ddp: a state of another phase was loaded since the last backward, whose gradients are ",
-        *stays_local_ ? "each rank's own" : "means over the ranks",
-        " and do not fit that phase; call zero_grad and backward again");
+  APOGEE_CHECK(local_->TakesLocalGrad(local_group_) == *stays_local_,
+               "ddp: a state of another phase was loaded since the last backward, whose gradients "
+               "are ",
+               *stays_local_ ? "each rank's own" : "means over the ranks",
+               " and do not fit that phase; call zero_grad() and backward again");
 }
 
 void DdpPlugin::AskWhichStay() {
-  if (std::exchange(told_to_restart_, false)) stays_local_.reset();
+  if (stays_local_ && *stays_local_ != local_->TakesLocalGrad(local_group_)) {
+    // Ranks may differ in what has a gradient, but not in what they do about it.
+    const bool any = std::ranges::any_of(may_stay_local_, &autograd::Parameter::has_grad);
+    const Tensor left =
+        Tensor::Full({1}, DType::kF32, any ? 1 : 0, may_stay_local_[0]->data().context());
+    for (const comm::GroupPtr& group : {group_, options_.statistics_group}) {
+      if (group != nullptr) group->AllReduce(left, comm::ReduceOp::kMax);
+    }
+    if (left.Item() == 0) stays_local_.reset();
+  }
   CheckSameAnswer();
   const bool local = local_->TakesLocalGrad(local_group_);
   local_gradients_->set_reduces(!local);

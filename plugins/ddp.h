@@ -90,7 +90,7 @@ class DdpPlugin : public Plugin {
   // Before each backward: whether it leaves those gradients local.
   void AskWhichStay();
   // Throws Error, on every rank, when the optimizer would answer otherwise now.
-  void CheckSameAnswer();
+  void CheckSameAnswer() const;
   chunk::GradientChunkOptions ChunkOptions(bool overlap) const;
   // The parameters whose gradients are averaged inside backward; views of the others are marked.
   std::vector<autograd::ParameterPtr> SplitOff(const nn::Module& model,
@@ -107,7 +107,6 @@ class DdpPlugin : public Plugin {
   std::vector<autograd::ParameterPtr> may_stay_local_;  // theirs
   int local_group_ = 0;                                 // a parameter group of theirs
   std::optional<bool> stays_local_;                     // the answer, from backward to step
-  bool told_to_restart_ = false;                        // for another answer since
   std::shared_ptr<void> alive_ = std::make_shared<int>();
   optim::FusedBackwardOptimizer* fused_ = nullptr;
 };

@@ -1,5 +1,6 @@
 #include "apogee/comm/sign_kernels.h"
 
+#include <limits>
 #include <vector>
 
 #include "apogee/comm/cpu/sign_lanes.h"
@@ -112,7 +113,8 @@ template <typename T>
 void PackLiveAs(const PackLiveArgs& args) {
   const T* values = static_cast<const T*>(args.values);
   for (int64_t i = 0; i < args.num_values; ++i) {
-    const bool live = static_cast<double>(values[i]) > args.floor;
+    const auto x = static_cast<double>(values[i]);
+    const bool live = x > args.floor && x < std::numeric_limits<double>::infinity();
     args.bits[i / 8] = static_cast<uint8_t>(args.bits[i / 8] | (unsigned{live} << (i % 8)));
   }
 }

@@ -197,6 +197,57 @@ TEST(OneBitAdamTest, FirstGradientsAfterTheFreezeMoveNothing) {
   }
 }
 
+// A gradient whose square overflows stops its element, as in Adam, and no other of its tensor.
+TEST(OneBitAdamTest, ASecondMomentThatOverflowsStopsItsElementOnly) {
+  for (const int ranks : {1, 2}) {
+    RunRanks(ranks, [&](comm::World& world) {
+      const auto params = testing::MakeOneBitParams(world.context(), DType::kF32);
+      OneBitAdamOptions options = kOptions;
+      options.weight_decay = 0;
+      OneBitAdam optimizer(params, options);
+      optimizer.SetRanks({.group = world.group(), .rank = world.rank(), .num_ranks = ranks});
+      std::vector<float> before;
+      for (int t = 1; t <= 9; ++t) {
+        FeedOneBit(optimizer, world, t);
+        if (t == 2) params[2]->grad().data<float>()[4] = 1e25f;
+        if (t == 5) before = params[2]->data().ToVector<float>();
+        optimizer.step();
+        EXPECT_FALSE(optimizer.last_step().skip) << t;
+      }
+      const std::vector<float> after = params[2]->data().ToVector<float>();
+      for (size_t i = 0; i < after.size(); ++i) {
+        EXPECT_EQ(after[i] == before[i], i == 4) << i << " of " << ranks;
+      }
+    });
+  }
+}
+
+// Parameters without elements, and of one, send what they have.
+TEST(OneBitAdamTest, EmptyParametersGoAlong) {
+  for (const bool shared : {false, true}) {
+    RunRanks(3, [&](comm::World& world) {
+      OneBitAdamOptions options = kOptions;
+      options.shared_scale = shared;
+      std::vector<autograd::ParameterPtr> params;
+      for (const int64_t n : {0, 1, 0}) {
+        params.push_back(std::make_shared<autograd::Parameter>(
+            internal::Concat("p", params.size()),
+            Tensor::Full({n}, DType::kF32, 1, world.context())));
+      }
+      OneBitAdam optimizer(params, options);
+      optimizer.SetRanks({.group = world.group(), .rank = world.rank(), .num_ranks = 3});
+      for (int t = 1; t <= 8; ++t) {
+        for (const auto& p : params) {
+          p->set_grad(Tensor::Full(p->shape(), DType::kF32, 1, world.context()));
+        }
+        optimizer.step();
+      }
+      EXPECT_EQ(optimizer.global_step(), 8);
+      EXPECT_LT(params[1]->data().Item(), 1);
+    });
+  }
+}
+
 // A single rank's masks are not those of the ranks that it joins.
 TEST(OneBitAdamTest, GoesOnFromOneRankToSeveral) {
   RunRanks(3, [&](comm::World& world) {

@@ -337,6 +337,19 @@ TEST(OneBitDdpTest, ALoadBetweenBackwardAndStepIsRefused) {
     backward(4);
     optimizer.step();
     EXPECT_EQ(optimizer.global_step(), 1);
+    optimizer.zero_grad();
+    // Gradients that were given up are no obstacle.
+    for (int64_t step = 1; step < 4; ++step) {
+      backward(step);
+      if (step == 3) break;
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    optimizer.zero_grad();
+    ASSERT_EQ(optimizer.load_state_dict(fresh), absl::OkStatus());
+    backward(4);
+    optimizer.step();
+    EXPECT_EQ(optimizer.global_step(), 1);
   });
 }
 
