@@ -164,9 +164,12 @@ Tensor GeminiPlugin::WholeValue(const autograd::Parameter& parameter) const {
   if (index == sharded_.size()) return parameter.data().Clone();
   const size_t chunk = parameters_->ChunkOf(index);
   parameters_->Acquire(chunk);
-  const Tensor whole = parameter.data().Clone();
-  parameters_->Release(chunk);
-  return whole;
+  struct End {  // also when there is no memory for the copy
+    chunk::ShardedParameters* all;
+    size_t chunk;
+    ~End() { all->Release(chunk); }
+  } end{parameters_.get(), chunk};
+  return parameter.data().Clone();
 }
 
 void GeminiPlugin::Backward(const Tensor& loss, optim::Optimizer&) {
