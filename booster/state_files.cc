@@ -91,6 +91,8 @@ absl::StatusOr<checkpoint::LoadReport> Booster::load_model(const std::string& pa
                                                            const LoadModelOptions& options) {
   CheckBoosted("load_model");
   if (saver_ != nullptr) saver_->Settle();  // it may be what is to be loaded; so for all below
+  // Ranks that step alone would overwrite at the next average what is loaded here.
+  SyncReplicas();
   std::vector<checkpoint::TensorPart> parts = WeightsOf(*model_, plugin_);
   // From the file, not from the weights, which are rounded to the working dtype.
   for (const optim::ParamView& view : optimizer_->views()) {
@@ -117,6 +119,7 @@ absl::Status Booster::save_optimizer(const std::string& path, const FileOptions&
 absl::Status Booster::load_optimizer(const std::string& path, const FilesPtr& files) {
   CheckBoosted("load_optimizer");
   if (saver_ != nullptr) saver_->Settle();
+  SyncReplicas();  // weights that this does not load
   optim::StateDict dict;
   const auto read = [&]() -> absl::Status {
     APOGEE_ASSIGN_OR_RETURN(const auto reader, checkpoint::CheckpointReader::Open(files, path));

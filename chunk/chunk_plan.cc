@@ -1,6 +1,7 @@
 #include "apogee/chunk/chunk_plan.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include "apogee/core/error.h"
@@ -10,6 +11,19 @@ namespace {
 
 int64_t AlignUp(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
 
+// Where an item may be cut, and starts if it is.
+int64_t UnitOf(const ChunkItem& item, int64_t alignment) {
+  return std::lcm(item.cut_multiple, alignment);
+}
+
+// Whether shards of a multiple of the largest unit cut all items where they may be cut.
+bool Fits(const ChunkSpec& chunk, int64_t unit, int64_t alignment) {
+  return std::ranges::all_of(chunk.items, [&](const ChunkItem& item) {
+    const int64_t other = UnitOf(item, alignment);
+    return std::max(unit, other) % std::min(unit, other) == 0;
+  });
+}
+
 // Offsets for shards of `chunk.shard_numel`; false when the items need more.
 bool Place(ChunkSpec& chunk, int64_t alignment) {
   int64_t offset = 0;
@@ -17,7 +31,7 @@ bool Place(ChunkSpec& chunk, int64_t alignment) {
     offset = AlignUp(offset, alignment);
     const int64_t boundary = AlignUp(offset + 1, chunk.shard_numel);
     if (boundary < offset + item.numel) {  // cut: at a multiple of its own
-      offset = AlignUp(offset, item.cut_multiple);
+      offset = AlignUp(offset, UnitOf(item, alignment));
     }
     item.offset = offset;
     offset += item.numel;
@@ -30,7 +44,7 @@ void PlaceInSmallestShards(ChunkSpec& chunk, int64_t alignment, const std::set<i
   int64_t total = 0, unit = alignment;
   for (const ChunkItem& item : chunk.items) {
     total += AlignUp(item.numel, alignment);
-    unit = std::max(unit, item.cut_multiple);
+    unit = std::max(unit, UnitOf(item, alignment));
   }
   chunk.shard_numel =
       std::max(unit, AlignUp((total + chunk.num_shards - 1) / chunk.num_shards, unit));
@@ -46,6 +60,8 @@ std::vector<ChunkSpec> PlanChunks(std::span<const ChunkRequest> requests,
                options.num_shards, ", alignment ", options.alignment, "; all must be at least 1");
   std::vector<int> keys;
   for (const ChunkRequest& request : requests) {
+    APOGEE_CHECK(request.cut_multiple >= 1, "PlanChunks: a cut_multiple is ", request.cut_multiple,
+                 ", must be at least 1");
     if (std::ranges::find(keys, request.key) == keys.end()) keys.push_back(request.key);
   }
   std::vector<ChunkSpec> plan;
@@ -67,13 +83,15 @@ std::vector<ChunkSpec> PlanChunks(std::span<const ChunkRequest> requests,
       const auto part = std::min(
           count - 1, static_cast<int64_t>(middle * static_cast<double>(count) /
                                           static_cast<double>(std::max<int64_t>(1, total))));
-      if (part != last)
+      const ChunkItem item = {.parameter = i,
+                              .offset = 0,
+                              .numel = requests[i].numel,
+                              .cut_multiple = requests[i].cut_multiple};
+      if (part != last || !Fits(plan.back(), UnitOf(item, options.alignment), options.alignment)) {
         plan.push_back({.items = {}, .shard_numel = 0, .num_shards = options.num_shards});
+      }
       last = part;
-      plan.back().items.push_back({.parameter = i,
-                                   .offset = 0,
-                                   .numel = requests[i].numel,
-                                   .cut_multiple = requests[i].cut_multiple});
+      plan.back().items.push_back(item);
       before += requests[i].numel;
     }
   }

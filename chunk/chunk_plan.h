@@ -11,7 +11,7 @@
 // chunk and there may be fewer. A chunk is num_shards shards of one size. Every parameter starts at
 // a multiple of `alignment` elements; padding belongs to no parameter. A parameter with
 // cut_multiple c > 1 is cut at multiples of c of its own elements only (blocks of quantized states
-// stay whole).
+// stay whole); those whose multiples do not divide each other lie in different chunks.
 #ifndef APOGEE_CHUNK_CHUNK_PLAN_H_
 #define APOGEE_CHUNK_CHUNK_PLAN_H_
 

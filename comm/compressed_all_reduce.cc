@@ -58,6 +58,15 @@ struct CompressedAllReduce::Part {
   int64_t LiveIn(int64_t first) const { return std::clamp<int64_t>(num_live - first, 0, chunk); }
 };
 
+struct CompressedAllReduce::Exchange {
+  std::vector<CompressedTensor> tensors;
+  std::vector<Part> parts;  // of these
+  size_t num_scales;
+  int64_t signs, message;  // bytes of a message's signs, and of all of it
+  Tensor received;
+  std::vector<std::vector<double>> scales;  // by sender
+};
+
 CompressedAllReduce::CompressedAllReduce(GroupPtr group, const CompressionOptions& options)
     : group_(std::move(group)), options_(options) {}
 
@@ -106,6 +115,8 @@ std::vector<CompressedAllReduce::Part> CompressedAllReduce::Parts(
     CheckTensor(tensor);
     APOGEE_CHECK(tensor.worker_error.dtype() == tensors[0].worker_error.dtype(),
                  "compressed_all_reduce: f64 values and others need a call each");
+    APOGEE_CHECK(tensor.scale_group >= 0, "compressed_all_reduce: a scale_group is ",
+                 tensor.scale_group, ", must be at least 0");
     const int64_t n = tensor.value.numel();
     const size_t scale =
         options_.shared_scale ? static_cast<size_t>(tensor.scale_group) : parts.size();
@@ -142,9 +153,19 @@ std::vector<double> CompressedAllReduce::Scales(std::span<const Part> parts, siz
   return sums;
 }
 
-std::optional<size_t> CompressedAllReduce::Run(std::span<const CompressedTensor> tensors) {
-  if (group_ == nullptr || tensors.empty()) return std::nullopt;
-  const std::vector<Part> parts = Parts(tensors);
+std::optional<size_t> CompressedAllReduce::Run(std::span<const CompressedTensor> tensors) const {
+  const Sent sent = Send(tensors);
+  if (!sent.nonfinite) Finish(sent);
+  return sent.nonfinite;
+}
+
+CompressedAllReduce::Sent CompressedAllReduce::Send(
+    std::span<const CompressedTensor> tensors) const {
+  if (group_ == nullptr || tensors.empty()) return {};
+  const auto exchange = std::make_shared<Exchange>();
+  exchange->tensors.assign(tensors.begin(), tensors.end());
+  exchange->parts = Parts(exchange->tensors);
+  const std::vector<Part>& parts = exchange->parts;
   const DeviceContext& context = *tensors[0].value.context();
   const SignKernels& kernels = SignKernelsFor(context);
   const DType dtype = tensors[0].worker_error.dtype();
@@ -178,17 +199,44 @@ std::optional<size_t> CompressedAllReduce::Run(std::span<const CompressedTensor>
   group_->AllToAll(received, send);
 
   // All ranks see the same scales here, before any of them has changed anything.
-  std::vector<std::vector<double>> scales;
   for (int j = 0; j < ranks; ++j) {
-    scales.push_back(GetScales(Bytes(received) + j * message + signs, dtype, num_scales));
+    exchange->scales.push_back(GetScales(Bytes(received) + j * message + signs, dtype, num_scales));
   }
+  exchange->num_scales = num_scales;
+  exchange->signs = signs;
+  exchange->message = message;
+  exchange->received = received;
   for (size_t t = 0; t < parts.size(); ++t) {
-    for (const std::vector<double>& sent : scales) {
-      if (!std::isfinite(sent[parts[t].scale])) return t;
+    for (const std::vector<double>& sent : exchange->scales) {
+      if (!std::isfinite(sent[parts[t].scale])) return {t, exchange};
     }
   }
+  return {std::nullopt, exchange};
+}
+
+void CompressedAllReduce::Finish(const Sent& sent_before) const {
+  if (sent_before.exchange == nullptr) return;
+  APOGEE_CHECK(!sent_before.nonfinite,
+               "compressed_all_reduce: Finish of a Send that found values that are not finite");
+  const Exchange& exchange = *sent_before.exchange;
+  const std::vector<Part>& parts = exchange.parts;
+  const std::vector<std::vector<double>>& scales = exchange.scales;
+  const Tensor& received = exchange.received;
+  const size_t num_scales = exchange.num_scales;
+  const int64_t signs = exchange.signs, message = exchange.message;
+  const CompressedTensor& first_tensor = exchange.tensors[0];
+  const DeviceContext& context = *first_tensor.value.context();
+  const SignKernels& kernels = SignKernelsFor(context);
+  const DType dtype = first_tensor.worker_error.dtype();
+  const int ranks = size();
+  const auto bytes = [&](int64_t count) {
+    return Tensor::Empty({count}, DType::kU8, first_tensor.value.context(),
+                         MemoryCategory::kWorkspace);
+  };
 
   // This rank as the server of its chunk.
+  std::vector<double> squares(parts.size());
+  std::vector<int64_t> counts(parts.size());
   const Tensor answer = bytes(message), answers = bytes(ranks * message);
   for (size_t t = 0; t < parts.size(); ++t) {
     const Part& part = parts[t];
@@ -230,7 +278,14 @@ std::optional<size_t> CompressedAllReduce::Run(std::span<const CompressedTensor>
            sent_scales[part.scale], final_scales[part.scale]});
     }
   }
-  return std::nullopt;
+}
+
+void CompressedAllReduce::Clear(const Tensor& value, const Tensor& live) {
+  APOGEE_CHECK(value.is_contiguous() && live.numel() * 8 >= value.numel(),
+               "compressed_all_reduce: live of ", live.numel(), " bytes for ", value.numel(),
+               " elements, which must be contiguous");
+  const DeviceContext& context = *value.context();
+  SignKernelsFor(context).clear(context, {value.dtype(), value.raw(), value.numel(), Bytes(live)});
 }
 
 }  // namespace apogee::comm

@@ -23,12 +23,19 @@
 // 2 (size - 1) (sum of ChunkNumel / 8 + 4 scales) bytes, about (size - 1) / size * n / 4, in f64
 // runs 8 per scale. There is a scale per tensor, or with shared_scale per group of them.
 //
+// Send and Finish are the halves of Run: until Finish nothing has changed, so that a caller may
+// give up for the sake of what another Send, or ranks outside of the group, have found:
+//
+//   const CompressedAllReduce::Sent sent = reduce.Send({&m, 1});
+//   if (!sent.nonfinite) reduce.Finish(sent);
+//
 // Collective, blocking: every rank calls with the same tensors in the same order. A null group
 // leaves the values alone. Misuse throws Error.
 #ifndef APOGEE_COMM_COMPRESSED_ALL_REDUCE_H_
 #define APOGEE_COMM_COMPRESSED_ALL_REDUCE_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -63,12 +70,24 @@ class CompressedAllReduce {
   // Elements of the errors of a tensor of n.
   int64_t PaddedNumel(int64_t n) const;
   int64_t ChunkNumel(int64_t n) const { return PaddedNumel(n) / size(); }
-  // Which elements of `mask` (u8, f32 or f64) are above `floor`.
+  // Which elements of `mask` (u8, f32 or f64) are finite and above `floor`.
   Tensor PackLive(const Tensor& mask, double floor = 0) const;
 
   // The index of the first tensor with a value that is not finite on some rank: then nothing has
   // changed, on any rank.
-  std::optional<size_t> Run(std::span<const CompressedTensor> tensors);
+  std::optional<size_t> Run(std::span<const CompressedTensor> tensors) const;
+
+  struct Exchange;  // what ranks have told each other
+  struct Sent {
+    std::optional<size_t> nonfinite;           // as Run returns it
+    std::shared_ptr<const Exchange> exchange;  // null: there is nothing to do
+  };
+  Sent Send(std::span<const CompressedTensor> tensors) const;
+  // Every rank or none, of a Send that found all values finite.
+  void Finish(const Sent& sent) const;
+
+  // value = 0 where not live.
+  static void Clear(const Tensor& value, const Tensor& live);
 
   int size() const { return GroupSize(group_); }
 

@@ -70,7 +70,7 @@ struct UnpackArgs {
   double sent_scale, scale;
 };
 
-// bits = which of `values`, of dtype `value_dtype`, are above `floor`.
+// bits = which of `values`, of dtype `value_dtype`, are finite and above `floor`.
 struct PackLiveArgs {
   DType value_dtype;
   double floor;
@@ -79,13 +79,22 @@ struct PackLiveArgs {
   uint8_t* bits;
 };
 
+// values = 0 where not live.
+struct ClearArgs {
+  DType value_dtype;
+  void* values;
+  int64_t num_values;
+  const uint8_t* live;  // not null
+};
+
 // X(slot name, argument type), one line per kernel.
 #define APOGEE_FOR_EACH_SIGN_KERNEL(X) \
   X(pack, PackArgs)                    \
   X(collect, CollectSignsArgs)         \
   X(keep_error, KeepErrorArgs)         \
   X(unpack, UnpackArgs)                \
-  X(pack_live, PackLiveArgs)
+  X(pack_live, PackLiveArgs)           \
+  X(clear, ClearArgs)
 
 struct SignKernels {
 #define APOGEE_DECLARE_SLOT(name, Args) KernelSlot<Args> name{#name};

@@ -66,6 +66,7 @@ class Module {
   using ForwardFunction = std::function<Tensor(const Tensor& x)>;
   // Throws Error when another wrapper has replaced it before.
   void ReplaceForward(ForwardFunction forward);
+  bool has_replaced_forward() const { return forward_ != nullptr; }
 
   // Every parameter of the tree once, in order of registration; tied ones under their owner's name.
   std::vector<ParameterPtr> Parameters() const;

@@ -1,6 +1,7 @@
 #include "apogee/optim/error_feedback.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "apogee/optim/kernels.h"
@@ -40,7 +41,8 @@ const Tensor& ErrorFeedback::LiveOf(const ParamView& view,
   NormChunk sum{squares.raw(), squares.dtype(), view.layout().local_numel(), 0};
   OptimKernelsFor(context).grad_norm(context, {NormKind::kL1, {&sum, 1}});
   const double mean = sum.result / static_cast<double>(std::max<int64_t>(1, sum.n));
-  Tensor bits = reduce.PackLive(squares, kNoise * mean);
+  // A square that has overflowed stops its own element, not those that its mean would hide.
+  Tensor bits = reduce.PackLive(squares, std::isfinite(mean) ? kNoise * mean : 0);
   uint8_t* live = bits.data<uint8_t>();
   if (const Tensor mask = UserMask(view); mask.defined()) {
     const Tensor own = reduce.PackLive(mask);
@@ -52,27 +54,52 @@ const Tensor& ErrorFeedback::LiveOf(const ParamView& view,
   return live_[view.name()] = all ? Tensor() : bits;
 }
 
+size_t ErrorFeedback::AgreeOnBad(size_t bad, size_t count, const ContextPtr& context) const {
+  if (ranks_.statistics == nullptr) return bad;
+  // Jobs are the same everywhere; the first is the largest.
+  const Tensor left = Tensor::Full({1}, DType::kF64, static_cast<double>(count - bad), context);
+  ranks_.statistics->AllReduce(left, comm::ReduceOp::kMax);
+  return count - static_cast<size_t>(left.Item());
+}
+
 std::string ErrorFeedback::Average(std::span<const Job> jobs,
                                    const comm::CompressionOptions& options) {
-  if (size() == 1) return "";
-  comm::CompressedAllReduce reduce(ranks_.group, options);
+  if (size() == 1) {
+    for (const Job& job : jobs) ApplyMask(job, options);
+    return "";
+  }
+  if (jobs.empty()) return "";
+  const comm::CompressedAllReduce reduce(ranks_.group, options);
   // f64 parameters, if there are any, have messages of their own. The order is the same everywhere.
+  std::vector<comm::CompressedAllReduce::Sent> messages;
+  size_t bad = jobs.size();
   for (const DType dtype : {DType::kF32, DType::kF64}) {
     std::vector<comm::CompressedTensor> tensors;
-    std::vector<const ParamView*> owners;
-    for (const Job& job : jobs) {
-      ParamView& view = *job.view;
+    std::vector<size_t> owners;
+    for (size_t k = 0; k < jobs.size(); ++k) {
+      ParamView& view = *jobs[k].view;
       if (view.compute_dtype() != dtype) continue;
       MakeErrors(view, options);
-      tensors.push_back({job.value, view.state(kWorkerError), view.state(kServerError),
+      tensors.push_back({jobs[k].value, view.state(kWorkerError), view.state(kServerError),
                          options.deepspeed ? Tensor() : LiveOf(view, reduce),
                          // What ranks that share layers all hold must not hear of their own parts.
                          view.layout().is_whole() ? 0 : 1});
-      owners.push_back(&view);
+      owners.push_back(k);
     }
-    if (const auto bad = reduce.Run(tensors)) return owners[*bad]->name();
+    messages.push_back(reduce.Send(tensors));
+    if (const auto found = messages.back().nonfinite) bad = std::min(bad, owners[*found]);
   }
+  // Only then does anything change, on all ranks or on none.
+  bad = AgreeOnBad(bad, jobs.size(), jobs[0].value.context());
+  if (bad < jobs.size()) return jobs[bad].view->name();
+  for (const auto& message : messages) reduce.Finish(message);
   return "";
+}
+
+void ErrorFeedback::ApplyMask(const Job& job, const comm::CompressionOptions& options) {
+  if (options.deepspeed) return;
+  const Tensor& live = LiveOf(*job.view, comm::CompressedAllReduce(ranks_.group, options));
+  if (live.defined()) comm::CompressedAllReduce::Clear(job.value, live);
 }
 
 void ErrorFeedback::ApplyUserMask(const Job& job) const {

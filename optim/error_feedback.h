@@ -9,7 +9,9 @@
 // masked out, together with what a user's mask leaves out. So are those whose second moment is
 // below 1e-12 of the tensor's mean: their gradients, below 1e-6 of the others, are rounding errors
 // (of key biases in attention, for instance), and the tensor's scale divided by their root would
-// throw them anywhere. With more than one rank, collective.
+// throw them anywhere. One rank masks the same elements, though it sends nothing: without a second
+// moment there is no step to take. With more than one rank, collective, also over the ranks that
+// hold other parts of the parameters.
 #ifndef APOGEE_OPTIM_ERROR_FEEDBACK_H_
 #define APOGEE_OPTIM_ERROR_FEEDBACK_H_
 
@@ -32,7 +34,10 @@ class ErrorFeedback {
     Tensor value;  // as many elements as the view's value, of its compute dtype
   };
 
-  void SetRanks(const GradientRanks& ranks) { ranks_ = ranks; }
+  void SetRanks(const GradientRanks& ranks) {
+    ranks_ = ranks;
+    ForgetMasks();  // they are padded for a number of ranks
+  }
   const GradientRanks& ranks() const { return ranks_; }
   int size() const { return comm::GroupSize(ranks_.group); }
 
@@ -43,8 +48,11 @@ class ErrorFeedback {
   void ForgetMasks() { live_.clear(); }
 
   // Means over the ranks, made from one bit per element. Returns the name of the first parameter
-  // whose value is not finite on some rank; then nothing has changed. One rank: nothing to do.
+  // whose value is not finite on some rank, of those with other parts too; then nothing has changed
+  // on any. One rank: only masks.
   std::string Average(std::span<const Job> jobs, const comm::CompressionOptions& options);
+  // value = 0 where Average would make it 0.
+  void ApplyMask(const Job& job, const comm::CompressionOptions& options);
   // value = 0 where the user's mask is 0; for DeepSpeed's form, whose messages count all elements.
   void ApplyUserMask(const Job& job) const;
 
@@ -56,6 +64,9 @@ class ErrorFeedback {
   static void DropErrors(ParamView& view);
 
  private:
+  // What ranks with other parts know as well: the first of `count` jobs that is bad on any of them;
+  // `count`: none.
+  size_t AgreeOnBad(size_t bad, size_t count, const ContextPtr& context) const;
   // Bits of what takes part; undefined: everything.
   const Tensor& LiveOf(const ParamView& view, const comm::CompressedAllReduce& reduce);
   // The user's mask, cut as the view is; undefined: none.

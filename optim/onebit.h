@@ -9,7 +9,7 @@
 // zero with a warning.
 //
 // Options need: lr, freeze_step, shared_scale, reset_errors, deepspeed; all groups agree on them
-// but for lr.
+// but for lr. 0/1 Adam's agree on its intervals, too.
 #ifndef APOGEE_OPTIM_ONEBIT_H_
 #define APOGEE_OPTIM_ONEBIT_H_
 
@@ -35,7 +35,7 @@ class OneBitOptimizer : public TypedOptimizer<Options>, public LocalGradientOpti
   // Updates so far.
   int64_t global_step() const { return static_cast<int64_t>(Number("global_step")); }
   // Where `mask` (u8, f32 or f64, of the parameter's logical shape) is 0, the momentum is 0 in
-  // compressed steps, as it is where no gradient was seen before.
+  // compressed steps, as it is where no gradient was seen before. Every rank sets the same.
   void SetMomentumMask(const std::string& parameter, const Tensor& mask) {
     const auto found = std::ranges::find(this->views(), parameter, &ParamView::name);
     APOGEE_CHECK(found != this->views().end(), "optimizer ", this->name(), ": \"", parameter,
@@ -109,18 +109,20 @@ class OneBitOptimizer : public TypedOptimizer<Options>, public LocalGradientOpti
     nonfinite_ = feedback_.Average(jobs, compression());
     if (feedback_.size() == 1) return;
     if (!nonfinite_.empty()) {
-      // Ranks that hold other parts have not seen it and go on.
-      APOGEE_CHECK(
-          feedback_.ranks().statistics == nullptr, "optimizer ", this->name(),
-          ": the momentum of parameter \"", nonfinite_,
-          "\" is not finite though its gradient is; lower lr, or resume from a checkpoint");
-      if (Number("errors") == 0) ResetErrors();  // those it has just made
+      this->DropUndeclaredStates();  // those of a phase that has not begun
       return;
     }
     this->ForEachView([this](ParamView& view, int group) {
       if (view.step() > 0 && MayTakeLocalGrad(group)) feedback_.MakeErrors(view, compression());
     });
     SetNumber("errors", 1);
+  }
+  // For steps that send nothing: states of parameters that are updated for the first time.
+  void JoinErrors(std::span<const ActiveParam> params) {
+    if (Number("errors") == 0) return;
+    for (const ActiveParam& param : params) {
+      if (MayTakeLocalGrad(param.group)) feedback_.MakeErrors(*param.view, compression());
+    }
   }
   // The metric of the messages has changed.
   void ResetErrors() {

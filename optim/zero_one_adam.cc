@@ -37,6 +37,16 @@ std::vector<OptionField<ZeroOneAdamOptions>> ZeroOneAdamOptions::Fields() {
 
 ZeroOneAdam::ZeroOneAdam(std::vector<ParamGroup<ZeroOneAdamOptions>> groups)
     : OneBitOptimizer("zero_one_adam", std::move(groups)) {
+  const ZeroOneAdamOptions& first = options(0);
+  for (int g = 1; g < num_groups(); ++g) {
+    const ZeroOneAdamOptions& o = options(g);
+    APOGEE_CHECK(o.var_update_scaler == first.var_update_scaler &&
+                     o.local_step_scaler == first.local_step_scaler &&
+                     o.local_step_clipper == first.local_step_clipper,
+                 "optimizer zero_one_adam: group ", g,
+                 ": var_update_scaler, local_step_scaler and local_step_clipper must be those of "
+                 "group 0; all groups have the same intervals");
+  }
   // Weights and states have been replaced by those of an averaging step.
   AddLoadHook([this](Optimizer&) { drifts_.clear(); });
 }
@@ -64,6 +74,13 @@ void ZeroOneAdam::ComputeStats(int, std::span<const ActiveParam> params,
                                const StepDecision& decision, std::span<const StatBuffer>,
                                StatBuffer&) {
   grads_.clear();
+  if (frozen() || RenewsSecondMoment()) {
+    JoinErrors(params);
+    for (const ActiveParam& param : params) {
+      if (frozen() && TakesLocalGrad(param.group)) MakeDrift(*param.view, param.group);
+    }
+    return;
+  }
   std::vector<ErrorFeedback::Job> jobs;
   for (const ActiveParam& param : params) {
     if (!TakesLocalGrad(param.group)) continue;
@@ -94,6 +111,16 @@ void ZeroOneAdam::Update(int group, std::span<const ActiveParam> params,
                     .decay = o.weight_decay});
 }
 
+// Where running out of memory changes nothing yet.
+void ZeroOneAdam::MakeDrift(ParamView& view, int group) {
+  if (drifts_.contains(&view)) return;
+  const Tensor weights = view.master();
+  const Tensor anchor = weights.Clone(MemoryCategory::kOptimizerState);
+  const Tensor sum = Tensor::Zeros(weights.shape(), weights.dtype(), weights.context(),
+                                   MemoryCategory::kOptimizerState);
+  drifts_[&view] = {.anchor = anchor, .sum = sum, .group = group};
+}
+
 void ZeroOneAdam::StepAlone(int group, std::span<const ActiveParam> params,
                             const StepDecision& decision) {
   const ZeroOneAdamOptions& o = options(group);
@@ -101,14 +128,9 @@ void ZeroOneAdam::StepAlone(int group, std::span<const ActiveParam> params,
   for (const ActiveParam& param : params) {
     ParamView& view = *param.view;
     UpdateMomentum(param, o.betas[0], (1 - o.betas[0]) * decision.grad_scale());
-    Drift& drift = drifts_[&view];
-    if (!drift.sum.defined()) {
-      const Tensor weights = view.master();
-      drift.anchor = weights.Clone(MemoryCategory::kOptimizerState);
-      drift.sum = Tensor::Zeros(weights.shape(), weights.dtype(), weights.context(),
-                                MemoryCategory::kOptimizerState);
-      drift.group = group;
-    }
+    // What takes no part in the averages must not move in between.
+    feedback().ApplyMask({&view, view.state("exp_avg")}, compression());
+    Drift& drift = drifts_.at(&view);
     drift.weight = keep * drift.weight + o.lr;
     Place(view, drift, o.lr, keep);
   }

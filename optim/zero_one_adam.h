@@ -75,8 +75,9 @@ class ZeroOneAdam : public OneBitOptimizer<ZeroOneAdamOptions> {
  protected:
   std::span<const StateSpec> StatesUnder(const ParamView& view,
                                          const ZeroOneAdamOptions& options) const override;
-  // The gradients that ranks agree on in the first phase. Nothing is added up.
-  int num_stat_phases() const override { return !frozen() && !RenewsSecondMoment() ? 1 : 0; }
+  // The gradients that ranks agree on in the first phase, and what steps alone keep. Nothing is
+  // added up.
+  int num_stat_phases() const override { return 1; }
   void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
                     std::span<const StatBuffer> totals, StatBuffer& buffer) override;
   void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
@@ -95,6 +96,7 @@ class ZeroOneAdam : public OneBitOptimizer<ZeroOneAdamOptions> {
   // 1 before it is set.
   int64_t Count(const std::string& name) const;
   bool RenewsSecondMoment() const { return (global_step() + 1) % variance_interval() == 0; }
+  void MakeDrift(ParamView& view, int group);
   void StepAlone(int group, std::span<const ActiveParam> params, const StepDecision& decision);
   // `counter` has gone up; after `limit` times `interval` doubles, up to `largest`.
   void Advance(const std::string& counter, const std::string& interval, int64_t limit,

@@ -1,5 +1,6 @@
 #include "apogee/plugins/ddp.h"
 
+#include <algorithm>
 #include <set>
 
 #include "apogee/optim/fused_backward.h"
@@ -80,6 +81,12 @@ void DdpPlugin::HandOverGradients(nn::Module& model, optim::Optimizer& optimizer
       [local = local_, alive = std::weak_ptr<void>(alive_)](nn::Module& root, const Tensor&) {
         if (!root.is_training() && !alive.expired()) local->SyncReplicas();
       });
+  optimizer.AddPreStepHook([this, alive = std::weak_ptr<void>(alive_)](optim::Optimizer&) {
+    if (!alive.expired()) CheckSameAnswer();
+  });
+  optimizer.AddStepHook([this, alive = std::weak_ptr<void>(alive_)](optim::Optimizer&) {
+    if (!alive.expired()) stays_local_.reset();
+  });
   std::vector<autograd::ParameterPtr> may_stay;
   optimizer.ForEachView([&](const optim::ParamView& view, int group) {
     if (!local_->MayTakeLocalGrad(group)) return;
@@ -88,6 +95,7 @@ void DdpPlugin::HandOverGradients(nn::Module& model, optim::Optimizer& optimizer
     std::erase(reduced, view.parameter());
   });
   if (may_stay.empty()) return;
+  may_stay_local_ = may_stay;
   local_gradients_ = std::make_unique<chunk::GradientChunks>(std::move(may_stay), group_,
                                                              ChunkOptions(options_.overlap));
 }
@@ -102,6 +110,8 @@ std::vector<autograd::ParameterPtr> DdpPlugin::SplitOff(const nn::Module& model,
   }
   const bool needs_whole = options_.reproducible || optimizer.step_options().max_norm > 0;
   if (num_ranks == 1 || needs_whole) return reduced;
+  // Those of a LocalGradientOptimizer come and go: HandOverGradients.
+  if (dynamic_cast<optim::LocalGradientOptimizer*>(&optimizer) != nullptr) return reduced;
   std::set<const autograd::Parameter*> addends;
   optimizer.ForEachView([&](optim::ParamView& view, int group) {
     if (!optimizer.ReducesOwnGrad(view, group)) return;
@@ -118,11 +128,46 @@ std::vector<autograd::ParameterPtr> DdpPlugin::SplitOff(const nn::Module& model,
   return reduced;
 }
 
+void DdpPlugin::CheckSameAnswer() const {
+  if (group_ == nullptr || !stays_local_) return;
+  APOGEE_CHECK(local_->TakesLocalGrad(local_group_) == *stays_local_,
+               "ddp: a state of another phase was loaded since the last backward, whose gradients "
+               "are ",
+               *stays_local_ ? "each rank's own" : "means over the ranks",
+               " and do not fit that phase; call zero_grad() and backward again");
+}
+
+void DdpPlugin::AskWhichStay() {
+  if (stays_local_ && *stays_local_ != local_->TakesLocalGrad(local_group_)) {
+    // Ranks may differ in what has a gradient, but not in what they do about it.
+    const bool any = std::ranges::any_of(may_stay_local_, &autograd::Parameter::has_grad);
+    const Tensor left =
+        Tensor::Full({1}, DType::kF32, any ? 1 : 0, may_stay_local_[0]->data().context());
+    for (const comm::GroupPtr& group : {group_, options_.statistics_group}) {
+      if (group != nullptr) group->AllReduce(left, comm::ReduceOp::kMax);
+    }
+    if (left.Item() == 0) stays_local_.reset();
+  }
+  CheckSameAnswer();
+  const bool local = local_->TakesLocalGrad(local_group_);
+  local_gradients_->set_reduces(!local);
+  if (stays_local_ || group_ == nullptr) return;
+  stays_local_ = local;
+  // Whoever clips by hand would clip by another norm on every rank.
+  for (const autograd::ParameterPtr& parameter : may_stay_local_) {
+    if (local == !parameter->grad_keeper().empty()) continue;
+    parameter->set_grad_keeper(
+        local ? "its gradient is this rank's own in this step, of which the optimizer averages "
+                "something smaller; set the ddp plugin's max_norm"
+              : "");
+  }
+}
+
 void DdpPlugin::Backward(const Tensor& loss, optim::Optimizer&) {
   const bool reduce = guard_->OnBackward();
   if (fused_ != nullptr) return fused_->fused_backward(loss);
   if (local_gradients_ == nullptr) return gradients_->Backward(loss, loss_scale(), reduce);
-  local_gradients_->set_reduces(!local_->TakesLocalGrad(local_group_));
+  AskWhichStay();
   chunk::GradientChunks* const all[] = {local_gradients_.get(), gradients_.get()};
   chunk::GradientChunks::Backward(all, loss, loss_scale(), reduce);
 }

@@ -28,6 +28,7 @@
 #define APOGEE_PLUGINS_DDP_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -86,6 +87,10 @@ class DdpPlugin : public Plugin {
   // same in evaluations, and takes those parameters out of `reduced` into chunks of their own.
   void HandOverGradients(nn::Module& model, optim::Optimizer& optimizer,
                          std::vector<autograd::ParameterPtr>& reduced);
+  // Before each backward: whether it leaves those gradients local.
+  void AskWhichStay();
+  // Throws Error, on every rank, when the optimizer would answer otherwise now.
+  void CheckSameAnswer() const;
   chunk::GradientChunkOptions ChunkOptions(bool overlap) const;
   // The parameters whose gradients are averaged inside backward; views of the others are marked.
   std::vector<autograd::ParameterPtr> SplitOff(const nn::Module& model,
@@ -99,7 +104,9 @@ class DdpPlugin : public Plugin {
   // Null for most optimizers; else the chunks of gradients that may stay local.
   optim::LocalGradientOptimizer* local_ = nullptr;
   std::unique_ptr<chunk::GradientChunks> local_gradients_;
-  int local_group_ = 0;  // a parameter group of theirs
+  std::vector<autograd::ParameterPtr> may_stay_local_;  // theirs
+  int local_group_ = 0;                                 // a parameter group of theirs
+  std::optional<bool> stays_local_;                     // the answer, from backward to step
   std::shared_ptr<void> alive_ = std::make_shared<int>();
   optim::FusedBackwardOptimizer* fused_ = nullptr;
 };

@@ -134,6 +134,11 @@ void GeminiPlugin::ReduceGradients(const std::vector<chunk::ChunkSpec>& plan) {
 
 optim::Optimizer& GeminiPlugin::Configure(nn::Module& model, optim::Optimizer& optimizer) {
   Check(model, optimizer);
+  for (const auto& [name, module] : model.NamedModules()) {
+    APOGEE_CHECK(!module->has_replaced_forward(), "gemini: the forward of module \"", name,
+                 "\" has been replaced before (nn::Module::ReplaceForward), so windows cannot be "
+                 "put around it; a model can be boosted once");
+  }
   PrepareReplicas("gemini", model, optimizer, group_);
   Choose(model, optimizer);
   const std::vector<chunk::ChunkSpec> plan = Plan(model, optimizer);

@@ -75,8 +75,8 @@ class GeminiPlugin : public Plugin {
 
   std::string name() const override { return "gemini"; }
   // Collective. Throws Error, before anything has changed, for an optimizer that does not support
-  // shards or has been bound before, on a second call, and, on every rank, when the ranks' models
-  // or optimizers differ.
+  // shards or has been bound before, for a module whose forward was replaced, on a second call,
+  // and, on every rank, when the ranks' models or optimizers differ.
   optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) override;
   // Collective.
   void Backward(const Tensor& loss, optim::Optimizer& optimizer) override;

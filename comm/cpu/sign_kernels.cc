@@ -1,5 +1,6 @@
 #include "apogee/comm/sign_kernels.h"
 
+#include <limits>
 #include <vector>
 
 #include "apogee/comm/cpu/sign_lanes.h"
@@ -112,7 +113,8 @@ template <typename T>
 void PackLiveAs(const PackLiveArgs& args) {
   const T* values = static_cast<const T*>(args.values);
   for (int64_t i = 0; i < args.num_values; ++i) {
-    const bool live = static_cast<double>(values[i]) > args.floor;
+    const auto x = static_cast<double>(values[i]);
+    const bool live = x > args.floor && x < std::numeric_limits<double>::infinity();
     args.bits[i / 8] = static_cast<uint8_t>(args.bits[i / 8] | (unsigned{live} << (i % 8)));
   }
 }
@@ -140,6 +142,15 @@ void unpack(const DeviceContext& context, const UnpackArgs& args) {
 void pack_live(const DeviceContext&, const PackLiveArgs& args) {
   if (args.value_dtype == DType::kU8) return PackLiveAs<uint8_t>(args);
   args.value_dtype == DType::kF64 ? PackLiveAs<double>(args) : PackLiveAs<float>(args);
+}
+
+void clear(const DeviceContext&, const ClearArgs& args) {
+  DispatchFloat(args.value_dtype, "compressed_all_reduce", [&]<typename T>() {
+    T* values = static_cast<T*>(args.values);
+    for (int64_t i = 0; i < args.num_values; ++i) {
+      if ((args.live[i / 8] >> (i % 8) & 1) == 0) values[i] = T{};
+    }
+  });
 }
 
 }  // namespace

@@ -82,6 +82,8 @@ class OneBitRun {
     return booster_->save_training_state(folder, {.step = step, .extra = {}});
   }
   absl::StatusOr<Resumed> Resume(const std::string& folder) { return booster_->resume(folder); }
+  Booster& booster() { return *booster_; }
+  void set_lr(double lr) { optimizer_->set_lr(0, lr); }
   Weights weights() { return WeightsOf(model_); }
   optim::Optimizer& optimizer() { return *optimizer_; }
 
@@ -171,6 +173,38 @@ TEST(OneBitResumeTest, OtherRanksNeedPermissionToDropTheErrors) {
         EXPECT_TRUE(again.Resume(dir / ("again" + std::to_string(ranks))).ok());
       });
     }
+  }
+}
+
+// Loading only weights, or only states, between two averages: what ranks did alone until then is
+// averaged first, or weights that were loaded would be replaced at the next step, and ranks that
+// load no weights would keep different ones for good.
+TEST(OneBitResumeTest, PartsLoadedBetweenAverages) {
+  for (const bool weights : {true, false}) {
+    const TempDir dir;
+    std::vector<Weights> loaded(3);
+    RunRanks(3, [&](comm::World& world) {
+      const auto rank = static_cast<size_t>(world.rank());
+      OneBitRun run({"zero_one_adam"}, world);
+      run.Train(0, 2);
+      ASSERT_EQ(run.booster().save_model(dir / "weights"), absl::OkStatus());
+      ASSERT_EQ(run.booster().save_optimizer(dir / "states"), absl::OkStatus());
+      const Weights saved = run.weights();
+      run.Train(2, 11);
+      if (weights) {
+        const auto report = run.booster().load_model(dir / "weights");
+        ASSERT_TRUE(report.ok()) << report.status();
+        EXPECT_EQ(run.weights(), saved);
+        run.set_lr(0);
+        run.Train(11, 12);
+        EXPECT_EQ(run.weights(), saved) << "the step forgot what was loaded";
+      } else {
+        ASSERT_EQ(run.booster().load_optimizer(dir / "states"), absl::OkStatus());
+      }
+      loaded[rank] = run.weights();
+    });
+    EXPECT_EQ(loaded[1], loaded[0]) << weights;
+    EXPECT_EQ(loaded[2], loaded[0]) << weights;
   }
 }
 

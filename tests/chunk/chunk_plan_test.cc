@@ -10,10 +10,17 @@ namespace {
 // Whatever the sizes: every element of every parameter lies in exactly one shard, items do not
 // overlap, starts are aligned, cuts are where the parameter allows them.
 TEST(ChunkPlanTest, EveryElementHasOneShard) {
-  const std::vector<ChunkRequest> requests = {
-      {.numel = 561}, {.numel = 1},    {.numel = 33, .cut_multiple = 16},
-      {.numel = 0},   {.numel = 7},    {.numel = 4096, .cut_multiple = 256},
-      {.numel = 17},  {.numel = 1000}, {.numel = 300, .element_bytes = 2, .key = 1}};
+  const std::vector<ChunkRequest> requests = {{.numel = 561},
+                                              {.numel = 1},
+                                              {.numel = 33, .cut_multiple = 16},
+                                              {.numel = 0},
+                                              {.numel = 7},
+                                              {.numel = 4096, .cut_multiple = 256},
+                                              {.numel = 17},
+                                              {.numel = 1000},
+                                              {.numel = 300, .element_bytes = 2, .key = 1},
+                                              {.numel = 900, .cut_multiple = 48},
+                                              {.numel = 500, .cut_multiple = 20}};
   for (const int shards : {1, 2, 3, 4, 7}) {
     for (const int64_t bytes : {1, 100, 4000, 1 << 20}) {
       const auto plan = PlanChunks(requests, {.chunk_bytes = bytes, .num_shards = shards});

@@ -170,6 +170,129 @@ TEST(OneBitAdamTest, MaskedElementsDoNotMove) {
   });
 }
 
+// An element whose first gradient comes after the freeze has no second moment to divide by: it
+// stays where it is, on one rank too, which sends nothing.
+TEST(OneBitAdamTest, FirstGradientsAfterTheFreezeMoveNothing) {
+  for (const int ranks : {1, 2}) {
+    RunRanks(ranks, [&](comm::World& world) {
+      const auto params = testing::MakeOneBitParams(world.context());
+      OneBitAdamOptions options = kOptions;
+      options.weight_decay = 0;
+      OneBitAdam optimizer(params, options);
+      optimizer.SetRanks({.group = world.group(), .rank = world.rank(), .num_ranks = ranks});
+      Tensor mask = Tensor::Full(params[2]->shape(), DType::kF32, 1, world.context());
+      mask.data<float>()[4] = 0;
+      optimizer.SetMomentumMask(params[2]->name(), mask);
+      Values before;
+      for (int t = 1; t <= 9; ++t) {
+        FeedOneBit(optimizer, world, t);
+        if (t > 4) params[0]->grad().data<double>()[1] = 0.3;
+        optimizer.step();
+        if (t == 4) before = params[2]->data().ToVector<double>();
+      }
+      EXPECT_EQ(params[0]->data().ToVector<double>()[1], StartOf(0)[1]) << ranks;
+      EXPECT_EQ(params[2]->data().ToVector<double>()[4], before[4]) << ranks;
+      EXPECT_NE(params[2]->data().ToVector<double>()[5], before[5]) << ranks;
+    });
+  }
+}
+
+// A gradient whose square overflows stops its element, as in Adam, and no other of its tensor.
+TEST(OneBitAdamTest, ASecondMomentThatOverflowsStopsItsElementOnly) {
+  for (const int ranks : {1, 2}) {
+    RunRanks(ranks, [&](comm::World& world) {
+      const auto params = testing::MakeOneBitParams(world.context(), DType::kF32);
+      OneBitAdamOptions options = kOptions;
+      options.weight_decay = 0;
+      OneBitAdam optimizer(params, options);
+      optimizer.SetRanks({.group = world.group(), .rank = world.rank(), .num_ranks = ranks});
+      std::vector<float> before;
+      for (int t = 1; t <= 9; ++t) {
+        FeedOneBit(optimizer, world, t);
+        if (t == 2) params[2]->grad().data<float>()[4] = 1e25f;
+        if (t == 5) before = params[2]->data().ToVector<float>();
+        optimizer.step();
+        EXPECT_FALSE(optimizer.last_step().skip) << t;
+      }
+      const std::vector<float> after = params[2]->data().ToVector<float>();
+      for (size_t i = 0; i < after.size(); ++i) {
+        EXPECT_EQ(after[i] == before[i], i == 4) << i << " of " << ranks;
+      }
+    });
+  }
+}
+
+// Parameters without elements, and of one, send what they have.
+TEST(OneBitAdamTest, EmptyParametersGoAlong) {
+  for (const bool shared : {false, true}) {
+    RunRanks(3, [&](comm::World& world) {
+      OneBitAdamOptions options = kOptions;
+      options.shared_scale = shared;
+      std::vector<autograd::ParameterPtr> params;
+      for (const int64_t n : {0, 1, 0}) {
+        params.push_back(std::make_shared<autograd::Parameter>(
+            internal::Concat("p", params.size()),
+            Tensor::Full({n}, DType::kF32, 1, world.context())));
+      }
+      OneBitAdam optimizer(params, options);
+      optimizer.SetRanks({.group = world.group(), .rank = world.rank(), .num_ranks = 3});
+      for (int t = 1; t <= 8; ++t) {
+        for (const auto& p : params) {
+          p->set_grad(Tensor::Full(p->shape(), DType::kF32, 1, world.context()));
+        }
+        optimizer.step();
+      }
+      EXPECT_EQ(optimizer.global_step(), 8);
+      EXPECT_LT(params[1]->data().Item(), 1);
+    });
+  }
+}
+
+// A single rank's masks are not those of the ranks that it joins.
+TEST(OneBitAdamTest, GoesOnFromOneRankToSeveral) {
+  RunRanks(3, [&](comm::World& world) {
+    const auto params = testing::MakeOneBitParams(world.context());
+    OneBitAdam optimizer(params, kOptions);
+    for (int t = 1; t <= 8; ++t) {
+      if (t == 7) {
+        optimizer.SetRanks({.group = world.group(), .rank = world.rank(), .num_ranks = 3});
+      }
+      for (size_t k = 0; k < params.size(); ++k) {
+        params[k]->set_grad(
+            Tensor::FromVector<double>(LocalGrad(0, t, k), params[k]->shape(), world.context()));
+      }
+      optimizer.step();
+    }
+    EXPECT_EQ(optimizer.global_step(), 8);
+  });
+}
+
+// The messages of f32 and f64 parameters are two: neither may change errors when the other has a
+// momentum that is not finite.
+TEST(OneBitAdamTest, ASkippedStepChangesNoErrorsOfOtherTypes) {
+  RunRanks(2, [&](comm::World& world) {
+    auto params = testing::MakeOneBitParams(world.context());
+    const auto narrow = testing::MakeOneBitParams(world.context(), DType::kF32);
+    params[0] = narrow[0];
+    OneBitAdam optimizer(params, kOptions);
+    optimizer.SetRanks({.group = world.group(), .rank = world.rank(), .num_ranks = 2});
+    for (int t = 1; t <= 7; ++t) {
+      FeedOneBit(optimizer, world, t);
+      if (t == 7 && world.rank() == 1) {
+        optimizer.views()[1].state("exp_avg").data<double>()[0] =
+            std::numeric_limits<double>::infinity();
+      }
+      const Tensor error = optimizer.views()[0].state("worker_error");
+      const Values before = error.defined() ? error.ToVector<double>() : Values();
+      optimizer.step();
+      EXPECT_EQ(optimizer.last_step().skip, t == 7);
+      if (t == 7) {
+        EXPECT_EQ(error.ToVector<double>(), before);
+      }
+    }
+  });
+}
+
 TEST(OneBitAdamTest, AStepThatIsNotFiniteOnOneRankIsSkippedByAll) {
   for (const bool compressed : {false, true}) {
     RunRanks(3, [&](comm::World& world) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "apogee/tensor/cpu/cpu_context.h"
@@ -182,6 +183,43 @@ TEST(OneBitLambTest, IsTheScalarOneOnEveryNumberOfRanks) {
       });
     }
   }
+}
+
+TEST(OneBitLambTest, FirstGradientsAfterTheFreezeMoveNothing) {
+  for (const int ranks : {1, 2}) {
+    RunRanks(ranks, [&](comm::World& world) {
+      const auto params = testing::MakeOneBitParams(world.context());
+      OneBitLambOptions options = kOptions;
+      options.weight_decay = 0;
+      OneBitLamb optimizer(params, options);
+      optimizer.SetRanks({.group = world.group(), .rank = world.rank(), .num_ranks = ranks});
+      for (int t = 1; t <= 9; ++t) {
+        FeedOneBit(optimizer, world, t);
+        if (t > 4) params[0]->grad().data<double>()[1] = 0.3;
+        optimizer.step();
+      }
+      EXPECT_EQ(params[0]->data().ToVector<double>()[1], StartOf(0)[1]) << ranks;
+    });
+  }
+}
+
+// The step that would have begun the compressed phase is skipped: what is saved then is a warm-up.
+TEST(OneBitLambTest, ASkippedSwitchCanBeSaved) {
+  RunRanks(2, [&](comm::World& world) {
+    const auto params = testing::MakeOneBitParams(world.context());
+    OneBitLamb optimizer(params, kOptions);
+    optimizer.SetRanks({.group = world.group(), .rank = world.rank(), .num_ranks = 2});
+    for (int t = 1; t <= 5; ++t) {
+      FeedOneBit(optimizer, world, t);
+      if (t == 5 && world.rank() == 1) {
+        optimizer.views()[1].state("exp_avg").data<double>()[0] =
+            std::numeric_limits<double>::infinity();
+      }
+      optimizer.step();
+    }
+    EXPECT_TRUE(optimizer.last_step().skip);
+    EXPECT_EQ(optimizer.CheckStateDict(optimizer.state_dict()), absl::OkStatus());
+  });
 }
 
 TEST(OneBitLambTest, BadOptionsAreExplained) {

@@ -194,6 +194,47 @@ TEST(ZeroOneAdamTest, SyncReplicasMakesThemTheSame) {
   });
 }
 
+// Elements without a second moment stay where they are also while ranks step alone.
+TEST(ZeroOneAdamTest, FirstGradientsAfterTheFreezeMoveNothing) {
+  for (const int ranks : {1, 2}) {
+    RunRanks(ranks, [&](comm::World& world) {
+      const auto params = testing::MakeOneBitParams(world.context());
+      ZeroOneAdamOptions options = kOptions;
+      options.weight_decay = 0;
+      options.freeze_step = 3;
+      ZeroOneAdam optimizer(params, options);
+      optimizer.SetRanks({.group = world.group(), .rank = world.rank(), .num_ranks = ranks});
+      for (int t = 1; t <= 24; ++t) {
+        FeedOneBit(optimizer, world, t);
+        // The second moment is renewed in steps 1 and 2.
+        if (t > 2) params[0]->grad().data<double>()[1] = 0.3;
+        optimizer.step();
+        ASSERT_EQ(params[0]->data().ToVector<double>()[1], StartOf(0)[1])
+            << "step " << t << " of " << ranks << " ranks";
+      }
+    });
+  }
+}
+
+// A parameter whose first gradient comes in a step that sends nothing in 1-bit messages has the
+// states that a checkpoint of that moment is asked for.
+TEST(ZeroOneAdamTest, AParameterThatJoinsLateCanBeSaved) {
+  for (const int joins : {3, 4, 5, 12, 17}) {  // 1-bit, renewed, 1-bit, alone
+    RunRanks(2, [&](comm::World& world) {
+      const auto params = testing::MakeOneBitParams(world.context());
+      ZeroOneAdam optimizer(params, kOptions);
+      optimizer.SetRanks({.group = world.group(), .rank = world.rank(), .num_ranks = 2});
+      for (int t = 1; t <= joins; ++t) {
+        FeedOneBit(optimizer, world, t);
+        if (t < joins) params[2]->set_grad(Tensor());
+        optimizer.step();
+      }
+      EXPECT_EQ(optimizer.views()[2].step(), 1);
+      EXPECT_EQ(optimizer.CheckStateDict(optimizer.state_dict()), absl::OkStatus()) << joins;
+    });
+  }
+}
+
 TEST(ZeroOneAdamTest, ClippingIsRefused) {
   const auto params = testing::MakeOneBitParams(CpuContext());
   ZeroOneAdam optimizer(params, kOptions);
@@ -227,6 +268,19 @@ TEST(ZeroOneAdamTest, BadOptionsAreExplained) {
   EXPECT_THAT(message({.freeze_step = 0}), HasSubstr("freeze_step is 0, must be at least 1"));
   EXPECT_THAT(message({.amsgrad = true}), HasSubstr("amsgrad is true, must be false"));
   EXPECT_THAT(message({.local_step_clipper = 0}), HasSubstr("local_step_clipper is 0"));
+  // What only one group's value decides.
+  for (auto option :
+       {&ZeroOneAdamOptions::var_update_scaler, &ZeroOneAdamOptions::local_step_scaler,
+        &ZeroOneAdamOptions::local_step_clipper}) {
+    ZeroOneAdamOptions other = kOptions;
+    other.*option += 1;
+    try {
+      ZeroOneAdam({{{params[0]}, kOptions}, {{params[1]}, other}});
+      ADD_FAILURE() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("must be those of group 0"));
+    }
+  }
 }
 
 }  // namespace

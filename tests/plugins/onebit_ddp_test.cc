@@ -3,8 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <limits>
+
 #include "apogee/booster/booster.h"
 #include "apogee/nn/models/gpt2.h"
+#include "apogee/optim/grad_clip.h"
 #include "apogee/optim/onebit_adam.h"
 #include "apogee/optim/registry.h"
 #include "apogee/optim/zero_one_adam.h"
@@ -211,8 +215,172 @@ TEST(OneBitDdpTest, EvaluationSeesOneModel) {
   });
 }
 
+// One momentum of one part overflows on one rank: only ranks of its part hear of it in the
+// messages, and all skip.
+TEST(OneBitDdpTest, PartsAgreeOnAMomentumThatIsNotFinite) {
+  RunRanks(4, [&](comm::World& world) {
+    nn::Gpt2 model({.vocab_size = 20, .n_positions = 8, .n_embd = 16, .n_layer = 1, .n_head = 2});
+    model.Initialize(world.context(), {.seed = 1});
+    optim::OneBitAdam optimizer(model.Parameters(), {.lr = 0.003, .freeze_step = 2});
+    HybridParallelPlugin plugin(world, {.tp_size = 2});
+    Booster booster(plugin);
+    Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+    const auto ids = [&] {
+      return Tensor::FromVector<int64_t>({1, 4, 2, plugin.data_rank(), 7, 3, 1, 5}, {1, 8},
+                                         world.context());
+    };
+    const auto cut = std::ranges::find_if(
+        optimizer.views(), [](const optim::ParamView& v) { return !v.layout().is_whole(); });
+    ASSERT_NE(cut, optimizer.views().end());
+    for (int step = 1; step <= 6; ++step) {
+      booster.backward(boosted.criterion(boosted.model(ids()), ids()), optimizer);
+      const bool overflows = step == 3 || step == 5;
+      const Tensor momentum = cut->state("exp_avg");
+      float kept = 0;
+      if (overflows) {
+        kept = momentum.data<float>()[0];
+        if (world.rank() == 1) {
+          momentum.data<float>()[0] = std::numeric_limits<float>::infinity();
+        }
+      }
+      const Weights before = WeightsOf(model);
+      optimizer.step();
+      EXPECT_EQ(optimizer.last_step().skip, overflows) << step;
+      if (overflows) {
+        EXPECT_EQ(optimizer.last_step().nonfinite_parameter, cut->name());
+        EXPECT_EQ(WeightsOf(model), before);
+        momentum.data<float>()[0] = kept;
+      }
+      optimizer.zero_grad();
+    }
+    EXPECT_EQ(optimizer.global_step(), 4);
+    for (const autograd::ParameterPtr& parameter : model.Parameters()) {
+      const Tensor whole = plugin.WholeValue(*parameter);
+      const Tensor other = whole.Clone();
+      world.group()->Broadcast(other, 0);
+      EXPECT_EQ(whole.ToVector<float>(), other.ToVector<float>()) << parameter->name();
+    }
+  });
+}
+
+// The same where ranks have stepped alone: too late for a skip, but every rank says so.
+TEST(OneBitDdpTest, PartsAgreeOnADriftThatIsNotFinite) {
+  std::atomic<int> thrown = 0;
+  comm::launch({.num_ranks = 4, .threads_per_rank = 1}, [&](comm::World& world) {
+    nn::Gpt2 model({.vocab_size = 20, .n_positions = 8, .n_embd = 16, .n_layer = 1, .n_head = 2});
+    model.Initialize(world.context(), {.seed = 1});
+    optim::ZeroOneAdam optimizer(model.Parameters(), {.lr = 0.003, .freeze_step = 2});
+    HybridParallelPlugin plugin(world, {.tp_size = 2});
+    Booster booster(plugin);
+    Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+    const auto cut = std::ranges::find_if(
+        optimizer.views(), [](const optim::ParamView& v) { return !v.layout().is_whole(); });
+    for (int step = 1; step <= 3; ++step) {
+      const Tensor ids =
+          Tensor::FromVector<int64_t>({1, 4, 2, plugin.data_rank()}, {1, 4}, world.context());
+      booster.backward(boosted.criterion(boosted.model(ids), ids), optimizer);
+      if (step == 3 && world.rank() == 1) {
+        cut->state("exp_avg").data<float>()[0] = std::numeric_limits<float>::infinity();
+      }
+      try {
+        optimizer.step();
+      } catch (const Error& error) {
+        EXPECT_EQ(step, 3);
+        EXPECT_THAT(error.what(), HasSubstr(cut->name()));
+        ++thrown;
+      }
+      optimizer.zero_grad();
+    }
+  }).IgnoreError();
+  EXPECT_EQ(thrown, 4);
+}
+
+// Gradients are local or means as the optimizer asked at backward; a state of another phase that is
+// loaded after that would take one for the other.
+TEST(OneBitDdpTest, ALoadBetweenBackwardAndStepIsRefused) {
+  RunRanks(2, [&](comm::World& world) {
+    TinyModel model({});
+    model.Initialize(world.context(), {.seed = 11});
+    optim::OneBitAdam optimizer(model.Parameters(), {.freeze_step = 2});
+    DdpPlugin plugin(world.group());
+    Booster booster(plugin);
+    booster.boost(model, optimizer);
+    const auto backward = [&](int64_t step) {
+      const int64_t rows = kTinyBatch / 2;
+      booster.backward(TinyLoss(model, world.context(), {}, step, world.rank() * rows, rows),
+                       optimizer);
+    };
+    const auto message = [](const std::function<void()>& fn) -> std::string {
+      try {
+        fn();
+      } catch (const Error& error) {
+        return error.what();
+      }
+      return "accepted";
+    };
+    const optim::StateDict fresh = optimizer.state_dict();
+    for (int64_t step = 0; step < 3; ++step) {
+      backward(step);
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    backward(3);
+    ASSERT_EQ(optimizer.load_state_dict(fresh), absl::OkStatus());
+    const Weights before = WeightsOf(model);
+    // Gradients of two kinds do not add up either.
+    EXPECT_THAT(message([&] { backward(4); }), HasSubstr("loaded since"));
+    for (int again = 0; again < 2; ++again) {
+      EXPECT_THAT(message([&] { optimizer.step(); }), HasSubstr("loaded since"));
+    }
+    EXPECT_EQ(WeightsOf(model), before);
+    optimizer.zero_grad();
+    backward(4);
+    optimizer.step();
+    EXPECT_EQ(optimizer.global_step(), 1);
+    optimizer.zero_grad();
+    // Gradients that were given up are no obstacle.
+    for (int64_t step = 1; step < 4; ++step) {
+      backward(step);
+      if (step == 3) break;
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    optimizer.zero_grad();
+    ASSERT_EQ(optimizer.load_state_dict(fresh), absl::OkStatus());
+    backward(4);
+    optimizer.step();
+    EXPECT_EQ(optimizer.global_step(), 1);
+  });
+}
+
 std::string RefusalOf(const std::function<void(comm::World&)>& boost) {
   return Message(comm::launch({.num_ranks = 2, .threads_per_rank = 1}, boost));
+}
+
+// Clipping by hand would clip by another norm on every rank.
+TEST(OneBitDdpTest, ClippingLocalGradientsByHandIsRefused) {
+  RunRanks(2, [&](comm::World& world) {
+    TinyModel model({});
+    model.Initialize(world.context(), {.seed = 11});
+    optim::OneBitAdam optimizer(model.Parameters(), {.freeze_step = 2});
+    DdpPlugin plugin(world.group());
+    Booster booster(plugin);
+    booster.boost(model, optimizer);
+    for (int64_t step = 0; step < 4; ++step) {
+      const int64_t rows = kTinyBatch / 2;
+      booster.backward(TinyLoss(model, world.context(), {}, step, world.rank() * rows, rows),
+                       optimizer);
+      std::string refused;
+      try {
+        optim::ClipGradNorm(model.Parameters(), {.max_norm = 1});
+      } catch (const Error& error) {
+        refused = error.what();
+      }
+      EXPECT_EQ(refused.empty(), step < 2) << refused;
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+  });
 }
 
 TEST(OneBitDdpTest, PluginsThatCannotAreRefused) {
