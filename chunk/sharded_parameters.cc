@@ -25,16 +25,21 @@ class ShardedParameters::PackedValue : public autograd::PackedTensor {
   }
   ~PackedValue() override {
     Chunk& chunk = owner_->chunks_[chunk_];
-    if (--chunk.num_saved == 0) chunk.retained = Tensor();
+    --chunk.num_saved;
+    if (walk_ == owner_->walk_) --chunk.num_read;
+    chunk.DropRead();
   }
 
   Tensor Unpack() override {
-    const Chunk& chunk = owner_->chunks_[chunk_];
+    Chunk& chunk = owner_->chunks_[chunk_];
     if (!chunk.values.defined() && !chunk.retained.defined()) {
       owner_->Miss(owner_->plan_[chunk_].items[0].parameter);
     }
     const Tensor& values = chunk.values.defined() ? chunk.values : chunk.retained;
-    return values.Slice(0, offset_, shape_.numel()).View(shape_);
+    const Tensor value = values.Slice(0, offset_, shape_.numel()).View(shape_);
+    if (std::exchange(walk_, owner_->walk_) != owner_->walk_) ++chunk.num_read;
+    chunk.DropRead();
+    return value;
   }
 
  private:
@@ -42,6 +47,7 @@ class ShardedParameters::PackedValue : public autograd::PackedTensor {
   size_t chunk_;
   int64_t offset_;
   Shape shape_;
+  int64_t walk_ = -1;  // the last one that read it
 };
 
 std::shared_ptr<ShardedParameters> ShardedParameters::Make(
@@ -157,12 +163,16 @@ void ShardedParameters::Release(size_t index) {
 void ShardedParameters::ReleaseInBackward(size_t index) {
   Chunk& chunk = chunks_[index];
   if (!EndHold(index)) return;
-  if (chunk.num_saved > 0) chunk.retained = chunk.values;
+  if (chunk.num_saved > chunk.num_read) chunk.retained = chunk.values;
   chunk.values = Tensor();
 }
 
 void ShardedParameters::DropRetained() {
-  for (Chunk& chunk : chunks_) chunk.retained = Tensor();
+  ++walk_;
+  for (Chunk& chunk : chunks_) {
+    chunk.retained = Tensor();
+    chunk.num_read = 0;
+  }
 }
 
 void ShardedParameters::CheckReleased() const {

@@ -64,8 +64,10 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
   // Collective when nobody had acquired the chunk.
   void Acquire(size_t chunk);
   void Release(size_t chunk);
+  bool is_acquired(size_t chunk) const { return chunks_[chunk].num_holders > 0; }
   // The same in backward, where nodes that still need the values may run later: for them alone they
-  // stay until the last one has run or DropRetained is called.
+  // stay until the last one has run or DropRetained is called, which ends this walk over the graph:
+  // in the next one of the same graph every node reads again.
   void ReleaseInBackward(size_t chunk);
   void DropRetained();
   // Throws Error naming a parameter that is not what Release left.
@@ -81,6 +83,10 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
     Tensor retained;  // whole, released in backward, and saved by nodes that are to run
     int num_holders = 0;
     int64_t num_saved = 0;  // PackedValues
+    int64_t num_read = 0;   // of them, in this walk
+    void DropRead() {
+      if (num_saved == num_read) retained = Tensor();
+    }
   };
   struct Place {
     size_t chunk = 0;
@@ -103,6 +109,7 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
   std::vector<Chunk> chunks_;
   std::vector<Place> places_;  // by parameter
   OnMiss on_miss_;
+  int64_t walk_ = 0;  // over a graph, by backward; counted
 };
 
 }  // namespace apogee::chunk

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "apogee/core/text.h"
+#include "apogee/optim/fused_backward.h"
 #include "apogee/optim/group_stat_reducer.h"
 #include "apogee/plugins/precision.h"
 #include "apogee/plugins/replicas.h"
@@ -115,11 +116,18 @@ void GeminiPlugin::Bind(size_t index, const Tensor& old_value, const Tensor& sha
   view->set_master(view->CutToLayout(old_value, before));
 }
 
-void GeminiPlugin::ReduceGradients(const std::vector<chunk::ChunkSpec>& plan) {
+void GeminiPlugin::ReduceGradients(const std::vector<chunk::ChunkSpec>& plan,
+                                   optim::Optimizer& optimizer) {
   // Inside backward ranks also meet in gathers.
+  chunk::GradientChunkOptions options{.wait_inside = false};
+  if (dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer) != nullptr) {
+    fused_ = std::make_unique<FusedShards>(optimizer, views_, unheld_);
+    options.on_chunk = [this] { fused_->OnChunk(); };
+  }
   gradients_ = std::make_unique<chunk::GradientChunks>(
-      sharded_, plan, group_, chunk::GradientChunkOptions{.wait_inside = false},
-      [this](size_t index, const Tensor& mean) { shards_->OnMean(index, mean); });
+      sharded_, plan, group_, options, [this](size_t index, const Tensor& mean) {
+        fused_ != nullptr ? fused_->OnMean(index, mean) : shards_->OnMean(index, mean);
+      });
   unheld_gradients_ = std::make_unique<chunk::GradientChunks>(
       unheld_, group_,
       chunk::GradientChunkOptions{.chunk_bytes = options_.chunk_bytes, .overlap = false});
@@ -139,7 +147,7 @@ optim::Optimizer& GeminiPlugin::Configure(nn::Module& model, optim::Optimizer& o
     ConvertParameter(dtype_, *parameter);
   }
   windows_ = std::make_unique<ModuleWindows>("gemini", model, parameters_);
-  ReduceGradients(plan);
+  ReduceGradients(plan, optimizer);
   optim::SumStatistics(optimizer, group_);
   guard_->Attach(optimizer);
   optimizer.AddPreStepHook([this](optim::Optimizer&) {
@@ -170,11 +178,34 @@ Tensor GeminiPlugin::WholeValue(const autograd::Parameter& parameter) const {
 }
 
 void GeminiPlugin::Backward(const Tensor& loss, optim::Optimizer&) {
+  if (fused_ != nullptr) return FusedBackward(loss);
   chunk::GradientChunks* const all[] = {gradients_.get(), unheld_gradients_.get()};
   shards_->Backward(*gradients_, [&] {
     const bool reduce = guard_->OnBackward();
     windows_->Backward([&] { chunk::GradientChunks::Backward(all, loss, loss_scale(), reduce); });
   });
+}
+
+void GeminiPlugin::FusedBackward(const Tensor& loss) {
+  guard_->OnBackward();
+  struct End {
+    StepGuard* guard;
+    ~End() {
+      if (guard != nullptr) guard->ForgetBackward();
+    }
+  } end{guard_.get()};
+  chunk::GradientChunks* const all[] = {gradients_.get(), unheld_gradients_.get()};
+  shards_->Backward(*gradients_, [&] {
+    fused_->Backward(loss_scale(), [&](FusedShards::Walk walk) {
+      unheld_gradients_->set_reduces(!walk.again);
+      const auto backward = [&] {
+        chunk::GradientChunks::Backward(all, loss, loss_scale(), /*reduce=*/true,
+                                        walk.retain_graph);
+      };
+      windows_->Backward(backward, [&] { gradients_->Agree(); });
+    });
+  });
+  end.guard = nullptr;
 }
 
 }  // namespace apogee

@@ -25,6 +25,12 @@
 // Parameters that the optimizer does not hold and that are not frozen stay whole: another optimizer
 // may step on them.
 //
+// LOMO and AdaLomo update inside backward: before each gather all ranks reduce, update and free the
+// chunks whose gradients all of them have (one more small collective per gather), the others at its
+// end. Gradients then take the chunks of a module and one parameter, instead of N g / n, where
+// every rank uses every parameter. With max_norm, fp16 or a NonFinitePolicy but kProceed backward
+// walks over the graph twice, first for the norm, and gathers twice as often.
+//
 // placement_policy "static": everything in the model's memory. Not there yet: "auto", offloading,
 // prefetching and keeping chunks by the order of their use, models that do not fit before boost,
 // sums in another dtype (communication_dtype), runs without masters (master_weights = false).
@@ -37,6 +43,7 @@
 
 #include "apogee/chunk/gradient_chunks.h"
 #include "apogee/chunk/sharded_parameters.h"
+#include "apogee/plugins/fused_shards.h"
 #include "apogee/plugins/module_windows.h"
 #include "apogee/plugins/plugin.h"
 #include "apogee/plugins/shard_gradients.h"
@@ -87,7 +94,8 @@ class GeminiPlugin : public Plugin {
   std::vector<chunk::ChunkSpec> Plan(nn::Module& model, optim::Optimizer& optimizer) const;
   void Bind(size_t index, const Tensor& old_value, const Tensor& shard,
             const comm::Layout& layout) const;
-  void ReduceGradients(const std::vector<chunk::ChunkSpec>& plan);
+  void ReduceGradients(const std::vector<chunk::ChunkSpec>& plan, optim::Optimizer& optimizer);
+  void FusedBackward(const Tensor& loss);
   // Where a parameter is among the sharded ones; their number if it is not.
   size_t IndexOf(const autograd::Parameter& parameter) const;
 
@@ -98,6 +106,7 @@ class GeminiPlugin : public Plugin {
   std::vector<optim::ParamView*> views_;         // of sharded_; null: not the optimizer's
   std::vector<autograd::ParameterPtr> unheld_;   // trainable, and not the optimizer's
   std::unique_ptr<ShardGradients> shards_;
+  std::unique_ptr<FusedShards> fused_;  // of an optimizer that updates inside backward
   std::unique_ptr<StepGuard> guard_;
   std::shared_ptr<chunk::ShardedParameters> parameters_;
   std::unique_ptr<ModuleWindows> windows_;
