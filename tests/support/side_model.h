@@ -52,7 +52,8 @@ class SideModel : public nn::Module {
   }
   Tensor Loss(const ContextPtr& context, double sample, bool used) {
     side_->set_used(used);
-    const Tensor y = (*this)(Tensor::Full({1, kWidth}, DType::kF64, sample, context));
+    const Tensor y =
+        (*this)(Tensor::Full({1, kWidth}, Parameters()[0]->data().dtype(), sample, context));
     return autograd::Sum(autograd::Mul(y, y));
   }
   void Skip(int layer) { skipped_ = layer; }
