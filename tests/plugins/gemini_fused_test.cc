@@ -113,6 +113,47 @@ TYPED_TEST(GeminiFusedTest, TiedWeightsAndModulesCalledTwice) {
   }
 }
 
+// The second call's gradient is all that the weight gets, so the weight has moved when backward
+// comes to the first call, which reads it without one: gathered again, it is what one rank reads.
+class ReadTwice : public nn::Module {
+ public:
+  ReadTwice()
+      : in_(Register("in", std::make_shared<nn::Linear>(7, 7))),
+        cell_(Register("cell", std::make_shared<Cell>())) {}
+  Tensor Forward(const Tensor& x) override {
+    cell_->first = true;
+    const Tensor y = (*cell_)((*in_)(x));
+    cell_->first = false;
+    return (*cell_)(y);
+  }
+
+ private:
+  struct Cell : nn::Module {
+    Cell() : weight(RegisterParameter("weight", {7, 7}, nn::Init::Normal(0, 0.5))) {}
+    Tensor Forward(const Tensor& x) override {
+      return autograd::MatMul(x, first ? weight->data() : weight->value());
+    }
+    autograd::ParameterPtr weight;
+    bool first = false;
+  };
+  std::shared_ptr<nn::Linear> in_;
+  std::shared_ptr<Cell> cell_;
+};
+
+TYPED_TEST(GeminiFusedTest, ValuesReadWithoutAGradient) {
+  const FusedSetup setup{
+      .make = [] { return std::make_shared<ReadTwice>(); },
+      .loss =
+          [](nn::Module& model, const ContextPtr& context, int64_t step, int rank, int) {
+            const double sample = 0.2 + 0.1 * static_cast<double>(step + rank);
+            const Tensor y = model(Tensor::Full({3, 7}, DType::kF64, sample, context));
+            return autograd::Mean(autograd::Mul(y, y));
+          }};
+  for (const FusedSetup& walks : Walks(setup, 0.1)) {
+    for (const int num_ranks : {1, 2, 3}) ExpectPlain<TypeParam>(walks, {num_ranks}, num_ranks);
+  }
+}
+
 // Blocks whose forward runs again in backward gather there, between updates.
 TYPED_TEST(GeminiFusedTest, RecomputedBlocks) {
   std::map<bool, Weights> got;
