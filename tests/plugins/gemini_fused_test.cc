@@ -6,10 +6,12 @@
 #include "apogee/autograd/functions/activation.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
+#include "apogee/plugins/ddp.h"
 #include "apogee/plugins/low_level_zero.h"
 #include "apogee/tests/support/fused_run.h"
 #include "apogee/tests/support/side_model.h"
 #include "apogee/tests/support/tiny_run.h"
+#include "apogee/tests/support/tolerance.h"
 
 namespace apogee {
 namespace {
@@ -200,6 +202,41 @@ TYPED_TEST(GeminiFusedTest, GradientsMissingOnSomeRanks) {
           },
       .steps = 6};
   for (const FusedSetup& walks : Walks(setup, 0.001)) ExpectPlain<TypeParam>(walks, {3}, 3);
+}
+
+// What one rank does without shards, bit for bit; on several, sums are added in another order.
+TYPED_TEST(GeminiFusedTest, LowPrecisions) {
+  const std::pair<std::string, DType> precisions[] = {
+      {"f32", DType::kF32}, {"bf16", DType::kBF16}, {"fp16", DType::kF16}};
+  for (const auto& [precision, dtype] : precisions) {
+    FusedSetup setup = Tiny(TinyKind::kLlama, DType::kF32);
+    setup.precision = precision;
+    for (const FusedSetup& walks : Walks(setup, 0.3)) {
+      Weights start, want;
+      RunRanks(1, [&](comm::World& world) {
+        const auto model = walks.make();
+        model->Initialize(world.context(), {.seed = 11, .dtype = walks.dtype});
+        start = testing::WeightsOf(*model);
+        TypeParam optimizer(model->Parameters(), {.lr = 0.02, .weight_decay = 0.1});
+        optimizer.set_step_options(walks.step_options());
+        DdpPlugin plugin(nullptr, {.precision = walks.precision, .max_norm = walks.max_norm});
+        Booster booster(plugin);
+        booster.boost(*model, optimizer);
+        for (int64_t step = 0; step < walks.steps; ++step) {
+          booster.backward(walks.loss(*model, world.context(), step, 0, 1), optimizer);
+          optimizer.step();
+        }
+        want = testing::WeightsOf(*model);
+      });
+      EXPECT_TRUE(GeminiFused<TypeParam>(walks, 1) == want) << precision;
+      for (const int num_ranks : {2, 3, 4}) {
+        const auto worst = WorstUpdateError(start, want, GeminiFused<TypeParam>(walks, num_ranks));
+        // Twice: the rounding of a weight counts more in its update.
+        EXPECT_LE(worst.error, 2 * Tolerance(dtype, ErrorKind::kEndToEnd))
+            << worst.name << ", " << precision << ", " << num_ranks << " ranks";
+      }
+    }
+  }
 }
 
 // Sums over ranks are the same sums as where the update waits for step().
