@@ -27,9 +27,10 @@
 //
 // LOMO and AdaLomo update inside backward: before each gather all ranks reduce, update and free the
 // chunks whose gradients all of them have (one more small collective per gather), the others at its
-// end. Gradients then take the chunks of a module and one parameter, instead of N g / n, where
-// every rank uses every parameter. With max_norm, fp16 or a NonFinitePolicy but kProceed backward
-// walks over the graph twice, first for the norm, and gathers twice as often.
+// end. Where every rank uses every parameter, gradients then take, instead of N g / n, the chunks
+// that are completed between two gathers, a module's as a rule, and one parameter. With max_norm,
+// fp16 or a NonFinitePolicy but kProceed backward walks over the graph twice, first for the norm,
+// and gathers twice as often.
 //
 // placement_policy "static": everything in the model's memory. Not there yet: "auto", offloading,
 // prefetching and keeping chunks by the order of their use, models that do not fit before boost,
