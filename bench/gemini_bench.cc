@@ -77,9 +77,10 @@ int main(int argc, char** argv) {
         to_unlimited[v].push_back(seconds[kUnlimited] / seconds[v]);
       }
     }
-    std::printf("{\"precision\": \"%s\", \"ranks\": %d, \"zero2_step_ms\": %.1f, \"unlimited\": %.3f",
-                options.precision.c_str(), options.ranks, Median(seconds_of_two) * 1e3,
-                Median(to_stage_two[kUnlimited]));
+    std::printf(
+        "{\"precision\": \"%s\", \"ranks\": %d, \"zero2_step_ms\": %.1f, \"unlimited\": %.3f",
+        options.precision.c_str(), options.ranks, Median(seconds_of_two) * 1e3,
+        Median(to_stage_two[kUnlimited]));
     for (size_t v = kFirstBudget; v < kNumVariants; ++v) {
       std::printf(", \"budget_%d\": {\"of_zero2\": %.3f, \"of_unlimited\": %.3f}",
                   kPercents[v - kFirstBudget], Median(to_stage_two[v]), Median(to_unlimited[v]));

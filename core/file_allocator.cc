@@ -47,8 +47,8 @@ void* FileAllocator::Map(int64_t rounded) {
   APOGEE_CHECK(error == 0, "cannot reserve ", rounded, " more bytes in \"", directory_,
                "\", where ", end_, " are reserved: ", std::strerror(error),
                "; make room there, or keep less of the optimizer's data on disk");
-  void* block = mmap(nullptr, static_cast<size_t>(rounded), PROT_READ | PROT_WRITE, MAP_SHARED, fd_,
-                     end_);
+  void* block =
+      mmap(nullptr, static_cast<size_t>(rounded), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, end_);
   APOGEE_CHECK(block != MAP_FAILED, "cannot map ", rounded, " bytes of a file in \"", directory_,
                "\": ", std::strerror(errno));
   live_[block] = {end_, rounded};
@@ -100,8 +100,8 @@ void FileAllocator::ReleaseCache() {
   for (const auto& [bytes, cached] : cache_) {
     munmap(cached.first, static_cast<size_t>(bytes));
     // The room goes back to the disk; offsets are plentiful. A refusal leaves it reserved.
-    [[maybe_unused]] const int ignored = fallocate(
-        fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, cached.second.offset, cached.second.bytes);
+    [[maybe_unused]] const int ignored = fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                                                   cached.second.offset, cached.second.bytes);
     ledger_.AddSlack(-bytes);
   }
   cache_.clear();
@@ -118,7 +118,8 @@ void FileAllocator::WriteBack() {
   std::lock_guard lock(mutex_);
   for (const auto& [block, range] : live_) {
     sync_file_range(fd_, range.offset, range.bytes, SYNC_FILE_RANGE_WRITE);
-    madvise(block, static_cast<size_t>(range.bytes), MADV_COLD);  // first to go when memory is short
+    madvise(block, static_cast<size_t>(range.bytes),
+            MADV_COLD);  // first to go when memory is short
   }
 }
 

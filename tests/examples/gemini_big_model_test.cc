@@ -1,5 +1,5 @@
-// Runs the program 04_gemini_big_model on a tiny text: any placement trains the same model within its
-// budget, and bad input gets one answer and the right exit code.
+// Runs the program 04_gemini_big_model on a tiny text: any placement trains the same model within
+// its budget, and bad input gets one answer and the right exit code.
 #include <filesystem>
 #include <string>
 

@@ -13,19 +13,15 @@ namespace {
 
 // GPT-2 124 M and 1.5 B (Radford et al., 2019), Llama 7 B (Touvron et al., 2023).
 nn::Gpt2Config Gpt2(int64_t layers, int64_t dim, int64_t heads) {
-  return {.vocab_size = 50257,
-          .n_positions = 1024,
-          .n_embd = dim,
-          .n_layer = layers,
-          .n_head = heads};
+  return {
+      .vocab_size = 50257, .n_positions = 1024, .n_embd = dim, .n_layer = layers, .n_head = heads};
 }
 
 void ExpectLittleWaste(nn::Module& model, const char* name, int64_t parameters) {
   EXPECT_EQ(model.num_parameters(), parameters) << name;
   const std::vector<autograd::ParameterPtr> all = model.Parameters();
   for (const int num_shards : {1, 2, 3, 4, 8, 64}) {
-    const auto plan =
-        PlanModuleChunks(model, all, {.num_shards = num_shards, .element_bytes = 2});
+    const auto plan = PlanModuleChunks(model, all, {.num_shards = num_shards, .element_bytes = 2});
     std::set<size_t> seen;
     std::set<int64_t> sizes;
     for (const chunk::ChunkSpec& chunk : plan) {
