@@ -172,17 +172,19 @@ void GradientChunks::PutAway(Slot& slot) {
   slot.parameter->set_grad(away);
 }
 
-void GradientChunks::MakeFlat(size_t index) {
-  Chunk& chunk = chunks_[index];
-  if (chunk.flat.defined()) return;
-  const ChunkSpec& spec = plan_[index];
+Tensor GradientChunks::EmptyGradient(size_t chunk, int64_t numel) const {
+  const ChunkSpec& spec = plan_[chunk];
   const autograd::Parameter& first = *slots_[spec.items[0].parameter].parameter;
   const DType dtype = FlatDType(spec);
-  chunk.flat = Tensor::Empty({spec.numel()}, dtype,
-                             options_.context_of
-                                 ? options_.context_of(index, spec.numel() * DTypeSize(dtype))
-                                 : first.data().context(),
-                             MemoryCategory::kGradient);
+  const ContextPtr context = options_.context_of
+                                 ? options_.context_of(chunk, numel * DTypeSize(dtype))
+                                 : first.data().context();
+  return Tensor::Empty({numel}, dtype, context, MemoryCategory::kGradient);
+}
+
+void GradientChunks::MakeFlat(size_t index) {
+  Chunk& chunk = chunks_[index];
+  if (!chunk.flat.defined()) chunk.flat = EmptyGradient(index, plan_[index].numel());
 }
 
 // Moves the gradient into its chunk.
@@ -236,8 +238,7 @@ void GradientChunks::Launch(size_t index) {
   } else {
     chunk.mean = options_.keep_whole
                      ? chunk.flat.Slice(0, group_->rank() * spec.shard_numel, spec.shard_numel)
-                     : Tensor::Empty({spec.shard_numel}, chunk.flat.dtype(), chunk.flat.context(),
-                                     MemoryCategory::kGradient);
+                     : EmptyGradient(index, spec.shard_numel);
     chunk.work = group_->ReduceScatterAsync(chunk.mean, chunk.flat);
   }
   in_flight_.push_back(index);

@@ -128,6 +128,8 @@ class GradientChunks {
   void Deposit(Slot& slot);
   void PutAway(Slot& slot);
   void MakeFlat(size_t chunk);
+  // [numel] of a chunk's gradients.
+  Tensor EmptyGradient(size_t chunk, int64_t numel) const;
   void LaunchReady();
   bool AnyTrainable(const ChunkSpec& spec) const;
   void FillGaps(size_t chunk);

@@ -59,10 +59,15 @@ void CheckPlacement(const PlacementOptions& options, std::string& errors) {
                                ") must not exceed shard_param_frac (", options.shard_param_frac,
                                "): parameters that stay gathered are on the device");
   }
+  if (options.max_gathered_bytes < 0) {
+    errors += internal::Concat("\n  max_gathered_bytes must not be negative, got ",
+                               options.max_gathered_bytes);
+  }
   const PlacementOptions defaults;
   const bool fractions = options.shard_param_frac != defaults.shard_param_frac ||
                          options.offload_optim_frac != defaults.offload_optim_frac ||
-                         options.offload_param_frac != defaults.offload_param_frac;
+                         options.offload_param_frac != defaults.offload_param_frac ||
+                         options.max_gathered_bytes != 0;
   if (options.placement_policy == "auto") {
     if (options.device_budget_bytes < 1) {
       errors += internal::Concat(
@@ -72,7 +77,8 @@ void CheckPlacement(const PlacementOptions& options, std::string& errors) {
     }
     if (fractions) {
       errors +=
-          "\n  shard_param_frac, offload_optim_frac and offload_param_frac are of placement_policy "
+          "\n  shard_param_frac, offload_optim_frac, offload_param_frac and max_gathered_bytes are "
+          "of placement_policy "
           "\"static\"; \"auto\" decides by device_budget_bytes";
     }
   } else if (!options.nvme_dir.empty() && options.offload_optim_frac == 0) {
@@ -119,6 +125,7 @@ void ChunkHomes::LimitDevice(int64_t gathered_bytes, int64_t gradient_bytes) {
                gathered_bytes, " for the parameters of the modules that run at one time, ",
                gradient_bytes, " for its largest gradient, and ", others,
                " of model data is on the device that this plugin does not manage");
+  gathered_bytes_ = gathered_bytes;
   gradient_bytes_ = gradient_bytes;
   device_->allocator().ReleaseCache();  // of the whole model
   ledger.set_model_data_limit(options_.device_budget_bytes);
@@ -151,7 +158,8 @@ void ChunkHomes::Settle(chunk::ShardedParameters& parameters, std::span<const Ch
   if (options_.device_budget_bytes == 0 || std::exchange(settled_, true)) return;
   parameters.ValuesChanged();
   const MemoryLedger& ledger = device_->ledger();
-  const int64_t gathered = parameters.schedule().peak_held_bytes();
+  // Another iteration may use modules that this one did not.
+  const int64_t gathered = std::max(gathered_bytes_, parameters.schedule().peak_held_bytes());
   gradient_bytes_ = std::max(gradient_bytes_, ledger.peak_bytes(MemoryCategory::kGradient));
   int64_t room =
       options_.device_budget_bytes - ledger.model_data_bytes() - gathered - gradient_bytes_;

@@ -36,6 +36,7 @@ struct PlacementOptions {
   double shard_param_frac = 1;
   double offload_optim_frac = 0;
   double offload_param_frac = 0;
+  int64_t max_gathered_bytes = 0;
   // Of "auto".
   int64_t device_budget_bytes = 0;
   // Masters and states that are not on the device lie in a file in this directory. Empty: on the
@@ -97,6 +98,7 @@ class ChunkHomes {
   FileAllocator* file_ = nullptr;  // disk_'s
   std::vector<ContextPtr> parameter_homes_, optimizer_homes_;
   std::vector<bool> keep_;
+  int64_t gathered_bytes_ = 0;  // at one time
   int64_t gradient_bytes_ = 0;  // that come out of backward at a time
   int64_t reserved_bytes_ = 0;  // for gathered values
   bool settled_ = false;

@@ -24,6 +24,7 @@ PlacementOptions Placement(const GeminiOptions& options) {
           .shard_param_frac = options.shard_param_frac,
           .offload_optim_frac = options.offload_optim_frac,
           .offload_param_frac = options.offload_param_frac,
+          .max_gathered_bytes = options.max_gathered_bytes,
           .device_budget_bytes = options.device_budget_bytes,
           .nvme_dir = options.nvme_dir};
 }
@@ -58,10 +59,12 @@ void GeminiPlugin::Check(const nn::Module& model, optim::Optimizer& optimizer) c
   }
   CheckPrecision(dtype_, optimizer);
   const bool fused = dynamic_cast<const optim::FusedBackwardOptimizer*>(&optimizer) != nullptr;
-  APOGEE_CHECK(!fused || options_.shard_param_frac == 1, "gemini: optimizer ", optimizer.name(),
+  APOGEE_CHECK(!fused || (options_.shard_param_frac == 1 && options_.max_gathered_bytes == 0),
+               "gemini: optimizer ", optimizer.name(),
                " updates shards inside backward, so that no values can stay whole until a step's "
-               "end; shard_param_frac must be 1 with it, it is ",
-               options_.shard_param_frac);
+               "end; with it shard_param_frac must be 1 (it is ",
+               options_.shard_param_frac, ") and max_gathered_bytes 0 (it is ",
+               options_.max_gathered_bytes, ")");
   APOGEE_CHECK(!model.Parameters().empty(), "gemini: the model has no parameters");
 }
 
@@ -157,6 +160,7 @@ optim::Optimizer& GeminiPlugin::Configure(nn::Module& model, optim::Optimizer& o
   for (const autograd::ParameterPtr& parameter : model.Parameters()) {
     ConvertParameter(dtype_, *parameter);
   }
+  parameters_->schedule().set_capacity_bytes(options_.max_gathered_bytes);
   map_ = std::make_unique<ChunkMap>(parameters_);
   windows_ = std::make_unique<ModuleWindows>("gemini", model, parameters_);
   ReduceGradients(plan, optimizer);

@@ -63,6 +63,9 @@ struct GeminiOptions {
   double shard_param_frac = 1;
   double offload_optim_frac = 0;
   double offload_param_frac = 0;
+  // "static": gathered values stay after use, and the next ones are gathered ahead, as long as all
+  // that are gathered take no more bytes than this. 0: values are whole while they are used.
+  int64_t max_gathered_bytes = 0;
   // "auto": the most bytes of model data on this rank's device.
   int64_t device_budget_bytes = 0;
   // Masters and states that are not on the device lie in a file in this directory (it has no name,

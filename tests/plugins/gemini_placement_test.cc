@@ -144,6 +144,18 @@ TEST(GeminiPlacementTest, BudgetsChangeNoBitAndAreKept) {
   }
 }
 
+// Gathered ahead and dropped in the background, into whatever room there is.
+TEST(GeminiPlacementTest, GatheringAheadChangesNoBit) {
+  for (const int num_ranks : {1, 2, 4}) {
+    RunSetup setup{.options = {.chunk_bytes = 6000}, .num_ranks = num_ranks, .accumulate = 2};
+    const Result want = Train(setup);
+    for (const int64_t kib : {1, 20, 40, 80, 1000}) {
+      setup.options.max_gathered_bytes = kib << 10;
+      EXPECT_EQ(Train(setup).weights, want.weights) << num_ranks << " ranks, " << kib << " KiB";
+    }
+  }
+}
+
 TEST(GeminiPlacementTest, FractionsChangeNoBit) {
   for (const int num_ranks : {1, 2, 3}) {
     RunSetup setup{.options = {.precision = "bf16", .chunk_bytes = 6000}, .num_ranks = num_ranks};
@@ -204,14 +216,15 @@ TEST(GeminiPlacementTest, StatesOnDiskChangeNoBit) {
 
 // Every value is gathered once per step instead of twice, as at stage 2.
 TEST(GeminiPlacementTest, RoomSavesGathers) {
-  std::map<bool, int64_t> bytes;
-  for (const bool roomy : {false, true}) {
+  std::map<std::string, int64_t> bytes;
+  for (const std::string roomy : {"", "auto", "static"}) {
     RunRanks(2, [&](comm::World& world) {
       nn::Gpt2 model(Config());
       model.Initialize(world.context(), {.seed = 4});
       optim::AdamW optimizer(model.Parameters(), TinyAdamW());
       GeminiOptions options;
-      if (roomy) {
+      if (roomy == "static") options.max_gathered_bytes = UnshardedBytes("f32");
+      if (roomy == "auto") {
         options.placement_policy = "auto";
         options.device_budget_bytes = UnshardedBytes("f32");
       }
@@ -229,8 +242,10 @@ TEST(GeminiPlacementTest, RoomSavesGathers) {
       }
     });
   }
-  EXPECT_GT(bytes[false], 1.9 * static_cast<double>(bytes[true]));
-  EXPECT_GT(bytes[true], 0);
+  for (const std::string roomy : {"auto", "static"}) {
+    EXPECT_GT(bytes[""], 1.9 * static_cast<double>(bytes[roomy])) << roomy;
+    EXPECT_GT(bytes[roomy], 0) << roomy;
+  }
 }
 
 // Weights that somebody writes between two forwards are seen, on whichever rank it is.
