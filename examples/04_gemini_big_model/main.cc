@@ -55,7 +55,8 @@ void PrintMemory(const MemoryLedger& device, const GeminiPlugin& plugin, int64_t
 void Train(const comm::World& world, const Flags& flags, const data::TextCorpus& corpus) {
   const ContextPtr& context = world.context();
   nn::Gpt2 model(flags.model);
-  model.Initialize(context, {.seed = flags.seed});
+  // Values are made one parameter at a time, in boost: no rank ever holds the model.
+  model.InitializeLazily(context, {.seed = flags.seed});
   const int64_t num_parameters = model.num_parameters();
   const auto optimizer = ValueOrThrow(
       optim::MakeOptimizer(flags.optimizer, model.Parameters(), flags.optimizer_options));
@@ -63,7 +64,6 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
   GeminiPlugin plugin(world.group(), flags.gemini);
   Booster booster(plugin);
   Boosted boosted = booster.boost(model, *optimizer, nn::CrossEntropyLoss());
-  context->ledger().ResetPeaks();  // what boost needed once is not training
 
   const int64_t block = flags.model.n_positions, batch = flags.batch / world.size();
   const auto dataset = std::make_shared<data::TextDataset>(corpus.train(), block);
