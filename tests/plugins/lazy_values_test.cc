@@ -43,6 +43,7 @@ struct RunSetup {
   uint64_t seed = 11;  // of rank 0
   uint64_t other_seed = 99;
   bool is_auto = false;
+  bool is_half_held = false;  // by the optimizer; the rest is another's
   int64_t steps = 3;
 };
 
@@ -130,7 +131,9 @@ std::vector<Weights> Train(const RunSetup& setup, const Extra& before = nullptr,
   RunRanks(setup.num_ranks, [&](comm::World& world) {
     const std::unique_ptr<nn::Module> model = MakeModel(setup);
     InitializeAs(setup, world, *model);
-    const auto optimizer = ValueOrThrow(optim::MakeOptimizer(setup.optimizer, model->Parameters()));
+    std::vector<autograd::ParameterPtr> held = model->Parameters();
+    if (setup.is_half_held) held.resize(held.size() / 2);
+    const auto optimizer = ValueOrThrow(optim::MakeOptimizer(setup.optimizer, held));
     const std::unique_ptr<Plugin> plugin = MakePlugin(setup, world);
     Booster booster(*plugin);
     Boosted boosted = booster.boost(*model, *optimizer, nn::CrossEntropyLoss());
@@ -173,6 +176,17 @@ TEST(LazyValuesTest, GeminiRunsAreTheRun) {
                                    .is_auto = is_auto});
         }
       }
+    }
+  }
+}
+
+// Parameters that stay whole, for another optimizer, come from rank 0 too.
+TEST(LazyValuesTest, UnheldParametersAreTheRuns) {
+  for (const int num_ranks : {1, 3}) {
+    for (const std::string precision : {"f32", "bf16", "fp16"}) {
+      ExpectLazyRunsAreTheRun(
+          {.num_ranks = num_ranks, .precision = precision, .is_half_held = true});
+      ExpectLazyRunsAreTheRun({.num_ranks = num_ranks, .precision = precision});
     }
   }
 }
