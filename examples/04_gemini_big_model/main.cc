@@ -1,6 +1,7 @@
 // Trains a GPT whose parameters, gradients and optimizer states are four times what its device may
 // hold: GeminiPlugin keeps shards of them, on the device or on the host, and makes parameters whole
-// while they are used. The program to copy for that; the loop is the one of one rank.
+// while they are used. No rank holds the whole model at any time, from its construction on. The
+// program to copy for that; the loop is the one of one rank.
 //
 //   04_gemini_big_model --map-svg map.svg                 # 2 ranks, each a quarter of the need
 //   04_gemini_big_model --ranks 1 --budget-percent 50

@@ -175,6 +175,27 @@ TEST_F(ModuleTest, LazyValuesCanBeSetUnmade) {
   EXPECT_EQ(context->ledger().peak_total_bytes(), 0);
 }
 
+TEST_F(ModuleTest, PartsOfLazyValues) {
+  const ContextPtr context = CpuContext();
+  Mlp model({.sizes = {4, 4}});
+  model.InitializeLazily(context, {.seed = 3, .dtype = DType::kBF16});
+  const ParameterPtr weight = model.Parameters()[0], bias = model.Parameters()[1];
+  const Tensor part = Tensor::Full({2}, DType::kF32, 2, context_);
+  weight->Release(part, [] {});
+  EXPECT_TRUE(weight->is_released() && !weight->is_lazy());
+  EXPECT_EQ(weight->grad_dtype(), DType::kF32);
+  EXPECT_EQ(weight->dtype(), DType::kF32);
+  EXPECT_EQ(weight->data().raw(), part.raw());
+  EXPECT_THROW(weight->value(), Error);
+  bias->set_part(part);
+  EXPECT_TRUE(bias->is_part() && !bias->is_lazy());
+  EXPECT_EQ(bias->value().ToVector<float>(), part.ToVector<float>());
+  EXPECT_EQ(context->ledger().peak_total_bytes(), 0);
+  for (const ParameterPtr& p : {weight, bias}) {
+    EXPECT_THROW(p->set_lazy_value({DType::kF32, context, [&] { return part; }}), Error);
+  }
+}
+
 // A read that cannot make the value says so, and the next one tries again.
 TEST_F(ModuleTest, LazyValuesThatCannotBeMadeStayLazy) {
   const ContextPtr context = CpuContext();
