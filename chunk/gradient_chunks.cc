@@ -104,16 +104,20 @@ DType GradientChunks::FlatDType(const ChunkSpec& spec) const {
 }
 
 void GradientChunks::Backward(std::span<GradientChunks* const> all, const Tensor& loss,
-                              double loss_scale, bool reduce) {
+                              double loss_scale, bool reduce, bool retain_graph) {
   struct End {  // also when backward throws
     std::span<GradientChunks* const> all;
     ~End() {
-      for (GradientChunks* chunks : all) chunks->active_ = false;
+      for (GradientChunks* chunks : all) {
+        chunks->active_ = false;
+        if (chunks->options_.on_chunk) chunks->chunks_.clear();
+      }
     }
   } end{all};
   for (GradientChunks* chunks : all) chunks->Begin(reduce);
-  autograd::Backward(
-      loss, {.grad = Tensor::Full(loss.shape(), loss.dtype(), loss_scale, loss.context())});
+  autograd::Backward(loss,
+                     {.grad = Tensor::Full(loss.shape(), loss.dtype(), loss_scale, loss.context()),
+                      .retain_graph = retain_graph});
   for (GradientChunks* chunks : all) {
     if (chunks->reduce_) {
       chunks->Finish();
@@ -125,8 +129,9 @@ void GradientChunks::Backward(std::span<GradientChunks* const> all, const Tensor
 
 void GradientChunks::Begin(bool reduce) {
   CheckTrainable();
+  chunks_ = std::vector<Chunk>(plan_.size());
   for (size_t c = 0; c < plan_.size(); ++c) {
-    chunks_[c] = {};
+    chunks_[c].done = !AnyTrainable(plan_[c]);
     for (const ChunkItem& item : plan_[c].items) {
       chunks_[c].missing += slots_[item.parameter].trainable ? 1 : 0;
     }
@@ -153,7 +158,7 @@ void GradientChunks::OnGradient(size_t index) {
   if (slot.item == nullptr) return;
   if (!reduce_) return PutAway(slot);
   Deposit(slot);
-  if (options_.overlap) LaunchReady();
+  if (options_.overlap && !options_.on_chunk) LaunchReady();
 }
 
 // A gradient that stays local waits where its chunk's are kept.
@@ -200,21 +205,30 @@ void GradientChunks::LaunchReady() {
   while (next_chunk_ < chunks_.size() && chunks_[next_chunk_].missing == 0) Launch(next_chunk_++);
 }
 
-void GradientChunks::Launch(size_t index) {
+bool GradientChunks::AnyTrainable(const ChunkSpec& spec) const {
+  return std::ranges::any_of(
+      spec.items, [this](const ChunkItem& item) { return slots_[item.parameter].trainable; });
+}
+
+// Zeros between the gradients, and for those absent here.
+void GradientChunks::FillGaps(size_t index) {
   Chunk& chunk = chunks_[index];
   const ChunkSpec& spec = plan_[index];
-  const bool any_trainable = std::ranges::any_of(
-      spec.items, [&](const ChunkItem& item) { return slots_[item.parameter].trainable; });
-  if (!any_trainable || (group_ == nullptr && !on_mean_)) return;
   MakeFlat(index);
-  int64_t filled = 0;  // zeros between the gradients, and for those absent here
+  int64_t filled = 0;
   for (const ChunkItem& item : spec.items) {
     if (!slots_[item.parameter].deposited) continue;
     chunk.flat.Slice(0, filled, item.offset - filled).Fill(0);
     filled = item.end();
   }
   chunk.flat.Slice(0, filled, spec.numel() - filled).Fill(0);
+}
 
+void GradientChunks::Launch(size_t index) {
+  Chunk& chunk = chunks_[index];
+  const ChunkSpec& spec = plan_[index];
+  if (!AnyTrainable(spec) || (group_ == nullptr && !on_mean_)) return;
+  FillGaps(index);
   if (!on_mean_) {
     chunk.work = group_->AllReduceAsync(chunk.flat);
   } else if (group_ == nullptr) {
@@ -250,8 +264,23 @@ void GradientChunks::Complete(size_t index) {
   for (const ChunkItem& item : spec.items) {
     const int64_t begin = std::clamp(item.offset - first, int64_t{0}, spec.shard_numel);
     const int64_t end = std::clamp(item.end() - first, int64_t{0}, spec.shard_numel);
+    if (options_.on_chunk && !slots_[item.parameter].present) continue;
     on_mean_(item.parameter, reduced.mean.Slice(0, begin, end - begin));
   }
+}
+
+// Of each rank, then of any; chunks under way are completed meanwhile.
+void GradientChunks::ExchangePresence() {
+  if (group_ == nullptr || plan_.empty()) return;
+  std::vector<float> bits;
+  for (const Slot& slot : slots_) bits.push_back(slot.present ? 1.0f : 0.0f);
+  const Tensor presence = Tensor::FromVector<float>(bits, {static_cast<int64_t>(bits.size())},
+                                                    slots_[0].parameter->data().context());
+  const auto work = group_->AllReduceAsync(presence, comm::ReduceOp::kMax);
+  for (; !in_flight_.empty(); in_flight_.pop_front()) Complete(in_flight_.front());
+  work->Wait();
+  bits = presence.ToVector<float>();
+  for (size_t i = 0; i < slots_.size(); ++i) slots_[i].present = bits[i] != 0;
 }
 
 void GradientChunks::Finish() {
@@ -263,18 +292,9 @@ void GradientChunks::Finish() {
     }
   }
   for (Slot& slot : slots_) slot.present = slot.deposited;
+  if (options_.on_chunk) return FinishAgreed();
   while (next_chunk_ < chunks_.size()) Launch(next_chunk_++);
-  if (group_ != nullptr && !plan_.empty()) {
-    std::vector<float> bits;
-    for (const Slot& slot : slots_) bits.push_back(slot.present ? 1.0f : 0.0f);
-    const Tensor presence = Tensor::FromVector<float>(bits, {static_cast<int64_t>(bits.size())},
-                                                      slots_[0].parameter->data().context());
-    const auto work = group_->AllReduceAsync(presence, comm::ReduceOp::kMax);
-    for (; !in_flight_.empty(); in_flight_.pop_front()) Complete(in_flight_.front());
-    work->Wait();
-    bits = presence.ToVector<float>();
-    for (size_t i = 0; i < slots_.size(); ++i) slots_[i].present = bits[i] != 0;
-  }
+  ExchangePresence();
   for (; !in_flight_.empty(); in_flight_.pop_front()) Complete(in_flight_.front());
   for (Slot& slot : slots_) {
     autograd::Parameter& parameter = *slot.parameter;

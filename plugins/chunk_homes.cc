@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "apogee/core/status.h"
 #include "apogee/core/text.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 
@@ -74,7 +75,12 @@ void CheckPlacement(const PlacementOptions& options, std::string& errors) {
           "\n  shard_param_frac, offload_optim_frac and offload_param_frac are of placement_policy "
           "\"static\"; \"auto\" decides by device_budget_bytes";
     }
-  } else if (options.device_budget_bytes != 0) {
+  } else if (!options.nvme_dir.empty() && options.offload_optim_frac == 0) {
+    errors +=
+        "\n  nvme_dir is for the part of the optimizer's data that offload_optim_frac takes from "
+        "the device, which is 0";
+  }
+  if (options.placement_policy == "static" && options.device_budget_bytes != 0) {
     errors +=
         "\n  device_budget_bytes is of placement_policy \"auto\"; \"static\" goes by its "
         "fractions";
@@ -88,12 +94,18 @@ ChunkHomes::ChunkHomes(const PlacementOptions& options, const std::vector<int64_
   const double parameters = is_auto ? 1 : options.offload_param_frac;
   const double states = is_auto ? 1 : options.offload_optim_frac;
   if (parameters > 0 || states > 0) host_ = CpuContext({.num_threads = device->num_threads()});
+  if (!options.nvme_dir.empty()) {
+    auto file = ValueOrThrow(FileAllocator::Create(options.nvme_dir));
+    file_ = file.get();
+    disk_ = std::make_shared<DeviceContext>(host_->device(), std::move(file), host_->kernels(),
+                                            host_->num_threads());
+  }
   keep_ = Choose(chunk_bytes, 1 - options.shard_param_frac, /*from_last=*/false);
   const std::vector<bool> parameter_away = Choose(chunk_bytes, parameters, /*from_last=*/true);
   const std::vector<bool> optimizer_away = Choose(chunk_bytes, states, /*from_last=*/true);
   for (size_t c = 0; c < chunk_bytes.size(); ++c) {
     parameter_homes_.push_back(parameter_away[c] && !keep_[c] ? host_ : device_);
-    optimizer_homes_.push_back(optimizer_away[c] ? host_ : device_);
+    optimizer_homes_.push_back(!optimizer_away[c] ? device_ : disk_ != nullptr ? disk_ : host_);
   }
 }
 
@@ -114,9 +126,8 @@ void ChunkHomes::LimitDevice(int64_t gathered_bytes, int64_t gradient_bytes) {
 
 ContextPtr ChunkHomes::GradientHome(size_t chunk, int64_t bytes,
                                     const chunk::GatherSchedule& schedule) const {
-  if (options_.device_budget_bytes == 0 || optimizer_homes_[chunk] == host_) {
-    return optimizer_homes_[chunk];
-  }
+  if (optimizer_homes_[chunk] != device_) return host_;
+  if (options_.device_budget_bytes == 0) return device_;
   const int64_t to_gather = std::max<int64_t>(reserved_bytes_ - schedule.gathered_bytes(), 0);
   const int64_t room = options_.device_budget_bytes - device_->ledger().model_data_bytes() -
                        to_gather - gradient_bytes_;
@@ -135,7 +146,8 @@ void ChunkHomes::MoveChunk(chunk::ShardedParameters& parameters, size_t chunk,
   }
 }
 
-void ChunkHomes::Settle(chunk::ShardedParameters& parameters, std::span<const ChunkData> chunks) {
+void ChunkHomes::Settle(chunk::ShardedParameters& parameters, std::span<const ChunkData> chunks,
+                        bool keep_gathered) {
   if (options_.device_budget_bytes == 0 || std::exchange(settled_, true)) return;
   parameters.ValuesChanged();
   const MemoryLedger& ledger = device_->ledger();
@@ -153,8 +165,8 @@ void ChunkHomes::Settle(chunk::ShardedParameters& parameters, std::span<const Ch
   }
   host_->allocator().ReleaseCache();
   room = Least(parameters.group(), std::max<int64_t>(room, 0), device_);
-  reserved_bytes_ = gathered + room;
-  parameters.schedule().set_capacity_bytes(room > 0 ? reserved_bytes_ : 0);
+  reserved_bytes_ = gathered + (keep_gathered ? room : 0);
+  parameters.schedule().set_capacity_bytes(keep_gathered && room > 0 ? reserved_bytes_ : 0);
 }
 
 }  // namespace apogee

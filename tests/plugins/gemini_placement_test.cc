@@ -53,6 +53,7 @@ struct Result {
   int64_t peak_bytes = 0;    // of model data on the first rank's device, after boost
   int64_t device_bytes = 0;  // at the end
   int64_t host_bytes = 0;
+  int64_t disk_bytes = 0;
 };
 
 Tensor Loss(nn::Module& model, comm::World& world, int64_t step) {
@@ -97,7 +98,9 @@ Result Train(const RunSetup& setup) {
     const Weights weights = WholeWeightsOf(model, plugin);
     if (world.rank() != 0) return;
     const ContextPtr& host = plugin.homes().host();
-    result = {weights, peak, device, host == nullptr ? 0 : host->ledger().model_data_bytes()};
+    const ContextPtr& disk = plugin.homes().disk();
+    result = {weights, peak, device, host == nullptr ? 0 : host->ledger().model_data_bytes(),
+              disk == nullptr ? 0 : disk->ledger().model_data_bytes()};
   });
   return result;
 }
@@ -180,6 +183,25 @@ TEST(GeminiPlacementTest, EveryOptimizerUnderABudget) {
   }
 }
 
+TEST(GeminiPlacementTest, StatesOnDiskChangeNoBit) {
+  for (const std::string precision : {"f32", "bf16"}) {
+    for (const bool is_auto : {false, true}) {
+      RunSetup setup{.options = {.precision = precision, .chunk_bytes = 6000}, .steps = 4};
+      const Result want = Train(setup);
+      setup.options.nvme_dir = ::testing::TempDir();
+      if (is_auto) {
+        setup.options.placement_policy = "auto";
+        setup.options.device_budget_bytes = UnshardedBytes(precision) / 4;
+      } else {
+        setup.options.offload_optim_frac = 1;
+      }
+      const Result got = Train(setup);
+      EXPECT_EQ(got.weights, want.weights) << precision;
+      EXPECT_GT(got.disk_bytes, UnshardedBytes(precision) / 8) << precision;
+    }
+  }
+}
+
 // Every value is gathered once per step instead of twice, as at stage 2.
 TEST(GeminiPlacementTest, RoomSavesGathers) {
   std::map<bool, int64_t> bytes;
@@ -259,6 +281,8 @@ TEST(GeminiPlacementTest, BadOptions) {
             {.placement_policy = "auto", .offload_optim_frac = 1, .device_budget_bytes = 1});
       },
       Throws<Error>(Property(&Error::what, HasSubstr("\"auto\" decides by"))));
+  EXPECT_THAT([] { GeminiPlugin(nullptr, {.nvme_dir = "/tmp"}); },
+              Throws<Error>(Property(&Error::what, HasSubstr("offload_optim_frac takes"))));
 }
 
 // The message gives the number that is enough.
