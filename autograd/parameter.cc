@@ -21,6 +21,8 @@ Parameter::~Parameter() {
 }
 
 const Tensor& Parameter::value() const {
+  // A read makes what the parameter has been said to hold; no parameter is a const object.
+  if (is_lazy()) const_cast<Parameter*>(this)->MakeLazyValue();
   if (is_released()) {
     const std::function<void()> fetch = fetch_;  // set_value drops the member
     fetch();
@@ -36,8 +38,9 @@ void Parameter::set_value(Tensor value) {
   APOGEE_CHECK(value.defined() && value.shape() == shape_, "parameter \"", name_, "\": shape ",
                shape_, " cannot take a value of shape ", value.shape());
   const bool first = !has_value();
-  const bool default_grad_dtype = first || grad_dtype_ == data().dtype();
+  const bool default_grad_dtype = first || grad_dtype_ == dtype();
   value_ = value.Detach();
+  lazy_ = {};
   rest_ = Tensor();
   fetch_ = nullptr;
   if (default_grad_dtype) grad_dtype_ = value_.dtype();
@@ -45,6 +48,26 @@ void Parameter::set_value(Tensor value) {
     value_.storage()->set_category(MemoryCategory::kParameter);
   }
   MakeLeaf();
+}
+
+void Parameter::set_lazy_value(LazyValue lazy) {
+  APOGEE_CHECK(lazy.make != nullptr && lazy.context != nullptr, "parameter \"", name_,
+               "\": a lazy value needs a context, and a function that makes it");
+  APOGEE_CHECK(!is_part(), "parameter \"", name_,
+               "\" has been cut by a plugin; a lazy value would be all of it");
+  if (!has_value() || grad_dtype_ == dtype()) grad_dtype_ = lazy.dtype;
+  lazy_ = std::move(lazy);
+  value_ = Tensor();
+  before_read_ = nullptr;
+}
+
+void Parameter::MakeLazyValue() {
+  const Tensor made = lazy_.make();
+  APOGEE_CHECK(made.defined() && made.dtype() == lazy_.dtype && made.context() == lazy_.context,
+               "parameter \"", name_,
+               "\": its lazy value is not of the dtype or in the context "
+               "that it was said to have");
+  set_value(made);
 }
 
 void Parameter::set_part(Tensor part) {
@@ -58,8 +81,9 @@ void Parameter::set_part(Tensor part) {
 void Parameter::Release(Tensor rest, std::function<void()> fetch) {
   APOGEE_CHECK(has_value() && rest.defined() && fetch != nullptr, "parameter \"", name_,
                "\": needs a value to release, what stays of it, and who fetches it");
-  if (grad_dtype_ == data().dtype()) grad_dtype_ = rest.dtype();
+  if (grad_dtype_ == dtype()) grad_dtype_ = rest.dtype();
   rest_ = rest.Detach();
+  lazy_ = {};
   fetch_ = std::move(fetch);
   value_ = Tensor();
   before_read_ = nullptr;

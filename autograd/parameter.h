@@ -6,6 +6,9 @@
 //   if (w.has_grad()) use(w.grad());
 //   w.zero_grad();                                    // absent again: absent is not zero
 //
+// A value can be lazy: known to be there, with its dtype and where, and made when somebody reads
+// it.
+//
 // Hooks run inside backward, on the rank's thread, at the moment the last contribution of this
 // backward call to the gradient has been added: that is where data parallelism launches its buckets
 // and fused optimizers update.
@@ -22,6 +25,13 @@
 
 namespace apogee::autograd {
 
+// A value that is made when it is first read. `make` returns it, of this dtype, in this context.
+struct LazyValue {
+  DType dtype = DType::kF32;
+  ContextPtr context;
+  std::function<Tensor()> make;
+};
+
 class Parameter {
  public:
   using Hook = std::function<void(Parameter&)>;
@@ -36,8 +46,13 @@ class Parameter {
   const std::string& name() const { return name_; }
   void set_name(std::string name) { name_ = std::move(name); }
   const Shape& shape() const { return shape_; }
-  bool has_value() const { return value_.defined() || is_released(); }
-  // The value as a leaf of the graph. Throws Error when there is none.
+  // True for a lazy one, too.
+  bool has_value() const { return value_.defined() || is_released() || is_lazy(); }
+  // Of the value, without making a lazy one; of a released parameter, of data(). Throw Error when
+  // there is none.
+  DType dtype() const { return is_lazy() ? lazy_.dtype : data().dtype(); }
+  ContextPtr context() const { return is_lazy() ? lazy_.context : data().context(); }
+  // The value as a leaf of the graph; makes a lazy one. Throws Error when there is none.
   const Tensor& value() const;
   // The elements outside of any graph: what optimizers, loaders and collectives read and write. Of
   // a released parameter: those that are left.
@@ -45,6 +60,10 @@ class Parameter {
   // Replaces the value (same shape); the gradient stays. A graph recorded before keeps the old
   // value.
   void set_value(Tensor value);
+  // Replaces the value by one that takes no memory until value() or data() is called; that call
+  // throws what `make` throws, and the next one tries again. set_value takes its place unmade.
+  void set_lazy_value(LazyValue lazy);
+  bool is_lazy() const { return lazy_.make != nullptr; }
   // Replaces the value by one of any shape, a part of what it was (a wrapper has cut it); the
   // gradient becomes absent.
   void set_part(Tensor part);
@@ -95,11 +114,13 @@ class Parameter {
 
  private:
   void MakeLeaf();
+  void MakeLazyValue();
 
   std::string name_;
   Shape shape_;
   Tensor value_;
-  Tensor rest_;  // defined while released; then there is no value
+  LazyValue lazy_;  // with a `make`: then there is no value_
+  Tensor rest_;     // defined while released; then there is no value
   std::function<void()> fetch_;
   mutable std::function<void()> before_read_;
   Tensor grad_;

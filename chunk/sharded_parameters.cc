@@ -72,11 +72,11 @@ ShardedParameters::ShardedParameters(std::vector<autograd::ParameterPtr> paramet
   for (size_t c = 0; c < plan_.size(); ++c) {
     for (const ChunkItem& item : plan_[c].items) places_[item.parameter] = {c, &item};
   }
-  if (!parameters_.empty()) context_ = parameters_[0]->data().context();
+  if (!parameters_.empty()) context_ = parameters_[0]->context();
   options_.homes.resize(plan_.size());
 }
 
-// Chunk by chunk: old values go as their shards come.
+// Parameter by parameter: old values go as their shards come.
 void ShardedParameters::Move(const OnMove& on_move) {
   for (size_t c = 0; c < plan_.size(); ++c) {
     const ContextPtr& home = options_.homes[c] != nullptr ? options_.homes[c] : context_;
@@ -85,6 +85,7 @@ void ShardedParameters::Move(const OnMove& on_move) {
         Tensor::Zeros({plan_[c].shard_numel}, options_.dtype, home, MemoryCategory::kParameter);
     schedule_.set_chunk_bytes(c, GatheredBytes(c));
     for (const ChunkItem& item : plan_[c].items) {
+      if (options_.before_move) options_.before_move(item.parameter);
       const Tensor old_value = parameters_[item.parameter]->data();
       const Tensor shard = Shard(item.parameter);
       const Tensor flat = old_value.Contiguous().View({old_value.numel()});
@@ -95,6 +96,7 @@ void ShardedParameters::Move(const OnMove& on_move) {
       LetGo(item.parameter);
     }
   }
+  options_.before_move = nullptr;  // its captures may not live as long
 }
 
 Tensor ShardedParameters::Shard(size_t index) const {

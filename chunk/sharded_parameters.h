@@ -48,6 +48,9 @@ struct ShardedParametersOptions {
   std::vector<ContextPtr> homes = {};
   // By chunk: once gathered it stays so until its values change. Empty: none.
   std::vector<bool> keep = {};
+  // Runs before each parameter is cut, in the plan's order, which all ranks share: gives it the
+  // value to cut. What it makes is dropped before the next one.
+  std::function<void(size_t index)> before_move = nullptr;
 };
 
 class ShardedParameters : public std::enable_shared_from_this<ShardedParameters> {
@@ -60,7 +63,7 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
   using OnMiss = std::function<void(size_t index)>;
 
   // `plan` is of these parameters with GroupSize(options.group) shards and distinct sizes.
-  // Collective: no.
+  // Lazy values are made one at a time. Collective: as before_move.
   static std::shared_ptr<ShardedParameters> Make(std::vector<autograd::ParameterPtr> parameters,
                                                  std::vector<ChunkSpec> plan,
                                                  ShardedParametersOptions options,

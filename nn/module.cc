@@ -13,6 +13,23 @@ void RunAll(const std::vector<Module::Hook>& hooks, Module& module) {
   for (const Module::Hook& hook : hooks) hook(module);
 }
 
+Tensor FirstValue(const Shape& shape, const Init& init, const PhiloxKey& key, DType dtype,
+                  const ContextPtr& context) {
+  const Tensor value = Tensor::Empty(shape, dtype, context, MemoryCategory::kParameter);
+  switch (init.kind) {
+    case Init::Kind::kConstant:
+      value.Fill(init.a);
+      break;
+    case Init::Kind::kNormal:
+      ops::FillNormal(value, init.a, init.b, key);
+      break;
+    case Init::Kind::kUniform:
+      ops::FillUniform(value, init.a, init.b, key);
+      break;
+  }
+  return value;
+}
+
 }  // namespace
 
 Tensor Module::operator()(const Tensor& x) {
@@ -110,30 +127,33 @@ int64_t Module::num_parameters() const {
   return total;
 }
 
-void Module::Initialize(const ContextPtr& context, const InitOptions& options) {
+void Module::GiveValues(const ContextPtr& context, const InitOptions& options,
+                        const GiveValue& give) {
   APOGEE_CHECK(IsFloat(options.dtype), "Initialize: parameters need a floating dtype, got ",
                DTypeName(options.dtype));
   ForEach([&](const Module& module) {
     for (const auto& [parameter, init] : module.parameters_) {
       if (parameter->has_value()) continue;
-      const Tensor value =
-          Tensor::Empty(parameter->shape(), options.dtype, context, MemoryCategory::kParameter);
+      // The name of now: a value that is made after this module got a parent is the same.
       const PhiloxKey key = MakeKey(options.seed, parameter->name());
-      switch (init.kind) {
-        case Init::Kind::kConstant:
-          value.Fill(init.a);
-          break;
-        case Init::Kind::kNormal:
-          ops::FillNormal(value, init.a, init.b, key);
-          break;
-        case Init::Kind::kUniform:
-          ops::FillUniform(value, init.a, init.b, key);
-          break;
-      }
-      parameter->set_value(value);
+      give(*parameter, [shape = parameter->shape(), init, key, dtype = options.dtype, context] {
+        return FirstValue(shape, init, key, dtype, context);
+      });
     }
   });
   *generator_ = Generator(options.seed);
+}
+
+void Module::Initialize(const ContextPtr& context, const InitOptions& options) {
+  GiveValues(context, options, [](Parameter& parameter, const std::function<Tensor()>& make) {
+    parameter.set_value(make());
+  });
+}
+
+void Module::InitializeLazily(const ContextPtr& context, const InitOptions& options) {
+  GiveValues(context, options, [&](Parameter& parameter, std::function<Tensor()> make) {
+    parameter.set_lazy_value({options.dtype, context, std::move(make)});
+  });
 }
 
 void Module::To(DType dtype) {

@@ -13,6 +13,9 @@
 //
 // A constructor only declares parameters (name, shape, initialiser); Initialize makes their values
 // as a pure function of (seed, full name, element), so that any layout or rank draws the same ones.
+// InitializeLazily makes each of these values, bit for bit, when somebody first reads it: a plugin
+// that keeps a part of every parameter takes its parts and drops the rest, one parameter at a time,
+// so that no rank needs memory for the model.
 #ifndef APOGEE_NN_MODULE_H_
 #define APOGEE_NN_MODULE_H_
 
@@ -80,6 +83,10 @@ class Module {
 
   // Gives every parameter that has no value one, and seeds the random generators.
   void Initialize(const ContextPtr& context, const InitOptions& options = {});
+  // The same without the memory: every such parameter has its value from now on (optimizers can be
+  // made, weights loaded), and makes it when it is read (Parameter::is_lazy). What reads all of
+  // them - a forward, saving, plugins that do not cut parameters - makes the whole model.
+  void InitializeLazily(const ContextPtr& context, const InitOptions& options = {});
   // Converts every parameter to a floating dtype; gradients become absent.
   void To(DType dtype);
 
@@ -116,6 +123,9 @@ class Module {
     Init init;
   };
 
+  // What `make` makes, or will, of each parameter that has no value.
+  using GiveValue = std::function<void(Parameter& parameter, std::function<Tensor()> make)>;
+  void GiveValues(const ContextPtr& context, const InitOptions& options, const GiveValue& give);
   void RegisterModule(const std::string& name, const std::shared_ptr<Module>& child);
   void ForEach(const std::function<void(const Module&)>& fn) const;
 

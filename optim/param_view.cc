@@ -73,8 +73,8 @@ void ParamView::set_partial_grad(int num_ranks) {
 }
 
 Tensor ParamView::CutToLayout(const Tensor& tensor, const comm::Layout& from) const {
-  const Tensor cut = Tensor::Zeros(value().shape(), tensor.dtype(), state_context(),
-                                   MemoryCategory::kOptimizerState);
+  const Tensor cut =
+      Tensor::Zeros(shape(), tensor.dtype(), state_context(), MemoryCategory::kOptimizerState);
   const Tensor source = tensor.View({tensor.numel()}), target = cut.View({cut.numel()});
   comm::ForEachCommonRun(from, layout_, [&](int64_t from_begin, int64_t to_begin, int64_t count) {
     target.Slice(0, to_begin, count).CopyFrom(source.Slice(0, from_begin, count));
@@ -130,7 +130,7 @@ void ParamView::zero_grad(bool set_to_none) {
 }
 
 DType ParamView::compute_dtype() const {
-  return value().dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  return dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
 }
 
 Tensor ParamView::master() {
@@ -140,7 +140,7 @@ Tensor ParamView::master() {
   }
   if (!master_.defined()) {
     master_ =
-        Tensor::Empty(value().shape(), compute_dtype(), state_context(),
+        Tensor::Empty(shape(), compute_dtype(), state_context(),
                       keep_master_ ? MemoryCategory::kOptimizerState : MemoryCategory::kWorkspace);
     master_.CopyFrom(value());
   }
@@ -148,13 +148,12 @@ Tensor ParamView::master() {
 }
 
 void ParamView::set_master(Tensor master) {
-  APOGEE_CHECK(needs_master(), "parameter \"", name_, "\": a ", DTypeName(value().dtype()),
+  APOGEE_CHECK(needs_master(), "parameter \"", name_, "\": a ", DTypeName(dtype()),
                " value is its own master");
-  APOGEE_CHECK(master.dtype() == compute_dtype() && master.shape() == value().shape() &&
-                   master.is_contiguous(),
-               "parameter \"", name_, "\": needs contiguous ", DTypeName(compute_dtype()),
-               " master weights of ", value().shape(), ", got ", DTypeName(master.dtype()), " ",
-               master.shape());
+  APOGEE_CHECK(
+      master.dtype() == compute_dtype() && master.shape() == shape() && master.is_contiguous(),
+      "parameter \"", name_, "\": needs contiguous ", DTypeName(compute_dtype()),
+      " master weights of ", shape(), ", got ", DTypeName(master.dtype()), " ", master.shape());
   master_ = master.Detach();
   master_.storage()->set_category(MemoryCategory::kOptimizerState);
 }
@@ -187,7 +186,7 @@ Shape ParamView::StateShape(const StateSpec& spec) const {
   switch (spec.kind) {
     case StateKind::kElementwise:
     case StateKind::kCodes:
-      return value().shape();
+      return shape();
     case StateKind::kRow:
       return {matrix.batch * matrix.rows};
     case StateKind::kColumn:

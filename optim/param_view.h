@@ -80,8 +80,11 @@ class ParamView {
   // The ranks that hold addends; 1: the gradient is whole again. Throws Error for a shard.
   void set_partial_grad(int num_ranks);
 
-  // The working weights, outside of any graph.
+  // The working weights, outside of any graph. Makes a lazy value (Parameter::is_lazy).
   Tensor value() const;
+  // Theirs, without making them.
+  DType dtype() const { return shard_.defined() ? shard_.dtype() : parameter_->dtype(); }
+  const Shape& shape() const { return shard_.defined() ? shard_.shape() : parameter_->shape(); }
   bool has_grad() const { return trainable() && grad_handle().defined(); }
   // Contiguous, one element per element of the layout. Throws Error when the size is wrong.
   Tensor grad() const;
@@ -91,7 +94,7 @@ class ParamView {
 
   DType compute_dtype() const;
   // True when the master weights are not the value itself.
-  bool needs_master() const { return compute_dtype() != value().dtype(); }
+  bool needs_master() const { return compute_dtype() != dtype(); }
   // The weights that an update works on: the value, or master weights (made from the value at first
   // use).
   Tensor master();
@@ -115,7 +118,8 @@ class ParamView {
   // Where masters and states are allocated; by default with the value.
   void set_state_context(ContextPtr context) { state_context_ = std::move(context); }
   ContextPtr state_context() const {
-    return state_context_ != nullptr ? state_context_ : value().context();
+    if (state_context_ != nullptr) return state_context_;
+    return shard_.defined() ? shard_.context() : parameter_->context();
   }
   // Copies the value into existing master weights: call after weights were loaded into the model.
   void RefreshMaster();

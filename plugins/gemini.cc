@@ -137,6 +137,13 @@ void GeminiPlugin::ReduceGradients(const std::vector<chunk::ChunkSpec>& plan,
       chunk::GradientChunkOptions{.chunk_bytes = options_.chunk_bytes, .overlap = false});
 }
 
+// Rank 0's, on every rank; of a lazy one no rank has had the memory until now.
+void GeminiPlugin::TakeValue(autograd::Parameter& parameter) const {
+  // Blocks of earlier values, of all sizes, would add up to a model.
+  if (parameter.is_lazy()) parameter.context()->allocator().ReleaseCache();
+  SyncValue(parameter, group_);
+}
+
 optim::Optimizer& GeminiPlugin::Configure(nn::Module& model, optim::Optimizer& optimizer) {
   Check(model, optimizer);
   for (const auto& [name, module] : model.NamedModules()) {
@@ -144,16 +151,19 @@ optim::Optimizer& GeminiPlugin::Configure(nn::Module& model, optim::Optimizer& o
                  "\" has been replaced before (nn::Module::ReplaceForward), so windows cannot be "
                  "put around it; a model can be boosted once");
   }
-  PrepareReplicas("gemini", model, optimizer, group_);
+  PrepareReplicasButValues("gemini", model, optimizer, group_);
   Choose(model, optimizer);
   const std::vector<chunk::ChunkSpec> plan = Plan(model, optimizer);
-  MakeHomes(plan, model.Parameters()[0]->data().context());
+  const ContextPtr device = model.Parameters()[0]->context();
+  MakeHomes(plan, device);
+  for (const autograd::ParameterPtr& parameter : unheld_) SyncValue(*parameter, group_);
   parameters_ = chunk::ShardedParameters::Make(
       sharded_, plan,
       {.group = group_ != nullptr ? group_->Duplicate(kGatherTimeout) : nullptr,
        .dtype = dtype_,
        .homes = homes_->parameter_homes(),
-       .keep = homes_->keep()},
+       .keep = homes_->keep(),
+       .before_move = [this](size_t index) { TakeValue(*sharded_[index]); }},
       [this](size_t i, const Tensor& old_value, const Tensor& shard, const comm::Layout& layout) {
         Bind(i, old_value, shard, layout);
       });
@@ -161,6 +171,7 @@ optim::Optimizer& GeminiPlugin::Configure(nn::Module& model, optim::Optimizer& o
     ConvertParameter(dtype_, *parameter);
   }
   parameters_->schedule().set_capacity_bytes(options_.max_gathered_bytes);
+  device->allocator().ReleaseCache();  // of whole values
   map_ = std::make_unique<ChunkMap>(parameters_);
   windows_ = std::make_unique<ModuleWindows>("gemini", model, parameters_);
   ReduceGradients(plan, optimizer);

@@ -3,6 +3,7 @@
 // are whole on a rank while the module runs, and at no other time.
 //
 //   comm::launch({.num_ranks = 4}, [&](comm::World& world) {
+//     model.InitializeLazily(world.context(), {.seed = 1});  // no memory yet
 //     GeminiPlugin plugin(world.group(), {.precision = "bf16", .max_norm = 1.0});
 //     Booster booster(plugin);
 //     auto boosted = booster.boost(model, optimizer);       // any optimizer of the registry
@@ -20,6 +21,13 @@
 //   (N b + N g + N s) / n, and while a module runs the chunks of it and of those it runs in;
 // a chunk is padded to a multiple of 8 elements per rank, and so that no two chunks have one size.
 //
+// boost takes rank 0's values, parameter by parameter in one order on all ranks, cuts this rank's
+// part out and drops the rest. After nn::Module::InitializeLazily no rank holds more at any time
+// than its shards, the masters that come from f32 values, and one whole parameter: a model that is
+// larger than a rank's memory can be built. Values and masters are those of Initialize, bit for
+// bit. A rank other than 0 receives its lazy values and makes none. (Initialize makes the model
+// whole on every rank first.)
+//
 // Between uses Parameter::data() is this rank's part, [n] (LayoutOf), and Parameter::value() throws
 // Error. Under no_sync gradients stay local, whole on every rank, and add up; results are exact.
 // Parameters that the optimizer does not hold and that are not frozen stay whole: another optimizer
@@ -32,9 +40,8 @@
 // fp16 or a NonFinitePolicy but kProceed backward walks over the graph twice, first for the norm,
 // and gathers twice as often.
 //
-// placement_policy "static": everything in the model's memory. Not there yet: "auto", offloading,
-// prefetching and keeping chunks by the order of their use, models that do not fit before boost,
-// sums in another dtype (communication_dtype), runs without masters (master_weights = false).
+// Where chunks live: plugins/chunk_homes.h. Not there yet: sums in another dtype
+// (communication_dtype), runs without masters (master_weights = false).
 #ifndef APOGEE_PLUGINS_GEMINI_H_
 #define APOGEE_PLUGINS_GEMINI_H_
 
@@ -118,6 +125,7 @@ class GeminiPlugin : public Plugin {
   std::vector<chunk::ChunkSpec> Plan(nn::Module& model, optim::Optimizer& optimizer) const;
   void Bind(size_t index, const Tensor& old_value, const Tensor& shard,
             const comm::Layout& layout) const;
+  void TakeValue(autograd::Parameter& parameter) const;
   void ReduceGradients(const std::vector<chunk::ChunkSpec>& plan, optim::Optimizer& optimizer);
   void FusedBackward(const Tensor& loss);
   void MakeHomes(const std::vector<chunk::ChunkSpec>& plan, const ContextPtr& device);

@@ -91,7 +91,7 @@ void LowLevelZeroPlugin::Bind(optim::ParamView& view, const Tensor& old_value, c
 
 optim::Optimizer& LowLevelZeroPlugin::Configure(nn::Module& model, optim::Optimizer& optimizer) {
   Check(model, optimizer);
-  const ContextPtr context = model.Parameters()[0]->data().context();
+  const ContextPtr context = model.Parameters()[0]->context();
   PrepareReplicas("low_level_zero", model, optimizer, group_);
 
   state_context_ =

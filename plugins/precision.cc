@@ -45,17 +45,17 @@ void CheckBucketBytes(int64_t bucket_bytes, std::string& errors) {
 
 void CheckPrecision(DType dtype, optim::Optimizer& optimizer) {
   for (const optim::ParamView& view : optimizer.views()) {
-    const bool same = view.value().dtype() == dtype;
+    const bool same = view.dtype() == dtype;
     APOGEE_CHECK(same || (!view.has_grad() && view.states().empty()), "boost: parameter \"",
                  view.name(), "\" already has ", view.has_grad() ? "a gradient" : "optimizer state",
-                 ", so its precision cannot change from ", DTypeName(view.value().dtype()), " to ",
+                 ", so its precision cannot change from ", DTypeName(view.dtype()), " to ",
                  DTypeName(dtype),
                  "; call boost before the first backward and before loading optimizer state");
   }
 }
 
 void ConvertParameter(DType dtype, autograd::Parameter& parameter) {
-  if (parameter.data().dtype() != dtype) {
+  if (parameter.dtype() != dtype) {
     parameter.zero_grad();
     parameter.set_value(parameter.data().To(dtype, MemoryCategory::kParameter));
   }
@@ -72,7 +72,7 @@ void ApplyPrecision(DType dtype, nn::Module& model, optim::Optimizer& optimizer)
   // The masters keep what rounding to the working dtype drops, so they are taken before the cast.
   std::vector<std::pair<optim::ParamView*, Tensor>> masters;
   for (optim::ParamView& view : optimizer.views()) {
-    if (NeedsMasters(dtype) && view.trainable() && view.value().dtype() == DType::kF32) {
+    if (NeedsMasters(dtype) && view.trainable() && view.dtype() == DType::kF32) {
       masters.emplace_back(&view, view.value().Clone(MemoryCategory::kOptimizerState));
     }
   }

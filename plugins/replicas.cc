@@ -16,7 +16,7 @@ std::string Describe(const nn::Module& model, const optim::Optimizer& optimizer)
   int index = 0;
   for (const auto& p : model.Parameters()) {
     text += "parameter " + std::to_string(index++) + " is \"" + p->name() + "\" " +
-            p->shape().ToString() + " " + DTypeName(p->data().dtype()) +
+            p->shape().ToString() + " " + DTypeName(p->dtype()) +
             (p->requires_grad() ? "" : " frozen") + "\n";
   }
   text += "the optimizer is " + optimizer.name() + "\n";
@@ -54,7 +54,7 @@ std::string BroadcastText(comm::Group& group, const std::string& text, int root,
 void CheckSame(const std::string& plugin, const nn::Module& model,
                const optim::Optimizer& optimizer, comm::Group& group) {
   const std::string text = Describe(model, optimizer);
-  const ContextPtr context = model.Parameters()[0]->data().context();
+  const ContextPtr context = model.Parameters()[0]->context();
   const std::string first = BroadcastText(group, text, 0, context);
   // The lowest rank that differs tells everybody how.
   const bool same = first == text;
@@ -81,23 +81,56 @@ void CheckSame(const std::string& plugin, const nn::Module& model,
   Throw(BroadcastText(group, message, culprit, context));
 }
 
-void BroadcastModel(const std::string& plugin, nn::Module& model, comm::Group& group) {
-  std::vector<std::shared_ptr<comm::Work>> works;
+void CheckContiguous(const std::string& plugin, const nn::Module& model) {
   for (const auto& parameter : model.Parameters()) {
-    const Tensor value = parameter->data();
-    APOGEE_CHECK(value.is_contiguous(), plugin, ": parameter \"", parameter->name(),
-                 "\" is not contiguous");
-    works.push_back(group.BroadcastAsync(value, 0));
+    APOGEE_CHECK(parameter->is_lazy() || parameter->data().is_contiguous(), plugin,
+                 ": parameter \"", parameter->name(), "\" is not contiguous");
   }
+}
+
+// A broadcast of rank 0's value that is under way.
+struct SentValue {
+  autograd::Parameter* parameter;
+  Tensor value;
+  std::shared_ptr<comm::Work> work;
+
+  void Wait() const {
+    work->Wait();
+    if (parameter->is_lazy()) parameter->set_value(value);
+  }
+};
+
+// Rank 0 alone makes a lazy value: on the others it would be overwritten.
+SentValue SendValue(autograd::Parameter& parameter, comm::Group& group) {
+  const bool receives = parameter.is_lazy() && group.rank() != 0;
+  const Tensor value = receives ? Tensor::Empty(parameter.shape(), parameter.dtype(),
+                                                parameter.context(), MemoryCategory::kParameter)
+                                : parameter.data();
+  return {&parameter, value, group.BroadcastAsync(value, 0)};
+}
+
+void BroadcastValues(nn::Module& model, comm::Group& group) {
+  std::vector<SentValue> sent;
+  for (const auto& parameter : model.Parameters()) sent.push_back(SendValue(*parameter, group));
+  for (const SentValue& value : sent) value.Wait();
+}
+
+void BroadcastRandomState(nn::Module& model, comm::Group& group) {
   Generator& generator = model.generator();
   const Tensor random = Tensor::FromVector<int64_t>(
       {generator.key().a, generator.key().b, static_cast<int64_t>(generator.next_stream())}, {3},
-      model.Parameters()[0]->data().context());
-  works.push_back(group.BroadcastAsync(random, 0));
-  for (const auto& work : works) work->Wait();
+      model.Parameters()[0]->context());
+  group.Broadcast(random, 0);
   const int64_t* state = random.data<int64_t>();
   generator.set_key({static_cast<uint32_t>(state[0]), static_cast<uint32_t>(state[1])});
   generator.set_next_stream(static_cast<uint64_t>(state[2]));
+}
+
+// Ranks mask their parts of a batch as one rank would mask the whole.
+void MaskByPlace(nn::Module& model, const comm::Group& group) {
+  model.AddPreForwardHook([rank = group.rank()](nn::Module& root, const Tensor& input) {
+    if (input.rank() > 0) root.generator().set_first_sample(rank * input.size(0));
+  });
 }
 
 }  // namespace
@@ -113,17 +146,28 @@ void SyncReplicas(const std::string& plugin, nn::Module& model, const optim::Opt
                   const comm::GroupPtr& group) {
   if (group == nullptr) return;
   CheckSame(plugin, model, optimizer, *group);
-  BroadcastModel(plugin, model, *group);
+  CheckContiguous(plugin, model);
+  BroadcastValues(model, *group);
+  BroadcastRandomState(model, *group);
 }
 
 void PrepareReplicas(const std::string& plugin, nn::Module& model,
                      const optim::Optimizer& optimizer, const comm::GroupPtr& group) {
   SyncReplicas(plugin, model, optimizer, group);
+  if (group != nullptr) MaskByPlace(model, *group);
+}
+
+void PrepareReplicasButValues(const std::string& plugin, nn::Module& model,
+                              const optim::Optimizer& optimizer, const comm::GroupPtr& group) {
   if (group == nullptr) return;
-  // Ranks mask their parts of a batch as one rank would mask the whole.
-  model.AddPreForwardHook([rank = group->rank()](nn::Module& root, const Tensor& input) {
-    if (input.rank() > 0) root.generator().set_first_sample(rank * input.size(0));
-  });
+  CheckSame(plugin, model, optimizer, *group);
+  CheckContiguous(plugin, model);
+  BroadcastRandomState(model, *group);
+  MaskByPlace(model, *group);
+}
+
+void SyncValue(autograd::Parameter& parameter, const comm::GroupPtr& group) {
+  if (group != nullptr) SendValue(parameter, *group).Wait();
 }
 
 bool CheckSameGradients(const std::string& plugin, optim::Optimizer& optimizer,

@@ -27,6 +27,13 @@ void SyncReplicas(const std::string& plugin, nn::Module& model, const optim::Opt
 void PrepareReplicas(const std::string& plugin, nn::Module& model,
                      const optim::Optimizer& optimizer, const comm::GroupPtr& group);
 
+// PrepareReplicas in steps, for who cuts parameters as their values come: everything but the
+// values, and then SyncValue of every parameter, in one order on all ranks. The value of a rank
+// that has a lazy one is not made but received, and rank 0's is made by it.
+void PrepareReplicasButValues(const std::string& plugin, nn::Module& model,
+                              const optim::Optimizer& optimizer, const comm::GroupPtr& group);
+void SyncValue(autograd::Parameter& parameter, const comm::GroupPtr& group);
+
 // Throws Error, on every rank, when ranks of `group` have different gradients of a parameter that
 // each of them holds whole: their copies would drift apart. Returns false when that cannot be said,
 // because not all gradients are finite. `shards`: the ranks that hold a gradient between them, or

@@ -1,6 +1,7 @@
 // Trains a GPT whose parameters, gradients and optimizer states are four times what its device may
 // hold: GeminiPlugin keeps shards of them, on the device or on the host, and makes parameters whole
-// while they are used. The program to copy for that; the loop is the one of one rank.
+// while they are used. No rank holds the whole model at any time, from its construction on. The
+// program to copy for that; the loop is the one of one rank.
 //
 //   04_gemini_big_model --map-svg map.svg                 # 2 ranks, each a quarter of the need
 //   04_gemini_big_model --ranks 1 --budget-percent 50
@@ -55,7 +56,8 @@ void PrintMemory(const MemoryLedger& device, const GeminiPlugin& plugin, int64_t
 void Train(const comm::World& world, const Flags& flags, const data::TextCorpus& corpus) {
   const ContextPtr& context = world.context();
   nn::Gpt2 model(flags.model);
-  model.Initialize(context, {.seed = flags.seed});
+  // Values are made one parameter at a time, in boost: no rank ever holds the model.
+  model.InitializeLazily(context, {.seed = flags.seed});
   const int64_t num_parameters = model.num_parameters();
   const auto optimizer = ValueOrThrow(
       optim::MakeOptimizer(flags.optimizer, model.Parameters(), flags.optimizer_options));
@@ -63,7 +65,6 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
   GeminiPlugin plugin(world.group(), flags.gemini);
   Booster booster(plugin);
   Boosted boosted = booster.boost(model, *optimizer, nn::CrossEntropyLoss());
-  context->ledger().ResetPeaks();  // what boost needed once is not training
 
   const int64_t block = flags.model.n_positions, batch = flags.batch / world.size();
   const auto dataset = std::make_shared<data::TextDataset>(corpus.train(), block);

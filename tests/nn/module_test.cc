@@ -66,6 +66,157 @@ TEST_F(ModuleTest, InitialisationIsAFunctionOfSeedAndName) {
   EXPECT_NE(va, a.FindParameter("transformer.h.0.mlp.c_fc.weight")->data().ToVector<float>());
 }
 
+TEST_F(ModuleTest, LazyValuesAreThoseOfInitialize) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kF64}) {
+    for (const bool is_llama : {false, true}) {
+      const auto make = [&]() -> std::unique_ptr<Module> {
+        if (is_llama) return std::make_unique<Llama>(TinyLlama());
+        return std::make_unique<Gpt2>(TinyGpt2());
+      };
+      const std::unique_ptr<Module> eager = make(), lazy = make();
+      eager->Initialize(context_, {.seed = 3, .dtype = dtype});
+      const ContextPtr context = CpuContext();
+      lazy->InitializeLazily(context, {.seed = 3, .dtype = dtype});
+      EXPECT_EQ(context->ledger().live_total_bytes(), 0);
+      EXPECT_EQ(lazy->generator().key().a, eager->generator().key().a);
+      for (const ParameterPtr& p : lazy->Parameters()) {
+        EXPECT_TRUE(p->has_value() && p->is_lazy() && !p->is_part() && !p->is_released());
+        EXPECT_EQ(p->dtype(), dtype);
+        EXPECT_EQ(p->context(), context);
+        EXPECT_EQ(p->grad_dtype(), dtype);
+        const int64_t before = context->ledger().live_bytes(MemoryCategory::kParameter);
+        const ParameterPtr want = eager->FindParameter(p->name());
+        EXPECT_EQ(p->value().ToVector<double>(), want->value().ToVector<double>()) << p->name();
+        EXPECT_FALSE(p->is_lazy());
+        EXPECT_EQ(p->value().raw(), p->value().raw());
+        EXPECT_EQ(context->ledger().live_bytes(MemoryCategory::kParameter) - before,
+                  p->value().bytes());
+      }
+    }
+  }
+}
+
+TEST_F(ModuleTest, LazyModelsTrainAsOthers) {
+  Gpt2 eager(TinyGpt2()), lazy(TinyGpt2());
+  eager.Initialize(context_, {.seed = 3});
+  lazy.InitializeLazily(context_, {.seed = 3});
+  for (Gpt2* model : {&eager, &lazy}) {
+    model->FindParameter("transformer.wpe.weight")->set_requires_grad(false);
+    model->FindParameter("transformer.ln_f.weight")->set_grad_dtype(DType::kF64);
+    autograd::Backward(CrossEntropyLoss()((*model)(Tokens()), Targets()));
+  }
+  for (const ParameterPtr& p : lazy.Parameters()) {
+    const ParameterPtr want = eager.FindParameter(p->name());
+    ASSERT_EQ(p->has_grad(), want->has_grad()) << p->name();
+    if (!p->has_grad()) continue;
+    EXPECT_EQ(p->grad().dtype(), want->grad().dtype()) << p->name();
+    EXPECT_EQ(p->grad().ToVector<double>(), want->grad().ToVector<double>()) << p->name();
+  }
+}
+
+TEST_F(ModuleTest, LazyValuesAreOfTheFirstInitialize) {
+  const std::string name = "transformer.wte.weight";
+  Gpt2 eager(TinyGpt2());
+  eager.Initialize(context_, {.seed = 3});
+  const std::vector<float> want = eager.FindParameter(name)->data().ToVector<float>();
+  for (const bool again_lazy : {false, true}) {
+    Gpt2 lazy(TinyGpt2());
+    lazy.InitializeLazily(context_, {.seed = 3});
+    if (again_lazy) {
+      lazy.InitializeLazily(context_, {.seed = 4, .dtype = DType::kBF16});
+    } else {
+      lazy.Initialize(context_, {.seed = 4, .dtype = DType::kBF16});
+    }
+    EXPECT_EQ(lazy.FindParameter(name)->data().ToVector<float>(), want);
+  }
+  // A lazy one does not take the place of a value.
+  eager.InitializeLazily(context_, {.seed = 4});
+  EXPECT_FALSE(eager.FindParameter(name)->is_lazy());
+  // Other dtypes come from it.
+  Gpt2 lazy(TinyGpt2());
+  lazy.InitializeLazily(context_, {.seed = 3});
+  lazy.To(DType::kBF16);
+  eager.To(DType::kBF16);
+  EXPECT_EQ(lazy.FindParameter(name)->dtype(), DType::kBF16);
+  EXPECT_EQ(lazy.FindParameter(name)->data().ToVector<float>(),
+            eager.FindParameter(name)->data().ToVector<float>());
+}
+
+// A module that gets a parent later keeps the values it was given.
+TEST_F(ModuleTest, LazyValuesKeepTheirNames) {
+  class Parent : public Module {
+   public:
+    explicit Parent(const std::shared_ptr<Module>& child) { Register("child", child); }
+    Tensor Forward(const Tensor& x) override { return x; }
+  };
+  const auto eager = std::make_shared<Gpt2>(TinyGpt2());
+  const auto lazy = std::make_shared<Gpt2>(TinyGpt2());
+  eager->Initialize(context_, {.seed = 3});
+  lazy->InitializeLazily(context_, {.seed = 3});
+  Parent a(eager), b(lazy);
+  for (size_t i = 0; i < a.Parameters().size(); ++i) {
+    EXPECT_EQ(b.Parameters()[i]->data().ToVector<float>(),
+              a.Parameters()[i]->data().ToVector<float>());
+  }
+}
+
+TEST_F(ModuleTest, LazyValuesCanBeSetUnmade) {
+  const ContextPtr context = CpuContext();
+  Mlp model({.sizes = {4, 4}});
+  model.InitializeLazily(context, {.seed = 3});
+  const ParameterPtr p = model.Parameters()[0];
+  EXPECT_THROW(p->set_value(Tensor::Zeros({3}, DType::kF32, context_)), Error);
+  EXPECT_TRUE(p->is_lazy());
+  p->set_value(Tensor::Full(p->shape(), DType::kBF16, 2, context_));
+  EXPECT_FALSE(p->is_lazy());
+  EXPECT_EQ(p->grad_dtype(), DType::kBF16);
+  EXPECT_EQ(p->context(), context_);
+  EXPECT_EQ(p->data().ToVector<float>(), std::vector<float>(16, 2.0F));
+  EXPECT_EQ(context->ledger().peak_total_bytes(), 0);
+}
+
+TEST_F(ModuleTest, PartsOfLazyValues) {
+  const ContextPtr context = CpuContext();
+  Mlp model({.sizes = {4, 4}});
+  model.InitializeLazily(context, {.seed = 3, .dtype = DType::kBF16});
+  const ParameterPtr weight = model.Parameters()[0], bias = model.Parameters()[1];
+  const Tensor part = Tensor::Full({2}, DType::kF32, 2, context_);
+  weight->Release(part, [] {});
+  EXPECT_TRUE(weight->is_released() && !weight->is_lazy());
+  EXPECT_EQ(weight->grad_dtype(), DType::kF32);
+  EXPECT_EQ(weight->dtype(), DType::kF32);
+  EXPECT_EQ(weight->data().raw(), part.raw());
+  EXPECT_THROW(weight->value(), Error);
+  bias->set_part(part);
+  EXPECT_TRUE(bias->is_part() && !bias->is_lazy());
+  EXPECT_EQ(bias->value().ToVector<float>(), part.ToVector<float>());
+  EXPECT_EQ(context->ledger().peak_total_bytes(), 0);
+  for (const ParameterPtr& p : {weight, bias}) {
+    EXPECT_THROW(p->set_lazy_value({DType::kF32, context, [&] { return part; }}), Error);
+  }
+}
+
+// A read that cannot make the value says so, and the next one tries again.
+TEST_F(ModuleTest, LazyValuesThatCannotBeMadeStayLazy) {
+  const ContextPtr context = CpuContext();
+  Mlp model({.sizes = {4, 4}});
+  model.InitializeLazily(context, {.seed = 3});
+  context->ledger().set_model_data_limit(1);
+  const ParameterPtr p = model.Parameters()[0];
+  EXPECT_THROW(p->value(), Error);
+  EXPECT_TRUE(p->is_lazy());
+  context->ledger().set_model_data_limit(0);
+  EXPECT_EQ(p->value().shape(), p->shape());
+  EXPECT_THROW(p->set_lazy_value({DType::kF32, context, nullptr}), Error);
+  p->set_lazy_value(
+      {DType::kF32, context, [&] { return Tensor::Zeros({4}, DType::kF32, context); }});
+  EXPECT_THROW(p->value(), Error) << "another shape";
+  p->set_lazy_value({DType::kF64, context, [&, shape = p->shape()] {
+                       return Tensor::Zeros(shape, DType::kF32, context);
+                     }});
+  EXPECT_THROW(p->value(), Error) << "another dtype";
+}
+
 TEST_F(ModuleTest, UninitialisedParametersSaySo) {
   Gpt2 model(TinyGpt2());
   try {
