@@ -173,11 +173,13 @@ void GradientChunks::MakeFlat(size_t index) {
   const ChunkSpec& spec = plan_[index];
   const autograd::Parameter& first = *slots_[spec.items[0].parameter].parameter;
   const DType dtype = FlatDType(spec);
-  chunk.flat = Tensor::Empty({spec.numel()}, dtype,
-                             options_.context_of
-                                 ? options_.context_of(index, spec.numel() * DTypeSize(dtype))
-                                 : first.data().context(),
-                             MemoryCategory::kGradient);
+  ContextPtr context = first.data().context();
+  if (options_.context_of) {
+    const bool has_own_mean = on_mean_ && group_ != nullptr && !options_.keep_whole;
+    const int64_t numel = spec.numel() + (has_own_mean ? spec.shard_numel : 0);
+    context = options_.context_of(index, numel * DTypeSize(dtype));
+  }
+  chunk.flat = Tensor::Empty({spec.numel()}, dtype, context, MemoryCategory::kGradient);
 }
 
 // Moves the gradient into its chunk.

@@ -45,8 +45,8 @@ struct GradientChunkOptions {
   bool reproducible = false;
   // Of the sums; default: the gradients' own.
   std::optional<DType> communication_dtype = {};
-  // Where `bytes` of a chunk's gradients are kept, also whole ones that wait for a reducing
-  // backward; default: where the parameters are.
+  // Where `bytes` of a chunk's gradients are kept, with the mean that they become, also whole ones
+  // that wait for a reducing backward; default: where the parameters are.
   std::function<ContextPtr(size_t chunk, int64_t bytes)> context_of = {};
   // Sharded only: a chunk lives as long as a part of its mean does.
   bool keep_whole = false;

@@ -35,6 +35,7 @@ struct PlacementOptions {
   double offload_param_frac = 0;
   // Of "auto".
   int64_t device_budget_bytes = 0;
+  friend bool operator==(const PlacementOptions&, const PlacementOptions&) = default;
 };
 
 // Adds a line for every option that is wrong to `errors`.

@@ -150,8 +150,9 @@ TEST(MatrixTest, HybridCellsMeetEveryLayoutWithEveryOptimizer) {
   }
   size_t num_layouts = 0;
   for (const std::string& name : optim::OptimizerNames()) {
-    const size_t num_stages = optim::TakesLocalGradients(name) ? 1 : 3;  // of ZeRO
-    num_layouts += num_stages * (1 + 4 + 2);
+    const bool sharded = !optim::TakesLocalGradients(name);
+    num_layouts += (sharded ? 3 : 1) * (1 + 4 + 2);  // stages of ZeRO up to 2
+    num_layouts += sharded ? (1 + 3) + (1 + 2) : 0;  // 3, static and auto
   }
   EXPECT_EQ(layouts.size(), num_layouts);
   EXPECT_EQ(by_workload.size(), num_layouts * 5);
