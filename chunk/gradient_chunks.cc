@@ -174,10 +174,14 @@ void GradientChunks::MakeFlat(size_t index) {
   const autograd::Parameter& first = *slots_[spec.items[0].parameter].parameter;
   const DType dtype = FlatDType(spec);
   ContextPtr context = first.data().context();
+  const bool has_own_mean = on_mean_ && group_ != nullptr && !options_.keep_whole;
   if (options_.context_of) {
-    const bool has_own_mean = on_mean_ && group_ != nullptr && !options_.keep_whole;
     const int64_t numel = spec.numel() + (has_own_mean ? spec.shard_numel : 0);
     context = options_.context_of(index, numel * DTypeSize(dtype));
+    // Now: other chunks may take the room before this one is full.
+    if (has_own_mean) {
+      chunk.mean = Tensor::Empty({spec.shard_numel}, dtype, context, MemoryCategory::kGradient);
+    }
   }
   chunk.flat = Tensor::Empty({spec.numel()}, dtype, context, MemoryCategory::kGradient);
 }
@@ -222,10 +226,12 @@ void GradientChunks::Launch(size_t index) {
   } else if (group_ == nullptr) {
     chunk.mean = chunk.flat;
   } else {
-    chunk.mean = options_.keep_whole
-                     ? chunk.flat.Slice(0, group_->rank() * spec.shard_numel, spec.shard_numel)
-                     : Tensor::Empty({spec.shard_numel}, chunk.flat.dtype(), chunk.flat.context(),
-                                     MemoryCategory::kGradient);
+    if (options_.keep_whole) {
+      chunk.mean = chunk.flat.Slice(0, group_->rank() * spec.shard_numel, spec.shard_numel);
+    } else if (!chunk.mean.defined()) {
+      chunk.mean = Tensor::Empty({spec.shard_numel}, chunk.flat.dtype(), chunk.flat.context(),
+                                 MemoryCategory::kGradient);
+    }
     chunk.work = group_->ReduceScatterAsync(chunk.mean, chunk.flat);
   }
   in_flight_.push_back(index);

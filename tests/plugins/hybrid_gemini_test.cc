@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/booster/booster.h"
 #include "apogee/nn/losses.h"
@@ -128,13 +130,13 @@ Result Train(const RunSetup& setup) {
     ledger.ResetPeaks();
     Result& result = results[static_cast<size_t>(world.rank())];
     const comm::GroupPtr tp = plugin.mesh().group(comm::Axis::kTp);
+    const auto traffic = [&] { return tp != nullptr ? tp->traffic() : comm::Traffic(); };
     for (int64_t step = 0; step < setup.steps; ++step) {
-      const comm::Traffic before = tp->traffic();
+      const comm::Traffic before = traffic();
       run.Step(step, plugin.data_rank(), plugin.data_size());
-      const comm::Traffic& after = tp->traffic();
-      result.tp_all_reduces = after.calls(comm::CollectiveKind::kAllReduce) -
-                              before.calls(comm::CollectiveKind::kAllReduce);
-      result.tp_bytes = after.total_bytes() - before.total_bytes();
+      const comm::Traffic moved = traffic() - before;
+      result.tp_all_reduces = moved.calls(comm::CollectiveKind::kAllReduce);
+      result.tp_bytes = moved.total_bytes();
     }
     result.peak_bytes = ledger.peak_model_data_bytes();
     for (const auto& p : run.model->Parameters()) {
@@ -180,27 +182,33 @@ TEST(HybridGeminiTest, HasTheBitsOfStageTwo) {
   }
 }
 
-// Parameters, gradients and AdamW's states of a rank that keeps all of its part of the GPT-2.
-int64_t UnshardedBytes(const std::string& precision) {
+// Parameters, gradients and AdamW's states of a rank that keeps all of its part.
+int64_t UnshardedBytes(const RunSetup& setup) {
+  const std::string& precision = setup.options.precision;
   const int64_t per_element = precision == "f64" ? 32 : precision == "f32" ? 16 : 18;
-  return MakeModel(false)->num_parameters() / 2 * per_element;
+  return MakeModel(setup.llama)->num_parameters() / setup.options.tp_size * per_element;
 }
 
+// Gradients of tables and of layers that share an input keep several chunks open at a time, which
+// must all find room.
 TEST(HybridGeminiTest, BudgetsChangeNoBitAndAreKept) {
   for (const std::string precision : {"f64", "f32", "bf16", "fp16"}) {
-    for (const int num_ranks : {2, 4}) {
+    for (const auto& [num_ranks, tp, llama] :
+         {std::tuple{2, 2, false}, {4, 2, true}, {4, 2, false}, {3, 1, true}}) {
       RunSetup setup{.options = OptionsOf(3, precision, 0.5),
                      .num_ranks = num_ranks,
+                     .llama = llama,
                      .accumulate = num_ranks == 4 ? 3 : 1,
                      .no_sync = precision == "f32"};
+      setup.options.tp_size = tp;
+      setup.options.bucket_bytes = llama ? 6000 : 1500;
       const Result want = Train(setup);
       for (const int percent : {100, 60}) {
-        setup.options.placement = {
-            .placement_policy = "auto",
-            .device_budget_bytes = UnshardedBytes(precision) * percent / 100};
+        setup.options.placement = {.placement_policy = "auto",
+                                   .device_budget_bytes = UnshardedBytes(setup) * percent / 100};
         const Result got = Train(setup);
-        const std::string what =
-            precision + ", " + std::to_string(num_ranks) + " ranks, " + std::to_string(percent);
+        const std::string what = precision + ", " + std::to_string(num_ranks) + " ranks, tp " +
+                                 std::to_string(tp) + ", " + std::to_string(percent);
         EXPECT_EQ(got.weights, want.weights) << what;
         EXPECT_LE(got.peak_bytes, setup.options.placement.device_budget_bytes) << what;
       }
