@@ -219,6 +219,18 @@ TEST(HybridGeminiTest, BudgetsChangeNoBitAndAreKept) {
   }
 }
 
+// Statistics of whole tensors, and the norm that is clipped, add up in another order when chunks
+// are cut elsewhere: what needs none has the bits of stage 2, too.
+TEST(HybridGeminiTest, ElementwiseOptimizersHaveTheBitsOfStageTwo) {
+  for (const std::string name : {"sgd", "adam", "lion", "adamw8bit"}) {
+    RunSetup setup{.options = OptionsOf(2, "bf16"), .llama = true, .optimizer = name};
+    setup.optimizer_options = {{"lr", "0.001"}};
+    const Result want = Train(setup);
+    setup.options.zero_stage = 3;
+    EXPECT_EQ(Train(setup).weights, want.weights) << name;
+  }
+}
+
 // What a rank keeps is its shard of its part.
 TEST(HybridGeminiTest, EveryElementHasItsOwner) {
   RunRanks(6, [](comm::World& world) {

@@ -136,6 +136,15 @@ TEST(SabotageTest, HybridRunsKeepAbsentGradientsAndUpdate) {
             "error 1 > 1e-09");
 }
 
+TEST(SabotageTest, ShardedPartsNeedAllOfThat) {
+  ExpectRed("adamw/gemini_tp2/world4/f32/acc1/fed", Sabotage::kDropCollective, "error ");
+  ExpectRed("lamb/gemini_tp2/world2/f32/acc1/fed", Sabotage::kLocalStats, "error ");
+  ExpectRed("adafactor/gemini_tp2_auto/world4/f32/acc1/fed", Sabotage::kLocalStats, "error ");
+  ExpectGreen("adamw/gemini_tp2/world4/f32/acc1/fed", Sabotage::kLocalStats);
+  ExpectRed("lamb/gemini_tp2/world6/f32/acc1/fed", Sabotage::kNoneAsZero, "(never)");
+  ExpectRed("adafactor/gemini_tp2_auto/world4/f32/acc1/fed", Sabotage::kNoUpdate, "error 1 >");
+}
+
 TEST(MatrixTest, HybridCellsMeetEveryLayoutWithEveryOptimizer) {
   std::set<std::string> layouts, by_workload, by_precision;
   for (const Cell& cell : AllCells()) {
