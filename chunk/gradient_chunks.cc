@@ -104,16 +104,20 @@ DType GradientChunks::FlatDType(const ChunkSpec& spec) const {
 }
 
 void GradientChunks::Backward(std::span<GradientChunks* const> all, const Tensor& loss,
-                              double loss_scale, bool reduce) {
+                              double loss_scale, bool reduce, bool retain_graph) {
   struct End {  // also when backward throws
     std::span<GradientChunks* const> all;
     ~End() {
-      for (GradientChunks* chunks : all) chunks->active_ = false;
+      for (GradientChunks* chunks : all) {
+        chunks->active_ = false;
+        if (chunks->options_.on_chunk) chunks->chunks_.clear();
+      }
     }
   } end{all};
   for (GradientChunks* chunks : all) chunks->Begin(reduce);
-  autograd::Backward(
-      loss, {.grad = Tensor::Full(loss.shape(), loss.dtype(), loss_scale, loss.context())});
+  autograd::Backward(loss,
+                     {.grad = Tensor::Full(loss.shape(), loss.dtype(), loss_scale, loss.context()),
+                      .retain_graph = retain_graph});
   for (GradientChunks* chunks : all) {
     if (chunks->reduce_) {
       chunks->Finish();
@@ -125,8 +129,9 @@ void GradientChunks::Backward(std::span<GradientChunks* const> all, const Tensor
 
 void GradientChunks::Begin(bool reduce) {
   CheckTrainable();
+  chunks_ = std::vector<Chunk>(plan_.size());
   for (size_t c = 0; c < plan_.size(); ++c) {
-    chunks_[c] = {};
+    chunks_[c].done = !AnyTrainable(plan_[c]);
     for (const ChunkItem& item : plan_[c].items) {
       chunks_[c].missing += slots_[item.parameter].trainable ? 1 : 0;
     }
@@ -153,7 +158,7 @@ void GradientChunks::OnGradient(size_t index) {
   if (slot.item == nullptr) return;
   if (!reduce_) return PutAway(slot);
   Deposit(slot);
-  if (options_.overlap) LaunchReady();
+  if (options_.overlap && !options_.on_chunk) LaunchReady();
 }
 
 // A gradient that stays local waits where its chunk's are kept.
@@ -167,23 +172,19 @@ void GradientChunks::PutAway(Slot& slot) {
   slot.parameter->set_grad(away);
 }
 
-void GradientChunks::MakeFlat(size_t index) {
-  Chunk& chunk = chunks_[index];
-  if (chunk.flat.defined()) return;
-  const ChunkSpec& spec = plan_[index];
+Tensor GradientChunks::EmptyGradient(size_t chunk, int64_t numel) const {
+  const ChunkSpec& spec = plan_[chunk];
   const autograd::Parameter& first = *slots_[spec.items[0].parameter].parameter;
   const DType dtype = FlatDType(spec);
-  ContextPtr context = first.data().context();
-  const bool has_own_mean = on_mean_ && group_ != nullptr && !options_.keep_whole;
-  if (options_.context_of) {
-    const int64_t numel = spec.numel() + (has_own_mean ? spec.shard_numel : 0);
-    context = options_.context_of(index, numel * DTypeSize(dtype));
-    // Now: other chunks may take the room before this one is full.
-    if (has_own_mean) {
-      chunk.mean = Tensor::Empty({spec.shard_numel}, dtype, context, MemoryCategory::kGradient);
-    }
-  }
-  chunk.flat = Tensor::Empty({spec.numel()}, dtype, context, MemoryCategory::kGradient);
+  const ContextPtr context = options_.context_of
+                                 ? options_.context_of(chunk, numel * DTypeSize(dtype))
+                                 : first.data().context();
+  return Tensor::Empty({numel}, dtype, context, MemoryCategory::kGradient);
+}
+
+void GradientChunks::MakeFlat(size_t index) {
+  Chunk& chunk = chunks_[index];
+  if (!chunk.flat.defined()) chunk.flat = EmptyGradient(index, plan_[index].numel());
 }
 
 // Moves the gradient into its chunk.
@@ -206,32 +207,38 @@ void GradientChunks::LaunchReady() {
   while (next_chunk_ < chunks_.size() && chunks_[next_chunk_].missing == 0) Launch(next_chunk_++);
 }
 
-void GradientChunks::Launch(size_t index) {
+bool GradientChunks::AnyTrainable(const ChunkSpec& spec) const {
+  return std::ranges::any_of(
+      spec.items, [this](const ChunkItem& item) { return slots_[item.parameter].trainable; });
+}
+
+// Zeros between the gradients, and for those absent here.
+void GradientChunks::FillGaps(size_t index) {
   Chunk& chunk = chunks_[index];
   const ChunkSpec& spec = plan_[index];
-  const bool any_trainable = std::ranges::any_of(
-      spec.items, [&](const ChunkItem& item) { return slots_[item.parameter].trainable; });
-  if (!any_trainable || (group_ == nullptr && !on_mean_)) return;
   MakeFlat(index);
-  int64_t filled = 0;  // zeros between the gradients, and for those absent here
+  int64_t filled = 0;
   for (const ChunkItem& item : spec.items) {
     if (!slots_[item.parameter].deposited) continue;
     chunk.flat.Slice(0, filled, item.offset - filled).Fill(0);
     filled = item.end();
   }
   chunk.flat.Slice(0, filled, spec.numel() - filled).Fill(0);
+}
 
+void GradientChunks::Launch(size_t index) {
+  Chunk& chunk = chunks_[index];
+  const ChunkSpec& spec = plan_[index];
+  if (!AnyTrainable(spec) || (group_ == nullptr && !on_mean_)) return;
+  FillGaps(index);
   if (!on_mean_) {
     chunk.work = group_->AllReduceAsync(chunk.flat);
   } else if (group_ == nullptr) {
     chunk.mean = chunk.flat;
   } else {
-    if (options_.keep_whole) {
-      chunk.mean = chunk.flat.Slice(0, group_->rank() * spec.shard_numel, spec.shard_numel);
-    } else if (!chunk.mean.defined()) {
-      chunk.mean = Tensor::Empty({spec.shard_numel}, chunk.flat.dtype(), chunk.flat.context(),
-                                 MemoryCategory::kGradient);
-    }
+    chunk.mean = options_.keep_whole
+                     ? chunk.flat.Slice(0, group_->rank() * spec.shard_numel, spec.shard_numel)
+                     : EmptyGradient(index, spec.shard_numel);
     chunk.work = group_->ReduceScatterAsync(chunk.mean, chunk.flat);
   }
   in_flight_.push_back(index);
@@ -258,8 +265,23 @@ void GradientChunks::Complete(size_t index) {
   for (const ChunkItem& item : spec.items) {
     const int64_t begin = std::clamp(item.offset - first, int64_t{0}, spec.shard_numel);
     const int64_t end = std::clamp(item.end() - first, int64_t{0}, spec.shard_numel);
+    if (options_.on_chunk && !slots_[item.parameter].present) continue;
     on_mean_(item.parameter, reduced.mean.Slice(0, begin, end - begin));
   }
+}
+
+// Of each rank, then of any; chunks under way are completed meanwhile.
+void GradientChunks::ExchangePresence() {
+  if (group_ == nullptr || plan_.empty()) return;
+  std::vector<float> bits;
+  for (const Slot& slot : slots_) bits.push_back(slot.present ? 1.0f : 0.0f);
+  const Tensor presence = Tensor::FromVector<float>(bits, {static_cast<int64_t>(bits.size())},
+                                                    slots_[0].parameter->data().context());
+  const auto work = group_->AllReduceAsync(presence, comm::ReduceOp::kMax);
+  for (; !in_flight_.empty(); in_flight_.pop_front()) Complete(in_flight_.front());
+  work->Wait();
+  bits = presence.ToVector<float>();
+  for (size_t i = 0; i < slots_.size(); ++i) slots_[i].present = bits[i] != 0;
 }
 
 void GradientChunks::Finish() {
@@ -271,18 +293,9 @@ void GradientChunks::Finish() {
     }
   }
   for (Slot& slot : slots_) slot.present = slot.deposited;
+  if (options_.on_chunk) return FinishAgreed();
   while (next_chunk_ < chunks_.size()) Launch(next_chunk_++);
-  if (group_ != nullptr && !plan_.empty()) {
-    std::vector<float> bits;
-    for (const Slot& slot : slots_) bits.push_back(slot.present ? 1.0f : 0.0f);
-    const Tensor presence = Tensor::FromVector<float>(bits, {static_cast<int64_t>(bits.size())},
-                                                      slots_[0].parameter->data().context());
-    const auto work = group_->AllReduceAsync(presence, comm::ReduceOp::kMax);
-    for (; !in_flight_.empty(); in_flight_.pop_front()) Complete(in_flight_.front());
-    work->Wait();
-    bits = presence.ToVector<float>();
-    for (size_t i = 0; i < slots_.size(); ++i) slots_[i].present = bits[i] != 0;
-  }
+  ExchangePresence();
   for (; !in_flight_.empty(); in_flight_.pop_front()) Complete(in_flight_.front());
   for (Slot& slot : slots_) {
     autograd::Parameter& parameter = *slot.parameter;

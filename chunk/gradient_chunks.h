@@ -45,11 +45,16 @@ struct GradientChunkOptions {
   bool reproducible = false;
   // Of the sums; default: the gradients' own.
   std::optional<DType> communication_dtype = {};
-  // Where `bytes` of a chunk's gradients are kept, with the mean that they become, also whole ones
-  // that wait for a reducing backward; default: where the parameters are.
+  // Where `bytes` of a chunk's gradients are kept, also whole ones that wait for a reducing
+  // backward; default: where the parameters are.
   std::function<ContextPtr(size_t chunk, int64_t bytes)> context_of = {};
   // Sharded only: a chunk lives as long as a part of its mean does.
   bool keep_whole = false;
+  // Sharded only. When set, a chunk is reduced where Agree is called, once every rank has all its
+  // gradients, and the others when backward has ended; one at a time, in one order on every rank.
+  // on_mean gets gradients that are present only, then this runs. A chunk lives as long as a part
+  // of its mean does. For who updates inside backward, where peers meet elsewhere too.
+  std::function<void()> on_chunk = {};
 };
 
 class GradientChunks {
@@ -76,7 +81,10 @@ class GradientChunks {
   // One backward for several, which share a group; all but the first must not overlap, or the order
   // of their collectives would depend on the rank.
   static void Backward(std::span<GradientChunks* const> all, const Tensor& loss, double loss_scale,
-                       bool reduce);
+                       bool reduce, bool retain_graph = false);
+  // With on_chunk, from within Backward, where all ranks come by as often: reduces what all of them
+  // have. Collective; without a backward under way it does nothing.
+  void Agree();
   // false: until it is true again, gradients stay local in every backward, whatever `reduce` says,
   // and nothing is sent. The same on every rank.
   void set_reduces(bool reduces) { reduces_ = reduces; }
@@ -105,6 +113,7 @@ class GradientChunks {
   };
   struct Chunk {
     size_t missing = 0;
+    bool done = false;  // with on_chunk: reduced, or there is nothing to reduce
     Tensor flat;
     Tensor mean;  // sharded: where this rank's shard arrives
     std::shared_ptr<comm::Work> work;
@@ -119,10 +128,17 @@ class GradientChunks {
   void Deposit(Slot& slot);
   void PutAway(Slot& slot);
   void MakeFlat(size_t chunk);
+  // [numel] of a chunk's gradients.
+  Tensor EmptyGradient(size_t chunk, int64_t numel) const;
   void LaunchReady();
+  bool AnyTrainable(const ChunkSpec& spec) const;
+  void FillGaps(size_t chunk);
   void Launch(size_t chunk);
+  void ReduceNow(size_t chunk);
   void Complete(size_t chunk);
+  void ExchangePresence();
   void Finish();
+  void FinishAgreed();
   DType FlatDType(const ChunkSpec& spec) const;
   void StashPartial(Slot& slot);
   void MergePartials(Slot& slot);

@@ -27,7 +27,9 @@ class ShardedParameters::PackedValue : public autograd::PackedTensor {
   }
   ~PackedValue() override {
     Chunk& chunk = owner_->chunks_[chunk_];
-    if (--chunk.num_saved == 0) chunk.retained = Tensor();
+    --chunk.num_saved;
+    if (walk_ == owner_->walk_) --chunk.num_read;
+    chunk.DropRead();
   }
 
   Tensor Unpack() override {
@@ -36,7 +38,10 @@ class ShardedParameters::PackedValue : public autograd::PackedTensor {
       owner_->Miss(owner_->plan_[chunk_].items[0].parameter);
     }
     const Tensor& values = chunk.values.defined() ? owner_->WaitFor(chunk) : chunk.retained;
-    return values.Slice(0, offset_, shape_.numel()).View(shape_);
+    const Tensor value = values.Slice(0, offset_, shape_.numel()).View(shape_);
+    if (std::exchange(walk_, owner_->walk_) != owner_->walk_) ++chunk.num_read;
+    chunk.DropRead();
+    return value;
   }
 
  private:
@@ -44,6 +49,7 @@ class ShardedParameters::PackedValue : public autograd::PackedTensor {
   size_t chunk_;
   int64_t offset_;
   Shape shape_;
+  int64_t walk_ = -1;  // the last one that read it
 };
 
 std::shared_ptr<ShardedParameters> ShardedParameters::Make(
@@ -169,7 +175,7 @@ void ShardedParameters::Drop(const std::vector<size_t>& chunks) {
     } catch (const comm::CommError&) {
       // Nobody wants these values; the next gather tells.
     }
-    if (chunk.in_backward && chunk.num_saved > 0) chunk.retained = chunk.values;
+    if (chunk.in_backward && chunk.num_saved > chunk.num_read) chunk.retained = chunk.values;
     chunk.values = Tensor();
     if (observer_) observer_(index, false);
   }
@@ -270,9 +276,11 @@ void ShardedParameters::MoveHome(size_t index, const ContextPtr& home) {
 }
 
 void ShardedParameters::DropRetained() {
+  ++walk_;
   for (Chunk& chunk : chunks_) {
     chunk.retained = Tensor();
     chunk.in_backward = false;
+    chunk.num_read = 0;
   }
 }
 

@@ -82,8 +82,10 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
   // Collective when the chunk has to be gathered, or others ahead of their use.
   void Acquire(size_t chunk);
   void Release(size_t chunk);
+  bool is_acquired(size_t chunk) const { return schedule_.is_held(chunk); }
   // The same in backward, where nodes that still need the values may run later: for them alone they
-  // stay until the last one has run or DropRetained is called.
+  // stay until the last one has run or DropRetained is called, which ends this walk over the graph:
+  // in the next one of the same graph every node reads again.
   void ReleaseInBackward(size_t chunk);
   void DropRetained();
   // Shards were written to: what is gathered and nobody holds is given up.
@@ -125,6 +127,10 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
     std::shared_ptr<comm::Work> gathering;  // `values` arrive
     bool in_backward = false;               // released there last
     int64_t num_saved = 0;                  // PackedValues
+    int64_t num_read = 0;                   // of them, in this walk
+    void DropRead() {
+      if (num_saved == num_read) retained = Tensor();
+    }
   };
   struct Place {
     size_t chunk = 0;
@@ -153,6 +159,7 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
   GatherSchedule schedule_;
   Observer observer_;
   OnMiss on_miss_;
+  int64_t walk_ = 0;  // over a graph, by backward; counted
 };
 
 }  // namespace apogee::chunk

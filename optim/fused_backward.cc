@@ -1,11 +1,10 @@
 #include "apogee/optim/fused_backward.h"
 
-#include <cmath>
 #include <functional>
 #include <utility>
 
 #include "apogee/autograd/engine.h"
-#include "apogee/optim/optimizer.h"
+#include "apogee/optim/fused_step.h"
 
 namespace apogee::optim {
 namespace {
@@ -41,76 +40,32 @@ class ScopedGradHooks {
 
 }  // namespace
 
-void Optimizer::CheckFusable() const {
-  constexpr const char* kReason =
-      "; a fused backward uses each gradient up as soon as it is final, so gradients of several "
-      "backward calls "
-      "cannot be accumulated: use one larger batch, and call step() after each backward";
-  APOGEE_CHECK(!fused_report_.has_value(), "optimizer ", name_,
-               ": fused_backward was called twice without step() in between", kReason);
+void Optimizer::RunFusedBackward(const Tensor& loss) {
+  APOGEE_CHECK(loss.defined() && loss.numel() == 1, "optimizer ", name_,
+               ": fused_backward needs a scalar loss");
   for (const ParamView& view : views_) {
     APOGEE_CHECK(view.parameter() != nullptr && view.layout().is_whole() && !view.is_shard(),
                  "optimizer ", name_, ": parameter \"", view.name(),
                  "\" is a shard or a buffer, whose gradient does not come out of backward; call "
                  "step() instead");
-    APOGEE_CHECK(!view.has_grad(), "optimizer ", name_, ": parameter \"", view.name(),
-                 "\" already has a gradient", kReason);
   }
-}
-
-void Optimizer::CollectNorms(const Tensor& loss, const Tensor& loss_grad, StepDecision& decision) {
-  const NormKind kind = step_options_.norm_kind;
-  double total = 0;
-  bool finite = true;
-  const auto collect = [&](ParamView& view, int) {
-    const Tensor grad = view.grad();
-    NormChunk chunk{grad.raw(), grad.dtype(), view.layout().local_numel(), 0};
-    OptimKernelsFor(*grad.context()).grad_norm(*grad.context(), {kind, std::span(&chunk, 1)});
-    const double norm = chunk.result;
-    if (!std::isfinite(norm) && finite) {
-      finite = false;
-      fused_report_->nonfinite_parameter = view.name();
-    }
-    total = kind != NormKind::kMax ? total + norm : (norm > total || norm != norm ? norm : total);
-  };
-  const ScopedGradHooks hooks(*this, collect);
-  autograd::Backward(loss, {.grad = loss_grad, .retain_graph = true});
-  DecideFrom(finite, kind == NormKind::kL2 ? std::sqrt(total) : total, decision);
-  if (!decision.skip) fused_report_->nonfinite_parameter.clear();
-}
-
-void Optimizer::RunFusedBackward(const Tensor& loss) {
-  APOGEE_CHECK(loss.defined() && loss.numel() == 1, "optimizer ", name_,
-               ": fused_backward needs a scalar loss");
-  CheckFusable();
-  // A backward that fails leaves no report behind, and no gradient.
-  struct Cleanup {
-    Optimizer* optimizer;
-    ~Cleanup() {
-      if (optimizer == nullptr) return;
-      optimizer->fused_report_.reset();
-      optimizer->zero_grad();
-    }
-  } cleanup{this};
-  StepReport& report = fused_report_.emplace();
-  report.inv_loss_scale = 1 / step_options_.loss_scale;
+  FusedStep step(*this);
   const Tensor loss_grad =
       Tensor::Full(loss.shape(), loss.dtype(), step_options_.loss_scale, loss.context());
-  if (step_options_.max_norm > 0 || step_options_.nonfinite != NonFinitePolicy::kProceed) {
-    CollectNorms(loss, loss_grad, report);
+  if (step.needs_norms()) {
+    const ScopedGradHooks hooks(
+        *this, [&](const ParamView& view, int) { step.AddNorm(view, view.grad()); });
+    autograd::Backward(loss, {.grad = loss_grad, .retain_graph = true});
+    step.Decide();
   }
-  if (!report.skip) {
-    const StepDecision decision = report;
-    const auto update = [&](ParamView& view, int group) {
+  if (!step.skip()) {
+    const ScopedGradHooks hooks(*this, [&](ParamView& view, int group) {
       const ActiveParam param{&view, group, view.grad()};
-      Apply(std::span(&param, 1), decision);
-      ++report.num_updated;
-    };
-    const ScopedGradHooks hooks(*this, update);
+      step.Update(std::span(&param, 1));
+    });
     autograd::Backward(loss, {.grad = loss_grad});
-    if (report.num_updated > 0) FinishStep();
   }
-  cleanup.optimizer = nullptr;
+  step.Finish();
 }
 
 }  // namespace apogee::optim

@@ -23,6 +23,11 @@
 // buffer without a Parameter.
 //
 // step() on gradients that an ordinary backward left makes the same update.
+//
+// A plugin that shards parameters runs the same step on shards instead (fused_step.h): GeminiPlugin
+// does. What backward reads of a parameter without giving it a gradient (Parameter::data() in a
+// forward, a function under NoGradGuard that is run again) may have been updated by then, when
+// depends on the plugin: do not.
 #ifndef APOGEE_OPTIM_FUSED_BACKWARD_H_
 #define APOGEE_OPTIM_FUSED_BACKWARD_H_
 

@@ -198,6 +198,8 @@ class Optimizer : public LrTarget {
   virtual void SetGroupOptions(const std::vector<OptionMap>& groups) = 0;
 
  private:
+  friend class FusedStep;
+
   template <typename Self, typename Fn>
   static void ForEachView(Self& self, const Fn& fn) {
     size_t index = 0;
@@ -218,10 +220,6 @@ class Optimizer : public LrTarget {
                              const GroupState* group_state, std::vector<StateSpec>& specs) const;
   // Counts skips, runs the hooks, throws under kThrow.
   void EndStep();
-  void CheckFusable() const;
-  // The first of the two passes of a fused backward: the norm of each gradient, which is then
-  // dropped.
-  void CollectNorms(const Tensor& loss, const Tensor& loss_grad, StepDecision& decision);
   std::vector<std::string> LoadProblems(const StateDict& dict) const;
   std::vector<StatBuffer> ReduceStats(std::span<const ActiveParam> active,
                                       const StepDecision& decision);

@@ -1,18 +1,10 @@
 // The decision phase of Optimizer::step.
-#include <cmath>
+#include <limits>
 
+#include "apogee/optim/grad_marks.h"
 #include "apogee/optim/optimizer.h"
 
 namespace apogee::optim {
-namespace {
-
-// What the ranks tell each other about one gradient. The marks are added, or their maximum is
-// taken, together with the norms, so that a decision costs one collective.
-constexpr double kAbsent = 0;
-constexpr double kPresent = 1;
-constexpr double kNonFinite = 1 << 20;  // more than any number of ranks that have it
-
-}  // namespace
 
 void Optimizer::CheckPartialGrad(const ParamView& view, int group) const {
   if (!view.partial_grad()) return;
@@ -40,19 +32,8 @@ StepDecision Optimizer::Decide(std::vector<ActiveParam>& active) {
 
   const bool check_finite = step_options_.nonfinite != NonFinitePolicy::kProceed;
   const bool need_norm = check_finite || step_options_.max_norm > 0;
-  const bool sums = step_options_.norm_kind != NormKind::kMax;
   const ContextPtr context = candidates[0]->value().context();
-  StatBuffer buffer(DType::kF64, context);
-  const size_t stride = need_norm ? 2 : 1;
-  for (const ParamView* candidate : candidates) {
-    const ParamView& view = *candidate;
-    sums ? buffer.AddSums(view, static_cast<int64_t>(stride))
-         : buffer.AddMaxima(view, static_cast<int64_t>(stride));
-  }
-  buffer.Allocate();
-  double* marks = sums ? buffer.sums<double>(0) : buffer.maxima<double>(0);
-  double* norms = marks + 1;
-
+  GradMarks marks(candidates, need_norm, step_options_.norm_kind);
   std::vector<Tensor> grads(candidates.size());
   std::vector<NormChunk> chunks;
   std::vector<size_t> owners;
@@ -64,27 +45,19 @@ StepDecision Optimizer::Decide(std::vector<ActiveParam>& active) {
     CheckPartialGrad(view, groups[c]);
     if (!view.has_grad()) continue;
     grads[c] = view.grad();
-    marks[c * stride] = kPresent;
+    marks.SetPresent(c);
     chunks.push_back({grads[c].raw(), grads[c].dtype(), view.layout().local_numel(), 0});
     owners.push_back(c);
   }
   if (need_norm) {
     OptimKernelsFor(*context).grad_norm(*context, {step_options_.norm_kind, chunks});
-    for (size_t k = 0; k < chunks.size(); ++k) {
-      const size_t c = owners[k];
-      const ParamView& view = *candidates[c];
-      const double result = chunks[k].result;
-      if (!std::isfinite(result)) marks[c * stride] = kNonFinite;
-      norms[c * stride] = sums ? result / view.layout().num_replicas() : result;
-    }
+    for (size_t k = 0; k < chunks.size(); ++k) marks.SetNorm(owners[k], chunks[k].result);
   }
-  reducer_->Reduce(buffer);
+  marks.Reduce(*reducer_);
 
-  bool finite = true, whole = true;
-  double total = 0;
+  bool whole = true;
   for (size_t c = 0; c < candidates.size(); ++c) {
-    const double mark = marks[c * stride];
-    if (mark == kAbsent && !AbsentIsZero(groups[c])) continue;
+    if (!marks.present(c) && !AbsentIsZero(groups[c])) continue;
     ParamView& view = *candidates[c];
     // Absent here but present on another rank counts as zero.
     if (!grads[c].defined()) {
@@ -93,17 +66,11 @@ StepDecision Optimizer::Decide(std::vector<ActiveParam>& active) {
     }
     active.push_back({&view, groups[c], grads[c]});
     whole = whole && !view.partial_grad();
-    if (mark >= kNonFinite && finite) {
-      finite = false;
-      report_.nonfinite_parameter = view.name();
-    }
-    if (!need_norm) continue;
-    const double norm = norms[c * stride];
-    total = sums ? total + norm : (norm > total || norm != norm ? norm : total);
   }
   if (need_norm) {
-    DecideFrom(finite, step_options_.norm_kind == NormKind::kL2 ? std::sqrt(total) : total,
-               decision);
+    const ParamView* bad = marks.FirstNonFinite();
+    if (bad != nullptr) report_.nonfinite_parameter = bad->name();
+    DecideFrom(bad == nullptr, marks.TotalNorm(), decision);
     if (!whole && !ClipsAddends()) decision.grad_norm = std::numeric_limits<double>::quiet_NaN();
   }
   return decision;

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "apogee/core/status.h"
 #include "apogee/core/text.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 
@@ -58,10 +59,15 @@ void CheckPlacement(const PlacementOptions& options, std::string& errors) {
                                ") must not exceed shard_param_frac (", options.shard_param_frac,
                                "): parameters that stay gathered are on the device");
   }
+  if (options.max_gathered_bytes < 0) {
+    errors += internal::Concat("\n  max_gathered_bytes must not be negative, got ",
+                               options.max_gathered_bytes);
+  }
   const PlacementOptions defaults;
   const bool fractions = options.shard_param_frac != defaults.shard_param_frac ||
                          options.offload_optim_frac != defaults.offload_optim_frac ||
-                         options.offload_param_frac != defaults.offload_param_frac;
+                         options.offload_param_frac != defaults.offload_param_frac ||
+                         options.max_gathered_bytes != 0;
   if (options.placement_policy == "auto") {
     if (options.device_budget_bytes < 1) {
       errors += internal::Concat(
@@ -71,10 +77,16 @@ void CheckPlacement(const PlacementOptions& options, std::string& errors) {
     }
     if (fractions) {
       errors +=
-          "\n  shard_param_frac, offload_optim_frac and offload_param_frac are of placement_policy "
+          "\n  shard_param_frac, offload_optim_frac, offload_param_frac and max_gathered_bytes are "
+          "of placement_policy "
           "\"static\"; \"auto\" decides by device_budget_bytes";
     }
-  } else if (options.device_budget_bytes != 0) {
+  } else if (!options.nvme_dir.empty() && options.offload_optim_frac == 0) {
+    errors +=
+        "\n  nvme_dir is for the part of the optimizer's data that offload_optim_frac takes from "
+        "the device, which is 0";
+  }
+  if (options.placement_policy == "static" && options.device_budget_bytes != 0) {
     errors +=
         "\n  device_budget_bytes is of placement_policy \"auto\"; \"static\" goes by its "
         "fractions";
@@ -88,12 +100,18 @@ ChunkHomes::ChunkHomes(const PlacementOptions& options, const std::vector<int64_
   const double parameters = is_auto ? 1 : options.offload_param_frac;
   const double states = is_auto ? 1 : options.offload_optim_frac;
   if (parameters > 0 || states > 0) host_ = CpuContext({.num_threads = device->num_threads()});
+  if (!options.nvme_dir.empty()) {
+    auto file = ValueOrThrow(FileAllocator::Create(options.nvme_dir));
+    file_ = file.get();
+    disk_ = std::make_shared<DeviceContext>(host_->device(), std::move(file), host_->kernels(),
+                                            host_->num_threads());
+  }
   keep_ = Choose(chunk_bytes, 1 - options.shard_param_frac, /*from_last=*/false);
   const std::vector<bool> parameter_away = Choose(chunk_bytes, parameters, /*from_last=*/true);
   const std::vector<bool> optimizer_away = Choose(chunk_bytes, states, /*from_last=*/true);
   for (size_t c = 0; c < chunk_bytes.size(); ++c) {
     parameter_homes_.push_back(parameter_away[c] && !keep_[c] ? host_ : device_);
-    optimizer_homes_.push_back(optimizer_away[c] ? host_ : device_);
+    optimizer_homes_.push_back(!optimizer_away[c] ? device_ : disk_ != nullptr ? disk_ : host_);
   }
 }
 
@@ -107,6 +125,7 @@ void ChunkHomes::LimitDevice(int64_t gathered_bytes, int64_t gradient_bytes) {
                gathered_bytes, " for the parameters of the modules that run at one time, ",
                gradient_bytes, " for its largest gradient, and ", others,
                " of model data is on the device that this plugin does not manage");
+  gathered_bytes_ = gathered_bytes;
   gradient_bytes_ = gradient_bytes;
   device_->allocator().ReleaseCache();  // of the whole model
   ledger.set_model_data_limit(options_.device_budget_bytes);
@@ -114,9 +133,8 @@ void ChunkHomes::LimitDevice(int64_t gathered_bytes, int64_t gradient_bytes) {
 
 ContextPtr ChunkHomes::GradientHome(size_t chunk, int64_t bytes,
                                     const chunk::GatherSchedule& schedule) const {
-  if (options_.device_budget_bytes == 0 || optimizer_homes_[chunk] == host_) {
-    return optimizer_homes_[chunk];
-  }
+  if (optimizer_homes_[chunk] != device_) return host_;
+  if (options_.device_budget_bytes == 0) return device_;
   const int64_t to_gather = std::max<int64_t>(reserved_bytes_ - schedule.gathered_bytes(), 0);
   const int64_t room = options_.device_budget_bytes - device_->ledger().model_data_bytes() -
                        to_gather - gradient_bytes_;
@@ -135,11 +153,13 @@ void ChunkHomes::MoveChunk(chunk::ShardedParameters& parameters, size_t chunk,
   }
 }
 
-void ChunkHomes::Settle(chunk::ShardedParameters& parameters, std::span<const ChunkData> chunks) {
+void ChunkHomes::Settle(chunk::ShardedParameters& parameters, std::span<const ChunkData> chunks,
+                        bool keep_gathered) {
   if (options_.device_budget_bytes == 0 || std::exchange(settled_, true)) return;
   parameters.ValuesChanged();
   const MemoryLedger& ledger = device_->ledger();
-  const int64_t gathered = parameters.schedule().peak_held_bytes();
+  // Another iteration may use modules that this one did not.
+  const int64_t gathered = std::max(gathered_bytes_, parameters.schedule().peak_held_bytes());
   gradient_bytes_ = std::max(gradient_bytes_, ledger.peak_bytes(MemoryCategory::kGradient));
   int64_t room =
       options_.device_budget_bytes - ledger.model_data_bytes() - gathered - gradient_bytes_;
@@ -153,8 +173,8 @@ void ChunkHomes::Settle(chunk::ShardedParameters& parameters, std::span<const Ch
   }
   host_->allocator().ReleaseCache();
   room = Least(parameters.group(), std::max<int64_t>(room, 0), device_);
-  reserved_bytes_ = gathered + room;
-  parameters.schedule().set_capacity_bytes(room > 0 ? reserved_bytes_ : 0);
+  reserved_bytes_ = gathered + (keep_gathered ? room : 0);
+  parameters.schedule().set_capacity_bytes(keep_gathered && room > 0 ? reserved_bytes_ : 0);
 }
 
 }  // namespace apogee

@@ -12,6 +12,8 @@
 // "auto": everything on the host for the first iteration, which shows the most that is gathered at
 // a time; then as many chunks as fit into the budget beside that move to the device, and what is
 // left keeps gathered values. The device's ledger refuses what would exceed the budget.
+//
+// What is on disk is read ahead when a step begins and written behind when it has ended.
 #ifndef APOGEE_PLUGINS_CHUNK_HOMES_H_
 #define APOGEE_PLUGINS_CHUNK_HOMES_H_
 
@@ -22,6 +24,7 @@
 
 #include "apogee/chunk/sharded_parameters.h"
 #include "apogee/core/device_context.h"
+#include "apogee/core/file_allocator.h"
 #include "apogee/optim/param_view.h"
 
 namespace apogee {
@@ -33,8 +36,12 @@ struct PlacementOptions {
   double shard_param_frac = 1;
   double offload_optim_frac = 0;
   double offload_param_frac = 0;
+  int64_t max_gathered_bytes = 0;
   // Of "auto".
   int64_t device_budget_bytes = 0;
+  // Masters and states that are not on the device lie in a file in this directory. Empty: on the
+  // host.
+  std::string nvme_dir = {};
   friend bool operator==(const PlacementOptions&, const PlacementOptions&) = default;
 };
 
@@ -50,7 +57,8 @@ class ChunkHomes {
     int64_t gradient_bytes = 0;   // of the mean, this rank's part
   };
 
-  // `chunk_bytes`: of whole values. A host context is made when something may live there.
+  // `chunk_bytes`: of whole values. A host context is made when something may live there. Throws
+  // Error when no file can be made in nvme_dir.
   ChunkHomes(const PlacementOptions& options, const std::vector<int64_t>& chunk_bytes,
              const ContextPtr& device);
 
@@ -63,14 +71,23 @@ class ChunkHomes {
   ContextPtr GradientHome(size_t chunk, int64_t bytes, const chunk::GatherSchedule& schedule) const;
   // Null when nothing lives there.
   const ContextPtr& host() const { return host_; }
+  const ContextPtr& disk() const { return disk_; }
 
   // From now on the device keeps to the budget. `gathered_bytes`: what is gathered at a time, as
   // far as the modules tell; `gradient_bytes`: of the largest gradient. Throws Error, and has set
   // nothing, when it cannot train with so little.
   void LimitDevice(int64_t gathered_bytes, int64_t gradient_bytes);
   // Under "auto", between iterations: decides, moves, and sets the schedule's capacity. Later calls
-  // do nothing. Collective.
-  void Settle(chunk::ShardedParameters& parameters, std::span<const ChunkData> chunks);
+  // do nothing. `keep_gathered`: room that is left may keep gathered values. Collective.
+  void Settle(chunk::ShardedParameters& parameters, std::span<const ChunkData> chunks,
+              bool keep_gathered);
+  // Around the optimizer's step. Asynchronous.
+  void ReadAhead() const {
+    if (file_ != nullptr) file_->ReadAhead();
+  }
+  void WriteBack() const {
+    if (file_ != nullptr) file_->WriteBack();
+  }
 
  private:
   // Moves shard and optimizer data.
@@ -78,9 +95,11 @@ class ChunkHomes {
                         const ContextPtr& home);
 
   PlacementOptions options_;
-  ContextPtr device_, host_;
+  ContextPtr device_, host_, disk_;
+  FileAllocator* file_ = nullptr;  // disk_'s
   std::vector<ContextPtr> parameter_homes_, optimizer_homes_;
   std::vector<bool> keep_;
+  int64_t gathered_bytes_ = 0;  // at one time
   int64_t gradient_bytes_ = 0;  // that come out of backward at a time
   int64_t reserved_bytes_ = 0;  // for gathered values
   bool settled_ = false;

@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "apogee/core/text.h"
+#include "apogee/optim/fused_backward.h"
 #include "apogee/optim/group_stat_reducer.h"
+#include "apogee/plugins/module_chunks.h"
 #include "apogee/plugins/precision.h"
 #include "apogee/plugins/replicas.h"
 
@@ -22,7 +24,9 @@ PlacementOptions Placement(const GeminiOptions& options) {
           .shard_param_frac = options.shard_param_frac,
           .offload_optim_frac = options.offload_optim_frac,
           .offload_param_frac = options.offload_param_frac,
-          .device_budget_bytes = options.device_budget_bytes};
+          .max_gathered_bytes = options.max_gathered_bytes,
+          .device_budget_bytes = options.device_budget_bytes,
+          .nvme_dir = options.nvme_dir};
 }
 
 }  // namespace
@@ -56,6 +60,13 @@ void GeminiPlugin::Check(nn::Module& model, optim::Optimizer& optimizer) const {
                  " is a shard already; an optimizer can be boosted once");
   }
   CheckPrecision(dtype_, optimizer);
+  const bool fused = dynamic_cast<const optim::FusedBackwardOptimizer*>(&optimizer) != nullptr;
+  APOGEE_CHECK(!fused || (options_.shard_param_frac == 1 && options_.max_gathered_bytes == 0),
+               "gemini: optimizer ", optimizer.name(),
+               " updates shards inside backward, so that no values can stay whole until a step's "
+               "end; with it shard_param_frac must be 1 (it is ",
+               options_.shard_param_frac, ") and max_gathered_bytes 0 (it is ",
+               options_.max_gathered_bytes, ")");
   APOGEE_CHECK(!model.Parameters().empty(), "gemini: the model has no parameters");
   for (const auto& [name, module] : model.NamedModules()) {
     APOGEE_CHECK(!module->has_wrapped_forward(), "gemini: the forward of module \"", name,
@@ -83,31 +94,21 @@ void GeminiPlugin::Choose(const nn::Module& model, optim::Optimizer& optimizer) 
   shards_ = std::make_unique<ShardGradients>("gemini", sharded_, views_, std::move(frozen));
 }
 
-// Chunks of one module each, so that nothing is gathered but what a module needs.
 std::vector<chunk::ChunkSpec> GeminiPlugin::Plan(nn::Module& model,
                                                  optim::Optimizer& optimizer) const {
   std::map<const optim::ParamView*, int64_t> cut_multiple;
   optimizer.ForEachView([&](const optim::ParamView& view, int group) {
     cut_multiple[&view] = optimizer.CutMultiple(view, group);
   });
-  std::map<const autograd::Parameter*, int> owner;
-  std::vector<nn::Module*> modules = model.Modules();
-  for (size_t m = 0; m < modules.size(); ++m) {  // parents first: the last one is the owner
-    for (const auto& parameter : modules[m]->Parameters()) {
-      owner[parameter.get()] = static_cast<int>(m);
-    }
+  std::vector<int64_t> multiples;
+  for (const optim::ParamView* view : views_) {
+    multiples.push_back(view != nullptr ? cut_multiple.at(view) : 1);
   }
-  std::vector<chunk::ChunkRequest> requests;
-  for (size_t i = 0; i < sharded_.size(); ++i) {
-    requests.push_back(
-        {.numel = sharded_[i]->shape().numel(),
-         .element_bytes = DTypeSize(dtype_),
-         .key = 2 * owner.at(sharded_[i].get()) + (sharded_[i]->requires_grad() ? 0 : 1),
-         .cut_multiple = views_[i] != nullptr ? cut_multiple.at(views_[i]) : 1});
-  }
-  return chunk::PlanChunks(requests, {.chunk_bytes = options_.chunk_bytes,
-                                      .num_shards = comm::GroupSize(group_),
-                                      .distinct_sizes = true});
+  return PlanModuleChunks(model, sharded_,
+                          {.num_shards = comm::GroupSize(group_),
+                           .element_bytes = DTypeSize(dtype_),
+                           .chunk_bytes = options_.chunk_bytes,
+                           .cut_multiples = std::move(multiples)});
 }
 
 // The shard's masters keep what rounding to the working dtype drops.
@@ -123,17 +124,21 @@ void GeminiPlugin::Bind(size_t index, const Tensor& old_value, const Tensor& sha
   view->set_master(view->CutToLayout(old_value, before));
 }
 
-void GeminiPlugin::ReduceGradients(const std::vector<chunk::ChunkSpec>& plan) {
+void GeminiPlugin::ReduceGradients(const std::vector<chunk::ChunkSpec>& plan,
+                                   optim::Optimizer& optimizer) {
   // Inside backward ranks also meet in gathers.
+  chunk::GradientChunkOptions options{
+      .wait_inside = false, .context_of = [this](size_t chunk, int64_t bytes) {
+        return homes_->GradientHome(chunk, bytes, parameters_->schedule());
+      }};
+  if (dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer) != nullptr) {
+    fused_ = std::make_unique<FusedShards>(optimizer, views_, unheld_);
+    options.on_chunk = [this] { fused_->OnChunk(); };
+  }
   gradients_ = std::make_unique<chunk::GradientChunks>(
-      sharded_, plan, group_,
-      chunk::GradientChunkOptions{.wait_inside = false,
-                                  .context_of =
-                                      [this](size_t chunk, int64_t bytes) {
-                                        return homes_->GradientHome(chunk, bytes,
-                                                                    parameters_->schedule());
-                                      }},
-      [this](size_t index, const Tensor& mean) { shards_->OnMean(index, mean); });
+      sharded_, plan, group_, options, [this](size_t index, const Tensor& mean) {
+        fused_ != nullptr ? fused_->OnMean(index, mean) : shards_->OnMean(index, mean);
+      });
   unheld_gradients_ = std::make_unique<chunk::GradientChunks>(
       unheld_, group_,
       chunk::GradientChunkOptions{.chunk_bytes = options_.chunk_bytes, .overlap = false});
@@ -157,19 +162,22 @@ optim::Optimizer& GeminiPlugin::Configure(nn::Module& model, optim::Optimizer& o
   for (const autograd::ParameterPtr& parameter : model.Parameters()) {
     ConvertParameter(dtype_, *parameter);
   }
+  parameters_->schedule().set_capacity_bytes(options_.max_gathered_bytes);
   map_ = std::make_unique<ChunkMap>(parameters_);
   windows_ = std::make_unique<ModuleWindows>("gemini", model, parameters_);
-  ReduceGradients(plan);
+  ReduceGradients(plan, optimizer);
   const bool cut_before = options_.statistics_group != nullptr;
   optim::SumStatistics(optimizer, cut_before ? options_.statistics_group : group_);
   guard_->Attach(optimizer);
   optimizer.AddPreStepHook([this](optim::Optimizer&) {
     parameters_->CheckReleased();
     shards_->CheckNoneFromElsewhere();
+    homes_->ReadAhead();
   });
   optimizer.AddStepHook([this](optim::Optimizer& stepped) {
     parameters_->ValuesChanged();
     map_->EndStep();
+    homes_->WriteBack();
     Settle(stepped);
   });
   LimitDevice(model);
@@ -217,7 +225,8 @@ void GeminiPlugin::Settle(const optim::Optimizer& optimizer) {
     const int64_t grad_bytes = DTypeSize(sharded_[plan[c].items[0].parameter]->grad_dtype());
     chunks[c].gradient_bytes = plan[c].shard_numel * grad_bytes;
   }
-  homes_->Settle(*parameters_, chunks);
+  // Values that stay whole would be those of before an update inside backward.
+  homes_->Settle(*parameters_, chunks, /*keep_gathered=*/fused_ == nullptr);
 }
 
 size_t GeminiPlugin::IndexOf(const autograd::Parameter& parameter) const {
@@ -249,11 +258,34 @@ std::string GeminiPlugin::ChunkMapSvg(const std::string& title) const {
 }
 
 void GeminiPlugin::Backward(const Tensor& loss, optim::Optimizer&) {
+  if (fused_ != nullptr) return FusedBackward(loss);
   chunk::GradientChunks* const all[] = {gradients_.get(), unheld_gradients_.get()};
   shards_->Backward(*gradients_, [&] {
     const bool reduce = guard_->OnBackward();
     windows_->Backward([&] { chunk::GradientChunks::Backward(all, loss, loss_scale(), reduce); });
   });
+}
+
+void GeminiPlugin::FusedBackward(const Tensor& loss) {
+  guard_->OnBackward();
+  struct End {
+    StepGuard* guard;
+    ~End() {
+      if (guard != nullptr) guard->ForgetBackward();
+    }
+  } end{guard_.get()};
+  chunk::GradientChunks* const all[] = {gradients_.get(), unheld_gradients_.get()};
+  shards_->Backward(*gradients_, [&] {
+    fused_->Backward(loss_scale(), [&](FusedShards::Walk walk) {
+      unheld_gradients_->set_reduces(!walk.again);
+      const auto backward = [&] {
+        chunk::GradientChunks::Backward(all, loss, loss_scale(), /*reduce=*/true,
+                                        walk.retain_graph);
+      };
+      windows_->Backward(backward, [&] { gradients_->Agree(); });
+    });
+  });
+  end.guard = nullptr;
 }
 
 }  // namespace apogee

@@ -25,6 +25,13 @@
 // Parameters that the optimizer does not hold and that are not frozen stay whole: another optimizer
 // may step on them.
 //
+// LOMO and AdaLomo update inside backward: before each gather all ranks reduce, update and free the
+// chunks whose gradients all of them have (one more small collective per gather), the others at its
+// end. Where every rank uses every parameter, gradients then take, instead of N g / n, the chunks
+// that are completed between two gathers, a module's as a rule, and one parameter. With max_norm,
+// fp16 or a NonFinitePolicy but kProceed backward walks over the graph twice, first for the norm,
+// and gathers twice as often.
+//
 // With tensor parallelism: HybridParallelOptions::zero_stage = 3. Not there yet: models that do not
 // fit before boost, sums in another dtype (communication_dtype), runs without masters
 // (master_weights = false).
@@ -39,6 +46,7 @@
 #include "apogee/chunk/sharded_parameters.h"
 #include "apogee/plugins/chunk_homes.h"
 #include "apogee/plugins/chunk_map.h"
+#include "apogee/plugins/fused_shards.h"
 #include "apogee/plugins/module_windows.h"
 #include "apogee/plugins/plugin.h"
 #include "apogee/plugins/shard_gradients.h"
@@ -55,8 +63,15 @@ struct GeminiOptions {
   double shard_param_frac = 1;
   double offload_optim_frac = 0;
   double offload_param_frac = 0;
+  // "static": gathered values stay after use, and the next ones are gathered ahead, as long as all
+  // that are gathered take no more bytes than this. 0: values are whole while they are used.
+  int64_t max_gathered_bytes = 0;
   // "auto": the most bytes of model data on this rank's device.
   int64_t device_budget_bytes = 0;
+  // Masters and states that are not on the device lie in a file in this directory (it has no name,
+  // and goes with the process), whose pages the operating system reads and writes. Empty: on the
+  // host.
+  std::string nvme_dir = {};
   // "f32", "bf16" or "fp16" (fp32 masters and gradients; fp16 with a dynamic loss scale), "f64".
   std::string precision = "f32";
   // Clip the global L2 norm of the averaged gradients to this; 0: as the optimizer's step options
@@ -108,7 +123,8 @@ class GeminiPlugin : public Plugin {
   std::vector<chunk::ChunkSpec> Plan(nn::Module& model, optim::Optimizer& optimizer) const;
   void Bind(size_t index, const Tensor& old_value, const Tensor& shard,
             const comm::Layout& layout) const;
-  void ReduceGradients(const std::vector<chunk::ChunkSpec>& plan);
+  void ReduceGradients(const std::vector<chunk::ChunkSpec>& plan, optim::Optimizer& optimizer);
+  void FusedBackward(const Tensor& loss);
   void MakeHomes(const std::vector<chunk::ChunkSpec>& plan, const ContextPtr& device);
   void LimitDevice(nn::Module& model);
   void Settle(const optim::Optimizer& optimizer);
@@ -123,6 +139,7 @@ class GeminiPlugin : public Plugin {
   std::vector<autograd::ParameterPtr> unheld_;   // trainable, and not the optimizer's
   std::vector<size_t> chunk_of_;                 // of sharded_
   std::unique_ptr<ShardGradients> shards_;
+  std::unique_ptr<FusedShards> fused_;  // of an optimizer that updates inside backward
   std::unique_ptr<StepGuard> guard_;
   std::unique_ptr<ChunkHomes> homes_;
   std::shared_ptr<chunk::ShardedParameters> parameters_;

@@ -133,6 +133,7 @@ void ModuleWindows::OnMiss(size_t index) {
 
 void ModuleWindows::Acquire(const std::vector<size_t>& chunks, std::vector<size_t>& held) {
   for (const size_t chunk : chunks) {
+    if (before_gather_ && !parameters_->is_acquired(chunk)) before_gather_();
     parameters_->Acquire(chunk);
     held.push_back(chunk);
   }
@@ -142,12 +143,14 @@ void ModuleWindows::Release(std::vector<size_t>& held) {
   for (const size_t chunk : std::exchange(held, {})) parameters_->Release(chunk);
 }
 
-void ModuleWindows::Backward(const std::function<void()>& backward) {
+void ModuleWindows::Backward(const std::function<void()>& backward,
+                             const std::function<void()>& before_gather) {
   struct End {
     ModuleWindows* self;
     ~End() { self->EndBackward(); }
   } end{this};
   backward_ = true;
+  before_gather_ = before_gather;
   // Of modules whose forward runs again.
   const autograd::SavedTensorHookGuard saved(parameters_->PackValues());
   backward();
@@ -155,6 +158,7 @@ void ModuleWindows::Backward(const std::function<void()>& backward) {
 
 void ModuleWindows::EndBackward() {
   backward_ = false;
+  before_gather_ = nullptr;
   Release(late_);
   for (auto& [module, window] : windows_) {
     for (std::vector<size_t>& held : window.in_backward) Release(held);

@@ -48,7 +48,9 @@ class ModuleWindows {
   int64_t LargestGatheredBytes(nn::Module& model) const;
 
   // Runs `backward`; what it has gathered is released when it ends, also by an exception.
-  void Backward(const std::function<void()>& backward);
+  // `before_gather` runs in it before each gather: there all ranks are at the same point.
+  void Backward(const std::function<void()>& backward,
+                const std::function<void()>& before_gather = nullptr);
 
  private:
   struct Window {
@@ -77,6 +79,7 @@ class ModuleWindows {
   std::vector<Frame> frames_;  // innermost last
   bool backward_ = false;
   bool evaluation_ = false;
+  std::function<void()> before_gather_;
   std::vector<size_t> late_;  // read in backward outside of a window
   std::shared_ptr<void> alive_ = std::make_shared<int>();
 };

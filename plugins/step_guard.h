@@ -34,6 +34,8 @@ class StepGuard {
   // Throws Error for a second backward in a step of an optimizer that updates inside backward.
   // Returns whether this backward is to reduce gradients: no handle of NoSync lives.
   bool OnBackward();
+  // The backward has failed, and its gradients are gone.
+  void ForgetBackward() { num_backwards_ = 0; }
   // Plugin::NoSync; the handle may outlive the guard.
   std::shared_ptr<void> NoSync();
   // Null without `scale`.

@@ -73,6 +73,7 @@ need "build" cmake --build --preset release -j "$JOBS"
 run_tests release
 check "install and consumer" scripts/check_install.sh
 check "format" scripts/format.sh --check
+check "fuzz, 20 seconds a parser" bash -c "scripts/install_deps.sh fuzz && scripts/fuzz.sh 20"
 
 if ((sanitizers)); then
   need "build (asan)" bash -c "cmake --preset asan && cmake --build --preset asan -j $JOBS"

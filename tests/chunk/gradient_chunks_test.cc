@@ -63,5 +63,51 @@ TEST(GradientChunksTest, AbsentGradientsAndPaddingAreZeros) {
   }
 }
 
+// Rank 1 has no gradient of a, and rank 2's of c comes late. b is reduced where ranks agree, though
+// it lies behind a; a and c at the end; d, which nobody has, never.
+TEST(GradientChunksTest, RanksAgreeOnWhatAllOfThemHave) {
+  RunRanks(3, [&](comm::World& world) {
+    const int rank = world.rank();
+    std::vector<ParameterPtr> parameters;
+    for (const char* name : {"a", "b", "c", "d", "point"}) {
+      parameters.push_back(std::make_shared<autograd::Parameter>(
+          name, Tensor::Full({11}, DType::kF32, 1, world.context())));
+    }
+    const ParameterPtr point = parameters.back();
+    parameters.pop_back();
+    const std::vector<ChunkRequest> requests(4, {.numel = 11});
+    const auto plan = PlanChunks(requests, {.chunk_bytes = 1, .num_shards = 3});
+    ASSERT_EQ(plan.size(), 4u);
+    std::string order;
+    GradientChunks* made = nullptr;
+    const double want[] = {8.0 / 3, 6, 8};
+    const auto on_mean = [&](size_t i, const Tensor& mean) {
+      EXPECT_TRUE(made->present(i));
+      for (const double x : mean.ToVector<double>()) EXPECT_FLOAT_EQ(x, want[i]);
+      order += parameters[i]->name();
+    };
+    GradientChunks chunks(parameters, plan, world.group(), {.on_chunk = [&] { order += "."; }},
+                          on_mean);
+    made = &chunks;
+    chunks.Agree();  // without a backward there is nothing to agree on
+    const auto use = [&](size_t i, double factor) {
+      return autograd::Scale(autograd::Sum(parameters[i]->value()), factor + rank);
+    };
+    // What is nested deeper in the sum has its gradient later.
+    Tensor late = autograd::Sum(autograd::Scale(point->value(), 1));
+    if (rank == 2) late = autograd::Add(late, use(2, 7));
+    Tensor loss = autograd::Add(use(1, 5), autograd::Scale(late, 1));
+    if (rank != 2) loss = autograd::Add(loss, use(2, 7));
+    if (rank != 1) loss = autograd::Add(loss, use(0, 3));
+    point->AddGradHook([&](autograd::Parameter&) { chunks.Agree(); });
+    Litter(plan[0].numel(), world.context());
+    chunks.Backward(loss, 1, /*reduce=*/true);
+    EXPECT_EQ(order, "b.a.c.");
+    for (size_t i = 0; i < 4; ++i) EXPECT_EQ(chunks.present(i), i < 3);
+    EXPECT_EQ(world.context()->ledger().live_bytes(MemoryCategory::kGradient), 44)
+        << "that of the point is left";
+  });
+}
+
 }  // namespace
 }  // namespace apogee::chunk

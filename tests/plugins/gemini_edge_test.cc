@@ -3,72 +3,22 @@
 #include <gtest/gtest.h>
 
 #include "apogee/autograd/functions/arithmetic.h"
-#include "apogee/autograd/functions/linear.h"
 #include "apogee/booster/booster.h"
-#include "apogee/nn/layers.h"
 #include "apogee/optim/sgd.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tests/support/gemini_run.h"
 #include "apogee/tests/support/run_ranks.h"
+#include "apogee/tests/support/side_model.h"
 
 namespace apogee {
 namespace {
 
 using testing::RunRanks;
+using testing::SideModel;
 using testing::Weights;
 using testing::WeightsOf;
 using testing::WholeWeightsOf;
 using testing::WorstUpdateError;
-
-constexpr int64_t kWidth = 8;
-
-// x + c W, where c needs no gradient: the input's gradient is complete before W has been read.
-class Side : public nn::Module {
- public:
-  Side() : weight_(RegisterParameter("weight", {kWidth, kWidth}, nn::Init::Normal(0, 1))) {}
-  Tensor Forward(const Tensor& x) override {
-    if (!used_) return autograd::Scale(x, 1);
-    const Tensor c = Tensor::Full(x.shape(), x.dtype(), 0.5, x.context());
-    return autograd::Add(x, autograd::MatMul(c, weight_->value()));
-  }
-  void set_used(bool used) { used_ = used; }
-
- private:
-  autograd::ParameterPtr weight_;
-  bool used_ = true;
-};
-
-// Many layers before, so that in backward many chunks are reduced after the side's.
-class SideModel : public nn::Module {
- public:
-  SideModel() {
-    for (int i = 0; i < 6; ++i) {
-      layers_.push_back(Register(std::to_string(i), std::make_shared<nn::Linear>(kWidth, kWidth)));
-    }
-    side_ = Register("side", std::make_shared<Side>());
-    last_ = Register("last", std::make_shared<nn::Linear>(kWidth, kWidth));
-  }
-  Tensor Forward(const Tensor& x) override {
-    Tensor y = x;
-    for (size_t i = 0; i < layers_.size(); ++i) {
-      if (static_cast<int>(i) != skipped_) y = (*layers_[i])(y);
-    }
-    return (*last_)((*side_)(y));
-  }
-  Tensor Loss(const ContextPtr& context, double sample, bool used) {
-    side_->set_used(used);
-    const Tensor y = (*this)(Tensor::Full({1, kWidth}, DType::kF64, sample, context));
-    return autograd::Sum(autograd::Mul(y, y));
-  }
-  void Skip(int layer) { skipped_ = layer; }
-  nn::Linear& layer(size_t i) { return *layers_[i]; }
-
- private:
-  std::vector<std::shared_ptr<nn::Linear>> layers_;
-  std::shared_ptr<Side> side_;
-  std::shared_ptr<nn::Linear> last_;
-  int skipped_ = -1;
-};
 
 constexpr int kRanks = 3;
 bool UsesSide(int64_t step, int rank) { return step == 1 || (step != 4 && rank == 1); }

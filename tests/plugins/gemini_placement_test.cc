@@ -53,6 +53,7 @@ struct Result {
   int64_t peak_bytes = 0;    // of model data on the first rank's device, after boost
   int64_t device_bytes = 0;  // at the end
   int64_t host_bytes = 0;
+  int64_t disk_bytes = 0;
 };
 
 Tensor Loss(nn::Module& model, comm::World& world, int64_t step) {
@@ -97,7 +98,9 @@ Result Train(const RunSetup& setup) {
     const Weights weights = WholeWeightsOf(model, plugin);
     if (world.rank() != 0) return;
     const ContextPtr& host = plugin.homes().host();
-    result = {weights, peak, device, host == nullptr ? 0 : host->ledger().model_data_bytes()};
+    const ContextPtr& disk = plugin.homes().disk();
+    result = {weights, peak, device, host == nullptr ? 0 : host->ledger().model_data_bytes(),
+              disk == nullptr ? 0 : disk->ledger().model_data_bytes()};
   });
   return result;
 }
@@ -141,6 +144,18 @@ TEST(GeminiPlacementTest, BudgetsChangeNoBitAndAreKept) {
   }
 }
 
+// Gathered ahead and dropped in the background, into whatever room there is.
+TEST(GeminiPlacementTest, GatheringAheadChangesNoBit) {
+  for (const int num_ranks : {1, 2, 4}) {
+    RunSetup setup{.options = {.chunk_bytes = 6000}, .num_ranks = num_ranks, .accumulate = 2};
+    const Result want = Train(setup);
+    for (const int64_t kib : {1, 20, 40, 80, 1000}) {
+      setup.options.max_gathered_bytes = kib << 10;
+      EXPECT_EQ(Train(setup).weights, want.weights) << num_ranks << " ranks, " << kib << " KiB";
+    }
+  }
+}
+
 TEST(GeminiPlacementTest, FractionsChangeNoBit) {
   for (const int num_ranks : {1, 2, 3}) {
     RunSetup setup{.options = {.precision = "bf16", .chunk_bytes = 6000}, .num_ranks = num_ranks};
@@ -180,16 +195,36 @@ TEST(GeminiPlacementTest, EveryOptimizerUnderABudget) {
   }
 }
 
+TEST(GeminiPlacementTest, StatesOnDiskChangeNoBit) {
+  for (const std::string precision : {"f32", "bf16"}) {
+    for (const bool is_auto : {false, true}) {
+      RunSetup setup{.options = {.precision = precision, .chunk_bytes = 6000}, .steps = 4};
+      const Result want = Train(setup);
+      setup.options.nvme_dir = ::testing::TempDir();
+      if (is_auto) {
+        setup.options.placement_policy = "auto";
+        setup.options.device_budget_bytes = UnshardedBytes(precision) / 4;
+      } else {
+        setup.options.offload_optim_frac = 1;
+      }
+      const Result got = Train(setup);
+      EXPECT_EQ(got.weights, want.weights) << precision;
+      EXPECT_GT(got.disk_bytes, UnshardedBytes(precision) / 8) << precision;
+    }
+  }
+}
+
 // Every value is gathered once per step instead of twice, as at stage 2.
 TEST(GeminiPlacementTest, RoomSavesGathers) {
-  std::map<bool, int64_t> bytes;
-  for (const bool roomy : {false, true}) {
+  std::map<std::string, int64_t> bytes;
+  for (const std::string roomy : {"", "auto", "static"}) {
     RunRanks(2, [&](comm::World& world) {
       nn::Gpt2 model(Config());
       model.Initialize(world.context(), {.seed = 4});
       optim::AdamW optimizer(model.Parameters(), TinyAdamW());
       GeminiOptions options;
-      if (roomy) {
+      if (roomy == "static") options.max_gathered_bytes = UnshardedBytes("f32");
+      if (roomy == "auto") {
         options.placement_policy = "auto";
         options.device_budget_bytes = UnshardedBytes("f32");
       }
@@ -207,8 +242,10 @@ TEST(GeminiPlacementTest, RoomSavesGathers) {
       }
     });
   }
-  EXPECT_GT(bytes[false], 1.9 * static_cast<double>(bytes[true]));
-  EXPECT_GT(bytes[true], 0);
+  for (const std::string roomy : {"auto", "static"}) {
+    EXPECT_GT(bytes[""], 1.9 * static_cast<double>(bytes[roomy])) << roomy;
+    EXPECT_GT(bytes[roomy], 0) << roomy;
+  }
 }
 
 // Weights that somebody writes between two forwards are seen, on whichever rank it is.
@@ -259,6 +296,8 @@ TEST(GeminiPlacementTest, BadOptions) {
             {.placement_policy = "auto", .offload_optim_frac = 1, .device_budget_bytes = 1});
       },
       Throws<Error>(Property(&Error::what, HasSubstr("\"auto\" decides by"))));
+  EXPECT_THAT([] { GeminiPlugin(nullptr, {.nvme_dir = "/tmp"}); },
+              Throws<Error>(Property(&Error::what, HasSubstr("offload_optim_frac takes"))));
 }
 
 // The message gives the number that is enough.

@@ -1,0 +1,94 @@
+// What a device budget costs: the GPT of gpt_bench under ZeRO stage 2, under Gemini with everything
+// on the device, and under Gemini with budgets of 100, 50 and 25 % of the bytes that one rank with
+// the whole model needs. Prints one JSON line.
+//
+//   gemini_bench --ranks 2 --threads 1 --rounds 5 --steps 5
+//
+// The variants take turns within each round; ratios are medians over the rounds of tokens per
+// second, of Gemini without a budget to those of stage 2 (`unlimited`), and of each budget to both.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "apogee/bench/train_steps.h"
+#include "apogee/core/blocking_waits.h"
+#include "apogee/plugins/gemini.h"
+#include "apogee/plugins/low_level_zero.h"
+
+using namespace apogee;
+using namespace apogee::bench;
+
+namespace {
+
+struct Options {
+  std::string precision = "f32";
+  int ranks = 2, threads = 1;
+  int64_t rounds = 5, steps = 5;
+};
+
+constexpr int kPercents[] = {100, 50, 25};
+constexpr size_t kStageTwo = 0, kUnlimited = 1, kFirstBudget = 2, kNumVariants = 5;
+
+// Parameters, gradients, masters and AdamW's moments.
+int64_t NeededBytes(const std::string& precision) {
+  const int64_t per_element = precision == "f64" ? 32 : precision == "f32" ? 16 : 18;
+  return nn::Gpt2(kModel).num_parameters() * per_element;
+}
+
+double SecondsPerStep(size_t variant, const Options& options) {
+  const MakePlugin make = [&](const comm::World& world) -> std::unique_ptr<Plugin> {
+    if (variant == kStageTwo) {
+      return std::make_unique<LowLevelZeroPlugin>(
+          world.group(), LowLevelZeroOptions{.stage = 2, .precision = options.precision});
+    }
+    GeminiOptions gemini{.precision = options.precision};
+    if (variant >= kFirstBudget) {
+      gemini.placement_policy = "auto";
+      gemini.device_budget_bytes =
+          NeededBytes(options.precision) * kPercents[variant - kFirstBudget] / 100;
+    }
+    return std::make_unique<GeminiPlugin>(world.group(), gemini);
+  };
+  return RunRanks(options.ranks, options.threads, make, options.steps).step;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  UseBlockingWaits(argv);
+  Options options;
+  CLI::App app("What a device budget costs.");
+  app.add_option("--precision", options.precision, "f32, bf16, fp16 or f64")->capture_default_str();
+  app.add_option("--ranks", options.ranks)->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--threads", options.threads, "Of each rank")->capture_default_str();
+  app.add_option("--rounds", options.rounds, "Turns")->capture_default_str();
+  app.add_option("--steps", options.steps, "Of each turn")->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  try {
+    std::vector<double> to_stage_two[kNumVariants], to_unlimited[kNumVariants], seconds_of_two;
+    for (int64_t round = 0; round < options.rounds; ++round) {
+      double seconds[kNumVariants];
+      for (size_t turn = 0; turn < kNumVariants; ++turn) {
+        const size_t variant = (turn + static_cast<size_t>(round)) % kNumVariants;
+        seconds[variant] = SecondsPerStep(variant, options);
+      }
+      seconds_of_two.push_back(seconds[kStageTwo]);
+      for (size_t v = 0; v < kNumVariants; ++v) {
+        to_stage_two[v].push_back(seconds[kStageTwo] / seconds[v]);
+        to_unlimited[v].push_back(seconds[kUnlimited] / seconds[v]);
+      }
+    }
+    std::printf(
+        "{\"precision\": \"%s\", \"ranks\": %d, \"zero2_step_ms\": %.1f, \"unlimited\": %.3f",
+        options.precision.c_str(), options.ranks, Median(seconds_of_two) * 1e3,
+        Median(to_stage_two[kUnlimited]));
+    for (size_t v = kFirstBudget; v < kNumVariants; ++v) {
+      std::printf(", \"budget_%d\": {\"of_zero2\": %.3f, \"of_unlimited\": %.3f}",
+                  kPercents[v - kFirstBudget], Median(to_stage_two[v]), Median(to_unlimited[v]));
+    }
+    std::printf("}\n");
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "gemini_bench: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

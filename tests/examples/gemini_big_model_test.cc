@@ -1,0 +1,95 @@
+// Runs the program 04_gemini_big_model on a tiny text: any placement trains the same model within
+// its budget, and bad input gets one answer and the right exit code.
+#include <filesystem>
+#include <string>
+
+#include "apogee/tests/support/program.h"
+#include "apogee/tests/support/xml.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace apogee {
+namespace {
+
+using ::apogee::testing::ParseXml;
+using ::apogee::testing::ProgramResult;
+using ::apogee::testing::ReadFile;
+using ::apogee::testing::RunProgram;
+using ::apogee::testing::TempDir;
+using ::testing::HasSubstr;
+
+class GeminiBigModelTest : public ::testing::Test {
+ protected:
+  GeminiBigModelTest() {
+    std::string text;
+    for (int i = 0; i < 200; ++i) text += "line " + std::to_string(i % 40) + " of the text\n";
+    text_ = dir_.Write("text.txt", text);
+  }
+  // `flags` come last and win.
+  ProgramResult Train(const std::string& flags) {
+    return RunProgram(APOGEE_GEMINI_BIG_MODEL,
+                      "--data " + text_ +
+                          " --layers 4 --heads 2 --dim 32 --block 16 --batch 4 --steps 6 --lr 0.01"
+                          " --precision f32 --chunk-bytes 5000 --log-every 1 " +
+                          flags,
+                      dir_);
+  }
+  // "step 1 loss 5.5432", without times.
+  static std::vector<std::string> Losses(const std::string& out) {
+    std::vector<std::string> losses;
+    for (size_t at = 0; (at = out.find("  loss ", at)) != std::string::npos; ++at) {
+      losses.push_back(out.substr(at + 7, 6));
+    }
+    return losses;
+  }
+
+  TempDir dir_;
+  std::string text_;
+};
+
+TEST_F(GeminiBigModelTest, EveryPlacementTrainsTheSameModel) {
+  const ProgramResult want = Train("--ranks 1 --placement static");
+  ASSERT_EQ(want.exit_code, 0) << want.err;
+  const std::vector<std::string> losses = Losses(want.out);
+  ASSERT_EQ(losses.size(), 6U) << want.out;
+  EXPECT_LT(std::stod(losses[5]), 0.9 * std::stod(losses[0]));
+  for (const std::string flags :
+       {"--ranks 2", "--ranks 1 --budget-percent 50", "--ranks 2 --budget-percent 100",
+        "--ranks 2 --placement static --offload-optim-frac 1 --offload-param-frac 0.5",
+        "--ranks 2 --placement static --shard-param-frac 0.5"}) {
+    const ProgramResult got = Train(flags);
+    EXPECT_EQ(got.exit_code, 0) << flags << "\n" << got.err;
+    EXPECT_EQ(Losses(got.out), losses) << flags;
+    EXPECT_EQ(got.err, "") << flags;
+  }
+}
+
+TEST_F(GeminiBigModelTest, DrawsTheMap) {
+  const ProgramResult result = Train("--map-svg " + (dir_ / "map.svg"));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("budget"));
+  int bars = 0;
+  for (const auto& element : ParseXml(ReadFile(dir_ / "map.svg"))) {
+    if (!element.attributes.contains("data-chunk")) continue;
+    ++bars;
+    EXPECT_LT(std::stoi(element.attributes.at("data-from")),
+              std::stoi(element.attributes.at("data-to")));
+  }
+  EXPECT_GT(bars, 16);
+}
+
+TEST_F(GeminiBigModelTest, BadInput) {
+  const auto expect = [this](const std::string& flags, int exit_code, const std::string& message) {
+    const ProgramResult result = Train(flags);
+    EXPECT_EQ(result.exit_code, exit_code) << flags << "\n" << result.out;
+    EXPECT_THAT(result.err, HasSubstr(message)) << flags;
+  };
+  expect("--budget-percent 0.1", 1, "needs at least");
+  expect("--placement dynamic", 2, "placement_policy");
+  expect("--placement static --offload-optim-frac 2", 2, "must be between 0 and 1, got 2");
+  expect("--shard-param-frac 0.5", 2, "\"auto\" decides by device_budget_bytes");
+  expect("--batch 3", 2, "--ranks");
+}
+
+}  // namespace
+}  // namespace apogee
