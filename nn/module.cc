@@ -34,14 +34,14 @@ Tensor FirstValue(const Shape& shape, const Init& init, const PhiloxKey& key, DT
 
 Tensor Module::operator()(const Tensor& x) {
   for (const InputHook& hook : pre_forward_) hook(*this, x);
-  Tensor input = x;
-  const bool input_in_graph = autograd::NeedsGrad({x});
+  Tensor input = input_ ? input_(x) : x;
+  const bool input_in_graph = autograd::NeedsGrad({input});
   if (!post_backward_.empty() && input_in_graph) {
     // An identity node whose turn comes when the gradient of the input is complete.
-    input = autograd::View(autograd::Contiguous(x), x.shape());
+    input = autograd::View(autograd::Contiguous(input), input.shape());
     autograd::MetaOf(input)->edge.node->AddPreHook([this] { RunAll(post_backward_, *this); });
   }
-  Tensor y = forward_ ? forward_(input) : Forward(input);
+  Tensor y = Compute(input);
   if (autograd::NeedsGrad({y}) && (!pre_backward_.empty() || !post_backward_.empty())) {
     autograd::MetaOf(y)->edge.node->AddPreHook([this, input_in_graph] {
       RunAll(pre_backward_, *this);
@@ -54,10 +54,23 @@ Tensor Module::operator()(const Tensor& x) {
   return y;
 }
 
-void Module::ReplaceForward(ForwardFunction forward) {
+Tensor Module::Compute(const Tensor& input) {
+  if (wrapper_ == nullptr) return forward_ ? forward_(input) : Forward(input);
+  if (forward_ != nullptr) return wrapper_(input, forward_);
+  return wrapper_(input, [this](const Tensor& x) { return Forward(x); });
+}
+
+void Module::ReplaceForward(ForwardFunction forward, ForwardFunction input) {
   APOGEE_CHECK(forward_ == nullptr,
                "module: its forward has been replaced before; a model can be boosted once");
   forward_ = std::move(forward);
+  input_ = std::move(input);
+}
+
+void Module::WrapForward(ForwardWrapper wrapper) {
+  APOGEE_CHECK(wrapper_ == nullptr,
+               "module: its forward has been wrapped before; a model can be boosted once");
+  wrapper_ = std::move(wrapper);
 }
 
 ParameterPtr Module::RegisterParameter(const std::string& name, const Shape& shape,

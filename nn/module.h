@@ -64,12 +64,18 @@ class Module {
   // Forward between its hooks: what callers use.
   Tensor operator()(const Tensor& x);
 
-  // What a wrapper computes instead of Forward, between the same hooks; hooks and parameters stay.
-  // A tensor-parallel plan makes layers run over a group so.
+  // What is computed instead of Forward, between the same hooks; hooks and parameters stay. A
+  // tensor-parallel plan makes layers run over a group so. `input`, if there is one, makes of x
+  // what `forward` gets, outside of the module's part of backward: modules that are given the same
+  // x can share what it makes.
   using ForwardFunction = std::function<Tensor(const Tensor& x)>;
-  // Throws Error when another wrapper has replaced it before.
-  void ReplaceForward(ForwardFunction forward);
-  bool has_replaced_forward() const { return forward_ != nullptr; }
+  // Throws Error when it has been replaced before.
+  void ReplaceForward(ForwardFunction forward, ForwardFunction input = nullptr);
+  // What runs around Forward, or around what has replaced it or will: that is `forward`.
+  using ForwardWrapper = std::function<Tensor(const Tensor& x, const ForwardFunction& forward)>;
+  // Throws Error when there is a wrapper already.
+  void WrapForward(ForwardWrapper wrapper);
+  bool has_wrapped_forward() const { return wrapper_ != nullptr; }
 
   // Every parameter of the tree once, in order of registration; tied ones under their owner's name.
   std::vector<ParameterPtr> Parameters() const;
@@ -126,6 +132,7 @@ class Module {
   // What `make` makes, or will, of each parameter that has no value.
   using GiveValue = std::function<void(Parameter& parameter, std::function<Tensor()> make)>;
   void GiveValues(const ContextPtr& context, const InitOptions& options, const GiveValue& give);
+  Tensor Compute(const Tensor& input);
   void RegisterModule(const std::string& name, const std::shared_ptr<Module>& child);
   void ForEach(const std::function<void(const Module&)>& fn) const;
 
@@ -134,6 +141,8 @@ class Module {
   std::shared_ptr<Generator> generator_ = std::make_shared<Generator>();
   bool training_ = true;
   ForwardFunction forward_;  // null: Forward
+  ForwardFunction input_;
+  ForwardWrapper wrapper_;
   std::vector<InputHook> pre_forward_;
   std::vector<Hook> post_forward_, pre_backward_, post_backward_;
 };

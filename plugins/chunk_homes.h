@@ -42,6 +42,7 @@ struct PlacementOptions {
   // Masters and states that are not on the device lie in a file in this directory. Empty: on the
   // host.
   std::string nvme_dir = {};
+  friend bool operator==(const PlacementOptions&, const PlacementOptions&) = default;
 };
 
 // Adds a line for every option that is wrong to `errors`.

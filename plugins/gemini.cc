@@ -47,15 +47,17 @@ GeminiPlugin::GeminiPlugin(comm::GroupPtr group, const GeminiOptions& options)
                                                              .loss_scaler = options.loss_scaler});
 }
 
-void GeminiPlugin::Check(const nn::Module& model, optim::Optimizer& optimizer) const {
+void GeminiPlugin::Check(nn::Module& model, optim::Optimizer& optimizer) const {
   APOGEE_CHECK(parameters_ == nullptr,
                "gemini: the plugin runs another model already; make one plugin per model");
-  CheckWhole("gemini", model);
+  const bool cut_before = options_.statistics_group != nullptr;
+  if (!cut_before) CheckWhole("gemini", model);
   CheckTakesMeans("gemini", optimizer);
   CheckShardable("gemini", optimizer);
   for (const optim::ParamView& view : optimizer.views()) {
-    APOGEE_CHECK(!view.sharded(), "gemini: parameter \"", view.name(), "\" of optimizer ",
-                 optimizer.name(), " is a shard already; an optimizer can be boosted once");
+    APOGEE_CHECK(!view.sharded() || cut_before, "gemini: parameter \"", view.name(),
+                 "\" of optimizer ", optimizer.name(),
+                 " is a shard already; an optimizer can be boosted once");
   }
   CheckPrecision(dtype_, optimizer);
   const bool fused = dynamic_cast<const optim::FusedBackwardOptimizer*>(&optimizer) != nullptr;
@@ -66,6 +68,11 @@ void GeminiPlugin::Check(const nn::Module& model, optim::Optimizer& optimizer) c
                options_.shard_param_frac, ") and max_gathered_bytes 0 (it is ",
                options_.max_gathered_bytes, ")");
   APOGEE_CHECK(!model.Parameters().empty(), "gemini: the model has no parameters");
+  for (const auto& [name, module] : model.NamedModules()) {
+    APOGEE_CHECK(!module->has_wrapped_forward(), "gemini: the forward of module \"", name,
+                 "\" has been wrapped before (nn::Module::WrapForward), so windows cannot be put "
+                 "around it; a model can be boosted once");
+  }
 }
 
 void GeminiPlugin::Choose(const nn::Module& model, optim::Optimizer& optimizer) {
@@ -111,7 +118,7 @@ void GeminiPlugin::Bind(size_t index, const Tensor& old_value, const Tensor& sha
   if (view == nullptr) return;
   const comm::Layout before = view->layout();
   view->set_state_context(homes_->optimizer_home(chunk_of_[index]));
-  view->BindShard(shard, layout);
+  view->BindShard(shard, before.Part(layout));
   if (!view->trainable() || !NeedsMasters(dtype_) || view->own_master().defined()) return;
   if (old_value.dtype() != DType::kF32) return;  // the cast loses nothing
   view->set_master(view->CutToLayout(old_value, before));
@@ -146,11 +153,6 @@ void GeminiPlugin::TakeValue(autograd::Parameter& parameter) const {
 
 optim::Optimizer& GeminiPlugin::Configure(nn::Module& model, optim::Optimizer& optimizer) {
   Check(model, optimizer);
-  for (const auto& [name, module] : model.NamedModules()) {
-    APOGEE_CHECK(!module->has_replaced_forward(), "gemini: the forward of module \"", name,
-                 "\" has been replaced before (nn::Module::ReplaceForward), so windows cannot be "
-                 "put around it; a model can be boosted once");
-  }
   PrepareReplicasButValues("gemini", model, optimizer, group_);
   Choose(model, optimizer);
   const std::vector<chunk::ChunkSpec> plan = Plan(model, optimizer);
@@ -175,7 +177,8 @@ optim::Optimizer& GeminiPlugin::Configure(nn::Module& model, optim::Optimizer& o
   map_ = std::make_unique<ChunkMap>(parameters_);
   windows_ = std::make_unique<ModuleWindows>("gemini", model, parameters_);
   ReduceGradients(plan, optimizer);
-  optim::SumStatistics(optimizer, group_);
+  const bool cut_before = options_.statistics_group != nullptr;
+  optim::SumStatistics(optimizer, cut_before ? options_.statistics_group : group_);
   guard_->Attach(optimizer);
   optimizer.AddPreStepHook([this](optim::Optimizer&) {
     parameters_->CheckReleased();

@@ -40,7 +40,8 @@
 // fp16 or a NonFinitePolicy but kProceed backward walks over the graph twice, first for the norm,
 // and gathers twice as often.
 //
-// Where chunks live: plugins/chunk_homes.h. Not there yet: sums in another dtype
+// Where chunks live: plugins/chunk_homes.h. With tensor parallelism:
+// HybridParallelOptions::zero_stage = 3. Not there yet: sums in another dtype
 // (communication_dtype), runs without masters (master_weights = false).
 #ifndef APOGEE_PLUGINS_GEMINI_H_
 #define APOGEE_PLUGINS_GEMINI_H_
@@ -88,6 +89,9 @@ struct GeminiOptions {
   // split over chunks.
   int64_t chunk_bytes = 25 << 20;
   optim::LossScalerOptions loss_scaler = {};
+  // As LowLevelZeroOptions::statistics_group: set when parameters have been cut before, and what is
+  // sharded are the parts.
+  comm::GroupPtr statistics_group = nullptr;
 };
 
 class GeminiPlugin : public Plugin {
@@ -96,9 +100,11 @@ class GeminiPlugin : public Plugin {
   explicit GeminiPlugin(comm::GroupPtr group, const GeminiOptions& options = {});
 
   std::string name() const override { return "gemini"; }
+  // What keeps Configure from running, thrown as Error; local, changes nothing.
+  void Check(nn::Module& model, optim::Optimizer& optimizer) const;
   // Collective. Throws Error, before anything has changed, for an optimizer that does not support
-  // shards or has been bound before, for a module whose forward was replaced, on a second call,
-  // and, on every rank, when the ranks' models or optimizers differ.
+  // shards or has been bound before, for a module whose forward was wrapped, on a second call, and,
+  // on every rank, when the ranks' models or optimizers differ.
   optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) override;
   // Collective.
   void Backward(const Tensor& loss, optim::Optimizer& optimizer) override;
@@ -107,7 +113,8 @@ class GeminiPlugin : public Plugin {
   comm::Layout LayoutOf(const autograd::Parameter& parameter) const override;
   optim::LossScaler* loss_scaler() override { return guard_->loss_scaler(); }
 
-  // The whole value of a parameter, a copy. Collective.
+  // The whole value of a parameter, of this rank's part if it has been cut before, a copy.
+  // Collective.
   Tensor WholeValue(const autograd::Parameter& parameter) const;
   // 1 but for fp16.
   double loss_scale() const { return guard_->loss_scale(); }
@@ -120,7 +127,6 @@ class GeminiPlugin : public Plugin {
   std::string ChunkMapSvg(const std::string& title) const;
 
  private:
-  void Check(const nn::Module& model, optim::Optimizer& optimizer) const;
   void Choose(const nn::Module& model, optim::Optimizer& optimizer);
   std::vector<chunk::ChunkSpec> Plan(nn::Module& model, optim::Optimizer& optimizer) const;
   void Bind(size_t index, const Tensor& old_value, const Tensor& shard,

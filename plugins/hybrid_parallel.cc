@@ -29,21 +29,33 @@ HybridParallelPlugin::HybridParallelPlugin(const comm::World& world,
   if (options.tp_size < 1) {
     Append(errors, "tp_size must be at least 1, got " + std::to_string(options.tp_size));
   }
-  if (options.zero_stage < 0 || options.zero_stage > 2) {
-    Append(errors, "zero_stage must be 0 (nothing sharded), 1 (states) or 2 (gradients too), got " +
-                       std::to_string(options.zero_stage));
+  const int stage = options.zero_stage;
+  if (stage < 0 || stage > 3) {
+    Append(errors,
+           "zero_stage must be 0 (nothing sharded), 1 (states), 2 (gradients too) or 3 (parameters "
+           "too), got " +
+               std::to_string(stage));
   }
   ParsePrecision(options.precision, errors);
   if (!options.communication_dtype.empty()) ParsePrecision(options.communication_dtype, errors);
   CheckMaxNorm(options.max_norm, errors);
   CheckBucketBytes(options.bucket_bytes, errors);
-  if (options.zero_stage == 0) {
-    const auto needs_stage = [&errors](bool set, const char* name) {
-      if (set) Append(errors, std::string(name) + " needs zero_stage 1 or 2, got 0");
-    };
-    needs_stage(!options.communication_dtype.empty(), "communication_dtype");
-    needs_stage(!options.master_weights, "master_weights = false");
-    needs_stage(options.offload_states, "offload_states");
+  const auto needs_stage = [&](bool set, const std::string& name, const char* stages) {
+    if (set) {
+      Append(errors, name + " needs zero_stage " + stages + ", got " + std::to_string(stage));
+    }
+  };
+  if (stage == 0 || stage == 3) {
+    needs_stage(!options.communication_dtype.empty(), "communication_dtype", "1 or 2");
+    needs_stage(!options.master_weights, "master_weights = false", "1 or 2");
+    needs_stage(options.offload_states, "offload_states", "1 or 2");
+  }
+  if (stage == 3) {
+    needs_stage(!options.overlap_communication, "overlap_communication = false", "0 to 2");
+    needs_stage(!options.overlap_gather, "overlap_gather = false", "1 or 2");
+    CheckPlacement(options.placement, errors);
+  } else {
+    needs_stage(options.placement != PlacementOptions{}, "placement", "3");
   }
   APOGEE_CHECK(errors.empty(), "hybrid_parallel plugin: invalid options:", errors);
   if (!WorldProblem().empty()) return;
@@ -61,32 +73,57 @@ std::string HybridParallelPlugin::WorldProblem() const {
 }
 
 void HybridParallelPlugin::MakeInner() {
+  const comm::GroupPtr dp = mesh_->group(comm::Axis::kDp);
   const bool cut = options_.tp_size > 1;
   if (options_.zero_stage == 0) {
     ddp_ = std::make_unique<DdpPlugin>(
-        mesh_->group(comm::Axis::kDp),
-        DdpOptions{.precision = options_.precision,
-                   .max_norm = options_.max_norm,
-                   .bucket_bytes = options_.bucket_bytes,
-                   .overlap = options_.overlap_communication,
-                   .loss_scaler = options_.loss_scaler,
-                   .statistics_group = cut ? mesh_->group(comm::Axis::kTp) : nullptr});
+        dp, DdpOptions{.precision = options_.precision,
+                       .max_norm = options_.max_norm,
+                       .bucket_bytes = options_.bucket_bytes,
+                       .overlap = options_.overlap_communication,
+                       .loss_scaler = options_.loss_scaler,
+                       .statistics_group = cut ? mesh_->group(comm::Axis::kTp) : nullptr});
+    return;
+  }
+  // Of all ranks that hold parts of one parameter.
+  const comm::GroupPtr statistics =
+      cut ? mesh_->group({comm::Axis::kDp, comm::Axis::kTp}) : nullptr;
+  if (options_.zero_stage == 3) {
+    const PlacementOptions& placement = options_.placement;
+    gemini_ = std::make_unique<GeminiPlugin>(
+        dp, GeminiOptions{.placement_policy = placement.placement_policy,
+                          .shard_param_frac = placement.shard_param_frac,
+                          .offload_optim_frac = placement.offload_optim_frac,
+                          .offload_param_frac = placement.offload_param_frac,
+                          .max_gathered_bytes = placement.max_gathered_bytes,
+                          .device_budget_bytes = placement.device_budget_bytes,
+                          .nvme_dir = placement.nvme_dir,
+                          .precision = options_.precision,
+                          .max_norm = options_.max_norm,
+                          .chunk_bytes = options_.bucket_bytes,
+                          .loss_scaler = options_.loss_scaler,
+                          .statistics_group = statistics});
     return;
   }
   zero_ = std::make_unique<LowLevelZeroPlugin>(
-      mesh_->group(comm::Axis::kDp),
-      LowLevelZeroOptions{
-          .stage = options_.zero_stage,
-          .precision = options_.precision,
-          .max_norm = options_.max_norm,
-          .bucket_bytes = options_.bucket_bytes,
-          .communication_dtype = options_.communication_dtype,
-          .overlap_communication = options_.overlap_communication,
-          .overlap_gather = options_.overlap_gather,
-          .master_weights = options_.master_weights,
-          .offload_states = options_.offload_states,
-          .loss_scaler = options_.loss_scaler,
-          .statistics_group = cut ? mesh_->group({comm::Axis::kDp, comm::Axis::kTp}) : nullptr});
+      dp, LowLevelZeroOptions{.stage = options_.zero_stage,
+                              .precision = options_.precision,
+                              .max_norm = options_.max_norm,
+                              .bucket_bytes = options_.bucket_bytes,
+                              .communication_dtype = options_.communication_dtype,
+                              .overlap_communication = options_.overlap_communication,
+                              .overlap_gather = options_.overlap_gather,
+                              .master_weights = options_.master_weights,
+                              .offload_states = options_.offload_states,
+                              .loss_scaler = options_.loss_scaler,
+                              .statistics_group = statistics});
+}
+
+Plugin& HybridParallelPlugin::inner() const {
+  mesh();  // without one nothing runs
+  if (gemini_ != nullptr) return *gemini_;
+  if (zero_ != nullptr) return *zero_;
+  return *ddp_;
 }
 
 const comm::Mesh& HybridParallelPlugin::mesh() const {
@@ -95,11 +132,13 @@ const comm::Mesh& HybridParallelPlugin::mesh() const {
 }
 
 double HybridParallelPlugin::loss_scale() const {
+  if (gemini_ != nullptr) return gemini_->loss_scale();
+  if (zero_ != nullptr) return zero_->loss_scale();
   mesh();  // without one nothing runs
-  return zero_ != nullptr ? zero_->loss_scale() : ddp_->loss_scale();
+  return ddp_->loss_scale();
 }
 
-void HybridParallelPlugin::CheckOptimizer(const nn::Module& model, optim::Optimizer& optimizer,
+void HybridParallelPlugin::CheckOptimizer(nn::Module& model, optim::Optimizer& optimizer,
                                           std::string& problems) const {
   const auto check = [&problems](const auto& fn) {
     try {
@@ -110,6 +149,7 @@ void HybridParallelPlugin::CheckOptimizer(const nn::Module& model, optim::Optimi
   };
   if (options_.tp_size > 1) check([&] { CheckWhole("hybrid_parallel", model); });
   if (zero_ != nullptr) check([&] { zero_->Check(model, optimizer); });
+  if (gemini_ != nullptr) check([&] { gemini_->Check(model, optimizer); });
   if (ddp_ != nullptr) {
     check([&] { ddp_->Check(model, optimizer); });
     if (options_.tp_size > 1) check([&] { CheckShardable("hybrid_parallel", optimizer); });
@@ -158,14 +198,17 @@ optim::Optimizer& HybridParallelPlugin::Configure(nn::Module& model, optim::Opti
     }
   }
   configured_ = true;
-  optim::Optimizer& configured =
-      zero_ != nullptr ? zero_->Configure(model, optimizer) : ddp_->Configure(model, optimizer);
+  optim::Optimizer& configured = inner().Configure(model, optimizer);
   if (parallel_ != nullptr) WatchFirstStep(model, configured);
   return configured;
 }
 
 comm::Layout HybridParallelPlugin::LayoutOf(const autograd::Parameter& parameter) const {
-  return parallel_ != nullptr ? parallel_->LayoutOf(parameter) : comm::Layout(parameter.shape());
+  if (gemini_ == nullptr) {
+    return parallel_ != nullptr ? parallel_->LayoutOf(parameter) : comm::Layout(parameter.shape());
+  }
+  const comm::Layout kept = gemini_->LayoutOf(parameter);
+  return parallel_ != nullptr ? parallel_->LayoutOf(parameter).Part(kept) : kept;
 }
 
 void HybridParallelPlugin::WatchFirstStep(nn::Module& model, optim::Optimizer& optimizer) {
@@ -189,13 +232,19 @@ void HybridParallelPlugin::WatchFirstStep(nn::Module& model, optim::Optimizer& o
                  "hybrid_parallel: ranks of one tp group gave the model different inputs; load the "
                  "part of each batch that the plugin's data_rank() and data_size() say, not the "
                  "world's rank and size");
-    watch->done =
-        CheckSameGradients("hybrid_parallel", stepped, mesh_->group(comm::Axis::kDp), group);
+    std::vector<const optim::ParamView*> copies;
+    for (const optim::ParamView& view : stepped.views()) {
+      const bool is_copy = parallel_->ShardOf(*view.parameter()) == nullptr;
+      if (is_copy && view.trainable()) copies.push_back(&view);
+    }
+    watch->done = CheckSameGradients("hybrid_parallel", copies, mesh_->group(comm::Axis::kDp),
+                                     group, world_.context());
   });
 }
 
 Tensor HybridParallelPlugin::WholeValue(const autograd::Parameter& parameter) const {
-  return parallel_ != nullptr ? parallel_->Whole(parameter) : parameter.data();
+  const Tensor part = gemini_ != nullptr ? gemini_->WholeValue(parameter) : parameter.data();
+  return parallel_ != nullptr ? parallel_->Whole(parameter, part) : part;
 }
 
 Criterion HybridParallelPlugin::ConfigureCriterion(Criterion criterion) {
@@ -206,12 +255,9 @@ Criterion HybridParallelPlugin::ConfigureCriterion(Criterion criterion) {
 }
 
 void HybridParallelPlugin::Backward(const Tensor& loss, optim::Optimizer& optimizer) {
-  zero_ != nullptr ? zero_->Backward(loss, optimizer) : ddp_->Backward(loss, optimizer);
+  inner().Backward(loss, optimizer);
 }
 
-std::shared_ptr<void> HybridParallelPlugin::NoSync() {
-  mesh();
-  return zero_ != nullptr ? zero_->NoSync() : ddp_->NoSync();
-}
+std::shared_ptr<void> HybridParallelPlugin::NoSync() { return inner().NoSync(); }
 
 }  // namespace apogee

@@ -1,6 +1,7 @@
 // HybridParallelPlugin: tensor parallelism, data parallelism and ZeRO together. Ranks form a mesh
 // [dp, tp]: the tp ranks next to each other share every layer (nn/parallel), the dp copies of that
-// group share the batch, and with it the optimizer states (zero_stage 1) and gradients (2).
+// group share the batch, and with it the optimizer states (zero_stage 1), gradients (2) and
+// parameters (3: GeminiPlugin, of what tensor parallelism leaves this rank).
 //
 //   HybridParallelPlugin plugin(world, {.tp_size = 2, .zero_stage = 2, .precision = "bf16"});
 //   ... a loader of part plugin.data_rank() of plugin.data_size() of each batch ...
@@ -19,12 +20,12 @@
 // evaluation mode, and with other criteria, they are whole.
 //
 // Bytes per rank, N elements in cut parameters, R in the others, otherwise as LowLevelZeroPlugin's
-// with n = dp: (N / tp + R) takes the place of N. Communicated per step beside the gradients: an
-// all-reduce of each row-parallel layer's output and of the table's in forward, and in backward one
-// of each input that column-parallel layers and the head take (q, k and v share theirs). Sums
-// of products travel in f32 (f64 for f64) and are rounded once, as one rank rounds its products:
-// per token of a GPT-2 or Llama with L layers of width d, (1 + 4 L) d numbers, d of the table in
-// the model's dtype, and 3 of the loss. (A table is a row-parallel layer, logits are a
+// or GeminiPlugin's with n = dp: (N / tp + R) takes the place of N. Communicated per step beside
+// the gradients: an all-reduce of each row-parallel layer's output and of the table's in forward,
+// and in backward one of each input that column-parallel layers and the head take (q, k and v share
+// theirs). Sums of products travel in f32 (f64 for f64) and are rounded once, as one rank rounds
+// its products: per token of a GPT-2 or Llama with L layers of width d, (1 + 4 L) d numbers, d of
+// the table in the model's dtype, and 3 of the loss. (A table is a row-parallel layer, logits are a
 // column-parallel one.) The first step checks that ranks of a tp group got the same inputs, and
 // have the same gradients of what they all hold whole.
 #ifndef APOGEE_PLUGINS_HYBRID_PARALLEL_H_
@@ -37,20 +38,23 @@
 #include "apogee/comm/mesh.h"
 #include "apogee/nn/parallel/tensor_parallel.h"
 #include "apogee/plugins/ddp.h"
+#include "apogee/plugins/gemini.h"
 #include "apogee/plugins/low_level_zero.h"
 
 namespace apogee {
 
 struct HybridParallelOptions {
   int tp_size = 1;
-  // 0: every rank of dp keeps all states. 1, 2: as LowLevelZeroOptions::stage.
+  // 0: every rank of dp keeps all states. 1, 2: as LowLevelZeroOptions::stage. 3: as GeminiPlugin,
+  // whose rules for modules and for reading parameters then hold.
   int zero_stage = 0;
   // "f32", "bf16" or "fp16" (fp32 masters and gradients; fp16 with a dynamic loss scale), "f64".
   std::string precision = "f32";
   double max_norm = 0;
   // How the model is cut; by default the shipped plan of the model.
   std::optional<nn::parallel::ParallelPlan> plan = {};
-  // As in DdpOptions and LowLevelZeroOptions; stages 1 and 2 only from communication_dtype on.
+  // As in DdpOptions and LowLevelZeroOptions; stages 1 and 2 only from communication_dtype on. At
+  // stage 3 bucket_bytes is GeminiOptions::chunk_bytes, and overlap_communication stays true.
   int64_t bucket_bytes = 25 << 20;
   bool overlap_communication = true;
   optim::LossScalerOptions loss_scaler = {};
@@ -58,6 +62,8 @@ struct HybridParallelOptions {
   bool overlap_gather = true;
   bool master_weights = true;
   bool offload_states = false;
+  // Stage 3 only: where its chunks live, as in GeminiOptions.
+  PlacementOptions placement = {};
 };
 
 class HybridParallelPlugin : public Plugin {
@@ -78,9 +84,7 @@ class HybridParallelPlugin : public Plugin {
   std::shared_ptr<void> NoSync() override;
   comm::GroupPtr group() const override { return world_.group(); }
   comm::Layout LayoutOf(const autograd::Parameter& parameter) const override;
-  optim::LossScaler* loss_scaler() override {
-    return zero_ != nullptr ? zero_->loss_scaler() : ddp_->loss_scaler();
-  }
+  optim::LossScaler* loss_scaler() override { return inner().loss_scaler(); }
 
   // Which part of each batch this rank trains on: ranks of one tp group have the same. Throws Error
   // when tp_size does not divide the world.
@@ -89,27 +93,31 @@ class HybridParallelPlugin : public Plugin {
   const comm::Mesh& mesh() const;
   double loss_scale() const;
   // The value of one of the model's parameters as the model had it before boost, whole. Collective
-  // over the tp group.
+  // over the tp group, with zero_stage 3 over the dp group as well.
   Tensor WholeValue(const autograd::Parameter& parameter) const;
   // After boost, of tp_size > 1: how the model is cut; else null.
   const nn::parallel::TensorParallel* tensor_parallel() const { return parallel_.get(); }
+  // Of zero_stage 3: what shards this rank's part of the model over dp; else null.
+  const GeminiPlugin* gemini() const { return gemini_.get(); }
 
  private:
   std::string WorldProblem() const;
   void MakeInner();
+  // What runs the data-parallel axis. Throws Error when the world does not fit.
+  Plugin& inner() const;
   // What would go wrong silently: ranks of a tp group that get different inputs, or different
   // gradients of a parameter that each holds whole.
   void WatchFirstStep(nn::Module& model, optim::Optimizer& optimizer);
-  void CheckOptimizer(const nn::Module& model, optim::Optimizer& optimizer,
-                      std::string& problems) const;
+  void CheckOptimizer(nn::Module& model, optim::Optimizer& optimizer, std::string& problems) const;
 
   const comm::World& world_;
   HybridParallelOptions options_;
   std::unique_ptr<comm::Mesh> mesh_;  // null when the world does not fit
   std::unique_ptr<nn::parallel::TensorParallel> parallel_;
-  // One of the two runs the data-parallel axis.
+  // One of the three runs the data-parallel axis.
   std::unique_ptr<DdpPlugin> ddp_;
   std::unique_ptr<LowLevelZeroPlugin> zero_;
+  std::unique_ptr<GeminiPlugin> gemini_;
   bool configured_ = false;
 };
 

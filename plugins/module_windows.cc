@@ -32,12 +32,12 @@ ModuleWindows::ModuleWindows(std::string plugin, nn::Module& model,
     // A layer without parameters of its own may turn out to use others', before its first backward.
     const bool is_layer = module->Modules().size() == 1;
     if (is_layer || !window.chunks.empty()) AddBackwardHooks(*module);
-    module->ReplaceForward([this, module, alive = std::weak_ptr(alive_),
-                            name = plugin_](const Tensor& x) {
+    module->WrapForward([this, module, alive = std::weak_ptr(alive_), name = plugin_](
+                            const Tensor& x, const nn::Module::ForwardFunction& forward) {
       APOGEE_CHECK(!alive.expired(), name,
                    ": the model was run after the plugin that shards its parameters was destroyed; "
                    "the plugin must outlive every use of the model");
-      return Forward(*module, x);
+      return Forward(*module, x, forward);
     });
   }
   parameters_->set_on_miss([this](size_t index) { OnMiss(index); });
@@ -84,7 +84,8 @@ void ModuleWindows::AddBackwardHooks(nn::Module& module) {
   });
 }
 
-Tensor ModuleWindows::Forward(nn::Module& module, const Tensor& x) {
+Tensor ModuleWindows::Forward(nn::Module& module, const Tensor& x,
+                              const nn::Module::ForwardFunction& forward) {
   // A hook in force is of somebody who keeps nothing (Recompute) or whose turn it is.
   std::optional<autograd::SavedTensorHookGuard> saved;
   if (autograd::CurrentPackHook() == nullptr) saved.emplace(parameters_->PackValues());
@@ -95,7 +96,7 @@ Tensor ModuleWindows::Forward(nn::Module& module, const Tensor& x) {
   } end{this};
   frames_.push_back({&module, {}});
   Acquire(windows_.at(&module).chunks, frames_.back().held);
-  return module.Forward(x);
+  return forward(x);
 }
 
 void ModuleWindows::BeginOutermost() {

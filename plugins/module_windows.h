@@ -34,8 +34,9 @@ namespace apogee {
 
 class ModuleWindows {
  public:
-  // Replaces the forwards of the model's modules, which throw Error once this object is gone, and
-  // becomes `parameters`' on_miss. Throws Error when another wrapper has replaced one.
+  // Wraps the forwards of the model's modules, which throw Error once this object is gone, and
+  // becomes `parameters`' on_miss. What has replaced a forward runs inside the wrapper. Throws
+  // Error when one is wrapped already.
   ModuleWindows(std::string plugin, nn::Module& model,
                 std::shared_ptr<chunk::ShardedParameters> parameters);
   ~ModuleWindows();
@@ -63,7 +64,7 @@ class ModuleWindows {
     std::vector<size_t> held;
   };
 
-  Tensor Forward(nn::Module& module, const Tensor& x);
+  Tensor Forward(nn::Module& module, const Tensor& x, const nn::Module::ForwardFunction& forward);
   void BeginOutermost();
   void EndForward();
   void AddBackwardHooks(nn::Module& module);

@@ -170,12 +170,10 @@ void SyncValue(autograd::Parameter& parameter, const comm::GroupPtr& group) {
   if (group != nullptr) SendValue(parameter, *group).Wait();
 }
 
-bool CheckSameGradients(const std::string& plugin, optim::Optimizer& optimizer,
-                        const comm::GroupPtr& shards, comm::Group& group) {
-  std::vector<const optim::ParamView*> views;
-  for (const optim::ParamView& view : optimizer.views()) {
-    if (view.trainable() && !view.parameter()->is_part()) views.push_back(&view);
-  }
+bool CheckSameGradients(const std::string& plugin,
+                        const std::vector<const optim::ParamView*>& views,
+                        const comm::GroupPtr& shards, comm::Group& group,
+                        const ContextPtr& context) {
   if (views.empty()) return true;
   // Sums of squares, and last how many are not finite.
   std::vector<double> squares(views.size() + 1, 0.0);
@@ -189,7 +187,6 @@ bool CheckSameGradients(const std::string& plugin, optim::Optimizer& optimizer,
     squares[i] = finite ? chunk.result : 0;
     squares.back() += finite ? 0 : 1;
   }
-  const ContextPtr context = views[0]->value().context();
   const auto count = static_cast<int64_t>(squares.size());
   const Tensor sums = Tensor::FromVector<double>(squares, {count}, context);
   if (shards != nullptr) shards->AllReduce(sums);

@@ -5,6 +5,7 @@
 #define APOGEE_PLUGINS_REPLICAS_H_
 
 #include <string>
+#include <vector>
 
 #include "apogee/comm/group.h"
 #include "apogee/nn/module.h"
@@ -34,12 +35,14 @@ void PrepareReplicasButValues(const std::string& plugin, nn::Module& model,
                               const optim::Optimizer& optimizer, const comm::GroupPtr& group);
 void SyncValue(autograd::Parameter& parameter, const comm::GroupPtr& group);
 
-// Throws Error, on every rank, when ranks of `group` have different gradients of a parameter that
-// each of them holds whole: their copies would drift apart. Returns false when that cannot be said,
-// because not all gradients are finite. `shards`: the ranks that hold a gradient between them, or
-// all of it each; null: this one. Collective over both.
-bool CheckSameGradients(const std::string& plugin, optim::Optimizer& optimizer,
-                        const comm::GroupPtr& shards, comm::Group& group);
+// Throws Error, on every rank, when ranks of `group` have different gradients of one of `views`, of
+// parameters that each of them holds whole: their copies would drift apart. Returns false when that
+// cannot be said, because not all gradients are finite. `shards`: the ranks that hold a gradient
+// between them, or all of it each; null: this one. Collective over both, on `context`.
+bool CheckSameGradients(const std::string& plugin,
+                        const std::vector<const optim::ParamView*>& views,
+                        const comm::GroupPtr& shards, comm::Group& group,
+                        const ContextPtr& context);
 
 }  // namespace apogee
 

@@ -70,8 +70,9 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->default_str("");
   ranks("--tp-size", f.tp_size, "Ranks that share every layer; divides --ranks and --heads")
       ->check(count);
-  ranks("--zero-stage", f.zero_stage,
-        "Of hybrid: 1 shards optimizer states over the copies, 2 gradients, too");
+  ranks(
+      "--zero-stage", f.zero_stage,
+      "Of hybrid: 1 shards optimizer states over the copies, 2 gradients, too, 3 parameters, too");
   app.add_flag("--reproducible", f.reproducible,
                "The same losses, bit for bit, for any --ranks; see README.md; implies --plugin ddp")
       ->group("Ranks");

@@ -155,7 +155,8 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
   }
   // Ranks that share layers call the model together: the first group of them writes. With sharded
   // parameters all ranks do.
-  if (part.rank != 0 && flags.plugin != "gemini") return 0;
+  const bool all_write = flags.plugin == "gemini" || flags.zero_stage == 3;
+  if (part.rank != 0 && !all_write) return 0;
   const std::string sample = Generate(boosted.model, context, flags.prompt,
                                       {.block = flags.model.n_positions,
                                        .bytes = flags.sample,

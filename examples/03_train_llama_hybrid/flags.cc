@@ -29,7 +29,8 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   add("--tp-size", f.parallel.tp_size,
       "Ranks that share every layer; divides --ranks, --heads, --kv-heads, --hidden");
   add("--zero-stage", f.parallel.zero_stage,
-      "Over the copies of such a group: 0 shards nothing, 1 optimizer states, 2 gradients, too");
+      "Over the copies of such a group: 0 shards nothing, 1 optimizer states, 2 gradients, too, 3 "
+      "parameters, too");
   add("--threads", f.threads, "CPU threads, shared out over the ranks; default: one per core")
       ->default_str("");
 

@@ -156,8 +156,8 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
     OkOrThrow(metrics->Note(memory));
   }
   // In evaluation logits are whole, and ranks that share layers still call the model together: the
-  // first group of them writes.
-  if (part.rank != 0) return 0;
+  // first group of them writes. With sharded parameters all ranks do.
+  if (part.rank != 0 && flags.parallel.zero_stage < 3) return 0;
   const std::string sample = Generate(boosted.model, context, flags.prompt,
                                       {.block = block, .bytes = flags.sample, .seed = flags.seed});
   if (metrics != nullptr) OkOrThrow(metrics->Note("sample:\n" + sample));

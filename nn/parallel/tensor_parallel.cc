@@ -16,6 +16,8 @@ Tensor ValueOf(const autograd::ParameterPtr& parameter) {
   return parameter == nullptr ? Tensor() : parameter->value();
 }
 
+// Of the shared copy of x, which is the module's input: hooks around the module's part of backward
+// would otherwise come between x and what its consumers share.
 Tensor ColumnProduct(const Linear& linear, const Tensor& copy) {
   return ColumnLinear(copy, ValueOf(linear.weight()), ValueOf(linear.bias()),
                       {.layout = linear.layout(), .activation = linear.activation()});
@@ -86,9 +88,13 @@ comm::Layout TensorParallel::LayoutOf(const autograd::Parameter& parameter) cons
 }
 
 Tensor TensorParallel::Whole(const autograd::Parameter& parameter) const {
+  return Whole(parameter, parameter.data());
+}
+
+Tensor TensorParallel::Whole(const autograd::Parameter& parameter, const Tensor& part) const {
   const TensorShard* shard = ShardOf(parameter);
-  if (shard == nullptr) return parameter.data();
-  const Tensor local = parameter.data().Contiguous();
+  if (shard == nullptr) return part;
+  const Tensor local = part.Contiguous();
   const Tensor all = Tensor::Empty({group_->size(), local.numel()}, local.dtype(), local.context());
   group_->AllGather(all, local);
   std::vector<Tensor> locals;
@@ -114,10 +120,12 @@ void TensorParallel::Replace(Module& module, const PlanRule& rule) {
   }
   auto& linear = dynamic_cast<Linear&>(module);
   if (style == kColumn || style == kColumnGather) {
-    return module.ReplaceForward([&linear, group, style, copy = shared_copy_](const Tensor& x) {
-      const Tensor y = ColumnProduct(linear, (*copy)(x));
-      return style == kColumn ? y : GatherLastDim(y, group);
-    });
+    return module.ReplaceForward(
+        [&linear, group, style](const Tensor& copy) {
+          const Tensor y = ColumnProduct(linear, copy);
+          return style == kColumn ? y : GatherLastDim(y, group);
+        },
+        [copy = shared_copy_](const Tensor& x) { return (*copy)(x); });
   }
   module.ReplaceForward([&linear, group, style](const Tensor& x) {
     const Tensor y =
@@ -139,13 +147,14 @@ void TensorParallel::ReplaceVocabulary(Module& module) {
   const int64_t words =
       LogicalShape(*linear.weight())[linear.layout() == WeightLayout::kOutIn ? 0 : 1];
   const bool may_stay_cut = &linear == output_;
-  module.ReplaceForward([&linear, group, words, may_stay_cut, keep = keep_logits_cut_,
-                         copy = shared_copy_](const Tensor& x) {
-    const Tensor y = ColumnProduct(linear, (*copy)(x));
-    if (may_stay_cut && *keep && linear.is_training()) return y;
-    const Tensor all = GatherLastDim(y, group);
-    return all.size(-1) == words ? all : autograd::Slice(all, -1, 0, words);
-  });
+  module.ReplaceForward(
+      [&linear, group, words, may_stay_cut, keep = keep_logits_cut_](const Tensor& copy) {
+        const Tensor y = ColumnProduct(linear, copy);
+        if (may_stay_cut && *keep && linear.is_training()) return y;
+        const Tensor all = GatherLastDim(y, group);
+        return all.size(-1) == words ? all : autograd::Slice(all, -1, 0, words);
+      },
+      [copy = shared_copy_](const Tensor& x) { return (*copy)(x); });
 }
 
 TensorParallel::Loss TensorParallel::KeepLogitsCut(const CrossEntropyLoss& loss) {

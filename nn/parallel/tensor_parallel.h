@@ -42,6 +42,8 @@ class TensorParallel {
   const Shape& LogicalShape(const autograd::Parameter& parameter) const;
   // The whole value, put together from all ranks (one all-gather where it is cut). Collective.
   Tensor Whole(const autograd::Parameter& parameter) const;
+  // The same from this rank's `part`, for a parameter whose value is elsewhere.
+  Tensor Whole(const autograd::Parameter& parameter, const Tensor& part) const;
 
   // Logits that may stay cut, for a cross entropy that knows; null when the model's output is not
   // what a vocabulary-parallel layer puts out. From the call on the model in training mode returns

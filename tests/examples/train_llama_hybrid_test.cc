@@ -60,7 +60,7 @@ TEST_F(TrainLlamaHybridTest, EveryCutTrainsTheSameModel) {
   for (const std::string flags :
        {"--ranks 4 --tp-size 2 --zero-stage 2", "--ranks 2 --tp-size 2 --zero-stage 0",
         "--ranks 4 --tp-size 2 --zero-stage 1 --batch 4 --accumulate 2",
-        "--ranks 4 --tp-size 1 --zero-stage 2"}) {
+        "--ranks 4 --tp-size 1 --zero-stage 2", "--ranks 4 --tp-size 2 --zero-stage 3"}) {
     const ProgramResult result = Train(flags + " --out " + (dir_ / "cut"));
     ASSERT_EQ(result.exit_code, 0) << flags << result.err;
     EXPECT_EQ(result.err, "");
@@ -140,8 +140,8 @@ TEST_F(TrainLlamaHybridTest, DrawsThePlan) {
 TEST_F(TrainLlamaHybridTest, WrongUsageExitsWith2) {
   ExpectRefused("--tp-siez 2", 2, "unknown flag --tp-siez (did you mean --tp-size?)");
   ExpectRefused("--tp-size 0", 2, "tp_size must be at least 1, got 0");
-  ExpectRefused("--zero-stage 3 --precision bf61", 2,
-                "got 3; unknown precision \"bf61\" (did you mean \"bf16\"?)");
+  ExpectRefused("--zero-stage 4 --precision bf61", 2,
+                "got 4; unknown precision \"bf61\" (did you mean \"bf16\"?)");
   ExpectRefused("--ranks 0", 2, "--ranks: needs a whole number from 1 to 1e9, got 0");
   ExpectRefused("--heads 3", 2, "num_attention_heads must be a multiple of num_key_value_heads");
   ExpectRefused("--batch 3", 2, "use --batch 2 or 4");

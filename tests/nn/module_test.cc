@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "apogee/autograd/engine.h"
+#include "apogee/autograd/functions/shape.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/nn/models/llama.h"
@@ -334,6 +335,51 @@ TEST_F(ModuleTest, HooksRunAroundForwardAndBackward) {
   EXPECT_EQ(events, (std::vector<std::string>{"pre_forward 1", "post_forward 1", "pre_forward 2",
                                               "post_forward 2", "pre_backward 2", "post_backward 2",
                                               "pre_backward 1", "post_backward 1"}));
+}
+
+// A wrapper encloses Forward or its replacement, whichever of the two came first; the input of the
+// replacement is made outside of the module's part of backward.
+TEST_F(ModuleTest, WrappersEncloseReplacements) {
+  for (const bool wrapped_first : {false, true}) {
+    Mlp model({.sizes = {4, 3}});
+    model.Initialize(context_, {.seed = 1, .dtype = DType::kF64});
+    Module& layer = *model.Modules()[1];
+    std::vector<std::string> events;
+    const auto wrap = [&] {
+      layer.WrapForward([&events](const Tensor& x, const Module::ForwardFunction& forward) {
+        events.push_back("enter");
+        Tensor y = forward(x);
+        events.push_back("leave");
+        return y;
+      });
+    };
+    if (wrapped_first) {
+      wrap();
+      model(testing::RandomTensor({2, 4}, "x", context_));
+      EXPECT_EQ(events, (std::vector<std::string>{"enter", "leave"}));
+      events.clear();
+    }
+    layer.ReplaceForward(
+        [&](const Tensor& x) {
+          events.push_back("forward");
+          return layer.Forward(x);
+        },
+        [&](const Tensor& x) {
+          events.push_back("input");
+          return autograd::View(x, {1, 4});
+        });
+    if (!wrapped_first) wrap();
+    layer.AddPostBackwardHook([&](Module&) { events.push_back("post_backward"); });
+    autograd::Parameter input("x", testing::RandomTensor({4}, "x", context_));
+    input.AddGradHook([&](autograd::Parameter&) { events.push_back("input's gradient"); });
+    autograd::Backward(autograd::Sum(model(input.value())));
+    EXPECT_EQ(events, (std::vector<std::string>{"input", "enter", "forward", "leave",
+                                                "post_backward", "input's gradient"}));
+    EXPECT_TRUE(layer.has_wrapped_forward());
+    EXPECT_FALSE(model.has_wrapped_forward());
+    EXPECT_THROW(wrap(), Error);
+    EXPECT_THROW(layer.ReplaceForward([](const Tensor& x) { return x; }), Error);
+  }
 }
 
 TEST_F(ModuleTest, ConvertsPrecision) {

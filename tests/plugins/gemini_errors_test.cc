@@ -151,15 +151,16 @@ TEST(GeminiErrorsTest, WhatCannotBeExactIsRefusedBeforeAnythingChanges) {
     EXPECT_THAT([&] { rig.booster.boost(rig.model, optimizer); },
                 Says(HasSubstr("SupportsShards")));
     EXPECT_FALSE(rig.model.Parameters()[0]->is_released());
-    // Somebody else's forward, which windows could not be put around.
-    nn::Mlp replaced({.sizes = {8, 4}});
-    replaced.Initialize(rig.context, {.seed = 3});
-    replaced.Modules().back()->ReplaceForward([](const Tensor& x) { return x; });
-    optim::Sgd sgd(replaced.Parameters(), {.lr = 0.1});
+    // Somebody else's wrapper, which windows could not be put around.
+    nn::Mlp wrapped({.sizes = {8, 4}});
+    wrapped.Initialize(rig.context, {.seed = 3});
+    wrapped.Modules().back()->WrapForward(
+        [](const Tensor& x, const nn::Module::ForwardFunction& forward) { return forward(x); });
+    optim::Sgd sgd(wrapped.Parameters(), {.lr = 0.1});
     GeminiPlugin plugin(world.group());
     Booster booster(plugin);
-    EXPECT_THAT([&] { booster.boost(replaced, sgd); }, Says(HasSubstr("has been replaced")));
-    EXPECT_FALSE(replaced.Parameters()[0]->is_released());
+    EXPECT_THAT([&] { booster.boost(wrapped, sgd); }, Says(HasSubstr("has been wrapped")));
+    EXPECT_FALSE(wrapped.Parameters()[0]->is_released());
     rig.Boost();  // the booster is still free
     EXPECT_TRUE(rig.model.Parameters()[0]->is_released());
   });

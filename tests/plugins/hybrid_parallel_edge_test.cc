@@ -233,7 +233,8 @@ TEST(HybridParallelEdgeTest, ANormOfPartsIsRefused) {
 TEST(HybridParallelEdgeTest, ARankWithPaddingOnly) {
   for (const bool tied : {true, false}) {
     Task task{.make = [=] { return std::make_unique<nn::Gpt2>(Gpt2Of(5, tied)); }, .vocab = 5};
-    for (const int zero : {0, 1, 2}) ExpectEqualRuns(task, 4, {.tp_size = 4, .zero_stage = zero});
+    for (const int zero : {0, 1, 2, 3})
+      ExpectEqualRuns(task, 4, {.tp_size = 4, .zero_stage = zero});
     ExpectEqualRuns(task, 8, {.tp_size = 4, .zero_stage = 2});
   }
   for (const std::string optimizer : {"lamb", "adafactor", "came", "adamw8bit"}) {
@@ -242,7 +243,7 @@ TEST(HybridParallelEdgeTest, ARankWithPaddingOnly) {
               .optimizer = optimizer};
     if (optimizer == "adamw8bit") task.options["min_8bit_size"] = "0";
     if (optimizer == "adafactor") task.options["relative_step"] = "false";
-    for (const int zero : {0, 2}) ExpectEqualRuns(task, 8, {.tp_size = 4, .zero_stage = zero});
+    for (const int zero : {0, 2, 3}) ExpectEqualRuns(task, 8, {.tp_size = 4, .zero_stage = zero});
   }
 }
 
@@ -265,7 +266,7 @@ TEST(HybridParallelEdgeTest, EveryOptimizerOnParts) {
                     .optimizer = name,
                     .options = options,
                     .max_norm = name == "zero_one_adam" ? 0 : 0.5};  // which it refuses
-    for (const int zero : {0, 1, 2}) {
+    for (const int zero : {0, 1, 2, 3}) {
       if (zero > 0 && optim::TakesLocalGradients(name)) continue;
       ExpectEqualRuns(task, 2, {.tp_size = 2, .zero_stage = zero});
       ExpectEqualRuns(task, 8, {.tp_size = 4, .zero_stage = zero});
@@ -345,7 +346,7 @@ ParallelPlan BranchesPlan() {
 
 TEST(HybridParallelEdgeTest, SectionsThroughAPairAndWordsInColumns) {
   const Task task{.make = [] { return std::make_unique<Branches>(); }};
-  for (const int zero : {0, 2}) {
+  for (const int zero : {0, 2, 3}) {
     ExpectEqualRuns(task, 2, {.tp_size = 2, .zero_stage = zero, .plan = BranchesPlan()});
     ExpectEqualRuns(task, 8, {.tp_size = 4, .zero_stage = zero, .plan = BranchesPlan()});
   }
@@ -414,7 +415,7 @@ TEST(HybridParallelEdgeTest, AParameterWhereActivationsAreCut) {
   optim::AdamW plain_optimizer(plain->Parameters(), {});
   SingleRankPlugin single({.precision = "f64"});
   const Weights want = Train(task, *plain, plain_optimizer, single, 0, 1, context);
-  for (const int zero : {0, 1, 2}) {
+  for (const int zero : {0, 1, 2, 3}) {
     RunRanks(4, [&](comm::World& world) {
       const HybridParallelOptions options{
           .tp_size = 2, .zero_stage = zero, .precision = "f64", .plan = plan};
@@ -448,7 +449,7 @@ TEST(HybridParallelEdgeTest, AParameterWhereActivationsAreCut) {
 
 // Ranks of one tp group that load by their rank in the world mix up their samples.
 TEST(HybridParallelEdgeTest, RanksThatLoadDifferentData) {
-  for (const int zero : {0, 2}) {
+  for (const int zero : {0, 2, 3}) {
     RunRanks(4, [&](comm::World& world) {
       const Task task{.make = [] { return std::make_unique<nn::Gpt2>(Gpt2Of(8)); }};
       const auto model = Initialized(task, world.context());
@@ -467,7 +468,7 @@ TEST(HybridParallelEdgeTest, RanksThatLoadDifferentData) {
 
 // A part that is not finite, on one rank: nobody steps.
 TEST(HybridParallelEdgeTest, OneRankThatOverflowsHoldsAllBack) {
-  for (const int zero : {0, 1, 2}) {
+  for (const int zero : {0, 1, 2, 3}) {
     RunRanks(4, [&](comm::World& world) {
       nn::Gpt2 model(Gpt2Of(8));
       model.Initialize(world.context(), {.seed = 1});
@@ -507,7 +508,8 @@ TEST(HybridParallelEdgeTest, APluginWithoutAWorldThatFits) {
   });
 }
 
-// Layers keep what they need of the group; only steps need the plugin.
+// Layers keep what they need of the group; only steps need the plugin. (Of stage 3 every use of the
+// model does.)
 TEST(HybridParallelEdgeTest, AModelOutlivesItsPlugin) {
   for (const int zero : {0, 1, 2}) {
     RunRanks(4, [&](comm::World& world) {
@@ -581,7 +583,7 @@ TEST(HybridParallelEdgeTest, TwoModelsInOneWorld) {
 // What state_dict gives goes back in, and training from there gives the same weights.
 TEST(HybridParallelEdgeTest, StatesGoBackIn) {
   for (const std::string name : {"adamw", "came"}) {
-    for (const int zero : {0, 2}) {
+    for (const int zero : {0, 2, 3}) {
       RunRanks(4, [&](comm::World& world) {
         nn::Gpt2 model(Gpt2Of(7));
         model.Initialize(world.context(), {.seed = 1});

@@ -57,14 +57,14 @@ TEST(HybridParallelErrorsTest, BadOptionsAreListedTogether) {
     EXPECT_THAT(
         [&] {
           HybridParallelPlugin(world, {.tp_size = 0,
-                                       .zero_stage = 3,
+                                       .zero_stage = 4,
                                        .precision = "fp61",
                                        .max_norm = -1,
                                        .bucket_bytes = 0});
         },
         Says(AllOf(HasSubstr("tp_size must be at least 1, got 0"),
-                   HasSubstr("zero_stage must be 0 (nothing sharded), 1 (states) or 2 (gradients "
-                             "too), got 3"),
+                   HasSubstr("zero_stage must be 0 (nothing sharded), 1 (states), 2 (gradients "
+                             "too) or 3 (parameters too), got 4"),
                    HasSubstr("fp61"), HasSubstr("max_norm"), HasSubstr("bucket_bytes"))));
     EXPECT_THAT(
         [&] {
@@ -185,7 +185,7 @@ TEST(HybridParallelErrorsTest, AnOptimizerThatIsNotKnownToBeExact) {
     nn::Gpt2 model(Gpt2Of(4));
     model.Initialize(world.context(), {.seed = 1});
     Own optimizer(model.Parameters(), {});
-    for (const int zero : {0, 1}) {
+    for (const int zero : {0, 1, 3}) {
       HybridParallelPlugin plugin(world, {.tp_size = 2, .zero_stage = zero});
       EXPECT_THAT([&] { Booster(plugin).boost(model, optimizer); },
                   Says(HasSubstr("does not say that its update is exact on shards")));

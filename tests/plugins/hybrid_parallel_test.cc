@@ -152,7 +152,7 @@ Task LlamaTask(bool tied) {
 
 TEST(HybridParallelTest, Gpt2EqualsOneRank) {
   for (const int tp : {1, 2, 4}) {
-    for (const int zero : {0, 1, 2}) {
+    for (const int zero : {0, 1, 2, 3}) {
       ExpectEqualRuns(Gpt2Task(), tp, {.tp_size = tp, .zero_stage = zero});
       ExpectEqualRuns(Gpt2Task(), 2 * tp, {.tp_size = tp, .zero_stage = zero}, 3);
     }
@@ -161,7 +161,7 @@ TEST(HybridParallelTest, Gpt2EqualsOneRank) {
 
 TEST(HybridParallelTest, LlamaEqualsOneRank) {
   for (const bool tied : {false, true}) {
-    for (const int zero : {0, 2}) {
+    for (const int zero : {0, 2, 3}) {
       ExpectEqualRuns(LlamaTask(tied), 4, {.tp_size = 2, .zero_stage = zero});
       ExpectEqualRuns(LlamaTask(tied), 4, {.tp_size = 4, .zero_stage = zero});
     }
@@ -170,7 +170,10 @@ TEST(HybridParallelTest, LlamaEqualsOneRank) {
 
 TEST(HybridParallelTest, MasksAreThoseOfOneRank) {
   ExpectEqualRuns(Gpt2Task(0.2), 4, {.tp_size = 2, .zero_stage = 1});
-  ExpectEqualRuns(Gpt2Task(0.2, false, /*recompute=*/true), 4, {.tp_size = 2, .zero_stage = 0});
+  for (const int zero : {0, 3}) {
+    ExpectEqualRuns(Gpt2Task(0.2, false, /*recompute=*/true), 4,
+                    {.tp_size = 2, .zero_stage = zero});
+  }
 }
 
 // Any function of whole logits, which is what criteria that the plugin does not know get.
@@ -180,7 +183,9 @@ TEST(HybridParallelTest, OtherCriteriaGetWholeLogits) {
     EXPECT_EQ(logits.size(-1), kVocab);
     return autograd::Scale(autograd::CrossEntropy(logits, targets), 0.5);
   };
-  ExpectEqualRuns(task, 4, {.tp_size = 4, .zero_stage = 2});
+  for (const int zero : {2, 3}) {
+    ExpectEqualRuns(task, 4, {.tp_size = 4, .zero_stage = zero});
+  }
 }
 
 // Words -> a model of one's own: an embedding that stays whole, then layers of every style.
@@ -225,7 +230,7 @@ nn::parallel::ParallelPlan OwnPlan() {
 
 TEST(HybridParallelTest, EveryStyleInAModelOfOnesOwn) {
   const Task task{.make = [] { return std::make_unique<OwnModel>(); }};
-  for (const int zero : {0, 1, 2}) {
+  for (const int zero : {0, 1, 2, 3}) {
     ExpectEqualRuns(task, 2, {.tp_size = 2, .zero_stage = zero, .plan = OwnPlan()});
     ExpectEqualRuns(task, 8, {.tp_size = 4, .zero_stage = zero, .plan = OwnPlan()});
   }
@@ -244,6 +249,7 @@ TEST(HybridParallelTest, AnMlpWithALayerLeftOver) {
   const Task task{.make = [] { return std::make_unique<Words>(); }};
   ExpectEqualRuns(task, 4, {.tp_size = 4, .zero_stage = 0});
   ExpectEqualRuns(task, 4, {.tp_size = 2, .zero_stage = 2});
+  ExpectEqualRuns(task, 4, {.tp_size = 2, .zero_stage = 3});
 }
 
 // In evaluation mode logits are whole, and those of the one-rank model; the criterion takes both.
@@ -253,23 +259,25 @@ TEST(HybridParallelTest, EvaluationSeesWholeLogits) {
   const auto plain = Initialized(task, context, 11);
   const Tensor want = (*plain)(Tokens(0, 0, 2, 0, context));
   const double want_loss = task.criterion(want, Tokens(0, 0, 2, 1, context)).Item();
-  RunRanks(4, [&](comm::World& world) {
-    const auto model = Initialized(task, world.context(), 11);
-    const auto optimizer = Make(task, *model);
-    HybridParallelPlugin plugin(world, {.tp_size = 4, .precision = "f64"});
-    Booster booster(plugin);
-    Boosted boosted = booster.boost(*model, *optimizer, task.criterion);
-    const Tensor inputs = Tokens(0, 0, 2, 0, world.context());
-    const Tensor targets = Tokens(0, 0, 2, 1, world.context());
-    EXPECT_EQ(boosted.model(inputs).size(-1), 5) << "19 words on 4 ranks";
-    EXPECT_NEAR(boosted.criterion(boosted.model(inputs), targets).Item(), want_loss, 1e-13);
-    boosted.model.Train(false);
-    const Tensor logits = boosted.model(inputs);
-    ASSERT_EQ(logits.shape(), want.shape());
-    const std::vector<double> got = logits.ToVector<double>(), whole = want.ToVector<double>();
-    for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], whole[i], 1e-13);
-    EXPECT_NEAR(boosted.criterion(logits, targets).Item(), want_loss, 1e-13);
-  });
+  for (const int zero : {0, 3}) {
+    RunRanks(4, [&](comm::World& world) {
+      const auto model = Initialized(task, world.context(), 11);
+      const auto optimizer = Make(task, *model);
+      HybridParallelPlugin plugin(world, {.tp_size = 4, .zero_stage = zero, .precision = "f64"});
+      Booster booster(plugin);
+      Boosted boosted = booster.boost(*model, *optimizer, task.criterion);
+      const Tensor inputs = Tokens(0, 0, 2, 0, world.context());
+      const Tensor targets = Tokens(0, 0, 2, 1, world.context());
+      EXPECT_EQ(boosted.model(inputs).size(-1), 5) << "19 words on 4 ranks";
+      EXPECT_NEAR(boosted.criterion(boosted.model(inputs), targets).Item(), want_loss, 1e-13);
+      boosted.model.Train(false);
+      const Tensor logits = boosted.model(inputs);
+      ASSERT_EQ(logits.shape(), want.shape());
+      const std::vector<double> got = logits.ToVector<double>(), whole = want.ToVector<double>();
+      for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], whole[i], 1e-13);
+      EXPECT_NEAR(boosted.criterion(logits, targets).Item(), want_loss, 1e-13);
+    });
+  }
 }
 
 // States that a run on one rank left behind are cut like the weights.
@@ -292,7 +300,7 @@ TEST(HybridParallelTest, TrainingGoesOnFromStatesOfOneRank) {
     for (int64_t i = 0; i < 3; ++i) step(*plain, *plain_optimizer, i, context);
     const Weights start = WeightsOf(*plain);
     for (int64_t i = 3; i < 8; ++i) step(*plain, *plain_optimizer, i, context);
-    for (const int zero : {0, 1}) {
+    for (const int zero : {0, 1, 3}) {
       RunRanks(4, [&](comm::World& world) {
         const auto model = Initialized(task, world.context(), 11);
         const auto optimizer = Make(task, *model);

@@ -85,7 +85,7 @@ bool IsVocabulary(const std::string& parameter) {
 }
 
 TEST(PlanSvgTest, ShowsEachElementOnTheRanksThatHoldIt) {
-  for (const int zero : {0, 2}) {
+  for (const int zero : {0, 2, 3}) {
     const Result result = Boost(4, {.tp_size = 2, .zero_stage = zero, .bucket_bytes = 3000});
     EXPECT_THAT(result.svg, HasSubstr("Sharding plan of llama: tp 2, dp 2, ZeRO stage " +
                                       std::to_string(zero)));

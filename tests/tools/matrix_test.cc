@@ -136,6 +136,15 @@ TEST(SabotageTest, HybridRunsKeepAbsentGradientsAndUpdate) {
             "error 1 > 1e-09");
 }
 
+TEST(SabotageTest, ShardedPartsNeedAllOfThat) {
+  ExpectRed("adamw/gemini_tp2/world4/f32/acc1/fed", Sabotage::kDropCollective, "error ");
+  ExpectRed("lamb/gemini_tp2/world2/f32/acc1/fed", Sabotage::kLocalStats, "error ");
+  ExpectRed("adafactor/gemini_tp2_auto/world4/f32/acc1/fed", Sabotage::kLocalStats, "error ");
+  ExpectGreen("adamw/gemini_tp2/world4/f32/acc1/fed", Sabotage::kLocalStats);
+  ExpectRed("lamb/gemini_tp2/world6/f32/acc1/fed", Sabotage::kNoneAsZero, "(never)");
+  ExpectRed("adafactor/gemini_tp2_auto/world4/f32/acc1/fed", Sabotage::kNoUpdate, "error 1 >");
+}
+
 TEST(MatrixTest, HybridCellsMeetEveryLayoutWithEveryOptimizer) {
   std::set<std::string> layouts, by_workload, by_precision;
   for (const Cell& cell : AllCells()) {
@@ -150,8 +159,9 @@ TEST(MatrixTest, HybridCellsMeetEveryLayoutWithEveryOptimizer) {
   }
   size_t num_layouts = 0;
   for (const std::string& name : optim::OptimizerNames()) {
-    const size_t num_stages = optim::TakesLocalGradients(name) ? 1 : 3;  // of ZeRO
-    num_layouts += num_stages * (1 + 4 + 2);
+    const bool sharded = !optim::TakesLocalGradients(name);
+    num_layouts += (sharded ? 3 : 1) * (1 + 4 + 2);  // stages of ZeRO up to 2
+    num_layouts += sharded ? (1 + 3) + (1 + 2) : 0;  // 3, static and auto
   }
   EXPECT_EQ(layouts.size(), num_layouts);
   EXPECT_EQ(by_workload.size(), num_layouts * 5);

@@ -83,6 +83,7 @@ class RankRun {
     plugin_ = variant_.make(world_, {.precision = cell.precision,
                                      .max_norm = cell.clip ? workload_.max_norm() : 0,
                                      .bucket_bytes = workload_.bucket_bytes(),
+                                     .num_parameters = num_parameters_,
                                      .loss_scaler = kLossScaler,
                                      .plan = workload_.plan()});
     booster_ = std::make_unique<Booster>(*plugin_);
@@ -93,7 +94,8 @@ class RankRun {
     boosted_ = &boosted.optimizer;
     criterion_ = boosted.criterion;
     hybrid_ = dynamic_cast<const HybridParallelPlugin*>(plugin_.get());
-    gemini_ = dynamic_cast<const GeminiPlugin*>(plugin_.get());
+    gemini_ =
+        hybrid_ != nullptr ? hybrid_->gemini() : dynamic_cast<const GeminiPlugin*>(plugin_.get());
     if (sabotage_ == Sabotage::kLocalStats) boosted_->set_stat_reducer(nullptr);
   }
 
@@ -146,8 +148,8 @@ class RankRun {
   int data_size() const { return world_.size() / variant_.tp; }
 
   Tensor WholeValue(const autograd::Parameter& parameter) const {
-    if (gemini_ != nullptr) return gemini_->WholeValue(parameter);
-    return hybrid_ != nullptr ? hybrid_->WholeValue(parameter) : parameter.data();
+    if (hybrid_ != nullptr) return hybrid_->WholeValue(parameter);
+    return gemini_ != nullptr ? gemini_->WholeValue(parameter) : parameter.data();
   }
 
   // Gathers have a group of their own.
@@ -168,10 +170,11 @@ class RankRun {
 
   // What data() is of a parameter: this rank's part, or, of a released one, its shard.
   Tensor KeptOf(const autograd::Parameter& parameter, const Tensor& whole) const {
-    if (!parameter.is_released()) return PartOf(parameter, whole);
+    const Tensor part = PartOf(parameter, whole);
+    if (!parameter.is_released()) return part;
     const comm::Layout layout = gemini_->LayoutOf(parameter);
     const comm::Segment kept = layout.segments().empty() ? comm::Segment{} : layout.segments()[0];
-    return whole.View({whole.numel()}).Slice(0, kept.begin, kept.length);
+    return part.Contiguous().View({part.numel()}).Slice(0, kept.begin, kept.length);
   }
 
   int64_t StateBytes() const {
@@ -262,7 +265,7 @@ class RankRun {
   Criterion criterion_;
   // The plugin, if it is one whose ranks may hold parts of one model.
   const HybridParallelPlugin* hybrid_ = nullptr;
-  const GeminiPlugin* gemini_ = nullptr;
+  const GeminiPlugin* gemini_ = nullptr;  // or what the hybrid plugin runs
   Moved last_step_;
 };
 

@@ -117,9 +117,21 @@ const std::vector<std::string>& AllPrecisions() {
   return all;
 }
 
+// Under "auto": half of what a rank's part of the model takes with AdamW's states.
+PlacementOptions PlacementOf(const std::string& policy, int tp, const PluginSettings& settings) {
+  if (policy != "auto") return {};
+  const int64_t element_bytes = settings.precision == "f64"   ? 32
+                                : settings.precision == "f32" ? 16
+                                                              : 18;
+  return {.placement_policy = policy,
+          .device_budget_bytes = settings.num_parameters / tp * element_bytes / 2};
+}
+
 // "hybrid_tp2_zero1" and the like.
-PluginVariant Hybrid(int tp, int zero_stage, std::vector<int> worlds) {
-  const auto make = [tp, zero_stage](const comm::World& world, const PluginSettings& settings) {
+PluginVariant Hybrid(int tp, int zero_stage, std::vector<int> worlds,
+                     const std::string& placement = "static") {
+  const auto make = [tp, zero_stage, placement](const comm::World& world,
+                                                const PluginSettings& settings) {
     return std::make_unique<HybridParallelPlugin>(
         world, HybridParallelOptions{.tp_size = tp,
                                      .zero_stage = zero_stage,
@@ -127,9 +139,14 @@ PluginVariant Hybrid(int tp, int zero_stage, std::vector<int> worlds) {
                                      .max_norm = settings.max_norm,
                                      .plan = settings.plan,
                                      .bucket_bytes = settings.bucket_bytes,
-                                     .loss_scaler = settings.loss_scaler});
+                                     .loss_scaler = settings.loss_scaler,
+                                     .placement = PlacementOf(placement, tp, settings)});
   };
-  return {.name = "hybrid_tp" + std::to_string(tp) + "_zero" + std::to_string(zero_stage),
+  const std::string ranks = "tp" + std::to_string(tp);
+  const std::string name = zero_stage < 3
+                               ? "hybrid_" + ranks + "_zero" + std::to_string(zero_stage)
+                               : "gemini_" + ranks + (placement == "static" ? "" : "_" + placement);
+  return {.name = name,
           .worlds = std::move(worlds),
           .precisions = AllPrecisions(),
           .make = make,
@@ -160,6 +177,10 @@ std::vector<PluginVariant> MakeVariants() {
     variants.push_back(Hybrid(2, zero_stage, {2, 4, 6, 8}));
     variants.push_back(Hybrid(4, zero_stage, {4, 8}));
   }
+  variants.push_back(Hybrid(1, 3, {2}));
+  variants.push_back(Hybrid(1, 3, {3}, "auto"));
+  variants.push_back(Hybrid(2, 3, {2, 4, 6}));
+  variants.push_back(Hybrid(2, 3, {2, 4}, "auto"));
   return variants;
 }
 

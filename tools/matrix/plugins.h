@@ -23,6 +23,7 @@ struct PluginSettings {
   std::string precision;
   double max_norm = 0;
   int64_t bucket_bytes = 0;
+  int64_t num_parameters = 0;  // of the whole model
   optim::LossScalerOptions loss_scaler = {};
   // Of hybrid plugins; nothing: the one that comes with the model.
   std::optional<nn::parallel::ParallelPlan> plan = {};
