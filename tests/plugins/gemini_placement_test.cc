@@ -12,6 +12,7 @@
 #include "apogee/optim/registry.h"
 #include "apogee/tests/support/gemini_run.h"
 #include "apogee/tests/support/run_ranks.h"
+#include "apogee/tests/support/temp_dir.h"
 #include "apogee/tests/support/tiny_run.h"
 
 namespace apogee {
@@ -212,6 +213,43 @@ TEST(GeminiPlacementTest, StatesOnDiskChangeNoBit) {
       EXPECT_GT(got.disk_bytes, UnshardedBytes(precision) / 8) << precision;
     }
   }
+}
+
+// Where a state lies is nothing that a checkpoint knows: what was saved under a budget, with states
+// on disk, goes on with everything on the device, and the other way round.
+TEST(GeminiPlacementTest, CheckpointsKnowNoHomes) {
+  const testing::TempDir folder;
+  const GeminiOptions device{.chunk_bytes = 6000};
+  GeminiOptions away = device;
+  away.placement_policy = "auto";
+  away.device_budget_bytes = UnshardedBytes("f32") / 4;
+  away.nvme_dir = folder.path();
+  std::map<std::string, Weights> results;
+  const auto train = [&](const std::string& name, const GeminiOptions& options, int64_t first,
+                         int64_t last) {
+    RunRanks(2, [&](comm::World& world) {
+      nn::Gpt2 model(Config(0.1));
+      model.Initialize(world.context(), {.seed = 4});
+      optim::AdamW optimizer(model.Parameters(), TinyAdamW());
+      GeminiPlugin plugin(world.group(), options);
+      Booster booster(plugin);
+      booster.boost(model, optimizer);
+      if (first > 0) OkOrThrow(booster.resume(folder / name).status());
+      for (int64_t step = first; step < last; ++step) {
+        Step(booster, optimizer, model, world, {}, step);
+      }
+      if (first == 0) OkOrThrow(booster.save_training_state(folder / name, {.step = last}));
+      const Weights weights = WholeWeightsOf(model, plugin);
+      if (world.rank() == 0) results[name + std::to_string(last)] = weights;
+    });
+  };
+  train("whole", device, 0, 6);
+  train("device", device, 0, 3);
+  train("away", away, 0, 3);
+  train("device", away, 3, 6);
+  train("away", device, 3, 6);
+  EXPECT_EQ(results["device6"], results["whole6"]);
+  EXPECT_EQ(results["away6"], results["whole6"]);
 }
 
 // Every value is gathered once per step instead of twice, as at stage 2.
