@@ -42,8 +42,8 @@ double SecondsPerStep(size_t variant, const Options& options) {
     }
     GeminiOptions gemini{.precision = options.precision};
     if (variant >= kFirstBudget) {
-      gemini.placement_policy = "auto";
-      gemini.device_budget_bytes =
+      gemini.placement.placement_policy = "auto";
+      gemini.placement.device_budget_bytes =
           NeededBytes(options.precision) * kPercents[variant - kFirstBudget] / 100;
     }
     return std::make_unique<GeminiPlugin>(world.group(), gemini);

@@ -46,6 +46,8 @@ void GatherSchedule::Drop(size_t chunk, std::vector<size_t>& drop) {
 }
 
 bool GatherSchedule::MakeRoom(int64_t bytes, size_t beyond, std::vector<size_t>& drop) {
+  int64_t excess = gathered_bytes_ + bytes - capacity_bytes_;
+  if (excess <= 0) return true;
   std::vector<std::pair<size_t, size_t>> candidates;  // next use, chunk
   for (size_t c = 0; c < chunks_.size(); ++c) {
     const Chunk& chunk = chunks_[c];
@@ -53,7 +55,6 @@ bool GatherSchedule::MakeRoom(int64_t bytes, size_t beyond, std::vector<size_t>&
     if (const size_t next = NextUse(c); next > beyond) candidates.emplace_back(next, c);
   }
   std::ranges::sort(candidates, std::greater());
-  int64_t excess = gathered_bytes_ + bytes - capacity_bytes_;
   size_t count = 0;
   for (; count < candidates.size() && excess > 0; ++count) {
     excess -= chunks_[candidates[count].second].bytes;

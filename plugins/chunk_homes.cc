@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -63,33 +62,31 @@ void CheckPlacement(const PlacementOptions& options, std::string& errors) {
     errors += internal::Concat("\n  max_gathered_bytes must not be negative, got ",
                                options.max_gathered_bytes);
   }
-  const PlacementOptions defaults;
-  const bool fractions = options.shard_param_frac != defaults.shard_param_frac ||
-                         options.offload_optim_frac != defaults.offload_optim_frac ||
-                         options.offload_param_frac != defaults.offload_param_frac ||
-                         options.max_gathered_bytes != 0;
-  if (options.placement_policy == "auto") {
-    if (options.device_budget_bytes < 1) {
-      errors += internal::Concat(
-          "\n  device_budget_bytes must be positive with placement_policy "
-          "\"auto\", got ",
-          options.device_budget_bytes);
-    }
-    if (fractions) {
+  if (options.placement_policy == "static") {
+    if (options.device_budget_bytes != 0) {
       errors +=
-          "\n  shard_param_frac, offload_optim_frac, offload_param_frac and max_gathered_bytes are "
-          "of placement_policy "
-          "\"static\"; \"auto\" decides by device_budget_bytes";
+          "\n  device_budget_bytes is of placement_policy \"auto\"; \"static\" goes by its "
+          "fractions";
     }
-  } else if (!options.nvme_dir.empty() && options.offload_optim_frac == 0) {
-    errors +=
-        "\n  nvme_dir is for the part of the optimizer's data that offload_optim_frac takes from "
-        "the device, which is 0";
+    if (!options.nvme_dir.empty() && options.offload_optim_frac == 0) {
+      errors +=
+          "\n  nvme_dir is for the part of the optimizer's data that offload_optim_frac takes from "
+          "the device, which is 0";
+    }
+    return;
   }
-  if (options.placement_policy == "static" && options.device_budget_bytes != 0) {
+  if (options.device_budget_bytes < 1) {
+    errors += internal::Concat(
+        "\n  device_budget_bytes must be positive with placement_policy \"auto\", got ",
+        options.device_budget_bytes);
+  }
+  if (options != PlacementOptions{.placement_policy = "auto",
+                                  .device_budget_bytes = options.device_budget_bytes,
+                                  .nvme_dir = options.nvme_dir}) {
     errors +=
-        "\n  device_budget_bytes is of placement_policy \"auto\"; \"static\" goes by its "
-        "fractions";
+        "\n  shard_param_frac, offload_optim_frac, offload_param_frac and max_gathered_bytes are "
+        "of "
+        "placement_policy \"static\"; \"auto\" decides by device_budget_bytes";
   }
 }
 
@@ -127,7 +124,6 @@ void ChunkHomes::LimitDevice(int64_t gathered_bytes, int64_t gradient_bytes) {
                " of model data is on the device that this plugin does not manage");
   gathered_bytes_ = gathered_bytes;
   gradient_bytes_ = gradient_bytes;
-  device_->allocator().ReleaseCache();  // of the whole model
   ledger.set_model_data_limit(options_.device_budget_bytes);
 }
 
@@ -141,21 +137,24 @@ ContextPtr ChunkHomes::GradientHome(size_t chunk, int64_t bytes,
   return bytes <= room ? device_ : host_;
 }
 
-void ChunkHomes::MoveChunk(chunk::ShardedParameters& parameters, size_t chunk,
-                           const ChunkData& data, const ContextPtr& home) {
-  parameters.MoveHome(chunk, home);
-  std::vector<size_t> members;
-  for (const chunk::ChunkItem& item : parameters.plan()[chunk].items) {
-    members.push_back(item.parameter);
+std::string ChunkHomes::NameOf(const ContextPtr& home) const {
+  return home == device_ ? "device" : home == host_ ? "host" : "disk";
+}
+
+void ChunkHomes::MoveToDevice(chunk::ShardedParameters& parameters, size_t chunk,
+                              const ChunkData& data) {
+  parameters.MoveHome(chunk, device_);
+  const std::vector<chunk::ChunkItem>& items = parameters.plan()[chunk].items;
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (data.views[i] == nullptr) continue;
+    data.views[i]->MoveTo(parameters.Shard(items[i].parameter), device_);
   }
-  for (size_t i = 0; i < members.size(); ++i) {
-    if (data.views[i] != nullptr) data.views[i]->MoveTo(parameters.Shard(members[i]), home);
-  }
+  parameter_homes_[chunk] = optimizer_homes_[chunk] = device_;
 }
 
 void ChunkHomes::Settle(chunk::ShardedParameters& parameters, std::span<const ChunkData> chunks,
                         bool keep_gathered) {
-  if (options_.device_budget_bytes == 0 || std::exchange(settled_, true)) return;
+  settled_ = true;
   parameters.ValuesChanged();
   const MemoryLedger& ledger = device_->ledger();
   // Another iteration may use modules that this one did not.
@@ -167,14 +166,13 @@ void ChunkHomes::Settle(chunk::ShardedParameters& parameters, std::span<const Ch
     const int64_t needed =
         parameters.ShardBytes(c) + chunks[c].optimizer_bytes + chunks[c].gradient_bytes;
     if (needed > room) continue;
-    MoveChunk(parameters, c, chunks[c], device_);
-    parameter_homes_[c] = optimizer_homes_[c] = device_;
+    MoveToDevice(parameters, c, chunks[c]);
     room -= needed;
   }
   host_->allocator().ReleaseCache();
   room = Least(parameters.group(), std::max<int64_t>(room, 0), device_);
   reserved_bytes_ = gathered + (keep_gathered ? room : 0);
-  parameters.schedule().set_capacity_bytes(keep_gathered && room > 0 ? reserved_bytes_ : 0);
+  if (keep_gathered && room > 0) parameters.schedule().set_capacity_bytes(reserved_bytes_);
 }
 
 }  // namespace apogee

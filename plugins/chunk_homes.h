@@ -5,8 +5,8 @@
 //   device);
 //   ... ShardedParametersOptions{.homes = homes.parameter_homes(), .keep = homes.keep()} ...
 //   view.set_state_context(homes.optimizer_home(c));
-//   homes.LimitDevice();                        // boost is over
-//   homes.Settle(parameters, chunks);           // once, after the first step. Collective
+//   homes.LimitDevice(gathered, gradient);      // boost is over
+//   if (homes.is_unsettled()) homes.Settle(parameters, chunks, true);   // after a step. Collective
 //
 // "static": fractions of the bytes of all chunks, rounded to whole chunks, once and for all.
 // "auto": everything on the host for the first iteration, which shows the most that is gathered at
@@ -30,16 +30,21 @@
 namespace apogee {
 
 struct PlacementOptions {
+  // "static" or "auto".
   std::string placement_policy = "static";
-  // Of "static": the part of the parameters that is sharded between uses, and the parts that live
-  // on the host, each with the part of its kind that is there.
+  // "static": the part of the parameters that is sharded between uses (the rest is whole from its
+  // first use in a step to the step's end), and the parts of optimizer data (masters, states,
+  // gradients) and of parameter shards that live in host memory. In whole chunks.
   double shard_param_frac = 1;
   double offload_optim_frac = 0;
   double offload_param_frac = 0;
+  // "static": gathered values stay after use, and the next ones are gathered ahead, as long as all
+  // that are gathered take no more bytes than this. 0: values are whole while they are used.
   int64_t max_gathered_bytes = 0;
-  // Of "auto".
+  // "auto": the most bytes of model data on this rank's device.
   int64_t device_budget_bytes = 0;
-  // Masters and states that are not on the device lie in a file in this directory. Empty: on the
+  // Masters and states that are not on the device lie in a file in this directory (it has no name,
+  // and goes with the process), whose pages the operating system reads and writes. Empty: on the
   // host.
   std::string nvme_dir = {};
   friend bool operator==(const PlacementOptions&, const PlacementOptions&) = default;
@@ -50,11 +55,11 @@ void CheckPlacement(const PlacementOptions& options, std::string& errors);
 
 class ChunkHomes {
  public:
-  // What moves with a chunk that has trainable parameters.
+  // What moves with a chunk.
   struct ChunkData {
-    std::vector<optim::ParamView*> views;
-    int64_t optimizer_bytes = 0;  // masters and states, this rank's, also those to come
-    int64_t gradient_bytes = 0;   // of the mean, this rank's part
+    std::vector<optim::ParamView*> views;  // of its items; null: not the optimizer's
+    int64_t optimizer_bytes = 0;           // masters and states, this rank's, also those to come
+    int64_t gradient_bytes = 0;            // of the mean, this rank's part
   };
 
   // `chunk_bytes`: of whole values. A host context is made when something may live there. Throws
@@ -72,13 +77,17 @@ class ChunkHomes {
   // Null when nothing lives there.
   const ContextPtr& host() const { return host_; }
   const ContextPtr& disk() const { return disk_; }
+  // "device", "host" or "disk".
+  std::string NameOf(const ContextPtr& home) const;
 
   // From now on the device keeps to the budget. `gathered_bytes`: what is gathered at a time, as
   // far as the modules tell; `gradient_bytes`: of the largest gradient. Throws Error, and has set
   // nothing, when it cannot train with so little.
   void LimitDevice(int64_t gathered_bytes, int64_t gradient_bytes);
-  // Under "auto", between iterations: decides, moves, and sets the schedule's capacity. Later calls
-  // do nothing. `keep_gathered`: room that is left may keep gathered values. Collective.
+  // Whether Settle is still to come: under "auto", once.
+  bool is_unsettled() const { return options_.device_budget_bytes != 0 && !settled_; }
+  // Between iterations: decides, moves, and sets the schedule's capacity. `keep_gathered`: room
+  // that is left may keep gathered values. Collective.
   void Settle(chunk::ShardedParameters& parameters, std::span<const ChunkData> chunks,
               bool keep_gathered);
   // Around the optimizer's step. Asynchronous.
@@ -90,9 +99,8 @@ class ChunkHomes {
   }
 
  private:
-  // Moves shard and optimizer data.
-  static void MoveChunk(chunk::ShardedParameters& parameters, size_t chunk, const ChunkData& data,
-                        const ContextPtr& home);
+  // Shard and optimizer data.
+  void MoveToDevice(chunk::ShardedParameters& parameters, size_t chunk, const ChunkData& data);
 
   PlacementOptions options_;
   ContextPtr device_, host_, disk_;

@@ -14,6 +14,7 @@ constexpr double kMargin = 16, kRow = 16, kTop = 84, kTime = 640, kCurve = 110;
 constexpr double kCharWidth = 6.7;  // of the names' 11 px monospace
 constexpr const char* kDeviceColour = "#2b6cb0";
 constexpr const char* kHostColour = "#d69e2e";
+constexpr const char* kDiskColour = "#805ad5";
 constexpr const char* kOtherColour = "#a0aec0";
 
 class Picture {
@@ -38,7 +39,7 @@ class Picture {
     svg_.Text(kMargin, 28, options_.title, "font-size=\"17\" font-weight=\"bold\"");
     svg_.Text(kMargin, 48,
               "A row per chunk: blue while its values are whole on the device. Left: where its "
-              "shard and its optimizer's data live (blue: device, yellow: host).");
+              "shard and its optimizer's data live (blue: device, yellow: host, violet: disk).");
     svg_.Text(kMargin, kTop - 8, "first parameter", "font-weight=\"bold\"");
     svg_.Text(homes_x_, kTop - 8, "shard optim", "font-weight=\"bold\"");
     svg_.Text(time_x_, kTop - 8, "one step: " + std::to_string(events_.size()) + " events",
@@ -60,7 +61,10 @@ class Picture {
                          static_cast<double>(std::max<size_t>(events_.size(), 1));
   }
   static std::string Fill(const std::string& home) {
-    return std::string("fill=\"") + (home == "host" ? kHostColour : kDeviceColour) + "\"";
+    const char* colour = home == "device" ? kDeviceColour
+                         : home == "host" ? kHostColour
+                                          : kDiskColour;
+    return std::string("fill=\"") + colour + "\"";
   }
 
   void Row(size_t chunk) {

@@ -32,7 +32,7 @@ struct ChunkEvent {
 
 struct ChunkMapOptions {
   std::string title;
-  // By chunk: "device" or "host".
+  // By chunk: "device", "host" or "disk".
   std::vector<std::string> parameter_homes, optimizer_homes;
   int64_t budget_bytes = 0;  // 0: none
 };

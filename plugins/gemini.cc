@@ -19,22 +19,12 @@ namespace {
 // For a peer to come to the same gather: launch's default for any collective.
 constexpr std::chrono::seconds kGatherTimeout{60};
 
-PlacementOptions Placement(const GeminiOptions& options) {
-  return {.placement_policy = options.placement_policy,
-          .shard_param_frac = options.shard_param_frac,
-          .offload_optim_frac = options.offload_optim_frac,
-          .offload_param_frac = options.offload_param_frac,
-          .max_gathered_bytes = options.max_gathered_bytes,
-          .device_budget_bytes = options.device_budget_bytes,
-          .nvme_dir = options.nvme_dir};
-}
-
 }  // namespace
 
 GeminiPlugin::GeminiPlugin(comm::GroupPtr group, const GeminiOptions& options)
     : group_(std::move(group)), options_(options) {
   std::string errors;
-  CheckPlacement(Placement(options), errors);
+  CheckPlacement(options.placement, errors);
   dtype_ = ParsePrecision(options.precision, errors);
   CheckMaxNorm(options.max_norm, errors);
   if (options.chunk_bytes < 1) {
@@ -61,12 +51,13 @@ void GeminiPlugin::Check(nn::Module& model, optim::Optimizer& optimizer) const {
   }
   CheckPrecision(dtype_, optimizer);
   const bool fused = dynamic_cast<const optim::FusedBackwardOptimizer*>(&optimizer) != nullptr;
-  APOGEE_CHECK(!fused || (options_.shard_param_frac == 1 && options_.max_gathered_bytes == 0),
+  APOGEE_CHECK(!fused || (options_.placement.shard_param_frac == 1 &&
+                          options_.placement.max_gathered_bytes == 0),
                "gemini: optimizer ", optimizer.name(),
                " updates shards inside backward, so that no values can stay whole until a step's "
                "end; with it shard_param_frac must be 1 (it is ",
-               options_.shard_param_frac, ") and max_gathered_bytes 0 (it is ",
-               options_.max_gathered_bytes, ")");
+               options_.placement.shard_param_frac, ") and max_gathered_bytes 0 (it is ",
+               options_.placement.max_gathered_bytes, ")");
   APOGEE_CHECK(!model.Parameters().empty(), "gemini: the model has no parameters");
   for (const auto& [name, module] : model.NamedModules()) {
     APOGEE_CHECK(!module->has_wrapped_forward(), "gemini: the forward of module \"", name,
@@ -117,7 +108,6 @@ void GeminiPlugin::Bind(size_t index, const Tensor& old_value, const Tensor& sha
   optim::ParamView* view = views_[index];
   if (view == nullptr) return;
   const comm::Layout before = view->layout();
-  view->set_state_context(homes_->optimizer_home(chunk_of_[index]));
   view->BindShard(shard, before.Part(layout));
   if (!view->trainable() || !NeedsMasters(dtype_) || view->own_master().defined()) return;
   if (old_value.dtype() != DType::kF32) return;  // the cast loses nothing
@@ -172,7 +162,7 @@ optim::Optimizer& GeminiPlugin::Configure(nn::Module& model, optim::Optimizer& o
   for (const autograd::ParameterPtr& parameter : model.Parameters()) {
     ConvertParameter(dtype_, *parameter);
   }
-  parameters_->schedule().set_capacity_bytes(options_.max_gathered_bytes);
+  parameters_->schedule().set_capacity_bytes(options_.placement.max_gathered_bytes);
   device->allocator().ReleaseCache();  // of whole values
   map_ = std::make_unique<ChunkMap>(parameters_);
   windows_ = std::make_unique<ModuleWindows>("gemini", model, parameters_);
@@ -189,7 +179,7 @@ optim::Optimizer& GeminiPlugin::Configure(nn::Module& model, optim::Optimizer& o
     parameters_->ValuesChanged();
     map_->EndStep();
     homes_->WriteBack();
-    Settle(stepped);
+    if (homes_->is_unsettled()) Settle(stepped);
   });
   LimitDevice(model);
   return optimizer;
@@ -197,12 +187,14 @@ optim::Optimizer& GeminiPlugin::Configure(nn::Module& model, optim::Optimizer& o
 
 void GeminiPlugin::MakeHomes(const std::vector<chunk::ChunkSpec>& plan, const ContextPtr& device) {
   std::vector<int64_t> bytes;
-  chunk_of_.resize(sharded_.size());
+  for (const chunk::ChunkSpec& chunk : plan) bytes.push_back(chunk.numel() * DTypeSize(dtype_));
+  homes_ = std::make_unique<ChunkHomes>(options_.placement, bytes, device);
   for (size_t c = 0; c < plan.size(); ++c) {
-    bytes.push_back(plan[c].numel() * DTypeSize(dtype_));
-    for (const chunk::ChunkItem& item : plan[c].items) chunk_of_[item.parameter] = c;
+    for (const chunk::ChunkItem& item : plan[c].items) {
+      optim::ParamView* view = views_[item.parameter];
+      if (view != nullptr) view->set_state_context(homes_->optimizer_home(c));
+    }
   }
-  homes_ = std::make_unique<ChunkHomes>(Placement(options_), bytes, device);
 }
 
 void GeminiPlugin::LimitDevice(nn::Module& model) {
@@ -257,13 +249,10 @@ Tensor GeminiPlugin::WholeValue(const autograd::Parameter& parameter) const {
 }
 
 std::string GeminiPlugin::ChunkMapSvg(const std::string& title) const {
-  ChunkMapOptions options{.title = title, .budget_bytes = options_.device_budget_bytes};
+  ChunkMapOptions options{.title = title, .budget_bytes = options_.placement.device_budget_bytes};
   for (size_t c = 0; c < parameters_->plan().size(); ++c) {
-    const auto name = [this](const ContextPtr& home) {
-      return home == homes_->host() ? "host" : "device";
-    };
-    options.parameter_homes.push_back(name(homes_->parameter_homes()[c]));
-    options.optimizer_homes.push_back(name(homes_->optimizer_home(c)));
+    options.parameter_homes.push_back(homes_->NameOf(homes_->parameter_homes()[c]));
+    options.optimizer_homes.push_back(homes_->NameOf(homes_->optimizer_home(c)));
   }
   return map_->Svg(options);
 }

@@ -63,23 +63,8 @@
 namespace apogee {
 
 struct GeminiOptions {
-  // "static" or "auto".
-  std::string placement_policy = "static";
-  // "static": the part of the parameters that is sharded between uses (the rest is whole from its
-  // first use in a step to the step's end), and the parts of optimizer data (masters, states,
-  // gradients) and of parameter shards that live in host memory. In whole chunks.
-  double shard_param_frac = 1;
-  double offload_optim_frac = 0;
-  double offload_param_frac = 0;
-  // "static": gathered values stay after use, and the next ones are gathered ahead, as long as all
-  // that are gathered take no more bytes than this. 0: values are whole while they are used.
-  int64_t max_gathered_bytes = 0;
-  // "auto": the most bytes of model data on this rank's device.
-  int64_t device_budget_bytes = 0;
-  // Masters and states that are not on the device lie in a file in this directory (it has no name,
-  // and goes with the process), whose pages the operating system reads and writes. Empty: on the
-  // host.
-  std::string nvme_dir = {};
+  // Where chunks live, and what stays gathered.
+  PlacementOptions placement = {};
   // "f32", "bf16" or "fp16" (fp32 masters and gradients; fp16 with a dynamic loss scale), "f64".
   std::string precision = "f32";
   // Clip the global L2 norm of the averaged gradients to this; 0: as the optimizer's step options
@@ -146,7 +131,6 @@ class GeminiPlugin : public Plugin {
   std::vector<autograd::ParameterPtr> sharded_;  // in the order backward completes them
   std::vector<optim::ParamView*> views_;         // of sharded_; null: not the optimizer's
   std::vector<autograd::ParameterPtr> unheld_;   // trainable, and not the optimizer's
-  std::vector<size_t> chunk_of_;                 // of sharded_
   std::unique_ptr<ShardGradients> shards_;
   std::unique_ptr<FusedShards> fused_;  // of an optimizer that updates inside backward
   std::unique_ptr<StepGuard> guard_;

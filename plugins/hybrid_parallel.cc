@@ -89,20 +89,12 @@ void HybridParallelPlugin::MakeInner() {
   const comm::GroupPtr statistics =
       cut ? mesh_->group({comm::Axis::kDp, comm::Axis::kTp}) : nullptr;
   if (options_.zero_stage == 3) {
-    const PlacementOptions& placement = options_.placement;
-    gemini_ = std::make_unique<GeminiPlugin>(
-        dp, GeminiOptions{.placement_policy = placement.placement_policy,
-                          .shard_param_frac = placement.shard_param_frac,
-                          .offload_optim_frac = placement.offload_optim_frac,
-                          .offload_param_frac = placement.offload_param_frac,
-                          .max_gathered_bytes = placement.max_gathered_bytes,
-                          .device_budget_bytes = placement.device_budget_bytes,
-                          .nvme_dir = placement.nvme_dir,
-                          .precision = options_.precision,
-                          .max_norm = options_.max_norm,
-                          .chunk_bytes = options_.bucket_bytes,
-                          .loss_scaler = options_.loss_scaler,
-                          .statistics_group = statistics});
+    gemini_ = std::make_unique<GeminiPlugin>(dp, GeminiOptions{.placement = options_.placement,
+                                                               .precision = options_.precision,
+                                                               .max_norm = options_.max_norm,
+                                                               .chunk_bytes = options_.bucket_bytes,
+                                                               .loss_scaler = options_.loss_scaler,
+                                                               .statistics_group = statistics});
     return;
   }
   zero_ = std::make_unique<LowLevelZeroPlugin>(

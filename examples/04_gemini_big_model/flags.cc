@@ -25,14 +25,18 @@ void DeclareFlags(CLI::App& app, Flags& f) {
     return app.add_option(name, value, help)->group(group)->capture_default_str();
   };
   add("--ranks", f.ranks, "Ranks, threads of this process")->check(count);
-  add("--placement", f.gemini.placement_policy, "auto (by the budget) or static (by fractions)");
+  add("--placement", f.gemini.placement.placement_policy,
+      "auto (by the budget) or static (by fractions)");
   add("--budget-percent", f.budget_percent,
       "auto: bytes of model data on each rank's device, in percent of what one rank with the whole "
       "model needs")
       ->check(Between(0, 1e4));
-  add("--shard-param-frac", f.gemini.shard_param_frac, "static: parameters sharded between uses");
-  add("--offload-optim-frac", f.gemini.offload_optim_frac, "static: optimizer data on the host");
-  add("--offload-param-frac", f.gemini.offload_param_frac, "static: parameter shards on the host");
+  add("--shard-param-frac", f.gemini.placement.shard_param_frac,
+      "static: parameters sharded between uses");
+  add("--offload-optim-frac", f.gemini.placement.offload_optim_frac,
+      "static: optimizer data on the host");
+  add("--offload-param-frac", f.gemini.placement.offload_param_frac,
+      "static: parameter shards on the host");
   add("--chunk-bytes", f.gemini.chunk_bytes, "A module's parameters travel in chunks of this size")
       ->check(count);
   add("--threads", f.threads, "CPU threads, shared out over the ranks; default: one per core")
@@ -72,7 +76,7 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
     flags.optimizer_options.try_emplace("lr", optim::FormatOption(flags.lr));
     flags.gemini.precision = SettlePrecision(flags.gemini.precision);
     flags.threads_per_rank = ThreadsPerRank(flags.threads, flags.ranks);
-    if (flags.gemini.placement_policy == "auto") {
+    if (flags.gemini.placement.placement_policy == "auto") {
       const int64_t per_element = flags.gemini.precision == "f64"   ? 8 + 8
                                   : flags.gemini.precision == "f32" ? 4 + 4
                                                                     : 2 + 4 + 4;
@@ -82,7 +86,7 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
           ValueOrThrow(optim::MakeOptimizer(flags.optimizer, {weight}, flags.optimizer_options));
       const double state_bytes = static_cast<double>(optimizer->PlannedStateBytes()) /
                                  (1024.0 * 1024.0) * (flags.gemini.precision == "f64" ? 2 : 1);
-      flags.gemini.device_budget_bytes = static_cast<int64_t>(
+      flags.gemini.placement.device_budget_bytes = static_cast<int64_t>(
           static_cast<double>(nn::Gpt2(flags.model).num_parameters()) *
           (static_cast<double>(per_element) + state_bytes) * flags.budget_percent / 100);
     }

@@ -23,8 +23,10 @@ struct Flags {
                                   .n_head = 8};
 
   int ranks = 2;
-  apogee::GeminiOptions gemini = {
-      .placement_policy = "auto", .precision = "auto", .max_norm = 1.0, .chunk_bytes = 1 << 20};
+  apogee::GeminiOptions gemini = {.placement = {.placement_policy = "auto"},
+                                  .precision = "auto",
+                                  .max_norm = 1.0,
+                                  .chunk_bytes = 1 << 20};
   // Of each rank's device, in percent of what the whole model's training data needs.
   double budget_percent = 25;
   int threads = 0;  // 0: one per core

@@ -77,7 +77,7 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
   if (speaks) {
     std::printf("GPT, %s parameters, %s, %s, placement %s\n",
                 FormatThousands(num_parameters).c_str(), flags.gemini.precision.c_str(),
-                DescribeRanks(world).c_str(), flags.gemini.placement_policy.c_str());
+                DescribeRanks(world).c_str(), flags.gemini.placement.placement_policy.c_str());
   }
   const auto start = std::chrono::steady_clock::now();
   int64_t step = 0;
@@ -97,7 +97,7 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
     std::fflush(stdout);
   }
   if (!speaks) return;
-  PrintMemory(context->ledger(), plugin, flags.gemini.device_budget_bytes);
+  PrintMemory(context->ledger(), plugin, flags.gemini.placement.device_budget_bytes);
   if (flags.map_svg.empty()) return;
   const std::string svg = plugin.ChunkMapSvg("Chunks of rank 0, GPT with " +
                                              FormatThousands(num_parameters) + " parameters");

@@ -53,9 +53,10 @@ struct Rig {
 TEST(GeminiErrorsTest, BadOptionsAreAllListed) {
   EXPECT_THAT(
       [] {
-        GeminiPlugin(
-            nullptr,
-            {.placement_policy = "dynamic", .precision = "fp61", .max_norm = -1, .chunk_bytes = 0});
+        GeminiPlugin(nullptr, {.placement = {.placement_policy = "dynamic"},
+                               .precision = "fp61",
+                               .max_norm = -1,
+                               .chunk_bytes = 0});
       },
       Says(AllOf(HasSubstr("dynamic"), HasSubstr("fp61"), HasSubstr("max_norm"),
                  HasSubstr("chunk_bytes must be positive, got 0"))));

@@ -53,7 +53,8 @@ int64_t StackBytes() { return static_cast<int64_t>(kLayers) * (kWidth * kWidth +
 
 GeminiOptions Options(int percent) {
   if (percent == 0) return {};
-  return {.placement_policy = "auto", .device_budget_bytes = StackBytes() * percent / 100};
+  return {.placement = {.placement_policy = "auto",
+                        .device_budget_bytes = StackBytes() * percent / 100}};
 }
 
 Weights TrainStack(int percent, const std::vector<std::vector<size_t>>& orders, bool evaluate) {
@@ -123,8 +124,8 @@ TEST(GeminiOrderTest, TinyModelsUnderABudget) {
           optim::AdamW optimizer(model.Parameters(), TinyAdamW());
           GeminiOptions gemini{.precision = "bf16", .max_norm = 0.3, .chunk_bytes = 1000};
           if (percent != 0) {
-            gemini.placement_policy = "auto";
-            gemini.device_budget_bytes = model.num_parameters() * 18 * percent / 100;
+            gemini.placement.placement_policy = "auto";
+            gemini.placement.device_budget_bytes = model.num_parameters() * 18 * percent / 100;
           }
           GeminiPlugin plugin(world.group(), gemini);
           Booster booster(plugin);
@@ -142,7 +143,7 @@ TEST(GeminiOrderTest, TinyModelsUnderABudget) {
           if (world.rank() != 0) return;
           got = weights;
           peak = world.context()->ledger().peak_model_data_bytes();
-          budget = gemini.device_budget_bytes;
+          budget = gemini.placement.device_budget_bytes;
         });
         if (percent == 0) {
           want = got;

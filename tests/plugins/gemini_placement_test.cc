@@ -20,6 +20,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::Property;
 using testing::RunRanks;
 using ::testing::Throws;
@@ -55,6 +56,7 @@ struct Result {
   int64_t device_bytes = 0;  // at the end
   int64_t host_bytes = 0;
   int64_t disk_bytes = 0;
+  std::string map;  // of chunks
 };
 
 Tensor Loss(nn::Module& model, comm::World& world, int64_t step) {
@@ -100,8 +102,12 @@ Result Train(const RunSetup& setup) {
     if (world.rank() != 0) return;
     const ContextPtr& host = plugin.homes().host();
     const ContextPtr& disk = plugin.homes().disk();
-    result = {weights, peak, device, host == nullptr ? 0 : host->ledger().model_data_bytes(),
-              disk == nullptr ? 0 : disk->ledger().model_data_bytes()};
+    result = {weights,
+              peak,
+              device,
+              host == nullptr ? 0 : host->ledger().model_data_bytes(),
+              disk == nullptr ? 0 : disk->ledger().model_data_bytes(),
+              plugin.ChunkMapSvg("map")};
   });
   return result;
 }
@@ -127,16 +133,16 @@ TEST(GeminiPlacementTest, BudgetsChangeNoBitAndAreKept) {
       const Result want = Train(setup);
       EXPECT_EQ(want.host_bytes, 0);
       for (const int percent : {100, 50, 25}) {
-        setup.options.placement_policy = "auto";
-        setup.options.device_budget_bytes = UnshardedBytes(precision) * percent / 100;
+        setup.options.placement.placement_policy = "auto";
+        setup.options.placement.device_budget_bytes = UnshardedBytes(precision) * percent / 100;
         const Result got = Train(setup);
         const std::string what =
             precision + ", " + std::to_string(num_ranks) + " ranks, " + std::to_string(percent);
         EXPECT_EQ(got.weights, want.weights) << what;
-        EXPECT_LE(got.peak_bytes, setup.options.device_budget_bytes) << what;
+        EXPECT_LE(got.peak_bytes, setup.options.placement.device_budget_bytes) << what;
         // What fits is there.
         EXPECT_GE(got.device_bytes,
-                  std::min(want.device_bytes, setup.options.device_budget_bytes / 4))
+                  std::min(want.device_bytes, setup.options.placement.device_budget_bytes / 4))
             << what;
         if (percent == 25 && num_ranks == 1) EXPECT_GT(got.host_bytes, got.device_bytes) << what;
         if (percent == 100 && num_ranks > 1) EXPECT_EQ(got.host_bytes, 0) << what;
@@ -151,7 +157,7 @@ TEST(GeminiPlacementTest, GatheringAheadChangesNoBit) {
     RunSetup setup{.options = {.chunk_bytes = 6000}, .num_ranks = num_ranks, .accumulate = 2};
     const Result want = Train(setup);
     for (const int64_t kib : {1, 20, 40, 80, 1000}) {
-      setup.options.max_gathered_bytes = kib << 10;
+      setup.options.placement.max_gathered_bytes = kib << 10;
       EXPECT_EQ(Train(setup).weights, want.weights) << num_ranks << " ranks, " << kib << " KiB";
     }
   }
@@ -165,9 +171,9 @@ TEST(GeminiPlacementTest, FractionsChangeNoBit) {
       for (const double optim : {0.0, 0.5, 1.0}) {
         for (const double param : {0.0, 0.5, 1.0}) {
           if (param > shard) continue;
-          setup.options.shard_param_frac = shard;
-          setup.options.offload_optim_frac = optim;
-          setup.options.offload_param_frac = param;
+          setup.options.placement.shard_param_frac = shard;
+          setup.options.placement.offload_optim_frac = optim;
+          setup.options.placement.offload_param_frac = param;
           const Result got = Train(setup);
           EXPECT_EQ(got.weights, want.weights)
               << num_ranks << " ranks, " << shard << " " << optim << " " << param;
@@ -188,11 +194,11 @@ TEST(GeminiPlacementTest, EveryOptimizerUnderABudget) {
     RunSetup setup{.options = {.chunk_bytes = 6000}, .optimizer = name, .steps = 4};
     if (name.starts_with("galore")) setup.optimizer_options = {{"rank", "4"}};
     const Result want = Train(setup);
-    setup.options.placement_policy = "auto";
-    setup.options.device_budget_bytes = UnshardedBytes("f32") / 4;
+    setup.options.placement.placement_policy = "auto";
+    setup.options.placement.device_budget_bytes = UnshardedBytes("f32") / 4;
     const Result got = Train(setup);
     EXPECT_EQ(got.weights, want.weights) << name;
-    EXPECT_LE(got.peak_bytes, setup.options.device_budget_bytes) << name;
+    EXPECT_LE(got.peak_bytes, setup.options.placement.device_budget_bytes) << name;
   }
 }
 
@@ -201,16 +207,18 @@ TEST(GeminiPlacementTest, StatesOnDiskChangeNoBit) {
     for (const bool is_auto : {false, true}) {
       RunSetup setup{.options = {.precision = precision, .chunk_bytes = 6000}, .steps = 4};
       const Result want = Train(setup);
-      setup.options.nvme_dir = ::testing::TempDir();
+      setup.options.placement.nvme_dir = ::testing::TempDir();
       if (is_auto) {
-        setup.options.placement_policy = "auto";
-        setup.options.device_budget_bytes = UnshardedBytes(precision) / 4;
+        setup.options.placement.placement_policy = "auto";
+        setup.options.placement.device_budget_bytes = UnshardedBytes(precision) / 4;
       } else {
-        setup.options.offload_optim_frac = 1;
+        setup.options.placement.offload_optim_frac = 1;
       }
       const Result got = Train(setup);
       EXPECT_EQ(got.weights, want.weights) << precision;
       EXPECT_GT(got.disk_bytes, UnshardedBytes(precision) / 8) << precision;
+      EXPECT_THAT(got.map, HasSubstr("optimizer data on the disk"));
+      EXPECT_THAT(want.map, Not(HasSubstr("on the disk")));
     }
   }
 }
@@ -221,9 +229,9 @@ TEST(GeminiPlacementTest, CheckpointsKnowNoHomes) {
   const testing::TempDir folder;
   const GeminiOptions device{.chunk_bytes = 6000};
   GeminiOptions away = device;
-  away.placement_policy = "auto";
-  away.device_budget_bytes = UnshardedBytes("f32") / 4;
-  away.nvme_dir = folder.path();
+  away.placement.placement_policy = "auto";
+  away.placement.device_budget_bytes = UnshardedBytes("f32") / 4;
+  away.placement.nvme_dir = folder.path();
   std::map<std::string, Weights> results;
   const auto train = [&](const std::string& name, const GeminiOptions& options, int64_t first,
                          int64_t last) {
@@ -261,10 +269,10 @@ TEST(GeminiPlacementTest, RoomSavesGathers) {
       model.Initialize(world.context(), {.seed = 4});
       optim::AdamW optimizer(model.Parameters(), TinyAdamW());
       GeminiOptions options;
-      if (roomy == "static") options.max_gathered_bytes = UnshardedBytes("f32");
+      if (roomy == "static") options.placement.max_gathered_bytes = UnshardedBytes("f32");
       if (roomy == "auto") {
-        options.placement_policy = "auto";
-        options.device_budget_bytes = UnshardedBytes("f32");
+        options.placement.placement_policy = "auto";
+        options.placement.device_budget_bytes = UnshardedBytes("f32");
       }
       GeminiPlugin plugin(world.group(), options);
       Booster booster(plugin);
@@ -293,8 +301,9 @@ TEST(GeminiPlacementTest, KeptValuesAreNeverStale) {
       nn::Gpt2 model(Config());
       model.Initialize(world.context(), {.seed = 4});
       optim::AdamW optimizer(model.Parameters(), TinyAdamW());
-      GeminiPlugin plugin(world.group(), {.placement_policy = "auto",
-                                          .device_budget_bytes = UnshardedBytes("f32")});
+      GeminiPlugin plugin(world.group(),
+                          {.placement = {.placement_policy = "auto",
+                                         .device_budget_bytes = UnshardedBytes("f32")}});
       Booster booster(plugin);
       booster.boost(model, optimizer);
       for (int64_t step = 0; step < 2; ++step) Step(booster, optimizer, model, world, {}, step);
@@ -312,29 +321,32 @@ TEST(GeminiPlacementTest, KeptValuesAreNeverStale) {
 TEST(GeminiPlacementTest, BadOptions) {
   EXPECT_THAT(
       [] {
-        GeminiPlugin(nullptr, {.shard_param_frac = -0.1,
-                               .offload_optim_frac = 1.5,
-                               .offload_param_frac = std::nan("")});
+        GeminiPlugin(nullptr, {.placement = {.shard_param_frac = -0.1,
+                                             .offload_optim_frac = 1.5,
+                                             .offload_param_frac = std::nan("")}});
       },
       Throws<Error>(Property(
           &Error::what, AllOf(HasSubstr("shard_param_frac must be between 0 and 1, got -0.1"),
                               HasSubstr("offload_optim_frac must be between 0 and 1, got 1.5"),
                               HasSubstr("offload_param_frac must be between 0 and 1, got nan")))));
-  EXPECT_THAT([] { GeminiPlugin(nullptr, {.shard_param_frac = 0.5, .offload_param_frac = 0.6}); },
-              Throws<Error>(Property(&Error::what, HasSubstr("must not exceed shard_param_frac"))));
   EXPECT_THAT(
-      [] { GeminiPlugin(nullptr, {.placement_policy = "auto"}); },
+      [] {
+        GeminiPlugin(nullptr, {.placement = {.shard_param_frac = 0.5, .offload_param_frac = 0.6}});
+      },
+      Throws<Error>(Property(&Error::what, HasSubstr("must not exceed shard_param_frac"))));
+  EXPECT_THAT(
+      [] { GeminiPlugin(nullptr, {.placement = {.placement_policy = "auto"}}); },
       Throws<Error>(Property(&Error::what, HasSubstr("device_budget_bytes must be positive"))));
-  EXPECT_THAT([] { GeminiPlugin(nullptr, {.device_budget_bytes = 1}); },
+  EXPECT_THAT([] { GeminiPlugin(nullptr, {.placement = {.device_budget_bytes = 1}}); },
               Throws<Error>(Property(&Error::what, HasSubstr("is of placement_policy \"auto\""))));
   EXPECT_THAT(
       [] {
-        GeminiPlugin(
-            nullptr,
-            {.placement_policy = "auto", .offload_optim_frac = 1, .device_budget_bytes = 1});
+        GeminiPlugin(nullptr, {.placement = {.placement_policy = "auto",
+                                             .offload_optim_frac = 1,
+                                             .device_budget_bytes = 1}});
       },
       Throws<Error>(Property(&Error::what, HasSubstr("\"auto\" decides by"))));
-  EXPECT_THAT([] { GeminiPlugin(nullptr, {.nvme_dir = "/tmp"}); },
+  EXPECT_THAT([] { GeminiPlugin(nullptr, {.placement = {.nvme_dir = "/tmp"}}); },
               Throws<Error>(Property(&Error::what, HasSubstr("offload_optim_frac takes"))));
 }
 
@@ -346,7 +358,8 @@ TEST(GeminiPlacementTest, ABudgetThatIsTooSmall) {
     const ContextPtr context = CpuContext();
     model.Initialize(context, {.seed = 4});
     optim::AdamW optimizer(model.Parameters(), TinyAdamW());
-    GeminiPlugin plugin(nullptr, {.placement_policy = "auto", .device_budget_bytes = enough});
+    GeminiPlugin plugin(nullptr,
+                        {.placement = {.placement_policy = "auto", .device_budget_bytes = enough}});
     Booster booster(plugin);
     try {
       booster.boost(model, optimizer);

@@ -153,8 +153,8 @@ TEST(LazyMemoryTest, AutoKeepsToTheBudgetFromTheFirstByte) {
         const int64_t budget = model.num_parameters() * c.need_bytes / 4;
         model.InitializeLazily(world.context(), {.seed = 1, .dtype = c.dtype});
         optim::AdamW optimizer(model.Parameters(), {.lr = 1e-3});
-        GeminiPlugin plugin(world.group(), {.placement_policy = "auto",
-                                            .device_budget_bytes = budget,
+        GeminiPlugin plugin(world.group(), {.placement = {.placement_policy = "auto",
+                                                          .device_budget_bytes = budget},
                                             .precision = c.precision,
                                             .chunk_bytes = 50000});
         Booster booster(plugin);

@@ -67,8 +67,8 @@ std::unique_ptr<Plugin> MakePlugin(const RunSetup& setup, const comm::World& wor
   if (setup.plugin == "gemini") {
     GeminiOptions options{.precision = setup.precision, .chunk_bytes = 1000};
     if (setup.is_auto) {
-      options.placement_policy = "auto";
-      options.device_budget_bytes = 100000;
+      options.placement.placement_policy = "auto";
+      options.placement.device_budget_bytes = 100000;
     }
     return std::make_unique<GeminiPlugin>(world.group(), options);
   }
