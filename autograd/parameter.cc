@@ -37,6 +37,8 @@ const Tensor& Parameter::value() const {
 void Parameter::set_value(Tensor value) {
   APOGEE_CHECK(value.defined() && value.shape() == shape_, "parameter \"", name_, "\": shape ",
                shape_, " cannot take a value of shape ", value.shape());
+  APOGEE_CHECK(!is_elsewhere_, "parameter \"", name_,
+               "\" is not on this rank and takes no value here");
   const bool first = !has_value();
   const bool default_grad_dtype = first || grad_dtype_ == dtype();
   value_ = value.Detach();
@@ -87,6 +89,15 @@ void Parameter::Release(Tensor rest, std::function<void()> fetch) {
   fetch_ = std::move(fetch);
   value_ = Tensor();
   before_read_ = nullptr;
+}
+
+void Parameter::GiveAway(Tensor none, const std::string& where) {
+  APOGEE_CHECK(none.defined() && none.numel() == 0, "parameter \"", name_,
+               "\": what is left of a parameter that is given away must be empty");
+  grad_ = Tensor();
+  is_elsewhere_ = true;
+  Release(std::move(none),
+          [this, where] { Throw("parameter \"", name_, "\" is not on this rank: ", where); });
 }
 
 void Parameter::set_requires_grad(bool requires_grad) {

@@ -73,6 +73,10 @@ class Parameter {
   // read of the value runs `fetch`, which calls set_value with the whole one, or throws.
   void Release(Tensor rest, std::function<void()> fetch);
   bool is_released() const { return rest_.defined(); }
+  // Release for good: other ranks hold all of the value, of which `none`, [0], says the dtype and
+  // context here. A read throws Error with `where`: who holds it.
+  void GiveAway(Tensor none, const std::string& where);
+  bool is_elsewhere() const { return is_elsewhere_; }
   // Runs once, before the next read of the value: a wrapper that fetches values in the background
   // waits there. nullptr takes it back.
   void set_before_read(std::function<void()> hook) { before_read_ = std::move(hook); }
@@ -128,6 +132,7 @@ class Parameter {
   OnZeroGrad on_zero_grad_;
   bool requires_grad_ = true;
   bool is_part_ = false;
+  bool is_elsewhere_ = false;
   DType grad_dtype_ = DType::kF32;
   std::shared_ptr<class LeafNode> leaf_;
   std::vector<std::pair<int, Hook>> hooks_;

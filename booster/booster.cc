@@ -33,4 +33,18 @@ void Booster::backward(const Tensor& loss, optim::Optimizer& optimizer) {
   plugin_.Backward(loss, optimizer);
 }
 
+PipelineResult Booster::execute_pipeline(const data::Batch& batch, nn::Module& model,
+                                         const Criterion& criterion, optim::Optimizer* optimizer,
+                                         const PipelineOptions& options) {
+  CheckBoosted("execute_pipeline");
+  APOGEE_CHECK(&model == model_ && (optimizer == nullptr || optimizer == optimizer_),
+               "execute_pipeline: needs the model and the optimizer that boost returned");
+  return plugin_.ExecutePipeline({.inputs = batch.inputs,
+                                  .targets = batch.targets,
+                                  .model = model,
+                                  .criterion = criterion,
+                                  .optimizer = optimizer,
+                                  .return_outputs = options.return_outputs});
+}
+
 }  // namespace apogee

@@ -113,6 +113,30 @@ class Booster {
   // gradients inside backward.
   void backward(const Tensor& loss, optim::Optimizer& optimizer);
 
+  // Forward and backward of one batch under any plugin; what a plugin with pipeline stages has
+  // instead of both.
+  //
+  //   PipelineResult result = booster.execute_pipeline(batch, boosted.model, boosted.criterion,
+  //                                                    &boosted.optimizer);
+  //   boosted.optimizer.step();
+  //
+  // Every rank that trains one copy of the model gives the same batch; result.loss is that copy's
+  // mean loss, on each. The loss scale and the number of micro-batches are applied within, once:
+  // a loop that accumulates several calls divides the loss by their number in its criterion.
+  // Without an optimizer the batch is evaluated. Hooks of the model itself do not run where it is
+  // cut into stages; those of modules within its pieces do. Collective.
+  struct PipelineOptions {
+    // The model's outputs in the result, on ranks of the last part.
+    bool return_outputs = false;
+  };
+  PipelineResult execute_pipeline(const data::Batch& batch, nn::Module& model,
+                                  const Criterion& criterion, optim::Optimizer* optimizer) {
+    return execute_pipeline(batch, model, criterion, optimizer, {});
+  }
+  PipelineResult execute_pipeline(const data::Batch& batch, nn::Module& model,
+                                  const Criterion& criterion, optim::Optimizer* optimizer,
+                                  const PipelineOptions& options);
+
   // Until the handle goes, backward accumulates without reducing over ranks.
   [[nodiscard]] std::shared_ptr<void> no_sync() { return plugin_.NoSync(); }
 

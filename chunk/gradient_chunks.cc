@@ -105,6 +105,16 @@ DType GradientChunks::FlatDType(const ChunkSpec& spec) const {
 
 void GradientChunks::Backward(std::span<GradientChunks* const> all, const Tensor& loss,
                               double loss_scale, bool reduce, bool retain_graph) {
+  const auto backward = [&] {
+    autograd::Backward(
+        loss, {.grad = Tensor::Full(loss.shape(), loss.dtype(), loss_scale, loss.context()),
+               .retain_graph = retain_graph});
+  };
+  Run(all, backward, {.reduce = reduce});
+}
+
+void GradientChunks::Run(std::span<GradientChunks* const> all,
+                         const std::function<void()>& backward, const GradientPass& pass) {
   struct End {  // also when backward throws
     std::span<GradientChunks* const> all;
     ~End() {
@@ -114,10 +124,8 @@ void GradientChunks::Backward(std::span<GradientChunks* const> all, const Tensor
       }
     }
   } end{all};
-  for (GradientChunks* chunks : all) chunks->Begin(reduce);
-  autograd::Backward(loss,
-                     {.grad = Tensor::Full(loss.shape(), loss.dtype(), loss_scale, loss.context()),
-                      .retain_graph = retain_graph});
+  for (GradientChunks* chunks : all) chunks->Begin(pass);
+  backward();
   for (GradientChunks* chunks : all) {
     if (chunks->reduce_) {
       chunks->Finish();
@@ -127,13 +135,16 @@ void GradientChunks::Backward(std::span<GradientChunks* const> all, const Tensor
   }
 }
 
-void GradientChunks::Begin(bool reduce) {
+void GradientChunks::Begin(const GradientPass& pass) {
   CheckTrainable();
+  for (Slot& slot : slots_) {
+    slot.takes_part = slot.trainable && (!pass.takes_part || pass.takes_part(*slot.parameter));
+  }
   chunks_ = std::vector<Chunk>(plan_.size());
   for (size_t c = 0; c < plan_.size(); ++c) {
-    chunks_[c].done = !AnyTrainable(plan_[c]);
+    chunks_[c].done = !AnyTakesPart(plan_[c]);
     for (const ChunkItem& item : plan_[c].items) {
-      chunks_[c].missing += slots_[item.parameter].trainable ? 1 : 0;
+      chunks_[c].missing += slots_[item.parameter].takes_part ? 1 : 0;
     }
   }
   for (Slot& slot : slots_) {
@@ -143,7 +154,7 @@ void GradientChunks::Begin(bool reduce) {
   }
   in_flight_.clear();
   next_chunk_ = 0;
-  reduce_ = reduce && reduces_;
+  reduce_ = pass.reduce && reduces_;
   active_ = true;
 }
 
@@ -156,7 +167,7 @@ void GradientChunks::OnGradient(size_t index) {
                "\" got another gradient in the same backward after it had been reduced");
   if (options_.reproducible) MergePartials(slot);
   if (slot.item == nullptr) return;
-  if (!reduce_) return PutAway(slot);
+  if (!reduce_ || !slot.takes_part) return PutAway(slot);
   Deposit(slot);
   if (options_.overlap && !options_.on_chunk) LaunchReady();
 }
@@ -207,9 +218,9 @@ void GradientChunks::LaunchReady() {
   while (next_chunk_ < chunks_.size() && chunks_[next_chunk_].missing == 0) Launch(next_chunk_++);
 }
 
-bool GradientChunks::AnyTrainable(const ChunkSpec& spec) const {
+bool GradientChunks::AnyTakesPart(const ChunkSpec& spec) const {
   return std::ranges::any_of(
-      spec.items, [this](const ChunkItem& item) { return slots_[item.parameter].trainable; });
+      spec.items, [this](const ChunkItem& item) { return slots_[item.parameter].takes_part; });
 }
 
 // Zeros between the gradients, and for those absent here.
@@ -229,7 +240,7 @@ void GradientChunks::FillGaps(size_t index) {
 void GradientChunks::Launch(size_t index) {
   Chunk& chunk = chunks_[index];
   const ChunkSpec& spec = plan_[index];
-  if (!AnyTrainable(spec) || (group_ == nullptr && !on_mean_)) return;
+  if (!AnyTakesPart(spec) || (group_ == nullptr && !on_mean_)) return;
   FillGaps(index);
   if (!on_mean_) {
     chunk.work = group_->AllReduceAsync(chunk.flat);
@@ -288,7 +299,7 @@ void GradientChunks::Finish() {
   for (Slot& slot : slots_) {
     if (slot.item == nullptr) {
       FoldPartials(slot);
-    } else if (slot.trainable) {
+    } else if (slot.takes_part) {
       Deposit(slot);
     }
   }

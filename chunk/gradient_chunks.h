@@ -57,6 +57,14 @@ struct GradientChunkOptions {
   std::function<void()> on_chunk = {};
 };
 
+// One of several backward passes of a step.
+struct GradientPass {
+  bool reduce = true;
+  // Not null: where it returns false, the gradient stays local and adds up, whatever `reduce` says.
+  // The same answers on every rank.
+  std::function<bool(const autograd::Parameter&)> takes_part = {};
+};
+
 class GradientChunks {
  public:
   // This rank's part of parameter `index`'s mean gradient, [n] of its grad_dtype(), n may be 0; of
@@ -82,6 +90,10 @@ class GradientChunks {
   // of their collectives would depend on the rank.
   static void Backward(std::span<GradientChunks* const> all, const Tensor& loss, double loss_scale,
                        bool reduce, bool retain_graph = false);
+  // The same of any function that runs backward passes, or none: what has been left local is
+  // reduced then.
+  static void Run(std::span<GradientChunks* const> all, const std::function<void()>& backward,
+                  const GradientPass& pass);
   // With on_chunk, from within Backward, where all ranks come by as often: reduces what all of them
   // have. Collective; without a backward under way it does nothing.
   void Agree();
@@ -100,6 +112,7 @@ class GradientChunks {
     size_t chunk = 0;
     const ChunkItem* item = nullptr;  // null: not in a chunk
     bool trainable = false;           // when the plan was made
+    bool takes_part = false;          // in the backward under way: trainable, and not left out
     bool deposited = false;           // in the backward under way
     bool present = false;
     // Partial sums of 2^level micro-batches, largest first. Between backward calls the smallest one
@@ -123,7 +136,7 @@ class GradientChunks {
   void PlanReplicated();
   void PlaceSlots();
   void CheckTrainable();
-  void Begin(bool reduce);
+  void Begin(const GradientPass& pass);
   void OnGradient(size_t index);
   void Deposit(Slot& slot);
   void PutAway(Slot& slot);
@@ -131,7 +144,7 @@ class GradientChunks {
   // [numel] of a chunk's gradients.
   Tensor EmptyGradient(size_t chunk, int64_t numel) const;
   void LaunchReady();
-  bool AnyTrainable(const ChunkSpec& spec) const;
+  bool AnyTakesPart(const ChunkSpec& spec) const;
   void FillGaps(size_t chunk);
   void Launch(size_t chunk);
   void ReduceNow(size_t chunk);

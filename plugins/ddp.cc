@@ -89,7 +89,7 @@ void DdpPlugin::HandOverGradients(nn::Module& model, optim::Optimizer& optimizer
   });
   std::vector<autograd::ParameterPtr> may_stay;
   optimizer.ForEachView([&](const optim::ParamView& view, int group) {
-    if (!local_->MayTakeLocalGrad(group)) return;
+    if (!local_->MayTakeLocalGrad(group) || view.parameter()->is_elsewhere()) return;
     local_group_ = group;
     may_stay.push_back(view.parameter());
     std::erase(reduced, view.parameter());
@@ -102,7 +102,7 @@ void DdpPlugin::HandOverGradients(nn::Module& model, optim::Optimizer& optimizer
 
 std::vector<autograd::ParameterPtr> DdpPlugin::SplitOff(const nn::Module& model,
                                                         optim::Optimizer& optimizer) const {
-  std::vector<autograd::ParameterPtr> reduced = model.Parameters();
+  std::vector<autograd::ParameterPtr> reduced = HeldParameters(model);
   const int num_ranks = comm::GroupSize(group_);
   if (options_.statistics_group != nullptr) {
     optim::SumStatistics(optimizer, options_.statistics_group);
@@ -163,13 +163,24 @@ void DdpPlugin::AskWhichStay() {
   }
 }
 
-void DdpPlugin::Backward(const Tensor& loss, optim::Optimizer&) {
+bool DdpPlugin::BeginBackward() {
   const bool reduce = guard_->OnBackward();
+  if (local_gradients_ != nullptr) AskWhichStay();
+  return reduce;
+}
+
+void DdpPlugin::RunPass(const std::function<void()>& backward, const chunk::GradientPass& pass) {
+  std::vector<chunk::GradientChunks*> all;
+  if (local_gradients_ != nullptr) all.push_back(local_gradients_.get());
+  all.push_back(gradients_.get());
+  chunk::GradientChunks::Run(all, backward, pass);
+}
+
+void DdpPlugin::Backward(const Tensor& loss, optim::Optimizer&) {
+  const bool reduce = BeginBackward();
   if (fused_ != nullptr) return fused_->fused_backward(loss);
-  if (local_gradients_ == nullptr) return gradients_->Backward(loss, loss_scale(), reduce);
-  AskWhichStay();
-  chunk::GradientChunks* const all[] = {local_gradients_.get(), gradients_.get()};
-  chunk::GradientChunks::Backward(all, loss, loss_scale(), reduce);
+  RunPass([&] { autograd::Backward(loss, {.grad = guard_->LossGradient(loss)}); },
+          {.reduce = reduce});
 }
 
 }  // namespace apogee

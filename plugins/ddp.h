@@ -36,6 +36,7 @@
 #include "apogee/comm/group.h"
 #include "apogee/optim/fused_backward.h"
 #include "apogee/optim/local_gradients.h"
+#include "apogee/plugins/backward_passes.h"
 #include "apogee/plugins/plugin.h"
 #include "apogee/plugins/step_guard.h"
 
@@ -60,7 +61,7 @@ struct DdpOptions {
   comm::GroupPtr statistics_group = nullptr;
 };
 
-class DdpPlugin : public Plugin {
+class DdpPlugin : public Plugin, public BackwardPasses {
  public:
   // `group`: the ranks to average over; null for one rank. Throws Error listing every bad option.
   explicit DdpPlugin(comm::GroupPtr group, const DdpOptions& options = {});
@@ -75,6 +76,8 @@ class DdpPlugin : public Plugin {
   optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) override;
   // Collective, but under NoSync.
   void Backward(const Tensor& loss, optim::Optimizer& optimizer) override;
+  bool BeginBackward() override;
+  void RunPass(const std::function<void()>& backward, const chunk::GradientPass& pass) override;
   std::shared_ptr<void> NoSync() override { return guard_->NoSync(); }
   comm::GroupPtr group() const override { return group_; }
   optim::LossScaler* loss_scaler() override { return guard_->loss_scaler(); }

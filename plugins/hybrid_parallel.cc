@@ -3,6 +3,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -20,6 +22,50 @@ uint64_t Hash(const Tensor& tensor, uint64_t hash) {
 
 void Append(std::string& errors, const std::string& problem) { errors += "\n  " + problem; }
 
+void CheckPipeline(const HybridParallelOptions& options, std::string& errors) {
+  const int stages = options.pp_size, chunks = options.num_model_chunks;
+  const std::string pp_size = "pp_size " + std::to_string(stages);
+  if (stages < 1) Append(errors, "pp_size must be at least 1, got " + std::to_string(stages));
+  if (stages <= 1) {
+    const bool set = options.schedule != "1f1b" || chunks != 0 || options.num_microbatches != 0 ||
+                     options.microbatch_size != 0 || !options.piece_costs.empty() ||
+                     !options.pieces_per_part.empty();
+    if (set) {
+      Append(errors,
+             "schedule, num_model_chunks, num_microbatches, microbatch_size, piece_costs and "
+             "pieces_per_part need pp_size > 1, got " +
+                 std::to_string(stages));
+    }
+    return;
+  }
+  if (options.zero_stage == 3) {
+    Append(errors, "zero_stage 3 would gather every parameter anew for each micro-batch; with " +
+                       pp_size + " it must be 0 to 2");
+  }
+  try {
+    const pipeline::ScheduleKind kind = pipeline::ParseSchedule(options.schedule);
+    const bool fits = chunks == 0 || (kind == pipeline::ScheduleKind::kOneFOneB      ? chunks == 1
+                                      : kind == pipeline::ScheduleKind::kInterleaved ? chunks >= 2
+                                                                                     : chunks == 2);
+    if (!fits) {
+      Append(errors,
+             "num_model_chunks must be 1 for schedule 1f1b, 2 or more for interleaved and 2 for "
+             "zbv, got " +
+                 std::to_string(chunks) + " for " + options.schedule);
+    }
+  } catch (const Error& error) {
+    Append(errors, error.what());
+  }
+  const int64_t micros = options.num_microbatches, size = options.microbatch_size;
+  if (micros < 0 || size < 0 || (micros > 0) == (size > 0)) {
+    Append(errors, pp_size + " needs one of num_microbatches and microbatch_size, positive, got " +
+                       std::to_string(micros) + " and " + std::to_string(size));
+  } else if (micros > 0 && micros < stages) {
+    Append(errors, "num_microbatches " + std::to_string(micros) + " is less than " + pp_size +
+                       ": some stages would have nothing to do at any time");
+  }
+}
+
 }  // namespace
 
 HybridParallelPlugin::HybridParallelPlugin(const comm::World& world,
@@ -29,6 +75,7 @@ HybridParallelPlugin::HybridParallelPlugin(const comm::World& world,
   if (options.tp_size < 1) {
     Append(errors, "tp_size must be at least 1, got " + std::to_string(options.tp_size));
   }
+  CheckPipeline(options, errors);
   const int stage = options.zero_stage;
   if (stage < 0 || stage > 3) {
     Append(errors,
@@ -59,22 +106,39 @@ HybridParallelPlugin::HybridParallelPlugin(const comm::World& world,
   }
   APOGEE_CHECK(errors.empty(), "hybrid_parallel plugin: invalid options:", errors);
   if (!WorldProblem().empty()) return;
+  const int model_ranks = options.pp_size * options.tp_size;
   mesh_ = std::make_unique<comm::Mesh>(
-      world, comm::MeshShape{.dp = world.size() / options.tp_size, .tp = options.tp_size});
+      world, comm::MeshShape{
+                 .pp = options.pp_size, .dp = world.size() / model_ranks, .tp = options.tp_size});
   MakeInner();
 }
 
-HybridParallelPlugin::~HybridParallelPlugin() = default;
+HybridParallelPlugin::~HybridParallelPlugin() {
+  for (const autograd::ParameterPtr& parameter : elsewhere_) parameter->set_grad_keeper("");
+}
 
 std::string HybridParallelPlugin::WorldProblem() const {
-  if (world_.size() % options_.tp_size == 0) return "";
-  return "tp_size " + std::to_string(options_.tp_size) + " does not divide the world of " +
-         std::to_string(world_.size()) + " ranks";
+  const int model_ranks = options_.pp_size * options_.tp_size;
+  if (world_.size() % model_ranks == 0) return "";
+  const std::string product = options_.pp_size == 1
+                                  ? "tp_size " + std::to_string(options_.tp_size)
+                                  : "pp_size " + std::to_string(options_.pp_size) + " x tp_size " +
+                                        std::to_string(options_.tp_size) + " = " +
+                                        std::to_string(model_ranks);
+  return product + " does not divide the world of " + std::to_string(world_.size()) + " ranks";
+}
+
+pipeline::PipelineShape HybridParallelPlugin::StageShape() const {
+  const pipeline::ScheduleKind kind = pipeline::ParseSchedule(options_.schedule);
+  const int chunks = kind == pipeline::ScheduleKind::kOneFOneB ? 1 : 2;
+  return {.kind = kind,
+          .num_stages = options_.pp_size,
+          .num_chunks = options_.num_model_chunks > 0 ? options_.num_model_chunks : chunks};
 }
 
 void HybridParallelPlugin::MakeInner() {
   const comm::GroupPtr dp = mesh_->group(comm::Axis::kDp);
-  const bool cut = options_.tp_size > 1;
+  const bool cut = options_.tp_size > 1 || options_.pp_size > 1;
   if (options_.zero_stage == 0) {
     ddp_ = std::make_unique<DdpPlugin>(
         dp, DdpOptions{.precision = options_.precision,
@@ -82,12 +146,11 @@ void HybridParallelPlugin::MakeInner() {
                        .bucket_bytes = options_.bucket_bytes,
                        .overlap = options_.overlap_communication,
                        .loss_scaler = options_.loss_scaler,
-                       .statistics_group = cut ? mesh_->group(comm::Axis::kTp) : nullptr});
+                       .statistics_group = mesh_->group({comm::Axis::kPp, comm::Axis::kTp})});
     return;
   }
   // Of all ranks that hold parts of one parameter.
-  const comm::GroupPtr statistics =
-      cut ? mesh_->group({comm::Axis::kDp, comm::Axis::kTp}) : nullptr;
+  const comm::GroupPtr statistics = cut ? world_.group() : nullptr;
   if (options_.zero_stage == 3) {
     gemini_ = std::make_unique<GeminiPlugin>(dp, GeminiOptions{.placement = options_.placement,
                                                                .precision = options_.precision,
@@ -139,12 +202,13 @@ void HybridParallelPlugin::CheckOptimizer(nn::Module& model, optim::Optimizer& o
       Append(problems, error.what());
     }
   };
-  if (options_.tp_size > 1) check([&] { CheckWhole("hybrid_parallel", model); });
+  const bool cut = options_.tp_size > 1 || options_.pp_size > 1;
+  if (cut) check([&] { CheckWhole("hybrid_parallel", model); });
   if (zero_ != nullptr) check([&] { zero_->Check(model, optimizer); });
   if (gemini_ != nullptr) check([&] { gemini_->Check(model, optimizer); });
   if (ddp_ != nullptr) {
     check([&] { ddp_->Check(model, optimizer); });
-    if (options_.tp_size > 1) check([&] { CheckShardable("hybrid_parallel", optimizer); });
+    if (cut) check([&] { CheckShardable("hybrid_parallel", optimizer); });
   }
   for (const optim::ParamView& view : optimizer.views()) {
     if (!view.sharded()) continue;
@@ -171,31 +235,121 @@ optim::Optimizer& HybridParallelPlugin::Configure(nn::Module& model, optim::Opti
            "options.plan how its layers are cut over tp_size " +
                std::to_string(options_.tp_size) + " ranks (nn/parallel/plan.h)");
   }
+  if (options_.pp_size > 1) {
+    for (const std::string& problem : pipeline::CutProblems(
+             model, StageShape(), {options_.piece_costs, options_.pieces_per_part})) {
+      Append(problems, problem);
+    }
+  }
   CheckOptimizer(model, optimizer, problems);
   for (const autograd::ParameterPtr& parameter : model.Parameters()) {
-    if (options_.tp_size == 1 || !parameter->has_grad()) continue;
+    if ((options_.tp_size == 1 && options_.pp_size == 1) || !parameter->has_grad()) continue;
     Append(problems, "parameter \"" + parameter->name() +
                          "\" has a gradient, which would be lost; call zero_grad before boost");
     break;
   }
   APOGEE_CHECK(problems.empty(), "hybrid_parallel: cannot run this setup:", problems);
 
-  if (options_.tp_size > 1) {
+  std::vector<int64_t> cut_multiples;
+  optimizer.ForEachView([&](const optim::ParamView& view, int group) {
+    cut_multiples.push_back(optimizer.CutMultiple(view, group));
+  });
+  if (options_.pp_size > 1) {
+    CutModel(model, optimizer);
+  } else if (options_.tp_size > 1) {
     SyncReplicas("hybrid_parallel", model, optimizer, world_.group());
+  }
+  if (options_.tp_size > 1) {
     parallel_ = std::make_unique<nn::parallel::TensorParallel>(model, *std::move(plan),
                                                                mesh_->group(comm::Axis::kTp));
     parallel_->Apply();
-    for (optim::ParamView& view : optimizer.views()) {
-      view.BindParameter(parallel_->LayoutOf(*view.parameter()));
-    }
   }
+  for (size_t i = 0; i < cut_multiples.size(); ++i)
+    BindView(optimizer.views()[i], cut_multiples[i]);
   configured_ = true;
   optim::Optimizer& configured = inner().Configure(model, optimizer);
-  if (parallel_ != nullptr) WatchFirstStep(model, configured);
+  if (cut_ != nullptr) {
+    stage_gradients_ = std::make_unique<pipeline::StageGradients>(
+        model, configured, *cut_, mesh_->group(comm::Axis::kPp),
+        [this](const std::vector<int>& stages) {
+          std::vector<int> ranks;
+          for (const int stage : stages) {
+            ranks.push_back(
+                mesh_->group(comm::Axis::kPp)->world_ranks()[static_cast<size_t>(stage)]);
+          }
+          return world_.NewGroup(ranks);
+        },
+        [this](const autograd::Parameter& parameter) {
+          return executor_->IsOfOneChunk(parameter);
+        });
+  }
+  if (options_.tp_size > 1 || options_.pp_size > 1) WatchFirstStep(model, configured);
   return configured;
 }
 
+void HybridParallelPlugin::CutModel(nn::Module& model, optim::Optimizer& optimizer) {
+  auto& chain = dynamic_cast<nn::Chain&>(model);
+  const int stage = mesh_->coordinate(comm::Axis::kPp);
+  cut_ = std::make_unique<pipeline::Cut>(
+      chain, StageShape(), pipeline::CutOptions{options_.piece_costs, options_.pieces_per_part});
+  executor_ = std::make_unique<pipeline::Executor>(
+      pipeline::ExecutorParts{chain, *cut_, StageShape(), mesh_->group(comm::Axis::kPp)});
+  SyncReplicasButValues("hybrid_parallel", model, optimizer, world_.group());
+  std::string errors;
+  const DType dtype = ParsePrecision(options_.precision, errors);
+  for (const autograd::ParameterPtr& parameter : model.Parameters()) {
+    SyncValue(*parameter, world_.group());
+    const std::vector<int>& holders = cut_->HoldersOf(*parameter);
+    if (std::ranges::find(holders, stage) != holders.end()) continue;
+    const std::string where = "it lies on pipeline stage " + std::to_string(holders[0]) +
+                              ", this is stage " + std::to_string(stage);
+    parameter->GiveAway(
+        Tensor::Empty({0}, dtype, parameter->context(), MemoryCategory::kParameter),
+        where +
+            "; run the model with booster.execute_pipeline, and if a piece here uses the "
+            "parameter, list it in nn::Piece::tied");
+  }
+}
+
+void HybridParallelPlugin::BindView(optim::ParamView& view, int64_t cut_multiple) {
+  if (parallel_ == nullptr && cut_ == nullptr) return;
+  const autograd::Parameter& parameter = *view.parameter();
+  // A whole tensor is cut nowhere; this is a multiple of the size of every block of states.
+  constexpr int64_t kNoCut = int64_t{1} << 40;
+  const comm::Layout here =
+      parallel_ != nullptr
+          ? parallel_->LayoutOf(parameter)
+          : comm::Layout(parameter.shape(),
+                         {.segments = {{0, parameter.shape().numel()}}, .cut_multiple = kNoCut});
+  comm::LayoutOptions layout{.segments = {here.segments().begin(), here.segments().end()},
+                             .num_replicas = here.num_replicas(),
+                             .cut_multiple = here.cut_multiple()};
+  if (cut_ != nullptr) {
+    layout.num_replicas *= static_cast<int>(cut_->HoldersOf(parameter).size());
+  }
+  if (!parameter.is_elsewhere()) {
+    return view.BindParameter(comm::Layout(here.logical_shape(), std::move(layout)));
+  }
+  // As on the ranks that hold it, where the data-parallel axis may have cut it further.
+  if (zero_ != nullptr) {
+    const bool whole = parallel_ == nullptr || parallel_->ShardOf(parameter) == nullptr;
+    layout.cut_multiple = whole ? cut_multiple : std::gcd(layout.cut_multiple, cut_multiple);
+  }
+  layout.segments.clear();
+  view.BindShard(parameter.data(), comm::Layout(here.logical_shape(), std::move(layout)));
+  elsewhere_.push_back(view.parameter());
+  view.parameter()->set_grad_keeper("it lies on another pipeline stage; set the plugin's max_norm",
+                                    [&view](bool set_to_none) {
+                                      if (set_to_none) view.set_grad(Tensor());
+                                    });
+}
+
 comm::Layout HybridParallelPlugin::LayoutOf(const autograd::Parameter& parameter) const {
+  if (parameter.is_elsewhere()) {
+    const Shape& shape =
+        parallel_ != nullptr ? parallel_->LogicalShape(parameter) : parameter.shape();
+    return comm::Layout(shape, comm::LayoutOptions{});
+  }
   if (gemini_ == nullptr) {
     return parallel_ != nullptr ? parallel_->LayoutOf(parameter) : comm::Layout(parameter.shape());
   }
@@ -203,40 +357,58 @@ comm::Layout HybridParallelPlugin::LayoutOf(const autograd::Parameter& parameter
   return parallel_ != nullptr ? parallel_->LayoutOf(parameter).Part(kept) : kept;
 }
 
+void HybridParallelPlugin::WatchInputs(const Tensor& inputs) {
+  if (watches_) inputs_hash_ = Hash(inputs, inputs_hash_);
+}
+
+void HybridParallelPlugin::CheckSameInputs() const {
+  // A double holds half of the bits exactly.
+  const auto hash = static_cast<double>(inputs_hash_ >> 32);
+  const Tensor ends = Tensor::FromVector<double>({hash, -hash}, {2}, world_.context());
+  mesh_->group({comm::Axis::kPp, comm::Axis::kTp})->AllReduce(ends, comm::ReduceOp::kMax);
+  const std::vector<double> all = ends.ToVector<double>();
+  APOGEE_CHECK(all[0] == -all[1],
+               "hybrid_parallel: ranks of one pp x tp group gave the model different inputs; load "
+               "the part of each batch that the plugin's data_rank() and data_size() say, not the "
+               "world's rank and size");
+}
+
 void HybridParallelPlugin::WatchFirstStep(nn::Module& model, optim::Optimizer& optimizer) {
-  struct Watch {
-    bool done = false;
-    uint64_t inputs = 0;
-  };
-  const auto watch = std::make_shared<Watch>();
-  model.AddPreForwardHook([watch](nn::Module& root, const Tensor& input) {
-    if (!watch->done && root.is_training()) watch->inputs = Hash(input, watch->inputs);
-  });
-  optimizer.AddPreStepHook([this, watch](optim::Optimizer& stepped) {
-    if (watch->done) return;
-    comm::Group& group = *mesh_->group(comm::Axis::kTp);
-    // A double holds half of the bits exactly.
-    const auto hash = static_cast<double>(watch->inputs >> 32);
-    const Tensor ends = Tensor::FromVector<double>({hash, -hash}, {2}, world_.context());
-    group.AllReduce(ends, comm::ReduceOp::kMax);
-    const std::vector<double> all = ends.ToVector<double>();
-    APOGEE_CHECK(all[0] == -all[1],
-                 "hybrid_parallel: ranks of one tp group gave the model different inputs; load the "
-                 "part of each batch that the plugin's data_rank() and data_size() say, not the "
-                 "world's rank and size");
+  model.AddPreForwardHook(
+      [this, alive = std::weak_ptr<void>(alive_)](nn::Module& root, const Tensor& input) {
+        if (!alive.expired() && root.is_training()) WatchInputs(input);
+      });
+  optimizer.AddPreStepHook([this](optim::Optimizer& stepped) {
+    if (!watches_) return;
+    CheckSameInputs();
+    if (parallel_ == nullptr) {
+      watches_ = false;
+      return;
+    }
     std::vector<const optim::ParamView*> copies;
     for (const optim::ParamView& view : stepped.views()) {
       const bool is_copy = parallel_->ShardOf(*view.parameter()) == nullptr;
       if (is_copy && view.trainable()) copies.push_back(&view);
     }
-    watch->done = CheckSameGradients("hybrid_parallel", copies, mesh_->group(comm::Axis::kDp),
-                                     group, world_.context());
+    const bool checked =
+        CheckSameGradients("hybrid_parallel", copies, mesh_->group(comm::Axis::kDp),
+                           *mesh_->group(comm::Axis::kTp), world_.context());
+    watches_ = !checked;
   });
 }
 
 Tensor HybridParallelPlugin::WholeValue(const autograd::Parameter& parameter) const {
-  const Tensor part = gemini_ != nullptr ? gemini_->WholeValue(parameter) : parameter.data();
-  return parallel_ != nullptr ? parallel_->Whole(parameter, part) : part;
+  const auto of_stage = [&] {
+    const Tensor part = gemini_ != nullptr ? gemini_->WholeValue(parameter) : parameter.data();
+    return parallel_ != nullptr ? parallel_->Whole(parameter, part) : part;
+  };
+  if (cut_ == nullptr) return of_stage();
+  const Tensor whole = parameter.is_elsewhere()
+                           ? Tensor::Empty(LayoutOf(parameter).logical_shape(), parameter.dtype(),
+                                           parameter.context(), MemoryCategory::kParameter)
+                           : of_stage().Clone();
+  mesh_->group(comm::Axis::kPp)->Broadcast(whole, cut_->HoldersOf(parameter)[0]);
+  return whole;
 }
 
 Criterion HybridParallelPlugin::ConfigureCriterion(Criterion criterion) {
@@ -247,7 +419,57 @@ Criterion HybridParallelPlugin::ConfigureCriterion(Criterion criterion) {
 }
 
 void HybridParallelPlugin::Backward(const Tensor& loss, optim::Optimizer& optimizer) {
+  APOGEE_CHECK(
+      options_.pp_size == 1, "hybrid_parallel: with pp_size ", options_.pp_size,
+      " no rank has a loss to run backward from; call booster.execute_pipeline, which runs "
+      "forward and backward");
   inner().Backward(loss, optimizer);
+}
+
+int HybridParallelPlugin::NumMicros(int64_t num_samples) const {
+  const int64_t wanted =
+      options_.num_microbatches > 0
+          ? options_.num_microbatches
+          : (num_samples + options_.microbatch_size - 1) / options_.microbatch_size;
+  return static_cast<int>(std::min(wanted, num_samples));
+}
+
+PipelineResult HybridParallelPlugin::ExecutePipeline(const PipelineCall& call) {
+  if (cut_ == nullptr) return Plugin::ExecutePipeline(call);
+  const bool training = call.optimizer != nullptr;
+  const int64_t samples = call.inputs.defined() && call.inputs.rank() > 0 ? call.inputs.size(0) : 0;
+  APOGEE_CHECK(samples > 0, "execute_pipeline: the batch has no samples");
+  const bool fits =
+      call.criterion == nullptr ||
+      (call.targets.defined() && call.targets.rank() > 0 && call.targets.size(0) == samples);
+  APOGEE_CHECK(fits, "execute_pipeline: inputs have ", samples, " samples, targets ",
+               call.targets.defined() ? call.targets.shape().ToString() : "are undefined");
+  APOGEE_CHECK(!training || call.criterion != nullptr,
+               "execute_pipeline: training needs a criterion");
+  const int micros = NumMicros(samples);
+  APOGEE_CHECK(!training || has_trained_ || micros >= options_.pp_size,
+               "execute_pipeline: ", samples, " samples make ", micros,
+               " micro-batches, fewer than the ", options_.pp_size,
+               " stages; use larger batches or smaller micro-batches");
+  pipeline::ExecutorCall executor_call{
+      .inputs = call.inputs,
+      .targets = call.targets,
+      .criterion = call.criterion,
+      .num_micros = micros,
+      .first_sample = mesh_->coordinate(comm::Axis::kDp) * samples,
+      .return_outputs = call.return_outputs,
+      .loss_scale = loss_scale(),
+  };
+  if (!training) return executor_->Run(executor_call);
+  has_trained_ = true;
+  WatchInputs(call.inputs);
+  BackwardPasses& passes = zero_ != nullptr ? static_cast<BackwardPasses&>(*zero_) : *ddp_;
+  executor_call.passes = &passes;
+  executor_call.reduce = passes.BeginBackward();
+  stage_gradients_->Begin();
+  const PipelineResult result = executor_->Run(executor_call);
+  stage_gradients_->End(passes, executor_call.reduce);
+  return result;
 }
 
 std::shared_ptr<void> HybridParallelPlugin::NoSync() { return inner().NoSync(); }

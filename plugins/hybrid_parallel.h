@@ -40,11 +40,14 @@
 #include "apogee/plugins/ddp.h"
 #include "apogee/plugins/gemini.h"
 #include "apogee/plugins/low_level_zero.h"
+#include "apogee/plugins/pipeline/executor.h"
+#include "apogee/plugins/pipeline/stage_gradients.h"
 
 namespace apogee {
 
 struct HybridParallelOptions {
   int tp_size = 1;
+  int pp_size = 1;
   // 0: every rank of dp keeps all states. 1, 2: as LowLevelZeroOptions::stage. 3: as GeminiPlugin,
   // whose rules for modules and for reading parameters then hold.
   int zero_stage = 0;
@@ -64,6 +67,17 @@ struct HybridParallelOptions {
   bool offload_states = false;
   // Stage 3 only: where its chunks live, as in GeminiOptions.
   PlacementOptions placement = {};
+  // What follows needs pp_size > 1. "1f1b", "interleaved" or "zbv": see pipeline/schedule.h.
+  std::string schedule = "1f1b";
+  // Parts of the model that each stage has. 0: 1 for 1f1b, 2 for the others.
+  int num_model_chunks = 0;
+  // A batch becomes so many micro-batches (fewer if it has fewer samples), or ones of at most so
+  // many samples: exactly one of the two.
+  int num_microbatches = 0;
+  int64_t microbatch_size = 0;
+  // How the pieces of the model (nn/chain.h) are cut into parts: see pipeline::CutOptions.
+  std::vector<double> piece_costs = {};
+  std::vector<int> pieces_per_part = {};
 };
 
 class HybridParallelPlugin : public Plugin {
@@ -80,7 +94,11 @@ class HybridParallelPlugin : public Plugin {
   // shards.
   optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) override;
   Criterion ConfigureCriterion(Criterion criterion) override;
+  // Throws Error when pp_size > 1.
   void Backward(const Tensor& loss, optim::Optimizer& optimizer) override;
+  // Throws Error for a first batch that gives fewer micro-batches than there are stages. Later ones
+  // may be shorter.
+  PipelineResult ExecutePipeline(const PipelineCall& call) override;
   std::shared_ptr<void> NoSync() override;
   comm::GroupPtr group() const override { return world_.group(); }
   comm::Layout LayoutOf(const autograd::Parameter& parameter) const override;
@@ -93,21 +111,32 @@ class HybridParallelPlugin : public Plugin {
   const comm::Mesh& mesh() const;
   double loss_scale() const;
   // The value of one of the model's parameters as the model had it before boost, whole. Collective
-  // over the tp group, with zero_stage 3 over the dp group as well.
+  // over the tp and pp groups, with zero_stage 3 over the dp group as well.
   Tensor WholeValue(const autograd::Parameter& parameter) const;
   // After boost, of tp_size > 1: how the model is cut; else null.
   const nn::parallel::TensorParallel* tensor_parallel() const { return parallel_.get(); }
   // Of zero_stage 3: what shards this rank's part of the model over dp; else null.
   const GeminiPlugin* gemini() const { return gemini_.get(); }
+  // After boost, of pp_size > 1: which stage has which piece; else null.
+  const pipeline::Cut* cut() const { return cut_.get(); }
 
  private:
   std::string WorldProblem() const;
   void MakeInner();
+  pipeline::PipelineShape StageShape() const;
+  // Keeps of the model's values what this rank's stage uses.
+  void CutModel(nn::Module& model, optim::Optimizer& optimizer);
+  // Tells a view what this rank has of its parameter, beside what the data-parallel axis cuts.
+  void BindView(optim::ParamView& view, int64_t cut_multiple);
+  int NumMicros(int64_t num_samples) const;
   // What runs the data-parallel axis. Throws Error when the world does not fit.
   Plugin& inner() const;
   // What would go wrong silently: ranks of a tp group that get different inputs, or different
   // gradients of a parameter that each holds whole.
   void WatchFirstStep(nn::Module& model, optim::Optimizer& optimizer);
+  // The batches that the model got before the first step.
+  void WatchInputs(const Tensor& inputs);
+  void CheckSameInputs() const;
   void CheckOptimizer(nn::Module& model, optim::Optimizer& optimizer, std::string& problems) const;
 
   const comm::World& world_;
@@ -118,7 +147,16 @@ class HybridParallelPlugin : public Plugin {
   std::unique_ptr<DdpPlugin> ddp_;
   std::unique_ptr<LowLevelZeroPlugin> zero_;
   std::unique_ptr<GeminiPlugin> gemini_;
+  // Of pp_size > 1, after boost.
+  std::unique_ptr<pipeline::Cut> cut_;
+  std::unique_ptr<pipeline::Executor> executor_;
+  std::unique_ptr<pipeline::StageGradients> stage_gradients_;
+  std::vector<autograd::ParameterPtr> elsewhere_;  // of views that live on other stages
+  bool has_trained_ = false;                       // a batch, since boost
+  uint64_t inputs_hash_ = 0;                       // of the batches until the first step
+  bool watches_ = true;                            // until then
   bool configured_ = false;
+  std::shared_ptr<void> alive_ = std::make_shared<int>();
 };
 
 }  // namespace apogee

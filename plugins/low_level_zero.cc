@@ -99,7 +99,7 @@ optim::Optimizer& LowLevelZeroPlugin::Configure(nn::Module& model, optim::Optimi
   std::map<const autograd::Parameter*, optim::ParamView*> view_of;
   std::vector<autograd::ParameterPtr> unheld, frozen;
   for (optim::ParamView& view : optimizer.views()) view_of[view.parameter().get()] = &view;
-  std::vector<autograd::ParameterPtr> all = model.Parameters();
+  std::vector<autograd::ParameterPtr> all = HeldParameters(model);
   std::ranges::reverse(all);  // backward completes the last layers' gradients first
   for (const autograd::ParameterPtr& parameter : all) {
     const auto found = view_of.find(parameter.get());
@@ -150,12 +150,15 @@ optim::Optimizer& LowLevelZeroPlugin::Configure(nn::Module& model, optim::Optimi
   return optimizer;
 }
 
-void LowLevelZeroPlugin::Backward(const Tensor& loss, optim::Optimizer&) {
+void LowLevelZeroPlugin::RunPass(const std::function<void()>& backward,
+                                 const chunk::GradientPass& pass) {
   chunk::GradientChunks* const all[] = {gradients_.get(), unheld_gradients_.get()};
-  shards_->Backward(*gradients_, [&] {
-    const bool reduce = guard_->OnBackward();
-    chunk::GradientChunks::Backward(all, loss, loss_scale(), reduce);
-  });
+  shards_->Backward(*gradients_, [&] { chunk::GradientChunks::Run(all, backward, pass); });
+}
+
+void LowLevelZeroPlugin::Backward(const Tensor& loss, optim::Optimizer&) {
+  RunPass([&] { autograd::Backward(loss, {.grad = guard_->LossGradient(loss)}); },
+          {.reduce = BeginBackward()});
 }
 
 }  // namespace apogee

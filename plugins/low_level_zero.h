@@ -33,6 +33,7 @@
 
 #include "apogee/chunk/gradient_chunks.h"
 #include "apogee/chunk/parameter_chunks.h"
+#include "apogee/plugins/backward_passes.h"
 #include "apogee/plugins/plugin.h"
 #include "apogee/plugins/shard_gradients.h"
 #include "apogee/plugins/step_guard.h"
@@ -65,7 +66,7 @@ struct LowLevelZeroOptions {
   comm::GroupPtr statistics_group = nullptr;
 };
 
-class LowLevelZeroPlugin : public Plugin {
+class LowLevelZeroPlugin : public Plugin, public BackwardPasses {
  public:
   // `group`: the ranks to shard over; null for one rank. Throws Error listing every bad option.
   explicit LowLevelZeroPlugin(comm::GroupPtr group, const LowLevelZeroOptions& options = {});
@@ -79,6 +80,9 @@ class LowLevelZeroPlugin : public Plugin {
   optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) override;
   // Collective, but under NoSync.
   void Backward(const Tensor& loss, optim::Optimizer& optimizer) override;
+  bool BeginBackward() override { return guard_->OnBackward(); }
+  void RunPass(const std::function<void()>& backward, const chunk::GradientPass& pass) override;
+  bool ReducesEachPass() const override { return options_.stage == 2; }
   std::shared_ptr<void> NoSync() override { return guard_->NoSync(); }
   comm::GroupPtr group() const override { return group_; }
   optim::LossScaler* loss_scaler() override { return guard_->loss_scaler(); }

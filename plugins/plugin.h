@@ -22,6 +22,25 @@ namespace apogee {
 
 using Criterion = std::function<Tensor(const Tensor& output, const Tensor& target)>;
 
+// A batch for Plugin::ExecutePipeline; `targets` may be undefined without a criterion.
+struct PipelineCall {
+  const Tensor& inputs;
+  const Tensor& targets;
+  nn::Module& model;
+  const Criterion& criterion;
+  optim::Optimizer* optimizer = nullptr;  // null: evaluation
+  bool return_outputs = false;
+};
+
+struct PipelineResult {
+  // The mean over the batch's samples, a scalar outside of any graph, on every rank; undefined
+  // without a criterion.
+  Tensor loss;
+  // Where they were asked for, on the ranks that have the model's last part: its outputs for the
+  // whole batch.
+  Tensor outputs;
+};
+
 class Plugin {
  public:
   virtual ~Plugin() = default;
@@ -39,6 +58,10 @@ class Plugin {
 
   // Backward of one micro-batch. Collective where gradients are reduced inside backward.
   virtual void Backward(const Tensor& loss, optim::Optimizer& optimizer) = 0;
+
+  // Forward and, with an optimizer, Backward of a batch, cut into micro-batches where the plugin
+  // runs a pipeline; here it is one. Collective.
+  virtual PipelineResult ExecutePipeline(const PipelineCall& call);
 
   // For checkpoints, after Configure. All ranks that train the model together; null for one.
   virtual comm::GroupPtr group() const { return nullptr; }

@@ -111,7 +111,9 @@ SentValue SendValue(autograd::Parameter& parameter, comm::Group& group) {
 
 void BroadcastValues(nn::Module& model, comm::Group& group) {
   std::vector<SentValue> sent;
-  for (const auto& parameter : model.Parameters()) sent.push_back(SendValue(*parameter, group));
+  for (const auto& parameter : HeldParameters(model)) {
+    sent.push_back(SendValue(*parameter, group));
+  }
   for (const SentValue& value : sent) value.Wait();
 }
 
@@ -135,6 +137,12 @@ void MaskByPlace(nn::Module& model, const comm::Group& group) {
 
 }  // namespace
 
+std::vector<autograd::ParameterPtr> HeldParameters(const nn::Module& model) {
+  std::vector<autograd::ParameterPtr> held = model.Parameters();
+  std::erase_if(held, [](const auto& parameter) { return parameter->is_elsewhere(); });
+  return held;
+}
+
 void CheckWhole(const std::string& plugin, const nn::Module& model) {
   for (const auto& parameter : model.Parameters()) {
     APOGEE_CHECK(!parameter->is_part(), plugin, ": parameter \"", parameter->name(),
@@ -142,13 +150,19 @@ void CheckWhole(const std::string& plugin, const nn::Module& model) {
   }
 }
 
-void SyncReplicas(const std::string& plugin, nn::Module& model, const optim::Optimizer& optimizer,
-                  const comm::GroupPtr& group) {
+void SyncReplicasButValues(const std::string& plugin, nn::Module& model,
+                           const optim::Optimizer& optimizer, const comm::GroupPtr& group) {
   if (group == nullptr) return;
   CheckSame(plugin, model, optimizer, *group);
   CheckContiguous(plugin, model);
-  BroadcastValues(model, *group);
   BroadcastRandomState(model, *group);
+}
+
+void SyncReplicas(const std::string& plugin, nn::Module& model, const optim::Optimizer& optimizer,
+                  const comm::GroupPtr& group) {
+  if (group == nullptr) return;
+  SyncReplicasButValues(plugin, model, optimizer, group);
+  BroadcastValues(model, *group);
 }
 
 void PrepareReplicas(const std::string& plugin, nn::Module& model,
@@ -160,9 +174,7 @@ void PrepareReplicas(const std::string& plugin, nn::Module& model,
 void PrepareReplicasButValues(const std::string& plugin, nn::Module& model,
                               const optim::Optimizer& optimizer, const comm::GroupPtr& group) {
   if (group == nullptr) return;
-  CheckSame(plugin, model, optimizer, *group);
-  CheckContiguous(plugin, model);
-  BroadcastRandomState(model, *group);
+  SyncReplicasButValues(plugin, model, optimizer, group);
   MaskByPlace(model, *group);
 }
 

@@ -13,6 +13,9 @@
 
 namespace apogee {
 
+// The model's parameters but those that other ranks hold (Parameter::is_elsewhere).
+std::vector<autograd::ParameterPtr> HeldParameters(const nn::Module& model);
+
 // Throws Error for a model of which a plugin has cut parameters.
 void CheckWhole(const std::string& plugin, const nn::Module& model);
 
@@ -22,6 +25,10 @@ void CheckWhole(const std::string& plugin, const nn::Module& model);
 // options.
 void SyncReplicas(const std::string& plugin, nn::Module& model, const optim::Optimizer& optimizer,
                   const comm::GroupPtr& group);
+
+// SyncReplicas but for the values, which SyncValue sends one by one.
+void SyncReplicasButValues(const std::string& plugin, nn::Module& model,
+                           const optim::Optimizer& optimizer, const comm::GroupPtr& group);
 
 // SyncReplicas, and from now on random masks follow a sample's place in the whole batch, of which
 // each rank has its part.

@@ -41,6 +41,10 @@ class StepGuard {
   // Null without `scale`.
   optim::LossScaler* loss_scaler() { return scaler_.get(); }
   double loss_scale() const { return scaler_ != nullptr ? scaler_->scale() : 1; }
+  // What backward of a loss begins with: that scale.
+  Tensor LossGradient(const Tensor& loss) const {
+    return Tensor::Full(loss.shape(), loss.dtype(), loss_scale(), loss.context());
+  }
 
  private:
   void BeforeStep(optim::Optimizer& optimizer);

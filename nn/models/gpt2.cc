@@ -120,18 +120,35 @@ Gpt2::Gpt2(const Gpt2Config& config) : config_(config) {
                                                      LinearOptions{.bias = false, .init = init}));
 }
 
-Tensor Gpt2::Forward(const Tensor& tokens) {
+Tensor Gpt2::Embed(const Tensor& tokens) {
   APOGEE_CHECK(tokens.defined() && tokens.rank() == 2 && tokens.size(1) <= config_.n_positions,
                "gpt2: needs tokens [batch, up to ", config_.n_positions, "], got ", tokens.shape());
   const Tensor positions = autograd::Slice(wpe_->weight()->value(), 0, 0, tokens.size(1));
-  Tensor x = (*drop_)(autograd::Add((*wte_)(tokens), positions));
-  for (const auto& block : blocks_) {
-    x = config_.recompute ? autograd::Recompute([&block](const Tensor& in) { return (*block)(in); },
-                                                x, &generator())
-                          : (*block)(x);
+  return (*drop_)(autograd::Add((*wte_)(tokens), positions));
+}
+
+std::vector<Piece> Gpt2::MakePieces() {
+  // Looking up rows takes no time beside products.
+  constexpr double kLookup = 1;
+  std::vector<Piece> pieces = {{.name = "transformer.wte",
+                                .modules = {wte_.get(), wpe_.get(), drop_.get()},
+                                .cost = kLookup,
+                                .forward = [this](const Tensor& x) { return Embed(x); }}};
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    Module* block = blocks_[i].get();
+    pieces.push_back({.name = "transformer.h." + std::to_string(i),
+                      .modules = {block},
+                      .forward = [this, block](const Tensor& x) {
+                        return config_.recompute
+                                   ? autograd::Recompute(std::ref(*block), x, &generator())
+                                   : (*block)(x);
+                      }});
   }
-  x = (*ln_f_)(x);
-  return (*lm_head_)(x);
+  pieces.push_back({.name = "lm_head",
+                    .modules = {ln_f_.get(), lm_head_.get()},
+                    .tied = {lm_head_->weight()},
+                    .forward = [this](const Tensor& x) { return (*lm_head_)((*ln_f_)(x)); }});
+  return pieces;
 }
 
 }  // namespace apogee::nn

@@ -7,6 +7,7 @@
 #ifndef APOGEE_NN_MODELS_GPT2_H_
 #define APOGEE_NN_MODELS_GPT2_H_
 
+#include "apogee/nn/chain.h"
 #include "apogee/nn/layers.h"
 
 namespace apogee::nn {
@@ -27,14 +28,19 @@ struct Gpt2Config {
 
 class Gpt2Block;
 
-class Gpt2 : public Module {
+class Gpt2 : public Chain {
  public:
   // Throws Error listing every setting that makes no sense.
   explicit Gpt2(const Gpt2Config& config);
-  Tensor Forward(const Tensor& tokens) override;
   const Gpt2Config& config() const { return config_; }
 
+ protected:
+  // The embeddings, the blocks, the head.
+  std::vector<Piece> MakePieces() override;
+
  private:
+  Tensor Embed(const Tensor& tokens);
+
   Gpt2Config config_;
   std::shared_ptr<Embedding> wte_, wpe_;
   std::shared_ptr<Dropout> drop_;

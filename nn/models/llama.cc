@@ -135,19 +135,36 @@ Llama::Llama(const LlamaConfig& config) : config_(config) {
                      : std::make_shared<Linear>(config.hidden_size, config.vocab_size, NoBias()));
 }
 
-Tensor Llama::Forward(const Tensor& tokens) {
+Tensor Llama::Embed(const Tensor& tokens) {
   APOGEE_CHECK(
       tokens.defined() && tokens.rank() == 2 && tokens.size(1) <= config_.max_position_embeddings,
       "llama: needs tokens [batch, up to ", config_.max_position_embeddings, "], got ",
       tokens.shape());
-  Tensor x = (*embed_tokens_)(tokens);
-  for (const auto& layer : layers_) {
-    x = config_.recompute ? autograd::Recompute([&layer](const Tensor& in) { return (*layer)(in); },
-                                                x, &generator())
-                          : (*layer)(x);
+  return (*embed_tokens_)(tokens);
+}
+
+std::vector<Piece> Llama::MakePieces() {
+  // Looking up rows takes no time beside products.
+  constexpr double kLookup = 1;
+  std::vector<Piece> pieces = {{.name = "model.embed_tokens",
+                                .modules = {embed_tokens_.get()},
+                                .cost = kLookup,
+                                .forward = [this](const Tensor& x) { return Embed(x); }}};
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    Module* layer = layers_[i].get();
+    pieces.push_back({.name = "model.layers." + std::to_string(i),
+                      .modules = {layer},
+                      .forward = [this, layer](const Tensor& x) {
+                        return config_.recompute
+                                   ? autograd::Recompute(std::ref(*layer), x, &generator())
+                                   : (*layer)(x);
+                      }});
   }
-  x = (*norm_)(x);
-  return (*lm_head_)(x);
+  pieces.push_back({.name = "lm_head",
+                    .modules = {norm_.get(), lm_head_.get()},
+                    .tied = {lm_head_->weight()},
+                    .forward = [this](const Tensor& x) { return (*lm_head_)((*norm_)(x)); }});
+  return pieces;
 }
 
 }  // namespace apogee::nn

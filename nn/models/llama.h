@@ -9,6 +9,7 @@
 #ifndef APOGEE_NN_MODELS_LLAMA_H_
 #define APOGEE_NN_MODELS_LLAMA_H_
 
+#include "apogee/nn/chain.h"
 #include "apogee/nn/layers.h"
 
 namespace apogee::nn {
@@ -30,14 +31,19 @@ struct LlamaConfig {
 
 class LlamaBlock;
 
-class Llama : public Module {
+class Llama : public Chain {
  public:
   // Throws Error listing every setting that makes no sense.
   explicit Llama(const LlamaConfig& config);
-  Tensor Forward(const Tensor& tokens) override;
   const LlamaConfig& config() const { return config_; }
 
+ protected:
+  // The embedding, the layers, the head.
+  std::vector<Piece> MakePieces() override;
+
  private:
+  Tensor Embed(const Tensor& tokens);
+
   LlamaConfig config_;
   std::shared_ptr<Embedding> embed_tokens_;
   std::vector<std::shared_ptr<LlamaBlock>> layers_;

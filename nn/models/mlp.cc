@@ -16,10 +16,14 @@ Mlp::Mlp(const MlpConfig& config) : config_(config) {
   }
 }
 
-Tensor Mlp::Forward(const Tensor& x) {
-  Tensor y = x;
-  for (const auto& layer : layers_) y = (*layer)(y);
-  return y;
+std::vector<Piece> Mlp::MakePieces() {
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    Module* layer = layers_[i].get();
+    pieces.push_back(
+        {.name = "layers." + std::to_string(i), .modules = {layer}, .forward = std::ref(*layer)});
+  }
+  return pieces;
 }
 
 }  // namespace apogee::nn

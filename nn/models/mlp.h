@@ -6,6 +6,7 @@
 #ifndef APOGEE_NN_MODELS_MLP_H_
 #define APOGEE_NN_MODELS_MLP_H_
 
+#include "apogee/nn/chain.h"
 #include "apogee/nn/layers.h"
 
 namespace apogee::nn {
@@ -16,11 +17,14 @@ struct MlpConfig {
   Activation activation = Activation::kRelu;
 };
 
-class Mlp : public Module {
+class Mlp : public Chain {
  public:
   explicit Mlp(const MlpConfig& config);
-  Tensor Forward(const Tensor& x) override;
   const MlpConfig& config() const { return config_; }
+
+ protected:
+  // A layer each.
+  std::vector<Piece> MakePieces() override;
 
  private:
   MlpConfig config_;

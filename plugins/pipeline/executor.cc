@@ -1,0 +1,305 @@
+#include "apogee/plugins/pipeline/executor.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "apogee/autograd/grad_mode.h"
+
+namespace apogee::pipeline {
+namespace {
+
+using Kind = PipelineOp::Kind;
+
+constexpr int64_t kHeaderSize = 3 + 8;  // dtype, draws, rank and at most so many dims
+
+// Along the first dim.
+Tensor Join(const std::vector<Tensor>& parts) {
+  std::vector<int64_t> dims(parts[0].shape().dims().begin(), parts[0].shape().dims().end());
+  dims[0] = 0;
+  for (const Tensor& part : parts) dims[0] += part.size(0);
+  const Tensor whole = Tensor::Empty(Shape(dims), parts[0].dtype(), parts[0].context());
+  int64_t at = 0;
+  for (const Tensor& part : parts) {
+    whole.Slice(0, at, part.size(0)).CopyFrom(part);
+    at += part.size(0);
+  }
+  return whole;
+}
+
+}  // namespace
+
+struct Executor::Running {
+  const ExecutorCall& call;
+  PipelineShape shape;
+  PipelineSchedule schedule;
+  std::vector<int64_t> begin;  // of each micro-batch, and the end of the last
+  uint64_t first_stream = 0;
+  bool training_mode = false;
+  std::optional<Inbox> inbox;
+  std::map<Message, Tensor> here;  // between two parts of this stage
+  std::deque<std::shared_ptr<comm::Work>> sends;
+  std::map<std::pair<int, int>, Slot> slots;  // by chunk and micro-batch
+  // Of the last part.
+  std::vector<Tensor> losses;
+  std::vector<Tensor> outputs;
+
+  int64_t size(int micro) const {
+    return begin[static_cast<size_t>(micro) + 1] - begin[static_cast<size_t>(micro)];
+  }
+  Tensor Part(const Tensor& batch, int micro) const {
+    return batch.Slice(0, begin[static_cast<size_t>(micro)], size(micro));
+  }
+  double weight(int micro) const {
+    return static_cast<double>(size(micro)) / static_cast<double>(begin.back());
+  }
+  OutputKey Key(int part, int micro) const {
+    const std::span<const int64_t> batch = call.inputs.shape().dims();
+    std::vector<int64_t> dims(batch.begin(), batch.end());
+    dims[0] = size(micro);
+    return {part, dims, training_mode};
+  }
+};
+
+Executor::Executor(const ExecutorParts& parts)
+    : parts_(parts), stage_(parts.group == nullptr ? 0 : parts.group->rank()) {
+  std::map<const autograd::Parameter*, int> num_uses;
+  for (int chunk = 0; chunk < parts_.shape.num_chunks; ++chunk) {
+    auto& own = chunk_parameters_.emplace_back();
+    for (const nn::Piece& piece : parts_.cut.Pieces(parts_.shape.PartOf(stage_, chunk))) {
+      for (const auto& parameter : ParametersOf(piece)) own.insert(parameter.get());
+    }
+    for (const autograd::Parameter* parameter : own) ++num_uses[parameter];
+  }
+  for (auto& own : chunk_parameters_) {
+    std::erase_if(own, [&](const autograd::Parameter* parameter) {
+      return num_uses.at(parameter) > 1 || parts_.cut.HoldersOf(*parameter).size() > 1;
+    });
+  }
+}
+
+bool Executor::IsOfOneChunk(const autograd::Parameter& parameter) const {
+  return std::ranges::any_of(chunk_parameters_,
+                             [&](const auto& own) { return own.contains(&parameter); });
+}
+
+PipelineResult Executor::Run(const ExecutorCall& call) {
+  const int64_t samples = call.inputs.size(0);
+  Running run{.call = call, .shape = parts_.shape};
+  run.shape.num_micros = call.num_micros;
+  run.shape.training = call.passes != nullptr;
+  run.schedule = MakeSchedule(run.shape);
+  // The larger ones first.
+  for (int64_t m = 0; m <= call.num_micros; ++m) {
+    const int64_t larger = std::min(m, samples % call.num_micros);
+    run.begin.push_back(m * (samples / call.num_micros) + larger);
+  }
+  Generator& generator = parts_.model.generator();
+  run.first_stream = generator.next_stream();
+  run.training_mode = parts_.model.is_training();
+  run.inbox.emplace(run.shape, run.schedule, stage_, parts_.group,
+                    [this, &run](const Message& message, int from, bool may_wait) {
+                      return BufferFor(run, message, from, may_wait);
+                    });
+  run.losses.resize(static_cast<size_t>(call.num_micros));
+  run.outputs.resize(static_cast<size_t>(call.num_micros));
+  const autograd::GradModeGuard grad_mode(run.shape.training);
+  const std::vector<PipelineOp>& ops = run.schedule[static_cast<size_t>(stage_)];
+  for (size_t i = 0; i < ops.size(); ++i) {
+    if (i + 1 < ops.size()) ExpectFor(run, ops[i + 1]);
+    RunOp(run, ops[i]);
+  }
+  return Finish(run);
+}
+
+void Executor::RunOp(Running& run, const PipelineOp& op) {
+  if (op.kind == Kind::kForward) return Forward(run, op);
+  if (op.kind == Kind::kBackward) return Backward(run, op);
+  Weights(run, op);
+}
+
+void Executor::Forward(Running& run, const PipelineOp& op) {
+  const int part = run.shape.PartOf(stage_, op.chunk);
+  Slot slot;
+  Tensor x = part == 0 ? run.Part(run.call.inputs, op.micro)
+                       : Take(run, {.part = part, .micro = op.micro});
+  if (run.shape.training && part > 0) {
+    slot.input = std::make_shared<autograd::Parameter>("pipeline input", std::move(x));
+    x = slot.input->value();
+  }
+  Generator& generator = parts_.model.generator();
+  const int64_t drawn = part == 0 ? 0 : outputs_.at(run.Key(part - 1, op.micro)).draws;
+  generator.set_next_stream(run.first_stream + static_cast<uint64_t>(drawn));
+  generator.set_first_sample(run.call.first_sample + run.begin[static_cast<size_t>(op.micro)]);
+  for (const nn::Piece& piece : parts_.cut.Pieces(part)) x = piece.forward(x);
+  outputs_[run.Key(part, op.micro)] = {
+      .shape = x.shape(),
+      .dtype = x.dtype(),
+      .draws = static_cast<int64_t>(generator.next_stream() - run.first_stream)};
+  if (part == run.shape.num_parts() - 1) {
+    Loss(run, op, x, slot);
+  } else {
+    APOGEE_CHECK(IsFloat(x.dtype()) && x.rank() >= 1 && x.rank() <= 8, "pipeline: piece \"",
+                 parts_.cut.Pieces(part).back().name, "\" puts out ", DTypeName(x.dtype()), " ",
+                 x.shape(), "; what goes to the next stage must be floating, of 1 to 8 dims");
+    Give(run, {.part = part + 1, .micro = op.micro}, x.Detach());
+    slot.output = std::move(x);
+  }
+  if (run.shape.training) run.slots[{op.chunk, op.micro}] = std::move(slot);
+}
+
+void Executor::Loss(Running& run, const PipelineOp& op, const Tensor& output, Slot& slot) {
+  const auto micro = static_cast<size_t>(op.micro);
+  if (run.call.return_outputs) run.outputs[micro] = output.Detach();
+  if (run.call.criterion == nullptr) return;
+  slot.output = run.call.criterion(output, run.Part(run.call.targets, op.micro));
+  APOGEE_CHECK(slot.output.defined() && slot.output.numel() == 1,
+               "execute_pipeline: the criterion must return a scalar loss, got ",
+               slot.output.shape());
+  run.losses[micro] = slot.output.Detach();
+}
+
+void Executor::Backward(Running& run, const PipelineOp& op) {
+  const int part = run.shape.PartOf(stage_, op.chunk);
+  Slot& slot = run.slots.at({op.chunk, op.micro});
+  Tensor grad;
+  if (part == run.shape.num_parts() - 1) {
+    grad = Tensor::Full(slot.output.shape(), slot.output.dtype(),
+                        run.call.loss_scale * run.weight(op.micro), slot.output.context());
+  } else {
+    grad = Take(run, {.part = part, .micro = op.micro, .is_gradient = true});
+  }
+  const bool splits = run.shape.splits_backward();
+  RunPass(run, op, !splits, [&] {
+    if (!autograd::NeedsGrad({slot.output})) return;  // nothing in or before this part is trained
+    const Tensor root = std::exchange(slot.output, {});
+    autograd::Backward(std::span(&root, 1), std::span(&grad, 1),
+                       {.deferred = splits ? &slot.deferred : nullptr});
+  });
+  if (part > 0) {
+    const autograd::Parameter& input = *slot.input;
+    Give(run, {.part = part - 1, .micro = op.micro, .is_gradient = true},
+         input.has_grad() ? input.grad().Contiguous()
+                          : Tensor::Zeros(input.shape(), input.dtype(), input.data().context()));
+  }
+  slot.input = nullptr;
+  if (!splits) run.slots.erase({op.chunk, op.micro});
+}
+
+void Executor::Weights(Running& run, const PipelineOp& op) {
+  Slot& slot = run.slots.at({op.chunk, op.micro});
+  RunPass(run, op, true, [&] { slot.deferred.Run(); });
+  run.slots.erase({op.chunk, op.micro});
+}
+
+// Gradients of a micro-batch that are complete are reduced at once where sums are kept on shards,
+// else those of the last one, with all that the others have left.
+void Executor::RunPass(const Running& run, const PipelineOp& op, bool completes_chunk,
+                       const std::function<void()>& backward) const {
+  BackwardPasses& passes = *run.call.passes;
+  const bool last = op.micro == run.shape.num_micros - 1;
+  const bool reduce = run.call.reduce && completes_chunk && (last || passes.ReducesEachPass());
+  const auto& own = chunk_parameters_[static_cast<size_t>(op.chunk)];
+  passes.RunPass(backward, {.reduce = reduce, .takes_part = [&own](const autograd::Parameter& p) {
+                              return own.contains(&p);
+                            }});
+}
+
+void Executor::ExpectFor(Running& run, const PipelineOp& op) {
+  const int part = run.shape.PartOf(stage_, op.chunk);
+  const Message message{.part = part, .micro = op.micro, .is_gradient = op.kind != Kind::kForward};
+  if (run.inbox->ComesFromElsewhere(message) && op.kind != Kind::kWeights) {
+    run.inbox->Expect(message);
+  }
+}
+
+Tensor Executor::Take(Running& run, const Message& message) {
+  if (run.inbox->ComesFromElsewhere(message)) return run.inbox->Take(message);
+  return run.here.extract(message).mapped();
+}
+
+void Executor::Give(Running& run, const Message& message, const Tensor& tensor) {
+  const int to = run.shape.StageOf(message.part);
+  if (to == stage_) {
+    run.here[message] = tensor;
+    return;
+  }
+  if (!message.is_gradient) SendHeader(run, run.Key(message.part - 1, message.micro), to);
+  Send(run, tensor.Contiguous(), to);
+}
+
+void Executor::Send(Running& run, const Tensor& tensor, int stage) {
+  run.sends.push_back(parts_.group->SendAsync(tensor, stage));
+  // What has gone out need not be kept.
+  while (!run.sends.empty() && run.sends.front()->IsDone()) {
+    run.sends.front()->Wait();
+    run.sends.pop_front();
+  }
+}
+
+Tensor Executor::BufferFor(Running& run, const Message& message, int from, bool may_wait) {
+  const OutputKey key =
+      run.Key(message.is_gradient ? message.part : message.part - 1, message.micro);
+  if (!outputs_.contains(key)) {
+    if (!may_wait) return {};
+    ReceiveHeader(key, from);
+  }
+  const Output& output = outputs_.at(key);
+  return Tensor::Empty(output.shape, output.dtype, parts_.model.Parameters()[0]->context());
+}
+
+void Executor::SendHeader(Running& run, const OutputKey& key, int stage) {
+  if (!headers_sent_.insert(key).second) return;
+  const Output& output = outputs_.at(key);
+  std::vector<int64_t> header = {static_cast<int64_t>(output.dtype), output.draws,
+                                 output.shape.rank()};
+  for (int64_t dim = 0; dim < output.shape.rank(); ++dim) header.push_back(output.shape[dim]);
+  header.resize(kHeaderSize, 0);
+  Send(run,
+       Tensor::FromVector<int64_t>(header, {kHeaderSize}, parts_.model.Parameters()[0]->context()),
+       stage);
+}
+
+void Executor::ReceiveHeader(const OutputKey& key, int from) {
+  const Tensor buffer =
+      Tensor::Empty({kHeaderSize}, DType::kI64, parts_.model.Parameters()[0]->context());
+  parts_.group->Recv(buffer, from);
+  const std::vector<int64_t> header = buffer.ToVector<int64_t>();
+  std::vector<int64_t> dims(header.begin() + 3, header.begin() + 3 + header[2]);
+  outputs_[key] = {
+      .shape = Shape(dims), .dtype = static_cast<DType>(header[0]), .draws = header[1]};
+}
+
+// Every stage learns the loss, and how many streams were drawn in all.
+PipelineResult Executor::Finish(Running& run) {
+  for (const auto& send : run.sends) send->Wait();
+  const int last_part = run.shape.num_parts() - 1;
+  const int root = run.shape.StageOf(last_part);
+  double loss = std::numeric_limits<double>::quiet_NaN();
+  double draws = 0;
+  DType dtype = DType::kF32;
+  PipelineResult result;
+  if (stage_ == root) {
+    draws = static_cast<double>(outputs_.at(run.Key(last_part, 0)).draws);
+    if (run.call.criterion != nullptr) {
+      loss = 0;
+      for (int m = 0; m < run.shape.num_micros; ++m) {
+        loss += run.weight(m) * run.losses[static_cast<size_t>(m)].Item();
+      }
+      dtype = run.losses[0].dtype();
+    }
+    if (run.call.return_outputs) result.outputs = Join(run.outputs);
+  }
+  const ContextPtr context = parts_.model.Parameters()[0]->context();
+  const Tensor end =
+      Tensor::FromVector<double>({loss, draws, static_cast<double>(dtype)}, {3}, context);
+  if (parts_.group != nullptr) parts_.group->Broadcast(end, root);
+  const std::vector<double> values = end.ToVector<double>();
+  parts_.model.generator().set_next_stream(run.first_stream + static_cast<uint64_t>(values[1]));
+  if (run.call.criterion != nullptr) {
+    result.loss = Tensor::Full({}, static_cast<DType>(values[2]), values[0], context);
+  }
+  return result;
+}
+
+}  // namespace apogee::pipeline

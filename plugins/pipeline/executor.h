@@ -1,0 +1,101 @@
+// Executor: one rank's part of running a batch through a pipeline.
+//
+//   Executor executor({.model = model, .cut = cut, .shape = shape, .group = pp_group});
+//   PipelineResult result = executor.Run(call);         // every rank of the group, with one batch
+//
+// A batch becomes micro-batches of consecutive samples, whose sizes differ by one at most. Outputs
+// go to the next stage, gradients of inputs to the one before, while the stage goes on; what it
+// needs next is received meanwhile. Random masks are those of one forward of the whole batch: how
+// many streams the parts before have drawn comes with their output, once for each shape.
+#ifndef APOGEE_PLUGINS_PIPELINE_EXECUTOR_H_
+#define APOGEE_PLUGINS_PIPELINE_EXECUTOR_H_
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "apogee/autograd/engine.h"
+#include "apogee/plugins/backward_passes.h"
+#include "apogee/plugins/pipeline/cut.h"
+#include "apogee/plugins/pipeline/inbox.h"
+#include "apogee/plugins/plugin.h"
+
+namespace apogee::pipeline {
+
+struct ExecutorParts {
+  nn::Chain& model;
+  const Cut& cut;
+  PipelineShape shape;  // num_micros and training are each call's
+  comm::GroupPtr group;
+};
+
+struct ExecutorCall {
+  Tensor inputs, targets;
+  Criterion criterion;
+  int num_micros = 1;
+  int64_t first_sample = 0;  // of `inputs` in the whole batch
+  bool return_outputs = false;
+  // Null: evaluation.
+  BackwardPasses* passes = nullptr;
+  bool reduce = true;
+  double loss_scale = 1;
+};
+
+class Executor {
+ public:
+  explicit Executor(const ExecutorParts& parts);
+
+  // Throws Error for a batch of no samples, or one of inputs and targets that do not fit.
+  PipelineResult Run(const ExecutorCall& call);
+  // Whether one of this rank's chunks alone uses the parameter, so that its gradient is complete
+  // when that chunk's is.
+  bool IsOfOneChunk(const autograd::Parameter& parameter) const;
+
+ private:
+  // What is known of a part's output, for micro-batches of one shape.
+  struct Output {
+    Shape shape;
+    DType dtype = DType::kF32;
+    int64_t draws = 0;  // streams drawn so far
+  };
+  // The part, the shape of its micro-batch's inputs, training mode.
+  using OutputKey = std::tuple<int, std::vector<int64_t>, bool>;
+  // A micro-batch in a chunk, from forward to the end of backward.
+  struct Slot {
+    std::shared_ptr<autograd::Parameter> input;
+    Tensor output;
+    autograd::DeferredWeightGrads deferred;
+  };
+  struct Running;  // a call
+
+  void RunOp(Running& run, const PipelineOp& op);
+  void Forward(Running& run, const PipelineOp& op);
+  void Backward(Running& run, const PipelineOp& op);
+  void Weights(Running& run, const PipelineOp& op);
+  void Loss(Running& run, const PipelineOp& op, const Tensor& output, Slot& slot);
+  void ExpectFor(Running& run, const PipelineOp& op);
+  Tensor Take(Running& run, const Message& message);
+  void Give(Running& run, const Message& message, const Tensor& tensor);
+  void Send(Running& run, const Tensor& tensor, int stage);
+  Tensor BufferFor(Running& run, const Message& message, int from, bool may_wait);
+  void SendHeader(Running& run, const OutputKey& key, int stage);
+  void ReceiveHeader(const OutputKey& key, int from);
+  void RunPass(const Running& run, const PipelineOp& op, bool completes_chunk,
+               const std::function<void()>& backward) const;
+  PipelineResult Finish(Running& run);
+
+  const ExecutorParts parts_;
+  const int stage_;
+  std::vector<std::set<const autograd::Parameter*>> chunk_parameters_;
+  std::map<OutputKey, Output> outputs_;
+  std::set<OutputKey> headers_sent_;
+};
+
+}  // namespace apogee::pipeline
+
+#endif  // APOGEE_PLUGINS_PIPELINE_EXECUTOR_H_

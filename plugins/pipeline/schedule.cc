@@ -1,0 +1,78 @@
+#include "apogee/plugins/pipeline/schedule.h"
+
+#include <algorithm>
+
+#include "apogee/core/error.h"
+#include "apogee/core/text.h"
+#include "apogee/plugins/pipeline/zero_bubble.h"
+
+namespace apogee::pipeline {
+namespace {
+
+using Kind = PipelineOp::Kind;
+
+// The order in which a stage meets (micro-batch, chunk): groups of num_stages micro-batches go
+// through one chunk after the other.
+std::vector<PipelineOp> UnitOrder(const PipelineShape& shape, Kind kind) {
+  std::vector<PipelineOp> order;
+  for (int first = 0; first < shape.num_micros; first += shape.num_stages) {
+    for (int c = 0; c < shape.num_chunks; ++c) {
+      const int chunk = kind == Kind::kForward ? c : shape.num_chunks - 1 - c;
+      for (int i = 0; i < shape.num_stages; ++i) order.push_back({kind, first + i, chunk});
+    }
+  }
+  return order;
+}
+
+// 1F1B is the case of one chunk. The last group is as large as the others, and what is not there
+// left out: a smaller one would have other stages wait for each other.
+std::vector<PipelineOp> Interleaved(const PipelineShape& shape, int stage) {
+  const std::vector<PipelineOp> forwards = UnitOrder(shape, Kind::kForward);
+  const std::vector<PipelineOp> backwards = UnitOrder(shape, Kind::kBackward);
+  const int p = shape.num_stages, v = shape.num_chunks;
+  const size_t count = forwards.size();
+  const int ahead = v == 1 ? p - stage - 1 : 2 * (p - stage - 1) + (v - 1) * p;
+  const size_t warm_up = std::min(static_cast<size_t>(ahead), count);
+  std::vector<PipelineOp> ops(forwards.begin(),
+                              forwards.begin() + static_cast<std::ptrdiff_t>(warm_up));
+  for (size_t i = warm_up; i < count; ++i) {
+    ops.push_back(forwards[i]);
+    ops.push_back(backwards[i - warm_up]);
+  }
+  ops.insert(ops.end(), backwards.end() - static_cast<std::ptrdiff_t>(warm_up), backwards.end());
+  std::erase_if(ops, [&](const PipelineOp& op) {
+    return op.micro >= shape.num_micros || (op.kind == Kind::kBackward && !shape.training);
+  });
+  return ops;
+}
+
+}  // namespace
+
+ScheduleKind ParseSchedule(const std::string& name) {
+  if (name == "1f1b") return ScheduleKind::kOneFOneB;
+  if (name == "interleaved") return ScheduleKind::kInterleaved;
+  if (name == "zbv") return ScheduleKind::kZeroBubbleV;
+  Throw(UnknownName("schedule", name, {"1f1b", "interleaved", "zbv"}));
+}
+
+int PipelineShape::StageOf(int part) const {
+  const int place = part % num_stages;
+  const bool backwards = kind == ScheduleKind::kZeroBubbleV && ChunkOf(part) % 2 == 1;
+  return backwards ? num_stages - 1 - place : place;
+}
+
+int PipelineShape::PartOf(int stage, int chunk) const {
+  const bool backwards = kind == ScheduleKind::kZeroBubbleV && chunk % 2 == 1;
+  return chunk * num_stages + (backwards ? num_stages - 1 - stage : stage);
+}
+
+PipelineSchedule MakeSchedule(const PipelineShape& shape) {
+  if (shape.kind == ScheduleKind::kZeroBubbleV) return ZeroBubbleV(shape);
+  PipelineSchedule schedule;
+  for (int stage = 0; stage < shape.num_stages; ++stage) {
+    schedule.push_back(Interleaved(shape, stage));
+  }
+  return schedule;
+}
+
+}  // namespace apogee::pipeline

@@ -1,0 +1,40 @@
+// What has happened, and what can, while a schedule runs: private to plugins/pipeline.
+//
+//   Progress progress(shape);
+//   if (progress.ReadyAt(stage, op) <= now) progress.Finish(stage, op, now + cost);
+#ifndef APOGEE_PLUGINS_PIPELINE_SIMULATION_H_
+#define APOGEE_PLUGINS_PIPELINE_SIMULATION_H_
+
+#include <limits>
+#include <vector>
+
+#include "apogee/plugins/pipeline/schedule.h"
+
+namespace apogee::pipeline {
+
+class Progress {
+ public:
+  static constexpr double kNever = std::numeric_limits<double>::infinity();
+
+  explicit Progress(const PipelineShape& shape);
+  // When all that the operation needs is there; kNever: something of it has not run yet.
+  double ReadyAt(int stage, const PipelineOp& op) const;
+  void Finish(int stage, const PipelineOp& op, double time) {
+    At(op.kind, Part(stage, op), op.micro) = time;
+  }
+  bool IsDone(PipelineOp::Kind kind, int part, int micro) const {
+    return At(kind, part, micro) < kNever;
+  }
+
+ private:
+  int Part(int stage, const PipelineOp& op) const { return shape_.PartOf(stage, op.chunk); }
+  double& At(PipelineOp::Kind kind, int part, int micro);
+  double At(PipelineOp::Kind kind, int part, int micro) const;
+
+  PipelineShape shape_;
+  std::vector<double> ends_;  // by kind, part and micro-batch
+};
+
+}  // namespace apogee::pipeline
+
+#endif  // APOGEE_PLUGINS_PIPELINE_SIMULATION_H_

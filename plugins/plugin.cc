@@ -1,0 +1,19 @@
+#include "apogee/plugins/plugin.h"
+
+#include "apogee/autograd/grad_mode.h"
+
+namespace apogee {
+
+PipelineResult Plugin::ExecutePipeline(const PipelineCall& call) {
+  const autograd::GradModeGuard grad_mode(call.optimizer != nullptr);
+  const Tensor outputs = call.model(call.inputs);
+  PipelineResult result;
+  if (call.return_outputs) result.outputs = outputs.Detach();
+  if (call.criterion == nullptr) return result;
+  const Tensor loss = call.criterion(outputs, call.targets);
+  if (call.optimizer != nullptr) Backward(loss, *call.optimizer);
+  result.loss = loss.Detach();
+  return result;
+}
+
+}  // namespace apogee
