@@ -96,6 +96,9 @@ class RankRun {
     hybrid_ = dynamic_cast<const HybridParallelPlugin*>(plugin_.get());
     gemini_ =
         hybrid_ != nullptr ? hybrid_->gemini() : dynamic_cast<const GeminiPlugin*>(plugin_.get());
+    workload_.Prepare(
+        {*model_, world_.context(), criterion_,
+         [this](const autograd::Parameter& p, const Tensor& t) { return PartOf(p, t); }});
     if (sabotage_ == Sabotage::kLocalStats) boosted_->set_stat_reducer(nullptr);
   }
 
@@ -144,8 +147,9 @@ class RankRun {
   }
 
  private:
-  int data_rank() const { return world_.rank() / variant_.tp; }
-  int data_size() const { return world_.size() / variant_.tp; }
+  // The mesh is [pp, dp, tp].
+  int data_rank() const { return world_.rank() / variant_.tp % data_size(); }
+  int data_size() const { return world_.size() / variant_.tp / variant_.pp; }
 
   Tensor WholeValue(const autograd::Parameter& parameter) const {
     if (hybrid_ != nullptr) return hybrid_->WholeValue(parameter);
@@ -171,6 +175,7 @@ class RankRun {
   // What data() is of a parameter: this rank's part, or, of a released one, its shard.
   Tensor KeptOf(const autograd::Parameter& parameter, const Tensor& whole) const {
     const Tensor part = PartOf(parameter, whole);
+    if (parameter.is_elsewhere()) return part.Contiguous().View({part.numel()}).Slice(0, 0, 0);
     if (!parameter.is_released()) return part;
     const comm::Layout layout = gemini_->LayoutOf(parameter);
     const comm::Segment kept = layout.segments().empty() ? comm::Segment{} : layout.segments()[0];
@@ -189,21 +194,26 @@ class RankRun {
   void Backward(int64_t step, int64_t micro, bool hold_back) {
     const int64_t count = workload_.num_samples() / data_size() / cell_.accumulate;
     const int64_t first = (data_rank() * cell_.accumulate + micro) * count;
-    const auto part = [this](const autograd::Parameter& p, const Tensor& t) {
-      return PartOf(p, t);
-    };
-    Tensor loss = workload_.Loss({*model_, world_.context(), criterion_, part},
-                                 {.step = step, .first = first, .count = count});
+    const data::Batch batch =
+        workload_.Batch(world_.context(), {.step = step, .first = first, .count = count});
     // One micro-step of one rank, or of the ranks that share its samples, overflows.
     const bool overflows = cell_.precision == "fp16" && step == kOverflowStep &&
                            data_rank() == data_size() - 1 && micro == cell_.accumulate / 2;
-    if (overflows) loss = autograd::Scale(loss, kOverflowFactor);
-    if (cell_.accumulate > 1) {
-      loss = autograd::Scale(loss, 1.0 / static_cast<double>(cell_.accumulate));
-    }
+    const Criterion criterion = [&](const Tensor& output, const Tensor& target) {
+      Tensor loss = criterion_(output, target);
+      if (overflows) loss = autograd::Scale(loss, kOverflowFactor);
+      if (cell_.accumulate > 1) {
+        loss = autograd::Scale(loss, 1.0 / static_cast<double>(cell_.accumulate));
+      }
+      return loss;
+    };
     std::shared_ptr<void> hold;
     if (hold_back) hold = booster_->no_sync();
-    booster_->backward(loss, *boosted_);
+    if (variant_.pp > 1) {
+      booster_->execute_pipeline(batch, *model_, criterion, boosted_);
+    } else {
+      booster_->backward(criterion((*model_)(batch.inputs), batch.targets), *boosted_);
+    }
   }
 
   void Step() {

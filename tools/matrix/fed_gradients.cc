@@ -10,14 +10,19 @@
 #include <vector>
 
 #include "apogee/autograd/functions/arithmetic.h"
+#include "apogee/autograd/functions/linear.h"
+#include "apogee/autograd/functions/shape.h"
 #include "apogee/comm/layout.h"
 #include "apogee/core/rng.h"
+#include "apogee/nn/chain.h"
 #include "apogee/nn/parallel/shard.h"
 
 namespace apogee::tools {
 namespace {
 
 constexpr int64_t kNumSamples = 36;
+// How many pieces a pipeline can have.
+constexpr size_t kNumPieces = 8;
 
 bool Always(int64_t /*step*/, int64_t /*sample*/) { return true; }
 bool Never(int64_t /*step*/, int64_t /*sample*/) { return false; }
@@ -70,22 +75,6 @@ const std::vector<FedParam>& FedParams() {
   };
   return params;
 }
-
-class FedModel : public nn::Module {
- public:
-  FedModel() {
-    for (const FedParam& param : FedParams()) {
-      RegisterParameter(param.name, param.shape, nn::Init::Normal(0, 0.5))
-          ->set_requires_grad(std::string(param.name) != "frozen");
-    }
-  }
-  // Where a plugin may have parameters whole for the occasion.
-  Tensor Forward(const Tensor&) override { return loss_(); }
-  void set_loss(std::function<Tensor()> loss) { loss_ = std::move(loss); }
-
- private:
-  std::function<Tensor()> loss_;
-};
 
 // Nearly normal: the sum of four uniform bytes, standard deviation 148, in [-510, 510].
 double Bell(uint32_t bits) {
@@ -141,7 +130,88 @@ FedGradients::FedGradients() {
 
 FedGradients::~FedGradients() = default;
 
-std::unique_ptr<nn::Module> FedGradients::MakeModel() const { return std::make_unique<FedModel>(); }
+// A chain of terms: between pieces goes [samples, 2], the sample's number (of all steps) and its
+// loss so far.
+class FedGradients::Model : public nn::Chain {
+ public:
+  explicit Model(const Table& table) : table_(table) {
+    for (const FedParam& param : FedParams()) {
+      parameters_.push_back(RegisterParameter(param.name, param.shape, nn::Init::Normal(0, 0.5)));
+      parameters_.back()->set_requires_grad(std::string(param.name) != "frozen");
+    }
+  }
+  void set_part(const PartFunction& part) { part_ = part; }
+
+ protected:
+  std::vector<nn::Piece> MakePieces() override {
+    std::vector<std::vector<size_t>> terms(kNumPieces);
+    for (size_t p = 0; p < parameters_.size(); ++p) {
+      terms[p % kNumPieces].push_back(p);
+      // A second use, as of a tied weight: the gradient comes in two parts.
+      if (parameters_[p]->name() == "tied") terms[kNumPieces - 1 - p % kNumPieces].push_back(p);
+    }
+    std::vector<nn::Piece> pieces;
+    for (size_t i = 0; i < kNumPieces; ++i) {
+      std::vector<nn::ParameterPtr> used;
+      for (const size_t p : terms[i]) used.push_back(parameters_[p]);
+      pieces.push_back({.name = "terms." + std::to_string(i),
+                        .tied = std::move(used),
+                        .cost = 1,
+                        .forward = [this, own = terms[i]](const Tensor& x) {
+                          Tensor y =
+                              IsFloat(x.dtype()) ? x : Begin(x, parameters_[own[0]]->dtype());
+                          for (const size_t p : own) y = AddTerm(y, p);
+                          return y;
+                        }});
+    }
+    return pieces;
+  }
+
+ private:
+  static Tensor Begin(const Tensor& samples, DType dtype) {
+    std::vector<double> values;
+    for (const int64_t sample : samples.ToVector<int64_t>()) {
+      values.push_back(static_cast<double>(sample));
+      values.push_back(0);
+    }
+    return Tensor::FromVector<double>(values, {samples.numel(), 2}, samples.context(), dtype);
+  }
+
+  // Of samples that have one; a gradient that none has is absent.
+  Tensor AddTerm(const Tensor& x, size_t p) const {
+    const FedParam& param = FedParams()[p];
+    const std::vector<double> numbers = x.Detach().ToVector<double>();
+    std::vector<Tensor> rows;
+    bool present = false;
+    for (size_t i = 0; i < numbers.size(); i += 2) {
+      const auto number = static_cast<int64_t>(numbers[i]);
+      const bool has = param.present(number / kNumSamples, number % kNumSamples);
+      present = present || has;
+      const std::vector<float>& values = table_.values[p][static_cast<size_t>(number)];
+      const std::vector<float> row = has ? values : std::vector<float>(values.size(), 0);
+      const Tensor grad = Tensor::FromVector<float>(row, param.shape, x.context(), x.dtype());
+      rows.push_back(part_ ? part_(*parameters_[p], grad) : grad);
+    }
+    if (!present) return x;
+    const int64_t count = x.size(0), numel = rows[0].numel();
+    const Tensor table = Tensor::Empty({count, numel}, x.dtype(), x.context());
+    for (int64_t i = 0; i < count; ++i) {
+      table.Slice(0, i, 1).CopyFrom(rows[static_cast<size_t>(i)].Contiguous().View({1, numel}));
+    }
+    const Tensor term =
+        autograd::MatMul(table, autograd::View(parameters_[p]->value(), {numel, 1}));
+    const Tensor to_loss = Tensor::FromVector<double>({0, 1}, {1, 2}, x.context(), x.dtype());
+    return autograd::Add(x, autograd::MatMul(term, to_loss));
+  }
+
+  const Table& table_;
+  std::vector<nn::ParameterPtr> parameters_;
+  PartFunction part_;
+};
+
+std::unique_ptr<nn::Module> FedGradients::MakeModel() const {
+  return std::make_unique<Model>(*table_);
+}
 
 std::optional<nn::parallel::ParallelPlan> FedGradients::plan() const {
   nn::parallel::ParallelPlan plan{.name = "fed", .rules = {}};
@@ -156,40 +226,27 @@ std::optional<nn::parallel::ParallelPlan> FedGradients::plan() const {
   return plan;
 }
 
-Tensor FedGradients::Loss(const TrainedModel& trained, const SampleRange& range) const {
-  auto& model = dynamic_cast<FedModel&>(trained.model);
-  model.set_loss([&] { return LossInForward(trained, range); });
-  return model(Tensor::Zeros({}, DType::kF32, trained.context));
+// num_samples() times the mean: an integer multiple of the table, however many samples there are.
+Criterion FedGradients::criterion() const {
+  return [](const Tensor& output, const Tensor& /*target*/) {
+    const Tensor loss =
+        Tensor::FromVector<double>({0, 1}, {2, 1}, output.context(), output.dtype());
+    return autograd::Scale(autograd::Sum(autograd::MatMul(output, loss)),
+                           static_cast<double>(kNumSamples) / static_cast<double>(output.size(0)));
+  };
 }
 
-Tensor FedGradients::LossInForward(const TrainedModel& trained, const SampleRange& range) const {
-  Tensor loss;
-  const auto add = [&loss](const Tensor& term) {
-    loss = loss.defined() ? autograd::Add(loss, term) : term;
-  };
-  for (size_t p = 0; p < FedParams().size(); ++p) {
-    const FedParam& param = FedParams()[p];
-    // The mean of num_samples() times the table, an integer multiple whatever `count` is.
-    std::vector<float> mean(static_cast<size_t>(param.shape.numel()), 0);
-    bool present = false;
-    for (int64_t sample = range.first; sample < range.first + range.count; ++sample) {
-      if (!param.present(range.step, sample)) continue;
-      present = true;
-      const std::vector<float>& values =
-          table_->values[p][static_cast<size_t>(range.step * kNumSamples + sample)];
-      for (size_t i = 0; i < mean.size(); ++i) mean[i] += values[i];
-    }
-    if (!present) continue;
-    for (float& value : mean) value *= static_cast<float>(kNumSamples / range.count);
-    const autograd::ParameterPtr parameter = trained.model.FindParameter(param.name);
-    const Tensor weight = parameter->value();
-    Tensor grad = Tensor::FromVector<float>(mean, param.shape, trained.context, weight.dtype());
-    if (trained.part) grad = trained.part(*parameter, grad);
-    add(autograd::Sum(autograd::Mul(weight, grad)));
-    // A second use, as of a tied weight: the gradient comes in two parts.
-    if (std::string(param.name) == "tied") add(autograd::Sum(autograd::Mul(weight, grad)));
+void FedGradients::Prepare(const TrainedModel& trained) const {
+  dynamic_cast<Model&>(trained.model).set_part(trained.part);
+}
+
+data::Batch FedGradients::Batch(const ContextPtr& context, const SampleRange& range) const {
+  std::vector<int64_t> samples;
+  for (int64_t i = 0; i < range.count; ++i) {
+    samples.push_back(range.step * kNumSamples + range.first + i);
   }
-  return loss;
+  const Tensor numbers = Tensor::FromVector<int64_t>(samples, {range.count}, context);
+  return {numbers, numbers};
 }
 
 }  // namespace apogee::tools

@@ -2,7 +2,8 @@
 // parameters p of sum(p * G), with G random, of full rank and any scale, by (step, sample).
 //
 //   FedGradients fed;
-//   Tensor loss = fed.Loss({model, context}, {.step = 2, .first = 4, .count = 4});
+//   Tensor loss = fed.Loss({model, context, fed.criterion()},
+//                          {.step = 2, .first = 4, .count = 4});
 //
 // The parameters have the shapes that sharding trips over: one row, one column, one element, fewer
 // elements than ranks, three and four dims, one large enough to be cut mid-row; one is tied, one is
@@ -30,8 +31,10 @@ class FedGradients : public Workload {
   // Rows, columns and sections; every way of cutting a tall and a wide matrix; parts of unequal
   // sizes, of which the last is empty. What it does not name every rank holds whole.
   std::optional<nn::parallel::ParallelPlan> plan() const override;
+  Criterion criterion() const override;
   // Models of MakeModel only.
-  Tensor Loss(const TrainedModel& trained, const SampleRange& range) const override;
+  void Prepare(const TrainedModel& trained) const override;
+  data::Batch Batch(const ContextPtr& context, const SampleRange& range) const override;
   double max_norm() const override { return 8; }
   int64_t bucket_bytes() const override { return 6000; }
   LowRank low_rank() const override { return {.rank = 4, .update_proj_gap = 5}; }
@@ -39,7 +42,7 @@ class FedGradients : public Workload {
 
  private:
   struct Table;
-  Tensor LossInForward(const TrainedModel& trained, const SampleRange& range) const;
+  class Model;
   std::unique_ptr<const Table> table_;
 };
 

@@ -155,6 +155,39 @@ PluginVariant Hybrid(int tp, int zero_stage, std::vector<int> worlds,
           .is_hybrid = true};
 }
 
+// "hybrid_pp2_zbv_zero1" and the like; with tp 2 "hybrid_pp2_tp2_zbv_zero1".
+PluginVariant Pipelined(const std::string& schedule, int pp, int tp, int zero_stage,
+                        std::vector<int> worlds) {
+  // 4 of 36 and 12 samples have one size; only then given gradients have exact means. 6 of 18
+  // and 6.
+  const bool exact = pp == 2 || worlds == std::vector<int>{4};
+  const int num_micros = exact ? pp : 6;
+  const auto make = [=](const comm::World& world, const PluginSettings& settings) {
+    return std::make_unique<HybridParallelPlugin>(
+        world, HybridParallelOptions{.tp_size = tp,
+                                     .pp_size = pp,
+                                     .zero_stage = zero_stage,
+                                     .precision = settings.precision,
+                                     .max_norm = settings.max_norm,
+                                     .plan = settings.plan,
+                                     .bucket_bytes = settings.bucket_bytes,
+                                     .loss_scaler = settings.loss_scaler,
+                                     .schedule = schedule,
+                                     .num_microbatches = num_micros});
+  };
+  return {.name = "hybrid_pp" + std::to_string(pp) + (tp > 1 ? "_tp" + std::to_string(tp) : "") +
+                  (exact ? "_" : "_dp2_") + schedule + "_zero" + std::to_string(zero_stage),
+          .worlds = std::move(worlds),
+          // What bf16 makes of the norms of a deep model cut by tp can be as large as their update.
+          .precisions = tp == 1 ? AllPrecisions() : std::vector<std::string>{"f32", "f64", "fp16"},
+          .make = make,
+          .tp = tp,
+          .pp = pp,
+          .workloads = exact ? std::vector<std::string>{"fed", "gpt2_deep", "llama_deep"}
+                             : std::vector<std::string>{"gpt2_deep", "llama_deep"},
+          .is_hybrid = true};
+}
+
 std::vector<PluginVariant> MakeVariants() {
   const std::vector<std::string>& all = AllPrecisions();
   std::vector<PluginVariant> variants = {
@@ -176,6 +209,14 @@ std::vector<PluginVariant> MakeVariants() {
     variants.push_back(Hybrid(1, zero_stage, {2}));
     variants.push_back(Hybrid(2, zero_stage, {2, 4, 6, 8}));
     variants.push_back(Hybrid(4, zero_stage, {4, 8}));
+  }
+  for (const char* schedule : {"1f1b", "interleaved", "zbv"}) {
+    for (const int zero_stage : {0, 1, 2}) {
+      variants.push_back(Pipelined(schedule, 2, 1, zero_stage, {2, 4}));
+      variants.push_back(Pipelined(schedule, 4, 1, zero_stage, {4}));
+      variants.push_back(Pipelined(schedule, 4, 1, zero_stage, {8}));
+      variants.push_back(Pipelined(schedule, 2, 2, zero_stage, {4, 8}));
+    }
   }
   variants.push_back(Hybrid(1, 3, {2}));
   variants.push_back(Hybrid(1, 3, {3}, "auto"));

@@ -39,8 +39,10 @@ struct PluginVariant {
   std::function<std::unique_ptr<Plugin>(const comm::World&, const PluginSettings&)> make;
   // Of bf16 and fp16 runs. Without, the one-rank run has none either.
   bool master_weights = true;
-  // So many ranks next to each other hold the parts of one model and train on the same samples.
+  // So many ranks, tp of them next to each other, hold the parts of one model and train on the same
+  // samples.
   int tp = 1;
+  int pp = 1;
   std::vector<std::string> workloads = {"fed", "gpt2", "llama"};
   // Of the family whose combinations are too many for the matrix to have all of them.
   bool is_hybrid = false;

@@ -99,14 +99,14 @@ std::unique_ptr<nn::Module> LmWorkload::MakeModel() const {
     model = std::make_unique<nn::Gpt2>(nn::Gpt2Config{.vocab_size = kTinyVocab,
                                                       .n_positions = 8,
                                                       .n_embd = 16,
-                                                      .n_layer = 2,
+                                                      .n_layer = num_layers_,
                                                       .n_head = 4,
                                                       .tie_word_embeddings = tied_});
   } else {
     model = std::make_unique<nn::Llama>(nn::LlamaConfig{.vocab_size = kTinyVocab,
                                                         .hidden_size = 32,
                                                         .intermediate_size = 24,
-                                                        .num_hidden_layers = 2,
+                                                        .num_hidden_layers = num_layers_,
                                                         .num_attention_heads = 8,
                                                         .num_key_value_heads = 4,
                                                         .max_position_embeddings = 8,
@@ -114,11 +114,6 @@ std::unique_ptr<nn::Module> LmWorkload::MakeModel() const {
   }
   FreezeKeyBiases(*model);
   return model;
-}
-
-Tensor LmWorkload::Loss(const TrainedModel& trained, const SampleRange& range) const {
-  return trained.criterion(trained.model(TinyTokens(trained.context, range, 0)),
-                           TinyTokens(trained.context, range, 1));
 }
 
 }  // namespace apogee::tools

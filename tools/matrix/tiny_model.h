@@ -47,8 +47,9 @@ class TinyWorkload : public Workload {
   explicit TinyWorkload(TinyKind kind) : kind_(kind) {}
   std::unique_ptr<nn::Module> MakeModel() const override;
   int64_t num_samples() const override { return kTinyBatch; }
-  Tensor Loss(const TrainedModel& trained, const SampleRange& range) const override {
-    return TinyLoss(trained.model, trained.context, range);
+  Criterion criterion() const override { return nn::CrossEntropyLoss(); }
+  data::Batch Batch(const ContextPtr& context, const SampleRange& range) const override {
+    return {TinyTokens(context, range, 0), TinyTokens(context, range, 1)};
   }
   double max_norm() const override { return 0.3; }
   int64_t bucket_bytes() const override { return 4000; }
@@ -63,11 +64,14 @@ class TinyWorkload : public Workload {
 // given to boost gets what they put out, so under tensor parallelism logits stay cut.
 class LmWorkload : public Workload {
  public:
-  LmWorkload(TinyKind kind, bool tied) : kind_(kind), tied_(tied) {}
+  LmWorkload(TinyKind kind, bool tied, int64_t num_layers = 2)
+      : kind_(kind), tied_(tied), num_layers_(num_layers) {}
   std::unique_ptr<nn::Module> MakeModel() const override;
   int64_t num_samples() const override { return kTinyBatch; }
   Criterion criterion() const override { return nn::CrossEntropyLoss(); }
-  Tensor Loss(const TrainedModel& trained, const SampleRange& range) const override;
+  data::Batch Batch(const ContextPtr& context, const SampleRange& range) const override {
+    return {TinyTokens(context, range, 0), TinyTokens(context, range, 1)};
+  }
   double max_norm() const override { return 0.3; }
   int64_t bucket_bytes() const override { return 4000; }
   LowRank low_rank() const override { return {.rank = 2, .update_proj_gap = 10}; }
@@ -76,6 +80,7 @@ class LmWorkload : public Workload {
  private:
   TinyKind kind_;
   bool tied_;
+  int64_t num_layers_;
 };
 
 }  // namespace apogee::tools

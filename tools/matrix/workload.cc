@@ -8,11 +8,18 @@
 
 namespace apogee::tools {
 
+Tensor Workload::Loss(const TrainedModel& trained, const SampleRange& range) const {
+  const data::Batch batch = Batch(trained.context, range);
+  return trained.criterion(trained.model(batch.inputs), batch.targets);
+}
+
 const Workload& FindWorkload(const std::string& name) {
   static const FedGradients fed;
   static const TinyWorkload gpt2(TinyKind::kGpt2), llama(TinyKind::kLlama);
   static const LmWorkload gpt2_tied(TinyKind::kGpt2, true), gpt2_untied(TinyKind::kGpt2, false);
   static const LmWorkload llama_tied(TinyKind::kLlama, true), llama_untied(TinyKind::kLlama, false);
+  static const LmWorkload gpt2_deep(TinyKind::kGpt2, true, 6),
+      llama_deep(TinyKind::kLlama, false, 6);
   static const auto& workloads = *new std::vector<std::pair<std::string, const Workload*>>{
       {"fed", &fed},
       {"gpt2", &gpt2},
@@ -21,6 +28,8 @@ const Workload& FindWorkload(const std::string& name) {
       {"gpt2_untied", &gpt2_untied},
       {"llama_tied", &llama_tied},
       {"llama_untied", &llama_untied},
+      {"gpt2_deep", &gpt2_deep},
+      {"llama_deep", &llama_deep},
   };
   std::vector<std::string> names;
   for (const auto& [known, workload] : workloads) {

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "apogee/data/loader.h"
 #include "apogee/nn/module.h"
 #include "apogee/nn/parallel/plan.h"
 #include "apogee/plugins/plugin.h"
@@ -39,14 +40,17 @@ struct LowRank {
   int64_t update_proj_gap = 5;
 };
 
+// This rank's part of `whole`, which has the logical shape of the parameter.
+using PartFunction =
+    std::function<Tensor(const autograd::Parameter& parameter, const Tensor& whole)>;
+
 // A model as it is trained.
 struct TrainedModel {
   nn::Module& model;
   const ContextPtr& context;
   // What boost made of the workload's criterion.
   Criterion criterion = nullptr;
-  // This rank's part of `whole`, which has the logical shape of the parameter. Null: all of it.
-  std::function<Tensor(const autograd::Parameter& parameter, const Tensor& whole)> part = nullptr;
+  PartFunction part = nullptr;  // null: all of it
 };
 
 class Workload {
@@ -56,12 +60,16 @@ class Workload {
   virtual std::unique_ptr<nn::Module> MakeModel() const = 0;
   // In a batch: a multiple of 36, so that worlds of 1 to 4 and windows of 1 and 3 divide it.
   virtual int64_t num_samples() const = 0;
-  // For boost; null when the loss needs none.
-  virtual Criterion criterion() const { return nullptr; }
+  // For boost.
+  virtual Criterion criterion() const = 0;
   // How tensor parallelism cuts the model; nothing: as the plan that comes with it says.
   virtual std::optional<nn::parallel::ParallelPlan> plan() const { return std::nullopt; }
+  // Once, after boost, of a model of MakeModel.
+  virtual void Prepare(const TrainedModel& /*trained*/) const {}
+  // What the model and the criterion get for the range's samples.
+  virtual data::Batch Batch(const ContextPtr& context, const SampleRange& range) const = 0;
   // The mean over the range's samples, in the model's dtype.
-  virtual Tensor Loss(const TrainedModel& trained, const SampleRange& range) const = 0;
+  Tensor Loss(const TrainedModel& trained, const SampleRange& range) const;
   // What "clip" limits the gradient norm to: less than it is in most steps.
   virtual double max_norm() const = 0;
   // Small enough that the model fills several buckets.
@@ -73,7 +81,8 @@ class Workload {
   virtual bool has_exact_means() const = 0;
 };
 
-// "fed", "gpt2", "llama"; "gpt2_tied", "gpt2_untied", "llama_tied", "llama_untied" (LmWorkload).
+// "fed", "gpt2", "llama"; "gpt2_tied", "gpt2_untied", "llama_tied", "llama_untied" (LmWorkload);
+// with enough layers for a pipeline, "gpt2_deep" (tied) and "llama_deep" (untied).
 // Throws Error for another name.
 const Workload& FindWorkload(const std::string& name);
 
