@@ -3,7 +3,17 @@
 #include <unordered_set>
 #include <utility>
 
+#include "apogee/nn/trace_modules.h"
+
 namespace apogee {
+
+void Booster::TraceTo(Trace* trace, int rank) {
+  APOGEE_CHECK(model_ == nullptr,
+               "TraceTo: this booster already runs a model; call it before boost");
+  compute_lane_ = LaneOf(trace, rank, "compute");
+  saver_lane_ = LaneOf(trace, rank, "saver");
+}
+
 Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer, Criterion criterion,
                        data::Loader* loader, optim::LrScheduler* scheduler) {
   APOGEE_CHECK(model_ == nullptr,
@@ -22,6 +32,8 @@ Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer, Criterion
                  "model.Parameters()");
   }
   optim::Optimizer& configured = plugin_.Configure(model, optimizer);
+  nn::TraceModules(model, compute_lane_);
+  configured.set_trace_lane(compute_lane_);
   model_ = &model;
   optimizer_ = &configured;
   scheduler_ = scheduler;
@@ -30,6 +42,7 @@ Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer, Criterion
 
 void Booster::backward(const Tensor& loss, optim::Optimizer& optimizer) {
   CheckBoosted("backward");
+  const TraceSpan span(compute_lane_, "backward", {.category = "backward"});
   plugin_.Backward(loss, optimizer);
 }
 

@@ -32,6 +32,7 @@
 #include "apogee/checkpoint/background_saver.h"
 #include "apogee/checkpoint/file_system.h"
 #include "apogee/checkpoint/hf_weights.h"
+#include "apogee/core/trace.h"
 #include "apogee/data/loader.h"
 #include "apogee/optim/lr_scheduler.h"
 #include "apogee/plugins/plugin.h"
@@ -100,6 +101,13 @@ class Booster {
   ~Booster();
   Booster(const Booster&) = delete;
   Booster& operator=(const Booster&) = delete;
+
+  // Records what follows: the forward and backward of every module, backward and step as a whole on
+  // the lane "compute" of `rank`, saves there or, in the background, on "saver". Before boost. The
+  // trace must outlive the model and the optimizer; null: nothing is recorded.
+  //
+  //   booster.TraceTo(world.trace(), world.rank());
+  void TraceTo(Trace* trace, int rank);
 
   // Prepares everything for training. Call it once per model, after Initialize (or loading) and
   // before the first step. Parameters keep their names and values; the optimizer keeps its groups,
@@ -218,6 +226,8 @@ class Booster {
   void SyncReplicas();
 
   Plugin& plugin_;
+  TraceLane* compute_lane_ = nullptr;
+  TraceLane* saver_lane_ = nullptr;
   nn::Module* model_ = nullptr;
   optim::Optimizer* optimizer_ = nullptr;
   optim::LrScheduler* scheduler_ = nullptr;

@@ -60,9 +60,15 @@ absl::Status Booster::Write(bool use_async, const SavePtr& save,
   if (saver_ == nullptr) {
     saver_ = std::make_unique<checkpoint::BackgroundSaver>(plugin_.group());
   }
-  if (!use_async) return write(saver_->group());
+  if (!use_async) {
+    const TraceSpan span(compute_lane_, "save", {.category = "checkpoint"});
+    return write(saver_->group());
+  }
   save->Snapshot();
-  saver_->Start(std::move(write));
+  saver_->Start([write = std::move(write), lane = saver_lane_](const comm::GroupPtr& group) {
+    const TraceSpan span(lane, "save", {.category = "checkpoint"});
+    return write(group);
+  });
   return absl::OkStatus();
 }
 

@@ -13,16 +13,22 @@ void CheckTensor(const char* op, const char* name, const Tensor& tensor) {
 
 }  // namespace
 
-Group::Group(int rank, std::vector<int> world_ranks)
-    : rank_(rank), world_ranks_(std::move(world_ranks)) {}
-
-std::string Group::ToString() const {
+std::string FormatRanks(const std::vector<int>& ranks) {
   std::string text = "[";
-  for (size_t i = 0; i < world_ranks_.size(); ++i) {
-    text += (i > 0 ? " " : "") + std::to_string(world_ranks_[i]);
+  for (const int rank : ranks) {
+    if (text.size() > 1) text += ' ';
+    text += std::to_string(rank);
   }
   return text + "]";
 }
+
+TraceSpan TraceCall(const CollectiveCall& call) {
+  return TraceSpan(call.lane, CollectiveName(call.kind),
+                   {.category = "communication", .args = {{"bytes", call.payload_bytes}}});
+}
+
+Group::Group(int rank, std::vector<int> world_ranks, TraceLane* lane)
+    : rank_(rank), world_ranks_(std::move(world_ranks)), lane_(lane) {}
 
 std::shared_ptr<Work> Group::Start(CollectiveCall call, int64_t payload_bytes) {
   const char* op = CollectiveName(call.kind);
@@ -33,6 +39,8 @@ std::shared_ptr<Work> Group::Start(CollectiveCall call, int64_t payload_bytes) {
   APOGEE_CHECK(call.root >= 0 && call.root < size(), op, ": rank ", call.root, " is outside group ",
                ToString(), " of ", size());
   traffic_.Add(call.kind, payload_bytes);
+  call.lane = lane_;
+  call.payload_bytes = payload_bytes;
   return Submit(std::move(call));
 }
 

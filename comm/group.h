@@ -23,6 +23,7 @@
 
 #include "apogee/comm/traffic.h"
 #include "apogee/comm/work.h"
+#include "apogee/core/trace.h"
 #include "apogee/tensor/tensor.h"
 
 namespace apogee::comm {
@@ -38,7 +39,15 @@ struct CollectiveCall {
   // Read / written. In place: both are the same tensor.
   Tensor input = {};
   Tensor output = {};
+  // The member's lane, which gets a span per call, from when its part begins to run to when it is
+  // complete (TraceCall); null: no trace.
+  TraceLane* lane = nullptr;
+  int64_t payload_bytes = 0;
 };
+// "[0 2]".
+std::string FormatRanks(const std::vector<int>& ranks);
+// What a backend encloses its execution of the call in.
+TraceSpan TraceCall(const CollectiveCall& call);
 
 class Group {
  public:
@@ -51,7 +60,7 @@ class Group {
   // The members, by their rank in the world; index = rank in this group.
   const std::vector<int>& world_ranks() const { return world_ranks_; }
   // "[0 2]": for messages.
-  std::string ToString() const;
+  std::string ToString() const { return FormatRanks(world_ranks_); }
   const Traffic& traffic() const { return traffic_; }
   // A group of the same members whose calls are matched among themselves, for another thread of
   // this rank. Collective: members' first duplicates belong together, their second ones, and so on.
@@ -94,7 +103,8 @@ class Group {
   void Barrier() { BarrierAsync()->Wait(); }
 
  protected:
-  Group(int rank, std::vector<int> world_ranks);
+  // `lane`: of this member, for its collectives; null: no trace.
+  Group(int rank, std::vector<int> world_ranks, TraceLane* lane = nullptr);
   // Starts the call and returns before the peers arrive. Arguments have been checked.
   virtual std::shared_ptr<Work> Submit(CollectiveCall call) = 0;
 
@@ -103,6 +113,7 @@ class Group {
 
   int rank_;
   std::vector<int> world_ranks_;
+  TraceLane* lane_;
   Traffic traffic_;
 };
 

@@ -12,8 +12,12 @@
 
 namespace apogee::comm {
 
-World::World(int rank, int size, ContextPtr context, MakeGroup make_group)
-    : rank_(rank), size_(size), context_(std::move(context)), make_group_(std::move(make_group)) {
+World::World(int rank, int size, ContextPtr context, MakeGroup make_group, Trace* trace)
+    : rank_(rank),
+      size_(size),
+      context_(std::move(context)),
+      make_group_(std::move(make_group)),
+      trace_(trace) {
   std::vector<int> all(static_cast<size_t>(size));
   for (int i = 0; i < size; ++i) all[static_cast<size_t>(i)] = i;
   group_ = NewGroup(all);
@@ -88,7 +92,7 @@ absl::Status launch(const LaunchOptions& options, const std::function<void(World
       std::chrono::milliseconds(static_cast<int64_t>(options.timeout_seconds * 1000));
   std::optional<local::LocalWorld> made;
   try {
-    made.emplace(options.num_ranks, timeout);
+    made.emplace(options.num_ranks, timeout, options.trace);
   } catch (const std::system_error& error) {
     return TooManyRanks(options, error);
   }
@@ -97,10 +101,12 @@ absl::Status launch(const LaunchOptions& options, const std::function<void(World
   auto run = [&](int rank) {
     std::string reason = "returned before this collective";
     try {
-      World world(rank, options.num_ranks, CpuContext({.num_threads = num_threads}),
-                  [&local, rank](const std::vector<int>& members) {
-                    return local.MakeGroup(rank, members);
-                  });
+      World world(
+          rank, options.num_ranks, CpuContext({.num_threads = num_threads}),
+          [&local, rank](const std::vector<int>& members) {
+            return local.MakeGroup(rank, members);
+          },
+          options.trace);
       fn(world);
     } catch (const CommError& error) {
       outcomes.Fail(rank, error.what(), /*echo=*/true);

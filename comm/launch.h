@@ -14,10 +14,12 @@
 
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "apogee/comm/group.h"
 #include "apogee/core/status.h"
+#include "apogee/core/trace.h"
 
 namespace apogee::comm {
 
@@ -27,17 +29,24 @@ struct LaunchOptions {
   int threads_per_rank = 0;
   // How long a collective waits for a peer before it fails.
   double timeout_seconds = 60;
+  // Gets a span per collective, and whatever the function records (World::trace). It must outlive
+  // the call. Null: nothing is recorded.
+  Trace* trace = nullptr;
 };
 
 // One rank's view of all ranks. Valid within the launched function.
 class World {
  public:
   using MakeGroup = std::function<GroupPtr(const std::vector<int>& members)>;
-  World(int rank, int size, ContextPtr context, MakeGroup make_group);
+  World(int rank, int size, ContextPtr context, MakeGroup make_group, Trace* trace = nullptr);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
   const ContextPtr& context() const { return context_; }
+  // LaunchOptions::trace.
+  Trace* trace() const { return trace_; }
+  // This rank's lane there, "compute" for what its own thread does; null without a trace.
+  TraceLane* lane(std::string_view name) const { return LaneOf(trace_, rank_, name); }
   // All ranks; null in a world of one.
   const GroupPtr& group() const { return group_; }
   // The group of these world ranks, in this order; every member must ask for the same list. Null
@@ -48,6 +57,7 @@ class World {
   int rank_, size_;
   ContextPtr context_;
   MakeGroup make_group_;
+  Trace* trace_;
   GroupPtr group_;
 };
 

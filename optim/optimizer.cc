@@ -105,6 +105,7 @@ void Optimizer::DropUndeclaredStates() {
 }
 
 std::optional<Tensor> Optimizer::step(const Closure& closure) {
+  const TraceSpan span(trace_lane_, "step", {.category = "optimizer"});
   std::optional<Tensor> loss;
   if (closure) {
     autograd::GradModeGuard record(true);

@@ -30,6 +30,7 @@
 #include <string>
 #include <vector>
 
+#include "apogee/core/trace.h"
 #include "apogee/optim/lr_target.h"
 #include "apogee/optim/param_view.h"
 #include "apogee/optim/state_dict.h"
@@ -62,6 +63,8 @@ class Optimizer : public LrTarget {
 
   void set_step_options(const StepOptions& options);
   const StepOptions& step_options() const { return step_options_; }
+  // Every step() becomes a span of this lane, which must outlive the optimizer; null: none does.
+  void set_trace_lane(TraceLane* lane) { trace_lane_ = lane; }
   // Runs at the beginning of every step(); what it throws leaves everything as it was.
   using StepHook = std::function<void(Optimizer&)>;
   void AddPreStepHook(StepHook hook) { pre_step_hooks_.push_back(std::move(hook)); }
@@ -228,6 +231,7 @@ class Optimizer : public LrTarget {
   std::vector<ParamView> views_;
   std::vector<int> group_sizes_;
   StepOptions step_options_;
+  TraceLane* trace_lane_ = nullptr;
   std::unique_ptr<StatReducer> reducer_;
   StepReport report_;
   int64_t num_skipped_ = 0;

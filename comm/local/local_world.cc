@@ -33,11 +33,17 @@ class LocalWork : public Work {
 
 class LocalGroup : public Group {
  public:
-  LocalGroup(int rank, std::shared_ptr<GroupState> state, std::chrono::milliseconds timeout)
-      : Group(rank, state->members()), state_(std::move(state)), timeout_(timeout) {}
+  LocalGroup(int rank, std::shared_ptr<GroupState> state, std::chrono::milliseconds timeout,
+             Trace* trace)
+      : Group(rank, state->members(),
+              LaneOf(trace, state->members()[static_cast<size_t>(rank)],
+                     "communication: " + state->name())),
+        state_(std::move(state)),
+        timeout_(timeout),
+        trace_(trace) {}
 
   GroupPtr Duplicate(std::chrono::milliseconds timeout) override {
-    return std::make_shared<LocalGroup>(rank(), state_->Copy(rank()), timeout);
+    return std::make_shared<LocalGroup>(rank(), state_->Copy(rank()), timeout, trace_);
   }
 
  protected:
@@ -48,22 +54,21 @@ class LocalGroup : public Group {
  private:
   std::shared_ptr<GroupState> state_;
   std::chrono::milliseconds timeout_;
+  Trace* trace_;
 };
 
 }  // namespace
 
-GroupState::GroupState(std::vector<int> members, std::vector<TaskThread*> threads)
-    : members_(std::move(members)), threads_(std::move(threads)) {
+GroupState::GroupState(std::vector<int> members, std::vector<TaskThread*> threads, std::string name)
+    : members_(std::move(members)), threads_(std::move(threads)), name_(std::move(name)) {
   for (size_t i = 0; i < members_.size(); ++i) all_.ranks.push_back(static_cast<int>(i));
   all_.next.resize(members_.size());
   num_copies_.resize(members_.size());
 }
 
 std::string GroupState::Name(const Operation& operation, const CollectiveCall& call) const {
-  std::string text = Describe(call) + " #" + std::to_string(operation.sequence) + " of group [";
-  for (size_t i = 0; i < members_.size(); ++i)
-    text += (i > 0 ? " " : "") + std::to_string(members_[i]);
-  return text + "]";
+  return Describe(call) + " #" + std::to_string(operation.sequence) + " of group " +
+         FormatRanks(members_);
 }
 
 GroupState::Channel& GroupState::ChannelFor(int rank, const CollectiveCall& call,
@@ -140,10 +145,13 @@ void GroupState::Execute(const std::shared_ptr<Operation>& operation,
   const bool at_once = BytesMoved(*operation) <= kInlineBytes;
   for (size_t i = 0; i < ranks.size(); ++i) {
     auto share = [operation, i] {
-      try {
-        RunShare(*operation, i);
-      } catch (const Error& error) {
-        operation->Fail(error.what());
+      {
+        const TraceSpan span = TraceCall(operation->calls[i]);
+        try {
+          RunShare(*operation, i);
+        } catch (const Error& error) {
+          operation->Fail(error.what());
+        }
       }
       operation->FinishShare();
     };
@@ -217,15 +225,18 @@ void GroupState::Leave(int rank, const std::string& reason) {
 
 std::shared_ptr<GroupState> GroupState::Copy(int rank) {
   std::lock_guard lock(mutex_);
-  std::shared_ptr<GroupState>& copy = copies_[num_copies_[static_cast<size_t>(rank)]++];
+  const int number = num_copies_[static_cast<size_t>(rank)]++;
+  std::shared_ptr<GroupState>& copy = copies_[number];
   if (copy == nullptr) {
-    copy = std::make_shared<GroupState>(members_, threads_);
+    copy = std::make_shared<GroupState>(members_, threads_,
+                                        name_ + " copy " + std::to_string(number + 1));
     for (const auto& [rank, reason] : gone_) copy->Leave(rank, reason);
   }
   return copy;
 }
 
-LocalWorld::LocalWorld(int num_ranks, std::chrono::milliseconds timeout) : timeout_(timeout) {
+LocalWorld::LocalWorld(int num_ranks, std::chrono::milliseconds timeout, Trace* trace)
+    : timeout_(timeout), trace_(trace) {
   for (int i = 0; i < num_ranks; ++i) threads_.push_back(std::make_unique<TaskThread>());
 }
 
@@ -246,7 +257,7 @@ GroupPtr LocalWorld::MakeGroup(int rank, const std::vector<int>& members) {
     std::lock_guard lock(mutex_);
     std::shared_ptr<GroupState>& entry = groups_[members];
     if (entry == nullptr) {
-      entry = std::make_shared<GroupState>(members, threads);
+      entry = std::make_shared<GroupState>(members, threads, FormatRanks(members));
       for (const auto& [gone, reason] : gone_) {
         const auto position = std::find(members.begin(), members.end(), gone);
         if (position != members.end())
@@ -255,7 +266,8 @@ GroupPtr LocalWorld::MakeGroup(int rank, const std::vector<int>& members) {
     }
     state = entry;
   }
-  return std::make_shared<LocalGroup>(static_cast<int>(own - members.begin()), state, timeout_);
+  return std::make_shared<LocalGroup>(static_cast<int>(own - members.begin()), state, timeout_,
+                                      trace_);
 }
 
 void LocalWorld::Leave(int rank, const std::string& reason) {

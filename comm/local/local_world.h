@@ -41,7 +41,8 @@ class TaskThread {
 // What the members of one group share.
 class GroupState {
  public:
-  GroupState(std::vector<int> members, std::vector<TaskThread*> threads);
+  // `name`: of its lanes in a trace.
+  GroupState(std::vector<int> members, std::vector<TaskThread*> threads, std::string name);
 
   // Member `rank`'s next call. Never blocks on a peer.
   std::shared_ptr<Operation> Arrive(int rank, CollectiveCall call);
@@ -54,6 +55,7 @@ class GroupState {
   std::shared_ptr<GroupState> Copy(int rank);
 
   const std::vector<int>& members() const { return members_; }
+  const std::string& name() const { return name_; }
 
  private:
   // Operations between a set of members that are matched by sequence number: the whole group, or a
@@ -72,6 +74,7 @@ class GroupState {
 
   std::vector<int> members_;  // ranks in the world
   std::vector<TaskThread*> threads_;
+  std::string name_;
   std::mutex mutex_;
   Channel all_;
   std::map<std::pair<int, int>, Channel> pairs_;  // (sender, receiver)
@@ -83,7 +86,8 @@ class GroupState {
 
 class LocalWorld {
  public:
-  LocalWorld(int num_ranks, std::chrono::milliseconds timeout);
+  // `trace` may be null.
+  LocalWorld(int num_ranks, std::chrono::milliseconds timeout, Trace* trace);
 
   int size() const { return static_cast<int>(threads_.size()); }
   // The handle of world rank `rank` on the group of `members` (world ranks, any order, kept).
@@ -93,6 +97,7 @@ class LocalWorld {
 
  private:
   std::chrono::milliseconds timeout_;
+  Trace* trace_;
   std::vector<std::unique_ptr<TaskThread>> threads_;
   std::mutex mutex_;
   std::map<std::vector<int>, std::shared_ptr<GroupState>> groups_;

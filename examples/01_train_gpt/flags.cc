@@ -7,6 +7,7 @@
 
 #include "apogee/core/text.h"
 #include "apogee/examples/common/command_line.h"
+#include "apogee/examples/common/trace_file.h"
 #include "apogee/optim/lr_schedule_registry.h"
 #include "apogee/optim/registry.h"
 #include "apogee/plugins/ddp.h"
@@ -80,6 +81,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->default_str("");
 
   DeclareCheckpointFlags(app, f.checkpoints);
+  DeclareTraceFlag(app, f.trace);
 
   const auto report = [&](const std::string& name, auto& value, const std::string& help) {
     return app.add_option(name, value, help)->group("Report")->capture_default_str();

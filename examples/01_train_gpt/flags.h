@@ -46,6 +46,7 @@ struct Flags {
   int threads_per_rank = 1;
 
   CheckpointFlags checkpoints;
+  std::string trace;  // empty: none
 
   int64_t log_every = 100;
   std::string prompt = "In the beginning";

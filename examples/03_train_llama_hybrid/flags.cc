@@ -4,6 +4,7 @@
 
 #include "apogee/core/status.h"
 #include "apogee/examples/common/command_line.h"
+#include "apogee/examples/common/trace_file.h"
 #include "apogee/optim/registry.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 
@@ -57,6 +58,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   add("--seed", f.seed, "Of the weights, the order of the data and the sample");
 
   DeclareCheckpointFlags(app, f.checkpoints);
+  DeclareTraceFlag(app, f.trace);
 
   group = "Report";
   add("--log-every", f.log_every, "Steps between two lasting lines")->check(count);

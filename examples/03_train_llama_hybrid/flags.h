@@ -42,6 +42,7 @@ struct Flags {
   uint64_t seed = 1;
 
   CheckpointFlags checkpoints;
+  std::string trace;  // empty: none
 
   int64_t log_every = 100;
   std::string prompt = "In the beginning";

@@ -24,6 +24,7 @@
 #include "apogee/examples/common/checkpoints.h"
 #include "apogee/examples/common/generate.h"
 #include "apogee/examples/common/ranks.h"
+#include "apogee/examples/common/trace_file.h"
 #include "apogee/examples/common/validate.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/llama.h"
@@ -66,6 +67,7 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
   // has data parts.
   HybridParallelPlugin plugin(world, flags.parallel);
   Booster booster(plugin);
+  booster.TraceTo(world.trace(), world.rank());
   Boosted boosted = booster.boost(model, *optimizer, nn::CrossEntropyLoss(), nullptr, &scheduler);
   DrawPlan(boosted, world, flags);
 
@@ -172,15 +174,19 @@ int main(int argc, char** argv) {
   Flags flags;
   if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;
   try {
+    TraceFile trace(flags.trace);
     const auto corpus = ValueOrThrow(
         data::TextCorpus::Load(flags.data, {.block = flags.model.max_position_embeddings}));
     const ProcessMemory start = ValueOrThrow(ReadProcessMemory());
     if (flags.checkpoints.save_every > 0) CatchStopSignals();
-    OkOrThrow(comm::launch({.num_ranks = flags.ranks, .threads_per_rank = flags.threads_per_rank},
+    OkOrThrow(comm::launch({.num_ranks = flags.ranks,
+                            .threads_per_rank = flags.threads_per_rank,
+                            .trace = trace.get()},
                            [&](comm::World& world) {
                              const int code = Train(world, flags, corpus, start);
                              if (world.rank() == 0) exit_code = code;
                            }));
+    trace.Write();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "03_train_llama_hybrid: %s\n", error.what());
     return 1;

@@ -21,6 +21,7 @@
 #include "apogee/data/loader.h"
 #include "apogee/data/text_corpus.h"
 #include "apogee/examples/common/ranks.h"
+#include "apogee/examples/common/trace_file.h"
 #include "apogee/nn/losses.h"
 #include "apogee/optim/registry.h"
 #include "apogee/plugins/gemini.h"
@@ -64,6 +65,7 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
 
   GeminiPlugin plugin(world.group(), flags.gemini);
   Booster booster(plugin);
+  booster.TraceTo(world.trace(), world.rank());
   Boosted boosted = booster.boost(model, *optimizer, nn::CrossEntropyLoss());
 
   const int64_t block = flags.model.n_positions, batch = flags.batch / world.size();
@@ -111,10 +113,14 @@ int main(int argc, char** argv) {
   Flags flags;
   if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;
   try {
+    TraceFile trace(flags.trace);
     const auto corpus =
         ValueOrThrow(data::TextCorpus::Load(flags.data, {.block = flags.model.n_positions}));
-    OkOrThrow(comm::launch({.num_ranks = flags.ranks, .threads_per_rank = flags.threads_per_rank},
+    OkOrThrow(comm::launch({.num_ranks = flags.ranks,
+                            .threads_per_rank = flags.threads_per_rank,
+                            .trace = trace.get()},
                            [&](comm::World& world) { Train(world, flags, corpus); }));
+    trace.Write();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "04_gemini_big_model: %s\n", error.what());
     return 1;

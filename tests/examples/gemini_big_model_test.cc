@@ -1,9 +1,11 @@
 // Runs the program 04_gemini_big_model on a tiny text: any placement trains the same model within
 // its budget, and bad input gets one answer and the right exit code.
+#include <algorithm>
 #include <filesystem>
 #include <string>
 
 #include "apogee/tests/support/program.h"
+#include "apogee/tests/support/trace_file.h"
 #include "apogee/tests/support/xml.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -76,6 +78,25 @@ TEST_F(GeminiBigModelTest, DrawsTheMap) {
               std::stoi(element.attributes.at("data-to")));
   }
   EXPECT_GT(bars, 16);
+}
+
+TEST_F(GeminiBigModelTest, Traces) {
+  const ProgramResult want = Train("--ranks 2");
+  const ProgramResult result = Train("--ranks 2 --trace " + (dir_ / "run.json"));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(Losses(result.out), Losses(want.out));
+  const testing::TraceFile file(dir_ / "run.json");
+  for (int rank = 0; rank < 2; ++rank) {
+    int steps = 0;
+    for (const auto& span : file.Spans(rank, "compute")) steps += span.at("name") == "step";
+    EXPECT_EQ(steps, 6);
+    EXPECT_GT(file.Spans(rank, "communication: [0 1]").size(), 6u);
+  }
+  const ProgramResult failed = Train("--trace " + (dir_ / "missing/run.json"));
+  EXPECT_EQ(failed.exit_code, 1);
+  EXPECT_EQ(failed.out, "") << "before training";
+  EXPECT_THAT(failed.err, HasSubstr("--trace: cannot write the trace "));
+  EXPECT_EQ(std::count(failed.err.begin(), failed.err.end(), '\n'), 1) << failed.err;
 }
 
 TEST_F(GeminiBigModelTest, BadInput) {

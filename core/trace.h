@@ -1,0 +1,189 @@
+// Trace: what every rank did when, as a file for ui.perfetto.dev and chrome://tracing.
+//
+//   OkOrThrow(Trace::CheckWritable("run.json"));      // before a run of hours
+//   Trace trace;                                      // shared by the ranks of a process
+//   TraceLane* lane = trace.Lane(rank, "compute");
+//   { TraceSpan span(lane, "load", {.category = "data", .args = {{"step", 3}}}); ... }
+//   OkOrThrow(trace.Write("run.json"));
+//
+// A rank is a process of the picture, a lane one of its rows: one per stream of work ("compute",
+// "communication: [0 1]", "saver"). Times are nanoseconds of the steady clock since the Trace was
+// made. The file is one JSON object: "traceEvents" has complete events (ph X, ts and dur in
+// microseconds with three decimals, pid the rank) and the names of ranks and lanes; "otherData" has
+// the clock at ts 0, so that files of several processes of a machine can be laid over one another.
+//
+// Without a trace lanes are null, and a span costs one test of the pointer. With one it appends to
+// the lane: names, keys and texts are kept once per lane, so that a long run costs 32 bytes per
+// span and 16 per argument.
+//
+// Threads: all calls may come from any thread. A lane stands for one thing at a time: give each
+// thread one of its own. Events of a lane that overlap all the same without nesting, which viewers
+// cannot draw, are written to a further row, "NAME (2)".
+#ifndef APOGEE_CORE_TRACE_H_
+#define APOGEE_CORE_TRACE_H_
+
+#include <chrono>
+#include <concepts>
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "apogee/core/status.h"
+
+namespace apogee {
+
+// {"micro_batch", 3}: a number, or a text. Refers to what it was made from.
+class TraceArg {
+ public:
+  template <std::integral T>
+  TraceArg(std::string_view key, T value)
+      : key_(key), kind_(Kind::kInteger), integer_(static_cast<int64_t>(value)) {}
+  TraceArg(std::string_view key, double value) : key_(key), kind_(Kind::kReal), real_(value) {}
+  TraceArg(std::string_view key, std::string_view value)
+      : key_(key), kind_(Kind::kText), text_(value) {}
+
+ private:
+  friend class TraceLane;
+  friend class TraceWriter;
+  enum class Kind : uint8_t { kInteger, kReal, kText };
+
+  std::string_view key_;
+  Kind kind_;
+  union {
+    int64_t integer_;
+    double real_;
+    std::string_view text_;
+  };
+};
+
+struct TraceInfo {
+  std::string_view category = {};
+  std::initializer_list<TraceArg> args = {};
+};
+
+class TraceLane {
+ public:
+  TraceLane(const TraceLane&) = delete;
+  TraceLane& operator=(const TraceLane&) = delete;
+
+  // For what no scope encloses; else use TraceSpan. Returns the event, for End. One that is never
+  // ended lasts until the file is written.
+  size_t Begin(std::string_view name, const TraceInfo& info = {});
+  // The same, but begun when `inner`, an event of this lane, was.
+  size_t BeginAround(size_t inner, std::string_view name, const TraceInfo& info = {});
+  void End(size_t event);
+
+ private:
+  friend class Trace;
+  friend class TraceWriter;
+  using Clock = std::chrono::steady_clock;
+  static constexpr int64_t kOpen = -1;
+
+  struct Event {
+    int64_t begin_ns, end_ns;
+    uint32_t name, category, num_args;
+  };
+  struct Arg {
+    uint32_t key;
+    TraceArg::Kind kind;
+    int64_t value;  // the number, the bits of a real one, or the text's
+  };
+
+  TraceLane(int rank, std::string name, Clock::time_point zero)
+      : rank_(rank), name_(std::move(name)), zero_(zero) {}
+  int64_t NowNs() const {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - zero_).count();
+  }
+  uint32_t Keep(std::string_view text);
+  // With mutex_ held; the event has yet to get its begin.
+  Event& Add(std::string_view name, const TraceInfo& info);
+
+  const int rank_;
+  const std::string name_;
+  const Clock::time_point zero_;
+  std::mutex mutex_;  // of what follows
+  std::vector<Event> events_;
+  std::vector<Arg> args_;  // of one event after another
+  std::map<std::string, uint32_t, std::less<>> texts_;
+};
+
+// From its construction to its end. `lane` may be null.
+class TraceSpan {
+ public:
+  TraceSpan(TraceLane* lane, std::string_view name, const TraceInfo& info = {}) : lane_(lane) {
+    if (lane_ != nullptr) event_ = lane_->Begin(name, info);
+  }
+  ~TraceSpan() {
+    if (lane_ != nullptr) lane_->End(event_);
+  }
+  TraceSpan(const TraceSpan&) = delete;
+  TraceSpan& operator=(const TraceSpan&) = delete;
+
+ private:
+  TraceLane* lane_;
+  size_t event_ = 0;
+};
+
+// What `apogee timeline` reads: one piece of a pipeline's work. Waiting for neighbours is no work:
+// leave it outside of the span.
+//
+//   const TraceSpan span = TracePipeline(lane, PipelineKind::kForward,
+//                                        {.step = 7, .micro_batch = 3, .chunk = 0});
+enum class PipelineKind : char {
+  kForward = 'F',
+  kBackward = 'B',  // of the inputs only, where weights have spans of their own
+  kWeightBackward = 'W',
+};
+struct PipelineWork {
+  int64_t step = 0, micro_batch = 0;
+  int64_t chunk = 0;  // of the chunks that this rank holds
+};
+inline constexpr std::string_view kPipelineCategory = "pipeline";
+inline TraceSpan TracePipeline(TraceLane* lane, PipelineKind kind, const PipelineWork& work) {
+  const char letter = static_cast<char>(kind);
+  const std::string_view name(&letter, 1);
+  return TraceSpan(lane, name,
+                   {.category = kPipelineCategory,
+                    .args = {{"kind", name},
+                             {"step", work.step},
+                             {"micro_batch", work.micro_batch},
+                             {"chunk", work.chunk}}});
+}
+
+class Trace {
+ public:
+  Trace() : zero_(std::chrono::steady_clock::now()) {}
+  Trace(const Trace&) = delete;
+  Trace& operator=(const Trace&) = delete;
+
+  // The lane of that name, made when it is first asked for; it lives as long as the trace. Lanes
+  // without events are not written.
+  TraceLane* Lane(int rank, std::string_view name);
+
+  // Writes everything up to now; what stood at `path` before is replaced once the new file is
+  // complete. An error names the path and what the operating system said, and leaves what stood
+  // there.
+  absl::Status Write(const std::string& path) const;
+  // Whether Write could, as far as one can know now. Leaves nothing behind.
+  static absl::Status CheckWritable(const std::string& path);
+
+ private:
+  const std::chrono::steady_clock::time_point zero_;
+  mutable std::mutex mutex_;  // of lanes_
+  std::vector<std::unique_ptr<TraceLane>> lanes_;
+};
+
+// The lane, or null without a trace.
+inline TraceLane* LaneOf(Trace* trace, int rank, std::string_view name) {
+  return trace == nullptr ? nullptr : trace->Lane(rank, name);
+}
+
+}  // namespace apogee
+
+#endif  // APOGEE_CORE_TRACE_H_

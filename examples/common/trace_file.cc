@@ -1,0 +1,34 @@
+#include "apogee/examples/common/trace_file.h"
+
+#include <cstdio>
+#include <utility>
+
+using namespace apogee;
+
+void DeclareTraceFlag(CLI::App& app, std::string& path) {
+  app.add_option("--trace", path,
+                 "File for what every rank did when, to open in ui.perfetto.dev; in memory until "
+                 "the run ends: for short runs");
+}
+
+TraceFile::TraceFile(std::string path) : path_(std::move(path)) {
+  if (path_.empty()) return;
+  const absl::Status status = Trace::CheckWritable(path_);
+  if (!status.ok()) Throw("--trace: ", Message(status));
+  trace_.emplace();
+}
+
+void TraceFile::Write() {
+  if (!trace_) return;
+  const absl::Status status = trace_->Write(path_);
+  trace_.reset();  // once
+  OkOrThrow(status);
+}
+
+TraceFile::~TraceFile() {
+  try {
+    Write();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+  }
+}

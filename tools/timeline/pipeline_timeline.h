@@ -1,0 +1,62 @@
+// The work of a pipeline over time, and the share of it that was waiting: the bubble.
+//
+//   std::vector<StepTimeline> steps = Timelines(std::move(events));
+//   steps[0].bubble_share()                   // 3/11 for 1F1B over 4 stages and 8 micro-batches
+//   steps[0].stages()[2].idle_ns
+//
+// A stage is a rank. A step lasts from the begin of its first work, on whichever stage, to the end
+// of its last; a stage is busy while at least one piece of its work runs (work may lie in other
+// work), else idle. The bubble share is 1 - sum of busy / (stages * step). Times are nanoseconds.
+#ifndef APOGEE_TOOLS_TIMELINE_PIPELINE_TIMELINE_H_
+#define APOGEE_TOOLS_TIMELINE_PIPELINE_TIMELINE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "apogee/core/trace.h"
+
+namespace apogee::tools {
+
+struct PipelineEvent {
+  int64_t step = 0;
+  int rank = 0;
+  PipelineKind kind = PipelineKind::kForward;
+  int64_t micro_batch = 0, chunk = 0;
+  int64_t begin_ns = 0, end_ns = 0;  // at least begin_ns
+};
+
+struct StageTime {
+  int rank = 0;
+  int64_t busy_ns = 0, idle_ns = 0;
+};
+
+class StepTimeline {
+ public:
+  // Of one step, at least one event.
+  explicit StepTimeline(std::vector<PipelineEvent> events);
+
+  int64_t step() const { return events_[0].step; }
+  // By rank, then by begin.
+  const std::vector<PipelineEvent>& events() const { return events_; }
+  // Ranks that work in this step, in order.
+  const std::vector<StageTime>& stages() const { return stages_; }
+  int64_t begin_ns() const { return begin_ns_; }
+  int64_t makespan_ns() const { return end_ns_ - begin_ns_; }
+  // In [0, 1); 0 for a step that took no time.
+  double bubble_share() const;
+
+ private:
+  std::vector<PipelineEvent> events_;
+  std::vector<StageTime> stages_;
+  int64_t begin_ns_, end_ns_;
+};
+
+// By step.
+std::vector<StepTimeline> Timelines(std::vector<PipelineEvent> events);
+
+// Of all steps together: their idle time by their whole time.
+double BubbleShare(const std::vector<StepTimeline>& steps);
+
+}  // namespace apogee::tools
+
+#endif  // APOGEE_TOOLS_TIMELINE_PIPELINE_TIMELINE_H_

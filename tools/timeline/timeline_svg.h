@@ -1,0 +1,26 @@
+// A picture of one pipeline step: a row per stage, time from left to right, a box per piece of work
+// with its micro-batch's number, hatched where the stage waits.
+//
+//   std::string svg = TimelineSvg(step, "1F1B, 4 stages");
+//
+// Colours tell forward, backward and the backward of weights apart; odd chunks are paler. For
+// programs a box has the attributes data-kind, data-rank, data-micro-batch and data-chunk, a bubble
+// data-bubble (the rank); widths are to scale. The text is one XML document.
+#ifndef APOGEE_TOOLS_TIMELINE_TIMELINE_SVG_H_
+#define APOGEE_TOOLS_TIMELINE_TIMELINE_SVG_H_
+
+#include <string>
+
+#include "apogee/tools/timeline/pipeline_timeline.h"
+
+namespace apogee::tools {
+
+std::string TimelineSvg(const StepTimeline& step, const std::string& title);
+
+// "12.3 %", "4.567 ms".
+std::string FormatPercent(double share);
+std::string FormatMs(int64_t ns);
+
+}  // namespace apogee::tools
+
+#endif  // APOGEE_TOOLS_TIMELINE_TIMELINE_SVG_H_
