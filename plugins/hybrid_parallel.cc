@@ -292,8 +292,8 @@ void HybridParallelPlugin::CutModel(nn::Module& model, optim::Optimizer& optimiz
   const int stage = mesh_->coordinate(comm::Axis::kPp);
   cut_ = std::make_unique<pipeline::Cut>(
       chain, StageShape(), pipeline::CutOptions{options_.piece_costs, options_.pieces_per_part});
-  executor_ = std::make_unique<pipeline::Executor>(
-      pipeline::ExecutorParts{chain, *cut_, StageShape(), mesh_->group(comm::Axis::kPp)});
+  executor_ = std::make_unique<pipeline::Executor>(pipeline::ExecutorParts{
+      chain, *cut_, StageShape(), mesh_->group(comm::Axis::kPp), world_.lane("compute")});
   SyncReplicasButValues("hybrid_parallel", model, optimizer, world_.group());
   std::string errors;
   const DType dtype = ParsePrecision(options_.precision, errors);

@@ -109,6 +109,7 @@ PipelineResult Executor::Run(const ExecutorCall& call) {
     if (i + 1 < ops.size()) ExpectFor(run, ops[i + 1]);
     RunOp(run, ops[i]);
   }
+  ++num_runs_;
   return Finish(run);
 }
 
@@ -118,11 +119,19 @@ void Executor::RunOp(Running& run, const PipelineOp& op) {
   Weights(run, op);
 }
 
+TraceSpan Executor::Span(const PipelineOp& op) const {
+  constexpr PipelineKind kKinds[] = {PipelineKind::kForward, PipelineKind::kBackward,
+                                     PipelineKind::kWeightBackward};
+  return TracePipeline(parts_.lane, kKinds[static_cast<size_t>(op.kind)],
+                       {.step = num_runs_, .micro_batch = op.micro, .chunk = op.chunk});
+}
+
 void Executor::Forward(Running& run, const PipelineOp& op) {
   const int part = run.shape.PartOf(stage_, op.chunk);
   Slot slot;
   Tensor x = part == 0 ? run.Part(run.call.inputs, op.micro)
                        : Take(run, {.part = part, .micro = op.micro});
+  const TraceSpan span = Span(op);
   if (run.shape.training && part > 0) {
     slot.input = std::make_shared<autograd::Parameter>("pipeline input", std::move(x));
     x = slot.input->value();
@@ -169,6 +178,7 @@ void Executor::Backward(Running& run, const PipelineOp& op) {
   } else {
     grad = Take(run, {.part = part, .micro = op.micro, .is_gradient = true});
   }
+  const TraceSpan span = Span(op);
   const bool splits = run.shape.splits_backward();
   RunPass(run, op, !splits, [&] {
     if (!autograd::NeedsGrad({slot.output})) return;  // nothing in or before this part is trained
@@ -188,6 +198,7 @@ void Executor::Backward(Running& run, const PipelineOp& op) {
 
 void Executor::Weights(Running& run, const PipelineOp& op) {
   Slot& slot = run.slots.at({op.chunk, op.micro});
+  const TraceSpan span = Span(op);
   RunPass(run, op, true, [&] { slot.deferred.Run(); });
   run.slots.erase({op.chunk, op.micro});
 }

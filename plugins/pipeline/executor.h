@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "apogee/autograd/engine.h"
+#include "apogee/core/trace.h"
 #include "apogee/plugins/backward_passes.h"
 #include "apogee/plugins/pipeline/cut.h"
 #include "apogee/plugins/pipeline/inbox.h"
@@ -32,6 +33,7 @@ struct ExecutorParts {
   const Cut& cut;
   PipelineShape shape;  // num_micros and training are each call's
   comm::GroupPtr group;
+  TraceLane* lane = nullptr;  // takes a span for each operation
 };
 
 struct ExecutorCall {
@@ -74,6 +76,7 @@ class Executor {
   struct Running;  // a call
 
   void RunOp(Running& run, const PipelineOp& op);
+  TraceSpan Span(const PipelineOp& op) const;
   void Forward(Running& run, const PipelineOp& op);
   void Backward(Running& run, const PipelineOp& op);
   void Weights(Running& run, const PipelineOp& op);
@@ -94,6 +97,7 @@ class Executor {
   std::vector<std::set<const autograd::Parameter*>> chunk_parameters_;
   std::map<OutputKey, Output> outputs_;
   std::set<OutputKey> headers_sent_;
+  int64_t num_runs_ = 0;
 };
 
 }  // namespace apogee::pipeline
