@@ -28,8 +28,9 @@ struct Spread {
 };
 
 const std::vector<Spread>& Spreads() {
-  static const auto& spreads = *new std::vector<Spread>{
-      {"single", 1}, {"ddp", 2}, {"zero", 3}, {"hybrid", 4}, {"gemini", 3}};
+  static const auto& spreads =
+      *new std::vector<Spread>{{"single", 1}, {"ddp", 2},      {"zero", 3},       {"hybrid", 4},
+                               {"gemini", 3}, {"pipeline", 4}, {"pipeline_tp", 4}};
   return spreads;
 }
 
@@ -49,6 +50,19 @@ std::unique_ptr<Plugin> Make(const Spread& spread, const comm::World& world) {
     return std::make_unique<GeminiPlugin>(world.group(),
                                           GeminiOptions{.precision = "bf16", .chunk_bytes = 700});
   }
+  if (name == "pipeline") {
+    return std::make_unique<HybridParallelPlugin>(world,
+                                                  HybridParallelOptions{.pp_size = 2,
+                                                                        .zero_stage = 1,
+                                                                        .precision = "bf16",
+                                                                        .schedule = "zbv",
+                                                                        .num_microbatches = 2});
+  }
+  if (name == "pipeline_tp") {
+    return std::make_unique<HybridParallelPlugin>(
+        world, HybridParallelOptions{
+                   .tp_size = 2, .pp_size = 2, .precision = "bf16", .num_microbatches = 2});
+  }
   return std::make_unique<HybridParallelPlugin>(
       world, HybridParallelOptions{.tp_size = 2, .zero_stage = 1, .precision = "bf16"});
 }
@@ -65,8 +79,8 @@ struct GptRun {
   }
   void Step() {
     const Tensor tokens =
-        Tensor::Zeros({1, 8}, DType::kI64, model.Parameters()[0]->data().context());
-    booster->backward(boosted->criterion(boosted->model(tokens), tokens), boosted->optimizer);
+        Tensor::Zeros({2, 8}, DType::kI64, model.Parameters()[0]->data().context());
+    booster->execute_pipeline({tokens, tokens}, model, boosted->criterion, &boosted->optimizer);
     boosted->optimizer.step();
     boosted->optimizer.zero_grad();
   }
@@ -79,7 +93,8 @@ struct GptRun {
 };
 
 TEST(ReshardResumeTest, GoesOnWithTheSameBitsUnderEveryPlugin) {
-  for (const Spread& saved : {Spreads()[2], Spreads()[3], Spreads()[4]}) {
+  for (const Spread& saved :
+       {Spreads()[2], Spreads()[3], Spreads()[4], Spreads()[5], Spreads()[6]}) {
     const TempDir folder;
     RunRanks(saved.ranks, [&](comm::World& world) {
       GptRun run(saved, 1, world);
