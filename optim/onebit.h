@@ -76,8 +76,9 @@ class OneBitOptimizer : public TypedOptimizer<Options>, public LocalGradientOpti
     this->AddPreStepHook([this](Optimizer& self) {
       nonfinite_.clear();
       self.ForEachView([this](ParamView& view, int group) {
-        if (feedback_.size() > 1)
-          view.set_partial_grad(TakesLocalGrad(group) ? feedback_.size() : 1);
+        // The shards that there can be are empty: of parameters on other stages of a pipeline.
+        if (feedback_.size() == 1 || view.is_shard()) return;
+        view.set_partial_grad(TakesLocalGrad(group) ? feedback_.size() : 1);
       });
     });
   }

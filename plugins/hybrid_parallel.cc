@@ -270,7 +270,7 @@ optim::Optimizer& HybridParallelPlugin::Configure(nn::Module& model, optim::Opti
   optim::Optimizer& configured = inner().Configure(model, optimizer);
   if (cut_ != nullptr) {
     stage_gradients_ = std::make_unique<pipeline::StageGradients>(
-        model, configured, *cut_, mesh_->group(comm::Axis::kPp),
+        model, *cut_,
         [this](const std::vector<int>& stages) {
           std::vector<int> ranks;
           for (const int stage : stages) {
@@ -338,10 +338,7 @@ void HybridParallelPlugin::BindView(optim::ParamView& view, int64_t cut_multiple
   layout.segments.clear();
   view.BindShard(parameter.data(), comm::Layout(here.logical_shape(), std::move(layout)));
   elsewhere_.push_back(view.parameter());
-  view.parameter()->set_grad_keeper("it lies on another pipeline stage; set the plugin's max_norm",
-                                    [&view](bool set_to_none) {
-                                      if (set_to_none) view.set_grad(Tensor());
-                                    });
+  view.parameter()->set_grad_keeper("it lies on another pipeline stage; set the plugin's max_norm");
 }
 
 comm::Layout HybridParallelPlugin::LayoutOf(const autograd::Parameter& parameter) const {

@@ -135,6 +135,7 @@ void Executor::Forward(Running& run, const PipelineOp& op) {
   if (run.shape.training && part > 0) {
     slot.input = std::make_shared<autograd::Parameter>("pipeline input", std::move(x));
     x = slot.input->value();
+    x.storage()->set_category(MemoryCategory::kActivation);  // it is no weight
   }
   Generator& generator = parts_.model.generator();
   const int64_t drawn = part == 0 ? 0 : outputs_.at(run.Key(part - 1, op.micro)).draws;

@@ -7,9 +7,8 @@
 namespace apogee::pipeline {
 
 StageGradients::StageGradients(
-    const nn::Module& model, optim::Optimizer& optimizer, const Cut& cut, comm::GroupPtr stages,
-    const GroupOf& group_of, const std::function<bool(const autograd::Parameter&)>& is_of_one_chunk)
-    : optimizer_(optimizer), stages_(std::move(stages)) {
+    const nn::Module& model, const Cut& cut, const GroupOf& group_of,
+    const std::function<bool(const autograd::Parameter&)>& is_of_one_chunk) {
   std::map<std::vector<int>, std::vector<autograd::ParameterPtr>> by_holders;
   for (const autograd::ParameterPtr& parameter : model.Parameters()) {
     if (parameter->is_elsewhere()) continue;
@@ -42,7 +41,6 @@ void StageGradients::End(BackwardPasses& passes, bool reduce) {
                             }});
   }
   reduced_ = reduce;
-  if (reduce) SharePresence();
 }
 
 void StageGradients::AddUp(const Tied& tied) const {
@@ -61,26 +59,6 @@ void StageGradients::AddUp(const Tied& tied) const {
                                            parameter.context(), MemoryCategory::kGradient);
     tied.group->AllReduce(sum);
     parameter.set_grad(sum);
-  }
-}
-
-void StageGradients::SharePresence() {
-  std::vector<float> bits;
-  for (const optim::ParamView& view : optimizer_.views()) {
-    const bool here = !view.parameter()->is_elsewhere();
-    bits.push_back(here && view.has_grad() ? 1.0f : 0.0f);
-  }
-  const ContextPtr context = optimizer_.views()[0].value().context();
-  const Tensor present =
-      Tensor::FromVector<float>(bits, {static_cast<int64_t>(bits.size())}, context);
-  if (stages_ != nullptr) stages_->AllReduce(present, comm::ReduceOp::kMax);
-  bits = present.ToVector<float>();
-  for (size_t i = 0; i < bits.size(); ++i) {
-    optim::ParamView& view = optimizer_.views()[i];
-    if (!view.parameter()->is_elsewhere()) continue;
-    view.set_grad(bits[i] == 0 ? Tensor()
-                               : Tensor::Empty({0}, view.parameter()->grad_dtype(),
-                                               view.value().context(), MemoryCategory::kGradient));
   }
 }
 

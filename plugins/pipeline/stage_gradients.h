@@ -1,13 +1,11 @@
 // StageGradients: what the gradients of a pipeline's stages have to do with each other.
 //
-//   StageGradients gradients(model, optimizer, cut, executor, mesh_groups);
+//   StageGradients gradients(model, cut, group_of, is_of_one_chunk);
 //   gradients.Begin();  ... the schedule ...;  gradients.End(passes, reduce);
 //
 // A parameter that several stages use (a tied embedding) is a copy on each; their gradients are
-// added, once, before ranks of the data-parallel group average. After End every stage knows which
-// parameters have a gradient somewhere, so that all skip and step alike. Communicated per End that
-// reduces: the bits of presence (one all-reduce over the stages), and for parameters of several
-// stages these bits and each gradient over the stages that hold it.
+// added, once, before ranks of the data-parallel group average. Communicated per End that reduces,
+// over the stages that hold such parameters: which of them have a gradient, and these gradients.
 #ifndef APOGEE_PLUGINS_PIPELINE_STAGE_GRADIENTS_H_
 #define APOGEE_PLUGINS_PIPELINE_STAGE_GRADIENTS_H_
 
@@ -15,7 +13,6 @@
 #include <vector>
 
 #include "apogee/comm/group.h"
-#include "apogee/optim/optimizer.h"
 #include "apogee/plugins/backward_passes.h"
 #include "apogee/plugins/pipeline/cut.h"
 
@@ -26,14 +23,13 @@ class StageGradients {
   // The group of these stages' ranks with this rank's place on the other axes; null for one.
   using GroupOf = std::function<comm::GroupPtr(const std::vector<int>& stages)>;
 
-  // `stages`: all of them. `is_of_one_chunk`: Executor::IsOfOneChunk. Collective, through GroupOf.
-  StageGradients(const nn::Module& model, optim::Optimizer& optimizer, const Cut& cut,
-                 comm::GroupPtr stages, const GroupOf& group_of,
+  // `is_of_one_chunk`: Executor::IsOfOneChunk.
+  StageGradients(const nn::Module& model, const Cut& cut, const GroupOf& group_of,
                  const std::function<bool(const autograd::Parameter&)>& is_of_one_chunk);
 
   // Before the passes of a backward.
   void Begin();
-  // After them. Collective over the stages and the data-parallel group if `reduce`.
+  // After them. Collective over these stages and the data-parallel group if `reduce`.
   void End(BackwardPasses& passes, bool reduce);
 
  private:
@@ -43,10 +39,7 @@ class StageGradients {
   };
 
   void AddUp(const Tied& tied) const;
-  void SharePresence();
 
-  optim::Optimizer& optimizer_;
-  comm::GroupPtr stages_;
   std::vector<Tied> tied_;                        // by holders
   std::vector<const autograd::Parameter*> late_;  // that no chunk's last pass reduces
   bool reduced_ = false;                          // the last End was a reducing one
