@@ -390,7 +390,10 @@ void HybridParallelPlugin::WatchFirstStep(nn::Module& model, optim::Optimizer& o
     const bool checked =
         CheckSameGradients("hybrid_parallel", copies, mesh_->group(comm::Axis::kDp),
                            *mesh_->group(comm::Axis::kTp), world_.context());
-    watches_ = !checked;
+    // Gradients that are not finite may be those of some stages only.
+    const Tensor again = Tensor::Full({1}, DType::kF32, checked ? 0 : 1, world_.context());
+    if (cut_ != nullptr) mesh_->group(comm::Axis::kPp)->AllReduce(again, comm::ReduceOp::kMax);
+    watches_ = again.Item() != 0;
   });
 }
 

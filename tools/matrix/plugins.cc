@@ -178,8 +178,8 @@ PluginVariant Pipelined(const std::string& schedule, int pp, int tp, int zero_st
   return {.name = "hybrid_pp" + std::to_string(pp) + (tp > 1 ? "_tp" + std::to_string(tp) : "") +
                   (exact ? "_" : "_dp2_") + schedule + "_zero" + std::to_string(zero_stage),
           .worlds = std::move(worlds),
-          // What bf16 makes of the norms of a deep model cut by tp can be as large as their update.
-          .precisions = tp == 1 ? AllPrecisions() : std::vector<std::string>{"f32", "f64", "fp16"},
+          // What 16 bits make of a deep model cut by tp can be as large as its update.
+          .precisions = tp == 1 ? AllPrecisions() : std::vector<std::string>{"f32", "f64"},
           .make = make,
           .tp = tp,
           .pp = pp,

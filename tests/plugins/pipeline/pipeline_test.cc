@@ -291,5 +291,44 @@ TEST(PipelineTest, FrozenEmbeddingsAndWholeStages) {
   }
 }
 
+// The loss scale at the end, and how many steps overflowed, of training in fp16.
+std::pair<double, int64_t> ScaleAndSkips(const Task& task, int num_ranks,
+                                         HybridParallelOptions options) {
+  std::pair<double, int64_t> first;
+  options.precision = "fp16";
+  options.loss_scaler = {.initial_scale = 0x1p22, .growth_interval = 2};
+  RunRanks(num_ranks, [&](comm::World& world) {
+    const auto model = task.make();
+    model->Initialize(world.context(), {.seed = 11});
+    const auto optimizer = Make(task, *model);
+    HybridParallelPlugin plugin(world, options);
+    Booster booster(plugin);
+    Boosted boosted = booster.boost(*model, *optimizer, nn::CrossEntropyLoss());
+    for (int64_t step = 0; step < 12; ++step) {
+      booster.execute_pipeline(BatchOf(step, 0, kBatch, world.context()), *model, boosted.criterion,
+                               &boosted.optimizer);
+      boosted.optimizer.step();
+      boosted.optimizer.zero_grad();
+    }
+    const std::pair got(plugin.loss_scale(), boosted.optimizer.num_skipped_steps());
+    if (world.rank() == 0) first = got;
+    world.group() != nullptr ? world.group()->Barrier() : void();
+    EXPECT_EQ(got, first);
+  });
+  return first;
+}
+
+TEST(PipelineTest, EveryStageSkipsWhenOneOverflows) {
+  const auto want = ScaleAndSkips(Gpt2Task(), 1, {});
+  EXPECT_GT(want.second, 1);
+  EXPECT_LT(want.second, 11);
+  for (const char* schedule : kSchedules) {
+    HybridParallelOptions options = Options(schedule, 2, 4);
+    EXPECT_EQ(ScaleAndSkips(Gpt2Task(), 2, options), want);
+    options.tp_size = 2;
+    EXPECT_EQ(ScaleAndSkips(Gpt2Task(), 4, options), want);
+  }
+}
+
 }  // namespace
 }  // namespace apogee
