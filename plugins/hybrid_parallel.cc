@@ -24,11 +24,14 @@ void Append(std::string& errors, const std::string& problem) { errors += "\n  " 
 
 HybridParallelPlugin::HybridParallelPlugin(const comm::World& world,
                                            const HybridParallelOptions& options)
-    : world_(world), options_(options) {
+    : world_(world),
+      options_(options),
+      sequence_(options.sp_size, options.sp_mode, options.tp_size) {
   std::string errors;
   if (options.tp_size < 1) {
     Append(errors, "tp_size must be at least 1, got " + std::to_string(options.tp_size));
   }
+  sequence_.CheckOptions(errors);
   const int stage = options.zero_stage;
   if (stage < 0 || stage > 3) {
     Append(errors,
@@ -59,21 +62,25 @@ HybridParallelPlugin::HybridParallelPlugin(const comm::World& world,
   }
   APOGEE_CHECK(errors.empty(), "hybrid_parallel plugin: invalid options:", errors);
   if (!WorldProblem().empty()) return;
+  const int sp = sequence_.axis_size(), tp = options.tp_size;
   mesh_ = std::make_unique<comm::Mesh>(
-      world, comm::MeshShape{.dp = world.size() / options.tp_size, .tp = options.tp_size});
+      world, comm::MeshShape{.dp = world.size() / (sp * tp), .sp = sp, .tp = tp});
   MakeInner();
 }
 
 HybridParallelPlugin::~HybridParallelPlugin() = default;
 
 std::string HybridParallelPlugin::WorldProblem() const {
-  if (world_.size() % options_.tp_size == 0) return "";
-  return "tp_size " + std::to_string(options_.tp_size) + " does not divide the world of " +
-         std::to_string(world_.size()) + " ranks";
+  const int sp = sequence_.axis_size(), tp = options_.tp_size;
+  if (world_.size() % (sp * tp) == 0) return "";
+  const std::string sizes = "tp_size " + std::to_string(tp) +
+                            (sp > 1 ? " times sp_size " + std::to_string(sp) : std::string());
+  return sizes + " does not divide the world of " + std::to_string(world_.size()) + " ranks";
 }
 
 void HybridParallelPlugin::MakeInner() {
-  const comm::GroupPtr dp = mesh_->group(comm::Axis::kDp);
+  // Gradients of parts of a sequence are averaged like those of parts of a batch.
+  const comm::GroupPtr dp = mesh_->group({comm::Axis::kDp, comm::Axis::kSp});
   const bool cut = options_.tp_size > 1;
   if (options_.zero_stage == 0) {
     ddp_ = std::make_unique<DdpPlugin>(
@@ -87,7 +94,7 @@ void HybridParallelPlugin::MakeInner() {
   }
   // Of all ranks that hold parts of one parameter.
   const comm::GroupPtr statistics =
-      cut ? mesh_->group({comm::Axis::kDp, comm::Axis::kTp}) : nullptr;
+      cut ? mesh_->group({comm::Axis::kDp, comm::Axis::kSp, comm::Axis::kTp}) : nullptr;
   if (options_.zero_stage == 3) {
     gemini_ = std::make_unique<GeminiPlugin>(dp, GeminiOptions{.placement = options_.placement,
                                                                .precision = options_.precision,
@@ -165,12 +172,14 @@ optim::Optimizer& HybridParallelPlugin::Configure(nn::Module& model, optim::Opti
     for (const std::string& problem : nn::parallel::PlanProblems(model, *plan, options_.tp_size)) {
       Append(problems, "plan \"" + plan->name + "\", " + problem);
     }
-  } else if (options_.tp_size > 1) {
+  } else if (options_.tp_size > 1 || sequence_.is_on()) {
     Append(problems,
            "no plan comes with Apogee for this model (or it contains several models); say in "
            "options.plan how its layers are cut over tp_size " +
-               std::to_string(options_.tp_size) + " ranks (nn/parallel/plan.h)");
+               std::to_string(options_.tp_size) + " ranks" +
+               (sequence_.is_on() ? ", and where its attention is" : "") + " (nn/parallel/plan.h)");
   }
+  sequence_.AddProblems(model, plan ? &*plan : nullptr, optimizer, options_.zero_stage, problems);
   CheckOptimizer(model, optimizer, problems);
   for (const autograd::ParameterPtr& parameter : model.Parameters()) {
     if (options_.tp_size == 1 || !parameter->has_grad()) continue;
@@ -180,10 +189,12 @@ optim::Optimizer& HybridParallelPlugin::Configure(nn::Module& model, optim::Opti
   }
   APOGEE_CHECK(problems.empty(), "hybrid_parallel: cannot run this setup:", problems);
 
+  if (plan) sequence_.Cut(model, *plan, *mesh_);
   if (options_.tp_size > 1) {
     SyncReplicas("hybrid_parallel", model, optimizer, world_.group());
-    parallel_ = std::make_unique<nn::parallel::TensorParallel>(model, *std::move(plan),
-                                                               mesh_->group(comm::Axis::kTp));
+    parallel_ = std::make_unique<nn::parallel::TensorParallel>(
+        model, *std::move(plan), mesh_->group(comm::Axis::kTp),
+        nn::parallel::TensorParallelOptions{.cut_sequence = sequence_.uses_tp()});
     parallel_->Apply();
     for (optim::ParamView& view : optimizer.views()) {
       view.BindParameter(parallel_->LayoutOf(*view.parameter()));
@@ -191,7 +202,8 @@ optim::Optimizer& HybridParallelPlugin::Configure(nn::Module& model, optim::Opti
   }
   configured_ = true;
   optim::Optimizer& configured = inner().Configure(model, optimizer);
-  if (parallel_ != nullptr) WatchFirstStep(model, configured);
+  sequence_.Attach(model, configured, *mesh_, parallel_.get());
+  if (parallel_ != nullptr || sequence_.is_on()) WatchFirstStep(model, configured);
   return configured;
 }
 
@@ -214,23 +226,26 @@ void HybridParallelPlugin::WatchFirstStep(nn::Module& model, optim::Optimizer& o
   });
   optimizer.AddPreStepHook([this, watch](optim::Optimizer& stepped) {
     if (watch->done) return;
-    comm::Group& group = *mesh_->group(comm::Axis::kTp);
+    comm::Group& group = *mesh_->group({comm::Axis::kSp, comm::Axis::kTp});
     // A double holds half of the bits exactly.
     const auto hash = static_cast<double>(watch->inputs >> 32);
     const Tensor ends = Tensor::FromVector<double>({hash, -hash}, {2}, world_.context());
     group.AllReduce(ends, comm::ReduceOp::kMax);
     const std::vector<double> all = ends.ToVector<double>();
-    APOGEE_CHECK(all[0] == -all[1],
-                 "hybrid_parallel: ranks of one tp group gave the model different inputs; load the "
-                 "part of each batch that the plugin's data_rank() and data_size() say, not the "
-                 "world's rank and size");
+    APOGEE_CHECK(all[0] == -all[1], "hybrid_parallel: ranks of one ",
+                 sequence_.axis_size() > 1 ? "sp and " : "",
+                 "tp group gave the model different inputs; load the part of each batch that the "
+                 "plugin's data_rank() and data_size() say, not the world's rank and size");
+    watch->done = parallel_ == nullptr;
+    if (watch->done) return;
     std::vector<const optim::ParamView*> copies;
     for (const optim::ParamView& view : stepped.views()) {
       const bool is_copy = parallel_->ShardOf(*view.parameter()) == nullptr;
       if (is_copy && view.trainable()) copies.push_back(&view);
     }
-    watch->done = CheckSameGradients("hybrid_parallel", copies, mesh_->group(comm::Axis::kDp),
-                                     group, world_.context());
+    watch->done = CheckSameGradients("hybrid_parallel", copies,
+                                     mesh_->group({comm::Axis::kDp, comm::Axis::kSp}),
+                                     *mesh_->group(comm::Axis::kTp), world_.context());
   });
 }
 
@@ -241,9 +256,12 @@ Tensor HybridParallelPlugin::WholeValue(const autograd::Parameter& parameter) co
 
 Criterion HybridParallelPlugin::ConfigureCriterion(Criterion criterion) {
   const auto* cross_entropy = criterion.target<nn::CrossEntropyLoss>();
-  if (parallel_ == nullptr || cross_entropy == nullptr) return criterion;
-  Criterion parallel = parallel_->KeepLogitsCut(*cross_entropy);
-  return parallel != nullptr ? parallel : criterion;
+  if (cross_entropy == nullptr) return criterion;
+  const int64_t ignore_index = cross_entropy->ignore_index;
+  Criterion words = parallel_ != nullptr ? parallel_->KeepLogitsCut(*cross_entropy) : nullptr;
+  if (words == nullptr) words = criterion;
+  Criterion tokens = sequence_.KeepLogitsCut(words, ignore_index);
+  return tokens != nullptr ? tokens : words;
 }
 
 void HybridParallelPlugin::Backward(const Tensor& loss, optim::Optimizer& optimizer) {

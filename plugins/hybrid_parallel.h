@@ -39,12 +39,17 @@
 #include "apogee/nn/parallel/tensor_parallel.h"
 #include "apogee/plugins/ddp.h"
 #include "apogee/plugins/gemini.h"
+#include "apogee/plugins/hybrid_sequence.h"
 #include "apogee/plugins/low_level_zero.h"
 
 namespace apogee {
 
 struct HybridParallelOptions {
   int tp_size = 1;
+  // Ranks that share each sequence, and how: "all_to_all" or "ring_attn" with an sp_size above 1,
+  // or "split_gather", which uses the tp group (sp_size 1 or tp_size).
+  int sp_size = 1;
+  std::string sp_mode = "";
   // 0: every rank of dp keeps all states. 1, 2: as LowLevelZeroOptions::stage. 3: as GeminiPlugin,
   // whose rules for modules and for reading parameters then hold.
   int zero_stage = 0;
@@ -86,8 +91,8 @@ class HybridParallelPlugin : public Plugin {
   comm::Layout LayoutOf(const autograd::Parameter& parameter) const override;
   optim::LossScaler* loss_scaler() override { return inner().loss_scaler(); }
 
-  // Which part of each batch this rank trains on: ranks of one tp group have the same. Throws Error
-  // when tp_size does not divide the world.
+  // Which part of each batch this rank trains on: ranks of one sp and tp group have the same.
+  // Throws Error when tp_size times sp_size does not divide the world.
   int data_rank() const { return mesh().coordinate(comm::Axis::kDp); }
   int data_size() const { return mesh().size(comm::Axis::kDp); }
   const comm::Mesh& mesh() const;
@@ -97,6 +102,8 @@ class HybridParallelPlugin : public Plugin {
   Tensor WholeValue(const autograd::Parameter& parameter) const;
   // After boost, of tp_size > 1: how the model is cut; else null.
   const nn::parallel::TensorParallel* tensor_parallel() const { return parallel_.get(); }
+  // After boost, with an sp_mode: which tokens this rank has; else null.
+  const nn::parallel::SequenceParallel* sequence_parallel() const { return sequence_.parallel(); }
   // Of zero_stage 3: what shards this rank's part of the model over dp; else null.
   const GeminiPlugin* gemini() const { return gemini_.get(); }
 
@@ -114,6 +121,7 @@ class HybridParallelPlugin : public Plugin {
   HybridParallelOptions options_;
   std::unique_ptr<comm::Mesh> mesh_;  // null when the world does not fit
   std::unique_ptr<nn::parallel::TensorParallel> parallel_;
+  HybridSequence sequence_;
   // One of the three runs the data-parallel axis.
   std::unique_ptr<DdpPlugin> ddp_;
   std::unique_ptr<LowLevelZeroPlugin> zero_;

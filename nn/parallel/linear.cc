@@ -5,6 +5,7 @@
 
 #include "apogee/autograd/node.h"
 #include "apogee/nn/parallel/functions.h"
+#include "apogee/nn/parallel/sequence_functions.h"
 #include "apogee/tensor/ops/elementwise.h"
 
 namespace apogee::nn::parallel {
@@ -52,6 +53,14 @@ Tensor RowParallelLinear(const Tensor& x, const Tensor& weight, const Tensor& bi
                          const comm::GroupPtr& group, autograd::WeightLayout layout) {
   if (group == nullptr) return autograd::Linear(x, weight, bias, {.layout = layout});
   Tensor sum = ReduceFromGroup(
+      autograd::Linear(x, weight, {}, {.layout = layout, .out_dtype = AddendDType(x.dtype())}),
+      group, x.dtype());
+  return bias.defined() ? AddBias(sum, bias) : sum;
+}
+
+Tensor RowParallelLinearOfTokens(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                 const comm::GroupPtr& group, autograd::WeightLayout layout) {
+  Tensor sum = ReduceScatterSequence(
       autograd::Linear(x, weight, {}, {.layout = layout, .out_dtype = AddendDType(x.dtype())}),
       group, x.dtype());
   return bias.defined() ? AddBias(sum, bias) : sum;
