@@ -189,7 +189,7 @@ optim::Optimizer& HybridParallelPlugin::Configure(nn::Module& model, optim::Opti
   }
   APOGEE_CHECK(problems.empty(), "hybrid_parallel: cannot run this setup:", problems);
 
-  if (plan) sequence_.Cut(model, *plan, *mesh_);
+  if (plan) sequence_.Prepare(model, *plan, *mesh_);
   if (options_.tp_size > 1) {
     SyncReplicas("hybrid_parallel", model, optimizer, world_.group());
     parallel_ = std::make_unique<nn::parallel::TensorParallel>(

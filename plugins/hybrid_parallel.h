@@ -1,7 +1,8 @@
-// HybridParallelPlugin: tensor parallelism, data parallelism and ZeRO together. Ranks form a mesh
-// [dp, tp]: the tp ranks next to each other share every layer (nn/parallel), the dp copies of that
-// group share the batch, and with it the optimizer states (zero_stage 1), gradients (2) and
-// parameters (3: GeminiPlugin, of what tensor parallelism leaves this rank).
+// HybridParallelPlugin: tensor, sequence and data parallelism and ZeRO together. Ranks form a mesh
+// [dp, sp, tp]: the tp ranks next to each other share every layer (nn/parallel), the sp ranks that
+// have the same layers share every sequence, the dp copies of these share the batch; and dp x sp
+// the optimizer states (zero_stage 1), gradients (2) and parameters (3: GeminiPlugin, of what
+// tensor parallelism leaves this rank).
 //
 //   HybridParallelPlugin plugin(world, {.tp_size = 2, .zero_stage = 2, .precision = "bf16"});
 //   ... a loader of part plugin.data_rank() of plugin.data_size() of each batch ...
@@ -28,6 +29,24 @@
 // the table in the model's dtype, and 3 of the loss. (A table is a row-parallel layer, logits are a
 // column-parallel one.) The first step checks that ranks of a tp group got the same inputs, and
 // have the same gradients of what they all hold whole.
+//
+// Sequence parallelism (nn/parallel/sequence_parallel.h) cuts sequences by itself: the model takes
+// whole tokens, the criterion whole targets, and all ranks of an sp and tp group load the same
+// batch. T must divide by sp (tp for split_gather, 2 sp for ring_attn), and under all_to_all a
+// rank's heads and key-value heads, too. In training the logits that nn::CrossEntropyLoss gets are
+// this rank's tokens under all_to_all and ring_attn; otherwise sequences are whole. Losses are the
+// same on all ranks of a group. Bytes per rank and token of the whole sequence, K key-value heads
+// of H, s bytes an element, forward and backward together:
+//   split_gather  gathers and scatters in place of the all-reduces above, as many bytes: (2 L + 1)
+//   d
+//                 all-gathered in s, and scattered in 4, forward, and backward the other way
+//                 round, 8 for the tokens; and per step one all-reduce, in f32, of all parameters
+//                 that are not cut. Activations between cut layers are T / tp.
+//   all_to_all    4 L d (1 + K / H) s / sp, and 16 in all for the loss.
+//   ring_attn     (2 (sp - 1) s + 4 sp) 2 L d K / H / sp sent and as much received, 16 for the
+//   loss.
+// Under split_gather Parameter::grad() of what is not cut is this rank's addend of a sum that
+// step() makes; LOMO and AdaLomo are refused there at zero_stage 3.
 #ifndef APOGEE_PLUGINS_HYBRID_PARALLEL_H_
 #define APOGEE_PLUGINS_HYBRID_PARALLEL_H_
 

@@ -64,17 +64,17 @@ void HybridSequence::AddProblems(nn::Module& model, const nn::parallel::Parallel
   }
 }
 
-void HybridSequence::Cut(nn::Module& model, const nn::parallel::ParallelPlan& plan,
-                         const comm::Mesh& mesh) {
+void HybridSequence::Prepare(nn::Module& model, const nn::parallel::ParallelPlan& plan,
+                             const comm::Mesh& mesh) {
   if (!is_on()) return;
   const comm::GroupPtr group = mesh.group(uses_tp() ? comm::Axis::kTp : comm::Axis::kSp);
   parallel_ = std::make_unique<nn::parallel::SequenceParallel>(model, plan, *mode_, group);
-  parallel_->Apply();
 }
 
 void HybridSequence::Attach(nn::Module& model, optim::Optimizer& optimizer, const comm::Mesh& mesh,
                             const nn::parallel::TensorParallel* tensor_parallel) {
   if (!is_on()) return;
+  parallel_->Apply();
   // Ranks that share sequences have the same samples: the inner plugin, whose group they are in
   // together with other samples' ranks, does not know.
   model.AddPreForwardHook(

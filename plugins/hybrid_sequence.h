@@ -3,7 +3,7 @@
 //   HybridSequence sequence(options.sp_size, options.sp_mode, options.tp_size);
 //   sequence.Check(errors);                                      // the options
 //   sequence.AddProblems(model, plan, optimizer, zero_stage, problems);
-//   sequence.Cut(model, plan, mesh);                             // before parameters are cut
+//   sequence.Prepare(model, plan, mesh);                         // before parameters are cut
 //   sequence.Attach(model, optimizer, mesh, tensor_parallel);    // after the inner plugin
 //
 // Nothing of it is collective but the steps of an optimizer that has been attached.
@@ -35,14 +35,15 @@ class HybridSequence {
   // Appends what keeps this setup from running. `plan` null: there is none.
   void AddProblems(nn::Module& model, const nn::parallel::ParallelPlan* plan,
                    const optim::Optimizer& optimizer, int zero_stage, std::string& problems) const;
-  void Cut(nn::Module& model, const nn::parallel::ParallelPlan& plan, const comm::Mesh& mesh);
-  // `tensor_parallel` may be null.
+  // Changes nothing of the model.
+  void Prepare(nn::Module& model, const nn::parallel::ParallelPlan& plan, const comm::Mesh& mesh);
+  // From now on the model cuts sequences. `tensor_parallel` may be null.
   void Attach(nn::Module& model, optim::Optimizer& optimizer, const comm::Mesh& mesh,
               const nn::parallel::TensorParallel* tensor_parallel);
   // Null: `mean`, of the cross entropy that ignores ignore_index, is right as it is.
   nn::parallel::SequenceParallel::Loss KeepLogitsCut(nn::parallel::SequenceParallel::Loss mean,
                                                      int64_t ignore_index);
-  // Null before Cut.
+  // Null before Prepare.
   const nn::parallel::SequenceParallel* parallel() const { return parallel_.get(); }
 
  private:

@@ -146,13 +146,17 @@ TEST(SabotageTest, ShardedPartsNeedAllOfThat) {
 }
 
 TEST(MatrixTest, HybridCellsMeetEveryLayoutWithEveryOptimizer) {
-  std::set<std::string> layouts, by_workload, by_precision;
+  std::set<std::string> layouts, by_workload, by_precision, sequences;
   for (const Cell& cell : AllCells()) {
     const PluginVariant& plugin = FindPlugin(cell.plugin);
-    EXPECT_EQ(cell.world % plugin.tp, 0) << cell.name();
+    EXPECT_EQ(cell.world % plugin.ranks_per_sample(), 0) << cell.name();
     if (!plugin.is_hybrid) continue;
     const std::string layout =
         cell.optimizer + "/" + cell.plugin + "/" + std::to_string(cell.world);
+    if (cell.plugin.find("_sp") != std::string::npos) {
+      sequences.insert(layout);
+      continue;
+    }
     layouts.insert(layout);
     by_workload.insert(layout + "/" + cell.workload);
     by_precision.insert(layout + "/" + cell.precision);
@@ -164,6 +168,9 @@ TEST(MatrixTest, HybridCellsMeetEveryLayoutWithEveryOptimizer) {
     num_layouts += sharded ? (1 + 3) + (1 + 2) : 0;  // 3, static and auto
   }
   EXPECT_EQ(layouts.size(), num_layouts);
+  // 17 share sequences, 6 of them without ZeRO; two optimizers want no stage 3 of split_gather.
+  const size_t num_optimizers = optim::OptimizerNames().size();
+  EXPECT_EQ(sequences.size(), 17 * (num_optimizers - 3) + 6 * 3 - 2);
   EXPECT_EQ(by_workload.size(), num_layouts * 5);
   EXPECT_EQ(by_precision.size(), num_layouts * 4);
 }

@@ -144,8 +144,8 @@ class RankRun {
   }
 
  private:
-  int data_rank() const { return world_.rank() / variant_.tp; }
-  int data_size() const { return world_.size() / variant_.tp; }
+  int data_rank() const { return world_.rank() / variant_.ranks_per_sample(); }
+  int data_size() const { return world_.size() / variant_.ranks_per_sample(); }
 
   Tensor WholeValue(const autograd::Parameter& parameter) const {
     if (hybrid_ != nullptr) return hybrid_->WholeValue(parameter);

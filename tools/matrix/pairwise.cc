@@ -21,7 +21,7 @@ std::array<std::string, kNumAxes> AxisValues(const Cell& cell) {
   const std::string family = cell.workload.substr(0, cell.workload.find('_'));
   return {cell.optimizer,
           hybrid ? "hybrid" : cell.plugin,
-          std::to_string(cell.world / plugin.tp),
+          std::to_string(cell.world / plugin.ranks_per_sample()),
           cell.precision,
           std::to_string(cell.accumulate) + (cell.no_sync ? "ns" : "") + (cell.clip ? "clip" : ""),
           family,

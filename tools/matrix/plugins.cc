@@ -1,5 +1,6 @@
 #include "apogee/tools/matrix/plugins.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "apogee/core/text.h"
@@ -155,6 +156,47 @@ PluginVariant Hybrid(int tp, int zero_stage, std::vector<int> worlds,
           .is_hybrid = true};
 }
 
+// "hybrid_sp2_ring_attn_tp2_zero1" and the like. `sp` is 1 for split_gather.
+PluginVariant Sequence(const std::string& mode, int sp, int tp, int zero_stage,
+                       std::vector<int> worlds) {
+  const auto make = [=](const comm::World& world, const PluginSettings& settings) {
+    return std::make_unique<HybridParallelPlugin>(
+        world, HybridParallelOptions{.tp_size = tp,
+                                     .sp_size = sp,
+                                     .sp_mode = mode,
+                                     .zero_stage = zero_stage,
+                                     .precision = settings.precision,
+                                     .max_norm = settings.max_norm,
+                                     .bucket_bytes = settings.bucket_bytes,
+                                     .loss_scaler = settings.loss_scaler});
+  };
+  const std::string ranks = "sp" + std::to_string(std::max(sp, mode == "split_gather" ? tp : 1)) +
+                            "_" + mode + (tp > 1 ? "_tp" + std::to_string(tp) : "");
+  return {.name = zero_stage < 3 ? "hybrid_" + ranks + "_zero" + std::to_string(zero_stage)
+                                 : "gemini_" + ranks,
+          .worlds = std::move(worlds),
+          .precisions = AllPrecisions(),
+          .make = make,
+          .tp = tp,
+          .sp = sp,
+          .workloads = {"gpt2_long", "llama_long"},
+          .is_hybrid = true};
+}
+
+void AppendSequence(std::vector<PluginVariant>& variants) {
+  variants.push_back(Sequence("split_gather", 1, 2, 0, {2, 4}));
+  variants.push_back(Sequence("split_gather", 1, 2, 2, {4}));
+  variants.push_back(Sequence("split_gather", 1, 4, 1, {4, 8}));
+  variants.push_back(Sequence("split_gather", 1, 2, 3, {4}));
+  variants.push_back(Sequence("all_to_all", 2, 1, 0, {2, 4}));
+  variants.push_back(Sequence("all_to_all", 4, 1, 2, {4}));
+  variants.push_back(Sequence("all_to_all", 2, 2, 1, {4, 8}));
+  variants.push_back(Sequence("ring_attn", 2, 1, 0, {2, 4}));
+  variants.push_back(Sequence("ring_attn", 4, 1, 1, {4, 8}));
+  variants.push_back(Sequence("ring_attn", 4, 2, 2, {8}));
+  variants.push_back(Sequence("ring_attn", 2, 2, 3, {4}));
+}
+
 std::vector<PluginVariant> MakeVariants() {
   const std::vector<std::string>& all = AllPrecisions();
   std::vector<PluginVariant> variants = {
@@ -181,6 +223,7 @@ std::vector<PluginVariant> MakeVariants() {
   variants.push_back(Hybrid(1, 3, {3}, "auto"));
   variants.push_back(Hybrid(2, 3, {2, 4, 6}));
   variants.push_back(Hybrid(2, 3, {2, 4}, "auto"));
+  AppendSequence(variants);
   return variants;
 }
 

@@ -41,9 +41,12 @@ struct PluginVariant {
   bool master_weights = true;
   // So many ranks next to each other hold the parts of one model and train on the same samples.
   int tp = 1;
+  // So many such groups share sequences, and train on the same samples, too.
+  int sp = 1;
   std::vector<std::string> workloads = {"fed", "gpt2", "llama"};
   // Of the family whose combinations are too many for the matrix to have all of them.
   bool is_hybrid = false;
+  int ranks_per_sample() const { return tp * sp; }
 };
 
 const std::vector<PluginVariant>& PluginVariants();

@@ -39,7 +39,8 @@ class TinyModel : public nn::Module {
 
 // The tokens of a range; shift 1 gives the targets. Flagged: in step 3k sample 0 only, in step
 // 3k + 1 none, in step 3k + 2 sample 25 only. Permutations 0 to 8.
-Tensor TinyTokens(const ContextPtr& context, const SampleRange& range, int64_t shift);
+Tensor TinyTokens(const ContextPtr& context, const SampleRange& range, int64_t shift,
+                  int64_t tokens = kTinyTokens);
 Tensor TinyLoss(nn::Module& model, const ContextPtr& context, const SampleRange& range);
 
 class TinyWorkload : public Workload {
@@ -63,7 +64,8 @@ class TinyWorkload : public Workload {
 // given to boost gets what they put out, so under tensor parallelism logits stay cut.
 class LmWorkload : public Workload {
  public:
-  LmWorkload(TinyKind kind, bool tied) : kind_(kind), tied_(tied) {}
+  LmWorkload(TinyKind kind, bool tied, int64_t tokens = kTinyTokens)
+      : kind_(kind), tied_(tied), tokens_(tokens) {}
   std::unique_ptr<nn::Module> MakeModel() const override;
   int64_t num_samples() const override { return kTinyBatch; }
   Criterion criterion() const override { return nn::CrossEntropyLoss(); }
@@ -76,6 +78,7 @@ class LmWorkload : public Workload {
  private:
   TinyKind kind_;
   bool tied_;
+  int64_t tokens_;
 };
 
 }  // namespace apogee::tools

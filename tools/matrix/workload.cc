@@ -13,6 +13,9 @@ const Workload& FindWorkload(const std::string& name) {
   static const TinyWorkload gpt2(TinyKind::kGpt2), llama(TinyKind::kLlama);
   static const LmWorkload gpt2_tied(TinyKind::kGpt2, true), gpt2_untied(TinyKind::kGpt2, false);
   static const LmWorkload llama_tied(TinyKind::kLlama, true), llama_untied(TinyKind::kLlama, false);
+  // As many tokens as ranks can share in two pieces each.
+  static const LmWorkload gpt2_long(TinyKind::kGpt2, true, 8);
+  static const LmWorkload llama_long(TinyKind::kLlama, true, 8);
   static const auto& workloads = *new std::vector<std::pair<std::string, const Workload*>>{
       {"fed", &fed},
       {"gpt2", &gpt2},
@@ -21,6 +24,8 @@ const Workload& FindWorkload(const std::string& name) {
       {"gpt2_untied", &gpt2_untied},
       {"llama_tied", &llama_tied},
       {"llama_untied", &llama_untied},
+      {"gpt2_long", &gpt2_long},
+      {"llama_long", &llama_long},
   };
   std::vector<std::string> names;
   for (const auto& [known, workload] : workloads) {
