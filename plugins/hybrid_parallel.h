@@ -37,14 +37,12 @@
 // this rank's tokens under all_to_all and ring_attn; otherwise sequences are whole. Losses are the
 // same on all ranks of a group. Bytes per rank and token of the whole sequence, K key-value heads
 // of H, s bytes an element, forward and backward together:
-//   split_gather  gathers and scatters in place of the all-reduces above, as many bytes: (2 L + 1)
-//   d
-//                 all-gathered in s, and scattered in 4, forward, and backward the other way
-//                 round, 8 for the tokens; and per step one all-reduce, in f32, of all parameters
-//                 that are not cut. Activations between cut layers are T / tp.
-//   all_to_all    4 L d (1 + K / H) s / sp, and 16 in all for the loss.
-//   ring_attn     (2 (sp - 1) s + 4 sp) 2 L d K / H / sp sent and as much received, 16 for the
-//   loss.
+//   split_gather  in place of the all-reduces above gathers and scatters of as many bytes: forward
+//                 (2 L + 1) d all-gathered in s and scattered in 4 (the table's in s), backward
+//                 the other way round; 8 for the tokens. Per step one all-reduce, in f32, of the
+//                 parameters that are not cut. Activations between cut layers are T / tp.
+//   all_to_all    4 L d (1 + K / H) s / sp; 16 per loss.
+//   ring_attn     (2 (sp - 1) s + 4 sp) 2 L d K / H / sp, sent, and received; 16 per loss.
 // Under split_gather Parameter::grad() of what is not cut is this rank's addend of a sum that
 // step() makes; LOMO and AdaLomo are refused there at zero_stage 3.
 #ifndef APOGEE_PLUGINS_HYBRID_PARALLEL_H_

@@ -86,7 +86,14 @@ void HybridSequence::Attach(nn::Module& model, optim::Optimizer& optimizer, cons
   for (optim::ParamView& view : optimizer.views()) {
     const autograd::Parameter& parameter = *view.parameter();
     const bool cut = tensor_parallel->ShardOf(parameter) != nullptr;
-    if (!cut && parallel_->IsPartial(parameter)) views.push_back(&view);
+    if (cut || !parallel_->IsPartial(parameter)) continue;
+    views.push_back(&view);
+    // Whoever clips by hand would clip by addends.
+    if (!view.is_shard() && view.parameter()->grad_keeper().empty()) {
+      view.parameter()->set_grad_keeper(
+          "its gradient is this rank's part of a sum over the tp group, which the optimizer's step "
+          "makes; set the plugin's max_norm");
+    }
   }
   partial_ = std::make_unique<PartialGradients>("hybrid_parallel", std::move(views),
                                                 mesh.group(comm::Axis::kTp));

@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "apogee/core/error.h"
@@ -20,11 +21,12 @@ bool IsZero(const std::vector<double>& values) {
 }
 
 // Of the elements that this rank has a gradient of; 0 where they are all zero, or absent. Half of
-// the bits, which a double holds exactly.
-double HashOf(const optim::ParamView& view) {
+// the bits, which a double holds exactly. `finite` becomes false where they are not.
+double HashOf(const optim::ParamView& view, bool& finite) {
   if (!view.has_grad()) return 0;
   const std::vector<double> values = view.grad().ToVector<double>();
   if (IsZero(values)) return 0;
+  finite = finite && std::ranges::all_of(values, [](double value) { return std::isfinite(value); });
   const auto bytes = static_cast<size_t>(view.layout().local_numel()) * sizeof(double);
   return static_cast<double>(XXH3_64bits(values.data(), bytes) >> 32);
 }
@@ -42,13 +44,17 @@ void PartialGradients::AddTo(optim::Optimizer& optimizer) {
 
 void PartialGradients::CheckDiffer() {
   std::vector<double> hashes;
-  for (const optim::ParamView* view : views_) hashes.push_back(HashOf(*view));
+  bool finite = true;
+  for (const optim::ParamView* view : views_) hashes.push_back(HashOf(*view, finite));
   for (size_t i = 0; i < views_.size(); ++i) hashes.push_back(-hashes[i]);
+  hashes.push_back(finite ? 0 : 1);
   const auto count = static_cast<int64_t>(hashes.size());
   const Tensor ends =
       Tensor::FromVector<double>(hashes, {count}, views_[0]->parameter()->context());
   group_->AllReduce(ends, comm::ReduceOp::kMax);
   hashes = ends.ToVector<double>();
+  // Overflows are alike; another step will tell.
+  if (hashes.back() > 0) return;
   checked_ = !IsZero(hashes);
   for (size_t i = 0; i < views_.size(); ++i) {
     const bool same = hashes[i] != 0 && hashes[i] == -hashes[views_.size() + i];

@@ -6,8 +6,8 @@
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/booster/booster.h"
 #include "apogee/nn/attention.h"
-#include "apogee/nn/parallel/functions.h"
 #include "apogee/optim/adam.h"
+#include "apogee/optim/grad_clip.h"
 #include "apogee/optim/lomo.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/tests/support/exactness.h"
@@ -202,25 +202,61 @@ TEST(HybridSequenceErrorsTest, RanksOfOneGroupNeedTheSameBatch) {
   });
 }
 
+TEST(HybridSequenceErrorsTest, ClippingAddendsByHand) {
+  RunRanks(2, [](comm::World& world) {
+    nn::Gpt2 model(Gpt2Of(4));
+    model.Initialize(world.context(), {.seed = 1});
+    optim::AdamW optimizer(model.Parameters(), {});
+    HybridParallelPlugin plugin(world, {.tp_size = 2, .sp_mode = "split_gather"});
+    Booster booster(plugin);
+    Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+    const Tensor tokens = Tokens(8, 0, world.context());
+    booster.backward(boosted.criterion(model(tokens), tokens), optimizer);
+    const std::vector<autograd::ParameterPtr> norm = {
+        model.FindParameter("transformer.ln_f.weight")};
+    EXPECT_THAT([&] { optim::ClipGradNorm(norm, {.max_norm = 1}); },
+                Says(HasSubstr("this rank's part of a sum over the tp group")));
+  });
+}
+
+// In fp16 the first steps may overflow, on every rank alike.
+TEST(HybridSequenceErrorsTest, OverflowsAreNotTakenForWholeGradients) {
+  RunRanks(2, [](comm::World& world) {
+    nn::Gpt2 model(Gpt2Of(4));
+    model.Initialize(world.context(), {.seed = 1});
+    optim::AdamW optimizer(model.Parameters(), {});
+    HybridParallelPlugin plugin(world,
+                                {.tp_size = 2, .sp_mode = "split_gather", .precision = "fp16"});
+    Booster booster(plugin);
+    Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+    const Tensor tokens = Tokens(8, 0, world.context());
+    for (const double factor : {1e9, 1.0}) {
+      const Tensor loss = autograd::Scale(boosted.criterion(model(tokens), tokens), factor);
+      booster.backward(loss, optimizer);
+      EXPECT_NO_THROW(optimizer.step());
+      optimizer.zero_grad();
+    }
+    EXPECT_EQ(optimizer.num_skipped_steps(), 1);
+  });
+}
+
 // A parameter whose gradient is whole on every rank would be counted once per rank.
 TEST(HybridSequenceErrorsTest, GradientsThatAreNotPartial) {
   class Scaled : public nn::Module {
    public:
-    explicit Scaled(comm::GroupPtr group)
-        : group_(std::move(group)),
-          lm_(Register("lm", std::make_shared<nn::Gpt2>(Gpt2Of(4)))),
+    Scaled()
+        : lm_(Register("lm", std::make_shared<nn::Gpt2>(Gpt2Of(4)))),
           scale_(RegisterParameter("scale", {19}, nn::Init::Normal(0, 1))) {}
     Tensor Forward(const Tensor& tokens) override {
       return autograd::Add((*lm_)(tokens), scale_->value());
     }
 
    private:
-    comm::GroupPtr group_;
     std::shared_ptr<nn::Module> lm_;
     autograd::ParameterPtr scale_;
   };
   RunRanks(2, [](comm::World& world) {
-    Scaled model(world.group());
+    Scaled model;
     model.Initialize(world.context(), {.seed = 1});
     optim::AdamW optimizer(model.Parameters(), {});
     nn::parallel::ParallelPlan plan = *nn::parallel::ShippedPlan(model);

@@ -383,33 +383,36 @@ TEST(HybridSequenceTest, PartialGradientsAreSummedTogether) {
   EXPECT_EQ(calls(3), 2);
 }
 
-// Forward and backward of a block move what hybrid_parallel.h says.
+// Forward and backward move what hybrid_parallel.h says; layers share what is gathered.
 TEST(HybridSequenceTest, ActivationTrafficOfSplitGather) {
-  RunRanks(2, [](comm::World& world) {
-    constexpr int64_t kLayers = 2, kWidth = 8, kSamples = 2, kTokens = 16;
-    nn::Gpt2 model({.vocab_size = kVocab,
-                    .n_positions = kTokens,
-                    .n_embd = kWidth,
-                    .n_layer = kLayers,
-                    .n_head = 2});
-    model.Initialize(world.context(), {.seed = 1});
-    const auto optimizer =
-        ValueOrThrow(optim::MakeOptimizer("sgd", model.Parameters(), {{"lr", "0.1"}}));
-    HybridParallelPlugin plugin(world, {.tp_size = 2, .sp_mode = "split_gather"});
-    Booster booster(plugin);
-    Boosted boosted = booster.boost(model, *optimizer, nn::CrossEntropyLoss());
-    const comm::Group& tp = *plugin.mesh().group(comm::Axis::kTp);
-    const comm::Traffic before = tp.traffic();
-    const Task task;
-    const Tensor tokens = Tokens(task, 0, 0, kSamples, world.context(), false);
-    booster.backward(boosted.criterion(boosted.model(tokens), tokens), boosted.optimizer);
-    const comm::Traffic moved = tp.traffic() - before;
-    const int64_t hidden = kSamples * kTokens * kWidth * 4;
-    EXPECT_EQ(moved.bytes(comm::CollectiveKind::kAllGather),
-              kSamples * kTokens * 8 + (2 * kLayers + 1) * hidden + (2 * kLayers + 1) * hidden);
-    EXPECT_EQ(moved.bytes(comm::CollectiveKind::kReduceScatter),
-              (2 * kLayers + 1) * hidden + (2 * kLayers + 1) * hidden);
-  });
+  constexpr int64_t kLayers = 2, kWidth = 32, kSamples = 2, kTokens = 16;
+  Task gpt2;
+  gpt2.make = [] {
+    return std::make_unique<nn::Gpt2>(nn::Gpt2Config{.vocab_size = kVocab,
+                                                     .n_positions = kTokens,
+                                                     .n_embd = kWidth,
+                                                     .n_layer = kLayers,
+                                                     .n_head = 2});
+  };
+  for (const Task& task : {gpt2, LlamaTask()}) {
+    RunRanks(2, [&](comm::World& world) {
+      const auto model = Initialized(task, world.context(), 1);
+      const auto optimizer = Make(task, *model);
+      HybridParallelPlugin plugin(world,
+                                  {.tp_size = 2, .sp_mode = "split_gather", .precision = "f64"});
+      Booster booster(plugin);
+      Boosted boosted = booster.boost(*model, *optimizer, nn::CrossEntropyLoss());
+      const comm::Group& tp = *plugin.mesh().group(comm::Axis::kTp);
+      const comm::Traffic before = tp.traffic();
+      const Tensor tokens = Tokens(task, 0, 0, kSamples, world.context(), false);
+      booster.backward(boosted.criterion(boosted.model(tokens), tokens), boosted.optimizer);
+      const comm::Traffic moved = tp.traffic() - before;
+      const int64_t hidden = kSamples * kTokens * kWidth * 8;
+      EXPECT_EQ(moved.bytes(comm::CollectiveKind::kAllGather),
+                kSamples * kTokens * 8 + 2 * (2 * kLayers + 1) * hidden);
+      EXPECT_EQ(moved.bytes(comm::CollectiveKind::kReduceScatter), 2 * (2 * kLayers + 1) * hidden);
+    });
+  }
 }
 
 // What is saved under a mode goes on alone.
