@@ -3,10 +3,9 @@
 // sequence (nn/parallel/sequence_parallel.h). What depends on tokens' places is here, too.
 //
 //   core_(Register("core", std::make_shared<nn::AttentionCore>(head_dim)))
-//   ...
-//   Tensor out = (*core_)(qkv);                                       // GPT-2: [B, T, 3 D] -> [B,
-//   T, D] Tensor q = core_->Rotated(core_->Heads((*q_proj_)(x)), 10000.0);  // Llama: [B, T, H, d]
-//   Tensor out = core_->Attend(q, k, v);                              // [B, T, H, d]
+//   Tensor out = (*core_)(qkv);                          // packed: [B, T, 3 D] -> [B, T, D]
+//   Tensor q = core_->Rotated(core_->Heads(x), theta);   // or apart: [B, T, H d] -> [B, T, H, d]
+//   Tensor out = core_->Attend(q, k, v);                 // [B, T, H, d]
 //
 // Numbers of heads are those of the tensors given: a rank may have some of them. Tokens are those
 // of sequence_part(). Module hooks run around operator() only.

@@ -1,7 +1,7 @@
 // HybridSequence: what HybridParallelPlugin does for sequences that ranks hold parts of.
 //
 //   HybridSequence sequence(options.sp_size, options.sp_mode, options.tp_size);
-//   sequence.Check(errors);                                      // the options
+//   sequence.CheckOptions(errors);
 //   sequence.AddProblems(model, plan, optimizer, zero_stage, problems);
 //   sequence.Prepare(model, plan, mesh);                         // before parameters are cut
 //   sequence.Attach(model, optimizer, mesh, tensor_parallel);    // after the inner plugin

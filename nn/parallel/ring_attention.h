@@ -5,9 +5,9 @@
 //   Tensor out = RingAttention(q, k, v, group);   // [B, T / n, H, d] -> [B, T / n, H, d]
 //
 // Rank r holds pieces r and 2 n - 1 - r of 2 n, in this order; rotary positions are applied before.
-// Besides its own tokens, which take n = 1's time for T / n of them, a rank computes half a block
-// per step: with keys of a lower rank, all its queries see the first half of them; with those of a
-// higher one, its second half of queries sees them all. Results of the steps are f32 (f64 for f64)
+// Its own keys are under the causal mask; of those of a lower rank all its queries see the first
+// half, and those of a higher one are all seen by its second half of queries: half a block of work
+// in every step, on every rank. Results of the steps are f32 (f64 for f64)
 // and are rounded once.
 //
 // Every rank of the group calls. Forward sends and receives n - 1 times k and v (2 K d T / n

@@ -1,10 +1,10 @@
 // Differentiable functions between whole sequences and the parts of them that ranks hold. The
 // sequence is dim 1 of [samples, tokens, ..].
 //
-//   Tensor part = SplitTokens(x, part_of_rank, group, factor);       // [B, T, ..] -> [B, T / n,
-//   ..] Tensor whole = GatherTokens(y, part_of_rank, group, factor);     // and back, on every rank
-//   Tensor all = GatherSequence(x, tp);                              // Megatron's g and g-bar
-//   Tensor own = ReduceScatterSequence(product, tp, dtype);
+//   Tensor own = SplitTokens(x, part, group, factor);     // [B, T, ..] -> [B, T / n, ..]
+//   Tensor whole = GatherTokens(y, part, group, factor);  // and back, on every rank
+//   Tensor all = GatherSequence(x, tp);                   // what cut layers take
+//   Tensor sum = ReduceScatterSequence(product, tp, dtype);
 //
 // Every rank of the group must call, with tensors of one shape. Collectives are waited for.
 #ifndef APOGEE_NN_PARALLEL_SEQUENCE_FUNCTIONS_H_
