@@ -55,7 +55,7 @@ Dropout::Dropout(double p) : p_(p) {
 }
 
 Tensor Dropout::Forward(const Tensor& x) {
-  return is_training() ? autograd::Dropout(x, p_, generator()) : x;
+  return is_training() ? autograd::Dropout(x, p_, generator(), {}, sequence_part()) : x;
 }
 
 }  // namespace apogee::nn

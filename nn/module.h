@@ -27,6 +27,7 @@
 
 #include "apogee/autograd/parameter.h"
 #include "apogee/core/rng.h"
+#include "apogee/core/sequence_part.h"
 
 namespace apogee::nn {
 
@@ -102,6 +103,10 @@ class Module {
   // The random state of the tree (dropout), one generator shared by all its modules; checkpoints
   // save it.
   Generator& generator() { return *generator_; }
+  // Which tokens of each sequence the tensors of this module are; by default all. A plan that cuts
+  // sequences over ranks says so, and what depends on a token's place in its sequence asks.
+  const SequencePart& sequence_part() const { return sequence_part_; }
+  void set_sequence_part(const SequencePart& part) { sequence_part_ = part; }
 
   // Hooks run around Forward, and around this module's part of backward: pre-backward when the
   // gradient of its output is complete, post-backward when that of its input is (at the end of
@@ -140,6 +145,7 @@ class Module {
   std::vector<std::pair<std::string, std::shared_ptr<Module>>> children_;
   std::shared_ptr<Generator> generator_ = std::make_shared<Generator>();
   bool training_ = true;
+  SequencePart sequence_part_;
   ForwardFunction forward_;  // null: Forward
   ForwardFunction input_;
   ForwardWrapper wrapper_;

@@ -70,12 +70,15 @@ void CheckPipeline(const HybridParallelOptions& options, std::string& errors) {
 
 HybridParallelPlugin::HybridParallelPlugin(const comm::World& world,
                                            const HybridParallelOptions& options)
-    : world_(world), options_(options) {
+    : world_(world),
+      options_(options),
+      sequence_(options.sp_size, options.sp_mode, options.tp_size) {
   std::string errors;
   if (options.tp_size < 1) {
     Append(errors, "tp_size must be at least 1, got " + std::to_string(options.tp_size));
   }
   CheckPipeline(options, errors);
+  sequence_.CheckOptions(errors);
   const int stage = options.zero_stage;
   if (stage < 0 || stage > 3) {
     Append(errors,
@@ -106,10 +109,9 @@ HybridParallelPlugin::HybridParallelPlugin(const comm::World& world,
   }
   APOGEE_CHECK(errors.empty(), "hybrid_parallel plugin: invalid options:", errors);
   if (!WorldProblem().empty()) return;
-  const int model_ranks = options.pp_size * options.tp_size;
+  const int pp = options.pp_size, sp = sequence_.axis_size(), tp = options.tp_size;
   mesh_ = std::make_unique<comm::Mesh>(
-      world, comm::MeshShape{
-                 .pp = options.pp_size, .dp = world.size() / model_ranks, .tp = options.tp_size});
+      world, comm::MeshShape{.pp = pp, .dp = world.size() / (pp * sp * tp), .sp = sp, .tp = tp});
   MakeInner();
 }
 
@@ -118,14 +120,12 @@ HybridParallelPlugin::~HybridParallelPlugin() {
 }
 
 std::string HybridParallelPlugin::WorldProblem() const {
-  const int model_ranks = options_.pp_size * options_.tp_size;
-  if (world_.size() % model_ranks == 0) return "";
-  const std::string product = options_.pp_size == 1
-                                  ? "tp_size " + std::to_string(options_.tp_size)
-                                  : "pp_size " + std::to_string(options_.pp_size) + " x tp_size " +
-                                        std::to_string(options_.tp_size) + " = " +
-                                        std::to_string(model_ranks);
-  return product + " does not divide the world of " + std::to_string(world_.size()) + " ranks";
+  const int pp = options_.pp_size, sp = sequence_.axis_size(), tp = options_.tp_size;
+  if (world_.size() % (pp * sp * tp) == 0) return "";
+  std::string sizes = "tp_size " + std::to_string(tp);
+  if (sp > 1) sizes += " times sp_size " + std::to_string(sp);
+  if (pp > 1) sizes += " times pp_size " + std::to_string(pp);
+  return sizes + " does not divide the world of " + std::to_string(world_.size()) + " ranks";
 }
 
 pipeline::PipelineShape HybridParallelPlugin::StageShape() const {
@@ -137,7 +137,8 @@ pipeline::PipelineShape HybridParallelPlugin::StageShape() const {
 }
 
 void HybridParallelPlugin::MakeInner() {
-  const comm::GroupPtr dp = mesh_->group(comm::Axis::kDp);
+  // Gradients of parts of a sequence are averaged like those of parts of a batch.
+  const comm::GroupPtr dp = mesh_->group({comm::Axis::kDp, comm::Axis::kSp});
   const bool cut = options_.tp_size > 1 || options_.pp_size > 1;
   if (options_.zero_stage == 0) {
     ddp_ = std::make_unique<DdpPlugin>(
@@ -229,18 +230,26 @@ optim::Optimizer& HybridParallelPlugin::Configure(nn::Module& model, optim::Opti
     for (const std::string& problem : nn::parallel::PlanProblems(model, *plan, options_.tp_size)) {
       Append(problems, "plan \"" + plan->name + "\", " + problem);
     }
-  } else if (options_.tp_size > 1) {
+  } else if (options_.tp_size > 1 || sequence_.is_on()) {
     Append(problems,
            "no plan comes with Apogee for this model (or it contains several models); say in "
            "options.plan how its layers are cut over tp_size " +
-               std::to_string(options_.tp_size) + " ranks (nn/parallel/plan.h)");
+               std::to_string(options_.tp_size) + " ranks" +
+               (sequence_.is_on() ? ", and where its attention is" : "") + " (nn/parallel/plan.h)");
   }
   if (options_.pp_size > 1) {
     for (const std::string& problem : pipeline::CutProblems(
              model, StageShape(), {options_.piece_costs, options_.pieces_per_part})) {
       Append(problems, problem);
     }
+    if (sequence_.is_on() && plan && !plan->sequence_module.empty()) {
+      Append(problems, "with pp_size " + std::to_string(options_.pp_size) +
+                           " sequences are cut before the model's first piece, but the plan's "
+                           "sequence_module is \"" +
+                           plan->sequence_module + "\", not the model itself");
+    }
   }
+  sequence_.AddProblems(model, plan ? &*plan : nullptr, optimizer, options_.zero_stage, problems);
   CheckOptimizer(model, optimizer, problems);
   for (const autograd::ParameterPtr& parameter : model.Parameters()) {
     if ((options_.tp_size == 1 && options_.pp_size == 1) || !parameter->has_grad()) continue;
@@ -250,6 +259,7 @@ optim::Optimizer& HybridParallelPlugin::Configure(nn::Module& model, optim::Opti
   }
   APOGEE_CHECK(problems.empty(), "hybrid_parallel: cannot run this setup:", problems);
 
+  if (plan) sequence_.Prepare(model, *plan, *mesh_);
   std::vector<int64_t> cut_multiples;
   optimizer.ForEachView([&](const optim::ParamView& view, int group) {
     cut_multiples.push_back(optimizer.CutMultiple(view, group));
@@ -260,8 +270,9 @@ optim::Optimizer& HybridParallelPlugin::Configure(nn::Module& model, optim::Opti
     SyncReplicas("hybrid_parallel", model, optimizer, world_.group());
   }
   if (options_.tp_size > 1) {
-    parallel_ = std::make_unique<nn::parallel::TensorParallel>(model, *std::move(plan),
-                                                               mesh_->group(comm::Axis::kTp));
+    parallel_ = std::make_unique<nn::parallel::TensorParallel>(
+        model, *std::move(plan), mesh_->group(comm::Axis::kTp),
+        nn::parallel::TensorParallelOptions{.cut_sequence = sequence_.uses_tp()});
     parallel_->Apply();
   }
   for (size_t i = 0; i < cut_multiples.size(); ++i)
@@ -283,7 +294,9 @@ optim::Optimizer& HybridParallelPlugin::Configure(nn::Module& model, optim::Opti
           return executor_->IsOfOneChunk(parameter);
         });
   }
-  if (options_.tp_size > 1 || options_.pp_size > 1) WatchFirstStep(model, configured);
+  sequence_.Attach(model, configured, *mesh_, parallel_.get());
+  const bool shares = parallel_ != nullptr || sequence_.is_on() || cut_ != nullptr;
+  if (shares) WatchFirstStep(model, configured);
   return configured;
 }
 
@@ -292,8 +305,16 @@ void HybridParallelPlugin::CutModel(nn::Module& model, optim::Optimizer& optimiz
   const int stage = mesh_->coordinate(comm::Axis::kPp);
   cut_ = std::make_unique<pipeline::Cut>(
       chain, StageShape(), pipeline::CutOptions{options_.piece_costs, options_.pieces_per_part});
-  executor_ = std::make_unique<pipeline::Executor>(pipeline::ExecutorParts{
-      chain, *cut_, StageShape(), mesh_->group(comm::Axis::kPp), world_.lane("compute")});
+  pipeline::ExecutorParts parts{chain, *cut_, StageShape(), mesh_->group(comm::Axis::kPp),
+                                world_.lane("compute")};
+  if (const auto* sequence = sequence_.parallel(); sequence != nullptr) {
+    parts.prepare = [sequence](const Tensor& inputs) { return sequence->SplitInput(inputs); };
+    parts.complete = [this, sequence, &model](const Tensor& output, const Tensor& inputs) {
+      const bool stays_cut = keeps_tokens_cut_ && model.is_training();
+      return stays_cut ? output : sequence->GatherOutput(output, inputs.size(1));
+    };
+  }
+  executor_ = std::make_unique<pipeline::Executor>(parts);
   SyncReplicasButValues("hybrid_parallel", model, optimizer, world_.group());
   std::string errors;
   const DType dtype = ParsePrecision(options_.precision, errors);
@@ -362,12 +383,14 @@ void HybridParallelPlugin::CheckSameInputs() const {
   // A double holds half of the bits exactly.
   const auto hash = static_cast<double>(inputs_hash_ >> 32);
   const Tensor ends = Tensor::FromVector<double>({hash, -hash}, {2}, world_.context());
-  mesh_->group({comm::Axis::kPp, comm::Axis::kTp})->AllReduce(ends, comm::ReduceOp::kMax);
+  mesh_->group({comm::Axis::kPp, comm::Axis::kSp, comm::Axis::kTp})
+      ->AllReduce(ends, comm::ReduceOp::kMax);
   const std::vector<double> all = ends.ToVector<double>();
-  APOGEE_CHECK(all[0] == -all[1],
-               "hybrid_parallel: ranks of one pp x tp group gave the model different inputs; load "
-               "the part of each batch that the plugin's data_rank() and data_size() say, not the "
-               "world's rank and size");
+  APOGEE_CHECK(
+      all[0] == -all[1],
+      "hybrid_parallel: ranks that share one copy of the model (its pp, sp and tp axes) gave "
+      "it different inputs; load the part of each batch that the plugin's data_rank() and "
+      "data_size() say, not the world's rank and size");
 }
 
 void HybridParallelPlugin::WatchFirstStep(nn::Module& model, optim::Optimizer& optimizer) {
@@ -387,9 +410,9 @@ void HybridParallelPlugin::WatchFirstStep(nn::Module& model, optim::Optimizer& o
       const bool is_copy = parallel_->ShardOf(*view.parameter()) == nullptr;
       if (is_copy && view.trainable()) copies.push_back(&view);
     }
-    const bool checked =
-        CheckSameGradients("hybrid_parallel", copies, mesh_->group(comm::Axis::kDp),
-                           *mesh_->group(comm::Axis::kTp), world_.context());
+    const bool checked = CheckSameGradients("hybrid_parallel", copies,
+                                            mesh_->group({comm::Axis::kDp, comm::Axis::kSp}),
+                                            *mesh_->group(comm::Axis::kTp), world_.context());
     // Gradients that are not finite may be those of some stages only.
     const Tensor again = Tensor::Full({1}, DType::kF32, checked ? 0 : 1, world_.context());
     if (cut_ != nullptr) mesh_->group(comm::Axis::kPp)->AllReduce(again, comm::ReduceOp::kMax);
@@ -413,9 +436,13 @@ Tensor HybridParallelPlugin::WholeValue(const autograd::Parameter& parameter) co
 
 Criterion HybridParallelPlugin::ConfigureCriterion(Criterion criterion) {
   const auto* cross_entropy = criterion.target<nn::CrossEntropyLoss>();
-  if (parallel_ == nullptr || cross_entropy == nullptr) return criterion;
-  Criterion parallel = parallel_->KeepLogitsCut(*cross_entropy);
-  return parallel != nullptr ? parallel : criterion;
+  if (cross_entropy == nullptr) return criterion;
+  const int64_t ignore_index = cross_entropy->ignore_index;
+  Criterion words = parallel_ != nullptr ? parallel_->KeepLogitsCut(*cross_entropy) : nullptr;
+  if (words == nullptr) words = criterion;
+  Criterion tokens = sequence_.KeepLogitsCut(words, ignore_index);
+  keeps_tokens_cut_ = tokens != nullptr;
+  return keeps_tokens_cut_ ? tokens : words;
 }
 
 void HybridParallelPlugin::Backward(const Tensor& loss, optim::Optimizer& optimizer) {

@@ -1,7 +1,8 @@
-// HybridParallelPlugin: tensor parallelism, data parallelism and ZeRO together. Ranks form a mesh
-// [dp, tp]: the tp ranks next to each other share every layer (nn/parallel), the dp copies of that
-// group share the batch, and with it the optimizer states (zero_stage 1), gradients (2) and
-// parameters (3: GeminiPlugin, of what tensor parallelism leaves this rank).
+// HybridParallelPlugin: tensor, sequence and data parallelism and ZeRO together. Ranks form a mesh
+// [dp, sp, tp]: the tp ranks next to each other share every layer (nn/parallel), the sp ranks that
+// have the same layers share every sequence, the dp copies of these share the batch; and dp x sp
+// the optimizer states (zero_stage 1), gradients (2) and parameters (3: GeminiPlugin, of what
+// tensor parallelism leaves this rank).
 //
 //   HybridParallelPlugin plugin(world, {.tp_size = 2, .zero_stage = 2, .precision = "bf16"});
 //   ... a loader of part plugin.data_rank() of plugin.data_size() of each batch ...
@@ -28,6 +29,22 @@
 // the table in the model's dtype, and 3 of the loss. (A table is a row-parallel layer, logits are a
 // column-parallel one.) The first step checks that ranks of a tp group got the same inputs, and
 // have the same gradients of what they all hold whole.
+//
+// Sequence parallelism (nn/parallel/sequence_parallel.h) cuts sequences by itself: the model takes
+// whole tokens, the criterion whole targets, and all ranks of an sp and tp group load the same
+// batch. T must divide by sp (tp for split_gather, 2 sp for ring_attn), and under all_to_all a
+// rank's heads and key-value heads, too. In training the logits that nn::CrossEntropyLoss gets are
+// this rank's tokens under all_to_all and ring_attn; otherwise sequences are whole. Losses are the
+// same on all ranks of a group. Bytes per rank and token of the whole sequence, K key-value heads
+// of H, s bytes an element, forward and backward together:
+//   split_gather  in place of the all-reduces above gathers and scatters of as many bytes: forward
+//                 (2 L + 1) d all-gathered in s and scattered in 4 (the table's in s), backward
+//                 the other way round; 8 for the tokens. Per step one all-reduce, in f32, of the
+//                 parameters that are not cut. Activations between cut layers are T / tp.
+//   all_to_all    4 L d (1 + K / H) s / sp; 16 per loss.
+//   ring_attn     (2 (sp - 1) s + 4 sp) 2 L d K / H / sp, sent, and received; 16 per loss.
+// Under split_gather Parameter::grad() of what is not cut is this rank's addend of a sum that
+// step() makes; LOMO and AdaLomo are refused there at zero_stage 3.
 #ifndef APOGEE_PLUGINS_HYBRID_PARALLEL_H_
 #define APOGEE_PLUGINS_HYBRID_PARALLEL_H_
 
@@ -39,6 +56,7 @@
 #include "apogee/nn/parallel/tensor_parallel.h"
 #include "apogee/plugins/ddp.h"
 #include "apogee/plugins/gemini.h"
+#include "apogee/plugins/hybrid_sequence.h"
 #include "apogee/plugins/low_level_zero.h"
 #include "apogee/plugins/pipeline/executor.h"
 #include "apogee/plugins/pipeline/stage_gradients.h"
@@ -48,6 +66,10 @@ namespace apogee {
 struct HybridParallelOptions {
   int tp_size = 1;
   int pp_size = 1;
+  // Ranks that share each sequence, and how: "all_to_all" or "ring_attn" with an sp_size above 1,
+  // or "split_gather", which uses the tp group (sp_size 1 or tp_size).
+  int sp_size = 1;
+  std::string sp_mode = "";
   // 0: every rank of dp keeps all states. 1, 2: as LowLevelZeroOptions::stage. 3: as GeminiPlugin,
   // whose rules for modules and for reading parameters then hold.
   int zero_stage = 0;
@@ -104,8 +126,8 @@ class HybridParallelPlugin : public Plugin {
   comm::Layout LayoutOf(const autograd::Parameter& parameter) const override;
   optim::LossScaler* loss_scaler() override { return inner().loss_scaler(); }
 
-  // Which part of each batch this rank trains on: ranks of one tp group have the same. Throws Error
-  // when tp_size does not divide the world.
+  // Which part of each batch this rank trains on: ranks of one sp and tp group have the same.
+  // Throws Error when tp_size times sp_size does not divide the world.
   int data_rank() const { return mesh().coordinate(comm::Axis::kDp); }
   int data_size() const { return mesh().size(comm::Axis::kDp); }
   const comm::Mesh& mesh() const;
@@ -115,6 +137,8 @@ class HybridParallelPlugin : public Plugin {
   Tensor WholeValue(const autograd::Parameter& parameter) const;
   // After boost, of tp_size > 1: how the model is cut; else null.
   const nn::parallel::TensorParallel* tensor_parallel() const { return parallel_.get(); }
+  // After boost, with an sp_mode: which tokens this rank has; else null.
+  const nn::parallel::SequenceParallel* sequence_parallel() const { return sequence_.parallel(); }
   // Of zero_stage 3: what shards this rank's part of the model over dp; else null.
   const GeminiPlugin* gemini() const { return gemini_.get(); }
   // After boost, of pp_size > 1: which stage has which piece; else null.
@@ -143,6 +167,7 @@ class HybridParallelPlugin : public Plugin {
   HybridParallelOptions options_;
   std::unique_ptr<comm::Mesh> mesh_;  // null when the world does not fit
   std::unique_ptr<nn::parallel::TensorParallel> parallel_;
+  HybridSequence sequence_;
   // One of the three runs the data-parallel axis.
   std::unique_ptr<DdpPlugin> ddp_;
   std::unique_ptr<LowLevelZeroPlugin> zero_;
@@ -152,6 +177,7 @@ class HybridParallelPlugin : public Plugin {
   std::unique_ptr<pipeline::Executor> executor_;
   std::unique_ptr<pipeline::StageGradients> stage_gradients_;
   std::vector<autograd::ParameterPtr> elsewhere_;  // of views that live on other stages
+  bool keeps_tokens_cut_ = false;                  // the criterion takes this rank's tokens
   bool has_trained_ = false;                       // a batch, since boost
   uint64_t inputs_hash_ = 0;                       // of the batches until the first step
   bool watches_ = true;                            // until then

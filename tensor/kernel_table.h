@@ -59,6 +59,7 @@ class KernelSlot {
   X(matmul, MatMulArgs)                                      \
   X(attention_forward, AttentionForwardArgs)                 \
   X(attention_backward, AttentionBackwardArgs)               \
+  X(attention_merge, AttentionMergeArgs)                     \
   X(cross_entropy_forward, CrossEntropyForwardArgs)          \
   X(cross_entropy_backward, CrossEntropyBackwardArgs)        \
   X(cross_entropy_part_forward, CrossEntropyPartForwardArgs) \

@@ -55,19 +55,48 @@ class SoftmaxNode : public Node {
   SavedTensor y_;
 };
 
+// Which elements of a stream mask an activation.
+struct DropoutMask {
+  double p;
+  PhiloxKey key;
+  int64_t first;       // element
+  int64_t row_stride;  // between rows of the last dim
+  SequencePart tokens;
+};
+
+Tensor Masked(const Tensor& x, const DropoutMask& mask) {
+  if (mask.tokens.is_whole()) return ops::Dropout(x, mask.p, mask.key, mask.first, mask.row_stride);
+  // The rows of a token follow each other, those of a run of tokens, too.
+  const int64_t num_tokens = x.size(1);
+  const int64_t width = std::max<int64_t>(x.size(-1), 1);
+  const int64_t token =
+      x.numel() / width / std::max<int64_t>(x.size(0) * num_tokens, 1) * mask.row_stride;
+  Tensor y = Tensor::EmptyLike(x);
+  for (int64_t sample = 0; sample < x.size(0); ++sample) {
+    const int64_t sample_first = mask.first + sample * mask.tokens.Whole(num_tokens) * token;
+    int64_t begin = 0;
+    for (const TokenRun& run : mask.tokens.Runs(num_tokens)) {
+      const auto part = [&](const Tensor& t) {
+        return t.Detach().Slice(0, sample, 1).Slice(1, begin, run.length);
+      };
+      part(y).CopyFrom(ops::Dropout(part(x), mask.p, mask.key, sample_first + run.first * token,
+                                    mask.row_stride));
+      begin += run.length;
+    }
+  }
+  return y;
+}
+
 class DropoutNode : public Node {
  public:
-  DropoutNode(double p, PhiloxKey key, int64_t first_element, int64_t row_stride)
-      : p_(p), key_(key), first_element_(first_element), row_stride_(row_stride) {}
+  explicit DropoutNode(const DropoutMask& mask) : mask_(mask) {}
   const char* name() const override { return "dropout"; }
   std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
-    return {ops::Dropout(grads[0], p_, key_, first_element_, row_stride_)};
+    return {Masked(grads[0], mask_)};
   }
 
  private:
-  double p_;
-  PhiloxKey key_;
-  int64_t first_element_, row_stride_;
+  DropoutMask mask_;
 };
 
 }  // namespace
@@ -95,7 +124,8 @@ Tensor Softmax(const Tensor& x) {
   return y;
 }
 
-Tensor Dropout(const Tensor& x, double p, Generator& generator, const ColumnWindow& columns) {
+Tensor Dropout(const Tensor& x, double p, Generator& generator, const ColumnWindow& columns,
+               const SequencePart& tokens) {
   APOGEE_CHECK(p >= 0 && p < 1, "dropout: p must be in [0, 1), got ", p);
   if (p == 0) return x;
   APOGEE_CHECK(x.defined() && x.rank() >= 1 && x.size(0) > 0,
@@ -105,12 +135,17 @@ Tensor Dropout(const Tensor& x, double p, Generator& generator, const ColumnWind
       (x.rank() > 1 || total == width) && columns.first >= 0 && columns.first <= total - width,
       "dropout: columns [", columns.first, ", ", columns.first + width, ") of ", x.shape(),
       " are not within rows of ", total);
-  const PhiloxKey key = generator.Next();
+  APOGEE_CHECK(tokens.is_whole() || (x.rank() > 2 && x.size(1) % tokens.num_runs() == 0),
+               "dropout: a part of each sequence needs x [samples, tokens, ..], got ", x.shape());
   const int64_t rows = x.numel() / std::max<int64_t>(width, 1);  // of all samples
   const int64_t sample = x.rank() == 1 ? 1 : rows / x.size(0) * total;
-  const int64_t first = generator.first_sample() * sample + columns.first;
-  Tensor y = ops::Dropout(x, p, key, first, total);
-  if (NeedsGrad({x})) Attach(y, std::make_shared<DropoutNode>(p, key, first, total), {x});
+  DropoutMask mask{.p = p,
+                   .key = generator.Next(),
+                   .first = generator.first_sample() * sample * tokens.size + columns.first,
+                   .row_stride = total,
+                   .tokens = tokens};
+  Tensor y = Masked(x, mask);
+  if (NeedsGrad({x})) Attach(y, std::make_shared<DropoutNode>(mask), {x});
   return y;
 }
 

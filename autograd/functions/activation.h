@@ -7,6 +7,7 @@
 #define APOGEE_AUTOGRAD_FUNCTIONS_ACTIVATION_H_
 
 #include "apogee/core/rng.h"
+#include "apogee/core/sequence_part.h"
 #include "apogee/tensor/kernels/args.h"
 #include "apogee/tensor/tensor.h"
 
@@ -30,9 +31,10 @@ struct ColumnWindow {
 
 // Takes one stream of `generator`. The mask of x [samples, ..] is numbered from the generator's
 // first_sample, so that a batch split over ranks is masked as the whole batch is. Only the stream's
-// key is kept for backward. Columns that ranks hold a part of each are masked as the whole is. p in
-// [0, 1); p == 0 returns x.
-Tensor Dropout(const Tensor& x, double p, Generator& generator, const ColumnWindow& columns = {});
+// key is kept for backward. Columns, and tokens of x [samples, tokens, ..], that ranks hold a part
+// of each are masked as the whole is. p in [0, 1); p == 0 returns x.
+Tensor Dropout(const Tensor& x, double p, Generator& generator, const ColumnWindow& columns = {},
+               const SequencePart& tokens = {});
 
 }  // namespace apogee::autograd
 

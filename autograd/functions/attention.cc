@@ -15,6 +15,13 @@ ops::Qkv Unpack(const Tensor& packed, int64_t num_heads) {
           split.Slice(2, 2 * num_heads, num_heads)};
 }
 
+void CheckPacked(const Tensor& qkv, int64_t num_heads) {
+  APOGEE_CHECK(
+      qkv.defined() && qkv.rank() == 3 && num_heads > 0 && qkv.size(2) % (3 * num_heads) == 0,
+      "packed_attention: needs qkv [batch, tokens, 3 * heads * head size] for ", num_heads,
+      " heads, got ", qkv.shape());
+}
+
 class AttentionNode : public Node {
  public:
   AttentionNode(const ops::Qkv& qkv, const ops::AttentionResult& forward,
@@ -69,6 +76,32 @@ class PackedAttentionNode : public Node {
   AttentionOptions options_;
 };
 
+class UnpackQkvNode : public Node {
+ public:
+  UnpackQkvNode(const Tensor& packed, int64_t num_heads)
+      : Node(3),
+        shape_(packed.shape()),
+        dtype_(packed.dtype()),
+        context_(packed.context()),
+        num_heads_(num_heads) {}
+  const char* name() const override { return "unpack_qkv"; }
+  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
+    const Tensor packed = Tensor::Zeros(shape_, dtype_, context_);
+    const ops::Qkv parts = Unpack(packed, num_heads_);
+    const Tensor* const to[] = {&parts.q, &parts.k, &parts.v};
+    for (size_t i = 0; i < 3; ++i) {
+      if (grads[i].defined()) to[i]->CopyFrom(grads[i]);
+    }
+    return {packed};
+  }
+
+ private:
+  Shape shape_;
+  DType dtype_;
+  ContextPtr context_;
+  int64_t num_heads_;
+};
+
 class RotaryNode : public Node {
  public:
   explicit RotaryNode(RotaryOptions options) : options_(options) {
@@ -96,11 +129,20 @@ Tensor Attention(const Tensor& q, const Tensor& k, const Tensor& v,
   return out;
 }
 
+ops::Qkv UnpackQkv(const Tensor& qkv, int64_t num_heads) {
+  CheckPacked(qkv, num_heads);
+  ops::Qkv parts = Unpack(qkv.Detach().Contiguous(), num_heads);
+  if (NeedsGrad({qkv})) {
+    const auto node = std::make_shared<UnpackQkvNode>(qkv, num_heads);
+    Attach(parts.q, node, {qkv});
+    AttachOutput(parts.k, node, 1);
+    AttachOutput(parts.v, node, 2);
+  }
+  return parts;
+}
+
 Tensor PackedAttention(const Tensor& qkv, int64_t num_heads, const AttentionOptions& options) {
-  APOGEE_CHECK(
-      qkv.defined() && qkv.rank() == 3 && num_heads > 0 && qkv.size(2) % (3 * num_heads) == 0,
-      "packed_attention: needs qkv [batch, tokens, 3 * heads * head size] for ", num_heads,
-      " heads, got ", qkv.shape());
+  CheckPacked(qkv, num_heads);
   const Tensor packed = qkv.Detach().Contiguous();
   const ops::AttentionResult forward = ops::AttentionForward(Unpack(packed, num_heads), options);
   Tensor out = forward.out.View({packed.size(0), packed.size(1), packed.size(2) / 3});

@@ -21,6 +21,8 @@ Tensor Attention(const Tensor& q, const Tensor& k, const Tensor& v,
 // qkv [B, T, 3 * D], the thirds of the last dim being q, k, v of num_heads heads -> [B, T, D]. The
 // gradient is written interleaved, without copies.
 Tensor PackedAttention(const Tensor& qkv, int64_t num_heads, const AttentionOptions& options = {});
+// The three thirds, each [B, T, H, d]: views, whose gradients are put together again without a sum.
+ops::Qkv UnpackQkv(const Tensor& qkv, int64_t num_heads);
 // Rotate-half positions on x [B, T, H, d].
 Tensor Rotary(const Tensor& x, const RotaryOptions& options = {});
 

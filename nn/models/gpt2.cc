@@ -4,9 +4,8 @@
 #include <string>
 
 #include "apogee/autograd/functions/arithmetic.h"
-#include "apogee/autograd/functions/attention.h"
-#include "apogee/autograd/functions/shape.h"
 #include "apogee/autograd/recompute.h"
+#include "apogee/nn/attention.h"
 
 namespace apogee::nn {
 namespace {
@@ -30,23 +29,20 @@ void Validate(const Gpt2Config& c) {
 class Gpt2Attention : public Module {
  public:
   Gpt2Attention(const Gpt2Config& c, const Init& init, const Init& residual_init)
-      : head_dim_(c.n_embd / c.n_head),
-        c_attn_(Register(
+      : c_attn_(Register(
             "c_attn",
             std::make_shared<Linear>(c.n_embd, 3 * c.n_embd,
                                      LinearOptions{.layout = WeightLayout::kInOut, .init = init}))),
         c_proj_(Register(
             "c_proj", std::make_shared<Linear>(
                           c.n_embd, c.n_embd,
-                          LinearOptions{.layout = WeightLayout::kInOut, .init = residual_init}))) {}
-  Tensor Forward(const Tensor& x) override {
-    const Tensor qkv = (*c_attn_)(x);  // of the heads that are here
-    return (*c_proj_)(autograd::PackedAttention(qkv, qkv.size(-1) / (3 * head_dim_)));
-  }
+                          LinearOptions{.layout = WeightLayout::kInOut, .init = residual_init}))),
+        core_(Register("core", std::make_shared<AttentionCore>(c.n_embd / c.n_head))) {}
+  Tensor Forward(const Tensor& x) override { return (*c_proj_)((*core_)((*c_attn_)(x))); }
 
  private:
-  int64_t head_dim_;
   std::shared_ptr<Linear> c_attn_, c_proj_;
+  std::shared_ptr<AttentionCore> core_;
 };
 
 class Gpt2Mlp : public Module {
@@ -121,9 +117,8 @@ Gpt2::Gpt2(const Gpt2Config& config) : config_(config) {
 }
 
 Tensor Gpt2::Embed(const Tensor& tokens) {
-  APOGEE_CHECK(tokens.defined() && tokens.rank() == 2 && tokens.size(1) <= config_.n_positions,
-               "gpt2: needs tokens [batch, up to ", config_.n_positions, "], got ", tokens.shape());
-  const Tensor positions = autograd::Slice(wpe_->weight()->value(), 0, 0, tokens.size(1));
+  CheckTokens("gpt2", tokens, config_.n_positions, sequence_part());
+  const Tensor positions = RowsOfTokens(wpe_->weight()->value(), tokens.size(1), sequence_part());
   return (*drop_)(autograd::Add((*wte_)(tokens), positions));
 }
 

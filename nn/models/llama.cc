@@ -4,9 +4,9 @@
 
 #include "apogee/autograd/functions/activation.h"
 #include "apogee/autograd/functions/arithmetic.h"
-#include "apogee/autograd/functions/attention.h"
 #include "apogee/autograd/functions/shape.h"
 #include "apogee/autograd/recompute.h"
+#include "apogee/nn/attention.h"
 
 namespace apogee::nn {
 namespace {
@@ -51,26 +51,22 @@ class LlamaAttention : public Module {
             "v_proj",
             std::make_shared<Linear>(c.hidden_size, c.num_key_value_heads * head_dim_, NoBias()))),
         o_proj_(
-            Register("o_proj", std::make_shared<Linear>(c.hidden_size, c.hidden_size, NoBias()))) {}
+            Register("o_proj", std::make_shared<Linear>(c.hidden_size, c.hidden_size, NoBias()))),
+        core_(Register("core", std::make_shared<AttentionCore>(head_dim_))) {}
 
   Tensor Forward(const Tensor& x) override {
-    const ops::RotaryOptions rotary{.theta = config_.rope_theta};
-    const Tensor q = autograd::Rotary(Heads((*q_proj_)(x)), rotary);
-    const Tensor k = autograd::Rotary(Heads((*k_proj_)(x)), rotary);
-    const Tensor v = Heads((*v_proj_)(x));
-    return (*o_proj_)(autograd::View(autograd::Attention(q, k, v),
-                                     {x.size(0), x.size(1), q.size(2) * head_dim_}));
+    const Tensor q = core_->Rotated(core_->Heads((*q_proj_)(x)), config_.rope_theta);
+    const Tensor k = core_->Rotated(core_->Heads((*k_proj_)(x)), config_.rope_theta);
+    const Tensor v = core_->Heads((*v_proj_)(x));
+    const Tensor out = core_->Attend(q, k, v);
+    return (*o_proj_)(autograd::View(out, {out.size(0), out.size(1), out.size(2) * head_dim_}));
   }
 
  private:
-  // [B, T, of the heads that are here] -> [B, T, heads, head_dim].
-  Tensor Heads(const Tensor& x) const {
-    return autograd::View(x, {x.size(0), x.size(1), x.size(-1) / head_dim_, head_dim_});
-  }
-
   LlamaConfig config_;
   int64_t head_dim_;
   std::shared_ptr<Linear> q_proj_, k_proj_, v_proj_, o_proj_;
+  std::shared_ptr<AttentionCore> core_;
 };
 
 class LlamaMlp : public Module {
@@ -136,10 +132,7 @@ Llama::Llama(const LlamaConfig& config) : config_(config) {
 }
 
 Tensor Llama::Embed(const Tensor& tokens) {
-  APOGEE_CHECK(
-      tokens.defined() && tokens.rank() == 2 && tokens.size(1) <= config_.max_position_embeddings,
-      "llama: needs tokens [batch, up to ", config_.max_position_embeddings, "], got ",
-      tokens.shape());
+  CheckTokens("llama", tokens, config_.max_position_embeddings, sequence_part());
   return (*embed_tokens_)(tokens);
 }
 

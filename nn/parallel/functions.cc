@@ -98,18 +98,25 @@ Tensor CopyToGroup(const Tensor& x, const comm::GroupPtr& group) {
 }
 
 Tensor SharedCopy::operator()(const Tensor& x) {
-  if (group_ == nullptr || !NeedsGrad({x})) return x;
+  if (group_ == nullptr) return x;
+  if (!NeedsGrad({x})) return function_ != nullptr ? function_(x) : x;
   const autograd::Edge& edge = autograd::MetaOf(x)->edge;
-  if (const auto copy = copy_.lock();
-      copy != nullptr && source_.lock() == edge.node && output_ == edge.output) {
-    Tensor y = x.Detach();
+  if (const auto copy = copy_.lock(); copy != nullptr && source_.lock() == edge.node &&
+                                      output_ == edge.output &&
+                                      (function_ == nullptr || value_->defined())) {
+    Tensor y = function_ != nullptr ? *value_ : x.Detach();
     autograd::AttachOutput(y, copy, 0);
     return y;
   }
-  Tensor y = CopyToGroup(x, group_);
+  Tensor y = function_ != nullptr ? function_(x) : CopyToGroup(x, group_);
   source_ = edge.node;
   output_ = edge.output;
   copy_ = autograd::MetaOf(y)->edge.node;
+  if (function_ == nullptr) return y;
+  value_ = std::make_shared<Tensor>(y.Detach());
+  autograd::MetaOf(y)->edge.node->AddPreHook([value = std::weak_ptr(value_)] {
+    if (const auto kept = value.lock()) *kept = Tensor();
+  });
   return y;
 }
 

@@ -16,6 +16,7 @@
 #ifndef APOGEE_NN_PARALLEL_FUNCTIONS_H_
 #define APOGEE_NN_PARALLEL_FUNCTIONS_H_
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -32,14 +33,19 @@ Tensor CopyToGroup(const Tensor& x, const comm::GroupPtr& group);
 
 // CopyToGroup for layers that share their input (q, k, v; gate, up): asked for the same tensor
 // again while the first copy's graph lives, it gives that copy, so that backward adds their
-// gradients first and communicates once.
+// gradients first and communicates once. With `copy`, of what that makes of x instead (a gather of
+// sequences); the result is kept until the next one, or until backward has used it.
 class SharedCopy {
  public:
-  explicit SharedCopy(comm::GroupPtr group) : group_(std::move(group)) {}
+  using Function = std::function<Tensor(const Tensor& x)>;
+  explicit SharedCopy(comm::GroupPtr group, Function copy = nullptr)
+      : group_(std::move(group)), function_(std::move(copy)) {}
   Tensor operator()(const Tensor& x);
 
  private:
   comm::GroupPtr group_;
+  Function function_;                            // null: CopyToGroup
+  std::shared_ptr<Tensor> value_;                // of function_
   std::weak_ptr<autograd::Node> source_, copy_;  // where x came from, and its copy
   int output_ = 0;                               // of source_
 };

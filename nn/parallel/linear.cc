@@ -1,10 +1,12 @@
 #include "apogee/nn/parallel/linear.h"
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "apogee/autograd/node.h"
 #include "apogee/nn/parallel/functions.h"
+#include "apogee/nn/parallel/sequence_functions.h"
 #include "apogee/tensor/ops/elementwise.h"
 
 namespace apogee::nn::parallel {
@@ -33,6 +35,15 @@ Tensor AddBias(const Tensor& x, const Tensor& bias) {
   return y;
 }
 
+// The product, an addend, is rounded by sum_of alone, which the bias follows.
+template <typename SumOf>
+Tensor RowLinear(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                 autograd::WeightLayout layout, const SumOf& sum_of) {
+  Tensor sum = sum_of(
+      autograd::Linear(x, weight, {}, {.layout = layout, .out_dtype = AddendDType(x.dtype())}));
+  return bias.defined() ? AddBias(sum, bias) : sum;
+}
+
 }  // namespace
 
 Tensor ColumnParallelLinear(const Tensor& x, const Tensor& weight, const Tensor& bias,
@@ -51,10 +62,16 @@ Tensor ColumnLinear(const Tensor& x, const Tensor& weight, const Tensor& bias,
 Tensor RowParallelLinear(const Tensor& x, const Tensor& weight, const Tensor& bias,
                          const comm::GroupPtr& group, autograd::WeightLayout layout) {
   if (group == nullptr) return autograd::Linear(x, weight, bias, {.layout = layout});
-  Tensor sum = ReduceFromGroup(
-      autograd::Linear(x, weight, {}, {.layout = layout, .out_dtype = AddendDType(x.dtype())}),
-      group, x.dtype());
-  return bias.defined() ? AddBias(sum, bias) : sum;
+  return RowLinear(x, weight, bias, layout, [&](Tensor product) {
+    return ReduceFromGroup(std::move(product), group, x.dtype());
+  });
+}
+
+Tensor RowParallelLinearOfTokens(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                 const comm::GroupPtr& group, autograd::WeightLayout layout) {
+  return RowLinear(x, weight, bias, layout, [&](const Tensor& product) {
+    return ReduceScatterSequence(product, group, x.dtype());
+  });
 }
 
 }  // namespace apogee::nn::parallel

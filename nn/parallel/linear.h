@@ -34,6 +34,12 @@ Tensor RowParallelLinear(const Tensor& x, const Tensor& weight, const Tensor& bi
                          const comm::GroupPtr& group,
                          autograd::WeightLayout layout = autograd::WeightLayout::kOutIn);
 
+// RowParallelLinear whose result is cut by tokens: each rank gets the sum, and adds the bias, of
+// its own (ReduceScatterSequence); the bias's gradient is that of these.
+Tensor RowParallelLinearOfTokens(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                 const comm::GroupPtr& group,
+                                 autograd::WeightLayout layout = autograd::WeightLayout::kOutIn);
+
 }  // namespace apogee::nn::parallel
 
 #endif  // APOGEE_NN_PARALLEL_LINEAR_H_

@@ -16,14 +16,15 @@ ParallelPlan Below(const std::string& prefix, ParallelPlan plan) {
   if (prefix.empty()) return plan;
   for (PlanRule& rule : plan.rules) rule.pattern.insert(0, prefix + ".");
   plan.output_module.clear();
+  plan.sequence_module = prefix;
   return plan;
 }
 
 }  // namespace
 
 const char* ParallelStyleName(ParallelStyle style) {
-  static constexpr const char* kNames[] = {"column",     "column_gather", "row",      "row_split",
-                                           "vocabulary", "dropout",       "parameter"};
+  static constexpr const char* kNames[] = {"column",     "column_gather", "row",       "row_split",
+                                           "vocabulary", "dropout",       "attention", "parameter"};
   return kNames[static_cast<size_t>(style)];
 }
 
@@ -38,6 +39,10 @@ ParallelPlan Gpt2Plan(const Gpt2Config& config) {
                      .unit_name = kHeads},
                     {.pattern = "transformer.h.*.attn.c_proj",
                      .style = kRow,
+                     .units = heads,
+                     .unit_name = kHeads},
+                    {.pattern = "transformer.h.*.attn.core",
+                     .style = kAttention,
                      .units = heads,
                      .unit_name = kHeads},
                     {.pattern = "transformer.h.*.mlp.c_fc", .style = kColumn},
@@ -62,6 +67,7 @@ ParallelPlan LlamaPlan(const LlamaConfig& config) {
                     attention("k_proj", kColumn, kv_heads, kKeyValueHeads),
                     attention("v_proj", kColumn, kv_heads, kKeyValueHeads),
                     attention("o_proj", kRow, heads, kHeads),
+                    attention("core", kAttention, kv_heads, kKeyValueHeads),
                     {.pattern = layer + "mlp.gate_proj", .style = kColumn},
                     {.pattern = layer + "mlp.up_proj", .style = kColumn},
                     {.pattern = layer + "mlp.down_proj", .style = kRow},
@@ -94,6 +100,8 @@ std::optional<ParallelPlan> ShippedPlan(Module& model) {
     const Module& shipped = *module;
     if (typeid(shipped) != typeid(Gpt2) && typeid(shipped) != typeid(Llama)) {
       plan->output_module.clear();
+      // What it does with the tokens, too.
+      std::erase_if(plan->rules, [](const PlanRule& rule) { return rule.style == kAttention; });
     }
     found = Below(name, *std::move(plan));
   }

@@ -40,6 +40,9 @@ enum class ParallelStyle {
   kVocabulary,
   // nn::Dropout on an activation that is cut in one section: the mask is the whole activation's.
   kDropout,
+  // nn::AttentionCore: where tokens of one sequence meet. Heads are `units` of it (grouped queries:
+  // the key-value heads). Tensor parallelism leaves it as it is.
+  kAttention,
   // Parameters, not modules, of a module of your own that does its own communication: cut along
   // `dim`, and nothing else.
   kParameter,
@@ -69,6 +72,11 @@ struct ParallelPlan {
   // The module, if any, whose output is the model's, as it is: logits may stay cut between it and
   // a cross entropy over the group.
   std::string output_module = {};
+  // The module whose sequences are cut when ranks hold parts of them (sequence parallelism); empty:
+  // the model itself. It takes and puts out [samples, tokens, ..], and what it computes of a token
+  // depends on other tokens in kAttention modules only, and on the token's place as
+  // Module::sequence_part says.
+  std::string sequence_module = {};
 };
 
 // The plans that come with Apogee.

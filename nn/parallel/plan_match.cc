@@ -6,6 +6,7 @@
 #include <set>
 
 #include "apogee/core/text.h"
+#include "apogee/nn/attention.h"
 
 namespace apogee::nn::parallel {
 namespace {
@@ -151,6 +152,9 @@ void PlanMatch::Add(const std::string& name, Module& module, const PlanRule& rul
                  {.dim = FeatureDim(*linear, true), .pad = FeatureDim(*linear, true) == 0}, rule);
     case kDropout:
       if (dynamic_cast<Dropout*>(&module) == nullptr) return wrong("nn::Dropout");
+      return;
+    case kAttention:
+      if (dynamic_cast<AttentionCore*>(&module) == nullptr) return wrong("nn::AttentionCore");
       return;
     case kParameter:
       return;

@@ -5,6 +5,7 @@
 #include "apogee/nn/parallel/functions.h"
 #include "apogee/nn/parallel/linear.h"
 #include "apogee/nn/parallel/plan_match.h"
+#include "apogee/nn/parallel/sequence_functions.h"
 #include "apogee/nn/parallel/vocab_parallel.h"
 
 namespace apogee::nn::parallel {
@@ -29,23 +30,27 @@ ops::VocabPart PartOf(int64_t words, const comm::GroupPtr& group) {
   return {.first = group->rank() * part, .vocab_size = words};
 }
 
+SharedCopy::Function GatherOver(const comm::GroupPtr& group) {
+  return [group](const Tensor& x) { return GatherSequence(x, group); };
+}
+
 }  // namespace
 
 std::vector<std::string> PlanProblems(Module& model, const ParallelPlan& plan, int tp) {
   return PlanMatch(model, plan, tp).problems;
 }
 
-TensorParallel::TensorParallel(Module& model, ParallelPlan plan, comm::GroupPtr group)
-    : model_(model),
-      plan_(std::move(plan)),
-      group_(std::move(group)),
-      shared_copy_(std::make_shared<SharedCopy>(group_)) {
+TensorParallel::TensorParallel(Module& model, ParallelPlan plan, comm::GroupPtr group,
+                               const TensorParallelOptions& options)
+    : model_(model), plan_(std::move(plan)), group_(std::move(group)), options_(options) {
   APOGEE_CHECK(group_ != nullptr, "tensor parallel: needs a group");
   PlanMatch match(model_, plan_, group_->size());
   std::string problems;
   for (const std::string& problem : match.problems) problems += "\n  " + problem;
   APOGEE_CHECK(problems.empty(), "tensor parallel: plan \"", plan_.name,
                "\" does not fit:", problems);
+  shared_copy_ = std::make_shared<SharedCopy>(
+      group_, options_.cut_sequence ? GatherOver(group_) : SharedCopy::Function());
   modules_ = std::move(match.modules);
   shards_ = std::move(match.shards);
   output_ = match.output;
@@ -108,13 +113,15 @@ void TensorParallel::Replace(Module& module, const PlanRule& rule) {
   const comm::GroupPtr group = group_;
   const ParallelStyle style = rule.style;
   if (style == kVocabulary) return ReplaceVocabulary(module);
+  if (style == kAttention) return;
   if (style == kDropout) {
     auto& dropout = dynamic_cast<Dropout&>(module);
     return module.ReplaceForward([&dropout, group](const Tensor& x) {
       const int64_t width = x.size(-1);
       return dropout.is_training() ? autograd::Dropout(x, dropout.p(), dropout.generator(),
                                                        {.first = group->rank() * width,
-                                                        .total = group->size() * width})
+                                                        .total = group->size() * width},
+                                                       dropout.sequence_part())
                                    : x;
     });
   }
@@ -126,6 +133,13 @@ void TensorParallel::Replace(Module& module, const PlanRule& rule) {
           return style == kColumn ? y : GatherLastDim(y, group);
         },
         [copy = shared_copy_](const Tensor& x) { return (*copy)(x); });
+  }
+  if (options_.cut_sequence) {
+    return module.ReplaceForward([&linear, group](const Tensor& x) {
+      const Tensor y = RowParallelLinearOfTokens(x, ValueOf(linear.weight()),
+                                                 ValueOf(linear.bias()), group, linear.layout());
+      return linear.activation() ? autograd::Activate(*linear.activation(), y) : y;
+    });
   }
   module.ReplaceForward([&linear, group, style](const Tensor& x) {
     const Tensor y =
@@ -139,6 +153,11 @@ void TensorParallel::ReplaceVocabulary(Module& module) {
   const comm::GroupPtr group = group_;
   if (auto* embedding = dynamic_cast<Embedding*>(&module)) {
     const ops::VocabPart part = PartOf(LogicalShape(*embedding->weight())[0], group);
+    if (options_.cut_sequence) {
+      return module.ReplaceForward([embedding, group, part](const Tensor& tokens) {
+        return VocabParallelEmbeddingOfTokens(tokens, embedding->weight()->value(), part, group);
+      });
+    }
     return module.ReplaceForward([embedding, group, part](const Tensor& tokens) {
       return VocabParallelEmbedding(tokens, embedding->weight()->value(), part, group);
     });

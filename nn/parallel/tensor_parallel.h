@@ -29,10 +29,17 @@ namespace apogee::nn::parallel {
 // parameters that are to be cut in two ways. Empty: nothing.
 std::vector<std::string> PlanProblems(Module& model, const ParallelPlan& plan, int tp);
 
+struct TensorParallelOptions {
+  // Outside of the cut layers each rank holds its tokens of each sequence (sequence_parallel.h cuts
+  // them): column styles and the head gather them, row styles and the table scatter their sums.
+  bool cut_sequence = false;
+};
+
 class TensorParallel {
  public:
   // `group` is not null. The model must outlive this object.
-  TensorParallel(Module& model, ParallelPlan plan, comm::GroupPtr group);
+  TensorParallel(Module& model, ParallelPlan plan, comm::GroupPtr group,
+                 const TensorParallelOptions& options = {});
   void Apply();
 
   // Of a parameter that is cut; null for one that every rank holds whole.
@@ -58,6 +65,7 @@ class TensorParallel {
   Module& model_;
   ParallelPlan plan_;
   comm::GroupPtr group_;
+  TensorParallelOptions options_;
   std::vector<std::pair<Module*, const PlanRule*>> modules_;
   std::map<const autograd::Parameter*, TensorShard> shards_;
   std::map<const autograd::Parameter*, Shape> logical_shapes_;

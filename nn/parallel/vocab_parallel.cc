@@ -8,6 +8,7 @@
 #include "apogee/autograd/node.h"
 #include "apogee/autograd/saved_tensor.h"
 #include "apogee/nn/parallel/functions.h"
+#include "apogee/nn/parallel/sequence_functions.h"
 #include "apogee/tensor/ops/cross_entropy_part.h"
 
 namespace apogee::nn::parallel {
@@ -51,6 +52,12 @@ class VocabParallelCrossEntropyNode : public autograd::Node {
 Tensor VocabParallelEmbedding(const Tensor& ids, const Tensor& table, const ops::VocabPart& part,
                               const comm::GroupPtr& group) {
   return ReduceFromGroup(autograd::Embedding(ids, table, part), group);
+}
+
+Tensor VocabParallelEmbeddingOfTokens(const Tensor& ids, const Tensor& table,
+                                      const ops::VocabPart& part, const comm::GroupPtr& group) {
+  return ReduceScatterSequence(autograd::Embedding(GatherSequence(ids, group), table, part), group,
+                               table.dtype());
 }
 
 Tensor VocabParallelCrossEntropy(const Tensor& logits_in, const Tensor& targets_in,

@@ -24,6 +24,11 @@ namespace apogee::nn::parallel {
 Tensor VocabParallelEmbedding(const Tensor& ids, const Tensor& table, const ops::VocabPart& part,
                               const comm::GroupPtr& group);
 
+// The same of ids [B, T / n] of which each rank holds its own: rows of these alone. One all-gather
+// of the ids and one reduce-scatter.
+Tensor VocabParallelEmbeddingOfTokens(const Tensor& ids, const Tensor& table,
+                                      const ops::VocabPart& part, const comm::GroupPtr& group);
+
 // logits [.., V_local], targets i64 [..] -> scalar, replicated: the mean over the targets that are
 // not `ignore_index`, as autograd::CrossEntropy. Communicates statistics of [rows] in f32 (f64 for
 // f64): a maximum and a packed pair of sums. Backward communicates nothing; it writes the gradient

@@ -34,6 +34,10 @@ struct ExecutorParts {
   PipelineShape shape;  // num_micros and training are each call's
   comm::GroupPtr group;
   TraceLane* lane = nullptr;  // takes a span for each operation
+  // What the first piece gets of a micro-batch's inputs, and what the criterion gets of the last
+  // one's output; null: all of it.
+  std::function<Tensor(const Tensor& inputs)> prepare = nullptr;
+  std::function<Tensor(const Tensor& output, const Tensor& inputs)> complete = nullptr;
 };
 
 struct ExecutorCall {

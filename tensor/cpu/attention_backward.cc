@@ -133,8 +133,8 @@ void BackwardTile(const AttentionBackwardArgs& args, int64_t batch, int64_t head
     AddQueryProduct(mask, scratch.dscores_i, scratch.k_i + at, ld, scratch.dq);
   }
   for (int64_t i = 0; i < queries; ++i) {
-    StoreRow<Stored>(scratch.dq + i * ld, static_cast<T>(args.scale), args.dq, batch, head,
-                     query0 + i, args.head_dim);
+    StoreResult<Stored>(args.wide, scratch.dq + i * ld, static_cast<T>(args.scale), args.dq, batch,
+                        head, query0 + i, args.head_dim);
   }
 }
 
@@ -165,9 +165,10 @@ void Backward(const DeviceContext& context, const AttentionBackwardArgs& args) {
         }
       }
       for (int64_t j = 0; j < args.kv_tokens; ++j) {
-        StoreRow<Stored>(scratch.dk + j * ld, static_cast<T>(args.scale), args.dk, batch, kv_head,
-                         j, args.head_dim);
-        StoreRow<Stored>(scratch.dv + j * ld, T{1}, args.dv, batch, kv_head, j, args.head_dim);
+        StoreResult<Stored>(args.wide, scratch.dk + j * ld, static_cast<T>(args.scale), args.dk,
+                            batch, kv_head, j, args.head_dim);
+        StoreResult<Stored>(args.wide, scratch.dv + j * ld, T{1}, args.dv, batch, kv_head, j,
+                            args.head_dim);
       }
     }
   });

@@ -110,8 +110,8 @@ void ForwardTile(const AttentionForwardArgs& args, int64_t batch, int64_t head, 
   for (int64_t i = 0; i < queries; ++i) {
     const T total = scratch.total[i];
     lse[i] = (scratch.max[i] + std::log2(total)) * static_cast<T>(kLn2);
-    StoreRow<Stored>(scratch.sums + i * ld, total > 0 ? 1 / total : total, args.out, batch, head,
-                     query0 + i, args.head_dim);
+    StoreResult<Stored>(args.wide, scratch.sums + i * ld, total > 0 ? 1 / total : total, args.out,
+                        batch, head, query0 + i, args.head_dim);
   }
 }
 

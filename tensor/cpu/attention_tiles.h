@@ -167,6 +167,14 @@ void StoreRow(const T* row, T scale, const AttentionOperand& x, int64_t batch, i
   for (int64_t d = 0; d < head_dim; ++d) to[d] = static_cast<Stored>(row[d] * scale);
 }
 
+// The same, of T when `wide`.
+template <typename Stored, typename T>
+void StoreResult(bool wide, const T* row, T scale, const AttentionOperand& x, int64_t batch,
+                 int64_t head, int64_t token, int64_t head_dim) {
+  if (wide) return StoreRow<T>(row, scale, x, batch, head, token, head_dim);
+  StoreRow<Stored>(row, scale, x, batch, head, token, head_dim);
+}
+
 }  // namespace apogee::cpu
 
 #endif  // APOGEE_TENSOR_CPU_ATTENTION_TILES_H_

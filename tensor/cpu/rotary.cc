@@ -19,7 +19,8 @@ void FillTable(const RotaryArgs& args, const double* turns_per_token, C* table, 
   for (int64_t t = begin; t < end; ++t) {
     C* cosines = table + t * 2 * half;
     C* sines = cosines + half;
-    const double position = static_cast<double>(args.first_position + t);
+    const int64_t jump = t >= args.jump_at ? args.jump : 0;
+    const double position = static_cast<double>(args.first_position + t + jump);
     if constexpr (std::is_same_v<C, double>) {
       for (int64_t i = 0; i < half; ++i) {
         const double angle = position * turns_per_token[i] * (2 * std::numbers::pi);

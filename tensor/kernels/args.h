@@ -181,7 +181,7 @@ struct NormBackwardArgs {
 // Rotate-half rotary embedding of x[batch, tokens, heads, head_dim] (strides of the first three
 // dims; head_dim is contiguous): with h = head_dim / 2, f_i = theta^(-2i/head_dim), a =
 // (first_position + t) f_i: y_i = x_i cos a - x_{i+h} sin a, y_{i+h} = x_{i+h} cos a + x_i sin a.
-// inverse: a -> -a (the backward pass).
+// inverse: a -> -a (the backward pass). Tokens from jump_at on are `jump` positions further.
 struct RotaryArgs {
   DType dtype;
   const void* x;
@@ -192,6 +192,7 @@ struct RotaryArgs {
   double theta;
   int64_t first_position;
   bool inverse;
+  int64_t jump_at = 0, jump = 0;
 };
 
 // y[i] = weight[ids[i] - first], zeros for an id outside [first, first + vocab): its row is in
@@ -242,7 +243,7 @@ struct AttentionOperand {
 // out = softmax(scale * q k^T + causal mask) v per head, without keeping the scores. Query head h
 // reads key/value head h / (heads / kv_heads). Causal: query i of q_tokens sees keys <= i +
 // kv_tokens - q_tokens. lse[batch, heads, q_tokens] (f32; f64 for f64) is the log-sum-exp of the
-// scaled scores, for backward.
+// scaled scores, for backward. wide: out is f32 (f64 for f64).
 struct AttentionForwardArgs {
   DType dtype;
   AttentionOperand q, k, v, out;
@@ -250,8 +251,10 @@ struct AttentionForwardArgs {
   int64_t batch, heads, kv_heads, q_tokens, kv_tokens, head_dim;
   double scale;
   bool causal;
+  bool wide = false;
 };
-// Overwrites dq, dk, dv (which may be interleaved in one packed buffer).
+// Overwrites dq, dk, dv (which may be interleaved in one packed buffer). wide: they are f32 (f64
+// for f64).
 struct AttentionBackwardArgs {
   DType dtype;
   AttentionOperand q, k, v, out, dout, dq, dk, dv;
@@ -259,6 +262,19 @@ struct AttentionBackwardArgs {
   int64_t batch, heads, kv_heads, q_tokens, kv_tokens, head_dim;
   double scale;
   bool causal;
+  bool wide = false;
+};
+// The softmax over two sets of keys from those over each: with l = log(exp(sum_lse) + exp(lse)),
+// sum becomes exp(sum_lse - l) sum + exp(lse - l) part, and sum_lse l; both -inf: nothing changes.
+// All of `dtype`, f32 or f64. part_lse [batch, heads, tokens] is contiguous, rows of sum_lse are
+// those of more tokens perhaps.
+struct AttentionMergeArgs {
+  DType dtype;
+  AttentionOperand sum, part;
+  void* sum_lse;
+  const void* part_lse;
+  int64_t sum_lse_batch, sum_lse_head;
+  int64_t batch, tokens, heads, head_dim;
 };
 
 // Fused softmax + cross entropy. Per row: lse, and loss = lse - logits[target], 0 where target ==

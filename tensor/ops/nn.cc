@@ -73,7 +73,9 @@ Tensor Rotary(const Tensor& x_in, const RotaryOptions& options) {
                                                .y_strides = {y.stride(0), y.stride(1), y.stride(2)},
                                                .theta = options.theta,
                                                .first_position = options.first_position,
-                                               .inverse = options.inverse});
+                                               .inverse = options.inverse,
+                                               .jump_at = options.jump_at,
+                                               .jump = options.jump});
   return y;
 }
 
@@ -106,15 +108,16 @@ AttentionResult AttentionForward(const Qkv& qkv, const AttentionOptions& options
                " query heads are not a multiple of ", k.size(2), " key/value heads");
   APOGEE_CHECK(!options.causal || k.size(1) >= q.size(1), "attention: causal with ", q.size(1),
                " queries needs at least as many keys, got ", k.size(1));
+  const DType out_dtype = options.wide ? StatDType(q.dtype()) : q.dtype();
   AttentionResult result{
-      Tensor::Empty(q.shape(), q.dtype(), q.context()),
+      Tensor::Empty(q.shape(), out_dtype, q.context()),
       Tensor::Empty({q.size(0), q.size(2), q.size(1)}, StatDType(q.dtype()), q.context())};
   q.context()->kernels().attention_forward(*q.context(),
                                            {.dtype = q.dtype(),
                                             .q = qo,
                                             .k = ko,
                                             .v = vo,
-                                            .out = AsOperand("out", result.out, q.dtype()),
+                                            .out = AsOperand("out", result.out, out_dtype),
                                             .lse = result.lse.raw(),
                                             .batch = q.size(0),
                                             .heads = q.size(2),
@@ -123,7 +126,8 @@ AttentionResult AttentionForward(const Qkv& qkv, const AttentionOptions& options
                                             .kv_tokens = k.size(1),
                                             .head_dim = q.size(3),
                                             .scale = ScaleOf(options, q),
-                                            .causal = options.causal});
+                                            .causal = options.causal,
+                                            .wide = options.wide});
   return result;
 }
 
@@ -131,6 +135,7 @@ void AttentionBackward(const Qkv& qkv, const AttentionResult& forward, const Ten
                        const AttentionOptions& options, const Qkv& grads) {
   const Tensor &q = qkv.q, &k = qkv.k;
   const DType dtype = q.dtype();
+  const DType grad_dtype = options.wide ? StatDType(dtype) : dtype;
   const Tensor dout = Operand("attention", "dout", dout_in);
   CheckSameShape("attention backward", forward.out, dout);
   q.context()->kernels().attention_backward(*q.context(),
@@ -140,9 +145,9 @@ void AttentionBackward(const Qkv& qkv, const AttentionResult& forward, const Ten
                                              .v = AsOperand("v", qkv.v, dtype),
                                              .out = AsOperand("out", forward.out, dtype),
                                              .dout = AsOperand("dout", dout, dtype),
-                                             .dq = AsOperand("dq", grads.q, dtype),
-                                             .dk = AsOperand("dk", grads.k, dtype),
-                                             .dv = AsOperand("dv", grads.v, dtype),
+                                             .dq = AsOperand("dq", grads.q, grad_dtype),
+                                             .dk = AsOperand("dk", grads.k, grad_dtype),
+                                             .dv = AsOperand("dv", grads.v, grad_dtype),
                                              .lse = forward.lse.raw(),
                                              .batch = q.size(0),
                                              .heads = q.size(2),
@@ -151,7 +156,27 @@ void AttentionBackward(const Qkv& qkv, const AttentionResult& forward, const Ten
                                              .kv_tokens = k.size(1),
                                              .head_dim = q.size(3),
                                              .scale = ScaleOf(options, q),
-                                             .causal = options.causal});
+                                             .causal = options.causal,
+                                             .wide = options.wide});
+}
+
+void AttentionMerge(const AttentionResult& sum, const AttentionResult& part) {
+  CheckSameShape("attention merge (out)", sum.out, part.out);
+  CheckSameShape("attention merge (lse)", sum.lse, part.lse);
+  const DType dtype = sum.lse.dtype();
+  const Tensor part_lse = Operand("attention merge", "lse", part.lse);
+  sum.out.context()->kernels().attention_merge(*sum.out.context(),
+                                               {.dtype = dtype,
+                                                .sum = AsOperand("sum", sum.out, dtype),
+                                                .part = AsOperand("part", part.out, dtype),
+                                                .sum_lse = sum.lse.raw(),
+                                                .part_lse = part_lse.raw(),
+                                                .sum_lse_batch = sum.lse.stride(0),
+                                                .sum_lse_head = sum.lse.stride(1),
+                                                .batch = sum.out.size(0),
+                                                .tokens = sum.out.size(1),
+                                                .heads = sum.out.size(2),
+                                                .head_dim = sum.out.size(3)});
 }
 
 Tensor EmbeddingForward(const Tensor& ids_in, const Tensor& weight_in,

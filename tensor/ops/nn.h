@@ -35,6 +35,8 @@ struct RotaryOptions {
   double theta = 10000.0;
   int64_t first_position = 0;
   bool inverse = false;
+  // Tokens from jump_at on are so many positions further: two runs of a sequence.
+  int64_t jump_at = 0, jump = 0;
 };
 // Rotate-half positions on x [B, T, H, d], d even.
 Tensor Rotary(const Tensor& x, const RotaryOptions& options);
@@ -47,14 +49,21 @@ struct Qkv {
 struct AttentionOptions {
   double scale = 0;  // 0: 1 / sqrt(d)
   bool causal = true;
+  // Results (out; dq, dk and dv) are addends of sums that are to be rounded once: they are f32 (f64
+  // for f64).
+  bool wide = false;
 };
 struct AttentionResult {
   Tensor out, lse;  // [B, T, H, d] contiguous; [B, H, T]
 };
 AttentionResult AttentionForward(const Qkv& qkv, const AttentionOptions& options);
-// Writes dq, dk, dv into `grads`, which may be views of one packed buffer.
+// Writes dq, dk, dv into `grads`, which may be views of one packed buffer. forward.out is rounded
+// to q's dtype also when the gradients are wide.
 void AttentionBackward(const Qkv& qkv, const AttentionResult& forward, const Tensor& dout,
                        const AttentionOptions& options, const Qkv& grads);
+// Attention over keys in parts: `sum` becomes that over its keys and those of `part`, for the same
+// queries. Both outs wide; views of queries are allowed. A lse of -inf stands for no keys.
+void AttentionMerge(const AttentionResult& sum, const AttentionResult& part);
 
 // Which part of a vocabulary of `vocab_size` ids a tensor's rows or columns hold: those from
 // `first` on, as many as it has. What lies beyond vocab_size is padding.

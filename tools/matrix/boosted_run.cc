@@ -147,9 +147,9 @@ class RankRun {
   }
 
  private:
-  // The mesh is [pp, dp, tp].
-  int data_rank() const { return world_.rank() / variant_.tp % data_size(); }
-  int data_size() const { return world_.size() / variant_.tp / variant_.pp; }
+  // The mesh is [pp, dp, sp, tp].
+  int data_rank() const { return world_.rank() / (variant_.sp * variant_.tp) % data_size(); }
+  int data_size() const { return world_.size() / variant_.ranks_per_sample(); }
 
   Tensor WholeValue(const autograd::Parameter& parameter) const {
     if (hybrid_ != nullptr) return hybrid_->WholeValue(parameter);

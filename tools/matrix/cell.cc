@@ -64,8 +64,14 @@ void AppendHybrid(const std::string& optimizer, const PluginVariant& plugin, int
 }
 
 // Optimizers that send 1-bit messages do so from whole gradients that stay local, which plugins
-// that shard, or promise the same bits for any number of ranks, refuse at boost.
+// that shard, or promise the same bits for any number of ranks, refuse at boost; split_gather at
+// stage 3 refuses what updates inside backward.
 bool IsOffered(const std::string& optimizer, const PluginVariant& plugin) {
+  // Sums come before the step's decision, updates inside backward before both.
+  if (plugin.name.find("gemini_sp2_split_gather") == 0 &&
+      (optimizer == "lomo" || optimizer == "adalomo")) {
+    return false;
+  }
   if (!optim::TakesLocalGradients(optimizer)) return true;
   for (const char* word : {"zero1", "zero2", "gemini", "reproducible"}) {
     if (plugin.name.find(word) != std::string::npos) return false;

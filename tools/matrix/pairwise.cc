@@ -14,19 +14,20 @@ constexpr size_t kNumPairs = kNumAxes * (kNumAxes - 1) / 2;
 
 // The layouts of hybrid plugins are many, and what differs between them is not the optimizer's:
 // with optimizers and windows they count as one plugin on worlds of their data-parallel size, with
-// three workloads. Which plugin and workload it is, are axes of their own.
+// three workloads. Which plugin and workload it is, are axes of their own; workloads of plugins
+// that share sequences differ by family alone.
 std::array<std::string, kNumAxes> AxisValues(const Cell& cell) {
   const PluginVariant& plugin = FindPlugin(cell.plugin);
   const bool hybrid = plugin.is_hybrid;
   const std::string family = cell.workload.substr(0, cell.workload.find('_'));
   return {cell.optimizer,
           hybrid ? "hybrid" : cell.plugin,
-          std::to_string(cell.world / (plugin.tp * plugin.pp)),
+          std::to_string(cell.world / plugin.ranks_per_sample()),
           cell.precision,
           std::to_string(cell.accumulate) + (cell.no_sync ? "ns" : "") + (cell.clip ? "clip" : ""),
           family,
           hybrid ? cell.plugin : "",
-          hybrid ? cell.workload : ""};
+          hybrid && !cell.workload.ends_with("_long") ? cell.workload : ""};
 }
 
 // Pairs of axes whose values the sample need not combine.

@@ -1,5 +1,6 @@
 #include "apogee/tools/matrix/plugins.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "apogee/core/text.h"
@@ -155,17 +156,25 @@ PluginVariant Hybrid(int tp, int zero_stage, std::vector<int> worlds,
           .is_hybrid = true};
 }
 
-// "hybrid_pp2_zbv_zero1" and the like; with tp 2 "hybrid_pp2_tp2_zbv_zero1".
-PluginVariant Pipelined(const std::string& schedule, int pp, int tp, int zero_stage,
+// The axes of a pipelined variant beside dp.
+struct PipelineAxes {
+  int pp = 2, tp = 1, sp = 1;
+  std::string sp_mode = "";  // of sp, or with tp "split_gather"
+};
+
+// "hybrid_pp2_zbv_zero1" and the like; with other axes "hybrid_pp2_tp2_zbv_zero1".
+PluginVariant Pipelined(const std::string& schedule, const PipelineAxes& axes, int zero_stage,
                         std::vector<int> worlds) {
   // 4 of 36 and 12 samples have one size; only then given gradients have exact means. 6 of 18
   // and 6.
-  const bool exact = pp == 2 || worlds == std::vector<int>{4};
-  const int num_micros = exact ? pp : 6;
+  const bool exact = axes.pp == 2 || worlds == std::vector<int>{4};
+  const int num_micros = exact ? axes.pp : 6;
   const auto make = [=](const comm::World& world, const PluginSettings& settings) {
     return std::make_unique<HybridParallelPlugin>(
-        world, HybridParallelOptions{.tp_size = tp,
-                                     .pp_size = pp,
+        world, HybridParallelOptions{.tp_size = axes.tp,
+                                     .pp_size = axes.pp,
+                                     .sp_size = axes.sp,
+                                     .sp_mode = axes.sp_mode,
                                      .zero_stage = zero_stage,
                                      .precision = settings.precision,
                                      .max_norm = settings.max_norm,
@@ -175,17 +184,86 @@ PluginVariant Pipelined(const std::string& schedule, int pp, int tp, int zero_st
                                      .schedule = schedule,
                                      .num_microbatches = num_micros});
   };
-  return {.name = "hybrid_pp" + std::to_string(pp) + (tp > 1 ? "_tp" + std::to_string(tp) : "") +
-                  (exact ? "_" : "_dp2_") + schedule + "_zero" + std::to_string(zero_stage),
+  std::string ranks = "pp" + std::to_string(axes.pp);
+  if (axes.tp > 1) ranks += "_tp" + std::to_string(axes.tp);
+  if (!axes.sp_mode.empty()) ranks += "_" + axes.sp_mode;
+  const bool alone = axes.tp == 1 && axes.sp_mode.empty();
+  std::vector<std::string> workloads = {"gpt2_deep", "llama_deep"};
+  if (exact && axes.sp_mode.empty()) workloads.insert(workloads.begin(), "fed");
+  return {.name = "hybrid_" + ranks + (exact ? "_" : "_dp2_") + schedule + "_zero" +
+                  std::to_string(zero_stage),
           .worlds = std::move(worlds),
-          // What 16 bits make of a deep model cut by tp can be as large as its update.
-          .precisions = tp == 1 ? AllPrecisions() : std::vector<std::string>{"f32", "f64"},
+          // What 16 bits make of a deep model that is cut can be as large as its update.
+          .precisions = alone ? AllPrecisions() : std::vector<std::string>{"f32", "f64"},
+          .make = make,
+          .tp = axes.tp,
+          .pp = axes.pp,
+          .sp = axes.sp,
+          .workloads = std::move(workloads),
+          .is_hybrid = true};
+}
+
+void AppendPipelined(std::vector<PluginVariant>& variants) {
+  int turn = 0;
+  for (const char* schedule : {"1f1b", "interleaved", "zbv"}) {
+    for (const int zero_stage : {0, 1, 2}) {
+      variants.push_back(Pipelined(schedule, {.pp = 2}, zero_stage, {2, 4}));
+      variants.push_back(Pipelined(schedule, {.pp = 4}, zero_stage, {4}));
+      variants.push_back(Pipelined(schedule, {.pp = 4}, zero_stage, {8}));
+      variants.push_back(Pipelined(schedule, {.pp = 2, .tp = 2}, zero_stage, {4, 8}));
+    }
+    // Every mode under every schedule, the stages of ZeRO by turns.
+    const PipelineAxes sequences[] = {{.pp = 2, .tp = 2, .sp_mode = "split_gather"},
+                                      {.pp = 2, .sp = 2, .sp_mode = "all_to_all"},
+                                      {.pp = 2, .sp = 2, .sp_mode = "ring_attn"},
+                                      {.pp = 2, .tp = 2, .sp = 2, .sp_mode = "ring_attn"}};
+    for (const PipelineAxes& axes : sequences) {
+      const int ranks = axes.pp * axes.tp * axes.sp;
+      variants.push_back(Pipelined(schedule, axes, turn++ % 3,
+                                   ranks == 8 ? std::vector<int>{8} : std::vector<int>{4, 8}));
+    }
+  }
+}
+
+// "hybrid_sp2_ring_attn_tp2_zero1" and the like. `sp` is 1 for split_gather.
+PluginVariant Sequence(const std::string& mode, int sp, int tp, int zero_stage,
+                       std::vector<int> worlds) {
+  const auto make = [=](const comm::World& world, const PluginSettings& settings) {
+    return std::make_unique<HybridParallelPlugin>(
+        world, HybridParallelOptions{.tp_size = tp,
+                                     .sp_size = sp,
+                                     .sp_mode = mode,
+                                     .zero_stage = zero_stage,
+                                     .precision = settings.precision,
+                                     .max_norm = settings.max_norm,
+                                     .bucket_bytes = settings.bucket_bytes,
+                                     .loss_scaler = settings.loss_scaler});
+  };
+  const std::string ranks = "sp" + std::to_string(std::max(sp, mode == "split_gather" ? tp : 1)) +
+                            "_" + mode + (tp > 1 ? "_tp" + std::to_string(tp) : "");
+  return {.name = zero_stage < 3 ? "hybrid_" + ranks + "_zero" + std::to_string(zero_stage)
+                                 : "gemini_" + ranks,
+          .worlds = std::move(worlds),
+          .precisions = AllPrecisions(),
           .make = make,
           .tp = tp,
-          .pp = pp,
-          .workloads = exact ? std::vector<std::string>{"fed", "gpt2_deep", "llama_deep"}
-                             : std::vector<std::string>{"gpt2_deep", "llama_deep"},
+          .sp = sp,
+          .workloads = {"gpt2_long", "llama_long"},
           .is_hybrid = true};
+}
+
+void AppendSequence(std::vector<PluginVariant>& variants) {
+  variants.push_back(Sequence("split_gather", 1, 2, 0, {2, 4}));
+  variants.push_back(Sequence("split_gather", 1, 2, 2, {4}));
+  variants.push_back(Sequence("split_gather", 1, 4, 1, {4, 8}));
+  variants.push_back(Sequence("split_gather", 1, 2, 3, {4}));
+  variants.push_back(Sequence("all_to_all", 2, 1, 0, {2, 4}));
+  variants.push_back(Sequence("all_to_all", 4, 1, 2, {4}));
+  variants.push_back(Sequence("all_to_all", 2, 2, 1, {4, 8}));
+  variants.push_back(Sequence("ring_attn", 2, 1, 0, {2, 4}));
+  variants.push_back(Sequence("ring_attn", 4, 1, 1, {4, 8}));
+  variants.push_back(Sequence("ring_attn", 4, 2, 2, {8}));
+  variants.push_back(Sequence("ring_attn", 2, 2, 3, {4}));
 }
 
 std::vector<PluginVariant> MakeVariants() {
@@ -210,18 +288,12 @@ std::vector<PluginVariant> MakeVariants() {
     variants.push_back(Hybrid(2, zero_stage, {2, 4, 6, 8}));
     variants.push_back(Hybrid(4, zero_stage, {4, 8}));
   }
-  for (const char* schedule : {"1f1b", "interleaved", "zbv"}) {
-    for (const int zero_stage : {0, 1, 2}) {
-      variants.push_back(Pipelined(schedule, 2, 1, zero_stage, {2, 4}));
-      variants.push_back(Pipelined(schedule, 4, 1, zero_stage, {4}));
-      variants.push_back(Pipelined(schedule, 4, 1, zero_stage, {8}));
-      variants.push_back(Pipelined(schedule, 2, 2, zero_stage, {4, 8}));
-    }
-  }
+  AppendPipelined(variants);
   variants.push_back(Hybrid(1, 3, {2}));
   variants.push_back(Hybrid(1, 3, {3}, "auto"));
   variants.push_back(Hybrid(2, 3, {2, 4, 6}));
   variants.push_back(Hybrid(2, 3, {2, 4}, "auto"));
+  AppendSequence(variants);
   return variants;
 }
 

@@ -43,9 +43,12 @@ struct PluginVariant {
   // samples.
   int tp = 1;
   int pp = 1;
+  // So many such groups share sequences, and train on the same samples, too.
+  int sp = 1;
   std::vector<std::string> workloads = {"fed", "gpt2", "llama"};
   // Of the family whose combinations are too many for the matrix to have all of them.
   bool is_hybrid = false;
+  int ranks_per_sample() const { return pp * tp * sp; }
 };
 
 const std::vector<PluginVariant>& PluginVariants();

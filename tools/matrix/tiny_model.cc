@@ -64,7 +64,8 @@ Tensor TinyModel::Forward(const Tensor& tokens) {
   return autograd::Add(logits, autograd::View(bias, logits.shape()));
 }
 
-Tensor TinyTokens(const ContextPtr& context, const SampleRange& range, int64_t shift) {
+Tensor TinyTokens(const ContextPtr& context, const SampleRange& range, int64_t shift,
+                  int64_t tokens) {
   // Coprime to the batch.
   constexpr int64_t kStrides[] = {1, 5, 7, 11, 13, 17, 19, 23, 25};
   std::vector<int64_t> values;
@@ -72,14 +73,14 @@ Tensor TinyTokens(const ContextPtr& context, const SampleRange& range, int64_t s
     const int64_t sample = place * kStrides[range.permutation] % kTinyBatch;
     const bool flagged =
         (range.step % 3 == 0 && sample == 0) || (range.step % 3 == 2 && sample == 25);
-    for (int64_t t = shift; t < kTinyTokens + shift; ++t) {
+    for (int64_t t = shift; t < tokens + shift; ++t) {
       const auto counter = static_cast<uint64_t>((range.step * kTinyBatch + sample) * 8 + t);
       const int64_t token =
           1 + static_cast<int64_t>(Philox(MakeKey(7, "tokens"), counter)[0] % (kTinyVocab - 1));
       values.push_back(t == 0 && flagged ? 0 : token);
     }
   }
-  return Tensor::FromVector<int64_t>(values, {range.count, kTinyTokens}, context);
+  return Tensor::FromVector<int64_t>(values, {range.count, tokens}, context);
 }
 
 Tensor TinyLoss(nn::Module& model, const ContextPtr& context, const SampleRange& range) {
@@ -99,14 +100,14 @@ std::unique_ptr<nn::Module> LmWorkload::MakeModel() const {
     model = std::make_unique<nn::Gpt2>(nn::Gpt2Config{.vocab_size = kTinyVocab,
                                                       .n_positions = 8,
                                                       .n_embd = 16,
-                                                      .n_layer = num_layers_,
+                                                      .n_layer = size_.num_layers,
                                                       .n_head = 4,
                                                       .tie_word_embeddings = tied_});
   } else {
     model = std::make_unique<nn::Llama>(nn::LlamaConfig{.vocab_size = kTinyVocab,
                                                         .hidden_size = 32,
                                                         .intermediate_size = 24,
-                                                        .num_hidden_layers = num_layers_,
+                                                        .num_hidden_layers = size_.num_layers,
                                                         .num_attention_heads = 8,
                                                         .num_key_value_heads = 4,
                                                         .max_position_embeddings = 8,

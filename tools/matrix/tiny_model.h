@@ -39,7 +39,8 @@ class TinyModel : public nn::Module {
 
 // The tokens of a range; shift 1 gives the targets. Flagged: in step 3k sample 0 only, in step
 // 3k + 1 none, in step 3k + 2 sample 25 only. Permutations 0 to 8.
-Tensor TinyTokens(const ContextPtr& context, const SampleRange& range, int64_t shift);
+Tensor TinyTokens(const ContextPtr& context, const SampleRange& range, int64_t shift,
+                  int64_t tokens = kTinyTokens);
 Tensor TinyLoss(nn::Module& model, const ContextPtr& context, const SampleRange& range);
 
 class TinyWorkload : public Workload {
@@ -64,13 +65,18 @@ class TinyWorkload : public Workload {
 // given to boost gets what they put out, so under tensor parallelism logits stay cut.
 class LmWorkload : public Workload {
  public:
-  LmWorkload(TinyKind kind, bool tied, int64_t num_layers = 2)
-      : kind_(kind), tied_(tied), num_layers_(num_layers) {}
+  struct Size {
+    int64_t num_layers = 2;
+    int64_t tokens = kTinyTokens;
+  };
+  LmWorkload(TinyKind kind, bool tied) : LmWorkload(kind, tied, Size{}) {}
+  LmWorkload(TinyKind kind, bool tied, const Size& size) : kind_(kind), tied_(tied), size_(size) {}
   std::unique_ptr<nn::Module> MakeModel() const override;
   int64_t num_samples() const override { return kTinyBatch; }
   Criterion criterion() const override { return nn::CrossEntropyLoss(); }
   data::Batch Batch(const ContextPtr& context, const SampleRange& range) const override {
-    return {TinyTokens(context, range, 0), TinyTokens(context, range, 1)};
+    return {TinyTokens(context, range, 0, size_.tokens),
+            TinyTokens(context, range, 1, size_.tokens)};
   }
   double max_norm() const override { return 0.3; }
   int64_t bucket_bytes() const override { return 4000; }
@@ -80,7 +86,7 @@ class LmWorkload : public Workload {
  private:
   TinyKind kind_;
   bool tied_;
-  int64_t num_layers_;
+  Size size_;
 };
 
 }  // namespace apogee::tools

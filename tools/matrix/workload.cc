@@ -18,8 +18,13 @@ const Workload& FindWorkload(const std::string& name) {
   static const TinyWorkload gpt2(TinyKind::kGpt2), llama(TinyKind::kLlama);
   static const LmWorkload gpt2_tied(TinyKind::kGpt2, true), gpt2_untied(TinyKind::kGpt2, false);
   static const LmWorkload llama_tied(TinyKind::kLlama, true), llama_untied(TinyKind::kLlama, false);
-  static const LmWorkload gpt2_deep(TinyKind::kGpt2, true, 6),
-      llama_deep(TinyKind::kLlama, false, 6);
+  // As many tokens as ranks can share in two pieces each; as many layers as two chunks of four
+  // stages.
+  static const LmWorkload::Size long_size{.tokens = 8}, deep_size{.num_layers = 6, .tokens = 8};
+  static const LmWorkload gpt2_long(TinyKind::kGpt2, true, long_size);
+  static const LmWorkload llama_long(TinyKind::kLlama, true, long_size);
+  static const LmWorkload gpt2_deep(TinyKind::kGpt2, true, deep_size);
+  static const LmWorkload llama_deep(TinyKind::kLlama, false, deep_size);
   static const auto& workloads = *new std::vector<std::pair<std::string, const Workload*>>{
       {"fed", &fed},
       {"gpt2", &gpt2},
@@ -30,6 +35,8 @@ const Workload& FindWorkload(const std::string& name) {
       {"llama_untied", &llama_untied},
       {"gpt2_deep", &gpt2_deep},
       {"llama_deep", &llama_deep},
+      {"gpt2_long", &gpt2_long},
+      {"llama_long", &llama_long},
   };
   std::vector<std::string> names;
   for (const auto& [known, workload] : workloads) {

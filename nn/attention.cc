@@ -1,0 +1,67 @@
+#include "apogee/nn/attention.h"
+
+#include <utility>
+#include <vector>
+
+#include "apogee/autograd/functions/attention.h"
+#include "apogee/autograd/functions/embedding.h"
+#include "apogee/autograd/functions/shape.h"
+
+namespace apogee::nn {
+
+AttentionCore::AttentionCore(int64_t head_dim) : head_dim_(head_dim) {
+  APOGEE_CHECK(head_dim > 0, "attention: the head size must be positive, got ", head_dim);
+}
+
+Tensor AttentionCore::Forward(const Tensor& qkv) {
+  const int64_t num_heads = qkv.size(-1) / (3 * head_dim_);
+  if (function_ == nullptr) return autograd::PackedAttention(qkv, num_heads);
+  const ops::Qkv parts = autograd::UnpackQkv(qkv, num_heads);
+  const Tensor out = function_(parts.q, parts.k, parts.v);
+  return autograd::View(out, {out.size(0), out.size(1), out.size(2) * out.size(3)});
+}
+
+Tensor AttentionCore::Attend(const Tensor& q, const Tensor& k, const Tensor& v) const {
+  return function_ != nullptr ? function_(q, k, v) : autograd::Attention(q, k, v);
+}
+
+Tensor AttentionCore::Heads(const Tensor& x) const {
+  return autograd::View(x, {x.size(0), x.size(1), x.size(-1) / head_dim_, head_dim_});
+}
+
+Tensor AttentionCore::Rotated(const Tensor& x, double theta) const {
+  const std::vector<TokenRun> runs = sequence_part().Runs(x.size(1));
+  autograd::RotaryOptions options{.theta = theta, .first_position = runs[0].first};
+  if (runs.size() > 1) {
+    options.jump_at = runs[0].length;
+    options.jump = runs[1].first - runs[0].first - runs[0].length;
+  }
+  return autograd::Rotary(x, options);
+}
+
+void AttentionCore::ReplaceAttention(Function function) {
+  APOGEE_CHECK(function_ == nullptr,
+               "attention: it has been replaced before; a model can be boosted once");
+  function_ = std::move(function);
+}
+
+Tensor RowsOfTokens(const Tensor& table, int64_t tokens, const SequencePart& part) {
+  const std::vector<TokenRun> runs = part.Runs(tokens);
+  if (runs.size() == 1) return autograd::Slice(table, 0, runs[0].first, tokens);
+  std::vector<int64_t> rows;
+  for (const TokenRun& run : runs) {
+    for (int64_t i = 0; i < run.length; ++i) rows.push_back(run.first + i);
+  }
+  return autograd::Embedding(Tensor::FromVector<int64_t>(rows, {tokens}, table.context()), table);
+}
+
+void CheckTokens(const char* model, const Tensor& tokens, int64_t max_tokens,
+                 const SequencePart& part) {
+  APOGEE_CHECK(tokens.defined() && tokens.rank() == 2, model, ": needs tokens [batch, up to ",
+               max_tokens, "], got ", tokens.shape());
+  const int64_t whole = part.Whole(tokens.size(1));
+  APOGEE_CHECK(whole <= max_tokens, model, ": needs tokens [batch, up to ", max_tokens, "], got [",
+               tokens.size(0), ", ", whole, "]");
+}
+
+}  // namespace apogee::nn

@@ -1,0 +1,163 @@
+#include "apogee/nn/parallel/sequence_functions.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "apogee/autograd/node.h"
+#include "apogee/tensor/ops/elementwise.h"
+
+namespace apogee::nn::parallel {
+namespace {
+
+using autograd::Attach;
+using autograd::BackwardContext;
+using autograd::NeedsGrad;
+using autograd::Node;
+
+SequencePart PartOf(const comm::Group& group) {
+  return {.rank = group.rank(), .size = group.size()};
+}
+
+Shape WithTokens(Shape shape, int64_t tokens) {
+  shape.Set(1, tokens);
+  return shape;
+}
+
+Tensor Scaled(const Tensor& x, double factor) { return factor == 1 ? x : ops::Scale(x, factor); }
+
+// The sum of the ranks' x, of this rank's tokens.
+Tensor ReducedTokens(const Tensor& x, comm::Group& group, DType dtype) {
+  const int64_t tokens = x.size(1) / group.size();
+  Tensor input = x.Detach().Contiguous();
+  if (x.size(0) > 1) {
+    // Rank after rank instead of sample after sample.
+    const int64_t piece = input.numel() / x.size(0) / group.size();
+    input = input.View({x.size(0), group.size(), piece}).Transpose(0, 1).Contiguous();
+  }
+  const Tensor sum = Tensor::Empty(WithTokens(x.shape(), tokens), x.dtype(), x.context());
+  group.ReduceScatter(sum, input);
+  return sum.dtype() == dtype ? sum : sum.To(dtype);
+}
+
+class SplitTokensNode : public Node {
+ public:
+  SplitTokensNode(const SequencePart& part, comm::GroupPtr group, double factor)
+      : part_(part), group_(std::move(group)), factor_(factor) {}
+  const char* name() const override { return "split_tokens"; }
+  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
+    return {Scaled(WholeTokens(grads[0], part_, *group_), 1 / factor_)};
+  }
+
+ private:
+  SequencePart part_;
+  comm::GroupPtr group_;
+  double factor_;
+};
+
+class GatherTokensNode : public Node {
+ public:
+  GatherTokensNode(const SequencePart& part, double factor) : part_(part), factor_(factor) {}
+  const char* name() const override { return "gather_tokens"; }
+  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
+    return {Scaled(TokensOf(grads[0], part_), factor_)};
+  }
+
+ private:
+  SequencePart part_;
+  double factor_;
+};
+
+class GatherSequenceNode : public Node {
+ public:
+  GatherSequenceNode(comm::GroupPtr group, DType dtype) : group_(std::move(group)), dtype_(dtype) {}
+  const char* name() const override { return "gather_sequence"; }
+  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
+    return {ReducedTokens(grads[0], *group_, dtype_)};
+  }
+
+ private:
+  comm::GroupPtr group_;
+  DType dtype_;
+};
+
+class ReduceScatterSequenceNode : public Node {
+ public:
+  explicit ReduceScatterSequenceNode(comm::GroupPtr group) : group_(std::move(group)) {}
+  const char* name() const override { return "reduce_scatter_sequence"; }
+  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
+    return {WholeTokens(grads[0], PartOf(*group_), *group_)};
+  }
+
+ private:
+  comm::GroupPtr group_;
+};
+
+}  // namespace
+
+Tensor TokensOf(const Tensor& x, const SequencePart& part) {
+  APOGEE_CHECK(x.defined() && x.rank() >= 2, "sequence parallel: needs [samples, tokens, ..]");
+  APOGEE_CHECK(x.size(1) % part.divisor() == 0, "sequence parallel: sequences of ", x.size(1),
+               " tokens do not divide by ", part.divisor(), ", which ", part.size, " ranks",
+               part.num_runs() == 2 ? " with two pieces each" : "", " need; pad or cut them");
+  const int64_t tokens = x.size(1) / part.size;
+  const Tensor own = Tensor::Empty(WithTokens(x.shape(), tokens), x.dtype(), x.context());
+  int64_t begin = 0;
+  for (const TokenRun& run : part.Runs(tokens)) {
+    own.Slice(1, begin, run.length).CopyFrom(x.Detach().Slice(1, run.first, run.length));
+    begin += run.length;
+  }
+  return own;
+}
+
+Tensor WholeTokens(const Tensor& x_in, const SequencePart& part, comm::Group& group) {
+  const Tensor x = x_in.Detach().Contiguous();
+  const Tensor whole =
+      Tensor::Empty(WithTokens(x.shape(), part.Whole(x.size(1))), x.dtype(), x.context());
+  if (x.size(0) == 1 && part.num_runs() == 1) {
+    group.AllGather(whole, x);
+    return whole;
+  }
+  const Tensor ranks = Tensor::Empty({part.size, x.numel()}, x.dtype(), x.context());
+  group.AllGather(ranks, x);
+  for (int rank = 0; rank < part.size; ++rank) {
+    const Tensor held = ranks.Slice(0, rank, 1).View(x.shape());
+    int64_t begin = 0;
+    for (const TokenRun& run : SequencePart{rank, part.size, part.layout}.Runs(x.size(1))) {
+      whole.Slice(1, run.first, run.length).CopyFrom(held.Slice(1, begin, run.length));
+      begin += run.length;
+    }
+  }
+  return whole;
+}
+
+Tensor SplitTokens(const Tensor& x, const SequencePart& part, const comm::GroupPtr& group,
+                   double factor) {
+  Tensor y = TokensOf(x, part);
+  if (NeedsGrad({x})) Attach(y, std::make_shared<SplitTokensNode>(part, group, factor), {x});
+  return y;
+}
+
+Tensor GatherTokens(const Tensor& x, const SequencePart& part, const comm::GroupPtr& group,
+                    double factor) {
+  Tensor y = WholeTokens(x, part, *group);
+  if (NeedsGrad({x})) Attach(y, std::make_shared<GatherTokensNode>(part, factor), {x});
+  return y;
+}
+
+Tensor GatherSequence(const Tensor& x, const comm::GroupPtr& group) {
+  Tensor y = WholeTokens(x, PartOf(*group), *group);
+  if (NeedsGrad({x})) Attach(y, std::make_shared<GatherSequenceNode>(group, x.dtype()), {x});
+  return y;
+}
+
+Tensor ReduceScatterSequence(const Tensor& x, const comm::GroupPtr& group, DType dtype) {
+  APOGEE_CHECK(x.rank() >= 2 && x.size(1) % group->size() == 0,
+               "sequence parallel: ", group->size(), " ranks do not divide the tokens of ",
+               x.shape());
+  Tensor y = ReducedTokens(x, *group, dtype);
+  if (NeedsGrad({x})) Attach(y, std::make_shared<ReduceScatterSequenceNode>(group), {x});
+  return y;
+}
+
+}  // namespace apogee::nn::parallel

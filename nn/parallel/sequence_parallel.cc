@@ -1,0 +1,154 @@
+#include "apogee/nn/parallel/sequence_parallel.h"
+
+#include <algorithm>
+#include <array>
+
+#include "apogee/core/text.h"
+#include "apogee/nn/parallel/all_to_all_attention.h"
+#include "apogee/nn/parallel/plan_match.h"
+#include "apogee/nn/parallel/ring_attention.h"
+#include "apogee/nn/parallel/sequence_loss.h"
+
+namespace apogee::nn::parallel {
+namespace {
+
+using enum ParallelStyle;
+using internal::Concat;
+
+constexpr std::array kModes = {SequenceMode::kSplitGather, SequenceMode::kAllToAll,
+                               SequenceMode::kRingAttention};
+
+Module* Find(Module& model, const std::string& name) {
+  for (const auto& [known, module] : model.NamedModules()) {
+    if (known == name) return module;
+  }
+  return nullptr;
+}
+
+int64_t NumTargets(const Tensor& targets, int64_t ignore_index) {
+  const std::vector<int64_t> values = targets.ToVector<int64_t>();
+  return static_cast<int64_t>(values.size()) - std::ranges::count(values, ignore_index);
+}
+
+}  // namespace
+
+const char* SequenceModeName(SequenceMode mode) {
+  static constexpr const char* kNames[] = {"split_gather", "all_to_all", "ring_attn"};
+  return kNames[static_cast<size_t>(mode)];
+}
+
+std::optional<SequenceMode> ParseSequenceMode(const std::string& name) {
+  for (const SequenceMode mode : kModes) {
+    if (name == SequenceModeName(mode)) return mode;
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> SequenceProblems(Module& model, const ParallelPlan& plan,
+                                          SequenceMode mode, int tp, int ranks) {
+  std::vector<std::string> problems;
+  Module* const sequence = Find(model, plan.sequence_module);
+  if (sequence == nullptr) {
+    return {Concat("sequence_module: no module has the name \"", plan.sequence_module, "\"")};
+  }
+  const std::vector<Module*> inside = sequence->Modules();
+  const PlanMatch match(model, plan, 1);
+  std::set<const Module*> attention;
+  for (const auto& [module, rule] : match.modules) {
+    if (rule->style != kAttention) continue;
+    attention.insert(module);
+    if (std::ranges::find(inside, module) == inside.end()) {
+      problems.push_back(Concat("rule \"", rule->pattern, "\" (attention): names a module outside ",
+                                "of the sequence_module \"", plan.sequence_module, "\""));
+    }
+  }
+  if (attention.empty()) {
+    problems.push_back(Concat("no rule says where attention is (style attention, of an ",
+                              "nn::AttentionCore), which sp_mode ", SequenceModeName(mode),
+                              " needs"));
+  }
+  for (const auto& [name, module] : model.NamedModules()) {
+    if (attention.empty() || dynamic_cast<AttentionCore*>(module) == nullptr) continue;
+    if (!attention.contains(module)) {
+      problems.push_back(Concat(name, " is an nn::AttentionCore that no rule names"));
+    }
+  }
+  for (const PlanRule& rule : plan.rules) {
+    if (mode == SequenceMode::kAllToAll && rule.style == kAttention && rule.units > 0 &&
+        rule.units % tp == 0 && rule.units / tp % ranks != 0) {
+      problems.push_back(Concat("rule \"", rule.pattern, "\" (attention): sp_size ", ranks,
+                                " does not divide the ", rule.units / tp, " ", rule.unit_name,
+                                " of a rank (", rule.units, " over tp ", tp,
+                                "), which sp_mode all_to_all exchanges"));
+    }
+    const bool unknown =
+        rule.style == kColumnGather || rule.style == kRowSplit || rule.style == kParameter;
+    if (mode == SequenceMode::kSplitGather && unknown) {
+      problems.push_back(Concat("rule \"", rule.pattern, "\" (", ParallelStyleName(rule.style),
+                                "): sp_mode split_gather has no such style; use column and row, "
+                                "or no rule"));
+    }
+  }
+  return problems;
+}
+
+SequenceParallel::SequenceParallel(Module& model, const ParallelPlan& plan, SequenceMode mode,
+                                   comm::GroupPtr group)
+    : mode_(mode) {
+  APOGEE_CHECK(group != nullptr, "sequence parallel: needs a group");
+  const bool ring = mode == SequenceMode::kRingAttention;
+  const bool sums = mode == SequenceMode::kSplitGather;
+  cut_.part = {.rank = group->rank(),
+               .size = group->size(),
+               .layout = ring ? SequenceLayout::kZigZag : SequenceLayout::kContiguous};
+  cut_.factor = sums ? 1 : group->size();
+  cut_.group = std::move(group);
+  is_model_ = plan.sequence_module.empty();
+  module_ = Find(model, plan.sequence_module);
+  APOGEE_CHECK(module_ != nullptr, "sequence parallel: no module has the name \"",
+               plan.sequence_module, "\"");
+  const PlanMatch match(model, plan, 1);
+  for (const auto& [module, rule] : match.modules) styles_.emplace_back(module, rule->style);
+  if (!sums) return;
+  for (const ParameterPtr& parameter : module_->Parameters()) {
+    if (!match.shards.contains(parameter.get())) partial_.insert(parameter.get());
+  }
+}
+
+void SequenceParallel::Apply() {
+  for (Module* module : module_->Modules()) module->set_sequence_part(cut_.part);
+  for (const auto& [module, style] : styles_) {
+    // Between cut layers sequences are whole again.
+    const bool between = style == kAttention || style == kDropout;
+    if (between && mode_ == SequenceMode::kSplitGather) module->set_sequence_part({});
+    if (style != kAttention || mode_ == SequenceMode::kSplitGather) continue;
+    const auto attend = mode_ == SequenceMode::kAllToAll ? &AllToAllAttention : &RingAttention;
+    dynamic_cast<AttentionCore&>(*module).ReplaceAttention(
+        [attend, group = cut_.group](const Tensor& q, const Tensor& k, const Tensor& v) {
+          return attend(q, k, v, group);
+        });
+  }
+  module_->ReplaceForward(
+      [module = module_, cut = cut_, keep = keep_logits_cut_](const Tensor& x) {
+        const Tensor y = module->Forward(x);
+        const bool whole = y.size(1) == cut.part.Whole(x.size(1));
+        return whole || (*keep && module->is_training()) ? y : cut.Gather(y);
+      },
+      [cut = cut_](const Tensor& x) { return cut.Split(x); });
+}
+
+SequenceParallel::Loss SequenceParallel::KeepLogitsCut(Loss mean, int64_t ignore_index) {
+  if (mode_ == SequenceMode::kSplitGather || !is_model_) return nullptr;
+  *keep_logits_cut_ = true;
+  return [mean = std::move(mean), cut = cut_, ignore_index](const Tensor& logits,
+                                                            const Tensor& targets) {
+    if (logits.size(1) == targets.size(1)) return mean(logits, targets);
+    APOGEE_CHECK(cut.part.Whole(logits.size(1)) == targets.size(1), "cross entropy: logits ",
+                 logits.shape(), " are neither whole nor what the model puts out in training, ",
+                 "tokens of this rank out of targets ", targets.shape());
+    const Tensor own = TokensOf(targets, cut.part);
+    return MeanOverSequence(mean(logits, own), NumTargets(own, ignore_index), cut.group);
+  };
+}
+
+}  // namespace apogee::nn::parallel
