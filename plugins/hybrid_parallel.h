@@ -55,11 +55,11 @@
 #include "apogee/comm/mesh.h"
 #include "apogee/nn/parallel/tensor_parallel.h"
 #include "apogee/plugins/ddp.h"
+#include "apogee/plugins/first_step_watch.h"
 #include "apogee/plugins/gemini.h"
+#include "apogee/plugins/hybrid_pipeline.h"
 #include "apogee/plugins/hybrid_sequence.h"
 #include "apogee/plugins/low_level_zero.h"
-#include "apogee/plugins/pipeline/executor.h"
-#include "apogee/plugins/pipeline/stage_gradients.h"
 
 namespace apogee {
 
@@ -142,47 +142,33 @@ class HybridParallelPlugin : public Plugin {
   // Of zero_stage 3: what shards this rank's part of the model over dp; else null.
   const GeminiPlugin* gemini() const { return gemini_.get(); }
   // After boost, of pp_size > 1: which stage has which piece; else null.
-  const pipeline::Cut* cut() const { return cut_.get(); }
+  const pipeline::Cut* cut() const { return pipeline_.cut(); }
 
  private:
   std::string WorldProblem() const;
   void MakeInner();
-  pipeline::PipelineShape StageShape() const;
-  // Keeps of the model's values what this rank's stage uses.
-  void CutModel(nn::Module& model, optim::Optimizer& optimizer);
+  // Whether ranks hold parts of a model.
+  bool is_cut() const { return options_.tp_size > 1 || pipeline_.is_on(); }
+  void CutIntoStages(nn::Module& model, optim::Optimizer& optimizer);
   // Tells a view what this rank has of its parameter, beside what the data-parallel axis cuts.
   void BindView(optim::ParamView& view, int64_t cut_multiple);
-  int NumMicros(int64_t num_samples) const;
   // What runs the data-parallel axis. Throws Error when the world does not fit.
   Plugin& inner() const;
-  // What would go wrong silently: ranks of a tp group that get different inputs, or different
-  // gradients of a parameter that each holds whole.
-  void WatchFirstStep(nn::Module& model, optim::Optimizer& optimizer);
-  // The batches that the model got before the first step.
-  void WatchInputs(const Tensor& inputs);
-  void CheckSameInputs() const;
   void CheckOptimizer(nn::Module& model, optim::Optimizer& optimizer, std::string& problems) const;
 
   const comm::World& world_;
   HybridParallelOptions options_;
   std::unique_ptr<comm::Mesh> mesh_;  // null when the world does not fit
   std::unique_ptr<nn::parallel::TensorParallel> parallel_;
+  HybridPipeline pipeline_;
   HybridSequence sequence_;
+  std::unique_ptr<FirstStepWatch> watch_;  // of a model that ranks share
   // One of the three runs the data-parallel axis.
   std::unique_ptr<DdpPlugin> ddp_;
   std::unique_ptr<LowLevelZeroPlugin> zero_;
   std::unique_ptr<GeminiPlugin> gemini_;
-  // Of pp_size > 1, after boost.
-  std::unique_ptr<pipeline::Cut> cut_;
-  std::unique_ptr<pipeline::Executor> executor_;
-  std::unique_ptr<pipeline::StageGradients> stage_gradients_;
-  std::vector<autograd::ParameterPtr> elsewhere_;  // of views that live on other stages
-  bool keeps_tokens_cut_ = false;                  // the criterion takes this rank's tokens
-  bool has_trained_ = false;                       // a batch, since boost
-  uint64_t inputs_hash_ = 0;                       // of the batches until the first step
-  bool watches_ = true;                            // until then
+  bool keeps_tokens_cut_ = false;  // the criterion takes this rank's tokens
   bool configured_ = false;
-  std::shared_ptr<void> alive_ = std::make_shared<int>();
 };
 
 }  // namespace apogee

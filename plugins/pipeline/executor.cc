@@ -132,7 +132,7 @@ void Executor::Forward(Running& run, const PipelineOp& op) {
   const Tensor inputs = run.Part(run.call.inputs, op.micro);
   Tensor x = part == 0 ? inputs : Take(run, {.part = part, .micro = op.micro});
   const TraceSpan span = Span(op);
-  if (part == 0 && parts_.prepare) x = parts_.prepare(x);
+  if (part == 0 && prepare_) x = prepare_(x);
   if (run.shape.training && part > 0) {
     slot.input = std::make_shared<autograd::Parameter>("pipeline input", std::move(x));
     x = slot.input->value();
@@ -148,7 +148,7 @@ void Executor::Forward(Running& run, const PipelineOp& op) {
       .dtype = x.dtype(),
       .draws = static_cast<int64_t>(generator.next_stream() - run.first_stream)};
   if (part == run.shape.num_parts() - 1) {
-    Loss(run, op, parts_.complete ? parts_.complete(x, inputs) : x, slot);
+    Loss(run, op, complete_ ? complete_(x, inputs) : x, slot);
   } else {
     APOGEE_CHECK(IsFloat(x.dtype()) && x.rank() >= 1 && x.rank() <= 8, "pipeline: piece \"",
                  parts_.cut.Pieces(part).back().name, "\" puts out ", DTypeName(x.dtype()), " ",

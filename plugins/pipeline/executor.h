@@ -17,6 +17,7 @@
 #include <optional>
 #include <set>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "apogee/autograd/engine.h"
@@ -34,10 +35,6 @@ struct ExecutorParts {
   PipelineShape shape;  // num_micros and training are each call's
   comm::GroupPtr group;
   TraceLane* lane = nullptr;  // takes a span for each operation
-  // What the first piece gets of a micro-batch's inputs, and what the criterion gets of the last
-  // one's output; null: all of it.
-  std::function<Tensor(const Tensor& inputs)> prepare = nullptr;
-  std::function<Tensor(const Tensor& output, const Tensor& inputs)> complete = nullptr;
 };
 
 struct ExecutorCall {
@@ -54,7 +51,16 @@ struct ExecutorCall {
 
 class Executor {
  public:
+  using Prepare = std::function<Tensor(const Tensor& inputs)>;
+  using Complete = std::function<Tensor(const Tensor& output, const Tensor& inputs)>;
+
   explicit Executor(const ExecutorParts& parts);
+  // What the first piece gets of a micro-batch's inputs, and what the criterion gets of the last
+  // one's output; null: all of it.
+  void set_ends(Prepare prepare, Complete complete) {
+    prepare_ = std::move(prepare);
+    complete_ = std::move(complete);
+  }
 
   // Throws Error for a batch of no samples, or one of inputs and targets that do not fit.
   PipelineResult Run(const ExecutorCall& call);
@@ -98,6 +104,8 @@ class Executor {
 
   const ExecutorParts parts_;
   const int stage_;
+  Prepare prepare_;
+  Complete complete_;
   std::vector<std::set<const autograd::Parameter*>> chunk_parameters_;
   std::map<OutputKey, Output> outputs_;
   std::set<OutputKey> headers_sent_;

@@ -1,0 +1,47 @@
+// FirstStepWatch: what would go wrong silently under a mesh, checked once: ranks that share one
+// copy of the model get the same inputs, and, where each of them holds a parameter whole, the same
+// gradients of it.
+//
+//   FirstStepWatch watch("hybrid_parallel", mesh, tensor_parallel, context);
+//   watch.Attach(model, optimizer);      // after the inner plugin's hooks
+//
+// Communicates in the first step, and in those after it until all gradients were finite. Inputs are
+// seen when the model is called; who calls parts of it tells Add.
+#ifndef APOGEE_PLUGINS_FIRST_STEP_WATCH_H_
+#define APOGEE_PLUGINS_FIRST_STEP_WATCH_H_
+
+#include <memory>
+#include <string>
+
+#include "apogee/comm/mesh.h"
+#include "apogee/nn/parallel/tensor_parallel.h"
+#include "apogee/optim/optimizer.h"
+
+namespace apogee {
+
+class FirstStepWatch {
+ public:
+  // `parallel` may be null. Both it and the mesh must outlive the watch, which must outlive the
+  // optimizer's last step.
+  FirstStepWatch(std::string plugin, const comm::Mesh& mesh,
+                 const nn::parallel::TensorParallel* parallel, ContextPtr context);
+  void Attach(nn::Module& model, optim::Optimizer& optimizer);
+  void Add(const Tensor& inputs);
+
+ private:
+  void CheckInputs() const;
+  // Whether gradients were all finite.
+  bool CheckGradients(optim::Optimizer& optimizer) const;
+
+  const std::string plugin_;
+  const comm::Mesh& mesh_;
+  const nn::parallel::TensorParallel* parallel_;
+  ContextPtr context_;
+  uint64_t hash_ = 0;  // of all inputs so far
+  bool done_ = false;
+  std::shared_ptr<void> alive_ = std::make_shared<int>();
+};
+
+}  // namespace apogee
+
+#endif  // APOGEE_PLUGINS_FIRST_STEP_WATCH_H_

@@ -1,0 +1,88 @@
+// HybridPipeline: what HybridParallelPlugin does for models that are cut into stages.
+//
+//   HybridPipeline pipeline({.num_stages = 2, .schedule = "zbv", .num_microbatches = 8});
+//   pipeline.CheckOptions(zero_stage, errors);
+//   pipeline.AddProblems(model, problems);
+//   pipeline.Cut(model, world, mesh, dtype);            // before anything else is cut
+//   pipeline.Attach(model, world, mesh);                // after the inner plugin
+//   pipeline.Run(call, passes, {.loss_scale = scale, .first_sample = first});
+//
+// Cut, Attach and Run are collective.
+#ifndef APOGEE_PLUGINS_HYBRID_PIPELINE_H_
+#define APOGEE_PLUGINS_HYBRID_PIPELINE_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apogee/comm/mesh.h"
+#include "apogee/plugins/pipeline/executor.h"
+#include "apogee/plugins/pipeline/stage_gradients.h"
+
+namespace apogee {
+
+// As in HybridParallelOptions.
+struct HybridPipelineOptions {
+  int num_stages = 1;
+  std::string schedule = "1f1b";
+  int num_model_chunks = 0;
+  int num_microbatches = 0;
+  int64_t microbatch_size = 0;
+  pipeline::CutOptions cut = {};
+};
+
+class HybridPipeline {
+ public:
+  explicit HybridPipeline(HybridPipelineOptions options) : options_(std::move(options)) {}
+  ~HybridPipeline();
+
+  // Appends what is wrong with the options, a line each.
+  void CheckOptions(int zero_stage, std::string& errors) const;
+  bool is_on() const { return options_.num_stages > 1; }
+  int size() const { return options_.num_stages; }
+  // Appends what keeps the model from being cut so.
+  void AddProblems(nn::Module& model, std::string& problems) const;
+
+  // Takes rank 0's values and keeps those that this rank's stage uses; what stays of the others is
+  // of `dtype`. The mesh must outlive this object.
+  void Cut(nn::Module& model, const comm::World& world, const comm::Mesh& mesh, DType dtype);
+  // What the first piece gets of a micro-batch, and the criterion of the last one's output.
+  void set_ends(pipeline::Executor::Prepare prepare, pipeline::Executor::Complete complete) {
+    executor_->set_ends(std::move(prepare), std::move(complete));
+  }
+  void Attach(const nn::Module& model, const comm::World& world);
+  // How many stages have a copy of the parameter.
+  int NumHolders(const autograd::Parameter& parameter) const {
+    return is_on() ? static_cast<int>(cut_->HoldersOf(parameter).size()) : 1;
+  }
+  // `view`, of a parameter that lies elsewhere, becomes an empty shard of `layout`'s tensor.
+  void BindEmpty(optim::ParamView& view, comm::LayoutOptions layout, const Shape& shape);
+  // The whole value, from the stage that has it; `here` makes it there.
+  Tensor Whole(const autograd::Parameter& parameter, const Shape& shape,
+               const std::function<Tensor()>& here) const;
+
+  struct Batch {
+    double loss_scale = 1;
+    int64_t first_sample = 0;
+  };
+  // Throws Error for a batch that does not fit. In evaluations `passes` is not used.
+  PipelineResult Run(const PipelineCall& call, BackwardPasses& passes, const Batch& batch);
+  // Null before Cut.
+  const pipeline::Cut* cut() const { return cut_.get(); }
+
+ private:
+  pipeline::PipelineShape PartShape() const;
+  int NumMicros(const PipelineCall& call) const;
+
+  const HybridPipelineOptions options_;
+  comm::GroupPtr group_;  // of the stages
+  std::unique_ptr<pipeline::Cut> cut_;
+  std::unique_ptr<pipeline::Executor> executor_;
+  std::unique_ptr<pipeline::StageGradients> gradients_;
+  std::vector<autograd::ParameterPtr> elsewhere_;  // of views that live on other stages
+  bool has_trained_ = false;
+};
+
+}  // namespace apogee
+
+#endif  // APOGEE_PLUGINS_HYBRID_PIPELINE_H_
