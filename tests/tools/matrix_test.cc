@@ -145,14 +145,30 @@ TEST(SabotageTest, ShardedPartsNeedAllOfThat) {
   ExpectRed("adafactor/gemini_tp2_auto/world4/f32/acc1/fed", Sabotage::kNoUpdate, "error 1 >");
 }
 
+TEST(SabotageTest, StagesNeedAllOfThat) {
+  // The sum over the stages that share a parameter; over data-parallel ranks; over parts.
+  ExpectRed("adamw/hybrid_pp2_1f1b_zero0/world2/f32/acc1/fed", Sabotage::kDropCollective, "(tied)");
+  ExpectRed("adamw/hybrid_pp2_zbv_zero2/world4/f32/acc1/fed", Sabotage::kDropCollective, "error ");
+  ExpectRed("lamb/hybrid_pp2_tp2_1f1b_zero0/world4/f32/acc1/fed", Sabotage::kLocalStats, "error ");
+  ExpectRed("came/hybrid_pp2_interleaved_zero1/world4/f32/acc1/fed", Sabotage::kLocalStats,
+            "error ");
+  ExpectRed("adamw/hybrid_pp4_interleaved_zero2/world4/f32/acc1/fed", Sabotage::kNoneAsZero,
+            "(never)");
+  ExpectRed("lion/hybrid_pp2_zbv_zero1/world4/f32/acc1/fed", Sabotage::kNoUpdate, "error 1 >");
+}
+
 TEST(MatrixTest, HybridCellsMeetEveryLayoutWithEveryOptimizer) {
-  std::set<std::string> layouts, by_workload, by_precision, sequences;
+  std::set<std::string> layouts, by_workload, by_precision, sequences, pipelines;
   for (const Cell& cell : AllCells()) {
     const PluginVariant& plugin = FindPlugin(cell.plugin);
     EXPECT_EQ(cell.world % plugin.ranks_per_sample(), 0) << cell.name();
     if (!plugin.is_hybrid) continue;
     const std::string layout =
         cell.optimizer + "/" + cell.plugin + "/" + std::to_string(cell.world);
+    if (plugin.pp > 1) {
+      pipelines.insert(layout);
+      continue;
+    }
     if (cell.plugin.find("_sp") != std::string::npos) {
       sequences.insert(layout);
       continue;
@@ -161,14 +177,17 @@ TEST(MatrixTest, HybridCellsMeetEveryLayoutWithEveryOptimizer) {
     by_workload.insert(layout + "/" + cell.workload);
     by_precision.insert(layout + "/" + cell.precision);
   }
-  size_t num_layouts = 0, num_sequences = 0;
+  size_t num_layouts = 0, num_sequences = 0, num_pipelines = 0;
   for (const std::string& name : optim::OptimizerNames()) {
     const bool sharded = !optim::TakesLocalGradients(name);
     num_layouts += (sharded ? 3 : 1) * (1 + 4 + 2);  // stages of ZeRO up to 2
     num_layouts += sharded ? (1 + 3) + (1 + 2) : 0;  // 3, static and auto
-    num_sequences += sharded ? 6 + 5 + 6 : 3 * 2;    // per mode; without ZeRO
+    // Of each schedule and stage of ZeRO; products with modes of sequences, by turns.
+    num_pipelines += sharded ? 3 * 3 * 6 + 3 * 7 : 3 * 6 + 7;
+    num_sequences += sharded ? 6 + 5 + 6 : 3 * 2;  // per mode; without ZeRO
   }
   EXPECT_EQ(layouts.size(), num_layouts);
+  EXPECT_EQ(pipelines.size(), num_pipelines);
   // lomo and adalomo have no stage 3 of split_gather.
   EXPECT_EQ(sequences.size(), num_sequences - 2);
   EXPECT_EQ(by_workload.size(), num_layouts * 5);
