@@ -28,6 +28,17 @@
 // the table in the model's dtype, and 3 of the loss. (A table is a row-parallel layer, logits are a
 // column-parallel one.) The first step checks that ranks of a tp group got the same inputs, and
 // have the same gradients of what they all hold whole.
+//
+// With pp_size p > 1 the mesh is [pp, dp, tp]; a stage holds N and R of its own pieces, a tied
+// parameter on each stage that uses it. Of m micro-batches it keeps what its pieces save for
+// backward, and what they put out, of as many as the schedule says (pipeline/schedule.h); between
+// the halves of zbv's backward a chunk keeps the gradients of its layers' outputs as well, instead
+// of what it put out. Communicated per step between stages: a micro-batch's activations and their
+// gradient, 2 m (p - 1) messages in all for 1f1b, 2 m (p v - 1) for interleaved with v chunks,
+// 2 m (2 p - 2) for zbv, and 88 bytes before the first of each shape; all-reduces of 4 bytes per
+// parameter, which says what has a gradient, and of a tied parameter's gradient and presence;
+// 24 bytes that carry the loss. Gradients of a bucket that several of a stage's chunks, or a
+// parameter used by several parts, share are reduced once for each.
 #ifndef APOGEE_PLUGINS_HYBRID_PARALLEL_H_
 #define APOGEE_PLUGINS_HYBRID_PARALLEL_H_
 
