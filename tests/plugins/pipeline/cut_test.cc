@@ -165,15 +165,20 @@ TEST(CutTest, ProblemsHaveTheNumbers) {
 }
 
 TEST(CutTest, CostsAreMeasuredAndLeaveNoTrace) {
-  nn::Mlp model({.sizes = {4, 512, 512, 4}});
+  nn::Gpt2 model({.vocab_size = 19,
+                  .n_positions = 64,
+                  .n_embd = 64,
+                  .n_layer = 2,
+                  .n_head = 2,
+                  .dropout = 0.5});
   model.Initialize(CpuContext(), {.seed = 1});
   const uint64_t stream = model.generator().next_stream();
   const std::vector<double> costs =
-      MeasurePieceCosts(model, Tensor::Full({64, 4}, DType::kF32, 1, CpuContext()));
-  ASSERT_EQ(costs.size(), 3u);
-  EXPECT_GT(costs[1], costs[0]);
-  EXPECT_GT(costs[1], costs[2]);
-  EXPECT_EQ(model.generator().next_stream(), stream);
+      MeasurePieceCosts(model, Tensor::Full({4, 64}, DType::kI64, 3, CpuContext()));
+  ASSERT_EQ(costs.size(), 4u);
+  EXPECT_GT(costs[1], costs[0]) << "looking up rows takes less than a block";
+  EXPECT_GT(costs[2], costs[3]) << "and so does a head of 19 words";
+  EXPECT_EQ(model.generator().next_stream(), stream) << "no masks have been drawn";
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "apogee/optim/adam.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/tests/support/run_ranks.h"
+#include "apogee/tests/support/trace_file.h"
 
 namespace apogee {
 namespace {
@@ -36,21 +37,28 @@ const std::vector<Case>& Cases() {
   return cases;
 }
 
-// Sums over the ranks of one pipeline.
+nn::Gpt2Config Config() {
+  return {.vocab_size = kVocab, .n_positions = kTokens, .n_embd = kDim, .n_layer = 6, .n_head = 4};
+}
+
+HybridParallelOptions OptionsOf(const Case& c, int zero) {
+  HybridParallelOptions options{.pp_size = kStages, .zero_stage = zero};
+  options.bucket_bytes = kBucketBytes;
+  options.schedule = c.schedule;
+  options.num_microbatches = kMicros;
+  return options;
+}
+
+// Sums over the ranks.
 struct Totals {
   std::atomic<int64_t> sends = 0, sent = 0, receives = 0, received = 0;
 };
 
 void ExpectTraffic(const Case& c, int zero, comm::World& world, std::array<Totals, 2>& totals) {
-  nn::Gpt2 model(
-      {.vocab_size = kVocab, .n_positions = kTokens, .n_embd = kDim, .n_layer = 6, .n_head = 4});
+  nn::Gpt2 model(Config());
   model.Initialize(world.context(), {.seed = 1});
   optim::AdamW optimizer(model.Parameters(), {});
-  HybridParallelOptions options{.pp_size = kStages, .zero_stage = zero};
-  options.bucket_bytes = kBucketBytes;
-  options.schedule = c.schedule;
-  options.num_microbatches = kMicros;
-  HybridParallelPlugin plugin(world, options);
+  HybridParallelPlugin plugin(world, OptionsOf(c, zero));
   Booster booster(plugin);
   Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
   const comm::GroupPtr pp = plugin.mesh().group(comm::Axis::kPp);
@@ -123,6 +131,46 @@ TEST(PipelineTrafficTest, BytesPerStepAreTheFormulas) {
         EXPECT_EQ(totals[step].receives, totals[step].sends);
         EXPECT_EQ(totals[step].received, totals[step].sent);
       }
+    }
+  }
+}
+
+// A group of its own, whose bytes only a trace tells.
+TEST(PipelineTrafficTest, ATiedTableIsAddedUpOncePerStep) {
+  constexpr int kSteps = 2;
+  for (const Case& c : Cases()) {
+    Trace trace;
+    OkOrThrow(comm::launch(
+        {.num_ranks = kStages, .threads_per_rank = 1, .trace = &trace}, [&](comm::World& world) {
+          nn::Gpt2 model(Config());
+          model.Initialize(world.context(), {.seed = 1});
+          optim::AdamW optimizer(model.Parameters(), {});
+          HybridParallelPlugin plugin(world, OptionsOf(c, 0));
+          Booster booster(plugin);
+          Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+          const Tensor tokens =
+              Tensor::Full({kMicros * kMicroSize, kTokens}, DType::kI64, 3, world.context());
+          for (int step = 0; step < kSteps; ++step) {
+            booster.execute_pipeline({tokens, tokens}, model, boosted.criterion,
+                                     &boosted.optimizer);
+            boosted.optimizer.step();
+            boosted.optimizer.zero_grad();
+          }
+        }));
+    const testing::TraceFile file = testing::TraceFile::Of(trace);
+    for (int rank = 0; rank < kStages; ++rank) {
+      const bool shares = !c.is_vee && (rank == 0 || rank == kStages - 1);
+      int64_t bytes = 0;
+      for (const std::string& lane : file.Lanes(rank)) {
+        if (!lane.starts_with("communication: [0 3]")) continue;
+        for (const auto& span : file.Spans(rank, lane)) {
+          EXPECT_EQ(span.at("name"), "all_reduce");
+          bytes += span.at("args").at("bytes").get<int64_t>();
+        }
+      }
+      // Whether there is a gradient, and the gradient.
+      EXPECT_EQ(bytes, shares ? kSteps * (4 + 4 * kVocab * kDim) : 0)
+          << c.schedule << ", rank " << rank;
     }
   }
 }
