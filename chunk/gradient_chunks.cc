@@ -12,6 +12,7 @@ namespace {
 
 // Chunks that are being reduced and not yet freed, when they are freed at all.
 constexpr size_t kMaxInFlight = 2;
+constexpr int kNumDTypes = 256;  // at most
 
 // to = factor * from, rounded to to's dtype; both contiguous.
 void CopyScaled(const Tensor& to, const Tensor& from, double factor) {
@@ -64,7 +65,8 @@ void GradientChunks::PlanReplicated() {
     if (!parameter.requires_grad()) continue;
     requests.push_back({.numel = parameter.shape().numel(),
                         .element_bytes = DTypeSize(parameter.grad_dtype()),
-                        .key = static_cast<int>(parameter.grad_dtype())});
+                        .key = static_cast<int>(parameter.grad_dtype()) +
+                               (options_.key_of ? kNumDTypes * options_.key_of(parameter) : 0)});
     owners.push_back(i);
   }
   plan_ = PlanChunks(requests, {.chunk_bytes = options_.chunk_bytes, .alignment = 1});

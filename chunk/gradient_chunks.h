@@ -45,6 +45,8 @@ struct GradientChunkOptions {
   bool reproducible = false;
   // Of the sums; default: the gradients' own.
   std::optional<DType> communication_dtype = {};
+  // Replicated only: parameters of different numbers never share a chunk.
+  std::function<int(const autograd::Parameter&)> key_of = {};
   // Where `bytes` of a chunk's gradients are kept, also whole ones that wait for a reducing
   // backward; default: where the parameters are.
   std::function<ContextPtr(size_t chunk, int64_t bytes)> context_of = {};

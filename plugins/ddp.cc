@@ -62,7 +62,8 @@ optim::Optimizer& DdpPlugin::Configure(nn::Module& model, optim::Optimizer& opti
 chunk::GradientChunkOptions DdpPlugin::ChunkOptions(bool overlap) const {
   return {.chunk_bytes = options_.bucket_bytes,
           .overlap = overlap,
-          .reproducible = options_.reproducible};
+          .reproducible = options_.reproducible,
+          .key_of = options_.bucket_key};
 }
 
 void DdpPlugin::HandOverGradients(nn::Module& model, optim::Optimizer& optimizer,

@@ -59,6 +59,9 @@ struct DdpOptions {
   // All ranks that hold parts of one parameter, when parameters have been cut and views bound to
   // their parts (ParamView::BindParameter): statistics are summed over it. Null: nothing is cut.
   comm::GroupPtr statistics_group = nullptr;
+  // Parameters of different numbers never share a bucket: those of passes (BackwardPasses) that
+  // reduce at different times. Null: all are alike. Asked in boost.
+  std::function<int(const autograd::Parameter&)> bucket_key = {};
 };
 
 class DdpPlugin : public Plugin, public BackwardPasses {

@@ -34,6 +34,12 @@ void FirstStepWatch::Add(const Tensor& inputs) {
   hash_ = XXH3_64bits_withSeed(whole.raw(), static_cast<size_t>(whole.bytes()), hash_);
 }
 
+void FirstStepWatch::Check(const Tensor& inputs) {
+  if (done_) return;
+  Add(inputs);
+  CheckInputs();
+}
+
 void FirstStepWatch::CheckInputs() const {
   // A double holds half of the bits exactly.
   const auto hash = static_cast<double>(hash_ >> 32);

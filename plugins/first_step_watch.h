@@ -6,7 +6,7 @@
 //   watch.Attach(model, optimizer);      // after the inner plugin's hooks
 //
 // Communicates in the first step, and in those after it until all gradients were finite. Inputs are
-// seen when the model is called; who calls parts of it tells Add.
+// seen when the model is called; who calls parts of it tells Check.
 #ifndef APOGEE_PLUGINS_FIRST_STEP_WATCH_H_
 #define APOGEE_PLUGINS_FIRST_STEP_WATCH_H_
 
@@ -26,9 +26,11 @@ class FirstStepWatch {
   FirstStepWatch(std::string plugin, const comm::Mesh& mesh,
                  const nn::parallel::TensorParallel* parallel, ContextPtr context);
   void Attach(nn::Module& model, optim::Optimizer& optimizer);
-  void Add(const Tensor& inputs);
+  // As if the model had been called, and the check of a step. Collective.
+  void Check(const Tensor& inputs);
 
  private:
+  void Add(const Tensor& inputs);
   void CheckInputs() const;
   // Whether gradients were all finite.
   bool CheckGradients(optim::Optimizer& optimizer) const;

@@ -81,6 +81,10 @@ std::string HybridParallelPlugin::WorldProblem() const {
 void HybridParallelPlugin::MakeInner() {
   // Gradients of parts of a sequence are averaged like those of parts of a batch.
   const comm::GroupPtr dp = mesh_->group({comm::Axis::kDp, comm::Axis::kSp});
+  std::function<int(const autograd::Parameter&)> bucket_key;
+  if (pipeline_.is_on()) {
+    bucket_key = [this](const autograd::Parameter& p) { return pipeline_.ChunkOf(p); };
+  }
   if (options_.zero_stage == 0) {
     ddp_ = std::make_unique<DdpPlugin>(
         dp, DdpOptions{.precision = options_.precision,
@@ -88,7 +92,8 @@ void HybridParallelPlugin::MakeInner() {
                        .bucket_bytes = options_.bucket_bytes,
                        .overlap = options_.overlap_communication,
                        .loss_scaler = options_.loss_scaler,
-                       .statistics_group = mesh_->group({comm::Axis::kPp, comm::Axis::kTp})});
+                       .statistics_group = mesh_->group({comm::Axis::kPp, comm::Axis::kTp}),
+                       .bucket_key = bucket_key});
     return;
   }
   // Of all ranks that hold parts of one parameter.
@@ -113,7 +118,8 @@ void HybridParallelPlugin::MakeInner() {
                               .master_weights = options_.master_weights,
                               .offload_states = options_.offload_states,
                               .loss_scaler = options_.loss_scaler,
-                              .statistics_group = statistics});
+                              .statistics_group = statistics,
+                              .bucket_key = bucket_key});
 }
 
 Plugin& HybridParallelPlugin::inner() const {
@@ -304,7 +310,8 @@ void HybridParallelPlugin::Backward(const Tensor& loss, optim::Optimizer& optimi
 
 PipelineResult HybridParallelPlugin::ExecutePipeline(const PipelineCall& call) {
   if (!pipeline_.is_on()) return Plugin::ExecutePipeline(call);
-  if (call.optimizer != nullptr && call.inputs.defined()) watch_->Add(call.inputs);
+  // Batches of different sizes would fail somewhere on their way.
+  if (call.optimizer != nullptr && call.inputs.defined()) watch_->Check(call.inputs);
   BackwardPasses& passes = zero_ != nullptr ? static_cast<BackwardPasses&>(*zero_) : *ddp_;
   const int64_t samples = call.inputs.defined() && call.inputs.rank() > 0 ? call.inputs.size(0) : 0;
   return pipeline_.Run(call, passes,

@@ -108,7 +108,7 @@ void HybridPipeline::Attach(const nn::Module& model, const comm::World& world) {
   };
   gradients_ = std::make_unique<pipeline::StageGradients>(
       model, *cut_, group_of,
-      [this](const autograd::Parameter& parameter) { return executor_->IsOfOneChunk(parameter); });
+      [this](const autograd::Parameter& parameter) { return ChunkOf(parameter) >= 0; });
 }
 
 void HybridPipeline::BindEmpty(optim::ParamView& view, comm::LayoutOptions layout,

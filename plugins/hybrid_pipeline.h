@@ -55,6 +55,8 @@ class HybridPipeline {
   int NumHolders(const autograd::Parameter& parameter) const {
     return is_on() ? static_cast<int>(cut_->HoldersOf(parameter).size()) : 1;
   }
+  // As Executor::ChunkOf.
+  int ChunkOf(const autograd::Parameter& parameter) const { return executor_->ChunkOf(parameter); }
   // `view`, of a parameter that lies elsewhere, becomes an empty shard of `layout`'s tensor.
   void BindEmpty(optim::ParamView& view, comm::LayoutOptions layout, const Shape& shape);
   // The whole value, from the stage that has it; `here` makes it there.

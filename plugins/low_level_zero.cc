@@ -71,6 +71,7 @@ std::vector<chunk::ChunkSpec> LowLevelZeroPlugin::Plan(optim::Optimizer& optimiz
   for (const optim::ParamView* view : views_) {
     requests.push_back({.numel = view->value().numel(),
                         .element_bytes = DTypeSize(communication_dtype_.value_or(grad_dtype)),
+                        .key = options_.bucket_key ? options_.bucket_key(*view->parameter()) : 0,
                         .cut_multiple = cut_multiple.at(view)});
   }
   return chunk::PlanChunks(
@@ -128,7 +129,9 @@ optim::Optimizer& LowLevelZeroPlugin::Configure(nn::Module& model, optim::Optimi
   // Another optimizer, which the plugin does not know, may step on the rest.
   unheld_gradients_ = std::make_unique<chunk::GradientChunks>(
       std::move(unheld), group_,
-      chunk::GradientChunkOptions{.chunk_bytes = options_.bucket_bytes, .overlap = false});
+      chunk::GradientChunkOptions{.chunk_bytes = options_.bucket_bytes,
+                                  .overlap = false,
+                                  .key_of = options_.bucket_key});
 
   const bool cut_before = options_.statistics_group != nullptr;
   optim::SumStatistics(optimizer, cut_before ? options_.statistics_group : group_);

@@ -64,6 +64,9 @@ struct LowLevelZeroOptions {
   // bound to their parts (ParamView::BindParameter): what is sharded are the parts, statistics are
   // summed over this group. Null: nothing has been cut.
   comm::GroupPtr statistics_group = nullptr;
+  // Parameters of different numbers never share a bucket: those of passes (BackwardPasses) that
+  // reduce at different times. Null: all are alike. Asked in boost.
+  std::function<int(const autograd::Parameter&)> bucket_key = {};
 };
 
 class LowLevelZeroPlugin : public Plugin, public BackwardPasses {

@@ -4,6 +4,7 @@
 
 #include "apogee/core/status.h"
 #include "apogee/examples/common/command_line.h"
+#include "apogee/examples/common/llama_flags.h"
 #include "apogee/examples/common/trace_file.h"
 #include "apogee/optim/registry.h"
 #include "apogee/tensor/cpu/cpu_context.h"
@@ -35,13 +36,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   add("--threads", f.threads, "CPU threads, shared out over the ranks; default: one per core")
       ->default_str("");
 
-  group = "Model";
-  add("--layers", f.model.num_hidden_layers, "Transformer blocks")->check(count);
-  add("--heads", f.model.num_attention_heads, "Attention heads")->check(count);
-  add("--kv-heads", f.model.num_key_value_heads, "Key-value heads; divides --heads")->check(count);
-  add("--dim", f.model.hidden_size, "Width; an even multiple of --heads")->check(count);
-  add("--hidden", f.model.intermediate_size, "Width inside the feed-forward part")->check(count);
-  add("--block", f.model.max_position_embeddings, "Bytes of context")->check(count);
+  DeclareLlamaFlags(app, f.model);
 
   group = "Training";
   add("--steps", f.steps, "Optimizer steps")->check(count);

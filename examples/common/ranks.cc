@@ -28,8 +28,9 @@ std::string DescribeRanks(const comm::World& world) {
          std::to_string(threads) + (threads == 1 ? " thread" : " threads");
 }
 
-std::string DescribeMesh(const comm::World& world, int tp_size, int zero_stage) {
-  return ": tp " + std::to_string(tp_size) + ", dp " + std::to_string(world.size() / tp_size) +
+std::string DescribeMesh(const comm::World& world, int tp_size, int zero_stage, int pp_size) {
+  return ": " + (pp_size == 1 ? "" : "pp " + std::to_string(pp_size) + ", ") + "tp " +
+         std::to_string(tp_size) + ", dp " + std::to_string(world.size() / (pp_size * tp_size)) +
          ", ZeRO stage " + std::to_string(zero_stage);
 }
 

@@ -31,8 +31,9 @@ std::vector<double> SumOverRanks(const apogee::comm::World& world,
 // "2 threads", "4 ranks of 1 thread".
 std::string DescribeRanks(const apogee::comm::World& world);
 
-// ": tp 2, dp 2, ZeRO stage 2", to go behind it.
-std::string DescribeMesh(const apogee::comm::World& world, int tp_size, int zero_stage);
+// ": tp 2, dp 2, ZeRO stage 2", with "pp 2, " before it for a pipeline; to go behind that.
+std::string DescribeMesh(const apogee::comm::World& world, int tp_size, int zero_stage,
+                         int pp_size = 1);
 
 // The ledgers' peaks, one by one where the ranks' differ, against what the operating system has
 // counted since `start`. Collective.

@@ -78,9 +78,11 @@ Executor::Executor(const ExecutorParts& parts)
   }
 }
 
-bool Executor::IsOfOneChunk(const autograd::Parameter& parameter) const {
-  return std::ranges::any_of(chunk_parameters_,
-                             [&](const auto& own) { return own.contains(&parameter); });
+int Executor::ChunkOf(const autograd::Parameter& parameter) const {
+  const auto found = std::ranges::find_if(
+      chunk_parameters_, [&](const auto& own) { return own.contains(&parameter); });
+  return found == chunk_parameters_.end() ? -1
+                                          : static_cast<int>(found - chunk_parameters_.begin());
 }
 
 PipelineResult Executor::Run(const ExecutorCall& call) {

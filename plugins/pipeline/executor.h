@@ -64,9 +64,9 @@ class Executor {
 
   // Throws Error for a batch of no samples, or one of inputs and targets that do not fit.
   PipelineResult Run(const ExecutorCall& call);
-  // Whether one of this rank's chunks alone uses the parameter, so that its gradient is complete
-  // when that chunk's is.
-  bool IsOfOneChunk(const autograd::Parameter& parameter) const;
+  // Which of this rank's chunks alone uses the parameter, so that its gradient is complete when
+  // that chunk's is; -1: several do, here or on other stages, or none.
+  int ChunkOf(const autograd::Parameter& parameter) const;
 
  private:
   // What is known of a part's output, for micro-batches of one shape.

@@ -15,11 +15,11 @@
 //                chunk k / p of stage k mod p. The idle time is 1 / num_chunks of 1F1B's; stage s
 //                keeps at most min(2 (p - s - 1) + (v - 1) p + 1, m v) activations of chunks, v of
 //                which are those of a stage.
-//   zbv          after Qi et al., "Pipeline parallelism with controllable memory", 2024: two
-//   chunks,
-//                parts s and 2 p - 1 - s (a V, so the first stage also has the last part), and the
-//                gradients of weights are computed apart, where a stage would idle. At most 2 p
-//                activations of chunks, which is what 1F1B's first stage keeps.
+//   zbv          after Qi et al., "Pipeline parallelism with controllable memory", 2024: parts s
+//                and 2 p - 1 - s on stage s (a V, so the first stage also has the last part), and
+//                the gradients of weights are computed apart, where a stage would idle. At most 2 p
+//                activations of chunks, as many as 1F1B's first stage keeps of whole stages' halves;
+//                between its two halves of backward a chunk keeps its outputs' gradients as well.
 #ifndef APOGEE_PLUGINS_PIPELINE_SCHEDULE_H_
 #define APOGEE_PLUGINS_PIPELINE_SCHEDULE_H_
 

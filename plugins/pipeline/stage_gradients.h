@@ -23,7 +23,7 @@ class StageGradients {
   // The group of these stages' ranks with this rank's place on the other axes; null for one.
   using GroupOf = std::function<comm::GroupPtr(const std::vector<int>& stages)>;
 
-  // `is_of_one_chunk`: Executor::IsOfOneChunk.
+  // `is_of_one_chunk`: whether Executor::ChunkOf knows one.
   StageGradients(const nn::Module& model, const Cut& cut, const GroupOf& group_of,
                  const std::function<bool(const autograd::Parameter&)>& is_of_one_chunk);
 

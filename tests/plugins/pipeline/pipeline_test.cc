@@ -261,7 +261,10 @@ TEST(PipelineTest, BatchesThatDoNotDivide) {
 TEST(PipelineTest, DropoutMasksAreThoseOfOneForward) {
   for (const char* schedule : kSchedules) {
     for (const bool recompute : {false, true}) {
-      ExpectEqualRuns(Gpt2Task(0.3, true, recompute), 4, Options(schedule, 2, 5));
+      // On two ranks evaluation, which draws nothing, has micro-batches of the same shapes.
+      for (const int num_ranks : {2, 4}) {
+        ExpectEqualRuns(Gpt2Task(0.3, true, recompute), num_ranks, Options(schedule, 2, 5));
+      }
     }
   }
 }

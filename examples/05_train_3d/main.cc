@@ -1,0 +1,148 @@
+// Trains a Llama on text over three axes: --pp stages of layers that work on different
+// micro-batches at a time, --tp ranks that share every layer of a stage, and copies of all that,
+// which share the batch and the optimizer's states. The program to copy for a pipeline: forward and
+// backward of the ordinary loop become booster.execute_pipeline.
+//
+//   05_train_3d --trace run.json                      # 8 ranks: pp 2, tp 2, dp 2, ZeRO 1
+//   05_train_3d --pp 4 --tp 1 --schedule zbv --layers 8
+//   05_train_3d --ranks 1 --tp 1 --pp 1               # the same training on one rank
+#include <cmath>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <string>
+
+#include "apogee/booster/booster.h"
+#include "apogee/booster/metrics.h"
+#include "apogee/checkpoint/open_tensor_file.h"
+#include "apogee/comm/launch.h"
+#include "apogee/core/blocking_waits.h"
+#include "apogee/core/process_memory.h"
+#include "apogee/core/text.h"
+#include "apogee/data/loader.h"
+#include "apogee/data/text_corpus.h"
+#include "apogee/examples/common/ranks.h"
+#include "apogee/examples/common/trace_file.h"
+#include "apogee/nn/losses.h"
+#include "apogee/nn/models/llama.h"
+#include "apogee/optim/lr_schedule_registry.h"
+#include "apogee/optim/registry.h"
+#include "apogee/plugins/hybrid_parallel.h"
+#include "apogee/tools/timeline/timeline_svg.h"
+#include "apogee/tools/timeline/trace_reader.h"
+#include "flags.h"
+
+using namespace apogee;
+
+namespace {
+
+std::string Describe(const comm::World& world, const Flags& flags, int64_t num_parameters) {
+  const HybridParallelOptions& parallel = flags.parallel;
+  std::string text = "model: Llama, " + FormatThousands(num_parameters) + " parameters, " +
+                     parallel.precision + ", " + DescribeRanks(world) +
+                     DescribeMesh(world, parallel.tp_size, parallel.zero_stage, parallel.pp_size);
+  if (parallel.pp_size == 1) return text;
+  return text + ", " + parallel.schedule + " with " + std::to_string(flags.microbatches) +
+         " micro-batches";
+}
+
+// What every rank does. `start`: the process before any rank.
+void Train(const comm::World& world, const Flags& flags, const data::TextCorpus& corpus,
+           const ProcessMemory& start) {
+  const ContextPtr& context = world.context();
+  // Values are made where they are used: no rank ever has the whole model.
+  nn::Llama model(flags.model);
+  model.InitializeLazily(context, {.seed = flags.seed});
+  const int64_t num_parameters = model.num_parameters();
+  const auto optimizer = ValueOrThrow(
+      optim::MakeOptimizer(flags.optimizer, model.Parameters(), flags.optimizer_options));
+  optim::LrScheduler scheduler(
+      *optimizer, ValueOrThrow(optim::MakeLrSchedule(
+                      "cosine", {{"total_steps", std::to_string(flags.steps)},
+                                 {"warmup_steps", std::to_string(flags.steps / 10)}})));
+
+  // Boost comes before the data: it lists everything that does not fit, and only a world that fits
+  // has data parts.
+  HybridParallelPlugin plugin(world, flags.parallel);
+  Booster booster(plugin);
+  booster.TraceTo(world.trace(), world.rank());
+  Boosted boosted = booster.boost(model, *optimizer, nn::CrossEntropyLoss(), nullptr, &scheduler);
+
+  // All ranks of a pipeline, and those that share layers, read the same samples.
+  const DataPart part{.rank = plugin.data_rank(), .size = plugin.data_size()};
+  const int64_t block = flags.model.max_position_embeddings, batch = flags.batch / part.size;
+  const auto dataset = std::make_shared<data::TextDataset>(corpus.train(), block);
+  const auto order = std::make_shared<data::ShuffleSampler>(dataset->num_samples(), flags.seed);
+  data::Loader loader(
+      dataset, std::make_shared<data::DistributedSampler>(order, part.rank, part.size, batch),
+      context, {.batch = batch, .num_batches = flags.steps});
+
+  // Rank 0 speaks for all.
+  std::unique_ptr<MetricsLogger> metrics;
+  if (world.rank() == 0) {
+    metrics = ValueOrThrow(MetricsLogger::Create({.out = flags.out,
+                                                  .total_steps = flags.steps,
+                                                  .log_every = flags.log_every,
+                                                  .ledger = &context->ledger()}));
+    if (!corpus.notice().empty()) OkOrThrow(metrics->Note("note: " + corpus.notice()));
+    OkOrThrow(metrics->Note("text: " + corpus.description()));
+    OkOrThrow(metrics->Note(Describe(world, flags, num_parameters)));
+  }
+
+  StepEvent event{.tokens = flags.batch * block};
+  for (auto& samples : loader) {
+    ++event.step;
+    // Forward and backward of all micro-batches, and the mean loss of this copy's batch.
+    const PipelineResult result =
+        booster.execute_pipeline(samples, boosted.model, boosted.criterion, &boosted.optimizer);
+    // Ranks of one copy have the same loss, so the mean over all ranks is the batch's.
+    event.loss = SumOverRanks(world, {result.loss.Item()})[0] / world.size();
+    APOGEE_CHECK(std::isfinite(event.loss), "step ", event.step, ": the loss is ",
+                 std::isnan(event.loss) ? "nan" : "infinite", "; lower --lr (now ", flags.lr,
+                 ") or --max-norm (now ", flags.parallel.max_norm, ")");
+    boosted.optimizer.step();
+    boosted.optimizer.zero_grad();
+    event.lr = boosted.scheduler->last_lr()[0];
+    event.grad_norm = boosted.optimizer.last_step().grad_norm;
+    if (metrics != nullptr) OkOrThrow(metrics->Step(event));
+    boosted.scheduler->step();
+  }
+  const std::string memory = DescribeMemory(world, start);
+  if (metrics != nullptr) OkOrThrow(metrics->Note(memory));
+}
+
+// What `apogee timeline` says of the whole run.
+void PrintBubbles(const std::string& path) {
+  constexpr int64_t kMostBytes = int64_t{1} << 30;
+  const std::string text =
+      ValueOrThrow(checkpoint::ReadTextFile(*checkpoint::RealFileSystem(), path, kMostBytes));
+  const std::vector<tools::StepTimeline> steps =
+      tools::Timelines(ValueOrThrow(tools::ReadPipelineEvents(text, path)));
+  if (steps.empty()) return;  // there was no pipeline
+  std::printf("pipeline: %zu steps, bubble %s\n", steps.size(),
+              tools::FormatPercent(tools::BubbleShare(steps)).c_str());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  UseBlockingWaits(argv);
+  Flags flags;
+  if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;
+  try {
+    TraceFile trace(flags.trace);
+    const auto corpus = ValueOrThrow(
+        data::TextCorpus::Load(flags.data, {.block = flags.model.max_position_embeddings}));
+    const ProcessMemory start = ValueOrThrow(ReadProcessMemory());
+    OkOrThrow(comm::launch({.num_ranks = flags.ranks,
+                            .threads_per_rank = flags.threads_per_rank,
+                            .trace = trace.get()},
+                           [&](comm::World& world) { Train(world, flags, corpus, start); }));
+    trace.Write();
+    if (!flags.trace.empty()) PrintBubbles(flags.trace);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "05_train_3d: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

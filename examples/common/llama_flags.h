@@ -1,0 +1,14 @@
+// The size of a Llama on the command line of a program.
+//
+//   DeclareLlamaFlags(app, flags.model);
+#ifndef APOGEE_EXAMPLES_COMMON_LLAMA_FLAGS_H_
+#define APOGEE_EXAMPLES_COMMON_LLAMA_FLAGS_H_
+
+#include <CLI/CLI.hpp>
+
+#include "apogee/nn/models/llama.h"
+
+// Adds --layers, --heads, --kv-heads, --dim, --hidden and --block.
+void DeclareLlamaFlags(CLI::App& app, apogee::nn::LlamaConfig& model);
+
+#endif  // APOGEE_EXAMPLES_COMMON_LLAMA_FLAGS_H_
