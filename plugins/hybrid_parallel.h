@@ -1,8 +1,8 @@
 // HybridParallelPlugin: tensor, sequence, data and pipeline parallelism and ZeRO together. Ranks
 // form a mesh [pp, dp, sp, tp]: the tp ranks next to each other share every layer (nn/parallel),
 // the sp ranks that have the same layers share every sequence, the dp copies of these share the
-// batch, and the pp stages the layers; dp x sp share the optimizer states (zero_stage 1), gradients (2) and parameters (3: GeminiPlugin, of what
-// tensor parallelism leaves this rank).
+// batch, and the pp stages the layers; dp x sp share the optimizer states (zero_stage 1), gradients
+// (2) and parameters (3: GeminiPlugin, of what tensor parallelism leaves this rank).
 //
 //   HybridParallelPlugin plugin(world, {.tp_size = 2, .zero_stage = 2, .precision = "bf16"});
 //   ... a loader of part plugin.data_rank() of plugin.data_size() of each batch ...
@@ -48,12 +48,12 @@
 //
 // With pp_size p > 1 the model, an nn::Chain, is cut into stages, and booster.execute_pipeline
 // takes the place of forward and backward (docs/pipelines.md). A stage holds N and R of its own
-// pieces, a tied parameter on each stage that uses it. Of m micro-batches it keeps what its pieces save for
-// backward, and what they put out, of as many as the schedule says (pipeline/schedule.h); between
-// the halves of zbv's backward a chunk keeps the gradients of its layers' outputs as well, instead
-// of what it put out. Communicated per step between stages: a micro-batch's activations and their
-// gradient, 2 m (p - 1) messages in all for 1f1b, 2 m (p v - 1) for interleaved with v chunks,
-// 2 m (2 p - 2) for zbv, and 88 bytes before the first of each shape; all-reduces of a tied
+// pieces, a tied parameter on each stage that uses it. Of m micro-batches it keeps what its pieces
+// save for backward, and what they put out, of as many as the schedule says (pipeline/schedule.h);
+// between the halves of zbv's backward a chunk keeps the gradients of its layers' outputs as well,
+// instead of what it put out. Communicated per step between stages: a micro-batch's activations and
+// their gradient, 2 m (p - 1) messages in all for 1f1b, 2 m (p v - 1) for interleaved with v
+// chunks, 2 m (2 p - 2) for zbv, and 88 bytes before the first of each shape; all-reduces of a tied
 // parameter's gradient and, 4 bytes, presence; 24 bytes that carry the loss. Statistics of whole
 // tensors are summed over all ranks, and lie on each.
 #ifndef APOGEE_PLUGINS_HYBRID_PARALLEL_H_

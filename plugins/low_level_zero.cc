@@ -129,9 +129,8 @@ optim::Optimizer& LowLevelZeroPlugin::Configure(nn::Module& model, optim::Optimi
   // Another optimizer, which the plugin does not know, may step on the rest.
   unheld_gradients_ = std::make_unique<chunk::GradientChunks>(
       std::move(unheld), group_,
-      chunk::GradientChunkOptions{.chunk_bytes = options_.bucket_bytes,
-                                  .overlap = false,
-                                  .key_of = options_.bucket_key});
+      chunk::GradientChunkOptions{
+          .chunk_bytes = options_.bucket_bytes, .overlap = false, .key_of = options_.bucket_key});
 
   const bool cut_before = options_.statistics_group != nullptr;
   optim::SumStatistics(optimizer, cut_before ? options_.statistics_group : group_);

@@ -18,8 +18,9 @@
 //   zbv          after Qi et al., "Pipeline parallelism with controllable memory", 2024: parts s
 //                and 2 p - 1 - s on stage s (a V, so the first stage also has the last part), and
 //                the gradients of weights are computed apart, where a stage would idle. At most 2 p
-//                activations of chunks, as many as 1F1B's first stage keeps of whole stages' halves;
-//                between its two halves of backward a chunk keeps its outputs' gradients as well.
+//                activations of chunks, as many as 1F1B's first stage keeps of whole stages'
+//                halves; between its two halves of backward a chunk keeps its outputs' gradients as
+//                well.
 #ifndef APOGEE_PLUGINS_PIPELINE_SCHEDULE_H_
 #define APOGEE_PLUGINS_PIPELINE_SCHEDULE_H_
 

@@ -99,7 +99,8 @@ void ExpectTraffic(const Case& c, int zero, comm::World& world, std::array<Total
     const double late = has_late_table ? 4.0 * kVocab * kDim : 0;
     const double reduced = passes * (own_bytes - late) + late;
     // With each pass goes which parameters have a gradient.
-    const double bits = (passes * c.chunks + 1) * 4 * static_cast<double>(model.Parameters().size());
+    const double bits =
+        (passes * c.chunks + 1) * 4 * static_cast<double>(model.Parameters().size());
     const auto expect = [&](CollectiveKind kind, double want, double more) {
       const auto got = static_cast<double>(data.bytes(kind));
       const std::string what =
