@@ -72,9 +72,16 @@ HybridParallelPlugin::~HybridParallelPlugin() = default;
 std::string HybridParallelPlugin::WorldProblem() const {
   const int pp = options_.pp_size, sp = sequence_.axis_size(), tp = options_.tp_size;
   if (world_.size() % (pp * sp * tp) == 0) return "";
-  std::string sizes = "tp_size " + std::to_string(tp);
-  if (sp > 1) sizes += " times sp_size " + std::to_string(sp);
-  if (pp > 1) sizes += " times pp_size " + std::to_string(pp);
+  std::string sizes;
+  int num_sizes = 0;
+  const auto add = [&](const char* name, int size) {
+    if (size == 1) return;
+    sizes += (num_sizes++ > 0 ? " x " : "") + std::string(name) + " " + std::to_string(size);
+  };
+  add("pp_size", pp);
+  add("sp_size", sp);
+  add("tp_size", tp);
+  if (num_sizes > 1) sizes += " = " + std::to_string(pp * sp * tp);
   return sizes + " does not divide the world of " + std::to_string(world_.size()) + " ranks";
 }
 

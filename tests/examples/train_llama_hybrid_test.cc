@@ -152,8 +152,8 @@ TEST_F(TrainLlamaHybridTest, WrongUsageExitsWith2) {
 }
 
 TEST_F(TrainLlamaHybridTest, WhatDoesNotFitIsListedAndExitsWith1) {
-  ExpectRefused("--ranks 3 --tp-size 4", 1, "tp_size 4 does not divide the world of 3 ranks", 4);
-  ExpectRefused("--ranks 3 --tp-size 4", 1, "tp 4 does not divide its 2 key-value heads", 4);
+  ExpectRefused("--ranks 3 --tp-size 4", 1, "tp_size 4 does not divide the world of 3 ranks", 5);
+  ExpectRefused("--ranks 3 --tp-size 4", 1, "tp 4 does not divide its 2 key-value heads", 5);
   ExpectRefused("--data " + (dir_ / "none"), 1, "/none does not exist; give a text file");
 }
 

@@ -67,8 +67,8 @@ TEST_F(TraceModulesTest, EveryModuleOnceEachWay) {
   EXPECT_THAT(file.Lanes(0), ElementsAre("compute")) << "all spans nest";
   std::vector<std::string> modules;
   for (const auto& [name, module] : model_.NamedModules()) {
-    // These two only hold others.
-    if (name == "model" || name == "model.layers") continue;
+    // These two only hold others, and this one is asked for parts of what it does.
+    if (name == "model" || name == "model.layers" || name.ends_with(".core")) continue;
     modules.push_back(name.empty() ? "whole model" : name);
   }
   ASSERT_GT(modules.size(), 20u);

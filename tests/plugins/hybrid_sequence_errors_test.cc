@@ -76,7 +76,7 @@ TEST(HybridSequenceErrorsTest, WorldAndHeadsAreListedTogether) {
   ExpectRefused(
       6, {.tp_size = 2, .sp_size = 4, .sp_mode = "all_to_all"},
       [] { return std::make_unique<nn::Gpt2>(Gpt2Of(12)); },
-      AllOf(HasSubstr("tp_size 2 times sp_size 4 does not divide the world of 6 ranks"),
+      AllOf(HasSubstr("sp_size 4 x tp_size 2 = 8 does not divide the world of 6 ranks"),
             HasSubstr("\"transformer.h.*.attn.core\" (attention): sp_size 4 does not divide the 6 "
                       "heads of a rank (12 over tp 2)")));
   ExpectRefused(

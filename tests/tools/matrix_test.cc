@@ -147,7 +147,7 @@ TEST(SabotageTest, ShardedPartsNeedAllOfThat) {
 
 TEST(SabotageTest, StagesNeedAllOfThat) {
   // The sum over the stages that share a parameter; over data-parallel ranks; over parts.
-  ExpectRed("adamw/hybrid_pp2_1f1b_zero0/world2/f32/acc1/fed", Sabotage::kDropCollective, "(tied)");
+  ExpectRed("sgd/hybrid_pp2_1f1b_zero0/world2/f32/acc1/fed", Sabotage::kDropCollective, "(tied)");
   ExpectRed("adamw/hybrid_pp2_zbv_zero2/world4/f32/acc1/fed", Sabotage::kDropCollective, "error ");
   ExpectRed("lamb/hybrid_pp2_tp2_1f1b_zero0/world4/f32/acc1/fed", Sabotage::kLocalStats, "error ");
   ExpectRed("came/hybrid_pp2_interleaved_zero1/world4/f32/acc1/fed", Sabotage::kLocalStats,
@@ -207,8 +207,8 @@ TEST(MatrixTest, RefusalsOfTheListAreCountedApart) {
 
 TEST(MatrixTest, TheSampleHasEveryPair) {
   const std::vector<Cell> all = AllCells();
-  const std::vector<Cell> sample = PairwiseSample(all, 450);
-  EXPECT_LT(sample.size(), 450u) << "the limit must not decide what is covered";
+  const std::vector<Cell> sample = PairwiseSample(all, 600);
+  EXPECT_LT(sample.size(), 600u) << "the limit must not decide what is covered";
   EXPECT_EQ(NumPairs(sample), NumPairs(all));
   EXPECT_EQ(PairwiseSample(all, 10).size(), 10u);
   std::set<std::string> names, optimizers;

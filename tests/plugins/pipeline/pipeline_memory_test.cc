@@ -151,7 +151,7 @@ std::vector<int64_t> MeasuredBytes(const std::string& schedule, const PipelineSh
 // Beside what the formulas count: a message that comes early and one that is going out; gradients
 // on their way through the layers, of which zbv keeps, and counts, those that weights need.
 int64_t PassingBytes(const PipelineShape& shape) {
-  return shape.splits_backward() ? kInside + 6 * kBoundary : 2 * kInside + 3 * kBoundary;
+  return shape.splits_backward() ? 2 * kInside + 6 * kBoundary : 2 * kInside + 3 * kBoundary;
 }
 
 TEST(PipelineMemoryTest, ActivationsAreTheSchedules) {
