@@ -1,7 +1,6 @@
 // Every collective of comm/local against what it must give, on 1 to 5 ranks, in every float dtype.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <thread>
@@ -13,6 +12,8 @@
 namespace apogee::comm {
 namespace {
 
+using ::apogee::testing::LaunchRanks;
+using ::apogee::testing::NumProcesses;
 using ::apogee::testing::RunRanks;
 
 // What rank r holds at element i; exact in bf16, and so are its sums over 5 ranks.
@@ -163,17 +164,17 @@ TEST(GroupTest, SumsDoNotDependOnTheNumberOfRanks) {
 }
 
 TEST(GroupTest, ALaunchReturnsBeforeThePeersArrive) {
-  std::atomic<bool> launched{false};
-  RunRanks(2, [&](World& world) {
+  RunRanks(2, [](World& world) {
     const Tensor x = Make(world, 100000, DType::kF32);
+    const Tensor launched = Make(world, 1, DType::kF32);
     if (world.rank() == 0) {
       auto work = world.group()->AllReduceAsync(x);
       EXPECT_FALSE(work->IsDone());
-      launched = true;
+      world.group()->Send(launched, 1);
       work->Wait();
       EXPECT_TRUE(work->IsDone());
     } else {
-      while (!launched) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      world.group()->Recv(launched, 0);
       world.group()->AllReduce(x);
     }
     EXPECT_EQ(x.ToVector<double>()[6], 9);
@@ -266,7 +267,7 @@ TEST(MeshTest, GroupsOfAxes) {
     EXPECT_EQ(x.Item(), world.rank() % 2 == 0 ? 0 + 2 + 4 + 6 : 1 + 3 + 5 + 7);
   });
   const absl::Status status =
-      launch({.num_ranks = 2}, [](World& world) { Mesh(world, {.tp = 3}); });
+      LaunchRanks({.num_ranks = 2}, [](World& world) { Mesh(world, {.tp = 3}); });
   EXPECT_NE(Message(status).find("tp 3 = 3 ranks, but the world has 2"), std::string::npos)
       << Message(status);
   EXPECT_EQ(Message(status).find("rank "), std::string::npos)
