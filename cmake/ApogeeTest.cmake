@@ -40,6 +40,12 @@ function(apogee_test)
                        ENVIRONMENT "OMP_WAIT_POLICY=passive")
 endfunction()
 
+# A test that this build cannot run: it prints the line that scripts/run_ctest.sh counts as skipped.
+function(apogee_skipped_test name label)
+  add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} -E echo "[  SKIPPED ] ${name} (0 ms)")
+  set_tests_properties(${name} PROPERTIES LABELS ${label})
+endfunction()
+
 # apogee_mpi_test(NAME comm_collectives_mpi_test SRCS comm/collectives_test.cc LAYERS comm): the same test
 # again, its ranks now processes under mpirun, 4 or PROCESSES of them. Label `mpi`. Without MPI it is there
 # and counts as skipped.
@@ -49,9 +55,7 @@ function(apogee_mpi_test)
     message(FATAL_ERROR "apogee_mpi_test(${arg_NAME}): expected NAME, SRCS, LAYERS, LIBS, ARGS, TIMEOUT, PROCESSES")
   endif()
   if(NOT APOGEE_HAS_MPI)
-    # The line that scripts/run_ctest.sh counts.
-    add_test(NAME ${arg_NAME} COMMAND ${CMAKE_COMMAND} -E echo "[  SKIPPED ] ${arg_NAME} (0 ms)")
-    set_tests_properties(${arg_NAME} PROPERTIES LABELS mpi)
+    apogee_skipped_test(${arg_NAME} mpi)
     return()
   endif()
   if(NOT arg_TIMEOUT)
