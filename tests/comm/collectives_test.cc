@@ -130,11 +130,15 @@ TEST(GroupTest, SumsAccumulateInF32) {
 }
 
 // Sums over ranks form a balanced tree: splitting one rank's tree over two ranks changes no bit.
-TEST(GroupTest, SumsDoNotDependOnTheNumberOfRanks) {
-  constexpr int64_t kN = 501;
-  auto leaf = [](int part) {
+class SumsTest : public ::testing::TestWithParam<int64_t> {};
+// Between processes small tensors, large ones and those of several chunks go different ways.
+INSTANTIATE_TEST_SUITE_P(Sizes, SumsTest, ::testing::Values(501, 30011, 1300007));
+
+TEST_P(SumsTest, DoNotDependOnTheNumberOfRanks) {
+  const int64_t n = GetParam();
+  auto leaf = [n](int part) {
     std::vector<float> values;
-    for (int64_t i = 0; i < kN; ++i) {
+    for (int64_t i = 0; i < n; ++i) {
       values.push_back(
           ToUniform(Philox({1, static_cast<uint32_t>(part)}, static_cast<uint64_t>(i))[0]) - 0.5f);
     }
@@ -149,10 +153,10 @@ TEST(GroupTest, SumsDoNotDependOnTheNumberOfRanks) {
       for (int k = 0; k < own; ++k) partial.push_back(leaf(world.rank() * own + k));
       for (size_t width = partial.size(); width > 1; width /= 2) {
         for (size_t k = 0; k < width / 2; ++k) {
-          for (size_t i = 0; i < kN; ++i) partial[k][i] = partial[2 * k][i] + partial[2 * k + 1][i];
+          for (size_t i = 0; i < n; ++i) partial[k][i] = partial[2 * k][i] + partial[2 * k + 1][i];
         }
       }
-      const Tensor x = Tensor::FromVector<float>(partial[0], {kN}, world.context());
+      const Tensor x = Tensor::FromVector<float>(partial[0], {n}, world.context());
       if (world.group() != nullptr) world.group()->AllReduce(x);
       if (world.rank() == 0) result = x.ToVector<float>();
     });

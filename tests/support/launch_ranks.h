@@ -10,6 +10,8 @@
 #define APOGEE_TESTS_SUPPORT_LAUNCH_RANKS_H_
 
 #include <algorithm>
+#include <cstring>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -42,6 +44,35 @@ inline void ShareByRank(std::vector<std::string>& values) {
       value.assign(text.data<uint8_t>(), text.data<uint8_t>() + text.numel());
     }
   }));
+}
+
+// The same for values by name.
+inline void ShareByRank(std::vector<std::map<std::string, std::vector<double>>>& values) {
+  if (NumProcesses() == 1) return;
+  std::vector<std::string> texts;
+  for (const auto& ranks_own : values) {
+    std::string& text = texts.emplace_back();
+    for (const auto& [name, numbers] : ranks_own) {
+      text += name + '\n' + std::to_string(numbers.size()) + '\n';
+      text.append(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(double));
+    }
+  }
+  ShareByRank(texts);
+  for (size_t r = 0; r < values.size(); ++r) {
+    values[r].clear();
+    for (size_t at = 0; at < texts[r].size();) {
+      const auto line = [&] {
+        const size_t end = texts[r].find('\n', at);
+        const std::string found = texts[r].substr(at, end - at);
+        at = end + 1;
+        return found;
+      };
+      std::vector<double>& numbers = values[r][line()];
+      numbers.resize(std::stoul(line()));
+      std::memcpy(numbers.data(), texts[r].data() + at, numbers.size() * sizeof(double));
+      at += numbers.size() * sizeof(double);
+    }
+  }
 }
 
 }  // namespace apogee::testing

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <string>
 
 #include "apogee/comm/launch.h"
 
@@ -13,13 +14,15 @@ class FailurePrinter : public ::testing::EmptyTestEventListener {
   explicit FailurePrinter(int rank) : rank_(rank) {}
 
  private:
+  // OnTestPartResult runs under the lock that asking for the current test takes.
+  void OnTestStart(const ::testing::TestInfo& test) override { test_ = test.name(); }
   void OnTestPartResult(const ::testing::TestPartResult& result) override {
     if (!result.failed()) return;
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    std::fprintf(stderr, "rank %d, %s: %s:%d: %s\n", rank_, test == nullptr ? "" : test->name(),
-                 result.file_name(), result.line_number(), result.message());
+    std::fprintf(stderr, "rank %d, %s: %s:%d: %s\n", rank_, test_.c_str(), result.file_name(),
+                 result.line_number(), result.message());
   }
   int rank_;
+  std::string test_;
 };
 
 }  // namespace
