@@ -1,7 +1,8 @@
-// Time of one all-reduce over the ranks of this process, against the time to copy the bytes that it
-// must move. Prints one JSON line.
+// Time of one all-reduce over the ranks, against the time to copy the bytes that it must move.
+// Prints one JSON line.
 //
-//   comm_bench --ranks 4 --mib 64
+//   comm_bench --ranks 4 --mib 64              # ranks are threads
+//   mpirun -np 4 comm_bench --mib 64           # ranks are processes
 //
 // An all-reduce of n ranks reads n tensors and writes n tensors, and so does the copy: every rank's
 // thread copies its own tensor to another place, all at once. The two take turns; the figures are
@@ -80,7 +81,9 @@ void Measure(const comm::World& world, int64_t mib, int pairs, Result& result) {
 int main(int argc, char** argv) {
   int ranks = 2, pairs = 15;
   int64_t mib = 64;
-  CLI::App app("Speed of all-reduce between the ranks of one process.");
+  const auto process = ValueOrThrow(comm::StartedProcesses());
+  if (process.size > 1) ranks = process.size;
+  CLI::App app("Speed of all-reduce between ranks.");
   app.add_option("--ranks", ranks, "Ranks")->capture_default_str()->check(CLI::Range(2, 64));
   app.add_option("--mib", mib, "MiB of f32 per rank")
       ->capture_default_str()
@@ -97,6 +100,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "comm_bench: %s\n", Message(status).c_str());
     return 1;
   }
+  if (process.rank != 0) return 0;  // the first has the times
   std::printf(
       "{\"ranks\": %d, \"mib\": %lld, \"copy_ms\": %.3f, \"all_reduce_ms\": %.3f, "
       "\"ratio\": %.3f, \"small_all_reduce_us\": %.2f}\n",

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""All-reduce between the ranks of one process, a plain copy of as many bytes, and Open MPI.
+"""All-reduce between threads, a plain copy of as many bytes, all-reduce between processes, and Open MPI's own.
 
     bench/compare_comm.py --build build/release [--ranks 2 4] [--mib 64] [--rounds 3] [--json -]
 
 Configure with -DAPOGEE_BUILD_BENCH=ON; mpi_allreduce is built where MPI is installed (scripts/install_deps.sh
-mpi), and its column is left out elsewhere. The programs take turns; a figure is the median over the rounds.
+mpi), and the columns of processes are left out elsewhere. The programs take turns; a figure is the median over the rounds.
 Run it on a quiet machine. A table goes to stderr, the JSON to --json.
 """
 
@@ -51,20 +51,22 @@ def main():
         print("compare_comm: no mpi_allreduce in the build tree or no mpirun; without Open MPI", file=sys.stderr)
 
     results = []
-    print(f"{'ranks':>5} {'copy ms':>9} {'all-reduce ms':>14} {'ratio':>6} {'Open MPI ms':>12} {'ratio':>6}",
+    print(f"{'ranks':>5} {'copy ms':>9} {'all-reduce ms':>14} {'ratio':>6} {'processes ms':>12} {'Open MPI ms':>12} {'ratio':>6}",
           file=sys.stderr)
     for ranks in args.ranks:
         rounds = []
         for _ in range(args.rounds):
             row = run([ours, "--ranks", ranks, "--mib", args.mib])
             if with_mpi:
+                processes = run([mpirun, "--oversubscribe", "-np", ranks, ours, "--mib", args.mib])
+                row["processes_ms"] = processes["all_reduce_ms"]
                 row["mpi_ms"] = run([mpirun, "--oversubscribe", "-np", ranks, mpi, args.mib, 15])["all_reduce_ms"]
             rounds.append(row)
         result = {key: statistics.median(row[key] for row in rounds) for key in rounds[0]}
         mpi_text = ""
         if with_mpi:
-            result["mpi_ratio"] = result["mpi_ms"] / result["copy_ms"]
-            mpi_text = f"{result['mpi_ms']:12.1f} {result['mpi_ratio']:6.2f}"
+            result["processes_to_mpi"] = result["processes_ms"] / result["mpi_ms"]
+            mpi_text = f"{result['processes_ms']:12.1f} {result['mpi_ms']:12.1f} {result['processes_to_mpi']:6.2f}"
         print(f"{ranks:5d} {result['copy_ms']:9.1f} {result['all_reduce_ms']:14.1f} {result['ratio']:6.2f} "
               f"{mpi_text}", file=sys.stderr)
         results.append(result)

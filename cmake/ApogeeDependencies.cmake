@@ -31,8 +31,24 @@ if(NOT APOGEE_WITH_ONEDNN STREQUAL "OFF")
   endif()
 endif()
 
+set(APOGEE_HAS_MPI OFF)
+set(APOGEE_MPI_TEXT "off")
+if(NOT APOGEE_WITH_MPI STREQUAL "OFF")
+  set(MPI_CXX_SKIP_MPICXX ON)  # the C++ bindings, which MPI itself has dropped
+  find_package(MPI QUIET COMPONENTS CXX)
+  if(MPI_CXX_FOUND)
+    set(APOGEE_HAS_MPI ON)
+    set(APOGEE_MPI_TEXT "on (MPI ${MPI_CXX_VERSION}, ${MPIEXEC_EXECUTABLE})")
+  elseif(APOGEE_WITH_MPI STREQUAL "ON")
+    message(FATAL_ERROR "APOGEE_WITH_MPI=ON: MPI was not found; install libopenmpi-dev or libmpich-dev, "
+                        "or set MPI_HOME")
+  else()
+    set(APOGEE_MPI_TEXT "not found (libopenmpi-dev): ranks are threads")
+  endif()
+endif()
+
 # No source of this version uses these, so AUTO does not spend time on looking for them.
-foreach(name IN ITEMS CUDA NCCL MPI)
+foreach(name IN ITEMS CUDA NCCL)
   set(APOGEE_HAS_${name} OFF)
   set(APOGEE_${name}_TEXT "off")
   if(APOGEE_WITH_${name} STREQUAL "AUTO")

@@ -39,3 +39,36 @@ function(apogee_test)
   set_tests_properties(${arg_NAME} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}"
                        ENVIRONMENT "OMP_WAIT_POLICY=passive")
 endfunction()
+
+# A test that this build cannot run: it prints the line that scripts/run_ctest.sh counts as skipped.
+function(apogee_skipped_test name label)
+  add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} -E echo "[  SKIPPED ] ${name} (0 ms)")
+  set_tests_properties(${name} PROPERTIES LABELS ${label})
+endfunction()
+
+# apogee_mpi_test(NAME comm_collectives_mpi_test SRCS comm/collectives_test.cc LAYERS comm): the same test
+# again, its ranks now processes under mpirun, 4 or PROCESSES of them. Label `mpi`. Without MPI it is there
+# and counts as skipped.
+function(apogee_mpi_test)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME;TIMEOUT;PROCESSES" "SRCS;LAYERS;LIBS;ARGS")
+  if(arg_UNPARSED_ARGUMENTS OR NOT arg_NAME OR NOT arg_SRCS)
+    message(FATAL_ERROR "apogee_mpi_test(${arg_NAME}): expected NAME, SRCS, LAYERS, LIBS, ARGS, TIMEOUT, PROCESSES")
+  endif()
+  if(NOT APOGEE_HAS_MPI)
+    apogee_skipped_test(${arg_NAME} mpi)
+    return()
+  endif()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  if(NOT arg_PROCESSES)
+    set(arg_PROCESSES 4)
+  endif()
+  apogee_program(NAME ${arg_NAME} SRCS ${arg_SRCS} ${CMAKE_CURRENT_SOURCE_DIR}/support/mpi_main.cc
+                 LAYERS ${arg_LAYERS} LIBS ${arg_LIBS} GTest::gmock GTest::gtest)
+  apogee_precompile(${arg_NAME} FROM apogee_test_pch)
+  add_test(NAME ${arg_NAME} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/support/mpirun.sh ${MPIEXEC_EXECUTABLE}
+                                    ${arg_PROCESSES} $<TARGET_FILE:${arg_NAME}> ${arg_ARGS})
+  set_tests_properties(${arg_NAME} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS mpi
+                       ENVIRONMENT "OMP_WAIT_POLICY=passive")
+endfunction()

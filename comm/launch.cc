@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <exception>
-#include <mutex>
 #include <optional>
 #include <system_error>
 #include <thread>
 
 #include "apogee/comm/local/local_world.h"
+#include "apogee/comm/outcomes.h"
+#include "apogee/comm/process/process_world.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee::comm {
@@ -30,39 +31,11 @@ GroupPtr World::NewGroup(const std::vector<int>& members) const {
 
 namespace {
 
-// What became of the ranks. The first error that is not the echo of a peer's is the one to tell.
-class Outcomes {
- public:
-  void Fail(int rank, const std::string& message, bool echo) {
-    std::lock_guard lock(mutex_);
-    failures_.push_back({rank, message, echo});
-  }
-  absl::Status ToStatus(int num_ranks) const {
-    const Failure* first = nullptr;
-    int same = 0;
-    for (const Failure& failure : failures_) {
-      if (first == nullptr || (first->echo && !failure.echo)) first = &failure;
-    }
-    if (first == nullptr) return absl::OkStatus();
-    for (const Failure& failure : failures_) same += failure.message == first->message;
-    if (same == num_ranks) return absl::InternalError(first->message);
-    return absl::InternalError("rank " + std::to_string(first->rank) + ": " + first->message);
-  }
-
- private:
-  struct Failure {
-    int rank;
-    std::string message;
-    bool echo;
-  };
-  mutable std::mutex mutex_;
-  std::vector<Failure> failures_;
-};
-
 absl::Status Validate(const LaunchOptions& options) {
-  if (options.num_ranks < 1) {
-    return InvalidArgument("launch: the number of ranks must be at least 1, got ",
-                           options.num_ranks);
+  if (options.num_ranks < 0) {
+    return InvalidArgument(
+        "launch: the number of ranks must be at least 1, or 0 for as many as were started, got ",
+        options.num_ranks);
   }
   if (options.threads_per_rank < 0) {
     return InvalidArgument("launch: threads_per_rank must be 0 (share the cores) or positive, got ",
@@ -81,13 +54,8 @@ absl::Status TooManyRanks(const LaunchOptions& options, const std::system_error&
                        " ranks: ", error.code().message(), "; use fewer ranks"));
 }
 
-}  // namespace
-
-absl::Status launch(const LaunchOptions& options, const std::function<void(World&)>& fn) {
-  APOGEE_RETURN_IF_ERROR(Validate(options));
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const int num_threads = options.threads_per_rank > 0 ? options.threads_per_rank
-                                                       : std::max(1, cores / options.num_ranks);
+absl::Status LaunchThreads(const LaunchOptions& options, int num_threads,
+                           const std::function<void(World&)>& fn) {
   const auto timeout =
       std::chrono::milliseconds(static_cast<int64_t>(options.timeout_seconds * 1000));
   std::optional<local::LocalWorld> made;
@@ -134,6 +102,33 @@ absl::Status launch(const LaunchOptions& options, const std::function<void(World
   }
   for (std::thread& thread : threads) thread.join();
   return started.ok() ? outcomes.ToStatus(options.num_ranks) : started;
+}
+
+}  // namespace
+
+absl::StatusOr<Processes> StartedProcesses() { return process::ThisProcess(); }
+
+absl::Status launch(const LaunchOptions& options, const std::function<void(World&)>& fn) {
+  APOGEE_RETURN_IF_ERROR(Validate(options));
+  APOGEE_ASSIGN_OR_RETURN(const Processes processes, StartedProcesses());
+  const int started = processes.size;
+  LaunchOptions settled = options;
+  if (options.num_ranks == 0) settled.num_ranks = started;
+  if (started > 1 && settled.num_ranks != started) {
+    return InvalidArgument("launch: ", options.num_ranks,
+                           " ranks are asked for, but mpirun or "
+                           "srun started ",
+                           started,
+                           " processes, one for each rank; make the two "
+                           "numbers equal, or leave the ranks out");
+  }
+  // Processes of one machine cannot know how many of them there are; they are bound to their cores
+  // where the starter binds them.
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int num_threads = options.threads_per_rank > 0 ? options.threads_per_rank
+                                                       : std::max(1, cores / settled.num_ranks);
+  return started > 1 ? process::Launch(settled, num_threads, fn)
+                     : LaunchThreads(settled, num_threads, fn);
 }
 
 }  // namespace apogee::comm

@@ -1,14 +1,17 @@
-// launch: runs a function once per rank; ranks are threads of this process.
+// launch: runs a function once per rank. Ranks are threads of this process; where mpirun or srun
+// started several processes, each of these is one rank, and the function runs once in it.
 //
 //   absl::Status status = launch({.num_ranks = 4}, [&](World& world) {
 //     Tensor x = Tensor::Full({8}, DType::kF32, world.rank(), world.context());
 //     world.group()->AllReduce(x);
 //   });
 //
-// Nothing to install or start, and no code above comm/ can tell a thread from a process. Each rank
-// has a device context of its own (allocator, ledger, threads). A rank that throws or returns early
-// gives everybody who waits for it a CommError; launch then returns the error that came first,
-// naming its rank.
+// For threads there is nothing to install or start, and code above comm/ need not tell them from
+// processes. Each rank has a device context of its own (allocator, ledger, threads). A rank that
+// throws or returns early gives everybody who waits for it a CommError; launch then returns the
+// error that came first, naming its rank. Among processes every one gets that error. A process that
+// does not answer any more is named like one that throws; the job then ends with exit code 70 when
+// the others exit.
 #ifndef APOGEE_COMM_LAUNCH_H_
 #define APOGEE_COMM_LAUNCH_H_
 
@@ -24,7 +27,9 @@
 namespace apogee::comm {
 
 struct LaunchOptions {
-  int num_ranks = 1;
+  // 0: as many as mpirun or srun started processes, else 1. Another number than they started is
+  // an InvalidArgument.
+  int num_ranks = 0;
   // Threads of each rank's loops and products; 0: the machine's cores shared out, at least 1.
   int threads_per_rank = 0;
   // How long a collective waits for a peer before it fails.
@@ -60,6 +65,15 @@ class World {
   Trace* trace_;
   GroupPtr group_;
 };
+
+// This process among those that mpirun or srun started, which are the ranks of every launch. One of
+// one where it was started alone, or as the only one: then ranks are threads. Starts MPI where
+// there are several; FailedPrecondition when this build has none.
+struct Processes {
+  int rank = 0;
+  int size = 1;
+};
+absl::StatusOr<Processes> StartedProcesses();
 
 // Blocks until every rank has ended. Invalid options return InvalidArgument and run nothing.
 absl::Status launch(const LaunchOptions& options, const std::function<void(World&)>& fn);

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "apogee/comm/fingerprint.h"
+#include "apogee/comm/members.h"
+
 namespace apogee::comm::local {
 namespace {
 
@@ -67,7 +70,7 @@ GroupState::GroupState(std::vector<int> members, std::vector<TaskThread*> thread
 }
 
 std::string GroupState::Name(const Operation& operation, const CollectiveCall& call) const {
-  return Describe(call) + " #" + std::to_string(operation.sequence) + " of group " +
+  return Fingerprint(call).ToString() + " #" + std::to_string(operation.sequence) + " of group " +
          FormatRanks(members_);
 }
 
@@ -108,12 +111,12 @@ std::shared_ptr<Operation> GroupState::Arrive(int rank, CollectiveCall call) {
     }
     for (size_t i = 0; i < ranks.size(); ++i) {
       if (!operation->arrived[i]) continue;
-      if (!SameFingerprint(operation->calls[i], call)) {
+      if (!Fingerprint(call).Matches(Fingerprint(operation->calls[i]))) {
         FailLocked(channel, operation,
                    "ranks disagree on collective #" + std::to_string(sequence) +
-                       " of group: " + who + " called " + Describe(call) + " where rank " +
-                       std::to_string(members_[static_cast<size_t>(ranks[i])]) + " called " +
-                       Name(*operation, operation->calls[i]) +
+                       " of group: " + who + " called " + Fingerprint(call).ToString() +
+                       " where rank " + std::to_string(members_[static_cast<size_t>(ranks[i])]) +
+                       " called " + Name(*operation, operation->calls[i]) +
                        "; all members must call the same collectives in the same order");
         return operation;
       }
@@ -241,17 +244,9 @@ LocalWorld::LocalWorld(int num_ranks, std::chrono::milliseconds timeout, Trace* 
 }
 
 GroupPtr LocalWorld::MakeGroup(int rank, const std::vector<int>& members) {
+  const int place = PlaceAmong(members, rank, size());
   std::vector<TaskThread*> threads;
-  for (size_t i = 0; i < members.size(); ++i) {
-    APOGEE_CHECK(members[i] >= 0 && members[i] < size(), "group: rank ", members[i],
-                 " is outside a world of ", size());
-    APOGEE_CHECK(std::count(members.begin(), members.end(), members[i]) == 1, "group: rank ",
-                 members[i], " is named twice");
-    threads.push_back(threads_[static_cast<size_t>(members[i])].get());
-  }
-  const auto own = std::find(members.begin(), members.end(), rank);
-  APOGEE_CHECK(own != members.end(), "group: rank ", rank,
-               " is not a member; only members make a group");
+  for (const int member : members) threads.push_back(threads_[static_cast<size_t>(member)].get());
   std::shared_ptr<GroupState> state;
   {
     std::lock_guard lock(mutex_);
@@ -266,8 +261,7 @@ GroupPtr LocalWorld::MakeGroup(int rank, const std::vector<int>& members) {
     }
     state = entry;
   }
-  return std::make_shared<LocalGroup>(static_cast<int>(own - members.begin()), state, timeout_,
-                                      trace_);
+  return std::make_shared<LocalGroup>(place, state, timeout_, trace_);
 }
 
 void LocalWorld::Leave(int rank, const std::string& reason) {

@@ -38,12 +38,6 @@ struct Operation {
   std::string error;
 };
 
-// "all_reduce(sum, f32 [1024])", "broadcast(root 2, …)": what a fingerprint compares and a message
-// shows.
-std::string Describe(const CollectiveCall& call);
-// What `a` and `b` must agree on. Send matches recv.
-bool SameFingerprint(const CollectiveCall& a, const CollectiveCall& b);
-
 // Bytes that all shares together read and write.
 int64_t BytesMoved(const Operation& operation);
 // Share `index` of as many as there are members. Shares touch disjoint outputs and may run in any

@@ -61,7 +61,10 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   const auto ranks = [&](const std::string& name, auto& value, const std::string& help) {
     return app.add_option(name, value, help)->group("Ranks")->capture_default_str();
   };
-  ranks("--ranks", f.ranks, "Ranks, threads of this process; --batch must divide among them")
+  ranks("--ranks", f.ranks,
+        "Ranks; --batch must divide among them. Threads of this process, or, under mpirun and "
+        "srun, the "
+        "processes: leave it out there")
       ->check(count);
   ranks(
       "--plugin", f.plugin,
@@ -201,6 +204,7 @@ std::unique_ptr<apogee::Plugin> MakePlugin(const Flags& flags, const apogee::com
 }
 
 std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
+  flags.ranks = DefaultRanks(flags.ranks);
   CLI::App app("Trains a GPT on text, byte by byte, and lets it write some.", "01_train_gpt");
   DeclareFlags(app, flags);
   return ParseCommandLine(app, argc, argv, [&](std::vector<std::string>& words) {

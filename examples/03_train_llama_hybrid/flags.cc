@@ -27,7 +27,10 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   const auto add = [&](const std::string& name, auto& value, const std::string& help) {
     return app.add_option(name, value, help)->group(group)->capture_default_str();
   };
-  add("--ranks", f.ranks, "Ranks, threads of this process")->check(count);
+  add("--ranks", f.ranks,
+      "Ranks: threads of this process, or, under mpirun and srun, the processes: leave it out "
+      "there")
+      ->check(count);
   add("--tp-size", f.parallel.tp_size,
       "Ranks that share every layer; divides --ranks, --heads, --kv-heads, --hidden");
   add("--zero-stage", f.parallel.zero_stage,
@@ -87,6 +90,7 @@ void CheckSettings(const Flags& flags) {
 }  // namespace
 
 std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
+  flags.ranks = DefaultRanks(flags.ranks);
   CLI::App app("Trains a Llama on text, byte by byte, with its layers cut over ranks.",
                "03_train_llama_hybrid");
   DeclareFlags(app, flags);

@@ -26,7 +26,10 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   const auto add = [&](const std::string& name, auto& value, const std::string& help) {
     return app.add_option(name, value, help)->group(group)->capture_default_str();
   };
-  add("--ranks", f.ranks, "Ranks, threads of this process")->check(count);
+  add("--ranks", f.ranks,
+      "Ranks: threads of this process, or, under mpirun and srun, the processes: leave it out "
+      "there")
+      ->check(count);
   add("--placement", f.gemini.placement.placement_policy,
       "auto (by the budget) or static (by fractions)");
   add("--budget-percent", f.budget_percent,
@@ -70,6 +73,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
 }  // namespace
 
 std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
+  flags.ranks = DefaultRanks(flags.ranks);
   CLI::App app("Trains a GPT whose parameters, gradients and states do not fit the device.",
                "04_gemini_big_model");
   DeclareFlags(app, flags);

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "apogee/comm/launch.h"
 #include "apogee/core/status.h"
 #include "apogee/core/text.h"
 
@@ -131,6 +132,12 @@ void CheckBatch(int64_t batch, int64_t parts, const std::string& reason) {
   if (batch % parts == 0) return;
   Throw("--batch ", batch, " does not divide among ", reason, "; use --batch ",
         NearestMultiples(batch, parts));
+}
+
+int DefaultRanks(int otherwise) {
+  const auto processes = apogee::comm::StartedProcesses();
+  // An error is launch's to tell.
+  return processes.ok() && processes->size > 1 ? processes->size : otherwise;
 }
 
 int ThreadsPerRank(int threads, int ranks) {

@@ -48,6 +48,9 @@ std::string SettlePrecision(const std::string& precision);
 // `reason` names.
 void CheckBatch(int64_t batch, int64_t parts, const std::string& reason);
 
+// The default of --ranks: as many as mpirun or srun started processes, `otherwise` without them.
+int DefaultRanks(int otherwise);
+
 // Threads of each rank: `threads` shared out, at least one; 0 stands for one per core. Throws Error
 // for a negative number.
 int ThreadsPerRank(int threads, int ranks);

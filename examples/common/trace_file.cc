@@ -1,7 +1,10 @@
 #include "apogee/examples/common/trace_file.h"
 
 #include <cstdio>
+#include <filesystem>
 #include <utility>
+
+#include "apogee/comm/launch.h"
 
 using namespace apogee;
 
@@ -13,6 +16,13 @@ void DeclareTraceFlag(CLI::App& app, std::string& path) {
 
 TraceFile::TraceFile(std::string path) : path_(std::move(path)) {
   if (path_.empty()) return;
+  // Each of several processes records its own rank.
+  const auto process = comm::StartedProcesses();
+  if (process.ok() && process->size > 1) {
+    const std::filesystem::path whole(path_);
+    path_ = (whole.parent_path() / whole.stem()).string() + ".rank" +
+            std::to_string(process->rank) + whole.extension().string();
+  }
   const absl::Status status = Trace::CheckWritable(path_);
   if (!status.ok()) Throw("--trace: ", Message(status));
   trace_.emplace();

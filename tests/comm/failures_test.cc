@@ -9,11 +9,14 @@
 #include <mutex>
 #include <thread>
 
-#include "apogee/comm/launch.h"
+#include "apogee/tests/support/launch_ranks.h"
 
 namespace apogee::comm {
 namespace {
 
+using ::apogee::testing::LaunchRanks;
+using ::apogee::testing::NumProcesses;
+using ::apogee::testing::ShareByRank;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -28,16 +31,17 @@ Failed RunAll(int n, const std::function<void(World&)>& fn, double timeout = 20)
   Failed result;
   result.messages.resize(static_cast<size_t>(n));
   const auto start = std::chrono::steady_clock::now();
-  result.status = launch({.num_ranks = n, .threads_per_rank = 1, .timeout_seconds = timeout},
-                         [&](World& world) {
-                           try {
-                             fn(world);
-                           } catch (const std::exception& error) {
-                             result.messages[static_cast<size_t>(world.rank())] = error.what();
-                             throw;
-                           }
-                         });
+  result.status = LaunchRanks({.num_ranks = n, .threads_per_rank = 1, .timeout_seconds = timeout},
+                              [&](World& world) {
+                                try {
+                                  fn(world);
+                                } catch (const std::exception& error) {
+                                  result.messages[static_cast<size_t>(world.rank())] = error.what();
+                                  throw;
+                                }
+                              });
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  ShareByRank(result.messages);
   return result;
 }
 
@@ -178,6 +182,7 @@ TEST(FailuresTest, OneMessageForTheSameMistake) {
 }
 
 TEST(FailuresTest, MoreRanksThanTheMachineHasThreadsFor) {
+  if (NumProcesses() > 1) GTEST_SKIP() << "ranks are processes";
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer needs the address space";
 #endif
@@ -208,7 +213,7 @@ TEST(FailuresTest, MisuseIsRefusedAtOnce) {
   });
   EXPECT_TRUE(failed.status.ok()) << Message(failed.status);
   for (const LaunchOptions& bad :
-       {LaunchOptions{.num_ranks = 0}, LaunchOptions{.threads_per_rank = -1},
+       {LaunchOptions{.num_ranks = -1}, LaunchOptions{.threads_per_rank = -1},
         LaunchOptions{.timeout_seconds = 0}}) {
     EXPECT_EQ(launch(bad, [](World&) {}).code(), absl::StatusCode::kInvalidArgument);
   }

@@ -72,6 +72,7 @@ Weights DdpRun(const TinyRunOptions& options, const DdpRunOptions& ddp) {
     }
     results[static_cast<size_t>(world.rank())] = WeightsOf(model);
   });
+  testing::ShareByRank(results);
   for (const Weights& other : results) EXPECT_EQ(other, results[0]) << "ranks differ";
   return results[0];
 }
@@ -326,7 +327,7 @@ TEST(DdpTest, Fp16TakesTheInitialScaleOffTheFirstStep) {
 TEST(DdpTest, ModelsThatDifferAreRefusedOnEveryRank) {
   std::vector<std::string> messages(3);
   const absl::Status status =
-      comm::launch({.num_ranks = 3, .threads_per_rank = 1}, [&](comm::World& world) {
+      testing::LaunchRanks({.num_ranks = 3, .threads_per_rank = 1}, [&](comm::World& world) {
         nn::Mlp model({.sizes = {4, world.rank() == 2 ? 6 : 5, 3}});
         model.Initialize(world.context(), {.seed = 1});
         optim::Sgd optimizer(model.Parameters(), {.lr = 0.1});
@@ -339,6 +340,7 @@ TEST(DdpTest, ModelsThatDifferAreRefusedOnEveryRank) {
           throw;
         }
       });
+  testing::ShareByRank(messages);
   for (const std::string& message : messages) {
     EXPECT_THAT(message, AllOf(HasSubstr("\"layers.0.weight\" [5, 4] f32 on rank 0"),
                                HasSubstr("[6, 4] f32 on rank 2")));

@@ -1,4 +1,5 @@
-// Runs a function on n ranks of this process and fails the test with what any of them threw.
+// Runs a function on n ranks and fails the test with what any of them threw. The ranks are threads
+// of this process, or, under mpirun, processes; a test of more ranks than processes is skipped.
 //
 //   RunRanks(4, [](comm::World& world) { ... EXPECT_… ... });
 #ifndef APOGEE_TESTS_SUPPORT_RUN_RANKS_H_
@@ -6,13 +7,16 @@
 
 #include <gtest/gtest.h>
 
-#include "apogee/comm/launch.h"
+#include "apogee/tests/support/launch_ranks.h"
 
 namespace apogee::testing {
 
 inline void RunRanks(int num_ranks, const std::function<void(comm::World&)>& fn,
                      double timeout_seconds = 60) {
-  const absl::Status status = comm::launch(
+  if (NumProcesses() > 1 && num_ranks > NumProcesses()) {
+    GTEST_SKIP() << num_ranks << " ranks on " << NumProcesses() << " processes";
+  }
+  const absl::Status status = LaunchRanks(
       {.num_ranks = num_ranks, .threads_per_rank = 1, .timeout_seconds = timeout_seconds}, fn);
   EXPECT_TRUE(status.ok()) << Message(status);
 }

@@ -1,0 +1,21 @@
+#include <cstdlib>
+
+#include "apogee/comm/mpi/transport.h"
+
+namespace apogee::comm::mpi {
+
+std::optional<int> ProcessesInEnvironment() {
+  // Open MPI's mpirun; MPICH's mpirun and srun --mpi=pmi2.
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    if (const char* value = std::getenv(name)) return std::atoi(value);
+  }
+  // srun --mpi=pmix tells a process its own number only; the size may be in Slurm's variable.
+  // SLURM_* alone say nothing: they are also set for what a batch script runs without srun.
+  if (std::getenv("PMIX_RANK") != nullptr) {
+    const char* value = std::getenv("SLURM_STEP_NUM_TASKS");
+    return value != nullptr ? std::atoi(value) : 0;
+  }
+  return std::nullopt;
+}
+
+}  // namespace apogee::comm::mpi

@@ -1,0 +1,22 @@
+#include "apogee/comm/outcomes.h"
+
+namespace apogee::comm {
+
+void Outcomes::Fail(int rank, const std::string& message, bool echo) {
+  std::lock_guard lock(mutex_);
+  failures_.push_back({rank, message, echo});
+}
+
+absl::Status Outcomes::ToStatus(int num_ranks) const {
+  const Failure* first = nullptr;
+  int same = 0;
+  for (const Failure& failure : failures_) {
+    if (first == nullptr || (first->echo && !failure.echo)) first = &failure;
+  }
+  if (first == nullptr) return absl::OkStatus();
+  for (const Failure& failure : failures_) same += failure.message == first->message;
+  if (same == num_ranks) return absl::InternalError(first->message);
+  return absl::InternalError("rank " + std::to_string(first->rank) + ": " + first->message);
+}
+
+}  // namespace apogee::comm

@@ -1,0 +1,25 @@
+#include "apogee/comm/process/operation.h"
+
+namespace apogee::comm::process {
+
+void Completion::Finish(const std::string& error) {
+  std::lock_guard lock(mutex_);
+  if (done_) return;
+  error_ = error;
+  done_ = true;
+  finished_.notify_all();
+}
+
+bool Completion::IsDone() {
+  std::lock_guard lock(mutex_);
+  return done_;
+}
+
+bool Completion::WaitFor(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  if (!finished_.wait_for(lock, timeout, [this] { return done_; })) return false;
+  if (!error_.empty()) throw CommError(error_);
+  return true;
+}
+
+}  // namespace apogee::comm::process

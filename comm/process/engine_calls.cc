@@ -1,0 +1,234 @@
+// The engine's operations: announced, compared, exchanged, finished.
+#include <algorithm>
+
+#include "apogee/comm/process/engine.h"
+
+namespace apogee::comm::process {
+namespace {
+
+std::string RankName(const Operation& operation, size_t place) {
+  return "rank " + std::to_string(operation.ranks[place]);
+}
+
+void Append(std::string& list, int rank) {
+  list += (list.empty() ? "" : ", ") + std::to_string(rank);
+}
+
+std::string Reason(const RankEnding& ending) {
+  if (ending.lost) return ending.text;
+  return ending.ending == Ending::kReturned ? "returned before this collective"
+                                            : "failed: " + ending.text;
+}
+
+}  // namespace
+
+void Engine::Call(std::shared_ptr<Operation> operation) {
+  Command([this, operation = std::move(operation)]() mutable { Announce(operation); });
+}
+
+void Engine::TimeOut(std::shared_ptr<Operation> operation, std::chrono::milliseconds timeout) {
+  Command([this, operation = std::move(operation), timeout] { TimedOut(operation, timeout); });
+}
+
+void Engine::Announce(const OperationPtr& operation) {
+  Session& session = sessions_[operation->session];
+  const Fingerprint mine(operation->call);
+  operation->members.resize(operation->ranks.size());
+  operation->in_flight.resize(operation->ranks.size());
+  operation->sequence = session.next[operation->channel]++;
+  operation->name = mine.ToString() + " #" + std::to_string(operation->sequence) + " of group " +
+                    operation->group;
+  operation->last_progress = Clock::now();
+  const auto early = session.early.extract({operation->channel, operation->sequence});
+  const auto refuse = [&](const std::string& why) {
+    Finish(operation, operation->name + ": " + why);
+  };
+  if (!broken_.empty()) return refuse(broken_);
+  if (session.ended) return refuse("the launched function has ended");
+  const auto failed = session.failed_groups.find(operation->channel.group);
+  if (failed != session.failed_groups.end()) {
+    return refuse("this group failed before: " + failed->second);
+  }
+
+  Operation::Member& self = operation->members[operation->self];
+  self.arrived = true;
+  self.fingerprint = mine;
+  self.tag = next_tag_;
+  next_tag_ = next_tag_ + 2 < transport_->max_tag() ? next_tag_ + 2 : 1;  // one per phase
+  const size_t size = operation->ranks.size();
+  self.data = SmallData(operation->call, operation->self, operation->self, size).value_or("");
+  Message message{.kind = MessageKind::kCall,
+                  .session = operation->session,
+                  .channel = operation->channel,
+                  .sequence = operation->sequence,
+                  .fingerprint = mine,
+                  .tag = self.tag};
+  for (size_t step = 1; step < size; ++step) {
+    const size_t peer = (operation->self + step) % size;
+    message.text = SmallData(operation->call, operation->self, peer, size).value_or("");
+    transport_->Post(operation->ranks[peer], Encode(message));
+  }
+  session.pending.push_back(operation);
+  if (!early.empty()) {
+    for (const auto& [from, call] : early.mapped()) {
+      Arrive(operation, from, call);
+      if (operation->failed) return;
+    }
+  }
+  for (size_t i = 0; i < size; ++i) {
+    const auto gone = session.endings.find(operation->ranks[i]);
+    if (gone == session.endings.end() || operation->members[i].arrived) continue;
+    return Fail(operation,
+                operation->name + ": " + RankName(*operation, i) + " " + Reason(gone->second));
+  }
+}
+
+void Engine::Arrive(const OperationPtr& operation, int from, const Message& message) {
+  const auto at = std::find(operation->ranks.begin(), operation->ranks.end(), from);
+  if (at == operation->ranks.end()) return;
+  const auto place = static_cast<size_t>(at - operation->ranks.begin());
+  const Fingerprint& mine = operation->members[operation->self].fingerprint;
+  if (!message.fingerprint.Matches(mine)) {
+    return Fail(operation, "ranks disagree on collective #" + std::to_string(message.sequence) +
+                               " of group: " + RankName(*operation, place) + " called " +
+                               message.fingerprint.ToString() + " where " +
+                               RankName(*operation, operation->self) + " called " +
+                               operation->name +
+                               "; all members must call the same collectives in the same order");
+  }
+  operation->members[place] = {.arrived = true,
+                               .fingerprint = message.fingerprint,
+                               .tag = message.tag,
+                               .data = message.text};
+  for (const Operation::Member& member : operation->members) {
+    if (!member.arrived) return;
+  }
+  Execute(operation);
+}
+
+void Engine::Execute(const OperationPtr& operation) {
+  operation->exchanging = true;
+  operation->last_progress = Clock::now();
+  operation->span.reset(new TraceSpan(TraceCall(operation->call)));
+  Move(operation, [&] {
+    const size_t size = operation->ranks.size(), self = operation->self;
+    if (SmallData(operation->call, self, self, size)) {
+      FinishSmall(*operation);
+    } else {
+      StartExchange(*operation, *this);
+    }
+  });
+}
+
+void Engine::Move(const OperationPtr& operation, const std::function<void()>& fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    return Fail(operation, error.what());
+  }
+  if (operation->num_in_flight == 0) Finish(operation, "");
+}
+
+uint64_t Engine::AddFlight(Operation& operation, size_t peer, std::function<void()> then) {
+  ++operation.in_flight[peer];
+  ++operation.num_in_flight;
+  flights_[next_id_] = {operation.shared_from_this(), peer, std::move(then)};
+  return next_id_++;
+}
+
+void Engine::Send(Operation& operation, size_t peer, int tag, const void* data, int64_t bytes,
+                  std::function<void()> then) {
+  const uint64_t id = AddFlight(operation, peer, std::move(then));
+  transport_->Send(operation.ranks[peer], tag, data, bytes, id);
+}
+
+void Engine::Receive(Operation& operation, size_t peer, int tag, void* data, int64_t bytes,
+                     std::function<void()> then) {
+  const uint64_t id = AddFlight(operation, peer, std::move(then));
+  transport_->Receive(operation.ranks[peer], tag, data, bytes, id);
+}
+
+void Engine::Land(uint64_t id) {
+  const auto entry = flights_.extract(id);
+  const Flight& flight = entry.mapped();
+  Operation& operation = *flight.operation;
+  --operation.in_flight[flight.peer];
+  --operation.num_in_flight;
+  operation.last_progress = Clock::now();
+  if (!operation.failed) return Move(flight.operation, flight.then);
+  if (operation.num_in_flight == 0) Drop(operation);
+}
+
+// Tensors must not live on in a thread that has yet to drop them when the caller is told.
+void Engine::Drop(Operation& operation) {
+  operation.exchange.reset();
+  operation.call = {};
+}
+
+void Engine::Finish(const OperationPtr& operation, const std::string& error) {
+  std::erase(sessions_[operation->session].pending, operation);
+  operation->failed = !error.empty();
+  operation->span.reset();
+  // What a failed exchange still has in flight keeps its memory until it lands.
+  if (operation->num_in_flight == 0) Drop(*operation);
+  operation->completion->Finish(error);
+}
+
+void Engine::Fail(const OperationPtr& operation, const std::string& message) {
+  const OperationPtr kept = operation;  // FailGroup drops it from where the reference may point to
+  FailGroup(kept->session, kept->channel, kept->sequence, message);
+  const std::string failed = Encode({.kind = MessageKind::kFailed,
+                                     .session = kept->session,
+                                     .channel = kept->channel,
+                                     .sequence = kept->sequence,
+                                     .text = message});
+  for (const int member : kept->group_ranks) {
+    if (member != rank_) transport_->Post(member, failed);
+  }
+}
+
+// Members are out of step from here on: what else waits in the group would never complete.
+void Engine::FailGroup(uint32_t number, const Channel& channel, int64_t sequence,
+                       const std::string& message) {
+  Session& session = sessions_[number];
+  session.failed_groups.try_emplace(channel.group, message);
+  const std::vector<OperationPtr> pending = session.pending;
+  for (const OperationPtr& operation : pending) {
+    if (operation->channel.group != channel.group) continue;
+    const bool same = operation->channel == channel && operation->sequence == sequence;
+    if (operation->exchanging && !same) continue;  // everybody has come: it will end
+    Finish(operation, same ? message : "this group failed: " + message);
+  }
+}
+
+void Engine::TimedOut(const OperationPtr& operation, std::chrono::milliseconds timeout) {
+  if (operation->completion->IsDone()) return;
+  std::string missing, present, silent;
+  for (size_t i = 0; i < operation->ranks.size(); ++i) {
+    Append(operation->members[i].arrived ? present : missing, operation->ranks[i]);
+    if (operation->in_flight[i] > 0) Append(silent, operation->ranks[i]);
+  }
+  const std::string seconds = std::to_string(timeout.count() / 1000.0).substr(0, 5) + " s";
+  if (!missing.empty()) {
+    return Fail(operation, operation->name + ": rank " + missing + " did not arrive within " +
+                               seconds + "; waiting: rank " + present);
+  }
+  if (Clock::now() - operation->last_progress < timeout) return;
+  Fail(operation, operation->name + ": no data has moved between this rank and rank " + silent +
+                      " for " + seconds);
+}
+
+void Engine::Left(uint32_t number, int rank, const RankEnding& ending) {
+  Session& session = sessions_[number];
+  if (!session.endings.try_emplace(rank, ending).second) return;
+  const std::vector<OperationPtr> pending = session.pending;
+  for (const OperationPtr& operation : pending) {
+    for (size_t i = 0; i < operation->ranks.size() && !operation->failed; ++i) {
+      if (operation->ranks[i] != rank) continue;
+      if (operation->members[i].arrived && !(ending.lost && operation->exchanging)) continue;
+      Fail(operation, operation->name + ": " + RankName(*operation, i) + " " + Reason(ending));
+    }
+  }
+}
+
+}  // namespace apogee::comm::process

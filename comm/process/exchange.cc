@@ -1,0 +1,316 @@
+// The data movement of collectives between processes.
+//
+// Reductions are cut into one share per member. A member gets its share of everybody's input,
+// reduces it with TreeReduce, as threads do, and sends the result: every bit is computed once. All
+// of it moves in chunks, so that sending, reducing and receiving overlap, and so that no message
+// comes near the 2^31 bytes that MPI can count.
+#include <algorithm>
+#include <cstring>
+
+#include "apogee/comm/process/operation.h"
+#include "apogee/comm/tree_reduce.h"
+
+namespace apogee::comm::process {
+namespace {
+
+constexpr int64_t kChunkBytes = 1 << 20;
+// Chunks of its share that a member gathers ahead of the one that it reduces.
+constexpr int64_t kWindow = 4;
+// Data up to this size goes along with the announcement of the call.
+constexpr int64_t kSmallBytes = 2048;
+
+struct Range {
+  int64_t begin = 0, end = 0;  // in bytes
+  int64_t num_chunks() const { return (end - begin + kChunkBytes - 1) / kChunkBytes; }
+  int64_t chunk_begin(int64_t chunk) const { return std::min(end, begin + chunk * kChunkBytes); }
+  int64_t chunk_bytes(int64_t chunk) const { return chunk_begin(chunk + 1) - chunk_begin(chunk); }
+};
+
+char* BytesAt(const Tensor& tensor, int64_t offset) {
+  return static_cast<char*>(tensor.raw()) + offset;
+}
+
+bool IsReduction(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduce ||
+         kind == CollectiveKind::kReduceScatter;
+}
+
+// Input bytes that one member has for another.
+int64_t BytesPerPeer(const CollectiveCall& call, size_t size) {
+  if (call.kind == CollectiveKind::kRecv) return call.output.bytes();
+  if (!call.input.defined()) return 0;
+  const bool slices =
+      call.kind == CollectiveKind::kReduceScatter || call.kind == CollectiveKind::kAllToAll;
+  return slices ? call.input.bytes() / static_cast<int64_t>(size) : call.input.bytes();
+}
+
+// Runs steps 0, 1, 2, ... in this order, each once it is ready: transfers may end in any order, but
+// what is posted for one peer and tag must be posted in the order in which the peer posts it.
+class InOrder {
+ public:
+  InOrder(int64_t count, std::function<void(int64_t)> run)
+      : ready_(static_cast<size_t>(count)), run_(std::move(run)) {}
+  void Ready(int64_t step) {
+    ready_[static_cast<size_t>(step)] = true;
+    while (next_ < ready_.size() && ready_[next_]) run_(static_cast<int64_t>(next_++));
+  }
+
+ private:
+  std::vector<bool> ready_;
+  size_t next_ = 0;
+  std::function<void(int64_t)> run_;
+};
+
+class Exchange {
+ public:
+  Exchange(Operation& operation, Transfers& transfers)
+      : operation_(operation),
+        call_(operation.call),
+        transfers_(transfers),
+        self_(operation.self),
+        size_(operation.members.size()) {}
+
+  void Start() {
+    switch (call_.kind) {
+      case CollectiveKind::kAllReduce:
+      case CollectiveKind::kReduceScatter:
+      case CollectiveKind::kReduce:
+        return StartReduction();
+      case CollectiveKind::kBroadcast:
+        return StartBroadcast();
+      case CollectiveKind::kAllGather:
+        ForPeers([&](size_t peer) {
+          SendRange(peer, 0, call_.input, {0, call_.input.bytes()});
+          ReceiveRange(peer, 0, call_.output, Slice(peer, call_.input.bytes()));
+        });
+        return Copy(BytesAt(call_.output, Slice(self_, call_.input.bytes()).begin),
+                    call_.input.raw(), call_.input.bytes());
+      case CollectiveKind::kAllToAll: {
+        const int64_t bytes = BytesPerPeer(call_, size_);
+        ForPeers([&](size_t peer) {
+          SendRange(peer, 0, call_.input, Slice(peer, bytes));
+          ReceiveRange(peer, 0, call_.output, Slice(peer, bytes));
+        });
+        const int64_t own = Slice(self_, bytes).begin;
+        return Copy(BytesAt(call_.output, own), BytesAt(call_.input, own), bytes);
+      }
+      case CollectiveKind::kSend:
+        return SendRange(1, 0, call_.input, {0, call_.input.bytes()});
+      case CollectiveKind::kRecv:
+        return ReceiveRange(0, 0, call_.output, {0, call_.output.bytes()});
+      case CollectiveKind::kBarrier:
+        return;
+    }
+  }
+
+ private:
+  static Range Slice(size_t index, int64_t bytes) {
+    return {static_cast<int64_t>(index) * bytes, static_cast<int64_t>(index + 1) * bytes};
+  }
+  static void Copy(void* to, const void* from, int64_t bytes) {
+    if (to != from && bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+  }
+  // Peers in the order that starts behind this member, so that not all send to the first at once.
+  template <typename Fn>
+  void ForPeers(const Fn& fn) {
+    for (size_t step = 1; step < size_; ++step) fn((self_ + step) % size_);
+  }
+  // The part of the tensor that member `index` reduces, or passes on in a broadcast.
+  Range Share(size_t index) const {
+    const Tensor& tensor = call_.input;
+    if (call_.kind == CollectiveKind::kReduceScatter) {
+      return Slice(index, tensor.bytes() / static_cast<int64_t>(size_));
+    }
+    const int64_t element = DTypeSize(tensor.dtype());
+    return {ShareBegin(tensor.numel(), index, size_, element) * element,
+            ShareBegin(tensor.numel(), index + 1, size_, element) * element};
+  }
+
+  // `phase` 0 or 1: each member has a tag for either, so that what it posts for one never catches
+  // what was sent in the other.
+  void SendBytes(
+      size_t peer, int phase, const void* data, int64_t bytes, std::function<void()> then = [] {}) {
+    transfers_.Send(operation_, peer, operation_.members[peer].tag + phase, data, bytes,
+                    std::move(then));
+  }
+  void ReceiveBytes(
+      size_t peer, int phase, void* data, int64_t bytes, std::function<void()> then = [] {}) {
+    transfers_.Receive(operation_, peer, operation_.members[self_].tag + phase, data, bytes,
+                       std::move(then));
+  }
+  void SendRange(size_t peer, int phase, const Tensor& tensor, const Range& range) {
+    for (int64_t c = 0; c < range.num_chunks(); ++c) {
+      SendBytes(peer, phase, BytesAt(tensor, range.chunk_begin(c)), range.chunk_bytes(c));
+    }
+  }
+  void ReceiveRange(size_t peer, int phase, const Tensor& tensor, const Range& range) {
+    for (int64_t c = 0; c < range.num_chunks(); ++c) {
+      ReceiveBytes(peer, phase, BytesAt(tensor, range.chunk_begin(c)), range.chunk_bytes(c));
+    }
+  }
+
+  bool wants_all() const {
+    return call_.kind == CollectiveKind::kAllReduce ||
+           (call_.kind == CollectiveKind::kReduce && static_cast<size_t>(call_.root) == self_);
+  }
+
+  void StartReduction() {
+    own_ = Share(self_);
+    const int64_t slots = std::min(kWindow, own_.num_chunks());
+    waiting_.resize(static_cast<size_t>(slots));
+    gathered_.reset(new char[static_cast<size_t>(slots * kChunkBytes) * size_]);
+    gathered_chunks_ = AddSteps(own_.num_chunks(), [this](int64_t chunk) { ReduceChunk(chunk); });
+    for (int64_t c = 0; c < slots; ++c) GatherChunk(c);
+    ForPeers([&](size_t peer) {
+      const Range range = Share(peer);
+      // The sum takes the place of the addend, which must have left before.
+      InOrder* const sent = AddSteps(range.num_chunks(), [this, peer, range](int64_t chunk) {
+        if (!wants_all()) return;
+        ReceiveBytes(peer, 1, BytesAt(call_.output, range.chunk_begin(chunk)),
+                     range.chunk_bytes(chunk));
+      });
+      for (int64_t c = 0; c < range.num_chunks(); ++c) {
+        SendBytes(peer, 0, BytesAt(call_.input, range.chunk_begin(c)), range.chunk_bytes(c),
+                  [sent, c] { sent->Ready(c); });
+      }
+    });
+  }
+  InOrder* AddSteps(int64_t count, std::function<void(int64_t)> run) {
+    steps_.push_back(std::make_unique<InOrder>(count, std::move(run)));
+    return steps_.back().get();
+  }
+
+  char* Gathered(int64_t chunk, size_t peer) {
+    const int64_t slot = chunk % static_cast<int64_t>(waiting_.size());
+    return gathered_.get() +
+           (slot * static_cast<int64_t>(size_) + static_cast<int64_t>(peer)) * kChunkBytes;
+  }
+  void GatherChunk(int64_t chunk) {
+    int& waiting = waiting_[static_cast<size_t>(chunk) % waiting_.size()];
+    waiting = static_cast<int>(size_) - 1;
+    ForPeers([&](size_t peer) {
+      ReceiveBytes(peer, 0, Gathered(chunk, peer), own_.chunk_bytes(chunk),
+                   [this, chunk, &waiting] {
+                     if (--waiting == 0) gathered_chunks_->Ready(chunk);
+                   });
+    });
+  }
+  void ReduceChunk(int64_t chunk) {
+    const int64_t at = own_.chunk_begin(chunk), bytes = own_.chunk_bytes(chunk);
+    std::vector<const void*> inputs(size_);
+    for (size_t r = 0; r < size_; ++r) {
+      inputs[r] = r == self_ ? BytesAt(call_.input, at) : Gathered(chunk, r);
+    }
+    const bool scatter = call_.kind == CollectiveKind::kReduceScatter;
+    // A member that wants no sum reduces for the root, in its own, unused place among the gathered.
+    const bool for_root = call_.kind == CollectiveKind::kReduce && !wants_all();
+    char* const sum = for_root  ? Gathered(chunk, self_)
+                      : scatter ? BytesAt(call_.output, at - own_.begin)
+                                : BytesAt(call_.output, at);
+    void* const outputs[] = {sum};
+    TreeReduce(CollectiveName(call_.kind), call_.input.dtype(), call_.op, inputs, outputs,
+               bytes / DTypeSize(call_.input.dtype()));
+    const int64_t next = chunk + static_cast<int64_t>(waiting_.size());
+    const auto gather_next = [this, next] {
+      if (next < own_.num_chunks()) GatherChunk(next);
+    };
+    if (for_root) {
+      return SendBytes(static_cast<size_t>(call_.root), 1, sum, bytes, gather_next);
+    }
+    if (call_.kind == CollectiveKind::kAllReduce) {
+      ForPeers([&](size_t peer) { SendBytes(peer, 1, sum, bytes); });
+    }
+    gather_next();
+  }
+
+  // The root gives each member a share, and each passes its share on: no process sends all to all.
+  void StartBroadcast() {
+    const auto root = static_cast<size_t>(call_.root);
+    if (self_ == root) {
+      ForPeers([&](size_t peer) {
+        SendRange(peer, 0, call_.input, Share(peer));
+        SendRange(peer, 1, call_.input, Share(root));
+      });
+      return;
+    }
+    ReceiveRange(root, 1, call_.output, Share(root));
+    const Range own = Share(self_);
+    InOrder* const pass_on = AddSteps(own.num_chunks(), [this, root, own](int64_t chunk) {
+      ForPeers([&](size_t peer) {
+        if (peer == root) return;
+        SendBytes(peer, 1, BytesAt(call_.output, own.chunk_begin(chunk)), own.chunk_bytes(chunk));
+      });
+    });
+    for (int64_t c = 0; c < own.num_chunks(); ++c) {
+      ReceiveBytes(root, 0, BytesAt(call_.output, own.chunk_begin(c)), own.chunk_bytes(c),
+                   [pass_on, c] { pass_on->Ready(c); });
+    }
+    ForPeers([&](size_t peer) {
+      if (peer != root) ReceiveRange(peer, 1, call_.output, Share(peer));
+    });
+  }
+
+  Operation& operation_;
+  const CollectiveCall& call_;
+  Transfers& transfers_;
+  size_t self_, size_;
+  Range own_;
+  std::vector<int> waiting_;          // by slot: inputs of its chunk that are to come
+  std::unique_ptr<char[]> gathered_;  // [slot][member][kChunkBytes]
+  InOrder* gathered_chunks_ = nullptr;
+  std::vector<std::unique_ptr<InOrder>> steps_;
+};
+
+}  // namespace
+
+std::optional<std::string> SmallData(const CollectiveCall& call, size_t self, size_t peer,
+                                     size_t size) {
+  const int64_t bytes = BytesPerPeer(call, size);
+  if (bytes > kSmallBytes) return std::nullopt;
+  const bool none =
+      call.kind == CollectiveKind::kRecv || !call.input.defined() ||
+      (call.kind == CollectiveKind::kBroadcast && static_cast<size_t>(call.root) != self) ||
+      (call.kind == CollectiveKind::kReduce && static_cast<size_t>(call.root) != peer);
+  if (none || bytes == 0) return std::string();
+  const bool slices =
+      call.kind == CollectiveKind::kReduceScatter || call.kind == CollectiveKind::kAllToAll;
+  const int64_t begin = slices ? static_cast<int64_t>(peer) * bytes : 0;
+  return std::string(BytesAt(call.input, begin), static_cast<size_t>(bytes));
+}
+
+void FinishSmall(const Operation& operation) {
+  const CollectiveCall& call = operation.call;
+  const size_t size = operation.members.size();
+  const int64_t bytes = BytesPerPeer(call, size);
+  if (bytes == 0) return;
+  // This member's own data is among the members': it took it when it called.
+  const auto data = [&](size_t r) { return operation.members[r].data.data(); };
+  const auto root = static_cast<size_t>(call.root);
+  if (IsReduction(call.kind)) {
+    if (call.kind == CollectiveKind::kReduce && root != operation.self) return;
+    std::vector<const void*> inputs;
+    for (size_t r = 0; r < size; ++r) inputs.push_back(data(r));
+    void* const outputs[] = {call.output.raw()};
+    TreeReduce(CollectiveName(call.kind), call.input.dtype(), call.op, inputs, outputs,
+               bytes / DTypeSize(call.input.dtype()));
+  } else if (call.kind == CollectiveKind::kAllGather || call.kind == CollectiveKind::kAllToAll) {
+    for (size_t r = 0; r < size; ++r) {
+      std::memcpy(BytesAt(call.output, static_cast<int64_t>(r) * bytes), data(r),
+                  static_cast<size_t>(bytes));
+    }
+  } else if (call.kind == CollectiveKind::kBroadcast) {
+    if (root != operation.self) {
+      std::memcpy(call.output.raw(), data(root), static_cast<size_t>(bytes));
+    }
+  } else if (call.kind == CollectiveKind::kRecv) {
+    std::memcpy(call.output.raw(), data(0), static_cast<size_t>(bytes));
+  }
+}
+
+void StartExchange(Operation& operation, Transfers& transfers) {
+  auto exchange = std::make_shared<Exchange>(operation, transfers);
+  operation.exchange = exchange;
+  exchange->Start();
+}
+
+}  // namespace apogee::comm::process

@@ -1,0 +1,126 @@
+#include "apogee/comm/tree_reduce.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+namespace apogee::comm {
+namespace {
+
+// One reduction, known when the loops are compiled.
+template <ReduceOp kOp>
+struct Combine {
+  template <typename C>
+  C operator()(C a, C b) const {
+    if constexpr (kOp == ReduceOp::kSum) {
+      return a + b;
+    } else {
+      return a != a || a > b ? a : b;  // NaN wins
+    }
+  }
+};
+
+// Elements that are reduced at a time: their sums and partial sums stay in the first-level cache.
+constexpr int64_t kBlock = 1024;
+
+// sum = a balanced binary tree over the inputs, ((r0 + r1) + (r2 + r3)) + …, in the compute type.
+// `scratch` has a block for each level of the tree. sum never is an input, so the loops need no
+// check for overlap and run in vectors.
+template <ReduceOp kOp, typename T, typename C = ComputeType<T>>
+void ReduceBlock(std::span<const T* const> inputs, int64_t begin, int64_t count, C* __restrict sum,
+                 C* __restrict scratch) {
+  constexpr Combine<kOp> combine;
+  auto at = [&](size_t r) { return inputs[r] + begin; };
+  switch (inputs.size()) {
+    case 1: {
+      const T* a = at(0);
+      for (int64_t i = 0; i < count; ++i) sum[i] = static_cast<C>(a[i]);
+      return;
+    }
+    case 2: {
+      const T *a = at(0), *b = at(1);
+      for (int64_t i = 0; i < count; ++i) {
+        sum[i] = combine(static_cast<C>(a[i]), static_cast<C>(b[i]));
+      }
+      return;
+    }
+    case 3: {
+      const T *a = at(0), *b = at(1), *c = at(2);
+      for (int64_t i = 0; i < count; ++i) {
+        sum[i] = combine(combine(static_cast<C>(a[i]), static_cast<C>(b[i])), static_cast<C>(c[i]));
+      }
+      return;
+    }
+    case 4: {
+      const T *a = at(0), *b = at(1), *c = at(2), *d = at(3);
+      for (int64_t i = 0; i < count; ++i) {
+        sum[i] = combine(combine(static_cast<C>(a[i]), static_cast<C>(b[i])),
+                         combine(static_cast<C>(c[i]), static_cast<C>(d[i])));
+      }
+      return;
+    }
+  }
+  // The left half is the largest power of two below the size: a tree over 2k ranks is then made of
+  // the trees over its halves, whatever the number of ranks.
+  const size_t left = std::bit_floor(inputs.size() - 1);
+  ReduceBlock<kOp, T>(inputs.first(left), begin, count, sum, scratch + kBlock);
+  ReduceBlock<kOp, T>(inputs.subspan(left), begin, count, scratch, scratch + kBlock);
+  for (int64_t i = 0; i < count; ++i) sum[i] = combine(sum[i], scratch[i]);
+}
+
+template <ReduceOp kOp, typename T>
+void ReduceRange(std::span<const T* const> inputs, std::span<T* const> outputs, int64_t total) {
+  using C = ComputeType<T>;
+  alignas(64) C sum[kBlock];
+  std::vector<C> scratch(
+      inputs.size() <= 4 ? 0 : kBlock * static_cast<size_t>(std::bit_width(inputs.size())));
+  for (int64_t at = 0; at < total; at += kBlock) {
+    const int64_t count = std::min(kBlock, total - at);
+    ReduceBlock<kOp, T>(inputs, at, count, sum, scratch.data());
+    for (T* output : outputs) {
+      T* __restrict out = output + at;
+      if constexpr (std::is_same_v<T, C>) {
+        std::memcpy(out, sum, static_cast<size_t>(count) * sizeof(T));
+      } else {
+        for (int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(sum[i]);
+      }
+    }
+  }
+}
+
+template <typename T>
+void Reduce(ReduceOp op, std::span<const void* const> inputs, std::span<void* const> outputs,
+            int64_t count) {
+  std::vector<const T*> from;
+  for (const void* input : inputs) from.push_back(static_cast<const T*>(input));
+  std::vector<T*> to;
+  for (void* output : outputs) to.push_back(static_cast<T*>(output));
+  if (op == ReduceOp::kSum) {
+    ReduceRange<ReduceOp::kSum, T>(from, to, count);
+  } else {
+    ReduceRange<ReduceOp::kMax, T>(from, to, count);
+  }
+}
+
+}  // namespace
+
+int64_t ShareBegin(int64_t count, size_t index, size_t size, int64_t element_bytes) {
+  const int64_t line = 64 / element_bytes;
+  const int64_t lines = (count + line - 1) / line;
+  return std::min(count, lines * static_cast<int64_t>(index) / static_cast<int64_t>(size) * line);
+}
+
+void TreeReduce(const char* op_name, DType dtype, ReduceOp op, std::span<const void* const> inputs,
+                std::span<void* const> outputs, int64_t count) {
+  DispatchAny(dtype, op_name, [&]<typename T>() {
+    if constexpr (std::is_integral_v<T>) {
+      Throw(op_name, ": sums of integers are not offered; use f32 or f64");
+    } else {
+      Reduce<T>(op, inputs, outputs, count);
+    }
+  });
+}
+
+}  // namespace apogee::comm
