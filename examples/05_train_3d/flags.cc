@@ -25,7 +25,9 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   const auto add = [&](const std::string& name, auto& value, const std::string& help) {
     return app.add_option(name, value, help)->group(group)->capture_default_str();
   };
-  add("--ranks", f.ranks, "Ranks, threads of this process; what --tp and --pp leave are copies")
+  add("--ranks", f.ranks,
+      "Ranks; what --tp and --pp leave are copies. Threads of this process, or, under mpirun and "
+      "srun, the processes: leave it out there")
       ->check(count);
   add("--tp", f.parallel.tp_size, "Ranks that share every layer of a stage");
   add("--pp", f.parallel.pp_size, "Stages of the pipeline, each some of the model's layers");
@@ -83,6 +85,7 @@ void CheckSettings(const Flags& flags) {
 }  // namespace
 
 std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
+  flags.ranks = DefaultRanks(flags.ranks);
   CLI::App app("Trains a Llama on text over pipeline stages, shared layers and copies.",
                "05_train_3d");
   DeclareFlags(app, flags);
