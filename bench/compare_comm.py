@@ -3,7 +3,7 @@
 
     bench/compare_comm.py --build build/release [--ranks 2 4] [--mib 64] [--rounds 3] [--json -]
 
-Configure with -DAPOGEE_BUILD_BENCH=ON; mpi_allreduce is built where MPI is installed (scripts/install_deps.sh
+Configure with -DAPOGEE_BUILD_BENCH=ON; mpi_collectives is built where MPI is installed (scripts/install_deps.sh
 mpi), and the columns of processes are left out elsewhere. The programs take turns; a figure is the median over the rounds.
 Run it on a quiet machine. A table goes to stderr, the JSON to --json.
 """
@@ -44,11 +44,11 @@ def main():
     ours = args.build / "bench" / "comm_bench"
     if not ours.exists():
         fail(f"{ours} is missing; configure with -DAPOGEE_BUILD_BENCH=ON and build it")
-    mpi = args.build / "bench" / "mpi_allreduce"
+    mpi = args.build / "bench" / "mpi_collectives"
     mpirun = shutil.which("mpirun")
     with_mpi = mpi.exists() and mpirun is not None
     if not with_mpi:
-        print("compare_comm: no mpi_allreduce in the build tree or no mpirun; without Open MPI", file=sys.stderr)
+        print("compare_comm: no mpi_collectives in the build tree or no mpirun; without Open MPI", file=sys.stderr)
 
     results = []
     print(f"{'ranks':>5} {'copy ms':>9} {'all-reduce ms':>14} {'ratio':>6} {'processes ms':>12} {'Open MPI ms':>12} {'ratio':>6}",
@@ -60,7 +60,9 @@ def main():
             if with_mpi:
                 processes = run([mpirun, "--oversubscribe", "-np", ranks, ours, "--mib", args.mib])
                 row["processes_ms"] = processes["all_reduce_ms"]
-                row["mpi_ms"] = run([mpirun, "--oversubscribe", "-np", ranks, mpi, args.mib, 15])["all_reduce_ms"]
+                size = args.mib << 20
+                calls = run([mpirun, "--oversubscribe", "-np", ranks, mpi, "all_reduce", size])
+                row["mpi_ms"] = calls["us"][str(size)] / 1e3
             rounds.append(row)
         result = {key: statistics.median(row[key] for row in rounds) for key in rounds[0]}
         mpi_text = ""

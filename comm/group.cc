@@ -41,6 +41,7 @@ std::shared_ptr<Work> Group::Start(CollectiveCall call, int64_t payload_bytes) {
   traffic_.Add(call.kind, payload_bytes);
   call.lane = lane_;
   call.payload_bytes = payload_bytes;
+  call.blocking = blocking_;
   return Submit(std::move(call));
 }
 
@@ -124,5 +125,56 @@ std::shared_ptr<Work> Group::RecvAsync(const Tensor& tensor, int source) {
 }
 
 std::shared_ptr<Work> Group::BarrierAsync() { return Start({.kind = CollectiveKind::kBarrier}, 0); }
+
+template <typename Fn>
+void Group::StartAndWait(const Fn& start) {
+  struct Reset {
+    bool& blocking;
+    ~Reset() { blocking = false; }
+  };
+  std::shared_ptr<Work> work;
+  {
+    const Reset reset{blocking_};
+    blocking_ = true;
+    work = start();
+  }
+  work->Wait();
+}
+
+void Group::AllReduce(const Tensor& tensor, ReduceOp op) {
+  StartAndWait([&] { return AllReduceAsync(tensor, op); });
+}
+
+void Group::ReduceScatter(const Tensor& output, const Tensor& input, ReduceOp op) {
+  StartAndWait([&] { return ReduceScatterAsync(output, input, op); });
+}
+
+void Group::AllGather(const Tensor& output, const Tensor& input) {
+  StartAndWait([&] { return AllGatherAsync(output, input); });
+}
+
+void Group::Broadcast(const Tensor& tensor, int root) {
+  StartAndWait([&] { return BroadcastAsync(tensor, root); });
+}
+
+void Group::Reduce(const Tensor& tensor, int root, ReduceOp op) {
+  StartAndWait([&] { return ReduceAsync(tensor, root, op); });
+}
+
+void Group::AllToAll(const Tensor& output, const Tensor& input) {
+  StartAndWait([&] { return AllToAllAsync(output, input); });
+}
+
+void Group::Send(const Tensor& tensor, int destination) {
+  StartAndWait([&] { return SendAsync(tensor, destination); });
+}
+
+void Group::Recv(const Tensor& tensor, int source) {
+  StartAndWait([&] { return RecvAsync(tensor, source); });
+}
+
+void Group::Barrier() {
+  StartAndWait([&] { return BarrierAsync(); });
+}
 
 }  // namespace apogee::comm

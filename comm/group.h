@@ -43,6 +43,8 @@ struct CollectiveCall {
   // complete (TraceCall); null: no trace.
   TraceLane* lane = nullptr;
   int64_t payload_bytes = 0;
+  // The member waits for it at once: nobody need carry it on for a thread that computes.
+  bool blocking = false;
 };
 // "[0 2]".
 std::string FormatRanks(const std::vector<int>& ranks);
@@ -86,21 +88,15 @@ class Group {
   std::shared_ptr<Work> BarrierAsync();
 
   // The same, waited for.
-  void AllReduce(const Tensor& t, ReduceOp op = ReduceOp::kSum) { AllReduceAsync(t, op)->Wait(); }
-  void ReduceScatter(const Tensor& output, const Tensor& input, ReduceOp op = ReduceOp::kSum) {
-    ReduceScatterAsync(output, input, op)->Wait();
-  }
-  void AllGather(const Tensor& output, const Tensor& input) {
-    AllGatherAsync(output, input)->Wait();
-  }
-  void Broadcast(const Tensor& tensor, int root) { BroadcastAsync(tensor, root)->Wait(); }
-  void Reduce(const Tensor& tensor, int root, ReduceOp op = ReduceOp::kSum) {
-    ReduceAsync(tensor, root, op)->Wait();
-  }
-  void AllToAll(const Tensor& output, const Tensor& input) { AllToAllAsync(output, input)->Wait(); }
-  void Send(const Tensor& tensor, int destination) { SendAsync(tensor, destination)->Wait(); }
-  void Recv(const Tensor& tensor, int source) { RecvAsync(tensor, source)->Wait(); }
-  void Barrier() { BarrierAsync()->Wait(); }
+  void AllReduce(const Tensor& tensor, ReduceOp op = ReduceOp::kSum);
+  void ReduceScatter(const Tensor& output, const Tensor& input, ReduceOp op = ReduceOp::kSum);
+  void AllGather(const Tensor& output, const Tensor& input);
+  void Broadcast(const Tensor& tensor, int root);
+  void Reduce(const Tensor& tensor, int root, ReduceOp op = ReduceOp::kSum);
+  void AllToAll(const Tensor& output, const Tensor& input);
+  void Send(const Tensor& tensor, int destination);
+  void Recv(const Tensor& tensor, int source);
+  void Barrier();
 
  protected:
   // `lane`: of this member, for its collectives; null: no trace.
@@ -110,11 +106,15 @@ class Group {
 
  private:
   std::shared_ptr<Work> Start(CollectiveCall call, int64_t payload_bytes);
+  // Runs start, whose call is a blocking one, and waits for it.
+  template <typename Fn>
+  void StartAndWait(const Fn& start);
 
   int rank_;
   std::vector<int> world_ranks_;
   TraceLane* lane_;
   Traffic traffic_;
+  bool blocking_ = false;  // the next call
 };
 
 using GroupPtr = std::shared_ptr<Group>;

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "apogee/comm/local/local_world.h"
+#include "apogee/comm/local/rank_watch.h"
 #include "apogee/comm/outcomes.h"
 #include "apogee/comm/process/process_world.h"
 #include "apogee/tensor/cpu/cpu_context.h"
@@ -58,16 +59,23 @@ absl::Status LaunchThreads(const LaunchOptions& options, int num_threads,
                            const std::function<void(World&)>& fn) {
   const auto timeout =
       std::chrono::milliseconds(static_cast<int64_t>(options.timeout_seconds * 1000));
+  local::FlightRecords records;
+  for (int r = 0; r < options.num_ranks; ++r) {
+    records.push_back(
+        std::make_shared<FlightRecord>(r, options.num_ranks, timeout, options.flight_record_dir));
+    APOGEE_RETURN_IF_ERROR(records.back()->Prepare());
+  }
+  local::RankWatch watch(records, timeout);
   std::optional<local::LocalWorld> made;
   try {
-    made.emplace(options.num_ranks, timeout, options.trace);
+    made.emplace(records, timeout, options.trace);
   } catch (const std::system_error& error) {
     return TooManyRanks(options, error);
   }
   local::LocalWorld& local = *made;
   Outcomes outcomes;
   auto run = [&](int rank) {
-    std::string reason = "returned before this collective";
+    std::string failure;
     try {
       World world(
           rank, options.num_ranks, CpuContext({.num_threads = num_threads}),
@@ -77,16 +85,15 @@ absl::Status LaunchThreads(const LaunchOptions& options, int num_threads,
           options.trace);
       fn(world);
     } catch (const CommError& error) {
-      outcomes.Fail(rank, error.what(), /*echo=*/true);
-      reason = std::string("failed: ") + error.what();
+      outcomes.Fail(rank, failure = error.what(), /*echo=*/true);
     } catch (const std::exception& error) {
-      outcomes.Fail(rank, error.what(), /*echo=*/false);
-      reason = std::string("failed: ") + error.what();
+      outcomes.Fail(rank, failure = error.what(), /*echo=*/false);
     } catch (...) {
-      outcomes.Fail(rank, "threw something that is not a std::exception", /*echo=*/false);
-      reason = "failed";
+      outcomes.Fail(rank, failure = "threw something that is not a std::exception",
+                    /*echo=*/false);
     }
-    local.Leave(rank, reason);
+    local.Leave(rank, failure.empty() ? "returned before this collective" : "failed: " + failure);
+    watch.Ended(rank, failure);
   };
   std::vector<std::thread> threads;
   absl::Status started;
@@ -96,12 +103,20 @@ absl::Status LaunchThreads(const LaunchOptions& options, int num_threads,
     } catch (const std::system_error& error) {
       // Those that run already must not wait for those that never will.
       started = TooManyRanks(options, error);
-      for (int r = rank; r < options.num_ranks; ++r) local.Leave(r, "could not be started");
+      for (int r = rank; r < options.num_ranks; ++r) {
+        local.Leave(r, "could not be started");
+        watch.Ended(r, "could not be started");
+      }
       break;
     }
   }
+  watch.Join();
   for (std::thread& thread : threads) thread.join();
-  return started.ok() ? outcomes.ToStatus(options.num_ranks) : started;
+  const absl::Status status = started.ok() ? outcomes.ToStatus(options.num_ranks) : started;
+  if (!status.ok()) {
+    for (const auto& record : records) record->WriteWithin(std::chrono::seconds(2));
+  }
+  return status;
 }
 
 }  // namespace

@@ -10,13 +10,16 @@
 // processes. Each rank has a device context of its own (allocator, ledger, threads). A rank that
 // throws or returns early gives everybody who waits for it a CommError; launch then returns the
 // error that came first, naming its rank. Among processes every one gets that error. A process that
-// does not answer any more is named like one that throws; the job then ends with exit code 70 when
-// the others exit.
+// does not answer any more, or whose function does not come to its end after another failed, is
+// named like one that throws; the job then ends with exit code 70 when the others exit. A thread
+// cannot be ended: where a rank that is one does not come to its end, launch itself prints what
+// happened and ends the process with exit code 70 (docs/launch.md).
 #ifndef APOGEE_COMM_LAUNCH_H_
 #define APOGEE_COMM_LAUNCH_H_
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -34,6 +37,9 @@ struct LaunchOptions {
   int threads_per_rank = 0;
   // How long a collective waits for a peer before it fails.
   double timeout_seconds = 60;
+  // Folder for a record of every rank's last collectives, rank0.json and so on, which is written
+  // when the launch fails: `apogee hang-report DIR` says whose fault it was. Empty: none.
+  std::string flight_record_dir = {};
   // Gets a span per collective, and whatever the function records (World::trace). It must outlive
   // the call. Null: nothing is recorded.
   Trace* trace = nullptr;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "apogee/core/json_reader.h"
+
 namespace apogee {
 namespace {
 
@@ -68,6 +70,25 @@ std::string FormatThousands(int64_t value) {
     digits.insert(static_cast<size_t>(i), 1, ',');
   }
   return digits;
+}
+
+std::string JsonQuoted(const std::string& text) {
+  const bool utf8 = IsUtf8(text);
+  std::string quoted = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      quoted += '\\';
+      quoted += c;
+    } else if (byte < 0x20) {
+      char escape[8];
+      std::snprintf(escape, sizeof(escape), "\\u%04x", static_cast<unsigned>(byte));
+      quoted += escape;
+    } else {
+      quoted += byte < 0x80 || utf8 ? c : '?';
+    }
+  }
+  return quoted + '"';
 }
 
 }  // namespace apogee

@@ -21,6 +21,9 @@ std::string FormatBytes(int64_t bytes);
 // "1,335".
 std::string FormatThousands(int64_t value);
 
+// As a string of JSON, with its quotes. What is no UTF-8 loses its bytes above 127.
+std::string JsonQuoted(const std::string& text);
+
 }  // namespace apogee
 
 #endif  // APOGEE_CORE_TEXT_H_

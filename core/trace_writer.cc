@@ -11,7 +11,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "apogee/core/json_reader.h"
+#include "apogee/core/text.h"
 #include "apogee/core/trace.h"
 
 namespace apogee {
@@ -23,25 +23,6 @@ std::string PartPath(const std::string& path) { return path + ".part" + std::to_
 absl::Status CannotWrite(const std::string& path, const std::string& reason) {
   return InvalidArgument("cannot write the trace ", path, ": ", reason,
                          "; give a file in a folder that you may write to");
-}
-
-std::string Quoted(const std::string& text) {
-  const bool utf8 = IsUtf8(text);
-  std::string quoted = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      quoted += '\\';
-      quoted += c;
-    } else if (byte < 0x20) {
-      char escape[8];
-      std::snprintf(escape, sizeof(escape), "\\u%04x", static_cast<unsigned>(byte));
-      quoted += escape;
-    } else {
-      quoted += byte < 0x80 || utf8 ? c : '?';
-    }
-  }
-  return quoted + '"';
 }
 
 // Nanoseconds as microseconds: "12.345".
@@ -124,7 +105,7 @@ class TraceWriter {
       events_ = lane.events_;
       args_ = lane.args_;
       texts_.resize(lane.texts_.size());
-      for (const auto& [text, number] : lane.texts_) texts_[number] = Quoted(text);
+      for (const auto& [text, number] : lane.texts_) texts_[number] = JsonQuoted(text);
       const int64_t now_ns = lane.NowNs();
       for (TraceLane::Event& event : events_) {
         if (event.end_ns == TraceLane::kOpen) event.end_ns = std::max(now_ns, event.begin_ns);
@@ -197,7 +178,7 @@ class TraceWriter {
 
   void Metadata(int rank, int row, const std::string& what, const std::string& name) {
     Line("{\"ph\":\"M\",\"name\":\"" + what + "\"" + Place(rank, row) +
-         ",\"args\":{\"name\":" + Quoted(name) + "}}");
+         ",\"args\":{\"name\":" + JsonQuoted(name) + "}}");
     // Viewers sort by name otherwise: rank 10 before rank 2.
     const bool process = what == "process_name";
     Line(std::string("{\"ph\":\"M\",\"name\":\"") + (process ? "process" : "thread") +

@@ -15,10 +15,14 @@ constexpr int64_t kInlineBytes = 64 << 10;
 class LocalWork : public Work {
  public:
   LocalWork(std::shared_ptr<GroupState> state, std::shared_ptr<Operation> operation,
-            std::chrono::milliseconds timeout)
-      : state_(std::move(state)), operation_(std::move(operation)), timeout_(timeout) {}
+            std::shared_ptr<FlightRecord> record, std::chrono::milliseconds timeout)
+      : state_(std::move(state)),
+        operation_(std::move(operation)),
+        record_(std::move(record)),
+        timeout_(timeout) {}
 
   void Wait() override {
+    const FlightRecord::Waiting waiting(*record_);
     if (operation_->WaitFor(timeout_)) return;
     state_->TimeOut(operation_, timeout_);
     // Either TimeOut failed it, or everyone had arrived and the data is still moving: then it will
@@ -31,6 +35,7 @@ class LocalWork : public Work {
  private:
   std::shared_ptr<GroupState> state_;
   std::shared_ptr<Operation> operation_;
+  std::shared_ptr<FlightRecord> record_;
   std::chrono::milliseconds timeout_;
 };
 
@@ -51,7 +56,8 @@ class LocalGroup : public Group {
 
  protected:
   std::shared_ptr<Work> Submit(CollectiveCall call) override {
-    return std::make_shared<LocalWork>(state_, state_->Arrive(rank(), std::move(call)), timeout_);
+    return std::make_shared<LocalWork>(state_, state_->Arrive(rank(), std::move(call)),
+                                       state_->record(rank()), timeout_);
   }
 
  private:
@@ -62,8 +68,12 @@ class LocalGroup : public Group {
 
 }  // namespace
 
-GroupState::GroupState(std::vector<int> members, std::vector<TaskThread*> threads, std::string name)
-    : members_(std::move(members)), threads_(std::move(threads)), name_(std::move(name)) {
+GroupState::GroupState(std::vector<int> members, std::vector<TaskThread*> threads,
+                       FlightRecords records, std::string name)
+    : members_(std::move(members)),
+      threads_(std::move(threads)),
+      records_(std::move(records)),
+      flight_group_(std::make_shared<FlightGroup>(std::move(name), members_)) {
   for (size_t i = 0; i < members_.size(); ++i) all_.ranks.push_back(static_cast<int>(i));
   all_.next.resize(members_.size());
   num_copies_.resize(members_.size());
@@ -72,6 +82,20 @@ GroupState::GroupState(std::vector<int> members, std::vector<TaskThread*> thread
 std::string GroupState::Name(const Operation& operation, const CollectiveCall& call) const {
   return Fingerprint(call).ToString() + " #" + std::to_string(operation.sequence) + " of group " +
          FormatRanks(members_);
+}
+
+void GroupState::Note(int rank, const CollectiveCall& call, const Channel& channel,
+                      Operation& operation) {
+  const bool pair = &channel != &all_;
+  const auto world_rank = [&](size_t i) {
+    return pair ? members_[static_cast<size_t>(channel.ranks[i])] : -1;
+  };
+  const uint64_t id = record(rank)->Call({.group = flight_group_,
+                                          .sender = world_rank(0),
+                                          .receiver = world_rank(1),
+                                          .sequence = operation.sequence,
+                                          .fingerprint = Fingerprint(call)});
+  operation.notes.emplace_back(record(rank), id);
 }
 
 GroupState::Channel& GroupState::ChannelFor(int rank, const CollectiveCall& call,
@@ -103,6 +127,7 @@ std::shared_ptr<Operation> GroupState::Arrive(int rank, CollectiveCall call) {
     auto [it, inserted] = channel.pending.try_emplace(sequence);
     if (inserted) it->second = std::make_shared<Operation>(sequence, ranks.size());
     operation = it->second;
+    Note(rank, call, channel, *operation);
     const std::string who = "rank " + std::to_string(members_[static_cast<size_t>(rank)]);
     if (!broken_.empty()) {
       FailLocked(channel, operation,
@@ -144,6 +169,7 @@ void GroupState::Execute(const std::shared_ptr<Operation>& operation,
   {
     std::lock_guard lock(operation->mutex);
     operation->shares_left = static_cast<int>(ranks.size());
+    for (const auto& [record, id] : operation->notes) record->SetMoving(id);
   }
   const bool at_once = BytesMoved(*operation) <= kInlineBytes;
   for (size_t i = 0; i < ranks.size(); ++i) {
@@ -166,14 +192,24 @@ void GroupState::Execute(const std::shared_ptr<Operation>& operation,
   }
 }
 
+std::vector<int> GroupState::Missing(const Channel& channel, const Operation& operation) const {
+  std::vector<int> missing;
+  for (size_t i = 0; i < channel.ranks.size(); ++i) {
+    if (!operation.arrived[i]) missing.push_back(members_[static_cast<size_t>(channel.ranks[i])]);
+  }
+  return missing;
+}
+
 void GroupState::FailLocked(Channel& channel, const std::shared_ptr<Operation>& operation,
                             const std::string& message) {
   if (broken_.empty()) broken_ = message;
   channel.pending.erase(operation->sequence);
-  operation->Fail(message);
+  operation->Fail(message, Missing(channel, *operation));
   // Members are out of step from here on: what else waits would never complete.
   auto fail_all = [&](Channel& other) {
-    for (auto& [sequence, waiting] : other.pending) waiting->Fail("this group failed: " + message);
+    for (auto& [sequence, waiting] : other.pending) {
+      waiting->Fail("this group failed: " + message, Missing(other, *waiting));
+    }
     other.pending.clear();
   };
   fail_all(all_);
@@ -192,7 +228,11 @@ void GroupState::TimeOut(const std::shared_ptr<Operation>& operation,
       std::string& list = operation->arrived[i] ? present : missing;
       list += (list.empty() ? "" : ", ") +
               std::to_string(members_[static_cast<size_t>(channel.ranks[i])]);
-      if (operation->arrived[i]) call = &operation->calls[i];
+      if (operation->arrived[i]) {
+        call = &operation->calls[i];
+      } else {
+        record(channel.ranks[i])->SetWaitedFor();
+      }
     }
     FailLocked(channel, operation,
                Name(*operation, *call) + ": rank " + missing + " did not arrive within " +
@@ -231,28 +271,32 @@ std::shared_ptr<GroupState> GroupState::Copy(int rank) {
   const int number = num_copies_[static_cast<size_t>(rank)]++;
   std::shared_ptr<GroupState>& copy = copies_[number];
   if (copy == nullptr) {
-    copy = std::make_shared<GroupState>(members_, threads_,
-                                        name_ + " copy " + std::to_string(number + 1));
+    copy = std::make_shared<GroupState>(members_, threads_, records_,
+                                        name() + " copy " + std::to_string(number + 1));
     for (const auto& [rank, reason] : gone_) copy->Leave(rank, reason);
   }
   return copy;
 }
 
-LocalWorld::LocalWorld(int num_ranks, std::chrono::milliseconds timeout, Trace* trace)
-    : timeout_(timeout), trace_(trace) {
-  for (int i = 0; i < num_ranks; ++i) threads_.push_back(std::make_unique<TaskThread>());
+LocalWorld::LocalWorld(FlightRecords records, std::chrono::milliseconds timeout, Trace* trace)
+    : timeout_(timeout), trace_(trace), records_(std::move(records)) {
+  for (size_t i = 0; i < records_.size(); ++i) threads_.push_back(std::make_unique<TaskThread>());
 }
 
 GroupPtr LocalWorld::MakeGroup(int rank, const std::vector<int>& members) {
   const int place = PlaceAmong(members, rank, size());
   std::vector<TaskThread*> threads;
-  for (const int member : members) threads.push_back(threads_[static_cast<size_t>(member)].get());
+  FlightRecords records;
+  for (const int member : members) {
+    threads.push_back(threads_[static_cast<size_t>(member)].get());
+    records.push_back(records_[static_cast<size_t>(member)]);
+  }
   std::shared_ptr<GroupState> state;
   {
     std::lock_guard lock(mutex_);
     std::shared_ptr<GroupState>& entry = groups_[members];
     if (entry == nullptr) {
-      entry = std::make_shared<GroupState>(members, threads, FormatRanks(members));
+      entry = std::make_shared<GroupState>(members, threads, records, FormatRanks(members));
       for (const auto& [gone, reason] : gone_) {
         const auto position = std::find(members.begin(), members.end(), gone);
         if (position != members.end())

@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "apogee/comm/flight_record.h"
 #include "apogee/comm/group.h"
 #include "apogee/comm/local/operation.h"
 
@@ -38,11 +39,14 @@ class TaskThread {
   std::thread thread_;
 };
 
+using FlightRecords = std::vector<std::shared_ptr<FlightRecord>>;
+
 // What the members of one group share.
 class GroupState {
  public:
   // `name`: of its lanes in a trace.
-  GroupState(std::vector<int> members, std::vector<TaskThread*> threads, std::string name);
+  GroupState(std::vector<int> members, std::vector<TaskThread*> threads, FlightRecords records,
+             std::string name);
 
   // Member `rank`'s next call. Never blocks on a peer.
   std::shared_ptr<Operation> Arrive(int rank, CollectiveCall call);
@@ -55,7 +59,10 @@ class GroupState {
   std::shared_ptr<GroupState> Copy(int rank);
 
   const std::vector<int>& members() const { return members_; }
-  const std::string& name() const { return name_; }
+  const std::string& name() const { return flight_group_->name; }
+  const std::shared_ptr<FlightRecord>& record(int rank) const {
+    return records_[static_cast<size_t>(rank)];
+  }
 
  private:
   // Operations between a set of members that are matched by sequence number: the whole group, or a
@@ -67,6 +74,10 @@ class GroupState {
   };
 
   std::string Name(const Operation& operation, const CollectiveCall& call) const;
+  // Into the record of member `rank`, whose call is an operation of the channel.
+  void Note(int rank, const CollectiveCall& call, const Channel& channel, Operation& operation);
+  // World ranks of the channel's members that have not arrived.
+  std::vector<int> Missing(const Channel& channel, const Operation& operation) const;
   void FailLocked(Channel& channel, const std::shared_ptr<Operation>& operation,
                   const std::string& message);
   void Execute(const std::shared_ptr<Operation>& operation, const std::vector<int>& ranks);
@@ -74,7 +85,8 @@ class GroupState {
 
   std::vector<int> members_;  // ranks in the world
   std::vector<TaskThread*> threads_;
-  std::string name_;
+  FlightRecords records_;  // by rank in the group
+  std::shared_ptr<const FlightGroup> flight_group_;
   std::mutex mutex_;
   Channel all_;
   std::map<std::pair<int, int>, Channel> pairs_;  // (sender, receiver)
@@ -86,8 +98,8 @@ class GroupState {
 
 class LocalWorld {
  public:
-  // `trace` may be null.
-  LocalWorld(int num_ranks, std::chrono::milliseconds timeout, Trace* trace);
+  // `trace` may be null. `records`: one for each rank.
+  LocalWorld(FlightRecords records, std::chrono::milliseconds timeout, Trace* trace);
 
   int size() const { return static_cast<int>(threads_.size()); }
   // The handle of world rank `rank` on the group of `members` (world ranks, any order, kept).
@@ -98,6 +110,7 @@ class LocalWorld {
  private:
   std::chrono::milliseconds timeout_;
   Trace* trace_;
+  FlightRecords records_;
   std::vector<std::unique_ptr<TaskThread>> threads_;
   std::mutex mutex_;
   std::map<std::vector<int>, std::shared_ptr<GroupState>> groups_;

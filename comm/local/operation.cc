@@ -2,22 +2,27 @@
 
 namespace apogee::comm::local {
 
+void Operation::Finish(const std::vector<int>& missing) {
+  for (const auto& [record, id] : notes) record->Finish(id, error, missing);
+  notes.clear();
+  done = true;
+  finished.notify_all();
+}
+
 void Operation::FinishShare() {
   std::lock_guard lock(mutex);
   if (--shares_left > 0) return;
   // Before anyone is told: a tensor must not live on in a thread that has yet to drop the
   // operation, or the peak of a ledger would depend on the scheduler.
   calls.clear();
-  done = true;
-  finished.notify_all();
+  Finish();
 }
 
-void Operation::Fail(const std::string& message) {
+void Operation::Fail(const std::string& message, const std::vector<int>& missing) {
   std::lock_guard lock(mutex);
   if (done) return;
   error = message;
-  done = true;
-  finished.notify_all();
+  Finish(missing);
 }
 
 bool Operation::IsDone() {

@@ -5,10 +5,13 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "apogee/comm/flight_record.h"
 #include "apogee/comm/group.h"
 
 namespace apogee::comm::local {
@@ -23,10 +26,13 @@ struct Operation {
   std::vector<CollectiveCall> calls;  // by rank in the group
   std::vector<bool> arrived;
   size_t num_arrived = 0;
+  // Where members have noted their calls.
+  std::vector<std::pair<std::shared_ptr<FlightRecord>, uint64_t>> notes;
 
   // Completion: when `shares_left` reaches 0, or with an error.
   void FinishShare();
-  void Fail(const std::string& message);
+  // `missing`: world ranks that had not arrived.
+  void Fail(const std::string& message, const std::vector<int>& missing = {});
   bool IsDone();
   // False on timeout. Throws CommError once the operation has failed.
   bool WaitFor(std::chrono::milliseconds timeout);
@@ -36,6 +42,9 @@ struct Operation {
   int shares_left = -1;
   bool done = false;
   std::string error;
+
+ private:
+  void Finish(const std::vector<int>& missing = {});
 };
 
 // Bytes that all shares together read and write.

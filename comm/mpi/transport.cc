@@ -49,9 +49,11 @@ absl::StatusOr<std::unique_ptr<Transport>> Transport::Start() {
         "launch: the program has called MPI_Init itself; leave it to launch");
   }
   int provided = 0;
-  Check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
-  if (provided < MPI_THREAD_FUNNELED) {
-    return absl::FailedPreconditionError("launch: this MPI does not support threads");
+  Check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+  if (provided < MPI_THREAD_SERIALIZED) {
+    return absl::FailedPreconditionError(
+        "launch: this MPI cannot be called from several threads, not even by turns "
+        "(MPI_THREAD_SERIALIZED); use a build of it that can");
   }
   // A peer that is gone must not take this process along: the caller tells it as an error.
   Check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");

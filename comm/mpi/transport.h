@@ -6,9 +6,9 @@
 //   transport->Receive(1, tag, buffer, bytes, /*id=*/7);   // large, straight into its place
 //   transport->Poll(arrived, completed);                   // never blocks
 //
-// All calls come from one thread, the one that called Start: MPI libraries differ in, and are
-// slower at, calls from several threads, while one thread needs nothing of them but
-// MPI_THREAD_FUNNELED. No call waits for a peer except Start and Finish. MPI errors throw Error.
+// Calls may come from several threads, but one at a time (MPI_THREAD_SERIALIZED): MPI libraries
+// differ in, and are slower at, more than that. Start and Finish come from the same thread. No call
+// waits for a peer except these two. MPI errors throw Error.
 #ifndef APOGEE_COMM_MPI_TRANSPORT_H_
 #define APOGEE_COMM_MPI_TRANSPORT_H_
 

@@ -15,11 +15,20 @@ bool Completion::IsDone() {
   return done_;
 }
 
+bool Completion::WaitUntilDone(std::chrono::microseconds timeout) {
+  std::unique_lock lock(mutex_);
+  return finished_.wait_for(lock, timeout, [this] { return done_; });
+}
+
 bool Completion::WaitFor(std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
   if (!finished_.wait_for(lock, timeout, [this] { return done_; })) return false;
   if (!error_.empty()) throw CommError(error_);
   return true;
+}
+
+std::string Operation::Name() const {
+  return Fingerprint(call).ToString() + " #" + std::to_string(sequence) + " of group " + group;
 }
 
 }  // namespace apogee::comm::process

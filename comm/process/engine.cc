@@ -6,17 +6,43 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "apogee/comm/give_up.h"
+
 namespace apogee::comm::process {
 namespace {
 
 constexpr std::chrono::duration<double> kSilence(kSilenceSeconds);
-constexpr std::chrono::milliseconds kAskEvery(500);
-// How long MPI_Finalize may take once all processes have said that they are about to call it.
-constexpr std::chrono::seconds kFinishTimeout(30);
+constexpr std::chrono::milliseconds kAskEvery(200);
+// How long MPI_Finalize may take once all processes have said that they are about to call it, and
+// MPI_Abort.
+constexpr std::chrono::seconds kFinishTimeout(30), kAbortTimeout(1);
+// Before it aborts the job a process gives the others, which have lost the same one, time to print.
+constexpr std::chrono::milliseconds kLastWords(300);
 
-// The progress thread gives its core away without sleeping for this long after something happened.
+// A thread that polls gives its core away without sleeping for this long after something happened.
 constexpr std::chrono::microseconds kAlert(50);
 constexpr std::chrono::microseconds kShortestNap(20), kLongestNap(1000), kIdleNap(5000);
+
+class Pace {
+ public:
+  bool MaySleep(bool event) {
+    const auto now = Clock::now();
+    if (event) {
+      last_event_ = now;
+      nap_ = kShortestNap;
+    }
+    return now - last_event_ >= kAlert;
+  }
+  std::chrono::microseconds Nap() {
+    const auto nap = nap_;
+    nap_ = std::min(2 * nap_, kLongestNap);
+    return nap;
+  }
+
+ private:
+  Clock::time_point last_event_ = Clock::now();
+  std::chrono::microseconds nap_ = kShortestNap;
+};
 
 }  // namespace
 
@@ -42,13 +68,12 @@ Engine::~Engine() {
   wake_.notify_one();
   // The watchdog of a thread that may be inside of MPI: it takes no step there without a limit of
   // its own, but for MPI's own calls.
-  const auto alive = [&] {
-    const uint64_t seen = rounds_;
-    return progress_.wait_for(lock, kFinishTimeout, [this] { return finished_; }) ||
-           rounds_ != seen;
-  };
-  while (!finished_) {
-    if (alive()) continue;
+  uint64_t seen = rounds_;
+  auto seen_at = Clock::now();
+  while (!progress_.wait_for(lock, std::chrono::milliseconds(100), [this] { return finished_; })) {
+    if (rounds_ != seen) seen_at = Clock::now();
+    seen = rounds_;
+    if (Clock::now() - seen_at < (aborting_ ? kAbortTimeout : kFinishTimeout)) continue;
     std::fprintf(stderr, "apogee: rank %d cannot end in order: MPI does not return\n", rank_);
     std::_Exit(kExitCode);
   }
@@ -95,70 +120,115 @@ void Engine::Run() {
   progress_.notify_all();
 }
 
+// Everything there is to do now. Returns whether anything has happened.
+bool Engine::Round() {
+  ++rounds_;
+  bool event = RunCommands();
+  try {
+    arrived_.clear();
+    completed_.clear();
+    if (transport_->Poll(arrived_, completed_)) event = true;
+    for (const uint64_t id : completed_) Land(id);
+    for (const auto& message : arrived_) {
+      heard_[static_cast<size_t>(message.from)] = Clock::now();
+      if (const auto decoded = Decode(message.bytes)) Handle(message.from, *decoded);
+    }
+    CheckEnds();
+  } catch (const Error& error) {
+    BreakDown(error.what());
+  }
+  NoteWhetherBusy();
+  return event;
+}
+
 // Until the process exits, and then until every process is about to.
 void Engine::Loop() {
-  std::vector<mpi::Transport::Message> arrived;
-  std::vector<uint64_t> completed;
-  bool told = false;
-  Clock::time_point all_exiting;
+  Pace pace;
   while (true) {
-    ++rounds_;
-    bool event = RunCommands();
-    try {
-      arrived.clear();
-      completed.clear();
-      if (transport_->Poll(arrived, completed)) event = true;
-      for (const uint64_t id : completed) Land(id);
-      for (const auto& message : arrived) {
-        heard_[static_cast<size_t>(message.from)] = Clock::now();
-        if (const auto decoded = Decode(message.bytes)) Handle(message.from, *decoded);
+    bool event = false;
+    if (std::unique_lock turn(turn_, std::try_to_lock); !turn) {
+      if (IsStuck()) {
+        std::fprintf(stderr, "apogee: rank %d ends with exit code %d: MPI does not return\n", rank_,
+                     kExitCode);
+        std::_Exit(kExitCode);
       }
-      CheckEnds();
-      bool stopping;
-      {
-        std::lock_guard lock(mutex_);
-        stopping = stopping_;
-      }
-      if (stopping) {
-        if (unclean_) return;
-        if (!told) {
-          told = true;
-          for (auto& [number, session] : sessions_) {
-            if (session.ended || session.on_end != nullptr) continue;
-            PostToAll({.kind = MessageKind::kLeft,
-                       .ending = Ending::kThrew,
-                       .session = number,
-                       .text = "ended its process within the launched function"});
-          }
-          PostToAll({.kind = MessageKind::kExit});
-          exiting_.insert(rank_);
-          std::fill(heard_.begin(), heard_.end(), Clock::now());
-        }
-        std::set<int> awaited, lost;
-        for (int r = 0; r < size_; ++r) {
-          if (!exiting_.contains(r)) awaited.insert(r);
-        }
-        if (AskSilent(awaited, lost)) unclean_ = true;
-        if (awaited.empty()) {
-          if (transport_->num_in_flight() == 0) return;
-          // What a failed collective has left behind: nobody will ever send or take it.
-          if (all_exiting == Clock::time_point{}) all_exiting = Clock::now();
-          if (Clock::now() - all_exiting > kSilence) unclean_ = true;
-        }
-      }
-    } catch (const Error& error) {
-      BreakDown(error.what());
+    } else if (num_drivers_ == 0) {  // threads that wait do what there is to do themselves
+      event = Round();
+      if (MayLeave()) return;
     }
-    const auto now = Clock::now();
-    if (event) {
-      last_event_ = now;
-      nap_ = kShortestNap;
-    } else if (now - last_event_ < kAlert) {
+    if (!pace.MaySleep(event)) {
       std::this_thread::yield();
     } else {
-      Sleep();
+      Sleep(pace.Nap());
     }
   }
+}
+
+void Engine::NoteWhetherBusy() {
+  bool busy = !flights_.empty();
+  for (const uint32_t number : open_sessions_) {
+    const Session& session = sessions_[number];
+    busy = busy || !session.pending.empty() || session.on_end != nullptr ||
+           session.failed_at != Clock::time_point{};
+  }
+  is_busy_ = busy;
+}
+
+void Engine::Drive(Completion& completion, Clock::time_point until) {
+  ++num_drivers_;
+  Pace pace;
+  while (!completion.IsDone() && Clock::now() < until) {
+    bool event = false;
+    {
+      const std::unique_lock turn(turn_, std::try_to_lock);
+      if (turn) event = Round();
+    }
+    if (!pace.MaySleep(event)) {
+      std::this_thread::yield();
+    } else {
+      completion.WaitUntilDone(pace.Nap());  // another thread may have had the turn
+    }
+  }
+  --num_drivers_;
+  if (is_busy_) Wake();
+}
+
+// Whether the process is exiting and has nothing more to say or to hear.
+bool Engine::MayLeave() {
+  {
+    std::lock_guard lock(mutex_);
+    if (!stopping_) return false;
+  }
+  try {
+    if (stopped_at_ == Clock::time_point{}) {
+      for (const uint32_t number : open_sessions_) {
+        if (sessions_[number].on_end != nullptr) continue;
+        PostToAll({.kind = MessageKind::kLeft,
+                   .ending = Ending::kThrew,
+                   .session = number,
+                   .text = "ended its process within the launched function"});
+      }
+      PostToAll({.kind = MessageKind::kExit});
+      exiting_.insert(rank_);
+      stopped_at_ = Clock::now();
+      std::fill(heard_.begin(), heard_.end(), stopped_at_);
+    }
+    if (unclean_ && !OthersMayStillSpeak()) return true;
+    std::set<int> awaited, lost;
+    for (int r = 0; r < size_; ++r) {
+      if (!exiting_.contains(r)) awaited.insert(r);
+    }
+    if (AskSilent(0, awaited, lost)) unclean_ = true;
+    if (awaited.empty()) {
+      if (transport_->num_in_flight() == 0) return true;
+      // What a failed collective has left behind: nobody will ever send or take it.
+      if (all_exiting_at_ == Clock::time_point{}) all_exiting_at_ = Clock::now();
+      if (Clock::now() - all_exiting_at_ > kSilence) unclean_ = true;
+    }
+  } catch (const Error& error) {
+    BreakDown(error.what());
+  }
+  return false;
 }
 
 bool Engine::RunCommands() {
@@ -177,25 +247,27 @@ bool Engine::RunCommands() {
   return !commands.empty();
 }
 
-void Engine::Sleep() {
-  bool waiting = !flights_.empty();
-  for (const auto& [number, session] : sessions_) {
-    waiting = waiting || !session.pending.empty() || (session.on_end && !session.ended);
-  }
+void Engine::Sleep(std::chrono::microseconds nap) {
   std::unique_lock lock(mutex_);
-  const auto nap = waiting || stopping_ ? nap_ : kIdleNap;
-  wake_.wait_for(lock, nap, [this] { return !commands_.empty(); });
-  nap_ = std::min(2 * nap_, kLongestNap);
+  if (!is_busy_ && !stopping_) nap = kIdleNap;
+  wake_.wait_for(lock, nap, [this] { return woken_ || !commands_.empty(); });
+  woken_ = false;
+}
+
+void Engine::Wake() {
+  std::lock_guard lock(mutex_);
+  woken_ = true;
+  wake_.notify_one();
 }
 
 // Asks those that have been silent whether they are there; puts those that do not answer into
 // `lost`.
-bool Engine::AskSilent(const std::set<int>& awaited, std::set<int>& lost) {
+bool Engine::AskSilent(uint32_t session, const std::set<int>& awaited, std::set<int>& lost) {
   const auto now = Clock::now();
   const bool ask = now - asked_ > kAskEvery;
   if (ask) asked_ = now;
   for (const int r : awaited) {
-    if (ask) transport_->Post(r, Encode({.kind = MessageKind::kPing}));
+    if (ask) transport_->Post(r, Encode({.kind = MessageKind::kPing, .session = session}));
     if (now - heard_[static_cast<size_t>(r)] > kSilence) lost.insert(r);
   }
   return !lost.empty();
@@ -209,18 +281,30 @@ void Engine::PostToAll(const Message& message) {
 }
 
 void Engine::Handle(int from, const Message& message) {
-  if (message.kind == MessageKind::kPing) {
-    return transport_->Post(from, Encode({.kind = MessageKind::kPong}));
-  }
-  if (message.kind == MessageKind::kPong) return;
   if (message.kind == MessageKind::kExit) {
     exiting_.insert(from);
     return;
   }
   Session& session = sessions_[message.session];
+  if (message.kind == MessageKind::kPing) {
+    const auto idle = session.record == nullptr ? Clock::duration::zero()
+                                                : Clock::now() - session.record->active_at();
+    const int64_t ms = std::chrono::duration_cast<std::chrono::milliseconds>(idle).count();
+    return transport_->Post(
+        from, Encode({.kind = MessageKind::kPong,
+                      .session = message.session,
+                      .tag = static_cast<int32_t>(std::min<int64_t>(ms, INT32_MAX))}));
+  }
   if (session.ended) return;  // too late to matter
   switch (message.kind) {
+    case MessageKind::kPong:
+      session.active[from] = Clock::now() - std::chrono::milliseconds(message.tag);
+      return;
+    case MessageKind::kAwaited:
+      session.awaited.insert(message.tag);
+      return;
     case MessageKind::kCall:
+      session.active[from] = Clock::now();
       for (const OperationPtr& operation : session.pending) {
         if (operation->channel == message.channel && operation->sequence == message.sequence) {
           const OperationPtr kept = operation;
@@ -238,22 +322,30 @@ void Engine::Handle(int from, const Message& message) {
   }
 }
 
-uint32_t Engine::Begin() {
-  std::lock_guard lock(mutex_);
-  return next_session_++;
+uint32_t Engine::Begin(std::shared_ptr<FlightRecord> record, std::chrono::milliseconds timeout) {
+  uint32_t number;
+  {
+    std::lock_guard lock(mutex_);
+    number = next_session_++;
+  }
+  Command([this, number, record = std::move(record), timeout] {
+    Session& session = sessions_[number];
+    session.record = record;
+    session.timeout = timeout;
+    open_sessions_.insert(number);
+    for (int r = 0; r < size_; ++r) session.active.try_emplace(r, Clock::now());
+  });
+  return number;
 }
 
-std::vector<RankEnding> Engine::End(uint32_t number, const RankEnding& own,
-                                    std::chrono::milliseconds timeout) {
+std::vector<RankEnding> Engine::End(uint32_t number, const RankEnding& own) {
   const auto ended = std::make_shared<Completion>();
   std::vector<RankEnding> endings(static_cast<size_t>(size_));
   Command([&, number] {
     PostToAll(
         {.kind = MessageKind::kLeft, .ending = own.ending, .session = number, .text = own.text});
     Session& session = sessions_[number];
-    session.timeout = timeout;
-    const auto now = Clock::now();
-    std::fill(heard_.begin(), heard_.end(), now);
+    std::fill(heard_.begin(), heard_.end(), Clock::now());
     session.on_end = [&] {
       for (const auto& [r, ending] : session.endings) endings[static_cast<size_t>(r)] = ending;
       ended->Finish("");
@@ -271,55 +363,6 @@ std::vector<RankEnding> Engine::End(uint32_t number, const RankEnding& own,
   return endings;
 }
 
-// Sessions that this process has left end when all others have and nothing of theirs is under way.
-void Engine::CheckEnds() {
-  for (auto& [number, session] : sessions_) {
-    if (session.on_end == nullptr || session.ended) continue;
-    std::set<int> awaited, lost;
-    bool failed = false;
-    for (int r = 0; r < size_; ++r) {
-      const auto told = session.endings.find(r);
-      if (told == session.endings.end()) {
-        awaited.insert(r);
-      } else {
-        failed = failed || told->second.ending != Ending::kReturned;
-      }
-    }
-    const auto now = Clock::now();
-    if (failed && session.deadline == Clock::time_point{}) {
-      session.deadline =
-          now + session.timeout + std::chrono::duration_cast<Clock::duration>(kSilence);
-    }
-    std::string why = "has not answered for " + std::to_string(kSilenceSeconds).substr(0, 3) +
-                      " s: its process or machine is stopped or gone";
-    std::set<int> asked = awaited;
-    for (const OperationPtr& operation : session.pending) {
-      for (const int r : operation->ranks) {
-        if (r != rank_) asked.insert(r);
-      }
-    }
-    AskSilent(asked, lost);
-    if (lost.empty() && failed && now > session.deadline) {
-      lost = awaited;
-      why = "had not ended when the others had waited for it after a failure";
-    }
-    for (const int r : lost) {
-      unclean_ = true;
-      Left(number, r, {.ending = Ending::kThrew, .text = why, .lost = true});
-    }
-    if (session.endings.size() < static_cast<size_t>(size_) || !session.pending.empty()) {
-      // What still waits for a lost process, or exchanges with it, ends with it.
-      if (!unclean_ || session.endings.size() < static_cast<size_t>(size_)) continue;
-      while (!session.pending.empty()) Finish(session.pending.front(), "a process is lost");
-    }
-    session.ended = true;
-    session.early.clear();
-    const auto on_end = std::move(session.on_end);
-    session.on_end = nullptr;
-    on_end();
-  }
-}
-
 void Engine::BreakDown(const std::string& error) {
   if (!broken_.empty()) return;
   broken_ = "MPI failed: " + error;
@@ -327,7 +370,7 @@ void Engine::BreakDown(const std::string& error) {
   for (auto& [number, session] : sessions_) {
     while (!session.pending.empty()) {
       const OperationPtr operation = session.pending.front();
-      Finish(operation, operation->name + ": " + broken_);
+      Finish(operation, operation->Name() + ": " + broken_);
     }
     for (int r = 0; session.on_end != nullptr && r < size_; ++r) {
       session.endings.try_emplace(
@@ -346,8 +389,18 @@ bool Engine::IsStuck() {
   return now - rounds_seen_at_ > kSilence;
 }
 
+// Whether a process that is not lost may have yet to print what it knows.
+bool Engine::OthersMayStillSpeak() {
+  if (Clock::now() - stopped_at_ > kLastWords) return false;
+  for (int r = 0; r < size_; ++r) {
+    if (!exiting_.contains(r) && !lost_.contains(r)) return true;
+  }
+  return false;
+}
+
 void Engine::Leave() {
   if (!unclean_) return transport_->Finish();
+  aborting_ = true;
   std::fprintf(stderr,
                "apogee: rank %d ends the job with exit code %d: a process is lost, and MPI cannot "
                "end in order without it\n",

@@ -1,8 +1,11 @@
 // Engine: the progress of a process' collectives. One per process; private to comm/process.
 //
-// One thread per process calls MPI, and only it touches the state below the line: calls, time-outs
-// and ends come to it as commands, and what it finds out goes back through completions. It sleeps
-// while there is nothing to do, in steps that grow up to a millisecond, because ranks share cores.
+// One thread at a time calls MPI and touches the state of the engine: the one whose turn it is. A
+// thread that waits for a collective takes turns itself, so that nothing has to be handed over; a
+// thread of the engine's own does what there is to do while nobody waits. Calls, time-outs and ends
+// that come when it is another's turn are commands, and what is found out goes back through
+// completions. Threads with nothing to do sleep, in steps that grow up to a millisecond, because
+// ranks share cores.
 //
 // A call is announced to the other members with its fingerprint. When all have announced the same,
 // and not before, data moves, under tags that each receiver has chosen; small data goes along with
@@ -10,8 +13,9 @@
 // different groups may come in any order.
 //
 // A launch is a session. Its end is an agreement: every process has told all others how its
-// function ended, or has been silent for kSilenceSeconds although it was asked; then the job cannot
-// end in order and is aborted with kExitCode when this process exits.
+// function ended, or has been given up: it was silent for kSilenceSeconds although it was asked, or
+// did not come to its end after another failed (GiveUpAt). Then the job cannot end in order and is
+// aborted with kExitCode when this process exits.
 #ifndef APOGEE_COMM_PROCESS_ENGINE_H_
 #define APOGEE_COMM_PROCESS_ENGINE_H_
 
@@ -29,8 +33,6 @@
 
 namespace apogee::comm::process {
 
-// Of a job that cannot end in order (docs/launch.md).
-inline constexpr int kExitCode = 70;
 // A process that says nothing for so long, asked several times, is taken for lost.
 inline constexpr double kSilenceSeconds = 5;
 
@@ -50,32 +52,35 @@ class Engine : private Transfers {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // Every process begins the same sessions.
-  uint32_t Begin();
-  // Starts an operation, of which session, group, channel, ranks, self and call are filled in.
+  // Every process begins the same sessions. `record`: of this process.
+  uint32_t Begin(std::shared_ptr<FlightRecord> record, std::chrono::milliseconds timeout);
+  // Starts an operation, of which session, group, channel, sequence, ranks, self, call and record
+  // are filled in.
   void Call(std::shared_ptr<Operation> operation);
   // The operation's caller has waited for `timeout`: fails it unless its data is moving.
   void TimeOut(std::shared_ptr<Operation> operation, std::chrono::milliseconds timeout);
-  // Whether the progress thread has not come out of MPI for kSilenceSeconds; ask more than once.
+  // Takes turns until the completion is done, or the time has come. Does not throw.
+  void Drive(Completion& completion, Clock::time_point until);
+  // Whether nobody has come out of MPI for kSilenceSeconds; ask more than once.
   bool IsStuck();
   // Tells everybody how this process' function ended and returns how everybody's did. Waits for
-  // those that still run as long as they answer, but once one has failed no longer than `timeout`
-  // and kSilenceSeconds.
-  std::vector<RankEnding> End(uint32_t session, const RankEnding& own,
-                              std::chrono::milliseconds timeout);
+  // those that still run as long as they answer, but once one has failed no longer than GiveUpAt.
+  std::vector<RankEnding> End(uint32_t session, const RankEnding& own);
 
  private:
   using OperationPtr = std::shared_ptr<Operation>;
   struct Session {
-    std::map<Channel, int64_t> next;  // sequence numbers
+    std::shared_ptr<FlightRecord> record;  // null until this process has begun it
+    std::chrono::milliseconds timeout = {};
     std::vector<OperationPtr> pending;
     // Calls that came before this process': (world rank, call).
     std::map<std::pair<Channel, int64_t>, std::vector<std::pair<int, Message>>> early;
     std::map<uint64_t, std::string> failed_groups;  // by hash -> the first error
     std::map<int, RankEnding> endings;              // of those that have told
-    std::chrono::milliseconds timeout = {};
-    std::function<void()> on_end;     // set once this process has told
-    Clock::time_point deadline = {};  // set once one has failed
+    std::set<int> awaited;                          // that some collective has waited for
+    std::map<int, Clock::time_point> active;        // when others last called something
+    std::function<void()> on_end;                   // set once this process has told
+    Clock::time_point failed_at = {};               // set once one has failed
     bool ended = false;
   };
   struct Flight {
@@ -87,14 +92,24 @@ class Engine : private Transfers {
   Engine();
   void Command(std::function<void()> command);
 
-  // The progress thread's.
+  // The engine's own thread.
   void Run();
   void Loop();
-  bool RunCommands();
-  void Sleep();
+  void Sleep(std::chrono::microseconds nap);
+  void Wake();
   void Leave();
+
+  // Of the thread whose turn it is.
+  bool Round();
+  bool RunCommands();
+  bool MayLeave();
+  void NoteWhetherBusy();
   void CheckEnds();
-  bool AskSilent(const std::set<int>& awaited, std::set<int>& lost);
+  void CheckEnd(uint32_t number, Session& session);
+  Clock::time_point GiveUpRankAt(const Session& session, int rank) const;
+  [[noreturn]] void GiveUpOnItself(const Session& session);
+  bool AskSilent(uint32_t session, const std::set<int>& awaited, std::set<int>& lost);
+  bool OthersMayStillSpeak();
   void PostToAll(const Message& message);
   void Handle(int from, const Message& message);
   void Left(uint32_t session, int rank, const RankEnding& ending);
@@ -118,28 +133,37 @@ class Engine : private Transfers {
   void Land(uint64_t id);
   static void Drop(Operation& operation);
 
+  std::mutex turn_;
   std::unique_ptr<mpi::Transport> transport_;
+  std::vector<mpi::Transport::Message> arrived_;
+  std::vector<uint64_t> completed_;
   std::map<uint32_t, Session> sessions_;
+  std::set<uint32_t> open_sessions_;  // that this process has begun and that have not ended
   std::unordered_map<uint64_t, Flight> flights_;
   uint64_t next_id_ = 1;
   int next_tag_ = 1;
   std::vector<Clock::time_point> heard_;  // when each process last said something
   Clock::time_point asked_ = {};          // when the silent ones were last asked
   std::set<int> exiting_;                 // processes that are about to end
-  bool unclean_ = false;                  // a process is lost, or MPI failed: no MPI_Finalize
-  std::string broken_;                    // MPI's error
-  Clock::time_point last_event_ = {};
-  std::chrono::microseconds nap_{};
+  std::set<int> lost_;                    // that were given up
+  Clock::time_point stopped_at_ = {};     // when this process began to exit
+  Clock::time_point all_exiting_at_ = {};
+  bool unclean_ = false;  // a process is lost, or MPI failed: no MPI_Finalize
+  std::string broken_;    // MPI's error
 
   // Everybody's.
   int rank_ = 0, size_ = 1;
   pid_t process_;
-  std::atomic<uint64_t> rounds_{0};  // of the progress thread
+  std::atomic<uint64_t> rounds_{0};
+  std::atomic<int> num_drivers_{0};
+  std::atomic<bool> is_busy_{false};  // something is under way
+  std::atomic<bool> aborting_{false};
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::function<void()>> commands_;
   uint32_t next_session_ = 0;
   bool stopping_ = false;
+  bool woken_ = false;
   std::optional<absl::Status> started_;
   bool finished_ = false;
   std::condition_variable progress_;

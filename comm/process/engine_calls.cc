@@ -23,7 +23,18 @@ std::string Reason(const RankEnding& ending) {
 }  // namespace
 
 void Engine::Call(std::shared_ptr<Operation> operation) {
-  Command([this, operation = std::move(operation)]() mutable { Announce(operation); });
+  const bool blocking = operation->call.blocking;
+  std::unique_lock turn(turn_, std::try_to_lock);
+  if (!turn) return Command([this, operation = std::move(operation)] { Announce(operation); });
+  RunCommands();  // what this thread has called before
+  try {
+    Announce(operation);
+  } catch (const Error& error) {
+    BreakDown(error.what());
+  }
+  NoteWhetherBusy();
+  // Else the caller goes on with it itself.
+  if (!blocking) Wake();
 }
 
 void Engine::TimeOut(std::shared_ptr<Operation> operation, std::chrono::milliseconds timeout) {
@@ -35,13 +46,10 @@ void Engine::Announce(const OperationPtr& operation) {
   const Fingerprint mine(operation->call);
   operation->members.resize(operation->ranks.size());
   operation->in_flight.resize(operation->ranks.size());
-  operation->sequence = session.next[operation->channel]++;
-  operation->name = mine.ToString() + " #" + std::to_string(operation->sequence) + " of group " +
-                    operation->group;
   operation->last_progress = Clock::now();
   const auto early = session.early.extract({operation->channel, operation->sequence});
   const auto refuse = [&](const std::string& why) {
-    Finish(operation, operation->name + ": " + why);
+    Finish(operation, operation->Name() + ": " + why);
   };
   if (!broken_.empty()) return refuse(broken_);
   if (session.ended) return refuse("the launched function has ended");
@@ -79,7 +87,7 @@ void Engine::Announce(const OperationPtr& operation) {
     const auto gone = session.endings.find(operation->ranks[i]);
     if (gone == session.endings.end() || operation->members[i].arrived) continue;
     return Fail(operation,
-                operation->name + ": " + RankName(*operation, i) + " " + Reason(gone->second));
+                operation->Name() + ": " + RankName(*operation, i) + " " + Reason(gone->second));
   }
 }
 
@@ -93,7 +101,7 @@ void Engine::Arrive(const OperationPtr& operation, int from, const Message& mess
                                " of group: " + RankName(*operation, place) + " called " +
                                message.fingerprint.ToString() + " where " +
                                RankName(*operation, operation->self) + " called " +
-                               operation->name +
+                               operation->Name() +
                                "; all members must call the same collectives in the same order");
   }
   operation->members[place] = {.arrived = true,
@@ -108,6 +116,7 @@ void Engine::Arrive(const OperationPtr& operation, int from, const Message& mess
 
 void Engine::Execute(const OperationPtr& operation) {
   operation->exchanging = true;
+  operation->record->SetMoving(operation->record_id);
   operation->last_progress = Clock::now();
   operation->span.reset(new TraceSpan(TraceCall(operation->call)));
   Move(operation, [&] {
@@ -169,6 +178,11 @@ void Engine::Finish(const OperationPtr& operation, const std::string& error) {
   std::erase(sessions_[operation->session].pending, operation);
   operation->failed = !error.empty();
   operation->span.reset();
+  std::vector<int> missing;
+  for (size_t i = 0; !error.empty() && i < operation->members.size(); ++i) {
+    if (!operation->members[i].arrived) missing.push_back(operation->ranks[i]);
+  }
+  operation->record->Finish(operation->record_id, error, missing);
   // What a failed exchange still has in flight keeps its memory until it lands.
   if (operation->num_in_flight == 0) Drop(*operation);
   operation->completion->Finish(error);
@@ -192,6 +206,8 @@ void Engine::FailGroup(uint32_t number, const Channel& channel, int64_t sequence
                        const std::string& message) {
   Session& session = sessions_[number];
   session.failed_groups.try_emplace(channel.group, message);
+  // Now: this process may not live to see the end of the launch.
+  if (session.record != nullptr) session.record->WriteWithin({});
   const std::vector<OperationPtr> pending = session.pending;
   for (const OperationPtr& operation : pending) {
     if (operation->channel.group != channel.group) continue;
@@ -210,23 +226,33 @@ void Engine::TimedOut(const OperationPtr& operation, std::chrono::milliseconds t
   }
   const std::string seconds = std::to_string(timeout.count() / 1000.0).substr(0, 5) + " s";
   if (!missing.empty()) {
-    return Fail(operation, operation->name + ": rank " + missing + " did not arrive within " +
+    for (size_t i = 0; i < operation->ranks.size(); ++i) {
+      if (operation->members[i].arrived) continue;
+      sessions_[operation->session].awaited.insert(operation->ranks[i]);
+      PostToAll({.kind = MessageKind::kAwaited,
+                 .session = operation->session,
+                 .tag = operation->ranks[i]});
+    }
+    return Fail(operation, operation->Name() + ": rank " + missing + " did not arrive within " +
                                seconds + "; waiting: rank " + present);
   }
   if (Clock::now() - operation->last_progress < timeout) return;
-  Fail(operation, operation->name + ": no data has moved between this rank and rank " + silent +
+  Fail(operation, operation->Name() + ": no data has moved between this rank and rank " + silent +
                       " for " + seconds);
 }
 
 void Engine::Left(uint32_t number, int rank, const RankEnding& ending) {
   Session& session = sessions_[number];
   if (!session.endings.try_emplace(rank, ending).second) return;
+  if (ending.ending != Ending::kReturned && session.failed_at == Clock::time_point{}) {
+    session.failed_at = Clock::now();
+  }
   const std::vector<OperationPtr> pending = session.pending;
   for (const OperationPtr& operation : pending) {
     for (size_t i = 0; i < operation->ranks.size() && !operation->failed; ++i) {
       if (operation->ranks[i] != rank) continue;
       if (operation->members[i].arrived && !(ending.lost && operation->exchanging)) continue;
-      Fail(operation, operation->name + ": " + RankName(*operation, i) + " " + Reason(ending));
+      Fail(operation, operation->Name() + ": " + RankName(*operation, i) + " " + Reason(ending));
     }
   }
 }

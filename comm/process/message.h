@@ -12,12 +12,13 @@
 namespace apogee::comm::process {
 
 enum class MessageKind : uint8_t {
-  kCall,    // "I have called this": to the other members, before any data
-  kFailed,  // "this group has failed, because": to the other members
-  kLeft,    // "my function has ended": to every process
-  kExit,    // "my process is about to end": to every process
-  kPing,    // "are you there?"
-  kPong,
+  kCall,     // "I have called this": to the other members, before any data
+  kFailed,   // "this group has failed, because": to the other members
+  kAwaited,  // "I have waited for rank `tag` for the timeout": to every process
+  kLeft,     // "my function has ended": to every process
+  kExit,     // "my process is about to end": to every process
+  kPing,     // "are you there?"
+  kPong,     // with the milliseconds for which the function has called nothing in `tag`
 };
 
 // How a rank's function ended.
@@ -38,7 +39,7 @@ struct Message {
   Channel channel = {};
   int64_t sequence = 0;
   Fingerprint fingerprint = {};
-  int32_t tag = 0;  // under which the caller waits for data
+  int32_t tag = 0;  // under which the caller waits for data, or as the kind says
   // The data itself where it is small; why a group failed or a rank left.
   std::string text = {};
 };

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "apogee/comm/fingerprint.h"
+#include "apogee/comm/flight_record.h"
 #include "apogee/comm/process/message.h"
 
 namespace apogee::comm::process {
@@ -27,6 +28,8 @@ class Completion {
   bool IsDone();
   // False on timeout. Throws CommError once there is an error.
   bool WaitFor(std::chrono::milliseconds timeout);
+  // The same without throwing.
+  bool WaitUntilDone(std::chrono::microseconds timeout);
 
  private:
   std::mutex mutex_;
@@ -35,7 +38,7 @@ class Completion {
   std::string error_;
 };
 
-// Everything but the completion belongs to the progress thread.
+// Everything but the completion belongs to the thread whose turn it is (Engine).
 struct Operation : std::enable_shared_from_this<Operation> {
   struct Member {
     bool arrived = false;
@@ -53,7 +56,10 @@ struct Operation : std::enable_shared_from_this<Operation> {
   size_t self = 0;               // this process' place among them
   std::vector<Member> members;   // by place
   CollectiveCall call = {};
-  std::string name;  // "barrier #0 of group [0 1]", for messages
+  std::shared_ptr<FlightRecord> record;
+  uint64_t record_id = 0;
+  // "barrier #0 of group [0 1]", for messages.
+  std::string Name() const;
 
   bool exchanging = false;
   bool failed = false;

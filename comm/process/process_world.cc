@@ -19,6 +19,8 @@ struct Shared {
   Trace* trace;
   std::mutex mutex;
   std::map<std::string, int> num_copies;  // that this process has made, by the group's name
+  std::map<Channel, int64_t> next;        // sequence numbers
+  std::shared_ptr<FlightRecord> record;
 };
 
 // FNV-1a.
@@ -35,9 +37,14 @@ class ProcessWork : public Work {
       : shared_(std::move(shared)), operation_(std::move(operation)), timeout_(timeout) {}
 
   void Wait() override {
+    const FlightRecord::Waiting waiting(*shared_->record);
     Completion& completion = *operation_->completion;
-    auto patience = timeout_;
-    while (!completion.WaitFor(patience)) {
+    std::chrono::milliseconds patience = timeout_;
+    const auto wait = [&] {
+      shared_->engine->Drive(completion, Clock::now() + patience);
+      return completion.WaitFor(std::chrono::milliseconds(0));
+    };
+    while (!wait()) {
       // Either this fails it, or everyone has come and the data is still moving. A thread that
       // does not come out of MPI does neither.
       shared_->engine->TimeOut(operation_, timeout_);
@@ -63,8 +70,8 @@ class ProcessGroup : public Group {
                std::chrono::milliseconds timeout, std::shared_ptr<Shared> shared)
       : Group(rank, members,
               LaneOf(shared->trace, members[static_cast<size_t>(rank)], "communication: " + name)),
-        name_(std::move(name)),
-        hash_(Hash(name_)),
+        flight_group_(std::make_shared<FlightGroup>(std::move(name), members)),
+        hash_(Hash(flight_group_->name)),
         timeout_(timeout),
         shared_(std::move(shared)) {}
 
@@ -72,17 +79,18 @@ class ProcessGroup : public Group {
     int number = 0;
     {
       std::lock_guard lock(shared_->mutex);
-      number = ++shared_->num_copies[name_];
+      number = ++shared_->num_copies[flight_group_->name];
     }
-    return std::make_shared<ProcessGroup>(
-        rank(), world_ranks(), name_ + " copy " + std::to_string(number), timeout, shared_);
+    return std::make_shared<ProcessGroup>(rank(), world_ranks(),
+                                          flight_group_->name + " copy " + std::to_string(number),
+                                          timeout, shared_);
   }
 
  protected:
   std::shared_ptr<Work> Submit(CollectiveCall call) override {
     const auto operation = std::make_shared<Operation>();
     operation->session = shared_->session;
-    operation->group = name_;
+    operation->group = flight_group_->name;
     operation->channel.group = hash_;
     operation->group_ranks = world_ranks();
     if (call.kind == CollectiveKind::kSend || call.kind == CollectiveKind::kRecv) {
@@ -96,13 +104,24 @@ class ProcessGroup : public Group {
       operation->self = static_cast<size_t>(rank());
       operation->ranks = world_ranks();
     }
+    {
+      std::lock_guard lock(shared_->mutex);
+      operation->sequence = shared_->next[operation->channel]++;
+    }
+    const bool pair = operation->channel.sender >= 0;
+    operation->record = shared_->record;
+    operation->record_id = shared_->record->Call({.group = flight_group_,
+                                                  .sender = pair ? operation->ranks[0] : -1,
+                                                  .receiver = pair ? operation->ranks[1] : -1,
+                                                  .sequence = operation->sequence,
+                                                  .fingerprint = Fingerprint(call)});
     operation->call = std::move(call);
     shared_->engine->Call(operation);
     return std::make_shared<ProcessWork>(shared_, operation, timeout_);
   }
 
  private:
-  std::string name_;
+  std::shared_ptr<const FlightGroup> flight_group_;
   uint64_t hash_;
   std::chrono::milliseconds timeout_;
   std::shared_ptr<Shared> shared_;
@@ -124,12 +143,15 @@ absl::Status Launch(const LaunchOptions& options, int num_threads,
       std::chrono::milliseconds(static_cast<int64_t>(options.timeout_seconds * 1000));
   const auto shared = std::make_shared<Shared>();
   shared->engine = engine;
-  shared->session = engine->Begin();
   shared->trace = options.trace;
-  RankEnding own;
   const int rank = engine->rank(), size = options.num_ranks;
+  shared->record = std::make_shared<FlightRecord>(rank, size, timeout,
+                                                  rank < size ? options.flight_record_dir : "");
+  shared->session = engine->Begin(shared->record, timeout);
+  RankEnding own;
   if (rank < size) {
     try {
+      OkOrThrow(shared->record->Prepare());
       World world(
           rank, size, CpuContext({.num_threads = num_threads}),
           [&](const std::vector<int>& members) -> GroupPtr {
@@ -148,12 +170,15 @@ absl::Status Launch(const LaunchOptions& options, int num_threads,
     }
   }
   Outcomes outcomes;
-  const std::vector<RankEnding> endings = engine->End(shared->session, own, timeout);
+  shared->record->EndFunction(own.ending == Ending::kReturned ? "returned" : "failed: " + own.text);
+  const std::vector<RankEnding> endings = engine->End(shared->session, own);
   for (size_t r = 0; r < endings.size(); ++r) {
     if (endings[r].ending == Ending::kReturned) continue;
     outcomes.Fail(static_cast<int>(r), endings[r].text, endings[r].ending == Ending::kEcho);
   }
-  return outcomes.ToStatus(size);
+  const absl::Status status = outcomes.ToStatus(size);
+  if (!status.ok()) shared->record->WriteWithin(std::chrono::seconds(2));
+  return status;
 }
 
 }  // namespace apogee::comm::process

@@ -7,6 +7,7 @@
 
 #include "apogee/core/text.h"
 #include "apogee/examples/common/command_line.h"
+#include "apogee/examples/common/ranks.h"
 #include "apogee/examples/common/trace_file.h"
 #include "apogee/optim/lr_schedule_registry.h"
 #include "apogee/optim/registry.h"
@@ -85,6 +86,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
 
   DeclareCheckpointFlags(app, f.checkpoints);
   DeclareTraceFlag(app, f.trace);
+  DeclareFlightRecordsFlag(app, f.flight_records);
 
   const auto report = [&](const std::string& name, auto& value, const std::string& help) {
     return app.add_option(name, value, help)->group("Report")->capture_default_str();

@@ -5,6 +5,7 @@
 #include "apogee/core/status.h"
 #include "apogee/examples/common/command_line.h"
 #include "apogee/examples/common/llama_flags.h"
+#include "apogee/examples/common/ranks.h"
 #include "apogee/examples/common/trace_file.h"
 #include "apogee/optim/registry.h"
 #include "apogee/tensor/cpu/cpu_context.h"
@@ -57,6 +58,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
 
   DeclareCheckpointFlags(app, f.checkpoints);
   DeclareTraceFlag(app, f.trace);
+  DeclareFlightRecordsFlag(app, f.flight_records);
 
   group = "Report";
   add("--log-every", f.log_every, "Steps between two lasting lines")->check(count);

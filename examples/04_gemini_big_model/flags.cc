@@ -4,6 +4,7 @@
 
 #include "apogee/core/status.h"
 #include "apogee/examples/common/command_line.h"
+#include "apogee/examples/common/ranks.h"
 #include "apogee/examples/common/trace_file.h"
 #include "apogee/optim/registry.h"
 #include "apogee/tensor/cpu/cpu_context.h"
@@ -21,6 +22,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   app.add_option("--map-svg", f.map_svg,
                  "File for a picture of which chunk was whole on the device when");
   DeclareTraceFlag(app, f.trace);
+  DeclareFlightRecordsFlag(app, f.flight_records);
 
   std::string group = "Memory";
   const auto add = [&](const std::string& name, auto& value, const std::string& help) {

@@ -5,6 +5,7 @@
 #include "apogee/core/status.h"
 #include "apogee/examples/common/command_line.h"
 #include "apogee/examples/common/llama_flags.h"
+#include "apogee/examples/common/ranks.h"
 #include "apogee/examples/common/trace_file.h"
 #include "apogee/optim/registry.h"
 #include "apogee/tensor/cpu/cpu_context.h"
@@ -57,6 +58,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   add("--seed", f.seed, "Of the weights and the order of the data");
   add("--log-every", f.log_every, "Steps between two lasting lines")->check(count);
   DeclareTraceFlag(app, f.trace);
+  DeclareFlightRecordsFlag(app, f.flight_records);
   app.footer(
       "Options of an optimizer: --optim.KEY=VALUE, for instance --optim.weight_decay=0.1\n"
       "Exit code: 0 trained, 1 the run failed (data, ranks that do not fit the model, loss, "

@@ -22,6 +22,12 @@ std::vector<double> SumOverRanks(const comm::World& world, const std::vector<dou
   return sums.ToVector<double>();
 }
 
+void DeclareFlightRecordsFlag(CLI::App& app, std::string& directory) {
+  app.add_option("--flight-records", directory,
+                 "Folder for what every rank did last, written when a run fails, for `apogee "
+                 "hang-report`");
+}
+
 std::string DescribeRanks(const comm::World& world) {
   const int threads = world.context()->num_threads();
   return (world.size() == 1 ? "" : std::to_string(world.size()) + " ranks of ") +

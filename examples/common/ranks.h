@@ -7,6 +7,7 @@
 #ifndef APOGEE_EXAMPLES_COMMON_RANKS_H_
 #define APOGEE_EXAMPLES_COMMON_RANKS_H_
 
+#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,9 @@ DataPart DataPartOf(const apogee::Plugin& plugin, const apogee::comm::World& wor
 // Element-wise over the ranks, the same result on each. Collective.
 std::vector<double> SumOverRanks(const apogee::comm::World& world,
                                  const std::vector<double>& values);
+
+// --flight-records DIR, for LaunchOptions::flight_record_dir.
+void DeclareFlightRecordsFlag(CLI::App& app, std::string& directory);
 
 // "2 threads", "4 ranks of 1 thread".
 std::string DescribeRanks(const apogee::comm::World& world);

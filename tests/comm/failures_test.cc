@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <mutex>
@@ -80,7 +81,7 @@ TEST(FailuresTest, APeerThatStalls) {
       3,
       [](World& world) {
         if (world.rank() == 1) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(600));
+          std::this_thread::sleep_for(std::chrono::milliseconds(400));
           return;
         }
         world.group()->Broadcast(Buffer(world), 0);
@@ -172,6 +173,32 @@ TEST(FailuresTest, DuplicatesHearThatARankLeft) {
       5);
   EXPECT_THAT(failed.messages[0], HasSubstr("rank 1 returned"));
   EXPECT_LT(failed.seconds, 4);
+}
+
+// A thread cannot be ended: the process is.
+TEST(FailuresTest, AThreadThatNeverEnds) {
+  if (NumProcesses() > 1) GTEST_SKIP() << "ranks are processes";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto hang = [](double timeout, bool in_time) {
+    (void)launch({.num_ranks = 3, .threads_per_rank = 1, .timeout_seconds = timeout},
+                 [&](World& world) {
+                   world.group()->Barrier();
+                   if (world.rank() == 0 && !in_time) throw std::runtime_error("no more disk");
+                   if (world.rank() == 1) {
+                     while (true) std::atomic_thread_fence(std::memory_order_seq_cst);
+                   }
+                   world.group()->AllReduce(Buffer(world));
+                 });
+  };
+  // The others have waited for it.
+  EXPECT_EXIT(hang(0.3, true), ::testing::ExitedWithCode(70),
+              "rank [02]: all_reduce.*rank 1 did not arrive within 0.300 s.*"
+              "\n.*\n.*rank 1 is still in its function and has called no collective for 0");
+  // Nobody has: it gets the timeout to hear of it.
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EXIT(hang(1, false), ::testing::ExitedWithCode(70),
+              "rank 0: no more disk\n(.*\n)*.*rank 1 is still in its function");
+  EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(1500));
 }
 
 // The same mistake on every rank is told once.

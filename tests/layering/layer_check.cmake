@@ -48,7 +48,7 @@ foreach(name IN LISTS names)
   foreach(file IN LISTS files)
     layer_of(${file} owner)
     # The consumer and the MPI yardstick are programs that use nothing of the library's sources.
-    if(NOT owner STREQUAL name OR file MATCHES "^(tests/consumer/|bench/mpi_allreduce[.]cc$)")
+    if(NOT owner STREQUAL name OR file MATCHES "^(tests/consumer/|bench/mpi_collectives[.]cc$)")
       continue()
     endif()
     math(EXPR num_files "${num_files} + 1")

@@ -1,0 +1,92 @@
+// The end of the engine's sessions: who has come to it, and who is given up.
+#include <cstdio>
+
+#include "apogee/comm/give_up.h"
+#include "apogee/comm/process/engine.h"
+
+namespace apogee::comm::process {
+namespace {
+
+std::string Seconds(Clock::duration duration) {
+  return std::to_string(std::chrono::duration<double>(duration).count()).substr(0, 4) + " s";
+}
+
+}  // namespace
+
+void Engine::CheckEnds() {
+  for (auto next = open_sessions_.begin(); next != open_sessions_.end();) {
+    const uint32_t number = *next++;  // it may be closed
+    CheckEnd(number, sessions_[number]);
+  }
+}
+
+Clock::time_point Engine::GiveUpRankAt(const Session& session, int rank) const {
+  const auto active = rank == rank_ ? session.record->active_at() : session.active.at(rank);
+  return GiveUpAt(session.awaited.contains(rank), session.failed_at, active, session.timeout);
+}
+
+// Sessions that this process has left end when all others have and nothing of theirs is under way.
+void Engine::CheckEnd(uint32_t number, Session& session) {
+  const auto now = Clock::now();
+  const bool failed = session.failed_at != Clock::time_point{};
+  if (session.on_end == nullptr) {
+    // The others give it up at the same time, and print that before they abort the job.
+    if (failed && now > GiveUpRankAt(session, rank_) + 2 * kGrace) GiveUpOnItself(session);
+    return;
+  }
+  std::set<int> awaited, silent;
+  for (int r = 0; r < size_; ++r) {
+    if (!session.endings.contains(r)) awaited.insert(r);
+  }
+  std::set<int> asked = awaited;
+  for (const OperationPtr& operation : session.pending) {
+    for (const int r : operation->ranks) {
+      if (r != rank_) asked.insert(r);
+    }
+  }
+  AskSilent(number, asked, silent);
+  std::map<int, std::string> lost;
+  for (const int r : silent) {
+    lost[r] = "has not answered for " + Seconds(now - heard_[static_cast<size_t>(r)]) +
+              ": its process or machine is stopped or gone";
+  }
+  for (const int r : awaited) {
+    if (!failed || now <= GiveUpRankAt(session, r)) continue;
+    const auto unheard = now - heard_[static_cast<size_t>(r)];
+    const std::string idle = Seconds(now - session.active.at(r));
+    lost[r] = unheard < kGrace
+                  ? "is still in its function and has called no collective for " + idle +
+                        ", though its process answers"
+                  : "has called no collective for " + idle + " and does not answer: its process " +
+                        "or machine is stopped or gone";
+  }
+  for (const auto& [r, why] : lost) {
+    unclean_ = true;
+    lost_.insert(r);
+    Left(number, r, {.ending = Ending::kThrew, .text = why, .lost = true});
+  }
+  if (session.endings.size() < static_cast<size_t>(size_) || !session.pending.empty()) {
+    // What still waits for a lost process, or exchanges with it, ends with it.
+    if (!unclean_ || session.endings.size() < static_cast<size_t>(size_)) return;
+    while (!session.pending.empty()) Finish(session.pending.front(), "a process is lost");
+  }
+  session.ended = true;
+  open_sessions_.erase(number);
+  session.early.clear();
+  const auto on_end = std::move(session.on_end);
+  session.on_end = nullptr;
+  on_end();
+}
+
+// Its function does not come back, and nobody else may be there to end the job.
+void Engine::GiveUpOnItself(const Session& session) {
+  std::fprintf(stderr,
+               "apogee: rank %d ends the job with exit code %d: another rank has failed, and this "
+               "one is still in its function and has called no collective for %s\n",
+               rank_, kExitCode, Seconds(Clock::now() - session.record->active_at()).c_str());
+  session.record->WriteWithin(std::chrono::milliseconds(200));
+  aborting_ = true;
+  transport_->Abort(kExitCode);
+}
+
+}  // namespace apogee::comm::process
