@@ -79,8 +79,14 @@ bool IsOffered(const std::string& optimizer, const PluginVariant& plugin) {
   return true;
 }
 
-// 0/1 Adam has no norm to clip by.
-bool CanClip(const std::string& optimizer) { return !optimizer.starts_with("zero_one"); }
+// 0/1 Adam has no norm to clip by. DeepSpeed's 1-bit Adam divides by variances without bias
+// correction: of clipped gradients of the deep GPT-2 it makes 600 times their rounding (in f32 and
+// f64, where that is little), so in 16 bits a cell could say nothing.
+bool CanClip(const Cell& cell) {
+  if (cell.optimizer.starts_with("zero_one")) return false;
+  const bool reduced = cell.precision == "bf16" || cell.precision == "fp16";
+  return cell.optimizer != "onebit_adam_deepspeed" || !reduced || cell.workload != "gpt2_deep";
+}
 
 }  // namespace
 
@@ -127,7 +133,7 @@ std::vector<Cell> AllCells() {
   }
   std::set<std::string> names;
   std::erase_if(cells, [&](Cell& cell) {
-    cell.clip = cell.clip && CanClip(cell.optimizer);
+    cell.clip = cell.clip && CanClip(cell);
     return !names.insert(cell.name()).second;
   });
   return cells;
