@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -56,6 +57,7 @@ class Running {
     child_ = fork();
     APOGEE_CHECK(child_ >= 0, "cannot start a process");
     if (child_ > 0) return;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // it must not run on when the trials are stopped
     setpgid(0, 0);
     setenv("TMPDIR", (folder_ / "tmp").c_str(), 1);
     dup2(open((folder_ / "stderr").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0666), STDERR_FILENO);

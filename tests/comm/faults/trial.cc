@@ -150,7 +150,7 @@ std::vector<Trial> AllTrials() {
   std::vector<Trial> trials;
   int number = 0;  // turns the number of ranks, and which is bad, through all that there are
   const auto add = [&](Trial trial) {
-    trial.num_ranks = 2 + number % 3;
+    trial.num_ranks = 2 + (number + number / 3) % 3;  // not always the same for a size
     trial.bad_rank = number / 3 % trial.num_ranks;
     ++number;
     trials.push_back(trial);
@@ -181,7 +181,8 @@ std::vector<Trial> Sample(const std::vector<Trial>& trials, size_t count) {
     std::set<std::string> all;
     for (const std::string& trait :
          {trial.fault, trial.collective, trial.size, std::to_string(trial.num_ranks),
-          "bad " + std::to_string(trial.bad_rank)}) {
+          "bad " + std::to_string(trial.bad_rank),
+          trial.size == "flight" ? trial.fault + " in flight" : trial.fault}) {
       all.insert(trial.backend + " " + trait);
     }
     return all;
