@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <utility>
 
 namespace apogee::comm::faults {
 namespace {
@@ -44,7 +43,7 @@ class Judgement {
   }
 
  private:
-  void Wrong(std::string what) { wrong_.push_back(std::move(what)); }
+  void Wrong(const std::string& what) { wrong_.push_back(what); }
 
   // The process is gone before anybody can tell: mpirun ends the others, and names it.
   bool IsKilled() const { return trial_.fault == "sigkill" || trial_.fault == "segfault"; }
@@ -78,7 +77,7 @@ class Judgement {
                (Has(text, name + " #0 of group [" + group_ + "]") &&
                 HasRank(text, "waiting: " + bad_));
       }
-      const std::string number = "#" + std::to_string(kNumGood) + " of group";
+      const std::string number = internal::Concat("#", kNumGood, " of group");
       return Has(text, "ranks disagree on collective " + number) && Has(text, call.ToString()) &&
              (Has(text, bad_ + " called " + name + " where") ||
               Has(text, bad_ + " called " + name + " " + number));
@@ -88,7 +87,7 @@ class Judgement {
     if (fault == "return") return Has(text, ": " + bad_ + " returned before this collective");
     if (IsLost()) {
       return Has(text, ": " + bad_ + " did not arrive within ") ||
-             Has(text, " between this rank and " + bad_ + " for ");
+             (Has(text, "no data has moved between ") && Has(text, " and " + bad_ + " for "));
     }
     return HasRank(text, bad_);
   }
@@ -115,10 +114,10 @@ class Judgement {
       if (event.kind != "launch") continue;
       // A process that is ended while it is stopped may wake up first, and complain in its turn.
       if (IsLost() && trial_.backend == "mpi" && event.rank == trial_.bad_rank) continue;
-      bool right = trial_.fault == "exception" && event.text == bad_ + ": " + kException;
-      right = right || (IsLost() && event.text.starts_with(bad_ + ": "));
-      for (int rank = 0; rank < trial_.num_ranks && trial_.fault != "exception" && !IsLost();
-           ++rank) {
+      const bool exception = trial_.fault == "exception";
+      bool right = exception ? event.text == bad_ + ": " + kException
+                             : IsLost() && event.text.starts_with(bad_ + ": ");
+      for (int rank = 0; rank < trial_.num_ranks && !exception; ++rank) {
         const auto call = trial_.ExpectedCall(rank);
         right = right || (call && rank != trial_.bad_rank && IsRight(event.text, *call));
       }
