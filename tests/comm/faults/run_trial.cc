@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -23,9 +24,21 @@ constexpr auto kPoll = std::chrono::milliseconds(2);
 // For what mpirun removes when the processes have ended, before it counts as left.
 constexpr double kCleanUpSeconds = 5;
 
+// A small file of /proc; "" when its process is gone, or goes while it is read, which a stream
+// takes for an error of the disk.
+std::string ReadProc(const std::string& path) {
+  const int file = open(("/proc/" + path).c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return "";
+  std::string text(4096, '\0');
+  const ssize_t bytes = read(file, text.data(), text.size());
+  close(file);
+  text.resize(static_cast<size_t>(std::max<ssize_t>(bytes, 0)));
+  return text;
+}
+
 // Whether the process runs, or is stopped: not one that only waits to be asked for its exit status.
 bool Runs(pid_t process) {
-  const std::string stat = ReadFile("/proc/" + std::to_string(process) + "/stat");
+  const std::string stat = ReadProc(std::to_string(process) + "/stat");
   const size_t name_end = stat.rfind(") ");
   return name_end != std::string::npos && stat[name_end + 2] != 'Z' && stat[name_end + 2] != 'X';
 }
@@ -36,7 +49,7 @@ std::vector<pid_t> ProcessesOf(const TempDir& folder) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const std::string name = entry.path().filename().string();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    if (ReadFile("/proc/" + name + "/cmdline").find(folder.path()) == std::string::npos) continue;
+    if (ReadProc(name + "/cmdline").find(folder.path()) == std::string::npos) continue;
     const pid_t process = std::stoi(name);
     if (process != getpid() && Runs(process)) found.push_back(process);
   }
