@@ -26,10 +26,16 @@ namespace apogee::comm::faults {
 namespace {
 
 constexpr double kGraceSeconds = 1;
+// When the machine had no time for this program, ranks that are well miss time-outs, too: a trial
+// that fails then is tried anew.
+constexpr double kStandstillSeconds = 0.2;
+constexpr int kMaxTries = 5;
 
 struct Row {
   int trials = 0, hangs = 0, wrong = 0, late = 0;
   double latest = 0;
+  bool stood_still = false;  // of one trial
+  bool good() const { return hangs + wrong + late == 0; }
   void operator+=(const Row& other) {
     trials += other.trials;
     hangs += other.hangs;
@@ -57,13 +63,14 @@ Row Try(const Trial& trial, const RunOptions& options, bool verbose) {
           .wrong = wrong.empty() ? 0 : 1,
           .late = late ? 1 : 0,
           .latest = outcome.end_seconds};
-  const bool good = row.hangs + row.wrong + row.late == 0;
-  std::printf("%s %s: ended after %.2f s", good ? "ok" : "FAILED", trial.Name().c_str(),
+  row.stood_still = outcome.standstill_seconds > kStandstillSeconds;
+  std::printf("%s %s: ended after %.2f s", row.good() ? "ok" : "FAILED", trial.Name().c_str(),
               outcome.end_seconds);
   if (trial.size == "flight") std::printf(", %d calls under way", UnderWay(outcome));
+  if (row.stood_still) std::printf(", stood still for %.2f s", outcome.standstill_seconds);
   std::printf("%s%s\n", outcome.hang ? ", HANG" : "", late ? ", LATE" : "");
   for (const std::string& what : wrong) std::printf("  wrong: %s\n", what.c_str());
-  if (!good || verbose) {
+  if (!row.good() || verbose) {
     for (const Event& event : outcome.events) {
       std::printf("  %s %d: %s\n", event.kind.c_str(), event.rank, event.text.c_str());
     }
@@ -89,15 +96,21 @@ void PrintTable(const std::map<std::pair<std::string, std::string>, Row>& rows,
 int Run(const std::vector<Trial>& trials, const RunOptions& options, bool verbose) {
   std::map<std::pair<std::string, std::string>, Row> rows;
   Row all;
+  int anew = 0;
   for (const Trial& trial : trials) {
-    const Row row = Try(trial, options, verbose);
+    Row row = Try(trial, options, verbose);
+    for (int i = 1; i < kMaxTries && !row.good() && row.stood_still; ++i) {
+      ++anew;
+      row = Try(trial, options, verbose);
+    }
     rows[{trial.backend == "mpi" ? "processes" : "threads", trial.fault}] += row;
     all += row;
   }
   PrintTable(rows, options);
+  if (anew > 0) std::printf("%d tried anew, because the machine stood still\n", anew);
   std::printf("%d trials, %d hangs, %d wrong, %d late\n", all.trials, all.hangs, all.wrong,
               all.late);
-  return all.trials > 0 && all.hangs + all.wrong + all.late == 0 ? 0 : 1;
+  return all.trials > 0 && all.good() ? 0 : 1;
 }
 
 }  // namespace

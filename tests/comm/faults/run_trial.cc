@@ -85,8 +85,11 @@ class Running {
     double last_end = 0;
     int status = 0;
     bool ended = false;
+    double polled = Now();
     while (!ended || last_end == 0) {
       std::this_thread::sleep_for(kPoll);
+      outcome.standstill_seconds = std::max(outcome.standstill_seconds, Now() - polled);
+      polled = Now();
       ended = ended || waitpid(child_, &status, WNOHANG) == child_;
       if (last_end == 0 && AllRanksEnded(ended)) last_end = Now();
       if (Now() > deadline) {

@@ -33,6 +33,9 @@ struct Outcome {
   std::string err;                // stderr of all
   double end_seconds = 0;         // of the last process, from the fault
   std::vector<std::string> left;  // processes, shared memory and temporary files
+  // The longest time for which this process, which wakes up every 2 ms, did not run: others may not
+  // have run then, either.
+  double standstill_seconds = 0;
 };
 
 Outcome RunTrial(const Trial& trial, const RunOptions& options);
