@@ -99,7 +99,7 @@ int Run(const std::vector<Trial>& trials, const RunOptions& options, bool verbos
   int anew = 0;
   for (const Trial& trial : trials) {
     Row row = Try(trial, options, verbose);
-    for (int i = 1; i < kMaxTries && !row.good() && row.stood_still; ++i) {
+    for (int i = 1; i < kMaxTries && row.hangs == 0 && !row.good() && row.stood_still; ++i) {
       ++anew;
       row = Try(trial, options, verbose);
     }
