@@ -4,6 +4,7 @@
 //   comm_fault_trials                        all of them
 //   comm_fault_trials --sample 24 --backend threads
 //   comm_fault_trials --only 'mpi/sigstop/.*/large' --verbose
+//   comm_fault_trials --trial mpi/sigstop/broadcast/flight/4/2
 //
 // Among threads a rank cannot be killed or stopped alone: those faults are tried among processes.
 // A trial is late when its last process ends more than a second behind the time-out, counted from
@@ -120,12 +121,14 @@ int main(int argc, char** argv) {
   using namespace apogee::comm::faults;
   RunOptions options{.fault_ranks = APOGEE_FAULT_RANKS, .mpirun = APOGEE_MPIRUN};
   std::string backend, only;
+  std::vector<std::string> names;
   size_t sample = 0;
   bool verbose = false;
   CLI::App app("One rank misbehaves: the others must learn of it in time.");
   app.add_option("--backend", backend, "threads or mpi; without it, both")
       ->check(CLI::IsMember({"threads", "mpi"}));
   app.add_option("--only", only, "A regular expression that finds names, backend/fault/...");
+  app.add_option("--trial", names, "By its name, also one that is not among all; can be repeated");
   app.add_option("--sample", sample,
                  "About so many trials, with every fault and collective; without it, all");
   app.add_option("--timeout", options.timeout_seconds, "Of the collectives, in seconds")
@@ -146,6 +149,10 @@ int main(int argc, char** argv) {
       return 2;
     }
     std::vector<Trial> trials;
+    for (const std::string& name : names) {
+      trials.push_back(apogee::ValueOrThrow(Trial::Parse(name)));
+    }
+    if (!trials.empty()) return Run(trials, options, verbose);
     const std::regex pattern(only);
     for (const Trial& trial : AllTrials()) {
       if (!backend.empty() && trial.backend != backend) continue;

@@ -98,7 +98,8 @@ class Running {
       }
     }
     if (!ended) {
-      KillAll();
+      kill(-child_, SIGKILL);
+      KillRanks();
       waitpid(child_, &status, 0);
     }
     if (last_end == 0) last_end = Now();
@@ -109,7 +110,7 @@ class Running {
       if (event.kind == "fault") outcome.end_seconds = last_end - event.seconds;
     }
     CollectLeft(outcome);
-    KillAll();
+    KillRanks();
     return outcome;
   }
 
@@ -128,8 +129,8 @@ class Running {
     return true;
   }
 
-  void KillAll() {
-    kill(-child_, SIGKILL);
+  // mpirun starts them in groups of their own.
+  void KillRanks() {
     for (const pid_t process : ProcessesOf(folder_)) kill(process, SIGKILL);
   }
 
@@ -147,8 +148,10 @@ class Running {
         }
       }
       // Folders without files are mpirun's own.
-      for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_ / "tmp")) {
-        if (!entry.is_directory()) outcome.left.push_back(entry.path().string());
+      std::error_code error;
+      for (std::filesystem::recursive_directory_iterator entry(folder_ / "tmp", error), end;
+           !error && entry != end; entry.increment(error)) {
+        if (!entry->is_directory(error)) outcome.left.push_back(entry->path().string());
       }
       if (outcome.left.empty()) return;
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
