@@ -125,7 +125,9 @@ TEST(FaultJudgeTest, TrialsAndSamples) {
   }
   EXPECT_EQ(Sample(all, all.size() + 1).size(), all.size());
   for (const char* name : {"", "mpi/loop/all_reduce/small/2", "mpi/loop/all_reduce/small/2/2",
-                           "mpi/loop/all_reduced/small/2/1"}) {
+                           "mpi/loop/all_reduced/small/2/1", "mpi/looop/all_reduce/small/2/1",
+                           "threads/sigstop/all_reduce/small/2/1", "mpi/loop/all_reduce/little/2/1",
+                           "mpl/loop/all_reduce/small/2/1"}) {
     EXPECT_FALSE(Trial::Parse(name).ok()) << name;
   }
 }

@@ -16,6 +16,10 @@ bool IsReduction(CollectiveKind kind) {
          kind == CollectiveKind::kReduce;
 }
 
+bool IsOneOf(const std::vector<std::string>& words, const std::string& word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
 }  // namespace
 
 std::string Call::ToString() const {
@@ -59,10 +63,13 @@ absl::StatusOr<Trial> Trial::Parse(const std::string& name) {
   for (std::string* word : words) std::getline(text, *word, '/');
   char slash = ' ';
   text >> trial.num_ranks >> slash >> trial.bad_rank;
-  const auto& known = Collectives();
-  if (!text || slash != '/' || trial.num_ranks < 2 || trial.bad_rank < 0 ||
-      trial.bad_rank >= trial.num_ranks ||
-      std::find(known.begin(), known.end(), trial.collective) == known.end()) {
+  std::vector<std::string> faults = Faults(trial.backend);
+  faults.insert(faults.end(), {"none", "exit", "_exit", "stop_after"});
+  const bool known = IsOneOf({"threads", "mpi"}, trial.backend) && IsOneOf(faults, trial.fault) &&
+                     IsOneOf(Collectives(), trial.collective) &&
+                     IsOneOf({"small", "large", "flight"}, trial.size);
+  if (!text || !known || slash != '/' || trial.num_ranks < 2 || trial.bad_rank < 0 ||
+      trial.bad_rank >= trial.num_ranks) {
     return InvalidArgument("a trial is BACKEND/FAULT/COLLECTIVE/SIZE/RANKS/BAD_RANK, got ", name);
   }
   return trial;
