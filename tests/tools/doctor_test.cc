@@ -1,6 +1,7 @@
 // The parts of `apogee doctor`: what is shown of an environment, limits, versions, child processes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -143,19 +144,20 @@ TEST(ChildTest, KeepsTheEndOfWhatIsPrinted) {
 
 // Those that ignore signals, have gone into a session of their own or hold the output open, too.
 TEST(ChildTest, LeavesNothingBehind) {
-  const ChildResult child =
-      RunChild({"sh", "-c",
-                "trap '' TERM; setsid sleep 98764.3 & setsid sh -c 'sleep 98764.3; true' & "
-                "while :; do sleep 98764.3; done"},
-               0.5);
+  // No two test programs wait for each other's.
+  const std::string sleep = "sleep 300.0" + std::to_string(getpid());
+  const ChildResult child = RunChild({"sh", "-c",
+                                      "trap '' TERM; setsid " + sleep + " & setsid sh -c '" +
+                                          sleep + "; true' & while :; do " + sleep + "; done"},
+                                     0.5);
   EXPECT_EQ(Describe(child, 0.5), "did not end within 0.5 s");
   EXPECT_LT(child.seconds, 30);
-  EXPECT_EQ(NumProcessesWith("sleep 98764.3"), 0);
-  const ChildResult quick = RunChild({"sh", "-c", "setsid sleep 98764.3 & echo gone"}, 60);
+  EXPECT_EQ(NumProcessesWith(sleep), 0);
+  const ChildResult quick = RunChild({"sh", "-c", "setsid " + sleep + " & echo gone"}, 60);
   EXPECT_EQ(quick.out, "gone\n");
   EXPECT_EQ(quick.code, 0);
   EXPECT_LT(quick.seconds, 30);
-  EXPECT_EQ(NumProcessesWith("sleep 98764.3"), 0);
+  EXPECT_EQ(NumProcessesWith(sleep), 0);
 }
 
 TEST(SelfTestTest, ThreadsAgree) {
