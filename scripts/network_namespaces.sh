@@ -45,6 +45,7 @@ done
 mpirun --version | grep -q 'Open MPI' || skip "mpirun is not Open MPI's, whose launch agent this uses"
 
 work="$(mktemp -d)"
+export TMPDIR="$work"  # MPI's session folders, too, which a process that is killed leaves behind
 a="apogee-a-$$"
 b="apogee-b-$$"
 end_processes() {
