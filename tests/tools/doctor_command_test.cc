@@ -138,15 +138,18 @@ TEST_F(DoctorTest, MpirunThatDoesNotEvenSayItsVersion) {
 // A real one whose ranks stop: at the limit they go, too.
 TEST_F(DoctorTest, RanksThatStop) {
   if (!comm::mpi::Library()->headers.starts_with("Open MPI")) GTEST_SKIP() << "not Open MPI";
+  const TempDir temporary;
   const std::string real = "$(PATH=${PATH#*:} command -v mpirun)";
   const CommandResult result =
-      Doctor(Mpirun("real=" + real +
-                    "\n[ \"$1\" = --version ] && exec \"$real\" --version\n"
-                    "exec \"$real\" --allow-run-as-root --oversubscribe -np 2 sh -c "
-                    "'kill -STOP $$; : " +
-                    sleep_ + "'\n"),
+      Doctor("TMPDIR=" + temporary.path() + " " +
+                 Mpirun("real=" + real +
+                        "\n[ \"$1\" = --version ] && exec \"$real\" --version\n"
+                        "exec \"$real\" --allow-run-as-root --oversubscribe -np 2 sh -c "
+                        "'kill -STOP $$; : " +
+                        sleep_ + "'\n"),
              "--time-limit 3");
   EXPECT_EQ(result.code, 1) << result.out;
+  EXPECT_TRUE(std::filesystem::is_empty(temporary.path())) << "session files of mpirun";
   EXPECT_THAT(Rows(result.out)["mpi"], StartsWith("FAILED: did not end within 3 s"));
   EXPECT_EQ(NumProcessesWith(sleep_), 0);
 }
@@ -180,6 +183,12 @@ TEST_F(DoctorTest, MpirunThatFails) {
   EXPECT_EQ(result.code, 1) << result.out;
   EXPECT_EQ(Rows(result.out)["mpi"], "FAILED: exited with 9; last: was here");
   EXPECT_THAT(result.out, HasSubstr("\n    | [<host>:7] no route to <address>\n"));
+}
+
+TEST_F(DoctorTest, NoFolderForTheSession) {
+  const CommandResult result = Doctor("TMPDIR=/no/such/folder", "");
+  EXPECT_EQ(result.code, 1) << result.out;
+  EXPECT_THAT(Rows(result.out)["mpi"], StartsWith("FAILED: no folder can be made in TMPDIR"));
 }
 
 TEST_F(DoctorTest, NoMpirun) {

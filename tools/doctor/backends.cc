@@ -1,5 +1,7 @@
 #include "apogee/tools/doctor/backends.h"
 
+#include <cstdlib>
+#include <filesystem>
 #include <iomanip>
 #include <optional>
 #include <sstream>
@@ -49,6 +51,27 @@ bool AddOutcome(const std::string& backend, const ChildResult& child, double lim
   return false;
 }
 
+// A folder for the session files of mpirun, which one that is killed leaves behind.
+class SessionFolder {
+ public:
+  SessionFolder() {
+    const char* base = std::getenv("TMPDIR");
+    path_ = std::string(base == nullptr || *base == '\0' ? "/tmp" : base) + "/apogee.XXXXXX";
+    if (mkdtemp(path_.data()) == nullptr) path_.clear();
+  }
+  ~SessionFolder() {
+    std::error_code error;
+    if (!path_.empty()) std::filesystem::remove_all(path_, error);
+  }
+  SessionFolder(const SessionFolder&) = delete;
+  SessionFolder& operator=(const SessionFolder&) = delete;
+  // Empty where it could not be made.
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
 bool TestThreads(const BackendOptions& options, Report& report) {
   std::ostringstream limit;
   limit << options.limit_seconds;
@@ -88,7 +111,15 @@ bool TestMpi(const BackendOptions& options, const Launcher& launcher, Report& re
   }
   std::ostringstream limit;
   limit << options.limit_seconds;
-  std::vector<std::string> command = {launcher.path};
+  const SessionFolder session;
+  if (session.path().empty()) {
+    report.Add("mpi", "FAILED: no folder can be made in TMPDIR (default: /tmp)");
+    report.Advise(
+        "mpirun keeps its session in TMPDIR: set it to a folder of this machine that can be "
+        "written");
+    return false;
+  }
+  std::vector<std::string> command = {"/usr/bin/env", "TMPDIR=" + session.path(), launcher.path};
   if (launcher.version.family == "Open MPI") {
     // It refuses root and more processes than cores unless told.
     for (const char* option : {"--allow-run-as-root", "--oversubscribe", "--bind-to", "none"}) {
