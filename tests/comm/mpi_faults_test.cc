@@ -27,26 +27,26 @@ struct Job : ProgramResult {
   double seconds;
 };
 
-int NumLeft() {
+int NumLeft(const std::string& program) {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     std::error_code error;
     const auto target = std::filesystem::read_symlink(entry.path() / "exe", error);
-    count += !error && target == APOGEE_FAULT_RANKS;
+    count += !error && target == program;
   }
   return count;
 }
 
 class MpiFaultsTest : public ::testing::Test {
  protected:
-  Job Start(const std::string& fault) {
+  Job Start(const std::string& fault, const std::string& program = APOGEE_FAULT_RANKS) {
     const auto start = std::chrono::steady_clock::now();
-    Job job{RunProgram(APOGEE_MPIRUN, "3 " APOGEE_FAULT_RANKS " " + fault, dir_), 0};
+    Job job{RunProgram(APOGEE_MPIRUN, "3 " + program + " " + fault, dir_), 0};
     job.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    for (int i = 0; i < 50 && NumLeft() > 0; ++i) {
+    for (int i = 0; i < 50 && NumLeft(program) > 0; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
-    EXPECT_EQ(NumLeft(), 0) << fault;
+    EXPECT_EQ(NumLeft(program), 0) << fault;
     return job;
   }
   TempDir dir_;
@@ -120,6 +120,27 @@ TEST_F(MpiFaultsTest, Disagreement) {
   EXPECT_EQ(count.exit_code, 1);
   EXPECT_THAT(count.err, AllOf(HasSubstr("524288 x f32"), HasSubstr("1048576 x f32")));
   EXPECT_LT(operation.seconds + count.seconds, 20);
+}
+
+// A whole suite of tests, one process of which never comes to the first.
+TEST_F(MpiFaultsTest, ASuiteEndsByItself) {
+  for (const std::string rank : {"0", "1", "2"}) {
+    const Job job = Start("--hang-rank " + rank + " --timeout-seconds 2", APOGEE_SUITE);
+    EXPECT_NE(job.exit_code, 0) << job.err;
+    EXPECT_THAT(job.err, AllOf(HasSubstr("processes do not come together: rank " + rank + ":"),
+                               HasSubstr("exit code 70")));
+    EXPECT_THAT(job.out, Not(HasSubstr(" OK "))) << "rank " << rank << " was not waited for";
+    EXPECT_LT(job.seconds, 25);
+  }
+}
+
+TEST_F(MpiFaultsTest, ASuiteRefusesFlagsThatItDoesNotKnow) {
+  for (const char* flags : {"--hang-rank 3", "--hang-rank -1", "--hang-rank one", "--hang-rank",
+                            "--timeout-seconds 0", "--hang 1"}) {
+    const Job job = Start(flags, APOGEE_SUITE);
+    EXPECT_EQ(job.exit_code, 2) << flags;
+    EXPECT_THAT(job.err, HasSubstr("[--hang-rank 0..2] [--timeout-seconds S]")) << flags;
+  }
 }
 
 }  // namespace
