@@ -13,7 +13,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "apogee/comm/some_ranks.h"
@@ -22,6 +24,9 @@ namespace apogee::testing {
 
 // 1 where ranks are threads.
 inline int NumProcesses() { return ValueOrThrow(comm::StartedProcesses()).size; }
+
+// Whether they cannot run: there are fewer processes.
+inline bool TooManyRanks(int num_ranks) { return NumProcesses() > 1 && num_ranks > NumProcesses(); }
 
 // Where --timeout-seconds of mpi_main.cc is kept.
 inline constexpr const char* kTimeoutVariable = "APOGEE_TEST_TIMEOUT_SECONDS";
@@ -48,9 +53,40 @@ inline absl::Status LaunchRanks(comm::LaunchOptions options,
   return comm::LaunchSome(options, fn);
 }
 
-template <typename T>
-void ShareByRank(std::vector<T>& values) {
+inline void ShareByRank(std::vector<std::string>& values) {
   comm::ShareByRank(values, AtMostTimeout(60));
+}
+inline void ShareByRank(std::vector<comm::NamedNumbers>& values) {
+  comm::ShareByRank(values, AtMostTimeout(60));
+}
+template <typename T>
+requires std::is_arithmetic_v<T>
+void ShareByRank(std::vector<std::vector<T>>& values) {
+  std::vector<std::string> texts;
+  for (const auto& own : values) {
+    texts.emplace_back(reinterpret_cast<const char*>(own.data()), own.size() * sizeof(T));
+  }
+  ShareByRank(texts);
+  for (size_t r = 0; r < values.size(); ++r) {
+    values[r].resize(texts[r].size() / sizeof(T));
+    std::memcpy(values[r].data(), texts[r].data(), texts[r].size());
+  }
+}
+template <typename T>
+requires std::is_arithmetic_v<T>
+void ShareByRank(std::vector<T>& values) {
+  std::vector<std::vector<T>> each;
+  for (const T value : values) each.push_back({value});
+  ShareByRank(each);
+  for (size_t r = 0; r < values.size(); ++r) values[r] = each[r][0];
+}
+
+// What rank 0 alone has written.
+template <typename T>
+void ShareFromFirst(T& value) {
+  std::vector<T> values{value};
+  ShareByRank(values);
+  value = values[0];
 }
 
 }  // namespace apogee::testing
