@@ -18,18 +18,20 @@ namespace {
 using ::apogee::testing::ProgramResult;
 using ::apogee::testing::RunProgram;
 using ::apogee::testing::TempDir;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct Job : ProgramResult {
   double seconds;
 };
 
-int NumLeft() {
+int NumLeft(const std::string& program) {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     std::error_code error;
     const auto target = std::filesystem::read_symlink(entry.path() / "exe", error);
-    count += !error && target == APOGEE_FAULT_RANKS;
+    count += !error && target == program;
   }
   return count;
 }
@@ -37,16 +39,16 @@ int NumLeft() {
 class MpiFaultsTest : public ::testing::Test {
  protected:
   Job Start(const std::string& fault) {
+    return RunJob(APOGEE_FAULT_RANKS, "--timeout 2 --trial mpi/" + fault + "/all_reduce/large/3/1");
+  }
+  Job RunJob(const std::string& program, const std::string& arguments) {
     const auto start = std::chrono::steady_clock::now();
-    const std::string trial = "mpi/" + fault + "/all_reduce/large/3/1";
-    Job job{
-        RunProgram(APOGEE_MPIRUN, "3 " APOGEE_FAULT_RANKS " --timeout 2 --trial " + trial, dir_),
-        0};
+    Job job{RunProgram(APOGEE_MPIRUN, "3 " + program + " " + arguments, dir_), 0};
     job.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    for (int i = 0; i < 50 && NumLeft() > 0; ++i) {
+    for (int i = 0; i < 50 && NumLeft(program) > 0; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
-    EXPECT_EQ(NumLeft(), 0) << fault;
+    EXPECT_EQ(NumLeft(program), 0) << arguments;
     return job;
   }
   TempDir dir_;
@@ -76,6 +78,27 @@ TEST_F(MpiFaultsTest, StopAfterTheLaunch) {
   const Job job = Start("stop_after");
   EXPECT_EQ(job.exit_code, 70) << job.err;
   EXPECT_LT(job.seconds, 20);
+}
+
+// A whole suite of tests, one process of which never comes to the first.
+TEST_F(MpiFaultsTest, ASuiteEndsByItself) {
+  for (const std::string rank : {"0", "1", "2"}) {
+    const Job job = RunJob(APOGEE_SUITE, "--hang-rank " + rank + " --timeout-seconds 2");
+    EXPECT_NE(job.exit_code, 0) << job.err;
+    EXPECT_THAT(job.err, AllOf(HasSubstr("processes do not come together: rank " + rank + ":"),
+                               HasSubstr("exit code 70")));
+    EXPECT_THAT(job.out, Not(HasSubstr(" OK "))) << "rank " << rank << " was not waited for";
+    EXPECT_LT(job.seconds, 25);
+  }
+}
+
+TEST_F(MpiFaultsTest, ASuiteRefusesFlagsThatItDoesNotKnow) {
+  for (const char* flags : {"--hang-rank 3", "--hang-rank -1", "--hang-rank one", "--hang-rank",
+                            "--timeout-seconds 0", "--hang 1"}) {
+    const Job job = RunJob(APOGEE_SUITE, flags);
+    EXPECT_EQ(job.exit_code, 2) << flags;
+    EXPECT_THAT(job.err, HasSubstr("[--hang-rank 0..2] [--timeout-seconds S]")) << flags;
+  }
 }
 
 }  // namespace
