@@ -10,19 +10,16 @@ void Completion::Finish(const std::string& error) {
   finished_.notify_all();
 }
 
-bool Completion::IsDone() {
-  std::lock_guard lock(mutex_);
-  return done_;
-}
+bool Completion::IsDone() { return done_; }
 
 bool Completion::WaitUntilDone(std::chrono::microseconds timeout) {
   std::unique_lock lock(mutex_);
-  return finished_.wait_for(lock, timeout, [this] { return done_; });
+  return finished_.wait_for(lock, timeout, [this] { return done_.load(); });
 }
 
 bool Completion::WaitFor(std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
-  if (!finished_.wait_for(lock, timeout, [this] { return done_; })) return false;
+  if (!finished_.wait_for(lock, timeout, [this] { return done_.load(); })) return false;
   if (!error_.empty()) throw CommError(error_);
   return true;
 }

@@ -19,28 +19,36 @@ constexpr std::chrono::milliseconds kFinishTimeout(30'000), kAbortTimeout(1000);
 // Before it aborts the job a process gives the others, which have lost the same one, time to print.
 constexpr std::chrono::milliseconds kLastWords(300);
 
-// A thread that polls gives its core away without sleeping for this long after something happened.
-constexpr std::chrono::microseconds kAlert(50);
+// A thread that polls goes on at once for a moment after something happened, then gives its core
+// away between looks, and then sleeps: later while data is on its way, which MPI moves piece by
+// piece inside of the calls.
+constexpr std::chrono::microseconds kEager(5), kAlert(50), kAlertWhileMoving(2000);
 constexpr std::chrono::microseconds kShortestNap(20), kLongestNap(1000), kIdleNap(5000);
 
 class Pace {
  public:
-  bool MaySleep(bool event) {
-    const auto now = Clock::now();
+  enum class Next { kPoll, kYield, kNap };
+
+  // After a look in which something has happened, or nothing.
+  Next After(bool event, bool moving) {
+    now_ = Clock::now();
     if (event) {
-      last_event_ = now;
+      last_event_ = now_;
       nap_ = kShortestNap;
     }
-    return now - last_event_ >= kAlert;
+    const auto quiet = now_ - last_event_;
+    if (quiet < kEager) return Next::kPoll;
+    return quiet < (moving ? kAlertWhileMoving : kAlert) ? Next::kYield : Next::kNap;
   }
   std::chrono::microseconds Nap() {
     const auto nap = nap_;
     nap_ = std::min(2 * nap_, kLongestNap);
     return nap;
   }
+  Clock::time_point now() const { return now_; }
 
  private:
-  Clock::time_point last_event_ = Clock::now();
+  Clock::time_point now_ = Clock::now(), last_event_ = now_;
   std::chrono::microseconds nap_ = kShortestNap;
 };
 
@@ -84,6 +92,7 @@ Engine::~Engine() {
 void Engine::Command(std::function<void()> command) {
   std::lock_guard lock(mutex_);
   commands_.push_back(std::move(command));
+  has_commands_ = true;
   wake_.notify_one();
 }
 
@@ -99,7 +108,8 @@ void Engine::Run() {
   if (transport_ != nullptr) {
     rank_ = transport_->rank();
     size_ = transport_->size();
-    heard_.resize(static_cast<size_t>(size_), Clock::now());
+    idle_since_ = Clock::now();
+    heard_.resize(static_cast<size_t>(size_), idle_since_);
   }
   {
     std::lock_guard lock(mutex_);
@@ -123,15 +133,18 @@ void Engine::Run() {
 // Everything there is to do now. Returns whether anything has happened.
 bool Engine::Round() {
   ++rounds_;
+  now_ = Clock::now();
   bool event = RunCommands();
   try {
     arrived_.clear();
     completed_.clear();
     if (transport_->Poll(arrived_, completed_)) event = true;
     for (const uint64_t id : completed_) Land(id);
-    for (const auto& message : arrived_) {
-      heard_[static_cast<size_t>(message.from)] = Clock::now();
-      if (const auto decoded = Decode(message.bytes)) Handle(message.from, *decoded);
+    for (auto& message : arrived_) {
+      heard_[static_cast<size_t>(message.from)] = now_;
+      if (auto decoded = Decode(std::move(message.bytes))) {
+        Handle(message.from, *std::move(decoded));
+      }
     }
     CheckEnds();
   } catch (const Error& error) {
@@ -156,10 +169,14 @@ void Engine::Loop() {
       event = Round();
       if (MayLeave()) return;
     }
-    if (!pace.MaySleep(event)) {
-      std::this_thread::yield();
-    } else {
-      Sleep(pace.Nap());
+    switch (pace.After(event, is_moving_)) {
+      case Pace::Next::kPoll:
+        break;
+      case Pace::Next::kYield:
+        std::this_thread::yield();
+        break;
+      case Pace::Next::kNap:
+        Sleep(pace.Nap());
     }
   }
 }
@@ -172,21 +189,28 @@ void Engine::NoteWhetherBusy() {
            session.failed_at != Clock::time_point{};
   }
   is_busy_ = busy;
+  is_moving_ = !flights_.empty();
 }
 
 void Engine::Drive(Completion& completion, Clock::time_point until) {
+  if (completion.IsDone()) return;
   ++num_drivers_;
   Pace pace;
-  while (!completion.IsDone() && Clock::now() < until) {
+  while (pace.now() < until) {
     bool event = false;
     {
       const std::unique_lock turn(turn_, std::try_to_lock);
       if (turn) event = Round();
     }
-    if (!pace.MaySleep(event)) {
-      std::this_thread::yield();
-    } else {
-      completion.WaitUntilDone(pace.Nap());  // another thread may have had the turn
+    if (completion.IsDone()) break;
+    switch (pace.After(event, is_moving_)) {
+      case Pace::Next::kPoll:
+        break;
+      case Pace::Next::kYield:
+        std::this_thread::yield();
+        break;
+      case Pace::Next::kNap:
+        completion.WaitUntilDone(pace.Nap());  // another thread may have had the turn
     }
   }
   --num_drivers_;
@@ -232,10 +256,12 @@ bool Engine::MayLeave() {
 }
 
 bool Engine::RunCommands() {
+  if (!has_commands_) return false;
   std::deque<std::function<void()>> commands;
   {
     std::lock_guard lock(mutex_);
     commands.swap(commands_);
+    has_commands_ = false;
   }
   for (auto& command : commands) {
     try {
@@ -280,19 +306,18 @@ void Engine::PostToAll(const Message& message) {
   }
 }
 
-void Engine::Handle(int from, const Message& message) {
+void Engine::Handle(int from, Message message) {
   if (message.kind == MessageKind::kExit) {
     exiting_.insert(from);
     return;
   }
   Session& session = sessions_[message.session];
   if (message.kind == MessageKind::kPing) {
-    int64_t ms = 0;
-    if (session.record != nullptr) {
-      const auto idle = Clock::now() - session.record->active_at();
-      ms = std::chrono::duration_cast<std::chrono::milliseconds>(idle).count();
-      if (session.record->is_waiting()) ms = -1;
-    }
+    // A process that has not begun the session has been idle since the one before.
+    const bool begun = session.record != nullptr;
+    const auto idle = now_ - (begun ? session.record->active_at() : idle_since_);
+    int64_t ms = std::chrono::duration_cast<std::chrono::milliseconds>(idle).count();
+    if (begun && session.record->is_waiting()) ms = -1;
     return transport_->Post(
         from, Encode({.kind = MessageKind::kPong,
                       .session = message.session,
@@ -308,14 +333,14 @@ void Engine::Handle(int from, const Message& message) {
       session.awaited.insert(message.tag);
       return;
     case MessageKind::kCall:
-      session.active[from] = Clock::now();
+      session.active[from] = now_;
       for (const OperationPtr& operation : session.pending) {
         if (operation->channel == message.channel && operation->sequence == message.sequence) {
           const OperationPtr kept = operation;
-          return Arrive(kept, from, message);
+          return Arrive(kept, from, std::move(message));
         }
       }
-      session.early[{message.channel, message.sequence}].emplace_back(from, message);
+      session.early[{message.channel, message.sequence}].emplace_back(from, std::move(message));
       return;
     case MessageKind::kFailed:
       return FailGroup(message.session, message.channel, message.sequence, message.text);

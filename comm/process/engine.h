@@ -113,12 +113,12 @@ class Engine : private Transfers {
   bool AskSilent(uint32_t session, const std::set<int>& awaited, std::set<int>& lost);
   bool OthersMayStillSpeak();
   void PostToAll(const Message& message);
-  void Handle(int from, const Message& message);
+  void Handle(int from, Message message);
   void Left(uint32_t session, int rank, const RankEnding& ending);
   void BreakDown(const std::string& error);
 
   void Announce(const OperationPtr& operation);
-  void Arrive(const OperationPtr& operation, int from, const Message& message);
+  void Arrive(const OperationPtr& operation, int from, Message message);
   void Execute(const OperationPtr& operation);
   // Runs fn, which moves data of the operation; an Error fails it.
   void Move(const OperationPtr& operation, const std::function<void()>& fn);
@@ -140,6 +140,7 @@ class Engine : private Transfers {
   std::unique_ptr<mpi::Transport> transport_;
   std::vector<mpi::Transport::Message> arrived_;
   std::vector<uint64_t> completed_;
+  Clock::time_point now_ = {};  // of the round
   std::map<uint32_t, Session> sessions_;
   std::set<uint32_t> open_sessions_;  // that this process has begun and that have not ended
   std::unordered_map<uint64_t, Flight> flights_;
@@ -147,6 +148,7 @@ class Engine : private Transfers {
   int next_tag_ = 1;
   std::vector<Clock::time_point> heard_;  // when each process last said something
   Clock::time_point asked_ = {};          // when the silent ones were last asked
+  Clock::time_point idle_since_ = {};     // when this process' last session ended
   std::set<int> exiting_;                 // processes that are about to end
   std::set<int> lost_;                    // that were given up
   Clock::time_point stopped_at_ = {};     // when this process began to exit
@@ -159,11 +161,13 @@ class Engine : private Transfers {
   pid_t process_;
   std::atomic<uint64_t> rounds_{0};
   std::atomic<int> num_drivers_{0};
-  std::atomic<bool> is_busy_{false};  // something is under way
+  std::atomic<bool> is_busy_{false};    // something is under way
+  std::atomic<bool> is_moving_{false};  // data is
   std::atomic<bool> aborting_{false};
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::function<void()>> commands_;
+  std::atomic<bool> has_commands_{false};
   uint32_t next_session_ = 0;
   bool stopping_ = false;
   bool woken_ = false;

@@ -50,7 +50,7 @@ void Engine::Announce(const OperationPtr& operation) {
   operation->members.resize(operation->ranks.size());
   operation->in_flight.resize(operation->ranks.size());
   operation->last_progress = Clock::now();
-  const auto early = session.early.extract({operation->channel, operation->sequence});
+  auto early = session.early.extract({operation->channel, operation->sequence});
   const auto refuse = [&](const std::string& why) {
     Finish(operation, operation->Name() + ": " + why);
   };
@@ -81,8 +81,8 @@ void Engine::Announce(const OperationPtr& operation) {
   }
   session.pending.push_back(operation);
   if (!early.empty()) {
-    for (const auto& [from, call] : early.mapped()) {
-      Arrive(operation, from, call);
+    for (auto& [from, call] : early.mapped()) {
+      Arrive(operation, from, std::move(call));
       if (operation->failed) return;
     }
   }
@@ -94,7 +94,7 @@ void Engine::Announce(const OperationPtr& operation) {
   }
 }
 
-void Engine::Arrive(const OperationPtr& operation, int from, const Message& message) {
+void Engine::Arrive(const OperationPtr& operation, int from, Message message) {
   const auto at = std::find(operation->ranks.begin(), operation->ranks.end(), from);
   if (at == operation->ranks.end()) return;
   const auto place = static_cast<size_t>(at - operation->ranks.begin());
@@ -110,7 +110,7 @@ void Engine::Arrive(const OperationPtr& operation, int from, const Message& mess
   operation->members[place] = {.arrived = true,
                                .fingerprint = message.fingerprint,
                                .tag = message.tag,
-                               .data = message.text};
+                               .data = std::move(message.text)};
   for (const Operation::Member& member : operation->members) {
     if (!member.arrived) return;
   }
@@ -166,7 +166,7 @@ void Engine::Land(uint64_t id) {
   Operation& operation = *flight.operation;
   --operation.in_flight[flight.peer];
   --operation.num_in_flight;
-  operation.last_progress = Clock::now();
+  operation.last_progress = now_;
   if (!operation.failed) return Move(flight.operation, flight.then);
   if (operation.num_in_flight == 0) Drop(operation);
 }

@@ -27,7 +27,7 @@ Clock::time_point Engine::GiveUpRankAt(const Session& session, int rank) const {
 
 // Sessions that this process has left end when all others have and nothing of theirs is under way.
 void Engine::CheckEnd(uint32_t number, Session& session) {
-  const auto now = Clock::now();
+  const auto now = now_;
   const bool failed = session.failed_at != Clock::time_point{};
   if (session.on_end == nullptr) {
     // The others give it up at the same time, and print that before they abort the job.
@@ -72,6 +72,7 @@ void Engine::CheckEnd(uint32_t number, Session& session) {
   }
   session.ended = true;
   open_sessions_.erase(number);
+  idle_since_ = now;
   session.early.clear();
   const auto on_end = std::move(session.on_end);
   session.on_end = nullptr;

@@ -44,12 +44,13 @@ std::string Encode(const Message& message) {
                       .has_tensor = print.has_tensor,
                       .dtype = static_cast<uint8_t>(print.dtype),
                       .unused = {}};
-  std::string bytes(sizeof(Header), '\0');
-  std::memcpy(bytes.data(), &header, sizeof(Header));
+  std::string bytes;
+  bytes.reserve(sizeof(Header) + message.text.size());
+  bytes.append(reinterpret_cast<const char*>(&header), sizeof(Header));
   return bytes.append(message.text, 0, std::min(message.text.size(), MaxTextBytes()));
 }
 
-std::optional<Message> Decode(const std::string& bytes) {
+std::optional<Message> Decode(std::string bytes) {
   Header header;
   if (bytes.size() < sizeof(Header)) return std::nullopt;
   std::memcpy(&header, bytes.data(), sizeof(Header));
@@ -65,7 +66,9 @@ std::optional<Message> Decode(const std::string& bytes) {
                   .channel = {header.group, header.sender, header.receiver},
                   .sequence = header.sequence,
                   .tag = header.tag,
-                  .text = bytes.substr(sizeof(Header))};
+                  .text = {}};
+  bytes.erase(0, sizeof(Header));
+  message.text = std::move(bytes);
   message.fingerprint.kind = static_cast<CollectiveKind>(header.kind);
   message.fingerprint.op = static_cast<ReduceOp>(header.op);
   message.fingerprint.root = header.root;

@@ -48,7 +48,7 @@ struct Message {
 size_t MaxTextBytes();
 std::string Encode(const Message& message);
 // Nothing for bytes that no Encode wrote.
-std::optional<Message> Decode(const std::string& bytes);
+std::optional<Message> Decode(std::string bytes);
 
 }  // namespace apogee::comm::process
 

@@ -3,6 +3,7 @@
 #ifndef APOGEE_COMM_PROCESS_OPERATION_H_
 #define APOGEE_COMM_PROCESS_OPERATION_H_
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -34,7 +35,7 @@ class Completion {
  private:
   std::mutex mutex_;
   std::condition_variable finished_;
-  bool done_ = false;
+  std::atomic<bool> done_{false};
   std::string error_;
 };
 
