@@ -39,9 +39,10 @@ int NumLeft() {
 
 class MpiFaultsTest : public ::testing::Test {
  protected:
-  Job Start(const std::string& fault) {
+  // `environment`: settings for the job, each followed by a blank.
+  Job Start(const std::string& fault, const std::string& environment = "") {
     const auto start = std::chrono::steady_clock::now();
-    Job job{RunProgram(APOGEE_MPIRUN, "3 " APOGEE_FAULT_RANKS " " + fault, dir_), 0};
+    Job job{RunProgram(environment + APOGEE_MPIRUN, "3 " APOGEE_FAULT_RANKS " " + fault, dir_), 0};
     job.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     for (int i = 0; i < 50 && NumLeft() > 0; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -121,6 +122,15 @@ TEST_F(MpiFaultsTest, Disagreement) {
   EXPECT_EQ(count.exit_code, 1);
   EXPECT_THAT(count.err, AllOf(HasSubstr("524288 x f32"), HasSubstr("1048576 x f32")));
   EXPECT_LT(operation.seconds + count.seconds, 20);
+}
+
+// It says so before it waits for anybody.
+TEST_F(MpiFaultsTest, MachinesOfNoRanks) {
+  const Job job = Start("none", "APOGEE_RANKS_PER_MACHINE=0 ");
+  EXPECT_NE(job.exit_code, 0);
+  EXPECT_THAT(job.err, HasSubstr("ended with: launch: the environment variable "
+                                 "APOGEE_RANKS_PER_MACHINE is '0'; it must be a positive number"));
+  EXPECT_LT(job.seconds, 20);
 }
 
 }  // namespace
