@@ -49,7 +49,8 @@ endfunction()
 # apogee_mpi_test(NAME comm_collectives_mpi_test SRCS comm/collectives_test.cc LAYERS comm): the same test
 # again, its ranks now processes under mpirun, 4 or PROCESSES of them. Label `mpi`. Without MPI it is there
 # and counts as skipped. RANKS_PER_MACHINE 2: each two count as a machine; MORE 6:2: the same program once
-# more, comm_collectives_mpi_test_6_2, on 6 processes, each two of which count as a machine.
+# more, comm_collectives_mpi_test_6_2, on 6 processes, each two of which count as a machine (MORE 6: machines
+# are what they are).
 function(apogee_mpi_test)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME;TIMEOUT;PROCESSES;RANKS_PER_MACHINE"
                         "SRCS;LAYERS;LIBS;ARGS;MORE")
@@ -78,7 +79,7 @@ function(apogee_mpi_test)
     list(APPEND sizes ${size})
   endforeach()
   foreach(name size IN ZIP_LISTS names sizes)
-    string(REGEX MATCH "^([0-9]+):([0-9]*)$" matched ${size})
+    string(REGEX MATCH "^([0-9]+):?([0-9]*)$" matched ${size})
     set(processes ${CMAKE_MATCH_1})
     set(environment "OMP_WAIT_POLICY=passive")
     if(CMAKE_MATCH_2)

@@ -1,5 +1,6 @@
 // The transport of a build without MPI.
 #include <cstdlib>
+#include <utility>
 
 #include "apogee/comm/mpi/transport.h"
 

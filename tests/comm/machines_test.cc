@@ -6,10 +6,8 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <numeric>
 
-#include "apogee/comm/tree_reduce.h"
 #include "apogee/tests/support/rough_sums.h"
 #include "apogee/tests/support/run_ranks.h"
 
@@ -18,14 +16,11 @@ namespace {
 
 using ::apogee::testing::LaunchRanks;
 using ::apogee::testing::NumProcesses;
-using ::apogee::testing::RoughAddend;
+using ::apogee::testing::RoughSums;
 using ::apogee::testing::RunRanks;
 using ::apogee::testing::ShareByRank;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-// Large tensors repeat so many elements: a prime, so that no chunk is equal to another.
-constexpr int64_t kPeriod = 16381;
 
 int RanksPerMachine() {
   const char* value = std::getenv("APOGEE_RANKS_PER_MACHINE");
@@ -38,44 +33,6 @@ std::vector<int> AllRanks() {
   std::iota(ranks.begin(), ranks.end(), 0);
   return ranks;
 }
-
-// What the members of a group of `size` hold, and what they must have after.
-class Sums {
- public:
-  Sums(size_t size, DType dtype, ReduceOp op) : dtype_(dtype), sum_(kPeriod * DTypeSize(dtype), 0) {
-    std::vector<const void*> inputs;
-    for (size_t r = 0; r < size; ++r) addends_.push_back(RoughAddend(r, size, kPeriod, dtype));
-    for (const std::string& addend : addends_) inputs.push_back(addend.data());
-    void* const outputs[] = {sum_.data()};
-    TreeReduce("test", dtype, op, inputs, outputs, kPeriod);
-  }
-  Tensor Addend(int rank, int64_t n, const World& world) const {
-    const Tensor tensor = Tensor::Empty({n}, dtype_, world.context());
-    const std::string& period = addends_[static_cast<size_t>(rank)];
-    ForPeriods(tensor, [&](char* data, size_t bytes) { std::memcpy(data, period.data(), bytes); });
-    return tensor;
-  }
-  void Check(const Tensor& tensor) const {
-    int wrong = 0;
-    ForPeriods(tensor, [&](const char* data, size_t bytes) {
-      wrong += std::memcmp(data, sum_.data(), bytes) != 0;
-    });
-    EXPECT_EQ(wrong, 0) << "of every " << kPeriod << " of " << tensor.numel() << " elements";
-  }
-
- private:
-  template <typename Fn>
-  void ForPeriods(const Tensor& tensor, const Fn& fn) const {
-    for (int64_t at = 0; at < tensor.bytes(); at += std::ssize(sum_)) {
-      fn(static_cast<char*>(tensor.raw()) + at,
-         static_cast<size_t>(std::min<int64_t>(std::ssize(sum_), tensor.bytes() - at)));
-    }
-  }
-
-  DType dtype_;
-  std::vector<std::string> addends_;
-  std::string sum_;
-};
 
 // The bytes that this process sends to other machines while fn runs, of every process.
 std::vector<double> BytesOf(World& world, const std::function<void()>& fn) {
@@ -104,10 +61,10 @@ INSTANTIATE_TEST_SUITE_P(All, MachinesTest,
                                             ::testing::Values(ReduceOp::kSum, ReduceOp::kMax)));
 
 TEST_P(MachinesTest, TheBitsAreThoseOfOneTree) {
-  const Sums sums(AllRanks().size(), dtype(), op());
+  const RoughSums sums(AllRanks().size(), dtype(), op());
   RunRanks(NumProcesses(), [&](World& world) {
     for (const int64_t n : {0, 1, 5, 1025, 30011, 1300007}) {
-      const Tensor x = sums.Addend(world.rank(), n, world);
+      const Tensor x = sums.Addend(world.rank(), n, world.context());
       world.group()->AllReduce(x, op());
       sums.Check(x);
     }
@@ -117,9 +74,9 @@ TEST_P(MachinesTest, TheBitsAreThoseOfOneTree) {
 // Many more chunks than are gathered ahead, of partial sums as large as the addends or twice.
 TEST(GroupsOnMachinesTest, ManyChunks) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    const Sums sums(AllRanks().size(), dtype, ReduceOp::kSum);
+    const RoughSums sums(AllRanks().size(), dtype, ReduceOp::kSum);
     RunRanks(NumProcesses(), [&](World& world) {
-      const Tensor x = sums.Addend(world.rank(), (9 << 20) + 3, world);
+      const Tensor x = sums.Addend(world.rank(), (9 << 20) + 3, world.context());
       world.group()->AllReduce(x);
       sums.Check(x);
     });
@@ -130,9 +87,9 @@ TEST(GroupsOnMachinesTest, ManyChunks) {
 TEST_P(MachinesTest, BytesBetweenMachines) {
   const int64_t n = 1300007, element = DTypeSize(dtype());
   const int64_t partial = dtype() == DType::kF64 ? 8 : 4;
-  const Sums sums(AllRanks().size(), dtype(), op());
+  const RoughSums sums(AllRanks().size(), dtype(), op());
   RunRanks(NumProcesses(), [&](World& world) {
-    const Tensor x = sums.Addend(world.rank(), n, world);
+    const Tensor x = sums.Addend(world.rank(), n, world.context());
     const std::vector<double> bytes = BytesOf(world, [&] { world.group()->AllReduce(x, op()); });
     const double expected = static_cast<double>((partial + element) * n) * (NumMachines() - 1);
     EXPECT_EQ(Sum(bytes), expected);
@@ -191,14 +148,15 @@ std::vector<OtherGroup> OtherGroups() {
 TEST(GroupsOnMachinesTest, OtherGroups) {
   const int64_t n = 300007;
   for (const OtherGroup& other : OtherGroups()) {
-    const Sums sums(other.members.size(), DType::kF32, ReduceOp::kSum);
+    const RoughSums sums(other.members.size(), DType::kF32, ReduceOp::kSum);
     RunRanks(NumProcesses(), [&](World& world) {
       const auto own = std::ranges::find(other.members, world.rank());
       const double copies = Sum(BytesOf(world,
                                         [&] {
                                           if (own == other.members.end()) return;
                                           const GroupPtr group = world.NewGroup(other.members);
-                                          const Tensor x = sums.Addend(group->rank(), n, world);
+                                          const Tensor x =
+                                              sums.Addend(group->rank(), n, world.context());
                                           group->AllReduce(x);
                                           sums.Check(x);
                                         })) /
@@ -212,11 +170,11 @@ TEST(GroupsOnMachinesTest, OtherGroups) {
 TEST(GroupsOnMachinesTest, GroupsWithoutEqualMachinesAreExact) {
   std::vector<int> members = AllRanks();
   members.pop_back();
-  const Sums sums(members.size(), DType::kBF16, ReduceOp::kSum);
+  const RoughSums sums(members.size(), DType::kBF16, ReduceOp::kSum);
   RunRanks(NumProcesses(), [&](World& world) {
     if (world.rank() == NumProcesses() - 1) return;
     const GroupPtr group = world.NewGroup(members);
-    const Tensor x = sums.Addend(group->rank(), 300007, world);
+    const Tensor x = sums.Addend(group->rank(), 300007, world.context());
     group->AllReduce(x);
     sums.Check(x);
   });
@@ -225,9 +183,9 @@ TEST(GroupsOnMachinesTest, GroupsWithoutEqualMachinesAreExact) {
 TEST(GroupsOnMachinesTest, SeveralAtOnce) {
   std::vector<int> backwards = AllRanks();
   std::ranges::reverse(backwards);
-  const std::vector<Sums> sums = {Sums(backwards.size(), DType::kF32, ReduceOp::kSum),
-                                  Sums(backwards.size(), DType::kF16, ReduceOp::kSum),
-                                  Sums(backwards.size(), DType::kF64, ReduceOp::kMax)};
+  const std::vector<RoughSums> sums = {{backwards.size(), DType::kF32, ReduceOp::kSum},
+                                       {backwards.size(), DType::kF16, ReduceOp::kSum},
+                                       {backwards.size(), DType::kF64, ReduceOp::kMax}};
   RunRanks(NumProcesses(), [&](World& world) {
     const GroupPtr group = world.NewGroup(backwards);
     std::vector<Tensor> tensors;
@@ -235,7 +193,7 @@ TEST(GroupsOnMachinesTest, SeveralAtOnce) {
     for (size_t i = 0; i < 12; ++i) {
       const GroupPtr& chosen = i % 2 == 0 ? world.group() : group;
       const int64_t n = 700 + 90001 * static_cast<int64_t>(i % 5);
-      tensors.push_back(sums[i % 3].Addend(chosen->rank(), n, world));
+      tensors.push_back(sums[i % 3].Addend(chosen->rank(), n, world.context()));
       works.push_back(
           chosen->AllReduceAsync(tensors.back(), i % 3 == 2 ? ReduceOp::kMax : ReduceOp::kSum));
     }
@@ -248,14 +206,14 @@ TEST(GroupsOnMachinesTest, SeveralAtOnce) {
 
 // A rank that throws while data moves: what everyone has called ends, the next call names it.
 TEST(GroupsOnMachinesTest, ARankThatThrowsIsNamed) {
-  const Sums sums(AllRanks().size(), DType::kF32, ReduceOp::kSum);
+  const RoughSums sums(AllRanks().size(), DType::kF32, ReduceOp::kSum);
   const int culprit = NumProcesses() - 1;
   std::vector<std::string> messages(static_cast<size_t>(NumProcesses()));
   const absl::Status status =
       LaunchRanks({.num_ranks = NumProcesses(), .threads_per_rank = 1, .timeout_seconds = 20},
                   [&](World& world) {
-                    const Tensor x = sums.Addend(world.rank(), 1300007, world);
-                    const Tensor y = sums.Addend(world.rank(), 1300007, world);
+                    const Tensor x = sums.Addend(world.rank(), 1300007, world.context());
+                    const Tensor y = sums.Addend(world.rank(), 1300007, world.context());
                     const auto work = world.group()->AllReduceAsync(x);
                     if (world.rank() == culprit) throw std::runtime_error("the disk is on fire");
                     work->Wait();

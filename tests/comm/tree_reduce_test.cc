@@ -112,7 +112,7 @@ TEST(RanksPerMachineTest, AreAPositiveNumberOrAnError) {
     const auto result = mpi::RanksPerMachineInEnvironment();
     EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument) << bad;
     EXPECT_THAT(Message(result.status()),
-                HasSubstr(std::string(name) + " is '" + bad + "'; it must be a positive number"));
+                HasSubstr(internal::Concat(name, " is '", bad, "'; it must be a positive number")));
   }
   unsetenv(name);
 }
