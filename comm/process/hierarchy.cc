@@ -46,6 +46,7 @@ class Hierarchy {
     pieces_ = PiecesOf(column_);
     for (size_t k = 0; k < pieces_.size(); ++k) {
       if (pieces_[k].machine == machine_) own_.push_back(static_cast<int64_t>(k));
+      slot_bytes_ = std::max(slot_bytes_, pieces_[k].count * partial_element_);
     }
     to_gather_.assign(pieces_.size(), num_local_ - 1);
     to_collect_.assign(own_.size(), num_machines_);
@@ -66,8 +67,8 @@ class Hierarchy {
   }
 
  private:
-  static char* Allocate(int64_t slots, size_t chunks) {
-    return new char[static_cast<size_t>(slots * kChunkBytes) * chunks];
+  char* Allocate(int64_t slots, size_t members) const {
+    return new char[static_cast<size_t>(slots * slot_bytes_) * members];
   }
   InOrder* AddSteps(int64_t count, std::function<void(int64_t)> run) {
     steps_.push_back(std::make_unique<InOrder>(count, std::move(run)));
@@ -119,8 +120,10 @@ class Hierarchy {
   }
   char* Input(const Piece& piece) const { return BytesAt(call_.input, piece.begin * element_); }
   char* Output(const Piece& piece) const { return BytesAt(call_.output, piece.begin * element_); }
-  static char* Slot(const std::unique_ptr<char[]>& memory, int64_t slot, size_t chunks, size_t at) {
-    return memory.get() + (static_cast<size_t>(slot) * chunks + at) * kChunkBytes;
+  char* Slot(const std::unique_ptr<char[]>& memory, int64_t slot, size_t members,
+             size_t member) const {
+    return memory.get() +
+           (slot * static_cast<int64_t>(members) + static_cast<int64_t>(member)) * slot_bytes_;
   }
   char* Gathered(int64_t k, size_t column) const {
     return Slot(gathered_, k % num_slots_, num_local_, column);
@@ -210,11 +213,12 @@ class Hierarchy {
   std::vector<Piece> pieces_;  // of this member's column
   std::vector<int64_t> own_;   // by round: this machine's among the pieces
   int64_t num_slots_ = 0, num_own_slots_ = 0;
+  int64_t slot_bytes_ = 0;             // of the largest piece, unrounded
   std::vector<size_t> to_gather_;      // by piece: addends that are to come
   std::vector<size_t> to_collect_;     // by round: machines' sums that are to come
-  std::unique_ptr<char[]> gathered_;   // [slot][local member][kChunkBytes]
-  std::unique_ptr<char[]> partials_;   // [slot][kChunkBytes]
-  std::unique_ptr<char[]> collected_;  // [slot of a round][machine][kChunkBytes]
+  std::unique_ptr<char[]> gathered_;   // [slot][local member][slot_bytes_]
+  std::unique_ptr<char[]> partials_;   // [slot][slot_bytes_]
+  std::unique_ptr<char[]> collected_;  // [slot of a round][machine][slot_bytes_]
   std::vector<std::unique_ptr<InOrder>> steps_;
   InOrder *add_local_ = nullptr, *add_machines_ = nullptr;
   InOrder *pass_on_ = nullptr, *free_slots_ = nullptr;
