@@ -108,6 +108,11 @@ bool FlightRecord::waited_for() const {
   return waited_for_;
 }
 
+bool FlightRecord::is_waiting() const {
+  std::lock_guard lock(mutex_);
+  return num_waiting_ > 0;
+}
+
 FlightRecord::Clock::time_point FlightRecord::active_at() const {
   std::lock_guard lock(mutex_);
   return num_waiting_ > 0 ? Clock::now() : active_at_;

@@ -62,6 +62,8 @@ class FlightRecord : public std::enable_shared_from_this<FlightRecord> {
   void SetWaitedFor();
 
   bool waited_for() const;
+  // Whether the function waits for a collective.
+  bool is_waiting() const;
   // When the function last called a collective or waited for one. Now, while it waits.
   Clock::time_point active_at() const;
 

@@ -16,16 +16,17 @@ mpi=(libopenmpi-dev)
 tidy=(clang-tidy-14)
 fuzz=(clang-14 libclang-rt-14-dev)
 strace=(strace)
+network=(iproute2)
 
 wanted=()
 for group in "${@:-quickstart}"; do
   case "$group" in
-    quickstart | test | bench | mpi | tidy | fuzz | strace)
+    quickstart | test | bench | mpi | tidy | fuzz | strace | network)
       declare -n packages="$group"
       wanted+=("${packages[@]}")
       ;;
     *)
-      echo "install_deps: unknown group '$group'; known: quickstart test bench mpi tidy fuzz strace" >&2
+      echo "install_deps: unknown group '$group'; known: quickstart test bench mpi tidy fuzz strace network" >&2
       exit 2
       ;;
   esac

@@ -9,6 +9,7 @@
 namespace apogee::tools {
 
 void AddDiffCommand(CLI::App& app, int& exit_code);
+void AddDoctorCommand(CLI::App& app, int& exit_code);
 void AddHangReportCommand(CLI::App& app, int& exit_code);
 void AddInspectCommand(CLI::App& app, int& exit_code);
 void AddMatrixCommand(CLI::App& app, int& exit_code);

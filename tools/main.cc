@@ -9,6 +9,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   int exit_code = 0;
   apogee::tools::AddDiffCommand(app, exit_code);
+  apogee::tools::AddDoctorCommand(app, exit_code);
   apogee::tools::AddHangReportCommand(app, exit_code);
   apogee::tools::AddInspectCommand(app, exit_code);
   apogee::tools::AddMatrixCommand(app, exit_code);

@@ -2,7 +2,9 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "apogee/comm/some_ranks.h"
 #include "apogee/tools/command.h"
 #include "apogee/tools/matrix/matrix.h"
 #include "apogee/tools/matrix/report.h"
@@ -24,17 +26,35 @@ std::ofstream OpenForWriting(const std::string& path) {
   return file;
 }
 
+// Rank 0's; the other processes throw what it throws.
+void OpenFiles(const Flags& flags, int rank, std::ofstream& json, std::ofstream& markdown) {
+  std::vector<std::string> error(1);
+  try {
+    if (rank == 0 && !flags.json.empty()) json = OpenForWriting(flags.json);
+    if (rank == 0 && !flags.markdown.empty()) markdown = OpenForWriting(flags.markdown);
+  } catch (const Error& refused) {
+    error[0] = refused.what();
+  }
+  comm::ShareByRank(error);
+  if (!error[0].empty()) Throw(error[0]);
+}
+
 int Run(const Flags& flags) {
+  const int rank = ValueOrThrow(comm::StartedProcesses()).rank;
   MatrixOptions options = flags.options;
   options.sabotage = SabotageFromName(flags.sabotage);
   if (ChooseCells(options).empty()) {
-    std::cerr << "apogee matrix: no cell matches \"" << options.only << "\"\n";
+    if (rank == 0) std::cerr << "apogee matrix: no cell matches \"" << options.only << "\"\n";
     return 2;
   }
   std::ofstream json, markdown;
-  if (!flags.json.empty()) json = OpenForWriting(flags.json);
-  if (!flags.markdown.empty()) markdown = OpenForWriting(flags.markdown);
-  const std::vector<CellReport> reports = RunMatrix(options, std::cout);
+  OpenFiles(flags, rank, json, markdown);
+  std::ostream nowhere(nullptr);
+  const std::vector<CellReport> reports = RunMatrix(options, rank == 0 ? std::cout : nowhere);
+  if (reports.empty()) {
+    if (rank == 0) std::cerr << "apogee matrix: no cell is left; start more processes\n";
+    return 2;
+  }
   if (json.is_open()) WriteJson(reports, json);
   if (markdown.is_open()) WriteMarkdown(reports, markdown);
   for (const CellReport& report : reports) {

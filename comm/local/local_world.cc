@@ -192,6 +192,15 @@ void GroupState::Execute(const std::shared_ptr<Operation>& operation,
   }
 }
 
+std::string GroupState::WorldRanks(const std::vector<int>& ranks) const {
+  std::string text;
+  for (const int rank : ranks) {
+    if (!text.empty()) text += ", ";
+    text += std::to_string(members_[static_cast<size_t>(rank)]);
+  }
+  return text;
+}
+
 std::vector<int> GroupState::Missing(const Channel& channel, const Operation& operation) const {
   std::vector<int> missing;
   for (size_t i = 0; i < channel.ranks.size(); ++i) {
@@ -222,22 +231,21 @@ void GroupState::TimeOut(const std::shared_ptr<Operation>& operation,
   auto check = [&](Channel& channel) {
     const auto it = channel.pending.find(operation->sequence);
     if (it == channel.pending.end() || it->second != operation) return;
-    std::string missing, present;
+    std::vector<int> missing, present;
     const CollectiveCall* call = nullptr;
     for (size_t i = 0; i < channel.ranks.size(); ++i) {
-      std::string& list = operation->arrived[i] ? present : missing;
-      list += (list.empty() ? "" : ", ") +
-              std::to_string(members_[static_cast<size_t>(channel.ranks[i])]);
-      if (operation->arrived[i]) {
-        call = &operation->calls[i];
-      } else {
-        record(channel.ranks[i])->SetWaitedFor();
-      }
+      (operation->arrived[i] ? present : missing).push_back(channel.ranks[i]);
+      if (operation->arrived[i]) call = &operation->calls[i];
     }
+    // Those that wait elsewhere wait for the culprit, too.
+    const auto waits = [&](int rank) { return record(rank)->is_waiting(); };
+    if (!std::ranges::all_of(missing, waits)) std::erase_if(missing, waits);
+    for (const int rank : missing) record(rank)->SetWaitedFor();
     FailLocked(channel, operation,
-               Name(*operation, *call) + ": rank " + missing + " did not arrive within " +
+               Name(*operation, *call) + ": rank " + WorldRanks(missing) +
+                   " did not arrive within " +
                    std::to_string(timeout.count() / 1000.0).substr(0, 5) + " s; waiting: rank " +
-                   present);
+                   WorldRanks(present));
   };
   check(all_);
   for (auto& [key, pair] : pairs_) check(pair);

@@ -76,6 +76,8 @@ class GroupState {
   std::string Name(const Operation& operation, const CollectiveCall& call) const;
   // Into the record of member `rank`, whose call is an operation of the channel.
   void Note(int rank, const CollectiveCall& call, const Channel& channel, Operation& operation);
+  // "0, 2": ranks of the group by their numbers in the world.
+  std::string WorldRanks(const std::vector<int>& ranks) const;
   // World ranks of the channel's members that have not arrived.
   std::vector<int> Missing(const Channel& channel, const Operation& operation) const;
   void FailLocked(Channel& channel, const std::shared_ptr<Operation>& operation,

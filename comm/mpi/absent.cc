@@ -1,10 +1,13 @@
-// The transport of a build without MPI.
+// What a build without MPI has for it.
 #include <cstdlib>
 #include <utility>
 
+#include "apogee/comm/mpi/library.h"
 #include "apogee/comm/mpi/transport.h"
 
 namespace apogee::comm::mpi {
+
+std::optional<LibraryVersions> Library() { return std::nullopt; }
 
 struct Transport::Requests {};
 

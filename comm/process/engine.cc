@@ -15,7 +15,7 @@ constexpr std::chrono::duration<double> kSilence(kSilenceSeconds);
 constexpr std::chrono::milliseconds kAskEvery(200);
 // How long MPI_Finalize may take once all processes have said that they are about to call it, and
 // MPI_Abort.
-constexpr std::chrono::seconds kFinishTimeout(30), kAbortTimeout(1);
+constexpr std::chrono::milliseconds kFinishTimeout(30'000), kAbortTimeout(1000);
 // Before it aborts the job a process gives the others, which have lost the same one, time to print.
 constexpr std::chrono::milliseconds kLastWords(300);
 
@@ -287,9 +287,12 @@ void Engine::Handle(int from, const Message& message) {
   }
   Session& session = sessions_[message.session];
   if (message.kind == MessageKind::kPing) {
-    const auto idle = session.record == nullptr ? Clock::duration::zero()
-                                                : Clock::now() - session.record->active_at();
-    const int64_t ms = std::chrono::duration_cast<std::chrono::milliseconds>(idle).count();
+    int64_t ms = 0;
+    if (session.record != nullptr) {
+      const auto idle = Clock::now() - session.record->active_at();
+      ms = std::chrono::duration_cast<std::chrono::milliseconds>(idle).count();
+      if (session.record->is_waiting()) ms = -1;
+    }
     return transport_->Post(
         from, Encode({.kind = MessageKind::kPong,
                       .session = message.session,
@@ -298,7 +301,8 @@ void Engine::Handle(int from, const Message& message) {
   if (session.ended) return;  // too late to matter
   switch (message.kind) {
     case MessageKind::kPong:
-      session.active[from] = Clock::now() - std::chrono::milliseconds(message.tag);
+      session.active[from] = Clock::now() - std::chrono::milliseconds(std::max(0, message.tag));
+      if (message.tag < 0) session.waiting[from] = Clock::now();
       return;
     case MessageKind::kAwaited:
       session.awaited.insert(message.tag);
@@ -401,6 +405,10 @@ bool Engine::OthersMayStillSpeak() {
 void Engine::Leave() {
   if (!unclean_) return transport_->Finish();
   aborting_ = true;
+  // One process aborts for all; several at once have crashed Open MPI's mpirun.
+  int first = 0;
+  while (lost_.contains(first)) ++first;
+  if (first != rank_) std::this_thread::sleep_for(kAbortTimeout * 2 / 3);
   std::fprintf(stderr,
                "apogee: rank %d ends the job with exit code %d: a process is lost, and MPI cannot "
                "end in order without it\n",

@@ -59,7 +59,8 @@ class Engine : private Transfers {
   // Starts an operation, of which session, group, channel, sequence, ranks, self, call and record
   // are filled in.
   void Call(std::shared_ptr<Operation> operation);
-  // The operation's caller has waited for `timeout`: fails it unless its data is moving.
+  // The operation's caller has waited for `timeout`: fails it unless its data is moving. To be
+  // called again soon while it is not done.
   void TimeOut(std::shared_ptr<Operation> operation, std::chrono::milliseconds timeout);
   // Takes turns until the completion is done, or the time has come. Does not throw.
   void Drive(Completion& completion, Clock::time_point until);
@@ -81,6 +82,7 @@ class Engine : private Transfers {
     std::map<int, RankEnding> endings;              // of those that have told
     std::set<int> awaited;                          // that some collective has waited for
     std::map<int, Clock::time_point> active;        // when others last called something
+    std::map<int, Clock::time_point> waiting;       // when others last said that they wait
     std::function<void()> on_end;                   // set once this process has told
     Clock::time_point failed_at = {};               // set once one has failed
     bool ended = false;
@@ -124,6 +126,7 @@ class Engine : private Transfers {
   void Move(const OperationPtr& operation, const std::function<void()>& fn);
   void Finish(const OperationPtr& operation, const std::string& error);
   void Fail(const OperationPtr& operation, const std::string& message);
+  std::vector<int> Culprits(const Operation& operation) const;
   void FailGroup(uint32_t session, const Channel& channel, int64_t sequence,
                  const std::string& message);
   void TimedOut(const OperationPtr& operation, std::chrono::milliseconds timeout);

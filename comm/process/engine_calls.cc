@@ -6,6 +6,9 @@
 namespace apogee::comm::process {
 namespace {
 
+// How long members that are missing after a timeout have to say that they wait elsewhere.
+constexpr std::chrono::milliseconds kAnswerWithin(100);
+
 std::string RankName(const Operation& operation, size_t place) {
   return "rank " + std::to_string(operation.ranks[place]);
 }
@@ -217,28 +220,54 @@ void Engine::FailGroup(uint32_t number, const Channel& channel, int64_t sequence
   }
 }
 
+// Members that have not called: those of them that wait elsewhere wait for the culprit, too.
+std::vector<int> Engine::Culprits(const Operation& operation) const {
+  const Session& session = sessions_.at(operation.session);
+  std::vector<int> missing, culprits;
+  for (size_t i = 0; i < operation.ranks.size(); ++i) {
+    if (operation.members[i].arrived) continue;
+    const int rank = operation.ranks[i];
+    const auto waiting = session.waiting.find(rank);
+    missing.push_back(rank);
+    if (waiting == session.waiting.end() || waiting->second < operation.asked_at) {
+      culprits.push_back(rank);
+    }
+  }
+  return culprits.empty() ? missing : culprits;
+}
+
 void Engine::TimedOut(const OperationPtr& operation, std::chrono::milliseconds timeout) {
   if (operation->completion->IsDone()) return;
+  const auto now = Clock::now();
   std::string missing, present, silent;
+  int num_missing = 0;
   for (size_t i = 0; i < operation->ranks.size(); ++i) {
-    Append(operation->members[i].arrived ? present : missing, operation->ranks[i]);
+    num_missing += !operation->members[i].arrived;
+    if (operation->members[i].arrived) Append(present, operation->ranks[i]);
     if (operation->in_flight[i] > 0) Append(silent, operation->ranks[i]);
   }
   const std::string seconds = std::to_string(timeout.count() / 1000.0).substr(0, 5) + " s";
-  if (!missing.empty()) {
+  if (num_missing > 1 && operation->asked_at == Clock::time_point{}) {
+    operation->asked_at = now;
     for (size_t i = 0; i < operation->ranks.size(); ++i) {
       if (operation->members[i].arrived) continue;
-      sessions_[operation->session].awaited.insert(operation->ranks[i]);
-      PostToAll({.kind = MessageKind::kAwaited,
-                 .session = operation->session,
-                 .tag = operation->ranks[i]});
+      transport_->Post(operation->ranks[i],
+                       Encode({.kind = MessageKind::kPing, .session = operation->session}));
+    }
+  }
+  if (num_missing > 1 && now - operation->asked_at < kAnswerWithin) return;
+  if (num_missing > 0) {
+    for (const int rank : Culprits(*operation)) {
+      Append(missing, rank);
+      sessions_[operation->session].awaited.insert(rank);
+      PostToAll({.kind = MessageKind::kAwaited, .session = operation->session, .tag = rank});
     }
     return Fail(operation, operation->Name() + ": rank " + missing + " did not arrive within " +
                                seconds + "; waiting: rank " + present);
   }
-  if (Clock::now() - operation->last_progress < timeout) return;
-  Fail(operation, operation->Name() + ": no data has moved between this rank and rank " + silent +
-                      " for " + seconds);
+  if (now - operation->last_progress < timeout) return;
+  Fail(operation, operation->Name() + ": no data has moved between rank " + std::to_string(rank_) +
+                      " and rank " + silent + " for " + seconds);
 }
 
 void Engine::Left(uint32_t number, int rank, const RankEnding& ending) {

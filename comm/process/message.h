@@ -18,7 +18,7 @@ enum class MessageKind : uint8_t {
   kLeft,     // "my function has ended": to every process
   kExit,     // "my process is about to end": to every process
   kPing,     // "are you there?"
-  kPong,     // with the milliseconds for which the function has called nothing in `tag`
+  kPong,     // `tag`: the milliseconds for which the function has called nothing; -1: it waits
 };
 
 // How a rank's function ended.

@@ -53,7 +53,7 @@ class ProcessWork : public Work {
                           ": MPI has not returned for " +
                           std::to_string(kSilenceSeconds).substr(0, 3) + " s");
       }
-      patience = std::min(timeout_, std::chrono::milliseconds(500));
+      patience = std::min(timeout_, std::chrono::milliseconds(50));
     }
   }
   bool IsDone() override { return operation_->completion->IsDone(); }

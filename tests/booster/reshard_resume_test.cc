@@ -12,14 +12,14 @@
 #include "apogee/plugins/low_level_zero.h"
 #include "apogee/plugins/single_rank.h"
 #include "apogee/tests/support/run_ranks.h"
-#include "apogee/tests/support/temp_dir.h"
+#include "apogee/tests/support/shared_temp_dir.h"
 
 namespace apogee {
 namespace {
 
 using apogee::testing::ReadFile;
 using apogee::testing::RunRanks;
-using apogee::testing::TempDir;
+using apogee::testing::SharedTempDir;
 using checkpoint::RealFileSystem;
 
 struct Spread {
@@ -95,7 +95,7 @@ struct GptRun {
 TEST(ReshardResumeTest, GoesOnWithTheSameBitsUnderEveryPlugin) {
   for (const Spread& saved :
        {Spreads()[2], Spreads()[3], Spreads()[4], Spreads()[5], Spreads()[6]}) {
-    const TempDir folder;
+    const SharedTempDir folder;
     RunRanks(saved.ranks, [&](comm::World& world) {
       GptRun run(saved, 1, world);
       run.Step();
@@ -103,13 +103,15 @@ TEST(ReshardResumeTest, GoesOnWithTheSameBitsUnderEveryPlugin) {
       ASSERT_EQ(run.booster->save_training_state(folder / "saved", {.step = 2}), absl::OkStatus());
       ASSERT_EQ(run.booster->save_model(folder / "weights"), absl::OkStatus());
     });
-    const std::string from = folder / "saved/step-00000002";
-    ASSERT_EQ(RealFileSystem()->MakeDir(folder / "cut"), absl::OkStatus());
-    ASSERT_EQ(checkpoint::ReshardCheckpoint(RealFileSystem(), from, folder / "cut/step-00000002",
-                                            {.num_files = 5}),
-              absl::OkStatus());
-    ASSERT_EQ(checkpoint::ExportModelWeights(RealFileSystem(), from, folder / "exported", {}),
-              absl::OkStatus());
+    RunRanks(1, [&](comm::World&) {
+      const std::string from = folder / "saved/step-00000002";
+      ASSERT_EQ(RealFileSystem()->MakeDir(folder / "cut"), absl::OkStatus());
+      ASSERT_EQ(checkpoint::ReshardCheckpoint(RealFileSystem(), from, folder / "cut/step-00000002",
+                                              {.num_files = 5}),
+                absl::OkStatus());
+      ASSERT_EQ(checkpoint::ExportModelWeights(RealFileSystem(), from, folder / "exported", {}),
+                absl::OkStatus());
+    });
     EXPECT_EQ(ReadFile(folder / "exported/model.safetensors"),
               ReadFile(folder / "weights/model.safetensors"));
 
@@ -127,9 +129,11 @@ TEST(ReshardResumeTest, GoesOnWithTheSameBitsUnderEveryPlugin) {
           ASSERT_EQ(run.booster->save_training_state(next, {.step = 3}), absl::OkStatus());
         });
         // As one file, whatever wrote it.
-        ASSERT_EQ(checkpoint::ReshardCheckpoint(RealFileSystem(), next + "/step-00000003",
-                                                next + "/one", {}),
-                  absl::OkStatus());
+        RunRanks(1, [&](comm::World&) {
+          ASSERT_EQ(checkpoint::ReshardCheckpoint(RealFileSystem(), next + "/step-00000003",
+                                                  next + "/one", {}),
+                    absl::OkStatus());
+        });
         const std::string got =
             ReadFile(next + "/one/rank-00000.safetensors") + ReadFile(next + "/one/manifest.json");
         if (want.empty()) want = got;

@@ -16,14 +16,14 @@
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/plugins/single_rank.h"
 #include "apogee/tests/support/run_ranks.h"
-#include "apogee/tests/support/temp_dir.h"
+#include "apogee/tests/support/shared_temp_dir.h"
 
 namespace apogee {
 namespace {
 
 using apogee::testing::ReadFile;
 using apogee::testing::RunRanks;
-using apogee::testing::TempDir;
+using apogee::testing::SharedTempDir;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -113,7 +113,7 @@ class SaveModelTest : public ::testing::TestWithParam<std::tuple<const char*, bo
 
 TEST_P(SaveModelTest, AnyPluginToAnyPlugin) {
   const auto [name, tied] = GetParam();
-  const TempDir folder;
+  const SharedTempDir folder;
   // What the single rank writes of the values that Initialize draws.
   std::string want;
   for (const Spread& spread : Spreads()) {
@@ -145,7 +145,7 @@ INSTANTIATE_TEST_SUITE_P(Models, SaveModelTest,
 
 // Masters that kept the old weights would bring them back with the first step.
 TEST(LoadModelTest, MastersFollow) {
-  const TempDir folder;
+  const SharedTempDir folder;
   RunRanks(1, [&](comm::World& world) {
     Trained saved("gpt2", true, 1, {"single", 1}, "f32", world);
     ASSERT_EQ(Save(saved, folder / "f32"), absl::OkStatus());
@@ -173,7 +173,7 @@ TEST(LoadModelTest, MastersFollow) {
 }
 
 TEST(LoadModelTest, WhatDoesNotFit) {
-  const TempDir folder;
+  const SharedTempDir folder;
   RunRanks(2, [&](comm::World& world) {
     Trained saved("gpt2", false, 1, {"ddp", 2}, "f32", world);
     ASSERT_EQ(Save(saved, folder / "out"), absl::OkStatus());
@@ -191,7 +191,7 @@ TEST(LoadModelTest, WhatDoesNotFit) {
 
 // Pieces of a run in folders of their own are the run, under another plugin too.
 TEST(SaveOptimizerTest, PiecesGoOnAsTheWhole) {
-  const TempDir folder;
+  const SharedTempDir folder;
   const auto train = [](Trained& setup, optim::LrScheduler& scheduler, int64_t steps) {
     for (int64_t i = 0; i < steps; ++i) {
       const Tensor tokens =
@@ -246,7 +246,7 @@ TEST(SaveOptimizerTest, PiecesGoOnAsTheWhole) {
 
 // Without its schedule or its loss scale a run goes on otherwise than the saved one.
 TEST(ResumeTest, WhatThisRunLacksIsTold) {
-  const TempDir folder;
+  const SharedTempDir folder;
   RunRanks(2, [&](comm::World& world) {
     Trained scheduled("gpt2", true, 1, {"ddp", 2}, "fp16", world, /*schedule=*/true);
     ASSERT_EQ(scheduled.booster->save_training_state(folder / "run", {.step = 1}),
@@ -261,7 +261,7 @@ TEST(ResumeTest, WhatThisRunLacksIsTold) {
 }
 
 TEST(SaveOptimizerTest, WhatDoesNotFit) {
-  const TempDir folder;
+  const SharedTempDir folder;
   RunRanks(2, [&](comm::World& world) {
     Trained setup("gpt2", true, 1, {"ddp", 2}, "f32", world);
     ASSERT_EQ(setup.booster->save_optimizer(folder / "adamw"), absl::OkStatus());

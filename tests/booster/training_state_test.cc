@@ -24,13 +24,13 @@
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tests/support/exactness.h"
 #include "apogee/tests/support/run_ranks.h"
-#include "apogee/tests/support/temp_dir.h"
+#include "apogee/tests/support/shared_temp_dir.h"
 
 namespace apogee {
 namespace {
 
 using apogee::testing::RunRanks;
-using apogee::testing::TempDir;
+using apogee::testing::SharedTempDir;
 using apogee::testing::Weights;
 using apogee::testing::WeightsOf;
 using ::testing::AllOf;
@@ -205,7 +205,7 @@ void ExpectSame(const std::map<std::string, std::string>& a,
 
 // Six steps in one go, and three, a checkpoint, a new process' worth of objects, three more.
 void ExpectResumes(const Spread& spread, const Choice& choice) {
-  const TempDir dir;
+  const SharedTempDir dir;
   const std::string half = dir / "half", one_go = dir / "one_go", resumed = dir / "resumed";
   RunRanks(spread.ranks, [&](comm::World& world) {
     TrainingRun run(spread, choice, world);
@@ -238,10 +238,14 @@ const std::vector<Spread>& Spreads() {
   return spreads;
 }
 
-// All cells of a matrix, or one of `share`: scripts/checkpoint_matrix.sh sets the variable.
+// All cells of a matrix, or one of `share`: scripts/checkpoint_matrix.sh sets the variable. Where
+// ranks are processes one of ten of these: every launch, read and write is one of all processes.
 class Cells {
  public:
-  explicit Cells(size_t share) : share_(std::getenv("APOGEE_ALL_CELLS") != nullptr ? 1 : share) {}
+  explicit Cells(size_t share)
+      : share_(std::getenv("APOGEE_ALL_CELLS") != nullptr ? 1
+               : testing::NumProcesses() > 1              ? 10 * share + 1
+                                                          : share) {}
   ~Cells() { std::printf("%zu of %zu cells\n", run_, all_); }
   // Whether the next one is to be run.
   bool Take() {
@@ -290,7 +294,12 @@ TEST(TrainingStateTest, AnyLayoutToAnyLayout) {
     for (const Spread& from : Spreads()) {
       if (!IsOffered(optimizer, from)) continue;
       const Choice choice{optimizer, ++index % 2 == 0 ? "f32" : "bf16"};
-      const TempDir dir;
+      std::vector<Spread> targets;
+      for (const Spread& to : Spreads()) {
+        if (IsOffered(optimizer, to) && cells.Take()) targets.push_back(to);
+      }
+      if (targets.empty()) continue;
+      const SharedTempDir dir;
       const std::string path = dir / "from";
       RunRanks(from.ranks, [&](comm::World& world) {
         TrainingRun run(from, choice, world);
@@ -298,8 +307,7 @@ TEST(TrainingStateTest, AnyLayoutToAnyLayout) {
         ASSERT_EQ(run.state().Save(Files(), path, {.step = 4, .extra = {}}), absl::OkStatus());
       });
       const auto want = ContentsOf(path);
-      for (const Spread& to : Spreads()) {
-        if (!IsOffered(optimizer, to) || !cells.Take()) continue;
+      for (const Spread& to : targets) {
         const std::string again = dir / (to.name() + "again");
         RunRanks(to.ranks, [&](comm::World& world) {
           TrainingRun run(to, choice, world, /*seed=*/7);

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "apogee/comm/process/process_world.h"
 #include "apogee/tests/support/rough_sums.h"
 #include "apogee/tests/support/run_ranks.h"
 

@@ -200,6 +200,8 @@ TEST(DdpTest, ReproducibleModeDoesNotDependOnTheWorld) {
       }
       if (world.rank() == 0) result = WeightsOf(model);
     });
+    testing::ShareFromFirst(losses);
+    testing::ShareFromFirst(result);
     return std::pair(losses, result);
   };
   const auto one = run(1);
@@ -394,6 +396,8 @@ TEST(DdpTest, FusedOptimizersComputeTheSameOnSeveralRanks) {
       EXPECT_THAT([&] { booster.backward(loss(8), optimizer); },
                   Throws<Error>(Property(&Error::what, HasSubstr("cannot be accumulated"))));
     });
+    testing::ShareFromFirst(start);
+    testing::ShareFromFirst(want);
   }
 }
 

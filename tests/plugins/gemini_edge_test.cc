@@ -62,7 +62,7 @@ TEST(GeminiEdgeTest, GradientsMissingOnSomeRanks) {
 
 // Layers of one size each: nothing but their chunks tells the ranks' calls apart.
 TEST(GeminiEdgeTest, RanksThatCallDifferentModulesGetAnError) {
-  const absl::Status status = comm::launch(
+  const absl::Status status = testing::LaunchRanks(
       {.num_ranks = 2, .threads_per_rank = 1, .timeout_seconds = 10}, [](comm::World& world) {
         SideModel model;
         model.Initialize(world.context(), {.seed = 5, .dtype = DType::kF64});

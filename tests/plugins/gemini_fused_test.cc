@@ -228,6 +228,8 @@ TYPED_TEST(GeminiFusedTest, LowPrecisions) {
         }
         want = testing::WeightsOf(*model);
       });
+      testing::ShareFromFirst(start);
+      testing::ShareFromFirst(want);
       EXPECT_TRUE(GeminiFused<TypeParam>(walks, 1) == want) << precision;
       for (const int num_ranks : {2, 3, 4}) {
         const auto worst = WorstUpdateError(start, want, GeminiFused<TypeParam>(walks, num_ranks));
@@ -262,6 +264,7 @@ TEST(GeminiFusedLomoTest, HasTheBitsOfStageTwo) {
         }
         if (world.rank() == 0) want = testing::WeightsOf(*model);
       });
+      testing::ShareFromFirst(want);
       EXPECT_TRUE(GeminiFused<optim::Lomo>(setup, num_ranks) == want)
           << precision << ", " << num_ranks << " ranks";
     }

@@ -81,6 +81,7 @@ Weights RunWith(const TinyRunOptions& options, const RunSetup& setup,
     }
     results[static_cast<size_t>(world.rank())] = WeightsAfter(model, plugin);
   });
+  testing::ShareByRank(results);
   for (const Weights& other : results) EXPECT_EQ(other, results[0]) << "ranks differ";
   return results[0];
 }
@@ -165,6 +166,7 @@ TEST(GeminiTest, RecomputedBlocksHaveTheSameBits) {
       const Weights got = WholeWeightsOf(model, plugin);
       if (world.rank() == 0) results[recompute] = got;
     });
+    testing::ShareFromFirst(results[recompute]);
   }
   EXPECT_EQ(results[true], results[false]);
 }

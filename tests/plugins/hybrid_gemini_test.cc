@@ -16,7 +16,7 @@
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/tests/support/exactness.h"
 #include "apogee/tests/support/run_ranks.h"
-#include "apogee/tests/support/temp_dir.h"
+#include "apogee/tests/support/shared_temp_dir.h"
 
 namespace apogee {
 namespace {
@@ -25,7 +25,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Property;
 using testing::RunRanks;
-using testing::TempDir;
 using ::testing::Throws;
 using testing::Weights;
 
@@ -144,6 +143,20 @@ Result Train(const RunSetup& setup) {
     }
     result.weights = WholeWeightsOf(*run.model, plugin);
   });
+  std::vector<Weights> weights;
+  std::vector<int64_t> peaks;
+  for (const Result& result : results) {
+    weights.push_back(result.weights);
+    peaks.push_back(result.peak_bytes);
+  }
+  testing::ShareByRank(weights);
+  testing::ShareByRank(peaks);
+  for (size_t r = 0; r < results.size(); ++r) {
+    results[r].weights = weights[r];
+    results[r].peak_bytes = peaks[r];
+  }
+  testing::ShareFromFirst(results[0].tp_all_reduces);
+  testing::ShareFromFirst(results[0].tp_bytes);
   Result all = results[0];
   for (const Result& other : results) {
     EXPECT_EQ(other.weights, all.weights) << "ranks differ";
@@ -317,7 +330,7 @@ TEST(HybridGeminiTest, CheckpointsComeFromAndGoToOtherPlugins) {
       const RunSetup setup{.options = OptionsOf(3, precision)};
       const std::string saver = from_hybrid ? "hybrid" : "ddp";
       const std::string loader = from_hybrid ? "ddp" : "hybrid";
-      const TempDir folder;
+      const testing::SharedTempDir folder;
       const auto with = [&](const std::string& name, const auto& use) {
         RunRanks(name == "ddp" ? 2 : 4, [&](comm::World& world) {
           const std::unique_ptr<Plugin> plugin = MakePlugin(name, setup, world);

@@ -154,7 +154,7 @@ TEST(LowLevelZeroErrorsTest, ARankThatFailsInBackwardIsNamedEverywhere) {
   std::vector<std::string> messages(3);
   std::vector<int> unchanged(3, 0);
   const absl::Status status =
-      comm::launch({.num_ranks = 3, .threads_per_rank = 1}, [&](comm::World& world) {
+      testing::LaunchRanks({.num_ranks = 3, .threads_per_rank = 1}, [&](comm::World& world) {
         Rig rig(world);
         rig.booster.boost(rig.model, *rig.optimizer);
         const Weights start = WeightsOf(rig.model);
@@ -171,6 +171,8 @@ TEST(LowLevelZeroErrorsTest, ARankThatFailsInBackwardIsNamedEverywhere) {
           throw;
         }
       });
+  testing::ShareByRank(messages);
+  testing::ShareByRank(unchanged);
   EXPECT_FALSE(status.ok());
   EXPECT_THAT(messages[1], HasSubstr("disk on fire"));
   for (const size_t rank : {0, 2}) {
@@ -252,6 +254,8 @@ TEST(LowLevelZeroErrorsTest, ExistingStateAndSchedulersAreKept) {
       if (num_ranks == 0) want = WeightsOf(model);
       EXPECT_LE(WorstUpdateError(start, want, WeightsOf(model)).error, 1e-9) << num_ranks;
     });
+    testing::ShareFromFirst(start);
+    testing::ShareFromFirst(want);
   }
 }
 

@@ -136,6 +136,7 @@ Weights RunWith(const TinyRunOptions& options, const RunSetup& setup,
     }
     results[static_cast<size_t>(world.rank())] = WeightsOf(model);
   });
+  testing::ShareByRank(results);
   for (const Weights& other : results) EXPECT_EQ(other, results[0]) << "ranks differ";
   return results[0];
 }

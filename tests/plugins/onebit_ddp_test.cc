@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <limits>
 
 #include "apogee/booster/booster.h"
@@ -73,6 +72,8 @@ Weights OneBitRun(const RunOptions& run, Weights* start = nullptr) {
     }
     results[static_cast<size_t>(world.rank())] = WeightsOf(model);
   });
+  if (start != nullptr) testing::ShareFromFirst(*start);
+  testing::ShareByRank(results);
   for (const Weights& other : results) EXPECT_EQ(other, results[0]) << "ranks differ";
   return results[0];
 }
@@ -265,8 +266,8 @@ TEST(OneBitDdpTest, PartsAgreeOnAMomentumThatIsNotFinite) {
 
 // The same where ranks have stepped alone: too late for a skip, but every rank says so.
 TEST(OneBitDdpTest, PartsAgreeOnADriftThatIsNotFinite) {
-  std::atomic<int> thrown = 0;
-  comm::launch({.num_ranks = 4, .threads_per_rank = 1}, [&](comm::World& world) {
+  std::vector<int> thrown(4);
+  testing::LaunchRanks({.num_ranks = 4, .threads_per_rank = 1}, [&](comm::World& world) {
     nn::Gpt2 model({.vocab_size = 20, .n_positions = 8, .n_embd = 16, .n_layer = 1, .n_head = 2});
     model.Initialize(world.context(), {.seed = 1});
     optim::ZeroOneAdam optimizer(model.Parameters(), {.lr = 0.003, .freeze_step = 2});
@@ -287,12 +288,13 @@ TEST(OneBitDdpTest, PartsAgreeOnADriftThatIsNotFinite) {
       } catch (const Error& error) {
         EXPECT_EQ(step, 3);
         EXPECT_THAT(error.what(), HasSubstr(cut->name()));
-        ++thrown;
+        ++thrown[static_cast<size_t>(world.rank())];
       }
       optimizer.zero_grad();
     }
   }).IgnoreError();
-  EXPECT_EQ(thrown, 4);
+  testing::ShareByRank(thrown);
+  EXPECT_EQ(thrown, std::vector<int>(4, 1));
 }
 
 // Gradients are local or means as the optimizer asked at backward; a state of another phase that is
@@ -354,7 +356,7 @@ TEST(OneBitDdpTest, ALoadBetweenBackwardAndStepIsRefused) {
 }
 
 std::string RefusalOf(const std::function<void(comm::World&)>& boost) {
-  return Message(comm::launch({.num_ranks = 2, .threads_per_rank = 1}, boost));
+  return Message(testing::LaunchRanks({.num_ranks = 2, .threads_per_rank = 1}, boost));
 }
 
 // Clipping by hand would clip by another norm on every rank.

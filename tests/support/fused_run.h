@@ -84,6 +84,7 @@ Weights GeminiFused(const FusedSetup& setup, int num_ranks, double timeout_secon
         results[static_cast<size_t>(world.rank())] = WholeWeightsOf(*model, plugin);
       },
       timeout_seconds);
+  ShareByRank(results);
   for (const Weights& other : results) EXPECT_EQ(other, results[0]) << "ranks differ";
   return results[0];
 }

@@ -5,74 +5,88 @@
 //   });
 //   ShareByRank(results);            // what the other processes have written
 //
-// There the processes beyond num_ranks do nothing, but run the rest of the test like all others.
+// There the processes beyond num_ranks do nothing, but run the rest of the test like all others. A
+// process that does not come any more ends the suite: every later test would wait for it, too.
 #ifndef APOGEE_TESTS_SUPPORT_LAUNCH_RANKS_H_
 #define APOGEE_TESTS_SUPPORT_LAUNCH_RANKS_H_
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
-#include <map>
 #include <string>
+#include <type_traits>
 #include <vector>
 
-#include "apogee/comm/process/process_world.h"
+#include "apogee/comm/some_ranks.h"
 
 namespace apogee::testing {
 
 // 1 where ranks are threads.
 inline int NumProcesses() { return ValueOrThrow(comm::StartedProcesses()).size; }
 
-inline absl::Status LaunchRanks(const comm::LaunchOptions& options,
+// Whether they cannot run: there are fewer processes.
+inline bool TooManyRanks(int num_ranks) { return NumProcesses() > 1 && num_ranks > NumProcesses(); }
+
+// Where --timeout-seconds of mpi_main.cc is kept.
+inline constexpr const char* kTimeoutVariable = "APOGEE_TEST_TIMEOUT_SECONDS";
+inline double AtMostTimeout(double seconds) {
+  const char* limit = std::getenv(kTimeoutVariable);
+  return limit != nullptr ? std::min(seconds, std::stod(limit)) : seconds;
+}
+
+inline void MeetAllProcesses() {
+  const absl::Status met =
+      comm::launch({.threads_per_rank = 1, .timeout_seconds = AtMostTimeout(60)},
+                   [](const comm::World& world) { world.group()->Barrier(); });
+  if (met.ok()) return;
+  // One write, so that the lines of several processes do not mix.
+  const std::string line = "the suite ends, processes do not come together: " + Message(met) + "\n";
+  std::fputs(line.c_str(), stderr);
+  std::exit(1);
+}
+
+inline absl::Status LaunchRanks(comm::LaunchOptions options,
                                 const std::function<void(comm::World&)>& fn) {
-  if (NumProcesses() == 1) return comm::launch(options, fn);
-  return comm::process::Launch(options, std::max(1, options.threads_per_rank), fn);
+  if (NumProcesses() > 1) MeetAllProcesses();
+  options.timeout_seconds = AtMostTimeout(options.timeout_seconds);
+  return comm::LaunchSome(options, fn);
 }
 
-// Gives every process the elements of every rank, each taken from its own process.
 inline void ShareByRank(std::vector<std::string>& values) {
-  const int size = NumProcesses();
-  if (size == 1) return;
-  OkOrThrow(comm::launch({.threads_per_rank = 1}, [&](comm::World& world) {
-    for (int r = 0; r < std::min(size, static_cast<int>(values.size())); ++r) {
-      std::string& value = values[static_cast<size_t>(r)];
-      const Tensor bytes =
-          Tensor::Full({1}, DType::kI64, static_cast<double>(value.size()), world.context());
-      world.group()->Broadcast(bytes, r);
-      const Tensor text = Tensor::Zeros({bytes.data<int64_t>()[0]}, DType::kU8, world.context());
-      if (world.rank() == r) std::copy(value.begin(), value.end(), text.data<uint8_t>());
-      world.group()->Broadcast(text, r);
-      value.assign(text.data<uint8_t>(), text.data<uint8_t>() + text.numel());
-    }
-  }));
+  comm::ShareByRank(values, AtMostTimeout(60));
 }
-
-// The same for values by name.
-inline void ShareByRank(std::vector<std::map<std::string, std::vector<double>>>& values) {
-  if (NumProcesses() == 1) return;
+inline void ShareByRank(std::vector<comm::NamedNumbers>& values) {
+  comm::ShareByRank(values, AtMostTimeout(60));
+}
+template <typename T>
+requires std::is_arithmetic_v<T>
+void ShareByRank(std::vector<std::vector<T>>& values) {
   std::vector<std::string> texts;
-  for (const auto& ranks_own : values) {
-    std::string& text = texts.emplace_back();
-    for (const auto& [name, numbers] : ranks_own) {
-      text += name + '\n' + std::to_string(numbers.size()) + '\n';
-      text.append(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(double));
-    }
+  for (const auto& own : values) {
+    texts.emplace_back(reinterpret_cast<const char*>(own.data()), own.size() * sizeof(T));
   }
   ShareByRank(texts);
   for (size_t r = 0; r < values.size(); ++r) {
-    values[r].clear();
-    for (size_t at = 0; at < texts[r].size();) {
-      const auto line = [&] {
-        const size_t end = texts[r].find('\n', at);
-        const std::string found = texts[r].substr(at, end - at);
-        at = end + 1;
-        return found;
-      };
-      std::vector<double>& numbers = values[r][line()];
-      numbers.resize(std::stoul(line()));
-      std::memcpy(numbers.data(), texts[r].data() + at, numbers.size() * sizeof(double));
-      at += numbers.size() * sizeof(double);
-    }
+    values[r].resize(texts[r].size() / sizeof(T));
+    std::memcpy(values[r].data(), texts[r].data(), texts[r].size());
   }
+}
+template <typename T>
+requires std::is_arithmetic_v<T>
+void ShareByRank(std::vector<T>& values) {
+  std::vector<std::vector<T>> each;
+  for (const T value : values) each.push_back({value});
+  ShareByRank(each);
+  for (size_t r = 0; r < values.size(); ++r) values[r] = each[r][0];
+}
+
+// What rank 0 alone has written.
+template <typename T>
+void ShareFromFirst(T& value) {
+  std::vector<T> values{value};
+  ShareByRank(values);
+  value = values[0];
 }
 
 }  // namespace apogee::testing

@@ -1,11 +1,21 @@
 // main of the tests under mpirun: every process runs every test. Rank 0 prints what a test prints,
 // the others their failures only, and the program fails where any process has failed.
+//
+//   mpirun -np 4 comm_collectives_mpi_test --hang-rank 2 --timeout-seconds 2
+//
+// --hang-rank: that rank never comes to the first collective, and the suite must end by itself.
+// --timeout-seconds: the most that launches wait, whatever the tests say.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 
-#include "apogee/comm/launch.h"
+#include "apogee/tests/support/launch_ranks.h"
 
 namespace {
 
@@ -25,24 +35,64 @@ class FailurePrinter : public ::testing::EmptyTestEventListener {
   std::string test_;
 };
 
+class Hang : public ::testing::EmptyTestEventListener {
+  void OnTestStart(const ::testing::TestInfo& /*test*/) override {
+    while (true) std::this_thread::sleep_for(std::chrono::hours(1));
+  }
+};
+
+struct Flags {
+  std::optional<int> hang_rank;
+  std::optional<double> timeout_seconds;
+};
+
+// Of what gtest has left; nothing where that is not understood.
+std::optional<Flags> ParseFlags(int argc, char** argv) {
+  Flags flags;
+  for (int i = 1; i < argc; i += 2) {
+    const std::string name = argv[i];
+    if (i + 1 == argc) return std::nullopt;
+    char* end = nullptr;
+    const double value = std::strtod(argv[i + 1], &end);
+    if (*end != '\0' || !(value >= 0)) return std::nullopt;
+    if (name == "--hang-rank") {
+      flags.hang_rank = static_cast<int>(value);
+    } else if (name == "--timeout-seconds" && value > 0) {
+      flags.timeout_seconds = value;
+    } else {
+      return std::nullopt;
+    }
+  }
+  return flags;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
-  int rank = 0, size = 0;
-  const absl::Status status = apogee::comm::launch({}, [&](apogee::comm::World& world) {
-    rank = world.rank();
-    size = world.size();
-  });
-  if (!status.ok() || size < 2) {
-    std::fprintf(stderr, "start me with mpirun on several processes%s%s\n", status.ok() ? "" : ": ",
-                 apogee::Message(status).c_str());
+  const std::optional<Flags> flags = ParseFlags(argc, argv);
+  const auto processes = apogee::comm::StartedProcesses();
+  if (!processes.ok() || processes->size < 2) {
+    std::fprintf(stderr, "start me with mpirun on several processes%s%s\n",
+                 processes.ok() ? "" : ": ", apogee::Message(processes.status()).c_str());
     return 2;
   }
+  const int rank = processes->rank;
+  if (!flags || flags->hang_rank.value_or(0) >= processes->size) {
+    if (rank == 0) {
+      std::fprintf(stderr, "usage: %s [gtest's flags] [--hang-rank 0..%d] [--timeout-seconds S]\n",
+                   argv[0], processes->size - 1);
+    }
+    return 2;
+  }
+  if (flags->timeout_seconds) {
+    setenv(apogee::testing::kTimeoutVariable, std::to_string(*flags->timeout_seconds).c_str(), 1);
+  }
+  ::testing::TestEventListeners& listeners = ::testing::UnitTest::GetInstance()->listeners();
   if (rank != 0) {
-    ::testing::TestEventListeners& listeners = ::testing::UnitTest::GetInstance()->listeners();
     delete listeners.Release(listeners.default_result_printer());
     listeners.Append(new FailurePrinter(rank));
   }
+  if (flags->hang_rank == rank) listeners.Append(new Hang);
   return RUN_ALL_TESTS();
 }

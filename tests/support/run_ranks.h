@@ -1,5 +1,6 @@
 // Runs a function on n ranks and fails the test with what any of them threw. The ranks are threads
-// of this process, or, under mpirun, processes; a test of more ranks than processes is skipped.
+// of this process, or, under mpirun, processes; a test of more ranks than processes counts as
+// skipped.
 //
 //   RunRanks(4, [](comm::World& world) { ... EXPECT_… ... });
 #ifndef APOGEE_TESTS_SUPPORT_RUN_RANKS_H_
@@ -13,9 +14,7 @@ namespace apogee::testing {
 
 inline void RunRanks(int num_ranks, const std::function<void(comm::World&)>& fn,
                      double timeout_seconds = 60) {
-  if (NumProcesses() > 1 && num_ranks > NumProcesses()) {
-    GTEST_SKIP() << num_ranks << " ranks on " << NumProcesses() << " processes";
-  }
+  if (TooManyRanks(num_ranks)) GTEST_SKIP() << "needs " << num_ranks << " processes";
   const absl::Status status = LaunchRanks(
       {.num_ranks = num_ranks, .threads_per_rank = 1, .timeout_seconds = timeout_seconds}, fn);
   EXPECT_TRUE(status.ok()) << Message(status);

@@ -19,8 +19,10 @@ struct CommandResult {
   std::string out;  // and errors
 };
 
-inline CommandResult Command(const std::string& arguments) {
-  FILE* pipe = popen((std::string(APOGEE_COMMAND) + " " + arguments + " 2>&1").c_str(), "r");
+// `settings`: of the environment, "NAME=value NAME=value".
+inline CommandResult Command(const std::string& arguments, const std::string& settings = "") {
+  FILE* pipe = popen(
+      (settings + " " + std::string(APOGEE_COMMAND) + " " + arguments + " 2>&1").c_str(), "r");
   EXPECT_NE(pipe, nullptr);
   CommandResult result;
   std::array<char, 512> buffer;

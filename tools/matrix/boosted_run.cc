@@ -1,23 +1,22 @@
 #include "apogee/tools/matrix/boosted_run.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/booster/booster.h"
-#include "apogee/comm/launch.h"
+#include "apogee/comm/some_ranks.h"
 #include "apogee/nn/parallel/shard.h"
 #include "apogee/plugins/gemini.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/tools/matrix/optimizers.h"
 #include "apogee/tools/matrix/plain_run.h"
 #include "apogee/tools/matrix/plugins.h"
+#include "apogee/tools/matrix/rank_report.h"
 #include "apogee/tools/matrix/workload.h"
 
 namespace apogee::tools {
@@ -123,27 +122,25 @@ class RankRun {
   // The optimizer updates inside backward, so several backwards per step are too many.
   bool CannotAccumulate() const { return cell_.accumulate > 1 && UpdatesInBackward(*boosted_); }
 
-  // The weights of the whole model. Collective.
-  Weights WholeWeights() const {
-    Weights weights;
+  // Collective.
+  RankReport Report() {
+    RankReport report{.num_skipped = boosted_->num_skipped_steps(),
+                      .collectives = last_step_.calls,
+                      .bytes = last_step_.bytes,
+                      .state_bytes = StateBytes(),
+                      .num_parameters = num_parameters_};
     for (const auto& p : model_->Parameters()) {
-      weights[p->name()] = WholeValue(*p).ToVector<double>();
+      report.weights[p->name()] = WholeValue(*p).ToVector<double>();
     }
-    return weights;
-  }
-
-  // Adds what this rank knows; one rank at a time.
-  void Report(const Weights& weights, BoostedResult& result) {
-    result.num_parameters = num_parameters_;
-    result.num_skipped = boosted_->num_skipped_steps();
-    result.collectives = last_step_.calls;
-    result.bytes = last_step_.bytes;
-    result.state_bytes = std::max(result.state_bytes, StateBytes());
-    for (const auto& [name, values] : weights) MergeWhole(name, values, result);
-    if (!HasMasters(cell_)) return;
+    if (!HasMasters(cell_)) return report;
     for (optim::ParamView& view : boosted_->views()) {
-      if (view.trainable()) MergePart(view, result.masters);
+      if (!view.trainable()) continue;
+      const auto segments = view.layout().segments();
+      report.masters[view.name()] = {.whole_numel = view.layout().logical_shape().numel(),
+                                     .segments = {segments.begin(), segments.end()},
+                                     .values = view.master().ToVector<double>()};
     }
+    return report;
   }
 
  private:
@@ -234,32 +231,6 @@ class RankRun {
     }
   }
 
-  // Every rank must have the same bits.
-  void MergeWhole(const std::string& name, const std::vector<double>& values,
-                  BoostedResult& result) const {
-    const auto [entry, is_new] = result.end.emplace(name, values);
-    APOGEE_CHECK(is_new || entry->second == values, "ranks end with different values of \"", name,
-                 "\"");
-  }
-
-  // Puts this rank's part of the masters where it belongs.
-  static void MergePart(optim::ParamView& view, Weights& masters) {
-    const comm::Layout& layout = view.layout();
-    const std::vector<double> part = view.master().ToVector<double>();
-    std::vector<double>& whole = masters[view.name()];
-    whole.resize(static_cast<size_t>(layout.logical_shape().numel()),
-                 std::numeric_limits<double>::quiet_NaN());
-    size_t next = 0;
-    for (const comm::Segment& segment : layout.segments()) {
-      for (int64_t i = segment.begin; i < segment.begin + segment.length; ++i) {
-        double& value = whole[static_cast<size_t>(i)];
-        APOGEE_CHECK(value != value || value == part[next],
-                     "ranks end with different master weights of \"", view.name(), "\"");
-        value = part[next++];
-      }
-    }
-  }
-
   const Cell& cell_;
   const Sabotage sabotage_;
   const PluginVariant& variant_;
@@ -283,31 +254,34 @@ class RankRun {
 
 BoostedResult BoostedRun(const Cell& cell, Sabotage sabotage) {
   BoostedResult result;
-  std::mutex mutex;
+  std::vector<RankReport> reports(static_cast<size_t>(cell.world));
   result.status =
-      comm::launch({.num_ranks = cell.world, .threads_per_rank = 1, .timeout_seconds = 30},
-                   [&](comm::World& world) {
-                     RankRun run(cell, sabotage, world);
-                     const auto refuse = [&] {
-                       const std::lock_guard lock(mutex);
-                       result.refused = true;
-                     };
-                     try {
-                       run.Boost();
-                     } catch (const Error&) {
-                       refuse();
-                       throw;
-                     }
-                     try {
-                       run.Train();
-                     } catch (const Error&) {
-                       if (run.CannotAccumulate()) refuse();
-                       throw;
-                     }
-                     const Weights weights = run.WholeWeights();
-                     const std::lock_guard lock(mutex);
-                     run.Report(weights, result);
-                   });
+      comm::LaunchSome({.num_ranks = cell.world, .threads_per_rank = 1, .timeout_seconds = 30},
+                       [&](comm::World& world) {
+                         RankReport& report = reports[static_cast<size_t>(world.rank())];
+                         RankRun run(cell, sabotage, world);
+                         try {
+                           run.Boost();
+                         } catch (const Error&) {
+                           report.refused = true;
+                           throw;
+                         }
+                         try {
+                           run.Train();
+                         } catch (const Error&) {
+                           report.refused = run.CannotAccumulate();
+                           throw;
+                         }
+                         report = run.Report();
+                       });
+  ShareReports(reports);
+  result.refused = std::ranges::any_of(reports, &RankReport::refused);
+  if (!result.status.ok()) return result;
+  try {
+    MergeReports(reports, result);
+  } catch (const Error& error) {
+    result.status = absl::InternalError(error.what());
+  }
   return result;
 }
 

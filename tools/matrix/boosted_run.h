@@ -1,4 +1,5 @@
-// The boosted run of a cell, on ranks that are threads of this process.
+// The boosted run of a cell, on ranks that are threads of this process, or, under mpirun,
+// processes.
 //
 //   const BoostedResult got = BoostedRun(cell, Sabotage::kNone);
 //   if (got.status.ok()) ... WorstUpdateError(start, want, got.end) ...
@@ -26,7 +27,7 @@ struct BoostedResult {
   // has any.
   Weights masters;
   int64_t num_skipped = 0;
-  // Of one rank in all its groups, in the last step, from its first forward to zero_grad.
+  // Of rank 0 in all its groups, in the last step, from its first forward to zero_grad.
   int64_t collectives = 0;
   int64_t bytes = 0;
   // The largest of the ranks, at the end: states and masters.
@@ -35,6 +36,8 @@ struct BoostedResult {
   int64_t num_parameters = 0;
 };
 
+// Collective over processes, which must be at least as many as the cell's ranks, and returns the
+// same on all of them. Throws CommError when a process is lost.
 BoostedResult BoostedRun(const Cell& cell, Sabotage sabotage);
 
 }  // namespace apogee::tools

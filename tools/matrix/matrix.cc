@@ -2,11 +2,16 @@
 
 #include <limits>
 #include <sstream>
+#include <utility>
 
+#include "apogee/comm/some_ranks.h"
 #include "apogee/tools/matrix/boosted_run.h"
 
 namespace apogee::tools {
 namespace {
+
+// How long the other processes wait for rank 0's one-rank runs.
+constexpr double kJudgementSeconds = 600;
 
 // An update inside backward leaves no gradient to add to.
 bool MayBeRefused(const Cell& cell) {
@@ -27,6 +32,35 @@ void Compare(const Weights& got, const Reference& reference, CellReport& report)
     worst = part == part ? part : std::numeric_limits<double>::infinity();
   }
   report.verdict = worst <= 1 ? Verdict::kPass : Verdict::kFail;
+}
+
+CellReport Judge(const Cell& cell, BoostedResult got, ReferenceCache& references) {
+  CellReport report{.cell = cell};
+  try {
+    if (!got.status.ok()) {
+      report.detail = (got.refused ? "refused: " : "") + Message(got.status);
+      if (got.refused && MayBeRefused(cell)) {
+        report.verdict = Verdict::kRefused;
+        report.detail = Message(got.status);
+      }
+      return report;
+    }
+    const Reference& reference = references.Get(cell);
+    report.collectives = got.collectives;
+    report.bytes = got.bytes;
+    report.state_bytes = got.state_bytes;
+    report.num_parameters = got.num_parameters;
+    if (got.num_skipped != reference.plain.num_skipped) {
+      report.detail = internal::Concat("skipped ", got.num_skipped, " steps, the one-rank run ",
+                                       reference.plain.num_skipped);
+      return report;
+    }
+    for (auto& [name, masters] : got.masters) got.end[name] = std::move(masters);
+    Compare(got.end, reference, report);
+  } catch (const std::exception& error) {
+    report.detail = error.what();
+  }
+  return report;
 }
 
 }  // namespace
@@ -50,32 +84,13 @@ std::string CellReport::Line() const {
 }
 
 CellReport RunCell(const Cell& cell, Sabotage sabotage, ReferenceCache& references) {
+  BoostedResult got = BoostedRun(cell, sabotage);
+  const bool judges = ValueOrThrow(comm::StartedProcesses()).rank == 0;
   CellReport report{.cell = cell};
-  try {
-    const Reference& reference = references.Get(cell);
-    BoostedResult got = BoostedRun(cell, sabotage);
-    if (!got.status.ok()) {
-      report.detail = (got.refused ? "refused: " : "") + Message(got.status);
-      if (got.refused && MayBeRefused(cell)) {
-        report.verdict = Verdict::kRefused;
-        report.detail = Message(got.status);
-      }
-      return report;
-    }
-    report.collectives = got.collectives;
-    report.bytes = got.bytes;
-    report.state_bytes = got.state_bytes;
-    report.num_parameters = got.num_parameters;
-    if (got.num_skipped != reference.plain.num_skipped) {
-      report.detail = internal::Concat("skipped ", got.num_skipped, " steps, the one-rank run ",
-                                       reference.plain.num_skipped);
-      return report;
-    }
-    for (auto& [name, masters] : got.masters) got.end[name] = std::move(masters);
-    Compare(got.end, reference, report);
-  } catch (const std::exception& error) {
-    report.detail = error.what();
-  }
+  if (judges) report = Judge(cell, std::move(got), references);
+  std::vector<std::string> verdict{std::string(1, static_cast<char>(report.verdict))};
+  comm::ShareByRank(verdict, kJudgementSeconds);
+  report.verdict = static_cast<Verdict>(verdict[0][0]);
   return report;
 }
 
@@ -88,13 +103,22 @@ std::vector<Cell> ChooseCells(const MatrixOptions& options) {
 }
 
 std::vector<CellReport> RunMatrix(const MatrixOptions& options, std::ostream& out) {
+  const int num_processes = ValueOrThrow(comm::StartedProcesses()).size;
+  std::vector<Cell> cells = ChooseCells(options);
+  const size_t num_too_large = num_processes == 1 ? 0 : std::erase_if(cells, [&](const Cell& cell) {
+    return cell.world > num_processes;
+  });
   ReferenceCache references;
   std::vector<CellReport> reports;
   int64_t counts[3] = {};
-  for (const Cell& cell : ChooseCells(options)) {
+  for (const Cell& cell : cells) {
     reports.push_back(RunCell(cell, options.sabotage, references));
     ++counts[static_cast<size_t>(reports.back().verdict)];
     out << reports.back().Line() << std::endl;
+  }
+  if (num_too_large > 0) {
+    out << num_too_large << (num_too_large == 1 ? " cell needs" : " cells need") << " more than "
+        << num_processes << " processes\n";
   }
   if (const int64_t refused = counts[static_cast<size_t>(Verdict::kRefused)]; refused > 0) {
     out << refused << " refused\n";

@@ -7,6 +7,8 @@
 //   refused lomo/ddp/world1/f32/acc3/fed: …
 //   1 refused
 //   1 passed, 1 failed
+//
+// Under mpirun ranks are processes, and every process calls all of this.
 #ifndef APOGEE_TOOLS_MATRIX_MATRIX_H_
 #define APOGEE_TOOLS_MATRIX_MATRIX_H_
 
@@ -42,7 +44,8 @@ struct CellReport {
   std::string Line() const;
 };
 
-// A refusal that is not on the list of allowed ones is a failure.
+// A refusal that is not on the list of allowed ones is a failure. Of several processes rank 0
+// compares; the others get its verdict and nothing else. Throws CommError when one is lost.
 CellReport RunCell(const Cell& cell, Sabotage sabotage, ReferenceCache& references);
 
 struct MatrixOptions {
@@ -53,6 +56,8 @@ struct MatrixOptions {
 
 // The cells, before anything runs. The sample is taken first, so that patterns divide it.
 std::vector<Cell> ChooseCells(const MatrixOptions& options);
+// Of the chosen cells those of larger worlds than there are processes are left out, and counted in
+// `out`. Of several processes rank 0's `out` is the one to show.
 std::vector<CellReport> RunMatrix(const MatrixOptions& options, std::ostream& out);
 
 }  // namespace apogee::tools

@@ -293,7 +293,7 @@ class Sly : public nn::Chain {
 
 TEST(PipelineErrorsTest, APieceThatDoesNotListAParameter) {
   const absl::Status status =
-      comm::launch({.num_ranks = 2, .threads_per_rank = 1}, [](comm::World& world) {
+      testing::LaunchRanks({.num_ranks = 2, .threads_per_rank = 1}, [](comm::World& world) {
         Sly model;
         model.Initialize(world.context(), {.seed = 1});
         optim::AdamW optimizer(model.Parameters(), {});

@@ -119,6 +119,17 @@ struct Window {
   bool hold = true;
 };
 
+void ShareLosses(std::vector<Losses>& all) {
+  std::vector<std::vector<double>> training, evaluation;
+  for (const Losses& losses : all) {
+    training.push_back(losses.training);
+    evaluation.push_back(losses.evaluation);
+  }
+  testing::ShareByRank(training);
+  testing::ShareByRank(evaluation);
+  for (size_t r = 0; r < all.size(); ++r) all[r] = {training[r], evaluation[r]};
+}
+
 Weights BoostedRun(const Task& task, int num_ranks, HybridParallelOptions options, Losses& losses,
                    const Window& window) {
   std::vector<Weights> results(static_cast<size_t>(num_ranks));
@@ -162,7 +173,9 @@ Weights BoostedRun(const Task& task, int num_ranks, HybridParallelOptions option
       results[rank][p->name()] = plugin.WholeValue(*p).ToVector<double>();
     }
   });
+  testing::ShareByRank(results);
   for (const Weights& other : results) EXPECT_EQ(other, results[0]) << "ranks differ";
+  ShareLosses(all);
   losses.evaluation = all[0].evaluation;
   losses.training.assign(kSteps, 0);
   for (const Losses& rank : all) {
@@ -176,6 +189,7 @@ Weights BoostedRun(const Task& task, int num_ranks, HybridParallelOptions option
 
 void ExpectEqualRuns(const Task& task, int num_ranks, const HybridParallelOptions& options,
                      const Window& window = {}) {
+  if (testing::TooManyRanks(num_ranks)) GTEST_SKIP() << "needs " << num_ranks << " processes";
   const std::string what = options.schedule + ", " + std::to_string(num_ranks) + " ranks, pp " +
                            std::to_string(options.pp_size) + ", tp " +
                            std::to_string(options.tp_size) + ", zero " +
@@ -297,7 +311,8 @@ TEST(PipelineTest, FrozenEmbeddingsAndWholeStages) {
 // The loss scale at the end, and how many steps overflowed, of training in fp16.
 std::pair<double, int64_t> ScaleAndSkips(const Task& task, int num_ranks,
                                          HybridParallelOptions options) {
-  std::pair<double, int64_t> first;
+  std::vector<double> scales(static_cast<size_t>(num_ranks));
+  std::vector<int64_t> skips(static_cast<size_t>(num_ranks));
   options.precision = "fp16";
   options.loss_scaler = {.initial_scale = 0x1p22, .growth_interval = 2};
   RunRanks(num_ranks, [&](comm::World& world) {
@@ -313,12 +328,14 @@ std::pair<double, int64_t> ScaleAndSkips(const Task& task, int num_ranks,
       boosted.optimizer.step();
       boosted.optimizer.zero_grad();
     }
-    const std::pair got(plugin.loss_scale(), boosted.optimizer.num_skipped_steps());
-    if (world.rank() == 0) first = got;
-    world.group() != nullptr ? world.group()->Barrier() : void();
-    EXPECT_EQ(got, first);
+    scales[static_cast<size_t>(world.rank())] = plugin.loss_scale();
+    skips[static_cast<size_t>(world.rank())] = boosted.optimizer.num_skipped_steps();
   });
-  return first;
+  testing::ShareByRank(scales);
+  testing::ShareByRank(skips);
+  EXPECT_EQ(scales, std::vector<double>(scales.size(), scales[0]));
+  EXPECT_EQ(skips, std::vector<int64_t>(skips.size(), skips[0]));
+  return {scales[0], skips[0]};
 }
 
 TEST(PipelineTest, EveryStageSkipsWhenOneOverflows) {

@@ -1,0 +1,20 @@
+// Whether the ranks of a fault trial said what they must: every survivor names the rank that
+// misbehaved, the call, and its number.
+//
+//   for (const std::string& wrong : Judge(trial, outcome)) ...
+#ifndef APOGEE_TESTS_COMM_FAULTS_JUDGE_H_
+#define APOGEE_TESTS_COMM_FAULTS_JUDGE_H_
+
+#include <string>
+#include <vector>
+
+#include "apogee/tests/comm/faults/run_trial.h"
+
+namespace apogee::comm::faults {
+
+// What was wrong with messages, exit code and leftovers; empty: nothing. Not the time.
+std::vector<std::string> Judge(const Trial& trial, const Outcome& outcome);
+
+}  // namespace apogee::comm::faults
+
+#endif  // APOGEE_TESTS_COMM_FAULTS_JUDGE_H_

@@ -1,0 +1,27 @@
+// Processes that run now, by what their command line holds.
+//
+//   EXPECT_EQ(NumProcessesWith("sleep 98765.4321"), 0);
+#ifndef APOGEE_TESTS_SUPPORT_PROCESS_TABLE_H_
+#define APOGEE_TESTS_SUPPORT_PROCESS_TABLE_H_
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+
+#include "apogee/tests/support/temp_dir.h"
+
+namespace apogee::testing {
+
+inline int NumProcessesWith(const std::string& words) {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::string line = ReadFile(entry.path() / "cmdline");
+    std::replace(line.begin(), line.end(), '\0', ' ');
+    count += line.find(words) != std::string::npos;
+  }
+  return count;
+}
+
+}  // namespace apogee::testing
+
+#endif  // APOGEE_TESTS_SUPPORT_PROCESS_TABLE_H_

@@ -1,0 +1,35 @@
+// A TempDir that all processes under mpirun see under one path, and that stays until all of them
+// have come to its end.
+//
+//   const SharedTempDir dir;
+//   RunRanks(2, [&](comm::World& world) { ... booster.save_training_state(dir / "run", ...); });
+#ifndef APOGEE_TESTS_SUPPORT_SHARED_TEMP_DIR_H_
+#define APOGEE_TESTS_SUPPORT_SHARED_TEMP_DIR_H_
+
+#include <string>
+
+#include "apogee/tests/support/launch_ranks.h"
+#include "apogee/tests/support/temp_dir.h"
+
+namespace apogee::testing {
+
+class SharedTempDir {
+ public:
+  SharedTempDir() { ShareFromFirst(path_); }
+  ~SharedTempDir() {
+    if (NumProcesses() > 1) MeetAllProcesses();
+  }
+  SharedTempDir(const SharedTempDir&) = delete;
+  SharedTempDir& operator=(const SharedTempDir&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  TempDir own_;  // rank 0's is the one
+  std::string path_ = own_.path();
+};
+
+}  // namespace apogee::testing
+
+#endif  // APOGEE_TESTS_SUPPORT_SHARED_TEMP_DIR_H_

@@ -1,0 +1,25 @@
+// Runs the two-rank self test of every backend, each in processes of its own, with a time limit.
+//
+//   bool ok = TestBackends({.program = "/usr/bin/apogee", .limit_seconds = 60}, launcher, report);
+#ifndef APOGEE_TOOLS_DOCTOR_BACKENDS_H_
+#define APOGEE_TOOLS_DOCTOR_BACKENDS_H_
+
+#include <string>
+
+#include "apogee/tools/doctor/launcher.h"
+#include "apogee/tools/doctor/report.h"
+
+namespace apogee::tools::doctor {
+
+struct BackendOptions {
+  std::string program;  // this one: `program doctor --self-test NAME` runs the test itself
+  double limit_seconds = 60;
+};
+
+// Adds a row per backend. False where a test has failed; one that cannot be tested here, because
+// the build or the machine has no such thing, has not.
+bool TestBackends(const BackendOptions& options, const Launcher& launcher, Report& report);
+
+}  // namespace apogee::tools::doctor
+
+#endif  // APOGEE_TOOLS_DOCTOR_BACKENDS_H_

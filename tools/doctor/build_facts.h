@@ -1,0 +1,17 @@
+// How this program was built.
+//
+//   AddBuild(launcher, report);
+#ifndef APOGEE_TOOLS_DOCTOR_BUILD_FACTS_H_
+#define APOGEE_TOOLS_DOCTOR_BUILD_FACTS_H_
+
+#include "apogee/tools/doctor/launcher.h"
+#include "apogee/tools/doctor/report.h"
+
+namespace apogee::tools::doctor {
+
+// With `launcher` beside the MPI that the program is linked with.
+void AddBuild(const Launcher& launcher, Report& report);
+
+}  // namespace apogee::tools::doctor
+
+#endif  // APOGEE_TOOLS_DOCTOR_BUILD_FACTS_H_

@@ -1,0 +1,93 @@
+#include <unistd.h>
+
+#include <climits>
+#include <iostream>
+#include <memory>
+
+#include "apogee/tools/command.h"
+#include "apogee/tools/doctor/backends.h"
+#include "apogee/tools/doctor/build_facts.h"
+#include "apogee/tools/doctor/environment.h"
+#include "apogee/tools/doctor/limits.h"
+#include "apogee/tools/doctor/machine.h"
+#include "apogee/tools/doctor/self_test.h"
+
+namespace apogee::tools {
+namespace {
+
+struct Flags {
+  double time_limit = 60;
+  std::string self_test;
+};
+
+std::string ThisProgram() {
+  std::array<char, PATH_MAX> path = {};
+  const ssize_t length = readlink("/proc/self/exe", path.data(), path.size());
+  APOGEE_CHECK(length > 0, "doctor: cannot read /proc/self/exe; is /proc mounted?");
+  return std::string(path.data(), static_cast<size_t>(length));
+}
+
+int Examine(const Flags& flags) {
+  const auto started = doctor::StartedBy();
+  if (started && started->rank > 0) return 0;  // process 0 speaks for all
+  if (started && started->size > 1) {
+    std::cerr << "apogee doctor: " << started->by << " has started " << started->size
+              << " processes; start `apogee doctor` by itself: it starts those that it tests\n";
+    return 2;
+  }
+  doctor::Report report(doctor::Redactor::OfThisProcess());
+  constexpr double kVersionSeconds = 10;
+  const doctor::Launcher launcher =
+      doctor::FindLauncher(std::min(flags.time_limit, kVersionSeconds));
+  doctor::AddBuild(launcher, report);
+  doctor::AddProcessor(report);
+  doctor::AddMemoryAndDisks(report);
+  doctor::AddProcessLimits(report);
+  doctor::AddSystem(report);
+  doctor::AddEnvironment(environ, report);
+  doctor::ForgetLauncher();
+  std::cerr << "apogee doctor: testing, at most " << flags.time_limit << " s per backend\n";
+  const bool good = doctor::TestBackends(
+      {.program = ThisProgram(), .limit_seconds = flags.time_limit}, launcher, report);
+
+  std::cout << (good ? "Every self test passed" : "A self test FAILED") << ", "
+            << report.advice().size() << " remarks (lines with !).\n"
+            << "To report a problem, paste what is between the lines:\n"
+            << "----------------------------------------\n"
+            << "```text\n"
+            << report.Text() << "```\n"
+            << "----------------------------------------\n";
+  return good ? 0 : 1;
+}
+
+int Run(const Flags& flags) {
+  if (flags.self_test.empty()) return Examine(flags);
+  // Half of the limit, so that a collective that gets no answer says so before the end.
+  const absl::Status status =
+      doctor::RunSelfTest(flags.self_test == "mpi", flags.time_limit / 2, std::cout);
+  if (status.ok()) return 0;
+  std::cerr << "apogee doctor: " + Message(status) + "\n";
+  return 1;
+}
+
+}  // namespace
+
+void AddDoctorCommand(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand(
+      "doctor", "Look at this machine and let two ranks talk, for when something does not work");
+  command->add_option("--time-limit", flags->time_limit, "Seconds for each self test")
+      ->check(CLI::Range(0.1, 86400.0));
+  command
+      ->add_option("--self-test", flags->self_test,
+                   "Only the test itself, in this process (threads) or in two that mpirun or srun "
+                   "has started (mpi)")
+      ->check(CLI::IsMember({"threads", "mpi"}));
+  command->footer(
+      "Ends with a block to paste into a report: no addresses, no names of user, home or machine, "
+      "and of the environment only what changes a run. Exit status: 0 all fine, 1 a self test "
+      "failed, 2 wrong use.");
+  command->callback([flags, &exit_code] { exit_code = Run(*flags); });
+}
+
+}  // namespace apogee::tools

@@ -1,0 +1,48 @@
+// What one rank of a boosted run found out, in a form that goes from process to process.
+//
+//   std::vector<RankReport> reports(num_ranks);     // each rank fills its own
+//   ShareReports(reports);                          // collective over processes
+//   MergeReports(reports, result);
+#ifndef APOGEE_TOOLS_MATRIX_RANK_REPORT_H_
+#define APOGEE_TOOLS_MATRIX_RANK_REPORT_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "apogee/comm/layout.h"
+#include "apogee/tools/matrix/boosted_run.h"
+#include "apogee/tools/matrix/update_error.h"
+
+namespace apogee::tools {
+
+struct RankReport {
+  // This rank's part of a tensor.
+  struct Part {
+    int64_t whole_numel = 0;
+    std::vector<comm::Segment> segments = {};
+    std::vector<double> values = {};
+  };
+
+  // As in BoostedResult.
+  bool refused = false;
+  int64_t num_skipped = 0;
+  int64_t collectives = 0;
+  int64_t bytes = 0;
+  int64_t state_bytes = 0;
+  int64_t num_parameters = 0;
+  Weights weights = {};  // of the whole model
+  std::map<std::string, Part> masters = {};
+};
+
+// Every process gets every rank's. Nothing to do where ranks are threads. Throws CommError when a
+// process is lost.
+void ShareReports(std::vector<RankReport>& reports);
+
+// Of ranks that all came to their end. Throws Error where they end with different values.
+void MergeReports(const std::vector<RankReport>& reports, BoostedResult& result);
+
+}  // namespace apogee::tools
+
+#endif  // APOGEE_TOOLS_MATRIX_RANK_REPORT_H_
