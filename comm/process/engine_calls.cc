@@ -239,12 +239,13 @@ std::vector<int> Engine::Culprits(const Operation& operation) const {
 void Engine::TimedOut(const OperationPtr& operation, std::chrono::milliseconds timeout) {
   if (operation->completion->IsDone()) return;
   const auto now = Clock::now();
-  std::string missing, present, silent;
+  std::string present;
+  std::vector<int> silent;
   int num_missing = 0;
   for (size_t i = 0; i < operation->ranks.size(); ++i) {
     num_missing += !operation->members[i].arrived;
     if (operation->members[i].arrived) Append(present, operation->ranks[i]);
-    if (operation->in_flight[i] > 0) Append(silent, operation->ranks[i]);
+    if (operation->in_flight[i] > 0) silent.push_back(operation->ranks[i]);
   }
   const std::string seconds = std::to_string(timeout.count() / 1000.0).substr(0, 5) + " s";
   if (num_missing > 1 && operation->asked_at == Clock::time_point{}) {
@@ -256,18 +257,22 @@ void Engine::TimedOut(const OperationPtr& operation, std::chrono::milliseconds t
     }
   }
   if (num_missing > 1 && now - operation->asked_at < kAnswerWithin) return;
-  if (num_missing > 0) {
-    for (const int rank : Culprits(*operation)) {
-      Append(missing, rank);
+  const auto name = [&](const std::vector<int>& ranks) {
+    std::string list;
+    for (const int rank : ranks) {
+      Append(list, rank);
       sessions_[operation->session].awaited.insert(rank);
       PostToAll({.kind = MessageKind::kAwaited, .session = operation->session, .tag = rank});
     }
-    return Fail(operation, operation->Name() + ": rank " + missing + " did not arrive within " +
-                               seconds + "; waiting: rank " + present);
+    return list;
+  };
+  if (num_missing > 0) {
+    return Fail(operation, operation->Name() + ": rank " + name(Culprits(*operation)) +
+                               " did not arrive within " + seconds + "; waiting: rank " + present);
   }
   if (now - operation->last_progress < timeout) return;
   Fail(operation, operation->Name() + ": no data has moved between rank " + std::to_string(rank_) +
-                      " and rank " + silent + " for " + seconds);
+                      " and rank " + name(silent) + " for " + seconds);
 }
 
 void Engine::Left(uint32_t number, int rank, const RankEnding& ending) {
