@@ -48,11 +48,15 @@ endfunction()
 
 # apogee_mpi_test(NAME comm_collectives_mpi_test SRCS comm/collectives_test.cc LAYERS comm): the same test
 # again, its ranks now processes under mpirun, 4 or PROCESSES of them. Label `mpi`. Without MPI it is there
-# and counts as skipped.
+# and counts as skipped. RANKS_PER_MACHINE 2: each two count as a machine; MORE 6:2: the same program once
+# more, comm_collectives_mpi_test_6_2, on 6 processes, each two of which count as a machine (MORE 6: machines
+# are what they are).
 function(apogee_mpi_test)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME;TIMEOUT;PROCESSES" "SRCS;LAYERS;LIBS;ARGS")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME;TIMEOUT;PROCESSES;RANKS_PER_MACHINE"
+                        "SRCS;LAYERS;LIBS;ARGS;MORE")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_NAME OR NOT arg_SRCS)
-    message(FATAL_ERROR "apogee_mpi_test(${arg_NAME}): expected NAME, SRCS, LAYERS, LIBS, ARGS, TIMEOUT, PROCESSES")
+    message(FATAL_ERROR "apogee_mpi_test(${arg_NAME}): expected NAME, SRCS, LAYERS, LIBS, ARGS, TIMEOUT, PROCESSES, "
+                        "RANKS_PER_MACHINE, MORE")
   endif()
   if(NOT APOGEE_HAS_MPI)
     apogee_skipped_test(${arg_NAME} mpi)
@@ -67,8 +71,23 @@ function(apogee_mpi_test)
   apogee_program(NAME ${arg_NAME} SRCS ${arg_SRCS} ${CMAKE_CURRENT_SOURCE_DIR}/support/mpi_main.cc
                  LAYERS ${arg_LAYERS} LIBS ${arg_LIBS} GTest::gmock GTest::gtest)
   apogee_precompile(${arg_NAME} FROM apogee_test_pch)
-  add_test(NAME ${arg_NAME} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/support/mpirun.sh ${MPIEXEC_EXECUTABLE}
-                                    ${arg_PROCESSES} $<TARGET_FILE:${arg_NAME}> ${arg_ARGS})
-  set_tests_properties(${arg_NAME} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS mpi
-                       ENVIRONMENT "OMP_WAIT_POLICY=passive")
+  set(names ${arg_NAME})
+  set(sizes ${arg_PROCESSES}:${arg_RANKS_PER_MACHINE})
+  foreach(size ${arg_MORE})
+    string(REPLACE ":" "_" suffix ${size})
+    list(APPEND names ${arg_NAME}_${suffix})
+    list(APPEND sizes ${size})
+  endforeach()
+  foreach(name size IN ZIP_LISTS names sizes)
+    string(REGEX MATCH "^([0-9]+):?([0-9]*)$" matched ${size})
+    set(processes ${CMAKE_MATCH_1})
+    set(environment "OMP_WAIT_POLICY=passive")
+    if(CMAKE_MATCH_2)
+      list(APPEND environment "APOGEE_RANKS_PER_MACHINE=${CMAKE_MATCH_2}")
+    endif()
+    add_test(NAME ${name} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/support/mpirun.sh ${MPIEXEC_EXECUTABLE}
+                                  ${processes} $<TARGET_FILE:${arg_NAME}> ${arg_ARGS})
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS mpi
+                         ENVIRONMENT "${environment}")
+  endforeach()
 endfunction()

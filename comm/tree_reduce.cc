@@ -70,38 +70,50 @@ void ReduceBlock(std::span<const T* const> inputs, int64_t begin, int64_t count,
   for (int64_t i = 0; i < count; ++i) sum[i] = combine(sum[i], scratch[i]);
 }
 
-template <ReduceOp kOp, typename T>
-void ReduceRange(std::span<const T* const> inputs, std::span<T* const> outputs, int64_t total) {
-  using C = ComputeType<T>;
+template <ReduceOp kOp, typename In, typename Out>
+void ReduceRange(std::span<const In* const> inputs, std::span<Out* const> outputs, int64_t total) {
+  using C = ComputeType<In>;
   alignas(64) C sum[kBlock];
   std::vector<C> scratch(
       inputs.size() <= 4 ? 0 : kBlock * static_cast<size_t>(std::bit_width(inputs.size())));
   for (int64_t at = 0; at < total; at += kBlock) {
     const int64_t count = std::min(kBlock, total - at);
-    ReduceBlock<kOp, T>(inputs, at, count, sum, scratch.data());
-    for (T* output : outputs) {
-      T* __restrict out = output + at;
-      if constexpr (std::is_same_v<T, C>) {
-        std::memcpy(out, sum, static_cast<size_t>(count) * sizeof(T));
+    ReduceBlock<kOp, In>(inputs, at, count, sum, scratch.data());
+    for (Out* output : outputs) {
+      Out* __restrict out = output + at;
+      if constexpr (std::is_same_v<Out, C>) {
+        std::memcpy(out, sum, static_cast<size_t>(count) * sizeof(Out));
       } else {
-        for (int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(sum[i]);
+        for (int64_t i = 0; i < count; ++i) out[i] = static_cast<Out>(sum[i]);
       }
     }
   }
 }
 
-template <typename T>
+template <typename In, typename Out>
 void Reduce(ReduceOp op, std::span<const void* const> inputs, std::span<void* const> outputs,
             int64_t count) {
-  std::vector<const T*> from;
-  for (const void* input : inputs) from.push_back(static_cast<const T*>(input));
-  std::vector<T*> to;
-  for (void* output : outputs) to.push_back(static_cast<T*>(output));
+  std::vector<const In*> from;
+  for (const void* input : inputs) from.push_back(static_cast<const In*>(input));
+  std::vector<Out*> to;
+  for (void* output : outputs) to.push_back(static_cast<Out*>(output));
   if (op == ReduceOp::kSum) {
-    ReduceRange<ReduceOp::kSum, T>(from, to, count);
+    ReduceRange<ReduceOp::kSum, In, Out>(from, to, count);
   } else {
-    ReduceRange<ReduceOp::kMax, T>(from, to, count);
+    ReduceRange<ReduceOp::kMax, In, Out>(from, to, count);
   }
+}
+
+// Calls fn with the type of the elements.
+template <typename Fn>
+void DispatchSums(const char* op_name, DType dtype, const Fn& fn) {
+  DispatchAny(dtype, op_name, [&]<typename T>() {
+    if constexpr (std::is_integral_v<T>) {
+      Throw(op_name, ": sums of integers are not offered; use f32 or f64");
+    } else {
+      fn.template operator()<T>();
+    }
+  });
 }
 
 }  // namespace
@@ -114,13 +126,23 @@ int64_t ShareBegin(int64_t count, size_t index, size_t size, int64_t element_byt
 
 void TreeReduce(const char* op_name, DType dtype, ReduceOp op, std::span<const void* const> inputs,
                 std::span<void* const> outputs, int64_t count) {
-  DispatchAny(dtype, op_name, [&]<typename T>() {
-    if constexpr (std::is_integral_v<T>) {
-      Throw(op_name, ": sums of integers are not offered; use f32 or f64");
-    } else {
-      Reduce<T>(op, inputs, outputs, count);
-    }
-  });
+  DispatchSums(op_name, dtype, [&]<typename T>() { Reduce<T, T>(op, inputs, outputs, count); });
+}
+
+DType PartialDType(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
+
+void TreeReducePartial(const char* op_name, DType dtype, ReduceOp op,
+                       std::span<const void* const> inputs, void* partial, int64_t count) {
+  void* const outputs[] = {partial};
+  DispatchSums(op_name, dtype,
+               [&]<typename T>() { Reduce<T, ComputeType<T>>(op, inputs, outputs, count); });
+}
+
+void TreeReduceFinish(const char* op_name, DType dtype, ReduceOp op,
+                      std::span<const void* const> partials, std::span<void* const> outputs,
+                      int64_t count) {
+  DispatchSums(op_name, dtype,
+               [&]<typename T>() { Reduce<ComputeType<T>, T>(op, partials, outputs, count); });
 }
 
 }  // namespace apogee::comm

@@ -20,6 +20,19 @@ int64_t ShareBegin(int64_t count, size_t index, size_t size, int64_t element_byt
 void TreeReduce(const char* op_name, DType dtype, ReduceOp op, std::span<const void* const> inputs,
                 std::span<void* const> outputs, int64_t count);
 
+// TreeReduce in two halves: partial sums, unrounded, of blocks of ranks that are next to each other
+// and as many in each block, a power of two; then the sum of these. The tree splits after a power
+// of two of ranks, so every such block is one of its branches: the bits are those of TreeReduce.
+// The dtype of partial sums of `dtype`.
+DType PartialDType(DType dtype);
+// `partial` must not overlap the inputs.
+void TreeReducePartial(const char* op_name, DType dtype, ReduceOp op,
+                       std::span<const void* const> inputs, void* partial, int64_t count);
+// `dtype`: of the outputs, which must not overlap the partial sums.
+void TreeReduceFinish(const char* op_name, DType dtype, ReduceOp op,
+                      std::span<const void* const> partials, std::span<void* const> outputs,
+                      int64_t count);
+
 }  // namespace apogee::comm
 
 #endif  // APOGEE_COMM_TREE_REDUCE_H_

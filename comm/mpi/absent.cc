@@ -1,5 +1,6 @@
 // What a build without MPI has for it.
 #include <cstdlib>
+#include <utility>
 
 #include "apogee/comm/mpi/library.h"
 #include "apogee/comm/mpi/transport.h"
@@ -16,8 +17,11 @@ absl::StatusOr<std::unique_ptr<Transport>> Transport::Start() {
       "libmpich-dev) and build again, or start the program by itself, whose ranks are threads");
 }
 
-Transport::Transport(int rank, int size, int max_tag)
-    : rank_(rank), size_(size), max_tag_(max_tag) {}
+Transport::Transport(int rank, int max_tag, std::vector<int> machines)
+    : rank_(rank),
+      size_(static_cast<int>(machines.size())),
+      max_tag_(max_tag),
+      machines_(std::move(machines)) {}
 Transport::~Transport() = default;
 void Transport::Post(int, std::string) {}
 void Transport::Send(int, int, const void*, int64_t, uint64_t) {}

@@ -18,6 +18,24 @@ void Check(int code, const char* what) {
   Throw(what, ": ", std::string(text, static_cast<size_t>(length)));
 }
 
+// The machine of every process, by rank: the rank of the first process there.
+std::vector<int> FindMachines(int rank, int size, std::optional<int> ranks_per_machine) {
+  int first = rank;
+  if (ranks_per_machine) {
+    first = rank - rank % *ranks_per_machine;
+  } else {
+    MPI_Comm machine;
+    Check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &machine),
+          "MPI_Comm_split_type");
+    Check(MPI_Bcast(&first, 1, MPI_INT, 0, machine), "MPI_Bcast");
+    Check(MPI_Comm_free(&machine), "MPI_Comm_free");
+  }
+  std::vector<int> machines(static_cast<size_t>(size));
+  Check(MPI_Allgather(&first, 1, MPI_INT, machines.data(), 1, MPI_INT, MPI_COMM_WORLD),
+        "MPI_Allgather");
+  return machines;
+}
+
 }  // namespace
 
 // Requests lie in one array, as MPI_Testsome wants them: first one receive per peer for its next
@@ -48,6 +66,8 @@ absl::StatusOr<std::unique_ptr<Transport>> Transport::Start() {
     return absl::FailedPreconditionError(
         "launch: the program has called MPI_Init itself; leave it to launch");
   }
+  APOGEE_ASSIGN_OR_RETURN(const std::optional<int> ranks_per_machine,
+                          RanksPerMachineInEnvironment());
   int provided = 0;
   Check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
   if (provided < MPI_THREAD_SERIALIZED) {
@@ -62,12 +82,17 @@ absl::StatusOr<std::unique_ptr<Transport>> Transport::Start() {
   Check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
   Check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
   Check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &max_tag, &found), "MPI_Comm_get_attr");
-  return std::unique_ptr<Transport>(new Transport(rank, size, found != 0 ? *max_tag : 32767));
+  return std::unique_ptr<Transport>(new Transport(rank, found != 0 ? *max_tag : 32767,
+                                                  FindMachines(rank, size, ranks_per_machine)));
 }
 
-Transport::Transport(int rank, int size, int max_tag)
-    : rank_(rank), size_(size), max_tag_(max_tag), requests_(std::make_unique<Requests>()) {
-  for (int peer = 0; peer < size; ++peer) {
+Transport::Transport(int rank, int max_tag, std::vector<int> machines)
+    : rank_(rank),
+      size_(static_cast<int>(machines.size())),
+      max_tag_(max_tag),
+      machines_(std::move(machines)),
+      requests_(std::make_unique<Requests>()) {
+  for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank) continue;
     requests_->peers.push_back(peer);
     requests_->all.push_back(MPI_REQUEST_NULL);
@@ -90,6 +115,7 @@ void Transport::Post(int to, std::string message) {
 }
 
 void Transport::Send(int to, int tag, const void* data, int64_t bytes, uint64_t id) {
+  if (machine_of(to) != machine_of(rank_)) bytes_to_other_machines_ += bytes;
   MPI_Request request;
   Check(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, to, tag, MPI_COMM_WORLD, &request),
         "MPI_Isend");

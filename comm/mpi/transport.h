@@ -12,6 +12,7 @@
 #ifndef APOGEE_COMM_MPI_TRANSPORT_H_
 #define APOGEE_COMM_MPI_TRANSPORT_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -26,6 +27,11 @@ namespace apogee::comm::mpi {
 // where they do not say. Absent: this process was started alone.
 std::optional<int> ProcessesInEnvironment();
 
+// The value of APOGEE_RANKS_PER_MACHINE, which makes so many processes, in the order of their
+// ranks, count as a machine of their own. Absent: machines are what they are. InvalidArgument for
+// anything but a positive number.
+absl::StatusOr<std::optional<int>> RanksPerMachineInEnvironment();
+
 class Transport {
  public:
   // The most bytes of a message. Small enough to leave at once ("eagerly") under every MPI.
@@ -36,7 +42,8 @@ class Transport {
     std::string bytes;
   };
 
-  // MPI_Init: waits for all processes. FailedPrecondition without MPI in this build.
+  // MPI_Init: waits for all processes. FailedPrecondition without MPI in this build;
+  // InvalidArgument as from RanksPerMachineInEnvironment.
   static absl::StatusOr<std::unique_ptr<Transport>> Start();
   ~Transport();
 
@@ -44,6 +51,10 @@ class Transport {
   int size() const { return size_; }
   // Tags of Send and Receive: 1 to this.
   int max_tag() const { return max_tag_; }
+  // The machine of a process: the rank of the first process there.
+  int machine_of(int rank) const { return machines_[static_cast<size_t>(rank)]; }
+  // What Send has sent to other machines. Any thread may ask.
+  int64_t bytes_to_other_machines() const { return bytes_to_other_machines_; }
 
   void Post(int to, std::string message);
   // Matched by (process, tag) in the order of the calls. The memory must stay as it is until Poll
@@ -62,9 +73,11 @@ class Transport {
 
  private:
   struct Requests;
-  Transport(int rank, int size, int max_tag);
+  Transport(int rank, int max_tag, std::vector<int> machines);
 
   int rank_, size_, max_tag_;
+  std::vector<int> machines_;  // by rank
+  std::atomic<int64_t> bytes_to_other_machines_{0};
   std::unique_ptr<Requests> requests_;
 };
 

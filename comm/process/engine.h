@@ -51,6 +51,8 @@ class Engine : private Transfers {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  // Bytes of tensors that this process has sent to processes on other machines.
+  int64_t bytes_to_other_machines() const { return transport_->bytes_to_other_machines(); }
 
   // Every process begins the same sessions. `record`: of this process.
   uint32_t Begin(std::shared_ptr<FlightRecord> record, std::chrono::milliseconds timeout);
@@ -132,6 +134,7 @@ class Engine : private Transfers {
             std::function<void()> then) override;
   void Receive(Operation& operation, size_t peer, int tag, void* data, int64_t bytes,
                std::function<void()> then) override;
+  int MachineOf(int world_rank) const override { return transport_->machine_of(world_rank); }
   uint64_t AddFlight(Operation& operation, size_t peer, std::function<void()> then);
   void Land(uint64_t id);
   static void Drop(Operation& operation);

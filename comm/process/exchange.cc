@@ -3,19 +3,18 @@
 // Reductions are cut into one share per member. A member gets its share of everybody's input,
 // reduces it with TreeReduce, as threads do, and sends the result: every bit is computed once. All
 // of it moves in chunks, so that sending, reducing and receiving overlap, and so that no message
-// comes near the 2^31 bytes that MPI can count.
+// comes near the 2^31 bytes that MPI can count. All-reduces over several machines: hierarchy.h.
 #include <algorithm>
 #include <cstring>
 
+#include "apogee/comm/process/chunks.h"
+#include "apogee/comm/process/hierarchy.h"
 #include "apogee/comm/process/operation.h"
 #include "apogee/comm/tree_reduce.h"
 
 namespace apogee::comm::process {
 namespace {
 
-constexpr int64_t kChunkBytes = 1 << 20;
-// Chunks of its share that a member gathers ahead of the one that it reduces.
-constexpr int64_t kWindow = 4;
 // Data up to this size goes along with the announcement of the call.
 constexpr int64_t kSmallBytes = 2048;
 
@@ -25,10 +24,6 @@ struct Range {
   int64_t chunk_begin(int64_t chunk) const { return std::min(end, begin + chunk * kChunkBytes); }
   int64_t chunk_bytes(int64_t chunk) const { return chunk_begin(chunk + 1) - chunk_begin(chunk); }
 };
-
-char* BytesAt(const Tensor& tensor, int64_t offset) {
-  return static_cast<char*>(tensor.raw()) + offset;
-}
 
 bool IsReduction(CollectiveKind kind) {
   return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduce ||
@@ -43,23 +38,6 @@ int64_t BytesPerPeer(const CollectiveCall& call, size_t size) {
       call.kind == CollectiveKind::kReduceScatter || call.kind == CollectiveKind::kAllToAll;
   return slices ? call.input.bytes() / static_cast<int64_t>(size) : call.input.bytes();
 }
-
-// Runs steps 0, 1, 2, ... in this order, each once it is ready: transfers may end in any order, but
-// what is posted for one peer and tag must be posted in the order in which the peer posts it.
-class InOrder {
- public:
-  InOrder(int64_t count, std::function<void(int64_t)> run)
-      : ready_(static_cast<size_t>(count)), run_(std::move(run)) {}
-  void Ready(int64_t step) {
-    ready_[static_cast<size_t>(step)] = true;
-    while (next_ < ready_.size() && ready_[next_]) run_(static_cast<int64_t>(next_++));
-  }
-
- private:
-  std::vector<bool> ready_;
-  size_t next_ = 0;
-  std::function<void(int64_t)> run_;
-};
 
 class Exchange {
  public:
@@ -308,6 +286,12 @@ void FinishSmall(const Operation& operation) {
 }
 
 void StartExchange(Operation& operation, Transfers& transfers) {
+  if (operation.call.kind == CollectiveKind::kAllReduce) {
+    std::vector<int> machines;
+    for (const int rank : operation.ranks) machines.push_back(transfers.MachineOf(rank));
+    const size_t local = MembersPerMachine(machines);
+    if (local > 1) return StartHierarchicalAllReduce(operation, transfers, local);
+  }
   auto exchange = std::make_shared<Exchange>(operation, transfers);
   operation.exchange = exchange;
   exchange->Start();

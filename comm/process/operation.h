@@ -84,6 +84,8 @@ class Transfers {
                     std::function<void()> then) = 0;
   virtual void Receive(Operation& operation, size_t peer, int tag, void* data, int64_t bytes,
                        std::function<void()> then) = 0;
+  // The number of the machine on which a world rank runs: the same on all processes.
+  virtual int MachineOf(int world_rank) const = 0;
 };
 
 // The bytes of this call that member `peer` gets along with the announcement. Nothing where they

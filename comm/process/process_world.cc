@@ -136,6 +136,10 @@ absl::StatusOr<Processes> ThisProcess() {
   return Processes{.rank = engine->rank(), .size = engine->size()};
 }
 
+int64_t BytesToOtherMachines() {
+  return ValueOrThrow(Engine::OfProcess())->bytes_to_other_machines();
+}
+
 absl::Status Launch(const LaunchOptions& options, int num_threads,
                     const std::function<void(World&)>& fn) {
   APOGEE_ASSIGN_OR_RETURN(Engine * engine, Engine::OfProcess());

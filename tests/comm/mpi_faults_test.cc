@@ -41,9 +41,11 @@ class MpiFaultsTest : public ::testing::Test {
   Job Start(const std::string& fault) {
     return RunJob(APOGEE_FAULT_RANKS, "--timeout 2 --trial mpi/" + fault + "/all_reduce/large/3/1");
   }
-  Job RunJob(const std::string& program, const std::string& arguments) {
+  // `environment`: settings for the job, each followed by a blank.
+  Job RunJob(const std::string& program, const std::string& arguments,
+             const std::string& environment = "") {
     const auto start = std::chrono::steady_clock::now();
-    Job job{RunProgram(APOGEE_MPIRUN, "3 " + program + " " + arguments, dir_), 0};
+    Job job{RunProgram(environment + APOGEE_MPIRUN, "3 " + program + " " + arguments, dir_), 0};
     job.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     for (int i = 0; i < 50 && NumLeft(program) > 0; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -99,6 +101,15 @@ TEST_F(MpiFaultsTest, ASuiteRefusesFlagsThatItDoesNotKnow) {
     EXPECT_EQ(job.exit_code, 2) << flags;
     EXPECT_THAT(job.err, HasSubstr("[--hang-rank 0..2] [--timeout-seconds S]")) << flags;
   }
+}
+
+// Every process says so by itself, before MPI starts.
+TEST_F(MpiFaultsTest, MachinesOfNoRanks) {
+  const Job job = RunJob(APOGEE_SUITE, "", "APOGEE_RANKS_PER_MACHINE=0 ");
+  EXPECT_EQ(job.exit_code, 2);
+  EXPECT_THAT(job.err, HasSubstr("launch: the environment variable APOGEE_RANKS_PER_MACHINE is "
+                                 "'0'; it must be a positive number"));
+  EXPECT_LT(job.seconds, 20);
 }
 
 }  // namespace
