@@ -316,7 +316,8 @@ void Engine::Handle(int from, Message message) {
     // A process that has not begun the session has been idle since the one before.
     const bool begun = session.record != nullptr;
     const auto idle = now_ - (begun ? session.record->active_at() : idle_since_);
-    int64_t ms = std::chrono::duration_cast<std::chrono::milliseconds>(idle).count();
+    int64_t ms =
+        std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::milliseconds>(idle).count());
     if (begun && session.record->is_waiting()) ms = -1;
     return transport_->Post(
         from, Encode({.kind = MessageKind::kPong,
