@@ -93,6 +93,25 @@ TEST(FailuresTest, APeerThatStalls) {
   EXPECT_THAT(failed.messages[2], HasSubstr("rank 1 did not arrive"));
 }
 
+// Rank 1 waits for rank 2 itself, so it is not to blame.
+TEST(FailuresTest, OfSeveralThatAreMissingTheCulpritIsNamed) {
+  const Failed failed = RunAll(
+      3,
+      [](World& world) {
+        const GroupPtr two = world.rank() > 0 ? world.NewGroup({1, 2}) : nullptr;
+        if (world.rank() == 2) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+          return;
+        }
+        if (world.rank() == 1) two->Duplicate(std::chrono::seconds(20))->Barrier();
+        world.group()->Barrier();
+      },
+      /*timeout=*/1);
+  EXPECT_THAT(failed.messages[0],
+              AllOf(HasSubstr("barrier #0 of group [0 1 2]: rank 2 did not arrive within 1.000"),
+                    HasSubstr("waiting: rank 0")));
+}
+
 TEST(FailuresTest, RanksThatDisagree) {
   const std::vector<std::function<void(World&)>> wrong = {
       [](World& w) { w.group()->Broadcast(Buffer(w), 0); },                   // operation
