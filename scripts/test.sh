@@ -67,7 +67,7 @@ run_tests() {
   fi
 }
 
-need "dependencies" scripts/install_deps.sh quickstart test bench
+need "dependencies" scripts/install_deps.sh quickstart test bench mpi
 need "configure" cmake --preset release -DAPOGEE_BUILD_BENCH=ON
 need "build" cmake --build --preset release -j "$JOBS"
 run_tests release
