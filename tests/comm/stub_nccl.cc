@@ -67,6 +67,7 @@ auto& mutex = *new std::mutex;
 auto& changed = *new std::condition_variable;
 auto& worlds = *new std::map<std::string, std::shared_ptr<World>>;
 auto& faults = *new std::map<int, std::string>;
+auto& aborted = *new std::vector<Comm>;
 int num_ids = 0, num_alive = 0;
 
 }  // namespace
@@ -293,7 +294,7 @@ Result ncclCommDestroy(Comm comm) {
 }
 
 #ifndef STUB_WITHOUT_ABORT
-// The memory stays: calls that hung are released, and still look at it.
+// The memory stays, known to leak checkers: calls that hung are released, and still look at it.
 Result ncclCommAbort(Comm comm) {
   std::unique_lock lock(mutex);
   if (comm->Has("abort_never_returns")) Hang(lock);
@@ -303,6 +304,7 @@ Result ncclCommAbort(Comm comm) {
     lock.lock();
   }
   comm->aborted = true;
+  aborted.push_back(comm);
   --num_alive;
   changed.notify_all();
   return kSuccess;
