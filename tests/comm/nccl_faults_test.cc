@@ -65,15 +65,15 @@ class NcclFaultsTest : public ::testing::Test {
 
   CommunicatorOptions Options() {
     CommunicatorOptions options{.timeout = kTimeout};
-    options.tell_peers = [this](const std::string& why) {
-      std::lock_guard lock(mutex_);
-      told_ = why;
+    options.tell_peers = [told = told_](const std::string& why) {
+      std::lock_guard lock(told->mutex);
+      told->why = why;
     };
     return options;
   }
   std::string told() {
-    std::lock_guard lock(mutex_);
-    return told_;
+    std::lock_guard lock(told_->mutex);
+    return told_->why;
   }
   Json Record() { return Json::parse(ReadFile(records_ + "/rank10.json")); }
 
@@ -105,9 +105,12 @@ class NcclFaultsTest : public ::testing::Test {
   std::string records_;
 
  private:
+  struct Told {
+    std::mutex mutex;
+    std::string why;
+  };
   std::optional<TempDir> dir_;
-  std::mutex mutex_;
-  std::string told_;
+  const std::shared_ptr<Told> told_ = std::make_shared<Told>();
   float buffer_[4] = {};
 };
 

@@ -45,7 +45,7 @@ class StubNccl {
 // One thread's communicator and stream.
 class StubRank {
  public:
-  StubRank(comm::nccl::CommunicatorOptions options) : communicator_(std::move(options)) {}
+  explicit StubRank(comm::nccl::CommunicatorOptions options) : communicator_(std::move(options)) {}
 
   int rank() const { return communicator_.rank(); }
   int size() const { return communicator_.size(); }
