@@ -67,7 +67,6 @@ auto& mutex = *new std::mutex;
 auto& changed = *new std::condition_variable;
 auto& worlds = *new std::map<std::string, std::shared_ptr<World>>;
 auto& faults = *new std::map<int, std::string>;
-auto& aborted = *new std::vector<Comm>;
 int num_ids = 0, num_alive = 0;
 
 }  // namespace
@@ -304,7 +303,8 @@ Result ncclCommAbort(Comm comm) {
     lock.lock();
   }
   comm->aborted = true;
-  aborted.push_back(comm);
+  static auto& kept = *new std::vector<Comm>;
+  kept.push_back(comm);
   --num_alive;
   changed.notify_all();
   return kSuccess;
