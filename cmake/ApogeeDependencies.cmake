@@ -47,14 +47,40 @@ if(NOT APOGEE_WITH_MPI STREQUAL "OFF")
   endif()
 endif()
 
-# No source of this version uses these, so AUTO does not spend time on looking for them.
-foreach(name IN ITEMS CUDA NCCL)
-  set(APOGEE_HAS_${name} OFF)
-  set(APOGEE_${name}_TEXT "off")
-  if(APOGEE_WITH_${name} STREQUAL "AUTO")
-    set(APOGEE_${name}_TEXT "off (no source uses it yet)")
-  elseif(APOGEE_WITH_${name} STREQUAL "ON")
-    message(FATAL_ERROR "APOGEE_WITH_${name}=ON: ${name} support is not built in this version of apogee; "
-                        "configure with -DAPOGEE_WITH_${name}=AUTO")
+# The library is loaded at run time and its interface declared by us (comm/nccl/abi.h), so that AUTO needs
+# nothing here; ON demands nccl.h, which these declarations are then compared with.
+set(APOGEE_HAS_NCCL OFF)
+set(APOGEE_NCCL_TEXT "off")
+set(APOGEE_NCCL_INCLUDE_DIR "")
+if(NOT APOGEE_WITH_NCCL STREQUAL "OFF")
+  set(APOGEE_HAS_NCCL ON)
+  find_path(APOGEE_NCCL_HEADER_DIR nccl.h HINTS $ENV{NCCL_HOME}/include /usr/local/cuda/include)
+  mark_as_advanced(APOGEE_NCCL_HEADER_DIR)
+  if(APOGEE_NCCL_HEADER_DIR)
+    include(CheckIncludeFileCXX)
+    set(CMAKE_REQUIRED_INCLUDES ${APOGEE_NCCL_HEADER_DIR} /usr/local/cuda/include)
+    check_include_file_cxx(nccl.h APOGEE_NCCL_HEADER_WORKS)  # it includes CUDA's headers
+    if(APOGEE_NCCL_HEADER_WORKS)
+      set(APOGEE_NCCL_INCLUDE_DIR ${CMAKE_REQUIRED_INCLUDES})
+    endif()
+    unset(CMAKE_REQUIRED_INCLUDES)
   endif()
-endforeach()
+  if(APOGEE_NCCL_INCLUDE_DIR)
+    set(APOGEE_NCCL_TEXT "loaded at run time (nccl.h compared: ${APOGEE_NCCL_HEADER_DIR})")
+  elseif(APOGEE_WITH_NCCL STREQUAL "ON")
+    message(FATAL_ERROR "APOGEE_WITH_NCCL=ON: nccl.h was not found, or not CUDA's headers that it includes; "
+                        "install libnccl-dev, set NCCL_HOME, or configure with -DAPOGEE_WITH_NCCL=AUTO")
+  else()
+    set(APOGEE_NCCL_TEXT "loaded at run time (no nccl.h to compare with)")
+  endif()
+endif()
+
+# No source of this version uses it, so AUTO does not spend time on looking for it.
+set(APOGEE_HAS_CUDA OFF)
+set(APOGEE_CUDA_TEXT "off")
+if(APOGEE_WITH_CUDA STREQUAL "AUTO")
+  set(APOGEE_CUDA_TEXT "off (no source uses it yet)")
+elseif(APOGEE_WITH_CUDA STREQUAL "ON")
+  message(FATAL_ERROR "APOGEE_WITH_CUDA=ON: CUDA support is not built in this version of apogee; "
+                      "configure with -DAPOGEE_WITH_CUDA=AUTO")
+endif()

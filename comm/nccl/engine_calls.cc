@@ -1,0 +1,193 @@
+// The thread of a communicator that calls NCCL.
+#include <algorithm>
+#include <atomic>
+#include <utility>
+#include <vector>
+
+#include "apogee/comm/nccl/engine.h"
+#include "apogee/comm/nccl/enqueue.h"
+
+namespace apogee::comm::nccl {
+namespace {
+
+// Between two looks at what is under way, at NCCL's progress, and at its health while idle.
+constexpr std::chrono::microseconds kBusyPause(100);
+constexpr std::chrono::milliseconds kSweepPause(1);
+constexpr std::chrono::milliseconds kIdlePause(20);
+
+}  // namespace
+
+Engine::Inside::Inside(Engine& engine, const char* function) : engine_(engine) {
+  std::lock_guard lock(engine.mutex_);
+  if (engine.stopping_) throw Stopped{};
+  engine.inside_ = function;
+  engine.inside_since_ = Clock::now();
+}
+
+Engine::Inside::~Inside() {
+  std::lock_guard lock(engine_.mutex_);
+  engine_.inside_ = nullptr;
+  if (engine_.stopping_) engine_.to_caller_.notify_all();  // RunAbort
+}
+
+Comm Engine::handle() const { return std::atomic_ref<Comm>(handle_).load(); }
+
+void Engine::Run() {
+  std::string error;
+  try {
+    if (options_.prepare_thread) {
+      const Inside inside(*this, "prepare_thread");
+      options_.prepare_thread();
+    }
+    Init();
+    while (Turn()) {
+    }
+    Finish();
+  } catch (const Stopped&) {
+  } catch (const std::exception& thrown) {
+    error = thrown.what();
+    if (error.empty()) error = "an exception without a message";
+  }
+  std::lock_guard lock(mutex_);
+  reported_ = error;
+  thread_done_ = true;
+  to_watchdog_.notify_all();
+  to_caller_.notify_all();
+}
+
+void Engine::Init() {
+  Config config;
+  config.blocking = 0;
+  Result result;
+  {
+    const Inside inside(*this, "ncclCommInitRankConfig");
+    result = options_.api->functions().comm_init_rank_config(
+        &handle_, static_cast<int>(options_.world_ranks.size()), options_.id, options_.rank,
+        &config);
+  }
+  Settle("ncclCommInitRankConfig", result);
+  std::lock_guard lock(mutex_);
+  ready_ = true;
+  to_caller_.notify_all();
+}
+
+// False at the end.
+bool Engine::Turn() {
+  OperationPtr next;
+  std::vector<OperationPtr> under_way;
+  {
+    std::unique_lock lock(mutex_);
+    const std::chrono::microseconds pause = num_queued_ > 0 ? kBusyPause : kIdlePause;
+    to_thread_.wait_for(lock, pause, [this] {
+      return stopping_ || operations_.size() > num_queued_ || (finishing_ && operations_.empty());
+    });
+    if (stopping_) throw Stopped{};
+    if (finishing_ && operations_.empty()) return false;
+    if (operations_.size() > num_queued_) next = current_ = operations_[num_queued_];
+  }
+  if (next != nullptr) {
+    Queue(*next);
+    // Before anyone hears of it, so that an event is recorded right behind it.
+    const bool complete = IsComplete(*next);
+    {
+      std::lock_guard lock(mutex_);
+      if (stopping_) throw Stopped{};
+      ++num_queued_;
+      current_ = nullptr;
+    }
+    next->SetQueued();
+    if (complete) Complete(next);
+    // A burst of calls is queued first, and looked after in between.
+    if (Clock::now() < swept_ + kSweepPause) return true;
+  }
+  {
+    std::lock_guard lock(mutex_);
+    if (stopping_) throw Stopped{};
+    under_way.assign(operations_.begin(),
+                     operations_.begin() + static_cast<std::ptrdiff_t>(num_queued_));
+  }
+  for (const OperationPtr& operation : under_way) {
+    SetCurrent(operation);
+    if (IsComplete(*operation)) Complete(operation);
+  }
+  SetCurrent(nullptr);
+  const Result state = AsyncError();
+  if (state != kInProgress) Settle("ncclCommGetAsyncError", state);
+  swept_ = Clock::now();
+  return true;
+}
+
+void Engine::SetCurrent(const OperationPtr& operation) {
+  std::lock_guard lock(mutex_);
+  current_ = operation;
+}
+
+void Engine::Queue(Operation& operation) {
+  const char* const function = FunctionName(operation.call().kind);
+  Result result;
+  {
+    const Inside inside(*this, function);
+    result = Enqueue(*options_.api, operation.call(), static_cast<int>(options_.world_ranks.size()),
+                     handle());
+  }
+  Settle(function, result);
+}
+
+bool Engine::IsComplete(const Operation& operation) {
+  const Inside inside(*this, "is_complete");
+  return operation.call().is_complete();
+}
+
+void Engine::Complete(const OperationPtr& operation) {
+  {
+    std::lock_guard lock(mutex_);
+    if (stopping_) throw Stopped{};  // the watchdog fails it
+    operations_.erase(std::find(operations_.begin(), operations_.end(), operation));
+    --num_queued_;
+  }
+  operation->SetRecord("");
+  operation->Finish("");
+}
+
+Result Engine::AsyncError() {
+  const Inside inside(*this, "ncclCommGetAsyncError");
+  Result state = kInProgress;
+  const Result result = options_.api->functions().comm_get_async_error(handle(), &state);
+  return result == kSuccess ? state : result;
+}
+
+void Engine::Settle(const char* function, Result result) {
+  while (result == kInProgress) {
+    {
+      std::unique_lock lock(mutex_);
+      to_thread_.wait_for(lock, kBusyPause, [this] { return stopping_; });
+    }
+    result = AsyncError();
+  }
+  if (result == kSuccess) return;
+  std::string error = std::string(function) + " reports " + options_.api->Describe(result);
+  const Inside inside(*this, "ncclGetLastError");
+  const char* const last = options_.api->functions().get_last_error(handle());
+  if (last != nullptr && *last != '\0') error += std::string(" (") + last + ")";
+  throw CommError(error);
+}
+
+void Engine::Finish() {
+  Result result;
+  {
+    const Inside inside(*this, "ncclCommFinalize");
+    result = options_.api->functions().comm_finalize(handle());
+  }
+  Settle("ncclCommFinalize", result);
+  const Inside inside(*this, "ncclCommDestroy");
+  {
+    std::lock_guard lock(mutex_);
+    destroying_ = true;
+  }
+  result = options_.api->functions().comm_destroy(handle());
+  if (result != kSuccess && result != kInProgress) {
+    throw CommError("ncclCommDestroy reports " + options_.api->Describe(result));
+  }
+}
+
+}  // namespace apogee::comm::nccl

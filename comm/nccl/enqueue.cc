@@ -1,0 +1,106 @@
+#include "apogee/comm/nccl/enqueue.h"
+
+namespace apogee::comm::nccl {
+namespace {
+
+DataType ToNccl(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return kFloat32;
+    case DType::kBF16:
+      return kBfloat16;
+    case DType::kF16:
+      return kFloat16;
+    case DType::kF64:
+      return kFloat64;
+    case DType::kI64:
+      return kInt64;
+    case DType::kI32:
+      return kInt32;
+    case DType::kU8:
+      return kUint8;
+    case DType::kI8:
+      return kInt8;
+  }
+  Throw("nccl: dtype ", static_cast<int>(dtype), " is none");
+}
+
+// NCCL 2.28 has a function for it; earlier versions do not. A group must be ended in any case, and
+// its first error is the one to report.
+Result AllToAll(const NcclApi& api, const Call& call, int size, Comm comm) {
+  const DataType dtype = ToNccl(call.dtype);
+  const auto count = static_cast<size_t>(call.count / size);
+  const size_t bytes = count * static_cast<size_t>(DTypeSize(call.dtype));
+  Result result = api.functions().group_start();
+  if (result != kSuccess) return result;
+  for (int r = 0; r < size && result == kSuccess; ++r) {
+    const size_t offset = bytes * static_cast<size_t>(r);
+    result = api.functions().send(static_cast<const char*>(call.input) + offset, count, dtype, r,
+                                  comm, call.stream);
+    if (result != kSuccess) break;
+    result = api.functions().recv(static_cast<char*>(call.output) + offset, count, dtype, r, comm,
+                                  call.stream);
+  }
+  const Result ended = api.functions().group_end();
+  return result == kSuccess ? ended : result;
+}
+
+}  // namespace
+
+const char* FunctionName(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllReduce:
+      return "ncclAllReduce";
+    case CollectiveKind::kReduceScatter:
+      return "ncclReduceScatter";
+    case CollectiveKind::kAllGather:
+      return "ncclAllGather";
+    case CollectiveKind::kBroadcast:
+      return "ncclBroadcast";
+    case CollectiveKind::kReduce:
+      return "ncclReduce";
+    case CollectiveKind::kAllToAll:
+      return "a group of ncclSend and ncclRecv";
+    case CollectiveKind::kSend:
+      return "ncclSend";
+    case CollectiveKind::kRecv:
+      return "ncclRecv";
+    case CollectiveKind::kBarrier:
+      break;
+  }
+  Throw("nccl: there is no function for ", CollectiveName(kind));
+}
+
+Result Enqueue(const NcclApi& api, const Call& call, int size, Comm comm) {
+  const DataType dtype = ToNccl(call.dtype);
+  const RedOp op = call.op == ReduceOp::kSum ? kRedSum : kRedMax;
+  const auto count = static_cast<size_t>(call.count);
+  const auto shard = static_cast<size_t>(call.count / size);
+  switch (call.kind) {
+    case CollectiveKind::kAllReduce:
+      return api.functions().all_reduce(call.input, call.output, count, dtype, op, comm,
+                                        call.stream);
+    case CollectiveKind::kReduceScatter:
+      return api.functions().reduce_scatter(call.input, call.output, shard, dtype, op, comm,
+                                            call.stream);
+    case CollectiveKind::kAllGather:
+      return api.functions().all_gather(call.input, call.output, count, dtype, comm, call.stream);
+    case CollectiveKind::kBroadcast:
+      return api.functions().broadcast(call.output, call.output, count, dtype, call.root, comm,
+                                       call.stream);
+    case CollectiveKind::kReduce:
+      return api.functions().reduce(call.input, call.output, count, dtype, op, call.root, comm,
+                                    call.stream);
+    case CollectiveKind::kAllToAll:
+      return AllToAll(api, call, size, comm);
+    case CollectiveKind::kSend:
+      return api.functions().send(call.input, count, dtype, call.root, comm, call.stream);
+    case CollectiveKind::kRecv:
+      return api.functions().recv(call.output, count, dtype, call.root, comm, call.stream);
+    case CollectiveKind::kBarrier:
+      break;
+  }
+  return kInvalidUsage;
+}
+
+}  // namespace apogee::comm::nccl

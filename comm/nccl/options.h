@@ -1,0 +1,37 @@
+// What a communicator is made of. Private to comm.
+#ifndef APOGEE_COMM_NCCL_OPTIONS_H_
+#define APOGEE_COMM_NCCL_OPTIONS_H_
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apogee/comm/flight_record.h"
+#include "apogee/comm/nccl/api.h"
+
+namespace apogee::comm::nccl {
+
+struct CommunicatorOptions {
+  std::shared_ptr<const NcclApi> api = nullptr;
+  // The same on all members; of NcclApi::NewUniqueId.
+  UniqueId id = {};
+  // This member, by its place in world_ranks.
+  int rank = 0;
+  std::vector<int> world_ranks = {};
+  // "[0 2] copy 1": for messages and flight records; empty: the ranks.
+  std::string name = "";
+  // For making the communicator, for each operation from its Submit on, and for its end.
+  std::chrono::milliseconds timeout = std::chrono::seconds(60);
+  std::shared_ptr<FlightRecord> record = nullptr;
+  // Called first in every thread that calls NCCL: selects this rank's device.
+  std::function<void()> prepare_thread = {};
+  // Called once when the communicator has failed, in a thread of its own, and waited for 0.2 s.
+  // Must own what it uses.
+  std::function<void(const std::string& why)> tell_peers = {};
+};
+
+}  // namespace apogee::comm::nccl
+
+#endif  // APOGEE_COMM_NCCL_OPTIONS_H_

@@ -1,0 +1,37 @@
+// RunWithin: a call that may never return, on a thread that nothing waits for longer than a limit.
+//
+//   auto answer = std::make_shared<Answer>();
+//   if (!RunWithin(std::chrono::seconds(1), [answer] { Ask(*answer); })) GiveUp();
+//
+// The function must own what it uses: it may run on after RunWithin has returned. False as well
+// where the system gives no thread. Private to comm.
+#ifndef APOGEE_COMM_NCCL_RUN_WITHIN_H_
+#define APOGEE_COMM_NCCL_RUN_WITHIN_H_
+
+#include <chrono>
+#include <functional>
+#include <future>
+#include <memory>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace apogee::comm::nccl {
+
+inline bool RunWithin(std::chrono::milliseconds limit, std::function<void()> function) {
+  const auto promise = std::make_shared<std::promise<void>>();
+  std::future<void> done = promise->get_future();
+  try {
+    std::thread([promise, function = std::move(function)] {
+      function();
+      promise->set_value();
+    }).detach();
+  } catch (const std::system_error&) {
+    return false;
+  }
+  return done.wait_for(limit) == std::future_status::ready;
+}
+
+}  // namespace apogee::comm::nccl
+
+#endif  // APOGEE_COMM_NCCL_RUN_WITHIN_H_
