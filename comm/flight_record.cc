@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -66,16 +67,22 @@ uint64_t FlightRecord::Call(const FlightCall& call) {
   std::lock_guard lock(mutex_);
   num_calls_[{call.group, call.sender, call.receiver}] = call.sequence + 1;
   active_at_ = Clock::now();
-  entries_.push_back({.call = call, .called = active_at_});
-  if (entries_.size() > kNumCalls) {
-    entries_.pop_front();
-    ++first_id_;
-  }
-  return first_id_ + entries_.size() - 1;
+  entries_[next_id_] = {.call = call, .called = active_at_};
+  if (entries_.size() > kNumCalls) Forget();
+  return next_id_++;
+}
+
+// The oldest call that has ended; among ever so many that have not, the oldest.
+void FlightRecord::Forget() {
+  const auto ended = std::ranges::find_if(entries_, [](const auto& entry) {
+    return entry.second.state == State::kDone || entry.second.state == State::kFailed;
+  });
+  entries_.erase(ended == entries_.end() ? entries_.begin() : ended);
 }
 
 FlightRecord::Entry* FlightRecord::Find(uint64_t id) {
-  return id < first_id_ ? nullptr : &entries_[id - first_id_];
+  const auto found = entries_.find(id);
+  return found == entries_.end() ? nullptr : &found->second;
 }
 
 void FlightRecord::SetMoving(uint64_t id) {
@@ -146,7 +153,7 @@ std::string FlightRecord::ToJson() const {
   }
   json += "],\n\"calls\":[";
   const char* separator = "\n";
-  for (const Entry& entry : entries_) {
+  for (const auto& [id, entry] : entries_) {
     const FlightCall& call = entry.call;
     json += separator;
     separator = ",\n";

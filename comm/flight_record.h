@@ -7,14 +7,14 @@
 //   record->Finish(id, "");                    // or why it failed, and who had not come
 //   record->WriteWithin(std::chrono::seconds(1));   // DIRECTORY/rank0.json
 //
-// The last kNumCalls calls are kept, at some 200 bytes each, and for every group how many calls
-// there were. All calls may come from any thread. Private to comm.
+// The last kNumCalls calls are kept, older ones as long as they are under way, at some 200 bytes
+// each, and for every group how many calls there were. All calls may come from any thread. Private
+// to comm.
 #ifndef APOGEE_COMM_FLIGHT_RECORD_H_
 #define APOGEE_COMM_FLIGHT_RECORD_H_
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -97,6 +97,7 @@ class FlightRecord : public std::enable_shared_from_this<FlightRecord> {
 
   void AddWaiting(int count);
   Entry* Find(uint64_t id);
+  void Forget();
   std::string path() const;
   absl::Status Write() const;
 
@@ -106,8 +107,8 @@ class FlightRecord : public std::enable_shared_from_this<FlightRecord> {
   const Clock::time_point started_ = Clock::now();
 
   mutable std::mutex mutex_;
-  std::deque<Entry> entries_;
-  uint64_t first_id_ = 0;  // of entries_
+  std::map<uint64_t, Entry> entries_;  // by id: oldest first
+  uint64_t next_id_ = 0;
   std::map<ChannelKey, int64_t> num_calls_;
   std::string function_ = "running";
   bool waited_for_ = false;

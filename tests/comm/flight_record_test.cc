@@ -51,7 +51,9 @@ TEST(FlightRecordTest, AFailedLaunchLeavesOnePerRank) {
     EXPECT_THAT(record["function"], HasSubstr("failed: barrier #1 of group [0 1 2]"));
     ASSERT_EQ(record["calls"].size(), 3u);
     const Json& calls = record["calls"];
-    const auto channel = [&](const Json& call) { return record["channels"][call["channel"]]; };
+    const auto channel = [&](const Json& call) {
+      return record["channels"][call["channel"].get<size_t>()];
+    };
     EXPECT_EQ(calls[0]["call"], "all_reduce(sum, 100 x f32)");
     EXPECT_EQ(calls[0]["state"], "done");
     EXPECT_EQ(channel(calls[0])["group"], "[0 1 2]");
@@ -115,14 +117,21 @@ TEST(FlightRecordTest, KeepsTheLastCallsAndCountsAll) {
     if (i == 0) first = id;
     if (i > 0) record->Finish(id, "");
   }
+  const Json under_way = Json::parse(record->ToJson());
+  ASSERT_EQ(under_way["calls"].size(), FlightRecord::kNumCalls);
+  EXPECT_EQ(under_way["calls"][0]["state"], "waiting");
+  EXPECT_EQ(under_way["calls"][0]["sequence"], 0);
+  EXPECT_EQ(under_way["calls"][1]["state"], "done");
+  record->Finish(first, "");
+  record->Finish(record->Call({.group = group, .sequence = count}), "");
   record->Finish(first, "its entry is gone");
   const Json json = Json::parse(record->ToJson());
   ASSERT_EQ(json["calls"].size(), FlightRecord::kNumCalls);
   for (const Json& call : json["calls"]) EXPECT_EQ(call["state"], "done");
-  EXPECT_EQ(json["calls"].back()["sequence"], count - 1);
+  EXPECT_EQ(json["calls"].back()["sequence"], count);
   ASSERT_EQ(json["channels"].size(), 2u);
   for (const Json& channel : json["channels"]) {
-    EXPECT_EQ(channel["num_calls"], channel["group"] == "\"odd\"" ? 1 : count);
+    EXPECT_EQ(channel["num_calls"], channel["group"] == "\"odd\"" ? 1 : count + 1);
   }
 }
 

@@ -27,6 +27,9 @@ constexpr double kLargestBound = 0.9;
 // What one 8-bit code more or less changes in the update of its element. It happens in a few runs
 // of a hundred, so the runs that measure noise mostly miss it.
 constexpr double kOneCode = 0.1;
+// What one sign more or less changes for Lion, which steps by signs alone: two of an element's
+// twenty steps. As rare.
+constexpr double kOneSign = 0.1;
 // What rounding the weights once, to parts of `unit`, changes, as a part of an update that is not
 // 0.
 double WeightRounding(double unit, const std::vector<double>& start,
@@ -37,6 +40,17 @@ double WeightRounding(double unit, const std::vector<double>& start,
     update += (end[i] - start[i]) * (end[i] - start[i]);
   }
   return unit * std::sqrt(weight / update);
+}
+
+// What a sign that turns around changes, as a part of an update, if some element moved the same way
+// in every step.
+double SignChange(const std::vector<double>& start, const std::vector<double>& end) {
+  double largest = 0, update = 0;
+  for (size_t i = 0; i < end.size(); ++i) {
+    largest = std::max(largest, std::abs(end[i] - start[i]));
+    update += (end[i] - start[i]) * (end[i] - start[i]);
+  }
+  return kOneSign * largest / std::sqrt(update);
 }
 
 Weights MastersOf(optim::Optimizer& optimizer, Weights weights) {
@@ -62,6 +76,8 @@ Reference MakeReference(const Cell& cell) {
       bound = kNoiseFactor * WeightRounding(unit, start.at(name), values);
       const auto numel = static_cast<double>(values.size());
       if (reference.plain.has_codes) bound = std::max(bound, kOneCode / std::sqrt(numel));
+      // The signs that turn around come in pairs: the momentum remembers.
+      if (cell.optimizer == "lion") bound = std::max(bound, 2 * SignChange(start.at(name), values));
     }
   }
   if (exact) return reference;
