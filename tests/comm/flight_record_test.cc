@@ -8,14 +8,16 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "apogee/comm/launch.h"
-#include "apogee/tests/support/temp_dir.h"
+#include "apogee/tests/support/launch_ranks.h"
+#include "apogee/tests/support/shared_temp_dir.h"
 
 namespace apogee::comm {
 namespace {
 
+using ::apogee::testing::LaunchRanks;
+using ::apogee::testing::NumProcesses;
 using ::apogee::testing::ReadFile;
-using ::apogee::testing::TempDir;
+using ::apogee::testing::SharedTempDir;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
@@ -26,10 +28,14 @@ Json Record(const std::string& dir, int rank) {
 
 Tensor Buffer(World& world) { return Tensor::Zeros({100}, DType::kF32, world.context()); }
 
+void MeetProcesses() {
+  if (NumProcesses() > 1) apogee::testing::MeetAllProcesses();
+}
+
 TEST(FlightRecordTest, AFailedLaunchLeavesOnePerRank) {
-  const TempDir dir;
+  const SharedTempDir dir;
   const std::string records = dir.path() + "/new/records";
-  const absl::Status status = launch(
+  const absl::Status status = LaunchRanks(
       {.num_ranks = 3, .threads_per_rank = 1, .timeout_seconds = 0.3, .flight_record_dir = records},
       [](World& world) {
         world.group()->AllReduce(Buffer(world));
@@ -43,6 +49,7 @@ TEST(FlightRecordTest, AFailedLaunchLeavesOnePerRank) {
         }
       });
   EXPECT_FALSE(status.ok());
+  MeetProcesses();  // all have written theirs
   for (const int rank : {0, 2}) {
     const Json record = Record(records, rank);
     EXPECT_EQ(record["rank"], rank);
@@ -76,14 +83,16 @@ TEST(FlightRecordTest, AFailedLaunchLeavesOnePerRank) {
 
 // What an earlier, larger launch has left would be taken for this one's.
 TEST(FlightRecordTest, ASuccessfulLaunchLeavesNone) {
-  const TempDir dir;
+  const SharedTempDir dir;
   for (int rank = 0; rank < 4; ++rank) {
     std::ofstream(dir.path() + "/rank" + std::to_string(rank) + ".json") << "old";
   }
   std::ofstream(dir.path() + "/notes.txt") << "mine";
-  ASSERT_TRUE(launch({.num_ranks = 2, .threads_per_rank = 1, .flight_record_dir = dir.path()},
-                     [](World& world) { world.group()->Barrier(); })
+  MeetProcesses();
+  ASSERT_TRUE(LaunchRanks({.num_ranks = 2, .threads_per_rank = 1, .flight_record_dir = dir.path()},
+                          [](World& world) { world.group()->Barrier(); })
                   .ok());
+  MeetProcesses();
   std::vector<std::string> left;
   for (const auto& entry : std::filesystem::directory_iterator(dir.path())) {
     left.push_back(entry.path().filename().string());
@@ -92,13 +101,15 @@ TEST(FlightRecordTest, ASuccessfulLaunchLeavesNone) {
 }
 
 TEST(FlightRecordTest, AFolderThatCannotBeIsRefusedBeforeAnythingRuns) {
-  const TempDir dir;
+  const SharedTempDir dir;
   std::ofstream(dir.path() + "/file") << "";
   bool ran = false;
   const absl::Status status =
-      launch({.num_ranks = 2, .flight_record_dir = dir.path() + "/file/records"},
-             [&](World&) { ran = true; });
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+      LaunchRanks({.num_ranks = 2, .flight_record_dir = dir.path() + "/file/records"},
+                  [&](World&) { ran = true; });
+  // A process knows of no other's folder before the launch.
+  EXPECT_EQ(status.code(),
+            NumProcesses() > 1 ? absl::StatusCode::kInternal : absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(Message(status), HasSubstr("flight_record_dir"));
   EXPECT_THAT(Message(status), HasSubstr("/file/records"));
   EXPECT_FALSE(ran);
