@@ -126,7 +126,7 @@ class Engine : private Transfers {
   void Move(const OperationPtr& operation, const std::function<void()>& fn);
   void Finish(const OperationPtr& operation, const std::string& error);
   void Fail(const OperationPtr& operation, const std::string& message);
-  std::vector<int> Culprits(const Operation& operation) const;
+  std::vector<int> Culprits(const Operation& operation, const std::vector<int>& suspects) const;
   void FailGroup(uint32_t session, const Channel& channel, int64_t sequence,
                  const std::string& message);
   void TimedOut(const OperationPtr& operation, std::chrono::milliseconds timeout);

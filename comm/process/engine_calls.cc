@@ -167,6 +167,7 @@ void Engine::Land(uint64_t id) {
   --operation.in_flight[flight.peer];
   --operation.num_in_flight;
   operation.last_progress = now_;
+  operation.asked_at = {};
   if (!operation.failed) return Move(flight.operation, flight.then);
   if (operation.num_in_flight == 0) Drop(operation);
 }
@@ -220,59 +221,54 @@ void Engine::FailGroup(uint32_t number, const Channel& channel, int64_t sequence
   }
 }
 
-// Members that have not called: those of them that wait elsewhere wait for the culprit, too.
-std::vector<int> Engine::Culprits(const Operation& operation) const {
+// Of those that are waited for, the ones that do not wait elsewhere for the culprit themselves.
+std::vector<int> Engine::Culprits(const Operation& operation,
+                                  const std::vector<int>& suspects) const {
   const Session& session = sessions_.at(operation.session);
-  std::vector<int> missing, culprits;
-  for (size_t i = 0; i < operation.ranks.size(); ++i) {
-    if (operation.members[i].arrived) continue;
-    const int rank = operation.ranks[i];
+  std::vector<int> culprits;
+  for (const int rank : suspects) {
     const auto waiting = session.waiting.find(rank);
-    missing.push_back(rank);
     if (waiting == session.waiting.end() || waiting->second < operation.asked_at) {
       culprits.push_back(rank);
     }
   }
-  return culprits.empty() ? missing : culprits;
+  return culprits.empty() ? suspects : culprits;
 }
 
 void Engine::TimedOut(const OperationPtr& operation, std::chrono::milliseconds timeout) {
   if (operation->completion->IsDone()) return;
   const auto now = Clock::now();
   std::string present;
-  std::vector<int> silent;
-  int num_missing = 0;
+  std::vector<int> missing, silent;
   for (size_t i = 0; i < operation->ranks.size(); ++i) {
-    num_missing += !operation->members[i].arrived;
+    if (!operation->members[i].arrived) missing.push_back(operation->ranks[i]);
     if (operation->members[i].arrived) Append(present, operation->ranks[i]);
     if (operation->in_flight[i] > 0) silent.push_back(operation->ranks[i]);
   }
+  if (missing.empty() && now - operation->last_progress < timeout) return;
+  const std::vector<int>& suspects = missing.empty() ? silent : missing;
+  if (suspects.size() > 1) {
+    if (operation->asked_at == Clock::time_point{}) {
+      operation->asked_at = now;
+      for (const int rank : suspects) {
+        transport_->Post(rank, Encode({.kind = MessageKind::kPing, .session = operation->session}));
+      }
+    }
+    if (now - operation->asked_at < kAnswerWithin) return;
+  }
+  std::string named;
+  for (const int rank : Culprits(*operation, suspects)) {
+    Append(named, rank);
+    sessions_[operation->session].awaited.insert(rank);
+    PostToAll({.kind = MessageKind::kAwaited, .session = operation->session, .tag = rank});
+  }
   const std::string seconds = std::to_string(timeout.count() / 1000.0).substr(0, 5) + " s";
-  if (num_missing > 1 && operation->asked_at == Clock::time_point{}) {
-    operation->asked_at = now;
-    for (size_t i = 0; i < operation->ranks.size(); ++i) {
-      if (operation->members[i].arrived) continue;
-      transport_->Post(operation->ranks[i],
-                       Encode({.kind = MessageKind::kPing, .session = operation->session}));
-    }
+  if (missing.empty()) {
+    return Fail(operation, operation->Name() + ": no data has moved between rank " +
+                               std::to_string(rank_) + " and rank " + named + " for " + seconds);
   }
-  if (num_missing > 1 && now - operation->asked_at < kAnswerWithin) return;
-  const auto name = [&](const std::vector<int>& ranks) {
-    std::string list;
-    for (const int rank : ranks) {
-      Append(list, rank);
-      sessions_[operation->session].awaited.insert(rank);
-      PostToAll({.kind = MessageKind::kAwaited, .session = operation->session, .tag = rank});
-    }
-    return list;
-  };
-  if (num_missing > 0) {
-    return Fail(operation, operation->Name() + ": rank " + name(Culprits(*operation)) +
-                               " did not arrive within " + seconds + "; waiting: rank " + present);
-  }
-  if (now - operation->last_progress < timeout) return;
-  Fail(operation, operation->Name() + ": no data has moved between rank " + std::to_string(rank_) +
-                      " and rank " + name(silent) + " for " + seconds);
+  Fail(operation, operation->Name() + ": rank " + named + " did not arrive within " + seconds +
+                      "; waiting: rank " + present);
 }
 
 void Engine::Left(uint32_t number, int rank, const RankEnding& ending) {

@@ -66,7 +66,7 @@ struct Operation : std::enable_shared_from_this<Operation> {
   bool failed = false;
   // Since when nothing has moved.
   Clock::time_point last_progress = {};
-  // When the members that are missing after the timeout were asked whether they wait elsewhere.
+  // When those that are waited for longer than the timeout were asked whether they wait elsewhere.
   Clock::time_point asked_at = {};
   std::vector<int> in_flight;  // transfers, by peer
   int num_in_flight = 0;
