@@ -6,11 +6,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <future>
 #include <system_error>
-#include <thread>
 #include <utility>
 
+#include "apogee/comm/run_within.h"
 #include "apogee/core/text.h"
 
 namespace apogee::comm {
@@ -188,23 +187,12 @@ absl::Status FlightRecord::Write() const {
 
 void FlightRecord::WriteWithin(std::chrono::milliseconds limit) {
   if (directory_.empty()) return;
-  const auto written = std::make_shared<std::promise<void>>();
-  std::future<void> done = written->get_future();
-  try {
-    std::thread([self = shared_from_this(), written] {
-      const absl::Status status = self->Write();
-      if (!status.ok()) {
-        std::fprintf(stderr, "apogee: flight record of rank %d: %s\n", self->rank_,
-                     Message(status).c_str());
-      }
-      written->set_value();
-    }).detach();
-  } catch (const std::system_error& error) {
-    std::fprintf(stderr, "apogee: flight record of rank %d: no thread to write it: %s\n", rank_,
-                 error.what());
-    return;
-  }
-  done.wait_for(limit);
+  RunWithin(limit, [self = shared_from_this()] {
+    const absl::Status status = self->Write();
+    if (status.ok()) return;
+    std::fprintf(stderr, "apogee: flight record of rank %d: %s\n", self->rank_,
+                 Message(status).c_str());
+  });
 }
 
 }  // namespace apogee::comm

@@ -7,7 +7,7 @@
 
 #include "apogee/comm/give_up.h"
 #include "apogee/comm/nccl/engine.h"
-#include "apogee/comm/nccl/run_within.h"
+#include "apogee/comm/run_within.h"
 
 namespace apogee::comm::nccl {
 namespace {

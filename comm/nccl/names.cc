@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "apogee/comm/nccl/api.h"
-#include "apogee/comm/nccl/run_within.h"
+#include "apogee/comm/run_within.h"
 
 namespace apogee::comm::nccl {
 namespace {

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "apogee/comm/give_up.h"
+#include "apogee/comm/run_within.h"
 
 namespace apogee::comm::process {
 namespace {
@@ -27,24 +28,21 @@ constexpr std::chrono::microseconds kShortestNap(20), kLongestNap(1000), kIdleNa
 
 class Pace {
  public:
-  enum class Next { kPoll, kYield, kNap };
-
-  // After a look in which something has happened, or nothing.
-  Next After(bool event, bool moving) {
+  // After a look in which something has happened, or nothing. `sleep` takes how long at most.
+  template <typename Fn>
+  void Rest(bool event, bool moving, const Fn& sleep) {
     now_ = Clock::now();
     if (event) {
       last_event_ = now_;
       nap_ = kShortestNap;
     }
     const auto quiet = now_ - last_event_;
-    if (quiet < kEager) return Next::kPoll;
-    return quiet < (moving ? kAlertWhileMoving : kAlert) ? Next::kYield : Next::kNap;
-  }
-  std::chrono::microseconds Nap() {
-    const auto nap = nap_;
+    if (quiet < kEager) return;
+    if (quiet < (moving ? kAlertWhileMoving : kAlert)) return std::this_thread::yield();
+    sleep(nap_);
     nap_ = std::min(2 * nap_, kLongestNap);
-    return nap;
   }
+  // When the last look ended.
   Clock::time_point now() const { return now_; }
 
  private:
@@ -81,7 +79,7 @@ Engine::~Engine() {
   while (!progress_.wait_for(lock, std::chrono::milliseconds(100), [this] { return finished_; })) {
     if (rounds_ != seen) seen_at = Clock::now();
     seen = rounds_;
-    if (Clock::now() - seen_at < (aborting_ ? kAbortTimeout : kFinishTimeout)) continue;
+    if (Clock::now() - seen_at < kFinishTimeout) continue;
     std::fprintf(stderr, "apogee: rank %d cannot end in order: MPI does not return\n", rank_);
     std::_Exit(kExitCode);
   }
@@ -122,7 +120,7 @@ void Engine::Run() {
       Leave();
     } catch (const std::exception& error) {
       std::fprintf(stderr, "apogee: rank %d: %s\n", rank_, error.what());
-      transport_->Abort(kExitCode);
+      EndJob();
     }
   }
   std::lock_guard lock(mutex_);
@@ -169,15 +167,7 @@ void Engine::Loop() {
       event = Round();
       if (MayLeave()) return;
     }
-    switch (pace.After(event, is_moving_)) {
-      case Pace::Next::kPoll:
-        break;
-      case Pace::Next::kYield:
-        std::this_thread::yield();
-        break;
-      case Pace::Next::kNap:
-        Sleep(pace.Nap());
-    }
+    pace.Rest(event, is_moving_, [this](auto nap) { Sleep(nap); });
   }
 }
 
@@ -203,15 +193,8 @@ void Engine::Drive(Completion& completion, Clock::time_point until) {
       if (turn) event = Round();
     }
     if (completion.IsDone()) break;
-    switch (pace.After(event, is_moving_)) {
-      case Pace::Next::kPoll:
-        break;
-      case Pace::Next::kYield:
-        std::this_thread::yield();
-        break;
-      case Pace::Next::kNap:
-        completion.WaitUntilDone(pace.Nap());  // another thread may have had the turn
-    }
+    // Another thread may have the turn, and complete it.
+    pace.Rest(event, is_moving_, [&](auto nap) { completion.WaitUntilDone(nap); });
   }
   --num_drivers_;
   if (is_busy_) Wake();
@@ -327,7 +310,7 @@ void Engine::Handle(int from, Message message) {
   if (session.ended) return;  // too late to matter
   switch (message.kind) {
     case MessageKind::kPong:
-      session.active[from] = Clock::now() - std::chrono::milliseconds(std::max(0, message.tag));
+      session.active[from] = now_ - std::chrono::milliseconds(std::max(0, message.tag));
       if (message.tag < 0) session.waiting[from] = Clock::now();
       return;
     case MessageKind::kAwaited:
@@ -430,7 +413,6 @@ bool Engine::OthersMayStillSpeak() {
 
 void Engine::Leave() {
   if (!unclean_) return transport_->Finish();
-  aborting_ = true;
   // One process aborts for all; several at once have crashed Open MPI's mpirun.
   int first = 0;
   while (lost_.contains(first)) ++first;
@@ -439,7 +421,13 @@ void Engine::Leave() {
                "apogee: rank %d ends the job with exit code %d: a process is lost, and MPI cannot "
                "end in order without it\n",
                rank_, kExitCode);
-  transport_->Abort(kExitCode);
+  EndJob();
+}
+
+// Also where MPI_Abort does not return.
+void Engine::EndJob() {
+  RunWithin(kAbortTimeout, [this] { transport_->Abort(kExitCode); });
+  std::_Exit(kExitCode);
 }
 
 }  // namespace apogee::comm::process

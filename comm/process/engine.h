@@ -112,6 +112,7 @@ class Engine : private Transfers {
   void CheckEnd(uint32_t number, Session& session);
   Clock::time_point GiveUpRankAt(const Session& session, int rank) const;
   [[noreturn]] void GiveUpOnItself(const Session& session);
+  [[noreturn]] void EndJob();
   bool AskSilent(uint32_t session, const std::set<int>& awaited, std::set<int>& lost);
   bool OthersMayStillSpeak();
   void PostToAll(const Message& message);
@@ -166,7 +167,6 @@ class Engine : private Transfers {
   std::atomic<int> num_drivers_{0};
   std::atomic<bool> is_busy_{false};    // something is under way
   std::atomic<bool> is_moving_{false};  // data is
-  std::atomic<bool> aborting_{false};
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::function<void()>> commands_;

@@ -209,9 +209,9 @@ void Engine::Fail(const OperationPtr& operation, const std::string& message) {
 void Engine::FailGroup(uint32_t number, const Channel& channel, int64_t sequence,
                        const std::string& message) {
   Session& session = sessions_[number];
-  session.failed_groups.try_emplace(channel.group, message);
+  const bool first = session.failed_groups.try_emplace(channel.group, message).second;
   // Now: this process may not live to see the end of the launch.
-  if (session.record != nullptr) session.record->WriteWithin({});
+  if (first && session.record != nullptr) session.record->WriteWithin({});
   const std::vector<OperationPtr> pending = session.pending;
   for (const OperationPtr& operation : pending) {
     if (operation->channel.group != channel.group) continue;

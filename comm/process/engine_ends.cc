@@ -70,13 +70,11 @@ void Engine::CheckEnd(uint32_t number, Session& session) {
     if (!unclean_ || session.endings.size() < static_cast<size_t>(size_)) return;
     while (!session.pending.empty()) Finish(session.pending.front(), "a process is lost");
   }
+  session.on_end();
+  session = Session();
   session.ended = true;
   open_sessions_.erase(number);
   idle_since_ = now;
-  session.early.clear();
-  const auto on_end = std::move(session.on_end);
-  session.on_end = nullptr;
-  on_end();
 }
 
 // Its function does not come back, and nobody else may be there to end the job.
@@ -86,8 +84,7 @@ void Engine::GiveUpOnItself(const Session& session) {
                "one is still in its function and has called no collective for %s\n",
                rank_, kExitCode, Seconds(Clock::now() - session.record->active_at()).c_str());
   session.record->WriteWithin(std::chrono::milliseconds(200));
-  aborting_ = true;
-  transport_->Abort(kExitCode);
+  EndJob();
 }
 
 }  // namespace apogee::comm::process

@@ -5,8 +5,8 @@
 //
 // The function must own what it uses: it may run on after RunWithin has returned. False as well
 // where the system gives no thread. Private to comm.
-#ifndef APOGEE_COMM_NCCL_RUN_WITHIN_H_
-#define APOGEE_COMM_NCCL_RUN_WITHIN_H_
+#ifndef APOGEE_COMM_RUN_WITHIN_H_
+#define APOGEE_COMM_RUN_WITHIN_H_
 
 #include <chrono>
 #include <functional>
@@ -16,7 +16,7 @@
 #include <thread>
 #include <utility>
 
-namespace apogee::comm::nccl {
+namespace apogee::comm {
 
 inline bool RunWithin(std::chrono::milliseconds limit, std::function<void()> function) {
   const auto promise = std::make_shared<std::promise<void>>();
@@ -32,6 +32,6 @@ inline bool RunWithin(std::chrono::milliseconds limit, std::function<void()> fun
   return done.wait_for(limit) == std::future_status::ready;
 }
 
-}  // namespace apogee::comm::nccl
+}  // namespace apogee::comm
 
-#endif  // APOGEE_COMM_NCCL_RUN_WITHIN_H_
+#endif  // APOGEE_COMM_RUN_WITHIN_H_
