@@ -1,16 +1,19 @@
 # What the user may choose. Everything is printed again at the end of configure.
 
 # AUTO uses a library when it is found; ON fails at configure time when it is not; OFF never looks.
+# Further values may follow.
 function(apogee_tristate name help)
-  set(${name} AUTO CACHE STRING "${help} (AUTO, ON or OFF)")
-  set_property(CACHE ${name} PROPERTY STRINGS AUTO ON OFF)
-  if(NOT ${name} MATCHES "^(AUTO|ON|OFF)$")
-    message(FATAL_ERROR "${name}=${${name}}: expected AUTO, ON or OFF")
+  set(values AUTO ON OFF ${ARGN})
+  list(JOIN values ", " text)
+  set(${name} AUTO CACHE STRING "${help} (${text})")
+  set_property(CACHE ${name} PROPERTY STRINGS ${values})
+  if(NOT ${name} IN_LIST values)
+    message(FATAL_ERROR "${name}=${${name}}: expected one of ${text}")
   endif()
 endfunction()
 
 apogee_tristate(APOGEE_WITH_ONEDNN "Matrix products through oneDNN")
-apogee_tristate(APOGEE_WITH_CUDA "GPU kernels and memory")
+apogee_tristate(APOGEE_WITH_CUDA "GPU kernels and memory" EMULATED)
 apogee_tristate(APOGEE_WITH_NCCL "Collectives between GPUs")
 apogee_tristate(APOGEE_WITH_MPI "Collectives between processes and machines")
 option(APOGEE_WITH_OPENMP "Split CPU loops over threads (off for ThreadSanitizer)" ON)

@@ -3,7 +3,9 @@
 #   apogee_test(NAME core_shape_test SRCS core/shape_test.cc LAYERS core)
 #
 # One ctest entry per program: listing the cases of each program costs more than running them. Options:
-# TIMEOUT seconds (default 120), LIBS further libraries, LABELS for `ctest -L`, ARGS for the program.
+# TIMEOUT seconds (default 120), LIBS further libraries, LABELS for `ctest -L`, ARGS for the program, DEVICES: its
+# contexts come from tests/support/test_context.h, so where the GPU is emulated it is run on that, too, as
+# NAME_cuda (scripts/gpu_check.sh does so on a real one).
 
 if(APOGEE_BUILD_TESTS)
   find_package(GTest CONFIG QUIET)
@@ -24,9 +26,10 @@ function(apogee_test_setup)
 endfunction()
 
 function(apogee_test)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME;TIMEOUT" "SRCS;LAYERS;LIBS;LABELS;ARGS")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "DEVICES" "NAME;TIMEOUT" "SRCS;LAYERS;LIBS;LABELS;ARGS")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_NAME OR NOT arg_SRCS)
-    message(FATAL_ERROR "apogee_test(${arg_NAME}): expected NAME, SRCS, LAYERS, LIBS, LABELS, ARGS, TIMEOUT")
+    message(FATAL_ERROR "apogee_test(${arg_NAME}): expected NAME, SRCS, LAYERS, LIBS, LABELS, ARGS, TIMEOUT, "
+                        "DEVICES")
   endif()
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
@@ -38,6 +41,11 @@ function(apogee_test)
   # Tests share the cores with each other: OpenMP threads that spin at barriers would take minutes.
   set_tests_properties(${arg_NAME} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}"
                        ENVIRONMENT "OMP_WAIT_POLICY=passive")
+  if(arg_DEVICES AND APOGEE_WITH_CUDA STREQUAL "EMULATED")
+    add_test(NAME ${arg_NAME}_cuda COMMAND ${arg_NAME} ${arg_ARGS})
+    set_tests_properties(${arg_NAME}_cuda PROPERTIES TIMEOUT 600 LABELS cuda
+                         ENVIRONMENT "OMP_WAIT_POLICY=passive;APOGEE_TEST_DEVICE=cuda")
+  endif()
 endfunction()
 
 # A test that this build cannot run: it prints the line that scripts/run_ctest.sh counts as skipped.

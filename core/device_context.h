@@ -19,14 +19,29 @@
 namespace apogee {
 
 struct KernelTable;  // tensor/kernel_table.h
+class DeviceContext;
+using ContextPtr = std::shared_ptr<DeviceContext>;
 
 class DeviceContext {
  public:
-  // `kernels` must outlive the context (the backends' tables are constants).
+  // `kernels` must outlive the context (the backends' tables are constants). `host`: where this
+  // rank keeps what the processor reads; null where that is the context itself.
   DeviceContext(Device device, std::unique_ptr<Allocator> allocator, const KernelTable& kernels,
-                int num_threads);
+                int num_threads, ContextPtr host = nullptr);
+  virtual ~DeviceContext() = default;
+  DeviceContext(const DeviceContext&) = delete;
+  DeviceContext& operator=(const DeviceContext&) = delete;
+
+  // Copies that come after all that was asked of the device before, and are done on return.
+  virtual void CopyToHost(void* host, const void* device, int64_t bytes) const;
+  virtual void CopyFromHost(void* device, const void* host, int64_t bytes) const;
+  // Waits for all that was asked of the device; throws Error when some of it failed. Kernels of a
+  // GPU run while the caller goes on; those of the CPU have run when they return.
+  virtual void Synchronize() const {}
 
   Device device() const { return device_; }
+  // The processor may read and write this context's memory.
+  bool is_host() const { return device_.type == DeviceType::kCpu; }
   Allocator& allocator() const { return *allocator_; }
   MemoryLedger& ledger() const { return allocator_->ledger(); }
   const KernelTable& kernels() const { return kernels_; }
@@ -34,13 +49,19 @@ class DeviceContext {
   int num_threads() const { return num_threads_; }
 
  private:
+  friend const ContextPtr& HostOf(const ContextPtr& context);
+
   Device device_;
   std::unique_ptr<Allocator> allocator_;
   const KernelTable& kernels_;
   int num_threads_;
+  ContextPtr host_;
 };
 
-using ContextPtr = std::shared_ptr<DeviceContext>;
+// The context of the same rank whose memory the processor may touch: `context` itself on the CPU.
+inline const ContextPtr& HostOf(const ContextPtr& context) {
+  return context->host_ == nullptr ? context : context->host_;
+}
 
 // Scratch memory of a kernel, counted as workspace, freed at scope end.
 class Workspace {

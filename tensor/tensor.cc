@@ -135,13 +135,27 @@ Tensor Tensor::To(DType dtype, MemoryCategory category) const {
   return copy;
 }
 
+Tensor Tensor::To(const ContextPtr& to, MemoryCategory category) const {
+  if (to == context() || (to->is_host() && context()->is_host())) return *this;
+  CheckDetached("To");
+  Tensor copy = Empty(shape_, dtype_, to, category);
+  copy.CopyFrom(*this);
+  return copy;
+}
+
 void Tensor::CopyFrom(const Tensor& src) const {
   APOGEE_CHECK(defined() && src.defined(), "CopyFrom: an operand is undefined");
   APOGEE_CHECK(src.shape_ == shape_, "CopyFrom: source shape ", src.shape_,
                " differs from destination shape ", shape_);
-  APOGEE_CHECK(src.device() == device(), "CopyFrom: source on ", src.device().ToString(),
-               ", destination on ", device().ToString());
   if (numel() == 0) return;
+  if (src.device() != device()) {
+    CopyAcross(src);
+    return;
+  }
+  // Two contexts of one GPU have a stream each: what the source's has queued comes first, and its
+  // memory must not be used anew before it has been read.
+  const bool foreign = src.context() != context();
+  if (foreign) src.context()->Synchronize();
   CopyArgs args{.x_dtype = src.dtype_,
                 .y_dtype = dtype_,
                 .x = src.raw(),
@@ -152,6 +166,23 @@ void Tensor::CopyFrom(const Tensor& src) const {
   std::copy(src.strides_.begin(), src.strides_.end(), args.x_strides);
   std::copy(strides_.begin(), strides_.end(), args.y_strides);
   context()->kernels().copy(*context(), args);
+  if (foreign) context()->Synchronize();
+}
+
+void Tensor::CopyAcross(const Tensor& src) const {
+  // Bytes travel; casts and strides are kernels of one side.
+  const Tensor from = src.Detach().To(dtype_).Contiguous();
+  if (!is_contiguous()) {
+    Tensor near = Empty(shape_, dtype_, context());
+    near.CopyAcross(from);
+    CopyFrom(near);
+  } else if (src.context()->is_host()) {
+    context()->CopyFromHost(raw(), from.raw(), bytes());
+  } else if (context()->is_host()) {
+    src.context()->CopyToHost(raw(), from.raw(), bytes());
+  } else {
+    CopyAcross(from.ToHost());
+  }
 }
 
 void Tensor::Fill(double value) const {

@@ -97,10 +97,11 @@ class Tensor {
   // Position of the first element within the storage, in elements.
   int64_t offset() const { return offset_; }
 
-  // First element. Throws Error when T is not this tensor's dtype.
+  // First element, for the processor. Throws Error when T is not this tensor's dtype, or when the
+  // tensor lies in a GPU's memory.
   template <typename T>
   T* data() const;
-  // First element, untyped.
+  // First element, untyped, on any device: for kernels.
   void* raw() const { return static_cast<char*>(storage_->data()) + offset_ * DTypeSize(dtype_); }
 
   // Views of the same storage.
@@ -114,7 +115,11 @@ class Tensor {
   Tensor Contiguous() const;
   Tensor Clone(MemoryCategory category = MemoryCategory::kActivation) const;
   Tensor To(DType dtype, MemoryCategory category = MemoryCategory::kActivation) const;
-  // Writes src (same shape, any dtype and layout) into this tensor's elements.
+  // In another context's memory; the handle itself when it is there already.
+  Tensor To(const ContextPtr& context, MemoryCategory category = MemoryCategory::kActivation) const;
+  // In memory that the processor may read: data() of it works. What is there is the handle itself.
+  Tensor ToHost() const { return To(HostOf(context())); }
+  // Writes src (same shape, any dtype, layout and device) into this tensor's elements.
   void CopyFrom(const Tensor& src) const;
   void Fill(double value) const;
 
@@ -132,6 +137,8 @@ class Tensor {
 
  private:
   void CheckDetached(const char* method) const;
+  // CopyFrom between devices.
+  void CopyAcross(const Tensor& src) const;
 
   std::shared_ptr<Storage> storage_;
   Shape shape_;
@@ -146,6 +153,8 @@ T* Tensor::data() const {
   APOGEE_CHECK(defined(), "data(): the tensor is undefined");
   APOGEE_CHECK(DTypeOf<T>() == dtype_, "data<", DTypeName(DTypeOf<T>()), ">() of a ",
                DTypeName(dtype_), " tensor");
+  APOGEE_CHECK(context()->is_host(), "data(): the tensor is on ", device().ToString(),
+               "; read it with ToVector() or ToHost()");
   return static_cast<T*>(raw());
 }
 
@@ -154,14 +163,15 @@ Tensor Tensor::FromVector(const std::vector<T>& values, const Shape& shape,
                           const ContextPtr& context, DType dtype) {
   APOGEE_CHECK(static_cast<int64_t>(values.size()) == shape.numel(), "FromVector: ", values.size(),
                " values for shape ", shape);
-  Tensor tensor = Empty(shape, DTypeOf<T>(), context);
+  APOGEE_CHECK(context != nullptr, "a tensor needs a context, got null: use CpuContext()");
+  Tensor tensor = Empty(shape, DTypeOf<T>(), HostOf(context));
   std::copy(values.begin(), values.end(), tensor.data<T>());
-  return dtype == DTypeOf<T>() ? tensor : tensor.To(dtype);
+  return tensor.To(dtype).To(context);
 }
 
 template <typename T>
 std::vector<T> Tensor::ToVector() const {
-  const Tensor host = Detach().To(DTypeOf<T>()).Contiguous();
+  const Tensor host = Detach().Contiguous().ToHost().To(DTypeOf<T>());
   const T* begin = host.data<T>();
   return std::vector<T>(begin, begin + host.numel());
 }

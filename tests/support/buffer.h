@@ -4,6 +4,9 @@
 //   Buffer x = Buffer::Normal(dtype, n, /*seed=*/1);     // values already rounded to dtype
 //   std::vector<double> reference = Reference(x.values());
 //   ExpectClose(y.values(), reference, Tolerance(dtype, ErrorKind::kElementwise));
+//
+// Where tests run on a GPU, data() is the address of a copy there, made at the first call, and
+// values() reads it back. There an element too far is a fault, not another tensor's.
 #ifndef APOGEE_TESTS_SUPPORT_BUFFER_H_
 #define APOGEE_TESTS_SUPPORT_BUFFER_H_
 
@@ -15,8 +18,8 @@
 #include <vector>
 
 #include "apogee/core/dtype.h"
-#include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tensor/kernel_table.h"
+#include "apogee/tests/support/test_context.h"
 #include "gtest/gtest.h"
 
 namespace apogee {
@@ -49,12 +52,27 @@ class Buffer {
     return Buffer(dtype, values);
   }
 
-  void* data() { return bytes_.data(); }
-  const void* data() const { return bytes_.data(); }
+  Buffer(const Buffer& other) : dtype_(other.dtype_), n_(other.n_), bytes_(other.bytes()) {}
+  Buffer(Buffer&& other) = default;
+  Buffer& operator=(const Buffer& other) {
+    *this = Buffer(other);
+    return *this;
+  }
+  Buffer& operator=(Buffer&& other) = default;
+
+  void* data() { return Memory(); }
+  const void* data() const { return Memory(); }
   DType dtype() const { return dtype_; }
   int64_t size() const { return n_; }
-  const std::vector<unsigned char>& bytes() const { return bytes_; }
+  const std::vector<unsigned char>& bytes() const {
+    if (device_ != nullptr) {
+      TestContexts::Get().Synchronize();
+      DeviceMemory()->CopyToHost(bytes_.data(), device_.get(), static_cast<int64_t>(bytes_.size()));
+    }
+    return bytes_;
+  }
   std::vector<double> values() const {
+    bytes();
     std::vector<double> values(static_cast<size_t>(n_));
     DispatchAny(dtype_, "Buffer", [&]<typename T>() {
       const T* data = reinterpret_cast<const T*>(bytes_.data());
@@ -70,9 +88,32 @@ class Buffer {
   }
 
  private:
+  // Holds the buffers; null where tests run on the CPU.
+  static const ContextPtr& DeviceMemory() {
+    static const ContextPtr context =
+        TestsRunOnCuda() ? ValueOrThrow(CudaContext({.cache = false})) : nullptr;
+    return context;
+  }
+  void* Memory() const {
+    if (DeviceMemory() == nullptr) return bytes_.data();
+    if (device_ == nullptr) {
+      const auto size = static_cast<int64_t>(bytes_.size());
+      const ContextPtr& memory = DeviceMemory();
+      device_ = std::shared_ptr<void>(
+          memory->allocator().Allocate(size, MemoryCategory::kActivation), [memory, size](void* p) {
+            TestContexts::Get().Synchronize();
+            memory->allocator().Free(p, size, MemoryCategory::kActivation);
+          });
+      memory->CopyFromHost(device_.get(), bytes_.data(), size);
+      memory->Synchronize();
+    }
+    return device_.get();
+  }
+
   DType dtype_;
   int64_t n_;
-  std::vector<unsigned char> bytes_;
+  mutable std::vector<unsigned char> bytes_;
+  mutable std::shared_ptr<void> device_;
 };
 
 // The dtype of row statistics (mean, rstd, lse, loss) beside tensors of `dtype`.
@@ -98,10 +139,10 @@ inline void ExpectClose(const std::vector<double>& actual, const std::vector<dou
 // Runs `fn(context)`, which returns the bytes of its results, with 1, 2 and 3 threads, twice each.
 inline void ExpectSameBits(
     const std::function<std::vector<unsigned char>(const DeviceContext&)>& fn) {
-  const std::vector<unsigned char> expected = fn(*CpuContext({.num_threads = 1}));
+  const std::vector<unsigned char> expected = fn(*TestContext({.num_threads = 1}));
   for (int threads : {1, 2, 3}) {
     for (int run = 0; run < 2; ++run) {
-      EXPECT_EQ(fn(*CpuContext({.num_threads = threads})), expected) << threads << " threads";
+      EXPECT_EQ(fn(*TestContext({.num_threads = threads})), expected) << threads << " threads";
     }
   }
 }

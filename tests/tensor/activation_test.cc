@@ -54,7 +54,7 @@ double Derivative(Activation kind, double x) {
 }
 
 TEST(Activation, MatchesReference) {
-  const ContextPtr context = CpuContext({.num_threads = 2});
+  const ContextPtr context = TestContext({.num_threads = 2});
   for (DType dtype : kFloats) {
     for (Activation kind : kKinds) {
       for (int64_t n : {0, 1, 17, 33 * 17, 40001}) {
@@ -80,7 +80,7 @@ TEST(Activation, MatchesReference) {
 }
 
 TEST(Activation, NaNPropagatesAndInfinitySaturates) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   for (DType dtype : kFloats) {
     for (Activation kind : kKinds) {
       const Buffer x(dtype, {NAN, INFINITY, 1e4});
@@ -100,7 +100,7 @@ TEST(Activation, NaNPropagatesAndInfinitySaturates) {
 }
 
 TEST(SwiGlu, MatchesReference) {
-  const ContextPtr context = CpuContext({.num_threads = 2});
+  const ContextPtr context = TestContext({.num_threads = 2});
   for (DType dtype : kFloats) {
     for (int64_t n : {0, 1, 17, 33 * 17, 40001}) {
       const Buffer gate = Buffer::Normal(dtype, n, 1, 2);

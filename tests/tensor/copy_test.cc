@@ -71,7 +71,7 @@ void Check(const DeviceContext& context, const Case& test, DType x_dtype, DType 
 }
 
 TEST(Copy, EveryLayout) {
-  const ContextPtr context = CpuContext({.num_threads = 2});
+  const ContextPtr context = TestContext({.num_threads = 2});
   for (const Case& test : kCases) {
     for (DType dtype : kAll) Check(*context, test, dtype, dtype);
     Check(*context, test, DType::kF32, DType::kBF16);
@@ -80,7 +80,7 @@ TEST(Copy, EveryLayout) {
 }
 
 TEST(Copy, EveryPairOfDTypes) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   for (DType x_dtype : kAll) {
     for (DType y_dtype : kAll) {
       for (const Case& test : {kCases[3], kCases[6], kCases[9]}) {
@@ -91,7 +91,7 @@ TEST(Copy, EveryPairOfDTypes) {
 }
 
 TEST(Copy, LargeLayoutsWithSeveralThreads) {
-  const ContextPtr context = CpuContext({.num_threads = 3});
+  const ContextPtr context = TestContext({.num_threads = 3});
   for (const Case& test :
        {Case{"contiguous", {100001}, {1}, {1}}, Case{"strided", {100001}, {2}, {1}},
         Case{"transposed", {301, 401}, {1, 301}, {401, 1}},
@@ -102,7 +102,7 @@ TEST(Copy, LargeLayoutsWithSeveralThreads) {
 }
 
 TEST(Copy, KeepsTheBitsOfNaN) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const uint32_t x[3] = {0x7f800001u, 0xffc12345u, 0x80000000u};
   uint32_t y[3] = {};
   context->kernels().copy(*context, {DType::kF32, DType::kF32, x, y, Shape{3}, {1}, {1}});

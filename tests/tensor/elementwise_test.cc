@@ -20,7 +20,7 @@ double Apply(BinaryOp op, double a, double b) {
 }
 
 TEST(Fill, WritesEveryElementOfEveryDType) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   for (DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16, DType::kI64, DType::kI32,
                       DType::kU8, DType::kI8}) {
     for (int64_t n : {0, 1, 17, 1000}) {
@@ -32,7 +32,7 @@ TEST(Fill, WritesEveryElementOfEveryDType) {
 }
 
 TEST(Binary, MatchesReferenceForEveryPeriod) {
-  const ContextPtr context = CpuContext({.num_threads = 2});
+  const ContextPtr context = TestContext({.num_threads = 2});
   for (DType dtype : kFloats) {
     for (BinaryOp op : {BinaryOp::kAdd, BinaryOp::kSub, BinaryOp::kMul, BinaryOp::kDiv}) {
       for (auto [n, period] : {std::pair<int64_t, int64_t>{1, 1},
@@ -58,7 +58,7 @@ TEST(Binary, MatchesReferenceForEveryPeriod) {
 }
 
 TEST(Binary, InPlaceAndNaN) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   Buffer a(DType::kF32, {1, NAN, INFINITY, -INFINITY});
   const Buffer b(DType::kF32, {NAN, 1, -INFINITY, 1});
   context->kernels().binary(*context,
@@ -67,7 +67,7 @@ TEST(Binary, InPlaceAndNaN) {
 }
 
 TEST(ScaleAdd, MatchesReferenceForEveryPairOfDTypes) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   for (DType x_dtype : kFloats) {
     for (DType y_dtype : kFloats) {
       for (int64_t n : {0, 1, 17, 33 * 17}) {
@@ -90,7 +90,7 @@ TEST(ScaleAdd, MatchesReferenceForEveryPairOfDTypes) {
 }
 
 TEST(ScaleAdd, BetaZeroIgnoresNaNButAlphaKeepsIt) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const Buffer x(DType::kF32, {1, NAN});
   Buffer y(DType::kF32, {NAN, 1});
   context->kernels().scale_add(*context, {DType::kF32, DType::kF32, x.data(), y.data(), 2, 2, 0});

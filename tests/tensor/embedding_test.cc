@@ -18,7 +18,7 @@ struct Sizes {
 constexpr Sizes kSizes[] = {{0, 4, 3}, {1, 1, 1}, {17, 17, 5}, {33, 17, 101}, {100, 700, 13}};
 
 TEST(Embedding, MatchesReference) {
-  const ContextPtr context = CpuContext({.num_threads = 2});
+  const ContextPtr context = TestContext({.num_threads = 2});
   for (DType dtype : kFloats) {
     for (DType grad_dtype : {dtype, StatisticDType(dtype)}) {
       for (auto [n, dim, vocab] : kSizes) {
@@ -49,7 +49,7 @@ TEST(Embedding, MatchesReference) {
 
 // A table cut into parts: their results add up to, and their gradients are rows of, the whole's.
 TEST(Embedding, PartsOfTheTable) {
-  const ContextPtr context = CpuContext({.num_threads = 2});
+  const ContextPtr context = TestContext({.num_threads = 2});
   const int64_t n = 33, dim = 17, vocab = 101;
   const std::vector<int64_t> ids = Ids(n, vocab);
   for (DType dtype : kFloats) {
@@ -79,7 +79,7 @@ TEST(Embedding, PartsOfTheTable) {
 }
 
 TEST(Embedding, NaNReachesOnlyItsRow) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const std::vector<int64_t> ids = {2, 0};
   const Buffer dy(DType::kF32, {NAN, 1});
   Buffer dweight(DType::kF32, 3);

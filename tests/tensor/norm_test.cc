@@ -49,7 +49,7 @@ Result Reference(bool rms, const std::vector<double>& x, const std::vector<doubl
 }
 
 TEST(Norm, MatchesReference) {
-  const ContextPtr context = CpuContext({.num_threads = 2});
+  const ContextPtr context = TestContext({.num_threads = 2});
   for (DType dtype : kFloats) {
     for (bool rms : {false, true}) {
       for (auto [rows, cols] : kSizes) {
@@ -89,7 +89,7 @@ TEST(Norm, MatchesReference) {
 }
 
 TEST(Norm, AnyGradientMayBeLeftOut) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const int64_t rows = 20, cols = 33;
   const DType f32 = DType::kF32;
   const Buffer x = Buffer::Normal(f32, rows * cols, 1), dy = Buffer::Normal(f32, rows * cols, 2);
@@ -115,7 +115,7 @@ TEST(Norm, AnyGradientMayBeLeftOut) {
 }
 
 TEST(Norm, RowsFarFromZeroKeepTheirVariance) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   std::vector<double> values;
   for (int i = 0; i < 256; ++i) values.push_back(10000 + i % 2);
   const Buffer x(DType::kF32, values), weight(DType::kF32, std::vector<double>(256, 1.0));
@@ -127,7 +127,7 @@ TEST(Norm, RowsFarFromZeroKeepTheirVariance) {
 }
 
 TEST(Norm, NaNStaysInItsRow) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const Buffer x(DType::kF32, {1, NAN, 3, 1, 2, 3}), weight(DType::kF32, {1, 1, 1});
   Buffer y(DType::kF32, 6), mean(DType::kF32, 2), rstd(DType::kF32, 2);
   context->kernels().norm_forward(

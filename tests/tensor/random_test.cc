@@ -22,7 +22,7 @@ double Normal(int64_t element) {
 }
 
 TEST(Random, MatchesTheNumberingFromAnyFirstElement) {
-  const ContextPtr context = CpuContext({.num_threads = 2});
+  const ContextPtr context = TestContext({.num_threads = 2});
   for (DType dtype : kFloats) {
     for (int64_t first : {int64_t{0}, int64_t{1}, int64_t{3}, int64_t{62}, int64_t{1} << 40}) {
       for (int64_t n : {0, 1, 5, 63, 64, 65, 33 * 17}) {
@@ -46,7 +46,7 @@ TEST(Random, MatchesTheNumberingFromAnyFirstElement) {
 }
 
 TEST(Random, MomentsOfNormal) {
-  const ContextPtr context = CpuContext({.num_threads = 2});
+  const ContextPtr context = TestContext({.num_threads = 2});
   const int64_t n = 1 << 20;
   Buffer y(DType::kF32, n);
   context->kernels().random(*context,
@@ -64,7 +64,7 @@ TEST(Random, MomentsOfNormal) {
 }
 
 TEST(Dropout, KeepsByTheUniformAndScales) {
-  const ContextPtr context = CpuContext({.num_threads = 2});
+  const ContextPtr context = TestContext({.num_threads = 2});
   for (DType dtype : kFloats) {
     for (double p : {0.0, 0.1, 0.5, 1.0}) {
       for (int64_t first : {0, 3, 130}) {
@@ -87,7 +87,7 @@ TEST(Dropout, KeepsByTheUniformAndScales) {
 }
 
 TEST(Dropout, KeepRateIsOneMinusP) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const int64_t n = 1 << 20;
   Buffer x(DType::kF32, std::vector<double>(static_cast<size_t>(n), 1.0));
   context->kernels().dropout(*context, {DType::kF32, x.data(), x.data(), n, 0.3, kKey, 0});
@@ -108,7 +108,7 @@ TEST(Random, SameBitsForAnyNumberOfThreadsAndAnySplit) {
       };
       ExpectSameBits([&](const DeviceContext& context) { return draw(context, 7, n); });
       // Two parts, as two ranks would draw them.
-      const ContextPtr context = CpuContext();
+      const ContextPtr context = TestContext();
       std::vector<unsigned char> parts = draw(*context, 7, 50001);
       const std::vector<unsigned char> rest = draw(*context, 7 + 50001, n - 50001);
       parts.insert(parts.end(), rest.begin(), rest.end());

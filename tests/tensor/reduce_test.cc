@@ -27,7 +27,7 @@ constexpr Sizes kSizes[] = {{0, 3, 2},     {2, 0, 3},    {2, 0, 1},     {1, 1, 1
                             {1, 20000, 1}, {3, 9001, 1}, {1, 1000, 33}, {2, 3, 2100}};
 
 TEST(Sum, MatchesReference) {
-  const ContextPtr context = CpuContext({.num_threads = 2});
+  const ContextPtr context = TestContext({.num_threads = 2});
   for (DType x_dtype : kFloats) {
     for (DType y_dtype : {x_dtype, StatisticDType(x_dtype)}) {
       for (auto [outer, reduce, inner] : kSizes) {
@@ -54,7 +54,7 @@ TEST(Sum, MatchesReference) {
 }
 
 TEST(Sum, LongSumsKeepTheirPrecision) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const int64_t n = 1 << 20;
   // 0.1 a million times: a plain f32 loop is off by a percent.
   const Buffer x(DType::kF32, std::vector<double>(static_cast<size_t>(n), 0.1));
@@ -65,7 +65,7 @@ TEST(Sum, LongSumsKeepTheirPrecision) {
 }
 
 TEST(Sum, NaNAndInfinity) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const Buffer x(DType::kF32, {1, NAN, INFINITY, 1, INFINITY, -INFINITY});
   Buffer rows(DType::kF32, 3);
   context->kernels().sum(*context,

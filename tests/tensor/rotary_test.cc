@@ -9,7 +9,7 @@ constexpr int64_t kBatch = 2, kTokens = 9, kHeads = 3, kHeadDim = 34, kHalf = kH
 constexpr int64_t kNumel = kBatch * kTokens * kHeads * kHeadDim;
 
 TEST(Rotary, MatchesReferenceForStridedOperands) {
-  const ContextPtr context = CpuContext({.num_threads = 2});
+  const ContextPtr context = TestContext({.num_threads = 2});
   for (DType dtype : kFloats) {
     for (int64_t first_position : {0, 1000, 100000}) {
       for (bool inverse : {false, true}) {
@@ -56,7 +56,7 @@ TEST(Rotary, MatchesReferenceForStridedOperands) {
 }
 
 TEST(Rotary, NaNStaysInItsPair) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const Buffer x(DType::kF32, {1, NAN, 2, 3});
   Buffer y(DType::kF32, 4);
   context->kernels().rotary(

@@ -21,7 +21,7 @@ std::vector<double> Softmax(const double* x, int64_t cols) {
 }
 
 TEST(Softmax, MatchesReference) {
-  const ContextPtr context = CpuContext({.num_threads = 2});
+  const ContextPtr context = TestContext({.num_threads = 2});
   for (DType dtype : kFloats) {
     for (auto [rows, cols] : kSizes) {
       const Buffer x = Buffer::Normal(dtype, rows * cols, 1, 3);
@@ -51,7 +51,7 @@ TEST(Softmax, MatchesReference) {
 }
 
 TEST(Softmax, LargeMaskedAndNaNRows) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   for (DType dtype : kFloats) {
     const Buffer x(dtype, {60000, 60000, -60000, -INFINITY,             // large
                            -INFINITY, 0, -INFINITY, -INFINITY,          // masked
@@ -65,7 +65,7 @@ TEST(Softmax, LargeMaskedAndNaNRows) {
 }
 
 TEST(CrossEntropy, MatchesReference) {
-  const ContextPtr context = CpuContext({.num_threads = 2});
+  const ContextPtr context = TestContext({.num_threads = 2});
   constexpr int64_t kIgnore = -100;
   for (DType dtype : kFloats) {
     for (auto [rows, cols] : kSizes) {
@@ -105,7 +105,7 @@ TEST(CrossEntropy, MatchesReference) {
 
 // Columns cut into parts with padding behind each row, one part without columns.
 TEST(CrossEntropy, Parts) {
-  const ContextPtr context = CpuContext({.num_threads = 2});
+  const ContextPtr context = TestContext({.num_threads = 2});
   constexpr int64_t kIgnore = -100, kPadding = 3;
   struct Part {
     int64_t first, cols;
@@ -177,7 +177,7 @@ TEST(CrossEntropy, Parts) {
 }
 
 TEST(CrossEntropy, LargeMaskedAndNaNRows) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   // Longer than the chunks in which a row is read, with the values that matter at its end.
   const int64_t cols = 10000;
   for (DType dtype : kFloats) {

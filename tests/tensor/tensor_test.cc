@@ -3,13 +3,13 @@
 
 #include <gtest/gtest.h>
 
-#include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tests/support/test_context.h"
 
 namespace apogee {
 namespace {
 
 TEST(TensorTest, ViewsShareAndStridesAddUp) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const Tensor x =
       Tensor::FromVector<float>({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, {3, 4}, context);
   EXPECT_EQ(x.Transpose(0, 1).ToVector<float>(),
@@ -27,7 +27,7 @@ TEST(TensorTest, ViewsShareAndStridesAddUp) {
 }
 
 TEST(TensorTest, WrappedMemoryIsTheCallersAndIsNotCounted) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   std::vector<float> memory = {1, 2, 3, 4};
   {
     const Tensor x = Tensor::Wrap(memory.data(), {2, 2}, DType::kF32, context);
@@ -41,7 +41,7 @@ TEST(TensorTest, WrappedMemoryIsTheCallersAndIsNotCounted) {
 }
 
 TEST(TensorTest, AccountsFollowTheCategory) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const Tensor x = Tensor::Zeros({100}, DType::kF64, context);
   EXPECT_EQ(context->ledger().live_bytes(MemoryCategory::kActivation), 800);
   x.storage()->set_category(MemoryCategory::kGradient);

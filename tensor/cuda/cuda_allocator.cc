@@ -1,0 +1,120 @@
+#include "apogee/tensor/cuda/cuda_allocator.h"
+
+#include <algorithm>
+#include <bit>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "apogee/core/error.h"
+#include "apogee/tensor/cuda/stream_context.h"
+
+namespace apogee::cuda {
+
+CudaAllocator::CudaAllocator(int device, cudaStream_t stream, bool cache)
+    : device_(device), stream_(stream), keep_(cache) {}
+
+CudaAllocator::~CudaAllocator() { ReleaseCache(); }
+
+int64_t CudaAllocator::RoundUp(int64_t bytes) const {
+  if (!keep_) return std::max<int64_t>(bytes, 1);
+  const int64_t eighth =
+      static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(bytes, 1)))) / 8;
+  const int64_t step = std::max(kAlignment, std::min<int64_t>(eighth, 2 << 20));
+  return std::max(step, (bytes + step - 1) / step * step);
+}
+
+void* CudaAllocator::TakeCached(int64_t rounded) {
+  std::lock_guard lock(mutex_);
+  const auto found = cache_.find(rounded);
+  if (found == cache_.end()) return nullptr;
+  void* block = found->second;
+  cache_.erase(found);
+  ledger_.AddSlack(-rounded);
+  return block;
+}
+
+void* CudaAllocator::AskDriver(int64_t rounded) {
+  void* block = nullptr;
+  const cudaError_t error = cudaMalloc(&block, static_cast<size_t>(rounded));
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // it has been noticed: the next call must not report it
+    return nullptr;
+  }
+  CheckCuda(error, "cudaMalloc");
+  return block;
+}
+
+void* CudaAllocator::Allocate(int64_t bytes, MemoryCategory category) {
+  APOGEE_CHECK(bytes >= 0, "allocate: negative size ", bytes);
+  CheckCuda(cudaSetDevice(device_), "cudaSetDevice");
+  const int64_t rounded = RoundUp(bytes);
+  void* block = TakeCached(rounded);
+  if (block == nullptr) block = AskDriver(rounded);
+  if (block == nullptr) {
+    ReleaseCache();
+    block = AskDriver(rounded);
+  }
+  if (block == nullptr) ThrowOutOfMemory(bytes, category);
+  try {
+    ledger_.Add(category, bytes);
+  } catch (...) {
+    cudaFree(block);
+    throw;
+  }
+  ledger_.AddSlack(rounded - bytes);
+  return block;
+}
+
+void CudaAllocator::Free(void* block, int64_t bytes, MemoryCategory category) {
+  const int64_t rounded = RoundUp(bytes);
+  ledger_.Remove(category, bytes);
+  if (!keep_) {
+    // cudaFree waits for the GPU; what is queued may still use the block.
+    ledger_.AddSlack(bytes - rounded);
+    cudaSetDevice(device_);
+    cudaStreamSynchronize(stream_);
+    cudaFree(block);
+    return;
+  }
+#ifndef NDEBUG
+  // A use after release reads NaN instead of what was there.
+  cudaSetDevice(device_);
+  cudaMemsetAsync(block, CpuAllocator::kPoison, static_cast<size_t>(bytes), stream_);
+#endif
+  ledger_.AddSlack(bytes);
+  std::lock_guard lock(mutex_);
+  cache_.emplace(rounded, block);
+}
+
+void CudaAllocator::ReleaseCache() {
+  std::lock_guard lock(mutex_);
+  if (cache_.empty()) return;
+  cudaSetDevice(device_);
+  cudaStreamSynchronize(stream_);
+  for (const auto& [bytes, block] : cache_) {
+    cudaFree(block);
+    ledger_.AddSlack(-bytes);
+  }
+  cache_.clear();
+}
+
+void CudaAllocator::ThrowOutOfMemory(int64_t bytes, MemoryCategory category) {
+  size_t free_bytes = 0, total_bytes = 0;
+  cudaMemGetInfo(&free_bytes, &total_bytes);
+  std::vector<std::pair<int64_t, MemoryCategory>> live;
+  for (int i = 0; i < kNumMemoryCategories; ++i) {
+    const auto each = static_cast<MemoryCategory>(i);
+    live.emplace_back(ledger_.live_bytes(each), each);
+  }
+  std::ranges::sort(live, std::greater<>(), &std::pair<int64_t, MemoryCategory>::first);
+  std::ostringstream top;
+  for (size_t i = 0; i < 3; ++i) {
+    top << (i == 0 ? "" : ", ") << live[i].first << " of " << MemoryCategoryName(live[i].second);
+  }
+  Throw("out of memory on cuda:", device_, ": ", bytes, " bytes for ", MemoryCategoryName(category),
+        ", ", free_bytes, " of ", total_bytes, " free; this rank has ", ledger_.live_total_bytes(),
+        " bytes live, most of them ", top.str(), "; use a smaller batch or model, or shard it");
+}
+
+}  // namespace apogee::cuda

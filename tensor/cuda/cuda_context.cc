@@ -1,0 +1,130 @@
+#include "apogee/tensor/cuda/cuda_context.h"
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+#include <utility>
+
+#include "apogee/core/error.h"
+#include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tensor/cuda/cuda_allocator.h"
+#include "apogee/tensor/cuda/kernel_table.h"
+#include "apogee/tensor/cuda/stream_context.h"
+
+namespace apogee {
+namespace cuda {
+
+void CheckCuda(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  Throw(what, ": ", cudaGetErrorName(error), " (", cudaGetErrorString(error), ")");
+}
+
+StreamContext::StreamContext(int device, std::unique_ptr<Allocator> allocator, cudaStream_t stream,
+                             int num_threads)
+    : DeviceContext(Device{DeviceType::kCuda, device}, std::move(allocator), CudaKernelTable(),
+                    num_threads, CpuContext({.num_threads = num_threads})),
+      stream_(stream) {
+  CheckCuda(cudaDeviceGetAttribute(&num_multiprocessors_, cudaDevAttrMultiProcessorCount, device),
+            "cudaDeviceGetAttribute");
+}
+
+StreamContext::~StreamContext() {
+  cudaSetDevice(device().index);
+  cudaStreamSynchronize(stream_);
+  allocator().ReleaseCache();
+  cudaStreamDestroy(stream_);
+}
+
+void StreamContext::Use() const { CheckCuda(cudaSetDevice(device().index), "cudaSetDevice"); }
+
+void StreamContext::CopyToHost(void* host, const void* device, int64_t bytes) const {
+  if (bytes == 0) return;
+  Use();
+  CheckCuda(
+      cudaMemcpyAsync(host, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_),
+      "copy to the host");
+  CheckCuda(cudaStreamSynchronize(stream_), "copy to the host");
+}
+
+void StreamContext::CopyFromHost(void* device, const void* host, int64_t bytes) const {
+  if (bytes == 0) return;
+  Use();
+  // From pageable memory: the driver has read all of it when the call returns.
+  CheckCuda(
+      cudaMemcpyAsync(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_),
+      "copy from the host");
+}
+
+void StreamContext::Synchronize() const {
+  Use();
+  CheckCuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+}
+
+}  // namespace cuda
+
+namespace {
+
+absl::Status NoDevice(const std::string& why) {
+  return absl::FailedPreconditionError("device cuda: " + why +
+                                       "; use device cpu, or run on a machine "
+                                       "with an NVIDIA GPU and its driver");
+}
+
+std::string Describe(cudaError_t error) {
+  return std::string(cudaGetErrorName(error)) + " (" + cudaGetErrorString(error) + ")";
+}
+
+}  // namespace
+
+int NumCudaDevices() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();
+    return 0;
+  }
+  return count;
+}
+
+absl::StatusOr<ContextPtr> CudaContext(const CudaOptions& options) {
+  int count = 0;
+  cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaErrorInsufficientDriver) {
+    cudaGetLastError();
+    return NoDevice("there is no NVIDIA driver, or one older than this build's CUDA " +
+                    std::to_string(CUDART_VERSION / 1000) + "." +
+                    std::to_string(CUDART_VERSION % 1000 / 10));
+  }
+  if (error != cudaSuccess || count == 0) {
+    cudaGetLastError();
+    return NoDevice(error == cudaSuccess ? "there is no GPU" : "no GPU: " + Describe(error));
+  }
+  if (options.device < 0 || options.device >= count) {
+    return absl::InvalidArgumentError("device cuda:" + std::to_string(options.device) +
+                                      ": there are GPUs 0 to " + std::to_string(count - 1));
+  }
+  if (error = cudaSetDevice(options.device); error != cudaSuccess) {
+    cudaGetLastError();
+    return NoDevice("cuda:" + std::to_string(options.device) + ": " + Describe(error));
+  }
+  if (!cuda::KernelsFitThisGpu()) {
+    int major = 0, minor = 0;
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, options.device);
+    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, options.device);
+    const std::string arch = std::to_string(major) + std::to_string(minor);
+    return absl::FailedPreconditionError("device cuda:" + std::to_string(options.device) +
+                                         ": the kernels of this build do not run on "
+                                         "its architecture " +
+                                         arch +
+                                         "; configure with -DCMAKE_CUDA_ARCHITECTURES=" + arch);
+  }
+  cudaStream_t stream = nullptr;
+  if (error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking); error != cudaSuccess) {
+    cudaGetLastError();
+    return NoDevice("cuda:" + std::to_string(options.device) + ": no stream: " + Describe(error));
+  }
+  return std::make_shared<cuda::StreamContext>(
+      options.device, std::make_unique<cuda::CudaAllocator>(options.device, stream, options.cache),
+      stream, options.num_threads);
+}
+
+}  // namespace apogee

@@ -1,0 +1,20 @@
+// Whether this build's kernels run on the current GPU: asks for one of them.
+#include "apogee/tensor/cuda/kernel_table.h"
+#include "apogee/tensor/cuda/launch.cuh"
+
+namespace apogee::cuda {
+namespace {
+
+__global__ void ProbeKernel() {}
+
+}  // namespace
+
+bool KernelsFitThisGpu() {
+  cudaFuncAttributes attributes;
+  const cudaError_t error =
+      cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&ProbeKernel));
+  if (error != cudaSuccess) cudaGetLastError();
+  return error == cudaSuccess;
+}
+
+}  // namespace apogee::cuda

@@ -1,0 +1,22 @@
+#include "apogee/tensor/cuda/kernel_table.h"
+
+#include "apogee/tensor/cuda/kernels.h"
+
+namespace apogee::cuda {
+namespace {
+
+constexpr KernelTable MakeTable() {
+  KernelTable table;
+  table.binary = &cuda::binary;
+  table.fill = &cuda::fill;
+  table.scale_add = &cuda::scale_add;
+  return table;
+}
+
+constexpr KernelTable kTable = MakeTable();
+
+}  // namespace
+
+const KernelTable& CudaKernelTable() { return kTable; }
+
+}  // namespace apogee::cuda

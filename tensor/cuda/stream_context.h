@@ -1,0 +1,50 @@
+// What kernels and copies on a GPU need of a context: its stream. Private to the CUDA folders.
+//
+//   const StreamContext& gpu = StreamContext::Of(context);
+//   CheckCuda(cudaMemsetAsync(data, 0, bytes, gpu.stream()), "cudaMemsetAsync");
+//
+// The current device is a thread's: Use() sets it, and every call into CUDA needs it set.
+#ifndef APOGEE_TENSOR_CUDA_STREAM_CONTEXT_H_
+#define APOGEE_TENSOR_CUDA_STREAM_CONTEXT_H_
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+
+#include "apogee/core/device_context.h"
+
+namespace apogee::cuda {
+
+// Throws Error "what: <CUDA's name and text of the error>".
+void CheckCuda(cudaError_t error, const char* what);
+
+class CublasHandle;  // tensor/cuda/cublas.h
+
+class StreamContext : public DeviceContext {
+ public:
+  StreamContext(int device, std::unique_ptr<Allocator> allocator, cudaStream_t stream,
+                int num_threads);
+  ~StreamContext() override;
+
+  // The context must be one of a GPU: kernels of tables of this folder get no other.
+  static const StreamContext& Of(const DeviceContext& context) {
+    return static_cast<const StreamContext&>(context);
+  }
+  // Makes this context's GPU the calling thread's.
+  void Use() const;
+  cudaStream_t stream() const { return stream_; }
+  // Streaming multiprocessors of the GPU: how many blocks fill it.
+  int num_multiprocessors() const { return num_multiprocessors_; }
+
+  void CopyToHost(void* host, const void* device, int64_t bytes) const override;
+  void CopyFromHost(void* device, const void* host, int64_t bytes) const override;
+  void Synchronize() const override;
+
+ private:
+  cudaStream_t stream_;
+  int num_multiprocessors_ = 1;
+};
+
+}  // namespace apogee::cuda
+
+#endif  // APOGEE_TENSOR_CUDA_STREAM_CONTEXT_H_

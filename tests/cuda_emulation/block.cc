@@ -1,0 +1,214 @@
+// Runs the blocks of a launch: their threads are fibers of the calling thread.
+#include "block.h"
+
+#include <boost/context/fiber.hpp>
+#include <boost/context/fixedsize_stack.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "device.h"
+
+namespace cuda_emulation {
+namespace {
+
+namespace ctx = boost::context;
+
+constexpr size_t kStackBytes = 64 << 10;
+constexpr int kLanes = 32;
+
+// Stacks of a thread's fibers, used again block after block.
+class StackPool {
+ public:
+  ctx::stack_context allocate() {
+    if (free_.empty()) return stacks_.allocate();
+    const ctx::stack_context stack = free_.back();
+    free_.pop_back();
+    return stack;
+  }
+  void deallocate(ctx::stack_context& stack) { free_.push_back(stack); }
+  ~StackPool() {
+    for (ctx::stack_context& stack : free_) stacks_.deallocate(stack);
+  }
+
+ private:
+  ctx::fixedsize_stack stacks_{kStackBytes};
+  std::vector<ctx::stack_context> free_;
+};
+
+struct PoolRef {
+  StackPool* pool;
+  ctx::stack_context allocate() { return pool->allocate(); }
+  void deallocate(ctx::stack_context& stack) { pool->deallocate(stack); }
+};
+
+enum class Wait { kNothing, kBlock, kWarp };
+
+struct Thread {
+  ctx::fiber fiber;  // where it waits
+  Position position;
+  Wait wait = Wait::kNothing;
+  unsigned mask = 0;       // of the exchange it waits for
+  unsigned exchanges = 0;  // that it has begun
+  bool started = false, ended = false;
+};
+
+// Lanes' bytes of one exchange, and the one after it: a lane is at most one ahead.
+struct Warp {
+  alignas(16) char lanes[2][kLanes * kLaneBytes];
+};
+
+struct Block {
+  const std::function<void()>* body;
+  std::vector<Thread> threads;
+  std::vector<Warp> warps;
+  std::vector<char> dynamic_shared;
+  ctx::fiber scheduler;
+  Thread* running = nullptr;
+};
+
+thread_local Block* current = nullptr;
+
+void Yield() {
+  Block& block = *current;
+  block.scheduler = std::move(block.scheduler).resume();
+}
+
+[[noreturn]] void Stuck(const Block& block) {
+  const uint3 at = block.threads[0].position.block;
+  std::fprintf(stderr, "cuda emulation: block (%u, %u, %u) cannot go on:", at.x, at.y, at.z);
+  for (size_t i = 0; i < block.threads.size(); ++i) {
+    const Thread& thread = block.threads[i];
+    std::fprintf(stderr, " %zu:%s", i,
+                 thread.ended                  ? "returned"
+                 : thread.wait == Wait::kBlock ? "barrier"
+                                               : "warp");
+    if (thread.wait == Wait::kWarp) std::fprintf(stderr, "(%08x)", thread.mask);
+  }
+  std::fprintf(stderr, "\n");
+  std::abort();
+}
+
+void RunThread(Block& block, Thread& thread, StackPool& pool) {
+  block.running = &thread;
+  if (!thread.started) {
+    thread.started = true;
+    thread.fiber =
+        ctx::fiber(std::allocator_arg, PoolRef{&pool}, [&block, &thread](ctx::fiber&& from) {
+          block.scheduler = std::move(from);
+          (*block.body)();
+          thread.ended = true;
+          return std::move(block.scheduler);
+        });
+  }
+  thread.fiber = std::move(thread.fiber).resume();
+}
+
+// Every lane of the mask has begun the exchange that `thread` waits for.
+bool ExchangeIsComplete(const Block& block, size_t index) {
+  const Thread& thread = block.threads[index];
+  const size_t first = index / kLanes * kLanes;
+  for (size_t lane = 0; lane < kLanes; ++lane) {
+    if ((thread.mask >> lane & 1u) == 0) continue;
+    if (first + lane >= block.threads.size()) return false;
+    const Thread& other = block.threads[first + lane];
+    if (other.exchanges < thread.exchanges) return false;
+    if (other.exchanges == thread.exchanges && other.wait == Wait::kWarp &&
+        other.mask != thread.mask) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void RunBlock(Block& block, StackPool& pool) {
+  for (;;) {
+    bool progress = false;
+    size_t ended = 0, at_barrier = 0;
+    for (size_t i = 0; i < block.threads.size(); ++i) {
+      Thread& thread = block.threads[i];
+      if (thread.wait == Wait::kWarp && ExchangeIsComplete(block, i)) thread.wait = Wait::kNothing;
+      if (!thread.ended && thread.wait == Wait::kNothing) {
+        RunThread(block, thread, pool);
+        progress = true;
+      }
+      ended += thread.ended ? 1 : 0;
+      at_barrier += !thread.ended && thread.wait == Wait::kBlock ? 1 : 0;
+    }
+    if (ended == block.threads.size()) return;
+    if (ended + at_barrier == block.threads.size()) {
+      for (Thread& thread : block.threads) thread.wait = Wait::kNothing;
+      progress = true;
+    }
+    if (!progress) Stuck(block);
+  }
+}
+
+}  // namespace
+
+const Position& Here() { return current->running->position; }
+
+void* DynamicSharedMemory() {
+  // 16 bytes of alignment, whatever the vector has.
+  const auto address = reinterpret_cast<uintptr_t>(current->dynamic_shared.data());
+  return reinterpret_cast<void*>((address + 127) & ~uintptr_t{127});
+}
+
+void BlockBarrier() {
+  current->running->wait = Wait::kBlock;
+  Yield();
+}
+
+const void* WarpExchange(unsigned mask, const void* mine, size_t bytes, int& lane) {
+  Block& block = *current;
+  Thread& thread = *block.running;
+  const auto index = static_cast<size_t>(&thread - block.threads.data());
+  lane = static_cast<int>(index % kLanes);
+  if ((mask >> lane & 1u) == 0) {
+    std::fprintf(stderr, "cuda emulation: lane %d calls with mask %08x, which leaves it out\n",
+                 lane, mask);
+    std::abort();
+  }
+  char* lanes = block.warps[index / kLanes].lanes[thread.exchanges % 2];
+  std::memcpy(lanes + static_cast<size_t>(lane) * kLaneBytes, mine, bytes);
+  ++thread.exchanges;
+  thread.mask = mask;
+  thread.wait = Wait::kWarp;
+  Yield();
+  return lanes;
+}
+
+void RunGrid(const dim3& blocks, const dim3& threads, size_t shared_bytes,
+             const std::function<void()>& body) {
+  thread_local StackPool pool;
+  Block block;
+  block.body = &body;
+  const size_t count = size_t{threads.x} * threads.y * threads.z;
+  // NaN: shared memory is not zero on a GPU either.
+  for (unsigned z = 0; z < blocks.z; ++z) {
+    for (unsigned y = 0; y < blocks.y; ++y) {
+      for (unsigned x = 0; x < blocks.x; ++x) {
+        block.threads.clear();
+        block.threads.resize(count);
+        block.warps.resize((count + kLanes - 1) / kLanes);
+        block.dynamic_shared.assign(shared_bytes + 128, static_cast<char>(0xff));
+        for (size_t i = 0; i < count; ++i) {
+          Position& at = block.threads[i].position;
+          at.thread = {static_cast<unsigned>(i % threads.x),
+                       static_cast<unsigned>(i / threads.x % threads.y),
+                       static_cast<unsigned>(i / threads.x / threads.y)};
+          at.block = {x, y, z};
+          at.threads = threads;
+          at.blocks = blocks;
+        }
+        current = &block;
+        RunBlock(block, pool);
+        current = nullptr;
+      }
+    }
+  }
+}
+
+}  // namespace cuda_emulation

@@ -1,0 +1,231 @@
+// The calls of the CUDA runtime that the library makes, on one emulated GPU.
+//
+// APOGEE_EMULATED_GPU: "none" (no GPU), "no_driver", "old" (kernels do not fit it);
+// APOGEE_EMULATED_GPU_BYTES: its memory.
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "block.h"
+#include "device.h"
+#include "memory.h"
+#include "stream.h"
+
+namespace cuda_emulation {
+namespace {
+
+thread_local cudaError_t last_error = cudaSuccess;
+
+cudaError_t Noted(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+std::string Kind() {
+  const char* kind = std::getenv("APOGEE_EMULATED_GPU");
+  return kind == nullptr ? "" : kind;
+}
+
+double NowMs() {
+  return std::chrono::duration<double, std::milli>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+cudaError_t Enqueue(const cudaLaunchConfig_t& config, std::function<void()> thread) {
+  const size_t threads = size_t{config.blockDim.x} * config.blockDim.y * config.blockDim.z;
+  const size_t blocks = size_t{config.gridDim.x} * config.gridDim.y * config.gridDim.z;
+  if (threads == 0 || threads > 1024 || blocks == 0 || config.gridDim.y > 65535 ||
+      config.gridDim.z > 65535 || config.dynamicSmemBytes > 227 * 1024) {
+    return Noted(cudaErrorInvalidConfiguration);
+  }
+  StreamOf(config.stream)
+      .Queue([blocks = config.gridDim, threads = config.blockDim, bytes = config.dynamicSmemBytes,
+              thread = std::move(thread)] { RunGrid(blocks, threads, bytes, thread); });
+  return cudaSuccess;
+}
+
+}  // namespace cuda_emulation
+
+using cuda_emulation::Noted;
+using cuda_emulation::StreamOf;
+
+extern "C" {
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 0;
+  if (cuda_emulation::Kind() == "no_driver") return Noted(cudaErrorInsufficientDriver);
+  if (cuda_emulation::Kind() == "none") return Noted(cudaErrorNoDevice);
+  *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  return device == 0 ? cudaSuccess : Noted(cudaErrorInvalidDevice);
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  switch (attribute) {
+    case cudaDevAttrMultiProcessorCount:
+      *value = 2;  // grids of many steps
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = cuda_emulation::Kind() == "old" ? 5 : 9;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = 0;
+      return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = 227 * 1024;
+      return cudaSuccess;
+    default:
+      return Noted(cudaErrorInvalidValue);
+  }
+}
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  *attributes = {};
+  return cuda_emulation::Kind() == "old" ? Noted(cudaErrorNoKernelImageForDevice) : cudaSuccess;
+}
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int value) {
+  return value <= 227 * 1024 ? cudaSuccess : Noted(cudaErrorInvalidValue);
+}
+const char* cudaGetErrorName(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return "cudaSuccess";
+    case cudaErrorMemoryAllocation:
+      return "cudaErrorMemoryAllocation";
+    case cudaErrorNoDevice:
+      return "cudaErrorNoDevice";
+    case cudaErrorInvalidValue:
+      return "cudaErrorInvalidValue";
+    case cudaErrorInvalidConfiguration:
+      return "cudaErrorInvalidConfiguration";
+    default:
+      return "cudaErrorOther";
+  }
+}
+const char* cudaGetErrorString(cudaError_t) { return "emulated"; }
+cudaError_t cudaGetLastError() { return std::exchange(cuda_emulation::last_error, cudaSuccess); }
+cudaError_t cudaPeekAtLastError() { return cuda_emulation::last_error; }
+
+cudaError_t cudaMalloc(void** block, size_t bytes) {
+  *block = cuda_emulation::AllocateDevice(bytes);
+  return *block == nullptr ? Noted(cudaErrorMemoryAllocation) : cudaSuccess;
+}
+cudaError_t cudaFree(void* block) {
+  if (block == nullptr) return cudaSuccess;
+  return cuda_emulation::FreeDevice(block) ? cudaSuccess : Noted(cudaErrorInvalidValue);
+}
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  *free = cuda_emulation::FreeDeviceBytes();
+  *total = cuda_emulation::DeviceBytes();
+  return cudaSuccess;
+}
+cudaError_t cudaMallocHost(void** block, size_t bytes) {
+  *block = std::malloc(bytes);
+  return *block == nullptr ? Noted(cudaErrorMemoryAllocation) : cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void** block, size_t bytes, unsigned) {
+  return cudaMallocHost(block, bytes);
+}
+cudaError_t cudaFreeHost(void* block) {
+  std::free(block);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  const bool to_device = cuda_emulation::IsDevice(to), from_device = cuda_emulation::IsDevice(from);
+  const bool right =
+      kind == cudaMemcpyDefault ||
+      (to_device == (kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice) &&
+       from_device == (kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice));
+  if (!right) return Noted(cudaErrorInvalidValue);
+  if (!from_device) {
+    // Staged, as from pageable memory.
+    const char* begin = static_cast<const char*>(from);
+    StreamOf(stream).Queue([to, bytes, staged = std::vector<char>(begin, begin + bytes)] {
+      std::memcpy(to, staged.data(), bytes);
+    });
+  } else {
+    StreamOf(stream).Queue([=] { std::memcpy(to, from, bytes); });
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  if (!cuda_emulation::IsDevice(to)) return Noted(cudaErrorInvalidValue);
+  StreamOf(stream).Queue([=] { std::memset(to, value, bytes); });
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = new CUstream_st;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  StreamOf(stream).Wait();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  return StreamOf(stream).IsIdle() ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new CUevent_st;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  cudaEventSynchronize(event);  // the stream still writes into it
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  std::unique_lock lock(event->mutex);
+  const uint64_t record = ++event->recorded;
+  lock.unlock();
+  StreamOf(stream).Queue([event, record] {
+    std::lock_guard reach(event->mutex);
+    event->reached = record;
+    event->reached_ms = cuda_emulation::NowMs();
+    event->changed.notify_all();
+  });
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  std::unique_lock lock(event->mutex);
+  event->changed.wait(lock, [=] { return event->reached == event->recorded; });
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  std::lock_guard lock(event->mutex);
+  return event->reached == event->recorded ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
+  *ms = static_cast<float>(end->reached_ms - start->reached_ms);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  std::unique_lock lock(event->mutex);
+  const uint64_t record = event->recorded;
+  lock.unlock();
+  StreamOf(stream).Queue([event, record] {
+    std::unique_lock wait(event->mutex);
+    event->changed.wait(wait, [=] { return event->reached >= record; });
+  });
+  return cudaSuccess;
+}
+
+}  // extern "C"

@@ -1,0 +1,64 @@
+// The context that a test runs in: on the CPU, or, with APOGEE_TEST_DEVICE=cuda in the environment,
+// on the GPU. Tests that take theirs from here are run on both.
+//
+//   const ContextPtr context = TestContext({.num_threads = 2});
+#ifndef APOGEE_TESTS_SUPPORT_TEST_CONTEXT_H_
+#define APOGEE_TESTS_SUPPORT_TEST_CONTEXT_H_
+
+#include <algorithm>
+#include <cstdlib>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "apogee/core/error.h"
+#include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tensor/cuda/cuda_context.h"
+
+namespace apogee {
+
+inline constexpr const char* kTestDeviceVariable = "APOGEE_TEST_DEVICE";
+
+inline bool TestsRunOnCuda() {
+  const char* device = std::getenv(kTestDeviceVariable);
+  if (device == nullptr || std::string(device) == "cpu") return false;
+  APOGEE_CHECK(std::string(device) == "cuda", kTestDeviceVariable, " is '", device,
+               "': expected cpu or cuda");
+  return true;
+}
+
+// Every context that tests have made and still hold.
+class TestContexts {
+ public:
+  static TestContexts& Get() {
+    static TestContexts contexts;
+    return contexts;
+  }
+  void Add(const ContextPtr& context) {
+    std::lock_guard lock(mutex_);
+    std::erase_if(contexts_, [](const auto& each) { return each.expired(); });
+    contexts_.push_back(context);
+  }
+  // What any of them has queued is done on return.
+  void Synchronize() {
+    std::lock_guard lock(mutex_);
+    for (const auto& each : contexts_) {
+      if (const ContextPtr context = each.lock()) context->Synchronize();
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<DeviceContext>> contexts_;
+};
+
+inline ContextPtr TestContext(const CpuOptions& options = {}) {
+  if (!TestsRunOnCuda()) return CpuContext(options);
+  const ContextPtr context = ValueOrThrow(CudaContext({.num_threads = options.num_threads}));
+  TestContexts::Get().Add(context);
+  return context;
+}
+
+}  // namespace apogee
+
+#endif  // APOGEE_TESTS_SUPPORT_TEST_CONTEXT_H_
