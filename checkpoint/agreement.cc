@@ -5,9 +5,10 @@
 namespace apogee::checkpoint {
 
 std::vector<std::string> GatherTexts(const std::string& text, const comm::GroupPtr& group,
-                                     const ContextPtr& context) {
+                                     const ContextPtr& any_context) {
   if (group == nullptr) return {text};
   const auto ranks = static_cast<size_t>(group->size());
+  const ContextPtr& context = HostOf(any_context);
   const Tensor sizes = Tensor::Zeros({group->size()}, DType::kI64, context);
   const Tensor size =
       Tensor::FromVector<int64_t>({static_cast<int64_t>(text.size())}, {1}, context);

@@ -22,13 +22,15 @@ absl::StatusOr<RankResult> WriteOwnFile(FileSystem& files, const std::string& fo
                                         const SavePlan& plan) {
   if (plan.mine.empty()) return RankResult{};
   std::vector<FileEntry> entries;
+  std::vector<Tensor> values;  // what lies on a GPU is copied to the host
   for (const size_t index : plan.mine) {
     const TensorPart& part = parts[index];
     const int64_t numel = part.layout.local_numel();
+    values.push_back(part.value.Detach().ToHost());
     entries.push_back({.name = part.name,
                        .dtype = SafetensorsDType(part.value.dtype()),
                        .shape = {numel},
-                       .data = {static_cast<const std::byte*>(part.value.raw()),
+                       .data = {static_cast<const std::byte*>(values.back().raw()),
                                 static_cast<size_t>(numel * DTypeSize(part.value.dtype()))}});
   }
   APOGEE_ASSIGN_OR_RETURN(WrittenFile written,

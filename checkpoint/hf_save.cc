@@ -34,8 +34,8 @@ std::vector<TensorPart> WithoutAliases(std::vector<TensorPart> parts) {
 class WeightsWriter {
  public:
   WeightsWriter(FileSystem& files, const std::vector<TensorPart>& parts, const SavePlan& plan,
-                comm::GroupPtr group, ContextPtr context)
-      : files_(files), plan_(plan), group_(std::move(group)), context_(std::move(context)) {
+                comm::GroupPtr group, const ContextPtr& context)
+      : files_(files), plan_(plan), group_(std::move(group)), context_(HostOf(context)) {
     for (const TensorPart& part : parts) parts_[part.name] = &part;
     for (size_t rank = 0; rank < plan.written_by.size(); ++rank) {
       for (const auto& written : plan.written_by[rank]) holder_[written] = static_cast<int>(rank);
@@ -99,7 +99,7 @@ class WeightsWriter {
       Tensor part;
       if (holder == me) {
         const Tensor& value = parts_.at(name)->value;
-        part = value.Detach().View({value.numel()}).Slice(0, 0, numel);
+        part = value.Detach().View({value.numel()}).Slice(0, 0, numel).ToHost();
       } else {
         part = Tensor::Empty({numel}, dtype, context_, MemoryCategory::kCommunication);
         group_->Recv(part, holder);

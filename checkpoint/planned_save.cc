@@ -1,7 +1,5 @@
 #include "apogee/checkpoint/planned_save.h"
 
-#include <cstring>
-
 #include "apogee/checkpoint/new_folder.h"
 #include "apogee/core/text.h"
 
@@ -20,9 +18,10 @@ void CopyParts(std::vector<TensorPart>& parts, const std::vector<size_t>& mine) 
   std::vector<Tensor> copies(parts.size());
   for (const size_t i : mine) {
     const Tensor& value = parts[i].value;
-    copies[i] = Tensor::Empty({parts[i].layout.local_numel()}, value.dtype(), value.context(),
-                              MemoryCategory::kCheckpoint);
-    std::memcpy(copies[i].raw(), value.raw(), static_cast<size_t>(copies[i].bytes()));
+    const int64_t numel = parts[i].layout.local_numel();
+    copies[i] =
+        Tensor::Empty({numel}, value.dtype(), HostOf(value.context()), MemoryCategory::kCheckpoint);
+    copies[i].CopyFrom(value.Detach().View({value.numel()}).Slice(0, 0, numel));
   }
   for (size_t i = 0; i < parts.size(); ++i) parts[i].value = copies[i];
 }

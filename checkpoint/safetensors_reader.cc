@@ -85,10 +85,10 @@ absl::StatusOr<Tensor> SafetensorsReader::Load(const std::string& name,
     return InvalidArgument(path_, ": tensor \"", name, "\" has ", entry.shape.size(),
                            " dims, at most ", Shape::kMaxRank, " are supported");
   }
-  Tensor tensor = Tensor::Empty(Shape(entry.shape), *dtype, context);
+  const Tensor tensor = Tensor::Empty(Shape(entry.shape), *dtype, HostOf(context));
   APOGEE_RETURN_IF_ERROR(
       ReadAt(file_->fd, path_, data_start_ + entry.begin, tensor.bytes(), tensor.raw()));
-  return tensor;
+  return tensor.To(context);
 }
 
 }  // namespace apogee::checkpoint

@@ -11,6 +11,35 @@ void CheckTensor(const char* op, const char* name, const Tensor& tensor) {
                " is not contiguous; call Contiguous() first");
 }
 
+// Brings what has arrived on the host to the GPU, once.
+class StagedWork : public Work {
+ public:
+  StagedWork(std::shared_ptr<Work> work, Tensor from, Tensor to)
+      : work_(std::move(work)), from_(std::move(from)), to_(std::move(to)) {}
+
+  void Wait() override {
+    work_->Wait();
+    Land();
+  }
+  bool IsDone() override { return work_->IsDone(); }
+  // The collective has to come to its end even when nobody waits for it.
+  ~StagedWork() override {
+    try {
+      Wait();
+    } catch (const Error&) {  // dropping the work says that its error need not be seen
+    }
+  }
+
+ private:
+  void Land() {
+    if (from_.defined()) to_.CopyFrom(from_);
+    from_ = to_ = Tensor();
+  }
+
+  std::shared_ptr<Work> work_;
+  Tensor from_, to_;
+};
+
 }  // namespace
 
 std::string FormatRanks(const std::vector<int>& ranks) {
@@ -42,7 +71,38 @@ std::shared_ptr<Work> Group::Start(CollectiveCall call, int64_t payload_bytes) {
   call.lane = lane_;
   call.payload_bytes = payload_bytes;
   call.blocking = blocking_;
+  const Tensor& any = call.output.defined() ? call.output : call.input;
+  if (!any.defined() || any.context()->is_host()) return Submit(std::move(call));
+  if (!TakesDeviceMemory()) return SubmitStaged(std::move(call));
+  any.context()->Synchronize();
   return Submit(std::move(call));
+}
+
+std::shared_ptr<Work> Group::SubmitStaged(CollectiveCall call) {
+  const Tensor output = call.output;
+  const bool in_place = output.defined() && call.input.defined() &&
+                        output.raw() == call.input.raw() && output.numel() == call.input.numel();
+  // What a member only receives need not come to the host first.
+  const bool reads = call.kind != CollectiveKind::kBroadcast || call.root == rank_;
+  if (call.input.defined()) {
+    call.input = reads
+                     ? call.input.To(HostOf(call.input.context()), MemoryCategory::kCommunication)
+                     : Tensor::Empty(call.input.shape(), call.input.dtype(),
+                                     HostOf(call.input.context()), MemoryCategory::kCommunication);
+  }
+  if (output.defined()) {
+    call.output = in_place ? call.input
+                           : Tensor::Empty(output.shape(), output.dtype(), HostOf(output.context()),
+                                           MemoryCategory::kCommunication);
+  }
+  const bool writes =
+      output.defined() && (call.kind == CollectiveKind::kBroadcast
+                               ? call.root != rank_
+                               : call.kind != CollectiveKind::kReduce || call.root == rank_);
+  const Tensor arrives = call.output;
+  std::shared_ptr<Work> work = Submit(std::move(call));
+  if (!writes) return work;
+  return std::make_shared<StagedWork>(std::move(work), arrives, output);
 }
 
 std::shared_ptr<Work> Group::AllReduceAsync(const Tensor& tensor, ReduceOp op) {

@@ -11,6 +11,9 @@
 // that does not come within the timeout gives every member a CommError that names it. Collectives
 // of one group must be called in one order by all members; different groups are independent.
 //
+// Tensors of a GPU: a call waits for what was queued on the rank's stream before it, and what is
+// queued after Wait() sees the result.
+//
 // A group belongs to one thread of its rank; Duplicate makes one for another thread. A null group
 // pointer stands for a group of one, never for "the world".
 #ifndef APOGEE_COMM_GROUP_H_
@@ -101,11 +104,16 @@ class Group {
  protected:
   // `lane`: of this member, for its collectives; null: no trace.
   Group(int rank, std::vector<int> world_ranks, TraceLane* lane = nullptr);
-  // Starts the call and returns before the peers arrive. Arguments have been checked.
+  // Whether Submit takes tensors of a GPU. For a group that does not they travel through the host.
+  virtual bool TakesDeviceMemory() const { return false; }
+  // Starts the call and returns before the peers arrive. Arguments have been checked, and what was
+  // queued on their device before is done.
   virtual std::shared_ptr<Work> Submit(CollectiveCall call) = 0;
 
  private:
   std::shared_ptr<Work> Start(CollectiveCall call, int64_t payload_bytes);
+  // Submit through copies on the host.
+  std::shared_ptr<Work> SubmitStaged(CollectiveCall call);
   // Runs start, whose call is a blocking one, and waits for it.
   template <typename Fn>
   void StartAndWait(const Fn& start);

@@ -10,7 +10,7 @@
 #include "apogee/comm/local/rank_watch.h"
 #include "apogee/comm/outcomes.h"
 #include "apogee/comm/process/process_world.h"
-#include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tensor/make_context.h"
 
 namespace apogee::comm {
 
@@ -59,6 +59,11 @@ absl::Status LaunchThreads(const LaunchOptions& options, int num_threads,
                            const std::function<void(World&)>& fn) {
   const auto timeout =
       std::chrono::milliseconds(static_cast<int64_t>(options.timeout_seconds * 1000));
+  APOGEE_ASSIGN_OR_RETURN(const DeviceName device, ParseDevice(options.device));
+  std::vector<ContextPtr> contexts;
+  for (int r = 0; r < options.num_ranks; ++r) {
+    APOGEE_ASSIGN_OR_RETURN(contexts.emplace_back(), MakeContext(device.For(0), num_threads));
+  }
   local::FlightRecords records;
   for (int r = 0; r < options.num_ranks; ++r) {
     records.push_back(
@@ -78,7 +83,7 @@ absl::Status LaunchThreads(const LaunchOptions& options, int num_threads,
     std::string failure;
     try {
       World world(
-          rank, options.num_ranks, CpuContext({.num_threads = num_threads}),
+          rank, options.num_ranks, std::move(contexts[static_cast<size_t>(rank)]),
           [&local, rank](const std::vector<int>& members) {
             return local.MakeGroup(rank, members);
           },

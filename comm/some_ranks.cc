@@ -38,9 +38,10 @@ NamedNumbers FromText(const std::string& text) {
 // The root's value becomes everybody's.
 void BroadcastText(const World& world, std::string& value, int root) {
   const auto mine = static_cast<double>(value.size());
-  const Tensor size = Tensor::Full({1}, DType::kI64, mine, world.context());
+  const ContextPtr& context = HostOf(world.context());
+  const Tensor size = Tensor::Full({1}, DType::kI64, mine, context);
   world.group()->Broadcast(size, root);
-  const Tensor bytes = Tensor::Zeros({size.data<int64_t>()[0]}, DType::kU8, world.context());
+  const Tensor bytes = Tensor::Zeros({size.data<int64_t>()[0]}, DType::kU8, context);
   if (world.rank() == root) std::copy(value.begin(), value.end(), bytes.data<uint8_t>());
   world.group()->Broadcast(bytes, root);
   value.assign(bytes.data<uint8_t>(), bytes.data<uint8_t>() + bytes.numel());

@@ -27,4 +27,8 @@ void DeviceContext::CopyFromHost(void* device, const void* host, int64_t bytes) 
   if (bytes > 0) std::memcpy(device, host, static_cast<size_t>(bytes));
 }
 
+void DeviceContext::CopyWithin(void* to, const void* from, int64_t bytes) const {
+  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
 }  // namespace apogee

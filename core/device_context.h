@@ -35,6 +35,8 @@ class DeviceContext {
   // Copies that come after all that was asked of the device before, and are done on return.
   virtual void CopyToHost(void* host, const void* device, int64_t bytes) const;
   virtual void CopyFromHost(void* device, const void* host, int64_t bytes) const;
+  // Between two ranges of the device that do not overlap, queued like a kernel.
+  virtual void CopyWithin(void* to, const void* from, int64_t bytes) const;
   // Waits for all that was asked of the device; throws Error when some of it failed. Kernels of a
   // GPU run while the caller goes on; those of the CPU have run when they return.
   virtual void Synchronize() const {}
@@ -59,8 +61,9 @@ class DeviceContext {
 };
 
 // The context of the same rank whose memory the processor may touch: `context` itself on the CPU.
+// Null for null.
 inline const ContextPtr& HostOf(const ContextPtr& context) {
-  return context->host_ == nullptr ? context : context->host_;
+  return context == nullptr || context->host_ == nullptr ? context : context->host_;
 }
 
 // Scratch memory of a kernel, counted as workspace, freed at scope end.

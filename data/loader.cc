@@ -40,14 +40,15 @@ Batch Loader::At(int64_t index) const {
                            ? options_.batch
                            : std::min(options_.batch, sampler_->size() - first);
   const Shape shape{rows, block};
-  Batch batch{Tensor::Empty(shape, DType::kI64, context_),
-              Tensor::Empty(shape, DType::kI64, context_)};
+  const ContextPtr& host = HostOf(context_);
+  const Batch batch{Tensor::Empty(shape, DType::kI64, host),
+                    Tensor::Empty(shape, DType::kI64, host)};
   auto* inputs = batch.inputs.data<int64_t>();
   auto* targets = batch.targets.data<int64_t>();
   for (int64_t row = 0; row < rows; ++row) {
     dataset_->Fill(sampler_->Sample(first + row), inputs + row * block, targets + row * block);
   }
-  return batch;
+  return {batch.inputs.To(context_), batch.targets.To(context_)};
 }
 
 Loader::Iterator Loader::begin() {

@@ -30,7 +30,7 @@ void FirstStepWatch::Attach(nn::Module& model, optim::Optimizer& optimizer) {
 
 void FirstStepWatch::Add(const Tensor& inputs) {
   if (done_) return;
-  const Tensor whole = inputs.Detach().Contiguous();
+  const Tensor whole = inputs.Detach().Contiguous().ToHost();
   hash_ = XXH3_64bits_withSeed(whole.raw(), static_cast<size_t>(whole.bytes()), hash_);
 }
 

@@ -40,10 +40,11 @@ std::string Describe(const nn::Module& model, const optim::Optimizer& optimizer)
 std::string BroadcastText(comm::Group& group, const std::string& text, int root,
                           const ContextPtr& context) {
   const Tensor size =
-      Tensor::FromVector<int64_t>({static_cast<int64_t>(text.size())}, {1}, context);
+      Tensor::FromVector<int64_t>({static_cast<int64_t>(text.size())}, {1}, HostOf(context));
   group.Broadcast(size, root);
   const int64_t bytes = size.data<int64_t>()[0];
-  const Tensor buffer = Tensor::Zeros({bytes}, DType::kU8, context, MemoryCategory::kCommunication);
+  const Tensor buffer =
+      Tensor::Zeros({bytes}, DType::kU8, HostOf(context), MemoryCategory::kCommunication);
   if (group.rank() == root) std::copy(text.begin(), text.end(), buffer.data<uint8_t>());
   group.Broadcast(buffer, root);
   const std::vector<uint8_t> values = buffer.ToVector<uint8_t>();
@@ -123,7 +124,7 @@ void BroadcastRandomState(nn::Module& model, comm::Group& group) {
       {generator.key().a, generator.key().b, static_cast<int64_t>(generator.next_stream())}, {3},
       model.Parameters()[0]->context());
   group.Broadcast(random, 0);
-  const int64_t* state = random.data<int64_t>();
+  const std::vector<int64_t> state = random.ToVector<int64_t>();
   generator.set_key({static_cast<uint32_t>(state[0]), static_cast<uint32_t>(state[1])});
   generator.set_next_stream(static_cast<uint64_t>(state[2]));
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "apogee/comm/some_ranks.h"
+#include "apogee/tensor/make_context.h"
 #include "apogee/tools/command.h"
 #include "apogee/tools/matrix/matrix.h"
 #include "apogee/tools/matrix/report.h"
@@ -75,6 +76,8 @@ void AddMatrixCommand(CLI::App& app, int& exit_code) {
       ->add_option("--sample", flags->options.sample,
                    "At most so many cells that cover all pairs of axis values; 0: all cells")
       ->check(CLI::Range(0, 1000000));
+  command->add_option("--device", flags->options.device, "Where both runs are: cpu, cuda or cuda:N")
+      ->check([](const std::string& name) { return Message(ParseDevice(name).status()); });
   command->add_option("--sabotage", flags->sabotage, "Break the boosted runs on purpose")
       ->check(CLI::IsMember(SabotageNames()));
   command->add_option("--json", flags->json, "Write every cell's report to this file");

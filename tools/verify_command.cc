@@ -2,6 +2,7 @@
 #include <memory>
 #include <string>
 
+#include "apogee/tensor/make_context.h"
 #include "apogee/tools/command.h"
 #include "apogee/tools/verify/verify.h"
 
@@ -12,6 +13,7 @@ void AddVerifyCommand(CLI::App& app, int& exit_code) {
     std::string path;
     std::string dtype = "f32";
     int threads = 1;
+    std::string device = "cpu";
   };
   auto flags = std::make_shared<Flags>();
   CLI::App* command =
@@ -24,10 +26,14 @@ void AddVerifyCommand(CLI::App& app, int& exit_code) {
       ->add_option("--dtype", flags->dtype, "f32, or f64 to compare with the float64 runs as well")
       ->check(CLI::IsMember({"f32", "f64"}));
   command->add_option("--threads", flags->threads, "CPU threads")->check(CLI::Range(1, 1024));
+  command->add_option("--device", flags->device, "Where the replays run: cpu, cuda or cuda:N")
+      ->check([](const std::string& name) { return Message(ParseDevice(name).status()); });
   command->callback([flags, &exit_code] {
-    exit_code =
-        Verify(flags->path, {.dtype = DTypeFromName(flags->dtype), .num_threads = flags->threads},
-               std::cout, std::cerr);
+    exit_code = Verify(flags->path,
+                       {.dtype = DTypeFromName(flags->dtype),
+                        .num_threads = flags->threads,
+                        .device = flags->device},
+                       std::cout, std::cerr);
   });
 }
 

@@ -55,6 +55,7 @@ class LocalGroup : public Group {
   }
 
  protected:
+  bool TakesDeviceMemory() const override { return true; }
   std::shared_ptr<Work> Submit(CollectiveCall call) override {
     return std::make_shared<LocalWork>(state_, state_->Arrive(rank(), std::move(call)),
                                        state_->record(rank()), timeout_);

@@ -1,7 +1,7 @@
 // The data movement of the local collectives.
-#include <cstring>
 #include <vector>
 
+#include "apogee/comm/cuda/tree_reduce.h"
 #include "apogee/comm/local/operation.h"
 #include "apogee/comm/tree_reduce.h"
 
@@ -10,6 +10,10 @@ namespace {
 
 char* BytesAt(const Tensor& tensor, int64_t offset) {
   return static_cast<char*>(tensor.raw()) + offset;
+}
+
+const ContextPtr& ContextOf(const CollectiveCall& call) {
+  return (call.output.defined() ? call.output : call.input).context();
 }
 
 void ReduceShare(const Operation& operation, size_t index) {
@@ -33,17 +37,31 @@ void ReduceShare(const Operation& operation, size_t index) {
       outputs.push_back(BytesAt(call.output, begin * element_bytes));
     }
   }
-  TreeReduce(CollectiveName(first.kind), dtype, first.op, inputs, outputs, end - begin);
+  const DeviceContext& context = *ContextOf(operation.calls[index]);
+  if (context.is_host()) {
+    TreeReduce(CollectiveName(first.kind), dtype, first.op, inputs, outputs, end - begin);
+  } else {
+    TreeReduceCuda(context, CollectiveName(first.kind), dtype, first.op, inputs, outputs,
+                   end - begin);
+  }
 }
 
-void Copy(void* to, const void* from, int64_t bytes) {
-  if (to != from && bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+// Ranks of one process read each other's memory: it has to be of one kind, and of one GPU.
+void CheckOneDevice(const Operation& operation) {
+  const Device first = ContextOf(operation.calls[0])->device();
+  for (const CollectiveCall& call : operation.calls) {
+    const Device device = ContextOf(call)->device();
+    APOGEE_CHECK(device == first, CollectiveName(call.kind), ": the tensors of ranks are on ",
+                 first.ToString(), " and on ", device.ToString(),
+                 "; ranks that are threads must use one device");
+  }
 }
 
-}  // namespace
-
-void RunShare(const Operation& operation, size_t index) {
+void MoveData(const Operation& operation, size_t index) {
   const CollectiveCall& mine = operation.calls[index];
+  const auto copy = [&](void* to, const void* from, int64_t bytes) {
+    if (to != from) ContextOf(mine)->CopyWithin(to, from, bytes);
+  };
   switch (mine.kind) {
     case CollectiveKind::kAllReduce:
     case CollectiveKind::kReduceScatter:
@@ -53,19 +71,19 @@ void RunShare(const Operation& operation, size_t index) {
     case CollectiveKind::kAllGather:
       for (size_t r = 0; r < operation.calls.size(); ++r) {
         const Tensor& input = operation.calls[r].input;
-        Copy(BytesAt(mine.output, static_cast<int64_t>(r) * input.bytes()), input.raw(),
+        copy(BytesAt(mine.output, static_cast<int64_t>(r) * input.bytes()), input.raw(),
              input.bytes());
       }
       return;
     case CollectiveKind::kBroadcast: {
       const Tensor& source = operation.calls[static_cast<size_t>(mine.root)].input;
-      Copy(mine.output.raw(), source.raw(), source.bytes());
+      copy(mine.output.raw(), source.raw(), source.bytes());
       return;
     }
     case CollectiveKind::kAllToAll: {
       const int64_t slice = mine.input.bytes() / static_cast<int64_t>(operation.calls.size());
       for (size_t r = 0; r < operation.calls.size(); ++r) {
-        Copy(BytesAt(mine.output, static_cast<int64_t>(r) * slice),
+        copy(BytesAt(mine.output, static_cast<int64_t>(r) * slice),
              BytesAt(operation.calls[r].input, static_cast<int64_t>(index) * slice), slice);
       }
       return;
@@ -73,11 +91,21 @@ void RunShare(const Operation& operation, size_t index) {
     case CollectiveKind::kSend:
       return;  // the receiving share copies
     case CollectiveKind::kRecv:
-      Copy(mine.output.raw(), operation.calls[1 - index].input.raw(), mine.output.bytes());
+      copy(mine.output.raw(), operation.calls[1 - index].input.raw(), mine.output.bytes());
       return;
     case CollectiveKind::kBarrier:
       return;
   }
+}
+
+}  // namespace
+
+void RunShare(const Operation& operation, size_t index) {
+  if (operation.calls[index].kind == CollectiveKind::kBarrier) return;
+  CheckOneDevice(operation);
+  MoveData(operation, index);
+  // Others use what this share wrote: it has to be there, not only queued on this rank's stream.
+  ContextOf(operation.calls[index])->Synchronize();
 }
 
 int64_t BytesMoved(const Operation& operation) {

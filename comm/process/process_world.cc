@@ -7,7 +7,7 @@
 #include "apogee/comm/members.h"
 #include "apogee/comm/outcomes.h"
 #include "apogee/comm/process/engine.h"
-#include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tensor/make_context.h"
 
 namespace apogee::comm::process {
 namespace {
@@ -142,6 +142,7 @@ int64_t BytesToOtherMachines() {
 
 absl::Status Launch(const LaunchOptions& options, int num_threads,
                     const std::function<void(World&)>& fn) {
+  APOGEE_ASSIGN_OR_RETURN(const DeviceName device, ParseDevice(options.device));
   APOGEE_ASSIGN_OR_RETURN(Engine * engine, Engine::OfProcess());
   const auto timeout =
       std::chrono::milliseconds(static_cast<int64_t>(options.timeout_seconds * 1000));
@@ -157,7 +158,7 @@ absl::Status Launch(const LaunchOptions& options, int num_threads,
     try {
       OkOrThrow(shared->record->Prepare());
       World world(
-          rank, size, CpuContext({.num_threads = num_threads}),
+          rank, size, ValueOrThrow(MakeContext(device.For(rank), num_threads)),
           [&](const std::vector<int>& members) -> GroupPtr {
             const int place = PlaceAmong(members, rank, size);
             return std::make_shared<ProcessGroup>(place, members, FormatRanks(members), timeout,

@@ -46,7 +46,8 @@ struct Flags {
   int threads_per_rank = 1;
 
   CheckpointFlags checkpoints;
-  std::string trace;           // empty: none
+  std::string trace;  // empty: none
+  std::string device = "cpu";
   std::string flight_records;  // empty: none
 
   int64_t log_every = 100;

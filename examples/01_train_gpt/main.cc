@@ -183,6 +183,7 @@ int main(int argc, char** argv) {
     if (flags.checkpoints.save_every > 0) CatchStopSignals();
     OkOrThrow(comm::launch({.num_ranks = flags.ranks,
                             .threads_per_rank = flags.threads_per_rank,
+                            .device = flags.device,
                             .flight_record_dir = flags.flight_records,
                             .trace = trace.get()},
                            [&](comm::World& world) {

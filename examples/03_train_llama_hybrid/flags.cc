@@ -58,6 +58,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
 
   DeclareCheckpointFlags(app, f.checkpoints);
   DeclareTraceFlag(app, f.trace);
+  DeclareDeviceFlag(app, f.device);
   DeclareFlightRecordsFlag(app, f.flight_records);
 
   group = "Report";

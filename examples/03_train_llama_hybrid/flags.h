@@ -42,7 +42,8 @@ struct Flags {
   uint64_t seed = 1;
 
   CheckpointFlags checkpoints;
-  std::string trace;           // empty: none
+  std::string trace;  // empty: none
+  std::string device = "cpu";
   std::string flight_records;  // empty: none
 
   int64_t log_every = 100;

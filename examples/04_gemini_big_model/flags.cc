@@ -22,6 +22,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   app.add_option("--map-svg", f.map_svg,
                  "File for a picture of which chunk was whole on the device when");
   DeclareTraceFlag(app, f.trace);
+  DeclareDeviceFlag(app, f.device);
   DeclareFlightRecordsFlag(app, f.flight_records);
 
   std::string group = "Memory";

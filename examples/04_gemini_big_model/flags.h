@@ -16,7 +16,8 @@ struct Flags {
   std::vector<std::string> data;  // empty: the King James Bible
   std::string map_svg;            // empty: no picture
   std::string trace;              // empty: none
-  std::string flight_records;     // empty: none
+  std::string device = "cpu";
+  std::string flight_records;  // empty: none
 
   apogee::nn::Gpt2Config model = {.vocab_size = apogee::data::TextCorpus::kVocabSize,
                                   .n_positions = 128,

@@ -118,6 +118,7 @@ int main(int argc, char** argv) {
         ValueOrThrow(data::TextCorpus::Load(flags.data, {.block = flags.model.n_positions}));
     OkOrThrow(comm::launch({.num_ranks = flags.ranks,
                             .threads_per_rank = flags.threads_per_rank,
+                            .device = flags.device,
                             .flight_record_dir = flags.flight_records,
                             .trace = trace.get()},
                            [&](comm::World& world) { Train(world, flags, corpus); }));

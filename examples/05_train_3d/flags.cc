@@ -58,6 +58,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   add("--seed", f.seed, "Of the weights and the order of the data");
   add("--log-every", f.log_every, "Steps between two lasting lines")->check(count);
   DeclareTraceFlag(app, f.trace);
+  DeclareDeviceFlag(app, f.device);
   DeclareFlightRecordsFlag(app, f.flight_records);
   app.footer(
       "Options of an optimizer: --optim.KEY=VALUE, for instance --optim.weight_decay=0.1\n"

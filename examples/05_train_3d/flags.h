@@ -37,7 +37,8 @@ struct Flags {
   apogee::optim::OptionMap optimizer_options;  // lr included
   uint64_t seed = 1;
   int64_t log_every = 20;
-  std::string trace;           // empty: none
+  std::string trace;  // empty: none
+  std::string device = "cpu";
   std::string flight_records;  // empty: none
 };
 

@@ -136,6 +136,7 @@ int main(int argc, char** argv) {
     const ProcessMemory start = ValueOrThrow(ReadProcessMemory());
     OkOrThrow(comm::launch({.num_ranks = flags.ranks,
                             .threads_per_rank = flags.threads_per_rank,
+                            .device = flags.device,
                             .flight_record_dir = flags.flight_records,
                             .trace = trace.get()},
                            [&](comm::World& world) { Train(world, flags, corpus, start); }));

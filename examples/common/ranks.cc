@@ -4,6 +4,7 @@
 
 #include "apogee/core/text.h"
 #include "apogee/plugins/hybrid_parallel.h"
+#include "apogee/tensor/make_context.h"
 
 using namespace apogee;
 
@@ -20,6 +21,12 @@ std::vector<double> SumOverRanks(const comm::World& world, const std::vector<dou
       Tensor::FromVector<double>(values, {static_cast<int64_t>(values.size())}, world.context());
   world.group()->AllReduce(sums);
   return sums.ToVector<double>();
+}
+
+void DeclareDeviceFlag(CLI::App& app, std::string& device) {
+  app.add_option("--device", device, "cpu, cuda, or the number of a GPU, cuda:0")
+      ->check([](const std::string& name) { return Message(ParseDevice(name).status()); })
+      ->capture_default_str();
 }
 
 void DeclareFlightRecordsFlag(CLI::App& app, std::string& directory) {

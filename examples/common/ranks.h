@@ -29,6 +29,9 @@ DataPart DataPartOf(const apogee::Plugin& plugin, const apogee::comm::World& wor
 std::vector<double> SumOverRanks(const apogee::comm::World& world,
                                  const std::vector<double>& values);
 
+// --device cpu|cuda|cuda:N, for LaunchOptions::device.
+void DeclareDeviceFlag(CLI::App& app, std::string& device);
+
 // --flight-records DIR, for LaunchOptions::flight_record_dir.
 void DeclareFlightRecordsFlag(CLI::App& app, std::string& directory);
 

@@ -55,6 +55,14 @@ void StreamContext::CopyFromHost(void* device, const void* host, int64_t bytes) 
       "copy from the host");
 }
 
+void StreamContext::CopyWithin(void* to, const void* from, int64_t bytes) const {
+  if (bytes == 0) return;
+  Use();
+  CheckCuda(
+      cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream_),
+      "copy within the GPU");
+}
+
 void StreamContext::Synchronize() const {
   Use();
   CheckCuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");

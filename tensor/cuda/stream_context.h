@@ -38,6 +38,7 @@ class StreamContext : public DeviceContext {
 
   void CopyToHost(void* host, const void* device, int64_t bytes) const override;
   void CopyFromHost(void* device, const void* host, int64_t bytes) const override;
+  void CopyWithin(void* to, const void* from, int64_t bytes) const override;
   void Synchronize() const override;
 
  private:

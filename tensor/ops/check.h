@@ -27,16 +27,22 @@ inline void CheckSameShape(const char* op, const Tensor& a, const Tensor& b) {
 // The dtype of saved statistics (mean, rstd, lse, loss): f64 for f64, else f32.
 inline DType StatDType(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
 
-// Host check of indices: i64 in [0, limit), or *ignored. A device backend checks inside its kernel.
+// Check of indices on the host: i64 in [0, limit), or *ignored. Those on a GPU are fetched, which
+// waits for it: a wrong one would read another's memory.
 inline void CheckIndices(const char* op, const Tensor& ids, int64_t limit, const int64_t* ignored) {
   APOGEE_CHECK(ids.dtype() == DType::kI64, op, ": indices must be i64, got ",
                DTypeName(ids.dtype()));
-  if (ids.device().type != DeviceType::kCpu) return;
-  const int64_t* values = ids.data<int64_t>();
+  const Tensor host = ids.Detach().Contiguous().ToHost();
+  const int64_t* values = host.data<int64_t>();
   for (int64_t i = 0; i < ids.numel(); ++i) {
     const bool ok = (values[i] >= 0 && values[i] < limit) || (ignored && values[i] == *ignored);
     APOGEE_CHECK(ok, op, ": index ", values[i], " at position ", i, " is outside [0, ", limit, ")");
   }
+}
+
+// Indices for a kernel, on any device. Their dtype has been checked.
+inline const int64_t* IndexData(const Tensor& ids) {
+  return static_cast<const int64_t*>(ids.raw());
 }
 
 // Rows of a tensor seen as a matrix whose columns are the last dim.

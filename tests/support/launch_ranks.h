@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "apogee/comm/some_ranks.h"
+#include "apogee/tests/support/test_context.h"
 
 namespace apogee::testing {
 
@@ -50,6 +51,7 @@ inline absl::Status LaunchRanks(comm::LaunchOptions options,
                                 const std::function<void(comm::World&)>& fn) {
   if (NumProcesses() > 1) MeetAllProcesses();
   options.timeout_seconds = AtMostTimeout(options.timeout_seconds);
+  if (TestsRunOnCuda()) options.device = "cuda";
   return comm::LaunchSome(options, fn);
 }
 

@@ -255,25 +255,28 @@ class RankRun {
 BoostedResult BoostedRun(const Cell& cell, Sabotage sabotage) {
   BoostedResult result;
   std::vector<RankReport> reports(static_cast<size_t>(cell.world));
-  result.status =
-      comm::LaunchSome({.num_ranks = cell.world, .threads_per_rank = 1, .timeout_seconds = 30},
-                       [&](comm::World& world) {
-                         RankReport& report = reports[static_cast<size_t>(world.rank())];
-                         RankRun run(cell, sabotage, world);
-                         try {
-                           run.Boost();
-                         } catch (const Error&) {
-                           report.refused = true;
-                           throw;
-                         }
-                         try {
-                           run.Train();
-                         } catch (const Error&) {
-                           report.refused = run.CannotAccumulate();
-                           throw;
-                         }
-                         report = run.Report();
-                       });
+  result.status = comm::LaunchSome({.num_ranks = cell.world,
+                                    .threads_per_rank = 1,
+                                    .device = cell.device,
+                                    .timeout_seconds = 30},
+                                   [&](comm::World& world) {
+                                     RankReport& report =
+                                         reports[static_cast<size_t>(world.rank())];
+                                     RankRun run(cell, sabotage, world);
+                                     try {
+                                       run.Boost();
+                                     } catch (const Error&) {
+                                       report.refused = true;
+                                       throw;
+                                     }
+                                     try {
+                                       run.Train();
+                                     } catch (const Error&) {
+                                       report.refused = run.CannotAccumulate();
+                                       throw;
+                                     }
+                                     report = run.Report();
+                                   });
   ShareReports(reports);
   result.refused = std::ranges::any_of(reports, &RankReport::refused);
   if (!result.status.ok()) return result;

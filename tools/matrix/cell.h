@@ -23,6 +23,8 @@ struct Cell {
   bool no_sync = false;
   bool clip = false;
   std::string workload;
+  // Where both runs are: LaunchOptions::device.
+  std::string device = "cpu";
 
   std::string name() const;
 };

@@ -52,6 +52,7 @@ struct MatrixOptions {
   std::string only = {};  // MatchesPattern
   int64_t sample = 0;     // 0: all cells; else a pairwise sample of at most so many
   Sabotage sabotage = Sabotage::kNone;
+  std::string device = "cpu";
 };
 
 // The cells, before anything runs. The sample is taken first, so that patterns divide it.

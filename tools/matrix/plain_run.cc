@@ -9,7 +9,7 @@
 #include "apogee/autograd/engine.h"
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/plugins/precision.h"
-#include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tensor/make_context.h"
 #include "apogee/tools/matrix/optimizers.h"
 #include "apogee/tools/matrix/plugins.h"
 
@@ -103,7 +103,8 @@ bool HasMasters(const Cell& cell) {
 
 PlainResult PlainRun(const Cell& cell, const Reordering& order) {
   const Workload& workload = FindWorkload(cell.workload);
-  const ContextPtr context = CpuContext({.num_threads = 1});
+  const ContextPtr context =
+      ValueOrThrow(MakeContext(ValueOrThrow(ParseDevice(cell.device)).For(0)));
   const std::unique_ptr<nn::Module> model = workload.MakeModel();
   model->Initialize(context, {.seed = kSeed, .dtype = InitialDType(cell.precision)});
   PlainResult result{.start = WeightsOf(*model), .end = {}};

@@ -5,7 +5,7 @@
 #include <map>
 #include <system_error>
 
-#include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tensor/make_context.h"
 #include "apogee/tools/verify/cases.h"
 
 namespace apogee::tools {
@@ -84,7 +84,8 @@ struct Outcome {
 Outcome RunCase(const CaseFile& file, const VerifyOptions& options) {
   try {
     // A context per case: cases share nothing.
-    const ContextPtr context = CpuContext({.num_threads = options.num_threads});
+    const ContextPtr context = ValueOrThrow(
+        MakeContext(ValueOrThrow(ParseDevice(options.device)).For(0), options.num_threads));
     absl::StatusOr<GoldenCase> golden = GoldenCase::Open(file.path.string(), file.label, context);
     if (!golden.ok()) return {Verdict::kFail, Message(golden.status())};
     const std::string conformance = golden->text("conformance");

@@ -17,6 +17,7 @@ namespace apogee::tools {
 struct VerifyOptions {
   DType dtype = DType::kF32;
   int num_threads = 1;
+  std::string device = "cpu";
 };
 
 // Returns the exit code: 0 all passed, 1 some failed, 2 nothing to verify at `path`.
