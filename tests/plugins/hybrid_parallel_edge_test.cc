@@ -18,8 +18,10 @@
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/plugins/single_rank.h"
 #include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tests/plugins/hybrid_refusals.h"
 #include "apogee/tests/support/exactness.h"
 #include "apogee/tests/support/run_ranks.h"
+#include "apogee/tests/support/says.h"
 
 namespace apogee {
 namespace {
@@ -28,19 +30,13 @@ using nn::parallel::ParallelPlan;
 using nn::parallel::ParallelStyle;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Property;
 using testing::RunRanks;
-using ::testing::Throws;
+using testing::Says;
 using testing::Weights;
 using testing::WeightsOf;
 using testing::WorstUpdateError;
 
 constexpr int64_t kBatch = 8, kTokens = 4, kSteps = 5;
-
-template <typename Matcher>
-auto Says(const Matcher& matcher) {
-  return Throws<Error>(Property(&Error::what, matcher));
-}
 
 Tensor Ids(int64_t vocab, int64_t step, int64_t first, int64_t count, int64_t shift,
            const ContextPtr& context) {
@@ -134,18 +130,12 @@ nn::Gpt2Config Gpt2Of(int64_t vocab, bool tied = true) {
           .tie_word_embeddings = tied};
 }
 
-// Boosts a GPT-2 along `plan` and expects an Error, and a model as before.
+// Boosts a GPT-2 along a plan of these rules.
 template <typename Matcher>
 void ExpectRefused(const std::vector<nn::parallel::PlanRule>& rules, const Matcher& matcher) {
-  RunRanks(2, [&](comm::World& world) {
-    nn::Gpt2 model(Gpt2Of(8));
-    model.Initialize(world.context(), {.seed = 1});
-    optim::AdamW optimizer(model.Parameters(), {});
-    const Weights before = WeightsOf(model);
-    HybridParallelPlugin plugin(world, {.tp_size = 2, .plan = {{.name = "mine", .rules = rules}}});
-    EXPECT_THAT([&] { Booster(plugin).boost(model, optimizer); }, Says(matcher));
-    EXPECT_EQ(WeightsOf(model), before);
-  });
+  testing::ExpectBoostRefused(
+      2, {.tp_size = 2, .plan = {{.name = "mine", .rules = rules}}},
+      [] { return std::make_unique<nn::Gpt2>(Gpt2Of(8)); }, matcher);
 }
 
 // Half the vocabulary's logits would come out of a head that runs whole on a table that is cut.
