@@ -10,28 +10,15 @@ machine. A table goes to stderr, the JSON to --json.
 
 import argparse
 import json
-import os
 import pathlib
 import shutil
 import statistics
-import subprocess
 import sys
+
+from comparison import MPIRUN_AS_ROOT, fail, run, write_json
 
 OPS = ["all_reduce", "reduce_scatter", "all_gather"]
 SIZES = [1 << s for s in (10, 12, 14, 16, 18, 20, 22, 24, 26, 28)]
-
-
-def fail(message):
-    print(f"compare_collectives: {message}", file=sys.stderr)
-    sys.exit(1)
-
-
-def run(command):
-    environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-    done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True)
-    if done.returncode != 0:
-        fail(f"`{' '.join(map(str, command))}` failed: {done.stderr.strip()}")
-    return json.loads(done.stdout)["us"]
 
 
 def size_name(size):
@@ -63,7 +50,7 @@ def main():
                 times = {}
                 for program in ([ours, mpi] if turn % 2 == 0 else [mpi, ours]):
                     command = [mpirun, "--oversubscribe", "--bind-to", "none", "-np", ranks, program, op, *args.sizes]
-                    times[program] = run(command)
+                    times[program] = json.loads(run(command, **MPIRUN_AS_ROOT))["us"]
                 rounds.append(times)
             for size in args.sizes:
                 row = {
@@ -78,11 +65,7 @@ def main():
                       f"{row['ratio']:6.2f}", file=sys.stderr)
                 results.append(row)
     if args.json:
-        text = json.dumps({"results": results}, indent=1) + "\n"
-        if args.json == "-":
-            sys.stdout.write(text)
-        else:
-            pathlib.Path(args.json).write_text(text)
+        write_json(args.json, {"results": results}, indent=1)
 
 
 if __name__ == "__main__":

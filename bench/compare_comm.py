@@ -10,26 +10,16 @@ Run it on a quiet machine. A table goes to stderr, the JSON to --json.
 
 import argparse
 import json
-import os
 import pathlib
 import shutil
 import statistics
-import subprocess
 import sys
 
-
-def fail(message):
-    print(f"compare_comm: {message}", file=sys.stderr)
-    sys.exit(1)
+from comparison import MPIRUN_AS_ROOT, fail, run, write_json
 
 
-def run(command):
-    # mpirun refuses to run as root without these two.
-    environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-    done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True)
-    if done.returncode != 0:
-        fail(f"`{' '.join(map(str, command))}` failed: {done.stderr.strip()}")
-    return json.loads(done.stdout)
+def measure(command):
+    return json.loads(run(command, **MPIRUN_AS_ROOT))
 
 
 def main():
@@ -56,12 +46,12 @@ def main():
     for ranks in args.ranks:
         rounds = []
         for _ in range(args.rounds):
-            row = run([ours, "--ranks", ranks, "--mib", args.mib])
+            row = measure([ours, "--ranks", ranks, "--mib", args.mib])
             if with_mpi:
-                processes = run([mpirun, "--oversubscribe", "-np", ranks, ours, "--mib", args.mib])
+                processes = measure([mpirun, "--oversubscribe", "-np", ranks, ours, "--mib", args.mib])
                 row["processes_ms"] = processes["all_reduce_ms"]
                 size = args.mib << 20
-                calls = run([mpirun, "--oversubscribe", "-np", ranks, mpi, "all_reduce", size])
+                calls = measure([mpirun, "--oversubscribe", "-np", ranks, mpi, "all_reduce", size])
                 row["mpi_ms"] = calls["us"][str(size)] / 1e3
             rounds.append(row)
         result = {key: statistics.median(row[key] for row in rounds) for key in rounds[0]}
@@ -73,11 +63,7 @@ def main():
               f"{mpi_text}", file=sys.stderr)
         results.append(result)
     if args.json:
-        text = json.dumps({"results": results}, indent=1) + "\n"
-        if args.json == "-":
-            sys.stdout.write(text)
-        else:
-            pathlib.Path(args.json).write_text(text)
+        write_json(args.json, {"results": results}, indent=1)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import statistics
 import sys
 
 from compare_pytorch import HERE, our_program, run, thread_counts
+from comparison import write_json
 
 
 def our_run(command, threads):
@@ -76,11 +77,7 @@ def main():
     for count in threads:
         result, torch_version = compare(program, args.python, count, args)
         results.append(result)
-    text = json.dumps({"results": results, "torch": torch_version})
-    if args.json == "-":
-        print(text)
-    else:
-        pathlib.Path(args.json).write_text(text + "\n")
+    write_json(args.json, {"results": results, "torch": torch_version})
 
 
 if __name__ == "__main__":

@@ -24,12 +24,10 @@ import statistics
 import subprocess
 import sys
 
+import comparison
+from comparison import fail, write_json
+
 HERE = pathlib.Path(__file__).resolve().parent
-
-
-def fail(message):
-    print(f"{pathlib.Path(sys.argv[0]).stem}: {message}", file=sys.stderr)
-    sys.exit(1)
 
 
 def our_program(build, name):
@@ -56,11 +54,7 @@ def thread_counts(parser, text):
 
 def run(command, threads):
     # Threads that sleep while they wait: both sides lose least to other processes on the machine.
-    environment = dict(os.environ, OMP_WAIT_POLICY="passive", OMP_NUM_THREADS=str(threads))
-    done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True)
-    if done.returncode != 0:
-        fail(f"`{' '.join(map(str, command))}` failed: {done.stderr.strip()}")
-    return done.stdout
+    return comparison.run(command, OMP_WAIT_POLICY="passive", OMP_NUM_THREADS=str(threads))
 
 
 def blas_of_torch(python):
@@ -134,11 +128,7 @@ def main():
         for count in threads:
             result, torch_version = compare(program, args.python, precision, count, args)
             results.append(result)
-    text = json.dumps({"results": results, "torch": torch_version, "blas": blas})
-    if args.json == "-":
-        print(text)
-    else:
-        pathlib.Path(args.json).write_text(text + "\n")
+    write_json(args.json, {"results": results, "torch": torch_version, "blas": blas})
 
 
 if __name__ == "__main__":

@@ -1,13 +1,19 @@
 // What the exchanges of data have in common: large data moves in chunks, a window of them at a
-// time. Private to comm/process.
+// time, from member to member under the tags of two phases. Private to comm/process.
+//
+//   class Ring : public Exchange { ... };                  // takes the operation and its transfers
+//   InOrder* const add = AddSteps(num_chunks, [this](int64_t chunk) { Add(chunk); });
+//   ReceiveBytes(peer, 0, to, kChunkBytes, [add, chunk] { add->Ready(chunk); });
 #ifndef APOGEE_COMM_PROCESS_CHUNKS_H_
 #define APOGEE_COMM_PROCESS_CHUNKS_H_
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
+#include "apogee/comm/process/operation.h"
 #include "apogee/tensor/tensor.h"
 
 namespace apogee::comm::process {
@@ -35,6 +41,55 @@ class InOrder {
   std::vector<bool> ready_;
   size_t next_ = 0;
   std::function<void(int64_t)> run_;
+};
+
+// One operation's exchange of data. The operation keeps it (Operation::exchange) until the last
+// transfer has ended.
+class Exchange {
+ protected:
+  Exchange(Operation& operation, Transfers& transfers)
+      : operation_(operation),
+        call_(operation.call),
+        transfers_(transfers),
+        self_(operation.self),
+        size_(operation.members.size()) {}
+  ~Exchange() = default;
+
+  // The steps live as long as the exchange.
+  InOrder* AddSteps(int64_t count, std::function<void(int64_t)> run) {
+    steps_.push_back(std::make_unique<InOrder>(count, std::move(run)));
+    return steps_.back().get();
+  }
+  // `phase` 0 or 1: each member has a tag for either, so that what it posts for one never catches
+  // what was sent in the other.
+  void SendBytes(
+      size_t peer, int phase, const void* data, int64_t bytes, std::function<void()> then = [] {}) {
+    transfers_.Send(operation_, peer, operation_.members[peer].tag + phase, data, bytes,
+                    std::move(then));
+  }
+  void ReceiveBytes(
+      size_t peer, int phase, void* data, int64_t bytes, std::function<void()> then = [] {}) {
+    transfers_.Receive(operation_, peer, operation_.members[self_].tag + phase, data, bytes,
+                       std::move(then));
+  }
+  // The others of `size` in the order that starts behind `self`, so that not all send to the first
+  // at once.
+  template <typename Fn>
+  static void ForOthers(size_t self, size_t size, const Fn& fn) {
+    for (size_t step = 1; step < size; ++step) fn((self + step) % size);
+  }
+  template <typename Fn>
+  void ForPeers(const Fn& fn) const {
+    ForOthers(self_, size_, fn);
+  }
+
+  Operation& operation_;
+  const CollectiveCall& call_;
+  Transfers& transfers_;
+  const size_t self_, size_;  // this member's place, and the number of members
+
+ private:
+  std::vector<std::unique_ptr<InOrder>> steps_;
 };
 
 }  // namespace apogee::comm::process

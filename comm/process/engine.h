@@ -13,7 +13,7 @@
 // different groups may come in any order.
 //
 // A launch is a session. Its end is an agreement: every process has told all others how its
-// function ended, or has been given up: it was silent for kSilenceSeconds although it was asked, or
+// function ended, or has been given up: it was silent for kSilence although it was asked, or
 // did not come to its end after another failed (GiveUpAt). Then the job cannot end in order and is
 // aborted with kExitCode when this process exits.
 #ifndef APOGEE_COMM_PROCESS_ENGINE_H_
@@ -34,7 +34,7 @@
 namespace apogee::comm::process {
 
 // A process that says nothing for so long, asked several times, is taken for lost.
-inline constexpr double kSilenceSeconds = 5;
+inline constexpr std::chrono::duration<double> kSilence(5);
 
 // How a process' function ended.
 struct RankEnding {
@@ -64,7 +64,7 @@ class Engine : private Transfers {
   void TimeOut(std::shared_ptr<Operation> operation, std::chrono::milliseconds timeout);
   // Takes turns until the completion is done, or the time has come. Does not throw.
   void Drive(Completion& completion, Clock::time_point until);
-  // Whether nobody has come out of MPI for kSilenceSeconds; ask more than once.
+  // Whether nobody has come out of MPI for kSilence; ask more than once.
   bool IsStuck();
   // Tells everybody how this process' function ended and returns how everybody's did. Waits for
   // those that still run as long as they answer, but once one has failed no longer than GiveUpAt.

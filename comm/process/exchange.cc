@@ -39,14 +39,10 @@ int64_t BytesPerPeer(const CollectiveCall& call, size_t size) {
   return slices ? call.input.bytes() / static_cast<int64_t>(size) : call.input.bytes();
 }
 
-class Exchange {
+// Every member with every other, wherever they are.
+class DirectExchange : public Exchange {
  public:
-  Exchange(Operation& operation, Transfers& transfers)
-      : operation_(operation),
-        call_(operation.call),
-        transfers_(transfers),
-        self_(operation.self),
-        size_(operation.members.size()) {}
+  DirectExchange(Operation& operation, Transfers& transfers) : Exchange(operation, transfers) {}
 
   void Start() {
     switch (call_.kind) {
@@ -88,11 +84,6 @@ class Exchange {
   static void Copy(void* to, const void* from, int64_t bytes) {
     if (to != from && bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
   }
-  // Peers in the order that starts behind this member, so that not all send to the first at once.
-  template <typename Fn>
-  void ForPeers(const Fn& fn) {
-    for (size_t step = 1; step < size_; ++step) fn((self_ + step) % size_);
-  }
   // The part of the tensor that member `index` reduces, or passes on in a broadcast.
   Range Share(size_t index) const {
     const Tensor& tensor = call_.input;
@@ -104,18 +95,6 @@ class Exchange {
             ShareBegin(tensor.numel(), index + 1, size_, element) * element};
   }
 
-  // `phase` 0 or 1: each member has a tag for either, so that what it posts for one never catches
-  // what was sent in the other.
-  void SendBytes(
-      size_t peer, int phase, const void* data, int64_t bytes, std::function<void()> then = [] {}) {
-    transfers_.Send(operation_, peer, operation_.members[peer].tag + phase, data, bytes,
-                    std::move(then));
-  }
-  void ReceiveBytes(
-      size_t peer, int phase, void* data, int64_t bytes, std::function<void()> then = [] {}) {
-    transfers_.Receive(operation_, peer, operation_.members[self_].tag + phase, data, bytes,
-                       std::move(then));
-  }
   void SendRange(size_t peer, int phase, const Tensor& tensor, const Range& range) {
     for (int64_t c = 0; c < range.num_chunks(); ++c) {
       SendBytes(peer, phase, BytesAt(tensor, range.chunk_begin(c)), range.chunk_bytes(c));
@@ -152,10 +131,6 @@ class Exchange {
                   [sent, c] { sent->Ready(c); });
       }
     });
-  }
-  InOrder* AddSteps(int64_t count, std::function<void(int64_t)> run) {
-    steps_.push_back(std::make_unique<InOrder>(count, std::move(run)));
-    return steps_.back().get();
   }
 
   char* Gathered(int64_t chunk, size_t peer) {
@@ -228,15 +203,10 @@ class Exchange {
     });
   }
 
-  Operation& operation_;
-  const CollectiveCall& call_;
-  Transfers& transfers_;
-  size_t self_, size_;
   Range own_;
   std::vector<int> waiting_;          // by slot: inputs of its chunk that are to come
   std::unique_ptr<char[]> gathered_;  // [slot][member][kChunkBytes]
   InOrder* gathered_chunks_ = nullptr;
-  std::vector<std::unique_ptr<InOrder>> steps_;
 };
 
 }  // namespace
@@ -292,7 +262,7 @@ void StartExchange(Operation& operation, Transfers& transfers) {
     const size_t local = MembersPerMachine(machines);
     if (local > 1) return StartHierarchicalAllReduce(operation, transfers, local);
   }
-  auto exchange = std::make_shared<Exchange>(operation, transfers);
+  auto exchange = std::make_shared<DirectExchange>(operation, transfers);
   operation.exchange = exchange;
   exchange->Start();
 }

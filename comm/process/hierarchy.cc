@@ -29,18 +29,16 @@ struct Piece {
   int64_t begin, count;
 };
 
-class Hierarchy {
+class Hierarchy : public Exchange {
  public:
   Hierarchy(Operation& operation, Transfers& transfers, size_t members_per_machine)
-      : operation_(operation),
-        call_(operation.call),
-        transfers_(transfers),
+      : Exchange(operation, transfers),
         element_(DTypeSize(call_.input.dtype())),
         partial_element_(DTypeSize(PartialDType(call_.input.dtype()))),
         num_local_(members_per_machine),
-        num_machines_(operation.members.size() / members_per_machine),
-        machine_(operation.self / members_per_machine),
-        column_(operation.self % members_per_machine) {}
+        num_machines_(size_ / members_per_machine),
+        machine_(self_ / members_per_machine),
+        column_(self_ % members_per_machine) {}
 
   void Start() {
     pieces_ = PiecesOf(column_);
@@ -69,15 +67,6 @@ class Hierarchy {
  private:
   char* Allocate(int64_t slots, size_t members) const {
     return new char[static_cast<size_t>(slots * slot_bytes_) * members];
-  }
-  InOrder* AddSteps(int64_t count, std::function<void(int64_t)> run) {
-    steps_.push_back(std::make_unique<InOrder>(count, std::move(run)));
-    return steps_.back().get();
-  }
-  // In the order that starts behind `self`, so that not all send to the first at once.
-  template <typename Fn>
-  static void ForOthers(size_t self, size_t size, const Fn& fn) {
-    for (size_t step = 1; step < size; ++step) fn((self + step) % size);
   }
   size_t LocalPeer(size_t column) const { return machine_ * num_local_ + column; }
   size_t PeerOn(size_t machine) const { return machine * num_local_ + column_; }
@@ -108,16 +97,6 @@ class Hierarchy {
     }
   }
 
-  void Send(
-      size_t peer, int phase, const void* data, int64_t bytes, std::function<void()> then = [] {}) {
-    transfers_.Send(operation_, peer, operation_.members[peer].tag + phase, data, bytes,
-                    std::move(then));
-  }
-  void Receive(
-      size_t peer, int phase, void* data, int64_t bytes, std::function<void()> then = [] {}) {
-    transfers_.Receive(operation_, peer, operation_.members[operation_.self].tag + phase, data,
-                       bytes, std::move(then));
-  }
   char* Input(const Piece& piece) const { return BytesAt(call_.input, piece.begin * element_); }
   char* Output(const Piece& piece) const { return BytesAt(call_.output, piece.begin * element_); }
   char* Slot(const std::unique_ptr<char[]>& memory, int64_t slot, size_t members,
@@ -140,19 +119,20 @@ class Hierarchy {
     InOrder* const sent =
         AddSteps(static_cast<int64_t>(pieces.size()), [this, column, pieces](int64_t k) {
           const Piece& piece = pieces[static_cast<size_t>(k)];
-          Receive(LocalPeer(column), kResults, Output(piece), piece.count * element_);
+          ReceiveBytes(LocalPeer(column), kResults, Output(piece), piece.count * element_);
         });
     for (size_t k = 0; k < pieces.size(); ++k) {
-      Send(LocalPeer(column), kAddends, Input(pieces[k]), pieces[k].count * element_,
-           [sent, k] { sent->Ready(static_cast<int64_t>(k)); });
+      SendBytes(LocalPeer(column), kAddends, Input(pieces[k]), pieces[k].count * element_,
+                [sent, k] { sent->Ready(static_cast<int64_t>(k)); });
     }
   }
 
   void Gather(int64_t k) {
     ForOthers(column_, num_local_, [this, k](size_t column) {
-      Receive(LocalPeer(column), kAddends, Gathered(k, column), At(k).count * element_, [this, k] {
-        if (--to_gather_[static_cast<size_t>(k)] == 0) add_local_->Ready(k);
-      });
+      ReceiveBytes(LocalPeer(column), kAddends, Gathered(k, column), At(k).count * element_,
+                   [this, k] {
+                     if (--to_gather_[static_cast<size_t>(k)] == 0) add_local_->Ready(k);
+                   });
     });
   }
   void AddLocal(int64_t k) {
@@ -164,18 +144,18 @@ class Hierarchy {
     TreeReducePartial(CollectiveName(call_.kind), call_.input.dtype(), call_.op, inputs, Partial(k),
                       piece.count);
     if (piece.machine == machine_) return HasCollected(piece.round);
-    Send(PeerOn(piece.machine), kAddends, Partial(k), piece.count * partial_element_,
-         [this, k] { free_slots_->Ready(k); });
+    SendBytes(PeerOn(piece.machine), kAddends, Partial(k), piece.count * partial_element_,
+              [this, k] { free_slots_->Ready(k); });
     // This member alone has read its addends there, and its machine's sum is elsewhere.
-    Receive(PeerOn(piece.machine), kResults, Output(piece), piece.count * element_,
-            [this, k] { pass_on_->Ready(k); });
+    ReceiveBytes(PeerOn(piece.machine), kResults, Output(piece), piece.count * element_,
+                 [this, k] { pass_on_->Ready(k); });
   }
 
   void Collect(int64_t round) {
     const int64_t bytes = At(own_[static_cast<size_t>(round)]).count * partial_element_;
     ForOthers(machine_, num_machines_, [this, round, bytes](size_t machine) {
-      Receive(PeerOn(machine), kAddends, Collected(round, machine), bytes,
-              [this, round] { HasCollected(round); });
+      ReceiveBytes(PeerOn(machine), kAddends, Collected(round, machine), bytes,
+                   [this, round] { HasCollected(round); });
     });
   }
   void HasCollected(int64_t round) {
@@ -192,7 +172,7 @@ class Hierarchy {
     TreeReduceFinish(CollectiveName(call_.kind), call_.input.dtype(), call_.op, inputs, outputs,
                      piece.count);
     ForOthers(machine_, num_machines_, [&](size_t machine) {
-      Send(PeerOn(machine), kResults, Output(piece), piece.count * element_);
+      SendBytes(PeerOn(machine), kResults, Output(piece), piece.count * element_);
     });
     pass_on_->Ready(k);
     free_slots_->Ready(k);
@@ -201,13 +181,10 @@ class Hierarchy {
 
   void PassOn(int64_t k) {
     ForOthers(column_, num_local_, [this, k](size_t column) {
-      Send(LocalPeer(column), kResults, Output(At(k)), At(k).count * element_);
+      SendBytes(LocalPeer(column), kResults, Output(At(k)), At(k).count * element_);
     });
   }
 
-  Operation& operation_;
-  const CollectiveCall& call_;
-  Transfers& transfers_;
   int64_t element_, partial_element_;  // bytes
   size_t num_local_, num_machines_, machine_, column_;
   std::vector<Piece> pieces_;  // of this member's column
@@ -219,7 +196,6 @@ class Hierarchy {
   std::unique_ptr<char[]> gathered_;   // [slot][local member][slot_bytes_]
   std::unique_ptr<char[]> partials_;   // [slot][slot_bytes_]
   std::unique_ptr<char[]> collected_;  // [slot of a round][machine][slot_bytes_]
-  std::vector<std::unique_ptr<InOrder>> steps_;
   InOrder *add_local_ = nullptr, *add_machines_ = nullptr;
   InOrder *pass_on_ = nullptr, *free_slots_ = nullptr;
 };

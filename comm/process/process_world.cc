@@ -51,7 +51,7 @@ class ProcessWork : public Work {
       if (shared_->engine->IsStuck()) {
         completion.Finish("a collective of group " + operation_->group +
                           ": MPI has not returned for " +
-                          std::to_string(kSilenceSeconds).substr(0, 3) + " s");
+                          std::to_string(kSilence.count()).substr(0, 3) + " s");
       }
       patience = std::min(timeout_, std::chrono::milliseconds(50));
     }

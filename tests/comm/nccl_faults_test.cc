@@ -1,118 +1,23 @@
 // An NCCL that hangs, wherever it is called: the error names the call and comes in time, the peers
-// are told, the flight record is written, and the process goes on, or ends with its exit code where
-// a thread cannot be had back.
+// are told, the flight record is written, and the process goes on. (nccl_faults_death_test: where a
+// thread cannot be had back.)
+#include "apogee/tests/comm/nccl_faults.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
-
-#include "apogee/comm/give_up.h"
-#include "apogee/tests/comm/nccl_ranks.h"
-#include "apogee/tests/support/temp_dir.h"
 
 namespace apogee::comm::nccl {
 namespace {
 
-using ::apogee::testing::ReadFile;
 using ::apogee::testing::RunStubRanks;
-using ::apogee::testing::StubNccl;
 using ::apogee::testing::StubOptions;
 using ::apogee::testing::StubRank;
-using ::apogee::testing::TempDir;
 using ::testing::AllOf;
-using ::testing::ExitedWithCode;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using Json = nlohmann::json;
-
-constexpr std::chrono::milliseconds kTimeout(500);
-constexpr const char* kCall = "all_reduce(sum, 4 x f32) #0 of group [10]: ";
-
-double Seconds(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-template <typename Fn>
-std::string ErrorOf(const Fn& function) {
-  try {
-    function();
-  } catch (const CommError& error) {
-    return error.what();
-  }
-  return "";
-}
-
-class NcclFaultsTest : public ::testing::Test {
- protected:
-  NcclFaultsTest() {
-    GTEST_FLAG_SET(death_test_style, "threadsafe");
-    // A death test's child runs the test again from its start, and must write to the same folder.
-    const char* const inherited = std::getenv("APOGEE_NCCL_TEST_RECORDS");
-    if (inherited != nullptr) {
-      records_ = inherited;
-      return;
-    }
-    dir_.emplace();
-    records_ = dir_->path();
-    setenv("APOGEE_NCCL_TEST_RECORDS", records_.c_str(), 1);
-  }
-  ~NcclFaultsTest() override {
-    if (dir_) unsetenv("APOGEE_NCCL_TEST_RECORDS");
-  }
-
-  CommunicatorOptions Options() {
-    CommunicatorOptions options{.timeout = kTimeout};
-    options.tell_peers = [told = told_](const std::string& why) {
-      std::lock_guard lock(told->mutex);
-      told->why = why;
-    };
-    return options;
-  }
-  std::string told() {
-    std::lock_guard lock(told_->mutex);
-    return told_->why;
-  }
-  Json Record() { return Json::parse(ReadFile(records_ + "/rank10.json")); }
-
-  // One rank alone whose all-reduce has the fault.
-  std::string AllReduceWith(const std::string& faults,
-                            std::chrono::milliseconds before_the_end = {}) {
-    std::string error;
-    RunStubRanks(
-        stub_, 1, Options(),
-        [&](StubRank& rank) {
-          stub_.SetFaults(faults);
-          error = ErrorOf([&] { AllReduce(rank)->Wait(); });
-          std::this_thread::sleep_for(before_the_end);
-        },
-        records_);
-    return error;
-  }
-  OperationPtr AllReduce(StubRank& rank) {
-    return rank.Submit({.count = 4, .input = buffer_, .output = buffer_});
-  }
-  // What went wrong is over: the process can make another communicator.
-  void ExpectThatTheProcessGoesOn() {
-    EXPECT_EQ(stub_.num_alive(), 0);
-    stub_.SetFaults("");
-    EXPECT_EQ(AllReduceWith(""), "");
-  }
-
-  StubNccl stub_;
-  std::string records_;
-
- private:
-  struct Told {
-    std::mutex mutex;
-    std::string why;
-  };
-  std::optional<TempDir> dir_;
-  const std::shared_ptr<Told> told_ = std::make_shared<Told>();
-  float buffer_[4] = {};
-};
 
 TEST_F(NcclFaultsTest, EnqueueThatHangs) {
   const auto start = Clock::now();
@@ -304,61 +209,6 @@ TEST_F(NcclFaultsTest, UniqueIdThatHangs) {
   EXPECT_LT(Seconds(start), 1.2);
   EXPECT_EQ(id.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(Message(id.status()), HasSubstr("ncclGetUniqueId has not returned within 200 ms"));
-}
-
-// The rest needs a process that ends. Starting the child is in the time, and may take a while.
-using NcclFaultsDeathTest = NcclFaultsTest;
-constexpr double kEnd = 0.5 + 1 + 3;
-
-TEST_F(NcclFaultsDeathTest, AbortThatNeverReturns) {
-  const auto start = Clock::now();
-  EXPECT_EXIT(AllReduceWith("enqueue_hangs,abort_never_returns"), ExitedWithCode(kExitCode),
-              "rank 10 ends its process with exit code 70: all_reduce.sum, 4 x f32. #0 of group "
-              ".10.: not complete .*ncclCommAbort has not returned for 0.5");
-  EXPECT_LT(Seconds(start), kEnd);
-  const Json record = Record();
-  EXPECT_EQ(record["calls"][0]["state"], "failed");
-  EXPECT_THAT(std::string(record["calls"][0]["error"]), HasSubstr(kCall));
-  EXPECT_LT(record["calls"][0]["ended_ms"], 1500);
-}
-
-// Nothing hangs but the abort.
-TEST_F(NcclFaultsDeathTest, AbortThatNeverReturnsAfterATimeout) {
-  const auto start = Clock::now();
-  EXPECT_EXIT(AllReduceWith("never_completes,abort_never_returns"), ExitedWithCode(kExitCode),
-              "NCCL has queued it.*ncclCommAbort has not returned for 0.5");
-  EXPECT_LT(Seconds(start), kEnd);
-}
-
-// Also where the abort comes back.
-TEST_F(NcclFaultsDeathTest, EnqueueThatNeverReturns) {
-  const auto start = Clock::now();
-  EXPECT_EXIT(AllReduceWith("enqueue_never_returns"), ExitedWithCode(kExitCode),
-              "exit code 70: .*the thread that calls NCCL has been in ncclAllReduce of all_reduce");
-  EXPECT_LT(Seconds(start), kEnd);
-}
-
-TEST_F(NcclFaultsDeathTest, AbortThatReturnsTooLate) {
-  EXPECT_EXIT(AllReduceWith("enqueue_hangs,abort_late"), ExitedWithCode(kExitCode),
-              "ncclCommAbort has not returned");
-}
-
-TEST_F(NcclFaultsDeathTest, InitThatNeverReturns) {
-  const auto start = Clock::now();
-  EXPECT_EXIT(
-      {
-        stub_.SetFaults("init_never_returns");
-        RunStubRanks(stub_, 1, Options(), [](StubRank&) {});
-      },
-      ExitedWithCode(kExitCode), "group .10.: not ready .*in ncclCommInitRankConfig for");
-  EXPECT_LT(Seconds(start), kEnd);
-}
-
-TEST_F(NcclFaultsDeathTest, DestroyThatNeverReturns) {
-  const auto start = Clock::now();
-  EXPECT_EXIT(AllReduceWith("destroy_never_returns"), ExitedWithCode(kExitCode),
-              "the thread that calls NCCL has been in ncclCommDestroy for");
-  EXPECT_LT(Seconds(start), kEnd);
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 // (STUB_WITHOUT_ABORT).
 #include "apogee/tests/comm/stub_nccl.h"
 
-#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -15,12 +14,12 @@
 #include <deque>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "apogee/comm/nccl/abi.h"
+#include "apogee/tests/comm/stub_rounds.h"
 
 #ifndef STUB_VERSION
 #define STUB_VERSION 22105
@@ -29,27 +28,7 @@
 namespace apogee::comm::nccl {
 namespace {
 
-using testing::LoadElement;
-using testing::StoreElement;
 using testing::StubStream;
-
-enum class Kind { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kReduce };
-
-struct Post {
-  const void* input;
-  void* output;
-  StubStream* stream;
-};
-
-// One collective of all members. `count` as in NCCL's call.
-struct Round {
-  Kind kind;
-  int64_t count;
-  DType dtype;
-  RedOp op;
-  int root;
-  std::map<int, Post> posts = {};
-};
 
 struct Transfer {
   size_t bytes;
@@ -107,61 +86,6 @@ DType FromNccl(DataType dtype) {
   constexpr DType kTypes[] = {DType::kI8, DType::kU8,  DType::kI32, {},          DType::kI64,
                               {},         DType::kF16, DType::kF32, DType::kF64, DType::kBF16};
   return kTypes[dtype];
-}
-
-size_t Bytes(int64_t count, DType dtype) {
-  constexpr int64_t kSizes[] = {4, 2, 2, 8, 8, 4, 1, 1};
-  return static_cast<size_t>(count * kSizes[static_cast<size_t>(dtype)]);
-}
-
-double Reduced(const Round& round, const std::map<int, std::vector<char>>& inputs, int64_t i) {
-  std::optional<double> result;
-  for (const auto& [rank, input] : inputs) {
-    const double value = LoadElement(round.dtype, input.data(), i);
-    if (!result) {
-      result = value;
-    } else {
-      result = round.op == kRedSum ? *result + value : std::max(*result, value);
-    }
-  }
-  return *result;
-}
-
-void Execute(const Round& round, int size) {
-  const auto bytes = Bytes(round.count, round.dtype);
-  const bool scatter = round.kind == Kind::kReduceScatter;
-  std::map<int, std::vector<char>> inputs;
-  for (const auto& [rank, post] : round.posts) {
-    const auto* const from = static_cast<const char*>(post.input);
-    if (round.count > 0) inputs[rank].assign(from, from + bytes * (scatter ? size : 1));
-  }
-  for (const auto& [rank, post] : round.posts) {
-    for (int64_t i = 0; i < round.count; ++i) {
-      const auto store = [&, to = post.output](int64_t at, double value) {
-        StoreElement(round.dtype, to, at, value);
-      };
-      switch (round.kind) {
-        case Kind::kAllReduce:
-          store(i, Reduced(round, inputs, i));
-          break;
-        case Kind::kReduceScatter:
-          store(i, Reduced(round, inputs, rank * round.count + i));
-          break;
-        case Kind::kAllGather:
-          for (int r = 0; r < size; ++r) {
-            store(r * round.count + i, LoadElement(round.dtype, inputs[r].data(), i));
-          }
-          break;
-        case Kind::kBroadcast:
-          store(i, LoadElement(round.dtype, inputs[round.root].data(), i));
-          break;
-        case Kind::kReduce:
-          if (rank == round.root) store(i, Reduced(round, inputs, i));
-          break;
-      }
-    }
-    ++post.stream->completed;
-  }
 }
 
 Result Collective(Comm comm, Round round, const void* input, void* output, Stream stream) {

@@ -11,22 +11,18 @@
 #include "apogee/optim/sgd.h"
 #include "apogee/tests/support/gemini_run.h"
 #include "apogee/tests/support/run_ranks.h"
+#include "apogee/tests/support/says.h"
 
 namespace apogee {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Property;
 using testing::RunRanks;
+using testing::Says;
 using ::testing::Throws;
 using testing::Weights;
 using testing::WholeWeightsOf;
-
-template <typename Matcher>
-auto Says(const Matcher& matcher) {
-  return Throws<Error>(Property(&Error::what, matcher));
-}
 
 struct Rig {
   explicit Rig(comm::World& world)

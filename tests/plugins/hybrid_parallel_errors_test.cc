@@ -6,80 +6,42 @@
 #include "apogee/booster/booster.h"
 #include "apogee/optim/adam.h"
 #include "apogee/plugins/hybrid_parallel.h"
-#include "apogee/tests/support/exactness.h"
+#include "apogee/tests/plugins/hybrid_refusals.h"
 #include "apogee/tests/support/run_ranks.h"
+#include "apogee/tests/support/says.h"
 
 namespace apogee {
 namespace {
 
 using nn::parallel::ParallelStyle;
 using ::testing::AllOf;
+using testing::ExpectBoostRefused;
+using testing::ExpectOptionsRefused;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using ::testing::Property;
 using testing::RunRanks;
-using ::testing::Throws;
-using testing::WeightsOf;
-
-template <typename Matcher>
-auto Says(const Matcher& matcher) {
-  return Throws<Error>(Property(&Error::what, matcher));
-}
+using testing::Says;
 
 nn::Gpt2Config Gpt2Of(int64_t heads) {
   return {.vocab_size = 19, .n_positions = 6, .n_embd = 4 * heads, .n_layer = 2, .n_head = heads};
 }
 
-// Boosts `model` on every rank; expects an Error that `matcher` describes and a model, and an
-// optimizer, that are as before.
-template <typename MakeModel, typename Matcher>
-void ExpectRefused(int num_ranks, const HybridParallelOptions& options, const MakeModel& make_model,
-                   const Matcher& matcher) {
-  RunRanks(num_ranks, [&](comm::World& world) {
-    const std::unique_ptr<nn::Module> model = make_model();
-    model->Initialize(world.context(), {.seed = 1});
-    optim::AdamW optimizer(model->Parameters(), {});
-    const auto before = WeightsOf(*model);
-    HybridParallelPlugin plugin(world, options);
-    Booster booster(plugin);
-    EXPECT_THAT([&] { booster.boost(*model, optimizer); }, Says(matcher));
-    EXPECT_EQ(WeightsOf(*model), before);
-    for (const optim::ParamView& view : optimizer.views()) EXPECT_FALSE(view.sharded());
-    // The same model still runs, alone.
-    HybridParallelPlugin alone(world, {.tp_size = 1});
-    Booster second(alone);
-    EXPECT_NO_THROW(second.boost(*model, optimizer));
-  });
-}
-
 TEST(HybridParallelErrorsTest, BadOptionsAreListedTogether) {
-  RunRanks(1, [](comm::World& world) {
-    EXPECT_THAT(
-        [&] {
-          HybridParallelPlugin(world, {.tp_size = 0,
-                                       .zero_stage = 4,
-                                       .precision = "fp61",
-                                       .max_norm = -1,
-                                       .bucket_bytes = 0});
-        },
-        Says(AllOf(HasSubstr("tp_size must be at least 1, got 0"),
-                   HasSubstr("zero_stage must be 0 (nothing sharded), 1 (states), 2 (gradients "
-                             "too) or 3 (parameters too), got 4"),
-                   HasSubstr("fp61"), HasSubstr("max_norm"), HasSubstr("bucket_bytes"))));
-    EXPECT_THAT(
-        [&] {
-          HybridParallelPlugin(
-              world,
-              {.communication_dtype = "f64", .master_weights = false, .offload_states = true});
-        },
-        Says(AllOf(HasSubstr("communication_dtype needs zero_stage 1 or 2, got 0"),
-                   HasSubstr("master_weights = false needs zero_stage 1 or 2, got 0"),
-                   HasSubstr("offload_states needs zero_stage 1 or 2, got 0"))));
-  });
+  ExpectOptionsRefused(
+      {.tp_size = 0, .zero_stage = 4, .precision = "fp61", .max_norm = -1, .bucket_bytes = 0},
+      AllOf(HasSubstr("tp_size must be at least 1, got 0"),
+            HasSubstr("zero_stage must be 0 (nothing sharded), 1 (states), 2 (gradients "
+                      "too) or 3 (parameters too), got 4"),
+            HasSubstr("fp61"), HasSubstr("max_norm"), HasSubstr("bucket_bytes")));
+  ExpectOptionsRefused(
+      {.communication_dtype = "f64", .master_weights = false, .offload_states = true},
+      AllOf(HasSubstr("communication_dtype needs zero_stage 1 or 2, got 0"),
+            HasSubstr("master_weights = false needs zero_stage 1 or 2, got 0"),
+            HasSubstr("offload_states needs zero_stage 1 or 2, got 0")));
 }
 
 TEST(HybridParallelErrorsTest, WorldAndHeadsAreListedTogether) {
-  ExpectRefused(
+  ExpectBoostRefused(
       4, {.tp_size = 3}, [] { return std::make_unique<nn::Gpt2>(Gpt2Of(4)); },
       AllOf(HasSubstr("tp_size 3 does not divide the world of 4 ranks"), HasSubstr("plan \"gpt2\""),
             HasSubstr("tp 3 does not divide its 4 heads"), HasSubstr("transformer.h.*.attn.c_attn"),
@@ -87,7 +49,7 @@ TEST(HybridParallelErrorsTest, WorldAndHeadsAreListedTogether) {
 }
 
 TEST(HybridParallelErrorsTest, KeyValueHeadsAndDimsAreNamed) {
-  ExpectRefused(
+  ExpectBoostRefused(
       4, {.tp_size = 4},
       [] {
         return std::make_unique<nn::Llama>(nn::LlamaConfig{.vocab_size = 19,
@@ -104,7 +66,7 @@ TEST(HybridParallelErrorsTest, KeyValueHeadsAndDimsAreNamed) {
 }
 
 TEST(HybridParallelErrorsTest, APlanOfAnotherModelNamesEveryRule) {
-  ExpectRefused(
+  ExpectBoostRefused(
       2, {.tp_size = 2, .plan = nn::parallel::LlamaPlan({})},
       [] { return std::make_unique<nn::Gpt2>(Gpt2Of(4)); },
       AllOf(
@@ -118,8 +80,8 @@ TEST(HybridParallelErrorsTest, APlanOfAnotherModelNamesEveryRule) {
 TEST(HybridParallelErrorsTest, PlansThatMakeNoSense) {
   const auto gpt2 = [] { return std::make_unique<nn::Gpt2>(Gpt2Of(4)); };
   const auto refused = [&](std::vector<nn::parallel::PlanRule> rules, const auto& matcher) {
-    ExpectRefused(2, {.tp_size = 2, .plan = {{.name = "mine", .rules = std::move(rules)}}}, gpt2,
-                  matcher);
+    ExpectBoostRefused(2, {.tp_size = 2, .plan = {{.name = "mine", .rules = std::move(rules)}}},
+                       gpt2, matcher);
   };
   refused({}, HasSubstr("plan \"mine\" has no rules"));
   refused({{.pattern = "*.ln_1", .style = ParallelStyle::kColumn}},
@@ -148,7 +110,7 @@ TEST(HybridParallelErrorsTest, AModelWithoutAPlan) {
    private:
     std::shared_ptr<nn::Linear> fc_;
   };
-  ExpectRefused(
+  ExpectBoostRefused(
       2, {.tp_size = 2}, [] { return std::make_unique<Own>(); },
       HasSubstr("no plan comes with Apogee for this model"));
 }

@@ -12,12 +12,18 @@
 #include "apogee/booster/booster.h"
 #include "apogee/optim/registry.h"
 #include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tests/plugins/hybrid_run.h"
 #include "apogee/tests/support/exactness.h"
 #include "apogee/tests/support/run_ranks.h"
 
 namespace apogee {
 namespace {
 
+using testing::BoostedRun;
+using testing::HybridTask;
+using testing::Initialized;
+using testing::OptimizerOf;
+using testing::PlainRun;
 using testing::RunRanks;
 using testing::Weights;
 using testing::WeightsOf;
@@ -25,19 +31,8 @@ using testing::WorstUpdateError;
 
 constexpr int64_t kBatch = 12, kTokens = 6, kVocab = 19, kSteps = 12;
 
-using MakeModel = std::function<std::unique_ptr<nn::Module>()>;
-
-// Training on random tokens; the model's output goes to the criterion.
-struct Task {
-  MakeModel make;
-  Criterion criterion = nn::CrossEntropyLoss();
-  std::string optimizer = "adamw";
-  optim::OptionMap options = {{"lr", "0.01"}, {"weight_decay", "0.1"}};
-  double max_norm = 0.5;
-};
-
-Tensor Tokens(int64_t step, int64_t first, int64_t count, int64_t shift,
-              const ContextPtr& context) {
+Tensor Tokens(int64_t step, int64_t first, int64_t count, const ContextPtr& context, bool targets) {
+  const int64_t shift = targets ? 1 : 0;
   std::vector<int64_t> values;
   for (int64_t sample = first; sample < first + count; ++sample) {
     for (int64_t t = shift; t < kTokens + shift; ++t) {
@@ -48,86 +43,31 @@ Tensor Tokens(int64_t step, int64_t first, int64_t count, int64_t shift,
   return Tensor::FromVector<int64_t>(values, {count, kTokens}, context);
 }
 
-// A key's bias has gradient zero: what remains is rounding, which normalising optimizers blow up.
-std::unique_ptr<nn::Module> Initialized(const Task& task, const ContextPtr& context,
-                                        uint64_t seed) {
-  std::unique_ptr<nn::Module> model = task.make();
-  model->Initialize(context, {.seed = seed, .dtype = DType::kF64});
-  for (const auto& p : model->Parameters()) {
-    if (p->name().ends_with("c_attn.bias")) p->set_requires_grad(false);
-  }
-  return model;
+// Training on random tokens; the model's output goes to the criterion.
+HybridTask TaskOf(std::function<std::unique_ptr<nn::Module>()> make) {
+  return {.make = std::move(make),
+          .tokens = Tokens,
+          .batch = kBatch,
+          .steps = kSteps,
+          .options = {{"lr", "0.01"}, {"weight_decay", "0.1"}}};
 }
 
-std::unique_ptr<optim::Optimizer> Make(const Task& task, const nn::Module& model) {
-  return ValueOrThrow(optim::MakeOptimizer(task.optimizer, model.Parameters(), task.options));
-}
-
-Weights PlainRun(const Task& task, Weights& start) {
-  const ContextPtr context = CpuContext();
-  const auto model = Initialized(task, context, 11);
-  const auto optimizer = Make(task, *model);
-  optimizer->set_step_options({.max_norm = task.max_norm});
-  start = WeightsOf(*model);
-  for (int64_t step = 0; step < kSteps; ++step) {
-    autograd::Backward(task.criterion((*model)(Tokens(step, 0, kBatch, 0, context)),
-                                      Tokens(step, 0, kBatch, 1, context)));
-    optimizer->step();
-    optimizer->zero_grad();
-  }
-  return WeightsOf(*model);
-}
-
-Weights BoostedRun(const Task& task, int num_ranks, HybridParallelOptions options,
-                   int64_t accumulate = 1) {
-  std::vector<Weights> results(static_cast<size_t>(num_ranks));
-  options.precision = "f64";
-  options.max_norm = task.max_norm;
-  options.bucket_bytes = 3000;
-  RunRanks(num_ranks, [&](comm::World& world) {
-    const auto model = Initialized(task, world.context(), world.rank() == 0 ? 11 : 99);
-    const auto optimizer = Make(task, *model);
-    HybridParallelPlugin plugin(world, options);
-    Booster booster(plugin);
-    Boosted boosted = booster.boost(*model, *optimizer, task.criterion);
-    const int64_t count = kBatch / plugin.data_size() / accumulate;
-    for (int64_t step = 0; step < kSteps; ++step) {
-      for (int64_t micro = 0; micro < accumulate; ++micro) {
-        const int64_t first = (plugin.data_rank() * accumulate + micro) * count;
-        const Tensor loss =
-            boosted.criterion(boosted.model(Tokens(step, first, count, 0, world.context())),
-                              Tokens(step, first, count, 1, world.context()));
-        const auto hold = micro + 1 < accumulate ? booster.no_sync() : nullptr;
-        booster.backward(autograd::Scale(loss, 1.0 / static_cast<double>(accumulate)),
-                         boosted.optimizer);
-      }
-      boosted.optimizer.step();
-      boosted.optimizer.zero_grad();
-    }
-    Weights& result = results[static_cast<size_t>(world.rank())];
-    for (const auto& p : model->Parameters()) {
-      result[p->name()] = plugin.WholeValue(*p).ToVector<double>();
-    }
-  });
-  testing::ShareByRank(results);
-  for (const Weights& other : results) EXPECT_EQ(other, results[0]) << "ranks differ";
-  return results[0];
-}
-
-void ExpectEqualRuns(const Task& task, int num_ranks, const HybridParallelOptions& options,
+void ExpectEqualRuns(const HybridTask& task, int num_ranks, const HybridParallelOptions& options,
                      int64_t accumulate = 1) {
   if (testing::TooManyRanks(num_ranks)) GTEST_SKIP() << "needs " << num_ranks << " processes";
   Weights start;
-  const Weights want = PlainRun(task, start);
-  const Weights got = BoostedRun(task, num_ranks, options, accumulate);
+  const Weights want = PlainRun(task, {}, start);
+  const Weights got = BoostedRun(
+      task, num_ranks, options,
+      {.data_size = num_ranks / options.tp_size, .accumulate = accumulate, .no_sync = true});
   ASSERT_EQ(got.size(), want.size());
   const auto worst = WorstUpdateError(start, want, got);
   EXPECT_LE(worst.error, 1e-9) << worst.name << ", " << num_ranks << " ranks, tp "
                                << options.tp_size << ", zero " << options.zero_stage;
 }
 
-Task Gpt2Task(double dropout = 0, bool tied = true, bool recompute = false) {
-  return {.make = [=] {
+HybridTask Gpt2Task(double dropout = 0, bool tied = true, bool recompute = false) {
+  return TaskOf([=] {
     return std::make_unique<nn::Gpt2>(nn::Gpt2Config{.vocab_size = kVocab,
                                                      .n_positions = kTokens,
                                                      .n_embd = 16,
@@ -136,11 +76,11 @@ Task Gpt2Task(double dropout = 0, bool tied = true, bool recompute = false) {
                                                      .dropout = dropout,
                                                      .tie_word_embeddings = tied,
                                                      .recompute = recompute});
-  }};
+  });
 }
 
-Task LlamaTask(bool tied) {
-  return {.make = [=] {
+HybridTask LlamaTask(bool tied) {
+  return TaskOf([=] {
     return std::make_unique<nn::Llama>(nn::LlamaConfig{.vocab_size = kVocab,
                                                        .hidden_size = 32,
                                                        .intermediate_size = 24,
@@ -149,7 +89,7 @@ Task LlamaTask(bool tied) {
                                                        .num_key_value_heads = 4,
                                                        .max_position_embeddings = kTokens,
                                                        .tie_word_embeddings = tied});
-  }};
+  });
 }
 
 TEST(HybridParallelTest, Gpt2EqualsOneRank) {
@@ -180,7 +120,7 @@ TEST(HybridParallelTest, MasksAreThoseOfOneRank) {
 
 // Any function of whole logits, which is what criteria that the plugin does not know get.
 TEST(HybridParallelTest, OtherCriteriaGetWholeLogits) {
-  Task task = Gpt2Task();
+  HybridTask task = Gpt2Task();
   task.criterion = [](const Tensor& logits, const Tensor& targets) {
     EXPECT_EQ(logits.size(-1), kVocab);
     return autograd::Scale(autograd::CrossEntropy(logits, targets), 0.5);
@@ -231,7 +171,7 @@ nn::parallel::ParallelPlan OwnPlan() {
 }
 
 TEST(HybridParallelTest, EveryStyleInAModelOfOnesOwn) {
-  const Task task{.make = [] { return std::make_unique<OwnModel>(); }};
+  const HybridTask task = TaskOf([] { return std::make_unique<OwnModel>(); });
   for (const int zero : {0, 1, 2, 3}) {
     ExpectEqualRuns(task, 2, {.tp_size = 2, .zero_stage = zero, .plan = OwnPlan()});
     ExpectEqualRuns(task, 8, {.tp_size = 4, .zero_stage = zero, .plan = OwnPlan()});
@@ -248,7 +188,7 @@ TEST(HybridParallelTest, AnMlpWithALayerLeftOver) {
       return Mlp::Forward(autograd::Embedding(tokens, table));
     }
   };
-  const Task task{.make = [] { return std::make_unique<Words>(); }};
+  const HybridTask task = TaskOf([] { return std::make_unique<Words>(); });
   ExpectEqualRuns(task, 4, {.tp_size = 4, .zero_stage = 0});
   ExpectEqualRuns(task, 4, {.tp_size = 2, .zero_stage = 2});
   ExpectEqualRuns(task, 4, {.tp_size = 2, .zero_stage = 3});
@@ -256,20 +196,20 @@ TEST(HybridParallelTest, AnMlpWithALayerLeftOver) {
 
 // In evaluation mode logits are whole, and those of the one-rank model; the criterion takes both.
 TEST(HybridParallelTest, EvaluationSeesWholeLogits) {
-  const Task task = Gpt2Task();
+  const HybridTask task = Gpt2Task();
   const ContextPtr context = CpuContext();
   const auto plain = Initialized(task, context, 11);
-  const Tensor want = (*plain)(Tokens(0, 0, 2, 0, context));
-  const double want_loss = task.criterion(want, Tokens(0, 0, 2, 1, context)).Item();
+  const Tensor want = (*plain)(Tokens(0, 0, 2, context, false));
+  const double want_loss = task.criterion(want, Tokens(0, 0, 2, context, true)).Item();
   for (const int zero : {0, 3}) {
     RunRanks(4, [&](comm::World& world) {
       const auto model = Initialized(task, world.context(), 11);
-      const auto optimizer = Make(task, *model);
+      const auto optimizer = OptimizerOf(task, *model);
       HybridParallelPlugin plugin(world, {.tp_size = 4, .zero_stage = zero, .precision = "f64"});
       Booster booster(plugin);
       Boosted boosted = booster.boost(*model, *optimizer, task.criterion);
-      const Tensor inputs = Tokens(0, 0, 2, 0, world.context());
-      const Tensor targets = Tokens(0, 0, 2, 1, world.context());
+      const Tensor inputs = Tokens(0, 0, 2, world.context(), false);
+      const Tensor targets = Tokens(0, 0, 2, world.context(), true);
       EXPECT_EQ(boosted.model(inputs).size(-1), 5) << "19 words on 4 ranks";
       EXPECT_NEAR(boosted.criterion(boosted.model(inputs), targets).Item(), want_loss, 1e-13);
       boosted.model.Train(false);
@@ -285,27 +225,27 @@ TEST(HybridParallelTest, EvaluationSeesWholeLogits) {
 // States that a run on one rank left behind are cut like the weights.
 TEST(HybridParallelTest, TrainingGoesOnFromStatesOfOneRank) {
   for (const std::string optimizer : {"adamw", "came", "adamw8bit"}) {
-    Task task = Gpt2Task();
+    HybridTask task = Gpt2Task();
     task.optimizer = optimizer;
     task.options = {{"lr", "0.01"}};
     if (optimizer == "adamw8bit") task.options["min_8bit_size"] = "0";
     const auto step = [](nn::Module& model, optim::Optimizer& optimizer, int64_t index,
                          const ContextPtr& context) {
-      autograd::Backward(nn::CrossEntropyLoss()(model(Tokens(index, 0, kBatch, 0, context)),
-                                                Tokens(index, 0, kBatch, 1, context)));
+      autograd::Backward(nn::CrossEntropyLoss()(model(Tokens(index, 0, kBatch, context, false)),
+                                                Tokens(index, 0, kBatch, context, true)));
       optimizer.step();
       optimizer.zero_grad();
     };
     const ContextPtr context = CpuContext();
     const auto plain = Initialized(task, context, 11);
-    const auto plain_optimizer = Make(task, *plain);
+    const auto plain_optimizer = OptimizerOf(task, *plain);
     for (int64_t i = 0; i < 3; ++i) step(*plain, *plain_optimizer, i, context);
     const Weights start = WeightsOf(*plain);
     for (int64_t i = 3; i < 8; ++i) step(*plain, *plain_optimizer, i, context);
     for (const int zero : {0, 1, 3}) {
       RunRanks(4, [&](comm::World& world) {
         const auto model = Initialized(task, world.context(), 11);
-        const auto optimizer = Make(task, *model);
+        const auto optimizer = OptimizerOf(task, *model);
         for (int64_t i = 0; i < 3; ++i) step(*model, *optimizer, i, world.context());
         HybridParallelPlugin plugin(world, {.tp_size = 2, .zero_stage = zero, .precision = "f64"});
         Booster booster(plugin);
@@ -313,8 +253,8 @@ TEST(HybridParallelTest, TrainingGoesOnFromStatesOfOneRank) {
         const int64_t count = kBatch / 2, first = plugin.data_rank() * count;
         for (int64_t i = 3; i < 8; ++i) {
           booster.backward(
-              boosted.criterion(boosted.model(Tokens(i, first, count, 0, world.context())),
-                                Tokens(i, first, count, 1, world.context())),
+              boosted.criterion(boosted.model(Tokens(i, first, count, world.context(), false)),
+                                Tokens(i, first, count, world.context(), true)),
               boosted.optimizer);
           boosted.optimizer.step();
           boosted.optimizer.zero_grad();

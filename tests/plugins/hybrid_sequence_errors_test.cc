@@ -10,76 +10,49 @@
 #include "apogee/optim/grad_clip.h"
 #include "apogee/optim/lomo.h"
 #include "apogee/plugins/hybrid_parallel.h"
-#include "apogee/tests/support/exactness.h"
+#include "apogee/tests/plugins/hybrid_refusals.h"
 #include "apogee/tests/support/run_ranks.h"
+#include "apogee/tests/support/says.h"
 
 namespace apogee {
 namespace {
 
 using nn::parallel::ParallelStyle;
 using ::testing::AllOf;
+using testing::ExpectBoostRefused;
+using testing::ExpectOptionsRefused;
 using ::testing::HasSubstr;
-using ::testing::Property;
 using testing::RunRanks;
-using ::testing::Throws;
-using testing::WeightsOf;
-
-template <typename Matcher>
-auto Says(const Matcher& matcher) {
-  return Throws<Error>(Property(&Error::what, matcher));
-}
+using testing::Says;
 
 nn::Gpt2Config Gpt2Of(int64_t heads) {
   return {.vocab_size = 19, .n_positions = 12, .n_embd = 4 * heads, .n_layer = 2, .n_head = heads};
 }
 
-template <typename MakeModel, typename Matcher>
-void ExpectRefused(int num_ranks, const HybridParallelOptions& options, const MakeModel& make_model,
-                   const Matcher& matcher) {
-  RunRanks(num_ranks, [&](comm::World& world) {
-    const auto model = make_model();
-    model->Initialize(world.context(), {.seed = 1});
-    optim::AdamW optimizer(model->Parameters(), {});
-    const auto before = WeightsOf(*model);
-    HybridParallelPlugin plugin(world, options);
-    Booster booster(plugin);
-    EXPECT_THAT([&] { booster.boost(*model, optimizer); }, Says(matcher));
-    EXPECT_EQ(WeightsOf(*model), before);
-    for (nn::Module* module : model->Modules()) EXPECT_TRUE(module->sequence_part().is_whole());
-    HybridParallelPlugin alone(world, {.tp_size = 1});
-    Booster second(alone);
-    EXPECT_NO_THROW(second.boost(*model, optimizer));
-  });
-}
-
 TEST(HybridSequenceErrorsTest, BadOptionsAreListedTogether) {
-  RunRanks(1, [](comm::World& world) {
-    const auto refused = [&](const HybridParallelOptions& options, const auto& matcher) {
-      EXPECT_THAT([&] { HybridParallelPlugin(world, options); }, Says(matcher));
-    };
-    refused({.tp_size = 0, .sp_size = 0, .sp_mode = "ulysses"},
-            AllOf(HasSubstr("tp_size must be at least 1, got 0"),
-                  HasSubstr("sp_size must be at least 1, got 0"),
-                  HasSubstr("sp_mode must be split_gather, all_to_all or ring_attn, got "
-                            "\"ulysses\"")));
-    refused({.sp_size = 2}, HasSubstr("sp_size 2 needs an sp_mode"));
-    refused({.sp_mode = "ring_attn"}, HasSubstr("sp_mode ring_attn needs an sp_size above 1"));
-    refused({.sp_size = 2, .sp_mode = "split_gather"},
-            AllOf(HasSubstr("needs a tp_size above 1, got 1"),
-                  HasSubstr("sp_size must be 1 or tp_size 1, got 2")));
-    refused({.tp_size = 4, .sp_size = 2, .sp_mode = "split_gather"},
-            HasSubstr("sp_size must be 1 or tp_size 4, got 2"));
-  });
+  ExpectOptionsRefused({.tp_size = 0, .sp_size = 0, .sp_mode = "ulysses"},
+                       AllOf(HasSubstr("tp_size must be at least 1, got 0"),
+                             HasSubstr("sp_size must be at least 1, got 0"),
+                             HasSubstr("sp_mode must be split_gather, all_to_all or ring_attn, got "
+                                       "\"ulysses\"")));
+  ExpectOptionsRefused({.sp_size = 2}, HasSubstr("sp_size 2 needs an sp_mode"));
+  ExpectOptionsRefused({.sp_mode = "ring_attn"},
+                       HasSubstr("sp_mode ring_attn needs an sp_size above 1"));
+  ExpectOptionsRefused({.sp_size = 2, .sp_mode = "split_gather"},
+                       AllOf(HasSubstr("needs a tp_size above 1, got 1"),
+                             HasSubstr("sp_size must be 1 or tp_size 1, got 2")));
+  ExpectOptionsRefused({.tp_size = 4, .sp_size = 2, .sp_mode = "split_gather"},
+                       HasSubstr("sp_size must be 1 or tp_size 4, got 2"));
 }
 
 TEST(HybridSequenceErrorsTest, WorldAndHeadsAreListedTogether) {
-  ExpectRefused(
+  ExpectBoostRefused(
       6, {.tp_size = 2, .sp_size = 4, .sp_mode = "all_to_all"},
       [] { return std::make_unique<nn::Gpt2>(Gpt2Of(12)); },
       AllOf(HasSubstr("sp_size 4 x tp_size 2 = 8 does not divide the world of 6 ranks"),
             HasSubstr("\"transformer.h.*.attn.core\" (attention): sp_size 4 does not divide the 6 "
                       "heads of a rank (12 over tp 2)")));
-  ExpectRefused(
+  ExpectBoostRefused(
       4, {.sp_size = 4, .sp_mode = "all_to_all"},
       [] {
         return std::make_unique<nn::Llama>(nn::LlamaConfig{.vocab_size = 19,
@@ -111,13 +84,13 @@ class Own : public nn::Module {
 
 TEST(HybridSequenceErrorsTest, PlansThatDoNotSayWhereAttentionIs) {
   const auto own = [] { return std::make_unique<Own>(); };
-  ExpectRefused(2, {.sp_size = 2, .sp_mode = "ring_attn"}, own,
-                AllOf(HasSubstr("no plan comes with Apogee for this model"),
-                      HasSubstr("and where its attention is")));
+  ExpectBoostRefused(2, {.sp_size = 2, .sp_mode = "ring_attn"}, own,
+                     AllOf(HasSubstr("no plan comes with Apogee for this model"),
+                           HasSubstr("and where its attention is")));
   const auto planned = [&](std::vector<nn::parallel::PlanRule> rules,
                            const std::string& sequence_module, const char* mode,
                            const auto& matcher) {
-    ExpectRefused(
+    ExpectBoostRefused(
         2,
         {.tp_size = 2,
          .sp_mode = mode,
@@ -141,7 +114,7 @@ TEST(HybridSequenceErrorsTest, PlansThatDoNotSayWhereAttentionIs) {
    public:
     using Gpt2::Gpt2;
   };
-  ExpectRefused(
+  ExpectBoostRefused(
       2, {.sp_size = 2, .sp_mode = "ring_attn"},
       [] { return std::make_unique<Derived>(Gpt2Of(4)); },
       HasSubstr("no rule says where attention is"));

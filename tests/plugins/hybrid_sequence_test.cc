@@ -14,6 +14,7 @@
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/plugins/single_rank.h"
 #include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tests/plugins/hybrid_run.h"
 #include "apogee/tests/support/exactness.h"
 #include "apogee/tests/support/run_ranks.h"
 #include "apogee/tests/support/shared_temp_dir.h"
@@ -22,115 +23,42 @@
 namespace apogee {
 namespace {
 
+using testing::BatchCut;
+using testing::BoostedRun;
+using testing::HybridTask;
+using testing::Initialized;
+using testing::OptimizerOf;
+using testing::PlainRun;
 using testing::RunRanks;
 using testing::Weights;
 using testing::WeightsOf;
 using testing::WorstUpdateError;
 
-constexpr int64_t kBatch = 4, kVocab = 19, kSteps = 6, kIgnored = -7;
+constexpr int64_t kBatch = 4, kTokens = 16, kVocab = 19, kSteps = 6, kIgnored = -7;
 
-struct Task {
-  std::function<std::unique_ptr<nn::Module>()> make;
-  int64_t tokens = 16;
-  bool ignore = true;  // some targets
-  std::string optimizer = "adamw";
-  optim::OptionMap options = {{"lr", "0.01"}};
-  double max_norm = 0.5;
-  Criterion criterion = nn::CrossEntropyLoss{.ignore_index = kIgnored};
-};
-
-Tensor Tokens(const Task& task, int64_t step, int64_t first, int64_t count,
-              const ContextPtr& context, bool targets) {
-  std::vector<int64_t> values;
-  for (int64_t sample = first; sample < first + count; ++sample) {
-    for (int64_t t = 0; t < task.tokens; ++t) {
-      const auto place = static_cast<uint64_t>((step * kBatch + sample) * 64 + t + targets);
-      const uint32_t word = Philox(MakeKey(5, "tokens"), place)[0];
-      // The first samples have targets near their end only: some ranks have none.
-      const bool ignored = targets && task.ignore && (sample % 2 == 0 ? t < 13 : word % 3 == 0);
-      values.push_back(ignored ? kIgnored : static_cast<int64_t>(word % kVocab));
-    }
-  }
-  return Tensor::FromVector<int64_t>(values, {count, task.tokens}, context);
-}
-
-// A key's bias has gradient zero: what remains is rounding, which normalising optimizers blow up.
-std::unique_ptr<nn::Module> Initialized(const Task& task, const ContextPtr& context,
-                                        uint64_t seed) {
-  std::unique_ptr<nn::Module> model = task.make();
-  model->Initialize(context, {.seed = seed, .dtype = DType::kF64});
-  for (const auto& p : model->Parameters()) {
-    if (p->name().ends_with("c_attn.bias")) p->set_requires_grad(false);
-  }
-  return model;
-}
-
-std::unique_ptr<optim::Optimizer> Make(const Task& task, const nn::Module& model) {
-  return ValueOrThrow(optim::MakeOptimizer(task.optimizer, model.Parameters(), task.options));
-}
-
-// Micro-batches of one sample per data-parallel rank weigh alike, whatever targets they have, so
-// the plain run does the same. `keep`: gradients are cleared before every second step only.
-struct Micro {
-  int64_t data_size = 1, accumulate = 1;
-  bool keep = false;
-};
-
-Weights PlainRun(const Task& task, const Micro& micro, Weights& start) {
-  const ContextPtr context = CpuContext();
-  const auto model = Initialized(task, context, 11);
-  const auto optimizer = Make(task, *model);
-  optimizer->set_step_options({.max_norm = task.max_norm});
-  start = WeightsOf(*model);
-  const int64_t parts = micro.data_size * micro.accumulate, count = kBatch / parts;
-  for (int64_t step = 0; step < kSteps; ++step) {
-    for (int64_t part = 0; part < parts; ++part) {
-      const Tensor loss =
-          task.criterion((*model)(Tokens(task, step, part * count, count, context, false)),
-                         Tokens(task, step, part * count, count, context, true));
-      autograd::Backward(autograd::Scale(loss, 1.0 / static_cast<double>(parts)));
-    }
-    optimizer->step();
-    if (!micro.keep || step % 2 == 1) optimizer->zero_grad();
-  }
-  return WeightsOf(*model);
-}
-
-Weights BoostedRun(const Task& task, int num_ranks, HybridParallelOptions options,
-                   const Micro& micro, bool no_sync) {
-  std::vector<Weights> results(static_cast<size_t>(num_ranks));
-  options.precision = "f64";
-  options.max_norm = task.max_norm;
-  options.bucket_bytes = 3000;
-  RunRanks(num_ranks, [&](comm::World& world) {
-    const auto model = Initialized(task, world.context(), world.rank() == 0 ? 11 : 99);
-    const auto optimizer = Make(task, *model);
-    HybridParallelPlugin plugin(world, options);
-    Booster booster(plugin);
-    Boosted boosted = booster.boost(*model, *optimizer, task.criterion);
-    ASSERT_EQ(plugin.data_size(), micro.data_size);
-    const int64_t count = kBatch / plugin.data_size() / micro.accumulate;
-    for (int64_t step = 0; step < kSteps; ++step) {
-      for (int64_t m = 0; m < micro.accumulate; ++m) {
-        const int64_t first = (plugin.data_rank() * micro.accumulate + m) * count;
-        const Tensor loss = boosted.criterion(
-            boosted.model(Tokens(task, step, first, count, world.context(), false)),
-            Tokens(task, step, first, count, world.context(), true));
-        const auto hold = no_sync && m + 1 < micro.accumulate ? booster.no_sync() : nullptr;
-        booster.backward(autograd::Scale(loss, 1.0 / static_cast<double>(micro.accumulate)),
-                         boosted.optimizer);
+// Sequences of `tokens`; `ignore`: some targets do not count.
+auto TokensOf(int64_t tokens, bool ignore = true) {
+  return [=](int64_t step, int64_t first, int64_t count, const ContextPtr& context, bool targets) {
+    std::vector<int64_t> values;
+    for (int64_t sample = first; sample < first + count; ++sample) {
+      for (int64_t t = 0; t < tokens; ++t) {
+        const auto place = static_cast<uint64_t>((step * kBatch + sample) * 64 + t + targets);
+        const uint32_t word = Philox(MakeKey(5, "tokens"), place)[0];
+        // The first samples have targets near their end only: some ranks have none.
+        const bool ignored = targets && ignore && (sample % 2 == 0 ? t < 13 : word % 3 == 0);
+        values.push_back(ignored ? kIgnored : static_cast<int64_t>(word % kVocab));
       }
-      boosted.optimizer.step();
-      if (!micro.keep || step % 2 == 1) boosted.optimizer.zero_grad();
     }
-    Weights& result = results[static_cast<size_t>(world.rank())];
-    for (const auto& p : model->Parameters()) {
-      result[p->name()] = plugin.WholeValue(*p).ToVector<double>();
-    }
-  });
-  testing::ShareByRank(results);
-  for (const Weights& other : results) EXPECT_EQ(other, results[0]) << "ranks differ";
-  return results[0];
+    return Tensor::FromVector<int64_t>(values, {count, tokens}, context);
+  };
+}
+
+HybridTask TaskOf(std::function<std::unique_ptr<nn::Module>()> make) {
+  return {.make = std::move(make),
+          .tokens = TokensOf(kTokens),
+          .batch = kBatch,
+          .steps = kSteps,
+          .criterion = nn::CrossEntropyLoss{.ignore_index = kIgnored}};
 }
 
 int DataSize(int num_ranks, const HybridParallelOptions& options) {
@@ -138,14 +66,13 @@ int DataSize(int num_ranks, const HybridParallelOptions& options) {
   return num_ranks / sp / options.tp_size;
 }
 
-void ExpectEqualRuns(const Task& task, int num_ranks, const HybridParallelOptions& options,
-                     int64_t accumulate = 1, bool keep = false, bool no_sync = true) {
+void ExpectEqualRuns(const HybridTask& task, int num_ranks, const HybridParallelOptions& options,
+                     BatchCut cut = {}) {
   if (testing::TooManyRanks(num_ranks)) GTEST_SKIP() << "needs " << num_ranks << " processes";
-  const Micro micro{
-      .data_size = DataSize(num_ranks, options), .accumulate = accumulate, .keep = keep};
+  cut.data_size = DataSize(num_ranks, options);
   Weights start;
-  const Weights want = PlainRun(task, micro, start);
-  const Weights got = BoostedRun(task, num_ranks, options, micro, no_sync);
+  const Weights want = PlainRun(task, cut, start);
+  const Weights got = BoostedRun(task, num_ranks, options, cut);
   ASSERT_EQ(got.size(), want.size());
   const auto worst = WorstUpdateError(start, want, got);
   EXPECT_LE(worst.error, 1e-9) << worst.name << ", " << task.optimizer << ", " << num_ranks
@@ -153,8 +80,8 @@ void ExpectEqualRuns(const Task& task, int num_ranks, const HybridParallelOption
                                << " " << options.sp_mode << ", zero " << options.zero_stage;
 }
 
-Task Gpt2Task(double dropout = 0, bool recompute = false, bool tied = true) {
-  return {.make = [=] {
+HybridTask Gpt2Task(double dropout = 0, bool recompute = false, bool tied = true) {
+  return TaskOf([=] {
     return std::make_unique<nn::Gpt2>(nn::Gpt2Config{.vocab_size = kVocab,
                                                      .n_positions = 24,
                                                      .n_embd = 24,
@@ -163,11 +90,11 @@ Task Gpt2Task(double dropout = 0, bool recompute = false, bool tied = true) {
                                                      .dropout = dropout,
                                                      .tie_word_embeddings = tied,
                                                      .recompute = recompute});
-  }};
+  });
 }
 
-Task LlamaTask(bool recompute = false) {
-  return {.make = [=] {
+HybridTask LlamaTask(bool recompute = false) {
+  return TaskOf([=] {
     return std::make_unique<nn::Llama>(nn::LlamaConfig{.vocab_size = kVocab,
                                                        .hidden_size = 32,
                                                        .intermediate_size = 24,
@@ -176,7 +103,7 @@ Task LlamaTask(bool recompute = false) {
                                                        .num_key_value_heads = 4,
                                                        .max_position_embeddings = 24,
                                                        .recompute = recompute});
-  }};
+  });
 }
 
 // What ranks a test runs: products of the axes.
@@ -212,8 +139,8 @@ TEST(HybridSequenceTest, LlamaEqualsOneRank) {
 }
 
 TEST(HybridSequenceTest, ThreeRanks) {
-  Task task = Gpt2Task();
-  task.tokens = 18;
+  HybridTask task = Gpt2Task();
+  task.tokens = TokensOf(18);
   ExpectEqualRuns(task, 3, {.sp_size = 3, .sp_mode = "ring_attn"});
   ExpectEqualRuns(task, 3, {.sp_size = 3, .sp_mode = "all_to_all", .zero_stage = 2});
   ExpectEqualRuns(task, 3, {.tp_size = 3, .sp_mode = "split_gather", .zero_stage = 1});
@@ -223,7 +150,7 @@ TEST(HybridSequenceTest, ThreeRanks) {
 TEST(HybridSequenceTest, EveryKindOfOptimizer) {
   for (const char* optimizer : {"sgd", "lion", "lars", "lamb", "adafactor", "came", "scaled_adam",
                                 "galore_adamw", "lomo", "adalomo", "adamw8bit"}) {
-    Task task = Gpt2Task();
+    HybridTask task = Gpt2Task();
     task.optimizer = optimizer;
     const std::string name = optimizer;
     if (name == "lomo" || name == "adalomo") task.max_norm = 0;
@@ -242,8 +169,8 @@ TEST(HybridSequenceTest, MicroBatchesAddUp) {
   for (const Ranks& ranks : kRanks) {
     if (ranks.count > 4) continue;
     for (const bool no_sync : {false, true}) {
-      ExpectEqualRuns(Gpt2Task(), ranks.count, OptionsOf(ranks, no_sync ? 0 : 1), 2, false,
-                      no_sync);
+      ExpectEqualRuns(Gpt2Task(), ranks.count, OptionsOf(ranks, no_sync ? 0 : 1),
+                      {.accumulate = 2, .no_sync = no_sync});
     }
   }
 }
@@ -251,10 +178,10 @@ TEST(HybridSequenceTest, MicroBatchesAddUp) {
 // What a loop adds to after a step are the addends again, not their sum.
 TEST(HybridSequenceTest, GradientsMayStayAfterAStep) {
   for (const int zero : {0, 1, 2}) {
-    ExpectEqualRuns(Gpt2Task(), 4, {.tp_size = 2, .sp_mode = "split_gather", .zero_stage = zero}, 1,
-                    /*keep=*/true);
-    ExpectEqualRuns(Gpt2Task(), 2, {.sp_size = 2, .sp_mode = "ring_attn", .zero_stage = zero}, 1,
-                    /*keep=*/true);
+    ExpectEqualRuns(Gpt2Task(), 4, {.tp_size = 2, .sp_mode = "split_gather", .zero_stage = zero},
+                    {.keep = true});
+    ExpectEqualRuns(Gpt2Task(), 2, {.sp_size = 2, .sp_mode = "ring_attn", .zero_stage = zero},
+                    {.keep = true});
   }
 }
 
@@ -262,14 +189,14 @@ TEST(HybridSequenceTest, GradientsMayStayAfterAStep) {
 TEST(HybridSequenceTest, MasksAreThoseOfOneRank) {
   const auto expect_equal = [](const Ranks& ranks) {
     if (testing::TooManyRanks(ranks.count)) GTEST_SKIP() << "needs " << ranks.count << " processes";
-    Task task = Gpt2Task(0.2, /*recompute=*/ranks.count == 4);
+    HybridTask task = Gpt2Task(0.2, /*recompute=*/ranks.count == 4);
     // One backward per step: a plain run of several would draw other masks.
-    task.ignore = false;
+    task.tokens = TokensOf(kTokens, /*ignore=*/false);
     const HybridParallelOptions options = OptionsOf(ranks, 1);
-    const Micro micro{.data_size = DataSize(ranks.count, options)};
     Weights start;
     const Weights want = PlainRun(task, {}, start);
-    const Weights got = BoostedRun(task, ranks.count, options, micro, false);
+    const Weights got =
+        BoostedRun(task, ranks.count, options, {.data_size = DataSize(ranks.count, options)});
     EXPECT_LE(WorstUpdateError(start, want, got).error, 1e-9)
         << ranks.mode << " " << ranks.count << " " << ranks.tp << " " << ranks.sp;
   };
@@ -284,9 +211,9 @@ TEST(HybridSequenceTest, RecomputedBlocks) {
 
 // Any function of whole logits, which is what criteria that the plugin does not know get.
 TEST(HybridSequenceTest, OtherCriteriaGetWholeLogits) {
-  Task task = Gpt2Task();
-  task.criterion = [&task](const Tensor& logits, const Tensor& targets) {
-    EXPECT_EQ(logits.size(1), task.tokens);
+  HybridTask task = Gpt2Task();
+  task.criterion = [](const Tensor& logits, const Tensor& targets) {
+    EXPECT_EQ(logits.size(1), kTokens);
     EXPECT_EQ(logits.size(2), kVocab);
     return autograd::Scale(autograd::CrossEntropy(logits, targets, kIgnored), 0.5);
   };
@@ -309,33 +236,33 @@ class Wrapped : public nn::Module {
 };
 
 TEST(HybridSequenceTest, AModelInsideAnother) {
-  Task task = Gpt2Task();
+  HybridTask task = Gpt2Task();
   task.make = [inner = task.make] { return std::make_unique<Wrapped>(inner()); };
   for (const Ranks& ranks : kRanks) ExpectEqualRuns(task, ranks.count, OptionsOf(ranks, 0));
 }
 
 // The loss and, in evaluation, the logits are those of one rank.
 TEST(HybridSequenceTest, LossAndEvaluation) {
-  const Task task = LlamaTask();
+  const HybridTask task = LlamaTask();
   const ContextPtr context = CpuContext();
   const auto plain = Initialized(task, context, 11);
-  const Tensor want = (*plain)(Tokens(task, 0, 0, 2, context, false));
-  const double want_loss = task.criterion(want, Tokens(task, 0, 0, 2, context, true)).Item();
+  const Tensor want = (*plain)(task.tokens(0, 0, 2, context, false));
+  const double want_loss = task.criterion(want, task.tokens(0, 0, 2, context, true)).Item();
   for (const Ranks& ranks : kRanks) {
     RunRanks(ranks.count, [&](comm::World& world) {
       const auto model = Initialized(task, world.context(), 11);
-      const auto optimizer = Make(task, *model);
+      const auto optimizer = OptimizerOf(task, *model);
       HybridParallelOptions options = OptionsOf(ranks, 0);
       options.precision = "f64";
       HybridParallelPlugin plugin(world, options);
       Booster booster(plugin);
       Boosted boosted = booster.boost(*model, *optimizer, task.criterion);
-      const Tensor inputs = Tokens(task, 0, 0, 2, world.context(), false);
-      const Tensor targets = Tokens(task, 0, 0, 2, world.context(), true);
+      const Tensor inputs = task.tokens(0, 0, 2, world.context(), false);
+      const Tensor targets = task.tokens(0, 0, 2, world.context(), true);
       const Tensor own = boosted.model(inputs);
       const bool gathered =
           plugin.sequence_parallel()->mode() == nn::parallel::SequenceMode::kSplitGather;
-      EXPECT_EQ(own.size(1), gathered ? task.tokens : task.tokens / ranks.sp);
+      EXPECT_EQ(own.size(1), gathered ? kTokens : kTokens / ranks.sp);
       EXPECT_NEAR(boosted.criterion(own, targets).Item(), want_loss, 1e-13);
       boosted.model.Train(false);
       const Tensor logits = boosted.model(inputs);
@@ -360,11 +287,11 @@ TEST(HybridSequenceTest, PartialGradientsAreSummedTogether) {
       HybridParallelPlugin plugin(world, {.tp_size = 2, .sp_mode = "split_gather"});
       Booster booster(plugin);
       Boosted boosted = booster.boost(model, *optimizer, nn::CrossEntropyLoss());
-      const Task task;
+      const auto tokens = TokensOf(kTokens);
       for (int step = 0; step < 2; ++step) {
         const Tensor loss =
-            boosted.criterion(boosted.model(Tokens(task, step, 0, 2, world.context(), false)),
-                              Tokens(task, step + 1, 0, 2, world.context(), false));
+            boosted.criterion(boosted.model(tokens(step, 0, 2, world.context(), false)),
+                              tokens(step + 1, 0, 2, world.context(), false));
         booster.backward(loss, boosted.optimizer);
         const comm::Group& tp = *plugin.mesh().group(comm::Axis::kTp);
         const comm::Traffic before = tp.traffic();
@@ -391,26 +318,25 @@ TEST(HybridSequenceTest, PartialGradientsAreSummedTogether) {
 
 // Forward and backward move what hybrid_parallel.h says; layers share what is gathered.
 TEST(HybridSequenceTest, ActivationTrafficOfSplitGather) {
-  constexpr int64_t kLayers = 2, kWidth = 32, kSamples = 2, kTokens = 16;
-  Task gpt2;
-  gpt2.make = [] {
+  constexpr int64_t kLayers = 2, kWidth = 32, kSamples = 2;
+  const HybridTask gpt2 = TaskOf([] {
     return std::make_unique<nn::Gpt2>(nn::Gpt2Config{.vocab_size = kVocab,
                                                      .n_positions = kTokens,
                                                      .n_embd = kWidth,
                                                      .n_layer = kLayers,
                                                      .n_head = 2});
-  };
-  for (const Task& task : {gpt2, LlamaTask()}) {
+  });
+  for (const HybridTask& task : {gpt2, LlamaTask()}) {
     RunRanks(2, [&](comm::World& world) {
       const auto model = Initialized(task, world.context(), 1);
-      const auto optimizer = Make(task, *model);
+      const auto optimizer = OptimizerOf(task, *model);
       HybridParallelPlugin plugin(world,
                                   {.tp_size = 2, .sp_mode = "split_gather", .precision = "f64"});
       Booster booster(plugin);
       Boosted boosted = booster.boost(*model, *optimizer, nn::CrossEntropyLoss());
       const comm::Group& tp = *plugin.mesh().group(comm::Axis::kTp);
       const comm::Traffic before = tp.traffic();
-      const Tensor tokens = Tokens(task, 0, 0, kSamples, world.context(), false);
+      const Tensor tokens = task.tokens(0, 0, kSamples, world.context(), false);
       booster.backward(boosted.criterion(boosted.model(tokens), tokens), boosted.optimizer);
       const comm::Traffic moved = tp.traffic() - before;
       const int64_t hidden = kSamples * kTokens * kWidth * 8;
@@ -425,22 +351,21 @@ TEST(HybridSequenceTest, ActivationTrafficOfSplitGather) {
 TEST(HybridSequenceTest, CheckpointsKnowNoSequences) {
   for (const Ranks& ranks : {kRanks[2], kRanks[5], kRanks[9]}) {
     const testing::SharedTempDir dir;
-    const Task task = Gpt2Task();
+    const HybridTask task = Gpt2Task();
     Weights start;
     const Weights want = PlainRun(task, {}, start);
     // The mean over data-parallel ranks that all take the whole batch is one rank's.
     const auto step = [&](Boosted& boosted, Booster& booster, int64_t index,
                           const ContextPtr& context) {
-      const Tensor loss =
-          boosted.criterion(boosted.model(Tokens(task, index, 0, 4, context, false)),
-                            Tokens(task, index, 0, 4, context, true));
+      const Tensor loss = boosted.criterion(boosted.model(task.tokens(index, 0, 4, context, false)),
+                                            task.tokens(index, 0, 4, context, true));
       booster.backward(loss, boosted.optimizer);
       boosted.optimizer.step();
       boosted.optimizer.zero_grad();
     };
     RunRanks(ranks.count, [&](comm::World& world) {
       const auto model = Initialized(task, world.context(), 11);
-      const auto optimizer = Make(task, *model);
+      const auto optimizer = OptimizerOf(task, *model);
       HybridParallelOptions options = OptionsOf(ranks, 1);
       options.precision = "f64";
       options.max_norm = task.max_norm;
@@ -452,7 +377,7 @@ TEST(HybridSequenceTest, CheckpointsKnowNoSequences) {
     });
     const ContextPtr context = CpuContext();
     const auto model = Initialized(task, context, 12);
-    const auto optimizer = Make(task, *model);
+    const auto optimizer = OptimizerOf(task, *model);
     SingleRankPlugin plugin({.precision = "f64", .max_norm = task.max_norm});
     Booster booster(plugin);
     Boosted boosted = booster.boost(*model, *optimizer, task.criterion);

@@ -16,25 +16,20 @@
 #include "apogee/tensor/ops/elementwise.h"
 #include "apogee/tests/support/exactness.h"
 #include "apogee/tests/support/run_ranks.h"
+#include "apogee/tests/support/says.h"
 
 namespace apogee {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Property;
 using testing::RunRanks;
-using ::testing::Throws;
+using testing::Says;
 using testing::Weights;
 using testing::WeightsOf;
 using testing::WorstUpdateError;
 
 constexpr int kNumMicro = 12;  // of a batch: a rank of n takes 12 / n
-
-template <typename Matcher>
-auto Says(const Matcher& matcher) {
-  return Throws<Error>(Property(&Error::what, matcher));
-}
 
 // A loop over a small model, which neither knows whether it is boosted nor over how many ranks.
 struct Loop {

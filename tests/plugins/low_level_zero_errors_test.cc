@@ -11,6 +11,7 @@
 #include "apogee/plugins/ddp.h"
 #include "apogee/plugins/low_level_zero.h"
 #include "apogee/tests/support/run_ranks.h"
+#include "apogee/tests/support/says.h"
 #include "apogee/tests/support/tiny_run.h"
 
 namespace apogee {
@@ -19,9 +20,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::kTinyBatch;
-using ::testing::Property;
 using testing::RunRanks;
-using ::testing::Throws;
+using testing::Says;
 using testing::TinyLoss;
 using testing::TinyModel;
 using testing::TinyRunOptions;
@@ -49,11 +49,6 @@ struct Rig {
   Booster booster;
   DType dtype;
 };
-
-template <typename Matcher>
-auto Says(const Matcher& matcher) {
-  return Throws<Error>(Property(&Error::what, matcher));
-}
 
 TEST(LowLevelZeroErrorsTest, BadOptionsAreListedTogether) {
   EXPECT_THAT(

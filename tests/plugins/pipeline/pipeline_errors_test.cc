@@ -5,44 +5,32 @@
 #include "apogee/booster/booster.h"
 #include "apogee/optim/adam.h"
 #include "apogee/plugins/hybrid_parallel.h"
-#include "apogee/tests/support/exactness.h"
+#include "apogee/tests/plugins/hybrid_refusals.h"
 #include "apogee/tests/support/run_ranks.h"
+#include "apogee/tests/support/says.h"
 
 namespace apogee {
 namespace {
 
 using ::testing::AllOf;
+using testing::ExpectBoostRefused;
+using testing::ExpectOptionsRefused;
 using ::testing::HasSubstr;
-using ::testing::Property;
 using testing::RunRanks;
-using ::testing::Throws;
-using testing::WeightsOf;
-
-template <typename Matcher>
-auto Says(const Matcher& matcher) {
-  return Throws<Error>(Property(&Error::what, matcher));
-}
+using testing::Says;
 
 constexpr int64_t kDim = 4;
 
 HybridParallelOptions TwoStages() { return {.pp_size = 2, .num_microbatches = 2}; }
 
-// Options that the constructor refuses, in any world.
-template <typename Matcher>
-void ExpectRefused(const HybridParallelOptions& options, const Matcher& matcher) {
-  RunRanks(1, [&](comm::World& world) {
-    EXPECT_THAT([&] { HybridParallelPlugin(world, options); }, Says(matcher));
-  });
-}
-
 TEST(PipelineErrorsTest, FewerMicroBatchesThanStages) {
-  ExpectRefused({.pp_size = 4, .num_microbatches = 3},
-                HasSubstr("num_microbatches 3 is less than pp_size 4"));
+  ExpectOptionsRefused({.pp_size = 4, .num_microbatches = 3},
+                       HasSubstr("num_microbatches 3 is less than pp_size 4"));
 }
 
 TEST(PipelineErrorsTest, ChunksThatDoNotFitTheSchedule) {
   const auto refused = [](const std::string& schedule, int chunks) {
-    ExpectRefused(
+    ExpectOptionsRefused(
         {.pp_size = 2, .schedule = schedule, .num_model_chunks = chunks, .num_microbatches = 2},
         HasSubstr("num_model_chunks must be 1 for schedule 1f1b, 2 or more for interleaved and 2 "
                   "for zbv, got " +
@@ -56,16 +44,17 @@ TEST(PipelineErrorsTest, ChunksThatDoNotFitTheSchedule) {
 }
 
 TEST(PipelineErrorsTest, AnUnknownScheduleHasASuggestion) {
-  ExpectRefused({.pp_size = 2, .schedule = "interleafed", .num_microbatches = 2},
-                HasSubstr("unknown schedule \"interleafed\" (did you mean \"interleaved\"?)"));
+  ExpectOptionsRefused(
+      {.pp_size = 2, .schedule = "interleafed", .num_microbatches = 2},
+      HasSubstr("unknown schedule \"interleafed\" (did you mean \"interleaved\"?)"));
 }
 
 TEST(PipelineErrorsTest, OneOfTheTwoWaysToCutABatch) {
   const auto refused = [](int micros, int64_t size) {
-    ExpectRefused({.pp_size = 2, .num_microbatches = micros, .microbatch_size = size},
-                  HasSubstr("pp_size 2 needs one of num_microbatches and microbatch_size, "
-                            "positive, got " +
-                            std::to_string(micros) + " and " + std::to_string(size)));
+    ExpectOptionsRefused({.pp_size = 2, .num_microbatches = micros, .microbatch_size = size},
+                         HasSubstr("pp_size 2 needs one of num_microbatches and microbatch_size, "
+                                   "positive, got " +
+                                   std::to_string(micros) + " and " + std::to_string(size)));
   };
   refused(0, 0);
   refused(4, 4);
@@ -75,9 +64,10 @@ TEST(PipelineErrorsTest, OneOfTheTwoWaysToCutABatch) {
 }
 
 TEST(PipelineErrorsTest, ParametersThatEachMicroBatchWouldGather) {
-  ExpectRefused({.pp_size = 2, .zero_stage = 3, .num_microbatches = 2},
-                HasSubstr("zero_stage 3 would gather every parameter anew for each micro-batch; "
-                          "with pp_size 2 it must be 0 to 2"));
+  ExpectOptionsRefused(
+      {.pp_size = 2, .zero_stage = 3, .num_microbatches = 2},
+      HasSubstr("zero_stage 3 would gather every parameter anew for each micro-batch; "
+                "with pp_size 2 it must be 0 to 2"));
 }
 
 TEST(PipelineErrorsTest, OptionsOfAPipelineWithoutOne) {
@@ -86,40 +76,22 @@ TEST(PipelineErrorsTest, OptionsOfAPipelineWithoutOne) {
                                                   {.piece_costs = {1, 2}}, {.pieces_per_part = {1}},
                                                   {.schedule = "nonsense"}};
   for (const HybridParallelOptions& options : all) {
-    ExpectRefused(options, HasSubstr("pieces_per_part need pp_size > 1, got 1"));
+    ExpectOptionsRefused(options, HasSubstr("pieces_per_part need pp_size > 1, got 1"));
   }
 }
 
 TEST(PipelineErrorsTest, BadOptionsAreListedTogether) {
-  ExpectRefused({.tp_size = 0,
-                 .pp_size = 4,
-                 .zero_stage = 3,
-                 .precision = "fp61",
-                 .schedule = "vbz",
-                 .num_microbatches = 2},
-                AllOf(HasSubstr("tp_size must be at least 1, got 0"), HasSubstr("zero_stage 3"),
-                      HasSubstr("unknown schedule \"vbz\""), HasSubstr("fp61"),
-                      HasSubstr("num_microbatches 2 is less than pp_size 4")));
-  ExpectRefused({.pp_size = -1}, HasSubstr("pp_size must be at least 1, got -1"));
-}
-
-// Boosts on every rank; afterwards the model and the optimizer are as before, and run alone.
-template <typename MakeModel, typename Matcher>
-void ExpectBoostRefused(int num_ranks, const HybridParallelOptions& options, const MakeModel& make,
-                        const Matcher& matcher) {
-  RunRanks(num_ranks, [&](comm::World& world) {
-    const std::unique_ptr<nn::Module> model = make();
-    model->Initialize(world.context(), {.seed = 1});
-    optim::AdamW optimizer(model->Parameters(), {});
-    const auto before = WeightsOf(*model);
-    HybridParallelPlugin plugin(world, options);
-    Booster booster(plugin);
-    EXPECT_THAT([&] { booster.boost(*model, optimizer); }, Says(matcher));
-    EXPECT_EQ(WeightsOf(*model), before);
-    HybridParallelPlugin alone(world, {});
-    Booster second(alone);
-    EXPECT_NO_THROW(second.boost(*model, optimizer));
-  });
+  ExpectOptionsRefused(
+      {.tp_size = 0,
+       .pp_size = 4,
+       .zero_stage = 3,
+       .precision = "fp61",
+       .schedule = "vbz",
+       .num_microbatches = 2},
+      AllOf(HasSubstr("tp_size must be at least 1, got 0"), HasSubstr("zero_stage 3"),
+            HasSubstr("unknown schedule \"vbz\""), HasSubstr("fp61"),
+            HasSubstr("num_microbatches 2 is less than pp_size 4")));
+  ExpectOptionsRefused({.pp_size = -1}, HasSubstr("pp_size must be at least 1, got -1"));
 }
 
 std::unique_ptr<nn::Mlp> MakeMlp(size_t layers = 2) {

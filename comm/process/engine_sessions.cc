@@ -1,5 +1,7 @@
-// The end of the engine's sessions: who has come to it, and who is given up.
+// The engine's sessions: their begin, and their end: who has come to it, and who is given up.
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 
 #include "apogee/comm/give_up.h"
 #include "apogee/comm/process/engine.h"
@@ -12,6 +14,47 @@ std::string Seconds(Clock::duration duration) {
 }
 
 }  // namespace
+
+uint32_t Engine::Begin(std::shared_ptr<FlightRecord> record, std::chrono::milliseconds timeout) {
+  uint32_t number;
+  {
+    std::lock_guard lock(mutex_);
+    number = next_session_++;
+  }
+  Command([this, number, record = std::move(record), timeout] {
+    Session& session = sessions_[number];
+    session.record = record;
+    session.timeout = timeout;
+    open_sessions_.insert(number);
+    for (int r = 0; r < size_; ++r) session.active.try_emplace(r, Clock::now());
+  });
+  return number;
+}
+
+std::vector<RankEnding> Engine::End(uint32_t number, const RankEnding& own) {
+  const auto ended = std::make_shared<Completion>();
+  std::vector<RankEnding> endings(static_cast<size_t>(size_));
+  Command([&, number] {
+    PostToAll(
+        {.kind = MessageKind::kLeft, .ending = own.ending, .session = number, .text = own.text});
+    Session& session = sessions_[number];
+    std::fill(heard_.begin(), heard_.end(), Clock::now());
+    session.on_end = [&] {
+      for (const auto& [r, ending] : session.endings) endings[static_cast<size_t>(r)] = ending;
+      ended->Finish("");
+    };
+    Left(number, rank_, own);
+  });
+  while (!ended->WaitFor(std::chrono::milliseconds(500))) {
+    if (IsStuck()) {
+      // Nothing on this stack may go while the thread could still come back to it.
+      std::fprintf(stderr, "apogee: rank %d cannot end in order: MPI does not return%s%s\n", rank_,
+                   own.text.empty() ? "" : "; this rank: ", own.text.c_str());
+      std::_Exit(kExitCode);
+    }
+  }
+  return endings;
+}
 
 void Engine::CheckEnds() {
   for (auto next = open_sessions_.begin(); next != open_sessions_.end();) {

@@ -1,0 +1,164 @@
+// The engine's turns: who takes them, and what happens in one.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "apogee/comm/give_up.h"
+#include "apogee/comm/process/engine.h"
+
+namespace apogee::comm::process {
+namespace {
+
+// A thread that polls goes on at once for a moment after something happened, then gives its core
+// away between looks, and then sleeps: later while data is on its way, which MPI moves piece by
+// piece inside of the calls.
+constexpr std::chrono::microseconds kEager(5), kAlert(50), kAlertWhileMoving(2000);
+constexpr std::chrono::microseconds kShortestNap(20), kLongestNap(1000), kIdleNap(5000);
+
+class Pace {
+ public:
+  // After a look in which something has happened, or nothing. `sleep` takes how long at most.
+  template <typename Fn>
+  void Rest(bool event, bool moving, const Fn& sleep) {
+    now_ = Clock::now();
+    if (event) {
+      last_event_ = now_;
+      nap_ = kShortestNap;
+    }
+    const auto quiet = now_ - last_event_;
+    if (quiet < kEager) return;
+    if (quiet < (moving ? kAlertWhileMoving : kAlert)) return std::this_thread::yield();
+    sleep(nap_);
+    nap_ = std::min(2 * nap_, kLongestNap);
+  }
+  // When the last look ended.
+  Clock::time_point now() const { return now_; }
+
+ private:
+  Clock::time_point now_ = Clock::now(), last_event_ = now_;
+  std::chrono::microseconds nap_ = kShortestNap;
+};
+
+}  // namespace
+
+// Everything there is to do now. Returns whether anything has happened.
+bool Engine::Round() {
+  ++rounds_;
+  now_ = Clock::now();
+  bool event = RunCommands();
+  try {
+    arrived_.clear();
+    completed_.clear();
+    if (transport_->Poll(arrived_, completed_)) event = true;
+    for (const uint64_t id : completed_) Land(id);
+    for (auto& message : arrived_) {
+      heard_[static_cast<size_t>(message.from)] = now_;
+      if (auto decoded = Decode(std::move(message.bytes))) {
+        Handle(message.from, *std::move(decoded));
+      }
+    }
+    CheckEnds();
+  } catch (const Error& error) {
+    BreakDown(error.what());
+  }
+  NoteWhetherBusy();
+  return event;
+}
+
+// Until the process exits, and then until every process is about to.
+void Engine::Loop() {
+  Pace pace;
+  while (true) {
+    bool event = false;
+    if (std::unique_lock turn(turn_, std::try_to_lock); !turn) {
+      if (IsStuck()) {
+        std::fprintf(stderr, "apogee: rank %d ends with exit code %d: MPI does not return\n", rank_,
+                     kExitCode);
+        std::_Exit(kExitCode);
+      }
+    } else if (num_drivers_ == 0) {  // threads that wait do what there is to do themselves
+      event = Round();
+      if (MayLeave()) return;
+    }
+    pace.Rest(event, is_moving_, [this](auto nap) { Sleep(nap); });
+  }
+}
+
+void Engine::Drive(Completion& completion, Clock::time_point until) {
+  if (completion.IsDone()) return;
+  ++num_drivers_;
+  Pace pace;
+  while (pace.now() < until) {
+    bool event = false;
+    {
+      const std::unique_lock turn(turn_, std::try_to_lock);
+      if (turn) event = Round();
+    }
+    if (completion.IsDone()) break;
+    // Another thread may have the turn, and complete it.
+    pace.Rest(event, is_moving_, [&](auto nap) { completion.WaitUntilDone(nap); });
+  }
+  --num_drivers_;
+  if (is_busy_) Wake();
+}
+
+void Engine::NoteWhetherBusy() {
+  bool busy = !flights_.empty();
+  for (const uint32_t number : open_sessions_) {
+    const Session& session = sessions_[number];
+    busy = busy || !session.pending.empty() || session.on_end != nullptr ||
+           session.failed_at != Clock::time_point{};
+  }
+  is_busy_ = busy;
+  is_moving_ = !flights_.empty();
+}
+
+void Engine::Command(std::function<void()> command) {
+  std::lock_guard lock(mutex_);
+  commands_.push_back(std::move(command));
+  has_commands_ = true;
+  wake_.notify_one();
+}
+
+bool Engine::RunCommands() {
+  if (!has_commands_) return false;
+  std::deque<std::function<void()>> commands;
+  {
+    std::lock_guard lock(mutex_);
+    commands.swap(commands_);
+    has_commands_ = false;
+  }
+  for (auto& command : commands) {
+    try {
+      command();
+    } catch (const Error& error) {
+      BreakDown(error.what());
+    }
+  }
+  return !commands.empty();
+}
+
+void Engine::Sleep(std::chrono::microseconds nap) {
+  std::unique_lock lock(mutex_);
+  if (!is_busy_ && !stopping_) nap = kIdleNap;
+  wake_.wait_for(lock, nap, [this] { return woken_ || !commands_.empty(); });
+  woken_ = false;
+}
+
+void Engine::Wake() {
+  std::lock_guard lock(mutex_);
+  woken_ = true;
+  wake_.notify_one();
+}
+
+bool Engine::IsStuck() {
+  std::lock_guard lock(mutex_);
+  const auto now = Clock::now();
+  if (rounds_ != rounds_seen_ || rounds_seen_at_ == Clock::time_point{}) {
+    rounds_seen_ = rounds_;
+    rounds_seen_at_ = now;
+  }
+  return now - rounds_seen_at_ > kSilence;
+}
+
+}  // namespace apogee::comm::process
