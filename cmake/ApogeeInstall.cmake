@@ -18,6 +18,12 @@ else()
   target_sources(apogee INTERFACE FILE_SET HEADERS BASE_DIRS ${APOGEE_INCLUDE_ROOT})
 endif()
 
+# The emulated GPU is a test: nothing of it is installed.
+set(APOGEE_LINKS_CUDA OFF)
+if(APOGEE_HAS_CUDA AND NOT APOGEE_WITH_CUDA STREQUAL "EMULATED")
+  set(APOGEE_LINKS_CUDA ON)
+endif()
+
 set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/apogee)
 install(TARGETS apogee ${layer_targets} EXPORT apogeeTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
@@ -48,6 +54,9 @@ endif()
 if(APOGEE_HAS_OPENMP)
   list(APPEND pc_libs ${OpenMP_CXX_FLAGS})
   set(pc_cflags ${OpenMP_CXX_FLAGS})
+endif()
+if(APOGEE_LINKS_CUDA)
+  list(APPEND pc_libs -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt -ldl)
 endif()
 list(APPEND pc_libs -pthread)
 get_property(pc_requires GLOBAL PROPERTY APOGEE_ABSEIL_LIBS)

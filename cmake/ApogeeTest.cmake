@@ -41,6 +41,9 @@ function(apogee_test)
   # Tests share the cores with each other: OpenMP threads that spin at barriers would take minutes.
   set_tests_properties(${arg_NAME} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}"
                        ENVIRONMENT "OMP_WAIT_POLICY=passive")
+  if(arg_DEVICES)
+    set_property(GLOBAL APPEND PROPERTY APOGEE_DEVICE_TESTS ${arg_NAME})
+  endif()
   if(arg_DEVICES AND APOGEE_WITH_CUDA STREQUAL "EMULATED")
     add_test(NAME ${arg_NAME}_cuda COMMAND ${arg_NAME} ${arg_ARGS})
     set_tests_properties(${arg_NAME}_cuda PROPERTIES TIMEOUT 600 LABELS cuda

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Makes a folder that checks a GPU machine where nothing can be installed: the tests that run on a device, the
+# apogee command, the benchmarks, and every library they need beside the C library and CUDA's own.
+#
+#   scripts/gpu_bundle.sh [--emulated] FOLDER
+#   FOLDER/scripts/gpu_check.sh                 # over there
+#
+# Needs nvcc, not a GPU. --emulated builds for the GPU in software instead: to try the check itself.
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+cd "$ROOT"
+
+cuda=ON
+if [[ "${1:-}" == "--emulated" ]]; then
+  cuda=EMULATED
+  shift
+fi
+if (($# != 1)); then
+  echo "usage: scripts/gpu_bundle.sh [--emulated] FOLDER" >&2
+  exit 2
+fi
+folder="$1"
+
+phase "configure"
+build="build/gpu-bundle-${cuda,,}"
+# For other processors than this one, and with as few libraries as possible.
+cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DAPOGEE_WITH_CUDA=$cuda -DAPOGEE_NATIVE=OFF \
+  -DCMAKE_CXX_FLAGS=-march=x86-64-v3 -DAPOGEE_WITH_ONEDNN=OFF -DAPOGEE_WITH_MPI=OFF -DAPOGEE_BUILD_BENCH=ON \
+  -DCMAKE_EXE_LINKER_FLAGS="-static-libstdc++ -static-libgcc" >/dev/null
+mapfile -t tests <"$build/device_tests.txt"
+
+phase "build"
+cmake --build "$build" -j "$JOBS" --target "${tests[@]}" apogee gpu_bench 01_train_gpt
+
+phase "copy"
+rm -rf "$folder"
+mkdir -p "$folder"/{tests,bin,lib,scripts,bench}
+for test in "${tests[@]}"; do cp "$build/tests/$test" "$folder/tests/"; done
+cp "$build/bin/apogee" "$folder/bin/"
+find "$build" -type f \( -name gpu_bench -o -name 01_train_gpt \) -perm -u+x -exec cp {} "$folder/bin/" \;
+cp scripts/gpu_check.sh scripts/gpu_table.py "$folder/scripts/"
+cp bench/pytorch_gpu.py "$folder/bench/"
+strip "$folder"/tests/* "$folder"/bin/*
+# The C library and the loader are the machine's; everything else comes along.
+ldd "$folder"/tests/* "$folder"/bin/* | awk '$3 ~ /^\// {print $3}' | sort -u |
+  grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*)\.so' | xargs -r cp -t "$folder/lib"
+du -sh "$folder"
+end_phase
