@@ -96,6 +96,11 @@ ChunkHomes::ChunkHomes(const PlacementOptions& options, const std::vector<int64_
   const bool is_auto = options.placement_policy == "auto";
   const double parameters = is_auto ? 1 : options.offload_param_frac;
   const double states = is_auto ? 1 : options.offload_optim_frac;
+  APOGEE_CHECK(
+      (parameters == 0 && states == 0) || device_->is_host(), "gemini: placement_policy \"",
+      options.placement_policy,
+      "\" keeps chunks on the host, which is for models on the CPU so far; this one is on ",
+      device_->device().ToString(), "; take \"static\" without offloading, or more ranks");
   if (parameters > 0 || states > 0) host_ = CpuContext({.num_threads = device->num_threads()});
   if (!options.nvme_dir.empty()) {
     auto file = ValueOrThrow(FileAllocator::Create(options.nvme_dir));

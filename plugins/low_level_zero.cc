@@ -93,6 +93,9 @@ void LowLevelZeroPlugin::Bind(optim::ParamView& view, const Tensor& old_value, c
 optim::Optimizer& LowLevelZeroPlugin::Configure(nn::Module& model, optim::Optimizer& optimizer) {
   Check(model, optimizer);
   const ContextPtr context = model.Parameters()[0]->context();
+  APOGEE_CHECK(!options_.offload_states || context->is_host(),
+               "low_level_zero: offload_states is for models on the CPU so far, this one is on ",
+               context->device().ToString(), "; leave it out, or take more ranks");
   PrepareReplicas("low_level_zero", model, optimizer, group_);
 
   state_context_ =
