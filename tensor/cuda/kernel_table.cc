@@ -15,6 +15,8 @@ constexpr KernelTable MakeTable() {
   table.cross_entropy_part_join = &cuda::cross_entropy_part_join;
   table.cross_entropy_part_sums = &cuda::cross_entropy_part_sums;
   table.fill = &cuda::fill;
+  table.norm_backward = &cuda::norm_backward;
+  table.norm_forward = &cuda::norm_forward;
   table.scale_add = &cuda::scale_add;
   table.softmax_backward = &cuda::softmax_backward;
   table.softmax_forward = &cuda::softmax_forward;
