@@ -7,9 +7,19 @@ namespace {
 
 constexpr KernelTable MakeTable() {
   KernelTable table;
+  table.attention_merge = &cuda::attention_merge;
   table.binary = &cuda::binary;
+  table.cross_entropy_backward = &cuda::cross_entropy_backward;
+  table.cross_entropy_forward = &cuda::cross_entropy_forward;
+  table.cross_entropy_part_forward = &cuda::cross_entropy_part_forward;
+  table.cross_entropy_part_join = &cuda::cross_entropy_part_join;
+  table.cross_entropy_part_sums = &cuda::cross_entropy_part_sums;
   table.fill = &cuda::fill;
+  table.norm_backward = &cuda::norm_backward;
+  table.norm_forward = &cuda::norm_forward;
   table.scale_add = &cuda::scale_add;
+  table.softmax_backward = &cuda::softmax_backward;
+  table.softmax_forward = &cuda::softmax_forward;
   return table;
 }
 

@@ -10,7 +10,8 @@ constexpr double kEps = 1e-5;
 struct Sizes {
   int64_t rows, cols;
 };
-constexpr Sizes kSizes[] = {{0, 4}, {1, 1}, {1, 17}, {33, 17}, {65, 384}, {200, 129}};
+constexpr Sizes kSizes[] = {{0, 4},     {1, 1},    {1, 17},   {33, 17},   {65, 384}, {200, 129},
+                            {19, 1600}, {9, 4096}, {3, 2051}, {10, 8808}, {9, 9001}};
 
 struct Result {
   std::vector<double> y, mean, rstd, dx, dweight, dbias;

@@ -8,7 +8,14 @@ namespace {
 struct Sizes {
   int64_t rows, cols;
 };
-constexpr Sizes kSizes[] = {{0, 5}, {1, 1}, {1, 17}, {33, 17}, {5, 64}, {3, 5000}, {7, 129}};
+constexpr Sizes kSizes[] = {{0, 5},  {1, 1},    {1, 17},  {33, 17},
+                            {5, 64}, {3, 5000}, {7, 129}, {2, 17003}};
+
+// Targets where the kernels read them.
+Buffer Targets(const std::vector<int64_t>& targets) {
+  return Buffer(DType::kI64, std::vector<double>(targets.begin(), targets.end()));
+}
+const int64_t* Ids(const Buffer& targets) { return static_cast<const int64_t*>(targets.data()); }
 
 std::vector<double> Softmax(const double* x, int64_t cols) {
   double max = -INFINITY;
@@ -74,9 +81,9 @@ TEST(CrossEntropy, MatchesReference) {
       Buffer lse(statistic, rows), loss(statistic, rows);
       std::vector<int64_t> targets;
       for (int64_t r = 0; r < rows; ++r) targets.push_back(r % 4 == 3 ? kIgnore : r * 7 % cols);
+      const Buffer ids = Targets(targets);
       context->kernels().cross_entropy_forward(
-          *context,
-          {dtype, logits.data(), targets.data(), kIgnore, lse.data(), loss.data(), rows, cols});
+          *context, {dtype, logits.data(), Ids(ids), kIgnore, lse.data(), loss.data(), rows, cols});
       const std::vector<double> xs = logits.values();
       std::vector<double> expected_lse, expected_loss, expected_grad;
       for (int64_t r = 0; r < rows; ++r) {
@@ -96,8 +103,8 @@ TEST(CrossEntropy, MatchesReference) {
       ExpectClose(loss.values(), expected_loss, tolerance);
       // In place: dlogits is logits.
       context->kernels().cross_entropy_backward(
-          *context, {dtype, logits.data(), targets.data(), kIgnore, lse.data(), logits.data(), rows,
-                     cols, 0.25});
+          *context,
+          {dtype, logits.data(), Ids(ids), kIgnore, lse.data(), logits.data(), rows, cols, 0.25});
       ExpectClose(logits.values(), expected_grad, Tolerance(dtype, ErrorKind::kReduction), 1e-2);
     }
   }
@@ -117,6 +124,7 @@ TEST(CrossEntropy, Parts) {
       const Buffer logits = Buffer::Normal(dtype, rows * cols, 1, 3);
       std::vector<int64_t> targets;
       for (int64_t r = 0; r < rows; ++r) targets.push_back(r % 4 == 3 ? kIgnore : r * 7 % cols);
+      const Buffer ids = Targets(targets);
       const std::vector<double> xs = logits.values();
       std::vector<double> whole_lse, whole_loss, target_logits(static_cast<size_t>(rows), 0.0);
       for (int64_t r = 0; r < rows; ++r) {
@@ -146,16 +154,16 @@ TEST(CrossEntropy, Parts) {
         }
         Buffer part(dtype, values), part_lse(stat, rows), part_target(stat, rows);
         context->kernels().cross_entropy_part_forward(
-            *context, {dtype, part.data(), targets.data(), part_lse.data(), part_target.data(),
-                       rows, count, first, kPadding});
+            *context, {dtype, part.data(), Ids(ids), part_lse.data(), part_target.data(), rows,
+                       count, first, kPadding});
         part_lses.push_back(part_lse.values());
         for (size_t r = 0; r < max.size(); ++r) {
           max[r] = std::max(max[r], part_lses.back()[r]);
           target_logits[r] += part_target.values()[r];
         }
         context->kernels().cross_entropy_backward(
-            *context, {dtype, part.data(), targets.data(), kIgnore, lse.data(), part.data(), rows,
-                       count, 0.25, first, kPadding});
+            *context, {dtype, part.data(), Ids(ids), kIgnore, lse.data(), part.data(), rows, count,
+                       0.25, first, kPadding});
         ExpectClose(part.values(), expected_grad, Tolerance(dtype, ErrorKind::kReduction), 1e-2);
       }
       for (const std::vector<double>& part_lse : part_lses) {
@@ -168,7 +176,7 @@ TEST(CrossEntropy, Parts) {
       const Buffer largest(stat, max), total(stat, sums), picked(stat, target_logits);
       Buffer joined(stat, rows), loss(stat, rows);
       context->kernels().cross_entropy_part_join(
-          *context, {stat, largest.data(), total.data(), picked.data(), targets.data(), kIgnore,
+          *context, {stat, largest.data(), total.data(), picked.data(), Ids(ids), kIgnore,
                      joined.data(), loss.data(), rows});
       ExpectClose(joined.values(), whole_lse, tolerance);
       ExpectClose(loss.values(), whole_loss, tolerance);
@@ -190,10 +198,10 @@ TEST(CrossEntropy, LargeMaskedAndNaNRows) {
     at(1, cols - 1) = 50000;
     at(3, 17) = NAN;  // row 2 is fully masked
     const Buffer logits(dtype, x);
-    const std::vector<int64_t> targets = {cols - 1, 0, 0, 0};
+    const Buffer ids = Targets({cols - 1, 0, 0, 0});
     Buffer lse(StatisticDType(dtype), 4), loss(StatisticDType(dtype), 4);
     context->kernels().cross_entropy_forward(
-        *context, {dtype, logits.data(), targets.data(), -1, lse.data(), loss.data(), 4, cols});
+        *context, {dtype, logits.data(), Ids(ids), -1, lse.data(), loss.data(), 4, cols});
     // lse - 50000 keeps few digits in f32.
     ExpectClose(loss.values(), {0, std::log(2), NAN, NAN}, dtype == DType::kF64 ? 1e-10 : 5e-3);
   }
@@ -203,7 +211,7 @@ TEST(Softmax, SameBitsForAnyNumberOfThreads) {
   const int64_t rows = 301, cols = 401;
   for (DType dtype : kFloats) {
     const Buffer x = Buffer::Normal(dtype, rows * cols, 1);
-    const std::vector<int64_t> targets(static_cast<size_t>(rows), 3);
+    const Buffer ids = Targets(std::vector<int64_t>(static_cast<size_t>(rows), 3));
     ExpectSameBits([&](const DeviceContext& context) {
       Buffer y(dtype, rows * cols);
       context.kernels().softmax_forward(context, {dtype, x.data(), y.data(), rows, cols});
@@ -212,7 +220,7 @@ TEST(Softmax, SameBitsForAnyNumberOfThreads) {
     ExpectSameBits([&](const DeviceContext& context) {
       Buffer lse(StatisticDType(dtype), rows), loss(StatisticDType(dtype), rows);
       context.kernels().cross_entropy_forward(
-          context, {dtype, x.data(), targets.data(), -1, lse.data(), loss.data(), rows, cols});
+          context, {dtype, x.data(), Ids(ids), -1, lse.data(), loss.data(), rows, cols});
       return loss.bytes();
     });
   }

@@ -1,0 +1,145 @@
+// Fused softmax and cross entropy: forward reads the logits once, backward is one pass that may run
+// in place. The part kernels are the same for columns cut into parts; a part's log-sum-exp stands
+// in for its maximum, so that the logits are still read once.
+#include <cmath>
+
+#include "apogee/tensor/cuda/kernels.h"
+#include "apogee/tensor/cuda/log_sum_exp.cuh"
+#include "apogee/tensor/cuda/rows.cuh"
+
+namespace apogee::cuda {
+namespace {
+
+// Rows of `cols` logits, `stride` apart. A target's column is target - first; where that is not
+// held its logit counts as 0. With `loss`, lse - that logit is stored (0 for ignore_index), else
+// the logit.
+template <typename T>
+struct ForwardRows {
+  const T* logits;
+  const int64_t* targets;
+  ComputeType<T>* lse;
+  ComputeType<T>* out;
+  int64_t rows, cols, stride, first, ignore_index;
+  bool loss;
+};
+
+template <typename T, int kWidth, int kTeam>
+__global__ void __launch_bounds__(kRowThreads) ForwardKernel(ForwardRows<T> args) {
+  using C = ComputeType<T>;
+  for (int64_t r = FirstRow<kTeam>(); r < args.rows; r += RowStep<kTeam>()) {
+    const T* row = args.logits + r * args.stride;
+    LogSumExp<T> sum;
+    const RowPart<T, kWidth, kTeam> part(row, args.cols);
+    part.ForEach([&]<int n>(const Vector<T, n>& v, int64_t) { sum.Add(v); });
+    sum.template OverTeam<kTeam>();
+    if (TeamLane<kTeam>() != 0) continue;
+    const C lse = sum.max + std::log(sum.sum);
+    const int64_t target = args.targets[r], column = target - args.first;
+    const C at_target = column >= 0 && column < args.cols ? Load(row + column) : C(0);
+    args.lse[r] = lse;
+    args.out[r] = !args.loss ? at_target : target == args.ignore_index ? C(0) : lse - at_target;
+  }
+}
+
+template <typename T>
+void Forward(const DeviceContext& context, const ForwardRows<T>& rows) {
+  DispatchRows<T>(rows.cols, true, [&]<int kWidth, int kTeam>() {
+    Launch(context, RowGrid<kTeam>(context, rows.rows), &ForwardKernel<T, kWidth, kTeam>, rows);
+  });
+}
+
+// Padding counts as columns, from `cols` to `stride`.
+template <typename T>
+struct BackwardRows {
+  const T* logits;
+  const int64_t* targets;
+  const ComputeType<T>* lse;
+  T* dlogits;
+  int64_t rows, cols, stride, first, ignore_index;
+  ComputeType<T> grad_scale;
+};
+
+template <typename T, int kWidth, int kTeam>
+__global__ void __launch_bounds__(kRowThreads) BackwardKernel(BackwardRows<T> args) {
+  using C = ComputeType<T>;
+  for (int64_t r = FirstRow<kTeam>(); r < args.rows; r += RowStep<kTeam>()) {
+    T* to = args.dlogits + r * args.stride;
+    const RowPart<T, kWidth, kTeam> part(args.logits + r * args.stride, args.stride);
+    const int64_t target = args.targets[r], column = target - args.first;
+    const bool ignored = target == args.ignore_index;
+    const C lse = args.lse[r];
+    part.ForEach([&]<int n>(const Vector<T, n>& v, int64_t i) {
+      Vector<T, n> out;
+#pragma unroll
+      for (int j = 0; j < n; ++j) {
+        const C onehot = i + j == column ? C(1) : C(0);
+        const C gradient = (Exp<T>(Load(v.at + j) - lse) - onehot) * args.grad_scale;
+        out.at[j] = Cast<T>(ignored || i + j >= args.cols ? C(0) : gradient);
+      }
+      StoreVector(to + i, out);
+    });
+  }
+}
+
+template <typename T>
+void Backward(const DeviceContext& context, const BackwardRows<T>& rows) {
+  DispatchRows<T>(rows.stride, LieAlike(rows.logits, rows.dlogits), [&]<int kWidth, int kTeam>() {
+    Launch(context, RowGrid<kTeam>(context, rows.rows), &BackwardKernel<T, kWidth, kTeam>, rows);
+  });
+}
+
+}  // namespace
+
+void cross_entropy_forward(const DeviceContext& context, const CrossEntropyForwardArgs& args) {
+  if (args.rows == 0) return;
+  DispatchFloat(args.dtype, "cross_entropy_forward", [&]<typename T>() {
+    using C = ComputeType<T>;
+    Forward<T>(context, {.logits = static_cast<const T*>(args.logits),
+                         .targets = args.targets,
+                         .lse = static_cast<C*>(args.lse),
+                         .out = static_cast<C*>(args.loss),
+                         .rows = args.rows,
+                         .cols = args.cols,
+                         .stride = args.cols,
+                         .first = 0,
+                         .ignore_index = args.ignore_index,
+                         .loss = true});
+  });
+}
+
+void cross_entropy_part_forward(const DeviceContext& context,
+                                const CrossEntropyPartForwardArgs& args) {
+  if (args.rows == 0) return;
+  DispatchFloat(args.dtype, "cross_entropy_part_forward", [&]<typename T>() {
+    using C = ComputeType<T>;
+    Forward<T>(context, {.logits = static_cast<const T*>(args.logits),
+                         .targets = args.targets,
+                         .lse = static_cast<C*>(args.lse),
+                         .out = static_cast<C*>(args.target_logits),
+                         .rows = args.rows,
+                         .cols = args.cols,
+                         .stride = args.cols + args.padding,
+                         .first = args.first,
+                         .ignore_index = 0,
+                         .loss = false});
+  });
+}
+
+void cross_entropy_backward(const DeviceContext& context, const CrossEntropyBackwardArgs& args) {
+  if (args.rows == 0 || args.cols + args.padding == 0) return;
+  DispatchFloat(args.dtype, "cross_entropy_backward", [&]<typename T>() {
+    using C = ComputeType<T>;
+    Backward<T>(context, {.logits = static_cast<const T*>(args.logits),
+                          .targets = args.targets,
+                          .lse = static_cast<const C*>(args.lse),
+                          .dlogits = static_cast<T*>(args.dlogits),
+                          .rows = args.rows,
+                          .cols = args.cols,
+                          .stride = args.cols + args.padding,
+                          .first = args.first,
+                          .ignore_index = args.ignore_index,
+                          .grad_scale = static_cast<C>(args.grad_scale)});
+  });
+}
+
+}  // namespace apogee::cuda

@@ -1,0 +1,71 @@
+// Rows that are gone through several times: a thread's first kHeld vectors stay in registers, the
+// rest of a longer row is read again. Private to the CUDA folders' .cu files.
+//
+//   const HeldRow<T, kWidth, kTeam, 8> row(x + r * cols, cols);
+//   row.ForEach([&]<int n>(const Vector<T, n>& v, int64_t i) { ... });   // as RowPart::ForEach
+#ifndef APOGEE_TENSOR_CUDA_HELD_ROW_CUH_
+#define APOGEE_TENSOR_CUDA_HELD_ROW_CUH_
+
+#include "apogee/tensor/cuda/rows.cuh"
+
+namespace apogee::cuda {
+
+template <typename T, int kWidth, int kTeam, int kHeld>
+class HeldRow {
+ public:
+  __device__ __forceinline__ HeldRow(const T* row, int64_t cols) : part_(row, cols) {
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k) {
+      if (part_.Has(k)) held_[k] = LoadVector<T, kWidth>(row + part_.IndexOf(k));
+    }
+  }
+  template <typename Fn>
+  __device__ __forceinline__ void ForEach(const Fn& fn) const {
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k) {
+      if (part_.Has(k)) fn(held_[k], part_.IndexOf(k));
+    }
+    part_.ForVectorsFrom(kHeld, fn);
+    part_.ForSingles(fn);
+  }
+
+ private:
+  RowPart<T, kWidth, kTeam> part_;
+  Vector<T, kWidth> held_[kHeld];
+};
+
+// Two rows that lie alike: fn(vector of a, vector of b, index of their first element).
+template <typename T, int kWidth, int kTeam, int kHeld>
+class HeldPair {
+ public:
+  __device__ __forceinline__ HeldPair(const T* a, const T* b, int64_t cols)
+      : part_(a, cols), b_(b) {
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k) {
+      if (!part_.Has(k)) continue;
+      held_a_[k] = LoadVector<T, kWidth>(a + part_.IndexOf(k));
+      held_b_[k] = LoadVector<T, kWidth>(b + part_.IndexOf(k));
+    }
+  }
+  template <typename Fn>
+  __device__ __forceinline__ void ForEach(const Fn& fn) const {
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k) {
+      if (part_.Has(k)) fn(held_a_[k], held_b_[k], part_.IndexOf(k));
+    }
+    const auto with_b = [&]<int n>(const Vector<T, n>& a, int64_t i) {
+      fn(a, LoadVector<T, n>(b_ + i), i);
+    };
+    part_.ForVectorsFrom(kHeld, with_b);
+    part_.ForSingles(with_b);
+  }
+
+ private:
+  RowPart<T, kWidth, kTeam> part_;
+  const T* b_;
+  Vector<T, kWidth> held_a_[kHeld], held_b_[kHeld];
+};
+
+}  // namespace apogee::cuda
+
+#endif  // APOGEE_TENSOR_CUDA_HELD_ROW_CUH_

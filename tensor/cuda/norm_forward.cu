@@ -1,0 +1,79 @@
+// Layer norm and RMS norm: rows stay in registers between the pass for the mean, the one for the
+// deviations from it and the one that writes.
+#include <cmath>
+
+#include "apogee/tensor/cuda/held_row.cuh"
+#include "apogee/tensor/cuda/kernels.h"
+#include "apogee/tensor/cuda/rows.cuh"
+
+namespace apogee::cuda {
+namespace {
+
+template <typename T, bool kRms, int kWidth, int kTeam>
+__global__ void __launch_bounds__(kRowThreads) ForwardKernel(NormForwardArgs args) {
+  using C = ComputeType<T>;
+  const int64_t cols = args.cols;
+  const C inverse_cols = C(1) / static_cast<C>(cols);
+  const T* weight = static_cast<const T*>(args.weight);
+  const T* bias = static_cast<const T*>(args.bias);
+  for (int64_t r = FirstRow<kTeam>(); r < args.rows; r += RowStep<kTeam>()) {
+    const HeldRow<T, kWidth, kTeam, 8> row(static_cast<const T*>(args.x) + r * cols, cols);
+    C mean = 0;
+    if constexpr (!kRms) {
+      C sum = 0;
+      row.ForEach([&]<int n>(const Vector<T, n>& x, int64_t) {
+#pragma unroll
+        for (int j = 0; j < n; ++j) sum += Load(x.at + j);
+      });
+      mean = TeamReduce<kTeam>(sum, Sum()) * inverse_cols;
+    }
+    C square = 0;
+    row.ForEach([&]<int n>(const Vector<T, n>& x, int64_t) {
+#pragma unroll
+      for (int j = 0; j < n; ++j) {
+        const C centered = Load(x.at + j) - mean;
+        square += centered * centered;
+      }
+    });
+    square = TeamReduce<kTeam>(square, Sum());
+    const C rstd = C(1) / std::sqrt(square * inverse_cols + static_cast<C>(args.eps));
+    T* y = static_cast<T*>(args.y) + r * cols;
+    row.ForEach([&]<int n>(const Vector<T, n>& x, int64_t i) {
+      const Vector<T, n> w = LoadVector<T, n>(weight + i);
+      Vector<T, n> b, out;
+      if (bias != nullptr) b = LoadVector<T, n>(bias + i);
+#pragma unroll
+      for (int j = 0; j < n; ++j) {
+        C value = (Load(x.at + j) - mean) * rstd * Load(w.at + j);
+        if (bias != nullptr) value += Load(b.at + j);
+        out.at[j] = Cast<T>(value);
+      }
+      StoreVector(y + i, out);
+    });
+    if (TeamLane<kTeam>() != 0) continue;
+    if constexpr (!kRms) static_cast<C*>(args.mean)[r] = mean;
+    static_cast<C*>(args.rstd)[r] = rstd;
+  }
+}
+
+template <typename T>
+void Forward(const DeviceContext& context, const NormForwardArgs& args) {
+  // Weights are read with the rows' indices: both must lie on multiples of 16 bytes.
+  const bool vectors =
+      args.cols % kVectorWidth<T> == 0 && IsAligned16(args.x, args.weight, args.bias, args.y);
+  DispatchRows<T>(args.cols, vectors, [&]<int kWidth, int kTeam>() {
+    Launch(
+        context, RowGrid<kTeam>(context, args.rows),
+        args.rms ? &ForwardKernel<T, true, kWidth, kTeam> : &ForwardKernel<T, false, kWidth, kTeam>,
+        args);
+  });
+}
+
+}  // namespace
+
+void norm_forward(const DeviceContext& context, const NormForwardArgs& args) {
+  if (args.rows == 0) return;
+  DispatchFloat(args.dtype, "norm_forward", [&]<typename T>() { Forward<T>(context, args); });
+}
+
+}  // namespace apogee::cuda

@@ -1,0 +1,88 @@
+// Softmax over rows, which are read once where they fit into the threads' registers. A row of -inf
+// gives NaN (-inf minus its own maximum), as does one with +inf or NaN.
+#include "apogee/tensor/cuda/held_row.cuh"
+#include "apogee/tensor/cuda/kernels.h"
+#include "apogee/tensor/cuda/log_sum_exp.cuh"
+#include "apogee/tensor/cuda/rows.cuh"
+
+namespace apogee::cuda {
+namespace {
+
+template <typename T, int kWidth, int kTeam>
+__global__ void __launch_bounds__(kRowThreads)
+    ForwardKernel(const T* x, T* y, int64_t rows, int64_t cols) {
+  using C = ComputeType<T>;
+  for (int64_t r = FirstRow<kTeam>(); r < rows; r += RowStep<kTeam>()) {
+    T* to = y + r * cols;
+    const HeldRow<T, kWidth, kTeam, 8> row(x + r * cols, cols);
+    LogSumExp<T> sum;
+    row.ForEach([&]<int n>(const Vector<T, n>& v, int64_t) { sum.Add(v); });
+    sum.template OverTeam<kTeam>();
+    const C inverse = C(1) / sum.sum;
+    row.ForEach([&]<int n>(const Vector<T, n>& v, int64_t i) {
+      Vector<T, n> out;
+#pragma unroll
+      for (int j = 0; j < n; ++j) out.at[j] = Cast<T>(Exp<T>(Load(v.at + j) - sum.max) * inverse);
+      StoreVector(to + i, out);
+    });
+  }
+}
+
+template <typename T, int kWidth, int kTeam>
+__global__ void __launch_bounds__(kRowThreads)
+    BackwardKernel(const T* y, const T* dy, T* dx, int64_t rows, int64_t cols) {
+  using C = ComputeType<T>;
+  for (int64_t r = FirstRow<kTeam>(); r < rows; r += RowStep<kTeam>()) {
+    T* to = dx + r * cols;
+    const HeldPair<T, kWidth, kTeam, 8> row(y + r * cols, dy + r * cols, cols);
+    C dot = 0;
+    row.ForEach([&]<int n>(const Vector<T, n>& v, const Vector<T, n>& grad, int64_t) {
+#pragma unroll
+      for (int j = 0; j < n; ++j) dot += Load(v.at + j) * Load(grad.at + j);
+    });
+    dot = TeamReduce<kTeam>(dot, Sum());
+    row.ForEach([&]<int n>(const Vector<T, n>& v, const Vector<T, n>& grad, int64_t i) {
+      Vector<T, n> out;
+#pragma unroll
+      for (int j = 0; j < n; ++j) {
+        out.at[j] = Cast<T>(Load(v.at + j) * (Load(grad.at + j) - dot));
+      }
+      StoreVector(to + i, out);
+    });
+  }
+}
+
+template <typename T>
+void Forward(const DeviceContext& context, const SoftmaxForwardArgs& args) {
+  const T* x = static_cast<const T*>(args.x);
+  T* y = static_cast<T*>(args.y);
+  DispatchRows<T>(args.cols, LieAlike(x, y), [&]<int kWidth, int kTeam>() {
+    Launch(context, RowGrid<kTeam>(context, args.rows), &ForwardKernel<T, kWidth, kTeam>, x, y,
+           args.rows, args.cols);
+  });
+}
+
+template <typename T>
+void Backward(const DeviceContext& context, const SoftmaxBackwardArgs& args) {
+  const T* y = static_cast<const T*>(args.y);
+  const T* dy = static_cast<const T*>(args.dy);
+  T* dx = static_cast<T*>(args.dx);
+  DispatchRows<T>(args.cols, LieAlike(y, dy) && LieAlike(y, dx), [&]<int kWidth, int kTeam>() {
+    Launch(context, RowGrid<kTeam>(context, args.rows), &BackwardKernel<T, kWidth, kTeam>, y, dy,
+           dx, args.rows, args.cols);
+  });
+}
+
+}  // namespace
+
+void softmax_forward(const DeviceContext& context, const SoftmaxForwardArgs& args) {
+  if (args.rows == 0 || args.cols == 0) return;
+  DispatchFloat(args.dtype, "softmax_forward", [&]<typename T>() { Forward<T>(context, args); });
+}
+
+void softmax_backward(const DeviceContext& context, const SoftmaxBackwardArgs& args) {
+  if (args.rows == 0 || args.cols == 0) return;
+  DispatchFloat(args.dtype, "softmax_backward", [&]<typename T>() { Backward<T>(context, args); });
+}
+
+}  // namespace apogee::cuda

@@ -1,0 +1,148 @@
+// The GPU in software finds the faults that it is there for.
+#include "apogee/tests/cuda_emulation/device.h"
+// It stands in for nvcc and comes first.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <cmath>
+#include <limits>
+
+#include "apogee/core/error.h"
+#include "apogee/tensor/cuda/cuda_context.h"
+#include "apogee/tensor/cuda/launch.cuh"
+#include "apogee/tensor/tensor.h"
+
+namespace apogee::cuda {
+namespace {
+
+using ::testing::KilledBySignal;
+
+class EmulationTest : public ::testing::Test {
+ protected:
+  // Streams are threads: the process that is to die starts anew.
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+ContextPtr Gpu() { return ValueOrThrow(CudaContext({.cache = false})); }
+
+// Lane 0 waits for its warp, the others for the block.
+__global__ void BarrierForSomeKernel() {
+  if (threadIdx.x == 0) {
+    __syncwarp();
+  } else {
+    __syncthreads();
+  }
+}
+
+TEST_F(EmulationTest, ABarrierThatAThreadNeverComesTo) {
+  const auto run = [] {
+    const ContextPtr gpu = Gpu();
+    Launch(*gpu, {.blocks = {2}, .threads = {32}}, &BarrierForSomeKernel);
+    gpu->Synchronize();
+  };
+  EXPECT_DEATH(run(), "block \\(0, 0, 0\\) cannot go on: 0:warp\\(ffffffff\\) 1:barrier");
+}
+
+// The lanes of one exchange name different lanes.
+__global__ void MasksKernel() { __shfl_xor_sync(threadIdx.x < 16 ? 0xffffu : 0xffffffffu, 1, 1); }
+
+TEST_F(EmulationTest, LanesThatDoNotAgree) {
+  const auto run = [] {
+    const ContextPtr gpu = Gpu();
+    Launch(*gpu, {.threads = {32}}, &MasksKernel);
+    gpu->Synchronize();
+  };
+  EXPECT_DEATH(run(), "cannot go on:.*31:warp");
+}
+
+__global__ void CopyKernel(const float* from, float* to, int n) {
+  const int i = static_cast<int>(threadIdx.x);
+  if (i < n) to[i] = from[i];
+}
+
+TEST_F(EmulationTest, ReadsAndWritesBeyondABuffer) {
+  const auto run = [](int read, int written) {
+    const ContextPtr gpu = Gpu();
+    const Tensor from = Tensor::Zeros({read}, DType::kF32, gpu);
+    const Tensor to = Tensor::Zeros({written}, DType::kF32, gpu);
+    Launch(*gpu, {.threads = {64}}, &CopyKernel, static_cast<float*>(from.raw()),
+           static_cast<float*>(to.raw()), std::max(read, written));
+    gpu->Synchronize();
+    std::exit(0);
+  };
+  EXPECT_EXIT(run(64, 64), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(run(60, 64), KilledBySignal(SIGSEGV), "");
+  EXPECT_EXIT(run(64, 60), KilledBySignal(SIGSEGV), "");
+}
+
+// Device code that is given the host's memory is not caught: a GPU may share it.
+TEST_F(EmulationTest, TheHostTouchesDeviceMemory) {
+  const int key = pkey_alloc(0, 0);
+  if (key < 0) GTEST_SKIP() << "this processor has no memory protection keys";
+  pkey_free(key);
+  const auto run = [](bool write) {
+    const Tensor x = Tensor::Zeros({4}, DType::kF32, Gpu());
+    volatile float* data = static_cast<float*>(x.raw());
+    if (write) {
+      data[0] = 1;
+    } else {
+      std::exit(data[0] == 0);
+    }
+  };
+  EXPECT_EXIT(run(false), KilledBySignal(SIGSEGV), "");
+  EXPECT_EXIT(run(true), KilledBySignal(SIGSEGV), "");
+}
+
+// Writes once the host says so.
+__global__ void LateFillKernel(std::atomic<bool>* go, float* y) {
+  while (!*go) std::this_thread::yield();
+  y[0] = 1;
+}
+
+TEST_F(EmulationTest, WhatIsReadBeforeItIsWrittenIsNaN) {
+  const ContextPtr gpu = Gpu(), other = Gpu();
+  const Tensor x = Tensor::Empty({1}, DType::kF32, gpu);
+  std::atomic<bool> go = false;
+  Launch(*gpu, {.threads = {1}}, &LateFillKernel, &go, static_cast<float*>(x.raw()));
+  float early = 0, late = 0;
+  // Another stream does not wait for the first.
+  other->CopyToHost(&early, x.raw(), sizeof(early));
+  go = true;
+  gpu->CopyToHost(&late, x.raw(), sizeof(late));
+  EXPECT_TRUE(std::isnan(early));
+  EXPECT_EQ(late, 1);
+}
+
+__global__ void SharedKernel(float* y) {
+  y[threadIdx.x] = static_cast<float*>(cuda_emulation::DynamicSharedMemory())[threadIdx.x];
+}
+
+TEST_F(EmulationTest, SharedMemoryIsNotZeroAtFirst) {
+  const ContextPtr gpu = Gpu();
+  const Tensor y = Tensor::Zeros({32}, DType::kF32, gpu);
+  Launch(*gpu, {.threads = {32}, .shared_bytes = 128}, &SharedKernel, static_cast<float*>(y.raw()));
+  for (const float value : y.ToVector<float>()) EXPECT_TRUE(std::isnan(value));
+}
+
+TEST_F(EmulationTest, LaunchesThatNoGpuTakes) {
+  const ContextPtr gpu = Gpu();
+  const auto launch = [&](const Grid& grid) {
+    Launch(*gpu, grid, &SharedKernel, static_cast<float*>(nullptr));
+  };
+  EXPECT_THROW(launch({.blocks = {0}}), Error);
+  EXPECT_THROW(launch({.blocks = {1, 65536}}), Error);
+  EXPECT_THROW(launch({.threads = {1025}}), Error);
+  EXPECT_THROW(launch({.shared_bytes = 228 * 1024}), Error);
+}
+
+TEST_F(EmulationTest, CopiesOfTheWrongKind) {
+  const ContextPtr gpu = Gpu();
+  const Tensor x = Tensor::Zeros({1}, DType::kF32, gpu);
+  float host = 0;
+  EXPECT_THROW(gpu->CopyToHost(x.raw(), &host, 4), Error);
+  EXPECT_THROW(gpu->CopyFromHost(&host, x.raw(), 4), Error);
+}
+
+}  // namespace
+}  // namespace apogee::cuda

@@ -1,0 +1,20 @@
+// A build without CUDA says so.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "apogee/tensor/cuda/cuda_context.h"
+
+namespace apogee {
+namespace {
+
+TEST(CudaAbsentTest, SaysHowToBuildWithIt) {
+  const absl::Status status = CudaContext().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), ::testing::AllOf(::testing::HasSubstr("this build has no CUDA"),
+                                                 ::testing::HasSubstr("-DAPOGEE_WITH_CUDA=ON"),
+                                                 ::testing::HasSubstr("use device cpu")));
+  EXPECT_EQ(NumCudaDevices(), 0);
+}
+
+}  // namespace
+}  // namespace apogee

@@ -1,0 +1,233 @@
+// CudaContext: what it refuses and says then, its memory and ledger, copies from, to and between
+// GPUs' contexts. Some cases need the GPU in software, which can be told to be missing or small.
+#include "apogee/tensor/cuda/cuda_context.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+
+#include "apogee/core/error.h"
+#include "apogee/tensor/tensor.h"
+
+namespace apogee {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+ContextPtr Gpu(const CudaOptions& options = {}) { return ValueOrThrow(CudaContext(options)); }
+
+std::string MessageOf(const std::function<void()>& fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+class CudaContextTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (NumCudaDevices() == 0) GTEST_SKIP() << "no GPU: " << CudaContext().status();
+  }
+};
+
+TEST(CudaContextWithoutGpuTest, SaysWhatIsMissing) {
+  if (NumCudaDevices() > 0) GTEST_SKIP() << "there is a GPU";
+  const absl::Status status = CudaContext().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("device cuda: "), HasSubstr("use device cpu")));
+}
+
+#ifdef APOGEE_EMULATED_CUDA
+class Environment {
+ public:
+  Environment(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~Environment() { unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+TEST_F(CudaContextTest, SaysWhyThereIsNoGpu) {
+  const auto refused = [](const char* kind) {
+    const Environment environment("APOGEE_EMULATED_GPU", kind);
+    const absl::Status status = CudaContext().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << kind;
+    if (std::string(kind) != "old") EXPECT_EQ(NumCudaDevices(), 0);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(refused("no_driver"),
+              AllOf(HasSubstr("there is no NVIDIA driver, or one older than this build's CUDA"),
+                    HasSubstr("; use device cpu, or run on a machine with an NVIDIA GPU")));
+  EXPECT_THAT(refused("none"),
+              AllOf(HasSubstr("no GPU: cudaErrorNoDevice"), HasSubstr("; use device cpu")));
+  EXPECT_THAT(refused("old"),
+              AllOf(HasSubstr("cuda:0: the kernels of this build do not run on its architecture "
+                              "50"),
+                    HasSubstr("configure with -DCMAKE_CUDA_ARCHITECTURES=50")));
+  // None of the errors stays behind.
+  EXPECT_EQ(Tensor::Full({3}, DType::kF32, 2, Gpu()).ToVector<float>(),
+            (std::vector<float>{2, 2, 2}));
+}
+
+// In a process of its own, whose GPU has 1 MiB.
+TEST_F(CudaContextTest, NamesWhatMemoryRanOutFor) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const Environment environment("APOGEE_EMULATED_GPU_BYTES", "1048576");
+  const auto run = [] {
+    const ContextPtr gpu = Gpu();
+    // Cached blocks are given back before memory counts as gone.
+    Tensor::Full({655360}, DType::kU8, 1, gpu);
+    const Tensor weight =
+        Tensor::Full({131072}, DType::kF32, 3, gpu, MemoryCategory::kParameter);  // half of it
+    const Tensor grad =
+        Tensor::Full({65536}, DType::kF32, 3, gpu, MemoryCategory::kGradient);  // a quarter
+    std::fprintf(stderr, "%s\n",
+                 MessageOf([&] { Tensor::Empty({131072}, DType::kF32, gpu); }).c_str());
+    const bool counted = gpu->ledger().live_total_bytes() == 786432;
+    const bool works = Tensor::Full({32768}, DType::kF32, 5, gpu).ToVector<float>()[32767] == 5;
+    const bool kept = weight.ToVector<float>()[131071] == 3;
+    std::exit(counted && works && kept ? 0 : 1);
+  };
+  EXPECT_EXIT(run(), ::testing::ExitedWithCode(0),
+              "out of memory on cuda:0: 524288 bytes for activation, 262144 of 1048576 free; this "
+              "rank has 786432 bytes live, most of them 524288 of parameter, 262144 of gradient, "
+              ".*; use a smaller batch or model, or shard it");
+}
+#endif  // APOGEE_EMULATED_CUDA
+
+TEST_F(CudaContextTest, RefusesADeviceThatIsNotThere) {
+  const int count = NumCudaDevices();
+  for (const int device : {-1, count, 1000}) {
+    const absl::Status status = CudaContext({.device = device}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.message(),
+                AllOf(HasSubstr("device cuda:" + std::to_string(device)),
+                      HasSubstr("there are GPUs 0 to " + std::to_string(count - 1))));
+  }
+}
+
+TEST_F(CudaContextTest, MoreThanAnyGpuHas) {
+  const ContextPtr gpu = Gpu();
+  EXPECT_THAT(MessageOf([&] { Tensor::Empty({int64_t{1} << 50}, DType::kF32, gpu); }),
+              HasSubstr("out of memory on cuda:0: 4503599627370496 bytes for activation"));
+  EXPECT_EQ(gpu->ledger().live_total_bytes(), 0);
+  EXPECT_EQ(Tensor::Full({1}, DType::kF32, 5, gpu).Item(), 5);
+}
+
+TEST_F(CudaContextTest, TheProcessorMayNotReadItsTensors) {
+  const Tensor x = Tensor::Zeros({2}, DType::kF32, Gpu());
+  EXPECT_THAT(MessageOf([&] { (void)x.data<float>(); }),
+              HasSubstr("data(): the tensor is on cuda:0; read it with ToVector() or ToHost()"));
+  EXPECT_EQ(x.ToHost().data<float>()[1], 0);
+}
+
+TEST_F(CudaContextTest, HasAHostContext) {
+  const ContextPtr gpu = Gpu({.num_threads = 3});
+  EXPECT_FALSE(gpu->is_host());
+  EXPECT_TRUE(HostOf(gpu)->is_host());
+  EXPECT_EQ(HostOf(gpu)->num_threads(), 3);
+  EXPECT_EQ(HostOf(gpu)->device().ToString(), "cpu");
+}
+
+TEST_F(CudaContextTest, CopiesStridedAndCastTensors) {
+  const ContextPtr gpu = Gpu(), host = HostOf(gpu);
+  const std::vector<float> values = {1, 2, 3, 4, 5, 6};
+  const std::vector<float> transposed = {1, 4, 2, 5, 3, 6};
+  const Tensor near = Tensor::FromVector<float>(values, {2, 3}, host);
+  const Tensor far = near.To(gpu);
+  EXPECT_EQ(far.device().ToString(), "cuda:0");
+  EXPECT_EQ(far.ToVector<float>(), values);
+  EXPECT_EQ(far.Transpose(0, 1).ToVector<float>(), transposed);
+  EXPECT_EQ(near.Transpose(0, 1).To(gpu).ToVector<float>(), transposed);
+  // Both at once, into and out of a part of a tensor.
+  const Tensor wide = Tensor::Zeros({3, 4}, DType::kBF16, gpu);
+  wide.Slice(1, 1, 2).CopyFrom(near.Transpose(0, 1));
+  EXPECT_EQ(wide.ToVector<double>(), (std::vector<double>{0, 1, 4, 0, 0, 2, 5, 0, 0, 3, 6, 0}));
+  const Tensor back = Tensor::Zeros({2, 3}, DType::kF64, host);
+  back.CopyFrom(wide.Slice(1, 1, 2).Transpose(0, 1));
+  EXPECT_EQ(back.ToVector<float>(), values);
+  back.Slice(1, 0, 1).CopyFrom(wide.Slice(0, 2, 1).Slice(1, 1, 2).Transpose(0, 1));
+  EXPECT_EQ(back.ToVector<float>(), (std::vector<float>{3, 2, 3, 6, 5, 6}));
+  EXPECT_TRUE(Tensor::Zeros({0, 3}, DType::kF32, gpu).To(host).ToVector<float>().empty());
+  EXPECT_THROW(far.CopyFrom(near.Transpose(0, 1)), Error);
+}
+
+// Two ranks that share a GPU.
+TEST_F(CudaContextTest, CopiesBetweenContextsOfOneGpu) {
+  const ContextPtr a = Gpu(), b = Gpu();
+  const int64_t n = 100000;
+  const Tensor to = Tensor::Empty({n}, DType::kF64, b);
+  for (int round = 0; round < 20; ++round) {
+    {
+      const Tensor from = Tensor::Full({n}, DType::kF32, round, a);
+      to.CopyFrom(from);
+    }
+    // In the block that `from` had.
+    Tensor::Full({n}, DType::kF32, -1, a);
+    EXPECT_EQ(to.ToVector<double>(), std::vector<double>(n, round));
+  }
+  EXPECT_EQ(b->ledger().live_total_bytes(), n * 8);
+  EXPECT_EQ(a->ledger().live_total_bytes(), 0);
+  EXPECT_EQ(to.To(a).context(), a);
+}
+
+TEST_F(CudaContextTest, CountsByCategory) {
+  const ContextPtr gpu = Gpu();
+  const MemoryLedger& ledger = gpu->ledger();
+  {
+    const Tensor weight = Tensor::Zeros({100}, DType::kF32, gpu, MemoryCategory::kParameter);
+    const Tensor x = Tensor::Zeros({10}, DType::kF64, gpu);
+    x.storage()->set_category(MemoryCategory::kGradient);
+    const Workspace workspace(*gpu, 1000);
+    EXPECT_EQ(ledger.live_bytes(MemoryCategory::kParameter), 400);
+    EXPECT_EQ(ledger.live_bytes(MemoryCategory::kActivation), 0);
+    EXPECT_EQ(ledger.live_bytes(MemoryCategory::kGradient), 80);
+    EXPECT_EQ(ledger.live_bytes(MemoryCategory::kWorkspace), 1000);
+    // Rounded up to 512, 256 and 1024.
+    EXPECT_EQ(ledger.slack_bytes(), 512 + 256 + 1024 - 1480);
+  }
+  EXPECT_EQ(ledger.live_total_bytes(), 0);
+  EXPECT_EQ(ledger.peak_total_bytes(), 1480);
+  EXPECT_EQ(HostOf(gpu)->ledger().live_total_bytes(), 0);
+}
+
+TEST_F(CudaContextTest, ABudgetOfModelDataHoldsAndCostsNothing) {
+  const ContextPtr gpu = Gpu();
+  gpu->ledger().set_model_data_limit(1000);
+  EXPECT_THROW(Tensor::Zeros({251}, DType::kF32, gpu, MemoryCategory::kParameter), Error);
+  gpu->allocator().ReleaseCache();
+  EXPECT_EQ(gpu->ledger().live_total_bytes() + gpu->ledger().slack_bytes(), 0);
+  Tensor::Zeros({250}, DType::kF32, gpu, MemoryCategory::kParameter);
+}
+
+TEST_F(CudaContextTest, KeepsFreedBlocksUntilToldNotTo) {
+  const ContextPtr gpu = Gpu();
+  const MemoryLedger& ledger = gpu->ledger();
+  const void* block = Tensor::Zeros({1 << 20}, DType::kF32, gpu).raw();
+  EXPECT_EQ(ledger.slack_bytes(), 4 << 20);
+  const Tensor again = Tensor::Zeros({1 << 20}, DType::kF32, gpu);
+  EXPECT_EQ(again.raw(), block);
+  EXPECT_EQ(ledger.slack_bytes(), 0);
+  Tensor::Zeros({1 << 18}, DType::kF32, gpu);
+  gpu->allocator().ReleaseCache();
+  EXPECT_EQ(ledger.slack_bytes(), 0);
+  EXPECT_EQ(again.ToVector<float>()[(1 << 20) - 1], 0);
+}
+
+TEST_F(CudaContextTest, KeepsNothingWithoutACache) {
+  const ContextPtr gpu = Gpu({.cache = false});
+  Tensor::Zeros({100}, DType::kF32, gpu);
+  EXPECT_EQ(gpu->ledger().live_total_bytes() + gpu->ledger().slack_bytes(), 0);
+  EXPECT_EQ(gpu->ledger().peak_reserved_bytes(), 400);
+  EXPECT_EQ(Tensor::Full({3}, DType::kU8, 7, gpu).ToVector<int32_t>(),
+            (std::vector<int32_t>{7, 7, 7}));
+}
+
+}  // namespace
+}  // namespace apogee
