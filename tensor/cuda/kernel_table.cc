@@ -9,6 +9,7 @@ constexpr KernelTable MakeTable() {
   KernelTable table;
   table.binary = &cuda::binary;
   table.fill = &cuda::fill;
+  table.matmul = &cuda::matmul;
   table.scale_add = &cuda::scale_add;
   return table;
 }
