@@ -17,6 +17,8 @@ constexpr KernelTable MakeTable() {
   table.fill = &cuda::fill;
   table.norm_backward = &cuda::norm_backward;
   table.norm_forward = &cuda::norm_forward;
+  table.copy = &cuda::copy;
+  table.matmul = &cuda::matmul;
   table.scale_add = &cuda::scale_add;
   table.softmax_backward = &cuda::softmax_backward;
   table.softmax_forward = &cuda::softmax_forward;
