@@ -1,3 +1,5 @@
+#include "apogee/optim/cuda/kernel_table.h"
+
 #include "apogee/optim/cpu/kernels.h"
 
 namespace apogee::optim {
@@ -12,12 +14,11 @@ constexpr OptimKernels MakeCpuTable() {
 }
 
 constexpr OptimKernels kCpuTable = MakeCpuTable();
-constexpr OptimKernels kEmptyTable;
 
 }  // namespace
 
 const OptimKernels& OptimKernelsFor(const DeviceContext& context) {
-  return context.device().type == DeviceType::kCpu ? kCpuTable : kEmptyTable;
+  return context.device().type == DeviceType::kCpu ? kCpuTable : CudaOptimKernels();
 }
 
 }  // namespace apogee::optim

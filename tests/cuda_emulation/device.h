@@ -98,8 +98,9 @@ inline constexpr cuda_emulation::BuiltInVector<&cuda_emulation::Position::blocks
 #define __host__
 #undef __constant__
 #define __constant__
+// All threads read one copy of the launch's. Stands behind the parameter's type here.
 #undef __grid_constant__
-#define __grid_constant__
+#define __grid_constant__ &
 #undef __forceinline__
 #define __forceinline__ inline
 
@@ -227,7 +228,7 @@ template <typename... Params, typename... Args>
 cudaError_t LaunchEmulatedKernel(const cudaLaunchConfig_t* config, void (*kernel)(Params...),
                                  Args&&... args) {
   return cuda_emulation::Enqueue(
-      *config, [kernel, arguments = std::tuple<std::remove_cv_t<Params>...>(
+      *config, [kernel, arguments = std::tuple<std::remove_cvref_t<Params>...>(
                             std::forward<Args>(args)...)] { std::apply(kernel, arguments); });
 }
 

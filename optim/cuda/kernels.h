@@ -1,0 +1,16 @@
+// Declarations of the CUDA kernels' host functions, for the table in kernel_table.cc. Private to
+// optim/cuda.
+#ifndef APOGEE_OPTIM_CUDA_KERNELS_H_
+#define APOGEE_OPTIM_CUDA_KERNELS_H_
+
+#include "apogee/optim/kernels.h"
+
+namespace apogee::optim::cuda {
+
+#define APOGEE_DECLARE_KERNEL(name, Args) void name(const DeviceContext& context, const Args& args);
+APOGEE_FOR_EACH_OPTIM_KERNEL(APOGEE_DECLARE_KERNEL)
+#undef APOGEE_DECLARE_KERNEL
+
+}  // namespace apogee::optim::cuda
+
+#endif  // APOGEE_OPTIM_CUDA_KERNELS_H_

@@ -1,0 +1,82 @@
+// Updates of the weights of many parameters, element by element: what every optimizer's kernel is
+// made of. Private to optim/cuda.
+//
+//   template <typename C>
+//   struct LionStep {
+//     C lr, ...;
+//     __device__ bool Aligned(const LionChunk& chunk) const { return AreAligned(chunk.exp_avg); }
+//     template <typename At>
+//     __device__ UpdatePack<C> operator()(const LionChunk& chunk, const At& at) const {
+//       UpdatePack<C> w = at.template Load<C>(static_cast<const C*>(chunk.weight));
+//       ...                                                     // loads and stores the states
+//       return w;                                               // the new weights
+//     }
+//   };
+//   UpdateChunks<C>(context, args.chunks, LionStep<C>{...});
+//
+// The weights and, where there are, the working weights are stored here. Memory is passed over
+// once.
+#ifndef APOGEE_OPTIM_CUDA_UPDATE_CUH_
+#define APOGEE_OPTIM_CUDA_UPDATE_CUH_
+
+#include "apogee/optim/cuda/packs.cuh"
+#include "apogee/optim/update_chunk.h"
+
+namespace apogee::optim::cuda {
+
+// Four streams of four f32 each keep enough bytes on their way.
+inline constexpr int kUpdatePack = 4;
+template <typename C>
+using UpdatePack = Pack<C, kUpdatePack>;
+inline constexpr int64_t kUpdateTile = int64_t{kTileThreads} * kUpdatePack * 4;
+
+template <typename C, typename At>
+__device__ __forceinline__ UpdatePack<C> LoadWeight(const UpdateChunk& chunk, const At& at) {
+  return at.template Load<C>(static_cast<const C*>(chunk.weight));
+}
+template <typename C, typename At>
+__device__ __forceinline__ UpdatePack<C> LoadGrad(const UpdateChunk& chunk, const At& at) {
+  return LoadAs<C>(at, chunk.grad, chunk.grad_dtype);
+}
+// A state of the compute dtype.
+template <typename C, typename At>
+__device__ __forceinline__ UpdatePack<C> LoadState(const void* state, const At& at) {
+  return at.template Load<C>(static_cast<const C*>(state));
+}
+template <typename C, typename At>
+__device__ __forceinline__ void StoreState(void* state, const At& at, const UpdatePack<C>& pack) {
+  at.Store(static_cast<C*>(state), pack);
+}
+
+template <typename C, typename Chunk, typename Step>
+struct UpdateBody {
+  Step step;
+
+  __device__ void operator()(const Chunk& chunk, int64_t tile) const {
+    const int64_t begin = tile * kUpdateTile;
+    const int64_t end = begin + kUpdateTile < chunk.n ? begin + kUpdateTile : chunk.n;
+    const bool aligned = AreAligned(chunk.weight, chunk.grad, chunk.working) && step.Aligned(chunk);
+    ForEachPack<kUpdatePack>(begin, end, aligned, [&](const auto& at) {
+      const UpdatePack<C> w = step(chunk, at);
+      at.Store(static_cast<C*>(chunk.weight), w);
+      if (chunk.working != nullptr) StoreAs(at, chunk.working, chunk.working_dtype, w);
+    });
+  }
+};
+
+template <typename C, typename Chunk, typename Step>
+void UpdateChunks(const DeviceContext& context, std::span<const Chunk> chunks, const Step& step) {
+  ForEachTile(
+      context, chunks, [](const Chunk& chunk) { return CeilDiv(chunk.n, kUpdateTile); },
+      UpdateBody<C, Chunk, Step>{step});
+}
+
+// x, but at most `limit` away from 0; NaN stays.
+template <typename C>
+__device__ __forceinline__ C ClampTo(C x, C limit) {
+  return x > limit ? limit : x < -limit ? -limit : x;
+}
+
+}  // namespace apogee::optim::cuda
+
+#endif  // APOGEE_OPTIM_CUDA_UPDATE_CUH_
