@@ -1,60 +1,13 @@
-// copy: a cast between strided layouts. The dims are reordered and merged so that the innermost one
-// is contiguous in y where possible; then a plane of two dims at a time is copied by the cheapest
-// loop that fits: both contiguous, transposed in tiles, or strided.
+// copy: a cast between strided layouts (tensor/kernels/copy_layout.h). A plane of two dims at a
+// time is copied by the cheapest loop that fits: both contiguous, transposed in tiles, or strided.
 #include <cstring>
 
 #include "apogee/tensor/cpu/kernels.h"
 #include "apogee/tensor/cpu/loops.h"
+#include "apogee/tensor/kernels/copy_layout.h"
 
 namespace apogee::cpu {
 namespace {
-
-struct Dim {
-  int64_t size, x_stride, y_stride;
-};
-
-// Outer dims first. The last two are the plane: rows, then columns.
-struct Layout {
-  Dim dims[Shape::kMaxRank + 2];
-  int rank = 0;
-};
-
-Layout Simplify(const CopyArgs& args) {
-  Layout layout;
-  for (int i = 0; i < args.shape.rank(); ++i) {
-    const int64_t size = args.shape[i];
-    if (size != 1) layout.dims[layout.rank++] = {size, args.x_strides[i], args.y_strides[i]};
-  }
-  std::stable_sort(layout.dims, layout.dims + layout.rank,
-                   [](const Dim& a, const Dim& b) { return a.y_stride > b.y_stride; });
-  // Merge a dim into the one inside it when both layouts step over it without a gap.
-  Layout merged;
-  for (int i = 0; i < layout.rank; ++i) {
-    const Dim& dim = layout.dims[i];
-    Dim* outer = merged.rank > 0 ? &merged.dims[merged.rank - 1] : nullptr;
-    if (outer != nullptr && outer->x_stride == dim.x_stride * dim.size &&
-        outer->y_stride == dim.y_stride * dim.size) {
-      *outer = {outer->size * dim.size, dim.x_stride, dim.y_stride};
-    } else {
-      merged.dims[merged.rank++] = dim;
-    }
-  }
-  // A transposition: the dim that x walks through contiguously becomes the rows of the plane.
-  if (merged.rank > 2 && merged.dims[merged.rank - 1].x_stride != 1) {
-    for (int i = 0; i < merged.rank - 2; ++i) {
-      if (merged.dims[i].x_stride == 1) {
-        std::rotate(merged.dims + i, merged.dims + i + 1, merged.dims + merged.rank - 1);
-        break;
-      }
-    }
-  }
-  while (merged.rank < 2) {
-    std::move_backward(merged.dims, merged.dims + merged.rank, merged.dims + merged.rank + 1);
-    merged.dims[0] = {1, 0, 0};
-    ++merged.rank;
-  }
-  return merged;
-}
 
 template <typename X, typename Y>
 void CopySpan(const X* x, Y* y, int64_t n) {
@@ -90,7 +43,7 @@ void CopyTransposed(const X* x, int64_t x_stride, Y* y, int64_t y_stride, int64_
 }
 
 template <typename X, typename Y>
-void CopyPlane(const X* x, Y* y, const Dim& row, const Dim& col, int64_t rows) {
+void CopyPlane(const X* x, Y* y, const CopyDim& row, const CopyDim& col, int64_t rows) {
   if (row.x_stride == 1 && col.y_stride == 1 && col.size > 1 && rows > 1) {
     return CopyTransposed(x, col.x_stride, y, row.y_stride, rows, col.size);
   }
@@ -113,14 +66,13 @@ void CopyKernel(const DeviceContext& context, const CopyArgs& args) {
   Y* y = static_cast<Y*>(args.y);
   const int64_t n = args.shape.numel();
   if (n == 0) return;
-  const Layout layout = Simplify(args);
-  Dim row = layout.dims[layout.rank - 2];
-  Dim col = layout.dims[layout.rank - 1];
+  const CopyLayout layout = SimplifyCopy(args);
+  const CopyDim row = layout.row(), col = layout.col();
   // One long run: rows of it, so that there is something to split over threads.
   if (n == col.size) {
     ForElements(context, n, [=](int64_t begin, int64_t end) {
-      const Dim part{end - begin, col.x_stride, col.y_stride};
-      CopyPlane(x + begin * col.x_stride, y + begin * col.y_stride, Dim{1, 0, 0}, part, 1);
+      const CopyDim part{end - begin, col.x_stride, col.y_stride};
+      CopyPlane(x + begin * col.x_stride, y + begin * col.y_stride, CopyDim{1, 0, 0}, part, 1);
     });
     return;
   }

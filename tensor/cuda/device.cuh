@@ -23,10 +23,12 @@ __device__ __forceinline__ ComputeType<T> Load(const T* x) {
   return static_cast<ComputeType<T>>(*x);
 }
 
-// Between f64 and a 16 bit format through f32, as on the CPU.
+// Between f64 and a 16 bit format through f32, as on the CPU. The same type keeps its bits.
 template <typename To, typename From>
 __device__ __forceinline__ To Cast(From x) {
-  if constexpr (sizeof(To) == 2 || sizeof(From) == 2) {
+  if constexpr (std::is_same_v<To, From>) {
+    return x;
+  } else if constexpr (sizeof(To) == 2 || sizeof(From) == 2) {
     return static_cast<To>(static_cast<float>(x));
   } else {
     return static_cast<To>(x);

@@ -8,6 +8,7 @@ namespace {
 constexpr KernelTable MakeTable() {
   KernelTable table;
   table.binary = &cuda::binary;
+  table.copy = &cuda::copy;
   table.fill = &cuda::fill;
   table.scale_add = &cuda::scale_add;
   return table;

@@ -1,4 +1,5 @@
 // copy: layouts and dtype pairs against a plain index loop.
+#include "apogee/tensor/tensor.h"
 #include "apogee/tests/support/buffer.h"
 #include "apogee/tests/support/tolerance.h"
 
@@ -29,6 +30,10 @@ const Case kCases[] = {
     {"broadcast column", {33, 17}, {1, 0}, {17, 1}},
     {"broadcast scalar", {33, 17}, {0, 0}, {17, 1}},
     {"heads", {2, 3, 7, 5}, {105, 5, 15, 1}, {105, 35, 5, 1}},
+    {"heads in vectors", {2, 3, 7, 16}, {336, 16, 48, 1}, {336, 112, 16, 1}},
+    {"spread in vectors", {33, 16}, {1, 0}, {16, 1}},
+    {"rows of vectors with gaps", {33, 16}, {32, 1}, {16, 1}},
+    {"rows off the vectors", {33, 16}, {17, 1}, {16, 1}},
     {"batched transpose", {3, 40, 35}, {1400, 1, 40}, {1400, 35, 1}},
     {"outer to inner", {5, 4, 33}, {1, 165, 5}, {132, 33, 1}},
     {"six dims", {2, 3, 2, 3, 2, 3}, {1, 2, 6, 12, 36, 72}, {108, 36, 18, 6, 3, 1}},
@@ -103,13 +108,24 @@ TEST(Copy, LargeLayoutsWithSeveralThreads) {
 
 TEST(Copy, KeepsTheBitsOfNaN) {
   const ContextPtr context = TestContext();
-  const uint32_t x[3] = {0x7f800001u, 0xffc12345u, 0x80000000u};
-  uint32_t y[3] = {};
-  context->kernels().copy(*context, {DType::kF32, DType::kF32, x, y, Shape{3}, {1}, {1}});
-  EXPECT_EQ(std::vector<uint32_t>(y, y + 3), std::vector<uint32_t>(x, x + 3));
+  const std::vector<uint32_t> bits = {0x7f800001u, 0xffc12345u, 0x80000000u};
+  std::vector<float> values;
+  for (uint32_t word : bits) values.push_back(std::bit_cast<float>(word));
+  const Tensor x = Tensor::FromVector<float>(values, {3}, context);
+  const Tensor y = Tensor::Zeros({3}, DType::kF32, context);
+  const Tensor spread = Tensor::Zeros({3, 2}, DType::kF32, context);
+  context->kernels().copy(*context,
+                          {DType::kF32, DType::kF32, x.raw(), y.raw(), Shape{3}, {1}, {1}});
+  context->kernels().copy(*context,
+                          {DType::kF32, DType::kF32, x.raw(), spread.raw(), Shape{3}, {1}, {2}});
+  const std::vector<float> copied = y.ToVector<float>(), strided = spread.ToVector<float>();
+  for (size_t i = 0; i < bits.size(); ++i) {
+    EXPECT_EQ(std::bit_cast<uint32_t>(copied[i]), bits[i]);
+    EXPECT_EQ(std::bit_cast<uint32_t>(strided[2 * i]), bits[i]);
+  }
   Buffer half(DType::kBF16, 3);
   context->kernels().copy(*context,
-                          {DType::kF32, DType::kBF16, x, half.data(), Shape{3}, {1}, {1}});
+                          {DType::kF32, DType::kBF16, x.raw(), half.data(), Shape{3}, {1}, {1}});
   EXPECT_TRUE(std::isnan(half.values()[0]) && std::isnan(half.values()[1]));
   EXPECT_TRUE(std::signbit(half.values()[2]));
 }

@@ -1,0 +1,93 @@
+// Loops over elements in vectors of 16 bytes where the pointers allow it. Private to tensor/cuda.
+//
+//   ForEachVector<kWidth<T>>(context, n, IsAligned16(x, y), [=] __device__(int64_t i, auto width) {
+//     auto values = ReadVector<width.value>(x + i);        // elements [i, i + width)
+//     for (T& value : values.at) value = Cast<T>(...);
+//     WriteVector(y + i, values);
+//   });
+//
+// The same element is computed by the same expression in a vector and alone: where a tensor begins
+// does not change its bits.
+#ifndef APOGEE_TENSOR_CUDA_VECTOR_LOOP_CUH_
+#define APOGEE_TENSOR_CUDA_VECTOR_LOOP_CUH_
+
+#include <type_traits>
+
+#include "apogee/tensor/cuda/device.cuh"
+#include "apogee/tensor/cuda/launch.cuh"
+
+namespace apogee::cuda {
+
+// Neighbouring elements that a thread takes: 16 bytes of the widest of the types.
+template <typename... Ts>
+inline constexpr int kWidth = 16 / static_cast<int>(std::max({sizeof(Ts)...}));
+
+template <int kCount, typename T>
+__device__ __forceinline__ Vector<T, kCount> ReadVector(const T* x) {
+  return *reinterpret_cast<const Vector<T, kCount>*>(x);
+}
+template <int kCount, typename T>
+__device__ __forceinline__ void WriteVector(T* y, const Vector<T, kCount>& values) {
+  *reinterpret_cast<Vector<T, kCount>*>(y) = values;
+}
+
+template <int kCount, typename Fn>
+__device__ __forceinline__ void VectorLoop(int64_t n, int64_t vectors, const Fn& fn) {
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  for (int64_t v = first; v < vectors; v += step) {
+    fn(v * kCount, std::integral_constant<int, kCount>());
+  }
+  for (int64_t i = vectors * kCount + first; i < n; i += step) {
+    fn(i, std::integral_constant<int, 1>());
+  }
+}
+
+template <int kCount, typename Fn>
+__global__ void VectorLoopKernel(int64_t n, int64_t vectors, Fn fn) {
+  VectorLoop<kCount>(n, vectors, fn);
+}
+
+template <int kCount, typename Y, typename Fn, typename... Xs>
+__global__ void MapKernel(int64_t n, int64_t vectors, Y* y, Fn fn, const Xs*... x) {
+  VectorLoop<kCount>(n, vectors, [&](int64_t i, auto width) {
+    constexpr int kElements = decltype(width)::value;
+    const auto map = [&](const Vector<Xs, kElements>&... values) {
+      Vector<Y, kElements> result;
+#pragma unroll
+      for (int k = 0; k < kElements; ++k) result.at[k] = Cast<Y>(fn(Load(values.at + k)...));
+      WriteVector(y + i, result);
+    };
+    map(ReadVector<kElements>(x + i)...);
+  });
+}
+
+// The grid of a vector loop.
+template <int kCount>
+Grid VectorGrid(const DeviceContext& context, int64_t n, int64_t vectors) {
+  return {.blocks = {GridBlocks(context, std::max(vectors, n - vectors * kCount), 256)}};
+}
+
+// Calls fn(i, width) on the GPU so that each element of [0, n) is in one [i, i + width), in no
+// order: width is an integral_constant, kCount with i a multiple of it where `aligned`, else 1.
+template <int kCount, typename Fn>
+void ForEachVector(const DeviceContext& context, int64_t n, bool aligned, const Fn& fn) {
+  if (n <= 0) return;
+  const int64_t vectors = aligned ? n / kCount : 0;
+  Launch(context, VectorGrid<kCount>(context, n, vectors), &VectorLoopKernel<kCount, Fn>, n,
+         vectors, fn);
+}
+
+// y[i] = fn(x[i]...), everything loaded as its compute type and rounded once; y may be any x.
+template <typename Y, typename Fn, typename... Xs>
+void MapVectors(const DeviceContext& context, int64_t n, Y* y, const Fn& fn, const Xs*... x) {
+  if (n <= 0) return;
+  constexpr int kCount = kWidth<Y, Xs...>;
+  const int64_t vectors = IsAligned16(y, x...) ? n / kCount : 0;
+  Launch(context, VectorGrid<kCount>(context, n, vectors), &MapKernel<kCount, Y, Fn, Xs...>, n,
+         vectors, y, fn, x...);
+}
+
+}  // namespace apogee::cuda
+
+#endif  // APOGEE_TENSOR_CUDA_VECTOR_LOOP_CUH_
