@@ -15,6 +15,7 @@ function(apogee_cuda_sources target)
                                 SKIP_UNITY_BUILD_INCLUSION ON)
     set_property(SOURCE ${arg_SRCS} PROPERTY COMPILE_OPTIONS -x c++ -include
                  ${PROJECT_SOURCE_DIR}/tests/cuda_emulation/device.h -Wno-unknown-pragmas)
+    set_property(SOURCE ${arg_HOST_SRCS} APPEND PROPERTY COMPILE_DEFINITIONS APOGEE_CUDA_EMULATED=1)
     target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:apogee_cuda_emulation>)
     return()
   endif()

@@ -1,51 +1,21 @@
 #include "apogee/comm/nccl/api.h"
 
-#include <dlfcn.h>
-
-#include <cstdlib>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 #include <vector>
+
+#include "apogee/core/shared_library.h"
 
 namespace apogee::comm::nccl {
 namespace {
 
 constexpr const char* kLibrary = "libnccl.so.2";
 
-// Where pip and conda put it in the active environment.
-std::vector<std::string> PathsOfEnvironments() {
-  namespace fs = std::filesystem;
-  std::vector<std::string> paths;
-  for (const char* variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
-    const char* const prefix = std::getenv(variable);
-    if (prefix == nullptr || *prefix == '\0') continue;
-    const fs::path lib = fs::path(prefix) / "lib";
-    paths.push_back((lib / kLibrary).string());
-    std::error_code error;
-    for (fs::directory_iterator next(lib, error), end; !error && next != end;
-         next.increment(error)) {
-      if (!next->path().filename().string().starts_with("python")) continue;
-      paths.push_back((next->path() / "site-packages/nvidia/nccl/lib" / kLibrary).string());
-    }
-  }
-  return paths;
-}
-
-absl::StatusOr<std::pair<void*, std::string>> Open(const std::string& path) {
-  std::vector<std::string> paths = {path};
-  if (path.empty()) {
-    paths = PathsOfEnvironments();
-    paths.insert(paths.begin(), kLibrary);
-  }
-  std::string first_error;
-  for (const std::string& candidate : paths) {
-    void* const library = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (library != nullptr) return std::pair(library, candidate);
-    const char* const error = dlerror();
-    if (first_error.empty()) first_error = error == nullptr ? "unknown error" : error;
-  }
-  return NotFound("nccl: cannot load ", paths.front(), ": ", first_error,
+absl::StatusOr<SharedLibrary> Open(const std::string& path) {
+  const std::vector<std::string> paths =
+      path.empty() ? LibraryPaths({kLibrary}, {}, {"nvidia/nccl/lib"}) : std::vector{path};
+  absl::StatusOr<SharedLibrary> library = SharedLibrary::Open(paths);
+  if (library.ok()) return library;
+  return NotFound("nccl: cannot load ", paths.front(), ": ", Message(library.status()),
                   "; install NCCL (libnccl2, or pip install nvidia-nccl-cu12), or add its folder "
                   "to LD_LIBRARY_PATH");
 }
@@ -53,16 +23,15 @@ absl::StatusOr<std::pair<void*, std::string>> Open(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const NcclApi>> NcclApi::Load(const std::string& path) {
-  APOGEE_ASSIGN_OR_RETURN(const auto opened, Open(path));
-  const auto& [library, found] = opened;
+  APOGEE_ASSIGN_OR_RETURN(const SharedLibrary library, Open(path));
   Functions functions = {};
   std::string missing;
-  const auto resolve = [&, handle = library](const char* name, auto& function) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, name));
+  const auto resolve = [&](const char* name, auto& function) {
+    function = library.Find<std::remove_reference_t<decltype(function)>>(name);
     if (function == nullptr) missing += (missing.empty() ? "" : ", ") + std::string(name);
   };
-  const auto refuse = [&, where = found](const std::string& what) {
-    return absl::FailedPreconditionError("nccl: " + where + " " + what + "; NCCL " +
+  const auto refuse = [&](const std::string& what) {
+    return absl::FailedPreconditionError("nccl: " + library.path() + " " + what + "; NCCL " +
                                          FormatVersion(kMinVersion) + " or later is needed");
   };
 
@@ -99,7 +68,7 @@ absl::StatusOr<std::shared_ptr<const NcclApi>> NcclApi::Load(const std::string& 
   if (!missing.empty()) {
     return refuse("says that it is NCCL " + FormatVersion(version) + " but lacks " + missing);
   }
-  return std::shared_ptr<const NcclApi>(new NcclApi(functions, version, found));
+  return std::shared_ptr<const NcclApi>(new NcclApi(functions, version, library.path()));
 }
 
 }  // namespace apogee::comm::nccl

@@ -22,10 +22,9 @@ class NcclApi : public std::enable_shared_from_this<NcclApi> {
   // The first version with non-blocking communicators: ncclConfig_t::blocking, ncclCommFinalize.
   static constexpr int kMinVersion = 21400;
 
-  // An empty path: libnccl.so.2 where the system's loader finds it, or else in the nvidia-nccl
-  // package of the active Python or Conda environment (VIRTUAL_ENV, CONDA_PREFIX). NotFound: no
-  // such library can be loaded. FailedPrecondition: it is too old, no NCCL, or this build has NCCL
-  // switched off.
+  // An empty path: libnccl.so.2 where LibraryPaths (core/shared_library.h) looks for it, Python's
+  // nvidia-nccl packages included. NotFound: no such library can be loaded. FailedPrecondition: it
+  // is too old, no NCCL, or this build has NCCL switched off.
   static absl::StatusOr<std::shared_ptr<const NcclApi>> Load(const std::string& path = "");
 
   const Functions& functions() const { return functions_; }

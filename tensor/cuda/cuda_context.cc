@@ -7,6 +7,7 @@
 
 #include "apogee/core/error.h"
 #include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tensor/cuda/cublas.h"
 #include "apogee/tensor/cuda/cuda_allocator.h"
 #include "apogee/tensor/cuda/kernel_table.h"
 #include "apogee/tensor/cuda/stream_context.h"
@@ -19,23 +20,36 @@ void CheckCuda(cudaError_t error, const char* what) {
   Throw(what, ": ", cudaGetErrorName(error), " (", cudaGetErrorString(error), ")");
 }
 
-StreamContext::StreamContext(int device, std::unique_ptr<Allocator> allocator, cudaStream_t stream,
-                             int num_threads)
-    : DeviceContext(Device{DeviceType::kCuda, device}, std::move(allocator), CudaKernelTable(),
-                    num_threads, CpuContext({.num_threads = num_threads})),
-      stream_(stream) {
-  CheckCuda(cudaDeviceGetAttribute(&num_multiprocessors_, cudaDevAttrMultiProcessorCount, device),
-            "cudaDeviceGetAttribute");
+StreamContext::StreamContext(std::unique_ptr<Allocator> allocator, cudaStream_t stream,
+                             const CudaOptions& options)
+    : DeviceContext(Device{DeviceType::kCuda, options.device}, std::move(allocator),
+                    CudaKernelTable(), options.num_threads,
+                    CpuContext({.num_threads = options.num_threads})),
+      stream_(stream),
+      allow_tf32_(options.allow_tf32) {
+  CheckCuda(
+      cudaDeviceGetAttribute(&num_multiprocessors_, cudaDevAttrMultiProcessorCount, options.device),
+      "cudaDeviceGetAttribute");
 }
 
 StreamContext::~StreamContext() {
   cudaSetDevice(device().index);
   cudaStreamSynchronize(stream_);
+  cublas_.reset();
   allocator().ReleaseCache();
   cudaStreamDestroy(stream_);
 }
 
 void StreamContext::Use() const { CheckCuda(cudaSetDevice(device().index), "cudaSetDevice"); }
+
+CublasHandle& StreamContext::cublas() const {
+  std::lock_guard lock(cublas_mutex_);
+  if (cublas_ == nullptr) {
+    Use();
+    cublas_ = std::make_unique<CublasHandle>();
+  }
+  return *cublas_;
+}
 
 void StreamContext::CopyToHost(void* host, const void* device, int64_t bytes) const {
   if (bytes == 0) return;
@@ -123,8 +137,8 @@ absl::StatusOr<ContextPtr> CudaContext(const CudaOptions& options) {
     return NoDevice("cuda:" + std::to_string(options.device) + ": no stream: " + Describe(error));
   }
   return std::make_shared<cuda::StreamContext>(
-      options.device, std::make_unique<cuda::CudaAllocator>(options.device, stream, options.cache),
-      stream, options.num_threads);
+      std::make_unique<cuda::CudaAllocator>(options.device, stream, options.cache), stream,
+      options);
 }
 
 }  // namespace apogee

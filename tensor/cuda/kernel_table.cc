@@ -10,6 +10,7 @@ constexpr KernelTable MakeTable() {
   table.binary = &cuda::binary;
   table.copy = &cuda::copy;
   table.fill = &cuda::fill;
+  table.matmul = &cuda::matmul;
   table.scale_add = &cuda::scale_add;
   return table;
 }

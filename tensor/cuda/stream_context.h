@@ -10,8 +10,10 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
+#include <mutex>
 
 #include "apogee/core/device_context.h"
+#include "apogee/tensor/cuda/cuda_context.h"
 
 namespace apogee::cuda {
 
@@ -22,8 +24,8 @@ class CublasHandle;  // tensor/cuda/cublas.h
 
 class StreamContext : public DeviceContext {
  public:
-  StreamContext(int device, std::unique_ptr<Allocator> allocator, cudaStream_t stream,
-                int num_threads);
+  StreamContext(std::unique_ptr<Allocator> allocator, cudaStream_t stream,
+                const CudaOptions& options);
   ~StreamContext() override;
 
   // The context must be one of a GPU: kernels of tables of this folder get no other.
@@ -35,6 +37,9 @@ class StreamContext : public DeviceContext {
   cudaStream_t stream() const { return stream_; }
   // Streaming multiprocessors of the GPU: how many blocks fill it.
   int num_multiprocessors() const { return num_multiprocessors_; }
+  bool allow_tf32() const { return allow_tf32_; }
+  // Made by the first call, which throws Error where there is no cuBLASLt.
+  CublasHandle& cublas() const;
 
   void CopyToHost(void* host, const void* device, int64_t bytes) const override;
   void CopyFromHost(void* device, const void* host, int64_t bytes) const override;
@@ -43,6 +48,9 @@ class StreamContext : public DeviceContext {
  private:
   cudaStream_t stream_;
   int num_multiprocessors_ = 1;
+  bool allow_tf32_;
+  mutable std::mutex cublas_mutex_;
+  mutable std::unique_ptr<CublasHandle> cublas_;
 };
 
 }  // namespace apogee::cuda

@@ -1,45 +1,12 @@
-// The CPU matrix products against a naive f64 product: layouts, sizes, dtypes, scales, threads.
+// Matrix products against a naive f64 product: layouts, sizes, dtypes, scales, threads.
 #include <cmath>
-#include <random>
 #include <tuple>
 #include <vector>
 
-#include "apogee/core/dtype.h"
-#include "apogee/tensor/cpu/cpu_context.h"
-#include "apogee/tensor/kernel_table.h"
-#include "gtest/gtest.h"
+#include "apogee/tests/support/buffer.h"
 
 namespace apogee {
 namespace {
-
-// A buffer of any floating dtype that is written and read as f64.
-class Buffer {
- public:
-  Buffer(DType dtype, int64_t n)
-      : dtype_(dtype), bytes_(static_cast<size_t>(n * DTypeSize(dtype))) {}
-
-  void* data() { return bytes_.data(); }
-  const std::vector<char>& bytes() const { return bytes_; }
-  double Get(int64_t i) const {
-    return DispatchFloat(dtype_, "get", [&]<typename T>() {
-      return static_cast<double>(
-          static_cast<ComputeType<T>>(reinterpret_cast<const T*>(bytes_.data())[i]));
-    });
-  }
-  void Set(int64_t i, double value) {
-    DispatchFloat(dtype_, "set", [&]<typename T>() {
-      reinterpret_cast<T*>(bytes_.data())[i] = static_cast<T>(static_cast<ComputeType<T>>(value));
-    });
-  }
-  void Fill(std::mt19937& random, int64_t n) {
-    std::normal_distribution<double> normal;
-    for (int64_t i = 0; i < n; ++i) Set(i, normal(random));
-  }
-
- private:
-  DType dtype_;
-  std::vector<char> bytes_;
-};
 
 // Relative to the magnitude of the sum's terms.
 double Tolerance(DType dtype, DType c_dtype, int64_t k) {
@@ -70,23 +37,19 @@ void Check(const Problem& p) {
                                   << p.k << " trans " << p.a_trans << p.b_trans << " bias "
                                   << p.bias << " alpha " << p.alpha << " beta " << p.beta << " pad "
                                   << p.pad << " threads " << p.threads);
-  const ContextPtr context = CpuContext({.num_threads = p.threads});
+  const ContextPtr context = TestContext({.num_threads = p.threads});
   const int64_t lda = (p.a_trans ? p.m : p.k) + p.pad, ldb = (p.b_trans ? p.k : p.n) + p.pad;
   const int64_t ldc = p.n + p.pad;
   const int64_t a_batch = (p.a_trans ? p.k : p.m) * lda + p.pad;
   const int64_t b_size = (p.b_trans ? p.n : p.k) * ldb + p.pad;
   const int64_t c_batch = p.m * ldc + p.pad;
-  std::mt19937 random(7);
-  Buffer a(p.dtype, p.batch * a_batch), b(p.dtype, p.batch * b_size),
-      c(p.c_dtype, p.batch * c_batch);
-  Buffer bias(p.bias_dtype, p.n);
-  a.Fill(random, p.batch * a_batch);
-  b.Fill(random, p.batch * b_size);
-  c.Fill(random, p.batch * c_batch);
-  bias.Fill(random, p.n);
+  const Buffer a = Buffer::Normal(p.dtype, p.batch * a_batch, 7);
+  const Buffer b = Buffer::Normal(p.dtype, p.batch * b_size, 8);
+  const Buffer bias = Buffer::Normal(p.bias_dtype, p.n, 9);
+  std::vector<double> before = Buffer::Normal(p.c_dtype, p.batch * c_batch, 10).values();
   // What beta == 0 overwrites must not matter.
-  if (p.beta == 0 && p.m * p.n > 0) c.Set(0, NAN);
-  Buffer result = c, again = c;
+  if (p.beta == 0 && p.m * p.n > 0) before[0] = NAN;
+  Buffer result(p.c_dtype, before), again(p.c_dtype, before);
   MatMulArgs args{.dtype = p.dtype,
                   .c_dtype = p.c_dtype,
                   .bias_dtype = p.bias_dtype,
@@ -115,35 +78,35 @@ void Check(const Problem& p) {
   EXPECT_EQ(context->ledger().live_total_bytes(), 0);
 
   const double tolerance = Tolerance(p.dtype, p.c_dtype, p.k);
+  const std::vector<double> a_values = a.values(), b_values = b.values();
+  const std::vector<double> bias_values = bias.values(), c = result.values();
   for (int64_t z = 0; z < p.batch; ++z) {
     for (int64_t i = 0; i < p.m; ++i) {
       for (int64_t j = 0; j < ldc; ++j) {
         const int64_t at = z * c_batch + i * ldc + j;
         if (j >= p.n) {  // between the rows: untouched
-          ASSERT_EQ(result.Get(at), c.Get(at)) << i << "," << j;
+          ASSERT_EQ(c[at], before[at]) << i << "," << j;
           continue;
         }
         double sum = 0, magnitude = 0;
         for (int64_t x = 0; x < p.k; ++x) {
           const double term =
-              a.Get(z * a_batch + (p.a_trans ? x * lda + i : i * lda + x)) *
-              b.Get((p.share_b ? 0 : z * b_size) + (p.b_trans ? j * ldb + x : x * ldb + j));
+              a_values[z * a_batch + (p.a_trans ? x * lda + i : i * lda + x)] *
+              b_values[(p.share_b ? 0 : z * b_size) + (p.b_trans ? j * ldb + x : x * ldb + j)];
           sum += term;
           magnitude += std::abs(term);
         }
         double expected = p.alpha * sum;
         magnitude *= std::abs(p.alpha);
-        for (double term : {p.beta == 0 ? 0 : p.beta * c.Get(at), p.bias ? bias.Get(j) : 0}) {
+        for (double term : {p.beta == 0 ? 0 : p.beta * before[at], p.bias ? bias_values[j] : 0}) {
           expected += term;
           magnitude += std::abs(term);
         }
-        ASSERT_NEAR(result.Get(at), expected, tolerance * magnitude) << z << ":" << i << "," << j;
+        ASSERT_NEAR(c[at], expected, tolerance * magnitude) << z << ":" << i << "," << j;
       }
     }
   }
 }
-
-constexpr DType kFloats[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF64};
 
 TEST(MatMulTest, EveryCombination) {
   for (DType dtype : kFloats) {
