@@ -92,8 +92,8 @@ struct AdafactorRule {
 #pragma unroll
     for (int k = 0; k < kRunPack; ++k) {
       const C scaled = tile.scale * u.at[k];
-      update.at[k] = chunk.exp_avg != nullptr ? beta1 * update.at[k] + one_minus_beta1 * scaled
-                                              : scaled;
+      update.at[k] =
+          chunk.exp_avg != nullptr ? beta1 * update.at[k] + one_minus_beta1 * scaled : scaled;
       w.at[k] = w.at[k] - tile.decay * w.at[k] - update.at[k];
     }
     if (chunk.exp_avg != nullptr) StoreState(chunk.exp_avg, at, update);

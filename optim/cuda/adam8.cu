@@ -48,8 +48,7 @@ struct Adam8Body {
     __syncthreads();
     const int64_t count = pieces.Count(chunk), per_tile = pieces.per_tile();
     const int64_t last = (tile + 1) * per_tile < count ? (tile + 1) * per_tile : count;
-    for (int64_t p = tile * per_tile + threadIdx.x / kGroup; p < last;
-         p += kTileThreads / kGroup) {
+    for (int64_t p = tile * per_tile + threadIdx.x / kGroup; p < last; p += kTileThreads / kGroup) {
       DoPiece(chunk, p, tables);
     }
   }
@@ -166,11 +165,10 @@ void RunWith(const DeviceContext& context, const Adam8Args& args) {
   ForEachTile(
       context, args.chunks,
       [=](const Adam8Chunk& chunk) { return CeilDiv(pieces.Count(chunk), pieces.per_tile()); },
-      Adam8Body<C, kGroup, kUpdate>{
-          signed_codes.table(), unsigned_codes.table(), pieces, args.decay_kind, args.keep_sign,
-          static_cast<C>(1 - args.decay), static_cast<C>(args.beta1),
-          static_cast<C>(1 - args.beta1), static_cast<C>(args.beta2),
-          static_cast<C>(1 - args.beta2)});
+      Adam8Body<C, kGroup, kUpdate>{signed_codes.table(), unsigned_codes.table(), pieces,
+                                    args.decay_kind, args.keep_sign, static_cast<C>(1 - args.decay),
+                                    static_cast<C>(args.beta1), static_cast<C>(1 - args.beta1),
+                                    static_cast<C>(args.beta2), static_cast<C>(1 - args.beta2)});
 }
 
 template <typename C, bool kUpdate>

@@ -8,8 +8,7 @@ namespace {
 template <typename C, typename S>
 struct CameSettings {
   explicit CameSettings(const CameArgs& args)
-      : moments(SettingsOf<C>(args.grad_scale, args.eps,
-                              std::numeric_limits<double>::infinity())),
+      : moments(SettingsOf<C>(args.grad_scale, args.eps, std::numeric_limits<double>::infinity())),
         clip_threshold(args.clip_threshold),
         beta1(static_cast<C>(args.beta1)),
         one_minus_beta1(static_cast<C>(1 - args.beta1)),

@@ -38,7 +38,8 @@ class UploadedCodes {
 // By the whole block of kThreads threads; a barrier must follow.
 template <int kThreads>
 __device__ __forceinline__ void CopyTable(const CodeTable* from, CodeTable& to) {
-  for (int i = static_cast<int>(threadIdx.x); i < 256; i += kThreads) to.values[i] = from->values[i];
+  for (int i = static_cast<int>(threadIdx.x); i < 256; i += kThreads)
+    to.values[i] = from->values[i];
   for (int i = static_cast<int>(threadIdx.x); i < CodeMap::kBuckets; i += kThreads) {
     to.buckets[i] = from->buckets[i];
   }

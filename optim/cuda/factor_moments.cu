@@ -19,8 +19,8 @@ struct AverageBody {
     const S inv_count = S{1} / static_cast<S>(is_row ? chunk.matrix.cols : chunk.matrix.rows);
     C* state = is_row ? static_cast<C*>(chunk.row) + i : static_cast<C*>(chunk.column) + (i - rows);
     const C square = static_cast<C>(static_cast<const S*>(chunk.sums)[i] * inv_count);
-    const C average = static_cast<C>(chunk.beta2) * *state +
-                      static_cast<C>(1 - chunk.beta2) * (square + eps);
+    const C average =
+        static_cast<C>(chunk.beta2) * *state + static_cast<C>(1 - chunk.beta2) * (square + eps);
     if (store) *state = average;
     static_cast<C*>(chunk.factors)[i] = is_row ? average : C(1) / sqrt(average);
   }

@@ -21,8 +21,8 @@ struct BlendBody {
 #pragma unroll
       for (int k = 0; k < kUpdatePack; ++k) {
         // As the moments of Adam's kernel, bit for bit.
-        x.at[k] = chunk.from == nullptr ? weight * grad.at[k]
-                                        : beta * x.at[k] + weight * grad.at[k];
+        x.at[k] =
+            chunk.from == nullptr ? weight * grad.at[k] : beta * x.at[k] + weight * grad.at[k];
       }
       StoreState(chunk.to, at, x);
     });
@@ -95,9 +95,9 @@ struct OwnStep {
 
 template <typename C>
 void LocalStep(const DeviceContext& context, const LocalStepArgs& args) {
-  UpdateChunks<C>(context, args.chunks,
-                  OwnStep<C>{static_cast<C>(args.lr), static_cast<C>(args.keep),
-                             static_cast<C>(args.eps)});
+  UpdateChunks<C>(
+      context, args.chunks,
+      OwnStep<C>{static_cast<C>(args.lr), static_cast<C>(args.keep), static_cast<C>(args.eps)});
 }
 
 }  // namespace

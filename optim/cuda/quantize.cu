@@ -18,9 +18,8 @@ constexpr int kThreads = 256;
 
 // A warp takes the largest magnitude of each piece: a block of codes, or part of the only one.
 template <typename C>
-__global__ void __launch_bounds__(kThreads)
-    AbsMaxKernel(const C* values, int64_t n, int64_t piece, bool one_block,
-                 MagnitudeBits<C>* maxima) {
+__global__ void __launch_bounds__(kThreads) AbsMaxKernel(const C* values, int64_t n, int64_t piece,
+                                                         bool one_block, MagnitudeBits<C>* maxima) {
   const int64_t pieces = (n + piece - 1) / piece, warps = int64_t{gridDim.x} * (kThreads / kWarp);
   const int64_t lane = threadIdx.x % kWarp;
   int64_t p = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;

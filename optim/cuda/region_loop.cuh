@@ -46,15 +46,15 @@ inline std::vector<RegionTask> RegionTasks(std::span<const FactoredChunk> chunks
       tasks.push_back({chunk, region, tiles, vectors, order++});
       tiles += region.tiles();
       if (chunk.rows == 0) continue;
-      vectors += region.copies * (region.rows * region.column_tiles() +
-                                  region.cols * region.row_tiles());
+      vectors +=
+          region.copies * (region.rows * region.column_tiles() + region.cols * region.row_tiles());
     }
   }
   return tasks;
 }
 
 struct TileOfRegion {
-  int64_t row, rows;     // within the region
+  int64_t row, rows;  // within the region
   int64_t col, cols;
   int64_t copy;
   int64_t row_tile, column_tile;

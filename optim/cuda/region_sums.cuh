@@ -38,8 +38,8 @@ struct RegionSumBody {
     const bool has_vectors = kVectors && chunk.rows > 0;
     const int64_t column_tiles = (region.cols + kTileCols - 1) / kTileCols;
     const int64_t row_tiles = (region.rows + kTileRows - 1) / kTileRows;
-    C* rows = vectors + task.vectors +
-              t.copy * (region.rows * column_tiles + region.cols * row_tiles);
+    C* rows =
+        vectors + task.vectors + t.copy * (region.rows * column_tiles + region.cols * row_tiles);
     C* columns = rows + region.rows * column_tiles;
     const bool aligned = terms.Aligned(chunk);
     ColumnPacks<C> column_sums;
@@ -100,8 +100,7 @@ struct AddVectorsBody {
     const int64_t copy = index / length, at = index % length;
     const int64_t column_tiles = (r.cols + kTileCols - 1) / kTileCols;
     const int64_t row_tiles = (r.rows + kTileRows - 1) / kTileRows;
-    const C* from =
-        vectors + task.vectors + copy * (r.rows * column_tiles + r.cols * row_tiles);
+    const C* from = vectors + task.vectors + copy * (r.rows * column_tiles + r.cols * row_tiles);
     S* sums = static_cast<S*>(task.chunk.sums);
     double total = 0;
     if (at < r.rows) {
@@ -160,18 +159,17 @@ void AddRegionSums(const DeviceContext& context, const std::vector<RegionTask>& 
   for (const RegionTask& task : tasks) {
     const Region& r = task.region;
     if (task.chunk.rows == 0) continue;
-    num_vectors = task.vectors +
-                  r.copies * (r.rows * r.column_tiles() + r.cols * r.row_tiles());
+    num_vectors = task.vectors + r.copies * (r.rows * r.column_tiles() + r.cols * r.row_tiles());
   }
   const auto bytes = [](bool there, int64_t count, size_t size) {
     return there ? count * static_cast<int64_t>(size) : 0;
   };
   const Workspace vectors(context, bytes(kVectors, num_vectors, sizeof(C)));
-  const Workspace scalars(
-      context, bytes(kScalar, last.first_tile + last.region.tiles(), sizeof(double)));
-  ForEachRegionTile(context, tasks,
-                    RegionSumBody<C, kVectors, kScalar, Terms>{terms, vectors.data<C>(),
-                                                               scalars.data<double>()});
+  const Workspace scalars(context,
+                          bytes(kScalar, last.first_tile + last.region.tiles(), sizeof(double)));
+  ForEachRegionTile(
+      context, tasks,
+      RegionSumBody<C, kVectors, kScalar, Terms>{terms, vectors.data<C>(), scalars.data<double>()});
   // Regions of one chunk may have rows or columns in common, so they take turns.
   bool more = kVectors;
   for (int64_t order = 0; more; ++order) {

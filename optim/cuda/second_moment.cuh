@@ -1,5 +1,5 @@
-// What Adafactor and CAME share: the normalised gradient of a tile, and their updates' loop. Private
-// to optim/cuda.
+// What Adafactor and CAME share: the normalised gradient of a tile, and their updates' loop.
+// Private to optim/cuda.
 #ifndef APOGEE_OPTIM_CUDA_SECOND_MOMENT_CUH_
 #define APOGEE_OPTIM_CUDA_SECOND_MOMENT_CUH_
 
@@ -63,8 +63,7 @@ struct Normaliser {
       const Pack<C, kRunPack> grad = LoadGrad<C>(chunk, at);
 #pragma unroll
       for (int k = 0; k < kRunPack; ++k) {
-        u.at[k] = grad_scale * grad.at[k] *
-                  AtMost(row_factor * factors.columns.at[step].at[k]);
+        u.at[k] = grad_scale * grad.at[k] * AtMost(row_factor * factors.columns.at[step].at[k]);
       }
     } else {
       Pack<C, kRunPack> v = LoadState<C>(chunk.exp_avg_sq, at);
