@@ -15,7 +15,8 @@
 //   UpdateChunks<C>(context, args.chunks, LionStep<C>{...});
 //
 // The weights and, where there are, the working weights are stored here. Memory is passed over
-// once.
+// once. What a step computes once per tile, its Prepare(chunk) returns, if it has one, and its
+// operator() is given last.
 #ifndef APOGEE_OPTIM_CUDA_UPDATE_CUH_
 #define APOGEE_OPTIM_CUDA_UPDATE_CUH_
 
@@ -56,11 +57,18 @@ struct UpdateBody {
     const int64_t begin = tile * kUpdateTile;
     const int64_t end = begin + kUpdateTile < chunk.n ? begin + kUpdateTile : chunk.n;
     const bool aligned = AreAligned(chunk.weight, chunk.grad, chunk.working) && step.Aligned(chunk);
-    ForEachPack<kUpdatePack>(begin, end, aligned, [&](const auto& at) {
-      const UpdatePack<C> w = step(chunk, at);
+    const auto store = [&](const auto& at, const UpdatePack<C>& w) {
       at.Store(static_cast<C*>(chunk.weight), w);
       if (chunk.working != nullptr) StoreAs(at, chunk.working, chunk.working_dtype, w);
-    });
+    };
+    if constexpr (requires { step.Prepare(chunk); }) {
+      const auto prepared = step.Prepare(chunk);
+      ForEachPack<kUpdatePack>(begin, end, aligned,
+                               [&](const auto& at) { store(at, step(chunk, at, prepared)); });
+    } else {
+      ForEachPack<kUpdatePack>(begin, end, aligned,
+                               [&](const auto& at) { store(at, step(chunk, at)); });
+    }
   }
 };
 

@@ -1,0 +1,148 @@
+// Walking the rows of the matrices of many parameters, of which a rank may hold any part: for
+// statistics per row and per column. Private to optim/cuda.
+//
+// Tiles are kTileRows x kTileCols of the logical matrices, whatever is held of them. A warp walks
+// rows, a lane kRowPack neighbouring columns, so that a column's sum over the tile's rows of a warp
+// stays with the lane, and a row's sum over the tile's columns is one over the warp.
+//
+//   tile.ForEachRow([&](int64_t row) {                        // counted through the batch
+//     tile.ForPack(row, [&](const auto& at) { ... at.template Load<float>(x) ... });
+//   });
+#ifndef APOGEE_OPTIM_CUDA_ROW_TILES_CUH_
+#define APOGEE_OPTIM_CUDA_ROW_TILES_CUH_
+
+#include "apogee/comm/layout.h"
+#include "apogee/optim/cuda/packs.cuh"
+
+namespace apogee::optim::cuda {
+
+inline constexpr int kRowPack = 8;
+inline constexpr int64_t kTileCols = apogee::cuda::kWarp * kRowPack;
+inline constexpr int64_t kTileRows = 64;
+inline constexpr int kTileWarps = kTileThreads / apogee::cuda::kWarp;
+
+// A parameter's matrices and the segments of them that are held, by their begin.
+struct HeldMatrix {
+  comm::MatrixView matrix;
+  const comm::PlacedSegment* segments;  // on the GPU
+  int num_segments;
+
+  __host__ __device__ int64_t strips() const {
+    return (matrix.cols + kTileCols - 1) / kTileCols;
+  }
+  __host__ __device__ int64_t slabs() const { return (matrix.rows + kTileRows - 1) / kTileRows; }
+  __host__ __device__ int64_t tiles() const { return matrix.batch * slabs() * strips(); }
+};
+
+// Some of kRowPack neighbours of a row: where each lies in the local tensor; -1: not here.
+struct Scattered {
+  int64_t local[kRowPack];
+
+  __device__ bool Has(int k) const { return local[k] >= 0; }
+  template <typename C, typename T>
+  __device__ Pack<C, kRowPack> Load(const T* x) const {
+    Pack<C, kRowPack> pack;
+#pragma unroll
+    for (int k = 0; k < kRowPack; ++k) pack.at[k] = Has(k) ? Cast<C>(x[local[k]]) : C(0);
+    return pack;
+  }
+  template <typename T, typename C>
+  __device__ void Store(T* y, const Pack<C, kRowPack>& pack) const {
+#pragma unroll
+    for (int k = 0; k < kRowPack; ++k) {
+      if (Has(k)) y[local[k]] = Cast<T>(pack.at[k]);
+    }
+  }
+};
+
+// One tile, seen by one thread.
+class RowTile {
+ public:
+  // `aligned`: all tensors begin at multiples of 16 bytes.
+  __device__ RowTile(const HeldMatrix& held, int64_t tile, bool aligned)
+      : held_(held),
+        strip_(tile % held.strips()),
+        slab_(tile / held.strips() % held.slabs()),
+        matrix_(tile / held.strips() / held.slabs()),
+        col_(strip_ * kTileCols + int64_t{threadIdx.x} % apogee::cuda::kWarp * kRowPack),
+        aligned_(aligned) {}
+
+  __device__ int64_t strip() const { return strip_; }
+  __device__ int64_t slab() const { return slab_; }
+  // The first column of the tile, and of this lane, in their matrix, and counted through the batch.
+  __device__ int64_t first_col() const { return strip_ * kTileCols; }
+  __device__ int64_t col() const { return col_; }
+  __device__ int64_t first_batch_col() const { return matrix_ * held_.matrix.cols + first_col(); }
+  __device__ int64_t batch_col() const { return matrix_ * held_.matrix.cols + col_; }
+
+  // All lanes of a warp get the same rows.
+  template <typename Fn>
+  __device__ void ForEachRow(const Fn& fn) const {
+    const int64_t begin = slab_ * kTileRows, rows = held_.matrix.rows;
+    const int64_t end = begin + kTileRows < rows ? begin + kTileRows : rows;
+    for (int64_t row = begin + threadIdx.x / apogee::cuda::kWarp; row < end; row += kTileWarps) {
+      fn(matrix_ * rows + row);
+    }
+  }
+
+  // fn(at) for this lane's elements of the row, if any is held.
+  template <typename Fn>
+  __device__ void ForPack(int64_t row, const Fn& fn) const {
+    const int64_t cols = held_.matrix.cols;
+    if (col_ >= cols) return;
+    const int64_t begin = row * cols + col_;
+    const int64_t count = cols - col_ < kRowPack ? cols - col_ : kRowPack;
+    int at = Find(begin);
+    const int64_t first = LocalOf(begin, at);
+    if (aligned_ && first >= 0 && first % kRowPack == 0 && count == kRowPack) {
+      const comm::Segment& segment = held_.segments[at].segment;
+      if (begin + kRowPack <= segment.begin + segment.length) {
+        fn(Neighbours<kRowPack>{first});
+        return;
+      }
+    }
+    Scattered pack;
+    bool any = false;
+#pragma unroll
+    for (int k = 0; k < kRowPack; ++k) {
+      pack.local[k] = k < count ? LocalOf(begin + k, at) : -1;
+      any = any || pack.Has(k);
+    }
+    if (any) fn(pack);
+  }
+
+ private:
+  // The first segment that ends behind the position.
+  __device__ int Find(int64_t position) const {
+    int low = 0, high = held_.num_segments;
+    while (low < high) {
+      const int middle = (low + high) / 2;
+      const comm::Segment& segment = held_.segments[middle].segment;
+      if (segment.begin + segment.length > position) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    return low;
+  }
+  // `at`: of a position at or before this one; of this one afterwards.
+  __device__ int64_t LocalOf(int64_t position, int& at) const {
+    while (at < held_.num_segments) {
+      const comm::PlacedSegment& placed = held_.segments[at];
+      if (position < placed.segment.begin) return -1;
+      const int64_t inside = position - placed.segment.begin;
+      if (inside < placed.segment.length) return placed.local_begin + inside;
+      ++at;
+    }
+    return -1;
+  }
+
+  const HeldMatrix& held_;
+  int64_t strip_, slab_, matrix_, col_;
+  bool aligned_;
+};
+
+}  // namespace apogee::optim::cuda
+
+#endif  // APOGEE_OPTIM_CUDA_ROW_TILES_CUH_
