@@ -1,6 +1,6 @@
-// How kernels walk the regions of factored parameters: a block of threads has a tile of kTileRows
-// by kTileCols, each of its warps some of the rows, each lane the same columns of all of them.
-// Private to optim/cuda.
+// How kernels walk the regions of factored parameters: a block of threads has a tile of
+// kRegionTileRows by kRegionTileCols, each of its warps some of the rows, each lane the same
+// columns of all of them. Private to optim/cuda.
 //
 //   ForEachRegionTile(context, RegionTasks(args.chunks), Body{...});
 //   // in Body::operator()(const RegionTask& task, int64_t tile):
@@ -23,8 +23,8 @@ using apogee::cuda::kWarp;
 
 inline constexpr int kRunPack = 4;
 // Runs of a lane within a row of a tile.
-inline constexpr int kSteps = static_cast<int>(kTileCols) / (kWarp * kRunPack);
-inline constexpr int kTileWarps = kTileThreads / kWarp;
+inline constexpr int kSteps = static_cast<int>(kRegionTileCols) / (kWarp * kRunPack);
+inline constexpr int kRegionWarps = kTileThreads / kWarp;
 
 struct RegionTask {
   FactoredChunk chunk;
@@ -61,15 +61,15 @@ struct TileOfRegion {
   int64_t global_row, global_column, local, stride;  // of the tile's first element
 
   __device__ TileOfRegion(const Region& r, int64_t tile) {
-    const int64_t column_tiles = (r.cols + kTileCols - 1) / kTileCols;
-    const int64_t row_tiles = (r.rows + kTileRows - 1) / kTileRows;
+    const int64_t column_tiles = (r.cols + kRegionTileCols - 1) / kRegionTileCols;
+    const int64_t row_tiles = (r.rows + kRegionTileRows - 1) / kRegionTileRows;
     column_tile = tile % column_tiles;
     row_tile = tile / column_tiles % row_tiles;
     copy = tile / column_tiles / row_tiles;
-    row = row_tile * kTileRows;
-    rows = r.rows - row < kTileRows ? r.rows - row : kTileRows;
-    col = column_tile * kTileCols;
-    cols = r.cols - col < kTileCols ? r.cols - col : kTileCols;
+    row = row_tile * kRegionTileRows;
+    rows = r.rows - row < kRegionTileRows ? r.rows - row : kRegionTileRows;
+    col = column_tile * kRegionTileCols;
+    cols = r.cols - col < kRegionTileCols ? r.cols - col : kRegionTileCols;
     global_row = r.row + copy * r.row_step + row;
     global_column = r.column + copy * r.column_step + col;
     stride = r.stride;
@@ -83,7 +83,7 @@ struct TileOfRegion {
   // fn(row within the tile, local position of its first column).
   template <typename Fn>
   __device__ void ForEachRow(const Fn& fn) const {
-    for (int64_t i = threadIdx.x / kWarp; i < rows; i += kTileWarps) fn(i, local + i * stride);
+    for (int64_t i = threadIdx.x / kWarp; i < rows; i += kRegionWarps) fn(i, local + i * stride);
   }
   // fn(at) for the run's elements at `row_local`, where there are some. `aligned`: the tensors
   // begin so that vectors may be read.

@@ -36,8 +36,8 @@ struct RegionSumBody {
     const TileOfRegion t(region, tile);
     const typename Terms::Tile prepared(terms, chunk, t);
     const bool has_vectors = kVectors && chunk.rows > 0;
-    const int64_t column_tiles = (region.cols + kTileCols - 1) / kTileCols;
-    const int64_t row_tiles = (region.rows + kTileRows - 1) / kTileRows;
+    const int64_t column_tiles = (region.cols + kRegionTileCols - 1) / kRegionTileCols;
+    const int64_t row_tiles = (region.rows + kRegionTileRows - 1) / kRegionTileRows;
     C* rows =
         vectors + task.vectors + t.copy * (region.rows * column_tiles + region.cols * row_tiles);
     C* columns = rows + region.rows * column_tiles;
@@ -64,7 +64,7 @@ struct RegionSumBody {
       }
     });
     if constexpr (kVectors) {
-      __shared__ C parts[kTileWarps][kTileCols];
+      __shared__ C parts[kRegionWarps][kRegionTileCols];
 #pragma unroll
       for (int s = 0; s < kSteps; ++s) {
 #pragma unroll
@@ -76,7 +76,7 @@ struct RegionSumBody {
       for (int64_t j = threadIdx.x; has_vectors && j < t.cols; j += kTileThreads) {
         C sum = 0;
 #pragma unroll
-        for (int w = 0; w < kTileWarps; ++w) sum += parts[w][j];
+        for (int w = 0; w < kRegionWarps; ++w) sum += parts[w][j];
         columns[t.row_tile * region.cols + t.col + j] = sum;
       }
     }
@@ -98,8 +98,8 @@ struct AddVectorsBody {
     const int64_t index = tile * kTileThreads + threadIdx.x;
     if (index >= r.copies * length) return;
     const int64_t copy = index / length, at = index % length;
-    const int64_t column_tiles = (r.cols + kTileCols - 1) / kTileCols;
-    const int64_t row_tiles = (r.rows + kTileRows - 1) / kTileRows;
+    const int64_t column_tiles = (r.cols + kRegionTileCols - 1) / kRegionTileCols;
+    const int64_t row_tiles = (r.rows + kRegionTileRows - 1) / kRegionTileRows;
     const C* from = vectors + task.vectors + copy * (r.rows * column_tiles + r.cols * row_tiles);
     S* sums = static_cast<S*>(task.chunk.sums);
     double total = 0;

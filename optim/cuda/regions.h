@@ -18,16 +18,16 @@
 
 namespace apogee::optim::cuda {
 
-inline constexpr int64_t kTileRows = 64;
-inline constexpr int64_t kTileCols = 512;
+inline constexpr int64_t kRegionTileRows = 64;
+inline constexpr int64_t kRegionTileCols = 512;
 
 struct Region : RowBlock {
   int64_t stride;  // between rows
   int64_t copies;  // that have neither rows nor columns in common
   int64_t row_step, column_step, local_step;
 
-  int64_t row_tiles() const { return (rows + kTileRows - 1) / kTileRows; }
-  int64_t column_tiles() const { return (cols + kTileCols - 1) / kTileCols; }
+  int64_t row_tiles() const { return (rows + kRegionTileRows - 1) / kRegionTileRows; }
+  int64_t column_tiles() const { return (cols + kRegionTileCols - 1) / kRegionTileCols; }
   int64_t tiles() const { return copies * row_tiles() * column_tiles(); }
 };
 
