@@ -1,7 +1,6 @@
 #include "apogee/comm/compressed_all_reduce.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -10,33 +9,39 @@
 namespace apogee::comm {
 namespace {
 
-// Scales travel in the errors' dtype, behind the signs.
-void PutScales(std::span<const double> scales, DType dtype, uint8_t* to) {
-  for (size_t s = 0; s < scales.size(); ++s) {
-    if (dtype == DType::kF64) {
-      std::memcpy(to + 8 * s, &scales[s], 8);
-    } else {
-      const auto scale = static_cast<float>(scales[s]);
-      std::memcpy(to + 4 * s, &scale, 4);
+// Scales travel in the errors' dtype, behind the signs: the same to all, as bytes [ranks, ...].
+Tensor ScaleBytes(const std::vector<double>& scales, DType dtype, int64_t ranks,
+                  const ContextPtr& context) {
+  const auto bytes_of = [&]<typename T>() {
+    const std::vector<T> rounded(scales.begin(), scales.end());
+    const auto* from = reinterpret_cast<const uint8_t*>(rounded.data());
+    std::vector<uint8_t> bytes;
+    for (int64_t r = 0; r < ranks; ++r) {
+      bytes.insert(bytes.end(), from, from + rounded.size() * sizeof(T));
     }
-  }
+    return Tensor::FromVector(bytes, {ranks, static_cast<int64_t>(rounded.size() * sizeof(T))},
+                              context);
+  };
+  return dtype == DType::kF64 ? bytes_of.operator()<double>() : bytes_of.operator()<float>();
 }
 
-std::vector<double> GetScales(const uint8_t* from, DType dtype, size_t count) {
-  std::vector<double> scales(count);
-  for (size_t s = 0; s < count; ++s) {
-    if (dtype == DType::kF64) {
-      std::memcpy(&scales[s], from + 8 * s, 8);
-    } else {
-      float scale = 0;
-      std::memcpy(&scale, from + 4 * s, 4);
-      scales[s] = scale;
+// The scales of each row, from such bytes: waits for them.
+std::vector<std::vector<double>> ReadScales(const Tensor& rows, DType dtype) {
+  const std::vector<uint8_t> bytes = rows.ToVector<uint8_t>();
+  std::vector<std::vector<double>> scales;
+  const auto read = [&]<typename T>() {
+    const auto row_bytes = static_cast<size_t>(rows.size(1));
+    for (size_t at = 0; at < bytes.size(); at += row_bytes) {
+      std::vector<T> row(row_bytes / sizeof(T));
+      std::memcpy(row.data(), bytes.data() + at, row_bytes);
+      scales.emplace_back(row.begin(), row.end());
     }
-  }
+  };
+  dtype == DType::kF64 ? read.operator()<double>() : read.operator()<float>();
   return scales;
 }
 
-uint8_t* Bytes(const Tensor& tensor) { return tensor.data<uint8_t>(); }
+uint8_t* Bytes(const Tensor& tensor) { return static_cast<uint8_t*>(tensor.raw()); }
 
 const uint8_t* LiveBits(const CompressedTensor& tensor, int64_t first_byte = 0) {
   return tensor.live.defined() ? Bytes(tensor.live) + first_byte : nullptr;
@@ -131,10 +136,11 @@ std::vector<CompressedAllReduce::Part> CompressedAllReduce::Parts(
 int64_t CompressedAllReduce::CountLive(const CompressedTensor& tensor, int64_t begin,
                                        int64_t end) const {
   if (options_.deepspeed) return end - begin;
-  const uint8_t* live = LiveBits(tensor);
+  const uint8_t* live = LiveBits(tensor, begin / 8);
   if (live == nullptr) return std::max<int64_t>(0, std::min(end, tensor.value.numel()) - begin);
+  const DeviceContext& context = *tensor.live.context();
   int64_t count = 0;
-  for (int64_t b = begin / 8; b < end / 8; ++b) count += std::popcount(live[b]);
+  SignKernelsFor(context).count_live(context, {live, (end - begin) / 8, &count});
   return count;
 }
 
@@ -172,36 +178,31 @@ CompressedAllReduce::Sent CompressedAllReduce::Send(
   const size_t num_scales = std::ranges::max(parts, {}, &Part::scale).scale + 1;
   const int64_t signs = parts.back().offset + parts.back().chunk / 8;
   const int64_t message = signs + static_cast<int64_t>(num_scales) * DTypeSize(dtype);
-  const auto bytes = [&](int64_t count) {
-    return Tensor::Empty({count}, DType::kU8, tensors[0].value.context(),
-                         MemoryCategory::kWorkspace);
+  const auto bytes = [&](const Shape& shape) {
+    return Tensor::Empty(shape, DType::kU8, tensors[0].value.context(), MemoryCategory::kWorkspace);
   };
   const int ranks = size();
 
   // What this rank sends: to rank j, chunk j of every tensor and all scales.
   std::vector<double> squares(parts.size());
   std::vector<int64_t> counts(parts.size());
-  const Tensor send = bytes(ranks * message), received = bytes(ranks * message);
+  const Tensor send = bytes({ranks, message}), received = bytes({ranks, message});
   for (size_t t = 0; t < parts.size(); ++t) {
     const Part& part = parts[t];
-    const Tensor whole = bytes(part.padded / 8);
+    const Tensor whole = bytes({part.padded / 8});
     kernels.pack(context, {part.tensor->value.dtype(), dtype, part.tensor->value.raw(), part.n,
                            part.tensor->worker_error.raw(), LiveBits(*part.tensor), part.num_live,
                            part.padded, Bytes(whole), &squares[t]});
     counts[t] = CountLive(*part.tensor, 0, part.padded);
-    for (int j = 0; j < ranks; ++j) {
-      send.Slice(0, j * message + part.offset, part.chunk / 8)
-          .CopyFrom(whole.Slice(0, j * part.chunk / 8, part.chunk / 8));
-    }
+    send.Slice(1, part.offset, part.chunk / 8).CopyFrom(whole.View({ranks, part.chunk / 8}));
   }
   const std::vector<double> own_scales = Scales(parts, num_scales, squares, counts);
-  for (int j = 0; j < ranks; ++j) PutScales(own_scales, dtype, Bytes(send) + j * message + signs);
+  send.Slice(1, signs, message - signs)
+      .CopyFrom(ScaleBytes(own_scales, dtype, ranks, send.context()));
   group_->AllToAll(received, send);
 
   // All ranks see the same scales here, before any of them has changed anything.
-  for (int j = 0; j < ranks; ++j) {
-    exchange->scales.push_back(GetScales(Bytes(received) + j * message + signs, dtype, num_scales));
-  }
+  exchange->scales = ReadScales(received.Slice(1, signs, message - signs), dtype);
   exchange->num_scales = num_scales;
   exchange->signs = signs;
   exchange->message = message;
@@ -229,15 +230,15 @@ void CompressedAllReduce::Finish(const Sent& sent_before) const {
   const SignKernels& kernels = SignKernelsFor(context);
   const DType dtype = first_tensor.worker_error.dtype();
   const int ranks = size();
-  const auto bytes = [&](int64_t count) {
-    return Tensor::Empty({count}, DType::kU8, first_tensor.value.context(),
+  const auto bytes = [&](int64_t rows) {
+    return Tensor::Empty({rows, message}, DType::kU8, first_tensor.value.context(),
                          MemoryCategory::kWorkspace);
   };
 
   // This rank as the server of its chunk.
   std::vector<double> squares(parts.size());
   std::vector<int64_t> counts(parts.size());
-  const Tensor answer = bytes(message), answers = bytes(ranks * message);
+  const Tensor answer = bytes(1), answers = bytes(ranks);
   for (size_t t = 0; t < parts.size(); ++t) {
     const Part& part = parts[t];
     std::vector<const uint8_t*> sent;
@@ -253,8 +254,11 @@ void CompressedAllReduce::Finish(const Sent& sent_before) const {
     counts[t] = CountLive(*part.tensor, first, first + part.chunk);
   }
   std::vector<double> answer_scales = Scales(parts, num_scales, squares, counts);
-  PutScales(answer_scales, dtype, Bytes(answer) + signs);
-  answer_scales = GetScales(Bytes(answer) + signs, dtype, num_scales);  // as the others read them
+  const Tensor scale_bytes = ScaleBytes(answer_scales, dtype, 1, answer.context());
+  answer.Slice(1, signs, message - signs).CopyFrom(scale_bytes);
+  if (dtype != DType::kF64) {  // as the others read them
+    for (double& scale : answer_scales) scale = static_cast<float>(scale);
+  }
   for (const Part& part : parts) {
     const int64_t first = group_->rank() * part.chunk;
     kernels.keep_error(context,
@@ -263,10 +267,11 @@ void CompressedAllReduce::Finish(const Sent& sent_before) const {
   }
   group_->AllGather(answers, answer);
 
+  const std::vector<std::vector<double>> final_scales =
+      ReadScales(answers.Slice(1, signs, message - signs), dtype);
   const std::vector<double>& sent_scales = scales[static_cast<size_t>(group_->rank())];
   for (int j = 0; j < ranks; ++j) {
     const uint8_t* from = Bytes(answers) + j * message;
-    const std::vector<double> final_scales = GetScales(from + signs, dtype, num_scales);
     for (const Part& part : parts) {
       const int64_t first = j * part.chunk;
       const CompressedTensor& tensor = *part.tensor;
@@ -275,7 +280,7 @@ void CompressedAllReduce::Finish(const Sent& sent_before) const {
           {tensor.value.dtype(), dtype, At(tensor.value, std::min(first, part.n)),
            std::clamp<int64_t>(part.n - first, 0, part.chunk), At(tensor.worker_error, first),
            LiveBits(tensor, first / 8), part.LiveIn(first), part.chunk, from + part.offset,
-           sent_scales[part.scale], final_scales[part.scale]});
+           sent_scales[part.scale], final_scales[static_cast<size_t>(j)][part.scale]});
     }
   }
 }

@@ -8,7 +8,8 @@
 // sums of squares are taken in f64, in an order that depends on the sizes alone. Elements from
 // `num_live` on, and where `live` is not null those whose bit there is 0, take no part: they count
 // as 0, their error is 0, their sign bit means nothing. `numel` is a multiple of 8; elements from
-// `num_values` on have no value, only an error.
+// `num_values` on have no value, only an error. Pointers are the device's, but for those of results
+// (`squares`, `count`), which are numbers on the host, and the spans.
 #ifndef APOGEE_COMM_SIGN_KERNELS_H_
 #define APOGEE_COMM_SIGN_KERNELS_H_
 
@@ -79,6 +80,13 @@ struct PackLiveArgs {
   uint8_t* bits;
 };
 
+// count = the number of bits that are 1.
+struct CountLiveArgs {
+  const uint8_t* live;
+  int64_t num_bytes;
+  int64_t* count;
+};
+
 // values = 0 where not live.
 struct ClearArgs {
   DType value_dtype;
@@ -94,6 +102,7 @@ struct ClearArgs {
   X(keep_error, KeepErrorArgs)         \
   X(unpack, UnpackArgs)                \
   X(pack_live, PackLiveArgs)           \
+  X(count_live, CountLiveArgs)         \
   X(clear, ClearArgs)
 
 struct SignKernels {

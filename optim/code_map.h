@@ -36,7 +36,7 @@ class CodeMap {
   // magnitude's top 16 bits choose a bucket that holds at most one midpoint; the entry has that
   // midpoint's lower 16 bits and the code below it, so that one load and one comparison find the
   // nearest value.
-  static uint32_t EncodeMagnitude(const uint32_t* buckets, float x) {
+  static constexpr uint32_t EncodeMagnitude(const uint32_t* buckets, float x) {
     const uint32_t bits = std::bit_cast<uint32_t>(x) & 0x7fffffffu;
     const uint32_t clamped = bits < kLowest ? kLowest : bits > kHighest ? kHighest : bits;
     const uint32_t entry = buckets[(clamped - kLowest) >> 16];
@@ -44,7 +44,7 @@ class CodeMap {
   }
   // The code of x from that of its magnitude. `keep_sign` 1: a value below zero does not get the
   // code of zero (bitsandbytes' CUDA optimizers); else 0.
-  static uint32_t SignedCode(uint32_t magnitude, float x, uint32_t keep_sign) {
+  static constexpr uint32_t SignedCode(uint32_t magnitude, float x, uint32_t keep_sign) {
     uint32_t below = magnitude > keep_sign ? magnitude : keep_sign;
     below = below < 127 ? below : 127u;
     const uint32_t negative = 0u - (std::bit_cast<uint32_t>(x) >> 31);  // all bits or none
@@ -66,6 +66,7 @@ class CodeMap {
   const std::array<Line, 2>& lines() const { return lines_; }
   static constexpr uint32_t kLowest = (127u - 23u) << 23;  // bits of 2^-23, below every midpoint
   static constexpr uint32_t kHighest = 127u << 23;         // bits of 1
+  static constexpr int kBuckets = static_cast<int>((kHighest - kLowest) >> 16) + 1;
 
   uint8_t Encode(float x) const {
     return static_cast<uint8_t>(signed_ ? SignedCode(EncodeMagnitude(buckets(), x), x, 0)
@@ -76,8 +77,6 @@ class CodeMap {
   explicit CodeMap(bool is_signed);
 
   void SetLines();
-
-  static constexpr int kBuckets = static_cast<int>((kHighest - kLowest) >> 16) + 1;
 
   bool signed_;
   std::array<float, 256> values_;

@@ -43,14 +43,17 @@ const Tensor& ErrorFeedback::LiveOf(const ParamView& view,
   const double mean = sum.result / static_cast<double>(std::max<int64_t>(1, sum.n));
   // A square that has overflowed stops its own element, not those that its mean would hide.
   Tensor bits = reduce.PackLive(squares, std::isfinite(mean) ? kNoise * mean : 0);
-  uint8_t* live = bits.data<uint8_t>();
+  // Once per phase, so the bits may well come to the host.
+  std::vector<uint8_t> live = bits.ToVector<uint8_t>();
   if (const Tensor mask = UserMask(view); mask.defined()) {
-    const Tensor own = reduce.PackLive(mask);
-    for (int64_t b = 0; b < bits.numel(); ++b) live[b] &= own.data<uint8_t>()[b];
+    const std::vector<uint8_t> own = reduce.PackLive(mask).ToVector<uint8_t>();
+    for (size_t b = 0; b < live.size(); ++b) live[b] &= own[b];
+    bits.CopyFrom(Tensor::FromVector(live, bits.shape(), HostOf(bits.context())));
   }
   const int64_t n = view.value().numel();
-  const bool all = std::all_of(live, live + n / 8, [](uint8_t b) { return b == 255; }) &&
-                   (n % 8 == 0 || live[n / 8] == (1 << (n % 8)) - 1);
+  const bool all =
+      std::all_of(live.begin(), live.begin() + n / 8, [](uint8_t b) { return b == 255; }) &&
+      (n % 8 == 0 || live[static_cast<size_t>(n / 8)] == (1 << (n % 8)) - 1);
   return live_[view.name()] = all ? Tensor() : bits;
 }
 

@@ -1,11 +1,13 @@
 #include "apogee/optim/low_rank_basis.h"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <random>
 
 #include "apogee/optim/cpu/symmetric_eigen.h"
 #include "apogee/optim/kernels.h"
+#include "apogee/tensor/ops/elementwise.h"
 #include "apogee/tensor/ops/matmul.h"
 
 namespace apogee::optim {
@@ -172,10 +174,11 @@ Side RandomizedSide(const Tensor& grad, bool tall, int64_t rank) {
       const Tensor turn =
           FromRows(eigen.vectors, l, l, grad.context()).Slice(0, 0, rank).Contiguous();
       leading = ops::MatMul(q, turn, {.b_trans = true});
-      Tensor residual = ops::MatMul(z, turn, {.b_trans = true});
-      double* r = residual.data<double>();
-      const double* x = leading.data<double>();
-      for (int64_t i = 0; i < k * rank; ++i) r[i] -= theta(i % rank) * x[i];
+      std::vector<double> thetas;
+      for (int64_t i = 0; i < rank; ++i) thetas.push_back(theta(i));
+      const Tensor residual =
+          ops::Sub(ops::MatMul(z, turn, {.b_trans = true}),
+                   ops::Mul(leading, Tensor::FromVector(thetas, {rank}, grad.context())));
       done = done || Frobenius(residual) <= kAngle * gap;
     } else {
       done = done || energy - captured <= kEnergyGain * energy;
@@ -197,14 +200,14 @@ Side RandomizedSide(const Tensor& grad, bool tall, int64_t rank) {
 // Makes the largest component of every row positive.
 void FixSigns(const Tensor& rows) {
   const int64_t n = rows.size(1);
-  for (int64_t i = 0; i < rows.size(0); ++i) {
-    double* row = rows.data<double>() + i * n;
-    const double* largest = std::max_element(
+  std::vector<double> values = rows.ToVector<double>();
+  for (auto row = values.begin(); row != values.end(); row += n) {
+    const auto largest = std::max_element(
         row, row + n, [](double a, double b) { return std::fabs(a) < std::fabs(b); });
-    if (*largest < 0) {
-      for (int64_t j = 0; j < n; ++j) row[j] = -row[j];
-    }
+    if (*largest >= 0) continue;
+    for (auto x = row; x != row + n; ++x) *x = -*x;
   }
+  rows.CopyFrom(FromRows(values, rows.size(0), n, HostOf(rows.context())));
 }
 
 // The vectors of the other side: orthonormalised products, [r, other length].

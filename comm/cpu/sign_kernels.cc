@@ -1,9 +1,11 @@
 #include "apogee/comm/sign_kernels.h"
 
+#include <bit>
 #include <limits>
 #include <vector>
 
 #include "apogee/comm/cpu/sign_lanes.h"
+#include "apogee/comm/cuda/kernels.h"
 #include "apogee/core/device_context.h"
 #include "apogee/core/parallel.h"
 
@@ -144,6 +146,11 @@ void pack_live(const DeviceContext&, const PackLiveArgs& args) {
   args.value_dtype == DType::kF64 ? PackLiveAs<double>(args) : PackLiveAs<float>(args);
 }
 
+void count_live(const DeviceContext&, const CountLiveArgs& args) {
+  *args.count = 0;
+  for (int64_t b = 0; b < args.num_bytes; ++b) *args.count += std::popcount(args.live[b]);
+}
+
 void clear(const DeviceContext&, const ClearArgs& args) {
   DispatchFloat(args.value_dtype, "compressed_all_reduce", [&]<typename T>() {
     T* values = static_cast<T*>(args.values);
@@ -167,12 +174,11 @@ constexpr SignKernels MakeCpuTable() {
 }
 
 constexpr SignKernels kCpuTable = MakeCpuTable();
-constexpr SignKernels kEmptyTable;
 
 }  // namespace
 
 const SignKernels& SignKernelsFor(const DeviceContext& context) {
-  return context.device().type == DeviceType::kCpu ? kCpuTable : kEmptyTable;
+  return context.device().type == DeviceType::kCpu ? kCpuTable : cuda::SignKernelTable();
 }
 
 }  // namespace apogee::comm

@@ -1,4 +1,11 @@
-// TreeReduce (comm/tree_reduce.h) of memory on one GPU. Private to comm.
+// TreeReduce (comm/tree_reduce.h) of device pointers, with its bits. Private to comm.
+//
+//   TreeReduceCuda(context, "all_reduce", DType::kBF16, ReduceOp::kSum, inputs, outputs, count);
+//
+// `count` elements of every input, one input per rank in rank order, into each of `outputs`, which
+// may be the inputs. All of them are in memory that the context's GPU reaches, and ready when its
+// stream comes to it. Queued on the context's stream, does not wait. Throws Error, prefixed by
+// `op_name`, for integers.
 #ifndef APOGEE_COMM_CUDA_TREE_REDUCE_H_
 #define APOGEE_COMM_CUDA_TREE_REDUCE_H_
 
@@ -7,13 +14,12 @@
 
 #include "apogee/comm/group.h"
 
-namespace apogee::comm {
+namespace apogee::comm::cuda {
 
-// Queued on the context's stream. The same bits as on the CPU.
 void TreeReduceCuda(const DeviceContext& context, const char* op_name, DType dtype, ReduceOp op,
                     std::span<const void* const> inputs, std::span<void* const> outputs,
                     int64_t count);
 
-}  // namespace apogee::comm
+}  // namespace apogee::comm::cuda
 
 #endif  // APOGEE_COMM_CUDA_TREE_REDUCE_H_

@@ -41,7 +41,7 @@ void ReduceShare(const Operation& operation, size_t index) {
   if (context.is_host()) {
     TreeReduce(CollectiveName(first.kind), dtype, first.op, inputs, outputs, end - begin);
   } else {
-    TreeReduceCuda(context, CollectiveName(first.kind), dtype, first.op, inputs, outputs,
+    cuda::TreeReduceCuda(context, CollectiveName(first.kind), dtype, first.op, inputs, outputs,
                    end - begin);
   }
 }

@@ -112,7 +112,7 @@ TEST(AdafactorTest, EverythingElse) {
 
 // f32 and f64 parameters in one optimizer: the statistics of both are f64.
 TEST(AdafactorTest, MixedDTypes) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const auto run = [&](std::vector<DType> dtypes) {
     std::vector<ParameterPtr> params;
     for (size_t p = 0; p < dtypes.size(); ++p) {

@@ -55,7 +55,7 @@ void Reference(const GaLoreAdafactorOptions& o, const Basis& basis, const Tensor
 
 // Two groups, in each of which parameters that are projected and others alternate.
 void CheckReference(const GaLoreAdafactorOptions& o, DType dtype, double tolerance) {
-  const ContextPtr context = CpuContext({.num_threads = 2});
+  const ContextPtr context = TestContext({.num_threads = 2});
   const std::vector<Shape> shapes = {{37}, {33, 17}, {4, 6, 5}, {9, 20},
                                      {7},  {16, 16}, {},        {12, 1}};
   std::vector<ParameterPtr> params;
@@ -142,7 +142,7 @@ TEST(GaLoreAdafactorTest, EverythingElse) {
 
 // A new basis of the same space, other vectors: with rotated states that makes no difference.
 TEST(GaLoreAdafactorTest, StatesFollowTheBasis) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   for (const char* type : {"left", "right", "full"}) {
     const auto run = [&](const char* on_refresh, bool reorder) {
       auto param = RandomParam("w", {12, 6}, DType::kF64, context, 1);
@@ -192,7 +192,7 @@ TEST(GaLoreAdafactorTest, StateBytes) {
 
 TEST(GaLoreAdafactorTest, Problems) {
   EXPECT_TRUE(GaLoreAdafactorOptions{}.Problems().empty());
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const ParameterPtr small = RandomParam("small", {4, 30}, DType::kF32, context, 1);
   try {
     GaLoreAdafactor optimizer({small}, {.lr = 0.1,

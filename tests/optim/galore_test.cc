@@ -7,6 +7,7 @@
 
 #include "apogee/optim/galore_adamw.h"
 #include "apogee/optim/galore_adamw8bit.h"
+#include "apogee/tensor/ops/elementwise.h"
 #include "apogee/tensor/ops/matmul.h"
 #include "apogee/tests/optim/adam8_rule.h"
 #include "apogee/tests/optim/optim_fixture.h"
@@ -24,9 +25,8 @@ Tensor RandomBasis(int64_t n, int64_t r, const ContextPtr& context, uint64_t see
 // U diag(s) V^T.
 Tensor WithSpectrum(int64_t m, int64_t n, const std::vector<double>& s, const ContextPtr& context) {
   const auto r = static_cast<int64_t>(s.size());
-  Tensor u = RandomBasis(m, r, context, 1);
+  const Tensor u = ops::Mul(RandomBasis(m, r, context, 1), Tensor::FromVector(s, {r}, context));
   const Tensor v = RandomBasis(n, r, context, 2);
-  for (int64_t i = 0; i < m * r; ++i) u.data<double>()[i] *= s[static_cast<size_t>(i % r)];
   return ops::MatMul(u, v, {.b_trans = true});
 }
 
@@ -41,7 +41,7 @@ double Angle(const Tensor& a, const Tensor& b) {
 }
 
 TEST(LowRankBasisTest, AngleToTheExactSubspace) {
-  const ContextPtr context = CpuContext({.num_threads = 2});
+  const ContextPtr context = TestContext({.num_threads = 2});
   for (const auto& [m, n] : {std::pair<int64_t, int64_t>{300, 200}, {200, 300}}) {
     std::vector<double> s;
     for (int i = 0; i < 200; ++i) s.push_back(i < 12 ? 3.0 - 0.1 * i : 1.2 * std::pow(0.99, i));
@@ -60,7 +60,7 @@ TEST(LowRankBasisTest, AngleToTheExactSubspace) {
 }
 
 TEST(LowRankBasisTest, ExactSingularVectorsAndSigns) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   for (const Shape& shape : {Shape{1, 9}, Shape{9, 1}, Shape{33, 17}, Shape{17, 33}, Shape{6, 6}}) {
     const Tensor g = RandomTensor(shape, DType::kF64, context, 5);
     const int64_t r = std::min(shape[0], shape[1]);
@@ -80,10 +80,10 @@ TEST(LowRankBasisTest, ExactSingularVectorsAndSigns) {
           previous = x;
         }
       }
-      const double* row = b.right.data<double>() + i * shape[1];
+      const std::vector<double> row = Values(b.right.Slice(0, i, 1));
       double largest = 0;
-      for (int64_t j = 0; j < shape[1]; ++j) {
-        if (std::fabs(row[j]) > std::fabs(largest)) largest = row[j];
+      for (const double x : row) {
+        if (std::fabs(x) > std::fabs(largest)) largest = x;
       }
       EXPECT_GT(largest, 0);
     }
@@ -91,7 +91,7 @@ TEST(LowRankBasisTest, ExactSingularVectorsAndSigns) {
 }
 
 TEST(LowRankBasisTest, RankDeficientZeroAndNonFinite) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const Tensor g = WithSpectrum(30, 20, {2, 1}, context);
   const BasisResult b = LeadingBasis(g, {.rank = 8});
   ASSERT_TRUE(b.ok);
@@ -106,7 +106,7 @@ TEST(LowRankBasisTest, RankDeficientZeroAndNonFinite) {
 
 // One projected AdamW run written out, with the optimizer's own bases.
 TEST(GaLoreAdamWTest, FollowsItsEquations) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   for (const char* type : {"std", "reverse_std", "left", "right", "full"}) {
     for (const Shape& shape : {Shape{33, 17}, Shape{9, 20}}) {
       GaLoreAdamWOptions o{.lr = 1e-2,
@@ -157,7 +157,7 @@ TEST(GaLoreAdamWTest, FollowsItsEquations) {
 }
 
 TEST(GaLoreAdamWTest, ZeroGradientKeepsTheBasis) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   auto param = RandomParam("w", {8, 6}, DType::kF64, context, 1);
   GaLoreAdamW optimizer({param}, {.rank = 3, .update_proj_gap = 1});
   param->set_grad(Tensor::Zeros({8, 6}, DType::kF64, context));
@@ -175,7 +175,7 @@ TEST(GaLoreAdamWTest, ZeroGradientKeepsTheBasis) {
 
 // When the new basis spans the same space, rotated moments give what an unrotated run gives.
 TEST(GaLoreAdamWTest, RotationFollowsTheBasis) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const auto run = [&](const char* on_refresh, bool flip) {
     auto param = RandomParam("w", {12, 6}, DType::kF64, context, 1);
     GaLoreAdamW optimizer({param},
@@ -183,7 +183,8 @@ TEST(GaLoreAdamWTest, RotationFollowsTheBasis) {
     int refreshes = 0;
     optimizer.set_basis_hook([&](const ParamView&, const NewBasis& basis) {
       if (++refreshes > 1 && flip) {
-        for (int64_t i = 0; i < 6; ++i) basis.vectors.data<double>()[i] *= -1;
+        const Tensor first = basis.vectors.View({basis.vectors.numel()}).Slice(0, 0, 6);
+        first.CopyFrom(ops::Scale(first, -1));
       }
     });
     for (uint64_t t = 0; t < 4; ++t) {
@@ -200,7 +201,7 @@ TEST(GaLoreAdamWTest, RotationFollowsTheBasis) {
 
 // Adam with 8-bit moments on the projected gradient, with the optimizer's own bases.
 TEST(GaLoreAdamW8bitTest, FollowsItsEquations) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   for (const char* kernel : {"cuda", "cpu"}) {
     for (const char* type : {"std", "left", "full"}) {
       GaLoreAdamW8bitOptions o{.lr = 1e-2,
@@ -245,7 +246,7 @@ TEST(GaLoreAdamW8bitTest, FollowsItsEquations) {
 
 // As RotationFollowsTheBasis, but for the rounding of the codes.
 TEST(GaLoreAdamW8bitTest, MomentsFollowTheBasis) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const auto run = [&](const char* on_refresh, bool flip, int64_t bits) {
     auto param = RandomParam("w", {12, 6}, DType::kF64, context, 1);
     GaLoreAdamW8bit optimizer({param}, {.lr = 1e-2,
@@ -257,7 +258,8 @@ TEST(GaLoreAdamW8bitTest, MomentsFollowTheBasis) {
     int refreshes = 0;
     optimizer.set_basis_hook([&](const ParamView&, const NewBasis& basis) {
       if (++refreshes > 1 && flip) {
-        for (int64_t i = 0; i < 6; ++i) basis.vectors.data<double>()[i] *= -1;
+        const Tensor first = basis.vectors.View({basis.vectors.numel()}).Slice(0, 0, 6);
+        first.CopyFrom(ops::Scale(first, -1));
       }
     });
     for (uint64_t t = 0; t < 4; ++t) {
@@ -289,7 +291,7 @@ TEST(GaLoreTest, ShardsComputeTheSame) {
 }
 
 TEST(GaLoreTest, StateBytes) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   auto param = RandomParam("w", {256, 192}, DType::kF32, context, 1);
   param->set_grad(RandomTensor({256, 192}, DType::kF32, context, 2));
   const auto bytes = [](Optimizer& optimizer) {
@@ -305,7 +307,7 @@ TEST(GaLoreTest, StateBytes) {
 }
 
 TEST(GaLoreTest, GroupsAndProblems) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const std::vector<ParameterPtr> params = {
       RandomParam("a.weight", {20, 30}, DType::kF32, context, 1),
       RandomParam("a.bias", {20}, DType::kF32, context, 2),
@@ -330,7 +332,7 @@ TEST(GaLoreTest, GroupsAndProblems) {
 
 // What is a matrix and fits is projected, unless its name says bias or LayerNorm.weight.
 TEST(GaLoreTest, GroupsByShapeAndName) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const auto make = [&](const char* name, const Shape& shape) {
     return RandomParam(name, shape, DType::kF32, context, 1);
   };
@@ -356,7 +358,7 @@ TEST(GaLoreTest, GroupsByShapeAndName) {
 }
 
 TEST(GaLoreTest, StateDictRoundTripIsBitwise) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   auto a = RandomParam("w", {40, 30}, DType::kF32, context, 1);
   const GaLoreAdamW8bitOptions o{
       .min_8bit_size = 0, .rank = 4, .update_proj_gap = 2, .on_refresh = "rotate"};

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "apogee/autograd/parameter.h"
-#include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tests/support/test_context.h"
 
 namespace apogee::optim {
 

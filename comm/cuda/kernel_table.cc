@@ -1,0 +1,20 @@
+#include "apogee/comm/cuda/kernels.h"
+
+namespace apogee::comm::cuda {
+namespace {
+
+constexpr SignKernels MakeTable() {
+  SignKernels table;
+#define APOGEE_FILL_SLOT(name, Args) table.name = &cuda::name;
+  APOGEE_FOR_EACH_SIGN_KERNEL(APOGEE_FILL_SLOT)
+#undef APOGEE_FILL_SLOT
+  return table;
+}
+
+constexpr SignKernels kTable = MakeTable();
+
+}  // namespace
+
+const SignKernels& SignKernelTable() { return kTable; }
+
+}  // namespace apogee::comm::cuda

@@ -1,0 +1,108 @@
+// Eight elements at a time, as many as a byte of signs has: what one thread works on. Private to
+// comm/cuda.
+//
+//   Lanes<float> x = LoadLanes<float>(values, count, aligned);   // elements from `count` on are 0
+//   unsigned signs = SignBits(x);
+//   float y = Signed(signs >> k & 1, scale);                     // +-scale
+#ifndef APOGEE_COMM_CUDA_SIGN_LANES_CUH_
+#define APOGEE_COMM_CUDA_SIGN_LANES_CUH_
+
+#include "apogee/tensor/cuda/device.cuh"
+
+namespace apogee::comm::cuda {
+
+inline constexpr int kLanes = 8;
+
+template <typename C>
+struct Lanes {
+  C at[kLanes];
+};
+
+// `aligned`: x may be read in vectors of 16 bytes.
+template <typename C, typename T>
+__device__ __forceinline__ Lanes<C> LoadLanes(const T* x, int64_t count, bool aligned) {
+  constexpr int kWidth = apogee::cuda::kVectorWidth<T>;
+  Lanes<C> lanes;
+  if (aligned && count >= kLanes) {
+#pragma unroll
+    for (int first = 0; first < kLanes; first += kWidth) {
+      const auto vector = *reinterpret_cast<const apogee::cuda::Vector<T, kWidth>*>(x + first);
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) lanes.at[first + k] = apogee::cuda::Cast<C>(vector.at[k]);
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < kLanes; ++k) {
+      lanes.at[k] = k < count ? apogee::cuda::Cast<C>(x[k]) : C(0);
+    }
+  }
+  return lanes;
+}
+
+template <typename C, typename T>
+__device__ __forceinline__ void StoreLanes(T* x, const Lanes<C>& lanes, int64_t count,
+                                           bool aligned) {
+  constexpr int kWidth = apogee::cuda::kVectorWidth<T>;
+  if (aligned && count >= kLanes) {
+#pragma unroll
+    for (int first = 0; first < kLanes; first += kWidth) {
+      apogee::cuda::Vector<T, kWidth> vector;
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) vector.at[k] = apogee::cuda::Cast<T>(lanes.at[first + k]);
+      *reinterpret_cast<apogee::cuda::Vector<T, kWidth>*>(x + first) = vector;
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < kLanes; ++k) {
+      if (k < count) x[k] = apogee::cuda::Cast<T>(lanes.at[k]);
+    }
+  }
+}
+
+// Bit k: element k is >= 0. NaN has 0.
+template <typename C>
+__device__ __forceinline__ unsigned SignBits(const Lanes<C>& lanes) {
+  unsigned bits = 0;
+#pragma unroll
+  for (int k = 0; k < kLanes; ++k) bits |= (lanes.at[k] >= C(0) ? 1u : 0u) << k;
+  return bits;
+}
+
+template <typename C>
+__device__ __forceinline__ C Signed(bool positive, C scale) {
+  return positive ? scale : -scale;
+}
+
+// 0 where the bit is 0.
+template <typename C>
+__device__ __forceinline__ Lanes<C> OnlyLive(Lanes<C> lanes, unsigned live) {
+#pragma unroll
+  for (int k = 0; k < kLanes; ++k) lanes.at[k] = (live >> k & 1u) != 0 ? lanes.at[k] : C(0);
+  return lanes;
+}
+
+template <typename C>
+__device__ __forceinline__ double SquareSum(const Lanes<C>& lanes) {
+  double sum = 0;
+#pragma unroll
+  for (int k = 0; k < kLanes; ++k) {
+    sum += static_cast<double>(lanes.at[k]) * static_cast<double>(lanes.at[k]);
+  }
+  return sum;
+}
+
+// Which elements take part: bits (null: all) of those before `count`.
+struct Live {
+  const uint8_t* bits;
+  int64_t count;
+
+  __device__ __forceinline__ unsigned At(int64_t byte) const {
+    const unsigned set = bits == nullptr ? 255u : bits[byte];
+    const int64_t rest = count - kLanes * byte;
+    return rest >= kLanes ? set : rest <= 0 ? 0u : set & ((1u << rest) - 1u);
+  }
+};
+
+}  // namespace apogee::comm::cuda
+
+#endif  // APOGEE_COMM_CUDA_SIGN_LANES_CUH_

@@ -1,0 +1,125 @@
+// How kernels walk the regions of factored parameters: a block of threads has a tile of
+// kRegionTileRows by kRegionTileCols, each of its warps some of the rows, each lane the same
+// columns of all of them. Private to optim/cuda.
+//
+//   ForEachRegionTile(context, RegionTasks(args.chunks), Body{...});
+//   // in Body::operator()(const RegionTask& task, int64_t tile):
+//   const TileOfRegion t(task.region, tile);
+//   t.ForEachRow([&](int64_t row, int64_t local) {       // rows of this warp
+//     for (int s = 0; s < kSteps; ++s) t.At(s, local, aligned, [&](const auto& at) { ... });
+//   });
+#ifndef APOGEE_OPTIM_CUDA_REGION_LOOP_CUH_
+#define APOGEE_OPTIM_CUDA_REGION_LOOP_CUH_
+
+#include <vector>
+
+#include "apogee/optim/cuda/regions.h"
+#include "apogee/optim/cuda/runs.cuh"
+#include "apogee/optim/kernels.h"
+
+namespace apogee::optim::cuda {
+
+using apogee::cuda::kWarp;
+
+inline constexpr int kRunPack = 4;
+// Runs of a lane within a row of a tile.
+inline constexpr int kSteps = static_cast<int>(kRegionTileCols) / (kWarp * kRunPack);
+inline constexpr int kRegionWarps = kTileThreads / kWarp;
+
+struct RegionTask {
+  FactoredChunk chunk;
+  Region region;
+  int64_t first_tile;  // among those of all tasks
+  int64_t vectors;     // where its tiles' row and column sums begin
+  int64_t order;       // of the region within its chunk
+};
+
+// Without regions of chunks that are not factored when `factored_only`.
+inline std::vector<RegionTask> RegionTasks(std::span<const FactoredChunk> chunks,
+                                           bool factored_only = false) {
+  std::vector<RegionTask> tasks;
+  int64_t tiles = 0, vectors = 0;
+  for (const FactoredChunk& chunk : chunks) {
+    if (factored_only && chunk.rows == 0) continue;
+    int64_t order = 0;
+    for (const Region& region : JoinBlocks(chunk.blocks, chunk.row_stride)) {
+      tasks.push_back({chunk, region, tiles, vectors, order++});
+      tiles += region.tiles();
+      if (chunk.rows == 0) continue;
+      vectors +=
+          region.copies * (region.rows * region.column_tiles() + region.cols * region.row_tiles());
+    }
+  }
+  return tasks;
+}
+
+struct TileOfRegion {
+  int64_t row, rows;  // within the region
+  int64_t col, cols;
+  int64_t copy;
+  int64_t row_tile, column_tile;
+  int64_t global_row, global_column, local, stride;  // of the tile's first element
+
+  __device__ TileOfRegion(const Region& r, int64_t tile) {
+    const int64_t column_tiles = (r.cols + kRegionTileCols - 1) / kRegionTileCols;
+    const int64_t row_tiles = (r.rows + kRegionTileRows - 1) / kRegionTileRows;
+    column_tile = tile % column_tiles;
+    row_tile = tile / column_tiles % row_tiles;
+    copy = tile / column_tiles / row_tiles;
+    row = row_tile * kRegionTileRows;
+    rows = r.rows - row < kRegionTileRows ? r.rows - row : kRegionTileRows;
+    col = column_tile * kRegionTileCols;
+    cols = r.cols - col < kRegionTileCols ? r.cols - col : kRegionTileCols;
+    global_row = r.row + copy * r.row_step + row;
+    global_column = r.column + copy * r.column_step + col;
+    stride = r.stride;
+    local = r.local + copy * r.local_step + row * stride + col;
+  }
+
+  // The first column of a lane's run, within the tile.
+  static __device__ int64_t ColumnOf(int step) {
+    return (int64_t{step} * kWarp + threadIdx.x % kWarp) * kRunPack;
+  }
+  // fn(row within the tile, local position of its first column).
+  template <typename Fn>
+  __device__ void ForEachRow(const Fn& fn) const {
+    for (int64_t i = threadIdx.x / kWarp; i < rows; i += kRegionWarps) fn(i, local + i * stride);
+  }
+  // fn(at) for the run's elements at `row_local`, where there are some. `aligned`: the tensors
+  // begin so that vectors may be read.
+  template <typename Fn>
+  __device__ void At(int step, int64_t row_local, bool aligned, const Fn& fn) const {
+    ForRun<kRunPack>(row_local + ColumnOf(step), row_local + cols,
+                     aligned && row_local % kRunPack == 0, fn);
+  }
+};
+
+// A lane's numbers of a vector per column; 0 behind the last.
+template <typename C>
+struct ColumnPacks {
+  Pack<C, kRunPack> at[kSteps];
+
+  __device__ ColumnPacks() : at{} {}
+  __device__ ColumnPacks(const C* of_tile, int64_t cols) {
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+#pragma unroll
+      for (int k = 0; k < kRunPack; ++k) {
+        const int64_t j = TileOfRegion::ColumnOf(s) + k;
+        at[s].at[k] = of_tile != nullptr && j < cols ? of_tile[j] : C(0);
+      }
+    }
+  }
+};
+
+template <typename Body>
+void ForEachRegionTile(const DeviceContext& context, const std::vector<RegionTask>& tasks,
+                       const Body& body) {
+  ForEachTile(
+      context, std::span<const RegionTask>(tasks),
+      [](const RegionTask& task) { return task.region.tiles(); }, body);
+}
+
+}  // namespace apogee::optim::cuda
+
+#endif  // APOGEE_OPTIM_CUDA_REGION_LOOP_CUH_
