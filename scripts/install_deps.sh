@@ -17,16 +17,17 @@ tidy=(clang-tidy-14)
 fuzz=(clang-14 libclang-rt-14-dev)
 strace=(strace)
 network=(iproute2)
+cuda=(libboost-context-dev)  # the GPU in software; nvcc is NVIDIA's own package
 
 wanted=()
 for group in "${@:-quickstart}"; do
   case "$group" in
-    quickstart | test | bench | mpi | tidy | fuzz | strace | network)
+    quickstart | test | bench | mpi | tidy | fuzz | strace | network | cuda)
       declare -n packages="$group"
       wanted+=("${packages[@]}")
       ;;
     *)
-      echo "install_deps: unknown group '$group'; known: quickstart test bench mpi tidy fuzz strace network" >&2
+      echo "install_deps: unknown group '$group'; known: quickstart test bench mpi tidy fuzz strace network cuda" >&2
       exit 2
       ;;
   esac

@@ -71,6 +71,15 @@ need "dependencies" scripts/install_deps.sh quickstart test bench mpi
 need "configure" cmake --preset release -DAPOGEE_BUILD_BENCH=ON
 need "build" cmake --build --preset release -j "$JOBS"
 run_tests release
+# The CUDA kernels on a GPU in software (docs/gpu.md). It takes CUDA's headers.
+if [[ -f "${CUDA_HOME:-/usr/local/cuda}/include/cuda_runtime.h" ]]; then
+  need "build (emulated GPU)" bash -c "scripts/install_deps.sh cuda && cmake --preset cuda-emulated &&
+    cmake --build --preset cuda-emulated -j $JOBS --target device_tests"
+  run_tests cuda-emulated -L cuda
+else
+  echo "[  SKIPPED ] the emulated GPU: no CUDA headers"
+  skipped=$((skipped + 1))
+fi
 check "install and consumer" scripts/check_install.sh
 check "format" scripts/format.sh --check
 check "fuzz, 20 seconds a parser" bash -c "scripts/install_deps.sh fuzz && scripts/fuzz.sh 20"

@@ -42,7 +42,7 @@ void ReduceShare(const Operation& operation, size_t index) {
     TreeReduce(CollectiveName(first.kind), dtype, first.op, inputs, outputs, end - begin);
   } else {
     cuda::TreeReduceCuda(context, CollectiveName(first.kind), dtype, first.op, inputs, outputs,
-                   end - begin);
+                         end - begin);
   }
 }
 
