@@ -25,22 +25,27 @@ PhiloxKey MakeKey(uint64_t seed, const std::string& name);
 PhiloxKey SubKey(PhiloxKey key, uint64_t stream);
 
 // Four independent 32-bit words. `high` is the upper half of the 128-bit counter.
-inline std::array<uint32_t, 4> Philox(PhiloxKey key, uint64_t counter, uint64_t high = 0) {
-  std::array<uint32_t, 4> x = {static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32),
-                               static_cast<uint32_t>(high), static_cast<uint32_t>(high >> 32)};
+// constexpr: kernels of GPUs call it, too.
+constexpr std::array<uint32_t, 4> Philox(PhiloxKey key, uint64_t counter, uint64_t high = 0) {
+  uint32_t a = static_cast<uint32_t>(counter), b = static_cast<uint32_t>(counter >> 32);
+  uint32_t c = static_cast<uint32_t>(high), d = static_cast<uint32_t>(high >> 32);
   for (int round = 0; round < 10; ++round) {
-    const uint64_t p0 = uint64_t{0xD2511F53u} * x[0];
-    const uint64_t p1 = uint64_t{0xCD9E8D57u} * x[2];
-    x = {static_cast<uint32_t>(p1 >> 32) ^ x[1] ^ key.a, static_cast<uint32_t>(p1),
-         static_cast<uint32_t>(p0 >> 32) ^ x[3] ^ key.b, static_cast<uint32_t>(p0)};
+    const uint64_t p0 = uint64_t{0xD2511F53u} * a;
+    const uint64_t p1 = uint64_t{0xCD9E8D57u} * c;
+    a = static_cast<uint32_t>(p1 >> 32) ^ b ^ key.a;
+    b = static_cast<uint32_t>(p1);
+    c = static_cast<uint32_t>(p0 >> 32) ^ d ^ key.b;
+    d = static_cast<uint32_t>(p0);
     key.a += 0x9E3779B9u;
     key.b += 0xBB67AE85u;
   }
-  return x;
+  return {a, b, c, d};
 }
 
 // (0, 1], 24 bits: never 0, so that log() is finite.
-inline float ToUniform(uint32_t bits) { return (static_cast<float>(bits >> 8) + 1.0f) * 0x1p-24f; }
+constexpr float ToUniform(uint32_t bits) {
+  return (static_cast<float>(bits >> 8) + 1.0f) * 0x1p-24f;
+}
 
 // A cursor over streams: the state that a checkpoint saves and recompute replays. Each call of a
 // random op takes the next stream; two generators with equal state draw equal numbers.

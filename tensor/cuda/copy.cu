@@ -17,10 +17,10 @@ constexpr int64_t kMaxPart = int64_t{1} << 30;
 
 // Among floats, and within one dtype, copies are in the way of training; of the other pairs the
 // strided kernel is enough.
+template <typename T>
+constexpr bool kIsFloat = std::is_floating_point_v<T> || std::is_class_v<T>;
 template <typename X, typename Y>
-constexpr bool kOften = std::is_same_v<X, Y> ||
-                        ((std::is_floating_point_v<X> ||
-                          std::is_class_v<X>)&&(std::is_floating_point_v<Y> || std::is_class_v<Y>));
+constexpr bool kOften = std::is_same_v<X, Y> || (kIsFloat<X> && kIsFloat<Y>);
 
 struct Offsets {
   int64_t x = 0, y = 0;

@@ -28,6 +28,24 @@ struct Divisor {
   }
 };
 
+// The same for indices that may be wider, up to a largest one that the host knows.
+struct WideDivisor {
+  int64_t value;
+  bool narrow;
+  Divisor divisor;
+
+  // divisor >= 1.
+  WideDivisor(int64_t divide_by, int64_t largest)
+      : value(divide_by), narrow(largest < int64_t{1} << 31) {
+    if (narrow && divide_by <= largest) divisor = Divisor(divide_by);
+    if (narrow && divide_by > largest) divisor = Divisor(int64_t{1} << 31);
+  }
+  __device__ __forceinline__ int64_t Divide(int64_t n) const {
+    return narrow ? int64_t{divisor.Divide(static_cast<uint32_t>(n))} : n / value;
+  }
+  __device__ __forceinline__ int64_t Remainder(int64_t n) const { return n - Divide(n) * value; }
+};
+
 }  // namespace apogee::cuda
 
 #endif  // APOGEE_TENSOR_CUDA_DIVISOR_CUH_

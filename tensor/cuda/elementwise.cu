@@ -1,21 +1,22 @@
-// Fill, arithmetic of two operands, scaled addition.
+// Fill, arithmetic of two operands, scaled addition: loops bound by memory, in vectors.
 #include "apogee/tensor/cuda/device.cuh"
+#include "apogee/tensor/cuda/divisor.cuh"
 #include "apogee/tensor/cuda/kernels.h"
 #include "apogee/tensor/cuda/launch.cuh"
+#include "apogee/tensor/cuda/vector_loop.cuh"
 
 namespace apogee::cuda {
 namespace {
 
 template <typename T>
 void Fill(const DeviceContext& context, const FillArgs& args) {
-  T* y = static_cast<T*>(args.y);
   T value;
   if constexpr (std::is_integral_v<T> || sizeof(T) > 2) {
     value = static_cast<T>(args.value);
   } else {
     value = static_cast<T>(static_cast<float>(args.value));
   }
-  ForEach(context, args.n, [=] __device__(int64_t i) { y[i] = value; });
+  MapVectors(context, args.n, static_cast<T*>(args.y), [=] __device__() { return value; });
 }
 
 template <BinaryOp kOp, typename C>
@@ -26,19 +27,40 @@ __device__ __forceinline__ C Apply(C a, C b) {
   if constexpr (kOp == BinaryOp::kDiv) return a / b;
 }
 
+// b again and again, in vectors where each lies within one repetition.
 template <typename T, BinaryOp kOp>
-void Binary(const DeviceContext& context, const BinaryArgs& args) {
+void BinaryRepeated(const DeviceContext& context, const BinaryArgs& args) {
   const T* a = static_cast<const T*>(args.a);
   const T* b = static_cast<const T*>(args.b);
   T* out = static_cast<T*>(args.out);
-  const int64_t period = args.b_period;
-  if (period == args.n) {
-    ForEach(context, args.n,
-            [=] __device__(int64_t i) { out[i] = Cast<T>(Apply<kOp>(Load(a + i), Load(b + i))); });
+  const WideDivisor period(args.b_period, args.n);
+  const bool vectors = IsAligned16(a, b, out) && args.b_period % kWidth<T> == 0;
+  ForEachVector<kWidth<T>>(context, args.n, vectors, [=] __device__(int64_t i, auto width) {
+    constexpr int kCount = decltype(width)::value;
+    Vector<T, kCount> values = ReadVector<kCount>(a + i);
+    const Vector<T, kCount> others = ReadVector<kCount>(b + period.Remainder(i));
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      values.at[k] = Cast<T>(Apply<kOp>(Load(values.at + k), Load(others.at + k)));
+    }
+    WriteVector(out + i, values);
+  });
+}
+
+template <typename T, BinaryOp kOp>
+void Binary(const DeviceContext& context, const BinaryArgs& args) {
+  using C = ComputeType<T>;
+  const T* a = static_cast<const T*>(args.a);
+  const T* b = static_cast<const T*>(args.b);
+  T* out = static_cast<T*>(args.out);
+  if (args.b_period == args.n) {
+    MapVectors(
+        context, args.n, out, [=] __device__(C x, C y) { return Apply<kOp>(x, y); }, a, b);
+  } else if (args.b_period == 1) {
+    MapVectors(
+        context, args.n, out, [=] __device__(C x) { return Apply<kOp>(x, Load(b)); }, a);
   } else {
-    ForEach(context, args.n, [=] __device__(int64_t i) {
-      out[i] = Cast<T>(Apply<kOp>(Load(a + i), Load(b + i % period)));
-    });
+    BinaryRepeated<T, kOp>(context, args);
   }
 }
 
@@ -64,12 +86,15 @@ void ScaleAdd(const DeviceContext& context, const ScaleAddArgs& args) {
   Y* y = static_cast<Y*>(args.y);
   const C alpha = static_cast<C>(args.alpha), beta = static_cast<C>(args.beta);
   if (args.beta == 0) {
-    ForEach(context, args.n,
-            [=] __device__(int64_t i) { y[i] = Cast<Y>(alpha * static_cast<C>(Load(x + i))); });
+    MapVectors(
+        context, args.n, y, [=] __device__(ComputeType<X> from) { return alpha * C(from); }, x);
   } else {
-    ForEach(context, args.n, [=] __device__(int64_t i) {
-      y[i] = Cast<Y>(alpha * static_cast<C>(Load(x + i)) + beta * static_cast<C>(Load(y + i)));
-    });
+    MapVectors(
+        context, args.n, y,
+        [=] __device__(ComputeType<X> from, ComputeType<Y> to) {
+          return alpha * C(from) + beta * C(to);
+        },
+        x, y);
   }
 }
 

@@ -22,6 +22,16 @@ constexpr KernelTable MakeTable() {
   table.scale_add = &cuda::scale_add;
   table.softmax_backward = &cuda::softmax_backward;
   table.softmax_forward = &cuda::softmax_forward;
+  table.activation_backward = &cuda::activation_backward;
+  table.activation_forward = &cuda::activation_forward;
+  table.dropout = &cuda::dropout;
+  table.embedding_backward = &cuda::embedding_backward;
+  table.embedding_forward = &cuda::embedding_forward;
+  table.random = &cuda::random;
+  table.rotary = &cuda::rotary;
+  table.sum = &cuda::sum;
+  table.swiglu_backward = &cuda::swiglu_backward;
+  table.swiglu_forward = &cuda::swiglu_forward;
   return table;
 }
 

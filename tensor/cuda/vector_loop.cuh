@@ -32,7 +32,7 @@ __device__ __forceinline__ void WriteVector(T* y, const Vector<T, kCount>& value
 }
 
 template <int kCount, typename Fn>
-__device__ __forceinline__ void VectorLoop(int64_t n, int64_t vectors, const Fn& fn) {
+__global__ void VectorLoopKernel(int64_t n, int64_t vectors, Fn fn) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   for (int64_t v = first; v < vectors; v += step) {
@@ -43,23 +43,24 @@ __device__ __forceinline__ void VectorLoop(int64_t n, int64_t vectors, const Fn&
   }
 }
 
-template <int kCount, typename Fn>
-__global__ void VectorLoopKernel(int64_t n, int64_t vectors, Fn fn) {
-  VectorLoop<kCount>(n, vectors, fn);
+template <int kCount, typename Y, typename Fn, typename... Xs>
+__device__ __forceinline__ void MapVector(Y* y, const Fn& fn, const Vector<Xs, kCount>&... x) {
+  Vector<Y, kCount> result;
+#pragma unroll
+  for (int k = 0; k < kCount; ++k) result.at[k] = Cast<Y>(fn(Load(x.at + k)...));
+  WriteVector(y, result);
 }
 
 template <int kCount, typename Y, typename Fn, typename... Xs>
 __global__ void MapKernel(int64_t n, int64_t vectors, Y* y, Fn fn, const Xs*... x) {
-  VectorLoop<kCount>(n, vectors, [&](int64_t i, auto width) {
-    constexpr int kElements = decltype(width)::value;
-    const auto map = [&](const Vector<Xs, kElements>&... values) {
-      Vector<Y, kElements> result;
-#pragma unroll
-      for (int k = 0; k < kElements; ++k) result.at[k] = Cast<Y>(fn(Load(values.at + k)...));
-      WriteVector(y + i, result);
-    };
-    map(ReadVector<kElements>(x + i)...);
-  });
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  for (int64_t v = first; v < vectors; v += step) {
+    MapVector<kCount>(y + v * kCount, fn, ReadVector<kCount>(x + v * kCount)...);
+  }
+  for (int64_t i = vectors * kCount + first; i < n; i += step) {
+    MapVector<1>(y + i, fn, ReadVector<1>(x + i)...);
+  }
 }
 
 // The grid of a vector loop.

@@ -201,6 +201,18 @@ inline float __fdividef(float a, float b) { return a / b; }
 inline float __frcp_rn(float x) { return 1.0f / x; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
+// The whole turns are dropped first, which is exact.
+inline void sincospi(double x, double* sine, double* cosine) {
+  const double angle = M_PI * std::fmod(x, 2.0);
+  *sine = std::sin(angle);
+  *cosine = std::cos(angle);
+}
+inline void sincospif(float x, float* sine, float* cosine) {
+  double s = 0, c = 0;
+  sincospi(x, &s, &c);
+  *sine = static_cast<float>(s);
+  *cosine = static_cast<float>(c);
+}
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fmul_rn(float a, float b) { return a * b; }

@@ -86,6 +86,28 @@ TEST(Dropout, KeepsByTheUniformAndScales) {
   }
 }
 
+TEST(Dropout, RowsAreApartInTheStream) {
+  const ContextPtr context = TestContext({.num_threads = 2});
+  for (DType dtype : kFloats) {
+    for (auto [row, stride] : {std::pair<int64_t, int64_t>{6, 10}, {8, 20}, {8, 8}, {5, 64}}) {
+      for (int64_t first : {0, 3, 132}) {
+        const int64_t rows = 7;
+        const Buffer x = Buffer::Normal(dtype, rows * row, 1);
+        Buffer y(dtype, rows * row);
+        context->kernels().dropout(
+            *context, {dtype, x.data(), y.data(), rows * row, 0.5, kKey, first, row, stride});
+        std::vector<double> expected = x.values();
+        for (int64_t i = 0; i < rows * row; ++i) {
+          const uint32_t word = Word(first + i / row * stride + i % row);
+          double& value = expected[static_cast<size_t>(i)];
+          value = ToUniform(word) > 0.5f ? value * 2 : 0;
+        }
+        ExpectClose(y.values(), expected, Tolerance(dtype, ErrorKind::kElementwise));
+      }
+    }
+  }
+}
+
 TEST(Dropout, KeepRateIsOneMinusP) {
   const ContextPtr context = TestContext();
   const int64_t n = 1 << 20;

@@ -22,9 +22,10 @@ std::vector<double> Reference(const std::vector<double>& x, int64_t outer, int64
 struct Sizes {
   int64_t outer, reduce, inner;
 };
-constexpr Sizes kSizes[] = {{0, 3, 2},     {2, 0, 3},    {2, 0, 1},     {1, 1, 1},   {17, 1, 1},
-                            {1, 17, 1},    {33, 17, 1},  {1, 33, 17},   {3, 33, 17}, {2, 5, 1},
-                            {1, 20000, 1}, {3, 9001, 1}, {1, 1000, 33}, {2, 3, 2100}};
+constexpr Sizes kSizes[] = {{0, 3, 2},     {2, 0, 3},    {2, 0, 1},     {1, 1, 1},    {17, 1, 1},
+                            {1, 17, 1},    {33, 17, 1},  {1, 33, 17},   {3, 33, 17},  {2, 5, 1},
+                            {1, 20000, 1}, {3, 9001, 1}, {1, 1000, 33}, {2, 3, 2100}, {2, 700, 40},
+                            {300, 3, 2},   {5, 2000, 1}, {1, 70000, 2}};
 
 TEST(Sum, MatchesReference) {
   const ContextPtr context = TestContext({.num_threads = 2});

@@ -1,20 +1,21 @@
-// Rotary embedding against double, and its inverse.
+// Rotary embedding against long double, and its inverse.
 #include "apogee/tests/support/buffer.h"
 #include "apogee/tests/support/tolerance.h"
 
 namespace apogee {
 namespace {
 
-constexpr int64_t kBatch = 2, kTokens = 9, kHeads = 3, kHeadDim = 34, kHalf = kHeadDim / 2;
-constexpr int64_t kNumel = kBatch * kTokens * kHeads * kHeadDim;
+constexpr int64_t kBatch = 2, kTokens = 9, kHeads = 3;
+constexpr int64_t kJumpAt = 5, kJump = 7;
 
-TEST(Rotary, MatchesReferenceForStridedOperands) {
+void CheckStridedOperands(int64_t head_dim) {
+  const int64_t half = head_dim / 2, numel = kBatch * kTokens * kHeads * head_dim;
   const ContextPtr context = TestContext({.num_threads = 2});
   for (DType dtype : kFloats) {
     for (int64_t first_position : {0, 1000, 100000}) {
       for (bool inverse : {false, true}) {
-        const Buffer x = Buffer::Normal(dtype, kNumel, 1);
-        Buffer y(dtype, kNumel);
+        const Buffer x = Buffer::Normal(dtype, numel, 1);
+        Buffer y(dtype, numel);
         // x is [batch, tokens, heads, head_dim], y is [batch, heads, tokens, head_dim].
         context->kernels().rotary(*context,
                                   {dtype,
@@ -23,36 +24,50 @@ TEST(Rotary, MatchesReferenceForStridedOperands) {
                                    kBatch,
                                    kTokens,
                                    kHeads,
-                                   kHeadDim,
-                                   {kTokens * kHeads * kHeadDim, kHeads * kHeadDim, kHeadDim},
-                                   {kTokens * kHeads * kHeadDim, kHeadDim, kTokens * kHeadDim},
+                                   head_dim,
+                                   {kTokens * kHeads * head_dim, kHeads * head_dim, head_dim},
+                                   {kTokens * kHeads * head_dim, head_dim, kTokens * head_dim},
                                    10000,
                                    first_position,
-                                   inverse});
+                                   inverse,
+                                   kJumpAt,
+                                   kJump});
         const std::vector<double> xs = x.values();
         std::vector<double> expected(xs.size());
+        double longest = 1;
         for (int64_t b = 0; b < kBatch; ++b) {
           for (int64_t t = 0; t < kTokens; ++t) {
             for (int64_t h = 0; h < kHeads; ++h) {
-              const double* from = xs.data() + ((b * kTokens + t) * kHeads + h) * kHeadDim;
-              double* to = expected.data() + ((b * kHeads + h) * kTokens + t) * kHeadDim;
-              for (int64_t i = 0; i < kHalf; ++i) {
-                const double frequency =
-                    std::pow(10000.0, -2.0 * static_cast<double>(i) / kHeadDim);
-                double angle = static_cast<double>(first_position + t) * frequency;
-                if (inverse) angle = -angle;
-                to[i] = from[i] * std::cos(angle) - from[i + kHalf] * std::sin(angle);
-                to[i + kHalf] = from[i + kHalf] * std::cos(angle) + from[i] * std::sin(angle);
+              const double* from = xs.data() + ((b * kTokens + t) * kHeads + h) * head_dim;
+              double* to = expected.data() + ((b * kHeads + h) * kTokens + t) * head_dim;
+              for (int64_t i = 0; i < half; ++i) {
+                const long double frequency =
+                    std::pow(10000.0L, -2.0L * static_cast<long double>(i) / head_dim);
+                const int64_t jump = t >= kJumpAt ? kJump : 0;
+                const long double angle =
+                    static_cast<long double>(first_position + t + jump) * frequency;
+                const double cosine = static_cast<double>(std::cos(angle));
+                const double sine =
+                    static_cast<double>(inverse ? -std::sin(angle) : std::sin(angle));
+                to[i] = from[i] * cosine - from[i + half] * sine;
+                longest = std::max(longest, std::hypot(from[i], from[i + half]));
+                to[i + half] = from[i + half] * cosine + from[i] * sine;
               }
             }
           }
         }
-        // In f64 the angle itself is rounded, in proportion to its size.
-        const double slack = dtype == DType::kF64 ? 4e-16 * static_cast<double>(first_position) : 0;
+        // In f64 the angle itself is rounded, in proportion to its size, which moves the pair's
+        // end.
+        const double slack =
+            dtype == DType::kF64 ? 4e-16 * static_cast<double>(first_position) * longest : 0;
         ExpectClose(y.values(), expected, Tolerance(dtype, ErrorKind::kElementwise) + slack);
       }
     }
   }
+}
+
+TEST(Rotary, MatchesReferenceForStridedOperands) {
+  for (int64_t head_dim : {2, 34, 64, 300}) CheckStridedOperands(head_dim);
 }
 
 TEST(Rotary, NaNStaysInItsPair) {

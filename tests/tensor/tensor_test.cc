@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "apogee/tests/support/buffer.h"
 #include "apogee/tests/support/test_context.h"
 
 namespace apogee {
@@ -28,7 +29,7 @@ TEST(TensorTest, ViewsShareAndStridesAddUp) {
 
 TEST(TensorTest, WrappedMemoryIsTheCallersAndIsNotCounted) {
   const ContextPtr context = TestContext();
-  std::vector<float> memory = {1, 2, 3, 4};
+  Buffer memory(DType::kF32, {1, 2, 3, 4});
   {
     const Tensor x = Tensor::Wrap(memory.data(), {2, 2}, DType::kF32, context);
     x.storage()->set_category(MemoryCategory::kGradient);
@@ -36,7 +37,7 @@ TEST(TensorTest, WrappedMemoryIsTheCallersAndIsNotCounted) {
     EXPECT_EQ(context->ledger().live_total_bytes(), 0);
     EXPECT_EQ(context->ledger().live_bytes(MemoryCategory::kGradient), 0);
   }
-  EXPECT_EQ(memory, (std::vector<float>{1, 2, 9, 9}));
+  EXPECT_EQ(memory.values(), (std::vector<double>{1, 2, 9, 9}));
   EXPECT_THROW(Tensor::Wrap(nullptr, {1}, DType::kF32, context), Error);
 }
 

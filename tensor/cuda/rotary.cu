@@ -1,0 +1,118 @@
+// Rotary position embedding. The angles of a token serve all its heads and every sample, so their
+// cosines and sines go into a table first; then each thread rotates some neighbouring pairs.
+#include <cmath>
+#include <numbers>
+
+#include "apogee/tensor/cuda/device.cuh"
+#include "apogee/tensor/cuda/divisor.cuh"
+#include "apogee/tensor/cuda/kernels.h"
+#include "apogee/tensor/cuda/launch.cuh"
+#include "apogee/tensor/cuda/vector_loop.cuh"
+
+namespace apogee::cuda {
+namespace {
+
+// Turns per token of some neighbouring pairs. The host computes them, to the CPU's bits: large
+// positions multiply their rounding errors. They are handed over with the launch.
+struct Frequencies {
+  static constexpr int64_t kMost = 128;
+  double turns[kMost];
+};
+
+// Rows of 2 * half: cosines, then sines (negated for the inverse). Pairs [first, first + count).
+template <typename C>
+void FillTable(const DeviceContext& context, const RotaryArgs& args, int64_t first, int64_t count,
+               C* table) {
+  Frequencies frequencies;
+  for (int64_t i = 0; i < count; ++i) {
+    const double exponent =
+        -2.0 * static_cast<double>(first + i) / static_cast<double>(args.head_dim);
+    frequencies.turns[i] = std::pow(args.theta, exponent) / (2 * std::numbers::pi);
+  }
+  const int64_t half = args.head_dim / 2, jump_at = args.jump_at, jump = args.jump;
+  const int64_t first_position = args.first_position;
+  const double sign = args.inverse ? -1 : 1;
+  ForEach(context, args.tokens * count, [=] __device__(int64_t at) {
+    const int64_t t = at / count, i = at % count;
+    const double position = static_cast<double>(first_position + t + (t >= jump_at ? jump : 0));
+    double sine, cosine;
+    sincospi(2 * (position * frequencies.turns[i]), &sine, &cosine);
+    table[t * 2 * half + first + i] = static_cast<C>(cosine);
+    table[t * 2 * half + half + first + i] = static_cast<C>(sign * sine);
+  });
+}
+
+struct Operands {
+  int64_t x_strides[3], y_strides[3];  // of batch, tokens, heads
+  int64_t half;
+  WideDivisor vectors, heads, tokens;  // a head's vectors of pairs
+};
+
+// Whether pairs may be taken kCount at a time: both halves of every head are vectors.
+template <int kCount>
+bool FitVectors(const RotaryArgs& args) {
+  if (!IsAligned16(args.x, args.y) || args.head_dim / 2 % kCount != 0) return false;
+  for (int d = 0; d < 3; ++d) {
+    if (args.x_strides[d] % kCount != 0 || args.y_strides[d] % kCount != 0) return false;
+  }
+  return true;
+}
+
+template <typename T, int kCount>
+void Rotate(const DeviceContext& context, const RotaryArgs& args, const ComputeType<T>* table) {
+  using C = ComputeType<T>;
+  const T* x = static_cast<const T*>(args.x);
+  T* y = static_cast<T*>(args.y);
+  const int64_t half = args.head_dim / 2;
+  const int64_t n = args.batch * args.tokens * args.heads * (half / kCount);
+  const Operands of{{args.x_strides[0], args.x_strides[1], args.x_strides[2]},
+                    {args.y_strides[0], args.y_strides[1], args.y_strides[2]},
+                    half,
+                    WideDivisor(half / kCount, n),
+                    WideDivisor(args.heads, n),
+                    WideDivisor(args.tokens, n)};
+  ForEach(context, n, [=] __device__(int64_t at) {
+    const int64_t head = of.vectors.Divide(at), i = (at - head * of.vectors.value) * kCount;
+    const int64_t token = of.heads.Divide(head), h = head - token * of.heads.value;
+    const int64_t b = of.tokens.Divide(token), t = token - b * of.tokens.value;
+    const T* from = x + b * of.x_strides[0] + t * of.x_strides[1] + h * of.x_strides[2] + i;
+    T* to = y + b * of.y_strides[0] + t * of.y_strides[1] + h * of.y_strides[2] + i;
+    const C* cosines = table + t * 2 * of.half + i;
+    const Vector<T, kCount> lower = ReadVector<kCount>(from);
+    const Vector<T, kCount> upper = ReadVector<kCount>(from + of.half);
+    Vector<T, kCount> new_lower, new_upper;
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      const C p = Load(lower.at + k), q = Load(upper.at + k);
+      const C cosine = cosines[k], sine = cosines[of.half + k];
+      new_lower.at[k] = Cast<T>(p * cosine - q * sine);
+      new_upper.at[k] = Cast<T>(q * cosine + p * sine);
+    }
+    WriteVector(to, new_lower);
+    WriteVector(to + of.half, new_upper);
+  });
+}
+
+template <typename T>
+void Rotary(const DeviceContext& context, const RotaryArgs& args) {
+  using C = ComputeType<T>;
+  const int64_t half = args.head_dim / 2;
+  const Workspace angles(context, args.tokens * 2 * half * static_cast<int64_t>(sizeof(C)));
+  for (int64_t first = 0; first < half; first += Frequencies::kMost) {
+    FillTable(context, args, first, std::min(Frequencies::kMost, half - first), angles.data<C>());
+  }
+  if (FitVectors<kWidth<T>>(args)) {
+    Rotate<T, kWidth<T>>(context, args, angles.data<C>());
+  } else {
+    Rotate<T, 1>(context, args, angles.data<C>());
+  }
+}
+
+}  // namespace
+
+void rotary(const DeviceContext& context, const RotaryArgs& args) {
+  if (args.batch * args.tokens * args.heads * (args.head_dim / 2) == 0) return;
+  DispatchFloat(args.dtype, "rotary", [&]<typename T>() { Rotary<T>(context, args); });
+}
+
+}  // namespace apogee::cuda
