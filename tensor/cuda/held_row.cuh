@@ -1,7 +1,7 @@
 // Rows that are gone through several times: a thread's first kHeld vectors stay in registers, the
 // rest of a longer row is read again. Private to the CUDA folders' .cu files.
 //
-//   const HeldRow<T, kWidth, kTeam, 8> row(x + r * cols, cols);
+//   const HeldRow<T, kWidth, kTeam> row(x + r * cols, cols);
 //   row.ForEach([&]<int n>(const Vector<T, n>& v, int64_t i) { ... });   // as RowPart::ForEach
 #ifndef APOGEE_TENSOR_CUDA_HELD_ROW_CUH_
 #define APOGEE_TENSOR_CUDA_HELD_ROW_CUH_
@@ -10,7 +10,12 @@
 
 namespace apogee::cuda {
 
-template <typename T, int kWidth, int kTeam, int kHeld>
+// A warp holds the whole of every row that DispatchRows gives to warps. The more a block's threads
+// hold, the fewer blocks there are at a time.
+template <int kTeam>
+inline constexpr int kHeldVectors = kTeam == kWarp ? 8 : 4;
+
+template <typename T, int kWidth, int kTeam, int kHeld = kHeldVectors<kTeam>>
 class HeldRow {
  public:
   __device__ __forceinline__ HeldRow(const T* row, int64_t cols) : part_(row, cols) {
@@ -35,7 +40,7 @@ class HeldRow {
 };
 
 // Two rows that lie alike: fn(vector of a, vector of b, index of their first element).
-template <typename T, int kWidth, int kTeam, int kHeld>
+template <typename T, int kWidth, int kTeam, int kHeld = kHeldVectors<kTeam>>
 class HeldPair {
  public:
   __device__ __forceinline__ HeldPair(const T* a, const T* b, int64_t cols)

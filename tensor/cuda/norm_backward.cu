@@ -10,8 +10,10 @@ namespace {
 // Bytes of a row that a thread keeps in registers at most.
 constexpr int kHeldBytes = 64;
 
+// Two blocks at a time, so that one loads while the other computes; for 16 bit elements that costs
+// some registers kept in memory.
 template <typename T, bool kRms, int kWidth, int kTeam, int kHeld>
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kRowThreads, 2)
     BackwardKernel(NormBackwardArgs args, RowBlocks blocks) {
   using C = ComputeType<T>;
   using V = Vector<T, kWidth>;

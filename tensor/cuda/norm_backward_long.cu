@@ -13,8 +13,8 @@ __global__ void __launch_bounds__(kRowThreads) InputKernel(NormBackwardArgs args
   const T* weight = static_cast<const T*>(args.weight);
   for (int64_t r = FirstRow<kTeam>(); r < args.rows; r += RowStep<kTeam>()) {
     const int64_t begin = r * args.cols;
-    const HeldPair<T, kWidth, kTeam, 4> row(static_cast<const T*>(args.x) + begin,
-                                            static_cast<const T*>(args.dy) + begin, args.cols);
+    const HeldPair<T, kWidth, kTeam> row(static_cast<const T*>(args.x) + begin,
+                                         static_cast<const T*>(args.dy) + begin, args.cols);
     RowGradient<T, kRms> gradient(args, r);
     row.ForEach([&]<int n>(const Vector<T, n>& x, const Vector<T, n>& dy, int64_t i) {
       gradient.Add(x, dy, LoadVector<T, n>(weight + i));

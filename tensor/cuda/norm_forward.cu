@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(kRowThreads) ForwardKernel(NormForwardArgs arg
   const T* weight = static_cast<const T*>(args.weight);
   const T* bias = static_cast<const T*>(args.bias);
   for (int64_t r = FirstRow<kTeam>(); r < args.rows; r += RowStep<kTeam>()) {
-    const HeldRow<T, kWidth, kTeam, 8> row(static_cast<const T*>(args.x) + r * cols, cols);
+    const HeldRow<T, kWidth, kTeam> row(static_cast<const T*>(args.x) + r * cols, cols);
     C mean = 0;
     if constexpr (!kRms) {
       C sum = 0;

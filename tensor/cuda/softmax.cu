@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(kRowThreads)
   using C = ComputeType<T>;
   for (int64_t r = FirstRow<kTeam>(); r < rows; r += RowStep<kTeam>()) {
     T* to = y + r * cols;
-    const HeldRow<T, kWidth, kTeam, 8> row(x + r * cols, cols);
+    const HeldRow<T, kWidth, kTeam> row(x + r * cols, cols);
     LogSumExp<T> sum;
     row.ForEach([&]<int n>(const Vector<T, n>& v, int64_t) { sum.Add(v); });
     sum.template OverTeam<kTeam>();
@@ -28,13 +28,14 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
+// Two blocks at a time: the compiler would rather hold two rows of f16 converted to f32.
 template <typename T, int kWidth, int kTeam>
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kRowThreads, 2)
     BackwardKernel(const T* y, const T* dy, T* dx, int64_t rows, int64_t cols) {
   using C = ComputeType<T>;
   for (int64_t r = FirstRow<kTeam>(); r < rows; r += RowStep<kTeam>()) {
     T* to = dx + r * cols;
-    const HeldPair<T, kWidth, kTeam, 8> row(y + r * cols, dy + r * cols, cols);
+    const HeldPair<T, kWidth, kTeam> row(y + r * cols, dy + r * cols, cols);
     C dot = 0;
     row.ForEach([&]<int n>(const Vector<T, n>& v, const Vector<T, n>& grad, int64_t) {
 #pragma unroll

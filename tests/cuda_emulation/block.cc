@@ -50,8 +50,8 @@ struct Thread {
   ctx::fiber fiber;  // where it waits
   Position position;
   Wait wait = Wait::kNothing;
-  unsigned mask = 0;       // of the exchange it waits for
   unsigned exchanges = 0;  // that it has begun
+  unsigned masks[2] = {};  // of the last of them, and the one before: at exchanges % 2
   bool started = false, ended = false;
 };
 
@@ -85,7 +85,9 @@ void Yield() {
                  thread.ended                  ? "returned"
                  : thread.wait == Wait::kBlock ? "barrier"
                                                : "warp");
-    if (thread.wait == Wait::kWarp) std::fprintf(stderr, "(%08x)", thread.mask);
+    if (thread.wait == Wait::kWarp) {
+      std::fprintf(stderr, "(%08x)", thread.masks[thread.exchanges % 2]);
+    }
   }
   std::fprintf(stderr, "\n");
   std::abort();
@@ -106,19 +108,18 @@ void RunThread(Block& block, Thread& thread, StackPool& pool) {
   thread.fiber = std::move(thread.fiber).resume();
 }
 
-// Every lane of the mask has begun the exchange that `thread` waits for.
+// Every lane of the mask has begun the exchange that `thread` waits for, with the same mask.
 bool ExchangeIsComplete(const Block& block, size_t index) {
   const Thread& thread = block.threads[index];
+  const unsigned mask = thread.masks[thread.exchanges % 2];
   const size_t first = index / kLanes * kLanes;
   for (size_t lane = 0; lane < kLanes; ++lane) {
-    if ((thread.mask >> lane & 1u) == 0) continue;
+    if ((mask >> lane & 1u) == 0) continue;
     if (first + lane >= block.threads.size()) return false;
     const Thread& other = block.threads[first + lane];
     if (other.exchanges < thread.exchanges) return false;
-    if (other.exchanges == thread.exchanges && other.wait == Wait::kWarp &&
-        other.mask != thread.mask) {
-      return false;
-    }
+    // It may have gone on already, by one exchange at most.
+    if (other.masks[thread.exchanges % 2] != mask) return false;
   }
   return true;
 }
@@ -174,7 +175,7 @@ const void* WarpExchange(unsigned mask, const void* mine, size_t bytes, int& lan
   char* lanes = block.warps[index / kLanes].lanes[thread.exchanges % 2];
   std::memcpy(lanes + static_cast<size_t>(lane) * kLaneBytes, mine, bytes);
   ++thread.exchanges;
-  thread.mask = mask;
+  thread.masks[thread.exchanges % 2] = mask;
   thread.wait = Wait::kWarp;
   Yield();
   return lanes;
