@@ -7,6 +7,8 @@ namespace {
 
 constexpr KernelTable MakeTable() {
   KernelTable table;
+  table.attention_backward = &cuda::attention_backward;
+  table.attention_forward = &cuda::attention_forward;
   table.binary = &cuda::binary;
   table.fill = &cuda::fill;
   table.matmul = &cuda::matmul;
