@@ -42,6 +42,11 @@ void Backward(const DeviceContext& context, const AttentionBackwardArgs& args) {
             .threads = {kRowsOfBlock * kWarp}},
            &DotKernel<T>, args, rows, dots.data<C>());
   }
+  if constexpr (sizeof(T) == 2) {
+    if (TakesMma(args.dtype, args.head_dim)) {
+      return AttentionBackwardMma(context, args, dots.data<float>());
+    }
+  }
   AttentionBackwardRows(context, args, dots.data<C>());
 }
 
@@ -49,6 +54,7 @@ void Backward(const DeviceContext& context, const AttentionBackwardArgs& args) {
 
 void attention_forward(const DeviceContext& context, const AttentionForwardArgs& args) {
   CheckHeadDim(args.head_dim);
+  if (TakesMma(args.dtype, args.head_dim)) return AttentionForwardMma(context, args);
   AttentionForwardRows(context, args);
 }
 
