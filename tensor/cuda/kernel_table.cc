@@ -8,6 +8,8 @@ namespace {
 constexpr KernelTable MakeTable() {
   KernelTable table;
   table.attention_merge = &cuda::attention_merge;
+  table.attention_backward = &cuda::attention_backward;
+  table.attention_forward = &cuda::attention_forward;
   table.binary = &cuda::binary;
   table.cross_entropy_backward = &cuda::cross_entropy_backward;
   table.cross_entropy_forward = &cuda::cross_entropy_forward;

@@ -234,6 +234,8 @@ inline void __trap() { __builtin_trap(); }
 using std::max;
 using std::min;
 
+#include "mma.h"
+
 // CUDA's own would hand typeless addresses to the driver.
 #define cudaLaunchKernelEx LaunchEmulatedKernel
 template <typename... Params, typename... Args>

@@ -2,14 +2,10 @@
 // dtypes.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <random>
 #include <vector>
 
-#include "apogee/core/dtype.h"
-#include "apogee/tensor/cpu/cpu_context.h"
-#include "apogee/tensor/kernel_table.h"
-#include "gtest/gtest.h"
+#include "apogee/tests/support/buffer.h"
 
 namespace apogee {
 namespace {
@@ -18,6 +14,7 @@ struct Problem {
   int64_t batch = 2, heads = 2, kv_heads = 2, q_tokens = 8, kv_tokens = 8, head_dim = 8;
   bool causal = true;
   int threads = 1;
+  bool wide = false;
 };
 
 // One head of one of the operands: [tokens, head_dim] in f64.
@@ -62,143 +59,164 @@ void Reference(const Problem& p, double scale, Operands& x, std::vector<double>&
   }
 }
 
-template <typename T>
-AttentionOperand Strided(std::vector<T>& data, int64_t tokens, int64_t heads, int64_t head_dim,
+AttentionOperand Strided(Buffer& data, int64_t tokens, int64_t heads, int64_t head_dim,
                          int64_t first_head) {
-  return {data.data() + first_head * head_dim, tokens * heads * head_dim, heads * head_dim,
-          head_dim};
+  return {static_cast<char*>(data.data()) + first_head * head_dim * DTypeSize(data.dtype()),
+          tokens * heads * head_dim, heads * head_dim, head_dim};
 }
 
-// Compares the largest error of each result, relative to its root mean square, with the tolerance.
+// One head of an operand that is a view of `data`.
+Matrix Read(const Buffer& data, const AttentionOperand& view, int64_t batch, int64_t head,
+            int64_t tokens, int64_t head_dim) {
+  const std::vector<double> values = data.values();
+  const auto first = (static_cast<const char*>(view.data) - static_cast<const char*>(data.data())) /
+                     DTypeSize(data.dtype());
+  Matrix matrix;
+  for (int64_t i = 0; i < tokens; ++i) {
+    const auto row = values.begin() + first + batch * view.batch_stride + i * view.token_stride +
+                     head * view.head_stride;
+    matrix.emplace_back(row, row + head_dim);
+  }
+  return matrix;
+}
+
+Matrix Zeros(int64_t tokens, int64_t head_dim) {
+  return Matrix(static_cast<size_t>(tokens), std::vector<double>(static_cast<size_t>(head_dim)));
+}
+
+// Compares the largest error, relative to the root mean square, with the tolerance.
+void Compare(const char* name, const Matrix& expected, const Matrix& actual, double tolerance) {
+  double square = 0, error = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    for (size_t d = 0; d < expected[i].size(); ++d) {
+      ASSERT_TRUE(std::isfinite(actual[i][d])) << name << " " << i << "," << d;
+      square += expected[i][d] * expected[i][d];
+      error = std::max(error, std::abs(actual[i][d] - expected[i][d]));
+    }
+  }
+  const double rms = std::sqrt(square / static_cast<double>(expected.size() * expected[0].size()));
+  EXPECT_LE(error, tolerance * std::max(rms, 0.1)) << name;
+}
+
 // q, k and v (and their gradients) share a packed buffer [batch, tokens, heads + 2 kv_heads,
 // head_dim], as in GPT-2, where the numbers of tokens allow.
-template <typename T>
-void Check(const Problem& p, double tolerance) {
-  SCOPED_TRACE(testing::Message() << "heads " << p.heads << "/" << p.kv_heads << " tokens "
-                                  << p.q_tokens << "/" << p.kv_tokens << " head_dim " << p.head_dim
-                                  << " causal " << p.causal << " threads " << p.threads);
-  using C = ComputeType<T>;
+void Check(DType dtype, const Problem& p, double tolerance) {
+  SCOPED_TRACE(testing::Message() << DTypeName(dtype) << " heads " << p.heads << "/" << p.kv_heads
+                                  << " tokens " << p.q_tokens << "/" << p.kv_tokens << " head_dim "
+                                  << p.head_dim << " causal " << p.causal << " wide " << p.wide
+                                  << " threads " << p.threads);
   const bool packed = p.q_tokens == p.kv_tokens;
   const int64_t all_heads = p.heads + 2 * p.kv_heads;
+  const int64_t q_heads = packed ? all_heads : p.heads;
+  const DType result = p.wide ? StatisticDType(dtype) : dtype;
+  const auto size = [&](int64_t tokens, int64_t heads) {
+    return p.batch * tokens * heads * p.head_dim;
+  };
+  const int64_t q_size = size(p.q_tokens, q_heads), kv_size = size(p.kv_tokens, p.kv_heads);
+  const int64_t out_size = size(p.q_tokens, p.heads);
   std::mt19937 random(11);
   std::normal_distribution<double> normal;
-  const auto make = [&](int64_t tokens, int64_t heads) {
-    std::vector<T> data(static_cast<size_t>(p.batch * tokens * heads * p.head_dim));
-    for (T& x : data) x = static_cast<T>(static_cast<C>(normal(random)));
-    return data;
+  const auto make = [&](int64_t n) {
+    std::vector<double> values(static_cast<size_t>(n));
+    for (double& value : values) value = normal(random);
+    return Buffer(dtype, values);
   };
-  std::vector<T> q = make(p.q_tokens, packed ? all_heads : p.heads);
-  std::vector<T> k = make(p.kv_tokens, p.kv_heads), v = make(p.kv_tokens, p.kv_heads);
-  std::vector<T> dq(q.size()), dk(k.size()), dv(v.size());
-  std::vector<T> dout = make(p.q_tokens, p.heads), out(dout.size());
-  std::vector<C> lse(static_cast<size_t>(p.batch * p.heads * p.q_tokens));
-  const auto view = [&](std::vector<T>& qkv, std::vector<T>& own, int64_t first_head) {
+  Buffer q = make(q_size), k = make(kv_size), v = make(kv_size), dout = make(out_size);
+  Buffer dq(result, q_size), dk(result, kv_size), dv(result, kv_size);
+  // Backward takes `out` in the operands' dtype.
+  Buffer out(dtype, out_size), wide_out(result, out_size);
+  Buffer lse(StatisticDType(dtype), p.batch * p.heads * p.q_tokens);
+  const auto view = [&](Buffer& qkv, Buffer& own, int64_t first_head) {
     return packed ? Strided(qkv, p.q_tokens, all_heads, p.head_dim, first_head)
                   : Strided(own, p.kv_tokens, p.kv_heads, p.head_dim, 0);
   };
-  AttentionBackwardArgs args{
-      .dtype = DTypeOf<T>(),
-      .q = Strided(q, p.q_tokens, packed ? all_heads : p.heads, p.head_dim, 0),
-      .k = view(q, k, p.heads),
-      .v = view(q, v, p.heads + p.kv_heads),
-      .out = Strided(out, p.q_tokens, p.heads, p.head_dim, 0),
-      .dout = Strided(dout, p.q_tokens, p.heads, p.head_dim, 0),
-      .dq = Strided(dq, p.q_tokens, packed ? all_heads : p.heads, p.head_dim, 0),
-      .dk = view(dq, dk, p.heads),
-      .dv = view(dq, dv, p.heads + p.kv_heads),
-      .lse = lse.data(),
-      .batch = p.batch,
-      .heads = p.heads,
-      .kv_heads = p.kv_heads,
-      .q_tokens = p.q_tokens,
-      .kv_tokens = p.kv_tokens,
-      .head_dim = p.head_dim,
-      .scale = 0.3,
-      .causal = p.causal};
-  const ContextPtr context = CpuContext({.num_threads = p.threads});
+  AttentionBackwardArgs args{.dtype = dtype,
+                             .q = Strided(q, p.q_tokens, q_heads, p.head_dim, 0),
+                             .k = view(q, k, p.heads),
+                             .v = view(q, v, p.heads + p.kv_heads),
+                             .out = Strided(out, p.q_tokens, p.heads, p.head_dim, 0),
+                             .dout = Strided(dout, p.q_tokens, p.heads, p.head_dim, 0),
+                             .dq = Strided(dq, p.q_tokens, q_heads, p.head_dim, 0),
+                             .dk = view(dq, dk, p.heads),
+                             .dv = view(dq, dv, p.heads + p.kv_heads),
+                             .lse = lse.data(),
+                             .batch = p.batch,
+                             .heads = p.heads,
+                             .kv_heads = p.kv_heads,
+                             .q_tokens = p.q_tokens,
+                             .kv_tokens = p.kv_tokens,
+                             .head_dim = p.head_dim,
+                             .scale = 0.3,
+                             .causal = p.causal,
+                             .wide = p.wide};
+  const ContextPtr context = TestContext({.num_threads = p.threads});
+  const auto forward = [&](Buffer& to, bool wide) {
+    context->kernels().attention_forward(*context,
+                                         {.dtype = dtype,
+                                          .q = args.q,
+                                          .k = args.k,
+                                          .v = args.v,
+                                          .out = Strided(to, p.q_tokens, p.heads, p.head_dim, 0),
+                                          .lse = lse.data(),
+                                          .batch = p.batch,
+                                          .heads = p.heads,
+                                          .kv_heads = p.kv_heads,
+                                          .q_tokens = p.q_tokens,
+                                          .kv_tokens = p.kv_tokens,
+                                          .head_dim = p.head_dim,
+                                          .scale = args.scale,
+                                          .causal = p.causal,
+                                          .wide = wide});
+  };
   const auto run = [&] {
-    context->kernels().attention_forward(*context, {.dtype = args.dtype,
-                                                    .q = args.q,
-                                                    .k = args.k,
-                                                    .v = args.v,
-                                                    .out = args.out,
-                                                    .lse = lse.data(),
-                                                    .batch = p.batch,
-                                                    .heads = p.heads,
-                                                    .kv_heads = p.kv_heads,
-                                                    .q_tokens = p.q_tokens,
-                                                    .kv_tokens = p.kv_tokens,
-                                                    .head_dim = p.head_dim,
-                                                    .scale = args.scale,
-                                                    .causal = p.causal});
+    forward(out, false);
+    forward(wide_out, p.wide);
     context->kernels().attention_backward(*context, args);
+    return std::vector{out.bytes(), wide_out.bytes(), lse.bytes(),
+                       dq.bytes(),  dk.bytes(),       dv.bytes()};
   };
-  run();
-  const auto same = [](const std::vector<T>& a, const std::vector<T>& b) {
-    return std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
-  };
-  const std::vector<T> first_out = out, first_dq = dq, first_dk = dk, first_dv = dv;
-  run();
-  EXPECT_TRUE(same(out, first_out) && same(dq, first_dq) && same(dk, first_dk) &&
-              same(dv, first_dv));
+  const auto first = run();
+  EXPECT_EQ(run(), first);
   EXPECT_EQ(context->ledger().live_total_bytes(), 0);
 
-  const auto read = [&](const AttentionOperand& x, int64_t batch, int64_t head, int64_t tokens) {
-    Matrix matrix;
-    for (int64_t i = 0; i < tokens; ++i) {
-      const T* row = static_cast<const T*>(x.data) + batch * x.batch_stride + i * x.token_stride +
-                     head * x.head_stride;
-      matrix.emplace_back();
-      for (int64_t d = 0; d < p.head_dim; ++d) matrix.back().push_back(static_cast<C>(row[d]));
-    }
-    return matrix;
-  };
-  const auto zeros = [&](int64_t tokens) {
-    return Matrix(static_cast<size_t>(tokens),
-                  std::vector<double>(static_cast<size_t>(p.head_dim)));
-  };
-  const auto compare = [&](const char* name, const Matrix& expected, const Matrix& actual) {
-    double square = 0, error = 0;
-    for (size_t i = 0; i < expected.size(); ++i) {
-      for (size_t d = 0; d < expected[i].size(); ++d) {
-        ASSERT_TRUE(std::isfinite(actual[i][d])) << name << " " << i << "," << d;
-        square += expected[i][d] * expected[i][d];
-        error = std::max(error, std::abs(actual[i][d] - expected[i][d]));
-      }
-    }
-    const double rms =
-        std::sqrt(square / static_cast<double>(expected.size() * expected[0].size()));
-    EXPECT_LE(error, tolerance * std::max(rms, 0.1)) << name;
-  };
+  const AttentionOperand wide_view = Strided(wide_out, p.q_tokens, p.heads, p.head_dim, 0);
+  const std::vector<double> actual_lse = lse.values();
   for (int64_t batch = 0; batch < p.batch; ++batch) {
     for (int64_t kv_head = 0; kv_head < p.kv_heads; ++kv_head) {
       Operands x;
-      x.k = read(args.k, batch, kv_head, p.kv_tokens);
-      x.v = read(args.v, batch, kv_head, p.kv_tokens);
-      x.dk = zeros(p.kv_tokens);
-      x.dv = zeros(p.kv_tokens);
+      x.k = Read(packed ? q : k, args.k, batch, kv_head, p.kv_tokens, p.head_dim);
+      x.v = Read(packed ? q : v, args.v, batch, kv_head, p.kv_tokens, p.head_dim);
+      x.dk = Zeros(p.kv_tokens, p.head_dim);
+      x.dv = Zeros(p.kv_tokens, p.head_dim);
       const int64_t group = p.heads / p.kv_heads;
       for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-        x.q = read(args.q, batch, head, p.q_tokens);
-        x.dout = read(args.dout, batch, head, p.q_tokens);
-        x.out = zeros(p.q_tokens);
-        x.dq = zeros(p.q_tokens);
+        const auto read = [&](const Buffer& data, const AttentionOperand& of) {
+          return Read(data, of, batch, head, p.q_tokens, p.head_dim);
+        };
+        x.q = read(q, args.q);
+        x.dout = read(dout, args.dout);
+        x.out = Zeros(p.q_tokens, p.head_dim);
+        x.dq = Zeros(p.q_tokens, p.head_dim);
         std::vector<double> expected_lse;
         Reference(p, args.scale, x, expected_lse);
-        compare("out", x.out, read(args.out, batch, head, p.q_tokens));
-        compare("dq", x.dq, read(args.dq, batch, head, p.q_tokens));
+        Compare("out", x.out, read(out, args.out), tolerance);
+        Compare("wide out", x.out, read(wide_out, wide_view), tolerance);
+        Compare("dq", x.dq, read(dq, args.dq), tolerance);
         for (int64_t i = 0; i < p.q_tokens; ++i) {
-          const double actual = lse[static_cast<size_t>((batch * p.heads + head) * p.q_tokens + i)];
+          const double actual =
+              actual_lse[static_cast<size_t>((batch * p.heads + head) * p.q_tokens + i)];
           const double expected = expected_lse[static_cast<size_t>(i)];
           if (std::isinf(expected)) {
             EXPECT_EQ(actual, expected);
           } else {
-            EXPECT_NEAR(actual, expected, sizeof(C) == 8 ? 1e-12 : 1e-5);
+            EXPECT_NEAR(actual, expected, dtype == DType::kF64 ? 1e-12 : 1e-5);
           }
         }
       }
-      compare("dk", x.dk, read(args.dk, batch, kv_head, p.kv_tokens));
-      compare("dv", x.dv, read(args.dv, batch, kv_head, p.kv_tokens));
+      Compare("dk", x.dk, Read(packed ? dq : dk, args.dk, batch, kv_head, p.kv_tokens, p.head_dim),
+              tolerance);
+      Compare("dv", x.dv, Read(packed ? dq : dv, args.dv, batch, kv_head, p.kv_tokens, p.head_dim),
+              tolerance);
     }
   }
 }
@@ -215,24 +233,27 @@ const Problem kProblems[] = {
     {.q_tokens = 131, .kv_tokens = 3, .head_dim = 8, .causal = false, .threads = 4},
     {.batch = 1, .heads = 1, .kv_heads = 1, .q_tokens = 200, .kv_tokens = 200, .head_dim = 128},
     {.batch = 1, .heads = 1, .kv_heads = 1, .q_tokens = 33, .kv_tokens = 33, .head_dim = 256},
+    {.batch = 1, .heads = 2, .kv_heads = 1, .q_tokens = 70, .kv_tokens = 90, .wide = true},
+    {.batch = 1, .heads = 1, .kv_heads = 1, .q_tokens = 90, .kv_tokens = 90, .head_dim = 80},
 };
 
 TEST(AttentionTest, F64IsExact) {
-  for (const Problem& problem : kProblems) Check<double>(problem, 1e-12);
+  for (const Problem& problem : kProblems) Check(DType::kF64, problem, 1e-12);
 }
 TEST(AttentionTest, F32) {
-  for (const Problem& problem : kProblems) Check<float>(problem, 5e-5);
+  for (const Problem& problem : kProblems) Check(DType::kF32, problem, 5e-5);
 }
 TEST(AttentionTest, BF16) {
-  for (const Problem& problem : kProblems) Check<BFloat16>(problem, 0.1);
+  for (const Problem& problem : kProblems) Check(DType::kBF16, problem, 0.1);
 }
 TEST(AttentionTest, F16) {
-  for (const Problem& problem : kProblems) Check<Float16>(problem, 0.01);
+  for (const Problem& problem : kProblems) Check(DType::kF16, problem, 0.01);
 }
 // The first queries see no key: zero output and gradients, a log-sum-exp of -inf.
 TEST(AttentionTest, QueriesThatSeeNoKey) {
-  Check<double>({.q_tokens = 40, .kv_tokens = 21}, 1e-12);
-  Check<float>({.q_tokens = 140, .kv_tokens = 21}, 2e-5);
+  Check(DType::kF64, {.q_tokens = 40, .kv_tokens = 21}, 1e-12);
+  Check(DType::kF32, {.q_tokens = 140, .kv_tokens = 21}, 2e-5);
+  Check(DType::kF16, {.q_tokens = 140, .kv_tokens = 21}, 0.01);
 }
 
 }  // namespace

@@ -1,0 +1,107 @@
+// The warp's instructions of tensor/cuda/mma.cuh on fibers: which lane holds which element is as in
+// PTX, and every element goes through its lane, so that an index that is wrong there is wrong here.
+#ifndef APOGEE_TESTS_CUDA_EMULATION_MMA_H_
+#define APOGEE_TESTS_CUDA_EMULATION_MMA_H_
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <utility>
+#include <vector>
+
+namespace cuda_emulation {
+
+// mma.m16n8k16.row.col with f32 sums. to_float: of one element's bits.
+inline void Mma(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float (&sums)[4],
+                float (*to_float)(uint16_t)) {
+  int lane = 0;
+  const void* lanes = WarpExchange(0xffffffffu, a, sizeof(a), lane);
+  const int group = lane / 4, pair = lane % 4;
+  const auto unpack = [&](uint32_t bits, float* to) {
+    to[0] = to_float(static_cast<uint16_t>(bits));
+    to[1] = to_float(static_cast<uint16_t>(bits >> 16));
+  };
+  float rows[2][16];  // group and group + 8 of a
+  for (int s = 0; s < 4; ++s) {
+    const auto part = ReadLane<std::array<uint32_t, 4>>(lanes, 4 * group + s);
+    for (int half = 0; half < 2; ++half) {
+      for (int r = 0; r < 2; ++r) unpack(part[2 * half + r], rows[r] + 8 * half + 2 * s);
+    }
+  }
+  const uint32_t b[2] = {b0, b1};
+  lanes = WarpExchange(0xffffffffu, b, sizeof(b), lane);
+  for (int e = 0; e < 2; ++e) {
+    float column[16];  // 2 * pair + e of b
+    for (int s = 0; s < 4; ++s) {
+      const auto part = ReadLane<std::array<uint32_t, 2>>(lanes, 4 * (2 * pair + e) + s);
+      for (int half = 0; half < 2; ++half) unpack(part[half], column + 8 * half + 2 * s);
+    }
+    for (int r = 0; r < 2; ++r) {
+      float sum = 0;
+      for (int k = 0; k < 16; ++k) sum += rows[r][k] * column[k];
+      sums[2 * r + e] += sum;
+    }
+  }
+}
+
+// ldmatrix.m8n8.x4.
+template <bool kTransposed>
+void LoadMatrices(const void* row, uint32_t (&matrices)[4]) {
+  if (reinterpret_cast<uintptr_t>(row) % 16 != 0) {
+    std::fprintf(stderr, "cuda emulation: ldmatrix of a row that is not aligned to 16 bytes\n");
+    std::abort();
+  }
+  int lane = 0;
+  const void* lanes = WarpExchange(0xffffffffu, &row, sizeof(row), lane);
+  const int group = lane / 4, pair = lane % 4;
+  for (int i = 0; i < 4; ++i) {
+    uint16_t values[2];
+    for (int e = 0; e < 2; ++e) {
+      const int from = kTransposed ? 2 * pair + e : group, at = kTransposed ? group : 2 * pair + e;
+      values[e] = ReadLane<const uint16_t*>(lanes, 8 * i + from)[at];
+    }
+    matrices[i] = values[0] | static_cast<uint32_t>(values[1]) << 16;
+  }
+}
+
+// cp.async: what is copied is there when it has been waited for, and NaN before.
+class AsyncCopies {
+ public:
+  // Of the fiber that runs; blocks leave nothing of their own behind.
+  static AsyncCopies& Get() {
+    static thread_local std::array<AsyncCopies, 1024> all;
+    const Position& at = Here();
+    return all[(at.thread.z * at.threads.y + at.thread.y) * at.threads.x + at.thread.x];
+  }
+  void Copy16(void* to, const void* from, bool there) {
+    if (reinterpret_cast<uintptr_t>(to) % 16 != 0 ||
+        (there && reinterpret_cast<uintptr_t>(from) % 16 != 0)) {
+      std::fprintf(stderr, "cuda emulation: cp.async of an address not aligned to 16 bytes\n");
+      std::abort();
+    }
+    std::memset(to, 0xff, 16);
+    open_.push_back({to, there ? from : nullptr});
+  }
+  void Commit() { groups_.push_back(std::exchange(open_, {})); }
+  void Wait(size_t but) {
+    for (; groups_.size() > but; groups_.pop_front()) {
+      for (const auto& [to, from] : groups_.front()) {
+        if (from == nullptr) {
+          std::memset(to, 0, 16);
+        } else {
+          std::memcpy(to, from, 16);
+        }
+      }
+    }
+  }
+
+ private:
+  using Group = std::vector<std::pair<void*, const void*>>;
+  Group open_;
+  std::deque<Group> groups_;
+};
+
+}  // namespace cuda_emulation
+
+#endif  // APOGEE_TESTS_CUDA_EMULATION_MMA_H_
