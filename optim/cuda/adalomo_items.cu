@@ -1,6 +1,6 @@
-#include "apogee/optim/cuda/adalomo_items.cuh"
-
 #include <cstring>
+
+#include "apogee/optim/cuda/adalomo_items.cuh"
 
 namespace apogee::optim::cuda {
 namespace {

@@ -27,9 +27,7 @@ struct HeldMatrix {
   const comm::PlacedSegment* segments;  // on the GPU
   int num_segments;
 
-  __host__ __device__ int64_t strips() const {
-    return (matrix.cols + kTileCols - 1) / kTileCols;
-  }
+  __host__ __device__ int64_t strips() const { return (matrix.cols + kTileCols - 1) / kTileCols; }
   __host__ __device__ int64_t slabs() const { return (matrix.rows + kTileRows - 1) / kTileRows; }
   __host__ __device__ int64_t tiles() const { return matrix.batch * slabs() * strips(); }
 };

@@ -37,7 +37,7 @@ inline std::vector<Shape> LayerwiseShapes() {
 // Parameters and gradients of a run, the same for every optimizer that is compared.
 struct Trainee {
   Trainee(const MakeOptimizer& make, DType dtype, std::vector<Shape> tensor_shapes, int threads = 2)
-      : context(CpuContext({.num_threads = threads})), shapes(std::move(tensor_shapes)) {
+      : context(TestContext({.num_threads = threads})), shapes(std::move(tensor_shapes)) {
     for (const Shape& shape : shapes) {
       params.push_back(
           RandomParam(internal::Concat("p", params.size()), shape, dtype, context, params.size()));
@@ -131,25 +131,16 @@ class ExchangeReducer : public StatReducer {
     const Vector other_sums = Values(exchange_.buffers[1]->sum_values());
     const Vector other_maxima = Values(exchange_.buffers[1]->max_values());
     exchange_.barrier.arrive_and_wait();
-    for (size_t i = 0; i < sums.size(); ++i) {
-      const double sum = sums[i] + other_sums[i];
-      if (buffer.dtype() == DType::kF64) {
-        buffer.sums<double>(0)[i] = sum;
-      } else {
-        buffer.sums<float>(0)[i] = static_cast<float>(sum);
-      }
-    }
-    for (size_t i = 0; i < maxima.size(); ++i) {
-      const double largest = std::max(maxima[i], other_maxima[i]);
-      if (buffer.dtype() == DType::kF64) {
-        buffer.maxima<double>(0)[i] = largest;
-      } else {
-        buffer.maxima<float>(0)[i] = static_cast<float>(largest);
-      }
-    }
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += other_sums[i];
+    for (size_t i = 0; i < maxima.size(); ++i) maxima[i] = std::max(maxima[i], other_maxima[i]);
+    Store(buffer.sum_values(), sums);
+    Store(buffer.max_values(), maxima);
   }
 
  private:
+  static void Store(const Tensor& to, const Vector& values) {
+    to.CopyFrom(Tensor::FromVector(values, to.shape(), HostOf(to.context())));
+  }
   Exchange& exchange_;
   int rank_;
 };

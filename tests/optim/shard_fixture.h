@@ -29,20 +29,18 @@ class PairReducer : public StatReducer {
     exchange_.sums[rank_] = Values(buffer.sum_values());
     exchange_.maxima[rank_] = Values(buffer.max_values());
     exchange_.barrier.arrive_and_wait();
-    const auto& [a, b] = exchange_.sums;
-    for (size_t i = 0; i < a.size(); ++i) Store(buffer.sum_values(), i, a[i] + b[i]);
-    const auto& [c, d] = exchange_.maxima;
-    for (size_t i = 0; i < c.size(); ++i) Store(buffer.max_values(), i, std::max(c[i], d[i]));
+    auto [sums, b] = exchange_.sums;
+    for (size_t i = 0; i < b.size(); ++i) sums[i] += b[i];
+    auto [maxima, d] = exchange_.maxima;
+    for (size_t i = 0; i < d.size(); ++i) maxima[i] = std::max(maxima[i], d[i]);
+    Store(buffer.sum_values(), sums);
+    Store(buffer.max_values(), maxima);
     exchange_.barrier.arrive_and_wait();
   }
 
  private:
-  static void Store(const Tensor& values, size_t i, double x) {
-    if (values.dtype() == DType::kF64) {
-      values.data<double>()[i] = x;
-    } else {
-      values.data<float>()[i] = static_cast<float>(x);
-    }
+  static void Store(const Tensor& to, const std::vector<double>& values) {
+    to.CopyFrom(Tensor::FromVector(values, to.shape(), HostOf(to.context())));
   }
   PairExchange& exchange_;
   size_t rank_;
@@ -61,7 +59,7 @@ inline void ExpectShardsEqualWhole(const MakeFromParams& make, int num_steps) {
                         step % 4 == 3 ? 20 : 1);
   };
   const auto run = [&](int rank, PairExchange* exchange) {  // rank -1: the whole
-    const ContextPtr context = CpuContext();
+    const ContextPtr context = TestContext();
     std::vector<ParameterPtr> params;
     std::vector<int64_t> begins, lengths;
     for (size_t p = 0; p < shapes.size(); ++p) {

@@ -48,7 +48,7 @@ void ExpectShardsEqualWhole(const Shape& shape, int64_t cut, const Options& opti
                             double tolerance) {
   const int64_t n = shape.numel();
   const auto run = [&](int64_t begin, int64_t length, std::unique_ptr<StatReducer> reducer) {
-    const ContextPtr context = CpuContext();
+    const ContextPtr context = TestContext();
     auto param = RandomParam("w", shape, DType::kF64, context, 1);
     OptimizerType optimizer({param}, options);
     const auto part = [&](const std::vector<double>& x) {
@@ -72,7 +72,7 @@ void ExpectShardsEqualWhole(const Shape& shape, int64_t cut, const Options& opti
     return Values(view.value());
   };
   const std::vector<double> whole = run(0, n, nullptr);
-  const std::vector<double> init = Values(RandomTensor(shape, DType::kF64, CpuContext(), 1));
+  const std::vector<double> init = Values(RandomTensor(shape, DType::kF64, TestContext(), 1));
   PairReducer::Shared shared;
   std::vector<double> parts[2];
   std::thread other(

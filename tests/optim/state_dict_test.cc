@@ -13,7 +13,7 @@ using testing::HasSubstr;
 
 struct TrainingRun {
   explicit TrainingRun(DType dtype, AdamWOptions options = {.lr = 0.01, .weight_decay = 0.1})
-      : context(CpuContext()) {
+      : context(TestContext()) {
     uint64_t seed = 1;
     for (const Shape& shape : {Shape{33, 17}, Shape{}, Shape{5}}) {
       params.push_back(RandomParam(internal::Concat("p", seed), shape, dtype, context, seed));
@@ -159,7 +159,7 @@ TEST(StateDictTest, RefusesWhatDoesNotFitAndChangesNothing) {
 }
 
 TEST(StateDictTest, SgdFirstStepRuleSurvivesResume) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const ParameterPtr p = RandomParam("p", {4}, DType::kF64, context, 1);
   const SgdOptions options{.lr = 0.1, .momentum = 0.9, .dampening = 0.5};
   Sgd optimizer({p}, options);
