@@ -1,6 +1,7 @@
 // Runs the blocks of a launch: their threads are fibers of the calling thread.
 #include "block.h"
 
+#include <algorithm>
 #include <boost/context/fiber.hpp>
 #include <boost/context/fixedsize_stack.hpp>
 #include <cstdio>
@@ -124,17 +125,32 @@ bool ExchangeIsComplete(const Block& block, size_t index) {
   return true;
 }
 
+// Runs each thread of the warp once; false when none could.
+bool RunWarp(Block& block, size_t warp, StackPool& pool) {
+  bool progress = false;
+  const size_t end = std::min(block.threads.size(), (warp + 1) * kLanes);
+  for (size_t i = warp * kLanes; i < end; ++i) {
+    Thread& thread = block.threads[i];
+    if (thread.wait == Wait::kWarp && ExchangeIsComplete(block, i)) thread.wait = Wait::kNothing;
+    if (!thread.ended && thread.wait == Wait::kNothing) {
+      RunThread(block, thread, pool);
+      progress = true;
+    }
+  }
+  return progress;
+}
+
 void RunBlock(Block& block, StackPool& pool) {
-  for (;;) {
+  const size_t warps = block.warps.size();
+  for (bool last_first = false;; last_first = !last_first) {
     bool progress = false;
+    // Each warp goes on until it cannot, the first before the others and then the last: what only
+    // warps in step with each other would get right, shows.
+    for (size_t i = 0; i < warps; ++i) {
+      while (RunWarp(block, last_first ? warps - 1 - i : i, pool)) progress = true;
+    }
     size_t ended = 0, at_barrier = 0;
-    for (size_t i = 0; i < block.threads.size(); ++i) {
-      Thread& thread = block.threads[i];
-      if (thread.wait == Wait::kWarp && ExchangeIsComplete(block, i)) thread.wait = Wait::kNothing;
-      if (!thread.ended && thread.wait == Wait::kNothing) {
-        RunThread(block, thread, pool);
-        progress = true;
-      }
+    for (const Thread& thread : block.threads) {
       ended += thread.ended ? 1 : 0;
       at_barrier += !thread.ended && thread.wait == Wait::kBlock ? 1 : 0;
     }
