@@ -14,7 +14,7 @@ void CheckHeadDim(int64_t head_dim) {
 
 // D = sum_d dout * out, one warp a query.
 template <typename T>
-__global__ void DotKernel(const __grid_constant__ AttentionBackwardArgs args, int64_t rows,
+__global__ void DotKernel(const AttentionBackwardArgs __grid_constant__ args, int64_t rows,
                           ComputeType<T>* dots) {
   const int64_t row = int64_t{blockIdx.x} * (blockDim.x / kWarp) + threadIdx.x / kWarp;
   if (row >= rows) return;

@@ -31,7 +31,7 @@ struct Shared {
 // kept transposed: keys in rows.
 template <typename T, int kD>
 __global__ void __launch_bounds__(kMmaThreads)
-    KeyKernel(const __grid_constant__ AttentionBackwardArgs args, const float* dots, bool vectors) {
+    KeyKernel(const AttentionBackwardArgs __grid_constant__ args, const float* dots, bool vectors) {
   const auto [block, batch, kv_head] = BlockTask::OfKeys(args.batch, args.kv_heads);
   const int64_t group = args.heads / args.kv_heads;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kMmaThreads)
 // A block owns queries; the keys come by.
 template <typename T, int kD>
 __global__ void __launch_bounds__(kMmaThreads)
-    QueryKernel(const __grid_constant__ AttentionBackwardArgs args, const float* dots,
+    QueryKernel(const AttentionBackwardArgs __grid_constant__ args, const float* dots,
                 bool vectors) {
   const auto [block, batch, head] = BlockTask::OfQueries(args);
   const int64_t kv_head = head / (args.heads / args.kv_heads);

@@ -10,7 +10,7 @@ namespace {
 // A block owns keys of one key/value head; the queries of its group of heads come by.
 template <typename T, typename Rows>
 __global__ void __launch_bounds__(Rows::kWarps* kWarp)
-    KeyKernel(const __grid_constant__ AttentionBackwardArgs args, const void* dots) {
+    KeyKernel(const AttentionBackwardArgs __grid_constant__ args, const void* dots) {
   using C = ComputeType<T>;
   const auto [tile, batch, kv_head] = BlockTask::OfKeys(args.batch, args.kv_heads);
   const int64_t group = args.heads / args.kv_heads;
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(Rows::kWarps* kWarp)
 // A block owns queries; the keys come by.
 template <typename T, typename Rows>
 __global__ void __launch_bounds__(Rows::kWarps* kWarp)
-    QueryKernel(const __grid_constant__ AttentionBackwardArgs args, const void* dots) {
+    QueryKernel(const AttentionBackwardArgs __grid_constant__ args, const void* dots) {
   using C = ComputeType<T>;
   const auto [tile, batch, head] = BlockTask::OfQueries(args);
   const int64_t kv_head = head / (args.heads / args.kv_heads);

@@ -54,7 +54,7 @@ __device__ __forceinline__ void Softmax(const int (&limits)[2], float scale,
 
 template <typename T, int kD>
 __global__ void __launch_bounds__(kMmaThreads)
-    ForwardKernel(const __grid_constant__ AttentionForwardArgs args, bool vectors) {
+    ForwardKernel(const AttentionForwardArgs __grid_constant__ args, bool vectors) {
   const auto [block, batch, head] = BlockTask::OfQueries(args);
   const int64_t kv_head = head / (args.heads / args.kv_heads);
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;

@@ -9,7 +9,7 @@ namespace {
 
 template <typename T, typename Rows>
 __global__ void __launch_bounds__(Rows::kWarps* kWarp)
-    ForwardKernel(const __grid_constant__ AttentionForwardArgs args) {
+    ForwardKernel(const AttentionForwardArgs __grid_constant__ args) {
   using C = ComputeType<T>;
   const auto [tile, batch, head] = BlockTask::OfQueries(args);
   const int64_t kv_head = head / (args.heads / args.kv_heads);
