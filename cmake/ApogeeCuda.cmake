@@ -10,11 +10,12 @@ function(apogee_cuda_sources target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SRCS;HOST_SRCS")
   target_sources(${target} PRIVATE ${arg_SRCS} ${arg_HOST_SRCS})
   if(APOGEE_WITH_CUDA STREQUAL "EMULATED")
-    # A precompiled header would have to come first, before what stands in for nvcc.
+    # A precompiled header would have to come first, before what stands in for nvcc. -O1: compiling takes longer than
+    # running.
     set_source_files_properties(${arg_SRCS} PROPERTIES LANGUAGE CXX SKIP_PRECOMPILE_HEADERS ON
                                 SKIP_UNITY_BUILD_INCLUSION ON)
     set_property(SOURCE ${arg_SRCS} PROPERTY COMPILE_OPTIONS -x c++ -include
-                 ${PROJECT_SOURCE_DIR}/tests/cuda_emulation/device.h -Wno-unknown-pragmas)
+                 ${PROJECT_SOURCE_DIR}/tests/cuda_emulation/device.h -Wno-unknown-pragmas -O1)
     set_property(SOURCE ${arg_HOST_SRCS} APPEND PROPERTY COMPILE_DEFINITIONS APOGEE_CUDA_EMULATED=1)
     target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:apogee_cuda_emulation>)
     return()
