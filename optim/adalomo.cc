@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "apogee/optim/check_options.h"
+#include "apogee/optim/stat_values.h"
 
 namespace apogee::optim {
 namespace {
@@ -24,32 +25,11 @@ Counts CountsOf(const ParamView& view) {
   return {static_cast<size_t>(m.batch * m.rows), static_cast<size_t>(m.batch * m.cols)};
 }
 
-// Numbers of a tensor that is f32 or f64.
-std::vector<double> Read(const Tensor& tensor, int64_t offset, size_t count) {
-  std::vector<double> values(count);
-  for (size_t i = 0; i < count; ++i) {
-    const auto at = static_cast<size_t>(offset) + i;
-    values[i] =
-        tensor.dtype() == DType::kF64 ? tensor.data<double>()[at] : tensor.data<float>()[at];
-  }
-  return values;
-}
-void Write(const Tensor& tensor, int64_t offset, std::span<const double> values) {
-  for (size_t i = 0; i < values.size(); ++i) {
-    const auto at = static_cast<size_t>(offset) + i;
-    if (tensor.dtype() == DType::kF64) {
-      tensor.data<double>()[at] = values[i];
-    } else {
-      tensor.data<float>()[at] = static_cast<float>(values[i]);
-    }
-  }
+void Write(const Tensor& tensor, const std::vector<double>& values) {
+  tensor.CopyFrom(
+      Tensor::FromVector(values, tensor.shape(), HostOf(tensor.context()), tensor.dtype()));
 }
 
-// The reduced numbers of params[i], which is at `first + i` of the step's.
-std::vector<double> Totals(const StatBuffer& buffer, size_t index) {
-  const StatBuffer::Entry& entry = buffer.sum_entries()[index];
-  return Read(buffer.sum_values(), entry.offset, static_cast<size_t>(entry.count));
-}
 size_t IndexOf(const StatBuffer& buffer, const ParamView* view) {
   const auto found = std::ranges::find(buffer.sum_entries(), view, &StatBuffer::Entry::view);
   return static_cast<size_t>(found - buffer.sum_entries().begin());
@@ -136,7 +116,7 @@ AdaLomo::Factors AdaLomo::MakeFactors(const ActiveParam& param, const double* su
   const Counts counts = CountsOf(view);
   const double beta2 = Beta2(param.group);
   const auto advance = [&](const char* state, const double* from, size_t count, int64_t divisor) {
-    std::vector<double> moments = Read(view.state(state), 0, count);
+    std::vector<double> moments = view.state(state).ToVector<double>();
     for (size_t i = 0; i < count; ++i) {
       moments[i] = beta2 * moments[i] + (1 - beta2) * from[i] / static_cast<double>(divisor);
     }
@@ -161,6 +141,8 @@ AdaLomo::Factors AdaLomo::MakeFactors(const ActiveParam& param, const double* su
 void AdaLomo::ComputeStats(int phase, std::span<const ActiveParam> params,
                            const StepDecision& decision, std::span<const StatBuffer> totals,
                            StatBuffer& buffer) {
+  std::vector<double> partials(static_cast<size_t>(buffer.sum_values().numel())), before;
+  if (phase > 0) before = ReadStats(totals[0], StatSection::kSums);
   for (size_t i = 0; i < params.size(); ++i) {
     const ActiveParam& param = params[i];
     const AdaLomoOptions& o = options(param.group);
@@ -176,10 +158,11 @@ void AdaLomo::ComputeStats(int phase, std::span<const ActiveParam> params,
                            o.eps[0],
                            Beta2(param.group),
                            std::span(&chunk, 1)};
-    std::vector<double> sums;
+    const StatBuffer::Entry& entry = buffer.sum_entries()[i];
+    const auto sums = std::span(partials).subspan(static_cast<size_t>(entry.offset),
+                                                  static_cast<size_t>(entry.count));
     if (phase == 0) {
       const Counts counts = CountsOf(view);
-      sums.resize(counts.rows + counts.cols + 1);
       if (counts.rows > 0) {
         chunk.row_sums = sums.data();
         chunk.col_sums = sums.data() + counts.rows;
@@ -187,7 +170,7 @@ void AdaLomo::ComputeStats(int phase, std::span<const ActiveParam> params,
       OptimKernelsFor(context).adalomo_sums(context, args);
       sums.back() = chunk.weight_squares;
     } else {
-      const Factors factors = MakeFactors(param, Totals(totals[0], i).data());
+      const Factors factors = MakeFactors(param, before.data() + totals[0].sum_entries()[i].offset);
       if (IsFactored(view)) {
         chunk.row_factors = factors.rows.data();
         chunk.col_factors = factors.cols.data();
@@ -195,11 +178,11 @@ void AdaLomo::ComputeStats(int phase, std::span<const ActiveParam> params,
         chunk.exp_avg_sq = view.state("exp_avg_sq").raw();
       }
       OptimKernelsFor(context).adalomo_update_norm(context, args);
-      sums = {chunk.update_squares};
+      sums[0] = chunk.update_squares;
     }
     for (double& sum : sums) sum /= replicas;
-    Write(buffer.sum_values(), buffer.sum_entries()[i].offset, sums);
   }
+  WriteStats(buffer, StatSection::kSums, partials);
 }
 
 void AdaLomo::Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
@@ -207,23 +190,27 @@ void AdaLomo::Update(int group, std::span<const ActiveParam> params, const StepD
   const AdaLomoOptions& o = options(group);
   std::vector<Factors> factors(params.size());
   const size_t first = IndexOf(totals[0], params[0].view);
+  const std::vector<double> sums_of_all = ReadStats(totals[0], StatSection::kSums);
+  const std::vector<double> update_squares = ReadStats(totals[1], StatSection::kSums);
   const auto make_chunk = [&](const ActiveParam& param) {
     const ParamView& view = *param.view;
     const auto i = static_cast<size_t>(&param - params.data());
-    const std::vector<double> sums = Totals(totals[0], first + i);
+    const StatBuffer::Entry& entry = totals[0].sum_entries()[first + i];
+    const double* sums = sums_of_all.data() + entry.offset;
     AdaLomoChunk chunk = MakeUpdateChunk<AdaLomoChunk>(param);
     chunk.layout = &view.layout();
     if (IsFactored(view)) {
-      Factors& f = factors[i] = MakeFactors(param, sums.data());
-      Write(view.state("exp_avg_sq_row"), 0, f.row_moments);
-      Write(view.state("exp_avg_sq_col"), 0, f.col_moments);
+      Factors& f = factors[i] = MakeFactors(param, sums);
+      Write(view.state("exp_avg_sq_row"), f.row_moments);
+      Write(view.state("exp_avg_sq_col"), f.col_moments);
       chunk.row_factors = f.rows.data();
       chunk.col_factors = f.cols.data();
     } else {
       chunk.exp_avg_sq = view.state("exp_avg_sq").raw();
     }
-    const double weight_rms = std::sqrt(sums.back() / NumelOf(view));
-    const double update_rms = std::sqrt(Totals(totals[1], first + i)[0] / NumelOf(view));
+    const double weight_rms = std::sqrt(sums[entry.count - 1] / NumelOf(view));
+    const auto offset = static_cast<size_t>(totals[1].sum_entries()[first + i].offset);
+    const double update_rms = std::sqrt(update_squares[offset] / NumelOf(view));
     const double lr = o.lr * std::max(o.eps[1], weight_rms);
     chunk.decay = lr * o.weight_decay;
     chunk.step_size = lr / std::max(1.0, update_rms / o.clip_threshold);

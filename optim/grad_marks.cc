@@ -16,14 +16,19 @@ GradMarks::GradMarks(std::vector<ParamView*> views, bool norms, NormKind kind)
     : views_(std::move(views)),
       kind_(kind),
       stride_(norms ? 2 : 1),
-      buffer_(DType::kF64, views_.at(0)->value().context()) {
-  const bool sums = kind_ != NormKind::kMax;
+      buffer_(DType::kF64, views_.at(0)->value().context()),
+      numbers_(views_.size() * stride_) {
   for (const ParamView* view : views_) {
-    sums ? buffer_.AddSums(*view, static_cast<int64_t>(stride_))
-         : buffer_.AddMaxima(*view, static_cast<int64_t>(stride_));
+    section() == StatSection::kSums ? buffer_.AddSums(*view, static_cast<int64_t>(stride_))
+                                    : buffer_.AddMaxima(*view, static_cast<int64_t>(stride_));
   }
   buffer_.Allocate();
-  numbers_ = sums ? buffer_.sums<double>(0) : buffer_.maxima<double>(0);
+}
+
+void GradMarks::Reduce(StatReducer& reducer) {
+  WriteStats(buffer_, section(), numbers_);
+  reducer.Reduce(buffer_);
+  numbers_ = ReadStats(buffer_, section());
 }
 
 void GradMarks::SetPresent(size_t index) { at(index)[0] = kPresent; }

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "apogee/optim/kernels.h"
-#include "apogee/optim/stats.h"
+#include "apogee/optim/stat_values.h"
 
 namespace apogee::optim {
 
@@ -25,7 +25,7 @@ class GradMarks {
   void SetPresent(size_t index);
   // Present, too. `result`: a sum of squares or a maximum, as the kernel gives it.
   void SetNorm(size_t index, double result);
-  void Reduce(StatReducer& reducer) { reducer.Reduce(buffer_); }
+  void Reduce(StatReducer& reducer);
 
   bool present(size_t index) const;
   // The first view whose gradient is not finite; null: all are.
@@ -34,13 +34,17 @@ class GradMarks {
   double TotalNorm() const;
 
  private:
-  double* at(size_t index) const { return numbers_ + index * stride_; }
+  double* at(size_t index) { return numbers_.data() + index * stride_; }
+  const double* at(size_t index) const { return numbers_.data() + index * stride_; }
+  StatSection section() const {
+    return kind_ == NormKind::kMax ? StatSection::kMaxima : StatSection::kSums;
+  }
 
   std::vector<ParamView*> views_;
   NormKind kind_;
   size_t stride_;
   StatBuffer buffer_;
-  double* numbers_;  // for each view its mark and, if asked for, its norm
+  std::vector<double> numbers_;  // for each view its mark and, if asked for, its norm
 };
 
 }  // namespace apogee::optim

@@ -5,6 +5,7 @@
 
 #include "apogee/optim/check_options.h"
 #include "apogee/optim/layerwise.h"
+#include "apogee/optim/stat_values.h"
 
 namespace apogee::optim {
 
@@ -76,14 +77,9 @@ void Lamb::ComputeStats(int phase, std::span<const ActiveParam> all, const StepD
     }
     OptimKernelsFor(*all[0].grad.context())
         .grad_norm(*all[0].grad.context(), {NormKind::kL2, chunks});
-    for (size_t i = 0; i < all.size(); ++i) {
-      const double sum = chunks[i].result * ShareOf(all[i]);
-      if (buffer.dtype() == DType::kF64) {
-        *static_cast<double*>(SumsAt(buffer, i)) = sum;
-      } else {
-        *static_cast<float*>(SumsAt(buffer, i)) = static_cast<float>(sum);
-      }
-    }
+    std::vector<double> sums;
+    for (size_t i = 0; i < all.size(); ++i) sums.push_back(chunks[i].result * ShareOf(all[i]));
+    WriteStats(buffer, StatSection::kSums, sums);
     return;
   }
   ForEachGroup(all, [&](int group, size_t first, std::span<const ActiveParam> params) {

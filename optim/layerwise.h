@@ -13,11 +13,10 @@
 
 namespace apogee::optim {
 
-// Number `index` of an entry.
+// Number `index` of an entry: an address for kernels, of the buffer's device.
 inline void* SumsAt(const StatBuffer& buffer, size_t entry, int64_t index = 0) {
   const int64_t offset = buffer.sum_entries()[entry].offset + index;
-  return buffer.dtype() == DType::kF64 ? static_cast<void*>(buffer.sums<double>(offset))
-                                       : static_cast<void*>(buffer.sums<float>(offset));
+  return static_cast<char*>(buffer.sum_values().raw()) + offset * DTypeSize(buffer.dtype());
 }
 
 // The entry of `param`; those of the parameters after it follow.

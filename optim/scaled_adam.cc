@@ -6,6 +6,7 @@
 
 #include "apogee/optim/check_options.h"
 #include "apogee/optim/median_clipping.h"
+#include "apogee/optim/stat_values.h"
 
 namespace apogee::optim {
 namespace {
@@ -22,16 +23,8 @@ bool IsScalar(const ParamView& view) { return view.layout().logical_shape().nume
 class Number {
  public:
   Number(const ParamView& view, const char* name) : tensor_(view.state(name)) {}
-  double get() const {
-    return tensor_.dtype() == DType::kF64 ? *tensor_.data<double>() : *tensor_.data<float>();
-  }
-  void set(double value) {
-    if (tensor_.dtype() == DType::kF64) {
-      *tensor_.data<double>() = value;
-    } else {
-      *tensor_.data<float>() = static_cast<float>(value);
-    }
-  }
+  double get() const { return tensor_.Item(); }
+  void set(double value) { tensor_.Fill(value); }
 
  private:
   Tensor tensor_;
@@ -127,6 +120,7 @@ void ScaledAdam::DeclareStats(int, std::span<const ActiveParam> params, StatBuff
 void ScaledAdam::ComputeStats(int, std::span<const ActiveParam> params,
                               const StepDecision& decision, std::span<const StatBuffer>,
                               StatBuffer& buffer) {
+  std::vector<double> values(3 * params.size());
   for (const DType dtype : {DType::kF32, DType::kF64}) {
     std::vector<DotChunk> chunks;
     std::vector<size_t> owners;
@@ -149,19 +143,13 @@ void ScaledAdam::ComputeStats(int, std::span<const ActiveParam> params,
     for (size_t k = 0; k < chunks.size(); ++k) {
       const ParamView& view = *params[owners[k]].view;
       const double replicas = view.layout().num_replicas();
-      const double sums[3] = {scale * chunks[k].weight_grad / replicas,
-                              scale * scale * chunks[k].grad_squares / replicas,
-                              chunks[k].weight_squares / replicas};
-      const int64_t offset = buffer.sum_entries()[owners[k]].offset;
-      for (int j = 0; j < 3; ++j) {
-        if (buffer.dtype() == DType::kF64) {
-          buffer.sums<double>(offset)[j] = sums[j];
-        } else {
-          buffer.sums<float>(offset)[j] = static_cast<float>(sums[j]);
-        }
-      }
+      double* sums = values.data() + buffer.sum_entries()[owners[k]].offset;
+      sums[0] = scale * chunks[k].weight_grad / replicas;
+      sums[1] = scale * scale * chunks[k].grad_squares / replicas;
+      sums[2] = chunks[k].weight_squares / replicas;
     }
   }
+  WriteStats(buffer, StatSection::kSums, values);
 }
 
 double ScaledAdam::ClipFactor(int group, std::span<const ActiveParam> params,
@@ -192,14 +180,10 @@ void ScaledAdam::Update(int group, std::span<const ActiveParam> params,
   const StatBuffer& buffer = totals[0];
   const auto first =
       std::ranges::find(buffer.sum_entries(), params[0].view, &StatBuffer::Entry::view);
+  const std::vector<double> numbers = ReadStats(buffer, StatSection::kSums);
   std::vector<Sums> sums;
   for (size_t i = 0; i < params.size(); ++i) {
-    const int64_t offset = (first + static_cast<std::ptrdiff_t>(i))->offset;
-    double values[3];
-    for (int j = 0; j < 3; ++j) {
-      values[j] = buffer.dtype() == DType::kF64 ? buffer.sums<double>(offset)[j]
-                                                : buffer.sums<float>(offset)[j];
-    }
+    const double* values = numbers.data() + (first + static_cast<std::ptrdiff_t>(i))->offset;
     sums.push_back({values[0], values[1], values[2]});
     const ParamView& view = *params[i].view;
     if (!IsScalar(view) && view.step() == 1) {

@@ -19,11 +19,24 @@ inline const StatBuffer::Entry* FindEntry(const std::vector<StatBuffer::Entry>& 
   return found == entries.end() ? nullptr : &*found;
 }
 
+// The section itself.
+inline const Tensor& StatValues(const StatBuffer& buffer, StatSection section) {
+  return section == StatSection::kSums ? buffer.sum_values() : buffer.max_values();
+}
+// All numbers of a section on the host, and back: one copy each way where they are a GPU's.
+inline std::vector<double> ReadStats(const StatBuffer& buffer, StatSection section) {
+  return StatValues(buffer, section).ToVector<double>();
+}
+inline void WriteStats(const StatBuffer& buffer, StatSection section,
+                       const std::vector<double>& values) {
+  const Tensor& to = StatValues(buffer, section);
+  to.CopyFrom(Tensor::FromVector(values, to.shape(), HostOf(to.context()), to.dtype()));
+}
+
 // Numbers [offset, offset + count) of a section, a view of the buffer's storage.
 inline Tensor StatSlice(const StatBuffer& buffer, StatSection section, int64_t offset,
                         int64_t count) {
-  return (section == StatSection::kSums ? buffer.sum_values() : buffer.max_values())
-      .Slice(0, offset, count);
+  return StatValues(buffer, section).Slice(0, offset, count);
 }
 
 // One number, on the host.

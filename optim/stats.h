@@ -36,6 +36,7 @@ class StatBuffer {
   int64_t AddMaxima(const ParamView& view, int64_t count) { return Add(maxima_, view, count); }
   void Allocate();
 
+  // For the processor, where the buffer is in its memory; optim/stat_values.h serves any device.
   template <typename T>
   T* sums(int64_t offset) const {
     return sums_.values.data<T>() + offset;

@@ -80,7 +80,7 @@ struct Reference {
 };
 
 void RunEquations(const AdaLomoOptions& o, DType dtype) {
-  const ContextPtr context = CpuContext({.num_threads = 2});
+  const ContextPtr context = TestContext({.num_threads = 2});
   std::vector<ParameterPtr> params;
   std::vector<Reference> expected;
   std::vector<std::vector<double>> init;
@@ -127,7 +127,7 @@ TEST(AdaLomoTest, EquationsInF32) {
 }
 
 TEST(AdaLomoTest, KnownRun) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const auto p = std::make_shared<Parameter>(
       "p", Tensor::FromVector(std::vector<double>{1, 2, 3, -1, -2, -3}, {2, 3}, context));
   const Tensor grad =
@@ -150,7 +150,7 @@ TEST(AdaLomoTest, TwoShardsEqualTheWhole) {
 }
 
 TEST(AdaLomoTest, ResumeHasTheSameBits) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const auto make = [&] {
     return std::vector{RandomParam("a", {4, 3}, DType::kF32, context, 1),
                        RandomParam("b", {5}, DType::kF32, context, 2)};
@@ -176,7 +176,7 @@ TEST(AdaLomoTest, ResumeHasTheSameBits) {
 }
 
 TEST(AdaLomoTest, StateBytesAreSublinear) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const ParameterPtr p = RandomParam("p", {64, 32}, DType::kF32, context, 1),
                      c = RandomParam("c", {3, 4, 5, 2}, DType::kF32, context, 2);
   AdaLomo optimizer({p, c}, {});
@@ -190,7 +190,7 @@ TEST(AdaLomoTest, StateBytesAreSublinear) {
 TEST(AdaLomoTest, ResultDoesNotDependOnThreads) {
   std::vector<std::vector<double>> results;
   for (const int threads : {1, 2, 3}) {
-    const ContextPtr context = CpuContext({.num_threads = threads});
+    const ContextPtr context = TestContext({.num_threads = threads});
     const ParameterPtr p = RandomParam("p", {701, 301}, DType::kF32, context, 1);
     AdaLomo optimizer({p}, {.lr = 0.01});
     for (uint64_t step = 0; step < 3; ++step) {
@@ -204,7 +204,7 @@ TEST(AdaLomoTest, ResultDoesNotDependOnThreads) {
 }
 
 TEST(AdaLomoTest, BadOptionsAreListedTogether) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   try {
     AdaLomo optimizer(
         {RandomParam("p", {2}, DType::kF32, context, 1)},

@@ -162,7 +162,7 @@ TEST(ChunkKernelsTest, Norms) {
 
 TEST(ChunkKernelsTest, NormsOfMoreChunksThanOneLaunchTakes) {
   std::vector<Buffer> grads;
-  for (unsigned i = 0; i < 1700; ++i) grads.push_back(Buffer::Normal(DType::kF32, i % 5, i));
+  for (unsigned i = 0; i < 900; ++i) grads.push_back(Buffer::Normal(DType::kF32, i % 5, i));
   CheckNorms(grads, 0);
 }
 

@@ -65,7 +65,7 @@ TYPED_TEST_SUITE(FusedBackwardTest, Optimizers);
 
 TYPED_TEST(FusedBackwardTest, EqualsStepAfterBackward) {
   for (const double max_norm : {0.0, 0.05}) {
-    const ContextPtr context = CpuContext();
+    const ContextPtr context = TestContext();
     Net fused(context), plain(context);
     TypeParam a(fused.params, {.lr = 0.01, .weight_decay = 0.1, .clip_grad_value = 0.02});
     TypeParam b(plain.params, {.lr = 0.01, .weight_decay = 0.1, .clip_grad_value = 0.02});
@@ -96,7 +96,7 @@ TYPED_TEST(FusedBackwardTest, EqualsStepAfterBackward) {
 // is gone.
 TYPED_TEST(FusedBackwardTest, UpdatesBeforeTheEarlierLayersBackward) {
   for (const bool two_pass : {false, true}) {
-    const ContextPtr context = CpuContext();
+    const ContextPtr context = TestContext();
     Net net(context);
     TypeParam optimizer(net.params, {.lr = 0.01});
     if (!two_pass) optimizer.set_step_options({.nonfinite = NonFinitePolicy::kProceed});
@@ -127,7 +127,7 @@ TYPED_TEST(FusedBackwardTest, UpdatesBeforeTheEarlierLayersBackward) {
 
 // One parameter's gradient lives at a time, beside the one in flight.
 TYPED_TEST(FusedBackwardTest, GradientMemoryIsThatOfOneParameter) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   Net net(context, DType::kF32);
   TypeParam optimizer(net.params, {.lr = 0.01});
   optimizer.set_step_options({.max_norm = 1});
@@ -146,7 +146,7 @@ TYPED_TEST(FusedBackwardTest, GradientMemoryIsThatOfOneParameter) {
 // Nothing moves, whichever layer's gradient is not finite; the next step is an ordinary one.
 TYPED_TEST(FusedBackwardTest, NonFiniteGradientSkipsAllParameters) {
   for (const double max_norm : {0.0, 1.0}) {
-    const ContextPtr context = CpuContext();
+    const ContextPtr context = TestContext();
     Net net(context), reference(context);
     TypeParam optimizer(net.params, {.lr = 0.01}), expected(reference.params, {.lr = 0.01});
     optimizer.set_step_options({.max_norm = max_norm});
@@ -172,7 +172,7 @@ TYPED_TEST(FusedBackwardTest, NonFiniteGradientSkipsAllParameters) {
 }
 
 TYPED_TEST(FusedBackwardTest, ThrowPolicyThrowsInStep) {
-  Net net(CpuContext());
+  Net net(TestContext());
   TypeParam optimizer(net.params, {.lr = 0.01});
   optimizer.set_step_options({.nonfinite = NonFinitePolicy::kThrow});
   optimizer.fused_backward(net.Loss(1, kNan));
@@ -181,7 +181,7 @@ TYPED_TEST(FusedBackwardTest, ThrowPolicyThrowsInStep) {
 }
 
 TYPED_TEST(FusedBackwardTest, AccumulationIsRefusedWithTheReason) {
-  Net net(CpuContext());
+  Net net(TestContext());
   TypeParam optimizer(net.params, {.lr = 0.01});
   optimizer.fused_backward(net.Loss(1));
   const std::vector<std::vector<double>> after = net.Weights();
@@ -201,7 +201,7 @@ TYPED_TEST(FusedBackwardTest, AccumulationIsRefusedWithTheReason) {
 
 // Absent gradients and frozen parameters are left alone; a failed backward leaves nothing behind.
 TYPED_TEST(FusedBackwardTest, AbsentFrozenAndFailure) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   Net net(context);
   const ParameterPtr unused = RandomParam("unused", {4}, DType::kF64, context, 5);
   net.params.push_back(unused);
@@ -223,7 +223,7 @@ TYPED_TEST(FusedBackwardTest, AbsentFrozenAndFailure) {
 
 TEST(LomoTest, EquationsAndGroups) {
   for (const DType dtype : {DType::kF64, DType::kF32}) {
-    const ContextPtr context = CpuContext({.num_threads = 2});
+    const ContextPtr context = TestContext({.num_threads = 2});
     const std::vector<LomoOptions> options = {
         {.lr = 0.1, .weight_decay = 0.2, .clip_grad_value = 0.7}, {.lr = 0.02}};
     std::vector<ParamGroup<LomoOptions>> groups = {{{}, options[0]}, {{}, options[1]}};
@@ -270,7 +270,7 @@ TEST(LomoTest, EquationsAndGroups) {
 }
 
 TEST(LomoTest, StateDictHasTheOptionsExactly) {
-  Net net(CpuContext());
+  Net net(TestContext());
   Lomo a(net.params, {.lr = 0.1}), b(net.params, {.clip_grad_value = 0.5});
   EXPECT_TRUE(b.load_state_dict(a.state_dict()).ok());
   EXPECT_EQ(b.options(0).clip_grad_value, std::numeric_limits<double>::infinity());

@@ -59,7 +59,7 @@ TEST(LambTest, EverythingElse) {
 
 // Where the three forms part: in the fourth digit of the weight.
 TEST(LambTest, FirstStepOfEachForm) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const auto first_step = [&](LambOptions o) {
     o.weight_decay = 0.01;
     const auto p = std::make_shared<Parameter>("p", Tensor::FromVector(Vector{3, 4}, {2}, context));
@@ -79,7 +79,7 @@ TEST(LambTest, FirstStepOfEachForm) {
 
 // Gradients that are clipped to a norm are gradients divided by the excess.
 TEST(LambTest, PreClipUsesTheNormOfAllParameters) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const auto run = [&](double pre_clip_norm, double scale) {
     const auto a = RandomParam("a", {3, 4}, DType::kF64, context, 1);
     const auto b = RandomParam("b", {5}, DType::kF64, context, 2);
@@ -97,7 +97,7 @@ TEST(LambTest, PreClipUsesTheNormOfAllParameters) {
 }
 
 TEST(LambTest, ZeroNormsHaveRatioOne) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const auto zero = std::make_shared<Parameter>("zero", Tensor::Zeros({3}, DType::kF64, context));
   const auto still = RandomParam("still", {3}, DType::kF64, context, 1);
   const Vector before = Values(still->data());

@@ -36,6 +36,11 @@ inline ParameterPtr RandomParam(const std::string& name, const Shape& shape, DTy
 
 inline std::vector<double> Values(const Tensor& tensor) { return tensor.ToVector<double>(); }
 
+// Element i of a contiguous tensor, on any device.
+inline void SetElement(const Tensor& tensor, int64_t i, double value) {
+  tensor.View({tensor.numel()}).Slice(0, i, 1).Fill(value);
+}
+
 inline double Norm(const std::vector<double>& x) {
   double sum = 0;
   for (const double value : x) sum += value * value;

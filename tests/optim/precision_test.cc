@@ -15,7 +15,7 @@ constexpr DType kFloats[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF64
 TEST(PrecisionTest, MasterFollowsTheF32Run) {
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
     for (const DType grad_dtype : kFloats) {
-      const ContextPtr context = CpuContext({.num_threads = 2});
+      const ContextPtr context = TestContext({.num_threads = 2});
       const Shape shape{411, 123};
       const ParameterPtr low = RandomParam("p", shape, dtype, context, 1);
       const auto full = std::make_shared<Parameter>("p", low->data().To(DType::kF32));
@@ -37,7 +37,7 @@ TEST(PrecisionTest, MasterFollowsTheF32Run) {
 }
 
 TEST(PrecisionTest, GradientsOfEveryDTypeIntoF64) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   for (const DType grad_dtype : kFloats) {
     const ParameterPtr p = RandomParam("p", {33, 17}, DType::kF64, context, 1);
     const std::vector<double> before = Values(p->data());
@@ -52,7 +52,7 @@ TEST(PrecisionTest, GradientsOfEveryDTypeIntoF64) {
 
 // Updates below the resolution of the working weights add up in the master.
 TEST(PrecisionTest, SmallUpdatesAreNotLost) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const auto p = std::make_shared<Parameter>("p", Tensor::Full({4}, DType::kBF16, 1.0, context));
   Sgd optimizer({p}, {.lr = 1e-4});
   for (int step = 0; step < 100; ++step) {
@@ -71,7 +71,7 @@ TEST(PrecisionTest, BytesPerParameter) {
   };
   for (const auto& [dtype, bytes] :
        {Row{DType::kF32, 8}, Row{DType::kBF16, 12}, Row{DType::kF64, 16}}) {
-    const ContextPtr context = CpuContext();
+    const ContextPtr context = TestContext();
     const ParameterPtr p = RandomParam("p", {64, 32}, dtype, context, 1);
     AdamW optimizer({p}, {});
     EXPECT_EQ(context->ledger().live_bytes(MemoryCategory::kOptimizerState), 0);
@@ -82,7 +82,7 @@ TEST(PrecisionTest, BytesPerParameter) {
 }
 
 TEST(PrecisionTest, MastersCanBeHandedOverAndRefreshed) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const ParameterPtr p = RandomParam("p", {9}, DType::kF32, context, 1);
   AdamW optimizer({p}, {.lr = 0});
   const std::vector<double> exact = Values(p->data());

@@ -18,7 +18,7 @@ class RegistryTest : public testing::Test {
   std::string MessageOf(const std::string& name, const OptionMap& options) {
     return std::string(MakeOptimizer(name, {param_}, options).status().message());
   }
-  ContextPtr context_ = CpuContext();
+  ContextPtr context_ = TestContext();
   ParameterPtr param_ = RandomParam("w", {3}, DType::kF32, context_, 1);
 };
 

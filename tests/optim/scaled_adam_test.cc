@@ -83,7 +83,7 @@ Grad GradAt(size_t param, int step) {
 }
 
 void RunEquations(const ScaledAdamOptions& o, DType dtype) {
-  const ContextPtr context = CpuContext({.num_threads = 2});
+  const ContextPtr context = TestContext({.num_threads = 2});
   std::vector<ParameterPtr> params;
   std::vector<Reference> expected;
   std::vector<std::vector<double>> init;
@@ -141,7 +141,7 @@ TEST(ScaledAdamTest, EquationsInF32) {
 
 // The figures of a run by hand: p = [1, -2], gradients in a cycle of four.
 TEST(ScaledAdamTest, KnownRun) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const double expected[8][2] = {{.99525658, -1.99525658}, {.98624409, -1.98624409},
                                  {.97928882, -1.98344159}, {.97006981, -1.98381311},
                                  {.9558921, -1.97948877},  {.93752512, -1.97093232},
@@ -165,7 +165,7 @@ class ClippingTest : public ::testing::TestWithParam<bool> {};
 
 TEST_P(ClippingTest, SpikesAreClippedAgainstTheMedian) {
   const bool old = GetParam();
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const ScaledAdamOptions o{
       .clipping_scale = 1.5, .clipping_update_period = 12, .icefall_2023 = old};
   const std::vector<Shape> shapes = {{4, 5}, {}, {7}};
@@ -232,7 +232,7 @@ TEST_P(ClippingTest, SpikesAreClippedAgainstTheMedian) {
 INSTANTIATE_TEST_SUITE_P(Versions, ClippingTest, ::testing::Bool());
 
 TEST(ScaledAdamTest, GroupsClipOnTheirOwn) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const ParameterPtr a = RandomParam("a", {5}, DType::kF64, context, 1),
                      b = RandomParam("b", {5}, DType::kF64, context, 2);
   ScaledAdam optimizer(
@@ -252,7 +252,7 @@ TEST(ScaledAdamTest, GroupsClipOnTheirOwn) {
 
 // The gradient is dropped, neither the diagnostics nor the median suffer, and the next steps go on.
 TEST(ScaledAdamTest, NonFiniteNormUnderProceed) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   for (const double bad : {static_cast<double>(INFINITY), static_cast<double>(NAN)}) {
     const ParameterPtr p = RandomParam("p", {6}, DType::kF64, context, 1),
                        q = RandomParam("q", {6}, DType::kF64, context, 2);
@@ -277,7 +277,7 @@ TEST(ScaledAdamTest, NonFiniteNormUnderProceed) {
 // Absent and frozen parameters do not move by default; the preset moves them, as the reference
 // does.
 TEST(ScaledAdamTest, AbsentIsLeftAloneUnlessAsked) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   for (const bool as_zero : {false, true}) {
     const ParameterPtr p =
         std::make_shared<Parameter>("p", Tensor::Full({8}, DType::kF64, 4.0, context));
@@ -300,7 +300,7 @@ TEST(ScaledAdamTest, AbsentIsLeftAloneUnlessAsked) {
 
 // A scalar at its limit does not exceed it; the old version may.
 TEST(ScaledAdamTest, ScalarLimit) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   for (const bool old : {false, true}) {
     const auto p = std::make_shared<Parameter>("p", Tensor::Full({}, DType::kF64, 10.0, context));
     ScaledAdam optimizer({p}, {.icefall_2023 = old});
@@ -320,7 +320,7 @@ TEST(ScaledAdamTest, TwoShardsEqualTheWhole) {
 }
 
 TEST(ScaledAdamTest, ResumeHasTheSameBits) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const ScaledAdamOptions o{
       .clipping_scale = 1.2, .size_update_period = 3, .clipping_update_period = 5};
   const auto make = [&] {
@@ -360,7 +360,7 @@ TEST(ScaledAdamTest, ResumeHasTheSameBits) {
 }
 
 TEST(ScaledAdamTest, StateBytes) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const ParameterPtr p = RandomParam("p", {64, 32}, DType::kF32, context, 1),
                      s = RandomParam("s", {}, DType::kF32, context, 2);
   ScaledAdam optimizer({p, s}, {});
@@ -371,7 +371,7 @@ TEST(ScaledAdamTest, StateBytes) {
 }
 
 TEST(ScaledAdamTest, BadOptionsAreListedTogether) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   try {
     ScaledAdam optimizer({RandomParam("p", {2}, DType::kF32, context, 1)},
                          {.lr = -1,

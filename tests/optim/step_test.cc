@@ -38,7 +38,7 @@ class StepTest : public testing::Test {
     }
   }
 
-  ContextPtr context_ = CpuContext();
+  ContextPtr context_ = TestContext();
   ParameterPtr a_ = RandomParam("a", {3, 5}, DType::kF64, context_, 1);
   ParameterPtr b_ = RandomParam("b", {7}, DType::kF64, context_, 2);
 };
@@ -98,7 +98,7 @@ TEST_F(StepTest, NonFiniteSkips) {
       SetGrads(1);
       optimizer.step();
       SetGrads(3);
-      b_->grad().data<double>()[6] = bad;
+      SetElement(b_->grad(), 6, bad);
       const std::vector<double> a = Values(a_->data()),
                                 m = Values(optimizer.views()[0].state("exp_avg"));
       optimizer.step();
@@ -116,7 +116,7 @@ TEST_F(StepTest, NonFiniteSkips) {
 TEST_F(StepTest, NonFiniteThrowsOrProceeds) {
   Sgd optimizer({a_, b_}, {.lr = 0.1});
   SetGrads(1);
-  a_->grad().data<double>()[0] = kNan;
+  SetElement(a_->grad(), 0, kNan);
   optimizer.set_step_options({.nonfinite = NonFinitePolicy::kThrow});
   const std::vector<double> b = Values(b_->data());
   EXPECT_THAT(ErrorOf([&] { optimizer.step(); }), HasSubstr("\"a\" is not finite"));

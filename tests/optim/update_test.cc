@@ -102,7 +102,7 @@ Grad GradAt(size_t param, int step) {
 }
 
 void RunCase(const Case& c, DType dtype) {
-  const ContextPtr context = CpuContext({.num_threads = 2});
+  const ContextPtr context = TestContext({.num_threads = 2});
   std::vector<ParameterPtr> params;
   std::vector<std::vector<double>> init, expected;
   std::vector<std::vector<std::array<double, 3>>> states;
@@ -150,7 +150,7 @@ TEST(UpdateTest, EquationsInF32) {
 TEST(UpdateTest, ResultDoesNotDependOnThreads) {
   std::vector<std::vector<double>> results;
   for (const int threads : {1, 2, 3}) {
-    const ContextPtr context = CpuContext({.num_threads = threads});
+    const ContextPtr context = TestContext({.num_threads = threads});
     const ParameterPtr p = RandomParam("p", {701, 301}, DType::kF32, context, 1);
     AdamW optimizer({p}, {.lr = 0.01});
     optimizer.set_step_options({.max_norm = 1});
@@ -165,7 +165,7 @@ TEST(UpdateTest, ResultDoesNotDependOnThreads) {
 }
 
 TEST(UpdateTest, GroupsHaveTheirOwnOptions) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const ParameterPtr a = RandomParam("a", {5}, DType::kF64, context, 1);
   const ParameterPtr b = RandomParam("b", {5}, DType::kF64, context, 1);
   Sgd optimizer({{.params = {a}, .options = {.lr = 0.1}}, {.params = {b}, .options = {.lr = 0.3}}});
