@@ -63,8 +63,11 @@ __device__ __forceinline__ Vector<C, kWidth> Branch(const Pointers& p, int first
   if (count == 1) return leaves[0];
   CombineInto<kOp>(leaves[0], leaves[1]);
   if (count == 2) return leaves[1];
-  if (count > 3) CombineInto<kOp>(leaves[2], leaves[3]);
-  Vector<C, kWidth>& right = count > 3 ? leaves[3] : leaves[2];
+  Vector<C, kWidth> right = leaves[2];
+  if (count > 3) {
+    CombineInto<kOp>(leaves[2], leaves[3]);
+    right = leaves[3];
+  }
   CombineInto<kOp>(leaves[1], right);
   return right;
 }

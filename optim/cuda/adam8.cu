@@ -31,6 +31,17 @@ struct Pieces {
   }
 };
 
+// a b + c, rounded once. Left to the compiler, which products are rounded could differ between
+// aligned chunks and others, and a shard must have the bits of the whole.
+template <typename C>
+__device__ __forceinline__ C MultiplyAdd(C a, C b, C c) {
+  if constexpr (sizeof(C) == 4) {
+    return __fmaf_rn(a, b, c);
+  } else {
+    return fma(a, b, c);
+  }
+}
+
 // kGroup threads: a warp or all of the block.
 template <typename C, int kGroup, bool kUpdate>
 struct Adam8Body {
@@ -77,8 +88,8 @@ struct Adam8Body {
           const C g = grad_scale * grad.at[k];
           const C old1 = static_cast<C>(tables[0].values[code1.at[k]]) * absmax1;
           const C old2 = static_cast<C>(tables[1].values[code2.at[k]]) * absmax2;
-          moment1[q].at[k] = beta1 * old1 + rest1 * g;
-          moment2[q].at[k] = beta2 * old2 + rest2 * g * g;
+          moment1[q].at[k] = MultiplyAdd(beta1, old1, rest1 * g);
+          moment2[q].at[k] = MultiplyAdd(beta2, old2, rest2 * g * g);
         }
       });
     }
@@ -129,7 +140,7 @@ struct Adam8Body {
 #pragma unroll
     for (int k = 0; k < kPack; ++k) {
       const C update = step_size * (moment1.at[k] / (sqrt(moment2.at[k]) + eps));
-      w.at[k] = (w.at[k] * before - update) * after;
+      w.at[k] = MultiplyAdd(w.at[k], before, -update) * after;
     }
     at.Store(weight, w);
     if (chunk.working != nullptr) StoreAs(at, chunk.working, chunk.working_dtype, w);

@@ -5,6 +5,7 @@
 
 #include <limits>
 
+#include "apogee/optim/cuda/dispatch_stats.h"
 #include "apogee/optim/cuda/region_loop.cuh"
 #include "apogee/optim/cuda/update.cuh"
 
@@ -120,14 +121,6 @@ template <typename C, typename Rule>
 void UpdateFactored(const DeviceContext& context, std::span<const FactoredChunk> chunks,
                     const Rule& rule) {
   ForEachRegionTile(context, RegionTasks(chunks), FactoredUpdateBody<C, Rule>{rule});
-}
-
-// Calls run.template operator()<C, S>() for the compute dtype and the dtype of the statistics.
-template <typename Fn>
-void DispatchStats(DType dtype, DType stat_dtype, const Fn& run) {
-  if (dtype == DType::kF64) return run.template operator()<double, double>();
-  if (stat_dtype == DType::kF64) return run.template operator()<float, double>();
-  run.template operator()<float, float>();
 }
 
 }  // namespace apogee::optim::cuda

@@ -3,6 +3,7 @@
 #ifndef APOGEE_OPTIM_CUDA_TRUST_CUH_
 #define APOGEE_OPTIM_CUDA_TRUST_CUH_
 
+#include "apogee/optim/cuda/dispatch_stats.h"
 #include "apogee/optim/cuda/reduce.cuh"
 #include "apogee/optim/cuda/update.cuh"
 #include "apogee/optim/trust_kernels.h"
@@ -56,14 +57,6 @@ template <typename S>
 __device__ __forceinline__ TrustNorms NormsOf(const TrustChunk& chunk) {
   const S* sums = static_cast<const S*>(chunk.sums);
   return {sqrt(static_cast<double>(sums[0])), sqrt(static_cast<double>(sums[1]))};
-}
-
-// Calls run.template operator()<C, S>() for the compute dtype and the dtype of the statistics.
-template <typename Run>
-void DispatchStats(DType dtype, DType stat_dtype, const Run& run) {
-  if (dtype == DType::kF64) return run.template operator()<double, double>();
-  if (stat_dtype == DType::kF64) return run.template operator()<float, double>();
-  run.template operator()<float, float>();
 }
 
 }  // namespace apogee::optim::cuda

@@ -15,6 +15,8 @@ namespace {
 
 using ::apogee::testing::RoughAddend;
 
+constexpr int64_t kBehind = 9;
+
 class CudaTreeReduceTest : public ::testing::TestWithParam<std::tuple<DType, ReduceOp>> {
  protected:
   void SetUp() override {
@@ -42,7 +44,7 @@ class CudaTreeReduceTest : public ::testing::TestWithParam<std::tuple<DType, Red
     std::vector<const void*> inputs;
     std::vector<void*> outputs;
     const auto allocate = [&] {
-      memory.push_back(Tensor::Empty({n + shift}, dtype(), context_));
+      memory.push_back(Tensor::Full({shift + n + kBehind}, dtype(), 7, context_));
       return static_cast<char*>(memory.back().raw()) + first;
     };
     for (const std::string& addend : addends) {
@@ -53,6 +55,12 @@ class CudaTreeReduceTest : public ::testing::TestWithParam<std::tuple<DType, Red
     }
     while (outputs.size() < num_outputs) outputs.push_back(allocate());
     TreeReduceCuda(*context_, "test", dtype(), op(), inputs, outputs, n);
+    for (const Tensor& each : memory) {  // nothing is written before or behind the elements
+      EXPECT_EQ(each.Slice(0, 0, shift).ToVector<double>(),
+                std::vector<double>(static_cast<size_t>(shift), 7));
+      EXPECT_EQ(each.Slice(0, shift + n, kBehind).ToVector<double>(),
+                std::vector<double>(static_cast<size_t>(kBehind), 7));
+    }
     for (const void* output : outputs) {
       std::string result(want.size(), '\0');
       context_->CopyToHost(result.data(), output, bytes);
