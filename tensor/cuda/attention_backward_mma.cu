@@ -44,10 +44,11 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   const int own = warp * 16 * kMmaStride<kD>;
 
   const int64_t first_query = FirstQuery(args, key0);
-  const int64_t tiles_of_head = max(int64_t{0}, (args.q_tokens - first_query + kTile - 1) / kTile);
-  const int64_t tiles = group * tiles_of_head;
-  const auto query_of = [&](int64_t tile) { return first_query + tile % tiles_of_head * kTile; };
-  const auto load = [&](int64_t tile, Stage<T, kD>& stage) {
+  const auto tiles_of_head =
+      static_cast<int>(max(int64_t{0}, (args.q_tokens - first_query + kTile - 1) / kTile));
+  const int tiles = static_cast<int>(group) * tiles_of_head;
+  const auto query_of = [&](int tile) { return first_query + tile % tiles_of_head * kTile; };
+  const auto load = [&](int tile, Stage<T, kD>& stage) {
     const int64_t head = kv_head * group + tile / tiles_of_head, query0 = query_of(tile);
     LoadTile<kTile, kD, kWarps>(args.q, batch, head, query0, args.q_tokens, args.head_dim, vectors,
                                 stage.first);
@@ -68,7 +69,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
                              shared.second);
   if (tiles > 0) load(0, shared.stages[0]);
   CommitCopies();
-  for (int64_t tile = 0; tile < tiles; ++tile) {
+  for (int tile = 0; tile < tiles; ++tile) {
     if (tile + 1 < tiles) load(tile + 1, shared.stages[(tile + 1) % 2]);
     CommitCopies();
     WaitCopies<1>();
