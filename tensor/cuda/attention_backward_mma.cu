@@ -6,7 +6,9 @@
 namespace apogee::cuda {
 namespace {
 
-constexpr int kTile = 32;  // rows of a tile that comes by, of each of its two operands
+constexpr int kWarps = 4;
+constexpr int kOwn = 16 * kWarps;  // rows that a block owns
+constexpr int kTile = 32;          // rows of a tile that comes by, of each of its two operands
 
 // The log-sum-exps (in units of log2) and D of a tile of queries.
 struct Statistics {
@@ -22,8 +24,8 @@ struct Stage {
 };
 template <typename T, int kD>
 struct Shared {
-  alignas(16) T first[kMmaOwn * kMmaStride<kD>];
-  alignas(16) T second[kMmaOwn * kMmaStride<kD>];
+  alignas(16) T first[kOwn * kMmaStride<kD>];
+  alignas(16) T second[kOwn * kMmaStride<kD>];
   Stage<T, kD> stages[2];
 };
 
@@ -32,25 +34,28 @@ struct Shared {
 template <typename T, int kD>
 __global__ void __launch_bounds__(kMmaThreads)
     KeyKernel(const AttentionBackwardArgs __grid_constant__ args, const float* dots, bool vectors) {
+__global__ void __launch_bounds__(kWarps* kWarp)
+    KeyKernel(const __grid_constant__ AttentionBackwardArgs args, const float* dots, bool vectors) {
   const auto [block, batch, kv_head] = BlockTask::OfKeys(args.batch, args.kv_heads);
   const int64_t group = args.heads / args.kv_heads;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int64_t key0 = block * kMmaOwn, key = key0 + warp * 16 + lane / 4;
+  const int64_t key0 = block * kOwn, key = key0 + warp * 16 + lane / 4;
   const float scale = static_cast<float>(args.scale * kLog2E);
   const T* const stored = nullptr;  // names the type
   auto& shared = *DynamicShared<Shared<T, kD>>();
   const int own = warp * 16 * kMmaStride<kD>;
 
   const int64_t first_query = FirstQuery(args, key0);
-  const int64_t tiles_of_head = max(int64_t{0}, (args.q_tokens - first_query + kTile - 1) / kTile);
-  const int64_t tiles = group * tiles_of_head;
-  const auto query_of = [&](int64_t tile) { return first_query + tile % tiles_of_head * kTile; };
-  const auto load = [&](int64_t tile, Stage<T, kD>& stage) {
+  const auto tiles_of_head =
+      static_cast<int>(max(int64_t{0}, (args.q_tokens - first_query + kTile - 1) / kTile));
+  const int tiles = static_cast<int>(group) * tiles_of_head;
+  const auto query_of = [&](int tile) { return first_query + tile % tiles_of_head * kTile; };
+  const auto load = [&](int tile, Stage<T, kD>& stage) {
     const int64_t head = kv_head * group + tile / tiles_of_head, query0 = query_of(tile);
-    LoadTile<kTile, kD>(args.q, batch, head, query0, args.q_tokens, args.head_dim, vectors,
-                        stage.first);
-    LoadTile<kTile, kD>(args.dout, batch, head, query0, args.q_tokens, args.head_dim, vectors,
-                        stage.second);
+    LoadTile<kTile, kD, kWarps>(args.q, batch, head, query0, args.q_tokens, args.head_dim, vectors,
+                                stage.first);
+    LoadTile<kTile, kD, kWarps>(args.dout, batch, head, query0, args.q_tokens, args.head_dim,
+                                vectors, stage.second);
     if (threadIdx.x < kTile) {
       const int64_t query = query0 + threadIdx.x, row = StatisticsOf(args, batch, head) + query;
       const bool there = query < args.q_tokens;
@@ -60,13 +65,13 @@ __global__ void __launch_bounds__(kMmaThreads)
   };
 
   float dk[kD / 8][4] = {}, dv[kD / 8][4] = {};
-  LoadTile<kMmaOwn, kD>(args.k, batch, kv_head, key0, args.kv_tokens, args.head_dim, vectors,
-                        shared.first);
-  LoadTile<kMmaOwn, kD>(args.v, batch, kv_head, key0, args.kv_tokens, args.head_dim, vectors,
-                        shared.second);
+  LoadTile<kOwn, kD, kWarps>(args.k, batch, kv_head, key0, args.kv_tokens, args.head_dim, vectors,
+                             shared.first);
+  LoadTile<kOwn, kD, kWarps>(args.v, batch, kv_head, key0, args.kv_tokens, args.head_dim, vectors,
+                             shared.second);
   if (tiles > 0) load(0, shared.stages[0]);
   CommitCopies();
-  for (int64_t tile = 0; tile < tiles; ++tile) {
+  for (int tile = 0; tile < tiles; ++tile) {
     if (tile + 1 < tiles) load(tile + 1, shared.stages[(tile + 1) % 2]);
     CommitCopies();
     WaitCopies<1>();
@@ -110,21 +115,23 @@ __global__ void __launch_bounds__(kMmaThreads)
 template <typename T, int kD>
 __global__ void __launch_bounds__(kMmaThreads)
     QueryKernel(const AttentionBackwardArgs __grid_constant__ args, const float* dots,
+__global__ void __launch_bounds__(kWarps* kWarp)
+    QueryKernel(const __grid_constant__ AttentionBackwardArgs args, const float* dots,
                 bool vectors) {
   const auto [block, batch, head] = BlockTask::OfQueries(args);
   const int64_t kv_head = head / (args.heads / args.kv_heads);
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int64_t query0 = block * kMmaOwn, query = query0 + warp * 16 + lane / 4;
-  const int64_t keys = SeenKeys(args, min(query0 + kMmaOwn, args.q_tokens) - 1);
+  const int64_t query0 = block * kOwn, query = query0 + warp * 16 + lane / 4;
+  const int64_t keys = SeenKeys(args, min(query0 + kOwn, args.q_tokens) - 1);
   const float scale = static_cast<float>(args.scale * kLog2E);
   const T* const stored = nullptr;  // names the type
   auto& shared = *DynamicShared<Shared<T, kD>>();
   const int own = warp * 16 * kMmaStride<kD>;
   const auto load = [&](int64_t key0, Stage<T, kD>& stage) {
-    LoadTile<kTile, kD>(args.k, batch, kv_head, key0, args.kv_tokens, args.head_dim, vectors,
-                        stage.first);
-    LoadTile<kTile, kD>(args.v, batch, kv_head, key0, args.kv_tokens, args.head_dim, vectors,
-                        stage.second);
+    LoadTile<kTile, kD, kWarps>(args.k, batch, kv_head, key0, args.kv_tokens, args.head_dim,
+                                vectors, stage.first);
+    LoadTile<kTile, kD, kWarps>(args.v, batch, kv_head, key0, args.kv_tokens, args.head_dim,
+                                vectors, stage.second);
   };
 
   float dq[kD / 8][4] = {}, lse[2], dot[2];
@@ -135,10 +142,10 @@ __global__ void __launch_bounds__(kMmaThreads)
     lse[r] = Log2SumExp<float>(args.lse, row, there);
     dot[r] = there ? dots[row] : 0;
   }
-  LoadTile<kMmaOwn, kD>(args.q, batch, head, query0, args.q_tokens, args.head_dim, vectors,
-                        shared.first);
-  LoadTile<kMmaOwn, kD>(args.dout, batch, head, query0, args.q_tokens, args.head_dim, vectors,
-                        shared.second);
+  LoadTile<kOwn, kD, kWarps>(args.q, batch, head, query0, args.q_tokens, args.head_dim, vectors,
+                             shared.first);
+  LoadTile<kOwn, kD, kWarps>(args.dout, batch, head, query0, args.q_tokens, args.head_dim, vectors,
+                             shared.second);
   if (keys > 0) load(0, shared.stages[0]);
   CommitCopies();
   for (int64_t key0 = 0; key0 < keys; key0 += kTile) {
@@ -180,8 +187,8 @@ void Backward(const DeviceContext& context, const AttentionBackwardArgs& args, c
   const bool vectors =
       TakesVectors(args.head_dim, {args.q, args.k, args.v, args.dout, args.dq, args.dk, args.dv});
   const auto grid = [&](int64_t tokens, int64_t heads) {
-    return Grid{.blocks = {static_cast<unsigned>(CeilDiv(tokens, kMmaOwn) * args.batch * heads)},
-                .threads = {kMmaThreads},
+    return Grid{.blocks = {static_cast<unsigned>(CeilDiv(tokens, kOwn) * args.batch * heads)},
+                .threads = {kWarps * kWarp},
                 .shared_bytes = sizeof(Shared<T, kD>)};
   };
   if (const Grid keys = grid(args.kv_tokens, args.kv_heads); keys.blocks.x > 0) {

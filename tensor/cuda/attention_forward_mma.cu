@@ -55,22 +55,29 @@ __device__ __forceinline__ void Softmax(const int (&limits)[2], float scale,
 template <typename T, int kD>
 __global__ void __launch_bounds__(kMmaThreads)
     ForwardKernel(const AttentionForwardArgs __grid_constant__ args, bool vectors) {
+template <typename T, int kD, int kWarps>
+__global__ void __launch_bounds__(kWarps* kWarp)
+    ForwardKernel(const __grid_constant__ AttentionForwardArgs args, bool vectors) {
+  constexpr int kOwn = 16 * kWarps;
   const auto [block, batch, head] = BlockTask::OfQueries(args);
   const int64_t kv_head = head / (args.heads / args.kv_heads);
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int64_t query0 = block * kMmaOwn, query = query0 + warp * 16 + lane / 4;
-  const int64_t keys = SeenKeys(args, min(query0 + kMmaOwn, args.q_tokens) - 1);
+  const int64_t query0 = block * kOwn, query = query0 + warp * 16 + lane / 4;
+  const int64_t keys = SeenKeys(args, min(query0 + kOwn, args.q_tokens) - 1);
   const float scale = static_cast<float>(args.scale * kLog2E);
   const T* const stored = nullptr;  // names the type
   T* const q = DynamicShared<T>();
-  T* const k = q + kMmaOwn * kMmaStride<kD>;
+  T* const k = q + kOwn * kMmaStride<kD>;
   T* const v = k + kKeys * kMmaStride<kD>;
   const auto load = [&](const AttentionOperand& x, int64_t key0, T* tile) {
-    LoadTile<kKeys, kD>(x, batch, kv_head, key0, args.kv_tokens, args.head_dim, vectors, tile);
+    LoadTile<kKeys, kD, kWarps>(x, batch, kv_head, key0, args.kv_tokens, args.head_dim, vectors,
+                                tile);
   };
 
+  // All that a warp's queries see may lie in fewer tiles than the block's.
+  const int64_t warp_keys = SeenKeys(args, query0 + warp * 16 + 15);
   float sums[kD / 8][4] = {}, largest[2] = {-kInfinity, -kInfinity}, total[2] = {};
-  LoadTile<kMmaOwn, kD>(args.q, batch, head, query0, args.q_tokens, args.head_dim, vectors, q);
+  LoadTile<kOwn, kD, kWarps>(args.q, batch, head, query0, args.q_tokens, args.head_dim, vectors, q);
   if (keys > 0) load(args.k, 0, k);
   CommitCopies();
   for (int64_t key0 = 0; key0 < keys; key0 += kKeys) {
@@ -80,16 +87,18 @@ __global__ void __launch_bounds__(kMmaThreads)
     WaitCopies<1>();
     __syncthreads();  // the keys are there
     float scores[kKeys / 8][4];
-    MultiplyRows<kKeys, kD>(q + warp * 16 * kMmaStride<kD>, k, scores);
+    if (key0 < warp_keys) {
+      MultiplyRows<kKeys, kD>(q + warp * 16 * kMmaStride<kD>, k, scores);
+    }
     __syncthreads();  // the keys have been read
     if (key0 + kKeys < keys) load(args.k, key0 + kKeys, k);
     CommitCopies();
     const int limits[2] = {static_cast<int>(min(SeenKeys(args, query) - key0, int64_t{kKeys})),
                            static_cast<int>(min(SeenKeys(args, query + 8) - key0, int64_t{kKeys}))};
-    Softmax<kD>(limits, scale, scores, largest, total, sums);
+    if (key0 < warp_keys) Softmax<kD>(limits, scale, scores, largest, total, sums);
     WaitCopies<1>();
     __syncthreads();  // the values are there
-    AddWeightedRows<kKeys, kD>(scores, v, sums);
+    if (key0 < warp_keys) AddWeightedRows<kKeys, kD>(scores, v, sums);
   }
   WaitCopies<0>();
   float scales[2];
@@ -106,16 +115,28 @@ __global__ void __launch_bounds__(kMmaThreads)
                 stored, scales, sums);
 }
 
-template <typename T, int kD>
-void Forward(const DeviceContext& context, const AttentionForwardArgs& args) {
-  const int64_t blocks = CeilDiv(args.q_tokens, kMmaOwn) * args.batch * args.heads;
+template <typename T, int kD, int kWarps>
+void ForwardOf(const DeviceContext& context, const AttentionForwardArgs& args) {
+  constexpr int64_t kOwn = 16 * kWarps;
+  const int64_t blocks = CeilDiv(args.q_tokens, kOwn) * args.batch * args.heads;
   if (blocks == 0) return;
   const bool vectors = TakesVectors(args.head_dim, {args.q, args.k, args.v, args.out});
   Launch(context,
          {.blocks = {static_cast<unsigned>(blocks)},
-          .threads = {kMmaThreads},
-          .shared_bytes = int64_t{sizeof(T)} * (kMmaOwn + 2 * kKeys) * kMmaStride<kD>},
-         &ForwardKernel<T, kD>, args, vectors);
+          .threads = {kWarps * kWarp},
+          .shared_bytes = int64_t{sizeof(T)} * (kOwn + 2 * kKeys) * kMmaStride<kD>},
+         &ForwardKernel<T, kD, kWarps>, args, vectors);
+}
+
+// Larger blocks read keys and values half as often; where they would not fill the GPU, smaller
+// ones. The results are the same.
+template <typename T, int kD>
+void Forward(const DeviceContext& context, const AttentionForwardArgs& args) {
+  const int64_t large = args.q_tokens / 128 * args.batch * args.heads;
+  if (large >= StreamContext::Of(context).num_multiprocessors()) {
+    return ForwardOf<T, kD, 8>(context, args);
+  }
+  ForwardOf<T, kD, 4>(context, args);
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 // Attention on tensor cores, bf16 and f16: what its forward and backward kernels share. Private to
 // tensor/cuda.
 //
-// A block of four warps owns 64 rows of one operand, 16 for each warp; the other operand comes by
-// in tiles. Tiles lie in shared memory as they are stored, padded to kD columns with zeros. Scores
-// and what follows from them stay in registers: of 16 rows, a lane has parts of rows g and g + 8
+// A block owns 16 rows of one operand for each of its warps; the other operand comes by in tiles.
+// Tiles lie in shared memory as they are stored, padded to kD columns with zeros. Scores and what
+// follows from them stay in registers: of 16 rows, a lane has parts of rows g and g + 8
 // (tensor/cuda/mma.cuh). Weights and dS are rounded to the operands' type for the next product, as
 // on the CPU; sums are f32.
 #ifndef APOGEE_TENSOR_CUDA_ATTENTION_MMA_CUH_
@@ -14,24 +14,20 @@
 
 namespace apogee::cuda {
 
-inline constexpr int kMmaWarps = 4;
-inline constexpr int kMmaThreads = kMmaWarps * kWarp;
-inline constexpr int kMmaOwn = 16 * kMmaWarps;  // rows that a block owns
-
 // Rows in shared memory: the 8 rows of one matrix load lie in different banks.
 template <int kD>
 inline constexpr int kMmaStride = kD + 8;
 
 // Rows [first, first + kRows) of one head, zeros beyond the tokens and beyond head_dim. `vectors`:
 // by asynchronous copies, to be committed and waited for by the caller.
-template <int kRows, int kD, typename T>
+template <int kRows, int kD, int kWarps, typename T>
 __device__ __forceinline__ void LoadTile(const AttentionOperand& x, int64_t batch, int64_t head,
                                          int64_t first, int64_t tokens, int64_t head_dim,
                                          bool vectors, T* tile) {
   constexpr int kChunks = kD / 8;
   const T* from = HeadOf<T>(x, batch, head);
 #pragma unroll 4
-  for (int i = threadIdx.x; i < kRows * kChunks; i += kMmaThreads) {
+  for (int i = threadIdx.x; i < kRows * kChunks; i += kWarps * kWarp) {
     const int row = i / kChunks, d = i % kChunks * 8;
     const bool there = first + row < tokens && d < head_dim;
     const T* source = from + (there ? (first + row) * x.token_stride + d : 0);

@@ -42,7 +42,9 @@ void DispatchAttentionRows(const Args& args, const Fn& fn) {
 template <typename Args, typename Fn>
 void DispatchAttentionMma(const Args& args, const Fn& fn) {
   const auto of = [&]<typename T>() {
+    if (args.head_dim <= 32) return fn.template operator()<T, 32>();
     if (args.head_dim <= 64) return fn.template operator()<T, 64>();
+    if (args.head_dim <= 96) return fn.template operator()<T, 96>();
     fn.template operator()<T, 128>();
   };
   args.dtype == DType::kBF16 ? of.template operator()<BFloat16>()

@@ -235,6 +235,7 @@ const Problem kProblems[] = {
     {.batch = 1, .heads = 1, .kv_heads = 1, .q_tokens = 33, .kv_tokens = 33, .head_dim = 256},
     {.batch = 1, .heads = 2, .kv_heads = 1, .q_tokens = 70, .kv_tokens = 90, .wide = true},
     {.batch = 1, .heads = 1, .kv_heads = 1, .q_tokens = 90, .kv_tokens = 90, .head_dim = 80},
+    {.batch = 1, .heads = 2, .kv_heads = 1, .q_tokens = 260, .kv_tokens = 250, .head_dim = 40},
 };
 
 TEST(AttentionTest, F64IsExact) {
