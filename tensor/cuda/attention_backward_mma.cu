@@ -32,10 +32,8 @@ struct Shared {
 // A block owns keys of one key/value head; the queries of its group of heads come by. Scores are
 // kept transposed: keys in rows.
 template <typename T, int kD>
-__global__ void __launch_bounds__(kMmaThreads)
-    KeyKernel(const AttentionBackwardArgs __grid_constant__ args, const float* dots, bool vectors) {
 __global__ void __launch_bounds__(kWarps* kWarp)
-    KeyKernel(const __grid_constant__ AttentionBackwardArgs args, const float* dots, bool vectors) {
+    KeyKernel(const AttentionBackwardArgs __grid_constant__ args, const float* dots, bool vectors) {
   const auto [block, batch, kv_head] = BlockTask::OfKeys(args.batch, args.kv_heads);
   const int64_t group = args.heads / args.kv_heads;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
@@ -113,10 +111,8 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 
 // A block owns queries; the keys come by.
 template <typename T, int kD>
-__global__ void __launch_bounds__(kMmaThreads)
-    QueryKernel(const AttentionBackwardArgs __grid_constant__ args, const float* dots,
 __global__ void __launch_bounds__(kWarps* kWarp)
-    QueryKernel(const __grid_constant__ AttentionBackwardArgs args, const float* dots,
+    QueryKernel(const AttentionBackwardArgs __grid_constant__ args, const float* dots,
                 bool vectors) {
   const auto [block, batch, head] = BlockTask::OfQueries(args);
   const int64_t kv_head = head / (args.heads / args.kv_heads);

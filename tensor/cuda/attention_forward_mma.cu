@@ -52,12 +52,9 @@ __device__ __forceinline__ void Softmax(const int (&limits)[2], float scale,
   }
 }
 
-template <typename T, int kD>
-__global__ void __launch_bounds__(kMmaThreads)
-    ForwardKernel(const AttentionForwardArgs __grid_constant__ args, bool vectors) {
 template <typename T, int kD, int kWarps>
 __global__ void __launch_bounds__(kWarps* kWarp)
-    ForwardKernel(const __grid_constant__ AttentionForwardArgs args, bool vectors) {
+    ForwardKernel(const AttentionForwardArgs __grid_constant__ args, bool vectors) {
   constexpr int kOwn = 16 * kWarps;
   const auto [block, batch, head] = BlockTask::OfQueries(args);
   const int64_t kv_head = head / (args.heads / args.kv_heads);

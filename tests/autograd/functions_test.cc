@@ -22,7 +22,7 @@ class FunctionsTest : public ::testing::Test {
   Tensor Random(const Shape& shape, const std::string& name, double std = 1.0) {
     return RandomTensor(shape, name, context_, std);
   }
-  ContextPtr context_ = CpuContext({.num_threads = 2});
+  ContextPtr context_ = TestContext({.num_threads = 2});
 };
 
 TEST_F(FunctionsTest, BinaryWithAndWithoutBroadcast) {

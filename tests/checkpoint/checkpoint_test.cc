@@ -11,9 +11,9 @@
 #include "apogee/checkpoint/checkpoint_writer.h"
 #include "apogee/checkpoint/hf_weights.h"
 #include "apogee/core/rng.h"
-#include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tests/support/run_ranks.h"
 #include "apogee/tests/support/shared_temp_dir.h"
+#include "apogee/tests/support/test_context.h"
 
 namespace apogee::checkpoint {
 namespace {
@@ -76,7 +76,7 @@ Layout LayoutOf(const Logical& tensor, How how, int rank, int ranks) {
 
 Tensor Make(const Logical& tensor, const Layout& layout, bool fill) {
   const int64_t size = DTypeSize(tensor.dtype);
-  const Tensor part = Tensor::Zeros({layout.local_numel() + 3}, tensor.dtype, CpuContext());
+  const Tensor part = Tensor::Zeros({layout.local_numel() + 3}, tensor.dtype, TestContext());
   auto* bytes = static_cast<uint8_t*>(part.raw());
   for (const Segment& segment : layout.segments()) {
     for (int64_t i = segment.begin * size; fill && i < (segment.begin + segment.length) * size;
@@ -160,7 +160,7 @@ TEST(CheckpointTest, ElementsThatNobodyHoldsAreMissed) {
   RunRanks(2, [&](comm::World& world) {
     // Rank 1's part is rank 0's, of a tensor of three parts.
     const Layout layout(Shape{9}, {.segments = {{3 * world.rank(), 3}}});
-    const TensorPart part{"w", Tensor::Zeros({3}, DType::kF32, CpuContext()), layout};
+    const TensorPart part{"w", Tensor::Zeros({3}, DType::kF32, TestContext()), layout};
     const absl::Status status =
         SaveCheckpoint({RealFileSystem(), folder.path() + "/c"}, {{}, {part}}, world.group());
     EXPECT_THAT(Message(status), HasSubstr("tensor \"w\": its slices hold 6 of 9 elements"));
@@ -172,7 +172,7 @@ TEST(CheckpointTest, RanksThatDisagreeAreTold) {
   const SharedTempDir folder;
   RunRanks(2, [&](comm::World& world) {
     const Shape shape{4 + world.rank()};
-    const TensorPart part{"w", Tensor::Zeros(shape, DType::kF32, CpuContext()), Layout(shape)};
+    const TensorPart part{"w", Tensor::Zeros(shape, DType::kF32, TestContext()), Layout(shape)};
     const absl::Status status =
         SaveCheckpoint({RealFileSystem(), folder.path() + "/c"}, {{}, {part}}, world.group());
     EXPECT_THAT(Message(status), HasSubstr("ranks disagree about the dtype or shape of \"w\""));
@@ -183,7 +183,7 @@ TEST(CheckpointTest, RanksThatDisagreeAreTold) {
 TEST(CheckpointTest, ManyTensorsTakeTimeInProportion) {
   if (testing::NumProcesses() > 1) GTEST_SKIP() << "one rank, and its time";
   const SharedTempDir folder;
-  const Tensor one = Tensor::Full({1}, DType::kF32, 1, CpuContext());
+  const Tensor one = Tensor::Full({1}, DType::kF32, 1, TestContext());
   const auto seconds = [&](int count) {
     std::vector<TensorPart> parts;
     for (int i = 0; i < count; ++i) {
@@ -207,7 +207,7 @@ TEST(CheckpointTest, NamesThatNoFileCanHoldAreRefused) {
     RunRanks(2, [&](comm::World& world) {
       std::vector<TensorPart> parts;
       if (world.rank() == 1) {
-        parts.push_back({name, Tensor::Zeros({4}, DType::kF32, CpuContext()), Layout(Shape{4})});
+        parts.push_back({name, Tensor::Zeros({4}, DType::kF32, TestContext()), Layout(Shape{4})});
       }
       for (const absl::Status& status :
            {SaveCheckpoint({RealFileSystem(), folder / "c"}, {{}, parts}, world.group()),
@@ -271,7 +271,7 @@ TEST(CheckpointTest, DamageIsNamedWithFileTensorAndBytes) {
     }
     const auto reader = CheckpointReader::Open(RealFileSystem(), path);
     ASSERT_TRUE(reader.ok()) << reader.status();
-    const Tensor to = Tensor::Zeros({300, 260}, DType::kF32, CpuContext());
+    const Tensor to = Tensor::Zeros({300, 260}, DType::kF32, TestContext());
     EXPECT_THAT(Message(reader->Read("large", Layout(Shape{300, 260}), to)),
                 AllOf(HasSubstr(file), HasSubstr("tensor \"large\": bytes ["),
                       HasSubstr("digest differs")));

@@ -9,9 +9,9 @@
 #include <mutex>
 
 #include "apogee/core/rng.h"
-#include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tests/support/run_ranks.h"
 #include "apogee/tests/support/scalar_compression.h"
+#include "apogee/tests/support/test_context.h"
 
 namespace apogee::comm {
 namespace {
@@ -260,7 +260,7 @@ TEST_P(CompressedAllReduceTest, NonFiniteValuesLeaveEverythingAlone) {
 INSTANTIATE_TEST_SUITE_P(Ranks, CompressedAllReduceTest, ::testing::Values(2, 3, 4, 5));
 
 TEST(CompressedAllReduce, OneRankLeavesValuesAlone) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   CompressedAllReduce reduce(nullptr);
   const Tensor x = Tensor::FromVector<double>({1, -2, 3}, {3}, context, DType::kF32);
   const CompressedTensor tensor{x, {}, {}};

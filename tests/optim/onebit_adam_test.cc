@@ -10,8 +10,8 @@
 #include <mutex>
 
 #include "apogee/optim/adam.h"
-#include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tests/support/onebit_run.h"
+#include "apogee/tests/support/test_context.h"
 
 namespace apogee::optim {
 namespace {
@@ -120,7 +120,7 @@ TEST(OneBitAdamTest, IsTheScalarOneOnEveryNumberOfRanks) {
 }
 
 TEST(OneBitAdamTest, WarmUpIsAdamWithoutBiasCorrectionBitForBit) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const auto ours = testing::MakeOneBitParams(context, DType::kF32);
   const auto theirs = testing::MakeOneBitParams(context, DType::kF32);
   OneBitAdamOptions options = kOptions;
@@ -376,7 +376,7 @@ TEST(OneBitAdamTest, ClipsByOneNormOnAllRanks) {
 }
 
 TEST(OneBitAdamTest, BadOptionsAreExplained) {
-  const auto params = testing::MakeOneBitParams(CpuContext());
+  const auto params = testing::MakeOneBitParams(TestContext());
   const auto make = [&](const OneBitAdamOptions& options) {
     return [&params, options] { OneBitAdam(params, options); };
   };

@@ -9,8 +9,8 @@
 #include <limits>
 #include <optional>
 
-#include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tests/support/onebit_run.h"
+#include "apogee/tests/support/test_context.h"
 
 namespace apogee::optim {
 namespace {
@@ -223,7 +223,7 @@ TEST(OneBitLambTest, ASkippedSwitchCanBeSaved) {
 }
 
 TEST(OneBitLambTest, BadOptionsAreExplained) {
-  const auto params = testing::MakeOneBitParams(CpuContext());
+  const auto params = testing::MakeOneBitParams(TestContext());
   const auto message = [&](const OneBitLambOptions& options) -> std::string {
     try {
       OneBitLamb(params, options);

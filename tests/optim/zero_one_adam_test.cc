@@ -8,8 +8,8 @@
 #include <cmath>
 #include <optional>
 
-#include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tests/support/onebit_run.h"
+#include "apogee/tests/support/test_context.h"
 
 namespace apogee::optim {
 namespace {
@@ -236,7 +236,7 @@ TEST(ZeroOneAdamTest, AParameterThatJoinsLateCanBeSaved) {
 }
 
 TEST(ZeroOneAdamTest, ClippingIsRefused) {
-  const auto params = testing::MakeOneBitParams(CpuContext());
+  const auto params = testing::MakeOneBitParams(TestContext());
   ZeroOneAdam optimizer(params, kOptions);
   EXPECT_THAT(optimizer.ProblemOverRanks(1), HasSubstr("max_norm is 1, must be 0"));
   EXPECT_EQ(optimizer.ProblemOverRanks(0), "");
@@ -256,7 +256,7 @@ TEST(ZeroOneAdamTest, ClippingIsRefused) {
 }
 
 TEST(ZeroOneAdamTest, BadOptionsAreExplained) {
-  const auto params = testing::MakeOneBitParams(CpuContext());
+  const auto params = testing::MakeOneBitParams(TestContext());
   const auto message = [&](const ZeroOneAdamOptions& options) -> std::string {
     try {
       ZeroOneAdam(params, options);

@@ -12,9 +12,9 @@
 #include "apogee/booster/booster.h"
 #include "apogee/optim/adalomo.h"
 #include "apogee/optim/lomo.h"
-#include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tests/support/gemini_run.h"
 #include "apogee/tests/support/run_ranks.h"
+#include "apogee/tests/support/test_context.h"
 
 namespace apogee::testing {
 
@@ -39,7 +39,7 @@ struct FusedSetup {
 // One rank with the whole batch. `loss` is called with as many ranks as `parts`; their mean counts.
 template <typename Optimizer>
 Weights PlainFused(const FusedSetup& setup, Weights* start, int parts = 1) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   const auto model = setup.make();
   model->Initialize(context, {.seed = 11, .dtype = setup.dtype});
   *start = WeightsOf(*model);

@@ -8,8 +8,8 @@
 #include "apogee/autograd/engine.h"
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/optim/adam.h"
-#include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tests/support/exactness.h"
+#include "apogee/tests/support/test_context.h"
 #include "apogee/tools/matrix/tiny_model.h"
 
 namespace apogee::testing {
@@ -47,7 +47,7 @@ inline optim::AdamWOptions TinyAdamW() { return {.lr = 1e-2, .weight_decay = 0.1
 
 // The plain loop on one rank with the whole batch. `start`: the initial weights, if wanted.
 inline Weights PlainRun(const TinyRunOptions& options, Weights* start = nullptr) {
-  const ContextPtr context = CpuContext();
+  const ContextPtr context = TestContext();
   TinyModel model(options);
   model.Initialize(context, {.seed = 11, .dtype = options.dtype});
   optim::AdamW optimizer(model.Parameters(), TinyAdamW());
