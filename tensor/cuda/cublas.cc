@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "apogee/core/error.h"
-#include "apogee/tensor/cuda/cublas_api.h"
+#include "apogee/tensor/cuda/cublas_api.cuh"
 
 namespace apogee::cuda {
 namespace {

@@ -10,7 +10,7 @@
 
 #include <memory>
 
-#include "apogee/tensor/cuda/stream_context.h"
+#include "apogee/tensor/cuda/stream_context.cuh"
 #include "apogee/tensor/kernels/args.h"
 
 namespace apogee::cuda {

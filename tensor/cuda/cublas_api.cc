@@ -1,4 +1,4 @@
-#include "apogee/tensor/cuda/cublas_api.h"
+#include "apogee/tensor/cuda/cublas_api.cuh"
 
 #include <cuda_runtime_api.h>
 

@@ -1,4 +1,4 @@
-#include "apogee/tensor/cuda/cuda_allocator.h"
+#include "apogee/tensor/cuda/cuda_allocator.cuh"
 
 #include <algorithm>
 #include <bit>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "apogee/core/error.h"
-#include "apogee/tensor/cuda/stream_context.h"
+#include "apogee/tensor/cuda/stream_context.cuh"
 
 namespace apogee::cuda {
 

@@ -8,9 +8,9 @@
 #include "apogee/core/error.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tensor/cuda/cublas.h"
-#include "apogee/tensor/cuda/cuda_allocator.h"
+#include "apogee/tensor/cuda/cuda_allocator.cuh"
 #include "apogee/tensor/cuda/kernel_table.h"
-#include "apogee/tensor/cuda/stream_context.h"
+#include "apogee/tensor/cuda/stream_context.cuh"
 
 namespace apogee {
 namespace cuda {

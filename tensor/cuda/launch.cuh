@@ -19,7 +19,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "apogee/tensor/cuda/stream_context.h"
+#include "apogee/tensor/cuda/stream_context.cuh"
 
 namespace apogee::cuda {
 

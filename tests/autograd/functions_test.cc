@@ -9,6 +9,7 @@
 #include "apogee/autograd/functions/norm.h"
 #include "apogee/autograd/functions/shape.h"
 #include "apogee/tests/support/grad_check.h"
+#include "apogee/tests/support/test_context.h"
 
 namespace apogee {
 namespace {

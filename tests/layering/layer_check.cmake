@@ -71,9 +71,11 @@ foreach(name IN LISTS names)
       elseif(quote STREQUAL "\"" AND EXISTS ${ROOT}/${folder_${name}}/${path})
         list(APPEND errors "${file}: write \"apogee/${folder_${name}}/${path}\" instead of \"${path}\"")
       endif()
-      if(path MATCHES "^(${hidden})" AND NOT file MATCHES "^(tensor/(cpu|cuda)|comm/(mpi|nccl))/.*[.](cc|cu|cuh)$")
+      # A .cuh is a private header that only such sources include.
+      set(backends "^(tensor/(cpu|cuda)|optim/cuda|comm/(cuda|mpi|nccl))/.*[.](cc|cu|cuh)$|^tests/cuda_emulation/")
+      if(path MATCHES "^(${hidden})" AND NOT file MATCHES "${backends}")
         list(APPEND errors "${file}: includes ${path}; such headers belong in the sources (never the "
-                           "headers) of tensor/cpu, tensor/cuda, comm/mpi or comm/nccl")
+                           "headers) of tensor/cpu, tensor/cuda, optim/cuda, comm/cuda, comm/mpi or comm/nccl")
       endif()
     endforeach()
   endforeach()

@@ -3,8 +3,8 @@
 //
 //   const CublasApi& api = CublasApi::Get();                     // throws Error: not found
 //   api.Check(api.cublasLtCreate(&handle), "cublasLtCreate");    // throws Error: its name and text
-#ifndef APOGEE_TENSOR_CUDA_CUBLAS_API_H_
-#define APOGEE_TENSOR_CUDA_CUBLAS_API_H_
+#ifndef APOGEE_TENSOR_CUDA_CUBLAS_API_CUH_
+#define APOGEE_TENSOR_CUDA_CUBLAS_API_CUH_
 
 #include <cublasLt.h>
 
@@ -47,4 +47,4 @@ struct CublasApi {
 
 }  // namespace apogee::cuda
 
-#endif  // APOGEE_TENSOR_CUDA_CUBLAS_API_H_
+#endif  // APOGEE_TENSOR_CUDA_CUBLAS_API_CUH_

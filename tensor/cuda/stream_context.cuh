@@ -4,8 +4,8 @@
 //   CheckCuda(cudaMemsetAsync(data, 0, bytes, gpu.stream()), "cudaMemsetAsync");
 //
 // The current device is a thread's: Use() sets it, and every call into CUDA needs it set.
-#ifndef APOGEE_TENSOR_CUDA_STREAM_CONTEXT_H_
-#define APOGEE_TENSOR_CUDA_STREAM_CONTEXT_H_
+#ifndef APOGEE_TENSOR_CUDA_STREAM_CONTEXT_CUH_
+#define APOGEE_TENSOR_CUDA_STREAM_CONTEXT_CUH_
 
 #include <cuda_runtime_api.h>
 
@@ -56,4 +56,4 @@ class StreamContext : public DeviceContext {
 
 }  // namespace apogee::cuda
 
-#endif  // APOGEE_TENSOR_CUDA_STREAM_CONTEXT_H_
+#endif  // APOGEE_TENSOR_CUDA_STREAM_CONTEXT_CUH_

@@ -3,8 +3,8 @@
 //
 // A freed block may be handed out at once although kernels that use it are still queued: every user
 // of a rank's memory is queued on that rank's one stream, so the next one comes after them.
-#ifndef APOGEE_TENSOR_CUDA_CUDA_ALLOCATOR_H_
-#define APOGEE_TENSOR_CUDA_CUDA_ALLOCATOR_H_
+#ifndef APOGEE_TENSOR_CUDA_CUDA_ALLOCATOR_CUH_
+#define APOGEE_TENSOR_CUDA_CUDA_ALLOCATOR_CUH_
 
 #include <cuda_runtime_api.h>
 
@@ -42,4 +42,4 @@ class CudaAllocator : public Allocator {
 
 }  // namespace apogee::cuda
 
-#endif  // APOGEE_TENSOR_CUDA_CUDA_ALLOCATOR_H_
+#endif  // APOGEE_TENSOR_CUDA_CUDA_ALLOCATOR_CUH_
