@@ -30,7 +30,7 @@ function(apogee_cuda_sources target)
   target_compile_options(${target} PRIVATE
     "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--expt-relaxed-constexpr;--extended-lambda;-Xcompiler=-Wall>")
   if(arg_EXACT)
-    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false>)
+    set_property(SOURCE ${arg_SRCS} APPEND PROPERTY COMPILE_OPTIONS --fmad=false)
   endif()
   target_include_directories(${target} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
   target_link_libraries(${target} PRIVATE CUDA::cudart_static)

@@ -18,11 +18,11 @@ else()
   target_sources(apogee INTERFACE FILE_SET HEADERS BASE_DIRS ${APOGEE_INCLUDE_ROOT})
 endif()
 
-# The emulated GPU is a test: nothing of it is installed.
-set(APOGEE_LINKS_CUDA OFF)
-if(APOGEE_HAS_CUDA AND NOT APOGEE_WITH_CUDA STREQUAL "EMULATED")
-  set(APOGEE_LINKS_CUDA ON)
+# The emulated GPU is for tests: a build with it is not installed.
+if(APOGEE_WITH_CUDA STREQUAL "EMULATED")
+  return()
 endif()
+set(APOGEE_LINKS_CUDA ${APOGEE_HAS_CUDA})
 
 set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/apogee)
 install(TARGETS apogee ${layer_targets} EXPORT apogeeTargets

@@ -41,9 +41,6 @@ function(apogee_test)
   # Tests share the cores with each other: OpenMP threads that spin at barriers would take minutes.
   set_tests_properties(${arg_NAME} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}"
                        ENVIRONMENT "OMP_WAIT_POLICY=passive")
-  if(arg_DEVICES)
-    set_property(GLOBAL APPEND PROPERTY APOGEE_DEVICE_TESTS ${arg_NAME})
-  endif()
   if(arg_DEVICES OR "cuda" IN_LIST arg_LABELS)
     set_property(GLOBAL APPEND PROPERTY APOGEE_CUDA_PROGRAMS ${arg_NAME})
   endif()

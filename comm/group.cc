@@ -1,5 +1,6 @@
 #include "apogee/comm/group.h"
 
+#include <exception>
 #include <utility>
 
 namespace apogee::comm {
@@ -22,11 +23,13 @@ class StagedWork : public Work {
     Land();
   }
   bool IsDone() override { return work_->IsDone(); }
-  // The collective has to come to its end even when nobody waits for it.
+  // Dropped, the collective has to come to its end all the same. Not when a failure of this rank
+  // drops it: the peers have to hear of that first.
   ~StagedWork() override {
+    if (std::uncaught_exceptions() > exceptions_) return;
     try {
       Wait();
-    } catch (const Error&) {  // dropping the work says that its error need not be seen
+    } catch (...) {  // dropping the work says that its error need not be seen
     }
   }
 
@@ -36,6 +39,7 @@ class StagedWork : public Work {
     from_ = to_ = Tensor();
   }
 
+  const int exceptions_ = std::uncaught_exceptions();
   std::shared_ptr<Work> work_;
   Tensor from_, to_;
 };
@@ -64,6 +68,8 @@ std::shared_ptr<Work> Group::Start(CollectiveCall call, int64_t payload_bytes) {
   if (call.input.defined() && call.output.defined()) {
     APOGEE_CHECK(call.input.dtype() == call.output.dtype(), op, ": input is ",
                  DTypeName(call.input.dtype()), ", output is ", DTypeName(call.output.dtype()));
+    APOGEE_CHECK(call.input.device() == call.output.device(), op, ": input is on ",
+                 call.input.device().ToString(), ", output on ", call.output.device().ToString());
   }
   APOGEE_CHECK(call.root >= 0 && call.root < size(), op, ": rank ", call.root, " is outside group ",
                ToString(), " of ", size());
@@ -75,6 +81,9 @@ std::shared_ptr<Work> Group::Start(CollectiveCall call, int64_t payload_bytes) {
   if (!any.defined() || any.context()->is_host()) return Submit(std::move(call));
   if (!TakesDeviceMemory()) return SubmitStaged(std::move(call));
   any.context()->Synchronize();
+  if (call.input.defined() && call.input.context() != any.context()) {
+    call.input.context()->Synchronize();
+  }
   return Submit(std::move(call));
 }
 

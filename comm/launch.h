@@ -36,7 +36,7 @@ struct LaunchOptions {
   // Threads of each rank's loops and products; 0: the machine's cores shared out, at least 1.
   int threads_per_rank = 0;
   // Where the ranks' contexts are: "cpu", "cuda", "cuda:1". Ranks that are threads share one GPU;
-  // processes are dealt the GPUs of their machine in turn. FailedPrecondition where there is none.
+  // process r takes GPU r modulo those of its machine. An error where there is none.
   std::string device = "cpu";
   // How long a collective waits for a peer before it fails.
   double timeout_seconds = 60;

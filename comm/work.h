@@ -6,7 +6,8 @@
 //   CommError
 //
 // A Work keeps the tensors it was given alive. Dropping it without Wait is allowed: the collective
-// still runs, but its error, if any, is not seen.
+// still runs, but its error, if any, is not seen; that of a GPU's tensor between processes is
+// waited for.
 #ifndef APOGEE_COMM_WORK_H_
 #define APOGEE_COMM_WORK_H_
 

@@ -7,7 +7,6 @@
 #
 # Needs nvcc, not a GPU. --emulated builds for the GPU in software instead: to try the check itself.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-cd "$ROOT"
 
 cuda=ON
 if [[ "${1:-}" == "--emulated" ]]; then
@@ -18,14 +17,20 @@ if (($# != 1)); then
   echo "usage: scripts/gpu_bundle.sh [--emulated] FOLDER" >&2
   exit 2
 fi
-folder="$1"
+folder="$(realpath -m "$1")"
+if [[ -e "$folder" && ! -x "$folder/scripts/gpu_check.sh" ]]; then
+  echo "gpu_bundle: $folder exists and is no bundle; name a new folder" >&2
+  exit 2
+fi
+cd "$ROOT"
 
 phase "configure"
 build="build/gpu-bundle-${cuda,,}"
 # For other processors than this one, and with as few libraries as possible.
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DAPOGEE_WITH_CUDA=$cuda -DAPOGEE_NATIVE=OFF \
   -DCMAKE_CXX_FLAGS=-march=x86-64-v3 -DAPOGEE_WITH_ONEDNN=OFF -DAPOGEE_WITH_MPI=OFF -DAPOGEE_BUILD_BENCH=ON \
-  -DCMAKE_EXE_LINKER_FLAGS="-static-libstdc++ -static-libgcc" >/dev/null
+  '-DCMAKE_EXE_LINKER_FLAGS=-static-libstdc++ -static-libgcc -Wl,--disable-new-dtags' \
+  '-DCMAKE_BUILD_RPATH=$ORIGIN/../lib' >/dev/null
 mapfile -t tests <"$build/device_tests.txt"
 
 phase "build"

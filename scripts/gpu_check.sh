@@ -24,7 +24,6 @@ while (($#)); do
   esac
   shift
 done
-export LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 lines="$(mktemp)"
 log="$(mktemp)"
 trap 'rm -f "$lines" "$log"' EXIT
@@ -39,8 +38,10 @@ row() {
 check() {
   local name="$1" verdict=passed
   timeout 900 "${@:2}" >"$log" 2>&1 || verdict="FAILED"
+  # A test program that ran nothing has passed nothing.
+  [[ $verdict == passed ]] && grep -q '^\[  PASSED  \] 0 tests' "$log" && verdict=skipped
   row "$name" "$verdict" "$(tail -n 1 "$log")"
-  [[ $verdict == passed ]] || tail -n 20 "$log"
+  [[ $verdict != FAILED ]] || tail -n 20 "$log"
 }
 
 # numbers NAME COMMAND...: JSON lines go into the report; exit status 77 is a skip.
@@ -49,7 +50,7 @@ numbers() {
   timeout 1800 "${@:2}" >"$log" 2>&1 || status=$?
   if ((status == 77)); then
     row "$name" skipped "$(tail -n 1 "$log")"
-  elif ((status)); then
+  elif ((status)) || ! grep -q '^{' "$log"; then
     row "$name" FAILED "$(tail -n 1 "$log")"
   else
     grep '^{' "$log" | while IFS= read -r line; do row "$name" measured "$line"; done
@@ -86,5 +87,5 @@ if ((!quick)); then
     numbers "$section, PyTorch" python3 "$here/bench/pytorch_gpu.py" "$section"
   done
 fi
-python3 "$here/scripts/gpu_table.py" "$lines" "$report"
+python3 "$here/scripts/gpu_table.py" "$lines" "$report" || exit 1
 ! cut -f 2 "$lines" | grep -q FAILED

@@ -136,6 +136,8 @@ Tensor Tensor::To(DType dtype, MemoryCategory category) const {
 }
 
 Tensor Tensor::To(const ContextPtr& to, MemoryCategory category) const {
+  APOGEE_CHECK(defined() && to != nullptr, "To: needs a defined tensor and a context, got ",
+               defined() ? "no context" : "an undefined tensor");
   if (to == context() || (to->is_host() && context()->is_host())) return *this;
   CheckDetached("To");
   Tensor copy = Empty(shape_, dtype_, to, category);

@@ -194,6 +194,7 @@ bool CublasHandle::TakesBias(const MatMulArgs& args) {
 }
 
 void CublasHandle::MatMul(const StreamContext& gpu, const MatMulArgs& args) {
+  gpu.Use();
   const CublasApi& api = impl_->api;
   const Problem problem = ProblemOf(gpu, args);
   std::lock_guard lock(impl_->mutex);

@@ -63,10 +63,11 @@ void StreamContext::CopyToHost(void* host, const void* device, int64_t bytes) co
 void StreamContext::CopyFromHost(void* device, const void* host, int64_t bytes) const {
   if (bytes == 0) return;
   Use();
-  // From pageable memory: the driver has read all of it when the call returns.
   CheckCuda(
       cudaMemcpyAsync(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_),
       "copy from the host");
+  // Where the GPU reads pageable memory itself it may do so after the call.
+  CheckCuda(cudaStreamSynchronize(stream_), "copy from the host");
 }
 
 void StreamContext::CopyWithin(void* to, const void* from, int64_t bytes) const {

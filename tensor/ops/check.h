@@ -12,11 +12,15 @@ inline Tensor Operand(const char* op, const char* name, const Tensor& x) {
   return x.Detach().Contiguous();
 }
 
+inline void CheckSameDevice(const char* op, const Tensor& a, const Tensor& b) {
+  APOGEE_CHECK(a.device() == b.device(), op, ": operands need one device, got ",
+               a.device().ToString(), " and ", b.device().ToString(), "; see Tensor::To(context)");
+}
+
 inline void CheckSameDType(const char* op, const Tensor& a, const Tensor& b) {
   APOGEE_CHECK(a.dtype() == b.dtype(), op, ": operands need one dtype, got ", DTypeName(a.dtype()),
                " and ", DTypeName(b.dtype()));
-  APOGEE_CHECK(a.device() == b.device(), op, ": operands need one device, got ",
-               a.device().ToString(), " and ", b.device().ToString());
+  CheckSameDevice(op, a, b);
 }
 
 inline void CheckSameShape(const char* op, const Tensor& a, const Tensor& b) {
@@ -27,9 +31,12 @@ inline void CheckSameShape(const char* op, const Tensor& a, const Tensor& b) {
 // The dtype of saved statistics (mean, rstd, lse, loss): f64 for f64, else f32.
 inline DType StatDType(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
 
-// Check of indices on the host: i64 in [0, limit), or *ignored. Those on a GPU are fetched, which
-// waits for it: a wrong one would read another's memory.
-inline void CheckIndices(const char* op, const Tensor& ids, int64_t limit, const int64_t* ignored) {
+// Check of indices on the host: i64 in [0, limit), or *ignored, on the device of `table`, which
+// they index. Those on a GPU are fetched, which waits for it: a wrong one would read another's
+// memory.
+inline void CheckIndices(const char* op, const Tensor& ids, const Tensor& table, int64_t limit,
+                         const int64_t* ignored) {
+  CheckSameDevice(op, ids, table);
   APOGEE_CHECK(ids.dtype() == DType::kI64, op, ": indices must be i64, got ",
                DTypeName(ids.dtype()));
   const Tensor host = ids.Detach().Contiguous().ToHost();

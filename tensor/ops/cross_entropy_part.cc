@@ -23,7 +23,7 @@ CrossEntropyPart CrossEntropyPartForward(const Tensor& logits_in, const Tensor& 
   const int64_t rows = Rows(logits);
   APOGEE_CHECK(targets.numel() == rows, "cross_entropy_part: targets ", targets.shape(),
                " for logits ", logits.shape());
-  CheckIndices("cross_entropy_part", targets, vocab.vocab_size, &ignore_index);
+  CheckIndices("cross_entropy_part", targets, logits, vocab.vocab_size, &ignore_index);
   const DType stat = StatDType(logits.dtype());
   CrossEntropyPart part{Tensor::Empty({rows}, stat, logits.context()),
                         Tensor::Empty({2, rows}, stat, logits.context())};
@@ -55,6 +55,7 @@ void CrossEntropyPartSums(const CrossEntropyPart& part, const Tensor& max) {
 CrossEntropyResult CrossEntropyPartJoin(const CrossEntropyPart& part, const Tensor& max,
                                         const Tensor& targets_in, int64_t ignore_index) {
   const Tensor targets = Operand("cross_entropy_part", "targets", targets_in);
+  CheckSameDevice("cross_entropy_part", targets, max);
   const int64_t rows = part.lse.numel();
   const DType stat = max.dtype();
   const Tensor row_loss = Tensor::EmptyLike(max);

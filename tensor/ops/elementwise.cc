@@ -43,6 +43,7 @@ void Accumulate(const Tensor& y, const Tensor& x_in, double factor) {
   const Tensor x = Operand("accumulate", "x", x_in);
   APOGEE_CHECK(y.defined() && y.is_contiguous(), "accumulate: y must be defined and contiguous");
   APOGEE_CHECK(x.numel() == y.numel(), "accumulate: ", x.shape(), " into ", y.shape());
+  CheckSameDevice("accumulate", x, y);
   y.context()->kernels().scale_add(*y.context(), {.x_dtype = x.dtype(),
                                                   .y_dtype = y.dtype(),
                                                   .x = x.raw(),

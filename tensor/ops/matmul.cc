@@ -45,6 +45,7 @@ Tensor MatMul(const Tensor& a_in, const Tensor& b_in, const MatMulOptions& optio
   Tensor bias;
   if (options.bias.defined()) {
     bias = Operand("matmul", "bias", options.bias);
+    CheckSameDevice("matmul", bias, a);
     APOGEE_CHECK(bias.rank() == 1 && bias.size(0) == n, "matmul: bias ", bias.shape(), " for ", n,
                  " columns");
   }

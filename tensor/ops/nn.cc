@@ -14,6 +14,7 @@ NormResult NormForward(const Tensor& x_in, const Tensor& weight_in, const Tensor
   const Tensor weight = Operand("norm", "weight", weight_in);
   const Tensor bias = bias_in.defined() ? Operand("norm", "bias", bias_in) : Tensor();
   CheckSameDType("norm", x, weight);
+  if (bias.defined()) CheckSameDevice("norm", x, bias);
   APOGEE_CHECK(weight.rank() == 1 && weight.size(0) == x.size(-1), "norm: weight ", weight.shape(),
                " for x ", x.shape());
   const DType stat = StatDType(x.dtype());
@@ -102,6 +103,8 @@ AttentionResult AttentionForward(const Qkv& qkv, const AttentionOptions& options
   const AttentionOperand ko = AsOperand("k", k, q.dtype());
   const AttentionOperand vo = AsOperand("v", v, q.dtype());
   CheckSameShape("attention (k, v)", k, v);
+  CheckSameDevice("attention", q, k);
+  CheckSameDevice("attention", q, v);
   APOGEE_CHECK(q.size(0) == k.size(0) && q.size(3) == k.size(3), "attention: q ", q.shape(),
                " and k ", k.shape(), " differ in batch or head size");
   APOGEE_CHECK(k.size(2) > 0 && q.size(2) % k.size(2) == 0, "attention: ", q.size(2),
@@ -137,6 +140,7 @@ void AttentionBackward(const Qkv& qkv, const AttentionResult& forward, const Ten
   const DType dtype = q.dtype();
   const DType grad_dtype = options.wide ? StatDType(dtype) : dtype;
   const Tensor dout = Operand("attention", "dout", dout_in);
+  CheckSameDevice("attention", dout, q);
   CheckSameShape("attention backward", forward.out, dout);
   q.context()->kernels().attention_backward(*q.context(),
                                             {.dtype = dtype,
@@ -185,7 +189,7 @@ Tensor EmbeddingForward(const Tensor& ids_in, const Tensor& weight_in,
   const Tensor weight = Operand("embedding", "weight", weight_in);
   APOGEE_CHECK(weight.rank() == 2, "embedding: weight needs [vocab, dim], got ", weight.shape());
   APOGEE_CHECK(ids.rank() < Shape::kMaxRank, "embedding: ids have too many dims: ", ids.shape());
-  CheckIndices("embedding", ids, part ? part->vocab_size : weight.size(0), nullptr);
+  CheckIndices("embedding", ids, weight, part ? part->vocab_size : weight.size(0), nullptr);
   std::array<int64_t, Shape::kMaxRank> dims{};
   std::copy(ids.shape().dims().begin(), ids.shape().dims().end(), dims.begin());
   dims[static_cast<size_t>(ids.rank())] = weight.size(1);
@@ -227,7 +231,7 @@ CrossEntropyResult CrossEntropyForward(const Tensor& logits_in, const Tensor& ta
   const int64_t rows = Rows(logits);
   APOGEE_CHECK(targets.numel() == rows, "cross_entropy: targets ", targets.shape(), " for logits ",
                logits.shape());
-  CheckIndices("cross_entropy", targets, logits.size(-1), &ignore_index);
+  CheckIndices("cross_entropy", targets, logits, logits.size(-1), &ignore_index);
   const DType stat = StatDType(logits.dtype());
   const Tensor row_loss = Tensor::Empty({rows}, stat, logits.context());
   CrossEntropyResult result{Tensor(), Tensor::Empty({rows}, stat, logits.context()), 0};

@@ -76,7 +76,7 @@ Layout LayoutOf(const Logical& tensor, How how, int rank, int ranks) {
 
 Tensor Make(const Logical& tensor, const Layout& layout, bool fill) {
   const int64_t size = DTypeSize(tensor.dtype);
-  const Tensor part = Tensor::Zeros({layout.local_numel() + 3}, tensor.dtype, TestContext());
+  const Tensor part = Tensor::Zeros({layout.local_numel() + 3}, tensor.dtype, CpuContext());
   auto* bytes = static_cast<uint8_t*>(part.raw());
   for (const Segment& segment : layout.segments()) {
     for (int64_t i = segment.begin * size; fill && i < (segment.begin + segment.length) * size;
@@ -84,7 +84,7 @@ Tensor Make(const Logical& tensor, const Layout& layout, bool fill) {
       *bytes++ = ByteOf(tensor, i);
     }
   }
-  return part;
+  return part.To(TestContext());
 }
 
 absl::Status Save(const std::string& path, How how, const comm::World& world) {
@@ -104,7 +104,8 @@ void ExpectReadsBack(const std::string& path, How how, int rank, int ranks) {
     const Layout layout = LayoutOf(tensor, how, rank, ranks);
     const Tensor want = Make(tensor, layout, true), got = Make(tensor, layout, false);
     ASSERT_EQ(reader->Read(tensor.name, layout, got), absl::OkStatus());
-    ASSERT_EQ(std::memcmp(want.raw(), got.raw(), static_cast<size_t>(want.bytes())), 0)
+    const Tensor read = got.ToHost(), wanted = want.ToHost();
+    ASSERT_EQ(std::memcmp(wanted.raw(), read.raw(), static_cast<size_t>(wanted.bytes())), 0)
         << tensor.name;
   }
 }

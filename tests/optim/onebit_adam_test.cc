@@ -11,6 +11,7 @@
 
 #include "apogee/optim/adam.h"
 #include "apogee/tests/support/onebit_run.h"
+#include "apogee/tests/support/set_element.h"
 #include "apogee/tests/support/test_context.h"
 
 namespace apogee::optim {
@@ -155,7 +156,7 @@ TEST(OneBitAdamTest, MaskedElementsDoNotMove) {
     OneBitAdam optimizer(params, options);
     optimizer.SetRanks({.group = world.group(), .rank = world.rank(), .num_ranks = world.size()});
     Tensor mask = Tensor::Full(params[2]->shape(), DType::kF32, 1, world.context());
-    mask.data<float>()[4] = 0;
+    SetElement(mask, 4, 0);
     optimizer.SetMomentumMask(params[2]->name(), mask);
     Values before;
     for (int t = 1; t <= 9; ++t) {
@@ -181,12 +182,12 @@ TEST(OneBitAdamTest, FirstGradientsAfterTheFreezeMoveNothing) {
       OneBitAdam optimizer(params, options);
       optimizer.SetRanks({.group = world.group(), .rank = world.rank(), .num_ranks = ranks});
       Tensor mask = Tensor::Full(params[2]->shape(), DType::kF32, 1, world.context());
-      mask.data<float>()[4] = 0;
+      SetElement(mask, 4, 0);
       optimizer.SetMomentumMask(params[2]->name(), mask);
       Values before;
       for (int t = 1; t <= 9; ++t) {
         FeedOneBit(optimizer, world, t);
-        if (t > 4) params[0]->grad().data<double>()[1] = 0.3;
+        if (t > 4) SetElement(params[0]->grad(), 1, 0.3);
         optimizer.step();
         if (t == 4) before = params[2]->data().ToVector<double>();
       }
@@ -209,7 +210,7 @@ TEST(OneBitAdamTest, ASecondMomentThatOverflowsStopsItsElementOnly) {
       std::vector<float> before;
       for (int t = 1; t <= 9; ++t) {
         FeedOneBit(optimizer, world, t);
-        if (t == 2) params[2]->grad().data<float>()[4] = 1e25f;
+        if (t == 2) SetElement(params[2]->grad(), 4, 1e25f);
         if (t == 5) before = params[2]->data().ToVector<float>();
         optimizer.step();
         EXPECT_FALSE(optimizer.last_step().skip) << t;
@@ -279,8 +280,8 @@ TEST(OneBitAdamTest, ASkippedStepChangesNoErrorsOfOtherTypes) {
     for (int t = 1; t <= 7; ++t) {
       FeedOneBit(optimizer, world, t);
       if (t == 7 && world.rank() == 1) {
-        optimizer.views()[1].state("exp_avg").data<double>()[0] =
-            std::numeric_limits<double>::infinity();
+        SetElement(optimizer.views()[1].state("exp_avg"), 0,
+                   std::numeric_limits<double>::infinity());
       }
       const Tensor error = optimizer.views()[0].state("worker_error");
       const Values before = error.defined() ? error.ToVector<double>() : Values();
@@ -317,7 +318,7 @@ TEST(OneBitAdamTest, AStepThatIsNotFiniteOnOneRankIsSkippedByAll) {
       const std::vector<Values> before = snapshot();
       FeedOneBit(optimizer, world, t);
       if (world.rank() == 1 || !compressed) {
-        params[1]->grad().data<double>()[0] = std::numeric_limits<double>::quiet_NaN();
+        SetElement(params[1]->grad(), 0, std::numeric_limits<double>::quiet_NaN());
       }
       optimizer.step();
       EXPECT_TRUE(optimizer.last_step().skip);
@@ -337,8 +338,8 @@ TEST(OneBitAdamTest, AMomentumThatIsNotFiniteIsSkippedByAll) {
     for (int t = 1; t <= 6; ++t) {
       FeedOneBit(optimizer, world, t);
       if (t == 6 && world.rank() == 1) {
-        optimizer.views()[1].state("exp_avg").data<double>()[0] =
-            std::numeric_limits<double>::infinity();
+        SetElement(optimizer.views()[1].state("exp_avg"), 0,
+                   std::numeric_limits<double>::infinity());
       }
       const Values weights = params[0]->data().ToVector<double>();
       const Tensor error = optimizer.views()[0].state("worker_error");

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "apogee/tests/support/onebit_run.h"
+#include "apogee/tests/support/set_element.h"
 #include "apogee/tests/support/test_context.h"
 
 namespace apogee::optim {
@@ -195,7 +196,7 @@ TEST(OneBitLambTest, FirstGradientsAfterTheFreezeMoveNothing) {
       optimizer.SetRanks({.group = world.group(), .rank = world.rank(), .num_ranks = ranks});
       for (int t = 1; t <= 9; ++t) {
         FeedOneBit(optimizer, world, t);
-        if (t > 4) params[0]->grad().data<double>()[1] = 0.3;
+        if (t > 4) SetElement(params[0]->grad(), 1, 0.3);
         optimizer.step();
       }
       EXPECT_EQ(params[0]->data().ToVector<double>()[1], StartOf(0)[1]) << ranks;
@@ -212,8 +213,8 @@ TEST(OneBitLambTest, ASkippedSwitchCanBeSaved) {
     for (int t = 1; t <= 5; ++t) {
       FeedOneBit(optimizer, world, t);
       if (t == 5 && world.rank() == 1) {
-        optimizer.views()[1].state("exp_avg").data<double>()[0] =
-            std::numeric_limits<double>::infinity();
+        SetElement(optimizer.views()[1].state("exp_avg"), 0,
+                   std::numeric_limits<double>::infinity());
       }
       optimizer.step();
     }

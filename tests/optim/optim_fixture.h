@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "apogee/autograd/parameter.h"
+#include "apogee/tests/support/set_element.h"
 #include "apogee/tests/support/test_context.h"
 
 namespace apogee::optim {
@@ -35,11 +36,6 @@ inline ParameterPtr RandomParam(const std::string& name, const Shape& shape, DTy
 }
 
 inline std::vector<double> Values(const Tensor& tensor) { return tensor.ToVector<double>(); }
-
-// Element i of a contiguous tensor, on any device.
-inline void SetElement(const Tensor& tensor, int64_t i, double value) {
-  tensor.View({tensor.numel()}).Slice(0, i, 1).Fill(value);
-}
 
 inline double Norm(const std::vector<double>& x) {
   double sum = 0;

@@ -59,17 +59,22 @@ inline void ExpectGradients(const std::vector<Tensor>& inputs, const GradFn& fn,
   for (size_t k = 0; k < leaves.size(); ++k) {
     ASSERT_TRUE(leaves[k]->has_grad()) << "input " << k << " got no gradient";
     const std::vector<double> grad = leaves[k]->grad().ToVector<double>();
-    double* x = leaves[k]->data().data<double>();
+    std::vector<double> values = leaves[k]->data().ToVector<double>();
+    const auto set = [&, k](size_t i, double value) {
+      values[i] = value;
+      const Tensor& data = leaves[k]->data();
+      data.Detach().CopyFrom(Tensor::FromVector<double>(values, data.shape(), data.context()));
+    };
     double scale = 1;
     for (double g : grad) scale = std::max(scale, std::abs(g));
     for (size_t i = 0; i < grad.size(); ++i) {
-      const double original = x[i];
+      const double original = values[i];
       const double h = 1e-5 * std::max(1.0, std::abs(original));
-      x[i] = original + h;
+      set(i, original + h);
       const double up = loss();
-      x[i] = original - h;
+      set(i, original - h);
       const double down = loss();
-      x[i] = original;
+      set(i, original);
       ASSERT_NEAR(grad[i], (up - down) / (2 * h), tolerance * scale)
           << "input " << k << ", element " << i;
     }
