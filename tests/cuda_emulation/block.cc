@@ -19,6 +19,7 @@ namespace ctx = boost::context;
 
 constexpr size_t kStackBytes = 64 << 10;
 constexpr int kLanes = 32;
+constexpr unsigned kAllLanes = 0xffffffffu;
 
 // Stacks of a thread's fibers, used again block after block.
 class StackPool {
@@ -59,6 +60,8 @@ struct Thread {
 // Lanes' bytes of one exchange, and the one after it: a lane is at most one ahead.
 struct Warp {
   alignas(16) char lanes[2][kLanes * kLaneBytes];
+  // Exchanges of the whole warp, by far the most: their numbers, and who has come.
+  unsigned whole[2] = {}, arrived[2] = {};
 };
 
 struct Block {
@@ -125,13 +128,33 @@ bool ExchangeIsComplete(const Block& block, size_t index) {
   return true;
 }
 
+// Notes that `lane` has come to an exchange of the whole warp. The last one lets all go on, and
+// does so itself: true.
+bool CompletesWhole(Block& block, size_t warp_index, const Thread& thread, int lane) {
+  Warp& warp = block.warps[warp_index];
+  const size_t slot = thread.exchanges % 2;
+  if (warp.whole[slot] != thread.exchanges) {
+    warp.whole[slot] = thread.exchanges;
+    warp.arrived[slot] = 0;
+  }
+  warp.arrived[slot] |= 1u << lane;
+  if (warp.arrived[slot] != kAllLanes) return false;
+  for (size_t i = warp_index * kLanes; i < (warp_index + 1) * kLanes; ++i) {
+    block.threads[i].wait = Wait::kNothing;
+  }
+  return true;
+}
+
 // Runs each thread of the warp once; false when none could.
 bool RunWarp(Block& block, size_t warp, StackPool& pool) {
   bool progress = false;
   const size_t end = std::min(block.threads.size(), (warp + 1) * kLanes);
   for (size_t i = warp * kLanes; i < end; ++i) {
     Thread& thread = block.threads[i];
-    if (thread.wait == Wait::kWarp && ExchangeIsComplete(block, i)) thread.wait = Wait::kNothing;
+    if (thread.wait == Wait::kWarp && thread.masks[thread.exchanges % 2] != kAllLanes &&
+        ExchangeIsComplete(block, i)) {
+      thread.wait = Wait::kNothing;
+    }
     if (!thread.ended && thread.wait == Wait::kNothing) {
       RunThread(block, thread, pool);
       progress = true;
@@ -192,6 +215,7 @@ const void* WarpExchange(unsigned mask, const void* mine, size_t bytes, int& lan
   std::memcpy(lanes + static_cast<size_t>(lane) * kLaneBytes, mine, bytes);
   ++thread.exchanges;
   thread.masks[thread.exchanges % 2] = mask;
+  if (mask == kAllLanes && CompletesWhole(block, index / kLanes, thread, lane)) return lanes;
   thread.wait = Wait::kWarp;
   Yield();
   return lanes;
@@ -209,7 +233,7 @@ void RunGrid(const dim3& blocks, const dim3& threads, size_t shared_bytes,
       for (unsigned x = 0; x < blocks.x; ++x) {
         block.threads.clear();
         block.threads.resize(count);
-        block.warps.resize((count + kLanes - 1) / kLanes);
+        block.warps.assign((count + kLanes - 1) / kLanes, {});
         block.dynamic_shared.assign(shared_bytes + 128, static_cast<char>(0xff));
         for (size_t i = 0; i < count; ++i) {
           Position& at = block.threads[i].position;
