@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Whether 01_train_gpt computes the same on the GPU as on the CPU: losses in f64, where a wrong kernel cannot hide
-# behind rounding, plugin by plugin; and whether a run that was saved on one goes on, on the other.
+# behind rounding, plugin by plugin, ranks being threads and, where MPIRUN is given, processes; and whether a run
+# that was saved on one goes on, on the other.
 #
-#   devices_agree.sh 01_train_gpt
+#   devices_agree.sh 01_train_gpt [MPIRUN_SH MPIRUN]
 set -euo pipefail
 train="$1"
 work="$(mktemp -d)"
@@ -34,6 +35,15 @@ for layout in "--ranks 1" "--ranks 2 --plugin ddp" "--ranks 2 --plugin zero2" "-
   done
   compare "$layout"
 done
+
+if (($# == 3)); then
+  for plugin in ddp zero2 gemini; do
+    rm -rf "$work/cpu" "$work/cuda"
+    "$train" --ranks 2 --plugin "$plugin" --out "$work/cpu" "${flags[@]}" --steps 4 >"$work/cpu.log"
+    "$2" "$3" 2 "$train" --device cuda --plugin "$plugin" --out "$work/cuda" "${flags[@]}" --steps 4 >"$work/cuda.log"
+    compare "2 processes, $plugin"
+  done
+fi
 
 # Half on one device, half on the other.
 rm -rf "$work/cuda" "$work/cpu"
