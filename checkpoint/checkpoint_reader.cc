@@ -94,12 +94,8 @@ absl::Status CheckpointReader::Read(const std::string& name, const comm::Layout&
   }
   APOGEE_CHECK(to.is_contiguous() && to.numel() >= layout.local_numel(), "read \"", name,
                "\": needs contiguous room for ", layout.local_numel(), " elements");
-  const Tensor host = to.context()->is_host()
-                          ? to
-                          : Tensor::Empty(to.shape(), to.dtype(), HostOf(to.context()),
-                                          MemoryCategory::kCheckpoint);
-  // Padding keeps what it has.
-  if (host.storage() != to.storage() && to.numel() > layout.local_numel()) host.CopyFrom(to);
+  // A copy for a GPU's: what is not read, padding, keeps its values.
+  const Tensor host = to.Detach().To(HostOf(to.context()), MemoryCategory::kCheckpoint);
   for (const Slice& slice : tensor.slices) {
     APOGEE_RETURN_IF_ERROR(
         ReadSlice(name, tensor, slice, layout, static_cast<std::byte*>(host.raw())));

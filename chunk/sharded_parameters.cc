@@ -236,11 +236,11 @@ void ShardedParameters::CheckGathered() {
     Chunk& chunk = chunks_[c];
     if (!schedule_.is_gathered(c) || schedule_.is_held(c) || GatheredBytes(c) == 0) continue;
     any = true;
+    if (changed) continue;
     const Tensor mine =
         WaitFor(chunk).Slice(0, rank() * plan_[c].shard_numel, plan_[c].shard_numel).ToHost();
     const Tensor shard = chunk.shard.ToHost();
-    changed =
-        changed || std::memcmp(mine.raw(), shard.raw(), static_cast<size_t>(mine.bytes())) != 0;
+    changed = std::memcmp(mine.raw(), shard.raw(), static_cast<size_t>(mine.bytes())) != 0;
   }
   if (!any) return;
   if (options_.group != nullptr) {

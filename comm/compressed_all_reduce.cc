@@ -41,7 +41,7 @@ std::vector<std::vector<double>> ReadScales(const Tensor& rows, DType dtype) {
   return scales;
 }
 
-uint8_t* Bytes(const Tensor& tensor) { return static_cast<uint8_t*>(tensor.raw()); }
+uint8_t* Bytes(const Tensor& tensor) { return tensor.address<uint8_t>(); }
 
 const uint8_t* LiveBits(const CompressedTensor& tensor, int64_t first_byte = 0) {
   return tensor.live.defined() ? Bytes(tensor.live) + first_byte : nullptr;

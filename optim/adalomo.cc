@@ -25,11 +25,6 @@ Counts CountsOf(const ParamView& view) {
   return {static_cast<size_t>(m.batch * m.rows), static_cast<size_t>(m.batch * m.cols)};
 }
 
-void Write(const Tensor& tensor, const std::vector<double>& values) {
-  tensor.CopyFrom(
-      Tensor::FromVector(values, tensor.shape(), HostOf(tensor.context()), tensor.dtype()));
-}
-
 size_t IndexOf(const StatBuffer& buffer, const ParamView* view) {
   const auto found = std::ranges::find(buffer.sum_entries(), view, &StatBuffer::Entry::view);
   return static_cast<size_t>(found - buffer.sum_entries().begin());
@@ -201,8 +196,8 @@ void AdaLomo::Update(int group, std::span<const ActiveParam> params, const StepD
     chunk.layout = &view.layout();
     if (IsFactored(view)) {
       Factors& f = factors[i] = MakeFactors(param, sums);
-      Write(view.state("exp_avg_sq_row"), f.row_moments);
-      Write(view.state("exp_avg_sq_col"), f.col_moments);
+      view.state("exp_avg_sq_row").SetValues(f.row_moments);
+      view.state("exp_avg_sq_col").SetValues(f.col_moments);
       chunk.row_factors = f.rows.data();
       chunk.col_factors = f.cols.data();
     } else {

@@ -18,8 +18,8 @@ void SetStepSize(const Adam8Settings& s, int64_t step, Adam8Chunk& chunk) {
 }
 
 void SetCodes(const ParamView& view, Adam8Chunk& chunk) {
-  chunk.codes1 = static_cast<uint8_t*>(view.state("state1").raw());
-  chunk.codes2 = static_cast<uint8_t*>(view.state("state2").raw());
+  chunk.codes1 = view.state("state1").address<uint8_t>();
+  chunk.codes2 = view.state("state2").address<uint8_t>();
   chunk.absmax1 = view.state("absmax1").raw();
   chunk.absmax2 = view.state("absmax2").raw();
 }

@@ -48,7 +48,7 @@ const Tensor& ErrorFeedback::LiveOf(const ParamView& view,
   if (const Tensor mask = UserMask(view); mask.defined()) {
     const std::vector<uint8_t> own = reduce.PackLive(mask).ToVector<uint8_t>();
     for (size_t b = 0; b < live.size(); ++b) live[b] &= own[b];
-    bits.CopyFrom(Tensor::FromVector(live, bits.shape(), HostOf(bits.context())));
+    bits.SetValues(live);
   }
   const int64_t n = view.value().numel();
   const bool all =

@@ -207,7 +207,7 @@ void FixSigns(const Tensor& rows) {
     if (*largest >= 0) continue;
     for (auto x = row; x != row + n; ++x) *x = -*x;
   }
-  rows.CopyFrom(FromRows(values, rows.size(0), n, HostOf(rows.context())));
+  rows.SetValues(values);
 }
 
 // The vectors of the other side: orthonormalised products, [r, other length].

@@ -20,8 +20,8 @@ Tensor QuantizedState::Dequantize(DType dtype) const {
       Tensor::Empty(codes_.shape(), dtype, codes_.context(), MemoryCategory::kWorkspace);
   const DeviceContext& context = *codes_.context();
   OptimKernelsFor(context).dequantize(
-      context, {dtype, &map_, block_, codes_.numel(), static_cast<uint8_t*>(codes_.raw()),
-                scales_.raw(), scales_.dtype(), values.raw()});
+      context, {dtype, &map_, block_, codes_.numel(), codes_.address<uint8_t>(), scales_.raw(),
+                scales_.dtype(), values.raw()});
   return values;
 }
 
@@ -30,7 +30,7 @@ void QuantizedState::Quantize(const Tensor& values) const {
                codes_.numel(), " contiguous values, got ", values.shape());
   const DeviceContext& context = *codes_.context();
   OptimKernelsFor(context).quantize(
-      context, {values.dtype(), &map_, block_, codes_.numel(), static_cast<uint8_t*>(codes_.raw()),
+      context, {values.dtype(), &map_, block_, codes_.numel(), codes_.address<uint8_t>(),
                 scales_.raw(), scales_.dtype(), values.raw()});
 }
 

@@ -29,8 +29,7 @@ inline std::vector<double> ReadStats(const StatBuffer& buffer, StatSection secti
 }
 inline void WriteStats(const StatBuffer& buffer, StatSection section,
                        const std::vector<double>& values) {
-  const Tensor& to = StatValues(buffer, section);
-  to.CopyFrom(Tensor::FromVector(values, to.shape(), HostOf(to.context()), to.dtype()));
+  StatValues(buffer, section).SetValues(values);
 }
 
 // Numbers [offset, offset + count) of a section, a view of the buffer's storage.

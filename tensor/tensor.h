@@ -101,7 +101,10 @@ class Tensor {
   // tensor lies in a GPU's memory.
   template <typename T>
   T* data() const;
-  // First element, untyped, on any device: for kernels.
+  // The same on any device, for kernels alone.
+  template <typename T>
+  T* address() const;
+  // As address(), untyped.
   void* raw() const { return static_cast<char*>(storage_->data()) + offset_ * DTypeSize(dtype_); }
 
   // Views of the same storage.
@@ -122,6 +125,9 @@ class Tensor {
   // Writes src (same shape, any dtype, layout and device) into this tensor's elements.
   void CopyFrom(const Tensor& src) const;
   void Fill(double value) const;
+  // The inverse of ToVector: `values` in row-major order, converted from T's dtype.
+  template <typename T>
+  void SetValues(const std::vector<T>& values) const;
 
   // Values on the host in row-major order, converted to T.
   template <typename T>
@@ -149,13 +155,19 @@ class Tensor {
 };
 
 template <typename T>
-T* Tensor::data() const {
+T* Tensor::address() const {
   APOGEE_CHECK(defined(), "data(): the tensor is undefined");
   APOGEE_CHECK(DTypeOf<T>() == dtype_, "data<", DTypeName(DTypeOf<T>()), ">() of a ",
                DTypeName(dtype_), " tensor");
+  return static_cast<T*>(raw());
+}
+
+template <typename T>
+T* Tensor::data() const {
+  T* const first = address<T>();
   APOGEE_CHECK(context()->is_host(), "data(): the tensor is on ", device().ToString(),
                "; read it with ToVector() or ToHost()");
-  return static_cast<T*>(raw());
+  return first;
 }
 
 template <typename T>
@@ -171,9 +183,14 @@ Tensor Tensor::FromVector(const std::vector<T>& values, const Shape& shape,
 
 template <typename T>
 std::vector<T> Tensor::ToVector() const {
-  const Tensor host = Detach().Contiguous().ToHost().To(DTypeOf<T>());
+  const Tensor host = Detach().ToHost().To(DTypeOf<T>()).Contiguous();
   const T* begin = host.data<T>();
   return std::vector<T>(begin, begin + host.numel());
+}
+
+template <typename T>
+void Tensor::SetValues(const std::vector<T>& values) const {
+  CopyFrom(FromVector(values, shape_, HostOf(context())));
 }
 
 }  // namespace apogee

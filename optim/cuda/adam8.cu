@@ -45,8 +45,7 @@ __device__ __forceinline__ C MultiplyAdd(C a, C b, C c) {
 // kGroup threads: a warp or all of the block.
 template <typename C, int kGroup, bool kUpdate>
 struct Adam8Body {
-  const CodeTable* signed_codes;
-  const CodeTable* unsigned_codes;
+  CodeAddresses signed_codes, unsigned_codes;
   Pieces pieces;
   DecayKind decay_kind;
   bool keep_sign;
@@ -170,14 +169,14 @@ struct Adam8Body {
 
 template <typename C, int kGroup, bool kUpdate>
 void RunWith(const DeviceContext& context, const Adam8Args& args) {
-  const UploadedCodes signed_codes(context, CodeMap::Signed());
-  const UploadedCodes unsigned_codes(context, CodeMap::Unsigned());
+  const CodeAddresses signed_codes = CodesOnGpu(context, CodeMap::Signed());
+  const CodeAddresses unsigned_codes = CodesOnGpu(context, CodeMap::Unsigned());
   const Pieces pieces{args.block};
   ForEachTile(
       context, args.chunks,
       [=](const Adam8Chunk& chunk) { return CeilDiv(pieces.Count(chunk), pieces.per_tile()); },
-      Adam8Body<C, kGroup, kUpdate>{signed_codes.table(), unsigned_codes.table(), pieces,
-                                    args.decay_kind, args.keep_sign, static_cast<C>(1 - args.decay),
+      Adam8Body<C, kGroup, kUpdate>{signed_codes, unsigned_codes, pieces, args.decay_kind,
+                                    args.keep_sign, static_cast<C>(1 - args.decay),
                                     static_cast<C>(args.beta1), static_cast<C>(1 - args.beta1),
                                     static_cast<C>(args.beta2), static_cast<C>(1 - args.beta2)});
 }

@@ -1,7 +1,7 @@
 // The tables of a CodeMap on the GPU, and a block's encoder. Private to optim/cuda.
 //
-//   const UploadedCodes codes(context, CodeMap::Signed());   // lives until kernels are queued
-//   ... codes.table() ...                                    // a kernel's parameter
+//   const CodeAddresses codes = CodesOnGpu(context, CodeMap::Signed());   // a kernel's parameter
+//   CopyTable<256>(codes, table);                            // in the kernel, to shared memory
 //   BlockEncoder<true, float> encode(absmax, keep_sign);     // in the kernel
 //   int code = encode(table, value);
 #ifndef APOGEE_OPTIM_CUDA_CODE_TABLES_CUH_
@@ -12,6 +12,7 @@
 #include "apogee/core/device_context.h"
 #include "apogee/optim/code_map.h"
 #include "apogee/tensor/cuda/device.cuh"
+#include "apogee/tensor/cuda/stream_context.cuh"
 
 namespace apogee::optim::cuda {
 
@@ -19,29 +20,27 @@ struct CodeTable {
   float values[256];
   uint32_t buckets[CodeMap::kBuckets];
 };
-
-// A dozen kilobytes that are copied for every call: less than a launch costs, and nothing to keep.
-class UploadedCodes {
- public:
-  UploadedCodes(const DeviceContext& context, const CodeMap& map)
-      : memory_(context, sizeof(CodeTable)) {
-    CodeTable* to = memory_.data<CodeTable>();
-    context.CopyFromHost(to->values, map.values(), sizeof(to->values));
-    context.CopyFromHost(to->buckets, map.buckets(), sizeof(to->buckets));
-  }
-  const CodeTable* table() const { return memory_.data<CodeTable>(); }
-
- private:
-  Workspace memory_;
+// Where the tables lie on the GPU.
+struct CodeAddresses {
+  const float* values;
+  const uint32_t* buckets;
 };
+
+// There are two maps, which live as long as the process.
+inline CodeAddresses CodesOnGpu(const DeviceContext& context, const CodeMap& map) {
+  const auto& gpu = apogee::cuda::StreamContext::Of(context);
+  const auto copy = [&]<typename T>(const T* table, int64_t count) {
+    return static_cast<const T*>(gpu.Constant(table, count * int64_t{sizeof(T)}));
+  };
+  return {copy(map.values(), 256), copy(map.buckets(), CodeMap::kBuckets)};
+}
 
 // By the whole block of kThreads threads; a barrier must follow.
 template <int kThreads>
-__device__ __forceinline__ void CopyTable(const CodeTable* from, CodeTable& to) {
-  for (int i = static_cast<int>(threadIdx.x); i < 256; i += kThreads)
-    to.values[i] = from->values[i];
+__device__ __forceinline__ void CopyTable(const CodeAddresses& from, CodeTable& to) {
+  for (int i = static_cast<int>(threadIdx.x); i < 256; i += kThreads) to.values[i] = from.values[i];
   for (int i = static_cast<int>(threadIdx.x); i < CodeMap::kBuckets; i += kThreads) {
-    to.buckets[i] = from->buckets[i];
+    to.buckets[i] = from.buckets[i];
   }
 }
 

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads) AbsMaxKernel(const C* values, int64_
 
 template <bool kSigned, typename C, typename S>
 __global__ void __launch_bounds__(kThreads)
-    EncodeKernel(const CodeTable* codes, const C* values, const S* scales, int64_t n, int64_t block,
+    EncodeKernel(CodeAddresses codes, const C* values, const S* scales, int64_t n, int64_t block,
                  uint8_t* out) {
   __shared__ CodeTable table;
   CopyTable<kThreads>(codes, table);
@@ -70,25 +70,24 @@ void QuantizeAs(const DeviceContext& context, const QuantizeArgs& args) {
   ForEach(context, num_scales,
           [=] __device__(int64_t b) { scales[b] = static_cast<S>(largest[b]); });
   if (args.n == 0) return;
-  const UploadedCodes codes(context, *args.map);
+  const CodeAddresses codes = CodesOnGpu(context, *args.map);
   // Each block of threads copies the tables: a few thousand elements for it are worth that.
   const unsigned blocks = GridBlocks(context, args.n, 16 * kThreads);
   Launch(context, {.blocks = {blocks}, .threads = {kThreads}},
-         args.map->is_signed() ? &EncodeKernel<true, C, S> : &EncodeKernel<false, C, S>,
-         codes.table(), values, scales, args.n, block, args.codes);
+         args.map->is_signed() ? &EncodeKernel<true, C, S> : &EncodeKernel<false, C, S>, codes,
+         values, scales, args.n, block, args.codes);
 }
 
 template <typename C, typename S>
 void DequantizeAs(const DeviceContext& context, const QuantizeArgs& args) {
   if (args.n == 0) return;
-  const UploadedCodes uploaded(context, *args.map);
-  const CodeTable* table = uploaded.table();
+  const float* decoded = CodesOnGpu(context, *args.map).values;
   const S* scales = static_cast<const S*>(args.scales);
   const uint8_t* codes = args.codes;
   C* values = static_cast<C*>(args.values);
   const int64_t block = args.block == 0 ? args.n : args.block;
   ForEach(context, args.n, [=] __device__(int64_t i) {
-    values[i] = static_cast<C>(table->values[codes[i]]) * static_cast<C>(scales[i / block]);
+    values[i] = static_cast<C>(decoded[codes[i]]) * static_cast<C>(scales[i / block]);
   });
 }
 

@@ -36,6 +36,7 @@ StreamContext::~StreamContext() {
   cudaSetDevice(device().index);
   cudaStreamSynchronize(stream_);
   cublas_.reset();
+  constants_.clear();
   allocator().ReleaseCache();
   cudaStreamDestroy(stream_);
 }
@@ -49,6 +50,17 @@ CublasHandle& StreamContext::cublas() const {
     cublas_ = std::make_unique<CublasHandle>();
   }
   return *cublas_;
+}
+
+const void* StreamContext::Constant(const void* host, int64_t bytes) const {
+  std::lock_guard lock(constants_mutex_);
+  std::unique_ptr<Workspace>& copy = constants_[host];
+  if (copy == nullptr) {
+    auto made = std::make_unique<Workspace>(*this, bytes);
+    CopyFromHost(made->data<void>(), host, bytes);
+    copy = std::move(made);
+  }
+  return copy->data<void>();
 }
 
 void StreamContext::CopyToHost(void* host, const void* device, int64_t bytes) const {

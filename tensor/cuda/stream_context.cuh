@@ -9,6 +9,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <map>
 #include <memory>
 #include <mutex>
 
@@ -41,6 +42,10 @@ class StreamContext : public DeviceContext {
   // Made by the first call, which throws Error where there is no cuBLASLt.
   CublasHandle& cublas() const;
 
+  // A copy of `bytes` of the host that never change, made by the first call for this address and
+  // kept as long as the context: a table that kernels need at every call costs no wait.
+  const void* Constant(const void* host, int64_t bytes) const;
+
   void CopyToHost(void* host, const void* device, int64_t bytes) const override;
   void CopyFromHost(void* device, const void* host, int64_t bytes) const override;
   void CopyWithin(void* to, const void* from, int64_t bytes) const override;
@@ -52,6 +57,8 @@ class StreamContext : public DeviceContext {
   bool allow_tf32_;
   mutable std::mutex cublas_mutex_;
   mutable std::unique_ptr<CublasHandle> cublas_;
+  mutable std::mutex constants_mutex_;
+  mutable std::map<const void*, std::unique_ptr<Workspace>> constants_;
 };
 
 }  // namespace apogee::cuda

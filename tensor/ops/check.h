@@ -47,11 +47,6 @@ inline void CheckIndices(const char* op, const Tensor& ids, const Tensor& table,
   }
 }
 
-// Indices for a kernel, on any device. Their dtype has been checked.
-inline const int64_t* IndexData(const Tensor& ids) {
-  return static_cast<const int64_t*>(ids.raw());
-}
-
 // Rows of a tensor seen as a matrix whose columns are the last dim.
 inline int64_t Rows(const Tensor& x) { return x.size(-1) == 0 ? 0 : x.numel() / x.size(-1); }
 
