@@ -32,7 +32,7 @@ class DeviceContext {
   DeviceContext(const DeviceContext&) = delete;
   DeviceContext& operator=(const DeviceContext&) = delete;
 
-  // Copies that come after all that was asked of the device before, and are done on return.
+  // Copies in the order of what is asked of the device. On return `host` may be read or changed.
   virtual void CopyToHost(void* host, const void* device, int64_t bytes) const;
   virtual void CopyFromHost(void* device, const void* host, int64_t bytes) const;
   // Between two ranges of the device that do not overlap, queued like a kernel.

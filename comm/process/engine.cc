@@ -154,6 +154,11 @@ bool Engine::OthersMayStillSpeak() {
 
 void Engine::Leave() {
   if (!unclean_) return transport_->Finish();
+  if (given_up_) {
+    std::fprintf(stderr, "apogee: rank %d ends with exit code %d: the others have given it up\n",
+                 rank_, kExitCode);
+    std::_Exit(kExitCode);
+  }
   // One process aborts for all; several at once have crashed Open MPI's mpirun.
   int first = 0;
   while (lost_.contains(first)) ++first;

@@ -111,6 +111,7 @@ class Engine : private Transfers {
   void CheckEnds();
   void CheckEnd(uint32_t number, Session& session);
   Clock::time_point GiveUpRankAt(const Session& session, int rank) const;
+  void GivenUp(uint32_t number, int by, const std::string& why);
   [[noreturn]] void GiveUpOnItself(const Session& session);
   [[noreturn]] void EndJob();
   bool AskSilent(uint32_t session, const std::set<int>& awaited, std::set<int>& lost);
@@ -157,8 +158,9 @@ class Engine : private Transfers {
   std::set<int> lost_;                    // that were given up
   Clock::time_point stopped_at_ = {};     // when this process began to exit
   Clock::time_point all_exiting_at_ = {};
-  bool unclean_ = false;  // a process is lost, or MPI failed: no MPI_Finalize
-  std::string broken_;    // MPI's error
+  bool unclean_ = false;   // a process is lost, or MPI failed: no MPI_Finalize
+  bool given_up_ = false;  // by another process
+  std::string broken_;     // MPI's error
 
   // Everybody's.
   int rank_ = 0, size_ = 1;

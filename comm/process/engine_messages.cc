@@ -69,6 +69,8 @@ void Engine::Handle(int from, Message message) {
       return;
     case MessageKind::kFailed:
       return FailGroup(message.session, message.channel, message.sequence, message.text);
+    case MessageKind::kGivenUp:
+      return GivenUp(message.session, from, message.text);
     case MessageKind::kLeft:
       return Left(message.session, from, {.ending = message.ending, .text = message.text});
     default:

@@ -107,6 +107,7 @@ void Engine::CheckEnd(uint32_t number, Session& session) {
     unclean_ = true;
     lost_.insert(r);
     Left(number, r, {.ending = Ending::kThrew, .text = why, .lost = true});
+    transport_->Post(r, Encode({.kind = MessageKind::kGivenUp, .session = number, .text = why}));
   }
   if (session.endings.size() < static_cast<size_t>(size_) || !session.pending.empty()) {
     // What still waits for a lost process, or exchanges with it, ends with it.
@@ -118,6 +119,19 @@ void Engine::CheckEnd(uint32_t number, Session& session) {
   session.ended = true;
   open_sessions_.erase(number);
   idle_since_ = now;
+}
+
+// This process was stopped, and the others, which end the job, answer nothing any more.
+void Engine::GivenUp(uint32_t number, int by, const std::string& why) {
+  unclean_ = given_up_ = true;
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
+    Left(number, r,
+         {.ending = Ending::kThrew,
+          .text = "has ended the job: rank " + std::to_string(by) + " found that rank " +
+                  std::to_string(rank_) + " " + why,
+          .lost = true});
+  }
 }
 
 // Its function does not come back, and nobody else may be there to end the job.

@@ -54,7 +54,7 @@ std::optional<Message> Decode(std::string bytes) {
   Header header;
   if (bytes.size() < sizeof(Header)) return std::nullopt;
   std::memcpy(&header, bytes.data(), sizeof(Header));
-  if (header.message_kind > static_cast<uint8_t>(MessageKind::kPong) ||
+  if (header.message_kind > static_cast<uint8_t>(MessageKind::kGivenUp) ||
       header.ending > static_cast<uint8_t>(Ending::kEcho) || header.kind >= kNumCollectiveKinds ||
       header.op > static_cast<uint8_t>(ReduceOp::kMax) ||
       header.dtype > static_cast<uint8_t>(DType::kI8)) {

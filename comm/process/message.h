@@ -19,6 +19,7 @@ enum class MessageKind : uint8_t {
   kExit,     // "my process is about to end": to every process
   kPing,     // "are you there?"
   kPong,     // `tag`: the milliseconds for which the function has called nothing; -1: it waits
+  kGivenUp,  // "I have given you up, because": to one that may be stopped, for when it wakes up
 };
 
 // How a rank's function ended.

@@ -26,6 +26,7 @@ StreamContext::StreamContext(std::unique_ptr<Allocator> allocator, cudaStream_t 
                     CudaKernelTable(), options.num_threads,
                     CpuContext({.num_threads = options.num_threads})),
       stream_(stream),
+      copies_(stream),
       allow_tf32_(options.allow_tf32) {
   CheckCuda(
       cudaDeviceGetAttribute(&num_multiprocessors_, cudaDevAttrMultiProcessorCount, options.device),
@@ -66,20 +67,13 @@ const void* StreamContext::Constant(const void* host, int64_t bytes) const {
 void StreamContext::CopyToHost(void* host, const void* device, int64_t bytes) const {
   if (bytes == 0) return;
   Use();
-  CheckCuda(
-      cudaMemcpyAsync(host, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_),
-      "copy to the host");
-  CheckCuda(cudaStreamSynchronize(stream_), "copy to the host");
+  copies_.Download(host, device, bytes);
 }
 
 void StreamContext::CopyFromHost(void* device, const void* host, int64_t bytes) const {
   if (bytes == 0) return;
   Use();
-  CheckCuda(
-      cudaMemcpyAsync(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_),
-      "copy from the host");
-  // Where the GPU reads pageable memory itself it may do so after the call.
-  CheckCuda(cudaStreamSynchronize(stream_), "copy from the host");
+  copies_.Upload(device, host, bytes);
 }
 
 void StreamContext::CopyWithin(void* to, const void* from, int64_t bytes) const {

@@ -15,6 +15,7 @@
 
 #include "apogee/core/device_context.h"
 #include "apogee/tensor/cuda/cuda_context.h"
+#include "apogee/tensor/cuda/pinned_copies.cuh"
 
 namespace apogee::cuda {
 
@@ -53,6 +54,7 @@ class StreamContext : public DeviceContext {
 
  private:
   cudaStream_t stream_;
+  mutable PinnedCopies copies_;
   int num_multiprocessors_ = 1;
   bool allow_tf32_;
   mutable std::mutex cublas_mutex_;

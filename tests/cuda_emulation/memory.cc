@@ -17,6 +17,39 @@ struct Mapping {
   size_t bytes, asked;
 };
 
+// Blocks of the host's memory.
+class Pinned {
+ public:
+  static Pinned& Get() {
+    static Pinned* pinned = new Pinned;
+    return *pinned;
+  }
+  void* Allocate(size_t bytes) {
+    void* block = std::malloc(bytes);
+    std::lock_guard lock(mutex_);
+    blocks_[reinterpret_cast<uintptr_t>(block)] = bytes;
+    return block;
+  }
+  bool Free(void* block) {
+    std::lock_guard lock(mutex_);
+    if (blocks_.erase(reinterpret_cast<uintptr_t>(block)) == 0) return false;
+    std::free(block);
+    return true;
+  }
+  bool Contains(const void* address) {
+    const auto at = reinterpret_cast<uintptr_t>(address);
+    std::lock_guard lock(mutex_);
+    auto found = blocks_.upper_bound(at);
+    if (found == blocks_.begin()) return false;
+    --found;
+    return at < found->first + found->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<uintptr_t, size_t> blocks_;
+};
+
 class Memory {
  public:
   // Kept for the process: programs free their tensors when they end.
@@ -92,6 +125,9 @@ class Memory {
 void* AllocateDevice(size_t bytes) { return Memory::Get().Allocate(bytes); }
 bool FreeDevice(void* block) { return Memory::Get().Free(block); }
 bool IsDevice(const void* address) { return Memory::Get().Contains(address); }
+void* AllocatePinned(size_t bytes) { return Pinned::Get().Allocate(bytes); }
+bool FreePinned(void* block) { return Pinned::Get().Free(block); }
+bool IsPinned(const void* address) { return Pinned::Get().Contains(address); }
 size_t DeviceBytes() { return Memory::Get().total(); }
 size_t FreeDeviceBytes() { return Memory::Get().free(); }
 void LetThisThreadTouchDevice() { Memory::Get().Enter(); }

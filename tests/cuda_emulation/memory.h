@@ -13,6 +13,10 @@ void* AllocateDevice(size_t bytes);
 // False for what AllocateDevice did not return.
 bool FreeDevice(void* block);
 bool IsDevice(const void* address);
+// Memory of the host that the GPU reads when a copy's turn comes, not when it is asked for.
+void* AllocatePinned(size_t bytes);
+bool FreePinned(void* block);
+bool IsPinned(const void* address);
 size_t DeviceBytes();
 size_t FreeDeviceBytes();
 // The calling thread may touch device memory from now on.

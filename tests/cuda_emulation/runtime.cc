@@ -131,15 +131,15 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void** block, size_t bytes) {
-  *block = std::malloc(bytes);
+  *block = cuda_emulation::AllocatePinned(bytes);
   return *block == nullptr ? Noted(cudaErrorMemoryAllocation) : cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** block, size_t bytes, unsigned) {
   return cudaMallocHost(block, bytes);
 }
 cudaError_t cudaFreeHost(void* block) {
-  std::free(block);
-  return cudaSuccess;
+  if (block == nullptr) return cudaSuccess;
+  return cuda_emulation::FreePinned(block) ? cudaSuccess : Noted(cudaErrorInvalidValue);
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
@@ -150,7 +150,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
       (to_device == (kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice) &&
        from_device == (kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice));
   if (!right) return Noted(cudaErrorInvalidValue);
-  if (!from_device) {
+  if (!from_device && !cuda_emulation::IsPinned(from)) {
     // Staged, as from pageable memory.
     const char* begin = static_cast<const char*>(from);
     StreamOf(stream).Queue([to, bytes, staged = std::vector<char>(begin, begin + bytes)] {

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -159,6 +160,31 @@ TEST_F(CudaContextTest, CopiesStridedAndCastTensors) {
 }
 
 // Two ranks that share a GPU.
+// More than the ring of pinned memory holds, and sources that change as soon as the call is back.
+TEST_F(CudaContextTest, UploadsKeepWhatTheyWereGiven) {
+  const ContextPtr gpu = Gpu();
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  std::vector<Tensor> uploaded;
+  std::vector<std::vector<uint8_t>> expected;
+  uint32_t random = 1;
+  for (int round = 0; round < 3; ++round) {
+    for (const int64_t bytes :
+         {int64_t{1}, int64_t{255}, int64_t{257}, kMiB, kMiB + 1, 7 * kMiB / 2, 9 * kMiB + 13}) {
+      std::vector<uint8_t> values(static_cast<size_t>(bytes));
+      for (uint8_t& value : values) {
+        value = static_cast<uint8_t>((random = 1664525 * random + 1013904223) >> 24);
+      }
+      expected.push_back(values);
+      uploaded.push_back(Tensor::Empty({bytes}, DType::kU8, gpu));
+      gpu->CopyFromHost(uploaded.back().raw(), values.data(), bytes);
+      std::fill(values.begin(), values.end(), uint8_t{0});
+    }
+  }
+  for (size_t i = 0; i < uploaded.size(); ++i) {
+    EXPECT_TRUE(uploaded[i].ToVector<uint8_t>() == expected[i]) << "upload " << i;
+  }
+}
+
 TEST_F(CudaContextTest, CopiesBetweenContextsOfOneGpu) {
   const ContextPtr a = Gpu(), b = Gpu();
   const int64_t n = 100000;

@@ -94,14 +94,18 @@ void PrintTable(const std::map<std::pair<std::string, std::string>, Row>& rows,
   std::printf("\n");
 }
 
-int Run(const std::vector<Trial>& trials, const RunOptions& options, bool verbose) {
+int Run(const std::vector<Trial>& trials, const RunOptions& options, int late_again, bool verbose) {
   std::map<std::pair<std::string, std::string>, Row> rows;
   Row all;
-  int anew = 0;
+  int anew = 0, again = 0;
   for (const Trial& trial : trials) {
     Row row = Try(trial, options, verbose);
     for (int i = 1; i < kMaxTries && row.hangs == 0 && !row.good() && row.stood_still; ++i) {
       ++anew;
+      row = Try(trial, options, verbose);
+    }
+    for (int i = 0; i < late_again && row.late > 0 && row.hangs + row.wrong == 0; ++i) {
+      ++again;
       row = Try(trial, options, verbose);
     }
     rows[{trial.backend == "mpi" ? "processes" : "threads", trial.fault}] += row;
@@ -109,6 +113,7 @@ int Run(const std::vector<Trial>& trials, const RunOptions& options, bool verbos
   }
   PrintTable(rows, options);
   if (anew > 0) std::printf("%d tried anew, because the machine stood still\n", anew);
+  if (again > 0) std::printf("%d tried again, because they were late\n", again);
   std::printf("%d trials, %d hangs, %d wrong, %d late\n", all.trials, all.hangs, all.wrong,
               all.late);
   return all.trials > 0 && all.good() ? 0 : 1;
@@ -123,6 +128,7 @@ int main(int argc, char** argv) {
   std::string backend, only;
   std::vector<std::string> names;
   size_t sample = 0;
+  int late_again = 0;
   bool verbose = false;
   CLI::App app("One rank misbehaves: the others must learn of it in time.");
   app.add_option("--backend", backend, "threads or mpi; without it, both")
@@ -137,6 +143,8 @@ int main(int argc, char** argv) {
   app.add_option("--limit", options.limit_seconds, "Of a trial in seconds; longer is a hang")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_option("--late-again", late_again,
+                 "Tries a late trial again so many times: where the machine does other work");
   app.add_flag("--verbose", verbose, "Prints what good trials said, too");
   CLI11_PARSE(app, argc, argv);
   try {
@@ -152,13 +160,13 @@ int main(int argc, char** argv) {
     for (const std::string& name : names) {
       trials.push_back(apogee::ValueOrThrow(Trial::Parse(name)));
     }
-    if (!trials.empty()) return Run(trials, options, verbose);
+    if (!trials.empty()) return Run(trials, options, late_again, verbose);
     const std::regex pattern(only);
     for (const Trial& trial : AllTrials()) {
       if (!backend.empty() && trial.backend != backend) continue;
       if (std::regex_search(trial.Name(), pattern)) trials.push_back(trial);
     }
-    return Run(sample > 0 ? Sample(trials, sample) : trials, options, verbose);
+    return Run(sample > 0 ? Sample(trials, sample) : trials, options, late_again, verbose);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "comm_fault_trials: %s\n", error.what());
     return 2;
