@@ -168,6 +168,7 @@ TEST_F(CudaContextTest, UploadsKeepWhatTheyWereGiven) {
   std::vector<std::vector<uint8_t>> expected;
   uint32_t random = 1;
   for (int round = 0; round < 3; ++round) {
+    const Tensor late = Tensor::Full({4 * kMiB}, DType::kF32, 1, gpu);  // the GPU is busy
     for (const int64_t bytes :
          {int64_t{1}, int64_t{255}, int64_t{257}, kMiB, kMiB + 1, 7 * kMiB / 2, 9 * kMiB + 13}) {
       std::vector<uint8_t> values(static_cast<size_t>(bytes));
