@@ -159,33 +159,35 @@ TEST_F(CudaContextTest, CopiesStridedAndCastTensors) {
   EXPECT_THROW(far.CopyFrom(near.Transpose(0, 1)), Error);
 }
 
-// Two ranks that share a GPU.
 // More than the ring of pinned memory holds, and sources that change as soon as the call is back.
 TEST_F(CudaContextTest, UploadsKeepWhatTheyWereGiven) {
   const ContextPtr gpu = Gpu();
   constexpr int64_t kMiB = int64_t{1} << 20;
-  std::vector<Tensor> uploaded;
   std::vector<std::vector<uint8_t>> expected;
   uint32_t random = 1;
-  for (int round = 0; round < 3; ++round) {
-    const Tensor late = Tensor::Full({4 * kMiB}, DType::kF32, 1, gpu);  // the GPU is busy
-    for (const int64_t bytes :
-         {int64_t{1}, int64_t{255}, int64_t{257}, kMiB, kMiB + 1, 7 * kMiB / 2, 9 * kMiB + 13}) {
-      std::vector<uint8_t> values(static_cast<size_t>(bytes));
-      for (uint8_t& value : values) {
-        value = static_cast<uint8_t>((random = 1664525 * random + 1013904223) >> 24);
-      }
-      expected.push_back(values);
-      uploaded.push_back(Tensor::Empty({bytes}, DType::kU8, gpu));
-      gpu->CopyFromHost(uploaded.back().raw(), values.data(), bytes);
-      std::fill(values.begin(), values.end(), uint8_t{0});
+  for (const int64_t bytes :
+       {int64_t{1}, int64_t{255}, int64_t{257}, kMiB, kMiB + 1, 7 * kMiB / 2, 9 * kMiB + 13}) {
+    expected.emplace_back(static_cast<size_t>(bytes));
+    for (uint8_t& value : expected.back()) {
+      value = static_cast<uint8_t>((random = 1664525 * random + 1013904223) >> 24);
     }
+  }
+  std::vector<std::vector<uint8_t>> sources = expected;
+  std::vector<Tensor> uploaded;
+  for (const auto& values : expected) {
+    uploaded.push_back(Tensor::Empty({static_cast<int64_t>(values.size())}, DType::kU8, gpu));
+  }
+  const Tensor late = Tensor::Full({16 * kMiB}, DType::kF32, 1, gpu);  // the GPU is busy
+  for (size_t i = 0; i < sources.size(); ++i) {
+    gpu->CopyFromHost(uploaded[i].raw(), sources[i].data(), uploaded[i].bytes());
+    std::fill(sources[i].begin(), sources[i].end(), uint8_t{0});
   }
   for (size_t i = 0; i < uploaded.size(); ++i) {
     EXPECT_TRUE(uploaded[i].ToVector<uint8_t>() == expected[i]) << "upload " << i;
   }
 }
 
+// Two ranks that share a GPU.
 TEST_F(CudaContextTest, CopiesBetweenContextsOfOneGpu) {
   const ContextPtr a = Gpu(), b = Gpu();
   const int64_t n = 100000;
