@@ -43,7 +43,7 @@ class Communicator {
   // Returns at once. Dropping the operation is allowed: it runs, but its error is not seen. Error:
   // a call that cannot be. CommError: the communicator has failed before.
   OperationPtr Submit(Call call);
-  // Fails it for a reason that the caller knows, and tells the peers. Returns at once. Any thread.
+  // Fails it for a reason that the peers know, too. Returns at once. Any thread.
   void Abort(const std::string& why);
 
  private:
