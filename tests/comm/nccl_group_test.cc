@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 
 #include "apogee/comm/cuda/stream_order.h"
 #include "apogee/comm/tree_reduce.h"
@@ -98,6 +100,7 @@ TEST(NcclGroupTest, TheStreamWaitsAndTheHostDoesNot) {
 
 // What is dropped, and what was handed out anew since, stays what it was.
 TEST(NcclGroupTest, MemoryLivesUntilTheDeviceHasComePast) {
+  setenv("STUB_NCCL_FAULT", "slow", 1);
   RunRanks(2, [](World& world) {
     const Tensor all = Tensor::Empty({2 * 40000}, DType::kF32, world.context());
     std::shared_ptr<Work> work;
@@ -107,12 +110,14 @@ TEST(NcclGroupTest, MemoryLivesUntilTheDeviceHasComePast) {
       work = world.group()->AllGatherAsync(all, mine);
       world.group()->AllReduceAsync(Tensor::Zeros({40000}, DType::kF32, world.context()));
     }
+    while (!work->IsDone()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     for (int i = 0; i < 20; ++i) Tensor::Full({40000}, DType::kF32, 77, world.context());
     work->Wait();
     const std::vector<float> values = all.ToVector<float>();
     EXPECT_EQ(values[39999], 1);
     EXPECT_EQ(values[40000], 2);
   });
+  unsetenv("STUB_NCCL_FAULT");
 }
 
 // Nothing is ordered between a pair's calls and the group's.

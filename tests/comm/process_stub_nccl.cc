@@ -7,7 +7,7 @@
 // non-blocking, used by one thread but for ncclCommAbort, and not called while it is in progress.
 //
 // STUB_NCCL_FAULT, in a process' environment: "never_completes": what is queued from then on waits
-// until the abort; "version": another than the other's.
+// until the abort; "slow": it takes 0.1 s; "version": another than the others'.
 #include <cuda_runtime_api.h>
 #include <unistd.h>
 
@@ -95,7 +95,7 @@ struct Transfer {
   std::vector<Message> sends, receives;
   std::vector<Message> copies;  // of this member's own, from `from`
   const void* from = nullptr;
-  bool never_completes = false;
+  bool never_completes = false, is_slow = false;
 
   template <typename Fn>
   bool WaitUntil(const Fn& fn) const {
@@ -103,6 +103,7 @@ struct Transfer {
     return !state->aborted;
   }
   void Run() const {
+    if (is_slow) std::this_thread::sleep_for(std::chrono::milliseconds(100));
     if (never_completes) WaitUntil([] { return false; });
     if (state->aborted) return;
     for (const Message& copy : copies) std::memcpy(copy.data, from, copy.bytes);
@@ -146,6 +147,7 @@ Message MessageOf(Comm comm, int from, int to, const void* data, size_t bytes) {
 Result Queue(Comm comm, Transfer transfer, Stream stream) {
   transfer.state = comm->state;
   transfer.never_completes = HasFault("never_completes");
+  transfer.is_slow = HasFault("slow");
   cuda_emulation::StreamOf(static_cast<cudaStream_t>(stream))
       .Queue([transfer = std::move(transfer)] { transfer.Run(); });
   comm->polls_to_come = 2;
