@@ -124,7 +124,7 @@ void Engine::SetCurrent(const OperationPtr& operation) {
 
 void Engine::Queue(Operation& operation) {
   if (operation.call().before) {
-    const Inside inside(*this, "what goes before");
+    const Inside inside(*this, "preparation");
     operation.call().before();
   }
   const char* const function = FunctionName(operation.call());
@@ -136,7 +136,7 @@ void Engine::Queue(Operation& operation) {
   }
   Settle(function, result);
   if (operation.call().after) {
-    const Inside inside(*this, "what comes after");
+    const Inside inside(*this, "continuation");
     operation.call().after();
   }
 }

@@ -25,23 +25,25 @@ DataType ToNccl(DType dtype) {
   Throw("nccl: dtype ", static_cast<int>(dtype), " is none");
 }
 
+bool HasFailed(Result result) { return result != kSuccess && result != kInProgress; }
+
 // A group must be ended in any case, and its first error is the one to report.
 Result Exchange(const NcclApi& api, const Call& call, Comm comm) {
   const DataType dtype = ToNccl(call.dtype);
   Result result = api.functions().group_start();
-  if (result != kSuccess) return result;
+  if (HasFailed(result)) return result;
   for (const Piece& piece : call.sends) {
-    if (result != kSuccess) break;
+    if (HasFailed(result)) break;
     result = api.functions().send(piece.data, static_cast<size_t>(piece.count), dtype, piece.peer,
                                   comm, call.stream);
   }
   for (const Piece& piece : call.receives) {
-    if (result != kSuccess) break;
+    if (HasFailed(result)) break;
     result = api.functions().recv(piece.data, static_cast<size_t>(piece.count), dtype, piece.peer,
                                   comm, call.stream);
   }
   const Result ended = api.functions().group_end();
-  return result == kSuccess ? ended : result;
+  return HasFailed(result) ? result : ended;
 }
 
 // NCCL 2.28 has a function for it; earlier versions do not.

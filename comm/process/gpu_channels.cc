@@ -32,6 +32,10 @@ nccl::OperationPtr GpuChannels::Start(const Members& members, const std::string&
     options.rank = members.self;
     options.world_ranks = members.channel_ranks;
     options.name = members.group + " by NCCL";
+    if (members.channel.sender >= 0) {
+      options.name += ", rank " + std::to_string(members.channel_ranks[0]) + " to " +
+                      std::to_string(members.channel_ranks[1]);
+    }
     options.timeout = members.timeout;
     options.record = record_;
     options.wait = false;
