@@ -9,6 +9,7 @@ Fingerprint::Fingerprint(const CollectiveCall& call)
   if (!has_tensor) return;
   dtype = tensor.dtype();
   numel = tensor.numel();
+  on_gpu = !tensor.context()->is_host();
 }
 
 std::string Fingerprint::ToString() const {

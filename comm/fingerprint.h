@@ -25,6 +25,8 @@ struct Fingerprint {
   bool has_tensor = false;
   DType dtype = DType::kF32;
   int64_t numel = 0;
+  // Of a GPU, and not staged through the host. Not part of the text.
+  bool on_gpu = false;
 
   // "all_reduce(sum, 1024 x f32)", "broadcast(root 2, ...)".
   std::string ToString() const;

@@ -79,12 +79,7 @@ std::shared_ptr<Work> Group::Start(CollectiveCall call, int64_t payload_bytes) {
   call.blocking = blocking_;
   const Tensor& any = call.output.defined() ? call.output : call.input;
   if (!any.defined() || any.context()->is_host()) return Submit(std::move(call));
-  if (!TakesDeviceMemory()) return SubmitStaged(std::move(call));
-  any.context()->Synchronize();
-  if (call.input.defined() && call.input.context() != any.context()) {
-    call.input.context()->Synchronize();
-  }
-  return Submit(std::move(call));
+  return TakesDeviceMemory() ? Submit(std::move(call)) : SubmitStaged(std::move(call));
 }
 
 std::shared_ptr<Work> Group::SubmitStaged(CollectiveCall call) {

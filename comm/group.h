@@ -11,8 +11,11 @@
 // that does not come within the timeout gives every member a CommError that names it. Collectives
 // of one group must be called in one order by all members; different groups are independent.
 //
-// Tensors of a GPU: a call waits for what was queued on the rank's stream before it, and what is
-// queued after Wait() sees the result.
+// Tensors of a GPU: a collective comes after what was queued on the rank's stream before the call,
+// and before what is queued after Wait(). Ranks that are threads, and processes that stage through
+// the host, wait for both on the host. Over NCCL (LaunchOptions::comm) Wait() waits until all
+// members have called, and NCCL has queued the collective: the stream waits for it, not the host.
+// An error of the device that comes later fails the group's next call, and the launch.
 //
 // A group belongs to one thread of its rank; Duplicate makes one for another thread. A null group
 // pointer stands for a group of one, never for "the world".
@@ -106,8 +109,8 @@ class Group {
   Group(int rank, std::vector<int> world_ranks, TraceLane* lane = nullptr);
   // Whether Submit takes tensors of a GPU. For a group that does not they travel through the host.
   virtual bool TakesDeviceMemory() const { return false; }
-  // Starts the call and returns before the peers arrive. Arguments have been checked, and what was
-  // queued on their device before is done.
+  // Starts the call and returns before the peers arrive. Arguments have been checked. What is
+  // queued on their device comes before it.
   virtual std::shared_ptr<Work> Submit(CollectiveCall call) = 0;
 
  private:

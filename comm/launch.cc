@@ -6,6 +6,7 @@
 #include <system_error>
 #include <thread>
 
+#include "apogee/comm/backend.h"
 #include "apogee/comm/local/local_world.h"
 #include "apogee/comm/local/rank_watch.h"
 #include "apogee/comm/outcomes.h"
@@ -142,6 +143,7 @@ absl::Status launch(const LaunchOptions& options, const std::function<void(World
                            " processes, one for each rank; make the two "
                            "numbers equal, or leave the ranks out");
   }
+  APOGEE_RETURN_IF_ERROR(ChooseBackend(settled, started).status());
   // Processes of one machine cannot know how many of them there are; they are bound to their cores
   // where the starter binds them.
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));

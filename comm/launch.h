@@ -38,7 +38,14 @@ struct LaunchOptions {
   // Where the ranks' contexts are: "cpu", "cuda", "cuda:1". Ranks that are threads share one GPU;
   // process r takes GPU r modulo those of its machine. An error where there is none.
   std::string device = "cpu";
-  // How long a collective waits for a peer before it fails.
+  // What carries the collectives: "local" (ranks are threads), "mpi" (processes; tensors of a GPU
+  // are staged through the host), "nccl" (processes with a GPU each; collectives on tensors of the
+  // GPU go through NCCL, with the same bits, and the others as under "mpi"). "auto": local for
+  // threads, mpi for processes on the CPU, nccl for processes on GPUs. Never another than it says:
+  // what cannot be is an error, before the function runs, and the same on all ranks.
+  std::string comm = "auto";
+  // How long a collective waits for a peer before it fails; over NCCL, with what its rank had
+  // queued before it.
   double timeout_seconds = 60;
   // Folder for a record of every rank's last collectives, rank0.json and so on, which is written
   // when the launch fails: `apogee hang-report DIR` says whose fault it was. Empty: none.

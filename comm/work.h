@@ -6,8 +6,8 @@
 //   CommError
 //
 // A Work keeps the tensors it was given alive. Dropping it without Wait is allowed: the collective
-// still runs, but its error, if any, is not seen; that of a GPU's tensor between processes is
-// waited for.
+// still runs, but its error, if any, is not seen; that of a GPU's tensor that is staged through the
+// host is waited for.
 #ifndef APOGEE_COMM_WORK_H_
 #define APOGEE_COMM_WORK_H_
 
@@ -27,8 +27,9 @@ class CommError : public Error {
 class Work {
  public:
   virtual ~Work() = default;
-  // Returns once this rank's part is complete and its tensors may be used. Throws CommError when a
-  // peer failed, left, called something else, or did not arrive within the group's timeout.
+  // Returns once this rank's part is complete and its tensors may be used; of tensors of a GPU over
+  // NCCL, by what is queued from now on (comm/group.h). Throws CommError when a peer failed, left,
+  // called something else, or did not arrive within the group's timeout.
   virtual void Wait() = 0;
   // True once Wait would not block.
   virtual bool IsDone() = 0;

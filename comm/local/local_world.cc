@@ -57,6 +57,10 @@ class LocalGroup : public Group {
  protected:
   bool TakesDeviceMemory() const override { return true; }
   std::shared_ptr<Work> Submit(CollectiveCall call) override {
+    // Others' shares read and write it.
+    for (const Tensor& tensor : {call.input, call.output}) {
+      if (tensor.defined()) tensor.context()->Synchronize();
+    }
     return std::make_shared<LocalWork>(state_, state_->Arrive(rank(), std::move(call)),
                                        state_->record(rank()), timeout_);
   }

@@ -29,9 +29,11 @@ Communicator::Communicator(CommunicatorOptions given) {
   record_ = options.record;
   group_ = std::make_shared<FlightGroup>(
       FlightGroup{.name = options.name, .ranks = options.world_ranks});
+  const bool wait = options.wait;
   engine_ = std::make_unique<Engine>(std::move(options));
   try {
     engine_->Start();
+    if (wait) engine_->WaitReady();
   } catch (...) {
     engine_->End();
     throw;
@@ -39,6 +41,8 @@ Communicator::Communicator(CommunicatorOptions given) {
 }
 
 Communicator::~Communicator() { engine_->End(); }
+
+void Communicator::Abort(const std::string& why) { engine_->Abort(why); }
 
 void Communicator::Check(const Call& call) const {
   using enum CollectiveKind;
@@ -48,6 +52,15 @@ void Communicator::Check(const Call& call) const {
   APOGEE_CHECK(call.is_complete, "nccl: ", name, ": is_complete is empty; give a function that ",
                "says whether the stream has come past the operation");
   APOGEE_CHECK(call.count >= 0, "nccl: ", name, ": count ", call.count, " is negative");
+  for (const auto* pieces : {&call.sends, &call.receives}) {
+    for (const Piece& piece : *pieces) {
+      APOGEE_CHECK(piece.peer >= 0 && piece.peer < size() && piece.count >= 0 &&
+                       (piece.data != nullptr || piece.count == 0),
+                   "nccl: ", name, ": a piece of ", piece.count, " elements at ", piece.data,
+                   " for rank ", piece.peer, " of a group of ", size());
+    }
+  }
+  if (IsExchange(call)) return;
   if (kind == kReduceScatter || kind == kAllToAll) {
     APOGEE_CHECK(call.count % size() == 0, "nccl: ", name, ": the input's ", call.count,
                  " elements cannot be shared by ", size(), " members; pad them");

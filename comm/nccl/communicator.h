@@ -30,8 +30,8 @@ class Engine;
 
 class Communicator {
  public:
-  // Waits for the other members. Error: options that cannot be. CommError: NCCL fails, or a member
-  // does not come within the timeout.
+  // Waits for the other members, or, without options.wait, lets operations wait for them. Error:
+  // options that cannot be. CommError: NCCL fails, or a member does not come within the timeout.
   explicit Communicator(CommunicatorOptions options);
   ~Communicator();
   Communicator(const Communicator&) = delete;
@@ -43,6 +43,8 @@ class Communicator {
   // Returns at once. Dropping the operation is allowed: it runs, but its error is not seen. Error:
   // a call that cannot be. CommError: the communicator has failed before.
   OperationPtr Submit(Call call);
+  // Fails it for a reason that the peers know, too. Returns at once. Any thread.
+  void Abort(const std::string& why);
 
  private:
   void Check(const Call& call) const;

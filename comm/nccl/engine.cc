@@ -19,9 +19,20 @@ void Engine::Start() {
     thread_done_ = true;
     throw;
   }
+}
+
+void Engine::WaitReady() {
   std::unique_lock lock(mutex_);
   to_caller_.wait(lock, [this] { return ready_ || report_done_; });
   if (!failed_.empty()) throw CommError(failed_);
+}
+
+void Engine::Abort(const std::string& why) {
+  std::lock_guard lock(mutex_);
+  if (!reported_.empty() || !failed_.empty() || thread_done_) return;
+  reported_ = why;
+  aborted_ = true;
+  to_watchdog_.notify_all();
 }
 
 void Engine::Add(const OperationPtr& operation) {

@@ -1,7 +1,8 @@
 // Engine: the threads of a communicator.
 //
 //   Engine engine(options);
-//   engine.Start();                // throws CommError; End must be called all the same
+//   engine.Start();
+//   engine.WaitReady();            // throws CommError; End must be called all the same
 //   engine.Add(operation);
 //   engine.End();
 //
@@ -30,8 +31,11 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Returns when NCCL's communicator is ready. Throws CommError when it is not within the timeout.
   void Start();
+  // Returns when NCCL's communicator is ready. Throws CommError when it is not within the timeout.
+  void WaitReady();
+  // Fails it as an error of NCCL does.
+  void Abort(const std::string& why);
   // Throws CommError when the communicator has failed.
   void Add(const OperationPtr& operation);
   // Waits for what is under way and destroys NCCL's communicator. Where it has failed and a thread
@@ -91,6 +95,7 @@ class Engine {
   Clock::time_point inside_since_ = {};
   std::string reported_;  // by the thread that calls NCCL, and what the watchdog has made of it:
   std::string failed_;
+  bool aborted_ = false;  // by the caller, who knows why
   bool ready_ = false, stopping_ = false, finishing_ = false, destroying_ = false, ended_ = false;
   bool thread_done_ = false, abort_done_ = false, report_done_ = false;
   Clock::time_point init_deadline_ = {}, finish_deadline_ = {}, abort_started_ = {};

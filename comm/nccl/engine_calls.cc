@@ -123,7 +123,11 @@ void Engine::SetCurrent(const OperationPtr& operation) {
 }
 
 void Engine::Queue(Operation& operation) {
-  const char* const function = FunctionName(operation.call().kind);
+  if (operation.call().before) {
+    const Inside inside(*this, "preparation");
+    operation.call().before();
+  }
+  const char* const function = FunctionName(operation.call());
   Result result;
   {
     const Inside inside(*this, function);
@@ -131,6 +135,10 @@ void Engine::Queue(Operation& operation) {
                      handle());
   }
   Settle(function, result);
+  if (operation.call().after) {
+    const Inside inside(*this, "continuation");
+    operation.call().after();
+  }
 }
 
 bool Engine::IsComplete(const Operation& operation) {

@@ -92,7 +92,8 @@ void Engine::Fail(std::unique_lock<std::mutex>& lock, const std::string& why) {
   } catch (const std::system_error& error) {
     std::fprintf(stderr, "apogee: no thread for ncclCommAbort: %s\n", error.what());
   }
-  const bool told = !ready_ || !operations.empty();
+  const bool told = aborted_ || !ready_ || !operations.empty();
+  const bool tell_peers = options_.tell_peers && !aborted_;
   lock.unlock();
 
   if (!told) std::fprintf(stderr, "apogee: rank %d: %s\n", world_rank(), why.c_str());
@@ -102,7 +103,7 @@ void Engine::Fail(std::unique_lock<std::mutex>& lock, const std::string& why) {
                : operation.name() + ": its communicator has failed: " + why;
   };
   for (const OperationPtr& operation : operations) operation->SetRecord(error_of(*operation));
-  if (options_.tell_peers) {
+  if (tell_peers) {
     RunWithin(kOutside, [tell = options_.tell_peers, why] {
       try {
         tell(why);

@@ -25,30 +25,45 @@ DataType ToNccl(DType dtype) {
   Throw("nccl: dtype ", static_cast<int>(dtype), " is none");
 }
 
-// NCCL 2.28 has a function for it; earlier versions do not. A group must be ended in any case, and
-// its first error is the one to report.
-Result AllToAll(const NcclApi& api, const Call& call, int size, Comm comm) {
+bool HasFailed(Result result) { return result != kSuccess && result != kInProgress; }
+
+// A group must be ended in any case, and its first error is the one to report.
+Result Exchange(const NcclApi& api, const Call& call, Comm comm) {
   const DataType dtype = ToNccl(call.dtype);
-  const auto count = static_cast<size_t>(call.count / size);
-  const size_t bytes = count * static_cast<size_t>(DTypeSize(call.dtype));
   Result result = api.functions().group_start();
-  if (result != kSuccess) return result;
-  for (int r = 0; r < size && result == kSuccess; ++r) {
-    const size_t offset = bytes * static_cast<size_t>(r);
-    result = api.functions().send(static_cast<const char*>(call.input) + offset, count, dtype, r,
+  if (HasFailed(result)) return result;
+  for (const Piece& piece : call.sends) {
+    if (HasFailed(result)) break;
+    result = api.functions().send(piece.data, static_cast<size_t>(piece.count), dtype, piece.peer,
                                   comm, call.stream);
-    if (result != kSuccess) break;
-    result = api.functions().recv(static_cast<char*>(call.output) + offset, count, dtype, r, comm,
-                                  call.stream);
+  }
+  for (const Piece& piece : call.receives) {
+    if (HasFailed(result)) break;
+    result = api.functions().recv(piece.data, static_cast<size_t>(piece.count), dtype, piece.peer,
+                                  comm, call.stream);
   }
   const Result ended = api.functions().group_end();
-  return result == kSuccess ? ended : result;
+  return HasFailed(result) ? result : ended;
+}
+
+// NCCL 2.28 has a function for it; earlier versions do not.
+Result AllToAll(const NcclApi& api, const Call& call, int size, Comm comm) {
+  const int64_t count = call.count / size, bytes = count * DTypeSize(call.dtype);
+  Call slices{.dtype = call.dtype, .stream = call.stream};
+  for (int r = 0; r < size; ++r) {
+    char* const from = static_cast<char*>(const_cast<void*>(call.input)) + r * bytes;
+    slices.sends.push_back({.peer = r, .data = from, .count = count});
+    slices.receives.push_back(
+        {.peer = r, .data = static_cast<char*>(call.output) + r * bytes, .count = count});
+  }
+  return Exchange(api, slices, comm);
 }
 
 }  // namespace
 
-const char* FunctionName(CollectiveKind kind) {
-  switch (kind) {
+const char* FunctionName(const Call& call) {
+  if (IsExchange(call)) return "a group of ncclSend and ncclRecv";
+  switch (call.kind) {
     case CollectiveKind::kAllReduce:
       return "ncclAllReduce";
     case CollectiveKind::kReduceScatter:
@@ -68,10 +83,11 @@ const char* FunctionName(CollectiveKind kind) {
     case CollectiveKind::kBarrier:
       break;
   }
-  Throw("nccl: there is no function for ", CollectiveName(kind));
+  Throw("nccl: there is no function for ", CollectiveName(call.kind));
 }
 
 Result Enqueue(const NcclApi& api, const Call& call, int size, Comm comm) {
+  if (IsExchange(call)) return Exchange(api, call, comm);
   const DataType dtype = ToNccl(call.dtype);
   const RedOp op = call.op == ReduceOp::kSum ? kRedSum : kRedMax;
   const auto count = static_cast<size_t>(call.count);

@@ -8,7 +8,7 @@
 namespace apogee::comm::nccl {
 
 // Of the calls, for messages: "ncclAllReduce".
-const char* FunctionName(CollectiveKind kind);
+const char* FunctionName(const Call& call);
 // The call has been checked (Communicator::Submit). `size`: of the group.
 Result Enqueue(const NcclApi& api, const Call& call, int size, Comm comm);
 

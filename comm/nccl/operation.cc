@@ -32,6 +32,11 @@ void Operation::WaitQueued() {
   if (!error_.empty()) throw CommError(error_);
 }
 
+bool Operation::IsQueued() {
+  std::lock_guard lock(mutex_);
+  return queued_ || done_;
+}
+
 // The watchdog may have failed it meanwhile.
 void Operation::SetQueued() {
   std::lock_guard lock(mutex_);

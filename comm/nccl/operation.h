@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "apogee/comm/flight_record.h"
 #include "apogee/comm/nccl/abi.h"
@@ -24,6 +25,13 @@
 namespace apogee::comm::nccl {
 
 using Clock = std::chrono::steady_clock;
+
+// What a member sends to another, or receives from it; elements of the call's dtype.
+struct Piece {
+  int peer = 0;
+  void* data = nullptr;
+  int64_t count = 0;
+};
 
 // One member's call on memory of its device. Counts, dtypes and roots must be equal on all members.
 struct Call {
@@ -38,12 +46,20 @@ struct Call {
   // place on `output`; reduce writes `output` on the root only.
   const void* input = nullptr;
   void* output = nullptr;
+  // Where there are any, they are all that moves, at once; the fields above are for messages. What
+  // one member sends to another is in the order in which the other receives it.
+  std::vector<Piece> sends = {}, receives = {};
   Stream stream = nullptr;
+  // Called right before NCCL queues it on the stream and right after it has, for what has to stand
+  // there in front of it and behind it, in the communicator's thread. May be empty.
+  std::function<void()> before = {}, after = {};
   // Whether the device has come past the operation. First called when NCCL has queued it on the
   // stream, so that it can record an event there, then until it is true; always on the
   // communicator's thread. Must own what it uses; an exception fails the communicator.
   std::function<bool()> is_complete = {};
 };
+
+inline bool IsExchange(const Call& call) { return !call.sends.empty() || !call.receives.empty(); }
 
 class Operation : public Work {
  public:
@@ -56,6 +72,8 @@ class Operation : public Work {
   // Returns when NCCL has queued it on the stream and is_complete was called once: streams can be
   // made to wait for it. Throws CommError.
   void WaitQueued();
+  // Whether WaitQueued would not block.
+  bool IsQueued();
 
   const Call& call() const { return call_; }
   // "all_reduce(sum, 1024 x f32) #3 of group [0 1]".

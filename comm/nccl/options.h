@@ -25,6 +25,8 @@ struct CommunicatorOptions {
   // For making the communicator, for each operation from its Submit on, and for its end.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
   std::shared_ptr<FlightRecord> record = nullptr;
+  // Whether the constructor waits for the other members.
+  bool wait = true;
   // Called first in every thread that calls NCCL: selects this rank's device.
   std::function<void()> prepare_thread = {};
   // Called once when the communicator has failed, in a thread of its own, and waited for 0.2 s.

@@ -56,6 +56,13 @@ class Engine : private Transfers {
 
   // Every process begins the same sessions. `record`: of this process.
   uint32_t Begin(std::shared_ptr<FlightRecord> record, std::chrono::milliseconds timeout);
+  // What to call when the data of a group that does not go through the engine is lost (Operation's
+  // start): in the thread whose turn it is, with the group's hash. Until the session ends.
+  using OnDeviceFailure = std::function<void(uint64_t group, const std::string& why)>;
+  void SetOnDeviceFailure(uint32_t session, OnDeviceFailure on_failure);
+  // It is lost: fails the group here and on its members `ranks`.
+  void FailOnDevice(uint32_t session, const Channel& channel, const std::vector<int>& ranks,
+                    const std::string& why);
   // Starts an operation, of which session, group, channel, sequence, ranks, self, call and record
   // are filled in.
   void Call(std::shared_ptr<Operation> operation);
@@ -84,7 +91,8 @@ class Engine : private Transfers {
     std::map<int, Clock::time_point> active;        // when others last called something
     std::map<int, Clock::time_point> waiting;       // when others last said that they wait
     std::function<void()> on_end;                   // set once this process has told
-    Clock::time_point failed_at = {};               // set once one has failed
+    OnDeviceFailure on_device_failure = {};
+    Clock::time_point failed_at = {};  // set once one has failed
     bool ended = false;
   };
   struct Flight {

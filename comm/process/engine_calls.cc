@@ -67,7 +67,11 @@ void Engine::Announce(const OperationPtr& operation) {
   self.tag = next_tag_;
   next_tag_ = next_tag_ + 2 < transport_->max_tag() ? next_tag_ + 2 : 1;  // one per phase
   const size_t size = operation->ranks.size();
-  self.data = SmallData(operation->call, operation->self, operation->self, size).value_or("");
+  const auto data_for = [&](size_t peer) {
+    if (operation->start) return operation->announced;
+    return SmallData(operation->call, operation->self, peer, size).value_or("");
+  };
+  self.data = data_for(operation->self);
   Message message{.kind = MessageKind::kCall,
                   .session = operation->session,
                   .channel = operation->channel,
@@ -76,7 +80,7 @@ void Engine::Announce(const OperationPtr& operation) {
                   .tag = self.tag};
   for (size_t step = 1; step < size; ++step) {
     const size_t peer = (operation->self + step) % size;
-    message.text = SmallData(operation->call, operation->self, peer, size).value_or("");
+    message.text = data_for(peer);
     transport_->Post(operation->ranks[peer], Encode(message));
   }
   session.pending.push_back(operation);
@@ -107,6 +111,13 @@ void Engine::Arrive(const OperationPtr& operation, int from, Message message) {
                                operation->Name() +
                                "; all members must call the same collectives in the same order");
   }
+  if (message.fingerprint.on_gpu != mine.on_gpu) {
+    const auto kind = [](bool on_gpu) { return on_gpu ? "on a GPU" : "on the host"; };
+    return Fail(operation, operation->Name() + ": the tensor of " + RankName(*operation, place) +
+                               " is " + kind(message.fingerprint.on_gpu) + ", that of " +
+                               RankName(*operation, operation->self) + " " + kind(mine.on_gpu) +
+                               "; they must be of one kind");
+  }
   operation->members[place] = {.arrived = true,
                                .fingerprint = message.fingerprint,
                                .tag = message.tag,
@@ -121,6 +132,9 @@ void Engine::Execute(const OperationPtr& operation) {
   operation->exchanging = true;
   operation->record->SetMoving(operation->record_id);
   operation->last_progress = Clock::now();
+  if (operation->start) {
+    return Move(operation, [&] { operation->start(operation->members[0].data); });
+  }
   operation->span.reset(new TraceSpan(TraceCall(operation->call)));
   Move(operation, [&] {
     const size_t size = operation->ranks.size(), self = operation->self;
@@ -175,6 +189,7 @@ void Engine::Land(uint64_t id) {
 // Tensors must not live on in a thread that has yet to drop them when the caller is told.
 void Engine::Drop(Operation& operation) {
   operation.exchange.reset();
+  operation.start = {};
   operation.call = {};
 }
 
@@ -205,11 +220,30 @@ void Engine::Fail(const OperationPtr& operation, const std::string& message) {
   }
 }
 
+void Engine::FailOnDevice(uint32_t number, const Channel& channel, const std::vector<int>& ranks,
+                          const std::string& why) {
+  Command([this, number, channel, ranks, why] {
+    FailGroup(number, channel, kOnDevice, why);
+    const std::string failed = Encode({.kind = MessageKind::kFailed,
+                                       .session = number,
+                                       .channel = channel,
+                                       .sequence = kOnDevice,
+                                       .text = why});
+    for (const int rank : ranks) {
+      if (rank != rank_) transport_->Post(rank, failed);
+    }
+  });
+}
+
 // Members are out of step from here on: what else waits in the group would never complete.
 void Engine::FailGroup(uint32_t number, const Channel& channel, int64_t sequence,
                        const std::string& message) {
   Session& session = sessions_[number];
+  if (session.ended) return;  // too late to matter
   const bool first = session.failed_groups.try_emplace(channel.group, message).second;
+  if (sequence == kOnDevice && session.on_device_failure) {
+    session.on_device_failure(channel.group, message);
+  }
   // Now: this process may not live to see the end of the launch.
   if (first && session.record != nullptr) session.record->WriteWithin({});
   const std::vector<OperationPtr> pending = session.pending;

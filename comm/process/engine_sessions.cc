@@ -31,6 +31,12 @@ uint32_t Engine::Begin(std::shared_ptr<FlightRecord> record, std::chrono::millis
   return number;
 }
 
+void Engine::SetOnDeviceFailure(uint32_t number, OnDeviceFailure on_failure) {
+  Command([this, number, on_failure = std::move(on_failure)] {
+    sessions_[number].on_device_failure = on_failure;
+  });
+}
+
 std::vector<RankEnding> Engine::End(uint32_t number, const RankEnding& own) {
   const auto ended = std::make_shared<Completion>();
   std::vector<RankEnding> endings(static_cast<size_t>(size_));

@@ -18,8 +18,8 @@ struct Header {
   int32_t root;
   int32_t tag;
   uint32_t session;
-  uint8_t message_kind, ending, kind, op, has_tensor, dtype;
-  uint8_t unused[6];
+  uint8_t message_kind, ending, kind, op, has_tensor, dtype, on_gpu;
+  uint8_t unused[5];
 };
 static_assert(sizeof(Header) == 56);
 
@@ -43,6 +43,7 @@ std::string Encode(const Message& message) {
                       .op = static_cast<uint8_t>(print.op),
                       .has_tensor = print.has_tensor,
                       .dtype = static_cast<uint8_t>(print.dtype),
+                      .on_gpu = print.on_gpu,
                       .unused = {}};
   std::string bytes;
   bytes.reserve(sizeof(Header) + message.text.size());
@@ -75,6 +76,7 @@ std::optional<Message> Decode(std::string bytes) {
   message.fingerprint.has_tensor = header.has_tensor != 0;
   message.fingerprint.dtype = static_cast<DType>(header.dtype);
   message.fingerprint.numel = header.numel;
+  message.fingerprint.on_gpu = header.on_gpu != 0;
   return message;
 }
 

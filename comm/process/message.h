@@ -33,6 +33,9 @@ struct Channel {
   friend auto operator<=>(const Channel&, const Channel&) = default;
 };
 
+// Instead of a call's number, of a group that has failed on the device.
+inline constexpr int64_t kOnDevice = -1;
+
 struct Message {
   MessageKind kind = MessageKind::kPing;
   Ending ending = Ending::kReturned;

@@ -57,6 +57,12 @@ struct Operation : std::enable_shared_from_this<Operation> {
   size_t self = 0;               // this process' place among them
   std::vector<Member> members;   // by place
   CollectiveCall call = {};
+  // Of a call whose data does not go through the engine: what goes along with the announcement, and
+  // what starts it, given what came along with the first member's, once all members have come and
+  // agree. Must not wait; an Error fails the operation, which else is complete. Null: the engine
+  // moves the data.
+  std::string announced;
+  std::function<void(const std::string& first)> start;
   std::shared_ptr<FlightRecord> record;
   uint64_t record_id = 0;
   // "barrier #0 of group [0 1]", for messages.

@@ -87,6 +87,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   DeclareCheckpointFlags(app, f.checkpoints);
   DeclareTraceFlag(app, f.trace);
   DeclareDeviceFlag(app, f.device);
+  DeclareCommFlag(app, f.comm);
   DeclareFlightRecordsFlag(app, f.flight_records);
 
   const auto report = [&](const std::string& name, auto& value, const std::string& help) {

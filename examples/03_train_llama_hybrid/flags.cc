@@ -59,6 +59,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   DeclareCheckpointFlags(app, f.checkpoints);
   DeclareTraceFlag(app, f.trace);
   DeclareDeviceFlag(app, f.device);
+  DeclareCommFlag(app, f.comm);
   DeclareFlightRecordsFlag(app, f.flight_records);
 
   group = "Report";

@@ -44,6 +44,7 @@ struct Flags {
   CheckpointFlags checkpoints;
   std::string trace;  // empty: none
   std::string device = "cpu";
+  std::string comm = "auto";
   std::string flight_records;  // empty: none
 
   int64_t log_every = 100;

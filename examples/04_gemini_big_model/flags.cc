@@ -23,6 +23,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
                  "File for a picture of which chunk was whole on the device when");
   DeclareTraceFlag(app, f.trace);
   DeclareDeviceFlag(app, f.device);
+  DeclareCommFlag(app, f.comm);
   DeclareFlightRecordsFlag(app, f.flight_records);
 
   std::string group = "Memory";

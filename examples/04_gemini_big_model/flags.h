@@ -17,6 +17,7 @@ struct Flags {
   std::string map_svg;            // empty: no picture
   std::string trace;              // empty: none
   std::string device = "cpu";
+  std::string comm = "auto";
   std::string flight_records;  // empty: none
 
   apogee::nn::Gpt2Config model = {.vocab_size = apogee::data::TextCorpus::kVocabSize,

@@ -59,6 +59,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   add("--log-every", f.log_every, "Steps between two lasting lines")->check(count);
   DeclareTraceFlag(app, f.trace);
   DeclareDeviceFlag(app, f.device);
+  DeclareCommFlag(app, f.comm);
   DeclareFlightRecordsFlag(app, f.flight_records);
   app.footer(
       "Options of an optimizer: --optim.KEY=VALUE, for instance --optim.weight_decay=0.1\n"

@@ -39,6 +39,7 @@ struct Flags {
   int64_t log_every = 20;
   std::string trace;  // empty: none
   std::string device = "cpu";
+  std::string comm = "auto";
   std::string flight_records;  // empty: none
 };
 

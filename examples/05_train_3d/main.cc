@@ -137,6 +137,7 @@ int main(int argc, char** argv) {
     OkOrThrow(comm::launch({.num_ranks = flags.ranks,
                             .threads_per_rank = flags.threads_per_rank,
                             .device = flags.device,
+                            .comm = flags.comm,
                             .flight_record_dir = flags.flight_records,
                             .trace = trace.get()},
                            [&](comm::World& world) { Train(world, flags, corpus, start); }));

@@ -29,6 +29,15 @@ void DeclareDeviceFlag(CLI::App& app, std::string& device) {
       ->capture_default_str();
 }
 
+void DeclareCommFlag(CLI::App& app, std::string& comm) {
+  app.add_option(
+         "--comm", comm,
+         "What carries the collectives: local (ranks are threads), mpi or nccl (processes), "
+         "auto")
+      ->check(CLI::IsMember({"auto", "local", "mpi", "nccl"}))
+      ->capture_default_str();
+}
+
 void DeclareFlightRecordsFlag(CLI::App& app, std::string& directory) {
   app.add_option("--flight-records", directory,
                  "Folder for what every rank did last, written when a run fails, for `apogee "

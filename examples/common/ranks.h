@@ -32,6 +32,9 @@ std::vector<double> SumOverRanks(const apogee::comm::World& world,
 // --device cpu|cuda|cuda:N, for LaunchOptions::device.
 void DeclareDeviceFlag(CLI::App& app, std::string& device);
 
+// --comm auto|local|mpi|nccl, for LaunchOptions::comm.
+void DeclareCommFlag(CLI::App& app, std::string& comm);
+
 // --flight-records DIR, for LaunchOptions::flight_record_dir.
 void DeclareFlightRecordsFlag(CLI::App& app, std::string& directory);
 

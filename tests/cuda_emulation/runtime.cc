@@ -1,10 +1,13 @@
 // The calls of the CUDA runtime that the library makes, on one emulated GPU.
 //
 // APOGEE_EMULATED_GPU: "none" (no GPU), "no_driver", "old" (kernels do not fit it);
-// APOGEE_EMULATED_GPU_BYTES: its memory.
+// APOGEE_EMULATED_GPU_BYTES: its memory. APOGEE_EMULATED_GPU_BUS: its place on the bus, where
+// processes are to share it; else each has a GPU of its own.
 #include <cuda_runtime_api.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -89,6 +92,18 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     default:
       return Noted(cudaErrorInvalidValue);
   }
+}
+cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
+  if (device != 0) return Noted(cudaErrorInvalidDevice);
+  const char* bus = std::getenv("APOGEE_EMULATED_GPU_BUS");
+  if (bus != nullptr) {
+    std::snprintf(id, static_cast<size_t>(length), "%s", bus);
+  } else {
+    const auto process = static_cast<unsigned>(getpid());
+    std::snprintf(id, static_cast<size_t>(length), "%04X:%02X:00.0", process >> 8 & 0xffffu,
+                  process & 0xffu);
+  }
+  return cudaSuccess;
 }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
   *attributes = {};
@@ -188,42 +203,42 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  cudaEventSynchronize(event);  // the stream still writes into it
   delete event;
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  std::unique_lock lock(event->mutex);
-  const uint64_t record = ++event->recorded;
+  std::unique_lock lock(event->state->mutex);
+  const uint64_t record = ++event->state->recorded;
   lock.unlock();
-  StreamOf(stream).Queue([event, record] {
-    std::lock_guard reach(event->mutex);
-    event->reached = record;
-    event->reached_ms = cuda_emulation::NowMs();
-    event->changed.notify_all();
+  StreamOf(stream).Queue([state = event->state, record] {
+    std::lock_guard reach(state->mutex);
+    state->reached = record;
+    state->reached_ms = cuda_emulation::NowMs();
+    state->changed.notify_all();
   });
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  std::unique_lock lock(event->mutex);
-  event->changed.wait(lock, [=] { return event->reached == event->recorded; });
+  CUevent_st::State& state = *event->state;
+  std::unique_lock lock(state.mutex);
+  state.changed.wait(lock, [&] { return state.reached == state.recorded; });
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  std::lock_guard lock(event->mutex);
-  return event->reached == event->recorded ? cudaSuccess : cudaErrorNotReady;
+  std::lock_guard lock(event->state->mutex);
+  return event->state->reached == event->state->recorded ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
-  *ms = static_cast<float>(end->reached_ms - start->reached_ms);
+  *ms = static_cast<float>(end->state->reached_ms - start->state->reached_ms);
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  std::unique_lock lock(event->mutex);
-  const uint64_t record = event->recorded;
+  std::unique_lock lock(event->state->mutex);
+  const uint64_t record = event->state->recorded;
   lock.unlock();
-  StreamOf(stream).Queue([event, record] {
-    std::unique_lock wait(event->mutex);
-    event->changed.wait(wait, [=] { return event->reached >= record; });
+  StreamOf(stream).Queue([state = event->state, record] {
+    std::unique_lock wait(state->mutex);
+    state->changed.wait(wait, [&] { return state->reached >= record; });
   });
   return cudaSuccess;
 }

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -29,12 +30,16 @@ struct CUstream_st {
   std::thread thread_;
 };
 
-// An event: how often it was recorded, and the last record that the stream has come to.
+// An event: how often it was recorded, and the last record that the stream has come to. May be
+// destroyed while streams have yet to come to it, or wait for it.
 struct CUevent_st {
-  std::mutex mutex;
-  std::condition_variable changed;
-  uint64_t recorded = 0, reached = 0;
-  double reached_ms = 0;
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    uint64_t recorded = 0, reached = 0;
+    double reached_ms = 0;
+  };
+  const std::shared_ptr<State> state = std::make_shared<State>();
 };
 
 namespace cuda_emulation {

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Whether 01_train_gpt computes the same on the GPU as on the CPU: losses in f64, where a wrong kernel cannot hide
-# behind rounding, plugin by plugin, ranks being threads and, where MPIRUN is given, processes; and whether a run
+# behind rounding, plugin by plugin, ranks being threads and, where MPIRUN is given, processes, whose tensors are staged
+# through the host and, where NCCL_FOLDER holds a libnccl.so.2, go through that, with the same bits; and whether a run
 # that was saved on one goes on, on the other.
 #
-#   devices_agree.sh 01_train_gpt [MPIRUN_SH MPIRUN]
+#   devices_agree.sh 01_train_gpt [MPIRUN_SH MPIRUN [NCCL_FOLDER]]
 set -euo pipefail
 train="$1"
 work="$(mktemp -d)"
@@ -36,12 +37,31 @@ for layout in "--ranks 1" "--ranks 2 --plugin ddp" "--ranks 2 --plugin zero2" "-
   compare "$layout"
 done
 
-if (($# == 3)); then
+if (($# >= 3)); then
   for plugin in ddp zero2 gemini; do
     rm -rf "$work/cpu" "$work/cuda"
     "$train" --ranks 2 --plugin "$plugin" --out "$work/cpu" "${flags[@]}" --steps 4 >"$work/cpu.log"
-    "$2" "$3" 2 "$train" --device cuda --plugin "$plugin" --out "$work/cuda" "${flags[@]}" --steps 4 >"$work/cuda.log"
+    "$2" "$3" 2 "$train" --device cuda --comm mpi --plugin "$plugin" --out "$work/cuda" "${flags[@]}" --steps 4 \
+      >"$work/cuda.log"
     compare "2 processes, $plugin"
+  done
+fi
+
+if (($# == 4)); then
+  # In bf16, too, where an order of its own would show soonest.
+  for layout in "ddp --precision f64" "zero2 --precision bf16" "gemini --precision bf16" \
+    "hybrid --tp-size 2 --precision f64"; do
+    rm -rf "$work/staged" "$work/nccl"
+    for comm in mpi nccl; do
+      # shellcheck disable=SC2086 # a layout is several words
+      LD_LIBRARY_PATH="$4" "$2" "$3" 2 "$train" --device cuda --comm "$comm" --out "$work/$comm" "${flags[@]}" \
+        --steps 4 --plugin $layout >"$work/$comm.log"
+    done
+    losses "$work/mpi" >"$work/mpi.txt"
+    losses "$work/nccl" >"$work/nccl.txt"
+    [[ -s "$work/nccl.txt" ]]
+    diff "$work/mpi.txt" "$work/nccl.txt"
+    echo "NCCL, $layout: the same bits"
   done
 fi
 

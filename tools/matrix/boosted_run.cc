@@ -258,6 +258,7 @@ BoostedResult BoostedRun(const Cell& cell, Sabotage sabotage) {
   result.status = comm::LaunchSome({.num_ranks = cell.world,
                                     .threads_per_rank = 1,
                                     .device = cell.device,
+                                    .comm = cell.comm,
                                     .timeout_seconds = 30},
                                    [&](comm::World& world) {
                                      RankReport& report =

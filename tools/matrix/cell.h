@@ -23,8 +23,9 @@ struct Cell {
   bool no_sync = false;
   bool clip = false;
   std::string workload;
-  // Where both runs are: LaunchOptions::device.
+  // Where both runs are, and what carries the boosted one's collectives: LaunchOptions.
   std::string device = "cpu";
+  std::string comm = "auto";
 
   std::string name() const;
 };

@@ -99,7 +99,10 @@ std::vector<Cell> ChooseCells(const MatrixOptions& options) {
   if (options.sample > 0) cells = PairwiseSample(cells, options.sample);
   std::erase_if(cells,
                 [&](const Cell& cell) { return !MatchesPattern(cell.name(), options.only); });
-  for (Cell& cell : cells) cell.device = options.device;
+  for (Cell& cell : cells) {
+    cell.device = options.device;
+    cell.comm = options.comm;
+  }
   return cells;
 }
 

@@ -53,6 +53,7 @@ struct MatrixOptions {
   int64_t sample = 0;     // 0: all cells; else a pairwise sample of at most so many
   Sabotage sabotage = Sabotage::kNone;
   std::string device = "cpu";
+  std::string comm = "auto";
 };
 
 // The cells, before anything runs. The sample is taken first, so that patterns divide it.

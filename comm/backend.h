@@ -1,0 +1,23 @@
+// Which backend carries the groups of a launch. Private to comm.
+//
+//   APOGEE_ASSIGN_OR_RETURN(const Backend backend, ChooseBackend(options, processes.size));
+#ifndef APOGEE_COMM_BACKEND_H_
+#define APOGEE_COMM_BACKEND_H_
+
+#include "apogee/comm/launch.h"
+
+namespace apogee::comm {
+
+enum class Backend : uint8_t {
+  kLocal,  // ranks are threads
+  kMpi,    // processes; tensors of a GPU are staged through the host
+  kNccl,   // processes with a GPU each
+};
+
+// `num_processes`: that mpirun or srun started, 1 where ranks are threads. InvalidArgument for a
+// choice that is none, or cannot be.
+absl::StatusOr<Backend> ChooseBackend(const LaunchOptions& options, int num_processes);
+
+}  // namespace apogee::comm
+
+#endif  // APOGEE_COMM_BACKEND_H_
