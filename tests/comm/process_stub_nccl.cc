@@ -8,7 +8,6 @@
 //
 // STUB_NCCL_FAULT, in a process' environment: "never_completes": what is queued from then on waits
 // until the abort; "slow": it takes 0.1 s; "version": another than the others'.
-#include <cuda_runtime_api.h>
 #include <unistd.h>
 
 #include <atomic>
