@@ -18,6 +18,8 @@
 #   whole lines, which must occur exactly once in the file
 #   new:
 #   the lines that take their place; none deletes
+#
+# Where one's name begins with cuda_ or nccl_ all run in a build for the GPU in software (docs/gpu.md).
 source "$(dirname "${BASH_SOURCE[0]}")/../scripts/common.sh"
 export LC_ALL=C
 
@@ -61,9 +63,13 @@ apply() {
   printf '%s' "${text#$'\n'}" >"$1"
 }
 
-# The ctest names, and so the build targets, that a regular expression selects.
-targets_of() {
+# The ctest names that a regular expression selects, and their build targets: a test's second run, on the GPU,
+# has the program of the first.
+tests_of() {
   ctest --test-dir "$build" -N -R "$1" | sed -n 's/^ *Test *#[0-9]*: //p'
+}
+targets_of() {
+  tests_of "$1" | sed 's/_cuda$//' | sort -u
 }
 
 work="$(mktemp -d)"
@@ -73,8 +79,12 @@ build="$work/source/build/release"
 mkdir "$work/source"
 tar -C "$ROOT" --exclude=./build --exclude=./out --exclude=./.git -cf - . | tar -C "$work/source" -xf -
 mutants=()
+cuda=OFF
 for path in "$work"/source/tools/mutants/*.mutant; do
-  [[ -z "$only" || "$(basename "$path" .mutant)" =~ $only ]] && mutants+=("$path")
+  name="$(basename "$path" .mutant)"
+  [[ -z "$only" || "$name" =~ $only ]] || continue
+  mutants+=("$path")
+  [[ "$name" =~ ^(cuda|nccl)_ ]] && cuda=EMULATED
 done
 if ((${#mutants[@]} == 0)); then
   echo "mutate: no mutant's name matches '$only'" >&2
@@ -83,17 +93,18 @@ fi
 
 # Without precompiled headers, which would tie the compiler cache's entries to this run's folder.
 cmake -S "$work/source" --preset release -DAPOGEE_PCH=OFF -DAPOGEE_BUILD_EXAMPLES=OFF \
-  >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+  -DAPOGEE_WITH_CUDA=$cuda >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 for path in "${mutants[@]}"; do
-  load "$path" && targets_of "$tests"
-done | sort -u >"$work/targets" || true
-mapfile -t targets <"$work/targets"
+  load "$path" && tests_of "$tests"
+done | sort -u >"$work/tests" || true
+mapfile -t names <"$work/tests"
+all="^($(IFS='|'; echo "${names[*]}"))\$"
+mapfile -t targets < <(targets_of "$all")
 if ((${#targets[@]} == 0)); then
   echo "mutate: the mutants name no test" >&2
   exit 1
 fi
 cmake --build "$build" -j "$JOBS" --target "${targets[@]}" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
-all="^($(IFS='|'; echo "${targets[*]}"))\$"
 ctest --test-dir "$build" -j "$JOBS" --output-on-failure -R "$all" >"$work/log" 2>&1 || {
   cat "$work/log"
   echo "mutate: the tests must pass before anything is broken"

@@ -140,9 +140,17 @@ TEST_F(EmulationTest, LaunchesThatNoGpuTakes) {
 TEST_F(EmulationTest, CopiesOfTheWrongKind) {
   const ContextPtr gpu = Gpu();
   const Tensor x = Tensor::Zeros({1}, DType::kF32, gpu);
-  float host = 0;
-  EXPECT_THROW(gpu->CopyToHost(x.raw(), &host, 4), Error);
-  EXPECT_THROW(gpu->CopyFromHost(&host, x.raw(), 4), Error);
+  float host = 1;
+  const cudaStream_t stream = StreamContext::Of(*gpu).stream();
+  const auto copy = [&](void* to, const void* from, cudaMemcpyKind kind) {
+    return cudaMemcpyAsync(to, from, 4, kind, stream);
+  };
+  EXPECT_EQ(copy(x.raw(), &host, cudaMemcpyDeviceToHost), cudaErrorInvalidValue);
+  EXPECT_EQ(copy(&host, x.raw(), cudaMemcpyHostToDevice), cudaErrorInvalidValue);
+  EXPECT_EQ(copy(&host, x.raw(), cudaMemcpyDeviceToDevice), cudaErrorInvalidValue);
+  EXPECT_EQ(copy(&host, x.raw(), cudaMemcpyDeviceToHost), cudaSuccess);
+  gpu->Synchronize();
+  EXPECT_EQ(host, 0);
 }
 
 }  // namespace
