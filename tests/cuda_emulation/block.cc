@@ -145,11 +145,12 @@ bool CompletesWhole(Block& block, size_t warp_index, const Thread& thread, int l
   return true;
 }
 
-// Runs each thread of the warp once; false when none could.
+// Runs each thread of the warp once, the last first: what depends on their order must not come out
+// right. False when none could.
 bool RunWarp(Block& block, size_t warp, StackPool& pool) {
   bool progress = false;
   const size_t end = std::min(block.threads.size(), (warp + 1) * kLanes);
-  for (size_t i = warp * kLanes; i < end; ++i) {
+  for (size_t i = end; i-- > warp * kLanes;) {
     Thread& thread = block.threads[i];
     if (thread.wait == Wait::kWarp && thread.masks[thread.exchanges % 2] != kAllLanes &&
         ExchangeIsComplete(block, i)) {
@@ -165,9 +166,9 @@ bool RunWarp(Block& block, size_t warp, StackPool& pool) {
 
 void RunBlock(Block& block, StackPool& pool) {
   const size_t warps = block.warps.size();
-  for (bool last_first = false;; last_first = !last_first) {
+  for (bool last_first = true;; last_first = !last_first) {
     bool progress = false;
-    // Each warp goes on until it cannot, the first before the others and then the last: what only
+    // Each warp goes on until it cannot, the last before the others and then the first: what only
     // warps in step with each other would get right, shows.
     for (size_t i = 0; i < warps; ++i) {
       while (RunWarp(block, last_first ? warps - 1 - i : i, pool)) progress = true;
@@ -230,7 +231,7 @@ void RunGrid(const dim3& blocks, const dim3& threads, size_t shared_bytes,
   // NaN: shared memory is not zero on a GPU either.
   for (unsigned z = 0; z < blocks.z; ++z) {
     for (unsigned y = 0; y < blocks.y; ++y) {
-      for (unsigned x = 0; x < blocks.x; ++x) {
+      for (unsigned x = blocks.x; x-- > 0;) {
         block.threads.clear();
         block.threads.resize(count);
         block.warps.assign((count + kLanes - 1) / kLanes, {});

@@ -41,7 +41,25 @@ TEST_F(EmulationTest, ABarrierThatAThreadNeverComesTo) {
     Launch(*gpu, {.blocks = {2}, .threads = {32}}, &BarrierForSomeKernel);
     gpu->Synchronize();
   };
-  EXPECT_DEATH(run(), "block \\(0, 0, 0\\) cannot go on: 0:warp\\(ffffffff\\) 1:barrier");
+  EXPECT_DEATH(run(), "block \\(1, 0, 0\\) cannot go on: 0:warp\\(ffffffff\\) 1:barrier");
+}
+
+__global__ void PlacesKernel(uint32_t* count, uint32_t* places) {
+  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  places[i] = atomicAdd(count, 1u);
+}
+
+// What relies on threads or blocks that come in order is not right.
+TEST_F(EmulationTest, ThreadsDoNotComeInOrder) {
+  const ContextPtr gpu = Gpu();
+  const Tensor count = Tensor::Zeros({1}, DType::kI32, gpu);
+  const Tensor places = Tensor::Zeros({4 * 64}, DType::kI32, gpu);
+  Launch(*gpu, {.blocks = {4}, .threads = {64}}, &PlacesKernel, static_cast<uint32_t*>(count.raw()),
+         static_cast<uint32_t*>(places.raw()));
+  const std::vector<int32_t> place = places.ToVector<int32_t>();
+  EXPECT_GT(place[0], place[1]) << "threads of a warp";
+  EXPECT_GT(place[0], place[32]) << "warps of a block";
+  EXPECT_GT(place[0], place[64]) << "blocks";
 }
 
 // The lanes of one exchange name different lanes.
