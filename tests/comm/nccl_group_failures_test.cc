@@ -4,27 +4,19 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cstdlib>
 
+#include "apogee/tests/support/environment.h"
 #include "apogee/tests/support/launch_ranks.h"
 
 namespace apogee::comm {
 namespace {
 
+using ::apogee::testing::Environment;
 using ::apogee::testing::LaunchRanks;
 using ::apogee::testing::NumProcesses;
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
-
-class Environment {
- public:
-  Environment(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~Environment() { unsetenv(name_); }
-
- private:
-  const char* name_;
-};
 
 constexpr const char* kFault = "STUB_NCCL_FAULT";
 

@@ -12,10 +12,12 @@
 
 #include "apogee/core/error.h"
 #include "apogee/tensor/tensor.h"
+#include "apogee/tests/support/environment.h"
 
 namespace apogee {
 namespace {
 
+using ::apogee::testing::Environment;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -45,15 +47,6 @@ TEST(CudaContextWithoutGpuTest, SaysWhatIsMissing) {
 }
 
 #ifdef APOGEE_EMULATED_CUDA
-class Environment {
- public:
-  Environment(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~Environment() { unsetenv(name_); }
-
- private:
-  const char* name_;
-};
-
 TEST_F(CudaContextTest, SaysWhyThereIsNoGpu) {
   const auto refused = [](const char* kind) {
     const Environment environment("APOGEE_EMULATED_GPU", kind);
