@@ -4,7 +4,7 @@
 #
 #   scripts/fault_trials.sh [--sample N] [--backend threads|mpi] [--only REGEX] [--timeout SECONDS]
 #
-# All trials take about 10 minutes. Prints a line for each, what was said in those that failed, a table, and
+# All trials take about 5 minutes. Prints a line for each, what was said in those that failed, a table, and
 # as its last line `N trials, N hangs, N wrong, N late`; fails unless the latter are 0.
 #
 # Measured is the time from the fault to the end of the last rank's process, in which mpirun's own start and
