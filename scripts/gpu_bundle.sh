@@ -2,7 +2,7 @@
 # Makes a folder that checks a GPU machine where nothing can be installed: the tests that run on a device, the
 # apogee command, the benchmarks, and every library they need beside the C library and CUDA's own.
 #
-#   scripts/gpu_bundle.sh [--emulated] FOLDER
+#   scripts/gpu_bundle.sh [--emulated] FOLDER   # and FOLDER.tar.xz
 #   FOLDER/scripts/gpu_check.sh                 # over there
 #
 # Needs nvcc, not a GPU. --emulated builds for the GPU in software instead: to try the check itself.
@@ -48,5 +48,9 @@ strip "$folder"/tests/* "$folder"/bin/*
 # The C library and the loader are the machine's; everything else comes along.
 ldd "$folder"/tests/* "$folder"/bin/* | awk '$3 ~ /^\// {print $3}' | sort -u |
   grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*)\.so' | xargs -r cp -t "$folder/lib"
-du -sh "$folder"
+phase "pack"
+# The programs have the same kernels: a window that spans several makes 1.7 GB 33 MB.
+tar -C "$(dirname "$folder")" -cf - "$(basename "$folder")" |
+  xz --threads=1 --lzma2=preset=3,dict=256MiB >"$folder.tar.xz"
+du -sh "$folder" "$folder.tar.xz"
 end_phase
