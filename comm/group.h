@@ -1,8 +1,8 @@
 // Group: some ranks that communicate, seen from one of them.
 //
-//   group.AllReduce(grad, ReduceOp::kSum);                       // every member calls, in the same
-//   order auto work = group.AllGatherAsync(full, shard);               // full: size() times shard,
-//   in rank order work->Wait();
+//   group.AllReduce(grad, ReduceOp::kSum);             // every member calls, in the same order
+//   auto work = group.AllGatherAsync(full, shard);     // full: size() times shard, in rank order
+//   work->Wait();
 //
 // Tensors are contiguous; counts and dtypes are equal on all members. Sums add in rank order (or,
 // in reproducible mode, in a binary tree over ranks), accumulate in f32 (f64 for f64), round once,

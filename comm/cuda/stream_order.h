@@ -1,9 +1,9 @@
 // Order between the streams of one GPU's contexts, for collectives that have a stream of their own,
 // without CUDA's headers. Private to comm.
 //
-//   const StreamMark ready(*tensor.context());       // behind all that is queued there by now
-//   ready.MakeWait(*communication);                   // what is queued here from now on comes
-//   after if (done.IsReached()) ...
+//   const StreamMark ready(*tensor.context());  // behind all that is queued there by now
+//   ready.MakeWait(*communication);             // before all that is queued here from now on
+//   if (ready.IsReached()) ...
 //
 // Calls throw Error where CUDA refuses, and in a build without CUDA.
 #ifndef APOGEE_COMM_CUDA_STREAM_ORDER_H_

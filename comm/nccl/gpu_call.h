@@ -1,11 +1,10 @@
 // GpuCall: a collective on tensors of a GPU, from this member's call until the device has come past
 // it.
 //
-//   auto call = std::make_shared<GpuCall>(collective_call, rank, size);   // the rank's thread
-//   OperationPtr last = call->Submit(communicator, stream);    // all members have called it
-//   last->WaitQueued();                                         // the rank's thread: throws
-//   CommError call->Join();                                               // its streams wait for
-//   the result
+//   auto call = std::make_shared<GpuCall>(collective_call, rank, size);  // the rank's thread
+//   OperationPtr last = call->Submit(communicator, stream);  // once all members have called it
+//   last->WaitQueued();                                      // the rank's thread; CommError
+//   call->Join();                                            // its streams wait for the result
 //
 // What the rank had queued for its tensors before the call comes before the collective, and what it
 // queues after Join comes after; its thread waits for the device in neither. The tensors and the

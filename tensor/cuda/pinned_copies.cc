@@ -50,6 +50,10 @@ std::byte* PinnedCopies::Reserve(int64_t bytes) {
   const int64_t left = kRingBytes - head_ % kRingBytes;
   if (room > left) head_ += left;  // a piece does not wrap around
   while (head_ + room - tail_ > kRingBytes) {
+    if (pieces_.empty()) {  // the rest was given out for copies that failed
+      tail_ = head_;
+      break;
+    }
     CheckCuda(cudaEventSynchronize(pieces_.front().landed), "copy from the host");
     tail_ = pieces_.front().end;
     spare_.push_back(pieces_.front().landed);
