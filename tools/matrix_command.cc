@@ -81,7 +81,7 @@ void AddMatrixCommand(CLI::App& app, int& exit_code) {
   command
       ->add_option("--comm", flags->options.comm,
                    "What carries the collectives: local (threads), mpi or nccl (processes), auto")
-      ->check(CLI::IsMember({"auto", "local", "mpi", "nccl"}));
+      ->check(CLI::IsMember({"auto", "local", "mpi", "tcp", "nccl"}));
   command->add_option("--sabotage", flags->sabotage, "Break the boosted runs on purpose")
       ->check(CLI::IsMember(SabotageNames()));
   command->add_option("--json", flags->json, "Write every cell's report to this file");

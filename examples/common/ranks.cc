@@ -34,7 +34,7 @@ void DeclareCommFlag(CLI::App& app, std::string& comm) {
          "--comm", comm,
          "What carries the collectives: local (ranks are threads), mpi or nccl (processes), "
          "auto")
-      ->check(CLI::IsMember({"auto", "local", "mpi", "nccl"}))
+      ->check(CLI::IsMember({"auto", "local", "mpi", "tcp", "nccl"}))
       ->capture_default_str();
 }
 
