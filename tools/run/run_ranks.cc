@@ -22,7 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr int kAborted = 70;  // the exit code of a rank that has ended the job (docs/launch.md)
-constexpr std::chrono::milliseconds kAbortGrace(500);
+constexpr std::chrono::milliseconds kAbortGrace(200);
 constexpr std::array<int, 3> kPassedOn = {SIGINT, SIGTERM, SIGHUP};
 
 absl::StatusOr<std::string> NewToken() {
@@ -122,7 +122,8 @@ absl::StatusOr<int> RunRanks(const RunOptions& options) {
     ranks.Reap(options.grace_seconds);
     ranks.EndOthers();
     if (!ranks.is_running()) return ranks.failed();
-    const timespec wait = {.tv_sec = 0, .tv_nsec = 100'000'000};
+    // The end of a rank is a signal; what is due after a failure is none.
+    const timespec wait = {.tv_sec = 0, .tv_nsec = ranks.failed() != 0 ? 10'000'000 : 900'000'000};
     const int signal = sigtimedwait(&awaited, nullptr, &wait);
     if (std::find(kPassedOn.begin(), kPassedOn.end(), signal) != kPassedOn.end()) {
       ranks.SignalAll(signal);
