@@ -16,7 +16,7 @@ namespace apogee::comm::tcp {
 namespace {
 
 // How long an Abort tries to reach the others.
-constexpr std::chrono::milliseconds kAbortTimeout(500);
+constexpr std::chrono::milliseconds kAbortTimeout(150);
 constexpr int kFinishPollMs = 100;
 
 class TcpTransport : public Transport {
@@ -60,8 +60,7 @@ class TcpTransport : public Transport {
       moved = true;
       // One that has said goodbye has nothing to say any more, and neither have the others to it.
       if (peers_[r].has_said_goodbye()) continue;
-      events.gone.push_back(
-          {static_cast<int>(r), "its process has ended or is cut off: " + peers_[r].why()});
+      events.gone.push_back({static_cast<int>(r), "has ended or is cut off: " + peers_[r].why()});
     }
     return moved;
   }

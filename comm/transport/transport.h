@@ -34,7 +34,7 @@ class Transport {
   // tell a lost process by its silence only.
   struct Gone {
     int rank;
-    std::string why;  // "its process has ended: ..."
+    std::string why;  // "has ended or is cut off: ..."
   };
   struct Events {
     std::vector<Message> arrived;

@@ -143,8 +143,8 @@ TEST(TcpTransportTest, APeerThatGoesIsNoticedOnce) {
     transport->Finish();
     return events.gone[0].why;
   });
-  EXPECT_THAT(results[0], HasSubstr("its process has ended or is cut off: "));
-  EXPECT_THAT(results[2], HasSubstr("its process has ended or is cut off: "));
+  EXPECT_THAT(results[0], HasSubstr("has ended or is cut off: "));
+  EXPECT_THAT(results[2], HasSubstr("has ended or is cut off: "));
 }
 
 // A peer that is one, but does not keep to the frames.

@@ -22,7 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr int kAborted = 70;  // the exit code of a rank that has ended the job (docs/launch.md)
-constexpr std::chrono::milliseconds kAbortGrace(200);
+constexpr std::chrono::milliseconds kAbortGrace(100);
 constexpr std::array<int, 3> kPassedOn = {SIGINT, SIGTERM, SIGHUP};
 
 absl::StatusOr<std::string> NewToken() {
@@ -88,6 +88,7 @@ class Ranks {
     const bool last = now >= kill_at_;
     if (!told_ || (last && !killed_)) {
       for (const auto& [child, rank] : running_) {
+        if (failed_ == kAborted) continue;  // the job's end has been told
         std::cerr << "apogee run: rank " + std::to_string(rank) +
                          " has not ended by itself, gets " + (last ? "SIGKILL\n" : "SIGTERM\n");
       }

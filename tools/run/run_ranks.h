@@ -20,7 +20,7 @@ struct RunOptions {
   int num_ranks = 1;
   std::vector<std::string> command;
   // When one has failed: how long the others have to end by themselves before they get SIGTERM, and
-  // from then on before they get SIGKILL. At most 0.2 s where the job was aborted (exit code 70).
+  // from then on before they get SIGKILL. At most 0.1 s where the job was aborted (exit code 70).
   double grace_seconds = 5;
 };
 

@@ -57,10 +57,11 @@ class Judgement {
     });
   }
 
-  // "all_reduce(sum, 384 x f32) #3 of group [0 1]"; in flight, any of the calls since.
+  // "all_reduce(sum, 384 x f32) #3 of group [0 1]"; in flight, any of the calls since. Of a killed
+  // process' last good call others may have yet to get their part.
   bool HasCall(const std::string& text, const Call& call) const {
     const int last = kNumGood + (trial_.size == "flight" ? kNumInFlight : 0);
-    for (int number = kNumGood; number <= last; ++number) {
+    for (int number = kNumGood - (IsKilled() ? 1 : 0); number <= last; ++number) {
       if (Has(text, call.ToString() + " #" + std::to_string(number) + " of group [" + group_ + "]"))
         return true;
     }
