@@ -167,7 +167,7 @@ TEST_P(SumsTest, DoNotDependOnTheNumberOfRanks) {
   };
   const std::vector<float> one = sum(1);
   EXPECT_EQ(sum(2), one);
-  EXPECT_EQ(sum(4), one);
+  if (!apogee::testing::TooManyRanks(4)) EXPECT_EQ(sum(4), one);
 }
 
 TEST(GroupTest, ALaunchReturnsBeforeThePeersArrive) {
