@@ -198,6 +198,11 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   return StreamOf(stream).IsIdle() ? cudaSuccess : cudaErrorNotReady;
 }
 
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  StreamOf(stream).Queue([=] { function(data); });
+  return cudaSuccess;
+}
+
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   *event = new CUevent_st;
   return cudaSuccess;
