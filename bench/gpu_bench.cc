@@ -2,7 +2,8 @@
 //
 //   gpu_bench steps --params 500000000       # every optimizer's step, of the rate of copies
 //   gpu_bench products                       # bf16 matrix products, teraflop/s
-//   gpu_bench gpt --batch 16 --steps 20      # GPT-2 124M, tokens per second
+//   gpu_bench gpt --batch 16 --steps 20      # GPT-2 124M, tokens per second; again
+//                                            # with forward and backward as a CUDA graph
 //
 // Each works with --device cpu, too: to try the program, not to compare. Times are of whole
 // repetitions between two synchronisations, the median of --repeats of them. The yardstick of
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "apogee/booster/booster.h"
+#include "apogee/booster/graphed_step.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/optim/adam.h"
@@ -197,14 +199,6 @@ void Gpt(const Flags& flags, const ContextPtr& context) {
   const Tensor inputs = Tensor::FromVector<int64_t>(tokens, {flags.batch, flags.block}, context);
   std::ranges::rotate(tokens, tokens.begin() + 1);
   const Tensor targets = Tensor::FromVector<int64_t>(tokens, {flags.batch, flags.block}, context);
-  double loss_value = 0;
-  const double seconds = MedianSeconds(*context, flags.steps, [&] {
-    const Tensor loss = boosted.criterion(boosted.model(inputs), targets);
-    booster.backward(loss, boosted.optimizer);
-    boosted.optimizer.step();
-    boosted.optimizer.zero_grad();
-    loss_value = loss.Item();
-  });
   int64_t parameters = 0;
   for (const auto& parameter : model.Parameters()) parameters += parameter->data().numel();
   const auto num_tokens = static_cast<double>(flags.batch * flags.block);
@@ -212,12 +206,33 @@ void Gpt(const Flags& flags, const ContextPtr& context) {
   const double flops =
       num_tokens * (6.0 * static_cast<double>(parameters) +
                     12.0 * static_cast<double>(config.n_layer * config.n_embd * flags.block));
-  std::printf(
-      "{\"bench\": \"gpt\", \"precision\": \"%s\", \"batch\": %lld, \"block\": %lld, "
-      "\"tokens_per_s\": %.1f, \"tflop_per_s\": %.2f, \"peak_bytes\": %lld, \"loss\": %.4f}\n",
-      flags.precision.c_str(), static_cast<long long>(flags.batch),
-      static_cast<long long>(flags.block), num_tokens / seconds, flops / seconds / 1e12,
-      static_cast<long long>(context->ledger().peak_reserved_bytes()), loss_value);
+  // `fields`: of the row, in front of the others; compute: forward and backward, the loss.
+  const auto measure = [&](const char* fields, const std::function<Tensor()>& compute) {
+    context->ledger().ResetPeaks();
+    double loss_value = 0;
+    const double seconds = MedianSeconds(*context, flags.steps, [&] {
+      const Tensor loss = compute();
+      boosted.optimizer.step();
+      boosted.optimizer.zero_grad();
+      loss_value = loss.Item();
+    });
+    std::printf(
+        "{\"bench\": \"gpt\", %s\"precision\": \"%s\", \"batch\": %lld, \"block\": %lld, "
+        "\"tokens_per_s\": %.1f, \"tflop_per_s\": %.2f, \"peak_bytes\": %lld, \"loss\": %.4f}\n",
+        fields, flags.precision.c_str(), static_cast<long long>(flags.batch),
+        static_cast<long long>(flags.block), num_tokens / seconds, flops / seconds / 1e12,
+        static_cast<long long>(context->ledger().peak_reserved_bytes()), loss_value);
+  };
+  measure("", [&] {
+    const Tensor loss = boosted.criterion(boosted.model(inputs), targets);
+    booster.backward(loss, boosted.optimizer);
+    return loss.Detach();
+  });
+  if (context->is_host()) return;
+  GraphedMicroStep micro_step(booster, boosted.model, boosted.criterion, boosted.optimizer);
+  // As a loader on the host would give it, which is what costs no wait.
+  const data::Batch batch{inputs.ToHost(), targets.ToHost()};
+  measure("\"name\": \"graphed\", ", [&] { return micro_step.Run(batch); });
 }
 
 }  // namespace
