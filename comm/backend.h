@@ -11,11 +11,12 @@ namespace apogee::comm {
 enum class Backend : uint8_t {
   kLocal,  // ranks are threads
   kMpi,    // processes; tensors of a GPU are staged through the host
+  kTcp,    // the same without MPI
   kNccl,   // processes with a GPU each
 };
 
-// `num_processes`: that mpirun or srun started, 1 where ranks are threads. InvalidArgument for a
-// choice that is none, or cannot be.
+// `num_processes`: that mpirun, srun or `apogee run` started, 1 where ranks are threads.
+// InvalidArgument for a choice that is none, or cannot be.
 absl::StatusOr<Backend> ChooseBackend(const LaunchOptions& options, int num_processes);
 
 }  // namespace apogee::comm

@@ -11,6 +11,7 @@
 #include "apogee/comm/local/rank_watch.h"
 #include "apogee/comm/outcomes.h"
 #include "apogee/comm/process/process_world.h"
+#include "apogee/comm/process/starter.h"
 #include "apogee/tensor/make_context.h"
 
 namespace apogee::comm {
@@ -136,10 +137,9 @@ absl::Status launch(const LaunchOptions& options, const std::function<void(World
   LaunchOptions settled = options;
   if (options.num_ranks == 0) settled.num_ranks = started;
   if (started > 1 && settled.num_ranks != started) {
-    return InvalidArgument("launch: ", options.num_ranks,
-                           " ranks are asked for, but mpirun or "
-                           "srun started ",
-                           started,
+    APOGEE_ASSIGN_OR_RETURN(const process::Started by, process::StartedInEnvironment());
+    return InvalidArgument("launch: ", options.num_ranks, " ranks are asked for, but ",
+                           process::NameOf(by.by), " started ", started,
                            " processes, one for each rank; make the two "
                            "numbers equal, or leave the ranks out");
   }

@@ -1,5 +1,6 @@
-// launch: runs a function once per rank. Ranks are threads of this process; where mpirun or srun
-// started several processes, each of these is one rank, and the function runs once in it.
+// launch: runs a function once per rank. Ranks are threads of this process; where mpirun, srun
+// or `apogee run` started several processes, each of these is one rank, and the function runs once
+// in it.
 //
 //   absl::Status status = launch({.num_ranks = 4}, [&](World& world) {
 //     Tensor x = Tensor::Full({8}, DType::kF32, world.rank(), world.context());
@@ -30,19 +31,20 @@
 namespace apogee::comm {
 
 struct LaunchOptions {
-  // 0: as many as mpirun or srun started processes, else 1. Another number than they started is
-  // an InvalidArgument.
+  // 0: as many as mpirun, srun or `apogee run` started processes, else 1. Another number than they
+  // started is an InvalidArgument.
   int num_ranks = 0;
   // Threads of each rank's loops and products; 0: the machine's cores shared out, at least 1.
   int threads_per_rank = 0;
   // Where the ranks' contexts are: "cpu", "cuda", "cuda:1". Ranks that are threads share one GPU;
   // process r takes GPU r modulo those of its machine. An error where there is none.
   std::string device = "cpu";
-  // What carries the collectives: "local" (ranks are threads), "mpi" (processes; tensors of a GPU
-  // are staged through the host), "nccl" (processes with a GPU each; collectives on tensors of the
-  // GPU go through NCCL, with the same bits, and the others as under "mpi"). "auto": local for
-  // threads, mpi for processes on the CPU, nccl for processes on GPUs. Never another than it says:
-  // what cannot be is an error, before the function runs, and the same on all ranks.
+  // What carries the collectives: "local" (ranks are threads), "mpi" (processes of mpirun or
+  // srun; tensors of a GPU are staged through the host), "tcp" (the same for processes of `apogee
+  // run`), "nccl" (processes with a GPU each; collectives on tensors of the
+  // GPU go through NCCL, with the same bits, and the others as under "mpi" or "tcp"). "auto": local
+  // for threads, mpi or tcp for processes on the CPU, nccl for processes on GPUs. Never another
+  // than it says: what cannot be is an error, before the function runs, and the same on all ranks.
   std::string comm = "auto";
   // How long a collective waits for a peer before it fails; over NCCL, with what its rank had
   // queued before it.
@@ -82,9 +84,11 @@ class World {
   GroupPtr group_;
 };
 
-// This process among those that mpirun or srun started, which are the ranks of every launch. One of
-// one where it was started alone, or as the only one: then ranks are threads. Starts MPI where
-// there are several; FailedPrecondition when this build has none.
+// This process among those that mpirun, srun or `apogee run` started, which are the ranks of every
+// launch. One of one where it was started alone, or as the only one: then ranks are threads. Starts
+// MPI or connects where there are several; FailedPrecondition when this build has no MPI,
+// InvalidArgument and Unavailable where the variables of the environment are not right or the ranks
+// do not come together.
 struct Processes {
   int rank = 0;
   int size = 1;

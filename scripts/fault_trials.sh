@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# One rank misbehaves, in every way, in every collective, among threads and among processes under mpirun: the
+# One rank misbehaves, in every way, in every collective, among threads and among processes under mpirun and under
+# `apogee run`: the
 # others must learn in time which it was, and in which call; then all must end and leave nothing behind.
 #
-#   scripts/fault_trials.sh [--sample N] [--backend threads|mpi] [--only REGEX] [--timeout SECONDS]
+#   scripts/fault_trials.sh [--sample N] [--backend threads|mpi|tcp] [--only REGEX] [--timeout SECONDS]
 #
-# All trials take about 5 minutes. Prints a line for each, what was said in those that failed, a table, and
+# All trials take about 8 minutes. Prints a line for each, what was said in those that failed, a table, and
 # as its last line `N trials, N hangs, N wrong, N late`; fails unless the latter are 0.
 #
 # Measured is the time from the fault to the end of the last rank's process, in which mpirun's own start and

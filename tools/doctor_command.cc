@@ -64,7 +64,7 @@ int Run(const Flags& flags) {
   if (flags.self_test.empty()) return Examine(flags);
   // Half of the limit, so that a collective that gets no answer says so before the end.
   const absl::Status status =
-      doctor::RunSelfTest(flags.self_test == "mpi", flags.time_limit / 2, std::cout);
+      doctor::RunSelfTest(flags.self_test != "threads", flags.time_limit / 2, std::cout);
   if (status.ok()) return 0;
   std::cerr << "apogee doctor: " + Message(status) + "\n";
   return 1;
@@ -81,8 +81,8 @@ void AddDoctorCommand(CLI::App& app, int& exit_code) {
   command
       ->add_option("--self-test", flags->self_test,
                    "Only the test itself, in this process (threads) or in two that mpirun or srun "
-                   "has started (mpi)")
-      ->check(CLI::IsMember({"threads", "mpi"}));
+                   "has started (mpi), or apogee run (tcp)")
+      ->check(CLI::IsMember({"threads", "tcp", "mpi"}));
   command->footer(
       "Ends with a block to paste into a report: no addresses, no names of user, home or machine, "
       "and of the environment only what changes a run. Exit status: 0 all fine, 1 a self test "

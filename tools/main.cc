@@ -14,6 +14,7 @@ int main(int argc, char** argv) {
   apogee::tools::AddInspectCommand(app, exit_code);
   apogee::tools::AddMatrixCommand(app, exit_code);
   apogee::tools::AddReshardCommand(app, exit_code);
+  apogee::tools::AddRunCommand(app, exit_code);
   apogee::tools::AddTimelineCommand(app, exit_code);
   apogee::tools::AddVerifyCommand(app, exit_code);
   try {

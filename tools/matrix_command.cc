@@ -79,9 +79,10 @@ void AddMatrixCommand(CLI::App& app, int& exit_code) {
   command->add_option("--device", flags->options.device, "Where both runs are: cpu, cuda or cuda:N")
       ->check([](const std::string& name) { return Message(ParseDevice(name).status()); });
   command
-      ->add_option("--comm", flags->options.comm,
-                   "What carries the collectives: local (threads), mpi or nccl (processes), auto")
-      ->check(CLI::IsMember({"auto", "local", "mpi", "nccl"}));
+      ->add_option(
+          "--comm", flags->options.comm,
+          "What carries the collectives: local (threads), mpi, tcp or nccl (processes), auto")
+      ->check(CLI::IsMember({"auto", "local", "mpi", "tcp", "nccl"}));
   command->add_option("--sabotage", flags->sabotage, "Break the boosted runs on purpose")
       ->check(CLI::IsMember(SabotageNames()));
   command->add_option("--json", flags->json, "Write every cell's report to this file");

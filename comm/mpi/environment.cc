@@ -1,6 +1,4 @@
-#include <charconv>
 #include <cstdlib>
-#include <string_view>
 
 #include "apogee/comm/mpi/transport.h"
 
@@ -18,20 +16,6 @@ std::optional<int> ProcessesInEnvironment() {
     return value != nullptr ? std::atoi(value) : 0;
   }
   return std::nullopt;
-}
-
-absl::StatusOr<std::optional<int>> RanksPerMachineInEnvironment() {
-  const char* value = std::getenv("APOGEE_RANKS_PER_MACHINE");
-  if (value == nullptr) return std::nullopt;
-  const std::string_view text(value);
-  int ranks = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ranks);
-  if (error != std::errc() || end != text.data() + text.size() || ranks < 1) {
-    return InvalidArgument("launch: the environment variable APOGEE_RANKS_PER_MACHINE is '", text,
-                           "'; it must be a positive number, how many ranks count as one machine, "
-                           "or not be set: then the machines are what they are");
-  }
-  return ranks;
 }
 
 }  // namespace apogee::comm::mpi

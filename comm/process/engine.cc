@@ -7,13 +7,14 @@
 #include <cstdlib>
 
 #include "apogee/comm/give_up.h"
+#include "apogee/comm/process/starter.h"
 #include "apogee/comm/run_within.h"
 
 namespace apogee::comm::process {
 namespace {
 
-// How long MPI_Finalize may take once all processes have said that they are about to call it, and
-// MPI_Abort.
+// How long the transport's Finish may take once all processes have said that they are about to call
+// it, and its Abort.
 constexpr std::chrono::milliseconds kFinishTimeout(30'000), kAbortTimeout(1000);
 // Before it aborts the job a process gives the others, which have lost the same one, time to print.
 constexpr std::chrono::milliseconds kLastWords(300);
@@ -22,7 +23,7 @@ constexpr std::chrono::milliseconds kLastWords(300);
 
 absl::StatusOr<Engine*> Engine::OfProcess() {
   // MPI can be started once in a process and ended once: it is a global, and so is this. Its
-  // destructor ends MPI when the process exits.
+  // destructor ends the transport when the process exits.
   static Engine engine;
   std::unique_lock lock(engine.mutex_);
   engine.progress_.wait(lock, [] { return engine.started_.has_value(); });
@@ -40,15 +41,16 @@ Engine::~Engine() {
   std::unique_lock lock(mutex_);
   stopping_ = true;
   wake_.notify_one();
-  // The watchdog of a thread that may be inside of MPI: it takes no step there without a limit of
-  // its own, but for MPI's own calls.
+  // The watchdog of a thread that may be inside of the transport: it takes no step there without a
+  // limit of its own, but for MPI's own calls.
   uint64_t seen = rounds_;
   auto seen_at = Clock::now();
   while (!progress_.wait_for(lock, std::chrono::milliseconds(100), [this] { return finished_; })) {
     if (rounds_ != seen) seen_at = Clock::now();
     seen = rounds_;
     if (Clock::now() - seen_at < kFinishTimeout) continue;
-    std::fprintf(stderr, "apogee: rank %d cannot end in order: MPI does not return\n", rank_);
+    std::fprintf(stderr, "apogee: rank %d cannot end in order: %s does not return\n", rank_,
+                 TransportName().c_str());
     std::_Exit(kExitCode);
   }
   lock.unlock();
@@ -58,7 +60,7 @@ Engine::~Engine() {
 void Engine::Run() {
   absl::Status status;
   try {
-    auto transport = mpi::Transport::Start();
+    auto transport = StartTransport();
     status = transport.status();
     if (status.ok()) transport_ = *std::move(transport);
   } catch (const Error& error) {
@@ -129,7 +131,7 @@ bool Engine::MayLeave() {
 
 void Engine::BreakDown(const std::string& error) {
   if (!broken_.empty()) return;
-  broken_ = "MPI failed: " + error;
+  broken_ = std::string(transport_->name()) + " failed: " + error;
   unclean_ = true;
   for (auto& [number, session] : sessions_) {
     while (!session.pending.empty()) {
@@ -164,13 +166,13 @@ void Engine::Leave() {
   while (lost_.contains(first)) ++first;
   if (first != rank_) std::this_thread::sleep_for(kAbortTimeout * 2 / 3);
   std::fprintf(stderr,
-               "apogee: rank %d ends the job with exit code %d: a process is lost, and MPI cannot "
+               "apogee: rank %d ends the job with exit code %d: a process is lost, and %s cannot "
                "end in order without it\n",
-               rank_, kExitCode);
+               rank_, kExitCode, TransportName().c_str());
   EndJob();
 }
 
-// Also where MPI_Abort does not return.
+// Also where the transport does not return.
 void Engine::EndJob() {
   RunWithin(kAbortTimeout, [this] { transport_->Abort(kExitCode); });
   std::_Exit(kExitCode);

@@ -1,15 +1,15 @@
 // Engine: the progress of a process' collectives. One per process; private to comm/process.
 //
-// One thread at a time calls MPI and touches the state of the engine: the one whose turn it is. A
-// thread that waits for a collective takes turns itself, so that nothing has to be handed over; a
-// thread of the engine's own does what there is to do while nobody waits. Calls, time-outs and ends
-// that come when it is another's turn are commands, and what is found out goes back through
-// completions. Threads with nothing to do sleep, in steps that grow up to a millisecond, because
-// ranks share cores.
+// One thread at a time calls the transport (MPI, TCP) and touches the state of the engine: the one
+// whose turn it is. A thread that waits for a collective takes turns itself, so that nothing has to
+// be handed over; a thread of the engine's own does what there is to do while nobody waits. Calls,
+// time-outs and ends that come when it is another's turn are commands, and what is found out goes
+// back through completions. Threads with nothing to do sleep, in steps that grow up to a
+// millisecond, because ranks share cores.
 //
 // A call is announced to the other members with its fingerprint. When all have announced the same,
 // and not before, data moves, under tags that each receiver has chosen; small data goes along with
-// the announcement. So no member waits inside of MPI, groups need no communicators, and calls of
+// the announcement. So no member waits inside of it, groups need no communicators, and calls of
 // different groups may come in any order.
 //
 // A launch is a session. Its end is an agreement: every process has told all others how its
@@ -28,8 +28,8 @@
 #include <thread>
 #include <unordered_map>
 
-#include "apogee/comm/mpi/transport.h"
 #include "apogee/comm/process/operation.h"
+#include "apogee/comm/transport/transport.h"
 
 namespace apogee::comm::process {
 
@@ -51,6 +51,8 @@ class Engine : private Transfers {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  // "MPI", "TCP"; for messages.
+  std::string TransportName() const { return std::string(transport_->name()); }
   // Bytes of tensors that this process has sent to processes on other machines.
   int64_t bytes_to_other_machines() const { return transport_->bytes_to_other_machines(); }
 
@@ -71,7 +73,7 @@ class Engine : private Transfers {
   void TimeOut(std::shared_ptr<Operation> operation, std::chrono::milliseconds timeout);
   // Takes turns until the completion is done, or the time has come. Does not throw.
   void Drive(Completion& completion, Clock::time_point until);
-  // Whether nobody has come out of MPI for kSilence; ask more than once.
+  // Whether nobody has come out of the transport for kSilence; ask more than once.
   bool IsStuck();
   // Tells everybody how this process' function ended and returns how everybody's did. Waits for
   // those that still run as long as they answer, but once one has failed no longer than GiveUpAt.
@@ -127,6 +129,7 @@ class Engine : private Transfers {
   void PostToAll(const Message& message);
   void Handle(int from, Message message);
   void Left(uint32_t session, int rank, const RankEnding& ending);
+  void HasGone(const Transport::Gone& gone);
   void BreakDown(const std::string& error);
 
   void Announce(const OperationPtr& operation);
@@ -150,9 +153,8 @@ class Engine : private Transfers {
   static void Drop(Operation& operation);
 
   std::mutex turn_;
-  std::unique_ptr<mpi::Transport> transport_;
-  std::vector<mpi::Transport::Message> arrived_;
-  std::vector<uint64_t> completed_;
+  std::unique_ptr<Transport> transport_;
+  Transport::Events events_;
   Clock::time_point now_ = {};  // of the round
   std::map<uint32_t, Session> sessions_;
   std::set<uint32_t> open_sessions_;  // that this process has begun and that have not ended
@@ -164,11 +166,12 @@ class Engine : private Transfers {
   Clock::time_point idle_since_ = {};     // when this process' last session ended
   std::set<int> exiting_;                 // processes that are about to end
   std::set<int> lost_;                    // that were given up
+  std::vector<Transport::Gone> gone_;     // that the transport has lost
   Clock::time_point stopped_at_ = {};     // when this process began to exit
   Clock::time_point all_exiting_at_ = {};
-  bool unclean_ = false;   // a process is lost, or MPI failed: no MPI_Finalize
+  bool unclean_ = false;   // a process is lost, or the transport failed: it cannot finish
   bool given_up_ = false;  // by another process
-  std::string broken_;     // MPI's error
+  std::string broken_;     // the transport's error
 
   // Everybody's.
   int rank_ = 0, size_ = 1;

@@ -129,6 +129,16 @@ void Engine::Arrive(const OperationPtr& operation, int from, Message message) {
 }
 
 void Engine::Execute(const OperationPtr& operation) {
+  const size_t size = operation->ranks.size(), self = operation->self;
+  const bool is_small = !operation->start && SmallData(operation->call, self, self, size);
+  const auto& endings = sessions_[operation->session].endings;
+  for (size_t i = 0; i < size && !is_small; ++i) {
+    const auto ending = endings.find(operation->ranks[i]);
+    if (ending == endings.end() || !ending->second.lost) continue;
+    // It has announced the call, but neither takes nor sends data any more.
+    return Fail(operation,
+                operation->Name() + ": " + RankName(*operation, i) + " " + Reason(ending->second));
+  }
   operation->exchanging = true;
   operation->record->SetMoving(operation->record_id);
   operation->last_progress = Clock::now();
@@ -137,8 +147,7 @@ void Engine::Execute(const OperationPtr& operation) {
   }
   operation->span.reset(new TraceSpan(TraceCall(operation->call)));
   Move(operation, [&] {
-    const size_t size = operation->ranks.size(), self = operation->self;
-    if (SmallData(operation->call, self, self, size)) {
+    if (is_small) {
       FinishSmall(*operation);
     } else {
       StartExchange(*operation, *this);

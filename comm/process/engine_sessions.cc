@@ -27,6 +27,9 @@ uint32_t Engine::Begin(std::shared_ptr<FlightRecord> record, std::chrono::millis
     session.timeout = timeout;
     open_sessions_.insert(number);
     for (int r = 0; r < size_; ++r) session.active.try_emplace(r, Clock::now());
+    for (const Transport::Gone& gone : gone_) {
+      Left(number, gone.rank, {.ending = Ending::kThrew, .text = gone.why, .lost = true});
+    }
   });
   return number;
 }
@@ -54,7 +57,8 @@ std::vector<RankEnding> Engine::End(uint32_t number, const RankEnding& own) {
   while (!ended->WaitFor(std::chrono::milliseconds(500))) {
     if (IsStuck()) {
       // Nothing on this stack may go while the thread could still come back to it.
-      std::fprintf(stderr, "apogee: rank %d cannot end in order: MPI does not return%s%s\n", rank_,
+      std::fprintf(stderr, "apogee: rank %d cannot end in order: %s does not return%s%s\n", rank_,
+                   TransportName().c_str(),
                    own.text.empty() ? "" : "; this rank: ", own.text.c_str());
       std::_Exit(kExitCode);
     }
@@ -125,6 +129,17 @@ void Engine::CheckEnd(uint32_t number, Session& session) {
   session.ended = true;
   open_sessions_.erase(number);
   idle_since_ = now;
+}
+
+// The transport has lost a process: what waits for it need not wait for its time-out.
+void Engine::HasGone(const Transport::Gone& gone) {
+  unclean_ = true;
+  lost_.insert(gone.rank);
+  gone_.push_back(gone);
+  const std::set<uint32_t> open = open_sessions_;
+  for (const uint32_t number : open) {
+    Left(number, gone.rank, {.ending = Ending::kThrew, .text = gone.why, .lost = true});
+  }
 }
 
 // This process was stopped, and the others, which end the job, answer nothing any more.

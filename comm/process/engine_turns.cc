@@ -10,8 +10,8 @@ namespace apogee::comm::process {
 namespace {
 
 // A thread that polls goes on at once for a moment after something happened, then gives its core
-// away between looks, and then sleeps: later while data is on its way, which MPI moves piece by
-// piece inside of the calls.
+// away between looks, and then sleeps: later while data is on its way, which the transport moves
+// piece by piece inside of the calls.
 constexpr std::chrono::microseconds kEager(5), kAlert(50), kAlertWhileMoving(2000);
 constexpr std::chrono::microseconds kShortestNap(20), kLongestNap(1000), kIdleNap(5000);
 
@@ -47,16 +47,18 @@ bool Engine::Round() {
   now_ = Clock::now();
   bool event = RunCommands();
   try {
-    arrived_.clear();
-    completed_.clear();
-    if (transport_->Poll(arrived_, completed_)) event = true;
-    for (const uint64_t id : completed_) Land(id);
-    for (auto& message : arrived_) {
+    events_.arrived.clear();
+    events_.completed.clear();
+    events_.gone.clear();
+    if (transport_->Poll(events_)) event = true;
+    for (const uint64_t id : events_.completed) Land(id);
+    for (auto& message : events_.arrived) {
       heard_[static_cast<size_t>(message.from)] = now_;
       if (auto decoded = Decode(std::move(message.bytes))) {
         Handle(message.from, *std::move(decoded));
       }
     }
+    for (const Transport::Gone& gone : events_.gone) HasGone(gone);
     CheckEnds();
   } catch (const Error& error) {
     BreakDown(error.what());
@@ -72,8 +74,8 @@ void Engine::Loop() {
     bool event = false;
     if (std::unique_lock turn(turn_, std::try_to_lock); !turn) {
       if (IsStuck()) {
-        std::fprintf(stderr, "apogee: rank %d ends with exit code %d: MPI does not return\n", rank_,
-                     kExitCode);
+        std::fprintf(stderr, "apogee: rank %d ends with exit code %d: %s does not return\n", rank_,
+                     kExitCode, TransportName().c_str());
         std::_Exit(kExitCode);
       }
     } else if (num_drivers_ == 0) {  // threads that wait do what there is to do themselves

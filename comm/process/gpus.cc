@@ -1,14 +1,12 @@
 #include "apogee/comm/process/gpus.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <map>
 #include <sstream>
 
 #include "apogee/comm/cuda/stream_order.h"
+#include "apogee/comm/transport/machines.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee::comm::process {
@@ -16,15 +14,6 @@ namespace {
 
 constexpr const char* kInstead =
     "; or use comm mpi (--comm mpi), which stages tensors of GPUs through the host";
-
-// Machines may share a name; the boot's id is of one.
-std::string ThisMachine() {
-  char name[256] = {};
-  gethostname(name, sizeof(name) - 1);
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  return std::string(name) + " " + boot;
-}
 
 // One field a line; only the error, which comes last, may have several.
 std::string ToText(const GpuOfRank& gpu) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "apogee/comm/mpi/transport.h"
+#include "apogee/comm/transport/transport.h"
 
 namespace apogee::comm::process {
 namespace {
@@ -25,7 +25,7 @@ static_assert(sizeof(Header) == 56);
 
 }  // namespace
 
-size_t MaxTextBytes() { return mpi::Transport::kMaxMessageBytes - sizeof(Header); }
+size_t MaxTextBytes() { return Transport::kMaxMessageBytes - sizeof(Header); }
 
 std::string Encode(const Message& message) {
   const Fingerprint& print = message.fingerprint;

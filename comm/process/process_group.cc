@@ -29,11 +29,11 @@ class ProcessWork : public Work {
     };
     while (!wait()) {
       // Either this fails it, or everyone has come and the data is still moving. A thread that
-      // does not come out of MPI does neither.
+      // does not come out of the transport does neither.
       shared_->engine->TimeOut(operation_, timeout_);
       if (shared_->engine->IsStuck()) {
-        completion.Finish("a collective of group " + operation_->group +
-                          ": MPI has not returned for " +
+        completion.Finish("a collective of group " + operation_->group + ": " +
+                          shared_->engine->TransportName() + " has not returned for " +
                           std::to_string(kSilence.count()).substr(0, 3) + " s");
       }
       patience = std::min(timeout_, std::chrono::milliseconds(50));

@@ -8,6 +8,7 @@
 #include "apogee/comm/outcomes.h"
 #include "apogee/comm/process/gpus.h"
 #include "apogee/comm/process/process_group.h"
+#include "apogee/comm/process/starter.h"
 #include "apogee/tensor/make_context.h"
 
 namespace apogee::comm::process {
@@ -38,8 +39,8 @@ absl::Status UseGpus(const std::shared_ptr<Shared>& shared, Device device, int s
 }  // namespace
 
 absl::StatusOr<Processes> ThisProcess() {
-  const std::optional<int> started = mpi::ProcessesInEnvironment();
-  if (!started || *started == 1) return Processes{};
+  APOGEE_ASSIGN_OR_RETURN(const Started started, StartedInEnvironment());
+  if (started.size == 1) return Processes{};
   APOGEE_ASSIGN_OR_RETURN(Engine * engine, Engine::OfProcess());
   return Processes{.rank = engine->rank(), .size = engine->size()};
 }

@@ -1,4 +1,5 @@
-// The ranks that are processes, seen from this one: what launch() runs under mpirun and srun.
+// The ranks that are processes, seen from this one: what launch() runs under mpirun, srun and
+// `apogee run`.
 // Private to comm.
 #ifndef APOGEE_COMM_PROCESS_PROCESS_WORLD_H_
 #define APOGEE_COMM_PROCESS_PROCESS_WORLD_H_

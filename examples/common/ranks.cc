@@ -30,11 +30,10 @@ void DeclareDeviceFlag(CLI::App& app, std::string& device) {
 }
 
 void DeclareCommFlag(CLI::App& app, std::string& comm) {
-  app.add_option(
-         "--comm", comm,
-         "What carries the collectives: local (ranks are threads), mpi or nccl (processes), "
-         "auto")
-      ->check(CLI::IsMember({"auto", "local", "mpi", "nccl"}))
+  app.add_option("--comm", comm,
+                 "What carries the collectives: local (ranks are threads), mpi, tcp or nccl "
+                 "(processes), auto")
+      ->check(CLI::IsMember({"auto", "local", "mpi", "tcp", "nccl"}))
       ->capture_default_str();
 }
 

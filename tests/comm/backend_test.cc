@@ -7,9 +7,12 @@
 #include <cstdlib>
 #include <optional>
 
+#include "apogee/tests/support/environment.h"
+
 namespace apogee::comm {
 namespace {
 
+using ::apogee::testing::Environment;
 using ::testing::HasSubstr;
 
 class BackendTest : public ::testing::Test {
@@ -50,8 +53,31 @@ TEST_F(BackendTest, WhatCannotBe) {
   EXPECT_THAT(Refusal("auto", "gpu", 1), HasSubstr("device 'gpu'"));
   EXPECT_THAT(Refusal("local", "cpu", 4), HasSubstr("mpirun or srun started 4; start the program"));
   EXPECT_THAT(Refusal("mpi", "cpu", 1, 4), HasSubstr("this process was started alone"));
-  EXPECT_THAT(Refusal("nccl", "cuda", 1, 4), HasSubstr("start it with mpirun -np N or srun, or"));
+  EXPECT_THAT(Refusal("nccl", "cuda", 1, 4),
+              HasSubstr("start it with mpirun -np N or srun, or without MPI with apogee run"));
   EXPECT_THAT(Refusal("nccl", "cpu", 4), HasSubstr("but device is cpu; use device cuda"));
+}
+
+// What the environment says decides, and neither stands for the other.
+TEST_F(BackendTest, ProcessesWithoutMpi) {
+  const Environment rank("APOGEE_RANK", "0"), size("APOGEE_NUM_RANKS", "4"),
+      address("APOGEE_ADDRESS", "node1:29400");
+  EXPECT_EQ(Choose("auto", "cpu", 4), Backend::kTcp);
+  EXPECT_EQ(Choose("tcp", "cuda", 4), Backend::kTcp);
+  EXPECT_EQ(Choose("auto", "cuda", 4), Backend::kNccl);
+  EXPECT_EQ(Choose("nccl", "cuda", 4), Backend::kNccl);
+  EXPECT_THAT(Refusal("mpi", "cpu", 4),
+              HasSubstr("comm mpi is for processes of mpirun or srun, but "
+                        "`apogee run` (or who set APOGEE_NUM_RANKS) "
+                        "started these; use comm tcp or auto"));
+  EXPECT_THAT(Refusal("local", "cpu", 4), HasSubstr("started 4; start the program without it, or "
+                                                    "use comm tcp or nccl"));
+}
+
+TEST_F(BackendTest, ProcessesOfMpirunAreNotOfTcp) {
+  setenv("OMPI_COMM_WORLD_SIZE", "4", 1);
+  EXPECT_THAT(Refusal("tcp", "cpu", 4), HasSubstr("comm tcp is for processes of apogee run, but "
+                                                  "mpirun or srun started these; use comm mpi"));
 }
 
 // mpirun -np 1: as good as none, with any backend.

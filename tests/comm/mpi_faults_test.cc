@@ -1,5 +1,6 @@
-// Processes that end, or are stopped when the launch is over, under a real mpirun: the job ends in
-// time with a documented exit code, and no process stays behind. comm_fault_trials has the rest.
+// Processes that end, or are stopped when the launch is over, under a real mpirun, or apogee run:
+// the job ends in time with a documented exit code, and no process stays behind. comm_fault_trials
+// has the rest.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,7 +40,8 @@ int NumLeft(const std::string& program) {
 class MpiFaultsTest : public ::testing::Test {
  protected:
   Job Start(const std::string& fault) {
-    return RunJob(APOGEE_FAULT_RANKS, "--timeout 2 --trial mpi/" + fault + "/all_reduce/large/3/1");
+    return RunJob(APOGEE_FAULT_RANKS,
+                  "--timeout 2 --trial " APOGEE_BACKEND "/" + fault + "/all_reduce/large/3/1");
   }
   // `environment`: settings for the job, each followed by a blank.
   Job RunJob(const std::string& program, const std::string& arguments,
@@ -69,7 +71,7 @@ TEST_F(MpiFaultsTest, ExitWithinTheFunction) {
   EXPECT_LT(job.seconds, 15);
 }
 
-// Open MPI's mpirun ends the job itself.
+// Open MPI's mpirun ends the job itself; over TCP the others notice.
 TEST_F(MpiFaultsTest, ExitWithoutAWord) {
   const Job job = Start("_exit");
   EXPECT_NE(job.exit_code, 0);

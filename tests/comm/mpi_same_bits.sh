@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Whether 01_train_gpt computes the same under mpirun as with as many ranks as threads: losses, and
+# Whether 01_train_gpt computes the same under mpirun, or apogee run, as with as many ranks as threads: losses, and
 # every byte of the checkpoint.
 #
-#   mpi_same_bits.sh MPIRUN_SH MPIRUN 01_train_gpt
+#   mpi_same_bits.sh MPIRUN_SH MPIRUN 01_train_gpt             (or: apogee_run.sh APOGEE 01_train_gpt)
 set -euo pipefail
 runner="$1"
 mpirun="$2"

@@ -7,8 +7,8 @@
 
 #include <cstdlib>
 
-#include "apogee/comm/mpi/transport.h"
 #include "apogee/comm/process/hierarchy.h"
+#include "apogee/comm/transport/machines.h"
 #include "apogee/tests/support/rough_sums.h"
 
 namespace apogee::comm {
@@ -104,12 +104,12 @@ TEST(MembersPerMachineTest, AreAPowerOfTwoNextToEachOther) {
 TEST(RanksPerMachineTest, AreAPositiveNumberOrAnError) {
   const char* const name = "APOGEE_RANKS_PER_MACHINE";
   unsetenv(name);
-  EXPECT_EQ(ValueOrThrow(mpi::RanksPerMachineInEnvironment()), std::nullopt);
+  EXPECT_EQ(ValueOrThrow(RanksPerMachineInEnvironment()), std::nullopt);
   setenv(name, "12", 1);
-  EXPECT_EQ(ValueOrThrow(mpi::RanksPerMachineInEnvironment()), 12);
+  EXPECT_EQ(ValueOrThrow(RanksPerMachineInEnvironment()), 12);
   for (const char* bad : {"", "0", "-2", "two", "2x", " 2", "2.0", "99999999999"}) {
     setenv(name, bad, 1);
-    const auto result = mpi::RanksPerMachineInEnvironment();
+    const auto result = RanksPerMachineInEnvironment();
     EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument) << bad;
     EXPECT_THAT(Message(result.status()),
                 HasSubstr(internal::Concat(name, " is '", bad, "'; it must be a positive number")));

@@ -1,5 +1,6 @@
-// main of the tests under mpirun: every process runs every test. Rank 0 prints what a test prints,
-// the others their failures only, and the program fails where any process has failed.
+// main of the tests under mpirun and apogee run: every process runs every test. Rank 0 prints what
+// a test prints, the others their failures only, and the program fails where any process has
+// failed.
 //
 //   mpirun -np 4 comm_collectives_mpi_test --hang-rank 2 --timeout-seconds 2
 //
@@ -73,7 +74,7 @@ int main(int argc, char** argv) {
   const std::optional<Flags> flags = ParseFlags(argc, argv);
   const auto processes = apogee::comm::StartedProcesses();
   if (!processes.ok() || processes->size < 2) {
-    std::fprintf(stderr, "start me with mpirun on several processes%s%s\n",
+    std::fprintf(stderr, "start me with mpirun or apogee run on several processes%s%s\n",
                  processes.ok() ? "" : ": ", apogee::Message(processes.status()).c_str());
     return 2;
   }

@@ -102,7 +102,8 @@ TEST_F(DoctorTest, TableAndSelfTest) {
   }
   EXPECT_THAT(rows["threads"], StartsWith("ok in "));
   EXPECT_THAT(rows["mpi"], StartsWith("ok in "));
-  for (const char* backend : {"threads", "mpi"}) {
+  EXPECT_THAT(rows["tcp"], StartsWith("ok in "));
+  for (const char* backend : {"threads", "tcp", "mpi"}) {
     EXPECT_THAT(rows[backend], HasSubstr(": 102 checks, all-reduce of 16 MiB at "));
   }
   EXPECT_EQ(rows["cuda"], "not built");

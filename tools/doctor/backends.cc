@@ -84,6 +84,20 @@ bool TestThreads(const BackendOptions& options, Report& report) {
                     report);
 }
 
+bool TestTcp(const BackendOptions& options, Report& report) {
+  std::ostringstream limit;
+  limit << options.limit_seconds;
+  const ChildResult child = RunChild({options.program, "run", "-n", "2", options.program, "doctor",
+                                      "--self-test", "tcp", "--time-limit", limit.str()},
+                                     options.limit_seconds);
+  return AddOutcome(
+      "tcp", child, options.limit_seconds,
+      "two processes talk over TCP on the loopback interface: is it up (`ip address "
+      "show lo`), and does no firewall stop 127.0.0.1? Where the machine is slow, try "
+      "--time-limit with more seconds",
+      report);
+}
+
 bool TestMpi(const BackendOptions& options, const Launcher& launcher, Report& report) {
   const auto library = comm::mpi::Library();
   if (!library) {
@@ -144,10 +158,11 @@ bool TestMpi(const BackendOptions& options, const Launcher& launcher, Report& re
 bool TestBackends(const BackendOptions& options, const Launcher& launcher, Report& report) {
   report.Begin("self test on two ranks");
   const bool threads = TestThreads(options, report);
+  const bool tcp = TestTcp(options, report);
   const bool mpi = TestMpi(options, launcher, report);
   report.Add("cuda", "not built");
   report.Add("nccl", "not built");
-  return threads && mpi;
+  return threads && tcp && mpi;
 }
 
 }  // namespace apogee::tools::doctor

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apogee/comm/mpi/transport.h"
+#include "apogee/comm/tcp/job.h"
 
 namespace apogee::tools::doctor {
 namespace {
@@ -76,6 +77,9 @@ void AddEnvironment(const char* const* variables, Report& report) {
 }
 
 std::optional<Started> StartedBy() {
+  if (const auto job = comm::tcp::JobInEnvironment(); job.ok() && *job) {
+    return Started{"apogee run", (*job)->rank, (*job)->size};
+  }
   const std::optional<int> size = comm::mpi::ProcessesInEnvironment();
   if (!size) return std::nullopt;
   Started started{"a launcher with PMI", 0, std::max(1, *size)};
@@ -102,6 +106,8 @@ void ForgetLauncher() {
       names.push_back(name);
     }
   }
+  const auto& of_tcp = comm::tcp::JobVariables();
+  names.insert(names.end(), of_tcp.begin(), of_tcp.end());
   for (const std::string& name : names) unsetenv(name.c_str());
 }
 

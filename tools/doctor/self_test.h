@@ -14,7 +14,8 @@
 
 namespace apogee::tools::doctor {
 
-// The ranks: two threads, or with `processes` the two that mpirun has started. A result that is
+// The ranks: two threads, or with `processes` the two that mpirun or apogee run
+// has started. A result that is
 // wrong names the collective and the element; any other number of processes is a
 // FailedPrecondition.
 absl::Status RunSelfTest(bool processes, double timeout_seconds, std::ostream& out);

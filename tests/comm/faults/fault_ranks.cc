@@ -1,5 +1,5 @@
-// The ranks of a fault trial (trial.h): threads, or processes under mpirun. They call one
-// collective again and again, until one of them misbehaves.
+// The ranks of a fault trial (trial.h): threads, or processes under mpirun or apogee run. They call
+// one collective again and again, until one of them misbehaves.
 //
 //   fault_ranks --trial threads/loop/all_reduce/large/3/1 --timeout 1
 //   mpirun -np 3 fault_ranks --trial mpi/sigkill/broadcast/flight/3/2
@@ -128,7 +128,7 @@ class Rank {
 
 int Run(const Trial& trial, double timeout, Events* events) {
   int process = 0;
-  if (trial.backend == "mpi") process = ValueOrThrow(StartedProcesses()).rank;
+  if (trial.OfProcesses()) process = ValueOrThrow(StartedProcesses()).rank;
   if (events != nullptr) events->Add("process", process, std::to_string(getpid()));
   const LaunchOptions options{
       .num_ranks = trial.num_ranks, .threads_per_rank = 1, .timeout_seconds = timeout};

@@ -108,7 +108,7 @@ int Run(const std::vector<Trial>& trials, const RunOptions& options, int late_ag
       ++again;
       row = Try(trial, options, verbose);
     }
-    rows[{trial.backend == "mpi" ? "processes" : "threads", trial.fault}] += row;
+    rows[{trial.backend, trial.fault}] += row;
     all += row;
   }
   PrintTable(rows, options);
@@ -124,15 +124,16 @@ int Run(const std::vector<Trial>& trials, const RunOptions& options, int late_ag
 
 int main(int argc, char** argv) {
   using namespace apogee::comm::faults;
-  RunOptions options{.fault_ranks = APOGEE_FAULT_RANKS, .mpirun = APOGEE_MPIRUN};
+  RunOptions options{.fault_ranks = APOGEE_FAULT_RANKS,
+                     .starters = {{"mpi", APOGEE_MPIRUN}, {"tcp", APOGEE_RUN}}};
   std::string backend, only;
   std::vector<std::string> names;
   size_t sample = 0;
   int late_again = 0;
   bool verbose = false;
   CLI::App app("One rank misbehaves: the others must learn of it in time.");
-  app.add_option("--backend", backend, "threads or mpi; without it, both")
-      ->check(CLI::IsMember({"threads", "mpi"}));
+  app.add_option("--backend", backend, "threads, mpi or tcp; without it, all")
+      ->check(CLI::IsMember({"threads", "mpi", "tcp"}));
   app.add_option("--only", only, "A regular expression that finds names, backend/fault/...");
   app.add_option("--trial", names, "By its name, also one that is not among all; can be repeated");
   app.add_option("--sample", sample,
@@ -148,13 +149,11 @@ int main(int argc, char** argv) {
   app.add_flag("--verbose", verbose, "Prints what good trials said, too");
   CLI11_PARSE(app, argc, argv);
   try {
-    if (backend.empty() && options.mpirun.empty()) {
-      backend = "threads";
-      std::printf("skipped: ranks that are processes: this build has no MPI\n");
-    }
-    if (backend == "mpi" && options.mpirun.empty()) {
-      std::fprintf(stderr, "comm_fault_trials: this build has no MPI\n");
-      return 2;
+    for (const auto& [name, starter] : options.starters) {
+      if (!starter.empty()) continue;
+      std::fprintf(stderr, "comm_fault_trials: this build cannot start ranks of %s\n",
+                   name.c_str());
+      if (backend == name) return 2;
     }
     std::vector<Trial> trials;
     for (const std::string& name : names) {
@@ -164,6 +163,8 @@ int main(int argc, char** argv) {
     const std::regex pattern(only);
     for (const Trial& trial : AllTrials()) {
       if (!backend.empty() && trial.backend != backend) continue;
+      const auto starter = options.starters.find(trial.backend);
+      if (starter != options.starters.end() && starter->second.empty()) continue;
       if (std::regex_search(trial.Name(), pattern)) trials.push_back(trial);
     }
     return Run(sample > 0 ? Sample(trials, sample) : trials, options, late_again, verbose);

@@ -45,7 +45,8 @@ class Judgement {
  private:
   void Wrong(const std::string& what) { wrong_.push_back(what); }
 
-  // The process is gone before anybody can tell: mpirun ends the others, and names it.
+  // The process is gone at once. Over MPI before anybody can tell: mpirun ends the others, and
+  // names it.
   bool IsKilled() const { return trial_.fault == "sigkill" || trial_.fault == "segfault"; }
   // The launch cannot end in order without it.
   bool IsLost() const { return trial_.fault == "sigstop" || trial_.fault == "loop"; }
@@ -56,10 +57,11 @@ class Judgement {
     });
   }
 
-  // "all_reduce(sum, 384 x f32) #3 of group [0 1]"; in flight, any of the calls since.
+  // "all_reduce(sum, 384 x f32) #3 of group [0 1]"; in flight, any of the calls since. Of a killed
+  // process' last good call others may have yet to get their part.
   bool HasCall(const std::string& text, const Call& call) const {
     const int last = kNumGood + (trial_.size == "flight" ? kNumInFlight : 0);
-    for (int number = kNumGood; number <= last; ++number) {
+    for (int number = kNumGood - (IsKilled() ? 1 : 0); number <= last; ++number) {
       if (Has(text, call.ToString() + " #" + std::to_string(number) + " of group [" + group_ + "]"))
         return true;
     }
@@ -96,7 +98,7 @@ class Judgement {
     const auto call = trial_.ExpectedCall(rank);
     const bool disagrees = trial_.WrongCall().has_value();
     if (!call || (rank == trial_.bad_rank && !disagrees)) return;
-    if (Count("threw", rank) != 1 && !IsKilled()) {
+    if (Count("threw", rank) != 1 && !(IsKilled() && trial_.backend == "mpi")) {
       Wrong("rank " + std::to_string(rank) + " got no error");
     }
     for (const Event& event : outcome_.events) {
@@ -113,10 +115,10 @@ class Judgement {
     for (const Event& event : outcome_.events) {
       if (event.kind != "launch") continue;
       // A process that is ended while it is stopped may wake up first, and complain in its turn.
-      if (IsLost() && trial_.backend == "mpi" && event.rank == trial_.bad_rank) continue;
+      if (IsLost() && trial_.OfProcesses() && event.rank == trial_.bad_rank) continue;
       const bool exception = trial_.fault == "exception";
       bool right = exception ? event.text == bad_ + ": " + kException
-                             : IsLost() && event.text.starts_with(bad_ + ": ");
+                             : (IsLost() || IsKilled()) && event.text.starts_with(bad_ + ": ");
       for (int rank = 0; rank < trial_.num_ranks && !exception; ++rank) {
         const auto call = trial_.ExpectedCall(rank);
         right = right || (call && rank != trial_.bad_rank && IsRight(event.text, *call));
@@ -129,7 +131,7 @@ class Judgement {
       if (!HasRank(outcome_.err, bad_)) Wrong("the output does not name " + bad_);
       return;
     }
-    const int num_processes = trial_.backend == "mpi" ? trial_.num_ranks : 1;
+    const int num_processes = trial_.OfProcesses() ? trial_.num_ranks : 1;
     for (int process = 0; process < num_processes; ++process) {
       if (Count("launch", process) == 1) continue;
       Wrong("launch of process " + std::to_string(process) + " did not return");

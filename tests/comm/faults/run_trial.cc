@@ -62,8 +62,8 @@ class Running {
       : trial_(trial), options_(options), folder_(folder), started_(Now()) {
     std::filesystem::create_directory(folder_ / "tmp");
     std::string command;
-    if (trial.backend == "mpi") {
-      command = options.mpirun + " " + std::to_string(trial.num_ranks) + " ";
+    if (trial.OfProcesses()) {
+      command = options.starters.at(trial.backend) + " " + std::to_string(trial.num_ranks) + " ";
     }
     command = "exec " + command + options.fault_ranks + " --trial " + trial.Name() + " --timeout " +
               std::to_string(options.timeout_seconds) + " --folder " + folder.path();
@@ -116,7 +116,7 @@ class Running {
 
  private:
   bool AllRanksEnded(bool child_ended) {
-    const size_t expected = trial_.backend == "mpi" ? static_cast<size_t>(trial_.num_ranks) : 1;
+    const size_t expected = trial_.OfProcesses() ? static_cast<size_t>(trial_.num_ranks) : 1;
     if (processes_.size() < expected) {
       for (const Event& event : ParseEvents(ReadFile(folder_ / "events"))) {
         if (event.kind == "process") processes_[event.rank] = std::stoi(event.text);
@@ -129,7 +129,7 @@ class Running {
     return true;
   }
 
-  // mpirun starts them in groups of their own.
+  // mpirun and apogee run start them in groups of their own.
   void KillRanks() {
     for (const pid_t process : ProcessesOf(folder_)) kill(process, SIGKILL);
   }

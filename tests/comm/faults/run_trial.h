@@ -1,8 +1,9 @@
 // Runs one fault trial: fault_ranks by itself, or under mpirun, in a process group of its own and
 // within a hard limit.
 //
-//   const Outcome outcome = RunTrial(trial, {.fault_ranks = path, .mpirun = "mpirun.sh mpirun"});
-//   if (outcome.hang) ...                            // all that was left has been killed
+//   const Outcome outcome = RunTrial(trial, {.fault_ranks = path, .starters = {{"mpi", "mpirun.sh
+//   mpirun"}}}); if (outcome.hang) ...                            // all that was left has been
+//   killed
 //
 // Times are of the ranks' own processes, from the moment that the bad one reports its fault to the
 // end of the last one, as /proc shows it every 2 ms: how long mpirun takes to start and to clean
@@ -10,6 +11,7 @@
 #ifndef APOGEE_TESTS_COMM_FAULTS_RUN_TRIAL_H_
 #define APOGEE_TESTS_COMM_FAULTS_RUN_TRIAL_H_
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -20,7 +22,8 @@ namespace apogee::comm::faults {
 
 struct RunOptions {
   std::string fault_ranks;
-  std::string mpirun;  // a command that takes the number of processes and the program
+  // By backend: a command that takes the number of processes and the program. Empty: not built.
+  std::map<std::string, std::string> starters = {};
   double timeout_seconds = 1;
   // From the trial's start; what takes longer is a hang.
   double limit_seconds = 30;
@@ -28,7 +31,7 @@ struct RunOptions {
 
 struct Outcome {
   bool hang = false;
-  int exit_code = 0;  // of the program or of mpirun; 128 + its number for a signal
+  int exit_code = 0;  // of the program or of what started it; 128 + its number for a signal
   std::vector<Event> events;
   std::string err;                // stderr of all
   double end_seconds = 0;         // of the last process, from the fault

@@ -65,8 +65,8 @@ absl::StatusOr<Trial> Trial::Parse(const std::string& name) {
   text >> trial.num_ranks >> slash >> trial.bad_rank;
   std::vector<std::string> faults = Faults(trial.backend);
   faults.insert(faults.end(), {"none", "exit", "_exit", "stop_after"});
-  const bool known = IsOneOf({"threads", "mpi"}, trial.backend) && IsOneOf(faults, trial.fault) &&
-                     IsOneOf(Collectives(), trial.collective) &&
+  const bool known = IsOneOf({"threads", "mpi", "tcp"}, trial.backend) &&
+                     IsOneOf(faults, trial.fault) && IsOneOf(Collectives(), trial.collective) &&
                      IsOneOf({"small", "large", "flight"}, trial.size);
   if (!text || !known || slash != '/' || trial.num_ranks < 2 || trial.bad_rank < 0 ||
       trial.bad_rank >= trial.num_ranks) {
@@ -143,7 +143,7 @@ const std::vector<std::string>& Faults(const std::string& backend) {
                                                     "count",     "op",     "order"};
   static const std::vector<std::string> kOfProcesses = {
       "sigkill", "sigstop", "exception", "return", "loop", "segfault", "count", "op", "order"};
-  return backend == "mpi" ? kOfProcesses : kOfRanks;
+  return backend == "threads" ? kOfRanks : kOfProcesses;
 }
 
 const std::vector<std::string>& Collectives() {
@@ -162,7 +162,7 @@ std::vector<Trial> AllTrials() {
     ++number;
     trials.push_back(trial);
   };
-  for (const char* backend : {"threads", "mpi"}) {
+  for (const char* backend : {"threads", "mpi", "tcp"}) {
     for (const std::string& fault : Faults(backend)) {
       for (const std::string& collective : Collectives()) {
         const bool barrier = collective == "barrier";

@@ -33,7 +33,7 @@ struct Call {
 };
 
 struct Trial {
-  std::string backend;     // "threads", "mpi"
+  std::string backend;     // "threads", "mpi", "tcp"
   std::string fault;       // one of Faults(), "none", or one that mpi_faults_test starts
   std::string collective;  // one of Collectives()
   std::string size;        // "small": goes along with the announcement; "large"; "flight"
@@ -44,6 +44,8 @@ struct Trial {
   std::string Name() const;
   static absl::StatusOr<Trial> Parse(const std::string& name);
 
+  // Ranks are processes.
+  bool OfProcesses() const { return backend != "threads"; }
   // send and recv: only the bad rank and its partner call anything.
   bool IsPair() const { return collective == "send" || collective == "recv"; }
   int Partner() const { return (bad_rank + 1) % num_ranks; }

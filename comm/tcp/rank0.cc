@@ -1,0 +1,111 @@
+#include "apogee/comm/tcp/rank0.h"
+
+#include "apogee/comm/tcp/reception.h"
+#include "apogee/comm/transport/machines.h"
+
+namespace apogee::comm::tcp {
+namespace {
+
+// What rank 0 has against a process that has the job's token.
+absl::Status CheckGuest(const Job& job, const Hello& hello, const std::vector<Socket>& peers) {
+  if (hello.size != job.size) {
+    return InvalidArgument("launch: rank ", hello.rank,
+                           " was started with APOGEE_NUM_RANKS=", hello.size, ", rank 0 with ",
+                           job.size, "; give all the same number");
+  }
+  if (hello.rank < 1 || hello.rank >= job.size) {
+    return InvalidArgument("launch: a process says that it is rank ", hello.rank, " of ", job.size);
+  }
+  if (peers[static_cast<size_t>(hello.rank)].is_open()) {
+    return InvalidArgument("launch: two processes were started as rank ", hello.rank,
+                           "; give each an APOGEE_RANK of its own, 0 to ", job.size - 1);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Socket> ListenAsRank0(const Job& job) {
+  if (job.listener) {
+    auto socket = AdoptListener(*job.listener);
+    if (socket.ok()) return socket;
+    return InvalidArgument("launch: APOGEE_LISTEN_FD: ", Message(socket.status()),
+                           "; leave it to `apogee run`");
+  }
+  auto socket = Listen(job.host, job.port);
+  if (socket.ok()) return socket;
+  return absl::UnavailableError(internal::Concat(
+      "launch: rank 0 cannot listen on port ", job.port, " of APOGEE_ADDRESS=", job.Address(), ": ",
+      Message(socket.status()), "; choose a port that is free"));
+}
+
+// Rank 0: takes all the others.
+absl::Status TakeAll(const Job& job, Reception& reception, Mesh& mesh, std::vector<Place>& places) {
+  const auto deadline = Clock::now() + job.timeout;
+  for (int missing = job.size - 1; missing > 0; --missing) {
+    auto guest = reception.Next(deadline);
+    if (!guest.ok()) {
+      std::string strangers;
+      if (const int count = reception.num_strangers()) {
+        strangers = internal::Concat("; ", count, " connections were dropped because they did not ",
+                                     "present this job's APOGEE_JOB_TOKEN");
+      }
+      return absl::UnavailableError(internal::Concat(
+          "launch: rank ", Missing(mesh, 1), " of ", job.size, " did not connect to rank 0 ", "at ",
+          job.Address(), " within ", Seconds(job.timeout), strangers,
+          "; start all ranks, with the same APOGEE_ADDRESS, or set APOGEE_CONNECT_TIMEOUT to ",
+          "more seconds"));
+    }
+    const Hello& hello = guest->hello;
+    absl::Status status = CheckGuest(job, hello, mesh.peers);
+    const auto address = PeerAddress(guest->socket);
+    if (status.ok()) status = address.status();
+    if (!status.ok()) {
+      WriteAll(guest->socket, BytesOf(MakeAnswer(status)), Clock::now() + kAnswerGrace)
+          .IgnoreError();
+      return status;
+    }
+    const auto rank = static_cast<size_t>(hello.rank);
+    places[rank].port = hello.port;
+    SetText(places[rank].address, *address);
+    mesh.machines[rank] = TextOf(hello.machine);
+    SetText(places[rank].machine, mesh.machines[rank]);
+    mesh.peers[rank] = std::move(guest->socket);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string Seconds(std::chrono::milliseconds time) {
+  return internal::Concat(static_cast<double>(time.count()) / 1000, " s");
+}
+
+std::string Missing(const Mesh& mesh, size_t first) {
+  std::string list;
+  for (size_t r = first; r < mesh.peers.size(); ++r) {
+    if (!mesh.peers[r].is_open()) list += (list.empty() ? "" : ", ") + std::to_string(r);
+  }
+  return list;
+}
+
+absl::StatusOr<Mesh> MeetAsRank0(const Job& job) {
+  const auto size = static_cast<size_t>(job.size);
+  APOGEE_ASSIGN_OR_RETURN(Socket listener, ListenAsRank0(job));
+  Reception reception(std::move(listener), job.token);
+  Mesh mesh{.peers = std::vector<Socket>(size), .machines = std::vector<std::string>(size)};
+  std::vector<Place> places(size);
+  mesh.machines[0] = ThisMachine();
+  SetText(places[0].machine, mesh.machines[0]);
+  const absl::Status status = TakeAll(job, reception, mesh, places);
+  const std::string answer(BytesOf(MakeAnswer(status)));
+  const std::string_view table(reinterpret_cast<const char*>(places.data()), size * sizeof(Place));
+  for (const Socket& peer : mesh.peers) {
+    if (!peer.is_open()) continue;
+    // One that is gone meanwhile is found out when it is missed.
+    WriteAll(peer, status.ok() ? answer + std::string(table) : answer, Clock::now() + kAnswerGrace)
+        .IgnoreError();
+  }
+  if (!status.ok()) return status;
+  return mesh;
+}
+
+}  // namespace apogee::comm::tcp

@@ -1,0 +1,23 @@
+// Rank 0's part of the meeting (meeting.h): it takes all the others, and tells each where all are,
+// or what is wrong. Private to comm/tcp.
+#ifndef APOGEE_COMM_TCP_RANK0_H_
+#define APOGEE_COMM_TCP_RANK0_H_
+
+#include <string>
+
+#include "apogee/comm/tcp/meeting.h"
+
+namespace apogee::comm::tcp {
+
+// More than rank 0 takes to notice that its own time is up, and to say so.
+inline constexpr std::chrono::seconds kAnswerGrace(5);
+
+absl::StatusOr<Mesh> MeetAsRank0(const Job& job);
+
+// For messages: "120 s"; "2, 3", of the ranks from `first` on that have no connection.
+std::string Seconds(std::chrono::milliseconds time);
+std::string Missing(const Mesh& mesh, size_t first);
+
+}  // namespace apogee::comm::tcp
+
+#endif  // APOGEE_COMM_TCP_RANK0_H_

@@ -1,0 +1,48 @@
+#include <iostream>
+#include <memory>
+
+#include "apogee/comm/tcp/job.h"
+#include "apogee/tools/command.h"
+#include "apogee/tools/run/run_ranks.h"
+
+namespace apogee::tools {
+namespace {
+
+int Run(const RunOptions& options) {
+  if (options.command.empty()) {
+    std::cerr << "apogee run: name the program: apogee run -n 4 PROGRAM ARGUMENTS...\n";
+    return 2;
+  }
+  const absl::StatusOr<int> code = RunRanks(options);
+  if (code.ok()) return *code;
+  std::cerr << "apogee run: " + Message(code.status()) + "\n";
+  return 2;
+}
+
+}  // namespace
+
+void AddRunCommand(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<RunOptions>();
+  CLI::App* command = app.add_subcommand(
+      "run", "Start a program as several ranks, each a process of this machine, without MPI");
+  command->add_option("-n,--ranks", options->num_ranks, "How many")
+      ->required()
+      ->check(CLI::Range(1, comm::tcp::Job::kMaxRanks));
+  command
+      ->add_option("--grace", options->grace_seconds,
+                   "When a rank has failed: seconds until the others get SIGTERM, and then SIGKILL")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  command->prefix_command();  // what follows the first other word belongs to the program
+  command->footer(
+      "apogee run -n 4 PROGRAM ARGUMENTS... The program's output is left as it is, its input is "
+      "empty. Several machines: docs/launch.md. Exit status: that of the rank that failed first, "
+      "128 and the signal's number where a signal ended it; 2 wrong use, or the program cannot be "
+      "started.");
+  command->callback([options, command, &exit_code] {
+    options->command = command->remaining();
+    exit_code = Run(*options);
+  });
+}
+
+}  // namespace apogee::tools
