@@ -115,6 +115,8 @@ class Parameter {
   // does.
   [[nodiscard]] std::shared_ptr<void> SetFinalGradHook(Hook hook);
   void RunGradHooks();
+  // Whether somebody is told of gradients that arrive.
+  bool has_grad_hooks() const { return !hooks_.empty() || final_hook_ != nullptr; }
 
  private:
   void MakeLeaf();

@@ -2,7 +2,8 @@
 //
 //   gpu_bench steps --params 500000000       # every optimizer's step, of the rate of copies
 //   gpu_bench products                       # bf16 matrix products, teraflop/s
-//   gpu_bench gpt --batch 16 --steps 20      # GPT-2 124M, tokens per second
+//   gpu_bench gpt --batch 16 --steps 20      # GPT-2 124M, tokens per second; again
+//                                            # with forward and backward as a CUDA graph
 //
 // Each works with --device cpu, too: to try the program, not to compare. Times are of whole
 // repetitions between two synchronisations, the median of --repeats of them. The yardstick of
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "apogee/booster/booster.h"
+#include "apogee/booster/graphed_step.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/optim/adam.h"
@@ -24,6 +26,8 @@
 #include "apogee/plugins/single_rank.h"
 #include "apogee/tensor/make_context.h"
 #include "apogee/tensor/ops/matmul.h"
+#include "apogee/tensor/ops/nn.h"
+#include "cublas_alone.h"
 
 using namespace apogee;
 
@@ -83,12 +87,14 @@ struct StepRow {
   const char* name;
   optim::OptionMap options;
   double bytes_f32, bytes_bf16;  // that a step must move, per parameter
+  double max_norm = 0;           // clipping reads the gradients once more
 };
 
 void Steps(const Flags& flags, const ContextPtr& context) {
   // bf16: weights and gradients of 2 bytes beside f32 masters and states.
   static const StepRow kRows[] = {{"sgd", {{"momentum", "0.9"}}, 20, 20},
                                   {"adamw", {}, 28, 28},
+                                  {"adamw", {}, 32, 30, /*max_norm=*/1},
                                   {"lion", {}, 20, 20},
                                   {"lars", {}, 28, 26},
                                   {"lamb", {}, 44, 42},
@@ -109,18 +115,35 @@ void Steps(const Flags& flags, const ContextPtr& context) {
     for (const StepRow& row : kRows) {
       const auto optimizer = ValueOrThrow(optim::MakeOptimizer(row.name, params, row.options));
       optim::StepOptions step;
+      step.max_norm = row.max_norm;
       step.nonfinite = optim::NonFinitePolicy::kProceed;
       optimizer->set_step_options(step);
       const double seconds = MedianSeconds(*context, flags.repeats, [&] { optimizer->step(); });
       const double moved = (dtype == DType::kF32 ? row.bytes_f32 : row.bytes_bf16);
       const double rate = moved * static_cast<double>(n) / seconds;
       std::printf(
-          "{\"bench\": \"step\", \"optimizer\": \"%s\", \"dtype\": \"%s\", \"params\": %lld, "
+          "{\"bench\": \"step\", \"optimizer\": \"%s%s\", \"dtype\": \"%s\", \"params\": %lld, "
           "\"ms\": %.4f, \"gb_per_s\": %.1f, \"copy_gb_per_s\": %.1f, \"share\": %.3f}\n",
-          row.name, DTypeName(dtype), static_cast<long long>(n), seconds * 1e3, rate / 1e9,
-          copy_rate / 1e9, rate / copy_rate);
+          row.name, row.max_norm > 0 ? ", clipped" : "", DTypeName(dtype),
+          static_cast<long long>(n), seconds * 1e3, rate / 1e9, copy_rate / 1e9, rate / copy_rate);
     }
   }
+}
+
+Tensor RandomMatrix(int64_t rows, int64_t cols, const ContextPtr& context) {
+  const Tensor x = Tensor::Empty({rows, cols}, DType::kBF16, context);
+  ops::FillNormal(x, 0, 1, MakeKey(1, "products"));
+  return x;
+}
+
+std::function<void()> CublasAloneOn([[maybe_unused]] const DeviceContext& context,
+                                    [[maybe_unused]] const Tensor& a,
+                                    [[maybe_unused]] const Tensor& b,
+                                    [[maybe_unused]] const Tensor& c) {
+#ifdef APOGEE_BENCH_CUBLAS
+  if (!context.is_host()) return CublasAlone(a, b, c);
+#endif
+  return nullptr;
 }
 
 void Products(const Flags& flags, const ContextPtr& context) {
@@ -133,20 +156,25 @@ void Products(const Flags& flags, const ContextPtr& context) {
                               {"proj", tokens, 768, 768},   {"fc", tokens, 3072, 768},
                               {"out", tokens, 768, 3072},   {"head", tokens, 50304, 768}};
   for (const Product& p : products) {
-    const Tensor a = Tensor::Full({p.m, p.k}, DType::kBF16, 0.01, context);
-    const Tensor b = Tensor::Full({p.k, p.n}, DType::kBF16, 0.01, context);
-    const double seconds = MedianSeconds(*context, flags.repeats,
-                                         [&] {
-                                           for (int i = 0; i < 10; ++i) ops::MatMul(a, b);
-                                         }) /
-                           10;
+    // Random numbers: of equal ones a GPU makes more products a second.
+    const Tensor a = RandomMatrix(p.m, p.k, context), b = RandomMatrix(p.k, p.n, context);
+    const auto seconds_of = [&](const std::function<void()>& product) {
+      return MedianSeconds(*context, flags.repeats,
+                           [&] {
+                             for (int i = 0; i < 10; ++i) product();
+                           }) /
+             10;
+    };
+    const double seconds = seconds_of([&] { ops::MatMul(a, b); });
+    const auto alone = CublasAloneOn(*context, a, b, ops::MatMul(a, b));
+    const double alone_seconds = alone ? seconds_of(alone) : 0;
     const double flops =
         2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
     std::printf(
         "{\"bench\": \"product\", \"name\": \"%s\", \"m\": %lld, \"n\": %lld, \"k\": %lld, "
-        "\"us\": %.2f, \"tflop_per_s\": %.1f}\n",
+        "\"us\": %.2f, \"tflop_per_s\": %.1f, \"alone_us\": %.2f}\n",
         p.name, static_cast<long long>(p.m), static_cast<long long>(p.n),
-        static_cast<long long>(p.k), seconds * 1e6, flops / seconds / 1e12);
+        static_cast<long long>(p.k), seconds * 1e6, flops / seconds / 1e12, alone_seconds * 1e6);
   }
 }
 
@@ -171,14 +199,6 @@ void Gpt(const Flags& flags, const ContextPtr& context) {
   const Tensor inputs = Tensor::FromVector<int64_t>(tokens, {flags.batch, flags.block}, context);
   std::ranges::rotate(tokens, tokens.begin() + 1);
   const Tensor targets = Tensor::FromVector<int64_t>(tokens, {flags.batch, flags.block}, context);
-  double loss_value = 0;
-  const double seconds = MedianSeconds(*context, flags.steps, [&] {
-    const Tensor loss = boosted.criterion(boosted.model(inputs), targets);
-    booster.backward(loss, boosted.optimizer);
-    boosted.optimizer.step();
-    boosted.optimizer.zero_grad();
-    loss_value = loss.Item();
-  });
   int64_t parameters = 0;
   for (const auto& parameter : model.Parameters()) parameters += parameter->data().numel();
   const auto num_tokens = static_cast<double>(flags.batch * flags.block);
@@ -186,12 +206,33 @@ void Gpt(const Flags& flags, const ContextPtr& context) {
   const double flops =
       num_tokens * (6.0 * static_cast<double>(parameters) +
                     12.0 * static_cast<double>(config.n_layer * config.n_embd * flags.block));
-  std::printf(
-      "{\"bench\": \"gpt\", \"precision\": \"%s\", \"batch\": %lld, \"block\": %lld, "
-      "\"tokens_per_s\": %.1f, \"tflop_per_s\": %.2f, \"peak_bytes\": %lld, \"loss\": %.4f}\n",
-      flags.precision.c_str(), static_cast<long long>(flags.batch),
-      static_cast<long long>(flags.block), num_tokens / seconds, flops / seconds / 1e12,
-      static_cast<long long>(context->ledger().peak_reserved_bytes()), loss_value);
+  // `fields`: of the row, in front of the others; compute: forward and backward, the loss.
+  const auto measure = [&](const char* fields, const std::function<Tensor()>& compute) {
+    context->ledger().ResetPeaks();
+    double loss_value = 0;
+    const double seconds = MedianSeconds(*context, flags.steps, [&] {
+      const Tensor loss = compute();
+      boosted.optimizer.step();
+      boosted.optimizer.zero_grad();
+      loss_value = loss.Item();
+    });
+    std::printf(
+        "{\"bench\": \"gpt\", %s\"precision\": \"%s\", \"batch\": %lld, \"block\": %lld, "
+        "\"tokens_per_s\": %.1f, \"tflop_per_s\": %.2f, \"peak_bytes\": %lld, \"loss\": %.4f}\n",
+        fields, flags.precision.c_str(), static_cast<long long>(flags.batch),
+        static_cast<long long>(flags.block), num_tokens / seconds, flops / seconds / 1e12,
+        static_cast<long long>(context->ledger().peak_reserved_bytes()), loss_value);
+  };
+  measure("", [&] {
+    const Tensor loss = boosted.criterion(boosted.model(inputs), targets);
+    booster.backward(loss, boosted.optimizer);
+    return loss.Detach();
+  });
+  if (context->is_host()) return;
+  GraphedMicroStep micro_step(booster, boosted.model, boosted.criterion, boosted.optimizer);
+  // As a loader on the host would give it, which is what costs no wait.
+  const data::Batch batch{inputs.ToHost(), targets.ToHost()};
+  measure("\"name\": \"graphed\", ", [&] { return micro_step.Run(batch); });
 }
 
 }  // namespace

@@ -53,8 +53,8 @@ def products(args):
     tokens = args.batch * args.block
     for name, m, n, k in (("square", 4096, 4096, 4096), ("qkv", tokens, 2304, 768), ("proj", tokens, 768, 768),
                           ("fc", tokens, 3072, 768), ("out", tokens, 768, 3072), ("head", tokens, 50304, 768)):
-        a = torch.full((m, k), 0.01, device="cuda", dtype=torch.bfloat16)
-        b = torch.full((k, n), 0.01, device="cuda", dtype=torch.bfloat16)
+        a = torch.randn((m, k), device="cuda", dtype=torch.bfloat16)
+        b = torch.randn((k, n), device="cuda", dtype=torch.bfloat16)
         seconds = median_seconds(args.repeats, lambda: [torch.matmul(a, b) for _ in range(10)]) / 10
         print(json.dumps({"bench": "product", "name": name, "m": m, "n": n, "k": k, "us": seconds * 1e6,
                           "tflop_per_s": 2 * m * n * k / seconds / 1e12}))

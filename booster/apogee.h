@@ -23,6 +23,7 @@
 #include "apogee/autograd/grad_mode.h"
 #include "apogee/autograd/recompute.h"
 #include "apogee/booster/booster.h"
+#include "apogee/booster/graphed_step.h"
 #include "apogee/booster/metrics.h"
 #include "apogee/comm/launch.h"
 #include "apogee/core/status.h"

@@ -73,11 +73,14 @@ std::shared_ptr<Work> Group::Start(CollectiveCall call, int64_t payload_bytes) {
   }
   APOGEE_CHECK(call.root >= 0 && call.root < size(), op, ": rank ", call.root, " is outside group ",
                ToString(), " of ", size());
+  const Tensor& any = call.output.defined() ? call.output : call.input;
+  APOGEE_CHECK(!any.defined() || any.context()->recorder() == nullptr, op,
+               ": a collective cannot be part of a CUDA graph, and one is captured; communicate "
+               "outside of what is captured");
   traffic_.Add(call.kind, payload_bytes);
   call.lane = lane_;
   call.payload_bytes = payload_bytes;
   call.blocking = blocking_;
-  const Tensor& any = call.output.defined() ? call.output : call.input;
   if (!any.defined() || any.context()->is_host()) return Submit(std::move(call));
   return TakesDeviceMemory() ? Submit(std::move(call)) : SubmitStaged(std::move(call));
 }

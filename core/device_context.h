@@ -11,6 +11,7 @@
 #ifndef APOGEE_CORE_DEVICE_CONTEXT_H_
 #define APOGEE_CORE_DEVICE_CONTEXT_H_
 
+#include <atomic>
 #include <memory>
 
 #include "apogee/core/device.h"
@@ -18,7 +19,8 @@
 
 namespace apogee {
 
-struct KernelTable;  // tensor/kernel_table.h
+struct KernelTable;   // tensor/kernel_table.h
+class GraphRecorder;  // tensor/graph_recorder.h
 class DeviceContext;
 using ContextPtr = std::shared_ptr<DeviceContext>;
 
@@ -50,6 +52,11 @@ class DeviceContext {
   // Threads that this rank's CPU loops use.
   int num_threads() const { return num_threads_; }
 
+  // Not null while what is asked of the device is captured into a graph instead of done: what ops
+  // tell it, and values are not there to be read. For backends to set.
+  GraphRecorder* recorder() const { return recorder_; }
+  void set_recorder(GraphRecorder* recorder) { recorder_ = recorder; }
+
  private:
   friend const ContextPtr& HostOf(const ContextPtr& context);
 
@@ -58,6 +65,7 @@ class DeviceContext {
   const KernelTable& kernels_;
   int num_threads_;
   ContextPtr host_;
+  std::atomic<GraphRecorder*> recorder_ = nullptr;
 };
 
 // The context of the same rank whose memory the processor may touch: `context` itself on the CPU.

@@ -116,6 +116,11 @@ class Module {
   void AddPostForwardHook(Hook hook) { post_forward_.push_back(std::move(hook)); }
   void AddPreBackwardHook(Hook hook) { pre_backward_.push_back(std::move(hook)); }
   void AddPostBackwardHook(Hook hook) { post_backward_.push_back(std::move(hook)); }
+  // Of this module alone.
+  bool has_hooks() const {
+    return !pre_forward_.empty() || !post_forward_.empty() || !pre_backward_.empty() ||
+           !post_backward_.empty();
+  }
 
  protected:
   // Declares a parameter of this module; its full name is prefixed as parents register this module.

@@ -36,6 +36,7 @@ class Adafactor : public RelativeStepOptimizer<AdafactorOptions> {
       : RelativeStepOptimizer("adafactor", std::move(groups)) {}
 
   bool SupportsShards() const override { return true; }
+  bool DecidesOnDevice() const override { return true; }
 
  protected:
   std::span<const StateSpec> StatesUnder(const ParamView& view,

@@ -49,7 +49,8 @@ void AdafactorStep::Declare(int phase, std::span<const ActiveParam> params, Stat
 }
 
 void AdafactorStep::ComputeFactors(int group, std::span<const ActiveParam> params, size_t first,
-                                   int64_t ahead, bool store, const StatBuffer& totals) {
+                                   int64_t ahead, bool store, const StatBuffer& totals,
+                                   const StepGate* gate) {
   const AdafactorOptions o = options_(group);
   std::vector<ActiveParam> factored;
   std::vector<size_t> entries;
@@ -70,7 +71,7 @@ void AdafactorStep::ComputeFactors(int group, std::span<const ActiveParam> param
         const DeviceContext& context = *params[0].grad.context();
         const Floors floors = FloorsOf(o, dtype);
         OptimKernelsFor(context).factor_moments(
-            context, {dtype, totals.dtype(), floors.added, floors.mean_floor, store, chunks});
+            context, {dtype, totals.dtype(), floors.added, floors.mean_floor, store, chunks, gate});
       });
 }
 
@@ -107,7 +108,7 @@ void AdafactorStep::Update(int group, std::span<const ActiveParam> params,
                            const StepDecision& decision, std::span<const StatBuffer> totals) {
   const AdafactorOptions o = options_(group);
   const size_t first = EntryOf(totals[0], params[0]);
-  ComputeFactors(group, params, first, /*ahead=*/0, /*store=*/true, totals[0]);
+  ComputeFactors(group, params, first, /*ahead=*/0, /*store=*/true, totals[0], decision.gate);
   const auto make_chunk = [&](const ActiveParam& param) {
     const size_t entry = first + static_cast<size_t>(&param - params.data());
     FactoredChunk chunk = work_.Chunk(param, entry);

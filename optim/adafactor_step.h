@@ -35,10 +35,10 @@ class AdafactorStep {
               std::span<const StatBuffer> totals);
 
  private:
-  // The factors from the totals of phase 0, for update `ahead` steps after the count; `store` as in
-  // FactorArgs.
+  // The factors from the totals of phase 0, for update `ahead` steps after the count; `store` and
+  // `gate` as in FactorArgs.
   void ComputeFactors(int group, std::span<const ActiveParam> params, size_t first, int64_t ahead,
-                      bool store, const StatBuffer& totals);
+                      bool store, const StatBuffer& totals, const StepGate* gate = nullptr);
 
   OptionsOf options_;
   FactoredWork work_;

@@ -102,7 +102,7 @@ void AdamFamily<Options>::Update(int group, std::span<const ActiveParam> params,
         const DeviceContext& context = *params[0].grad.context();
         const double sign = o.maximize ? -1 : 1;
         OptimKernelsFor(context).adam(
-            context, {dtype, rule.decay_kind, sign * decision.grad_scale(), rule.decay, o.betas[0],
+            context, {dtype, rule.decay_kind, decision.grad_scale(sign), rule.decay, o.betas[0],
                       o.betas[1], o.eps, o.amsgrad, chunks});
       });
 }

@@ -64,6 +64,7 @@ class AdamFamily : public TypedOptimizer<Options> {
 
   // beta1.
   bool SupportsShards() const override { return true; }
+  bool DecidesOnDevice() const override { return true; }
 
  protected:
   std::span<const StateSpec> StatesUnder(const ParamView& view,

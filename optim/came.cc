@@ -56,7 +56,8 @@ void Came::DeclareStats(int phase, std::span<const ActiveParam> params, StatBuff
 }
 
 void Came::ComputeFactors(Moment moment, int group, std::span<const ActiveParam> params,
-                          size_t first, bool store, const StatBuffer& totals) {
+                          size_t first, bool store, const StatBuffer& totals,
+                          const StepGate* gate) {
   const CameOptions& o = options(group);
   const bool square = moment == Moment::kSquare;
   std::vector<ActiveParam> factored;
@@ -80,7 +81,7 @@ void Came::ComputeFactors(Moment moment, int group, std::span<const ActiveParam>
         const DeviceContext& context = *params[0].grad.context();
         OptimKernelsFor(context).factor_moments(
             context,
-            {dtype, totals.dtype(), o.eps[square ? 0 : 1], /*mean_floor=*/0, store, chunks});
+            {dtype, totals.dtype(), o.eps[square ? 0 : 1], /*mean_floor=*/0, store, chunks, gate});
       });
 }
 
@@ -103,7 +104,7 @@ void Came::ComputeStats(int phase, std::span<const ActiveParam> all, const StepD
           const DeviceContext& context = *params[0].grad.context();
           const OptimKernels& kernels = OptimKernelsFor(context);
           const DType stats = buffer.dtype();
-          const double scale = decision.grad_scale();
+          const GradFactor scale = decision.grad_scale();
           if (phase == 0) {
             kernels.adafactor_square_sums(context,
                                           {dtype, stats, scale, /*with_weights=*/false, chunks});
@@ -123,8 +124,8 @@ void Came::Update(int group, std::span<const ActiveParam> params, const StepDeci
                   std::span<const StatBuffer> totals) {
   const CameOptions& o = options(group);
   const size_t first = EntryOf(totals[0], params[0]);
-  ComputeFactors(Moment::kSquare, group, params, first, /*store=*/true, totals[0]);
-  ComputeFactors(Moment::kResidual, group, params, first, /*store=*/true, totals[2]);
+  ComputeFactors(Moment::kSquare, group, params, first, /*store=*/true, totals[0], decision.gate);
+  ComputeFactors(Moment::kResidual, group, params, first, /*store=*/true, totals[2], decision.gate);
   const auto make_chunk = [&](const ActiveParam& param) {
     const size_t entry = first + static_cast<size_t>(&param - params.data());
     FactoredChunk chunk = square_.Chunk(param, entry);

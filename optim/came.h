@@ -47,6 +47,7 @@ class Came : public TypedOptimizer<CameOptions> {
       : TypedOptimizer("came", std::move(groups)) {}
 
   bool SupportsShards() const override { return true; }
+  bool DecidesOnDevice() const override { return true; }
 
  protected:
   std::span<const StateSpec> StatesUnder(const ParamView& view,
@@ -60,9 +61,9 @@ class Came : public TypedOptimizer<CameOptions> {
 
  private:
   enum class Moment { kSquare, kResidual };
-  // The factors of one moment from its totals; `store` as in FactorArgs.
+  // The factors of one moment from its totals; `store` and `gate` as in FactorArgs.
   void ComputeFactors(Moment moment, int group, std::span<const ActiveParam> params, size_t first,
-                      bool store, const StatBuffer& totals);
+                      bool store, const StatBuffer& totals, const StepGate* gate = nullptr);
 
   FactoredWork square_, residual_;
 };

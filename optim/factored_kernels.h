@@ -33,6 +33,7 @@ struct FactorArgs {
   double eps, mean_floor;
   bool store;  // R and C take the new values; else only the factors are written
   std::span<const FactorChunk> chunks;
+  const StepGate* gate = nullptr;  // not null: R and C stay where it says skip
 };
 
 struct FactoredChunk : UpdateChunk {
@@ -55,7 +56,7 @@ struct FactoredChunk : UpdateChunk {
 // sums: of g^2 per row and column; scalar: of w^2, where `with_weights`.
 struct AdafactorSumArgs {
   DType dtype, stat_dtype;
-  double grad_scale;
+  GradFactor grad_scale;
   bool with_weights;
   std::span<const FactoredChunk> chunks;
 };
@@ -64,7 +65,8 @@ struct AdafactorSumArgs {
 // V = beta2 V + (1 - beta2) (g^2 + eps), u = g * min(1 / sqrt(V), limit). scalar: sum of u^2.
 struct AdafactorUpdateSumArgs {
   DType dtype, stat_dtype;
-  double grad_scale, eps, limit;
+  GradFactor grad_scale;
+  double eps, limit;
   std::span<const FactoredChunk> chunks;
 };
 
@@ -73,7 +75,8 @@ struct AdafactorUpdateSumArgs {
 // w -= (decay_by_alpha ? alpha : 1) * decay * w + u.
 struct AdafactorArgs {
   DType dtype, stat_dtype;
-  double grad_scale, eps, limit, clip_threshold, eps_scale, beta1, decay;
+  GradFactor grad_scale;
+  double eps, limit, clip_threshold, eps_scale, beta1, decay;
   bool decay_by_alpha;
   std::span<const FactoredChunk> chunks;
 };
@@ -84,7 +87,8 @@ struct AdafactorArgs {
 // m).
 struct CameArgs {
   DType dtype, stat_dtype;
-  double grad_scale, eps, clip_threshold, beta1, lr, decay;
+  GradFactor grad_scale;
+  double eps, clip_threshold, beta1, lr, decay;
   std::span<const FactoredChunk> chunks;
 };
 

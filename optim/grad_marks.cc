@@ -4,13 +4,6 @@
 #include <utility>
 
 namespace apogee::optim {
-namespace {
-
-// Marks are added, or their maximum is taken, together with the norms.
-constexpr double kPresent = 1;
-constexpr double kNonFinite = 1 << 20;  // more than any number of ranks that have it
-
-}  // namespace
 
 GradMarks::GradMarks(std::vector<ParamView*> views, bool norms, NormKind kind)
     : views_(std::move(views)),
@@ -25,16 +18,20 @@ GradMarks::GradMarks(std::vector<ParamView*> views, bool norms, NormKind kind)
   buffer_.Allocate();
 }
 
-void GradMarks::Reduce(StatReducer& reducer) {
+void GradMarks::Reduce(StatReducer& reducer, bool fetch) {
   WriteStats(buffer_, section(), numbers_);
   reducer.Reduce(buffer_);
-  numbers_ = ReadStats(buffer_, section());
+  if (fetch) Fetch();
 }
 
-void GradMarks::SetPresent(size_t index) { at(index)[0] = kPresent; }
+void GradMarks::MarkOnDevice(DeviceDecision& decision, std::span<const MarkChunk> chunks) {
+  decision.Mark(kind_, chunks, static_cast<double*>(StatValues(buffer_, section()).raw()));
+}
+
+void GradMarks::SetPresent(size_t index) { at(index)[0] = kGradPresent; }
 
 void GradMarks::SetNorm(size_t index, double result) {
-  at(index)[0] = std::isfinite(result) ? kPresent : kNonFinite;
+  at(index)[0] = std::isfinite(result) ? kGradPresent : kGradNonFinite;
   at(index)[1] = kind_ == NormKind::kMax ? result : result / views_[index]->layout().num_replicas();
 }
 
@@ -42,7 +39,7 @@ bool GradMarks::present(size_t index) const { return at(index)[0] != 0; }
 
 const ParamView* GradMarks::FirstNonFinite() const {
   for (size_t i = 0; i < views_.size(); ++i) {
-    if (at(i)[0] >= kNonFinite) return views_[i];
+    if (at(i)[0] >= kGradNonFinite) return views_[i];
   }
   return nullptr;
 }

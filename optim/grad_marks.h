@@ -4,14 +4,18 @@
 //
 //   GradMarks marks(views, /*norms=*/true, NormKind::kL2);
 //   marks.SetPresent(0);
-//   marks.SetNorm(0, chunk.result);         // of this rank's elements, from
-//   OptimKernels::grad_norm marks.Reduce(reducer);                  // from here on: what holds for
-//   the whole gradients marks.TotalNorm();
+//   marks.SetNorm(0, chunk.result);         // of this rank's elements, as grad_norm gives it
+//   marks.Reduce(reducer);                  // from here on: what holds for the whole gradients
+//   marks.TotalNorm();
+//
+// On a GPU they may stay there: MarkOnDevice() takes the place of the Set functions,
+// ReduceOnDevice() that of Reduce(), and Fetch(), which waits, makes the getters good.
 #ifndef APOGEE_OPTIM_GRAD_MARKS_H_
 #define APOGEE_OPTIM_GRAD_MARKS_H_
 
 #include <vector>
 
+#include "apogee/optim/device_decision.h"
 #include "apogee/optim/kernels.h"
 #include "apogee/optim/stat_values.h"
 
@@ -25,7 +29,18 @@ class GradMarks {
   void SetPresent(size_t index);
   // Present, too. `result`: a sum of squares or a maximum, as the kernel gives it.
   void SetNorm(size_t index, double result);
-  void Reduce(StatReducer& reducer);
+  // Without `fetch` the getters go on to say what was set.
+  void Reduce(StatReducer& reducer, bool fetch = true);
+
+  // Gradients of the others are absent. Needs norms.
+  void MarkOnDevice(DeviceDecision& decision, std::span<const MarkChunk> chunks);
+  void ReduceOnDevice(StatReducer& reducer) { reducer.Reduce(buffer_); }
+  void Fetch() { numbers_ = ReadStats(buffer_, section()); }
+  const double* on_device() const {
+    return static_cast<const double*>(StatValues(buffer_, section()).raw());
+  }
+  const ParamView& view(size_t index) const { return *views_[index]; }
+  int64_t count() const { return static_cast<int64_t>(views_.size()); }
 
   bool present(size_t index) const;
   // The first view whose gradient is not finite; null: all are.

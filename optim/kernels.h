@@ -56,7 +56,8 @@ struct SgdChunk : UpdateChunk {
 };
 struct SgdArgs {
   DType dtype;
-  double grad_scale, lr, l2, momentum;
+  GradFactor grad_scale;
+  double lr, l2, momentum;
   bool nesterov;
   std::span<const SgdChunk> chunks;
 };
@@ -99,7 +100,8 @@ struct AdamChunk : UpdateChunk {
 struct AdamArgs {
   DType dtype;
   DecayKind decay_kind;
-  double grad_scale, decay, beta1, beta2, eps;
+  GradFactor grad_scale;
+  double decay, beta1, beta2, eps;
   bool amsgrad;
   std::span<const AdamChunk> chunks;
 };
@@ -111,7 +113,8 @@ struct LionChunk : UpdateChunk {
 };
 struct LionArgs {
   DType dtype;
-  double grad_scale, lr, decay, beta1, beta2;
+  GradFactor grad_scale;
+  double lr, decay, beta1, beta2;
   std::span<const LionChunk> chunks;
 };
 

@@ -87,11 +87,11 @@ void Lamb::ComputeStats(int phase, std::span<const ActiveParam> all, const StepD
   });
 }
 
-double Lamb::GradScale(int group, const StepDecision& decision,
-                       std::span<const StatBuffer> totals) const {
-  const double scale = decision.grad_scale();
+GradFactor Lamb::GradScale(int group, const StepDecision& decision,
+                           std::span<const StatBuffer> totals) const {
   const double limit = options(group).pre_clip_norm;
-  if (limit == 0) return scale;
+  if (limit == 0) return decision.grad_scale();
+  const double scale = decision.grad_scale();
   double sum = 0;
   for (const double part : totals[0].sum_values().ToVector<double>()) sum += part;
   const double excess = std::sqrt(sum) * scale / limit;
@@ -99,7 +99,7 @@ double Lamb::GradScale(int group, const StepDecision& decision,
 }
 
 void Lamb::RunPass(Pass pass, int group, std::span<const ActiveParam> params, size_t first,
-                   double grad_scale, const StatBuffer& sums) {
+                   const GradFactor& grad_scale, const StatBuffer& sums) {
   const LambOptions& o = options(group);
   const bool ratios = !o.adam && !(o.ratio_needs_decay && o.weight_decay == 0);
   const auto make_chunk = [&](const ActiveParam& param) {

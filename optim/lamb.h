@@ -61,6 +61,7 @@ class Lamb : public TypedOptimizer<LambOptions> {
       : TypedOptimizer("lamb", std::move(groups)) {}
 
   bool SupportsShards() const override { return true; }
+  bool DecidesOnDevice() const override { return !clips(); }
 
  protected:
   std::span<const StateSpec> StatesUnder(const ParamView& view,
@@ -77,11 +78,11 @@ class Lamb : public TypedOptimizer<LambOptions> {
   bool clips() const;
   // What gradients of the group are multiplied with. `totals` of the clipping phase, if there is
   // one.
-  double GradScale(int group, const StepDecision& decision,
-                   std::span<const StatBuffer> totals) const;
+  GradFactor GradScale(int group, const StepDecision& decision,
+                       std::span<const StatBuffer> totals) const;
   enum class Pass { kSums, kUpdate };
   void RunPass(Pass pass, int group, std::span<const ActiveParam> params, size_t first,
-               double grad_scale, const StatBuffer& sums);
+               const GradFactor& grad_scale, const StatBuffer& sums);
 };
 
 }  // namespace apogee::optim

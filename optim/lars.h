@@ -39,6 +39,7 @@ class Lars : public TypedOptimizer<LarsOptions> {
       : TypedOptimizer("lars", std::move(groups)) {}
 
   bool SupportsShards() const override { return true; }
+  bool DecidesOnDevice() const override { return true; }
 
  protected:
   std::span<const StateSpec> StatesUnder(const ParamView& view,

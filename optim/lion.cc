@@ -38,7 +38,7 @@ void Lion::Update(int group, std::span<const ActiveParam> params, const StepDeci
         const DeviceContext& context = *params[0].grad.context();
         const double sign = o.maximize ? -1 : 1;
         OptimKernelsFor(context).lion(
-            context, {dtype, sign * decision.grad_scale(), o.lr, o.lr * o.weight_decay, o.betas[0],
+            context, {dtype, decision.grad_scale(sign), o.lr, o.lr * o.weight_decay, o.betas[0],
                       o.betas[1], chunks});
       });
 }

@@ -46,7 +46,14 @@ Optimizer::Optimizer(std::string name, std::vector<std::vector<autograd::Paramet
   if (!problems.empty()) Throw(FormatProblems(name_, problems));
 }
 
-Optimizer::~Optimizer() = default;
+Optimizer::~Optimizer() {
+  try {
+    Settle();
+  } catch (const Error&) {
+    // The GPU has failed; who waits for the report must not wait for this object.
+    RunReportHooks();
+  }
+}
 
 void Optimizer::set_step_options(const StepOptions& options) {
   std::vector<std::string> problems;
@@ -62,7 +69,8 @@ void Optimizer::set_step_options(const StepOptions& options) {
 }
 
 void Optimizer::set_stat_reducer(std::unique_ptr<StatReducer> reducer) {
-  reducer_ = reducer != nullptr ? std::move(reducer) : std::make_unique<StatReducer>();
+  spans_ranks_ = reducer != nullptr;
+  reducer_ = spans_ranks_ ? std::move(reducer) : std::make_unique<StatReducer>();
 }
 
 void Optimizer::zero_grad(bool set_to_none) {
@@ -106,6 +114,7 @@ void Optimizer::DropUndeclaredStates() {
 
 std::optional<Tensor> Optimizer::step(const Closure& closure) {
   const TraceSpan span(trace_lane_, "step", {.category = "optimizer"});
+  Settle();
   std::optional<Tensor> loss;
   if (closure) {
     autograd::GradModeGuard record(true);
@@ -126,12 +135,14 @@ std::optional<Tensor> Optimizer::step(const Closure& closure) {
   }
   report_ = {};
   std::vector<ActiveParam> active;
-  const StepDecision decision = Decide(active);
+  PendingStep undecided;
+  const StepDecision decision = Decide(active, undecided);
   static_cast<StepDecision&>(report_) = decision;
   if (!decision.skip && !active.empty() && Apply(active, decision)) {
     FinishStep();
     for (const ActiveParam& param : active) param.view->DropTemporaries();
     report_.num_updated = static_cast<int64_t>(active.size());
+    if (decision.gate != nullptr) pending_ = std::move(undecided);
   }
   EndStep();
   return loss;
@@ -140,6 +151,7 @@ std::optional<Tensor> Optimizer::step(const Closure& closure) {
 void Optimizer::EndStep() {
   num_skipped_ += report_.skip ? 1 : 0;
   for (const StepHook& hook : step_hooks_) hook(*this);
+  if (!pending_.has_value()) RunReportHooks();
   APOGEE_CHECK(!report_.skip || step_options_.nonfinite != NonFinitePolicy::kThrow, "optimizer ",
                name_, ": the gradient of parameter \"", report_.nonfinite_parameter,
                "\" is not finite; the weights were left alone");

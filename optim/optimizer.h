@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "apogee/core/trace.h"
+#include "apogee/optim/device_decision.h"
 #include "apogee/optim/lr_target.h"
 #include "apogee/optim/param_view.h"
 #include "apogee/optim/state_dict.h"
@@ -38,6 +39,8 @@
 #include "apogee/optim/step.h"
 
 namespace apogee::optim {
+
+class GradMarks;
 
 class Optimizer : public LrTarget {
  public:
@@ -57,9 +60,17 @@ class Optimizer : public LrTarget {
   std::optional<Tensor> step(const Closure& closure = {});
   // Makes every gradient absent, or zero where it is present.
   void zero_grad(bool set_to_none = true);
-  // What the last step() did.
-  const StepReport& last_step() const { return report_; }
-  int64_t num_skipped_steps() const { return num_skipped_; }
+  // What the last step() did. Where a GPU decided (DecidesOnDevice), this waits for it.
+  const StepReport& last_step() const {
+    Settle();
+    return report_;
+  }
+  int64_t num_skipped_steps() const {
+    Settle();
+    return num_skipped_;
+  }
+  // False where the last step() is known to have changed nothing. Never waits.
+  bool may_have_updated() const { return report_.num_updated > 0; }
 
   void set_step_options(const StepOptions& options);
   const StepOptions& step_options() const { return step_options_; }
@@ -68,9 +79,11 @@ class Optimizer : public LrTarget {
   // Runs at the beginning of every step(); what it throws leaves everything as it was.
   using StepHook = std::function<void(Optimizer&)>;
   void AddPreStepHook(StepHook hook) { pre_step_hooks_.push_back(std::move(hook)); }
-  // Runs at the end of every step(), also of a skipped one, in the order added: a loss scaler
-  // updates here.
+  // Runs at the end of every step(), also of a skipped one, in the order added.
   void AddStepHook(StepHook hook) { step_hooks_.push_back(std::move(hook)); }
+  // Runs when last_step() of a step is known: behind the step hooks, or, where a GPU decided, when
+  // somebody asks for it, at the latest when the next step() begins. A loss scaler updates here.
+  void AddReportHook(StepHook hook) { report_hooks_.push_back(std::move(hook)); }
   // Runs whenever load_state_dict has taken a dict over, weights included: a wrapper that holds
   // copies of them renews these there.
   void AddLoadHook(StepHook hook) { load_hooks_.push_back(std::move(hook)); }
@@ -104,8 +117,14 @@ class Optimizer : public LrTarget {
   // Number of parameters of a group.
   int group_size(int group) const { return group_sizes_[static_cast<size_t>(group)]; }
   // All views, group after group, in the order of construction.
-  std::span<ParamView> views() { return views_; }
-  std::span<const ParamView> views() const { return views_; }
+  std::span<ParamView> views() {
+    Settle();
+    return views_;
+  }
+  std::span<const ParamView> views() const {
+    Settle();
+    return views_;
+  }
   // Bytes of the states that all trainable parameters have or will have, masters excluded.
   int64_t PlannedStateBytes() const;
   int64_t PlannedStateBytes(const ParamView& view, int group) const;
@@ -116,6 +135,10 @@ class Optimizer : public LrTarget {
   // Shards of `view` may be cut at multiples of this many elements only. (Exactness does not depend
   // on it: blocks of quantized states that no cut goes through need no statistics.)
   virtual int64_t CutMultiple(const ParamView& /*view*/, int /*group*/) const { return 1; }
+  // Whether every kernel of a step takes the factor of the gradients as a GradFactor, and nothing
+  // of the decision or the statistics is read on the host. Then step() on a GPU waits for nothing,
+  // under kSkip and kProceed, unless a gradient is absent that another rank may have.
+  virtual bool DecidesOnDevice() const { return false; }
   // Elements of the states of `view` that its owner alone keeps when the view is a shard
   // (ParamView::owned); 0: there are none.
   virtual int64_t OwnedNumel(const ParamView& /*view*/, int /*group*/) const { return 0; }
@@ -129,10 +152,12 @@ class Optimizer : public LrTarget {
   // Calls fn(view, group) for all views.
   template <typename Fn>
   void ForEachView(const Fn& fn) {
+    Settle();
     ForEachView(*this, fn);
   }
   template <typename Fn>
   void ForEachView(const Fn& fn) const {
+    Settle();
     ForEachView(*this, fn);
   }
   // Where states of kind kPerRank lie: this rank's of those of `num_ranks` that are saved together.
@@ -203,6 +228,12 @@ class Optimizer : public LrTarget {
  private:
   friend class FusedStep;
 
+  // A step that a GPU decides was counted as if it were not skipped, until Settle().
+  struct PendingStep {
+    std::vector<ParamView*> candidates;  // in the order of the marks
+    std::vector<ParamView*> updated;
+  };
+
   template <typename Self, typename Fn>
   static void ForEachView(Self& self, const Fn& fn) {
     size_t index = 0;
@@ -212,8 +243,15 @@ class Optimizer : public LrTarget {
   }
   // Throws Error when nobody would sum up the gradient of a view that holds an addend.
   void CheckPartialGrad(const ParamView& view, int group) const;
-  // Fills `active` in and the report's nonfinite_parameter.
-  StepDecision Decide(std::vector<ActiveParam>& active);
+  // Fills `active` in and the report's nonfinite_parameter; where a GPU decides, `undecided`.
+  StepDecision Decide(std::vector<ActiveParam>& active, PendingStep& undecided);
+  // Whether Decide leaves the decision to the GPU.
+  bool CanDecideOn(const DeviceContext& context, std::span<ParamView* const> candidates) const;
+  // Norms and finite flags of grads[owners[k]].
+  void MarkOnHost(const DeviceContext& context, const std::vector<Tensor>& grads,
+                  const std::vector<size_t>& owners, GradMarks& marks) const;
+  void MarkOnDevice(const ContextPtr& context, const std::vector<Tensor>& grads,
+                    const std::vector<size_t>& owners, GradMarks& marks);
   // Whether to skip, and the clip factor, from what all gradients together are.
   void DecideFrom(bool finite, double norm, StepDecision& decision) const;
   // States, statistics, step counts, update. Group after group, like the views. False: skipped.
@@ -223,6 +261,12 @@ class Optimizer : public LrTarget {
                              const GroupState* group_state, std::vector<StateSpec>& specs) const;
   // Counts skips, runs the hooks, throws under kThrow.
   void EndStep();
+  void RunReportHooks() const;
+  // Makes report, step counts and number of skips of the last step() good, where a GPU decided.
+  void Settle() const {
+    if (pending_.has_value()) SettlePending();
+  }
+  void SettlePending() const;
   std::vector<std::string> LoadProblems(const StateDict& dict) const;
   std::vector<StatBuffer> ReduceStats(std::span<const ActiveParam> active,
                                       const StepDecision& decision);
@@ -233,9 +277,12 @@ class Optimizer : public LrTarget {
   StepOptions step_options_;
   TraceLane* trace_lane_ = nullptr;
   std::unique_ptr<StatReducer> reducer_;
-  StepReport report_;
-  int64_t num_skipped_ = 0;
-  std::vector<StepHook> pre_step_hooks_, step_hooks_, load_hooks_;
+  bool spans_ranks_ = false;  // the reducer is not the single-rank one
+  mutable std::optional<PendingStep> pending_;
+  std::unique_ptr<DeviceDecision> device_decision_;  // made by the first step on a GPU
+  mutable StepReport report_;
+  mutable int64_t num_skipped_ = 0;
+  std::vector<StepHook> pre_step_hooks_, step_hooks_, report_hooks_, load_hooks_;
   std::vector<GroupState> group_states_;
   int rank_ = 0, num_ranks_ = 1;
   // What a fused backward did, until step() reports it.

@@ -47,7 +47,7 @@ void Sgd::Update(int group, std::span<const ActiveParam> params, const StepDecis
       params, make_chunk, [&](DType dtype, std::span<const SgdChunk> chunks) {
         const DeviceContext& context = *params[0].grad.context();
         const double sign = o.maximize ? -1 : 1;
-        OptimKernelsFor(context).sgd(context, {dtype, sign * decision.grad_scale(), o.lr,
+        OptimKernelsFor(context).sgd(context, {dtype, decision.grad_scale(sign), o.lr,
                                                o.weight_decay, o.momentum, o.nesterov, chunks});
       });
 }

@@ -37,6 +37,7 @@ class Sgd : public TypedOptimizer<SgdOptions> {
       : TypedOptimizer("sgd", std::move(groups)) {}
 
   bool SupportsShards() const override { return true; }
+  bool DecidesOnDevice() const override { return true; }
 
  protected:
   std::span<const StateSpec> StatesUnder(const ParamView& view,

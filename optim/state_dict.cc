@@ -48,6 +48,7 @@ void CheckState(const std::string& name, const StateEntry& entry, const ParamVie
 }  // namespace
 
 StateDict Optimizer::state_dict() const {
+  Settle();
   StateDict dict{.optimizer = name_, .groups = {}, .params = {}, .group_states = group_states_};
   for (int group = 0; group < num_groups(); ++group) dict.groups.push_back(group_options(group));
   for (const ParamView& view : views_) {
@@ -211,6 +212,7 @@ absl::Status Optimizer::CheckStateDict(const StateDict& dict) const {
 }
 
 absl::Status Optimizer::load_state_dict(const StateDict& dict) {
+  Settle();
   APOGEE_RETURN_IF_ERROR(CheckStateDict(dict));
 
   // Copies first: running out of memory here still leaves everything as it was.

@@ -8,6 +8,7 @@
 
 #include "apogee/optim/kernels.h"
 #include "apogee/optim/param_view.h"
+#include "apogee/optim/step_gate.h"
 
 namespace apogee::optim {
 
@@ -35,8 +36,13 @@ struct StepDecision {
   double grad_norm = std::numeric_limits<double>::quiet_NaN();
   double clip_factor = 1;
   double inv_loss_scale = 1;
-  // What the update multiplies a gradient with as it reads it.
-  double grad_scale() const { return clip_factor * inv_loss_scale; }
+  // Not null while only the GPU knows what was decided: the fields above say nothing yet.
+  const StepGate* gate = nullptr;
+  // What the update multiplies a gradient with as it reads it, times `sign`.
+  GradFactor grad_scale(double sign = 1) const {
+    return gate != nullptr ? GradFactor(sign, gate)
+                           : GradFactor(sign * (clip_factor * inv_loss_scale));
+  }
 };
 
 struct StepReport : StepDecision {

@@ -18,8 +18,8 @@ void Optimizer::CheckPartialGrad(const ParamView& view, int group) const {
                kReason, "its group's options say no longer so; set them before boost");
 }
 
-StepDecision Optimizer::Decide(std::vector<ActiveParam>& active) {
-  std::vector<ParamView*> candidates;  // trainable views
+StepDecision Optimizer::Decide(std::vector<ActiveParam>& active, PendingStep& undecided) {
+  std::vector<ParamView*>& candidates = undecided.candidates;  // trainable views
   std::vector<int> groups;
   ForEachView([&](ParamView& view, int group) {
     if (!view.trainable()) return;
@@ -35,7 +35,6 @@ StepDecision Optimizer::Decide(std::vector<ActiveParam>& active) {
   const ContextPtr context = candidates[0]->value().context();
   GradMarks marks(candidates, need_norm, step_options_.norm_kind);
   std::vector<Tensor> grads(candidates.size());
-  std::vector<NormChunk> chunks;
   std::vector<size_t> owners;
   for (size_t c = 0; c < candidates.size(); ++c) {
     ParamView& view = *candidates[c];
@@ -46,14 +45,19 @@ StepDecision Optimizer::Decide(std::vector<ActiveParam>& active) {
     if (!view.has_grad()) continue;
     grads[c] = view.grad();
     marks.SetPresent(c);
-    chunks.push_back({grads[c].raw(), grads[c].dtype(), view.layout().local_numel(), 0});
     owners.push_back(c);
   }
-  if (need_norm) {
-    OptimKernelsFor(*context).grad_norm(*context, {step_options_.norm_kind, chunks});
-    for (size_t k = 0; k < chunks.size(); ++k) marks.SetNorm(owners[k], chunks[k].result);
+  // What other ranks have is to be read where something is absent here.
+  const bool all_known = !spans_ranks_ || owners.size() == candidates.size();
+  const bool on_device = !owners.empty() && CanDecideOn(*context, candidates);
+  if (on_device && need_norm) {
+    MarkOnDevice(context, grads, owners, marks);
+    marks.ReduceOnDevice(*reducer_);
+    if (!all_known) marks.Fetch();
+  } else {
+    if (need_norm) MarkOnHost(*context, grads, owners, marks);
+    marks.Reduce(*reducer_, /*fetch=*/!on_device || !all_known);
   }
-  marks.Reduce(*reducer_);
 
   bool whole = true;
   for (size_t c = 0; c < candidates.size(); ++c) {
@@ -65,15 +69,33 @@ StepDecision Optimizer::Decide(std::vector<ActiveParam>& active) {
                                MemoryCategory::kGradient);
     }
     active.push_back({&view, groups[c], grads[c]});
+    undecided.updated.push_back(&view);
     whole = whole && !view.partial_grad();
   }
-  if (need_norm) {
-    const ParamView* bad = marks.FirstNonFinite();
-    if (bad != nullptr) report_.nonfinite_parameter = bad->name();
-    DecideFrom(bad == nullptr, marks.TotalNorm(), decision);
-    if (!whole && !ClipsAddends()) decision.grad_norm = std::numeric_limits<double>::quiet_NaN();
+  if (!need_norm) return decision;
+  if (on_device) {
+    decision.gate = device_decision_->Decide({.kind = step_options_.norm_kind,
+                                              .check_finite = check_finite,
+                                              .max_norm = step_options_.max_norm,
+                                              .inv_loss_scale = decision.inv_loss_scale},
+                                             marks.on_device(), marks.count());
+    return decision;
   }
+  const ParamView* bad = marks.FirstNonFinite();
+  if (bad != nullptr) report_.nonfinite_parameter = bad->name();
+  DecideFrom(bad == nullptr, marks.TotalNorm(), decision);
+  if (!whole && !ClipsAddends()) decision.grad_norm = std::numeric_limits<double>::quiet_NaN();
   return decision;
+}
+
+void Optimizer::MarkOnHost(const DeviceContext& context, const std::vector<Tensor>& grads,
+                           const std::vector<size_t>& owners, GradMarks& marks) const {
+  std::vector<NormChunk> chunks;
+  for (const size_t c : owners) {
+    chunks.push_back({grads[c].raw(), grads[c].dtype(), marks.view(c).layout().local_numel(), 0});
+  }
+  OptimKernelsFor(context).grad_norm(context, {step_options_.norm_kind, chunks});
+  for (size_t k = 0; k < chunks.size(); ++k) marks.SetNorm(owners[k], chunks[k].result);
 }
 
 void Optimizer::DecideFrom(bool finite, double norm, StepDecision& decision) const {

@@ -27,7 +27,8 @@ struct LambChunk : TrustChunk {
 };
 struct LambArgs {
   DType dtype, stat_dtype;
-  double grad_scale, beta1, grad_weight, beta2, eps, decay, min_ratio, max_ratio;
+  GradFactor grad_scale;
+  double beta1, grad_weight, beta2, eps, decay, min_ratio, max_ratio;
   std::span<const LambChunk> chunks;
 };
 
@@ -39,7 +40,8 @@ struct LarsChunk : TrustChunk {
 };
 struct LarsArgs {
   DType dtype, stat_dtype;
-  double grad_scale, lr, momentum, decay, coefficient, eps;
+  GradFactor grad_scale;
+  double lr, momentum, decay, coefficient, eps;
   bool nesterov;
   std::span<const LarsChunk> chunks;
 };

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "apogee/core/dtype.h"
+#include "apogee/optim/step_gate.h"
 
 namespace apogee::optim {
 

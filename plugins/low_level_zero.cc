@@ -144,7 +144,7 @@ optim::Optimizer& LowLevelZeroPlugin::Configure(nn::Module& model, optim::Optimi
     shards_->CheckNoneFromElsewhere();
   });
   optimizer.AddStepHook([this](optim::Optimizer& stepped) {
-    if (stepped.last_step().num_updated == 0) return;
+    if (!stepped.may_have_updated()) return;
     parameters_->GatherAsync();
     if (!options_.overlap_gather) parameters_->Wait();
   });

@@ -28,6 +28,9 @@ void StepGuard::Attach(optim::Optimizer& optimizer) {
         BeforeStep(stepped);
       });
   optimizer.AddStepHook([this](optim::Optimizer& stepped) { AfterStep(stepped); });
+  optimizer.AddReportHook([this, alive = std::weak_ptr<void>(alive_)](optim::Optimizer& stepped) {
+    if (!alive.expired()) AfterReport(stepped);
+  });
 }
 
 bool StepGuard::OnBackward() {
@@ -66,7 +69,12 @@ void StepGuard::BeforeStep(optim::Optimizer& optimizer) {
 
 void StepGuard::AfterStep(optim::Optimizer& optimizer) {
   num_backwards_ = 0;
+  if (scaler_ != nullptr) unreported_ = &optimizer;
+}
+
+void StepGuard::AfterReport(optim::Optimizer& optimizer) {
   if (scaler_ == nullptr) return;
+  unreported_ = nullptr;
   scaler_->Update(optimizer.last_step().skip);
   SetLossScale(optimizer);
 }

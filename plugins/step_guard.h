@@ -39,8 +39,14 @@ class StepGuard {
   // Plugin::NoSync; the handle may outlive the guard.
   std::shared_ptr<void> NoSync();
   // Null without `scale`.
-  optim::LossScaler* loss_scaler() { return scaler_.get(); }
-  double loss_scale() const { return scaler_ != nullptr ? scaler_->scale() : 1; }
+  optim::LossScaler* loss_scaler() {
+    Settle();
+    return scaler_.get();
+  }
+  double loss_scale() const {
+    Settle();
+    return scaler_ != nullptr ? scaler_->scale() : 1;
+  }
   // What backward of a loss begins with: that scale.
   Tensor LossGradient(const Tensor& loss) const {
     return Tensor::Full(loss.shape(), loss.dtype(), loss_scale(), loss.context());
@@ -50,14 +56,20 @@ class StepGuard {
   void BeforeStep(optim::Optimizer& optimizer);
   void SetLossScale(optim::Optimizer& optimizer) const;
   void AfterStep(optim::Optimizer& optimizer);
+  void AfterReport(optim::Optimizer& optimizer);
+  // The scaler knows of the last step, which may have been decided on a GPU.
+  void Settle() const {
+    if (unreported_ != nullptr) unreported_->last_step();
+  }
 
   std::string plugin_;
   double max_norm_;
   std::unique_ptr<optim::LossScaler> scaler_;
-  double own_scale_ = 1;         // the loop's
-  std::string single_backward_;  // the optimizer that cannot accumulate, or empty
-  int64_t num_backwards_ = 0;    // since the last step
-  bool unreduced_ = false;       // the last one kept gradients local
+  const optim::Optimizer* unreported_ = nullptr;  // has stepped, the scaler has yet to hear of it
+  double own_scale_ = 1;                          // the loop's
+  std::string single_backward_;                   // the optimizer that cannot accumulate, or empty
+  int64_t num_backwards_ = 0;                     // since the last step
+  bool unreduced_ = false;                        // the last one kept gradients local
   std::shared_ptr<int> no_sync_depth_ = std::make_shared<int>(0);  // handles that live
   std::shared_ptr<void> alive_ = std::make_shared<int>();
 };

@@ -1,32 +1,66 @@
 #!/usr/bin/env bash
 # Checks this machine's GPU with what scripts/gpu_bundle.sh brought here, and prints one table:
 #
-#   FOLDER/scripts/gpu_check.sh [--quick] [--golden FOLDER] [--report FILE.json]
+#   FOLDER/scripts/gpu_check.sh [--phase PHASE]... [--quick] [--jobs N] [--limit SECONDS] [--golden FOLDER]
+#                               [--report FILE.json]
 #
-# The device tests; the matrix on cuda with 1, 2 and 4 ranks on one GPU; recorded trajectories, where --golden
-# names them; compute-sanitizer on the kernel tests, where it is found; the benchmarks, beside PyTorch's where
-# python3 has it. --quick leaves benchmarks out and takes a small sample of the matrix. Exit status 1 when a check
-# failed. What could not be asked is in the table as skipped, with the reason.
+# Phases, all of them unless some are named, in this order:
+#   tests      the device tests
+#   bench      the benchmarks, beside PyTorch's where python3 has it
+#   matrix     the matrix on cuda with 1, 2 and 4 ranks on one GPU
+#   verify     recorded trajectories, where --golden names them
+#   sanitizer  compute-sanitizer on the kernel tests, where it is found
+#
+# --quick leaves benchmarks out and takes a small sample of the matrix. --jobs: tests that share the GPU at a time
+# (default: half the cores, at most 8); benchmarks are alone. --limit: checks that have not begun by then are
+# skipped, so that the table comes in time; those under way are given 60 s more. Exit status 1 when a check failed.
+# What could not be asked is in the table as skipped, with the reason.
 set -uo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 quick=0
 golden=""
 report="gpu_check.json"
+limit=86400
+jobs=$((($(nproc) + 1) / 2))
+((jobs <= 8)) || jobs=8
+phases=()
+
+usage() {
+  sed -n '2,/^set -/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
+  exit 2
+}
+
+# value FLAG VALUE PATTERN: the value, which must look like the pattern.
+value() {
+  if [[ ! "${2:-}" =~ ^($3)$ ]]; then
+    echo "gpu_check: $1 is '${2:-}', expected $3" >&2
+    exit 2
+  fi
+}
+
 while (($#)); do
   case "$1" in
     --quick) quick=1 ;;
-    --golden) golden="$2"; shift ;;
-    --report) report="$2"; shift ;;
-    *)
-      echo "usage: gpu_check.sh [--quick] [--golden FOLDER] [--report FILE.json]" >&2
-      exit 2
-      ;;
+    --phase) value "$1" "${2:-}" 'tests|bench|matrix|verify|sanitizer'; phases+=("$2"); shift ;;
+    --jobs) value "$1" "${2:-}" '[1-9][0-9]*'; jobs="$2"; shift ;;
+    --limit) value "$1" "${2:-}" '[1-9][0-9]*'; limit="$2"; shift ;;
+    --golden) value "$1" "${2:-}" '.+'; golden="$2"; shift ;;
+    --report) value "$1" "${2:-}" '.+'; report="$2"; shift ;;
+    *) usage ;;
   esac
   shift
 done
+((${#phases[@]})) || phases=(tests bench matrix verify sanitizer)
 lines="$(mktemp)"
-log="$(mktemp)"
-trap 'rm -f "$lines" "$log"' EXIT
+logs="$(mktemp -d)"
+trap 'rm -rf "$lines" "$logs"' EXIT
+
+# cuBLASLt and NCCL may be those of a Python installation's nvidia packages, also of one that is no active
+# environment.
+if [[ -z "${VIRTUAL_ENV:-}" ]] && command -v python3 >/dev/null; then
+  VIRTUAL_ENV="$(python3 -c 'import sys; print(sys.prefix)')"
+  export VIRTUAL_ENV
+fi
 
 # row NAME VERDICT DETAIL: one line of the table.
 row() {
@@ -34,20 +68,41 @@ row() {
   printf '%-44s %-8s %s\n' "$1" "$2" "$3"
 }
 
+# time_is_up NAME: whether this check comes too late, which becomes its row.
+time_is_up() {
+  ((SECONDS < limit)) && return 1
+  row "$1" skipped "not begun within --limit $limit"
+}
+
+# seconds_for MOST: what a check may take.
+seconds_for() {
+  local left=$((limit + 60 - SECONDS))
+  echo $((left < $1 ? left : $1))
+}
+
 # check NAME COMMAND...: passed when it exits with 0; the detail is its last line.
 check() {
-  local name="$1" verdict=passed
-  timeout 900 "${@:2}" >"$log" 2>&1 || verdict="FAILED"
+  local name="$1" verdict=passed log
+  time_is_up "$name" && return
+  log="$(mktemp -p "$logs")"
+  timeout "$(seconds_for 900)" "${@:2}" >"$log" 2>&1 || verdict="FAILED"
   # A test program that ran nothing has passed nothing.
   [[ $verdict == passed ]] && grep -q '^\[  PASSED  \] 0 tests' "$log" && verdict=skipped
   row "$name" "$verdict" "$(tail -n 1 "$log")"
   [[ $verdict != FAILED ]] || tail -n 20 "$log"
 }
 
+# beside NAME COMMAND...: as check, while up to --jobs of them run.
+beside() {
+  while (($(jobs -rp | wc -l) >= jobs)); do wait -n; done
+  check "$@" &
+}
+
 # numbers NAME COMMAND...: JSON lines go into the report; exit status 77 is a skip.
 numbers() {
-  local name="$1" status=0
-  timeout 1800 "${@:2}" >"$log" 2>&1 || status=$?
+  local name="$1" status=0 log="$logs/numbers"
+  time_is_up "$name" && return
+  timeout "$(seconds_for 1800)" "${@:2}" >"$log" 2>&1 || status=$?
   if ((status == 77)); then
     row "$name" skipped "$(tail -n 1 "$log")"
   elif ((status)) || ! grep -q '^{' "$log"; then
@@ -57,35 +112,60 @@ numbers() {
   fi
 }
 
+phase_tests() {
+  for test in "$here"/tests/*; do
+    beside "$(basename "$test")" env APOGEE_TEST_DEVICE=cuda "$test" --gtest_brief=1
+  done
+  wait
+}
+
+phase_bench() {
+  if ((quick)); then
+    row "benchmarks" skipped "--quick"
+    return
+  fi
+  for section in steps products gpt; do
+    numbers "$section" "$here/bin/gpu_bench" "$section"
+    numbers "$section, PyTorch" python3 "$here/bench/pytorch_gpu.py" "$section"
+  done
+}
+
+# Worlds of 1, 2 and 4 ranks each have cells of their own.
+phase_matrix() {
+  local sample=$((quick ? 20 : 600))
+  for optimizers in a-b c-k l-r s-z; do
+    beside "matrix on cuda, [$optimizers]*" "$here/bin/apogee" matrix --device cuda --sample $((sample / 4)) \
+      --only "[$optimizers]*"
+  done
+  wait
+}
+
+phase_verify() {
+  if [[ -n "$golden" ]]; then
+    check "recorded trajectories" "$here/bin/apogee" verify --device cuda "$golden"
+  else
+    row "recorded trajectories" skipped "no --golden"
+  fi
+}
+
+phase_sanitizer() {
+  if ! command -v compute-sanitizer >/dev/null; then
+    row "compute-sanitizer" skipped "not found"
+    return
+  fi
+  for test in "$here"/tests/tensor_* "$here"/tests/optim_*kernels* "$here"/tests/optim_device_decision_test; do
+    [[ -x "$test" ]] || continue
+    beside "memcheck $(basename "$test")" env APOGEE_TEST_DEVICE=cuda \
+      compute-sanitizer --error-exitcode 1 "$test" --gtest_brief=1
+  done
+  wait
+}
+
 if command -v nvidia-smi >/dev/null; then
   row "GPU" found "$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | head -n 1)"
 else
   row "GPU" skipped "no nvidia-smi"
 fi
-for test in "$here"/tests/*; do
-  APOGEE_TEST_DEVICE=cuda check "$(basename "$test")" "$test" --gtest_brief=1
-done
-sample=$((quick ? 20 : 600))
-check "matrix on cuda, $sample cells" "$here/bin/apogee" matrix --device cuda --sample "$sample"
-if [[ -n "$golden" ]]; then
-  check "recorded trajectories" "$here/bin/apogee" verify --device cuda "$golden"
-else
-  row "recorded trajectories" skipped "no --golden"
-fi
-if command -v compute-sanitizer >/dev/null; then
-  for test in "$here"/tests/tensor_* "$here"/tests/optim_*kernels*; do
-    [[ -x "$test" ]] || continue
-    APOGEE_TEST_DEVICE=cuda check "memcheck $(basename "$test")" \
-      compute-sanitizer --error-exitcode 1 "$test" --gtest_brief=1
-  done
-else
-  row "compute-sanitizer" skipped "not found"
-fi
-if ((!quick)); then
-  for section in steps products gpt; do
-    numbers "$section" "$here/bin/gpu_bench" "$section"
-    numbers "$section, PyTorch" python3 "$here/bench/pytorch_gpu.py" "$section"
-  done
-fi
+for phase in "${phases[@]}"; do "phase_$phase"; done
 python3 "$here/scripts/gpu_table.py" "$lines" "$report" || exit 1
 ! cut -f 2 "$lines" | grep -q FAILED

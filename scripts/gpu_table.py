@@ -34,6 +34,8 @@ def main():
             parts.append(f"{ours['tokens_per_s']:.0f} tokens/s, MFU {ours['tflop_per_s'] / PEAK_TFLOP_PER_S:.2f}")
         if "us" in ours:
             parts.append(f"{ours['tflop_per_s']:.0f} TFLOP/s")
+        if ours.get("alone_us"):
+            parts.append(f"{ours['alone_us'] / ours['us']:.2f} of cuBLASLt alone (bound 0.95)")
         if theirs is not None:
             for field, better in (("ms", "lower"), ("us", "lower"), ("tokens_per_s", "higher"),
                                   ("peak_bytes", "lower")):

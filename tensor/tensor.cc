@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "apogee/tensor/graph_recorder.h"
 #include "apogee/tensor/kernel_table.h"
 
 namespace apogee {
@@ -150,6 +151,7 @@ void Tensor::CopyFrom(const Tensor& src) const {
   APOGEE_CHECK(src.shape_ == shape_, "CopyFrom: source shape ", src.shape_,
                " differs from destination shape ", shape_);
   if (numel() == 0) return;
+  if (GraphRecorder* const recorder = context()->recorder()) recorder->NoteWrite(*this);
   if (src.device() != device()) {
     CopyAcross(src);
     return;
@@ -180,6 +182,7 @@ void Tensor::CopyAcross(const Tensor& src) const {
     CopyFrom(near);
   } else if (src.context()->is_host()) {
     context()->CopyFromHost(raw(), from.raw(), bytes());
+    if (GraphRecorder* const recorder = context()->recorder()) recorder->NoteUpload(*this, from);
   } else if (context()->is_host()) {
     src.context()->CopyToHost(raw(), from.raw(), bytes());
   } else {
@@ -190,13 +193,21 @@ void Tensor::CopyAcross(const Tensor& src) const {
 void Tensor::Fill(double value) const {
   APOGEE_CHECK(defined() && is_contiguous(), "Fill: needs a defined, contiguous tensor");
   if (numel() == 0) return;
+  if (GraphRecorder* const recorder = context()->recorder()) recorder->NoteWrite(*this);
   context()->kernels().fill(*context(),
                             {.dtype = dtype_, .y = raw(), .n = numel(), .value = value});
+}
+
+void internal::RefuseHostRead(const DeviceContext& context, const char* what) {
+  APOGEE_CHECK(context.recorder() == nullptr, what,
+               ": reads values on the host while a CUDA graph is captured, when they have not been "
+               "computed; call it outside of what is captured");
 }
 
 double Tensor::Item() const {
   APOGEE_CHECK(defined() && numel() == 1, "Item: needs a tensor of one element, got shape ",
                shape_);
+  internal::RefuseHostRead(*context(), "Item");
   return ToVector<double>()[0];
 }
 

@@ -181,8 +181,15 @@ Tensor Tensor::FromVector(const std::vector<T>& values, const Shape& shape,
   return tensor.To(dtype).To(context);
 }
 
+namespace internal {
+// Throws Error while a graph of the context's work is captured: `what` reads values on the host.
+void RefuseHostRead(const DeviceContext& context, const char* what);
+}  // namespace internal
+
 template <typename T>
 std::vector<T> Tensor::ToVector() const {
+  APOGEE_CHECK(defined(), "ToVector: the tensor is undefined");
+  internal::RefuseHostRead(*context(), "ToVector");
   const Tensor host = Detach().ToHost().To(DTypeOf<T>()).Contiguous();
   const T* begin = host.data<T>();
   return std::vector<T>(begin, begin + host.numel());

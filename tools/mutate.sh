@@ -2,6 +2,7 @@
 # Tests the tests: breaks the library on purpose, one small change at a time, and expects a test to fail.
 #
 #   tools/mutate.sh [--only PATTERN]      # PATTERN: a regular expression on the mutants' names
+#   tools/mutate.sh --check               # only whether all of them still apply
 #
 # Works on a copy of the tree, which it builds once; for each mutant it then rebuilds and runs only the
 # tests that the mutant names. Prints `KILLED name (test)` or `SURVIVED name` per mutant, and as its last
@@ -24,10 +25,13 @@ source "$(dirname "${BASH_SOURCE[0]}")/../scripts/common.sh"
 export LC_ALL=C
 
 only=""
+check=0
 if (($# == 2)) && [[ "$1" == "--only" ]]; then
   only="$2"
+elif (($# == 1)) && [[ "$1" == "--check" ]]; then
+  check=1
 elif (($# > 0)); then
-  echo "usage: tools/mutate.sh [--only PATTERN]" >&2
+  echo "usage: tools/mutate.sh [--only PATTERN | --check]" >&2
   exit 2
 fi
 
@@ -74,6 +78,22 @@ targets_of() {
 
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
+
+if ((check)); then
+  passed=0
+  failed=0
+  for path in "$ROOT"/tools/mutants/*.mutant; do
+    if load "$path" && cp "$ROOT/$file" "$work/file" 2>/dev/null && apply "$work/file"; then
+      passed=$((passed + 1))
+    else
+      echo "BROKEN $(basename "$path" .mutant) (its old text is not in '$file' exactly once)"
+      failed=$((failed + 1))
+    fi
+  done
+  echo "$passed passed, $failed failed"
+  exit $((failed > 0))
+fi
+
 build="$work/source/build/release"
 
 mkdir "$work/source"

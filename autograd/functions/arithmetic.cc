@@ -86,7 +86,7 @@ class SumNode : public Node {
   SumNode(const Tensor& x, double scale) : shape_(x.shape()), dtype_(x.dtype()), scale_(scale) {}
   const char* name() const override { return "sum"; }
   std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
-    return {Tensor::Full(shape_, dtype_, grads[0].Item() * scale_, grads[0].context())};
+    return {ops::Spread(grads[0], scale_, shape_, dtype_)};
   }
 
  private:

@@ -19,9 +19,9 @@ class CrossEntropyNode : public Node {
   const char* name() const override { return "cross_entropy"; }
 
   std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext& context) override {
-    const double scale = grads[0].Item() / static_cast<double>(num_targets_);
     const Tensor targets = targets_.Take(context), lse = lse_.Take(context);
-    return {ops::CrossEntropyBackward(logits_.Take(context), targets, lse, ignore_index_, scale)};
+    return {ops::CrossEntropyBackward(logits_.Take(context), targets, lse, ignore_index_, grads[0],
+                                      num_targets_)};
   }
   void ReleaseSaved() override {
     for (SavedTensor* saved : {&logits_, &targets_, &lse_}) saved->Reset();

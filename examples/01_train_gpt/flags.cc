@@ -78,6 +78,9 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   ranks(
       "--zero-stage", f.zero_stage,
       "Of hybrid: 1 shards optimizer states over the copies, 2 gradients, too, 3 parameters, too");
+  app.add_flag("--cuda-graphs", f.cuda_graphs,
+               "Start each micro-batch's forward and backward on a GPU at once; the same losses")
+      ->group("Training");
   app.add_flag("--reproducible", f.reproducible,
                "The same losses, bit for bit, for any --ranks; see README.md; implies --plugin ddp")
       ->group("Ranks");

@@ -41,6 +41,7 @@ struct Flags {
   int ranks = 1;
   std::string plugin;  // ParseFlags replaces "" by single or ddp
   bool reproducible = false;
+  bool cuda_graphs = false;
   int tp_size = 1, zero_stage = 0;  // of --plugin hybrid
   int threads = 0;                  // 0: one per core
   int threads_per_rank = 1;

@@ -11,11 +11,13 @@
 #include <cstdio>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/booster/booster.h"
+#include "apogee/booster/graphed_step.h"
 #include "apogee/booster/metrics.h"
 #include "apogee/comm/launch.h"
 #include "apogee/core/blocking_waits.h"
@@ -106,16 +108,26 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
   };
   tell_notes();
 
+  std::optional<GraphedMicroStep> graphed;
+  if (flags.cuda_graphs) {
+    graphed.emplace(booster, boosted.model, boosted.criterion, boosted.optimizer);
+  }
+  const double share = 1.0 / static_cast<double>(flags.accumulate);
   int64_t micro = done * flags.accumulate;
   StepEvent event;
   for (auto& samples : loader) {
     const bool last = ++micro % flags.accumulate == 0;
-    Tensor loss = boosted.criterion(boosted.model(samples.inputs), samples.targets);
-    loss = autograd::Scale(loss, 1.0 / static_cast<double>(flags.accumulate));
-    event.loss += loss.Item();
     // Gradients are averaged over the ranks once per step.
     const std::shared_ptr<void> keep_local = last ? nullptr : booster.no_sync();
-    booster.backward(loss, boosted.optimizer);
+    Tensor loss;
+    if (graphed) {
+      loss = graphed->Run(samples, share);
+    } else {
+      loss = boosted.criterion(boosted.model(samples.inputs), samples.targets);
+      loss = autograd::Scale(loss, share);
+      booster.backward(loss, boosted.optimizer);
+    }
+    event.loss += loss.Item();
     if (!last) continue;
 
     event.step = micro / flags.accumulate;

@@ -31,10 +31,9 @@ class VocabParallelCrossEntropyNode : public autograd::Node {
 
   std::vector<Tensor> Backward(std::vector<Tensor> grads,
                                const autograd::BackwardContext& context) override {
-    const double scale = grads[0].Item() / static_cast<double>(num_targets_);
     const Tensor targets = targets_.Take(context), lse = lse_.Take(context);
     return {ops::CrossEntropyPartBackward(logits_.Take(context), targets, lse, part_, ignore_index_,
-                                          scale)};
+                                          grads[0], num_targets_)};
   }
   void ReleaseSaved() override {
     for (SavedTensor* saved : {&logits_, &targets_, &lse_}) saved->Reset();

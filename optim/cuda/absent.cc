@@ -1,11 +1,16 @@
 // A build without CUDA.
 #include "apogee/optim/cuda/kernel_table.h"
+#include "apogee/optim/device_decision.h"
 
 namespace apogee::optim {
 
 const OptimKernels& CudaOptimKernels() {
   static constexpr OptimKernels kEmptyTable;
   return kEmptyTable;
+}
+
+std::unique_ptr<DeviceDecision> MakeDeviceDecision(const ContextPtr&) {
+  Throw("MakeDeviceDecision: this build has no CUDA");
 }
 
 }  // namespace apogee::optim

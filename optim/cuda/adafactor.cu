@@ -16,23 +16,25 @@ __device__ __forceinline__ double SquareSum(const Pack<C, kRunPack>& x) {
 template <typename C, bool kWithWeights>
 struct SquareTerms {
   struct Tile {
-    __device__ Tile(const SquareTerms&, const FactoredChunk&, const TileOfRegion&) {}
+    C scale;
+    __device__ Tile(const SquareTerms& terms, const FactoredChunk&, const TileOfRegion&)
+        : scale(static_cast<C>(terms.grad_scale.value())) {}
   };
-  C scale;
+  DeviceFactor grad_scale;
 
   __device__ bool Aligned(const FactoredChunk& chunk) const {
     return AreAligned(chunk.weight, chunk.grad);
   }
   template <typename At>
-  __device__ Pack<C, kRunPack> operator()(const FactoredChunk& chunk, const Tile&, int64_t, int,
-                                          const At& at, double& scalar) const {
+  __device__ Pack<C, kRunPack> operator()(const FactoredChunk& chunk, const Tile& tile, int64_t,
+                                          int, const At& at, double& scalar) const {
     if constexpr (kWithWeights) scalar += SquareSum(LoadWeight<C>(chunk, at));
     Pack<C, kRunPack> squares{};
     if (chunk.rows == 0) return squares;  // not factored: the gradient is not read
     const Pack<C, kRunPack> grad = LoadGrad<C>(chunk, at);
 #pragma unroll
     for (int k = 0; k < kRunPack; ++k) {
-      const C g = scale * grad.at[k];
+      const C g = tile.scale * grad.at[k];
       squares.at[k] = g * g;
     }
     return squares;
@@ -82,6 +84,7 @@ struct AdafactorRule {
   bool decay_by_alpha;
   C beta1, one_minus_beta1;
 
+  __device__ bool Skips() const { return settings.grad_scale.Skips(); }
   template <typename At>
   __device__ Pack<C, kRunPack> operator()(const FactoredChunk& chunk, const Tile& tile, int64_t row,
                                           int step, const At& at) const {
@@ -105,7 +108,7 @@ struct AdafactorRule {
 
 void adafactor_square_sums(const DeviceContext& context, const AdafactorSumArgs& args) {
   DispatchStats(args.dtype, args.stat_dtype, [&]<typename C, typename S>() {
-    const C scale = static_cast<C>(args.grad_scale);
+    const DeviceFactor scale(args.grad_scale);
     if (args.with_weights) {
       AddRegionSums<C, S, true, true>(context, RegionTasks(args.chunks),
                                       SquareTerms<C, true>{scale});

@@ -8,8 +8,10 @@ namespace {
 template <typename C, bool kAmsgrad>
 struct AdamStep {
   DecayKind decay_kind;
-  C grad_scale, decay, beta1, beta2, one_minus_beta1, one_minus_beta2, eps;
+  DeviceScale<C> grad_scale;
+  C decay, beta1, beta2, one_minus_beta1, one_minus_beta2, eps;
 
+  __device__ bool Open() { return grad_scale.Open(); }
   __device__ bool Aligned(const AdamChunk& chunk) const {
     return AreAligned(chunk.exp_avg, chunk.exp_avg_sq, chunk.max_exp_avg_sq);
   }
@@ -50,7 +52,7 @@ struct AdamStep {
 template <typename C, bool kAmsgrad>
 void RunAs(const DeviceContext& context, const AdamArgs& args) {
   UpdateChunks<C>(context, args.chunks,
-                  AdamStep<C, kAmsgrad>{args.decay_kind, static_cast<C>(args.grad_scale),
+                  AdamStep<C, kAmsgrad>{args.decay_kind, DeviceScale<C>(args.grad_scale),
                                         static_cast<C>(args.decay), static_cast<C>(args.beta1),
                                         static_cast<C>(args.beta2), static_cast<C>(1 - args.beta1),
                                         static_cast<C>(1 - args.beta2), static_cast<C>(args.eps)});

@@ -65,6 +65,7 @@ struct CameRule {
   };
   CameSettings<C, S> settings;
 
+  __device__ bool Skips() const { return settings.moments.grad_scale.Skips(); }
   template <typename At>
   __device__ Pack<C, kRunPack> operator()(const FactoredChunk& chunk, const Tile& tile, int64_t row,
                                           int step, const At& at) const {

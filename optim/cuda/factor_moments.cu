@@ -9,6 +9,7 @@ template <typename C, typename S>
 struct AverageBody {
   C eps;
   bool store;
+  const StepGate* gate;
 
   __device__ void operator()(const FactorChunk& chunk, int64_t tile) const {
     const int64_t rows = chunk.matrix.batch * chunk.matrix.rows;
@@ -21,7 +22,7 @@ struct AverageBody {
     const C square = static_cast<C>(static_cast<const S*>(chunk.sums)[i] * inv_count);
     const C average =
         static_cast<C>(chunk.beta2) * *state + static_cast<C>(1 - chunk.beta2) * (square + eps);
-    if (store) *state = average;
+    if (store && !(gate != nullptr && gate->skip)) *state = average;
     static_cast<C*>(chunk.factors)[i] = is_row ? average : C(1) / sqrt(average);
   }
 };
@@ -57,7 +58,7 @@ void factor_moments(const DeviceContext& context, const FactorArgs& args) {
           const comm::MatrixView& m = chunk.matrix;
           return CeilDiv(m.batch * (m.rows + m.cols), kTileThreads);
         },
-        AverageBody<C, S>{static_cast<C>(args.eps), args.store});
+        AverageBody<C, S>{static_cast<C>(args.eps), args.store, args.gate});
     ForEachTile(
         context, args.chunks, [](const FactorChunk& chunk) { return chunk.matrix.batch; },
         RowFactorBody<C>{args.mean_floor});

@@ -6,10 +6,11 @@ namespace {
 
 template <typename C>
 struct Coefficients {
-  C grad_scale, beta1, grad_weight, beta2, one_minus_beta2, eps, decay;
+  DeviceScale<C> grad_scale;
+  C beta1, grad_weight, beta2, one_minus_beta2, eps, decay;
 
   explicit Coefficients(const LambArgs& args)
-      : grad_scale(static_cast<C>(args.grad_scale)),
+      : grad_scale(args.grad_scale),
         beta1(static_cast<C>(args.beta1)),
         grad_weight(static_cast<C>(args.grad_weight)),
         beta2(static_cast<C>(args.beta2)),
@@ -45,6 +46,7 @@ template <typename C>
 struct LambDirection {
   Coefficients<C> c;
 
+  __device__ bool Open() { return c.grad_scale.Open(); }
   __device__ bool Aligned(const LambChunk& chunk) const { return c.Aligned(chunk); }
   template <typename At>
   __device__ UpdatePack<C> operator()(const LambChunk& chunk, const At& at,
@@ -59,6 +61,7 @@ struct LambStep {
   Coefficients<C> c;
   double min_ratio, max_ratio;
 
+  __device__ bool Open() { return c.grad_scale.Open(); }
   __device__ bool Aligned(const LambChunk& chunk) const { return c.Aligned(chunk); }
   __device__ C Prepare(const LambChunk& chunk) const {
     if (!chunk.trusted) return static_cast<C>(chunk.step_size);

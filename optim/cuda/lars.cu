@@ -7,8 +7,9 @@ namespace {
 // Of LARS' sums the update is the gradient.
 template <typename C>
 struct LarsDirection {
-  C grad_scale;
+  DeviceScale<C> grad_scale;
 
+  __device__ bool Open() { return grad_scale.Open(); }
   __device__ bool Aligned(const LarsChunk&) const { return true; }
   template <typename At>
   __device__ UpdatePack<C> operator()(const LarsChunk& chunk, const At& at,
@@ -22,10 +23,12 @@ struct LarsDirection {
 
 template <typename C, typename S>
 struct LarsStep {
-  C grad_scale, lr, momentum, decay;
+  DeviceScale<C> grad_scale;
+  C lr, momentum, decay;
   double exact_decay, coefficient, eps;
   bool nesterov;
 
+  __device__ bool Open() { return grad_scale.Open(); }
   __device__ bool Aligned(const LarsChunk& chunk) const {
     return AreAligned(chunk.momentum_buffer);
   }
@@ -62,14 +65,14 @@ struct LarsStep {
 
 void lars_sums(const DeviceContext& context, const LarsArgs& args) {
   DispatchStats(args.dtype, args.stat_dtype, [&]<typename C, typename S>() {
-    AddTrustSums<C, S>(context, args.chunks, LarsDirection<C>{static_cast<C>(args.grad_scale)});
+    AddTrustSums<C, S>(context, args.chunks, LarsDirection<C>{DeviceScale<C>(args.grad_scale)});
   });
 }
 
 void lars(const DeviceContext& context, const LarsArgs& args) {
   DispatchStats(args.dtype, args.stat_dtype, [&]<typename C, typename S>() {
     UpdateChunks<C>(context, args.chunks,
-                    LarsStep<C, S>{static_cast<C>(args.grad_scale), static_cast<C>(args.lr),
+                    LarsStep<C, S>{DeviceScale<C>(args.grad_scale), static_cast<C>(args.lr),
                                    static_cast<C>(args.momentum), static_cast<C>(args.decay),
                                    args.decay, args.coefficient, args.eps, args.nesterov});
   });

@@ -6,8 +6,10 @@ namespace {
 
 template <typename C>
 struct LionStep {
-  C grad_scale, lr, decay, beta1, one_minus_beta1, beta2, one_minus_beta2;
+  DeviceScale<C> grad_scale;
+  C lr, decay, beta1, one_minus_beta1, beta2, one_minus_beta2;
 
+  __device__ bool Open() { return grad_scale.Open(); }
   __device__ bool Aligned(const LionChunk& chunk) const { return AreAligned(chunk.exp_avg); }
 
   template <typename At>
@@ -31,7 +33,7 @@ struct LionStep {
 template <typename C>
 void Run(const DeviceContext& context, const LionArgs& args) {
   UpdateChunks<C>(context, args.chunks,
-                  LionStep<C>{static_cast<C>(args.grad_scale), static_cast<C>(args.lr),
+                  LionStep<C>{DeviceScale<C>(args.grad_scale), static_cast<C>(args.lr),
                               static_cast<C>(args.decay), static_cast<C>(args.beta1),
                               static_cast<C>(1 - args.beta1), static_cast<C>(args.beta2),
                               static_cast<C>(1 - args.beta2)});

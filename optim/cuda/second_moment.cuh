@@ -22,7 +22,8 @@ __device__ __forceinline__ double ClipDivisor(const FactoredChunk& chunk, double
 }
 
 struct MomentSettings {
-  double grad_scale, eps, limit;
+  DeviceFactor grad_scale;
+  double eps, limit;
 };
 
 // The factors of a tile's rows and columns, or, of what is not factored, none.
@@ -46,7 +47,7 @@ struct Normaliser {
 
   __device__ Normaliser(const MomentSettings& settings, const FactoredChunk& chunk,
                         const TileOfRegion& t)
-      : grad_scale(static_cast<C>(settings.grad_scale)),
+      : grad_scale(static_cast<C>(settings.grad_scale.value())),
         beta2(static_cast<C>(chunk.beta2)),
         one_minus_beta2(static_cast<C>(1 - chunk.beta2)),
         eps(static_cast<C>(settings.eps)),
@@ -85,21 +86,23 @@ struct Normaliser {
 
 // On the host: what is no number of C becomes its largest.
 template <typename C>
-MomentSettings SettingsOf(double grad_scale, double eps, double limit) {
-  return {grad_scale, eps, std::min(limit, static_cast<double>(std::numeric_limits<C>::max()))};
+MomentSettings SettingsOf(const GradFactor& grad_scale, double eps, double limit) {
+  return {DeviceFactor(grad_scale), eps,
+          std::min(limit, static_cast<double>(std::numeric_limits<C>::max()))};
 }
 
 __device__ __forceinline__ bool AreTensorsAligned(const FactoredChunk& chunk) {
   return AreAligned(chunk.weight, chunk.grad, chunk.working, chunk.exp_avg, chunk.exp_avg_sq);
 }
 
-// Rule: struct Tile made of (rule, chunk, tile), and the run's new weights as
+// Rule: bool Skips(), struct Tile made of (rule, chunk, tile), and the run's new weights as
 // Pack operator()(chunk, tile, row, step, at).
 template <typename C, typename Rule>
 struct FactoredUpdateBody {
   Rule rule;
 
   __device__ void operator()(const RegionTask& task, int64_t tile) const {
+    if (rule.Skips()) return;
     const FactoredChunk& chunk = task.chunk;
     const TileOfRegion t(task.region, tile);
     const typename Rule::Tile prepared(rule, chunk, t);

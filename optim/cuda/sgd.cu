@@ -6,9 +6,11 @@ namespace {
 
 template <typename C>
 struct SgdStep {
-  C grad_scale, lr, l2, momentum;
+  DeviceScale<C> grad_scale;
+  C lr, l2, momentum;
   bool nesterov;
 
+  __device__ bool Open() { return grad_scale.Open(); }
   __device__ bool Aligned(const SgdChunk& chunk) const { return AreAligned(chunk.momentum_buffer); }
 
   template <typename At>
@@ -41,7 +43,7 @@ template <typename C>
 void Run(const DeviceContext& context, const SgdArgs& args) {
   UpdateChunks<C>(
       context, args.chunks,
-      SgdStep<C>{static_cast<C>(args.grad_scale), static_cast<C>(args.lr), static_cast<C>(args.l2),
+      SgdStep<C>{DeviceScale<C>(args.grad_scale), static_cast<C>(args.lr), static_cast<C>(args.l2),
                  static_cast<C>(args.momentum), args.nesterov});
 }
 

@@ -14,10 +14,12 @@ namespace apogee::optim::cuda {
 // 0.
 template <typename C, typename Chunk, typename Direction>
 struct TrustTerms {
-  Direction direction;
+  Direction settings;
 
   __device__ void operator()(const Chunk& chunk, int64_t begin, int64_t end,
                              double (&sums)[2]) const {
+    Direction direction = settings;
+    if (!OpenGate(direction)) return;
     const bool aligned = AreAligned(chunk.weight, chunk.grad) && direction.Aligned(chunk);
     ForEachPack<kUpdatePack>(begin, end, aligned, [&](const auto& at) {
       const UpdatePack<C> w = LoadWeight<C>(chunk, at);

@@ -16,10 +16,11 @@
 //
 // The weights and, where there are, the working weights are stored here. Memory is passed over
 // once. What a step computes once per tile, its Prepare(chunk) returns, if it has one, and its
-// operator() is given last.
+// operator() is given last. What multiplies gradients by a DeviceScale has an Open() (gate.cuh).
 #ifndef APOGEE_OPTIM_CUDA_UPDATE_CUH_
 #define APOGEE_OPTIM_CUDA_UPDATE_CUH_
 
+#include "apogee/optim/cuda/gate.cuh"
 #include "apogee/optim/cuda/packs.cuh"
 #include "apogee/optim/update_chunk.h"
 
@@ -51,9 +52,11 @@ __device__ __forceinline__ void StoreState(void* state, const At& at, const Upda
 
 template <typename C, typename Chunk, typename Step>
 struct UpdateBody {
-  Step step;
+  Step settings;
 
   __device__ void operator()(const Chunk& chunk, int64_t tile) const {
+    Step step = settings;
+    if (!OpenGate(step)) return;
     const int64_t begin = tile * kUpdateTile;
     const int64_t end = begin + kUpdateTile < chunk.n ? begin + kUpdateTile : chunk.n;
     const bool aligned = AreAligned(chunk.weight, chunk.grad, chunk.working) && step.Aligned(chunk);

@@ -71,7 +71,7 @@ void cross_entropy_backward(const DeviceContext& context, const CrossEntropyBack
     const T* logits = static_cast<const T*>(args.logits);
     const C* lse = static_cast<const C*>(args.lse);
     T* dlogits = static_cast<T*>(args.dlogits);
-    const C grad_scale = static_cast<C>(args.grad_scale);
+    const C grad_scale = static_cast<C>(ReadScalar(args.grad) / args.num_targets);
     const int64_t stride = args.cols + args.padding;
     ForRows(context, args.rows, stride, [=, &args](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {

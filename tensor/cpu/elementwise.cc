@@ -69,7 +69,7 @@ void ScaleAddKernel(const DeviceContext& context, const ScaleAddArgs& args) {
 void fill(const DeviceContext& context, const FillArgs& args) {
   DispatchAny(args.dtype, "fill", [&]<typename T>() {
     T* y = static_cast<T*>(args.y);
-    const T value = Cast<T>(args.value);
+    const T value = Cast<T>(args.value * ReadScalar(args.factor));
     ForElements(context, args.n,
                 [=](int64_t begin, int64_t end) { std::fill(y + begin, y + end, value); });
   });

@@ -1,5 +1,7 @@
 // A build without CUDA.
+#include "apogee/core/error.h"
 #include "apogee/tensor/cuda/cuda_context.h"
+#include "apogee/tensor/cuda/cuda_graph.h"
 
 namespace apogee {
 
@@ -10,5 +12,19 @@ absl::StatusOr<ContextPtr> CudaContext(const CudaOptions& /*options*/) {
 }
 
 int NumCudaDevices() { return 0; }
+
+struct CudaGraph::Impl {};
+
+CudaGraph CudaGraph::Capture(const ContextPtr& /*context*/, const Tensors& /*inputs*/,
+                             const std::function<void(const Tensors&)>& /*fn*/) {
+  Throw("CudaGraph: this build has no CUDA; configure where nvcc is found (-DAPOGEE_WITH_CUDA=ON)");
+}
+
+CudaGraph::CudaGraph(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+CudaGraph::~CudaGraph() = default;
+CudaGraph::CudaGraph(CudaGraph&& other) noexcept = default;
+CudaGraph& CudaGraph::operator=(CudaGraph&& other) noexcept = default;
+bool CudaGraph::Takes(const Tensors& /*values*/) const { return false; }
+void CudaGraph::Launch(const Tensors& /*values*/) const {}
 
 }  // namespace apogee

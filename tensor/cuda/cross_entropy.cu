@@ -56,12 +56,14 @@ struct BackwardRows {
   const ComputeType<T>* lse;
   T* dlogits;
   int64_t rows, cols, stride, first, ignore_index;
-  ComputeType<T> grad_scale;
+  double num_targets;
+  DeviceScalar grad;
 };
 
 template <typename T, int kWidth, int kTeam>
 __global__ void __launch_bounds__(kRowThreads) BackwardKernel(BackwardRows<T> args) {
   using C = ComputeType<T>;
+  const C grad_scale = static_cast<C>(ReadScalar(args.grad) / args.num_targets);
   for (int64_t r = FirstRow<kTeam>(); r < args.rows; r += RowStep<kTeam>()) {
     T* to = args.dlogits + r * args.stride;
     const RowPart<T, kWidth, kTeam> part(args.logits + r * args.stride, args.stride);
@@ -73,7 +75,7 @@ __global__ void __launch_bounds__(kRowThreads) BackwardKernel(BackwardRows<T> ar
 #pragma unroll
       for (int j = 0; j < n; ++j) {
         const C onehot = i + j == column ? C(1) : C(0);
-        const C gradient = (Exp<T>(Load(v.at + j) - lse) - onehot) * args.grad_scale;
+        const C gradient = (Exp<T>(Load(v.at + j) - lse) - onehot) * grad_scale;
         out.at[j] = Cast<T>(ignored || i + j >= args.cols ? C(0) : gradient);
       }
       StoreVector(to + i, out);
@@ -138,7 +140,8 @@ void cross_entropy_backward(const DeviceContext& context, const CrossEntropyBack
                           .stride = args.cols + args.padding,
                           .first = args.first,
                           .ignore_index = args.ignore_index,
-                          .grad_scale = static_cast<C>(args.grad_scale)});
+                          .num_targets = args.num_targets,
+                          .grad = args.grad});
   });
 }
 

@@ -49,17 +49,23 @@ void* CudaAllocator::Allocate(int64_t bytes, MemoryCategory category) {
   APOGEE_CHECK(bytes >= 0, "allocate: negative size ", bytes);
   CheckCuda(cudaSetDevice(device_), "cudaSetDevice");
   const int64_t rounded = RoundUp(bytes);
-  void* block = TakeCached(rounded);
+  void* block = TakeFreedInGraph(rounded);
+  if (block == nullptr) block = TakeCached(rounded);
   if (block == nullptr) block = AskDriver(rounded);
   if (block == nullptr) {
     ReleaseCache();
     block = AskDriver(rounded);
   }
   if (block == nullptr) ThrowOutOfMemory(bytes, category);
+  GiveToGraph(block);
   try {
     ledger_.Add(category, bytes);
   } catch (...) {
-    cudaFree(block);
+    if (KeepForGraphs(block, rounded)) {
+      ledger_.AddSlack(rounded);
+    } else {
+      cudaFree(block);
+    }
     throw;
   }
   ledger_.AddSlack(rounded - bytes);
@@ -69,6 +75,10 @@ void* CudaAllocator::Allocate(int64_t bytes, MemoryCategory category) {
 void CudaAllocator::Free(void* block, int64_t bytes, MemoryCategory category) {
   const int64_t rounded = RoundUp(bytes);
   ledger_.Remove(category, bytes);
+  if (KeepForGraphs(block, rounded)) {
+    ledger_.AddSlack(bytes);
+    return;
+  }
   if (!keep_) {
     // cudaFree waits for the GPU; what is queued may still use the block.
     ledger_.AddSlack(bytes - rounded);
@@ -91,7 +101,8 @@ void CudaAllocator::ReleaseCache() {
   std::lock_guard lock(mutex_);
   if (cache_.empty()) return;
   cudaSetDevice(device_);
-  cudaStreamSynchronize(stream_);
+  // While a graph is captured nothing runs, and nothing can be waited for.
+  if (graph_ == nullptr) cudaStreamSynchronize(stream_);
   for (const auto& [bytes, block] : cache_) {
     cudaFree(block);
     ledger_.AddSlack(-bytes);

@@ -10,8 +10,15 @@
 
 #include <map>
 #include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
 
 #include "apogee/core/memory.h"
+
+namespace apogee {
+class GraphRecorder;
+}
 
 namespace apogee::cuda {
 
@@ -26,10 +33,24 @@ class CudaAllocator : public Allocator {
   void Free(void* block, int64_t bytes, MemoryCategory category) override;
   void ReleaseCache() override;
 
+  // What is handed out until EndGraph is used by every replay of `graph`, and is kept for it, when
+  // it has been freed, until ReleaseGraph. So is what is freed in between: replays read it. The
+  // stream must have nothing left to do.
+  void BeginGraph(const GraphRecorder* graph);
+  void EndGraph();
+  // There will be no more replays.
+  void ReleaseGraph(const GraphRecorder* graph);
+
  private:
   // At most 1/8 above the request, so that nearby shapes share blocks.
   int64_t RoundUp(int64_t bytes) const;
   void* TakeCached(int64_t rounded);
+  // A block that the capture made and freed: its next user comes after the last, in replays too.
+  void* TakeFreedInGraph(int64_t rounded);
+  // Notes that the graph that is captured, if there is one, uses this block.
+  void GiveToGraph(void* block);
+  // True for a freed block that graphs use: it is kept for them.
+  bool KeepForGraphs(void* block, int64_t rounded);
   void* AskDriver(int64_t rounded);
   [[noreturn]] void ThrowOutOfMemory(int64_t bytes, MemoryCategory category);
 
@@ -37,7 +58,13 @@ class CudaAllocator : public Allocator {
   cudaStream_t stream_;
   bool keep_;
   std::mutex mutex_;
-  std::multimap<int64_t, void*> cache_;  // by rounded size
+  std::multimap<int64_t, void*> cache_;   // by rounded size
+  const GraphRecorder* graph_ = nullptr;  // that is captured
+  std::multimap<int64_t, void*> freed_in_graph_;
+  std::unordered_set<void*> made_in_graph_;
+  // Of every block that replays use, and those of them that are free.
+  std::unordered_map<void*, std::vector<const GraphRecorder*>> users_of_;
+  std::unordered_map<void*, int64_t> kept_;  // with their rounded sizes
 };
 
 }  // namespace apogee::cuda

@@ -9,6 +9,7 @@
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tensor/cuda/cublas.h"
 #include "apogee/tensor/cuda/cuda_allocator.cuh"
+#include "apogee/tensor/cuda/kept_uploads.cuh"
 #include "apogee/tensor/cuda/kernel_table.h"
 #include "apogee/tensor/cuda/stream_context.cuh"
 
@@ -57,6 +58,9 @@ const void* StreamContext::Constant(const void* host, int64_t bytes) const {
   std::lock_guard lock(constants_mutex_);
   std::unique_ptr<Workspace>& copy = constants_[host];
   if (copy == nullptr) {
+    APOGEE_CHECK(recorder() == nullptr,
+                 "a table that kernels need would be made while a CUDA graph is captured, and have "
+                 "no values until a replay; run what is captured once before");
     auto made = std::make_unique<Workspace>(*this, bytes);
     CopyFromHost(made->data<void>(), host, bytes);
     copy = std::move(made);
@@ -66,6 +70,7 @@ const void* StreamContext::Constant(const void* host, int64_t bytes) const {
 
 void StreamContext::CopyToHost(void* host, const void* device, int64_t bytes) const {
   if (bytes == 0) return;
+  internal::RefuseHostRead(*this, "a copy to the host (To, ToHost, CopyFrom)");
   Use();
   copies_.Download(host, device, bytes);
 }
@@ -73,6 +78,13 @@ void StreamContext::CopyToHost(void* host, const void* device, int64_t bytes) co
 void StreamContext::CopyFromHost(void* device, const void* host, int64_t bytes) const {
   if (bytes == 0) return;
   Use();
+  if (GraphRecorder* const graph = recorder()) {
+    const void* kept = static_cast<CudaGraphRecorder*>(graph)->uploads.Keep(host, bytes);
+    CheckCuda(
+        cudaMemcpyAsync(device, kept, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_),
+        "copy from the host");
+    return;
+  }
   copies_.Upload(device, host, bytes);
 }
 
@@ -85,6 +97,7 @@ void StreamContext::CopyWithin(void* to, const void* from, int64_t bytes) const 
 }
 
 void StreamContext::Synchronize() const {
+  internal::RefuseHostRead(*this, "Synchronize");
   Use();
   CheckCuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
 }

@@ -9,7 +9,16 @@ namespace apogee::cuda {
 namespace {
 
 template <typename T>
+void FillFromDevice(const DeviceContext& context, const FillArgs& args) {
+  const double value = args.value;
+  const DeviceScalar factor = args.factor;
+  MapVectors(context, args.n, static_cast<T*>(args.y),
+             [=] __device__() { return Cast<T>(value * ReadScalar(factor)); });
+}
+
+template <typename T>
 void Fill(const DeviceContext& context, const FillArgs& args) {
+  if (args.factor.value != nullptr) return FillFromDevice<T>(context, args);
   T value;
   if constexpr (std::is_integral_v<T> || sizeof(T) > 2) {
     value = static_cast<T>(args.value);

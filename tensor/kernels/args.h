@@ -17,12 +17,34 @@
 
 namespace apogee {
 
-// y[i] = value.
+// A number that the kernel reads on the device as it runs, so that the host need not wait for it; 1
+// where there is none.
+struct DeviceScalar {
+  const void* value = nullptr;
+  DType dtype = DType::kF32;  // floating
+};
+// For kernels.
+constexpr double ReadScalar(const DeviceScalar& scalar) {
+  if (scalar.value == nullptr) return 1;
+  switch (scalar.dtype) {
+    case DType::kF64:
+      return *static_cast<const double*>(scalar.value);
+    case DType::kBF16:
+      return static_cast<double>(static_cast<float>(*static_cast<const BFloat16*>(scalar.value)));
+    case DType::kF16:
+      return static_cast<double>(static_cast<float>(*static_cast<const Float16*>(scalar.value)));
+    default:
+      return static_cast<double>(*static_cast<const float*>(scalar.value));
+  }
+}
+
+// y[i] = value * factor.
 struct FillArgs {
   DType dtype;
   void* y;
   int64_t n;
   double value;
+  DeviceScalar factor = {};
 };
 
 // y = cast(x) between strided layouts of one shape; any pair of dtypes.
@@ -288,8 +310,8 @@ struct CrossEntropyForwardArgs {
   void* loss;
   int64_t rows, cols;
 };
-// dlogits = (exp(logits - lse) - onehot) * grad_scale, 0 in ignored rows. dlogits may be logits.
-// The columns are those from `first` on of the whole logits, each row followed by `padding`
+// dlogits = (exp(logits - lse) - onehot) * (grad / num_targets), 0 in ignored rows. dlogits may be
+// logits. The columns are those from `first` on of the whole logits, each row followed by `padding`
 // elements, whose dlogits are 0; a target outside [first, first + cols) has its one-hot in another
 // part.
 struct CrossEntropyBackwardArgs {
@@ -300,8 +322,9 @@ struct CrossEntropyBackwardArgs {
   const void* lse;
   void* dlogits;
   int64_t rows, cols;
-  double grad_scale;
+  double num_targets;
   int64_t first = 0, padding = 0;
+  DeviceScalar grad = {};
 };
 // The cross entropy of logits whose columns are cut into parts, in three steps with two reductions
 // between them. This one, over the columns of one part as above: lse (-inf without columns), and

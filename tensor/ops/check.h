@@ -2,6 +2,10 @@
 #ifndef APOGEE_TENSOR_OPS_CHECK_H_
 #define APOGEE_TENSOR_OPS_CHECK_H_
 
+#include <algorithm>
+
+#include "apogee/tensor/graph_recorder.h"
+#include "apogee/tensor/kernels/args.h"
 #include "apogee/tensor/tensor.h"
 
 namespace apogee::ops {
@@ -28,23 +32,54 @@ inline void CheckSameShape(const char* op, const Tensor& a, const Tensor& b) {
                b.shape());
 }
 
+// A floating tensor of one element, for a kernel to read.
+inline DeviceScalar ScalarOperand(const char* op, const Tensor& x) {
+  APOGEE_CHECK(x.defined() && x.numel() == 1 && IsFloat(x.dtype()), op,
+               ": needs a gradient of one element of a floating dtype, got shape ", x.shape());
+  return {.value = x.raw(), .dtype = x.dtype()};
+}
+
 // The dtype of saved statistics (mean, rstd, lse, loss): f64 for f64, else f32.
 inline DType StatDType(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
 
+// `values`: i64 on the host, contiguous; each in [0, limit), or *ignored.
+inline void CheckIndexValues(const char* op, const Tensor& values, int64_t limit,
+                             const int64_t* ignored) {
+  const int64_t* data = values.data<int64_t>();
+  for (int64_t i = 0; i < values.numel(); ++i) {
+    const bool ok = (data[i] >= 0 && data[i] < limit) || (ignored && data[i] == *ignored);
+    APOGEE_CHECK(ok, op, ": index ", data[i], " at position ", i, " is outside [0, ", limit, ")");
+  }
+}
+
+// How many of such values are not `ignored`.
+inline int64_t CountOthers(const Tensor& values, int64_t ignored) {
+  const int64_t* data = values.data<int64_t>();
+  return values.numel() - std::count(data, data + values.numel(), ignored);
+}
+
 // Check of indices on the host: i64 in [0, limit), or *ignored, on the device of `table`, which
-// they index. Those on a GPU are fetched, which waits for it: a wrong one would read another's
-// memory.
-inline void CheckIndices(const char* op, const Tensor& ids, const Tensor& table, int64_t limit,
-                         const int64_t* ignored) {
+// they index. Returns them there. Those on a GPU are fetched, which waits for it: a wrong one would
+// read another's memory. In a graph every replay checks its own.
+inline Tensor CheckIndices(const char* op, const Tensor& ids, const Tensor& table, int64_t limit,
+                           const int64_t* ignored) {
   CheckSameDevice(op, ids, table);
   APOGEE_CHECK(ids.dtype() == DType::kI64, op, ": indices must be i64, got ",
                DTypeName(ids.dtype()));
-  const Tensor host = ids.Detach().Contiguous().ToHost();
-  const int64_t* values = host.data<int64_t>();
-  for (int64_t i = 0; i < ids.numel(); ++i) {
-    const bool ok = (values[i] >= 0 && values[i] < limit) || (ignored && values[i] == *ignored);
-    APOGEE_CHECK(ok, op, ": index ", values[i], " at position ", i, " is outside [0, ", limit, ")");
-  }
+  const Tensor contiguous = ids.Detach().Contiguous();
+  GraphRecorder* const recorder = ids.context()->recorder();
+  const Tensor host = recorder == nullptr
+                          ? contiguous.ToHost()
+                          : recorder->RequireIndices(op, contiguous, limit, ignored);
+  CheckIndexValues(op, host, limit, ignored);
+  return host;
+}
+
+// Random numbers are numbered on the host: a replay would draw those of the capture again.
+inline void RefuseRandomInGraph(const char* op, const Tensor& x) {
+  APOGEE_CHECK(x.context()->recorder() == nullptr, op,
+               ": draws random numbers, and a replay of the CUDA graph that is captured would draw "
+               "the same ones again; run this part eagerly, or without dropout (p = 0)");
 }
 
 // Rows of a tensor seen as a matrix whose columns are the last dim.

@@ -76,21 +76,23 @@ CrossEntropyResult CrossEntropyPartJoin(const CrossEntropyPart& part, const Tens
 }
 
 Tensor CrossEntropyPartBackward(Tensor logits, const Tensor& targets, const Tensor& lse,
-                                const VocabPart& vocab, int64_t ignore_index, double grad_scale) {
+                                const VocabPart& vocab, int64_t ignore_index, const Tensor& grad,
+                                int64_t num_targets) {
   const Tensor dlogits = logits.is_sole_owner() ? logits : Tensor::EmptyLike(logits);
   const int64_t cols = NumColumns(logits, vocab);
-  logits.context()->kernels().cross_entropy_backward(*logits.context(),
-                                                     {.dtype = logits.dtype(),
-                                                      .logits = logits.raw(),
-                                                      .targets = targets.address<int64_t>(),
-                                                      .ignore_index = ignore_index,
-                                                      .lse = lse.raw(),
-                                                      .dlogits = dlogits.raw(),
-                                                      .rows = Rows(logits),
-                                                      .cols = cols,
-                                                      .grad_scale = grad_scale,
-                                                      .first = vocab.first,
-                                                      .padding = logits.size(-1) - cols});
+  logits.context()->kernels().cross_entropy_backward(
+      *logits.context(), {.dtype = logits.dtype(),
+                          .logits = logits.raw(),
+                          .targets = targets.address<int64_t>(),
+                          .ignore_index = ignore_index,
+                          .lse = lse.raw(),
+                          .dlogits = dlogits.raw(),
+                          .rows = Rows(logits),
+                          .cols = cols,
+                          .num_targets = static_cast<double>(num_targets),
+                          .first = vocab.first,
+                          .padding = logits.size(-1) - cols,
+                          .grad = ScalarOperand("cross_entropy", grad)});
   return dlogits;
 }
 

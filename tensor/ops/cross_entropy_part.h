@@ -29,10 +29,11 @@ void CrossEntropyPartSums(const CrossEntropyPart& part, const Tensor& max);
 // The loss, and the log-sum-exp of the whole rows.
 CrossEntropyResult CrossEntropyPartJoin(const CrossEntropyPart& part, const Tensor& max,
                                         const Tensor& targets, int64_t ignore_index);
-// This part's columns of grad_scale * (softmax - onehot), `lse` being the whole rows'; 0 in
+// This part's columns of what CrossEntropyBackward computes, `lse` being the whole rows'; 0 in
 // padding. Overwrites logits when nothing else owns them.
 Tensor CrossEntropyPartBackward(Tensor logits, const Tensor& targets, const Tensor& lse,
-                                const VocabPart& vocab, int64_t ignore_index, double grad_scale);
+                                const VocabPart& vocab, int64_t ignore_index, const Tensor& grad,
+                                int64_t num_targets);
 
 }  // namespace apogee::ops
 

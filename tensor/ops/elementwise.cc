@@ -53,6 +53,16 @@ void Accumulate(const Tensor& y, const Tensor& x_in, double factor) {
                                                   .beta = 1});
 }
 
+Tensor Spread(const Tensor& scalar, double factor, const Shape& shape, DType dtype) {
+  const DeviceScalar value = ScalarOperand("spread", scalar);
+  Tensor y = Tensor::Empty(shape, dtype, scalar.context());
+  if (y.numel() == 0) return y;
+  y.context()->kernels().fill(
+      *y.context(),
+      {.dtype = dtype, .y = y.raw(), .n = y.numel(), .value = factor, .factor = value});
+  return y;
+}
+
 Tensor ActivationForward(Activation kind, const Tensor& x_in) {
   const Tensor x = Operand("activation", "x", x_in);
   Tensor y = Tensor::EmptyLike(x);
@@ -106,6 +116,7 @@ Tensor Dropout(const Tensor& x_in, double p, PhiloxKey key, int64_t first_elemen
                int64_t row_stride) {
   APOGEE_CHECK(p >= 0 && p < 1, "dropout: p must be in [0, 1), got ", p);
   const Tensor x = Operand("dropout", "x", x_in);
+  RefuseRandomInGraph("dropout", x);
   const int64_t row = x.rank() == 0 ? 1 : x.size(-1);
   APOGEE_CHECK(row_stride == 0 || row_stride >= row, "dropout: rows of ", row,
                " elements cannot be ", row_stride, " apart");

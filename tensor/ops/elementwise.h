@@ -21,6 +21,8 @@ inline Tensor Div(const Tensor& a, const Tensor& b) { return Binary(BinaryOp::kD
 // factor * x, rounded to `dtype` (default: x's).
 Tensor Scale(const Tensor& x, double factor);
 Tensor Scale(const Tensor& x, double factor, DType dtype);
+// Elements that are all factor * scalar, which has one element and is not read on the host.
+Tensor Spread(const Tensor& scalar, double factor, const Shape& shape, DType dtype);
 // y += factor * x, in place; x and y may differ in dtype. Both contiguous, same number of elements.
 void Accumulate(const Tensor& y, const Tensor& x, double factor = 1.0);
 

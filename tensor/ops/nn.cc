@@ -231,7 +231,8 @@ CrossEntropyResult CrossEntropyForward(const Tensor& logits_in, const Tensor& ta
   const int64_t rows = Rows(logits);
   APOGEE_CHECK(targets.numel() == rows, "cross_entropy: targets ", targets.shape(), " for logits ",
                logits.shape());
-  CheckIndices("cross_entropy", targets, logits, logits.size(-1), &ignore_index);
+  const Tensor host_targets =
+      CheckIndices("cross_entropy", targets, logits, logits.size(-1), &ignore_index);
   const DType stat = StatDType(logits.dtype());
   const Tensor row_loss = Tensor::Empty({rows}, stat, logits.context());
   CrossEntropyResult result{Tensor(), Tensor::Empty({rows}, stat, logits.context()), 0};
@@ -244,24 +245,28 @@ CrossEntropyResult CrossEntropyForward(const Tensor& logits_in, const Tensor& ta
                                                      .loss = row_loss.raw(),
                                                      .rows = rows,
                                                      .cols = logits.size(-1)});
-  for (int64_t target : targets.ToVector<int64_t>()) result.num_targets += target != ignore_index;
+  result.num_targets = CountOthers(host_targets, ignore_index);
+  if (GraphRecorder* const recorder = targets.context()->recorder()) {
+    recorder->RequireCount("cross_entropy", targets, ignore_index, result.num_targets);
+  }
   result.loss = SumLeading(row_loss, 0, stat, 1.0 / static_cast<double>(result.num_targets));
   return result;
 }
 
 Tensor CrossEntropyBackward(Tensor logits, const Tensor& targets, const Tensor& lse,
-                            int64_t ignore_index, double grad_scale) {
+                            int64_t ignore_index, const Tensor& grad, int64_t num_targets) {
   const Tensor dlogits = logits.is_sole_owner() ? logits : Tensor::EmptyLike(logits);
-  logits.context()->kernels().cross_entropy_backward(*logits.context(),
-                                                     {.dtype = logits.dtype(),
-                                                      .logits = logits.raw(),
-                                                      .targets = targets.address<int64_t>(),
-                                                      .ignore_index = ignore_index,
-                                                      .lse = lse.raw(),
-                                                      .dlogits = dlogits.raw(),
-                                                      .rows = Rows(logits),
-                                                      .cols = logits.size(-1),
-                                                      .grad_scale = grad_scale});
+  logits.context()->kernels().cross_entropy_backward(
+      *logits.context(), {.dtype = logits.dtype(),
+                          .logits = logits.raw(),
+                          .targets = targets.address<int64_t>(),
+                          .ignore_index = ignore_index,
+                          .lse = lse.raw(),
+                          .dlogits = dlogits.raw(),
+                          .rows = Rows(logits),
+                          .cols = logits.size(-1),
+                          .num_targets = static_cast<double>(num_targets),
+                          .grad = ScalarOperand("cross_entropy", grad)});
   return dlogits;
 }
 
@@ -270,6 +275,7 @@ namespace {
 void FillRandom(Distribution distribution, const Tensor& y, double low, double high, PhiloxKey key,
                 int64_t first_element) {
   APOGEE_CHECK(y.defined() && y.is_contiguous(), "random: needs a defined, contiguous tensor");
+  RefuseRandomInGraph("random", y);
   if (y.numel() == 0) return;
   y.context()->kernels().random(*y.context(), {.distribution = distribution,
                                                .dtype = y.dtype(),

@@ -88,9 +88,10 @@ struct CrossEntropyResult {
 // logits [.., V], targets i64 [..] in [0, V) or ignore_index.
 CrossEntropyResult CrossEntropyForward(const Tensor& logits, const Tensor& targets,
                                        int64_t ignore_index);
-// grad_scale * (softmax - onehot). Overwrites logits when nothing else owns them.
+// grad / num_targets * (softmax - onehot), `grad` being the loss' gradient: a scalar, which the
+// host does not read. Overwrites logits when nothing else owns them.
 Tensor CrossEntropyBackward(Tensor logits, const Tensor& targets, const Tensor& lse,
-                            int64_t ignore_index, double grad_scale);
+                            int64_t ignore_index, const Tensor& grad, int64_t num_targets);
 
 // Fills a contiguous tensor from the stream `key`; see RandomArgs.
 void FillNormal(const Tensor& y, double mean, double std, PhiloxKey key, int64_t first_element = 0);

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "apogee/core/error.h"
@@ -169,6 +170,69 @@ TEST_F(EmulationTest, CopiesOfTheWrongKind) {
   EXPECT_EQ(copy(&host, x.raw(), cudaMemcpyDeviceToHost), cudaSuccess);
   gpu->Synchronize();
   EXPECT_EQ(host, 0);
+}
+
+__global__ void AddOneKernel(float* x) { x[0] += 1; }
+
+TEST_F(EmulationTest, AGraphIsWhatWasAskedForAndRunsWhenLaunched) {
+  const ContextPtr gpu = Gpu();
+  const Tensor x = Tensor::Zeros({1}, DType::kF32, gpu),
+               copy = Tensor::Zeros({1}, DType::kF32, gpu);
+  const cudaStream_t stream = StreamContext::Of(*gpu).stream();
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), cudaSuccess);
+  Launch(*gpu, {.threads = {1}}, &AddOneKernel, static_cast<float*>(x.raw()));
+  gpu->CopyWithin(copy.raw(), x.raw(), 4);
+  EXPECT_EQ(cudaStreamIsCapturing(stream, &status), cudaSuccess);
+  EXPECT_EQ(status, cudaStreamCaptureStatusActive);
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  EXPECT_EQ(x.Item(), 0);
+  ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  for (int i = 1; i <= 3; ++i) {
+    EXPECT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
+    EXPECT_EQ(copy.Item(), i);
+  }
+  EXPECT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+  EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaErrorIllegalState);
+}
+
+// Each makes the capture invalid: what is asked for after it fails, and there is no graph.
+TEST_F(EmulationTest, WhatAStreamThatCapturesRefuses) {
+  const ContextPtr gpu = Gpu();
+  const Tensor x = Tensor::Zeros({1}, DType::kF32, gpu);
+  const cudaStream_t stream = StreamContext::Of(*gpu).stream();
+  cudaEvent_t event = nullptr;
+  ASSERT_EQ(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
+  float host = 0;
+  const auto copy = [&](void* to, const void* from) {
+    return cudaMemcpyAsync(to, from, 4, cudaMemcpyDefault, stream);
+  };
+  const std::function<cudaError_t()> calls[] = {
+      [&] { return cudaStreamSynchronize(stream); },
+      [&] { return cudaStreamQuery(stream); },
+      [&] { return copy(&host, x.raw()); },
+      [&] { return copy(x.raw(), &host); },
+      [&] { return cudaEventRecord(event, stream); },
+      [&] { return cudaStreamWaitEvent(stream, event, 0); },
+  };
+  for (const auto& call : calls) {
+    ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), cudaSuccess);
+    EXPECT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), cudaErrorIllegalState);
+    EXPECT_EQ(call(), cudaErrorStreamCaptureUnsupported);
+    EXPECT_THROW(Launch(*gpu, {.threads = {1}}, &AddOneKernel, static_cast<float*>(x.raw())),
+                 Error);
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
+    EXPECT_EQ(graph, nullptr);
+    EXPECT_EQ(call(), cudaSuccess) << "without a capture";
+    gpu->Synchronize();
+  }
+  cudaEventDestroy(event);
+  cudaGetLastError();
+  EXPECT_EQ(x.Item(), 0);
 }
 
 }  // namespace

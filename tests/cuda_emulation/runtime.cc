@@ -48,10 +48,11 @@ cudaError_t Enqueue(const cudaLaunchConfig_t& config, std::function<void()> thre
       config.gridDim.z > 65535 || config.dynamicSmemBytes > 227 * 1024) {
     return Noted(cudaErrorInvalidConfiguration);
   }
-  StreamOf(config.stream)
-      .Queue([blocks = config.gridDim, threads = config.blockDim, bytes = config.dynamicSmemBytes,
-              thread = std::move(thread)] { RunGrid(blocks, threads, bytes, thread); });
-  return cudaSuccess;
+  return Noted(StreamOf(config.stream)
+                   .Queue([blocks = config.gridDim, threads = config.blockDim,
+                           bytes = config.dynamicSmemBytes, thread = std::move(thread)] {
+                     RunGrid(blocks, threads, bytes, thread);
+                   }));
 }
 
 }  // namespace cuda_emulation
@@ -124,6 +125,10 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorInvalidValue";
     case cudaErrorInvalidConfiguration:
       return "cudaErrorInvalidConfiguration";
+    case cudaErrorStreamCaptureUnsupported:
+      return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorStreamCaptureInvalidated:
+      return "cudaErrorStreamCaptureInvalidated";
     default:
       return "cudaErrorOther";
   }
@@ -165,21 +170,25 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
       (to_device == (kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice) &&
        from_device == (kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice));
   if (!right) return Noted(cudaErrorInvalidValue);
-  if (!from_device && !cuda_emulation::IsPinned(from)) {
-    // Staged, as from pageable memory.
-    const char* begin = static_cast<const char*>(from);
-    StreamOf(stream).Queue([to, bytes, staged = std::vector<char>(begin, begin + bytes)] {
-      std::memcpy(to, staged.data(), bytes);
-    });
-  } else {
-    StreamOf(stream).Queue([=] { std::memcpy(to, from, bytes); });
+  const bool pageable_from = !from_device && !cuda_emulation::IsPinned(from);
+  if (pageable_from || (!to_device && !cuda_emulation::IsPinned(to))) {
+    // A replay would use memory of which the driver knows nothing.
+    const cudaError_t error = StreamOf(stream).RefuseInCapture();
+    if (error != cudaSuccess) return Noted(error);
   }
-  return cudaSuccess;
+  if (!pageable_from) {
+    return Noted(StreamOf(stream).Queue([=] { std::memcpy(to, from, bytes); }));
+  }
+  // Staged.
+  const char* begin = static_cast<const char*>(from);
+  return Noted(
+      StreamOf(stream).Queue([to, bytes, staged = std::vector<char>(begin, begin + bytes)] {
+        std::memcpy(to, staged.data(), bytes);
+      }));
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
   if (!cuda_emulation::IsDevice(to)) return Noted(cudaErrorInvalidValue);
-  StreamOf(stream).Queue([=] { std::memset(to, value, bytes); });
-  return cudaSuccess;
+  return Noted(StreamOf(stream).Queue([=] { std::memset(to, value, bytes); }));
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
@@ -190,12 +199,46 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   delete stream;
   return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  StreamOf(stream).Wait();
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return Noted(StreamOf(stream).Wait()); }
+cudaError_t cudaStreamQuery(cudaStream_t stream) { return StreamOf(stream).Query(); }
+
+// One stream at a time captures what it is asked for itself: events within a capture, with which a
+// GPU lets other streams take part, are refused.
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (stream == nullptr) return Noted(cudaErrorStreamCaptureUnsupported);
+  return Noted(stream->BeginCapture());
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  return Noted(StreamOf(stream).EndCapture(graph));
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  *status = StreamOf(stream).capture_status();
   return cudaSuccess;
 }
-cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  return StreamOf(stream).IsIdle() ? cudaSuccess : cudaErrorNotReady;
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
+  *exec = new CUgraphExec_st{*graph};
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+  CUstream_st& queue = StreamOf(stream);
+  // A GPU would make it a graph within the graph.
+  if (const cudaError_t error = queue.RefuseInCapture(); error != cudaSuccess) return Noted(error);
+  return Noted(queue.Queue([work = exec->work] {
+    for (const std::function<void()>& each : *work) each();
+  }));
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  delete exec;
+  return cudaSuccess;
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  StreamOf(stream).Queue([=] { function(data); });
+  return cudaSuccess;
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
@@ -207,6 +250,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (const cudaError_t error = StreamOf(stream).RefuseInCapture(); error != cudaSuccess) {
+    return Noted(error);
+  }
   std::unique_lock lock(event->state->mutex);
   const uint64_t record = ++event->state->recorded;
   lock.unlock();
@@ -233,6 +279,9 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) 
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (const cudaError_t error = StreamOf(stream).RefuseInCapture(); error != cudaSuccess) {
+    return Noted(error);
+  }
   std::unique_lock lock(event->state->mutex);
   const uint64_t record = event->state->recorded;
   lock.unlock();

@@ -15,22 +15,67 @@ CUstream_st::~CUstream_st() {
   thread_.join();
 }
 
-void CUstream_st::Queue(std::function<void()> work) {
+cudaError_t CUstream_st::Queue(std::function<void()> work) {
   {
     std::lock_guard lock(mutex_);
+    if (capture_ == cudaStreamCaptureStatusInvalidated) return cudaErrorStreamCaptureInvalidated;
+    if (capture_ == cudaStreamCaptureStatusActive) {
+      captured_.push_back(std::move(work));
+      return cudaSuccess;
+    }
     work_.push_back(std::move(work));
   }
   changed_.notify_all();
+  return cudaSuccess;
 }
 
-void CUstream_st::Wait() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return work_.empty() && !busy_; });
+cudaError_t CUstream_st::RefuseLocked() {
+  if (capture_ == cudaStreamCaptureStatusNone) return cudaSuccess;
+  capture_ = cudaStreamCaptureStatusInvalidated;
+  return cudaErrorStreamCaptureUnsupported;
 }
 
-bool CUstream_st::IsIdle() {
+cudaError_t CUstream_st::RefuseInCapture() {
   std::lock_guard lock(mutex_);
-  return work_.empty() && !busy_;
+  return RefuseLocked();
+}
+
+cudaError_t CUstream_st::Wait() {
+  std::unique_lock lock(mutex_);
+  if (const cudaError_t error = RefuseLocked(); error != cudaSuccess) return error;
+  changed_.wait(lock, [this] { return work_.empty() && !busy_; });
+  return cudaSuccess;
+}
+
+cudaError_t CUstream_st::Query() {
+  std::lock_guard lock(mutex_);
+  if (const cudaError_t error = RefuseLocked(); error != cudaSuccess) return error;
+  return work_.empty() && !busy_ ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t CUstream_st::BeginCapture() {
+  std::lock_guard lock(mutex_);
+  if (capture_ != cudaStreamCaptureStatusNone) return cudaErrorIllegalState;
+  capture_ = cudaStreamCaptureStatusActive;
+  return cudaSuccess;
+}
+
+cudaError_t CUstream_st::EndCapture(cudaGraph_t* graph) {
+  std::lock_guard lock(mutex_);
+  *graph = nullptr;
+  if (capture_ == cudaStreamCaptureStatusNone) return cudaErrorIllegalState;
+  const bool valid = capture_ == cudaStreamCaptureStatusActive;
+  capture_ = cudaStreamCaptureStatusNone;
+  auto work =
+      std::make_shared<const std::vector<std::function<void()>>>(std::exchange(captured_, {}));
+  if (!valid) return cudaErrorStreamCaptureInvalidated;
+  *graph = new CUgraph_st{std::move(work)};
+  return cudaSuccess;
+}
+
+cudaStreamCaptureStatus CUstream_st::capture_status() {
+  std::lock_guard lock(mutex_);
+  return capture_;
 }
 
 void CUstream_st::Run() {

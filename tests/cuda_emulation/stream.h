@@ -10,25 +10,44 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 // CUDA's name of it.
 struct CUstream_st {
  public:
   CUstream_st();
   ~CUstream_st();  // after what is queued
-  void Queue(std::function<void()> work);
-  void Wait();
-  bool IsIdle();
+  // Records it instead while a graph is captured; fails when the capture has become invalid.
+  cudaError_t Queue(std::function<void()> work);
+  // As on a GPU these cannot be asked of a stream that captures, and end what it captures.
+  cudaError_t Wait();
+  cudaError_t Query();
+  // What else a capture has no form for: an error that makes it invalid, success without one.
+  cudaError_t RefuseInCapture();
+
+  cudaError_t BeginCapture();
+  // Null and an error when the capture had become invalid; there is none any more in either case.
+  cudaError_t EndCapture(cudaGraph_t* graph);
+  cudaStreamCaptureStatus capture_status();
 
  private:
   void Run();
+  cudaError_t RefuseLocked();
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> work_;
   bool busy_ = false, stopping_ = false;
+  cudaStreamCaptureStatus capture_ = cudaStreamCaptureStatusNone;
+  std::vector<std::function<void()>> captured_;
   std::thread thread_;
 };
+
+// What a stream was asked for while it captured, in order.
+struct CUgraph_st {
+  std::shared_ptr<const std::vector<std::function<void()>>> work;
+};
+struct CUgraphExec_st : CUgraph_st {};
 
 // An event: how often it was recorded, and the last record that the stream has come to. May be
 // destroyed while streams have yet to come to it, or wait for it.

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Whether 01_train_gpt computes the same on the GPU as on the CPU: losses in f64, where a wrong kernel cannot hide
 # behind rounding, plugin by plugin, ranks being threads and, where MPIRUN is given, processes, whose tensors are staged
-# through the host and, where NCCL_FOLDER holds a libnccl.so.2, go through that, with the same bits; and whether a run
-# that was saved on one goes on, on the other.
+# through the host and, where NCCL_FOLDER holds a libnccl.so.2, go through that, with the same bits; whether CUDA
+# graphs change no bit; and whether a run that was saved on one device goes on, on the other.
 #
 #   devices_agree.sh 01_train_gpt [MPIRUN_SH MPIRUN [NCCL_FOLDER]]
 set -euo pipefail
@@ -64,6 +64,23 @@ if (($# == 4)); then
     echo "NCCL, $layout: the same bits"
   done
 fi
+
+# With CUDA graphs: the same bits.
+for graphs in "" --cuda-graphs; do
+  # shellcheck disable=SC2086 # a flag or none
+  "$train" --device cuda --out "$work/graphs$graphs" "${flags[@]}" --steps 4 --accumulate 2 --precision bf16 $graphs \
+    >"$work/graphs.log"
+done
+losses "$work/graphs" >"$work/eager.txt"
+losses "$work/graphs--cuda-graphs" >"$work/graphs.txt"
+[[ -s "$work/graphs.txt" ]]
+diff "$work/eager.txt" "$work/graphs.txt"
+if "$train" --device cpu --out "$work/refused" "${flags[@]}" --steps 1 --cuda-graphs >/dev/null 2>"$work/refused.log"; then
+  echo "graphs on the CPU were not refused"
+  exit 1
+fi
+grep -q "which has no graphs" "$work/refused.log"
+echo "CUDA graphs: the same bits"
 
 # Half on one device, half on the other.
 rm -rf "$work/cuda" "$work/cpu"

@@ -31,6 +31,20 @@ TEST(Fill, WritesEveryElementOfEveryDType) {
   }
 }
 
+TEST(Fill, TimesANumberOfTheDevice) {
+  const ContextPtr context = TestContext({.num_threads = 2});
+  for (DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16}) {
+    for (DType scalar : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16}) {
+      const Buffer factor(scalar, {1, -2.5});
+      Buffer y(dtype, 67);
+      // The second of them.
+      const void* second = static_cast<const char*>(factor.data()) + DTypeSize(scalar);
+      context->kernels().fill(*context, {dtype, y.data(), 67, 3.0, {second, scalar}});
+      EXPECT_EQ(y.values(), std::vector<double>(67, -7.5)) << DTypeName(dtype);
+    }
+  }
+}
+
 TEST(Binary, MatchesReferenceForEveryPeriod) {
   const ContextPtr context = TestContext({.num_threads = 2});
   for (DType dtype : kFloats) {

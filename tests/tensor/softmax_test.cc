@@ -104,8 +104,23 @@ TEST(CrossEntropy, MatchesReference) {
       // In place: dlogits is logits.
       context->kernels().cross_entropy_backward(
           *context,
-          {dtype, logits.data(), Ids(ids), kIgnore, lse.data(), logits.data(), rows, cols, 0.25});
+          {dtype, logits.data(), Ids(ids), kIgnore, lse.data(), logits.data(), rows, cols, 4});
       ExpectClose(logits.values(), expected_grad, Tolerance(dtype, ErrorKind::kReduction), 1e-2);
+      // The loss' gradient is a number of the device.
+      Buffer again(dtype, xs), grad(statistic, std::vector<double>{2});
+      context->kernels().cross_entropy_backward(*context, {dtype,
+                                                           again.data(),
+                                                           Ids(ids),
+                                                           kIgnore,
+                                                           lse.data(),
+                                                           again.data(),
+                                                           rows,
+                                                           cols,
+                                                           8,
+                                                           0,
+                                                           0,
+                                                           {grad.data(), statistic}});
+      EXPECT_EQ(again.values(), logits.values());
     }
   }
 }
@@ -163,7 +178,7 @@ TEST(CrossEntropy, Parts) {
         }
         context->kernels().cross_entropy_backward(
             *context, {dtype, part.data(), Ids(ids), kIgnore, lse.data(), part.data(), rows, count,
-                       0.25, first, kPadding});
+                       4, first, kPadding});
         ExpectClose(part.values(), expected_grad, Tolerance(dtype, ErrorKind::kReduction), 1e-2);
       }
       for (const std::vector<double>& part_lse : part_lses) {

@@ -1,0 +1,50 @@
+// What kernels make of a GradFactor. Private to optim/cuda.
+//
+//   struct LionStep {
+//     DeviceScale<C> grad_scale;
+//     __device__ bool Open() { return grad_scale.Open(); }    // on a thread's own copy, first
+//     ... grad_scale * grad.at[k] ...
+//   };
+#ifndef APOGEE_OPTIM_CUDA_GATE_CUH_
+#define APOGEE_OPTIM_CUDA_GATE_CUH_
+
+#include "apogee/optim/step_gate.h"
+
+namespace apogee::optim::cuda {
+
+// A factor in f64, read where it is used.
+struct DeviceFactor {
+  double factor;
+  const StepGate* gate;
+
+  explicit DeviceFactor(const GradFactor& from) : factor(from.factor()), gate(from.gate()) {}
+  __device__ bool Skips() const { return gate != nullptr && gate->skip; }
+  __device__ double value() const { return gate == nullptr ? factor : factor * gate->grad_scale; }
+};
+
+// The factor as a C.
+template <typename C>
+struct DeviceScale {
+  DeviceFactor source;
+  C value;
+
+  explicit DeviceScale(const GradFactor& from)
+      : source(from), value(static_cast<C>(from.factor())) {}
+  // False: the step is skipped.
+  __device__ bool Open() {
+    if (source.gate != nullptr) value = static_cast<C>(source.value());
+    return !source.Skips();
+  }
+  __device__ operator C() const { return value; }
+};
+
+// Those that take no gradients need no gate.
+template <typename Step>
+__device__ __forceinline__ bool OpenGate(Step& step) {
+  if constexpr (requires { step.Open(); }) return step.Open();
+  return true;
+}
+
+}  // namespace apogee::optim::cuda
+
+#endif  // APOGEE_OPTIM_CUDA_GATE_CUH_

@@ -1,0 +1,210 @@
+// Steps that a GPU decides: the bits and the report of steps that the host decides, and no wait.
+#include <cuda_runtime_api.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <limits>
+
+#include "apogee/optim/registry.h"
+#include "apogee/tensor/cuda/stream_context.cuh"
+#include "apogee/tests/optim/optim_fixture.h"
+
+namespace apogee::optim {
+namespace {
+
+using testing::HasSubstr;
+
+struct Case {
+  const char* name;
+  OptionMap options;
+};
+std::vector<Case> Cases() {
+  return {{"sgd", {{"lr", "0.1"}, {"momentum", "0.9"}}},
+          {"sgd", {{"lr", "0.1"}, {"maximize", "true"}}},
+          {"adam", {{"lr", "0.1"}, {"amsgrad", "true"}}},
+          {"adamw", {{"lr", "0.1"}}},
+          {"lion", {{"lr", "0.1"}}},
+          {"lamb", {{"lr", "0.1"}}},
+          {"lars", {{"lr", "0.1"}, {"momentum", "0.9"}}},
+          {"adafactor", {}},
+          {"adafactor", {{"beta1", "0.9"}}},
+          {"came", {{"lr", "0.1"}}}};
+}
+
+class DeviceDecisionTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (NumCudaDevices() == 0) GTEST_SKIP() << "no GPU: " << CudaContext().status();
+    context_ = ValueOrThrow(CudaContext());
+  }
+
+  std::vector<ParameterPtr> MakeParams(DType dtype) const {
+    std::vector<ParameterPtr> params;
+    for (const Shape& shape : AwkwardShapes()) {
+      const auto i = params.size();
+      params.push_back(RandomParam("p" + std::to_string(i), shape, dtype, context_, 100 + i));
+    }
+    return params;
+  }
+  // One of them is infinite where `infinite` says which.
+  void SetGrads(const std::vector<ParameterPtr>& params, uint64_t seed, int infinite = -1) const {
+    for (size_t i = 0; i < params.size(); ++i) {
+      const Shape& shape = params[i]->shape();
+      std::vector<double> values = RandomValues(shape.numel(), seed * 50 + i);
+      if (static_cast<int>(i) == infinite) {
+        values.back() = std::numeric_limits<double>::infinity();
+      }
+      params[i]->set_grad(Tensor::FromVector(values, shape, context_, params[i]->dtype()));
+    }
+  }
+
+  ContextPtr context_;
+};
+
+// Under kThrow the host decides.
+void StepOnHost(Optimizer& optimizer) {
+  StepOptions options = optimizer.step_options();
+  options.nonfinite = NonFinitePolicy::kThrow;
+  optimizer.set_step_options(options);
+  try {
+    optimizer.step();
+  } catch (const Error&) {
+  }
+}
+
+TEST_F(DeviceDecisionTest, BitsAndReportsOfTheHost) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const NormKind kind : {NormKind::kL2, NormKind::kMax}) {
+      for (const Case& c : Cases()) {
+        if (kind == NormKind::kMax && std::string(c.name) != "adamw") continue;
+        SCOPED_TRACE(c.name);
+        const auto ours = MakeParams(dtype), theirs = MakeParams(dtype);
+        auto device = ValueOrThrow(MakeOptimizer(c.name, ours, c.options));
+        auto host = ValueOrThrow(MakeOptimizer(c.name, theirs, c.options));
+        ASSERT_TRUE(device->DecidesOnDevice());
+        for (Optimizer* each : {device.get(), host.get()}) {
+          each->set_step_options({.max_norm = 0.5, .norm_kind = kind, .loss_scale = 3});
+        }
+        for (int step = 0; step < 5; ++step) {
+          const int infinite = step == 0 ? 3 : step == 3 ? 5 : -1;
+          SetGrads(ours, 1 + step, infinite);
+          SetGrads(theirs, 1 + step, infinite);
+          device->step();
+          StepOnHost(*host);
+          const StepReport &got = device->last_step(), &expected = host->last_step();
+          EXPECT_EQ(got.skip, infinite >= 0);
+          EXPECT_EQ(got.skip, expected.skip);
+          EXPECT_EQ(got.nonfinite_parameter, expected.nonfinite_parameter);
+          EXPECT_EQ(got.num_updated, expected.num_updated);
+          EXPECT_EQ(got.clip_factor, expected.clip_factor);
+          EXPECT_EQ(got.gate, nullptr);
+          if (infinite < 0) {
+            EXPECT_EQ(got.grad_norm, expected.grad_norm);
+            EXPECT_LT(got.clip_factor, 1);
+          }
+          EXPECT_EQ(device->num_skipped_steps(), host->num_skipped_steps());
+        }
+        for (size_t i = 0; i < ours.size(); ++i) {
+          const ParamView &a = device->views()[i], &b = host->views()[i];
+          EXPECT_EQ(a.step(), 3);
+          EXPECT_EQ(a.step(), b.step());
+          EXPECT_EQ(Values(ours[i]->data()), Values(theirs[i]->data())) << a.name();
+          for (const NamedState& state : b.states()) {
+            EXPECT_EQ(Values(a.state(state.name)), Values(state.value)) << a.name() << state.name;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Without a check a factor of NaN must reach the weights, as without clipping.
+TEST_F(DeviceDecisionTest, ProceedsWithNan) {
+  const auto params = MakeParams(DType::kF32);
+  auto optimizer = ValueOrThrow(MakeOptimizer("sgd", params, {{"lr", "0.1"}}));
+  optimizer->set_step_options({.max_norm = 0.5, .nonfinite = NonFinitePolicy::kProceed});
+  SetGrads(params, 1, 2);
+  optimizer->step();
+  EXPECT_FALSE(optimizer->last_step().skip);
+  EXPECT_EQ(optimizer->last_step().nonfinite_parameter, "p2");
+  for (const ParameterPtr& parameter : params) {
+    const std::vector<double> values = Values(parameter->data());
+    EXPECT_TRUE(parameter->name() != "p2" || std::isnan(values.back()));
+  }
+}
+
+// Keeps the stream busy until it is told to go on.
+class Blocker {
+ public:
+  explicit Blocker(const DeviceContext& context) {
+    const auto wait = [](void* self) { static_cast<Blocker*>(self)->go_on_.get_future().wait(); };
+    cuda::CheckCuda(cudaLaunchHostFunc(cuda::StreamContext::Of(context).stream(), wait, this),
+                    "cudaLaunchHostFunc");
+  }
+  void GoOn() { go_on_.set_value(); }
+
+ private:
+  std::promise<void> go_on_;
+};
+
+TEST_F(DeviceDecisionTest, StepWaitsForNothing) {
+  for (const Case& c : Cases()) {
+    for (const double max_norm : {0.0, 0.5}) {
+      SCOPED_TRACE(c.name);
+      const auto params = MakeParams(DType::kF32);
+      auto optimizer = ValueOrThrow(MakeOptimizer(c.name, params, c.options));
+      optimizer->set_step_options({.max_norm = max_norm});
+      SetGrads(params, 1);
+      optimizer->step();
+      EXPECT_EQ(optimizer->last_step().skip, false);
+      SetGrads(params, 2);
+      context_->Synchronize();
+      Blocker blocker(*context_);
+      auto step = std::async(std::launch::async, [&] { optimizer->step(); });
+      const std::future_status status = step.wait_for(std::chrono::seconds(30));
+      blocker.GoOn();
+      step.get();
+      ASSERT_EQ(status, std::future_status::ready);
+      EXPECT_TRUE(optimizer->may_have_updated());
+      EXPECT_EQ(optimizer->last_step().num_updated, std::ssize(params));
+    }
+  }
+}
+
+TEST_F(DeviceDecisionTest, ReportHooksRunWhenTheReportIsKnown) {
+  const auto params = MakeParams(DType::kF32);
+  auto optimizer = ValueOrThrow(MakeOptimizer("adamw", params));
+  std::vector<bool> skips;
+  optimizer->AddReportHook([&](Optimizer& stepped) { skips.push_back(stepped.last_step().skip); });
+  SetGrads(params, 1, 0);
+  optimizer->step();
+  EXPECT_TRUE(skips.empty());
+  EXPECT_EQ(optimizer->num_skipped_steps(), 1);
+  EXPECT_EQ(skips, std::vector<bool>({true}));
+  SetGrads(params, 2);
+  optimizer->step();
+  SetGrads(params, 3);
+  optimizer->step();
+  EXPECT_EQ(skips, std::vector<bool>({true, false}));
+  EXPECT_EQ(optimizer->state_dict().params.at("p0").step, 2);
+  EXPECT_EQ(skips.size(), 3u);
+  SetGrads(params, 4, 0);
+  optimizer->step();
+  optimizer.reset();
+  EXPECT_EQ(skips, std::vector<bool>({true, false, false, true}));
+}
+
+TEST_F(DeviceDecisionTest, FactorIsNotReadOnTheHost) {
+  const StepGate gate{};
+  EXPECT_EQ(static_cast<double>(GradFactor(0.5)), 0.5);
+  try {
+    static_cast<void>(static_cast<double>(GradFactor(1, &gate)));
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("let DecidesOnDevice() of the optimizer return false"));
+  }
+}
+
+}  // namespace
+}  // namespace apogee::optim
