@@ -32,21 +32,24 @@ cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DAPOGEE_WITH_CUDA=$c
   '-DCMAKE_EXE_LINKER_FLAGS=-static-libstdc++ -static-libgcc -Wl,--disable-new-dtags' \
   '-DCMAKE_BUILD_RPATH=$ORIGIN/../lib' >/dev/null
 mapfile -t tests <"$build/device_tests.txt"
+# Under apogee run, a GPU for each of their ranks.
+process_tests=(comm_collectives_mpi_test comm_failures_mpi_test)
 
 phase "build"
-cmake --build "$build" -j "$JOBS" --target "${tests[@]}" apogee gpu_bench 01_train_gpt
+cmake --build "$build" -j "$JOBS" --target "${tests[@]}" "${process_tests[@]}" apogee gpu_bench 01_train_gpt
 
 phase "copy"
 rm -rf "$folder"
-mkdir -p "$folder"/{tests,bin,lib,scripts,bench}
+mkdir -p "$folder"/{tests,tests_of_processes,bin,lib,scripts,bench}
 for test in "${tests[@]}"; do cp "$build/tests/$test" "$folder/tests/"; done
+for test in "${process_tests[@]}"; do cp "$build/tests/$test" "$folder/tests_of_processes/"; done
 cp "$build/bin/apogee" "$folder/bin/"
 find "$build" -type f \( -name gpu_bench -o -name 01_train_gpt \) -perm -u+x -exec cp {} "$folder/bin/" \;
 cp scripts/gpu_check.sh scripts/gpu_table.py "$folder/scripts/"
 cp bench/pytorch_gpu.py "$folder/bench/"
-strip "$folder"/tests/* "$folder"/bin/*
+strip "$folder"/{tests,tests_of_processes,bin}/*
 # The C library and the loader are the machine's; everything else comes along.
-ldd "$folder"/tests/* "$folder"/bin/* | awk '$3 ~ /^\// {print $3}' | sort -u |
+ldd "$folder"/{tests,tests_of_processes,bin}/* | awk '$3 ~ /^\// {print $3}' | sort -u |
   grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*)\.so' | xargs -r cp -t "$folder/lib"
 phase "pack"
 # The programs have the same kernels: a window that spans several makes 1.7 GB 33 MB.

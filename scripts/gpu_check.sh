@@ -8,6 +8,7 @@
 #   tests      the device tests
 #   bench      the benchmarks, beside PyTorch's where python3 has it
 #   matrix     the matrix on cuda with 1, 2 and 4 ranks on one GPU
+#   nccl       groups of processes with a GPU each, over NCCL, under `apogee run`: as many as there are GPUs
 #   verify     recorded trajectories, where --golden names them
 #   sanitizer  compute-sanitizer on the kernel tests, where it is found
 #
@@ -41,7 +42,7 @@ value() {
 while (($#)); do
   case "$1" in
     --quick) quick=1 ;;
-    --phase) value "$1" "${2:-}" 'tests|bench|matrix|verify|sanitizer'; phases+=("$2"); shift ;;
+    --phase) value "$1" "${2:-}" 'tests|bench|matrix|nccl|verify|sanitizer'; phases+=("$2"); shift ;;
     --jobs) value "$1" "${2:-}" '[1-9][0-9]*'; jobs="$2"; shift ;;
     --limit) value "$1" "${2:-}" '[1-9][0-9]*'; limit="$2"; shift ;;
     --golden) value "$1" "${2:-}" '.+'; golden="$2"; shift ;;
@@ -50,7 +51,7 @@ while (($#)); do
   esac
   shift
 done
-((${#phases[@]})) || phases=(tests bench matrix verify sanitizer)
+((${#phases[@]})) || phases=(tests bench matrix nccl verify sanitizer)
 lines="$(mktemp)"
 logs="$(mktemp -d)"
 trap 'rm -rf "$lines" "$logs"' EXIT
@@ -138,6 +139,28 @@ phase_matrix() {
       --only "[$optimizers]*"
   done
   wait
+}
+
+# NCCL takes one rank of a GPU. One process is as good as none: it shows that `apogee run` works here.
+phase_nccl() {
+  local gpus=0 processes=("$here/bin/apogee" run -n) sample=$((quick ? 20 : 150))
+  command -v nvidia-smi >/dev/null && gpus="$(nvidia-smi --query-gpu=uuid --format=csv,noheader | wc -l)"
+  check "one process of apogee run on cuda" "${processes[@]}" 1 "$here/bin/apogee" matrix --device cuda --comm nccl \
+    --sample 4 --only "*/world1/*"
+  if ((gpus < 2)); then
+    row "groups over NCCL" skipped "needs 2 GPUs, this machine has $gpus"
+    return
+  fi
+  for test in "$here"/tests_of_processes/*; do
+    if ((gpus < 4)) && [[ "$test" == *failures* ]]; then
+      row "$(basename "$test") over NCCL" skipped "needs 4 GPUs, this machine has $gpus"
+      continue
+    fi
+    check "$(basename "$test") over NCCL" env APOGEE_TEST_DEVICE=cuda "${processes[@]}" "$gpus" "$test" \
+      --gtest_brief=1
+  done
+  check "matrix over NCCL, $gpus processes" "${processes[@]}" "$gpus" "$here/bin/apogee" matrix --device cuda --comm nccl \
+    --sample "$sample"
 }
 
 phase_verify() {
