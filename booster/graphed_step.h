@@ -1,20 +1,19 @@
 // GraphedMicroStep: forward and backward of one micro-batch, started on a GPU as one CUDA graph
-// from the third time on that the same shapes come.
+// from the second time on that the same shapes come.
 //
 //   GraphedMicroStep micro_step(booster, boosted.model, boosted.criterion, boosted.optimizer);
-//   for (const data::Batch& batch : window) {
-//     Tensor loss = micro_step.Run(batch, 1.0 / window.size());    // instead of
-//     criterion(model(..))
-//   }                                                              // and booster.backward
+//   for (const data::Batch& batch : window) {            // no criterion(model(..)), no backward
+//     Tensor loss = micro_step.Run(batch, 1.0 / window.size());
+//   }
 //   boosted.optimizer.step();
 //   boosted.optimizer.zero_grad();
 //
 // Run computes what the eager lines compute, bit for bit: the loss and the parameters' gradients,
 // written where they are absent and added where they are present. Batches of one shape, with the
 // same gradients present, are a case. The first of a case runs eagerly, the second is captured
-// (tensor/cuda/cuda_graph.h), later ones copy the batch into the graph and launch it. A case is
-// captured anew when something it has in it is another: a weight or gradient that lies elsewhere,
-// the factor, the number of targets that are not ignored, training mode, what is frozen.
+// (tensor/cuda/cuda_graph.h), later ones copy the batch into the graph and launch it. Other frozen
+// parameters, and the other training mode, are cases of their own. Within one, a graph is made for
+// every factor, number of targets that are not ignored, and place of weights and gradients.
 //
 // Model and criterion must be functions of their arguments, of parameters and of constants; a
 // criterion whose numbers change from call to call takes them from the batch, or from `factor`.

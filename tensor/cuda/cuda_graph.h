@@ -22,7 +22,9 @@
 // ToHost, Synchronize), a launch of a graph, dropout and other random numbers, collectives, indices
 // that are neither an input's nor uploaded within the capture. Nothing has run then, tensors that
 // the function made hold anything, and the context is as before. A context that is not a GPU's, and
-// a capture within a capture, are refused too.
+// a capture within a capture, are refused too. Destroying a
+// graph within a capture makes that capture fail. What has no tensor (a barrier, a counter of the
+// function's own) is not noticed: it happens once, in the capture.
 //
 // Indices of embeddings and targets of cross entropy, which the host checks, are checked at every
 // launch: the same Error as the function's own, before anything runs. How many targets are ignored
