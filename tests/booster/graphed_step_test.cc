@@ -11,6 +11,7 @@
 #include "apogee/autograd/functions/activation.h"
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/grad_mode.h"
+#include "apogee/autograd/recompute.h"
 #include "apogee/comm/launch.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
@@ -273,6 +274,15 @@ TEST_F(GraphedStepTest, WhatChangesInBetweenIsTakenUp) {
     parameter->set_requires_grad(true);
     parameter->set_value(parameter->data().Clone(MemoryCategory::kParameter));
     steps();
+    // Gradients that lie elsewhere each time.
+    std::vector<Tensor> earlier;
+    for (int i = 0; i < 4; ++i) {
+      run->MicroStep(ClassBatch(++seed, 2));
+      earlier.push_back(parameter->grad().Clone());
+      parameter->set_grad(earlier.back());
+      run->Note(run->MicroStep(ClassBatch(++seed, 2)));
+      run->Step();
+    }
     // A gradient of somebody else's making.
     parameter->set_grad(Tensor::Full(parameter->shape(), DType::kF32, 3, gpu_));
     steps();
@@ -359,6 +369,34 @@ TEST_F(GraphedStepTest, AHostReadIsRefusedAndTrainingGoesOnEagerly) {
     for (int64_t i = 1; i < 3; ++i) run->Note(run->Eager(ClassBatch(i, 2), 0.5));
     run->Step();
     run->Note(run->Eager(ClassBatch(4, 2), 0.5));
+  }
+  EXPECT_EQ(eager.notes, graphed.notes);
+}
+
+// The gradients of the last layer have been given out by then.
+TEST_F(GraphedStepTest, AHostReadWithinBackwardLeavesNoGradients) {
+  Training eager(gpu_, MakeMlp, "f32"), graphed(gpu_, MakeMlp, "f32");
+  for (Training* run : {&eager, &graphed}) {
+    int calls = 0;
+    run->model->Modules()[1]->WrapForward(
+        [&calls](const Tensor& x, const nn::Module::ForwardFunction& forward) {
+          const auto fn = [&calls, forward](const Tensor& from) {
+            if (++calls % 2 == 0) from.ToVector<float>();
+            return forward(from);
+          };
+          return autograd::Recompute(fn, x);
+        });
+    if (run == &graphed) run->UseGraphs();
+    run->Note(run->MicroStep(ClassBatch(0, 2)));
+    run->Step();
+    if (run == &graphed) {
+      EXPECT_THAT(MessageOf([&] { run->MicroStep(ClassBatch(1, 2)); }),
+                  HasSubstr("ToVector: reads values on the host"));
+      for (const auto& parameter : run->model->Parameters()) EXPECT_FALSE(parameter->has_grad());
+    }
+    run->Note(run->Eager(ClassBatch(1, 2), 0.5));
+    run->Step();
+    run->Note(run->Eager(ClassBatch(2, 2), 0.5));
   }
   EXPECT_EQ(eager.notes, graphed.notes);
 }

@@ -89,6 +89,21 @@ TEST_P(CudaGraphTest, NobodyElseGetsItsMemory) {
   }
 }
 
+// Nor what it still writes when its results have been dropped.
+TEST_P(CudaGraphTest, NobodyElseGetsAResultThatWasDropped) {
+  Tensor result;
+  const CudaGraph graph = CudaGraph::Capture(
+      gpu_, {Values({1, 1, 1})}, [&](const Tensors& in) { result = ops::Scale(in[0], 2); });
+  graph.Launch({Values({1, 2, 3})});
+  result = Tensor();
+  std::vector<Tensor> others;
+  for (int i = 0; i < 16; ++i) others.push_back(Tensor::Full({3}, DType::kF32, -1, gpu_));
+  graph.Launch({Values({1, 2, 3})});
+  for (const Tensor& other : others) {
+    EXPECT_EQ(other.ToVector<float>(), (std::vector<float>{-1, -1, -1}));
+  }
+}
+
 TEST_P(CudaGraphTest, ItsMemoryIsCountedAndGivenBack) {
   const Tensor x = Values(std::vector<float>(5000, 1));
   gpu_->Synchronize();
