@@ -1,4 +1,4 @@
-#include "cublas_alone.h"
+#include "apogee/bench/cublas_alone.h"
 
 #include <memory>
 

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "apogee/bench/cublas_alone.h"
 #include "apogee/booster/booster.h"
 #include "apogee/booster/graphed_step.h"
 #include "apogee/nn/losses.h"
@@ -27,7 +28,6 @@
 #include "apogee/tensor/make_context.h"
 #include "apogee/tensor/ops/matmul.h"
 #include "apogee/tensor/ops/nn.h"
-#include "cublas_alone.h"
 
 using namespace apogee;
 

@@ -1,5 +1,4 @@
 // Steps that a GPU decides: the bits and the report of steps that the host decides, and no wait.
-#include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
