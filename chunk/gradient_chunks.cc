@@ -209,7 +209,6 @@ void GradientChunks::Deposit(Slot& slot) {
   Chunk& chunk = chunks_[slot.chunk];
   --chunk.missing;
   if (group_ == nullptr && !on_mean_) return;  // it is the mean already
-  const ChunkSpec& spec = plan_[slot.chunk];
   MakeFlat(slot.chunk);
   const Tensor part = chunk.flat.Slice(0, slot.item->offset, slot.item->numel);
   CopyScaled(part, parameter.grad(), 1.0 / comm::GroupSize(group_));

@@ -7,7 +7,7 @@
 
 #include "apogee/core/status.h"
 #include "apogee/core/text.h"
-#include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tensor/make_context.h"
 
 namespace apogee {
 namespace {
@@ -96,12 +96,12 @@ ChunkHomes::ChunkHomes(const PlacementOptions& options, const std::vector<int64_
   const bool is_auto = options.placement_policy == "auto";
   const double parameters = is_auto ? 1 : options.offload_param_frac;
   const double states = is_auto ? 1 : options.offload_optim_frac;
-  APOGEE_CHECK(
-      (parameters == 0 && states == 0) || device_->is_host(), "gemini: placement_policy \"",
-      options.placement_policy,
-      "\" keeps chunks on the host, which is for models on the CPU so far; this one is on ",
-      device_->device().ToString(), "; take \"static\" without offloading, or more ranks");
-  if (parameters > 0 || states > 0) host_ = CpuContext({.num_threads = device->num_threads()});
+  APOGEE_CHECK(options.nvme_dir.empty() || device_->is_host(),
+               "gemini: nvme_dir is for models on the CPU so far, this one is on ",
+               device_->device().ToString(),
+               ", which does not reach a file's pages; leave it out, and what is not on the GPU is "
+               "in the host's memory");
+  if (parameters > 0 || states > 0) host_ = HostMemoryFor(device);
   if (!options.nvme_dir.empty()) {
     auto file = ValueOrThrow(FileAllocator::Create(options.nvme_dir));
     file_ = file.get();

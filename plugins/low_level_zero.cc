@@ -7,7 +7,7 @@
 #include "apogee/optim/group_stat_reducer.h"
 #include "apogee/plugins/precision.h"
 #include "apogee/plugins/replicas.h"
-#include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tensor/make_context.h"
 
 namespace apogee {
 
@@ -93,13 +93,9 @@ void LowLevelZeroPlugin::Bind(optim::ParamView& view, const Tensor& old_value, c
 optim::Optimizer& LowLevelZeroPlugin::Configure(nn::Module& model, optim::Optimizer& optimizer) {
   Check(model, optimizer);
   const ContextPtr context = model.Parameters()[0]->context();
-  APOGEE_CHECK(!options_.offload_states || context->is_host(),
-               "low_level_zero: offload_states is for models on the CPU so far, this one is on ",
-               context->device().ToString(), "; leave it out, or take more ranks");
   PrepareReplicas("low_level_zero", model, optimizer, group_);
 
-  state_context_ =
-      options_.offload_states ? CpuContext({.num_threads = context->num_threads()}) : context;
+  state_context_ = options_.offload_states ? HostMemoryFor(context) : context;
   std::map<const autograd::Parameter*, optim::ParamView*> view_of;
   std::vector<autograd::ParameterPtr> unheld, frozen;
   for (optim::ParamView& view : optimizer.views()) view_of[view.parameter().get()] = &view;

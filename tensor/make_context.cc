@@ -33,4 +33,9 @@ absl::StatusOr<ContextPtr> MakeContext(Device device, int num_threads) {
   return CudaContext({.device = device.index, .num_threads = num_threads});
 }
 
+ContextPtr HostMemoryFor(const ContextPtr& device) {
+  return device->is_host() ? CpuContext({.num_threads = device->num_threads()})
+                           : PinnedContext(device);
+}
+
 }  // namespace apogee

@@ -26,6 +26,10 @@ absl::StatusOr<DeviceName> ParseDevice(const std::string& name);
 // CpuContext or CudaContext, with the latter's errors.
 absl::StatusOr<ContextPtr> MakeContext(Device device, int num_threads = 1);
 
+// Another context of the rank of `device`, for what its kernels use but is kept in the host's
+// memory: a CpuContext, or a PinnedContext (tensor/cuda/cuda_context.h) for a GPU's.
+ContextPtr HostMemoryFor(const ContextPtr& device);
+
 }  // namespace apogee
 
 #endif  // APOGEE_TENSOR_MAKE_CONTEXT_H_

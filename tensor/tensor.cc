@@ -156,9 +156,9 @@ void Tensor::CopyFrom(const Tensor& src) const {
     CopyAcross(src);
     return;
   }
-  // Two contexts of one GPU have a stream each: what the source's has queued comes first, and its
-  // memory must not be used anew before it has been read.
-  const bool foreign = src.context() != context();
+  // Contexts of two ranks on one GPU have a stream each: what the source's has queued comes first,
+  // and its memory must not be used anew before it has been read.
+  const bool foreign = HostOf(src.context()) != HostOf(context());
   if (foreign) src.context()->Synchronize();
   CopyArgs args{.x_dtype = src.dtype_,
                 .y_dtype = dtype_,

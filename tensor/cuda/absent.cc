@@ -11,6 +11,8 @@ absl::StatusOr<ContextPtr> CudaContext(const CudaOptions& /*options*/) {
       "or use device cpu");
 }
 
+ContextPtr PinnedContext(const ContextPtr&) { Throw("PinnedContext: this build has no CUDA"); }
+
 int NumCudaDevices() { return 0; }
 
 struct CudaGraph::Impl {};

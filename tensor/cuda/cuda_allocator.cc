@@ -11,8 +11,8 @@
 
 namespace apogee::cuda {
 
-CudaAllocator::CudaAllocator(int device, cudaStream_t stream, bool cache)
-    : device_(device), stream_(stream), keep_(cache) {}
+CudaAllocator::CudaAllocator(int device, cudaStream_t stream, bool cache, CudaMemory memory)
+    : device_(device), stream_(stream), keep_(cache), memory_(memory) {}
 
 CudaAllocator::~CudaAllocator() { ReleaseCache(); }
 
@@ -36,13 +36,20 @@ void* CudaAllocator::TakeCached(int64_t rounded) {
 
 void* CudaAllocator::AskDriver(int64_t rounded) {
   void* block = nullptr;
-  const cudaError_t error = cudaMalloc(&block, static_cast<size_t>(rounded));
+  const auto bytes = static_cast<size_t>(rounded);
+  const cudaError_t error = memory_ == CudaMemory::kDevice
+                                ? cudaMalloc(&block, bytes)
+                                : cudaHostAlloc(&block, bytes, cudaHostAllocPortable);
   if (error == cudaErrorMemoryAllocation) {
     cudaGetLastError();  // it has been noticed: the next call must not report it
     return nullptr;
   }
-  CheckCuda(error, "cudaMalloc");
+  CheckCuda(error, memory_ == CudaMemory::kDevice ? "cudaMalloc" : "cudaHostAlloc");
   return block;
+}
+
+void CudaAllocator::GiveBack(void* block) {
+  memory_ == CudaMemory::kDevice ? cudaFree(block) : cudaFreeHost(block);
 }
 
 void* CudaAllocator::Allocate(int64_t bytes, MemoryCategory category) {
@@ -64,7 +71,7 @@ void* CudaAllocator::Allocate(int64_t bytes, MemoryCategory category) {
     if (KeepForGraphs(block, rounded)) {
       ledger_.AddSlack(rounded);
     } else {
-      cudaFree(block);
+      GiveBack(block);
     }
     throw;
   }
@@ -84,7 +91,7 @@ void CudaAllocator::Free(void* block, int64_t bytes, MemoryCategory category) {
     ledger_.AddSlack(bytes - rounded);
     cudaSetDevice(device_);
     cudaStreamSynchronize(stream_);
-    cudaFree(block);
+    GiveBack(block);
     return;
   }
 #ifndef NDEBUG
@@ -104,13 +111,17 @@ void CudaAllocator::ReleaseCache() {
   // While a graph is captured nothing runs, and nothing can be waited for.
   if (graph_ == nullptr) cudaStreamSynchronize(stream_);
   for (const auto& [bytes, block] : cache_) {
-    cudaFree(block);
+    GiveBack(block);
     ledger_.AddSlack(-bytes);
   }
   cache_.clear();
 }
 
 void CudaAllocator::ThrowOutOfMemory(int64_t bytes, MemoryCategory category) {
+  APOGEE_CHECK(
+      memory_ == CudaMemory::kDevice, "out of host memory that can be pinned for cuda:", device_,
+      ": ", bytes, " bytes for ", MemoryCategoryName(category), "; this rank has ",
+      ledger_.live_total_bytes(), " bytes of it; keep less on the host, or take more machines");
   size_t free_bytes = 0, total_bytes = 0;
   cudaMemGetInfo(&free_bytes, &total_bytes);
   std::vector<std::pair<int64_t, MemoryCategory>> live;

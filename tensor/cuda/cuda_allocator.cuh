@@ -1,5 +1,5 @@
-// A GPU's allocator of one rank: blocks from the driver, cached by size when freed. Private to
-// tensor/cuda.
+// A GPU's allocator of one rank: blocks from the driver, cached by size when freed; of the GPU's
+// memory, or of the host's that it reaches (PinnedContext). Private to tensor/cuda.
 //
 // A freed block may be handed out at once although kernels that use it are still queued: every user
 // of a rank's memory is queued on that rank's one stream, so the next one comes after them.
@@ -22,12 +22,15 @@ class GraphRecorder;
 
 namespace apogee::cuda {
 
+enum class CudaMemory { kDevice, kPinnedHost };
+
 class CudaAllocator : public Allocator {
  public:
   // What the driver aligns to at least, and the step of small sizes.
   static constexpr int64_t kAlignment = 256;
 
-  CudaAllocator(int device, cudaStream_t stream, bool cache);
+  CudaAllocator(int device, cudaStream_t stream, bool cache,
+                CudaMemory memory = CudaMemory::kDevice);
   ~CudaAllocator() override;
   void* Allocate(int64_t bytes, MemoryCategory category) override;
   void Free(void* block, int64_t bytes, MemoryCategory category) override;
@@ -52,11 +55,13 @@ class CudaAllocator : public Allocator {
   // True for a freed block that graphs use: it is kept for them.
   bool KeepForGraphs(void* block, int64_t rounded);
   void* AskDriver(int64_t rounded);
+  void GiveBack(void* block);  // to the driver
   [[noreturn]] void ThrowOutOfMemory(int64_t bytes, MemoryCategory category);
 
   int device_;
   cudaStream_t stream_;
   bool keep_;
+  CudaMemory memory_;
   std::mutex mutex_;
   std::multimap<int64_t, void*> cache_;   // by rounded size
   const GraphRecorder* graph_ = nullptr;  // that is captured

@@ -34,18 +34,28 @@ StreamContext::StreamContext(std::unique_ptr<Allocator> allocator, cudaStream_t 
       "cudaDeviceGetAttribute");
 }
 
+StreamContext::StreamContext(std::unique_ptr<Allocator> allocator, ContextPtr main)
+    : DeviceContext(main->device(), std::move(allocator), CudaKernelTable(), main->num_threads(),
+                    HostOf(main)),
+      main_(std::move(main)),
+      stream_(Of(*main_).stream()),
+      copies_(stream_),
+      num_multiprocessors_(Of(*main_).num_multiprocessors()),
+      allow_tf32_(Of(*main_).allow_tf32()) {}
+
 StreamContext::~StreamContext() {
   cudaSetDevice(device().index);
   cudaStreamSynchronize(stream_);
   cublas_.reset();
   constants_.clear();
   allocator().ReleaseCache();
-  cudaStreamDestroy(stream_);
+  if (main_ == nullptr) cudaStreamDestroy(stream_);
 }
 
 void StreamContext::Use() const { CheckCuda(cudaSetDevice(device().index), "cudaSetDevice"); }
 
 CublasHandle& StreamContext::cublas() const {
+  if (main_ != nullptr) return main().cublas();
   std::lock_guard lock(cublas_mutex_);
   if (cublas_ == nullptr) {
     Use();
@@ -55,6 +65,7 @@ CublasHandle& StreamContext::cublas() const {
 }
 
 const void* StreamContext::Constant(const void* host, int64_t bytes) const {
+  if (main_ != nullptr) return main().Constant(host, bytes);
   std::lock_guard lock(constants_mutex_);
   std::unique_ptr<Workspace>& copy = constants_[host];
   if (copy == nullptr) {
@@ -72,7 +83,7 @@ void StreamContext::CopyToHost(void* host, const void* device, int64_t bytes) co
   if (bytes == 0) return;
   internal::RefuseHostRead(*this, "a copy to the host (To, ToHost, CopyFrom)");
   Use();
-  copies_.Download(host, device, bytes);
+  main().copies_.Download(host, device, bytes);
 }
 
 void StreamContext::CopyFromHost(void* device, const void* host, int64_t bytes) const {
@@ -80,20 +91,18 @@ void StreamContext::CopyFromHost(void* device, const void* host, int64_t bytes) 
   Use();
   if (GraphRecorder* const graph = recorder()) {
     const void* kept = static_cast<CudaGraphRecorder*>(graph)->uploads.Keep(host, bytes);
-    CheckCuda(
-        cudaMemcpyAsync(device, kept, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_),
-        "copy from the host");
+    CheckCuda(cudaMemcpyAsync(device, kept, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_),
+              "copy from the host");
     return;
   }
-  copies_.Upload(device, host, bytes);
+  main().copies_.Upload(device, host, bytes);
 }
 
 void StreamContext::CopyWithin(void* to, const void* from, int64_t bytes) const {
   if (bytes == 0) return;
   Use();
-  CheckCuda(
-      cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream_),
-      "copy within the GPU");
+  CheckCuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_),
+            "copy within the GPU");
 }
 
 void StreamContext::Synchronize() const {
@@ -167,6 +176,16 @@ absl::StatusOr<ContextPtr> CudaContext(const CudaOptions& options) {
   return std::make_shared<cuda::StreamContext>(
       std::make_unique<cuda::CudaAllocator>(options.device, stream, options.cache), stream,
       options);
+}
+
+ContextPtr PinnedContext(const ContextPtr& gpu) {
+  APOGEE_CHECK(gpu != nullptr && gpu->device().type == DeviceType::kCuda,
+               "PinnedContext: needs the context of a GPU, got ",
+               gpu == nullptr ? "none" : gpu->device().ToString());
+  auto allocator = std::make_unique<cuda::CudaAllocator>(
+      gpu->device().index, cuda::StreamContext::Of(*gpu).stream(), /*cache=*/true,
+      cuda::CudaMemory::kPinnedHost);
+  return std::make_shared<cuda::StreamContext>(std::move(allocator), gpu);
 }
 
 }  // namespace apogee

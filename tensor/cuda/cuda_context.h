@@ -33,6 +33,12 @@ struct CudaOptions {
 // architecture that the kernels were not compiled for. InvalidArgument: no such device.
 absl::StatusOr<ContextPtr> CudaContext(const CudaOptions& options = {});
 
+// Another context of the rank of `gpu`, on the same device and stream, whose memory is the host's:
+// pinned, so that kernels read and write it where it lies, over the bus. For what does not fit on
+// the GPU and is used once a step. Its ledger is its own. Throws Error for anything but a GPU's
+// context, and when the system has no memory to pin.
+ContextPtr PinnedContext(const ContextPtr& gpu);
+
 // GPUs that this process sees; 0 without a driver.
 int NumCudaDevices();
 

@@ -66,7 +66,7 @@ void CudaAllocator::ReleaseGraph(const GraphRecorder* graph) {
       if (keep_) {
         cache_.emplace(kept->second, block);
       } else {
-        cudaFree(block);
+        GiveBack(block);
         ledger_.AddSlack(-kept->second);
       }
       kept_.erase(kept);

@@ -70,7 +70,7 @@ void PinnedCopies::Upload(void* device, const void* host, int64_t bytes) {
     std::byte* const piece = Reserve(count);
     std::memcpy(piece, static_cast<const std::byte*>(host) + offset, static_cast<size_t>(count));
     CheckCuda(cudaMemcpyAsync(static_cast<std::byte*>(device) + offset, piece,
-                              static_cast<size_t>(count), cudaMemcpyHostToDevice, stream_),
+                              static_cast<size_t>(count), cudaMemcpyDefault, stream_),
               "copy from the host");
     if (spare_.empty()) spare_.push_back(MakeEvent());
     CheckCuda(cudaEventRecord(spare_.back(), stream_), "copy from the host");
@@ -93,7 +93,7 @@ void PinnedCopies::Download(void* host, const void* device, int64_t bytes) {
   ForEachPiece(bytes, [&](int64_t offset, int64_t count, int64_t i) {
     CheckCuda(cudaMemcpyAsync(blocks_ + i % 2 * kPieceBytes,
                               static_cast<const std::byte*>(device) + offset,
-                              static_cast<size_t>(count), cudaMemcpyDeviceToHost, stream_),
+                              static_cast<size_t>(count), cudaMemcpyDefault, stream_),
               "copy to the host");
     CheckCuda(cudaEventRecord(arrived_[i % 2], stream_), "copy to the host");
     if (i > 0) land(offset - kPieceBytes, kPieceBytes, i - 1);

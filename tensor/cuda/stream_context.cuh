@@ -28,6 +28,8 @@ class StreamContext : public DeviceContext {
  public:
   StreamContext(std::unique_ptr<Allocator> allocator, cudaStream_t stream,
                 const CudaOptions& options);
+  // The same rank's, on the stream of `main`, with other memory.
+  StreamContext(std::unique_ptr<Allocator> allocator, ContextPtr main);
   ~StreamContext() override;
 
   // The context must be one of a GPU: kernels of tables of this folder get no other.
@@ -53,6 +55,10 @@ class StreamContext : public DeviceContext {
   void Synchronize() const override;
 
  private:
+  // Of which there is one for a stream.
+  const StreamContext& main() const { return main_ == nullptr ? *this : Of(*main_); }
+
+  ContextPtr main_;  // whose stream it is; null: its own
   cudaStream_t stream_;
   mutable PinnedCopies copies_;
   int num_multiprocessors_ = 1;

@@ -180,6 +180,36 @@ TEST_F(CudaContextTest, UploadsKeepWhatTheyWereGiven) {
   }
 }
 
+// The host's memory, in which kernels work as in the GPU's, in the order of the one stream.
+TEST_F(CudaContextTest, PinnedContext) {
+  const ContextPtr gpu = Gpu();
+  const ContextPtr pinned = PinnedContext(gpu);
+  EXPECT_EQ(pinned->device(), gpu->device());
+  EXPECT_EQ(HostOf(pinned), HostOf(gpu));
+  const int64_t n = 100003;
+  const Tensor late = Tensor::Full({16 << 20}, DType::kF32, 1, gpu);  // the GPU is busy
+  const Tensor near = Tensor::Empty({n}, DType::kF32, gpu);
+  const Tensor far = Tensor::Empty({n}, DType::kF64, pinned, MemoryCategory::kOptimizerState);
+  for (int round = 0; round < 5; ++round) {
+    near.Fill(round);
+    far.CopyFrom(near);  // a kernel of the GPU writes there
+    near.Fill(-1);
+    near.CopyFrom(far);
+    far.Fill(7);
+    EXPECT_EQ(near.ToVector<float>(), std::vector<float>(n, static_cast<float>(round)));
+  }
+  EXPECT_EQ(far.ToVector<double>(), std::vector<double>(n, 7));
+  std::vector<double> values(n, 3);
+  far.SetValues(values);
+  values.assign(n, 4);
+  EXPECT_EQ(far.To(HostOf(gpu)).ToVector<double>(), std::vector<double>(n, 3));
+  EXPECT_EQ(pinned->ledger().live_bytes(MemoryCategory::kOptimizerState), n * 8);
+  EXPECT_EQ(gpu->ledger().live_bytes(MemoryCategory::kOptimizerState), 0);
+  EXPECT_THAT(MessageOf([&] { PinnedContext(HostOf(gpu)); }),
+              HasSubstr("PinnedContext: needs the context of a GPU, got cpu"));
+  EXPECT_THAT(MessageOf([] { PinnedContext(nullptr); }), HasSubstr("got none"));
+}
+
 // Two ranks that share a GPU.
 TEST_F(CudaContextTest, CopiesBetweenContextsOfOneGpu) {
   const ContextPtr a = Gpu(), b = Gpu();
