@@ -99,7 +99,7 @@ class GpuDecision : public DeviceDecision {
     Launch(*context_, {.threads = {unsigned{kTileThreads}}}, &DecideKernel, settings, marks, count,
            gate);
     const cudaStream_t stream = StreamContext::Of(*context_).stream();
-    CheckCuda(cudaMemcpyAsync(outcome_, gate, sizeof(StepGate), cudaMemcpyDeviceToHost, stream),
+    CheckCuda(cudaMemcpyAsync(outcome_, gate, sizeof(StepGate), cudaMemcpyDefault, stream),
               "copy the outcome of a step to the host");
     CheckCuda(cudaEventRecord(arrived_, stream), "copy the outcome of a step to the host");
     return gate;

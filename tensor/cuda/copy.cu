@@ -161,9 +161,9 @@ void CopyContiguous(const DeviceContext& context, const X* x, Y* y, int64_t n) {
   if constexpr (std::is_same_v<X, Y>) {
     const StreamContext& gpu = StreamContext::Of(context);
     gpu.Use();
-    CheckCuda(cudaMemcpyAsync(y, x, static_cast<size_t>(n) * sizeof(X), cudaMemcpyDeviceToDevice,
-                              gpu.stream()),
-              "copy");
+    CheckCuda(
+        cudaMemcpyAsync(y, x, static_cast<size_t>(n) * sizeof(X), cudaMemcpyDefault, gpu.stream()),
+        "copy");
   } else {
     ForEachVector<kWidth<X, Y>>(context, n, IsAligned16(x, y),
                                 [=] __device__(int64_t i, auto width) {

@@ -187,7 +187,9 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
       }));
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
-  if (!cuda_emulation::IsDevice(to)) return Noted(cudaErrorInvalidValue);
+  if (!cuda_emulation::IsDevice(to) && !cuda_emulation::IsPinned(to)) {
+    return Noted(cudaErrorInvalidValue);
+  }
   return Noted(StreamOf(stream).Queue([=] { std::memset(to, value, bytes); }));
 }
 
