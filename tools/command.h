@@ -18,6 +18,10 @@ void AddRunCommand(CLI::App& app, int& exit_code);
 void AddTimelineCommand(CLI::App& app, int& exit_code);
 void AddVerifyCommand(CLI::App& app, int& exit_code);
 
+// Of `apogee run -n 2 -- PROGRAM ARGUMENTS...`, drops the first `--`, where the parser would end
+// the subcommand, and returns the number of words left. Other words stay as they are.
+int DropRunSeparator(int argc, char** argv);
+
 }  // namespace apogee::tools
 
 #endif  // APOGEE_TOOLS_COMMAND_H_

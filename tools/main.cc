@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
   apogee::tools::AddTimelineCommand(app, exit_code);
   apogee::tools::AddVerifyCommand(app, exit_code);
   try {
-    app.parse(argc, argv);
+    app.parse(apogee::tools::DropRunSeparator(argc, argv), argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   } catch (const std::exception& error) {

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <iostream>
 #include <memory>
+#include <string_view>
 
 #include "apogee/comm/tcp/job.h"
 #include "apogee/tools/command.h"
@@ -20,6 +22,20 @@ int Run(const RunOptions& options) {
 }
 
 }  // namespace
+
+int DropRunSeparator(int argc, char** argv) {
+  if (argc < 3 || std::string_view(argv[1]) != "run") return argc;
+  for (int i = 2; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == "--") {
+      std::copy(argv + i + 1, argv + argc, argv + i);
+      return argc - 1;
+    }
+    if (!word.starts_with('-')) break;  // the program: what follows is its own
+    if (word == "-n" || word == "--ranks" || word == "--grace") ++i;  // the flag's value
+  }
+  return argc;
+}
 
 void AddRunCommand(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<RunOptions>();

@@ -63,6 +63,14 @@ TEST_F(RunTest, ArgumentsAreTheProgramsOwn) {
   EXPECT_EQ(result.out, "-n|2|--help|a b|--|");
 }
 
+TEST_F(RunTest, SeparatorBeforeTheProgram) {
+  const ProgramResult result = Script(2, "echo $R $0 $1; exit $R", "--grace 5 --");
+  EXPECT_THAT(result.out, AllOf(HasSubstr("0 sh"), HasSubstr("1 sh")));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(RunProgram(APOGEE_COMMAND, "run -n 1 -- echo -- a", dir_).out, "-- a\n");
+  EXPECT_EQ(RunProgram(APOGEE_COMMAND, "run --ranks=1 echo -- a", dir_).out, "-- a\n");
+}
+
 TEST_F(RunTest, TheFirstFailureIsReturned) {
   const ProgramResult result = Script(3, "[ $R = 1 ] && exit 3; sleep 0.3; exit 4");
   EXPECT_EQ(result.exit_code, 3);
