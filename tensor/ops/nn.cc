@@ -1,9 +1,11 @@
 #include "apogee/tensor/ops/nn.h"
 
 #include <cmath>
+#include <utility>
 
 #include "apogee/tensor/kernel_table.h"
 #include "apogee/tensor/ops/check.h"
+#include "apogee/tensor/ops/cross_entropy_part.h"
 #include "apogee/tensor/ops/elementwise.h"
 
 namespace apogee::ops {
@@ -255,19 +257,9 @@ CrossEntropyResult CrossEntropyForward(const Tensor& logits_in, const Tensor& ta
 
 Tensor CrossEntropyBackward(Tensor logits, const Tensor& targets, const Tensor& lse,
                             int64_t ignore_index, const Tensor& grad, int64_t num_targets) {
-  const Tensor dlogits = logits.is_sole_owner() ? logits : Tensor::EmptyLike(logits);
-  logits.context()->kernels().cross_entropy_backward(
-      *logits.context(), {.dtype = logits.dtype(),
-                          .logits = logits.raw(),
-                          .targets = targets.address<int64_t>(),
-                          .ignore_index = ignore_index,
-                          .lse = lse.raw(),
-                          .dlogits = dlogits.raw(),
-                          .rows = Rows(logits),
-                          .cols = logits.size(-1),
-                          .num_targets = static_cast<double>(num_targets),
-                          .grad = ScalarOperand("cross_entropy", grad)});
-  return dlogits;
+  const VocabPart whole{.first = 0, .vocab_size = logits.size(-1)};
+  return CrossEntropyPartBackward(std::move(logits), targets, lse, whole, ignore_index, grad,
+                                  num_targets);
 }
 
 namespace {

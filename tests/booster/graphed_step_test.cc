@@ -23,25 +23,18 @@
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tensor/cuda/cuda_context.h"
 #include "apogee/tensor/cuda/cuda_graph.h"
+#include "apogee/tests/support/message_of.h"
 
 namespace apogee {
 namespace {
 
+using ::apogee::testing::MessageOf;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using MakeModel = std::function<std::unique_ptr<nn::Module>()>;
 using MakeBatch = std::function<data::Batch(int64_t seed, int64_t rows)>;
 
 constexpr int64_t kVocab = 19, kTokens = 6, kWidth = 5, kClasses = 4;
-
-std::string MessageOf(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 Tensor Numbers(int64_t seed, const char* name, const Shape& shape, int64_t below) {
   std::vector<int64_t> values;

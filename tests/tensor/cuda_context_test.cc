@@ -13,24 +13,17 @@
 #include "apogee/core/error.h"
 #include "apogee/tensor/tensor.h"
 #include "apogee/tests/support/environment.h"
+#include "apogee/tests/support/message_of.h"
 
 namespace apogee {
 namespace {
 
 using ::apogee::testing::Environment;
+using ::apogee::testing::MessageOf;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 ContextPtr Gpu(const CudaOptions& options = {}) { return ValueOrThrow(CudaContext(options)); }
-
-std::string MessageOf(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 class CudaContextTest : public ::testing::Test {
  protected:

@@ -13,22 +13,15 @@
 #include "apogee/tensor/ops/elementwise.h"
 #include "apogee/tensor/ops/matmul.h"
 #include "apogee/tensor/ops/nn.h"
+#include "apogee/tests/support/message_of.h"
 
 namespace apogee {
 namespace {
 
+using ::apogee::testing::MessageOf;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Tensors = CudaGraph::Tensors;
-
-std::string MessageOf(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 class CudaGraphTest : public ::testing::TestWithParam<bool> {
  protected:
