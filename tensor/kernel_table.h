@@ -57,6 +57,7 @@ class KernelSlot {
   X(embedding_forward, EmbeddingForwardArgs)                 \
   X(embedding_backward, EmbeddingBackwardArgs)               \
   X(matmul, MatMulArgs)                                      \
+  X(matmul_activation, MatMulActivationArgs)                 \
   X(attention_forward, AttentionForwardArgs)                 \
   X(attention_backward, AttentionBackwardArgs)               \
   X(attention_merge, AttentionMergeArgs)                     \

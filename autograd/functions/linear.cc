@@ -101,14 +101,18 @@ Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
   const bool out_in = options.layout == WeightLayout::kOutIn;
   APOGEE_CHECK(!options.activation || !options.out_dtype,
                "linear: an activation has its operand's dtype; ask for one or the other");
-  Tensor pre =
-      ops::MatMul(x, weight, {.b_trans = out_in, .bias = bias, .out_dtype = options.out_dtype});
-  Tensor y = options.activation ? ops::ActivationForward(*options.activation, pre) : pre;
+  const ops::MatMulOptions product = {
+      .b_trans = out_in, .bias = bias, .out_dtype = options.out_dtype};
+  Tensor y, pre;
+  if (options.activation) {
+    ops::Activated result = ops::MatMulActivation(x, weight, *options.activation, product);
+    y = std::move(result.y);
+    pre = std::move(result.pre);
+  } else {
+    y = ops::MatMul(x, weight, product);
+  }
   if (NeedsGrad({x, weight, bias})) {
-    Attach(
-        y,
-        std::make_shared<LinearNode>(x, weight, bias, options.activation ? pre : Tensor(), options),
-        {x, weight, bias});
+    Attach(y, std::make_shared<LinearNode>(x, weight, bias, pre, options), {x, weight, bias});
   }
   return y;
 }

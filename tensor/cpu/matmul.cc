@@ -11,4 +11,14 @@ void matmul(const DeviceContext& context, const MatMulArgs& args) {
   MatMulEigen(context, args);
 }
 
+void matmul_activation(const DeviceContext& context, const MatMulActivationArgs& args) {
+  const MatMulArgs& product = args.product;
+  matmul(context, product);
+  activation_forward(context, {.kind = args.activation,
+                               .dtype = product.c_dtype,
+                               .x = product.c,
+                               .y = args.y,
+                               .n = product.batch * product.m * product.n});
+}
+
 }  // namespace apogee::cpu

@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "apogee/core/error.h"
@@ -37,9 +38,9 @@ uint32_t AlignmentOf(const void* address) {
 // All that the choice of an algorithm depends on. Pointers count by their alignment.
 struct Problem {
   DType dtype, c_dtype;
-  bool bias, a_trans, b_trans, allow_tf32;
+  bool bias, gelu, a_trans, b_trans, allow_tf32;
   int64_t batch, m, n, k, lda, ldb, ldc, a_batch, b_batch, c_batch;
-  uint32_t a_alignment, b_alignment, c_alignment;
+  uint32_t a_alignment, b_alignment, c_alignment;  // gelu: c is its result
 
   auto operator<=>(const Problem&) const = default;
 };
@@ -50,6 +51,7 @@ Problem ProblemOf(const StreamContext& gpu, const MatMulArgs& args) {
   return {.dtype = args.dtype,
           .c_dtype = args.c_dtype,
           .bias = args.bias != nullptr,
+          .gelu = false,
           .a_trans = args.a_trans,
           .b_trans = args.b_trans,
           .allow_tf32 = gpu.allow_tf32(),
@@ -104,6 +106,7 @@ struct Plan {
   Owned<cublasLtMatmulDesc_t> product;
   Owned<cublasLtMatrixLayout_t> a, b, c;
   cublasLtMatmulHeuristicResult_t algorithm = {};
+  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;  // whether there is an algorithm
 };
 
 Owned<cublasLtMatmulDesc_t> ProductOf(const Problem& p) {
@@ -118,11 +121,17 @@ Owned<cublasLtMatmulDesc_t> ProductOf(const Problem& p) {
   const auto set = api.cublasLtMatmulDescSetAttribute;
   SetAttribute(set, product, CUBLASLT_MATMUL_DESC_TRANSA, p.b_trans ? CUBLAS_OP_T : CUBLAS_OP_N);
   SetAttribute(set, product, CUBLASLT_MATMUL_DESC_TRANSB, p.a_trans ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (p.bias || p.gelu) {
+    SetAttribute(set, product, CUBLASLT_MATMUL_DESC_EPILOGUE,
+                 !p.gelu  ? CUBLASLT_EPILOGUE_BIAS
+                 : p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS
+                          : CUBLASLT_EPILOGUE_GELU_AUX);
+  }
   if (p.bias) {
-    SetAttribute(set, product, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     SetAttribute(set, product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
                  static_cast<int32_t>(TypeOf(p.c_dtype)));
   }
+  if (p.gelu) SetAttribute(set, product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.ldc);
   return product;
 }
 
@@ -144,7 +153,30 @@ Owned<cublasLtMatmulPreference_t> PreferenceOf(const Problem& p) {
   return preference;
 }
 
-Plan MakePlan(cublasLtHandle_t handle, const Problem& p) {
+// Of one call: the algorithm may depend on whether there are any.
+struct EpilogueOperands {
+  const void* bias;
+  void* pre;  // what gelu is of
+};
+
+void SetOperands(const Plan& plan, const EpilogueOperands& operands) {
+  const auto set = CublasApi::Get().cublasLtMatmulDescSetAttribute;
+  if (operands.bias != nullptr) {
+    SetAttribute(set, plan.product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
+  }
+  if (operands.pre != nullptr) {
+    SetAttribute(set, plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.pre);
+  }
+}
+
+std::string NoAlgorithm(const Problem& p) {
+  return internal::Concat("cuBLASLt has no algorithm for ", DTypeName(p.dtype), " to ",
+                          DTypeName(p.c_dtype), ", batch ", p.batch, " m ", p.m, " n ", p.n, " k ",
+                          p.k, " lda ", p.lda, " ldb ", p.ldb, " ldc ", p.ldc,
+                          p.bias ? " with bias" : "");
+}
+
+Plan MakePlan(cublasLtHandle_t handle, const Problem& p, const EpilogueOperands& operands) {
   const CublasApi& api = CublasApi::Get();
   Plan plan = {.product = ProductOf(p),
                .a = LayoutOf(p.dtype, p.a_trans ? p.k : p.m, p.a_trans ? p.m : p.k, p.lda, p.batch,
@@ -152,18 +184,15 @@ Plan MakePlan(cublasLtHandle_t handle, const Problem& p) {
                .b = LayoutOf(p.dtype, p.b_trans ? p.n : p.k, p.b_trans ? p.k : p.n, p.ldb, p.batch,
                              p.b_batch),
                .c = LayoutOf(p.c_dtype, p.m, p.n, p.ldc, p.batch, p.c_batch)};
+  SetOperands(plan, operands);
   const Owned<cublasLtMatmulPreference_t> preference = PreferenceOf(p);
   int found = 0;
-  cublasStatus_t status = api.cublasLtMatmulAlgoGetHeuristic(
-      handle, plan.product.get(), plan.b.get(), plan.a.get(), plan.c.get(), plan.c.get(),
-      preference.get(), 1, &plan.algorithm, &found);
-  if (status == CUBLAS_STATUS_SUCCESS) {
-    status = found == 0 ? CUBLAS_STATUS_NOT_SUPPORTED : plan.algorithm.state;
+  plan.status = api.cublasLtMatmulAlgoGetHeuristic(handle, plan.product.get(), plan.b.get(),
+                                                   plan.a.get(), plan.c.get(), plan.c.get(),
+                                                   preference.get(), 1, &plan.algorithm, &found);
+  if (plan.status == CUBLAS_STATUS_SUCCESS) {
+    plan.status = found == 0 ? CUBLAS_STATUS_NOT_SUPPORTED : plan.algorithm.state;
   }
-  api.Check(status, internal::Concat("cuBLASLt has no algorithm for ", DTypeName(p.dtype), " to ",
-                                     DTypeName(p.c_dtype), ", batch ", p.batch, " m ", p.m, " n ",
-                                     p.n, " k ", p.k, " lda ", p.lda, " ldb ", p.ldb, " ldc ",
-                                     p.ldc, p.bias ? " with bias" : ""));
   return plan;
 }
 
@@ -174,7 +203,35 @@ struct CublasHandle::Impl {
   Owned<cublasLtHandle_t> handle = {nullptr, api.cublasLtDestroy};
   std::mutex mutex;  // a plan's product names one call's bias
   std::map<Problem, Plan> plans;
+
+  const Plan& PlanOf(const Problem& problem, const EpilogueOperands& operands);
+  // Queues product = plan's into `c`.
+  void Run(const StreamContext& gpu, const Plan& plan, const MatMulArgs& args, void* c) const;
 };
+
+const Plan& CublasHandle::Impl::PlanOf(const Problem& problem, const EpilogueOperands& operands) {
+  auto found = plans.find(problem);
+  if (found == plans.end()) {
+    found = plans.emplace(problem, MakePlan(handle.get(), problem, operands)).first;
+  }
+  return found->second;
+}
+
+void CublasHandle::Impl::Run(const StreamContext& gpu, const Plan& plan, const MatMulArgs& args,
+                             void* c) const {
+  const float alpha = static_cast<float>(args.alpha), beta = static_cast<float>(args.beta);
+  const bool f64 = args.dtype == DType::kF64;
+  const size_t bytes = plan.algorithm.workspaceSize;
+  std::optional<Workspace> workspace;
+  if (bytes > 0) workspace.emplace(gpu, static_cast<int64_t>(bytes));
+  api.Check(
+      api.cublasLtMatmul(handle.get(), plan.product.get(),
+                         f64 ? static_cast<const void*>(&args.alpha) : &alpha, args.b, plan.b.get(),
+                         args.a, plan.a.get(), f64 ? static_cast<const void*>(&args.beta) : &beta,
+                         c, plan.c.get(), c, plan.c.get(), &plan.algorithm.algo,
+                         workspace ? workspace->data<void>() : nullptr, bytes, gpu.stream()),
+      "cublasLtMatmul");
+}
 
 CublasHandle::CublasHandle() : impl_(std::make_unique<Impl>()) {
   cublasLtHandle_t handle = nullptr;
@@ -195,30 +252,33 @@ bool CublasHandle::TakesBias(const MatMulArgs& args) {
 
 void CublasHandle::MatMul(const StreamContext& gpu, const MatMulArgs& args) {
   gpu.Use();
-  const CublasApi& api = impl_->api;
-  const Problem problem = ProblemOf(gpu, args);
+  const Problem p = ProblemOf(gpu, args);
+  const EpilogueOperands operands = {.bias = args.bias, .pre = nullptr};
   std::lock_guard lock(impl_->mutex);
-  auto found = impl_->plans.find(problem);
-  if (found == impl_->plans.end()) {
-    found = impl_->plans.emplace(problem, MakePlan(impl_->handle.get(), problem)).first;
+  const Plan& plan = impl_->PlanOf(p, operands);
+  if (const cublasStatus_t status = plan.status; status != CUBLAS_STATUS_SUCCESS) {
+    impl_->plans.erase(p);
+    impl_->api.Check(status, NoAlgorithm(p));
   }
-  const Plan& plan = found->second;
-  if (args.bias != nullptr) {
-    SetAttribute(api.cublasLtMatmulDescSetAttribute, plan.product,
-                 CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias);
-  }
-  const float alpha = static_cast<float>(args.alpha), beta = static_cast<float>(args.beta);
-  const bool f64 = args.dtype == DType::kF64;
-  const size_t bytes = plan.algorithm.workspaceSize;
-  std::optional<Workspace> workspace;
-  if (bytes > 0) workspace.emplace(gpu, static_cast<int64_t>(bytes));
-  api.Check(
-      api.cublasLtMatmul(impl_->handle.get(), plan.product.get(),
-                         f64 ? static_cast<const void*>(&args.alpha) : &alpha, args.b, plan.b.get(),
-                         args.a, plan.a.get(), f64 ? static_cast<const void*>(&args.beta) : &beta,
-                         args.c, plan.c.get(), args.c, plan.c.get(), &plan.algorithm.algo,
-                         workspace ? workspace->data<void>() : nullptr, bytes, gpu.stream()),
-      "cublasLtMatmul");
+  SetOperands(plan, operands);
+  impl_->Run(gpu, plan, args, args.c);
+}
+
+bool CublasHandle::TryGelu(const StreamContext& gpu, const MatMulActivationArgs& args) {
+  const MatMulArgs& product = args.product;
+  // What is kept beside the result needs whole 16-byte rows.
+  if (product.batch != 1 || product.ldc % 8 != 0 || AlignmentOf(product.c) < 16) return false;
+  gpu.Use();
+  Problem problem = ProblemOf(gpu, product);
+  problem.gelu = true;
+  problem.c_alignment = AlignmentOf(args.y);
+  const EpilogueOperands operands = {.bias = product.bias, .pre = product.c};
+  std::lock_guard lock(impl_->mutex);
+  const Plan& plan = impl_->PlanOf(problem, operands);
+  if (plan.status != CUBLAS_STATUS_SUCCESS) return false;
+  SetOperands(plan, operands);
+  impl_->Run(gpu, plan, product, args.y);
+  return true;
 }
 
 }  // namespace apogee::cuda

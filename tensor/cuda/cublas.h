@@ -29,6 +29,9 @@ class CublasHandle {
   // Queues the product. Needs Takes, TakesBias where there is a bias, and every size > 0. Throws
   // Error with cuBLASLt's reason where it has no algorithm.
   void MatMul(const StreamContext& gpu, const MatMulArgs& args);
+  // Queues the product and its tanh GELU as one, of bf16; false where cuBLASLt has no such. Needs
+  // what MatMul needs.
+  bool TryGelu(const StreamContext& gpu, const MatMulActivationArgs& args);
 
  private:
   struct Impl;

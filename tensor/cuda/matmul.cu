@@ -1,4 +1,5 @@
 // Matrix products: cuBLASLt's, and what comes before or after them where it has no such product.
+#include "apogee/tensor/cuda/activation.cuh"
 #include "apogee/tensor/cuda/cublas.h"
 #include "apogee/tensor/cuda/device.cuh"
 #include "apogee/tensor/cuda/kernels.h"
@@ -71,6 +72,27 @@ void MatMul(const DeviceContext& context, const MatMulArgs& args) {
   FinishAny<C>(context, args, sums.data<C>());
 }
 
+// As cuBLASLt's epilogue: of the sums, not of what they are rounded to.
+void MatMulGelu(const DeviceContext& context, const MatMulActivationArgs& args) {
+  const StreamContext& gpu = StreamContext::Of(context);
+  const MatMulArgs& product = args.product;
+  const bool takes_bias = product.bias == nullptr || CublasHandle::TakesBias(product);
+  if (product.k > 0 && takes_bias && gpu.cublas().TryGelu(gpu, args)) return;
+  const int64_t n = product.batch * product.m * product.n;
+  const Workspace sums(context, n * int64_t{sizeof(float)});
+  MatMulArgs wide = product;
+  wide.c = sums.data<float>();
+  wide.c_dtype = DType::kF32;
+  MatMul<float>(context, wide);
+  const float* const from = sums.data<float>();
+  BFloat16* const pre = static_cast<BFloat16*>(product.c);
+  BFloat16* const y = static_cast<BFloat16*>(args.y);
+  ForEach(context, n, [=] __device__(int64_t i) {
+    pre[i] = Cast<BFloat16>(from[i]);
+    y[i] = Cast<BFloat16>(GeluTanh::Forward(from[i]));
+  });
+}
+
 }  // namespace
 
 void matmul(const DeviceContext& context, const MatMulArgs& args) {
@@ -80,6 +102,22 @@ void matmul(const DeviceContext& context, const MatMulArgs& args) {
   } else {
     MatMul<float>(context, args);
   }
+}
+
+void matmul_activation(const DeviceContext& context, const MatMulActivationArgs& args) {
+  const MatMulArgs& product = args.product;
+  if (product.batch == 0 || product.m == 0 || product.n == 0) return;
+  // f16 has as many bits as the quick tanh of cuBLASLt is good for: it takes our own.
+  if (args.activation == Activation::kGeluTanh && product.dtype == DType::kBF16 &&
+      product.c_dtype == DType::kBF16) {
+    return MatMulGelu(context, args);
+  }
+  matmul(context, product);
+  activation_forward(context, {.kind = args.activation,
+                               .dtype = product.c_dtype,
+                               .x = product.c,
+                               .y = args.y,
+                               .n = product.batch * product.m * product.n});
 }
 
 }  // namespace apogee::cuda

@@ -255,6 +255,14 @@ struct MatMulArgs {
   int64_t a_batch, b_batch, c_batch;
   double alpha, beta;
 };
+// The product, with beta = 0 and c contiguous, and y = activation(c), of c's dtype and layout. Of c
+// as it is before or after its rounding to c_dtype: whichever a backend takes for an activation and
+// dtypes, it takes for all shapes, so that a part of a layer has the bits of the whole.
+struct MatMulActivationArgs {
+  MatMulArgs product;
+  Activation activation;
+  void* y;
+};
 
 // A strided [batch, tokens, heads, head_dim] operand of attention; head_dim is contiguous.
 struct AttentionOperand {

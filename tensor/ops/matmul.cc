@@ -13,9 +13,10 @@ Tensor AsMatrix(const Tensor& x) {
   return x.rank() == 2 ? x : x.View({x.numel() / std::max<int64_t>(x.size(-1), 1), x.size(-1)});
 }
 
-}  // namespace
-
-Tensor MatMul(const Tensor& a_in, const Tensor& b_in, const MatMulOptions& options) {
+// Checks the operands, makes the result and calls run(result, arguments).
+template <typename Run>
+Tensor RunMatMul(const Tensor& a_in, const Tensor& b_in, const MatMulOptions& options,
+                 const Run& run) {
   const Tensor a = Operand("matmul", "a", a_in);
   const Tensor b = Operand("matmul", "b", b_in);
   CheckSameDType("matmul", a, b);
@@ -54,29 +55,48 @@ Tensor MatMul(const Tensor& a_in, const Tensor& b_in, const MatMulOptions& optio
   if (options.a_trans) shape.Set(-2, m);
   const DType out_dtype = options.out_dtype.value_or(a.dtype());
   Tensor c = Tensor::Empty(shape, out_dtype, a.context());
-  a.context()->kernels().matmul(*a.context(),
-                                {.dtype = a.dtype(),
-                                 .c_dtype = out_dtype,
-                                 .bias_dtype = bias.defined() ? bias.dtype() : a.dtype(),
-                                 .a = a.raw(),
-                                 .b = b.raw(),
-                                 .c = c.raw(),
-                                 .bias = bias.defined() ? bias.raw() : nullptr,
-                                 .batch = batch,
-                                 .m = m,
-                                 .n = n,
-                                 .k = k,
-                                 .a_trans = options.a_trans,
-                                 .b_trans = options.b_trans,
-                                 .lda = a2.size(-1),
-                                 .ldb = b.size(-1),
-                                 .ldc = n,
-                                 .a_batch = m * k,
-                                 .b_batch = k * n,
-                                 .c_batch = m * n,
-                                 .alpha = 1,
-                                 .beta = 0});
+  run(c, MatMulArgs{.dtype = a.dtype(),
+                    .c_dtype = out_dtype,
+                    .bias_dtype = bias.defined() ? bias.dtype() : a.dtype(),
+                    .a = a.raw(),
+                    .b = b.raw(),
+                    .c = c.raw(),
+                    .bias = bias.defined() ? bias.raw() : nullptr,
+                    .batch = batch,
+                    .m = m,
+                    .n = n,
+                    .k = k,
+                    .a_trans = options.a_trans,
+                    .b_trans = options.b_trans,
+                    .lda = a2.size(-1),
+                    .ldb = b.size(-1),
+                    .ldc = n,
+                    .a_batch = m * k,
+                    .b_batch = k * n,
+                    .c_batch = m * n,
+                    .alpha = 1,
+                    .beta = 0});
   return c;
+}
+
+}  // namespace
+
+Tensor MatMul(const Tensor& a, const Tensor& b, const MatMulOptions& options) {
+  return RunMatMul(a, b, options, [](const Tensor& c, const MatMulArgs& args) {
+    c.context()->kernels().matmul(*c.context(), args);
+  });
+}
+
+Activated MatMulActivation(const Tensor& a, const Tensor& b, Activation activation,
+                           const MatMulOptions& options) {
+  Tensor y;
+  const auto run = [&](const Tensor& pre, const MatMulArgs& args) {
+    y = Tensor::EmptyLike(pre);
+    pre.context()->kernels().matmul_activation(
+        *pre.context(), {.product = args, .activation = activation, .y = y.raw()});
+  };
+  const Tensor pre = RunMatMul(a, b, options, run);
+  return {.y = y, .pre = pre};
 }
 
 Tensor MatMulTransA(const Tensor& a, const Tensor& b, DType out_dtype) {

@@ -7,6 +7,7 @@
 
 #include <optional>
 
+#include "apogee/tensor/kernels/args.h"
 #include "apogee/tensor/tensor.h"
 
 namespace apogee::ops {
@@ -21,6 +22,14 @@ struct MatMulOptions {
 // a and b are matrices, or share equal leading (batch) dims; a of rank > 2 times a matrix b folds
 // a's leading dims into rows (only without a_trans). Throws Error on a shape or dtype mismatch.
 Tensor MatMul(const Tensor& a, const Tensor& b, const MatMulOptions& options = {});
+
+// activation(MatMul(a, b, options)) in one pass where the backend has one, and what it is of, which
+// backward needs.
+struct Activated {
+  Tensor y, pre;
+};
+Activated MatMulActivation(const Tensor& a, const Tensor& b, Activation activation,
+                           const MatMulOptions& options = {});
 
 // a^T b for a [.., m], b [.., n] with equal leading dims folded into the contracted dim: the weight
 // gradient of a linear layer, [m, n] of `out_dtype`.

@@ -13,9 +13,11 @@
 #include <Eigen/Core>
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <numbers>
 #include <string>
 #include <string_view>
 
@@ -40,6 +42,15 @@ struct Product {
   uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   int32_t bias_type = -1;
   const void* bias = nullptr;
+  int64_t aux_ld = 0;
+  void* aux = nullptr;
+
+  bool adds_bias() const {
+    return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+  }
+  bool has_gelu() const {
+    return epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+  }
 };
 
 struct Preference {
@@ -77,6 +88,7 @@ uint64_t Hash(const Product& product, const Layout* layouts) {
   add(product.trans_b);
   add(product.epilogue);
   add(product.bias_type);
+  add(product.aux_ld);
   for (int i = 0; i < 4; ++i) {
     add(static_cast<int>(layouts[i].type));
     add(layouts[i].rows);
@@ -150,6 +162,12 @@ Matrix<C> Operand(const void* data, const Layout& layout, int32_t trans, bool tf
 }
 
 template <typename C>
+C GeluTanh(C x) {
+  const C u = C(std::numbers::sqrt2 * std::numbers::inv_sqrtpi) * (x + C(0.044715) * x * x * x);
+  return C(0.5) * x * (C(1) + std::tanh(u));
+}
+
+template <typename C>
 struct Work {
   Product product;
   Layout layouts[4];
@@ -170,9 +188,13 @@ struct Work {
         for (int64_t row = 0; row < sums.rows(); ++row) {
           C value = alpha * sums(row, col);
           if (beta != 0) value += beta * static_cast<C>(ReadAs(c, lc.type, Index(lc, z, row, col)));
-          if (product.epilogue == CUBLASLT_EPILOGUE_BIAS) {
+          if (product.adds_bias()) {
             const auto type = static_cast<cudaDataType>(product.bias_type);
             value += static_cast<C>(ReadAs(product.bias, type, row));
+          }
+          if (product.has_gelu()) {
+            WriteAs(product.aux, ld.type, col * product.aux_ld + row, static_cast<double>(value));
+            value = GeluTanh(value);
           }
           WriteAs(d, ld.type, Index(ld, z, row, col), static_cast<double>(value));
         }
@@ -184,8 +206,14 @@ struct Work {
 bool IsSupported(const Product& product, const Layout* layouts) {
   const cudaDataType a = layouts[0].type, d = layouts[3].type;
   if (layouts[1].type != a || layouts[2].type != d) return false;
-  const bool bias = product.epilogue == CUBLASLT_EPILOGUE_BIAS;
-  if (!bias && product.epilogue != CUBLASLT_EPILOGUE_DEFAULT) return false;
+  const bool bias = product.adds_bias(), gelu = product.has_gelu();
+  if (!bias && !gelu && product.epilogue != CUBLASLT_EPILOGUE_DEFAULT) return false;
+  if (gelu) {
+    const bool fits = layouts[3].order == CUBLASLT_ORDER_COL && layouts[3].batch == 1 &&
+                      product.aux_ld >= static_cast<int64_t>(layouts[3].rows) &&
+                      product.aux_ld % 8 == 0;
+    if (!fits || d == CUDA_R_64F) return false;
+  }
   if (bias && (product.bias_type != d || a == CUDA_R_64F)) return false;
   if (a == CUDA_R_64F) {
     return d == a && product.compute == CUBLAS_COMPUTE_64F && product.scale == CUDA_R_64F;
@@ -263,6 +291,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
       return Read(product.bias_type, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
       return Read(product.bias, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+      return Read(product.aux_ld, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+      return Read(product.aux, value, bytes);
     default:
       return CUBLAS_STATUS_NOT_SUPPORTED;
   }
@@ -369,8 +401,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
     if (!aligned || !IsDevice(addresses[i])) return CUBLAS_STATUS_INVALID_VALUE;
   }
   if (workspace_bytes > 0 && !IsDevice(workspace)) return CUBLAS_STATUS_INVALID_VALUE;
-  if (product.epilogue == CUBLASLT_EPILOGUE_BIAS &&
-      (!IsDevice(product.bias) || reinterpret_cast<uintptr_t>(product.bias) % 16 != 0)) {
+  const auto is_operand = [](const void* address) {
+    return IsDevice(address) && reinterpret_cast<uintptr_t>(address) % 16 == 0;
+  };
+  if ((product.adds_bias() && !is_operand(product.bias)) ||
+      (product.has_gelu() && !is_operand(product.aux))) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   const auto queue = [&]<typename C>(C) {
