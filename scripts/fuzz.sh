@@ -22,29 +22,33 @@ mkdir -p "$build/crashes"
     cmake --build "$build" -j "$JOBS" --target fuzzers
 } >"$log" 2>&1 || { cat "$log"; exit 1; }
 
-passed=0
-failed=0
 (($# > 0)) || set -- $(ls "$ROOT/tests/fuzz/seeds")
 for name in "$@"; do
-  seeds="$ROOT/tests/fuzz/seeds/$name"
-  [[ -d "$seeds" ]] || { echo "there is no parser $name; parsers: $(ls "$ROOT/tests/fuzz/seeds" | tr '\n' ' ')" >&2; exit 2; }
+  [[ -d "$ROOT/tests/fuzz/seeds/$name" ]] || { echo "there is no parser $name; parsers: $(ls "$ROOT/tests/fuzz/seeds" | tr '\n' ' ')" >&2; exit 2; }
+done
+
+# fuzz PARSER: a line that ends in "no failure" or has FAILED.
+fuzz() {
+  local name="$1" limit="-max_total_time=$amount" max_len=4096 own_log="$log.$1"
   mkdir -p "$build/corpus/$name"
-  limit="-max_total_time=$amount"
-  max_len=4096
   if [[ "$amount" == --full ]]; then
     max_len=512  # several times as many inputs in the same time
     [[ "$name" == safetensors_header ]] && limit=-runs=40000000 || limit=-runs=10000000
   fi
   if "$build/tests/fuzz/fuzz_$name" "$limit" -timeout=10 -rss_limit_mb=512 -max_len="$max_len" \
-    -artifact_prefix="$build/crashes/$name-" "$build/corpus/$name" "$seeds" >"$log" 2>&1; then
-    passed=$((passed + 1))
-    echo "$name: $(grep -oE 'Done [0-9]+ runs in [0-9]+ second' "$log" | tail -n 1), no failure"
+    -artifact_prefix="$build/crashes/$name-" "$build/corpus/$name" "$ROOT/tests/fuzz/seeds/$name" >"$own_log" 2>&1; then
+    echo "$name: $(grep -oE 'Done [0-9]+ runs in [0-9]+ second' "$own_log" | tail -n 1), no failure"
   else
-    failed=$((failed + 1))
-    tail -n 40 "$log"
+    tail -n 40 "$own_log"
     echo "$name: FAILED, see $build/crashes"
   fi
-done
+  rm -f "$own_log"
+}
+export -f fuzz
+export ROOT build log amount
+printf '%s\n' "$@" | xargs -P "$JOBS" -I{} bash -c 'fuzz {}' | tee "$log"
+passed="$(grep -c 'no failure$' "$log" || true)"
+failed=$(($# - passed))
 rm -f "$log"
 echo "$passed passed, $failed failed"
 ((failed == 0))
