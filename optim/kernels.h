@@ -76,10 +76,12 @@ struct SgdArgs {
   std::span<const SgdChunk> chunks;
 };
 
-// g = clip_coef * clamp(inv_scale * grad, +-clip_value);  w = w - decay * w - lr * g.
+// g = clip_coef * clamp(inv_scale * grad, +-clip_value);  w = w - decay * w - lr * g. With a gate
+// clip_coef is its clip_factor.
 struct LomoArgs {
   DType dtype;
   double inv_scale, clip_value, clip_coef, lr, decay;
+  const StepGate* gate;
   std::span<const UpdateChunk> chunks;
 };
 

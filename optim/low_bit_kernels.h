@@ -63,12 +63,14 @@ struct PercentileArgs {
   std::span<const PercentileChunk> chunks;
 };
 
-// w -= decay * w (kBefore);  w += scale * grad;  w -= decay * w (kAfter). `grad` is the update
-// projected back.
+// w -= decay * w (kBefore);  w += scale * grad;  w -= decay * w (kAfter), where the decay is that
+// times decay_rate. `grad` is the update projected back. Nothing happens where `gate` says skip.
 struct LowRankArgs {
   DType dtype;
   DecayKind decay_kind;
   double scale, decay;
+  SizedRate decay_rate;
+  const StepGate* gate;
   std::span<const UpdateChunk> chunks;
 };
 
