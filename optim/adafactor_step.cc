@@ -114,9 +114,18 @@ void AdafactorStep::Update(int group, std::span<const ActiveParam> params,
     FactoredChunk chunk = work_.Chunk(param, entry);
     const int64_t step = param.view->step();
     chunk.beta2 = Beta2(o, step);
-    chunk.lr = RelativeRate(o, step);
     chunk.update_sum = SumsAt(totals[1], entry);
-    if (o.scale_parameter) chunk.weight_sum = SumsAt(totals[0], entry, NumFactors(*param.view));
+    if (rate_ != nullptr) {
+      chunk.rate = *rate_;
+    } else {
+      chunk.rate = {.rate = RelativeRate(o, step),
+                    .weight_sum = o.scale_parameter
+                                      ? SumsAt(totals[0], entry, NumFactors(*param.view))
+                                      : nullptr,
+                    .stat_dtype = totals[0].dtype(),
+                    .numel = chunk.numel,
+                    .floor = o.eps[1]};
+    }
     return chunk;
   };
   ForEachComputeDType<FactoredChunk>(
@@ -124,18 +133,16 @@ void AdafactorStep::Update(int group, std::span<const ActiveParam> params,
         const DeviceContext& context = *params[0].grad.context();
         const Floors floors = FloorsOf(o, dtype);
         OptimKernelsFor(context).adafactor(
-            context,
-            {dtype, totals[0].dtype(), decision.grad_scale(), floors.added, floors.limit,
-             o.clip_threshold, o.eps[1], o.beta1, o.weight_decay * (o.torch_style ? o.lr : 1),
-             /*decay_by_alpha=*/!o.torch_style, chunks});
+            context, {dtype, totals[0].dtype(), decision.grad_scale(), floors.added, floors.limit,
+                      o.clip_threshold, o.beta1, o.weight_decay * (o.torch_style ? o.lr : 1),
+                      /*decay_by_alpha=*/!o.torch_style, chunks});
       });
 }
 
-Tensor AdafactorLowRankStep(const AdafactorOptions& options, double alpha, const ParamView& view,
-                            const Tensor& grad, const StepDecision& decision) {
+Tensor AdafactorLowRankStep(const AdafactorOptions& options, const SizedRate& alpha,
+                            const ParamView& view, const Tensor& grad,
+                            const StepDecision& decision) {
   AdafactorOptions o = options;
-  o.lr = alpha;
-  o.relative_step = false;
   o.scale_parameter = false;
   o.weight_decay = 0;
   // A step from zero weights is the update itself.
@@ -145,7 +152,7 @@ Tensor AdafactorLowRankStep(const AdafactorOptions& options, double alpha, const
                 comm::Layout(grad.shape()));
   low.ReplaceStates(view.states());
   const ActiveParam param{&low, 0, grad};
-  AdafactorStep step([&o](int) { return o; });
+  AdafactorStep step([&o](int) { return o; }, &alpha);
   std::vector<StatBuffer> totals;
   low.set_step(view.step() - 1);
   for (int phase = 0; phase < AdafactorStep::kNumPhases; ++phase) {

@@ -23,7 +23,9 @@ class AdafactorStep {
   using OptionsOf = std::function<AdafactorOptions(int group)>;
   static constexpr int kNumPhases = 2;
 
-  explicit AdafactorStep(OptionsOf options) : options_(std::move(options)) {}
+  // `rate` takes the place of the options' learning rate where it is not null.
+  explicit AdafactorStep(OptionsOf options, const SizedRate* rate = nullptr)
+      : options_(std::move(options)), rate_(rate) {}
 
   // The states of a parameter that is not projected.
   static std::span<const StateSpec> States(const ParamView& view, const AdafactorOptions& options);
@@ -41,14 +43,16 @@ class AdafactorStep {
                       bool store, const StatBuffer& totals, const StepGate* gate = nullptr);
 
   OptionsOf options_;
+  const SizedRate* rate_;
   FactoredWork work_;
 };
 
 // Adafactor's step of a low-rank gradient with the rate `alpha`: returns the update -alpha * u
 // (with beta1: of the momentum), shaped like `grad` (compute dtype), and moves the states of
 // `view`, which are whole on every rank. No decay.
-Tensor AdafactorLowRankStep(const AdafactorOptions& options, double alpha, const ParamView& view,
-                            const Tensor& grad, const StepDecision& decision);
+Tensor AdafactorLowRankStep(const AdafactorOptions& options, const SizedRate& alpha,
+                            const ParamView& view, const Tensor& grad,
+                            const StepDecision& decision);
 
 }  // namespace apogee::optim
 

@@ -46,7 +46,7 @@ Adam8Args ArgsOf(const Adam8Settings& s, DType dtype, std::span<const Adam8Chunk
           s.block, chunks};
 }
 
-AdamArgs FullArgsOf(const Adam8Settings& s, DType dtype, double grad_scale, bool decays,
+AdamArgs FullArgsOf(const Adam8Settings& s, DType dtype, const GradFactor& grad_scale, bool decays,
                     std::span<const AdamChunk> chunks) {
   return {dtype,      decays ? s.decay_kind() : DecayKind::kNone,
           grad_scale, s.lr * s.weight_decay,
@@ -63,6 +63,10 @@ void SetFullStepSize(const Adam8Settings& s, const ParamView& view, AdamChunk& c
   chunk.root_scale = 1 / std::sqrt(1 - std::pow(s.betas[1], t));
 }
 
+bool IsSame(const GradFactor& a, const GradFactor& b) {
+  return a.factor() == b.factor() && a.gate() == b.gate();
+}
+
 // Parameters with f32 states: one kernel call for those of one gradient scale.
 void FullUpdate(const Adam8Settings& s, std::span<const Adam8Param> params, DType dtype) {
   std::vector<AdamChunk> chunks;
@@ -74,7 +78,8 @@ void FullUpdate(const Adam8Settings& s, std::span<const Adam8Param> params, DTyp
       SetFullStepSize(s, *param.view, chunk);
       chunks.push_back(chunk);
     }
-    const bool flush = i + 1 == params.size() || params[i + 1].grad_scale != params[i].grad_scale;
+    const bool flush =
+        i + 1 == params.size() || !IsSame(params[i + 1].grad_scale, params[i].grad_scale);
     if (!flush || chunks.empty()) continue;
     const DeviceContext& context = *param.grad.context();
     OptimKernelsFor(context).adam(context,
@@ -157,7 +162,7 @@ int64_t NumAbsMax(const Adam8Settings& s, const ParamView& view) {
   return 2 * NumBlocks(view.layout().logical_shape().numel(), s.block);
 }
 
-Tensor Adam8AbsMax(const Adam8Settings& s, const ActiveParam& param, double grad_scale) {
+Tensor Adam8AbsMax(const Adam8Settings& s, const ActiveParam& param, const GradFactor& grad_scale) {
   ParamView& view = *param.view;
   const DeviceContext& context = *param.grad.context();
   const DType dtype = view.compute_dtype();
@@ -182,7 +187,7 @@ void Adam8Update(const Adam8Settings& s, std::span<const Adam8Param> params) {
 }
 
 Tensor Adam8LowRankStep(const Adam8Settings& s, ParamView& view, const Tensor& grad,
-                        double grad_scale) {
+                        const GradFactor& grad_scale) {
   const DType dtype = grad.dtype();
   const DeviceContext& context = *grad.context();
   Tensor update = Tensor::Zeros(grad.shape(), dtype, grad.context(), MemoryCategory::kWorkspace);

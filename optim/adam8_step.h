@@ -46,11 +46,12 @@ bool NeedsAbsMaxPhase(const Adam8Settings& settings, const ParamView& view);
 // Numbers that the phase reserves for it: the scales of both moments.
 int64_t NumAbsMax(const Adam8Settings& settings, const ParamView& view);
 // This rank's maxima, state1's blocks then state2's, in the view's compute dtype.
-Tensor Adam8AbsMax(const Adam8Settings& settings, const ActiveParam& param, double grad_scale);
+Tensor Adam8AbsMax(const Adam8Settings& settings, const ActiveParam& param,
+                   const GradFactor& grad_scale);
 
 struct Adam8Param {
   const ActiveParam* param;
-  double grad_scale;
+  GradFactor grad_scale;
   Tensor new_scales;  // as Adam8AbsMax, reduced; undefined without a phase
 };
 // Updates parameters of one group; their steps have been advanced.
@@ -60,7 +61,7 @@ void Adam8Update(const Adam8Settings& settings, std::span<const Adam8Param> para
 // shaped like `grad` (compute dtype), and moves the moments, which are whole on every rank. No
 // decay.
 Tensor Adam8LowRankStep(const Adam8Settings& settings, ParamView& view, const Tensor& grad,
-                        double grad_scale);
+                        const GradFactor& grad_scale);
 
 }  // namespace apogee::optim
 

@@ -1,14 +1,11 @@
 #include "apogee/optim/adamw8bit.h"
 
-#include <algorithm>
-#include <cmath>
-
+#include "apogee/optim/layerwise.h"
 #include "apogee/optim/stat_values.h"
 
 namespace apogee::optim {
 namespace {
 
-constexpr int64_t kHistory = 100;           // squared norms behind percentile clipping
 constexpr int64_t kPagedElements = 100000;  // smaller tensors are never paged
 
 Adam8Settings Settings(const AdamW8bitOptions& o) {
@@ -20,17 +17,6 @@ Adam8Settings Settings(const AdamW8bitOptions& o) {
           .min_8bit_size = o.min_8bit_size,
           .block = o.block_wise ? o.block_size : 0,
           .cuda = o.kernel == "cuda"};
-}
-
-// The history after step `step`: bitsandbytes fills it with the first norm.
-std::vector<double> HistoryAfter(const ParamView& view, int64_t step, double squares) {
-  std::vector<double> history = view.state("gnorm_history").ToVector<double>();
-  if (step == 1) {
-    std::ranges::fill(history, squares);
-  } else {
-    history[static_cast<size_t>(step % kHistory)] = squares;
-  }
-  return history;
 }
 
 int64_t StateBytes(const ParamView& view) {
@@ -78,7 +64,7 @@ std::span<const StateSpec> AdamW8bit::StatesUnder(const ParamView& view,
   std::vector<StateSpec> specs;
   AppendAdam8Specs(Settings(options), view.layout().logical_shape().numel(), {}, specs);
   if (options.percentile_clipping < 100) {
-    specs.push_back({"gnorm_history", StateKind::kHistory, {kHistory}});
+    specs.push_back({"gnorm_history", StateKind::kHistory, {kNormHistory}});
   }
   return specs_.Keep(std::move(specs));
 }
@@ -96,59 +82,72 @@ void AdamW8bit::DeclareStats(int phase, std::span<const ActiveParam> params, Sta
 void AdamW8bit::ComputeStats(int phase, std::span<const ActiveParam> params,
                              const StepDecision& decision, std::span<const StatBuffer> totals,
                              StatBuffer& buffer) {
-  for (const ActiveParam& p : params) {
-    const DeviceContext& context = *p.grad.context();
-    if (phase == 0) {
-      const StatBuffer::Entry* entry = FindEntry(buffer.sum_entries(), p.view);
-      if (entry == nullptr) continue;
-      NormChunk chunk{p.grad.raw(), p.grad.dtype(), p.view->layout().local_numel(), 0};
-      OptimKernelsFor(context).grad_norm(context, {NormKind::kL2, {&chunk, 1}});
-      StatSlice(buffer, StatSection::kSums, entry->offset, 1)
-          .Fill(chunk.result / p.view->layout().num_replicas());
-    } else if (const StatBuffer::Entry* entry = FindEntry(buffer.max_entries(), p.view)) {
-      const double scale = GradScale(p, p.view->step() + 1, decision, totals);
-      StatSlice(buffer, StatSection::kMaxima, entry->offset, entry->count)
-          .CopyFrom(Adam8AbsMax(SettingsOf(p.group), p, scale));
+  if (phase == 0) {
+    std::vector<SquareSumChunk> chunks;
+    for (const ActiveParam& p : params) {
+      if (options(p.group).percentile_clipping == 100) continue;
+      const comm::Layout& layout = p.view->layout();
+      chunks.push_back({p.grad.raw(), p.grad.dtype(), layout.local_numel(),
+                        static_cast<double>(layout.num_replicas()), SumsAt(buffer, chunks.size())});
     }
+    if (chunks.empty()) return;
+    const DeviceContext& context = *params[0].grad.context();
+    OptimKernelsFor(context).square_sums(context, {buffer.dtype(), chunks});
+    return;
+  }
+  if (buffer.max_entries().empty()) return;
+  const std::vector<GradFactor> scales =
+      GradScales(params, /*ahead=*/1, /*store=*/false, decision, totals[0]);
+  for (size_t i = 0; i < params.size(); ++i) {
+    const ActiveParam& p = params[i];
+    const StatBuffer::Entry* entry = FindEntry(buffer.max_entries(), p.view);
+    if (entry == nullptr) continue;
+    StatSlice(buffer, StatSection::kMaxima, entry->offset, entry->count)
+        .CopyFrom(Adam8AbsMax(SettingsOf(p.group), p, scales[i]));
   }
 }
 
-double AdamW8bit::GradScale(const ActiveParam& param, int64_t step, const StepDecision& decision,
-                            std::span<const StatBuffer> totals) const {
-  const double scale = decision.grad_scale();
-  const int64_t percentile = options(param.group).percentile_clipping;
-  if (percentile == 100) return scale;
-  const double squares = SquaredNorm(*param.view, decision, totals);
-  std::vector<double> history = HistoryAfter(*param.view, step, squares);
-  std::ranges::sort(history);
-  const double limit = std::sqrt(history[static_cast<size_t>(percentile)]);
-  const double norm = std::sqrt(squares);
-  return norm > limit ? scale * limit / norm : scale;
-}
-
-double AdamW8bit::SquaredNorm(const ParamView& view, const StepDecision& decision,
-                              std::span<const StatBuffer> totals) {
-  const StatBuffer::Entry* entry = FindEntry(totals[0].sum_entries(), &view);
-  const double scale = decision.grad_scale();
-  return StatNumber(totals[0], StatSection::kSums, entry->offset) * scale * scale;
+std::vector<GradFactor> AdamW8bit::GradScales(std::span<const ActiveParam> params, int64_t ahead,
+                                              bool store, const StepDecision& decision,
+                                              const StatBuffer& squares) {
+  std::vector<GradFactor> scales(params.size(), decision.grad_scale());
+  std::vector<PercentileChunk> chunks;
+  std::vector<size_t> owners;
+  for (size_t i = 0; i < params.size(); ++i) {
+    const ParamView& view = *params[i].view;
+    const int64_t percentile = options(params[i].group).percentile_clipping;
+    if (percentile == 100) continue;
+    const Tensor history = view.state("gnorm_history");
+    chunks.push_back({SumsAt(squares, EntryOf(squares, params[i])), history.raw(), history.dtype(),
+                      view.step() + ahead, percentile, nullptr});
+    owners.push_back(i);
+  }
+  if (chunks.empty()) return scales;
+  const ContextPtr& context = params[0].grad.context();
+  gates_ = Tensor::Empty({static_cast<int64_t>(chunks.size() * sizeof(StepGate))}, DType::kU8,
+                         context, MemoryCategory::kWorkspace);
+  auto* gate = static_cast<StepGate*>(gates_.raw());
+  for (PercentileChunk& chunk : chunks) chunk.gate = gate++;
+  OptimKernelsFor(*context).percentile_clip(
+      *context, {squares.dtype(), decision.grad_scale(), store, chunks});
+  for (size_t k = 0; k < chunks.size(); ++k) {
+    scales[owners[k]] = GradFactor::Of(chunks[k].gate, context->is_host());
+  }
+  return scales;
 }
 
 void AdamW8bit::Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
                        std::span<const StatBuffer> totals) {
+  const std::vector<GradFactor> scales =
+      GradScales(params, /*ahead=*/0, /*store=*/true, decision, totals[0]);
   std::vector<Adam8Param> updates;
-  for (const ActiveParam& p : params) {
+  for (size_t i = 0; i < params.size(); ++i) {
     Adam8Param& update = updates.emplace_back();
-    update.param = &p;
-    update.grad_scale = GradScale(p, p.view->step(), decision, totals);
-    if (options(group).percentile_clipping < 100) {
-      const Tensor history = p.view->state("gnorm_history");
-      const double squares = SquaredNorm(*p.view, decision, totals);
-      history.CopyFrom(Tensor::FromVector(HistoryAfter(*p.view, p.view->step(), squares),
-                                          history.shape(), history.context()));
-    }
-    if (const StatBuffer::Entry* entry = FindEntry(totals[1].max_entries(), p.view)) {
+    update.param = &params[i];
+    update.grad_scale = scales[i];
+    if (const StatBuffer::Entry* entry = FindEntry(totals[1].max_entries(), params[i].view)) {
       update.new_scales = StatSlice(totals[1], StatSection::kMaxima, entry->offset, entry->count)
-                              .To(p.view->compute_dtype(), MemoryCategory::kWorkspace);
+                              .To(params[i].view->compute_dtype(), MemoryCategory::kWorkspace);
     }
   }
   Adam8Update(SettingsOf(group), updates);

@@ -65,6 +65,7 @@ class AdamW8bit : public TypedOptimizer<AdamW8bitOptions> {
   int64_t paged_bytes() const;
 
   bool SupportsShards() const override { return true; }
+  bool DecidesOnDevice() const override { return true; }
   int64_t CutMultiple(const ParamView& view, int group) const override {
     return SettingsOf(group).CutMultiple(view.layout().logical_shape().numel());
   }
@@ -82,14 +83,13 @@ class AdamW8bit : public TypedOptimizer<AdamW8bitOptions> {
 
  private:
   Adam8Settings SettingsOf(int group) const;
-  // The common scale, times what percentile clipping takes off at the parameter's step number
-  // `step`.
-  double GradScale(const ActiveParam& param, int64_t step, const StepDecision& decision,
-                   std::span<const StatBuffer> totals) const;
-  // Of the whole gradient, scaled.
-  static double SquaredNorm(const ParamView& view, const StepDecision& decision,
-                            std::span<const StatBuffer> totals);
+  // For each parameter the common scale, times what percentile clipping takes off, for update
+  // `ahead` steps after the count. `squares`: totals of phase 0; `store`: the histories take them
+  // in.
+  std::vector<GradFactor> GradScales(std::span<const ActiveParam> params, int64_t ahead, bool store,
+                                     const StepDecision& decision, const StatBuffer& squares);
 
+  Tensor gates_;  // of GradScales, while kernels read them
   mutable SpecCache specs_;
 };
 

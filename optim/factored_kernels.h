@@ -47,10 +47,9 @@ struct FactoredChunk : UpdateChunk {
   double beta2;
   double share;  // what this rank's partial counts: 1 / replicas
   void* sums;    // partials of this phase: [rows][columns] and, where there is one, a scalar
-  const void* weight_sum;        // total: sum of w^2, or null
   const void* update_sum;        // total: sum of u^2
   const void* residual_factors;  // CAME: as `factors`, of the residual
-  double lr;
+  SizedRate rate;
 };
 
 // sums: of g^2 per row and column; scalar: of w^2, where `with_weights`.
@@ -70,13 +69,13 @@ struct AdafactorUpdateSumArgs {
   std::span<const FactoredChunk> chunks;
 };
 
-// alpha = lr * (scale_parameter ? max(eps_scale, rms(w)) : 1);  u as above;
+// alpha: the rate;  u as above;
 // u *= alpha / max(1, rms(u) / clip_threshold);  with exp_avg: m = beta1 m + (1 - beta1) u, u = m;
 // w -= (decay_by_alpha ? alpha : 1) * decay * w + u.
 struct AdafactorArgs {
   DType dtype, stat_dtype;
   GradFactor grad_scale;
-  double eps, limit, clip_threshold, eps_scale, beta1, decay;
+  double eps, limit, clip_threshold, beta1, decay;
   bool decay_by_alpha;
   std::span<const FactoredChunk> chunks;
 };

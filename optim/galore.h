@@ -123,12 +123,25 @@ class GaLoreProjector {
   void Compute(int phase, const GaLoreSettings& settings, const ActiveParam& param,
                const StepDecision& decision, std::span<const StatBuffer> totals,
                StatBuffer& buffer);
-  // In Update: w += scale * back(update of R), and w -= decay * w before or after it.
+  // In Update: w += scale * back(update of R), and w -= decay * decay_rate * w before or after it.
   void UpdateProjected(const GaLoreSettings& settings, const ActiveParam& param,
                        const StepDecision& decision, std::span<const StatBuffer> totals,
-                       DecayKind kind, double decay);
+                       DecayKind kind, double decay, const SizedRate& decay_rate = {.rate = 1});
+
+  // Whether the next step of `optimizer` computes no basis. One that does reads the gradient on the
+  // host, and with it the decision.
+  template <typename Derived>
+  static bool KeepsBases(const Derived& optimizer, bool spans_ranks) {
+    bool keeps = true;
+    optimizer.ForEachView([&](const ParamView& view, int group) {
+      keeps = keeps && !RefreshesNext(GaLoreOf(optimizer.options(group)), view, spans_ranks);
+    });
+    return keeps;
+  }
 
  private:
+  static bool RefreshesNext(const GaLoreSettings& settings, const ParamView& view,
+                            bool spans_ranks);
   // What a refresh from `old` to `fresh`, if any, makes of R; `earlier` updates came before.
   static Projected Assemble(const GaLoreSettings& settings, const LowRankBasis& old,
                             const LowRankBasis& fresh, const Tensor& low_rank, int64_t earlier);

@@ -1,7 +1,5 @@
 #include "apogee/optim/galore_adafactor.h"
 
-#include <cmath>
-
 #include "apogee/optim/stat_values.h"
 #include "apogee/tensor/ops/elementwise.h"
 #include "apogee/tensor/ops/matmul.h"
@@ -135,16 +133,21 @@ void GaLoreAdafactor::MoveStates(const GaLoreAdafactorOptions& o, const ParamVie
   if (exp_avg.defined()) exp_avg.CopyFrom(projected.rotation.Apply(exp_avg, /*squared=*/false));
 }
 
-double GaLoreAdafactor::Alpha(const ActiveParam& param, int64_t step,
-                              std::span<const StatBuffer> totals) const {
+SizedRate GaLoreAdafactor::Alpha(const ActiveParam& param, int64_t step,
+                                 std::span<const StatBuffer> totals) const {
   const GaLoreAdafactorOptions& o = options(param.group);
   const ParamView& view = *param.view;
-  const double alpha = RelativeRate(AdafactorOf(o), step);
-  if (!o.scale_parameter) return alpha;
-  const StatBuffer& buffer = totals[kProjectionPhase];
-  const double sum = StatNumber(buffer, StatSection::kSums, WeightEntry(buffer, &view).offset);
-  const double rms = std::sqrt(sum / static_cast<double>(view.layout().logical_shape().numel()));
-  return alpha * (rms < o.eps[1] ? o.eps[1] : rms);
+  SizedRate alpha{.rate = RelativeRate(AdafactorOf(o), step),
+                  .weight_sum = nullptr,
+                  .stat_dtype = totals[kProjectionPhase].dtype(),
+                  .numel = view.layout().logical_shape().numel(),
+                  .floor = o.eps[1]};
+  if (o.scale_parameter) {
+    const StatBuffer& buffer = totals[kProjectionPhase];
+    const int64_t offset = WeightEntry(buffer, &view).offset;
+    alpha.weight_sum = StatSlice(buffer, StatSection::kSums, offset, 1).raw();
+  }
+  return alpha;
 }
 
 Tensor GaLoreAdafactor::LowRankUpdate(const ActiveParam& param, ParamView& states,
@@ -161,8 +164,8 @@ void GaLoreAdafactor::Update(int group, std::span<const ActiveParam> params,
   const GaLoreAdafactorOptions& o = options(group);
   const Split split = SplitUp(params);
   for (const ActiveParam& p : split.projected) {
-    UpdateProjected(GaLoreOf(o), p, decision, totals, DecayKind::kBefore,
-                    o.weight_decay * Alpha(p, p.view->step(), totals));
+    UpdateProjected(GaLoreOf(o), p, decision, totals, DecayKind::kBefore, o.weight_decay,
+                    Alpha(p, p.view->step(), totals));
   }
   if (!split.plain.empty()) {
     step_.Update(group, split.plain, decision, totals.subspan(kProjectionPhase));

@@ -62,6 +62,7 @@ class GaLoreAdafactor : public RelativeStepOptimizer<GaLoreAdafactorOptions>,
                               CheckedGaLoreGroups(std::move(groups))) {}
 
   bool SupportsShards() const override { return true; }
+  bool DecidesOnDevice() const override { return KeepsBases(*this, spans_ranks()); }
   int64_t OwnedNumel(const ParamView& view, int group) const override {
     return LowRankNumel(GaLoreOf(options(group)), view);
   }
@@ -90,7 +91,7 @@ class GaLoreAdafactor : public RelativeStepOptimizer<GaLoreAdafactorOptions>,
   // This rank's sums of w^2.
   void SumWeights(std::span<const ActiveParam> projected, StatBuffer& buffer) const;
   // Adafactor's rate for update number `step` of a projected parameter.
-  double Alpha(const ActiveParam& param, int64_t step, std::span<const StatBuffer> totals) const;
+  SizedRate Alpha(const ActiveParam& param, int64_t step, std::span<const StatBuffer> totals) const;
   static void MoveStates(const GaLoreAdafactorOptions& o, const ParamView& view,
                          const Projected& projected);
 

@@ -15,8 +15,8 @@ void SetStepSize(const GaLoreAdamWOptions& o, const ParamView& view, AdamChunk& 
   chunk.root_scale = 1;
 }
 
-AdamArgs ArgsOf(const GaLoreAdamWOptions& o, DType dtype, double decay, double grad_scale,
-                std::span<const AdamChunk> chunks) {
+AdamArgs ArgsOf(const GaLoreAdamWOptions& o, DType dtype, double decay,
+                const GradFactor& grad_scale, std::span<const AdamChunk> chunks) {
   const DecayKind kind = decay == 0 ? DecayKind::kNone : DecayKind::kAfter;
   return {dtype, kind, grad_scale, decay, o.betas[0], o.betas[1], o.eps, /*amsgrad=*/false, chunks};
 }

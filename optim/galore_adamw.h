@@ -49,6 +49,7 @@ class GaLoreAdamW : public TypedOptimizer<GaLoreAdamWOptions>, public GaLoreProj
       : TypedOptimizer(GaLoreAdamWOptions::kName, CheckedGaLoreGroups(std::move(groups))) {}
 
   bool SupportsShards() const override { return true; }
+  bool DecidesOnDevice() const override { return KeepsBases(*this, spans_ranks()); }
   int64_t OwnedNumel(const ParamView& view, int group) const override {
     return LowRankNumel(GaLoreOf(options(group)), view);
   }

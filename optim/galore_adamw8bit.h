@@ -54,6 +54,7 @@ class GaLoreAdamW8bit : public TypedOptimizer<GaLoreAdamW8bitOptions>, public Ga
       : TypedOptimizer(GaLoreAdamW8bitOptions::kName, CheckedGaLoreGroups(std::move(groups))) {}
 
   bool SupportsShards() const override { return true; }
+  bool DecidesOnDevice() const override { return KeepsBases(*this, spans_ranks()); }
   int64_t OwnedNumel(const ParamView& view, int group) const override {
     return LowRankNumel(GaLoreOf(options(group)), view);
   }

@@ -78,8 +78,9 @@ Tensor UnitVectors(int64_t count, int64_t n, bool columns, DType dtype, const Co
   return Tensor::FromVector(values, shape, context, dtype);
 }
 
-void ApplyBack(const GaLoreSettings& settings, const ActiveParam& param, const LowRankBasis& basis,
-               const Tensor& update, DecayKind kind, double decay) {
+// `args`: all but the chunks.
+void ApplyBack(const ActiveParam& param, const LowRankBasis& basis, const Tensor& update,
+               LowRankArgs args) {
   const DType dtype = update.dtype();
   const UpdateChunk whole = MakeUpdateChunk<UpdateChunk>(param);
   const DeviceContext& context = *param.grad.context();
@@ -94,8 +95,8 @@ void ApplyBack(const GaLoreSettings& settings, const ActiveParam& param, const L
                       chunk.working = static_cast<char*>(whole.working) +
                                       local * DTypeSize(whole.working_dtype);
                     }
-                    OptimKernelsFor(context).low_rank_update(
-                        context, {dtype, kind, settings.scale, decay, {&chunk, 1}});
+                    args.chunks = {&chunk, 1};
+                    OptimKernelsFor(context).low_rank_update(context, args);
                   });
 }
 
@@ -117,6 +118,13 @@ GaLorePlan GaLoreProjector::PlanOf(const GaLoreSettings& settings, const ParamVi
 
 int64_t GaLoreProjector::LowRankNumel(const GaLoreSettings& settings, const ParamView& view) {
   return Projects(settings, view) ? PlanOf(settings, view).low_rank().numel() : 0;
+}
+
+bool GaLoreProjector::RefreshesNext(const GaLoreSettings& settings, const ParamView& view,
+                                    bool spans_ranks) {
+  // A gradient that is absent here may be there on another rank.
+  return Projects(settings, view) && view.trainable() && (view.has_grad() || spans_ranks) &&
+         view.step() % settings.update_proj_gap == 0;
 }
 
 void GaLoreProjector::AppendBasisSpecs(const GaLoreSettings& settings, const ParamView& view,
@@ -245,7 +253,7 @@ Tensor GaLoreProjector::ComputeDirection(const GaLoreSettings& settings, const A
 void GaLoreProjector::UpdateProjected(const GaLoreSettings& settings, const ActiveParam& param,
                                       const StepDecision& decision,
                                       std::span<const StatBuffer> totals, DecayKind kind,
-                                      double decay) {
+                                      double decay, const SizedRate& decay_rate) {
   ParamView& view = *param.view;
   const GaLorePlan plan = PlanOf(settings, view);
   const LowRankBasis basis = StoredBasis(plan, view);
@@ -276,7 +284,14 @@ void GaLoreProjector::UpdateProjected(const GaLoreSettings& settings, const Acti
   }
   if (fresh.left.defined()) basis.left.CopyFrom(fresh.left);
   if (fresh.right.defined()) basis.right.CopyFrom(fresh.right);
-  ApplyBack(settings, param, basis, update, kind, decay);
+  ApplyBack(param, basis, update,
+            {.dtype = update.dtype(),
+             .decay_kind = kind,
+             .scale = settings.scale,
+             .decay = decay,
+             .decay_rate = decay_rate,
+             .gate = decision.gate,
+             .chunks = {}});
 }
 
 }  // namespace apogee::optim

@@ -17,6 +17,7 @@
 #include "apogee/optim/factored_kernels.h"
 #include "apogee/optim/low_bit_kernels.h"
 #include "apogee/optim/onebit_kernels.h"
+#include "apogee/optim/scaled_adam_kernels.h"
 #include "apogee/optim/trust_kernels.h"
 #include "apogee/optim/update_chunk.h"
 #include "apogee/tensor/kernel_table.h"
@@ -35,6 +36,19 @@ struct NormChunk {
 struct NormArgs {
   NormKind kind;
   std::span<NormChunk> chunks;
+};
+
+// sum: of grad^2, over the ranks that hold the same elements; in `stat_dtype`, of the same device.
+struct SquareSumChunk {
+  const void* grad;
+  DType grad_dtype;
+  int64_t n;
+  double replicas;
+  void* sum;
+};
+struct SquareSumArgs {
+  DType stat_dtype;
+  std::span<const SquareSumChunk> chunks;
 };
 
 // grad = clamp(factor * grad, -limit, limit), in place; limit may be infinite.
@@ -62,10 +76,12 @@ struct SgdArgs {
   std::span<const SgdChunk> chunks;
 };
 
-// g = clip_coef * clamp(inv_scale * grad, +-clip_value);  w = w - decay * w - lr * g.
+// g = clip_coef * clamp(inv_scale * grad, +-clip_value);  w = w - decay * w - lr * g. With a gate
+// clip_coef is its clip_factor.
 struct LomoArgs {
   DType dtype;
   double inv_scale, clip_value, clip_coef, lr, decay;
+  const StepGate* gate;
   std::span<const UpdateChunk> chunks;
 };
 
@@ -118,38 +134,10 @@ struct LionArgs {
   std::span<const LionChunk> chunks;
 };
 
-// Sums over one parameter: weight * grad, and where `all` is set grad^2 and weight^2.
-struct DotChunk {
-  const void* weight;  // of the kernel's dtype
-  const void* grad;
-  DType grad_dtype;
-  int64_t n;
-  bool all;
-  double weight_grad, grad_squares, weight_squares;  // results
-};
-struct DotArgs {
-  DType dtype;
-  std::span<DotChunk> chunks;
-};
-
-// g = grad_scale * grad (0 where grad_scale is 0, whatever the gradient);  v = beta2 v + (1 -
-// beta2) g^2; delta = beta1 delta + step_size * g / (sqrt(v_scale * v) + eps) + growth * w; w =
-// clamp(w, +-limit) if clamp_before;  w += delta;  w = clamp(w, +-limit) otherwise.
-struct ScaledAdamChunk : UpdateChunk {
-  void* delta;
-  void* exp_avg_sq;
-  double step_size, growth, v_scale, limit;
-};
-struct ScaledAdamArgs {
-  DType dtype;
-  double grad_scale, beta1, beta2, eps;
-  bool clamp_before;
-  std::span<const ScaledAdamChunk> chunks;
-};
-
 // X(slot name, argument type), one line per kernel.
 #define APOGEE_FOR_EACH_OPTIM_KERNEL(X)           \
   X(grad_norm, NormArgs)                          \
+  X(square_sums, SquareSumArgs)                   \
   X(grad_scale, ScaleArgs)                        \
   X(sgd, SgdArgs)                                 \
   X(adam, AdamArgs)                               \
@@ -171,9 +159,13 @@ struct ScaledAdamArgs {
   X(dots, DotArgs)                                \
   X(adam8, Adam8Args)                             \
   X(adam8_absmax, Adam8Args)                      \
+  X(percentile_clip, PercentileArgs)              \
   X(quantize, QuantizeArgs)                       \
   X(dequantize, QuantizeArgs)                     \
   X(low_rank_update, LowRankArgs)                 \
+  X(scaled_adam_shares, ScaledAdamSizeArgs)       \
+  X(median_clip, MedianClipArgs)                  \
+  X(scaled_adam_sizes, ScaledAdamSizeArgs)        \
   X(scaled_adam, ScaledAdamArgs)                  \
   X(blend, BlendArgs)                             \
   X(frozen_adam, FrozenAdamArgs)                  \

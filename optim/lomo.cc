@@ -29,7 +29,7 @@ void Lomo::Update(int group, std::span<const ActiveParam> params, const StepDeci
         const DeviceContext& context = *params[0].grad.context();
         OptimKernelsFor(context).lomo(
             context, {dtype, decision.inv_loss_scale, o.clip_grad_value, decision.clip_factor, o.lr,
-                      o.lr * o.weight_decay, chunks});
+                      o.lr * o.weight_decay, decision.gate, chunks});
       });
 }
 

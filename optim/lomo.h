@@ -40,6 +40,7 @@ class Lomo : public TypedOptimizer<LomoOptions>, public FusedBackwardOptimizer {
   void fused_backward(const Tensor& loss) override { RunFusedBackward(loss); }
 
   bool SupportsShards() const override { return true; }
+  bool DecidesOnDevice() const override { return true; }
 
  protected:
   std::span<const StateSpec> StatesUnder(const ParamView&, const LomoOptions&) const override {

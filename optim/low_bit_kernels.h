@@ -23,7 +23,8 @@ struct QuantizeArgs {
 // encoded; w -= decay * w (kAfter). The chunk is elements [first, first + n) of its logical tensor,
 // whose blocks the scales belong to. With new_absmax null its blocks are complete here: their new
 // scales are computed and stored. Otherwise the new scales were found by adam8_absmax, which leaves
-// everything else alone, and are stored afterwards by the caller.
+// everything else alone (in a step that is skipped they are the old ones), and are stored
+// afterwards by the caller.
 struct Adam8Chunk : UpdateChunk {
   int64_t first;
   uint8_t* codes1;
@@ -32,7 +33,8 @@ struct Adam8Chunk : UpdateChunk {
   void* absmax2;
   void* new_absmax1;
   void* new_absmax2;
-  double grad_scale, step_size, eps;
+  GradFactor grad_scale;
+  double step_size, eps;
 };
 struct Adam8Args {
   DType dtype;
@@ -43,12 +45,32 @@ struct Adam8Args {
   std::span<const Adam8Chunk> chunks;
 };
 
-// w -= decay * w (kBefore);  w += scale * grad;  w -= decay * w (kAfter). `grad` is the update
-// projected back.
+// Percentile clipping: a gradient whose norm is above the one that `percentile` of the last
+// kNormHistory are below is scaled down to that. The history begins as full of the first norm.
+inline constexpr int64_t kNormHistory = 100;
+struct PercentileChunk {
+  const void* squares;  // total: of the gradient before grad_scale
+  void* history;        // squared norms behind it
+  DType dtype;          // of the history
+  int64_t step;         // of the parameter, from 1
+  int64_t percentile;
+  StepGate* gate;  // out: grad_scale and skip
+};
+struct PercentileArgs {
+  DType stat_dtype;
+  GradFactor grad_scale;
+  bool store;  // the history takes the norm in
+  std::span<const PercentileChunk> chunks;
+};
+
+// w -= decay * w (kBefore);  w += scale * grad;  w -= decay * w (kAfter), where the decay is that
+// times decay_rate. `grad` is the update projected back. Nothing happens where `gate` says skip.
 struct LowRankArgs {
   DType dtype;
   DecayKind decay_kind;
   double scale, decay;
+  SizedRate decay_rate;
+  const StepGate* gate;
   std::span<const UpdateChunk> chunks;
 };
 

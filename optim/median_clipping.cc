@@ -1,56 +1,55 @@
 #include "apogee/optim/median_clipping.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace apogee::optim {
+namespace {
 
-double& MedianClipping::Number(const char* name) {
-  std::vector<double>& values = state_[name];
-  values.resize(1);
-  return values[0];
-}
+// Numbers before the norms, in the order of MedianClippingState.
+struct Field {
+  const char* name;
+  int64_t count;
+};
+constexpr Field kFields[] = {{"clip_step", 1},
+                             {"model_norm_threshold", 1},
+                             {"num_clipped", 1},
+                             {"percent_clipped", 1},
+                             {"quartiles", 5}};
+constexpr int64_t kNumbers = sizeof(MedianClippingState) / sizeof(double);
 
-double MedianClipping::Next(double norm) {
-  if (options_.scale == 0) return 1;
-  double& count = Number("clip_step");
-  const auto step = static_cast<int64_t>(count++);
-  if (step == 0) return std::isfinite(norm) ? 1 : 0;
-  std::vector<double>& norms = state_["model_norms"];
-  norms.resize(static_cast<size_t>(options_.period));
-  // One infinity for everything that is not finite: NaN would make the order, and so the median,
-  // arbitrary.
-  norms[static_cast<size_t>(step % options_.period)] = std::isfinite(norm) ? norm : INFINITY;
-  const bool early = options_.early_estimates && step < options_.period &&
-                     (step == 10 || step == 20 || step == 40);
-  if (early || step % options_.period == 0) SetThreshold(step, early);
+}  // namespace
 
-  const auto threshold = state_.find("model_norm_threshold");
-  if (threshold == state_.end()) return std::isfinite(norm) ? 1 : 0;
-  const double factor = threshold->second[0] / (norm + 1e-20);
-  if (factor >= 1) return 1;
-  ++Number("num_clipped");
-  return std::isfinite(norm) ? factor : 0;
-}
-
-void MedianClipping::SetThreshold(int64_t step, bool early) {
-  std::vector<double> sorted = state_["model_norms"];
-  std::ranges::sort(sorted);
-  // The slots that no step has filled yet are zeros, which come first.
-  if (early) sorted.erase(sorted.begin(), sorted.end() - step);
-  const auto n = static_cast<int64_t>(sorted.size());
-  std::vector<double> quartiles;
-  for (int64_t q = 0; q < 5; ++q) {
-    quartiles.push_back(sorted[static_cast<size_t>(std::min(n - 1, n / 4 * q))]);
+Tensor PackClipping(const GroupState& state, int64_t period, const ContextPtr& context) {
+  std::vector<double> numbers;
+  for (const Field& field : kFields) {
+    const auto found = state.find(field.name);
+    if (found != state.end()) {
+      numbers.insert(numbers.end(), found->second.begin(), found->second.end());
+    } else {
+      numbers.resize(numbers.size() + static_cast<size_t>(field.count), -1);
+    }
   }
-  const double median = quartiles[2];
-  state_["quartiles"] = quartiles;
-  double& num_clipped = Number("num_clipped");
-  Number("percent_clipped") = 100 * num_clipped / static_cast<double>(n);
-  num_clipped = 0;
-  // With most norms not finite the last threshold is the better one.
-  if (std::isfinite(median))
-    Number("model_norm_threshold") = options_.scale * median * (early ? 2 : 1);
+  numbers[0] = std::max(numbers[0], 0.0);
+  if (const auto norms = state.find("model_norms"); norms != state.end()) {
+    numbers.insert(numbers.end(), norms->second.begin(), norms->second.end());
+  }
+  numbers.resize(static_cast<size_t>(kNumbers + period), 0);
+  const Tensor packed =
+      Tensor::Empty({kNumbers + period}, DType::kF64, context, MemoryCategory::kWorkspace);
+  packed.SetValues(numbers);
+  return packed;
+}
+
+GroupState UnpackClipping(const Tensor& packed) {
+  const std::vector<double> numbers = packed.ToVector<double>();
+  GroupState state;
+  auto at = numbers.begin();
+  for (const Field& field : kFields) {
+    if (!(*at < 0)) state[field.name].assign(at, at + field.count);
+    at += field.count;
+  }
+  if (numbers[0] > 1) state["model_norms"].assign(at, numbers.end());  // the first is not kept
+  return state;
 }
 
 }  // namespace apogee::optim

@@ -135,9 +135,9 @@ class Optimizer : public LrTarget {
   // Shards of `view` may be cut at multiples of this many elements only. (Exactness does not depend
   // on it: blocks of quantized states that no cut goes through need no statistics.)
   virtual int64_t CutMultiple(const ParamView& /*view*/, int /*group*/) const { return 1; }
-  // Whether every kernel of a step takes the factor of the gradients as a GradFactor, and nothing
-  // of the decision or the statistics is read on the host. Then step() on a GPU waits for nothing,
-  // under kSkip and kProceed, unless a gradient is absent that another rank may have.
+  // Whether every kernel of the next step takes the factor of the gradients as a GradFactor, and
+  // nothing of the decision or the statistics is read on the host. Then step() on a GPU waits for
+  // nothing, under kSkip and kProceed, unless a gradient is absent that another rank may have.
   virtual bool DecidesOnDevice() const { return false; }
   // Elements of the states of `view` that its owner alone keeps when the view is a shard
   // (ParamView::owned); 0: there are none.
@@ -167,9 +167,12 @@ class Optimizer : public LrTarget {
 
   // Every option of a group, as text.
   virtual OptionMap group_options(int group) const = 0;
-  // Numbers that belong to a group as a whole, saved with it; empty for most optimizers.
+  // Numbers that belong to a group as a whole, saved with it; empty for most optimizers. Waits
+  // where a GPU keeps them.
   const GroupState& group_state(int group) const {
-    return group_states_[static_cast<size_t>(group)];
+    GroupState& state = group_states_[static_cast<size_t>(group)];
+    FetchGroupState(group, state);
+    return state;
   }
 
  protected:
@@ -210,9 +213,20 @@ class Optimizer : public LrTarget {
 
   // True: an absent gradient counts as one of zeros, as in references that batch parameters.
   virtual bool AbsentIsZero(int /*group*/) const { return false; }
-  // Runs once at the end of a step that was not skipped and updated something.
+  // Runs once at the end of a step that was not skipped and updated something; where a GPU decides,
+  // that is not known yet.
   virtual void FinishStep() {}
+  // Runs when it is known what a GPU decided.
+  virtual void OnDecided(bool /*skipped*/) {}
   GroupState& mutable_group_state(int group) { return group_states_[static_cast<size_t>(group)]; }
+  // Makes `state` good, for an optimizer whose kernels keep it in memory of their own.
+  virtual void FetchGroupState(int /*group*/, GroupState& /*state*/) const {}
+  // Whether other ranks take part in a step.
+  bool spans_ranks() const { return spans_ranks_; }
+  // Makes report, step counts and number of skips of the last step() good, where a GPU decided.
+  void Settle() const {
+    if (pending_.has_value()) SettlePending();
+  }
   // Whether a saved group state can be taken over, under the options it was saved with.
   virtual absl::Status CheckGroupState(const GroupState& state, const OptionMap& options) const;
 
@@ -262,10 +276,6 @@ class Optimizer : public LrTarget {
   // Counts skips, runs the hooks, throws under kThrow.
   void EndStep();
   void RunReportHooks() const;
-  // Makes report, step counts and number of skips of the last step() good, where a GPU decided.
-  void Settle() const {
-    if (pending_.has_value()) SettlePending();
-  }
   void SettlePending() const;
   std::vector<std::string> LoadProblems(const StateDict& dict) const;
   std::vector<StatBuffer> ReduceStats(std::span<const ActiveParam> active,
@@ -283,7 +293,7 @@ class Optimizer : public LrTarget {
   mutable StepReport report_;
   mutable int64_t num_skipped_ = 0;
   std::vector<StepHook> pre_step_hooks_, step_hooks_, report_hooks_, load_hooks_;
-  std::vector<GroupState> group_states_;
+  mutable std::vector<GroupState> group_states_;
   int rank_ = 0, num_ranks_ = 1;
   // What a fused backward did, until step() reports it.
   std::optional<StepReport> fused_report_;

@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "apogee/optim/check_options.h"
+#include "apogee/optim/layerwise.h"
 #include "apogee/optim/median_clipping.h"
-#include "apogee/optim/stat_values.h"
 
 namespace apogee::optim {
 namespace {
@@ -19,23 +20,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 bool IsScalar(const ParamView& view) { return view.layout().logical_shape().numel() == 1; }
 
-// A state of one number, in the parameter's compute dtype.
-class Number {
- public:
-  Number(const ParamView& view, const char* name) : tensor_(view.state(name)) {}
-  double get() const { return tensor_.Item(); }
-  void set(double value) { tensor_.Fill(value); }
-
- private:
-  Tensor tensor_;
-};
-
 }  // namespace
-
-// Of one parameter, loss scale and model-wide clip factor applied.
-struct ScaledAdam::Sums {
-  double weight_grad, grad_squares, weight_squares;
-};
 
 ScaledAdamOptions ScaledAdamOptions::Icefall() { return {.none_as_zero = true}; }
 ScaledAdamOptions ScaledAdamOptions::Icefall2023() {
@@ -85,7 +70,12 @@ std::vector<OptionField<ScaledAdamOptions>> ScaledAdamOptions::Fields() {
 }
 
 ScaledAdam::ScaledAdam(std::vector<ParamGroup<ScaledAdamOptions>> groups)
-    : TypedOptimizer("scaled_adam", std::move(groups)), last_(static_cast<size_t>(num_groups())) {}
+    : TypedOptimizer("scaled_adam", std::move(groups)),
+      last_(static_cast<size_t>(num_groups())),
+      undecided_(last_.size()),
+      kept_(last_.size()) {
+  AddLoadHook([this](Optimizer&) { kept_.assign(kept_.size(), {}); });
+}
 
 std::span<const StateSpec> ScaledAdam::StatesUnder(const ParamView& view,
                                                    const ScaledAdamOptions&) const {
@@ -120,10 +110,8 @@ void ScaledAdam::DeclareStats(int, std::span<const ActiveParam> params, StatBuff
 void ScaledAdam::ComputeStats(int, std::span<const ActiveParam> params,
                               const StepDecision& decision, std::span<const StatBuffer>,
                               StatBuffer& buffer) {
-  std::vector<double> values(3 * params.size());
   for (const DType dtype : {DType::kF32, DType::kF64}) {
     std::vector<DotChunk> chunks;
-    std::vector<size_t> owners;
     for (size_t i = 0; i < params.size(); ++i) {
       const ActiveParam& param = params[i];
       ParamView& view = *param.view;
@@ -132,134 +120,152 @@ void ScaledAdam::ComputeStats(int, std::span<const ActiveParam> params,
       const int64_t t = view.step();
       const bool size_step = t == 0 || t % o.size_update_period == o.size_update_period - 1;
       if (IsScalar(view) && o.clipping_scale == 0) continue;
+      const comm::Layout& layout = view.layout();
       chunks.push_back({view.master().raw(), param.grad.raw(), param.grad.dtype(),
-                        view.layout().local_numel(), size_step || o.clipping_scale > 0, 0, 0, 0});
-      owners.push_back(i);
+                        layout.local_numel(), size_step || o.clipping_scale > 0,
+                        static_cast<double>(layout.num_replicas()), SumsAt(buffer, i)});
     }
     if (chunks.empty()) continue;
     const DeviceContext& context = *params[0].grad.context();
-    OptimKernelsFor(context).dots(context, {dtype, chunks});
-    const double scale = decision.grad_scale();
-    for (size_t k = 0; k < chunks.size(); ++k) {
-      const ParamView& view = *params[owners[k]].view;
-      const double replicas = view.layout().num_replicas();
-      double* sums = values.data() + buffer.sum_entries()[owners[k]].offset;
-      sums[0] = scale * chunks[k].weight_grad / replicas;
-      sums[1] = scale * scale * chunks[k].grad_squares / replicas;
-      sums[2] = chunks[k].weight_squares / replicas;
-    }
+    OptimKernelsFor(context).dots(context, {dtype, buffer.dtype(), decision.grad_scale(), chunks});
   }
-  WriteStats(buffer, StatSection::kSums, values);
 }
 
-double ScaledAdam::ClipFactor(int group, std::span<const ActiveParam> params,
-                              std::span<const Sums> sums) {
-  const ScaledAdamOptions& o = options(group);
-  LastStep& last = last_[static_cast<size_t>(group)];
-  last = {};
-  if (o.clipping_scale == 0) return 1;
-  double total = 0;
-  for (size_t i = 0; i < params.size(); ++i) {
-    const ParamView& view = *params[i].view;
-    const bool scalar = IsScalar(view);
-    const double rms = scalar ? std::sqrt(sums[i].weight_squares) : Number(view, "param_rms").get();
-    const double factor = !scalar ? rms : o.icefall_2023 ? 1 : o.scalar_lr_scale;
-    last.shares.push_back({view.name(), factor * factor * sums[i].grad_squares,
-                           std::sqrt(sums[i].grad_squares), rms});
-    total += last.shares.back().share;
+Tensor ScaledAdam::ClippingState(int group, const ContextPtr& context) {
+  Kept& kept = kept_[static_cast<size_t>(group)];
+  if (!kept.state.defined() || kept.state.context() != context) {
+    kept.state = PackClipping(group_state(group), options(group).clipping_update_period, context);
   }
-  last.norm = std::sqrt(total);
-  MedianClipping clipping(mutable_group_state(group),
-                          {o.clipping_scale, o.clipping_update_period, !o.icefall_2023});
-  return last.factor = clipping.Next(last.norm);
+  kept.ahead = true;
+  return kept.state;
+}
+
+void ScaledAdam::FetchGroupState(int group, GroupState& state) const {
+  Kept& kept = kept_[static_cast<size_t>(group)];
+  if (!std::exchange(kept.ahead, false)) return;
+  state = UnpackClipping(kept.state);
+}
+
+void ScaledAdam::OnDecided(bool skipped) {
+  for (size_t group = 0; group < last_.size(); ++group) {
+    if (!skipped && undecided_[group].has_value()) last_[group] = std::move(*undecided_[group]);
+    undecided_[group].reset();
+  }
+}
+
+ScaledAdamSizeChunk ScaledAdam::SizeChunk(const ActiveParam& param, const void* sums) const {
+  const ParamView& view = *param.view;
+  const ScaledAdamOptions& o = options(param.group);
+  const double one_minus_beta1 = 1 - o.betas[0];
+  ScaledAdamSizeChunk chunk{};
+  chunk.sums = sums;
+  chunk.numel = static_cast<double>(view.layout().logical_shape().numel());
+  if (IsScalar(view)) {
+    chunk.norm_factor = o.icefall_2023 ? 1 : o.scalar_lr_scale;
+    chunk.rate = -o.lr * o.scalar_lr_scale * one_minus_beta1;
+    return chunk;
+  }
+  chunk.param_rms = view.state("param_rms").raw();
+  chunk.scale_exp_avg_sq = view.state("scale_exp_avg_sq").raw();
+  chunk.scale_grad_sum = view.state("scale_grad_sum").raw();
+  chunk.scale_grad_sumsq = view.state("scale_grad_sumsq").raw();
+  const int64_t t = view.step() - 1, period = o.size_update_period;
+  chunk.first_step = t == 0;
+  chunk.opens_period = t % period == 0;
+  chunk.ends_period = t % period == period - 1;
+  chunk.beta = std::pow(o.betas[1], static_cast<double>(period));
+  chunk.root = std::sqrt(1 - std::pow(chunk.beta, static_cast<double>((t + 1) / period)));
+  chunk.rate = -o.lr * one_minus_beta1;
+  return chunk;
 }
 
 void ScaledAdam::Update(int group, std::span<const ActiveParam> params,
                         const StepDecision& decision, std::span<const StatBuffer> totals) {
   const ScaledAdamOptions& o = options(group);
-  const StatBuffer& buffer = totals[0];
-  const auto first =
-      std::ranges::find(buffer.sum_entries(), params[0].view, &StatBuffer::Entry::view);
-  const std::vector<double> numbers = ReadStats(buffer, StatSection::kSums);
-  std::vector<Sums> sums;
-  for (size_t i = 0; i < params.size(); ++i) {
-    const double* values = numbers.data() + (first + static_cast<std::ptrdiff_t>(i))->offset;
-    sums.push_back({values[0], values[1], values[2]});
-    const ParamView& view = *params[i].view;
-    if (!IsScalar(view) && view.step() == 1) {
-      const auto numel = static_cast<double>(view.layout().logical_shape().numel());
-      Number(view, "param_rms").set(std::sqrt(values[2] / numel));
-    }
-  }
-  const double clip = ClipFactor(group, params, sums);
+  const ContextPtr& context = params[0].grad.context();
+  const OptimKernels& kernels = OptimKernelsFor(*context);
+  const auto count = static_cast<int64_t>(params.size());
+  const size_t first = EntryOf(totals[0], params[0]);
+  const bool clips = o.clipping_scale > 0;
+  const auto numbers = [&](int64_t n) {
+    return Tensor::Empty({n}, DType::kF64, context, MemoryCategory::kWorkspace);
+  };
 
-  const double one_minus_beta1 = 1 - o.betas[0];
+  LastStep last;
+  last.gate =
+      Tensor::Empty({int64_t{sizeof(StepGate)}}, DType::kU8, context, MemoryCategory::kWorkspace);
+  auto* const gate = static_cast<StepGate*>(last.gate.raw());
+  const Tensor steps = numbers(2 * count);
+  MedianClipArgs clipping{.grad_scale = decision.grad_scale(),
+                          .options = {o.clipping_scale, o.clipping_update_period, !o.icefall_2023},
+                          .dropped_only = o.icefall_2023,
+                          .gate = gate};
+  if (clips) {
+    for (const ActiveParam& param : params) last.views.push_back(param.view);
+    last.shares = numbers(3 * count);
+    clipping.shares = static_cast<const double*>(last.shares.raw());
+    clipping.count = count;
+    clipping.state = static_cast<MedianClippingState*>(ClippingState(group, context).raw());
+  }
+
+  const auto index = [&](const ActiveParam& param) { return &param - params.data(); };
+  const auto step_of = [&](const ActiveParam& param) {
+    return static_cast<double*>(steps.raw()) + 2 * index(param);
+  };
+  const auto make_size = [&](const ActiveParam& param) {
+    const auto i = index(param);
+    ScaledAdamSizeChunk chunk = SizeChunk(param, SumsAt(totals[0], first + static_cast<size_t>(i)));
+    if (clips) chunk.share = static_cast<double*>(last.shares.raw()) + 3 * i;
+    chunk.step = step_of(param);
+    return chunk;
+  };
+  const auto run_sizes = [&](const KernelSlot<ScaledAdamSizeArgs>& kernel) {
+    ForEachComputeDType<ScaledAdamSizeChunk>(
+        params, make_size, [&](DType dtype, std::span<const ScaledAdamSizeChunk> chunks) {
+          kernel(*context,
+                 {dtype, totals[0].dtype(), gate, o.size_update_period, o.lr * o.scalar_lr_scale,
+                  1 - o.betas[0], o.eps, o.param_min_rms, o.param_max_rms, o.icefall_2023, chunks});
+        });
+  };
+  if (clips) run_sizes(kernels.scaled_adam_shares);
+  kernels.median_clip(*context, clipping);
+  run_sizes(kernels.scaled_adam_sizes);
+
   const auto make_chunk = [&](const ActiveParam& param) {
     const ParamView& view = *param.view;
-    const Sums& sum = sums[static_cast<size_t>(&param - params.data())];
-    const int64_t t = view.step() - 1;
     ScaledAdamChunk chunk = MakeUpdateChunk<ScaledAdamChunk>(param);
     chunk.delta = view.state("delta").raw();
     chunk.exp_avg_sq = view.state("exp_avg_sq").raw();
-    const double correction = 1 - std::pow(o.betas[1], static_cast<double>(t + 1));
+    chunk.step = step_of(param);
+    const double correction = 1 - std::pow(o.betas[1], static_cast<double>(view.step()));
     const bool always = o.icefall_2023 && IsScalar(view);
     chunk.v_scale = correction < 0.99 || always ? 1 / correction : 1;
-    if (IsScalar(view)) {
-      chunk.step_size = -o.lr * o.scalar_lr_scale * one_minus_beta1;
-      chunk.limit = o.scalar_max;
-      return chunk;
-    }
-    chunk.limit = kInfinity;
-
-    const int64_t period = o.size_update_period;
-    Number rms(view, "param_rms"), grad_sum(view, "scale_grad_sum"),
-        grad_sumsq(view, "scale_grad_sumsq");
-    const double grad =
-        clip == 0 ? 0 : clip * sum.weight_grad;  // what an infinite gradient made is dropped
-    const bool first_of_period = t % period == 0;
-    grad_sum.set((first_of_period ? 0 : grad_sum.get()) + grad);
-    grad_sumsq.set((first_of_period ? 0 : grad_sumsq.get()) + grad * grad);
-    if (t % period == period - 1) {
-      rms.set(std::sqrt(sum.weight_squares /
-                        static_cast<double>(view.layout().logical_shape().numel())));
-      if (t > 0) {
-        Number average(view, "scale_exp_avg_sq");
-        const double beta = std::pow(o.betas[1], static_cast<double>(period));
-        average.set(beta * average.get() +
-                    (1 - beta) * grad_sumsq.get() / static_cast<double>(period));
-        const double k = static_cast<double>((t + 1) / period);
-        const double size_lr = o.lr * o.scalar_lr_scale;
-        double change = -size_lr * std::sqrt(1 - std::pow(beta, k)) * grad_sum.get() /
-                        (std::sqrt(average.get()) + o.eps);
-        const double r = rms.get();
-        if (r < o.param_min_rms) change = 0;
-        if (o.icefall_2023) {
-          if (r > o.param_max_rms) change = -size_lr * static_cast<double>(period);
-        } else {
-          change = std::clamp(change, -0.1, 0.1);
-          if (r > 0) change = std::min(change, (o.param_max_rms - r) / r);
-        }
-        chunk.growth = one_minus_beta1 * change;
-      }
-    }
-    chunk.step_size = -o.lr * one_minus_beta1 * std::max(rms.get(), o.param_min_rms);
+    chunk.limit = IsScalar(view) ? o.scalar_max : kInfinity;
     return chunk;
   };
-  const double grad_scale = decision.grad_scale() * (o.icefall_2023 && clip != 0 ? 1 : clip);
   ForEachComputeDType<ScaledAdamChunk>(
       params, make_chunk, [&](DType dtype, std::span<const ScaledAdamChunk> chunks) {
-        const DeviceContext& context = *params[0].grad.context();
-        OptimKernelsFor(context).scaled_adam(
-            context, {dtype, grad_scale, o.betas[0], o.betas[1], o.eps, o.icefall_2023, chunks});
+        kernels.scaled_adam(*context, {dtype, GradFactor::Of(gate, context->is_host()), o.betas[0],
+                                       o.betas[1], o.eps, o.icefall_2023, chunks});
       });
+  if (decision.gate != nullptr) {
+    undecided_[static_cast<size_t>(group)] = std::move(last);
+  } else {
+    last_[static_cast<size_t>(group)] = std::move(last);
+  }
 }
 
 ClippingReport ScaledAdam::Clipping(int group, int num_dominant) const {
+  Settle();
   const LastStep& last = last_[static_cast<size_t>(group)];
   const GroupState& state = group_state(group);
   ClippingReport report;
-  report.norm = last.norm;
-  report.factor = last.factor;
+  if (last.gate.defined()) {
+    StepGate gate;
+    last.gate.context()->CopyToHost(&gate, last.gate.raw(), sizeof(StepGate));
+    report.norm = gate.grad_norm;
+    report.factor = gate.clip_factor;
+  }
   const auto number = [&](const char* name) {
     const auto found = state.find(name);
     return found == state.end() ? 0 : found->second[0];
@@ -270,13 +276,18 @@ ClippingReport ScaledAdam::Clipping(int group, int num_dominant) const {
   if (const auto found = state.find("quartiles"); found != state.end()) {
     std::ranges::copy(found->second, report.quartiles.begin());
   }
-  report.dominant = last.shares;
-  const bool finite = std::isfinite(last.norm);
+  const std::vector<double> shares =
+      last.shares.defined() ? last.shares.ToVector<double>() : std::vector<double>();
+  for (size_t i = 0; i < last.views.size(); ++i) {
+    report.dominant.push_back(
+        {last.views[i]->name(), shares[3 * i], shares[3 * i + 1], shares[3 * i + 2]});
+  }
+  const bool finite = std::isfinite(report.norm);
   const auto broken = static_cast<double>(std::ranges::count_if(
-      last.shares, [](const GradientShare& share) { return !std::isfinite(share.share); }));
+      report.dominant, [](const GradientShare& share) { return !std::isfinite(share.share); }));
   for (GradientShare& share : report.dominant) {
     if (finite) {
-      share.share = last.norm > 0 ? share.share / (last.norm * last.norm) : 0;
+      share.share = report.norm > 0 ? share.share / (report.norm * report.norm) : 0;
     } else {  // what is not finite dominates everything else
       share.share = std::isfinite(share.share) ? 0 : 1 / broken;
     }

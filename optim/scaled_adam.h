@@ -38,6 +38,7 @@
 #define APOGEE_OPTIM_SCALED_ADAM_H_
 
 #include <array>
+#include <optional>
 
 #include "apogee/optim/typed_optimizer.h"
 
@@ -91,17 +92,20 @@ class ScaledAdam : public TypedOptimizer<ScaledAdamOptions> {
       : ScaledAdam({{std::move(params), options}}) {}
   explicit ScaledAdam(std::vector<ParamGroup<ScaledAdamOptions>> groups);
 
-  // beta1.
-  // With at most `num_dominant` parameters. All zero for a group without clipping.
+  // With at most `num_dominant` parameters. All zero for a group without clipping. Waits for the
+  // GPU that the last step runs on.
   ClippingReport Clipping(int group, int num_dominant = 1) const;
 
   bool SupportsShards() const override { return true; }
+  bool DecidesOnDevice() const override { return true; }
 
  protected:
   std::span<const StateSpec> StatesUnder(const ParamView& view,
                                          const ScaledAdamOptions& options) const override;
   bool AbsentIsZero(int group) const override { return options(group).none_as_zero; }
   absl::Status CheckGroupState(const GroupState& state, const OptionMap& options) const override;
+  void FetchGroupState(int group, GroupState& state) const override;
+  void OnDecided(bool skipped) override;
   int num_stat_phases() const override { return 1; }
   void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
   void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
@@ -110,15 +114,24 @@ class ScaledAdam : public TypedOptimizer<ScaledAdamOptions> {
               std::span<const StatBuffer> totals) override;
 
  private:
-  struct Sums;
-  double ClipFactor(int group, std::span<const ActiveParam> params, std::span<const Sums> sums);
-
+  // What Clipping() tells of a group's step, where the kernels put it.
   struct LastStep {
-    double norm = 0;
-    double factor = 1;
-    std::vector<GradientShare> shares;  // share: the squared contribution itself
+    std::vector<const ParamView*> views;
+    Tensor shares;  // ScaledAdamSizeChunk::share of each; undefined without clipping
+    Tensor gate;    // median_clip's; undefined before the first step
   };
+  // A group's MedianClippingState, which kernels keep.
+  struct Kept {
+    Tensor state;        // undefined until a step needs it
+    bool ahead = false;  // of the GroupState
+  };
+  Tensor ClippingState(int group, const ContextPtr& context);
+  // `sums`: the totals of `param`.
+  ScaledAdamSizeChunk SizeChunk(const ActiveParam& param, const void* sums) const;
+
   std::vector<LastStep> last_;
+  std::vector<std::optional<LastStep>> undecided_;  // of a step that a GPU may have skipped
+  mutable std::vector<Kept> kept_;
 };
 
 }  // namespace apogee::optim

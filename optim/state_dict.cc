@@ -49,8 +49,11 @@ void CheckState(const std::string& name, const StateEntry& entry, const ParamVie
 
 StateDict Optimizer::state_dict() const {
   Settle();
-  StateDict dict{.optimizer = name_, .groups = {}, .params = {}, .group_states = group_states_};
-  for (int group = 0; group < num_groups(); ++group) dict.groups.push_back(group_options(group));
+  StateDict dict{.optimizer = name_, .groups = {}, .params = {}, .group_states = {}};
+  for (int group = 0; group < num_groups(); ++group) {
+    dict.groups.push_back(group_options(group));
+    dict.group_states.push_back(group_state(group));
+  }
   for (const ParamView& view : views_) {
     ParamState state{.step = view.step(), .states = {}, .layout = view.layout()};
     for (const NamedState& s : view.states()) state.states[s.name] = {s.kind, s.value};

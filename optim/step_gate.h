@@ -28,9 +28,14 @@ struct StepGate {
 class GradFactor {
  public:
   // Known: the gate is null.
-  GradFactor(double factor) : factor_(factor) {}  // NOLINT: kernels take plain numbers, too
+  constexpr GradFactor(double factor = 1)  // NOLINT: kernels take plain numbers, too
+      : factor_(factor) {}
   // `factor` times the gate's grad_scale.
-  GradFactor(double factor, const StepGate* gate) : factor_(factor), gate_(gate) {}
+  constexpr GradFactor(double factor, const StepGate* gate) : factor_(factor), gate_(gate) {}
+  // The grad_scale of a gate that a kernel has written: known at once where it is the host's.
+  static GradFactor Of(const StepGate* gate, bool on_host) {
+    return on_host ? GradFactor(gate->grad_scale) : GradFactor(1, gate);
+  }
 
   // Throws Error where only the GPU knows it: an optimizer that reads it on the host must not say
   // DecidesOnDevice().
@@ -40,8 +45,8 @@ class GradFactor {
                  "the GPU; let DecidesOnDevice() of the optimizer return false");
     return factor_;
   }
-  double factor() const { return factor_; }
-  const StepGate* gate() const { return gate_; }
+  constexpr double factor() const { return factor_; }
+  constexpr const StepGate* gate() const { return gate_; }
 
  private:
   double factor_;

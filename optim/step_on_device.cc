@@ -46,10 +46,11 @@ void Optimizer::SettlePending() const {
     report_.num_updated = 0;
     ++num_skipped_;
   }
+  const_cast<Optimizer&>(*this).OnDecided(outcome.skip);
   RunReportHooks();
 }
 
-// Reports are settled by who reads them; for the hooks that is a change.
+// Reports are settled by who reads them; for the hooks, and for OnDecided, that is a change.
 void Optimizer::RunReportHooks() const {
   for (const StepHook& hook : report_hooks_) hook(const_cast<Optimizer&>(*this));
 }

@@ -22,6 +22,15 @@ struct UpdateChunk {
   int64_t n;
 };
 
+// A learning rate: rate * max(floor, rms(w)), or `rate` where weight_sum is null.
+struct SizedRate {
+  double rate;
+  const void* weight_sum = nullptr;  // total: sum of w^2, in the device's memory
+  DType stat_dtype = DType::kF32;
+  int64_t numel = 0;  // of w
+  double floor = 0;
+};
+
 // Where weight decay acts: on the gradient, or on the weights before or after the update.
 enum class DecayKind { kNone, kL2, kBefore, kAfter };
 

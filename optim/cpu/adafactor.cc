@@ -104,12 +104,7 @@ void adafactor_update_sum(const DeviceContext& context, const AdafactorUpdateSum
 void adafactor(const DeviceContext& context, const AdafactorArgs& args) {
   DispatchStats(args.dtype, args.stat_dtype, [&]<typename C, typename S>() {
     const auto prepare = [&](const FactoredChunk& chunk) {
-      double alpha = chunk.lr;
-      if (chunk.weight_sum != nullptr) {
-        const double sum = static_cast<double>(*static_cast<const S*>(chunk.weight_sum));
-        const double rms = std::sqrt(sum / static_cast<double>(chunk.numel));
-        alpha *= rms < args.eps_scale ? args.eps_scale : rms;
-      }
+      const double alpha = RateOf(chunk.rate);
       const double scale = alpha / ClipDivisor<S>(chunk, args.clip_threshold);
       return UpdateCoefficients<C>{static_cast<C>(scale), static_cast<C>(args.beta1),
                                    static_cast<C>(1 - args.beta1),

@@ -6,6 +6,7 @@
 #define APOGEE_OPTIM_CPU_CHUNK_LOOP_H_
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 
 #include "apogee/core/parallel.h"
@@ -39,6 +40,15 @@ template <typename C>
 void StoreBlock(const C* x, void* y, DType dtype, int64_t begin, int64_t n) {
   DispatchFloat(dtype, "optimizer weight",
                 [&]<typename T>() { ConvertRange(x, static_cast<T*>(y) + begin, n); });
+}
+
+inline double RateOf(const SizedRate& rate) {
+  if (rate.weight_sum == nullptr) return rate.rate;
+  const double sum = rate.stat_dtype == DType::kF64
+                         ? *static_cast<const double*>(rate.weight_sum)
+                         : static_cast<double>(*static_cast<const float*>(rate.weight_sum));
+  const double rms = std::sqrt(sum / static_cast<double>(rate.numel));
+  return rate.rate * (rms < rate.floor ? rate.floor : rms);
 }
 
 // Calls fn(chunk, begin, count) so that every element of every chunk is in exactly one call. What

@@ -128,4 +128,20 @@ void grad_norm(const DeviceContext& context, const NormArgs& args) {
   }
 }
 
+void square_sums(const DeviceContext& context, const SquareSumArgs& args) {
+  std::vector<NormChunk> chunks;
+  for (const SquareSumChunk& chunk : args.chunks) {
+    chunks.push_back({chunk.grad, chunk.grad_dtype, chunk.n, 0});
+  }
+  Run<NormKind::kL2>(context, {NormKind::kL2, chunks});
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    const double sum = chunks[i].result / args.chunks[i].replicas;
+    if (args.stat_dtype == DType::kF64) {
+      *static_cast<double*>(args.chunks[i].sum) = sum;
+    } else {
+      *static_cast<float*>(args.chunks[i].sum) = static_cast<float>(sum);
+    }
+  }
+}
+
 }  // namespace apogee::optim::cpu

@@ -10,7 +10,7 @@ void Run(const DeviceContext& context, const LowRankArgs& args) {
       context, args.chunks,
       [&](const UpdateChunk&, int64_t, int64_t n, C* __restrict w, const C* __restrict update) {
         const auto decay_if = [&](DecayKind kind) {
-          return static_cast<C>(args.decay_kind == kind ? args.decay : 0);
+          return static_cast<C>(args.decay_kind == kind ? args.decay * RateOf(args.decay_rate) : 0);
         };
         const C before = decay_if(DecayKind::kBefore), after = decay_if(DecayKind::kAfter);
         const C scale = static_cast<C>(args.scale);

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <vector>
 
+#include "apogee/optim/cpu/block_loop.h"
 #include "apogee/optim/cpu/chunk_loop.h"
 #include "apogee/optim/cpu/kernels.h"
 
@@ -44,8 +45,8 @@ void Run(const DeviceContext& context, const ScaledAdamArgs& args) {
       [&](const ScaledAdamChunk& chunk, int64_t begin, int64_t n, C* w, const C* grad) {
         const Coefficients<C> c{static_cast<C>(args.grad_scale), static_cast<C>(args.beta1),
                                 static_cast<C>(args.beta2),      static_cast<C>(1 - args.beta2),
-                                static_cast<C>(args.eps),        static_cast<C>(chunk.step_size),
-                                static_cast<C>(chunk.growth),    static_cast<C>(chunk.v_scale),
+                                static_cast<C>(args.eps),        static_cast<C>(chunk.step[0]),
+                                static_cast<C>(chunk.step[1]),   static_cast<C>(chunk.v_scale),
                                 static_cast<C>(chunk.limit)};
         C* delta = static_cast<C*>(chunk.delta) + begin;
         C* exp_avg_sq = static_cast<C*>(chunk.exp_avg_sq) + begin;
@@ -120,34 +121,45 @@ Sums BlockDots(const DotChunk& chunk, int64_t begin, int64_t n) {
   return sums;
 }
 
-template <typename C>
+template <typename C, typename S>
 void RunDots(const DeviceContext& context, const DotArgs& args) {
   constexpr int64_t kBlock = 1 << 15;
   struct Block {
-    DotChunk* chunk;
+    size_t chunk;
     int64_t begin;
     Sums sums;
   };
   std::vector<Block> blocks;
   int64_t total = 0;
-  for (DotChunk& chunk : args.chunks) {
-    chunk.weight_grad = chunk.grad_squares = chunk.weight_squares = 0;
-    total += chunk.n;
-    for (int64_t begin = 0; begin < chunk.n; begin += kBlock) blocks.push_back({&chunk, begin, {}});
+  for (size_t c = 0; c < args.chunks.size(); ++c) {
+    const int64_t n = args.chunks[c].n;
+    total += n;
+    for (int64_t begin = 0; begin < n; begin += kBlock) blocks.push_back({c, begin, {}});
   }
   const auto num_blocks = static_cast<int64_t>(blocks.size());
   ParallelFor(context.num_threads(), num_blocks, total < 2 * kBlock ? num_blocks : 1,
               [&](int64_t first, int64_t last) {
                 for (int64_t i = first; i < last; ++i) {
                   Block& block = blocks[static_cast<size_t>(i)];
-                  block.sums = BlockDots<C>(*block.chunk, block.begin,
-                                            std::min(kBlock, block.chunk->n - block.begin));
+                  const DotChunk& chunk = args.chunks[block.chunk];
+                  block.sums =
+                      BlockDots<C>(chunk, block.begin, std::min(kBlock, chunk.n - block.begin));
                 }
               });
+  std::vector<Sums> sums(args.chunks.size());
   for (const Block& block : blocks) {
-    block.chunk->weight_grad += block.sums.weight_grad;
-    block.chunk->grad_squares += block.sums.grad_squares;
-    block.chunk->weight_squares += block.sums.weight_squares;
+    Sums& sum = sums[block.chunk];
+    sum.weight_grad += block.sums.weight_grad;
+    sum.grad_squares += block.sums.grad_squares;
+    sum.weight_squares += block.sums.weight_squares;
+  }
+  const double scale = args.grad_scale;
+  for (size_t c = 0; c < sums.size(); ++c) {
+    const double replicas = args.chunks[c].replicas;
+    S* to = static_cast<S*>(args.chunks[c].sums);
+    to[0] = static_cast<S>(scale * sums[c].weight_grad / replicas);
+    to[1] = static_cast<S>(scale * scale * sums[c].grad_squares / replicas);
+    to[2] = static_cast<S>(sums[c].weight_squares / replicas);
   }
 }
 
@@ -158,7 +170,8 @@ void scaled_adam(const DeviceContext& context, const ScaledAdamArgs& args) {
 }
 
 void dots(const DeviceContext& context, const DotArgs& args) {
-  args.dtype == DType::kF64 ? RunDots<double>(context, args) : RunDots<float>(context, args);
+  DispatchStats(args.dtype, args.stat_dtype,
+                [&]<typename C, typename S>() { RunDots<C, S>(context, args); });
 }
 
 }  // namespace apogee::optim::cpu

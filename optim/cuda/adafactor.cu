@@ -69,18 +69,13 @@ struct AdafactorRule {
     C scale, decay;
     __device__ Tile(const AdafactorRule& rule, const FactoredChunk& chunk, const TileOfRegion& t)
         : Normaliser<C>(rule.settings, chunk, t) {
-      double alpha = chunk.lr;
-      if (chunk.weight_sum != nullptr) {
-        const double sum = static_cast<double>(*static_cast<const S*>(chunk.weight_sum));
-        const double rms = sqrt(sum / static_cast<double>(chunk.numel));
-        alpha *= rms < rule.eps_scale ? rule.eps_scale : rms;
-      }
+      const double alpha = RateOf(chunk.rate);
       scale = static_cast<C>(alpha / ClipDivisor<S>(chunk, rule.clip_threshold));
       decay = static_cast<C>(rule.decay * (rule.decay_by_alpha ? alpha : 1));
     }
   };
   MomentSettings settings;
-  double clip_threshold, eps_scale, decay;
+  double clip_threshold, decay;
   bool decay_by_alpha;
   C beta1, one_minus_beta1;
 
@@ -132,7 +127,7 @@ void adafactor(const DeviceContext& context, const AdafactorArgs& args) {
     UpdateFactored<C>(
         context, args.chunks,
         AdafactorRule<C, S>{SettingsOf<C>(args.grad_scale, args.eps, args.limit),
-                            args.clip_threshold, args.eps_scale, args.decay, args.decay_by_alpha,
+                            args.clip_threshold, args.decay, args.decay_by_alpha,
                             static_cast<C>(args.beta1), static_cast<C>(1 - args.beta1)});
   });
 }

@@ -1,6 +1,7 @@
 // Adam with 8-bit states: a block of codes is decoded, moved and encoded by a warp, or, where it is
 // large, by a block of threads, its moments in registers in between.
 #include "apogee/optim/cuda/code_tables.cuh"
+#include "apogee/optim/cuda/gate.cuh"
 #include "apogee/optim/cuda/kernels.h"
 #include "apogee/optim/cuda/runs.cuh"
 
@@ -74,7 +75,14 @@ struct Adam8Body {
     Pack<C, kPack> moment1[kPacks] = {}, moment2[kPacks] = {};
     const C absmax1 = static_cast<const C*>(chunk.absmax1)[block];
     const C absmax2 = static_cast<const C*>(chunk.absmax2)[block];
-    const C grad_scale = static_cast<C>(chunk.grad_scale);
+    DeviceScale<C> grad_scale(chunk.grad_scale);
+    if (!grad_scale.Open()) {
+      if constexpr (!kUpdate) {
+        RaiseTo(chunk.new_absmax1, block, BitsOfMagnitude(absmax1));
+        RaiseTo(chunk.new_absmax2, block, BitsOfMagnitude(absmax2));
+      }
+      return;
+    }
 #pragma unroll
     for (int q = 0; q < kPacks; ++q) {
       ForRun<kPack>(begin + (q * kGroup + lane) * kPack, end, aligned, [&](const auto& at) {

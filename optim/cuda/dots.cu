@@ -1,3 +1,5 @@
+#include "apogee/optim/cuda/dispatch_stats.h"
+#include "apogee/optim/cuda/gate.cuh"
 #include "apogee/optim/cuda/kernels.h"
 #include "apogee/optim/cuda/reduce.cuh"
 
@@ -25,22 +27,26 @@ struct DotTerms {
   }
 };
 
-template <typename C>
-void Run(const DeviceContext& context, const DotArgs& args) {
-  const std::vector<double> totals =
-      ReduceToHost<3, Sum, DotChunk>(context, args.chunks, DotTerms<C>{});
-  for (size_t i = 0; i < args.chunks.size(); ++i) {
-    DotChunk& chunk = args.chunks[i];
-    chunk.weight_grad = totals[3 * i];
-    chunk.grad_squares = totals[3 * i + 1];
-    chunk.weight_squares = totals[3 * i + 2];
+template <typename S>
+struct StoreDots {
+  DeviceFactor grad_scale;
+
+  __device__ void operator()(const DotChunk& chunk, int64_t, const double (&totals)[3]) const {
+    const double scale = grad_scale.value();
+    S* sums = static_cast<S*>(chunk.sums);
+    sums[0] = static_cast<S>(scale * totals[0] / chunk.replicas);
+    sums[1] = static_cast<S>(scale * scale * totals[1] / chunk.replicas);
+    sums[2] = static_cast<S>(totals[2] / chunk.replicas);
   }
-}
+};
 
 }  // namespace
 
 void dots(const DeviceContext& context, const DotArgs& args) {
-  args.dtype == DType::kF64 ? Run<double>(context, args) : Run<float>(context, args);
+  DispatchStats(args.dtype, args.stat_dtype, [&]<typename C, typename S>() {
+    ReduceChunks<3, Sum>(context, args.chunks, DotTerms<C>{},
+                         StoreDots<S>{DeviceFactor(args.grad_scale)});
+  });
 }
 
 }  // namespace apogee::optim::cuda

@@ -17,7 +17,8 @@ struct DeviceFactor {
   double factor;
   const StepGate* gate;
 
-  explicit DeviceFactor(const GradFactor& from) : factor(from.factor()), gate(from.gate()) {}
+  explicit constexpr DeviceFactor(const GradFactor& from)
+      : factor(from.factor()), gate(from.gate()) {}
   __device__ bool Skips() const { return gate != nullptr && gate->skip; }
   __device__ double value() const { return gate == nullptr ? factor : factor * gate->grad_scale; }
 };
@@ -28,7 +29,7 @@ struct DeviceScale {
   DeviceFactor source;
   C value;
 
-  explicit DeviceScale(const GradFactor& from)
+  explicit constexpr DeviceScale(const GradFactor& from)
       : source(from), value(static_cast<C>(from.factor())) {}
   // False: the step is skipped.
   __device__ bool Open() {

@@ -11,6 +11,14 @@ void Run(const DeviceContext& context, const NormArgs& args) {
   for (size_t i = 0; i < totals.size(); ++i) args.chunks[i].result = totals[i];
 }
 
+template <typename S>
+struct StoreSum {
+  __device__ void operator()(const SquareSumChunk& chunk, int64_t,
+                             const double (&totals)[1]) const {
+    *static_cast<S*>(chunk.sum) = static_cast<S>(totals[0] / chunk.replicas);
+  }
+};
+
 }  // namespace
 
 void grad_norm(const DeviceContext& context, const NormArgs& args) {
@@ -21,6 +29,15 @@ void grad_norm(const DeviceContext& context, const NormArgs& args) {
       return Run<NormKind::kL1, Sum>(context, args);
     case NormKind::kMax:
       return Run<NormKind::kMax, Max>(context, args);
+  }
+}
+
+void square_sums(const DeviceContext& context, const SquareSumArgs& args) {
+  const NormTerms<NormKind::kL2> squares;
+  if (args.stat_dtype == DType::kF64) {
+    ReduceChunks<1, Sum>(context, args.chunks, squares, StoreSum<double>{});
+  } else {
+    ReduceChunks<1, Sum>(context, args.chunks, squares, StoreSum<float>{});
   }
 }
 

@@ -7,7 +7,13 @@ namespace {
 template <typename C>
 struct LomoStep {
   C inv_scale, limit, clip_coef, lr, decay;
+  const StepGate* gate;
 
+  __device__ bool Open() {
+    if (gate == nullptr) return true;
+    clip_coef = static_cast<C>(gate->clip_factor);
+    return !gate->skip;
+  }
   __device__ bool Aligned(const UpdateChunk&) const { return true; }
 
   template <typename At>
@@ -28,7 +34,7 @@ void Run(const DeviceContext& context, const LomoArgs& args) {
   UpdateChunks<C>(context, args.chunks,
                   LomoStep<C>{static_cast<C>(args.inv_scale), static_cast<C>(args.clip_value),
                               static_cast<C>(args.clip_coef), static_cast<C>(args.lr),
-                              static_cast<C>(args.decay)});
+                              static_cast<C>(args.decay), args.gate});
 }
 
 }  // namespace

@@ -6,17 +6,32 @@ namespace {
 
 template <typename C>
 struct LowRankStep {
-  C before, after, scale;
+  DecayKind decay_kind;
+  C scale;
+  double decay;
+  SizedRate decay_rate;
+  const StepGate* gate;
 
+  struct Decay {
+    C before, after;
+  };
+
+  __device__ bool Open() const { return gate == nullptr || !gate->skip; }
   __device__ bool Aligned(const UpdateChunk&) const { return true; }
+  __device__ Decay Prepare(const UpdateChunk&) const {
+    const C amount = static_cast<C>(decay * RateOf(decay_rate));
+    return {decay_kind == DecayKind::kBefore ? amount : C(0),
+            decay_kind == DecayKind::kAfter ? amount : C(0)};
+  }
   template <typename At>
-  __device__ UpdatePack<C> operator()(const UpdateChunk& chunk, const At& at) const {
+  __device__ UpdatePack<C> operator()(const UpdateChunk& chunk, const At& at,
+                                      const Decay& by) const {
     UpdatePack<C> w = LoadWeight<C>(chunk, at);
     const UpdatePack<C> update = LoadGrad<C>(chunk, at);
 #pragma unroll
     for (int k = 0; k < kUpdatePack; ++k) {
-      const C moved = w.at[k] - before * w.at[k] + scale * update.at[k];
-      w.at[k] = moved - after * moved;
+      const C moved = w.at[k] - by.before * w.at[k] + scale * update.at[k];
+      w.at[k] = moved - by.after * moved;
     }
     return w;
   }
@@ -24,12 +39,9 @@ struct LowRankStep {
 
 template <typename C>
 void Run(const DeviceContext& context, const LowRankArgs& args) {
-  const auto decay_if = [&](DecayKind kind) {
-    return static_cast<C>(args.decay_kind == kind ? args.decay : 0);
-  };
   UpdateChunks<C>(context, args.chunks,
-                  LowRankStep<C>{decay_if(DecayKind::kBefore), decay_if(DecayKind::kAfter),
-                                 static_cast<C>(args.scale)});
+                  LowRankStep<C>{args.decay_kind, static_cast<C>(args.scale), args.decay,
+                                 args.decay_rate, args.gate});
 }
 
 }  // namespace

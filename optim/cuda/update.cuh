@@ -82,6 +82,15 @@ void UpdateChunks(const DeviceContext& context, std::span<const Chunk> chunks, c
       UpdateBody<C, Chunk, Step>{step});
 }
 
+__device__ __forceinline__ double RateOf(const SizedRate& rate) {
+  if (rate.weight_sum == nullptr) return rate.rate;
+  const double sum = rate.stat_dtype == DType::kF64
+                         ? *static_cast<const double*>(rate.weight_sum)
+                         : static_cast<double>(*static_cast<const float*>(rate.weight_sum));
+  const double rms = sqrt(sum / static_cast<double>(rate.numel));
+  return rate.rate * (rms < rate.floor ? rate.floor : rms);
+}
+
 // x, but at most `limit` away from 0; NaN stays.
 template <typename C>
 __device__ __forceinline__ C ClampTo(C x, C limit) {

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "apogee/optim/registry.h"
+#include "apogee/optim/scaled_adam.h"
 #include "apogee/tensor/cuda/stream_context.cuh"
 #include "apogee/tests/optim/optim_fixture.h"
 #include "apogee/tests/support/message_of.h"
@@ -20,17 +21,39 @@ struct Case {
   const char* name;
   OptionMap options;
 };
+// The threshold is known from the fifth update on.
+OptionMap Clipping() {
+  return {{"clipping_scale", "0.5"}, {"clipping_update_period", "4"}, {"size_update_period", "2"}};
+}
+// A new basis comes with the fifth update, and moments know the old one.
+OptionMap Low(OptionMap options) {
+  options.insert(
+      {{"rank", "3"}, {"clamp_rank", "true"}, {"update_proj_gap", "4"}, {"on_refresh", "rotate"}});
+  return options;
+}
 std::vector<Case> Cases() {
   return {{"sgd", {{"lr", "0.1"}, {"momentum", "0.9"}}},
           {"sgd", {{"lr", "0.1"}, {"maximize", "true"}}},
           {"adam", {{"lr", "0.1"}, {"amsgrad", "true"}}},
           {"adamw", {{"lr", "0.1"}}},
           {"lion", {{"lr", "0.1"}}},
+          {"lomo", {{"lr", "0.1"}, {"weight_decay", "0.1"}, {"clip_grad_value", "0.2"}}},
           {"lamb", {{"lr", "0.1"}}},
           {"lars", {{"lr", "0.1"}, {"momentum", "0.9"}}},
           {"adafactor", {}},
           {"adafactor", {{"beta1", "0.9"}}},
-          {"came", {{"lr", "0.1"}}}};
+          {"came", {{"lr", "0.1"}}},
+          {"adamw8bit", {{"lr", "0.1"}}},
+          {"adamw8bit", {{"lr", "0.1"}, {"min_8bit_size", "0"}, {"block_size", "64"}}},
+          {"adamw8bit", {{"lr", "0.1"}, {"min_8bit_size", "200"}, {"block_wise", "false"}}},
+          {"adamw8bit", {{"lr", "0.1"}, {"min_8bit_size", "200"}, {"percentile_clipping", "30"}}},
+          {"scaled_adam", {{"size_update_period", "2"}}},
+          {"scaled_adam", Clipping()},
+          {"scaled_adam_icefall_2023", Clipping()},
+          {"galore_adamw", Low({{"lr", "0.1"}, {"weight_decay", "0.1"}})},
+          {"galore_adamw8bit", Low({{"lr", "0.1"}, {"min_8bit_size", "200"}})},
+          {"galore_adamw8bit", Low({{"min_8bit_size", "0"}, {"block_wise", "false"}})},
+          {"galore_adafactor", Low({{"weight_decay", "0.1"}, {"beta1", "0.9"}})}};
 }
 
 class DeviceDecisionTest : public ::testing::Test {
@@ -83,12 +106,11 @@ TEST_F(DeviceDecisionTest, BitsAndReportsOfTheHost) {
         const auto ours = MakeParams(dtype), theirs = MakeParams(dtype);
         auto device = ValueOrThrow(MakeOptimizer(c.name, ours, c.options));
         auto host = ValueOrThrow(MakeOptimizer(c.name, theirs, c.options));
-        ASSERT_TRUE(device->DecidesOnDevice());
         for (Optimizer* each : {device.get(), host.get()}) {
           each->set_step_options({.max_norm = 0.5, .norm_kind = kind, .loss_scale = 3});
         }
-        for (int step = 0; step < 5; ++step) {
-          const int infinite = step == 0 ? 3 : step == 3 ? 5 : -1;
+        for (int step = 0; step < 9; ++step) {
+          const int infinite = step == 0 ? 3 : step == 3 ? 5 : step == 6 ? 7 : -1;
           SetGrads(ours, 1 + step, infinite);
           SetGrads(theirs, 1 + step, infinite);
           device->step();
@@ -106,9 +128,13 @@ TEST_F(DeviceDecisionTest, BitsAndReportsOfTheHost) {
           }
           EXPECT_EQ(device->num_skipped_steps(), host->num_skipped_steps());
         }
+        EXPECT_TRUE(device->DecidesOnDevice());
+        for (int group = 0; group < device->num_groups(); ++group) {
+          EXPECT_EQ(device->group_state(group), host->group_state(group));
+        }
         for (size_t i = 0; i < ours.size(); ++i) {
           const ParamView &a = device->views()[i], &b = host->views()[i];
-          EXPECT_EQ(a.step(), 3);
+          EXPECT_EQ(a.step(), 6);
           EXPECT_EQ(a.step(), b.step());
           EXPECT_EQ(Values(ours[i]->data()), Values(theirs[i]->data())) << a.name();
           for (const NamedState& state : b.states()) {
@@ -118,6 +144,34 @@ TEST_F(DeviceDecisionTest, BitsAndReportsOfTheHost) {
       }
     }
   }
+}
+
+// The report, like the state that is saved, is of the last step that was not skipped.
+TEST_F(DeviceDecisionTest, ClippingReportOfASkippedStep) {
+  const auto params = MakeParams(DType::kF32);
+  ScaledAdam optimizer(params, {.clipping_scale = 2, .clipping_update_period = 4});
+  EXPECT_EQ(optimizer.Clipping(0).norm, 0);
+  SetGrads(params, 1);
+  optimizer.step();
+  const ClippingReport before = optimizer.Clipping(0, 3);
+  const GroupState state = optimizer.group_state(0);
+  EXPECT_GT(before.norm, 0);
+  EXPECT_EQ(state.at("clip_step"), std::vector<double>{1});
+  params[0]->zero_grad(true);
+  SetGrads({params[1], params[2]}, 2, 0);
+  optimizer.step();
+  const ClippingReport after = optimizer.Clipping(0, 3);
+  EXPECT_EQ(after.norm, before.norm);
+  ASSERT_EQ(after.dominant.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(after.dominant[i].name, before.dominant[i].name);
+    EXPECT_EQ(after.dominant[i].share, before.dominant[i].share);
+  }
+  EXPECT_EQ(optimizer.group_state(0), state);
+  SetGrads(params, 3);
+  optimizer.step();
+  EXPECT_NE(optimizer.Clipping(0).norm, before.norm);
+  EXPECT_EQ(optimizer.state_dict().group_states.at(0).at("clip_step"), std::vector<double>{2});
 }
 
 // Without a check a factor of NaN must reach the weights, as without clipping.
