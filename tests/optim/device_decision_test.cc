@@ -109,8 +109,8 @@ TEST_F(DeviceDecisionTest, BitsAndReportsOfTheHost) {
         for (Optimizer* each : {device.get(), host.get()}) {
           each->set_step_options({.max_norm = 0.5, .norm_kind = kind, .loss_scale = 3});
         }
-        for (int step = 0; step < 9; ++step) {
-          const int infinite = step == 0 ? 3 : step == 3 ? 5 : step == 6 ? 7 : -1;
+        for (int step = 0; step < 10; ++step) {
+          const int infinite = step % 3 != 0 ? -1 : step == 0 ? 3 : step == 3 ? 5 : 7;
           SetGrads(ours, 1 + step, infinite);
           SetGrads(theirs, 1 + step, infinite);
           device->step();
