@@ -49,7 +49,10 @@ StepDecision Optimizer::Decide(std::vector<ActiveParam>& active, PendingStep& un
   }
   // What other ranks have is to be read where something is absent here.
   const bool all_known = !spans_ranks_ || owners.size() == candidates.size();
-  const bool on_device = !owners.empty() && CanDecideOn(*context, candidates);
+  // Ranks decide alike, one that has no gradient, too: those that do not know that a step is
+  // skipped reduce its statistics.
+  const bool has_some = spans_ranks_ || !owners.empty();
+  const bool on_device = has_some && CanDecideOn(*context, candidates);
   if (on_device && need_norm) {
     MarkOnDevice(context, grads, owners, marks);
     marks.ReduceOnDevice(*reducer_);
@@ -73,7 +76,7 @@ StepDecision Optimizer::Decide(std::vector<ActiveParam>& active, PendingStep& un
     whole = whole && !view.partial_grad();
   }
   if (!need_norm) return decision;
-  if (on_device) {
+  if (on_device && !active.empty()) {
     decision.gate = device_decision_->Decide({.kind = step_options_.norm_kind,
                                               .check_finite = check_finite,
                                               .max_norm = step_options_.max_norm,

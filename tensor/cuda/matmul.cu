@@ -4,6 +4,7 @@
 #include "apogee/tensor/cuda/device.cuh"
 #include "apogee/tensor/cuda/kernels.h"
 #include "apogee/tensor/cuda/launch.cuh"
+#include "apogee/tensor/cuda/staged_product.h"
 
 namespace apogee::cuda {
 namespace {
@@ -97,6 +98,8 @@ void MatMulGelu(const DeviceContext& context, const MatMulActivationArgs& args) 
 
 void matmul(const DeviceContext& context, const MatMulArgs& args) {
   if (args.batch == 0 || args.m == 0 || args.n == 0) return;
+  const StreamContext& gpu = StreamContext::Of(context);
+  if (gpu.is_pinned()) return MatMulOfCopies(gpu, args);
   if (args.dtype == DType::kF64) {
     MatMul<double>(context, args);
   } else {

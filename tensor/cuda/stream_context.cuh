@@ -39,6 +39,9 @@ class StreamContext : public DeviceContext {
   // Makes this context's GPU the calling thread's.
   void Use() const;
   cudaStream_t stream() const { return stream_; }
+  // Whether its memory is the host's (PinnedContext); main() is the context whose is the GPU's.
+  bool is_pinned() const { return main_ != nullptr; }
+  const StreamContext& main() const { return main_ == nullptr ? *this : Of(*main_); }
   // Streaming multiprocessors of the GPU: how many blocks fill it.
   int num_multiprocessors() const { return num_multiprocessors_; }
   bool allow_tf32() const { return allow_tf32_; }
@@ -55,9 +58,6 @@ class StreamContext : public DeviceContext {
   void Synchronize() const override;
 
  private:
-  // Of which there is one for a stream.
-  const StreamContext& main() const { return main_ == nullptr ? *this : Of(*main_); }
-
   ContextPtr main_;  // whose stream it is; null: its own
   cudaStream_t stream_;
   mutable PinnedCopies copies_;

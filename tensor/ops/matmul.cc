@@ -13,12 +13,19 @@ Tensor AsMatrix(const Tensor& x) {
   return x.rank() == 2 ? x : x.View({x.numel() / std::max<int64_t>(x.size(-1), 1), x.size(-1)});
 }
 
+// GPUs multiply what is in their own memory: what lies in the host's (PinnedContext) goes over the
+// bus once, as a copy.
+Tensor InMemoryOf(const Tensor& a, const Tensor& x) {
+  const bool is_gpu = !a.context()->is_host() && x.device() == a.device();
+  return is_gpu ? x.To(a.context()) : x;
+}
+
 // Checks the operands, makes the result and calls run(result, arguments).
 template <typename Run>
 Tensor RunMatMul(const Tensor& a_in, const Tensor& b_in, const MatMulOptions& options,
                  const Run& run) {
   const Tensor a = Operand("matmul", "a", a_in);
-  const Tensor b = Operand("matmul", "b", b_in);
+  const Tensor b = InMemoryOf(a, Operand("matmul", "b", b_in));
   CheckSameDType("matmul", a, b);
   APOGEE_CHECK(a.rank() >= 2 && b.rank() >= 2, "matmul: needs matrices, got shapes ", a.shape(),
                " and ", b.shape());
@@ -45,7 +52,7 @@ Tensor RunMatMul(const Tensor& a_in, const Tensor& b_in, const MatMulOptions& op
                " (b ", b.shape(), ")");
   Tensor bias;
   if (options.bias.defined()) {
-    bias = Operand("matmul", "bias", options.bias);
+    bias = InMemoryOf(a, Operand("matmul", "bias", options.bias));
     CheckSameDevice("matmul", bias, a);
     APOGEE_CHECK(bias.rank() == 1 && bias.size(0) == n, "matmul: bias ", bias.shape(), " for ", n,
                  " columns");

@@ -5,6 +5,8 @@
 #include <future>
 #include <limits>
 
+#include "apogee/comm/launch.h"
+#include "apogee/optim/group_stat_reducer.h"
 #include "apogee/optim/registry.h"
 #include "apogee/optim/scaled_adam.h"
 #include "apogee/tensor/cuda/stream_context.cuh"
@@ -63,23 +65,25 @@ class DeviceDecisionTest : public ::testing::Test {
     context_ = ValueOrThrow(CudaContext());
   }
 
-  std::vector<ParameterPtr> MakeParams(DType dtype) const {
+  std::vector<ParameterPtr> MakeParams(DType dtype) const { return MakeParams(dtype, context_); }
+  static std::vector<ParameterPtr> MakeParams(DType dtype, const ContextPtr& context) {
     std::vector<ParameterPtr> params;
     for (const Shape& shape : AwkwardShapes()) {
       const auto i = params.size();
-      params.push_back(RandomParam("p" + std::to_string(i), shape, dtype, context_, 100 + i));
+      params.push_back(RandomParam("p" + std::to_string(i), shape, dtype, context, 100 + i));
     }
     return params;
   }
   // One of them is infinite where `infinite` says which.
-  void SetGrads(const std::vector<ParameterPtr>& params, uint64_t seed, int infinite = -1) const {
+  static void SetGrads(const std::vector<ParameterPtr>& params, uint64_t seed, int infinite = -1) {
     for (size_t i = 0; i < params.size(); ++i) {
       const Shape& shape = params[i]->shape();
       std::vector<double> values = RandomValues(shape.numel(), seed * 50 + i);
       if (static_cast<int>(i) == infinite) {
         values.back() = std::numeric_limits<double>::infinity();
       }
-      params[i]->set_grad(Tensor::FromVector(values, shape, context_, params[i]->dtype()));
+      const ContextPtr& context = params[i]->data().context();
+      params[i]->set_grad(Tensor::FromVector(values, shape, context, params[i]->dtype()));
     }
   }
 
@@ -109,8 +113,8 @@ TEST_F(DeviceDecisionTest, BitsAndReportsOfTheHost) {
         for (Optimizer* each : {device.get(), host.get()}) {
           each->set_step_options({.max_norm = 0.5, .norm_kind = kind, .loss_scale = 3});
         }
-        for (int step = 0; step < 9; ++step) {
-          const int infinite = step == 0 ? 3 : step == 3 ? 5 : step == 6 ? 7 : -1;
+        for (int step = 0; step < 10; ++step) {
+          const int infinite = step % 3 != 0 ? -1 : step == 0 ? 3 : step == 3 ? 5 : 7;
           SetGrads(ours, 1 + step, infinite);
           SetGrads(theirs, 1 + step, infinite);
           device->step();
@@ -172,6 +176,37 @@ TEST_F(DeviceDecisionTest, ClippingReportOfASkippedStep) {
   optimizer.step();
   EXPECT_NE(optimizer.Clipping(0).norm, before.norm);
   EXPECT_EQ(optimizer.state_dict().group_states.at(0).at("clip_step"), std::vector<double>{2});
+}
+
+// A rank that has no gradient takes part in what the others do; else they would wait for it.
+TEST_F(DeviceDecisionTest, RanksWithoutGradientsDecideAlike) {
+  std::vector<std::vector<double>> values[2];
+  for (const bool on_host : {false, true}) {
+    const comm::LaunchOptions launch = {
+        .num_ranks = 2, .threads_per_rank = 1, .device = "cuda", .timeout_seconds = 30};
+    const absl::Status status = comm::launch(launch, [&](comm::World& world) {
+      const auto params = MakeParams(DType::kF32, world.context());
+      auto optimizer = ValueOrThrow(MakeOptimizer("lamb", params, {{"lr", "0.1"}}));
+      optimizer->set_stat_reducer(std::make_unique<GroupStatReducer>(world.group()));
+      optimizer->set_step_options({.max_norm = 0.5});
+      for (int step = 0; step < 4; ++step) {
+        // Infinite ones of rank 0, nothing at all, finite ones of rank 0, of both.
+        optimizer->zero_grad();
+        if (step != 1 && (world.rank() == 0 || step == 3)) {
+          SetGrads(params, 1 + step, step == 0 ? 2 : -1);
+        }
+        on_host ? StepOnHost(*optimizer) : static_cast<void>(optimizer->step());
+        EXPECT_EQ(optimizer->last_step().skip, step == 0);
+        EXPECT_EQ(optimizer->last_step().num_updated, step < 2 ? 0 : std::ssize(params));
+      }
+      if (world.rank() != 0) return;
+      for (const ParameterPtr& parameter : params) {
+        values[on_host].push_back(Values(parameter->data()));
+      }
+    });
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  EXPECT_EQ(values[0], values[1]);
 }
 
 // Without a check a factor of NaN must reach the weights, as without clipping.

@@ -6,11 +6,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 
 #include "apogee/core/error.h"
+#include "apogee/tensor/kernel_table.h"
+#include "apogee/tensor/ops/matmul.h"
 #include "apogee/tensor/tensor.h"
 #include "apogee/tests/support/environment.h"
 #include "apogee/tests/support/message_of.h"
@@ -201,6 +204,67 @@ TEST_F(CudaContextTest, PinnedContext) {
   EXPECT_THAT(MessageOf([&] { PinnedContext(HostOf(gpu)); }),
               HasSubstr("PinnedContext: needs the context of a GPU, got cpu"));
   EXPECT_THAT(MessageOf([] { PinnedContext(nullptr); }), HasSubstr("got none"));
+}
+
+// The bits of the product in the GPU's memory; nothing but c is written.
+TEST_F(CudaContextTest, ProductsInPinnedMemory) {
+  const ContextPtr gpu = Gpu();
+  const int64_t batch = 2, m = 5, n = 7, k = 3, pad = 2;
+  std::vector<double> results[2];
+  for (const double beta : {0.0, 0.5}) {
+    for (const int64_t gap : {int64_t{0}, pad}) {
+      for (const bool trans : {false, true}) {
+        for (const bool far : {false, true}) {
+          const ContextPtr context = far ? PinnedContext(gpu) : gpu;
+          const auto filled = [&](int64_t count, double step) {
+            std::vector<double> values;
+            for (int64_t i = 0; i < count; ++i) values.push_back(std::sin(step * (i + 1)));
+            return Tensor::FromVector(values, {count}, context, DType::kF32);
+          };
+          const Tensor a = filled(batch * m * k, 0.1), b = filled(batch * k * n, 0.2);
+          const Tensor bias = filled(n, 0.3), c = filled(batch * m * (n + gap), 0.4);
+          context->kernels().matmul(*context, {.dtype = DType::kF32,
+                                               .c_dtype = DType::kF32,
+                                               .bias_dtype = DType::kF32,
+                                               .a = a.raw(),
+                                               .b = b.raw(),
+                                               .c = c.raw(),
+                                               .bias = bias.raw(),
+                                               .batch = batch,
+                                               .m = m,
+                                               .n = n,
+                                               .k = k,
+                                               .a_trans = trans,
+                                               .b_trans = trans,
+                                               .lda = trans ? m : k,
+                                               .ldb = trans ? k : n,
+                                               .ldc = n + gap,
+                                               .a_batch = m * k,
+                                               .b_batch = k * n,
+                                               .c_batch = m * (n + gap),
+                                               .alpha = 1.5,
+                                               .beta = beta});
+          results[far] = c.ToVector<double>();
+        }
+        EXPECT_EQ(results[0], results[1]);
+      }
+    }
+  }
+}
+
+TEST_F(CudaContextTest, ProductsOfOperandsInBothMemories) {
+  const ContextPtr gpu = Gpu(), pinned = PinnedContext(gpu);
+  const Tensor a = Tensor::FromVector<float>({1, 2, 3, 4}, {2, 2}, gpu);
+  const Tensor b = Tensor::FromVector<float>({5, 6, 7, 8}, {2, 2}, gpu);
+  const Tensor bias = Tensor::FromVector<float>({1, -1}, {2}, gpu);
+  const std::vector<float> expected = {20, 21, 44, 49};
+  for (const int far : {0, 1, 2, 3, 4, 5, 6, 7}) {
+    const auto placed = [&](const Tensor& x, int bit) { return (far & bit) ? x.To(pinned) : x; };
+    const Tensor c = ops::MatMul(placed(a, 1), placed(b, 2), {.bias = placed(bias, 4)});
+    EXPECT_EQ(c.ToVector<float>(), expected) << far;
+  }
+  EXPECT_THAT(MessageOf([&] { ops::MatMul(a, b.ToHost()); }),
+              HasSubstr("matmul: operands need one device, got cuda:0 and cpu"));
 }
 
 // Two ranks that share a GPU.
