@@ -57,6 +57,12 @@ CellReport Judge(const Cell& cell, BoostedResult got, ReferenceCache& references
     }
     for (auto& [name, masters] : got.masters) got.end[name] = std::move(masters);
     Compare(got.end, reference, report);
+    if (report.verdict == Verdict::kFail && report.error <= kLargestBound) {
+      references.LookFurther(cell, [&](const Reference& wider) {
+        Compare(got.end, wider, report);
+        return report.verdict == Verdict::kPass;
+      });
+    }
   } catch (const std::exception& error) {
     report.detail = error.what();
   }

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "apogee/tools/matrix/cell.h"
-#include "apogee/tools/matrix/plain_run.h"
+#include "apogee/tools/matrix/reference.h"
 #include "apogee/tools/matrix/sabotage.h"
 
 namespace apogee::tools {

@@ -1,12 +1,9 @@
 // The run that every boosted run must equal: one rank, the whole batch, no booster.
 //
 //   const PlainResult want = PlainRun(cell, {});
-//   ReferenceCache cache;
-//   const Reference& reference = cache.Get(cell);     // with the bounds that rounding allows
 #ifndef APOGEE_TOOLS_MATRIX_PLAIN_RUN_H_
 #define APOGEE_TOOLS_MATRIX_PLAIN_RUN_H_
 
-#include <map>
 #include <string>
 
 #include "apogee/optim/loss_scaler.h"
@@ -50,22 +47,6 @@ struct Reordering {
 
 // Of the cell's optimizer, precision, clipping and workload. Throws Error when training fails.
 PlainResult PlainRun(const Cell& cell, const Reordering& order);
-
-struct Reference {
-  PlainResult plain;
-  // The error of the update that is allowed, by parameter.
-  std::map<std::string, double> bounds;
-};
-
-class ReferenceCache {
- public:
-  // The reference depends on the optimizer, precision, masters, clipping and workload alone, and
-  // its bounds on whether ranks share layers.
-  const Reference& Get(const Cell& cell);
-
- private:
-  std::map<std::string, Reference> references_;
-};
 
 }  // namespace apogee::tools
 
