@@ -37,13 +37,25 @@ Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer, Criterion
   model_ = &model;
   optimizer_ = &configured;
   scheduler_ = scheduler;
-  return {model, configured, plugin_.ConfigureCriterion(std::move(criterion)), loader, scheduler};
+  normalizer_ = std::make_shared<LossNormalizer>(plugin_.data_group());
+  normalizer_->Attach(model);
+  configured.AddPreStepHook([weak = std::weak_ptr(normalizer_)](optim::Optimizer&) {
+    if (const auto normalizer = weak.lock()) normalizer->CheckStep();
+  });
+  return {model, configured, normalizer_->Wrap(plugin_.ConfigureCriterion(criterion), criterion),
+          loader, scheduler};
 }
 
 void Booster::backward(const Tensor& loss, optim::Optimizer& optimizer) {
   CheckBoosted("backward");
   const TraceSpan span(compute_lane_, "backward", {.category = "backward"});
+  normalizer_->NoteBackward(loss);
   plugin_.Backward(loss, optimizer);
+}
+
+std::shared_ptr<void> Booster::accumulation_window(int64_t num_targets) {
+  CheckBoosted("accumulation_window");
+  return normalizer_->Window(num_targets);
 }
 
 PipelineResult Booster::execute_pipeline(const data::Batch& batch, nn::Module& model,
@@ -57,7 +69,8 @@ PipelineResult Booster::execute_pipeline(const data::Batch& batch, nn::Module& m
                                   .model = model,
                                   .criterion = criterion,
                                   .optimizer = optimizer,
-                                  .return_outputs = options.return_outputs});
+                                  .return_outputs = options.return_outputs,
+                                  .normalizer = normalizer_.get()});
 }
 
 }  // namespace apogee

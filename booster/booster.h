@@ -10,8 +10,13 @@
 //     boosted.optimizer.zero_grad();
 //   }
 //
+// boosted.criterion is the mean over the targets that count in the micro-batch of all ranks
+// (plugins/loss_normalizer.h): batches, and ignored targets, may be spread unevenly. Its value is
+// this rank's share, and the mean over the ranks is the loss.
+//
 // Accumulation: call backward once per micro-batch with the loss divided by the number of
-// micro-batches, then step. A shorter last window divides by its own number.
+// micro-batches, then step. A shorter last window divides by its own number. That is the mean of
+// the micro-batches' means; for the mean over all targets of the window see accumulation_window.
 //
 // Checkpoints, in a folder of their own:
 //
@@ -129,10 +134,11 @@ class Booster {
   //   boosted.optimizer.step();
   //
   // Every rank that trains one copy of the model gives the same batch; result.loss is that copy's
-  // mean loss, on each. The loss scale and the number of micro-batches are applied within, once:
-  // a loop that accumulates several calls divides the loss by their number in its criterion.
-  // Without an optimizer the batch is evaluated. Hooks of the model itself do not run where it is
-  // cut into stages; those of modules within its pieces do. Collective.
+  // loss, on each. With boosted.criterion it is the share of the mean over all copies' targets,
+  // whichever micro-batches these are in. The loss scale and the number of micro-batches are
+  // applied within, once: a loop that accumulates several calls divides the loss by their number in
+  // its criterion. Without an optimizer the batch is evaluated. Hooks of the model itself do not
+  // run where it is cut into stages; those of modules within its pieces do. Collective.
   struct PipelineOptions {
     // The model's outputs in the result, on ranks of the last part.
     bool return_outputs = false;
@@ -144,6 +150,20 @@ class Booster {
   PipelineResult execute_pipeline(const data::Batch& batch, nn::Module& model,
                                   const Criterion& criterion, optim::Optimizer* optimizer,
                                   const PipelineOptions& options);
+
+  // Until the handle goes, boosted.criterion gives addends of the mean over a whole window of
+  // micro-batches, of which this rank's have `num_targets` targets that count: the loop adds up
+  // gradients and does not divide by the number of micro-batches. Collective, once per window.
+  //
+  //   const auto window = booster.accumulation_window(num_targets);   // nn::CountTargets of each
+  //   for (int i = 0; i < n; ++i) {
+  //     const auto keep = i + 1 < n ? booster.no_sync() : nullptr;
+  //     booster.backward(boosted.criterion(boosted.model(x[i]), y[i]), boosted.optimizer);
+  //   }
+  //   boosted.optimizer.step();
+  //
+  // step() throws Error, on every rank, where the micro-batches had another number of targets.
+  [[nodiscard]] std::shared_ptr<void> accumulation_window(int64_t num_targets);
 
   // Until the handle goes, backward accumulates without reducing over ranks.
   [[nodiscard]] std::shared_ptr<void> no_sync() { return plugin_.NoSync(); }
@@ -231,6 +251,7 @@ class Booster {
   nn::Module* model_ = nullptr;
   optim::Optimizer* optimizer_ = nullptr;
   optim::LrScheduler* scheduler_ = nullptr;
+  std::shared_ptr<LossNormalizer> normalizer_;          // after boost
   std::unique_ptr<checkpoint::BackgroundSaver> saver_;  // once there was a save
   // Of the save under way: what it noted, on its thread until it has ended, and for whom.
   std::shared_ptr<std::vector<std::string>> notices_;

@@ -17,7 +17,7 @@ void AddRun(const TrainingParts& run, Attributes& attributes) {
   const Generator& generator = run.model.generator();
   attributes.Set("random/key_a", int64_t{generator.key().a});
   attributes.Set("random/key_b", int64_t{generator.key().b});
-  attributes.Set("random/next_stream", static_cast<int64_t>(generator.next_stream()));
+  attributes.Set("random/next_stream", static_cast<int64_t>(generator.state()));
   if (const optim::LossScaler* scaler = run.plugin.loss_scaler()) {
     attributes.Set("loss_scale/scale", scaler->state().scale);
     attributes.Set("loss_scale/good_steps", scaler->state().good_steps);
@@ -108,7 +108,7 @@ absl::Status TrainingState::Apply(Loaded& loaded) {
   OkOrThrow(parts_.optimizer.load_state_dict(loaded.optimizer));
   Generator& generator = parts_.model.generator();
   generator.set_key(loaded.key);
-  generator.set_next_stream(loaded.next_stream);
+  generator.Restart(loaded.next_stream);
   if (loaded.loss_scale) parts_.plugin.loss_scaler()->set_state(*loaded.loss_scale);
   notices_ = std::move(loaded.notices);
   if (loaded.schedule) {

@@ -1,5 +1,7 @@
 #include "apogee/core/rng.h"
 
+#include <utility>
+
 namespace apogee {
 
 PhiloxKey MakeKey(uint64_t seed, const std::string& name) {
@@ -15,6 +17,43 @@ PhiloxKey MakeKey(uint64_t seed, const std::string& name) {
 PhiloxKey SubKey(PhiloxKey key, uint64_t stream) {
   const auto words = Philox(key, stream, /*high=*/0x73747265616d0000u);
   return {words[0], words[1]};
+}
+
+void Generator::BeginBatch(const SamplePlace* place) {
+  constexpr size_t kMaxWindows = 8;  // streams of samples that a loop takes batches from in turn
+  unused_stream_ = std::max(unused_stream_, next_stream_);
+  if (placed_) windows_.back().next_stream = next_stream_;
+  if (place == nullptr) {
+    if (placed_) {
+      first_sample_ = 0;
+      next_stream_ = unused_stream_;
+    }
+    placed_ = false;
+    return;
+  }
+  placed_ = true;
+  first_sample_ = place->first;
+  const auto known = std::ranges::find_if(
+      windows_, [&](const Window& window) { return window.place.stream == place->stream; });
+  Window window{*place, unused_stream_, unused_stream_};
+  if (known != windows_.end()) {
+    // A place before the last one is the window's turn again.
+    if (known->place.window == place->window && known->place.first <= place->first) {
+      window.first_stream = known->first_stream;
+      window.next_stream =
+          known->place.first == place->first ? known->next_stream : known->first_stream;
+    }
+    windows_.erase(known);
+  }
+  next_stream_ = window.next_stream;
+  if (windows_.size() == kMaxWindows) windows_.erase(windows_.begin());
+  windows_.push_back(std::move(window));
+}
+
+void Generator::Restart(uint64_t stream) {
+  next_stream_ = unused_stream_ = stream;
+  placed_ = false;
+  windows_.clear();
 }
 
 }  // namespace apogee

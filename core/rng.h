@@ -8,9 +8,13 @@
 #ifndef APOGEE_CORE_RNG_H_
 #define APOGEE_CORE_RNG_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "apogee/core/sample_place.h"
 
 namespace apogee {
 
@@ -53,6 +57,11 @@ constexpr float ToUniform(uint32_t bits) {
 // `first_sample` is the index, within the global batch, of the first sample that this rank holds: a
 // random op numbers its elements from there, so a batch split over ranks draws what the whole one
 // draws.
+//
+// A batch that knows its place in a window (BeginBatch) draws what its samples draw when the whole
+// window is one batch: the streams of the window are the same for all its micro-batches, and
+// elements are numbered from the batch's first sample in the window. A second forward of the same
+// batch takes further streams. Between windows the generator's state is its next stream alone.
 class Generator {
  public:
   explicit Generator(uint64_t seed = 0) : key_(MakeKey(seed, "generator")) {}
@@ -65,10 +74,28 @@ class Generator {
   int64_t first_sample() const { return first_sample_; }
   void set_first_sample(int64_t sample) { first_sample_ = sample; }
 
+  // Before the forward of a batch in training mode; null: nothing is known of its place, which is
+  // then what set_first_sample says, and streams go on.
+  void BeginBatch(const SamplePlace* place);
+  // Forgets all windows; the next batch takes streams from `stream` on. For states that are loaded.
+  void Restart(uint64_t stream);
+  // What Restart takes to go on from here, between windows.
+  uint64_t state() const { return std::max(unused_stream_, next_stream_); }
+
  private:
+  // The window that a stream of samples is in.
+  struct Window {
+    SamplePlace place;
+    uint64_t first_stream = 0;
+    uint64_t next_stream = 0;  // behind those of the batch at `place`
+  };
+
   PhiloxKey key_;
   uint64_t next_stream_ = 0;
   int64_t first_sample_ = 0;
+  bool placed_ = false;          // the last batch knew its place
+  uint64_t unused_stream_ = 0;   // behind all that have been used
+  std::vector<Window> windows_;  // one per stream of samples, that of the last batch at the end
 };
 
 }  // namespace apogee

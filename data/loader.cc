@@ -48,7 +48,13 @@ Batch Loader::At(int64_t index) const {
   for (int64_t row = 0; row < rows; ++row) {
     dataset_->Fill(sampler_->Sample(first + row), inputs + row * block, targets + row * block);
   }
-  return {batch.inputs.To(context_), batch.targets.To(context_)};
+  const Batch moved{batch.inputs.To(context_), batch.targets.To(context_)};
+  const std::optional<Sampler::WindowPlace> place = sampler_->PlaceOf(first);
+  if (place && rows <= place->length) {
+    moved.inputs.storage()->set_sample_place(
+        {.stream = stream_, .window = place->window, .first = place->first}, block);
+  }
+  return moved;
 }
 
 Loader::Iterator Loader::begin() {

@@ -11,6 +11,10 @@
 // of (sampler, k). Two batches of 8 are thus the halves of one of 16, which is what accumulation
 // relies on. Iteration starts at the cursor and leaves it behind the last batch handed out, so that
 // a second `for` goes on with an endless stream, and a checkpoint that saves the cursor resumes it.
+//
+// Batches of a DistributedSampler know the place of their samples in its window (SamplePlaceOf), so
+// a model masks them (dropout) as it would mask the whole window in one batch, however the window
+// is cut into ranks and micro-batches. A batch that straddles two windows does not know.
 #ifndef APOGEE_DATA_LOADER_H_
 #define APOGEE_DATA_LOADER_H_
 
@@ -95,6 +99,7 @@ class Loader {
   ContextPtr context_;
   LoaderOptions options_;
   LoaderState state_;
+  std::shared_ptr<const void> stream_ = std::make_shared<int>();  // tells it from other loaders'
 };
 
 }  // namespace apogee::data

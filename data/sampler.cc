@@ -71,4 +71,10 @@ int64_t DistributedSampler::Sample(int64_t index) const {
   return base_->Sample((index / window_ * num_ranks_ + rank_) * window_ + index % window_);
 }
 
+std::optional<Sampler::WindowPlace> DistributedSampler::PlaceOf(int64_t index) const {
+  const int64_t within = index % window_;
+  return WindowPlace{
+      .window = index / window_, .first = rank_ * window_ + within, .length = window_ - within};
+}
+
 }  // namespace apogee::data

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "apogee/core/rng.h"
 
@@ -27,6 +28,16 @@ class Sampler {
   virtual int64_t num_samples() const = 0;
   // The dataset's sample at place `index` >= 0 of the stream.
   virtual int64_t Sample(int64_t index) const = 0;
+
+  // Of samplers that give ranks parts of one stream: the window of the stream that place `index`
+  // is in, its place within the window of all ranks, and how many places from it on follow each
+  // other there.
+  struct WindowPlace {
+    int64_t window = 0;
+    int64_t first = 0;
+    int64_t length = 0;
+  };
+  virtual std::optional<WindowPlace> PlaceOf(int64_t /*index*/) const { return std::nullopt; }
 };
 
 // 0, 1, 2, … once: validation.
@@ -78,6 +89,7 @@ class DistributedSampler : public Sampler {
   int64_t size() const override;
   int64_t num_samples() const override { return base_->num_samples(); }
   int64_t Sample(int64_t index) const override;
+  std::optional<WindowPlace> PlaceOf(int64_t index) const override;
 
  private:
   std::shared_ptr<const Sampler> base_;

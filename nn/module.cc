@@ -1,5 +1,6 @@
 #include "apogee/nn/module.h"
 
+#include <optional>
 #include <utility>
 
 #include "apogee/autograd/engine.h"
@@ -33,6 +34,7 @@ Tensor FirstValue(const Shape& shape, const Init& init, const PhiloxKey& key, DT
 }  // namespace
 
 Tensor Module::operator()(const Tensor& x) {
+  if (training_ && !is_child_) BeginBatch(x);
   for (const InputHook& hook : pre_forward_) hook(*this, x);
   Tensor input = input_ ? input_(x) : x;
   const bool input_in_graph = autograd::NeedsGrad({input});
@@ -52,6 +54,11 @@ Tensor Module::operator()(const Tensor& x) {
   }
   RunAll(post_forward_, *this);
   return y;
+}
+
+void Module::BeginBatch(const Tensor& inputs) {
+  const std::optional<SamplePlace> place = SamplePlaceOf(inputs);
+  generator_->BeginBatch(place ? &*place : nullptr);
 }
 
 Tensor Module::Compute(const Tensor& input) {
@@ -89,6 +96,7 @@ void Module::RegisterModule(const std::string& name, const std::shared_ptr<Modul
   for (const auto& [other, module] : children_) {
     APOGEE_CHECK(other != name, "module: child \"", name, "\" is registered twice");
   }
+  child->is_child_ = true;
   child->ForEach([&](const Module& module) {
     const_cast<Module&>(module).generator_ = generator_;
     for (const Declared& declared : module.parameters_) {

@@ -103,6 +103,9 @@ class Module {
   // The random state of the tree (dropout), one generator shared by all its modules; checkpoints
   // save it.
   Generator& generator() { return *generator_; }
+  // Numbers the random masks of the forward that follows by the place of `inputs`' samples, if it
+  // is known (SamplePlaceOf). Calling a model does so by itself; for who calls parts of it.
+  void BeginBatch(const Tensor& inputs);
   // Which tokens of each sequence the tensors of this module are; by default all. A plan that cuts
   // sequences over ranks says so, and what depends on a token's place in its sequence asks.
   const SequencePart& sequence_part() const { return sequence_part_; }
@@ -150,6 +153,7 @@ class Module {
   std::vector<std::pair<std::string, std::shared_ptr<Module>>> children_;
   std::shared_ptr<Generator> generator_ = std::make_shared<Generator>();
   bool training_ = true;
+  bool is_child_ = false;
   SequencePart sequence_part_;
   ForwardFunction forward_;  // null: Forward
   ForwardFunction input_;

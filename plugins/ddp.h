@@ -83,6 +83,7 @@ class DdpPlugin : public Plugin, public BackwardPasses {
   void RunPass(const std::function<void()>& backward, const chunk::GradientPass& pass) override;
   std::shared_ptr<void> NoSync() override { return guard_->NoSync(); }
   comm::GroupPtr group() const override { return group_; }
+  comm::GroupPtr data_group() const override { return group_; }
   optim::LossScaler* loss_scaler() override { return guard_->loss_scaler(); }
 
   // 1 but for fp16.

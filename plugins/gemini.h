@@ -95,6 +95,7 @@ class GeminiPlugin : public Plugin {
   void Backward(const Tensor& loss, optim::Optimizer& optimizer) override;
   std::shared_ptr<void> NoSync() override { return guard_->NoSync(); }
   comm::GroupPtr group() const override { return group_; }
+  comm::GroupPtr data_group() const override { return group_; }
   comm::Layout LayoutOf(const autograd::Parameter& parameter) const override;
   optim::LossScaler* loss_scaler() override { return guard_->loss_scaler(); }
 

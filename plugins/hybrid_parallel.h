@@ -134,6 +134,7 @@ class HybridParallelPlugin : public Plugin {
   PipelineResult ExecutePipeline(const PipelineCall& call) override;
   std::shared_ptr<void> NoSync() override;
   comm::GroupPtr group() const override { return world_.group(); }
+  comm::GroupPtr data_group() const override { return mesh().group(comm::Axis::kDp); }
   comm::Layout LayoutOf(const autograd::Parameter& parameter) const override;
   optim::LossScaler* loss_scaler() override { return inner().loss_scaler(); }
 

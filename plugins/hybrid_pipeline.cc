@@ -159,7 +159,8 @@ PipelineResult HybridPipeline::Run(const PipelineCall& call, BackwardPasses& pas
                              .num_micros = NumMicros(call),
                              .first_sample = batch.first_sample,
                              .return_outputs = call.return_outputs,
-                             .loss_scale = batch.loss_scale};
+                             .loss_scale = batch.loss_scale,
+                             .normalizer = call.normalizer};
   if (call.optimizer == nullptr) return executor_->Run(run);
   has_trained_ = true;
   run.passes = &passes;

@@ -79,7 +79,8 @@ void HybridSequence::Attach(nn::Module& model, optim::Optimizer& optimizer, cons
   // together with other samples' ranks, does not know.
   model.AddPreForwardHook(
       [rank = mesh.coordinate(comm::Axis::kDp)](nn::Module& root, const Tensor& input) {
-        if (input.rank() > 0) root.generator().set_first_sample(rank * input.size(0));
+        if (input.rank() == 0 || SamplePlaceOf(input)) return;
+        root.generator().set_first_sample(rank * input.size(0));
       });
   if (!uses_tp()) return;
   std::vector<optim::ParamView*> views;

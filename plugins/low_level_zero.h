@@ -88,6 +88,7 @@ class LowLevelZeroPlugin : public Plugin, public BackwardPasses {
   bool ReducesEachPass() const override { return options_.stage == 2; }
   std::shared_ptr<void> NoSync() override { return guard_->NoSync(); }
   comm::GroupPtr group() const override { return group_; }
+  comm::GroupPtr data_group() const override { return group_; }
   optim::LossScaler* loss_scaler() override { return guard_->loss_scaler(); }
 
   // 1 but for fp16.

@@ -11,7 +11,10 @@ PipelineResult Plugin::ExecutePipeline(const PipelineCall& call) {
   if (call.return_outputs) result.outputs = outputs.Detach();
   if (call.criterion == nullptr) return result;
   const Tensor loss = call.criterion(outputs, call.targets);
-  if (call.optimizer != nullptr) Backward(loss, *call.optimizer);
+  if (call.optimizer != nullptr) {
+    if (call.normalizer != nullptr) call.normalizer->NoteBackward(loss);
+    Backward(loss, *call.optimizer);
+  }
   result.loss = loss.Detach();
   return result;
 }

@@ -17,6 +17,7 @@
 #include "apogee/nn/module.h"
 #include "apogee/optim/loss_scaler.h"
 #include "apogee/optim/optimizer.h"
+#include "apogee/plugins/loss_normalizer.h"
 
 namespace apogee {
 
@@ -30,11 +31,13 @@ struct PipelineCall {
   const Criterion& criterion;
   optim::Optimizer* optimizer = nullptr;  // null: evaluation
   bool return_outputs = false;
+  LossNormalizer* normalizer = nullptr;  // of `criterion`; null: it has none
 };
 
 struct PipelineResult {
-  // The mean over the batch's samples, a scalar outside of any graph, on every rank; undefined
-  // without a criterion.
+  // The loss of this copy's batch, a scalar outside of any graph, on every rank that trains the
+  // copy: of boosted.criterion its share of the mean over all copies' targets (LossNormalizer), of
+  // other criteria the mean over the batch's samples. Undefined without a criterion.
   Tensor loss;
   // Where they were asked for, on the ranks that have the model's last part: its outputs for the
   // whole batch.
@@ -62,6 +65,10 @@ class Plugin {
   // Forward and, with an optimizer, Backward of a batch, cut into micro-batches where the plugin
   // runs a pipeline; here it is one. Collective.
   virtual PipelineResult ExecutePipeline(const PipelineCall& call);
+
+  // The ranks over which gradients are averaged, each of which has samples of its own; null: this
+  // one alone, or a plugin that leaves the weights of unequal batches to its user. After Configure.
+  virtual comm::GroupPtr data_group() const { return nullptr; }
 
   // For checkpoints, after Configure. All ranks that train the model together; null for one.
   virtual comm::GroupPtr group() const { return nullptr; }

@@ -121,18 +121,19 @@ void BroadcastValues(nn::Module& model, comm::Group& group) {
 void BroadcastRandomState(nn::Module& model, comm::Group& group) {
   Generator& generator = model.generator();
   const Tensor random = Tensor::FromVector<int64_t>(
-      {generator.key().a, generator.key().b, static_cast<int64_t>(generator.next_stream())}, {3},
+      {generator.key().a, generator.key().b, static_cast<int64_t>(generator.state())}, {3},
       model.Parameters()[0]->context());
   group.Broadcast(random, 0);
   const std::vector<int64_t> state = random.ToVector<int64_t>();
   generator.set_key({static_cast<uint32_t>(state[0]), static_cast<uint32_t>(state[1])});
-  generator.set_next_stream(static_cast<uint64_t>(state[2]));
+  generator.Restart(static_cast<uint64_t>(state[2]));
 }
 
 // Ranks mask their parts of a batch as one rank would mask the whole.
 void MaskByPlace(nn::Module& model, const comm::Group& group) {
   model.AddPreForwardHook([rank = group.rank()](nn::Module& root, const Tensor& input) {
-    if (input.rank() > 0) root.generator().set_first_sample(rank * input.size(0));
+    if (input.rank() == 0 || SamplePlaceOf(input)) return;  // the batch knows better
+    root.generator().set_first_sample(rank * input.size(0));
   });
 }
 

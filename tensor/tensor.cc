@@ -30,6 +30,24 @@ void Storage::set_category(MemoryCategory category) {
   category_ = category;
 }
 
+void Storage::set_sample_place(SamplePlace place, int64_t sample_numel) {
+  APOGEE_CHECK(sample_numel > 0, "set_sample_place: samples of ", sample_numel, " elements");
+  samples_ = std::make_unique<const Samples>(Samples{std::move(place), sample_numel});
+}
+
+std::optional<SamplePlace> SamplePlaceOf(const Tensor& inputs) {
+  if (!inputs.defined() || inputs.rank() == 0 || inputs.numel() == 0) return std::nullopt;
+  const auto& samples = inputs.storage()->samples_;
+  if (samples == nullptr || !inputs.is_contiguous()) return std::nullopt;
+  // In elements, then in rows of what may be another view of the samples.
+  const int64_t first = samples->place.first * samples->numel + inputs.offset();
+  const int64_t row = inputs.numel() / inputs.size(0);
+  if (first % row != 0) return std::nullopt;
+  SamplePlace place = samples->place;
+  place.first = first / row;
+  return place;
+}
+
 Tensor Tensor::Empty(const Shape& shape, DType dtype, const ContextPtr& context,
                      MemoryCategory category) {
   APOGEE_CHECK(context != nullptr, "a tensor needs a context, got null: use CpuContext()");

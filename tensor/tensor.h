@@ -16,10 +16,12 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "apogee/core/device_context.h"
 #include "apogee/core/dtype.h"
+#include "apogee/core/sample_place.h"
 #include "apogee/core/shape.h"
 
 namespace apogee {
@@ -46,8 +48,18 @@ class Storage {
   // Moves the bytes to another account: an activation that becomes a gradient.
   void set_category(MemoryCategory category);
   const ContextPtr& context() const { return context_; }
+  // Inputs of a batch only: the place of the sample that begins here, of `sample_numel` elements,
+  // as all others. See SamplePlaceOf.
+  void set_sample_place(SamplePlace place, int64_t sample_numel);
 
  private:
+  friend std::optional<SamplePlace> SamplePlaceOf(const class Tensor& inputs);
+  struct Samples {
+    SamplePlace place;
+    int64_t numel;
+  };
+
+  std::unique_ptr<const Samples> samples_;
   ContextPtr context_;
   int64_t bytes_;
   MemoryCategory category_;
@@ -153,6 +165,10 @@ class Tensor {
   DType dtype_ = DType::kF32;
   std::shared_ptr<AutogradMeta> autograd_meta_;
 };
+
+// The place of the first row of a batch's inputs, or of a slice of them; none for tensors that
+// nobody gave one (Storage::set_sample_place).
+std::optional<SamplePlace> SamplePlaceOf(const Tensor& inputs);
 
 template <typename T>
 T* Tensor::address() const {

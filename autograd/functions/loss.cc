@@ -1,5 +1,8 @@
 #include "apogee/autograd/functions/loss.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "apogee/autograd/node.h"
 #include "apogee/autograd/saved_tensor.h"
 #include "apogee/tensor/ops/nn.h"
@@ -17,6 +20,7 @@ class CrossEntropyNode : public Node {
         num_targets_(forward.num_targets),
         ignore_index_(ignore_index) {}
   const char* name() const override { return "cross_entropy"; }
+  int64_t num_targets() const { return num_targets_; }
 
   std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext& context) override {
     const Tensor targets = targets_.Take(context), lse = lse_.Take(context);
@@ -44,6 +48,25 @@ Tensor CrossEntropy(const Tensor& logits_in, const Tensor& targets_in, int64_t i
            {logits_in});
   }
   return loss;
+}
+
+std::optional<int64_t> NumTargetsOf(const Tensor& loss) {
+  constexpr size_t kMaxNodes = 64;
+  std::vector<const Node*> nodes;
+  const auto add = [&nodes](const Edge& edge) {
+    if (edge.node == nullptr || nodes.size() == kMaxNodes) return;
+    if (std::ranges::find(nodes, edge.node.get()) == nodes.end()) nodes.push_back(edge.node.get());
+  };
+  add(EdgeOf(loss));
+  std::optional<int64_t> targets;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (const auto* node = dynamic_cast<const CrossEntropyNode*>(nodes[i])) {
+      targets = targets.value_or(0) + node->num_targets();
+    } else {
+      for (const Edge& edge : nodes[i]->edges()) add(edge);
+    }
+  }
+  return targets;
 }
 
 }  // namespace apogee::autograd

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "apogee/core/text.h"
+#include "apogee/nn/losses.h"
 #include "apogee/nn/parallel/all_to_all_attention.h"
 #include "apogee/nn/parallel/plan_match.h"
 #include "apogee/nn/parallel/ring_attention.h"
@@ -23,11 +24,6 @@ Module* Find(Module& model, const std::string& name) {
     if (known == name) return module;
   }
   return nullptr;
-}
-
-int64_t NumTargets(const Tensor& targets, int64_t ignore_index) {
-  const std::vector<int64_t> values = targets.ToVector<int64_t>();
-  return static_cast<int64_t>(values.size()) - std::ranges::count(values, ignore_index);
 }
 
 }  // namespace
@@ -147,7 +143,7 @@ SequenceParallel::Loss SequenceParallel::KeepLogitsCut(Loss mean, int64_t ignore
                  logits.shape(), " are neither whole nor what the model puts out in training, ",
                  "tokens of this rank out of targets ", targets.shape());
     const Tensor own = TokensOf(targets, cut.part);
-    return MeanOverSequence(mean(logits, own), NumTargets(own, ignore_index), cut.group);
+    return MeanOverSequence(mean(logits, own), CountTargets(own, ignore_index), cut.group);
   };
 }
 

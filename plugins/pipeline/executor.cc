@@ -35,6 +35,7 @@ struct Executor::Running {
   PipelineSchedule schedule;
   std::vector<int64_t> begin;  // of each micro-batch, and the end of the last
   uint64_t first_stream = 0;
+  int64_t first_sample = 0;  // of the batch, for its masks
   bool training_mode = false;
   std::optional<Inbox> inbox;
   std::map<Message, Tensor> here;  // between two parts of this stage
@@ -42,6 +43,7 @@ struct Executor::Running {
   std::map<std::pair<int, int>, Slot> slots;  // by chunk and micro-batch
   // Of the last part.
   std::vector<Tensor> losses;
+  bool raw_losses = false;  // they are means of micro-batches, not addends
   std::vector<Tensor> outputs;
 
   int64_t size(int micro) const {
@@ -51,7 +53,7 @@ struct Executor::Running {
     return batch.Slice(0, begin[static_cast<size_t>(micro)], size(micro));
   }
   double weight(int micro) const {
-    return static_cast<double>(size(micro)) / static_cast<double>(begin.back());
+    return raw_losses ? static_cast<double>(size(micro)) / static_cast<double>(begin.back()) : 1;
   }
   OutputKey Key(int part, int micro) const {
     const std::span<const int64_t> batch = call.inputs.shape().dims();
@@ -97,12 +99,19 @@ PipelineResult Executor::Run(const ExecutorCall& call) {
     run.begin.push_back(m * (samples / call.num_micros) + larger);
   }
   Generator& generator = parts_.model.generator();
-  run.first_stream = generator.next_stream();
   run.training_mode = parts_.model.is_training();
+  if (run.training_mode) parts_.model.BeginBatch(call.inputs);
+  run.first_stream = generator.next_stream();
+  const std::optional<SamplePlace> place = SamplePlaceOf(call.inputs);
+  run.first_sample = place ? place->first : call.first_sample;
   run.inbox.emplace(run.shape, run.schedule, stage_, parts_.group,
                     [this, &run](const Message& message, int from, bool may_wait) {
                       return BufferFor(run, message, from, may_wait);
                     });
+  const auto normalizing =
+      call.normalizer == nullptr
+          ? nullptr
+          : call.normalizer->BeginCall(call.targets, run.begin, run.shape.training);
   run.losses.resize(static_cast<size_t>(call.num_micros));
   run.outputs.resize(static_cast<size_t>(call.num_micros));
   const autograd::GradModeGuard grad_mode(run.shape.training);
@@ -143,7 +152,7 @@ void Executor::Forward(Running& run, const PipelineOp& op) {
   Generator& generator = parts_.model.generator();
   const int64_t drawn = part == 0 ? 0 : outputs_.at(run.Key(part - 1, op.micro)).draws;
   generator.set_next_stream(run.first_stream + static_cast<uint64_t>(drawn));
-  generator.set_first_sample(run.call.first_sample + run.begin[static_cast<size_t>(op.micro)]);
+  generator.set_first_sample(run.first_sample + run.begin[static_cast<size_t>(op.micro)]);
   for (const nn::Piece& piece : parts_.cut.Pieces(part)) x = piece.forward(x);
   outputs_[run.Key(part, op.micro)] = {
       .shape = x.shape(),
@@ -165,7 +174,10 @@ void Executor::Loss(Running& run, const PipelineOp& op, const Tensor& output, Sl
   const auto micro = static_cast<size_t>(op.micro);
   if (run.call.return_outputs) run.outputs[micro] = output.Detach();
   if (run.call.criterion == nullptr) return;
+  const LossNormalizer* const normalizer = run.call.normalizer;
+  const int64_t before = normalizer == nullptr ? 0 : normalizer->num_losses();
   slot.output = run.call.criterion(output, run.Part(run.call.targets, op.micro));
+  run.raw_losses = normalizer == nullptr || normalizer->num_losses() == before;
   APOGEE_CHECK(slot.output.defined() && slot.output.numel() == 1,
                "execute_pipeline: the criterion must return a scalar loss, got ",
                slot.output.shape());
@@ -306,10 +318,11 @@ PipelineResult Executor::Finish(Running& run) {
     if (run.call.return_outputs) result.outputs = Join(run.outputs);
   }
   const ContextPtr context = parts_.model.Parameters()[0]->context();
-  const Tensor end =
-      Tensor::FromVector<double>({loss, draws, static_cast<double>(dtype)}, {3}, context);
+  const Tensor end = Tensor::FromVector<double>(
+      {loss, draws, static_cast<double>(dtype), run.raw_losses ? 1.0 : 0.0}, {4}, context);
   if (parts_.group != nullptr) parts_.group->Broadcast(end, root);
   const std::vector<double> values = end.ToVector<double>();
+  if (run.call.normalizer != nullptr && values[3] != 0) run.call.normalizer->NoteRawCall();
   parts_.model.generator().set_next_stream(run.first_stream + static_cast<uint64_t>(values[1]));
   if (run.call.criterion != nullptr) {
     result.loss = Tensor::Full({}, static_cast<DType>(values[2]), values[0], context);

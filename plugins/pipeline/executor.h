@@ -41,12 +41,13 @@ struct ExecutorCall {
   Tensor inputs, targets;
   Criterion criterion;
   int num_micros = 1;
-  int64_t first_sample = 0;  // of `inputs` in the whole batch
+  int64_t first_sample = 0;  // of `inputs` in the whole batch, where they do not know it themselves
   bool return_outputs = false;
   // Null: evaluation.
   BackwardPasses* passes = nullptr;
   bool reduce = true;
   double loss_scale = 1;
+  LossNormalizer* normalizer = nullptr;  // of the criterion; null: it has none
 };
 
 class Executor {

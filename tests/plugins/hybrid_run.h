@@ -60,8 +60,21 @@ struct BatchCut {
   bool no_sync = false;  // under which all micro-batches but the last are
 };
 
-// The loop without a booster. It takes the batch as it is cut, too: criteria that ignore targets
-// weigh the parts alike, whatever targets these have.
+// The same rows of several tensors, one after the other.
+inline Tensor Join(const std::vector<Tensor>& parts) {
+  if (parts.size() == 1) return parts[0];
+  const int64_t rows = parts[0].size(0);
+  std::vector<int64_t> dims(parts[0].shape().dims().begin(), parts[0].shape().dims().end());
+  dims[0] = rows * static_cast<int64_t>(parts.size());
+  const Tensor whole = Tensor::Empty(Shape(dims), parts[0].dtype(), parts[0].context());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    whole.Slice(0, static_cast<int64_t>(i) * rows, rows).CopyFrom(parts[i]);
+  }
+  return whole;
+}
+
+// The loop without a booster. Each of its micro-batches is what the data-parallel ranks have
+// together.
 inline Weights PlainRun(const HybridTask& task, const BatchCut& cut, Weights& start) {
   const ContextPtr context = CpuContext();
   const auto model = Initialized(task, context, 11);
@@ -70,11 +83,15 @@ inline Weights PlainRun(const HybridTask& task, const BatchCut& cut, Weights& st
   start = WeightsOf(*model);
   const int64_t parts = cut.data_size * cut.accumulate, count = task.batch / parts;
   for (int64_t step = 0; step < task.steps; ++step) {
-    for (int64_t part = 0; part < parts; ++part) {
-      const Tensor loss =
-          task.criterion((*model)(task.tokens(step, part * count, count, context, false)),
-                         task.tokens(step, part * count, count, context, true));
-      autograd::Backward(autograd::Scale(loss, 1.0 / static_cast<double>(parts)));
+    for (int64_t m = 0; m < cut.accumulate; ++m) {
+      std::vector<Tensor> inputs, targets;
+      for (int64_t rank = 0; rank < cut.data_size; ++rank) {
+        const int64_t first = (rank * cut.accumulate + m) * count;
+        inputs.push_back(task.tokens(step, first, count, context, false));
+        targets.push_back(task.tokens(step, first, count, context, true));
+      }
+      const Tensor loss = task.criterion((*model)(Join(inputs)), Join(targets));
+      autograd::Backward(autograd::Scale(loss, 1.0 / static_cast<double>(cut.accumulate)));
     }
     optimizer->step();
     if (!cut.keep || step % 2 == 1) optimizer->zero_grad();

@@ -1,0 +1,320 @@
+#include "apogee/plugins/loss_normalizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apogee/autograd/grad_mode.h"
+#include "apogee/autograd/node.h"
+#include "apogee/core/text.h"
+#include "apogee/nn/losses.h"
+#include "apogee/tensor/ops/elementwise.h"
+
+namespace apogee {
+namespace {
+
+using internal::Concat;
+
+class ShareOfMeanNode : public autograd::Node {
+ public:
+  explicit ShareOfMeanNode(double factor) : factor_(factor) {}
+  const char* name() const override { return "share_of_mean"; }
+  std::vector<Tensor> Backward(std::vector<Tensor> grads,
+                               const autograd::BackwardContext&) override {
+    return {ops::Scale(grads[0], factor_)};
+  }
+
+ private:
+  double factor_;
+};
+
+Tensor ShareOfMean(const Tensor& mean, double own, double total, double ranks) {
+  // An integer over an integer: exactly 1 where every rank has as many.
+  const double factor = total > 0 ? own * ranks / total : 0;
+  if (factor == 1) return mean;
+  // A mean over nothing is NaN, which is right only where nobody has targets.
+  Tensor share = own > 0 || total == 0 ? ops::Scale(mean.Detach(), total > 0 ? factor : 1)
+                                       : Tensor::Zeros(mean.shape(), mean.dtype(), mean.context());
+  if (autograd::NeedsGrad({mean})) {
+    autograd::Attach(share, std::make_shared<ShareOfMeanNode>(factor), {mean});
+  }
+  return share;
+}
+
+// Targets that count; of a criterion that does not say, those that may: without negative ids.
+struct Count {
+  double counted = 0;
+  double other = 0;
+
+  Count& operator+=(const Count& more) {
+    counted += more.counted;
+    other += more.other;
+    return *this;
+  }
+  // Whether it makes no difference, beside `total`, which of the two counts.
+  bool FitsInto(const Count& total) const { return counted * total.other == other * total.counted; }
+};
+
+Count CountAll(const Tensor& targets) {
+  if (!targets.defined()) return {1, 1};
+  const auto all = static_cast<double>(targets.numel());
+  if (targets.dtype() != DType::kI64) return {all, all};
+  const std::vector<int64_t> ids = targets.ToVector<int64_t>();
+  const auto negative = std::ranges::count_if(ids, [](int64_t id) { return id < 0; });
+  return {all, all - static_cast<double>(negative)};
+}
+
+std::function<Count(const Tensor&)> CounterOf(const LossNormalizer::Criterion& criterion) {
+  const auto known = [](auto count) {
+    return [count](const Tensor& targets) {
+      const auto counted = static_cast<double>(count(targets));
+      return Count{counted, counted};
+    };
+  };
+  if (const auto* cross_entropy = criterion.target<nn::CrossEntropyLoss>()) {
+    return known([ignore = cross_entropy->ignore_index](const Tensor& targets) {
+      return nn::CountTargets(targets, ignore);
+    });
+  }
+  if (const auto* mean = criterion.target<nn::MeanLoss>()) {
+    APOGEE_CHECK(mean->mean != nullptr && mean->count != nullptr,
+                 "boost: an nn::MeanLoss needs both its mean and its count");
+    return known(mean->count);
+  }
+  return CountAll;
+}
+
+// A hash that a double holds exactly.
+double MixInto(double hash, double more) { return std::fmod(hash * 31 + more, 0x1p40); }
+
+[[noreturn]] void ThrowUnknownTargets() {
+  Throw(
+      "boosted.criterion: targets have negative ids in unequal shares over ranks or micro-batches, "
+      "and the criterion given to boost is a function that does not say whether it leaves them out "
+      "of its mean; give boost an nn::MeanLoss with a count, or nn::CrossEntropyLoss");
+}
+
+}  // namespace
+
+struct LossNormalizer::State {
+  comm::GroupPtr copies;
+  std::function<Count(const Tensor&)> count = CountAll;
+  ContextPtr context;  // of the model
+  int64_t num_losses = 0;
+
+  // Of the last forward of the model.
+  bool training = true;
+  int64_t samples = 0;
+  uint64_t stream = 0;    // before it
+  bool unplaced = false;  // it drew masks without knowing the place of its samples
+
+  struct OpenWindow {
+    double announced = 0, total = 0;
+  };
+  std::optional<OpenWindow> window;
+  // Since the last step: of windows, and what was noted of losses that were not normalised.
+  double announced = 0, seen = 0;
+  bool had_window = false;
+  bool is_raw = false;
+  double raw_samples = 0, raw_targets = 0, raw_order = 0;
+  int64_t losses_before = 0;
+
+  struct Call {
+    bool training = false;
+    Count own;
+    double samples = 0;
+    bool is_even = true;             // its micro-batches, whichever way targets count
+    bool is_even_by_samples = true;  // the same, and samples have as many targets everywhere
+    std::optional<double> total;
+  };
+  std::optional<Call> call;
+
+  double num_ranks() const { return comm::GroupSize(copies); }
+
+  // `own` of every rank, in turn.
+  std::vector<double> Gather(const std::vector<double>& own) const {
+    if (copies == nullptr) return own;
+    const auto n = static_cast<int64_t>(own.size());
+    const Tensor all = Tensor::Empty({n * copies->size()}, DType::kF64, context);
+    copies->AllGather(all, Tensor::FromVector<double>(own, {n}, context));
+    return all.ToVector<double>();
+  }
+
+  // Over all ranks. Throws on every rank where counts leave a choice.
+  double Total(const Count& own, bool is_even) const {
+    // A count that leaves no choice travels as two equal numbers; micro-batches that are uneven by
+    // themselves as a number that fits nowhere.
+    const std::vector<double> all = Gather({own.counted, is_even ? own.other : -1,
+                                            static_cast<double>(samples), unplaced ? 1.0 : 0.0});
+    Count total;
+    bool fits = true, same_samples = true, any_unplaced = false;
+    for (size_t i = 0; i < all.size(); i += 4) total += {all[i], all[i + 1]};
+    for (size_t i = 0; i < all.size(); i += 4) {
+      fits = fits && all[i + 1] >= 0 && Count{all[i], all[i + 1]}.FitsInto(total);
+      same_samples = same_samples && all[i + 2] == all[2];
+      any_unplaced = any_unplaced || all[i + 3] != 0;
+    }
+    if (!fits) ThrowUnknownTargets();
+    APOGEE_CHECK(same_samples || !any_unplaced,
+                 "boosted.criterion: ranks have batches of different sizes, so dropout does not "
+                 "know which masks are whose; take the batches from a data::Loader with a "
+                 "data::DistributedSampler, or use Storage::set_sample_place on the inputs");
+    return total.counted;
+  }
+
+  Tensor Normalize(const Tensor& mean, const Tensor& targets) {
+    if (!mean.defined()) return mean;
+    const bool in_training = call ? call->training : training && autograd::GradModeEnabled();
+    if (!call && !in_training) return mean;
+    ++num_losses;
+    if (in_training && window) {
+      const Count own = count(targets);
+      if (!call) seen += own.counted;
+      return ShareOfMean(mean, own.counted, window->total, num_ranks());
+    }
+    if (call) {
+      if (!call->total) {
+        call->total = in_training ? Total(call->own, call->is_even) : call->own.counted;
+      }
+      return ShareOfMean(mean, count(targets).counted, *call->total, in_training ? num_ranks() : 1);
+    }
+    if (copies == nullptr) return mean;
+    const Count own = count(targets);
+    return ShareOfMean(mean, own.counted, Total(own, true), num_ranks());
+  }
+};
+
+LossNormalizer::LossNormalizer(comm::GroupPtr copies) : state_(std::make_shared<State>()) {
+  state_->copies = comm::GroupSize(copies) > 1 ? std::move(copies) : nullptr;
+}
+
+LossNormalizer::~LossNormalizer() = default;
+
+void LossNormalizer::Attach(nn::Module& model) {
+  state_->context = model.Parameters()[0]->context();
+  const std::weak_ptr<State> weak = state_;
+  model.AddPreForwardHook([weak](nn::Module& root, const Tensor& input) {
+    const auto state = weak.lock();
+    if (state == nullptr) return;
+    state->training = root.is_training();
+    state->samples = input.rank() > 0 ? input.size(0) : 1;
+    state->stream = root.generator().next_stream();
+    state->unplaced = !SamplePlaceOf(input).has_value();
+  });
+  model.AddPostForwardHook([weak](nn::Module& root) {
+    const auto state = weak.lock();
+    if (state == nullptr || !state->training) return;
+    state->unplaced = state->unplaced && root.generator().next_stream() != state->stream;
+    if (autograd::GradModeEnabled()) state->raw_samples += static_cast<double>(state->samples);
+  });
+}
+
+LossNormalizer::Criterion LossNormalizer::Wrap(Criterion loss, const Criterion& original) {
+  if (loss == nullptr) return nullptr;
+  state_->count = CounterOf(original);
+  return [state = state_, loss = std::move(loss)](const Tensor& output, const Tensor& targets) {
+    return state->Normalize(loss(output, targets), targets);
+  };
+}
+
+std::shared_ptr<void> LossNormalizer::Window(int64_t num_targets) {
+  APOGEE_CHECK(num_targets >= 0, "accumulation_window: num_targets must not be negative, got ",
+               num_targets);
+  APOGEE_CHECK(!state_->window, "accumulation_window: the handle of another window lives");
+  const auto own = static_cast<double>(num_targets);
+  double total = 0;
+  for (const double targets : state_->Gather({own})) total += targets;
+  state_->window = {own, total};
+  state_->announced += own;
+  state_->had_window = true;
+  return std::shared_ptr<void>(nullptr, [weak = std::weak_ptr<State>(state_)](void*) {
+    if (const auto state = weak.lock()) state->window.reset();
+  });
+}
+
+std::shared_ptr<void> LossNormalizer::BeginCall(const Tensor& targets,
+                                                std::span<const int64_t> begin, bool training) {
+  State::Call call{.training = training};
+  if (targets.defined()) {
+    std::vector<Count> micros;
+    for (size_t m = 0; m + 1 < begin.size(); ++m) {
+      micros.push_back(state_->count(targets.Slice(0, begin[m], begin[m + 1] - begin[m])));
+      call.own += micros.back();
+    }
+    call.samples = static_cast<double>(begin.back());
+    for (size_t m = 0; m < micros.size(); ++m) {
+      const auto samples = static_cast<double>(begin[m + 1] - begin[m]);
+      call.is_even = call.is_even && micros[m].FitsInto(call.own);
+      call.is_even_by_samples = call.is_even_by_samples && call.is_even &&
+                                micros[m].other * call.samples == call.own.other * samples;
+    }
+    state_->samples = begin.back();
+    state_->unplaced = false;
+    if (training && state_->window) state_->seen += call.own.counted;
+  }
+  state_->call = call;
+  return std::shared_ptr<void>(nullptr, [weak = std::weak_ptr<State>(state_)](void*) {
+    if (const auto state = weak.lock()) state->call.reset();
+  });
+}
+
+void LossNormalizer::NoteRawCall() {
+  State& state = *state_;
+  if (!state.call->training) return;
+  state.is_raw = true;
+  state.raw_samples += state.call->samples;
+  state.raw_targets += state.call->is_even_by_samples ? state.call->own.other
+                                                      : -std::numeric_limits<double>::infinity();
+  state.raw_order = MixInto(state.raw_order, state.call->samples);
+}
+
+int64_t LossNormalizer::num_losses() const { return state_->num_losses; }
+
+void LossNormalizer::NoteBackward(const Tensor& loss) {
+  State& state = *state_;
+  const bool normalized = std::exchange(state.losses_before, state.num_losses) != state.num_losses;
+  if (normalized || state.copies == nullptr) return;
+  state.is_raw = true;
+  state.raw_targets += static_cast<double>(autograd::NumTargetsOf(loss).value_or(0));
+  state.raw_order = MixInto(state.raw_order, state.raw_samples + state.raw_targets);
+}
+
+void LossNormalizer::CheckStep() {
+  State& state = *state_;
+  const bool is_raw = std::exchange(state.is_raw, false);
+  const bool had_window = std::exchange(state.had_window, false);
+  const std::vector<double> own = {std::exchange(state.raw_samples, 0),
+                                   std::exchange(state.raw_targets, 0),
+                                   std::exchange(state.raw_order, 0),
+                                   std::exchange(state.announced, 0), std::exchange(state.seen, 0)};
+  if (!is_raw && !had_window) return;
+  const std::vector<double> all = state.Gather(own);
+  bool even = true, as_announced = true;
+  std::string ranks, windows;
+  for (size_t i = 0; i < all.size(); i += own.size()) {
+    const size_t rank = i / own.size();
+    even =
+        even && all[i] == all[0] && all[i + 1] == all[1] && all[i + 2] == all[2] && all[i + 1] >= 0;
+    as_announced = as_announced && all[i + 3] == all[i + 4];
+    const std::string at = Concat(rank > 0 ? ", " : "", "rank ", rank, ": ");
+    ranks += Concat(at, all[i], " samples",
+                    all[i + 1] > 0 ? Concat(", ", all[i + 1], " targets") : std::string());
+    windows += Concat(at, all[i + 3], " announced, ", all[i + 4], " seen");
+  }
+  APOGEE_CHECK(!is_raw || even,
+               "step: the losses of this step did not come from boosted.criterion, and their "
+               "micro-batches or ranks differ in samples or targets (",
+               ranks,
+               " in all), so a plain average would weigh them wrongly; call the criterion that "
+               "boost returned, which weighs by targets");
+  APOGEE_CHECK(!had_window || as_announced,
+               "step: the micro-batches of the accumulation window had other targets than "
+               "accumulation_window was told (",
+               windows, "); count the targets of the whole window");
+}
+
+}  // namespace apogee
