@@ -54,7 +54,7 @@
 // instead of what it put out. Communicated per step between stages: a micro-batch's activations and
 // their gradient, 2 m (p - 1) messages in all for 1f1b, 2 m (p v - 1) for interleaved with v
 // chunks, 2 m (2 p - 2) for zbv, and 88 bytes before the first of each shape; all-reduces of a tied
-// parameter's gradient and, 4 bytes, presence; 24 bytes that carry the loss. Statistics of whole
+// parameter's gradient and, 4 bytes, presence; 32 bytes that carry the loss. Statistics of whole
 // tensors are summed over all ranks, and lie on each.
 #ifndef APOGEE_PLUGINS_HYBRID_PARALLEL_H_
 #define APOGEE_PLUGINS_HYBRID_PARALLEL_H_

@@ -337,7 +337,8 @@ TEST(GaLoreTrafficTest, ShardsSumTheProjectionAndTheDirection) {
         EXPECT_EQ(steps[step].bytes(CollectiveKind::kAllReduce),
                   4 * (n + 1) + 8 * (2 * (n + 1) + n * (90 + 90 + extra) + 2 * extra))
             << optimizer;
-        EXPECT_EQ(steps[step].total_calls(), 4 + 2);  // gradients, parameters
+        EXPECT_EQ(steps[step].total_calls(),
+                  4 + 2 + 1);  // gradients, parameters, of what the loss is
       }
       EXPECT_EQ(steps[3].total_calls() - steps[2].total_calls(), 2);  // gradient, basis
       EXPECT_EQ(steps[3].total_bytes() - steps[2].total_bytes(), 8 * n * (600 + 60 + 1));
@@ -355,8 +356,8 @@ TEST(GaLoreTrafficTest, DdpSumsTheProjectionOnly) {
         const auto n = static_cast<int64_t>(matrices);
         const std::vector<Traffic> steps = StepTraffic(setup, matrices);
         for (const size_t step : {1u, 2u}) {
-          // The vector's gradient and its presence, phase 0, R.
-          EXPECT_EQ(steps[step].total_calls(), 2 + 2) << optimizer;
+          // The vector's gradient and its presence, phase 0, R; what the loss was made of.
+          EXPECT_EQ(steps[step].total_calls(), 2 + 2 + 1) << optimizer;
           EXPECT_EQ(steps[step].bytes(CollectiveKind::kAllReduce),
                     8 * 5 + 4 + 8 * (2 * n + n * (90 + extra)))
               << optimizer;
@@ -366,9 +367,9 @@ TEST(GaLoreTrafficTest, DdpSumsTheProjectionOnly) {
       }
     }
   }
-  // With clipping, whole gradients.
+  // With clipping, whole gradients. (Five numbers of each rank say what the loss was made of.)
   const RunSetup clipped{.num_ranks = 3, .max_norm = 1};
-  EXPECT_EQ(StepTraffic(clipped, 2)[1].total_bytes(), 8 * (2 * 600 + 5) + 4 * 3);
+  EXPECT_EQ(StepTraffic(clipped, 2)[1].total_bytes(), 8 * (2 * 600 + 5) + 4 * 3 + 3 * 5 * 8);
 }
 
 // In f32 the last bits of R may decide between two 8-bit codes: then the mean itself is projected.

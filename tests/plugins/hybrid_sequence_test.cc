@@ -212,11 +212,13 @@ TEST(HybridSequenceTest, RecomputedBlocks) {
 // Any function of whole logits, which is what criteria that the plugin does not know get.
 TEST(HybridSequenceTest, OtherCriteriaGetWholeLogits) {
   HybridTask task = Gpt2Task();
-  task.criterion = [](const Tensor& logits, const Tensor& targets) {
+  const auto half = [](const Tensor& logits, const Tensor& targets) {
     EXPECT_EQ(logits.size(1), kTokens);
     EXPECT_EQ(logits.size(2), kVocab);
     return autograd::Scale(autograd::CrossEntropy(logits, targets, kIgnored), 0.5);
   };
+  task.criterion = nn::MeanLoss{
+      .mean = half, .count = [](const Tensor& t) { return nn::CountTargets(t, kIgnored); }};
   for (const Ranks& ranks : kRanks) ExpectEqualRuns(task, ranks.count, OptionsOf(ranks, 2));
 }
 
