@@ -10,6 +10,7 @@
 #include "apogee/comm/tcp/hello.h"
 #include "apogee/comm/tcp/introduction.h"
 #include "apogee/comm/tcp/meeting.h"
+#include "apogee/comm/tcp/proof.h"
 #include "apogee/comm/tcp/reception.h"
 #include "apogee/tests/comm/tcp_jobs.h"
 
@@ -97,6 +98,29 @@ Recorded RecordMeeting() {
   for (const absl::Status& status : statuses) EXPECT_EQ(status, absl::OkStatus());
   recorder.Stop();
   return {recorder.called(), recorder.answered()};
+}
+
+// What Python's hmac says of the label, a zero and the parts.
+TEST(TcpProofsTest, IsHmacSha256) {
+  const auto hex = [](const Proof& proof) {
+    std::string text;
+    for (const unsigned char byte : proof) {
+      text += "0123456789abcdef"[byte >> 4];
+      text += "0123456789abcdef"[byte & 15];
+    }
+    return text;
+  };
+  EXPECT_EQ(hex(Prove("the token", "call", {"abc", "def"})),
+            "ce75a482f738a1163cf69ac14285790368c246e5b27cd5e803c1d9735c1a0d63");
+  const Proof without = Prove("", "call", {"abcdef"});
+  EXPECT_EQ(hex(without), "6ac5546396d9fb74c4491927665792ac46f0d86f53c03596ed4f6735b7fc729e");
+  EXPECT_TRUE(Proves(without, "", "call", {"abcdef"}));
+  for (size_t byte = 0; byte < without.size(); ++byte) {
+    Proof wrong = without;
+    wrong[byte] ^= 1;
+    EXPECT_FALSE(Proves(wrong, "", "call", {"abcdef"})) << byte;
+  }
+  EXPECT_NE(NewNonce(), NewNonce());
 }
 
 TEST(TcpProofsTest, TheTokenIsNotSent) {
