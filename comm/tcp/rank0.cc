@@ -37,7 +37,8 @@ absl::StatusOr<Socket> ListenAsRank0(const Job& job) {
     return InvalidArgument("launch: rank 0 cannot listen at APOGEE_ADDRESS=", job.Address(), ": ",
                            Message(socket.status()),
                            "; give the address of a network interface of the machine that rank 0 "
-                           "runs on, or start rank 0 on the machine that has this one");
+                           "runs on, or start rank 0 on the machine that has this one; 0.0.0.0, "
+                           "for rank 0 alone, listens on all interfaces");
   }
   return absl::UnavailableError(internal::Concat(
       "launch: rank 0 cannot listen on port ", job.port, " of APOGEE_ADDRESS=", job.Address(), ": ",
