@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <vector>
 
 namespace apogee::comm::tcp {
@@ -59,9 +60,10 @@ bool Reception::Hear(Waiting& waiting) {
 
 bool Reception::DropOne() {
   if (waiting_.empty()) return false;
-  const auto silent = std::find_if(waiting_.begin(), waiting_.end(),
+  const auto newest = std::prev(waiting_.end());
+  const auto silent = std::find_if(waiting_.begin(), newest,
                                    [](const Waiting& waiting) { return !waiting.challenge; });
-  waiting_.erase(silent == waiting_.end() ? waiting_.begin() : silent);
+  waiting_.erase(silent == newest ? waiting_.begin() : silent);
   ++num_strangers_;
   return true;
 }

@@ -56,7 +56,8 @@ class Reception {
   bool Hear(Waiting& waiting);
   bool TakeCall(Waiting& waiting);
   bool TakeHello(Waiting& waiting);
-  // Drops the oldest connection that has not called, or else the oldest. False where there is none.
+  // Drops the oldest connection that has not called, or else the oldest; not the newest, whose call
+  // may be on its way, where there is another. False where there is none.
   bool DropOne();
   // Takes a connection that waits for it.
   absl::Status TakeConnection();

@@ -105,6 +105,31 @@ TEST(TcpStrangersTest, ManyThatSayNothing) {
   EXPECT_GE(reception.num_strangers(), 20);
 }
 
+// A call that was recorded gets a challenge, and no more: not the place of one that can answer.
+TEST(TcpStrangersTest, ManyThatRepeatACall) {
+  Socket listener = ValueOrThrow(Listen("127.0.0.1", 0));
+  const uint16_t port = ValueOrThrow(PortOf(listener));
+  Reception reception(std::move(listener), JobOf(0, 3, port));
+  const std::string call = CallOf(JobOf(1, 3, port));
+  std::vector<Socket> repeating;
+  for (size_t i = 0; i < Reception::kMaxWaiting + 20; ++i) {
+    repeating.push_back(Say(port, call));
+    if (i % 20 == 0) reception.Next(Clock::now() + std::chrono::milliseconds(5)).IgnoreError();
+  }
+  // It takes all, and hears all.
+  reception.Next(Clock::now() + std::chrono::milliseconds(200)).IgnoreError();
+  const Socket guest = Say(port, "");
+  reception.Next(Clock::now() + std::chrono::milliseconds(50)).IgnoreError();
+  std::thread caller([&] {
+    const auto deadline = Clock::now() + std::chrono::seconds(20);
+    EXPECT_EQ(Introduce(guest, JobOf(2, 3, port), 0, 1, deadline), absl::OkStatus());
+  });
+  const auto taken = reception.Next(Clock::now() + std::chrono::seconds(20));
+  caller.join();
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  EXPECT_EQ(taken->rank, 2);
+}
+
 TEST(TcpStrangersTest, WordsThatComeInPieces) {
   Socket listener = ValueOrThrow(Listen("127.0.0.1", 0));
   const uint16_t port = ValueOrThrow(PortOf(listener));
