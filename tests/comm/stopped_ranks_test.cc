@@ -20,7 +20,7 @@ using std::chrono::milliseconds;
 // Rank 0 waits in a collective for the last, which takes 0.8 s of the time in which it is not
 // stopped.
 absl::Status Train(int num_ranks) {
-  return launch({.num_ranks = num_ranks, .threads_per_rank = 1, .timeout_seconds = 1.5},
+  return launch({.num_ranks = num_ranks, .threads_per_rank = 1, .timeout_seconds = 3},
                 [](World& world) {
                   if (world.rank() == world.size() - 1) {
                     for (int i = 0; i < 80; ++i) std::this_thread::sleep_for(milliseconds(10));
@@ -29,7 +29,7 @@ absl::Status Train(int num_ranks) {
                 });
 }
 
-// Starts these in processes of their own, stops all after 0.4 s for 4 s, and returns whether all
+// Starts these in processes of their own, stops all after 0.4 s for 5 s, and returns whether all
 // ended well.
 bool SurviveAStop(const std::vector<std::function<absl::Status()>>& programs) {
   std::vector<pid_t> children;
@@ -42,7 +42,7 @@ bool SurviveAStop(const std::vector<std::function<absl::Status()>>& programs) {
   }
   std::this_thread::sleep_for(milliseconds(400));
   for (const pid_t child : children) kill(child, SIGSTOP);
-  std::this_thread::sleep_for(milliseconds(4000));
+  std::this_thread::sleep_for(milliseconds(5000));
   for (const pid_t child : children) kill(child, SIGCONT);
   bool well = true;
   for (const pid_t child : children) {
