@@ -99,7 +99,7 @@ std::string OtherVersion(std::string_view bytes);
 // Whether a process with the job's token has called this rank. What it says of its rank and of the
 // job's size may be wrong.
 bool IsCall(const Call& call, const Job& job);
-// FailedPrecondition, with the reason, where what was called does not prove that it is of the job.
+// FailedPrecondition, with the reason, where the called one does not prove that it is of the job.
 absl::Status CheckChallenge(const Challenge& challenge, const Call& call, const Job& job);
 bool IsHello(const Hello& hello, const Call& call, const Challenge& challenge, const Job& job);
 // The status that was sent; FailedPrecondition for bytes that are no answer.

@@ -8,7 +8,7 @@
 namespace apogee::comm::tcp {
 
 // Proves to rank `to` that this process is of the job, and says that it listens on `port`; the
-// answer is the next that comes. FailedPrecondition where what was called does not prove that it is
+// answer is the next that comes. FailedPrecondition where the called one does not prove that it is
 // of the job: it has got a call then, and nothing else. Unavailable and DeadlineExceeded as of
 // sockets.
 absl::Status Introduce(const Socket& socket, const Job& job, int to, uint16_t port,

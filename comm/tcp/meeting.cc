@@ -134,8 +134,8 @@ absl::StatusOr<Mesh> MeetAsOther(const Job& job) {
   APOGEE_ASSIGN_OR_RETURN(const std::vector<Place> places, AskRank0(job, mesh.peers[0], port));
   for (const Place& place : places) mesh.machines.push_back(TextOf(place.machine));
   const auto deadline = Clock::now() + job.timeout;
-  // A rank takes others once all lower ones have taken it. Who waits, waits for a lower rank: so no
-  // circle of ranks can wait.
+  // A rank takes others once all lower ones have taken it. So ranks wait for
+  // lower ranks only, and never in a circle.
   for (int r = 1; r < job.rank; ++r) {
     const Place& place = places[static_cast<size_t>(r)];
     auto socket = CallLower(job, r, place, deadline);

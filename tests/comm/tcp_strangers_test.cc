@@ -158,7 +158,7 @@ TEST(TcpStrangersTest, WordsThatComeInPieces) {
   EXPECT_EQ(reception.num_strangers(), 0);
 }
 
-// Who does not know the token gets no byte.
+// A caller without the token gets no byte.
 TEST(TcpStrangersTest, NoAnswerWithoutTheToken) {
   Socket listener = ValueOrThrow(Listen("127.0.0.1", 0));
   const uint16_t port = ValueOrThrow(PortOf(listener));
