@@ -1,9 +1,14 @@
-# Third-party libraries. Abseil and Eigen are required; each of the others sets APOGEE_HAS_<X> and a text
-# for the summary. Nothing is downloaded.
+# Third-party libraries. Abseil, Eigen and libsodium are required; each of the others sets APOGEE_HAS_<X> and
+# a text for the summary. Nothing is downloaded.
 
 find_package(absl REQUIRED CONFIG)
 find_package(Eigen3 3.4 REQUIRED CONFIG)
 find_package(Threads REQUIRED)
+find_package(Sodium 1.0.18 QUIET)
+if(NOT Sodium_FOUND)
+  message(FATAL_ERROR "libsodium 1.0.18 or later was not found, with which the processes of a job prove that "
+                      "they belong to it; install libsodium-dev, or set Sodium_ROOT")
+endif()
 
 set(APOGEE_HAS_OPENMP OFF)
 set(APOGEE_OPENMP_TEXT "off")

@@ -34,6 +34,9 @@ GroupPtr World::NewGroup(const std::vector<int>& members) const {
 
 namespace {
 
+// What clocks that count nanoseconds can add to the time of day.
+constexpr double kMaxTimeoutSeconds = 1e9;
+
 absl::Status Validate(const LaunchOptions& options) {
   if (options.num_ranks < 0) {
     return InvalidArgument(
@@ -44,9 +47,9 @@ absl::Status Validate(const LaunchOptions& options) {
     return InvalidArgument("launch: threads_per_rank must be 0 (share the cores) or positive, got ",
                            options.threads_per_rank);
   }
-  if (!(options.timeout_seconds > 0)) {
-    return InvalidArgument("launch: timeout_seconds must be positive, got ",
-                           options.timeout_seconds);
+  if (!(options.timeout_seconds > 0 && options.timeout_seconds <= kMaxTimeoutSeconds)) {
+    return InvalidArgument("launch: timeout_seconds must be positive and at most ",
+                           kMaxTimeoutSeconds, ", got ", options.timeout_seconds);
   }
   return absl::OkStatus();
 }

@@ -46,8 +46,8 @@ struct LaunchOptions {
   // for threads, mpi or tcp for processes on the CPU, nccl for processes on GPUs. Never another
   // than it says: what cannot be is an error, before the function runs, and the same on all ranks.
   std::string comm = "auto";
-  // How long a collective waits for a peer before it fails; over NCCL, with what its rank had
-  // queued before it.
+  // How long a collective waits for a peer before it fails, at most 1e9; over NCCL, with what its
+  // rank had queued before it.
   double timeout_seconds = 60;
   // Folder for a record of every rank's last collectives, rank0.json and so on, which is written
   // when the launch fails: `apogee hang-report DIR` says whose fault it was. Empty: none.

@@ -5,6 +5,7 @@
 
 #include "apogee/comm/fingerprint.h"
 #include "apogee/comm/members.h"
+#include "apogee/comm/overslept.h"
 
 namespace apogee::comm::local {
 namespace {
@@ -23,7 +24,7 @@ class LocalWork : public Work {
 
   void Wait() override {
     const FlightRecord::Waiting waiting(*record_);
-    if (operation_->WaitFor(timeout_)) return;
+    if (WaitWithin()) return;
     state_->TimeOut(operation_, timeout_);
     // Either TimeOut failed it, or everyone had arrived and the data is still moving: then it will
     // end.
@@ -33,6 +34,15 @@ class LocalWork : public Work {
   bool IsDone() override { return operation_->IsDone(); }
 
  private:
+  // False on timeout.
+  bool WaitWithin() {
+    while (true) {
+      const auto deadline = std::chrono::steady_clock::now() + timeout_;
+      if (operation_->WaitFor(timeout_)) return true;
+      if (!Overslept(deadline)) return false;
+    }
+  }
+
   std::shared_ptr<GroupState> state_;
   std::shared_ptr<Operation> operation_;
   std::shared_ptr<FlightRecord> record_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "apogee/comm/overslept.h"
+
 namespace apogee::comm::process {
 namespace {
 
@@ -23,11 +25,17 @@ class ProcessWork : public Work {
     const FlightRecord::Waiting waiting(*shared_->record);
     Completion& completion = *operation_->completion;
     std::chrono::milliseconds patience = timeout_;
+    Clock::time_point deadline;
     const auto wait = [&] {
-      shared_->engine->Drive(completion, Clock::now() + patience);
+      deadline = Clock::now() + patience;
+      shared_->engine->Drive(completion, deadline);
       return completion.WaitFor(std::chrono::milliseconds(0));
     };
     while (!wait()) {
+      if (Overslept(deadline)) {
+        patience = timeout_;
+        continue;
+      }
       // Either this fails it, or everyone has come and the data is still moving. A thread that
       // does not come out of the transport does neither.
       shared_->engine->TimeOut(operation_, timeout_);

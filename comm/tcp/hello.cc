@@ -3,16 +3,43 @@
 #include <algorithm>
 
 namespace apogee::comm::tcp {
+namespace {
 
-Hello MakeHello(const Job& job, const std::string& machine, uint16_t port) {
+constexpr std::string_view kCall = "call", kChallenge = "challenge", kHello = "hello";
+
+// All but the proof.
+template <typename T>
+std::string_view Said(const T& message) {
+  return BytesOf(message).substr(0, sizeof(T) - sizeof(Proof));
+}
+
+}  // namespace
+
+Call MakeCall(const Job& job, int to) {
+  Call call = {};
+  std::memcpy(call.magic, kMagic, sizeof(call.magic));
+  call.rank = job.rank;
+  call.size = job.size;
+  call.to = to;
+  call.nonce = NewNonce();
+  call.proof = Prove(job.token, kCall, {Said(call)});
+  return call;
+}
+
+Challenge MakeChallenge(const Job& job, const Call& call) {
+  Challenge challenge = {};
+  std::memcpy(challenge.magic, kMagic, sizeof(challenge.magic));
+  challenge.nonce = NewNonce();
+  challenge.proof = Prove(job.token, kChallenge, {BytesOf(call), Said(challenge)});
+  return challenge;
+}
+
+Hello MakeHello(const Job& job, const Call& call, const Challenge& challenge,
+                const std::string& machine, uint16_t port) {
   Hello hello = {};
-  std::memcpy(hello.magic, kMagic, sizeof(hello.magic));
-  hello.rank = job.rank;
-  hello.size = job.size;
   hello.port = port;
-  hello.token_bytes = static_cast<uint32_t>(job.token.size());
-  std::memcpy(hello.token, job.token.data(), job.token.size());
   SetText(hello.machine, machine);
+  hello.proof = Prove(job.token, kHello, {BytesOf(call), BytesOf(challenge), Said(hello)});
   return hello;
 }
 
@@ -24,19 +51,44 @@ Answer MakeAnswer(const absl::Status& status) {
   return answer;
 }
 
-bool MayBeHello(std::string_view bytes) {
-  const std::string_view begin = bytes.substr(0, sizeof(Hello::magic));
+bool MayBeCall(std::string_view bytes) {
+  const std::string_view begin = bytes.substr(0, sizeof(Call::magic));
   return std::string_view(kMagic).starts_with(begin);
 }
 
-std::optional<Hello> HelloFrom(std::string_view bytes, const std::string& token) {
-  if (bytes.size() != sizeof(Hello) || !MayBeHello(bytes)) return std::nullopt;
-  const auto hello = FromBytes<Hello>(bytes);
-  if (hello.token_bytes != token.size()) return std::nullopt;
-  // The time that this takes must not tell how many bytes are right.
-  int difference = 0;
-  for (size_t i = 0; i < token.size(); ++i) difference |= hello.token[i] ^ token[i];
-  return difference == 0 ? std::optional<Hello>(hello) : std::nullopt;
+std::string OtherVersion(std::string_view bytes) {
+  const std::string_view begin = bytes.substr(0, sizeof(Call::magic));
+  const bool is_version = begin.size() == sizeof(Call::magic) && begin.starts_with(kMagicOfAll) &&
+                          begin != kMagic &&
+                          std::all_of(begin.begin() + kMagicOfAll.size(), begin.end(),
+                                      [](char digit) { return digit >= '0' && digit <= '9'; });
+  return is_version ? std::string(begin) : "";
+}
+
+bool IsCall(const Call& call, const Job& job) {
+  return Proves(call.proof, job.token, kCall, {Said(call)}) && MayBeCall(BytesOf(call)) &&
+         call.to == job.rank;
+}
+
+absl::Status CheckChallenge(const Challenge& challenge, const Call& call, const Job& job) {
+  const std::string_view bytes = BytesOf(challenge);
+  if (const std::string other = OtherVersion(bytes); !other.empty()) {
+    return absl::FailedPreconditionError("it speaks version " + other +
+                                         " of the protocol and this process " + kMagic +
+                                         "; run one version of the library on all ranks");
+  }
+  if (!MayBeCall(bytes)) {
+    return absl::FailedPreconditionError("its answer is none of a rank of this library");
+  }
+  if (!Proves(challenge.proof, job.token, kChallenge, {BytesOf(call), Said(challenge)})) {
+    return absl::FailedPreconditionError(
+        "it does not prove that it knows APOGEE_JOB_TOKEN, so nothing more is sent to it");
+  }
+  return absl::OkStatus();
+}
+
+bool IsHello(const Hello& hello, const Call& call, const Challenge& challenge, const Job& job) {
+  return Proves(hello.proof, job.token, kHello, {BytesOf(call), BytesOf(challenge), Said(hello)});
 }
 
 absl::Status StatusOf(const Answer& answer) {

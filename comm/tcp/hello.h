@@ -1,34 +1,53 @@
-// What two processes of a job say first on a connection: the one that connects who it is, the one
-// that was called whether that can be. Of fixed sizes, so that nothing that a stranger sends makes
-// anybody read more. Private to comm/tcp.
+// What two processes of a job say first on a connection. Of fixed sizes, so that nothing that a
+// stranger sends makes anybody read more. Private to comm/tcp.
 //
-//   WriteAll(socket, BytesOf(MakeHello(job, machine, port)), deadline);
-//   ...
-//   if (const auto guest = HelloFrom(bytes, job.token)) ...   // of this job
+//   the one that connects                 the one that was called
+//   Call: which rank, to which, a nonce
+//                                         Challenge: a nonce of its own
+//   Hello: where it listens
+//                                         Answer: whether it can be (reception.h, meeting.h)
+//
+// Each of the first three ends with a proof that its sender knows the job's token (proof.h), over
+// the message and all those before it. The token itself is never sent. A message that was recorded
+// proves nothing to a peer, for it has another nonce; one that is sent back to its sender proves
+// nothing either, for each kind has a label of its own and a call names the rank that it is for.
+// What comes later on the connection is not proved (docs/launch.md).
 #ifndef APOGEE_COMM_TCP_HELLO_H_
 #define APOGEE_COMM_TCP_HELLO_H_
 
 #include <cstdint>
 #include <cstring>
-#include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "apogee/comm/tcp/job.h"
+#include "apogee/comm/tcp/proof.h"
 
 namespace apogee::comm::tcp {
 
 // Changes with the protocol, so that programs of two versions refuse each other.
-inline constexpr char kMagic[9] = "APOGEE01";
+inline constexpr char kMagic[9] = "APOGEE02";
+// What all versions begin with.
+inline constexpr std::string_view kMagicOfAll = "APOGEE";
 
-// As they lie in memory: all processes run on one kind of machine, as under MPI.
-struct Hello {
+// As they lie in memory: all processes run on one kind of machine, as under MPI. `proof` is last.
+struct Call {
   char magic[8];
   int32_t rank, size;
-  uint32_t port;  // where this process listens; 0: nowhere
-  uint32_t token_bytes;
-  char token[Job::kMaxTokenBytes];
+  int32_t to;  // the rank that is called
+  Nonce nonce;
+  Proof proof;
+};
+struct Challenge {
+  char magic[8];
+  Nonce nonce;
+  Proof proof;
+};
+struct Hello {
+  uint32_t port;      // where this process listens; 0: nowhere
   char machine[320];  // ends with a zero, as all text here
+  Proof proof;
 };
 struct Answer {
   char magic[8];
@@ -44,6 +63,7 @@ struct Place {
 
 template <typename T>
 std::string_view BytesOf(const T& value) {
+  static_assert(std::has_unique_object_representations_v<T>, "no bytes between the fields");
   return {reinterpret_cast<const char*>(&value), sizeof(T)};
 }
 template <typename T>
@@ -65,12 +85,23 @@ std::string TextOf(const char (&field)[kSize]) {
   return std::string(field, strnlen(field, kSize));
 }
 
-Hello MakeHello(const Job& job, const std::string& machine, uint16_t port);
+Call MakeCall(const Job& job, int to);
+Challenge MakeChallenge(const Job& job, const Call& call);
+Hello MakeHello(const Job& job, const Call& call, const Challenge& challenge,
+                const std::string& machine, uint16_t port);
 Answer MakeAnswer(const absl::Status& status);
-// Whether bytes may be the begin of a Hello.
-bool MayBeHello(std::string_view bytes);
-// Nothing without the token.
-std::optional<Hello> HelloFrom(std::string_view bytes, const std::string& token);
+
+// Whether bytes may be the begin of a Call.
+bool MayBeCall(std::string_view bytes);
+// The version that bytes begin with, where it is another than this; empty else.
+std::string OtherVersion(std::string_view bytes);
+
+// Whether a process with the job's token has called this rank. What it says of its rank and of the
+// job's size may be wrong.
+bool IsCall(const Call& call, const Job& job);
+// FailedPrecondition, with the reason, where the called one does not prove that it is of the job.
+absl::Status CheckChallenge(const Challenge& challenge, const Call& call, const Job& job);
+bool IsHello(const Hello& hello, const Call& call, const Challenge& challenge, const Job& job);
 // The status that was sent; FailedPrecondition for bytes that are no answer.
 absl::Status StatusOf(const Answer& answer);
 

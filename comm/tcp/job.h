@@ -7,7 +7,7 @@
 //   if (job) ...
 //
 // APOGEE_JOB_TOKEN, the same for all processes, keeps the processes of other jobs and strangers
-// out. It travels as it is: it is no substitute for a network that can be trusted.
+// out. It is never sent: processes prove to each other that they know it (hello.h).
 #ifndef APOGEE_COMM_TCP_JOB_H_
 #define APOGEE_COMM_TCP_JOB_H_
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "apogee/comm/tcp/introduction.h"
 #include "apogee/comm/tcp/rank0.h"
 #include "apogee/comm/tcp/reception.h"
 #include "apogee/comm/transport/machines.h"
@@ -29,7 +30,9 @@ absl::StatusOr<Socket> CallRank0(const Job& job) {
       return Unavailable(internal::Concat(
           "launch: rank ", job.rank, " cannot connect to rank 0 at APOGEE_ADDRESS=", job.Address(),
           " within ", Seconds(job.timeout), ": ", Message(socket.status()),
-          "; is rank 0 started there, and does no firewall stop the port?"));
+          IsWildcard(job.host) ? "; this address is for rank 0 only, give the others that of its "
+                                 "machine"
+                               : "; is rank 0 started there, and does no firewall stop the port?"));
     }
     std::this_thread::sleep_for(nap);
     nap = std::min(2 * nap, kLongestNap);
@@ -40,16 +43,17 @@ absl::StatusOr<Socket> CallRank0(const Job& job) {
 absl::StatusOr<std::vector<Place>> AskRank0(const Job& job, const Socket& socket, uint16_t port) {
   const auto deadline = Clock::now() + job.timeout + kAnswerGrace;
   const std::string there = "rank 0 at APOGEE_ADDRESS=" + job.Address();
-  const std::string hello(BytesOf(MakeHello(job, ThisMachine(), port)));
-  const absl::Status sent = WriteAll(socket, hello, deadline);
+  const auto is_none = [&](const absl::Status& why) {
+    return InvalidArgument("launch: what listens at APOGEE_ADDRESS=", job.Address(),
+                           " is no rank 0 of this job: ", Message(why));
+  };
+  const absl::Status said = Introduce(socket, job, /*to=*/0, port, deadline);
+  if (absl::IsFailedPrecondition(said)) return is_none(said);
   auto bytes =
-      sent.ok() ? ReadExactly(socket, sizeof(Answer), deadline) : absl::StatusOr<std::string>(sent);
+      said.ok() ? ReadExactly(socket, sizeof(Answer), deadline) : absl::StatusOr<std::string>(said);
   if (bytes.ok()) {
     const absl::Status answer = StatusOf(FromBytes<Answer>(*bytes));
-    if (absl::IsFailedPrecondition(answer)) {
-      return InvalidArgument("launch: what listens at APOGEE_ADDRESS=", job.Address(),
-                             " is no rank 0 of this job: ", Message(answer));
-    }
+    if (absl::IsFailedPrecondition(answer)) return is_none(answer);
     APOGEE_RETURN_IF_ERROR(answer);
     bytes = ReadExactly(socket, static_cast<size_t>(job.size) * sizeof(Place), deadline);
   }
@@ -61,7 +65,8 @@ absl::StatusOr<std::vector<Place>> AskRank0(const Job& job, const Socket& socket
   if (!bytes.ok()) {
     return Unavailable(internal::Concat(
         "launch: ", there, " has dropped rank ", job.rank, " (", Message(bytes.status()),
-        "): either it has ended, or APOGEE_JOB_TOKEN is not the same for all ranks"));
+        "): either it has ended, or APOGEE_JOB_TOKEN is not the same for all ranks, or they run ",
+        "other versions of the library"));
   }
   std::vector<Place> places(static_cast<size_t>(job.size));
   std::memcpy(places.data(), bytes->data(), bytes->size());
@@ -69,25 +74,48 @@ absl::StatusOr<std::vector<Place>> AskRank0(const Job& job, const Socket& socket
 }
 
 absl::Status Unreached(const Job& job, int peer, const Place& place, const absl::Status& why) {
-  return Unavailable(internal::Concat(
-      "launch: rank ", job.rank, " cannot connect to rank ", peer, " at ", TextOf(place.address),
-      ", port ", place.port, ": ", Message(why),
-      "; has it ended, or does a firewall stop connections between the machines?"));
+  const std::string address = TextOf(place.address);
+  const bool is_elsewhere = TextOf(place.machine) != ThisMachine();
+  std::string remedy = "has it ended, or does a firewall stop connections between the machines?";
+  if (absl::IsFailedPrecondition(why)) {
+    remedy = "another program listens there";
+  } else if (IsLoopback(address) && is_elsewhere) {
+    remedy = internal::Concat("rank ", peer, " has called rank 0 over the loopback interface of ",
+                              "their machine: give it an APOGEE_ADDRESS of a network");
+  }
+  return Unavailable(internal::Concat("launch: rank ", job.rank, " cannot connect to rank ", peer,
+                                      " at ", address, ", port ", place.port, ": ", Message(why),
+                                      "; ", remedy));
+}
+
+// Returns when rank `peer` has taken this process.
+absl::StatusOr<Socket> CallLower(const Job& job, int peer, const Place& place,
+                                 Clock::time_point deadline) {
+  APOGEE_ASSIGN_OR_RETURN(
+      Socket socket, Connect(TextOf(place.address), static_cast<uint16_t>(place.port), deadline));
+  APOGEE_RETURN_IF_ERROR(Introduce(socket, job, peer, /*port=*/0, deadline));
+  APOGEE_ASSIGN_OR_RETURN(const std::string bytes, ReadExactly(socket, sizeof(Answer), deadline));
+  APOGEE_RETURN_IF_ERROR(StatusOf(FromBytes<Answer>(bytes)));
+  return socket;
 }
 
 absl::Status TakeHigher(const Job& job, Reception& reception, Mesh& mesh,
                         Clock::time_point deadline) {
   const auto own = static_cast<size_t>(job.rank);
+  const auto start = Clock::now();
   for (int missing = job.size - 1 - job.rank; missing > 0;) {
     auto guest = reception.Next(deadline);
-    if (!guest.ok()) {
+    if (absl::IsDeadlineExceeded(guest.status())) {
       return Unavailable(internal::Concat(
           "launch: rank ", Missing(mesh, own + 1), " did not connect to rank ", job.rank,
           " within ", Seconds(job.timeout),
           "; has it ended, or does a firewall stop connections between the machines?"));
     }
-    const int rank = guest->hello.rank;
-    const bool expected = guest->hello.size == job.size && rank > job.rank && rank < job.size &&
+    if (!guest.ok()) {
+      return CannotTake(job, guest.status(), Clock::now() - start, Missing(mesh, own + 1));
+    }
+    const int rank = guest->rank;
+    const bool expected = guest->size == job.size && rank > job.rank && rank < job.size &&
                           !mesh.peers[static_cast<size_t>(rank)].is_open();
     if (!expected) continue;
     WriteAll(guest->socket, BytesOf(MakeAnswer(absl::OkStatus())), deadline).IgnoreError();
@@ -98,36 +126,24 @@ absl::Status TakeHigher(const Job& job, Reception& reception, Mesh& mesh,
 }
 
 absl::StatusOr<Mesh> MeetAsOther(const Job& job) {
-  APOGEE_ASSIGN_OR_RETURN(Socket listener, Listen(job.host, 0));
-  APOGEE_ASSIGN_OR_RETURN(const uint16_t port, PortOf(listener));
   Mesh mesh;
   mesh.peers.resize(static_cast<size_t>(job.size));
   APOGEE_ASSIGN_OR_RETURN(mesh.peers[0], CallRank0(job));
+  APOGEE_ASSIGN_OR_RETURN(Socket listener, ListenBeside(mesh.peers[0]));
+  APOGEE_ASSIGN_OR_RETURN(const uint16_t port, PortOf(listener));
   APOGEE_ASSIGN_OR_RETURN(const std::vector<Place> places, AskRank0(job, mesh.peers[0], port));
   for (const Place& place : places) mesh.machines.push_back(TextOf(place.machine));
-  // What rank 0 reaches on its own machine is where this process reaches rank 0.
-  APOGEE_ASSIGN_OR_RETURN(const std::string rank0, PeerAddress(mesh.peers[0]));
   const auto deadline = Clock::now() + job.timeout;
-  const std::string hello(BytesOf(MakeHello(job, ThisMachine(), 0)));
+  // A rank takes others once all lower ones have taken it. So ranks wait for
+  // lower ranks only, and never in a circle.
   for (int r = 1; r < job.rank; ++r) {
     const Place& place = places[static_cast<size_t>(r)];
-    const std::string address = TextOf(place.address);
-    auto socket =
-        Connect(IsLoopback(address) ? rank0 : address, static_cast<uint16_t>(place.port), deadline);
-    absl::Status status = socket.status();
-    if (status.ok()) status = WriteAll(*socket, hello, deadline);
-    if (!status.ok()) return Unreached(job, r, place, status);
+    auto socket = CallLower(job, r, place, deadline);
+    if (!socket.ok()) return Unreached(job, r, place, socket.status());
     mesh.peers[static_cast<size_t>(r)] = *std::move(socket);
   }
-  // Nobody waits for an answer before he has called all lower ranks: so no circle of ranks can
-  // wait.
-  Reception reception(std::move(listener), job.token);
+  Reception reception(std::move(listener), job);
   APOGEE_RETURN_IF_ERROR(TakeHigher(job, reception, mesh, deadline));
-  for (int r = 1; r < job.rank; ++r) {
-    const auto bytes = ReadExactly(mesh.peers[static_cast<size_t>(r)], sizeof(Answer), deadline);
-    const absl::Status status = bytes.ok() ? StatusOf(FromBytes<Answer>(*bytes)) : bytes.status();
-    if (!status.ok()) return Unreached(job, r, places[static_cast<size_t>(r)], status);
-  }
   return mesh;
 }
 

@@ -19,8 +19,9 @@ struct Mesh {
 };
 
 // Waits for all processes, at most job.timeout for each step. InvalidArgument where processes say
-// what cannot be (two of one rank, other numbers of ranks); Unavailable where one does not come or
-// cannot be reached. Rank 0's findings are told to all that have come.
+// what cannot be (two of one rank, other numbers of ranks), where rank 0's machine does not have
+// the address, and where what listens there does not know the job's token; Unavailable where one
+// does not come or cannot be reached. Rank 0's findings are told to all that have come.
 absl::StatusOr<Mesh> Meet(const Job& job);
 
 }  // namespace apogee::comm::tcp

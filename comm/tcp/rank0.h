@@ -17,6 +17,9 @@ absl::StatusOr<Mesh> MeetAsRank0(const Job& job);
 // For messages: "120 s"; "2, 3", of the ranks from `first` on that have no connection.
 std::string Seconds(std::chrono::milliseconds time);
 std::string Missing(const Mesh& mesh, size_t first);
+// The error of a rank that can take no connection, where it is no matter of time.
+absl::Status CannotTake(const Job& job, const absl::Status& why, Clock::duration waited,
+                        const std::string& missing);
 
 }  // namespace apogee::comm::tcp
 

@@ -51,6 +51,38 @@ bool IsItsOwnPeer(int fd) {
          own_size == peer_size && std::memcmp(&own, &peer, own_size) == 0;
 }
 
+absl::StatusOr<std::string> TextOf(const sockaddr& address, socklen_t size) {
+  char text[NI_MAXHOST] = {};
+  if (getnameinfo(&address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0) {
+    return absl::UnavailableError("the address has no text");
+  }
+  // What an IPv6 socket calls an IPv4 address.
+  const std::string_view name = text;
+  return std::string(name.starts_with("::ffff:") ? name.substr(7) : name);
+}
+
+in_port_t& PortIn(sockaddr_storage& address) {
+  return address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
+                                       : reinterpret_cast<sockaddr_in&>(address).sin_port;
+}
+
+// FailedPrecondition where this machine does not have the address.
+absl::StatusOr<Socket> ListenOn(const sockaddr& address, socklen_t size) {
+  Socket made(socket(address.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!made.is_open()) {
+    if (errno == EAFNOSUPPORT) return absl::FailedPreconditionError(std::strerror(errno));
+    return Unavailable("socket", errno);
+  }
+  setsockopt(made.fd(), SOL_SOCKET, SO_REUSEADDR, &kOn, sizeof(kOn));
+  if (address.sa_family == AF_INET6) {  // :: takes IPv4, too
+    const int off = 0;
+    setsockopt(made.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+  }
+  if (bind(made.fd(), &address, size) == 0 && listen(made.fd(), 4096) == 0) return made;
+  if (errno == EADDRNOTAVAIL) return absl::FailedPreconditionError(std::strerror(errno));
+  return Unavailable("bind", errno);
+}
+
 absl::Status WaitFor(int fd, short events, Clock::time_point deadline) {
   while (true) {
     pollfd entry = {.fd = fd, .events = events, .revents = 0};
@@ -95,31 +127,32 @@ bool IsLoopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
+bool IsWildcard(const std::string& host) { return host == "0.0.0.0" || host == "::"; }
+
 absl::StatusOr<Socket> Listen(const std::string& host, uint16_t port) {
-  const char* name = IsLoopback(host) ? host.c_str() : nullptr;
-  APOGEE_ASSIGN_OR_RETURN(const Addresses addresses, Resolve(name, port, AI_PASSIVE));
-  absl::Status status = absl::UnavailableError("no address to listen on");
-  // All interfaces: the socket of IPv6 takes IPv4, too.
-  for (const bool prefer_v6 : {true, false}) {
-    for (const addrinfo* at = addresses.get(); at != nullptr; at = at->ai_next) {
-      if (name == nullptr && (at->ai_family == AF_INET6) != prefer_v6) continue;
-      Socket made(socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-      if (!made.is_open()) {
-        status = Unavailable("socket", errno);
-        continue;
-      }
-      const int off = 0;
-      setsockopt(made.fd(), SOL_SOCKET, SO_REUSEADDR, &kOn, sizeof(kOn));
-      if (at->ai_family == AF_INET6 && name == nullptr) {
-        setsockopt(made.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
-      }
-      if (bind(made.fd(), at->ai_addr, at->ai_addrlen) == 0 && listen(made.fd(), 4096) == 0) {
-        return made;
-      }
-      status = Unavailable("bind", errno);
+  APOGEE_ASSIGN_OR_RETURN(const Addresses addresses, Resolve(host.c_str(), port, 0));
+  std::string elsewhere;
+  for (const addrinfo* at = addresses.get(); at != nullptr; at = at->ai_next) {
+    APOGEE_ASSIGN_OR_RETURN(const std::string address, TextOf(*at->ai_addr, at->ai_addrlen));
+    if (IsWildcard(address) && !IsWildcard(host)) {
+      return absl::FailedPreconditionError("the host's address is " + address +
+                                           ", which stands for all interfaces");
     }
+    auto made = ListenOn(*at->ai_addr, at->ai_addrlen);
+    if (made.ok() || !absl::IsFailedPrecondition(made.status())) return made;
+    elsewhere += (elsewhere.empty() ? "" : ", ") + address;
   }
-  return status;
+  return absl::FailedPreconditionError("this machine does not have the address " + elsewhere);
+}
+
+absl::StatusOr<Socket> ListenBeside(const Socket& connection) {
+  sockaddr_storage address = {};
+  socklen_t size = sizeof(address);
+  if (getsockname(connection.fd(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    return Unavailable("getsockname", errno);
+  }
+  PortIn(address) = 0;
+  return ListenOn(reinterpret_cast<const sockaddr&>(address), size);
 }
 
 absl::StatusOr<Socket> AdoptListener(int fd) {
@@ -139,9 +172,7 @@ absl::StatusOr<uint16_t> PortOf(const Socket& listener) {
   if (getsockname(listener.fd(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
     return Unavailable("getsockname", errno);
   }
-  return ntohs(address.ss_family == AF_INET6
-                   ? reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port
-                   : reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
+  return ntohs(PortIn(address));
 }
 
 absl::StatusOr<Socket> Accept(const Socket& listener) {
@@ -150,11 +181,21 @@ absl::StatusOr<Socket> Accept(const Socket& listener) {
     SetUp(made.fd());
     return made;
   }
-  // The others are about a peer that is gone again.
-  if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-    return absl::ResourceExhaustedError("accept: " + std::string(std::strerror(errno)));
+  switch (errno) {
+    case EMFILE:
+    case ENFILE:
+    case ENOBUFS:
+    case ENOMEM:
+      return absl::ResourceExhaustedError("accept: " + std::string(std::strerror(errno)));
+    case EBADF:
+    case EFAULT:
+    case EINVAL:
+    case ENOTSOCK:
+    case EOPNOTSUPP:
+      return Unavailable("accept", errno);
+    default:  // none is there, or it is gone again
+      return Socket();
   }
-  return Socket();
 }
 
 absl::StatusOr<Socket> Connect(const std::string& host, uint16_t port, Clock::time_point deadline) {
@@ -174,14 +215,16 @@ absl::StatusOr<std::string> PeerAddress(const Socket& socket) {
   if (getpeername(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
     return Unavailable("getpeername", errno);
   }
-  char text[NI_MAXHOST] = {};
-  if (getnameinfo(reinterpret_cast<sockaddr*>(&address), size, text, sizeof(text), nullptr, 0,
-                  NI_NUMERICHOST) != 0) {
-    return absl::UnavailableError("the peer's address has no text");
+  return TextOf(reinterpret_cast<const sockaddr&>(address), size);
+}
+
+absl::StatusOr<std::string> OwnAddress(const Socket& socket) {
+  sockaddr_storage address = {};
+  socklen_t size = sizeof(address);
+  if (getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    return Unavailable("getsockname", errno);
   }
-  // What an IPv6 socket calls an IPv4 peer.
-  const std::string_view name = text;
-  return std::string(name.starts_with("::ffff:") ? name.substr(7) : name);
+  return TextOf(reinterpret_cast<const sockaddr&>(address), size);
 }
 
 absl::Status WriteAll(const Socket& socket, std::string_view bytes, Clock::time_point deadline) {

@@ -44,20 +44,28 @@ class Socket {
 // `poll` takes milliseconds: those until then, rounded up; 0 when it is past.
 int MillisecondsUntil(Clock::time_point deadline);
 
-// Listens on `port`, 0 for one that the system chooses: on the loopback interface where `host` is
-// a number of it, or localhost, else on all.
+// Listens on `port`, 0 for one that the system chooses, of the host's address and no other: of
+// several the first that this machine has. On all interfaces where `host` is 0.0.0.0 or ::, never
+// for a name. NotFound where the host has no address, FailedPrecondition where this machine has
+// none of them, Unavailable where the port cannot be had.
 absl::StatusOr<Socket> Listen(const std::string& host, uint16_t port);
+// On the address that this side of a connection has, on a port that the system chooses.
+absl::StatusOr<Socket> ListenBeside(const Socket& connection);
 // A descriptor that this process has inherited.
 absl::StatusOr<Socket> AdoptListener(int fd);
 absl::StatusOr<uint16_t> PortOf(const Socket& listener);
-// A connection that waits to be taken; a closed socket where there is none.
+// A connection that waits to be taken; a closed socket where there is none any more.
+// ResourceExhausted where the process or the system has no descriptor or memory for it.
 absl::StatusOr<Socket> Accept(const Socket& listener);
 
 // One attempt.
 absl::StatusOr<Socket> Connect(const std::string& host, uint16_t port, Clock::time_point deadline);
-// The peer's numeric address, without its port.
+// The numeric address of the peer, or of this side, without its port.
 absl::StatusOr<std::string> PeerAddress(const Socket& socket);
+absl::StatusOr<std::string> OwnAddress(const Socket& socket);
 bool IsLoopback(const std::string& host);
+// All interfaces of a machine: no address of one.
+bool IsWildcard(const std::string& host);
 
 absl::Status WriteAll(const Socket& socket, std::string_view bytes, Clock::time_point deadline);
 absl::StatusOr<std::string> ReadExactly(const Socket& socket, size_t bytes,

@@ -50,6 +50,7 @@ struct Flags {
   std::string trace;  // empty: none
   std::string device = "cpu";
   std::string comm = "auto";
+  double timeout_seconds = 60;
   std::string flight_records;  // empty: none
 
   int64_t log_every = 100;

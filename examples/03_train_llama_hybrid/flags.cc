@@ -60,6 +60,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   DeclareTraceFlag(app, f.trace);
   DeclareDeviceFlag(app, f.device);
   DeclareCommFlag(app, f.comm);
+  DeclareTimeoutFlag(app, f.timeout_seconds);
   DeclareFlightRecordsFlag(app, f.flight_records);
 
   group = "Report";

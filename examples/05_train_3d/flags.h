@@ -40,6 +40,7 @@ struct Flags {
   std::string trace;  // empty: none
   std::string device = "cpu";
   std::string comm = "auto";
+  double timeout_seconds = 60;
   std::string flight_records;  // empty: none
 };
 

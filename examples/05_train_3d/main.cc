@@ -138,6 +138,7 @@ int main(int argc, char** argv) {
                             .threads_per_rank = flags.threads_per_rank,
                             .device = flags.device,
                             .comm = flags.comm,
+                            .timeout_seconds = flags.timeout_seconds,
                             .flight_record_dir = flags.flight_records,
                             .trace = trace.get()},
                            [&](comm::World& world) { Train(world, flags, corpus, start); }));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "apogee/core/text.h"
+#include "apogee/examples/common/command_line.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/tensor/make_context.h"
 
@@ -34,6 +35,13 @@ void DeclareCommFlag(CLI::App& app, std::string& comm) {
                  "What carries the collectives: local (ranks are threads), mpi, tcp or nccl "
                  "(processes), auto")
       ->check(CLI::IsMember({"auto", "local", "mpi", "tcp", "nccl"}))
+      ->capture_default_str();
+}
+
+void DeclareTimeoutFlag(CLI::App& app, double& seconds) {
+  app.add_option("--timeout-seconds", seconds,
+                 "How long a collective waits for a rank before the run fails on all of them")
+      ->check(Between(0.001, 1e6))
       ->capture_default_str();
 }
 

@@ -35,6 +35,9 @@ void DeclareDeviceFlag(CLI::App& app, std::string& device);
 // --comm auto|local|mpi|nccl, for LaunchOptions::comm.
 void DeclareCommFlag(CLI::App& app, std::string& comm);
 
+// --timeout-seconds S, for LaunchOptions::timeout_seconds.
+void DeclareTimeoutFlag(CLI::App& app, double& seconds);
+
 // --flight-records DIR, for LaunchOptions::flight_record_dir.
 void DeclareFlightRecordsFlag(CLI::App& app, std::string& directory);
 

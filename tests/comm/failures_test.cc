@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <limits>
 #include <mutex>
 #include <thread>
 
@@ -260,7 +261,8 @@ TEST(FailuresTest, MisuseIsRefusedAtOnce) {
   EXPECT_TRUE(failed.status.ok()) << Message(failed.status);
   for (const LaunchOptions& bad :
        {LaunchOptions{.num_ranks = -1}, LaunchOptions{.threads_per_rank = -1},
-        LaunchOptions{.timeout_seconds = 0}}) {
+        LaunchOptions{.timeout_seconds = 0},
+        LaunchOptions{.timeout_seconds = std::numeric_limits<double>::infinity()}}) {
     EXPECT_EQ(launch(bad, [](World&) {}).code(), absl::StatusCode::kInvalidArgument);
   }
 }

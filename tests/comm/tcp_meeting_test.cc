@@ -14,27 +14,49 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+absl::Status MeetAndTalk(const Job& job) {
+  APOGEE_ASSIGN_OR_RETURN(const Mesh mesh, Meet(job));
+  for (int peer = 0; peer < job.size; ++peer) {
+    if (peer == job.rank) continue;
+    const Socket& socket = mesh.peers[static_cast<size_t>(peer)];
+    APOGEE_RETURN_IF_ERROR(WriteAll(socket, std::to_string(job.rank), Clock::now()));
+    const auto deadline = Clock::now() + std::chrono::seconds(10);
+    APOGEE_ASSIGN_OR_RETURN(const std::string said, ReadExactly(socket, 1, deadline));
+    if (said != std::to_string(peer)) return InvalidArgument(peer, " is ", said);
+    if (mesh.machines[static_cast<size_t>(peer)] != mesh.machines[0]) {
+      return InvalidArgument("another machine");
+    }
+  }
+  return absl::OkStatus();
+}
+
 TEST(TcpMeetingTest, EverybodyMeetsEverybody) {
   for (const int size : {2, 3, 7}) {
     const uint16_t port = FreePort();
     const auto oks = OnRanks(size, [&](int rank) -> absl::Status {
       // The ranks come in another order.
       std::this_thread::sleep_for(std::chrono::milliseconds(20 * (size - rank)));
-      APOGEE_ASSIGN_OR_RETURN(const Mesh mesh, Meet(JobOf(rank, size, port)));
-      for (int peer = 0; peer < size; ++peer) {
-        if (peer == rank) continue;
-        const Socket& socket = mesh.peers[static_cast<size_t>(peer)];
-        APOGEE_RETURN_IF_ERROR(WriteAll(socket, std::to_string(rank), Clock::now()));
-        const auto deadline = Clock::now() + std::chrono::seconds(10);
-        APOGEE_ASSIGN_OR_RETURN(const std::string said, ReadExactly(socket, 1, deadline));
-        if (said != std::to_string(peer)) return InvalidArgument(peer, " is ", said);
-        if (mesh.machines[static_cast<size_t>(peer)] != mesh.machines[0]) {
-          return InvalidArgument("another machine");
-        }
-      }
-      return absl::OkStatus();
+      return MeetAndTalk(JobOf(rank, size, port));
     });
     for (const absl::Status& status : oks) EXPECT_TRUE(status.ok()) << size << ": " << status;
+  }
+}
+
+TEST(TcpMeetingTest, AtEveryKindOfAddress) {
+  for (const char* host : {"127.0.0.2", "localhost", "0.0.0.0", "::1", "::"}) {
+    const auto probe = Listen(host, 0);
+    if (!probe.ok()) {
+      EXPECT_NE(std::string(host).find(':'), std::string::npos) << host << probe.status();
+      continue;  // no IPv6 here
+    }
+    const uint16_t port = FreePort();
+    const auto oks = OnRanks(3, [&](int rank) -> absl::Status {
+      Job job = JobOf(rank, 3, port);
+      job.host = host;
+      job.token = "";
+      return MeetAndTalk(job);
+    });
+    for (const absl::Status& status : oks) EXPECT_TRUE(status.ok()) << host << ": " << status;
   }
 }
 
@@ -82,6 +104,29 @@ TEST(TcpMeetingTest, AnAddressInUse) {
                                      HasSubstr("in use; choose a port that is free")));
 }
 
+TEST(TcpMeetingTest, AnAddressOfAnotherMachine) {
+  Job job = JobOf(0, 2, FreePort());
+  job.host = "192.0.2.1";  // for documentation: no machine has it
+  const absl::Status status = Meet(job).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(Message(status), AllOf(HasSubstr("rank 0 cannot listen at APOGEE_ADDRESS=192.0.2.1:"),
+                                     HasSubstr("this machine does not have the address 192.0.2.1"),
+                                     HasSubstr("give the address of a network interface")));
+  job.host = "no.such.host.invalid";
+  EXPECT_THAT(Message(Meet(job).status()), HasSubstr("the host's address is not found"));
+}
+
+// As on machines whose own name is an address of the loopback interface in /etc/hosts.
+TEST(TcpMeetingTest, ANameThatOtherMachinesCannotCall) {
+  Job job = JobOf(0, 2, FreePort(), 0.2);
+  job.host = "ip6-localhost";
+  if (!Listen(job.host, 0).ok()) GTEST_SKIP() << "no such name here";
+  EXPECT_THAT(Message(Meet(job).status()),
+              AllOf(HasSubstr("rank 1 of 2 did not connect"),
+                    HasSubstr("'ip6-localhost' has the address ::1 of the loopback interface, "
+                              "which other machines cannot call")));
+}
+
 TEST(TcpMeetingTest, NobodyListens) {
   const absl::Status status = Meet(JobOf(1, 2, FreePort(), 0.4)).status();
   EXPECT_TRUE(absl::IsUnavailable(status));
@@ -113,7 +158,7 @@ TEST(TcpMeetingTest, WhatListensIsNoRank) {
     Socket guest;
     while (!guest.is_open()) guest = ValueOrThrow(Accept(other));
     const auto deadline = Clock::now() + std::chrono::seconds(10);
-    ReadExactly(guest, sizeof(Hello), deadline).IgnoreError();
+    ReadExactly(guest, sizeof(Call), deadline).IgnoreError();
     WriteAll(guest, std::string(4000, '!'), deadline).IgnoreError();
   });
   const absl::Status status = Meet(JobOf(1, 2, port)).status();

@@ -434,6 +434,11 @@ TEST_F(TrainGptTest, WrongUsageExitsWith2) {
   ExpectWrongUsage("--save-every 1 --keep 1", "--keep: needs a whole number from 2 to 1e9, got 1");
   ExpectWrongUsage("--save-every 1 --out ''", "--save-every needs --out");
   ExpectWrongUsage("--resume auto --out ''", "--resume auto needs --out");
+  for (const char* seconds : {"0", "-1", "inf", "nan", "soon"}) {
+    ExpectWrongUsage(
+        "--timeout-seconds " + std::string(seconds),
+        "--timeout-seconds: needs a number from 0.001 to below 1e+06, got " + std::string(seconds));
+  }
   ExpectWrongUsage("--seed 1 stray=1", "unexpected argument \"stray=1\"");
 }
 

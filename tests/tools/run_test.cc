@@ -122,6 +122,37 @@ TEST_F(RunTest, SignalsArePassedOn) {
   }
 }
 
+// As Ctrl-Z and `fg` do. The shell says the states of the command and of both ranks, and whether
+// the ranks write anything.
+TEST_F(RunTest, RanksStopAndGoOnWithTheCommand) {
+  const std::string script = R"sh(
+    "$@" run -n 2 sh -c 'echo $$ >pid$APOGEE_RANK
+                         while :; do echo >>out$APOGEE_RANK; sleep 0.02; done' &
+    command=$!
+    # A shell whose child is stopped before its exec cannot stop before that has gone on: D.
+    state() { sed 's/.*) //; s/ .*//; s/D/T/' /proc/$1/stat; }
+    states() { echo $(state $command) $(state $(cat pid0)) $(state $(cat pid1)); }
+    lines() { cat out0 out1 | wc -l; }
+    await() { i=0; until eval "$1" || [ $i = 500 ]; do i=$((i + 1)); sleep 0.02; done; }
+    await '[ -s out0 ] && [ -s out1 ]'
+    kill -TSTP $command
+    await '[ "$(states)" = "T T T" ]'
+    states
+    before=$(lines)
+    sleep 0.3
+    [ $(lines) = $before ] && echo silent
+    kill -CONT $command
+    await '[ $(lines) -gt $((before + 4)) ]'
+    [ $(lines) -gt $((before + 4)) ] && echo again
+    kill -TERM $command
+    wait $command
+    echo $?
+  )sh";
+  const ProgramResult result = RunProgram(
+      "cd " + dir_.path() + ";", "sh " + dir_.Write("script", script) + " " + APOGEE_COMMAND, dir_);
+  EXPECT_EQ(result.out, "T T T\nsilent\nagain\n143\n") << result.err;
+}
+
 // It can say nothing any more.
 TEST_F(RunTest, RanksEndWithTheCommand) {
   RunProgram("",

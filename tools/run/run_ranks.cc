@@ -23,7 +23,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int kAborted = 70;  // the exit code of a rank that has ended the job (docs/launch.md)
 constexpr std::chrono::milliseconds kAbortGrace(100);
-constexpr std::array<int, 3> kPassedOn = {SIGINT, SIGTERM, SIGHUP};
+constexpr std::array<int, 4> kPassedOn = {SIGINT, SIGTERM, SIGHUP, SIGCONT};
 
 absl::StatusOr<std::string> NewToken() {
   std::array<unsigned char, 16> bytes;
@@ -63,6 +63,18 @@ class Ranks {
 
   void SignalAll(int signal) const {
     for (const auto& [child, rank] : running_) kill(-child, signal);
+  }
+
+  // Ctrl-Z: the terminal does not reach the ranks, which are in process groups of their own.
+  // Returns when this process goes on; what is due comes so much later.
+  void StopWithThem() {
+    SignalAll(SIGTSTP);
+    const auto before = Clock::now();
+    raise(SIGSTOP);
+    SignalAll(SIGCONT);
+    const auto stopped = Clock::now() - before;
+    act_at_ += stopped;
+    kill_at_ += stopped;
   }
 
   // Takes those that have ended.
@@ -115,6 +127,7 @@ absl::StatusOr<int> RunRanks(const RunOptions& options) {
   sigset_t awaited;
   sigemptyset(&awaited);
   sigaddset(&awaited, SIGCHLD);
+  sigaddset(&awaited, SIGTSTP);
   for (const int signal : kPassedOn) sigaddset(&awaited, signal);
   sigprocmask(SIG_BLOCK, &awaited, nullptr);
   Ranks ranks;
@@ -126,6 +139,7 @@ absl::StatusOr<int> RunRanks(const RunOptions& options) {
     // The end of a rank is a signal; what is due after a failure is none.
     const timespec wait = {.tv_sec = 0, .tv_nsec = ranks.failed() != 0 ? 10'000'000 : 900'000'000};
     const int signal = sigtimedwait(&awaited, nullptr, &wait);
+    if (signal == SIGTSTP) ranks.StopWithThem();
     if (std::find(kPassedOn.begin(), kPassedOn.end(), signal) != kPassedOn.end()) {
       ranks.SignalAll(signal);
     }

@@ -25,8 +25,9 @@ struct RunOptions {
 };
 
 // Returns the exit code of the rank that failed first, 128 and the signal's number for one that a
-// signal ended, 0 where none failed. SIGINT, SIGTERM and SIGHUP are passed on to the ranks. An
-// error where the program cannot be started; none is left then.
+// signal ended, 0 where none failed. SIGINT, SIGTERM and SIGHUP are passed on to the ranks; with
+// SIGTSTP (Ctrl-Z) the ranks stop, and then this process; with SIGCONT all go on. An error where
+// the program cannot be started; none is left then.
 absl::StatusOr<int> RunRanks(const RunOptions& options);
 
 }  // namespace apogee::tools
