@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <mutex>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -12,6 +13,7 @@
 #include "apogee/comm/outcomes.h"
 #include "apogee/comm/process/process_world.h"
 #include "apogee/comm/process/starter.h"
+#include "apogee/core/thread_team.h"
 #include "apogee/tensor/make_context.h"
 
 namespace apogee::comm {
@@ -81,9 +83,14 @@ absl::Status LaunchThreads(const LaunchOptions& options, int num_threads,
   }
   local::LocalWorld& local = *made;
   Outcomes outcomes;
+  std::mutex starting;
   auto run = [&](int rank) {
     std::string failure;
     try {
+      {
+        std::lock_guard lock(starting);
+        OkOrThrow(StartTeam(num_threads));
+      }
       World world(
           rank, options.num_ranks, std::move(contexts[static_cast<size_t>(rank)]),
           [&local, rank](const std::vector<int>& members) {
@@ -146,9 +153,8 @@ absl::Status launch(const LaunchOptions& options, const std::function<void(World
   APOGEE_RETURN_IF_ERROR(ChooseBackend(settled, started).status());
   // Processes of one machine cannot know how many of them there are; they are bound to their cores
   // where the starter binds them.
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const int num_threads = options.threads_per_rank > 0 ? options.threads_per_rank
-                                                       : std::max(1, cores / settled.num_ranks);
+  const int num_threads =
+      options.threads_per_rank > 0 ? options.threads_per_rank : ShareOfCores(settled.num_ranks);
   return started > 1 ? process::Launch(settled, num_threads, fn)
                      : LaunchThreads(settled, num_threads, fn);
 }

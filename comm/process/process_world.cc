@@ -9,6 +9,7 @@
 #include "apogee/comm/process/gpus.h"
 #include "apogee/comm/process/process_group.h"
 #include "apogee/comm/process/starter.h"
+#include "apogee/core/thread_team.h"
 #include "apogee/tensor/make_context.h"
 
 namespace apogee::comm::process {
@@ -69,6 +70,7 @@ absl::Status Launch(const LaunchOptions& options, int num_threads,
     try {
       OkOrThrow(shared->record->Prepare());
       const ContextPtr context = ValueOrThrow(MakeContext(device.For(rank), num_threads));
+      OkOrThrow(StartTeam(num_threads));
       if (backend == Backend::kNccl && size > 1) {
         refused = UseGpus(shared, context->device(), size, timeout);
         OkOrThrow(refused);

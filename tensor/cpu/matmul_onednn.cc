@@ -3,13 +3,13 @@
 
 #ifdef APOGEE_MATMUL_ONEDNN
 
-#include <omp.h>
-
 #include <array>
 #include <dnnl.hpp>
 #include <map>
 #include <memory>
 #include <string>
+
+#include "apogee/core/thread_team.h"
 
 namespace apogee::cpu {
 namespace {
@@ -25,14 +25,14 @@ struct Key {
   auto operator<=>(const Key&) const = default;
 };
 
-Key KeyOf(const DeviceContext& context, const MatMulArgs& args) {
+Key KeyOf(int num_threads, const MatMulArgs& args) {
   return {args.dtype,
           args.c_dtype,
           args.bias != nullptr ? args.bias_dtype : args.dtype,
           args.bias != nullptr,
           args.a_trans,
           args.b_trans,
-          context.num_threads(),
+          num_threads,
           {args.batch, args.m, args.n, args.k, args.lda, args.ldb, args.ldc, args.a_batch,
            args.b_batch, args.c_batch},
           args.alpha,
@@ -111,20 +111,6 @@ std::unique_ptr<Product> Compile(const Key& key, const MatMulArgs& args,
   return product;
 }
 
-// oneDNN splits its work over as many threads as the calling thread's OpenMP would use.
-class ScopedNumThreads {
- public:
-  explicit ScopedNumThreads(int num_threads) : before_(omp_get_max_threads()) {
-    omp_set_num_threads(num_threads);
-  }
-  ~ScopedNumThreads() { omp_set_num_threads(before_); }
-  ScopedNumThreads(const ScopedNumThreads&) = delete;
-  ScopedNumThreads& operator=(const ScopedNumThreads&) = delete;
-
- private:
-  int before_;
-};
-
 // The calling thread's compiled products: a pure memo, since creating a primitive costs more than
 // many a product does. Per thread, so that ranks neither wait for nor share each other's memory
 // objects.
@@ -151,9 +137,10 @@ Compiled& ThreadCompiled() {
 
 bool TryMatMulOneDnn(const DeviceContext& context, const MatMulArgs& args) {
   if (!Supports(args)) return false;
-  const ScopedNumThreads num_threads(context.num_threads());
+  // oneDNN splits its work over as many threads as OpenMP names, and computes garbage with fewer.
+  const ThreadTeam team(context.num_threads());
   Compiled& compiled = ThreadCompiled();
-  const Key key = KeyOf(context, args);
+  const Key key = KeyOf(team.size(), args);
   Product& product = compiled.Get(key, args);
   if (!product.primitive) return false;
 
