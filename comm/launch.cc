@@ -56,7 +56,9 @@ absl::Status Validate(const LaunchOptions& options) {
 absl::Status TooManyRanks(const LaunchOptions& options, const std::system_error& error) {
   return absl::ResourceExhaustedError(
       internal::Concat("launch: cannot start two threads for each of ", options.num_ranks,
-                       " ranks: ", error.code().message(), "; use fewer ranks"));
+                       " ranks: ", error.code().message(),
+                       "; use fewer ranks, or raise the limit (ulimit -u, ulimit -v, pids.max of "
+                       "the cgroup)"));
 }
 
 absl::Status LaunchThreads(const LaunchOptions& options, int num_threads,
@@ -101,7 +103,7 @@ absl::Status LaunchThreads(const LaunchOptions& options, int num_threads,
     } catch (const CommError& error) {
       outcomes.Fail(rank, failure = error.what(), /*echo=*/true);
     } catch (const std::exception& error) {
-      outcomes.Fail(rank, failure = error.what(), /*echo=*/false);
+      outcomes.Fail(rank, failure = WhyItFailed(error), /*echo=*/false);
     } catch (...) {
       outcomes.Fail(rank, failure = "threw something that is not a std::exception",
                     /*echo=*/false);

@@ -1,6 +1,14 @@
 #include "apogee/comm/outcomes.h"
 
+#include <new>
+
 namespace apogee::comm {
+
+std::string WhyItFailed(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) == nullptr) return error.what();
+  return "out of memory; use a smaller batch or model, fewer ranks or threads on this machine, or "
+         "raise the limit (ulimit -v, memory.max of the cgroup)";
+}
 
 void Outcomes::Fail(int rank, const std::string& message, bool echo) {
   std::lock_guard lock(mutex_);

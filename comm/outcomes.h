@@ -2,6 +2,7 @@
 #ifndef APOGEE_COMM_OUTCOMES_H_
 #define APOGEE_COMM_OUTCOMES_H_
 
+#include <exception>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -9,6 +10,9 @@
 #include "apogee/core/status.h"
 
 namespace apogee::comm {
+
+// What a rank's function threw, as text. Memory that has run out gets a remedy.
+std::string WhyItFailed(const std::exception& error);
 
 class Outcomes {
  public:

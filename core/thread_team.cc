@@ -1,5 +1,7 @@
 #include "apogee/core/thread_team.h"
 
+#include <pthread.h>
+
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -31,6 +33,26 @@ std::string FewerGranted(int asked, int granted) {
       granted == ThreadLimit() ? internal::Concat(": OMP_THREAD_LIMIT=", granted, " is set") : "",
       "; unset OMP_THREAD_LIMIT, or ask for at most ", granted,
       granted == 1 ? " thread" : " threads", " per rank (--threads, num_threads)");
+}
+
+// The stack of the calling thread; 0: unknown.
+size_t StackBytes() {
+  size_t bytes = 0;
+#ifdef __linux__
+  pthread_attr_t attributes;
+  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return 0;
+  void* lowest = nullptr;
+  if (pthread_attr_getstack(&attributes, &lowest, &bytes) != 0) bytes = 0;
+  pthread_attr_destroy(&attributes);
+#endif
+  return bytes;
+}
+
+absl::Status CheckStack(size_t bytes, const std::string& whose, const std::string& remedy) {
+  constexpr size_t kMinBytes = 256 << 10;
+  if (bytes == 0 || bytes >= kMinBytes) return absl::OkStatus();
+  return absl::FailedPreconditionError(internal::Concat(
+      whose, " has a stack of ", bytes >> 10, " KiB, needs ", kMinBytes >> 10, " KiB; ", remedy));
 }
 
 #ifdef _OPENMP
@@ -98,10 +120,15 @@ int ShareOfCores(int num_ranks) {
 
 absl::Status StartTeam(int num_threads) {
   APOGEE_RETURN_IF_ERROR(CheckNumThreads(num_threads));
+  APOGEE_RETURN_IF_ERROR(CheckStack(StackBytes(), "the thread of a rank", "ulimit -s 8192"));
 #ifdef _OPENMP
   if (num_threads == 1) return absl::OkStatus();
   APOGEE_RETURN_IF_ERROR(TryToStart(num_threads - 1));
   const ThreadTeam team(num_threads);
+  size_t least = std::numeric_limits<size_t>::max();
+#pragma omp parallel num_threads(team.size()) reduction(min : least)
+  least = StackBytes();
+  APOGEE_RETURN_IF_ERROR(CheckStack(least, "a thread of OpenMP", "unset OMP_STACKSIZE"));
 #endif
   return absl::OkStatus();
 }

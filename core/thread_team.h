@@ -27,8 +27,9 @@ absl::Status CheckNumThreads(int num_threads);
 int ShareOfCores(int num_ranks);
 
 // Tries to start this many threads, and makes the calling thread's team of them. ResourceExhausted
-// where the system refuses: OpenMP itself would end the process. Ranks of one process call it one
-// after the other, so that each counts what the others have.
+// where the system refuses: OpenMP itself would end the process. FailedPrecondition where their
+// stacks are too small for the loops. Ranks of one process call it one after the other, so that
+// each counts what the others have.
 absl::Status StartTeam(int num_threads);
 
 // While it lives, regions of the calling thread get size() threads, and that is the number that

@@ -89,7 +89,7 @@ absl::Status Launch(const LaunchOptions& options, int num_threads,
     } catch (const CommError& error) {
       own = {.ending = Ending::kEcho, .text = error.what()};
     } catch (const std::exception& error) {
-      own = {.ending = Ending::kThrew, .text = error.what()};
+      own = {.ending = Ending::kThrew, .text = WhyItFailed(error)};
     } catch (...) {
       own = {.ending = Ending::kThrew, .text = "threw something that is not a std::exception"};
     }

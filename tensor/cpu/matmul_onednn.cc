@@ -3,6 +3,8 @@
 
 #ifdef APOGEE_MATMUL_ONEDNN
 
+#include <sys/mman.h>
+
 #include <array>
 #include <dnnl.hpp>
 #include <map>
@@ -75,9 +77,29 @@ dnnl::memory::desc Desc(DType dtype, int64_t batch, int64_t batch_stride, int64_
           {batched ? batch_stride : stored_rows * ld, trans ? 1 : ld, trans ? ld : 1}};
 }
 
+[[noreturn]] void ThrowFailed(const dnnl::error& error) {
+  Throw("a matrix product by oneDNN: ", error.what(),
+        error.status == dnnl_out_of_memory
+            ? ": out of memory; use a smaller batch or model, fewer ranks or threads, or raise the "
+              "limit (ulimit -v)"
+            : "; set ONEDNN_VERBOSE=2 to see which");
+}
+
+// Without memory oneDNN crashes while it makes a primitive, or has none.
+void CheckMemoryForPrimitives() {
+  constexpr size_t kBytes = 8 << 20;
+  void* const block =
+      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  APOGEE_CHECK(block != MAP_FAILED,
+               "out of memory: a matrix product by oneDNN needs 8 MiB that can be had; use a "
+               "smaller batch or model, fewer ranks or threads, or raise the limit (ulimit -v)");
+  munmap(block, kBytes);
+}
+
 std::unique_ptr<Product> Compile(const Key& key, const MatMulArgs& args,
                                  const dnnl::engine& engine) {
   auto product = std::make_unique<Product>();
+  CheckMemoryForPrimitives();
   try {
     const auto a =
         Desc(args.dtype, args.batch, args.a_batch, args.m, args.k, args.lda, args.a_trans);
@@ -97,6 +119,7 @@ std::unique_ptr<Product> Compile(const Key& key, const MatMulArgs& args,
     const dnnl::matmul::desc op =
         key.has_bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
     const dnnl::matmul::primitive_desc desc(op, attr, engine, /*allow_empty=*/true);
+    if (!desc) CheckMemoryForPrimitives();  // it may have been memory
     if (!desc || std::string(desc.impl_info_str()).find("ref") != std::string::npos) return product;
     product->primitive = dnnl::matmul(desc);
     product->a = dnnl::memory(a, engine, nullptr);
@@ -105,7 +128,10 @@ std::unique_ptr<Product> Compile(const Key& key, const MatMulArgs& args,
     if (key.has_bias) product->bias = dnnl::memory(bias, engine, nullptr);
     product->scratchpad = dnnl::memory(desc.scratchpad_desc(), engine, nullptr);
     product->scratchpad_bytes = static_cast<int64_t>(desc.scratchpad_desc().get_size());
-  } catch (const dnnl::error&) {
+  } catch (const dnnl::error& error) {
+    const bool refused =
+        error.status == dnnl_invalid_arguments || error.status == dnnl_unimplemented;
+    if (!refused) ThrowFailed(error);
     product->primitive = dnnl::matmul();  // a layout that oneDNN does not accept
   }
   return product;
@@ -157,7 +183,11 @@ bool TryMatMulOneDnn(const DeviceContext& context, const MatMulArgs& args) {
     product.bias.set_data_handle(const_cast<void*>(args.bias));
     arguments.emplace(DNNL_ARG_BIAS, product.bias);
   }
-  product.primitive.execute(compiled.stream, arguments);
+  try {
+    product.primitive.execute(compiled.stream, arguments);
+  } catch (const dnnl::error& error) {
+    ThrowFailed(error);
+  }
   return true;
 }
 
