@@ -87,11 +87,11 @@ dnnl::memory::desc Desc(DType dtype, int64_t batch, int64_t batch_stride, int64_
 
 // Without memory oneDNN crashes while it makes a primitive, or has none.
 void CheckMemoryForPrimitives() {
-  constexpr size_t kBytes = 8 << 20;
+  constexpr size_t kBytes = 16 << 20;
   void* const block =
       mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   APOGEE_CHECK(block != MAP_FAILED,
-               "out of memory: a matrix product by oneDNN needs 8 MiB that can be had; use a "
+               "out of memory: a matrix product by oneDNN needs 16 MiB that can be had; use a "
                "smaller batch or model, fewer ranks or threads, or raise the limit (ulimit -v)");
   munmap(block, kBytes);
 }

@@ -92,6 +92,7 @@ TEST_F(ThreadsTest, ThreadLimit) {
                 "is set; unset OMP_THREAD_LIMIT, or ask for at most 1 thread per rank");
   // The limit is each rank's own, and what nobody asks for keeps to it.
   ExpectSameBits("--precision f32 --ranks 2", limit);
+  ExpectSameBits("--precision f32 --ranks 2 --threads 4", {.variables = "OMP_THREAD_LIMIT=2"});
   EXPECT_EQ(NumbersOf("--precision f32 --threads 0", limit).size(), 7u);
 }
 
