@@ -58,7 +58,9 @@ TEST_F(EnvironmentTest, NowhereToPrint) {
   const HostileResult result = RunExample(APOGEE_TRAIN_GPT, text_.TinyRun("--out " + out), dir_,
                                           {.redirect = ">/dev/full 2>/dev/full"});
   EXPECT_EQ(result.signal, 0);
-  if (result.exit_code == 0) EXPECT_EQ(Numbers(out).size(), 7u);
+  if (result.exit_code == 0) {
+    EXPECT_EQ(Numbers(out).size(), 7u);
+  }
 }
 
 TEST_F(EnvironmentTest, NoTemporaryFolder) { ExpectSameRun({.variables = "TMPDIR=/no/such"}); }

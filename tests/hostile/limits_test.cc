@@ -52,7 +52,7 @@ constexpr bool kSanitized = false;
 TEST_F(LimitsTest, AddressSpace) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer needs the address space";
   const std::string flags = "--ranks 4 --threads 4";
-  for (const int kib : {120000, 148000, 165000, 185000, 205000, 225000}) {
+  for (const int kib : {120000, 148000, 175000, 205000}) {
     SCOPED_TRACE(kib);
     const HostileResult result = Train(flags, {.before = "ulimit -c 0 -v " + std::to_string(kib)});
     if (result.exit_code == 127) continue;  // the loader found no room for the libraries
@@ -97,11 +97,18 @@ TEST_F(LimitsTest, Stacks) {
 }
 
 TEST_F(LimitsTest, OpenFiles) {
-  ExpectTrained(Train("--ranks 2", {.before = "ulimit -n 20"}));
-  const HostileResult result =
-      Train("--ranks 2 --out " + (dir_ / "out"), {.before = "ulimit -n 4"});
-  EXPECT_EQ(result.signal, 0);
-  if (result.exit_code != 0) EXPECT_THAT(result.err, HasSubstr("Too many open files"));
+  if (!CanRun("prlimit --version")) GTEST_SKIP() << "no prlimit";
+  const std::string flags = "--ranks 2 --save-every 2 --out ";
+  for (const int files : {4, 6, 8}) {
+    SCOPED_TRACE(files);
+    const HostileResult result = Train(flags + (dir_ / std::to_string(files)),
+                                       {.wrapper = "prlimit --nofile=" + std::to_string(files)});
+    EXPECT_EQ(result.signal, 0);
+    if (result.exit_code != 0) {
+      ExpectOneLine(result, "Too many open files");
+    }
+  }
+  ExpectTrained(Train(flags + (dir_ / "enough"), {.wrapper = "prlimit --nofile=20"}));
 }
 
 TEST_F(LimitsTest, ClosedDescriptors) {
@@ -115,8 +122,11 @@ TEST_F(LimitsTest, ClosedDescriptors) {
     std::filesystem::remove_all(folder);
     const HostileResult result = Train("--save-every 2 --out " + folder, {.redirect = closed});
     EXPECT_EQ(result.signal, 0);
-    if (result.exit_code != 0) continue;  // nobody reads what it would say
-    EXPECT_EQ(Numbers(folder), want) << "files of the run must not take the place of stdout";
+    // What it prints must not get into its files. That it cannot print may end it.
+    const std::vector<double> got = Numbers(folder);
+    if (result.exit_code == 0) {
+      EXPECT_EQ(got, want);
+    }
   }
 }
 
