@@ -87,6 +87,7 @@ absl::Status LaunchThreads(const LaunchOptions& options, int num_threads,
   Outcomes outcomes;
   std::mutex starting;
   auto run = [&](int rank) {
+    Reserve reserve;
     std::string failure;
     try {
       {
@@ -103,6 +104,7 @@ absl::Status LaunchThreads(const LaunchOptions& options, int num_threads,
     } catch (const CommError& error) {
       outcomes.Fail(rank, failure = error.what(), /*echo=*/true);
     } catch (const std::exception& error) {
+      reserve.Release();
       outcomes.Fail(rank, failure = WhyItFailed(error), /*echo=*/false);
     } catch (...) {
       outcomes.Fail(rank, failure = "threw something that is not a std::exception",

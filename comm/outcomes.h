@@ -14,6 +14,19 @@ namespace apogee::comm {
 // What a rank's function threw, as text. Memory that has run out gets a remedy.
 std::string WhyItFailed(const std::exception& error);
 
+// Memory to tell of a failure with where there is no other: address space, given back by Release.
+class Reserve {
+ public:
+  Reserve();
+  ~Reserve() { Release(); }
+  Reserve(const Reserve&) = delete;
+  Reserve& operator=(const Reserve&) = delete;
+  void Release();
+
+ private:
+  void* block_;
+};
+
 class Outcomes {
  public:
   // `echo`: what a rank threw because of a peer. The first error that is none is the one to tell.

@@ -64,6 +64,7 @@ absl::Status Launch(const LaunchOptions& options, int num_threads,
   shared->record = std::make_shared<FlightRecord>(rank, size, timeout,
                                                   rank < size ? options.flight_record_dir : "");
   shared->session = engine->Begin(shared->record, timeout);
+  Reserve reserve;
   RankEnding own;
   absl::Status refused;
   if (rank < size) {
@@ -89,6 +90,7 @@ absl::Status Launch(const LaunchOptions& options, int num_threads,
     } catch (const CommError& error) {
       own = {.ending = Ending::kEcho, .text = error.what()};
     } catch (const std::exception& error) {
+      reserve.Release();
       own = {.ending = Ending::kThrew, .text = WhyItFailed(error)};
     } catch (...) {
       own = {.ending = Ending::kThrew, .text = "threw something that is not a std::exception"};
