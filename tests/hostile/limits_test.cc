@@ -90,6 +90,7 @@ TEST_F(LimitsTest, Processes) {
 }
 
 TEST_F(LimitsTest, Stacks) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's frames are larger";
   ExpectOneLine(Train("--ranks 2", {.before = "ulimit -s 128"}),
                 "the thread of a rank has a stack of 128 KiB, needs 256 KiB; ulimit -s 8192");
   ExpectOneLine(Train("", {.variables = "OMP_STACKSIZE=64k"}),
