@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <mutex>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -12,6 +13,7 @@
 #include "apogee/comm/outcomes.h"
 #include "apogee/comm/process/process_world.h"
 #include "apogee/comm/process/starter.h"
+#include "apogee/core/thread_team.h"
 #include "apogee/tensor/make_context.h"
 
 namespace apogee::comm {
@@ -57,7 +59,9 @@ absl::Status Validate(const LaunchOptions& options) {
 absl::Status TooManyRanks(const LaunchOptions& options, const std::system_error& error) {
   return absl::ResourceExhaustedError(
       internal::Concat("launch: cannot start two threads for each of ", options.num_ranks,
-                       " ranks: ", error.code().message(), "; use fewer ranks"));
+                       " ranks: ", error.code().message(),
+                       "; use fewer ranks, or raise the limit (ulimit -u, ulimit -v, pids.max of "
+                       "the cgroup)"));
 }
 
 absl::Status LaunchThreads(const LaunchOptions& options, int num_threads,
@@ -84,9 +88,15 @@ absl::Status LaunchThreads(const LaunchOptions& options, int num_threads,
   }
   local::LocalWorld& local = *made;
   Outcomes outcomes;
+  std::mutex starting;
   auto run = [&](int rank) {
+    Reserve reserve;
     std::string failure;
     try {
+      {
+        std::lock_guard lock(starting);
+        OkOrThrow(StartTeam(num_threads));
+      }
       World world(
           rank, options.num_ranks, std::move(contexts[static_cast<size_t>(rank)]),
           [&local, rank](const std::vector<int>& members) {
@@ -97,7 +107,8 @@ absl::Status LaunchThreads(const LaunchOptions& options, int num_threads,
     } catch (const CommError& error) {
       outcomes.Fail(rank, failure = error.what(), /*echo=*/true);
     } catch (const std::exception& error) {
-      outcomes.Fail(rank, failure = error.what(), /*echo=*/false);
+      reserve.Release();
+      outcomes.Fail(rank, failure = WhyItFailed(error), /*echo=*/false);
     } catch (...) {
       outcomes.Fail(rank, failure = "threw something that is not a std::exception",
                     /*echo=*/false);
@@ -149,9 +160,8 @@ absl::Status launch(const LaunchOptions& options, const std::function<void(World
   APOGEE_RETURN_IF_ERROR(ChooseBackend(settled, started).status());
   // Processes of one machine cannot know how many of them there are; they are bound to their cores
   // where the starter binds them.
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const int num_threads = options.threads_per_rank > 0 ? options.threads_per_rank
-                                                       : std::max(1, cores / settled.num_ranks);
+  const int num_threads =
+      options.threads_per_rank > 0 ? options.threads_per_rank : ShareOfCores(settled.num_ranks);
   return started > 1 ? process::Launch(settled, num_threads, fn)
                      : LaunchThreads(settled, num_threads, fn);
 }

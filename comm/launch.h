@@ -34,7 +34,7 @@ struct LaunchOptions {
   // 0: as many as mpirun, srun or `apogee run` started processes, else 1. Another number than they
   // started is an InvalidArgument.
   int num_ranks = 0;
-  // Threads of each rank's loops and products; 0: the machine's cores shared out, at least 1.
+  // Threads of each rank's loops and products; 0: the cores shared out (core/thread_team.h).
   int threads_per_rank = 0;
   // Where the ranks' contexts are: "cpu", "cuda", "cuda:1". Ranks that are threads share one GPU;
   // process r takes GPU r modulo those of its machine. An error where there is none.

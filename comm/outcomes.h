@@ -2,6 +2,7 @@
 #ifndef APOGEE_COMM_OUTCOMES_H_
 #define APOGEE_COMM_OUTCOMES_H_
 
+#include <exception>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -9,6 +10,22 @@
 #include "apogee/core/status.h"
 
 namespace apogee::comm {
+
+// What a rank's function threw, as text. Memory that has run out gets a remedy.
+std::string WhyItFailed(const std::exception& error);
+
+// Memory to tell of a failure with where there is no other: address space, given back by Release.
+class Reserve {
+ public:
+  Reserve();
+  ~Reserve() { Release(); }
+  Reserve(const Reserve&) = delete;
+  Reserve& operator=(const Reserve&) = delete;
+  void Release();
+
+ private:
+  void* block_;
+};
 
 class Outcomes {
  public:

@@ -43,6 +43,13 @@ bool IsModelData(MemoryCategory category) {
          category == MemoryCategory::kOptimizerState;
 }
 
+// Null where the system has no more.
+void* Map(int64_t bytes) {
+  void* mapped = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return mapped == MAP_FAILED ? nullptr : mapped;
+}
+
 }  // namespace
 
 int64_t MemoryLedger::live_bytes(MemoryCategory category) const {
@@ -175,9 +182,11 @@ void* CpuAllocator::Allocate(int64_t bytes, MemoryCategory category) {
     block = TakeCached(rounded, model_data);
     if (block == nullptr) {
       if (model_data) TrimModelData(rounded);
-      void* mapped = mmap(nullptr, static_cast<size_t>(rounded), PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      block = mapped == MAP_FAILED ? nullptr : mapped;
+      block = Map(rounded);
+      if (block == nullptr) {
+        ReleaseCache();  // blocks of other sizes
+        block = Map(rounded);
+      }
       if (block != nullptr && rounded >= kHugeBytes) {
         // Where the system grants it, loops that stream through memory miss the page table less.
         // A refusal costs nothing else.
@@ -185,9 +194,11 @@ void* CpuAllocator::Allocate(int64_t bytes, MemoryCategory category) {
       }
     }
   }
-  APOGEE_CHECK(block != nullptr, "out of memory: ", bytes, " bytes for ",
-               MemoryCategoryName(category), " with ", ledger_.live_total_bytes(),
-               " bytes live; use a smaller batch or model");
+  APOGEE_CHECK(
+      block != nullptr, "out of memory: ", bytes, " bytes for ", MemoryCategoryName(category),
+      " with ", ledger_.live_total_bytes(),
+      " bytes live; use a smaller batch or model, more ranks on more machines, or raise the "
+      "limit (ulimit -v, memory.max of the cgroup)");
   try {
     ledger_.Add(category, bytes);
   } catch (...) {
@@ -241,11 +252,13 @@ void CpuAllocator::Free(void* block, int64_t bytes, MemoryCategory category) {
   }
   ledger_.AddSlack(bytes);
   std::lock_guard lock(mutex_);
-  if (IsModelData(category)) {
-    model_data_cached_ += rounded;
-    model_data_cache_.emplace(rounded, block);
-  } else {
-    cache_.emplace(rounded, block);
+  const bool model_data = IsModelData(category);
+  try {
+    (model_data ? model_data_cache_ : cache_).emplace(rounded, block);
+    if (model_data) model_data_cached_ += rounded;
+  } catch (const std::bad_alloc&) {  // destructors call this: they must not throw
+    munmap(block, static_cast<size_t>(rounded));
+    ledger_.AddSlack(-rounded);
   }
 }
 

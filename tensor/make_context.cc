@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "apogee/core/thread_team.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tensor/cuda/cuda_context.h"
 
@@ -29,6 +30,7 @@ absl::StatusOr<DeviceName> ParseDevice(const std::string& name) {
 }
 
 absl::StatusOr<ContextPtr> MakeContext(Device device, int num_threads) {
+  APOGEE_RETURN_IF_ERROR(CheckNumThreads(num_threads));
   if (device.type == DeviceType::kCpu) return CpuContext({.num_threads = num_threads});
   return CudaContext({.device = device.index, .num_threads = num_threads});
 }

@@ -11,6 +11,7 @@
 #include "apogee/tools/doctor/limits.h"
 #include "apogee/tools/doctor/machine.h"
 #include "apogee/tools/doctor/self_test.h"
+#include "apogee/tools/doctor/threads.h"
 
 namespace apogee::tools {
 namespace {
@@ -41,6 +42,7 @@ int Examine(const Flags& flags) {
       doctor::FindLauncher(std::min(flags.time_limit, kVersionSeconds));
   doctor::AddBuild(launcher, report);
   doctor::AddProcessor(report);
+  doctor::AddThreads(report);
   doctor::AddMemoryAndDisks(report);
   doctor::AddProcessLimits(report);
   doctor::AddSystem(report);

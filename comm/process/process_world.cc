@@ -9,6 +9,7 @@
 #include "apogee/comm/process/gpus.h"
 #include "apogee/comm/process/process_group.h"
 #include "apogee/comm/process/starter.h"
+#include "apogee/core/thread_team.h"
 #include "apogee/tensor/make_context.h"
 
 namespace apogee::comm::process {
@@ -63,12 +64,14 @@ absl::Status Launch(const LaunchOptions& options, int num_threads,
   shared->record = std::make_shared<FlightRecord>(rank, size, timeout,
                                                   rank < size ? options.flight_record_dir : "");
   shared->session = engine->Begin(shared->record, timeout);
+  Reserve reserve;
   RankEnding own;
   absl::Status refused;
   if (rank < size) {
     try {
       OkOrThrow(shared->record->Prepare());
       const ContextPtr context = ValueOrThrow(MakeContext(device.For(rank), num_threads));
+      OkOrThrow(StartTeam(num_threads));
       if (backend == Backend::kNccl && size > 1) {
         refused = UseGpus(shared, context->device(), size, timeout);
         OkOrThrow(refused);
@@ -87,7 +90,8 @@ absl::Status Launch(const LaunchOptions& options, int num_threads,
     } catch (const CommError& error) {
       own = {.ending = Ending::kEcho, .text = error.what()};
     } catch (const std::exception& error) {
-      own = {.ending = Ending::kThrew, .text = error.what()};
+      reserve.Release();
+      own = {.ending = Ending::kThrew, .text = WhyItFailed(error)};
     } catch (...) {
       own = {.ending = Ending::kThrew, .text = "threw something that is not a std::exception"};
     }

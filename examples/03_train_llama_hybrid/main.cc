@@ -18,6 +18,7 @@
 #include "apogee/comm/launch.h"
 #include "apogee/core/blocking_waits.h"
 #include "apogee/core/process_memory.h"
+#include "apogee/core/standard_descriptors.h"
 #include "apogee/core/text.h"
 #include "apogee/data/loader.h"
 #include "apogee/data/text_corpus.h"
@@ -169,6 +170,7 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
 }  // namespace
 
 int main(int argc, char** argv) {
+  KeepStandardDescriptors();
   UseBlockingWaits(argv);
   int exit_code = 0;  // rank 0's
   Flags flags;

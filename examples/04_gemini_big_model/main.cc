@@ -17,6 +17,7 @@
 #include "apogee/booster/line_file.h"
 #include "apogee/comm/launch.h"
 #include "apogee/core/blocking_waits.h"
+#include "apogee/core/standard_descriptors.h"
 #include "apogee/core/text.h"
 #include "apogee/data/loader.h"
 #include "apogee/data/text_corpus.h"
@@ -109,6 +110,7 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
 }  // namespace
 
 int main(int argc, char** argv) {
+  KeepStandardDescriptors();
   UseBlockingWaits(argv);
   Flags flags;
   if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;

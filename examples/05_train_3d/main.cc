@@ -18,6 +18,7 @@
 #include "apogee/comm/launch.h"
 #include "apogee/core/blocking_waits.h"
 #include "apogee/core/process_memory.h"
+#include "apogee/core/standard_descriptors.h"
 #include "apogee/core/text.h"
 #include "apogee/data/loader.h"
 #include "apogee/data/text_corpus.h"
@@ -126,6 +127,7 @@ void PrintBubbles(const std::string& path) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  KeepStandardDescriptors();
   UseBlockingWaits(argv);
   Flags flags;
   if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;

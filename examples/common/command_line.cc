@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <thread>
 
 #include "apogee/comm/launch.h"
 #include "apogee/core/status.h"
 #include "apogee/core/text.h"
+#include "apogee/core/thread_team.h"
 
 using apogee::Throw;
 using apogee::ValueOrThrow;
@@ -141,7 +141,10 @@ int DefaultRanks(int otherwise) {
 }
 
 int ThreadsPerRank(int threads, int ranks) {
-  if (threads == 0) threads = static_cast<int>(std::thread::hardware_concurrency());
+  if (threads == 0) return apogee::ShareOfCores(ranks);
   if (threads < 1) Throw("--threads must be at least 1, got ", threads);
-  return std::max(1, threads / ranks);
+  const int each = std::max(1, threads / ranks);
+  const absl::Status status = apogee::CheckNumThreads(each);
+  if (!status.ok()) Throw("--threads ", threads, ": ", apogee::Message(status));
+  return each;
 }

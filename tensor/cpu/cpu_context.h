@@ -14,7 +14,7 @@ struct CpuOptions {
   int num_threads = 1;
 };
 
-// A context with an allocator and ledger of its own.
+// With an allocator and ledger of its own. Throws Error for threads that CheckNumThreads refuses.
 ContextPtr CpuContext(const CpuOptions& options = {});
 
 const KernelTable& CpuKernelTable();

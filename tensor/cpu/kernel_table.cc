@@ -1,5 +1,6 @@
 #include "apogee/tensor/kernel_table.h"
 
+#include "apogee/core/thread_team.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tensor/cpu/kernels.h"
 
@@ -21,6 +22,7 @@ constexpr KernelTable kCpuKernelTable = MakeCpuKernelTable();
 const KernelTable& CpuKernelTable() { return kCpuKernelTable; }
 
 ContextPtr CpuContext(const CpuOptions& options) {
+  OkOrThrow(CheckNumThreads(options.num_threads));
   return std::make_shared<DeviceContext>(Device{DeviceType::kCpu, 0},
                                          std::make_unique<CpuAllocator>(), kCpuKernelTable,
                                          options.num_threads);

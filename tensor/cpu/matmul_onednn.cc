@@ -3,13 +3,15 @@
 
 #ifdef APOGEE_MATMUL_ONEDNN
 
-#include <omp.h>
+#include <sys/mman.h>
 
 #include <array>
 #include <dnnl.hpp>
 #include <map>
 #include <memory>
 #include <string>
+
+#include "apogee/core/thread_team.h"
 
 namespace apogee::cpu {
 namespace {
@@ -25,14 +27,14 @@ struct Key {
   auto operator<=>(const Key&) const = default;
 };
 
-Key KeyOf(const DeviceContext& context, const MatMulArgs& args) {
+Key KeyOf(int num_threads, const MatMulArgs& args) {
   return {args.dtype,
           args.c_dtype,
           args.bias != nullptr ? args.bias_dtype : args.dtype,
           args.bias != nullptr,
           args.a_trans,
           args.b_trans,
-          context.num_threads(),
+          num_threads,
           {args.batch, args.m, args.n, args.k, args.lda, args.ldb, args.ldc, args.a_batch,
            args.b_batch, args.c_batch},
           args.alpha,
@@ -75,9 +77,29 @@ dnnl::memory::desc Desc(DType dtype, int64_t batch, int64_t batch_stride, int64_
           {batched ? batch_stride : stored_rows * ld, trans ? 1 : ld, trans ? ld : 1}};
 }
 
+[[noreturn]] void ThrowFailed(const dnnl::error& error) {
+  Throw("a matrix product by oneDNN: ", error.what(),
+        error.status == dnnl_out_of_memory
+            ? ": out of memory; use a smaller batch or model, fewer ranks or threads, or raise the "
+              "limit (ulimit -v)"
+            : "; set ONEDNN_VERBOSE=2 to see which");
+}
+
+// Without memory oneDNN crashes while it makes a primitive, or has none.
+void CheckMemoryForPrimitives() {
+  constexpr size_t kBytes = 16 << 20;
+  void* const block =
+      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  APOGEE_CHECK(block != MAP_FAILED,
+               "out of memory: a matrix product by oneDNN needs 16 MiB that can be had; use a "
+               "smaller batch or model, fewer ranks or threads, or raise the limit (ulimit -v)");
+  munmap(block, kBytes);
+}
+
 std::unique_ptr<Product> Compile(const Key& key, const MatMulArgs& args,
                                  const dnnl::engine& engine) {
   auto product = std::make_unique<Product>();
+  CheckMemoryForPrimitives();
   try {
     const auto a =
         Desc(args.dtype, args.batch, args.a_batch, args.m, args.k, args.lda, args.a_trans);
@@ -97,6 +119,7 @@ std::unique_ptr<Product> Compile(const Key& key, const MatMulArgs& args,
     const dnnl::matmul::desc op =
         key.has_bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
     const dnnl::matmul::primitive_desc desc(op, attr, engine, /*allow_empty=*/true);
+    if (!desc) CheckMemoryForPrimitives();  // it may have been memory
     if (!desc || std::string(desc.impl_info_str()).find("ref") != std::string::npos) return product;
     product->primitive = dnnl::matmul(desc);
     product->a = dnnl::memory(a, engine, nullptr);
@@ -105,25 +128,14 @@ std::unique_ptr<Product> Compile(const Key& key, const MatMulArgs& args,
     if (key.has_bias) product->bias = dnnl::memory(bias, engine, nullptr);
     product->scratchpad = dnnl::memory(desc.scratchpad_desc(), engine, nullptr);
     product->scratchpad_bytes = static_cast<int64_t>(desc.scratchpad_desc().get_size());
-  } catch (const dnnl::error&) {
+  } catch (const dnnl::error& error) {
+    const bool refused =
+        error.status == dnnl_invalid_arguments || error.status == dnnl_unimplemented;
+    if (!refused) ThrowFailed(error);
     product->primitive = dnnl::matmul();  // a layout that oneDNN does not accept
   }
   return product;
 }
-
-// oneDNN splits its work over as many threads as the calling thread's OpenMP would use.
-class ScopedNumThreads {
- public:
-  explicit ScopedNumThreads(int num_threads) : before_(omp_get_max_threads()) {
-    omp_set_num_threads(num_threads);
-  }
-  ~ScopedNumThreads() { omp_set_num_threads(before_); }
-  ScopedNumThreads(const ScopedNumThreads&) = delete;
-  ScopedNumThreads& operator=(const ScopedNumThreads&) = delete;
-
- private:
-  int before_;
-};
 
 // The calling thread's compiled products: a pure memo, since creating a primitive costs more than
 // many a product does. Per thread, so that ranks neither wait for nor share each other's memory
@@ -151,9 +163,10 @@ Compiled& ThreadCompiled() {
 
 bool TryMatMulOneDnn(const DeviceContext& context, const MatMulArgs& args) {
   if (!Supports(args)) return false;
-  const ScopedNumThreads num_threads(context.num_threads());
+  // oneDNN splits its work over as many threads as OpenMP names, and computes garbage with fewer.
+  const ThreadTeam team(context.num_threads());
   Compiled& compiled = ThreadCompiled();
-  const Key key = KeyOf(context, args);
+  const Key key = KeyOf(team.size(), args);
   Product& product = compiled.Get(key, args);
   if (!product.primitive) return false;
 
@@ -170,7 +183,11 @@ bool TryMatMulOneDnn(const DeviceContext& context, const MatMulArgs& args) {
     product.bias.set_data_handle(const_cast<void*>(args.bias));
     arguments.emplace(DNNL_ARG_BIAS, product.bias);
   }
-  product.primitive.execute(compiled.stream, arguments);
+  try {
+    product.primitive.execute(compiled.stream, arguments);
+  } catch (const dnnl::error& error) {
+    ThrowFailed(error);
+  }
   return true;
 }
 

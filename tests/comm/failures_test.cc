@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <limits>
 #include <mutex>
+#include <new>
 #include <thread>
 
 #include "apogee/tests/support/launch_ranks.h"
@@ -245,6 +246,43 @@ TEST(FailuresTest, MoreRanksThanTheMachineHasThreadsFor) {
   };
   EXPECT_EXIT(launch_too_many(), ::testing::ExitedWithCode(0),
               "launch: cannot start two threads for each of 300 ranks: .*; use fewer ranks");
+}
+
+TEST(FailuresTest, MemoryThatRunsOutHasARemedy) {
+  const Failed failed = RunAll(2, [](World& world) {
+    if (world.rank() == 1) throw std::bad_alloc();
+    world.group()->Barrier();
+  });
+  EXPECT_THAT(Message(failed.status), AllOf(HasSubstr("rank 1: out of memory; use a smaller batch"),
+                                            HasSubstr("ulimit -v")));
+}
+
+// Each team is made while the others' count: OpenMP would end the process.
+TEST(FailuresTest, MoreThreadsThanTheMachineHasRoomFor) {
+  if (NumProcesses() > 1) GTEST_SKIP() << "ranks are processes";
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(_OPENMP)
+  GTEST_SKIP() << "a sanitizer needs the address space";
+#endif
+  auto launch_too_many = [] {
+    const rlimit limit{1200 << 20, 1200 << 20};
+    setrlimit(RLIMIT_AS, &limit);
+    const absl::Status status = launch({.num_ranks = 4, .threads_per_rank = 100}, [](World& world) {
+      world.group()->AllReduce(Buffer(world, 8));
+    });
+    std::fprintf(stderr, "%s", Message(status).c_str());
+    std::exit(status.ok() ? 1 : 0);
+  };
+  EXPECT_EXIT(launch_too_many(), ::testing::ExitedWithCode(0),
+              "cannot start thread [0-9]+ of 100 of this rank: .*; ask for fewer threads .*ulimit");
+}
+
+TEST(FailuresTest, MoreThreadsThanAnyMachineHasCoresFor) {
+  bool ran = false;
+  const absl::Status status =
+      LaunchRanks({.num_ranks = 2, .threads_per_rank = 100000}, [&](const World&) { ran = true; });
+  EXPECT_THAT(Message(status),
+              HasSubstr("a rank may have at most 1024 threads, got 100000; this machine has "));
+  EXPECT_FALSE(ran);
 }
 
 TEST(FailuresTest, MisuseIsRefusedAtOnce) {

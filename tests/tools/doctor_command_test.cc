@@ -100,6 +100,8 @@ TEST_F(DoctorTest, TableAndSelfTest) {
                            "inside"}) {
     EXPECT_FALSE(rows[name].empty()) << name << "\n" << result.out;
   }
+  EXPECT_EQ(rows["given to loops"], rows["asked for"]);
+  EXPECT_EQ(rows["given to products"], rows["asked for"]);
   EXPECT_THAT(rows["threads"], StartsWith("ok in "));
   EXPECT_THAT(rows["mpi"], StartsWith("ok in "));
   EXPECT_THAT(rows["tcp"], StartsWith("ok in "));
@@ -199,6 +201,30 @@ TEST_F(DoctorTest, NoMpirun) {
   EXPECT_EQ(rows["mpi"], "not tested: no mpirun on PATH");
   EXPECT_EQ(rows["mpirun"], "not on PATH");
   EXPECT_THAT(result.out, HasSubstr("\n! there is no mpirun on PATH: install openmpi-bin"));
+}
+
+TEST_F(DoctorTest, WhatGivesARankFewerThreads) {
+  const std::string no_mpirun = "PATH=" + dir_.path() + " ";
+  const CommandResult limited = Doctor(no_mpirun + "OMP_THREAD_LIMIT=1", "");
+  EXPECT_EQ(limited.code, 0) << limited.out;
+  auto rows = Rows(limited.out);
+  EXPECT_EQ(rows["given to loops"], "1");
+  EXPECT_EQ(rows["given to products"], "refused");
+  EXPECT_EQ(rows["OpenMP's limit"], "1");
+  EXPECT_THAT(limited.out, HasSubstr("OpenMP gives it 1: OMP_THREAD_LIMIT=1 is set; unset "));
+
+  const CommandResult serial = Doctor(no_mpirun + "OMP_MAX_ACTIVE_LEVELS=0 OMP_DYNAMIC=true", "");
+  rows = Rows(serial.out);
+  EXPECT_EQ(rows["given to loops"], "1");
+  EXPECT_EQ(rows["given to products"], rows["asked for"]);
+  EXPECT_THAT(serial.out, HasSubstr("results are the same, but slower: OMP_MAX_ACTIVE_LEVELS is "
+                                    "0; unset it, or set it to 1"));
+  EXPECT_EQ(rows["dynamic adjustment"], "on");
+  EXPECT_THAT(serial.out, HasSubstr("OMP_DYNAMIC is true; unset OMP_DYNAMIC"));
+
+  const CommandResult stacks = Doctor(no_mpirun + "OMP_STACKSIZE=64k", "");
+  EXPECT_THAT(stacks.out, HasSubstr("a thread of OpenMP has a stack of 64 KiB, needs 256 KiB; "
+                                    "unset OMP_STACKSIZE"));
 }
 
 TEST_F(DoctorTest, WrongUse) {

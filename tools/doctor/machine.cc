@@ -8,10 +8,10 @@
 #include <fstream>
 #include <iomanip>
 #include <sstream>
-#include <thread>
 
 #include "apogee/core/process_memory.h"
 #include "apogee/core/text.h"
+#include "apogee/core/thread_team.h"
 #include "apogee/tools/doctor/limits.h"
 
 namespace apogee::tools::doctor {
@@ -64,7 +64,7 @@ void AddProcessor(Report& report) {
   report.Add("model", model.empty() ? "unknown" : model);
   const int affinity = CoresOfAffinity();
   // What launch shares out.
-  const int launch = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int launch = ShareOfCores(1);
   const CgroupLimits limits = ReadCgroupLimits();
   report.Add("cores online", std::to_string(sysconf(_SC_NPROCESSORS_ONLN)));
   report.Add("cores of affinity", std::to_string(affinity));
@@ -72,7 +72,7 @@ void AddProcessor(Report& report) {
   if (limits.cores) quota << *limits.cores << " cores";
   report.Add("cgroup limit", limits.cores ? quota.str() : "none");
   report.Add("threads of launch", std::to_string(launch) + " shared out; 2 ranks take " +
-                                      std::to_string(std::max(1, launch / 2)) + " each");
+                                      std::to_string(ShareOfCores(2)) + " each");
   const double usable =
       std::min(static_cast<double>(affinity), limits.cores.value_or(static_cast<double>(affinity)));
   if (affinity > 0 && usable < launch) {
