@@ -86,6 +86,11 @@ void TensorParallel::Apply() {
   for (const auto& [module, rule] : modules_) Replace(*module, *rule);
 }
 
+bool TensorParallel::IsNamed(const Module& module) const {
+  return std::ranges::find(modules_, &module, [](const auto& named) { return named.first; }) !=
+         modules_.end();
+}
+
 const TensorShard* TensorParallel::ShardOf(const autograd::Parameter& parameter) const {
   const auto found = shards_.find(&parameter);
   return found == shards_.end() ? nullptr : &found->second;

@@ -42,6 +42,8 @@ class TensorParallel {
                  const TensorParallelOptions& options = {});
   void Apply();
 
+  // Whether a rule of the plan names the module.
+  bool IsNamed(const Module& module) const;
   // Of a parameter that is cut; null for one that every rank holds whole.
   const TensorShard* ShardOf(const autograd::Parameter& parameter) const;
   // What this rank holds; whole ones have as many replicas as the group has ranks.

@@ -132,10 +132,14 @@ TEST(OwnPlanTest, BoostListsWhatDoesNotFit) {
 TEST(OwnPlanTest, ADropoutOfCutColumnsNeedsARule) {
   auto plan = Plan();
   std::erase_if(plan.rules, [](const auto& rule) { return rule.style == kDropout; });
-  for (const int zero : {0, 3}) {
-    RunRanks(2, [&](comm::World& world) {
+  // Where no gradient flows, too.
+  for (const auto& [zero, frozen] : {std::pair(0, false), {3, false}, {0, true}}) {
+    RunRanks(2, [&, zero = zero, frozen = frozen](comm::World& world) {
       Model model;
       model.Initialize(world.context(), {.seed = 3});
+      for (const auto& parameter : model.Parameters()) {
+        parameter->set_requires_grad(!frozen || parameter->name().starts_with("head"));
+      }
       optim::AdamW optimizer(model.Parameters(), {});
       HybridParallelPlugin plugin(world, {.tp_size = 2, .zero_stage = zero, .plan = plan});
       Booster booster(plugin);
