@@ -23,8 +23,11 @@ Node::~Node() {
 void Node::set_edges(std::vector<Edge> edges) {
   edges_ = std::move(edges);
   depth_ = 0;
+  is_cut_ = false;
   for (const Edge& edge : edges_) {
-    if (edge.node != nullptr) depth_ = std::max(depth_, edge.node->depth_ + 1);
+    if (edge.node == nullptr) continue;
+    depth_ = std::max(depth_, edge.node->depth_ + 1);
+    is_cut_ = is_cut_ || edge.node->is_cut_;
   }
 }
 
@@ -35,6 +38,11 @@ const GraphMeta* MetaOf(const Tensor& tensor) {
 Edge EdgeOf(const Tensor& tensor) {
   const GraphMeta* meta = MetaOf(tensor);
   return meta != nullptr ? meta->edge : Edge{};
+}
+
+bool IsCut(const Tensor& tensor) {
+  const GraphMeta* meta = MetaOf(tensor);
+  return meta != nullptr && meta->edge.node->is_cut();
 }
 
 DType GradDType(const Tensor& tensor) {

@@ -68,6 +68,11 @@ class Node {
   // Length of the longest path to a leaf; backward runs deeper nodes first, in a fixed order.
   int64_t depth() const { return depth_; }
   bool wants(size_t edge) const { return edges_[edge].node != nullptr; }
+  // Whether the outputs are this rank's columns of what ranks compute together, so that an
+  // element's place here is not its place in the whole. set_edges: when some input's are. What cuts
+  // a whole tensor, or makes it whole again, says so after set_edges (Attach).
+  bool is_cut() const { return is_cut_; }
+  void set_cut(bool cut) { is_cut_ = cut; }
 
   // Runs before / after this node's Backward (module hooks attach here).
   void AddPreHook(std::function<void()> hook) { pre_hooks_.push_back(std::move(hook)); }
@@ -79,6 +84,7 @@ class Node {
   std::vector<Edge> edges_;
   int num_outputs_;
   int64_t depth_ = 0;
+  bool is_cut_ = false;
   std::vector<std::function<void()>> pre_hooks_;
   std::vector<std::function<void()>> post_hooks_;
 };
@@ -94,6 +100,8 @@ struct GraphMeta : public AutogradMeta {
 const GraphMeta* MetaOf(const Tensor& tensor);
 // The edge a gradient of `tensor` flows along; empty when it needs none.
 Edge EdgeOf(const Tensor& tensor);
+// Node::is_cut of what made it; false outside of a graph.
+bool IsCut(const Tensor& tensor);
 // The dtype a weight gradient is to be computed in: the leaf's wish, else the tensor's own dtype.
 DType GradDType(const Tensor& tensor);
 // True when grad mode is on and some defined tensor of the list is in a graph.

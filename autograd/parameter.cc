@@ -29,7 +29,9 @@ const Tensor& Parameter::value() const {
     APOGEE_CHECK(!is_released(), "parameter \"", name_, "\": released, and not fetched");
   }
   APOGEE_CHECK(value_.defined(), "parameter \"", name_,
-               "\" has no value yet; call Initialize on the model or load a checkpoint first");
+               "\" has no value yet; call Initialize on the model or load a checkpoint first. If "
+               "that has been done, the parameter belongs to no module of the model's tree: "
+               "Register the module that declares it (a tied weight's owner)");
   if (before_read_) std::exchange(before_read_, nullptr)();
   return value_;
 }

@@ -19,6 +19,7 @@ Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer, Criterion
   APOGEE_CHECK(model_ == nullptr,
                "boost: this booster already runs a model; make one Booster (and "
                "plugin) per model");
+  model.CheckNames();
   std::unordered_set<const autograd::Parameter*> known;
   for (const auto& parameter : model.Parameters()) {
     APOGEE_CHECK(parameter->has_value(), "boost: parameter \"", parameter->name(),
@@ -34,6 +35,7 @@ Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer, Criterion
   optim::Optimizer& configured = plugin_.Configure(model, optimizer);
   nn::TraceModules(model, compute_lane_);
   configured.set_trace_lane(compute_lane_);
+  model.CloseTree();
   model_ = &model;
   optimizer_ = &configured;
   scheduler_ = scheduler;

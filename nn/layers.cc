@@ -6,6 +6,7 @@
 #include "apogee/autograd/functions/activation.h"
 #include "apogee/autograd/functions/embedding.h"
 #include "apogee/autograd/functions/norm.h"
+#include "apogee/autograd/node.h"
 
 namespace apogee::nn {
 
@@ -55,7 +56,15 @@ Dropout::Dropout(double p) : p_(p) {
 }
 
 Tensor Dropout::Forward(const Tensor& x) {
+  if (is_training() && p_ > 0 && autograd::IsCut(x)) RefuseCut(x);
   return is_training() ? autograd::Dropout(x, p_, generator(), {}, sequence_part()) : x;
+}
+
+void Dropout::RefuseCut(const Tensor& x) const {
+  Throw("dropout \"", full_name(), "\": its input ", x.shape(),
+        " is this rank's columns of an activation that the plan cuts, between a column and a row "
+        "layer, and no rule of the plan names it; add the rule {.pattern = \"",
+        full_name(), "\", .style = ParallelStyle::kDropout}, or one with * for all layers");
 }
 
 }  // namespace apogee::nn

@@ -83,12 +83,15 @@ class Container : public Module {
   using Module::Register;
 };
 
-// Active in training mode only; draws from the tree's generator.
+// Active in training mode only; draws from the tree's generator. Throws Error for an input that is
+// this rank's columns of a whole one and that no rule of a plan names (autograd::IsCut).
 class Dropout : public Module {
  public:
   explicit Dropout(double p);
   Tensor Forward(const Tensor& x) override;
   double p() const { return p_; }
+  // Throws that Error.
+  [[noreturn]] void RefuseCut(const Tensor& x) const;
 
  private:
   double p_;

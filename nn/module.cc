@@ -1,5 +1,7 @@
 #include "apogee/nn/module.h"
 
+#include <algorithm>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -31,10 +33,22 @@ Tensor FirstValue(const Shape& shape, const Init& init, const PhiloxKey& key, DT
   return value;
 }
 
+// For messages: "" is the root.
+std::string Called(const std::string& full_name) {
+  return full_name.empty() ? "the root module" : "module \"" + full_name + "\"";
+}
+
 }  // namespace
 
+Module::~Module() {
+  for (const auto& [name, child] : children_) {
+    if (child->parent_ == this) child->parent_ = nullptr;
+    --child->registrations_;
+  }
+}
+
 Tensor Module::operator()(const Tensor& x) {
-  if (training_ && !is_child_) BeginBatch(x);
+  if (training_ && parent_ == nullptr) BeginBatch(x);
   for (const InputHook& hook : pre_forward_) hook(*this, x);
   Tensor input = input_ ? input_(x) : x;
   const bool input_in_graph = autograd::NeedsGrad({input});
@@ -82,33 +96,96 @@ void Module::WrapForward(ForwardWrapper wrapper) {
 
 ParameterPtr Module::RegisterParameter(const std::string& name, const Shape& shape,
                                        const Init& init) {
+  CheckOpen("parameter", name);
   for (const Declared& declared : parameters_) {
-    APOGEE_CHECK(declared.parameter->name() != name, "module: parameter \"", name,
-                 "\" is registered twice");
+    APOGEE_CHECK(declared.name != name, Called(full_name()), " has a parameter \"", name,
+                 "\" already; give this one another name");
   }
-  auto parameter = std::make_shared<Parameter>(name, shape);
-  parameters_.push_back({parameter, init});
+  const std::string prefix = full_name();
+  auto parameter = std::make_shared<Parameter>(prefix.empty() ? name : prefix + "." + name, shape);
+  parameters_.push_back({name, parameter, init});
   return parameter;
 }
 
 void Module::RegisterModule(const std::string& name, const std::shared_ptr<Module>& child) {
+  CheckOpen("child", name);
   APOGEE_CHECK(child != nullptr, "module: child \"", name, "\" is null");
   for (const auto& [other, module] : children_) {
-    APOGEE_CHECK(other != name, "module: child \"", name, "\" is registered twice");
+    APOGEE_CHECK(other != name, Called(full_name()), " has a child \"", name,
+                 "\" already; give this one another name");
   }
-  child->is_child_ = true;
-  child->ForEach([&](const Module& module) {
-    const_cast<Module&>(module).generator_ = generator_;
-    for (const Declared& declared : module.parameters_) {
-      declared.parameter->set_name(name + "." + declared.parameter->name());
-    }
-  });
+  const std::vector<Module*> below = child->Modules();
+  APOGEE_CHECK(std::ranges::find(below, this) == below.end(), Called(full_name()),
+               " cannot have the child \"", name, "\", which contains it");
+  APOGEE_CHECK(!child->closed_, "module: child \"", name,
+               "\" has been boosted; make the module around it before boost");
   children_.emplace_back(name, child);
+  ++child->registrations_;
+  if (child->parent_ == nullptr) {
+    child->parent_ = this;
+    child->name_ = name;
+    child->Rename();
+  }
+  for (Module* module : below) module->generator_ = generator_;
 }
 
+// Gives the parameters of this module, and of those it registered first, their full names.
+void Module::Rename() {
+  const std::string prefix = full_name();
+  for (const Declared& declared : parameters_) {
+    declared.parameter->set_name(prefix.empty() ? declared.name : prefix + "." + declared.name);
+  }
+  for (const auto& [name, child] : children_) {
+    if (child->parent_ == this) child->Rename();
+  }
+}
+
+std::optional<std::string> Module::NameBelow(const Module* root) const {
+  if (this == root || parent_ == nullptr) {
+    return this == root || root == nullptr ? std::optional<std::string>("") : std::nullopt;
+  }
+  std::optional<std::string> name = parent_->NameBelow(root);
+  if (name) *name += (name->empty() ? "" : ".") + name_;
+  return name;
+}
+
+std::string Module::full_name() const { return *NameBelow(nullptr); }
+
+void Module::CheckOpen(const std::string& what, const std::string& name) const {
+  APOGEE_CHECK(!closed_, Called(full_name()), " gets the ", what, " \"", name,
+               "\" after boost: neither the optimizer nor the plugin would know of it; register "
+               "it before the optimizer is made");
+}
+
+void Module::CheckNames() const {
+  std::map<std::string, const Module*> owners;
+  ForEach([&](const Module& module) {
+    for (const Declared& declared : module.parameters_) {
+      const std::string& name = declared.parameter->name();
+      const auto [known, is_new] = owners.emplace(name, &module);
+      APOGEE_CHECK(is_new, "module: two parameters have the full name \"", name, "\", one of ",
+                   Called(known->second->full_name()), " and one of ", Called(module.full_name()),
+                   "; register one of them under another name");
+    }
+  });
+}
+
+void Module::CloseTree() {
+  for (Module* module : Modules()) module->closed_ = true;
+}
+
+bool Module::IsNew(Met& met) const { return registrations_ <= 1 || met.insert(this).second; }
+
 void Module::ForEach(const std::function<void(const Module&)>& fn) const {
+  Met met;
+  ForEach(fn, met);
+}
+
+void Module::ForEach(const std::function<void(const Module&)>& fn, Met& met) const {
   fn(*this);
-  for (const auto& [name, child] : children_) child->ForEach(fn);
+  for (const auto& [name, child] : children_) {
+    if (child->IsNew(met)) child->ForEach(fn, met);
+  }
 }
 
 std::vector<ParameterPtr> Module::Parameters() const {
@@ -133,13 +210,21 @@ std::vector<Module*> Module::Modules() {
 }
 
 std::vector<std::pair<std::string, Module*>> Module::NamedModules() {
-  std::vector<std::pair<std::string, Module*>> result = {{"", this}};
-  for (const auto& [name, child] : children_) {
-    for (const auto& [below, module] : child->NamedModules()) {
-      result.emplace_back(below.empty() ? name : name + "." + below, module);
-    }
-  }
+  std::vector<std::pair<std::string, Module*>> result;
+  Met met;
+  AddNamed("", *this, met, result);
   return result;
+}
+
+void Module::AddNamed(const std::string& name, const Module& root, Met& met,
+                      std::vector<std::pair<std::string, Module*>>& result) {
+  result.emplace_back(name, this);
+  for (const auto& [child_name, child] : children_) {
+    if (!child->IsNew(met)) continue;
+    std::string below = name.empty() ? child_name : name + "." + child_name;
+    if (child->registrations_ > 1) below = child->NameBelow(&root).value_or(below);
+    child->AddNamed(below, root, met, result);
+  }
 }
 
 int64_t Module::num_parameters() const {
@@ -152,8 +237,9 @@ void Module::GiveValues(const ContextPtr& context, const InitOptions& options,
                         const GiveValue& give) {
   APOGEE_CHECK(IsFloat(options.dtype), "Initialize: parameters need a floating dtype, got ",
                DTypeName(options.dtype));
+  CheckNames();
   ForEach([&](const Module& module) {
-    for (const auto& [parameter, init] : module.parameters_) {
+    for (const auto& [name, parameter, init] : module.parameters_) {
       if (parameter->has_value()) continue;
       // The name of now: a value that is made after this module got a parent is the same.
       const PhiloxKey key = MakeKey(options.seed, parameter->name());

@@ -13,6 +13,9 @@
 //
 // A constructor only declares parameters (name, shape, initialiser); Initialize makes their values
 // as a pure function of (seed, full name, element), so that any layout or rank draws the same ones.
+// A full name is the path from the root, whether parents were registered before their children or
+// after them. A module that several register, or one under several names, has the name of its first
+// registration, and its parameters are there once.
 // InitializeLazily makes each of these values, bit for bit, when somebody first reads it: a plugin
 // that keeps a part of every parameter takes its parts and drops the rest, one parameter at a time,
 // so that no rank needs memory for the model.
@@ -21,7 +24,9 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -57,7 +62,7 @@ class Module {
   using InputHook = std::function<void(Module&, const Tensor& input)>;
 
   Module() = default;
-  virtual ~Module() = default;
+  virtual ~Module();
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
@@ -82,13 +87,16 @@ class Module {
   std::vector<ParameterPtr> Parameters() const;
   // The parameter of that full name ("transformer.wte.weight"), or nullptr.
   ParameterPtr FindParameter(const std::string& name) const;
-  // This module and all below it, parents first.
+  // This module and all below it once, parents first.
   std::vector<Module*> Modules();
-  // The same with their full names ("transformer.h.0.attn"); this module's is "".
+  // The same with their names below this module ("transformer.h.0.attn"), whose own is "".
   std::vector<std::pair<std::string, Module*>> NamedModules();
+  // The name below the root of the tree that this module is in; a root's is "".
+  std::string full_name() const;
   int64_t num_parameters() const;
 
-  // Gives every parameter that has no value one, and seeds the random generators.
+  // Gives every parameter that has no value one, and seeds the random generators. Throws Error when
+  // two parameters have one full name.
   void Initialize(const ContextPtr& context, const InitOptions& options = {});
   // The same without the memory: every such parameter has its value from now on (optimizers can be
   // made, weights loaded), and makes it when it is read (Parameter::is_lazy). What reads all of
@@ -119,6 +127,12 @@ class Module {
   void AddPostForwardHook(Hook hook) { post_forward_.push_back(std::move(hook)); }
   void AddPreBackwardHook(Hook hook) { pre_backward_.push_back(std::move(hook)); }
   void AddPostBackwardHook(Hook hook) { post_backward_.push_back(std::move(hook)); }
+  // Throws Error, with both modules, when two parameters of the tree have one full name.
+  void CheckNames() const;
+  // From now on Register and RegisterParameter throw Error in the whole tree: its parameters have
+  // been taken, as they are called now, and a new one would not be trained. Booster::boost calls
+  // this.
+  void CloseTree();
   // Of this module alone.
   bool has_hooks() const {
     return !pre_forward_.empty() || !post_forward_.empty() || !pre_backward_.empty() ||
@@ -126,10 +140,12 @@ class Module {
   }
 
  protected:
-  // Declares a parameter of this module; its full name is prefixed as parents register this module.
+  // Declares a parameter of this module. Throws Error when it has one of that name, or after
+  // CloseTree.
   ParameterPtr RegisterParameter(const std::string& name, const Shape& shape, const Init& init);
   // Adds a child under `name`; returns it. A tied weight is simply held by two modules and
-  // registered by one of them, its owner.
+  // registered by one of them, its owner. Throws Error when there is a child of that name, when the
+  // child contains this module, or after CloseTree.
   template <typename T>
   std::shared_ptr<T> Register(const std::string& name, std::shared_ptr<T> child) {
     RegisterModule(name, child);
@@ -138,9 +154,12 @@ class Module {
 
  private:
   struct Declared {
+    std::string name;  // in this module
     ParameterPtr parameter;
     Init init;
   };
+  // Modules of several registrations that a walk has met.
+  using Met = std::unordered_set<const Module*>;
 
   // What `make` makes, or will, of each parameter that has no value.
   using GiveValue = std::function<void(Parameter& parameter, std::function<Tensor()> make)>;
@@ -148,12 +167,23 @@ class Module {
   Tensor Compute(const Tensor& input);
   void RegisterModule(const std::string& name, const std::shared_ptr<Module>& child);
   void ForEach(const std::function<void(const Module&)>& fn) const;
+  void ForEach(const std::function<void(const Module&)>& fn, Met& met) const;
+  void AddNamed(const std::string& name, const Module& root, Met& met,
+                std::vector<std::pair<std::string, Module*>>& result);
+  bool IsNew(Met& met) const;
+  // Nothing when this module's first registrations do not lead to `root` (null: to any).
+  std::optional<std::string> NameBelow(const Module* root) const;
+  void Rename();
+  void CheckOpen(const std::string& what, const std::string& name) const;
 
   std::vector<Declared> parameters_;
   std::vector<std::pair<std::string, std::shared_ptr<Module>>> children_;
+  Module* parent_ = nullptr;  // of the first registration
+  std::string name_;          // there
+  int registrations_ = 0;
+  bool closed_ = false;
   std::shared_ptr<Generator> generator_ = std::make_shared<Generator>();
   bool training_ = true;
-  bool is_child_ = false;
   SequencePart sequence_part_;
   ForwardFunction forward_;  // null: Forward
   ForwardFunction input_;

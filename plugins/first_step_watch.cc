@@ -12,6 +12,25 @@ namespace apogee {
 
 using enum comm::Axis;
 
+namespace {
+
+uint64_t HashOf(const Tensor& x, uint64_t seed) {
+  const Tensor whole = x.Detach().Contiguous().ToHost();
+  return XXH3_64bits_withSeed(whole.raw(), static_cast<size_t>(whole.bytes()), seed);
+}
+
+// Collective.
+bool IsSameOver(comm::Group& group, uint64_t hash, const ContextPtr& context) {
+  // A double holds half of the bits exactly.
+  const auto half = static_cast<double>(hash >> 32);
+  const Tensor ends = Tensor::FromVector<double>({half, -half}, {2}, context);
+  group.AllReduce(ends, comm::ReduceOp::kMax);
+  const std::vector<double> all = ends.ToVector<double>();
+  return all[0] == -all[1];
+}
+
+}  // namespace
+
 FirstStepWatch::FirstStepWatch(std::string plugin, const comm::Mesh& mesh,
                                const nn::parallel::TensorParallel* parallel, ContextPtr context)
     : plugin_(std::move(plugin)), mesh_(mesh), parallel_(parallel), context_(std::move(context)) {}
@@ -23,30 +42,46 @@ void FirstStepWatch::Attach(nn::Module& model, optim::Optimizer& optimizer) {
       });
   optimizer.AddPreStepHook([this](optim::Optimizer& stepped) {
     if (done_) return;
-    CheckInputs();
+    CheckInputs(*mesh_.group({kPp, kSp, kTp}));
     done_ = parallel_ == nullptr || CheckGradients(stepped);
   });
+  if (parallel_ != nullptr) WatchDropouts(model);
+}
+
+void FirstStepWatch::WatchDropouts(nn::Module& model) {
+  for (nn::Module* module : model.Modules()) {
+    const auto* dropout = dynamic_cast<const nn::Dropout*>(module);
+    if (dropout == nullptr || dropout->p() == 0 || parallel_->IsNamed(*dropout)) continue;
+    module->AddPreForwardHook(
+        [this, dropout, alive = std::weak_ptr<void>(alive_)](nn::Module&, const Tensor& input) {
+          if (!alive.expired() && !done_ && dropout->is_training()) CheckDropout(*dropout, input);
+        });
+  }
+}
+
+void FirstStepWatch::CheckDropout(const nn::Dropout& dropout, const Tensor& input) const {
+  const autograd::GraphMeta* meta = autograd::MetaOf(input);
+  const bool graph_says = meta != nullptr && !meta->edge.node->edges().empty();
+  if (graph_says || !dropout.sequence_part().is_whole()) return;
+  comm::Group& group = *mesh_.group(kTp);
+  if (IsSameOver(group, HashOf(input, 0), context_)) return;
+  CheckInputs(group);  // it may be these that differ
+  dropout.RefuseCut(input);
 }
 
 void FirstStepWatch::Add(const Tensor& inputs) {
   if (done_) return;
-  const Tensor whole = inputs.Detach().Contiguous().ToHost();
-  hash_ = XXH3_64bits_withSeed(whole.raw(), static_cast<size_t>(whole.bytes()), hash_);
+  hash_ = HashOf(inputs, hash_);
 }
 
 void FirstStepWatch::Check(const Tensor& inputs) {
   if (done_) return;
   Add(inputs);
-  CheckInputs();
+  CheckInputs(*mesh_.group({kPp, kSp, kTp}));
 }
 
-void FirstStepWatch::CheckInputs() const {
-  // A double holds half of the bits exactly.
-  const auto hash = static_cast<double>(hash_ >> 32);
-  const Tensor ends = Tensor::FromVector<double>({hash, -hash}, {2}, context_);
-  mesh_.group({kPp, kSp, kTp})->AllReduce(ends, comm::ReduceOp::kMax);
-  const std::vector<double> all = ends.ToVector<double>();
-  APOGEE_CHECK(all[0] == -all[1], plugin_,
+void FirstStepWatch::CheckInputs(comm::Group& group) const {
+  APOGEE_CHECK(IsSameOver(group, hash_, context_), plugin_,
                ": ranks that share one copy of the model (its pp, sp and tp axes) gave it "
                "different inputs; load the part of each batch that the plugin's data_rank() and "
                "data_size() say, not the world's rank and size");

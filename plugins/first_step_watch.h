@@ -1,6 +1,7 @@
 // FirstStepWatch: what would go wrong silently under a mesh, checked once: ranks that share one
 // copy of the model get the same inputs, and, where each of them holds a parameter whole, the same
-// gradients of it.
+// gradients of it; and a dropout that no rule of the plan names gets the same input where the graph
+// does not say that it is whole (frozen layers, the first layer of a pipeline's stage).
 //
 //   FirstStepWatch watch("hybrid_parallel", mesh, tensor_parallel, context);
 //   watch.Attach(model, optimizer);      // after the inner plugin's hooks
@@ -31,7 +32,9 @@ class FirstStepWatch {
 
  private:
   void Add(const Tensor& inputs);
-  void CheckInputs() const;
+  void CheckInputs(comm::Group& group) const;
+  void WatchDropouts(nn::Module& model);
+  void CheckDropout(const nn::Dropout& dropout, const Tensor& input) const;
   // Whether gradients were all finite.
   bool CheckGradients(optim::Optimizer& optimizer) const;
 

@@ -247,7 +247,8 @@ void HybridParallelPlugin::CutIntoStages(nn::Module& model, optim::Optimizer& op
   pipeline_.set_ends([sequence](const Tensor& inputs) { return sequence->SplitInput(inputs); },
                      [this, sequence, &model](const Tensor& output, const Tensor& inputs) {
                        const bool stays_cut = keeps_tokens_cut_ && model.is_training();
-                       return stays_cut ? output : sequence->GatherOutput(output, inputs.size(1));
+                       return stays_cut ? sequence->KeepOutputCut(output)
+                                        : sequence->GatherOutput(output, inputs.size(1));
                      });
 }
 

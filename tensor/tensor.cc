@@ -20,6 +20,17 @@ Storage::Storage(ContextPtr context, void* data, int64_t bytes)
       data_(data),
       owned_(false) {}
 
+Storage::Storage(std::shared_ptr<Storage> inside, std::string why)
+    : context_(inside->context()),
+      bytes_(inside->bytes()),
+      category_(inside->category()),
+      data_(nullptr),
+      owned_(false),
+      inside_(std::move(inside)),
+      why_sealed_(std::move(why)) {}
+
+void Storage::ThrowSealed() const { Throw(why_sealed_); }
+
 Storage::~Storage() {
   if (owned_) context_->allocator().Free(data_, bytes_, category_);
 }
@@ -97,6 +108,7 @@ void Tensor::CheckDetached(const char* method) const {
 Tensor Tensor::View(const Shape& shape) const {
   CheckDetached("View");
   APOGEE_CHECK(is_contiguous(), "View: the tensor is not contiguous; call Contiguous() first");
+  if (shape.numel() != numel()) CheckOpen();
   APOGEE_CHECK(shape.numel() == numel(), "View: shape ", shape_, " has ", numel(),
                " elements, the new shape ", shape, " has ", shape.numel());
   Tensor view = *this;
@@ -119,8 +131,10 @@ Tensor Tensor::Transpose(int dim0, int dim1) const {
 Tensor Tensor::Slice(int dim, int64_t start, int64_t length) const {
   CheckDetached("Slice");
   dim = shape_.Normalize(dim);
-  APOGEE_CHECK(start >= 0 && length >= 0 && start + length <= shape_[dim], "Slice: [", start, ", ",
-               start + length, ") is outside dim ", dim, " of shape ", shape_);
+  const bool inside = start >= 0 && length >= 0 && start + length <= shape_[dim];
+  if (!inside) CheckOpen();
+  APOGEE_CHECK(inside, "Slice: [", start, ", ", start + length, ") is outside dim ", dim,
+               " of shape ", shape_);
   Tensor view = *this;
   view.shape_.Set(dim, length);
   view.offset_ += start * strides_[static_cast<size_t>(dim)];
@@ -131,6 +145,21 @@ Tensor Tensor::Detach() const {
   Tensor detached = *this;
   detached.autograd_meta_ = nullptr;
   return detached;
+}
+
+Tensor Tensor::Sealed(std::string why) const {
+  APOGEE_CHECK(defined() && !is_sealed(), "Sealed: the tensor is ",
+               defined() ? "sealed already" : "undefined");
+  Tensor sealed = *this;
+  sealed.storage_ = std::make_shared<Storage>(storage_, std::move(why));
+  return sealed;
+}
+
+Tensor Tensor::Unsealed() const {
+  if (!is_sealed()) return *this;
+  Tensor open = *this;
+  open.storage_ = storage_->inside();
+  return open;
 }
 
 Tensor Tensor::Contiguous() const {

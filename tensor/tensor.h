@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "apogee/core/device_context.h"
@@ -38,11 +39,21 @@ class Storage {
   Storage(ContextPtr context, int64_t bytes, MemoryCategory category);
   // Memory of somebody else, who keeps it alive: not counted, not freed.
   Storage(ContextPtr context, void* data, int64_t bytes);
+  // Sealed: stands for `inside`, whose elements nobody may reach through it (Tensor::Sealed).
+  Storage(std::shared_ptr<Storage> inside, std::string why);
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
 
-  void* data() const { return data_; }
+  // Throws Error, of a sealed one.
+  void* data() const {
+    if (inside_ != nullptr) ThrowSealed();
+    return data_;
+  }
+  // Null unless this one is sealed.
+  const std::shared_ptr<Storage>& inside() const { return inside_; }
+  const std::string& why_sealed() const { return why_sealed_; }
+  [[noreturn]] void ThrowSealed() const;
   int64_t bytes() const { return bytes_; }
   MemoryCategory category() const { return category_; }
   // Moves the bytes to another account: an activation that becomes a gradient.
@@ -65,6 +76,8 @@ class Storage {
   MemoryCategory category_;
   void* data_;
   bool owned_ = true;
+  std::shared_ptr<Storage> inside_;
+  std::string why_sealed_;
 };
 
 class Tensor {
@@ -125,6 +138,20 @@ class Tensor {
   Tensor Slice(int dim, int64_t start, int64_t length) const;
   // The same elements outside of any graph.
   Tensor Detach() const;
+
+  // The same tensor, in the same graph, of which everything that would read or write elements, here
+  // and in views of it, throws Error with `why`: for elements that look like the answer and are a
+  // part of it. Shape, dtype and context are there to ask; Unsealed() gives the elements back.
+  Tensor Sealed(std::string why) const;
+  // The tensor itself when it is not sealed.
+  Tensor Unsealed() const;
+  bool is_sealed() const { return defined() && storage_->inside() != nullptr; }
+  // What such reading throws; "" when it is not sealed.
+  std::string why_sealed() const { return is_sealed() ? storage_->why_sealed() : std::string(); }
+  // Throws that Error now, before a check of shapes can say something less to the point.
+  void CheckOpen() const {
+    if (is_sealed()) storage_->ThrowSealed();
+  }
 
   // Copies. Contiguous() returns the handle itself when nothing needs to move.
   Tensor Contiguous() const;

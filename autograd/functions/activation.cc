@@ -130,6 +130,11 @@ Tensor Dropout(const Tensor& x, double p, Generator& generator, const ColumnWind
   if (p == 0) return x;
   APOGEE_CHECK(x.defined() && x.rank() >= 1 && x.size(0) > 0,
                "dropout: x needs a first (sample) dim");
+  APOGEE_CHECK(columns.total != 0 || !IsCut(x), "dropout: x ", x.shape(),
+               " is this rank's columns of an activation that the ranks "
+               "of a tensor-parallel group hold together, and its mask would be that of a whole "
+               "one; use an nn::Dropout, which a rule of the plan can name (ParallelStyle::"
+               "kDropout), or say which columns these are (autograd::ColumnWindow)");
   const int64_t width = x.size(-1), total = columns.total == 0 ? width : columns.total;
   APOGEE_CHECK(
       (x.rank() > 1 || total == width) && columns.first >= 0 && columns.first <= total - width,

@@ -32,7 +32,8 @@ struct ColumnWindow {
 // Takes one stream of `generator`. The mask of x [samples, ..] is numbered from the generator's
 // first_sample, so that a batch split over ranks is masked as the whole batch is. Only the stream's
 // key is kept for backward. Columns, and tokens of x [samples, tokens, ..], that ranks hold a part
-// of each are masked as the whole is. p in [0, 1); p == 0 returns x.
+// of each are masked as the whole is; throws Error when x is known to be a part of the columns
+// (Node::is_cut) and `columns` does not say which. p in [0, 1); p == 0 returns x.
 Tensor Dropout(const Tensor& x, double p, Generator& generator, const ColumnWindow& columns = {},
                const SequencePart& tokens = {});
 

@@ -43,6 +43,12 @@ Tensor OwnSlice(const Tensor& x, const comm::Group& group) {
   return x.Detach().Slice(-1, group.rank() * columns, columns).Contiguous();
 }
 
+// Attach of a function that changes whether columns are cut.
+void AttachCut(Tensor& y, const std::shared_ptr<Node>& node, const Tensor& x, bool cut) {
+  Attach(y, node, {x});
+  node->set_cut(cut);
+}
+
 class CopyToGroupNode : public Node {
  public:
   CopyToGroupNode(comm::GroupPtr group, DType dtype) : group_(std::move(group)), dtype_(dtype) {}
@@ -130,6 +136,7 @@ Tensor ReduceFromGroup(Tensor x, const comm::GroupPtr& group, std::optional<DTyp
     node = std::make_shared<ReduceFromGroupNode>();
     // Now: holding x for Attach would keep the sum from being written over it.
     node->set_edges({autograd::EdgeOf(x)});
+    node->set_cut(false);
   }
   Tensor y = Rounded(AllReduced(std::move(x), *group), result);
   if (node != nullptr) autograd::AttachOutput(y, node, 0);
@@ -140,7 +147,7 @@ Tensor GatherLastDim(const Tensor& x, const comm::GroupPtr& group) {
   if (group == nullptr) return x;
   APOGEE_CHECK(x.rank() >= 1, "gather_last_dim: a scalar has no last dim");
   Tensor y = Gathered(x, *group);
-  if (NeedsGrad({x})) Attach(y, std::make_shared<GatherLastDimNode>(group), {x});
+  if (NeedsGrad({x})) AttachCut(y, std::make_shared<GatherLastDimNode>(group), x, false);
   return y;
 }
 
@@ -149,7 +156,7 @@ Tensor SplitLastDim(const Tensor& x, const comm::GroupPtr& group) {
   APOGEE_CHECK(x.rank() >= 1 && x.size(-1) % group->size() == 0, "split_last_dim: ", group->size(),
                " ranks do not divide the last dim of ", x.shape());
   Tensor y = OwnSlice(x, *group);
-  if (NeedsGrad({x})) Attach(y, std::make_shared<SplitLastDimNode>(group), {x});
+  if (NeedsGrad({x})) AttachCut(y, std::make_shared<SplitLastDimNode>(group), x, true);
   return y;
 }
 

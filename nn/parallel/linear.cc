@@ -56,7 +56,9 @@ Tensor ColumnLinear(const Tensor& x, const Tensor& weight, const Tensor& bias,
                     const autograd::LinearOptions& options) {
   autograd::LinearOptions wide = options;
   wide.input_grad_dtype = AddendDType(x.dtype());
-  return autograd::Linear(x, weight, bias, wide);
+  const Tensor y = autograd::Linear(x, weight, bias, wide);
+  if (const autograd::GraphMeta* meta = autograd::MetaOf(y)) meta->edge.node->set_cut(true);
+  return y;
 }
 
 Tensor RowParallelLinear(const Tensor& x, const Tensor& weight, const Tensor& bias,

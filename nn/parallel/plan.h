@@ -11,7 +11,8 @@
 // Between a column and a row style activations are cut: only what treats features (or heads) alike
 // and apart may stand there. Of a parameter there that no rule cuts (a norm of heads) each rank has
 // a part of the gradient only: use its value through CopyToGroup (functions.h). The first step of a
-// boosted run throws Error where that is missing.
+// boosted run throws Error where that is missing, and its first forward for a dropout there that no
+// rule names.
 #ifndef APOGEE_NN_PARALLEL_PLAN_H_
 #define APOGEE_NN_PARALLEL_PLAN_H_
 
@@ -70,7 +71,7 @@ struct ParallelPlan {
   std::string name;
   std::vector<PlanRule> rules;
   // The module, if any, whose output is the model's, as it is: logits may stay cut between it and
-  // a cross entropy over the group.
+  // a cross entropy over the group, and throw when anything else reads them.
   std::string output_module = {};
   // The module whose sequences are cut when ranks hold parts of them (sequence parallelism); empty:
   // the model itself. It takes and puts out [samples, tokens, ..], and what it computes of a token

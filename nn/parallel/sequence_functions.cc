@@ -156,7 +156,11 @@ Tensor ReduceScatterSequence(const Tensor& x, const comm::GroupPtr& group, DType
                "sequence parallel: ", group->size(), " ranks do not divide the tokens of ",
                x.shape());
   Tensor y = ReducedTokens(x, *group, dtype);
-  if (NeedsGrad({x})) Attach(y, std::make_shared<ReduceScatterSequenceNode>(group), {x});
+  if (NeedsGrad({x})) {
+    const auto node = std::make_shared<ReduceScatterSequenceNode>(group);
+    Attach(y, node, {x});
+    node->set_cut(false);  // the sum of the ranks' columns
+  }
   return y;
 }
 

@@ -111,6 +111,15 @@ SequenceParallel::SequenceParallel(Module& model, const ParallelPlan& plan, Sequ
   }
 }
 
+Tensor SequenceCut::Sealed(const Tensor& y) const {
+  if (y.is_sealed()) return y;
+  return y.Sealed(
+      Concat("these outputs are of this rank's ", y.size(1), " tokens of ", part.Whole(y.size(1)),
+             " of each sequence, as the model puts them out in training for the cross entropy that "
+             "boost was given; use boosted.criterion (from boost). They are whole in evaluation "
+             "mode, and where boost is given another criterion or none"));
+}
+
 void SequenceParallel::Apply() {
   for (Module* module : module_->Modules()) module->set_sequence_part(cut_.part);
   for (const auto& [module, style] : styles_) {
@@ -128,7 +137,8 @@ void SequenceParallel::Apply() {
       [module = module_, cut = cut_, keep = keep_logits_cut_](const Tensor& x) {
         const Tensor y = module->Forward(x);
         const bool whole = y.size(1) == cut.part.Whole(x.size(1));
-        return whole || (*keep && module->is_training()) ? y : cut.Gather(y);
+        if (whole) return y;
+        return *keep && module->is_training() ? cut.Sealed(y) : cut.Gather(y);
       },
       [cut = cut_](const Tensor& x) { return cut.Split(x); });
 }
@@ -136,8 +146,9 @@ void SequenceParallel::Apply() {
 SequenceParallel::Loss SequenceParallel::KeepLogitsCut(Loss mean, int64_t ignore_index) {
   if (mode_ == SequenceMode::kSplitGather || !is_model_) return nullptr;
   *keep_logits_cut_ = true;
-  return [mean = std::move(mean), cut = cut_, ignore_index](const Tensor& logits,
+  return [mean = std::move(mean), cut = cut_, ignore_index](const Tensor& output,
                                                             const Tensor& targets) {
+    const Tensor logits = output.Unsealed();
     if (logits.size(1) == targets.size(1)) return mean(logits, targets);
     APOGEE_CHECK(cut.part.Whole(logits.size(1)) == targets.size(1), "cross entropy: logits ",
                  logits.shape(), " are neither whole nor what the model puts out in training, ",

@@ -54,7 +54,13 @@ struct SequenceCut {
   double factor = 1;  // of gradients inside, see SplitTokens
 
   Tensor Split(const Tensor& x) const { return SplitTokens(x, part, group, factor); }
-  Tensor Gather(const Tensor& x) const { return GatherTokens(x, part, group, factor); }
+  // What is sealed stays so.
+  Tensor Gather(const Tensor& x) const {
+    const Tensor whole = GatherTokens(x.Unsealed(), part, group, factor);
+    return x.is_sealed() ? whole.Sealed(x.why_sealed()) : whole;
+  }
+  // The same tokens, which nothing may read but the loss that KeepLogitsCut returns.
+  Tensor Sealed(const Tensor& y) const;
 };
 
 class SequenceParallel {
@@ -74,15 +80,18 @@ class SequenceParallel {
   Tensor GatherOutput(const Tensor& y, int64_t whole_tokens) const {
     return y.size(1) == whole_tokens ? y : cut_.Gather(y);
   }
+  // What stays cut for the loss that KeepLogitsCut returned, sealed to everything else.
+  Tensor KeepOutputCut(const Tensor& y) const { return cut_.Sealed(y); }
   // Whether this rank's gradient is only what its tokens add to it, where the parameter is not cut.
   bool IsPartial(const autograd::Parameter& parameter) const {
     return partial_.contains(&parameter);
   }
 
   // From the call on the model in training mode puts out this rank's tokens; the function returned
-  // takes these, or whole ones, with whole targets. `mean`, of logits and targets: the mean over
-  // the targets that are not ignore_index. Null where logits are whole anyway, or where the model
-  // does more than its sequence_module.
+  // takes these, or whole ones, with whole targets. To everything else they are sealed: reading
+  // them throws Error (Tensor::Sealed). `mean`, of logits and targets: the mean over the targets
+  // that are not ignore_index. Null where logits are whole anyway, or where the model does more
+  // than its sequence_module.
   using Loss = std::function<Tensor(const Tensor& logits, const Tensor& targets)>;
   Loss KeepLogitsCut(Loss mean, int64_t ignore_index);
 

@@ -1,7 +1,10 @@
 #include "apogee/nn/parallel/tensor_parallel.h"
 
+#include <algorithm>
+
 #include "apogee/autograd/functions/activation.h"
 #include "apogee/autograd/functions/shape.h"
+#include "apogee/core/text.h"
 #include "apogee/nn/parallel/functions.h"
 #include "apogee/nn/parallel/linear.h"
 #include "apogee/nn/parallel/plan_match.h"
@@ -28,6 +31,19 @@ Tensor ColumnProduct(const Linear& linear, const Tensor& copy) {
 ops::VocabPart PartOf(int64_t words, const comm::GroupPtr& group) {
   const int64_t part = (words + group->size() - 1) / group->size();
   return {.first = group->rank() * part, .vocab_size = words};
+}
+
+// What reading logits that stay cut throws, but for the loss that KeepLogitsCut returns.
+std::string WhyCut(const ops::VocabPart& part, int64_t columns) {
+  const int64_t end = std::min(part.first + columns, part.vocab_size);
+  const std::string which = part.first < end
+                                ? internal::Concat("columns ", part.first, " to ", end - 1)
+                                : std::string("padding, none");
+  return internal::Concat(
+      "these logits are this rank's part of the vocabulary (", which, " of ", part.vocab_size,
+      "), as the model puts them out in training for the cross entropy that boost was given; "
+      "use boosted.criterion (from boost). They are whole in evaluation mode, and where boost "
+      "is given another criterion or none");
 }
 
 SharedCopy::Function GatherOver(const comm::GroupPtr& group) {
@@ -68,6 +84,11 @@ void TensorParallel::Apply() {
     parameter->set_part(std::move(part));
   }
   for (const auto& [module, rule] : modules_) Replace(*module, *rule);
+}
+
+bool TensorParallel::IsNamed(const Module& module) const {
+  return std::ranges::find(modules_, &module, [](const auto& named) { return named.first; }) !=
+         modules_.end();
 }
 
 const TensorShard* TensorParallel::ShardOf(const autograd::Parameter& parameter) const {
@@ -166,10 +187,13 @@ void TensorParallel::ReplaceVocabulary(Module& module) {
   const int64_t words =
       LogicalShape(*linear.weight())[linear.layout() == WeightLayout::kOutIn ? 0 : 1];
   const bool may_stay_cut = &linear == output_;
+  const ops::VocabPart part = PartOf(words, group);
   module.ReplaceForward(
-      [&linear, group, words, may_stay_cut, keep = keep_logits_cut_](const Tensor& copy) {
+      [&linear, group, words, part, may_stay_cut, keep = keep_logits_cut_](const Tensor& copy) {
         const Tensor y = ColumnProduct(linear, copy);
-        if (may_stay_cut && *keep && linear.is_training()) return y;
+        if (may_stay_cut && *keep && linear.is_training()) {
+          return y.Sealed(WhyCut(part, y.size(-1)));
+        }
         const Tensor all = GatherLastDim(y, group);
         return all.size(-1) == words ? all : autograd::Slice(all, -1, 0, words);
       },
@@ -181,7 +205,8 @@ TensorParallel::Loss TensorParallel::KeepLogitsCut(const CrossEntropyLoss& loss)
   *keep_logits_cut_ = true;
   const int64_t words =
       LogicalShape(*output_->weight())[output_->layout() == WeightLayout::kOutIn ? 0 : 1];
-  return [loss, words, group = group_](const Tensor& logits, const Tensor& targets) {
+  return [loss, words, group = group_](const Tensor& output, const Tensor& targets) {
+    const Tensor logits = output.Unsealed();
     if (logits.size(-1) == words) return loss(logits, targets);
     const int64_t part = (words + group->size() - 1) / group->size();
     APOGEE_CHECK(logits.size(-1) == part, "cross entropy: logits ", logits.shape(),

@@ -42,6 +42,8 @@ class TensorParallel {
                  const TensorParallelOptions& options = {});
   void Apply();
 
+  // Whether a rule of the plan names the module.
+  bool IsNamed(const Module& module) const;
   // Of a parameter that is cut; null for one that every rank holds whole.
   const TensorShard* ShardOf(const autograd::Parameter& parameter) const;
   // What this rank holds; whole ones have as many replicas as the group has ranks.
@@ -54,7 +56,8 @@ class TensorParallel {
 
   // Logits that may stay cut, for a cross entropy that knows; null when the model's output is not
   // what a vocabulary-parallel layer puts out. From the call on the model in training mode returns
-  // this rank's columns (in evaluation, whole logits), and the function returned takes both.
+  // this rank's columns (in evaluation, whole logits), and the function returned takes both. To
+  // everything else the columns are sealed: reading them throws Error (Tensor::Sealed).
   using Loss = std::function<Tensor(const Tensor& logits, const Tensor& targets)>;
   Loss KeepLogitsCut(const CrossEntropyLoss& loss);
 

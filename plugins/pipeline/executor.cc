@@ -13,7 +13,7 @@ using Kind = PipelineOp::Kind;
 
 constexpr int64_t kHeaderSize = 3 + 8;  // dtype, draws, rank and at most so many dims
 
-// Along the first dim.
+// Along the first dim. What is sealed stays so.
 Tensor Join(const std::vector<Tensor>& parts) {
   std::vector<int64_t> dims(parts[0].shape().dims().begin(), parts[0].shape().dims().end());
   dims[0] = 0;
@@ -21,10 +21,10 @@ Tensor Join(const std::vector<Tensor>& parts) {
   const Tensor whole = Tensor::Empty(Shape(dims), parts[0].dtype(), parts[0].context());
   int64_t at = 0;
   for (const Tensor& part : parts) {
-    whole.Slice(0, at, part.size(0)).CopyFrom(part);
+    whole.Slice(0, at, part.size(0)).CopyFrom(part.Unsealed());
     at += part.size(0);
   }
-  return whole;
+  return parts[0].is_sealed() ? whole.Sealed(parts[0].why_sealed()) : whole;
 }
 
 }  // namespace

@@ -13,6 +13,7 @@ namespace apogee::ops {
 // A defined, contiguous tensor outside of any graph's view: copies a strided one.
 inline Tensor Operand(const char* op, const char* name, const Tensor& x) {
   APOGEE_CHECK(x.defined(), op, ": ", name, " is undefined");
+  x.CheckOpen();
   return x.Detach().Contiguous();
 }
 
@@ -23,7 +24,9 @@ inline void CheckSameDevice(const char* op, const Tensor& a, const Tensor& b) {
 
 inline void CheckSameDType(const char* op, const Tensor& a, const Tensor& b) {
   APOGEE_CHECK(a.dtype() == b.dtype(), op, ": operands need one dtype, got ", DTypeName(a.dtype()),
-               " and ", DTypeName(b.dtype()));
+               " and ", DTypeName(b.dtype()),
+               "; cast one of them, with autograd::Cast(x, dtype). A plugin's precision casts the "
+               "model's weights, but neither its inputs nor tensors of your own");
   CheckSameDevice(op, a, b);
 }
 

@@ -89,7 +89,7 @@ AttentionOperand AsOperand(const char* name, const Tensor& x, DType dtype) {
                "attention: ", name,
                " needs [batch, tokens, heads, head size] with a contiguous last dim");
   APOGEE_CHECK(x.dtype() == dtype, "attention: ", name, " is ", DTypeName(x.dtype()), ", q is ",
-               DTypeName(dtype));
+               DTypeName(dtype), "; cast one of them, with autograd::Cast(x, dtype)");
   return {x.raw(), x.stride(0), x.stride(1), x.stride(2)};
 }
 

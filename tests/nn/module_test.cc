@@ -1,18 +1,23 @@
 // Module: names, initialisation, tying, hooks, training mode, precision.
 #include "apogee/nn/module.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "apogee/autograd/engine.h"
+#include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/functions/shape.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/nn/models/llama.h"
 #include "apogee/nn/models/mlp.h"
 #include "apogee/tests/support/grad_check.h"
+#include "apogee/tests/support/message_of.h"
 
 namespace apogee::nn {
 namespace {
+
+using ::testing::HasSubstr;
 
 Gpt2Config TinyGpt2() {
   return {.vocab_size = 17, .n_positions = 8, .n_embd = 12, .n_layer = 2, .n_head = 3};
@@ -380,6 +385,19 @@ TEST_F(ModuleTest, WrappersEncloseReplacements) {
     EXPECT_THROW(wrap(), Error);
     EXPECT_THROW(layer.ReplaceForward([](const Tensor& x) { return x; }), Error);
   }
+}
+
+TEST_F(ModuleTest, OperandsOfTwoDTypesGetARemedy) {
+  Linear layer(3, 2);
+  layer.Initialize(context_, {.dtype = DType::kBF16});
+  const Tensor x = Tensor::Full({4, 3}, DType::kF32, 1, context_);
+  const auto remedy = ::testing::AllOf(HasSubstr("operands need one dtype, got f32 and bf16"),
+                                       HasSubstr("autograd::Cast(x, dtype)"),
+                                       HasSubstr("precision casts the model's weights, but neither "
+                                                 "its inputs nor tensors of your own"));
+  EXPECT_THAT(testing::MessageOf([&] { layer(x); }), remedy);
+  EXPECT_THAT(testing::MessageOf([&] { autograd::Add(x, layer.bias()->value()); }), remedy);
+  EXPECT_NO_THROW(layer(autograd::Cast(x, DType::kBF16)));
 }
 
 TEST_F(ModuleTest, ConvertsPrecision) {

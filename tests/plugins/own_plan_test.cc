@@ -8,6 +8,7 @@
 #include "apogee/optim/adam.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/tests/support/run_ranks.h"
+#include "apogee/tests/support/says.h"
 
 namespace apogee {
 namespace {
@@ -125,6 +126,35 @@ TEST(OwnPlanTest, BoostListsWhatDoesNotFit) {
   });
   EXPECT_THAT(Message(status), ::testing::HasSubstr("rule \"blocks.*.upp\" (column): no module"));
   EXPECT_THAT(Message(status), ::testing::HasSubstr("blocks.0.norm is not an nn::Linear"));
+}
+
+// A mask of a whole activation on this rank's columns of it: the run would not be the one-rank run.
+TEST(OwnPlanTest, ADropoutOfCutColumnsNeedsARule) {
+  auto plan = Plan();
+  std::erase_if(plan.rules, [](const auto& rule) { return rule.style == kDropout; });
+  // Where no gradient flows, too.
+  for (const auto& [zero, frozen] : {std::pair(0, false), {3, false}, {0, true}}) {
+    RunRanks(2, [&, zero = zero, frozen = frozen](comm::World& world) {
+      Model model;
+      model.Initialize(world.context(), {.seed = 3});
+      for (const auto& parameter : model.Parameters()) {
+        parameter->set_requires_grad(!frozen || parameter->name().starts_with("head"));
+      }
+      optim::AdamW optimizer(model.Parameters(), {});
+      HybridParallelPlugin plugin(world, {.tp_size = 2, .zero_stage = zero, .plan = plan});
+      Booster booster(plugin);
+      booster.boost(model, optimizer, nn::CrossEntropyLoss());
+      const Tensor words = Tensor::Zeros({2, 6}, DType::kI64, world.context());
+      EXPECT_THAT(
+          [&] { model(words); },
+          testing::Says(::testing::AllOf(
+              ::testing::HasSubstr("dropout \"blocks.0.drop\""),
+              ::testing::HasSubstr("no rule of the plan names it; add the rule {.pattern = "
+                                   "\"blocks.0.drop\", .style = ParallelStyle::kDropout}"))));
+      model.Train(false);
+      EXPECT_NO_THROW(model(words));
+    });
+  }
 }
 
 }  // namespace
