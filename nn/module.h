@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "apogee/autograd/parameter.h"
+#include "apogee/core/lifetime.h"
 #include "apogee/core/rng.h"
 #include "apogee/core/sequence_part.h"
 
@@ -116,6 +117,8 @@ class Module {
   void AddPostForwardHook(Hook hook) { post_forward_.push_back(std::move(hook)); }
   void AddPreBackwardHook(Hook hook) { pre_backward_.push_back(std::move(hook)); }
   void AddPostBackwardHook(Hook hook) { post_backward_.push_back(std::move(hook)); }
+  // Expires when this module is destroyed: for who points to it.
+  std::weak_ptr<const void> lifetime() const { return lifetime_.token(); }
   // Of this module alone.
   bool has_hooks() const {
     return !pre_forward_.empty() || !post_forward_.empty() || !pre_backward_.empty() ||
@@ -150,6 +153,7 @@ class Module {
   std::vector<std::pair<std::string, std::shared_ptr<Module>>> children_;
   std::shared_ptr<Generator> generator_ = std::make_shared<Generator>();
   bool training_ = true;
+  Lifetime lifetime_;
   SequencePart sequence_part_;
   ForwardFunction forward_;  // null: Forward
   ForwardFunction input_;

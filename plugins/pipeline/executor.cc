@@ -166,9 +166,7 @@ void Executor::Loss(Running& run, const PipelineOp& op, const Tensor& output, Sl
   if (run.call.return_outputs) run.outputs[micro] = output.Detach();
   if (run.call.criterion == nullptr) return;
   slot.output = run.call.criterion(output, run.Part(run.call.targets, op.micro));
-  APOGEE_CHECK(slot.output.defined() && slot.output.numel() == 1,
-               "execute_pipeline: the criterion must return a scalar loss, got ",
-               slot.output.shape());
+  CheckLoss("execute_pipeline: the criterion's loss", slot.output);
   run.losses[micro] = slot.output.Detach();
 }
 
