@@ -95,7 +95,7 @@ TEST(ReplicaCheckTest, AWeightThatOneRankSetIsNamed) {
     booster.boost(model, optimizer);
     Train(booster, model, optimizer, 1 + world.rank());
     EXPECT_TRUE(booster.save_training_state(dir / "good", {.step = 1}).ok());
-    const auto& weight = model.Parameters()[2];
+    const autograd::ParameterPtr weight = model.Parameters()[2];
     if (world.rank() == 2) weight->data().Fill(7);
     const absl::Status status = booster.save_training_state(dir / "bad", {.step = 2});
     EXPECT_THAT(Message(status),
