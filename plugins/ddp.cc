@@ -51,6 +51,11 @@ optim::Optimizer& DdpPlugin::Configure(nn::Module& model, optim::Optimizer& opti
   const bool alone = group_ == nullptr && options_.statistics_group == nullptr;
   fused_ = alone ? dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer) : nullptr;
   if (fused_ != nullptr) return optimizer;
+  if (group_ != nullptr) {
+    optimizer.AddStepHook([this, alive = std::weak_ptr<void>(alive_)](optim::Optimizer& stepped) {
+      if (!alive.expired()) last_options_ = stepped.OptionsDigest();
+    });
+  }
   std::vector<autograd::ParameterPtr> reduced = SplitOff(model, optimizer);
   local_ = dynamic_cast<optim::LocalGradientOptimizer*>(&optimizer);
   if (local_ != nullptr) HandOverGradients(model, optimizer, reduced);
@@ -65,9 +70,6 @@ optim::Optimizer& DdpPlugin::Configure(nn::Module& model, optim::Optimizer& opti
 // change between backward and step are found in the next backward.
 chunk::Agreement DdpPlugin::AgreeOnOptions(optim::Optimizer& optimizer) {
   if (group_ == nullptr) return {};
-  optimizer.AddStepHook([this, alive = std::weak_ptr<void>(alive_)](optim::Optimizer& stepped) {
-    if (!alive.expired()) last_options_ = stepped.OptionsDigest();
-  });
   return {.digest = [this, &optimizer] { return optimizer.OptionsDigest() ^ (last_options_ << 1); },
           .on_difference = [this, &optimizer] { optim::ThrowOptionsDiffer(optimizer, group_.get()); }};
 }
@@ -113,8 +115,9 @@ void DdpPlugin::HandOverGradients(nn::Module& model, optim::Optimizer& optimizer
   });
   if (may_stay.empty()) return;
   may_stay_local_ = may_stay;
-  local_gradients_ = std::make_unique<chunk::GradientChunks>(std::move(may_stay), group_,
-                                                             ChunkOptions(options_.overlap));
+  chunk::GradientChunkOptions chunks = ChunkOptions(options_.overlap);
+  chunks.agreement = AgreeOnOptions(optimizer);
+  local_gradients_ = std::make_unique<chunk::GradientChunks>(std::move(may_stay), group_, chunks);
 }
 
 std::vector<autograd::ParameterPtr> DdpPlugin::SplitOff(const nn::Module& model,
