@@ -96,8 +96,8 @@ struct Resumed {
 
 class Booster {
  public:
-  // The plugin must outlive the booster, and so must what boost is given, for as long as the booster
-  // is used: a call after one of them was destroyed throws Error that names it.
+  // The plugin must outlive the booster, and so must what boost is given, for as long as the
+  // booster is used: a call after one of them was destroyed throws Error that names it.
   explicit Booster(Plugin& plugin) : plugin_(plugin), watched_plugin_(&plugin) {}
   ~Booster();
   Booster(const Booster&) = delete;

@@ -14,10 +14,10 @@
 namespace apogee {
 
 [[noreturn]] inline void Rethrow(const char* call, const comm::CommError& error) {
-  throw comm::CommError(
-      internal::Concat(call, ": ", error.what(), ". This rank was in ", call,
-                       ". Every rank must make the same forwards, backwards, steps and saves in the "
-                       "same order; a save or an evaluation on rank 0 alone is the usual mistake"));
+  throw comm::CommError(internal::Concat(
+      call, ": ", error.what(), ". This rank was in ", call,
+      ". Every rank must make the same forwards, backwards, steps and saves in the "
+      "same order; a save or an evaluation on rank 0 alone is the usual mistake"));
 }
 
 }  // namespace apogee

@@ -3,8 +3,8 @@
 //
 //   APOGEE_RETURN_IF_ERROR(CheckReplicas("save_model", parts, plugin.group()));
 //
-// Costs one pass over what this rank holds (a hash, 10 GB/s and core) and one all-gather of 16 bytes
-// and the name per part.
+// Costs one pass over what this rank holds (a hash, 10 GB/s and core) and one all-gather of 16
+// bytes and the name per part.
 #ifndef APOGEE_BOOSTER_REPLICA_CHECK_H_
 #define APOGEE_BOOSTER_REPLICA_CHECK_H_
 
@@ -15,8 +15,8 @@
 
 namespace apogee {
 
-// FailedPrecondition, the same on every rank, that names the first part of which ranks that hold the
-// same elements hold other values. Collective; null: one rank, nothing to do.
+// FailedPrecondition, the same on every rank, that names the first part of which ranks that hold
+// the same elements hold other values. Collective; null: one rank, nothing to do.
 absl::Status CheckReplicas(const char* what, const std::vector<checkpoint::TensorPart>& parts,
                            const comm::GroupPtr& group);
 

@@ -88,10 +88,11 @@ SectionReader::Weights SectionReader::ReadWeights(const nn::Module& model, const
     const Tensor here = parameter->data();  // all of it, or this rank's part
     const auto saved = reader_.manifest().tensors.find(ModelName(parameter->name()));
     const std::string dtype = checkpoint::SafetensorsDType(here.dtype());
-    if (cause.empty() && saved != reader_.manifest().tensors.end() && saved->second.dtype != dtype) {
-      cause = internal::Concat("\n  the saved run's weights are ", saved->second.dtype,
-                               ", this run's ", dtype,
-                               ": give the plugin the precision that the run was saved with");
+    if (cause.empty() && saved != reader_.manifest().tensors.end() &&
+        saved->second.dtype != dtype) {
+      cause =
+          internal::Concat("\n  the saved run's weights are ", saved->second.dtype, ", this run's ",
+                           dtype, ": give the plugin the precision that the run was saved with");
     }
     const Tensor value =
         Tensor::Zeros(here.shape(), here.dtype(), here.context(), MemoryCategory::kParameter);

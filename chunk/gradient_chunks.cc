@@ -304,7 +304,8 @@ void GradientChunks::ExchangePresence() {
   bits = presence.ToVector<float>();
   for (size_t i = 0; i < slots_.size(); ++i) slots_[i].present = bits[i] != 0;
   for (size_t i = slots_.size(); i < bits.size(); i += 2) {
-    if (bits[i] + bits[i + 1] != static_cast<float>(kDigestPart)) options_.agreement.on_difference();
+    if (bits[i] + bits[i + 1] != static_cast<float>(kDigestPart))
+      options_.agreement.on_difference();
   }
 }
 

@@ -16,8 +16,9 @@ Loader::Loader(std::shared_ptr<const Dataset> dataset, std::shared_ptr<const Sam
   APOGEE_CHECK(options_.batch >= 1, "Loader: batch must be at least 1, got ", options_.batch);
   APOGEE_CHECK(options_.num_batches >= LoaderOptions::kAll,
                "Loader: num_batches must be kAll or at least 0, got ", options_.num_batches);
-  APOGEE_CHECK(sampler_->num_samples() <= dataset_->num_samples(), "Loader: the sampler draws from ",
-               sampler_->num_samples(), " samples, the dataset has ", dataset_->num_samples(),
+  APOGEE_CHECK(sampler_->num_samples() <= dataset_->num_samples(),
+               "Loader: the sampler draws from ", sampler_->num_samples(),
+               " samples, the dataset has ", dataset_->num_samples(),
                "; make the sampler for dataset->num_samples()");
   APOGEE_CHECK(size() != 0, "Loader: ", sampler_->size(), " samples do not fill one batch of ",
                options_.batch, "; lower the batch");

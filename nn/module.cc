@@ -14,9 +14,10 @@ void RunAll(const std::vector<Module::Hook>& hooks, Module& module) {
 }
 
 void CheckAlive(const Watched<Module>& module) {
-  APOGEE_CHECK(!module.is_gone(),
-               "backward: a module that took part in the forward has been destroyed since; keep the "
-               "model until backward has run");
+  APOGEE_CHECK(
+      !module.is_gone(),
+      "backward: a module that took part in the forward has been destroyed since; keep the "
+      "model until backward has run");
 }
 
 Tensor FirstValue(const Shape& shape, const Init& init, const PhiloxKey& key, DType dtype,

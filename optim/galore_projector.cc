@@ -158,7 +158,8 @@ void GaLoreProjector::Compute(int phase, const GaLoreSettings& settings, const A
     const Tensor flat = param.grad.View({param.grad.numel()});
     int64_t at = 0;
     for (const comm::Segment& segment : view.layout().segments()) {
-      ops::Accumulate(to.Slice(0, segment.begin, segment.length), flat.Slice(0, at, segment.length));
+      ops::Accumulate(to.Slice(0, segment.begin, segment.length),
+                      flat.Slice(0, at, segment.length));
       at += segment.length;
     }
   } else if (phase == kBasisPhase) {

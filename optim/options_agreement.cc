@@ -28,7 +28,8 @@ std::string Describe(const Optimizer& optimizer) {
       {"norm_kind", FormatOption(static_cast<int64_t>(step.norm_kind))},
       {"nonfinite", FormatOption(static_cast<int64_t>(step.nonfinite))},
       {"loss_scale", FormatOption(step.loss_scale)}};
-  for (const auto& [name, value] : more) text += Concat("its step options: ", name, "\n", value, "\n");
+  for (const auto& [name, value] : more)
+    text += Concat("its step options: ", name, "\n", value, "\n");
   return text;
 }
 
@@ -46,7 +47,8 @@ std::vector<std::string> Lines(const std::string& text) {
 std::string WhoHasWhat(const std::vector<std::string>& values, const std::vector<int>& ranks) {
   std::vector<std::pair<std::string, std::vector<int>>> all;
   for (size_t i = 0; i < values.size(); ++i) {
-    auto found = std::ranges::find(all, values[i], &std::pair<std::string, std::vector<int>>::first);
+    auto found =
+        std::ranges::find(all, values[i], &std::pair<std::string, std::vector<int>>::first);
     if (found == all.end()) found = all.insert(all.end(), {values[i], {}});
     found->second.push_back(ranks[i]);
   }
@@ -61,10 +63,9 @@ std::string WhoHasWhat(const std::vector<std::string>& values, const std::vector
 }  // namespace
 
 void ThrowOptionsDiffer(const Optimizer& optimizer, comm::Group* group) {
-  const std::string what = Concat("step: ranks disagree on the options of optimizer ",
-                                  optimizer.name());
-  constexpr const char* kRemedy =
-      "; set options, learning rates and schedules alike on every rank";
+  const std::string what =
+      Concat("step: ranks disagree on the options of optimizer ", optimizer.name());
+  constexpr const char* kRemedy = "; set options, learning rates and schedules alike on every rank";
   if (group == nullptr) Throw(what, kRemedy);
   const ContextPtr context = optimizer.views()[0].state_context();
   std::vector<std::vector<std::string>> all;
@@ -84,7 +85,8 @@ void ThrowOptionsDiffer(const Optimizer& optimizer, comm::Group* group) {
           optimizer.name(), ": ", all[0][line].substr(colon + 2), " is ",
           WhoHasWhat(values, group->world_ranks()), kRemedy);
   }
-  Throw(what, " in the last step, though no longer now: one of them changed between backward() and "
+  Throw(what,
+        " in the last step, though no longer now: one of them changed between backward() and "
         "step() on some ranks only, whose weights have drifted; set options alike on every rank, "
         "and go on from a checkpoint");
 }

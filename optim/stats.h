@@ -11,8 +11,9 @@
 // however many parameters there are. Partials start at 0; maxima are of numbers >= 0.
 //
 // Partials of sums are over the elements that this rank holds, each counted once. Where several
-// ranks hold the same elements (ParamView::num_replicas), CountReplicasOnce(), which the optimizer's
-// base class calls before it reduces, multiplies them by 1 / num_replicas: an update need not know.
+// ranks hold the same elements (ParamView::num_replicas), CountReplicasOnce(), which the
+// optimizer's base class calls before it reduces, multiplies them by 1 / num_replicas: an update
+// need not know.
 #ifndef APOGEE_OPTIM_STATS_H_
 #define APOGEE_OPTIM_STATS_H_
 

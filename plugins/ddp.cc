@@ -60,7 +60,8 @@ optim::Optimizer& DdpPlugin::Configure(nn::Module& model, optim::Optimizer& opti
   local_ = dynamic_cast<optim::LocalGradientOptimizer*>(&optimizer);
   if (local_ != nullptr) HandOverGradients(model, optimizer, reduced);
   // Only the first of several may overlap.
-  chunk::GradientChunkOptions chunks = ChunkOptions(options_.overlap && local_gradients_ == nullptr);
+  chunk::GradientChunkOptions chunks =
+      ChunkOptions(options_.overlap && local_gradients_ == nullptr);
   chunks.agreement = AgreeOnOptions(optimizer);
   gradients_ = std::make_unique<chunk::GradientChunks>(std::move(reduced), group_, chunks);
   return optimizer;
@@ -70,8 +71,9 @@ optim::Optimizer& DdpPlugin::Configure(nn::Module& model, optim::Optimizer& opti
 // change between backward and step are found in the next backward.
 chunk::Agreement DdpPlugin::AgreeOnOptions(optim::Optimizer& optimizer) {
   if (group_ == nullptr) return {};
-  return {.digest = [this, &optimizer] { return optimizer.OptionsDigest() ^ (last_options_ << 1); },
-          .on_difference = [this, &optimizer] { optim::ThrowOptionsDiffer(optimizer, group_.get()); }};
+  return {
+      .digest = [this, &optimizer] { return optimizer.OptionsDigest() ^ (last_options_ << 1); },
+      .on_difference = [this, &optimizer] { optim::ThrowOptionsDiffer(optimizer, group_.get()); }};
 }
 
 chunk::GradientChunkOptions DdpPlugin::ChunkOptions(bool overlap) const {

@@ -83,7 +83,8 @@ void GeminiPlugin::Choose(const nn::Module& model, optim::Optimizer& optimizer) 
     sharded_.push_back(parameter);
     views_.push_back(held ? found->second : nullptr);
   }
-  shards_ = std::make_unique<ShardGradients>("gemini", optimizer, sharded_, views_, std::move(frozen));
+  shards_ =
+      std::make_unique<ShardGradients>("gemini", optimizer, sharded_, views_, std::move(frozen));
 }
 
 std::vector<chunk::ChunkSpec> GeminiPlugin::Plan(nn::Module& model,
@@ -128,7 +129,8 @@ void GeminiPlugin::ReduceGradients(const std::vector<chunk::ChunkSpec>& plan,
     // Where no norm is needed, there is no phase 0 in which ranks compare options.
     options.agreement = {
         .digest = [&optimizer] { return optimizer.OptionsDigest(); },
-        .on_difference = [&optimizer, this] { optim::ThrowOptionsDiffer(optimizer, group_.get()); }};
+        .on_difference = [&optimizer,
+                          this] { optim::ThrowOptionsDiffer(optimizer, group_.get()); }};
   }
   gradients_ = std::make_unique<chunk::GradientChunks>(
       sharded_, plan, group_, options, [this](size_t index, const Tensor& mean) {

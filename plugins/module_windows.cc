@@ -76,7 +76,8 @@ void ModuleWindows::AddBackwardHooks(nn::Module& module) {
   if (std::exchange(window.has_hooks, true)) return;
   const std::weak_ptr alive = alive_;
   module.AddPreBackwardHook([this, &window, alive](nn::Module&) {
-    if (!alive.expired() && backward_) Acquire(window, window.chunks, window.in_backward.emplace_back());
+    if (!alive.expired() && backward_)
+      Acquire(window, window.chunks, window.in_backward.emplace_back());
   });
   module.AddPostBackwardHook([this, &window, alive](nn::Module&) {
     if (alive.expired() || window.in_backward.empty()) return;

@@ -32,7 +32,8 @@ class StepGuard {
   // the optimizer has already stays: the loop multiplies its loss by it.
   void Attach(optim::Optimizer& optimizer);
   // Throws Error for a second backward in a step of an optimizer that updates inside backward, and
-  // once the optimizer is gone. Returns whether this backward is to reduce gradients: no handle of NoSync lives.
+  // once the optimizer is gone. Returns whether this backward is to reduce gradients: no handle of
+  // NoSync lives.
   bool OnBackward();
   // The backward has failed, and its gradients are gone.
   void ForgetBackward() { num_backwards_ = 0; }

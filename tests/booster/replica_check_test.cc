@@ -98,9 +98,8 @@ TEST(ReplicaCheckTest, AWeightThatOneRankSetIsNamed) {
     const autograd::ParameterPtr weight = model.Parameters()[2];
     if (world.rank() == 2) weight->data().Fill(7);
     const absl::Status status = booster.save_training_state(dir / "bad", {.step = 2});
-    EXPECT_THAT(Message(status),
-                AllOf(HasSubstr("save_training_state: rank 0 and rank 2 hold"),
-                      HasSubstr("\"model/" + weight->name() + "\"")));
+    EXPECT_THAT(Message(status), AllOf(HasSubstr("save_training_state: rank 0 and rank 2 hold"),
+                                       HasSubstr("\"model/" + weight->name() + "\"")));
   });
 }
 

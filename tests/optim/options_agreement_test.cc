@@ -103,9 +103,8 @@ TEST(OptionsAgreementTest, PhaseZeroFindsARankWhoseOptionsDiffer) {
       RunRanks(3, [&](comm::World& world) {
         const ParameterPtr param = RandomParam("w", {6}, DType::kF32, world.context(), 1);
         AdamW optimizer({param}, {.lr = 1e-3});
-        optimizer.views()[0].BindShard(
-            param->data().Slice(0, 2 * world.rank(), 2).Clone(),
-            comm::Layout({6}, {.segments = {{2 * world.rank(), 2}}}));
+        optimizer.views()[0].BindShard(param->data().Slice(0, 2 * world.rank(), 2).Clone(),
+                                       comm::Layout({6}, {.segments = {{2 * world.rank(), 2}}}));
         optimizer.set_stat_reducer(std::make_unique<GroupStatReducer>(world.group()));
         optimizer.set_step_options(
             {.norm_kind = kind,

@@ -188,8 +188,8 @@ TEST(StatPhasesTest, PresenceIsShared) {
   EXPECT_EQ(rank.optimizer->last_step().grad_norm, 2);
 }
 
-// Ranks that hold the same elements count them once between them, and an update need not know: to it
-// there is one replica, so that one that divides by their number is right, too.
+// Ranks that hold the same elements count them once between them, and an update need not know: to
+// it there is one replica, so that one that divides by their number is right, too.
 TEST(StatPhasesTest, PartialsOfReplicasHaveTheirWeights) {
   const ContextPtr context = CpuContext();
   const ParameterPtr param = RandomParam("w", {5, 7}, DType::kF64, context, 1);
@@ -233,7 +233,9 @@ TEST(StatPhasesTest, TwoReplicasEqualTheWhole) {
     optimizer.set_stat_reducer(std::make_unique<RecordingReducer>(other, seen));
     optimizer.step();
     other = seen;  // the other rank's are the same
-    if (round == 3) EXPECT_EQ(Values(param->data()), std::vector<double>(expected.begin(), expected.begin() + 35));
+    if (round == 3)
+      EXPECT_EQ(Values(param->data()),
+                std::vector<double>(expected.begin(), expected.begin() + 35));
   }
 }
 

@@ -337,9 +337,9 @@ TEST(GaLoreTrafficTest, ShardsSumTheProjectionAndTheDirection) {
       for (const size_t step : {1u, 2u}) {
         // Presence, phase 0, R, direction.
         EXPECT_EQ(steps[step].calls(CollectiveKind::kAllReduce), 1 + 3) << optimizer;
-        EXPECT_EQ(steps[step].bytes(CollectiveKind::kAllReduce),
-                  4 * (n + 1) + kPhaseZeroDigest +
-                      8 * (2 * (n + 1) + n * (90 + 90 + extra) + 2 * extra))
+        EXPECT_EQ(
+            steps[step].bytes(CollectiveKind::kAllReduce),
+            4 * (n + 1) + kPhaseZeroDigest + 8 * (2 * (n + 1) + n * (90 + 90 + extra) + 2 * extra))
             << optimizer;
         EXPECT_EQ(steps[step].total_calls(), 4 + 2);  // gradients, parameters
       }
@@ -362,8 +362,7 @@ TEST(GaLoreTrafficTest, DdpSumsTheProjectionOnly) {
           // The vector's gradient and its presence, phase 0, R.
           EXPECT_EQ(steps[step].total_calls(), 2 + 2) << optimizer;
           EXPECT_EQ(steps[step].bytes(CollectiveKind::kAllReduce),
-                    8 * 5 + 4 + kPresenceDigest + kPhaseZeroDigest +
-                        8 * (2 * n + n * (90 + extra)))
+                    8 * 5 + 4 + kPresenceDigest + kPhaseZeroDigest + 8 * (2 * n + n * (90 + extra)))
               << optimizer;
         }
         EXPECT_EQ(steps[3].total_calls() - steps[2].total_calls(), 2);  // gradient, basis
@@ -373,8 +372,7 @@ TEST(GaLoreTrafficTest, DdpSumsTheProjectionOnly) {
   }
   // With clipping, whole gradients.
   const RunSetup clipped{.num_ranks = 3, .max_norm = 1};
-  EXPECT_EQ(StepTraffic(clipped, 2)[1].total_bytes(),
-            8 * (2 * 600 + 5) + 4 * 3 + kPresenceDigest);
+  EXPECT_EQ(StepTraffic(clipped, 2)[1].total_bytes(), 8 * (2 * 600 + 5) + 4 * 3 + kPresenceDigest);
 }
 
 // In f32 the last bits of R may decide between two 8-bit codes: then the mean itself is projected.

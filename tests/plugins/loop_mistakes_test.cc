@@ -30,8 +30,8 @@ using testing::RunRanks;
 std::unique_ptr<Plugin> MakePlugin(const std::string& kind, comm::World& world) {
   if (kind == "ddp") return std::make_unique<DdpPlugin>(world.group());
   if (kind == "zero1" || kind == "zero2") {
-    return std::make_unique<LowLevelZeroPlugin>(world.group(),
-                                                LowLevelZeroOptions{.stage = kind == "zero1" ? 1 : 2});
+    return std::make_unique<LowLevelZeroPlugin>(
+        world.group(), LowLevelZeroOptions{.stage = kind == "zero1" ? 1 : 2});
   }
   if (kind == "gemini") return std::make_unique<GeminiPlugin>(world.group());
   if (kind == "single") return std::make_unique<SingleRankPlugin>();
@@ -50,7 +50,9 @@ struct Rig {
         std::make_unique<optim::AdamW>(model->Parameters(), optim::AdamWOptions{.lr = 1e-3});
     booster.boost(*model, *optimizer);
   }
-  Tensor Loss() { return autograd::Mean((*model)(Tensor::Full({2, 4}, DType::kF32, 0.5, context))); }
+  Tensor Loss() {
+    return autograd::Mean((*model)(Tensor::Full({2, 4}, DType::kF32, 0.5, context)));
+  }
   void Step() {
     booster.backward(Loss(), *optimizer);
     optimizer->step();
@@ -106,9 +108,10 @@ TEST(LoopMistakesTest, StepOptionsOfOneRankAreFound) {
       Rig rig(kind, world);
       rig.Step();
       if (world.rank() == 1) rig.optimizer->set_step_options({.max_norm = 1e-3});
-      EXPECT_THAT(MessageOf([&] { rig.Step(); }),
-                  HasSubstr("its step options of optimizer adamw: max_norm is 0 on rank 0, 0.001 on "
-                            "rank 1"))
+      EXPECT_THAT(
+          MessageOf([&] { rig.Step(); }),
+          HasSubstr("its step options of optimizer adamw: max_norm is 0 on rank 0, 0.001 on "
+                    "rank 1"))
           << kind;
     });
   }
@@ -159,10 +162,9 @@ TEST(LoopMistakesTest, AnOptimizerThatIsGoneIsNamed) {
       };
       EXPECT_THAT(MessageOf([&] { rig.booster.backward(loss, other); }), gone("backward"));
       EXPECT_THAT(MessageOf([&] { (void)rig.booster.save_model("/nowhere"); }), gone("save_model"));
-      EXPECT_THAT(MessageOf([&] {
-                    (void)rig.booster.save_training_state("/nowhere", {.step = 1});
-                  }),
-                  gone("save_training_state"));
+      EXPECT_THAT(
+          MessageOf([&] { (void)rig.booster.save_training_state("/nowhere", {.step = 1}); }),
+          gone("save_training_state"));
       EXPECT_THAT(MessageOf([&] { (void)rig.booster.save_optimizer("/nowhere"); }),
                   gone("save_optimizer"));
       EXPECT_THAT(MessageOf([&] { (void)rig.booster.load_model("/nowhere"); }), gone("load_model"));
@@ -189,10 +191,9 @@ TEST(LoopMistakesTest, AModelThatGoesBeforeBackwardIsNamed) {
                          {.lr = 0.1});
         if (optimizer_too) rig.optimizer.reset();
         rig.model.reset();
-        EXPECT_THAT(MessageOf([&] {
-                      rig.booster.backward(loss, optimizer_too ? other : *rig.optimizer);
-                    }),
-                    HasSubstr("backward: the model that was given to boost has been destroyed"))
+        EXPECT_THAT(
+            MessageOf([&] { rig.booster.backward(loss, optimizer_too ? other : *rig.optimizer); }),
+            HasSubstr("backward: the model that was given to boost has been destroyed"))
             << kind;
       });
     }
