@@ -3,6 +3,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "apogee/booster/call_site.h"
 #include "apogee/nn/trace_modules.h"
 
 namespace apogee {
@@ -48,11 +49,18 @@ Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer, Criterion
           loader, scheduler};
 }
 
-void Booster::backward(const Tensor& loss, optim::Optimizer& optimizer) {
+void Booster::backward(const Tensor& loss, optim::Optimizer& optimizer) try {
   CheckBoosted("backward");
+  APOGEE_CHECK(&optimizer == optimizer_.get(), "backward: optimizer ", optimizer.name(),
+               " is another one than the ", optimizer_->name(),
+               " that boost returned, which gets the gradients; call booster.backward(loss, "
+               "boosted.optimizer), once for all optimizers, and step a second one beside it");
+  CheckLoss("backward: the loss", loss);
   const TraceSpan span(compute_lane_, "backward", {.category = "backward"});
   normalizer_->NoteBackward(loss);
   plugin_.Backward(loss, optimizer);
+} catch (const comm::CommError& error) {
+  Rethrow("backward", error);
 }
 
 std::shared_ptr<void> Booster::accumulation_window(int64_t num_targets) {
@@ -62,7 +70,7 @@ std::shared_ptr<void> Booster::accumulation_window(int64_t num_targets) {
 
 PipelineResult Booster::execute_pipeline(const data::Batch& batch, nn::Module& model,
                                          const Criterion& criterion, optim::Optimizer* optimizer,
-                                         const PipelineOptions& options) {
+                                         const PipelineOptions& options) try {
   CheckBoosted("execute_pipeline");
   APOGEE_CHECK(&model == model_ && (optimizer == nullptr || optimizer == optimizer_),
                "execute_pipeline: needs the model and the optimizer that boost returned");
@@ -73,6 +81,8 @@ PipelineResult Booster::execute_pipeline(const data::Batch& batch, nn::Module& m
                                   .optimizer = optimizer,
                                   .return_outputs = options.return_outputs,
                                   .normalizer = normalizer_.get()});
+} catch (const comm::CommError& error) {
+  Rethrow("execute_pipeline", error);
 }
 
 }  // namespace apogee

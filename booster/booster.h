@@ -101,8 +101,9 @@ struct Resumed {
 
 class Booster {
  public:
-  // The plugin must outlive the booster.
-  explicit Booster(Plugin& plugin) : plugin_(plugin) {}
+  // The plugin must outlive the booster, and so must what boost is given, for as long as the
+  // booster is used: a call after one of them was destroyed throws Error that names it.
+  explicit Booster(Plugin& plugin) : plugin_(plugin), watched_plugin_(&plugin) {}
   ~Booster();
   Booster(const Booster&) = delete;
   Booster& operator=(const Booster&) = delete;
@@ -123,7 +124,8 @@ class Booster {
                 data::Loader* loader = nullptr, optim::LrScheduler* scheduler = nullptr);
 
   // Adds the gradients of `loss` (a scalar) to the parameters'. Collective where the plugin reduces
-  // gradients inside backward.
+  // gradients inside backward. Throws Error for an optimizer that is not the one that boost
+  // returned: one of the loop's own, for other parameters, is stepped beside it and not given here.
   void backward(const Tensor& loss, optim::Optimizer& optimizer);
 
   // Forward and backward of one batch under any plugin; what a plugin with pipeline stages has
@@ -241,16 +243,19 @@ class Booster {
   absl::Status Write(bool use_async, const SavePtr& save, checkpoint::BackgroundSaver::Write write);
   absl::Status WriteTo(const std::string& path, bool use_async,
                        const std::shared_ptr<checkpoint::FileSystem>& files, const SavePtr& save);
+  // Throws Error before boost, and once one of what was boosted is gone.
   void CheckBoosted(const char* what) const;
-  // One rank writes what all of them hold.
+  void CheckScheduler(const char* what) const;
+  // What every save, and what it would write over, begins with: ranks hold the same.
   void SyncReplicas();
 
   Plugin& plugin_;
+  Watched<Plugin> watched_plugin_;
   TraceLane* compute_lane_ = nullptr;
   TraceLane* saver_lane_ = nullptr;
-  nn::Module* model_ = nullptr;
-  optim::Optimizer* optimizer_ = nullptr;
-  optim::LrScheduler* scheduler_ = nullptr;
+  Watched<nn::Module> model_;
+  Watched<optim::Optimizer> optimizer_;
+  Watched<optim::LrScheduler> scheduler_;
   std::shared_ptr<LossNormalizer> normalizer_;          // after boost
   std::unique_ptr<checkpoint::BackgroundSaver> saver_;  // once there was a save
   // Of the save under way: what it noted, on its thread until it has ended, and for whom.

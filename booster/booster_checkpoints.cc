@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "apogee/booster/booster.h"
+#include "apogee/booster/call_site.h"
 #include "apogee/checkpoint/agreement.h"
 #include "apogee/checkpoint/checkpoint_folder.h"
 #include "apogee/tensor/cpu/cpu_context.h"
@@ -111,8 +112,9 @@ absl::Status SaveInFolder(checkpoint::PlannedSave& save, const std::string& fold
 }  // namespace
 
 absl::Status Booster::save_training_state(const std::string& folder, const RunPosition& position,
-                                          const SaveOptions& given) {
+                                          const SaveOptions& given) try {
   CheckBoosted("save_training_state");
+  CheckScheduler("save_training_state");
   if (given.keep < 2) {
     return InvalidArgument("save_training_state: keep must be at least 2, got ", given.keep,
                            ": the newest checkpoint may turn out to be damaged");
@@ -138,11 +140,14 @@ absl::Status Booster::save_training_state(const std::string& folder, const RunPo
                [save, options, folder, step = position.step](const comm::GroupPtr& group) {
                  return SaveInFolder(*save, folder, step, options, group);
                });
+} catch (const comm::CommError& error) {
+  Rethrow("save_training_state", error);
 }
 
 absl::StatusOr<Resumed> Booster::resume(const std::string& folder,
-                                        const std::shared_ptr<FileSystem>& files) {
+                                        const std::shared_ptr<FileSystem>& files) try {
   CheckBoosted("resume");
+  CheckScheduler("resume");
   if (saver_ != nullptr) saver_->Settle();  // it may be the newest
   const comm::GroupPtr group = plugin_.group();
   const ContextPtr context = CpuContext({.num_threads = 1});
@@ -178,6 +183,8 @@ absl::StatusOr<Resumed> Booster::resume(const std::string& folder,
   std::string all;
   for (const std::string& notice : resumed.notices) all += "\n  " + notice;
   return DataLoss(folder, ": none of its checkpoints can be used:", all);
+} catch (const comm::CommError& error) {
+  Rethrow("resume", error);
 }
 
 }  // namespace apogee

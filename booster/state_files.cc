@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "apogee/booster/booster.h"
+#include "apogee/booster/call_site.h"
+#include "apogee/booster/replica_check.h"
 #include "apogee/booster/state_sections.h"
 #include "apogee/checkpoint/agreement.h"
 #include "apogee/checkpoint/checkpoint_writer.h"
@@ -35,10 +37,23 @@ Booster::~Booster() {
 
 void Booster::CheckBoosted(const char* what) const {
   APOGEE_CHECK(model_ != nullptr, what, ": call boost(model, optimizer) first");
+  const char* gone = model_.is_gone()            ? "model that was given to boost"
+                     : optimizer_.is_gone()      ? "optimizer that boost returned"
+                     : watched_plugin_.is_gone() ? "plugin of this booster"
+                                                 : nullptr;
+  APOGEE_CHECK(gone == nullptr, what, ": the ", gone,
+               " has been destroyed; keep it for as long as its booster is used");
+}
+
+void Booster::CheckScheduler(const char* what) const {
+  APOGEE_CHECK(!scheduler_.is_gone(), what,
+               ": the scheduler that was given to boost has been destroyed; keep it for as long as "
+               "its booster is used");
 }
 
 void Booster::SyncReplicas() {
-  auto* local = dynamic_cast<optim::LocalGradientOptimizer*>(optimizer_);
+  plugin_.BeforeSave(*optimizer_);
+  auto* local = dynamic_cast<optim::LocalGradientOptimizer*>(optimizer_.get());
   if (local != nullptr) local->SyncReplicas();
 }
 
@@ -79,22 +94,26 @@ absl::Status Booster::WriteTo(const std::string& path, bool use_async, const Fil
   });
 }
 
-absl::Status Booster::save_model(const std::string& path, const SaveModelOptions& options) {
+absl::Status Booster::save_model(const std::string& path, const SaveModelOptions& options) try {
   CheckBoosted("save_model");
   APOGEE_RETURN_IF_ERROR(wait_for_saves());
   SyncReplicas();
+  const std::vector<checkpoint::TensorPart> parts = WeightsOf(*model_, plugin_);
+  APOGEE_RETURN_IF_ERROR(CheckReplicas("save_model", parts, plugin_.group()));
   APOGEE_ASSIGN_OR_RETURN(const SavePtr save, checkpoint::PlanModelWeights(
-                                                  WeightsOf(*model_, plugin_),
+                                                  parts,
                                                   {.shard = options.shard,
                                                    .size_per_shard_mb = options.size_per_shard_mb,
                                                    .use_safetensors = options.use_safetensors,
                                                    .config_json = options.config_json},
                                                   plugin_.group()));
   return WriteTo(path, options.use_async, options.files, save);
+} catch (const comm::CommError& error) {
+  Rethrow("save_model", error);
 }
 
 absl::StatusOr<checkpoint::LoadReport> Booster::load_model(const std::string& path,
-                                                           const LoadModelOptions& options) {
+                                                           const LoadModelOptions& options) try {
   CheckBoosted("load_model");
   if (saver_ != nullptr) saver_->Settle();  // it may be what is to be loaded; so for all below
   // Ranks that step alone would overwrite at the next average what is loaded here.
@@ -107,22 +126,27 @@ absl::StatusOr<checkpoint::LoadReport> Booster::load_model(const std::string& pa
   }
   return checkpoint::LoadModelWeights({options.files, path}, parts, {.strict = options.strict},
                                       plugin_.group());
+} catch (const comm::CommError& error) {
+  Rethrow("load_model", error);
 }
 
-absl::Status Booster::save_optimizer(const std::string& path, const FileOptions& options) {
+absl::Status Booster::save_optimizer(const std::string& path, const FileOptions& options) try {
   CheckBoosted("save_optimizer");
   APOGEE_RETURN_IF_ERROR(wait_for_saves());
   SyncReplicas();
   Attributes attributes;
   checkpoint::CheckpointContents contents;
   AddOptimizer(*optimizer_, attributes, contents.parts);
+  APOGEE_RETURN_IF_ERROR(CheckReplicas("save_optimizer", contents.parts, plugin_.group()));
   contents.attributes = attributes.values();
   APOGEE_ASSIGN_OR_RETURN(const SavePtr save,
                           checkpoint::PlanCheckpoint(std::move(contents), plugin_.group()));
   return WriteTo(path, options.use_async, options.files, save);
+} catch (const comm::CommError& error) {
+  Rethrow("save_optimizer", error);
 }
 
-absl::Status Booster::load_optimizer(const std::string& path, const FilesPtr& files) {
+absl::Status Booster::load_optimizer(const std::string& path, const FilesPtr& files) try {
   CheckBoosted("load_optimizer");
   if (saver_ != nullptr) saver_->Settle();
   SyncReplicas();  // weights that this does not load
@@ -138,22 +162,28 @@ absl::Status Booster::load_optimizer(const std::string& path, const FilesPtr& fi
   APOGEE_RETURN_IF_ERROR(
       checkpoint::AgreeOnStatus(read(), plugin_.group(), CpuContext({.num_threads = 1})));
   return optimizer_->load_state_dict(dict);
+} catch (const comm::CommError& error) {
+  Rethrow("load_optimizer", error);
 }
 
-absl::Status Booster::save_lr_scheduler(const std::string& path, const FileOptions& options) {
+absl::Status Booster::save_lr_scheduler(const std::string& path, const FileOptions& options) try {
   CheckBoosted("save_lr_scheduler");
   APOGEE_CHECK(scheduler_ != nullptr, "save_lr_scheduler: boost was given no scheduler");
+  CheckScheduler("save_lr_scheduler");
   APOGEE_RETURN_IF_ERROR(wait_for_saves());
   Attributes attributes;
   AddSchedule(*scheduler_, attributes);
   APOGEE_ASSIGN_OR_RETURN(const SavePtr save,
                           checkpoint::PlanCheckpoint({attributes.values(), {}}, plugin_.group()));
   return WriteTo(path, options.use_async, options.files, save);
+} catch (const comm::CommError& error) {
+  Rethrow("save_lr_scheduler", error);
 }
 
-absl::Status Booster::load_lr_scheduler(const std::string& path, const FilesPtr& files) {
+absl::Status Booster::load_lr_scheduler(const std::string& path, const FilesPtr& files) try {
   CheckBoosted("load_lr_scheduler");
   APOGEE_CHECK(scheduler_ != nullptr, "load_lr_scheduler: boost was given no scheduler");
+  CheckScheduler("load_lr_scheduler");
   if (saver_ != nullptr) saver_->Settle();
   SavedSchedule saved;
   const auto read = [&]() -> absl::Status {
@@ -166,6 +196,8 @@ absl::Status Booster::load_lr_scheduler(const std::string& path, const FilesPtr&
   APOGEE_RETURN_IF_ERROR(checkpoint::AgreeOnStatus(read(), plugin_.group(), context));
   return checkpoint::AgreeOnStatus(scheduler_->load_state_dict(saved.state), plugin_.group(),
                                    context);
+} catch (const comm::CommError& error) {
+  Rethrow("load_lr_scheduler", error);
 }
 
 absl::Status Booster::check_space(const std::string& folder, int64_t checkpoints,

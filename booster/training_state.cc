@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "apogee/booster/attributes.h"
+#include "apogee/booster/replica_check.h"
 #include "apogee/booster/state_sections.h"
 #include "apogee/checkpoint/agreement.h"
 #include "apogee/checkpoint/checkpoint_reader.h"
@@ -36,6 +37,7 @@ absl::StatusOr<std::unique_ptr<checkpoint::PlannedSave>> TrainingState::Plan(
   AddOptimizer(parts_.optimizer, attributes, contents.parts);
   AddRun(parts_, attributes);
   const comm::GroupPtr group = parts_.plugin.group();
+  APOGEE_RETURN_IF_ERROR(CheckReplicas("save_training_state", contents.parts, group));
   attributes.Set("step", position.step);
   attributes.Set("plugin", parts_.plugin.name());
   attributes.Set("ranks", int64_t{comm::GroupSize(group)});

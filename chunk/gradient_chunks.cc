@@ -13,6 +13,8 @@ namespace {
 // Chunks that are being reduced and not yet freed, when they are freed at all.
 constexpr size_t kMaxInFlight = 2;
 constexpr int kNumDTypes = 256;  // at most
+// What a float holds of a digest. Maxima of a and of this less a tell whether all a are the same.
+constexpr uint64_t kDigestPart = (1 << 24) - 1;
 
 // to = factor * from, rounded to to's dtype; both contiguous.
 void CopyScaled(const Tensor& to, const Tensor& from, double factor) {
@@ -287,6 +289,13 @@ void GradientChunks::ExchangePresence() {
   if (group_ == nullptr || plan_.empty()) return;
   std::vector<float> bits;
   for (const Slot& slot : slots_) bits.push_back(slot.present ? 1.0f : 0.0f);
+  if (options_.agreement.digest) {
+    const uint64_t digest = options_.agreement.digest();
+    for (const uint64_t part : {digest & kDigestPart, digest >> 24 & kDigestPart}) {
+      bits.push_back(static_cast<float>(part));
+      bits.push_back(static_cast<float>(kDigestPart - part));
+    }
+  }
   const Tensor presence = Tensor::FromVector<float>(bits, {static_cast<int64_t>(bits.size())},
                                                     slots_[0].parameter->data().context());
   const auto work = group_->AllReduceAsync(presence, comm::ReduceOp::kMax);
@@ -294,6 +303,10 @@ void GradientChunks::ExchangePresence() {
   work->Wait();
   bits = presence.ToVector<float>();
   for (size_t i = 0; i < slots_.size(); ++i) slots_[i].present = bits[i] != 0;
+  for (size_t i = slots_.size(); i < bits.size(); i += 2) {
+    if (bits[i] + bits[i + 1] != static_cast<float>(kDigestPart))
+      options_.agreement.on_difference();
+  }
 }
 
 void GradientChunks::Finish() {

@@ -34,6 +34,15 @@
 
 namespace apogee::chunk {
 
+// Something beside gradients that ranks must agree on whenever they reduce: it travels with the
+// presence bits.
+struct Agreement {
+  // The same number on every rank, of which 48 bits are compared; null: there is nothing.
+  std::function<uint64_t()> digest = {};
+  // Runs on every rank where they differ, before gradients are handed out. It throws.
+  std::function<void()> on_difference = {};
+};
+
 struct GradientChunkOptions {
   int64_t chunk_bytes = 25 << 20;
   // false: reduce all chunks when backward has ended.
@@ -57,6 +66,7 @@ struct GradientChunkOptions {
   // on_mean gets gradients that are present only, then this runs. A chunk lives as long as a part
   // of its mean does. For who updates inside backward, where peers meet elsewhere too.
   std::function<void()> on_chunk = {};
+  Agreement agreement = {};
 };
 
 // One of several backward passes of a step.

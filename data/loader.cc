@@ -16,6 +16,10 @@ Loader::Loader(std::shared_ptr<const Dataset> dataset, std::shared_ptr<const Sam
   APOGEE_CHECK(options_.batch >= 1, "Loader: batch must be at least 1, got ", options_.batch);
   APOGEE_CHECK(options_.num_batches >= LoaderOptions::kAll,
                "Loader: num_batches must be kAll or at least 0, got ", options_.num_batches);
+  APOGEE_CHECK(sampler_->num_samples() <= dataset_->num_samples(),
+               "Loader: the sampler draws from ", sampler_->num_samples(),
+               " samples, the dataset has ", dataset_->num_samples(),
+               "; make the sampler for dataset->num_samples()");
   APOGEE_CHECK(size() != 0, "Loader: ", sampler_->size(), " samples do not fill one batch of ",
                options_.batch, "; lower the batch");
 }
@@ -34,7 +38,7 @@ void Loader::set_state(const LoaderState& state) {
 Batch Loader::At(int64_t index) const {
   APOGEE_CHECK(index >= 0 && (size() == Sampler::kEndless || index < size()), "Loader: batch ",
                index, " is outside [0, ", size(), ")");
-  const int64_t block = dataset_->block();
+  const int64_t block = dataset_->block(), num_samples = dataset_->num_samples();
   const int64_t first = index * options_.batch;
   const int64_t rows = size() == Sampler::kEndless
                            ? options_.batch
@@ -46,7 +50,11 @@ Batch Loader::At(int64_t index) const {
   auto* inputs = batch.inputs.data<int64_t>();
   auto* targets = batch.targets.data<int64_t>();
   for (int64_t row = 0; row < rows; ++row) {
-    dataset_->Fill(sampler_->Sample(first + row), inputs + row * block, targets + row * block);
+    const int64_t sample = sampler_->Sample(first + row);
+    APOGEE_CHECK(sample >= 0 && sample < num_samples, "Loader: at place ", first + row,
+                 " of the stream the sampler names sample ", sample, ", the dataset has ",
+                 num_samples, "; make the sampler for dataset->num_samples()");
+    dataset_->Fill(sample, inputs + row * block, targets + row * block);
   }
   const Batch moved{batch.inputs.To(context_), batch.targets.To(context_)};
   const std::optional<Sampler::WindowPlace> place = sampler_->PlaceOf(first);

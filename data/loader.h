@@ -52,11 +52,13 @@ struct LoaderState {
 
 class Loader {
  public:
-  // Throws Error for options that make no sense or a sampler too short for one batch.
+  // Throws Error for options that make no sense, for a sampler too short for one batch, and for one
+  // that is made for more samples than the dataset has.
   Loader(std::shared_ptr<const Dataset> dataset, std::shared_ptr<const Sampler> sampler,
          ContextPtr context, const LoaderOptions& options);
 
-  // Batch number `index` of the stream; leaves the cursor alone.
+  // Batch number `index` of the stream; leaves the cursor alone. Throws Error where the sampler
+  // names a sample that the dataset does not have.
   Batch At(int64_t index) const;
   // The batch at the cursor, which moves on. Throws Error behind the last batch of a finite
   // sampler.

@@ -16,6 +16,13 @@ void RunAll(const std::vector<Module::Hook>& hooks, Module& module) {
   for (const Module::Hook& hook : hooks) hook(module);
 }
 
+void CheckAlive(const Watched<Module>& module) {
+  APOGEE_CHECK(
+      !module.is_gone(),
+      "backward: a module that took part in the forward has been destroyed since; keep the "
+      "model until backward has run");
+}
+
 Tensor FirstValue(const Shape& shape, const Init& init, const PhiloxKey& key, DType dtype,
                   const ContextPtr& context) {
   const Tensor value = Tensor::Empty(shape, dtype, context, MemoryCategory::kParameter);
@@ -55,14 +62,18 @@ Tensor Module::operator()(const Tensor& x) {
   if (!post_backward_.empty() && input_in_graph) {
     // An identity node whose turn comes when the gradient of the input is complete.
     input = autograd::View(autograd::Contiguous(input), input.shape());
-    autograd::MetaOf(input)->edge.node->AddPreHook([this] { RunAll(post_backward_, *this); });
+    autograd::MetaOf(input)->edge.node->AddPreHook([module = Watched(this)] {
+      CheckAlive(module);
+      RunAll(module->post_backward_, *module);
+    });
   }
   Tensor y = Compute(input);
   if (autograd::NeedsGrad({y}) && (!pre_backward_.empty() || !post_backward_.empty())) {
-    autograd::MetaOf(y)->edge.node->AddPreHook([this, input_in_graph] {
-      RunAll(pre_backward_, *this);
-      if (!input_in_graph && !post_backward_.empty()) {
-        autograd::QueueCallback([this] { RunAll(post_backward_, *this); });
+    autograd::MetaOf(y)->edge.node->AddPreHook([module = Watched(this), input_in_graph] {
+      CheckAlive(module);
+      RunAll(module->pre_backward_, *module);
+      if (!input_in_graph && !module->post_backward_.empty()) {
+        autograd::QueueCallback([module] { RunAll(module->post_backward_, *module); });
       }
     });
   }

@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "apogee/autograd/parameter.h"
+#include "apogee/core/lifetime.h"
 #include "apogee/core/rng.h"
 #include "apogee/core/sequence_part.h"
 
@@ -133,6 +134,8 @@ class Module {
   // been taken, as they are called now, and a new one would not be trained. Booster::boost calls
   // this.
   void CloseTree();
+  // Expires when this module is destroyed: for who points to it.
+  std::weak_ptr<const void> lifetime() const { return lifetime_.token(); }
   // Of this module alone.
   bool has_hooks() const {
     return !pre_forward_.empty() || !post_forward_.empty() || !pre_backward_.empty() ||
@@ -184,6 +187,7 @@ class Module {
   bool closed_ = false;
   std::shared_ptr<Generator> generator_ = std::make_shared<Generator>();
   bool training_ = true;
+  Lifetime lifetime_;
   SequencePart sequence_part_;
   ForwardFunction forward_;  // null: Forward
   ForwardFunction input_;

@@ -70,10 +70,7 @@ class RelativeStepOptimizer : public TypedOptimizer<Options> {
     return this->options(group).relative_step ? 0 : this->options(group).lr;
   }
   void set_lr(int group, double lr) override {
-    if (!this->options(group).relative_step) {
-      this->mutable_options(group).lr = lr;
-      return;
-    }
+    if (!this->options(group).relative_step) return TypedOptimizer<Options>::set_lr(group, lr);
     APOGEE_CHECK(lr == 0, "optimizer ", this->name(), ": a learning rate of ", lr,
                  " was set, but relative_step computes the rate; set relative_step=false and give "
                  "lr to use a schedule");

@@ -142,7 +142,6 @@ void AdaLomo::ComputeStats(int phase, std::span<const ActiveParam> params,
     const ActiveParam& param = params[i];
     const AdaLomoOptions& o = options(param.group);
     const ParamView& view = *param.view;
-    const double replicas = view.layout().num_replicas();
     AdaLomoChunk chunk = MakeUpdateChunk<AdaLomoChunk>(param);
     chunk.layout = &view.layout();
     const DeviceContext& context = *param.grad.context();
@@ -175,7 +174,6 @@ void AdaLomo::ComputeStats(int phase, std::span<const ActiveParam> params,
       OptimKernelsFor(context).adalomo_update_norm(context, args);
       sums[0] = chunk.update_squares;
     }
-    for (double& sum : sums) sum /= replicas;
   }
   WriteStats(buffer, StatSection::kSums, partials);
 }

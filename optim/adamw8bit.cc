@@ -87,8 +87,8 @@ void AdamW8bit::ComputeStats(int phase, std::span<const ActiveParam> params,
     for (const ActiveParam& p : params) {
       if (options(p.group).percentile_clipping == 100) continue;
       const comm::Layout& layout = p.view->layout();
-      chunks.push_back({p.grad.raw(), p.grad.dtype(), layout.local_numel(),
-                        static_cast<double>(layout.num_replicas()), SumsAt(buffer, chunks.size())});
+      chunks.push_back(
+          {p.grad.raw(), p.grad.dtype(), layout.local_numel(), SumsAt(buffer, chunks.size())});
     }
     if (chunks.empty()) return;
     const DeviceContext& context = *params[0].grad.context();

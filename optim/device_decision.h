@@ -40,6 +40,7 @@ class DeviceDecision {
     NormKind kind;
     bool check_finite;  // skip where a gradient is not
     double max_norm;    // 0: no clipping
+    bool has_digest;    // behind the marks; skip where ranks' differ (options_agreement.h)
     double inv_loss_scale;
   };
 

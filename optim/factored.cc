@@ -28,7 +28,6 @@ FactoredChunk FactoredWork::Chunk(const ActiveParam& param, size_t entry) const 
   chunk.blocks = work.blocks;
   chunk.row_stride = matrix.cols;
   chunk.numel = view.layout().logical_shape().numel();
-  chunk.share = ShareOf(param);
   if (IsFactored(view)) {
     chunk.rows = matrix.batch * matrix.rows;
     chunk.columns = matrix.batch * matrix.cols;

@@ -45,8 +45,7 @@ struct FactoredChunk : UpdateChunk {
   void* exp_avg_sq;       // the second moment per element, when not factored
   void* exp_avg;          // first moment, or null
   double beta2;
-  double share;  // what this rank's partial counts: 1 / replicas
-  void* sums;    // partials of this phase: [rows][columns] and, where there is one, a scalar
+  void* sums;  // partials of this phase: [rows][columns] and, where there is one, a scalar
   const void* update_sum;        // total: sum of u^2
   const void* residual_factors;  // CAME: as `factors`, of the residual
   SizedRate rate;

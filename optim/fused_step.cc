@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "apogee/optim/grad_marks.h"
+#include "apogee/optim/options_agreement.h"
 
 namespace apogee::optim {
 
@@ -45,12 +46,15 @@ void FusedStep::Decide() {
     if (view.trainable()) views.push_back(&view);
   }
   if (views.empty()) return;
-  GradMarks marks(views, /*norms=*/true, optimizer_.step_options().norm_kind);
+  const auto digest =
+      optimizer_.spans_ranks_ ? std::optional(optimizer_.OptionsDigest()) : std::nullopt;
+  GradMarks marks(views, /*norms=*/true, optimizer_.step_options().norm_kind, digest);
   for (size_t i = 0; i < views.size(); ++i) {
     const auto found = norms_.find(views[i]);
     if (found != norms_.end()) marks.SetNorm(i, found->second);
   }
   marks.Reduce(*optimizer_.reducer_);
+  if (!marks.DigestsAgree()) ThrowOptionsDiffer(optimizer_, optimizer_.reducer_->group());
   const ParamView* bad = marks.FirstNonFinite();
   optimizer_.DecideFrom(bad == nullptr, marks.TotalNorm(), report());
   if (report().skip) report().nonfinite_parameter = bad->name();

@@ -56,12 +56,6 @@ LowRankBasis SentBasis(const GaLorePlan& plan, const ParamView& view, const Tens
   return basis;
 }
 
-// Adds this rank's share of `values` to numbers that all replicas add to.
-void PutShare(const ParamView& view, const Tensor& values, const Tensor& to) {
-  const double share = 1.0 / view.layout().num_replicas();
-  ops::Accumulate(to, values, share);
-}
-
 GaLoreRotation RotationOf(const LowRankBasis& from, const LowRankBasis& to) {
   GaLoreRotation rotation;
   if (to.left.defined()) rotation.left = ops::MatMul(to.left, from.left, {.a_trans = true});
@@ -143,9 +137,11 @@ void GaLoreProjector::Declare(int phase, const GaLoreSettings& settings, const A
   if (phase == kGradientPhase && refreshes) {
     buffer.AddSums(view, plan.rows * plan.cols);
   } else if (phase == kBasisPhase && refreshes) {
-    buffer.AddSums(view, LeftNumel(plan) + RightNumel(plan) + 1);
-  } else if (phase == kProjectionPhase || (phase == kDirectionPhase && view.sharded())) {
+    buffer.AddFromOwner(view, LeftNumel(plan) + RightNumel(plan) + 1);
+  } else if (phase == kProjectionPhase) {
     buffer.AddSums(view, plan.low_rank().numel());
+  } else if (phase == kDirectionPhase && view.sharded()) {
+    buffer.AddFromOwner(view, plan.low_rank().numel());
   }
 }
 
@@ -162,7 +158,8 @@ void GaLoreProjector::Compute(int phase, const GaLoreSettings& settings, const A
     const Tensor flat = param.grad.View({param.grad.numel()});
     int64_t at = 0;
     for (const comm::Segment& segment : view.layout().segments()) {
-      PutShare(view, flat.Slice(0, at, segment.length), to.Slice(0, segment.begin, segment.length));
+      ops::Accumulate(to.Slice(0, segment.begin, segment.length),
+                      flat.Slice(0, at, segment.length));
       at += segment.length;
     }
   } else if (phase == kBasisPhase) {
@@ -171,7 +168,7 @@ void GaLoreProjector::Compute(int phase, const GaLoreSettings& settings, const A
     const LowRankBasis sent = SentBasis(plan, view, TotalsOf(totals[kBasisPhase], view));
     const LowRankBasis basis = sent.defined() ? sent : StoredBasis(plan, view);
     const Tensor part = ProjectPart(view.layout(), param.grad, basis, plan.low_rank());
-    PutShare(view, part, to);
+    ops::Accumulate(to, part);
   } else if (view.owned()) {
     const Tensor update = ComputeDirection(settings, param, decision, totals);
     to.CopyFrom(update.View({update.numel()}));

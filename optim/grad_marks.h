@@ -13,6 +13,7 @@
 #ifndef APOGEE_OPTIM_GRAD_MARKS_H_
 #define APOGEE_OPTIM_GRAD_MARKS_H_
 
+#include <optional>
 #include <vector>
 
 #include "apogee/optim/device_decision.h"
@@ -23,8 +24,10 @@ namespace apogee::optim {
 
 class GradMarks {
  public:
-  // At least one view; the same ones, in the same order, on every rank.
-  GradMarks(std::vector<ParamView*> views, bool norms, NormKind kind);
+  // At least one view; the same ones, in the same order, on every rank. `digest`: of the options,
+  // which the ranks compare; none where there is one rank.
+  GradMarks(std::vector<ParamView*> views, bool norms, NormKind kind,
+            std::optional<uint64_t> digest = {});
 
   void SetPresent(size_t index);
   // Present, too. `result`: a sum of squares or a maximum, as the kernel gives it.
@@ -42,6 +45,9 @@ class GradMarks {
   const ParamView& view(size_t index) const { return *views_[index]; }
   int64_t count() const { return static_cast<int64_t>(views_.size()); }
 
+  bool has_digest() const { return slots_ > 0; }
+  // Whether all ranks gave the same digest; true without one.
+  bool DigestsAgree() const;
   bool present(size_t index) const;
   // The first view whose gradient is not finite; null: all are.
   const ParamView* FirstNonFinite() const;
@@ -58,6 +64,7 @@ class GradMarks {
   std::vector<ParamView*> views_;
   NormKind kind_;
   size_t stride_;
+  int64_t slots_;  // of the digest, behind the marks
   StatBuffer buffer_;
   std::vector<double> numbers_;  // for each view its mark and, if asked for, its norm
 };

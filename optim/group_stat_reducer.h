@@ -4,8 +4,8 @@
 //   optimizer.set_stat_reducer(std::make_unique<GroupStatReducer>(world.group()));
 //
 // Every rank of the group must call step() together, with the same parameters active. Sums add in
-// rank order and give every rank the same bits. A view whose elements several ranks of the group
-// hold says so in its layout's num_replicas.
+// rank order and give every rank the same bits. Where several ranks of the group hold the same
+// elements, the buffer's partials have their weights already (StatBuffer::CountReplicasOnce).
 //
 // AddendStatReducer: for ranks that hold whole parameters, whose numbers are totals already. It
 // reduces, packed, those of views whose gradient is an addend (ParamView::partial_grad), and no
@@ -30,6 +30,7 @@ class GroupStatReducer : public StatReducer {
   explicit GroupStatReducer(comm::GroupPtr group) : group_(std::move(group)) {}
   // Collective.
   void Reduce(StatBuffer& buffer) override;
+  comm::Group* group() const override { return group_.get(); }
 
  private:
   comm::GroupPtr group_;
@@ -43,6 +44,7 @@ class AddendStatReducer : public StatReducer {
       : group_(std::move(group)), parts_(std::move(parts)) {}
   // Collective.
   void Reduce(StatBuffer& buffer) override;
+  comm::Group* group() const override { return group_ != nullptr ? group_.get() : parts_.group(); }
 
  private:
   void Reduce(const std::vector<StatBuffer::Entry>& entries, const Tensor& values,

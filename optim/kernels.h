@@ -38,12 +38,11 @@ struct NormArgs {
   std::span<NormChunk> chunks;
 };
 
-// sum: of grad^2, over the ranks that hold the same elements; in `stat_dtype`, of the same device.
+// sum: of grad^2; in `stat_dtype`, of the same device.
 struct SquareSumChunk {
   const void* grad;
   DType grad_dtype;
   int64_t n;
-  double replicas;
   void* sum;
 };
 struct SquareSumArgs {

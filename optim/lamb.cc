@@ -78,7 +78,7 @@ void Lamb::ComputeStats(int phase, std::span<const ActiveParam> all, const StepD
     OptimKernelsFor(*all[0].grad.context())
         .grad_norm(*all[0].grad.context(), {NormKind::kL2, chunks});
     std::vector<double> sums;
-    for (size_t i = 0; i < all.size(); ++i) sums.push_back(chunks[i].result * ShareOf(all[i]));
+    for (size_t i = 0; i < all.size(); ++i) sums.push_back(chunks[i].result);
     WriteStats(buffer, StatSection::kSums, sums);
     return;
   }
@@ -105,7 +105,6 @@ void Lamb::RunPass(Pass pass, int group, std::span<const ActiveParam> params, si
   const auto make_chunk = [&](const ActiveParam& param) {
     LambChunk chunk = MakeUpdateChunk<LambChunk>(param);
     chunk.sums = SumsAt(sums, first + static_cast<size_t>(&param - params.data()));
-    chunk.share = ShareOf(param);
     chunk.trusted = ratios && !(o.matrices_only && param.view->layout().logical_shape().rank() < 2);
     chunk.exp_avg = param.view->state("exp_avg").raw();
     chunk.exp_avg_sq = param.view->state("exp_avg_sq").raw();

@@ -48,7 +48,6 @@ void Lars::RunPass(Pass pass, int group, std::span<const ActiveParam> params, si
   const auto make_chunk = [&](const ActiveParam& param) {
     LarsChunk chunk = MakeUpdateChunk<LarsChunk>(param);
     chunk.sums = SumsAt(sums, first + static_cast<size_t>(&param - params.data()));
-    chunk.share = ShareOf(param);
     chunk.trusted = !(o.matrices_only && param.view->layout().logical_shape().rank() < 2);
     if (o.momentum != 0) chunk.momentum_buffer = param.view->state("momentum_buffer").raw();
     return chunk;

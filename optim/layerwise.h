@@ -26,11 +26,6 @@ inline size_t EntryOf(const StatBuffer& buffer, const ActiveParam& param) {
   return entry;
 }
 
-// What this rank's partial counts: every replica of an element adds its share.
-inline double ShareOf(const ActiveParam& param) {
-  return 1.0 / param.view->layout().num_replicas();
-}
-
 // fn(group, position of its first parameter, its parameters) for the groups in `params`, in order.
 template <typename Fn>
 void ForEachGroup(std::span<const ActiveParam> params, const Fn& fn) {

@@ -7,9 +7,9 @@
 //
 // step k = 0 is the first optimizer step's. Warm-up raises the rate to base_lr in `warmup_steps`
 // steps: (k + 1) / warmup_steps, and the rest of the schedule starts from its own step 0 after it.
-// Past total_steps: linear goes on (below zero), cosine goes up again, polynomial and one-cycle
-// keep their last value. These are the semantics of ColossalAI's and PyTorch's classes of the same
-// names.
+// Past total_steps: linear goes below zero (which optimizers refuse), cosine up again, polynomial
+// and one-cycle keep their last value. These are the semantics of ColossalAI's and PyTorch's
+// classes of the same names.
 #ifndef APOGEE_OPTIM_LR_SCHEDULE_H_
 #define APOGEE_OPTIM_LR_SCHEDULE_H_
 

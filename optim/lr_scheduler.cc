@@ -15,6 +15,9 @@ LrScheduler::LrScheduler(LrTarget& target, LrSchedule schedule)
 }
 
 void LrScheduler::Apply() {
+  APOGEE_CHECK(!target_.is_gone(),
+               "LrScheduler: the optimizer whose rates it sets has been destroyed; keep the "
+               "optimizer for as long as its schedule steps, or Retarget the schedule");
   for (size_t g = 0; g < base_lrs_.size(); ++g) {
     target_->set_lr(static_cast<int>(g), schedule_.lr(time_, base_lrs_[g]));
     if (schedule_.momentum) target_->set_momentum(static_cast<int>(g), schedule_.momentum(time_));

@@ -6,7 +6,7 @@
 //
 // A group's base rate is what it had at construction; the schedule's value for step 0 is set then.
 // When the optimizer is replaced (a plugin wrapped it), Retarget moves the schedule over. The
-// optimizer must outlive the scheduler or its next Retarget.
+// optimizer must outlive the scheduler's last step() or its next Retarget; else they throw Error.
 #ifndef APOGEE_OPTIM_LR_SCHEDULER_H_
 #define APOGEE_OPTIM_LR_SCHEDULER_H_
 
@@ -40,6 +40,9 @@ class LrScheduler {
   // of groups.
   void Retarget(LrTarget& target);
 
+  // Expires when this object is destroyed.
+  std::weak_ptr<const void> lifetime() const { return lifetime_.token(); }
+
   LrSchedulerState state_dict() const { return {time_.step, time_.epoch, base_lrs_}; }
   // Sets the rates of the saved step. On an error nothing has changed.
   absl::Status load_state_dict(const LrSchedulerState& state);
@@ -47,7 +50,8 @@ class LrScheduler {
  private:
   void Apply();
 
-  LrTarget* target_;
+  Watched<LrTarget> target_;
+  Lifetime lifetime_;
   LrSchedule schedule_;
   std::vector<double> base_lrs_;
   ScheduleTime time_;

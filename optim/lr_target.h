@@ -3,6 +3,8 @@
 #ifndef APOGEE_OPTIM_LR_TARGET_H_
 #define APOGEE_OPTIM_LR_TARGET_H_
 
+#include "apogee/core/lifetime.h"
+
 namespace apogee::optim {
 
 class LrTarget {
@@ -10,11 +12,17 @@ class LrTarget {
   virtual ~LrTarget() = default;
   virtual int num_groups() const = 0;
   virtual double lr(int group) const = 0;
+  // Throws Error for a rate that the target cannot use; then nothing has changed.
   virtual void set_lr(int group, double lr) = 0;
   // Momentum of SGD, beta1 of Adam: what a one-cycle schedule cycles.
   virtual bool has_momentum() const { return false; }
   virtual double momentum(int /*group*/) const { return 0; }
   virtual void set_momentum(int /*group*/, double /*momentum*/) {}
+  // Expires when this object is destroyed: for schedules, plugins and boosters, which point to it.
+  std::weak_ptr<const void> lifetime() const { return lifetime_.token(); }
+
+ private:
+  Lifetime lifetime_;
 };
 
 }  // namespace apogee::optim

@@ -61,7 +61,6 @@ struct OneBitLambChunk : UpdateChunk {  // grad is m, of the kernel's dtype
   void* exp_avg;                        // m_prev
   const void* exp_avg_sq;
   void* fresh;
-  double share;
   void* sums;  // in stat_dtype
   void* max;
   double step_size;

@@ -112,8 +112,7 @@ void OneBitLamb::ComputeStats(int phase, std::span<const ActiveParam> all,
       const Tensor m = entry.view->state("exp_avg");
       NormChunk chunk{m.raw(), m.dtype(), entry.view->layout().local_numel(), 0};
       OptimKernelsFor(*m.context()).grad_norm(*m.context(), {NormKind::kL2, {&chunk, 1}});
-      StatSlice(buffer, StatSection::kSums, entry.offset, 1)
-          .Fill(chunk.result / entry.view->layout().num_replicas());
+      StatSlice(buffer, StatSection::kSums, entry.offset, 1).Fill(chunk.result);
     }
     return;
   }
@@ -196,7 +195,6 @@ LambArgs OneBitLamb::WarmUpArgs(int group, DType dtype, DType stat_dtype, double
 LambChunk OneBitLamb::WarmUpChunk(const ActiveParam& param, const StatBuffer& sums) const {
   LambChunk chunk = MakeUpdateChunk<LambChunk>(param);
   chunk.sums = NumberAt(sums.sum_values(), FindEntry(sums.sum_entries(), param.view)->offset);
-  chunk.share = ShareOf(param);
   chunk.trusted = true;
   chunk.exp_avg = param.view->state("exp_avg").raw();
   chunk.exp_avg_sq = param.view->state("exp_avg_sq").raw();
@@ -219,7 +217,6 @@ OneBitLambChunk OneBitLamb::CompressedChunk(const ActiveParam& param,
   chunk.exp_avg = param.view->state("exp_avg").raw();
   chunk.exp_avg_sq = param.view->state("exp_avg_sq").raw();
   chunk.fresh = param.view->state(kFresh).raw();
-  chunk.share = ShareOf(param);
   chunk.sums = NumberAt(stats.sum_values(), FindEntry(stats.sum_entries(), param.view)->offset);
   chunk.max = NumberAt(stats.max_values(), FindEntry(stats.max_entries(), param.view)->offset);
   return chunk;

@@ -1,10 +1,13 @@
 #include "apogee/optim/optimizer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <utility>
 
 #include "apogee/autograd/grad_mode.h"
+#include "apogee/optim/option_hash.h"
+#include "apogee/optim/options_agreement.h"
 
 namespace apogee::optim {
 namespace {
@@ -61,8 +64,9 @@ void Optimizer::set_step_options(const StepOptions& options) {
     problems.push_back(
         Concat("max_norm is ", options.max_norm, ", must be at least 0 (0: no clipping)"));
   }
-  if (!(options.loss_scale > 0)) {
-    problems.push_back(Concat("loss_scale is ", options.loss_scale, ", must be above 0"));
+  if (!(options.loss_scale > 0) || std::isinf(options.loss_scale)) {
+    problems.push_back(
+        Concat("loss_scale is ", options.loss_scale, ", must be above 0 and finite"));
   }
   if (!problems.empty()) Throw(FormatProblems(name_, problems));
   step_options_ = options;
@@ -71,6 +75,22 @@ void Optimizer::set_step_options(const StepOptions& options) {
 void Optimizer::set_stat_reducer(std::unique_ptr<StatReducer> reducer) {
   spans_ranks_ = reducer != nullptr;
   reducer_ = spans_ranks_ ? std::move(reducer) : std::make_unique<StatReducer>();
+}
+
+uint64_t Optimizer::OptionsDigest() const {
+  OptionHash hash;
+  for (int group = 0; group < num_groups(); ++group) hash.Add(GroupOptionsDigest(group));
+  hash.Add(step_options_.max_norm);
+  hash.Add(static_cast<int64_t>(step_options_.norm_kind));
+  hash.Add(static_cast<int64_t>(step_options_.nonfinite));
+  hash.Add(step_options_.loss_scale);
+  return hash.value();
+}
+
+uint64_t Optimizer::GroupOptionsDigest(int group) const {
+  OptionHash hash;
+  for (const auto& [name, value] : group_options(group)) hash.Add(value);
+  return hash.value();
 }
 
 void Optimizer::zero_grad(bool set_to_none) {
@@ -115,6 +135,7 @@ void Optimizer::DropUndeclaredStates() {
 std::optional<Tensor> Optimizer::step(const Closure& closure) {
   const TraceSpan span(trace_lane_, "step", {.category = "optimizer"});
   Settle();
+  if (std::exchange(options_differ_, false)) ThrowOptionsDiffer(*this, reducer_->group());
   std::optional<Tensor> loss;
   if (closure) {
     autograd::GradModeGuard record(true);
@@ -206,6 +227,7 @@ std::vector<StatBuffer> Optimizer::ReduceStats(std::span<const ActiveParam> acti
     DeclareStats(phase, active, buffer);
     buffer.Allocate();
     ComputeStats(phase, active, decision, totals, buffer);
+    buffer.CountReplicasOnce();
     reducer_->Reduce(buffer);
     totals.push_back(std::move(buffer));
   }

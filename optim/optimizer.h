@@ -165,6 +165,9 @@ class Optimizer : public LrTarget {
   // Drops states that belong to other ranks since views were bound or owners assigned.
   void DropUndeclaredStates();
 
+  // One number for the options of all groups and the step options: ranks that step together must
+  // have the same, or step() throws Error on each of them (options_agreement.h).
+  uint64_t OptionsDigest() const;
   // Every option of a group, as text.
   virtual OptionMap group_options(int group) const = 0;
   // Numbers that belong to a group as a whole, saved with it; empty for most optimizers. Waits
@@ -234,6 +237,8 @@ class Optimizer : public LrTarget {
   // gradient; for optimizers that offer it (fused_backward.h). The step() that follows reports.
   void RunFusedBackward(const Tensor& loss);
 
+  // A number for the options of one group; here, a hash of their text.
+  virtual uint64_t GroupOptionsDigest(int group) const;
   // Options of a checkpoint, one map per group.
   virtual absl::Status CheckGroupOptions(const std::vector<OptionMap>& groups) const = 0;
   // Only what CheckGroupOptions found good.
@@ -295,6 +300,8 @@ class Optimizer : public LrTarget {
   std::vector<StepHook> pre_step_hooks_, step_hooks_, report_hooks_, load_hooks_;
   mutable std::vector<GroupState> group_states_;
   int rank_ = 0, num_ranks_ = 1;
+  // A GPU has found that ranks' options differ; the next step() throws.
+  mutable bool options_differ_ = false;
   // What a fused backward did, until step() reports it.
   std::optional<StepReport> fused_report_;
 };

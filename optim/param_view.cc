@@ -40,7 +40,7 @@ void ParamView::BindShard(Tensor value, comm::Layout layout) {
                "parameter \"", name_, "\": shape ", layout_.logical_shape(),
                ", but the layout is of ", layout.logical_shape());
   shard_ = std::move(value);
-  CutStates(std::exchange(layout_, std::move(layout)));
+  CutStates(TakeLayout(std::move(layout)));
 }
 
 void ParamView::BindParameter(comm::Layout layout) {
@@ -50,7 +50,15 @@ void ParamView::BindParameter(comm::Layout layout) {
                "\": its value of ", parameter_->data().numel(), " elements cannot hold the ",
                layout.local_numel(), " of its layout");
   bound_parameter_ = true;
-  CutStates(std::exchange(layout_, std::move(layout)));
+  CutStates(TakeLayout(std::move(layout)));
+}
+
+comm::Layout ParamView::TakeLayout(comm::Layout layout) {
+  num_replicas_ *= layout.num_replicas();
+  layout = comm::Layout(layout.logical_shape(),
+                        {.segments = {layout.segments().begin(), layout.segments().end()},
+                         .cut_multiple = layout.cut_multiple()});
+  return std::exchange(layout_, std::move(layout));
 }
 
 void ParamView::CutStates(const comm::Layout& from) {
@@ -65,10 +73,7 @@ void ParamView::CutStates(const comm::Layout& from) {
 void ParamView::set_partial_grad(int num_ranks) {
   APOGEE_CHECK(!shard_.defined(), "parameter \"", name_,
                "\": is bound to a shard, whose gradient has been reduced already");
-  layout_ = comm::Layout(layout_.logical_shape(),
-                         {.segments = {layout_.segments().begin(), layout_.segments().end()},
-                          .num_replicas = layout_.num_replicas() / num_addends_ * num_ranks,
-                          .cut_multiple = layout_.cut_multiple()});
+  num_replicas_ = num_replicas_ / num_addends_ * num_ranks;
   num_addends_ = num_ranks;
 }
 
@@ -108,7 +113,11 @@ Tensor ParamView::grad() const {
   APOGEE_CHECK(grad.defined(), "parameter \"", name_, "\": the gradient is absent");
   APOGEE_CHECK(grad.numel() >= layout_.local_numel() && IsFloat(grad.dtype()), "parameter \"",
                name_, "\": needs a floating gradient of ", layout_.local_numel(), " elements, got ",
-               DTypeName(grad.dtype()), " ", grad.shape());
+               DTypeName(grad.dtype()), " ", grad.shape(),
+               parameter_ != nullptr && parameter_->is_part() && !sharded()
+                   ? "; a plugin has cut the parameter since this optimizer was made, and boost "
+                     "did not get this one: make it a group of the optimizer that is boosted"
+                   : "");
   APOGEE_CHECK(grad.device() == value().device(), "parameter \"", name_, "\": on ",
                value().device().ToString(), ", its gradient on ", grad.device().ToString());
   return grad.Detach().Contiguous();

@@ -55,7 +55,11 @@ class ParamView {
   void BindParameter(comm::Layout layout);
 
   const std::string& name() const { return name_; }
+  // Where this rank's elements lie. Its num_replicas() is 1, whatever was bound: reductions count
+  // what several ranks hold (StatBuffer), so that updates need not.
   const comm::Layout& layout() const { return layout_; }
+  // How many ranks hold each element of this rank's part.
+  int num_replicas() const { return num_replicas_; }
   // The value is a buffer given to the view, not the parameter's own.
   bool is_shard() const { return shard_.defined(); }
   // False for a frozen parameter: no gradient of it counts and nothing of it changes.
@@ -73,9 +77,8 @@ class ParamView {
   bool owned() const { return owned_; }
   void set_owner(bool owned) { owned_ = owned; }
 
-  // True: the gradient is only this rank's addend of a mean over layout().num_replicas() ranks,
-  // which hold the same value each; the optimizer's statistics sum it up, each addend times 1 /
-  // num_replicas (Optimizer::ReducesOwnGrad).
+  // True: the gradient is only this rank's addend of a mean over num_replicas() ranks, which hold
+  // the same value each; the optimizer's statistics sum it up (Optimizer::ReducesOwnGrad).
   bool partial_grad() const { return num_addends_ > 1; }
   // The ranks that hold addends; 1: the gradient is whole again. Throws Error for a shard.
   void set_partial_grad(int num_ranks);
@@ -144,6 +147,8 @@ class ParamView {
   void set_step(int64_t step) { step_ = step; }
 
  private:
+  // Takes over the layout of a part of what the view has been. Returns the one before.
+  comm::Layout TakeLayout(comm::Layout layout);
   void CutStates(const comm::Layout& from);
   const Tensor& grad_handle() const { return shard_.defined() ? grad_ : parameter_->grad(); }
 
@@ -152,6 +157,7 @@ class ParamView {
   Tensor shard_;  // defined for buffers and shards
   Tensor grad_;   // of a buffer or shard
   comm::Layout layout_;
+  int num_replicas_ = 1;
   bool bound_parameter_ = false;
   Tensor master_;
   bool keep_master_ = true;

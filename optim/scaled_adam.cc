@@ -75,7 +75,7 @@ void ScaledAdam::ComputeStats(int, std::span<const ActiveParam> params,
       const comm::Layout& layout = view.layout();
       chunks.push_back({view.master().raw(), param.grad.raw(), param.grad.dtype(),
                         layout.local_numel(), size_step || o.clipping_scale > 0,
-                        static_cast<double>(layout.num_replicas()), SumsAt(buffer, i)});
+                        SumsAt(buffer, i)});
     }
     if (chunks.empty()) continue;
     const DeviceContext& context = *params[0].grad.context();

@@ -9,15 +9,13 @@
 
 namespace apogee::optim {
 
-// sums: w g, and where `all` is set g^2 and w^2, else 0, with g = grad_scale * grad; each over the
-// ranks that hold the same elements.
+// sums: w g, and where `all` is set g^2 and w^2, else 0, with g = grad_scale * grad.
 struct DotChunk {
   const void* weight;  // of the kernel's dtype
   const void* grad;
   DType grad_dtype;
   int64_t n;
   bool all;
-  double replicas;
   void* sums;  // three of stat_dtype
 };
 struct DotArgs {

@@ -9,12 +9,21 @@
 //
 // All parameters share one buffer, so that a phase costs one collective per operation and group
 // however many parameters there are. Partials start at 0; maxima are of numbers >= 0.
+//
+// Partials of sums are over the elements that this rank holds, each counted once. Where several
+// ranks hold the same elements (ParamView::num_replicas), CountReplicasOnce(), which the
+// optimizer's base class calls before it reduces, multiplies them by 1 / num_replicas: an update
+// need not know.
 #ifndef APOGEE_OPTIM_STATS_H_
 #define APOGEE_OPTIM_STATS_H_
 
 #include <vector>
 
 #include "apogee/optim/param_view.h"
+
+namespace apogee::comm {
+class Group;
+}
 
 namespace apogee::optim {
 
@@ -26,15 +35,23 @@ class StatBuffer {
     const ParamView* view;
     int64_t offset;
     int64_t count;
+    double weight = 1;  // of this rank's partials in a total
   };
 
   // f32, or f64 where parameters are.
   StatBuffer(DType dtype, ContextPtr context) : dtype_(dtype), context_(std::move(context)) {}
 
   // Reserve `count` numbers and return their offset. Not after Allocate().
-  int64_t AddSums(const ParamView& view, int64_t count) { return Add(sums_, view, count); }
-  int64_t AddMaxima(const ParamView& view, int64_t count) { return Add(maxima_, view, count); }
+  int64_t AddSums(const ParamView& view, int64_t count) {
+    return Add(sums_, view, count, 1.0 / view.num_replicas());
+  }
+  // Sums of which one rank alone gives what counts, and the others give 0, whoever holds what: what
+  // the owner of a parameter (ParamView::owned) sends to all.
+  int64_t AddFromOwner(const ParamView& view, int64_t count) { return Add(sums_, view, count, 1); }
+  int64_t AddMaxima(const ParamView& view, int64_t count) { return Add(maxima_, view, count, 1); }
   void Allocate();
+  // Gives partials of sums their weights. Once, before they are reduced.
+  void CountReplicasOnce();
 
   // For the processor, where the buffer is in its memory; optim/stat_values.h serves any device.
   template <typename T>
@@ -59,7 +76,7 @@ class StatBuffer {
     int64_t count = 0;
     Tensor values;
   };
-  int64_t Add(Section& section, const ParamView& view, int64_t count);
+  int64_t Add(Section& section, const ParamView& view, int64_t count, double weight);
 
   DType dtype_;
   ContextPtr context_;
@@ -73,6 +90,8 @@ class StatReducer {
  public:
   virtual ~StatReducer() = default;
   virtual void Reduce(StatBuffer& /*buffer*/) {}
+  // The ranks, to name them in messages; null: one, or they are not known.
+  virtual comm::Group* group() const { return nullptr; }
 };
 
 }  // namespace apogee::optim

@@ -3,6 +3,7 @@
 
 #include "apogee/optim/grad_marks.h"
 #include "apogee/optim/optimizer.h"
+#include "apogee/optim/options_agreement.h"
 
 namespace apogee::optim {
 
@@ -33,7 +34,8 @@ StepDecision Optimizer::Decide(std::vector<ActiveParam>& active, PendingStep& un
   const bool check_finite = step_options_.nonfinite != NonFinitePolicy::kProceed;
   const bool need_norm = check_finite || step_options_.max_norm > 0;
   const ContextPtr context = candidates[0]->value().context();
-  GradMarks marks(candidates, need_norm, step_options_.norm_kind);
+  const auto digest = spans_ranks_ ? std::optional(OptionsDigest()) : std::nullopt;
+  GradMarks marks(candidates, need_norm, step_options_.norm_kind, digest);
   std::vector<Tensor> grads(candidates.size());
   std::vector<size_t> owners;
   for (size_t c = 0; c < candidates.size(); ++c) {
@@ -61,6 +63,8 @@ StepDecision Optimizer::Decide(std::vector<ActiveParam>& active, PendingStep& un
     if (need_norm) MarkOnHost(*context, grads, owners, marks);
     marks.Reduce(*reducer_, /*fetch=*/!on_device || !all_known);
   }
+  // Where nothing was fetched, the GPU compares.
+  if (!marks.DigestsAgree()) ThrowOptionsDiffer(*this, reducer_->group());
 
   bool whole = true;
   for (size_t c = 0; c < candidates.size(); ++c) {
@@ -80,6 +84,7 @@ StepDecision Optimizer::Decide(std::vector<ActiveParam>& active, PendingStep& un
     decision.gate = device_decision_->Decide({.kind = step_options_.norm_kind,
                                               .check_finite = check_finite,
                                               .max_norm = step_options_.max_norm,
+                                              .has_digest = marks.has_digest(),
                                               .inv_loss_scale = decision.inv_loss_scale},
                                              marks.on_device(), marks.count());
     return decision;

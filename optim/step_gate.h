@@ -23,6 +23,7 @@ struct StepGate {
   double grad_scale;        // clip_factor / loss scale
   int64_t first_nonfinite;  // the first parameter whose gradient is not finite; -1: all are
   bool skip;                // the update must leave weights and states as they are
+  bool options_differ;      // between ranks, and `skip` is set for that
 };
 
 class GradFactor {

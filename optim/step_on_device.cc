@@ -23,9 +23,9 @@ void Optimizer::MarkOnDevice(const ContextPtr& context, const std::vector<Tensor
   }
   std::vector<MarkChunk> chunks;
   for (const size_t c : owners) {
-    const comm::Layout& layout = marks.view(c).layout();
-    chunks.push_back({grads[c].raw(), grads[c].dtype(), layout.local_numel(),
-                      static_cast<int64_t>(c), static_cast<double>(layout.num_replicas())});
+    const ParamView& view = marks.view(c);
+    chunks.push_back({grads[c].raw(), grads[c].dtype(), view.layout().local_numel(),
+                      static_cast<int64_t>(c), static_cast<double>(view.num_replicas())});
   }
   marks.MarkOnDevice(*device_decision_, chunks);
 }
@@ -37,6 +37,7 @@ void Optimizer::SettlePending() const {
   report_.grad_norm = outcome.grad_norm;
   report_.clip_factor = outcome.clip_factor;
   report_.skip = outcome.skip;
+  options_differ_ = outcome.options_differ;
   if (outcome.first_nonfinite >= 0) {
     report_.nonfinite_parameter =
         pending.candidates[static_cast<size_t>(outcome.first_nonfinite)]->name();

@@ -12,7 +12,6 @@ namespace apogee::optim {
 
 struct TrustChunk : UpdateChunk {
   void* sums;    // partials, or totals
-  double share;  // what this rank's partial counts: 1 / replicas
   bool trusted;  // else the ratio is 1
 };
 

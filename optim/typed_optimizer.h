@@ -10,11 +10,13 @@
 #ifndef APOGEE_OPTIM_TYPED_OPTIMIZER_H_
 #define APOGEE_OPTIM_TYPED_OPTIMIZER_H_
 
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "apogee/optim/optimizer.h"
+#include "apogee/optim/option_hash.h"
 
 namespace apogee::optim {
 
@@ -41,14 +43,22 @@ class TypedOptimizer : public Optimizer {
  public:
   const Options& options(int group) const { return options_[static_cast<size_t>(group)]; }
   double lr(int group) const override { return options(group).lr; }
-  void set_lr(int group, double lr) override { mutable_options(group).lr = lr; }
+  // Throws Error for what the constructor would refuse, and for a rate that is not finite.
+  void set_lr(int group, double lr) override {
+    APOGEE_CHECK(std::isfinite(lr), "optimizer ", name(), ": lr is ", lr, ", must be finite");
+    Options changed = options(group);
+    changed.lr = lr;
+    SetChecked(group, std::move(changed));
+  }
   bool has_momentum() const override { return MomentumOf(options(0)) != nullptr; }
   double momentum(int group) const override {
     const double* momentum = MomentumOf(options(group));
     return momentum != nullptr ? *momentum : 0;
   }
   void set_momentum(int group, double momentum) override {
-    if (double* to = MomentumOf(mutable_options(group))) *to = momentum;
+    Options changed = options(group);
+    if (double* to = MomentumOf(changed)) *to = momentum;
+    SetChecked(group, std::move(changed));
   }
   OptionMap group_options(int group) const override { return GetOptions(options(group)); }
 
@@ -60,6 +70,20 @@ class TypedOptimizer : public Optimizer {
 
   Options& mutable_options(int group) { return options_[static_cast<size_t>(group)]; }
 
+  // Takes over options that have no problems; throws Error for others.
+  void SetChecked(int group, Options changed) {
+    const std::vector<std::string> problems = changed.Problems();
+    std::string text;
+    for (const std::string& problem : problems) text += (text.empty() ? "" : "; ") + problem;
+    APOGEE_CHECK(text.empty(), "optimizer ", name(), ", group ", group, ": ", text);
+    mutable_options(group) = std::move(changed);
+  }
+
+  uint64_t GroupOptionsDigest(int group) const override {
+    OptionHash hash;
+    hash.AddFields(options(group));
+    return hash.value();
+  }
   absl::Status CheckGroupOptions(const std::vector<OptionMap>& groups) const override {
     std::vector<Options> ignored;
     return ReadOptions(groups, ignored);

@@ -5,6 +5,7 @@
 
 #include "apogee/optim/fused_backward.h"
 #include "apogee/optim/group_stat_reducer.h"
+#include "apogee/optim/options_agreement.h"
 #include "apogee/optim/owners.h"
 #include "apogee/plugins/precision.h"
 #include "apogee/plugins/replicas.h"
@@ -50,13 +51,29 @@ optim::Optimizer& DdpPlugin::Configure(nn::Module& model, optim::Optimizer& opti
   const bool alone = group_ == nullptr && options_.statistics_group == nullptr;
   fused_ = alone ? dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer) : nullptr;
   if (fused_ != nullptr) return optimizer;
+  if (group_ != nullptr) {
+    optimizer.AddStepHook([this, alive = std::weak_ptr<void>(alive_)](optim::Optimizer& stepped) {
+      if (!alive.expired()) last_options_ = stepped.OptionsDigest();
+    });
+  }
   std::vector<autograd::ParameterPtr> reduced = SplitOff(model, optimizer);
   local_ = dynamic_cast<optim::LocalGradientOptimizer*>(&optimizer);
   if (local_ != nullptr) HandOverGradients(model, optimizer, reduced);
   // Only the first of several may overlap.
-  gradients_ = std::make_unique<chunk::GradientChunks>(
-      std::move(reduced), group_, ChunkOptions(options_.overlap && local_gradients_ == nullptr));
+  chunk::GradientChunkOptions chunks =
+      ChunkOptions(options_.overlap && local_gradients_ == nullptr);
+  chunks.agreement = AgreeOnOptions(optimizer);
+  gradients_ = std::make_unique<chunk::GradientChunks>(std::move(reduced), group_, chunks);
   return optimizer;
+}
+
+// A step sums nothing over this group, so backward is where ranks hear of each other. Options that
+// change between backward and step are found in the next backward.
+chunk::Agreement DdpPlugin::AgreeOnOptions(optim::Optimizer& optimizer) {
+  if (group_ == nullptr) return {};
+  return {
+      .digest = [this, &optimizer] { return optimizer.OptionsDigest() ^ (last_options_ << 1); },
+      .on_difference = [this, &optimizer] { optim::ThrowOptionsDiffer(optimizer, group_.get()); }};
 }
 
 chunk::GradientChunkOptions DdpPlugin::ChunkOptions(bool overlap) const {
@@ -79,8 +96,11 @@ void DdpPlugin::HandOverGradients(nn::Module& model, optim::Optimizer& optimizer
                     .rank = rank * parts + part,
                     .num_ranks = copies * parts});
   model.AddPreForwardHook(
-      [local = local_, alive = std::weak_ptr<void>(alive_)](nn::Module& root, const Tensor&) {
-        if (!root.is_training() && !alive.expired()) local->SyncReplicas();
+      [local = local_, alive = std::weak_ptr<void>(alive_), optimizer_alive = optimizer.lifetime()](
+          nn::Module& root, const Tensor&) {
+        if (!root.is_training() && !alive.expired() && !optimizer_alive.expired()) {
+          local->SyncReplicas();
+        }
       });
   optimizer.AddPreStepHook([this, alive = std::weak_ptr<void>(alive_)](optim::Optimizer&) {
     if (!alive.expired()) CheckSameAnswer();
@@ -97,8 +117,9 @@ void DdpPlugin::HandOverGradients(nn::Module& model, optim::Optimizer& optimizer
   });
   if (may_stay.empty()) return;
   may_stay_local_ = may_stay;
-  local_gradients_ = std::make_unique<chunk::GradientChunks>(std::move(may_stay), group_,
-                                                             ChunkOptions(options_.overlap));
+  chunk::GradientChunkOptions chunks = ChunkOptions(options_.overlap);
+  chunks.agreement = AgreeOnOptions(optimizer);
+  local_gradients_ = std::make_unique<chunk::GradientChunks>(std::move(may_stay), group_, chunks);
 }
 
 std::vector<autograd::ParameterPtr> DdpPlugin::SplitOff(const nn::Module& model,

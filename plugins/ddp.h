@@ -99,6 +99,8 @@ class DdpPlugin : public Plugin, public BackwardPasses {
   // Throws Error, on every rank, when the optimizer would answer otherwise now.
   void CheckSameAnswer() const;
   chunk::GradientChunkOptions ChunkOptions(bool overlap) const;
+  // Ranks compare the options of the step to come, and of the last one.
+  chunk::Agreement AgreeOnOptions(optim::Optimizer& optimizer);
   // The parameters whose gradients are averaged inside backward; views of the others are marked.
   std::vector<autograd::ParameterPtr> SplitOff(const nn::Module& model,
                                                optim::Optimizer& optimizer) const;
@@ -116,6 +118,7 @@ class DdpPlugin : public Plugin, public BackwardPasses {
   std::optional<bool> stays_local_;                     // the answer, from backward to step
   std::shared_ptr<void> alive_ = std::make_shared<int>();
   optim::FusedBackwardOptimizer* fused_ = nullptr;
+  uint64_t last_options_ = 0;  // digest of those of the last step
 };
 
 }  // namespace apogee

@@ -9,6 +9,7 @@
 #include "apogee/core/text.h"
 #include "apogee/optim/fused_backward.h"
 #include "apogee/optim/group_stat_reducer.h"
+#include "apogee/optim/options_agreement.h"
 #include "apogee/plugins/module_chunks.h"
 #include "apogee/plugins/precision.h"
 #include "apogee/plugins/replicas.h"
@@ -82,7 +83,8 @@ void GeminiPlugin::Choose(const nn::Module& model, optim::Optimizer& optimizer) 
     sharded_.push_back(parameter);
     views_.push_back(held ? found->second : nullptr);
   }
-  shards_ = std::make_unique<ShardGradients>("gemini", sharded_, views_, std::move(frozen));
+  shards_ =
+      std::make_unique<ShardGradients>("gemini", optimizer, sharded_, views_, std::move(frozen));
 }
 
 std::vector<chunk::ChunkSpec> GeminiPlugin::Plan(nn::Module& model,
@@ -124,6 +126,11 @@ void GeminiPlugin::ReduceGradients(const std::vector<chunk::ChunkSpec>& plan,
   if (dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer) != nullptr) {
     fused_ = std::make_unique<FusedShards>(optimizer, views_, unheld_);
     options.on_chunk = [this] { fused_->OnChunk(); };
+    // Where no norm is needed, there is no phase 0 in which ranks compare options.
+    options.agreement = {
+        .digest = [&optimizer] { return optimizer.OptionsDigest(); },
+        .on_difference = [&optimizer,
+                          this] { optim::ThrowOptionsDiffer(optimizer, group_.get()); }};
   }
   gradients_ = std::make_unique<chunk::GradientChunks>(
       sharded_, plan, group_, options, [this](size_t index, const Tensor& mean) {

@@ -118,7 +118,8 @@ optim::Optimizer& LowLevelZeroPlugin::Configure(nn::Module& model, optim::Optimi
         Bind(*views_[i], old_value, shard, layout);
       });
   for (const autograd::ParameterPtr& parameter : sharded_) ConvertParameter(dtype_, *parameter);
-  shards_ = std::make_unique<ShardGradients>("low_level_zero", sharded_, views_, std::move(frozen));
+  shards_ = std::make_unique<ShardGradients>("low_level_zero", optimizer, sharded_, views_,
+                                             std::move(frozen));
   gradients_ = std::make_unique<chunk::GradientChunks>(
       sharded_, plan, group_,
       chunk::GradientChunkOptions{.overlap = options_.overlap_communication,

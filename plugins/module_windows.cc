@@ -17,11 +17,12 @@ ModuleWindows::ModuleWindows(std::string plugin, nn::Module& model,
     chunk_of[parameters_->parameters()[i].get()] = parameters_->ChunkOf(i);
   }
   std::set<const autograd::Parameter*> owned;
-  std::vector<nn::Module*> modules = model.Modules();
+  std::vector<std::pair<std::string, nn::Module*>> modules = model.NamedModules();
   std::ranges::reverse(modules);  // children first: what is left is a parent's own
-  for (nn::Module* module : modules) {
+  for (const auto& [full_name, module] : modules) {
     if (windows_.contains(module)) continue;  // held twice
     Window& window = windows_[module];
+    window.name = full_name.empty() ? "the model" : "module \"" + full_name + "\"";
     for (const autograd::ParameterPtr& parameter : module->Parameters()) {
       const auto chunk = chunk_of.find(parameter.get());
       if (!owned.insert(parameter.get()).second || chunk == chunk_of.end()) continue;
@@ -32,7 +33,7 @@ ModuleWindows::ModuleWindows(std::string plugin, nn::Module& model,
     // A layer without parameters of its own may turn out to use others', before its first backward.
     const bool is_layer = module->Modules().size() == 1;
     if (is_layer || !window.chunks.empty()) AddBackwardHooks(*module);
-    module->WrapForward([this, module, alive = std::weak_ptr(alive_), name = plugin_](
+    module->WrapForward([this, module = module, alive = std::weak_ptr(alive_), name = plugin_](
                             const Tensor& x, const nn::Module::ForwardFunction& forward) {
       APOGEE_CHECK(!alive.expired(), name,
                    ": the model was run after the plugin that shards its parameters was destroyed; "
@@ -75,7 +76,8 @@ void ModuleWindows::AddBackwardHooks(nn::Module& module) {
   if (std::exchange(window.has_hooks, true)) return;
   const std::weak_ptr alive = alive_;
   module.AddPreBackwardHook([this, &window, alive](nn::Module&) {
-    if (!alive.expired() && backward_) Acquire(window.chunks, window.in_backward.emplace_back());
+    if (!alive.expired() && backward_)
+      Acquire(window, window.chunks, window.in_backward.emplace_back());
   });
   module.AddPostBackwardHook([this, &window, alive](nn::Module&) {
     if (alive.expired() || window.in_backward.empty()) return;
@@ -95,7 +97,8 @@ Tensor ModuleWindows::Forward(nn::Module& module, const Tensor& x,
     ~End() { self->EndForward(); }
   } end{this};
   frames_.push_back({&module, {}});
-  Acquire(windows_.at(&module).chunks, frames_.back().held);
+  const Window& window = windows_.at(&module);
+  Acquire(window, window.chunks, frames_.back().held);
   return forward(x);
 }
 
@@ -119,9 +122,9 @@ void ModuleWindows::OnMiss(size_t index) {
     Window& window = windows_.at(frames_.back().module);
     window.chunks.push_back(chunk);
     AddBackwardHooks(*frames_.back().module);
-    Acquire({chunk}, frames_.back().held);
+    Acquire(window, {chunk}, frames_.back().held);
   } else if (backward_) {
-    Acquire({chunk}, late_);
+    Acquire({.name = "no module"}, {chunk}, late_);
   } else {
     Throw(plugin_, ": parameter \"", parameters_->parameters()[index]->name(),
           "\" was read outside of the model's forwards and of booster.backward, where its other "
@@ -131,12 +134,20 @@ void ModuleWindows::OnMiss(size_t index) {
   }
 }
 
-void ModuleWindows::Acquire(const std::vector<size_t>& chunks, std::vector<size_t>& held) {
+void ModuleWindows::Acquire(const Window& window, const std::vector<size_t>& chunks,
+                            std::vector<size_t>& held) try {
   for (const size_t chunk : chunks) {
     if (before_gather_ && !parameters_->is_acquired(chunk)) before_gather_();
     parameters_->Acquire(chunk);
     held.push_back(chunk);
   }
+} catch (const comm::CommError& error) {
+  throw comm::CommError(internal::Concat(
+      plugin_, ": gathering the parameters of ", window.name, " for its ",
+      backward_ ? "backward" : "forward", ": ", error.what(),
+      ". Every rank must run the same modules in the same order, forward and backward, in training "
+      "and in evaluation: where a rank does not want the output of one, it adds 0 times that to "
+      "its loss, or leaves the module out on all ranks"));
 }
 
 void ModuleWindows::Release(std::vector<size_t>& held) {

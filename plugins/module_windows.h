@@ -15,8 +15,10 @@
 // an evaluation. When an iteration uses parameters in another order than the one before, a warning
 // says so.
 //
-// Every rank must call the same modules in the same order, and read what they do not own alike;
-// ranks that do not get a CommError. Which parameters get gradients may differ from rank to rank.
+// Every rank must call the same modules in the same order, use what they put out in the loss, and
+// read what they do not own alike; ranks that do not get a CommError that names the module. Which
+// parameters get gradients may differ from rank to rank: `0 * block(x)` added to the loss uses a
+// block without an effect.
 #ifndef APOGEE_PLUGINS_MODULE_WINDOWS_H_
 #define APOGEE_PLUGINS_MODULE_WINDOWS_H_
 
@@ -54,6 +56,7 @@ class ModuleWindows {
 
  private:
   struct Window {
+    std::string name;                              // of the module
     std::vector<size_t> chunks;                    // what to gather
     std::vector<std::vector<size_t>> in_backward;  // what is held for each part under way
     bool has_hooks = false;
@@ -69,7 +72,8 @@ class ModuleWindows {
   void EndForward();
   void AddBackwardHooks(nn::Module& module);
   void OnMiss(size_t index);
-  void Acquire(const std::vector<size_t>& chunks, std::vector<size_t>& held);
+  // Throws CommError that names the module.
+  void Acquire(const Window& window, const std::vector<size_t>& chunks, std::vector<size_t>& held);
   void Release(std::vector<size_t>& held);
   void EndBackward();
 

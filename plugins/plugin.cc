@@ -4,6 +4,12 @@
 
 namespace apogee {
 
+void CheckLoss(const char* what, const Tensor& loss) {
+  APOGEE_CHECK(loss.defined(), what, " is undefined");
+  APOGEE_CHECK(loss.numel() == 1, what, " must be a scalar, got shape ", loss.shape(),
+               "; reduce it first, for instance with autograd::Mean");
+}
+
 PipelineResult Plugin::ExecutePipeline(const PipelineCall& call) {
   const autograd::GradModeGuard grad_mode(call.optimizer != nullptr);
   const Tensor outputs = call.model(call.inputs);
@@ -11,6 +17,7 @@ PipelineResult Plugin::ExecutePipeline(const PipelineCall& call) {
   if (call.return_outputs) result.outputs = outputs.Detach();
   if (call.criterion == nullptr) return result;
   const Tensor loss = call.criterion(outputs, call.targets);
+  CheckLoss("execute_pipeline: the criterion's loss", loss);
   if (call.optimizer != nullptr) {
     if (call.normalizer != nullptr) call.normalizer->NoteBackward(loss);
     Backward(loss, *call.optimizer);

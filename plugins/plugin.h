@@ -44,6 +44,9 @@ struct PipelineResult {
   Tensor outputs;
 };
 
+// Throws Error for a loss that no backward can start from; `what` begins the message.
+void CheckLoss(const char* what, const Tensor& loss);
+
 class Plugin {
  public:
   virtual ~Plugin() = default;
@@ -81,6 +84,17 @@ class Plugin {
 
   // While the returned handle lives, backward keeps gradients local. Ranks must agree.
   [[nodiscard]] virtual std::shared_ptr<void> NoSync() = 0;
+
+  // Every save begins with it: a plugin whose ranks may differ in what they hold alike makes it the
+  // same here (a mean, or one rank's), for a save takes parts of it from several ranks, and refuses
+  // what differs. Collective.
+  virtual void BeforeSave(optim::Optimizer& /*optimizer*/) {}
+
+  // Expires when the plugin is destroyed.
+  std::weak_ptr<const void> lifetime() const { return lifetime_.token(); }
+
+ private:
+  Lifetime lifetime_;
 };
 
 }  // namespace apogee

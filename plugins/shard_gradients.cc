@@ -7,7 +7,8 @@
 
 namespace apogee {
 
-ShardGradients::ShardGradients(std::string plugin, std::vector<autograd::ParameterPtr> parameters,
+ShardGradients::ShardGradients(std::string plugin, const optim::Optimizer& optimizer,
+                               std::vector<autograd::ParameterPtr> parameters,
                                std::vector<optim::ParamView*> views,
                                std::vector<autograd::ParameterPtr> frozen)
     : plugin_(std::move(plugin)),
@@ -19,7 +20,8 @@ ShardGradients::ShardGradients(std::string plugin, std::vector<autograd::Paramet
     if (views_[i] == nullptr) continue;
     parameters_[i]->set_grad_keeper(
         "the " + plugin_ + " plugin keeps its gradient on shards; set the plugin's max_norm",
-        [view = views_[i]](bool set_to_none) {
+        [view = views_[i], alive = optimizer.lifetime()](bool set_to_none) {
+          if (alive.expired()) return;
           if (set_to_none) {
             view->set_grad(Tensor());
           } else if (view->has_grad()) {

@@ -1,7 +1,7 @@
 // ShardGradients: the gradients of parameters whose optimizer works on shards: they lie on the
 // optimizer's views, and the parameters have none of their own. What plugins that shard share.
 //
-//   ShardGradients shards("gemini", parameters, views, frozen);
+//   ShardGradients shards("gemini", optimizer, parameters, views, frozen);
 //   GradientChunks chunks(..., [&](size_t i, const Tensor& mean) { shards.OnMean(i, mean); });
 //   shards.Backward(chunks, [&] { chunks.Backward(loss, scale, reduce); });
 //   shards.CheckNoneFromElsewhere();                                  // before a step
@@ -16,15 +16,16 @@
 #include <vector>
 
 #include "apogee/chunk/gradient_chunks.h"
-#include "apogee/optim/param_view.h"
+#include "apogee/optim/optimizer.h"
 
 namespace apogee {
 
 class ShardGradients {
  public:
-  // `views`, one per parameter; null: the optimizer does not hold it. `frozen`: parameters that
-  // have nothing on shards to train them with.
-  ShardGradients(std::string plugin, std::vector<autograd::ParameterPtr> parameters,
+  // `views` of the optimizer, one per parameter; null: it does not hold that one. `frozen`:
+  // parameters that have nothing on shards to train them with.
+  ShardGradients(std::string plugin, const optim::Optimizer& optimizer,
+                 std::vector<autograd::ParameterPtr> parameters,
                  std::vector<optim::ParamView*> views, std::vector<autograd::ParameterPtr> frozen);
   ~ShardGradients();
   ShardGradients(const ShardGradients&) = delete;

@@ -12,6 +12,7 @@ StepGuard::StepGuard(std::string plugin, const StepGuardOptions& options)
 }
 
 void StepGuard::Attach(optim::Optimizer& optimizer) {
+  optimizer_ = &optimizer;
   if (dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer) != nullptr) {
     single_backward_ = optimizer.name();
   }
@@ -34,6 +35,9 @@ void StepGuard::Attach(optim::Optimizer& optimizer) {
 }
 
 bool StepGuard::OnBackward() {
+  APOGEE_CHECK(!optimizer_.is_gone(), plugin_,
+               ": backward after the optimizer that boost returned was destroyed; keep it for as "
+               "long as the model trains");
   const bool reduce = *no_sync_depth_ == 0;
   APOGEE_CHECK(single_backward_.empty() || (num_backwards_ == 0 && reduce), plugin_, ": optimizer ",
                single_backward_,

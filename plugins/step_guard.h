@@ -31,8 +31,9 @@ class StepGuard {
   // Hooks into the optimizer's step, which throws Error once the guard is gone. A loss scale that
   // the optimizer has already stays: the loop multiplies its loss by it.
   void Attach(optim::Optimizer& optimizer);
-  // Throws Error for a second backward in a step of an optimizer that updates inside backward.
-  // Returns whether this backward is to reduce gradients: no handle of NoSync lives.
+  // Throws Error for a second backward in a step of an optimizer that updates inside backward, and
+  // once the optimizer is gone. Returns whether this backward is to reduce gradients: no handle of
+  // NoSync lives.
   bool OnBackward();
   // The backward has failed, and its gradients are gone.
   void ForgetBackward() { num_backwards_ = 0; }
@@ -59,11 +60,12 @@ class StepGuard {
   void AfterReport(optim::Optimizer& optimizer);
   // The scaler knows of the last step, which may have been decided on a GPU.
   void Settle() const {
-    if (unreported_ != nullptr) unreported_->last_step();
+    if (unreported_ != nullptr && !optimizer_.is_gone()) unreported_->last_step();
   }
 
   std::string plugin_;
   double max_norm_;
+  Watched<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::LossScaler> scaler_;
   const optim::Optimizer* unreported_ = nullptr;  // has stepped, the scaler has yet to hear of it
   double own_scale_ = 1;                          // the loop's

@@ -231,7 +231,10 @@ void RefuseHostRead(const DeviceContext& context, const char* what);
 
 template <typename T>
 std::vector<T> Tensor::ToVector() const {
-  APOGEE_CHECK(defined(), "ToVector: the tensor is undefined");
+  APOGEE_CHECK(
+      defined(),
+      "ToVector: the tensor is undefined; a parameter's grad() is where backward did not reach "
+      "it, and where a plugin keeps gradients on shards (ParamView::grad of the optimizer)");
   internal::RefuseHostRead(*context(), "ToVector");
   const Tensor host = Detach().ToHost().To(DTypeOf<T>()).Contiguous();
   const T* begin = host.data<T>();

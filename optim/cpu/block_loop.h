@@ -86,7 +86,6 @@ void AddBlockSums(const DeviceContext& context, std::span<const Chunk> chunks, b
   });
   for (size_t t = 0; t < tasks.size();) {
     const Chunk& chunk = *tasks[t].chunk;
-    const auto share = static_cast<S>(chunk.share);
     const bool vectors = has_vectors && chunk.rows > 0;
     S* sums = static_cast<S*>(chunk.sums);
     double scalar = 0;
@@ -96,13 +95,12 @@ void AddBlockSums(const DeviceContext& context, std::span<const Chunk> chunks, b
       if (!vectors) continue;
       const C* partial = partials.data() + offsets[t];
       S* row = sums + block.row;
-      for (int64_t i = 0; i < block.rows; ++i) row[i] += share * static_cast<S>(partial[i]);
+      for (int64_t i = 0; i < block.rows; ++i) row[i] += static_cast<S>(partial[i]);
       S* column = sums + chunk.rows + block.column;
       partial += block.rows;
-      for (int64_t j = 0; j < block.cols; ++j) column[j] += share * static_cast<S>(partial[j]);
+      for (int64_t j = 0; j < block.cols; ++j) column[j] += static_cast<S>(partial[j]);
     }
-    if (has_scalar)
-      sums[vectors ? chunk.rows + chunk.columns : 0] += static_cast<S>(scalar * chunk.share);
+    if (has_scalar) sums[vectors ? chunk.rows + chunk.columns : 0] += static_cast<S>(scalar);
   }
 }
 

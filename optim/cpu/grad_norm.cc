@@ -135,7 +135,7 @@ void square_sums(const DeviceContext& context, const SquareSumArgs& args) {
   }
   Run<NormKind::kL2>(context, {NormKind::kL2, chunks});
   for (size_t i = 0; i < chunks.size(); ++i) {
-    const double sum = chunks[i].result / args.chunks[i].replicas;
+    const double sum = chunks[i].result;
     if (args.stat_dtype == DType::kF64) {
       *static_cast<double*>(args.chunks[i].sum) = sum;
     } else {

@@ -110,8 +110,8 @@ void LambSums(const OneBitLambArgs& args) {
       largest = ratio > largest ? ratio : largest;
     }
     S* sums = static_cast<S*>(chunk.sums);
-    sums[0] += static_cast<S>(chunk.share * directions);
-    sums[1] += static_cast<S>(chunk.share * updates);
+    sums[0] += static_cast<S>(directions);
+    sums[1] += static_cast<S>(updates);
     *static_cast<S*>(chunk.max) = static_cast<S>(largest);
   }
 }

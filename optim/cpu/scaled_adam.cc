@@ -155,11 +155,10 @@ void RunDots(const DeviceContext& context, const DotArgs& args) {
   }
   const double scale = args.grad_scale;
   for (size_t c = 0; c < sums.size(); ++c) {
-    const double replicas = args.chunks[c].replicas;
     S* to = static_cast<S*>(args.chunks[c].sums);
-    to[0] = static_cast<S>(scale * sums[c].weight_grad / replicas);
-    to[1] = static_cast<S>(scale * scale * sums[c].grad_squares / replicas);
-    to[2] = static_cast<S>(sums[c].weight_squares / replicas);
+    to[0] = static_cast<S>(scale * sums[c].weight_grad);
+    to[1] = static_cast<S>(scale * scale * sums[c].grad_squares);
+    to[2] = static_cast<S>(sums[c].weight_squares);
   }
 }
 

@@ -58,8 +58,8 @@ void AddTrustSums(const DeviceContext& context, std::span<const Chunk> chunks, c
       total.update += blocks[k].sums.update;
     }
     S* sums = static_cast<S*>(chunk.sums);
-    sums[0] += static_cast<S>(chunk.share * total.weight);
-    sums[1] += static_cast<S>(chunk.share * total.update);
+    sums[0] += static_cast<S>(total.weight);
+    sums[1] += static_cast<S>(total.update);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include "apogee/optim/cuda/norm_terms.cuh"
 #include "apogee/optim/device_decision.h"
+#include "apogee/optim/options_agreement.h"
 #include "apogee/tensor/cuda/stream_context.cuh"
 
 namespace apogee::optim {
@@ -48,7 +49,9 @@ __global__ void __launch_bounds__(kTileThreads)
   const double norm = settings.kind == NormKind::kL2 ? sqrt(total) : total;
   gate->grad_norm = norm * settings.inv_loss_scale;
   gate->first_nonfinite = first_nonfinite;
-  gate->skip = settings.check_finite && first_nonfinite >= 0;
+  gate->options_differ =
+      settings.has_digest && !DigestsAgree(settings.kind == NormKind::kMax, marks + 2 * count);
+  gate->skip = gate->options_differ || (settings.check_finite && first_nonfinite >= 0);
   gate->clip_factor = 1;
   if (settings.max_norm > 0 && !gate->skip) {
     const double factor = settings.max_norm / (gate->grad_norm + 1e-6);

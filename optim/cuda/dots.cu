@@ -34,9 +34,9 @@ struct StoreDots {
   __device__ void operator()(const DotChunk& chunk, int64_t, const double (&totals)[3]) const {
     const double scale = grad_scale.value();
     S* sums = static_cast<S*>(chunk.sums);
-    sums[0] = static_cast<S>(scale * totals[0] / chunk.replicas);
-    sums[1] = static_cast<S>(scale * scale * totals[1] / chunk.replicas);
-    sums[2] = static_cast<S>(totals[2] / chunk.replicas);
+    sums[0] = static_cast<S>(scale * totals[0]);
+    sums[1] = static_cast<S>(scale * scale * totals[1]);
+    sums[2] = static_cast<S>(totals[2]);
   }
 };
 

@@ -15,7 +15,7 @@ template <typename S>
 struct StoreSum {
   __device__ void operator()(const SquareSumChunk& chunk, int64_t,
                              const double (&totals)[1]) const {
-    *static_cast<S*>(chunk.sum) = static_cast<S>(totals[0] / chunk.replicas);
+    *static_cast<S*>(chunk.sum) = static_cast<S>(totals[0]);
   }
 };
 

@@ -74,8 +74,8 @@ struct AddSquares {
   __device__ void operator()(const OneBitLambChunk& chunk, int64_t,
                              const double (&totals)[2]) const {
     S* sums = static_cast<S*>(chunk.sums);
-    sums[0] += static_cast<S>(chunk.share * totals[0]);
-    sums[1] += static_cast<S>(chunk.share * totals[1]);
+    sums[0] += static_cast<S>(totals[0]);
+    sums[1] += static_cast<S>(totals[1]);
   }
 };
 template <typename S>

@@ -11,7 +11,7 @@
 //   };
 //   AddRegionSums<C, S, true, true>(context, tasks, Terms{...});
 //
-// They are added to the chunk's `sums`, [rows][columns][scalar], times its share.
+// They are added to the chunk's `sums`, [rows][columns][scalar].
 #ifndef APOGEE_OPTIM_CUDA_REGION_SUMS_CUH_
 #define APOGEE_OPTIM_CUDA_REGION_SUMS_CUH_
 
@@ -112,13 +112,12 @@ struct AddVectorsBody {
       for (int64_t t = 0; t < row_tiles; ++t) total += from[t * r.cols];
       sums += task.chunk.rows + r.column + copy * r.column_step + j;
     }
-    *sums += static_cast<S>(task.chunk.share * total);
+    *sums += static_cast<S>(total);
   }
 };
 
 struct ScalarTask {
   void* to;
-  double share;
   int64_t first, count;
 };
 template <typename S>
@@ -131,7 +130,7 @@ struct AddScalarsBody {
       total += scalars[task.first + t];
     }
     total = BlockReduce<kTileThreads>(total, Sum());
-    if (threadIdx.x == 0) *static_cast<S*>(task.to) += static_cast<S>(task.share * total);
+    if (threadIdx.x == 0) *static_cast<S*>(task.to) += static_cast<S>(total);
   }
 };
 
@@ -142,8 +141,7 @@ std::vector<ScalarTask> ScalarTasks(const std::vector<RegionTask>& tasks, bool v
   for (const RegionTask& task : tasks) {
     if (task.order == 0) {
       const int64_t before = vectors ? task.chunk.rows + task.chunk.columns : 0;
-      scalars.push_back(
-          {static_cast<S*>(task.chunk.sums) + before, task.chunk.share, task.first_tile, 0});
+      scalars.push_back({static_cast<S*>(task.chunk.sums) + before, task.first_tile, 0});
     }
     scalars.back().count += task.region.tiles();
   }

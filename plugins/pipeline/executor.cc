@@ -178,9 +178,7 @@ void Executor::Loss(Running& run, const PipelineOp& op, const Tensor& output, Sl
   const int64_t before = normalizer == nullptr ? 0 : normalizer->num_losses();
   slot.output = run.call.criterion(output, run.Part(run.call.targets, op.micro));
   run.raw_losses = normalizer == nullptr || normalizer->num_losses() == before;
-  APOGEE_CHECK(slot.output.defined() && slot.output.numel() == 1,
-               "execute_pipeline: the criterion must return a scalar loss, got ",
-               slot.output.shape());
+  CheckLoss("execute_pipeline: the criterion's loss", slot.output);
   run.losses[micro] = slot.output.Detach();
 }
 

@@ -229,5 +229,46 @@ TEST_F(LoaderTest, ASequentialStreamEnds) {
                Error);
 }
 
+// A sampler of one's own, of which nothing is known but what it says.
+class Beyond : public Sampler {
+ public:
+  explicit Beyond(int64_t sample) : sample_(sample) {}
+  int64_t size() const override { return 8; }
+  int64_t num_samples() const override { return 8; }
+  int64_t Sample(int64_t index) const override { return index == 5 ? sample_ : 0; }
+
+ private:
+  int64_t sample_;
+};
+
+TEST_F(LoaderTest, ASamplerOfMoreSamplesThanTheDatasetHasIsRefused) {
+  const auto message = [&](const std::shared_ptr<const Sampler>& sampler, int64_t batch) {
+    try {
+      const Loader loader(dataset_, sampler, context_, {.batch = 2});
+      loader.At(batch);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing was thrown");
+  };
+  EXPECT_EQ(dataset_->num_samples(), 60);
+  for (const std::shared_ptr<const Sampler>& sampler :
+       {std::shared_ptr<const Sampler>(std::make_shared<SequentialSampler>(61)),
+        std::shared_ptr<const Sampler>(std::make_shared<ShuffleSampler>(61, 1)),
+        std::shared_ptr<const Sampler>(std::make_shared<DistributedSampler>(
+            std::make_shared<ShuffleSampler>(61, 1), 1, 2, 2))}) {
+    EXPECT_THAT(message(sampler, 0),
+                HasSubstr("the sampler draws from 61 samples, the dataset has 60; make the sampler "
+                          "for dataset->num_samples()"));
+  }
+  EXPECT_EQ(message(std::make_shared<Beyond>(59), 2), "nothing was thrown");
+  for (const int64_t sample : {60, -1}) {
+    EXPECT_EQ(message(std::make_shared<Beyond>(sample), 1), "nothing was thrown");
+    EXPECT_THAT(message(std::make_shared<Beyond>(sample), 2),
+                HasSubstr("at place 5 of the stream the sampler names sample " +
+                          std::to_string(sample) + ", the dataset has 60"));
+  }
+}
+
 }  // namespace
 }  // namespace apogee::data

@@ -182,13 +182,12 @@ TEST_P(OneBitKernelsTest, Lamb) {
           w -= 0.25 * (m / root + 0.0625 * w);
           previous = m;
         }));
-    expected_stats.push_back({2 + 0.5 * directions, 3 + 0.5 * updates, largest});
+    expected_stats.push_back({2 + directions, 3 + updates, largest});
     stats.emplace_back(stat_dtype, Values{2, 3, 1e9});
     auto chunk = t.Update<OneBitLambChunk>();
     chunk.exp_avg = t.At(t.states[1]);
     chunk.exp_avg_sq = t.At(t.states[2]);
     chunk.fresh = t.At(t.states[3]);
-    chunk.share = 0.5;
     chunk.sums = stats.back().data();
     chunk.max = static_cast<char*>(stats.back().data()) + 2 * DTypeSize(stat_dtype);
     chunk.step_size = 0.25;

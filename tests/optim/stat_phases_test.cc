@@ -188,5 +188,56 @@ TEST(StatPhasesTest, PresenceIsShared) {
   EXPECT_EQ(rank.optimizer->last_step().grad_norm, 2);
 }
 
+// Ranks that hold the same elements count them once between them, and an update need not know: to
+// it there is one replica, so that one that divides by their number is right, too.
+TEST(StatPhasesTest, PartialsOfReplicasHaveTheirWeights) {
+  const ContextPtr context = CpuContext();
+  const ParameterPtr param = RandomParam("w", {5, 7}, DType::kF64, context, 1);
+  ParamView replicated(param);
+  replicated.BindParameter(comm::Layout({5, 7}, {.segments = {{0, 35}}, .num_replicas = 4}));
+  EXPECT_EQ(replicated.num_replicas(), 4);
+  EXPECT_EQ(replicated.layout().num_replicas(), 1);
+  // A shard of such a part has as many.
+  replicated.BindShard(param->data().View({35}).Slice(0, 0, 7).Clone(),
+                       comm::Layout({5, 7}, {.segments = {{0, 7}}}));
+  EXPECT_EQ(replicated.num_replicas(), 4);
+  const ParamView whole(RandomParam("v", {3}, DType::kF64, context, 2));
+  StatBuffer buffer(DType::kF64, context);
+  buffer.AddSums(whole, 1);
+  buffer.AddSums(replicated, 2);
+  buffer.AddFromOwner(replicated, 1);
+  buffer.AddSums(replicated, 1);
+  buffer.AddMaxima(replicated, 1);
+  buffer.Allocate();
+  for (int64_t i = 0; i < 5; ++i) buffer.sums<double>(0)[i] = 8;
+  buffer.maxima<double>(0)[0] = 8;
+  buffer.CountReplicasOnce();
+  EXPECT_EQ(Values(buffer.sum_values()), (std::vector<double>{8, 2, 2, 8, 2}));
+  EXPECT_EQ(Values(buffer.max_values()), (std::vector<double>{8}));
+}
+
+// Two ranks that each hold the whole tensor step as one does.
+TEST(StatPhasesTest, TwoReplicasEqualTheWhole) {
+  const ContextPtr context = CpuContext();
+  Rank whole(context, 0, 35);
+  whole.optimizer->step();
+  const std::vector<double> expected = Values(whole.optimizer->views()[0].value());
+  Partials other;
+  for (int round = 0; round <= 3; ++round) {
+    const ParameterPtr param = RandomParam("w", {5, 7}, DType::kF64, context, 1);
+    Toy optimizer({param}, {});
+    optimizer.views()[0].BindParameter(
+        comm::Layout({5, 7}, {.segments = {{0, 35}}, .num_replicas = 2}));
+    param->set_grad(Tensor::FromVector(RandomValues(35, 2), {5, 7}, context));
+    Partials seen;
+    optimizer.set_stat_reducer(std::make_unique<RecordingReducer>(other, seen));
+    optimizer.step();
+    other = seen;  // the other rank's are the same
+    if (round == 3)
+      EXPECT_EQ(Values(param->data()),
+                std::vector<double>(expected.begin(), expected.begin() + 35));
+  }
+}
+
 }  // namespace
 }  // namespace apogee::optim

@@ -159,9 +159,11 @@ TEST(DdpTest, TrafficIsWhatTheBucketsSay) {
       booster.backward(autograd::Sum(model(x)), optimizer);
     }
     const comm::Traffic traffic = world.group()->traffic() - before;
-    // ceil(1300 / 500) buckets: [5 + 100], [20] and [200] numbers.
+    // ceil(1300 / 500) buckets: [5 + 100], [20] and [200] numbers. With the presence bits goes a
+    // digest of the options, 16 bytes.
     EXPECT_EQ(traffic.calls(comm::CollectiveKind::kAllReduce), 3 + 1);
-    EXPECT_EQ(traffic.bytes(comm::CollectiveKind::kAllReduce), (5 + 100 + 20 + 200) * 4 + 4 * 4);
+    EXPECT_EQ(traffic.bytes(comm::CollectiveKind::kAllReduce),
+              (5 + 100 + 20 + 200) * 4 + 4 * 4 + 16);
     EXPECT_EQ(traffic.total_calls(), 4);
   });
 }

@@ -323,6 +323,9 @@ std::vector<Traffic> StepTraffic(RunSetup setup, size_t num_matrices) {
   return steps;
 }
 
+// What digests of the options add, to presence bits under ddp and to phase 0.
+constexpr int64_t kPresenceDigest = 16, kPhaseZeroDigest = 40;
+
 // In numbers of 8 bytes: f64. R has 3 * 30 elements, the basis 3 * 20.
 TEST(GaLoreTrafficTest, ShardsSumTheProjectionAndTheDirection) {
   for (const std::string optimizer : {"galore_adamw", "galore_adamw8bit", "galore_adafactor"}) {
@@ -334,8 +337,9 @@ TEST(GaLoreTrafficTest, ShardsSumTheProjectionAndTheDirection) {
       for (const size_t step : {1u, 2u}) {
         // Presence, phase 0, R, direction.
         EXPECT_EQ(steps[step].calls(CollectiveKind::kAllReduce), 1 + 3) << optimizer;
-        EXPECT_EQ(steps[step].bytes(CollectiveKind::kAllReduce),
-                  4 * (n + 1) + 8 * (2 * (n + 1) + n * (90 + 90 + extra) + 2 * extra))
+        EXPECT_EQ(
+            steps[step].bytes(CollectiveKind::kAllReduce),
+            4 * (n + 1) + kPhaseZeroDigest + 8 * (2 * (n + 1) + n * (90 + 90 + extra) + 2 * extra))
             << optimizer;
         EXPECT_EQ(steps[step].total_calls(),
                   4 + 2 + 1);  // gradients, parameters, of what the loss is
@@ -359,7 +363,7 @@ TEST(GaLoreTrafficTest, DdpSumsTheProjectionOnly) {
           // The vector's gradient and its presence, phase 0, R; what the loss was made of.
           EXPECT_EQ(steps[step].total_calls(), 2 + 2 + 1) << optimizer;
           EXPECT_EQ(steps[step].bytes(CollectiveKind::kAllReduce),
-                    8 * 5 + 4 + 8 * (2 * n + n * (90 + extra)))
+                    8 * 5 + 4 + kPresenceDigest + kPhaseZeroDigest + 8 * (2 * n + n * (90 + extra)))
               << optimizer;
         }
         EXPECT_EQ(steps[3].total_calls() - steps[2].total_calls(), 2);  // gradient, basis
@@ -369,7 +373,8 @@ TEST(GaLoreTrafficTest, DdpSumsTheProjectionOnly) {
   }
   // With clipping, whole gradients. (Five numbers of each rank say what the loss was made of.)
   const RunSetup clipped{.num_ranks = 3, .max_norm = 1};
-  EXPECT_EQ(StepTraffic(clipped, 2)[1].total_bytes(), 8 * (2 * 600 + 5) + 4 * 3 + 3 * 5 * 8);
+  EXPECT_EQ(StepTraffic(clipped, 2)[1].total_bytes(),
+            8 * (2 * 600 + 5) + 4 * 3 + kPresenceDigest + 3 * 5 * 8);
 }
 
 // In f32 the last bits of R may decide between two 8-bit codes: then the mean itself is projected.

@@ -304,8 +304,8 @@ TEST(HybridSequenceTest, PartialGradientsAreSummedTogether) {
         // LayerNorms, biases of row layers and positions, and a flag for each of them.
         const int64_t numel = layers * (4 * 8 + 2 * 8) + 2 * 8 + 16 * 8;
         const int64_t tensors = layers * 6 + 3;
-        // And the statistics of every step, two f64 a parameter.
-        const int64_t statistics = (12 * layers + 4) * 16;
+        // And the statistics of every step, two f64 a parameter and five of the options' digest.
+        const int64_t statistics = (12 * layers + 4) * 16 + 5 * 8;
         EXPECT_EQ(moved.bytes(comm::CollectiveKind::kAllReduce),
                   4 * (numel + tensors) + statistics);
         if (world.rank() == 0) result = moved.total_calls();

@@ -99,9 +99,9 @@ void ExpectTraffic(const Case& c, int zero, comm::World& world, std::array<Total
     const double passes = zero == 2 ? kMicros : 1;
     const double late = has_late_table ? 4.0 * kVocab * kDim : 0;
     const double reduced = passes * (own_bytes - late) + late;
-    // With each pass goes which parameters have a gradient.
+    // With each pass goes which parameters have a gradient, and a digest of the options.
     const double bits =
-        (passes * c.chunks + 1) * 4 * static_cast<double>(model.Parameters().size());
+        (passes * c.chunks + 1) * (4 * static_cast<double>(model.Parameters().size()) + 16);
     const auto expect = [&](CollectiveKind kind, double want, double more) {
       const auto got = static_cast<double>(data.bytes(kind));
       const std::string what =
