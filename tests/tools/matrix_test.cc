@@ -176,8 +176,36 @@ TEST(MatrixTest, MoreOrdersOfTheOneRankRunOnlyWidenBoundsOfNoise) {
     EXPECT_GE(bound, before.at(name)) << name;
     EXPECT_LE(bound, 0.9) << name;
   }
+  EXPECT_EQ(references.Get(FindCell(noisy)).num_further_orders, 30);
   EXPECT_EQ(widen("adamw/ddp/world1/f32/acc1/fed", 1), 0);
   EXPECT_EQ(widen("adamw/zero2/world2/f64/acc1/clip/llama", 1), 0);
+}
+
+// Red cells must not cost more than green ones: what no rounding does is not searched for, and a
+// search ends.
+TEST(MatrixTest, AMatrixThatFailsFailsFast) {
+  ReferenceCache references({.seconds_per_reference = 0.3, .seconds_in_all = 0.5});
+  const auto never = [](const Reference&) { return false; };
+  const auto search = [&](const char* name) {
+    const Cell cell = FindCell(name);
+    EXPECT_FALSE(references.LookFurther(cell, never));
+    return references.Get(cell).num_further_orders;
+  };
+  const char* const near = "adamw/zero2_late/world2/bf16/acc1/clip/gpt2";
+  const int most = search(near);
+  EXPECT_GT(most, 0);
+  EXPECT_LT(most, 300);
+  EXPECT_EQ(search(near), most) << "the same reference is not searched twice";
+  EXPECT_LT(search("lars/zero2/world4/bf16/acc3ns/gpt2"), 300);
+  EXPECT_EQ(search("sgd/zero2/world2/bf16/acc1/clip/llama"), 0) << "all of the time is used up";
+
+  ReferenceCache fresh;
+  const Cell far = FindCell("lamb/zero2/world3/f32/acc1/llama");
+  const CellReport report = RunCell(far, Sabotage::kLocalStats, fresh);
+  EXPECT_EQ(report.verdict, Verdict::kFail) << report.Line();
+  EXPECT_LT(report.error, kLargestBound);
+  EXPECT_GT(report.error, kSearchFactor * report.bound);
+  EXPECT_EQ(fresh.Get(far).num_further_orders, 0);
 }
 
 TEST(MatrixTest, HybridCellsMeetEveryLayoutWithEveryOptimizer) {
