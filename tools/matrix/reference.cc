@@ -101,6 +101,7 @@ Reference MakeReference(const Cell& cell) {
 Reference& ReferenceCache::Find(const Cell& cell) {
   const std::string key = cell.optimizer + "/" + cell.precision +
                           (HasMasters(cell) ? "/masters" : "") + (cell.clip ? "/clip/" : "/") +
+                          (cell.ignored ? "ignored" + std::to_string(cell.accumulate) + "/" : "") +
                           cell.workload;
   const auto found = references_.find(key);
   if (found != references_.end()) return found->second;

@@ -45,7 +45,7 @@ class ReferenceCache {
   explicit ReferenceCache(const SearchLimits& limits = {}) : limits_(limits) {}
 
   // The reference depends on the optimizer, precision, masters, clipping and workload alone, and
-  // its bounds on whether ranks share layers.
+  // where targets are ignored on the number of micro-batches.
   const Reference& Get(const Cell& cell);
 
   // Rounding seldom does more than a few runs show: a vector of GaLore's basis turns around where
