@@ -132,7 +132,7 @@ void WrongInputDtype(RankSetup& rank) {
 std::vector<MisuseCase> ModelMistakes() {
   return {{"not_initialized", "ddp", "Initialize", &NotInitialized},
           {"dropout_without_rule", "single", "kDropout", &DropoutWithoutRule},
-          {"columns_without_rows", "single", "kRow", &ColumnsWithoutRows},
+          {"columns_without_rows", "single", "contracted dims differ", &ColumnsWithoutRows},
           {"rule_of_no_module", "single", "*.typo", &RuleOfNoModule},
           {"heads_that_do_not_divide", "single", "heads", &HeadsThatDoNotDivide},
           {"ranks_that_do_not_divide", "single", "tp_size", &RanksThatDoNotDivide},
