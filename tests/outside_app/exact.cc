@@ -70,8 +70,8 @@ class Comparison {
     bool passes = false;
     try {
       const int num_ranks = training.plugin == "single" ? 1 : kRanks;
-      const Difference difference = WorstDifference(
-          OneRank(training), RunTraining(training, num_ranks, file_), !training.uneven);
+      const Difference difference =
+          WorstDifference(OneRank(training), RunTraining(training, num_ranks, file_));
       passes = difference.error <= kBound;
       char text[200];
       std::snprintf(text, sizeof(text), "error %.2g %s", difference.error,

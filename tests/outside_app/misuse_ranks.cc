@@ -51,6 +51,19 @@ void FewerSteps(RankSetup& rank) {
   rank.world.group()->Barrier();
 }
 
+// A loss of the loop's own, whose means over unequal batches are no mean of the whole batch.
+void RawCriterionOfUnevenBatches(RankSetup& rank) {
+  const nn::CrossEntropyLoss cross_entropy;
+  optim::AdamW optimizer(rank.model->Parameters(), {});
+  Booster booster(rank.plugin->plugin());
+  const Boosted boosted = booster.boost(*rank.model, optimizer, cross_entropy);
+  const apogee::data::Batch batch = rank.Batch();
+  const int64_t samples = rank.world.rank() == kOther ? 1 : 2;
+  const Tensor logits = boosted.model(batch.inputs.Slice(0, 0, samples));
+  booster.backward(cross_entropy(logits, batch.targets.Slice(0, 0, samples)), optimizer);
+  boosted.optimizer.step();
+}
+
 void FailingLoss(RankSetup& rank) {
   const auto fails = [&](const Tensor& logits, const Tensor& targets) {
     if (rank.world.rank() == kOther) throw std::runtime_error("this loss fails");
@@ -125,6 +138,10 @@ std::vector<MisuseCase> RankMistakes() {
           {"another_rate_later", "tp2z0", "lr is 0.001 on", &AnotherRateLater},
           {"fewer_steps", "ddp", "rank 1", &FewerSteps},
           {"fewer_steps", "gemini", "rank 1", &FewerSteps},
+          {"raw_criterion_of_uneven_batches", "ddp", "the criterion that boost returned",
+           &RawCriterionOfUnevenBatches},
+          {"raw_criterion_of_uneven_batches", "zero2", "the criterion that boost returned",
+           &RawCriterionOfUnevenBatches},
           {"failing_loss", "ddp", "this loss fails", &FailingLoss},
           {"failing_loss", "tp2z0", "this loss fails", &FailingLoss},
           {"token_outside_the_vocabulary", "ddp", "70", &TokenOutsideTheVocabulary},

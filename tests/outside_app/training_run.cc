@@ -172,7 +172,7 @@ RunResult RunTraining(const TrainingCase& training, int num_ranks, const std::st
   return result;
 }
 
-Difference WorstDifference(const RunResult& want, const RunResult& got, bool with_losses) {
+Difference WorstDifference(const RunResult& want, const RunResult& got) {
   Difference worst;
   const auto keep = [&](double error, const std::string& where) {
     if (error <= worst.error) return;
@@ -183,7 +183,7 @@ Difference WorstDifference(const RunResult& want, const RunResult& got, bool wit
     const double error = Largest(last, got.last.at(name));
     if (error != 0) keep(error / update, name);
   }
-  for (size_t i = 0; with_losses && i < want.losses.size(); ++i) {
+  for (size_t i = 0; i < want.losses.size(); ++i) {
     keep(std::abs(want.losses[i] - got.losses[i]) / want.losses[i],
          "loss of step " + std::to_string(i));
   }

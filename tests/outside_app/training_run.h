@@ -2,7 +2,7 @@
 //
 //   const RunResult one = RunTraining({.plugin = "single"}, 1, file);
 //   const RunResult four = RunTraining({.plugin = "zero2"}, 4, file);
-//   WorstDifference(one, four, true).error <= 1e-9
+//   WorstDifference(one, four).error <= 1e-9
 #ifndef OUTSIDE_APP_TRAINING_RUN_H_
 #define OUTSIDE_APP_TRAINING_RUN_H_
 
@@ -43,7 +43,7 @@ struct Difference {
   double error = 0;
   std::string where;
 };
-Difference WorstDifference(const RunResult& want, const RunResult& got, bool with_losses);
+Difference WorstDifference(const RunResult& want, const RunResult& got);
 
 }  // namespace outside
 
