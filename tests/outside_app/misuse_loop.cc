@@ -80,7 +80,7 @@ std::vector<MisuseCase> LoopMistakes() {
           {"backward_without_booster", "zero2", "booster.backward", &BackwardWithoutBooster},
           {"backward_twice", "ddp", "backward", &BackwardTwice},
           {"save_before_boost", "ddp", "boost", &SaveBeforeBoost},
-          {"read_gradient", "zero2", "gradient", &ReadGradient}};
+          {"read_gradient", "zero2", "keeps gradients on shards", &ReadGradient}};
 }
 
 }  // namespace outside

@@ -117,7 +117,8 @@ void OwnBatchOfSharedLayers(RankSetup& rank) {
   boosted.optimizer.step();
 }
 
-// Between two averages ranks have different weights, of which a checkpoint has one.
+// Between two averages ranks have different weights, of which a checkpoint has one; the plugin does
+// not make them the same before a save.
 void SaveUnequalReplicas(RankSetup& rank) {
   LocalSgdPlugin plugin(rank.world.group(), {.every = 100});
   optim::AdamW optimizer(rank.model->Parameters(), {});
@@ -145,7 +146,7 @@ std::vector<MisuseCase> RankMistakes() {
           {"failing_loss", "ddp", "this loss fails", &FailingLoss},
           {"failing_loss", "tp2z0", "this loss fails", &FailingLoss},
           {"token_outside_the_vocabulary", "ddp", "70", &TokenOutsideTheVocabulary},
-          {"save_on_one_rank", "zero2", "very rank must", &SaveOnOneRank},
+          {"save_on_one_rank", "zero2", "a save or an evaluation on rank 0 alone", &SaveOnOneRank},
           {"evaluate_on_one_rank", "gemini", "Every rank must run the same modules",
            &EvaluateOnOneRank},
           {"own_batch_of_shared_layers", "tp2z0", "data_rank()", &OwnBatchOfSharedLayers},
