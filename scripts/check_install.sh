@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Proves that the installed library stands alone: builds and installs a copy of the source tree, moves the
 # copy and the installation away, and builds a consumer through find_package and through pkg-config.
-# The consumer must compile, link and run.
+# The consumer must compile, link and run. So must tests/outside_app, a project with a model, optimizers and a
+# plugin of its own, which trains on 4 ranks as on 1 and gets an error for every mistake it makes.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 work="$(mktemp -d)"
@@ -10,7 +11,7 @@ trap 'rm -rf "$work"' EXIT
 # The same depth and flags as build/release, so that the compiler cache has every object already.
 mkdir "$work/source"
 tar -C "$ROOT" --exclude=./build --exclude=./out --exclude=./.git -cf - . | tar -C "$work/source" -xf -
-cp -r "$ROOT/tests/consumer" "$work/consumer"
+cp -r "$ROOT/tests/consumer" "$ROOT/tests/outside_app" "$work"
 cmake -S "$work/source" --preset release -DAPOGEE_BUILD_TESTS=OFF -DAPOGEE_BUILD_EXAMPLES=OFF \
   -DAPOGEE_BUILD_TOOLS=OFF -DCMAKE_INSTALL_PREFIX="$work/first" >"$work/log" 2>&1 ||
   { cat "$work/log"; exit 1; }
@@ -37,6 +38,14 @@ cmake -S "$work/consumer" -B "$work/cmake_build" -DCMAKE_BUILD_TYPE=Release \
 cmake --build "$work/cmake_build" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 "$work/cmake_build/consumer"
 echo "install check: find_package ok"
+
+cmake -S "$work/outside_app" -B "$work/outside_build" -DCMAKE_BUILD_TYPE=Release \
+  -DCMAKE_PREFIX_PATH="$prefix" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+cmake --build "$work/outside_build" -j "$JOBS" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+for program in exact misuse; do
+  "$work/outside_build/$program" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+  echo "outside app, $program: $(tail -n 1 "$work/log")"
+done
 
 export PKG_CONFIG_PATH="$(dirname "$(find "$prefix" -name apogee.pc)")"
 # shellcheck disable=SC2046

@@ -47,8 +47,8 @@ foreach(name IN LISTS names)
        ${ROOT}/${folder_${name}}/*.cu ${ROOT}/${folder_${name}}/*.cuh)
   foreach(file IN LISTS files)
     layer_of(${file} owner)
-    # The consumer and the MPI yardstick are programs that use nothing of the library's sources.
-    if(NOT owner STREQUAL name OR file MATCHES "^(tests/consumer/|bench/mpi_collectives[.]cc$)")
+    # The consumer, the outside app and the MPI yardstick are programs that use nothing of the library's sources.
+    if(NOT owner STREQUAL name OR file MATCHES "^(tests/(consumer|outside_app)/|bench/mpi_collectives[.]cc$)")
       continue()
     endif()
     math(EXPR num_files "${num_files} + 1")

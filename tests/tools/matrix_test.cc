@@ -5,11 +5,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
 #include "apogee/optim/registry.h"
+#include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tools/matrix/plain_run.h"
 #include "apogee/tools/matrix/plugins.h"
 #include "apogee/tools/matrix/report.h"
@@ -176,8 +178,89 @@ TEST(MatrixTest, MoreOrdersOfTheOneRankRunOnlyWidenBoundsOfNoise) {
     EXPECT_GE(bound, before.at(name)) << name;
     EXPECT_LE(bound, 0.9) << name;
   }
+  EXPECT_EQ(references.Get(FindCell(noisy)).num_further_orders, 30);
   EXPECT_EQ(widen("adamw/ddp/world1/f32/acc1/fed", 1), 0);
   EXPECT_EQ(widen("adamw/zero2/world2/f64/acc1/clip/llama", 1), 0);
+}
+
+// Red cells must not cost more than green ones: what no rounding does is not searched for, and a
+// search ends.
+TEST(MatrixTest, AMatrixThatFailsFailsFast) {
+  ReferenceCache references({.seconds_per_reference = 0.3, .seconds_in_all = 0.5});
+  const auto never = [](const Reference&) { return false; };
+  const auto search = [&](const char* name) {
+    const Cell cell = FindCell(name);
+    EXPECT_FALSE(references.LookFurther(cell, never));
+    return references.Get(cell).num_further_orders;
+  };
+  const char* const near = "adamw/zero2_late/world2/bf16/acc1/clip/gpt2";
+  const int most = search(near);
+  EXPECT_GT(most, 0);
+  EXPECT_LT(most, 300);
+  EXPECT_EQ(search(near), most) << "the same reference is not searched twice";
+  EXPECT_LT(search("lars/zero2/world4/bf16/acc3ns/gpt2"), 300);
+  EXPECT_EQ(search("sgd/zero2/world2/bf16/acc1/clip/llama"), 0) << "all of the time is used up";
+
+  ReferenceCache fresh;
+  const Cell far = FindCell("lamb/zero2/world3/f32/acc1/llama");
+  const CellReport report = RunCell(far, Sabotage::kLocalStats, fresh);
+  EXPECT_EQ(report.verdict, Verdict::kFail) << report.Line();
+  EXPECT_LT(report.error, kLargestBound);
+  EXPECT_GT(report.error, kSearchFactor * report.bound);
+  EXPECT_EQ(fresh.Get(far).num_further_orders, 0);
+}
+
+// How many targets count in [first, first + count) of a step, in micro-batches of `window` samples.
+int64_t NumTargets(const char* workload, int64_t step, int64_t first, int64_t count,
+                   int64_t window) {
+  const data::Batch batch = FindWorkload(workload).Batch(
+      CpuContext(), {.step = step, .first = first, .count = count, .ignoring_window = window});
+  const std::vector<int64_t> targets = batch.targets.ToVector<int64_t>();
+  return std::ranges::count_if(targets, [](int64_t target) { return target >= 0; });
+}
+
+TEST(MatrixTest, IgnoredTargetsAreUnevenAndSomeRanksHaveNoOthers) {
+  for (const char* workload : {"gpt2", "llama_tied", "gpt2_long"}) {
+    for (const int64_t window : {36, 12}) {
+      for (int64_t first = 0; first < 36; first += window) {
+        std::set<int64_t> empty;  // of four ranks, over the steps
+        for (int64_t step = 0; step < kNumSteps; ++step) {
+          // Their mean must be a number.
+          EXPECT_GT(NumTargets(workload, step, first, window, window), 0) << workload << step;
+          std::set<int64_t> numbers;
+          for (int64_t rank = 0; rank < 4; ++rank) {
+            const int64_t count = window / 4;
+            const int64_t number = NumTargets(workload, step, first + rank * count, count, window);
+            numbers.insert(number);
+            if (number == 0) empty.insert(rank);
+          }
+          EXPECT_GT(numbers.size(), 1u) << workload << " in step " << step;
+        }
+        EXPECT_EQ(empty.size(), 4u) << workload;
+      }
+    }
+    EXPECT_EQ(NumTargets(workload, 1, 0, 36, 0) % 36, 0) << "none is ignored by default";
+  }
+}
+
+TEST(MatrixTest, EveryOptimizerMeetsIgnoredTargetsUnderEveryLayoutAndTheSampleHasSome) {
+  const std::vector<Cell> all = AllCells();
+  std::set<std::string> layouts, ignored;
+  for (const Cell& cell : all) {
+    if (cell.precision != "f64") continue;
+    const std::string layout = cell.optimizer + cell.plugin + std::to_string(cell.world);
+    layouts.insert(layout);
+    if (cell.ignored) ignored.insert(layout);
+  }
+  EXPECT_EQ(ignored, layouts);
+  std::set<std::string> plugins;
+  for (const Cell& cell : PairwiseSample(all, 600)) {
+    if (cell.ignored) plugins.insert(cell.plugin);
+  }
+  for (const PluginVariant& plugin : PluginVariants()) {
+    const bool has_f64 = std::ranges::count(plugin.precisions, "f64") > 0;
+    EXPECT_EQ(plugins.contains(plugin.name), has_f64) << plugin.name;
+  }
 }
 
 TEST(MatrixTest, HybridCellsMeetEveryLayoutWithEveryOptimizer) {

@@ -190,9 +190,13 @@ class RankRun {
 
   void Backward(int64_t step, int64_t micro, bool hold_back) {
     const int64_t count = workload_.num_samples() / data_size() / cell_.accumulate;
-    const int64_t first = (data_rank() * cell_.accumulate + micro) * count;
-    const data::Batch batch =
-        workload_.Batch(world_.context(), {.step = step, .first = first, .count = count});
+    // Where targets are ignored, a micro-batch of all ranks is one of the one-rank run.
+    const int64_t place =
+        cell_.ignored ? micro * data_size() + data_rank() : data_rank() * cell_.accumulate + micro;
+    const int64_t window = cell_.ignored ? count * data_size() : 0;
+    const data::Batch batch = workload_.Batch(
+        world_.context(),
+        {.step = step, .first = place * count, .count = count, .ignoring_window = window});
     // One micro-step of one rank, or of the ranks that share its samples, overflows.
     const bool overflows = cell_.precision == "fp16" && step == kOverflowStep &&
                            data_rank() == data_size() - 1 && micro == cell_.accumulate / 2;

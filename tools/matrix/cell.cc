@@ -2,6 +2,7 @@
 
 #include <fnmatch.h>
 
+#include <algorithm>
 #include <set>
 
 #include "apogee/core/rng.h"
@@ -33,6 +34,25 @@ std::vector<Cell> WindowsOf(Cell cell) {
     }
   }
   return cells;
+}
+
+// With ignored targets every optimizer meets every layout once, in f64, where nothing hides what a
+// wrong mean does; the window and which model are drawn.
+void AppendIgnored(const std::string& optimizer, const PluginVariant& plugin, int world,
+                   std::vector<Cell>& cells) {
+  std::vector<std::string> models = plugin.workloads;
+  std::erase(models, "fed");
+  if (models.empty() || std::ranges::find(plugin.precisions, "f64") == plugin.precisions.end()) {
+    return;
+  }
+  Cell cell = {.optimizer = optimizer,
+               .plugin = plugin.name,
+               .world = world,
+               .precision = "f64",
+               .ignored = true};
+  cell.workload = models[Choice(cell.name(), models.size())];
+  const std::vector<Cell> windows = WindowsOf(cell);
+  cells.push_back(windows[Choice(cell.name(), windows.size())]);
 }
 
 // Given gradients meet every layout of ranks in f32 and f64, models meet it once with every
@@ -92,8 +112,8 @@ bool CanClip(const Cell& cell) {
 
 std::string Cell::name() const {
   return optimizer + "/" + plugin + "/world" + std::to_string(world) + "/" + precision + "/acc" +
-         std::to_string(accumulate) + (no_sync ? "ns" : "") + (clip ? "/clip" : "") + "/" +
-         workload;
+         std::to_string(accumulate) + (no_sync ? "ns" : "") + (clip ? "/clip" : "") +
+         (ignored ? "/ignored" : "") + "/" + workload;
 }
 
 std::vector<Cell> AllCells() {
@@ -102,6 +122,7 @@ std::vector<Cell> AllCells() {
     for (const PluginVariant& plugin : PluginVariants()) {
       if (!IsOffered(optimizer, plugin)) continue;
       for (const int world : plugin.worlds) {
+        AppendIgnored(optimizer, plugin, world, cells);
         if (plugin.is_hybrid) {
           AppendHybrid(optimizer, plugin, world, cells);
           continue;

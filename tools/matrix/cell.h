@@ -4,7 +4,8 @@
 //     if (MatchesPattern(cell.name(), "adamw/*world3*")) ...
 //
 // Names: "adamw/ddp/world3/f32/acc3/fed", with "acc3ns" where all micro-steps but the last run
-// under no_sync, and "/clip" before the workload where gradients are clipped.
+// under no_sync, and before the workload "/clip" where gradients are clipped, "/ignored" where
+// targets are ignored.
 #ifndef APOGEE_TOOLS_MATRIX_CELL_H_
 #define APOGEE_TOOLS_MATRIX_CELL_H_
 
@@ -22,6 +23,9 @@ struct Cell {
   int64_t accumulate = 1;
   bool no_sync = false;
   bool clip = false;
+  // Targets are ignored, unevenly over ranks and micro-batches (SampleRange::ignoring_window): the
+  // loss is the mean over those that count of each micro-batch of all ranks.
+  bool ignored = false;
   std::string workload;
   // Where both runs are, and what carries the boosted one's collectives: LaunchOptions.
   std::string device = "cpu";

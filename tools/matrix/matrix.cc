@@ -57,7 +57,8 @@ CellReport Judge(const Cell& cell, BoostedResult got, ReferenceCache& references
     }
     for (auto& [name, masters] : got.masters) got.end[name] = std::move(masters);
     Compare(got.end, reference, report);
-    if (report.verdict == Verdict::kFail && report.error <= kLargestBound) {
+    if (report.verdict == Verdict::kFail && report.error <= kLargestBound &&
+        report.error <= kSearchFactor * report.bound) {
       references.LookFurther(cell, [&](const Reference& wider) {
         Compare(got.end, wider, report);
         return report.verdict == Verdict::kPass;

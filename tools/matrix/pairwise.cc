@@ -9,13 +9,13 @@
 namespace apogee::tools {
 namespace {
 
-constexpr size_t kNumAxes = 8;
+constexpr size_t kNumAxes = 9;
 constexpr size_t kNumPairs = kNumAxes * (kNumAxes - 1) / 2;
 
 // The layouts of hybrid plugins are many, and what differs between them is not the optimizer's:
 // with optimizers and windows they count as one plugin on worlds of their data-parallel size, with
-// three workloads. Which plugin and workload it is, are axes of their own; workloads of plugins
-// that share sequences differ by family alone.
+// three workloads. Nor does an optimizer see which targets were ignored. Which plugin and workload
+// it is, are axes of their own; workloads of plugins that share sequences differ by family alone.
 std::array<std::string, kNumAxes> AxisValues(const Cell& cell) {
   const PluginVariant& plugin = FindPlugin(cell.plugin);
   const bool hybrid = plugin.is_hybrid;
@@ -26,13 +26,15 @@ std::array<std::string, kNumAxes> AxisValues(const Cell& cell) {
           cell.precision,
           std::to_string(cell.accumulate) + (cell.no_sync ? "ns" : "") + (cell.clip ? "clip" : ""),
           family,
+          cell.ignored ? "ignored" : "",
           hybrid ? cell.plugin : "",
           hybrid && !cell.workload.ends_with("_long") ? cell.workload : ""};
 }
 
 // Pairs of axes whose values the sample need not combine.
 bool IsLeftOut(size_t a, size_t b) {
-  constexpr size_t kOptimizer = 0, kWindow = 4, kHybridPlugin = 6;
+  constexpr size_t kOptimizer = 0, kWindow = 4, kIgnored = 6, kHybridPlugin = 7;
+  if (a == kOptimizer && b == kIgnored) return true;
   return b >= kHybridPlugin && (a == kOptimizer || a == kWindow);
 }
 

@@ -54,13 +54,17 @@ PlainResult PlainRun(const Cell& cell, const Reordering& order) {
     const double loss_scale = order.scale * (fp16 ? scaler.scale() : 1);
     optimizer->set_step_options(
         {.max_norm = cell.clip ? workload.max_norm() : 0, .loss_scale = loss_scale});
-    const int64_t count = workload.num_samples() / order.num_micro_batches;
-    for (int64_t micro = 0; micro < order.num_micro_batches; ++micro) {
-      Tensor loss = workload.Loss(
-          {*model, context, workload.criterion()},
-          {.step = step, .first = micro * count, .count = count, .permutation = order.permutation});
-      if (order.num_micro_batches > 1) {
-        loss = autograd::Scale(loss, 1.0 / static_cast<double>(order.num_micro_batches));
+    const int64_t num_micro_batches = cell.ignored ? cell.accumulate : order.num_micro_batches;
+    const int64_t count = workload.num_samples() / num_micro_batches;
+    for (int64_t micro = 0; micro < num_micro_batches; ++micro) {
+      Tensor loss = workload.Loss({*model, context, workload.criterion()},
+                                  {.step = step,
+                                   .first = micro * count,
+                                   .count = count,
+                                   .permutation = order.permutation,
+                                   .ignoring_window = cell.ignored ? count : 0});
+      if (num_micro_batches > 1) {
+        loss = autograd::Scale(loss, 1.0 / static_cast<double>(num_micro_batches));
       }
       if (fp16 && step == kOverflowStep) loss = autograd::Scale(loss, kOverflowFactor);
       autograd::Backward(loss,

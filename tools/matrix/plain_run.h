@@ -45,7 +45,9 @@ struct Reordering {
   double scale = 1;
 };
 
-// Of the cell's optimizer, precision, clipping and workload. Throws Error when training fails.
+// Of the cell's optimizer, precision, clipping and workload; where targets are ignored, in the
+// cell's own micro-batches, whose means these are, and so in no other. Throws Error when training
+// fails.
 PlainResult PlainRun(const Cell& cell, const Reordering& order);
 
 }  // namespace apogee::tools

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 #include <vector>
 
 namespace apogee::tools {
@@ -23,6 +24,12 @@ constexpr double kOneCode = 0.1;
 // What one sign more or less changes for Lion, which steps by signs alone: two of an element's
 // twenty steps. As rare.
 constexpr double kOneSign = 0.1;
+
+// Of this process, all its threads together.
+double ProcessorSeconds() {
+  return static_cast<double>(std::clock()) / static_cast<double>(CLOCKS_PER_SEC);
+}
+
 // What rounding the weights once, to parts of `unit`, changes, as a part of an update that is not
 // 0.
 double WeightRounding(double unit, const std::vector<double>& start,
@@ -94,6 +101,7 @@ Reference MakeReference(const Cell& cell) {
 Reference& ReferenceCache::Find(const Cell& cell) {
   const std::string key = cell.optimizer + "/" + cell.precision +
                           (HasMasters(cell) ? "/masters" : "") + (cell.clip ? "/clip/" : "/") +
+                          (cell.ignored ? "ignored" + std::to_string(cell.accumulate) + "/" : "") +
                           cell.workload;
   const auto found = references_.find(key);
   if (found != references_.end()) return found->second;
@@ -106,8 +114,14 @@ bool ReferenceCache::LookFurther(const Cell& cell,
                                  const std::function<bool(const Reference&)>& takes) {
   if (IsExact(cell)) return false;
   Reference& reference = Find(cell);
-  for (int i = 0; i < kNumFurtherOrders; ++i) {
-    Widen(reference, cell, FurtherOrder(i), kEventFactor);
+  while (reference.num_further_orders < kNumFurtherOrders &&
+         reference.search_seconds < limits_.seconds_per_reference &&
+         search_seconds_ < limits_.seconds_in_all) {
+    const double start = ProcessorSeconds();
+    Widen(reference, cell, FurtherOrder(reference.num_further_orders++), kEventFactor);
+    const double seconds = ProcessorSeconds() - start;
+    reference.search_seconds += seconds;
+    search_seconds_ += seconds;
     if (takes(reference)) return true;
   }
   return false;

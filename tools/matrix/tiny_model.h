@@ -41,6 +41,9 @@ class TinyModel : public nn::Module {
 // 3k + 1 none, in step 3k + 2 sample 25 only. Permutations 0 to 8.
 Tensor TinyTokens(const ContextPtr& context, const SampleRange& range, int64_t shift,
                   int64_t tokens = kTinyTokens);
+// Token and target of a range, some of these ignored where the range says so.
+data::Batch TinyBatch(const ContextPtr& context, const SampleRange& range,
+                      int64_t tokens = kTinyTokens);
 Tensor TinyLoss(nn::Module& model, const ContextPtr& context, const SampleRange& range);
 
 class TinyWorkload : public Workload {
@@ -50,7 +53,7 @@ class TinyWorkload : public Workload {
   int64_t num_samples() const override { return kTinyBatch; }
   Criterion criterion() const override { return nn::CrossEntropyLoss(); }
   data::Batch Batch(const ContextPtr& context, const SampleRange& range) const override {
-    return {TinyTokens(context, range, 0), TinyTokens(context, range, 1)};
+    return TinyBatch(context, range);
   }
   double max_norm() const override { return 0.3; }
   int64_t bucket_bytes() const override { return 4000; }
@@ -75,8 +78,7 @@ class LmWorkload : public Workload {
   int64_t num_samples() const override { return kTinyBatch; }
   Criterion criterion() const override { return nn::CrossEntropyLoss(); }
   data::Batch Batch(const ContextPtr& context, const SampleRange& range) const override {
-    return {TinyTokens(context, range, 0, size_.tokens),
-            TinyTokens(context, range, 1, size_.tokens)};
+    return TinyBatch(context, range, size_.tokens);
   }
   double max_norm() const override { return 0.3; }
   int64_t bucket_bytes() const override { return 4000; }

@@ -32,6 +32,10 @@ struct SampleRange {
   int64_t first = 0;
   int64_t count = 0;
   int permutation = 0;
+  // Not 0: targets are ignored, and not as many in every sample; so many samples that follow each
+  // other are a micro-batch of all ranks. Some samples have no target that counts, and in some
+  // steps neither half of the micro-batch has, so that all of a rank's are ignored.
+  int64_t ignoring_window = 0;
 };
 
 // Of low-rank optimizers: how many directions of a gradient they keep, and for how many updates.

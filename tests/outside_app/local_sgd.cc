@@ -1,0 +1,68 @@
+#include "local_sgd.h"
+
+#include <utility>
+
+#include "apogee/plugins/precision.h"
+#include "apogee/plugins/replicas.h"
+
+namespace outside {
+namespace {
+
+namespace comm = apogee::comm;
+namespace optim = apogee::optim;
+using apogee::Tensor;
+
+void ToMean(comm::Group& group, const Tensor& tensor) {
+  const Tensor sum = tensor.Clone();
+  group.AllReduce(sum);
+  apogee::DispatchFloat(sum.dtype(), "mean", [&]<typename T>() {
+    using C = apogee::ComputeType<T>;
+    for (int64_t i = 0; i < sum.numel(); ++i) {
+      sum.data<T>()[i] = T(static_cast<C>(sum.data<T>()[i]) / static_cast<C>(group.size()));
+    }
+  });
+  tensor.CopyFrom(sum);
+}
+
+}  // namespace
+
+LocalSgdPlugin::LocalSgdPlugin(comm::GroupPtr group, const LocalSgdOptions& options)
+    : group_(std::move(group)), options_(options) {
+  std::string errors;
+  dtype_ = apogee::ParsePrecision(options.precision, errors);
+  apogee::CheckMaxNorm(options.max_norm, errors);
+  if (options.every < 1) errors += "\n  every must be at least 1";
+  if (dtype_ == apogee::DType::kF16) errors += "\n  precision fp16 needs a loss scale: use bf16";
+  APOGEE_CHECK(errors.empty(), "local_sgd plugin: invalid options:", errors);
+}
+
+optim::Optimizer& LocalSgdPlugin::Configure(apogee::nn::Module& model,
+                                            optim::Optimizer& optimizer) {
+  APOGEE_CHECK(!configured_, "local_sgd plugin: it has a model; make another plugin");
+  apogee::CheckWhole("local_sgd", model);
+  apogee::CheckPrecision(dtype_, optimizer);
+  apogee::PrepareReplicas("local_sgd", model, optimizer, group_);
+  apogee::ApplyPrecision(dtype_, model, optimizer);
+  optim::StepOptions step = optimizer.step_options();
+  if (options_.max_norm > 0) step.max_norm = options_.max_norm;
+  optimizer.set_step_options(step);
+  configured_ = true;
+  optimizer.AddStepHook([this, alive = std::weak_ptr<void>(alive_)](optim::Optimizer& stepped) {
+    APOGEE_CHECK(!alive.expired(), "local_sgd plugin: it is gone; keep it as long as the loop");
+    if (++steps_ % options_.every == 0) Average(stepped);
+  });
+  return optimizer;
+}
+
+void LocalSgdPlugin::Average(optim::Optimizer& optimizer) {
+  if (group_ == nullptr) return;
+  optimizer.ForEachView([&](optim::ParamView& view, int /*group*/) {
+    ToMean(*group_, view.master());
+    if (view.needs_master()) view.value().CopyFrom(view.master());
+    for (const optim::NamedState& state : view.states()) {
+      if (apogee::IsFloat(state.value.dtype())) ToMean(*group_, state.value);
+    }
+  });
+}
+
+}  // namespace outside

@@ -1,0 +1,52 @@
+// LocalSgdPlugin: ranks train alone and average their weights every so many steps (Stich, "Local
+// SGD Converges Fast and Communicates Little", 2019).
+//
+//   LocalSgdPlugin plugin(world.group(), {.every = 8, .precision = "f32"});
+//   Booster booster(plugin);
+#ifndef OUTSIDE_APP_LOCAL_SGD_H_
+#define OUTSIDE_APP_LOCAL_SGD_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "apogee/apogee.h"
+
+namespace outside {
+
+struct LocalSgdOptions {
+  int64_t every = 8;  // steps between two averages
+  std::string precision = "f32";
+  double max_norm = 0;
+};
+
+class LocalSgdPlugin : public apogee::Plugin {
+ public:
+  // Throws Error for options that make no sense.
+  LocalSgdPlugin(apogee::comm::GroupPtr group, const LocalSgdOptions& options);
+
+  std::string name() const override { return "local_sgd"; }
+  apogee::comm::GroupPtr group() const override { return group_; }
+  apogee::optim::Optimizer& Configure(apogee::nn::Module& model,
+                                      apogee::optim::Optimizer& optimizer) override;
+  void Backward(const apogee::Tensor& loss, apogee::optim::Optimizer& /*optimizer*/) override {
+    apogee::autograd::Backward(loss);
+  }
+  std::shared_ptr<void> NoSync() override { return nullptr; }
+
+ private:
+  // Weights and floating states. Collective.
+  void Average(apogee::optim::Optimizer& optimizer);
+
+  apogee::comm::GroupPtr group_;
+  LocalSgdOptions options_;
+  apogee::DType dtype_;
+  bool configured_ = false;
+  int64_t steps_ = 0;
+  // Expires with the plugin: the optimizer may outlive it, and its hook with it.
+  std::shared_ptr<void> alive_ = std::make_shared<int>();
+};
+
+}  // namespace outside
+
+#endif  // OUTSIDE_APP_LOCAL_SGD_H_

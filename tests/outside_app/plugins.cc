@@ -1,0 +1,78 @@
+#include "plugins.h"
+
+#include <cstdint>
+#include <utility>
+
+#include "local_sgd.h"
+
+namespace outside {
+namespace {
+
+// So small that the model fills several buckets.
+constexpr int64_t kBucketBytes = 4096;
+
+}  // namespace
+
+NamedPlugin::NamedPlugin(const std::string& name, const apogee::comm::World& world,
+                         const PluginSettings& settings)
+    : world_(world) {
+  const std::string& precision = settings.precision;
+  const double max_norm = settings.max_norm;
+  if (name == "single") {
+    plugin_ = std::make_unique<apogee::SingleRankPlugin>(
+        apogee::SingleRankOptions{.precision = precision, .max_norm = max_norm});
+  } else if (name == "ddp") {
+    plugin_ = std::make_unique<apogee::DdpPlugin>(
+        world.group(),
+        apogee::DdpOptions{
+            .precision = precision, .max_norm = max_norm, .bucket_bytes = kBucketBytes});
+  } else if (name == "zero1" || name == "zero2") {
+    plugin_ = std::make_unique<apogee::LowLevelZeroPlugin>(
+        world.group(), apogee::LowLevelZeroOptions{.stage = name == "zero1" ? 1 : 2,
+                                                   .precision = precision,
+                                                   .max_norm = max_norm,
+                                                   .bucket_bytes = kBucketBytes});
+  } else if (name == "local_sgd") {
+    plugin_ = std::make_unique<LocalSgdPlugin>(
+        world.group(), LocalSgdOptions{.every = 1, .precision = precision, .max_norm = max_norm});
+  } else if (name == "gemini" || name == "offload") {
+    MakeGemini(settings, name == "offload");
+  } else if (name.starts_with("tp2z")) {
+    MakeHybrid(settings, 2, 1, name.back() - '0');
+  } else if (name.starts_with("pp2t")) {
+    MakeHybrid(settings, name.back() - '0', 2, 1);
+  } else {
+    apogee::Throw("there is no plugin \"", name, "\"");
+  }
+}
+
+void NamedPlugin::MakeGemini(const PluginSettings& settings, bool offload) {
+  apogee::GeminiOptions options{.precision = settings.precision, .max_norm = settings.max_norm};
+  if (offload) options.placement = {.offload_optim_frac = 1, .offload_param_frac = 0.5};
+  auto plugin = std::make_unique<apogee::GeminiPlugin>(world_.group(), options);
+  gemini_ = plugin.get();
+  plugin_ = std::move(plugin);
+}
+
+void NamedPlugin::MakeHybrid(const PluginSettings& settings, int tp, int pp, int zero_stage) {
+  apogee::HybridParallelOptions options{.tp_size = tp,
+                                        .pp_size = pp,
+                                        .zero_stage = zero_stage,
+                                        .precision = settings.precision,
+                                        .max_norm = settings.max_norm,
+                                        .bucket_bytes = kBucketBytes};
+  if (tp > 1) options.plan = PlanFor(settings.model);
+  if (pp > 1) options.num_microbatches = 2;
+  auto plugin = std::make_unique<apogee::HybridParallelPlugin>(world_, options);
+  hybrid_ = plugin.get();
+  has_pipeline_ = pp > 1;
+  plugin_ = std::move(plugin);
+}
+
+apogee::Tensor NamedPlugin::WholeValue(const apogee::autograd::Parameter& parameter) const {
+  if (hybrid_ != nullptr) return hybrid_->WholeValue(parameter);
+  if (gemini_ != nullptr) return gemini_->WholeValue(parameter);
+  return parameter.data();
+}
+
+}  // namespace outside

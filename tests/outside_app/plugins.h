@@ -1,0 +1,52 @@
+// Every way of running the loop, by name: "single", "ddp", "zero1", "zero2", "gemini", "offload",
+// "local_sgd", "tp2z0" to "tp2z3" (tensor parallelism and the stage of ZeRO), "pp2t1" and "pp2t2"
+// (pipelines of two stages, of one or two ranks each).
+//
+//   NamedPlugin plugin("tp2z1", world, {.precision = "f64", .model = config});
+//   Booster booster(plugin.plugin());
+#ifndef OUTSIDE_APP_PLUGINS_H_
+#define OUTSIDE_APP_PLUGINS_H_
+
+#include <memory>
+#include <string>
+
+#include "apogee/apogee.h"
+#include "language_model.h"
+
+namespace outside {
+
+struct PluginSettings {
+  std::string precision = "f32";
+  double max_norm = 0;
+  ModelConfig model = {};
+};
+
+class NamedPlugin {
+ public:
+  // Throws Error for an unknown name. The world must outlive it.
+  NamedPlugin(const std::string& name, const apogee::comm::World& world,
+              const PluginSettings& settings);
+
+  apogee::Plugin& plugin() { return *plugin_; }
+  bool has_pipeline() const { return has_pipeline_; }
+  // This rank among those that train on different samples.
+  int data_rank() const { return hybrid_ != nullptr ? hybrid_->data_rank() : world_.rank(); }
+  int data_size() const { return hybrid_ != nullptr ? hybrid_->data_size() : world_.size(); }
+  // All of a parameter, of which this rank may hold a part. Collective.
+  apogee::Tensor WholeValue(const apogee::autograd::Parameter& parameter) const;
+
+ private:
+  void MakeGemini(const PluginSettings& settings, bool offload);
+  void MakeHybrid(const PluginSettings& settings, int tp, int pp, int zero_stage);
+
+  const apogee::comm::World& world_;
+  std::unique_ptr<apogee::Plugin> plugin_;
+  // The plugin, if it is one of these.
+  apogee::HybridParallelPlugin* hybrid_ = nullptr;
+  apogee::GeminiPlugin* gemini_ = nullptr;
+  bool has_pipeline_ = false;
+};
+
+}  // namespace outside
+
+#endif  // OUTSIDE_APP_PLUGINS_H_

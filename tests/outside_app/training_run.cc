@@ -1,0 +1,193 @@
+#include "training_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <numeric>
+
+#include "adan.h"
+#include "apogee/apogee.h"
+#include "language_model.h"
+#include "losses.h"
+#include "muon.h"
+#include "plugins.h"
+#include "tokens.h"
+
+namespace outside {
+namespace {
+
+namespace autograd = apogee::autograd;
+namespace comm = apogee::comm;
+namespace data = apogee::data;
+namespace optim = apogee::optim;
+using apogee::Tensor;
+
+constexpr int64_t kSteps = 6;
+constexpr int64_t kBatch = 16;  // samples per step of all ranks
+
+// Samples per step of each rank.
+std::vector<int64_t> Shares(int num_ranks, bool uneven) {
+  if (uneven && num_ranks == 2) return {9, 7};
+  if (uneven && num_ranks == 4) return {5, 3, 6, 2};
+  return std::vector<int64_t>(static_cast<size_t>(num_ranks), kBatch / num_ranks);
+}
+
+std::unique_ptr<optim::Optimizer> MakeOptimizer(const std::string& name,
+                                                const apogee::nn::Module& model) {
+  if (name == "adan") {
+    return std::make_unique<Adan>(model.Parameters(),
+                                  AdanOptions{.lr = 1e-2, .weight_decay = 0.02});
+  }
+  if (name == "muon") {
+    optim::ParamGroup<MuonOptions> matrices{.params = {}, .options = {.lr = 0.02}};
+    optim::ParamGroup<MuonOptions> rest{.params = {},
+                                        .options = {.lr = 0.05, .orthogonalize = false}};
+    for (const autograd::ParameterPtr& p : model.Parameters()) {
+      const bool matrix = p->shape().rank() == 2 && p->name() != "embed.weight";
+      (matrix ? matrices : rest).params.push_back(p);
+    }
+    return std::make_unique<Muon>(std::vector{matrices, rest});
+  }
+  return apogee::ValueOrThrow(optim::MakeOptimizer(name, model.Parameters(), {{"lr", "1e-2"}}));
+}
+
+apogee::Criterion MakeCriterion(const std::string& loss) {
+  if (loss == "label_smoothing") return LabelSmoothing{};
+  if (loss == "brier") return BrierLoss{};
+  return apogee::nn::CrossEntropyLoss();
+}
+
+// This rank's batches, one after the other for every micro-step.
+data::Loader MakeLoader(const TrainingCase& training, const std::string& file,
+                        const NamedPlugin& plugin, const apogee::ContextPtr& context) {
+  const auto dataset =
+      std::make_shared<MmapTokens>(file, MmapTokens::Options{.padded = training.padded});
+  const std::vector<int64_t> shares = Shares(plugin.data_size(), training.uneven);
+  const auto rank = static_cast<size_t>(plugin.data_rank());
+  const int64_t batch = shares[rank] / training.accumulate;
+  std::shared_ptr<const data::Sampler> order;
+  if (training.uneven) {
+    const int64_t before =
+        std::accumulate(shares.begin(), shares.begin() + plugin.data_rank(), int64_t{0});
+    order = std::make_shared<UnevenSampler>(
+        std::make_shared<data::ShuffleSampler>(dataset->num_samples(), 5), before, shares[rank],
+        kBatch);
+  } else if (training.padded) {
+    // Micro-batches of all ranks together are those of one rank.
+    order = std::make_shared<data::DistributedSampler>(
+        std::make_shared<data::SequentialSampler>(dataset->num_samples()), plugin.data_rank(),
+        plugin.data_size(), batch);
+  } else {
+    order = std::make_shared<data::DistributedSampler>(
+        std::make_shared<data::ShuffleSampler>(dataset->num_samples(), 5), plugin.data_rank(),
+        plugin.data_size(), batch * training.accumulate);
+  }
+  return data::Loader(dataset, order, context,
+                      {.batch = batch, .num_batches = kSteps * training.accumulate});
+}
+
+double MeanOverRanks(const comm::World& world, double value) {
+  if (world.group() == nullptr) return value;
+  const Tensor sum = Tensor::FromVector<double>({value}, {1}, world.context());
+  world.group()->AllReduce(sum);
+  return sum.Item() / world.size();
+}
+
+// The loop: as README has it, with accumulation and, where the plugin has one, a pipeline.
+std::vector<double> Train(const TrainingCase& training, const comm::World& world,
+                          const NamedPlugin& plugin, apogee::Booster& booster,
+                          const apogee::Boosted& boosted, data::Loader& loader) {
+  const double share = 1.0 / static_cast<double>(training.accumulate);
+  const apogee::Criterion criterion = [&](const Tensor& output, const Tensor& target) {
+    return autograd::Scale(boosted.criterion(output, target), share);
+  };
+  std::vector<double> losses;
+  int64_t micro_step = 0;
+  double loss_of_step = 0;
+  for (const data::Batch& batch : loader) {
+    const bool last = ++micro_step % training.accumulate == 0;
+    const std::shared_ptr<void> hold = last ? nullptr : booster.no_sync();
+    Tensor loss;
+    if (plugin.has_pipeline()) {
+      loss = booster.execute_pipeline(batch, boosted.model, criterion, &boosted.optimizer).loss;
+    } else {
+      loss = criterion(boosted.model(batch.inputs), batch.targets);
+      booster.backward(loss, boosted.optimizer);
+    }
+    loss_of_step += loss.Item();
+    if (!last) continue;
+    boosted.optimizer.step();
+    boosted.optimizer.zero_grad();
+    losses.push_back(MeanOverRanks(world, loss_of_step));
+    loss_of_step = 0;
+  }
+  return losses;
+}
+
+double Largest(const std::vector<double>& a, const std::vector<double>& b) {
+  double largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double difference = std::abs(a[i] - b[i]);
+    if (!(difference <= largest)) largest = difference;
+  }
+  return largest;
+}
+
+}  // namespace
+
+std::string TrainingCase::name() const {
+  std::string text = optimizer + "/" + plugin;
+  if (loss != "cross_entropy") text += "/" + loss;
+  if (accumulate > 1) text += "/acc" + std::to_string(accumulate);
+  if (dropout > 0) text += "/dropout";
+  if (max_norm > 0) text += "/clip";
+  if (uneven) text += "/uneven";
+  if (padded) text += "/padded";
+  return text;
+}
+
+RunResult RunTraining(const TrainingCase& training, int num_ranks, const std::string& tokens_file) {
+  RunResult result;
+  const auto rank = [&](comm::World& world) {
+    const ModelConfig config{.dropout = training.dropout};
+    LanguageModel model(config);
+    model.Initialize(world.context(), {.seed = 3});
+    const std::unique_ptr<optim::Optimizer> optimizer = MakeOptimizer(training.optimizer, model);
+    NamedPlugin plugin(training.plugin, world,
+                       {.precision = "f64", .max_norm = training.max_norm, .model = config});
+    RunResult mine;
+    for (const auto& p : model.Parameters()) mine.first[p->name()] = p->data().ToVector<double>();
+    apogee::Booster booster(plugin.plugin());
+    const apogee::Boosted boosted = booster.boost(model, *optimizer, MakeCriterion(training.loss));
+    data::Loader loader = MakeLoader(training, tokens_file, plugin, world.context());
+    mine.losses = Train(training, world, plugin, booster, boosted, loader);
+    for (const auto& p : model.Parameters()) {
+      mine.last[p->name()] = plugin.WholeValue(*p).ToVector<double>();
+    }
+    if (world.rank() == 0) result = std::move(mine);
+  };
+  apogee::OkOrThrow(
+      comm::launch({.num_ranks = num_ranks, .threads_per_rank = 1, .timeout_seconds = 30}, rank));
+  return result;
+}
+
+Difference WorstDifference(const RunResult& want, const RunResult& got) {
+  Difference worst;
+  const auto keep = [&](double error, const std::string& where) {
+    if (error <= worst.error) return;
+    worst = {error == error ? error : std::numeric_limits<double>::infinity(), where};
+  };
+  for (const auto& [name, last] : want.last) {
+    const double update = Largest(last, want.first.at(name));
+    const double error = Largest(last, got.last.at(name));
+    if (error != 0) keep(error / update, name);
+  }
+  for (size_t i = 0; i < want.losses.size(); ++i) {
+    keep(std::abs(want.losses[i] - got.losses[i]) / want.losses[i],
+         "loss of step " + std::to_string(i));
+  }
+  return worst;
+}
+
+}  // namespace outside
