@@ -142,7 +142,6 @@ TEST(ModuleNamesTest, AModuleInItselfIsRefused) {
 TEST(ModuleNamesTest, NothingIsRegisteredInAClosedTree) {
   const auto model = std::make_shared<Blocks>(true);
   model->Initialize(CpuContext());
-
   const auto late = std::make_shared<Container>();
   model->Register("late", late);
   model->CloseTree();
