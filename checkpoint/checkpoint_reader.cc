@@ -30,8 +30,9 @@ absl::StatusOr<CheckpointReader> CheckpointReader::Open(std::shared_ptr<FileSyst
   reader.files_ = std::move(files);
   reader.path_ = path;
   const std::string name = JoinPath(path, kManifestName);
-  APOGEE_ASSIGN_OR_RETURN(const FilePtr file, OpenOwn(*reader.files_, name));
+  APOGEE_ASSIGN_OR_RETURN(FilePtr file, OpenOwn(*reader.files_, name));
   APOGEE_ASSIGN_OR_RETURN(const std::string json, ReadText(*file, kMaxManifestBytes));
+  file = nullptr;  // closed before others are opened
   APOGEE_ASSIGN_OR_RETURN(reader.manifest_, ParseManifest(json, name));
   APOGEE_RETURN_IF_ERROR(reader.OpenFiles());
   APOGEE_RETURN_IF_ERROR(reader.CheckEntries());

@@ -22,6 +22,7 @@ class Descriptor {
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   int fd() const { return fd_; }
+  int Release() { return std::exchange(fd_, -1); }
   int Close() { return fd_ < 0 ? 0 : close(std::exchange(fd_, -1)); }
 
  private:

@@ -32,57 +32,57 @@ absl::StatusOr<bool> InOneMount(int a, int b, const std::string& path) {
 
 class RealFolder : public Folder {
  public:
-  RealFolder(std::string path, Descriptor folder)
-      : path_(std::move(path)), folder_(std::move(folder)) {}
+  // Of a descriptor, which it takes.
+  static absl::StatusOr<std::unique_ptr<Folder>> Make(const std::string& path, Descriptor folder) {
+    DIR* const stream = fdopendir(folder.fd());
+    if (stream == nullptr) return OsError(path, "list", errno);
+    folder.Release();
+    return std::unique_ptr<Folder>(new RealFolder(path, stream));
+  }
+  ~RealFolder() override { closedir(stream_); }
+  RealFolder(const RealFolder&) = delete;
+  RealFolder& operator=(const RealFolder&) = delete;
 
   absl::StatusOr<std::vector<std::string>> List() override {
-    // The stream takes a descriptor of its own.
-    const int fd = openat(folder_.fd(), ".", kOpenFolder);
-    DIR* stream = fd < 0 ? nullptr : fdopendir(fd);
-    if (stream == nullptr) {
-      const absl::Status status = OsError(path_, "list", errno);
-      Descriptor(fd).Close();
-      return status;
-    }
     std::vector<std::string> names;
+    rewinddir(stream_);
     errno = 0;
-    while (const dirent* entry = readdir(stream)) {
+    while (const dirent* entry = readdir(stream_)) {
       const std::string name = entry->d_name;
       if (name != "." && name != "..") names.push_back(name);
       errno = 0;
     }
-    const int error = errno;
-    closedir(stream);
-    if (error != 0) return OsError(path_, "list", error);
+    if (errno != 0) return OsError(path_, "list", errno);
     std::ranges::sort(names);
     return names;
   }
 
   absl::StatusOr<std::unique_ptr<Folder>> OpenFolder(const std::string& name) override {
     const std::string path = JoinPath(path_, name);
-    Descriptor inner(openat(folder_.fd(), name.c_str(), kOpenFolder | O_NOFOLLOW));
+    Descriptor inner(openat(fd(), name.c_str(), kOpenFolder | O_NOFOLLOW));
     // A link is ENOTDIR, or ELOOP.
     if (inner.fd() < 0 && (errno == ENOTDIR || errno == ELOOP)) {
       return absl::FailedPreconditionError(path + ": is not a folder");
     }
     if (inner.fd() < 0) return OsError(path, "open", errno);
-    APOGEE_ASSIGN_OR_RETURN(const bool here, InOneMount(folder_.fd(), inner.fd(), path));
+    APOGEE_ASSIGN_OR_RETURN(const bool here, InOneMount(fd(), inner.fd(), path));
     if (!here) {
       return absl::PermissionDeniedError(
           path + ": is mounted there; what is on another device is left alone, unmount it first");
     }
-    return std::make_unique<RealFolder>(path, std::move(inner));
+    return Make(path, std::move(inner));
   }
 
   absl::Status Rename(const std::string& from, const std::string& to) override {
-    const int fd = folder_.fd();
-    if (renameat2(fd, from.c_str(), fd, to.c_str(), RENAME_NOREPLACE) == 0) return absl::OkStatus();
+    if (renameat2(fd(), from.c_str(), fd(), to.c_str(), RENAME_NOREPLACE) == 0)
+      return absl::OkStatus();
     int error = errno;
     // File systems that cannot refuse by themselves: nobody else makes these names.
     if (error == EINVAL || error == ENOSYS) {
       struct stat info {};
-      error = fstatat(fd, to.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 ? EEXIST : 0;
-      if (error == 0 && renameat(fd, from.c_str(), fd, to.c_str()) == 0) return absl::OkStatus();
+      error = fstatat(fd(), to.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 ? EEXIST : 0;
+      if (error == 0 && renameat(fd(), from.c_str(), fd(), to.c_str()) == 0)
+        return absl::OkStatus();
       if (error == 0) error = errno;
     }
     return OsError(JoinPath(path_, to), "rename " + JoinPath(path_, from) + " to it", error);
@@ -91,18 +91,20 @@ class RealFolder : public Folder {
   absl::Status RemoveFile(const std::string& name) override { return Unlink(name, 0); }
   absl::Status RemoveDir(const std::string& name) override { return Unlink(name, AT_REMOVEDIR); }
   absl::Status Sync() override {
-    return fsync(folder_.fd()) == 0 ? absl::OkStatus() : OsError(path_, "sync", errno);
+    return fsync(fd()) == 0 ? absl::OkStatus() : OsError(path_, "sync", errno);
   }
 
  private:
+  RealFolder(std::string path, DIR* stream) : path_(std::move(path)), stream_(stream) {}
+  int fd() const { return dirfd(stream_); }
   absl::Status Unlink(const std::string& name, int flags) {
-    return unlinkat(folder_.fd(), name.c_str(), flags) == 0
+    return unlinkat(fd(), name.c_str(), flags) == 0
                ? absl::OkStatus()
                : OsError(JoinPath(path_, name), "remove", errno);
   }
 
-  std::string path_;
-  Descriptor folder_;
+  const std::string path_;
+  DIR* const stream_;
 };
 
 }  // namespace
@@ -110,7 +112,7 @@ class RealFolder : public Folder {
 absl::StatusOr<std::unique_ptr<Folder>> OpenRealFolder(const std::string& path) {
   Descriptor folder(open(path.c_str(), kOpenFolder));
   if (folder.fd() < 0) return OsError(path, "open", errno);
-  return std::make_unique<RealFolder>(path, std::move(folder));
+  return RealFolder::Make(path, std::move(folder));
 }
 
 }  // namespace apogee::checkpoint
