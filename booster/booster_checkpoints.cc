@@ -182,7 +182,8 @@ absl::StatusOr<Resumed> Booster::resume(const std::string& folder,
   }
   std::string all;
   for (const std::string& notice : resumed.notices) all += "\n  " + notice;
-  return DataLoss(folder, ": none of its checkpoints can be used:", all);
+  return DataLoss(folder,
+                  ": none of its checkpoints can be used; to start anew, move them away:", all);
 }
 
 }  // namespace apogee

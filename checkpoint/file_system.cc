@@ -143,7 +143,11 @@ absl::StatusOr<std::unique_ptr<ReadableFile>> OpenRegular(const std::string& pat
 class Real : public FileSystem {
  public:
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
-    const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    const Descriptor folder(
+        open(ParentOf(path).c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (folder.fd() < 0) return OsError(path, "create", errno);
+    const int fd =
+        openat(folder.fd(), NameOf(path).c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0) return OsError(path, "create", errno);
     return std::make_unique<RealWritableFile>(path, fd);
   }

@@ -54,7 +54,8 @@ const char* PathKindName(PathKind kind);
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
-  // A new file; AlreadyExists when there is something of that name.
+  // A new file; AlreadyExists when there is something of that name. The folder that it is in is
+  // one, not a link to one: somebody may have exchanged it since it was made.
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) = 0;
   // A regular file, not one behind a symbolic link; anything else is InvalidArgument, without
   // waiting for a pipe or touching a device.

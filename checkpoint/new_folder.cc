@@ -54,8 +54,10 @@ absl::StatusOr<NewFolder> NewFolder::Make(FileSystem& files, const std::string& 
 }
 
 absl::Status NewFolder::Publish() {
-  APOGEE_RETURN_IF_ERROR(files_->SyncDir(temporary_));
   APOGEE_ASSIGN_OR_RETURN(const std::unique_ptr<Folder> above, files_->OpenFolder(ParentOf(path_)));
+  APOGEE_ASSIGN_OR_RETURN(const std::unique_ptr<Folder> filled,
+                          above->OpenFolder(NameOf(temporary_)));
+  APOGEE_RETURN_IF_ERROR(filled->Sync());
   APOGEE_RETURN_IF_ERROR(above->Rename(NameOf(temporary_), NameOf(path_)));
   return above->Sync();
 }

@@ -119,5 +119,16 @@ TEST(FileSystemTest, OpensOnlyRegularFiles) {
   for (const auto& [name, kind] : kinds) EXPECT_EQ(*files.KindOf(dir / name), kind) << name;
 }
 
+// A temporary folder that was exchanged for a link takes no files elsewhere.
+TEST(FileSystemTest, CreatesNothingBehindALink) {
+  const TempDir dir, elsewhere;
+  std::filesystem::create_directory_symlink(elsewhere.path(), dir / "link");
+  EXPECT_FALSE(RealFileSystem()->Create(dir / "link/file").ok());
+  EXPECT_TRUE(std::filesystem::is_empty(elsewhere.path()));
+  std::filesystem::create_symlink(elsewhere / "none", dir / "dangling");
+  EXPECT_TRUE(absl::IsAlreadyExists(RealFileSystem()->Create(dir / "dangling").status()));
+  EXPECT_TRUE(std::filesystem::is_empty(elsewhere.path()));
+}
+
 }  // namespace
 }  // namespace apogee::checkpoint
