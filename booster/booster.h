@@ -28,6 +28,7 @@
 #define APOGEE_BOOSTER_BOOSTER_H_
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -86,6 +87,8 @@ struct SaveModelOptions {
 struct LoadModelOptions {
   // false: tensors that are missing, or that nobody asked for, are reported, not refused.
   bool strict = true;
+  // What the model's names begin with and those in the files do not, and the other way round.
+  std::string model_prefix = {}, file_prefix = {};
   std::shared_ptr<checkpoint::FileSystem> files = checkpoint::RealFileSystem();
 };
 
@@ -173,8 +176,9 @@ class Booster {
   // Saves everything that training_state.h lists as `folder`/step-NNNNNNNN, then removes all but
   // the newest options.keep checkpoints up to this step; newer ones stay, and none is overwritten.
   // The folder is made if it is missing, the one above must exist. Once it returns ok (with
-  // use_async: once wait_for_saves does) the checkpoint survives a power cut. A damaged checkpoint
-  // of this very step is renamed out of the way; a valid one is AlreadyExists. Collective, between
+  // use_async: once wait_for_saves does) the checkpoint survives a power cut. What is in the place
+  // of this very step and is damaged, no checkpoint of that step, or was passed over by resume, is
+  // renamed out of the way and never deleted; a valid one is AlreadyExists. Collective, between
   // step() and the next backward, with the same arguments; the same status on every rank. Throws
   // Error before boost.
   absl::Status save_training_state(const std::string& folder, const RunPosition& position,
@@ -258,6 +262,7 @@ class Booster {
   Watched<optim::LrScheduler> scheduler_;
   std::shared_ptr<LossNormalizer> normalizer_;          // after boost
   std::unique_ptr<checkpoint::BackgroundSaver> saver_;  // once there was a save
+  std::map<std::string, std::string> passed_over_;      // checkpoints that resume did, and why
   // Of the save under way: what it noted, on its thread until it has ended, and for whom.
   std::shared_ptr<std::vector<std::string>> notices_;
   std::function<void(const std::string&)> notice_;

@@ -19,13 +19,8 @@ using checkpoint::FileSystem;
 struct Candidate {
   int64_t step = 0;
   std::string name;
-  std::string why_not;  // empty: valid, as far as can be told without reading it all
+  absl::Status why_not;  // ok: valid, as far as can be told without reading it all
 };
-
-// Of a checkpoint that was rejected: its bytes are wrong or missing, or a file is none.
-bool IsDamaged(const absl::Status& why) {
-  return absl::IsDataLoss(why) || absl::IsNotFound(why) || absl::IsInvalidArgument(why);
-}
 
 // Newest first.
 absl::StatusOr<std::vector<Candidate>> ListCandidates(const std::shared_ptr<FileSystem>& files,
@@ -33,26 +28,22 @@ absl::StatusOr<std::vector<Candidate>> ListCandidates(const std::shared_ptr<File
   APOGEE_ASSIGN_OR_RETURN(const checkpoint::FoundCheckpoints found,
                           checkpoint::FindCheckpoints(files, folder));
   std::vector<Candidate> all;
-  for (const auto& valid : found.valid) all.push_back({valid.step, valid.name, ""});
+  for (const auto& valid : found.valid) all.push_back({valid.step, valid.name, absl::OkStatus()});
   for (const auto& rejected : std::views::reverse(found.rejected)) {
-    // It may be whole, but is of a newer format or cannot be opened now: nobody wants to go on from
-    // before it without being asked.
-    const bool is_newest = found.valid.empty() || rejected.step > found.valid.back().step;
-    if (is_newest && !IsDamaged(rejected.why)) return rejected.why;
     std::string why = Message(rejected.why);
     std::erase(why, '\0');  // Pack's own
-    all.push_back({rejected.step, rejected.name, std::move(why)});
+    all.push_back({rejected.step, rejected.name, absl::Status(rejected.why.code(), why)});
   }
   std::ranges::stable_sort(all, std::ranges::greater{}, &Candidate::step);
   if (all.empty()) return NotFound(folder, ": there is no checkpoint in it");
   return all;
 }
 
-// Two texts, each ended by a zero byte, per candidate.
+// Three texts, each ended by a zero byte, per candidate.
 std::string Pack(const std::vector<Candidate>& candidates) {
   std::string text;
-  for (const Candidate& candidate : candidates) {
-    text += candidate.name + '\0' + candidate.why_not + '\0';
+  for (const auto& [step, name, why_not] : candidates) {
+    text += name + '\0' + std::to_string(why_not.raw_code()) + '\0' + Message(why_not) + '\0';
   }
   return text;
 }
@@ -63,48 +54,51 @@ std::vector<Candidate> Unpack(const std::string& text) {
     return text.substr(begin, at - 1 - begin);
   };
   std::vector<Candidate> candidates(
-      static_cast<size_t>(std::count(text.begin(), text.end(), '\0') / 2));
+      static_cast<size_t>(std::count(text.begin(), text.end(), '\0') / 3));
   for (Candidate& candidate : candidates) {
     candidate.name = take();
-    candidate.why_not = take();
+    const auto code = static_cast<absl::StatusCode>(std::stoi(take()));
+    candidate.why_not = absl::Status(code, take());
   }
   return candidates;
 }
 
-// What rank 0 does before a save.
+// What rank 0 does before a save. `passed_over`: as of SetAsideIfDamaged.
 absl::Status MakeRoom(const std::string& folder, const std::string& name,
-                      const SaveOptions& options) {
+                      const std::string& passed_over, const SaveOptions& options) {
   APOGEE_RETURN_IF_ERROR(checkpoint::MakeFolder(*options.files, folder));
-  APOGEE_ASSIGN_OR_RETURN(const std::string damage,
-                          checkpoint::SetAsideIfDamaged(options.files, folder, name));
-  if (!damage.empty()) {
-    options.notice(internal::Concat(name, " was damaged and is now damaged-", name, ": ", damage));
+  APOGEE_ASSIGN_OR_RETURN(const std::optional<checkpoint::SetAside> aside,
+                          checkpoint::SetAsideIfDamaged(options.files, folder, name, passed_over));
+  if (aside) {
+    options.notice(
+        internal::Concat(name, " was damaged and is now ", aside->name, ": ", aside->why));
   }
   return absl::OkStatus();
 }
 
 // Only what lies before the new one counts: those behind it are of a run that was given up, and may
 // be the reason why.
-absl::Status RemoveOld(const std::string& folder, int64_t step, const SaveOptions& options) {
-  APOGEE_ASSIGN_OR_RETURN(checkpoint::FoundCheckpoints found,
-                          checkpoint::FindCheckpoints(options.files, folder));
-  std::erase_if(found.valid, [step](const auto& valid) { return valid.step > step; });
-  return checkpoint::KeepNewest(*options.files, folder, found, options.keep);
+std::vector<absl::Status> RemoveOld(const std::string& folder, int64_t step,
+                                    const SaveOptions& options) {
+  auto found = checkpoint::FindCheckpoints(options.files, folder);
+  if (!found.ok()) return {found.status()};
+  std::erase_if(found->valid, [step](const auto& valid) { return valid.step > step; });
+  return checkpoint::KeepNewest(*options.files, folder, *found, options.keep);
 }
 
 // All of a save that needs no tensors but those of `save`.
 absl::Status SaveInFolder(checkpoint::PlannedSave& save, const std::string& folder, int64_t step,
-                          const SaveOptions& options, const comm::GroupPtr& group) {
+                          const std::string& passed_over, const SaveOptions& options,
+                          const comm::GroupPtr& group) {
   const bool leads = group == nullptr || group->rank() == 0;
   const std::string name = checkpoint::CheckpointName(step);
-  APOGEE_RETURN_IF_ERROR(
-      checkpoint::AgreeOnStatus(leads ? MakeRoom(folder, name, options) : absl::OkStatus(), group,
-                                CpuContext({.num_threads = 1})));
+  APOGEE_RETURN_IF_ERROR(checkpoint::AgreeOnStatus(
+      leads ? MakeRoom(folder, name, passed_over, options) : absl::OkStatus(), group,
+      CpuContext({.num_threads = 1})));
   APOGEE_RETURN_IF_ERROR(save.Write({options.files, checkpoint::JoinPath(folder, name)}, group));
   if (!leads) return absl::OkStatus();
-  const absl::Status removed = RemoveOld(folder, step, options);
-  if (!removed.ok()) {
-    options.notice("an older checkpoint could not be removed: " + Message(removed));
+  for (const absl::Status& problem : RemoveOld(folder, step, options)) {
+    options.notice("an older checkpoint could not be removed: " + Message(problem));
   }
   return absl::OkStatus();
 }
@@ -136,10 +130,19 @@ absl::Status Booster::save_training_state(const std::string& folder, const RunPo
   SyncReplicas();
   const TrainingState state({*model_, *optimizer_, scheduler_, plugin_});
   APOGEE_ASSIGN_OR_RETURN(const SavePtr save, state.Plan(position));
-  return Write(options.use_async, save,
-               [save, options, folder, step = position.step](const comm::GroupPtr& group) {
-                 return SaveInFolder(*save, folder, step, options, group);
-               });
+  // Whatever resume could not use must not stop the run when it gets there again.
+  std::string passed_over;
+  const auto known =
+      passed_over_.find(checkpoint::JoinPath(folder, checkpoint::CheckpointName(position.step)));
+  if (known != passed_over_.end()) {
+    passed_over = known->second;
+    passed_over_.erase(known);
+  }
+  return Write(
+      options.use_async, save,
+      [save, options, folder, passed_over, step = position.step](const comm::GroupPtr& group) {
+        return SaveInFolder(*save, folder, step, passed_over, options, group);
+      });
 } catch (const comm::CommError& error) {
   Rethrow("save_training_state", error);
 }
@@ -161,28 +164,31 @@ absl::StatusOr<Resumed> Booster::resume(const std::string& folder,
   TrainingState state({*model_, *optimizer_, scheduler_, plugin_});
   Resumed resumed;
   for (const Candidate& candidate : candidates) {
-    std::string why_not = candidate.why_not;
-    if (why_not.empty()) {
-      resumed.path = checkpoint::JoinPath(folder, candidate.name);
-      absl::StatusOr<RunPosition> loaded = state.Load(files, resumed.path);
+    const std::string path = checkpoint::JoinPath(folder, candidate.name);
+    absl::Status why_not = candidate.why_not;
+    if (why_not.ok()) {
+      absl::StatusOr<RunPosition> loaded = state.Load(files, path);
       if (loaded.ok()) {
+        resumed.path = path;
         resumed.position = *std::move(loaded);
         for (const std::string& notice : state.notices()) {
           resumed.notices.push_back(candidate.name + ": " + notice);
         }
         return resumed;
       }
-      // NotFound would tell the caller to start anew: it was there when the folder was listed.
-      if (!absl::IsDataLoss(loaded.status()) && !absl::IsNotFound(loaded.status())) {
-        return loaded.status();
-      }
-      why_not = Message(loaded.status());
+      why_not = loaded.status();
     }
-    resumed.notices.push_back(candidate.name + " was passed over: " + why_not);
+    // It may be whole, but is of a newer format or another model, or cannot be opened now: nobody
+    // wants to go on from before it without being asked. Of damage, NotFound would tell the caller
+    // to start anew.
+    if (!checkpoint::IsDamage(why_not)) return why_not;
+    passed_over_[path] = Message(why_not);
+    resumed.notices.push_back(candidate.name + " was passed over: " + Message(why_not));
   }
   std::string all;
   for (const std::string& notice : resumed.notices) all += "\n  " + notice;
-  return DataLoss(folder, ": none of its checkpoints can be used:", all);
+  return DataLoss(folder,
+                  ": none of its checkpoints can be used; to start anew, move them away:", all);
 } catch (const comm::CommError& error) {
   Rethrow("resume", error);
 }

@@ -124,7 +124,10 @@ absl::StatusOr<checkpoint::LoadReport> Booster::load_model(const std::string& pa
     if (view.own_master().defined())
       parts.push_back({view.name(), view.own_master(), view.layout()});
   }
-  return checkpoint::LoadModelWeights({options.files, path}, parts, {.strict = options.strict},
+  return checkpoint::LoadModelWeights({options.files, path}, parts,
+                                      {.strict = options.strict,
+                                       .model_prefix = options.model_prefix,
+                                       .file_prefix = options.file_prefix},
                                       plugin_.group());
 } catch (const comm::CommError& error) {
   Rethrow("load_model", error);

@@ -14,6 +14,14 @@ constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
 // What is read at once, whole blocks: little enough that the digests find it in the cache.
 constexpr int64_t kPieceBytes = 8 * kDigestBlockBytes;
 
+// Something else in the place of a file is damage, as its absence is.
+absl::StatusOr<std::shared_ptr<ReadableFile>> OpenOwn(FileSystem& files, const std::string& path) {
+  absl::StatusOr<std::unique_ptr<ReadableFile>> file = files.Open(path);
+  if (absl::IsInvalidArgument(file.status())) return absl::DataLossError(Message(file.status()));
+  APOGEE_RETURN_IF_ERROR(file.status());
+  return std::shared_ptr<ReadableFile>(*std::move(file));
+}
+
 }  // namespace
 
 absl::StatusOr<CheckpointReader> CheckpointReader::Open(std::shared_ptr<FileSystem> files,
@@ -22,8 +30,9 @@ absl::StatusOr<CheckpointReader> CheckpointReader::Open(std::shared_ptr<FileSyst
   reader.files_ = std::move(files);
   reader.path_ = path;
   const std::string name = JoinPath(path, kManifestName);
-  APOGEE_ASSIGN_OR_RETURN(const std::string json,
-                          ReadTextFile(*reader.files_, name, kMaxManifestBytes));
+  APOGEE_ASSIGN_OR_RETURN(FilePtr file, OpenOwn(*reader.files_, name));
+  APOGEE_ASSIGN_OR_RETURN(const std::string json, ReadText(*file, kMaxManifestBytes));
+  file = nullptr;  // closed before others are opened
   APOGEE_ASSIGN_OR_RETURN(reader.manifest_, ParseManifest(json, name));
   APOGEE_RETURN_IF_ERROR(reader.OpenFiles());
   APOGEE_RETURN_IF_ERROR(reader.CheckEntries());
@@ -51,7 +60,7 @@ absl::StatusOr<CheckpointReader::FilePtr> CheckpointReader::FileOf(const std::st
     return files.front().second;
   }
   if (files.size() == kMaxOpenFiles) files.pop_back();
-  APOGEE_ASSIGN_OR_RETURN(FilePtr file, files_->Open(JoinPath(path_, name)));
+  APOGEE_ASSIGN_OR_RETURN(FilePtr file, OpenOwn(*files_, JoinPath(path_, name)));
   files.emplace(files.begin(), name, file);
   return file;
 }

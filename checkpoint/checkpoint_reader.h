@@ -31,7 +31,8 @@ inline constexpr size_t kMaxOpenFiles = 32;
 
 class CheckpointReader {
  public:
-  // NotFound without a manifest; Unimplemented for a newer format; DataLoss for what is damaged.
+  // NotFound without a manifest; Unimplemented for a newer format; DataLoss for what is damaged, a
+  // link, pipe, folder or device in the place of a file included.
   static absl::StatusOr<CheckpointReader> Open(std::shared_ptr<FileSystem> files,
                                                const std::string& path);
 

@@ -1,61 +1,21 @@
 #include "apogee/checkpoint/file_system.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 
+#include "apogee/checkpoint/os_error.h"
+#include "apogee/checkpoint/real_folder.h"
+
 namespace apogee::checkpoint {
 namespace {
-
-// What the operating system said about `path`.
-absl::Status OsError(const std::string& path, const char* what, int error) {
-  const std::string text = internal::Concat(path, ": cannot ", what, ": ", std::strerror(error));
-  switch (error) {
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-      return absl::ResourceExhaustedError(text);
-    case ENOENT:
-    case ENOTDIR:
-      return absl::NotFoundError(text);
-    case EEXIST:
-    case ENOTEMPTY:
-      return absl::AlreadyExistsError(text);
-    case EACCES:
-    case EPERM:
-    case EROFS:
-      return absl::PermissionDeniedError(text);
-    case EMFILE:
-    case ENFILE:
-    case ENOMEM:
-      return absl::UnavailableError(text);
-    default:
-      return absl::DataLossError(text);
-  }
-}
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() { Close(); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int fd() const { return fd_; }
-  int Close() { return fd_ < 0 ? 0 : close(std::exchange(fd_, -1)); }
-
- private:
-  int fd_;
-};
 
 // write(), but a limit on the size of files (ulimit -f) is an error like a full disk; it would end
 // the process with SIGXFSZ. The signal is this thread's own, so that nobody else's is taken.
@@ -96,7 +56,7 @@ class RealWritableFile : public WritableFile {
       if (done < 0 && errno == EINTR) continue;
       if (done < 0) {
         const int error = errno;
-        return OsError(path_, Shortage(file_.fd(), bytes.size(), error).c_str(), error);
+        return OsError(path_, Shortage(file_.fd(), bytes.size(), error), error);
       }
       bytes = bytes.subspan(static_cast<size_t>(done));
       written_ += done;
@@ -129,14 +89,8 @@ class RealWritableFile : public WritableFile {
 
 class RealReadableFile : public ReadableFile {
  public:
-  RealReadableFile(std::string path, int fd) : path_(std::move(path)), file_(fd) {}
-  absl::Status ReadSize() {
-    struct stat info {};
-    if (fstat(file_.fd(), &info) != 0) return OsError(path_, "read", errno);
-    if (!S_ISREG(info.st_mode)) return InvalidArgument(path_, ": not a regular file");
-    size_ = static_cast<int64_t>(info.st_size);
-    return absl::OkStatus();
-  }
+  RealReadableFile(std::string path, Descriptor file, int64_t size)
+      : path_(std::move(path)), file_(std::move(file)), size_(size) {}
   const std::string& path() const override { return path_; }
   int64_t size() const override { return size_; }
   absl::Status Read(int64_t offset, std::span<std::byte> to) const override {
@@ -154,25 +108,55 @@ class RealReadableFile : public ReadableFile {
  private:
   std::string path_;
   Descriptor file_;
-  int64_t size_ = 0;
+  int64_t size_;
 };
+
+PathKind KindOfMode(mode_t mode) {
+  return S_ISREG(mode)   ? PathKind::kFile
+         : S_ISDIR(mode) ? PathKind::kFolder
+         : S_ISLNK(mode) ? PathKind::kLink
+                         : PathKind::kOther;
+}
+
+absl::Status CheckRegular(const std::string& path, mode_t mode) {
+  if (S_ISREG(mode)) return absl::OkStatus();
+  return InvalidArgument(path, ": is a ", PathKindName(KindOfMode(mode)), ", not a regular file");
+}
+
+absl::StatusOr<std::unique_ptr<ReadableFile>> OpenRegular(const std::string& path, bool follow) {
+  // Looked at first, for to open a device may set it going; then not blocking, should it have
+  // become a pipe by then.
+  struct stat info {};
+  if (fstatat(AT_FDCWD, path.c_str(), &info, follow ? 0 : AT_SYMLINK_NOFOLLOW) != 0) {
+    return OsError(path, "open", errno);
+  }
+  APOGEE_RETURN_IF_ERROR(CheckRegular(path, info.st_mode));
+  Descriptor file(
+      open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | (follow ? 0 : O_NOFOLLOW)));
+  if (file.fd() < 0) return OsError(path, "open", errno);
+  if (fstat(file.fd(), &info) != 0) return OsError(path, "read", errno);
+  APOGEE_RETURN_IF_ERROR(CheckRegular(path, info.st_mode));
+  return std::make_unique<RealReadableFile>(path, std::move(file),
+                                            static_cast<int64_t>(info.st_size));
+}
 
 class Real : public FileSystem {
  public:
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
-    const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    const Descriptor folder(
+        open(ParentOf(path).c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (folder.fd() < 0) return OsError(path, "create", errno);
+    const int fd =
+        openat(folder.fd(), NameOf(path).c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0) return OsError(path, "create", errno);
     return std::make_unique<RealWritableFile>(path, fd);
   }
 
   absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) override {
-    // Not blocking, so that a pipe of that name is refused instead of waited for.
-    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (fd < 0 && errno == ELOOP) return InvalidArgument(path, ": is a symbolic link");
-    if (fd < 0) return OsError(path, "open", errno);
-    auto file = std::make_unique<RealReadableFile>(path, fd);
-    APOGEE_RETURN_IF_ERROR(file->ReadSize());
-    return file;
+    return OpenRegular(path, /*follow=*/false);
+  }
+  absl::StatusOr<std::unique_ptr<ReadableFile>> OpenThroughLinks(const std::string& path) override {
+    return OpenRegular(path, /*follow=*/true);
   }
 
   absl::Status MakeDir(const std::string& path) override {
@@ -183,49 +167,15 @@ class Real : public FileSystem {
                    error);
   }
 
-  absl::Status Rename(const std::string& from, const std::string& to) override {
-    if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) {
-      return absl::OkStatus();
-    }
-    int error = errno;
-    // File systems that cannot refuse by themselves: nobody else makes these names.
-    if (error == EINVAL || error == ENOSYS) {
-      error = access(to.c_str(), F_OK) == 0 ? EEXIST : 0;
-      if (error == 0 && rename(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
-      if (error == 0) error = errno;
-    }
-    return OsError(to, internal::Concat("rename ", from, " to it").c_str(), error);
+  absl::StatusOr<std::unique_ptr<Folder>> OpenFolder(const std::string& path) override {
+    return OpenRealFolder(path);
   }
 
-  absl::Status SyncDir(const std::string& path) override {
-    const Descriptor dir(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (dir.fd() < 0) return OsError(path, "open", errno);
-    return fsync(dir.fd()) == 0 ? absl::OkStatus() : OsError(path, "sync", errno);
-  }
-
-  absl::Status RemoveFile(const std::string& path) override {
-    return unlink(path.c_str()) == 0 ? absl::OkStatus() : OsError(path, "remove", errno);
-  }
-
-  absl::Status RemoveDir(const std::string& path) override {
-    return rmdir(path.c_str()) == 0 ? absl::OkStatus() : OsError(path, "remove", errno);
-  }
-
-  absl::StatusOr<std::vector<std::string>> List(const std::string& path) override {
-    DIR* dir = opendir(path.c_str());
-    if (dir == nullptr) return OsError(path, "list", errno);
-    std::vector<std::string> names;
-    errno = 0;
-    while (const dirent* entry = readdir(dir)) {
-      const std::string name = entry->d_name;
-      if (name != "." && name != "..") names.push_back(name);
-      errno = 0;
-    }
-    const int error = errno;
-    closedir(dir);
-    if (error != 0) return OsError(path, "list", error);
-    std::ranges::sort(names);
-    return names;
+  absl::StatusOr<PathKind> KindOf(const std::string& path) override {
+    struct stat info {};
+    if (lstat(path.c_str(), &info) == 0) return KindOfMode(info.st_mode);
+    if (errno == ENOENT || errno == ENOTDIR) return PathKind::kNothing;
+    return OsError(path, "examine", errno);
   }
 
   absl::StatusOr<int64_t> FreeBytes(const std::string& path) override {
@@ -242,19 +192,44 @@ const std::shared_ptr<FileSystem>& RealFileSystem() {
   return real;
 }
 
-absl::Status RemoveFolder(FileSystem& files, const std::string& path) {
-  const absl::StatusOr<std::vector<std::string>> names = files.List(path);
-  if (absl::IsNotFound(names.status())) return absl::OkStatus();
-  APOGEE_RETURN_IF_ERROR(names.status());
-  for (const std::string& name : *names) {
-    const absl::Status removed = files.RemoveFile(JoinPath(path, name));
-    if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
+const char* PathKindName(PathKind kind) {
+  switch (kind) {
+    case PathKind::kNothing:
+      return "nothing";
+    case PathKind::kFile:
+      return "file";
+    case PathKind::kFolder:
+      return "folder";
+    case PathKind::kLink:
+      return "symbolic link";
+    case PathKind::kOther:
+      return "FIFO, socket or device";
   }
-  return files.RemoveDir(path);
+  return "";
+}
+
+absl::StatusOr<std::vector<std::string>> FileSystem::List(const std::string& path) {
+  APOGEE_ASSIGN_OR_RETURN(const std::unique_ptr<Folder> folder, OpenFolder(path));
+  return folder->List();
+}
+
+absl::Status FileSystem::SyncDir(const std::string& path) {
+  APOGEE_ASSIGN_OR_RETURN(const std::unique_ptr<Folder> folder, OpenFolder(path));
+  return folder->Sync();
 }
 
 std::string JoinPath(const std::string& dir, const std::string& name) {
   return dir.empty() || dir.back() == '/' ? dir + name : dir + "/" + name;
+}
+
+std::string ParentOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : (slash == 0 ? "/" : path.substr(0, slash));
+}
+
+std::string NameOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? path : path.substr(slash + 1);
 }
 
 }  // namespace apogee::checkpoint

@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "apogee/checkpoint/folder.h"
 #include "apogee/core/status.h"
 
 namespace apogee::checkpoint {
@@ -45,34 +46,43 @@ class ReadableFile {
   virtual absl::Status Read(int64_t offset, std::span<std::byte> to) const = 0;
 };
 
+// What a path names, itself: a link is a link, wherever it leads.
+enum class PathKind { kNothing, kFile, kFolder, kLink, kOther };
+// "file", "symbolic link"; kOther: "FIFO, socket or device".
+const char* PathKindName(PathKind kind);
+
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
-  // A new file; AlreadyExists when there is something of that name.
+  // A new file; AlreadyExists when there is something of that name. The folder that it is in is
+  // one, not a link to one: somebody may have exchanged it since it was made.
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) = 0;
-  // A regular file, not one behind a symbolic link.
+  // A regular file, not one behind a symbolic link; anything else is InvalidArgument, without
+  // waiting for a pipe or touching a device.
   virtual absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) = 0;
+  // The same, but symbolic links are followed.
+  virtual absl::StatusOr<std::unique_ptr<ReadableFile>> OpenThroughLinks(
+      const std::string& path) = 0;
   virtual absl::Status MakeDir(const std::string& path) = 0;
-  // Atomic. `to` must not exist.
-  virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
-  virtual absl::Status SyncDir(const std::string& path) = 0;
-  virtual absl::Status RemoveFile(const std::string& path) = 0;
-  // Of an empty folder.
-  virtual absl::Status RemoveDir(const std::string& path) = 0;
-  // Names in a folder, sorted.
-  virtual absl::StatusOr<std::vector<std::string>> List(const std::string& path) = 0;
+  // Links are followed. NotFound also for what is no folder.
+  virtual absl::StatusOr<std::unique_ptr<Folder>> OpenFolder(const std::string& path) = 0;
+  virtual absl::StatusOr<PathKind> KindOf(const std::string& path) = 0;
   // What an unprivileged process can still write there.
   virtual absl::StatusOr<int64_t> FreeBytes(const std::string& path) = 0;
+
+  // Of the folder at `path`.
+  absl::StatusOr<std::vector<std::string>> List(const std::string& path);
+  absl::Status SyncDir(const std::string& path);
 };
 
 // The machine's. Shared, without state.
 const std::shared_ptr<FileSystem>& RealFileSystem();
 
-// Removes a folder of files, without folders in it. What is missing already is fine.
-absl::Status RemoveFolder(FileSystem& files, const std::string& path);
-
 // "dir/name".
 std::string JoinPath(const std::string& dir, const std::string& name);
+// The folder above: "." for a name alone; and the name in it.
+std::string ParentOf(const std::string& path);
+std::string NameOf(const std::string& path);
 
 }  // namespace apogee::checkpoint
 

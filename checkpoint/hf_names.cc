@@ -1,6 +1,7 @@
 #include "apogee/checkpoint/hf_names.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 
 namespace apogee::checkpoint {
@@ -8,6 +9,9 @@ namespace {
 
 constexpr const char* kGpt2Prefix = "transformer.";
 constexpr const char* kLlamaPrefix = "model.";
+constexpr const char* kHead = "lm_head.weight";
+constexpr const char* kGpt2Table = "transformer.wte.weight";
+constexpr const char* kLlamaTable = "model.embed_tokens.weight";
 
 // Takes `start` off `text`, if it starts so.
 bool Take(std::string& text, const std::string& start) {
@@ -36,18 +40,55 @@ bool IsBuffer(const std::string& name) {
   return rest == "rotary_emb.inv_freq";
 }
 
+// Those that begin so, without it.
+std::set<std::string> Without(const std::string& start, const std::set<std::string>& names) {
+  std::set<std::string> without;
+  for (std::string name : names) {
+    if (Take(name, start)) without.insert(std::move(name));
+  }
+  return without;
+}
+
+// The start of some of `longer`, up to a dot, behind which most of them are names of `shorter`.
+std::string CommonStart(const std::vector<std::string>& longer,
+                        const std::vector<std::string>& shorter) {
+  const std::set<std::string> names(shorter.begin(), shorter.end());
+  std::map<std::string, size_t> matches;
+  for (const std::string& name : longer) {
+    for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {
+      if (names.contains(name.substr(dot + 1))) ++matches[name.substr(0, dot + 1)];
+    }
+  }
+  const auto most =
+      std::ranges::max_element(matches, {}, [](const auto& start) { return start.second; });
+  // One or two of many may be chance.
+  const bool holds =
+      most != matches.end() && 2 * most->second >= std::min(longer.size(), shorter.size());
+  return holds ? most->first : "";
+}
+
 }  // namespace
 
+std::string HfNames::InFiles(const std::string& asked) const {
+  std::string name = asked;
+  if (!Take(name, given.model)) return "";
+  Take(name, prefix);
+  return given.files + name;
+}
+
 absl::StatusOr<HfNames> MatchHfNames(const std::set<std::string>& in_files,
-                                     const std::set<std::string>& asked, const std::string& path) {
-  HfNames names;
+                                     const std::set<std::string>& asked, const NamePrefixes& given,
+                                     const std::string& path) {
+  HfNames names{.given = given, .prefix = {}, .buffers = {}, .tied_head = {}, .tied_table = {}};
+  const std::set<std::string> plain = Without(given.model, asked);
+  const std::set<std::string> there = Without(given.files, in_files);
   for (const std::string prefix : {kGpt2Prefix, kLlamaPrefix}) {
     std::optional<std::string> with, without;  // an example of each
-    for (const std::string& name : asked) {
+    for (const std::string& name : plain) {
       if (!name.starts_with(prefix)) continue;
       const std::string bare = name.substr(prefix.size());
-      if (in_files.contains(name)) with = name;
-      if (in_files.contains(bare) && !asked.contains(bare)) without = bare;
+      if (there.contains(name)) with = name;
+      if (there.contains(bare) && !plain.contains(bare)) without = bare;
     }
     if (with && without) {
       return InvalidArgument(path, ": has both \"", *with, "\" and \"", *without,
@@ -56,10 +97,34 @@ absl::StatusOr<HfNames> MatchHfNames(const std::set<std::string>& in_files,
     }
     if (without) names.prefix = prefix;
   }
-  for (const std::string& name : in_files) {
-    if (!asked.contains(name) && IsBuffer(name)) names.buffers.push_back(name);
+  for (const std::string& name : there) {
+    if (!plain.contains(name) && IsBuffer(name)) names.buffers.push_back(given.files + name);
+  }
+  if (!there.contains(kHead) || plain.contains(kHead)) return names;
+  for (const char* table : {kGpt2Table, kLlamaTable}) {
+    const std::string in_file = names.InFiles(given.model + table);
+    if (!plain.contains(table) || !in_files.contains(in_file)) continue;
+    names.tied_head = given.files + kHead;
+    names.tied_table = in_file;
   }
   return names;
+}
+
+PrefixGuess GuessPrefixes(const std::vector<std::string>& missing,
+                          const std::vector<std::string>& unexpected) {
+  PrefixGuess guess;
+  guess.prefixes.model = CommonStart(missing, unexpected);
+  if (guess.prefixes.model.empty()) guess.prefixes.files = CommonStart(unexpected, missing);
+  const auto& [model, files] = guess.prefixes;
+  if (model.empty() && files.empty()) return guess;
+  const std::set<std::string> names(unexpected.begin(), unexpected.end());
+  for (const std::string& name : missing) {
+    std::string rest = name;
+    if (!Take(rest, model) || !names.contains(files + rest)) continue;
+    guess.missing.insert(name);
+    guess.unexpected.insert(files + rest);
+  }
+  return guess;
 }
 
 }  // namespace apogee::checkpoint

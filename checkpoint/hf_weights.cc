@@ -1,12 +1,11 @@
 #include "apogee/checkpoint/hf_weights.h"
 
 #include <algorithm>
-#include <optional>
 #include <set>
 
 #include "apogee/checkpoint/agreement.h"
+#include "apogee/checkpoint/hf_fit.h"
 #include "apogee/checkpoint/hf_index.h"
-#include "apogee/checkpoint/hf_names.h"
 #include "apogee/checkpoint/tensor_file.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 
@@ -15,79 +14,6 @@ namespace {
 
 // What is read at once of a tensor, and so the room that conversion takes.
 constexpr int64_t kWindowBytes = int64_t{1} << 20;
-
-std::vector<int64_t> SizesOf(const Shape& shape) {
-  std::vector<int64_t> sizes;
-  for (int dim = 0; dim < shape.rank(); ++dim) sizes.push_back(shape[dim]);
-  return sizes;
-}
-
-bool Converts(const std::string& from, DType to) {
-  const std::optional<DType> dtype = TensorDType(from);
-  return dtype && (*dtype == to || (IsFloat(*dtype) && IsFloat(to)));
-}
-
-// What would keep `targets` from being read.
-struct Fit {
-  LoadReport report;
-  HfNames names;
-  std::string problems;  // of shapes and dtypes
-};
-
-absl::StatusOr<Fit> Compare(const HfWeights& weights, const std::vector<TensorPart>& targets,
-                            const std::string& path) {
-  Fit fit;
-  std::set<std::string> asked, in_files;
-  for (const TensorPart& target : targets) asked.insert(target.name);
-  for (const auto& [name, place] : weights.tensors()) in_files.insert(name);
-  APOGEE_ASSIGN_OR_RETURN(fit.names, MatchHfNames(in_files, asked, path));
-  std::set<std::string> known(fit.names.buffers.begin(), fit.names.buffers.end());
-  std::set<const void*> found;  // memory that some name fills
-  for (const TensorPart& target : targets) {
-    known.insert(fit.names.InFiles(target.name));
-    if (in_files.contains(fit.names.InFiles(target.name))) found.insert(target.value.raw());
-  }
-  std::set<std::string> seen;
-  for (const TensorPart& target : targets) {
-    const auto there = weights.tensors().find(fit.names.InFiles(target.name));
-    if (there == weights.tensors().end()) {
-      if (!found.contains(target.value.raw()) && seen.insert(target.name).second) {
-        fit.report.missing.push_back(target.name);
-      }
-      continue;
-    }
-    const SafetensorsEntry& entry = *there->second.entry;
-    const Shape& shape = target.layout.logical_shape();
-    const bool same_shape = entry.shape == SizesOf(shape);
-    if (same_shape && Converts(entry.dtype, target.value.dtype())) continue;
-    if (!seen.insert(target.name).second) continue;
-    std::string sizes;
-    for (const int64_t size : entry.shape)
-      sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
-    fit.problems += internal::Concat("\n  ", same_shape ? "dtype" : "shape", " of \"", target.name,
-                                     "\": is ", entry.dtype, " [", sizes, "], wanted ",
-                                     SafetensorsDType(target.value.dtype()), " ", shape);
-  }
-  for (const std::string& name : in_files) {
-    if (!known.contains(name)) fit.report.unexpected.push_back(name);
-  }
-  fit.report.buffers = fit.names.buffers;
-  fit.report.prefix = fit.names.prefix;
-  return fit;
-}
-
-absl::Status CheckFit(const Fit& fit, const std::string& path, bool strict) {
-  std::string problems;
-  if (strict) {
-    for (const std::string& name : fit.report.missing) problems += "\n  missing \"" + name + "\"";
-    for (const std::string& name : fit.report.unexpected) {
-      problems += "\n  unexpected \"" + name + "\"";
-    }
-  }
-  problems += fit.problems;
-  return problems.empty() ? absl::OkStatus()
-                          : InvalidArgument(path, ": the weights do not fit this model:", problems);
-}
 
 absl::Status ReadAll(const HfWeights& weights, const HfNames& names,
                      const std::vector<TensorPart>& targets) {
@@ -134,10 +60,19 @@ absl::StatusOr<LoadReport> LoadModelWeights(const CheckpointTarget& source,
   CheckParts("load weights", targets);
   const ContextPtr context = CpuContext({.num_threads = 1});
   const absl::StatusOr<HfWeights> weights = HfWeights::Open(source.files, source.path);
-  absl::StatusOr<Fit> fit = weights.ok() ? Compare(*weights, targets, source.path)
-                                         : absl::StatusOr<Fit>(weights.status());
-  const absl::Status status = fit.ok() ? CheckFit(*fit, source.path, options.strict) : fit.status();
-  APOGEE_RETURN_IF_ERROR(AgreeOnStatus(status, group, context));
+  absl::StatusOr<HfFit> fit = weights.ok() ? CompareNames(*weights, targets, options, source.path)
+                                           : absl::StatusOr<HfFit>(weights.status());
+  APOGEE_RETURN_IF_ERROR(AgreeOnStatus(fit.status(), group, context));
+  // One rank reads the two whole tensors.
+  const bool leads = group == nullptr || group->rank() == 0;
+  const bool has_tied = !fit->names.tied_head.empty();
+  absl::StatusOr<std::string> difference = std::string();
+  if (leads && has_tied) difference = CompareTied(*weights, fit->names);
+  APOGEE_RETURN_IF_ERROR(AgreeOnStatus(difference.status(), group, context));
+  const std::string found = GatherTexts(*difference, group, context)[0];
+  if (has_tied) NoteTied(found, *fit);
+  APOGEE_RETURN_IF_ERROR(
+      AgreeOnStatus(CheckFit(*fit, source.path, options.strict), group, context));
   APOGEE_RETURN_IF_ERROR(AgreeOnStatus(ReadAll(*weights, fit->names, targets), group, context));
   return std::move(fit->report);
 }

@@ -12,9 +12,10 @@
 // its parts it needs room for one whole tensor and one part of it. Files are filled in order of
 // the tensors' names. Of names that share memory the first in that order is written.
 //
-// Loading trusts nothing that it reads: files are regular ones of that folder, each tensor is in
-// the one file that the index says, and each file holds no other tensors; sizes come from headers.
-// Names are those of the models, or as hub files have them (hf_names.h).
+// Loading trusts nothing that it reads: names of files are of that folder, each tensor is in the
+// one file that the index says, and each file holds no other tensors; sizes come from headers.
+// Files are regular ones, or links to such, for the hub's cache has its files behind links. Names
+// are those of the models, or as hub files have them (hf_names.h).
 #ifndef APOGEE_CHECKPOINT_HF_WEIGHTS_H_
 #define APOGEE_CHECKPOINT_HF_WEIGHTS_H_
 
@@ -55,6 +56,12 @@ absl::StatusOr<std::unique_ptr<PlannedSave>> PlanModelWeights(std::vector<Tensor
 struct LoadWeightsOptions {
   // false: tensors that are missing, or that nobody asked for, are reported, not refused.
   bool strict = true;
+  // What all names of the model that are to be read begin with, and those in the files do not:
+  // "gpt." where a module of one's own holds the model as "gpt". Names without it are missing.
+  std::string model_prefix = {};
+  // The other way round: files that were saved of such a module, for the model alone. Tensors
+  // without it are unexpected.
+  std::string file_prefix = {};
 };
 
 struct LoadReport {
@@ -63,14 +70,18 @@ struct LoadReport {
   // Names of hub files (hf_names.h).
   std::vector<std::string> buffers;  // there, known, and of no use: ignored
   std::string prefix;                // what the files leave away from the names asked for
+  // There, not asked for, and equal to the tensor that this model has in its place: a tied head.
+  std::vector<std::string> tied;
 };
 
 // Fills in the first layout.local_numel() elements of every target from the tensor of its name,
 // converted between floating dtypes. One name may have several targets; of names that share memory
-// one must be there. NotFound without weights; DataLoss for what is damaged; one InvalidArgument
-// that lists all missing, unexpected and misshapen tensors, and those whose dtype cannot be
-// converted, or that says that only a part of the names has the model's prefix. Nothing has changed
-// then; after a read error, which comes later, targets hold a mixture.
+// one must be there. A tied head that the files hold a second time must be equal to the first.
+// NotFound without weights; DataLoss for what is damaged; one InvalidArgument that lists missing,
+// unexpected and misshapen tensors, and those whose dtype cannot be converted (the first ones of
+// each kind, and how many more there are), names a prefix that would match them, or says that only
+// a part of the names has the model's prefix. Nothing has changed then; after a read error, which
+// comes later, targets hold a mixture.
 absl::StatusOr<LoadReport> LoadModelWeights(const CheckpointTarget& source,
                                             const std::vector<TensorPart>& targets,
                                             const LoadWeightsOptions& options,

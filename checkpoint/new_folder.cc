@@ -8,11 +8,6 @@
 namespace apogee::checkpoint {
 namespace {
 
-std::string NameOf(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  return slash == std::string::npos ? path : path.substr(slash + 1);
-}
-
 // Beside the final folder, of a name that no other try has.
 std::string TemporaryPath(const std::string& path) {
   static constexpr char kDigits[] = "0123456789abcdef";
@@ -22,7 +17,17 @@ std::string TemporaryPath(const std::string& path) {
   return JoinPath(ParentOf(path), kTemporaryPrefix + NameOf(path) + "-" + nonce);
 }
 
-// Before anything has been written for nothing. A file system that cannot tell may have the room.
+// Found again by rename; here, before anything has been written for nothing.
+absl::Status CheckFree(FileSystem& files, const std::string& path) {
+  APOGEE_ASSIGN_OR_RETURN(const PathKind kind, files.KindOf(path));
+  if (kind == PathKind::kNothing) return absl::OkStatus();
+  return absl::AlreadyExistsError(
+      internal::Concat(path, ": there is a ", PathKindName(kind),
+                       kind == PathKind::kFolder ? " already" : " of that name",
+                       "; nothing is overwritten: move it away, or choose another name"));
+}
+
+// A file system that cannot tell may have the room.
 absl::Status CheckRoom(FileSystem& files, const std::string& path, int64_t bytes) {
   const absl::StatusOr<int64_t> free = files.FreeBytes(ParentOf(path));
   if (!free.ok() || *free >= bytes) return absl::OkStatus();
@@ -33,11 +38,6 @@ absl::Status CheckRoom(FileSystem& files, const std::string& path, int64_t bytes
 
 }  // namespace
 
-std::string ParentOf(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "." : (slash == 0 ? "/" : path.substr(0, slash));
-}
-
 absl::StatusOr<NewFolder> NewFolder::Make(FileSystem& files, const std::string& path, int64_t bytes,
                                           const comm::GroupPtr& group, const ContextPtr& context) {
   std::string target = path, folder;
@@ -45,12 +45,8 @@ absl::StatusOr<NewFolder> NewFolder::Make(FileSystem& files, const std::string& 
   absl::Status made;
   if (group == nullptr || group->rank() == 0) {
     folder = TemporaryPath(target);
-    // Found again by rename; here, before anything has been written for nothing.
-    const absl::StatusOr<std::vector<std::string>> taken = files.List(target);
-    made = taken.ok() ? absl::AlreadyExistsError(target +
-                                                 ": there is a folder already; nothing is "
-                                                 "overwritten")
-                      : CheckRoom(files, target, bytes);
+    made = CheckFree(files, target);
+    if (made.ok()) made = CheckRoom(files, target, bytes);
     if (made.ok()) made = files.MakeDir(folder);
   }
   APOGEE_RETURN_IF_ERROR(AgreeOnStatus(made, group, context));
@@ -58,12 +54,18 @@ absl::StatusOr<NewFolder> NewFolder::Make(FileSystem& files, const std::string& 
 }
 
 absl::Status NewFolder::Publish() {
-  APOGEE_RETURN_IF_ERROR(files_->SyncDir(temporary_));
-  APOGEE_RETURN_IF_ERROR(files_->Rename(temporary_, path_));
-  return files_->SyncDir(ParentOf(path_));
+  APOGEE_ASSIGN_OR_RETURN(const std::unique_ptr<Folder> above, files_->OpenFolder(ParentOf(path_)));
+  APOGEE_ASSIGN_OR_RETURN(const std::unique_ptr<Folder> filled,
+                          above->OpenFolder(NameOf(temporary_)));
+  APOGEE_RETURN_IF_ERROR(filled->Sync());
+  APOGEE_RETURN_IF_ERROR(above->Rename(NameOf(temporary_), NameOf(path_)));
+  return above->Sync();
 }
 
-void NewFolder::Discard() { RemoveFolder(*files_, temporary_).IgnoreError(); }
+void NewFolder::Discard() {
+  const auto above = files_->OpenFolder(ParentOf(path_));
+  if (above.ok()) RemoveAll(**above, NameOf(temporary_)).IgnoreError();
+}
 
 absl::Status WriteTextFile(FileSystem& files, const std::string& path, const std::string& text) {
   APOGEE_ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, files.Create(path));

@@ -42,9 +42,6 @@ class NewFolder {
   std::string path_, temporary_;
 };
 
-// The folder above: "." for a name alone.
-std::string ParentOf(const std::string& path);
-
 // Written, synced and closed.
 absl::Status WriteTextFile(FileSystem& files, const std::string& path, const std::string& text);
 

@@ -4,8 +4,9 @@
 //   const SafetensorsEntry& w = file.header.entries.at("w");
 //   APOGEE_RETURN_IF_ERROR(file.file->Read(file.data_start + w.begin, bytes));
 //
-// Errors name the file and the byte: NotFound, InvalidArgument for what is no regular file or is
-// behind a symbolic link, DataLoss for what breaks a rule of the format.
+// Links are followed: the hub's cache has nothing else. Errors name the file and the byte:
+// NotFound, InvalidArgument for what is no regular file, DataLoss for what breaks a rule of the
+// format.
 #ifndef APOGEE_CHECKPOINT_OPEN_TENSOR_FILE_H_
 #define APOGEE_CHECKPOINT_OPEN_TENSOR_FILE_H_
 
@@ -27,8 +28,9 @@ struct OpenTensorFile {
   int64_t data_start = 0;  // bytes before the data
 };
 
-// A whole file of at most `limit` bytes; DataLoss for a longer one.
+// A whole file of at most `limit` bytes; DataLoss for a longer one. By path, links are followed.
 absl::StatusOr<std::string> ReadTextFile(FileSystem& files, const std::string& path, int64_t limit);
+absl::StatusOr<std::string> ReadText(const ReadableFile& file, int64_t limit);
 
 }  // namespace apogee::checkpoint
 

@@ -15,7 +15,7 @@ ranks=("$@")
 ((${#ranks[@]})) || ranks=(1 2)
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$ROOT"
-calls=(write pwrite64 fsync renameat2 rename unlink mkdir rmdir close openat)
+calls=(write pwrite64 fsync renameat2 rename unlinkat mkdir close openat)
 command -v strace >/dev/null || {
   echo "kill_every_syscall: strace was not found; run scripts/install_deps.sh strace" >&2
   exit 1

@@ -9,6 +9,7 @@
 
 #include "apogee/nn/chain.h"
 #include "apogee/nn/layers.h"
+#include "apogee/nn/models/token_ids.h"
 
 namespace apogee::nn {
 
@@ -24,6 +25,8 @@ struct Gpt2Config {
   bool tie_word_embeddings = true;
   // Keep only each block's input for backward.
   bool recompute = false;
+  // Not used here; kept from a file that was read, and written.
+  TokenIds token_ids = NoTokenIds();
 };
 
 class Gpt2Block;

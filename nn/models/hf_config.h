@@ -10,17 +10,22 @@
 // and checks every range, so that what it returns makes a model. Fields that are missing have the
 // library's defaults; fields that it does not know are ignored, for such files carry many. It
 // refuses, as InvalidArgument that names path and field: another model_type or architecture;
-// settings that would make another function of the same weights (another activation, scaled rotary
-// positions, biases in Llama's attention or MLP, heads or inner sizes of other widths, attention
-// scaled by layer); a dropout after the embedding that is not the one of the branches. Text that is
-// not one JSON object, or gives a key twice, is DataLoss.
+// settings that would make another function of the same weights (another activation, scaled or
+// partial rotary positions, attention over a window, biases in Llama's attention or MLP, heads or
+// inner sizes of other widths, attention scaled by layer, quantized weights). Text that is not one
+// JSON object, or gives a key twice, is DataLoss.
 //
-// The dropout of attention weights, which these models lack, is ignored: it changes no weight's
-// meaning. FormatHfConfig writes it as 0.
+// A Mistral is a Llama where its window is as long as its positions, or null, and is written as
+// one. GPT-2's settings may have the names that other models have (hidden_size for n_embd).
+//
+// Dropouts change no weight's meaning. Those that these models lack are told, and have no effect:
+// one of attention weights (FormatHfConfig writes 0), and one after GPT-2's embedding that is not
+// the one of the branches, which then counts for both.
 #ifndef APOGEE_NN_MODELS_HF_CONFIG_H_
 #define APOGEE_NN_MODELS_HF_CONFIG_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "apogee/core/status.h"
@@ -34,9 +39,15 @@ inline constexpr int64_t kMaxHfConfigBytes = int64_t{1} << 20;
 std::string FormatHfConfig(const Gpt2Config& config);
 std::string FormatHfConfig(const LlamaConfig& config);
 
+// Takes a sentence for each setting that has no effect here; null: stderr.
+using HfNotice = std::function<void(const std::string&)>;
+
 // `path` is for messages. `recompute`, which the files lack, stays false.
-absl::StatusOr<Gpt2Config> ParseGpt2HfConfig(const std::string& json, const std::string& path);
-absl::StatusOr<LlamaConfig> ParseLlamaHfConfig(const std::string& json, const std::string& path);
+absl::StatusOr<Gpt2Config> ParseGpt2HfConfig(const std::string& json, const std::string& path,
+                                             const HfNotice& notice = nullptr);
+// Of a Llama, or a Mistral.
+absl::StatusOr<LlamaConfig> ParseLlamaHfConfig(const std::string& json, const std::string& path,
+                                               const HfNotice& notice = nullptr);
 
 }  // namespace apogee::nn
 

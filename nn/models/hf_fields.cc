@@ -1,10 +1,13 @@
 #include "apogee/nn/models/hf_fields.h"
 
+#include <algorithm>
+#include <array>
 #include <limits>
+#include <set>
 #include <utility>
-#include <vector>
 
 #include "apogee/core/json_reader.h"
+#include "apogee/core/text.h"
 
 namespace apogee::nn {
 namespace {
@@ -16,7 +19,25 @@ constexpr size_t kMaxDepth = 16;
 constexpr size_t kMaxKeys = 4096;  // of all objects together
 constexpr size_t kMaxKeyBytes = 256;
 constexpr size_t kMaxTextBytes = 256;  // of a string that is kept; longer ones are cut
-constexpr size_t kMaxArchitectures = 16;
+constexpr size_t kMaxListed = 64;      // different values of a list that is kept
+constexpr std::array kTokens = {"bos_token_id", "eos_token_id", "pad_token_id"};
+
+bool IsKeptList(const std::string& name) {
+  return name == "architectures" || name == "layer_types" ||
+         std::ranges::find(kTokens, name) != kTokens.end();
+}
+
+std::string Describe(const HfValue& value);
+
+std::string DescribeList(const HfValue& value) {
+  constexpr size_t kShown = 4;
+  std::string text;
+  for (size_t i = 0; i < std::min(kShown, value.list.size()); ++i) {
+    text += (i == 0 ? "" : ", ") + Describe(value.list[i]);
+  }
+  if (value.list.size() > kShown) text += Concat(" and ", value.list.size() - kShown, " more");
+  return "[" + text + "]";
+}
 
 std::string Describe(const HfValue& value) {
   switch (value.kind) {
@@ -29,9 +50,9 @@ std::string Describe(const HfValue& value) {
     case Kind::kReal:
       return Concat(value.real);
     case Kind::kString:
-      return "\"" + value.text + "\"";
+      return JsonQuoted(value.text);
     case Kind::kList:
-      return "a list";
+      return DescribeList(value);
     case Kind::kObject:
       return "an object";
   }
@@ -41,7 +62,6 @@ std::string Describe(const HfValue& value) {
 class FieldParser : public JsonHandler {
  public:
   std::map<std::string, HfValue> values;
-  std::set<std::string> architectures;
   std::string problem;
 
   bool Null() override { return Value({}); }
@@ -57,10 +77,6 @@ class FieldParser : public JsonHandler {
   }
   bool Real(double value) override { return Value({.kind = Kind::kReal, .real = value}); }
   bool String(std::string& value) override {
-    if (stack_.size() == 2 && stack_[1].is_list && key_ == "architectures" &&
-        architectures.size() < kMaxArchitectures) {
-      architectures.insert(value.substr(0, kMaxTextBytes));
-    }
     return Value({.kind = Kind::kString, .text = value.substr(0, kMaxTextBytes)});
   }
 
@@ -82,13 +98,14 @@ class FieldParser : public JsonHandler {
   struct Level {
     bool is_list = false;
     bool is_kept = false;
-    std::string path = {};  // of its fields: "", "rope_parameters."
+    std::string path = {};  // of its fields: "", "rope_parameters."; of a list its name
     std::set<std::string> keys = {};
   };
 
   bool Value(HfValue value) {
     if (stack_.empty()) return Fail("the text must be one object, got " + Describe(value));
     const Level& level = stack_.back();
+    if (level.is_kept && level.is_list) return Append(level.path, std::move(value));
     if (level.is_kept) values[level.path + key_] = std::move(value);
     return true;
   }
@@ -99,11 +116,24 @@ class FieldParser : public JsonHandler {
       return true;
     }
     if (stack_.size() == kMaxDepth) return Fail(Concat("more than ", kMaxDepth, " levels"));
-    Value({.kind = is_list ? Kind::kList : Kind::kObject});
+    if (!Value({.kind = is_list ? Kind::kList : Kind::kObject})) return false;
     const bool is_kept =
-        stack_.size() == 1 && !is_list && (key_ == "rope_parameters" || key_ == "rope_scaling");
-    stack_.push_back(
-        {.is_list = is_list, .is_kept = is_kept, .path = is_kept ? key_ + "." : std::string()});
+        stack_.size() == 1 &&
+        (is_list ? IsKeptList(key_) : key_ == "rope_parameters" || key_ == "rope_scaling");
+    stack_.push_back({.is_list = is_list,
+                      .is_kept = is_kept,
+                      .path = !is_kept  ? ""
+                              : is_list ? key_
+                                        : key_ + "."});
+    return true;
+  }
+  bool Append(const std::string& name, HfValue value) {
+    std::vector<HfValue>& list = values[name].list;
+    if (std::ranges::find(list, value) != list.end()) return true;
+    if (list.size() == kMaxListed) {
+      return Fail(Concat("\"", name, "\" lists more than ", kMaxListed, " values"));
+    }
+    list.push_back(std::move(value));
     return true;
   }
   bool Close() {
@@ -132,7 +162,6 @@ absl::StatusOr<HfFields> HfFields::Parse(const std::string& json, const std::str
   HfFields fields;
   fields.path_ = path;
   fields.values_ = std::move(parser.values);
-  fields.architectures_ = std::move(parser.architectures);
   return fields;
 }
 
@@ -143,6 +172,43 @@ const HfValue* HfFields::Find(const std::string& name) const {
 }
 
 bool HfFields::Has(const std::string& name) const { return Find(name) != nullptr; }
+
+bool HfFields::Is(const std::string& name, const std::string& text) const {
+  const HfValue* value = Find(name);
+  return value != nullptr && value->kind == Kind::kString && value->text == text;
+}
+
+bool HfFields::HasNull(const std::string& name) const {
+  return values_.contains(name) && !Has(name);
+}
+
+TokenIds HfFields::ReadTokenIds() {
+  TokenIds ids;
+  for (const std::string name : kTokens) {
+    const auto given = values_.find(name);
+    if (given == values_.end()) continue;
+    std::vector<HfValue> values = {given->second};
+    if (given->second.kind == Kind::kNull) values.clear();
+    if (given->second.kind == Kind::kList) values = given->second.list;
+    for (const HfValue& value : values) {
+      if (value.kind != Kind::kInteger) {
+        Refuse(name, "must be a whole number, a list of such, or null");
+      }
+      ids[name].push_back(value.integer);
+    }
+    ids.try_emplace(name);
+  }
+  return ids;
+}
+
+void HfFields::AlsoAs(const std::string& name, const std::string& alias) {
+  const HfValue* given = Find(alias);
+  if (given == nullptr) return;
+  if (const HfValue* other = Find(name); other != nullptr && *other != *given) {
+    Refuse(name, Concat("must be \"", alias, "\", ", Describe(*given), ": both mean the same"));
+  }
+  values_[name] = *given;
+}
 
 void HfFields::Refuse(const std::string& name, const std::string& why) {
   if (!status_.ok()) return;
@@ -192,10 +258,23 @@ void HfFields::MustBe(const std::string& name, const std::string& value) {
   Refuse(name, "only \"" + value + "\" works");
 }
 
-void HfFields::MustNameArchitecture(const std::string& name) {
-  const HfValue* given = Find("architectures");
-  if (given == nullptr || architectures_.contains(name)) return;
-  Refuse("architectures", "must be a list with \"" + name + "\"");
+void HfFields::MustList(const std::string& name, const std::string& text) {
+  const HfValue* given = Find(name);
+  if (given == nullptr) return;
+  const HfValue wanted{.kind = Kind::kString, .text = text};
+  if (std::ranges::find(given->list, wanted) != given->list.end()) return;
+  Refuse(name, "must be a list with \"" + text + "\"");
+}
+
+void HfFields::MustListOnly(const std::string& name, const std::string& text) {
+  const HfValue* given = Find(name);
+  if (given == nullptr) return;
+  const HfValue wanted{.kind = Kind::kString, .text = text};
+  if (given->kind == Kind::kList &&
+      std::ranges::all_of(given->list, [&](const auto& value) { return value == wanted; })) {
+    return;
+  }
+  Refuse(name, "must be a list with nothing but \"" + text + "\"");
 }
 
 }  // namespace apogee::nn

@@ -6,16 +6,18 @@
 //   if (!fields.status().ok()) return fields.status();           // the first one that was wrong
 //
 // Fields of "rope_parameters" and "rope_scaling" have names with dots; other nested objects are
-// ignored. Missing and null are the same: the default.
+// ignored. Missing and null are the same, the default, but for HasNull. Of lists those that a
+// caller asks for are kept.
 #ifndef APOGEE_NN_MODELS_HF_FIELDS_H_
 #define APOGEE_NN_MODELS_HF_FIELDS_H_
 
 #include <cstdint>
 #include <map>
-#include <set>
 #include <string>
+#include <vector>
 
 #include "apogee/core/status.h"
+#include "apogee/nn/models/token_ids.h"
 
 namespace apogee::nn {
 
@@ -26,6 +28,10 @@ struct HfValue {
   int64_t integer = 0;
   double real = 0;  // of kInteger, too
   std::string text = {};
+  // Of a kList that is kept: its values, each once.
+  std::vector<HfValue> list = {};
+
+  bool operator==(const HfValue&) const = default;
 };
 
 // From `from` on, `below` excluded.
@@ -44,13 +50,21 @@ class HfFields {
   double Number(const std::string& name, double missing, const HfRange& range);
   bool Flag(const std::string& name, bool missing);
   bool Has(const std::string& name) const;
+  bool Is(const std::string& name, const std::string& text) const;
+  // It is there, and null.
+  bool HasNull(const std::string& name) const;
+  // Those that are there.
+  TokenIds ReadTokenIds();
+  // `name` may also be given as `alias`; both must say the same.
+  void AlsoAs(const std::string& name, const std::string& alias);
 
   // Records a problem unless the field is missing, null, or this.
   void MustBe(const std::string& name, bool value);
   void MustBe(const std::string& name, int64_t value);
   void MustBe(const std::string& name, const std::string& value);
-  // The field "architectures", if it is there, names this one.
-  void MustNameArchitecture(const std::string& name);
+  // The list `name`, if it is there, has this text; or nothing but this text.
+  void MustList(const std::string& name, const std::string& text);
+  void MustListOnly(const std::string& name, const std::string& text);
   void Refuse(const std::string& name, const std::string& why);
 
   // Ok or the first problem.
@@ -61,7 +75,6 @@ class HfFields {
 
   std::string path_;
   std::map<std::string, HfValue> values_;
-  std::set<std::string> architectures_;
   absl::Status status_;
 };
 

@@ -11,6 +11,7 @@
 
 #include "apogee/nn/chain.h"
 #include "apogee/nn/layers.h"
+#include "apogee/nn/models/token_ids.h"
 
 namespace apogee::nn {
 
@@ -27,6 +28,8 @@ struct LlamaConfig {
   bool tie_word_embeddings = false;
   // Keep only each block's input for backward.
   bool recompute = false;
+  // Not used here; kept from a file that was read, and written.
+  TokenIds token_ids = NoTokenIds();
 };
 
 class LlamaBlock;

@@ -193,6 +193,9 @@ TEST_F(BoosterCheckpointsTest, ANewerFormatIsAnError) {
   });
   EXPECT_EQ(Resume()->position.step, 3) << "behind it the run goes on";
   EXPECT_EQ(testing::ReadFile(path), text);
+  // Nor when it is not the newest: step 1 would train up to it, and could not be saved.
+  Damage(folder_ + "/step-00000003");
+  EXPECT_TRUE(absl::IsUnimplemented(Resume().status())) << Resume().status();
 }
 
 TEST_F(BoosterCheckpointsTest, AnotherOptimizerIsNotDamage) {

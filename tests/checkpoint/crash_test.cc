@@ -16,6 +16,7 @@ using apogee::testing::CrashFileSystem;
 using apogee::testing::RunRanks;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr int64_t kNumel = 30;
 const char* const kFolder = "run";
@@ -108,7 +109,7 @@ TEST(CrashTest, APowerCutDuringARemovalLeavesNoHalf) {
   const auto files = WithSteps({1, 2, 3});
   const size_t from = files->num_operations();
   const auto found = FindCheckpoints(files, kFolder);
-  ASSERT_EQ(KeepNewest(*files, kFolder, *found, 2), absl::OkStatus());
+  ASSERT_THAT(KeepNewest(*files, kFolder, *found, 2), IsEmpty());
   EXPECT_EQ(BadCrashesOfRemoval(*files, from), 0);
   const std::vector<size_t> syncs = files->SyncsSince(from);
   ASSERT_EQ(syncs.size(), 1u);
@@ -138,21 +139,45 @@ TEST(CrashTest, AFailureAtAnyOperationOfASave) {
       EXPECT_TRUE(steps == std::vector<int64_t>{1} || steps == (std::vector<int64_t>{1, 2}));
       ASSERT_EQ(Save(files, 3), absl::OkStatus());
       EXPECT_EQ(WholeSteps(files).back(), 3);
-      ASSERT_EQ(KeepNewest(*files, kFolder, *FindCheckpoints(files, kFolder), 2), absl::OkStatus());
+      ASSERT_THAT(KeepNewest(*files, kFolder, *FindCheckpoints(files, kFolder), 2), IsEmpty());
       EXPECT_EQ(files->List(kFolder)->size(), 2u) << "leftovers";
     }
   }
 }
 
+// One that cannot be removed stops neither what is behind it nor what lies beside it.
+TEST(CrashTest, WhatCannotBeRemovedStopsNothing) {
+  const absl::Status denied = absl::PermissionDeniedError("denied");
+  const auto files = WithSteps({1, 2, 3, 4});
+  files->FailAt(0, denied);  // step 1's new name
+  EXPECT_THAT(KeepNewest(*files, kFolder, *FindCheckpoints(files, kFolder), 2),
+              ElementsAre(denied));
+  EXPECT_THAT(*files->List(kFolder),
+              ElementsAre(CheckpointName(1), CheckpointName(3), CheckpointName(4)));
+  for (const char* name : {".tmp-a", ".tmp-b", ".trash-c"}) {
+    OkOrThrow(files->MakeDir(JoinPath(kFolder, name)));
+    for (const char* file : {"/x", "/y"}) {
+      OkOrThrow(files->Create(JoinPath(kFolder, name) + file).status());
+    }
+  }
+  const auto found = FindCheckpoints(files, kFolder);
+  files->FailAt(6, denied);  // step 1 takes six; then ".tmp-a/x"
+  EXPECT_THAT(KeepNewest(*files, kFolder, *found, 2), ElementsAre(denied));
+  EXPECT_THAT(*files->List(kFolder), ElementsAre(".tmp-a", CheckpointName(3), CheckpointName(4)));
+  EXPECT_THAT(*files->List(JoinPath(kFolder, ".tmp-a")), ElementsAre("x"));
+  EXPECT_THAT(KeepNewest(*files, kFolder, *FindCheckpoints(files, kFolder), 2), IsEmpty());
+  EXPECT_THAT(*files->List(kFolder), ElementsAre(CheckpointName(3), CheckpointName(4)));
+}
+
 TEST(CrashTest, KeepingFewerThanTwoIsRefused) {
   const auto files = WithSteps({1, 2});
-  EXPECT_THROW(KeepNewest(*files, kFolder, *FindCheckpoints(files, kFolder), 1).IgnoreError(),
-               Error);
+  EXPECT_THROW(KeepNewest(*files, kFolder, *FindCheckpoints(files, kFolder), 1), Error);
 }
 
 TEST(CrashTest, RejectedOnesAreNamedAndKept) {
   const auto files = WithSteps({1, 2});
-  OkOrThrow(files->RemoveFile(JoinPath(kFolder, CheckpointName(2) + "/rank-00001.safetensors")));
+  const auto second = ValueOrThrow(files->OpenFolder(JoinPath(kFolder, CheckpointName(2))));
+  OkOrThrow(second->RemoveFile("rank-00001.safetensors"));
   OkOrThrow(files->MakeDir(JoinPath(kFolder, "step-x")));  // not a checkpoint's name
   const auto found = FindCheckpoints(files, kFolder);
   ASSERT_TRUE(found.ok());
@@ -161,7 +186,7 @@ TEST(CrashTest, RejectedOnesAreNamedAndKept) {
   ASSERT_EQ(found->rejected.size(), 1u);
   EXPECT_EQ(found->rejected[0].name, CheckpointName(2));
   EXPECT_THAT(Message(found->rejected[0].why), HasSubstr("rank-00001.safetensors"));
-  ASSERT_EQ(KeepNewest(*files, kFolder, *found, 2), absl::OkStatus());
+  ASSERT_THAT(KeepNewest(*files, kFolder, *found, 2), IsEmpty());
   EXPECT_THAT(*files->List(kFolder), ElementsAre(CheckpointName(1), CheckpointName(2), "step-x"));
 }
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -86,6 +87,47 @@ TEST(FileSystemTest, ErrorsNameThePathAndTheReason) {
   std::byte bytes[4];
   EXPECT_THAT(Message(file->Read(0, bytes)),
               AllOf(StartsWith(dir / "file"), HasSubstr("byte 3: the file ends there")));
+}
+
+// Neither waited for nor touched; of links only those that are asked for are followed.
+TEST(FileSystemTest, OpensOnlyRegularFiles) {
+  const TempDir dir;
+  FileSystem& files = *RealFileSystem();
+  dir.Write("file", "abc");
+  std::filesystem::create_symlink("file", dir / "link");
+  std::filesystem::create_symlink("none", dir / "dangling");
+  std::filesystem::create_directory(dir / "folder");
+  ASSERT_EQ(mkfifo((dir / "fifo").c_str(), 0666), 0);
+  std::filesystem::create_symlink("fifo", dir / "to_fifo");
+  std::filesystem::create_symlink("/dev/zero", dir / "to_device");
+  EXPECT_EQ(ValueOrThrow(files.Open(dir / "file"))->size(), 3);
+  const absl::Status link = files.Open(dir / "link").status();
+  EXPECT_TRUE(absl::IsInvalidArgument(link));
+  EXPECT_EQ(Message(link), dir / "link: is a symbolic link, not a regular file");
+  EXPECT_EQ(ValueOrThrow(files.OpenThroughLinks(dir / "link"))->size(), 3);
+  EXPECT_TRUE(absl::IsNotFound(files.OpenThroughLinks(dir / "dangling").status()));
+  for (const char* name : {"folder", "fifo", "to_fifo", "to_device"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(files.Open(dir / name).status())) << name;
+    const absl::Status status = files.OpenThroughLinks(dir / name).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(Message(status), HasSubstr("not a regular file"));
+  }
+  const std::vector<std::pair<const char*, PathKind>> kinds = {
+      {"file", PathKind::kFile},     {"folder", PathKind::kFolder}, {"link", PathKind::kLink},
+      {"dangling", PathKind::kLink}, {"fifo", PathKind::kOther},    {"none", PathKind::kNothing},
+      {"file/x", PathKind::kNothing}};
+  for (const auto& [name, kind] : kinds) EXPECT_EQ(*files.KindOf(dir / name), kind) << name;
+}
+
+// A temporary folder that was exchanged for a link takes no files elsewhere.
+TEST(FileSystemTest, CreatesNothingBehindALink) {
+  const TempDir dir, elsewhere;
+  std::filesystem::create_directory_symlink(elsewhere.path(), dir / "link");
+  EXPECT_FALSE(RealFileSystem()->Create(dir / "link/file").ok());
+  EXPECT_TRUE(std::filesystem::is_empty(elsewhere.path()));
+  std::filesystem::create_symlink(elsewhere / "none", dir / "dangling");
+  EXPECT_TRUE(absl::IsAlreadyExists(RealFileSystem()->Create(dir / "dangling").status()));
+  EXPECT_TRUE(std::filesystem::is_empty(elsewhere.path()));
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "apogee/checkpoint/hf_weights.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/nn/models/llama.h"
@@ -19,6 +21,7 @@ using apogee::testing::TempDir;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 constexpr int64_t kEmbd = 8, kPositions = 4, kVocab = 5, kLayers = 2;
 
@@ -49,6 +52,10 @@ class HubFile {
     for (const int64_t size : shape) numel *= size;
     std::vector<float>& values = values_[name];
     for (int64_t i = 0; i < numel; ++i) values.push_back(next_ += 0.25f);
+    file_.Add<float>(name, "F32", shape, values);
+  }
+  void AddValues(const std::string& name, const std::vector<int64_t>& shape,
+                 const std::vector<float>& values) {
     file_.Add<float>(name, "F32", shape, values);
   }
   void AddGpt2(const std::string& prefix) {
@@ -83,12 +90,18 @@ class TinyGpt2 : public nn::Gpt2 {
   }
 };
 
-absl::StatusOr<LoadReport> Load(nn::Module& model, const std::string& folder, bool strict = true) {
+// As within a module that holds the model under the name `within`.
+absl::StatusOr<LoadReport> Load(nn::Module& model, const std::string& folder,
+                                const LoadWeightsOptions& options, const std::string& within = "") {
   std::vector<TensorPart> parts;
   for (const auto& parameter : model.Parameters()) {
-    parts.push_back({parameter->name(), parameter->data(), comm::Layout(parameter->shape())});
+    parts.push_back(
+        {within + parameter->name(), parameter->data(), comm::Layout(parameter->shape())});
   }
-  return LoadModelWeights({RealFileSystem(), folder}, parts, {.strict = strict}, nullptr);
+  return LoadModelWeights({RealFileSystem(), folder}, parts, options, nullptr);
+}
+absl::StatusOr<LoadReport> Load(nn::Module& model, const std::string& folder, bool strict = true) {
+  return Load(model, folder, {.strict = strict});
 }
 
 TEST(HfNamesTest, Gpt2WithAndWithoutPrefix) {
@@ -179,9 +192,117 @@ TEST(HfNamesTest, LlamaWithFrequencies) {
   for (const auto& parameter : model.Parameters()) {
     EXPECT_EQ(parameter->data().ToVector<float>(), file.Of(parameter->name()));
   }
-  const auto names = MatchHfNames({"rotary_emb.inv_freq", "layers.0.mlp.inv_freq"}, {}, "dir");
+  const auto names = MatchHfNames({"rotary_emb.inv_freq", "layers.0.mlp.inv_freq"}, {}, {}, "dir");
   ASSERT_TRUE(names.ok());
   EXPECT_THAT(names->buffers, ElementsAre("rotary_emb.inv_freq"));
+}
+
+// A module of one's own around the model: one line says so, and an option loads it.
+TEST(HfNamesTest, AModelWithinAModule) {
+  for (const std::string bare : {"", "transformer."}) {
+    const TempDir folder;
+    HubFile file;
+    file.AddGpt2(bare);
+    file.Write(folder.path());
+    TinyGpt2 model;
+    const std::string message = Message(Load(model, folder.path(), {}, "gpt.").status());
+    const std::string prefix = bare.empty() ? "gpt.transformer." : "gpt.";
+    EXPECT_THAT(message, HasSubstr("28 names of the model begin with \"" + prefix +
+                                   "\", those in the files do not (\"gpt.transformer.h.0."));
+    EXPECT_THAT(message, HasSubstr("load with model_prefix = \"" + prefix + "\""));
+    EXPECT_THAT(message, Not(HasSubstr("missing")));
+    EXPECT_THAT(message, Not(HasSubstr("unexpected")));
+    // Shorter, too: the rest is a prefix that hub files may lack.
+    for (const std::string& given : {prefix, std::string("gpt.")}) {
+      const auto report = Load(model, folder.path(), {.model_prefix = given}, "gpt.");
+      ASSERT_TRUE(report.ok()) << report.status();
+      EXPECT_THAT(report->buffers, ElementsAre(bare + "h.0.attn.bias", bare + "h.1.attn.bias"));
+      EXPECT_EQ(model.Parameters()[0]->data().ToVector<float>(), file.Of(bare + "wte.weight"));
+    }
+  }
+}
+
+TEST(HfNamesTest, FilesOfAModelWithinAModule) {
+  const TempDir folder;
+  HubFile file;
+  file.AddGpt2("gpt.transformer.");
+  file.Add("gpt.extra", {1});
+  file.Write(folder.path());
+  TinyGpt2 model;
+  const std::string message = Message(Load(model, folder.path()).status());
+  EXPECT_THAT(message, HasSubstr("28 names in the files begin with \"gpt.\", those of the model do "
+                                 "not (\"transformer.h.0."));
+  EXPECT_THAT(message, HasSubstr("load with file_prefix = \"gpt.\"\n  unexpected \"gpt.extra\""));
+  EXPECT_THAT(message, Not(HasSubstr("missing")));
+  const auto report = Load(model, folder.path(), {.strict = false, .file_prefix = "gpt."});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(report->unexpected, ElementsAre("gpt.extra"));
+  EXPECT_THAT(report->missing, IsEmpty());
+  EXPECT_EQ(model.Parameters()[0]->data().ToVector<float>(), file.Of("gpt.transformer.wte.weight"));
+}
+
+// What a module adds to the model is not in the model's files, even under a name that is.
+TEST(HfNamesTest, NamesWithoutTheGivenPrefixAreMissing) {
+  const TempDir folder;
+  HubFile file;
+  file.Add("w", {1});
+  file.Add("v", {1});
+  file.Write(folder.path());
+  const auto part = [](const std::string& name) {
+    return TensorPart{name, Tensor::Zeros({1}, DType::kF32, CpuContext()), comm::Layout(Shape{1})};
+  };
+  const std::vector<TensorPart> parts = {part("in.w"), part("in.v"), part("w")};
+  const LoadWeightsOptions options{.strict = false, .model_prefix = "in."};
+  const auto report = LoadModelWeights({RealFileSystem(), folder.path()}, parts, options, nullptr);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(report->missing, ElementsAre("w"));
+  EXPECT_EQ(parts[0].value.Item(), file.Of("w")[0]);
+  EXPECT_EQ(parts[2].value.Item(), 0);
+}
+
+TEST(HfNamesTest, LongListsAreCut) {
+  const TempDir folder;
+  HubFile file;
+  for (int i = 0; i < 20; ++i) file.Add("other" + std::to_string(i), {1});
+  file.Write(folder.path());
+  TinyGpt2 model;
+  const std::string message = Message(Load(model, folder.path()).status());
+  EXPECT_THAT(message, HasSubstr("missing \"transformer.wte.weight\""));
+  EXPECT_THAT(message, HasSubstr("\n  ... and 20 more missing"));
+  EXPECT_THAT(message, HasSubstr("\n  ... and 12 more unexpected"));
+  EXPECT_EQ(std::ranges::count(message, '\n'), 18);
+}
+
+TEST(HfNamesTest, ATiedHeadMayBeThereTwice) {
+  for (const std::string prefix : {"", "transformer."}) {
+    for (const bool equal : {true, false}) {
+      const TempDir folder;
+      HubFile file;
+      file.AddGpt2(prefix);
+      std::vector<float> head = file.Of(prefix + "wte.weight");
+      if (!equal) head[7] = -head[7];
+      file.AddValues("lm_head.weight", {kVocab, kEmbd}, head);
+      file.Write(folder.path());
+      for (const std::string within : {"", "gpt."}) {
+        TinyGpt2 model;
+        const auto report = Load(model, folder.path(), {.model_prefix = within}, within);
+        if (equal) {
+          ASSERT_TRUE(report.ok()) << report.status();
+          EXPECT_THAT(report->tied, ElementsAre("lm_head.weight"));
+          EXPECT_THAT(report->unexpected, IsEmpty());
+          continue;
+        }
+        EXPECT_THAT(Message(report.status()),
+                    HasSubstr("\"lm_head.weight\" is not \"" + prefix +
+                              "wte.weight\", to which this model ties it (element 7 is another): "
+                              "make the model with tie_word_embeddings = false"));
+        const auto loose =
+            Load(model, folder.path(), {.strict = false, .model_prefix = within}, within);
+        ASSERT_TRUE(loose.ok()) << loose.status();
+        EXPECT_THAT(loose->unexpected, ElementsAre("lm_head.weight"));
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <cstdlib>
@@ -331,15 +332,37 @@ TEST_F(HfIndexTest, FilesElsewhere) {
 TEST_F(HfIndexTest, FilesThatAreNone) {
   EXPECT_THAT(Load(Map(R"("w1": "a.safetensors", "w2": "c.safetensors")")),
               HasSubstr("c.safetensors: cannot open"));
-  std::filesystem::create_symlink("b.safetensors", folder_ / "link.safetensors");
-  EXPECT_THAT(Load(Map(R"("w1": "a.safetensors", "w2": "link.safetensors")")),
-              HasSubstr("link.safetensors: is a symbolic link"));
   std::filesystem::create_directory(folder_ / "dir.safetensors");
-  EXPECT_THAT(Load(Map(R"("w1": "a.safetensors", "w2": "dir.safetensors")")),
-              HasSubstr("not a regular file"));
+  ASSERT_EQ(mkfifo((folder_ / "fifo.safetensors").c_str(), 0666), 0);
+  std::filesystem::create_symlink("fifo.safetensors", folder_ / "to_fifo.safetensors");
+  std::filesystem::create_symlink("/dev/zero", folder_ / "to_device.safetensors");
+  for (const char* name : {"dir", "fifo", "to_fifo", "to_device"}) {
+    const std::string file = std::string(name) + ".safetensors";
+    EXPECT_THAT(Load(Map("\"w1\": \"a.safetensors\", \"w2\": \"" + file + "\"")),
+                AllOf(HasSubstr(file), HasSubstr("not a regular file")));
+  }
+  std::filesystem::create_symlink("none", folder_ / "dangling.safetensors");
+  EXPECT_THAT(Load(Map(R"("w1": "a.safetensors", "w2": "dangling.safetensors")")),
+              HasSubstr("dangling.safetensors: cannot open"));
   folder_.Write("cut.safetensors", "1234");
   EXPECT_THAT(Load(Map(R"("w1": "a.safetensors", "w2": "cut.safetensors")")),
               HasSubstr("cut.safetensors: has 4 bytes"));
+}
+
+// As the hub's cache has them: snapshots/REVISION/NAME is a link to blobs/DIGEST.
+TEST_F(HfIndexTest, FilesOfTheHubsCache) {
+  const TempDir cache;
+  std::filesystem::create_directories(cache / "snapshots/0a1b");
+  std::filesystem::create_directory(cache / "blobs");
+  folder_.Write(kHfIndexName, Map(R"("w1": "a.safetensors", "w2": "b.safetensors")"));
+  for (const std::string name : {"a.safetensors", "b.safetensors", kHfIndexName}) {
+    const std::string digest = "d1635" + std::to_string(name.size()) + name.substr(0, 1);
+    std::filesystem::copy(folder_ / name, cache / ("blobs/" + digest));
+    std::filesystem::create_symlink("../../blobs/" + digest, cache / ("snapshots/0a1b/" + name));
+  }
+  const auto report = LoadModelWeights({RealFileSystem(), cache / "snapshots/0a1b"},
+                                       {Whole("w1", {0}), Whole("w2", {0})}, {}, nullptr);
+  EXPECT_TRUE(report.ok()) << report.status();
 }
 
 TEST_F(HfIndexTest, IndexAndFilesDisagree) {

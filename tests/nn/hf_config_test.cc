@@ -13,7 +13,9 @@ namespace apogee::nn {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using Json = nlohmann::json;
 
 std::string Fixture(const std::string& name) {
@@ -35,11 +37,22 @@ template <typename T>
 std::string MessageOf(const absl::StatusOr<T>& config) {
   return config.ok() ? "accepted" : Message(config.status());
 }
+void Ignore(const std::string&) {}
 std::string Gpt2With(const Json& changes) {
-  return MessageOf(ParseGpt2HfConfig(Changed("gpt2.json", changes), "dir/config.json"));
+  return MessageOf(ParseGpt2HfConfig(Changed("gpt2.json", changes), "dir/config.json", Ignore));
 }
 std::string LlamaWith(const Json& changes) {
-  return MessageOf(ParseLlamaHfConfig(Changed("llama.json", changes), "dir/config.json"));
+  return MessageOf(ParseLlamaHfConfig(Changed("llama.json", changes), "dir/config.json", Ignore));
+}
+// Sentences about what has no effect.
+std::vector<std::string> NoticesOf(const std::string& name, const Json& changes) {
+  std::vector<std::string> notices;
+  const auto note = [&](const std::string& text) { notices.push_back(text); };
+  const std::string text = Changed(name, changes);
+  EXPECT_EQ(name == "gpt2.json" ? MessageOf(ParseGpt2HfConfig(text, "c", note))
+                                : MessageOf(ParseLlamaHfConfig(text, "c", note)),
+            "accepted");
+  return notices;
 }
 
 TEST(HfConfigTest, Gpt2AsTheHubHasIt) {
@@ -159,7 +172,11 @@ TEST(HfConfigTest, OtherModelsAreRefused) {
   EXPECT_THAT(MessageOf(ParseLlamaHfConfig("{}", "c")),
               HasSubstr("\"model_type\" is missing, must be \"llama\""));
   EXPECT_THAT(Gpt2With({{"architectures", {"GPT2ForSequenceClassification"}}}),
-              HasSubstr("\"architectures\" is a list, must be a list with \"GPT2LMHeadModel\""));
+              HasSubstr("\"architectures\" is [\"GPT2ForSequenceClassification\"], must be a list "
+                        "with \"GPT2LMHeadModel\""));
+  EXPECT_THAT(Gpt2With({{"architectures", {"a", "b\x1b", 3, nullptr, Json::array(), "c"}}}),
+              HasSubstr("\"architectures\" is [\"a\", \"b\\u001b\", 3, null and 2 more], must"));
+  EXPECT_EQ(Gpt2With({{"architectures", {{{"a", 1}}, "GPT2LMHeadModel"}}}), "accepted");
   EXPECT_THAT(Gpt2With({{"architectures", "GPT2LMHeadModel"}}), HasSubstr("\"architectures\""));
   EXPECT_EQ(Gpt2With({{"architectures", nullptr}}), "accepted");
   // Only of the top, and of that field.
@@ -168,10 +185,11 @@ TEST(HfConfigTest, OtherModelsAreRefused) {
 }
 
 TEST(HfConfigTest, WhatTheModelsCannotDoIsRefusedByName) {
-  const std::vector<std::pair<const char*, Json>> gpt2 = {
-      {"activation_function", "relu"}, {"n_inner", 100},
-      {"scale_attn_weights", false},   {"scale_attn_by_inverse_layer_idx", true},
-      {"add_cross_attention", true},   {"embd_pdrop", 0.2}};
+  const std::vector<std::pair<const char*, Json>> gpt2 = {{"activation_function", "relu"},
+                                                          {"n_inner", 100},
+                                                          {"scale_attn_weights", false},
+                                                          {"scale_attn_by_inverse_layer_idx", true},
+                                                          {"add_cross_attention", true}};
   for (const auto& [name, value] : gpt2) {
     EXPECT_THAT(Gpt2With({{name, value}}),
                 AllOf(HasSubstr("dir/config.json: \"" + std::string(name) + "\" is "),
@@ -195,6 +213,124 @@ TEST(HfConfigTest, WhatTheModelsCannotDoIsRefusedByName) {
   EXPECT_THAT(LlamaWith({{"rope_scaling", {{"factor", 2.0}}}}), HasSubstr("\"rope_scaling\" is"));
   EXPECT_THAT(LlamaWith({{"rope_scaling", 2}}), HasSubstr("\"rope_scaling\" is 2"));
   EXPECT_EQ(LlamaWith({{"head_dim", 64}}), "accepted");
+}
+
+TEST(HfConfigTest, OtherFunctionsAreRefused) {
+  EXPECT_THAT(Gpt2With({{"quantization_config", {{"bits", 4}}}}),
+              HasSubstr("\"quantization_config\" is an object, only null works"));
+  EXPECT_THAT(LlamaWith({{"partial_rotary_factor", 0.5}}),
+              HasSubstr("\"partial_rotary_factor\" is 0.5, only 1 works"));
+  EXPECT_EQ(LlamaWith({{"partial_rotary_factor", 1.0}, {"quantization_config", nullptr}}),
+            "accepted");
+}
+
+// The library takes both names.
+TEST(HfConfigTest, Gpt2UnderTheNamesOfOtherModels) {
+  const auto config = ParseGpt2HfConfig(
+      R"({"model_type": "gpt2", "hidden_size": 48, "num_hidden_layers": 2, "n_head": 4,
+          "num_attention_heads": 4, "max_position_embeddings": 7})",
+      "c", Ignore);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->n_embd, 48);
+  EXPECT_EQ(config->n_layer, 2);
+  EXPECT_EQ(config->n_head, 4);
+  EXPECT_EQ(config->n_positions, 7);
+  EXPECT_THAT(Gpt2With({{"hidden_size", 48}}),
+              HasSubstr("\"n_embd\" is 1280, must be \"hidden_size\", 48: both mean the same"));
+}
+
+// Dropouts that differ change no number of a model that is evaluated.
+TEST(HfConfigTest, DropoutsWithoutEffectAreTold) {
+  EXPECT_THAT(NoticesOf("gpt2.json", {{"attn_pdrop", 0.0}}), IsEmpty());
+  EXPECT_THAT(NoticesOf("gpt2.json", {{"attn_pdrop", 0.25}}),
+              ElementsAre(HasSubstr("c: \"attn_pdrop\" is 0.25 in the library; this model drops")));
+  EXPECT_THAT(NoticesOf("gpt2.json", {{"attn_pdrop", nullptr}}),
+              ElementsAre(HasSubstr("\"attn_pdrop\" is missing, so 0.1 in the library")));
+  EXPECT_THAT(
+      NoticesOf("gpt2.json", {{"attn_pdrop", 0}, {"embd_pdrop", 0.2}}),
+      ElementsAre(HasSubstr("\"embd_pdrop\" is 0.2, and \"resid_pdrop\" 0.1; this model has "
+                            "one dropout for both, which is 0.1")));
+  EXPECT_THAT(NoticesOf("llama.json", {}), IsEmpty());
+  EXPECT_THAT(NoticesOf("llama.json", {{"attention_dropout", 0.5}}),
+              ElementsAre(HasSubstr("\"attention_dropout\" is 0.5")));
+  ::testing::internal::CaptureStderr();
+  EXPECT_TRUE(ParseGpt2HfConfig(Fixture("gpt2.json"), "dir/config.json").ok());
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("dir/config.json: \"attn_pdrop\" is 0.1"));
+}
+
+// What programs that generate text need comes back as it was.
+TEST(HfConfigTest, TokenIdsComeBack) {
+  const auto names = {"bos_token_id", "eos_token_id", "pad_token_id"};
+  for (const Json& ids : std::vector<Json>{{{"bos_token_id", 3}, {"eos_token_id", {3, 5}}},
+                                           {{"pad_token_id", -1}, {"bos_token_id", nullptr}},
+                                           Json::object()}) {
+    Json gpt2 = Json::parse(Fixture("gpt2.json")), llama = Json::parse(Fixture("llama.json"));
+    for (Json* json : {&gpt2, &llama}) {
+      for (const char* name : names) json->erase(name);
+      json->update(ids);
+    }
+    const Json written[] = {
+        Json::parse(FormatHfConfig(ValueOrThrow(ParseGpt2HfConfig(gpt2.dump(), "c", Ignore)))),
+        Json::parse(FormatHfConfig(ValueOrThrow(ParseLlamaHfConfig(llama.dump(), "c", Ignore))))};
+    for (const Json& json : written) {
+      for (const char* name : names) {
+        EXPECT_EQ(json.contains(name), ids.contains(name)) << name << " of " << ids;
+        if (ids.contains(name)) EXPECT_EQ(json[name], ids[name]);
+      }
+    }
+  }
+  // A model that was not read from a file has none, not the library's.
+  const Json fresh = Json::parse(FormatHfConfig(Gpt2Config{}));
+  EXPECT_TRUE(fresh.contains("bos_token_id") && fresh["bos_token_id"].is_null());
+  EXPECT_TRUE(fresh.contains("eos_token_id") && fresh["eos_token_id"].is_null());
+  EXPECT_FALSE(fresh.contains("pad_token_id"));
+  for (const Json& wrong : {Json("x"), Json(1.5), Json({1, "x"}), Json::object(), Json(true)}) {
+    EXPECT_THAT(LlamaWith({{"eos_token_id", wrong}}),
+                HasSubstr("must be a whole number, a list of such, or null"));
+  }
+  Json many = Json::array();
+  for (int i = 0; i < 65; ++i) many.push_back(i);
+  EXPECT_THAT(LlamaWith({{"eos_token_id", many}}), HasSubstr("lists more than 64 values"));
+}
+
+// A Mistral's attention is a Llama's unless its window ends before its positions do.
+TEST(HfConfigTest, AMistralWithoutAWindow) {
+  const auto with = [](Json changes, bool has_window = true) {
+    changes["model_type"] = "mistral";
+    changes["architectures"] = {"MistralForCausalLM"};
+    Json json = Json::parse(Changed("llama.json", changes));
+    if (!has_window) json.erase("sliding_window");
+    return ParseLlamaHfConfig(json.dump(), "dir/config.json", Ignore);
+  };
+  const auto config = with({{"sliding_window", nullptr}});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->hidden_size, 576);
+  EXPECT_EQ(config->num_key_value_heads, 3);
+  EXPECT_EQ(MessageOf(with({{"sliding_window", 8192}})), "accepted");
+  EXPECT_THAT(MessageOf(with({{"sliding_window", 8191}})),
+              HasSubstr("\"sliding_window\" is 8191, so attention is over 8191 of "
+                        "max_position_embeddings, 8192: only"));
+  // Missing it is the library's.
+  EXPECT_THAT(MessageOf(with({}, false)),
+              HasSubstr("\"sliding_window\" is missing, so attention is "
+                        "over 4096"));
+  EXPECT_EQ(MessageOf(with({{"max_position_embeddings", 4096}}, false)), "accepted");
+  EXPECT_THAT(MessageOf(with({{"sliding_window", nullptr},
+                              {"layer_types", {"full_attention", "sliding_attention"}}})),
+              HasSubstr("\"layer_types\" is [\"full_attention\", \"sliding_attention\"], must be"));
+  EXPECT_THAT(MessageOf(ParseLlamaHfConfig(
+                  Changed("llama.json", {{"model_type", "mistral"}, {"sliding_window", nullptr}}),
+                  "c", Ignore)),
+              HasSubstr("\"architectures\" is [\"LlamaForCausalLM\"], must be a list with "
+                        "\"MistralForCausalLM\""));
+  // The library's defaults of a Mistral, not of a Llama.
+  const auto defaults =
+      ParseLlamaHfConfig(R"({"model_type": "mistral", "sliding_window": null})", "c", Ignore);
+  ASSERT_TRUE(defaults.ok()) << defaults.status();
+  EXPECT_EQ(defaults->intermediate_size, 14336);
+  EXPECT_EQ(defaults->num_key_value_heads, 8);
+  EXPECT_EQ(defaults->max_position_embeddings, 131072);
 }
 
 TEST(HfConfigTest, RangesAreChecked) {

@@ -78,36 +78,30 @@ class CrashFileSystem : public checkpoint::FileSystem {
     if (place.node == 0 || state_.nodes[place.node].is_dir) return NotFound(path, ": is not there");
     return std::make_unique<Reader>(path, state_.nodes[place.node].data);
   }
+  // There are no links.
+  absl::StatusOr<std::unique_ptr<checkpoint::ReadableFile>> OpenThroughLinks(
+      const std::string& path) override {
+    return Open(path);
+  }
   absl::Status MakeDir(const std::string& path) override {
     const std::lock_guard lock(mutex_);
     APOGEE_ASSIGN_OR_RETURN(const Place place, Find(path));
     if (place.node != 0) return absl::AlreadyExistsError(path + ": is there already");
     return Do({Kind::kMakeDir, place.dir, place.name, next_node_++});
   }
-  absl::Status Rename(const std::string& from, const std::string& to) override {
-    const std::lock_guard lock(mutex_);
-    APOGEE_ASSIGN_OR_RETURN(const Place source, Find(from));
-    APOGEE_ASSIGN_OR_RETURN(const Place target, Find(to));
-    if (source.node == 0) return NotFound(from, ": is not there");
-    if (target.node != 0) return absl::AlreadyExistsError(to + ": is there already");
-    return Do({Kind::kRename, source.dir, source.name, source.node, target.dir, target.name});
-  }
-  absl::Status SyncDir(const std::string& path) override {
-    const std::lock_guard lock(mutex_);
-    APOGEE_ASSIGN_OR_RETURN(const Place place, Find(path));
-    if (place.node == 0) return NotFound(path, ": is not there");
-    return Do({Kind::kSyncDir, 0, "", place.node});
-  }
-  absl::Status RemoveFile(const std::string& path) override { return Remove(path); }
-  absl::Status RemoveDir(const std::string& path) override { return Remove(path); }
-  absl::StatusOr<std::vector<std::string>> List(const std::string& path) override {
+  absl::StatusOr<std::unique_ptr<checkpoint::Folder>> OpenFolder(const std::string& path) override {
     const std::lock_guard lock(mutex_);
     APOGEE_ASSIGN_OR_RETURN(const Place place, Find(path));
     if (place.node == 0 || !state_.nodes[place.node].is_dir)
       return NotFound(path, ": is not there");
-    std::vector<std::string> names;
-    for (const auto& [name, node] : state_.nodes[place.node].entries) names.push_back(name);
-    return names;
+    return std::make_unique<Dir>(*this, path, place.node);
+  }
+  absl::StatusOr<checkpoint::PathKind> KindOf(const std::string& path) override {
+    const std::lock_guard lock(mutex_);
+    const absl::StatusOr<Place> place = Find(path);
+    if (!place.ok() || place->node == 0) return checkpoint::PathKind::kNothing;
+    return state_.nodes[place->node].is_dir ? checkpoint::PathKind::kFolder
+                                            : checkpoint::PathKind::kFile;
   }
   absl::StatusOr<int64_t> FreeBytes(const std::string&) override { return int64_t{1} << 40; }
 
@@ -172,15 +166,67 @@ class CrashFileSystem : public checkpoint::FileSystem {
     std::string path_, data_;
   };
 
-  absl::Status Remove(const std::string& path) {
-    const std::lock_guard lock(mutex_);
-    APOGEE_ASSIGN_OR_RETURN(const Place place, Find(path));
-    if (place.node == 0) return NotFound(path, ": is not there");
-    if (!state_.nodes[place.node].entries.empty()) {
-      return absl::AlreadyExistsError(path + ": is not empty");
+  class Dir : public checkpoint::Folder {
+   public:
+    Dir(CrashFileSystem& files, std::string path, size_t node)
+        : files_(files), path_(std::move(path)), node_(node) {}
+    absl::StatusOr<std::vector<std::string>> List() override {
+      const std::lock_guard lock(files_.mutex_);
+      std::vector<std::string> names;
+      for (const auto& [name, node] : Entries()) names.push_back(name);
+      return names;
     }
-    return Do({Kind::kRemove, place.dir, place.name, place.node});
-  }
+    absl::StatusOr<std::unique_ptr<checkpoint::Folder>> OpenFolder(
+        const std::string& name) override {
+      const std::lock_guard lock(files_.mutex_);
+      const size_t node = Find(name);
+      if (node == 0) return Missing(name);
+      if (!files_.state_.nodes[node].is_dir) {
+        return absl::FailedPreconditionError(At(name) + ": is not a folder");
+      }
+      return std::make_unique<Dir>(files_, At(name), node);
+    }
+    absl::Status Rename(const std::string& from, const std::string& to) override {
+      const std::lock_guard lock(files_.mutex_);
+      const size_t node = Find(from);
+      if (node == 0) return Missing(from);
+      if (Find(to) != 0) return absl::AlreadyExistsError(At(to) + ": is there already");
+      return files_.Do({Kind::kRename, node_, from, node, node_, to});
+    }
+    absl::Status RemoveFile(const std::string& name) override { return Remove(name, false); }
+    absl::Status RemoveDir(const std::string& name) override { return Remove(name, true); }
+    absl::Status Sync() override {
+      const std::lock_guard lock(files_.mutex_);
+      return files_.Do({Kind::kSyncDir, 0, "", node_});
+    }
+
+   private:
+    std::map<std::string, size_t>& Entries() { return files_.state_.nodes[node_].entries; }
+    size_t Find(const std::string& name) {
+      const auto found = Entries().find(name);
+      return found == Entries().end() ? 0 : found->second;
+    }
+    std::string At(const std::string& name) const { return checkpoint::JoinPath(path_, name); }
+    absl::Status Missing(const std::string& name) const {
+      return NotFound(At(name), ": is not there");
+    }
+    absl::Status Remove(const std::string& name, bool is_dir) {
+      const std::lock_guard lock(files_.mutex_);
+      const size_t node = Find(name);
+      if (node == 0) return Missing(name);
+      if (files_.state_.nodes[node].is_dir != is_dir) {
+        return DataLoss(At(name), is_dir ? ": is not a folder" : ": is a folder");
+      }
+      if (!files_.state_.nodes[node].entries.empty()) {
+        return absl::AlreadyExistsError(At(name) + ": is not empty");
+      }
+      return files_.Do({Kind::kRemove, node_, name, node});
+    }
+
+    CrashFileSystem& files_;
+    std::string path_;
+    size_t node_;
+  };
 
   // "a/b/c", from the root.
   absl::StatusOr<Place> Find(const std::string& path) {

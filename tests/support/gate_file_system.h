@@ -11,7 +11,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <vector>
 
 #include "apogee/checkpoint/file_system.h"
 
@@ -40,15 +39,16 @@ class GateFileSystem : public checkpoint::FileSystem {
   absl::StatusOr<std::unique_ptr<checkpoint::ReadableFile>> Open(const std::string& path) override {
     return real_.Open(path);
   }
-  absl::Status MakeDir(const std::string& path) override { return real_.MakeDir(path); }
-  absl::Status Rename(const std::string& from, const std::string& to) override {
-    return real_.Rename(from, to);
+  absl::StatusOr<std::unique_ptr<checkpoint::ReadableFile>> OpenThroughLinks(
+      const std::string& path) override {
+    return real_.OpenThroughLinks(path);
   }
-  absl::Status SyncDir(const std::string& path) override { return real_.SyncDir(path); }
-  absl::Status RemoveFile(const std::string& path) override { return real_.RemoveFile(path); }
-  absl::Status RemoveDir(const std::string& path) override { return real_.RemoveDir(path); }
-  absl::StatusOr<std::vector<std::string>> List(const std::string& path) override {
-    return real_.List(path);
+  absl::Status MakeDir(const std::string& path) override { return real_.MakeDir(path); }
+  absl::StatusOr<std::unique_ptr<checkpoint::Folder>> OpenFolder(const std::string& path) override {
+    return real_.OpenFolder(path);
+  }
+  absl::StatusOr<checkpoint::PathKind> KindOf(const std::string& path) override {
+    return real_.KindOf(path);
   }
   absl::StatusOr<int64_t> FreeBytes(const std::string& path) override {
     return free_bytes >= 0 ? free_bytes : real_.FreeBytes(path);

@@ -41,23 +41,19 @@ class KillingFileSystem : public checkpoint::FileSystem {
   absl::Status MakeDir(const std::string& path) override {
     return Change([&] { return real_->MakeDir(path); });
   }
-  absl::Status Rename(const std::string& from, const std::string& to) override {
-    return Change([&] { return real_->Rename(from, to); });
-  }
-  absl::Status SyncDir(const std::string& path) override {
-    return Change([&] { return real_->SyncDir(path); });
-  }
-  absl::Status RemoveFile(const std::string& path) override {
-    return Change([&] { return real_->RemoveFile(path); });
-  }
-  absl::Status RemoveDir(const std::string& path) override {
-    return Change([&] { return real_->RemoveDir(path); });
-  }
   absl::StatusOr<std::unique_ptr<checkpoint::ReadableFile>> Open(const std::string& path) override {
     return real_->Open(path);
   }
-  absl::StatusOr<std::vector<std::string>> List(const std::string& path) override {
-    return real_->List(path);
+  absl::StatusOr<std::unique_ptr<checkpoint::ReadableFile>> OpenThroughLinks(
+      const std::string& path) override {
+    return real_->OpenThroughLinks(path);
+  }
+  absl::StatusOr<std::unique_ptr<checkpoint::Folder>> OpenFolder(const std::string& path) override {
+    APOGEE_ASSIGN_OR_RETURN(std::unique_ptr<checkpoint::Folder> folder, real_->OpenFolder(path));
+    return std::make_unique<KillingFolder>(*this, std::move(folder));
+  }
+  absl::StatusOr<checkpoint::PathKind> KindOf(const std::string& path) override {
+    return real_->KindOf(path);
   }
   absl::StatusOr<int64_t> FreeBytes(const std::string& path) override {
     return real_->FreeBytes(path);
@@ -84,6 +80,34 @@ class KillingFileSystem : public checkpoint::FileSystem {
    private:
     KillingFileSystem& files_;
     std::unique_ptr<checkpoint::WritableFile> file_;
+  };
+
+  class KillingFolder : public checkpoint::Folder {
+   public:
+    KillingFolder(KillingFileSystem& files, std::unique_ptr<checkpoint::Folder> folder)
+        : files_(files), folder_(std::move(folder)) {}
+    absl::StatusOr<std::vector<std::string>> List() override { return folder_->List(); }
+    absl::StatusOr<std::unique_ptr<checkpoint::Folder>> OpenFolder(
+        const std::string& name) override {
+      APOGEE_ASSIGN_OR_RETURN(std::unique_ptr<checkpoint::Folder> inner, folder_->OpenFolder(name));
+      return std::make_unique<KillingFolder>(files_, std::move(inner));
+    }
+    absl::Status Rename(const std::string& from, const std::string& to) override {
+      return files_.Change([&] { return folder_->Rename(from, to); });
+    }
+    absl::Status RemoveFile(const std::string& name) override {
+      return files_.Change([&] { return folder_->RemoveFile(name); });
+    }
+    absl::Status RemoveDir(const std::string& name) override {
+      return files_.Change([&] { return folder_->RemoveDir(name); });
+    }
+    absl::Status Sync() override {
+      return files_.Change([&] { return folder_->Sync(); });
+    }
+
+   private:
+    KillingFileSystem& files_;
+    std::unique_ptr<checkpoint::Folder> folder_;
   };
 
   absl::Status Change(const Operation& whole, const Operation& half = nullptr) {

@@ -1,0 +1,17 @@
+// The machine's folders, by descriptors: no path is looked up twice.
+#ifndef APOGEE_CHECKPOINT_REAL_FOLDER_H_
+#define APOGEE_CHECKPOINT_REAL_FOLDER_H_
+
+#include <memory>
+#include <string>
+
+#include "apogee/checkpoint/folder.h"
+
+namespace apogee::checkpoint {
+
+// Of a link to a folder, that folder: the caller named the path.
+absl::StatusOr<std::unique_ptr<Folder>> OpenRealFolder(const std::string& path);
+
+}  // namespace apogee::checkpoint
+
+#endif  // APOGEE_CHECKPOINT_REAL_FOLDER_H_
