@@ -7,6 +7,7 @@
 #include "apogee/booster/booster.h"
 #include "apogee/checkpoint/agreement.h"
 #include "apogee/checkpoint/checkpoint_folder.h"
+#include "apogee/core/printable.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee {
@@ -70,10 +71,22 @@ std::vector<Candidate> Unpack(const std::string& text) {
   return candidates;
 }
 
+// Another run's saves would remove this one's as old, or as left over.
+absl::Status LockFolder(const std::string& folder, const SaveOptions& options,
+                        std::unique_ptr<RunLock>& lock) {
+  if (options.files != checkpoint::RealFileSystem()) return absl::OkStatus();
+  if (lock != nullptr && lock->folder() == folder) return absl::OkStatus();
+  lock.reset();
+  APOGEE_ASSIGN_OR_RETURN(lock, RunLock::Take(folder));
+  if (!lock->notice().empty()) options.notice(lock->notice());
+  return absl::OkStatus();
+}
+
 // What rank 0 does before a save.
 absl::Status MakeRoom(const std::string& folder, const std::string& name,
-                      const SaveOptions& options) {
+                      const SaveOptions& options, std::unique_ptr<RunLock>& lock) {
   APOGEE_RETURN_IF_ERROR(checkpoint::MakeFolder(*options.files, folder));
+  APOGEE_RETURN_IF_ERROR(LockFolder(folder, options, lock));
   APOGEE_ASSIGN_OR_RETURN(const std::string damage,
                           checkpoint::SetAsideIfDamaged(options.files, folder, name));
   if (!damage.empty()) {
@@ -93,12 +106,13 @@ absl::Status RemoveOld(const std::string& folder, int64_t step, const SaveOption
 
 // All of a save that needs no tensors but those of `save`.
 absl::Status SaveInFolder(checkpoint::PlannedSave& save, const std::string& folder, int64_t step,
-                          const SaveOptions& options, const comm::GroupPtr& group) {
+                          const SaveOptions& options, std::unique_ptr<RunLock>& lock,
+                          const comm::GroupPtr& group) {
   const bool leads = group == nullptr || group->rank() == 0;
   const std::string name = checkpoint::CheckpointName(step);
   APOGEE_RETURN_IF_ERROR(
-      checkpoint::AgreeOnStatus(leads ? MakeRoom(folder, name, options) : absl::OkStatus(), group,
-                                CpuContext({.num_threads = 1})));
+      checkpoint::AgreeOnStatus(leads ? MakeRoom(folder, name, options, lock) : absl::OkStatus(),
+                                group, CpuContext({.num_threads = 1})));
   APOGEE_RETURN_IF_ERROR(save.Write({options.files, checkpoint::JoinPath(folder, name)}, group));
   if (!leads) return absl::OkStatus();
   const absl::Status removed = RemoveOld(folder, step, options);
@@ -132,11 +146,12 @@ absl::Status Booster::save_training_state(const std::string& folder, const RunPo
     options.notice = [notices = notices_](const std::string& text) { notices->push_back(text); };
   }
   SyncReplicas();
-  const TrainingState state({*model_, *optimizer_, scheduler_, plugin_});
+  const TrainingState state({*model_, *optimizer_, scheduler_, plugin_, &config_});
   APOGEE_ASSIGN_OR_RETURN(const SavePtr save, state.Plan(position));
   return Write(options.use_async, save,
-               [save, options, folder, step = position.step](const comm::GroupPtr& group) {
-                 return SaveInFolder(*save, folder, step, options, group);
+               [save, options, folder, step = position.step,
+                &lock = folder_lock_](const comm::GroupPtr& group) {
+                 return SaveInFolder(*save, folder, step, options, lock, group);
                });
 }
 
@@ -153,7 +168,7 @@ absl::StatusOr<Resumed> Booster::resume(const std::string& folder,
   const std::vector<Candidate> candidates =
       Unpack(checkpoint::GatherTexts(Pack(*listed), group, context)[0]);
 
-  TrainingState state({*model_, *optimizer_, scheduler_, plugin_});
+  TrainingState state({*model_, *optimizer_, scheduler_, plugin_, &config_});
   Resumed resumed;
   for (const Candidate& candidate : candidates) {
     std::string why_not = candidate.why_not;
@@ -163,7 +178,7 @@ absl::StatusOr<Resumed> Booster::resume(const std::string& folder,
       if (loaded.ok()) {
         resumed.position = *std::move(loaded);
         for (const std::string& notice : state.notices()) {
-          resumed.notices.push_back(candidate.name + ": " + notice);
+          resumed.notices.push_back(Printable(candidate.name + ": " + notice));
         }
         return resumed;
       }
@@ -173,7 +188,7 @@ absl::StatusOr<Resumed> Booster::resume(const std::string& folder,
       }
       why_not = Message(loaded.status());
     }
-    resumed.notices.push_back(candidate.name + " was passed over: " + why_not);
+    resumed.notices.push_back(PrintableLines(candidate.name + " was passed over: " + why_not));
   }
   std::string all;
   for (const std::string& notice : resumed.notices) all += "\n  " + notice;

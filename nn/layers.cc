@@ -58,4 +58,16 @@ Tensor Dropout::Forward(const Tensor& x) {
   return is_training() ? autograd::Dropout(x, p_, generator(), {}, sequence_part()) : x;
 }
 
+void Linear::DescribeConfig(ConfigTexts& texts) const {
+  if (options_.activation) texts.function["activation"] = ConfigText(*options_.activation);
+}
+
+void LayerNorm::DescribeConfig(ConfigTexts& texts) const {
+  texts.function["eps"] = ConfigText(eps_);
+}
+
+void RmsNorm::DescribeConfig(ConfigTexts& texts) const { texts.function["eps"] = ConfigText(eps_); }
+
+void Dropout::DescribeConfig(ConfigTexts& texts) const { texts.training["p"] = ConfigText(p_); }
+
 }  // namespace apogee::nn

@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <exception>
 #include <memory>
 #include <string>
 
@@ -20,6 +19,7 @@
 #include "apogee/core/text.h"
 #include "apogee/data/loader.h"
 #include "apogee/data/text_corpus.h"
+#include "apogee/examples/common/program.h"
 #include "apogee/examples/common/ranks.h"
 #include "apogee/examples/common/trace_file.h"
 #include "apogee/nn/losses.h"
@@ -110,9 +110,9 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
 
 int main(int argc, char** argv) {
   UseBlockingWaits(argv);
-  Flags flags;
-  if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;
-  try {
+  return RunProgram("04_gemini_big_model", [&] {
+    Flags flags;
+    if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;
     TraceFile trace(flags.trace);
     const auto corpus =
         ValueOrThrow(data::TextCorpus::Load(flags.data, {.block = flags.model.n_positions}));
@@ -124,9 +124,6 @@ int main(int argc, char** argv) {
                             .trace = trace.get()},
                            [&](comm::World& world) { Train(world, flags, corpus); }));
     trace.Write();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "04_gemini_big_model: %s\n", error.what());
-    return 1;
-  }
-  return 0;
+    return 0;
+  });
 }
