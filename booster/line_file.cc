@@ -58,11 +58,14 @@ absl::Status LineFile::Append(const std::string& record) {
     const ssize_t count = write(descriptor_, record.data() + done, record.size() - done);
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
-      const std::string reason = count < 0 ? std::strerror(errno) : "nothing was written";
+      const int error = count < 0 ? errno : 0;
+      const std::string reason = error != 0 ? std::strerror(error) : "nothing was written";
       const bool cut = ftruncate(descriptor_, size_) == 0;
       return DataLoss("cannot write to ", path_, ": ", reason,
                       cut || done == 0 ? "" : "; its last line is incomplete",
-                      "; free some space on that disk or choose another output directory");
+                      error == EFBIG
+                          ? "; raise the limit of file sizes (ulimit -f)"
+                          : "; free some space on that disk or choose another output directory");
     }
     done += static_cast<size_t>(count);
   }

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "apogee/booster/booster.h"
+#include "apogee/nn/attention.h"
 #include "apogee/nn/configured.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/nn/models/llama.h"
@@ -40,9 +41,9 @@ struct Given {
 };
 
 // A run of `model` on one rank, boosted.
-class Run {
+class OneRun {
  public:
-  Run(nn::Module& model, const Given& given, uint64_t seed = 1)
+  OneRun(nn::Module& model, const Given& given, uint64_t seed = 1)
       : plugin_({.precision = given.precision}), booster(plugin_) {
     model.Initialize(CpuContext(), {.seed = seed});
     optimizer_ = ValueOrThrow(optim::MakeOptimizer("adamw", model.Parameters(), given.options));
@@ -64,12 +65,12 @@ class Run {
 };
 
 absl::Status Save(nn::Module& model, const std::string& folder, const Given& given = {}) {
-  return Run(model, given).booster.save_training_state(folder, {.step = 1});
+  return OneRun(model, given).booster.save_training_state(folder, {.step = 1});
 }
 
 absl::StatusOr<Resumed> Resume(nn::Module& model, const std::string& folder,
                                const Given& given = {}) {
-  return Run(model, given, /*seed=*/2).booster.resume(folder);
+  return OneRun(model, given, /*seed=*/2).booster.resume(folder);
 }
 
 nn::Gpt2Config Gpt2Of(int64_t heads) {
@@ -188,7 +189,7 @@ TEST_F(RunConfigTest, TheOptionsThatWentOnAreSavedAgain) {
   nn::Mlp model({.sizes = {2, 2}}), second({.sizes = {2, 2}}), third({.sizes = {2, 2}});
   ASSERT_EQ(Save(model, folder_, {.options = {{"lr", "0.5"}}}), absl::OkStatus());
   {
-    Run run(second, {.options = {{"lr", "0.25"}}});
+    OneRun run(second, {.options = {{"lr", "0.25"}}});
     ASSERT_TRUE(run.booster.resume(folder_).ok());
     ASSERT_EQ(run.booster.save_training_state(folder_, {.step = 2}), absl::OkStatus());
   }
@@ -228,7 +229,7 @@ TEST_F(RunConfigTest, EveryRankHearsTheSame) {
   EXPECT_EQ(statuses[0], statuses[1]);
   EXPECT_THAT(notices[0],
               ElementsAre("step-00000001: plugin is \"ddp\" now, in the saved run it was "
-                          "\"single\"",
+                          "\"single_rank\"",
                           "step-00000001: ranks is \"2\" now, in the saved run it was \"1\""));
   EXPECT_EQ(notices[0], notices[1]);
 }

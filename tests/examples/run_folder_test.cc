@@ -66,7 +66,7 @@ TEST_F(RunFolderTest, OtherFlagsOnResumeAreRefusedOrTold) {
       Train(again + "--lr 1e-4 --optim.weight_decay=0.5 --max-norm 2 --ranks 2");
   EXPECT_EQ(options.exit_code, 0) << options.err;
   EXPECT_THAT(options.out,
-              AllOf(HasSubstr("lr 0.0001 has no effect: the saved run's 0.01 goes on"),
+              AllOf(HasSubstr("lr 1e-04 has no effect: the saved run's 0.01 goes on"),
                     HasSubstr("weight_decay 0.5 has no effect: the saved run's 0.01 goes on"),
                     HasSubstr("max_norm is \"2\" now, in the saved run it was \"1\""),
                     HasSubstr("ranks is \"2\" now"), HasSubstr("plugin is \"ddp\" now"),
