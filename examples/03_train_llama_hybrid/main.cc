@@ -172,9 +172,9 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
 
 int main(int argc, char** argv) {
   UseBlockingWaits(argv);
+  Flags flags;
   return RunProgram("03_train_llama_hybrid", [&] {
     int exit_code = 0;  // rank 0's
-    Flags flags;
     if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;
     TraceFile trace(flags.trace);
     const auto corpus = ValueOrThrow(

@@ -110,8 +110,8 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
 
 int main(int argc, char** argv) {
   UseBlockingWaits(argv);
+  Flags flags;
   return RunProgram("04_gemini_big_model", [&] {
-    Flags flags;
     if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;
     TraceFile trace(flags.trace);
     const auto corpus =

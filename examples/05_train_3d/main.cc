@@ -131,8 +131,8 @@ void PrintBubbles(const std::string& path) {
 
 int main(int argc, char** argv) {
   UseBlockingWaits(argv);
+  Flags flags;
   return RunProgram("05_train_3d", [&] {
-    Flags flags;
     if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;
     TraceFile trace(flags.trace);
     const auto corpus = ValueOrThrow(
