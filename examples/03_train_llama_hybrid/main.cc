@@ -168,30 +168,33 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
   return 0;
 }
 
+// What the program does, within its frame.
+int Run(int argc, char** argv) {
+  Flags flags;
+  int exit_code = 0;  // rank 0's
+  if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;
+  TraceFile trace(flags.trace);
+  const auto corpus = ValueOrThrow(
+      data::TextCorpus::Load(flags.data, {.block = flags.model.max_position_embeddings}));
+  const ProcessMemory start = ValueOrThrow(ReadProcessMemory());
+  if (flags.checkpoints.save_every > 0) CatchStopSignals();
+  OkOrThrow(comm::launch({.num_ranks = flags.ranks,
+                          .threads_per_rank = flags.threads_per_rank,
+                          .device = flags.device,
+                          .comm = flags.comm,
+                          .flight_record_dir = flags.flight_records,
+                          .trace = trace.get()},
+                         [&](comm::World& world) {
+                           const int code = Train(world, flags, corpus, start);
+                           if (world.rank() == 0) exit_code = code;
+                         }));
+  trace.Write();
+  return exit_code;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   UseBlockingWaits(argv);
-  Flags flags;
-  return RunProgram("03_train_llama_hybrid", [&] {
-    int exit_code = 0;  // rank 0's
-    if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;
-    TraceFile trace(flags.trace);
-    const auto corpus = ValueOrThrow(
-        data::TextCorpus::Load(flags.data, {.block = flags.model.max_position_embeddings}));
-    const ProcessMemory start = ValueOrThrow(ReadProcessMemory());
-    if (flags.checkpoints.save_every > 0) CatchStopSignals();
-    OkOrThrow(comm::launch({.num_ranks = flags.ranks,
-                            .threads_per_rank = flags.threads_per_rank,
-                            .device = flags.device,
-                            .comm = flags.comm,
-                            .flight_record_dir = flags.flight_records,
-                            .trace = trace.get()},
-                           [&](comm::World& world) {
-                             const int code = Train(world, flags, corpus, start);
-                             if (world.rank() == 0) exit_code = code;
-                           }));
-    trace.Write();
-    return exit_code;
-  });
+  return RunProgram("03_train_llama_hybrid", [&] { return Run(argc, argv); });
 }

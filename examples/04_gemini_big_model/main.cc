@@ -106,24 +106,27 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
   OkOrThrow(ValueOrThrow(LineFile::Create(flags.map_svg))->Append(svg));
 }
 
+// What the program does, within its frame.
+int Run(int argc, char** argv) {
+  Flags flags;
+  if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;
+  TraceFile trace(flags.trace);
+  const auto corpus =
+      ValueOrThrow(data::TextCorpus::Load(flags.data, {.block = flags.model.n_positions}));
+  OkOrThrow(comm::launch({.num_ranks = flags.ranks,
+                          .threads_per_rank = flags.threads_per_rank,
+                          .device = flags.device,
+                          .comm = flags.comm,
+                          .flight_record_dir = flags.flight_records,
+                          .trace = trace.get()},
+                         [&](comm::World& world) { Train(world, flags, corpus); }));
+  trace.Write();
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   UseBlockingWaits(argv);
-  Flags flags;
-  return RunProgram("04_gemini_big_model", [&] {
-    if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;
-    TraceFile trace(flags.trace);
-    const auto corpus =
-        ValueOrThrow(data::TextCorpus::Load(flags.data, {.block = flags.model.n_positions}));
-    OkOrThrow(comm::launch({.num_ranks = flags.ranks,
-                            .threads_per_rank = flags.threads_per_rank,
-                            .device = flags.device,
-                            .comm = flags.comm,
-                            .flight_record_dir = flags.flight_records,
-                            .trace = trace.get()},
-                           [&](comm::World& world) { Train(world, flags, corpus); }));
-    trace.Write();
-    return 0;
-  });
+  return RunProgram("04_gemini_big_model", [&] { return Run(argc, argv); });
 }

@@ -127,26 +127,29 @@ void PrintBubbles(const std::string& path) {
               tools::FormatPercent(tools::BubbleShare(steps)).c_str());
 }
 
+// What the program does, within its frame.
+int Run(int argc, char** argv) {
+  Flags flags;
+  if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;
+  TraceFile trace(flags.trace);
+  const auto corpus = ValueOrThrow(
+      data::TextCorpus::Load(flags.data, {.block = flags.model.max_position_embeddings}));
+  const ProcessMemory start = ValueOrThrow(ReadProcessMemory());
+  OkOrThrow(comm::launch({.num_ranks = flags.ranks,
+                          .threads_per_rank = flags.threads_per_rank,
+                          .device = flags.device,
+                          .comm = flags.comm,
+                          .flight_record_dir = flags.flight_records,
+                          .trace = trace.get()},
+                         [&](comm::World& world) { Train(world, flags, corpus, start); }));
+  trace.Write();
+  if (!flags.trace.empty()) PrintBubbles(flags.trace);
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   UseBlockingWaits(argv);
-  Flags flags;
-  return RunProgram("05_train_3d", [&] {
-    if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;
-    TraceFile trace(flags.trace);
-    const auto corpus = ValueOrThrow(
-        data::TextCorpus::Load(flags.data, {.block = flags.model.max_position_embeddings}));
-    const ProcessMemory start = ValueOrThrow(ReadProcessMemory());
-    OkOrThrow(comm::launch({.num_ranks = flags.ranks,
-                            .threads_per_rank = flags.threads_per_rank,
-                            .device = flags.device,
-                            .comm = flags.comm,
-                            .flight_record_dir = flags.flight_records,
-                            .trace = trace.get()},
-                           [&](comm::World& world) { Train(world, flags, corpus, start); }));
-    trace.Write();
-    if (!flags.trace.empty()) PrintBubbles(flags.trace);
-    return 0;
-  });
+  return RunProgram("05_train_3d", [&] { return Run(argc, argv); });
 }

@@ -2,7 +2,7 @@
 // that could not be written.
 //
 //   int main(int argc, char** argv) {
-//     return RunProgram("my_program", [&] { ...; return 0; });
+//     return RunProgram("my_program", [&] { return Run(argc, argv); });
 //   }
 #ifndef APOGEE_EXAMPLES_COMMON_PROGRAM_H_
 #define APOGEE_EXAMPLES_COMMON_PROGRAM_H_
