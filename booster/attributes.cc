@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "apogee/core/printable.h"
+
 namespace apogee {
 
 void Attributes::Set(const std::string& name, const std::vector<double>& values) {
@@ -28,7 +30,8 @@ absl::StatusOr<int64_t> Attributes::GetInt(const std::string& name) const {
   const char* end = text.data() + text.size();
   const auto [reached, error] = std::from_chars(text.data(), end, value);
   if (error != std::errc() || reached != end || text.empty()) {
-    return DataLoss(path_, ": attribute \"", name, "\" is \"", text, "\", not a whole number");
+    return DataLoss(path_, ": attribute \"", name, "\" is \"", Printable(text),
+                    "\", not a whole number");
   }
   return value;
 }
@@ -41,7 +44,8 @@ absl::StatusOr<std::vector<double>> Attributes::GetDoubles(const std::string& na
     char* reached = nullptr;
     values.push_back(std::strtod(at, &reached));
     if (reached == at || (*reached != '\0' && *reached != ' ')) {
-      return DataLoss(path_, ": attribute \"", name, "\" is \"", text, "\", not numbers");
+      return DataLoss(path_, ": attribute \"", name, "\" is \"", Printable(text),
+                      "\", not numbers");
     }
     at = *reached == ' ' ? reached + 1 : reached;
   }

@@ -15,6 +15,12 @@ void Booster::TraceTo(Trace* trace, int rank) {
   saver_lane_ = LaneOf(trace, rank, "saver");
 }
 
+void Booster::set_run_config(RunConfig config) {
+  APOGEE_CHECK(model_ == nullptr,
+               "set_run_config: this booster already runs a model; call it before boost");
+  config_ = std::move(config);
+}
+
 Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer, Criterion criterion,
                        data::Loader* loader, optim::LrScheduler* scheduler) {
   APOGEE_CHECK(model_ == nullptr,
@@ -33,10 +39,12 @@ Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer, Criterion
                  "\", which is not a parameter of the model; construct the optimizer from "
                  "model.Parameters()");
   }
+  RunConfig config = CompletedConfig(config_, model, optimizer, scheduler);
   optim::Optimizer& configured = plugin_.Configure(model, optimizer);
   nn::TraceModules(model, compute_lane_);
   configured.set_trace_lane(compute_lane_);
   model.CloseTree();
+  config_ = std::move(config);
   model_ = &model;
   optimizer_ = &configured;
   scheduler_ = scheduler;

@@ -34,6 +34,7 @@
 #include <string>
 #include <vector>
 
+#include "apogee/booster/run_lock.h"
 #include "apogee/booster/training_state.h"
 #include "apogee/checkpoint/background_saver.h"
 #include "apogee/checkpoint/file_system.h"
@@ -96,9 +97,10 @@ struct LoadModelOptions {
 struct Resumed {
   RunPosition position;
   std::string path;  // of the checkpoint
-  // A sentence each: newer checkpoints that were passed over, newest first, with the reason; a
-  // learning-rate schedule that is not the saved run's; and a schedule or dynamic loss scale that
-  // was saved and that this run lacks.
+  // A sentence each: newer checkpoints that were passed over, newest first, with the reason;
+  // settings of this run that are not the saved one's, and options that have no effect, for the
+  // saved ones go on; a learning-rate schedule that is not the saved run's; and a schedule or
+  // dynamic loss scale that was saved and that this run lacks. Without control characters.
   std::vector<std::string> notices;
 };
 
@@ -117,6 +119,10 @@ class Booster {
   //
   //   booster.TraceTo(world.trace(), world.rank());
   void TraceTo(Trace* trace, int rank);
+
+  // What this run is, for its checkpoints and for resume (run_config.h). Before boost, the same on
+  // every rank.
+  void set_run_config(RunConfig config);
 
   // Prepares everything for training. Call it once per model, after Initialize (or loading) and
   // before the first step. Parameters keep their names and values; the optimizer keeps its groups,
@@ -175,10 +181,12 @@ class Booster {
 
   // Saves everything that training_state.h lists as `folder`/step-NNNNNNNN, then removes all but
   // the newest options.keep checkpoints up to this step; newer ones stay, and none is overwritten.
-  // The folder is made if it is missing, the one above must exist. Once it returns ok (with
-  // use_async: once wait_for_saves does) the checkpoint survives a power cut. What is in the place
-  // of this very step and is damaged, no checkpoint of that step, or was passed over by resume, is
-  // renamed out of the way and never deleted; a valid one is AlreadyExists. Collective, between
+  // The folder is made if it is missing, the one above must exist; it is this booster's until it
+  // goes or saves elsewhere: meanwhile another's save there is FailedPrecondition (run_lock.h; on
+  // the machine's file system only). Once it returns ok (with use_async: once wait_for_saves does)
+  // the checkpoint survives a power cut. What is in the place of this very step and is damaged, no
+  // checkpoint of that step, or was passed over by resume, is renamed out of the way and never
+  // deleted; a valid one is AlreadyExists. Collective, between
   // step() and the next backward, with the same arguments; the same status on every rank. Throws
   // Error before boost.
   absl::Status save_training_state(const std::string& folder, const RunPosition& position,
@@ -187,10 +195,10 @@ class Booster {
   // Loads the newest checkpoint of the folder into what was boosted; one that turns out to be
   // damaged is passed over for the next older one. The folder stays as it is. NotFound where there
   // is none (start anew), DataLoss where all are damaged, InvalidArgument where the checkpoint is
-  // whole but of another model or optimizer, Unimplemented where the newest is of a newer format,
-  // PermissionDenied or Unavailable where it cannot be opened; nothing has changed then.
-  // Collective, after boost and before the first step; the same result on every rank. Throws Error
-  // before boost.
+  // whole but of another model, optimizer or identity (run_config.h), with a list, Unimplemented
+  // where the newest is of a newer format, PermissionDenied or Unavailable where it cannot be
+  // opened; nothing has changed then. Collective, after boost and before the first step; the same
+  // result on every rank. Throws Error before boost.
   absl::StatusOr<Resumed> resume(
       const std::string& folder,
       const std::shared_ptr<checkpoint::FileSystem>& files = checkpoint::RealFileSystem());
@@ -255,12 +263,14 @@ class Booster {
 
   Plugin& plugin_;
   Watched<Plugin> watched_plugin_;
+  RunConfig config_;
   TraceLane* compute_lane_ = nullptr;
   TraceLane* saver_lane_ = nullptr;
   Watched<nn::Module> model_;
   Watched<optim::Optimizer> optimizer_;
   Watched<optim::LrScheduler> scheduler_;
   std::shared_ptr<LossNormalizer> normalizer_;          // after boost
+  std::unique_ptr<RunLock> folder_lock_;                // on rank 0, of the last training state's
   std::unique_ptr<checkpoint::BackgroundSaver> saver_;  // once there was a save
   std::map<std::string, std::string> passed_over_;      // checkpoints that resume did, and why
   // Of the save under way: what it noted, on its thread until it has ended, and for whom.

@@ -8,6 +8,7 @@
 #include "apogee/booster/call_site.h"
 #include "apogee/checkpoint/agreement.h"
 #include "apogee/checkpoint/checkpoint_folder.h"
+#include "apogee/core/printable.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee {
@@ -63,10 +64,23 @@ std::vector<Candidate> Unpack(const std::string& text) {
   return candidates;
 }
 
+// Another run's saves would remove this one's as old, or as left over.
+absl::Status LockFolder(const std::string& folder, const SaveOptions& options,
+                        std::unique_ptr<RunLock>& lock) {
+  if (options.files != checkpoint::RealFileSystem()) return absl::OkStatus();
+  if (lock != nullptr && lock->folder() == folder) return absl::OkStatus();
+  lock.reset();
+  APOGEE_ASSIGN_OR_RETURN(lock, RunLock::Take(folder));
+  if (!lock->notice().empty()) options.notice(lock->notice());
+  return absl::OkStatus();
+}
+
 // What rank 0 does before a save. `passed_over`: as of SetAsideIfDamaged.
 absl::Status MakeRoom(const std::string& folder, const std::string& name,
-                      const std::string& passed_over, const SaveOptions& options) {
+                      const std::string& passed_over, const SaveOptions& options,
+                      std::unique_ptr<RunLock>& lock) {
   APOGEE_RETURN_IF_ERROR(checkpoint::MakeFolder(*options.files, folder));
+  APOGEE_RETURN_IF_ERROR(LockFolder(folder, options, lock));
   APOGEE_ASSIGN_OR_RETURN(const std::optional<checkpoint::SetAside> aside,
                           checkpoint::SetAsideIfDamaged(options.files, folder, name, passed_over));
   if (aside) {
@@ -89,11 +103,11 @@ std::vector<absl::Status> RemoveOld(const std::string& folder, int64_t step,
 // All of a save that needs no tensors but those of `save`.
 absl::Status SaveInFolder(checkpoint::PlannedSave& save, const std::string& folder, int64_t step,
                           const std::string& passed_over, const SaveOptions& options,
-                          const comm::GroupPtr& group) {
+                          std::unique_ptr<RunLock>& lock, const comm::GroupPtr& group) {
   const bool leads = group == nullptr || group->rank() == 0;
   const std::string name = checkpoint::CheckpointName(step);
   APOGEE_RETURN_IF_ERROR(checkpoint::AgreeOnStatus(
-      leads ? MakeRoom(folder, name, passed_over, options) : absl::OkStatus(), group,
+      leads ? MakeRoom(folder, name, passed_over, options, lock) : absl::OkStatus(), group,
       CpuContext({.num_threads = 1})));
   APOGEE_RETURN_IF_ERROR(save.Write({options.files, checkpoint::JoinPath(folder, name)}, group));
   if (!leads) return absl::OkStatus();
@@ -128,7 +142,7 @@ absl::Status Booster::save_training_state(const std::string& folder, const RunPo
     options.notice = [notices = notices_](const std::string& text) { notices->push_back(text); };
   }
   SyncReplicas();
-  const TrainingState state({*model_, *optimizer_, scheduler_, plugin_});
+  const TrainingState state({*model_, *optimizer_, scheduler_, plugin_, &config_});
   APOGEE_ASSIGN_OR_RETURN(const SavePtr save, state.Plan(position));
   // Whatever resume could not use must not stop the run when it gets there again.
   std::string passed_over;
@@ -140,8 +154,9 @@ absl::Status Booster::save_training_state(const std::string& folder, const RunPo
   }
   return Write(
       options.use_async, save,
-      [save, options, folder, passed_over, step = position.step](const comm::GroupPtr& group) {
-        return SaveInFolder(*save, folder, step, passed_over, options, group);
+      [save, options, folder, passed_over, step = position.step,
+       &lock = folder_lock_](const comm::GroupPtr& group) {
+        return SaveInFolder(*save, folder, step, passed_over, options, lock, group);
       });
 } catch (const comm::CommError& error) {
   Rethrow("save_training_state", error);
@@ -161,7 +176,7 @@ absl::StatusOr<Resumed> Booster::resume(const std::string& folder,
   const std::vector<Candidate> candidates =
       Unpack(checkpoint::GatherTexts(Pack(*listed), group, context)[0]);
 
-  TrainingState state({*model_, *optimizer_, scheduler_, plugin_});
+  TrainingState state({*model_, *optimizer_, scheduler_, plugin_, &config_});
   Resumed resumed;
   for (const Candidate& candidate : candidates) {
     const std::string path = checkpoint::JoinPath(folder, candidate.name);
@@ -172,7 +187,7 @@ absl::StatusOr<Resumed> Booster::resume(const std::string& folder,
         resumed.path = path;
         resumed.position = *std::move(loaded);
         for (const std::string& notice : state.notices()) {
-          resumed.notices.push_back(candidate.name + ": " + notice);
+          resumed.notices.push_back(Printable(candidate.name + ": " + notice));
         }
         return resumed;
       }
@@ -183,7 +198,8 @@ absl::StatusOr<Resumed> Booster::resume(const std::string& folder,
     // to start anew.
     if (!checkpoint::IsDamage(why_not)) return why_not;
     passed_over_[path] = Message(why_not);
-    resumed.notices.push_back(candidate.name + " was passed over: " + Message(why_not));
+    resumed.notices.push_back(
+        PrintableLines(candidate.name + " was passed over: " + Message(why_not)));
   }
   std::string all;
   for (const std::string& notice : resumed.notices) all += "\n  " + notice;

@@ -4,8 +4,9 @@
 //   APOGEE_ASSIGN_OR_RETURN(std::unique_ptr<LineFile> file, LineFile::Create("out/metrics.jsonl"));
 //   APOGEE_RETURN_IF_ERROR(file->Append("{\"step\":1}\n"));
 //
-// Errors are a Status that names the file; after a failed Append what was written of the record is
-// cut off.
+// Only a regular file is written to: a symbolic link is not followed, and a FIFO or a device at the
+// path is refused at once. Errors are a Status that names the file; after a failed Append what was
+// written of the record is cut off.
 #ifndef APOGEE_BOOSTER_LINE_FILE_H_
 #define APOGEE_BOOSTER_LINE_FILE_H_
 
@@ -31,7 +32,7 @@ class LineFile {
   const std::string& path() const { return path_; }
 
  private:
-  static absl::StatusOr<std::unique_ptr<LineFile>> Open(const std::string& path, int flags);
+  static absl::StatusOr<std::unique_ptr<LineFile>> Open(const std::string& path);
   LineFile(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
 
   std::string path_;

@@ -3,11 +3,17 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
+#include <limits>
+#include <map>
+#include <sstream>
 #include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
+
+#include "apogee/booster/run_lock.h"
+#include "apogee/checkpoint/open_tensor_file.h"
+#include "apogee/core/printable.h"
 
 namespace apogee {
 namespace {
@@ -51,28 +57,47 @@ std::string MemoryJson(const MemoryLedger& ledger) {
       .Close();
 }
 
-// Drops the rows behind `step`, and a last line that is not whole. The file is replaced in one go,
-// so that rows which stay are never away.
-absl::Status KeepRows(const std::string& path, int64_t step) {
-  std::ifstream file(path);
-  std::string kept;
-  for (std::string line; std::getline(file, line) && !file.eof();) {
+// The rows up to `step`, one per step; the last of several, which an interrupted program may have
+// left, stays. A last line that is not whole goes.
+absl::StatusOr<std::map<int64_t, std::string>> RowsUpTo(const std::string& path, int64_t step) {
+  APOGEE_ASSIGN_OR_RETURN(const std::string text,
+                          checkpoint::ReadTextFile(*checkpoint::RealFileSystem(), path,
+                                                   std::numeric_limits<int64_t>::max()));
+  std::map<int64_t, std::string> rows;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line) && !lines.eof();) {
     long long row = 0;
-    if (std::sscanf(line.c_str(), "{\"step\":%lld,", &row) == 1 && row <= step) kept += line + "\n";
+    if (std::sscanf(line.c_str(), "{\"step\":%lld,", &row) == 1 && row <= step) rows[row] = line;
   }
-  const std::string temporary = path + ".tmp";
-  APOGEE_ASSIGN_OR_RETURN(const std::unique_ptr<LineFile> rows, LineFile::Create(temporary));
-  APOGEE_RETURN_IF_ERROR(rows->Append(kept));
-  std::error_code error;
-  std::filesystem::rename(temporary, path, error);
-  return error ? DataLoss("cannot write ", path, ": ", error.message()) : absl::OkStatus();
+  return rows;
 }
 
-// A file of rows: empty, or with those up to `resumed_step`.
-absl::StatusOr<std::unique_ptr<LineFile>> OpenRows(const std::string& path, int64_t resumed_step) {
-  if (resumed_step == 0) return LineFile::Create(path);
-  APOGEE_RETURN_IF_ERROR(KeepRows(path, resumed_step));
-  return LineFile::Continue(path);
+struct OpenedRows {
+  std::unique_ptr<LineFile> file;
+  int64_t last_step = 0;  // of the rows that stay; 0: there are none
+};
+
+// A file of rows: empty, or with those up to `resumed_step`. It is replaced in one go, so that rows
+// which stay are never away.
+absl::StatusOr<OpenedRows> OpenRows(const std::string& path, int64_t resumed_step) {
+  OpenedRows opened;
+  if (resumed_step == 0) {
+    APOGEE_ASSIGN_OR_RETURN(opened.file, LineFile::Create(path));
+    return opened;
+  }
+  APOGEE_RETURN_IF_ERROR(LineFile::Continue(path).status());  // says what is no file
+  APOGEE_ASSIGN_OR_RETURN(const auto rows, RowsUpTo(path, resumed_step));
+  std::string kept;
+  for (const auto& [step, line] : rows) kept += line + "\n";
+  if (!rows.empty()) opened.last_step = rows.rbegin()->first;
+  const std::string temporary = path + ".tmp";
+  APOGEE_ASSIGN_OR_RETURN(const std::unique_ptr<LineFile> file, LineFile::Create(temporary));
+  APOGEE_RETURN_IF_ERROR(file->Append(kept));
+  std::error_code error;
+  std::filesystem::rename(temporary, path, error);
+  if (error) return DataLoss("cannot write ", path, ": ", error.message());
+  APOGEE_ASSIGN_OR_RETURN(opened.file, LineFile::Continue(path));
+  return opened;
 }
 
 absl::Status CheckLoss(const char* what, int64_t step, double loss) {
@@ -97,15 +122,14 @@ absl::StatusOr<std::unique_ptr<MetricsLogger>> MetricsLogger::Create(
 }
 
 absl::Status MetricsLogger::OpenFiles() {
-  std::error_code error;
-  std::filesystem::create_directories(options_.out, error);
-  if (error) {
-    return InvalidArgument("cannot make the output directory ", options_.out, ": ", error.message(),
-                           "; give a directory that you may write to");
-  }
-  APOGEE_ASSIGN_OR_RETURN(steps_, OpenRows(options_.out + "/metrics.jsonl", options_.resumed_step));
-  APOGEE_ASSIGN_OR_RETURN(validations_,
+  APOGEE_RETURN_IF_ERROR(MakeOutputFolder(options_.out));
+  APOGEE_ASSIGN_OR_RETURN(OpenedRows steps,
+                          OpenRows(options_.out + "/metrics.jsonl", options_.resumed_step));
+  APOGEE_ASSIGN_OR_RETURN(OpenedRows validations,
                           OpenRows(options_.out + "/validation.jsonl", options_.resumed_step));
+  steps_ = std::move(steps.file);
+  validations_ = std::move(validations.file);
+  last_validated_step_ = validations.last_step;
   const std::string log = options_.out + "/train.log";
   APOGEE_ASSIGN_OR_RETURN(
       log_, options_.resumed_step == 0 ? LineFile::Create(log) : LineFile::Continue(log));
@@ -173,7 +197,8 @@ absl::Status MetricsLogger::Validation(const ValidationEvent& event) {
                 static_cast<long long>(event.step), event.loss, event.loss / std::log(2.0));
   APOGEE_RETURN_IF_ERROR(Note(line));
   TakeSeconds();  // the next step does not pay for the validation
-  if (validations_ == nullptr) return absl::OkStatus();
+  if (validations_ == nullptr || has_validation(event.step)) return absl::OkStatus();
+  last_validated_step_ = event.step;
   JsonLine json;
   json.Add("step", event.step).Add("loss", event.loss).Add("tokens", event.tokens);
   APOGEE_RETURN_IF_ERROR(validations_->Append(json.Close() + "\n"));
@@ -181,8 +206,9 @@ absl::Status MetricsLogger::Validation(const ValidationEvent& event) {
 }
 
 absl::Status MetricsLogger::Note(const std::string& text) {
-  console_.Line(text);
-  return log_ == nullptr ? absl::OkStatus() : log_->Append(text + "\n");
+  const std::string shown = PrintableLines(text);
+  console_.Line(shown);
+  return log_ == nullptr ? absl::OkStatus() : log_->Append(shown + "\n");
 }
 
 }  // namespace apogee

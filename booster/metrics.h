@@ -14,10 +14,12 @@
 //   train.log          the console's plain lines
 //   events.out.tfevents.*   the same numbers for TensorBoard
 // A run overwrites the first three; one that resumes (MetricsOptions::resumed_step) keeps the rows
-// up to there, drops those of steps that it is about to do again, and goes on with train.log.
+// up to there, drops those of steps that it is about to do again, and goes on with train.log. A
+// step has one row: a validation of a step that has one already is told and not written again.
 // Numbers have 9 significant digits, enough to tell any two f32 apart.
 //
-// Errors: a Status that names the file, or the step whose loss is not finite (nothing is written
+// Errors: a Status that names the file (also one that is a link or no regular file: none is written
+// through), or the step whose loss is not finite (nothing is written
 // for it). Rank 0 calls it; other ranks have no logger.
 #ifndef APOGEE_BOOSTER_METRICS_H_
 #define APOGEE_BOOSTER_METRICS_H_
@@ -71,7 +73,11 @@ class MetricsLogger {
 
   absl::Status Step(const StepEvent& event);
   absl::Status Validation(const ValidationEvent& event);
-  // A line, or several, for people: the model, the data, a sample.
+  // Whether validation.jsonl has a row of that step, of this run or the one that it resumes: a
+  // program that is run again after its end has nothing to validate.
+  bool has_validation(int64_t step) const { return step > 0 && last_validated_step_ >= step; }
+  // A line, or several, for people: the model, the data, a sample. Control characters, which text
+  // of files may have, become question marks.
   absl::Status Note(const std::string& text);
 
  private:
@@ -86,6 +92,7 @@ class MetricsLogger {
   std::unique_ptr<LineFile> steps_, validations_, log_;
   std::unique_ptr<TensorBoardWriter> board_;
   std::chrono::steady_clock::time_point last_event_;
+  int64_t last_validated_step_ = 0;
   double mean_step_s_ = 0;  // over the last steps
   double mean_tokens_ = 0;
   int64_t num_steps_ = 0;

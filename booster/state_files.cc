@@ -206,7 +206,7 @@ absl::Status Booster::load_lr_scheduler(const std::string& path, const FilesPtr&
 absl::Status Booster::check_space(const std::string& folder, int64_t checkpoints,
                                   const FilesPtr& files) const {
   CheckBoosted("check_space");
-  const TrainingState state({*model_, *optimizer_, scheduler_, plugin_});
+  const TrainingState state({*model_, *optimizer_, scheduler_, plugin_, nullptr});
   APOGEE_ASSIGN_OR_RETURN(const auto save, state.Plan({}));
   const int64_t bytes = save->total_bytes();
   const absl::StatusOr<int64_t> free = files->FreeBytes(folder);

@@ -1,6 +1,10 @@
 #include "apogee/booster/state_sections.h"
 
 #include <algorithm>
+#include <optional>
+
+#include "apogee/checkpoint/tensor_file.h"
+#include "apogee/core/printable.h"
 
 #include "apogee/checkpoint/tensor_file.h"
 
@@ -108,6 +112,23 @@ SectionReader::Weights SectionReader::ReadWeights(const nn::Module& model, const
   }
   problems_ = cause + problems_;
   return values;
+}
+
+std::string SectionReader::DTypeDifference(const nn::Module& model) const {
+  int64_t different = 0;
+  std::string saved, now;
+  for (const auto& parameter : model.Parameters()) {
+    const auto found = reader_.manifest().tensors.find(ModelName(parameter->name()));
+    if (found == reader_.manifest().tensors.end()) continue;
+    const std::optional<DType> dtype = checkpoint::TensorDType(found->second.dtype);
+    if (dtype == parameter->dtype()) continue;
+    ++different;
+    saved = dtype ? DTypeName(*dtype) : Printable(found->second.dtype);
+    now = DTypeName(parameter->dtype());
+  }
+  if (different == 0) return "";
+  return internal::Concat("\n  precision: ", different, " weights were saved as ", saved,
+                          ", this run has them as ", now);
 }
 
 absl::StatusOr<optim::StateDict> SectionReader::ReadOptimizer(const optim::Optimizer& optimizer) {

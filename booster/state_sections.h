@@ -42,6 +42,8 @@ class SectionReader {
   SectionReader(const checkpoint::CheckpointReader& reader, const Attributes& attributes)
       : reader_(reader), attributes_(attributes) {}
 
+  // "", or a line about the weights that were saved in another precision.
+  std::string DTypeDifference(const nn::Module& model) const;
   using Weights = std::vector<std::pair<autograd::ParameterPtr, Tensor>>;
   Weights ReadWeights(const nn::Module& model, const Plugin& plugin);
   // InvalidArgument for another optimizer or other groups; what else does not fit is in status().

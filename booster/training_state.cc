@@ -41,6 +41,7 @@ absl::StatusOr<std::unique_ptr<checkpoint::PlannedSave>> TrainingState::Plan(
   attributes.Set("step", position.step);
   attributes.Set("plugin", parts_.plugin.name());
   attributes.Set("ranks", int64_t{comm::GroupSize(group)});
+  if (parts_.config != nullptr) AddConfig(WithLayout(*parts_.config, parts_.plugin), attributes);
   for (const auto& [name, value] : position.extra) attributes.Set("extra/" + name, value);
   contents.attributes = attributes.values();
   return checkpoint::PlanCheckpoint(std::move(contents), group);
@@ -60,6 +61,7 @@ struct TrainingState::Loaded {
   std::optional<SavedSchedule> schedule;
   std::optional<optim::LossScaler::State> loss_scale;
   std::vector<std::string> notices;
+  std::optional<std::vector<RunConfig::Texts>> options;  // of the saved configuration
   PhiloxKey key;
   uint64_t next_stream = 0;
 };
@@ -71,6 +73,20 @@ absl::Status TrainingState::Read(const std::shared_ptr<checkpoint::FileSystem>& 
   APOGEE_ASSIGN_OR_RETURN(loaded.position.step, attributes.GetInt("step"));
   loaded.position.extra = attributes.Below("extra/");
   SectionReader sections(reader, attributes);
+  std::string refused = sections.DTypeDifference(parts_.model);
+  if (parts_.config != nullptr) {
+    APOGEE_ASSIGN_OR_RETURN(
+        ConfigDifferences differences,
+        CompareConfig(attributes, WithLayout(*parts_.config, parts_.plugin), path));
+    refused = differences.refused + refused;
+    loaded.notices = std::move(differences.notices);
+    if (differences.was_saved) loaded.options = std::move(differences.saved.options);
+  }
+  if (!refused.empty()) {
+    return InvalidArgument(
+        path, " does not fit this run:", refused,
+        "\n  give this run what was saved, or begin a new one in another folder");
+  }
   loaded.values = sections.ReadWeights(parts_.model, parts_.plugin);
   APOGEE_ASSIGN_OR_RETURN(loaded.optimizer, sections.ReadOptimizer(parts_.optimizer));
   APOGEE_RETURN_IF_ERROR(sections.status());
@@ -113,6 +129,7 @@ absl::Status TrainingState::Apply(Loaded& loaded) {
   generator.Restart(loaded.next_stream);
   if (loaded.loss_scale) parts_.plugin.loss_scaler()->set_state(*loaded.loss_scale);
   notices_ = std::move(loaded.notices);
+  if (loaded.options) parts_.config->options = std::move(*loaded.options);
   if (loaded.schedule) {
     const std::string difference = DifferenceOf(*loaded.schedule, *parts_.scheduler);
     if (!difference.empty()) notices_.push_back(difference);

@@ -10,7 +10,8 @@
 // Collective over the plugin's ranks, after boost; every rank gets the same status. A checkpoint
 // loads under another plugin and another number of ranks; bits go on unchanged where the new layout
 // computes the same bits. Model, optimizer, its groups, and precision must be those that were
-// saved: Load lists everything that does not fit (InvalidArgument); DataLoss where the checkpoint
+// saved, and so the identity in RunConfig: Load lists everything that does not fit
+// (InvalidArgument); DataLoss where the checkpoint
 // itself is damaged. When Load fails nothing has changed.
 #ifndef APOGEE_BOOSTER_TRAINING_STATE_H_
 #define APOGEE_BOOSTER_TRAINING_STATE_H_
@@ -21,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "apogee/booster/run_config.h"
 #include "apogee/checkpoint/planned_save.h"
 #include "apogee/optim/lr_scheduler.h"
 #include "apogee/plugins/plugin.h"
@@ -37,6 +39,8 @@ struct TrainingParts {
   optim::Optimizer& optimizer;
   optim::LrScheduler* scheduler = nullptr;
   Plugin& plugin;
+  // What Save keeps, and Load compares and, of the options, replaces by what goes on. Null: none.
+  RunConfig* config = nullptr;
 };
 
 class TrainingState {
@@ -50,8 +54,9 @@ class TrainingState {
   absl::StatusOr<std::unique_ptr<checkpoint::PlannedSave>> Plan(const RunPosition& position) const;
   absl::StatusOr<RunPosition> Load(const std::shared_ptr<checkpoint::FileSystem>& files,
                                    const std::string& path);
-  // What the last Load found that is not an error: a learning-rate schedule of other rates, and
-  // what was saved of a schedule or loss scale that this run lacks.
+  // What the last Load found that is not an error: settings and options that are not the saved
+  // run's, a learning-rate schedule of other rates, and what was saved of a schedule or loss scale
+  // that this run lacks.
   const std::vector<std::string>& notices() const { return notices_; }
 
  private:

@@ -64,4 +64,8 @@ void CheckTokens(const char* model, const Tensor& tokens, int64_t max_tokens,
                tokens.size(0), ", ", whole, "]");
 }
 
+void AttentionCore::DescribeConfig(ConfigTexts& texts) const {
+  texts.function["head_dim"] = ConfigText(head_dim_);
+}
+
 }  // namespace apogee::nn

@@ -14,15 +14,16 @@
 
 #include <functional>
 
-#include "apogee/nn/module.h"
+#include "apogee/nn/configured.h"
 
 namespace apogee::nn {
 
-class AttentionCore : public Module {
+class AttentionCore : public Module, public Configured {
  public:
   explicit AttentionCore(int64_t head_dim);
   // Packed: the thirds of the last dim are q, k and v.
   Tensor Forward(const Tensor& qkv) override;
+  void DescribeConfig(ConfigTexts& texts) const override;
   // q [B, T, H, d], k and v [B, T, K, d], K divides H (grouped queries) -> [B, T, H, d].
   Tensor Attend(const Tensor& q, const Tensor& k, const Tensor& v) const;
   // [B, T, H * d] -> [B, T, H, d].

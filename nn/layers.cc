@@ -67,4 +67,16 @@ void Dropout::RefuseCut(const Tensor& x) const {
         full_name(), "\", .style = ParallelStyle::kDropout}, or one with * for all layers");
 }
 
+void Linear::DescribeConfig(ConfigTexts& texts) const {
+  if (options_.activation) texts.function["activation"] = ConfigText(*options_.activation);
+}
+
+void LayerNorm::DescribeConfig(ConfigTexts& texts) const {
+  texts.function["eps"] = ConfigText(eps_);
+}
+
+void RmsNorm::DescribeConfig(ConfigTexts& texts) const { texts.function["eps"] = ConfigText(eps_); }
+
+void Dropout::DescribeConfig(ConfigTexts& texts) const { texts.training["p"] = ConfigText(p_); }
+
 }  // namespace apogee::nn

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "apogee/autograd/functions/linear.h"
+#include "apogee/nn/configured.h"
 #include "apogee/nn/module.h"
 
 namespace apogee::nn {
@@ -26,12 +27,13 @@ struct LinearOptions {
 };
 
 // "weight" and, with bias, "bias" [out].
-class Linear : public Module {
+class Linear : public Module, public Configured {
  public:
   Linear(int64_t in, int64_t out, const LinearOptions& options = {});
   // Tied: uses `weight` [out, in], which another module owns; no bias.
   explicit Linear(ParameterPtr weight);
   Tensor Forward(const Tensor& x) override;
+  void DescribeConfig(ConfigTexts& texts) const override;
   const ParameterPtr& weight() const { return weight_; }
   // Null without one.
   const ParameterPtr& bias() const { return bias_; }
@@ -55,10 +57,11 @@ class Embedding : public Module {
 };
 
 // "weight" and "bias" [dim].
-class LayerNorm : public Module {
+class LayerNorm : public Module, public Configured {
  public:
   explicit LayerNorm(int64_t dim, double eps = 1e-5);
   Tensor Forward(const Tensor& x) override;
+  void DescribeConfig(ConfigTexts& texts) const override;
 
  private:
   double eps_;
@@ -66,10 +69,11 @@ class LayerNorm : public Module {
 };
 
 // "weight" [dim].
-class RmsNorm : public Module {
+class RmsNorm : public Module, public Configured {
  public:
   explicit RmsNorm(int64_t dim, double eps = 1e-6);
   Tensor Forward(const Tensor& x) override;
+  void DescribeConfig(ConfigTexts& texts) const override;
 
  private:
   double eps_;
@@ -85,10 +89,11 @@ class Container : public Module {
 
 // Active in training mode only; draws from the tree's generator. Throws Error for an input that is
 // this rank's columns of a whole one and that no rule of a plan names (autograd::IsCut).
-class Dropout : public Module {
+class Dropout : public Module, public Configured {
  public:
   explicit Dropout(double p);
   Tensor Forward(const Tensor& x) override;
+  void DescribeConfig(ConfigTexts& texts) const override;
   double p() const { return p_; }
   // Throws that Error.
   [[noreturn]] void RefuseCut(const Tensor& x) const;

@@ -1,6 +1,7 @@
 #include <iostream>
 #include <memory>
 
+#include "apogee/core/printable.h"
 #include "apogee/tools/command.h"
 #include "apogee/tools/diff_runs.h"
 #include "apogee/tools/diff_tensors.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "apogee/core/printable.h"
 #include "apogee/tools/diff_tensors.h"
 #include "apogee/tools/metrics_rows.h"
 
@@ -46,9 +47,17 @@ std::string DiffRow(const MetricsRow& a, const MetricsRow& b) {
   return text;
 }
 
+void TellRepeated(const MetricsRows& rows, const std::string& path, std::ostream& out) {
+  if (rows.num_repeated() == 0) return;
+  out << Printable(path) << ": " << rows.num_repeated()
+      << (rows.num_repeated() == 1 ? " row is" : " rows are")
+      << " there twice with the same values, the first of step " << rows.first_repeated()
+      << "; each is counted once (a finished run was run again)\n";
+}
+
 // The files' rows side by side; both are sorted by step.
 absl::StatusOr<Steps> DiffRows(const std::string& path_a, const std::string& path_b,
-                               std::string& first_difference) {
+                               std::string& first_difference, std::ostream& out) {
   APOGEE_ASSIGN_OR_RETURN(MetricsRows rows_a, MetricsRows::Open(path_a));
   APOGEE_ASSIGN_OR_RETURN(MetricsRows rows_b, MetricsRows::Open(path_b));
   APOGEE_ASSIGN_OR_RETURN(auto a, rows_a.Next());
@@ -78,6 +87,8 @@ absl::StatusOr<Steps> DiffRows(const std::string& path_a, const std::string& pat
       APOGEE_ASSIGN_OR_RETURN(b, rows_b.Next());
     }
   }
+  TellRepeated(rows_a, path_a, out);
+  TellRepeated(rows_b, path_b, out);
   return steps;
 }
 
@@ -90,7 +101,7 @@ absl::StatusOr<Steps> DiffRowsOf(const std::string& name, const RunFolder& a, co
     return Steps();
   }
   std::string difference;
-  APOGEE_ASSIGN_OR_RETURN(const Steps steps, DiffRows(path_a, path_b, difference));
+  APOGEE_ASSIGN_OR_RETURN(const Steps steps, DiffRows(path_a, path_b, difference, out));
   out << name << ": " << Verdict(steps);
   if (!steps.same()) out << " (" << steps.different << " of " << steps.common << " in both differ)";
   out << OnlyOne(steps, a, b) << "\n" << difference;

@@ -7,6 +7,8 @@
 #include <map>
 #include <optional>
 
+#include "apogee/core/printable.h"
+
 namespace apogee::tools {
 namespace {
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <sstream>
 
+#include "apogee/core/printable.h"
 #include "apogee/core/text.h"
 #include "apogee/tools/command.h"
 #include "apogee/tools/tensor_store.h"

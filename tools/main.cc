@@ -1,10 +1,26 @@
 // The `apogee` command.
 #include <exception>
 #include <iostream>
+#include <string>
 
+#include "apogee/core/standard_output.h"
 #include "apogee/tools/command.h"
 
+namespace {
+
+// Of a command that is done: 2 where its output could not be written.
+int Finish(int exit_code) {
+  const absl::Status printed = apogee::FlushStandardOutput();
+  if (printed.ok()) return exit_code;
+  std::cerr << "apogee: " << apogee::Message(printed) << "\n";
+  return 2;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
+  // A program that `apogee run` starts would inherit it.
+  if (argc < 2 || std::string(argv[1]) != "run") apogee::ReportFileSizeLimit();
   CLI::App app("Tools of the apogee training library");
   app.require_subcommand(1);
   int exit_code = 0;
@@ -20,10 +36,10 @@ int main(int argc, char** argv) {
   try {
     app.parse(apogee::tools::DropRunSeparator(argc, argv), argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    return Finish(app.exit(error) == 0 ? 0 : 2);
   } catch (const std::exception& error) {
     std::cerr << "apogee: " << error.what() << "\n";
     return 2;
   }
-  return exit_code;
+  return Finish(exit_code);
 }

@@ -133,7 +133,7 @@ absl::Status MetricsRows::ReadLine() {
   }
 }
 
-absl::StatusOr<std::optional<MetricsRow>> MetricsRows::Next() {
+absl::StatusOr<std::optional<MetricsRow>> MetricsRows::ReadRow() {
   if (at_ == piece_.size() && read_ == file_->size()) return std::nullopt;
   APOGEE_RETURN_IF_ERROR(ReadLine());
   RowHandler handler;
@@ -144,12 +144,29 @@ absl::StatusOr<std::optional<MetricsRow>> MetricsRows::Next() {
                        : "byte " + std::to_string(reader.byte()) + ": " + reader.problem());
   }
   if (!handler.has_step) return Damaged("has no \"step\"");
-  if (handler.row.step <= step_) {
-    return Damaged("step " + std::to_string(handler.row.step) + " behind step " +
-                   std::to_string(step_));
-  }
-  step_ = handler.row.step;
   return handler.row;
+}
+
+absl::StatusOr<std::optional<MetricsRow>> MetricsRows::Next() {
+  while (true) {
+    APOGEE_ASSIGN_OR_RETURN(std::optional<MetricsRow> row, ReadRow());
+    if (!row) return row;
+    if (row->step > last_.step) {
+      last_ = *row;
+      return row;
+    }
+    const std::string step = "step " + std::to_string(row->step);
+    if (row->step < last_.step) {
+      return Damaged(step + " behind step " + std::to_string(last_.step) +
+                     ": rows of two runs are mixed; remove those of one");
+    }
+    if (!std::ranges::equal(row->values, last_.values, SameValue)) {
+      return Damaged(step +
+                     " again, with other values: rows of two runs are mixed; remove those "
+                     "of one");
+    }
+    if (++num_repeated_ == 1) first_repeated_ = row->step;
+  }
 }
 
 }  // namespace apogee::tools

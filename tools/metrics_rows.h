@@ -4,7 +4,8 @@
 //   APOGEE_ASSIGN_OR_RETURN(std::optional<MetricsRow> row, rows.Next());    // nullopt: the end
 //
 // Text of anybody: a line of at most kMaxLineBytes and one row are held, whatever the file's size.
-// Steps must grow, as they do in files of a MetricsLogger.
+// Steps must grow, as they do in files of a MetricsLogger; a row that repeats the one before, which
+// earlier versions wrote where a finished run was run again, is passed over and counted.
 //
 // Errors: NotFound for a missing file; DataLoss that names the file and the line.
 #ifndef APOGEE_TOOLS_METRICS_ROWS_H_
@@ -40,8 +41,13 @@ class MetricsRows {
   static absl::StatusOr<MetricsRows> Open(const std::string& path);
   explicit MetricsRows(std::unique_ptr<checkpoint::ReadableFile> file) : file_(std::move(file)) {}
   absl::StatusOr<std::optional<MetricsRow>> Next();
+  // Of rows that were passed over so far: how many, and the step of the first.
+  int64_t num_repeated() const { return num_repeated_; }
+  int64_t first_repeated() const { return first_repeated_; }
 
  private:
+  // The row of the next line; nullopt: the end.
+  absl::StatusOr<std::optional<MetricsRow>> ReadRow();
   // Makes line_ the next one, without its end.
   absl::Status ReadLine();
   absl::Status Damaged(const std::string& what) const;
@@ -52,7 +58,9 @@ class MetricsRows {
   size_t at_ = 0;      // in piece_
   std::string line_;
   int64_t number_ = 0;  // of line_, from 1
-  int64_t step_ = -1;   // of the last row
+  MetricsRow last_ = {.step = -1, .values = {}};
+  int64_t num_repeated_ = 0;
+  int64_t first_repeated_ = 0;
 };
 
 }  // namespace apogee::tools

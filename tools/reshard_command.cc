@@ -3,6 +3,7 @@
 
 #include "apogee/checkpoint/open_tensor_file.h"
 #include "apogee/checkpoint/reshard.h"
+#include "apogee/core/printable.h"
 #include "apogee/tools/command.h"
 #include "apogee/tools/tensor_store.h"
 

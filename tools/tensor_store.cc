@@ -124,16 +124,4 @@ std::string FormatShape(const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
-std::string Printable(const std::string& text) {
-  std::string printable = text;
-  for (size_t i = 0; i < printable.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(printable[i]);
-    if (byte < 0x20 || byte == 0x7f) printable[i] = '?';
-    // U+0080 to U+009F, some of which terminals obey as they do escapes.
-    const auto next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0;
-    if (byte == 0xc2 && next >= 0x80 && next < 0xa0) printable.replace(i, 2, "??");
-  }
-  return printable;
-}
-
 }  // namespace apogee::tools

@@ -56,8 +56,6 @@ class TensorStore {
 
 // "[4, 3]".
 std::string FormatShape(const std::vector<int64_t>& shape);
-// Names come from files of anybody: what a terminal could take for a command becomes '?'.
-std::string Printable(const std::string& text);
 
 }  // namespace apogee::tools
 

@@ -57,7 +57,8 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   train("--warmup", f.warmup, "Steps of warm-up; default: a tenth of --steps")->default_str("");
   train("--max-norm", f.max_norm, "Clip the gradients' global norm to this; 0: off")
       ->check(Between(0, HUGE_VAL));
-  train("--seed", f.seed, "Of the weights, the order of the data, dropout and the sample");
+  train("--seed", f.seed, "Of the weights, the order of the data, dropout and the sample")
+      ->check(Unsigned());
 
   const auto ranks = [&](const std::string& name, auto& value, const std::string& help) {
     return app.add_option(name, value, help)->group("Ranks")->capture_default_str();
@@ -181,6 +182,21 @@ void CheckSettings(const Flags& flags) {
 }
 
 }  // namespace
+
+apogee::RunConfig RunConfigOf(const Flags& flags) {
+  apogee::RunConfig::Texts settings = {{"steps", std::to_string(flags.steps)},
+                                       {"accumulate", std::to_string(flags.accumulate)},
+                                       {"schedule", flags.schedule},
+                                       {"max_norm", apogee::optim::FormatOption(flags.max_norm)},
+                                       {"reproducible", flags.reproducible ? "true" : "false"},
+                                       {"cuda_graphs", flags.cuda_graphs ? "true" : "false"},
+                                       {"device", flags.device},
+                                       {"threads_per_rank", std::to_string(flags.threads_per_rank)},
+                                       {"tp_size", std::to_string(flags.tp_size)},
+                                       {"zero_stage", std::to_string(flags.zero_stage)}};
+  for (const auto& [key, value] : flags.schedule_options) settings["schedule." + key] = value;
+  return DescribeRun(flags.optimizer, flags.checkpoints, std::move(settings));
+}
 
 std::unique_ptr<apogee::Plugin> MakePlugin(const Flags& flags, const apogee::comm::World& world) {
   if (flags.plugin == "ddp") {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "apogee/booster/run_config.h"
 #include "apogee/comm/launch.h"
 #include "apogee/data/text_corpus.h"
 #include "apogee/examples/common/checkpoints.h"
@@ -63,6 +64,9 @@ struct Flags {
 // usage. Returns nothing when training may start, else the exit code: 0 after --help, 2 after an
 // error, of which it has printed one sentence to stderr.
 std::optional<int> ParseFlags(int argc, char** argv, Flags& flags);
+
+// What of the flags a checkpoint keeps, and a run that resumes is compared by.
+apogee::RunConfig RunConfigOf(const Flags& flags);
 
 // The plugin that --plugin names. Throws Error for settings that it does not take.
 std::unique_ptr<apogee::Plugin> MakePlugin(const Flags& flags, const apogee::comm::World& world);

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +27,7 @@
 #include "apogee/data/text_corpus.h"
 #include "apogee/examples/common/checkpoints.h"
 #include "apogee/examples/common/generate.h"
+#include "apogee/examples/common/program.h"
 #include "apogee/examples/common/ranks.h"
 #include "apogee/examples/common/trace_file.h"
 #include "apogee/examples/common/validate.h"
@@ -62,7 +62,16 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
   // From here on the plugin runs the setup; the loop stays the same.
   Booster booster(*plugin);
   booster.TraceTo(world.trace(), world.rank());
+  booster.set_run_config(RunConfigOf(flags));
   Boosted boosted = booster.boost(model, *optimizer, nn::CrossEntropyLoss(), nullptr, &scheduler);
+
+  // The data: samples of `block` bytes that start anywhere in the training part, in an order that
+  // depends on the seed only. A rank takes its part of each step's samples.
+  const int64_t batch = flags.batch / part.size;
+  const auto dataset = std::make_shared<data::TextDataset>(corpus.train(), flags.model.n_positions);
+  const auto order = std::make_shared<data::ShuffleSampler>(dataset->num_samples(), flags.seed);
+  const auto sampler = std::make_shared<data::DistributedSampler>(order, part.rank, part.size,
+                                                                  batch * flags.accumulate);
 
   RunCheckpoints checkpoints(
       booster, world,
@@ -72,17 +81,8 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
        .data = DescribeData(corpus, flags.seed, flags.batch * flags.accumulate,
                             flags.model.n_positions)});
   const int64_t done = checkpoints.Start();  // steps of the run that this one resumes
-
-  // The data: samples of `block` bytes that start anywhere in the training part, in an order that
-  // depends on the seed only. A rank takes its part of each step's samples. A run that resumes goes
-  // on behind those of the steps that are done.
-  const int64_t batch = flags.batch / part.size;
-  const auto dataset = std::make_shared<data::TextDataset>(corpus.train(), flags.model.n_positions);
-  const auto order = std::make_shared<data::ShuffleSampler>(dataset->num_samples(), flags.seed);
-  data::Loader loader(dataset,
-                      std::make_shared<data::DistributedSampler>(order, part.rank, part.size,
-                                                                 batch * flags.accumulate),
-                      context,
+  // A run that resumes goes on behind the samples of the steps that are done.
+  data::Loader loader(dataset, sampler, context,
                       {.batch = batch, .num_batches = (flags.steps - done) * flags.accumulate});
   loader.set_state({.next_batch = done * flags.accumulate});
 
@@ -107,7 +107,9 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
       if (metrics != nullptr) OkOrThrow(metrics->Note(note));
     }
   };
+  const bool finished = checkpoints.IsFinished(done, metrics.get());
   tell_notes();
+  if (finished) return 0;
 
   std::optional<GraphedMicroStep> graphed;
   if (flags.cuda_graphs) {
@@ -181,35 +183,35 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
   return 0;
 }
 
+// What the program does, within its frame.
+int Run(int argc, char** argv) {
+  Flags flags;
+  int exit_code = 0;  // rank 0's
+  if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;
+  TraceFile trace(flags.trace);
+  const auto corpus =
+      ValueOrThrow(data::TextCorpus::Load(flags.data, {.block = flags.model.n_positions}));
+  const ProcessMemory start = ValueOrThrow(ReadProcessMemory());
+  if (flags.checkpoints.save_every > 0) CatchStopSignals();
+  OkOrThrow(comm::launch({.num_ranks = flags.ranks,
+                          .threads_per_rank = flags.threads_per_rank,
+                          .device = flags.device,
+                          .comm = flags.comm,
+                          .timeout_seconds = flags.timeout_seconds,
+                          .flight_record_dir = flags.flight_records,
+                          .trace = trace.get()},
+                         [&](comm::World& world) {
+                           const int code = Train(world, flags, corpus, start);
+                           if (world.rank() == 0) exit_code = code;
+                         }));
+  trace.Write();
+  return exit_code;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   KeepStandardDescriptors();
   UseBlockingWaits(argv);
-  int exit_code = 0;  // rank 0's
-  Flags flags;
-  if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;
-  try {
-    TraceFile trace(flags.trace);
-    const auto corpus =
-        ValueOrThrow(data::TextCorpus::Load(flags.data, {.block = flags.model.n_positions}));
-    const ProcessMemory start = ValueOrThrow(ReadProcessMemory());
-    if (flags.checkpoints.save_every > 0) CatchStopSignals();
-    OkOrThrow(comm::launch({.num_ranks = flags.ranks,
-                            .threads_per_rank = flags.threads_per_rank,
-                            .device = flags.device,
-                            .comm = flags.comm,
-                            .timeout_seconds = flags.timeout_seconds,
-                            .flight_record_dir = flags.flight_records,
-                            .trace = trace.get()},
-                           [&](comm::World& world) {
-                             const int code = Train(world, flags, corpus, start);
-                             if (world.rank() == 0) exit_code = code;
-                           }));
-    trace.Write();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "01_train_gpt: %s\n", error.what());
-    return 1;
-  }
-  return exit_code;
+  return RunProgram("01_train_gpt", [&] { return Run(argc, argv); });
 }

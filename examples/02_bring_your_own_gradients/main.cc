@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "apogee/apogee.h"
+#include "apogee/core/standard_output.h"
 
 using namespace apogee;
 
@@ -37,6 +38,7 @@ int main(int argc, char** argv) try {
     if (step % 100 == 0)
       std::printf("step %3d  loss %.6f  w = %.4f %.4f\n", step, loss, w[0], w[1]);
   }
+  OkOrThrow(FlushStandardOutput());
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "02_bring_your_own_gradients: %s\n", error.what());

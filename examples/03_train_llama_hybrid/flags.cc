@@ -54,7 +54,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->check(Between(0, HUGE_VAL));
   add("--max-norm", f.parallel.max_norm, "Clip the gradients' global norm to this; 0: off")
       ->check(Between(0, HUGE_VAL));
-  add("--seed", f.seed, "Of the weights, the order of the data and the sample");
+  add("--seed", f.seed, "Of the weights, the order of the data and the sample")->check(Unsigned());
 
   DeclareCheckpointFlags(app, f.checkpoints);
   DeclareTraceFlag(app, f.trace);
@@ -93,6 +93,18 @@ void CheckSettings(const Flags& flags) {
 }
 
 }  // namespace
+
+RunConfig RunConfigOf(const Flags& flags) {
+  return DescribeRun(flags.optimizer, flags.checkpoints,
+                     {{"steps", std::to_string(flags.steps)},
+                      {"accumulate", std::to_string(flags.accumulate)},
+                      {"schedule", "cosine"},
+                      {"max_norm", optim::FormatOption(flags.parallel.max_norm)},
+                      {"device", flags.device},
+                      {"threads_per_rank", std::to_string(flags.threads_per_rank)},
+                      {"tp_size", std::to_string(flags.parallel.tp_size)},
+                      {"zero_stage", std::to_string(flags.parallel.zero_stage)}});
+}
 
 std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
   flags.ranks = DefaultRanks(flags.ranks);

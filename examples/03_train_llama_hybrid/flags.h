@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "apogee/booster/run_config.h"
 #include "apogee/data/text_corpus.h"
 #include "apogee/examples/common/checkpoints.h"
 #include "apogee/nn/models/llama.h"
@@ -52,6 +53,9 @@ struct Flags {
   std::string prompt = "In the beginning";
   int64_t sample = 400;  // bytes
 };
+
+// What of the flags a checkpoint keeps, and a run that resumes is compared by.
+apogee::RunConfig RunConfigOf(const Flags& flags);
 
 // Reads the command line and checks it. Returns nothing when training may start, else the exit
 // code: 0 after --help, 2 after an error, of which one sentence has gone to stderr. Whether ranks

@@ -6,7 +6,6 @@
 //   03_train_llama_hybrid --ranks 1 --tp-size 1 --zero-stage 0    # the same training on one rank
 #include <cmath>
 #include <cstdio>
-#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,6 +23,7 @@
 #include "apogee/data/text_corpus.h"
 #include "apogee/examples/common/checkpoints.h"
 #include "apogee/examples/common/generate.h"
+#include "apogee/examples/common/program.h"
 #include "apogee/examples/common/ranks.h"
 #include "apogee/examples/common/trace_file.h"
 #include "apogee/examples/common/validate.h"
@@ -69,8 +69,17 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
   HybridParallelPlugin plugin(world, flags.parallel);
   Booster booster(plugin);
   booster.TraceTo(world.trace(), world.rank());
+  booster.set_run_config(RunConfigOf(flags));
   Boosted boosted = booster.boost(model, *optimizer, nn::CrossEntropyLoss(), nullptr, &scheduler);
   DrawPlan(boosted, world, flags);
+
+  // Ranks that share layers read the same samples; the copies of the model share each batch.
+  const DataPart part{.rank = plugin.data_rank(), .size = plugin.data_size()};
+  const int64_t block = flags.model.max_position_embeddings, batch = flags.batch / part.size;
+  const auto dataset = std::make_shared<data::TextDataset>(corpus.train(), block);
+  const auto order = std::make_shared<data::ShuffleSampler>(dataset->num_samples(), flags.seed);
+  const auto sampler = std::make_shared<data::DistributedSampler>(order, part.rank, part.size,
+                                                                  batch * flags.accumulate);
 
   RunCheckpoints checkpoints(
       booster, world,
@@ -80,16 +89,7 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
        .data = DescribeData(corpus, flags.seed, flags.batch * flags.accumulate,
                             flags.model.max_position_embeddings)});
   const int64_t done = checkpoints.Start();  // steps of the run that this one resumes
-
-  // Ranks that share layers read the same samples; the copies of the model share each batch.
-  const DataPart part{.rank = plugin.data_rank(), .size = plugin.data_size()};
-  const int64_t block = flags.model.max_position_embeddings, batch = flags.batch / part.size;
-  const auto dataset = std::make_shared<data::TextDataset>(corpus.train(), block);
-  const auto order = std::make_shared<data::ShuffleSampler>(dataset->num_samples(), flags.seed);
-  data::Loader loader(dataset,
-                      std::make_shared<data::DistributedSampler>(order, part.rank, part.size,
-                                                                 batch * flags.accumulate),
-                      context,
+  data::Loader loader(dataset, sampler, context,
                       {.batch = batch, .num_batches = (flags.steps - done) * flags.accumulate});
   loader.set_state({.next_batch = done * flags.accumulate});
 
@@ -114,7 +114,9 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
       if (metrics != nullptr) OkOrThrow(metrics->Note(note));
     }
   };
+  const bool finished = checkpoints.IsFinished(done, metrics.get());
   tell_notes();
+  if (finished) return 0;
 
   int64_t micro = done * flags.accumulate;
   StepEvent event;
@@ -167,35 +169,35 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
   return 0;
 }
 
+// What the program does, within its frame.
+int Run(int argc, char** argv) {
+  Flags flags;
+  int exit_code = 0;  // rank 0's
+  if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;
+  TraceFile trace(flags.trace);
+  const auto corpus = ValueOrThrow(
+      data::TextCorpus::Load(flags.data, {.block = flags.model.max_position_embeddings}));
+  const ProcessMemory start = ValueOrThrow(ReadProcessMemory());
+  if (flags.checkpoints.save_every > 0) CatchStopSignals();
+  OkOrThrow(comm::launch({.num_ranks = flags.ranks,
+                          .threads_per_rank = flags.threads_per_rank,
+                          .device = flags.device,
+                          .comm = flags.comm,
+                          .timeout_seconds = flags.timeout_seconds,
+                          .flight_record_dir = flags.flight_records,
+                          .trace = trace.get()},
+                         [&](comm::World& world) {
+                           const int code = Train(world, flags, corpus, start);
+                           if (world.rank() == 0) exit_code = code;
+                         }));
+  trace.Write();
+  return exit_code;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   KeepStandardDescriptors();
   UseBlockingWaits(argv);
-  int exit_code = 0;  // rank 0's
-  Flags flags;
-  if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;
-  try {
-    TraceFile trace(flags.trace);
-    const auto corpus = ValueOrThrow(
-        data::TextCorpus::Load(flags.data, {.block = flags.model.max_position_embeddings}));
-    const ProcessMemory start = ValueOrThrow(ReadProcessMemory());
-    if (flags.checkpoints.save_every > 0) CatchStopSignals();
-    OkOrThrow(comm::launch({.num_ranks = flags.ranks,
-                            .threads_per_rank = flags.threads_per_rank,
-                            .device = flags.device,
-                            .comm = flags.comm,
-                            .timeout_seconds = flags.timeout_seconds,
-                            .flight_record_dir = flags.flight_records,
-                            .trace = trace.get()},
-                           [&](comm::World& world) {
-                             const int code = Train(world, flags, corpus, start);
-                             if (world.rank() == 0) exit_code = code;
-                           }));
-    trace.Write();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "03_train_llama_hybrid: %s\n", error.what());
-    return 1;
-  }
-  return exit_code;
+  return RunProgram("03_train_llama_hybrid", [&] { return Run(argc, argv); });
 }

@@ -68,7 +68,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   add("--lr", f.lr, "Learning rate")->check(Between(0, HUGE_VAL));
   add("--max-norm", f.gemini.max_norm, "Clip the gradients' global norm to this; 0: off")
       ->check(Between(0, HUGE_VAL));
-  add("--seed", f.seed, "Of the weights and the order of the data");
+  add("--seed", f.seed, "Of the weights and the order of the data")->check(Unsigned());
   add("--log-every", f.log_every, "Steps between two lines")->check(count);
   app.footer(
       "Options of an optimizer: --optim.KEY=VALUE, for instance --optim.weight_decay=0.1\n"

@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <exception>
 #include <memory>
 #include <string>
 
@@ -21,6 +20,7 @@
 #include "apogee/core/text.h"
 #include "apogee/data/loader.h"
 #include "apogee/data/text_corpus.h"
+#include "apogee/examples/common/program.h"
 #include "apogee/examples/common/ranks.h"
 #include "apogee/examples/common/trace_file.h"
 #include "apogee/nn/losses.h"
@@ -107,29 +107,29 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
   OkOrThrow(ValueOrThrow(LineFile::Create(flags.map_svg))->Append(svg));
 }
 
+// What the program does, within its frame.
+int Run(int argc, char** argv) {
+  Flags flags;
+  if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;
+  TraceFile trace(flags.trace);
+  const auto corpus =
+      ValueOrThrow(data::TextCorpus::Load(flags.data, {.block = flags.model.n_positions}));
+  OkOrThrow(comm::launch({.num_ranks = flags.ranks,
+                          .threads_per_rank = flags.threads_per_rank,
+                          .device = flags.device,
+                          .comm = flags.comm,
+                          .timeout_seconds = flags.timeout_seconds,
+                          .flight_record_dir = flags.flight_records,
+                          .trace = trace.get()},
+                         [&](comm::World& world) { Train(world, flags, corpus); }));
+  trace.Write();
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   KeepStandardDescriptors();
   UseBlockingWaits(argv);
-  Flags flags;
-  if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;
-  try {
-    TraceFile trace(flags.trace);
-    const auto corpus =
-        ValueOrThrow(data::TextCorpus::Load(flags.data, {.block = flags.model.n_positions}));
-    OkOrThrow(comm::launch({.num_ranks = flags.ranks,
-                            .threads_per_rank = flags.threads_per_rank,
-                            .device = flags.device,
-                            .comm = flags.comm,
-                            .timeout_seconds = flags.timeout_seconds,
-                            .flight_record_dir = flags.flight_records,
-                            .trace = trace.get()},
-                           [&](comm::World& world) { Train(world, flags, corpus); }));
-    trace.Write();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "04_gemini_big_model: %s\n", error.what());
-    return 1;
-  }
-  return 0;
+  return RunProgram("04_gemini_big_model", [&] { return Run(argc, argv); });
 }

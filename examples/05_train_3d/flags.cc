@@ -55,7 +55,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->check(Between(0, HUGE_VAL));
   add("--max-norm", f.parallel.max_norm, "Clip the gradients' global norm to this; 0: off")
       ->check(Between(0, HUGE_VAL));
-  add("--seed", f.seed, "Of the weights and the order of the data");
+  add("--seed", f.seed, "Of the weights and the order of the data")->check(Unsigned());
   add("--log-every", f.log_every, "Steps between two lasting lines")->check(count);
   DeclareTraceFlag(app, f.trace);
   DeclareDeviceFlag(app, f.device);

@@ -8,12 +8,12 @@
 //   05_train_3d --ranks 1 --tp 1 --pp 1               # the same training on one rank
 #include <cmath>
 #include <cstdio>
-#include <exception>
 #include <memory>
 #include <string>
 
 #include "apogee/booster/booster.h"
 #include "apogee/booster/metrics.h"
+#include "apogee/booster/run_lock.h"
 #include "apogee/checkpoint/open_tensor_file.h"
 #include "apogee/comm/launch.h"
 #include "apogee/core/blocking_waits.h"
@@ -22,6 +22,7 @@
 #include "apogee/core/text.h"
 #include "apogee/data/loader.h"
 #include "apogee/data/text_corpus.h"
+#include "apogee/examples/common/program.h"
 #include "apogee/examples/common/ranks.h"
 #include "apogee/examples/common/trace_file.h"
 #include "apogee/nn/losses.h"
@@ -78,7 +79,9 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
       dataset, std::make_shared<data::DistributedSampler>(order, part.rank, part.size, batch),
       context, {.batch = batch, .num_batches = flags.steps});
 
-  // Rank 0 speaks for all.
+  // Rank 0 speaks for all, into a folder that no other run writes to meanwhile.
+  const std::unique_ptr<RunLock> lock =
+      flags.out.empty() ? nullptr : ValueOrThrow(RunLock::TakeForAll(flags.out, world.group()));
   std::unique_ptr<MetricsLogger> metrics;
   if (world.rank() == 0) {
     metrics = ValueOrThrow(MetricsLogger::Create({.out = flags.out,
@@ -86,6 +89,7 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
                                                   .log_every = flags.log_every,
                                                   .ledger = &context->ledger()}));
     if (!corpus.notice().empty()) OkOrThrow(metrics->Note("note: " + corpus.notice()));
+    if (lock != nullptr && !lock->notice().empty()) OkOrThrow(metrics->Note(lock->notice()));
     OkOrThrow(metrics->Note("text: " + corpus.description()));
     OkOrThrow(metrics->Note(Describe(world, flags, num_parameters)));
   }
@@ -124,31 +128,31 @@ void PrintBubbles(const std::string& path) {
               tools::FormatPercent(tools::BubbleShare(steps)).c_str());
 }
 
+// What the program does, within its frame.
+int Run(int argc, char** argv) {
+  Flags flags;
+  if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;
+  TraceFile trace(flags.trace);
+  const auto corpus = ValueOrThrow(
+      data::TextCorpus::Load(flags.data, {.block = flags.model.max_position_embeddings}));
+  const ProcessMemory start = ValueOrThrow(ReadProcessMemory());
+  OkOrThrow(comm::launch({.num_ranks = flags.ranks,
+                          .threads_per_rank = flags.threads_per_rank,
+                          .device = flags.device,
+                          .comm = flags.comm,
+                          .timeout_seconds = flags.timeout_seconds,
+                          .flight_record_dir = flags.flight_records,
+                          .trace = trace.get()},
+                         [&](comm::World& world) { Train(world, flags, corpus, start); }));
+  trace.Write();
+  if (!flags.trace.empty()) PrintBubbles(flags.trace);
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   KeepStandardDescriptors();
   UseBlockingWaits(argv);
-  Flags flags;
-  if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;
-  try {
-    TraceFile trace(flags.trace);
-    const auto corpus = ValueOrThrow(
-        data::TextCorpus::Load(flags.data, {.block = flags.model.max_position_embeddings}));
-    const ProcessMemory start = ValueOrThrow(ReadProcessMemory());
-    OkOrThrow(comm::launch({.num_ranks = flags.ranks,
-                            .threads_per_rank = flags.threads_per_rank,
-                            .device = flags.device,
-                            .comm = flags.comm,
-                            .timeout_seconds = flags.timeout_seconds,
-                            .flight_record_dir = flags.flight_records,
-                            .trace = trace.get()},
-                           [&](comm::World& world) { Train(world, flags, corpus, start); }));
-    trace.Write();
-    if (!flags.trace.empty()) PrintBubbles(flags.trace);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "05_train_3d: %s\n", error.what());
-    return 1;
-  }
-  return 0;
+  return RunProgram("05_train_3d", [&] { return Run(argc, argv); });
 }

@@ -10,6 +10,7 @@
 #include "apogee/checkpoint/checkpoint_folder.h"
 #include "apogee/core/text.h"
 #include "apogee/examples/common/command_line.h"
+#include "apogee/examples/common/ranks.h"
 
 using namespace apogee;
 
@@ -80,9 +81,20 @@ std::string DescribeData(const data::TextCorpus& corpus, uint64_t seed, int64_t 
          " bytes of text (crc " + hex + ")";
 }
 
+RunConfig DescribeRun(const std::string& optimizer, const CheckpointFlags& flags,
+                      RunConfig::Texts settings) {
+  // The same optimizer under either name (optim/distributed.h).
+  const std::string prefix = "distributed_";
+  const std::string name =
+      optimizer.starts_with(prefix) ? optimizer.substr(prefix.size()) : optimizer;
+  settings["save_every"] = std::to_string(flags.save_every);
+  return {.identity = {{"optimizer", name}, {"criterion", "cross_entropy"}},
+          .settings = std::move(settings)};
+}
+
 // Steps of two runs in one folder would be mixed up by the next resume.
 void RunCheckpoints::RefuseForeignCheckpoints(const std::string& resumed_from) const {
-  if (options_.flags.save_every == 0 || rank_ != 0) return;
+  if (options_.flags.save_every == 0 || world_.rank() != 0) return;
   std::error_code error;
   if (std::filesystem::equivalent(resumed_from, own_folder(), error)) return;
   const auto found = checkpoint::FindCheckpoints(checkpoint::RealFileSystem(), own_folder());
@@ -93,6 +105,10 @@ void RunCheckpoints::RefuseForeignCheckpoints(const std::string& resumed_from) c
 }
 
 int64_t RunCheckpoints::Start() {
+  if (!options_.out.empty()) {
+    lock_ = ValueOrThrow(RunLock::TakeForAll(options_.out, world_.group()));
+    if (lock_ != nullptr && !lock_->notice().empty()) notes_.push_back("note: " + lock_->notice());
+  }
   const bool automatic = options_.flags.resume == "auto";
   const std::string folder = automatic ? own_folder() : options_.flags.resume;
   if (!folder.empty()) {
@@ -103,10 +119,11 @@ int64_t RunCheckpoints::Start() {
       const auto data = position.extra.find(kDataKey);
       const std::string saved = data == position.extra.end() ? "unknown data" : data->second;
       APOGEE_CHECK(saved == options_.data, resumed->path, " is of a run on ", saved,
-                   "; this one is on ", options_.data);
+                   "; this one is on ", options_.data,
+                   "; give what that run had, or another --out for a new one");
       APOGEE_CHECK(position.step <= options_.steps, resumed->path, " is at step ", position.step,
                    ", behind the last of --steps ", options_.steps);
-      notes_ = resumed->notices;
+      notes_.insert(notes_.end(), resumed->notices.begin(), resumed->notices.end());
       notes_.push_back("resumed from " + resumed->path + " at step " +
                        std::to_string(position.step));
       return position.step;
@@ -116,6 +133,16 @@ int64_t RunCheckpoints::Start() {
   }
   RefuseForeignCheckpoints("");
   return 0;
+}
+
+bool RunCheckpoints::IsFinished(int64_t done, const MetricsLogger* metrics) {
+  if (done < options_.steps) return false;
+  const bool validated = metrics != nullptr && metrics->has_validation(options_.steps);
+  if (SumOverRanks(world_, {validated ? 1.0 : 0.0})[0] == 0) return false;
+  notes_.push_back("all " + std::to_string(options_.steps) +
+                   " steps are done and validated: there is nothing to do; give more --steps to go "
+                   "on, or leave --out out to validate again and for another sample");
+  return true;
 }
 
 void RunCheckpoints::NoteSaved(bool wait) {
@@ -129,7 +156,8 @@ void RunCheckpoints::NoteSaved(bool wait) {
 void RunCheckpoints::Save(int64_t step) {
   NoteSaved(/*wait=*/true);
   // The folder of the output is as new as the run: a power cut could take it with all in it.
-  if (rank_ == 0) OkOrThrow(checkpoint::MakeFolder(*checkpoint::RealFileSystem(), options_.out));
+  if (world_.rank() == 0)
+    OkOrThrow(checkpoint::MakeFolder(*checkpoint::RealFileSystem(), options_.out));
   const auto notice = [this](const std::string& text) { notes_.push_back("note: " + text); };
   OkOrThrow(booster_.save_training_state(
       own_folder(), {.step = step, .extra = {{kDataKey, options_.data}}},

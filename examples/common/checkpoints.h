@@ -2,8 +2,10 @@
 // often, and on SIGTERM or SIGINT leaving after the step at hand.
 //
 //   if (flags.checkpoints.save_every > 0) CatchStopSignals();             // main, before any rank
-//   RunCheckpoints checkpoints(booster, world, {...});                      // every rank, after
-//   boost const int64_t done = checkpoints.Start();                               // 0: a new run
+//   booster.set_run_config(DescribeRun("adamw", flags.checkpoints, {...}));  // before boost
+//   RunCheckpoints checkpoints(booster, world, {...});                       // after boost
+//   const int64_t done = checkpoints.Start();                                // 0: a new run
+//   if (checkpoints.IsFinished(done, metrics)) return 0;
 //   for each step behind `done`:
 //     stop = sum over ranks of StopSignals();
 //     if (checkpoints.AfterStep(step, stop)) break;
@@ -14,11 +16,14 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "apogee/booster/booster.h"
+#include "apogee/booster/metrics.h"
+#include "apogee/booster/run_lock.h"
 #include "apogee/comm/launch.h"
 #include "apogee/data/text_corpus.h"
 
@@ -41,9 +46,14 @@ void CatchStopSignals();
 // them, and all leave at the same one.
 std::vector<double> StopSignals();
 
+// The flags that are about checkpoints, and what else every program's run has, as settings of its
+// RunConfig; `optimizer` and the criterion as its identity.
+apogee::RunConfig DescribeRun(const std::string& optimizer, const CheckpointFlags& flags,
+                              apogee::RunConfig::Texts settings);
+
 struct RunCheckpointsOptions {
   CheckpointFlags flags;
-  std::string out;
+  std::string out;    // empty: no files
   int64_t steps = 0;  // of the whole run
   // What decides which samples a step has. A run resumes on the same data only.
   std::string data;
@@ -58,11 +68,16 @@ class RunCheckpoints {
  public:
   RunCheckpoints(apogee::Booster& booster, const apogee::comm::World& world,
                  RunCheckpointsOptions options)
-      : booster_(booster), rank_(world.rank()), options_(std::move(options)) {}
+      : booster_(booster), world_(world), options_(std::move(options)) {}
 
-  // The step that is done already; 0 for a new run. Collective. Throws Error where the checkpoints
-  // do not fit the run, and for a new run beside checkpoints of another.
+  // The step that is done already; 0 for a new run. Makes the folder of the output and takes its
+  // lock, until this object goes: before anything is written there. Collective. Throws Error where
+  // another run has the folder, where the checkpoints do not fit the run, and for a new run beside
+  // checkpoints of another.
   int64_t Start();
+  // Whether all steps are done and, on rank 0, `metrics` says that they are validated: then there
+  // is nothing left to do, which is noted. The same on every rank. Collective.
+  bool IsFinished(int64_t done, const apogee::MetricsLogger* metrics);
   // Saves where it is time to. `stop`: StopSignals(), summed over the ranks. True: leave the loop.
   // Collective. Throws Error when a save fails.
   bool AfterStep(int64_t step, const std::vector<double>& stop);
@@ -80,8 +95,9 @@ class RunCheckpoints {
   void RefuseForeignCheckpoints(const std::string& resumed_from) const;
 
   apogee::Booster& booster_;
-  int rank_;
+  const apogee::comm::World& world_;
   RunCheckpointsOptions options_;
+  std::unique_ptr<apogee::RunLock> lock_;  // on rank 0
   std::vector<std::string> notes_;
   bool has_checked_space_ = false;
   int64_t saving_ = -1;  // the step, until it is said to be saved

@@ -1,7 +1,9 @@
 #include "apogee/examples/common/command_line.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
+#include <limits>
 
 #include "apogee/comm/launch.h"
 #include "apogee/core/status.h"
@@ -58,6 +60,19 @@ CLI::Validator Count(int64_t low) {
           return std::string();
         }
         return "needs a whole number from " + std::to_string(low) + " to 1e9, got " + text;
+      },
+      "");
+}
+
+CLI::Validator Unsigned() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        uint64_t value = 0;
+        const char* end = text.data() + text.size();
+        const auto [reached, error] = std::from_chars(text.data(), end, value);
+        if (error == std::errc() && reached == end) return std::string();
+        return "needs a whole number from 0 to " +
+               std::to_string(std::numeric_limits<uint64_t>::max()) + ", got " + text;
       },
       "");
 }

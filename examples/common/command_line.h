@@ -22,6 +22,8 @@
 
 // A whole number in [low, 1e9].
 CLI::Validator Count(int64_t low);
+// A whole number in [0, 2^64), for flags of unsigned type, which would wrap others around.
+CLI::Validator Unsigned();
 // A number in [low, high).
 CLI::Validator Between(double low, double high);
 // "adam, adamw".

@@ -146,4 +146,17 @@ std::vector<Piece> Gpt2::MakePieces() {
   return pieces;
 }
 
+void Gpt2::DescribeConfig(ConfigTexts& texts) const {
+  texts.function = {{"type", "gpt2"},
+                    {"vocab_size", ConfigText(config_.vocab_size)},
+                    {"n_positions", ConfigText(config_.n_positions)},
+                    {"n_embd", ConfigText(config_.n_embd)},
+                    {"n_layer", ConfigText(config_.n_layer)},
+                    {"n_head", ConfigText(config_.n_head)},
+                    {"layer_norm_epsilon", ConfigText(config_.layer_norm_epsilon)},
+                    {"tie_word_embeddings", ConfigText(config_.tie_word_embeddings)}};
+  texts.training = {{"dropout", ConfigText(config_.dropout)}};
+  texts.complete = true;
+}
+
 }  // namespace apogee::nn

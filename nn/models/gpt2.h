@@ -8,6 +8,7 @@
 #define APOGEE_NN_MODELS_GPT2_H_
 
 #include "apogee/nn/chain.h"
+#include "apogee/nn/configured.h"
 #include "apogee/nn/layers.h"
 #include "apogee/nn/models/token_ids.h"
 
@@ -31,11 +32,12 @@ struct Gpt2Config {
 
 class Gpt2Block;
 
-class Gpt2 : public Chain {
+class Gpt2 : public Chain, public Configured {
  public:
   // Throws Error listing every setting that makes no sense.
   explicit Gpt2(const Gpt2Config& config);
   const Gpt2Config& config() const { return config_; }
+  void DescribeConfig(ConfigTexts& texts) const override;
 
  protected:
   // The embeddings, the blocks, the head.

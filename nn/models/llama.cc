@@ -160,4 +160,20 @@ std::vector<Piece> Llama::MakePieces() {
   return pieces;
 }
 
+void Llama::DescribeConfig(ConfigTexts& texts) const {
+  texts.function = {{"type", "llama"},
+                    {"vocab_size", ConfigText(config_.vocab_size)},
+                    {"hidden_size", ConfigText(config_.hidden_size)},
+                    {"intermediate_size", ConfigText(config_.intermediate_size)},
+                    {"num_hidden_layers", ConfigText(config_.num_hidden_layers)},
+                    {"num_attention_heads", ConfigText(config_.num_attention_heads)},
+                    {"num_key_value_heads", ConfigText(config_.num_key_value_heads)},
+                    {"rms_norm_eps", ConfigText(config_.rms_norm_eps)},
+                    {"rope_theta", ConfigText(config_.rope_theta)},
+                    {"tie_word_embeddings", ConfigText(config_.tie_word_embeddings)}};
+  // No weight depends on it: longer sequences are the same function of more tokens.
+  texts.training = {{"max_position_embeddings", ConfigText(config_.max_position_embeddings)}};
+  texts.complete = true;
+}
+
 }  // namespace apogee::nn

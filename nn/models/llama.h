@@ -10,6 +10,7 @@
 #define APOGEE_NN_MODELS_LLAMA_H_
 
 #include "apogee/nn/chain.h"
+#include "apogee/nn/configured.h"
 #include "apogee/nn/layers.h"
 #include "apogee/nn/models/token_ids.h"
 
@@ -34,11 +35,12 @@ struct LlamaConfig {
 
 class LlamaBlock;
 
-class Llama : public Chain {
+class Llama : public Chain, public Configured {
  public:
   // Throws Error listing every setting that makes no sense.
   explicit Llama(const LlamaConfig& config);
   const LlamaConfig& config() const { return config_; }
+  void DescribeConfig(ConfigTexts& texts) const override;
 
  protected:
   // The embedding, the layers, the head.

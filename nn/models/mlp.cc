@@ -26,4 +26,11 @@ std::vector<Piece> Mlp::MakePieces() {
   return pieces;
 }
 
+void Mlp::DescribeConfig(ConfigTexts& texts) const {
+  texts.function = {{"type", "mlp"},
+                    {"sizes", ConfigText(config_.sizes)},
+                    {"activation", ConfigText(config_.activation)}};
+  texts.complete = true;
+}
+
 }  // namespace apogee::nn

@@ -7,6 +7,7 @@
 #define APOGEE_NN_MODELS_MLP_H_
 
 #include "apogee/nn/chain.h"
+#include "apogee/nn/configured.h"
 #include "apogee/nn/layers.h"
 
 namespace apogee::nn {
@@ -17,10 +18,11 @@ struct MlpConfig {
   Activation activation = Activation::kRelu;
 };
 
-class Mlp : public Chain {
+class Mlp : public Chain, public Configured {
  public:
   explicit Mlp(const MlpConfig& config);
   const MlpConfig& config() const { return config_; }
+  void DescribeConfig(ConfigTexts& texts) const override;
 
  protected:
   // A layer each.

@@ -1,6 +1,10 @@
 #include "apogee/booster/metrics.h"
 
+#include <sys/resource.h>
+#include <sys/stat.h>
+
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -191,11 +195,56 @@ TEST(MetricsLogger, AnUnwritableDirectoryIsAnError) {
   EXPECT_FALSE(MetricsLogger::Create({.log_every = 0, .console = nullptr}).ok());
 }
 
+TEST(MetricsLogger, AStepHasOneRow) {
+  const TempDir dir;
+  {
+    const auto first = Quiet(dir.path());
+    EXPECT_FALSE(first->has_validation(3));
+    ASSERT_TRUE(first->Step({.step = 3, .loss = 1}).ok());
+    ASSERT_TRUE(first->Validation({.step = 3, .loss = 1}).ok());
+    EXPECT_TRUE(first->has_validation(3));
+  }
+  const std::string row = ReadFile(dir / "validation.jsonl");
+  std::ofstream(dir / "validation.jsonl", std::ios::app) << row;  // as earlier versions did
+  const auto again = ValueOrThrow(MetricsLogger::Create(
+      {.out = dir.path(), .total_steps = 3, .resumed_step = 3, .console = nullptr}));
+  EXPECT_TRUE(again->has_validation(3));
+  ASSERT_TRUE(again->Validation({.step = 3, .loss = 1}).ok());
+  EXPECT_EQ(ReadFile(dir / "validation.jsonl"), row);
+}
+
 TEST(LineFile, AFullDiskIsAnError) {
-  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
-  const auto file = ValueOrThrow(LineFile::Create("/dev/full"));
-  EXPECT_THAT(Message(file->Append("line\n")),
-              StartsWith("cannot write to /dev/full: No space left"));
+  const TempDir dir;
+  const auto file = ValueOrThrow(LineFile::Create(dir / "file"));
+  ASSERT_TRUE(file->Append("one\n").ok());
+  const auto before = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit limit{};
+  getrlimit(RLIMIT_FSIZE, &limit);
+  const rlimit small{.rlim_cur = 6, .rlim_max = limit.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &small);
+  const absl::Status status = file->Append("two\n");
+  setrlimit(RLIMIT_FSIZE, &limit);
+  std::signal(SIGXFSZ, before);
+  EXPECT_THAT(Message(status),
+              StartsWith("cannot write to " + (dir / "file") + ": File too large"));
+  EXPECT_EQ(ReadFile(dir / "file"), "one\n") << "no part of a record";
+}
+
+TEST(LineFile, OnlyARegularFileIsWritten) {
+  const TempDir dir;
+  dir.Write("precious", "text");
+  std::filesystem::create_symlink(dir / "precious", dir / "link");
+  ASSERT_EQ(mkfifo((dir / "fifo").c_str(), 0600), 0);
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {dir / "link", "a symbolic link"}, {dir / "fifo", "a FIFO"}, {"/dev/null", "a device"}};
+  for (const auto& [path, what] : cases) {
+    for (const absl::Status& status :
+         {LineFile::Create(path).status(), LineFile::Continue(path).status()}) {
+      EXPECT_THAT(Message(status), StartsWith("cannot write " + path + ": it is " + what));
+      EXPECT_THAT(Message(status), HasSubstr("remove it or choose another place"));
+    }
+  }
+  EXPECT_EQ(ReadFile(dir / "precious"), "text");
 }
 
 TEST(Progress, Durations) {

@@ -276,7 +276,8 @@ TEST_F(TrainGptTest, WillNotMixUpRuns) {
   EXPECT_THAT(schedule.out,
               HasSubstr("step-00000012: another learning-rate schedule: at step 12 "));
   const RunResult done = Train(flags + " --resume auto");
-  EXPECT_EQ(done.exit_code, 0) << "nothing is left to train: " << done.err;
+  EXPECT_EQ(done.exit_code, 0) << done.err;
+  EXPECT_THAT(done.out, HasSubstr("all 12 steps are done and validated: there is nothing to do"));
 }
 
 TEST_F(TrainGptTest, AccumulationIsTheBiggerBatch) {

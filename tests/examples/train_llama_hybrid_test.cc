@@ -51,6 +51,20 @@ class TrainLlamaHybridTest : public ::testing::Test {
   std::string text_;
 };
 
+// The weights of 4 heads of 8 have the shapes of those of 2 heads of 16.
+TEST_F(TrainLlamaHybridTest, OtherHeadsOnResumeAreRefused) {
+  const std::string flags = "--ranks 2 --zero-stage 0 --sample 0 --out " + (dir_ / "out") + " ";
+  ASSERT_EQ(Train(flags + "--save-every 12").exit_code, 0);
+  const ProgramResult other =
+      Train(flags + "--resume auto --steps 13 --heads 2 --kv-heads 1 --tp-size 1 --lr 0.02");
+  EXPECT_EQ(other.exit_code, 1);
+  EXPECT_THAT(other.err,
+              HasSubstr("model.num_attention_heads: saved with \"4\", this run has \"2\""));
+  const ProgramResult same = Train(flags + "--resume auto --steps 13 --lr 0.02");
+  EXPECT_EQ(same.exit_code, 0) << same.err;
+  EXPECT_THAT(same.out, HasSubstr("lr 0.02 has no effect: the saved run's 0.01 goes on"));
+}
+
 TEST_F(TrainLlamaHybridTest, EveryCutTrainsTheSameModel) {
   const ProgramResult one = Train("--ranks 1 --tp-size 1 --zero-stage 0 --out " + (dir_ / "one"));
   ASSERT_EQ(one.exit_code, 0) << one.err;

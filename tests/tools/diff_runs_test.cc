@@ -220,13 +220,35 @@ TEST_F(DiffRunsTest, DamagedRows) {
            {"{\"step\":2,\"lr\":1,\"lr\":1}\n", "\"lr\" is given twice"},
            {"{\"step\":2,\"loss\":\"1\"}\n", "\"loss\" is a text"},
            {"{\"step\":2,\"loss\":{}}\n", "\"loss\" is an object"},
-           {"{\"step\":1}\n", "step 1 behind step 1"},
+           {"{\"step\":1}\n", "step 1 again, with other values: rows of two runs are mixed"},
+           {"{\"step\":0}\n", "step 0 behind step 1: rows of two runs are mixed"},
            {"{\"step\":2,\"x\":\"" + std::string(70'000, 'x') + "\"}\n",
             "is longer than 65536 bytes"}}) {
     const CommandResult result = DiffRows(good + line);
     EXPECT_EQ(result.code, 2) << line;
     EXPECT_THAT(result.out, HasSubstr("apogee diff: " + path + ": line 2: " + problem)) << line;
   }
+}
+
+// Earlier versions wrote the validation of a finished run again whenever it was run again.
+TEST_F(DiffRunsTest, RepeatedRowsAreCountedOnce) {
+  const std::string row = "{\"step\":3,\"loss\":1.5}\n";
+  dir_.Write("a/validation.jsonl", "{\"step\":1,\"loss\":2}\n" + row + row + row);
+  dir_.Write("b/validation.jsonl", row);
+  const CommandResult result = Diff("a", "b");
+  EXPECT_EQ(result.code, 0);
+  EXPECT_EQ(result.out, dir_ / "a/validation.jsonl" +
+                            ": 2 rows are there twice with the same values, the first of step 3; "
+                            "each is counted once (a finished run was run again)\n"
+                            "validation.jsonl: equal up to step 3 (1 in both); 1 only in " +
+                            dir_ / "a" + "\n");
+}
+
+TEST_F(DiffRunsTest, OutputThatCannotBeWrittenIsAnError) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+  Write("a", {});
+  const CommandResult result = Command("diff " + dir_ / "a " + dir_ / "a" + " >/dev/full");
+  EXPECT_EQ(result.code, 2);
 }
 
 TEST_F(DiffRunsTest, RowsOfManyPieces) {
