@@ -152,12 +152,11 @@ absl::Status Booster::save_training_state(const std::string& folder, const RunPo
     passed_over = known->second;
     passed_over_.erase(known);
   }
-  return Write(
-      options.use_async, save,
-      [save, options, folder, passed_over, step = position.step,
-       &lock = folder_lock_](const comm::GroupPtr& group) {
-        return SaveInFolder(*save, folder, step, passed_over, options, lock, group);
-      });
+  return Write(options.use_async, save,
+               [save, options, folder, passed_over, step = position.step,
+                &lock = folder_lock_](const comm::GroupPtr& group) {
+                 return SaveInFolder(*save, folder, step, passed_over, options, lock, group);
+               });
 } catch (const comm::CommError& error) {
   Rethrow("save_training_state", error);
 }

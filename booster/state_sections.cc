@@ -6,8 +6,6 @@
 #include "apogee/checkpoint/tensor_file.h"
 #include "apogee/core/printable.h"
 
-#include "apogee/checkpoint/tensor_file.h"
-
 namespace apogee {
 namespace {
 

@@ -3,6 +3,7 @@
 #include <iostream>
 #include <string>
 
+#include "apogee/core/standard_descriptors.h"
 #include "apogee/core/standard_output.h"
 #include "apogee/tools/command.h"
 
@@ -19,6 +20,7 @@ int Finish(int exit_code) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  apogee::KeepStandardDescriptors();
   // A program that `apogee run` starts would inherit it.
   if (argc < 2 || std::string(argv[1]) != "run") apogee::ReportFileSizeLimit();
   CLI::App app("Tools of the apogee training library");
