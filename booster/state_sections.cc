@@ -85,17 +85,8 @@ void SectionReader::Note(const absl::Status& status) {
 
 SectionReader::Weights SectionReader::ReadWeights(const nn::Module& model, const Plugin& plugin) {
   Weights values;
-  std::string cause;  // of a list as long as the model
   for (const auto& parameter : model.Parameters()) {
     const Tensor here = parameter->data();  // all of it, or this rank's part
-    const auto saved = reader_.manifest().tensors.find(ModelName(parameter->name()));
-    const std::string dtype = checkpoint::SafetensorsDType(here.dtype());
-    if (cause.empty() && saved != reader_.manifest().tensors.end() &&
-        saved->second.dtype != dtype) {
-      cause =
-          internal::Concat("\n  the saved run's weights are ", saved->second.dtype, ", this run's ",
-                           dtype, ": give the plugin the precision that the run was saved with");
-    }
     const Tensor value =
         Tensor::Zeros(here.shape(), here.dtype(), here.context(), MemoryCategory::kParameter);
     Note(Read(ModelName(parameter->name()), plugin.LayoutOf(*parameter), value));
@@ -108,7 +99,6 @@ SectionReader::Weights SectionReader::ReadWeights(const nn::Module& model, const
     }
     Note(InvalidArgument(reader_.path(), ": tensor \"", name, "\" is not one of this model's"));
   }
-  problems_ = cause + problems_;
   return values;
 }
 

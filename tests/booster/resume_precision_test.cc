@@ -42,8 +42,8 @@ TEST(ResumePrecisionTest, TheCauseComesFirst) {
   const absl::Status status = other.booster.resume(dir / "run").status();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(Message(status),
-              HasSubstr("does not fit this run:\n  the saved run's weights are BF16, this run's "
-                        "F32: give the plugin the precision that the run was saved with\n"));
+              HasSubstr("does not fit this run:\n  precision: 4 weights were saved as bf16, this "
+                        "run has them as f32\n"));
   Rig same("bf16");
   EXPECT_TRUE(same.booster.resume(dir / "run").ok());
 }

@@ -338,8 +338,9 @@ TEST(MatrixTest, Reports) {
   const std::vector<CellReport> reports =
       RunMatrix({.only = "[a]damw/ddp/world2/f32/acc1/fed"}, out);
   ASSERT_EQ(reports.size(), 1u);
-  // One all-reduce per bucket of 6000 bytes and one for presence.
-  EXPECT_EQ(reports[0].collectives, 6);
+  // One all-reduce per bucket of 6000 bytes, one for presence and, of what the loss was made, an
+  // all-gather.
+  EXPECT_EQ(reports[0].collectives, 7);
   // Two moments in f32 for what has had a gradient: all but "never" [4, 4] and "frozen" [5, 6].
   EXPECT_EQ(reports[0].state_bytes, 8 * (reports[0].num_parameters - 16 - 30));
   EXPECT_THAT(out.str(), EndsWith("1 passed, 0 failed\n"));

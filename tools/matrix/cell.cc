@@ -42,6 +42,13 @@ void AppendIgnored(const std::string& optimizer, const PluginVariant& plugin, in
                    std::vector<Cell>& cells) {
   std::vector<std::string> models = plugin.workloads;
   std::erase(models, "fed");
+  // CAME divides by how far an update is from its average. In the deep models that ignored targets
+  // leave with few samples per step this makes 1e-5 of the rounding errors of one rank: a loss that
+  // is scaled by 3, and gradients back, change that much. What others show there it would show,
+  // too.
+  if (optimizer == "came") {
+    std::erase_if(models, [](const std::string& model) { return model.ends_with("_deep"); });
+  }
   if (models.empty() || std::ranges::find(plugin.precisions, "f64") == plugin.precisions.end()) {
     return;
   }
@@ -49,7 +56,8 @@ void AppendIgnored(const std::string& optimizer, const PluginVariant& plugin, in
                .plugin = plugin.name,
                .world = world,
                .precision = "f64",
-               .ignored = true};
+               .ignored = true,
+               .workload = {}};
   cell.workload = models[Choice(cell.name(), models.size())];
   const std::vector<Cell> windows = WindowsOf(cell);
   cells.push_back(windows[Choice(cell.name(), windows.size())]);
