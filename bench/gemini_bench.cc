@@ -31,7 +31,7 @@ constexpr size_t kStageTwo = 0, kUnlimited = 1, kFirstBudget = 2, kNumVariants =
 // Parameters, gradients, masters and AdamW's moments.
 int64_t NeededBytes(const std::string& precision) {
   const int64_t per_element = precision == "f64" ? 32 : precision == "f32" ? 16 : 18;
-  return nn::Gpt2(kModel).num_parameters() * per_element;
+  return nn::Gpt2(ModelConfig()).num_parameters() * per_element;
 }
 
 double SecondsPerStep(size_t variant, const Options& options) {

@@ -37,7 +37,7 @@ struct Result {
 void Train(const comm::World& world, const Options& options, const std::string& folder,
            Result& result) {
   const ContextPtr& context = world.context();
-  nn::Gpt2 model(kModel);
+  nn::Gpt2 model(ModelConfig());
   model.Initialize(context, {.seed = 1});
   optim::AdamW optimizer(model.Parameters(), {.lr = 3e-4});
   LowLevelZeroPlugin plugin(world.group(), {.stage = 1, .precision = options.precision});

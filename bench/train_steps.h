@@ -21,11 +21,13 @@ namespace apogee::bench {
 inline constexpr int64_t kLayers = 6, kDim = 384, kHeads = 6, kBlock = 256, kBatch = 8,
                          kVocab = 4096;
 inline constexpr int64_t kWarmup = 2;
-inline constexpr nn::Gpt2Config kModel = {.vocab_size = kVocab,
-                                          .n_positions = kBlock,
-                                          .n_embd = kDim,
-                                          .n_layer = kLayers,
-                                          .n_head = kHeads};
+inline nn::Gpt2Config ModelConfig() {
+  return {.vocab_size = kVocab,
+          .n_positions = kBlock,
+          .n_embd = kDim,
+          .n_layer = kLayers,
+          .n_head = kHeads};
+}
 
 using Clock = std::chrono::steady_clock;
 
@@ -62,7 +64,7 @@ struct Timing {
 inline void TrainSteps(const comm::World& world, const MakePlugin& make_plugin, int tp,
                        int64_t num_steps, Timing& timing) {
   const ContextPtr& context = world.context();
-  nn::Gpt2 model(kModel);
+  nn::Gpt2 model(ModelConfig());
   model.Initialize(context, {.seed = 1});
   optim::AdamW optimizer(model.Parameters(), {.lr = 3e-4});
   const std::unique_ptr<Plugin> plugin = make_plugin(world);
