@@ -14,8 +14,7 @@ class Segment {
  public:
   Segment(std::function<Tensor(const Tensor&)> fn, const Tensor& input, Generator* generator)
       : fn_(std::move(fn)), input_(input), generator_(generator) {
-    if (generator_ != nullptr) first_stream_ = generator_->next_stream();
-    if (generator_ != nullptr) first_sample_ = generator_->first_sample();
+    if (generator_ != nullptr) before_ = *generator_;
   }
 
   int64_t AddPlaceholder(const Tensor& tensor) {
@@ -49,7 +48,7 @@ class Segment {
       tensors.push_back(outer != nullptr ? (*outer)(tensor) : std::make_shared<Keep>(tensor));
       return tensors.back();
     });
-    Replay replay(generator_, first_stream_, first_sample_);
+    Replay replay(generator_, before_);
     fn_(input_);
     same = same && tensors.size() == shapes_.size();
     APOGEE_CHECK(same, "recompute: the function saved ", shapes_.size(), " tensors in forward and ",
@@ -60,11 +59,10 @@ class Segment {
 
   // Puts the generator back to the state of the first run for a scope.
   struct Replay {
-    Replay(Generator* g, uint64_t stream, int64_t sample) : generator(g) {
+    Replay(Generator* g, const Generator& before) : generator(g) {
       if (generator == nullptr) return;
       saved = *generator;
-      generator->set_next_stream(stream);
-      generator->set_first_sample(sample);
+      *generator = before;
     }
     ~Replay() {
       if (generator != nullptr) *generator = saved;
@@ -76,8 +74,7 @@ class Segment {
   std::function<Tensor(const Tensor&)> fn_;
   Tensor input_;  // with its graph, so that the second run records what the first did
   Generator* generator_;
-  uint64_t first_stream_ = 0;
-  int64_t first_sample_ = 0;
+  Generator before_;  // the first run
   std::vector<Shape> shapes_;
   std::vector<std::shared_ptr<PackedTensor>> tensors_;
 };

@@ -84,7 +84,7 @@ absl::StatusOr<std::unique_ptr<RunLock>> RunLock::Take(const std::string& folder
       return lock;
     }
     if (IsAt(lock->descriptor_, lock->path_)) break;
-    close(lock->descriptor_);
+    close(std::exchange(lock->descriptor_, -1));
   }
   const std::string holder = ThisProcess();
   // It is for a message of others: on a full disk that lacks the holder.

@@ -5,11 +5,13 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "apogee/autograd/grad_mode.h"
 #include "apogee/autograd/node.h"
+#include "apogee/core/lifetime.h"
 #include "apogee/core/text.h"
 #include "apogee/nn/losses.h"
 #include "apogee/tensor/ops/elementwise.h"
@@ -106,11 +108,15 @@ struct LossNormalizer::State {
   ContextPtr context;  // of the model
   int64_t num_losses = 0;
 
-  // Of the last forward of the model.
-  bool training = true;
+  // Of the last forward of the model, on several ranks.
+  Watched<nn::Module> model;
   int64_t samples = 0;
   uint64_t stream = 0;    // before it
   bool unplaced = false;  // it drew masks without knowing the place of its samples
+  // Of forwards since the last backward.
+  double pending_samples = 0;
+  // What losses since the last step come from, as far as they are in a graph.
+  std::vector<std::weak_ptr<autograd::Node>> shares;
 
   struct OpenWindow {
     double announced = 0, total = 0;
@@ -121,10 +127,11 @@ struct LossNormalizer::State {
   bool had_window = false;
   bool is_raw = false;
   double raw_samples = 0, raw_targets = 0, raw_order = 0;
-  int64_t losses_before = 0;
 
   struct Call {
     bool training = false;
+    std::vector<Count> micros;
+    size_t micro = 0;  // whose loss is being made
     Count own;
     double samples = 0;
     bool is_even = true;             // its micro-batches, whichever way targets count
@@ -166,25 +173,56 @@ struct LossNormalizer::State {
     return total.counted;
   }
 
+  // Of a micro-batch of a pipeline: it has been counted with its batch.
+  Tensor NormalizeInCall(const Tensor& mean, const Tensor& targets) {
+    const double own = count(targets).counted;
+    const double counted = call->micros.empty() ? own : call->micros[call->micro].counted;
+    APOGEE_CHECK(own == counted, "boosted.criterion: micro-batch ", call->micro,
+                 " of execute_pipeline has ", counted, " targets that count, the criterion gave ",
+                 own, "; change or leave out targets before execute_pipeline");
+    if (call->training && window) return ShareOfMean(mean, own, window->total, num_ranks());
+    if (!call->training && !call->is_even) ThrowUnknownTargets();
+    if (!call->total) {
+      call->total = call->training ? Total(call->own, call->is_even) : call->own.counted;
+    }
+    return ShareOfMean(mean, own, *call->total, call->training ? num_ranks() : 1);
+  }
+
   Tensor Normalize(const Tensor& mean, const Tensor& targets) {
     if (!mean.defined()) return mean;
-    const bool in_training = call ? call->training : training && autograd::GradModeEnabled();
-    if (!call && !in_training) return mean;
-    ++num_losses;
-    if (in_training && window) {
-      const Count own = count(targets);
-      if (!call) seen += own.counted;
-      return ShareOfMean(mean, own.counted, window->total, num_ranks());
-    }
     if (call) {
-      if (!call->total) {
-        call->total = in_training ? Total(call->own, call->is_even) : call->own.counted;
-      }
-      return ShareOfMean(mean, count(targets).counted, *call->total, in_training ? num_ranks() : 1);
+      ++num_losses;
+      return NormalizeInCall(mean, targets);
     }
-    if (copies == nullptr) return mean;
+    const bool training = model.get() == nullptr || model.is_gone() || model->is_training();
+    const bool needed = window || copies != nullptr;
+    if (!needed || !training || !autograd::GradModeEnabled()) return mean;
     const Count own = count(targets);
-    return ShareOfMean(mean, own.counted, Total(own, true), num_ranks());
+    if (window) seen += own.counted;
+    Tensor share =
+        ShareOfMean(mean, own.counted, window ? window->total : Total(own, true), num_ranks());
+    if (autograd::NeedsGrad({share})) shares.push_back(autograd::EdgeOf(share).node);
+    return share;
+  }
+
+  // Whether `loss` is made of losses that were normalised.
+  bool IsNormalized(const Tensor& loss) const {
+    constexpr size_t kMaxNodes = 4096;
+    if (shares.empty()) return false;
+    std::vector<const autograd::Node*> nodes;
+    std::unordered_set<const autograd::Node*> known;
+    const auto add = [&](const autograd::Edge& edge) {
+      if (edge.node == nullptr || nodes.size() == kMaxNodes) return;
+      if (known.insert(edge.node.get()).second) nodes.push_back(edge.node.get());
+    };
+    add(autograd::EdgeOf(loss));
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      for (const auto& share : shares) {
+        if (share.lock().get() == nodes[i]) return true;
+      }
+      for (const autograd::Edge& edge : nodes[i]->edges()) add(edge);
+    }
+    return false;
   }
 };
 
@@ -196,20 +234,21 @@ LossNormalizer::~LossNormalizer() = default;
 
 void LossNormalizer::Attach(nn::Module& model) {
   state_->context = model.Parameters()[0]->context();
+  state_->model = &model;
+  if (state_->copies == nullptr) return;
   const std::weak_ptr<State> weak = state_;
   model.AddPreForwardHook([weak](nn::Module& root, const Tensor& input) {
     const auto state = weak.lock();
     if (state == nullptr) return;
-    state->training = root.is_training();
     state->samples = input.rank() > 0 ? input.size(0) : 1;
     state->stream = root.generator().next_stream();
-    state->unplaced = !SamplePlaceOf(input).has_value();
+    state->unplaced = root.is_training() && !SamplePlaceOf(input).has_value();
   });
   model.AddPostForwardHook([weak](nn::Module& root) {
     const auto state = weak.lock();
-    if (state == nullptr || !state->training) return;
+    if (state == nullptr) return;
     state->unplaced = state->unplaced && root.generator().next_stream() != state->stream;
-    if (autograd::GradModeEnabled()) state->raw_samples += static_cast<double>(state->samples);
+    if (autograd::GradModeEnabled()) state->pending_samples += static_cast<double>(state->samples);
   });
 }
 
@@ -225,6 +264,7 @@ std::shared_ptr<void> LossNormalizer::Window(int64_t num_targets) {
   APOGEE_CHECK(num_targets >= 0, "accumulation_window: num_targets must not be negative, got ",
                num_targets);
   APOGEE_CHECK(!state_->window, "accumulation_window: the handle of another window lives");
+  state_->announced = state_->seen = 0;  // of a window without a step, which was given up
   const auto own = static_cast<double>(num_targets);
   double total = 0;
   for (const double targets : state_->Gather({own})) total += targets;
@@ -238,9 +278,10 @@ std::shared_ptr<void> LossNormalizer::Window(int64_t num_targets) {
 
 std::shared_ptr<void> LossNormalizer::BeginCall(const Tensor& targets,
                                                 std::span<const int64_t> begin, bool training) {
-  State::Call call{.training = training};
+  State::Call call;
+  call.training = training;
   if (targets.defined()) {
-    std::vector<Count> micros;
+    std::vector<Count>& micros = call.micros;
     for (size_t m = 0; m + 1 < begin.size(); ++m) {
       micros.push_back(state_->count(targets.Slice(0, begin[m], begin[m + 1] - begin[m])));
       call.own += micros.back();
@@ -262,6 +303,11 @@ std::shared_ptr<void> LossNormalizer::BeginCall(const Tensor& targets,
   });
 }
 
+void LossNormalizer::BeginLoss(int micro, bool unplaced) {
+  state_->call->micro = static_cast<size_t>(micro);
+  state_->unplaced = unplaced;
+}
+
 void LossNormalizer::NoteRawCall() {
   State& state = *state_;
   if (!state.call->training) return;
@@ -276,15 +322,19 @@ int64_t LossNormalizer::num_losses() const { return state_->num_losses; }
 
 void LossNormalizer::NoteBackward(const Tensor& loss) {
   State& state = *state_;
-  const bool normalized = std::exchange(state.losses_before, state.num_losses) != state.num_losses;
-  if (normalized || state.copies == nullptr) return;
+  if (state.copies == nullptr) return;
+  const double samples = std::exchange(state.pending_samples, 0);
+  if (state.IsNormalized(loss)) return;
   state.is_raw = true;
+  state.raw_samples += samples;
   state.raw_targets += static_cast<double>(autograd::NumTargetsOf(loss).value_or(0));
   state.raw_order = MixInto(state.raw_order, state.raw_samples + state.raw_targets);
 }
 
 void LossNormalizer::CheckStep() {
   State& state = *state_;
+  state.shares.clear();
+  state.pending_samples = 0;
   const bool is_raw = std::exchange(state.is_raw, false);
   const bool had_window = std::exchange(state.had_window, false);
   const std::vector<double> own = {std::exchange(state.raw_samples, 0),

@@ -54,6 +54,9 @@ class LossNormalizer {
   // handle goes, losses are addends of its mean. `targets` may be undefined.
   std::shared_ptr<void> BeginCall(const Tensor& targets, std::span<const int64_t> begin,
                                   bool training);
+  // Before the criterion of a micro-batch. `unplaced`: random masks were drawn without knowing the
+  // place of the batch's samples.
+  void BeginLoss(int micro, bool unplaced);
   // At the end of a call whose losses were not the wrapped criterion's: the pipeline has weighed
   // them by samples.
   void NoteRawCall();

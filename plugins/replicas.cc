@@ -132,7 +132,11 @@ void BroadcastRandomState(nn::Module& model, comm::Group& group) {
 // Ranks mask their parts of a batch as one rank would mask the whole.
 void MaskByPlace(nn::Module& model, const comm::Group& group) {
   model.AddPreForwardHook([rank = group.rank()](nn::Module& root, const Tensor& input) {
-    if (input.rank() == 0 || SamplePlaceOf(input)) return;  // the batch knows better
+    if (input.rank() == 0) return;
+    if (SamplePlaceOf(input)) {  // the batch knows better; the root may be part of another model
+      if (root.is_training()) root.BeginBatch(input);
+      return;
+    }
     root.generator().set_first_sample(rank * input.size(0));
   });
 }

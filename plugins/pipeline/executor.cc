@@ -111,7 +111,8 @@ PipelineResult Executor::Run(const ExecutorCall& call) {
   const auto normalizing =
       call.normalizer == nullptr
           ? nullptr
-          : call.normalizer->BeginCall(call.targets, run.begin, run.shape.training);
+          : call.normalizer->BeginCall(call.criterion != nullptr ? call.targets : Tensor(),
+                                       run.begin, run.shape.training);
   run.losses.resize(static_cast<size_t>(call.num_micros));
   run.outputs.resize(static_cast<size_t>(call.num_micros));
   const autograd::GradModeGuard grad_mode(run.shape.training);
@@ -174,8 +175,13 @@ void Executor::Loss(Running& run, const PipelineOp& op, const Tensor& output, Sl
   const auto micro = static_cast<size_t>(op.micro);
   if (run.call.return_outputs) run.outputs[micro] = output.Detach();
   if (run.call.criterion == nullptr) return;
-  const LossNormalizer* const normalizer = run.call.normalizer;
+  LossNormalizer* const normalizer = run.call.normalizer;
   const int64_t before = normalizer == nullptr ? 0 : normalizer->num_losses();
+  if (normalizer != nullptr) {
+    const bool drew = parts_.model.generator().next_stream() != run.first_stream;
+    const bool placed = SamplePlaceOf(run.call.inputs).has_value();
+    normalizer->BeginLoss(op.micro, run.training_mode && drew && !placed);
+  }
   slot.output = run.call.criterion(output, run.Part(run.call.targets, op.micro));
   run.raw_losses = normalizer == nullptr || normalizer->num_losses() == before;
   CheckLoss("execute_pipeline: the criterion's loss", slot.output);

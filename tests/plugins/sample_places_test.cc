@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "apogee/autograd/functions/arithmetic.h"
+#include "apogee/autograd/recompute.h"
 #include "apogee/booster/booster.h"
 #include "apogee/optim/registry.h"
 #include "apogee/plugins/hybrid_parallel.h"
@@ -139,6 +140,61 @@ TEST(SamplePlacesTest, AWindowMayBeAMicroBatch) {
     const Layout layout{.plugin = plugin, .ranks = 4, .accumulate = 2, .window_of_step = false};
     EXPECT_LE(WorstUpdateError(start, want, Train(layout, start)).error, 1e-9) << plugin;
   }
+}
+
+Tensor PlacedTokens(const ContextPtr& context) {
+  const Tensor tokens = Tensor::Full({2, kTokens}, DType::kI64, 3, context);
+  tokens.storage()->set_sample_place({.stream = std::make_shared<int>(), .window = 0, .first = 6},
+                                     kTokens);
+  return tokens;
+}
+
+// Recomputing a whole model draws the masks of its forward again.
+TEST(SamplePlacesTest, RecomputedModelsReplayTheirMasks) {
+  const ContextPtr context = CpuContext();
+  std::vector<double> sums;
+  for (const bool recompute : {false, true}) {
+    nn::Gpt2 model({.vocab_size = kVocab,
+                    .n_positions = kTokens,
+                    .n_embd = 8,
+                    .n_layer = 1,
+                    .n_head = 2,
+                    .dropout = 0.5});
+    model.Initialize(context, {.seed = 11, .dtype = DType::kF64});
+    const Tensor tokens = PlacedTokens(context);
+    const auto run = [&](const Tensor& x) { return model(x); };
+    const Tensor output =
+        recompute ? autograd::Recompute(run, tokens, &model.generator()) : run(tokens);
+    autograd::Backward(autograd::Mean(output));
+    double sum = 0;
+    for (const auto& p : model.Parameters()) {
+      if (!p->has_grad()) continue;
+      for (const double g : p->grad().ToVector<double>()) sum += std::abs(g);
+    }
+    sums.push_back(sum);
+  }
+  EXPECT_EQ(sums[0], sums[1]);
+}
+
+// A boosted model may be a part of another one, which is not called.
+TEST(SamplePlacesTest, AModelInsideAnotherKnowsThePlaceOfItsInputs) {
+  RunRanks(2, [](comm::World& world) {
+    nn::Container around;
+    auto model = std::make_shared<nn::Gpt2>(nn::Gpt2Config{.vocab_size = kVocab,
+                                                           .n_positions = kTokens,
+                                                           .n_embd = 8,
+                                                           .n_layer = 1,
+                                                           .n_head = 2,
+                                                           .dropout = 0.5});
+    around.Register("model", model);
+    around.Initialize(world.context(), {.seed = 1, .dtype = DType::kF64});
+    const auto optimizer = ValueOrThrow(optim::MakeOptimizer("sgd", model->Parameters(), {}));
+    DdpPlugin plugin(world.group(), {.precision = "f64"});
+    Booster booster(plugin);
+    booster.boost(*model, *optimizer);
+    (*model)(PlacedTokens(world.context()));
+    EXPECT_EQ(model->generator().first_sample(), 6);
+  });
 }
 
 TEST(SamplePlacesTest, SlicesAndViewsKnowTheirPlace) {

@@ -366,6 +366,57 @@ TEST(UnevenTargetsTest, ALossThatIsNotTheBoostedOneIsRefusedWhereRanksDiffer) {
   }
 }
 
+// Losses belong to their backward, in whatever order a loop makes them.
+TEST(UnevenTargetsTest, SeveralLossesOfAStep) {
+  RunRanks(2, [](comm::World& world) {
+    const auto model = Model(world.context());
+    const auto optimizer = AdamW(*model);
+    DdpPlugin plugin(world.group(), {.precision = "f64"});
+    Booster booster(plugin);
+    const nn::CrossEntropyLoss criterion;
+    Boosted boosted = booster.boost(*model, *optimizer, criterion);
+    const data::Batch batch = BatchOf(0, 0, 0, {2, world.rank() == 0 ? 4 : 1}, world.context());
+    const auto loss = [&](const Criterion& used) {
+      return used(boosted.model(batch.inputs), batch.targets);
+    };
+    const Tensor first = loss(boosted.criterion), second = loss(boosted.criterion);
+    booster.backward(first, boosted.optimizer);
+    booster.backward(autograd::Scale(second, 0.5), boosted.optimizer);
+    boosted.optimizer.step();
+    boosted.optimizer.zero_grad();
+    // One that is only looked at does not speak for the other.
+    loss(boosted.criterion).Item();
+    booster.backward(loss(criterion), boosted.optimizer);
+    EXPECT_THROW(boosted.optimizer.step(), Error);
+  });
+}
+
+TEST(UnevenTargetsTest, APipelinesCriterionKeepsItsTargets) {
+  const Case pipeline{"pp2", 2, [] { return Cut(1, 2, 0); }, true};
+  RunRanks(2, [&](comm::World& world) {
+    const auto model = Model(world.context());
+    const auto optimizer = AdamW(*model);
+    const auto plugin = MakePlugin(pipeline, world);
+    Booster booster(*plugin);
+    Boosted boosted = booster.boost(*model, *optimizer, nn::CrossEntropyLoss());
+    const data::Batch batch = BatchOf(0, 0, 0, {4, 4}, world.context());
+    const Criterion half = [&](const Tensor& output, const Tensor& targets) {
+      std::vector<int64_t> less = targets.ToVector<int64_t>();
+      for (size_t i = 0; i < less.size(); i += 2) less[i] = kIgnored;
+      return boosted.criterion(
+          output, Tensor::FromVector<int64_t>(less, targets.shape(), targets.context()));
+    };
+    try {
+      booster.execute_pipeline(batch, boosted.model, half, &boosted.optimizer);
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      // The other stage hears that this one has failed.
+      if (world.rank() == 0) return;
+      EXPECT_THAT(error.what(), HasSubstr("has 8 targets that count, the criterion gave 4"));
+    }
+  });
+}
+
 TEST(UnevenTargetsTest, AFunctionThatMayIgnoreTargetsIsRefused) {
   EXPECT_THAT(ErrorOf({"ddp", 2}, {{{2, 4}}, {{2, 1}}}, Loop::kMeanOfMicros, OwnLoss),
               HasSubstr("give boost an nn::MeanLoss with a count"));

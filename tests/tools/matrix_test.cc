@@ -248,6 +248,8 @@ TEST(MatrixTest, EveryOptimizerMeetsIgnoredTargetsUnderEveryLayoutAndTheSampleHa
   std::set<std::string> layouts, ignored;
   for (const Cell& cell : all) {
     if (cell.precision != "f64") continue;
+    // AppendIgnored says why it leaves these out.
+    if (cell.optimizer == "came" && FindPlugin(cell.plugin).pp > 1) continue;
     const std::string layout = cell.optimizer + cell.plugin + std::to_string(cell.world);
     layouts.insert(layout);
     if (cell.ignored) ignored.insert(layout);
