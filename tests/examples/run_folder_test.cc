@@ -107,6 +107,7 @@ TEST_F(RunFolderTest, ASecondRunInTheFolderIsRefused) {
   // Starts a run, and a second one once the first trains; ends the first and says its number.
   const std::string script = dir_.Write("two.sh", R"(
 out=$1; shift
+rm -rf "$out"
 "$@" --steps 1000000 >/dev/null 2>&1 & pid=$!
 for _ in $(seq 600); do [ -s $out/metrics.jsonl ] && break; sleep 0.1; done
 "$@"; code=$?
