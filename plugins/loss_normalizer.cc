@@ -264,12 +264,13 @@ std::shared_ptr<void> LossNormalizer::Window(int64_t num_targets) {
   APOGEE_CHECK(num_targets >= 0, "accumulation_window: num_targets must not be negative, got ",
                num_targets);
   APOGEE_CHECK(!state_->window, "accumulation_window: the handle of another window lives");
-  state_->announced = state_->seen = 0;  // of a window without a step, which was given up
   const auto own = static_cast<double>(num_targets);
   double total = 0;
   for (const double targets : state_->Gather({own})) total += targets;
   state_->window = {own, total};
-  state_->announced += own;
+  // One that was given up without a step is forgotten.
+  state_->announced = own;
+  state_->seen = 0;
   state_->had_window = true;
   return std::shared_ptr<void>(nullptr, [weak = std::weak_ptr<State>(state_)](void*) {
     if (const auto state = weak.lock()) state->window.reset();

@@ -14,9 +14,9 @@
 // targets has the loss 0. In evaluation mode and under NoGradGuard the loss is m_r, and nothing is
 // communicated, but for micro-batches of a pipeline, which weigh by their targets there, too.
 //
-// Costs one all-gather of 32 bytes per rank and micro-batch, waited for; none on one rank, one per window
-// within Window, one per call in a pipeline, on the ranks of its last part. Every rank of the group
-// must call in training.
+// Costs one all-gather of 32 bytes per rank and micro-batch, waited for; none on one rank, one per
+// window within Window, one per call in a pipeline, on the ranks of its last part. Every rank of
+// the group must call in training.
 //
 // A loss that was not made by the wrapped criterion is averaged over the ranks as it is. Before the
 // step the ranks compare what such losses were made of (CheckStep).
