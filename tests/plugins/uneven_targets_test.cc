@@ -186,6 +186,18 @@ Tensor WholeValue(Plugin& plugin, const autograd::Parameter& parameter) {
   return parameter.data();
 }
 
+// Of this rank, in a step.
+std::vector<data::Batch> BatchesOf(int64_t step, const Spread& spread, Plugin& plugin,
+                                   const comm::World& world) {
+  const auto* hybrid = dynamic_cast<HybridParallelPlugin*>(&plugin);
+  const auto rank = static_cast<size_t>(hybrid ? hybrid->data_rank() : world.rank());
+  std::vector<data::Batch> batches;
+  for (size_t m = 0; m < spread[rank].size(); ++m) {
+    batches.push_back(BatchOf(step, rank, m, spread[rank][m], world.context()));
+  }
+  return batches;
+}
+
 enum class Loop { kMeanOfMicros, kWindow, kRaw };
 
 // What a rank does in a step; returns its loss.
@@ -226,14 +238,9 @@ Result BoostedRun(const Case& run, const Spread& spread, Loop loop, const Criter
     const auto plugin = MakePlugin(run, world);
     Booster booster(*plugin);
     Boosted boosted = booster.boost(*model, *optimizer, criterion);
-    const auto* hybrid = dynamic_cast<HybridParallelPlugin*>(plugin.get());
-    const auto rank = static_cast<size_t>(hybrid ? hybrid->data_rank() : world.rank());
     Result& result = results[static_cast<size_t>(world.rank())];
     for (int64_t step = 0; step < kSteps; ++step) {
-      std::vector<data::Batch> batches;
-      for (size_t m = 0; m < spread[rank].size(); ++m) {
-        batches.push_back(BatchOf(step, rank, m, spread[rank][m], world.context()));
-      }
+      const std::vector<data::Batch> batches = BatchesOf(step, spread, *plugin, world);
       const Criterion& used = loop == Loop::kRaw ? criterion : boosted.criterion;
       const double loss = RunStep(booster, boosted, used, run, batches, loop);
       const Tensor mean = Tensor::Full({1}, DType::kF64, loss, world.context());
@@ -335,12 +342,7 @@ std::string ErrorOf(const Case& run, const Spread& spread, Loop loop, const Crit
     const auto plugin = MakePlugin(run, world);
     Booster booster(*plugin);
     Boosted boosted = booster.boost(*model, *optimizer, criterion);
-    const auto* hybrid = dynamic_cast<HybridParallelPlugin*>(plugin.get());
-    const auto rank = static_cast<size_t>(hybrid ? hybrid->data_rank() : world.rank());
-    std::vector<data::Batch> batches;
-    for (size_t m = 0; m < spread[rank].size(); ++m) {
-      batches.push_back(BatchOf(0, rank, m, spread[rank][m], world.context()));
-    }
+    const std::vector<data::Batch> batches = BatchesOf(0, spread, *plugin, world);
     const Weights before = WeightsOf(*model);
     try {
       RunStep(booster, boosted, loop == Loop::kRaw ? criterion : boosted.criterion, run, batches,
