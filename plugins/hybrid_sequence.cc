@@ -5,6 +5,7 @@
 
 #include "apogee/core/text.h"
 #include "apogee/optim/fused_backward.h"
+#include "apogee/plugins/replicas.h"
 
 namespace apogee {
 
@@ -77,15 +78,7 @@ void HybridSequence::Attach(nn::Module& model, optim::Optimizer& optimizer, cons
   parallel_->Apply();
   // Ranks that share sequences have the same samples: the inner plugin, whose group they are in
   // together with other samples' ranks, does not know.
-  model.AddPreForwardHook([rank = mesh.coordinate(comm::Axis::kDp)](nn::Module& root,
-                                                                    const Tensor& input) {
-    if (input.rank() == 0) return;
-    if (SamplePlaceOf(input)) {  // the batch knows better; the root may be part of another model
-      if (root.is_training()) root.BeginBatch(input);
-      return;
-    }
-    root.generator().set_first_sample(rank * input.size(0));
-  });
+  MaskByPlace(model, mesh.coordinate(comm::Axis::kDp));
   if (!uses_tp()) return;
   std::vector<optim::ParamView*> views;
   for (optim::ParamView& view : optimizer.views()) {

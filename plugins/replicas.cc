@@ -129,9 +129,10 @@ void BroadcastRandomState(nn::Module& model, comm::Group& group) {
   generator.Restart(static_cast<uint64_t>(state[2]));
 }
 
-// Ranks mask their parts of a batch as one rank would mask the whole.
-void MaskByPlace(nn::Module& model, const comm::Group& group) {
-  model.AddPreForwardHook([rank = group.rank()](nn::Module& root, const Tensor& input) {
+}  // namespace
+
+void MaskByPlace(nn::Module& model, int rank) {
+  model.AddPreForwardHook([rank](nn::Module& root, const Tensor& input) {
     if (input.rank() == 0) return;
     if (SamplePlaceOf(input)) {  // the batch knows better; the root may be part of another model
       if (root.is_training()) root.BeginBatch(input);
@@ -140,8 +141,6 @@ void MaskByPlace(nn::Module& model, const comm::Group& group) {
     root.generator().set_first_sample(rank * input.size(0));
   });
 }
-
-}  // namespace
 
 std::vector<autograd::ParameterPtr> HeldParameters(const nn::Module& model) {
   std::vector<autograd::ParameterPtr> held = model.Parameters();
@@ -174,14 +173,14 @@ void SyncReplicas(const std::string& plugin, nn::Module& model, const optim::Opt
 void PrepareReplicas(const std::string& plugin, nn::Module& model,
                      const optim::Optimizer& optimizer, const comm::GroupPtr& group) {
   SyncReplicas(plugin, model, optimizer, group);
-  if (group != nullptr) MaskByPlace(model, *group);
+  if (group != nullptr) MaskByPlace(model, group->rank());
 }
 
 void PrepareReplicasButValues(const std::string& plugin, nn::Module& model,
                               const optim::Optimizer& optimizer, const comm::GroupPtr& group) {
   if (group == nullptr) return;
   SyncReplicasButValues(plugin, model, optimizer, group);
-  MaskByPlace(model, *group);
+  MaskByPlace(model, group->rank());
 }
 
 void SyncValue(autograd::Parameter& parameter, const comm::GroupPtr& group) {

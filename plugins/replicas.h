@@ -30,6 +30,11 @@ void SyncReplicas(const std::string& plugin, nn::Module& model, const optim::Opt
 void SyncReplicasButValues(const std::string& plugin, nn::Module& model,
                            const optim::Optimizer& optimizer, const comm::GroupPtr& group);
 
+// Random masks of the model's forwards are numbered as if this were part `rank` of each batch,
+// where batches do not know the places of their samples themselves (SamplePlaceOf). The last call
+// holds.
+void MaskByPlace(nn::Module& model, int rank);
+
 // SyncReplicas, and from now on random masks follow a sample's place in the whole batch, of which
 // each rank has its part.
 void PrepareReplicas(const std::string& plugin, nn::Module& model,
