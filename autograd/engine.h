@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Backward: walks the graph from a loss to the parameters, without recursion, in a fixed order.
 //
 //   Tensor loss = criterion(model(x), y);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Whether functions record a graph. Per thread, on by default.
 //
 //   { NoGradGuard no_grad; Tensor logits = model(tokens); }    // evaluation: nothing is saved

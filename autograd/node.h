@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The graph that backward walks: a Node per differentiable function call, edges to its inputs'
 // nodes.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Parameter: a named leaf of the graph whose gradient is kept, absent or present.
 //
 //   Parameter w("w", Tensor::Zeros({4, 4}, DType::kF32, context));

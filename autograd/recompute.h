@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Activation checkpointing: forward keeps only a function's input; backward runs it again.
 //
 //   Tensor y = autograd::Recompute([&](const Tensor& x) { return block(x); }, x, &generator);

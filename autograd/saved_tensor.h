@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A tensor that a node keeps for backward, with hooks to keep it in another form (recompute,
 // offload).
 //

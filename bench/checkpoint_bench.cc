@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How fast checkpoints are saved and loaded, beside the disk's own rate in the same minutes. Prints
 // one JSON line per number of ranks.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Time of our collectives by size, as mpi_collectives measures MPI's own; one JSON line.
 //
 //   mpirun -np 4 collectives_bench all_reduce 1024 67108864     # bytes of the whole tensor

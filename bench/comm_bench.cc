@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Time of one all-reduce over the ranks, against the time to copy the bytes that it must move.
 // Prints one JSON line.
 //

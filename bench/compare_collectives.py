@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Collectives between processes, by size, beside MPI's own.
 
     bench/compare_collectives.py --build build/release [--ranks 2 4] [--rounds 3] [--json -]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Steps the same parameters with our AdamW and with PyTorch's and prints how their speeds compare.
 
     bench/compare_optim.py --build build/release --json -

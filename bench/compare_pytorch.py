@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Trains the same GPT in apogee and in PyTorch and prints how their speeds compare.
 
     bench/compare_pytorch.py --build build/release --json -

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the scripts that compare our benchmarks with others have in common: they fail, run programs, write JSON.
 
     from comparison import MPIRUN_AS_ROOT, fail, run, write_json

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // 1-bit messages: how fast signs are packed and unpacked, next to a loop that streams the same
 // number of bytes, and what a step of a model sends, in 1-bit messages and in gradients.
 //

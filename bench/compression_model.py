@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """When do 1-bit messages pay? A model of the time of a step against the network's bandwidth, as a plot.
 
     bench/compression_model.py --out docs/compressed_communication.svg

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The yardstick of `gpu_bench products`: cuBLASLt itself, its first proposal of an algorithm with
 // no condition of ours, an output and a workspace that are there already.
 #ifndef APOGEE_BENCH_CUBLAS_ALONE_H_

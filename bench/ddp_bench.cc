@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Speed of data parallelism: N ranks of one thread against one rank of N threads, on the GPT of
 // gpt_bench with the same global batch. Prints one JSON line.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a device budget costs: the GPT of gpt_bench under ZeRO stage 2, under Gemini with everything
 // on the device, and under Gemini with budgets of 100, 50 and 25 % of the bytes that one rank with
 // the whole model needs. Prints one JSON line.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Trains the GPT of compare_pytorch.py on random tokens and prints one JSON line: the speed, and
 // where the time of a step goes.
 //

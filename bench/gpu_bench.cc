@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a GPU is asked for, one JSON line per number; scripts/gpu_check.sh puts PyTorch's beside it.
 //
 //   gpu_bench steps --params 500000000       # every optimizer's step, of the rate of copies

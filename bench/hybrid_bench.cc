@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Speed of tensor parallelism: tp ranks of one thread against one rank of tp threads, on the GPT of
 // gpt_bench with the same batch. Prints one JSON line.
 //

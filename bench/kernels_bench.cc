@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Rates of the two kernels that dominate a training step, at the shapes of a small GPT (batch 8,
 // 256 tokens, model size 384, 6 heads). FLOP/s counts a causal attention as half of a full one.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // GaLore's basis refresh against LAPACK's gesdd, and AdamW with 8-bit states against AdamW.
 //
 //   low_rank_bench [n] [rank] [threads] [million parameters]      # 2048 128 2 32

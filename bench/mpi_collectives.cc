@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // MPI's own collectives over the processes that mpirun started, for compare_comm.py and
 // compare_collectives.py: the time of a call in f32, one JSON line from rank 0.
 //

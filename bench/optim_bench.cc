@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How close the optimizers' steps come to the speed of memory, on f32 weights in the shapes of a
 // GPT. The yardstick, measured in the same run and interleaved with them, is a loop with four read
 // and three write streams, as AdamW has, and almost no arithmetic.

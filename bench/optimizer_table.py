@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Trains the example GPT with every optimizer and writes the table of docs/optimizers.md.
 
     bench/optimizer_table.py --build build/release [--steps 300] [--only adam,lamb] [--write]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How long the stages of a pipeline wait, measured, against the schedules' formulas
 // (plugins/pipeline/schedule.h). Prints one JSON line per schedule and number of micro-batches.
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The PyTorch side of compare_pytorch.py: one process, one measurement, one JSON line on stdout.
 
 The model is the one of gpt_bench.cc: token and learned position embeddings, pre-norm blocks with packed

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The PyTorch side of gpu_bench: the same numbers on the same GPU, one JSON line each.
 
     python3 bench/pytorch_gpu.py steps|products|gpt [--params N] [--batch B] [--block T] [--steps S]

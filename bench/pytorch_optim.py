@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The PyTorch side of compare_optim.py: one process, one measurement, one JSON line on stdout.
 
 torch.optim.AdamW with its defaults (so one operator after another per parameter; --foreach for the operators

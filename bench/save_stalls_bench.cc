@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What saving costs training: the GPT of gpt_bench, 50 steps without a save, with one, and with one
 // in the background. Prints one JSON line.
 //

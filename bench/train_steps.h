@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Steps of the 12 M GPT of gpt_bench under a plugin, timed: what the benchmarks of data parallelism
 // share.
 #ifndef APOGEE_BENCH_TRAIN_STEPS_H_

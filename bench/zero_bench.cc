@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Speed of ZeRO. Prints one JSON line per measurement.
 //
 //   zero_bench --ranks 2 --rounds 5                    # a training step, stages 1 and 2 against

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The whole public library in one include.
 //
 //   #include "apogee/apogee.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Numbers as attributes of a checkpoint: text that reads back to the same bits.
 //
 //   Attributes attributes;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Booster: makes an ordinary training setup run under a plugin; the loop stays the same.
 //
 //   SingleRankPlugin plugin({.precision = "bf16", .max_norm = 1.0});

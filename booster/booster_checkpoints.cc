@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Saving and resuming: which checkpoint of a folder, and what the ranks agree on around it.
 #include <algorithm>
 #include <cstdio>

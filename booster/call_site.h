@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Rethrow: an error of a collective, told with the call that it happened in. Ranks that call
 // different things only know that their collectives differ; the call is what the loop can look up.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CRC-32C (Castagnoli, RFC 3720 B.4), the checksum of TFRecord files.
 //
 //   uint32_t crc = Crc32c("123456789", 9);                // 0xe3069283

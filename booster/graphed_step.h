@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // GraphedMicroStep: forward and backward of one micro-batch, started on a GPU as one CUDA graph
 // from the second time on that the same shapes come.
 //

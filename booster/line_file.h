@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // An output file that only ever holds whole records: each Append is one write(2) to a file opened
 // for appending, so a reader (or a crash) sees a record complete or not at all.
 //

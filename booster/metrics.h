@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // MetricsLogger: one call per event of a training run; the console and the files follow.
 //
 //   APOGEE_ASSIGN_OR_RETURN(auto metrics, MetricsLogger::Create({.out = "out", .total_steps = 600,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Progress of a training run as lines for people.
 //
 //   ProgressConsole console(stdout);              // a terminal gets one live line, a pipe plain

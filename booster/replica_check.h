@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CheckReplicas: whether what several ranks claim to hold alike is alike. A save takes parts of it
 // from each of them, and would mix ranks that have drifted apart.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // RunConfig: what a run was set up with, as texts by key. Every checkpoint keeps it; a run that
 // resumes is compared with it.
 //

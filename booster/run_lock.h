@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // RunLock: a folder belongs to one run at a time. Two that write to the same files would mix their
 // rows, and remove each other's checkpoints.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Booster: saving and loading parts of a training state, and saves on a thread of their own.
 #include <algorithm>
 #include <cstdio>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The sections of a training state, each to and from a checkpoint: weights, optimizer, schedule.
 //
 //   AddWeights(model, plugin, contents.parts);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // TensorBoardWriter: one event file that TensorBoard can show, with scalars only.
 //
 //   APOGEE_ASSIGN_OR_RETURN(auto writer, TensorBoardWriter::Create("out"));

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Everything that a training run is, as a checkpoint: weights, master weights, all optimizer states
 // and options, loss scale, learning-rate schedule, random state, and what the caller adds (where it
 // is in its data). A run that resumes computes the bits of one that never stopped.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/checkpoint/agreement.h"
 
 #include "apogee/comm/gather_texts.h"

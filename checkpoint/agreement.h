@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What ranks tell each other around a checkpoint: texts of any length, and one status for all.
 //
 //   std::vector<std::string> all = GatherTexts(mine, group, context);      // in rank order

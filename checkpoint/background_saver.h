@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // BackgroundSaver: writes saves on a thread of its own while training goes on.
 //
 //   BackgroundSaver saver(group);                                  // every rank

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A folder of checkpoints, "step-N" each: which are valid, and which to keep.
 //
 //   APOGEE_ASSIGN_OR_RETURN(FoundCheckpoints found, FindCheckpoints(RealFileSystem(), "run"));

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Reads checkpoints that SaveCheckpoint wrote, under any layout.
 //
 //   APOGEE_ASSIGN_OR_RETURN(auto reader, CheckpointReader::Open(RealFileSystem(), "run/step-100"));

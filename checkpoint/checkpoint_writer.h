@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Saves what ranks hold between them as one folder that either is there, whole, or is not.
 //
 //   std::vector<TensorPart> parts = {{"model/w", view.value(), view.layout()}, ...};

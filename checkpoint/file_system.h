@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // FileSystem: the few file operations that checkpoints are made of, behind one interface, so that
 // tests can fail or end the process at any of them and replay what a power cut would leave.
 //

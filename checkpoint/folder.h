@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Folder: an open folder. What is done with its names is done in that very folder, wherever its
 // path leads by now, and to what has the name, never to what a link of that name leads to.
 //

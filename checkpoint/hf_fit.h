@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Whether weights in files fit what is asked of them, and what to say when they do not; only
 // hf_weights.cc needs it.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/checkpoint/hf_index.h"
 
 #include <nlohmann/json.hpp>

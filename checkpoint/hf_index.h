@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The index of Hugging Face weights that are spread over several safetensors files
 // ("model.safetensors.index.json"): which tensor is in which file.
 //

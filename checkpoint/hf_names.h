@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Names of tensors as files on the Hugging Face hub have them, and as the models here have them.
 //
 //   APOGEE_ASSIGN_OR_RETURN(HfNames names, MatchHfNames(in_files, asked, {}, "dir"));

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How Hugging Face weights are spread over files, and what the files are called.
 //
 //   HfShards shards = SpreadOverFiles({{"a", 4000}, {"b", 4000}}, /*file_bytes=*/5000);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Model weights as Hugging Face libraries keep them: a folder with model.safetensors, or with
 // model-00001-of-0000N.safetensors and an index (hf_index.h); and config.json.
 //

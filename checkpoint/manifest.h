@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Manifest: what a checkpoint folder holds: logical tensors, in which slices of which files they
 // lie, digests of every byte, and free-form attributes. It knows no optimizer and no plugin.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The events that make a Manifest; only manifest.cc needs it. After one that returned false,
 // `problem` says why.
 #ifndef APOGEE_CHECKPOINT_MANIFEST_PARSER_H_

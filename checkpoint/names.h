@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Which names an untrusted file may give to files and tensors.
 //
 //   IsPlainFileName("rank-00001.safetensors");   // true

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // NewFolder: a folder that several ranks fill and that either is there, whole, or is not.
 //
 //   APOGEE_ASSIGN_OR_RETURN(NewFolder folder, NewFolder::Make(files, "run/step-100", bytes,

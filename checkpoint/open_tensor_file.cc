@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/checkpoint/open_tensor_file.h"
 
 #include <cstring>

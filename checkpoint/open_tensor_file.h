@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A safetensors file, open and its header checked, through a FileSystem.
 //
 //   APOGEE_ASSIGN_OR_RETURN(OpenTensorFile file, OpenTensorFile::Open(files, "dir/a.safetensors"));

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the operating system says of a path, as a status; and a descriptor that closes itself.
 #ifndef APOGEE_CHECKPOINT_OS_ERROR_H_
 #define APOGEE_CHECKPOINT_OS_ERROR_H_

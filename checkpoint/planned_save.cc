@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/checkpoint/planned_save.h"
 
 #include "apogee/checkpoint/new_folder.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // PlannedSave: a save in two halves: what needs the tensors as they are now, and what does not.
 //
 //   APOGEE_ASSIGN_OR_RETURN(auto save, PlanCheckpoint(std::move(contents), group));

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The machine's folders, by descriptors: no path is looked up twice.
 #ifndef APOGEE_CHECKPOINT_REAL_FOLDER_H_
 #define APOGEE_CHECKPOINT_REAL_FOLDER_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Rewrites a checkpoint folder offline: cut anew over other files, or its model's weights alone as
 // a Hugging Face folder. Tensors stream through a few MiB, whatever their sizes; every byte that is
 // read is checked against its digest.

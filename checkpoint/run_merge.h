@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // RunMerge: the segments of several slices of a tensor in the order of the tensor's elements. It
 // holds one position per run, however many segments that run stands for.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The header of a safetensors file: names, dtypes, shapes and places of tensors, and free-form
 // metadata.
 //

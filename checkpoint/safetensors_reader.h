@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Reads safetensors files, strictly: a file that breaks a rule of the format is an error, not a
 // guess.
 //

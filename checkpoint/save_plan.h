@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // SavePlan: which rank writes which parts, the same on every rank.
 //
 //   APOGEE_ASSIGN_OR_RETURN(SavePlan plan, MakeSavePlan(parts, group, context));

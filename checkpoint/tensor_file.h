@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Writes safetensors files, with digests of what was written.
 //
 //   std::vector<FileEntry> entries = {{.name = "w", .dtype = "F32", .shape = {2, 3}, .data =

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/checkpoint/tensor_stream.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // TensorStream: elements of a saved tensor in their order, a buffer at a time, every byte of them
 // checked against its digest. However large the tensor, it holds at most kMaxStreamBlocks blocks of
 // kDigestBlockBytes, and one position per run of the manifest.

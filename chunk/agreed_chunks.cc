@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // GradientChunks with on_chunk: what is reduced when, for ranks that differ in which gradients they
 // have.
 #include "apogee/chunk/gradient_chunks.h"

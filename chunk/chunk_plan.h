@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How parameters are laid out in chunks, and chunks cut into shards: arithmetic only.
 //
 //   std::vector<ChunkSpec> plan =

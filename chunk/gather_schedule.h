@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // GatherSchedule: which chunks to gather, keep, drop and fetch ahead, so that gathered values stay
 // within a number of bytes: decisions only, no memory.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/chunk/gradient_chunks.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // GradientChunks: averages gradients over a group inside backward, chunk by chunk, while backward
 // goes on. It takes a gradient after all other hooks of the parameter have run.
 //

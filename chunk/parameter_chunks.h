@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ParameterChunks: parameters moved into flat chunks that every rank holds whole and of which each
 // rank updates one shard (ZeRO stages 1 and 2; Rajbhandari et al., SC 2020).
 //

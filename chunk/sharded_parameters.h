@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ShardedParameters: parameters in flat chunks of which each rank keeps one shard, and which are
 // whole on a rank while somebody there uses them (ZeRO stage 3; Rajbhandari et al., SC 2020).
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Compiler, linker and compiler cache. Flags go onto our own targets only: a project that includes or
 # installs apogee keeps its own.
 

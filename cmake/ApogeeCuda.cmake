@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # apogee_cuda_sources(target [EXACT] SRCS cuda/norm.cu ... HOST_SRCS cuda/context.cc ...): adds a layer's CUDA sources
 # (paths relative to the folder), compiled by nvcc, or by the host compiler against the GPU in software.
 # EXACT: no product is fused with an addition. What is bound by memory loses nothing by it, and has the same bits

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Third-party libraries. Abseil, Eigen and libsodium are required; each of the others sets APOGEE_HAS_<X> and
 # a text for the summary. Nothing is downloaded.
 

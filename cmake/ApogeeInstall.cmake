@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The target apogee::apogee (every layer), `cmake --install`, find_package(apogee) and pkg-config. The
 # installed tree may be moved: no file in it holds an absolute path.
 include(CMakePackageConfigHelpers)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # add_layer declares one top-level folder: its sources, its headers and the layers it may include. The
 # folders' CMakeLists.txt are thus the layering diagram, and tests/layer_check.cmake greps the includes
 # against it.

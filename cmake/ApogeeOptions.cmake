@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What the user may choose. Everything is printed again at the end of configure.
 
 # AUTO uses a library when it is found; ON fails at configure time when it is not; OFF never looks.

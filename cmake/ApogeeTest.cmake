@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # One line registers a test program (GoogleTest, gtest's main):
 #
 #   apogee_test(NAME core_shape_test SRCS core/shape_test.cc LAYERS core)

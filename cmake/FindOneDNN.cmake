@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Finds oneDNN and defines DNNL::dnnl, the name that its own package uses.
 #
 # Debian's dnnl-config.cmake fails unless the OpenCL development files are installed, which a CPU build

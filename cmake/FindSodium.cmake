@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Finds libsodium and defines Sodium::sodium.
 #
 # libsodium comes with a file for pkg-config and none for CMake; header and library are looked up directly, so

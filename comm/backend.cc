@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/comm/backend.h"
 
 #include "apogee/comm/process/starter.h"

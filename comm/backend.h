@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Which backend carries the groups of a launch. Private to comm.
 //
 //   APOGEE_ASSIGN_OR_RETURN(const Backend backend, ChooseBackend(options, processes.size));

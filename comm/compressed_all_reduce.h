@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CompressedAllReduce: the mean of tensors over a group in one bit per element and direction, with
 // the errors of rounding to signs fed back into the next call (Tang et al., 1-bit Adam, ICML 2021,
 // arXiv:2102.02888).

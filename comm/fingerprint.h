@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the members of a group compare before data moves, and what messages show of a call.
 //
 //   Fingerprint mine(call);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // FlightRecord: what a rank's last collectives were and what became of them, for `apogee
 // hang-report`.
 //

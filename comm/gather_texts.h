@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // GatherTexts: what ranks tell each other in words, for messages that name who has what.
 //
 //   std::vector<std::string> all = comm::GatherTexts(mine, group, context);     // in rank order

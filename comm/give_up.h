@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // When a launch waits no longer for a rank whose function has not ended although another's failed.
 //
 //   if (failed && Clock::now() > GiveUpAt(waited_for, failed_at, active_at, timeout)) ...

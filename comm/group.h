@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Group: some ranks that communicate, seen from one of them.
 //
 //   group.AllReduce(grad, ReduceOp::kSum);             // every member calls, in the same order

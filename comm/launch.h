@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // launch: runs a function once per rank. Ranks are threads of this process; where mpirun, srun
 // or `apogee run` started several processes, each of these is one rank, and the function runs once
 // in it.

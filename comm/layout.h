@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Layout: how a local tensor maps onto the logical one, the tensor of the single-rank run.
 //
 //   Layout whole(Shape{128, 64});                                  // this rank holds all of it

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The check of every backend's groups. Private to comm.
 #ifndef APOGEE_COMM_MEMBERS_H_
 #define APOGEE_COMM_MEMBERS_H_

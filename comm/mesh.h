@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Mesh: ranks laid out along named axes, and the group of each axis.
 //
 //   Mesh mesh(world, {.dp = 2, .tp = 2});           // rank = dp * 2 + tp

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What became of the ranks of a launch, and which error is the one to tell. Private to comm.
 #ifndef APOGEE_COMM_OUTCOMES_H_
 #define APOGEE_COMM_OUTCOMES_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Whether a wait ended so late that this process must have been stopped meanwhile (Ctrl-Z, a
 // debugger). Its peers may have been stopped with it: that they have not come says nothing then,
 // and they get their time once more. Private to comm.

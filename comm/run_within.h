@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // RunWithin: a call that may never return, on a thread that nothing waits for longer than a limit.
 //
 //   auto answer = std::make_shared<Answer>();

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The kernels of 1-bit messages, one table per backend (as tensor/kernel_table.h). Bit k of byte b
 // is the sign of element 8 b + k: 1 for x >= 0, zeros of either sign included.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Launches of fewer ranks than processes, and results that every process has: for programs that run
 // jobs of several sizes, such as the tests and `apogee matrix`.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What an optimizer state is, relative to the parameter it belongs to. optim/ declares it,
 // checkpoint/ reads it, so that a state can be saved, resharded and loaded without either knowing
 // the other.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Traffic ledger: what a rank's collectives moved, per operation.
 //
 //   const Traffic before = group.traffic();

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The reduction of every backend: a balanced binary tree over the ranks, ((r0 + r1) + (r2 + r3)) +
 // ..., in f32 (f64 for f64), rounded once. Backends differ in who reduces which elements and in how
 // inputs get there; the bits are those of this function. Private to comm.

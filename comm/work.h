@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Work: a collective under way.
 //
 //   std::shared_ptr<Work> work = group.AllReduceAsync(grad, ReduceOp::kSum);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Makes the threads of CPU loops sleep while they wait for each other, instead of spinning.
 //
 //   int main(int argc, char** argv) {

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Where a tensor's bytes live.
 #ifndef APOGEE_CORE_DEVICE_H_
 #define APOGEE_CORE_DEVICE_H_

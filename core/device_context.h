@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One rank's handle on one device: its allocator and ledger, its thread count or stream, its
 // kernels.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Element types. f32 and bf16 train; f16 is storage (and the fp16 mode of later plugins); f64
 // exists on the CPU as the oracle of exactness tests; integers carry tokens, masks and quantized
 // states.

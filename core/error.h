@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // apogee::Error, the one exception of the library, and the checks that throw it.
 //
 // Misuse of the API (shape, dtype, device, order of calls) and device failures throw Error; bad

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // FileAllocator: memory whose pages live in a file, for data that is too large for memory and is
 // used seldom (optimizer states on an NVMe disk). Loads and stores go to the page cache; the
 // operating system reads and writes the file, and gives memory back when it is short.

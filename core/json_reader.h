@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // JsonReader: JSON text as events, for text of anybody. It makes no document of the text, does not
 // recurse, and beside a bit per open bracket holds one string at a time.
 //

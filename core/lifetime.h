@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Lifetime: tells who keeps a pointer to an object that others own whether it is still there.
 //
 //   class Model { public: std::weak_ptr<const void> lifetime() const { return lifetime_.token(); }

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One human-readable line to stderr per call: `apogee: <level> <message>`. Metrics go through
 // booster/metrics.h, never through here.
 #ifndef APOGEE_CORE_LOG_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Memory ledger and allocator: every byte the library holds has a category and is counted, per
 // rank.
 //

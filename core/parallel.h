@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ParallelFor: the one place where CPU loops are split over a rank's threads.
 //
 //   ParallelFor(context.num_threads(), rows, /*grain=*/64, [&](int64_t begin, int64_t end) { ...

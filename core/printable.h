@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Text of a file or a peer, as a terminal may show it: control characters, which a terminal obeys,
 // become question marks. UTF-8 stays.
 //

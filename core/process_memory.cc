@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/core/process_memory.h"
 
 #include <fstream>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Memory of the whole process as the operating system sees it, to hold the ledger's figures
 // against.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Counter-based random numbers (Philox 4x32-10; Salmon et al., "Parallel random numbers: as easy as
 // 1, 2, 3", SC 2011). A number is a pure function of (key, counter), so it does not depend on the
 // number of threads, on the layout, or on which rank draws it.

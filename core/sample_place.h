@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // SamplePlace: where the first sample of a batch stands among the samples that all ranks share.
 //
 //   const SamplePlace place{.stream = token, .window = 3, .first = 4};

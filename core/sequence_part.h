@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // SequencePart: which tokens of each sequence a rank holds, when ranks hold a part of each.
 //
 //   const SequencePart part{.rank = 1, .size = 4, .layout = SequenceLayout::kZigZag};

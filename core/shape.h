@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Sizes of a tensor's dims, up to kMaxRank of them; a scalar has none.
 //
 //   Shape shape{2, 3};   shape.numel() == 6;   shape[-1] == 3;   shape.ToString() == "[2, 3]"

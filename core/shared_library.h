@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Shared libraries that are looked for and loaded at run time, so that no program links them.
 //
 //   absl::StatusOr<SharedLibrary> library = SharedLibrary::Open(

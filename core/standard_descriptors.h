@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Keeps a program's files apart from what it prints.
 //
 //   int main(int argc, char** argv) {

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a program checks about its own output: a write that fails is an error, not a silent loss.
 //
 //   int main() {

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Macros over absl::Status for code that talks to the outside world.
 //
 //   absl::Status Load(const std::string& path) {

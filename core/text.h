@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Small text helpers for messages that people read.
 #ifndef APOGEE_CORE_TEXT_H_
 #define APOGEE_CORE_TEXT_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How many threads OpenMP really gives, and an error where that is fewer than a rank asks for.
 //
 //   OkOrThrow(CheckNumThreads(8));   // before a rank starts: the bound, OMP_THREAD_LIMIT

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Trace: what every rank did when, as a file for ui.perfetto.dev and chrome://tracing.
 //
 //   OkOrThrow(Trace::CheckWritable("run.json"));      // before a run of hours

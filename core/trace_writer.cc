@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Trace::Write: the events as JSON, in a file that is complete or not there.
 #include <fcntl.h>
 #include <sys/stat.h>

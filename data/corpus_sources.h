@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Where text to train on comes from: files and directories, or what every Debian machine can have.
 //
 //   APOGEE_ASSIGN_OR_RETURN(TextSource source, ReadTextFiles({"books/", "notes.txt"}));

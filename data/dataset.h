@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Datasets of fixed-length token sequences, and the one over text.
 //
 //   TextDataset train(corpus.train(), /*block=*/128);           // a sample starts at every byte

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Loader: batches of a dataset in a sampler's order.
 //
 //   Loader loader(train, std::make_shared<ShuffleSampler>(train->num_samples(), seed), context,

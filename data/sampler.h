@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Samplers: which sample comes at which place of the stream.
 //
 //   ShuffleSampler order(train.num_samples(), /*seed=*/1);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // TextCorpus: text as bytes, split into a training and a validation part.
 //
 //   absl::StatusOr<TextCorpus> corpus = TextCorpus::Load({"kjv.txt"}, {.block = 128});

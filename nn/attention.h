@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // AttentionCore: causal attention without its projections, as a module without parameters, so that
 // a plan can say where a model's attention is and run it over ranks that hold parts of each
 // sequence (nn/parallel/sequence_parallel.h). What depends on tokens' places is here, too.

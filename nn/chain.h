@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Chain: a model whose forward is a chain of pieces, each a function of the one before's output. A
 // pipeline gives every rank some pieces that follow each other; on one rank they run one after the
 // other.

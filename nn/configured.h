@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Configured: what a module is beyond the names and shapes of its parameters: heads, activations,
 // epsilons. A checkpoint keeps it, and a run that resumes with another is refused: the same weights
 // would be another function.

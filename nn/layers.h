@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The layers that GPT-2 and Llama are made of. Parameter names follow Hugging Face and torch.
 //
 //   auto fc = std::make_shared<nn::Linear>(384, 1536, nn::LinearOptions{.layout =

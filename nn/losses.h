@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Losses as callables, for Booster's `criterion`.
 //
 //   nn::CrossEntropyLoss criterion;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Module: a named tree of parameters and submodules with a Forward.
 //
 //   class Mlp : public nn::Module {

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // TraceModules: records the forward and backward of a model's modules, through their hooks.
 //
 //   TraceLane* lane = trace.Lane(rank, "compute");

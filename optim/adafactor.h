@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Adafactor (Shazeer and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost",
 // ICML 2018), with the semantics of Hugging Face transformers; AdafactorOptions::Torch() has
 // torch.optim's.

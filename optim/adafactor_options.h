@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The options of Adafactor, and what of them the other optimizers with its update share.
 //
 //   struct GaLoreAdafactorOptions { double lr = kNaN; std::array<double, 2> eps = ...; };

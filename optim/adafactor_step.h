@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The step of Adafactor in its two phases, for the optimizers that have it (Adafactor,
 // GaLoreAdafactor).
 //

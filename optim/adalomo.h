@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // AdaLomo (Lv et al., "AdaLomo: Low-memory Optimization with Adaptive Learning Rate", ACL Findings
 // 2024): LOMO with factored second moments and an update whose size is relative to that of the
 // parameter.

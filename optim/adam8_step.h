@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One Adam step on 8-bit states, for the optimizers that have it (AdamW8bit, GaLoreAdamW8bit).
 //
 //   AppendAdam8Specs(settings, numel, /*low_rank=*/{}, specs);            // states of one

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/optim/adamw8bit.h"
 
 #include "apogee/optim/layerwise.h"

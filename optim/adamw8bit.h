@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // AdamW with 8-bit block-wise states (Dettmers et al., "8-bit Optimizers via Block-wise
 // Quantization", ICLR 2022), as bitsandbytes' AdamW8bit: a quarter of Adam's state memory at the
 // same step time.

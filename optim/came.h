@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CAME (Luo et al., "CAME: Confidence-guided Adaptive Memory Efficient Optimization", ACL 2023), as
 // the authors' class.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Collects what is wrong with an options aggregate, so that one Error can list all of it.
 #ifndef APOGEE_OPTIM_CHECK_OPTIONS_H_
 #define APOGEE_OPTIM_CHECK_OPTIONS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Checks of schedule options. Private to optim/lr_schedule.cc and its siblings.
 #ifndef APOGEE_OPTIM_CHECK_SCHEDULE_H_
 #define APOGEE_OPTIM_CHECK_SCHEDULE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The dynamic code maps of 8-bit optimizer states (Dettmers et al., "8-bit Optimizers via
 // Block-wise Quantization", ICLR 2022), with the values of bitsandbytes since 0.41.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // DeviceDecision: the decision phase of a step on a GPU, without the host waiting for it. One per
 // optimizer; private to optim.
 //

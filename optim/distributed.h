@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The distributed forms of the optimizers: the same classes. Every optimizer of the registry is
 // written once, with its statistics of whole tensors declared (optimizer.h); binding its views to
 // shards and its statistics to a group is all that distributing it takes, and LowLevelZeroPlugin

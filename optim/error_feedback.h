@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ErrorFeedback: 1-bit means of per-parameter tensors for an optimizer, with the errors kept as the
 // parameters' states "worker_error" and "server_error" (StateKind::kPerRank, f32 or f64).
 //

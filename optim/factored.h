@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the optimizers with factored second moments (Adafactor, CAME) share: the blocks of rows that
 // their kernels walk and the factors that live from one phase of a step to the next.
 //

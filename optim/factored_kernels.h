@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Arguments of the kernels of the optimizers with factored second moments: Adafactor and CAME. Such
 // an optimizer keeps the mean square of a matrix' rows and of its columns, and takes row_factor[i]
 // * column_factor[j] for one over the root of the mean square of element (i, j).

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // FusedBackwardOptimizer: optimizers that update each parameter inside backward, at the moment its
 // gradient is final, and drop the gradient at once, so that gradients never exist all together
 // (LOMO, Lv et al., ACL 2024).

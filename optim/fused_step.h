@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // FusedStep: the step of a FusedBackwardOptimizer whose update happens inside backward, for who
 // runs that backward. Gradients come in any order, one or several at a time, and are not kept.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/optim/galore.h"
 
 #include "apogee/tensor/ops/elementwise.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Gradient low-rank projection (Zhao et al., "GaLore", ICML 2024): what the GaLore optimizers
 // share. A matrix gradient is projected on its leading singular vectors, the optimizer's moments
 // live in that small space, and its update is projected back.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/optim/galore_adafactor.h"
 
 #include "apogee/optim/stat_values.h"

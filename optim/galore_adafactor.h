@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // GaLoreAdafactor (Zhao et al., "GaLore", ICML 2024): Adafactor on the projected gradient, which
 // leaves of a matrix' states little more than the basis.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // GaLoreAdamW (Zhao et al., ICML 2024): AdamW in the form of Hugging Face on the projected
 // gradient.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/optim/galore_adamw8bit.h"
 
 #include "apogee/optim/stat_values.h"

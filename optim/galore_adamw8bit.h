@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // GaLoreAdamW8bit: AdamW on the projected gradient with 8-bit block-wise moments (ColossalAI's
 // class of that name over bitsandbytes).
 //

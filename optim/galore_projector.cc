@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The phases of a projected parameter; see galore.h.
 #include "apogee/optim/galore.h"
 #include "apogee/optim/stat_values.h"

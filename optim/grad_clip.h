@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Gradient clipping as functions of their own, as torch.nn.utils.clip_grad_norm_ and
 // clip_grad_value_. To clip by norm as part of an optimizer step, which saves a pass over the
 // gradients, set StepOptions::max_norm instead.

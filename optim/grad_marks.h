@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // GradMarks: what the ranks tell each other about gradients before an update: which of them there
 // are, and on request whether they are finite and their norm. One collective, whatever their
 // number.

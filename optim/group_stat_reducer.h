@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // GroupStatReducer: totals of statistics over the ranks of a group, one all-reduce of sums and one
 // of maxima per phase, whichever of them the phase has.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The kernels of the optimizers, one table per backend (as tensor/kernel_table.h). A kernel takes a
 // list of chunks, one per parameter, so that a parameter group costs one call and one pass over
 // memory.

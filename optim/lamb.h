@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // LAMB (You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", ICLR
 // 2020) in the form of the paper, with the variants of its public implementations as presets.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // LARS (You, Gitman, Ginsburg, "Large Batch Training of Convolutional Networks", 2017): SGD whose
 // gradient is scaled, tensor by tensor, to the size of the weights.
 //

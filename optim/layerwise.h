@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What optimizers with statistics of whole tensors share: which number of a StatBuffer is whose.
 // Each of them reserves one entry of sums per parameter and phase, in the parameters' order.
 //

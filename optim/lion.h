@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Lion (Chen et al., "Symbolic Discovery of Optimization Algorithms", NeurIPS 2023).
 //
 //   optim::Lion optimizer(model.Parameters(), {.lr = 1e-4, .weight_decay = 0.1});

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // LocalGradientOptimizer: optimizers that, in some steps, want the gradients of each rank as they
 // are, because they reduce something smaller over the ranks themselves (1-bit Adam, 0/1 Adam, 1-bit
 // LAMB). A plugin that replicates parameters asks before each backward and leaves out its own

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/optim/lomo.h"
 
 #include "apogee/optim/check_options.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // LOMO (Lv et al., "Full Parameter Fine-tuning for Large Language Models with Limited Resources",
 // ACL 2024): SGD whose update runs inside backward. It has no states, and gradients never exist all
 // together.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // LossScaler: the dynamic loss scale of fp16 training (Micikevicius et al., "Mixed precision
 // training", ICLR 2018).
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Kernel arguments of quantized states and projected gradients; see kernels.h.
 #ifndef APOGEE_OPTIM_LOW_BIT_KERNELS_H_
 #define APOGEE_OPTIM_LOW_BIT_KERNELS_H_

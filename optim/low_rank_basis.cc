@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/optim/low_rank_basis.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The leading singular vectors of a gradient: the basis that GaLore projects on.
 //
 //   BasisResult basis = LeadingBasis(grad, {.rank = 128});   // grad [m, n], f32 or f64

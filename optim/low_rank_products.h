@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Products of a matrix [m, n] with a low-rank basis, of which a rank holds any part of the matrix:
 // it multiplies the rows that it has elements in, and no others.
 //

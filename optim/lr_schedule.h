@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Learning rate schedules as pure functions of the step: no state, any step at any time.
 //
 //   LrSchedule s = CosineSchedule({.total_steps = 1000, .warmup_steps = 100, .eta_min = 1e-5});

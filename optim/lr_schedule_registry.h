@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Schedules by name, with options as text, for programs and configuration files.
 //
 //   auto schedule = optim::MakeLrSchedule("cosine", {{"total_steps", "1000"}, {"warmup_steps",

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // LrScheduler: sets the learning rates (and momenta) of an optimizer's groups along a schedule.
 //
 //   LrScheduler scheduler(optimizer, CosineSchedule({.total_steps = 1000}));

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a learning rate schedule may touch of an optimizer. Every optimizer is one; a wrapper that
 // substitutes an optimizer passes its own to LrScheduler::Retarget, and the schedule goes on.
 #ifndef APOGEE_OPTIM_LR_TARGET_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The gradient clipping of ScaledAdam: the threshold is a multiple of the median of the norms of
 // the last steps. The factor is a pure function of the group's norm and of what is remembered of
 // earlier ones (kernel median_clip): min(1, threshold / norm); 0 for a norm that is not finite, and

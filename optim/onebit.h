@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // OneBitOptimizer: what 1-bit Adam, 0/1 Adam and 1-bit LAMB share: a phase that is a function of
 // the number of updates, error feedback, and what a checkpoint knows of both.
 //

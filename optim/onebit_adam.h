@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // 1-bit Adam (Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with Adam's
 // Convergence Speed", ICML 2021, arXiv:2102.02888): Adam without bias correction for freeze_step
 // updates; then the second moment stays as it is, and ranks average their momenta in one bit per

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Arguments of the kernels of the optimizers that send 1-bit messages: 1-bit Adam, 0/1 Adam, 1-bit
 // LAMB. Their second moment no longer changes in these kernels; D = sqrt(v) + eps below.
 #ifndef APOGEE_OPTIM_ONEBIT_KERNELS_H_

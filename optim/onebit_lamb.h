@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // 1-bit LAMB (Li et al., "1-bit LAMB: Communication Efficient Large-Scale Large-Batch Training with
 // LAMB's Convergence Speed", HiPC 2022, arXiv:2104.06069): LAMB without bias correction for
 // freeze_step updates; then ranks average their momenta in one bit per element, the second moment

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The updates that the optimizers with 1-bit messages share. Each is one kernel call per compute
 // dtype of the parameters.
 //

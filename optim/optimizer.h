@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Optimizer: the base of all of them. It owns the parameter views and runs a step in phases; a
 // derived class says what an update computes and which statistics of whole tensors it needs.
 //

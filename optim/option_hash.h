@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // OptionHash: one number that stands for option values, by their bits: how ranks find out cheaply,
 // in every step, that their options differ (options_agreement.h).
 //

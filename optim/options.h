@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Options with names: lets command lines, the registries and checkpoints set and read the fields of
 // a typed options aggregate.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How ranks that step together notice that their options differ: one that sets a learning rate that
 // the others do not set would drift away from them, in silence. A digest of all options travels
 // with a collective that every step has anyway: phase 0 of a step (GradMarks), or what a

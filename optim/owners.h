@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Owners: which rank of a group computes, and keeps, what exists once per parameter
 // (ParamView::owned).
 //

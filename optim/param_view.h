@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ParamView: what an optimizer sees of one parameter: the part of its value and gradient that this
 // rank holds, where that part lies in the logical tensor, the fp32 master weights, the states, the
 // step count.

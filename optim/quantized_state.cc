@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/optim/quantized_state.h"
 
 #include "apogee/optim/kernels.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A state of 8-bit codes with one scale per block of the logical tensor: what an optimizer keeps
 // instead of four bytes per element.
 //

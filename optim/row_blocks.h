@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Cuts the part of a parameter that a rank holds into blocks of rows, the pieces of work of the
 // kernels that need sums over the rows and columns of a matrix.
 //

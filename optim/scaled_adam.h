@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ScaledAdam (Yao et al., "Zipformer", ICLR 2024; k2-fsa/icefall): Adam whose steps are relative to
 // the size of each parameter, that also learns that size, and clips against the median of recent
 // gradient norms.

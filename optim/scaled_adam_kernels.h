@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Kernel arguments of ScaledAdam; see kernels.h. A step runs them in this order. What they hand on
 // lies in the device's memory, so that nobody waits for it.
 #ifndef APOGEE_OPTIM_SCALED_ADAM_KERNELS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Stochastic gradient descent with momentum, as torch.optim.SGD (Sutskever et al., "On the
 // importance of initialization and momentum in deep learning", ICML 2013).
 //

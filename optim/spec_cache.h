@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Keeps the lists of states that depend on options and shapes, so that StatesUnder can return a
 // span.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Reading and writing numbers of a StatBuffer whatever its dtype, for statistics that are few or
 // are moved between a buffer and a tensor as they are.
 #ifndef APOGEE_OPTIM_STAT_VALUES_H_

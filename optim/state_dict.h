@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The state of an optimizer by name: what a checkpoint saves and load_state_dict takes.
 //
 //   StateDict dict = optimizer.state_dict();

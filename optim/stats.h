@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The statistics of one phase of a step, packed: sums and maxima over logical tensors, first local
 // partials, then, once reduced, totals.
 //

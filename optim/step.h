@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The settings and the outcome of one optimizer step that do not depend on which optimizer it is.
 #ifndef APOGEE_OPTIM_STEP_H_
 #define APOGEE_OPTIM_STEP_H_

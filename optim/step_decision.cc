@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The decision phase of Optimizer::step.
 #include <limits>
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // StepGate: the decision of a step (skip it? clip by what?) where the GPU made it, and GradFactor,
 // the factor that an update multiplies gradients with, known to the host or only there.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The parts of Optimizer::step where a GPU decides, and the host does not wait for it.
 #include <algorithm>
 #include <optional>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Arguments of the kernels of the optimizers with a trust ratio per tensor: LAMB and LARS. The
 // *_sums kernels write this rank's partials, [sum of w^2, sum of u^2] per parameter in
 // `stat_dtype`; the update kernels read the totals.

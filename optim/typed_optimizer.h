@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // An Optimizer whose groups have options of one type: what a derived class starts from.
 //
 //   struct SgdOptions {                       // an aggregate: designated initialisers read like

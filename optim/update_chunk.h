@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What every update kernel is told about one parameter; optim/kernels.h has the kernels.
 //
 //   struct LionChunk : UpdateChunk { void* exp_avg; };

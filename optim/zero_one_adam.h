@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // 0/1 Adam (Lu et al., "Maximizing Communication Efficiency for Large-scale Training via 0/1 Adam",
 // ICLR 2023, arXiv:2202.06009): Adam without bias correction that renews its second moment less and
 // less often, averages gradients in one bit per element in between, and once the second moment is

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // BackwardPasses: a data-parallel plugin as a pipeline drives it: several backward passes for one
 // gradient, of which the last that a parameter takes part in reduces its sum over the group.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ChunkHomes: which chunks of a sharded model live on the device and which on the host: shards of
 // parameters, and what their optimizer works on (masters, states, gradients).
 //

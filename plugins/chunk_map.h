@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ChunkMap: which chunks were whole on the device when, over one step, and what else lay there: the
 // record and its picture.
 //

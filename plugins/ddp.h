@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // DdpPlugin: data parallelism. Every rank holds the whole model and a part of each batch; gradients
 // are averaged over the ranks inside backward.
 //

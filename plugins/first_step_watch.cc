@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/plugins/first_step_watch.h"
 
 #define XXH_INLINE_ALL

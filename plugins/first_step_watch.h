@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // FirstStepWatch: what would go wrong silently under a mesh, checked once: ranks that share one
 // copy of the model get the same inputs, and, where each of them holds a parameter whole, the same
 // gradients of it; and a dropout that no rule of the plan names gets the same input where the graph

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // FusedShards: the update of an optimizer that updates inside backward (optim/fused_step.h), on
 // shards, chunk by chunk as their mean gradients come.
 //

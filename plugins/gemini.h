@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // GeminiPlugin: data parallelism in which everything is sharded over the ranks: parameters,
 // gradients and optimizer states (ZeRO stage 3; Rajbhandari et al., SC 2020). A module's parameters
 // are whole on a rank while the module runs, and at no other time.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // HybridParallelPlugin: tensor, sequence, data and pipeline parallelism and ZeRO together. Ranks
 // form a mesh [pp, dp, sp, tp]: the tp ranks next to each other share every layer (nn/parallel),
 // the sp ranks that have the same layers share every sequence, the dp copies of these share the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // HybridPipeline: what HybridParallelPlugin does for models that are cut into stages.
 //
 //   HybridPipeline pipeline({.num_stages = 2, .schedule = "zbv", .num_microbatches = 8});

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // HybridSequence: what HybridParallelPlugin does for sequences that ranks hold parts of.
 //
 //   HybridSequence sequence(options.sp_size, options.sp_mode, options.tp_size);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // LossNormalizer: makes the loss of a batch, of which ranks and pipeline micro-batches have parts,
 // the mean over all its targets that count, however unevenly these are spread.
 //

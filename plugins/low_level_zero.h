@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // LowLevelZeroPlugin: data parallelism whose optimizer states (stage 1), and gradients (stage 2),
 // are sharded over the ranks (ZeRO; Rajbhandari et al., SC 2020). Parameters stay whole on every
 // rank.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // PlanModuleChunks: the chunks of a model whose parameters are gathered module by module: a chunk
 // has parameters of one module only, so that nothing is gathered but what a module needs.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ModuleWindows: a model's sharded parameters are whole while the module that uses them runs, and
 // at no other time.
 //

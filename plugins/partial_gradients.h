@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // PartialGradients: sums, once per step, gradients of which every rank of a group has an addend:
 // those of parameters that each rank applies to its own tokens (SequenceMode::kSplitGather).
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The rectangles that a parameter is drawn as: who holds which elements, cut into blocks of rows
 // and columns, those too fine to be seen joined.
 //

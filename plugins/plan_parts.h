@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What every rank holds of every parameter, on every rank: what a picture of the plan is drawn
 // from.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // PlanSvg: a picture of who holds what. One row per parameter, one column per rank; in each cell
 // the parameter as a rectangle, its rows from left to right and its columns from top to bottom, of
 // which what the rank's optimizer holds (masters, states, what it updates) is filled.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/plugins/plugin.h"
 
 #include "apogee/autograd/grad_mode.h"

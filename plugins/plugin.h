@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Plugin: how a training setup is run. A plugin validates its options, prepares the model, and
 // takes over the optimizer; it contains no algorithm of its own.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the plugins share: parsing and checking options, converting a model's precision, keeping
 // fp32 masters.
 #ifndef APOGEE_PLUGINS_PRECISION_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What data-parallel plugins do first: make sure that all ranks have the same model and optimizer.
 //
 //   PrepareReplicas("ddp", model, optimizer, group);

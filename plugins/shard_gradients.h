@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ShardGradients: the gradients of parameters whose optimizer works on shards: they lie on the
 // optimizer's views, and the parameters have none of their own. What plugins that shard share.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // SingleRankPlugin: one rank, in f32, f64 or bf16 with fp32 masters.
 //
 //   SingleRankPlugin plugin({.precision = "bf16"});

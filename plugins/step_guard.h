@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // StepGuard: the settings of every step that plugins over ranks share (clipping, loss scale), and
 // the checks that a loop calls backward and step in an order that means something.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Writes the few SVG elements that pictures are made of, escaped, one per line.
 //
 //   SvgWriter svg;

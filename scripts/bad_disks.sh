@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Trains onto disks that are full, limited, read-only or gone, for real: mounts of tmpfs (root only, else
 # skipped), ulimit -f, and errors that strace puts into single system calls (skipped without it).
 #

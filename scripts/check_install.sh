@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Proves that the installed library stands alone: builds and installs a copy of the source tree, moves the
 # copy and the installation away, and builds a consumer through find_package and through pkg-config.
 # The consumer must compile, link and run. So must tests/outside_app, a project with a model, optimizers and a

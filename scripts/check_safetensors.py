@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Reads weights that Booster::save_model or `apogee reshard --weights` wrote back with Python's
 `safetensors`, as NumPy arrays and as PyTorch tensors, and checks them.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Every cell of the two checkpoint matrices, of which ctest runs a part:
 #
 #   resumes bit for bit: optimizer x layout (1 to 4 ranks) x f64, f32, bf16, fp16 x accumulation 1, 3

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Damages checkpoints at random, and manifests at every byte and length, and expects all of it to be found:
 #
 #   scripts/corruption.sh [DAMAGES]        # default: 10000; a tenth as many are resumed behind

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # One rank misbehaves, in every way, in every collective, among threads and among processes under mpirun and under
 # `apogee run`: the
 # others must learn in time which it was, and in which call; then all must end and leave nothing behind.

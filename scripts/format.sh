@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Formats every C++ file of the repository in place; `--check` only lists the files that need it and fails.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$ROOT"

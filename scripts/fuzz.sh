@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Fuzzes every parser of untrusted text, with AddressSanitizer and UndefinedBehaviorSanitizer:
 #
 #   scripts/fuzz.sh [SECONDS [PARSER...]]    # each parser, or those named, for so long; default 60

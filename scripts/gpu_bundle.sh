@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Makes a folder that checks a GPU machine where nothing can be installed: the tests that run on a device, the
 # apogee command, the benchmarks, and every library they need beside the C library and CUDA's own.
 #

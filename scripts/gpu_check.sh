@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Checks this machine's GPU with what scripts/gpu_bundle.sh brought here, and prints one table:
 #
 #   FOLDER/scripts/gpu_check.sh [--phase PHASE]... [--quick] [--jobs N] [--limit SECONDS] [--golden FOLDER]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Ends a run of gpu_check.sh: its rows as JSON, and each number beside its bound and PyTorch's.
 
     gpu_table.py ROWS REPORT.json

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Installs Debian packages for one or more purposes, and only those that are missing:
 #
 #   scripts/install_deps.sh                 quickstart: build and run the examples

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Kills a process with SIGKILL at every system call of a save and of the removal behind it, on a real disk:
 #
 #   scripts/kill_every_syscall.sh [--async] [RANKS...]      # default: 1 2

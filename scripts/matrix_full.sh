@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs every cell of the matrix and writes docs/compatibility.md from the outcome. Fails when a cell does;
 # the document then says which.
 #

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Two machines in one: network namespaces with host names of their own, joined by a virtual cable, and a
 # rank in each, so that MPI talks over TCP and nothing else.
 #

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # From a fresh clone to a trained model: installs what is missing, builds one example and trains it on
 # four ranks, threads of one process: two share every layer, and two copies of the model the batch and
 # the optimizer (ZeRO stage 2); in bf16 where the processor multiplies it. Arguments go to the example:

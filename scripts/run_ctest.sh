@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs ctest and counts what really ran: one per GoogleTest case, one per ctest entry of another kind.
 #
 #   scripts/run_ctest.sh build/release [ctest arguments]

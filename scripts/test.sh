@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Everything a change must pass: dependencies, build, tests (the layering among them), installation and a
 # consumer project, format. Works from any folder, on a fresh clone, without a terminal.
 #

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs clang-tidy over the given sources, or over all that build/debug compiles:
 #
 #   scripts/tidy.sh [optim/adam.cc ...]

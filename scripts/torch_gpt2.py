@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Computes a GPT-2 that Booster::save_model wrote with plain PyTorch, and compares.
 
     scripts/torch_gpt2.py FOLDER BATCH

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What ops tell a graph of a device's work while it is captured: the host decides things by the
 // values of some tensors, and a replay, in which the host does nothing, must come to the same.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The kernels of one backend: a constant table of typed slots, one per op.
 //
 // An op calls `context.kernels().softmax_forward(context, args)`. A kernel of the wrong signature

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A rank's context on the device that a user named.
 //
 //   APOGEE_ASSIGN_OR_RETURN(const DeviceName device, ParseDevice("cuda"));

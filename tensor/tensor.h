@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tensor: a cheap handle on a strided view of shared storage.
 //
 //   ContextPtr context = CpuContext({.num_threads = 2});

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The subcommands of `apogee`. Each lives in a file of its own that adds itself to the parser: what
 // it does runs after parsing and sets the exit code (0 good, 1 a check failed, 2 wrong use or bad
 // input).

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // DiffRuns: from which step on two runs differ, and in what: the rows of metrics.jsonl and
 // validation.jsonl, then the tensors of the checkpoints. What only one of them has is counted and
 // is no difference: checkpoints go as training goes on, and one run may be longer.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // DiffTensors: what differs between the tensors of two stores, bit for bit.
 //
 //   APOGEE_ASSIGN_OR_RETURN(const TensorsDiff diff,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The `apogee` command.
 #include <exception>
 #include <iostream>

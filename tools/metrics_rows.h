@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // MetricsRows: the rows of metrics.jsonl or validation.jsonl (booster/metrics.h), one at a time.
 //
 //   APOGEE_ASSIGN_OR_RETURN(MetricsRows rows, MetricsRows::Open("out/metrics.jsonl"));

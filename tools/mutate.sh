@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Tests the tests: breaks the library on purpose, one small change at a time, and expects a test to fail.
 #
 #   tools/mutate.sh [--only PATTERN]      # PATTERN: a regular expression on the mutants' names

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // RunFolder: what a run left: metrics.jsonl and validation.jsonl of its --out and the checkpoints
 // in the folder `checkpoints` there; or a folder of nothing but checkpoints, step-N each.
 //

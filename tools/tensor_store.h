@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // TensorStore: the tensors of whatever the user points at: a checkpoint folder, a folder of Hugging
 // Face weights, or one .safetensors file.
 //

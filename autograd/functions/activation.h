@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Activation functions, SwiGLU, softmax and dropout.
 //
 //   Tensor h = autograd::Activate(Activation::kGeluTanh, x);

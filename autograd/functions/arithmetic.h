@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Differentiable arithmetic, reductions and casts.
 //
 //   Tensor y = autograd::Add(x, autograd::Scale(residual, 0.5));

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Fused scaled dot-product attention (Vaswani et al., 2017; computed block-wise as in
 // FlashAttention, Dao et al., 2022: no tokens × tokens matrix is kept) and rotary positions (Su et
 // al., 2021).

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Rows of a table by index.
 //
 //   Tensor x = autograd::Embedding(tokens, table);      // tokens i64 [B, T], table [V, d] -> [B,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Matrix products: the linear layer with fused bias and activation, and plain products.
 //
 //   Tensor h = autograd::Linear(x, w, b, {.layout = WeightLayout::kInOut, .activation =

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Losses.
 //
 //   // logits [B, T, V], targets i64 [B, T]

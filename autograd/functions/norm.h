@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Layer norm (Ba et al., 2016) and RMS norm (Zhang and Sennrich, 2019) over the last dim.
 //
 //   Tensor y = autograd::LayerNorm(x, weight, bias, 1e-5);

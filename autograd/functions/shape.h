@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Differentiable views: the result shares x's storage, nothing is copied in forward.
 //
 //   Tensor heads = autograd::View(x, {batch, tokens, num_heads, head_size});

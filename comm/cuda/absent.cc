@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A build without CUDA.
 #include "apogee/comm/cuda/kernels.h"
 #include "apogee/comm/cuda/stream_order.h"

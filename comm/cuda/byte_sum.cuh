@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Sums over the bytes of a message, on the host. Private to comm/cuda.
 //
 //   double squares = SumOverBytes<double>(context, bytes, [=] __device__(int64_t b) { ... });

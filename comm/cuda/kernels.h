@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The CUDA kernels of 1-bit messages, and their table. Private to comm.
 #ifndef APOGEE_COMM_CUDA_KERNELS_H_
 #define APOGEE_COMM_CUDA_KERNELS_H_

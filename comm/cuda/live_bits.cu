@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Which elements take part in 1-bit messages.
 #include "apogee/comm/cuda/byte_sum.cuh"
 #include "apogee/comm/cuda/kernels.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // 1-bit messages: a thread has the eight elements of a byte of signs.
 #include <vector>
 

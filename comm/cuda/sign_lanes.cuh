@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Eight elements at a time, as many as a byte of signs has: what one thread works on. Private to
 // comm/cuda.
 //

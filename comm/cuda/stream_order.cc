@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/comm/cuda/stream_order.h"
 
 #include "apogee/tensor/cuda/stream_context.cuh"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Order between the streams of one GPU's contexts, for collectives that have a stream of their own,
 // without CUDA's headers. Private to comm.
 //

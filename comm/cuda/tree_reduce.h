@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // TreeReduce (comm/tree_reduce.h) of device pointers, with its bits. Private to comm.
 //
 //   TreeReduceCuda(context, "all_reduce", DType::kBF16, ReduceOp::kSum, inputs, outputs, count);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The ranks of one process: what their groups share. Private to comm/local; made by launch().
 //
 // Each rank has a thread of its own that carries out its shares of collectives. A share is queued

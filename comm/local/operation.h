@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One collective among ranks of this process: its calls as they arrive, then its execution in
 // shares. Private to comm/local.
 #ifndef APOGEE_COMM_LOCAL_OPERATION_H_

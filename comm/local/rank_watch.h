@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // RankWatch: waits until every rank of this process has ended, and no longer than that is worth it.
 //
 //   RankWatch watch(records, timeout);

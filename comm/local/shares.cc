@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The data movement of the local collectives.
 #include <vector>
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a build without MPI has for it.
 #include "apogee/comm/mpi/library.h"
 #include "apogee/comm/mpi/transport.h"

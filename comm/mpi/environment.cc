@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include <cstdlib>
 
 #include "apogee/comm/mpi/transport.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/comm/mpi/library.h"
 
 #include <mpi.h>

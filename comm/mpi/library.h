@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Which MPI this program has. Needs no MPI_Init.
 //
 //   if (const auto library = mpi::Library()) std::cout << library->linked << "\n";

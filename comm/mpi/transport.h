@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The transport over MPI, between the processes that mpirun or srun started. Private to comm.
 //
 //   APOGEE_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, mpi::StartTransport());

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The part of NCCL's binary interface that is used, declared here so that a build needs no NCCL.
 //
 //   Result (*all_reduce)(const void*, void*, size_t, int, int, Comm, Stream);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Compares abi.h with the nccl.h of this machine. Nothing here is called.
 #include <nccl.h>
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The loader of a build that was configured without NCCL.
 #include "apogee/comm/nccl/api.h"
 

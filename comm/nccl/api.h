@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // NcclApi: the NCCL of the machine, loaded when it is needed. Nothing links against NCCL.
 //
 //   APOGEE_ASSIGN_OR_RETURN(std::shared_ptr<const NcclApi> api, NcclApi::Load());

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Communicator: one rank's part of an NCCL communicator, whose every wait has an end.
 //
 //   Communicator communicator({.api = api, .id = id, .rank = 0, .world_ranks = {0, 1},

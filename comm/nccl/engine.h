@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Engine: the threads of a communicator.
 //
 //   Engine engine(options);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The thread of a communicator that calls NCCL.
 #include <algorithm>
 #include <atomic>

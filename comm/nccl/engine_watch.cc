@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The watchdog of a communicator, and what happens when it finds something wrong.
 #include <cstdio>
 #include <cstdlib>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // An operation as calls of NCCL. Private to comm/nccl.
 #ifndef APOGEE_COMM_NCCL_ENQUEUE_H_
 #define APOGEE_COMM_NCCL_ENQUEUE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // GpuCall: a collective on tensors of a GPU, from this member's call until the device has come past
 // it.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What messages say of NCCL's versions and results.
 #include <utility>
 

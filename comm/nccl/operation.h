@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a communicator is asked to do, and the operation that comes of it.
 //
 //   const OperationPtr sum = communicator->Submit(

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a communicator is made of. Private to comm.
 #ifndef APOGEE_COMM_NCCL_OPTIONS_H_
 #define APOGEE_COMM_NCCL_OPTIONS_H_

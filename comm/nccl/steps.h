@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a collective on tensors of a GPU is made of: NCCL moves, kernels of ours reduce.
 //
 //   const Steps measured = MakeSteps(call, nullptr, rank, size);

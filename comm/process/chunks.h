@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the exchanges of data have in common: large data moves in chunks, a window of them at a
 // time, from member to member under the tags of two phases. Private to comm/process.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Engine: the progress of a process' collectives. One per process; private to comm/process.
 //
 // One thread at a time calls the transport (MPI, TCP) and touches the state of the engine: the one

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The engine's operations: announced, compared, exchanged, finished.
 #include <algorithm>
 

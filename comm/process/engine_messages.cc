@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the engines of the processes tell and ask each other.
 #include <algorithm>
 

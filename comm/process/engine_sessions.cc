@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The engine's sessions: their begin, and their end: who has come to it, and who is given up.
 #include <algorithm>
 #include <cstdio>

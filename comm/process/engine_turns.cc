@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The engine's turns: who takes them, and what happens in one.
 #include <algorithm>
 #include <cstdio>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The data movement of collectives between processes.
 //
 // Reductions are cut into one share per member. A member gets its share of everybody's input,

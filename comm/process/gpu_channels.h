@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // GpuChannels: what moves the GPU tensors of this process' groups, one NCCL communicator for the
 // collectives of a group and one for each direction between two of its members.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Whether ranks that are processes can use NCCL together: what each has, told to all, so that all
 // come to the same answer before anything is launched. Private to comm/process.
 //

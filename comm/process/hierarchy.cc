@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Member i of every machine owns column i of the tensor, which is cut into one part per machine,
 // and parts into pieces of at most a chunk. A piece takes four steps:
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The all-reduce of a group that spans machines: sums first within each machine, then over the
 // machines, whose networks so carry 2 S (1 - 1 / M) bytes per machine (S: the tensor, M: the
 // machines) whatever the number of members on one, instead of that times this number. Private to

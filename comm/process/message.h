@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the processes of a job tell each other beside the tensors. Private to comm/process.
 #ifndef APOGEE_COMM_PROCESS_MESSAGE_H_
 #define APOGEE_COMM_PROCESS_MESSAGE_H_

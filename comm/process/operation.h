@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One collective, seen from this process: the members' calls as they arrive, then the exchange of
 // their data. Private to comm/process.
 #ifndef APOGEE_COMM_PROCESS_OPERATION_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Groups of ranks that are processes: calls become operations of the engine. Private to
 // comm/process.
 #ifndef APOGEE_COMM_PROCESS_PROCESS_GROUP_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The ranks that are processes, seen from this one: what launch() runs under mpirun, srun and
 // `apogee run`.
 // Private to comm.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/comm/process/starter.h"
 
 #include "apogee/comm/mpi/transport.h"

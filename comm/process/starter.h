@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Who started this process as one of several, and the transport between them. Private to comm.
 //
 //   APOGEE_ASSIGN_OR_RETURN(const Started started, StartedInEnvironment());

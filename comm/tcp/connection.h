@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Connection: what goes to and comes from one other process, over one socket, as frames. No call
 // waits. Private to comm/tcp.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What two processes of a job say first on a connection. Of fixed sizes, so that nothing that a
 // stranger sends makes anybody read more. Private to comm/tcp.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/comm/tcp/introduction.h"
 
 #include "apogee/comm/tcp/hello.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The caller's side of a connection's first words (hello.h). Private to comm/tcp.
 #ifndef APOGEE_COMM_TCP_INTRODUCTION_H_
 #define APOGEE_COMM_TCP_INTRODUCTION_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A job whose processes find each other over TCP: what the environment of each says of it. Private
 // to comm.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How the processes of a job find each other: all connect to rank 0, hear from it where the others
 // listen, and connect pairwise. Private to comm/tcp.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Nonces, and proofs that a process knows its job's token: HMAC-SHA-256 (libsodium) of what both
 // sides have said, under the token. Private to comm/tcp.
 //

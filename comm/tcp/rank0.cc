@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/comm/tcp/rank0.h"
 
 #include "apogee/comm/tcp/reception.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Rank 0's part of the meeting (meeting.h): it takes all the others, and tells each where all are,
 // or what is wrong. Private to comm/tcp.
 #ifndef APOGEE_COMM_TCP_RANK0_H_

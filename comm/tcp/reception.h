@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Reception: takes connections and lets in those that prove that they are of the job (hello.h).
 // Others, that send something else, or nothing for a while, are dropped without an answer. Private
 // to comm/tcp.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Sockets that close themselves, and what a handshake needs of them: calls with a deadline. All
 // sockets are non-blocking and not inherited by children. Private to comm/tcp.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The transport over TCP: a connection between every two processes of a job. Private to comm.
 //
 //   APOGEE_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, tcp::StartTransport(job));

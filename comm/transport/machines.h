@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Which processes of a job share a machine. Private to comm.
 //
 //   APOGEE_ASSIGN_OR_RETURN(const auto per_machine, RanksPerMachineInEnvironment());

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Transport: bytes between the processes of a job, one of which is this one. Private to comm; knows
 // nothing of tensors, groups or collectives. Implemented by comm/mpi and comm/tcp.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The settings of 01_train_gpt and the command line that sets them.
 #ifndef APOGEE_EXAMPLES_01_TRAIN_GPT_FLAGS_H_
 #define APOGEE_EXAMPLES_01_TRAIN_GPT_FLAGS_H_

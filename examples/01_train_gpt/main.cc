@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Trains a GPT on text, byte by byte, and lets it write some. The program to copy: an ordinary
 // setup (text, model, optimizer, schedule), one call to boost(), and the ordinary loop, run by
 // every rank.

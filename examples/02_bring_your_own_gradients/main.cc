@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // An existing program with weights and gradients of its own, no Module and no autograd, takes an
 // Apogee optimizer: wrap the buffers, hand over the gradient, step. Fits a line by least squares.
 //

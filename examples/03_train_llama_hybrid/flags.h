@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The settings of 03_train_llama_hybrid and the command line that sets them.
 #ifndef APOGEE_EXAMPLES_03_TRAIN_LLAMA_HYBRID_FLAGS_H_
 #define APOGEE_EXAMPLES_03_TRAIN_LLAMA_HYBRID_FLAGS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Trains a Llama on text under HybridParallelPlugin: --tp-size ranks share every layer, copies of
 // that group share the batch, and with it the optimizer's states. The program to copy for that: the
 // model, the optimizer and the loop are those of one rank.

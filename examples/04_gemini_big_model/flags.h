@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The settings of 04_gemini_big_model and the command line that sets them.
 #ifndef APOGEE_EXAMPLES_04_GEMINI_BIG_MODEL_FLAGS_H_
 #define APOGEE_EXAMPLES_04_GEMINI_BIG_MODEL_FLAGS_H_

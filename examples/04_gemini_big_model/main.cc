@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Trains a GPT whose parameters, gradients and optimizer states are four times what its device may
 // hold: GeminiPlugin keeps shards of them, on the device or on the host, and makes parameters whole
 // while they are used. No rank holds the whole model at any time, from its construction on. The

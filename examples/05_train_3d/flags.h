@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The settings of 05_train_3d and the command line that sets them.
 #ifndef APOGEE_EXAMPLES_05_TRAIN_3D_FLAGS_H_
 #define APOGEE_EXAMPLES_05_TRAIN_3D_FLAGS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Trains a Llama on text over three axes: --pp stages of layers that work on different
 // micro-batches at a time, --tp ranks that share every layer of a stage, and copies of all that,
 // which share the batch and the optimizer's states. The program to copy for a pipeline: forward and

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Checkpoints of a training program: its flags, going on where a run left off, saving every so
 // often, and on SIGTERM or SIGINT leaving after the step at hand.
 //

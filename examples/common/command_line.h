@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the programs' command lines have in common.
 //
 //   CLI::App app("Trains a model.", "my_program");

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Text from a byte-level model.
 //
 //   std::string text = Generate(model, context, "In the beginning", {.block = 128, .bytes = 400});

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The size of a Llama on the command line of a program.
 //
 //   DeclareLlamaFlags(app, flags.model);

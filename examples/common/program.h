@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The frame of every program's main: errors become one message and exit code 1, and so does output
 // that could not be written.
 //

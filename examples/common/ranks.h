@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Ranks of a training program: which samples are whose, sums over ranks, and what rank 0 says for
 // all of them.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // --trace FILE of the programs: what every rank did when, for ui.perfetto.dev and `apogee
 // timeline`.
 //

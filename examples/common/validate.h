@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The loss on the part of a text that no step has seen.
 //
 //   ValidationEvent event = Validate(boosted, corpus, world, DataPartOf(plugin, world),

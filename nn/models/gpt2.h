@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // GPT-2 (Radford et al., 2019) with Hugging Face parameter names: learned positions, pre-norm
 // blocks, Conv1D weights [in, out], tanh GELU, the head tied to the token table.
 //

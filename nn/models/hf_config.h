@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Models' settings as the transformers library keeps them: config.json beside the weights.
 //
 //   std::string text = nn::FormatHfConfig(model.config());                     // config.json

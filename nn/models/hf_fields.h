@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // HfFields: the scalar fields of a config.json, read with checks; only hf_config.cc needs it.
 //
 //   APOGEE_ASSIGN_OR_RETURN(HfFields fields, HfFields::Parse(json, "dir/config.json"));

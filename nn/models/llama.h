@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Llama (Touvron et al., 2023) with Hugging Face parameter names: RMS norm, rotate-half rotary
 // positions, grouped-query attention, SwiGLU, no biases.
 //

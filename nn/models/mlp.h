@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A multi-layer perceptron: linear layers with an activation between them.
 //
 //   nn::Mlp model({.sizes = {784, 256, 10}, .activation = Activation::kRelu});

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tokens of special meaning, as a model's config.json has them: for programs that generate text.
 //
 //   config.token_ids["pad_token_id"] = {50256};

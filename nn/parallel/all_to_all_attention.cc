@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/nn/parallel/all_to_all_attention.h"
 
 #include <memory>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Attention over sequences that ranks hold parts of, with an exchange of heads for tokens around it
 // (Jacobs et al., "DeepSpeed Ulysses", 2023): inside, a rank has all tokens of some heads.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Differentiable collectives: how a tensor enters and leaves a part of the graph that the ranks of
 // a group compute together.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The two halves of a tensor-parallel block, as functions over local weights: the first product is
 // cut by output columns, the second by input rows, and nothing is communicated between them.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ParallelPlan: what a model's layers become when the ranks of a group share each of them (tensor
 // parallelism; Shoeybi et al., "Megatron-LM", 2019). Models know nothing of it.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // PlanMatch: which modules and parameters the rules of a plan name, and how tp ranks cut them.
 //
 //   PlanMatch match(model, plan, /*tp=*/2);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Causal attention over sequences that ranks hold parts of: keys and values go around a ring while
 // each rank attends to what it has (Liu et al., "Ring attention with blockwise transformers", 2023;
 // the zig-zag of SequenceLayout balances the causal mask).

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Differentiable functions between whole sequences and the parts of them that ranks hold. The
 // sequence is dim 1 of [samples, tokens, ..].
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The mean of a loss over whole sequences, from the means over the parts of them that ranks hold.
 //
 //   Tensor mean = criterion(logits_of_own_tokens, own_targets);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // SequenceParallel: a model whose sequences are cut over a group, so that ranks share the memory of
 // its activations, and the work, of long sequences.
 //

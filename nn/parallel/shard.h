@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // TensorShard: how a logical parameter is cut over the ranks of a tensor-parallel group.
 //
 //   const TensorShard column{.dim = 1};                     // Conv1D weight [in, out] by columns

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // TensorParallel: a model cut over a group along a plan.
 //
 //   TensorParallel parallel(model, plan, group);   // throws one Error with every problem

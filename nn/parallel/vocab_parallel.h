@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Embedding and cross entropy over a vocabulary that is cut over the ranks of a group: neither the
 // whole table nor the whole logits exist anywhere.
 //

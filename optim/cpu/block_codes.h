@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Decoding and encoding a piece of one block of 8-bit codes. Private to optim/cpu.
 #ifndef APOGEE_OPTIM_CPU_BLOCK_CODES_H_
 #define APOGEE_OPTIM_CPU_BLOCK_CODES_H_

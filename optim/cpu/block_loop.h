@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How the CPU kernels of layer-wise optimizers walk blocks of rows, and add up what the blocks
 // found. Private to optim/cpu.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How the CPU kernels walk their chunks: the elements of all chunks form one range that is split
 // over the threads, and gradients and working weights of another dtype pass through a block that
 // stays in the first-level cache, so that each kernel has a single loop per compute type. Private

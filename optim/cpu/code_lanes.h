@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Decoding and encoding 64 codes at a time with tables that stay in registers, for processors that
 // look up bytes in a register (AVX-512 VBMI). Private to optim/cpu.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/optim/cpu/chunk_loop.h"
 #include "apogee/optim/cpu/kernels.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/optim/cuda/kernel_table.h"
 
 #include "apogee/optim/cpu/kernels.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Declarations of the CPU kernels, for the table in kernel_table.cc. Private to optim/cpu.
 #ifndef APOGEE_OPTIM_CPU_KERNELS_H_
 #define APOGEE_OPTIM_CPU_KERNELS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Loops over a row, written once for vectors of a fixed width and for the rest: sums are then added
 // in the same order for every instruction set, which the vectoriser, not allowed to reorder a sum,
 // cannot do. Private to optim/cpu.

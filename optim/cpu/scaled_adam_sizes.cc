@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Compiled without fused products but for those that are written out, as for the GPU: a few numbers
 // per parameter, with the same bits everywhere.
 #include <algorithm>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What Adafactor and CAME share: the normalised gradient of a row of a block. Private to optim/cpu.
 #ifndef APOGEE_OPTIM_CPU_SECOND_MOMENT_H_
 #define APOGEE_OPTIM_CPU_SECOND_MOMENT_H_

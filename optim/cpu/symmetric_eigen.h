@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Eigenvectors of a symmetric matrix in f64, for the small matrices of a projection basis. Host
 // code.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The statistics of LAMB and LARS: squares of the weights and of the update, over blocks of fixed
 // size whose sums are added in order. Private to optim/cpu.
 #ifndef APOGEE_OPTIM_CPU_TRUST_SUMS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include <cstring>
 
 #include "apogee/optim/cuda/adalomo_items.cuh"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What AdaLoMo's kernels on a GPU are told of each parameter: the layouts and the factors, which
 // the processor has, sent there in one copy, and where sums go, brought back in one. Private to
 // optim/cuda.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Adam with 8-bit states: a block of codes is decoded, moved and encoded by a warp, or, where it is
 // large, by a block of threads, its moments in registers in between.
 #include "apogee/optim/cuda/code_tables.cuh"

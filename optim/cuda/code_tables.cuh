@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The tables of a CodeMap on the GPU, and a block's encoder. Private to optim/cuda.
 //
 //   const CodeAddresses codes = CodesOnGpu(context, CodeMap::Signed());   // a kernel's parameter

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Choosing the types of a kernel with statistics. Private to optim/cuda.
 //
 //   DispatchStats(args.dtype, args.stat_dtype, [&]<typename C, typename S>() { ... });

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/optim/cuda/dispatch_stats.h"
 #include "apogee/optim/cuda/gate.cuh"
 #include "apogee/optim/cuda/kernels.h"

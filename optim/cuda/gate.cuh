@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What kernels make of a GradFactor. Private to optim/cuda.
 //
 //   struct LionStep {

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Declarations of the CUDA kernels' host functions, for the table in kernel_table.cc. Private to
 // optim/cuda.
 #ifndef APOGEE_OPTIM_CUDA_KERNELS_H_

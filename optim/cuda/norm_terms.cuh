@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a gradient adds to its norm: squares, magnitudes, or their maximum. Private to optim/cuda.
 //
 //   ReduceChunks<1, Sum>(context, chunks, NormTerms<NormKind::kL2>{}, finish);

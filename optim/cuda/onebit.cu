@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // 1-bit Adam and 0/1 Adam: what happens between two exchanges.
 #include "apogee/optim/cuda/kernels.h"
 #include "apogee/optim/cuda/update.cuh"

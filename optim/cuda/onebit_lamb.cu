@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/optim/cuda/kernels.h"
 #include "apogee/optim/cuda/reduce.cuh"
 #include "apogee/optim/cuda/update.cuh"

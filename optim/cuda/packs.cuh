@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The few elements that a thread works on at once. A kernel's arithmetic is written for a pack; how
 // the pack lies in memory is one of two: neighbours, loaded as vectors, where all pointers are
 // aligned, and otherwise a thread's elements a block's width apart. Private to optim/cuda.

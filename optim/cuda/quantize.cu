@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Whole tensors to 8-bit codes and back.
 #include "apogee/optim/cuda/code_tables.cuh"
 #include "apogee/optim/cuda/kernels.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Sums or maxima over each of many tensors, in f64: one number or several per chunk. Private to
 // optim/cuda.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How kernels walk the regions of factored parameters: a block of threads has a tile of
 // kRegionTileRows by kRegionTileCols, each of its warps some of the rows, each lane the same
 // columns of all of them. Private to optim/cuda.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Sums over the rows and columns of factored parameters, and over all of their elements: by tile,
 // then over the tiles, in an order that the sizes decide. Private to optim/cuda.
 //

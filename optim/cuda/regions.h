@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The blocks of rows of a parameter (optim/row_blocks.h) joined again to the few regions that a GPU
 // is told about, and the tiles that a region is worked on in. Private to optim/cuda.
 //

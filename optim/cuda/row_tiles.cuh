@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Walking the rows of the matrices of many parameters, of which a rank may hold any part: for
 // statistics per row and per column. Private to optim/cuda.
 //

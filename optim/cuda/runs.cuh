@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A few neighbouring elements of a row or block that may end anywhere. Private to optim/cuda.
 //
 //   ForRun<4>(i, end, aligned, [&](const auto& at) {          // as the packs of packs.cuh

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The arithmetic of optim/cpu/scaled_adam_sizes.cc, a thread per parameter.
 #include "apogee/optim/cuda/dispatch_stats.h"
 #include "apogee/optim/cuda/kernels.h"

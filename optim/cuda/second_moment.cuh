@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What Adafactor and CAME share: the normalised gradient of a tile, and their updates' loop.
 // Private to optim/cuda.
 #ifndef APOGEE_OPTIM_CUDA_SECOND_MOMENT_CUH_

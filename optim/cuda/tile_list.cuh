@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One launch for many tensors of any size. Private to optim/cuda.
 //
 // What the kernel is told about each tensor, an item (a chunk of optim/kernels.h, say), travels in

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What LAMB and LARS share: the sums of squares of a parameter's weights and of its update, added
 // to this rank's partials, and the two norms from the totals. Private to optim/cuda.
 #ifndef APOGEE_OPTIM_CUDA_TRUST_CUH_

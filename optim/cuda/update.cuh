@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Updates of the weights of many parameters, element by element: what every optimizer's kernel is
 // made of. Private to optim/cuda.
 //

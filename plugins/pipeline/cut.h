@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Cut: which pieces of a chain each part of a pipeline has, and who holds which parameter.
 //
 //   const Cut cut(model, shape, {});                       // by declared cost, the longest part

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Executor: one rank's part of running a batch through a pipeline.
 //
 //   Executor executor({.model = model, .cut = cut, .shape = shape, .group = pp_group});

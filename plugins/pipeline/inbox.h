@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Inbox: what a stage gets from other stages while a schedule runs. Private to plugins/pipeline.
 //
 //   Inbox inbox(shape, schedule, stage, group, buffer_for);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Schedules of a pipeline: in which order each stage runs forward and backward of which
 // micro-batch.
 //

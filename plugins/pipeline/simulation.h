@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What has happened, and what can, while a schedule runs: private to plugins/pipeline.
 //
 //   Progress progress(shape);

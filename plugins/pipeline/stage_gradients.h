@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // StageGradients: what the gradients of a pipeline's stages have to do with each other.
 //
 //   StageGradients gradients(model, cut, group_of, is_of_one_chunk);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Activations and SwiGLU. Each is a struct of two functions of one element; the loops are shared.
 #include <numbers>
 

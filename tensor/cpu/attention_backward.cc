@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Gradients of attention in tiles: the weights P are computed again from the saved log-sum-exp.
 // With D_i = sum_d dout_id out_id, dS = P * (dP - D), where dP = dout v^T.
 #include <limits>

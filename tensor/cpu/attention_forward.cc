@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Attention in tiles with a running softmax (Dao et al., FlashAttention, arXiv:2205.14135).
 #include <limits>
 #include <utility>

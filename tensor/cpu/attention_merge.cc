@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Joins attention over two sets of keys: log-sum-exps say how much each weighs.
 #include <cmath>
 #include <limits>

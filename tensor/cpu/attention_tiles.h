@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What attention's forward and backward share. Private to tensor/cpu.
 //
 // Scores are kept transposed: a tile has keys in rows and queries in columns, so that the softmax

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // copy: a cast between strided layouts (tensor/kernels/copy_layout.h). A plane of two dims at a
 // time is copied by the cheapest loop that fits: both contiguous, transposed in tiles, or strided.
 #include <cstring>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Makes a rank's context on the CPU.
 //
 //   ContextPtr context = CpuContext({.num_threads = 2});

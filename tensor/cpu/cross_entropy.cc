@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Fused softmax and cross entropy. Forward reads the logits from memory once: in chunks that stay
 // in the L1 cache, keeping a running maximum and a sum that is rescaled when the maximum grows.
 // Backward is one pass that may run in place. The part kernels are the same for columns cut into

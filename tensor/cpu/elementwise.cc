@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // fill, binary and scale_add: loops bound by memory.
 #include "apogee/tensor/cpu/kernels.h"
 #include "apogee/tensor/cpu/loops.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Embedding lookup and its gradient. Backward sorts the token positions by id (a counting sort), so
 // that each thread owns a range of vocabulary rows and adds their tokens in order: no atomics, and
 // the same bits for every number of threads.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/tensor/kernel_table.h"
 
 #include "apogee/core/thread_team.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the CPU kernels' loops share: conversion between element types and when to split over
 // threads.
 #ifndef APOGEE_TENSOR_CPU_LOOPS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/tensor/cpu/kernels.h"
 #include "apogee/tensor/cpu/matmul_paths.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Products by Eigen: every dtype in its compute type, 16-bit operands converted tile by tile.
 #define EIGEN_DONT_PARALLELIZE  // the rank's threads are split here, by ParallelFor
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Products by oneDNN.
 #include "apogee/tensor/cpu/matmul_paths.h"
 

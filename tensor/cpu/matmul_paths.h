@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The two implementations behind cpu::matmul. Private to tensor/cpu.
 #ifndef APOGEE_TENSOR_CPU_MATMUL_PATHS_H_
 #define APOGEE_TENSOR_CPU_MATMUL_PATHS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Layer norm and RMS norm. Each row is read once from memory; the passes over it hit the L1 cache.
 // Backward computes dx and, in the same visit, partial parameter gradients of a fixed block of
 // rows; the partials are then added in the order of the blocks, so the result does not depend on

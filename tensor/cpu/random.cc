@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // random and dropout: elements of a Philox stream. A block of 64 elements comes from 16 consecutive
 // counters, whose rounds run side by side in vector lanes. A part may start at any element: its
 // first block then starts at the counter that holds it, and the elements before it are skipped.

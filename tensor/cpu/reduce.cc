@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // sum over the middle dim of [outer, reduce, inner]. The reduced dim is cut into blocks of fixed
 // size whose partial sums are added in order: the same bits for every number of threads, and
 // rounding errors that grow with the block, not with the whole.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Rotary position embedding. The angles of a token serve all its heads and every sample, so their
 // sines and cosines go into a table first.
 #include <cmath>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Reductions of one row. Element i goes to lane i % 64, and the lanes are added as a tree: the
 // order depends on nothing but the length, and several vector accumulators hide the latency of an
 // addition.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Vectors of the widest registers that the build may use, through the compilers' vector extensions:
 // the same source becomes AVX-512, AVX2 or SSE code, of f32 or f64. Private to tensor/cpu.
 //

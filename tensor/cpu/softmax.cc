@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Softmax over rows. A row is read once from memory; its further passes hit the caches. A row of
 // -inf gives NaN (-inf minus its own maximum), as does one with +inf or NaN.
 #include "apogee/tensor/cpu/kernels.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Products of small dense tiles that lie in the first or second level cache, blocked in registers.
 // Private to tensor/cpu.
 //

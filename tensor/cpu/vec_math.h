@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Elementary functions of f32 without branches, tables or calls, so that loops over them vectorise;
 // the f64 overloads are the standard library's. NaN gives NaN; infinities give the limits.
 //

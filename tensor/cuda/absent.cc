@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A build without CUDA.
 #include "apogee/core/error.h"
 #include "apogee/tensor/cuda/cuda_context.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Activations and SwiGLU in vector loops.
 #include "apogee/tensor/cuda/activation.cuh"
 #include "apogee/tensor/cuda/device.cuh"

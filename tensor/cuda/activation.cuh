@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The activations' formulas, those of the CPU (tensor/cpu/activation.cc). Private to tensor/cuda.
 //
 //   DispatchActivation(kind, [&]<typename F>() { ... F::Forward(x) ... F::Backward(x, dy) ... });

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // attention_forward and attention_backward: which kernels do it.
 #include "apogee/tensor/cuda/attention.cuh"
 #include "apogee/tensor/cuda/attention_paths.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What all kernels of attention share: addresses, the causal mask, which block does what. Private
 // to tensor/cuda.
 //

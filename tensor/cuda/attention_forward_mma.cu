@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Attention's forward pass on tensor cores.
 #include "apogee/tensor/cuda/attention_mma.cuh"
 #include "apogee/tensor/cuda/attention_paths.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Attention's forward pass by plain arithmetic: f32, f64, and head dims that the tensor cores'
 // kernels do not take.
 #include "apogee/tensor/cuda/attention_paths.h"

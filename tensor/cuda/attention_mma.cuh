@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Attention on tensor cores, bf16 and f16: what its forward and backward kernels share. Private to
 // tensor/cuda.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The kernels behind attention_forward and attention_backward. Private to tensor/cuda.
 #ifndef APOGEE_TENSOR_CUDA_ATTENTION_PATHS_H_
 #define APOGEE_TENSOR_CUDA_ATTENTION_PATHS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Attention by plain arithmetic, any dtype: what its forward and backward kernels share. Private to
 // tensor/cuda.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // copy: a cast between strided layouts (tensor/kernels/copy_layout.h). Without gaps: the driver's
 // copy, or a vector loop that casts. A transposition: tiles in shared memory, so that both sides
 // are read and written along their contiguous dim. Anything else, broadcasts included: each thread

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Fused softmax and cross entropy: forward reads the logits once, backward is one pass that may run
 // in place. The part kernels are the same for columns cut into parts; a part's log-sum-exp stands
 // in for its maximum, so that the logits are still read once.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What joins the cross entropy of columns cut into parts: row by row, between two reductions over
 // the parts.
 #include <cmath>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Matrix products of one context by cuBLASLt: its handle, and what was chosen for each shape of
 // product. Private to tensor/cuda.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The functions of cuBLASLt that matrix products call, loaded when the first product needs them.
 // Nothing links against cuBLASLt. Private to tensor/cuda.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A GPU's allocator of one rank: blocks from the driver, cached by size when freed; of the GPU's
 // memory, or of the host's that it reaches (PinnedContext). Private to tensor/cuda.
 //

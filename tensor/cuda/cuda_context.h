@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Makes a rank's context on a GPU.
 //
 //   absl::StatusOr<ContextPtr> context = CudaContext({.device = 0});

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CudaGraph: work on a GPU that is captured once and then started as a whole, again and again, at
 // the cost of one launch.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Device functions that kernels share: loads and stores that convert, vectors of elements, sums
 // over a warp and a block, dynamic shared memory. Private to the CUDA folders' .cu files.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Division by a number that the host knows, without the GPU's slow integer division (Granlund and
 // Montgomery, "Division by invariant integers using multiplication", 1994). Private to tensor/cuda.
 //

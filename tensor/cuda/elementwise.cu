@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Fill, arithmetic of two operands, scaled addition: loops bound by memory, in vectors.
 #include "apogee/tensor/cuda/device.cuh"
 #include "apogee/tensor/cuda/divisor.cuh"

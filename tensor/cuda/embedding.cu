@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Embedding lookup and its gradient. Backward groups the tokens by id (a counting sort), so that
 // each row of the table adds up its own tokens, in their order: dweight is written once, dy read
 // once, and no floating point number is added by an atomic operation.

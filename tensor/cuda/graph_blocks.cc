@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The part of CudaAllocator that keeps memory for graphs, whose replays use the addresses of the
 // capture.
 #include <algorithm>

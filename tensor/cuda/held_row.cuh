@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Rows that are gone through several times: a thread's first kHeld vectors stay in registers, the
 // rest of a longer row is read again. Private to the CUDA folders' .cu files.
 //

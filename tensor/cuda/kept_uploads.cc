@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/tensor/cuda/kept_uploads.cuh"
 
 #include <cuda_runtime_api.h>

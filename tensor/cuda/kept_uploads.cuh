@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a graph that is captured uploads from the host: pinned copies that every replay reads.
 // Private to tensor/cuda.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/tensor/cuda/kernel_table.h"
 
 #include "apogee/tensor/cuda/kernels.h"

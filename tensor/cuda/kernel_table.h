@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The table of this backend's kernels. Private to tensor/cuda.
 #ifndef APOGEE_TENSOR_CUDA_KERNEL_TABLE_H_
 #define APOGEE_TENSOR_CUDA_KERNEL_TABLE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Declarations of the CUDA kernels' host functions, for the table in kernel_table.cc. Private to
 // tensor/cuda.
 #ifndef APOGEE_TENSOR_CUDA_KERNELS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Starting kernels on a context's stream. Private to the CUDA folders' .cu files.
 //
 //   Launch(context, {.blocks = {rows}, .threads = {256}}, &SoftmaxKernel<T>, x, y, cols);

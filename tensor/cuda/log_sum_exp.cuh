@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The logarithm of a row's sum of exponentials in one pass: a running maximum, and a sum that is
 // rescaled when the maximum grows. Private to tensor/cuda's .cu files.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Matrix products: cuBLASLt's, and what comes before or after them where it has no such product.
 #include "apogee/tensor/cuda/activation.cuh"
 #include "apogee/tensor/cuda/cublas.h"

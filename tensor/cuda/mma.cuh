@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tensor cores: products of 16 bit tiles with sums in f32, one warp at a time. The only place of
 // inline assembly. Private to the CUDA folders' .cu files.
 //

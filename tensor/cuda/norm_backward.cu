@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Norm backward: x and dy are read once, for dx and for the partials of dweight and dbias both. A
 // block of threads visits a block of rows; each thread keeps the sums of its own columns in
 // registers.

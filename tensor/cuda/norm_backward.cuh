@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the two forms of norm backward share: the gradient of a row's input, and where the parts of
 // dweight and dbias lie. Private to tensor/cuda/norm_backward*.cu.
 //

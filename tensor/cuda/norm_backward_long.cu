@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Norm backward for rows too long for a thread's registers: a kernel for dx, and one for the
 // partials of dweight and dbias.
 #include "apogee/tensor/cuda/held_row.cuh"

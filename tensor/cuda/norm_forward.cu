@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Layer norm and RMS norm: rows stay in registers between the pass for the mean, the one for the
 // deviations from it and the one that writes.
 #include <cmath>

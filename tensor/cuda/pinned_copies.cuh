@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Copies between the host's memory and a GPU's, through memory that the GPU reads and writes by
 // itself. Private to the CUDA folders.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // random and dropout: each thread draws a whole Philox block, which is four neighbouring elements.
 #include <cmath>
 

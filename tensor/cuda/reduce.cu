@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // sum over the middle dim of [outer, reduce, inner]. What a thread adds up alone is short, and long
 // sums are made in several passes over partial sums: rounding errors do not grow with the whole.
 // The order of additions follows from the sizes alone.

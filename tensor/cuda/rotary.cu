@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Rotary position embedding. The angles of a token serve all its heads and every sample, so their
 // cosines and sines go into a table first; then each thread rotates some neighbouring pairs.
 #include <cmath>

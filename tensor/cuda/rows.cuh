@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Kernels over rows: which threads work on a row, how its elements are shared out among them, sums
 // over them. Private to the CUDA folders' .cu files.
 //

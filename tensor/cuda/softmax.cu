@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Softmax over rows, which are read once where they fit into the threads' registers. A row of -inf
 // gives NaN (-inf minus its own maximum), as does one with +inf or NaN.
 #include "apogee/tensor/cuda/held_row.cuh"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Products in the host's memory (PinnedContext): on copies of the operands in the GPU's, so that
 // each goes over the bus once and not once for every tile that reads it. Private to tensor/cuda.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What kernels and copies on a GPU need of a context: its stream. Private to the CUDA folders.
 //
 //   const StreamContext& gpu = StreamContext::Of(context);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Arguments of every kernel, one struct each: raw pointers, sizes and strides (in elements), never
 // a Tensor. The checked functions of tensor/ops fill them in; a backend's kernel table implements
 // them.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How a copy between two strided layouts is walked through, the same on every device: dims of one
 // element are dropped, the others are ordered so that y's innermost one is contiguous where
 // possible, and merged where both layouts go on without a gap. The last two dims are a plane of

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Checks that the ops share. Private to tensor/ops and autograd/functions.
 #ifndef APOGEE_TENSOR_OPS_CHECK_H_
 #define APOGEE_TENSOR_OPS_CHECK_H_

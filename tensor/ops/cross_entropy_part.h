@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Cross entropy of logits whose columns are cut into parts, without the whole logits: three steps,
 // between which the caller reduces [rows] statistics over the parts.
 //

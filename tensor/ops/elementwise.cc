@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/tensor/ops/elementwise.h"
 
 #include "apogee/tensor/ops/check.h"

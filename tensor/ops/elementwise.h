@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Element-wise ops on whole tensors. Operands share one dtype and context; results are new
 // contiguous tensors. No gradient is recorded here (see autograd/functions/arithmetic.h).
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Matrix products with bias, transposes and accumulation, on the backend's fastest library.
 //
 //   Tensor y = ops::MatMul(x, w, {.b_trans = true, .bias = b});   // x [.., k], w [n, k] -> y [..,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The fused ops of transformer layers: norms, rotary positions, attention, embedding, cross
 // entropy. Shapes: B batch, T tokens, H heads, K key/value heads, d = head size. No gradient is
 // recorded here.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The engine: order, presence, hooks, retain_graph, split backward, recompute, deep graphs.
 #include "apogee/autograd/engine.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Every differentiable function against finite differences in f64.
 #include <gtest/gtest.h>
 

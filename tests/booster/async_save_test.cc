@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Saves with use_async: what is saved is what was there at the call, and nothing of it gets lost.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

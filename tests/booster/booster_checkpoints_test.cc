@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Booster::save_training_state and resume: which checkpoints stay, which one is taken, and that all
 // ranks hear the same.
 #define XXH_INLINE_ALL

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A boosted run computes what the plain loop computes; bf16 keeps fp32 masters; misuse is refused.
 #include "apogee/booster/booster.h"
 

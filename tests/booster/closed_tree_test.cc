@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // boost takes a model's parameters as they are called: what is registered late, or under names that
 // would be one, is refused.
 #include <gmock/gmock.h>

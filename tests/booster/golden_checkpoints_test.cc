@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Checkpoints that earlier builds wrote (tests/golden_checkpoints) load bit for bit in this one:
 // whole, and into a run under the layout that wrote them or another.
 #include <gmock/gmock.h>

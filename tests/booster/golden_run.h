@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The runs whose checkpoints are kept in tests/golden_checkpoints: a small Mlp, three steps, every
 // layout with every optimizer. What is in a checkpoint is told by a text, a line per tensor.
 #ifndef APOGEE_TESTS_BOOSTER_GOLDEN_RUN_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // GraphedMicroStep: training with replayed micro-steps is training with eager ones, bit for bit;
 // what a graph cannot do is refused, and training goes on.
 #include "apogee/booster/graphed_step.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A folder of checkpoints in which other things lie: links that lead elsewhere, pipes, devices,
 // files and folders in the place of others. Nothing outside the folder is touched, and what resume
 // passes over never stops the run that saves that step again.

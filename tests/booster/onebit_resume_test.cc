@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runs with 1-bit messages that are saved and resumed, in every phase and at its boundaries, and on
 // another number of ranks.
 #include <gmock/gmock.h>

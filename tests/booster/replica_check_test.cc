@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A save takes parts of what ranks hold alike from each of them: where they have drifted apart it
 // refuses, and names what differs.
 #include "apogee/booster/replica_check.h"

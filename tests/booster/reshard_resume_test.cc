@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A run goes on from a checkpoint that was cut anew with the bits with which it goes on from the
 // one that was saved, under every plugin; its weights alone are what save_model writes.
 #include <gtest/gtest.h>

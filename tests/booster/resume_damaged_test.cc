@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Booster::resume behind damage: it goes back to the newest checkpoint that is whole, and says what
 // was passed over and which file is why.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A checkpoint of a run in another precision: one line says why nothing in it fits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a checkpoint keeps of a run's configuration: another model behind the same shapes is
 // refused, settings and options that differ are told, on every rank.
 #include "apogee/booster/run_config.h"

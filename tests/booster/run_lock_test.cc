@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A folder belongs to one run at a time, and to nobody when its holder has ended, however it did.
 #include "apogee/booster/run_lock.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Booster::save_model writes the same weights under every plugin, and load_model reads them, bit
 // for bit, under any.
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One save, or one look at what is there: what scripts/kill_every_syscall.sh kills and checks.
 //
 //   save_once_program save FOLDER RANKS STEP [async]    # resumes the newest, trains a step, saves,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A trained GPT-2 that Booster::save_model wrote computes in PyTorch, where Python has it, what it
 // computes here: scripts/torch_gpt2.py.
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Booster::TraceTo: what a traced run records, and that it computes what it computes untraced.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A run that resumes computes the bits of one that never stopped, and a checkpoint is the same one
 // whatever layout it was written or read under.
 #include "apogee/booster/training_state.h"

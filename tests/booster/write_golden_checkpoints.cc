@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Writes tests/golden_checkpoints/version-N anew, into a folder that must not exist. Only for a new
 // version of the format: what is committed is what earlier builds wrote, and must go on loading.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What ranks save under one layout they read back, bit for bit, under any other.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Whatever happens to a file of a checkpoint is found when it is opened or read, and the error
 // names the file, and where data differ the tensor and its bytes.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A power cut, or a failure, at any operation of a save or a removal loses no checkpoint.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the real file system says when it cannot. Full and read-only disks: scripts/bad_disks.sh.
 #include "apogee/checkpoint/file_system.h"
 

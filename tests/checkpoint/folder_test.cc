@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Folders by descriptors: what is removed lies in the folder that was opened, whatever others do to
 // the path meanwhile, and never behind a link or on another device.
 #include "apogee/checkpoint/folder.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Weights under the names of the hub: GPT-2 without its prefix and with its masks, Llama with its
 // frequencies; mixtures are refused.
 #include "apogee/checkpoint/hf_names.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Hugging Face weights: what ranks hold between them becomes whole tensors in files, and comes back
 // under any layout; files that break a rule are refused.
 #include "apogee/checkpoint/hf_weights.h"

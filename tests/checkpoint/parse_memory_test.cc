@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Whatever text comes: no parser has more than four times its bytes and 1 MiB at once.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Rewritten checkpoints: the same tensors over other files, and the weights alone; damage, full
 // disks and folders that are there.
 #include "apogee/checkpoint/reshard.h"

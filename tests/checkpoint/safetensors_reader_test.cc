@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The strict reader: what it takes, and one test per thing it must refuse.
 #include "apogee/checkpoint/safetensors_reader.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The reader of safetensors headers takes exactly what a second implementation of the rules takes,
 // and finds the same in it; that one also reads what our writer writes.
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/chunk/chunk_plan.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What is kept and fetched ahead, against an oracle that knows the whole sequence.
 #include "apogee/chunk/gather_schedule.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Values are whole between Acquire and Release, an error otherwise, and never anything else.
 #include "apogee/chunk/sharded_parameters.h"
 

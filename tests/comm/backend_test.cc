@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Which backend a launch gets, and what cannot be.
 #include "apogee/comm/backend.h"
 

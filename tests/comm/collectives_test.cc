@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Every collective of comm/local against what it must give, on 1 to 5 ranks, in every float dtype.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The 1-bit all-reduce against a scalar one in double, its identities, its bytes, its errors.
 #include "apogee/comm/compressed_all_reduce.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The tree of sums over memory of a GPU: the bits of the processor's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

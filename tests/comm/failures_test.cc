@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Never a hang: a peer that throws, leaves, stalls or calls something else gives everyone else an
 // error that names the rank, the operation and its number.
 #include <gmock/gmock.h>

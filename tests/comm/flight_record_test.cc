@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Flight records: what a launch that fails leaves behind, and one that does not.
 #include "apogee/comm/flight_record.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What ranks must have to use NCCL together.
 #include "apogee/comm/process/gpus.h"
 

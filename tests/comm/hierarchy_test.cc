@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The hierarchical all-reduce of all members at once, without MPI: transfers match and end in
 // random order, nothing is sent before its receive is posted, and whoever touches memory that a
 // transfer has, or waits in a circle, is found out.

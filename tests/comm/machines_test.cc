@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // All-reduces of groups that span machines: the bits of TreeReduce over all members, and no more
 // bytes between machines than the hierarchy needs. Runs under mpirun, where
 // APOGEE_RANKS_PER_MACHINE makes ranks of one machine count as several.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Processes that end, or are stopped when the launch is over, under a real mpirun, or apogee run:
 // the job ends in time with a documented exit code, and no process stays behind. comm_fault_trials
 // has the rest.

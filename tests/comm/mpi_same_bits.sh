@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Whether 01_train_gpt computes the same under mpirun, or apogee run, as with as many ranks as threads: losses, and
 # every byte of the checkpoint.
 #

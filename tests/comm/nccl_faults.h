@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Ranks whose NCCL is the stub with a fault, and what they leave behind.
 //
 //   EXPECT_THAT(AllReduceWith("never_completes"), HasSubstr(kCall));   // in a TEST_F of it

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // An NCCL that hangs and keeps the thread that called it: the process ends with its exit code, and
 // the flight record is written before.
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // An NCCL that hangs, wherever it is called: the error names the call and comes in time, the peers
 // are told, the flight record is written, and the process goes on. (nccl_faults_death_test: where a
 // thread cannot be had back.)

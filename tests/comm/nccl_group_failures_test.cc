@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What goes wrong over NCCL only: a device that does not come past a collective, and launches that
 // cannot be. Ranks are processes, under tests/support/mpi_main.cc; NCCL is process_stub_nccl.cc.
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Communicators over the stub NCCL, one per thread.
 //
 //   StubNccl stub;                                         // loads it, without faults

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Collectives through the loaded NCCL, which is a stub here: each against a computation of its own.
 // And what is refused, by the loader and by a communicator.
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // An NCCL whose ranks are processes with emulated GPUs (tests/cuda_emulation): its calls are queued
 // on the emulated streams. As libnccl.so.2, where a program's loader finds it. A message is a file
 // in a folder that the unique id names; a send is over when its receiver has taken the message, as

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The kernels of 1-bit messages, each against a loop over elements. They add and compare only, so
 // results are equal, not close; sums of squares are close.
 #include "apogee/comm/sign_kernels.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Fewer ranks than processes, and what every process learns of them.
 #include "apogee/comm/some_ranks.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A job that is stopped for longer than its timeout (Ctrl-Z) and goes on is none the worse.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

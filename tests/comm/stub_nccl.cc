@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // An NCCL over host memory: its ranks are threads of one process, its streams StubStreams. As
 // strict as NCCL: a communicator is non-blocking, used by one thread but for ncclCommAbort, and not
 // called while it is in progress. Faults (stub_nccl_set_faults) make it hang where NCCL has been

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What tests and the stub NCCL (stub_nccl.cc) know of each other.
 #ifndef APOGEE_TESTS_COMM_STUB_NCCL_H_
 #define APOGEE_TESTS_COMM_STUB_NCCL_H_

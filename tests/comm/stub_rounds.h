@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the stub NCCL's collectives compute, once all members have posted theirs.
 #ifndef APOGEE_TESTS_COMM_STUB_ROUNDS_H_
 #define APOGEE_TESTS_COMM_STUB_ROUNDS_H_

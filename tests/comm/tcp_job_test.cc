@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the environment says of a job without MPI, and what it must not say.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Jobs over TCP whose ranks are threads of a test.
 //
 //   const uint16_t port = FreePort();

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Where a process listens, and what it does when it can take no connection.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Both sides of a connection prove that they know the job's token: nothing that was recorded, sent
 // back, cut short or made up passes, and the token is never sent.
 #include <gmock/gmock.h>

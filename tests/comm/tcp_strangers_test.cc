@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Connections that are none of the job's do no harm: wrong tokens, garbage, and those that say
 // nothing, or only a part.
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The transport over TCP by itself, its processes being threads; one that ends the program does so
 // in a child.
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A traced launch: every collective once, on its rank's lane of its group, with its bytes; an
 // untraced one records nothing.
 #include <gmock/gmock.h>

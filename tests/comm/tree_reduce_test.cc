@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The tree of sums in two halves, as processes on several machines compute it, against the tree in
 // one; which groups may do so; and what the environment says about machines.
 #include "apogee/comm/tree_reduce.h"

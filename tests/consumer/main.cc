@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Uses the installed library as a program of its own would: a boosted loop that learns XOR. Nothing
 // of the source tree is seen.
 #include <cstdio>

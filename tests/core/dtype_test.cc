@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The 16-bit floats: every value, and every rounding decision, against arithmetic in double.
 #include "apogee/core/dtype.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Blocks in a file are memory like any other, and the disk has room for them before they are used.
 #include "apogee/core/file_allocator.h"
 

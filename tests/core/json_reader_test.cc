@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // JsonReader takes what another JSON library takes, and finds the same in it.
 #include "apogee/core/json_reader.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The ledger counts what the allocator hands out and holds.
 #include "apogee/core/memory.h"
 

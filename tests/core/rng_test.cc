@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Philox 4x32-10 against the published vectors, and what users of streams rely on.
 #include "apogee/core/rng.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Libraries that are loaded at run time: where they are looked for, and what is said of absent
 // ones.
 #include "apogee/core/shared_library.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What OpenMP grants a thread, what a ThreadTeam makes of it, and numbers that cannot be.
 #include "apogee/core/thread_team.h"
 

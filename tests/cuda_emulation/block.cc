@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runs the blocks of a launch: their threads are fibers of the calling thread.
 #include "block.h"
 

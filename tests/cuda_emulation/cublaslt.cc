@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The calls of cuBLASLt that the library makes, on the emulated GPU: a product with every attribute
 // that is set taken at its word. What the real one refuses, is refused: types and epilogues that it
 // lacks, pointers less aligned than was promised, an algorithm of another problem.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a .cu file sees of a GPU when the host compiler compiles it: the built-in variables and
 // functions of CUDA C++, carried out by fibers. Forced in front of every .cu source of a build
 // with APOGEE_WITH_CUDA=EMULATED.

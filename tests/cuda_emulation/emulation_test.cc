@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The GPU in software finds the faults that it is there for.
 #include "apogee/tests/cuda_emulation/device.h"
 // It stands in for nvcc and comes first.

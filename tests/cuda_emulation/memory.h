@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The emulated GPU's memory: the processor may touch it on the emulation's own threads only, where
 // it can be protected so (memory protection keys). Private to the emulation.
 #ifndef APOGEE_TESTS_CUDA_EMULATION_MEMORY_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The warp's instructions of tensor/cuda/mma.cuh on fibers: which lane holds which element is as in
 // PTX, and every element goes through its lane, so that an index that is wrong there is wrong here.
 #ifndef APOGEE_TESTS_CUDA_EMULATION_MMA_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The calls of the CUDA runtime that the library makes, on one emulated GPU.
 //
 // APOGEE_EMULATED_GPU: "none" (no GPU), "no_driver", "old" (kernels do not fit it);

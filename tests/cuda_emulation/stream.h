@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A stream: a thread that carries out what is queued, in order. Private to the emulation.
 #ifndef APOGEE_TESTS_CUDA_EMULATION_STREAM_H_
 #define APOGEE_TESTS_CUDA_EMULATION_STREAM_H_

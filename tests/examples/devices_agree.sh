@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Whether 01_train_gpt computes the same on the GPU as on the CPU: losses in f64, where a wrong kernel cannot hide
 # behind rounding, plugin by plugin, ranks being threads and, where MPIRUN is given, processes, whose tensors are staged
 # through the host and, where NCCL_FOLDER holds a libnccl.so.2, go through that, with the same bits; whether CUDA

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runs the program 04_gemini_big_model on a tiny text: any placement trains the same model within
 // its budget, and bad input gets one answer and the right exit code.
 #include <algorithm>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // 01_train_gpt with a folder of checkpoints in which other things lie: nothing outside is touched,
 // and a run whose newest checkpoint is spoilt goes on, every time it is started.
 #include <gmock/gmock.h>

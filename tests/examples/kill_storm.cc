@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Kills a training program again and again, at any moment, and checks that nothing that it said was
 // saved is ever lost.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The folder of a run and its checkpoints, from outside: another run's flags on resume, a second
 // run in the same folder, a run that is run again after its end, files that are none, full disks.
 #include <sys/stat.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runs the program 05_train_3d on a tiny text: any cut over ranks trains the same model, a trace
 // tells how long stages waited, and bad input gets one answer and the right exit code.
 #include <algorithm>

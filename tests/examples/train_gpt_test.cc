@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runs the program 01_train_gpt on a tiny text: it learns, repeats itself bit by bit, writes files
 // that parse, and answers bad input with one sentence and the right exit code.
 #include <algorithm>

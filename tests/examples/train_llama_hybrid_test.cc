@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runs the program 03_train_llama_hybrid on a tiny text: any cut over ranks trains the same model,
 // the picture of the plan is well formed, and bad input gets one answer and the right exit code.
 #include <algorithm>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // libFuzzer: the config.json of a Hugging Face folder, from anybody.
 #include <cstddef>
 #include <cstdint>

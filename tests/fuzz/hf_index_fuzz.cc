@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // libFuzzer: the index of Hugging Face weights, from anybody.
 #include <cstddef>
 #include <cstdint>

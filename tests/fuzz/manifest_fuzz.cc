@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // libFuzzer: the manifest of a checkpoint. The digest at its end is made here, else nothing would
 // get past it: the input is the text before it.
 #include <cstddef>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // libFuzzer: metrics.jsonl of a run, from anybody.
 #include <cstddef>
 #include <cstdint>

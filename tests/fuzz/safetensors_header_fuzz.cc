@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // libFuzzer: the header of a safetensors file, from anybody. The first two bytes are the size of
 // the data, so that headers that tile it can be found.
 #include <cstddef>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // libFuzzer: the first words on a connection, from anybody who can call.
 #include <cstddef>
 #include <cstdint>

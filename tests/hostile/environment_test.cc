@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Training with odd locales, without shared memory and with nowhere to write: the same bits, or an
 // error.
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Training under the limits of a process: memory, threads, files, descriptors that are closed. A
 // run succeeds, or ends by itself with one line that says what to change; never by a signal.
 #include <gmock/gmock.h>

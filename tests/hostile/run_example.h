@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runs an example in an odd environment: variables, limits, closed descriptors, a full disk.
 //
 //   const SmallText text(dir);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Training with fewer threads than it asks for: OpenMP's variables, cores, numbers out of reach.
 // Either the bits are those of an ordinary run, or one line says what to change.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Fails when a source includes a layer that its folder did not declare, or a library that must stay
 # hidden. Needs nothing but CMake:
 #

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The layer check must fail on what it forbids: each case writes a small tree and runs the check on it.
 #
 #   cmake -DWORK=<scratch folder> -P tests/layering/self_test.cmake

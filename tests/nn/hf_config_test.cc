@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // config.json of the transformers library: what it says becomes a model's settings and comes back;
 // what these models cannot do is refused by name.
 #include "apogee/nn/models/hf_config.h"

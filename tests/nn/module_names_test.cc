@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Full names are the path from the root, whatever the order of registration; what two modules
 // register is there once; names that would be one are refused.
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Module: names, initialisation, tying, hooks, training mode, precision.
 #include "apogee/nn/module.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // TraceModules: a span per module call, forward and backward, nested as the modules are; the same
 // bits as without.
 #include "apogee/nn/trace_modules.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Where a graph's tensors are this rank's columns, and what random masks make of them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Differentiable collectives on 1 to 4 ranks: values, gradients, traffic.
 #include "apogee/nn/parallel/functions.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Column- and row-parallel linear layers against the whole layers on one rank.
 #include "apogee/nn/parallel/linear.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Sequences that ranks hold parts of: attention over them, and how they are cut and put together,
 // equal the one-rank functions.
 #include <gmock/gmock.h>

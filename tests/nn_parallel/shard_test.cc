@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Cutting parameters: the local tensors make the whole again, and layouts say where elements are.
 #include "apogee/nn/parallel/shard.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Embedding and cross entropy over a cut vocabulary against the whole ones on one rank.
 #include "apogee/nn/parallel/vocab_parallel.h"
 

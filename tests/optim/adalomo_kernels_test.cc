@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // AdaLomo's kernels on parts of a matrix: cut in the middle of rows, by columns, in segments that
 // are shorter than a vector and out of order, matrices of a batch, an empty part.
 #include <gtest/gtest.h>

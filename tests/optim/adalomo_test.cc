@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // AdaLomo against its equations written out in f64, for every shape; shards, state, known figures.
 #include "apogee/optim/adalomo.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Adam with 8-bit moments on one tensor in f64, for the tests of AdamW8bit and GaLoreAdamW8bit;
 // codes are found by search.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How the kernels walk lists of chunks: every pair of dtypes, lengths around the sizes of vectors
 // and tiles, addresses that are not aligned, more chunks than one launch takes. Arithmetic is the
 // subject of the optimizers' own tests.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The kernels' codes against a search through the midpoints of the map.
 #include "apogee/optim/code_map.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Regions hold the elements of the blocks they were joined from, each once, and are few.
 #include <gtest/gtest.h>
 

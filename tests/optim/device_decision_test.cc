@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Steps that a GPU decides: the bits and the report of steps that the host decides, and no wait.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Factored second moments of one tensor in f64, for the tests of Adafactor and CAME.
 #ifndef APOGEE_TESTS_OPTIM_FACTORED_RULE_H_
 #define APOGEE_TESTS_OPTIM_FACTORED_RULE_H_

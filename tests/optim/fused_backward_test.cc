@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // LOMO and the fused backward that it shares with AdaLomo: updates inside backward, freed
 // gradients, one decision for all parameters, refusals.
 #include "apogee/optim/fused_backward.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // GaLoreAdafactor against its equations, written out with the optimizer's own bases.
 #include "apogee/optim/galore_adafactor.h"
 

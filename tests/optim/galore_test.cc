@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The basis, and the GaLore optimizers against their equations.
 #include "apogee/optim/galore.h"
 

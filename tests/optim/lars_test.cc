@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/optim/lars.h"
 
 #include "apogee/tests/optim/layerwise_checks.h"

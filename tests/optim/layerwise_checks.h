@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What every optimizer has to pass, whichever it is: its equations, shards, resuming, threads,
 // masters, failures. Each check trains a few tensors of awkward shapes with full rank random
 // gradients.

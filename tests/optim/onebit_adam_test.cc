@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // 1-bit Adam on several ranks against scalar references in double: the warm-up, the switch, the
 // compressed phase, masks, groups that stay, steps that all ranks skip.
 #include "apogee/optim/onebit_adam.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The kernels of the optimizers with 1-bit messages, each against its formula, over several chunks
 // of any length at any address.
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // 1-bit LAMB on several ranks against the equations in double.
 #include "apogee/optim/onebit_lamb.h"
 

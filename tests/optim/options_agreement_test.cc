@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Options: what is refused when it is set, and what ranks say when theirs differ.
 #include "apogee/optim/options_agreement.h"
 

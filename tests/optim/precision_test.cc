@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Weights of 16 bits: fp32 masters, rounding in the update's own pass, gradients of every dtype.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Code maps, block-wise quantization, AdamW with 8-bit states.
 #include "apogee/optim/quantized_state.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ScaledAdam against its equations written out in f64, its clipping, diagnostics, shards, state.
 #include "apogee/optim/scaled_adam.h"
 

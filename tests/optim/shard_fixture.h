@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Two ranks, each a thread, that hold parts of the same parameters: what an optimizer's statistics
 // must not notice. The parts meet in the middle of a row, end in padding, and one may be empty.
 #ifndef APOGEE_TESTS_OPTIM_SHARD_FIXTURE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runs an optimizer on a parameter cut in two in the middle of a row, and on the whole.
 #ifndef APOGEE_TESTS_OPTIM_SHARD_PAIR_H_
 #define APOGEE_TESTS_OPTIM_SHARD_PAIR_H_

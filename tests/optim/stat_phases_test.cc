@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The statistics phases: an optimizer that needs row means and a norm of the whole tensor, written
 // once, computes the same whether one rank holds the tensor or two hold ranges that meet in the
 // middle of a row.

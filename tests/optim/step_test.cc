@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The step around the update: presence, freezing, non-finite gradients, clipping, loss scale,
 // closures, what a constructor refuses.
 #include <gmock/gmock.h>

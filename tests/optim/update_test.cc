@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Every element-wise optimizer against its equations written out per element in f64, with random
 // gradients, many steps, awkward shapes, and gradients that are absent or zero now and then.
 #include <gtest/gtest.h>

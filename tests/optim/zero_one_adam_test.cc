@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // 0/1 Adam on several ranks against the equations in double, and what holds between syncs.
 #include "apogee/optim/zero_one_adam.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Adan (Xie et al., "Adan: Adaptive Nesterov Momentum Algorithm", 2022): element-wise, so that it
 // runs on whatever part of a tensor a rank has.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The residual blocks of the language model: a GRU, attention over a window, an MLP.
 //
 //   auto block = Register("gru", std::make_shared<GruBlock>(dim));

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // RunAgain: this program once more, with one argument, in a process whose crash or hang is seen.
 //
 //   const Ended ended = RunAgain("raw_criterion/tp2z0", /*seconds=*/60);

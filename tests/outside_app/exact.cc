@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Trains on 4 ranks, in every way that there is, and compares the update with that of 1 rank on the
 // whole batches: in f64 they must agree to 1e-9 of the update.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ForHost: the loop of an optimizer that runs on the processor, typed by weights and gradients.
 #ifndef OUTSIDE_APP_HOST_UPDATE_H_
 #define OUTSIDE_APP_HOST_UPDATE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // LanguageModel: embedding, blocks of GRU, windowed attention and MLP, a head tied to the
 // embedding.
 //

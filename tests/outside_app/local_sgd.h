@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // LocalSgdPlugin: ranks train alone and average their weights every so many steps (Stich, "Local
 // SGD Converges Fast and Communicates Little", 2019).
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Losses of the program's own; each is a criterion for Booster::boost.
 //
 //   auto boosted = booster.boost(model, optimizer, LabelSmoothing{.epsilon = 0.1});

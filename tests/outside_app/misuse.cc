@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Makes mistakes, each in a process of its own, on 4 ranks that are threads. Every rank must get an
 // error, and rank 0's must say what to do; a crash, a hang and a run that goes well are failures.
 //

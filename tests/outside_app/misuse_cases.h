@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Mistakes in the use of the library. Each must end in an error on every rank, never in a hang, a
 // crash or a wrong result; rank 0's message must say what to do.
 //

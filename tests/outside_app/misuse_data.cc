@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Mistakes with data: too few samples, batches and losses of the wrong kind.
 #include <memory>
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Objects that go before what uses them, or that a second one takes over.
 #include <memory>
 

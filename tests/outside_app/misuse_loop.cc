@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Loops that leave out what boost returned, or that use it otherwise than they should.
 #include "apogee/apogee.h"
 #include "misuse_cases.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Models that are not complete, or not as their plan says.
 #include <algorithm>
 #include <memory>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Optimizers that are not the boosted one, or whose options make no sense.
 #include <span>
 #include <vector>

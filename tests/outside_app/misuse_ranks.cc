@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Ranks that do not do the same: each must get an error, and rank 0's must name what differs.
 #include <memory>
 #include <stdexcept>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // RankSetup: what a rank has before it makes a mistake: a model, a plugin, batches, a correct loop.
 //
 //   RankSetup rank(world, "zero2");

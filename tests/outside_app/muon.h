@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Muon (Jordan et al., 2024): momentum whose matrices are made orthogonal; other tensors, and
 // matrices on request, are divided by their norm. Every element of a direction depends on the whole
 // tensor, which ranks may share: the momentum's parts, and its squares, are summed up as statistics

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The orthogonal matrix next to a matrix, roughly: five quintic Newton-Schulz steps (Jordan et al.,
 // "Muon", 2024).
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Ops that the library does not have, as nodes of its graph.
 //
 //   Tensor gate = outside::Sigmoid(x);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Every way of running the loop, by name: "single", "ddp", "zero1", "zero2", "gemini", "offload",
 // "local_sgd", "tp2z0" to "tp2z3" (tensor parallelism and the stage of ZeRO), "pp2t1" and "pp2t2"
 // (pipelines of two stages, of one or two ranks each).

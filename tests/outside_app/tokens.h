@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tokens on disk as 16-bit numbers: mapped, never read whole.
 //
 //   WriteTokens(path, 20000, 61);

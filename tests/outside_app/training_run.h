@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // TrainingRun: a boosted loop of a few steps in f64, on one rank or several that are threads.
 //
 //   const RunResult one = RunTraining({.plugin = "single"}, 1, file);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Outputs that stay cut for the criterion that boost returns are of no use to anything else: no
 // number that only looks right.
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Data parallelism computes what one rank computes.
 #include "apogee/plugins/ddp.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // GaLore over ranks computes what one rank computes, keeps moments once, and sends what galore.h
 // says.
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Models whose ranks do different things, or whose backward wants values late.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What GeminiPlugin refuses, and what it says about values that are elsewhere.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

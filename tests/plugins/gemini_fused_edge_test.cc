@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Updates on shards inside backward: their memory, steps that are skipped, failures, refusals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // LOMO and AdaLomo on shards, inside backward, compute what one rank computes inside backward.
 #include <gtest/gtest.h>
 

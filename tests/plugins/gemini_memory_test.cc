@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Bytes of ZeRO stage 3 are those of the formulas in plugins/gemini.h.
 #include <gtest/gtest.h>
 

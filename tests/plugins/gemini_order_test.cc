@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Gathering ahead goes by the order of the iteration before; any other order is exact, too.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

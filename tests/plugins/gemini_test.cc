@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ZeRO stage 3 computes what one rank computes, and what stage 2 computes bit for bit.
 #include "apogee/plugins/gemini.h"
 

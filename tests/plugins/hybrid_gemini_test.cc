@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ZeRO stage 3 × tensor parallelism: the parts that tensor parallelism leaves a rank, sharded over
 // the copies. (hybrid_parallel_test and hybrid_parallel_parts_test compare it with one rank in f64,
 // the matrix with every optimizer; here: the bits of stage 2, placement, traffic, memory,

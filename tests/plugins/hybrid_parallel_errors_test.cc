@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What HybridParallelPlugin refuses: every problem in one message, with the numbers, and nothing
 // changed.
 #include <gmock/gmock.h>

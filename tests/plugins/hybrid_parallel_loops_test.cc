@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Loops that do something unusual with HybridParallelPlugin: a second boost, a plugin that is gone
 // or has no world that fits, two models, ranks with different data or a gradient that is not
 // finite.

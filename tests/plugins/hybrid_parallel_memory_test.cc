@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Bytes held and communicated under HybridParallelPlugin are those of the formulas in its header.
 #include <gtest/gtest.h>
 

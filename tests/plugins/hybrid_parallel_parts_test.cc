@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Optimizers, norms and criteria over parts of parameters and of logits: parts that are padding
 // only, targets that do not count, states that go out and back in.
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // HybridParallelPlugin and what plans do not say: weights that a plan sees in part, sections,
 // models derived from shipped ones, branches that not every copy takes, parameters between cut
 // layers.

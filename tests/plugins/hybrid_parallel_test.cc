@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tensor parallelism × data parallelism × ZeRO computes what one rank computes. (The matrix runs
 // the products with every optimizer; here: the criterion over cut logits, dropout, recompute, plans
 // of other models, frozen and unused parameters.)

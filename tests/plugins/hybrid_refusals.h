@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What HybridParallelPlugin refuses leaves nothing behind.
 //
 //   ExpectOptionsRefused({.tp_size = 0}, HasSubstr("tp_size must be at least 1, got 0"));

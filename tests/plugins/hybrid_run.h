@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Whole training runs in f64, on one rank and over ranks with HybridParallelPlugin, to compare.
 //
 //   const HybridTask task{.make = ..., .tokens = ..., .batch = 12, .steps = 5};

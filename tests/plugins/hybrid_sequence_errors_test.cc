@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What HybridParallelPlugin refuses of sequence parallelism: every problem in one message, with the
 // numbers, before anything has changed; and what goes wrong silently without it.
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Sequences that ranks share compute what one rank computes, whole training runs in f64: every
 // mode, with and without tensor parallelism, data parallelism and ZeRO. (The matrix runs the
 // products with every optimizer; here: masks, ignored targets, recompute, other criteria, kept

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Short training runs of small models with any plugin, for tests of HybridParallelPlugin on the
 // edges.
 //

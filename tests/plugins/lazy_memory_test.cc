@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A model whose values are made lazily is never whole on a rank that shards it.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A run from lazily made values is the run from Initialize, bit for bit, under every plugin, and
 // rank 0's values win, whichever ranks have made theirs.
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Mistakes of a loop that ranks cannot see by themselves: options that differ, another optimizer in
 // backward, a loss that is no scalar, and objects that go while others point to them. Every plugin
 // says what is wrong, on every rank.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Loops that do something unusual: boosted with ZeRO or DDP they do what the plain loop does.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What LowLevelZeroPlugin refuses, and what a loop finds unchanged after it did; precision options.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Bytes and collectives of ZeRO are those of the formulas in plugins/low_level_zero.h.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

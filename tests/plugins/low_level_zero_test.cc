@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ZeRO stages 1 and 2 compute what one rank computes, with every optimizer.
 #include "apogee/plugins/low_level_zero.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What padding wastes in chunks of published models: computed, nothing is allocated.
 #include "apogee/plugins/module_chunks.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // 1-bit optimizers under DdpPlugin and HybridParallelPlugin: which gradients they get, that ranks
 // stay the same, what is sent, and what is refused.
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The model and the plan of docs/parallel_plans.md train as on one rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The picture of a sharding plan is well formed and shows each element on the ranks that hold it.
 #include "apogee/plugins/plan_svg.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Dropout masks what one rank with the whole window in one batch masks, however the window is cut
 // into ranks and micro-batches.
 #include <gtest/gtest.h>

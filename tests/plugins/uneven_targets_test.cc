@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The loss, and so the update, is that of one rank with the whole batch, however unevenly samples
 // and targets that count are spread over ranks, micro-batches and pipeline stages.
 #include <gmock/gmock.h>

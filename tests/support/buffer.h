@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Typed memory of kernel tests: filled from and read as doubles, so that one reference written in
 // double serves every dtype.
 //

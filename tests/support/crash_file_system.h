@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CrashFileSystem: files in memory, with a log of what was done to them, from which it makes what a
 // power cut at any moment could leave on disk.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What can happen to the bytes of a file: a bit flips, two blocks change places, the end is
 // missing, something is added, a block reads as zeros.
 //

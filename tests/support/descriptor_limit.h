@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // DescriptorLimit: while it lives the process can open so many files more and no others.
 //
 //   const DescriptorLimit limit(1);      // as under `ulimit -n`

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Environment: a variable of the environment for as long as it lives.
 //
 //   const Environment environment("APOGEE_EMULATED_GPU", "none");

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runs of LOMO and AdaLomo, updated inside backward, for tests: plain on one rank, and under
 // GeminiPlugin.
 //

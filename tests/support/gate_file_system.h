@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The machine's file system behind a gate: while it is closed no file is made.
 //
 //   auto files = std::make_shared<GateFileSystem>();

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Whole weights of a model that GeminiPlugin has sharded, for tests.
 //
 //   Weights got = WholeWeightsOf(model, plugin);       // collective

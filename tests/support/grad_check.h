@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Checks gradients against central finite differences in f64.
 //
 //   ExpectGradients({x, w}, [](const std::vector<Tensor>& in) { return autograd::Linear(in[0],

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // KillingFileSystem: the real one, whose process ends before, in the middle of, or behind its k-th
 // change, as by SIGKILL: no destructor runs, nothing is flushed.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // comm::launch for tests that also run under mpirun, where ranks are processes.
 //
 //   const absl::Status status = LaunchRanks({.num_ranks = 3}, [&](comm::World& world) {

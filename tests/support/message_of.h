@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the library says when it throws.
 //
 //   EXPECT_THAT(MessageOf([&] { optimizer.step(); }), HasSubstr("is not finite"));

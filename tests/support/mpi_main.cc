@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // main of the tests under mpirun and apogee run: every process runs every test. Rank 0 prints what
 // a test prints, the others their failures only, and the program fails where any process has
 // failed.

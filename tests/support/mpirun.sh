@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs a program on so many processes of this machine, whatever the number of its cores, as any user:
 #
 #   mpirun.sh MPIRUN PROCESSES PROGRAM [ARGUMENTS]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Small random changes to a text, to compare two readers of it. The same seed makes the same text.
 //
 //   std::mt19937_64 random(1);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Four parameters of odd shapes and gradients that are a pure function of (rank, step, parameter),
 // for the optimizers with 1-bit messages.
 //

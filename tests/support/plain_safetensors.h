@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The rules of safetensors headers a second time: slow, plain, and sharing no code with the
 // library. It makes a document of the text, recursively, and then looks at it.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Processes that run now, by what their command line holds.
 //
 //   EXPECT_EQ(NumProcessesWith("sleep 98765.4321"), 0);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runs a program of this build and keeps what it says.
 //
 //   const ProgramResult result = RunProgram(APOGEE_TRAIN_GPT, "--steps 12", dir);

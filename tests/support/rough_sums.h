@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Addends whose order shows in the bits of their sum, in every float dtype: two ranks hold a large
 // number and its opposite, and the others numbers that lose digits wherever they meet one of them.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runs a function on n ranks and fails the test with what any of them threw. The ranks are threads
 // of this process, or, under mpirun, processes; a test of more ranks than processes counts as
 // skipped.

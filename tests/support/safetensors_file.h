@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Writes small safetensors files for tests, well-formed or not.
 #ifndef APOGEE_TESTS_SUPPORT_SAFETENSORS_FILE_H_
 #define APOGEE_TESTS_SUPPORT_SAFETENSORS_FILE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A matcher of functions that throw an Error whose message matches.
 //
 //   EXPECT_THAT([&] { plugin.data_rank(); }, Says(HasSubstr("tp_size 2 does not divide")));

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The 1-bit all-reduce with error feedback written down once more, element by element in double:
 // what comm/compressed_all_reduce must compute.
 #ifndef APOGEE_TESTS_SUPPORT_SCALAR_COMPRESSION_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Element i of a contiguous tensor, on any device.
 //
 //   SetElement(parameter->grad(), 4, INFINITY);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A TempDir that all processes under mpirun see under one path, and that stays until all of them
 // have come to its end.
 //

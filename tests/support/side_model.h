@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A model in which ranks may differ in which gradients they have, for tests of plugins.
 //
 //   SideModel model;

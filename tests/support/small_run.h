@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A training run as small as one can be, an Mlp with AdamW, for tests of what is saved of it. On
 // several ranks its states are cut over them. One thread per rank: it may run behind fork().
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A directory of one test, removed with everything in it.
 #ifndef APOGEE_TESTS_SUPPORT_TEMP_DIR_H_
 #define APOGEE_TESTS_SUPPORT_TEMP_DIR_H_

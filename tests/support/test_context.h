@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The context that a test runs in: on the CPU, or, with APOGEE_TEST_DEVICE=cuda in the environment,
 // on the GPU. Tests that take theirs from here are run on both.
 //

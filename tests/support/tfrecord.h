@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // An independent reader of TensorBoard event files for tests: it shares no code with the writer
 // (its checksum goes bit by bit), checks every CRC, and refuses what it does not know.
 #ifndef APOGEE_TESTS_SUPPORT_TFRECORD_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A small training run for parity tests: tools/matrix/tiny_model.h with AdamW. The plain run is the
 // loop without a booster.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The one table of test tolerances: how far a result in a dtype may be from the exact one, by the
 // kind of computation. Relative to the larger of the exact value and a floor (1 unless a test says
 // otherwise).

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runs the `apogee` command; the test's target defines APOGEE_COMMAND.
 //
 //   const CommandResult result = Command("inspect --verify " + folder);

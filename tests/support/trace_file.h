@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The events of a written trace, parsed.
 //
 //   const TraceFile file(path);                 // fails the test where it is no valid trace

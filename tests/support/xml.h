@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The elements of an XML document, and whether it is well formed: tags that close in order, quoted
 // attributes that are not repeated, escaped text. Enough for documents that the library writes.
 //

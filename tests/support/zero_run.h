@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A small run whose states are sharded, for tests of what is around training.
 //
 //   RunRanks(2, [&](comm::World& world) { ZeroRun run(world); run.Step(); run.booster.save_...; });

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Activations and SwiGLU against the standard library in double; derivatives by their formulas.
 #include <numbers>
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // attention_merge against its formula in double: packed and strided rows, sets of no keys.
 #include "apogee/tests/support/buffer.h"
 #include "apogee/tests/support/tolerance.h"

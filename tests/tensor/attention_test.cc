@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Fused attention against the definition in f64: masks, grouped heads, packed layouts, sizes,
 // dtypes.
 #include <algorithm>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // copy: layouts and dtype pairs against a plain index loop.
 #include "apogee/tensor/tensor.h"
 #include "apogee/tests/support/buffer.h"

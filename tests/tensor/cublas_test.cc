@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Products through cuBLASLt: a library that is absent or none, addresses of any alignment, TF32.
 #include <cstdlib>
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A build without CUDA says so.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CudaContext: what it refuses and says then, its memory and ledger, copies from, to and between
 // GPUs' contexts. Some cases need the GPU in software, which can be told to be missing or small.
 #include "apogee/tensor/cuda/cuda_context.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CudaGraph: a launch computes what the function does, on new values; its memory is its own, and
 // counted; what a graph cannot do is refused, with the context as it was.
 #include "apogee/tensor/cuda/cuda_graph.h"

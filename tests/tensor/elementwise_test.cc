@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // fill, binary and scale_add against plain loops in double.
 #include "apogee/tests/support/buffer.h"
 #include "apogee/tests/support/tolerance.h"

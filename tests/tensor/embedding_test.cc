@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Embedding lookup and its gradient.
 #include "apogee/tests/support/buffer.h"
 #include "apogee/tests/support/tolerance.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Products with an activation against a product and an activation in double; what is rounded when.
 #include <algorithm>
 #include <cmath>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Products where OpenMP grants fewer threads than the context has: the same bits.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Matrix products against a naive f64 product: layouts, sizes, dtypes, scales, threads.
 #include <cmath>
 #include <tuple>

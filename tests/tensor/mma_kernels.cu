@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/tensor/cuda/launch.cuh"
 #include "apogee/tensor/cuda/mma.cuh"
 #include "apogee/tests/tensor/mma_kernels.h"

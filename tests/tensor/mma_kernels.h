@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What tests/tensor/mma_test.cc runs of tensor/cuda/mma.cuh.
 #ifndef APOGEE_TESTS_TENSOR_MMA_KERNELS_H_
 #define APOGEE_TESTS_TENSOR_MMA_KERNELS_H_

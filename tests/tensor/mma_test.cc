@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The tensor cores' instructions against plain products. All numbers are small integers, so that
 // the products are exact.
 #include "apogee/tests/support/buffer.h"

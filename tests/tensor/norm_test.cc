@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Layer norm and RMS norm, forward and backward, against double.
 #include "apogee/tests/support/buffer.h"
 #include "apogee/tests/support/tolerance.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // random and dropout: the numbering of elements, and the values against double.
 #include <numbers>
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // sum over every position of the reduced dim.
 #include "apogee/tests/support/buffer.h"
 #include "apogee/tests/support/tolerance.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Rotary embedding against long double, and its inverse.
 #include "apogee/tests/support/buffer.h"
 #include "apogee/tests/support/tolerance.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Sealed tensors: shape and graph are there, elements are not, but for Unsealed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Softmax and cross entropy, which share their hazards: large values, -inf and NaN.
 #include "apogee/tests/support/buffer.h"
 #include "apogee/tests/support/tolerance.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tensor: views, wrapped memory, accounts.
 #include "apogee/tensor/tensor.h"
 

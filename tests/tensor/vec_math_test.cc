@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The vectorised functions against double, in units in the last place.
 #include "apogee/tensor/cpu/vec_math.h"
 

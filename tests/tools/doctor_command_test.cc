@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // `apogee doctor` as a whole, with mpiruns that are absent, hang, fail or belong to another MPI.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

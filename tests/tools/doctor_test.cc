@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The parts of `apogee doctor`: what is shown of an environment, limits, versions, child processes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // apogee hang-report: names the rank that launches failed for, from the records that they leave,
 // also with one of them missing; and records of anybody.
 #include "apogee/tools/hang_report/hang_report.h"

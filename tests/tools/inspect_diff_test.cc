@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // apogee inspect and apogee diff: what they show, what they find, and their exit codes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The matrix sees what it must see: each sabotage turns the cells concerned red and leaves the
 // others green; the sample covers all pairs; reports are what they say.
 #include "apogee/tools/matrix/matrix.h"

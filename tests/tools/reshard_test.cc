@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // apogee reshard: what it makes, its exit codes, and how much memory it takes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // apogee timeline: the bubbles of schedules whose share is known, the picture, and traces of
 // anybody.
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // apogee verify: passes what is right, fails what is wrong by a little, and says what it cannot
 // read.
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runs the two-rank self test of every backend, each in processes of its own, with a time limit.
 //
 //   bool ok = TestBackends({.program = "/usr/bin/apogee", .limit_seconds = 60}, launcher, report);

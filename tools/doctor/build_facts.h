@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How this program was built.
 //
 //   AddBuild(launcher, report);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runs a program with a time limit and leaves nothing of it behind.
 //
 //   ChildResult child = RunChild({"mpirun", "--version"}, /*seconds=*/10);

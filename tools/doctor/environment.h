@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Environment variables that change how ranks start, talk and compute.
 //
 //   AddEnvironment(environ, report);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The mpirun that is found on PATH, and whether it fits the library that the program is linked
 // with: with another MPI's mpirun every process takes itself for the only one.
 //

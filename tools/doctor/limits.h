@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the control groups of this process allow it, which containers and batch systems set.
 //
 //   CgroupLimits limits = ReadCgroupLimits();

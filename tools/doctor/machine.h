@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the machine is and has left: processor, memory, disks, system, network.
 //
 //   AddMachine(report);

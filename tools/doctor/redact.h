@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Takes out of a text what does not belong on a public page: the names of user, home folder and
 // machine, network addresses, passwords in addresses. What remains is printable.
 //

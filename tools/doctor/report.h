@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What `apogee doctor` has found: sections of rows, and advice where something looks wrong.
 //
 //   Report report;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Writes the revision of the sources to a header, whose time changes only when the revision does:
 #
 #   cmake -DSOURCE=DIR -DOUTPUT=apogee_doctor_revision.h -P revision.cmake

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What two ranks must be able to do: every collective once, small and large, in f32, f64 and bf16,
 // on all ranks and on a sub-group, with the outcome compared with what it must be.
 //

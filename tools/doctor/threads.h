@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How many threads OpenMP gives a rank that asks for them, and what gives it fewer.
 //
 //   AddThreads(report);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The flight records of a launch, as its ranks wrote them (LaunchOptions::flight_record_dir).
 //
 //   APOGEE_ASSIGN_OR_RETURN(FlightFiles files, ReadFlightFiles("flight"));

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/tools/hang_report/hang_report.h"
 
 #include <algorithm>

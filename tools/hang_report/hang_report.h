@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Whose fault it was that a launch did not come to its end, out of the flight records of its ranks.
 //
 //   HangReport report = FindCulprit(files);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The boosted run of a cell, on ranks that are threads of this process, or, under mpirun,
 // processes.
 //

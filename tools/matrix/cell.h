@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Cell: one combination of the matrix, and which combinations there are.
 //
 //   for (const Cell& cell : PairwiseSample(AllCells(), 400))

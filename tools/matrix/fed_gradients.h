@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // FedGradients: a workload whose gradients are made, not computed: the loss is the sum over the
 // parameters p of sum(p * G), with G random, of full rank and any scale, by (step, sample).
 //

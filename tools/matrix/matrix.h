@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The matrix: runs cells, compares each with the one-rank run and reports.
 //
 //   Matrix({.only = "adamw/*", .sample = 300}, std::cout);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The optimizers of the matrix: every name of the registry, with options under which it has
 // something to get wrong: weight decay, momentum, clipping of its own, blocks that shards cut, a
 // low rank with refreshes on the way.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // PairwiseSample: see cell.h.
 #include <array>
 #include <map>

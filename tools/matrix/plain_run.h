@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The run that every boosted run must equal: one rank, the whole batch, no booster.
 //
 //   const PlainResult want = PlainRun(cell, {});

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The plugins of the matrix, with the options that change how they work.
 //
 //   for (const PluginVariant& variant : PluginVariants()) ...

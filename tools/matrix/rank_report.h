@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What one rank of a boosted run found out, in a form that goes from process to process.
 //
 //   std::vector<RankReport> reports(num_ranks);     // each rank fills its own

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a cell's boosted run is judged by: the one-rank run, and the errors that rounding allows.
 //
 //   ReferenceCache references;

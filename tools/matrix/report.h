@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Files made of a matrix' reports: every cell as JSON, or tables by optimizer and plugin.
 //
 //   std::ofstream file("matrix.json");

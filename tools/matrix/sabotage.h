@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Sabotage: ways to break a boosted run on purpose, which show that the matrix sees them.
 //
 //   local_stats      the optimizer's statistics and clipping norm are those of this rank's part

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A tiny GPT-2 or Llama with the awkward parameters that break data parallelism (tied, frozen,
 // unused, used by some samples only), on a stream of samples that is a pure function of
 // (step, sample).

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Errors of the *update*: a weight that barely moved hides any error of its own size.
 //
 //   Weights start = WeightsOf(model), want = …, got = …;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Workload: what a cell of the matrix trains: a model and the loss of a range of samples. The data
 // is a pure function of (step, sample), so that ranks and micro-steps split a batch as they like
 // and the plain run sees the same one.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One process of `apogee run`: started, and what became of it. Linux only.
 //
 //   APOGEE_ASSIGN_OR_RETURN(ChildRank child, StartRank(command, {"APOGEE_RANK=1"}, -1));

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/tools/run/run_ranks.h"
 
 #include <signal.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What `apogee run` does: starts a program as several ranks of one job on this machine, waits for
 // them, and ends those that are left when one has failed. Linux only.
 //

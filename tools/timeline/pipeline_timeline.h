@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The work of a pipeline over time, and the share of it that was waiting: the bubble.
 //
 //   std::vector<StepTimeline> steps = Timelines(std::move(events));

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/tools/timeline/timeline_svg.h"
 
 #include <algorithm>

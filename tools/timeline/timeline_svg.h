@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A picture of one pipeline step: a row per stage, time from left to right, a box per piece of work
 // with its micro-batch's number, hatched where the stage waits.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/tools/timeline/trace_reader.h"
 
 #include <array>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The replays, one per family of recorded cases. Each throws Error for a case it cannot read.
 #ifndef APOGEE_TOOLS_VERIFY_CASES_H_
 #define APOGEE_TOOLS_VERIFY_CASES_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Comparisons with recorded values, kept as the worst ratio of deviation to tolerance.
 //
 //   Comparison comparison;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The signs of singular vectors are free, and moments outlive a basis: across a refresh a run
 // agrees with a recorded one only when its vectors take the signs of the recorded ones.
 #ifndef APOGEE_TOOLS_VERIFY_GALORE_SIGNS_H_

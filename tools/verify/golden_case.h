@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One recorded case: a safetensors file whose metadata says what was run and with which settings.
 //
 //   auto c = GoldenCase::Open(path, "sgd/momentum", context);

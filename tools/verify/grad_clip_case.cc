@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Replays recorded gradient clipping, twice where it is by norm: with the function of its own, and
 // folded into an optimizer step (plain SGD with lr 1 from weights of zero, whose weights then are
 // the negative of the clipped gradients).

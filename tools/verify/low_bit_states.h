@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Comparisons of cases with 8-bit states. Their tolerances say how many elements may be off because
 // a code fell to the other side of a rounding boundary, and how far.
 #ifndef APOGEE_TOOLS_VERIFY_LOW_BIT_STATES_H_

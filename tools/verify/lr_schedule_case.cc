@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Replays recorded learning rate curves with an LrScheduler. Curves that run past their schedule go
 // below zero, which no optimizer takes, so the rates are only kept.
 #include <map>

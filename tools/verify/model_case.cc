@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Replays recorded models: logits, losses and gradients of the first batch, then AdamW steps, their
 // loss curve and final weights.
 #include <algorithm>

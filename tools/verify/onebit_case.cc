@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Replays recorded runs of several ranks: 1-bit Adam, and its compressed all-reduce alone.
 #include <algorithm>
 #include <cmath>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Replays recorded optimizer trajectories: feeds the stored gradients, compares the weights after
 // each stored step, the whole update at the end, and the states.
 #include <algorithm>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Replays the recorded code maps and block-wise quantizations.
 #include <cmath>
 

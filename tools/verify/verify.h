@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Replays every recorded case below a folder and reports, one line per case:
 //
 //   PASS sgd/momentum  worst 0.12 of tolerance (param odd, step 8)

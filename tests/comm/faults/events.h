@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the ranks of a fault trial report while they can: lines of one file, each appended by one
 // write, so that those of several processes do not mix and a death loses none.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The ranks of a fault trial (trial.h): threads, or processes under mpirun or apogee run. They call
 // one collective again and again, until one of them misbehaves.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Fault trials: one rank misbehaves, and the others must learn of it, which rank and in which call,
 // in time; then the program must end, and leave nothing behind.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Whether the ranks of a fault trial said what they must: every survivor names the rank that
 // misbehaved, the call, and its number.
 //

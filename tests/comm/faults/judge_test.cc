@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The fault trials' own eyes: what they must not let pass.
 #include "apogee/tests/comm/faults/judge.h"
 

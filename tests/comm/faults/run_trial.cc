@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/tests/comm/faults/run_trial.h"
 
 #include <fcntl.h>

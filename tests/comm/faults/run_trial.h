@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runs one fault trial: fault_ranks by itself, or under mpirun, in a process group of its own and
 // within a hard limit.
 //

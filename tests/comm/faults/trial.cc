@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "apogee/tests/comm/faults/trial.h"
 
 #include <algorithm>

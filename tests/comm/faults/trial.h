@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A fault trial: the ranks call one collective again and again, and in the call #kNumGood one of
 // them misbehaves. Here is what each of them calls, for fault_ranks, which calls it, and for the
 // judge of what they said.

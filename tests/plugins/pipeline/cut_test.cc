@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How a chain is cut: the best there is, and who holds which parameter.
 #include "apogee/plugins/pipeline/cut.h"
 

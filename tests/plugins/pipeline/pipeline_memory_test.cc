@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Bytes that stages of a pipeline hold and send are those of the formulas in
 // plugins/hybrid_parallel.h and plugins/pipeline/schedule.h.
 #include <gtest/gtest.h>

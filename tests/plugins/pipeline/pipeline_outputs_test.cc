@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What execute_pipeline returns: the model's outputs on the ranks of the last part, for the whole
 // batch in its order, and the loss everywhere.
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A pipeline computes what one rank computes, under every schedule and with every other axis. (The
 // matrix runs the products with every optimizer.)
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What stages of a pipeline send each other is what plugins/hybrid_parallel.h says, to the byte.
 #include <gtest/gtest.h>
 

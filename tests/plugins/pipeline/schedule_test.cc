@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Every schedule of every shape: complete, without deadlock, with the idle time and the memory that
 // plugins/pipeline/schedule.h says.
 #include "apogee/plugins/pipeline/schedule.h"
