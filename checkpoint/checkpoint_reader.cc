@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
 
 // What is read at once, whole blocks: little enough that the digests find it in the cache.
-constexpr int64_t kPieceBytes = 8 * kDigestBlockBytes;
+constexpr int64_t kReadBytes = 8 * kDigestBlockBytes;
 
 // Something else in the place of a file is damage, as its absence is.
 absl::StatusOr<std::shared_ptr<ReadableFile>> OpenOwn(FileSystem& files, const std::string& path) {
@@ -141,7 +141,7 @@ absl::Status CheckpointReader::ReadSlice(const std::string& name, const LogicalT
       // The last block of a slice may be a short one.
       const int64_t whole = at + left == bytes ? left : left - left % kDigestBlockBytes;
       if (at == begin && whole > 0) {
-        count = std::min(whole, kPieceBytes);
+        count = std::min(whole, kReadBytes);
         APOGEE_RETURN_IF_ERROR(
             ReadBlocks(name, slice, block, {target, static_cast<size_t>(count)}));
         continue;
@@ -188,8 +188,8 @@ absl::Status CheckpointReader::Verify() const {
   for (const auto& [name, tensor] : manifest_.tensors) {
     for (const Slice& slice : tensor.slices) {
       const int64_t bytes = slice.numel() * SafetensorsDTypeSize(tensor.dtype);
-      for (int64_t begin = 0; begin < bytes; begin += kPieceBytes) {
-        buffer.resize(static_cast<size_t>(std::min(kPieceBytes, bytes - begin)));
+      for (int64_t begin = 0; begin < bytes; begin += kReadBytes) {
+        buffer.resize(static_cast<size_t>(std::min(kReadBytes, bytes - begin)));
         APOGEE_RETURN_IF_ERROR(ReadBlocks(name, slice, begin / kDigestBlockBytes, buffer));
       }
     }

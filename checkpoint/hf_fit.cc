@@ -15,7 +15,7 @@ namespace {
 using internal::Concat;
 
 constexpr size_t kMostListed = 8;  // of a kind
-constexpr int64_t kPieceBytes = int64_t{1} << 20;
+constexpr int64_t kComparedBytes = int64_t{1} << 20;
 
 std::vector<int64_t> SizesOf(const Shape& shape) {
   std::vector<int64_t> sizes;
@@ -119,8 +119,8 @@ absl::StatusOr<std::string> CompareTied(const HfWeights& weights, const HfNames&
   const int64_t bytes = head.entry->end - head.entry->begin;
   const int64_t element = SafetensorsDTypeSize(head.entry->dtype);
   std::vector<std::byte> a, b;
-  for (int64_t begin = 0; begin < bytes; begin += kPieceBytes) {
-    const auto count = static_cast<size_t>(std::min(kPieceBytes, bytes - begin));
+  for (int64_t begin = 0; begin < bytes; begin += kComparedBytes) {
+    const auto count = static_cast<size_t>(std::min(kComparedBytes, bytes - begin));
     a.resize(count);
     b.resize(count);
     APOGEE_RETURN_IF_ERROR(

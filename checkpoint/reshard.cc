@@ -16,8 +16,8 @@ namespace apogee::checkpoint {
 namespace {
 
 constexpr const char* kModelPrefix = "model/";
-constexpr int64_t kPieceBytes = int64_t{1} << 20;
-static_assert(kPieceBytes % kDigestBlockBytes == 0);
+constexpr int64_t kCopiedBytes = int64_t{1} << 20;
+static_assert(kCopiedBytes % kDigestBlockBytes == 0);
 
 int64_t NumelOf(const LogicalTensor& tensor) {
   int64_t numel = 1;
@@ -56,7 +56,7 @@ absl::StatusOr<WrittenFile> WriteParts(const CheckpointReader& reader,
     const Part& part = parts[index];
     TensorStream stream(reader, part.name, part.begin, part.end);
     do {
-      buffer.resize(static_cast<size_t>(std::min(kPieceBytes, stream.left())));
+      buffer.resize(static_cast<size_t>(std::min(kCopiedBytes, stream.left())));
       APOGEE_RETURN_IF_ERROR(stream.Fill(buffer));
       APOGEE_RETURN_IF_ERROR(writer.AppendPiece(buffer));
     } while (stream.left() > 0);

@@ -24,6 +24,10 @@ function(add_layer)
 
   set(target apogee_${arg_NAME})
   add_library(${target} STATIC ${arg_SRCS})
+  # Kernels are compiled one by one also in a unity build: optimising them is the work, not reading headers.
+  set(kernels ${arg_SRCS})
+  list(FILTER kernels INCLUDE REGEX "(^|/)cpu/")
+  set_source_files_properties(${kernels} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   add_library(apogee::${arg_NAME} ALIAS ${target})
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${arg_NAME} LINKER_LANGUAGE CXX)
   list(TRANSFORM arg_HDRS PREPEND ${APOGEE_INCLUDE_ROOT}/apogee/${folder}/)

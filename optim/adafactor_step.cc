@@ -7,11 +7,11 @@
 namespace apogee::optim {
 namespace {
 
-constexpr StateSpec kFactored[] = {{"exp_avg_sq_row", StateKind::kRow},
-                                   {"exp_avg_sq_col", StateKind::kColumn},
-                                   {"exp_avg", StateKind::kElementwise}};
-constexpr StateSpec kFull[] = {{"exp_avg_sq", StateKind::kElementwise},
-                               {"exp_avg", StateKind::kElementwise}};
+constexpr StateSpec kFactoredStates[] = {{"exp_avg_sq_row", StateKind::kRow},
+                                         {"exp_avg_sq_col", StateKind::kColumn},
+                                         {"exp_avg", StateKind::kElementwise}};
+constexpr StateSpec kFullStates[] = {{"exp_avg_sq", StateKind::kElementwise},
+                                     {"exp_avg", StateKind::kElementwise}};
 
 double Beta2(const AdafactorOptions& o, int64_t step) {
   return 1 - std::pow(static_cast<double>(step), o.decay_rate);
@@ -36,8 +36,9 @@ Floors FloorsOf(const AdafactorOptions& o, DType dtype) {
 
 std::span<const StateSpec> AdafactorStep::States(const ParamView& view,
                                                  const AdafactorOptions& options) {
-  const std::span<const StateSpec> all =
-      IsFactored(view) ? std::span<const StateSpec>(kFactored) : std::span<const StateSpec>(kFull);
+  const std::span<const StateSpec> all = IsFactored(view)
+                                             ? std::span<const StateSpec>(kFactoredStates)
+                                             : std::span<const StateSpec>(kFullStates);
   return options.beta1 != 0 ? all : all.first(all.size() - 1);
 }
 

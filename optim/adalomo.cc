@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "apogee/optim/check_options.h"
+#include "apogee/optim/factored.h"
 #include "apogee/optim/stat_values.h"
 
 namespace apogee::optim {
@@ -15,8 +16,6 @@ namespace {
 constexpr StateSpec kVector[] = {{"exp_avg_sq", StateKind::kElementwise}};
 constexpr StateSpec kMatrix[] = {{"exp_avg_sq_row", StateKind::kRow},
                                  {"exp_avg_sq_col", StateKind::kColumn}};
-
-bool IsFactored(const ParamView& view) { return view.layout().logical_shape().rank() >= 2; }
 
 struct Counts {
   size_t rows = 0, cols = 0;  // 0 for a vector

@@ -10,9 +10,9 @@
 namespace apogee::optim {
 namespace {
 
-constexpr StateSpec kStates[] = {{"exp_avg", StateKind::kElementwise},
-                                 {"exp_avg_sq", StateKind::kElementwise},
-                                 {"max_exp_avg_sq", StateKind::kElementwise}};
+constexpr StateSpec kAdamStates[] = {{"exp_avg", StateKind::kElementwise},
+                                     {"exp_avg_sq", StateKind::kElementwise},
+                                     {"max_exp_avg_sq", StateKind::kElementwise}};
 
 template <typename Options>
 std::vector<std::string> CommonProblems(const Options& o) {
@@ -83,7 +83,7 @@ AdamWOptions AdamWOptions::HuggingFace() {
 template <typename Options>
 std::span<const StateSpec> AdamFamily<Options>::StatesUnder(const ParamView&,
                                                             const Options& options) const {
-  return std::span<const StateSpec>(kStates).first(options.amsgrad ? 3 : 2);
+  return std::span<const StateSpec>(kAdamStates).first(options.amsgrad ? 3 : 2);
 }
 
 template <typename Options>

@@ -9,13 +9,13 @@
 namespace apogee::optim {
 namespace {
 
-constexpr StateSpec kFactored[] = {{"exp_avg", StateKind::kElementwise},
-                                   {"exp_avg_sq_row", StateKind::kRow},
-                                   {"exp_avg_sq_col", StateKind::kColumn},
-                                   {"exp_avg_res_row", StateKind::kRow},
-                                   {"exp_avg_res_col", StateKind::kColumn}};
-constexpr StateSpec kFull[] = {{"exp_avg", StateKind::kElementwise},
-                               {"exp_avg_sq", StateKind::kElementwise}};
+constexpr StateSpec kCameFactored[] = {{"exp_avg", StateKind::kElementwise},
+                                       {"exp_avg_sq_row", StateKind::kRow},
+                                       {"exp_avg_sq_col", StateKind::kColumn},
+                                       {"exp_avg_res_row", StateKind::kRow},
+                                       {"exp_avg_res_col", StateKind::kColumn}};
+constexpr StateSpec kCameFull[] = {{"exp_avg", StateKind::kElementwise},
+                                   {"exp_avg_sq", StateKind::kElementwise}};
 
 }  // namespace
 
@@ -41,8 +41,8 @@ std::vector<OptionField<CameOptions>> CameOptions::Fields() {
 }
 
 std::span<const StateSpec> Came::StatesUnder(const ParamView& view, const CameOptions&) const {
-  if (IsFactored(view)) return kFactored;
-  return kFull;
+  if (IsFactored(view)) return kCameFactored;
+  return kCameFull;
 }
 
 // Phase 0: row and column sums of g^2. Phase 1: sum of u^2. Phase 2: row and column sums of (u -

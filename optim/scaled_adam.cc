@@ -13,7 +13,7 @@
 namespace apogee::optim {
 namespace {
 
-constexpr StateSpec kStates[] = {
+constexpr StateSpec kScaledAdamStates[] = {
     {"delta", StateKind::kElementwise},     {"exp_avg_sq", StateKind::kElementwise},
     {"param_rms", StateKind::kScalar},      {"scale_exp_avg_sq", StateKind::kScalar},
     {"scale_grad_sum", StateKind::kScalar}, {"scale_grad_sumsq", StateKind::kScalar}};
@@ -33,7 +33,7 @@ ScaledAdam::ScaledAdam(std::vector<ParamGroup<ScaledAdamOptions>> groups)
 
 std::span<const StateSpec> ScaledAdam::StatesUnder(const ParamView& view,
                                                    const ScaledAdamOptions&) const {
-  return std::span<const StateSpec>(kStates).first(IsScalar(view) ? 2 : 6);
+  return std::span<const StateSpec>(kScaledAdamStates).first(IsScalar(view) ? 2 : 6);
 }
 
 absl::Status ScaledAdam::CheckGroupState(const GroupState& state, const OptionMap& saved) const {

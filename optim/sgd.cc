@@ -6,7 +6,7 @@
 
 namespace apogee::optim {
 namespace {
-constexpr StateSpec kStates[] = {{"momentum_buffer", StateKind::kElementwise}};
+constexpr StateSpec kSgdStates[] = {{"momentum_buffer", StateKind::kElementwise}};
 }  // namespace
 
 std::vector<std::string> SgdOptions::Problems() const {
@@ -32,7 +32,8 @@ std::vector<OptionField<SgdOptions>> SgdOptions::Fields() {
 }
 
 std::span<const StateSpec> Sgd::StatesUnder(const ParamView&, const SgdOptions& options) const {
-  return options.momentum != 0 ? std::span<const StateSpec>(kStates) : std::span<const StateSpec>();
+  return options.momentum != 0 ? std::span<const StateSpec>(kSgdStates)
+                               : std::span<const StateSpec>();
 }
 
 void Sgd::Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,

@@ -10,11 +10,7 @@
 #include "apogee/plugins/replicas.h"
 
 namespace apogee {
-namespace {
-
-void Append(std::string& errors, const std::string& problem) { errors += "\n  " + problem; }
-
-}  // namespace
+namespace {}  // namespace
 
 HybridParallelPlugin::HybridParallelPlugin(const comm::World& world,
                                            const HybridParallelOptions& options)
@@ -29,16 +25,17 @@ HybridParallelPlugin::HybridParallelPlugin(const comm::World& world,
       sequence_(options.sp_size, options.sp_mode, options.tp_size) {
   std::string errors;
   if (options.tp_size < 1) {
-    Append(errors, "tp_size must be at least 1, got " + std::to_string(options.tp_size));
+    AppendProblem(errors, "tp_size must be at least 1, got " + std::to_string(options.tp_size));
   }
   pipeline_.CheckOptions(options.zero_stage, errors);
   sequence_.CheckOptions(errors);
   const int stage = options.zero_stage;
   if (stage < 0 || stage > 3) {
-    Append(errors,
-           "zero_stage must be 0 (nothing sharded), 1 (states), 2 (gradients too) or 3 (parameters "
-           "too), got " +
-               std::to_string(stage));
+    AppendProblem(
+        errors,
+        "zero_stage must be 0 (nothing sharded), 1 (states), 2 (gradients too) or 3 (parameters "
+        "too), got " +
+            std::to_string(stage));
   }
   ParsePrecision(options.precision, errors);
   if (!options.communication_dtype.empty()) ParsePrecision(options.communication_dtype, errors);
@@ -46,7 +43,8 @@ HybridParallelPlugin::HybridParallelPlugin(const comm::World& world,
   CheckBucketBytes(options.bucket_bytes, errors);
   const auto needs_stage = [&](bool set, const std::string& name, const char* stages) {
     if (set) {
-      Append(errors, name + " needs zero_stage " + stages + ", got " + std::to_string(stage));
+      AppendProblem(errors,
+                    name + " needs zero_stage " + stages + ", got " + std::to_string(stage));
     }
   };
   if (stage == 0 || stage == 3) {
@@ -156,7 +154,7 @@ void HybridParallelPlugin::CheckOptimizer(nn::Module& model, optim::Optimizer& o
     try {
       fn();
     } catch (const Error& error) {
-      Append(problems, error.what());
+      AppendProblem(problems, error.what());
     }
   };
   if (is_cut()) check([&] { CheckWhole("hybrid_parallel", model); });
@@ -168,8 +166,8 @@ void HybridParallelPlugin::CheckOptimizer(nn::Module& model, optim::Optimizer& o
   }
   for (const optim::ParamView& view : optimizer.views()) {
     if (!view.sharded()) continue;
-    Append(problems, "parameter \"" + view.name() + "\" of optimizer " + optimizer.name() +
-                         " is a shard already; an optimizer can be boosted once");
+    AppendProblem(problems, "parameter \"" + view.name() + "\" of optimizer " + optimizer.name() +
+                                " is a shard already; an optimizer can be boosted once");
     break;
   }
 }
@@ -178,33 +176,35 @@ optim::Optimizer& HybridParallelPlugin::Configure(nn::Module& model, optim::Opti
   APOGEE_CHECK(!configured_,
                "hybrid_parallel: the plugin runs another model already; make one plugin per model");
   std::string problems;
-  if (const std::string world = WorldProblem(); !world.empty()) Append(problems, world);
+  if (const std::string world = WorldProblem(); !world.empty()) AppendProblem(problems, world);
   std::optional<nn::parallel::ParallelPlan> plan = options_.plan;
   if (!plan) plan = nn::parallel::ShippedPlan(model);
   if (plan) {
     for (const std::string& problem : nn::parallel::PlanProblems(model, *plan, options_.tp_size)) {
-      Append(problems, "plan \"" + plan->name + "\", " + problem);
+      AppendProblem(problems, "plan \"" + plan->name + "\", " + problem);
     }
   } else if (options_.tp_size > 1 || sequence_.is_on()) {
-    Append(problems,
-           "no plan comes with Apogee for this model (or it contains several models); say in "
-           "options.plan how its layers are cut over tp_size " +
-               std::to_string(options_.tp_size) + " ranks" +
-               (sequence_.is_on() ? ", and where its attention is" : "") + " (nn/parallel/plan.h)");
+    AppendProblem(
+        problems,
+        "no plan comes with Apogee for this model (or it contains several models); say in "
+        "options.plan how its layers are cut over tp_size " +
+            std::to_string(options_.tp_size) + " ranks" +
+            (sequence_.is_on() ? ", and where its attention is" : "") + " (nn/parallel/plan.h)");
   }
   pipeline_.AddProblems(model, problems);
   if (pipeline_.is_on() && sequence_.is_on() && plan && !plan->sequence_module.empty()) {
-    Append(problems, "with pp_size " + std::to_string(pipeline_.size()) +
-                         " sequences are cut before the model's first piece, but the plan's "
-                         "sequence_module is \"" +
-                         plan->sequence_module + "\", not the model itself");
+    AppendProblem(problems, "with pp_size " + std::to_string(pipeline_.size()) +
+                                " sequences are cut before the model's first piece, but the plan's "
+                                "sequence_module is \"" +
+                                plan->sequence_module + "\", not the model itself");
   }
   sequence_.AddProblems(model, plan ? &*plan : nullptr, optimizer, options_.zero_stage, problems);
   CheckOptimizer(model, optimizer, problems);
   for (const autograd::ParameterPtr& parameter : model.Parameters()) {
     if (!is_cut() || !parameter->has_grad()) continue;
-    Append(problems, "parameter \"" + parameter->name() +
-                         "\" has a gradient, which would be lost; call zero_grad before boost");
+    AppendProblem(problems,
+                  "parameter \"" + parameter->name() +
+                      "\" has a gradient, which would be lost; call zero_grad before boost");
     break;
   }
   APOGEE_CHECK(problems.empty(), "hybrid_parallel: cannot run this setup:", problems);

@@ -10,8 +10,6 @@
 namespace apogee {
 namespace {
 
-void Append(std::string& errors, const std::string& problem) { errors += "\n  " + problem; }
-
 bool ChunksFit(pipeline::ScheduleKind kind, int chunks) {
   if (kind == pipeline::ScheduleKind::kOneFOneB) return chunks == 1;
   return kind == pipeline::ScheduleKind::kInterleaved ? chunks >= 2 : chunks == 2;
@@ -27,39 +25,44 @@ void HybridPipeline::CheckOptions(int zero_stage, std::string& errors) const {
   const int stages = options_.num_stages, chunks = options_.num_model_chunks;
   const int64_t micros = options_.num_microbatches, size = options_.microbatch_size;
   const std::string pp_size = "pp_size " + std::to_string(stages);
-  if (stages < 1) Append(errors, "pp_size must be at least 1, got " + std::to_string(stages));
+  if (stages < 1)
+    AppendProblem(errors, "pp_size must be at least 1, got " + std::to_string(stages));
   if (stages <= 1) {
     const bool set = options_.schedule != "1f1b" || chunks != 0 || micros != 0 || size != 0 ||
                      !options_.cut.piece_costs.empty() || !options_.cut.pieces_per_part.empty();
     if (set) {
-      Append(errors,
-             "schedule, num_model_chunks, num_microbatches, microbatch_size, piece_costs and "
-             "pieces_per_part need pp_size > 1, got " +
-                 std::to_string(stages));
+      AppendProblem(
+          errors,
+          "schedule, num_model_chunks, num_microbatches, microbatch_size, piece_costs and "
+          "pieces_per_part need pp_size > 1, got " +
+              std::to_string(stages));
     }
     return;
   }
   if (zero_stage == 3) {
-    Append(errors, "zero_stage 3 would gather every parameter anew for each micro-batch; with " +
-                       pp_size + " it must be 0 to 2");
+    AppendProblem(errors,
+                  "zero_stage 3 would gather every parameter anew for each micro-batch; with " +
+                      pp_size + " it must be 0 to 2");
   }
   try {
     const pipeline::ScheduleKind kind = pipeline::ParseSchedule(options_.schedule);
     if (chunks != 0 && !ChunksFit(kind, chunks)) {
-      Append(errors,
-             "num_model_chunks must be 1 for schedule 1f1b, 2 or more for interleaved and 2 for "
-             "zbv, got " +
-                 std::to_string(chunks) + " for " + options_.schedule);
+      AppendProblem(
+          errors,
+          "num_model_chunks must be 1 for schedule 1f1b, 2 or more for interleaved and 2 for "
+          "zbv, got " +
+              std::to_string(chunks) + " for " + options_.schedule);
     }
   } catch (const Error& error) {
-    Append(errors, error.what());
+    AppendProblem(errors, error.what());
   }
   if (micros < 0 || size < 0 || (micros > 0) == (size > 0)) {
-    Append(errors, pp_size + " needs one of num_microbatches and microbatch_size, positive, got " +
-                       std::to_string(micros) + " and " + std::to_string(size));
+    AppendProblem(errors, pp_size +
+                              " needs one of num_microbatches and microbatch_size, positive, got " +
+                              std::to_string(micros) + " and " + std::to_string(size));
   } else if (micros > 0 && micros < stages) {
-    Append(errors, "num_microbatches " + std::to_string(micros) + " is less than " + pp_size +
-                       ": some stages would have nothing to do at any time");
+    AppendProblem(errors, "num_microbatches " + std::to_string(micros) + " is less than " +
+                              pp_size + ": some stages would have nothing to do at any time");
   }
 }
 
@@ -74,7 +77,7 @@ pipeline::PipelineShape HybridPipeline::PartShape() const {
 void HybridPipeline::AddProblems(nn::Module& model, std::string& problems) const {
   if (!is_on()) return;
   for (const std::string& problem : pipeline::CutProblems(model, PartShape(), options_.cut)) {
-    Append(problems, problem);
+    AppendProblem(problems, problem);
   }
 }
 

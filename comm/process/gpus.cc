@@ -45,7 +45,7 @@ GpuOfRank FromText(const std::string& text) {
 
 GpuOfRank DescribeGpu(const absl::StatusOr<std::shared_ptr<const nccl::NcclApi>>& api,
                       Device device) {
-  return {.error = Message(api.status()),
+  return {.error = apogee::Message(api.status()),
           .machine = ThisMachine(),
           .bus_id = cuda::BusIdOf(device),
           .device = device.ToString(),
