@@ -11,12 +11,12 @@
 namespace apogee::tools {
 namespace {
 
-struct Flags {
+struct DiffFlags {
   std::string a, b;
   int64_t limit = 10;
 };
 
-absl::StatusOr<bool> DiffStores(const Flags& flags) {
+absl::StatusOr<bool> DiffStores(const DiffFlags& flags) {
   APOGEE_ASSIGN_OR_RETURN(const TensorStore a, TensorStore::Open(flags.a));
   APOGEE_ASSIGN_OR_RETURN(const TensorStore b, TensorStore::Open(flags.b));
   APOGEE_ASSIGN_OR_RETURN(const TensorsDiff diff,
@@ -25,7 +25,7 @@ absl::StatusOr<bool> DiffStores(const Flags& flags) {
   return diff.same();
 }
 
-absl::StatusOr<bool> Diff(const Flags& flags) {
+absl::StatusOr<bool> Diff(const DiffFlags& flags) {
   APOGEE_ASSIGN_OR_RETURN(const auto a, RunFolder::Find(flags.a));
   APOGEE_ASSIGN_OR_RETURN(const auto b, RunFolder::Find(flags.b));
   if (a && b) return DiffRuns(*a, *b, flags.limit, std::cout);
@@ -36,7 +36,7 @@ absl::StatusOr<bool> Diff(const Flags& flags) {
                          " is not: give two runs, or a checkpoint of the run, a folder step-N");
 }
 
-int Run(const Flags& flags) {
+int Run(const DiffFlags& flags) {
   const absl::StatusOr<bool> same = Diff(flags);
   if (same.ok()) return *same ? 0 : 1;
   std::cerr << "apogee diff: " << Printable(Message(same.status())) << "\n";
@@ -46,7 +46,7 @@ int Run(const Flags& flags) {
 }  // namespace
 
 void AddDiffCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<DiffFlags>();
   CLI::App* command = app.add_subcommand(
       "diff", "Compare the tensors of two checkpoints or weights, bit for bit, or two runs");
   command

@@ -22,7 +22,7 @@ struct Steps {
 };
 
 // "equal up to step 40, first difference at step 60".
-std::string Verdict(const Steps& steps) {
+std::string StepsVerdict(const Steps& steps) {
   if (steps.common == 0) return "no step of both";
   const std::string last =
       steps.last_equal ? "equal up to step " + std::to_string(*steps.last_equal) : "";
@@ -104,7 +104,7 @@ absl::StatusOr<Steps> DiffRowsOf(const std::string& name, const RunFolder& a, co
   }
   std::string difference;
   APOGEE_ASSIGN_OR_RETURN(const Steps steps, DiffRows(path_a, path_b, difference, out));
-  out << name << ": " << Verdict(steps);
+  out << name << ": " << StepsVerdict(steps);
   if (!steps.same()) out << " (" << steps.different << " of " << steps.common << " in both differ)";
   out << OnlyOne(steps, a, b) << "\n" << difference;
   return steps;
@@ -140,7 +140,7 @@ absl::StatusOr<Steps> DiffCheckpoints(const RunFolder& a, const RunFolder& b, in
     before = std::move(in_a);
   }
   if (steps.common + steps.only_a + steps.only_b > 0) {
-    out << "checkpoints: " << Verdict(steps) << OnlyOne(steps, a, b) << "\n" << tensors.str();
+    out << "checkpoints: " << StepsVerdict(steps) << OnlyOne(steps, a, b) << "\n" << tensors.str();
   }
   return steps;
 }

@@ -18,7 +18,7 @@
 namespace apogee::tools {
 namespace {
 
-struct Flags {
+struct DoctorFlags {
   double time_limit = 60;
   std::string self_test;
 };
@@ -30,7 +30,7 @@ std::string ThisProgram() {
   return std::string(path.data(), static_cast<size_t>(length));
 }
 
-int Examine(const Flags& flags) {
+int Examine(const DoctorFlags& flags) {
   const auto started = doctor::StartedBy();
   if (started && started->rank > 0) return 0;  // process 0 speaks for all
   if (started && started->size > 1) {
@@ -64,7 +64,7 @@ int Examine(const Flags& flags) {
   return good ? 0 : 1;
 }
 
-int Run(const Flags& flags) {
+int Run(const DoctorFlags& flags) {
   if (flags.self_test.empty()) return Examine(flags);
   // Half of the limit, so that a collective that gets no answer says so before the end.
   const absl::Status status =
@@ -77,7 +77,7 @@ int Run(const Flags& flags) {
 }  // namespace
 
 void AddDoctorCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<DoctorFlags>();
   CLI::App* command = app.add_subcommand(
       "doctor", "Look at this machine and let two ranks talk, for when something does not work");
   command->add_option("--time-limit", flags->time_limit, "Seconds for each self test")

@@ -15,7 +15,7 @@
 namespace apogee::tools {
 namespace {
 
-struct Flags {
+struct MatrixFlags {
   MatrixOptions options;
   std::string sabotage = "none";
   std::string json;
@@ -30,7 +30,7 @@ std::ofstream OpenForWriting(const std::string& path) {
 }
 
 // Rank 0's; the other processes throw what it throws.
-void OpenFiles(const Flags& flags, int rank, std::ofstream& json, std::ofstream& markdown) {
+void OpenFiles(const MatrixFlags& flags, int rank, std::ofstream& json, std::ofstream& markdown) {
   std::vector<std::string> error(1);
   try {
     if (rank == 0 && !flags.json.empty()) json = OpenForWriting(flags.json);
@@ -42,7 +42,7 @@ void OpenFiles(const Flags& flags, int rank, std::ofstream& json, std::ofstream&
   if (!error[0].empty()) Throw(error[0]);
 }
 
-int Run(const Flags& flags) {
+int Run(const MatrixFlags& flags) {
   const int rank = ValueOrThrow(comm::StartedProcesses()).rank;
   MatrixOptions options = flags.options;
   options.sabotage = SabotageFromName(flags.sabotage);
@@ -69,7 +69,7 @@ int Run(const Flags& flags) {
 }  // namespace
 
 void AddMatrixCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<MatrixFlags>();
   CLI::App* command = app.add_subcommand(
       "matrix", "Compare boosted runs with the one-rank run: optimizers, plugins, layouts");
   command->add_option("--only", flags->options.only,

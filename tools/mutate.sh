@@ -68,13 +68,15 @@ apply() {
   printf '%s' "${text#$'\n'}" >"$1"
 }
 
-# The ctest names that a regular expression selects, and their build targets: a test's second run, on the GPU,
-# has the program of the first.
+# The ctest names that a regular expression selects, and the programs that these entries run.
 tests_of() {
   ctest --test-dir "$build" -N -R "$1" | sed -n 's/^ *Test *#[0-9]*: //p'
 }
 targets_of() {
-  tests_of "$1" | sed 's/_cuda$//' | sort -u
+  tests_of "$1" | while read -r name; do
+    awk -v name="$name" '$1 == name { program = $2 } END { print program == "" ? name : program }' \
+      "$build/test_programs.txt"
+  done | sort -u
 }
 
 work="$(mktemp -d)"

@@ -14,7 +14,7 @@ namespace {
 
 using checkpoint::RealFileSystem;
 
-struct Flags {
+struct ReshardFlags {
   std::string from, to, config;
   int64_t num_files = 1;
   bool weights = false;
@@ -26,7 +26,7 @@ int Report(const absl::Status& status) {
   return absl::IsDataLoss(status) ? 1 : 2;
 }
 
-int Run(const Flags& flags) {
+int Run(const ReshardFlags& flags) {
   if (!flags.weights) {
     const absl::Status status = checkpoint::ReshardCheckpoint(
         RealFileSystem(), flags.from, flags.to, {.num_files = flags.num_files});
@@ -50,7 +50,7 @@ int Run(const Flags& flags) {
 }  // namespace
 
 void AddReshardCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<ReshardFlags>();
   CLI::App* command = app.add_subcommand(
       "reshard", "Rewrite a checkpoint over other files, or its weights as a Hugging Face folder");
   command->add_option("in", flags->from, "A checkpoint folder")->required();

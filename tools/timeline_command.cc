@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kMaxTraceBytes = int64_t{1} << 30;
 
-struct Flags {
+struct TimelineFlags {
   std::string path, svg;
   std::optional<int64_t> step;
 };
@@ -31,7 +31,7 @@ void Print(const StepTimeline& step) {
   }
 }
 
-absl::Status Show(const Flags& flags) {
+absl::Status Show(const TimelineFlags& flags) {
   APOGEE_ASSIGN_OR_RETURN(
       const std::string text,
       checkpoint::ReadTextFile(*checkpoint::RealFileSystem(), flags.path, kMaxTraceBytes));
@@ -59,7 +59,7 @@ absl::Status Show(const Flags& flags) {
   return file->Append(TimelineSvg(steps.back(), "Pipeline of " + Printable(flags.path)));
 }
 
-int Run(const Flags& flags) {
+int Run(const TimelineFlags& flags) {
   const absl::Status status = Show(flags);
   if (status.ok()) return 0;
   std::cerr << "apogee timeline: " << Printable(Message(status)) << "\n";
@@ -69,7 +69,7 @@ int Run(const Flags& flags) {
 }  // namespace
 
 void AddTimelineCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<TimelineFlags>();
   CLI::App* command = app.add_subcommand(
       "timeline", "Show how long the stages of a pipeline worked and waited, from a trace");
   command->add_option("trace", flags->path, "What --trace of a program wrote")->required();

@@ -11,13 +11,13 @@
 namespace apogee::tools {
 
 void AddVerifyCommand(CLI::App& app, int& exit_code) {
-  struct Flags {
+  struct VerifyFlags {
     std::string path;
     std::string dtype = "f32";
     int threads = 1;
     std::string device = "cpu";
   };
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<VerifyFlags>();
   CLI::App* command =
       app.add_subcommand("verify", "Replay recorded trajectories of reference implementations");
   command

@@ -28,7 +28,7 @@
 #include "apogee/tests/support/message_of.h"
 
 namespace apogee {
-namespace {
+namespace graphed_step_test {
 
 using ::apogee::testing::MessageOf;
 using ::testing::AllOf;
@@ -493,5 +493,5 @@ TEST_F(GraphedStepTest, ACollectiveIsNoPartOfAGraph) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-}  // namespace
+}  // namespace graphed_step_test
 }  // namespace apogee

@@ -26,7 +26,7 @@
 #include "apogee/tests/support/temp_dir.h"
 
 namespace apogee {
-namespace {
+namespace run_config_test {
 
 using apogee::testing::RunRanks;
 using apogee::testing::TempDir;
@@ -249,5 +249,5 @@ TEST(CompareConfigTest, AnotherDigestIsDamageAndNoneIsAnEarlierVersion) {
   EXPECT_THAT(earlier.notices, ElementsAre(HasSubstr("was saved by an earlier version")));
 }
 
-}  // namespace
+}  // namespace run_config_test
 }  // namespace apogee

@@ -21,7 +21,7 @@
 #include "apogee/tests/support/temp_dir.h"
 
 namespace apogee {
-namespace {
+namespace run_lock_test {
 
 using apogee::testing::RunRanks;
 using apogee::testing::TempDir;
@@ -124,5 +124,5 @@ TEST(RunLockTest, TwoBoostersDoNotSaveInOneFolder) {
   }
 }
 
-}  // namespace
+}  // namespace run_lock_test
 }  // namespace apogee

@@ -15,7 +15,7 @@
 #include "apogee/tests/support/temp_dir.h"
 
 namespace apogee::checkpoint {
-namespace {
+namespace file_system_test {
 
 using apogee::testing::TempDir;
 using ::testing::AllOf;
@@ -132,5 +132,5 @@ TEST(FileSystemTest, CreatesNothingBehindALink) {
   EXPECT_TRUE(std::filesystem::is_empty(elsewhere.path()));
 }
 
-}  // namespace
+}  // namespace file_system_test
 }  // namespace apogee::checkpoint

@@ -17,7 +17,7 @@
 #include "apogee/tests/support/temp_dir.h"
 
 namespace apogee::checkpoint {
-namespace {
+namespace hf_names_test {
 
 using apogee::testing::TempDir;
 using ::testing::ElementsAre;
@@ -307,5 +307,5 @@ TEST(HfNamesTest, ATiedHeadMayBeThereTwice) {
   }
 }
 
-}  // namespace
+}  // namespace hf_names_test
 }  // namespace apogee::checkpoint

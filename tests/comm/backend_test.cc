@@ -12,7 +12,7 @@
 #include "apogee/tests/support/environment.h"
 
 namespace apogee::comm {
-namespace {
+namespace backend_test {
 
 using ::apogee::testing::Environment;
 using ::testing::HasSubstr;
@@ -90,5 +90,5 @@ TEST_F(BackendTest, OneProcessOfMpirun) {
   EXPECT_THAT(Refusal("nccl", "cuda", 1, 2), HasSubstr("started alone"));
 }
 
-}  // namespace
+}  // namespace backend_test
 }  // namespace apogee::comm

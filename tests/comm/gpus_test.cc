@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 namespace apogee::comm::process {
-namespace {
+namespace gpus_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -49,5 +49,5 @@ TEST(GpusTest, SeveralVersions) {
   EXPECT_THAT(Refusal(gpus), HasSubstr("rank 2 has NCCL 2.21.5, rank 0 2.28.9"));
 }
 
-}  // namespace
+}  // namespace gpus_test
 }  // namespace apogee::comm::process

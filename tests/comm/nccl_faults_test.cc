@@ -11,7 +11,7 @@
 #include <set>
 
 namespace apogee::comm::nccl {
-namespace {
+namespace nccl_faults_test {
 
 using ::apogee::testing::RunStubRanks;
 using ::apogee::testing::StubOptions;
@@ -213,5 +213,5 @@ TEST_F(NcclFaultsTest, UniqueIdThatHangs) {
   EXPECT_THAT(Message(id.status()), HasSubstr("ncclGetUniqueId has not returned within 200 ms"));
 }
 
-}  // namespace
+}  // namespace nccl_faults_test
 }  // namespace apogee::comm::nccl

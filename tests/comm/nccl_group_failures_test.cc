@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What goes wrong over NCCL only: a device that does not come past a collective, and launches that
-// cannot be. Ranks are processes, under tests/support/mpi_main.cc; NCCL is process_stub_nccl.cc.
+// cannot be. Ranks are processes, under tests/support/process_main.cc; NCCL is process_stub_nccl.cc.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include "apogee/tests/support/launch_ranks.h"
 
 namespace apogee::comm {
-namespace {
+namespace nccl_group_failures_test {
 
 using ::apogee::testing::Environment;
 using ::apogee::testing::LaunchRanks;
@@ -98,5 +98,5 @@ TEST(NcclFailuresTest, ChoicesThatCannotBe) {
   EXPECT_THAT(Message(on_cpu), HasSubstr("but device is cpu"));
 }
 
-}  // namespace
+}  // namespace nccl_group_failures_test
 }  // namespace apogee::comm

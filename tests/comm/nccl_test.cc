@@ -10,7 +10,7 @@
 #include "apogee/tests/comm/nccl_ranks.h"
 
 namespace apogee::comm::nccl {
-namespace {
+namespace nccl_test {
 
 using ::apogee::testing::Event;
 using ::apogee::testing::LoadElement;
@@ -270,5 +270,5 @@ TEST(NcclTest, LoadByDefault) {
   }
 }
 
-}  // namespace
+}  // namespace nccl_test
 }  // namespace apogee::comm::nccl

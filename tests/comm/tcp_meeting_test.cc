@@ -11,7 +11,7 @@
 #include "apogee/tests/comm/tcp_jobs.h"
 
 namespace apogee::comm::tcp {
-namespace {
+namespace tcp_meeting_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -169,5 +169,5 @@ TEST(TcpMeetingTest, WhatListensIsNoRank) {
   EXPECT_THAT(Message(status), HasSubstr("is no rank 0 of this job"));
 }
 
-}  // namespace
+}  // namespace tcp_meeting_test
 }  // namespace apogee::comm::tcp

@@ -17,7 +17,7 @@
 #include "apogee/tests/comm/tcp_jobs.h"
 
 namespace apogee::comm::tcp {
-namespace {
+namespace tcp_proofs_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -300,5 +300,5 @@ TEST(TcpProofsTest, ACallIsForOneRank) {
   EXPECT_EQ(Hear(guest, 5), "");
 }
 
-}  // namespace
+}  // namespace tcp_proofs_test
 }  // namespace apogee::comm::tcp

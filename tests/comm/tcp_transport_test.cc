@@ -17,7 +17,7 @@
 #include "apogee/tests/comm/tcp_jobs.h"
 
 namespace apogee::comm::tcp {
-namespace {
+namespace tcp_transport_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -208,5 +208,5 @@ TEST(TcpTransportTest, AbortEndsAll) {
   EXPECT_THAT(codes, ::testing::Each(77));
 }
 
-}  // namespace
+}  // namespace tcp_transport_test
 }  // namespace apogee::comm::tcp

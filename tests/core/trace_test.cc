@@ -31,7 +31,7 @@ void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace apogee {
-namespace {
+namespace trace_test {
 
 using ::apogee::testing::Nanoseconds;
 using ::apogee::testing::ReadFile;
@@ -281,5 +281,5 @@ TEST_F(TraceFilesTest, AFailedWriteLeavesTheOldFile) {
   EXPECT_THAT(Names(), ElementsAre("run.json"));
 }
 
-}  // namespace
+}  // namespace trace_test
 }  // namespace apogee

@@ -17,7 +17,7 @@
 #include "apogee/tensor/tensor.h"
 
 namespace apogee::cuda {
-namespace {
+namespace emulation_test {
 
 using ::testing::KilledBySignal;
 
@@ -237,5 +237,5 @@ TEST_F(EmulationTest, WhatAStreamThatCapturesRefuses) {
   EXPECT_EQ(x.Item(), 0);
 }
 
-}  // namespace
+}  // namespace emulation_test
 }  // namespace apogee::cuda

@@ -19,7 +19,7 @@
 #include "gtest/gtest.h"
 
 namespace apogee {
-namespace {
+namespace run_folder_test {
 
 using ::apogee::testing::ReadFile;
 using ::apogee::testing::ReadRows;
@@ -202,5 +202,5 @@ TEST_F(RunFolderTest, TextOfACheckpointIsNoCommandToTheTerminal) {
   EXPECT_THAT(result.out + result.err, Not(HasSubstr("\x1b")));
 }
 
-}  // namespace
+}  // namespace run_folder_test
 }  // namespace apogee

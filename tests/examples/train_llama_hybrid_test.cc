@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 
 namespace apogee {
-namespace {
+namespace train_llama_hybrid_test {
 
 using ::apogee::testing::ParseXml;
 using ::apogee::testing::ProgramResult;
@@ -173,5 +173,5 @@ TEST_F(TrainLlamaHybridTest, WhatDoesNotFitIsListedAndExitsWith1) {
   ExpectRefused("--data " + (dir_ / "none"), 1, "/none does not exist; give a text file");
 }
 
-}  // namespace
+}  // namespace train_llama_hybrid_test
 }  // namespace apogee

@@ -16,7 +16,7 @@
 #include "apogee/tests/support/says.h"
 
 namespace apogee {
-namespace {
+namespace gemini_errors_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -200,5 +200,5 @@ TEST(GeminiErrorsTest, AFailedForwardReleases) {
   });
 }
 
-}  // namespace
+}  // namespace gemini_errors_test
 }  // namespace apogee

@@ -22,7 +22,7 @@
 #include "apogee/tests/support/temp_dir.h"
 
 namespace apogee {
-namespace {
+namespace loop_mistakes_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -257,5 +257,5 @@ TEST(LoopMistakesTest, ASaveOfOneRankNamesTheCalls) {
   });
 }
 
-}  // namespace
+}  // namespace loop_mistakes_test
 }  // namespace apogee

@@ -31,7 +31,7 @@ inline int NumProcesses() { return ValueOrThrow(comm::StartedProcesses()).size; 
 // Whether they cannot run: there are fewer processes.
 inline bool TooManyRanks(int num_ranks) { return NumProcesses() > 1 && num_ranks > NumProcesses(); }
 
-// Where --timeout-seconds of mpi_main.cc is kept.
+// Where --timeout-seconds of process_main.cc is kept.
 inline constexpr const char* kTimeoutVariable = "APOGEE_TEST_TIMEOUT_SECONDS";
 inline double AtMostTimeout(double seconds) {
   const char* limit = std::getenv(kTimeoutVariable);

@@ -18,7 +18,7 @@
 #include "apogee/tests/support/message_of.h"
 
 namespace apogee {
-namespace {
+namespace cuda_graph_test {
 
 using ::apogee::testing::MessageOf;
 using ::testing::AllOf;
@@ -288,5 +288,5 @@ TEST_P(CudaGraphTest, ProductsHaveTheBitsOfEagerOnes) {
   EXPECT_EQ(product.ToVector<float>(), expected.ToVector<float>());
 }
 
-}  // namespace
+}  // namespace cuda_graph_test
 }  // namespace apogee

@@ -17,7 +17,7 @@
 #include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee::pipeline {
-namespace {
+namespace cut_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -183,5 +183,5 @@ TEST(CutTest, CostsAreMeasuredAndLeaveNoTrace) {
   EXPECT_EQ(model.generator().next_stream(), stream) << "no masks have been drawn";
 }
 
-}  // namespace
+}  // namespace cut_test
 }  // namespace apogee::pipeline

@@ -12,7 +12,7 @@
 #include "apogee/tests/support/says.h"
 
 namespace apogee {
-namespace {
+namespace pipeline_errors_test {
 
 using ::testing::AllOf;
 using testing::ExpectBoostRefused;
@@ -282,5 +282,5 @@ TEST(PipelineErrorsTest, APieceThatDoesNotListAParameter) {
                                      HasSubstr("nn::Piece::tied")));
 }
 
-}  // namespace
+}  // namespace pipeline_errors_test
 }  // namespace apogee

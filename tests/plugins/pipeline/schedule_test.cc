@@ -14,7 +14,7 @@
 #include "apogee/core/error.h"
 
 namespace apogee::pipeline {
-namespace {
+namespace schedule_test {
 
 using Kind = PipelineOp::Kind;
 using ::testing::Each;
@@ -174,5 +174,5 @@ TEST(ScheduleTest, NamesAreParsed) {
               Throws<Error>(Property(&Error::what, HasSubstr("did you mean \"1f1b\"?"))));
 }
 
-}  // namespace
+}  // namespace schedule_test
 }  // namespace apogee::pipeline
