@@ -9,7 +9,8 @@
 // Arithmetic and states are f32, or f64 if `dtype` says so; gradients and working weights may have
 // any floating dtype. NaN propagates: the caller has already decided whether to step. The tensors
 // of a chunk are contiguous and do not overlap. On a GPU, kernels are queued on the context's
-// stream.
+// stream; those with results in host memory (grad_norm, adalomo_sums, adalomo_update_norm) wait for
+// it.
 #ifndef APOGEE_OPTIM_KERNELS_H_
 #define APOGEE_OPTIM_KERNELS_H_
 
