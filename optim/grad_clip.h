@@ -27,8 +27,8 @@ namespace apogee::optim {
 struct ClipOptions {
   double max_norm = 1.0;
   NormKind norm_kind = NormKind::kL2;  // kL1: sum of magnitudes; kMax: the largest magnitude
-  // If the norm is not finite: true throws Error and leaves the gradients unchanged. False scales all
-  // of them by the factor that follows, which is 0 or NaN.
+  // If the norm is not finite: true throws Error and leaves the gradients unchanged. False scales
+  // all of them by the factor that follows, which is 0 or NaN.
   bool error_if_nonfinite = false;
 };
 
