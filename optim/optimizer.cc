@@ -55,7 +55,7 @@ Optimizer::~Optimizer() {
   try {
     Settle();
   } catch (const Error&) {
-    // The GPU has failed; who waits for the report must not wait for this object.
+    // The GPU has failed. Objects that wait for the report must not refer to this one any longer.
     RunReportHooks();
   }
 }
@@ -181,7 +181,7 @@ void Optimizer::EndStep() {
 }
 
 bool Optimizer::Apply(std::span<const ActiveParam> active, const StepDecision& decision) {
-  // Everything that may run out of memory happens before the first step count advances.
+  // All memory is allocated before the first step count advances.
   for (const ActiveParam& param : active) {
     param.view->master();
     for (const StateSpec& spec : StateSpecs(*param.view, param.group)) {

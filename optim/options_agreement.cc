@@ -16,7 +16,7 @@ namespace {
 
 using internal::Concat;
 
-// Where an option is and what it is called, and its value: a line each.
+// Two lines per option: its place and name, then its value.
 std::string Describe(const Optimizer& optimizer) {
   std::string text;
   for (int group = 0; group < optimizer.num_groups(); ++group) {
