@@ -49,8 +49,7 @@ LowRankBasis SentBasis(const GaLorePlan& plan, const ParamView& view, const Tens
   const double senders = numbers.Slice(0, left + right, 1).Item();
   APOGEE_CHECK(senders == 1 || (senders == 0 && view.step() > 0), "parameter \"", view.name(),
                "\": ", senders,
-               " ranks computed its basis; exactly one must be its owner, see "
-               "AssignOwners");
+               " ranks computed its basis; exactly one rank must own it, see AssignOwners");
   if (senders == 0) return {};
   LowRankBasis basis;
   if (left > 0) basis.left = numbers.Slice(0, 0, left).View({plan.rows, plan.rank});

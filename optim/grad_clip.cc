@@ -32,8 +32,8 @@ void CheckWhole(const std::vector<autograd::ParameterPtr>& params) {
   for (const autograd::ParameterPtr& parameter : params) {
     APOGEE_CHECK(parameter == nullptr || !parameter->is_part(), "gradient norm: parameter \"",
                  parameter->name(),
-                 "\" is a part here, and other ranks hold the rest of it; set the plugin's "
-                 "max_norm, and read the norm from Optimizer::last_step()");
+                 "\" is cut, and this rank holds only a part of it; set the plugin's max_norm, and "
+                 "read the norm from Optimizer::last_step()");
   }
 }
 

@@ -212,8 +212,9 @@ void Optimizer::set_rank(int rank, int num_ranks) {
 }
 
 absl::Status Optimizer::CheckGroupState(const GroupState& state, const OptionMap&) const {
-  return state.empty() ? absl::OkStatus()
-                       : InvalidArgument("it has a group state, which ", name_, " has none of");
+  return state.empty()
+             ? absl::OkStatus()
+             : InvalidArgument("it has a group state, but optimizer ", name_, " has none");
 }
 
 std::vector<StatBuffer> Optimizer::ReduceStats(std::span<const ActiveParam> active,

@@ -88,9 +88,9 @@ void ThrowOptionsDiffer(const Optimizer& optimizer, comm::Group* group) {
           WhoHasWhat(values, group->world_ranks()), kRemedy);
   }
   Throw(what,
-        " in the last step, though no longer now: one of them changed between backward() and "
-        "step() on some ranks only, whose weights have drifted; set options alike on every rank, "
-        "and go on from a checkpoint");
+        " in the last step, but not any more: an option changed between backward() and step() on "
+        "some ranks only, so the weights of ranks have drifted apart; set options alike on every "
+        "rank, and resume from a checkpoint");
 }
 
 }  // namespace apogee::optim

@@ -100,7 +100,7 @@ absl::Status Optimizer::ReadStates(const ReadState& read,
                                    StateDict& dict) const {
   if (dict.groups.size() != group_sizes_.size()) {
     return InvalidArgument("optimizer ", name_, ": ", dict.groups.size(),
-                           " parameter groups were saved, here are ", group_sizes_.size());
+                           " parameter groups were saved, but this run has ", group_sizes_.size());
   }
   APOGEE_RETURN_IF_ERROR(CheckGroupOptions(dict.groups));
   std::vector<std::string> problems;

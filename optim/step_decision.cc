@@ -12,13 +12,14 @@ namespace apogee::optim {
 void Optimizer::CheckPartialGrad(const ParamView& view, int group) const {
   if (!view.partial_grad()) return;
   constexpr const char* kReason =
-      "\" keeps its gradient unreduced on each rank, as was agreed at boost for an optimizer that "
-      "sums up less than all of it: ";
+      "\" has an unreduced gradient, because at boost the optimizer could reduce something smaller "
+      "itself: ";
   APOGEE_CHECK(step_options_.max_norm == 0 || ClipsAddends(), "optimizer ", name_, ": parameter \"",
                view.name(), kReason,
                "max_norm clips a norm that no rank knows; set it before boost");
   APOGEE_CHECK(ReducesOwnGrad(view, group), "optimizer ", name_, ": parameter \"", view.name(),
-               kReason, "its group's options say no longer so; set them before boost");
+               kReason,
+               "with the present options of its group it no longer can; set options before boost");
 }
 
 StepDecision Optimizer::Decide(std::vector<ActiveParam>& active, PendingStep& undecided) {

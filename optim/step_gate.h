@@ -45,8 +45,8 @@ class GradFactor {
   // return false from DecidesOnDevice().
   operator double() const {  // NOLINT: as above
     APOGEE_CHECK(gate_ == nullptr,
-                 "GradFactor: the factor of the gradients is asked for on the host, but lies on "
-                 "the GPU; let DecidesOnDevice() of the optimizer return false");
+                 "GradFactor: the host reads the factor of the gradients, but only the GPU knows "
+                 "it; return false from DecidesOnDevice() of the optimizer");
     return factor_;
   }
   constexpr double factor() const { return factor_; }

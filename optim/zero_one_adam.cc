@@ -61,8 +61,8 @@ std::string ZeroOneAdam::ProblemOverRanks(double max_norm) const {
   if (max_norm == 0) return "";
   return internal::Concat(
       "max_norm is ", max_norm,
-      ", must be 0: ranks step alone, so that no rank knows the norm of the mean gradient, and "
-      "clipping by norms of their own would tear them apart");
+      ", must be 0: ranks step alone, so no rank knows the norm of the mean gradient, and with "
+      "clipping by their own norms ranks would drift apart");
 }
 
 std::span<const StateSpec> ZeroOneAdam::StatesUnder(const ParamView&,

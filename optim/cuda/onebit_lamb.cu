@@ -47,7 +47,7 @@ struct SquareTerms {
   }
 };
 
-// The larger ratio; ignores NaN.
+// Finds the largest ratio; ignores NaN.
 template <typename C>
 struct RatioTerms {
   Coefficients<C> c;
