@@ -4,7 +4,9 @@
 //
 //   AppendAdam8Specs(settings, numel, /*low_rank=*/{}, specs);      // states of one parameter
 //   Tensor maxima = Adam8AbsMax(settings, param, grad_scale);       // only if NeedsAbsMaxPhase
-//   Adam8Update(settings, {{{&param, grad_scale, maxima}}});        // maxima: reduced over ranks
+//   ... reduce maxima over ranks ...
+//   const Adam8Param item{&param, grad_scale, maxima};
+//   Adam8Update(settings, {&item, 1});
 //
 // State names are bitsandbytes': state1 and state2 (the moments), absmax1 and absmax2 (their
 // scales).

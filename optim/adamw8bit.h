@@ -26,10 +26,12 @@
 // per element. With bits = 32, and for tensors below min_8bit_size: state1, state2 in f32, 8 bytes
 // per element. percentile_clipping below 100 adds gnorm_history, the last 100 squared norms.
 //
-// percentile_clipping = p: scales a gradient down to the p-th smallest of its tensor's last 100
-// norms if its norm is above that.
-// paged: the states of tensors of at least 100000 elements may live in host memory and are moved
-// ahead of use. On the CPU they are in host memory anyway; only paged_bytes() changes.
+// Options of bitsandbytes:
+//   percentile_clipping  p: if the norm of a tensor's gradient is above the p-th smallest of its last
+//                        100 norms, the gradient is scaled down to that; 100: off
+//   paged                the states of tensors of at least 100000 elements may live in host memory
+//                        and are moved ahead of use. On the CPU they are in host memory anyway;
+//                        only paged_bytes() changes.
 #ifndef APOGEE_OPTIM_ADAMW8BIT_H_
 #define APOGEE_OPTIM_ADAMW8BIT_H_
 

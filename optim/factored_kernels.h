@@ -8,6 +8,12 @@
 // this rank's partials where a kernel writes them and totals where it reads them; their dtype is
 // `stat_dtype`, f32 or f64. Those of a factored parameter are laid out as [rows][columns], see
 // FactoredChunk.
+//
+//   const OptimKernels& kernels = OptimKernelsFor(context);
+//   kernels.adafactor_square_sums(context, sum_args);         // row and column sums; reduce
+//   kernels.factor_moments(context, factor_args);             // factors from the totals
+//   kernels.adafactor_update_sum(context, update_sum_args);   // sum of u^2; reduce
+//   kernels.adafactor(context, args);                         // updates the weights
 #ifndef APOGEE_OPTIM_FACTORED_KERNELS_H_
 #define APOGEE_OPTIM_FACTORED_KERNELS_H_
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Kernel arguments of 8-bit states and projected gradients; see kernels.h.
+//
+//   OptimKernelsFor(context).adam8(context, args);              // one pass: decode, update, encode
+//   OptimKernelsFor(context).percentile_clip(context, clip);    // writes a StepGate per parameter
 #ifndef APOGEE_OPTIM_LOW_BIT_KERNELS_H_
 #define APOGEE_OPTIM_LOW_BIT_KERNELS_H_
 

@@ -2,6 +2,10 @@
 
 // Kernel arguments of the optimizers with 1-bit messages: 1-bit Adam, 0/1 Adam, 1-bit LAMB. These
 // kernels do not change the second moment v. Below, D = sqrt(v) + eps.
+//
+//   OptimKernelsFor(context).blend(context, {dtype, /*beta=*/0.9, chunks});     // momentum to send
+//   ... average over the ranks ...
+//   OptimKernelsFor(context).frozen_adam(context, args);                        // weights
 #ifndef APOGEE_OPTIM_ONEBIT_KERNELS_H_
 #define APOGEE_OPTIM_ONEBIT_KERNELS_H_
 

@@ -149,8 +149,8 @@ class Optimizer : public LrTarget {
   // (ParamView::owned). 0: none.
   virtual int64_t OwnedNumel(const ParamView& /*view*/, int /*group*/) const { return 0; }
   // Whether the statistics themselves reduce the gradient of `view` over the ranks, sending fewer
-  // numbers than the gradient has (ParamView::partial_grad). An unreduced gradient has no norm, so
-  // this excludes max_norm.
+  // numbers than the gradient has (ParamView::partial_grad). No rank knows the norm of such a
+  // gradient, so this excludes max_norm, unless ClipsAddends().
   virtual bool ReducesOwnGrad(const ParamView& /*view*/, int /*group*/) const { return false; }
   // Whether max_norm may clip unreduced gradients by the root of the mean of the ranks' squared
   // norms. That number is the same on every rank and at least the norm of the mean gradient.

@@ -2,6 +2,12 @@
 
 // Kernel arguments of ScaledAdam; see kernels.h. A step runs the kernels in this order. They pass
 // results on in the device's memory, so the host does not wait.
+//
+//   dots                 statistics of each parameter; reduce over ranks
+//   scaled_adam_shares   each parameter's part of the norm; only with clipping
+//   median_clip          the clip factor of the group
+//   scaled_adam_sizes    rms and growth of each parameter
+//   scaled_adam          the update
 #ifndef APOGEE_OPTIM_SCALED_ADAM_KERNELS_H_
 #define APOGEE_OPTIM_SCALED_ADAM_KERNELS_H_
 

@@ -2,7 +2,7 @@
 
 // Settings and outcome of an optimizer step that are the same for every optimizer.
 //
-//   optimizer.set_step_options({.max_norm = 1.0, .nonfinite = NonFinitePolicy::kThrow});
+//   optimizer.set_step_options({.max_norm = 1.0});
 //   optimizer.step();
 //   const StepReport& report = optimizer.last_step();
 //   if (report.skip) LogWarning("skipped: ", report.nonfinite_parameter);
