@@ -29,7 +29,7 @@
 // Twice that for f64.
 //
 // torch_style: rho = min(lr, 1 / sqrt(t)) and the decay is lr * weight_decay. eps[0] (0: the
-// machine epsilon) is not added; it is the least value of mean(R) and of the root that divides g.
+// machine epsilon) is not added; it is a lower bound of mean(R) and of the root that divides g.
 #ifndef APOGEE_OPTIM_ADAFACTOR_H_
 #define APOGEE_OPTIM_ADAFACTOR_H_
 

@@ -27,8 +27,8 @@
 // per element. percentile_clipping below 100 adds gnorm_history, the last 100 squared norms.
 //
 // Options of bitsandbytes:
-//   percentile_clipping  p: if the norm of a tensor's gradient is above the p-th smallest of its last
-//                        100 norms, the gradient is scaled down to that; 100: off
+//   percentile_clipping  p: if the norm of a tensor's gradient is above the p-th smallest of its
+//                        last 100 norms, the gradient is scaled down to that; 100: off
 //   paged                the states of tensors of at least 100000 elements may live in host memory
 //                        and are moved ahead of use. On the CPU they are in host memory anyway;
 //                        only paged_bytes() changes.

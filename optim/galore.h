@@ -13,7 +13,7 @@
 //   right   P [r, n]               G P^T        [m, r]    U P
 //   left    L [m, r]               L^T G        [r, n]    L U
 //   full    L [m, r] and P [r, n]  L^T G P^T    [r, r]    L U P
-//   w += scale * back(update of R)
+// The update of the weights is w += scale * back(update of R).
 // proj_type "std" is right for m >= n, else left; "reverse_std" is the opposite.
 //
 // Only matrices are projected. A parameter with another number of dims, or in a group with

@@ -3,6 +3,9 @@
 // LrTarget: the part of an optimizer that a learning rate schedule can change. Every optimizer is
 // an LrTarget. A wrapper that replaces an optimizer passes its own to LrScheduler::Retarget, and
 // the schedule goes on.
+//
+//   class Wrapper : public Optimizer { ... };       // an LrTarget
+//   scheduler.Retarget(wrapper);                    // the schedule now calls wrapper.set_lr
 #ifndef APOGEE_OPTIM_LR_TARGET_H_
 #define APOGEE_OPTIM_LR_TARGET_H_
 

@@ -3,6 +3,11 @@
 // Arguments of the kernels of LAMB and LARS, which have a trust ratio per tensor. The *_sums
 // kernels write this rank's partials, [sum of w^2, sum of u^2] per parameter in `stat_dtype`; the
 // update kernels read the totals.
+//
+//   LambChunk chunk = MakeUpdateChunk<LambChunk>(param);      // then its own fields
+//   OptimKernelsFor(context).lamb_sums(context, args);        // writes partials to chunk.sums
+//   ... reduce over ranks ...
+//   OptimKernelsFor(context).lamb(context, args);             // reads totals from chunk.sums
 #ifndef APOGEE_OPTIM_TRUST_KERNELS_H_
 #define APOGEE_OPTIM_TRUST_KERNELS_H_
 
