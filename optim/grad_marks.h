@@ -33,7 +33,7 @@ class GradMarks {
   void SetPresent(size_t index);
   // Also marks the gradient as present. `result`: NormChunk::result.
   void SetNorm(size_t index, double result);
-  // Collective. With `fetch` = false the getters still return what was set.
+  // Collective. With `fetch` = false the getters still return the numbers set on this rank.
   void Reduce(StatReducer& reducer, bool fetch = true);
 
   // Marks the gradients of `chunks`; all others are absent. Only if constructed with norms.

@@ -7,11 +7,12 @@
 //   double lr = s.lr({.step = 250}, /*base_lr=*/3e-4);
 //   LrScheduler scheduler(optimizer, s);            // lr_scheduler.h sets an optimizer's rates
 //
-// Step 0 is the first optimizer step. In the warm-up, step k has the rate base_lr (k + 1) /
-// warmup_steps, unless noted otherwise below. After the warm-up, k in the formulas counts from 0
-// again. Past total_steps, linear goes below zero (optimizers refuse that), cosine goes up again,
-// and polynomial and one-cycle keep their last value. This is what ColossalAI's and PyTorch's
-// classes of the same names do.
+// Step 0 is the first optimizer step. In the warm-up, the rate of step k is, unless noted otherwise
+// below,
+//   base_lr (k + 1) / warmup_steps
+// After the warm-up, k in the formulas counts from 0 again. Past total_steps, linear goes below
+// zero (optimizers refuse that), cosine goes up again, and polynomial and one-cycle keep their last
+// value. This is what ColossalAI's and PyTorch's classes of the same names do.
 #ifndef APOGEE_OPTIM_LR_SCHEDULE_H_
 #define APOGEE_OPTIM_LR_SCHEDULE_H_
 

@@ -13,7 +13,8 @@
 // in this run's options, the errors start at zero instead, with a warning.
 //
 // `Options` must have: lr, freeze_step, shared_scale, reset_errors, deepspeed. Except for lr, they
-// must be the same in all groups.
+// must be the same in all groups; for 0/1 Adam, so must its intervals. The constructor throws Error
+// otherwise.
 #ifndef APOGEE_OPTIM_ONEBIT_H_
 #define APOGEE_OPTIM_ONEBIT_H_
 

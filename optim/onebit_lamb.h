@@ -4,7 +4,7 @@
 // LAMB's Convergence Speed", HiPC 2022, arXiv:2104.06069). For freeze_step updates (the warm-up) it
 // is LAMB without bias correction. Then ranks average their momenta in one bit per element and the
 // second moment stays as it is. Each parameter's trust ratio is its average of the warm-up, adapted
-// by what the averaged momenta tell about the gradients.
+// to the gradients that the averaged momenta imply.
 //
 //   optim::OneBitLamb optimizer(model.Parameters(), {.lr = 2e-3, .freeze_step = 2000});
 //   DdpPlugin plugin(world.group());

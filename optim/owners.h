@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Owners: chooses the rank that computes and keeps what exists once per parameter
-// (ParamView::owned).
+// Owners: chooses the rank that does the computations and keeps the states that exist once per
+// parameter (ParamView::owned).
 //
 //   AssignOwners(optimizer, group.rank(), group.size());      // every rank, after views were bound
 //   optimizer.views()[0].owned();                             // true on exactly one rank

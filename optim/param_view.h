@@ -48,7 +48,7 @@ class ParamView {
 
   // Makes the view work on `value` (this rank's part, then padding) instead of the parameter's own
   // elements; the gradient then comes from set_grad. Existing masters and element-wise states are
-  // cut the same way. Throws Error if the view is already bound.
+  // cut the same way. Throws Error if the view is already bound to a shard, or for another shape.
   void BindShard(Tensor value, comm::Layout layout);
 
   // Tells the view that the parameter's own elements are now the part of the logical tensor in

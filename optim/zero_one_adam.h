@@ -28,7 +28,7 @@
 // After freeze_step, ranks have different weights between averages. SyncReplicas averages at once.
 // Saving calls it, and so does the first forward in evaluation mode, which all ranks must therefore
 // call. Saving thus changes the further training, unless it happens at an average; a resumed run
-// continues like the run that saved. max_norm is refused, because nobody knows the norm of the mean
+// continues like the run that saved. max_norm is refused, because no rank knows the norm of the mean
 // gradient.
 //
 // States per element: exp_avg, exp_avg_sq (8 bytes). After the first message also worker_error, 4
