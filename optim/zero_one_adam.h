@@ -28,8 +28,8 @@
 // After freeze_step, ranks have different weights between averages. SyncReplicas averages at once.
 // Saving calls it, and so does the first forward in evaluation mode, which all ranks must therefore
 // call. Saving thus changes the further training, unless it happens at an average; a resumed run
-// continues like the run that saved. max_norm is refused, because no rank knows the norm of the mean
-// gradient.
+// continues like the run that saved. max_norm is refused, because no rank knows the norm of the
+// mean gradient.
 //
 // States per element: exp_avg, exp_avg_sq (8 bytes). After the first message also worker_error, 4
 // bytes, and server_error, 4 / n bytes on n ranks. Between averages also the weights at the last
