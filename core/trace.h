@@ -11,8 +11,8 @@
 // In the viewer a rank is a process and a lane is one of its rows. There is one lane per stream of
 // work: "compute", "communication: [0 1]", "saver". Times are nanoseconds of the steady clock since
 // the Trace was made. The file is one JSON object:
-//   "traceEvents"  complete events (ph X; ts and dur in microseconds with three decimals; pid: rank),
-//                  and the names of ranks and lanes
+//   "traceEvents"  complete events (ph X; ts and dur in microseconds, three decimals; pid: the
+//                  rank), and the names of ranks and lanes
 //   "otherData"    the clock at ts 0, to align the files of several processes of one machine
 //
 // Without a trace, lanes are null and a span costs one test of the pointer. With a trace, a span
