@@ -35,8 +35,7 @@ class DeviceContext {
   DeviceContext(const DeviceContext&) = delete;
   DeviceContext& operator=(const DeviceContext&) = delete;
 
-  // Copies that are queued behind all earlier work of the device. Each blocks until it is done:
-  // afterwards `host` may be read or changed.
+  // Copies in the order of the work given to the device. On return `host` may be read or changed.
   virtual void CopyToHost(void* host, const void* device, int64_t bytes) const;
   virtual void CopyFromHost(void* device, const void* host, int64_t bytes) const;
   // Copies between two ranges of the device that do not overlap. Queued like a kernel.
