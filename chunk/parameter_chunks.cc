@@ -65,10 +65,11 @@ comm::Layout ParameterChunks::LayoutOf(size_t index) const {
 
 void ParameterChunks::CheckUnchanged() const {
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    APOGEE_CHECK(parameters_[i]->data().storage() == chunks_[places_[i].chunk].values.storage(),
-                 "parameter \"", parameters_[i]->name(),
-                 "\" was given another tensor after boost, which its shards know nothing of; copy "
-                 "into parameter.data() instead of calling set_value");
+    APOGEE_CHECK(
+        parameters_[i]->data().storage() == chunks_[places_[i].chunk].values.storage(),
+        "parameter \"", parameters_[i]->name(),
+        "\" was given another tensor after boost, which is not connected to its shards; copy "
+        "into parameter.data() instead of calling set_value");
   }
 }
 

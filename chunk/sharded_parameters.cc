@@ -292,12 +292,13 @@ void ShardedParameters::DropRetained() {
 void ShardedParameters::CheckReleased() const {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const autograd::Parameter& parameter = *parameters_[i];
-    APOGEE_CHECK(parameter.is_released() &&
-                     parameter.data().storage() == chunks_[places_[i].chunk].shard.storage(),
-                 "parameter \"", parameter.name(),
-                 "\" was given another tensor after boost, which its shards know nothing of; copy "
-                 "this rank's part (Plugin::LayoutOf) into parameter.data() instead of calling "
-                 "set_value");
+    APOGEE_CHECK(
+        parameter.is_released() &&
+            parameter.data().storage() == chunks_[places_[i].chunk].shard.storage(),
+        "parameter \"", parameter.name(),
+        "\" was given another tensor after boost, which is not connected to its shards; copy "
+        "this rank's part (Plugin::LayoutOf) into parameter.data() instead of calling "
+        "set_value");
   }
 }
 

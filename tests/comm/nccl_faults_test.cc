@@ -154,7 +154,7 @@ TEST_F(NcclFaultsTest, FinalizeThatHangs) {
   const auto start = Clock::now();
   EXPECT_EQ(AllReduceWith("finalize_hangs"), "");
   EXPECT_LT(Seconds(start), 1.5);
-  EXPECT_THAT(told(), HasSubstr("group [10]: not at its end within 0.50 s"));
+  EXPECT_THAT(told(), HasSubstr("group [10]: not ended within 0.50 s"));
   ExpectThatTheProcessGoesOn();
 }
 

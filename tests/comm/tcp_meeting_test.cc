@@ -166,7 +166,7 @@ TEST(TcpMeetingTest, WhatListensIsNoRank) {
   const absl::Status status = Meet(JobOf(1, 2, port)).status();
   server.join();
   EXPECT_TRUE(absl::IsInvalidArgument(status));
-  EXPECT_THAT(Message(status), HasSubstr("is no rank 0 of this job"));
+  EXPECT_THAT(Message(status), HasSubstr("is not rank 0 of this job"));
 }
 
 }  // namespace
