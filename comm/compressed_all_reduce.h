@@ -5,10 +5,12 @@
 // 2021, arXiv:2102.02888).
 //
 //   CompressedAllReduce reduce(group);
-//   CompressedTensor m{.value = momentum,                                  // in and out
-//                      .worker_error = Zeros({reduce.PaddedNumel(n)}),     // kept between calls
-//                      .server_error = Zeros({reduce.ChunkNumel(n)})};
+//   CompressedTensor m{
+//       .value = momentum,                                                  // in and out
+//       .worker_error = Tensor::Zeros({reduce.PaddedNumel(n)}, DType::kF32, context),
+//       .server_error = Tensor::Zeros({reduce.ChunkNumel(n)}, DType::kF32, context)};
 //   if (auto bad = reduce.Run({&m, 1})) ...   // index of a tensor that is not finite on some rank
+//   ... keep m's errors for the next call ...
 //
 // Per tensor, on each rank:
 //   c = value + worker_error

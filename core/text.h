@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Small text helpers for messages that people read.
+//
+//   if (!known) Throw("config: ", UnknownName("optimizer", name, {"adam", "adamw", "sgd"}));
+//   LogWarning("the model takes ", FormatBytes(bytes), " in ", FormatThousands(count), " tensors");
 #ifndef APOGEE_CORE_TEXT_H_
 #define APOGEE_CORE_TEXT_H_
 

@@ -109,7 +109,7 @@ TEST_F(NcclFaultsTest, InitThatStaysInProgress) {
       ErrorOf([&] { Communicator communicator(StubOptions(stub_, id, 0, 2, Options())); });
   EXPECT_LT(Seconds(start), 1.5);
   EXPECT_THAT(error, AllOf(HasSubstr("NCCL communicator of group [10 11]: not ready within 0.50 s"),
-                           HasSubstr("a member has not made its own")));
+                           HasSubstr("a member has not made its communicator")));
   ExpectThatTheProcessGoesOn();
 }
 

@@ -149,7 +149,7 @@ TEST(TcpMeetingTest, ADescriptorThatDoesNotListen) {
   Job job = JobOf(0, 2, FreePort());
   job.listener = 0;
   EXPECT_THAT(Message(Meet(job).status()),
-              HasSubstr("APOGEE_LISTEN_FD: descriptor 0 is no socket"));
+              HasSubstr("APOGEE_LISTEN_FD: descriptor 0 is not a listening socket"));
 }
 
 // Another program listens there, and sends something else.
