@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// GradientChunks with on_chunk: decides when chunks are reduced, although ranks may have different
-// gradients.
+// GradientChunks with on_chunk: when to reduce chunks if ranks have different gradients.
 #include "apogee/chunk/gradient_chunks.h"
 
 namespace apogee::chunk {

@@ -14,8 +14,7 @@
 // order of the one before, the next use of each chunk is known. To make room, the schedule then
 // drops the chunk whose next use is farthest away (Belady, IBM Systems Journal 1966). It prefetches
 // the next chunks unless that would drop one that is used sooner. An iteration that leaves the
-// known order goes on without prediction, and its order is learned. Evaluations have an order of
-// their own.
+// known order goes on without prediction; its order is learned. Evaluations have their own order.
 //
 // Decisions depend only on the calls made: ranks that make the same calls gather the same chunks.
 #ifndef APOGEE_CHUNK_GATHER_SCHEDULE_H_
@@ -30,8 +29,7 @@ namespace apogee::chunk {
 struct GatherScheduleOptions {
   // By chunk: bytes of its gathered values; 0 if gathering it takes no memory.
   std::vector<int64_t> chunk_bytes;
-  // By chunk: whether it stays gathered until its values change, whatever the capacity. Empty:
-  // none.
+  // By chunk: whether it stays gathered until its values change, despite the capacity. Empty: none.
   std::vector<bool> keep = {};
   // How many chunks at most are prefetched.
   size_t max_ahead = 2;
@@ -47,7 +45,7 @@ class GatherSchedule {
 
   explicit GatherSchedule(const GatherScheduleOptions& options);
 
-  // Limits the gathered bytes, `keep` chunks excluded. Within the limit, chunks that nobody holds
+  // Limits the gathered bytes, `keep` chunks excluded. Within the limit, chunks without a holder
   // stay gathered or are prefetched. Held chunks may exceed it. 0: a released chunk is dropped.
   void set_capacity_bytes(int64_t bytes) { capacity_bytes_ = bytes; }
   int64_t capacity_bytes() const { return capacity_bytes_; }
@@ -60,7 +58,7 @@ class GatherSchedule {
   std::vector<size_t> Release(size_t chunk);
   // Call when a gather has failed: the chunk then has no holders and is not gathered.
   void Forget(size_t chunk);
-  // Call when values have changed: marks all chunks that nobody holds as dropped and returns them.
+  // Call when values have changed: marks all chunks without a holder as dropped and returns them.
   std::vector<size_t> DropUnheld();
 
   // The chunks held between these calls have an order of their own.
@@ -96,7 +94,7 @@ class GatherSchedule {
   static bool End(Pass& pass);
   // Number of uses until the chunk's next one; kNever if unknown.
   size_t NextUse(size_t chunk) const;
-  // Drops chunks that nobody holds, farthest next use first, until `bytes` more fit. Drops only
+  // Drops chunks without a holder, farthest next use first, until `bytes` more fit. Drops only
   // chunks whose next use is farther than `beyond`, and drops nothing if that cannot make enough
   // room. With kAny it drops all it can.
   bool MakeRoom(int64_t bytes, size_t beyond, std::vector<size_t>& drop);

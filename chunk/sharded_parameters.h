@@ -10,7 +10,7 @@
 //   ... forward of a module whose parameters lie in c ...
 //   parameters->Release(c);                      // frees the gathered values
 //
-// Acquire counts holders; the first one gathers. Reading a parameter whose chunk nobody holds calls
+// Acquire counts holders; the first one gathers. Reading a parameter whose chunk is not held calls
 // `on_miss`, which acquires the chunk or throws. So a value is right or an error, never stale.
 // Autograd graphs hold no values: within a SavedTensorHookGuard(parameters->PackValues()), a saved
 // value becomes a note of its place in a chunk, and backward reads it there.
@@ -93,10 +93,10 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
   // DropRetained ends this walk over the graph; a next walk over it reads every value again.
   void ReleaseInBackward(size_t chunk);
   void DropRetained();
-  // Call after writing to shards: drops the gathered values that nobody holds.
+  // Call after writing to shards: drops gathered values without a holder.
   void ValuesChanged();
   // Checks whether shards of any rank were written to, and then calls ValuesChanged. Collective if
-  // some chunk is gathered that nobody holds.
+  // some chunk is gathered but has no holder.
   void CheckGathered();
   // A copy of the whole value, not counted as model data. Collective.
   Tensor WholeValue(size_t index) const;

@@ -93,16 +93,14 @@ class World {
 // This process's place among the processes that mpirun, srun or `apogee run` started, which are the
 // ranks of every launch. {0, 1} if this process was started alone; ranks are threads then. The
 // first call starts MPI or connects the processes. Returns FailedPrecondition if this build has no
-// MPI, InvalidArgument for wrong environment variables, and Unavailable if the ranks cannot
-// connect.
+// MPI, InvalidArgument for wrong environment variables, Unavailable if the ranks cannot connect.
 struct Processes {
   int rank = 0;
   int size = 1;
 };
 absl::StatusOr<Processes> StartedProcesses();
 
-// Blocks until every rank has ended. Returns InvalidArgument for invalid options and runs nothing
-// then.
+// Blocks until every rank has ended. Invalid options return InvalidArgument and run nothing.
 absl::Status launch(const LaunchOptions& options, const std::function<void(World&)>& fn);
 
 }  // namespace apogee::comm

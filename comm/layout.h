@@ -41,8 +41,7 @@ struct LayoutOptions {
   // How many ranks hold each element. A norm over ranks counts an element 1 / num_replicas times on
   // each of them.
   int num_replicas = 1;
-  // On every rank, segments begin and end at multiples of this many elements or at the end of the
-  // tensor.
+  // On every rank, segments begin and end at multiples of this many elements or at the end.
   int64_t cut_multiple = 1;
 };
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Outcomes: collects how the ranks of a launch ended, and picks the error to report. Private to
-// comm.
+// Outcomes: how the ranks of a launch ended, and which error to report. Private to comm.
 #ifndef APOGEE_COMM_OUTCOMES_H_
 #define APOGEE_COMM_OUTCOMES_H_
 

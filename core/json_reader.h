@@ -26,8 +26,7 @@
 
 namespace apogee {
 
-// One function per event; each returns false to stop. Strings may be moved from. By default every
-// event stops.
+// One function per event; each returns false to stop. Strings may be moved from. The default stops.
 class JsonHandler {
  public:
   virtual ~JsonHandler() = default;

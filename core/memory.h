@@ -48,7 +48,7 @@ class MemoryLedger {
   int64_t peak_total_bytes() const;
   // Memory that the allocator holds beyond what is handed out: rounding and cached blocks.
   int64_t slack_bytes() const;
-  // Highest live_total + slack: the memory that the library took from the operating system.
+  // Highest live_total + slack: the most memory taken from the operating system.
   int64_t peak_reserved_bytes() const;
   int64_t num_allocations() const;
   // Model data: parameters, gradients and optimizer states.

@@ -57,8 +57,7 @@ constexpr float ToUniform(uint32_t bits) {
 // random op takes the next stream. Two generators with equal state draw equal numbers.
 //
 // `first_sample` is the index, within the global batch, of this rank's first sample. A random op
-// numbers its elements from there, so a batch split over ranks draws the same numbers as the whole
-// batch.
+// numbers its elements from there, so splitting a batch over ranks does not change its numbers.
 //
 // A batch that knows its place in a window (BeginBatch) draws the numbers that its samples would
 // draw if the whole window were one batch: all micro-batches of the window use the same streams,

@@ -6,8 +6,7 @@
 //   part.Whole(6);     // 24: tokens of a sequence of which this rank holds 6
 //   part.Runs(6);      // {{3, 3}, {18, 3}}: this rank's tokens 3, 4, 5, then 18, 19, 20
 //
-// All `size` ranks hold equally many tokens, in ascending order. The default is one rank that holds
-// all.
+// All `size` ranks hold equally many tokens, in ascending order. By default one rank holds all.
 #ifndef APOGEE_CORE_SEQUENCE_PART_H_
 #define APOGEE_CORE_SEQUENCE_PART_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Keeps a program's files apart from what it prints.
+// Keeps a program's printed output out of its files.
 //
 //   int main(int argc, char** argv) {
 //     apogee::KeepStandardDescriptors();                  // first

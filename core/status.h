@@ -8,7 +8,7 @@
 //     return absl::OkStatus();
 //   }
 //
-// Debian's Abseil has a string_view type of its own, so messages are built as std::string:
+// Debian's Abseil has its own string_view type, so messages are built as std::string:
 // InvalidArgument("file ", path, " is empty").
 #ifndef APOGEE_CORE_STATUS_H_
 #define APOGEE_CORE_STATUS_H_

@@ -25,7 +25,7 @@ inline constexpr int kMaxThreads = 1024;
 absl::Status CheckNumThreads(int num_threads);
 
 // Default number of threads per rank: the machine's cores divided by `num_ranks`, at least 1 and at
-// most what CheckNumThreads accepts.
+// most the limit of CheckNumThreads.
 int ShareOfCores(int num_ranks);
 
 // Starts this many threads as the calling thread's team. Returns ResourceExhausted if the system

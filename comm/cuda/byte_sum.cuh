@@ -30,8 +30,8 @@ __global__ void __launch_bounds__(kSumThreads) ByteSumKernel(int64_t bytes, S* p
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-// The sum of fn(b) over b in [0, bytes), in an order that depends only on `bytes`. Waits
-// for the GPU.
+// The sum of fn(b) over b in [0, bytes), added in an order that depends only on `bytes`. Waits for
+// the GPU.
 template <typename S, typename Fn>
 S SumOverBytes(const DeviceContext& context, int64_t bytes, const Fn& fn) {
   if (bytes == 0) return 0;

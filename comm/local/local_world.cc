@@ -12,8 +12,7 @@
 namespace apogee::comm::local {
 namespace {
 
-// Operations that move fewer bytes run at once on the thread that arrives last: a hand-over would
-// take longer.
+// Operations that move fewer bytes run at once on the thread that arrives last, which is faster.
 constexpr int64_t kInlineBytes = 64 << 10;
 
 class LocalWork : public Work {

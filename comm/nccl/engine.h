@@ -34,8 +34,7 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   void Start();
-  // Returns when NCCL's communicator is ready. Throws CommError if that takes longer than the
-  // timeout.
+  // Returns when NCCL's communicator is ready. Throws CommError if that exceeds the timeout.
   void WaitReady();
   // Fails the communicator as an error of NCCL does.
   void Abort(const std::string& why);
@@ -96,8 +95,8 @@ class Engine {
   OperationPtr current_;  // the operation to blame when the thread that calls NCCL reports an error
   const char* inside_ = nullptr;
   Clock::time_point inside_since_ = {};
-  std::string reported_;  // by the thread that calls NCCL, and what the watchdog has made of it:
-  std::string failed_;
+  std::string reported_;  // the error reported by the thread that calls NCCL
+  std::string failed_;    // the error that the watchdog has set
   bool aborted_ = false;  // by the caller, which knows the reason
   bool ready_ = false, stopping_ = false, finishing_ = false, destroying_ = false, ended_ = false;
   bool thread_done_ = false, abort_done_ = false, report_done_ = false;

@@ -49,8 +49,7 @@ struct Call {
   const void* input = nullptr;
   void* output = nullptr;
   // If not empty, these pieces are all that moves, at once, and the fields above are only for
-  // messages. Each member must send its pieces to another in the order in which the other receives
-  // them.
+  // messages. A member must send its pieces to another in the order in which it receives them.
   std::vector<Piece> sends = {}, receives = {};
   Stream stream = nullptr;
   // Called on the communicator's thread right before and right after NCCL queues the call on the

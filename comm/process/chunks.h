@@ -45,8 +45,7 @@ class InOrder {
   std::function<void(int64_t)> run_;
 };
 
-// One operation's exchange of data. Operation::exchange keeps it alive until the last transfer has
-// completed.
+// One operation's exchange of data. Operation::exchange keeps it alive until its transfers end.
 class Exchange {
  protected:
   Exchange(Operation& operation, Transfers& transfers)

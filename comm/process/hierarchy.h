@@ -22,8 +22,7 @@ namespace apogee::comm::process {
 // How many members to treat as one machine, given the machine of every member. It is the largest
 // power of two such that each run of so many neighbouring members is on one machine. Then the tree
 // over all members is the tree over the machines' sums. A machine of six members counts as three
-// machines of two. Returns 1, no hierarchy, if there is no such number or if all members are on one
-// machine.
+// machines of two. Returns 1 (no hierarchy) if there is none, or if all members are on one machine.
 size_t MembersPerMachine(std::span<const int> machines);
 
 // Starts the exchange of such an all-reduce of large data. Every bit of the result is that of

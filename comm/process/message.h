@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Message: what the processes of a job tell each other besides tensors. Private to comm/process.
+// Message: the messages between the processes of a job, besides tensors. Private to comm/process.
 #ifndef APOGEE_COMM_PROCESS_MESSAGE_H_
 #define APOGEE_COMM_PROCESS_MESSAGE_H_
 
@@ -28,8 +28,7 @@ enum class MessageKind : uint8_t {
 enum class Ending : uint8_t { kReturned, kThrew, kEcho };  // kEcho: threw because of a peer
 
 // Operations that are matched by number: those of a whole group, or those from one member to
-// another. The group is given by a hash of its name, because the name is as long as its list of
-// members.
+// another. A hash of the group's name stands for the group, because the name lists all members.
 struct Channel {
   uint64_t group = 0;
   int32_t sender = -1, receiver = -1;  // ranks of the group

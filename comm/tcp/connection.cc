@@ -16,8 +16,7 @@ namespace apogee::comm::tcp {
 namespace {
 
 constexpr size_t kBufferBytes = 64 << 10;
-// Limits of frames per system call and of calls per Write or Read, because other peers wait
-// meanwhile.
+// Limits of frames per system call and of calls per Write or Read: other peers wait meanwhile.
 constexpr size_t kMaxFrames = 16;
 constexpr int kMaxCalls = 8;
 

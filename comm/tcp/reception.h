@@ -23,8 +23,7 @@ class Reception {
   // How long a connection may stay without a proof, and how many such connections may wait.
   static constexpr std::chrono::seconds kPatience{10};
   static constexpr size_t kMaxWaiting = 512;
-  // How long the system may lack descriptors or memory for a new connection while there is none to
-  // drop.
+  // How long the system may lack resources for a new connection while there is none to drop.
   static constexpr std::chrono::seconds kScarcity{5};
 
   struct Guest {
