@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Element types. f32 and bf16 are for training; f16 is for storage and fp16 mixed precision; f64
-// exists on the CPU only, as the reference of exactness tests; integers hold tokens, masks and
-// quantized states.
+// Element types. f32 and bf16 are for training; f16 is for storage and fp16 mixed precision; f64 on
+// the CPU is the reference of exactness tests; integers hold tokens, masks and quantized states.
 //
 //   DispatchFloat(x.dtype(), "gelu", [&]<typename T>() { GeluKernel(x.data<T>(), ...); });
 //

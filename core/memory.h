@@ -119,7 +119,7 @@ class CpuAllocator : public Allocator {
   // Free blocks by their rounded size.
   using Cache = std::multimap<int64_t, void*>;
 
-  // At most 1/8 above the request (or one page), so that nearby shapes share blocks.
+  // At most 1/8 above the request for large blocks, so that nearby shapes share blocks.
   static int64_t RoundUp(int64_t bytes);
   void* TakeCached(int64_t rounded, bool model_data);
   void Unmap(Cache& cache);

@@ -13,7 +13,7 @@
 // The communicator fails for good if an operation is not complete within the timeout, or if NCCL
 // reports an error. Then all its operations throw a CommError that names operation, number and
 // group; the flight record is written; tell_peers is called; and ncclCommAbort is tried in a thread
-// that nothing waits for.
+// of its own.
 //
 // The destructor waits for running operations. If the communicator has failed and one of its
 // threads is still inside NCCL after kGrace, the destructor ends the process with kExitCode
