@@ -6,13 +6,13 @@
 //   auto work = group.AllGatherAsync(full, shard);     // full: size() times shard, in rank order
 //   work->Wait();
 //
-// Tensors must be contiguous, with the same dtype and count on all members. Sums add in rank order
-// (in reproducible mode: in a binary tree over ranks). They accumulate in f32 (f64 for f64), round
-// once, and give every member the same bits. Before data moves, every member compares a
-// fingerprint: operation, sequence number, dtype, count, root. All members get a CommError with the
-// name of the rank at fault if fingerprints differ, if a peer failed or left, or if a peer does not
-// arrive within the timeout. All members must call the collectives of one group in the same order;
-// different groups are independent.
+// Tensors must be contiguous, with the same dtype and count on all members. Sums add in a balanced
+// binary tree over the ranks, ((r0 + r1) + (r2 + r3)) + ... They accumulate in f32 (f64 for f64),
+// round once, and give every member the same bits, whatever the backend. Before data moves, every
+// member compares a fingerprint: operation, sequence number, dtype, count, root. All members get a
+// CommError with the name of the rank at fault if fingerprints differ, if a peer failed or left, or
+// if a peer does not arrive within the timeout. All members must call the collectives of one group
+// in the same order; different groups are independent.
 //
 // Tensors of a GPU: a collective runs after the work that was queued on the rank's stream before
 // the call, and before the work that is queued after Wait(). If ranks are threads, or processes
