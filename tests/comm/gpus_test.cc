@@ -32,7 +32,7 @@ TEST(GpusTest, TwoRanksOnOne) {
   gpus[2].machine = gpus[0].machine;
   EXPECT_THAT(Refusal(gpus),
               AllOf(HasSubstr("comm nccl: rank 0 (cuda:0) and rank 2 (cuda:0) are on one GPU, "
-                              "0000:01:00.0 of machine a, and NCCL takes one rank of a GPU"),
+                              "0000:01:00.0 of machine a, and NCCL takes one rank per GPU"),
                     HasSubstr("--comm local"), HasSubstr("--comm mpi")));
 }
 

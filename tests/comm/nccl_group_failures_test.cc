@@ -47,7 +47,7 @@ TEST(NcclFailuresTest, ADeviceThatDoesNotComePastTheLastCollective) {
   EXPECT_THAT(Message(status),
               AllOf(HasSubstr("all_reduce(sum, 40000 x f32) #"), HasSubstr("of group [0 1"),
                     HasSubstr("not complete within 0.70 s: NCCL has queued it, and the device has "
-                              "not come past it")));
+                              "not completed it")));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8));
   TrainsAgain();
 }

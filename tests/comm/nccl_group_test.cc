@@ -153,7 +153,7 @@ TEST(NcclGroupTest, TensorsOfTheHostAndIntegers) {
   const absl::Status integers = LaunchRanks({.num_ranks = 2}, [](World& world) {
     world.group()->AllReduce(Tensor::Zeros({4}, DType::kI32, world.context()));
   });
-  EXPECT_THAT(Message(integers), HasSubstr("all_reduce: sums of integers are not offered"));
+  EXPECT_THAT(Message(integers), HasSubstr("all_reduce: sums of integers are not supported"));
   const absl::Status kinds = LaunchRanks({.num_ranks = 2}, [](World& world) {
     const ContextPtr& context = world.rank() == 0 ? world.context() : HostOf(world.context());
     world.group()->AllReduce(Tensor::Zeros({4}, DType::kF32, context));

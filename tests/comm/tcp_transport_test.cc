@@ -172,7 +172,7 @@ TEST(TcpTransportTest, FramesThatCannotBe) {
       PollUntil(*transport, events, [&] { return !events.gone.empty(); });
       return events.gone.empty() ? "not noticed" : events.gone[0].why;
     });
-    EXPECT_THAT(results[0], HasSubstr("it sent what is no frame: kind "));
+    EXPECT_THAT(results[0], HasSubstr("it sent something that is not a frame: kind "));
     EXPECT_EQ(results[1], "");
   }
 }

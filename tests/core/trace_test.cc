@@ -244,7 +244,7 @@ TEST_F(TraceFilesTest, APathThatCannotBeWrittenIsAnErrorThatNamesIt) {
   for (const auto& [path, reason] : std::vector<std::pair<std::string, std::string>>{
            {dir_ / "missing/run.json", "No such file or directory"},
            {dir_ / "file/run.json", "Not a directory"},
-           {dir_ / "folder", "what is there is no file"},
+           {dir_ / "folder", "something other than a regular file is there"},
            {"", "the path is empty"}}) {
     for (const absl::Status& status : {Trace::CheckWritable(path), trace_.Write(path)}) {
       EXPECT_TRUE(absl::IsInvalidArgument(status)) << path;
