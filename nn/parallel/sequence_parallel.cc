@@ -125,7 +125,7 @@ Tensor SequenceCut::Sealed(const Tensor& y) const {
 void SequenceParallel::Apply() {
   for (Module* module : module_->Modules()) module->set_sequence_part(cut_.part);
   for (const auto& [module, style] : styles_) {
-    // Between cut layers sequences are whole again.
+    // Between tensor-parallel layers sequences are whole.
     const bool between = style == kAttention || style == kDropout;
     if (between && mode_ == SequenceMode::kSplitGather) module->set_sequence_part({});
     if (style != kAttention || mode_ == SequenceMode::kSplitGather) continue;

@@ -22,20 +22,20 @@ Tensor ValueOf(const autograd::ParameterPtr& parameter) {
   return parameter == nullptr ? Tensor() : parameter->value();
 }
 
-// Of the shared copy of x, which is the module's input: hooks around the module's part of backward
-// would otherwise come between x and what its consumers share.
+// `copy`: the shared copy of x, as the module's input. Made inside the module, hooks around the
+// module's part of backward would come between x and the copy, and layers could not share it.
 Tensor ColumnProduct(const Linear& linear, const Tensor& copy) {
   return ColumnLinear(copy, ValueOf(linear.weight()), ValueOf(linear.bias()),
                       {.layout = linear.layout(), .activation = linear.activation()});
 }
 
-// Words [first, first + V_local) of the vocabulary that a table of `words` rows is cut into.
+// This rank's part of a vocabulary of `words` entries.
 ops::VocabPart PartOf(int64_t words, const comm::GroupPtr& group) {
   const int64_t part = (words + group->size() - 1) / group->size();
   return {.first = group->rank() * part, .vocab_size = words};
 }
 
-// What reading logits that stay cut throws, but for the loss that KeepLogitsCut returns.
+// The error of reading sharded logits outside of the loss that KeepLogitsCut returns.
 std::string WhyCut(const ops::VocabPart& part, int64_t columns) {
   const int64_t end = std::min(part.first + columns, part.vocab_size);
   const std::string which = part.first < end
@@ -108,7 +108,7 @@ comm::Layout TensorParallel::LayoutOf(const autograd::Parameter& parameter) cons
   if (shard != nullptr) {
     return parallel::LayoutOf(*shard, logical, group_->rank(), group_->size());
   }
-  // A whole tensor is cut nowhere; this is a multiple of the size of every block of states.
+  // A whole tensor is not sharded: any multiple of every block size of optimizer states will do.
   constexpr int64_t kNoCut = int64_t{1} << 40;
   return comm::Layout(
       logical,
