@@ -32,7 +32,7 @@ std::string ThisProgram() {
 
 int Examine(const Flags& flags) {
   const auto started = doctor::StartedBy();
-  if (started && started->rank > 0) return 0;  // process 0 speaks for all
+  if (started && started->rank > 0) return 0;  // only process 0 reports
   if (started && started->size > 1) {
     std::cerr << "apogee doctor: " << started->by << " has started " << started->size
               << " processes; start `apogee doctor` by itself: it starts those that it tests\n";
@@ -66,7 +66,7 @@ int Examine(const Flags& flags) {
 
 int Run(const Flags& flags) {
   if (flags.self_test.empty()) return Examine(flags);
-  // Half of the limit, so that a collective that gets no answer says so before the end.
+  // Half of the limit, so a collective that hangs fails with an error before the test is killed.
   const absl::Status status =
       doctor::RunSelfTest(flags.self_test != "threads", flags.time_limit / 2, std::cout);
   if (status.ok()) return 0;

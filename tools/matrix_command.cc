@@ -22,14 +22,14 @@ struct Flags {
   std::string markdown;
 };
 
-// Throws Error when the file cannot be written, before the cells run.
+// Throws Error if the file cannot be written, before any cell runs.
 std::ofstream OpenForWriting(const std::string& path) {
   std::ofstream file(path);
   APOGEE_CHECK(file.good(), "matrix: cannot write ", path);
   return file;
 }
 
-// Rank 0's; the other processes throw what it throws.
+// Rank 0 opens the files; if it throws, the other processes throw the same error.
 void OpenFiles(const Flags& flags, int rank, std::ofstream& json, std::ofstream& markdown) {
   std::vector<std::string> error(1);
   try {

@@ -33,7 +33,7 @@ int DropRunSeparator(int argc, char** argv) {
       std::copy(argv + i + 1, argv + argc, argv + i);
       return argc - 1;
     }
-    if (!word.starts_with('-')) break;  // the program: what follows is its own
+    if (!word.starts_with('-')) break;  // the program; the rest are its arguments
     if (word == "-n" || word == "--ranks" || word == "--grace") ++i;  // the flag's value
   }
   return argc;
@@ -51,7 +51,7 @@ void AddRunCommand(CLI::App& app, int& exit_code) {
                    "When a rank has failed: seconds until the others get SIGTERM, and then SIGKILL")
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
-  command->prefix_command();  // what follows the first other word belongs to the program
+  command->prefix_command();  // words after PROGRAM are its arguments
   command->footer(
       "apogee run -n 4 PROGRAM ARGUMENTS... The program's output is left as it is, its input is "
       "empty. Several machines: docs/launch.md. Exit status: that of the rank that failed first, "

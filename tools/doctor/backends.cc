@@ -14,7 +14,7 @@
 namespace apogee::tools::doctor {
 namespace {
 
-// Without the last one's end.
+// The last `count` lines of the text, without the final line end.
 std::string LastLines(const std::string& text, size_t count) {
   const size_t last = text.find_last_not_of('\n');
   if (last == std::string::npos) return "";
@@ -32,7 +32,7 @@ std::string ValueOf(const std::string& name, const std::string& text) {
   return text.substr(begin, text.find('\n', begin) - begin);
 }
 
-// A row with the outcome; returns whether it is good.
+// Adds a row with the outcome; true if the test passed.
 bool AddOutcome(const std::string& backend, const ChildResult& child, double limit_seconds,
                 const std::string& advice, Report& report) {
   const std::string checks = ValueOf("checks", child.out);
@@ -53,7 +53,7 @@ bool AddOutcome(const std::string& backend, const ChildResult& child, double lim
   return false;
 }
 
-// A folder for the session files of mpirun, which one that is killed leaves behind.
+// A folder for mpirun's session files: an mpirun that is killed leaves them behind.
 class SessionFolder {
  public:
   SessionFolder() {
@@ -67,7 +67,7 @@ class SessionFolder {
   }
   SessionFolder(const SessionFolder&) = delete;
   SessionFolder& operator=(const SessionFolder&) = delete;
-  // Empty where it could not be made.
+  // Empty if it could not be made.
   const std::string& path() const { return path_; }
 
  private:
@@ -137,7 +137,7 @@ bool TestMpi(const BackendOptions& options, const Launcher& launcher, Report& re
   }
   std::vector<std::string> command = {"/usr/bin/env", "TMPDIR=" + session.path(), launcher.path};
   if (launcher.version.family == "Open MPI") {
-    // It refuses root and more processes than cores unless told.
+    // By default mpirun refuses to run as root, and to start more processes than cores.
     for (const char* option : {"--allow-run-as-root", "--oversubscribe", "--bind-to", "none"}) {
       command.push_back(option);
     }

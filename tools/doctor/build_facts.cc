@@ -12,7 +12,7 @@
 namespace apogee::tools::doctor {
 namespace {
 
-// The sets that matter for speed, of those that the compiler was allowed to use.
+// The instruction sets that matter for speed and that the compiler was allowed to use.
 std::string BuiltFor() {
   std::string sets;
 #ifdef __AVX2__

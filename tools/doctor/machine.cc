@@ -19,7 +19,7 @@
 namespace apogee::tools::doctor {
 namespace {
 
-// The value of "name : value" in /proc/cpuinfo, or of "name: value" in /proc/meminfo.
+// Finds "name : value" in /proc/cpuinfo, or "name: value" in /proc/meminfo, and returns the value.
 std::string ValueIn(const std::string& path, const std::string& name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -51,7 +51,7 @@ std::string Free(const std::string& folder) {
 }  // namespace
 
 std::string SharedMemoryAdvice(int64_t free_bytes, int cores) {
-  // Open MPI makes a segment of 4 MiB for each process there; twice that, for what else it shares.
+  // Open MPI makes a segment of 4 MiB for each process; ask for twice that, for its other segments.
   const int64_t wanted = std::max<int64_t>(16, 8 * cores) << 20;
   if (free_bytes >= wanted) return "";
   return "/dev/shm has " + FormatBytes(free_bytes) +
@@ -65,7 +65,7 @@ void AddProcessor(Report& report) {
   const std::string model = ValueIn("/proc/cpuinfo", "model name");
   report.Add("model", model.empty() ? "unknown" : model);
   const int affinity = CoresOfAffinity();
-  // What launch shares out.
+  // The number of threads that launch divides among ranks.
   const int launch = ShareOfCores(1);
   const CgroupLimits limits = ReadCgroupLimits();
   report.Add("cores online", std::to_string(sysconf(_SC_NPROCESSORS_ONLN)));
