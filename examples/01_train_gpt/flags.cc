@@ -112,8 +112,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       "143 or 130 left early on SIGTERM or SIGINT, with a checkpoint.");
 }
 
-// What --lr, --steps and --warmup say goes into the options that the optimizer and the schedule
-// take.
+// Copies --lr, --steps and --warmup into the options of the optimizer and the schedule.
 void FillOptions(const CLI::App& app, Flags& flags) {
   flags.optimizer_options.try_emplace("lr", apogee::optim::FormatOption(flags.lr));
   const auto known = ValueOrThrow(apogee::optim::LrScheduleDefaults(flags.schedule));
@@ -130,7 +129,7 @@ void FillOptions(const CLI::App& app, Flags& flags) {
   }
 }
 
-// Who runs the loop: fills in the defaults that depend on each other.
+// Settles the plugin and the ranks: fills in the defaults that depend on each other.
 void SettleRanks(const CLI::App& app, Flags& flags) {
   if (flags.plugin.empty()) {
     flags.plugin = flags.ranks > 1 || flags.reproducible ? "ddp" : "single";
@@ -168,7 +167,7 @@ void SettleRanks(const CLI::App& app, Flags& flags) {
   flags.threads_per_rank = ThreadsPerRank(flags.threads, flags.ranks);
 }
 
-// Makes a small one of everything: each says best what it does not take.
+// Makes a small instance of everything, since each reports best what it does not support.
 void CheckSettings(const Flags& flags) {
   const apogee::comm::World world(0, 1, apogee::CpuContext(), nullptr);
   MakePlugin(flags, world);

@@ -76,7 +76,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       "2 wrong usage, 143 or 130 left early on SIGTERM or SIGINT, with a checkpoint.");
 }
 
-// Makes a small one of everything: each says best what it does not take.
+// Makes a small instance of everything, since each reports best what it does not support.
 void CheckSettings(const Flags& flags) {
   const ContextPtr context = CpuContext();
   const comm::World world(0, 1, context, nullptr);
@@ -86,7 +86,8 @@ void CheckSettings(const Flags& flags) {
       std::make_shared<autograd::Parameter>("weight", Tensor::Zeros({1}, DType::kF32, context));
   ValueOrThrow(optim::MakeOptimizer(flags.optimizer, {weight}, flags.optimizer_options));
   if (flags.prompt.empty()) Throw("--prompt must not be empty: the sample continues it");
-  // A --tp-size that does not divide is boost's to tell, with all else that does not fit.
+  // boost reports a --tp-size that does not divide --ranks, together with everything else that does
+  // not fit.
   if (flags.ranks % flags.parallel.tp_size != 0) return;
   const int copies = flags.ranks / flags.parallel.tp_size;
   CheckBatch(

@@ -103,7 +103,7 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
           static_cast<double>(nn::Gpt2(flags.model).num_parameters()) *
           (static_cast<double>(per_element) + state_bytes) * flags.budget_percent / 100);
     }
-    const GeminiPlugin plugin(nullptr, flags.gemini);  // says what it does not take
+    const GeminiPlugin plugin(nullptr, flags.gemini);  // reports settings that it does not support
     CheckBatch(flags.batch, flags.ranks, "--ranks");
   });
 }

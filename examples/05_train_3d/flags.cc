@@ -71,7 +71,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       "2 wrong usage.");
 }
 
-// Makes a small one of everything: each says best what it does not take.
+// Makes a small instance of everything, since each reports best what it does not support.
 void CheckSettings(const Flags& flags) {
   const ContextPtr context = CpuContext();
   const comm::World world(0, 1, context, nullptr);
@@ -80,7 +80,8 @@ void CheckSettings(const Flags& flags) {
   const auto weight =
       std::make_shared<autograd::Parameter>("weight", Tensor::Zeros({1}, DType::kF32, context));
   ValueOrThrow(optim::MakeOptimizer(flags.optimizer, {weight}, flags.optimizer_options));
-  // Sizes that do not divide are boost's to tell, with all else that does not fit.
+  // boost reports sizes that do not divide --ranks, together with everything else that does not
+  // fit.
   const int model_ranks = flags.parallel.tp_size * flags.parallel.pp_size;
   if (flags.ranks % model_ranks != 0) return;
   const int copies = flags.ranks / model_ranks;
@@ -101,7 +102,7 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
     flags.optimizer_options.try_emplace("lr", optim::FormatOption(flags.lr));
     flags.parallel.precision = SettlePrecision(flags.parallel.precision);
     flags.threads_per_rank = ThreadsPerRank(flags.threads, flags.ranks);
-    // Without a pipeline a batch is one micro-batch, which trains the same.
+    // Without a pipeline a batch is one micro-batch; training is the same.
     if (flags.parallel.pp_size > 1) flags.parallel.num_microbatches = flags.microbatches;
     CheckSettings(flags);
   });

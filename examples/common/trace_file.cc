@@ -18,7 +18,7 @@ void DeclareTraceFlag(CLI::App& app, std::string& path) {
 
 TraceFile::TraceFile(std::string path) : path_(std::move(path)) {
   if (path_.empty()) return;
-  // Each of several processes records its own rank.
+  // With several processes, each records its own rank in a file of its own.
   const auto process = comm::StartedProcesses();
   if (process.ok() && process->size > 1) {
     const std::filesystem::path whole(path_);
