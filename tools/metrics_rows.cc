@@ -117,7 +117,7 @@ absl::Status MetricsRows::ReadLine() {
       const int64_t count = std::min(kPieceBytes, file_->size() - read_);
       // Rows are appended whole: a line without an end was cut off by a power failure or a full
       // disk.
-      if (count == 0) return Damaged("it has no end; remove it, as a run that resumes does");
+      if (count == 0) return Damaged("it has no end; remove it, as a resumed run does");
       piece_.resize(static_cast<size_t>(count));
       APOGEE_RETURN_IF_ERROR(file_->Read(
           read_, std::as_writable_bytes(std::span<char>(piece_.data(), piece_.size()))));

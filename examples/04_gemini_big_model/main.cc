@@ -53,7 +53,7 @@ void PrintMemory(const MemoryLedger& device, const GeminiPlugin& plugin, int64_t
   if (budget_bytes > 0) {
     std::printf("%-20s %17s\n", "budget", FormatBytes(budget_bytes).c_str());
   }
-  std::printf("beside it, at most: %s of activations and the like\n",
+  std::printf("other memory, at most: %s (activations, workspaces)\n",
               FormatBytes(plugin.chunk_map().peak_other_bytes()).c_str());
 }
 

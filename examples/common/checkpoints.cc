@@ -32,15 +32,17 @@ void DeclareCheckpointFlags(CLI::App& app, CheckpointFlags& flags) {
     return app.add_option(name, value, help)->group("Checkpoints");
   };
   add("--save-every", flags.save_every,
-      "Steps between two checkpoints in OUT/checkpoints; the last step, and SIGTERM or SIGINT, "
-      "save too; default: none")
+      "Steps between two checkpoints in OUT/checkpoints; the last step, SIGTERM and SIGINT also "
+      "save one; default: no checkpoints")
       ->check(Count(1));
   add("--resume", flags.resume,
-      "auto: go on from the newest valid checkpoint of OUT/checkpoints, or start where there is "
-      "none; or the folder of checkpoints to go on from");
-  add("--keep", flags.keep, "Newest checkpoints that stay")->check(Count(2))->capture_default_str();
+      "auto: resume from the newest valid checkpoint in OUT/checkpoints, or start a new run if "
+      "there is none. Or the folder of checkpoints to resume from");
+  add("--keep", flags.keep, "Number of newest checkpoints to keep")
+      ->check(Count(2))
+      ->capture_default_str();
   app.add_flag("--async-save", flags.async_save,
-               "Write checkpoints while training goes on; they need memory for a copy of what a "
+               "Write checkpoints in the background; needs memory for a copy of the data that a "
                "rank writes")
       ->group("Checkpoints");
 }
@@ -122,7 +124,7 @@ int64_t RunCheckpoints::Start() {
       const std::string saved = data == position.extra.end() ? "unknown data" : data->second;
       APOGEE_CHECK(saved == options_.data, resumed->path, " is of a run on ", saved,
                    "; this one is on ", options_.data,
-                   "; give what that run had, or another --out for a new one");
+                   "; use the flags of that run, or another --out for a new run");
       APOGEE_CHECK(position.step <= options_.steps, resumed->path, " is at step ", position.step,
                    ", behind the last of --steps ", options_.steps);
       notes_.insert(notes_.end(), resumed->notices.begin(), resumed->notices.end());
