@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What a device budget costs: the GPT of gpt_bench under ZeRO stage 2, under Gemini with everything
-// on the device, and under Gemini with budgets of 100, 50 and 25 % of the bytes that one rank with
-// the whole model needs. Prints one JSON line.
+// The cost of a device budget: gpt_bench's GPT with ZeRO stage 2, with Gemini without a budget, and
+// with Gemini with budgets of 100, 50 and 25 % of the bytes that one rank with the whole model
+// needs. Prints one JSON line.
 //
 //   gemini_bench --ranks 2 --threads 1 --rounds 5 --steps 5
 //
-// The variants take turns within each round; ratios are medians over the rounds of tokens per
-// second, of Gemini without a budget to those of stage 2 (`unlimited`), and of each budget to both.
+// The variants take turns within each round. Ratios are medians over the rounds of tokens per
+// second: Gemini without a budget relative to stage 2 (`unlimited`), and each budget relative to
+// both.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What saving costs training: the GPT of gpt_bench, 50 steps without a save, with one, and with one
-// in the background. Prints one JSON line.
+// The cost of saving during training: gpt_bench's GPT, 50 steps without a save, with one, and with
+// one in the background. Prints one JSON line.
 //
 //   save_stalls_bench --folder /tmp --rounds 3
 //
 // The three take turns within each round. `sync_stall` and `async_stall` are medians over the
-// rounds of the time that a window with a save takes longer, by the time of the one without, and
-// `async_call_ms` what the call itself takes, the copy of the state among it.
+// rounds of the extra time of the steps with a save, divided by the time of the steps without.
+// `async_call_ms` is the time of the call itself, including the copy of the state.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -62,7 +62,8 @@ void Train(const comm::World& world, const Options& options, const std::string& 
                                             {.keep = 2, .use_async = mode == kAsync}));
       if (mode == kAsync) call_s = SecondsSince(call);
     }
-    // What the save still needs counts, and what the disk owes from it must not count for the next.
+    // Count the rest of the save in this window, and don't let the disk's backlog slow the next
+    // one.
     OkOrThrow(booster.wait_for_saves());
     const double seconds = SecondsSince(start);
     sync();
