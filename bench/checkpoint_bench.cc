@@ -220,7 +220,7 @@ int main(int argc, char** argv) {
   Setup setup{.dir = "."};
   std::vector<int> ranks = {1, 2, 4};
   int rounds = 5;
-  CLI::App app("Rates of saving and loading checkpoints, beside the disk's own.");
+  CLI::App app("Speed of saving and loading checkpoints, next to the disk's own.");
   app.add_option("--dir", setup.dir, "A folder on the disk to measure")
       ->capture_default_str()
       ->check(CLI::ExistingDirectory);
@@ -230,8 +230,10 @@ int main(int argc, char** argv) {
   app.add_option("--ranks", ranks, "Numbers of ranks: 1, 2 or 4")
       ->capture_default_str()
       ->check(CLI::IsMember({1, 2, 4}));
-  app.add_flag("--columns", setup.columns, "Load under another layout than was saved");
-  app.add_option("--rounds", rounds, "Turns")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_flag("--columns", setup.columns, "Load with another layout than was saved");
+  app.add_option("--rounds", rounds, "Rounds in which the variants take turns")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
   setup.dir += "/checkpoint_bench." + std::to_string(getpid());
   setup.mib -= setup.mib % 16;

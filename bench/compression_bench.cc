@@ -165,10 +165,13 @@ void PrintBytes(int ranks, int64_t n) {
 int Main(int argc, char** argv) {
   Settings settings;
   CLI::App app("Speed and size of 1-bit messages");
-  app.add_option("--params", settings.params, "Elements")->check(CLI::Range(1 << 16, 1 << 30));
+  app.add_option("--params", settings.params, "Number of f32 elements")
+      ->check(CLI::Range(1 << 16, 1 << 30));
   app.add_option("--threads", settings.threads, "CPU threads")->check(CLI::Range(1, 64));
-  app.add_option("--repeats", settings.repeats, "The best counts")->check(CLI::Range(1, 1000));
-  app.add_option("--ranks", settings.ranks, "Of collect")->check(CLI::Range(2, 64));
+  app.add_option("--repeats", settings.repeats, "Repetitions; the fastest one counts")
+      ->check(CLI::Range(1, 1000));
+  app.add_option("--ranks", settings.ranks, "Ranks whose signs collect reads")
+      ->check(CLI::Range(2, 64));
   CLI11_PARSE(app, argc, argv);
   KernelBench(settings).Run();
   for (const int ranks : {2, 4, 8}) PrintBytes(ranks, 1 << 20);

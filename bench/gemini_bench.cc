@@ -59,12 +59,13 @@ double SecondsPerStep(size_t variant, const Options& options) {
 int main(int argc, char** argv) {
   UseBlockingWaits(argv);
   Options options;
-  CLI::App app("What a device budget costs.");
+  CLI::App app("The cost of a device budget.");
   app.add_option("--precision", options.precision, "f32, bf16, fp16 or f64")->capture_default_str();
   app.add_option("--ranks", options.ranks)->capture_default_str()->check(CLI::PositiveNumber);
-  app.add_option("--threads", options.threads, "Of each rank")->capture_default_str();
-  app.add_option("--rounds", options.rounds, "Turns")->capture_default_str();
-  app.add_option("--steps", options.steps, "Of each turn")->capture_default_str();
+  app.add_option("--threads", options.threads, "CPU threads per rank")->capture_default_str();
+  app.add_option("--rounds", options.rounds, "Rounds in which the variants take turns")
+      ->capture_default_str();
+  app.add_option("--steps", options.steps, "Timed steps per turn")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {
     std::vector<double> to_stage_two[kNumVariants], to_unlimited[kNumVariants], seconds_of_two;

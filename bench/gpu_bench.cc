@@ -245,7 +245,7 @@ int main(int argc, char** argv) {
   CLI::App app("Speed on a GPU; one JSON line per number");
   Flags flags;
   app.add_option("--device", flags.device, "cpu, cuda or cuda:N")->capture_default_str();
-  app.add_option("--repeats", flags.repeats, "Of which the median counts")
+  app.add_option("--repeats", flags.repeats, "Repetitions; the median counts")
       ->check(CLI::PositiveNumber);
   CLI::App* steps = app.add_subcommand("steps", "Optimizer steps against copies")->fallthrough();
   steps->add_option("--params", flags.params)->capture_default_str()->check(CLI::PositiveNumber);

@@ -28,7 +28,9 @@ int main(int argc, char** argv) {
   app.add_option("--tp-size", tp, "Ranks of one thread; and threads of the one rank")
       ->capture_default_str()
       ->check(CLI::IsMember({2, 3, 6}));
-  app.add_option("--rounds", rounds, "Turns")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--rounds", rounds, "Rounds in which the variants take turns")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   app.add_option("--steps", steps, "Timed steps per turn")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);

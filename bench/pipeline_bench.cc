@@ -181,17 +181,19 @@ double Run(const Options& options, const std::string& schedule, int micros, doub
 int main(int argc, char** argv) {
   UseBlockingWaits(argv);
   Options options;
-  CLI::App app("How long the stages of a pipeline wait, against the formulas.");
+  CLI::App app("How long the stages of a pipeline wait, compared with the formulas.");
   app.add_option("--stages", options.stages)->capture_default_str()->check(CLI::Range(2, 64));
   app.add_option("--micros", options.micros, "Micro-batches, at least as many as stages")
       ->capture_default_str();
-  app.add_option("--ms", options.ms, "Of a stage's forward, and of each half of its backward")
+  app.add_option("--ms", options.ms,
+                 "Milliseconds of a stage's forward, and of each half of its backward")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  app.add_option("--steps", options.steps, "The first is not counted")
+  app.add_option("--steps", options.steps, "Steps; the first is not counted")
       ->capture_default_str()
       ->check(CLI::Range(2, 1000));
-  app.add_option("--svg", options.svg, "Prefix of files for a picture of each last step");
+  app.add_option("--svg", options.svg,
+                 "Prefix of the files in which the last step of each run is drawn");
   CLI11_PARSE(app, argc, argv);
   try {
     for (const int micros : options.micros) {

@@ -89,13 +89,16 @@ void Train(const comm::World& world, const Options& options, const std::string& 
 int main(int argc, char** argv) {
   UseBlockingWaits(argv);
   Options options;
-  CLI::App app("What saving costs training.");
-  app.add_option("--folder", options.folder, "On the disk to save to")->capture_default_str();
+  CLI::App app("The cost of saving during training.");
+  app.add_option("--folder", options.folder, "A folder on the disk to save to")
+      ->capture_default_str();
   app.add_option("--precision", options.precision, "f32, bf16, fp16 or f64")->capture_default_str();
   app.add_option("--ranks", options.ranks)->capture_default_str()->check(CLI::PositiveNumber);
-  app.add_option("--threads", options.threads, "Of each rank")->capture_default_str();
-  app.add_option("--rounds", options.rounds, "Turns")->capture_default_str();
-  app.add_option("--steps", options.steps, "From one save to the next")->capture_default_str();
+  app.add_option("--threads", options.threads, "CPU threads per rank")->capture_default_str();
+  app.add_option("--rounds", options.rounds, "Rounds in which the variants take turns")
+      ->capture_default_str();
+  app.add_option("--steps", options.steps, "Steps from one save to the next")
+      ->capture_default_str();
   app.add_option("--batch", options.batch, "Samples of 256 tokens per step")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   const std::string folder = options.folder + "/save_stalls." + std::to_string(getpid());

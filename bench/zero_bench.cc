@@ -156,7 +156,9 @@ int main(int argc, char** argv) {
   CLI::App app("Speed of ZeRO stages 1 and 2.");
   app.add_option("--precision", precision, "f32, bf16, fp16 or f64")->capture_default_str();
   app.add_option("--ranks", ranks, "Ranks of one thread")->capture_default_str();
-  app.add_option("--rounds", rounds, "Turns")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--rounds", rounds, "Rounds in which the variants take turns")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   app.add_option("--steps", steps, "Timed training steps per turn")->capture_default_str();
   app.add_option("--optimizer", optimizer, "Measure this optimizer's step instead of training");
   app.add_option("--blocks", blocks, "GPT blocks per shard")->capture_default_str();

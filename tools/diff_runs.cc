@@ -165,9 +165,9 @@ absl::StatusOr<bool> DiffRuns(const RunFolder& a, const RunFolder& b, int64_t li
   APOGEE_ASSIGN_OR_RETURN(const Steps steps, DiffCheckpoints(a, b, limit, out));
   count(steps);
   if (common == 0) {
-    return NotFound(a.path(), " and ", b.path(),
-                    ": no step that both have metrics or a valid checkpoint of; there is nothing "
-                    "to compare");
+    return NotFound(
+        a.path(), " and ", b.path(),
+        " have no common step with metrics or a valid checkpoint; there is nothing to compare");
   }
   return same;
 }

@@ -162,10 +162,11 @@ class RingAttentionNode : public autograd::Node {
 
 Tensor RingAttention(const Tensor& q, const Tensor& k, const Tensor& v,
                      const comm::GroupPtr& group) {
-  APOGEE_CHECK(q.rank() == 4 && k.rank() == 4 && q.size(1) == k.size(1) && q.size(1) % 2 == 0,
-               "ring attention: needs q and k [batch, tokens, heads, head size] of two pieces of "
-               "each sequence, got ",
-               q.shape(), " and ", k.shape());
+  APOGEE_CHECK(
+      q.rank() == 4 && k.rank() == 4 && q.size(1) == k.size(1) && q.size(1) % 2 == 0,
+      "ring attention: needs q and k [batch, tokens, heads, head size] with an even number of "
+      "tokens (two pieces of each sequence), got ",
+      q.shape(), " and ", k.shape());
   const ops::Qkv qkv{q.Detach(), k.Detach(), v.Detach()};
   ops::AttentionResult forward = Forward(qkv, *group);
   if (forward.out.dtype() != q.dtype()) forward.out = forward.out.To(q.dtype());

@@ -43,8 +43,8 @@ std::string WhyCut(const ops::VocabPart& part, int64_t columns) {
                                 : std::string("padding, none");
   return internal::Concat(
       "these logits are this rank's part of the vocabulary (", which, " of ", part.vocab_size,
-      "), as the model puts them out in training for the cross entropy that boost was given; "
-      "use boosted.criterion (from boost). They are whole in evaluation mode, and where boost "
+      "): in training the model returns them so for the cross entropy given to boost; "
+      "use boosted.criterion (from boost). Logits are whole in evaluation mode, and if boost "
       "is given another criterion or none");
 }
 
@@ -212,8 +212,9 @@ TensorParallel::Loss TensorParallel::KeepLogitsCut(const CrossEntropyLoss& loss)
     if (logits.size(-1) == words) return loss(logits, targets);
     const int64_t part = (words + group->size() - 1) / group->size();
     APOGEE_CHECK(logits.size(-1) == part, "cross entropy: logits ", logits.shape(),
-                 " are neither whole, ", words, " words, nor what the model puts out in training, ",
-                 part, " words of this rank");
+                 " are neither whole, ", words,
+                 " words, nor, as the model returns them in training, the ", part,
+                 " words of this rank");
     return VocabParallelCrossEntropy(logits, targets, PartOf(words, group), group,
                                      loss.ignore_index);
   };

@@ -81,8 +81,8 @@ bool TestThreads(const BackendOptions& options, Report& report) {
       RunChild({options.program, "doctor", "--self-test", "threads", "--time-limit", limit.str()},
                options.limit_seconds);
   return AddOutcome("threads", child, options.limit_seconds,
-                    "nothing but this machine takes part; where it is slow or shared, try "
-                    "--time-limit with more seconds, else report it",
+                    "this test uses only this machine; if it is slow or shared, try a larger "
+                    "--time-limit, otherwise report the failure",
                     report);
 }
 
@@ -92,12 +92,11 @@ bool TestTcp(const BackendOptions& options, Report& report) {
   const ChildResult child = RunChild({options.program, "run", "-n", "2", options.program, "doctor",
                                       "--self-test", "tcp", "--time-limit", limit.str()},
                                      options.limit_seconds);
-  return AddOutcome(
-      "tcp", child, options.limit_seconds,
-      "two processes talk over TCP on the loopback interface: is it up (`ip address "
-      "show lo`), and does no firewall stop 127.0.0.1? Where the machine is slow, try "
-      "--time-limit with more seconds",
-      report);
+  return AddOutcome("tcp", child, options.limit_seconds,
+                    "two processes communicate over TCP on the loopback interface: check that it "
+                    "is up (`ip address show lo`) and that no firewall blocks 127.0.0.1. On a slow "
+                    "machine try a larger --time-limit",
+                    report);
 }
 
 bool TestMpi(const BackendOptions& options, const Launcher& launcher, Report& report) {
@@ -120,7 +119,7 @@ bool TestMpi(const BackendOptions& options, const Launcher& launcher, Report& re
     report.Add("mpi", "FAILED: mpirun is of " + launcher.version.ToString() +
                           ", the program is linked with " + linked.ToString());
     report.Advise(
-        "mpirun is of another MPI than the program, every process would run alone: put "
+        "mpirun is of another MPI than the program, so every process would run alone: put "
         "the mpirun of " +
         linked.ToString() + " first on PATH, or build again with the other MPI");
     return false;
@@ -131,8 +130,7 @@ bool TestMpi(const BackendOptions& options, const Launcher& launcher, Report& re
   if (session.path().empty()) {
     report.Add("mpi", "FAILED: no folder can be made in TMPDIR (default: /tmp)");
     report.Advise(
-        "mpirun keeps its session in TMPDIR: set it to a folder of this machine that can be "
-        "written");
+        "mpirun keeps its session in TMPDIR: set it to a writable folder of this machine");
     return false;
   }
   std::vector<std::string> command = {"/usr/bin/env", "TMPDIR=" + session.path(), launcher.path};

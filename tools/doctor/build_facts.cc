@@ -36,7 +36,7 @@ std::string BuiltFor() {
 #ifdef __ARM_FEATURE_SVE
   sets += " sve";
 #endif
-  return sets.empty() ? " the least of this kind of processor" : sets;
+  return sets.empty() ? " the baseline of this kind of processor" : sets;
 }
 
 void AddMpi(const Launcher& launcher, Report& report) {

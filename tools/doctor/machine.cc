@@ -73,13 +73,13 @@ void AddProcessor(Report& report) {
   std::ostringstream quota;
   if (limits.cores) quota << *limits.cores << " cores";
   report.Add("cgroup limit", limits.cores ? quota.str() : "none");
-  report.Add("threads of launch", std::to_string(launch) + " shared out; 2 ranks take " +
+  report.Add("threads of launch", std::to_string(launch) + " in all; 2 ranks get " +
                                       std::to_string(ShareOfCores(2)) + " each");
   const double usable =
       std::min(static_cast<double>(affinity), limits.cores.value_or(static_cast<double>(affinity)));
   if (affinity > 0 && usable < launch) {
     std::ostringstream advice;
-    advice << "launch would share out " << launch << " threads, but this process may use " << usable
+    advice << "launch would start " << launch << " threads, but this process may use " << usable
            << " cores (affinity, cgroup): give --threads " << std::max(1.0, std::floor(usable))
            << ", or set LaunchOptions::threads_per_rank";
     report.Advise(advice.str());
