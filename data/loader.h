@@ -48,7 +48,7 @@ struct LoaderOptions {
   bool drop_last = true;
 };
 
-// What a checkpoint saves.
+// The position that a checkpoint saves.
 struct LoaderState {
   int64_t next_batch = 0;
 };

@@ -24,7 +24,8 @@ struct LinearOptions {
   WeightLayout layout = WeightLayout::kOutIn;
   // Applied to the result, in one kernel with the product.
   std::optional<Activation> activation = {};
-  // Of the weight; the bias is then 0. Default: torch's uniform(-1/sqrt(in), 1/sqrt(in)) for both.
+  // The initialiser of the weight; the bias is then 0. Default: torch's uniform(-1/sqrt(in),
+  // 1/sqrt(in)) for both.
   std::optional<Init> init = {};
 };
 
@@ -98,7 +99,7 @@ class Dropout : public Module, public Configured {
   Tensor Forward(const Tensor& x) override;
   void DescribeConfig(ConfigTexts& texts) const override;
   double p() const { return p_; }
-  // Throws that Error, which says what rule to add.
+  // Throws that Error; its message gives the rule to add.
   [[noreturn]] void RefuseCut(const Tensor& x) const;
 
  private:

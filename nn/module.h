@@ -178,8 +178,8 @@ class Module {
   void AddNamed(const std::string& name, const Module& root, Met& met,
                 std::vector<std::pair<std::string, Module*>>& result);
   bool IsNew(Met& met) const;
-  // The name relative to `root` (null: to whatever root). Nothing if the path of first
-  // registrations does not lead to `root`.
+  // The name relative to `root` (null: relative to the root of the tree). Nothing if the path of
+  // first registrations does not lead to `root`.
   std::optional<std::string> NameBelow(const Module* root) const;
   void Rename();
   void CheckOpen(const std::string& what, const std::string& name) const;

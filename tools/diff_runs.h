@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// DiffRuns: finds the step at which two runs begin to differ, and prints what differs: the rows of
-// metrics.jsonl and validation.jsonl, then the tensors of the checkpoints. Rows and checkpoints
-// that only one run has are counted, but are no difference: old checkpoints are deleted during
-// training, and one run may be longer.
+// DiffRuns: finds the step at which two runs begin to differ, and prints the differences: first of
+// the rows of metrics.jsonl and validation.jsonl, then of the tensors of the checkpoints. Rows and
+// checkpoints that only one run has are counted, but are no difference: old checkpoints are deleted
+// during training, and one run may be longer.
 //
 //   APOGEE_ASSIGN_OR_RETURN(const bool same, DiffRuns(a, b, /*limit=*/10, std::cout));
 //

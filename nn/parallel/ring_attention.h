@@ -17,7 +17,7 @@
 // Results of the steps are kept in f32 (f64 for f64) and rounded once.
 //
 // Every rank of the group calls. Forward sends and receives k and v n - 1 times (2 K d T / n
-// elements per sample each time), in the background of the step that computes with the ones before.
+// elements per sample each time), while the step computes with the previous ones.
 // Backward does the same again. It also passes on the gradients of k and v, in f32 (f64), one step
 // behind and n times, so that each ends at the rank that owns its tokens.
 #ifndef APOGEE_NN_PARALLEL_RING_ATTENTION_H_

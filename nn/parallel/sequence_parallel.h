@@ -5,7 +5,7 @@
 //
 //   SequenceParallel parallel(model, plan, SequenceMode::kRingAttention, sp);
 //   parallel.Apply();                            // the model takes whole tokens [B, T] as before
-//   Criterion loss = parallel.KeepLogitsCut(nn::CrossEntropyLoss(), -100);
+//   SequenceParallel::Loss loss = parallel.KeepLogitsCut(nn::CrossEntropyLoss(), -100);
 //
 // Every rank of the group loads the same batch. The module that the plan names as sequence_module
 // still takes and returns whole sequences; inside, a rank holds its own tokens

@@ -54,7 +54,7 @@ CellReport RunCell(const Cell& cell, Sabotage sabotage, ReferenceCache& referenc
 
 struct MatrixOptions {
   std::string only = {};  // MatchesPattern
-  int64_t sample = 0;     // 0: all cells; else a pairwise sample of at most so many
+  int64_t sample = 0;     // 0: all cells; else the size limit of a pairwise sample
   Sabotage sabotage = Sabotage::kNone;
   std::string device = "cpu";
   std::string comm = "auto";

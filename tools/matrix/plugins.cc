@@ -167,8 +167,8 @@ struct PipelineAxes {
 // Named "hybrid_pp2_zbv_zero1" and so on; with other axes "hybrid_pp2_tp2_zbv_zero1".
 PluginVariant Pipelined(const std::string& schedule, const PipelineAxes& axes, int zero_stage,
                         std::vector<int> worlds) {
-  // With pp micro-batches all have the same number of samples (36 and 12 divide by 4); only then
-  // are the means of "fed" exact. Otherwise six, also for 18 and 6 samples.
+  // 4 divides 36 and 12 samples, so pp micro-batches all have the same size; only then are the
+  // means of "fed" exact. Otherwise use 6 micro-batches, which divide 18 and 6 samples.
   const bool exact = axes.pp == 2 || worlds == std::vector<int>{4};
   const int num_micros = exact ? axes.pp : 6;
   const auto make = [=](const comm::World& world, const PluginSettings& settings) {

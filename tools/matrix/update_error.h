@@ -27,7 +27,7 @@ inline Weights WeightsOf(const nn::Module& model) {
   return weights;
 }
 
-// For one parameter
+// The relative error of one parameter's update:
 //
 //   ||got - want|| / ||want - start||
 //
