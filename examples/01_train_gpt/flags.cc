@@ -169,7 +169,7 @@ void SettleRanks(const CLI::App& app, Flags& flags) {
   flags.threads_per_rank = ThreadsPerRank(flags.threads, flags.ranks);
 }
 
-// Makes a small instance of everything, since each reports best what it does not support.
+// Makes a small instance of everything, since each reports unsupported settings best.
 void CheckSettings(const Flags& flags) {
   const apogee::comm::World world(0, 1, apogee::CpuContext(), nullptr);
   MakePlugin(flags, world);

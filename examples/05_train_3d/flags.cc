@@ -73,7 +73,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       "2 wrong usage.");
 }
 
-// Makes a small instance of everything, since each reports best what it does not support.
+// Makes a small instance of everything, since each reports unsupported settings best.
 void CheckSettings(const Flags& flags) {
   const ContextPtr context = CpuContext();
   const comm::World world(0, 1, context, nullptr);

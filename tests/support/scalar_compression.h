@@ -85,7 +85,7 @@ class ScalarCompression {
     std::vector<Values> worker;
     Values server;
   };
-  // Elements [begin, end) of x are rounded to scale * sign; `error` gets what the rounding lost.
+  // Elements [begin, end) of x are rounded to scale * sign; `error` gets the rounding error.
   struct Rounding {
     const std::vector<bool>* live;
     size_t begin, end;

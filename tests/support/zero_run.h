@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A small run with sharded optimizer states, for tests of what surrounds training.
+// A small run with sharded optimizer states, for tests of everything but training itself.
 //
 //   RunRanks(2, [&](comm::World& world) { ZeroRun run(world); run.Step(); run.booster.save_...; });
 #ifndef APOGEE_TESTS_SUPPORT_ZERO_RUN_H_
