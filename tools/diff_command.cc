@@ -51,15 +51,17 @@ void AddDiffCommand(CLI::App& app, int& exit_code) {
       "diff", "Compare the tensors of two checkpoints or weights, bit for bit, or two runs");
   command
       ->add_option("a", flags->a,
-                   "As of `apogee inspect`; or the --out of a run, or a folder of checkpoints")
+                   "A checkpoint or weights, as for `apogee inspect`; or the --out of a run, or a "
+                   "folder of checkpoints")
       ->required();
   command->add_option("b", flags->b, "The other one, of the same kind")->required();
-  command->add_option("--limit", flags->limit, "Differing tensors to print")
+  command->add_option("--limit", flags->limit, "Number of differing tensors to print")
       ->check(CLI::Range(0, 1000000));
   command->footer(
-      "relative: the largest |a - b| by the largest |a| of the tensor. Of the update: by the "
-      "largest change of a since the last checkpoint in which the runs are equal. Exit status: 0 "
-      "equal in what both have, 1 different, 2 wrong use or bad input.");
+      "Relative: the largest |a - b| divided by the largest |a| of the tensor. Of the update: "
+      "divided by the largest change of a since the last checkpoint in which the runs are equal. "
+      "Exit status: 0 no difference in the steps and tensors compared, 1 different, 2 wrong use or "
+      "bad input.");
   command->callback([flags, &exit_code] { exit_code = Run(*flags); });
 }
 

@@ -38,8 +38,8 @@ absl::Status Show(const TimelineFlags& flags) {
   APOGEE_ASSIGN_OR_RETURN(std::vector<PipelineEvent> events, ReadPipelineEvents(text, flags.path));
   if (events.empty()) {
     return InvalidArgument(flags.path,
-                           ": there is no pipeline work in it, events of the category \"pipeline\" "
-                           "with args.kind F, B or W; record a run of a pipeline plugin");
+                           ": there is no pipeline work in it (events of the category \"pipeline\" "
+                           "with args.kind F, B or W); record a run with pipeline stages");
   }
   std::vector<StepTimeline> steps = Timelines(std::move(events));
   if (flags.step) {
@@ -71,13 +71,15 @@ int Run(const TimelineFlags& flags) {
 void AddTimelineCommand(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<TimelineFlags>();
   CLI::App* command = app.add_subcommand(
-      "timeline", "Show how long the stages of a pipeline worked and waited, from a trace");
-  command->add_option("trace", flags->path, "What --trace of a program wrote")->required();
-  command->add_option("--svg", flags->svg, "File for a picture of the last step, or of --step");
+      "timeline", "Show from a trace how long the stages of a pipeline worked and waited");
+  command->add_option("trace", flags->path, "The trace file that a program wrote (--trace)")
+      ->required();
+  command->add_option("--svg", flags->svg, "Draw the last step, or --step, to this file");
   command->add_option("--step", flags->step, "Only this step");
   command->footer(
-      "A step lasts from its first piece of pipeline work to its last; bubble: the share of the "
-      "stages' time in which they wait. Exit status: 0 done, 1 the trace is damaged, 2 wrong use "
+      "A step lasts from its first piece of pipeline work to its last. The bubble is the share of "
+      "the stages' time in which they wait. Exit status: 0 done, 1 the trace is damaged, 2 wrong "
+      "use "
       "or another error.");
   command->callback([flags, &exit_code] { exit_code = Run(*flags); });
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // main of the tests whose ranks may be threads or processes. Started alone it is gtest's main.
-// Under mpirun or apogee run every process runs every test: rank 0 prints what a test prints, the
-// others their failures only, and the program fails where any process has failed.
+// Under mpirun and apogee run every process runs every test: rank 0 prints as usual, the others
+// print only their failures. The program fails if any process failed.
 //
 //   comm_collectives_test                                    # ranks are threads
 //   mpirun -np 4 comm_collectives_test --hang-rank 2 --timeout-seconds 2
 //
-// --hang-rank: that rank never comes to the first collective, and the suite must end by itself.
-// --timeout-seconds: the most that launches wait, whatever the tests say.
+// --hang-rank: this rank never reaches the first collective, and the suite must end by itself.
+// --timeout-seconds: an upper limit for the timeouts of all launches.
 // --only-source: see tests/support/only_source.h.
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ class FailurePrinter : public ::testing::EmptyTestEventListener {
   explicit FailurePrinter(int rank) : rank_(rank) {}
 
  private:
-  // OnTestPartResult runs under the lock that asking for the current test takes.
+  // Remember the name: OnTestPartResult holds the lock that asking for the current test would take.
   void OnTestStart(const ::testing::TestInfo& test) override { test_ = test.name(); }
   void OnTestPartResult(const ::testing::TestPartResult& result) override {
     if (!result.failed()) return;
@@ -52,7 +52,7 @@ struct Flags {
   std::optional<double> timeout_seconds;
 };
 
-// Of what gtest has left; nothing where that is not understood.
+// Parses the arguments that gtest left; nothing if one is not understood.
 std::optional<Flags> ParseFlags(int argc, char** argv) {
   Flags flags;
   for (int i = 1; i < argc; i += 2) {
