@@ -16,8 +16,7 @@ void MatMulEigen(const DeviceContext& context, const MatMulArgs& args);
 // Only OpenMP can limit oneDNN to a rank's number of threads, so a build without OpenMP does not
 // use oneDNN.
 #define APOGEE_MATMUL_ONEDNN 1
-// Returns false and leaves c untouched if oneDNN has no fast implementation. Every size must be >
-// 0.
+// Returns false and leaves c untouched if oneDNN has no fast implementation. Needs every size > 0.
 bool TryMatMulOneDnn(const DeviceContext& context, const MatMulArgs& args);
 #endif
 
