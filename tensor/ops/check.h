@@ -87,7 +87,7 @@ inline Tensor CheckIndices(const char* op, const Tensor& ids, const Tensor& tabl
 // the capture.
 inline void RefuseRandomInGraph(const char* op, const Tensor& x) {
   APOGEE_CHECK(x.context()->recorder() == nullptr, op,
-               ": cannot draw random numbers while a CUDA graph is captured, because every replay "
+               ": draws random numbers, and every replay of the CUDA graph that is being captured "
                "would draw the same ones; run this part eagerly, or without dropout (p = 0)");
 }
 
