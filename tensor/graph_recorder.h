@@ -4,7 +4,9 @@
 //
 //   GraphRecorder recorder;                              // a backend: one per capture
 //   recorder.AddInput(tokens, host_tokens);              // gets new values before each replay
-//   context->set_recorder(&recorder);  ...  context->set_recorder(nullptr);
+//   context->set_recorder(&recorder);
+//   fn(tokens);                                          // the work to capture
+//   context->set_recorder(nullptr);
 //   recorder.CheckIndices(new_host_values);              // before a replay; as the ops would
 //
 // Some ops look at values on the host: they check indices and count targets. A replay runs no op,

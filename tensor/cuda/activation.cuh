@@ -3,7 +3,10 @@
 // The formulas of the activations, the same as the CPU's (tensor/cpu/activation.cc). Private to
 // tensor/cuda.
 //
-//   DispatchActivation(kind, [&]<typename F>() { ... F::Forward(x) ... F::Backward(x, dy) ... });
+//   DispatchActivation(kind, [&]<typename F>() {
+//     y = F::Forward(x);
+//     dx = F::Backward(x, dy);
+//   });
 #ifndef APOGEE_TENSOR_CUDA_ACTIVATION_CUH_
 #define APOGEE_TENSOR_CUDA_ACTIVATION_CUH_
 

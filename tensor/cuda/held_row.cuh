@@ -4,7 +4,9 @@
 // rest of a longer row is read again. Private to the CUDA folders' .cu files.
 //
 //   const HeldRow<T, kWidth, kTeam> row(x + r * cols, cols);
-//   row.ForEach([&]<int n>(const Vector<T, n>& v, int64_t i) { ... });   // as RowPart::ForEach
+//   row.ForEach([&]<int n>(const Vector<T, n>& v, int64_t i) {   // as RowPart::ForEach
+//     for (const T& value : v.at) sum += Load(&value);
+//   });
 #ifndef APOGEE_TENSOR_CUDA_HELD_ROW_CUH_
 #define APOGEE_TENSOR_CUDA_HELD_ROW_CUH_
 

@@ -6,7 +6,9 @@
 //   for (int64_t r = FirstRow<kTeam>(); r < rows; r += RowStep<kTeam>()) {
 //     const RowPart<T, kWidth, kTeam> part(x + r * cols, cols);
 //     C sum = 0;
-//     part.ForEach([&]<int n>(const Vector<T, n>& v, int64_t i) { ... x[i] to x[i + n - 1] ... });
+//     part.ForEach([&]<int n>(const Vector<T, n>& v, int64_t i) {   // v: x[i] to x[i + n - 1]
+//       for (const T& value : v.at) sum += Load(&value);
+//     });
 //     sum = TeamReduce<kTeam>(sum, Sum());
 //   }
 //

@@ -4,7 +4,7 @@
 //
 //   ForEachVector<kWidth<T>>(context, n, IsAligned16(x, y), [=] __device__(int64_t i, auto width) {
 //     auto values = ReadVector<width.value>(x + i);        // elements [i, i + width)
-//     for (T& value : values.at) value = Cast<T>(...);
+//     for (T& value : values.at) value = Cast<T>(2 * Load(&value));
 //     WriteVector(y + i, values);
 //   });
 //
