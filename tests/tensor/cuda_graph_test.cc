@@ -264,7 +264,7 @@ TEST_P(CudaGraphTest, TheNumberOfTargetsIsAPartOfIt) {
   EXPECT_THAT(MessageOf([&] {
                 graph.Launch({Indices({0, 1}, CpuContext())});
               }),
-              HasSubstr("another number of targets is ignored than in the capture"));
+              HasSubstr("the number of ignored targets differs from the capture"));
   EXPECT_THAT(MessageOf([&] {
                 graph.Launch({Indices({3, -100}, gpu_)});
               }),
