@@ -76,7 +76,9 @@ function end_paragraph(    n, i, j, pieces, plain, at, tick, words, num) {
       plain = plain "x" tick
     } else {
       plain = plain pieces[i]
-      num = split(pieces[i], words, /[] \t\n()|,;"'[]+/)
+      tick = pieces[i]
+      gsub(/\]\([^()]*\)/, "]", tick)  # checked as links
+      num = split(tick, words, /[] \t\n()|,;"'[]+/)
       for (j = 1; j <= num; j++) {
         if (words[j] ~ /^[a-z_]+\/[A-Za-z0-9_.\/-]*\.(h|cc|cu|cuh|md|sh|py|svg|cmake|txt)[.:]*$/) {
           sub(/[.:]+$/, "", words[j])
