@@ -10,7 +10,7 @@
 #   commands   in code blocks and in backticks: a script of scripts/, tools/, bench/ or tests/ exists and is
 #              executable; a program is a target of a CMakeLists.txt; `apogee X` is a subcommand; presets and
 #              -D options are there; `ctest -R` names a test; a --flag occurs in the sources of the program
-#   names      `..._test` is a test; APOGEE_... occurs in the sources
+#   names      `..._test` is a test; APOGEE_... occurs in the sources; find_package(apogee X.Y) is this version
 #
 # Prints one line per finding, `file:line: what is wrong`, and exits with 1 if there is any.
 set -eu
@@ -353,6 +353,14 @@ check_names() {
   fi
   [[ "$names" == *" ${BASH_REMATCH[2]} "* ]] || wrong "${BASH_REMATCH[2]} occurs nowhere in the sources"
 }
+
+# The version that users are told to ask for, in documents, examples of CMake and the installed configuration.
+version="$(sed -nE 's/^project\(apogee VERSION ([0-9]+\.[0-9]+).*/\1/p' CMakeLists.txt 2>/dev/null)"
+if [[ -n "$version" ]]; then
+  while IFS=: read -r file line text; do
+    [[ "$text" == "find_package(apogee $version"* || "$file" == CHANGELOG.md ]] || wrong "$text: the version is $version"
+  done < <(grep -noE 'find_package\(apogee [0-9.]+' "${documents[@]}" cmake/*.in tests/*/CMakeLists.txt)
+fi
 
 # --- All of it.
 

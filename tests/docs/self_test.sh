@@ -25,6 +25,7 @@ printf 'command->add_option("--only");\n' >tools/matrix_command.cc
 printf 'command->add_option("-n,--num-ranks");\n' >tools/run_command.cc
 printf 'apogee_test(NAME core_shape_test SRCS core/shape_test.cc LAYERS core)\n' >tests/CMakeLists.txt
 printf 'option(APOGEE_NATIVE)\n' >cmake/Options.cmake
+printf 'project(apogee VERSION 0.2.1 LANGUAGES CXX)\n' >CMakeLists.txt
 printf 'getenv("APOGEE_RANK")\n' >core/error.h
 printf '{"configurePresets": [{"name": "release"}]}\n' >CMakePresets.json
 
@@ -90,6 +91,8 @@ expect fail "an option of cmake" "    cmake --preset release -DAPOGEE_NAITVE=ON"
 expect fail "a test that ctest runs" "    ctest --preset release -R core_shpae"
 expect pass "names" '`core_shape_test`, `APOGEE_RANK=0`, `APOGEE_...`'
 expect fail "a test" 'as `core_shpae_test` shows'
+expect pass "the version" '`find_package(apogee 0.2 REQUIRED)`'
+expect fail "an old version" '`find_package(apogee 0.1 REQUIRED)`'
 expect fail "a variable of the environment" 'set `APOGEE_RNAK`'
 
 if ((failures)); then
