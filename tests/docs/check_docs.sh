@@ -12,7 +12,8 @@
 #              -D options are there; `ctest -R` names a test; a --flag occurs in the sources of the program
 #   names      `..._test` is a test; APOGEE_... occurs in the sources; find_package(apogee X.Y) is this version
 #
-# Prints one line per finding, `file:line: what is wrong`, and exits with 1 if there is any.
+# Prints one line per finding, `file:line: what is wrong`, and exits with 1 if there is any. It starts about a dozen
+# processes, whatever the number of documents, so that it is quick on a busy machine, too.
 set -eu
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 root="$(cd "${1:-$here/../..}" && pwd)"
@@ -46,25 +47,44 @@ while IFS=: read -r list text; do
 done < <(grep -rHoE '(NAME|add_executable\() *[A-Za-z0-9_]+ (SRCS )?[^ )]+' --include=CMakeLists.txt \
   tools examples bench tests 2>/dev/null)
 
-# Tests, as patterns: a name with ${...} stands for any.
-tests="$(grep -rhoE 'NAME +[A-Za-z0-9_${}]+' --include=CMakeLists.txt tests 2>/dev/null |
-  sed -E 's/^NAME +//; s/\$\{[a-z]+\}/[a-z0-9_]+/g' | sort -u)"
+# Tests: their names, and patterns for those whose name has ${...}, which stands for any word.
+declare -A is_test=()
+test_patterns=()
+while read -r _ text; do
+  if [[ "$text" == *'${'* ]]; then
+    while [[ "$text" =~ ^([^$]*)\$\{[a-z]+\}(.*)$ ]]; do text="${BASH_REMATCH[1]}[a-z0-9_]+${BASH_REMATCH[2]}"; done
+    test_patterns+=("$text")
+  else
+    is_test["$text"]=1
+  fi
+done < <(grep -rhoE 'NAME +[A-Za-z0-9_${}]+' --include=CMakeLists.txt tests 2>/dev/null)
 
 presets="$(grep -oE '"name": *"[a-z-]+"' CMakePresets.json 2>/dev/null | cut -d'"' -f4 | sort -u | tr '\n' ' ')"
 presets=" $presets"
 options=" $(grep -rhoE 'APOGEE_[A-Z0-9_]+|CMAKE_[A-Z_]+' CMakeLists.txt cmake 2>/dev/null | sort -u | tr '\n' ' ') "
 names=""  # APOGEE_..., looked up when the first one is seen
 
-# flags_in FILE...: the --flags of these files, between blanks.
-flags_in() {
-  (($#)) || return 0
-  { grep -ohE -- '--[A-Za-z][A-Za-z0-9_-]*' "$@" || true; } | sort -u | tr '\n' ' '
-}
+# The --flags that occur in each source of a program, between blanks.
+declare -A flags_in=()
+while IFS=: read -r file text; do
+  flags_in["$file"]+=" $text "
+done < <(grep -roE -- '--[A-Za-z][A-Za-z0-9_-]*' --include='*.cc' --include='*.h' --include='*.sh' --include='*.py' \
+  scripts tools bench examples tests 2>/dev/null)
+
+# read_text FILE: into `content`.
+read_text() { IFS= read -r -d '' content <"$1" || true; }
+
+# The folders that scripts build in.
+script_texts=""
+for file in scripts/*.sh; do
+  read_text "$file"
+  script_texts+="$content"
+done
 
 declare -A flags_of=()
 # target_flags NAME: into flags_of.
 target_flags() {
-  local name="$1" folder="${target_folder[$1]}" sources=()
+  local name="$1" folder="${target_folder[$1]}" sources=() source
   [[ -z "${flags_of[$name]-}" ]] || return 0
   case "$folder" in
     bench) sources=(bench/"${target_source[$name]}" bench/*.h) ;;
@@ -74,37 +94,42 @@ target_flags() {
       sources=("${first%/*}"/*.{h,cc})
       ;;
   esac
-  flags_of[$name]=" $(flags_in "${sources[@]}") "
+  flags_of[$name]=" "
+  for source in "${sources[@]}"; do flags_of[$name]+="${flags_in[$source]-}"; done
 }
 # script_flags PATH: its own, and those of the programs that it names and may pass arguments on to.
 script_flags() {
-  local path="$1" word all
+  local path="$1" name
   [[ -z "${flags_of[$path]-}" ]] || return 0
-  all=" $(flags_in "$path") "
-  if grep -q '\$@\|\$\*\|:]}"' "$path"; then
-    for word in $(grep -oE '[A-Za-z0-9_]+' "$path" | sort -u); do
-      [[ -n "${target_folder[$word]-}" ]] || continue
-      target_flags "$word"
-      all+="${flags_of[$word]}"
+  flags_of[$path]=" ${flags_in[$path]-}"
+  read_text "$path"
+  if [[ "$content" == *'$@'* || "$content" == *':]}"'* ]]; then
+    for name in "${!target_folder[@]}"; do
+      [[ "$content" =~ (^|[^A-Za-z0-9_])$name([^A-Za-z0-9_]|$) ]] || continue
+      target_flags "$name"
+      flags_of[$path]+="${flags_of[$name]}"
     done
   fi
-  flags_of[$path]="$all"
 }
 # subcommand_flags NAME: of apogee.
 subcommand_flags() {
-  local name="${1//-/_}"
+  local name="${1//-/_}" source
   [[ -z "${flags_of[apogee $1]-}" ]] || return 0
-  flags_of["apogee $1"]=" $(flags_in tools/"${name}"_command.cc tools/"$name"/*.{h,cc} tools/command.h) "
+  flags_of["apogee $1"]=" "
+  for source in tools/"${name}"_command.cc tools/"$name"/*.{h,cc} tools/command.h; do
+    flags_of["apogee $1"]+="${flags_in[$source]-}"
+  done
 }
 
 # --- Anchors and links.
 
-extracted="$(awk -v root="$root" -f "$here/extract.awk" "${documents[@]}")"
-anchors="$(grep '^HEAD' <<<"$extracted" | cut -f2,4)"
+mapfile -t extracted < <(awk -v root="$root" -f "$here/extract.awk" "${documents[@]}")
 declare -A anchor=()
-while IFS=$'\t' read -r document name; do
-  anchor["$document#$name"]=1
-done <<<"$anchors"
+for text in "${extracted[@]}"; do
+  [[ "$text" == HEAD* ]] || continue
+  IFS=$'\t' read -r _ file _ text <<<"$text"
+  anchor["$file#$text"]=1
+done
 
 # normalize PATH: without . and .., into `normal`; fails where it leaves the root.
 normalize() {
@@ -125,19 +150,20 @@ normalize() {
 }
 
 check_link() {
-  local target="$1" path name
+  local target="$1" path name folder="."
+  [[ "$file" == */* ]] && folder="${file%/*}"
   case "$target" in
-    http://* | https://* | mailto:* | *'<'*) return ;;
-    "") wrong "an empty link"; return ;;
+    http://* | https://* | mailto:* | *'<'*) return 0 ;;
+    "") wrong "an empty link"; return 0 ;;
   esac
   path="${target%%#*}"
   name=""
   [[ "$target" == *#* ]] && name="${target#*#}"
   if [[ -z "$path" ]]; then
     normal="$file"
-  elif [[ "$path" == /* ]] || ! normalize "$(dirname "$file")/$path"; then
+  elif [[ "$path" == /* ]] || ! normalize "$folder/$path"; then
     wrong "the link $target leaves the repository"
-    return
+    return 0
   fi
   if [[ -n "$normal" && ! -e "$normal" ]]; then
     wrong "the link $target: no such file"
@@ -159,7 +185,7 @@ check_path() {
     choices="${choices%%\}*}"
     IFS=, read -ra choice <<<"$choices"
     for one in "${choice[@]}"; do check_path "$head$one$tail"; done
-    return
+    return 0
   fi
   if [[ "$path" == *"*"* ]]; then
     found=($path)
@@ -200,7 +226,7 @@ block_program=""  # what `...` stands for in a code block
 # resolve WORD NEXT: sets `program` (its key in flags_of) and `took` (words of it) where the word is a program of
 # this repository; fails where it is none.
 resolve() {
-  local word="$1" next="$2" name preset
+  local word="$1" next="$2" name preset folder
   program=""
   took=1
   word="${word#./}"
@@ -211,7 +237,8 @@ resolve() {
       return 0
     fi
     # A file without #! is read by others, and no command.
-    [[ "$(head -c 2 "$name")" == "#!" ]] || return 1
+    read_text "$name"
+    [[ "$content" == "#!"* ]] || return 1
     [[ -x "$name" ]] || wrong "$name is not executable"
     script_flags "$name"
     program="$name"
@@ -219,9 +246,10 @@ resolve() {
   fi
   if [[ "$word" =~ ^build/([A-Za-z0-9_-]+)/(bin|examples|bench|tests)/(.*)$ ]]; then
     preset="${BASH_REMATCH[1]}"
+    folder="${BASH_REMATCH[2]}"
     name="${BASH_REMATCH[3]##*/}"
     check_build "$preset"
-    if [[ "${BASH_REMATCH[2]}" != bin ]]; then
+    if [[ "$folder" != bin ]]; then
       if [[ -z "${target_folder[$name]-}" ]]; then
         wrong "$word: no CMakeLists.txt declares a program $name"
         return 0
@@ -254,7 +282,17 @@ resolve() {
 }
 
 check_build() {
-  [[ "$presets" == *" $1 "* ]] || grep -qs "build/$1\b" scripts/*.sh || wrong "build/$1: no preset or script builds there"
+  [[ "$presets" == *" $1 "* || "$script_texts" =~ build/$1[^A-Za-z0-9_-] ]] || wrong "build/$1: no preset or script builds there"
+}
+
+# names_a_test REGEX: of ctest -R. Of tests from a loop over subjects, a subject.
+names_a_test() {
+  local name
+  for name in "${!is_test[@]}"; do
+    [[ "$name" =~ $1 ]] && return 0
+  done
+  read_text tests/CMakeLists.txt
+  [[ "$content" == *"$1"* ]]
 }
 
 # Of cmake and ctest.
@@ -268,13 +306,15 @@ check_cmake() {
         word="${word%%[=:]*}"
         [[ "$word" == CMAKE_* || "$options" == *" $word "* ]] || wrong "cmake has no option $word"
         ;;
-      build/*) check_build "$(cut -d/ -f2 <<<"$word")" ;;
+      build/*)
+        word="${word#build/}"
+        check_build "${word%%/*}"
+        ;;
     esac
     case "$previous" in
       --preset) [[ "$presets" == *" $word "* ]] || wrong "CMakePresets.json has no preset '$word'" ;;
       -R | --tests-regex)
-        [[ "$word" == QUOTED ]] || grep -qE -- "$word" <<<"$tests" || grep -qs -- "$word" tests/CMakeLists.txt ||
-          wrong "ctest -R $word matches no test"
+        [[ "$word" == QUOTED ]] || names_a_test "$word" || wrong "ctest -R $word matches no test"
         ;;
     esac
     previous="$word"
@@ -292,7 +332,7 @@ check_command() {
     cmake | ctest)
       check_cmake "${words[@]:i}"
       num_checked=$((num_checked + 1))
-      return
+      return 0
       ;;
     mpirun | mpiexec | srun | strace | taskset | perf) launcher=1 ;;
     ...)
@@ -326,7 +366,7 @@ check_commands() {
     text="${BASH_REMATCH[1]}QUOTED${BASH_REMATCH[3]}"
   done
   text="${text%%[[:space:]]#[[:space:]]*}"
-  [[ "$text" == \#* ]] && return
+  [[ "$text" == \#* ]] && return 0
   text="${text//&&/;}"
   text="${text//|/;}"
   IFS=';' read -ra command <<<"$text"
@@ -339,10 +379,13 @@ check_commands() {
 check_names() {
   local text="$1" name
   if [[ "$text" =~ ^[a-z][a-z0-9_]+_test$ && "$text" != apogee_* ]]; then
-    grep -qxE -- "$text" <<<"$tests" && return
-    while read -r name; do
-      [[ "$text" =~ ^${name}$ || "$text" == "${name/_mpi_test/_tcp_test}" || "$text" == "${name/_nccl_test/_nccl_tcp_test}" ]] && return
-    done <<<"$tests"
+    # apogee_mpi_test with TCP, and apogee_nccl_run, make a second one.
+    for name in "$text" "${text/%_tcp_test/_mpi_test}" "${text/%_nccl_tcp_test/_nccl_test}"; do
+      [[ -z "${is_test[$name]-}" ]] || return 0
+    done
+    for name in "${test_patterns[@]}"; do
+      [[ "$text" =~ ^${name}$ ]] && return 0
+    done
     wrong "$text: tests/CMakeLists.txt has no such test"
   fi
   [[ "$text" =~ (^|[^A-Za-z_])(APOGEE_[A-Z0-9_]*[A-Z0-9])([^A-Za-z_*]|$) ]] || return 0
@@ -364,7 +407,8 @@ fi
 
 # --- All of it.
 
-while IFS=$'\t' read -r kind file line text; do
+for text in "${extracted[@]}"; do
+  IFS=$'\t' read -r kind file line text <<<"$text"
   case "$kind" in
     LINK)
       check_link "$text"
@@ -388,7 +432,7 @@ while IFS=$'\t' read -r kind file line text; do
       check_commands "$text"
       ;;
   esac
-done <<<"$extracted"
+done
 
 if ((num_checked == 0)); then
   echo "check_docs: no link or command found below $root"
