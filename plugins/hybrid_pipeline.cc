@@ -40,7 +40,7 @@ void HybridPipeline::CheckOptions(int zero_stage, std::string& errors) const {
     return;
   }
   if (zero_stage == 3) {
-    Append(errors, "zero_stage 3 would gather every parameter anew for each micro-batch; with " +
+    Append(errors, "zero_stage 3 would gather every parameter again for each micro-batch; with " +
                        pp_size + " it must be 0 to 2");
   }
   try {
@@ -59,7 +59,7 @@ void HybridPipeline::CheckOptions(int zero_stage, std::string& errors) const {
                        std::to_string(micros) + " and " + std::to_string(size));
   } else if (micros > 0 && micros < stages) {
     Append(errors, "num_microbatches " + std::to_string(micros) + " is less than " + pp_size +
-                       ": some stages would have nothing to do at any time");
+                       ": at any time some stages would idle");
   }
 }
 

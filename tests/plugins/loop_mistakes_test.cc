@@ -240,7 +240,7 @@ TEST(LoopMistakesTest, AModuleThatOneRankLeavesOutOfItsLossIsNamed) {
       });
   EXPECT_THAT(Message(status),
               AllOf(HasSubstr("gemini: gathering the parameters of module \""),
-                    HasSubstr("for its backward"), HasSubstr("adds 0 times that to its loss")));
+                    HasSubstr("for its backward"), HasSubstr("add 0 times that output to its")));
 }
 
 TEST(LoopMistakesTest, ASaveOfOneRankNamesTheCalls) {
