@@ -278,7 +278,8 @@ class Booster {
   // Throws Error before boost, and once a boosted object is gone.
   void CheckBoosted(const char* what) const;
   void CheckScheduler(const char* what) const;
-  // Makes ranks hold the same. Called at the begin of every save, before anything is overwritten.
+  // Makes ranks hold equal values. Called before every save, and before loads that replace only a
+  // part.
   void SyncReplicas();
 
   Plugin& plugin_;

@@ -156,7 +156,7 @@ std::vector<autograd::ParameterPtr> DdpPlugin::SplitOff(const nn::Module& model,
 void DdpPlugin::CheckSameAnswer() const {
   if (group_ == nullptr || !stays_local_) return;
   APOGEE_CHECK(local_->TakesLocalGrad(local_group_) == *stays_local_,
-               "ddp: an optimizer state of another phase was loaded after the last backward. Its "
+               "ddp: an optimizer state of another phase was loaded since the last backward, whose "
                "gradients are ",
                *stays_local_ ? "each rank's own" : "means over the ranks",
                " and do not fit that phase; call zero_grad() and backward again");

@@ -40,7 +40,7 @@ void HybridPipeline::CheckOptions(int zero_stage, std::string& errors) const {
     return;
   }
   if (zero_stage == 3) {
-    Append(errors, "zero_stage 3 would gather every parameter again for each micro-batch; with " +
+    Append(errors, "zero_stage 3 would gather every parameter anew for each micro-batch; with " +
                        pp_size + " it must be 0 to 2");
   }
   try {
