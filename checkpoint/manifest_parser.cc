@@ -104,8 +104,7 @@ bool ManifestParser::String(std::string& value) {
     *attribute_ = std::move(value);
     return true;
   }
-  if (place_ == Place::kTop && field_ == "digest")
-    return true;  // the text's digest; see ParseManifest
+  if (place_ == Place::kTop && field_ == "digest") return true;  // ParseManifest checks it
   if (place_ == Place::kTensor && field_ == "dtype") {
     if (SafetensorsDTypeSize(value) == 0) {
       return Fail(Concat("unknown dtype \"", Shortened(value), "\""));
