@@ -37,7 +37,7 @@ Tensor OnHostIfIndices(const Tensor& tensor) {
 }  // namespace
 
 struct GraphedMicroStep::Case {
-  std::vector<int64_t> kind;                // what the first eager run prepares for
+  std::vector<int64_t> kind;                // the case that a first eager run prepares
   std::vector<int64_t> weights, gradients;  // their addresses
   double factor;
   bool operator==(const Case&) const = default;

@@ -20,7 +20,7 @@
 namespace apogee {
 namespace {
 
-// For the console's speed and ETA a step weighs 0.95 per step that came after it.
+// In the console's speed and ETA a step's weight falls by the factor 0.95 with each later step.
 constexpr double kSmoothing = 0.05;
 
 // JSON has neither NaN nor infinity.

@@ -18,7 +18,7 @@
 //
 // A new run overwrites the first three. A run that resumes (MetricsOptions::resumed_step) keeps the
 // rows up to that step, drops the rows of the steps it will repeat, and continues train.log. Each
-// step has one row: a second validation of a step is shown on the console and not written. Numbers
+// step has one row: a second validation of a step goes only to the console and train.log. Numbers
 // have 9 significant digits, enough to tell any two f32 apart.
 //
 // Errors are a Status. It names the file, also one that is a link or not a regular file, which is
@@ -44,7 +44,7 @@ struct MetricsOptions {
   // The directory; made if it is missing. Empty: console only.
   std::string out = {};
   int64_t total_steps = 0;
-  // Steps that an earlier run has done, which wrote to `out`.
+  // Steps that an earlier run, which wrote to the same `out`, has done.
   int64_t resumed_step = 0;
   // Write a lasting line on the console and in train.log every `log_every` steps, and for the first
   // and last step.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Checks whether the weights in files fit the tensors asked for, and says what does not. Only
+// Checks whether the weights in files fit the tensors asked for, and lists the differences. Only
 // hf_weights.cc needs it.
 //
 //   APOGEE_ASSIGN_OR_RETURN(HfFit fit, CompareNames(weights, targets, options, "dir"));

@@ -42,7 +42,7 @@ struct ReshardOptions {
 absl::Status ReshardCheckpoint(const std::shared_ptr<FileSystem>& files, const std::string& from,
                                const std::string& to, const ReshardOptions& options);
 
-// Writes what Booster::save_model would have written at that step: each tensor "model/NAME" as
+// Writes the same files as Booster::save_model at that step: each tensor "model/NAME" as
 // NAME, whole, in its saved dtype. InvalidArgument if there are none.
 absl::Status ExportModelWeights(const std::shared_ptr<FileSystem>& files, const std::string& from,
                                 const std::string& to, const SaveWeightsOptions& options);

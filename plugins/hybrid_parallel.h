@@ -6,7 +6,7 @@
 //   tp  tensor parallelism: neighbouring ranks share every layer (nn/parallel)
 //   sp  sequence parallelism: ranks with the same layers share every sequence
 //   dp  data parallelism: replicas share the batch
-//   pp  pipeline stages: groups of ranks share the layers
+//   pp  pipeline parallelism: each stage has some of the layers
 //
 //   zero_stage  sharded over dp x sp
 //   1           optimizer states

@@ -3,7 +3,7 @@
 // PlanSvg: a picture that shows which rank holds which elements. It has a row per parameter and a
 // column per rank. Each cell shows the parameter as a rectangle, its rows from left to right and
 // its columns from top to bottom. The elements that the rank's optimizer holds (masters, states,
-// what it updates) are filled.
+// parameters to update) are filled.
 //
 //   Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
 //   std::string svg = PlanSvg(boosted.optimizer, world.group(),
