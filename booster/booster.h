@@ -212,7 +212,8 @@ class Booster {
   //   InvalidArgument   the checkpoint is whole but has another model, optimizer or identity
   //                     (run_config.h); lists the differences
   //   Unimplemented     the newest checkpoint has a newer format
-  //   PermissionDenied, Unavailable   the checkpoint cannot be opened
+  //   PermissionDenied  the checkpoint cannot be opened
+  //   Unavailable       the same, for now (too many open files, no memory)
   //
   // Collective, after boost and before the first step; the same result on every rank. Throws Error
   // before boost.

@@ -103,8 +103,8 @@ void GraphedMicroStep::CheckSetup() const {
     APOGEE_CHECK(
         dropout == nullptr || dropout->p() == 0 || !dropout->is_training(),
         "GraphedMicroStep: the module \"", name_of(module),
-        "\" drops elements at random, and a replay would drop the same ones again; set p = "
-        "0 or run the micro-batch eagerly");
+        "\" drops elements at random, and a replay would drop the same ones again; set p = 0 or "
+        "run the micro-batch eagerly");
   }
   for (const autograd::ParameterPtr& parameter : parameters_) {
     APOGEE_CHECK(!parameter->has_grad_hooks() && parameter->grad_keeper().empty(),

@@ -149,8 +149,7 @@ void ModuleWindows::Acquire(const Window& window, const std::vector<size_t>& chu
       backward_ ? "backward" : "forward", ": ", error.what(),
       ". Every rank must run the same modules in the same order, forward and backward, in training "
       "and in evaluation. If a rank does not need a module's output, add 0 times that output to "
-      "its "
-      "loss, or leave the module out on all ranks"));
+      "its loss, or leave the module out on all ranks"));
 }
 
 void ModuleWindows::Release(std::vector<size_t>& held) {

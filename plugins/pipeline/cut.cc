@@ -66,8 +66,7 @@ std::vector<std::string> CutProblems(nn::Module& model, const PipelineShape& sha
   if (chain == nullptr) {
     return {
         "the model is not an nn::Chain, so it does not say where to cut it; derive it from "
-        "nn::Chain "
-        "(nn/chain.h), as nn::Gpt2, nn::Llama and nn::Mlp are"};
+        "nn::Chain (nn/chain.h), as nn::Gpt2, nn::Llama and nn::Mlp are"};
   }
   std::vector<std::string> problems;
   const size_t n = chain->Pieces().size(), parts = static_cast<size_t>(shape.num_parts());
