@@ -69,7 +69,7 @@ TEST(RunLockTest, ItEndsWithItsProcess) {
 TEST(RunLockTest, WhatIsNoFileIsRefused) {
   const TempDir dir;
   ASSERT_EQ(mkfifo((dir / ".lock").c_str(), 0600), 0);
-  EXPECT_THAT(Message(RunLock::Take(dir.path()).status()), HasSubstr("no regular file"));
+  EXPECT_THAT(Message(RunLock::Take(dir.path()).status()), HasSubstr("not a regular file"));
   std::filesystem::remove(dir / ".lock");
   dir.Write("precious", "text");
   std::filesystem::create_symlink(dir / "precious", dir / ".lock");

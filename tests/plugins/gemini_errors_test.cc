@@ -132,7 +132,7 @@ TEST(GeminiErrorsTest, ThawedAndBoostedTwice) {
                 Says(HasSubstr("make the optimizer before boost")));
     bias->set_requires_grad(true);
     EXPECT_THAT([&] { rig.booster.backward(rig.Loss(), *rig.optimizer); },
-                Says(AllOf(HasSubstr("layers.0.bias"), HasSubstr("thawed"))));
+                Says(AllOf(HasSubstr("layers.0.bias"), HasSubstr("unfrozen"))));
   });
 }
 

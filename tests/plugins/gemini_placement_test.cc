@@ -340,7 +340,7 @@ TEST(GeminiPlacementTest, BadOptions) {
       [] { GeminiPlugin(nullptr, {.placement = {.placement_policy = "auto"}}); },
       Throws<Error>(Property(&Error::what, HasSubstr("device_budget_bytes must be positive"))));
   EXPECT_THAT([] { GeminiPlugin(nullptr, {.placement = {.device_budget_bytes = 1}}); },
-              Throws<Error>(Property(&Error::what, HasSubstr("is of placement_policy \"auto\""))));
+              Throws<Error>(Property(&Error::what, HasSubstr("needs placement_policy \"auto\""))));
   EXPECT_THAT(
       [] {
         GeminiPlugin(nullptr, {.placement = {.placement_policy = "auto",
@@ -349,7 +349,7 @@ TEST(GeminiPlacementTest, BadOptions) {
       },
       Throws<Error>(Property(&Error::what, HasSubstr("\"auto\" decides by"))));
   EXPECT_THAT([] { GeminiPlugin(nullptr, {.placement = {.nvme_dir = "/tmp"}}); },
-              Throws<Error>(Property(&Error::what, HasSubstr("offload_optim_frac takes"))));
+              Throws<Error>(Property(&Error::what, HasSubstr("needs offload_optim_frac above 0"))));
 }
 
 // The message gives the number that is enough.

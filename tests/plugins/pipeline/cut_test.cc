@@ -163,7 +163,7 @@ TEST(CutTest, ProblemsHaveTheNumbers) {
       << "all of them";
   nn::Linear plain(4, 4);
   EXPECT_THAT(CutProblems(plain, kTwo, {}),
-              ElementsAre(AllOf(HasSubstr("is no nn::Chain"), HasSubstr("nn/chain.h"))));
+              ElementsAre(AllOf(HasSubstr("is not an nn::Chain"), HasSubstr("nn/chain.h"))));
 }
 
 TEST(CutTest, CostsAreMeasuredAndLeaveNoTrace) {
