@@ -147,7 +147,6 @@ lines_of() {
 }
 
 table_of_headers() {
-  local kinds
   compiler="$(sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=//p' "$build/CMakeCache.txt")"
   export compiler build
   export -f lines_of

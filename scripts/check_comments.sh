@@ -56,11 +56,14 @@ function open_brackets(text,    opened, closed) {
 # "Tensor x = y" has none, it is a declaration.
 function begins_with_prose_before_code(text,    word, count, i, words) {
   count = split(text, words, " ")
+  if (words[1] in keywords || words[1] in english_keywords) return 0
   for (i = 1; i <= count && i <= 6; ++i) {
     word = words[i]
     # A word that code begins with: a call, a member, a qualified name, an assignment, a keyword.
     if (word ~ /[A-Za-z_>\]]\(|->|::|^[a-z_]+\.[a-zA-Z_]+[(.]|\);/ || word in keywords ||
+        (i < count && word ~ /^(for|if|while)$/ && words[i + 1] ~ /^\(/) ||
         (i < count && words[i + 1] ~ /^([-+*\/|&]?=|:=)$/)) {
+      if (words[1] ~ /:$/) return 0  # the name of a formula
       return i > 2 || (i == 2 && words[1] !~ /^[A-Z][A-Za-z0-9]*$/)
     }
     if (word !~ /^[("]?[A-Za-z0-9]+[])}"]*[,.:;]?$/) return 0
@@ -72,7 +75,7 @@ function begins_with_prose_before_code(text,    word, count, i, words) {
 function is_statement(text, comment,    word) {
   word = text
   sub(/[^a-z].*/, "", word)
-  if (text ~ /[;{}=]|\/\/|^\.\.\.|^[A-Za-z_:]+\(|^[A-Za-z_]+:$/ || word in keywords) return 1
+  if (text ~ /[;{}=]|\/\/|^\.\.\.|^[A-Za-z_:]+\(|^[A-Za-z_]+:$|^(for|if|while) \(/ || word in keywords) return 1
   # An expression, such as steps[0].idle_ns; but a comment may end with one.
   return text ~ /^[A-Za-z_]+[.\[]/ && comment !~ /([,:]| (a|and|at|by|for|in|is|of|on|or|the|to|with))$/
 }
@@ -87,7 +90,7 @@ function check_block(first, second, line, depth,    one, two, remedy, program) {
   remedy = "; give each row, formula or statement a line of its own, and indent what continues one"
   program = one
   sub(/ .*/, "", program)
-  if (open_brackets(one) > 0 && one !~ /[{]( \.\.\.)?$/ && one !~ /[{] *\/\/ /) {
+  if (depth < 6 && open_brackets(one) > 0 && one ~ /[;={}]|::|->|[A-Za-z0-9_]\(/ && one !~ /[{]( \.\.\.)?$/ && one !~ /[{] *\/\/ /) {
     complain(line, "an example or formula is broken within its brackets" remedy)
   } else if ((depth < 6 && begins_with_prose_before_code(two)) ||
              (program ~ /^[a-z0-9]+_[a-z0-9_]+$/ && two ~ ("^[A-Za-z0-9]+ " program " "))) {
@@ -102,9 +105,11 @@ function check_block(first, second, line, depth,    one, two, remedy, program) {
 }
 
 BEGIN {
-  count = split("auto const double float int int64_t bool char class struct for if while return static " \
-                "template using void unsigned", list, " ")
+  # Code also begins with the second ones, but so do the rests of sentences.
+  count = split("auto bool const int int64_t struct typename unsigned", list, " ")
   for (i = 1; i <= count; ++i) keywords[list[i]] = 1
+  count = split("char class double float return static template using void", list, " ")
+  for (i = 1; i <= count; ++i) english_keywords[list[i]] = 1
 }
 
 FNR == 1 { kind = before_kind = "" }

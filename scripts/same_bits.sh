@@ -208,10 +208,9 @@ numbers() {
 
 # difference NAME PROGRAM: prints why the two runs differ, or nothing.
 difference() {
-  local folder="$work/runs/$1" program="$2" side code codes=()
+  local folder="$work/runs/$1" program="$2" side code
   for side in old new; do
     code="$(<"$folder/$side/exit_code")"
-    codes+=("$code")
     if ((code != 0)); then
       echo "the $side side failed (exit code $code): $(tail -n 1 "$folder/$side/stderr")"
       return

@@ -83,8 +83,20 @@ expect accepted "full lines of an example" <<'END'
 //   for (const auto& checkpoint : found.valid) Print(checkpoint.name, checkpoint.step, "is valid");
 //   ParallelFor(context.num_threads(), rows, /*grain=*/64, [&](int64_t begin, int64_t end) {
 //   });
+//   LrSchedule s = CosineSchedule({.total_steps = 1000, .warmup_steps = 100, .eta_min = 1e-5});
+//   double lr = s.lr({.step = 250}, /*base_lr=*/3e-4);
 //   steps[0].bubble_share()                   // 3/11 for 1F1B over 4 stages and 8 micro-batches
 //   steps[0].stages()[2].idle_ns
+END
+expect accepted "full rows of tables, and a list" <<'END'
+//   bubble    the share of the stages' time in which they waited, over all steps, but not the first
+//   formula   the same for a schedule whose messages take no time
+//
+//   came_residual_sums: writes the sums of (u - m)^2 per row and column; nothing if not factored
+//   came: w -= decay * w
+//
+//   - where the graph does not say that the input is whole, as it is for all (frozen layers, the
+//   first layer of a pipeline stage)
 END
 expect accepted "prose in the last column of a table" <<'END'
 //   interleaved  each stage has num_chunks chunks of layers, chunk c of all of them first; chunk of
