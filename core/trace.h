@@ -2,11 +2,10 @@
 
 // Trace: what every rank did when, as a file for ui.perfetto.dev and chrome://tracing.
 //
-//   OkOrThrow(Trace::CheckWritable("run.json"));      // before a run of hours
 //   Trace trace;                                      // shared by the ranks of a process
 //   TraceLane* lane = trace.Lane(rank, "compute");
 //   { TraceSpan span(lane, "load", {.category = "data", .args = {{"step", 3}}}); ... }
-//   OkOrThrow(trace.Write("run.json"));
+//   OkOrThrow(WriteTrace(trace, "run.json"));         // core/trace_writer.h
 //
 // A rank is a process of the picture, a lane one of its rows: one per stream of work ("compute",
 // "communication: [0 1]", "saver"). Times are nanoseconds of the steady clock since the Trace was
@@ -35,8 +34,6 @@
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#include "apogee/core/status.h"
 
 namespace apogee {
 
@@ -168,14 +165,8 @@ class Trace {
   // without events are not written.
   TraceLane* Lane(int rank, std::string_view name);
 
-  // Writes everything up to now; what stood at `path` before is replaced once the new file is
-  // complete. An error names the path and what the operating system said, and leaves what stood
-  // there.
-  absl::Status Write(const std::string& path) const;
-  // Whether Write could, as far as one can know now. Leaves nothing behind.
-  static absl::Status CheckWritable(const std::string& path);
-
  private:
+  friend class TraceWriter;
   const std::chrono::steady_clock::time_point zero_;
   mutable std::mutex mutex_;  // of lanes_
   std::vector<std::unique_ptr<TraceLane>> lanes_;
