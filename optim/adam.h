@@ -37,6 +37,7 @@ struct AdamOptions {
   std::vector<std::string> Problems() const;
   static std::vector<OptionField<AdamOptions>> Fields();
 };
+extern template class TypedOptimizer<AdamOptions>;
 
 struct AdamWOptions {
   double lr = 1e-3;
@@ -54,6 +55,7 @@ struct AdamWOptions {
   std::vector<std::string> Problems() const;
   static std::vector<OptionField<AdamWOptions>> Fields();
 };
+extern template class TypedOptimizer<AdamWOptions>;
 
 // Options is AdamOptions or AdamWOptions.
 template <typename Options>

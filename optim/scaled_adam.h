@@ -65,6 +65,7 @@ struct ScaledAdamOptions {
   std::vector<std::string> Problems() const;
   static std::vector<OptionField<ScaledAdamOptions>> Fields();
 };
+extern template class TypedOptimizer<ScaledAdamOptions>;
 
 // What a parameter contributes to the norm that is clipped.
 struct GradientShare {
