@@ -26,6 +26,7 @@
 #include "apogee/booster/line_file.h"
 #include "apogee/comm/launch.h"
 #include "apogee/core/blocking_waits.h"
+#include "apogee/core/trace_writer.h"
 #include "apogee/nn/losses.h"
 #include "apogee/optim/sgd.h"
 #include "apogee/plugins/hybrid_parallel.h"
@@ -145,7 +146,7 @@ std::vector<tools::StepTimeline> Measure(const Options& options, const std::stri
   Trace trace;
   OkOrThrow(comm::launch({.num_ranks = shape.num_stages, .threads_per_rank = 1, .trace = &trace},
                          [&](comm::World& world) { Train(world, options, schedule, shape); }));
-  OkOrThrow(trace.Write(path));
+  OkOrThrow(WriteTrace(trace, path));
   std::stringstream text;
   text << std::ifstream(path).rdbuf();
   std::filesystem::remove(path);

@@ -31,14 +31,13 @@
 #include <string>
 #include <vector>
 
+#include "apogee/comm/reduce_op.h"
 #include "apogee/comm/traffic.h"
 #include "apogee/comm/work.h"
 #include "apogee/core/trace.h"
 #include "apogee/tensor/tensor.h"
 
 namespace apogee::comm {
-
-enum class ReduceOp : uint8_t { kSum, kMax };
 
 // One member's call, as the backend runs it. Fingerprints are made from it.
 struct CollectiveCall {

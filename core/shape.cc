@@ -2,6 +2,8 @@
 
 #include "apogee/core/shape.h"
 
+#include <ostream>
+
 #include "apogee/core/error.h"
 
 namespace apogee {
@@ -46,5 +48,7 @@ std::string Shape::ToString() const {
   }
   return text + "]";
 }
+
+std::ostream& operator<<(std::ostream& out, const Shape& shape) { return out << shape.ToString(); }
 
 }  // namespace apogee

@@ -9,7 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
-#include <ostream>
+#include <iosfwd>
 #include <span>
 #include <string>
 
@@ -39,9 +39,7 @@ class Shape {
   friend bool operator==(const Shape& a, const Shape& b) {
     return a.rank_ == b.rank_ && a.dims_ == b.dims_;
   }
-  friend std::ostream& operator<<(std::ostream& out, const Shape& shape) {
-    return out << shape.ToString();
-  }
+  friend std::ostream& operator<<(std::ostream& out, const Shape& shape);
 
  private:
   std::array<int64_t, kMaxRank> dims_{};

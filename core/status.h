@@ -22,19 +22,24 @@
 
 namespace apogee {
 
+namespace internal {
+absl::Status MakeStatus(absl::StatusCode code, MessageParts parts);
+}  // namespace internal
+
 template <typename... Parts>
 absl::Status InvalidArgument(const Parts&... parts) {
-  return absl::InvalidArgumentError(internal::Concat(parts...));
+  return internal::MakeStatus(absl::StatusCode::kInvalidArgument,
+                              {internal::MessagePart(parts)...});
 }
 
 template <typename... Parts>
 absl::Status NotFound(const Parts&... parts) {
-  return absl::NotFoundError(internal::Concat(parts...));
+  return internal::MakeStatus(absl::StatusCode::kNotFound, {internal::MessagePart(parts)...});
 }
 
 template <typename... Parts>
 absl::Status DataLoss(const Parts&... parts) {
-  return absl::DataLossError(internal::Concat(parts...));
+  return internal::MakeStatus(absl::StatusCode::kDataLoss, {internal::MessagePart(parts)...});
 }
 
 inline std::string Message(const absl::Status& status) { return std::string(status.message()); }

@@ -2,11 +2,10 @@
 
 // Trace: records what every rank did and when, as a file for ui.perfetto.dev or chrome://tracing.
 //
-//   OkOrThrow(Trace::CheckWritable("run.json"));      // before a long run
 //   Trace trace;                                      // shared by the ranks of a process
 //   TraceLane* lane = trace.Lane(rank, "compute");
 //   { TraceSpan span(lane, "load", {.category = "data", .args = {{"step", 3}}}); ... }
-//   OkOrThrow(trace.Write("run.json"));
+//   OkOrThrow(WriteTrace(trace, "run.json"));         // core/trace_writer.h
 //
 // In the viewer a rank is a process and a lane is one of its rows. There is one lane per stream of
 // work: "compute", "communication: [0 1]", "saver". Times are nanoseconds of the steady clock since
@@ -35,8 +34,6 @@
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#include "apogee/core/status.h"
 
 namespace apogee {
 
@@ -169,13 +166,8 @@ class Trace {
   // events are not written.
   TraceLane* Lane(int rank, std::string_view name);
 
-  // Writes all events so far. A file at `path` is replaced once the new one is complete. On failure
-  // the old file stays, and the error names the path and the operating system's reason.
-  absl::Status Write(const std::string& path) const;
-  // Checks in advance whether Write would work. Leaves no file behind.
-  static absl::Status CheckWritable(const std::string& path);
-
  private:
+  friend class TraceWriter;
   const std::chrono::steady_clock::time_point zero_;
   mutable std::mutex mutex_;  // guards lanes_
   std::vector<std::unique_ptr<TraceLane>> lanes_;

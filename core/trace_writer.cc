@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Trace::Write: writes the events as JSON. The file is either complete or not there.
+// WriteTrace: writes the events as JSON. The file is either complete or not there.
+#include "apogee/core/trace_writer.h"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -93,6 +95,18 @@ class TraceWriter {
  public:
   explicit TraceWriter(NewFile& file) : file_(file) {}
 
+  absl::Status Write(const Trace& trace) {
+    Header(trace.zero_);
+    std::vector<TraceLane*> lanes;
+    {
+      std::lock_guard lock(trace.mutex_);
+      for (const auto& lane : trace.lanes_) lanes.push_back(lane.get());
+    }
+    for (TraceLane* lane : lanes) APOGEE_RETURN_IF_ERROR(Lane(*lane));
+    return Footer();
+  }
+
+ private:
   void Header(std::chrono::steady_clock::time_point zero) {
     const int64_t zero_ns =
         std::chrono::duration_cast<std::chrono::nanoseconds>(zero.time_since_epoch()).count();
@@ -138,7 +152,6 @@ class TraceWriter {
     return Flush();
   }
 
- private:
   // Sorts by begin; of events that begin together, outer ones come first.
   void Sort() {
     first_arg_.resize(events_.size());
@@ -232,20 +245,12 @@ class TraceWriter {
       row_ends_;  // ends of the events around the last one, outermost first
 };
 
-absl::Status Trace::CheckWritable(const std::string& path) { return NewFile(path).Open(); }
+absl::Status CheckTraceWritable(const std::string& path) { return NewFile(path).Open(); }
 
-absl::Status Trace::Write(const std::string& path) const {
+absl::Status WriteTrace(const Trace& trace, const std::string& path) {
   NewFile file(path);
   APOGEE_RETURN_IF_ERROR(file.Open());
-  TraceWriter writer(file);
-  writer.Header(zero_);
-  std::vector<TraceLane*> lanes;
-  {
-    std::lock_guard lock(mutex_);
-    for (const auto& lane : lanes_) lanes.push_back(lane.get());
-  }
-  for (TraceLane* lane : lanes) APOGEE_RETURN_IF_ERROR(writer.Lane(*lane));
-  APOGEE_RETURN_IF_ERROR(writer.Footer());
+  APOGEE_RETURN_IF_ERROR(TraceWriter(file).Write(trace));
   return file.Commit();
 }
 

@@ -49,4 +49,6 @@ double RelativeRate(const AdafactorOptions& o, int64_t step) {
   return std::min(o.warmup_init ? 1e-6 * t : 1e-2, 1 / std::sqrt(t));
 }
 
+template class TypedOptimizer<AdafactorOptions>;
+
 }  // namespace apogee::optim

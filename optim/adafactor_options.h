@@ -37,6 +37,7 @@ struct AdafactorOptions {
   std::vector<std::string> Problems() const;
   static std::vector<OptionField<AdafactorOptions>> Fields();
 };
+extern template class TypedOptimizer<AdafactorOptions>;
 
 // rho (adafactor.h) of update number `step`, counted from 1.
 double RelativeRate(const AdafactorOptions& o, int64_t step);

@@ -224,4 +224,6 @@ void AdaLomo::Update(int group, std::span<const ActiveParam> params, const StepD
   }
 }
 
+template class TypedOptimizer<AdaLomoOptions>;
+
 }  // namespace apogee::optim

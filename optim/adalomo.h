@@ -49,6 +49,7 @@ struct AdaLomoOptions {
   std::vector<std::string> Problems() const;
   static std::vector<OptionField<AdaLomoOptions>> Fields();
 };
+extern template class TypedOptimizer<AdaLomoOptions>;
 
 class AdaLomo : public TypedOptimizer<AdaLomoOptions>, public FusedBackwardOptimizer {
  public:

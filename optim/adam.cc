@@ -109,6 +109,8 @@ void AdamFamily<Options>::Update(int group, std::span<const ActiveParam> params,
       });
 }
 
+template class TypedOptimizer<AdamOptions>;
+template class TypedOptimizer<AdamWOptions>;
 template class AdamFamily<AdamOptions>;
 template class AdamFamily<AdamWOptions>;
 

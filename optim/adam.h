@@ -43,6 +43,7 @@ struct AdamOptions {
   std::vector<std::string> Problems() const;
   static std::vector<OptionField<AdamOptions>> Fields();
 };
+extern template class TypedOptimizer<AdamOptions>;
 
 struct AdamWOptions {
   double lr = 1e-3;
@@ -60,6 +61,7 @@ struct AdamWOptions {
   std::vector<std::string> Problems() const;
   static std::vector<OptionField<AdamWOptions>> Fields();
 };
+extern template class TypedOptimizer<AdamWOptions>;
 
 // Options is AdamOptions or AdamWOptions.
 template <typename Options>

@@ -173,4 +173,6 @@ int64_t AdamW8bit::paged_bytes() const {
   return bytes;
 }
 
+template class TypedOptimizer<AdamW8bitOptions>;
+
 }  // namespace apogee::optim

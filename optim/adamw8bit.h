@@ -61,6 +61,7 @@ struct AdamW8bitOptions {
   std::vector<std::string> Problems() const;
   static std::vector<OptionField<AdamW8bitOptions>> Fields();
 };
+extern template class TypedOptimizer<AdamW8bitOptions>;
 
 class AdamW8bit : public TypedOptimizer<AdamW8bitOptions> {
  public:

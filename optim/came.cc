@@ -147,4 +147,6 @@ void Came::Update(int group, std::span<const ActiveParam> params, const StepDeci
       });
 }
 
+template class TypedOptimizer<CameOptions>;
+
 }  // namespace apogee::optim

@@ -47,6 +47,7 @@ struct CameOptions {
   std::vector<std::string> Problems() const;
   static std::vector<OptionField<CameOptions>> Fields();
 };
+extern template class TypedOptimizer<CameOptions>;
 
 class Came : public TypedOptimizer<CameOptions> {
  public:

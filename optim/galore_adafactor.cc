@@ -175,4 +175,6 @@ void GaLoreAdafactor::Update(int group, std::span<const ActiveParam> params,
   }
 }
 
+template class TypedOptimizer<GaLoreAdafactorOptions>;
+
 }  // namespace apogee::optim

@@ -55,6 +55,7 @@ struct GaLoreAdafactorOptions {
   std::vector<std::string> Problems() const;
   static std::vector<OptionField<GaLoreAdafactorOptions>> Fields();
 };
+extern template class TypedOptimizer<GaLoreAdafactorOptions>;
 
 class GaLoreAdafactor : public RelativeStepOptimizer<GaLoreAdafactorOptions>,
                         public GaLoreProjector {

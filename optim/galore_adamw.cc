@@ -134,4 +134,6 @@ void GaLoreAdamW::Update(int group, std::span<const ActiveParam> params,
       });
 }
 
+template class TypedOptimizer<GaLoreAdamWOptions>;
+
 }  // namespace apogee::optim

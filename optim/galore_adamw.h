@@ -47,6 +47,7 @@ struct GaLoreAdamWOptions {
   std::vector<std::string> Problems() const;
   static std::vector<OptionField<GaLoreAdamWOptions>> Fields();
 };
+extern template class TypedOptimizer<GaLoreAdamWOptions>;
 
 class GaLoreAdamW : public TypedOptimizer<GaLoreAdamWOptions>, public GaLoreProjector {
  public:

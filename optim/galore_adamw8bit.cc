@@ -145,4 +145,6 @@ void GaLoreAdamW8bit::Update(int group, std::span<const ActiveParam> params,
   if (!plain.empty()) Adam8Update(adam, plain);
 }
 
+template class TypedOptimizer<GaLoreAdamW8bitOptions>;
+
 }  // namespace apogee::optim

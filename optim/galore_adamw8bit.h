@@ -50,6 +50,7 @@ struct GaLoreAdamW8bitOptions {
   std::vector<std::string> Problems() const;
   static std::vector<OptionField<GaLoreAdamW8bitOptions>> Fields();
 };
+extern template class TypedOptimizer<GaLoreAdamW8bitOptions>;
 
 class GaLoreAdamW8bit : public TypedOptimizer<GaLoreAdamW8bitOptions>, public GaLoreProjector {
  public:

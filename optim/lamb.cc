@@ -145,4 +145,6 @@ void Lamb::Update(int group, std::span<const ActiveParam> params, const StepDeci
           GradScale(group, decision, totals), sums);
 }
 
+template class TypedOptimizer<LambOptions>;
+
 }  // namespace apogee::optim

@@ -59,6 +59,7 @@ struct LambOptions {
   std::vector<std::string> Problems() const;
   static std::vector<OptionField<LambOptions>> Fields();
 };
+extern template class TypedOptimizer<LambOptions>;
 
 class Lamb : public TypedOptimizer<LambOptions> {
  public:

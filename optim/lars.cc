@@ -70,4 +70,6 @@ void Lars::Update(int group, std::span<const ActiveParam> params, const StepDeci
   RunPass(Pass::kUpdate, group, params, EntryOf(totals[0], params[0]), decision, totals[0]);
 }
 
+template class TypedOptimizer<LarsOptions>;
+
 }  // namespace apogee::optim

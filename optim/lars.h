@@ -36,6 +36,7 @@ struct LarsOptions {
   std::vector<std::string> Problems() const;
   static std::vector<OptionField<LarsOptions>> Fields();
 };
+extern template class TypedOptimizer<LarsOptions>;
 
 class Lars : public TypedOptimizer<LarsOptions> {
  public:

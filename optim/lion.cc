@@ -45,4 +45,6 @@ void Lion::Update(int group, std::span<const ActiveParam> params, const StepDeci
       });
 }
 
+template class TypedOptimizer<LionOptions>;
+
 }  // namespace apogee::optim

@@ -32,6 +32,7 @@ struct LionOptions {
   std::vector<std::string> Problems() const;
   static std::vector<OptionField<LionOptions>> Fields();
 };
+extern template class TypedOptimizer<LionOptions>;
 
 class Lion : public TypedOptimizer<LionOptions> {
  public:

@@ -35,4 +35,6 @@ void Lomo::Update(int group, std::span<const ActiveParam> params, const StepDeci
       });
 }
 
+template class TypedOptimizer<LomoOptions>;
+
 }  // namespace apogee::optim

@@ -32,6 +32,7 @@ struct LomoOptions {
   std::vector<std::string> Problems() const;
   static std::vector<OptionField<LomoOptions>> Fields();
 };
+extern template class TypedOptimizer<LomoOptions>;
 
 class Lomo : public TypedOptimizer<LomoOptions>, public FusedBackwardOptimizer {
  public:

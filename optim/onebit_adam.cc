@@ -75,4 +75,7 @@ void OneBitAdam::Update(int group, std::span<const ActiveParam> params,
       {.beta = 0, .weight = 1, .step_size = o.lr, .eps = o.eps, .decay = o.weight_decay});
 }
 
+template class TypedOptimizer<OneBitAdamOptions>;
+template class OneBitOptimizer<OneBitAdamOptions>;
+
 }  // namespace apogee::optim

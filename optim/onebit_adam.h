@@ -64,6 +64,8 @@ struct OneBitAdamOptions {
   std::vector<std::string> Problems() const;
   static std::vector<OptionField<OneBitAdamOptions>> Fields();
 };
+extern template class TypedOptimizer<OneBitAdamOptions>;
+extern template class OneBitOptimizer<OneBitAdamOptions>;
 
 class OneBitAdam : public OneBitOptimizer<OneBitAdamOptions> {
  public:

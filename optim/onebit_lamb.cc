@@ -286,4 +286,7 @@ void OneBitLamb::FinishStep() {
   OneBitOptimizer::FinishStep();
 }
 
+template class TypedOptimizer<OneBitLambOptions>;
+template class OneBitOptimizer<OneBitLambOptions>;
+
 }  // namespace apogee::optim

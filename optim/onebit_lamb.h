@@ -66,6 +66,8 @@ struct OneBitLambOptions {
   std::vector<std::string> Problems() const;
   static std::vector<OptionField<OneBitLambOptions>> Fields();
 };
+extern template class TypedOptimizer<OneBitLambOptions>;
+extern template class OneBitOptimizer<OneBitLambOptions>;
 
 class OneBitLamb : public OneBitOptimizer<OneBitLambOptions> {
  public:

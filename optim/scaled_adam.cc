@@ -253,4 +253,6 @@ ClippingReport ScaledAdam::Clipping(int group, int num_dominant) const {
   return report;
 }
 
+template class TypedOptimizer<ScaledAdamOptions>;
+
 }  // namespace apogee::optim

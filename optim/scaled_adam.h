@@ -75,6 +75,7 @@ struct ScaledAdamOptions {
   std::vector<std::string> Problems() const;
   static std::vector<OptionField<ScaledAdamOptions>> Fields();
 };
+extern template class TypedOptimizer<ScaledAdamOptions>;
 
 // What a parameter contributes to its group's clipping norm.
 struct GradientShare {

@@ -55,4 +55,6 @@ void Sgd::Update(int group, std::span<const ActiveParam> params, const StepDecis
       });
 }
 
+template class TypedOptimizer<SgdOptions>;
+
 }  // namespace apogee::optim

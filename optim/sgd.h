@@ -31,6 +31,7 @@ struct SgdOptions {
   std::vector<std::string> Problems() const;
   static std::vector<OptionField<SgdOptions>> Fields();
 };
+extern template class TypedOptimizer<SgdOptions>;
 
 class Sgd : public TypedOptimizer<SgdOptions> {
  public:

@@ -66,10 +66,7 @@ class TypedOptimizer : public Optimizer {
   OptionMap group_options(int group) const override { return GetOptions(options(group)); }
 
  protected:
-  TypedOptimizer(std::string name, std::vector<ParamGroup<Options>> groups)
-      : Optimizer(name, Params(groups), Problems(groups)) {
-    for (ParamGroup<Options>& group : groups) options_.push_back(std::move(group.options));
-  }
+  TypedOptimizer(std::string name, std::vector<ParamGroup<Options>> groups);
 
   Options& mutable_options(int group) { return options_[static_cast<size_t>(group)]; }
 
@@ -140,6 +137,13 @@ class TypedOptimizer : public Optimizer {
 
   std::vector<Options> options_;
 };
+
+// Not inline: sources that only make an optimizer need no copy of it.
+template <typename Options>
+TypedOptimizer<Options>::TypedOptimizer(std::string name, std::vector<ParamGroup<Options>> groups)
+    : Optimizer(name, Params(groups), Problems(groups)) {
+  for (ParamGroup<Options>& group : groups) options_.push_back(std::move(group.options));
+}
 
 }  // namespace apogee::optim
 

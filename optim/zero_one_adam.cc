@@ -208,4 +208,7 @@ void ZeroOneAdam::FinishStep() {
   if (!alone && frozen()) ResetErrors();
 }
 
+template class TypedOptimizer<ZeroOneAdamOptions>;
+template class OneBitOptimizer<ZeroOneAdamOptions>;
+
 }  // namespace apogee::optim

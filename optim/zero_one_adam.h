@@ -61,6 +61,8 @@ struct ZeroOneAdamOptions {
   std::vector<std::string> Problems() const;
   static std::vector<OptionField<ZeroOneAdamOptions>> Fields();
 };
+extern template class TypedOptimizer<ZeroOneAdamOptions>;
+extern template class OneBitOptimizer<ZeroOneAdamOptions>;
 
 class ZeroOneAdam : public OneBitOptimizer<ZeroOneAdamOptions> {
  public:

@@ -14,7 +14,9 @@
 #include <cstdint>
 #include <span>
 
-#include "apogee/comm/group.h"
+#include "apogee/comm/reduce_op.h"
+#include "apogee/core/device_context.h"
+#include "apogee/core/dtype.h"
 
 namespace apogee::comm::cuda {
 

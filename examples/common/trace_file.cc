@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "apogee/comm/launch.h"
+#include "apogee/core/trace_writer.h"
 
 using namespace apogee;
 
@@ -25,14 +26,14 @@ TraceFile::TraceFile(std::string path) : path_(std::move(path)) {
     path_ = (whole.parent_path() / whole.stem()).string() + ".rank" +
             std::to_string(process->rank) + whole.extension().string();
   }
-  const absl::Status status = Trace::CheckWritable(path_);
+  const absl::Status status = CheckTraceWritable(path_);
   if (!status.ok()) Throw("--trace: ", Message(status));
   trace_.emplace();
 }
 
 void TraceFile::Write() {
   if (!trace_) return;
-  const absl::Status status = trace_->Write(path_);
+  const absl::Status status = WriteTrace(*trace_, path_);
   trace_.reset();  // once
   OkOrThrow(status);
 }

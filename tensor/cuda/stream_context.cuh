@@ -17,8 +17,11 @@
 #include <mutex>
 
 #include "apogee/core/device_context.h"
-#include "apogee/tensor/cuda/cuda_context.h"
 #include "apogee/tensor/cuda/pinned_copies.cuh"
+
+namespace apogee {
+struct CudaOptions;  // tensor/cuda/cuda_context.h
+}  // namespace apogee
 
 namespace apogee::cuda {
 

@@ -16,6 +16,7 @@
 #include <new>
 #include <thread>
 
+#include "apogee/core/trace_writer.h"
 #include "apogee/tests/support/trace_file.h"
 
 // Counts what this program allocates.
@@ -246,7 +247,7 @@ TEST_F(TraceFilesTest, APathThatCannotBeWrittenIsAnErrorThatNamesIt) {
            {dir_ / "file/run.json", "Not a directory"},
            {dir_ / "folder", "something other than a regular file is there"},
            {"", "the path is empty"}}) {
-    for (const absl::Status& status : {Trace::CheckWritable(path), trace_.Write(path)}) {
+    for (const absl::Status& status : {CheckTraceWritable(path), WriteTrace(trace_, path)}) {
       EXPECT_TRUE(absl::IsInvalidArgument(status)) << path;
       EXPECT_THAT(Message(status), HasSubstr("cannot write the trace " + path + ": " + reason));
     }
@@ -255,13 +256,13 @@ TEST_F(TraceFilesTest, APathThatCannotBeWrittenIsAnErrorThatNamesIt) {
 }
 
 TEST_F(TraceFilesTest, TheCheckLeavesNothingAndChangesNothing) {
-  OkOrThrow(Trace::CheckWritable(dir_ / "new.json"));
+  OkOrThrow(CheckTraceWritable(dir_ / "new.json"));
   EXPECT_THAT(Names(), ElementsAre());
   dir_.Write("old.json", "old");
-  OkOrThrow(Trace::CheckWritable(dir_ / "old.json"));
+  OkOrThrow(CheckTraceWritable(dir_ / "old.json"));
   EXPECT_EQ(ReadFile(dir_ / "old.json"), "old");
   EXPECT_THAT(Names(), ElementsAre("old.json"));
-  OkOrThrow(trace_.Write(dir_ / "old.json"));
+  OkOrThrow(WriteTrace(trace_, dir_ / "old.json"));
   EXPECT_THAT(ReadFile(dir_ / "old.json"), HasSubstr("span"));
   EXPECT_THAT(Names(), ElementsAre("old.json"));
 }
@@ -274,7 +275,7 @@ TEST_F(TraceFilesTest, AFailedWriteLeavesTheOldFile) {
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
   const rlimit small{100, old.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  const absl::Status status = trace_.Write(dir_ / "run.json");
+  const absl::Status status = WriteTrace(trace_, dir_ / "run.json");
   setrlimit(RLIMIT_FSIZE, &old);
   EXPECT_THAT(Message(status), HasSubstr("cannot write the trace " + dir_ / "run.json"));
   EXPECT_EQ(ReadFile(dir_ / "run.json"), "old");

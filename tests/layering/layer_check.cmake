@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Fails when a source includes a layer that its folder did not declare, or a library that must stay
-# hidden. Needs nothing but CMake:
+# hidden, or when a .cu or .cuh file reaches a library that is slow to compile: nvcc reads a source several times.
+# Needs nothing but CMake:
 #
 #   cmake -DROOT=<source tree> -DLAYERS=<build>/layers.txt -P tests/layering/layer_check.cmake
 #
@@ -41,8 +42,11 @@ function(layer_of path result)
 endfunction()
 
 set(hidden "Eigen/|unsupported/Eigen/|dnnl|oneapi/|cuda|cublas|curand|nccl|mpi[.]h")
+# What no device code may reach, over any number of our own headers.
+set(slow "absl/|Eigen/|unsupported/Eigen/|CLI/|nlohmann/|g(test|mock)/|(iostream|regex)$")
 set(errors)
 set(num_files 0)
+set(device_files)
 foreach(name IN LISTS names)
   file(GLOB_RECURSE files RELATIVE ${ROOT} ${ROOT}/${folder_${name}}/*.h ${ROOT}/${folder_${name}}/*.cc
        ${ROOT}/${folder_${name}}/*.cu ${ROOT}/${folder_${name}}/*.cuh)
@@ -53,6 +57,9 @@ foreach(name IN LISTS names)
       continue()
     endif()
     math(EXPR num_files "${num_files} + 1")
+    if(file MATCHES "[.]cuh?$")
+      list(APPEND device_files ${file})
+    endif()
     file(STRINGS ${ROOT}/${file} includes REGEX "^[ \t]*#[ \t]*include[ \t]*[<\"]")
     foreach(include IN LISTS includes)
       string(REGEX REPLACE "^[^<\"]*([<\"])([^>\"]*).*$" "\\1\\2" include "${include}")
@@ -81,6 +88,29 @@ foreach(name IN LISTS names)
     endforeach()
   endforeach()
 endforeach()
+
+# Breadth first, each file once; via_FILE is the file that included it.
+set(reached ${device_files})
+while(device_files)
+  list(POP_FRONT device_files file)
+  file(STRINGS ${ROOT}/${file} includes REGEX "^[ \t]*#[ \t]*include[ \t]*[<\"]")
+  foreach(include IN LISTS includes)
+    string(REGEX REPLACE "^[^<\"]*[<\"]([^>\"]*).*$" "\\1" path "${include}")
+    if(path MATCHES "^(${slow})")
+      set(chain ${file})
+      set(above "${via_${file}}")
+      while(above)
+        set(chain "${above} -> ${chain}")
+        set(above "${via_${above}}")
+      endwhile()
+      list(APPEND errors "${chain}: reaches ${path}; device code must not, so split the header or declare the type")
+    elseif(path MATCHES "^apogee/(.*)$" AND NOT CMAKE_MATCH_1 IN_LIST reached AND EXISTS ${ROOT}/${CMAKE_MATCH_1})
+      list(APPEND reached ${CMAKE_MATCH_1})
+      list(APPEND device_files ${CMAKE_MATCH_1})
+      set(via_${CMAKE_MATCH_1} ${file})
+    endif()
+  endforeach()
+endwhile()
 
 if(num_files EQUAL 0)
   message(FATAL_ERROR "layer check: no source found below ${ROOT}")

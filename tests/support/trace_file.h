@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "apogee/core/trace.h"
+#include "apogee/core/trace_writer.h"
 #include "apogee/tests/support/temp_dir.h"
 
 namespace apogee::testing {
@@ -50,7 +51,7 @@ class TraceFile {
   }
   static TraceFile Of(const Trace& trace) {
     const TempDir dir;
-    OkOrThrow(trace.Write(dir / "trace.json"));
+    OkOrThrow(WriteTrace(trace, dir / "trace.json"));
     return TraceFile(dir / "trace.json");
   }
 

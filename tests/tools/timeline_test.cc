@@ -8,6 +8,7 @@
 #include <fstream>
 #include <map>
 
+#include "apogee/core/trace_writer.h"
 #include "apogee/tests/support/mutate_text.h"
 #include "apogee/tests/support/temp_dir.h"
 #include "apogee/tests/support/tool_command.h"
@@ -262,7 +263,7 @@ class TimelineCommandTest : public ::testing::Test {
         }
       }
     }
-    OkOrThrow(trace.Write(dir_ / "run.json"));
+    OkOrThrow(WriteTrace(trace, dir_ / "run.json"));
     return dir_ / "run.json";
   }
   const TempDir dir_;

@@ -6,6 +6,8 @@
 #include <span>
 #include <tuple>
 
+#include "apogee/core/error.h"
+
 namespace apogee::tools {
 namespace {
 
