@@ -58,8 +58,9 @@ void Communicator::Check(const Call& call) const {
     for (const Piece& piece : *pieces) {
       APOGEE_CHECK(piece.peer >= 0 && piece.peer < size() && piece.count >= 0 &&
                        (piece.data != nullptr || piece.count == 0),
-                   "nccl: ", name, ": a piece of ", piece.count, " elements at ", piece.data,
-                   " for rank ", piece.peer, " of a group of ", size());
+                   "nccl: ", name, ": a piece of ", piece.count, " elements",
+                   piece.data == nullptr ? " without an address" : "", " for rank ", piece.peer,
+                   " of a group of ", size());
     }
   }
   if (IsExchange(call)) return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What goes wrong over NCCL only: a device that does not come past a collective, and launches that
-// cannot be. Ranks are processes, under tests/support/process_main.cc; NCCL is process_stub_nccl.cc.
+// Failures over NCCL only: a device that never finishes a collective, and refused launches.
+// Ranks are processes (tests/support/process_main.cc); NCCL is process_stub_nccl.cc.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A group over NCCL: ranks are processes with an emulated GPU each, under
-// tests/support/process_main.cc, and NCCL is tests/comm/process_stub_nccl.cc. What every group does is
-// in collectives_test.cc and failures_test.cc, which run over NCCL, too.
+// A group over NCCL. Ranks are processes with an emulated GPU each (tests/support/process_main.cc);
+// NCCL is tests/comm/process_stub_nccl.cc. collectives_test.cc and failures_test.cc, which test
+// every group, run over NCCL, too.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

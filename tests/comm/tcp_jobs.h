@@ -3,8 +3,8 @@
 // Jobs over TCP whose ranks are threads of a test.
 //
 //   const uint16_t port = FreePort();
-//   const auto statuses = OnRanks(3, [&](int rank) { return Meet(JobOf(rank, 3, port)).status();
-//   });
+//   const auto statuses =
+//       OnRanks(3, [&](int rank) { return Meet(JobOf(rank, 3, port)).status(); });
 #ifndef APOGEE_TESTS_COMM_TCP_JOBS_H_
 #define APOGEE_TESTS_COMM_TCP_JOBS_H_
 

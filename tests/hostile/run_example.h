@@ -3,9 +3,8 @@
 // Runs an example in an odd environment: variables, limits, closed descriptors, a full disk.
 //
 //   const SmallText text(dir);
-//   const HostileResult result =
-//       RunExample(APOGEE_TRAIN_GPT, text.TinyRun("--steps 3"), dir, {.variables =
-//       "OMP_DYNAMIC=true"});
+//   const HostileResult result = RunExample(APOGEE_TRAIN_GPT, text.TinyRun("--steps 3"), dir,
+//                                           {.variables = "OMP_DYNAMIC=true"});
 //   EXPECT_EQ(result.signal, 0) << result.err;
 //
 // The program replaces the shell that has set everything up, so an end by a signal shows as one.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What every optimizer has to pass, whichever it is: its equations, shards, resuming, threads,
-// masters, failures. Each check trains a few tensors of awkward shapes with full rank random
+// Checks that every layer-wise optimizer must pass: equations, shards, resuming, threads, master
+// weights, failures. Each check trains a few tensors of awkward shapes with full-rank random
 // gradients.
 //
 //   CheckEquations([](auto params) { return std::make_unique<Lamb>(params, LambOptions{}); },
-//   LambRule({}));
+//                  LambRule({}));
 #ifndef APOGEE_TESTS_OPTIM_LAYERWISE_CHECKS_H_
 #define APOGEE_TESTS_OPTIM_LAYERWISE_CHECKS_H_
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Runs one fault trial: fault_ranks by itself, or under mpirun, in a process group of its own and
-// within a hard limit.
+// Runs one fault trial: fault_ranks by itself or under mpirun, in its own process group and within
+// a hard limit.
 //
-//   const Outcome outcome = RunTrial(trial, {.fault_ranks = path, .starters = {{"mpi", "mpirun.sh
-//   mpirun"}}}); if (outcome.hang) ...                            // all that was left has been
-//   killed
+//   const Outcome outcome = RunTrial(
+//       trial, {.fault_ranks = path, .starters = {{"mpi", "mpirun.sh mpirun"}}});
+//   if (outcome.hang) ...          // RunTrial has killed all processes that were left
 //
-// Times are of the ranks' own processes, from the moment that the bad one reports its fault to the
-// end of the last one, as /proc shows it every 2 ms: how long mpirun takes to start and to clean
-// up is no part of them.
+// Times are those of the ranks' own processes: from the moment the faulty rank reports its fault to
+// the end of the last rank, as /proc shows it every 2 ms. They leave out how long mpirun takes to
+// start and to clean up.
 #ifndef APOGEE_TESTS_COMM_FAULTS_RUN_TRIAL_H_
 #define APOGEE_TESTS_COMM_FAULTS_RUN_TRIAL_H_
 
