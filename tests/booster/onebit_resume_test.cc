@@ -2,7 +2,7 @@
 
 // Runs with 1-bit messages that are saved and resumed, in every phase and at its boundaries, and on
 // another number of ranks.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/booster/booster.h"

@@ -3,7 +3,7 @@
 // The strict reader: what it takes, and one test per thing it must refuse.
 #include "apogee/checkpoint/safetensors_reader.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -2,7 +2,7 @@
 
 // What goes wrong over NCCL only: a device that does not come past a collective, and launches that
 // cannot be. Ranks are processes, under tests/support/mpi_main.cc; NCCL is process_stub_nccl.cc.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <chrono>

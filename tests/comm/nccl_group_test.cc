@@ -3,7 +3,7 @@
 // A group over NCCL: ranks are processes with an emulated GPU each, under
 // tests/support/mpi_main.cc, and NCCL is tests/comm/process_stub_nccl.cc. What every group does is
 // in collectives_test.cc and failures_test.cc, which run over NCCL, too.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -10,7 +10,7 @@
 #include <filesystem>
 
 #include "apogee/tests/support/temp_dir.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace apogee {

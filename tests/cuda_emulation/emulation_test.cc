@@ -3,7 +3,7 @@
 // The GPU in software finds the faults that it is there for.
 #include "apogee/tests/cuda_emulation/device.h"
 // It stands in for nvcc and comes first.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 

@@ -4,7 +4,7 @@
 // compressed phase, masks, groups that stay, steps that all ranks skip.
 #include "apogee/optim/onebit_adam.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -3,7 +3,7 @@
 // 1-bit LAMB on several ranks against the equations in double.
 #include "apogee/optim/onebit_lamb.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

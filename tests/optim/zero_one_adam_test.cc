@@ -3,7 +3,7 @@
 // 0/1 Adam on several ranks against the equations in double, and what holds between syncs.
 #include "apogee/optim/zero_one_adam.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 
 // apogee verify: passes what is right, fails what is wrong by a little, and says what it cannot
 // read.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
