@@ -14,10 +14,10 @@
 namespace apogee::autograd {
 namespace {
 
-// The callbacks of the innermost backward under way on this thread.
+// The callbacks of the innermost backward that runs on this thread.
 thread_local std::vector<std::function<void()>>* current_callbacks = nullptr;
 
-// Adds `grad` to `sum`; in place when nothing else can see `sum`.
+// Adds `grad` to `sum`, in place if nothing else owns `sum` or `grad`.
 void AddInto(Tensor& sum, Tensor grad) {
   if (!sum.defined()) {
     sum = std::move(grad);
@@ -47,7 +47,7 @@ struct DeferredWeightGrads::State {
     std::vector<Tensor> grads;
   };
   std::deque<Half> halves;
-  // Parameters (and other nodes) that wait for a weight half.
+  // The parameters (and other nodes) that wait for a weight half.
   std::unordered_map<Node*, NodeState> waiting;
 };
 
@@ -88,7 +88,7 @@ class BackwardPass {
   struct Ready {
     std::shared_ptr<Node> node;
     int64_t index;
-    // Parameters go first: their hooks run the moment their gradient is complete.
+    // Parameters go first, so that their hooks run as soon as their gradient is complete.
     int64_t priority() const {
       return node->edges().empty() ? std::numeric_limits<int64_t>::max() : node->depth();
     }
@@ -98,7 +98,7 @@ class BackwardPass {
     }
   };
 
-  // One visit per reachable node: how many contributions will arrive there.
+  // Visits each reachable node once, and counts the contributions that will arrive there.
   void Count(std::span<const Tensor> roots) {
     std::deque<std::shared_ptr<Node>> open;
     auto visit = [&](const Edge& edge) {
@@ -119,7 +119,7 @@ class BackwardPass {
     }
   }
 
-  // One contribution to an edge's target; an undefined gradient still counts as arrived.
+  // Delivers one contribution to an edge's target. An undefined gradient counts as arrived, too.
   void Deliver(const Edge& edge, Tensor grad) {
     if (edge.node == nullptr) return;
     NodeState& state = states_.at(edge.node.get());
@@ -140,7 +140,7 @@ class BackwardPass {
     std::vector<Tensor> grads = std::move(states_.at(node.get()).grads);
     bool any = false;
     for (const Tensor& grad : grads) any = any || grad.defined();
-    if (!any) {  // no path from here to the loss carried a gradient
+    if (!any) {  // no gradient arrived on any path from the loss
       DeliverAll(*node, {}, GradPart::kAll);
       return;
     }
@@ -179,7 +179,8 @@ class BackwardPass {
 
 namespace {
 
-// Runs `pass` with a callback list of its own, then the callbacks, also those that callbacks add.
+// Runs `pass` with its own list of callbacks, then the callbacks, including those that callbacks
+// add.
 template <typename Fn>
 void WithCallbacks(const Fn& pass) {
   NoGradGuard no_grad;

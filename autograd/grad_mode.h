@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Whether functions record a graph. Per thread, on by default.
+// Grad mode: whether functions record a graph. Each thread has its own; it is on by default.
 //
-//   { NoGradGuard no_grad; Tensor logits = model(tokens); }    // evaluation: nothing is saved
+//   {
+//     NoGradGuard no_grad;                // evaluation: nothing is recorded or saved
+//     Tensor logits = model(tokens);
+//   }
 #ifndef APOGEE_AUTOGRAD_GRAD_MODE_H_
 #define APOGEE_AUTOGRAD_GRAD_MODE_H_
 

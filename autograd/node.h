@@ -5,8 +5,19 @@
 //
 // A function computes its result with ops, then records how to go back (autograd/functions/*.cc):
 //
-//   class ScaleNode : public Node { ... Backward(grads, context) { return {ops::Scale(grads[0],
-//   c_)}; } }; Tensor Scale(const Tensor& x, double c) {
+//   class ScaleNode : public Node {
+//    public:
+//     explicit ScaleNode(double c) : c_(c) {}
+//     const char* name() const override { return "scale"; }
+//     std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
+//       return {ops::Scale(grads[0], c_)};
+//     }
+//
+//    private:
+//     double c_;
+//   };
+//
+//   Tensor Scale(const Tensor& x, double c) {
 //     Tensor y = ops::Scale(x, c);
 //     if (NeedsGrad({x})) Attach(y, std::make_shared<ScaleNode>(c), {x});
 //     return y;
@@ -28,20 +39,20 @@ namespace apogee::autograd {
 
 class Node;
 
-// "The gradient of this tensor is output `output` of `node`." An empty node: no gradient wanted.
+// The tensor is output number `output` of `node`, and its gradient flows there. A null node: no
+// gradient is wanted.
 struct Edge {
   std::shared_ptr<Node> node;
   int output = 0;
 };
 
-// Which gradients a Backward call is to produce. kInputs and kWeights split a layer's backward into
-// the half that the previous layer waits for and the half that can run later (zero-bubble
-// pipelines).
+// Which gradients a Backward call produces. kInputs is the half of a layer's backward that the
+// previous layer waits for; kWeights is the half that can run later (zero-bubble pipelines).
 enum class GradPart { kAll, kInputs, kWeights };
 
 struct BackwardContext {
   GradPart part = GradPart::kAll;
-  // The graph will be walked again (retain_graph, or the other half): saved tensors must stay.
+  // Keep the saved tensors: Backward will run again (retain_graph, or the other half).
   bool keep_saved = false;
 };
 
@@ -52,11 +63,11 @@ class Node {
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
-  // The function's name, for messages and traces: "linear".
+  // The function's name for messages and traces, e.g. "linear".
   virtual const char* name() const = 0;
-  // One gradient per edge from one gradient per output (undefined: that output took no part in the
-  // loss). An entry may stay undefined where the edge is empty or another part was asked for. The
-  // gradients are moved in: an op may write in place into one that nothing else owns.
+  // Takes one gradient per output; it is undefined if the output took no part in the loss. Returns
+  // one gradient per edge; it may be undefined if the edge is empty or belongs to the other half.
+  // The gradients are moved in, so an op may write in place into one that nothing else owns.
   virtual std::vector<Tensor> Backward(std::vector<Tensor> grads,
                                        const BackwardContext& context) = 0;
   // Drops saved tensors. Called once Backward will not run again.
@@ -67,12 +78,13 @@ class Node {
   const std::vector<Edge>& edges() const { return edges_; }
   void set_edges(std::vector<Edge> edges);
   int num_outputs() const { return num_outputs_; }
-  // Length of the longest path to a leaf; backward runs deeper nodes first, in a fixed order.
+  // The length of the longest path to a leaf. Backward runs deeper nodes first.
   int64_t depth() const { return depth_; }
+  // Whether the input behind this edge needs a gradient.
   bool wants(size_t edge) const { return edges_[edge].node != nullptr; }
-  // Whether the outputs are this rank's columns of what ranks compute together, so that an
-  // element's place here is not its place in the whole. set_edges: when some input's are. What cuts
-  // a whole tensor, or makes it whole again, says so after set_edges (Attach).
+  // Whether the outputs are only this rank's columns of a tensor that a tensor-parallel group
+  // holds, so that an element's index here is not its index in the whole tensor. set_edges (Attach)
+  // sets it if any input is cut. Functions that split a tensor or gather it set it after that.
   bool is_cut() const { return is_cut_; }
   void set_cut(bool cut) { is_cut_ = cut; }
 
@@ -91,27 +103,28 @@ class Node {
   std::vector<std::function<void()>> post_hooks_;
 };
 
-// What a tensor in a graph carries.
+// The autograd_meta of a tensor in a graph.
 struct GraphMeta : public AutogradMeta {
   Edge edge;
-  // The dtype in which the owner wants the gradient of a leaf (fp32 gradients of bf16 weights).
+  // The dtype of the gradient that a leaf wants, e.g. f32 gradients of bf16 weights.
   DType grad_dtype = DType::kF32;
 };
 
-// The meta of a tensor that is in a graph, else nullptr.
+// The tensor's meta; nullptr if it is not in a graph.
 const GraphMeta* MetaOf(const Tensor& tensor);
-// The edge a gradient of `tensor` flows along; empty when it needs none.
+// The edge along which the gradient of `tensor` flows; empty if it needs none.
 Edge EdgeOf(const Tensor& tensor);
-// Node::is_cut of what made it; false outside of a graph.
+// Node::is_cut of the node that made the tensor; false outside of a graph.
 bool IsCut(const Tensor& tensor);
-// The dtype a weight gradient is to be computed in: the leaf's wish, else the tensor's own dtype.
+// The dtype in which to compute the tensor's gradient: GraphMeta::grad_dtype, or the tensor's own
+// dtype outside of a graph.
 DType GradDType(const Tensor& tensor);
-// True when grad mode is on and some defined tensor of the list is in a graph.
+// Whether grad mode is on and some tensor of the list is in a graph.
 bool NeedsGrad(std::initializer_list<std::reference_wrapper<const Tensor>> inputs);
-// Makes `output` the node's output number `index`; the node's edges go to `inputs`.
+// Makes `output` the node's output number 0, and sets the node's edges to `inputs`, in this order.
 void Attach(Tensor& output, const std::shared_ptr<Node>& node,
             std::initializer_list<std::reference_wrapper<const Tensor>> inputs);
-// Further outputs of a node whose edges are set.
+// Makes `output` the node's output number `index`, after Attach for output 0.
 void AttachOutput(Tensor& output, const std::shared_ptr<Node>& node, int index);
 
 }  // namespace apogee::autograd

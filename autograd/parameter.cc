@@ -23,12 +23,13 @@ Parameter::~Parameter() {
 }
 
 const Tensor& Parameter::value() const {
-  // A read makes what the parameter has been said to hold; no parameter is a const object.
+  // A read makes a lazy value. The const_cast is safe: no Parameter is a const object.
   if (is_lazy()) const_cast<Parameter*>(this)->MakeLazyValue();
   if (is_released()) {
     const std::function<void()> fetch = fetch_;  // set_value drops the member
     fetch();
-    APOGEE_CHECK(!is_released(), "parameter \"", name_, "\": released, and not fetched");
+    APOGEE_CHECK(!is_released(), "parameter \"", name_,
+                 "\": its value was released, and `fetch` did not set it again");
   }
   APOGEE_CHECK(value_.defined(), "parameter \"", name_,
                "\" has no value yet; call Initialize on the model or load a checkpoint first. If "
@@ -60,7 +61,7 @@ void Parameter::set_lazy_value(LazyValue lazy) {
   APOGEE_CHECK(lazy.make != nullptr && lazy.context != nullptr, "parameter \"", name_,
                "\": a lazy value needs a context, and a function that makes it");
   APOGEE_CHECK(!is_part(), "parameter \"", name_,
-               "\" has been cut by a plugin; a lazy value would be all of it");
+               "\" has been sharded by a plugin; a lazy value would be the whole parameter");
   if (!has_value() || grad_dtype_ == dtype()) grad_dtype_ = lazy.dtype;
   lazy_ = std::move(lazy);
   value_ = Tensor();
@@ -86,7 +87,7 @@ void Parameter::set_part(Tensor part) {
 
 void Parameter::Release(Tensor rest, std::function<void()> fetch) {
   APOGEE_CHECK(has_value() && rest.defined() && fetch != nullptr, "parameter \"", name_,
-               "\": needs a value to release, what stays of it, and who fetches it");
+               "\": Release needs a value, the elements to keep, and a function that fetches it");
   if (grad_dtype_ == dtype()) grad_dtype_ = rest.dtype();
   rest_ = rest.Detach();
   lazy_ = {};
@@ -97,7 +98,7 @@ void Parameter::Release(Tensor rest, std::function<void()> fetch) {
 
 void Parameter::GiveAway(Tensor none, const std::string& where) {
   APOGEE_CHECK(none.defined() && none.numel() == 0, "parameter \"", name_,
-               "\": what is left of a parameter that is given away must be empty");
+               "\": GiveAway needs an empty tensor");
   grad_ = Tensor();
   is_elsewhere_ = true;
   Release(std::move(none),

@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Parameter: a named leaf of the graph whose gradient is kept, absent or present.
+// Parameter: a named leaf of the graph that keeps its gradient.
 //
-//   Parameter w("w", Tensor::Zeros({4, 4}, DType::kF32, context));
-//   Tensor loss = ...functions of w.value()...;
-//   Backward(loss);
-//   if (w.has_grad()) use(w.grad());
-//   w.zero_grad();                                    // absent again: absent is not zero
+//   Parameter w("w", Tensor::Full({4, 4}, DType::kF32, 0.5, context));
+//   Tensor loss = Mean(Mul(w.value(), w.value()));
+//   Backward(loss);                                   // adds to w's gradient
+//   Tensor grad = w.grad();                           // w's shape, of grad_dtype()
+//   w.zero_grad();                                    // absent again
 //
-// A value can be lazy: known to be there, with its dtype and where, and made when somebody reads
-// it.
+// A gradient is absent or present. Absent is not zero: an optimizer skips the parameter.
 //
-// Hooks run inside backward, on the rank's thread, at the moment the last contribution of this
-// backward call to the gradient has been added: that is where data parallelism launches its buckets
-// and fused optimizers update.
+// A value can be lazy: its dtype and context are known, and the first read makes it. A plugin may
+// shard a parameter (set_part), release its value between reads (Release), or say that other ranks
+// hold all of it (GiveAway).
+//
+// Hooks run inside backward, on the rank's thread, as soon as this backward call has added its last
+// contribution to the gradient. Data parallelism starts its all-reduces there, and fused optimizers
+// update there.
+//
+// Misuse throws Error with the parameter's name.
 #ifndef APOGEE_AUTOGRAD_PARAMETER_H_
 #define APOGEE_AUTOGRAD_PARAMETER_H_
 
@@ -27,7 +32,7 @@
 
 namespace apogee::autograd {
 
-// A value that is made when it is first read. `make` returns it, of this dtype, in this context.
+// A value that is made when it is first read: `make` returns it in this dtype and context.
 struct LazyValue {
   DType dtype = DType::kF32;
   ContextPtr context;
@@ -38,7 +43,7 @@ class Parameter {
  public:
   using Hook = std::function<void(Parameter&)>;
 
-  // Without a value yet: a module declares its parameters, Initialize or a loader fills them in.
+  // Without a value: a module declares its parameters, then Initialize or a loader sets the values.
   Parameter(std::string name, const Shape& shape);
   Parameter(std::string name, Tensor value, bool requires_grad = true);
   ~Parameter();
@@ -48,45 +53,47 @@ class Parameter {
   const std::string& name() const { return name_; }
   void set_name(std::string name) { name_ = std::move(name); }
   const Shape& shape() const { return shape_; }
-  // True for a lazy one, too.
+  // Also true for a lazy or a released value.
   bool has_value() const { return value_.defined() || is_released() || is_lazy(); }
-  // Of the value, without making a lazy one; of a released parameter, of data(). Throw Error when
-  // there is none.
+  // Of the value, without making a lazy one; of a released parameter, of data(). Throw Error if
+  // there is no value.
   DType dtype() const { return is_lazy() ? lazy_.dtype : data().dtype(); }
   ContextPtr context() const { return is_lazy() ? lazy_.context : data().context(); }
-  // The value as a leaf of the graph; makes a lazy one. Throws Error when there is none.
+  // The value as a leaf of the graph. Makes a lazy value and fetches a released one. Throws Error
+  // if there is no value.
   const Tensor& value() const;
-  // The elements outside of any graph: what optimizers, loaders and collectives read and write. Of
-  // a released parameter: those that are left.
+  // The elements outside of any graph, for optimizers, loaders and collectives to read and write.
+  // For a released parameter, only the elements that were kept.
   Tensor data() const { return is_released() ? rest_ : value().Detach(); }
-  // Replaces the value (same shape); the gradient stays. A graph recorded before keeps the old
-  // value.
+  // Replaces the value by one of the same shape; the gradient stays. Graphs that were recorded
+  // before keep the old value.
   void set_value(Tensor value);
-  // Replaces the value by one that takes no memory until value() or data() is called; that call
-  // throws what `make` throws, and the next one tries again. set_value takes its place unmade.
+  // Replaces the value by one that takes no memory until value() or data() is called. That call
+  // throws what `make` throws, and the next call tries again. set_value replaces a lazy value
+  // without making it.
   void set_lazy_value(LazyValue lazy);
   bool is_lazy() const { return lazy_.make != nullptr; }
-  // Replaces the value by one of any shape, a part of what it was (a wrapper has cut it); the
-  // gradient becomes absent.
+  // Replaces the value by this rank's shard of it, of any shape. The gradient becomes absent.
   void set_part(Tensor part);
-  // The value is a part of what the model declared: other ranks hold the rest.
+  // Whether the value is only a part of what the model declared: other ranks hold the rest.
   bool is_part() const { return is_part_ || is_released(); }
-  // Gives the value's memory back, but for `rest`, [n], some of its elements; the shape stays. A
-  // read of the value runs `fetch`, which calls set_value with the whole one, or throws.
+  // Frees the value's memory, except for `rest` [n], some of its elements; the shape stays. The
+  // next read of the value runs `fetch`, which must call set_value with the whole value, or throw.
   void Release(Tensor rest, std::function<void()> fetch);
   bool is_released() const { return rest_.defined(); }
-  // Release for good: other ranks hold all of the value, of which `none`, [0], says the dtype and
-  // context here. A read throws Error with `where`: who holds it.
+  // Frees the value for good: other ranks hold all of it. `none`, an empty tensor [0], keeps its
+  // dtype and context. Reading the value throws Error with `where`, which names the holder.
   void GiveAway(Tensor none, const std::string& where);
+  // Whether other ranks hold all of the value (GiveAway).
   bool is_elsewhere() const { return is_elsewhere_; }
-  // Runs once, before the next read of the value: a wrapper that fetches values in the background
-  // waits there. nullptr takes it back.
+  // `hook` runs once, before the next read of the value; a plugin that fetches values in the
+  // background waits there. nullptr removes it.
   void set_before_read(std::function<void()> hook) { before_read_ = std::move(hook); }
 
   bool requires_grad() const { return requires_grad_; }
-  // false: frozen. Functions of it record nothing for it, and an optimizer skips it.
+  // false freezes the parameter: it gets no gradient, and an optimizer skips it.
   void set_requires_grad(bool requires_grad);
-  // The dtype gradients are computed and accumulated in; default the value's own.
+  // The dtype in which gradients are computed and accumulated. Default: the value's dtype.
   DType grad_dtype() const { return grad_dtype_; }
   void set_grad_dtype(DType dtype);
 
@@ -94,30 +101,29 @@ class Parameter {
   const Tensor& grad() const { return grad_; }
   // An undefined tensor makes the gradient absent.
   void set_grad(Tensor grad);
-  // Absent (set_to_none) or, if it is present, zero.
+  // Makes the gradient absent. With set_to_none = false, fills a present gradient with zeros.
   void zero_grad(bool set_to_none = true);
 
-  // Not empty: who keeps this parameter's finished gradient instead, and what to use there; what
-  // reads gradients from parameters refuses with it rather than find none.
+  // If not empty, the finished gradient is held elsewhere, not in grad(). The text says where, and
+  // what to use there. Code that reads gradients from parameters must throw Error with this text.
   const std::string& grad_keeper() const { return grad_keeper_; }
-  // `on_zero_grad` runs with every zero_grad: the gradient that is kept elsewhere goes along.
+  // `on_zero_grad` runs with every zero_grad, to clear the gradient that is held elsewhere.
   using OnZeroGrad = std::function<void(bool set_to_none)>;
   void set_grad_keeper(std::string keeper, OnZeroGrad on_zero_grad = nullptr) {
     grad_keeper_ = std::move(keeper);
     on_zero_grad_ = std::move(on_zero_grad);
   }
 
-  // Adds to the gradient; called by backward. The tensor is taken over when nothing else owns it.
+  // Adds to the gradient; backward calls it. Takes the tensor over if nothing else owns it.
   void AccumulateGrad(Tensor grad);
-  // Returns a handle for RemoveGradHook. Hooks run in the order they were added.
+  // Hooks run in the order in which they were added. Returns a handle for RemoveGradHook.
   int AddGradHook(Hook hook);
   void RemoveGradHook(int handle);
-  // `hook` runs after all of those, whenever they were added, for as long as the handle lives,
-  // which the parameter must outlive: it takes the finished gradient. Throws Error when another
-  // does.
+  // Sets the hook that takes the finished gradient. It runs after all hooks of AddGradHook, for as
+  // long as the returned handle lives; the parameter must outlive the handle. Throws Error if there
+  // is a final hook already.
   [[nodiscard]] std::shared_ptr<void> SetFinalGradHook(Hook hook);
   void RunGradHooks();
-  // Whether somebody is told of gradients that arrive.
   bool has_grad_hooks() const { return !hooks_.empty() || final_hook_ != nullptr; }
 
  private:
@@ -127,8 +133,8 @@ class Parameter {
   std::string name_;
   Shape shape_;
   Tensor value_;
-  LazyValue lazy_;  // with a `make`: then there is no value_
-  Tensor rest_;     // defined while released; then there is no value
+  LazyValue lazy_;  // if it has a `make`, value_ is undefined
+  Tensor rest_;     // defined while released; then value_ is undefined
   std::function<void()> fetch_;
   mutable std::function<void()> before_read_;
   Tensor grad_;
@@ -146,7 +152,7 @@ class Parameter {
 
 using ParameterPtr = std::shared_ptr<Parameter>;
 
-// The node at which gradients of a parameter arrive. Outlives the parameter if a graph does.
+// The node where a parameter's gradients arrive. A graph may keep it longer than the parameter.
 class LeafNode : public Node {
  public:
   explicit LeafNode(Parameter* parameter) : parameter_(parameter) {}

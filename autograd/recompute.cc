@@ -11,7 +11,7 @@
 namespace apogee::autograd {
 namespace {
 
-// One checkpointed call: shared by the placeholders of the tensors that it would have saved.
+// One checkpointed call. The placeholders of the tensors that it did not save share it.
 class Segment {
  public:
   Segment(std::function<Tensor(const Tensor&)> fn, const Tensor& input, Generator* generator)
@@ -43,7 +43,7 @@ class Segment {
     GradModeGuard grad_mode(true);
     std::vector<std::shared_ptr<PackedTensor>> tensors;
     bool same = true;
-    // Who runs backward may keep tensors in a form of its own.
+    // The code that runs backward may have a pack hook of its own (offload).
     const PackHook* outer = CurrentPackHook();
     SavedTensorHookGuard hooks([&](const Tensor& tensor) {
       same = same && tensors.size() < shapes_.size() && tensor.shape() == shapes_[tensors.size()];
@@ -76,7 +76,7 @@ class Segment {
   std::function<Tensor(const Tensor&)> fn_;
   Tensor input_;  // with its graph, so that the second run records what the first did
   Generator* generator_;
-  Generator before_;  // the first run
+  Generator before_;  // its state before the first run
   std::vector<Shape> shapes_;
   std::vector<std::shared_ptr<PackedTensor>> tensors_;
 };

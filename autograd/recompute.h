@@ -4,8 +4,8 @@
 //
 //   Tensor y = autograd::Recompute([&](const Tensor& x) { return block(x); }, x, &generator);
 //
-// Gradients and parameter hooks are those of the plain call: the graph is the same, only its saved
-// tensors are made again (Chen et al., "Training deep nets with sublinear memory cost", 2016).
+// Gradients and parameter hooks are those of a plain call: the graph is the same, only its saved
+// tensors are computed again (Chen et al., "Training deep nets with sublinear memory cost", 2016).
 #ifndef APOGEE_AUTOGRAD_RECOMPUTE_H_
 #define APOGEE_AUTOGRAD_RECOMPUTE_H_
 
@@ -16,9 +16,10 @@
 
 namespace apogee::autograd {
 
-// `fn` must be a pure function of its input, of parameters, and of `generator`, whose state is
-// replayed. fn and generator must live until backward has run. Throws Error in backward when the
-// second run saves other tensors than the first.
+// `fn` must be a pure function of its input, of parameters, and of `generator`: the second run
+// starts with the generator's state of the first. `generator` and everything that fn refers to must
+// live until backward has run. Backward throws Error if the second run saves another number of
+// tensors, or other shapes, than the first.
 Tensor Recompute(std::function<Tensor(const Tensor&)> fn, const Tensor& input,
                  Generator* generator = nullptr);
 

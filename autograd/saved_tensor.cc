@@ -28,7 +28,7 @@ SavedTensor::SavedTensor(const Tensor& tensor) {
 
 Tensor SavedTensor::Take(const BackwardContext& context) {
   APOGEE_CHECK(!dropped_,
-               "backward: the saved tensors of this graph are gone because backward ran over it "
+               "backward: the saved tensors of this graph were freed when backward ran over it "
                "before; call the first backward with retain_graph = true");
   if (packed_ != nullptr) {
     Tensor tensor = packed_->Unpack();

@@ -3,10 +3,9 @@
 // A tensor that a node keeps for backward, with hooks to keep it in another form (recompute,
 // offload).
 //
-//   SavedTensor x_;                       // in the node
-//   x_ = SavedTensor(x);                  // at record time
-//   Tensor x = x_.Take(context);          // in Backward: moves it out unless the graph is walked
-//   again
+//   SavedTensor x_;                       // a member of the node
+//   x_ = SavedTensor(x);                  // when the function is recorded
+//   Tensor x = x_.Take(context);          // in Backward: moves it out, unless context.keep_saved
 #ifndef APOGEE_AUTOGRAD_SAVED_TENSOR_H_
 #define APOGEE_AUTOGRAD_SAVED_TENSOR_H_
 
@@ -17,21 +16,21 @@
 
 namespace apogee::autograd {
 
-// What a pack hook returns: the tensor in its packed form. Destroyed when the node drops it.
+// A saved tensor in the form that a pack hook gave it. Destroyed when the node drops it.
 class PackedTensor {
  public:
   virtual ~PackedTensor() = default;
-  // The tensor again, bit for bit. May be called more than once (retain_graph).
+  // Returns the tensor again, bit for bit. May be called more than once (retain_graph).
   virtual Tensor Unpack() = 0;
 };
 
 using PackHook = std::function<std::shared_ptr<PackedTensor>(const Tensor&)>;
 
-// The hook in force on this thread; nullptr without one.
+// This thread's current hook, or nullptr.
 const PackHook* CurrentPackHook();
 
-// Within the scope, tensors saved on this thread go through `hook`. Scopes nest; the innermost
-// counts.
+// Within the scope, tensors saved on this thread go through `hook`. If scopes nest, only the
+// innermost hook runs.
 class SavedTensorHookGuard {
  public:
   explicit SavedTensorHookGuard(PackHook hook);
@@ -47,10 +46,10 @@ class SavedTensorHookGuard {
 class SavedTensor {
  public:
   SavedTensor() = default;
-  // Saves the elements without their graph, so that a node never owns itself.
+  // Saves the elements, but not the tensor's graph: otherwise a node could own itself.
   explicit SavedTensor(const Tensor& tensor);
 
-  // The tensor; forgets it unless `context.keep_saved`. Throws Error once it has been dropped.
+  // Returns the tensor, and drops it unless context.keep_saved. Throws Error if it was dropped.
   Tensor Take(const BackwardContext& context);
   bool defined() const { return tensor_.defined() || packed_ != nullptr; }
   void Reset();

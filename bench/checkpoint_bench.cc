@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// How fast checkpoints are saved and loaded, beside the disk's own rate in the same minutes. Prints
-// one JSON line per number of ranks.
+// The speed of saving and loading checkpoints, next to the disk's own speed in the same minutes.
+// Prints one JSON line per number of ranks.
 //
 //   checkpoint_bench --dir /tmp --mib 1024 --rounds 5           # 1, 2 and 4 ranks
 //   checkpoint_bench --dir /tmp --columns --ranks 2             # loaded under another layout
 //
-// `save`: SaveCheckpoint of f32 tensors of 16 MiB, each cut evenly over the ranks, durable when it
-// returns. `write`: as many threads write the same bytes to a file each, plainly, in pieces of 4
-// MiB, and sync. `load`: CheckpointReader, all digests checked, each rank its parts; `read`: as
-// many threads read the same files to the same memory by pread in pieces of 4 MiB. Cold: the page
-// cache was told to drop the files (the disk's own cache and the host's it cannot); warm: they were
-// read before. All take turns within a round; rates are medians in MiB/s, ratios the medians of the
-// rounds' ratios. --columns: loads cut the tensors, 4096 rows of 1024, by columns, so that every
-// rank reads every block.
+//   save    SaveCheckpoint of f32 tensors of 16 MiB, each sharded evenly over the ranks; durable
+//           when it returns
+//   write   as many threads as ranks write the same bytes, each to a file of its own, in pieces of
+//           4 MiB, and sync
+//   load    CheckpointReader: checks all digests, and each rank reads its shards
+//   read    as many threads read the same files to the same memory, by pread in pieces of 4 MiB
+//
+// Cold: the page cache was told to drop the files (the caches of disk and host machine cannot be
+// told). Warm: the files were read before. All four take turns within a round. Rates are medians in
+// MiB/s; ratios are medians of the rounds' ratios. With --columns each rank loads columns of the
+// tensors (4096 rows of 1024), so every rank reads every block.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -54,7 +57,7 @@ struct Setup {
   bool columns = false;
 };
 
-// What a rank loads of each tensor.
+// The part of each tensor that a rank loads.
 comm::Layout LoadLayout(const Setup& setup, int rank) {
   const int64_t part = (setup.columns ? kColumns : kTensorNumel) / setup.ranks;
   std::vector<comm::Segment> segments;
@@ -107,7 +110,7 @@ class Bench {
   double Read() {
     return OnRanks([&](const comm::World& world) {
       const auto file = ValueOrThrow(RealFileSystem()->Open(RankFile(world.rank())));
-      int64_t at = file->size() % (1 << 20);  // the header's
+      int64_t at = file->size() % (1 << 20);  // bytes of the header
       for (const TensorPart& part : parts_[static_cast<size_t>(world.rank())]) {
         ForEachPiece(part, [&](std::span<std::byte> piece) {
           OkOrThrow(file->Read(at, piece));
@@ -148,7 +151,7 @@ class Bench {
       fn(all.first(std::min(kPiece, all.size())));
     }
   }
-  // Seconds from when all ranks are there to when all have finished.
+  // Seconds from when all ranks are ready until all have finished.
   double OnRanks(const std::function<void(const comm::World&)>& fn) const {
     double seconds = 0;
     OkOrThrow(
@@ -175,7 +178,7 @@ void Measure(const Setup& setup, int rounds) {
   Bench bench(setup);
   std::map<std::string, std::vector<double>> rates, ratios;
   for (int round = 0; round < rounds; ++round) {
-    // Which of a pair goes first changes with the round.
+    // The order within a pair alternates from round to round.
     const auto pair = [&](const std::string& ours, const std::function<double()>& run_ours,
                           const std::string& plain, const std::function<double()>& run_plain) {
       double ours_s = round % 2 == 0 ? run_ours() : 0;
@@ -217,7 +220,7 @@ int main(int argc, char** argv) {
   Setup setup{.dir = "."};
   std::vector<int> ranks = {1, 2, 4};
   int rounds = 5;
-  CLI::App app("Rates of saving and loading checkpoints, beside the disk's own.");
+  CLI::App app("Speed of saving and loading checkpoints, next to the disk's own.");
   app.add_option("--dir", setup.dir, "A folder on the disk to measure")
       ->capture_default_str()
       ->check(CLI::ExistingDirectory);
@@ -227,8 +230,10 @@ int main(int argc, char** argv) {
   app.add_option("--ranks", ranks, "Numbers of ranks: 1, 2 or 4")
       ->capture_default_str()
       ->check(CLI::IsMember({1, 2, 4}));
-  app.add_flag("--columns", setup.columns, "Load under another layout than was saved");
-  app.add_option("--rounds", rounds, "Turns")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_flag("--columns", setup.columns, "Load with another layout than was saved");
+  app.add_option("--rounds", rounds, "Rounds in which the variants take turns")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
   setup.dir += "/checkpoint_bench." + std::to_string(getpid());
   setup.mib -= setup.mib % 16;

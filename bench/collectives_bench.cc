@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Time of our collectives by size, as mpi_collectives measures MPI's own; one JSON line.
+// The time of our collectives by size, measured as mpi_collectives measures MPI's; prints one JSON
+// line.
 //
 //   mpirun -np 4 collectives_bench all_reduce 1024 67108864     # bytes of the whole tensor
 //   collectives_bench all_reduce 1024 --ranks 4                 # ranks are threads
@@ -32,7 +33,7 @@ class Bench {
         whole_(Tensor::Zeros({part_.numel() * world.size()}, DType::kF32, world.context())),
         once_(Tensor::Zeros({1}, DType::kF64, world.context())) {}
 
-  // Microseconds of a call.
+  // Microseconds per call.
   double Measure() {
     SecondsOf(1);
     once_.data<double>()[0] = SecondsOf(3) / 3;
@@ -101,7 +102,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "collectives_bench: %s\n", Message(status).c_str());
     return 1;
   }
-  if (process.rank != 0) return 0;  // the first has the times
+  if (process.rank != 0) return 0;  // rank 0 has the times
   std::printf("{\"ranks\": %d, \"op\": \"%s\", \"us\": {%s}}\n", ranks, op.c_str(), line.c_str());
   return 0;
 }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Time of one all-reduce over the ranks, against the time to copy the bytes that it must move.
-// Prints one JSON line.
+// The time of one all-reduce over the ranks, relative to the time to copy the bytes that it must
+// move. Prints one JSON line.
 //
 //   comm_bench --ranks 4 --mib 64              # ranks are threads
 //   mpirun -np 4 comm_bench --mib 64           # ranks are processes
 //
-// An all-reduce of n ranks reads n tensors and writes n tensors, and so does the copy: every rank's
-// thread copies its own tensor to another place, all at once. The two take turns; the figures are
-// medians, the ratio is that of the pairs. `small_all_reduce_us` is the time of an all-reduce of
-// one number: fingerprint, rendezvous and waking up, with next to no data.
+// An all-reduce of n ranks reads n tensors and writes n tensors. So does the copy: every rank's
+// thread copies its own tensor, all at the same time. The two take turns. The times are medians,
+// the ratio is the median of the pairs' ratios. `small_all_reduce_us` is the time of an all-reduce
+// of one number: fingerprint, rendezvous and waking up, almost without data.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -102,7 +102,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "comm_bench: %s\n", Message(status).c_str());
     return 1;
   }
-  if (process.rank != 0) return 0;  // the first has the times
+  if (process.rank != 0) return 0;  // rank 0 has the times
   std::printf(
       "{\"ranks\": %d, \"mib\": %lld, \"copy_ms\": %.3f, \"all_reduce_ms\": %.3f, "
       "\"ratio\": %.3f, \"small_all_reduce_us\": %.2f}\n",

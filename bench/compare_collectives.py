@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives between processes, by size, beside MPI's own.
+"""Compares our collectives between processes with MPI's own, by size.
 
     bench/compare_collectives.py --build build/release [--ranks 2 4] [--rounds 3] [--json -]
 
-Configure with -DAPOGEE_BUILD_BENCH=ON where MPI is installed (scripts/install_deps.sh bench mpi). The two programs take
-turns, in both orders; a figure is the median over the rounds, the ratio that of the rounds' ratios. Run it on a quiet
+Needs MPI (scripts/install_deps.sh bench mpi) and a build with -DAPOGEE_BUILD_BENCH=ON. The two programs take turns, in
+both orders. A time is the median over the rounds, the ratio is the median of the rounds' ratios. Run it on a quiet
 machine. A table goes to stderr, the JSON to --json.
 """
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""All-reduce between threads, a plain copy of as many bytes, all-reduce between processes, and Open MPI's own.
+"""Compares all-reduce between threads, a plain copy of the same bytes, all-reduce between processes, and Open MPI's.
 
     bench/compare_comm.py --build build/release [--ranks 2 4] [--mib 64] [--rounds 3] [--json -]
 
-Configure with -DAPOGEE_BUILD_BENCH=ON; mpi_collectives is built where MPI is installed (scripts/install_deps.sh
-mpi), and the columns of processes are left out elsewhere. The programs take turns; a figure is the median over the rounds.
-Run it on a quiet machine. A table goes to stderr, the JSON to --json.
+Needs a build with -DAPOGEE_BUILD_BENCH=ON. mpi_collectives is built if MPI is installed (scripts/install_deps.sh mpi);
+without it the columns of processes are left out. The programs take turns; a time is the median over the rounds. Run it on
+a quiet machine. A table goes to stderr, the JSON to --json.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def main():
     mpirun = shutil.which("mpirun")
     with_mpi = mpi.exists() and mpirun is not None
     if not with_mpi:
-        print("compare_comm: no mpi_collectives in the build tree or no mpirun; without Open MPI", file=sys.stderr)
+        print("compare_comm: the build tree has no mpi_collectives, or there is no mpirun; Open MPI is left out", file=sys.stderr)
 
     results = []
     print(f"{'ranks':>5} {'copy ms':>9} {'all-reduce ms':>14} {'ratio':>6} {'processes ms':>12} {'Open MPI ms':>12} {'ratio':>6}",

@@ -4,11 +4,11 @@
 
     bench/compare_optim.py --build build/release --json -
 
-32 M f32 parameters in the shapes of a GPT (optim_bench.cc); torch.optim.AdamW as it is by default and with
-foreach=True. A round is one process of each, the order turning from round to round; a process' figure is the
-best of its steps, a ratio the median over the rounds. Both sides step only: no clipping, no look for non-finite
-gradients. Run it on a quiet machine, or with --clock processor, for one thread: the time for which the thread
-runs instead of the clock's. A table goes to stderr, the JSON to --json:
+32 M f32 parameters in the shapes of a GPT (optim_bench.cc); torch.optim.AdamW with its defaults and with
+foreach=True. A round is one process of each; the order rotates from round to round. The time of a process is its
+fastest step, a ratio is the median over the rounds. Both sides only step: no clipping, no check for non-finite
+gradients. Run it on a quiet machine, or for one thread with --clock processor, which counts only the time for
+which the thread runs. A table goes to stderr, the JSON to --json:
 
     {"results": [{"threads": 1, "ours": ms, "default": ms, "foreach": ms, "default_ratio": theirs over ours,
                   "foreach_ratio": ..., "rounds": 7}], "torch": version}
@@ -60,7 +60,7 @@ def main():
     parser.add_argument("--build", required=True, type=pathlib.Path, help="build tree of apogee")
     parser.add_argument("--json", default="-", help="where the results go; - is stdout")
     parser.add_argument("--rounds", type=int, default=7, help="processes of each side per number of threads")
-    parser.add_argument("--repeats", type=int, default=5, help="timed steps per process, after one that is not")
+    parser.add_argument("--repeats", type=int, default=5, help="timed steps per process, after one untimed step")
     parser.add_argument("--params", type=int, default=32 << 20)
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--clock", choices=["wall", "processor"], default="wall")

@@ -4,17 +4,17 @@
 
     bench/compare_pytorch.py --build build/release --json -
 
-6 layers, d = 384, 6 heads, T = 256, B = 8, V = 4096, AdamW, no dropout, random tokens. Each pair is two
-processes one after the other, taking turns at going first; a figure is the median over the pairs of the
-median step of a process. Run it on a quiet machine. A table goes to stderr, the JSON to --json:
+6 layers, d = 384, 6 heads, T = 256, B = 8, V = 4096, AdamW, no dropout, random tokens. A pair is two
+processes, one after the other, which take turns at going first. A figure is the median over the pairs of a
+process's median step. Run it on a quiet machine. A table goes to stderr, the JSON to --json:
 
     {"results": [{"precision": "f32", "threads": 1, "ours": tok/s, "pytorch": tok/s, "ratio": median of the
                   pairs' ratios, "outside_products": share of our step, ...}], "torch": version, "blas": path}
 
-`outside_products` counts the fused attention kernel as products, `outside_products_strict` as the opposite;
-`shares` splits our step further. `pytorch_outside_products` is PyTorch's own profiler's figure: operators
-other than mm, addmm, bmm and baddbmm. `ledger_over_process` is the peak of our memory ledger over the peak of
-the process beyond its start.
+`outside_products` counts the fused attention kernel as products, `outside_products_strict` does not; `shares`
+divides our step further. `pytorch_outside_products` is the share of operators other than mm, addmm, bmm and
+baddbmm according to PyTorch's profiler. `ledger_over_process` is the peak of our memory ledger divided by the
+growth of the process since its start, at its peak.
 """
 
 import argparse
@@ -32,7 +32,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 def our_program(build, name):
-    """Path of the benchmark; builds it where the build tree does not have it yet."""
+    """The path of the benchmark; builds it if the build tree does not have it."""
     program = build / "bench" / name
     if not program.exists():
         if not (build / "CMakeCache.txt").exists():
@@ -54,12 +54,12 @@ def thread_counts(parser, text):
 
 
 def run(command, threads):
-    # Threads that sleep while they wait: both sides lose least to other processes on the machine.
+    # Waiting threads sleep: that way other processes on the machine disturb both sides least.
     return comparison.run(command, OMP_WAIT_POLICY="passive", OMP_NUM_THREADS=str(threads))
 
 
 def blas_of_torch(python):
-    """The file behind the BLAS that PyTorch loads; Debian chooses it with update-alternatives."""
+    """The file of the BLAS that PyTorch loads; Debian selects it with update-alternatives."""
     code = ("import torch; torch.ones(64, 64) @ torch.ones(64, 64); "
             "print(next((l.split()[-1] for l in open('/proc/self/maps') if 'blas' in l), 'unknown'))")
     done = subprocess.run([python, "-c", code], capture_output=True, text=True)
@@ -108,7 +108,7 @@ def main():
     parser.add_argument("--build", required=True, type=pathlib.Path, help="build tree of apogee")
     parser.add_argument("--json", default="-", help="where the results go; - is stdout")
     parser.add_argument("--pairs", type=int, default=7, help="runs of each side per setting")
-    parser.add_argument("--steps", type=int, default=3, help="timed steps per run, after two others")
+    parser.add_argument("--steps", type=int, default=3, help="timed steps per run, after two untimed steps")
     parser.add_argument("--precision", default="f32,bf16")
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--python", default="/usr/bin/python3", help="a Python that has PyTorch")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scripts that compare our benchmarks with others have in common: they fail, run programs, write JSON.
+"""Functions of the scripts that compare our benchmarks with others: fail, run programs, write JSON.
 
     from comparison import MPIRUN_AS_ROOT, fail, run, write_json
 
@@ -23,7 +23,7 @@ def fail(message):
 
 
 def run(command, **environment):
-    """What the command prints, with these variables beside our own; fails where it does."""
+    """Runs the command with these variables added to the environment and returns its output; fails if it fails."""
     words = [str(word) for word in command]
     done = subprocess.run(words, env={**os.environ, **environment}, capture_output=True, text=True)
     if done.returncode != 0:
@@ -32,7 +32,7 @@ def run(command, **environment):
 
 
 def write_json(where, document, indent=None):
-    """Into the file `where`; - is stdout."""
+    """Writes to the file `where`; - is stdout."""
     text = json.dumps(document, indent=indent) + "\n"
     if where == "-":
         sys.stdout.write(text)

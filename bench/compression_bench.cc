@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // 1-bit messages: how fast signs are packed and unpacked, next to a loop that streams the same
-// number of bytes, and what a step of a model sends, in 1-bit messages and in gradients.
+// number of bytes; and how many bytes a training step sends, in 1-bit messages and in gradients.
 //
 //   compression_bench [--params 33554432] [--threads 1] [--repeats 9] [--ranks 4]
 //
-// "bytes" is what a kernel has to move per element, f32: pack reads value and error and writes a
-// bit, 8.125; unpack reads and writes both and reads a bit, 16.125; collect, over the signs of
-// `ranks` ranks, reads and writes an error, 8 + (ranks + 1) / 8. The yardstick of pack is a sum
-// over two arrays, that of the others an addition in place to one or two arrays. Bytes per step are
-// those of the traffic ledger, times (ranks - 1) / ranks: what a rank sends.
+// "bytes" is the memory traffic of a kernel per f32 element, and the reference is a loop of the
+// same kind:
+//
+//   kernel   traffic                                      bytes                 reference
+//   pack     reads value and error, writes a bit          8.125                 sum of two arrays
+//   unpack   reads and writes both, reads a bit           16.125                add to two arrays
+//   collect  reads and writes an error, reads the signs   8 + (ranks + 1) / 8   add to one array
+//            of `ranks` ranks, writes a sign
+//
+// Bytes per step are those of the traffic ledger times (ranks - 1) / ranks: the bytes that a rank
+// sends.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -32,7 +38,7 @@ double Seconds(const std::function<void()>& fn) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Eight independent sums, so that adding is no bottleneck.
+// Independent sums, so that additions are not the bottleneck.
 float SumRange(int64_t n, const float* __restrict a, const float* __restrict b) {
   float sums[64] = {};
   for (int64_t i = 0; i + 64 <= n; i += 64) {
@@ -116,7 +122,7 @@ class KernelBench {
   void Row(const char* name, double bytes, const std::function<void()>& kernel, double stream_bytes,
            const std::function<void(int64_t, int64_t)>& stream) {
     double best = 1e9, best_stream = 1e9;
-    for (int k = 0; k < repeats_; ++k) {  // interleaved: both see the same machine
+    for (int k = 0; k < repeats_; ++k) {  // interleaved, so both see the same load
       best_stream = std::min(
           best_stream, Seconds([&] { ParallelFor(context_->num_threads(), n_, 1 << 15, stream); }));
       best = std::min(best, Seconds(kernel));
@@ -133,7 +139,7 @@ class KernelBench {
   Tensor value_, error_, bits_;
 };
 
-// Bytes that one rank sends for an average of `n` elements.
+// The bytes that one rank sends for an average of `n` elements.
 void PrintBytes(int ranks, int64_t n) {
   int64_t compressed = 0, dense = 0;
   OkOrThrow(comm::launch({.num_ranks = ranks, .threads_per_rank = 1}, [&](comm::World& world) {
@@ -148,7 +154,7 @@ void PrintBytes(int ranks, int64_t n) {
     world.group()->AllReduce(value);
     if (world.rank() != 0) return;
     compressed = (middle - start).total_bytes() * (ranks - 1) / ranks;
-    // A ring sends every byte twice: to be added up, and as a sum.
+    // A ring sends every byte twice: once to be summed, once as the sum.
     dense = (world.group()->traffic() - middle).total_bytes() * 2 * (ranks - 1) / ranks;
   }));
   std::printf("%2d ranks, %ld elements: %ld bytes per rank, f32 all-reduce %ld, %.2f times less\n",
@@ -159,10 +165,13 @@ void PrintBytes(int ranks, int64_t n) {
 int Main(int argc, char** argv) {
   Settings settings;
   CLI::App app("Speed and size of 1-bit messages");
-  app.add_option("--params", settings.params, "Elements")->check(CLI::Range(1 << 16, 1 << 30));
+  app.add_option("--params", settings.params, "Number of f32 elements")
+      ->check(CLI::Range(1 << 16, 1 << 30));
   app.add_option("--threads", settings.threads, "CPU threads")->check(CLI::Range(1, 64));
-  app.add_option("--repeats", settings.repeats, "The best counts")->check(CLI::Range(1, 1000));
-  app.add_option("--ranks", settings.ranks, "Of collect")->check(CLI::Range(2, 64));
+  app.add_option("--repeats", settings.repeats, "Repetitions; the fastest one counts")
+      ->check(CLI::Range(1, 1000));
+  app.add_option("--ranks", settings.ranks, "Ranks whose signs collect reads")
+      ->check(CLI::Range(2, 64));
   CLI11_PARSE(app, argc, argv);
   KernelBench(settings).Run();
   for (const int ranks : {2, 4, 8}) PrintBytes(ranks, 1 << 20);

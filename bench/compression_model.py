@@ -1,25 +1,25 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""When do 1-bit messages pay? A model of the time of a step against the network's bandwidth, as a plot.
+"""When do 1-bit messages pay? Models the time of a training step as a function of the network's bandwidth.
 
     bench/compression_model.py --out docs/compressed_communication.svg
     bench/compression_model.py --params 124e6 --ranks 8 --compute 1.0 --pack-ns 2.6     # the defaults
 
-A step of --compute seconds on --ranks ranks with --params parameters. Averaging f32 gradients sends
-8 (n - 1) / n bytes per parameter and rank, which may hide behind backward (two thirds of a step); 1-bit
-messages send 1/32 of that after backward, and cost --pack-ns nanoseconds per parameter for packing and
-unpacking (pack, unpack, keep_error, and collect / n of compression_bench). Latency is left out: two
-collectives per step are few. Prints a table; --out writes the plot, as SVG.
+The step computes for --compute seconds on --ranks ranks and has --params parameters. Averaging f32 gradients
+sends 8 (n - 1) / n bytes per parameter and rank, and can overlap with backward (two thirds of a step). 1-bit
+messages send 1/32 of that after backward; packing and unpacking costs --pack-ns nanoseconds per parameter
+(pack, unpack, keep_error and collect / n of compression_bench). The model ignores latency, since there are only
+two collectives per step. Prints a table; --out writes the plot, as SVG.
 """
 
 import argparse
 import math
 
-BACKWARD = 2 / 3  # of a step: what gradients can hide behind
+BACKWARD = 2 / 3  # fraction of a step that communication can overlap with
 
 
 def step_times(bits_per_second, args):
-    """Seconds per step: gradients one after the other, gradients behind backward, 1-bit messages."""
+    """Seconds per step: gradients after backward, gradients overlapped with backward, 1-bit messages."""
     share = (args.ranks - 1) / args.ranks
     dense = 8 * share * args.params * 8 / bits_per_second
     compressed = dense / 32 + args.pack_ns * 1e-9 * args.params

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The yardstick of `gpu_bench products`: cuBLASLt itself, its first proposal of an algorithm with
-// no condition of ours, an output and a workspace that are there already.
+// The reference for `gpu_bench products`: cuBLASLt itself, with the first algorithm it proposes
+// without conditions, and with output and workspace allocated before.
 #ifndef APOGEE_BENCH_CUBLAS_ALONE_H_
 #define APOGEE_BENCH_CUBLAS_ALONE_H_
 
@@ -11,7 +11,8 @@
 
 namespace apogee {
 
-// Queues c = a b, of bf16 matrices on a GPU, whenever it is called. Empty in a build without CUDA.
+// Returns a function; each call of it queues c = a b for bf16 matrices on a GPU. Empty in a build
+// without CUDA.
 std::function<void()> CublasAlone(const Tensor& a, const Tensor& b, const Tensor& c);
 
 }  // namespace apogee

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Speed of data parallelism: N ranks of one thread against one rank of N threads, on the GPT of
-// gpt_bench with the same global batch. Prints one JSON line.
+// The speed of data parallelism: N ranks of one thread against one rank of N threads, on
+// gpt_bench's GPT with the same global batch. Prints one JSON line.
 //
 //   ddp_bench --ranks 2 --rounds 3
 //
-// The two take turns within each round; `ratio` is the median over the rounds of the quotient of
-// their median steps, above 1 when the ranks are faster. `call_share` is what fingerprint and
-// rendezvous take of a step: the collectives of one step, times the time of an all-reduce of one
-// number.
+// The two take turns within each round. `ratio` is the median over the rounds of the quotient of
+// their median steps; above 1 the ranks are faster. `call_share` is the share of a step that
+// fingerprint and rendezvous take: the number of collectives per step times the time of an
+// all-reduce of one number.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
@@ -29,7 +29,9 @@ int main(int argc, char** argv) {
   app.add_option("--ranks", ranks, "Ranks of one thread; and threads of the one rank")
       ->capture_default_str()
       ->check(CLI::IsMember({2, 4, 8}));
-  app.add_option("--rounds", rounds, "Turns")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--rounds", rounds, "Rounds in which the variants take turns")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   app.add_option("--steps", steps, "Timed steps per turn")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);

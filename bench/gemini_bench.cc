@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What a device budget costs: the GPT of gpt_bench under ZeRO stage 2, under Gemini with everything
-// on the device, and under Gemini with budgets of 100, 50 and 25 % of the bytes that one rank with
-// the whole model needs. Prints one JSON line.
+// The cost of a device budget: gpt_bench's GPT with ZeRO stage 2, with Gemini without a budget, and
+// with Gemini with budgets of 100, 50 and 25 % of the bytes that one rank with the whole model
+// needs. Prints one JSON line.
 //
 //   gemini_bench --ranks 2 --threads 1 --rounds 5 --steps 5
 //
-// The variants take turns within each round; ratios are medians over the rounds of tokens per
-// second, of Gemini without a budget to those of stage 2 (`unlimited`), and of each budget to both.
+// The variants take turns within each round. Ratios are medians over the rounds of tokens per
+// second: Gemini without a budget relative to stage 2 (`unlimited`), and each budget relative to
+// both.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
@@ -58,12 +59,13 @@ double SecondsPerStep(size_t variant, const Options& options) {
 int main(int argc, char** argv) {
   UseBlockingWaits(argv);
   Options options;
-  CLI::App app("What a device budget costs.");
+  CLI::App app("The cost of a device budget.");
   app.add_option("--precision", options.precision, "f32, bf16, fp16 or f64")->capture_default_str();
   app.add_option("--ranks", options.ranks)->capture_default_str()->check(CLI::PositiveNumber);
-  app.add_option("--threads", options.threads, "Of each rank")->capture_default_str();
-  app.add_option("--rounds", options.rounds, "Turns")->capture_default_str();
-  app.add_option("--steps", options.steps, "Of each turn")->capture_default_str();
+  app.add_option("--threads", options.threads, "CPU threads per rank")->capture_default_str();
+  app.add_option("--rounds", options.rounds, "Rounds in which the variants take turns")
+      ->capture_default_str();
+  app.add_option("--steps", options.steps, "Timed steps per turn")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {
     std::vector<double> to_stage_two[kNumVariants], to_unlimited[kNumVariants], seconds_of_two;

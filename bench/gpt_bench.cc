@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Trains the GPT of compare_pytorch.py on random tokens and prints one JSON line: the speed, and
-// where the time of a step goes.
+// how the time of a step is divided.
 //
 //   gpt_bench --precision bf16 --threads 2 --steps 5
 //
-// The share of each kind of work is measured inside this process: every slot of the CPU kernel
-// table is wrapped by one that takes the time of the original. `attention` is the fused kernel,
-// products and softmax together; `optimizer` is step(); `rest` is everything else, of which the
-// kernels are listed.
+// The share of each kind of work is measured inside this process: a wrapper around every slot of
+// the CPU kernel table times the original. `attention` is the fused kernel, products and softmax
+// together. `optimizer` is step(). `rest` is everything else; its kernels are listed.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
@@ -52,7 +51,7 @@ constexpr const char* kKernelNames[] = {
 #undef APOGEE_KERNEL_NAME
 };
 
-// Kernels are called from the rank's own thread, one at a time.
+// The rank's own thread calls the kernels, one at a time.
 std::array<double, kNumKernels> kernel_seconds{};
 
 const KernelTable& TimedKernelTable() {
@@ -134,8 +133,8 @@ void Print(const Timing& timing, const MemoryLedger& ledger, int64_t process_byt
   std::printf("{\"tokens_per_s\": %.1f, \"first_loss\": %.5f, \"last_loss\": %.5f, ",
               static_cast<double>(kBatch * kBlock) / Median(timing.steps), timing.first_loss,
               timing.last_loss);
-  // What the ledger says it took from the operating system, and what that says it gave since the
-  // start.
+  // The memory that the ledger took from the operating system, and the process's growth since the
+  // start according to the operating system.
   std::printf("\"ledger_bytes\": %lld, \"process_bytes\": %lld, ",
               static_cast<long long>(ledger.peak_reserved_bytes()),
               static_cast<long long>(process_bytes));
@@ -143,7 +142,7 @@ void Print(const Timing& timing, const MemoryLedger& ledger, int64_t process_byt
       "\"shares\": {\"products\": %.4f, \"attention\": %.4f, \"optimizer\": %.4f, \"rest\": "
       "%.4f}, ",
       products, attention, optimizer, 1 - products - attention - optimizer);
-  // A fused attention is partly products: the truth lies between these two.
+  // Fused attention is partly products: the true share of products lies between these two.
   std::printf("\"outside_products\": %.4f, \"outside_products_strict\": %.4f, \"kernels\": {",
               1 - products - attention, 1 - products);
   const char* separator = "";

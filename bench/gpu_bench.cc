@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What a GPU is asked for, one JSON line per number; scripts/gpu_check.sh puts PyTorch's beside it.
+// Speed on a GPU, one JSON line per number; scripts/gpu_check.sh puts PyTorch's numbers next to
+// them.
 //
-//   gpu_bench steps --params 500000000       # every optimizer's step, of the rate of copies
+//   gpu_bench steps --params 500000000       # every optimizer's step, relative to copies
 //   gpu_bench products                       # bf16 matrix products, teraflop/s
-//   gpu_bench gpt --batch 16 --steps 20      # GPT-2 124M, tokens per second; again
-//                                            # with forward and backward as a CUDA graph
+//   gpu_bench gpt --batch 16 --steps 20      # GPT-2 124M, tokens per second; then again with
+//                                            # forward and backward as a CUDA graph
 //
-// Each works with --device cpu, too: to try the program, not to compare. Times are of whole
-// repetitions between two synchronisations, the median of --repeats of them. The yardstick of
-// `steps`, measured in the same run, is a copy within the GPU: it reads and writes each byte once.
+// Every command also works with --device cpu, to try the program, not to compare. A time is the
+// median of --repeats repetitions, each between two synchronisations. The reference of `steps`,
+// measured in the same run, is a copy within the GPU, which reads and writes each byte once.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -44,7 +45,7 @@ struct Flags {
   std::string precision = "bf16";
 };
 
-// Of one call, in seconds.
+// Seconds per call.
 double MedianSeconds(const DeviceContext& context, int64_t repeats,
                      const std::function<void()>& fn) {
   std::vector<double> times;
@@ -60,7 +61,7 @@ double MedianSeconds(const DeviceContext& context, int64_t repeats,
   return times[times.size() / 2];
 }
 
-// Twelve d x d blocks of weights a layer and vectors beside them, as a GPT has them.
+// Like a GPT: per layer weights of twelve d x d blocks, and vectors.
 std::vector<autograd::ParameterPtr> MakeParameters(int64_t budget, DType dtype,
                                                    const ContextPtr& context) {
   const int64_t width = budget >= (1 << 26) ? 2048 : 64;
@@ -88,12 +89,12 @@ std::vector<autograd::ParameterPtr> MakeParameters(int64_t budget, DType dtype,
 struct StepRow {
   const char* name;
   optim::OptionMap options;
-  double bytes_f32, bytes_bf16;  // that a step must move, per parameter
+  double bytes_f32, bytes_bf16;  // memory traffic of a step per parameter
   double max_norm = 0;           // clipping reads the gradients once more
 };
 
 void Steps(const Flags& flags, const ContextPtr& context) {
-  // bf16: weights and gradients of 2 bytes beside f32 masters and states.
+  // bf16: weights and gradients of 2 bytes, f32 masters and states.
   static const StepRow kRows[] = {{"sgd", {{"momentum", "0.9"}}, 20, 20},
                                   {"adamw", {}, 28, 28},
                                   {"adamw", {}, 32, 30, /*max_norm=*/1},
@@ -158,7 +159,7 @@ void Products(const Flags& flags, const ContextPtr& context) {
                               {"proj", tokens, 768, 768},   {"fc", tokens, 3072, 768},
                               {"out", tokens, 768, 3072},   {"head", tokens, 50304, 768}};
   for (const Product& p : products) {
-    // Random numbers: of equal ones a GPU makes more products a second.
+    // Random numbers: with equal ones a GPU computes more products per second.
     const Tensor a = RandomMatrix(p.m, p.k, context), b = RandomMatrix(p.k, p.n, context);
     const auto seconds_of = [&](const std::function<void()>& product) {
       return MedianSeconds(*context, flags.repeats,
@@ -204,11 +205,12 @@ void Gpt(const Flags& flags, const ContextPtr& context) {
   int64_t parameters = 0;
   for (const auto& parameter : model.Parameters()) parameters += parameter->data().numel();
   const auto num_tokens = static_cast<double>(flags.batch * flags.block);
-  // 6 flops a parameter and token, and attention's 12 L d T a token; causal masks are not deducted.
+  // Per token: 6 flops per parameter and 12 L d T for attention, without a discount for the causal
+  // mask.
   const double flops =
       num_tokens * (6.0 * static_cast<double>(parameters) +
                     12.0 * static_cast<double>(config.n_layer * config.n_embd * flags.block));
-  // `fields`: of the row, in front of the others; compute: forward and backward, the loss.
+  // `fields` come first in the row. `compute`: forward and backward, returns the loss.
   const auto measure = [&](const char* fields, const std::function<Tensor()>& compute) {
     context->ledger().ResetPeaks();
     double loss_value = 0;
@@ -232,7 +234,7 @@ void Gpt(const Flags& flags, const ContextPtr& context) {
   });
   if (context->is_host()) return;
   GraphedMicroStep micro_step(booster, boosted.model, boosted.criterion, boosted.optimizer);
-  // As a loader on the host would give it, which is what costs no wait.
+  // On the host, as a loader would give it: the copy then needs no synchronisation.
   const data::Batch batch{inputs.ToHost(), targets.ToHost()};
   measure("\"name\": \"graphed\", ", [&] { return micro_step.Run(batch); });
 }
@@ -243,7 +245,7 @@ int main(int argc, char** argv) {
   CLI::App app("Speed on a GPU; one JSON line per number");
   Flags flags;
   app.add_option("--device", flags.device, "cpu, cuda or cuda:N")->capture_default_str();
-  app.add_option("--repeats", flags.repeats, "Of which the median counts")
+  app.add_option("--repeats", flags.repeats, "Repetitions; the median counts")
       ->check(CLI::PositiveNumber);
   CLI::App* steps = app.add_subcommand("steps", "Optimizer steps against copies")->fallthrough();
   steps->add_option("--params", flags.params)->capture_default_str()->check(CLI::PositiveNumber);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Speed of tensor parallelism: tp ranks of one thread against one rank of tp threads, on the GPT of
-// gpt_bench with the same batch. Prints one JSON line.
+// The speed of tensor parallelism: tp ranks of one thread against one rank of tp threads, on
+// gpt_bench's GPT with the same batch. Prints one JSON line.
 //
 //   hybrid_bench --tp-size 2 --rounds 3
 //
-// The two take turns within each round; `ratio` is the median over the rounds of the quotient of
-// their median steps, above 1 when the ranks are faster.
+// The two take turns within each round. `ratio` is the median over the rounds of the quotient of
+// their median steps; above 1 the ranks are faster.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
@@ -28,7 +28,9 @@ int main(int argc, char** argv) {
   app.add_option("--tp-size", tp, "Ranks of one thread; and threads of the one rank")
       ->capture_default_str()
       ->check(CLI::IsMember({2, 3, 6}));
-  app.add_option("--rounds", rounds, "Turns")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--rounds", rounds, "Rounds in which the variants take turns")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   app.add_option("--steps", steps, "Timed steps per turn")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Rates of the two kernels that dominate a training step, at the shapes of a small GPT (batch 8,
-// 256 tokens, model size 384, 6 heads). FLOP/s counts a causal attention as half of a full one.
+// The rates of the two kernels that dominate a training step, in the shapes of a small GPT (batch
+// 8, 256 tokens, model size 384, 6 heads). Causal attention counts half the FLOPs of full
+// attention.
 //
 //   kernels_bench --benchmark_filter='MatMul/bf16'
 #include <benchmark/benchmark.h>
@@ -72,7 +73,7 @@ void Attention(benchmark::State& state, bool backward, DType dtype, int num_thre
       benchmark::DoNotOptimize(ops::AttentionForward(qkv, options));
     }
   }
-  SetRate(state, kAttentionFlops * (backward ? 2.5 : 1));  // 5 products of tiles instead of 2
+  SetRate(state, kAttentionFlops * (backward ? 2.5 : 1));  // 5 products per tile instead of 2
 }
 
 const bool kRegistered = [] {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// GaLore's basis refresh against LAPACK's gesdd, and AdamW with 8-bit states against AdamW.
+// GaLore's basis refresh compared with LAPACK's gesdd, and AdamW with 8-bit states compared with
+// AdamW.
 //
 //   low_rank_bench [n] [rank] [threads] [million parameters]      # 2048 128 2 32
 //
-// The matrix is n x n with singular values i^-0.5: no gap anywhere, the hard case. gesdd comes from
-// the system's LAPACK, opened at run time; without one that line is left out. Captured energy: the
-// squared norm of the projected matrix over the best possible.
+// The matrix is n x n with singular values i^-0.5: there is no gap between them, the hard case.
+// gesdd comes from the system's LAPACK, opened at run time; without one its line is left out.
+// "Captured energy" is the squared norm of the projected matrix divided by the best possible.
 #include <dlfcn.h>
 
 #include <chrono>
@@ -46,8 +47,8 @@ Tensor Random(const Shape& shape, const ContextPtr& context, unsigned seed) {
   return Tensor::FromVector(values, shape, context);
 }
 
-// H diag(i^-0.5) K with H, K products of reflections: exact singular values without a
-// decomposition.
+// H diag(i^-0.5) K, where H and K are products of reflections: the singular values are exact
+// without a decomposition.
 Tensor WithDecay(int64_t n, const ContextPtr& context) {
   std::vector<float> a(static_cast<size_t>(n * n), 0);
   for (int64_t i = 0; i < n; ++i) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // MPI's own collectives over the processes that mpirun started, for compare_comm.py and
-// compare_collectives.py: the time of a call in f32, one JSON line from rank 0.
+// compare_collectives.py: the time per call in f32, as one JSON line from rank 0.
 //
 //   mpirun -np 4 mpi_collectives all_reduce 1024 67108864       # bytes of the whole tensor
 //   {"ranks": 4, "op": "all_reduce", "us": {"1024": 5.2, "67108864": 30211.0}}
 //
-// collectives_bench measures ours in the same way: calls back to back behind a barrier, as many as
-// take about a fifth of a second, and of several such rounds the median.
+// collectives_bench measures ours in the same way: after a barrier, calls back to back for about a
+// fifth of a second; the median of several such rounds.
 #include <mpi.h>
 
 #include <algorithm>
@@ -45,7 +45,7 @@ double SecondsOf(const std::string& op, Buffers& b, int calls) {
   return MPI_Wtime() - start;
 }
 
-// Microseconds of a call.
+// Microseconds per call.
 double Measure(const std::string& op, size_t bytes, int size) {
   Buffers b;
   b.part.assign(std::max<size_t>(1, bytes / 4 / static_cast<size_t>(size)), 0.0f);

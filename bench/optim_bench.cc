@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // How close the optimizers' steps come to the speed of memory, on f32 weights in the shapes of a
-// GPT. The yardstick, measured in the same run and interleaved with them, is a loop with four read
-// and three write streams, as AdamW has, and almost no arithmetic.
+// GPT. The reference, measured in the same run and interleaved with the steps, is a loop with four
+// read and three write streams, like AdamW's, and almost no arithmetic.
 //
 //   optim_bench [--params 33554432] [--threads 1] [--repeats 9] [--dtype f32] [--only lamb]
 //               [--clock wall]
 //
-// "bytes" is what a step has to move per parameter, statistics included: AdamW reads weights,
-// gradients and two moments and writes all but the gradients, 28. LAMB's 40 and CAME's 32 suppose
-// that moments are stored while statistics are taken; ours are stored after them, so that a failed
-// step changes nothing, and LAMB really moves 44, CAME 36. --dtype bf16 measures 16 bit weights and
-// gradients with f32 masters. The pass over the gradients that looks for non-finite values and
-// takes their norm is left out (4 bytes more), except in the row that says "clipped", whose share
-// counts the same bytes without it. --clock processor, for one thread, counts the time for which
-// the thread runs: on a machine with other work, the clock's time is mostly waiting for a turn.
+// "bytes" is the memory traffic of a step per parameter, statistics included. AdamW reads weights,
+// gradients and two moments and writes all but the gradients: 28. LAMB's 40 and CAME's 32 assume
+// that moments are stored while statistics are computed. Ours are stored afterwards, so that a
+// failed step changes nothing: LAMB really moves 44, CAME 36.
+//
+// --dtype bf16 measures 16-bit weights and gradients with f32 masters. The pass over the gradients
+// that computes their norm and looks for non-finite values (4 more bytes) is only in the row
+// "clipped", whose share counts the same bytes without it. --clock processor, for one thread,
+// counts only the time for which the thread runs: on a busy machine wall time is mostly waiting.
 #include <time.h>
 
 #include <algorithm>
@@ -53,8 +54,7 @@ void StreamRange(int64_t n, const float* __restrict g, float* __restrict a, floa
   }
 }
 
-// Streams of the benchmark's own, offset against each other so that they share no set of the
-// caches.
+// The reference's arrays, offset against each other so that they use different cache sets.
 class Streams {
  public:
   Streams(int64_t n, const ContextPtr& context) : n_(n), threads_(context->num_threads()) {
@@ -78,7 +78,7 @@ class Streams {
   std::vector<float*> data_;
 };
 
-// Twelve d x d blocks of weights per layer, embeddings for an eighth of the budget.
+// Per layer twelve d x d blocks of weights; embeddings get an eighth of the parameters.
 struct Model {
   Model(int64_t budget, DType dtype, const ContextPtr& context) {
     constexpr int64_t kWidth = 512;
@@ -119,10 +119,10 @@ struct Model {
 
 struct Row {
   const char* label;
-  const char* name;  // in the registry
+  const char* name;  // the name in the registry
   optim::OptionMap options;
-  double bytes;    // per parameter
-  int grad_reads;  // of 4 bytes each, among them
+  double bytes;    // memory traffic per parameter
+  int grad_reads;  // reads of the gradient in `bytes`, 4 bytes each
   double max_norm = 0;
 };
 const std::vector<Row>& Rows() {
@@ -176,7 +176,7 @@ int Main(int argc, char** argv) {
     if (row.max_norm == 0) step.nonfinite = optim::NonFinitePolicy::kProceed;
     optimizer->set_step_options(step);
     double stream = 1e30, update = 1e30;
-    for (int64_t repeat = -1; repeat < repeats; ++repeat) {  // the first touches the memory
+    for (int64_t repeat = -1; repeat < repeats; ++repeat) {  // the first warms up the memory
       const double s = Seconds(clock, [&] { streams.Run(); });
       const double u = Seconds(clock, [&] { optimizer->step(); });
       if (repeat < 0) continue;

@@ -4,8 +4,8 @@
 
     bench/optimizer_table.py --build build/release [--steps 300] [--only adam,lamb] [--write]
 
-Each row: validation loss after --steps steps on the default text, median tokens per second, peak bytes of
-optimizer state. The settings below are the ones tried that gave the lowest loss; everything else is the
+Each row has the validation loss after --steps steps on the default text, the median tokens per second and the
+peak bytes of optimizer state. The settings below gave the lowest loss of those tried; everything else is the
 example's default. Without --write the table goes to stdout only.
 """
 
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 
-# Optimizer -> flags. A name may repeat with other options; the label tells them apart.
+# Label -> flags. An optimizer may occur several times with other options.
 RUNS = {
     "sgd (momentum 0.9)": ["--optimizer", "sgd", "--lr", "0.3", "--optim.momentum=0.9"],
     "lars": ["--optimizer", "lars", "--lr", "10", "--optim.momentum=0.9"],

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// How long the stages of a pipeline wait, measured, against the schedules' formulas
+// How long the stages of a pipeline wait, measured, compared with the schedules' formulas
 // (plugins/pipeline/schedule.h). Prints one JSON line per schedule and number of micro-batches.
 //
 //   pipeline_bench --stages 4 --micros 8 16 --ms 8 --svg /tmp/bubbles
 //
-// The stages sleep instead of computing, so that the ranks need no core each and all operations
-// take the same time: what is measured is the executor. `bubble` is the share of the stages' time
-// that they waited, over all steps but the first; `formula` that of the schedule when messages take
-// no time; `of_1f1b` the quotient to what 1F1B measured.
+// The stages sleep instead of computing: the ranks don't need a core each, and all operations take
+// the same time. So this measures the executor.
+//
+//   bubble    the share of the stages' time in which they waited, over all steps but the first
+//   formula   the same for a schedule whose messages take no time
+//   of_1f1b   bubble divided by the bubble that 1F1B measured
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -40,7 +42,7 @@ using Duration = std::chrono::duration<double>;
 struct Options {
   int stages = 4;
   std::vector<int> micros = {8, 16};
-  double ms = 8;  // each of forward and the two halves of backward, of a whole stage
+  double ms = 8;  // of a stage's forward, and of each half of its backward
   int steps = 4;
   std::string svg;  // a prefix; empty: no pictures
 };
@@ -66,7 +68,7 @@ class SleepNode : public autograd::Node {
   Duration time_;
 };
 
-// Puts out what it gets, late.
+// Returns its input, after a delay.
 class Sleeper : public nn::Module {
  public:
   Sleeper(int64_t width, Duration time, bool is_first)
@@ -76,7 +78,7 @@ class Sleeper : public nn::Module {
   Tensor Forward(const Tensor& x) override {
     std::this_thread::sleep_for(time_);
     Tensor y = x.Detach().Clone();
-    // The first one, too, has gradients of inputs to compute, as long as the others.
+    // The first stage also computes gradients of its inputs, so it takes as long as the others.
     const Tensor& from = input_ != nullptr ? input_->value() : x;
     if (autograd::NeedsGrad({from})) {
       autograd::Attach(y, std::make_shared<SleepNode>(time_), {from, weight_->value()});
@@ -136,7 +138,7 @@ void Train(const comm::World& world, const Options& options, const std::string& 
   }
 }
 
-// Steps but the first, in which ranks start at different times.
+// All steps but the first, in which ranks start at different times.
 std::vector<tools::StepTimeline> Measure(const Options& options, const std::string& schedule,
                                          const pipeline::PipelineShape& shape) {
   const std::string path = std::filesystem::temp_directory_path() /
@@ -180,17 +182,19 @@ double Run(const Options& options, const std::string& schedule, int micros, doub
 int main(int argc, char** argv) {
   UseBlockingWaits(argv);
   Options options;
-  CLI::App app("How long the stages of a pipeline wait, against the formulas.");
+  CLI::App app("How long the stages of a pipeline wait, compared with the formulas.");
   app.add_option("--stages", options.stages)->capture_default_str()->check(CLI::Range(2, 64));
   app.add_option("--micros", options.micros, "Micro-batches, at least as many as stages")
       ->capture_default_str();
-  app.add_option("--ms", options.ms, "Of a stage's forward, and of each half of its backward")
+  app.add_option("--ms", options.ms,
+                 "Milliseconds of a stage's forward, and of each half of its backward")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  app.add_option("--steps", options.steps, "The first is not counted")
+  app.add_option("--steps", options.steps, "Steps; the first is not counted")
       ->capture_default_str()
       ->check(CLI::Range(2, 1000));
-  app.add_option("--svg", options.svg, "Prefix of files for a picture of each last step");
+  app.add_option("--svg", options.svg,
+                 "Prefix of the files in which the last step of each run is drawn");
   CLI11_PARSE(app, argc, argv);
   try {
     for (const int micros : options.micros) {

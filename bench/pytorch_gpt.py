@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The PyTorch side of compare_pytorch.py: one process, one measurement, one JSON line on stdout.
 
-The model is the one of gpt_bench.cc: token and learned position embeddings, pre-norm blocks with packed
+The model is gpt_bench.cc's: token and learned position embeddings, pre-norm blocks with packed
 qkv, causal softmax attention and a tanh-GELU MLP, a head tied to the token table; mean cross entropy;
-AdamW. bf16 runs under torch.autocast, PyTorch's own way of mixed precision on the CPU.
+AdamW. bf16 uses torch.autocast, PyTorch's mixed precision on the CPU.
 
     /usr/bin/python3 bench/pytorch_gpt.py --precision bf16 --threads 2 --steps 5
 """

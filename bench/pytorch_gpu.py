@@ -5,8 +5,8 @@
     python3 bench/pytorch_gpu.py steps|products|gpt [--params N] [--batch B] [--block T] [--steps S]
 
 Steps: torch.optim.AdamW(fused=True), f32. Products: torch.matmul, bf16. GPT: GPT-2 124M with
-scaled_dot_product_attention under bf16 autocast and torch.compile. Exit status 77 where torch or a GPU is
-missing: nothing was measured.
+scaled_dot_product_attention, bf16 autocast and torch.compile. Exit status 77 if torch or a GPU is missing and
+nothing was measured.
 """
 import argparse
 import json

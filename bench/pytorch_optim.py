@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The PyTorch side of compare_optim.py: one process, one measurement, one JSON line on stdout.
 
-torch.optim.AdamW with its defaults (so one operator after another per parameter; --foreach for the operators
-that take a list) on f32 parameters in the shapes of optim_bench.cc, values and gradients in [-0.5, 0.5).
+torch.optim.AdamW with its defaults (separate operators for every parameter; with --foreach, operators on lists of
+parameters) on f32 parameters in the shapes of optim_bench.cc. Values and gradients are in [-0.5, 0.5).
 
     /usr/bin/python3 bench/pytorch_optim.py --params 33554432 --threads 1 --repeats 5
 """
@@ -17,7 +17,7 @@ WIDTH = 512
 
 
 def shapes(budget):
-    """As Model of optim_bench.cc: twelve matrices' worth per layer, embeddings for an eighth."""
+    """The shapes of Model in optim_bench.cc: twelve matrices per layer, an eighth for embeddings."""
     result = [(max(1, budget // 8 // WIDTH), WIDTH)]
     count = result[0][0] * WIDTH
     while count + 12 * WIDTH * WIDTH <= budget:
@@ -34,7 +34,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--params", type=int, default=32 << 20)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=5, help="timed steps, after one that is not")
+    parser.add_argument("--repeats", type=int, default=5, help="timed steps, after one untimed step")
     parser.add_argument("--clock", choices=["wall", "processor"], default="wall")
     parser.add_argument("--foreach", action="store_true")
     args = parser.parse_args()

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What saving costs training: the GPT of gpt_bench, 50 steps without a save, with one, and with one
-// in the background. Prints one JSON line.
+// The cost of saving during training: gpt_bench's GPT, 50 steps without a save, with one, and with
+// one in the background. Prints one JSON line.
 //
 //   save_stalls_bench --folder /tmp --rounds 3
 //
 // The three take turns within each round. `sync_stall` and `async_stall` are medians over the
-// rounds of the time that a window with a save takes longer, by the time of the one without, and
-// `async_call_ms` what the call itself takes, the copy of the state among it.
+// rounds of the extra time of the steps with a save, divided by the time of the steps without.
+// `async_call_ms` is the time of the call itself, including the copy of the state.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -62,7 +62,8 @@ void Train(const comm::World& world, const Options& options, const std::string& 
                                             {.keep = 2, .use_async = mode == kAsync}));
       if (mode == kAsync) call_s = SecondsSince(call);
     }
-    // What the save still needs counts, and what the disk owes from it must not count for the next.
+    // Count the rest of the save in this window, and don't let the disk's backlog slow the next
+    // one.
     OkOrThrow(booster.wait_for_saves());
     const double seconds = SecondsSince(start);
     sync();
@@ -88,13 +89,16 @@ void Train(const comm::World& world, const Options& options, const std::string& 
 int main(int argc, char** argv) {
   UseBlockingWaits(argv);
   Options options;
-  CLI::App app("What saving costs training.");
-  app.add_option("--folder", options.folder, "On the disk to save to")->capture_default_str();
+  CLI::App app("The cost of saving during training.");
+  app.add_option("--folder", options.folder, "A folder on the disk to save to")
+      ->capture_default_str();
   app.add_option("--precision", options.precision, "f32, bf16, fp16 or f64")->capture_default_str();
   app.add_option("--ranks", options.ranks)->capture_default_str()->check(CLI::PositiveNumber);
-  app.add_option("--threads", options.threads, "Of each rank")->capture_default_str();
-  app.add_option("--rounds", options.rounds, "Turns")->capture_default_str();
-  app.add_option("--steps", options.steps, "From one save to the next")->capture_default_str();
+  app.add_option("--threads", options.threads, "CPU threads per rank")->capture_default_str();
+  app.add_option("--rounds", options.rounds, "Rounds in which the variants take turns")
+      ->capture_default_str();
+  app.add_option("--steps", options.steps, "Steps from one save to the next")
+      ->capture_default_str();
   app.add_option("--batch", options.batch, "Samples of 256 tokens per step")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   const std::string folder = options.folder + "/save_stalls." + std::to_string(getpid());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Steps of the 12 M GPT of gpt_bench under a plugin, timed: what the benchmarks of data parallelism
-// share.
+// Timed training steps of gpt_bench's 12 M GPT with a plugin, for the benchmarks of data
+// parallelism.
 #ifndef APOGEE_BENCH_TRAIN_STEPS_H_
 #define APOGEE_BENCH_TRAIN_STEPS_H_
 
@@ -42,7 +42,7 @@ inline double Median(std::vector<double> values) {
   return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
-// Rows [first, first + rows) of a batch that does not depend on how it is split.
+// Rows [first, first + rows) of a batch; the batch is the same however it is divided.
 inline Tensor RandomTokens(const std::string& name, int64_t first, int64_t rows,
                            const ContextPtr& context) {
   std::vector<int64_t> tokens(static_cast<size_t>(rows * kBlock));
@@ -53,16 +53,16 @@ inline Tensor RandomTokens(const std::string& name, int64_t first, int64_t rows,
   return Tensor::FromVector<int64_t>(tokens, {rows, kBlock}, context);
 }
 
-// The plugin of one rank.
+// Makes the plugin of one rank.
 using MakePlugin = std::function<std::unique_ptr<Plugin>(const comm::World&)>;
 
 struct Timing {
   double step = 0;   // seconds, median
-  double call = 0;   // of a small all-reduce
-  double calls = 0;  // per step
+  double call = 0;   // seconds of a small all-reduce
+  double calls = 0;  // collectives per step
 };
 
-// `tp`: so many neighbours have the same part of the batch. Rank 0 fills `timing` in.
+// `tp` consecutive ranks have the same part of the batch. Rank 0 fills in `timing`.
 inline void TrainSteps(const comm::World& world, const MakePlugin& make_plugin, int tp,
                        int64_t num_steps, Timing& timing) {
   const ContextPtr& context = world.context();

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Speed of ZeRO. Prints one JSON line per measurement.
+// The speed of ZeRO. Prints one JSON line per measurement.
 //
-//   zero_bench --ranks 2 --rounds 5                    # a training step, stages 1 and 2 against
-//   DDP zero_bench --ranks 2 --optimizer came --rounds 9   # an optimizer's step on shards
+//   zero_bench --ranks 2 --rounds 5                    # a training step: stages 1 and 2, and DDP
+//   zero_bench --ranks 2 --optimizer came --rounds 9   # an optimizer's step on shards
 //
-// Training: the GPT of gpt_bench, one thread per rank; the three take turns within each round and
-// `ratio` is the median over the rounds of stage / DDP: above 1 is slower.
-// Optimizer: the step of every rank on its shard of a model n times as large, statistics reduced,
-// parameters not gathered, against the same number of elements as whole parameters: `ratio` with
-// as many independent ranks at the same time (they share the memory as the shards do),
-// `ratio_alone` with one rank alone on the machine.
+// Training: gpt_bench's GPT with one thread per rank. The three take turns within each round.
+// `ratio` is the median over the rounds of stage / DDP; above 1 the stage is slower.
+//
+// Optimizer: every rank steps its shard of a model n times as large; statistics are reduced,
+// parameters are not gathered. The reference is a step on the same number of elements as whole
+// parameters. `ratio` is relative to as many independent ranks at the same time (they share the
+// memory as the shards do), `ratio_alone` relative to one rank alone on the machine.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
@@ -36,7 +37,7 @@ Tensor RandomTensor(const Shape& shape, const std::string& name, const ContextPt
   return x;
 }
 
-// The matrices and vectors of GPT blocks of width 512, three million numbers each.
+// Matrices and vectors of GPT blocks of width 512, three million elements per block.
 std::vector<autograd::ParameterPtr> Blocks(int64_t count, const ContextPtr& context) {
   constexpr int64_t kWidth = 512;
   std::vector<autograd::ParameterPtr> parameters;
@@ -52,7 +53,7 @@ std::vector<autograd::ParameterPtr> Blocks(int64_t count, const ContextPtr& cont
   return parameters;
 }
 
-// Seconds of an optimizer's step on each rank: on shards of `blocks` blocks per rank, or on whole
+// Seconds per optimizer step on each rank: on its shard (`blocks` blocks per rank), or on whole
 // parameters.
 double StepSeconds(int ranks, const std::string& name, bool sharded, int64_t blocks,
                    int64_t repeats) {
@@ -155,7 +156,9 @@ int main(int argc, char** argv) {
   CLI::App app("Speed of ZeRO stages 1 and 2.");
   app.add_option("--precision", precision, "f32, bf16, fp16 or f64")->capture_default_str();
   app.add_option("--ranks", ranks, "Ranks of one thread")->capture_default_str();
-  app.add_option("--rounds", rounds, "Turns")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--rounds", rounds, "Rounds in which the variants take turns")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   app.add_option("--steps", steps, "Timed training steps per turn")->capture_default_str();
   app.add_option("--optimizer", optimizer, "Measure this optimizer's step instead of training");
   app.add_option("--blocks", blocks, "GPT blocks per shard")->capture_default_str();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Numbers as attributes of a checkpoint: text that reads back to the same bits.
+// Attributes: the texts of a checkpoint's attributes. Numbers read back with the same bits.
 //
 //   Attributes attributes;
 //   attributes.Set("scaler.scale", 65536.0);
@@ -20,7 +20,7 @@ namespace apogee {
 class Attributes {
  public:
   Attributes() = default;
-  // `path`: of the checkpoint, for messages.
+  // `path`: the checkpoint's, for messages.
   Attributes(std::map<std::string, std::string> values, std::string path)
       : values_(std::move(values)), path_(std::move(path)) {}
 
@@ -31,12 +31,12 @@ class Attributes {
   void Set(const std::string& name, double value) { Set(name, std::vector<double>{value}); }
   void Set(const std::string& name, const std::vector<double>& values);
 
-  // DataLoss for a missing one, or one that is no such number.
+  // DataLoss if the attribute is missing or is not such a number.
   absl::StatusOr<std::string> Get(const std::string& name) const;
   absl::StatusOr<int64_t> GetInt(const std::string& name) const;
   absl::StatusOr<double> GetDouble(const std::string& name) const;
   absl::StatusOr<std::vector<double>> GetDoubles(const std::string& name) const;
-  // All that begin with `prefix`, without it.
+  // All attributes whose names begin with `prefix`; the result's names lack it.
   std::map<std::string, std::string> Below(const std::string& prefix) const;
 
  private:

@@ -62,9 +62,9 @@ Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer, Criterion
 void Booster::backward(const Tensor& loss, optim::Optimizer& optimizer) try {
   CheckBoosted("backward");
   APOGEE_CHECK(&optimizer == optimizer_.get(), "backward: optimizer ", optimizer.name(),
-               " is another one than the ", optimizer_->name(),
+               " is not the ", optimizer_->name(),
                " that boost returned, which gets the gradients; call booster.backward(loss, "
-               "boosted.optimizer), once for all optimizers, and step a second one beside it");
+               "boosted.optimizer), once for all optimizers, and step other optimizers yourself");
   CheckLoss("backward: the loss", loss);
   const TraceSpan span(compute_lane_, "backward", {.category = "backward"});
   normalizer_->NoteBackward(loss);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Booster: makes an ordinary training setup run under a plugin; the loop stays the same.
+// Booster: runs an ordinary training setup under a plugin; the loop stays the same.
 //
 //   SingleRankPlugin plugin({.precision = "bf16", .max_norm = 1.0});
 //   Booster booster(plugin);
@@ -13,17 +13,18 @@
 //   }
 //
 // boosted.criterion is the mean over the targets that count in the micro-batch of all ranks
-// (plugins/loss_normalizer.h): batches, and ignored targets, may be spread unevenly. Its value is
-// this rank's share, and the mean over the ranks is the loss.
+// (plugins/loss_normalizer.h), so ranks may have unequal batches and unequal numbers of ignored
+// targets. Its value is this rank's share; the mean over the ranks is the loss.
 //
 // Accumulation: call backward once per micro-batch with the loss divided by the number of
-// micro-batches, then step. A shorter last window divides by its own number. That is the mean of
-// the micro-batches' means; for the mean over all targets of the window see accumulation_window.
+// micro-batches, then step. If the last window is shorter, divide by its own number. This gives the
+// mean of the micro-batches' means. For the mean over all targets of the window use
+// accumulation_window.
 //
 // Checkpoints, in a folder of their own:
 //
 //   OkOrThrow(booster.save_training_state("run/checkpoints", {.step = step}));   // every so often
-//   auto resumed = booster.resume("run/checkpoints");       // a new process, after boost
+//   auto resumed = booster.resume("run/checkpoints");       // in a new process, after boost
 //   if (resumed.ok()) step = resumed->position.step;
 //   else if (!absl::IsNotFound(resumed.status())) ...       // NotFound: start anew
 #ifndef APOGEE_BOOSTER_BOOSTER_H_
@@ -48,8 +49,7 @@
 
 namespace apogee {
 
-// What boost() returns: the same objects, ready for the plugin's way of running. They must outlive
-// it.
+// The result of boost(): the same objects, prepared for the plugin. The objects must outlive it.
 struct Boosted {
   nn::Module& model;
   optim::Optimizer& optimizer;
@@ -58,27 +58,28 @@ struct Boosted {
   optim::LrScheduler* scheduler = nullptr;
 };
 
-// Where and how a file is written.
+// How and where a file is written.
 struct FileOptions {
-  // Returns as soon as what is saved has been copied; a thread writes while training goes on. See
-  // wait_for_saves.
+  // true: the call returns as soon as the data to save has been copied. A background thread writes
+  // it while training continues. See wait_for_saves.
   bool use_async = false;
   std::shared_ptr<checkpoint::FileSystem> files = checkpoint::RealFileSystem();
 };
 
 struct SaveOptions {
-  // Checkpoints that stay, the newest: at least 2, for the newest may turn out to be damaged.
+  // Number of checkpoints to keep, the newest ones. At least 2, because the newest may turn out to
+  // be damaged.
   int64_t keep = 3;
   bool use_async = false;  // as in FileOptions
-  // Takes what went wrong beside the save, on rank 0: an older checkpoint that could not be removed
-  // or was found damaged. Called within the save, or within the next save or wait_for_saves where
-  // this one is asynchronous; the destructor prints what was not told by then. Null: stderr.
+  // Called on rank 0 with problems that do not fail the save: an older checkpoint that could not be
+  // removed or was found damaged. Called within the save or, if that is asynchronous, within the
+  // next save or wait_for_saves. The destructor prints the messages that remain. Null: stderr.
   std::function<void(const std::string&)> notice = nullptr;
   std::shared_ptr<checkpoint::FileSystem> files = checkpoint::RealFileSystem();
 };
 
 struct SaveModelOptions {
-  // Files as in checkpoint/hf_weights.h.
+  // As in checkpoint/hf_weights.h.
   bool shard = true;
   int64_t size_per_shard_mb = 5120;
   bool use_safetensors = true;
@@ -88,72 +89,75 @@ struct SaveModelOptions {
 };
 
 struct LoadModelOptions {
-  // false: tensors that are missing, or that nobody asked for, are reported, not refused.
+  // false: missing and unexpected tensors are reported and not refused.
   bool strict = true;
-  // What the model's names begin with and those in the files do not, and the other way round.
+  // model_prefix: begins the model's names but not the names in the files. file_prefix: the
+  // reverse.
   std::string model_prefix = {}, file_prefix = {};
   std::shared_ptr<checkpoint::FileSystem> files = checkpoint::RealFileSystem();
 };
 
-// What resume() found.
+// The result of resume().
 struct Resumed {
   RunPosition position;
-  std::string path;  // of the checkpoint
-  // A sentence each: newer checkpoints that were passed over, newest first, with the reason;
-  // settings of this run that are not the saved one's, and options that have no effect, for the
-  // saved ones go on; a learning-rate schedule that is not the saved run's; and a schedule or
-  // dynamic loss scale that was saved and that this run lacks. Without control characters.
+  std::string path;  // the checkpoint's
+  // Sentences without control characters, about: newer checkpoints that were skipped, newest first,
+  // with the reason; settings of this run that differ from the saved ones; options of this run that
+  // have no effect because the saved ones stay in force; a learning-rate schedule that differs from
+  // the saved run's; a schedule or dynamic loss scale that was saved and that this run lacks.
   std::vector<std::string> notices;
 };
 
 class Booster {
  public:
-  // The plugin must outlive the booster, and so must what boost is given, for as long as the
-  // booster is used: a call after one of them was destroyed throws Error that names it.
+  // The plugin, and everything given to boost, must exist as long as the booster is used. A call
+  // after one of them was destroyed throws Error that names it.
   explicit Booster(Plugin& plugin) : plugin_(plugin), watched_plugin_(&plugin) {}
   ~Booster();
   Booster(const Booster&) = delete;
   Booster& operator=(const Booster&) = delete;
 
-  // Records what follows: the forward and backward of every module, backward and step as a whole on
-  // the lane "compute" of `rank`, saves there or, in the background, on "saver". Before boost. The
-  // trace must outlive the model and the optimizer; null: nothing is recorded.
+  // Records the forward and backward of every module, and backward and step as a whole, on the lane
+  // "compute" of `rank`. Records saves there or, in the background, on "saver". Call it before
+  // boost. The trace must outlive the model and the optimizer; null: records nothing.
   //
   //   booster.TraceTo(world.trace(), world.rank());
   void TraceTo(Trace* trace, int rank);
 
-  // What this run is, for its checkpoints and for resume (run_config.h). Before boost, the same on
-  // every rank.
+  // Describes this run for its checkpoints and for resume (run_config.h). Call it before boost,
+  // with the same values on every rank.
   void set_run_config(RunConfig config);
 
   // Prepares everything for training. Call it once per model, after Initialize (or loading) and
   // before the first step. Parameters keep their names and values; the optimizer keeps its groups,
-  // options and state. Collective. Throws Error, before anything has changed, when the plugin
-  // cannot run the setup exactly, when the optimizer holds parameters that are not the model's, or
-  // on a second call.
+  // options and state. Collective. Throws Error, before anything has changed, on a second call,
+  // when the plugin cannot run the setup exactly, and when the optimizer holds parameters that are
+  // not the model's.
   Boosted boost(nn::Module& model, optim::Optimizer& optimizer, Criterion criterion = nullptr,
                 data::Loader* loader = nullptr, optim::LrScheduler* scheduler = nullptr);
 
-  // Adds the gradients of `loss` (a scalar) to the parameters'. Collective where the plugin reduces
-  // gradients inside backward. Throws Error for an optimizer that is not the one that boost
-  // returned: one of the loop's own, for other parameters, is stepped beside it and not given here.
+  // Adds the gradients of `loss` (a scalar) to the parameters' gradients. Collective if the plugin
+  // reduces gradients inside backward. Throws Error if `optimizer` is not the one that boost
+  // returned. To train other parameters with an optimizer of your own, step it in the loop; do not
+  // pass it here.
   void backward(const Tensor& loss, optim::Optimizer& optimizer);
 
-  // Forward and backward of one batch under any plugin; what a plugin with pipeline stages has
-  // instead of both.
+  // Runs forward and backward of one batch under any plugin. Under a plugin with pipeline stages it
+  // replaces both.
   //
   //   PipelineResult result = booster.execute_pipeline(batch, boosted.model, boosted.criterion,
   //                                                    &boosted.optimizer);
   //   boosted.optimizer.step();
   //
-  // Every rank that trains one copy of the model gives the same batch; result.loss is that copy's
-  // loss, on each. With boosted.criterion it is the share of the mean over all copies' targets,
-  // whichever micro-batches these are in. The loss scale and the number of micro-batches are
-  // applied within, once: a loop that accumulates several calls divides the loss by their number in
-  // its criterion. Without an optimizer the batch is evaluated. Hooks of the model itself do not
-  // run where it is cut into stages; those of modules within its pieces do. Collective.
+  // Every rank that trains one replica of the model passes the same batch; result.loss is that
+  // replica's loss, on each of them. With boosted.criterion it is the share of the mean over all
+  // replicas' targets, however they are spread over micro-batches. The loss scale and the number of
+  // micro-batches are applied inside: a loop that accumulates several calls divides the loss only
+  // by the number of calls, in its criterion. Without an optimizer the batch is evaluated. When the
+  // model is cut into stages, hooks of the model itself do not run; hooks of modules inside its
+  // pieces do. Collective.
   struct PipelineOptions {
-    // The model's outputs in the result, on ranks of the last part.
+    // Return the model's outputs, on ranks that have the last part.
     bool return_outputs = false;
   };
   PipelineResult execute_pipeline(const data::Batch& batch, nn::Module& model,
@@ -164,9 +168,10 @@ class Booster {
                                   const Criterion& criterion, optim::Optimizer* optimizer,
                                   const PipelineOptions& options);
 
-  // Until the handle goes, boosted.criterion gives addends of the mean over a whole window of
-  // micro-batches, of which this rank's have `num_targets` targets that count: the loop adds up
-  // gradients and does not divide by the number of micro-batches. Collective, once per window.
+  // While the handle lives, boosted.criterion returns addends of the mean over a whole window of
+  // micro-batches. `num_targets`: targets that count in this rank's micro-batches of the window.
+  // The loop adds up gradients and does not divide by the number of micro-batches. Collective, once
+  // per window.
   //
   //   const auto window = booster.accumulation_window(num_targets);   // nn::CountTargets of each
   //   for (int i = 0; i < n; ++i) {
@@ -175,76 +180,90 @@ class Booster {
   //   }
   //   boosted.optimizer.step();
   //
-  // step() throws Error, on every rank, where the micro-batches had another number of targets.
+  // step() throws Error, on every rank, if the micro-batches had another number of targets.
   [[nodiscard]] std::shared_ptr<void> accumulation_window(int64_t num_targets);
 
-  // Until the handle goes, backward accumulates without reducing over ranks.
+  // While the handle lives, backward accumulates without reducing over ranks.
   [[nodiscard]] std::shared_ptr<void> no_sync() { return plugin_.NoSync(); }
 
-  // Saves everything that training_state.h lists as `folder`/step-NNNNNNNN, then removes all but
-  // the newest options.keep checkpoints up to this step; newer ones stay, and none is overwritten.
-  // The folder is made if it is missing, the one above must exist; it is this booster's until it
-  // goes or saves elsewhere: meanwhile another's save there is FailedPrecondition (run_lock.h; on
-  // the machine's file system only). Once it returns ok (with use_async: once wait_for_saves does)
-  // the checkpoint survives a power cut. What is in the place of this very step and is damaged, no
-  // checkpoint of that step, or was passed over by resume, is renamed out of the way and never
-  // deleted; a valid one is AlreadyExists. Collective, between
-  // step() and the next backward, with the same arguments; the same status on every rank. Throws
-  // Error before boost.
+  // Saves everything listed in training_state.h as `folder`/step-NNNNNNNN. Then removes all but the
+  // newest options.keep checkpoints up to this step. Checkpoints of later steps stay, and none is
+  // overwritten.
+  //
+  // The folder is made if it is missing; its parent must exist. It belongs to this booster until
+  // the booster is destroyed or saves elsewhere. Meanwhile another run's save there is
+  // FailedPrecondition (run_lock.h; only on the machine's file system). Once this returns ok (with
+  // use_async: once wait_for_saves does) the checkpoint survives a power cut.
+  //
+  // If this step's folder exists: AlreadyExists if it is a valid checkpoint. It is renamed, and
+  // never deleted, if it is damaged, is not a checkpoint of that step, or was skipped by resume.
+  //
+  // Collective, between step() and the next backward, with the same arguments; the same status on
+  // every rank. Throws Error before boost.
   absl::Status save_training_state(const std::string& folder, const RunPosition& position,
                                    const SaveOptions& options = {});
 
-  // Loads the newest checkpoint of the folder into what was boosted; one that turns out to be
-  // damaged is passed over for the next older one. The folder stays as it is. NotFound where there
-  // is none (start anew), DataLoss where all are damaged, InvalidArgument where the checkpoint is
-  // whole but of another model, optimizer or identity (run_config.h), with a list, Unimplemented
-  // where the newest is of a newer format, PermissionDenied or Unavailable where it cannot be
-  // opened; nothing has changed then. Collective, after boost and before the first step; the same
-  // result on every rank. Throws Error before boost.
+  // Loads the newest checkpoint of the folder into the boosted objects. If it turns out to be
+  // damaged, it is skipped and the next older one is tried. Does not change the folder. If nothing
+  // can be loaded, nothing has changed, and the status is:
+  //
+  //   NotFound          no checkpoint: start anew
+  //   DataLoss          all checkpoints are damaged
+  //   InvalidArgument   the checkpoint is whole but has another model, optimizer or identity
+  //                     (run_config.h); lists the differences
+  //   Unimplemented     the newest checkpoint has a newer format
+  //   PermissionDenied  the checkpoint cannot be opened
+  //   Unavailable       the same, for now (too many open files, no memory)
+  //
+  // Collective, after boost and before the first step; the same result on every rank. Throws Error
+  // before boost.
   absl::StatusOr<Resumed> resume(
       const std::string& folder,
       const std::shared_ptr<checkpoint::FileSystem>& files = checkpoint::RealFileSystem());
 
   // Writes the model's weights as Hugging Face libraries read them (checkpoint/hf_weights.h): the
-  // same folder under every plugin. AlreadyExists for a folder that is there. Collective over the
-  // plugin's ranks, after boost; every rank gets the same status. So for all below.
+  // same folder under every plugin. AlreadyExists if the folder exists. This and the calls below
+  // are collective over the plugin's ranks, after boost; every rank gets the same status.
   //
   //   OkOrThrow(booster.save_model("out", {.config_json = config}));
   absl::Status save_model(const std::string& path, const SaveModelOptions& options = {});
-  // Reads such a folder, of any dtype and from whatever wrote it, into the model and the
-  // optimizer's master weights; optimizer states stay. For an error that lists what does not fit,
+  // Reads such a folder, of any dtype and from any program, into the model and the optimizer's
+  // master weights. Optimizer states stay. On an error, which lists everything that does not fit,
   // nothing has changed.
   absl::StatusOr<checkpoint::LoadReport> load_model(const std::string& path,
                                                     const LoadModelOptions& options = {});
-  // All states of the optimizer, its options, master weights and steps, as a folder in the format
-  // of checkpoints; loads under any plugin and number of ranks. With save_model and
-  // save_lr_scheduler it is what a training state is, but for random state, loss scale and
-  // position: use save_training_state to go on with a run.
+  // Saves all states of the optimizer, its options, master weights and step counts, as a folder in
+  // the format of checkpoints, which loads under any plugin and number of ranks. With save_model
+  // and save_lr_scheduler this is a training state except for random state, loss scale and
+  // position. To continue a run use save_training_state.
   absl::Status save_optimizer(const std::string& path, const FileOptions& options = {});
-  // InvalidArgument that lists what does not fit: another optimizer, groups, shapes; DataLoss for
-  // what is damaged. Nothing has changed then.
+  // InvalidArgument lists everything that does not fit (another optimizer, groups, shapes).
+  // DataLoss for damaged files. In both cases nothing has changed.
   absl::Status load_optimizer(
       const std::string& path,
       const std::shared_ptr<checkpoint::FileSystem>& files = checkpoint::RealFileSystem());
-  // Where the schedule given to boost stands. Throws Error without one.
+  // Saves and loads the position of the learning-rate schedule given to boost. Throws Error without
+  // one.
   absl::Status save_lr_scheduler(const std::string& path, const FileOptions& options = {});
   absl::Status load_lr_scheduler(
       const std::string& path,
       const std::shared_ptr<checkpoint::FileSystem>& files = checkpoint::RealFileSystem());
 
-  // Saves with use_async: every save first waits for the one before. Where that failed, the next
-  // save, of any kind, returns its error and saves nothing, unless wait_for_saves did so before.
-  // resume and all that load wait for the save under way, too, and leave its status.
-  // Waits for the save under way and returns its status, once; the same on every rank. Does not
-  // communicate. The destructor waits too, and prints an error that nobody asked for.
+  // For saves with use_async: waits for the running save and returns its status, once; the same on
+  // every rank. Does not communicate.
+  //
+  // Every save first waits for the previous one. If that failed and wait_for_saves has not returned
+  // its error, the next save of any kind returns it and saves nothing. resume and all loads also
+  // wait for the running save, and leave its status. The destructor waits, too, and prints an error
+  // that was not returned.
   absl::Status wait_for_saves();
-  // What wait_for_saves would say; nothing while a save is under way, which ranks see at different
-  // times.
+  // The status that wait_for_saves would return; nothing while a save is running. Ranks may see its
+  // end at different times.
   std::optional<absl::Status> save_status();
 
-  // Whether the disk has room for so many training states in a folder that is there:
-  // ResourceExhausted with the numbers, NotFound where there is no such folder. Call it after the
-  // first step, when the optimizer has its states. Collective.
+  // Checks that the disk has room for `checkpoints` training states in an existing folder.
+  // ResourceExhausted with the numbers if not; NotFound if there is no such folder. Call it after
+  // the first step, when the optimizer has its states. Collective.
   absl::Status check_space(
       const std::string& folder, int64_t checkpoints = 2,
       const std::shared_ptr<checkpoint::FileSystem>& files = checkpoint::RealFileSystem()) const;
@@ -253,14 +272,15 @@ class Booster {
 
  private:
   using SavePtr = std::shared_ptr<checkpoint::PlannedSave>;
-  // Runs `write` here, or on the saving thread with copies of what `save` needs.
+  // Runs `write` on this thread, or on the saving thread with copies of the data that `save` needs.
   absl::Status Write(bool use_async, const SavePtr& save, checkpoint::BackgroundSaver::Write write);
   absl::Status WriteTo(const std::string& path, bool use_async,
                        const std::shared_ptr<checkpoint::FileSystem>& files, const SavePtr& save);
-  // Throws Error before boost, and once one of what was boosted is gone.
+  // Throws Error before boost, and once a boosted object is gone.
   void CheckBoosted(const char* what) const;
   void CheckScheduler(const char* what) const;
-  // What every save, and what it would write over, begins with: ranks hold the same.
+  // Makes ranks hold equal values. Called before every save, and before loads that replace only a
+  // part.
   void SyncReplicas();
 
   Plugin& plugin_;
@@ -272,10 +292,10 @@ class Booster {
   Watched<optim::Optimizer> optimizer_;
   Watched<optim::LrScheduler> scheduler_;
   std::shared_ptr<LossNormalizer> normalizer_;          // after boost
-  std::unique_ptr<RunLock> folder_lock_;                // on rank 0, of the last training state's
-  std::unique_ptr<checkpoint::BackgroundSaver> saver_;  // once there was a save
-  std::map<std::string, std::string> passed_over_;      // checkpoints that resume did, and why
-  // Of the save under way: what it noted, on its thread until it has ended, and for whom.
+  std::unique_ptr<RunLock> folder_lock_;                // rank 0: last training state's folder
+  std::unique_ptr<checkpoint::BackgroundSaver> saver_;  // after the first save
+  std::map<std::string, std::string> passed_over_;      // checkpoints that resume skipped, and why
+  // Notices of the running save, owned by its thread until it ends, and their receiver.
   std::shared_ptr<std::vector<std::string>> notices_;
   std::function<void(const std::string&)> notice_;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Saving and resuming: which checkpoint of a folder, and what the ranks agree on around it.
+// Saving and resuming: chooses the checkpoint in a folder, and makes the ranks agree.
 #include <algorithm>
 #include <cstdio>
 #include <ranges>
@@ -18,11 +18,11 @@ namespace {
 
 using checkpoint::FileSystem;
 
-// A checkpoint to try, or one that need not be tried.
+// A checkpoint that resume tries, or one that it can reject at once.
 struct Candidate {
   int64_t step = 0;
   std::string name;
-  absl::Status why_not;  // ok: valid, as far as can be told without reading it all
+  absl::Status why_not;  // ok: valid, as far as can be told without reading everything
 };
 
 // Newest first.
@@ -34,7 +34,7 @@ absl::StatusOr<std::vector<Candidate>> ListCandidates(const std::shared_ptr<File
   for (const auto& valid : found.valid) all.push_back({valid.step, valid.name, absl::OkStatus()});
   for (const auto& rejected : std::views::reverse(found.rejected)) {
     std::string why = Message(rejected.why);
-    std::erase(why, '\0');  // Pack's own
+    std::erase(why, '\0');  // Pack uses it as a separator
     all.push_back({rejected.step, rejected.name, absl::Status(rejected.why.code(), why)});
   }
   std::ranges::stable_sort(all, std::ranges::greater{}, &Candidate::step);
@@ -66,7 +66,7 @@ std::vector<Candidate> Unpack(const std::string& text) {
   return candidates;
 }
 
-// Another run's saves would remove this one's as old, or as left over.
+// Locks the folder: another run's saves would remove this run's checkpoints as old or as leftovers.
 absl::Status LockFolder(const std::string& folder, const SaveOptions& options,
                         std::unique_ptr<RunLock>& lock) {
   if (options.files != checkpoint::RealFileSystem()) return absl::OkStatus();
@@ -77,7 +77,7 @@ absl::Status LockFolder(const std::string& folder, const SaveOptions& options,
   return absl::OkStatus();
 }
 
-// What rank 0 does before a save. `passed_over`: as of SetAsideIfDamaged.
+// Prepares the folder on rank 0 before a save. `passed_over`: as in SetAsideIfDamaged.
 absl::Status MakeRoom(const std::string& folder, const std::string& name,
                       const std::string& passed_over, const SaveOptions& options,
                       std::unique_ptr<RunLock>& lock) {
@@ -92,8 +92,8 @@ absl::Status MakeRoom(const std::string& folder, const std::string& name,
   return absl::OkStatus();
 }
 
-// Only what lies before the new one counts: those behind it are of a run that was given up, and may
-// be the reason why.
+// Counts only checkpoints before the new one. Later ones belong to a run that was given up; they
+// may be the reason for it.
 std::vector<absl::Status> RemoveOld(const std::string& folder, int64_t step,
                                     const SaveOptions& options) {
   auto found = checkpoint::FindCheckpoints(options.files, folder);
@@ -102,7 +102,7 @@ std::vector<absl::Status> RemoveOld(const std::string& folder, int64_t step,
   return checkpoint::KeepNewest(*options.files, folder, *found, options.keep);
 }
 
-// All of a save that needs no tensors but those of `save`.
+// The part of a save that needs no tensors except those of `save`.
 absl::Status SaveInFolder(checkpoint::PlannedSave& save, const std::string& folder, int64_t step,
                           const std::string& passed_over, const SaveOptions& options,
                           std::unique_ptr<RunLock>& lock, const comm::GroupPtr& group) {
@@ -138,7 +138,7 @@ absl::Status Booster::save_training_state(const std::string& folder, const RunPo
     options.notice = [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); };
   }
   if (options.use_async) {
-    // Collected on the saving thread, told on this one.
+    // The saving thread collects notices; this thread reports them.
     notices_ = std::make_shared<std::vector<std::string>>();
     notice_ = options.notice;
     options.notice = [notices = notices_](const std::string& text) { notices->push_back(text); };
@@ -146,7 +146,7 @@ absl::Status Booster::save_training_state(const std::string& folder, const RunPo
   SyncReplicas();
   const TrainingState state({*model_, *optimizer_, scheduler_, plugin_, &config_});
   APOGEE_ASSIGN_OR_RETURN(const SavePtr save, state.Plan(position));
-  // Whatever resume could not use must not stop the run when it gets there again.
+  // A checkpoint that resume could not use must not stop the run when it reaches that step again.
   std::string passed_over;
   const auto known =
       passed_over_.find(checkpoint::JoinPath(folder, checkpoint::CheckpointName(position.step)));
@@ -167,10 +167,10 @@ absl::StatusOr<Resumed> Booster::resume(const std::string& folder,
                                         const std::shared_ptr<FileSystem>& files) try {
   CheckBoosted("resume");
   CheckScheduler("resume");
-  if (saver_ != nullptr) saver_->Settle();  // it may be the newest
+  if (saver_ != nullptr) saver_->Settle();  // the running save may be the newest
   const comm::GroupPtr group = plugin_.group();
   const ContextPtr context = CpuContext({.num_threads = 1});
-  // One rank looks, so that all try the same ones in the same order.
+  // One rank lists them, so that all ranks try the same ones in the same order.
   absl::StatusOr<std::vector<Candidate>> listed = std::vector<Candidate>();
   if (group == nullptr || group->rank() == 0) listed = ListCandidates(files, folder);
   APOGEE_RETURN_IF_ERROR(checkpoint::AgreeOnStatus(listed.status(), group, context));
@@ -194,9 +194,9 @@ absl::StatusOr<Resumed> Booster::resume(const std::string& folder,
       }
       why_not = loaded.status();
     }
-    // It may be whole, but is of a newer format or another model, or cannot be opened now: nobody
-    // wants to go on from before it without being asked. Of damage, NotFound would tell the caller
-    // to start anew.
+    // If the checkpoint may be whole (a newer format, another model, cannot be opened now), don't
+    // silently continue from an older one. If all are damaged, don't return NotFound: the caller
+    // would start anew.
     if (!checkpoint::IsDamage(why_not)) return why_not;
     passed_over_[path] = Message(why_not);
     resumed.notices.push_back(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Rethrow: an error of a collective, told with the call that it happened in. Ranks that call
-// different things only know that their collectives differ; the call is what the loop can look up.
+// Rethrow: adds the name of the call to an error of a collective. If ranks make different calls,
+// the error only says that their collectives differ; the user can look up the call in the loop.
 //
 //   absl::Status Booster::save_model(...) try { ... } catch (const comm::CommError& error) {
 //     Rethrow("save_model", error);

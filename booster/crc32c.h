@@ -14,8 +14,8 @@ namespace apogee {
 
 uint32_t Crc32c(const void* data, size_t size);
 
-// Rotated right by 15 bits plus 0xa282ead8: the CRC of data that itself holds CRCs stays a good
-// one.
+// The CRC rotated right by 15 bits, plus 0xa282ead8. So a CRC of data that contains CRCs stays a
+// good checksum.
 uint32_t MaskedCrc32c(const void* data, size_t size);
 
 }  // namespace apogee

@@ -17,7 +17,7 @@
 namespace apogee {
 namespace {
 
-// Of a tensor; what is absent has no place.
+// A tensor's address; 0 if it is absent.
 int64_t PlaceOf(const Tensor& tensor) {
   return tensor.defined() ? std::bit_cast<int64_t>(tensor.raw()) : 0;
 }
@@ -28,7 +28,8 @@ void AddShape(const Tensor& tensor, std::vector<int64_t>& key) {
   for (int i = 0; i < tensor.rank(); ++i) key.push_back(tensor.size(i));
 }
 
-// Whether a graph takes the batch, and what it checks, are questions of the host: to be read once.
+// Decisions about indices (whether a graph accepts the batch, and its checks) are made on the host,
+// so read them once.
 Tensor OnHostIfIndices(const Tensor& tensor) {
   return tensor.dtype() == DType::kI64 ? tensor.Detach().ToHost() : tensor.Detach();
 }
@@ -36,18 +37,18 @@ Tensor OnHostIfIndices(const Tensor& tensor) {
 }  // namespace
 
 struct GraphedMicroStep::Case {
-  std::vector<int64_t> kind;                // what a first eager run makes ready
-  std::vector<int64_t> weights, gradients;  // where they lie
+  std::vector<int64_t> kind;                // the case that a first eager run prepares
+  std::vector<int64_t> weights, gradients;  // their addresses
   double factor;
   bool operator==(const Case&) const = default;
 };
 
-// Handles on all that the graph reads and writes, beside its own memory: no address comes back as
-// another tensor's.
+// Holds handles on everything that the graph reads and writes outside its own memory, so that no
+// address is reused for another tensor.
 struct GraphedMicroStep::Graph {
   Case of;
   std::vector<Tensor> weights, present;
-  std::vector<Tensor> written;  // by parameter: the gradients that were absent; undefined: not
+  std::vector<Tensor> written;  // by parameter: its gradient if it was absent, else undefined
   Tensor loss;
   std::optional<CudaGraph> graph;
 };
@@ -77,8 +78,8 @@ GraphedMicroStep::GraphedMicroStep(Booster& booster, nn::Module& model, Criterio
                "single_rank is captured, run the micro-batch eagerly");
   APOGEE_CHECK(dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer) == nullptr,
                "GraphedMicroStep: the optimizer ", optimizer.name(),
-               " updates parameters within backward, with numbers of the host; run the micro-batch "
-               "eagerly");
+               " updates parameters inside backward, with numbers computed on the host; run the "
+               "micro-batch eagerly");
   CheckSetup();
 }
 
@@ -87,7 +88,7 @@ GraphedMicroStep::~GraphedMicroStep() = default;
 void GraphedMicroStep::CheckSetup() const {
   APOGEE_CHECK(autograd::GradModeEnabled(),
                "GraphedMicroStep: gradients are switched off here (NoGradGuard)");
-  // Names are made for the messages alone: this runs every time.
+  // Makes names only for messages, because this runs every time.
   const auto name_of = [this](const nn::Module* module) {
     for (const auto& [name, each] : model_.NamedModules()) {
       if (each == module) return name;
@@ -96,13 +97,14 @@ void GraphedMicroStep::CheckSetup() const {
   };
   for (const nn::Module* module : model_.Modules()) {
     APOGEE_CHECK(!module->has_hooks(), "GraphedMicroStep: the module \"", name_of(module),
-                 "\" has hooks (a trace is some), which a replay would not call; remove them or "
+                 "\" has hooks (a trace sets some), which a replay would not call; remove them or "
                  "run the micro-batch eagerly");
     const auto* dropout = dynamic_cast<const nn::Dropout*>(module);
-    APOGEE_CHECK(dropout == nullptr || dropout->p() == 0 || !dropout->is_training(),
-                 "GraphedMicroStep: the module \"", name_of(module),
-                 "\" drops elements out by random numbers, and a replay would draw the same ones "
-                 "again; set p = 0 or run the micro-batch eagerly");
+    APOGEE_CHECK(
+        dropout == nullptr || dropout->p() == 0 || !dropout->is_training(),
+        "GraphedMicroStep: the module \"", name_of(module),
+        "\" drops elements at random, and a replay would drop the same ones again; set p = 0 or "
+        "run the micro-batch eagerly");
   }
   for (const autograd::ParameterPtr& parameter : parameters_) {
     APOGEE_CHECK(!parameter->has_grad_hooks() && parameter->grad_keeper().empty(),
@@ -159,7 +161,7 @@ Tensor GraphedMicroStep::Run(const data::Batch& batch, double factor) {
     ++num_eager_;
     return loss;
   }
-  // Those of weights that are gone are of no use; the memory is there for the next one.
+  // Graphs for weights that are gone are useless; free their memory for the new one.
   std::erase_if(graphs_, [&](const auto& graph) { return graph->of.weights != of.weights; });
   while (static_cast<int>(graphs_.size()) >= options_.max_graphs) graphs_.pop_back();
   graphs_.push_front(Capture(host, of));
@@ -175,8 +177,8 @@ std::unique_ptr<GraphedMicroStep::Graph> GraphedMicroStep::Capture(const data::B
     graph->weights.push_back(parameter->data());
     graph->present.push_back(parameter->grad());
   }
-  // The gradients that the capture gives to parameters have no values yet, and random numbers for
-  // which it fails were not drawn.
+  // The gradients that the capture gives to parameters have no values yet. If the capture fails,
+  // its random numbers were not drawn.
   const Generator generator = model_.generator();
   const auto restore = [&] {
     model_.generator() = generator;
@@ -202,15 +204,15 @@ std::unique_ptr<GraphedMicroStep::Graph> GraphedMicroStep::Capture(const data::B
 Tensor GraphedMicroStep::Replay(Graph& graph, const data::Batch& batch) const {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Tensor& written = graph.written[i];
-    // Graphs that add to it have one, too.
+    // Graphs that add to this gradient have a handle on it, too.
     const auto handles = std::ranges::count_if(graphs_, [&](const std::unique_ptr<Graph>& other) {
       return written.defined() && other->present[i].defined() &&
              other->present[i].storage() == written.storage();
     });
     APOGEE_CHECK(!written.defined() || written.storage().use_count() == 1 + handles,
                  "GraphedMicroStep: the gradient of \"", parameters_[i]->name(),
-                 "\" is to be written where an earlier one lies on which somebody still has a "
-                 "handle; keep a Clone() of it instead");
+                 "\" would overwrite an earlier gradient to which you still have a handle; keep a "
+                 "Clone() of that one instead");
   }
   graph.graph->Launch({batch.inputs, batch.targets});
   for (size_t i = 0; i < parameters_.size(); ++i) {

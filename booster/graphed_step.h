@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// GraphedMicroStep: forward and backward of one micro-batch, started on a GPU as one CUDA graph
-// from the second time on that the same shapes come.
+// GraphedMicroStep: runs forward and backward of one micro-batch on a GPU as one CUDA graph, from
+// the second time on that the same shapes come.
 //
 //   GraphedMicroStep micro_step(booster, boosted.model, boosted.criterion, boosted.optimizer);
 //   for (const data::Batch& batch : window) {            // no criterion(model(..)), no backward
@@ -10,24 +10,26 @@
 //   boosted.optimizer.step();
 //   boosted.optimizer.zero_grad();
 //
-// Run computes what the eager lines compute, bit for bit: the loss and the parameters' gradients,
-// written where they are absent and added where they are present. Batches of one shape, with the
-// same gradients present, are a case. The first of a case runs eagerly, the second is captured
-// (tensor/cuda/cuda_graph.h), later ones copy the batch into the graph and launch it. Other frozen
-// parameters, and the other training mode, are cases of their own. Within one, a graph is made for
-// every factor, number of targets that are not ignored, and place of weights and gradients.
+// Run computes the same bits as the eager lines: the loss, and the parameters' gradients, which it
+// writes if they are absent and adds to if they are present.
 //
-// Model and criterion must be functions of their arguments, of parameters and of constants; a
-// criterion whose numbers change from call to call takes them from the batch, or from `factor`.
+// Batches with the same shapes and the same gradients present form a case. The first batch of a
+// case runs eagerly, and the second is captured (tensor/cuda/cuda_graph.h). Later ones are copied
+// into the graph, which is launched. A change of frozen parameters or of the training mode starts
+// another case. Within a case there is one graph for each factor, number of targets that are not
+// ignored, and address of weights and gradients.
 //
-// Each graph keeps the memory of its activations and of the gradients it writes. So gradients that
-// have been made absent still take theirs, and a handle on one that is kept while the next is to be
-// written is refused: Clone() it.
+// Model and criterion must depend only on their arguments, on parameters and on constants. If the
+// criterion uses numbers that change from call to call, pass them in the batch or as `factor`.
 //
-// Throws Error, and nothing has changed, for what a graph cannot do exactly: contexts of the CPU,
-// plugins other than single_rank, fused backward, hooks on modules or parameters (a trace is
-// some), dropout, values read on the host, indices that are not the batch's. A wrong index in a
-// batch is the Error of the eager run.
+// Each graph keeps the memory of its activations and of the gradients it writes, even after those
+// gradients have been made absent. If you keep a handle on such a gradient when the graph is to
+// write the next one, Run throws Error: Clone() the gradient.
+//
+// Throws Error, before anything has changed, for setups that a graph cannot run exactly: contexts
+// of the CPU, plugins other than single_rank, fused backward, hooks on modules or parameters (a
+// trace sets some), dropout, values read on the host, indices that are not the batch's. A wrong
+// index in a batch gives the Error of the eager run.
 #ifndef APOGEE_BOOSTER_GRAPHED_STEP_H_
 #define APOGEE_BOOSTER_GRAPHED_STEP_H_
 
@@ -42,25 +44,25 @@
 namespace apogee {
 
 struct GraphedMicroStepOptions {
-  // Graphs that are kept, each with its memory; beyond it the one that was not used for longest
-  // goes.
+  // Number of graphs to keep, each with its memory. Beyond it the least recently used one is freed.
   int max_graphs = 8;
 };
 
 class GraphedMicroStep {
  public:
-  // What boost() returned; they must outlive this. After boost.
+  // Takes the objects that boost() returned. They must outlive this.
   GraphedMicroStep(Booster& booster, nn::Module& model, Criterion criterion,
                    optim::Optimizer& optimizer, const GraphedMicroStepOptions& options = {});
   ~GraphedMicroStep();
   GraphedMicroStep(const GraphedMicroStep&) = delete;
   GraphedMicroStep& operator=(const GraphedMicroStep&) = delete;
 
-  // The batch may be on the host, which costs no wait, or on the GPU. Returns the loss times
-  // `factor`, of which backward is taken: a scalar on the GPU, outside of any graph, the caller's.
+  // `batch` may be on the host, which costs no wait, or on the GPU. Runs backward of the loss times
+  // `factor` and returns that product: a scalar on the GPU, outside of any graph, owned by the
+  // caller.
   Tensor Run(const data::Batch& batch, double factor = 1);
 
-  // Micro-steps so far, by how they ran; captured ones are launched, too.
+  // Micro-steps so far, by the way they ran. A captured one is also launched.
   int64_t num_eager() const { return num_eager_; }
   int64_t num_captured() const { return num_captured_; }
   int64_t num_replayed() const { return num_replayed_; }
@@ -71,7 +73,7 @@ class GraphedMicroStep {
 
   void CheckSetup() const;
   Case CaseOf(const data::Batch& batch, double factor) const;
-  // Forward, criterion and backward: the loss.
+  // Runs forward, criterion and backward; returns the loss.
   Tensor Compute(const Tensor& inputs, const Tensor& targets, double factor) const;
   std::unique_ptr<Graph> Capture(const data::Batch& batch, const Case& of) const;
   Tensor Replay(Graph& graph, const data::Batch& batch) const;
@@ -84,7 +86,7 @@ class GraphedMicroStep {
   std::vector<autograd::ParameterPtr> parameters_;
   ContextPtr context_;
   std::set<std::vector<int64_t>> seen_;       // cases that ran eagerly
-  std::list<std::unique_ptr<Graph>> graphs_;  // the last used first
+  std::list<std::unique_ptr<Graph>> graphs_;  // most recently used first
   int64_t num_eager_ = 0, num_captured_ = 0, num_replayed_ = 0;
 };
 

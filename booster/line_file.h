@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// An output file that only ever holds whole records: each Append is one write(2) to a file opened
-// for appending, so a reader (or a crash) sees a record complete or not at all.
+// LineFile: an output file that only ever holds whole records. Each Append is one write(2) to a
+// file opened for appending, so a reader, or a crash, sees a record complete or not at all.
 //
 //   APOGEE_ASSIGN_OR_RETURN(std::unique_ptr<LineFile> file, LineFile::Create("out/metrics.jsonl"));
 //   APOGEE_RETURN_IF_ERROR(file->Append("{\"step\":1}\n"));
 //
-// Only a regular file is written to: a symbolic link is not followed, and a FIFO or a device at the
-// path is refused at once. Errors are a Status that names the file; after a failed Append what was
-// written of the record is cut off.
+// Writes only to regular files: it does not follow a symbolic link, and refuses a FIFO or a device
+// at once. Errors are a Status that names the file. A failed Append removes the part of the record
+// that was written.
 #ifndef APOGEE_BOOSTER_LINE_FILE_H_
 #define APOGEE_BOOSTER_LINE_FILE_H_
 
@@ -24,7 +24,7 @@ class LineFile {
  public:
   // Empties the file if it exists.
   static absl::StatusOr<std::unique_ptr<LineFile>> Create(const std::string& path);
-  // Goes on behind what is there; makes the file if it is missing.
+  // Continues after the existing contents. Makes the file if it is missing.
   static absl::StatusOr<std::unique_ptr<LineFile>> Continue(const std::string& path);
   ~LineFile();
   LineFile(const LineFile&) = delete;

@@ -20,7 +20,7 @@
 namespace apogee {
 namespace {
 
-// The console's speed and ETA weigh a step by 0.95 per step that came after it.
+// In the console's speed and ETA a step's weight falls by the factor 0.95 with each later step.
 constexpr double kSmoothing = 0.05;
 
 // JSON has neither NaN nor infinity.
@@ -59,8 +59,8 @@ std::string MemoryJson(const MemoryLedger& ledger) {
       .Close();
 }
 
-// The rows up to `step`, one per step; the last of several, which an interrupted program may have
-// left, stays. A last line that is not whole goes.
+// Returns the rows up to `step`, one per step. Of several rows of a step, which an interrupted
+// program may have left, the last stays. Drops an incomplete last line.
 absl::StatusOr<std::map<int64_t, std::string>> RowsUpTo(const std::string& path, int64_t step) {
   APOGEE_ASSIGN_OR_RETURN(const std::string text,
                           checkpoint::ReadTextFile(*checkpoint::RealFileSystem(), path,
@@ -76,18 +76,18 @@ absl::StatusOr<std::map<int64_t, std::string>> RowsUpTo(const std::string& path,
 
 struct OpenedRows {
   std::unique_ptr<LineFile> file;
-  int64_t last_step = 0;  // of the rows that stay; 0: there are none
+  int64_t last_step = 0;  // of the rows that stay; 0: no rows
 };
 
-// A file of rows: empty, or with those up to `resumed_step`. It is replaced in one go, so that rows
-// which stay are never away.
+// Opens a file of rows: empty, or with the rows up to `resumed_step`. Replaces it atomically, so
+// that the rows to keep are never missing.
 absl::StatusOr<OpenedRows> OpenRows(const std::string& path, int64_t resumed_step) {
   OpenedRows opened;
   if (resumed_step == 0) {
     APOGEE_ASSIGN_OR_RETURN(opened.file, LineFile::Create(path));
     return opened;
   }
-  APOGEE_RETURN_IF_ERROR(LineFile::Continue(path).status());  // says what is no file
+  APOGEE_RETURN_IF_ERROR(LineFile::Continue(path).status());  // the error for links and the like
   APOGEE_ASSIGN_OR_RETURN(const auto rows, RowsUpTo(path, resumed_step));
   std::string kept;
   for (const auto& [step, line] : rows) kept += line + "\n";
@@ -146,8 +146,8 @@ double MetricsLogger::TakeSeconds() {
 }
 
 Progress MetricsLogger::Observe(const StepEvent& event, double seconds) {
-  // The first step warms caches and compiles kernels: it starts the averages but soon stops to
-  // count.
+  // The first step warms caches and compiles kernels: it starts the averages but soon stops
+  // counting.
   const double weight = num_steps_ <= 1 ? 1.0 : kSmoothing;
   mean_step_s_ += weight * (seconds - mean_step_s_);
   mean_tokens_ += weight * (static_cast<double>(event.tokens) - mean_tokens_);
@@ -198,7 +198,7 @@ absl::Status MetricsLogger::Validation(const ValidationEvent& event) {
   std::snprintf(line, sizeof(line), "step %lld: validation loss %.4f nats per token (%.3f bits)",
                 static_cast<long long>(event.step), event.loss, event.loss / std::log(2.0));
   APOGEE_RETURN_IF_ERROR(Note(line));
-  TakeSeconds();  // the next step does not pay for the validation
+  TakeSeconds();  // the next step's time excludes the validation
   if (validations_ == nullptr || has_validation(event.step)) return absl::OkStatus();
   last_validated_step_ = event.step;
   JsonLine json;

@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// MetricsLogger: one call per event of a training run; the console and the files follow.
+// MetricsLogger: logs a training run to the console and to files, with one call per event.
 //
 //   APOGEE_ASSIGN_OR_RETURN(auto metrics, MetricsLogger::Create({.out = "out", .total_steps = 600,
 //                                                                .ledger = &context->ledger()}));
 //   APOGEE_RETURN_IF_ERROR(metrics->Step({.step = 1, .loss = 5.54, .lr = 1e-3, .tokens = 2048}));
 //   APOGEE_RETURN_IF_ERROR(metrics->Validation({.step = 600, .loss = 1.71}));
 //
-// In the directory `out`, whole lines only, each on disk when the call returns:
-//   metrics.jsonl      one object per step: step, loss, lr, grad_norm, tokens_per_s, seconds, and
-//   memory:
-//                      peak bytes of each category, of their total, and of what the allocator
-//                      reserved
-//   validation.jsonl   one object per validation: step, loss, tokens
-//   train.log          the console's plain lines
-//   events.out.tfevents.*   the same numbers for TensorBoard
-// A run overwrites the first three; one that resumes (MetricsOptions::resumed_step) keeps the rows
-// up to there, drops those of steps that it is about to do again, and goes on with train.log. A
-// step has one row: a validation of a step that has one already is told and not written again.
-// Numbers have 9 significant digits, enough to tell any two f32 apart.
+// The directory `out` gets these files, in whole lines only, each written when the call returns:
 //
-// Errors: a Status that names the file (also one that is a link or no regular file: none is written
-// through), or the step whose loss is not finite (nothing is written
-// for it). Rank 0 calls it; other ranks have no logger.
+//   metrics.jsonl           one object per step: step, loss, lr, grad_norm, tokens_per_s, seconds,
+//                           and memory: peak bytes of each category, of their total, and of the
+//                           bytes that the allocator reserved
+//   validation.jsonl        one object per validation: step, loss, tokens
+//   train.log               the console's plain lines
+//   events.out.tfevents.*   the same numbers for TensorBoard
+//
+// A new run overwrites the first three. A run that resumes (MetricsOptions::resumed_step) keeps the
+// rows up to that step, drops the rows of the steps it will repeat, and continues train.log. Each
+// step has one row: a second validation of a step goes only to the console and train.log. Numbers
+// have 9 significant digits, enough to tell any two f32 apart.
+//
+// Errors are a Status. It names the file, also one that is a link or not a regular file, which is
+// never written; or the step whose loss is not finite, for which nothing is written. Only rank 0
+// has a logger.
 #ifndef APOGEE_BOOSTER_METRICS_H_
 #define APOGEE_BOOSTER_METRICS_H_
 
@@ -40,12 +41,13 @@
 namespace apogee {
 
 struct MetricsOptions {
-  // Made if it is missing. Empty: console only.
+  // The directory; made if it is missing. Empty: console only.
   std::string out = {};
   int64_t total_steps = 0;
-  // Steps that are done, by a run that wrote to `out` before.
+  // Steps that an earlier run, which wrote to the same `out`, has done.
   int64_t resumed_step = 0;
-  // A lasting line on the console and in train.log every so many steps, and for the first and last.
+  // Write a lasting line on the console and in train.log every `log_every` steps, and for the first
+  // and last step.
   int64_t log_every = 10;
   // nullptr: nothing on the console.
   std::FILE* console = stdout;
@@ -57,9 +59,9 @@ struct StepEvent {
   int64_t step = 0;  // from 1
   double loss = 0;   // mean over the step's tokens
   double lr = 0;
-  // NaN when nobody computed it: null in the file.
+  // NaN: not computed; null in the file.
   double grad_norm = std::numeric_limits<double>::quiet_NaN();
-  // Tokens of this step. Its time is that since the last event, or since Create.
+  // Tokens of this step. The step's time is counted since the last event, or since Create.
   int64_t tokens = 0;
 };
 
@@ -75,11 +77,11 @@ class MetricsLogger {
 
   absl::Status Step(const StepEvent& event);
   absl::Status Validation(const ValidationEvent& event);
-  // Whether validation.jsonl has a row of that step, of this run or the one that it resumes: a
-  // program that is run again after its end has nothing to validate.
+  // Whether validation.jsonl has a row for this step, from this run or from the one it resumes. A
+  // program that is run again after its end then need not validate.
   bool has_validation(int64_t step) const { return step > 0 && last_validated_step_ >= step; }
-  // A line, or several, for people: the model, the data, a sample. Control characters, which text
-  // of files may have, become question marks.
+  // Writes one or more lines for people: the model, the data, a sample. Control characters, which
+  // text from files may have, become question marks.
   absl::Status Note(const std::string& text);
 
  private:

@@ -74,7 +74,7 @@ void ProgressConsole::Live(const std::string& text) {
   if (!is_terminal_ || now - last_draw_ < kRedraw) return;
   last_draw_ = now;
   has_live_line_ = true;
-  // One column is left free: a full line would wrap, and could not be drawn over.
+  // Leaves one column free: a full line would wrap and could not be redrawn.
   std::fprintf(stream_, "\r%s\x1b[K", text.substr(0, TerminalWidth(stream_) - 1).c_str());
   std::fflush(stream_);
 }

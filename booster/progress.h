@@ -2,16 +2,17 @@
 
 // Progress of a training run as lines for people.
 //
-//   ProgressConsole console(stdout);              // a terminal gets one live line, a pipe plain
-//   lines console.Live(FormatProgress(progress));       // replaces the last live line; nothing on
-//   a pipe console.Line("validation loss 1.71");         // stays
+//   ProgressConsole console(stdout);              // live lines on a terminal, plain ones in a pipe
+//   console.Live(FormatProgress(progress));       // replaces the last live line; not in a pipe
+//   console.Line("validation loss 1.71");         // stays
+//
+// FormatProgress makes one line, here broken in two:
 //
 //   step   120/600  loss 2.3451  lr 9.80e-04  norm 0.81  18,234 tok/s  eta 0:35  peak 123.4 MiB
-//   (param 3.1, grad 3.1, optim 6.2, act 98.3, work 12.7)                    (one line)
+//   (param 3.1, grad 3.1, optim 6.2, act 98.3, work 12.7)
 //
-// "tok/s" averages over the last steps; "eta" is minutes and seconds; "peak" is the highest total
-// of the ledger's categories at one moment, the figures in parentheses are each category's own peak
-// in MiB.
+// "tok/s" averages over the last steps. "eta" is minutes and seconds. "peak" is the highest total
+// of the ledger's categories at one moment; in parentheses is each category's own peak in MiB.
 #ifndef APOGEE_BOOSTER_PROGRESS_H_
 #define APOGEE_BOOSTER_PROGRESS_H_
 

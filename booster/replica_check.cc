@@ -30,7 +30,7 @@ uint64_t HashOfValues(const checkpoint::TensorPart& part) {
   return XXH3_64bits(host.raw(), static_cast<size_t>(bytes));
 }
 
-// Of each part a name, a zero byte, and two hashes.
+// Per part: its name, a zero byte, and two hashes.
 std::string Pack(const std::vector<checkpoint::TensorPart>& parts) {
   std::string text;
   for (const checkpoint::TensorPart& part : parts) {
@@ -67,9 +67,9 @@ absl::Status CheckReplicas(const char* what, const std::vector<checkpoint::Tenso
       return absl::FailedPreconditionError(internal::Concat(
           what, ": rank ", group->world_ranks()[held->second.rank], " and rank ",
           group->world_ranks()[rank], " hold the same elements of \"", name,
-          "\", but other values of them, and a save would mix them; nothing was written. Make them "
-          "the same first: a plugin whose ranks step apart does it in Plugin::BeforeSave, and what "
-          "the loop sets by hand it must set alike on every rank"));
+          "\" with different values, which a save would mix; nothing was written. Make them equal "
+          "first: a plugin whose ranks step apart does so in Plugin::BeforeSave; a loop that sets "
+          "values by hand must set the same on every rank"));
     }
   }
   return absl::OkStatus();

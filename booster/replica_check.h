@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// CheckReplicas: whether what several ranks claim to hold alike is alike. A save takes parts of it
-// from each of them, and would mix ranks that have drifted apart.
+// CheckReplicas: checks that ranks which hold copies of the same elements hold equal values. A save
+// takes parts from different ranks and would mix copies that have drifted apart.
 //
 //   APOGEE_RETURN_IF_ERROR(CheckReplicas("save_model", parts, plugin.group()));
 //
-// Costs one pass over what this rank holds (a hash, 10 GB/s and core) and one all-gather of 16
-// bytes and the name per part.
+// Costs one pass over this rank's data (a hash, 10 GB/s per core) and one all-gather of 16 bytes
+// and the name per part.
 #ifndef APOGEE_BOOSTER_REPLICA_CHECK_H_
 #define APOGEE_BOOSTER_REPLICA_CHECK_H_
 
@@ -17,8 +17,8 @@
 
 namespace apogee {
 
-// FailedPrecondition, the same on every rank, that names the first part of which ranks that hold
-// the same elements hold other values. Collective; null: one rank, nothing to do.
+// FailedPrecondition, the same on every rank, naming the first part for which ranks hold the same
+// elements with different values. Collective; a null group is one rank, with nothing to do.
 absl::Status CheckReplicas(const char* what, const std::vector<checkpoint::TensorPart>& parts,
                            const comm::GroupPtr& group);
 

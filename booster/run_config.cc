@@ -37,7 +37,7 @@ std::string Quoted(const std::string& text) {
   return internal::Concat("\"", Printable(text), "\"");
 }
 
-// Calls fn(key, saved, now) for each key that both have with other texts.
+// Calls fn(key, saved, now) for each key that both have, with different texts.
 template <typename Fn>
 void ForEachDifference(const Texts& saved, const Texts& now, const Fn& fn) {
   for (const auto& [key, text] : saved) {
@@ -46,7 +46,7 @@ void ForEachDifference(const Texts& saved, const Texts& now, const Fn& fn) {
   }
 }
 
-// Keys that `a` alone has: four by name.
+// The keys that only `a` has; names up to four of them.
 std::string OnlyIn(const Texts& a, const Texts& b) {
   std::string names;
   int count = 0;
@@ -117,7 +117,7 @@ absl::StatusOr<ConfigDifferences> CompareConfig(const Attributes& attributes, co
     differences.was_saved = false;
     differences.notices.emplace_back(
         "was saved by an earlier version, without its configuration: settings of the model and "
-        "options of the optimizer are not compared; see to it that they are those of that run");
+        "options of the optimizer are not compared; make sure that they equal that run's");
     return differences;
   }
   RunConfig& saved = differences.saved;
@@ -149,8 +149,8 @@ absl::StatusOr<ConfigDifferences> CompareConfig(const Attributes& attributes, co
                             "the optimizer's ", Printable(key), " ", Printable(is),
                             InGroup(group, now.options.size()), " has no effect: the saved run's ",
                             Printable(then),
-                            " goes on; for another value set it behind resume, or begin a new "
-                            "run from the saved weights"));
+                            " is kept; to change it set it after resume, or begin a new run from "
+                            "the saved weights"));
                       });
   }
   return differences;

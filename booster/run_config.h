@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// RunConfig: what a run was set up with, as texts by key. Every checkpoint keeps it; a run that
-// resumes is compared with it.
+// RunConfig: the setup of a run, as texts by key. Every checkpoint keeps it, and resume compares it
+// with the new run's.
 //
 //   booster.set_run_config({.identity = {{"criterion", "cross entropy"}},
 //                           .settings = {{"steps", "1200"}, {"accumulate", "4"}}});
 //
-// What the library sees by itself it adds: the model's settings (nn/configured.h), plugin and
-// ranks, the optimizer's options. Names, shapes and dtypes of weights are compared besides.
+// The library adds what it knows itself: the model's settings (nn/configured.h), plugin and ranks,
+// the optimizer's options. Names, shapes and dtypes of weights are also compared.
 #ifndef APOGEE_BOOSTER_RUN_CONFIG_H_
 #define APOGEE_BOOSTER_RUN_CONFIG_H_
 
@@ -23,31 +23,33 @@ namespace apogee {
 
 struct RunConfig {
   using Texts = std::map<std::string, std::string>;
-  // What makes it this run. resume refuses another value, with a list. UTF-8; so for all.
+  // Must be equal for a run to continue: resume refuses other values, with a list. All texts are
+  // UTF-8.
   Texts identity = {};
-  // What may change from one process to the next. resume tells each: the new value holds.
+  // May change from one process to the next: resume reports differences, and the new value holds.
   Texts settings = {};
-  // Of the optimizer's groups, as they were constructed. resume tells each that differs: the saved
-  // one goes on. boost fills these in.
+  // The options of the optimizer's groups, as constructed. resume reports differences, and the
+  // saved value holds. boost fills these in.
   std::vector<Texts> options = {};
 };
 
-// `given` and what boost can see. A scheduler's base rates stand for the rates that it has set.
+// Returns `given` with everything that boost knows. A scheduler's base rates replace the rates that
+// it has set.
 RunConfig CompletedConfig(const RunConfig& given, nn::Module& model,
                           const optim::Optimizer& optimizer, const optim::LrScheduler* scheduler);
 RunConfig WithLayout(RunConfig config, const Plugin& plugin);
 
-// As attributes below "config/", with a digest of the identity.
+// Adds `config` as attributes below "config/", with a digest of the identity.
 void AddConfig(const RunConfig& config, Attributes& attributes);
 
 struct ConfigDifferences {
-  bool was_saved = true;             // false: the checkpoint is of an earlier version
-  RunConfig saved;                   // empty where it was not
+  bool was_saved = true;             // false: an earlier version wrote the checkpoint
+  RunConfig saved;                   // empty if it was not saved
   std::string refused;               // a line per difference, each after a line end
   std::vector<std::string> notices;  // a sentence each
 };
-// What differs between the saved run and this one. DataLoss where the digest is not that of what is
-// there. `path` is for messages.
+// Returns the differences between the saved run and this one. DataLoss if the digest does not match
+// the saved identity. `path` is for messages.
 absl::StatusOr<ConfigDifferences> CompareConfig(const Attributes& attributes, const RunConfig& now,
                                                 const std::string& path);
 

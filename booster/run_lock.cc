@@ -31,12 +31,12 @@ std::string ThisProcess() {
   return internal::Concat("process ", getpid(), " on host ", host, ", since ", since);
 }
 
-// What the holder wrote; it may not have come to that yet.
+// Returns the holder's text, which may not have been written yet.
 std::string HolderOf(int descriptor) {
   char text[400];
   const ssize_t count = pread(descriptor, text, sizeof(text), 0);
   return count > 0 ? Printable(std::string(text, static_cast<size_t>(count)))
-                   : "a process that has not said which";
+                   : "an unknown process";
 }
 
 absl::Status Cannot(const std::string& path, const std::string& reason) {
@@ -44,8 +44,7 @@ absl::Status Cannot(const std::string& path, const std::string& reason) {
                          "; give a folder that you may write to");
 }
 
-// Whether the file behind the descriptor still has that name: the holder before may have removed it
-// when it ended.
+// Whether the open file still has that name: the previous holder may have removed it at its end.
 bool IsAt(int descriptor, const std::string& path) {
   struct stat open_file {
   }, named{};
@@ -60,7 +59,7 @@ absl::StatusOr<int> OpenLockFile(const std::string& path) {
   struct stat what {};
   if (fstat(descriptor, &what) == 0 && S_ISREG(what.st_mode)) return descriptor;
   close(descriptor);
-  return Cannot(path, "it is no regular file; remove it");
+  return Cannot(path, "it is not a regular file; remove it");
 }
 
 }  // namespace
@@ -82,14 +81,14 @@ absl::StatusOr<std::unique_ptr<RunLock>> RunLock::Take(const std::string& folder
     }
     if (error != 0) {
       lock->notice_ = internal::Concat(folder, " cannot be locked (", std::strerror(error),
-                                       "): see to it that no other run writes there");
+                                       "): make sure that no other run writes there");
       return lock;
     }
     if (IsAt(lock->descriptor_, lock->path_)) break;
     close(std::exchange(lock->descriptor_, -1));
   }
   const std::string holder = ThisProcess();
-  // It is for a message of others: on a full disk that lacks the holder.
+  // The text is only for other processes' messages; on a full disk it is missing.
   if (ftruncate(lock->descriptor_, 0) == 0) {
     (void)!pwrite(lock->descriptor_, holder.data(), holder.size(), 0);
   }
@@ -114,7 +113,7 @@ absl::StatusOr<std::unique_ptr<RunLock>> RunLock::TakeForAll(const std::string& 
 
 RunLock::~RunLock() {
   if (descriptor_ < 0) return;
-  if (notice_.empty()) unlink(path_.c_str());  // while nobody else can have it
+  if (notice_.empty()) unlink(path_.c_str());  // while no other process can hold it
   close(descriptor_);
 }
 

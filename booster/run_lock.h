@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// RunLock: a folder belongs to one run at a time. Two that write to the same files would mix their
-// rows, and remove each other's checkpoints.
+// RunLock: gives a folder to one run at a time. Two runs that write to the same files would mix
+// their rows and remove each other's checkpoints.
 //
 //   APOGEE_ASSIGN_OR_RETURN(const std::unique_ptr<RunLock> lock, RunLock::Take("out"));
-//   ...                                                 // until `lock` goes, or the process ends
+//   ...                               // until `lock` is destroyed or the process ends
 //
 // One rank takes it, before anything is written; all ranks need its status
 // (checkpoint/agreement.h). RunLock::TakeForAll does both.
 //
-// The lock is the operating system's, on a file `.lock` in the folder, which goes with the lock. It
-// ends with the process however that ends: a file that a killed run left behind locks nothing. It
-// is an open file description lock (fcntl, F_OFD_SETLK): it counts between threads of one process,
-// and over NFS between machines, where the mount has locks (not with `nolock` or `local_lock`). A
-// file system without locks gives none, and notice() says so.
+// The lock is the operating system's, on a file `.lock` in the folder. It ends with the process,
+// however that ends: a file left behind by a killed run locks nothing. It is an open file
+// description lock (fcntl, F_OFD_SETLK). It works between threads of one process, and over NFS
+// between machines if the mount has locks (not with `nolock` or `local_lock`). On a file system
+// without locks there is none, and notice() says so. The destructor removes the file.
 #ifndef APOGEE_BOOSTER_RUN_LOCK_H_
 #define APOGEE_BOOSTER_RUN_LOCK_H_
 
@@ -27,10 +27,10 @@ namespace apogee {
 
 class RunLock {
  public:
-  // The folder must be there (MakeOutputFolder). FailedPrecondition where another run has it, with
-  // that run's process, host and start; InvalidArgument where the file cannot be made.
+  // The folder must exist (MakeOutputFolder). FailedPrecondition if another run has it, with that
+  // run's process, host and start time; InvalidArgument if the file cannot be made.
   static absl::StatusOr<std::unique_ptr<RunLock>> Take(const std::string& folder);
-  // Rank 0 of the group makes the folder and takes the lock; null on other ranks. A null group is
+  // Rank 0 of the group makes the folder and takes the lock; other ranks get null. A null group is
   // one rank. Collective; the same status on every rank.
   static absl::StatusOr<std::unique_ptr<RunLock>> TakeForAll(const std::string& folder,
                                                              const comm::GroupPtr& group);
@@ -39,7 +39,7 @@ class RunLock {
   RunLock& operator=(const RunLock&) = delete;
 
   const std::string& folder() const { return folder_; }
-  // "" or why there is no lock.
+  // The reason why there is no lock, or "".
   const std::string& notice() const { return notice_; }
 
  private:
@@ -50,7 +50,7 @@ class RunLock {
   int descriptor_ = -1;
 };
 
-// Makes a folder and those above it, unless it is there. InvalidArgument with the remedy.
+// Makes a folder and its parents, if missing. InvalidArgument with the remedy.
 absl::Status MakeOutputFolder(const std::string& folder);
 
 }  // namespace apogee

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Booster: saving and loading parts of a training state, and saves on a thread of their own.
+// Booster: saves and loads parts of a training state, and saves in the background.
 #include <algorithm>
 #include <cstdio>
 #include <utility>
@@ -31,7 +31,7 @@ std::vector<checkpoint::TensorPart> WeightsOf(const nn::Module& model, const Plu
 }  // namespace
 
 Booster::~Booster() {
-  // What the caller's function refers to may have gone before.
+  // Objects that the caller's notice function uses may be gone, so print to stderr.
   notice_ = [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); };
   const absl::Status status = wait_for_saves();
   if (!status.ok()) std::fprintf(stderr, "the last save failed: %s\n", Message(status).c_str());
@@ -117,11 +117,11 @@ absl::Status Booster::save_model(const std::string& path, const SaveModelOptions
 absl::StatusOr<checkpoint::LoadReport> Booster::load_model(const std::string& path,
                                                            const LoadModelOptions& options) try {
   CheckBoosted("load_model");
-  if (saver_ != nullptr) saver_->Settle();  // it may be what is to be loaded; so for all below
-  // Ranks that step alone would overwrite at the next average what is loaded here.
+  if (saver_ != nullptr) saver_->Settle();  // the running save may write these files
+  // If ranks step alone, the next average would overwrite the loaded values.
   SyncReplicas();
   std::vector<checkpoint::TensorPart> parts = WeightsOf(*model_, plugin_);
-  // From the file, not from the weights, which are rounded to the working dtype.
+  // Masters are read from the file, not from the weights, which are rounded to the working dtype.
   for (const optim::ParamView& view : optimizer_->views()) {
     if (view.own_master().defined())
       parts.push_back({view.name(), view.own_master(), view.layout()});
@@ -154,7 +154,7 @@ absl::Status Booster::save_optimizer(const std::string& path, const FileOptions&
 absl::Status Booster::load_optimizer(const std::string& path, const FilesPtr& files) try {
   CheckBoosted("load_optimizer");
   if (saver_ != nullptr) saver_->Settle();
-  SyncReplicas();  // weights that this does not load
+  SyncReplicas();  // for the weights, which this does not load
   optim::StateDict dict;
   const auto read = [&]() -> absl::Status {
     APOGEE_ASSIGN_OR_RETURN(const auto reader, checkpoint::CheckpointReader::Open(files, path));
@@ -213,7 +213,7 @@ absl::Status Booster::check_space(const std::string& folder, int64_t checkpoints
   const int64_t bytes = save->total_bytes();
   const absl::StatusOr<int64_t> free = files->FreeBytes(folder);
   absl::Status status;
-  // A file system that cannot tell may have the room; a folder that is missing has none.
+  // If the file system cannot tell, there may be room; if the folder is missing, there is none.
   if (absl::IsNotFound(free.status())) status = free.status();
   if (free.ok() && *free < checkpoints * bytes) {
     status = absl::ResourceExhaustedError(internal::Concat(

@@ -18,7 +18,7 @@ std::string StateName(const std::string& parameter, const std::string& state) {
   return "optimizer/" + parameter + "/" + state;
 }
 
-// The elements that `layout` names of a tensor that is there whole, one after the other.
+// Copies the elements that `layout` names out of a whole tensor, one after the other.
 Tensor Packed(const Tensor& whole, const comm::Layout& layout) {
   if (layout.is_whole()) return whole;
   const Tensor packed = Tensor::Empty({layout.local_numel()}, whole.dtype(), whole.context());
@@ -157,7 +157,7 @@ std::string DifferenceOf(const SavedSchedule& saved, const optim::LrScheduler& s
   for (size_t group = 0; group < std::min(saved.last_lrs.size(), now.size()); ++group) {
     if (saved.last_lrs[group] == now[group]) continue;
     return internal::Concat("another learning-rate schedule: at step ", scheduler.num_steps(),
-                            " it gives ", now[group], ", that of the saved run ",
+                            " its rate is ", now[group], ", the saved run's was ",
                             saved.last_lrs[group]);
   }
   return "";

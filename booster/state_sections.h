@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The sections of a training state, each to and from a checkpoint: weights, optimizer, schedule.
+// The sections of a training state (weights, optimizer, schedule), each to and from a checkpoint.
 //
 //   AddWeights(model, plugin, contents.parts);
 //   AddOptimizer(optimizer, attributes, contents.parts);
 //   ...
 //   SectionReader sections(reader, attributes);
-//   OptimizerSection section = sections.ReadOptimizer(optimizer);
+//   APOGEE_ASSIGN_OR_RETURN(optim::StateDict states, sections.ReadOptimizer(optimizer));
 //   APOGEE_RETURN_IF_ERROR(sections.status());
 //
-// What is read goes into tensors of its own: nothing changes until a caller applies it.
+// Reading fills new tensors: nothing changes until the caller applies them.
 #ifndef APOGEE_BOOSTER_STATE_SECTIONS_H_
 #define APOGEE_BOOSTER_STATE_SECTIONS_H_
 
@@ -33,28 +33,29 @@ void AddSchedule(const optim::LrScheduler& scheduler, Attributes& attributes);
 
 struct SavedSchedule {
   optim::LrSchedulerState state;
-  std::vector<double> last_lrs;  // that were in force; empty in older checkpoints
+  std::vector<double> last_lrs;  // the rates in force; empty in older checkpoints
 };
-// Once the state has been loaded: "", or how the rates differ, which the schedules' shapes cause.
+// Call it after the state was loaded. Returns "", or how the rates differ because the schedules'
+// shapes do.
 std::string DifferenceOf(const SavedSchedule& saved, const optim::LrScheduler& scheduler);
 
 class SectionReader {
  public:
-  // They must outlive it.
+  // The arguments must outlive it.
   SectionReader(const checkpoint::CheckpointReader& reader, const Attributes& attributes)
       : reader_(reader), attributes_(attributes) {}
 
-  // "", or a line about the weights that were saved in another precision.
+  // Returns "", or a line about weights that were saved in another precision.
   std::string DTypeDifference(const nn::Module& model) const;
   using Weights = std::vector<std::pair<autograd::ParameterPtr, Tensor>>;
   Weights ReadWeights(const nn::Module& model, const Plugin& plugin);
-  // InvalidArgument for another optimizer or other groups; what else does not fit is in status().
+  // InvalidArgument for another optimizer or other groups. status() has the other problems.
   absl::StatusOr<optim::StateDict> ReadOptimizer(const optim::Optimizer& optimizer);
-  // InvalidArgument where none was saved.
+  // InvalidArgument if none was saved.
   absl::StatusOr<SavedSchedule> ReadSchedule() const;
 
-  // DataLoss where a byte is damaged: an older checkpoint may be whole. Else InvalidArgument with a
-  // list of all that does not fit.
+  // DataLoss if a byte is damaged (an older checkpoint may be whole). Else InvalidArgument with a
+  // list of everything that does not fit.
   absl::Status status() const;
 
  private:

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// TensorBoardWriter: one event file that TensorBoard can show, with scalars only.
+// TensorBoardWriter: writes an event file for TensorBoard, with scalars only.
 //
 //   APOGEE_ASSIGN_OR_RETURN(auto writer, TensorBoardWriter::Create("out"));
 //   APOGEE_RETURN_IF_ERROR(writer->Scalars(step, {{"loss", 2.3}, {"lr", 1e-3}}));
 //   // shell: tensorboard --logdir out
 //
-// Format: TFRecord (length, masked CRC-32C of it, data, masked CRC-32C of the data) around Event
-// messages, whose protobuf wire form is written by hand. The file opens with a session start, at
-// which TensorBoard drops the steps that an earlier file of the same directory had from there on.
-// One writer per file; every record is complete when the call returns. Not thread-safe.
+// Format: TFRecord (length, masked CRC-32C of the length, data, masked CRC-32C of the data) with
+// Event messages, in protobuf's wire format. The file begins with a session start: from its step on
+// TensorBoard drops the steps of earlier files in the same directory. Use one writer per file.
+// Every record is complete when the call returns. Not thread-safe.
 #ifndef APOGEE_BOOSTER_TENSORBOARD_H_
 #define APOGEE_BOOSTER_TENSORBOARD_H_
 
@@ -25,8 +25,8 @@ namespace apogee {
 
 class TensorBoardWriter {
  public:
-  // A new file `events.out.tfevents.<seconds>.<host>.<process>.<number>` in an existing directory.
-  // `first_step`: the first step this run will write.
+  // Makes a new file `events.out.tfevents.<seconds>.<host>.<process>.<number>` in an existing
+  // directory. `first_step`: the first step this run will write.
   static absl::StatusOr<std::unique_ptr<TensorBoardWriter>> Create(const std::string& directory,
                                                                    int64_t first_step = 0);
 

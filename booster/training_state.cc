@@ -55,7 +55,7 @@ absl::Status TrainingState::Save(const std::shared_ptr<checkpoint::FileSystem>& 
   return save->Write({files, path}, parts_.plugin.group());
 }
 
-// What Read makes and Apply takes over.
+// The values that Read makes and Apply takes over.
 struct TrainingState::Loaded {
   RunPosition position;
   SectionReader::Weights values;
@@ -63,7 +63,7 @@ struct TrainingState::Loaded {
   std::optional<SavedSchedule> schedule;
   std::optional<optim::LossScaler::State> loss_scale;
   std::vector<std::string> notices;
-  std::optional<std::vector<RunConfig::Texts>> options;  // of the saved configuration
+  std::optional<std::vector<RunConfig::Texts>> options;  // the saved configuration's
   PhiloxKey key;
   uint64_t next_stream = 0;
 };
@@ -85,9 +85,8 @@ absl::Status TrainingState::Read(const std::shared_ptr<checkpoint::FileSystem>& 
     if (differences.was_saved) loaded.options = std::move(differences.saved.options);
   }
   if (!refused.empty()) {
-    return InvalidArgument(
-        path, " does not fit this run:", refused,
-        "\n  give this run what was saved, or begin a new one in another folder");
+    return InvalidArgument(path, " does not fit this run:", refused,
+                           "\n  use the saved settings, or begin a new run in another folder");
   }
   loaded.values = sections.ReadWeights(parts_.model, parts_.plugin);
   APOGEE_ASSIGN_OR_RETURN(loaded.optimizer, sections.ReadOptimizer(parts_.optimizer));
@@ -121,7 +120,7 @@ absl::Status TrainingState::Read(const std::shared_ptr<checkpoint::FileSystem>& 
 }
 
 absl::Status TrainingState::Apply(Loaded& loaded) {
-  // First what can still refuse; Load has checked the optimizer's.
+  // First the part that can still fail; Load has checked the optimizer's state.
   if (loaded.schedule)
     APOGEE_RETURN_IF_ERROR(parts_.scheduler->load_state_dict(loaded.schedule->state));
   for (const auto& [parameter, value] : loaded.values) parameter->data().CopyFrom(value);

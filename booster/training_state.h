@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Everything that a training run is, as a checkpoint: weights, master weights, all optimizer states
-// and options, loss scale, learning-rate schedule, random state, and what the caller adds (where it
-// is in its data). A run that resumes computes the bits of one that never stopped.
+// TrainingState: everything that makes up a training run, as a checkpoint: weights, master weights,
+// all optimizer states and options, loss scale, learning-rate schedule, random state, and the
+// caller's additions (the position in its data). A run that resumes computes the same bits as one
+// that never stopped.
 //
 //   TrainingState state({.model = model, .optimizer = optimizer, .scheduler = &scheduler,
 //                        .plugin = plugin});
-//   absl::Status saved = state.Save(files, "run/step-100", {.step = 100, .extra = {{"batch",
-//   "7"}}}); absl::StatusOr<RunPosition> at = state.Load(files, "run/step-100");
+//   absl::Status saved =
+//       state.Save(files, "run/step-100", {.step = 100, .extra = {{"batch", "7"}}});
+//   absl::StatusOr<RunPosition> at = state.Load(files, "run/step-100");
 //
 // Collective over the plugin's ranks, after boost; every rank gets the same status. A checkpoint
-// loads under another plugin and another number of ranks; bits go on unchanged where the new layout
-// computes the same bits. Model, optimizer, its groups, and precision must be those that were
-// saved, and so the identity in RunConfig: Load lists everything that does not fit
-// (InvalidArgument); DataLoss where the checkpoint
-// itself is damaged. When Load fails nothing has changed.
+// loads under another plugin and another number of ranks; the bits stay the same if the new layout
+// computes the same bits. The model, the optimizer, its groups, the precision, and the identity in
+// RunConfig must be the saved ones. Load returns InvalidArgument that lists everything that does
+// not fit, or DataLoss if the checkpoint is damaged. If Load fails, nothing has changed.
 #ifndef APOGEE_BOOSTER_TRAINING_STATE_H_
 #define APOGEE_BOOSTER_TRAINING_STATE_H_
 
@@ -41,7 +42,8 @@ struct TrainingParts {
   optim::Optimizer& optimizer;
   optim::LrScheduler* scheduler = nullptr;
   Plugin& plugin;
-  // What Save keeps, and Load compares and, of the options, replaces by what goes on. Null: none.
+  // Save keeps it. Load compares it, and replaces its options by the saved ones, which stay in
+  // force. Null: none.
   RunConfig* config = nullptr;
 };
 
@@ -56,8 +58,8 @@ class TrainingState {
   absl::StatusOr<std::unique_ptr<checkpoint::PlannedSave>> Plan(const RunPosition& position) const;
   absl::StatusOr<RunPosition> Load(const std::shared_ptr<checkpoint::FileSystem>& files,
                                    const std::string& path);
-  // What the last Load found that is not an error: settings and options that are not the saved
-  // run's, a learning-rate schedule of other rates, and what was saved of a schedule or loss scale
+  // Differences that the last Load found and that are not errors: other settings and options than
+  // the saved run's, a learning-rate schedule with other rates, and a saved schedule or loss scale
   // that this run lacks.
   const std::vector<std::string>& notices() const { return notices_; }
 

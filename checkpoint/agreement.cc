@@ -15,7 +15,7 @@ std::vector<std::string> GatherTexts(const std::string& text, const comm::GroupP
 absl::Status AgreeOnStatus(const absl::Status& status, const comm::GroupPtr& group,
                            const ContextPtr& context) {
   if (group == nullptr) return status;
-  // One character for the code: there are 17.
+  // One character holds the code: there are 17 codes.
   std::string mine;
   if (!status.ok()) {
     mine = static_cast<char>('A' + static_cast<int>(status.code()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What ranks tell each other around a checkpoint: texts of any length, and one status for all.
+// Exchanges between ranks around a checkpoint: texts of any length, and one status for all.
 //
 //   std::vector<std::string> all = GatherTexts(mine, group, context);      // in rank order
 //   APOGEE_RETURN_IF_ERROR(AgreeOnStatus(status, group, context));  // the same error on every rank
@@ -17,12 +17,12 @@
 
 namespace apogee::checkpoint {
 
-// Bytes of any kind, on every rank.
+// Returns every rank's `text`, which may be any bytes, on every rank.
 std::vector<std::string> GatherTexts(const std::string& text, const comm::GroupPtr& group,
                                      const ContextPtr& context);
 
-// Ok when every rank is; else, on every rank, the error of the lowest rank that has one, with that
-// rank named where there are several.
+// Ok if every rank's status is. Else returns, on every rank, the error of the lowest rank that has
+// one; names that rank if there are several.
 absl::Status AgreeOnStatus(const absl::Status& status, const comm::GroupPtr& group,
                            const ContextPtr& context);
 

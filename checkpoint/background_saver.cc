@@ -9,9 +9,9 @@
 namespace apogee::checkpoint {
 
 void BackgroundSaver::Start(Write write) {
-  APOGEE_CHECK(!running_.valid(), "a save is under way: Wait for it before the next one");
+  APOGEE_CHECK(!running_.valid(), "a save is running: call Wait before the next one");
   auto run = [group = group_, write = std::move(write)]() mutable -> absl::Status {
-    // It goes, with the copies that it holds, when the save ends, not when somebody asks.
+    // Destroyed when the save ends, with the copies that it holds, not when somebody calls Wait.
     const Write once = std::move(write);
     try {
       return once(group);

@@ -15,7 +15,7 @@ namespace apogee::checkpoint {
 namespace {
 
 constexpr const char* kNamePrefix = "step-";
-constexpr int kMaxSetAside = 1000;  // of one step
+constexpr int kMaxSetAside = 1000;  // per step
 
 std::optional<int64_t> StepOf(const std::string& name) {
   if (!name.starts_with(kNamePrefix)) return std::nullopt;
@@ -27,7 +27,7 @@ std::optional<int64_t> StepOf(const std::string& name) {
   return step;
 }
 
-// Whole as far as sizes and the manifest tell, and of that step.
+// Opens a checkpoint of this step that is whole, as far as sizes and the manifest tell.
 absl::StatusOr<CheckpointReader> OpenStep(const std::shared_ptr<FileSystem>& files,
                                           const std::string& path, int64_t step) {
   APOGEE_ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::Open(files, path));
@@ -43,7 +43,7 @@ absl::Status RemoveCheckpoint(Folder& folder, const std::string& name) {
   const std::string trash = kTrashPrefix + name;
   APOGEE_RETURN_IF_ERROR(RemoveAll(folder, trash));
   APOGEE_RETURN_IF_ERROR(folder.Rename(name, trash));
-  // Else a power cut could bring the name back, of one that is half gone.
+  // Without it a power cut could bring back the name of a half-removed checkpoint.
   APOGEE_RETURN_IF_ERROR(folder.Sync());
   return RemoveAll(folder, trash);
 }
@@ -70,7 +70,7 @@ absl::Status MakeFolder(FileSystem& files, const std::string& folder) {
                          kind == PathKind::kLink ? ", and leads to none" : "",
                          "; move it away, or choose another folder"));
   }
-  // Also where it was there: an earlier process may have ended between the two.
+  // Sync also if the folder existed: an earlier process may have ended between the two calls.
   return files.SyncDir(slash == std::string::npos ? "."
                        : slash == 0               ? "/"
                                                   : folder.substr(0, slash));

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A folder of checkpoints, "step-N" each: which are valid, and which to keep.
+// A folder of checkpoints named "step-N": finds the valid ones and removes old ones.
 //
 //   APOGEE_ASSIGN_OR_RETURN(FoundCheckpoints found, FindCheckpoints(RealFileSystem(), "run"));
 //   if (!found.valid.empty()) ... JoinPath("run", found.valid.back().name) ...
 //   KeepNewest(*RealFileSystem(), "run", found, 3);
 //
-// Valid: the manifest parses, every file it lists is there with its size, and where the attributes
-// name a step ("step") it is the one of the name. Nothing is ever removed but by KeepNewest, which
-// first renames, so that a half-removed checkpoint is never mistaken for one; and nothing outside
-// the folder is touched: of a link that lies in it, the link alone is renamed or removed.
+// A checkpoint is valid if the manifest parses, every listed file exists with its size, and the
+// attribute "step", if there is one, is the step in the name. Only KeepNewest removes anything. It
+// renames first, so a half-removed checkpoint is never mistaken for a valid one. Nothing outside
+// the folder is touched: if an entry of the folder is a link, only the link is renamed or removed.
 #ifndef APOGEE_CHECKPOINT_CHECKPOINT_FOLDER_H_
 #define APOGEE_CHECKPOINT_CHECKPOINT_FOLDER_H_
 
@@ -36,41 +36,42 @@ struct RejectedCheckpoint {
 
 struct FoundCheckpoints {
   std::vector<FoundCheckpoint> valid;        // oldest first
-  std::vector<RejectedCheckpoint> rejected;  // named like one, but not valid
+  std::vector<RejectedCheckpoint> rejected;  // named like a checkpoint, but not valid
 };
 
 // "step-00000100".
 std::string CheckpointName(int64_t step);
 
-// Whether a checkpoint that gave this error is damaged: its bytes are wrong or missing, or
-// something else is in the place of a file. Not damaged is one that cannot be opened for now, is of
-// a newer format, or is whole but of another model. What resume passes over, and what a save of
-// that step sets aside.
+// Whether this error means that a checkpoint is damaged: its bytes are wrong or missing, or a
+// file's place is taken by something else. Not damaged: a checkpoint that cannot be opened for now,
+// has a newer format, or is whole but of another model. resume skips damaged checkpoints, and a
+// save of the same step renames them.
 bool IsDamage(const absl::Status& why);
 
-// Makes the folder, so that it survives a power cut, unless it is there, or a link to one. The one
-// above must exist. AlreadyExists for anything else of that name.
+// Makes the folder, so that it survives a power cut. Ok if it, or a link to a folder, exists. Its
+// parent must exist. AlreadyExists for anything else of that name.
 absl::Status MakeFolder(FileSystem& files, const std::string& folder);
 
-// NotFound when the folder is missing.
+// NotFound if the folder is missing.
 absl::StatusOr<FoundCheckpoints> FindCheckpoints(const std::shared_ptr<FileSystem>& files,
                                                  const std::string& folder);
 
-// Removes all but the newest `keep` (at least 2) valid ones, and what earlier saves and removals
-// left unfinished: all whose names begin with ".tmp-" or ".trash-". What cannot be removed stops
-// nothing: the error of each is returned. One process, while no save is running.
+// Removes all valid checkpoints but the newest `keep` (at least 2), and the leftovers of earlier
+// saves and removals: everything with a name that begins with ".tmp-" or ".trash-". Continues after
+// a failed removal and returns the error of each. Only one process may call, while no save is
+// running.
 std::vector<absl::Status> KeepNewest(FileSystem& files, const std::string& folder,
                                      const FoundCheckpoints& found, int64_t keep);
 
 struct SetAside {
-  std::string name;  // now
+  std::string name;  // the new name
   std::string why;
 };
 
-// Where `name` is there and is no whole checkpoint of its step, renames it "damaged-<name>", or
-// with a number behind where that is taken, and says why; else nothing. For the step to be saved
-// again. `passed_over`: why a resume did not go on from it, which is then believed; "" where none
-// did.
+// If `name` exists and is not a whole checkpoint of its step, renames it "damaged-<name>", with a
+// number appended if that is taken, and returns the reason; else returns nothing. So that step can
+// be saved again. `passed_over`: the reason why resume skipped it, which is accepted without a
+// check; "" if it did not.
 absl::StatusOr<std::optional<SetAside>> SetAsideIfDamaged(const std::shared_ptr<FileSystem>& files,
                                                           const std::string& folder,
                                                           const std::string& name,

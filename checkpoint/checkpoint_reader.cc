@@ -10,13 +10,13 @@
 namespace apogee::checkpoint {
 namespace {
 
-// A manifest of a checkpoint with a million slices is below this.
+// Larger than the manifest of a checkpoint with a million slices.
 constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
 
-// What is read at once, whole blocks: little enough that the digests find it in the cache.
+// Bytes read at once, in whole blocks: few enough to be still in the cache for the digests.
 constexpr int64_t kReadBytes = 8 * kDigestBlockBytes;
 
-// Something else in the place of a file is damage, as its absence is.
+// If something else is in the place of a file, that is damage, like its absence.
 absl::StatusOr<std::shared_ptr<ReadableFile>> OpenOwn(FileSystem& files, const std::string& path) {
   absl::StatusOr<std::unique_ptr<ReadableFile>> file = files.Open(path);
   if (absl::IsInvalidArgument(file.status())) return absl::DataLossError(Message(file.status()));
@@ -34,7 +34,7 @@ absl::StatusOr<CheckpointReader> CheckpointReader::Open(std::shared_ptr<FileSyst
   const std::string name = JoinPath(path, kManifestName);
   APOGEE_ASSIGN_OR_RETURN(FilePtr file, OpenOwn(*reader.files_, name));
   APOGEE_ASSIGN_OR_RETURN(const std::string json, ReadText(*file, kMaxManifestBytes));
-  file = nullptr;  // closed before others are opened
+  file = nullptr;  // close it before others are opened
   APOGEE_ASSIGN_OR_RETURN(reader.manifest_, ParseManifest(json, name));
   APOGEE_RETURN_IF_ERROR(reader.OpenFiles());
   APOGEE_RETURN_IF_ERROR(reader.CheckEntries());
@@ -67,7 +67,7 @@ absl::StatusOr<CheckpointReader::FilePtr> CheckpointReader::FileOf(const std::st
   return file;
 }
 
-// Every slice is an entry of its file, of its dtype and size.
+// Checks that every slice is an entry of its file, with its dtype and size.
 absl::Status CheckpointReader::CheckEntries() const {
   for (const auto& [name, tensor] : manifest_.tensors) {
     for (const Slice& slice : tensor.slices) {
@@ -105,7 +105,7 @@ absl::Status CheckpointReader::Read(const std::string& name, const comm::Layout&
   }
   APOGEE_CHECK(to.is_contiguous() && to.numel() >= layout.local_numel(), "read \"", name,
                "\": needs contiguous room for ", layout.local_numel(), " elements");
-  // A copy for a GPU's: what is not read, padding, keeps its values.
+  // For a GPU tensor, a copy of it: elements that are not read (padding) keep their values.
   const Tensor host = to.Detach().To(HostOf(to.context()), MemoryCategory::kCheckpoint);
   for (const Slice& slice : tensor.slices) {
     APOGEE_RETURN_IF_ERROR(
@@ -115,8 +115,8 @@ absl::Status CheckpointReader::Read(const std::string& name, const comm::Layout&
   return absl::OkStatus();
 }
 
-// The runs that slice and target share, block by block of the slice. Blocks that go to one place as
-// a whole are read right there.
+// Reads the runs that slice and target share, block by block of the slice. A block that goes whole
+// to one place is read directly there.
 absl::Status CheckpointReader::ReadSlice(const std::string& name, const LogicalTensor& tensor,
                                          const Slice& slice, const comm::Layout& layout,
                                          std::byte* to) const {
@@ -138,7 +138,7 @@ absl::Status CheckpointReader::ReadSlice(const std::string& name, const LogicalT
       const int64_t at = copy.from + done, block = at / kDigestBlockBytes;
       const int64_t begin = block * kDigestBlockBytes, left = copy.bytes - done;
       std::byte* const target = to + copy.to + done;
-      // The last block of a slice may be a short one.
+      // The last block of a slice may be shorter.
       const int64_t whole = at + left == bytes ? left : left - left % kDigestBlockBytes;
       if (at == begin && whole > 0) {
         count = std::min(whole, kReadBytes);
@@ -165,7 +165,7 @@ absl::Status CheckpointReader::ReadBlocks(const std::string& name, const Slice& 
   int64_t begin = rank_file.data_start + rank_file.header.entries.at(slice.entry).begin +
                   block * kDigestBlockBytes;
   const absl::StatusOr<FilePtr> file = FileOf(slice.file);
-  // It was there when the checkpoint was opened.
+  // The file existed when the checkpoint was opened.
   if (absl::IsNotFound(file.status())) return absl::DataLossError(Message(file.status()));
   APOGEE_RETURN_IF_ERROR(file.status());
   APOGEE_RETURN_IF_ERROR((*file)->Read(begin, to));

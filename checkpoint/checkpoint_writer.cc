@@ -24,7 +24,7 @@ absl::StatusOr<RankResult> WriteOwnFile(FileSystem& files, const std::string& fo
                                         const SavePlan& plan) {
   if (plan.mine.empty()) return RankResult{};
   std::vector<FileEntry> entries;
-  std::vector<Tensor> values;  // what lies on a GPU is copied to the host
+  std::vector<Tensor> values;  // data on a GPU is copied to the host
   for (const size_t index : plan.mine) {
     const TensorPart& part = parts[index];
     const int64_t numel = part.layout.local_numel();
@@ -40,7 +40,7 @@ absl::StatusOr<RankResult> WriteOwnFile(FileSystem& files, const std::string& fo
   return RankResult{written.bytes, std::move(written.digests)};
 }
 
-// What rank 0 must know of a rank's file: its bytes, then all digests, entry after entry.
+// Describes a rank's file for rank 0: its bytes, then all digests, entry after entry.
 std::string Pack(const RankResult& result) {
   std::string text(reinterpret_cast<const char*>(&result.bytes), sizeof(result.bytes));
   for (const auto& digests : result.digests) {
@@ -68,7 +68,7 @@ void Unpack(const std::string& text, int rank, const SavePlan& plan, Manifest& m
   }
 }
 
-// What the manifest could not hold.
+// Refuses attributes that the manifest cannot hold.
 absl::Status CheckAttributes(const std::map<std::string, std::string>& attributes) {
   for (const auto& [name, value] : attributes) {
     if (IsUtf8(name) && IsUtf8(value)) continue;
@@ -78,11 +78,11 @@ absl::Status CheckAttributes(const std::map<std::string, std::string>& attribute
   return absl::OkStatus();
 }
 
-// What rank 0 does when all files are written.
+// Called by rank 0 when all files are written.
 absl::Status Publish(FileSystem& files, NewFolder& folder, const Manifest& manifest) {
   const std::string json = FormatManifest(manifest);
   const std::string name = JoinPath(folder.temporary(), kManifestName);
-  // Elements that no rank holds are found here, before the folder gets its name.
+  // This finds elements that no rank holds, before the folder gets its name.
   APOGEE_RETURN_IF_ERROR(ParseManifest(json, name).status());
   APOGEE_RETURN_IF_ERROR(WriteTextFile(files, name, json));
   return folder.Publish();

@@ -1,21 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Saves what ranks hold between them as one folder that either is there, whole, or is not.
+// Saves the tensors that ranks hold together as one folder. The folder either exists, whole, or not
+// at all.
 //
 //   std::vector<TensorPart> parts = {{"model/w", view.value(), view.layout()}, ...};
 //   absl::Status status = SaveCheckpoint({.files = RealFileSystem(), .path = "run/step-100"},
 //                                        {.attributes = {{"step", "100"}}, .parts = parts}, group);
 //
-// Every rank of the group calls, with its own parts; a part that several ranks hold is written by
-// one of them, shared out evenly. Protocol: a temporary folder beside the final one; every rank
-// writes and syncs one safetensors file; all agree that all succeeded; rank 0 writes and syncs the
-// manifest, syncs the folder, renames it, and syncs the folder above. On an error every rank
-// returns the same one, which names the rank, and the temporary is removed. Nothing is ever
-// overwritten: AlreadyExists; nothing is written where the disk has not the room:
-// ResourceExhausted. When it returns ok the checkpoint survives a power cut.
+// Every rank of the group calls, with its own parts. If several ranks hold a part, one of them
+// writes it; these parts are shared out evenly. The steps:
 //
-// The tensors must not change while it runs; PlanCheckpoint is the same in two halves, to write
-// while training goes on.
+//   1. A temporary folder is made beside the final one.
+//   2. Every rank writes and syncs one safetensors file.
+//   3. All ranks agree that all succeeded.
+//   4. Rank 0 writes and syncs the manifest, syncs the folder, renames it, and syncs its parent.
+//
+// On an error the temporary folder is removed, and every rank returns the same error, which names
+// the rank. Nothing is ever overwritten: AlreadyExists. If the disk has too little room, nothing is
+// written: ResourceExhausted. Once it returns ok the checkpoint survives a power cut.
+//
+// The tensors must not change during the call. PlanCheckpoint does the same in two halves, to write
+// while training continues.
 #ifndef APOGEE_CHECKPOINT_CHECKPOINT_WRITER_H_
 #define APOGEE_CHECKPOINT_CHECKPOINT_WRITER_H_
 
@@ -29,12 +34,12 @@
 namespace apogee::checkpoint {
 
 struct CheckpointContents {
-  std::map<std::string, std::string> attributes;  // UTF-8 texts; rank 0's count
+  std::map<std::string, std::string> attributes;  // UTF-8 texts; rank 0's are written
   std::vector<TensorPart> parts;
 };
 
-// Collective; null: one rank. InvalidArgument, on every rank, as of MakeSavePlan and for attributes
-// that are not UTF-8.
+// Collective; null: one rank. InvalidArgument, on every rank, in the cases of MakeSavePlan and for
+// attributes that are not UTF-8.
 absl::StatusOr<std::unique_ptr<PlannedSave>> PlanCheckpoint(CheckpointContents contents,
                                                             const comm::GroupPtr& group);
 

@@ -19,8 +19,8 @@
 namespace apogee::checkpoint {
 namespace {
 
-// write(), but a limit on the size of files (ulimit -f) is an error like a full disk; it would end
-// the process with SIGXFSZ. The signal is this thread's own, so that nobody else's is taken.
+// write(), but a limit on the size of files (ulimit -f) gives an error like a full disk, where
+// write() would end the process with SIGXFSZ. Only this thread's signal is blocked and taken.
 ssize_t WriteWithoutSignal(int fd, std::span<const std::byte> bytes) {
   sigset_t limit, before;
   sigemptyset(&limit);
@@ -35,7 +35,7 @@ ssize_t WriteWithoutSignal(int fd, std::span<const std::byte> bytes) {
   return done;
 }
 
-// What of `needed` bytes did not fit where, for the message.
+// Describes for the message what `needed` bytes did not fit into.
 std::string Shortage(int fd, size_t needed, int error) {
   struct rlimit limit {};
   if (error == EFBIG && getrlimit(RLIMIT_FSIZE, &limit) == 0) {
@@ -66,7 +66,7 @@ class RealWritableFile : public WritableFile {
     StartWriteback();
     return absl::OkStatus();
   }
-  // Once fsync has failed the kernel may have dropped the pages: a second try proves nothing.
+  // After a failed fsync the kernel may have dropped the pages, so a second try proves nothing.
   absl::Status Sync() override {
     return fsync(file_.fd()) == 0 ? absl::OkStatus() : OsError(path_, "sync", errno);
   }
@@ -75,8 +75,8 @@ class RealWritableFile : public WritableFile {
   }
 
  private:
-  // The disk begins while the caller makes the next bytes; else it would wait for Sync. Only a
-  // hint: errors are Sync's to tell.
+  // Lets the disk start while the caller makes the next bytes; else it would wait for Sync. Only a
+  // hint: Sync reports errors.
   void StartWriteback() {
     constexpr int64_t kAtOnce = int64_t{1} << 23;
     if (written_ - started_ < kAtOnce) return;
@@ -126,8 +126,8 @@ absl::Status CheckRegular(const std::string& path, mode_t mode) {
 }
 
 absl::StatusOr<std::unique_ptr<ReadableFile>> OpenRegular(const std::string& path, bool follow) {
-  // Looked at first, for to open a device may set it going; then not blocking, should it have
-  // become a pipe by then.
+  // Checks the kind first, because opening a device may start it. Then opens without blocking, in
+  // case it has become a pipe since.
   struct stat info {};
   if (fstatat(AT_FDCWD, path.c_str(), &info, follow ? 0 : AT_SYMLINK_NOFOLLOW) != 0) {
     return OsError(path, "open", errno);
@@ -164,8 +164,7 @@ class Real : public FileSystem {
   absl::Status MakeDir(const std::string& path) override {
     if (mkdir(path.c_str(), 0777) == 0) return absl::OkStatus();
     const int error = errno;
-    return OsError(path,
-                   error == ENOENT ? "make the folder in one that is not there" : "make the folder",
+    return OsError(path, error == ENOENT ? "make the folder in a missing one" : "make the folder",
                    error);
   }
 

@@ -5,7 +5,7 @@
 namespace apogee::checkpoint {
 namespace {
 
-// Each level holds a descriptor; checkpoints have one level.
+// Each level takes a descriptor; checkpoints have one level.
 constexpr int kMaxDepth = 32;
 
 absl::Status RemoveAll(Folder& in, const std::string& name, int depth) {

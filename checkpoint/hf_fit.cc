@@ -14,7 +14,7 @@ namespace {
 
 using internal::Concat;
 
-constexpr size_t kMostListed = 8;  // of a kind
+constexpr size_t kMostListed = 8;  // per kind
 constexpr int64_t kComparedBytes = int64_t{1} << 20;
 
 std::vector<int64_t> SizesOf(const Shape& shape) {
@@ -36,7 +36,7 @@ std::string Describe(const SafetensorsEntry& entry) {
   return entry.dtype + " [" + sizes + "]";
 }
 
-// A line each of the first ones, and how many more there are.
+// A line for each of the first sentences, and the number of the others.
 std::string Lines(const std::vector<std::string>& sentences, const char* more) {
   std::string text;
   for (size_t i = 0; i < std::min(sentences.size(), kMostListed); ++i) {
@@ -55,7 +55,7 @@ std::vector<std::string> Quoted(const char* what, const std::vector<std::string>
   return sentences;
 }
 
-// "" where there is nothing to guess.
+// The text for a guessed prefix; "" if there is no guess.
 std::string Hint(const PrefixGuess& guess) {
   const auto& [model, files] = guess.prefixes;
   if (model.empty() && files.empty()) return "";
@@ -79,7 +79,7 @@ absl::StatusOr<HfFit> CompareNames(const HfWeights& weights, const std::vector<T
   APOGEE_ASSIGN_OR_RETURN(
       fit.names, MatchHfNames(in_files, asked, {options.model_prefix, options.file_prefix}, path));
   std::set<std::string> known(fit.names.buffers.begin(), fit.names.buffers.end());
-  std::set<const void*> found;  // memory that some name fills
+  std::set<const void*> found;  // memory of targets whose name was found
   for (const TensorPart& target : targets) {
     known.insert(fit.names.InFiles(target.name));
     if (in_files.contains(fit.names.InFiles(target.name))) found.insert(target.value.raw());
@@ -114,7 +114,7 @@ absl::StatusOr<std::string> CompareTied(const HfWeights& weights, const HfNames&
   const auto& head = weights.tensors().at(names.tied_head);
   const auto& table = weights.tensors().at(names.tied_table);
   if (head.entry->dtype != table.entry->dtype || head.entry->shape != table.entry->shape) {
-    return Concat("it is ", Describe(*head.entry), ", the other ", Describe(*table.entry));
+    return Concat("it is ", Describe(*head.entry), ", the table is ", Describe(*table.entry));
   }
   const int64_t bytes = head.entry->end - head.entry->begin;
   const int64_t element = SafetensorsDTypeSize(head.entry->dtype);
@@ -129,7 +129,7 @@ absl::StatusOr<std::string> CompareTied(const HfWeights& weights, const HfNames&
         table.file->file->Read(table.file->data_start + table.entry->begin + begin, b));
     const auto different = std::ranges::mismatch(a, b).in1;
     if (different == a.end()) continue;
-    return Concat("element ", (begin + (different - a.begin())) / element, " is another");
+    return Concat("element ", (begin + (different - a.begin())) / element, " differs");
   }
   return std::string();
 }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Whether weights in files fit what is asked of them, and what to say when they do not; only
+// Checks whether the weights in files fit the tensors asked for, and lists the differences. Only
 // hf_weights.cc needs it.
 //
 //   APOGEE_ASSIGN_OR_RETURN(HfFit fit, CompareNames(weights, targets, options, "dir"));
-//   fit.tied = CompareTied(weights, fit.names) ...        // where names.tied_head is not ""
+//   if (!fit.names.tied_head.empty()) {
+//     APOGEE_ASSIGN_OR_RETURN(const std::string difference, CompareTied(weights, fit.names));
+//     NoteTied(difference, fit);
+//   }
 //   APOGEE_RETURN_IF_ERROR(CheckFit(fit, "dir", options.strict));
 #ifndef APOGEE_CHECKPOINT_HF_FIT_H_
 #define APOGEE_CHECKPOINT_HF_FIT_H_
@@ -20,19 +23,19 @@ namespace apogee::checkpoint {
 struct HfFit {
   LoadReport report;
   HfNames names;
-  std::vector<std::string> problems;  // of shapes and dtypes, a sentence each
-  std::string tied_problem;           // how the head differs from the table that it is tied to
+  std::vector<std::string> problems;  // a sentence per wrong shape or dtype
+  std::string tied_problem;           // how the head differs from the table it is tied to
 };
 
-// All but the values of a tied head, which counts as unexpected.
+// Compares everything except the values of a tied head, which it counts as unexpected.
 absl::StatusOr<HfFit> CompareNames(const HfWeights& weights, const std::vector<TensorPart>& targets,
                                    const LoadWeightsOptions& options, const std::string& path);
-// Reads both: "" where they are equal, else how they differ.
+// Reads the head and the table: "" if they are equal, else how they differ.
 absl::StatusOr<std::string> CompareTied(const HfWeights& weights, const HfNames& names);
-// Takes the answer in: a head that is equal is no longer unexpected.
+// Records the result of CompareTied: a head that is equal is no longer unexpected.
 void NoteTied(const std::string& difference, HfFit& fit);
 
-// One InvalidArgument with everything that does not fit; long lists are cut.
+// One InvalidArgument with everything that does not fit. Long lists are shortened.
 absl::Status CheckFit(const HfFit& fit, const std::string& path, bool strict);
 
 }  // namespace apogee::checkpoint

@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The index of Hugging Face weights that are spread over several safetensors files
-// ("model.safetensors.index.json"): which tensor is in which file.
+// ("model.safetensors.index.json"). It says which tensor is in which file.
 //
 //   APOGEE_ASSIGN_OR_RETURN(HfIndex index, ParseHfIndex(json, "dir/model.safetensors.index.json"));
 //   index.weight_map.at("lm_head.weight");      // "model-00002-of-00002.safetensors"
 //
-// The parser takes untrusted text and never builds a document of it. It rejects, as DataLoss that
-// names the path and the field: text that is not one JSON object; fields other than "metadata" (a
-// flat object) and "weight_map"; any key given twice; files that are not plain names of this
-// folder; empty or overlong tensor names; more than kMaxTensors tensors. What the metadata says is
-// not used: sizes come from the files.
+// The text is untrusted: the parser never builds a document of it. It rejects, as DataLoss that
+// names the path and the field:
+//
+//   - text that is not one JSON object
+//   - fields other than "metadata" (a flat object) and "weight_map"
+//   - any key given twice
+//   - files that are not plain names in this folder
+//   - empty or too long tensor names
+//   - more than kMaxTensors tensors
+//
+// The metadata is not used: sizes come from the files.
 #ifndef APOGEE_CHECKPOINT_HF_INDEX_H_
 #define APOGEE_CHECKPOINT_HF_INDEX_H_
 

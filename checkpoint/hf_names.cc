@@ -15,14 +15,15 @@ constexpr const char* kHead = "lm_head.weight";
 constexpr const char* kGpt2Table = "transformer.wte.weight";
 constexpr const char* kLlamaTable = "model.embed_tokens.weight";
 
-// Takes `start` off `text`, if it starts so.
+// Removes `start` from the start of `text`. Returns whether it was there.
 bool Take(std::string& text, const std::string& start) {
   if (!text.starts_with(start)) return false;
   text.erase(0, start.size());
   return true;
 }
 
-// Takes "12." off.
+// Removes a number with a dot, such as "12.", from the start of `text`. Returns whether there was
+// one.
 bool TakeNumber(std::string& text) {
   const size_t digits = text.find_first_not_of("0123456789");
   if (digits == 0 || digits == std::string::npos || text[digits] != '.') return false;
@@ -42,7 +43,7 @@ bool IsBuffer(const std::string& name) {
   return rest == "rotary_emb.inv_freq";
 }
 
-// Those that begin so, without it.
+// The names that begin with `start`, without it.
 std::set<std::string> Without(const std::string& start, const std::set<std::string>& names) {
   std::set<std::string> without;
   for (std::string name : names) {
@@ -51,7 +52,8 @@ std::set<std::string> Without(const std::string& start, const std::set<std::stri
   return without;
 }
 
-// The start of some of `longer`, up to a dot, behind which most of them are names of `shorter`.
+// Returns a start of names in `longer`, up to and including a dot, so that most of their rests are
+// names in `shorter`. "" if there is none.
 std::string CommonStart(const std::vector<std::string>& longer,
                         const std::vector<std::string>& shorter) {
   const std::set<std::string> names(shorter.begin(), shorter.end());
@@ -63,7 +65,7 @@ std::string CommonStart(const std::vector<std::string>& longer,
   }
   const auto most =
       std::ranges::max_element(matches, {}, [](const auto& start) { return start.second; });
-  // One or two of many may be chance.
+  // A few matches among many names may be chance.
   const bool holds =
       most != matches.end() && 2 * most->second >= std::min(longer.size(), shorter.size());
   return holds ? most->first : "";

@@ -22,7 +22,7 @@ int64_t NumelOf(const std::vector<int64_t>& shape) {
   return numel;
 }
 
-// The parts in order of their names, each memory once.
+// The parts in the order of their names, with each piece of memory once.
 std::vector<TensorPart> WithoutAliases(std::vector<TensorPart> parts) {
   std::ranges::stable_sort(parts, {}, &TensorPart::name);
   std::set<const void*> seen;
@@ -32,7 +32,7 @@ std::vector<TensorPart> WithoutAliases(std::vector<TensorPart> parts) {
   return parts;
 }
 
-// One rank's side of writing all files.
+// One rank's part in writing all files.
 class WeightsWriter {
  public:
   WeightsWriter(FileSystem& files, const std::vector<TensorPart>& parts, const SavePlan& plan,
@@ -53,9 +53,9 @@ class WeightsWriter {
     }
     std::optional<TensorFileWriter> writer;
     absl::Status status;
-    std::string order;  // rank 0's
+    std::string order;  // rank 0's order of entries
     if (IsWriter()) {
-      // Transformers refuses files that do not name a framework.
+      // The library Transformers refuses files that do not name a framework.
       auto made = TensorFileWriter::Create(files_, path, entries, {{"format", "pt"}});
       status = made.status();
       if (made.ok()) writer = *std::move(made);
@@ -126,7 +126,7 @@ class WeightsWriter {
   comm::GroupPtr group_;
   ContextPtr context_;
   std::map<std::string, const TensorPart*> parts_;
-  std::map<std::pair<std::string, size_t>, int> holder_;  // of a tensor's slice
+  std::map<std::pair<std::string, size_t>, int> holder_;  // by a tensor's name and slice
 };
 
 absl::Status CheckPlan(const SavePlan& plan, const SaveWeightsOptions& options) {
@@ -157,7 +157,7 @@ absl::Status CheckPlan(const SavePlan& plan, const SaveWeightsOptions& options) 
   return absl::OkStatus();
 }
 
-// What rank 0 does when all tensors are written.
+// Called by rank 0 when all tensors are written.
 absl::Status Publish(FileSystem& files, NewFolder& folder, const SavePlan& plan,
                      const HfShards& shards, const SaveWeightsOptions& options) {
   if (shards.size() > 1) {

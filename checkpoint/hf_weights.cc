@@ -14,7 +14,7 @@
 namespace apogee::checkpoint {
 namespace {
 
-// What is read at once of a tensor, and so the room that conversion takes.
+// Bytes of a tensor read at once, and so the memory that conversion takes.
 constexpr int64_t kWindowBytes = int64_t{1} << 20;
 
 absl::Status ReadAll(const HfWeights& weights, const HfNames& names,
@@ -27,7 +27,7 @@ absl::Status ReadAll(const HfWeights& weights, const HfNames& names,
   return absl::OkStatus();
 }
 
-// Both ways: each tensor is in the file that the index says, and each file holds no other ones.
+// Checks both ways: each tensor is in the file that the index says, and each file holds no others.
 absl::Status CheckIndex(const HfIndex& index,
                         const std::map<std::string, std::shared_ptr<OpenTensorFile>>& files) {
   for (const auto& [name, file] : index.weight_map) {
@@ -65,7 +65,7 @@ absl::StatusOr<LoadReport> LoadModelWeights(const CheckpointTarget& source,
   absl::StatusOr<HfFit> fit = weights.ok() ? CompareNames(*weights, targets, options, source.path)
                                            : absl::StatusOr<HfFit>(weights.status());
   APOGEE_RETURN_IF_ERROR(AgreeOnStatus(fit.status(), group, context));
-  // One rank reads the two whole tensors.
+  // Only one rank reads the two whole tensors.
   const bool leads = group == nullptr || group->rank() == 0;
   const bool has_tied = !fit->names.tied_head.empty();
   absl::StatusOr<std::string> difference = std::string();
@@ -123,7 +123,7 @@ absl::Status HfWeights::Read(const std::string& name, const comm::Layout& layout
   const int64_t window = std::min(kWindowBytes / size, std::max<int64_t>(numel, 1));
   const Tensor buffer = Tensor::Empty({window}, dtype, CpuContext({.num_threads = 1}));
   const Tensor flat = to.Detach().View({to.numel()});
-  int64_t begin = 0, end = 0;  // of the elements in the buffer
+  int64_t begin = 0, end = 0;  // the elements in the buffer
   int64_t done = 0;
   for (const comm::Segment& segment : layout.segments()) {
     const int64_t segment_end = segment.begin + segment.length;

@@ -17,7 +17,7 @@ namespace {
 
 using internal::Concat;
 
-// As many leading segments as repeat, `period` of them at a time, with one stride.
+// How often the first `period` segments repeat with one stride.
 struct Repeat {
   size_t period = 1;
   int64_t stride = 0;
@@ -57,7 +57,8 @@ bool HasItsDigest(const std::string& text) {
   return text.compare(body, tail, DigestField(XXH3_64bits(text.data(), body))) == 0;
 }
 
-// "" or why the runs of one slice make no sense; `numel` of them are counted.
+// Returns "", or why the runs of one slice are wrong for a tensor of `numel` elements. `total`: how
+// many elements they hold.
 std::string CheckRuns(std::span<const Run> runs, int64_t numel, int64_t& total) {
   total = 0;
   for (const Run& run : runs) {
@@ -76,7 +77,7 @@ std::string CheckRuns(std::span<const Run> runs, int64_t numel, int64_t& total) 
   return "";
 }
 
-// "" or what is wrong with the slices: together they must hold every element once.
+// Returns "", or what is wrong with the slices: together they must hold every element once.
 std::string CheckTensor(const Manifest& manifest, const LogicalTensor& tensor,
                         const ParseBudget& budget) {
   const int64_t element = SafetensorsDTypeSize(tensor.dtype);
@@ -103,8 +104,8 @@ std::string CheckTensor(const Manifest& manifest, const LogicalTensor& tensor,
     }
   }
   if (held != numel) return Concat("its slices hold ", held, " of ", numel, " elements");
-  // As many as there are, so without overlap they are all. Counts may be huge; each segment takes a
-  // step.
+  // They hold as many elements as there are, so if they do not overlap they hold all. Counts may be
+  // huge, and each segment takes a step below.
   constexpr int64_t kMaxSegments = 1 << 24;
   int64_t num_segments = 0;
   for (const Slice& slice : tensor.slices) {
@@ -165,7 +166,7 @@ std::string FormatManifest(const Manifest& manifest) {
   json["apogee_checkpoint"] = kManifestVersion;
   json["attributes"] = manifest.attributes;
   json["files"] = manifest.files;
-  // An ordered object looks through all of its fields for each new one; of a map it takes all.
+  // An ordered object searches all of its fields for each new one, so collect them in a map first.
   std::map<std::string, Json> tensors;
   for (const auto& [name, tensor] : manifest.tensors) {
     Json& to = tensors[name];
@@ -199,7 +200,7 @@ absl::StatusOr<Manifest> ParseManifest(const std::string& json, const std::strin
                     ": the text does not have the digest at its end; it is damaged or was cut ",
                     "short", parsed ? "" : ": " + why);
   }
-  // Not before its digest is right: a damaged version is damage.
+  // Only if the digest is right: a damaged version number is damage.
   if (parser.newer_version) {
     return absl::UnimplementedError(Concat(path, ": format version ", *parser.newer_version,
                                            ", this build reads ", kManifestVersion,

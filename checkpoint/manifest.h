@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Manifest: what a checkpoint folder holds: logical tensors, in which slices of which files they
-// lie, digests of every byte, and free-form attributes. It knows no optimizer and no plugin.
+// Manifest: the contents of a checkpoint folder: logical tensors, the slices of files that hold
+// them, digests of every byte, and free-form attributes. It is independent of optimizers and
+// plugins.
 //
 //   std::string json = FormatManifest(manifest);
 //   APOGEE_ASSIGN_OR_RETURN(Manifest back, ParseManifest(json, "step-100/manifest.json"));
 //
-// The parser takes untrusted text: it never builds a document of it, caps what it keeps, checks
-// every sum and product, and refuses what FormatManifest would not have written: unknown or
-// repeated fields, another version, files outside of the folder, slices that overlap, leave holes
-// or leave the tensor, digests of a wrong number. Errors name the path and the field.
+// The text is untrusted: the parser never builds a document of it, limits the memory it keeps, and
+// checks every sum and product. It refuses everything that FormatManifest would not have written:
+// unknown or repeated fields, another version, files outside the folder, slices that overlap, leave
+// holes or exceed the tensor, a wrong number of digests. Errors name the path and the field.
 #ifndef APOGEE_CHECKPOINT_MANIFEST_H_
 #define APOGEE_CHECKPOINT_MANIFEST_H_
 
@@ -26,11 +27,11 @@ namespace apogee::checkpoint {
 
 inline constexpr int64_t kManifestVersion = 1;
 inline constexpr const char* kManifestName = "manifest.json";
-// Digests are of blocks of this size, so that a rank can check the part that it reads.
+// One digest per block of this size, so that a rank can check the part that it reads.
 inline constexpr int64_t kDigestBlockBytes = 1 << 16;
 
-// Segments [begin + i * stride, begin + i * stride + length) for i < count: a column of a matrix is
-// one run.
+// The segments [begin + i * stride, begin + i * stride + length) for i < count. For example, a
+// column of a matrix is one run.
 struct Run {
   int64_t begin = 0;
   int64_t length = 0;
@@ -44,7 +45,7 @@ struct Slice {
   std::string file;   // in Manifest::files
   std::string entry;  // name in that file
   std::vector<Run> runs;
-  std::vector<uint64_t> digests;  // XXH3-64 of its blocks
+  std::vector<uint64_t> digests;  // XXH3-64 of each block
   int64_t numel() const {
     int64_t sum = 0;
     for (const Run& run : runs) sum += run.length * run.count;
@@ -60,7 +61,7 @@ struct LogicalTensor {
 };
 
 struct Manifest {
-  // Numbers are written as text that reads back to the same bits.
+  // Numbers are texts that read back to the same bits.
   std::map<std::string, std::string> attributes;
   std::map<std::string, int64_t> files;  // bytes by name
   std::map<std::string, LogicalTensor> tensors;
@@ -70,7 +71,7 @@ std::string FormatManifest(const Manifest& manifest);
 // `path` is for messages. Unimplemented for a version above kManifestVersion, else DataLoss.
 absl::StatusOr<Manifest> ParseManifest(const std::string& json, const std::string& path);
 
-// Both ways, without loss.
+// Convert both ways, without loss.
 std::vector<Run> RunsOf(std::span<const comm::Segment> segments);
 std::vector<comm::Segment> SegmentsOf(std::span<const Run> runs);
 

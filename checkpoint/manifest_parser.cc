@@ -20,7 +20,7 @@ constexpr size_t kFileBytes = kMapNodeBytes + sizeof(std::string) + sizeof(int64
 constexpr size_t kAttributeBytes = kMapNodeBytes + 2 * sizeof(std::string);
 constexpr size_t kTensorBytes = kMapNodeBytes + sizeof(std::string) + sizeof(LogicalTensor);
 
-// Digits of 16 to a number.
+// 16 hexadecimal digits per number.
 std::optional<std::vector<uint64_t>> FromHex(const std::string& text) {
   if (text.size() % 16 != 0) return std::nullopt;
   std::vector<uint64_t> values(text.size() / 16);
@@ -74,7 +74,7 @@ bool ManifestParser::Unsigned(uint64_t value) {
   return true;
 }
 
-// Four make a run.
+// Four numbers make a run.
 bool ManifestParser::AddRunNumber(int64_t number) {
   numbers_.push_back(number);
   if (numbers_.size() < 4) return true;
@@ -104,7 +104,7 @@ bool ManifestParser::String(std::string& value) {
     *attribute_ = std::move(value);
     return true;
   }
-  if (place_ == Place::kTop && field_ == "digest") return true;  // of the text; see ParseManifest
+  if (place_ == Place::kTop && field_ == "digest") return true;  // ParseManifest checks it
   if (place_ == Place::kTensor && field_ == "dtype") {
     if (SafetensorsDTypeSize(value) == 0) {
       return Fail(Concat("unknown dtype \"", Shortened(value), "\""));

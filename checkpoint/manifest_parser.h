@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The events that make a Manifest; only manifest.cc needs it. After one that returned false,
-// `problem` says why.
+// ManifestParser: handles the parser events that make a Manifest. Only manifest.cc needs it. After
+// an event that returned false, `problem` says why.
 #ifndef APOGEE_CHECKPOINT_MANIFEST_PARSER_H_
 #define APOGEE_CHECKPOINT_MANIFEST_PARSER_H_
 
@@ -23,7 +23,7 @@ class ManifestParser : public JsonHandler {
   Manifest manifest;
   std::string problem;
   std::optional<uint64_t> newer_version;
-  ParseBudget budget;  // what is left of it
+  ParseBudget budget;  // memory left for the manifest
 
   bool Null() override { return Fail("null is not allowed"); }
   bool Boolean(bool) override { return Fail("a boolean is not allowed"); }
@@ -61,13 +61,13 @@ class ManifestParser : public JsonHandler {
   bool OutOfBudget();
 
   Place place_ = Place::kStart;
-  std::string field_;               // of the object that the parser is in
+  std::string field_;               // in the current object
   std::string tensor_;              // name
   std::set<std::string> seen_;      // fields of the top, tensor or slice object
-  std::set<std::string> seen_top_;  // while inside of others
+  std::set<std::string> seen_top_;  // of the top, while in an inner object
   std::set<std::string> seen_tensor_;
-  std::vector<int64_t> numbers_;      // of the shape, or of the run that has begun
-  std::string* attribute_ = nullptr;  // the value at hand
+  std::vector<int64_t> numbers_;      // of the current shape or run
+  std::string* attribute_ = nullptr;  // the value of the current attribute
   LogicalTensor entry_;
   Slice slice_;
 };

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Which names an untrusted file may give to files and tensors.
+// Checks the names that an untrusted file gives to files and tensors.
 //
 //   IsPlainFileName("rank-00001.safetensors");   // true
-//   IsPlainFileName("../secret");                // false: it leads elsewhere
+//   IsPlainFileName("../secret");                // false: it leads out of the folder
 #ifndef APOGEE_CHECKPOINT_NAMES_H_
 #define APOGEE_CHECKPOINT_NAMES_H_
 
@@ -13,7 +13,7 @@
 
 namespace apogee::checkpoint {
 
-// One component of a path, which leads nowhere else.
+// Whether the name is one component of a path and stays in its folder.
 inline bool IsPlainFileName(const std::string& name) {
   return !name.empty() && name.size() <= 255 && name != "." && name != ".." &&
          name.find('/') == std::string::npos && name.find('\0') == std::string::npos;

@@ -10,7 +10,7 @@
 namespace apogee::checkpoint {
 namespace {
 
-// Beside the final folder, of a name that no other try has.
+// A path beside the final folder, with a name that no other attempt has.
 std::string TemporaryPath(const std::string& path) {
   static constexpr char kDigits[] = "0123456789abcdef";
   std::random_device random;
@@ -19,7 +19,7 @@ std::string TemporaryPath(const std::string& path) {
   return JoinPath(ParentOf(path), kTemporaryPrefix + NameOf(path) + "-" + nonce);
 }
 
-// Found again by rename; here, before anything has been written for nothing.
+// rename checks this again. Checking here avoids writing everything for nothing.
 absl::Status CheckFree(FileSystem& files, const std::string& path) {
   APOGEE_ASSIGN_OR_RETURN(const PathKind kind, files.KindOf(path));
   if (kind == PathKind::kNothing) return absl::OkStatus();
@@ -29,7 +29,7 @@ absl::Status CheckFree(FileSystem& files, const std::string& path) {
                        "; nothing is overwritten: move it away, or choose another name"));
 }
 
-// A file system that cannot tell may have the room.
+// If the file system cannot tell, there may be room.
 absl::Status CheckRoom(FileSystem& files, const std::string& path, int64_t bytes) {
   const absl::StatusOr<int64_t> free = files.FreeBytes(ParentOf(path));
   if (!free.ok() || *free >= bytes) return absl::OkStatus();

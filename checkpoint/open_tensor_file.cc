@@ -26,7 +26,8 @@ absl::StatusOr<OpenTensorFile> OpenTensorFile::Open(std::shared_ptr<ReadableFile
   const std::string& path = open.file->path();
   const int64_t bytes = open.file->size();
   if (bytes < 8) {
-    return DataLoss(path, ": has ", bytes, " bytes; a safetensors file begins with 8 of length");
+    return DataLoss(path, ": has ", bytes,
+                    " bytes; a safetensors file begins with an 8-byte length");
   }
   APOGEE_ASSIGN_OR_RETURN(const std::string length, ReadPart(*open.file, 0, 8));
   uint64_t header_bytes = 0;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A safetensors file, open and its header checked, through a FileSystem.
+// OpenTensorFile: an open safetensors file with a checked header, read through a FileSystem.
 //
 //   APOGEE_ASSIGN_OR_RETURN(OpenTensorFile file, OpenTensorFile::Open(files, "dir/a.safetensors"));
 //   const SafetensorsEntry& w = file.header.entries.at("w");
 //   APOGEE_RETURN_IF_ERROR(file.file->Read(file.data_start + w.begin, bytes));
 //
-// Links are followed: the hub's cache has nothing else. Errors name the file and the byte:
-// NotFound, InvalidArgument for what is no regular file, DataLoss for what breaks a rule of the
+// Follows links, because the hub's cache consists of them. Errors name the file and the byte:
+// NotFound, InvalidArgument if it is not a regular file, DataLoss if it breaks a rule of the
 // format.
 #ifndef APOGEE_CHECKPOINT_OPEN_TENSOR_FILE_H_
 #define APOGEE_CHECKPOINT_OPEN_TENSOR_FILE_H_
@@ -30,7 +30,8 @@ struct OpenTensorFile {
   int64_t data_start = 0;  // bytes before the data
 };
 
-// A whole file of at most `limit` bytes; DataLoss for a longer one. By path, links are followed.
+// Reads a whole file of at most `limit` bytes; DataLoss for a longer one. The form with a path
+// follows links.
 absl::StatusOr<std::string> ReadTextFile(FileSystem& files, const std::string& path, int64_t limit);
 absl::StatusOr<std::string> ReadText(const ReadableFile& file, int64_t limit);
 

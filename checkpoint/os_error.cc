@@ -16,7 +16,7 @@ absl::Status OsError(const std::string& path, const std::string& what, int error
       return absl::ResourceExhaustedError(text);
     case ENOENT:
     case ENOTDIR:
-    case ELOOP:  // links that lead nowhere
+    case ELOOP:  // links that form a loop
       return absl::NotFoundError(text);
     case EEXIST:
     case ENOTEMPTY:

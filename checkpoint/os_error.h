@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the operating system says of a path, as a status; and a descriptor that closes itself.
+// OsError: an operating-system error for a path, as a status. Descriptor: a file descriptor that
+// closes itself.
 #ifndef APOGEE_CHECKPOINT_OS_ERROR_H_
 #define APOGEE_CHECKPOINT_OS_ERROR_H_
 
@@ -13,7 +14,7 @@
 
 namespace apogee::checkpoint {
 
-// "PATH: cannot WHAT: the system's words", of the codes that file_system.h lists.
+// "PATH: cannot WHAT: the system's message", with a code as listed in file_system.h.
 absl::Status OsError(const std::string& path, const std::string& what, int error);
 
 class Descriptor {

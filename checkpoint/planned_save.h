@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// PlannedSave: a save in two halves: what needs the tensors as they are now, and what does not.
+// PlannedSave: a save in two halves. Only the first needs the tensors as they are now.
 //
 //   APOGEE_ASSIGN_OR_RETURN(auto save, PlanCheckpoint(std::move(contents), group));
-//   save->Snapshot();                                  // training may go on from here
+//   save->Snapshot();                                  // training may continue from here
 //   std::thread([&] { status = save->Write({files, "run/step-100"}, duplicate_group); });
 //
-// Without Snapshot the tensors must stay as they are until Write has returned.
+// Without Snapshot the tensors must not change until Write has returned.
 #ifndef APOGEE_CHECKPOINT_PLANNED_SAVE_H_
 #define APOGEE_CHECKPOINT_PLANNED_SAVE_H_
 
@@ -21,38 +21,38 @@
 
 namespace apogee::checkpoint {
 
-// What this rank holds of a logical tensor: the first layout.local_numel() elements of `value`, in
-// host memory. All ranks that name a tensor agree on its shape and dtype; two ranks' segments are
-// the same or do not meet.
+// This rank's part of a logical tensor: the first layout.local_numel() elements of `value`, in host
+// memory. All ranks that name a tensor agree on its shape and dtype. Two ranks' segments are equal
+// or disjoint.
 struct TensorPart {
   std::string name;
   Tensor value;
   comm::Layout layout;
 };
 
-// Throws Error, which begins with `what`, unless every value is contiguous and large enough.
+// Throws Error unless every value is contiguous and large enough. The message begins with `what`.
 void CheckParts(const char* what, const std::vector<TensorPart>& parts);
 
 struct CheckpointTarget {
   std::shared_ptr<FileSystem> files;
-  std::string path;  // the folder to make; the one above must exist
+  std::string path;  // the folder to make; its parent must exist
 };
 
 class PlannedSave {
  public:
   virtual ~PlannedSave() = default;
-  // Of all ranks' tensors together, as they are written.
+  // Bytes of all ranks' tensors together, as they are written.
   virtual int64_t total_bytes() const = 0;
-  // Copies what this rank will write, and lets go of everything else. Not collective.
+  // Copies the data that this rank will write, and releases everything else. Not collective.
   virtual void Snapshot() = 0;
-  // Collective over the group that planned it, or a duplicate of that; once.
+  // Collective over the group that planned the save, or a duplicate of it. Call it once.
   virtual absl::Status Write(const CheckpointTarget& target, const comm::GroupPtr& group) = 0;
 };
 
-// Of the parts at `mine` a copy, of the others no value.
+// Replaces the parts at `mine` by copies, and drops the values of the others.
 void CopyParts(std::vector<TensorPart>& parts, const std::vector<size_t>& mine);
 
-// `status`, and where the disk is full, how much there was to write and how much is free.
+// Returns `status`. If the disk is full, adds how much there was to write and how much is free.
 absl::Status WithSpace(const absl::Status& status, const CheckpointTarget& target,
                        int64_t total_bytes);
 

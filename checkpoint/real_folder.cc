@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kOpenFolder = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
 
-// On one device and in one mount; kernels before 5.8 do not tell mounts apart.
+// Whether both are on one device and in one mount. Kernels before 5.8 do not tell mounts apart.
 absl::StatusOr<bool> InOneMount(int a, int b, const std::string& path) {
   struct statx of[2] = {};
   for (int i = 0; i < 2; ++i) {
@@ -34,7 +34,7 @@ absl::StatusOr<bool> InOneMount(int a, int b, const std::string& path) {
 
 class RealFolder : public Folder {
  public:
-  // Of a descriptor, which it takes.
+  // Takes over the descriptor.
   static absl::StatusOr<std::unique_ptr<Folder>> Make(const std::string& path, Descriptor folder) {
     DIR* const stream = fdopendir(folder.fd());
     if (stream == nullptr) return OsError(path, "list", errno);
@@ -62,7 +62,7 @@ class RealFolder : public Folder {
   absl::StatusOr<std::unique_ptr<Folder>> OpenFolder(const std::string& name) override {
     const std::string path = JoinPath(path_, name);
     Descriptor inner(openat(fd(), name.c_str(), kOpenFolder | O_NOFOLLOW));
-    // A link is ENOTDIR, or ELOOP.
+    // A link gives ENOTDIR or ELOOP.
     if (inner.fd() < 0 && (errno == ENOTDIR || errno == ELOOP)) {
       return absl::FailedPreconditionError(path + ": is not a folder");
     }
@@ -70,7 +70,7 @@ class RealFolder : public Folder {
     APOGEE_ASSIGN_OR_RETURN(const bool here, InOneMount(fd(), inner.fd(), path));
     if (!here) {
       return absl::PermissionDeniedError(
-          path + ": is mounted there; what is on another device is left alone, unmount it first");
+          path + ": is mounted there; data on another device is left alone, unmount it first");
     }
     return Make(path, std::move(inner));
   }
@@ -79,7 +79,8 @@ class RealFolder : public Folder {
     if (renameat2(fd(), from.c_str(), fd(), to.c_str(), RENAME_NOREPLACE) == 0)
       return absl::OkStatus();
     int error = errno;
-    // File systems that cannot refuse by themselves: nobody else makes these names.
+    // Some file systems cannot refuse by themselves. Checking first is enough: nobody else makes
+    // these names.
     if (error == EINVAL || error == ENOSYS) {
       struct stat info {};
       error = fstatat(fd(), to.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 ? EEXIST : 0;

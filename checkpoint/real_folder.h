@@ -11,7 +11,7 @@
 
 namespace apogee::checkpoint {
 
-// Of a link to a folder, that folder: the caller named the path.
+// Opens a folder. Follows a link to a folder, because the caller named the path.
 absl::StatusOr<std::unique_ptr<Folder>> OpenRealFolder(const std::string& path);
 
 }  // namespace apogee::checkpoint

@@ -25,14 +25,14 @@ int64_t NumelOf(const LogicalTensor& tensor) {
   return numel;
 }
 
-// Elements [begin, end) of a tensor, one entry of a file.
+// Elements [begin, end) of a tensor: one entry of a file.
 struct Part {
   std::string name;
   int64_t begin = 0;
   int64_t end = 0;
 };
 
-// Part `index` of `count` nearly equal ones.
+// Returns part `index` of `count` nearly equal parts.
 Part Cut(const std::string& name, int64_t numel, int64_t index, int64_t count) {
   const auto begin = [&](int64_t i) { return numel / count * i + std::min(i, numel % count); };
   return {name, begin(index), begin(index + 1)};
@@ -64,7 +64,7 @@ absl::StatusOr<WrittenFile> WriteParts(const CheckpointReader& reader,
   return writer.Finish();
 }
 
-// File `index` of `count`, and what the manifest says of it.
+// Writes file `index` of `count`, and adds it to the manifest.
 absl::Status WriteRankFile(FileSystem& files, const CheckpointReader& reader,
                            const std::string& folder, int64_t index, int64_t count,
                            Manifest& manifest) {
@@ -104,7 +104,7 @@ absl::Status WriteCheckpoint(FileSystem& files, const CheckpointReader& reader,
     APOGEE_RETURN_IF_ERROR(WriteRankFile(files, reader, folder, index, count, manifest));
   }
   const std::string json = FormatManifest(manifest), name = JoinPath(folder, kManifestName);
-  // A folder gets its name only when its manifest reads back.
+  // The folder gets its name only if its manifest reads back.
   APOGEE_RETURN_IF_ERROR(ParseManifest(json, name).status());
   return WriteTextFile(files, name, json);
 }
@@ -132,7 +132,7 @@ absl::Status WriteWeights(FileSystem& files, const CheckpointReader& reader,
       parts.push_back({prefix + name, 0, NumelOf(tensor)});
       entries.push_back({.name = name, .dtype = tensor.dtype, .shape = tensor.shape, .data = {}});
     }
-    // Transformers refuses files that do not name a framework.
+    // The library Transformers refuses files that do not name a framework.
     APOGEE_ASSIGN_OR_RETURN(
         TensorFileWriter writer,
         TensorFileWriter::Create(files, JoinPath(folder, HfFileName(i, shards.size())), entries,
@@ -147,7 +147,8 @@ absl::Status WriteWeights(FileSystem& files, const CheckpointReader& reader,
   return WriteTextFile(files, JoinPath(folder, "config.json"), options.config_json);
 }
 
-// `write` fills the temporary folder with what is of tensors whose names begin with `prefix`.
+// Makes folder `to`. `write` fills the temporary folder from the tensors whose names begin with
+// `prefix`.
 template <typename Write>
 absl::Status MakeFolderFrom(const std::shared_ptr<FileSystem>& files, const std::string& from,
                             const std::string& to, const std::string& prefix, const Write& write) {

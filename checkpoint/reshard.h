@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Rewrites a checkpoint folder offline: cut anew over other files, or its model's weights alone as
-// a Hugging Face folder. Tensors stream through a few MiB, whatever their sizes; every byte that is
-// read is checked against its digest.
+// Rewrites a checkpoint folder offline: cuts it into another number of files, or exports only its
+// model's weights as a Hugging Face folder. Tensors of any size stream through a few MiB. Every
+// byte read is checked against its digest.
 //
-//   absl::Status cut = ReshardCheckpoint(RealFileSystem(), "run/step-100", "cut", {.num_files =
-//   4}); absl::Status out = ExportModelWeights(RealFileSystem(), "run/step-100", "out",
+//   absl::Status cut = ReshardCheckpoint(RealFileSystem(), "run/step-100", "cut",
+//                                        {.num_files = 4});
+//   absl::Status out = ExportModelWeights(RealFileSystem(), "run/step-100", "out",
 //                                         {.size_per_shard_mb = 5120});
 //
-// Both follow checkpoint_writer.h: a temporary folder, synced, then renamed. AlreadyExists for a
-// `to` that is there: nothing is ever overwritten; on an error nothing is left. DataLoss for what
-// is damaged in `from`, a file that its manifest lists and that is missing included: names the
-// file, the tensor and its bytes. NotFound for a folder without a manifest. ResourceExhausted for a
-// full disk. One process calls, alone.
+// Both work as in checkpoint_writer.h: a temporary folder, synced, then renamed. On an error
+// nothing is left. One process calls, alone. Errors:
+//
+//   AlreadyExists      `to` exists; nothing is ever overwritten
+//   DataLoss           `from` is damaged, or a file that its manifest lists is missing; names the
+//                      file, the tensor and its bytes
+//   NotFound           `from` has no manifest
+//   ResourceExhausted  the disk is full
 #ifndef APOGEE_CHECKPOINT_RESHARD_H_
 #define APOGEE_CHECKPOINT_RESHARD_H_
 
@@ -28,17 +32,18 @@ namespace apogee::checkpoint {
 inline constexpr int64_t kMaxReshardFiles = 10'000;
 
 struct ReshardOptions {
-  // Each holds an equal, contiguous part of every tensor. 1 to kMaxReshardFiles; InvalidArgument
-  // else.
+  // Number of files. Each holds an equal, contiguous part of every tensor. InvalidArgument unless 1
+  // to kMaxReshardFiles.
   int64_t num_files = 1;
 };
 
-// The new checkpoint has the attributes and tensors of the old one and loads wherever that loads.
+// The new checkpoint has the attributes and tensors of the old one, and loads wherever the old one
+// loads.
 absl::Status ReshardCheckpoint(const std::shared_ptr<FileSystem>& files, const std::string& from,
                                const std::string& to, const ReshardOptions& options);
 
-// What Booster::save_model would have written at that step: the tensors "model/NAME" as NAME,
-// whole, in the dtype they were saved with. InvalidArgument where there are none.
+// Writes the same files as Booster::save_model at that step: each tensor "model/NAME" as
+// NAME, whole, in its saved dtype. InvalidArgument if there are none.
 absl::Status ExportModelWeights(const std::shared_ptr<FileSystem>& files, const std::string& from,
                                 const std::string& to, const SaveWeightsOptions& options);
 

@@ -12,7 +12,7 @@ namespace {
 
 using internal::Concat;
 
-// The events as a state machine.
+// Handles the parser's events as a state machine.
 class HeaderHandler : public JsonHandler {
  public:
   explicit HeaderHandler(size_t text_bytes) : budget_(text_bytes) {}
@@ -127,7 +127,7 @@ class HeaderHandler : public JsonHandler {
  private:
   enum class Place { kStart, kTop, kMetadata, kTensor, kNumbers, kEnd };
   static constexpr size_t kMetadataBytes = kMapNodeBytes + 2 * sizeof(std::string);
-  // A node, and a pointer to it while places are checked.
+  // A map node, and a pointer to it while places are checked.
   static constexpr size_t kEntryBytes =
       kMapNodeBytes + sizeof(std::string) + sizeof(SafetensorsEntry) + sizeof(void*);
 
@@ -173,12 +173,12 @@ class HeaderHandler : public JsonHandler {
   std::vector<std::string> fields_;
   std::vector<int64_t> numbers_;
   SafetensorsEntry entry_;
-  std::string* metadata_ = nullptr;  // the value at hand
+  std::string* metadata_ = nullptr;  // the value of the current key
   ParseBudget budget_;
   bool seen_metadata_ = false;
 };
 
-// "" or what is wrong with the places of the tensors: they must tile the data exactly.
+// Returns "", or what is wrong with the places of the tensors: they must tile the data exactly.
 std::string CheckPlaces(const SafetensorsHeader& header, int64_t data_bytes) {
   std::vector<const std::pair<const std::string, SafetensorsEntry>*> sorted;
   sorted.reserve(header.entries.size());

@@ -3,15 +3,18 @@
 // The header of a safetensors file: names, dtypes, shapes and places of tensors, and free-form
 // metadata.
 //
-//   auto header = ParseSafetensorsHeader(json, {.path = path, .data_bytes = size - 8 -
-//   json.size()});
+//   auto header = ParseSafetensorsHeader(
+//       json, {.path = path, .data_bytes = size - 8 - json.size()});
 //
-// The parser takes exactly what the format allows. It rejects, naming the file and the byte where
-// it stopped: text that is not one UTF-8 JSON object followed by spaces only; a name or a field
-// given twice; unknown dtypes and fields; sizes that are negative, fractional or overflow; ranges
-// that do not match their shape, overlap, leave holes or do not end where the data ends; metadata
-// that is not strings; more than kMaxTensors tensors. It never builds a document of the untrusted
-// text.
+// The parser accepts exactly what the format allows, and never builds a document of the untrusted
+// text. It rejects, naming the file and the byte where it stopped:
+//
+//   - text that is not one UTF-8 JSON object followed only by spaces
+//   - a name or a field given twice; unknown dtypes and fields
+//   - sizes that are negative, fractional or overflow
+//   - ranges that do not match their shape, overlap, leave holes or do not end where the data ends
+//   - metadata that is not strings
+//   - more than kMaxTensors tensors
 #ifndef APOGEE_CHECKPOINT_SAFETENSORS_HEADER_H_
 #define APOGEE_CHECKPOINT_SAFETENSORS_HEADER_H_
 

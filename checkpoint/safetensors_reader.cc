@@ -45,7 +45,7 @@ absl::Status ReadAt(int fd, const std::string& path, int64_t offset, int64_t byt
 }  // namespace
 
 absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(const std::string& path) {
-  // Not blocking, so that a pipe of that name is refused instead of waited for.
+  // Does not block, so that a pipe of that name is refused and not waited for.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return NotFound(path, ": ", std::strerror(errno));
   auto file = std::make_shared<Descriptor>(fd);
@@ -55,7 +55,7 @@ absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(const std::string& pat
   const auto file_bytes = static_cast<int64_t>(info.st_size);
   if (file_bytes < 8) {
     return DataLoss(path, ": has ", file_bytes,
-                    " bytes; a safetensors file begins with 8 of length");
+                    " bytes; a safetensors file begins with an 8-byte length");
   }
   uint64_t header_bytes = 0;
   APOGEE_RETURN_IF_ERROR(ReadAt(fd, path, 0, 8, &header_bytes));

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Reads safetensors files, strictly: a file that breaks a rule of the format is an error, not a
-// guess.
+// SafetensorsReader: reads safetensors files strictly. A file that breaks a rule of the format is
+// an error.
 //
 //   auto file = checkpoint::SafetensorsReader::Open("model.safetensors");
-//   if (!file.ok()) ...                                     // names the file, the byte, what is
-//   wrong absl::StatusOr<Tensor> w = file->Load("wte.weight", context);
+//   if (!file.ok()) ...                             // names the file, the byte, what is wrong
+//   absl::StatusOr<Tensor> w = file->Load("wte.weight", context);
 //
 // Format: 8 bytes of little-endian header length, a JSON header, the tensors' bytes back to back,
 // row-major and little-endian (https://github.com/huggingface/safetensors). Open reads and checks
-// the header only; everything is read through the one descriptor it opened. Tensors of a dtype that
-// Tensor lacks are listed but cannot be loaded.
+// only the header. All reads use the one descriptor that it opened. Tensors of a dtype that Tensor
+// lacks are listed but cannot be loaded.
 #ifndef APOGEE_CHECKPOINT_SAFETENSORS_READER_H_
 #define APOGEE_CHECKPOINT_SAFETENSORS_READER_H_
 
@@ -31,7 +31,7 @@ class SafetensorsReader {
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
   bool contains(const std::string& name) const { return header_.entries.contains(name); }
 
-  // The tensor in its own dtype, in host memory of `context`. NotFound for an unknown name.
+  // Returns the tensor in its own dtype, in host memory of `context`. NotFound for an unknown name.
   absl::StatusOr<Tensor> Load(const std::string& name, const ContextPtr& context) const;
 
  private:

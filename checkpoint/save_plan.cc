@@ -15,7 +15,7 @@
 namespace apogee::checkpoint {
 namespace {
 
-// A line per part, for the other ranks: name bytes, name, dtype, rank, shape, runs.
+// Describes the parts to the other ranks, a line each: name bytes, name, dtype, rank, shape, runs.
 std::string Describe(const std::vector<TensorPart>& parts) {
   std::ostringstream text;
   for (const TensorPart& part : parts) {
@@ -35,10 +35,10 @@ std::string Describe(const std::vector<TensorPart>& parts) {
 
 struct Described {
   std::string name;
-  LogicalTensor tensor;  // with one slice, or none when the rank holds nothing
+  LogicalTensor tensor;  // with one slice, or none if the rank holds no elements
 };
 
-// What Describe wrote; it comes from a rank of this program.
+// Reads the text of Describe, which comes from a rank of this program.
 std::vector<Described> Read(const std::string& text) {
   std::istringstream in(text);
   std::vector<Described> all;
@@ -62,7 +62,7 @@ std::vector<Described> Read(const std::string& text) {
   return all;
 }
 
-// A slice, and the ranks that have it.
+// A slice, and the ranks that hold it.
 struct Candidate {
   Slice slice;
   std::vector<int> ranks;
@@ -84,7 +84,7 @@ absl::StatusOr<SavePlan> MakeSavePlan(const std::vector<TensorPart>& parts,
   std::map<std::string, std::vector<Candidate>> candidates;
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     for (Described& part : Read(texts[rank])) {
-      // Else the rank that writes it would find out, alone.
+      // Otherwise only the rank that writes it would find out.
       if (!IsTensorName(part.name) || !IsUtf8(part.name)) {
         return InvalidArgument("save: \"", Shortened(part.name),
                                "\" cannot be the name of a tensor: names are UTF-8, of 1 to ",
@@ -111,7 +111,7 @@ absl::StatusOr<SavePlan> MakeSavePlan(const std::vector<TensorPart>& parts,
       }
     }
   }
-  // Each slice to the rank, of those that have it, with the fewest bytes so far.
+  // Of the ranks that hold a slice, the one with the fewest bytes so far writes it.
   const int me = group == nullptr ? 0 : group->rank();
   std::map<std::string, size_t> index_of;
   for (size_t i = 0; i < parts.size(); ++i) index_of[parts[i].name] = i;

@@ -17,19 +17,19 @@
 namespace apogee::checkpoint {
 
 struct SavePlan {
-  std::vector<size_t> mine;  // indices of this rank's parts that it writes
-  // All tensors with their slices, in the order in which their writers have them; without digests.
+  std::vector<size_t> mine;  // indices of the parts that this rank writes
+  // All tensors with their slices, in the order in which their writers write them; without digests.
   std::map<std::string, LogicalTensor> tensors;
-  // By rank: which slices, (tensor, index), it writes, in the order of its file's entries.
+  // By rank: the slices (tensor, index) that it writes, in the order of its file's entries.
   std::vector<std::vector<std::pair<std::string, size_t>>> written_by;
 };
 
 // The file that a rank writes.
 std::string RankFileName(int rank);
 
-// Collective. InvalidArgument, on every rank, for what cannot be a tensor's name, when ranks
-// disagree about a tensor's shape or dtype, or their segments overlap without being the same; a
-// tensor of which elements are missing is found when the manifest is read back.
+// Collective. InvalidArgument, on every rank, for an invalid tensor name, if ranks disagree about a
+// tensor's shape or dtype, or if their segments overlap without being equal. Missing elements of a
+// tensor are found only when the manifest is read back.
 absl::StatusOr<SavePlan> MakeSavePlan(const std::vector<TensorPart>& parts,
                                       const comm::GroupPtr& group, const ContextPtr& context);
 

@@ -40,7 +40,7 @@ std::vector<size_t> CanonicalOrder(std::span<const FileEntry> entries) {
 
 std::string Header(std::span<const FileEntry> entries, std::span<const size_t> order,
                    const std::map<std::string, std::string>& metadata) {
-  // Field by field: an ordered object looks through all of them for each new one.
+  // Writes field by field, because an ordered object searches all of its fields for each new one.
   using Json = nlohmann::ordered_json;
   std::string text = "{";
   const auto add = [&text](const std::string& name, const Json& value) {
@@ -116,7 +116,7 @@ absl::Status TensorFileWriter::Append(std::span<const std::byte> data) {
   APOGEE_CHECK(filled_ == 0 && bytes_[entry] == static_cast<int64_t>(data.size()),
                "safetensors: entry ", entry, " of ", bytes_[entry], " bytes was given ",
                data.size());
-  constexpr size_t kPiece = size_t{1} << 22;  // digests are made while it is in the cache
+  constexpr size_t kPiece = size_t{1} << 22;  // computes digests while the piece is in the cache
   do {
     const auto piece = data.first(std::min(kPiece, data.size()));
     APOGEE_RETURN_IF_ERROR(AppendPiece(piece));

@@ -50,7 +50,7 @@ absl::StatusOr<const TensorStream::Block*> TensorStream::Fetch(size_t slice, int
   if (blocks_.size() < kMaxStreamBlocks) blocks_.emplace_back();
   Block& block = *std::ranges::min_element(blocks_, {}, &Block::used);
   const Slice& of = tensor_.slices[slice];
-  block.index = -1;  // holds nothing, should the read fail
+  block.index = -1;  // holds nothing if the read fails
   block.bytes.resize(static_cast<size_t>(
       std::min(kDigestBlockBytes, of.numel() * element_ - index * kDigestBlockBytes)));
   APOGEE_RETURN_IF_ERROR(reader_.ReadBlocks(name_, of, index, block.bytes));

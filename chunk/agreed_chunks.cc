@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// GradientChunks with on_chunk: what is reduced when, for ranks that differ in which gradients they
-// have.
+// GradientChunks with on_chunk: when to reduce chunks if ranks have different gradients.
 #include "apogee/chunk/gradient_chunks.h"
 
 namespace apogee::chunk {
@@ -9,14 +8,14 @@ namespace apogee::chunk {
 void GradientChunks::Agree() {
   if (!active_ || !reduce_ || !options_.on_chunk) return;
   std::vector<double> wait;
-  bool all_done = true;  // on every rank alike
+  bool all_done = true;  // the same on all ranks
   for (const Chunk& chunk : chunks_) {
     wait.push_back(chunk.done || chunk.missing > 0 ? 1 : 0);
     all_done = all_done && chunk.done;
   }
   if (all_done) return;
   if (group_ != nullptr) {
-    // f64: a peer that has come to the end of its backward sends f32 and is found out.
+    // f64: a rank that has already ended its backward sends f32 here, and the mismatch is an error.
     const Tensor agreed = Tensor::FromVector<double>(wait, {static_cast<int64_t>(wait.size())},
                                                      slots_[0].parameter->data().context());
     group_->AllReduce(agreed, comm::ReduceOp::kMax);
@@ -31,7 +30,7 @@ void GradientChunks::Agree() {
   }
 }
 
-// Waits: at most one chunk is under way.
+// Blocks, so that at most one chunk is being reduced.
 void GradientChunks::ReduceNow(size_t index) {
   FillGaps(index);
   Chunk& chunk = chunks_[index];

@@ -13,12 +13,12 @@ namespace {
 
 int64_t AlignUp(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
 
-// Where an item may be cut, and starts if it is.
+// An item may be cut at multiples of this. An item that is cut also starts at a multiple.
 int64_t UnitOf(const ChunkItem& item, int64_t alignment) {
   return std::lcm(item.cut_multiple, alignment);
 }
 
-// Whether shards of a multiple of the largest unit cut all items where they may be cut.
+// Whether shards whose size is a multiple of the largest unit cut every item at its own multiples.
 bool Fits(const ChunkSpec& chunk, int64_t unit, int64_t alignment) {
   return std::ranges::all_of(chunk.items, [&](const ChunkItem& item) {
     const int64_t other = UnitOf(item, alignment);
@@ -26,13 +26,13 @@ bool Fits(const ChunkSpec& chunk, int64_t unit, int64_t alignment) {
   });
 }
 
-// Offsets for shards of `chunk.shard_numel`; false when the items need more.
+// Sets the offsets for shards of `chunk.shard_numel`. Returns false if the items need more room.
 bool Place(ChunkSpec& chunk, int64_t alignment) {
   int64_t offset = 0;
   for (ChunkItem& item : chunk.items) {
     offset = AlignUp(offset, alignment);
     const int64_t boundary = AlignUp(offset + 1, chunk.shard_numel);
-    if (boundary < offset + item.numel) {  // cut: at a multiple of its own
+    if (boundary < offset + item.numel) {  // it is cut, so it must start at a multiple of its unit
       offset = AlignUp(offset, UnitOf(item, alignment));
     }
     item.offset = offset;
@@ -41,7 +41,7 @@ bool Place(ChunkSpec& chunk, int64_t alignment) {
   return offset <= chunk.numel();
 }
 
-// Sizes in `taken` do not count.
+// Skips shard sizes in `taken`.
 void PlaceInSmallestShards(ChunkSpec& chunk, int64_t alignment, const std::set<int64_t>& taken) {
   int64_t total = 0, unit = alignment;
   for (const ChunkItem& item : chunk.items) {
@@ -79,7 +79,7 @@ std::vector<ChunkSpec> PlanChunks(std::span<const ChunkRequest> requests,
     int64_t before = 0, last = -1;
     for (size_t i = 0; i < requests.size(); ++i) {
       if (requests[i].key != key) continue;
-      // Where the middle of the parameter falls among `count` equal parts.
+      // The part, of `count` equal parts, that contains the middle of the parameter.
       const double middle =
           static_cast<double>(before) + static_cast<double>(requests[i].numel) / 2;
       const auto part = std::min(

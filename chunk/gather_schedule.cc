@@ -12,7 +12,7 @@ namespace apogee::chunk {
 namespace {
 
 constexpr size_t kNever = std::numeric_limits<size_t>::max();
-constexpr size_t kAny = 0;  // the next use of whatever is not held is farther
+constexpr size_t kAny = 0;  // every chunk that is not held has a farther next use
 
 }  // namespace
 

@@ -12,10 +12,11 @@
 namespace apogee::chunk {
 namespace {
 
-// Chunks that are being reduced and not yet freed, when they are freed at all.
+// Sharded mode: how many chunks may be in reduction before backward waits for the oldest.
 constexpr size_t kMaxInFlight = 2;
-constexpr int kNumDTypes = 256;  // at most
-// What a float holds of a digest. Maxima of a and of this less a tell whether all a are the same.
+constexpr int kNumDTypes = 256;  // an upper bound
+// A float holds 24 bits of a digest exactly. All ranks have the same part a if and only if
+// max(a) + max(kDigestPart - a) == kDigestPart.
 constexpr uint64_t kDigestPart = (1 << 24) - 1;
 
 // to = factor * from, rounded to to's dtype; both contiguous.
@@ -54,7 +55,8 @@ GradientChunks::GradientChunks(std::vector<autograd::ParameterPtr> parameters,
 void GradientChunks::Attach(std::vector<autograd::ParameterPtr> parameters) {
   slots_.resize(parameters.size());
   for (size_t i = 0; i < slots_.size(); ++i) {
-    // Last: a user's hook would otherwise change a gradient that is on its way already.
+    // The hook runs last, because a user's hook could otherwise change a gradient that is already
+    // on its way.
     slots_[i].parameter = std::move(parameters[i]);
     slots_[i].hook =
         slots_[i].parameter->SetFinalGradHook([this, i](autograd::Parameter&) { OnGradient(i); });
@@ -94,7 +96,7 @@ void GradientChunks::PlaceSlots() {
   }
 }
 
-// A parameter was frozen or thawed, on every rank alike.
+// A parameter was frozen or unfrozen, the same on all ranks.
 void GradientChunks::CheckTrainable() {
   for (Slot& slot : slots_) {
     const bool trainable = slot.parameter->requires_grad();
@@ -178,7 +180,7 @@ void GradientChunks::OnGradient(size_t index) {
   if (options_.overlap && !options_.on_chunk) LaunchReady();
 }
 
-// A gradient that stays local waits where its chunk's are kept.
+// A gradient that stays local is kept in the context of its chunk's gradients.
 void GradientChunks::PutAway(Slot& slot) {
   if (!options_.context_of || !slot.parameter->has_grad()) return;
   const Tensor grad = slot.parameter->grad();
@@ -204,7 +206,7 @@ void GradientChunks::MakeFlat(size_t index) {
   if (!chunk.flat.defined()) chunk.flat = EmptyGradient(index, plan_[index].numel());
 }
 
-// Moves the gradient into its chunk.
+// Copies the gradient to its chunk.
 void GradientChunks::Deposit(Slot& slot) {
   FoldPartials(slot);
   autograd::Parameter& parameter = *slot.parameter;
@@ -212,7 +214,7 @@ void GradientChunks::Deposit(Slot& slot) {
   slot.deposited = true;
   Chunk& chunk = chunks_[slot.chunk];
   --chunk.missing;
-  if (group_ == nullptr && !on_mean_) return;  // it is the mean already
+  if (group_ == nullptr && !on_mean_) return;  // the gradient is already the mean
   MakeFlat(slot.chunk);
   const Tensor part = chunk.flat.Slice(0, slot.item->offset, slot.item->numel);
   CopyScaled(part, parameter.grad(), 1.0 / comm::GroupSize(group_));
@@ -228,7 +230,7 @@ bool GradientChunks::AnyTakesPart(const ChunkSpec& spec) const {
       spec.items, [this](const ChunkItem& item) { return slots_[item.parameter].takes_part; });
 }
 
-// Zeros between the gradients, and for those absent here.
+// Fills the gaps between gradients, and the gradients that this rank lacks, with zeros.
 void GradientChunks::FillGaps(size_t index) {
   Chunk& chunk = chunks_[index];
   const ChunkSpec& spec = plan_[index];
@@ -286,7 +288,7 @@ void GradientChunks::Complete(size_t index) {
   }
 }
 
-// Of each rank, then of any; chunks under way are completed meanwhile.
+// Turns the presence on this rank into presence on any rank; meanwhile completes running chunks.
 void GradientChunks::ExchangePresence() {
   if (group_ == nullptr || plan_.empty()) return;
   std::vector<float> bits;
@@ -330,10 +332,10 @@ void GradientChunks::Finish() {
     const Tensor part = chunks_[slot.chunk].flat.Slice(0, slot.item->offset, slot.item->numel);
     parameter.set_grad(part.View(parameter.shape()));
   }
-  chunks_ = std::vector<Chunk>(plan_.size());  // the gradients' views keep the memory
+  chunks_ = std::vector<Chunk>(plan_.size());  // the gradients are views that keep the memory
 }
 
-// The new micro-batch's gradient must not be added to a larger partial sum: that one steps aside.
+// Sets a larger partial sum aside, so that the new micro-batch's gradient is not added to it.
 void GradientChunks::StashPartial(Slot& slot) {
   if (slot.parameter->has_grad()) {
     slot.partials.push_back({slot.parameter->grad(), slot.level});
@@ -344,7 +346,7 @@ void GradientChunks::StashPartial(Slot& slot) {
   slot.level = 0;
 }
 
-// A counter in base two: partial sums of equal size become one of twice the size.
+// Works like carrying in a binary counter: two sums of equal size become one of twice the size.
 void GradientChunks::MergePartials(Slot& slot) {
   while (!slot.partials.empty() && slot.partials.back().level == slot.level) {
     ops::Accumulate(slot.parameter->grad(), slot.partials.back().sum);
@@ -353,7 +355,7 @@ void GradientChunks::MergePartials(Slot& slot) {
   }
 }
 
-// This micro-batch had no gradient for the parameter: what was set aside is its gradient still.
+// If this micro-batch had no gradient for the parameter, the sum set aside is its gradient again.
 void GradientChunks::RestorePartial(Slot& slot) {
   if (slot.parameter->has_grad() || slot.partials.empty()) return;
   slot.parameter->set_grad(slot.partials.back().sum);
@@ -361,7 +363,7 @@ void GradientChunks::RestorePartial(Slot& slot) {
   slot.partials.pop_back();
 }
 
-// The open branches of the tree, smallest first.
+// Adds up the open branches of the tree, smallest first.
 void GradientChunks::FoldPartials(Slot& slot) {
   RestorePartial(slot);
   for (; !slot.partials.empty(); slot.partials.pop_back()) {

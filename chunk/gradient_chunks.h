@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// GradientChunks: averages gradients over a group inside backward, chunk by chunk, while backward
-// goes on. It takes a gradient after all other hooks of the parameter have run.
+// GradientChunks: averages gradients over a group, chunk by chunk, while backward goes on. It takes
+// a parameter's gradient after all other hooks of the parameter have run.
 //
 //   GradientChunks chunks(model.Parameters(), group, {.chunk_bytes = 25 << 20});
-//   chunks.Backward(loss, scale, /*reduce=*/true);     // gradients are now means over the ranks
+//   chunks.Backward(loss, scale, /*reduce=*/true);     // gradients become means over the ranks
 //
-// A chunk is reduced as soon as all its gradients are complete, chunks in one fixed order on every
-// rank; those still open when backward ends are flushed, with zeros for gradients that are absent
-// here. Presence is one bit per parameter, OR-ed over ranks: a gradient absent everywhere stays
-// absent, one that some rank has becomes the mean over all.
+// A chunk is reduced as soon as all its gradients are complete, in the same order of chunks on
+// every rank. Chunks that are still incomplete when backward ends are reduced then, with zeros for
+// the gradients that this rank lacks. Ranks exchange one presence bit per parameter (a logical or).
+// A gradient that is absent on all ranks stays absent. A gradient that some rank has becomes the
+// mean over all ranks.
 //
-// Replicated: all-reduce; afterwards a parameter's gradient is a view of its chunk. Sharded:
-// reduce-scatter; the parameter's own gradient is dropped as soon as it lies in its chunk, and
-// on_mean gets this rank's part of the mean. Unless keep_whole, a chunk is freed once it has been
-// reduced, so that few exist at a time.
+// There are two modes:
+//   Replicated  Chunks are all-reduced. Afterwards a parameter's gradient is a view of its chunk.
+//   Sharded     Chunks are reduce-scattered. A parameter's own gradient is dropped as soon as its
+//               chunk holds it, and on_mean gets this rank's part of the mean. Each chunk is freed
+//               once it has been reduced, unless keep_whole, so few exist at a time.
 //
-// Without `reduce` (no_sync) gradients stay local and add up in the parameters; the next reducing
-// backward averages the sums. In reproducible mode they add up as a balanced tree over
-// micro-batches, which the sum over ranks continues: the result does not depend on how 2^k
-// micro-batches are spread over ranks.
+// Without `reduce` (no_sync) gradients stay local and add up in the parameters. The next backward
+// that reduces averages the sums. In reproducible mode, gradients of micro-batches are added as a
+// balanced tree, which the sum over ranks continues. The result then does not depend on how 2^k
+// micro-batches are distributed over ranks.
 #ifndef APOGEE_CHUNK_GRADIENT_CHUNKS_H_
 #define APOGEE_CHUNK_GRADIENT_CHUNKS_H_
 
@@ -36,85 +38,88 @@
 
 namespace apogee::chunk {
 
-// Something beside gradients that ranks must agree on whenever they reduce: it travels with the
-// presence bits.
+// A value beside gradients that must be equal on all ranks. It is compared with each exchange of
+// the presence bits.
 struct Agreement {
-  // The same number on every rank, of which 48 bits are compared; null: there is nothing.
+  // Returns a number that must be equal on all ranks; 48 bits of it are compared. Null: no check.
   std::function<uint64_t()> digest = {};
-  // Runs on every rank where they differ, before gradients are handed out. It throws.
+  // Called on every rank if the numbers differ, before gradients are handed out. Must throw.
   std::function<void()> on_difference = {};
 };
 
 struct GradientChunkOptions {
   int64_t chunk_bytes = 25 << 20;
-  // false: reduce all chunks when backward has ended.
+  // false: reduce all chunks after backward has ended.
   bool overlap = true;
-  // Sharded only: wait inside backward for the oldest of several chunks under way, so that few
-  // exist. false: free what has been reduced, but never wait, for backward meets peers elsewhere
-  // too, in an order that missing gradients would change.
+  // Sharded only. true: wait inside backward for the oldest of several running reductions, so that
+  // few chunks exist. false: free reduced chunks but never wait. Needed if backward also meets
+  // other ranks in gathers: a missing gradient could change the order of the two waits.
   bool wait_inside = true;
   bool reproducible = false;
-  // Of the sums; default: the gradients' own.
+  // Dtype of the sums; default: the gradients' own dtype.
   std::optional<DType> communication_dtype = {};
-  // Replicated only: parameters of different numbers never share a chunk.
+  // Replicated only: parameters with different numbers never share a chunk.
   std::function<int(const autograd::Parameter&)> key_of = {};
-  // Where `bytes` of a chunk's gradients are kept, also whole ones that wait for a reducing
-  // backward; default: where the parameters are.
+  // The context for `bytes` of a chunk's gradients, and for local gradients that wait for a
+  // reducing backward. Default: the parameters' context.
   std::function<ContextPtr(size_t chunk, int64_t bytes)> context_of = {};
-  // Sharded only: a chunk lives as long as a part of its mean does.
+  // Sharded only: a chunk's memory lives as long as any part of its mean.
   bool keep_whole = false;
-  // Sharded only. When set, a chunk is reduced where Agree is called, once every rank has all its
-  // gradients, and the others when backward has ended; one at a time, in one order on every rank.
-  // on_mean gets gradients that are present only, then this runs. A chunk lives as long as a part
-  // of its mean does. For who updates inside backward, where peers meet elsewhere too.
+  // Sharded only. For optimizers that update inside backward, where ranks also meet in gathers. If
+  // set, Agree reduces the chunks whose gradients are complete on every rank, and the end of
+  // backward reduces the rest. One chunk is reduced at a time, in the same order on every rank. For
+  // each chunk, on_mean gets the gradients that are present, and then on_chunk runs. A chunk's
+  // memory lives as long as any part of its mean.
   std::function<void()> on_chunk = {};
   Agreement agreement = {};
 };
 
-// One of several backward passes of a step.
+// Options for one of several backward passes of a step.
 struct GradientPass {
   bool reduce = true;
-  // Not null: where it returns false, the gradient stays local and adds up, whatever `reduce` says.
-  // The same answers on every rank.
+  // If set and false for a parameter, its gradient stays local and adds up, whatever `reduce` says.
+  // Must return the same on every rank.
   std::function<bool(const autograd::Parameter&)> takes_part = {};
 };
 
 class GradientChunks {
  public:
-  // This rank's part of parameter `index`'s mean gradient, [n] of its grad_dtype(), n may be 0; of
-  // zeros when the gradient is absent on all ranks, which present() tells when backward has ended.
+  // Gets this rank's part of the mean gradient of parameter `index`: [n] in its grad_dtype(), n may
+  // be 0. If the gradient is absent on all ranks, the part is zeros; present() tells so once
+  // backward has ended.
   using OnMean = std::function<void(size_t index, const Tensor& mean)>;
 
-  // Replicated. Attaches a hook to every parameter. `group` may be null (one rank).
+  // Replicated mode. Attaches a hook to every parameter. `group` may be null (one rank).
   GradientChunks(std::vector<autograd::ParameterPtr> parameters, comm::GroupPtr group,
                  const GradientChunkOptions& options);
-  // Sharded, along `plan`.
+  // Sharded mode, along `plan`.
   GradientChunks(std::vector<autograd::ParameterPtr> parameters, std::vector<ChunkSpec> plan,
                  comm::GroupPtr group, const GradientChunkOptions& options, OnMean on_mean);
   GradientChunks(const GradientChunks&) = delete;
   GradientChunks& operator=(const GradientChunks&) = delete;
 
-  // autograd::Backward of `loss` with its gradient set to `loss_scale`. Collective when `reduce`. A
-  // parameter that gets a gradient outside of this call throws Error: it would never be reduced.
+  // Runs autograd::Backward on `loss`, whose gradient is set to `loss_scale`. With `reduce`, all
+  // ranks must call. A parameter that gets a gradient outside of this call throws Error, because
+  // that gradient would never be reduced.
   void Backward(const Tensor& loss, double loss_scale, bool reduce) {
     GradientChunks* self = this;
     Backward({&self, 1}, loss, loss_scale, reduce);
   }
-  // One backward for several, which share a group; all but the first must not overlap, or the order
-  // of their collectives would depend on the rank.
+  // One backward for several objects that share a group. Only the first may have `overlap`:
+  // otherwise the order of their collectives would depend on the rank.
   static void Backward(std::span<GradientChunks* const> all, const Tensor& loss, double loss_scale,
                        bool reduce, bool retain_graph = false);
-  // The same of any function that runs backward passes, or none: what has been left local is
-  // reduced then.
+  // The same for any function that runs backward passes, or none. Without a backward, it reduces
+  // the gradients that were left local.
   static void Run(std::span<GradientChunks* const> all, const std::function<void()>& backward,
                   const GradientPass& pass);
-  // With on_chunk, from within Backward, where all ranks come by as often: reduces what all of them
-  // have. Collective; without a backward under way it does nothing.
+  // With on_chunk only, called within Backward: reduces the chunks that are complete on all ranks.
+  // All ranks must call it equally often. Does nothing if no backward is running.
   void Agree();
-  // false: until it is true again, gradients stay local in every backward, whatever `reduce` says,
-  // and nothing is sent. The same on every rank.
+  // While false, gradients stay local in every backward, whatever `reduce` says, and nothing is
+  // sent. Must be the same on every rank.
   void set_reduces(bool reduces) { reduces_ = reduces; }
-  // Whether any rank had a gradient in the last reducing backward.
+  // Whether any rank had this gradient in the last backward that reduced.
   bool present(size_t index) const { return slots_[index].present; }
   int64_t num_chunks() const { return static_cast<int64_t>(plan_.size()); }
 
@@ -126,11 +131,11 @@ class GradientChunks {
     size_t chunk = 0;
     const ChunkItem* item = nullptr;  // null: not in a chunk
     bool trainable = false;           // when the plan was made
-    bool takes_part = false;          // in the backward under way: trainable, and not left out
-    bool deposited = false;           // in the backward under way
+    bool takes_part = false;          // in this backward: trainable, and not left out
+    bool deposited = false;           // in this backward: copied to its chunk
     bool present = false;
-    // Partial sums of 2^level micro-batches, largest first. Between backward calls the smallest one
-    // is the parameter's gradient itself, of `level`.
+    // Sums of 2^level micro-batches each, largest first. Between backward calls the smallest sum is
+    // the parameter's gradient itself, with level `level`.
     struct Partial {
       Tensor sum;
       int level;
@@ -140,9 +145,9 @@ class GradientChunks {
   };
   struct Chunk {
     size_t missing = 0;
-    bool done = false;  // with on_chunk: reduced, or there is nothing to reduce
+    bool done = false;  // with on_chunk: reduced, or without a gradient to reduce
     Tensor flat;
-    Tensor mean;  // sharded: where this rank's shard arrives
+    Tensor mean;  // sharded: receives this rank's shard
     std::shared_ptr<comm::Work> work;
   };
 
@@ -155,7 +160,7 @@ class GradientChunks {
   void Deposit(Slot& slot);
   void PutAway(Slot& slot);
   void MakeFlat(size_t chunk);
-  // [numel] of a chunk's gradients.
+  // An uninitialized buffer [numel] for gradients of the chunk.
   Tensor EmptyGradient(size_t chunk, int64_t numel) const;
   void LaunchReady();
   bool AnyTakesPart(const ChunkSpec& spec) const;
@@ -174,7 +179,7 @@ class GradientChunks {
 
   comm::GroupPtr group_;
   GradientChunkOptions options_;
-  OnMean on_mean_;  // sharded when there is one
+  OnMean on_mean_;  // set: sharded mode
   std::vector<Slot> slots_;
   std::vector<ChunkSpec> plan_;
   std::vector<Chunk> chunks_;

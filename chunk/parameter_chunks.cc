@@ -17,10 +17,10 @@ ParameterChunks::ParameterChunks(std::vector<autograd::ParameterPtr> parameters,
   for (size_t c = 0; c < plan_.size(); ++c) {
     for (const ChunkItem& item : plan_[c].items) places_[item.parameter] = {c, &item};
   }
-  // Chunk by chunk: old values go as their chunk comes, so that the model is never there twice.
+  // Chunk by chunk: old values are freed as chunks are made, so that the model never exists twice.
   for (size_t c = 0; c < plan_.size(); ++c) {
     const ContextPtr context = parameters_[plan_[c].items.at(0).parameter]->data().context();
-    // Zeros: padding travels with the shards.
+    // Zeros, because padding is gathered with the shards.
     chunks_[c].values =
         Tensor::Zeros({plan_[c].numel()}, dtype, context, MemoryCategory::kParameter);
     for (const ChunkItem& item : plan_[c].items) {
@@ -42,7 +42,7 @@ ParameterChunks::~ParameterChunks() {
     try {  // the values outlive this object and must be whole
       chunk.work->Wait();
     } catch (const Error&) {
-      // The failed peer is reported where this rank next communicates.
+      // This rank learns of the failed peer at its next collective.
     }
   }
 }
@@ -65,10 +65,11 @@ comm::Layout ParameterChunks::LayoutOf(size_t index) const {
 
 void ParameterChunks::CheckUnchanged() const {
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    APOGEE_CHECK(parameters_[i]->data().storage() == chunks_[places_[i].chunk].values.storage(),
-                 "parameter \"", parameters_[i]->name(),
-                 "\" was given another tensor after boost, which its shards know nothing of; copy "
-                 "into parameter.data() instead of calling set_value");
+    APOGEE_CHECK(
+        parameters_[i]->data().storage() == chunks_[places_[i].chunk].values.storage(),
+        "parameter \"", parameters_[i]->name(),
+        "\" was given another tensor after boost, which is not connected to its shards; copy "
+        "into parameter.data() instead of calling set_value");
   }
 }
 

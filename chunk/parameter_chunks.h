@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// ParameterChunks: parameters moved into flat chunks that every rank holds whole and of which each
-// rank updates one shard (ZeRO stages 1 and 2; Rajbhandari et al., SC 2020).
+// ParameterChunks: moves parameters into flat chunks. Every rank holds the chunks whole, and each
+// rank updates one shard of every chunk (ZeRO stages 1 and 2; Rajbhandari et al., SC 2020).
 //
 //   ParameterChunks chunks(parameters, plan, group, DType::kBF16, on_move);
-//   Tensor mine = chunks.Shard(i);        // this rank's elements of parameter i:
-//   chunks.LayoutOf(i)
+//   Tensor mine = chunks.Shard(i);        // this rank's elements of parameter i;
+//                                         // chunks.LayoutOf(i) says which they are
 //   ... update mine ...
-//   chunks.GatherAsync();                 // everybody's shards to everybody, while work goes on
-//   parameters[i]->value();               // waits for its chunk, if it must
+//   chunks.GatherAsync();                 // distribute all shards in the background
+//   parameters[i]->value();               // waits for its chunk if necessary
 //
-// A parameter's value becomes a view of its chunk. on_move runs before the old value is dropped,
-// once per parameter; the chunk holds its cast by then. Collectives (one all-gather per chunk) are
-// issued in the order of the chunks; all ranks of the group call GatherAsync together.
+// A parameter's value becomes a view of its chunk. on_move runs once per parameter before the old
+// value is dropped; the chunk already holds the value, cast to the chunks' dtype. GatherAsync is
+// collective: all ranks of the group must call it. It issues one all-gather per chunk, in the order
+// of the chunks.
 #ifndef APOGEE_CHUNK_PARAMETER_CHUNKS_H_
 #define APOGEE_CHUNK_PARAMETER_CHUNKS_H_
 
@@ -32,7 +33,8 @@ class ParameterChunks {
   using OnMove = std::function<void(size_t index, const Tensor& old_value, const Tensor& shard,
                                     const comm::Layout& layout)>;
 
-  // `plan` is of these parameters with GroupSize(group) shards; null: one rank. Collective: no.
+  // `plan` must describe these parameters, with GroupSize(group) shards. `group` may be null (one
+  // rank). Not collective.
   ParameterChunks(std::vector<autograd::ParameterPtr> parameters, std::vector<ChunkSpec> plan,
                   comm::GroupPtr group, DType dtype, const OnMove& on_move);
   ~ParameterChunks();
@@ -41,15 +43,15 @@ class ParameterChunks {
 
   const std::vector<ChunkSpec>& plan() const { return plan_; }
   const std::vector<autograd::ParameterPtr>& parameters() const { return parameters_; }
-  // A view of this rank's elements of a parameter, [n], n may be 0.
+  // A view of this rank's elements of a parameter: [n], n may be 0.
   Tensor Shard(size_t index) const;
-  // Where they lie in the parameter's value.
+  // Which elements of the parameter Shard returns.
   comm::Layout LayoutOf(size_t index) const;
 
-  // Throws Error naming the first parameter whose value no longer lies in its chunk.
+  // Throws Error with the name of the first parameter whose value no longer lies in its chunk.
   void CheckUnchanged() const;
 
-  // Starts to gather all chunks. Until a chunk has arrived, reading a value of it waits.
+  // Starts to gather all chunks. Until a chunk has arrived, reading one of its values waits.
   void GatherAsync();
   // Blocks until every value is whole.
   void Wait();

@@ -20,7 +20,7 @@ class KeptTensor : public autograd::PackedTensor {
 
 }  // namespace
 
-// Elements of a chunk, wherever the chunk's values are when backward needs them.
+// A saved value: elements of a chunk, read from where the chunk's values are during backward.
 class ShardedParameters::PackedValue : public autograd::PackedTensor {
  public:
   PackedValue(std::shared_ptr<ShardedParameters> owner, size_t chunk, const Tensor& value)
@@ -51,7 +51,7 @@ class ShardedParameters::PackedValue : public autograd::PackedTensor {
   size_t chunk_;
   int64_t offset_;
   Shape shape_;
-  int64_t walk_ = -1;  // the last one that read it
+  int64_t walk_ = -1;  // the last walk that read it
 };
 
 std::shared_ptr<ShardedParameters> ShardedParameters::Make(
@@ -78,11 +78,11 @@ ShardedParameters::ShardedParameters(std::vector<autograd::ParameterPtr> paramet
   options_.homes.resize(plan_.size());
 }
 
-// Parameter by parameter: old values go as their shards come.
+// Parameter by parameter: an old value is freed once its shard is made.
 void ShardedParameters::Move(const OnMove& on_move) {
   for (size_t c = 0; c < plan_.size(); ++c) {
     const ContextPtr& home = options_.homes[c] != nullptr ? options_.homes[c] : context_;
-    // Zeros: padding travels with the shards.
+    // Zeros, because padding is gathered with the shards.
     chunks_[c].shard =
         Tensor::Zeros({plan_[c].shard_numel}, options_.dtype, home, MemoryCategory::kParameter);
     schedule_.set_chunk_bytes(c, GatheredBytes(c));
@@ -98,7 +98,7 @@ void ShardedParameters::Move(const OnMove& on_move) {
       LetGo(item.parameter);
     }
   }
-  options_.before_move = nullptr;  // its captures may not live as long
+  options_.before_move = nullptr;  // the objects it captured may not live longer
 }
 
 Tensor ShardedParameters::Shard(size_t index) const {
@@ -135,7 +135,7 @@ void ShardedParameters::Miss(size_t index) {
   on_miss_(index);
 }
 
-// One rank reads its shard where it is.
+// With one rank on the device the shard is the whole chunk, and no copy is needed.
 bool ShardedParameters::IsAlias(const Chunk& chunk) const {
   return options_.group == nullptr && chunk.shard.context() == context_;
 }
@@ -175,9 +175,9 @@ void ShardedParameters::Drop(const std::vector<size_t>& chunks) {
   for (const size_t index : chunks) {
     Chunk& chunk = chunks_[index];
     try {
-      WaitFor(chunk);  // or its memory would stay
+      WaitFor(chunk);  // else its memory would stay in use
     } catch (const comm::CommError&) {
-      // Nobody wants these values; the next gather tells.
+      // These values are not needed; the next gather reports the error.
     }
     if (chunk.in_backward && chunk.num_saved > chunk.num_read) chunk.retained = chunk.values;
     chunk.values = Tensor();
@@ -218,7 +218,7 @@ void ShardedParameters::EndHold(size_t index, bool in_backward) {
   const std::vector<size_t> drop = schedule_.Release(index);
   if (schedule_.is_held(index)) return;
   for (const ChunkItem& item : plan_[index].items) {
-    // Another value, which somebody set meanwhile, stays for CheckReleased to find.
+    // If the user has set another value meanwhile, it stays, for CheckReleased to find.
     const autograd::Parameter& parameter = *parameters_[item.parameter];
     if (parameter.data().storage() == chunk.values.storage()) LetGo(item.parameter);
   }
@@ -292,12 +292,13 @@ void ShardedParameters::DropRetained() {
 void ShardedParameters::CheckReleased() const {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const autograd::Parameter& parameter = *parameters_[i];
-    APOGEE_CHECK(parameter.is_released() &&
-                     parameter.data().storage() == chunks_[places_[i].chunk].shard.storage(),
-                 "parameter \"", parameter.name(),
-                 "\" was given another tensor after boost, which its shards know nothing of; copy "
-                 "this rank's part (Plugin::LayoutOf) into parameter.data() instead of calling "
-                 "set_value");
+    APOGEE_CHECK(
+        parameter.is_released() &&
+            parameter.data().storage() == chunks_[places_[i].chunk].shard.storage(),
+        "parameter \"", parameter.name(),
+        "\" was given another tensor after boost, which is not connected to its shards; copy "
+        "this rank's part (Plugin::LayoutOf) into parameter.data() instead of calling "
+        "set_value");
   }
 }
 
@@ -308,7 +309,8 @@ autograd::PackHook ShardedParameters::PackValues() {
       const Tensor& values = owner->chunks_[c].values;
       if (!values.defined() || values.storage() != tensor.storage()) continue;
       if (tensor.is_contiguous()) return std::make_shared<PackedValue>(owner, c, tensor);
-      return std::make_shared<KeptTensor>(tensor.Clone());  // else it would hold the whole chunk
+      // A view would keep the whole chunk alive.
+      return std::make_shared<KeptTensor>(tensor.Clone());
     }
     return std::make_shared<KeptTensor>(tensor);
   };

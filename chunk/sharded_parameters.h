@@ -1,31 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// ShardedParameters: parameters in flat chunks of which each rank keeps one shard, and which are
-// whole on a rank while somebody there uses them (ZeRO stage 3; Rajbhandari et al., SC 2020).
+// ShardedParameters: parameters in flat chunks. Each rank keeps one shard of every chunk, and a
+// chunk is gathered while it is in use (ZeRO stage 3; Rajbhandari et al., SC 2020).
 //
 //   auto parameters = ShardedParameters::Make(all, plan, {.group = group, .dtype = DType::kBF16},
 //                                             on_move);
-//   Tensor mine = parameters->Shard(i);          // what is left of parameter i; update it
+//   Tensor mine = parameters->Shard(i);          // this rank's part of parameter i; update it
 //   parameters->Acquire(c);                      // one all-gather: chunk c's values can be read
 //   ... forward of a module whose parameters lie in c ...
-//   parameters->Release(c);                      // and its bytes are given back
+//   parameters->Release(c);                      // frees the gathered values
 //
-// Acquire counts its callers; the first one gathers. Who reads a parameter of a chunk that nobody
-// has acquired makes `on_miss` run, which acquires the chunk or throws: values are right or an
-// error, never stale. Graphs hold no values: within a
-// SavedTensorHookGuard(parameters->PackValues()) a saved value is a note of where it lies, and
-// backward reads it there.
+// Acquire counts holders; the first one gathers. Reading a parameter whose chunk is not held calls
+// `on_miss`, which acquires the chunk or throws. So a value is right or an error, never stale.
+// Autograd graphs hold no values: within a SavedTensorHookGuard(parameters->PackValues()), a saved
+// value becomes a note of its place in a chunk, and backward reads it there.
 //
-// A shard's home is the device that its parameters were on, or other memory (the host's). Whole
-// values are made on the device. With a capacity (schedule()) values stay there after use, or are
-// gathered ahead, as chunk/gather_schedule.h says, until they change: tell of it by ValuesChanged,
-// or let CheckGathered find it.
+// A shard's home is the device that its parameters were on, or other memory such as the host's.
+// Gathered values are on the device. If the schedule has a capacity, values may stay there after
+// use, or are gathered ahead (chunk/gather_schedule.h). They stay until the shards change: call
+// ValuesChanged then, or let CheckGathered find out.
 //
-// Whether a call gathers depends on the calls made here alone, never on what a rank's graph has
-// saved or where its shards live: graphs may differ from rank to rank.
+// Whether a call gathers depends only on the calls made here, not on a rank's saved graph nor on
+// where its shards live. So graphs may differ from rank to rank.
 //
-// A rank that gathers another chunk than its peers gets their CommError: chunks differ in size
-// (ChunkPlanOptions::distinct_sizes), and sizes are compared.
+// If ranks gather different chunks, all get a CommError: chunks differ in size
+// (ChunkPlanOptions::distinct_sizes), and the group compares sizes.
 #ifndef APOGEE_CHUNK_SHARDED_PARAMETERS_H_
 #define APOGEE_CHUNK_SHARDED_PARAMETERS_H_
 
@@ -42,30 +41,30 @@
 namespace apogee::chunk {
 
 struct ShardedParametersOptions {
-  // For gathers alone, so that they need no order relative to other collectives. Null: one rank,
-  // whose shard is the chunk.
+  // Used for gathers only, so that they need no order relative to other collectives. Null: one
+  // rank, whose shard is the whole chunk.
   comm::GroupPtr group = nullptr;
   DType dtype = DType::kF32;
-  // By chunk, where its shard lives; null, or none at all: where the parameters are.
+  // By chunk: where its shard lives. Null, or an empty vector: where the parameters are.
   std::vector<ContextPtr> homes = {};
-  // By chunk: once gathered it stays so until its values change. Empty: none.
+  // By chunk: whether it stays gathered until its values change. Empty: none.
   std::vector<bool> keep = {};
-  // Runs before each parameter is cut, in the plan's order, which all ranks share: gives it the
-  // value to cut. What it makes is dropped before the next one.
+  // Called before each parameter is cut into shards, in the plan's order, which is the same on all
+  // ranks. It may set the value to cut; that value is dropped before the next call.
   std::function<void(size_t index)> before_move = nullptr;
 };
 
 class ShardedParameters : public std::enable_shared_from_this<ShardedParameters> {
  public:
-  // Runs once per parameter, before its whole value is dropped. `shard` and `layout`: as
+  // Called once per parameter before its whole value is dropped. `shard` and `layout` are
   // Shard(index) and LayoutOf(index).
   using OnMove = std::function<void(size_t index, const Tensor& old_value, const Tensor& shard,
                                     const comm::Layout& layout)>;
-  // `index`: the parameter that was read.
+  // `index`: the parameter that was read while its chunk was not held.
   using OnMiss = std::function<void(size_t index)>;
 
-  // `plan` is of these parameters with GroupSize(options.group) shards and distinct sizes.
-  // Lazy values are made one at a time. Collective: as before_move.
+  // `plan` must describe these parameters, with GroupSize(options.group) shards and distinct sizes.
+  // Lazily initialized values are created one at a time. Collective only if before_move is.
   static std::shared_ptr<ShardedParameters> Make(std::vector<autograd::ParameterPtr> parameters,
                                                  std::vector<ChunkSpec> plan,
                                                  ShardedParametersOptions options,
@@ -75,50 +74,52 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
 
   const std::vector<ChunkSpec>& plan() const { return plan_; }
   const std::vector<autograd::ParameterPtr>& parameters() const { return parameters_; }
-  // What gathers run over; null: one rank.
+  // The group of the gathers; null: one rank.
   const comm::GroupPtr& group() const { return options_.group; }
   size_t ChunkOf(size_t index) const { return places_[index].chunk; }
-  // A view of this rank's elements of a parameter, [n], n may be 0: Parameter::data() while it is
-  // released.
+  // A view of this rank's elements of a parameter: [n], n may be 0. Equals Parameter::data() while
+  // the chunk is released.
   Tensor Shard(size_t index) const;
-  // Where they lie in the parameter's value.
+  // Which elements of the parameter Shard returns.
   comm::Layout LayoutOf(size_t index) const;
 
-  // Collective when the chunk has to be gathered, or others ahead of their use.
+  // Adds a holder of the chunk. Collective if this chunk, or others ahead of their use, must be
+  // gathered. Returns when the chunk's values have arrived.
   void Acquire(size_t chunk);
   void Release(size_t chunk);
   bool is_acquired(size_t chunk) const { return schedule_.is_held(chunk); }
-  // The same in backward, where nodes that still need the values may run later: for them alone they
-  // stay until the last one has run or DropRetained is called, which ends this walk over the graph:
-  // in the next one of the same graph every node reads again.
+  // Release for use in backward, where graph nodes that saved the values may run later. The values
+  // stay readable for these nodes only, until the last one has run or DropRetained is called.
+  // DropRetained ends this walk over the graph; a next walk over it reads every value again.
   void ReleaseInBackward(size_t chunk);
   void DropRetained();
-  // Shards were written to: what is gathered and nobody holds is given up.
+  // Call after writing to shards: drops gathered values without a holder.
   void ValuesChanged();
-  // The same if it turns out that some rank's shards have been written to. Collective when
-  // something is gathered that nobody holds.
+  // Checks whether shards of any rank were written to, and then calls ValuesChanged. Collective if
+  // some chunk is gathered but has no holder.
   void CheckGathered();
-  // A copy, outside of model data. Collective.
+  // A copy of the whole value, not counted as model data. Collective.
   Tensor WholeValue(size_t index) const;
 
-  // What stays, and what comes ahead. Same calls on every rank.
+  // Decides which chunks stay and which are gathered ahead. Make the same calls on every rank.
   GatherSchedule& schedule() { return schedule_; }
   const GatherSchedule& schedule() const { return schedule_; }
-  // The device.
+  // The device of the gathered values.
   const ContextPtr& context() const { return context_; }
   bool is_home(size_t chunk, const ContextPtr& home) const {
     return chunks_[chunk].shard.context() == home;
   }
-  // Moves a shard that nobody holds; other views of it (Shard) keep the old memory. Collective: no.
+  // Moves the shard of a chunk that is not gathered. Earlier views of it (Shard) keep the old
+  // memory. Not collective.
   void MoveHome(size_t chunk, const ContextPtr& home);
-  // Bytes of a chunk's shard, and of its values when gathering them takes memory.
+  // Bytes of a chunk's shard, and of its gathered values (0 if gathering takes no memory).
   int64_t ShardBytes(size_t chunk) const { return chunks_[chunk].shard.bytes(); }
   int64_t GatheredBytes(size_t chunk) const;
-  // Runs after a chunk has been gathered, and after its values are gone.
+  // Called when a gather of a chunk has been started, and after its values were freed.
   using Observer = std::function<void(size_t chunk, bool gathered)>;
   void set_observer(Observer observer) { observer_ = std::move(observer); }
 
-  // Throws Error naming a parameter that is not what Release left.
+  // Throws Error with the name of a parameter whose tensor was replaced since Release.
   void CheckReleased() const;
 
   void set_on_miss(OnMiss on_miss) { on_miss_ = std::move(on_miss); }
@@ -126,13 +127,13 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
 
  private:
   struct Chunk {
-    Tensor shard;     // [shard_numel], at home
+    Tensor shard;     // [shard_numel], in its home
     Tensor values;    // whole, while gathered
-    Tensor retained;  // whole, released in backward, and saved by nodes that are to run
-    std::shared_ptr<comm::Work> gathering;  // `values` arrive
-    bool in_backward = false;               // released there last
-    int64_t num_saved = 0;                  // PackedValues
-    int64_t num_read = 0;                   // of them, in this walk
+    Tensor retained;  // whole: released in backward, but saved by nodes that have yet to run
+    std::shared_ptr<comm::Work> gathering;  // set until `values` have arrived
+    bool in_backward = false;               // the last release was in backward
+    int64_t num_saved = 0;                  // live PackedValues
+    int64_t num_read = 0;                   // PackedValues read in this walk
     void DropRead() {
       if (num_saved == num_read) retained = Tensor();
     }
@@ -164,7 +165,7 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
   GatherSchedule schedule_;
   Observer observer_;
   OnMiss on_miss_;
-  int64_t walk_ = 0;  // over a graph, by backward; counted
+  int64_t walk_ = 0;  // number of the current walk over a graph in backward
 };
 
 }  // namespace apogee::chunk

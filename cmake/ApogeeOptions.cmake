@@ -18,7 +18,9 @@ apogee_tristate(APOGEE_WITH_CUDA "GPU kernels and memory" EMULATED)
 apogee_tristate(APOGEE_WITH_NCCL "Collectives between GPUs")
 apogee_tristate(APOGEE_WITH_MPI "Collectives between processes and machines")
 option(APOGEE_WITH_OPENMP "Split CPU loops over threads (off for ThreadSanitizer)" ON)
-option(APOGEE_NATIVE "Compile for the instruction set of this machine (-march=native)" ON)
+# Off: a library for another machine must not stop there with an illegal instruction. Matrix products through
+# oneDNN use what the processor has all the same.
+option(APOGEE_NATIVE "Compile for the instruction set of this machine only (-march=native)" OFF)
 option(APOGEE_WERROR "Warnings are errors" OFF)
 option(APOGEE_PCH "Precompile the standard headers and GoogleTest headers once" ON)
 option(APOGEE_UNITY "Compile the sources of a layer in groups" OFF)

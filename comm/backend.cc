@@ -31,7 +31,7 @@ absl::StatusOr<Backend> ChooseBackend(const LaunchOptions& options, int num_proc
   APOGEE_ASSIGN_OR_RETURN(const process::Started started, process::StartedInEnvironment());
   const bool by_tcp = started.by == process::Starter::kTcp;
   if (num_processes == 1) {
-    // mpirun -np 1 starts what is one rank, and communicates with nobody.
+    // `mpirun -np 1` starts a single rank, which has no peers to communicate with.
     const bool alone = started.by != process::Starter::kNobody && options.num_ranks <= 1;
     if (name == "auto" || name == "local" || alone) return Backend::kLocal;
     return InvalidArgument(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Which backend carries the groups of a launch. Private to comm.
+// The choice of the backend that carries the groups of a launch. Private to comm.
 //
 //   APOGEE_ASSIGN_OR_RETURN(const Backend backend, ChooseBackend(options, processes.size));
 #ifndef APOGEE_COMM_BACKEND_H_
@@ -13,12 +13,12 @@ namespace apogee::comm {
 enum class Backend : uint8_t {
   kLocal,  // ranks are threads
   kMpi,    // processes; tensors of a GPU are staged through the host
-  kTcp,    // the same without MPI
+  kTcp,    // as kMpi, but without MPI
   kNccl,   // processes with a GPU each
 };
 
-// `num_processes`: that mpirun, srun or `apogee run` started, 1 where ranks are threads.
-// InvalidArgument for a choice that is none, or cannot be.
+// `num_processes`: as many as mpirun, srun or `apogee run` started; 1 if ranks are threads. Returns
+// InvalidArgument for an unknown backend, or one that cannot be used here.
 absl::StatusOr<Backend> ChooseBackend(const LaunchOptions& options, int num_processes);
 
 }  // namespace apogee::comm

@@ -11,7 +11,7 @@
 namespace apogee::comm {
 namespace {
 
-// Scales travel in the errors' dtype, behind the signs: the same to all, as bytes [ranks, ...].
+// Scales are sent after the signs, in the errors' dtype. The same to all ranks: bytes [ranks, ...].
 Tensor ScaleBytes(const std::vector<double>& scales, DType dtype, int64_t ranks,
                   const ContextPtr& context) {
   const auto bytes_of = [&]<typename T>() {
@@ -27,7 +27,7 @@ Tensor ScaleBytes(const std::vector<double>& scales, DType dtype, int64_t ranks,
   return dtype == DType::kF64 ? bytes_of.operator()<double>() : bytes_of.operator()<float>();
 }
 
-// The scales of each row, from such bytes: waits for them.
+// Reads the scales of each row from such bytes. Waits for the device.
 std::vector<std::vector<double>> ReadScales(const Tensor& rows, DType dtype) {
   const std::vector<uint8_t> bytes = rows.ToVector<uint8_t>();
   std::vector<std::vector<double>> scales;
@@ -58,18 +58,18 @@ void* At(const Tensor& tensor, int64_t element) {
 struct CompressedAllReduce::Part {
   const CompressedTensor* tensor;
   int64_t n, padded, chunk;  // elements
-  int64_t num_live;          // before the padding that takes no part
-  int64_t offset;            // of its signs in a message, in bytes
-  size_t scale;              // which scale is its
-  // Of the chunk that begins at element `first`.
+  int64_t num_live;          // elements from here on are padding that takes no part
+  int64_t offset;            // where its signs begin in a message, in bytes
+  size_t scale;              // index of its scale
+  // Number of live elements in the chunk that begins at element `first`.
   int64_t LiveIn(int64_t first) const { return std::clamp<int64_t>(num_live - first, 0, chunk); }
 };
 
 struct CompressedAllReduce::Exchange {
   std::vector<CompressedTensor> tensors;
-  std::vector<Part> parts;  // of these
+  std::vector<Part> parts;  // of `tensors`
   size_t num_scales;
-  int64_t signs, message;  // bytes of a message's signs, and of all of it
+  int64_t signs, message;  // bytes of a message's signs, and of the whole message
   Tensor received;
   std::vector<std::vector<double>> scales;  // by sender
 };
@@ -121,7 +121,7 @@ std::vector<CompressedAllReduce::Part> CompressedAllReduce::Parts(
   for (const CompressedTensor& tensor : tensors) {
     CheckTensor(tensor);
     APOGEE_CHECK(tensor.worker_error.dtype() == tensors[0].worker_error.dtype(),
-                 "compressed_all_reduce: f64 values and others need a call each");
+                 "compressed_all_reduce: one call takes f64 values or other values, not both");
     APOGEE_CHECK(tensor.scale_group >= 0, "compressed_all_reduce: a scale_group is ",
                  tensor.scale_group, ", must be at least 0");
     const int64_t n = tensor.value.numel();
@@ -185,7 +185,7 @@ CompressedAllReduce::Sent CompressedAllReduce::Send(
   };
   const int ranks = size();
 
-  // What this rank sends: to rank j, chunk j of every tensor and all scales.
+  // This rank's messages: to rank j, chunk j of every tensor, and all scales.
   std::vector<double> squares(parts.size());
   std::vector<int64_t> counts(parts.size());
   const Tensor send = bytes({ranks, message}), received = bytes({ranks, message});
@@ -203,7 +203,7 @@ CompressedAllReduce::Sent CompressedAllReduce::Send(
       .CopyFrom(ScaleBytes(own_scales, dtype, ranks, send.context()));
   group_->AllToAll(received, send);
 
-  // All ranks see the same scales here, before any of them has changed anything.
+  // All ranks see the same scales here, before any rank has changed anything.
   exchange->scales = ReadScales(received.Slice(1, signs, message - signs), dtype);
   exchange->num_scales = num_scales;
   exchange->signs = signs;
@@ -237,7 +237,7 @@ void CompressedAllReduce::Finish(const Sent& sent_before) const {
                          MemoryCategory::kWorkspace);
   };
 
-  // This rank as the server of its chunk.
+  // This rank as the server of its chunk:
   std::vector<double> squares(parts.size());
   std::vector<int64_t> counts(parts.size());
   const Tensor answer = bytes(1), answers = bytes(ranks);
@@ -258,7 +258,7 @@ void CompressedAllReduce::Finish(const Sent& sent_before) const {
   std::vector<double> answer_scales = Scales(parts, num_scales, squares, counts);
   const Tensor scale_bytes = ScaleBytes(answer_scales, dtype, 1, answer.context());
   answer.Slice(1, signs, message - signs).CopyFrom(scale_bytes);
-  if (dtype != DType::kF64) {  // as the others read them
+  if (dtype != DType::kF64) {  // rounded as the other ranks receive them
     for (double& scale : answer_scales) scale = static_cast<float>(scale);
   }
   for (const Part& part : parts) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the members of a group compare before data moves, and what messages show of a call.
+// Fingerprint: the part of a call that the members of a group compare before data moves, and that
+// messages show.
 //
 //   Fingerprint mine(call);
 //   if (!mine.Matches(theirs)) Fail(mine.ToString() + " where " + theirs.ToString());
@@ -23,16 +24,16 @@ struct Fingerprint {
   CollectiveKind kind = CollectiveKind::kBarrier;
   ReduceOp op = ReduceOp::kSum;
   int root = 0;
-  // The input, or the output where there is none.
+  // Below: those of the input, or of the output if there is no input.
   bool has_tensor = false;
   DType dtype = DType::kF32;
   int64_t numel = 0;
-  // Of a GPU, and not staged through the host. Not part of the text.
+  // Whether the tensor is on a GPU and is not staged through the host. Not part of the text.
   bool on_gpu = false;
 
-  // "all_reduce(sum, 1024 x f32)", "broadcast(root 2, ...)".
+  // For example "all_reduce(sum, 1024 x f32)" or "broadcast(root 2, ...)".
   std::string ToString() const;
-  // Whether members may call the two together. Send matches recv.
+  // Whether members may make these two calls together. Send matches recv.
   bool Matches(const Fingerprint& other) const;
 };
 

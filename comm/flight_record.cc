@@ -73,7 +73,7 @@ uint64_t FlightRecord::Call(const FlightCall& call) {
   return next_id_++;
 }
 
-// The oldest call that has ended; among ever so many that have not, the oldest.
+// Drops the oldest call that has ended; if too many are still running, the oldest of those.
 void FlightRecord::Forget() {
   const auto ended = std::ranges::find_if(entries_, [](const auto& entry) {
     return entry.second.state == State::kDone || entry.second.state == State::kFailed;
@@ -174,7 +174,7 @@ std::string FlightRecord::ToJson() const {
 }
 
 absl::Status FlightRecord::Write() const {
-  std::lock_guard lock(writing_);  // the last one to begin writes what is newest
+  std::lock_guard lock(writing_);  // so the last call to get here writes the newest state
   const std::string part = path() + ".part";
   {
     std::ofstream file(part, std::ios::binary | std::ios::trunc);

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// FlightRecord: what a rank's last collectives were and what became of them, for `apogee
-// hang-report`.
+// FlightRecord: a rank's last collectives and their outcomes, for `apogee hang-report`.
 //
 //   auto record = std::make_shared<FlightRecord>(rank, num_ranks, timeout, directory);
 //   const uint64_t id = record->Call({group, -1, -1, sequence, Fingerprint(call)});
-//   record->SetMoving(id);                     // all members have come
-//   record->Finish(id, "");                    // or why it failed, and who had not come
+//   record->SetMoving(id);                     // all members have arrived
+//   record->Finish(id, "");                    // or the error, and the ranks that had not arrived
 //   record->WriteWithin(std::chrono::seconds(1));   // DIRECTORY/rank0.json
 //
-// The last kNumCalls calls are kept, older ones as long as they are under way, at some 200 bytes
-// each, and for every group how many calls there were. All calls may come from any thread. Private
-// to comm.
+// Keeps the last kNumCalls calls, and older ones that are still running, at about 200 bytes each,
+// and for every group the number of calls. All calls may come from any thread. Private to comm.
 #ifndef APOGEE_COMM_FLIGHT_RECORD_H_
 #define APOGEE_COMM_FLIGHT_RECORD_H_
 
@@ -29,7 +27,7 @@
 
 namespace apogee::comm {
 
-// Ranks whose calls are numbered together. One object per group.
+// Ranks whose calls share one numbering. One object per group.
 struct FlightGroup {
   std::string name;        // "[0 2]", "[0 2] copy 1"
   std::vector<int> ranks;  // in the world
@@ -37,7 +35,7 @@ struct FlightGroup {
 
 struct FlightCall {
   std::shared_ptr<const FlightGroup> group;
-  // Of send and recv, ranks of the world; -1: a call of the whole group.
+  // World ranks, for send and recv. -1: a call of the whole group.
   int sender = -1, receiver = -1;
   int64_t sequence = 0;
   Fingerprint fingerprint = {};
@@ -48,28 +46,28 @@ class FlightRecord : public std::enable_shared_from_this<FlightRecord> {
   using Clock = std::chrono::steady_clock;
   static constexpr size_t kNumCalls = 256;
 
-  // An empty directory: nothing is ever written.
+  // With an empty directory nothing is ever written.
   FlightRecord(int rank, int num_ranks, std::chrono::milliseconds timeout, std::string directory);
 
-  // Makes the directory and removes what an earlier run has left there of this rank, and, for
-  // rank 0, of ranks that this run does not have.
+  // Makes the directory. Removes this rank's file of an earlier run and, on rank 0, also the files
+  // of ranks that this run does not have.
   absl::Status Prepare() const;
 
   uint64_t Call(const FlightCall& call);
   void SetMoving(uint64_t id);
   void Finish(uint64_t id, const std::string& error, const std::vector<int>& missing = {});
-  // "returned", or "failed: why".
+  // `how`: "returned", or "failed: " and the reason.
   void EndFunction(const std::string& how);
-  // A collective has waited for this rank for the timeout.
+  // Notes that a collective has waited for this rank for the whole timeout.
   void SetWaitedFor();
 
   bool waited_for() const;
-  // Whether the function waits for a collective.
+  // Whether the rank's function is waiting for a collective.
   bool is_waiting() const;
-  // When the function last called a collective or waited for one. Now, while it waits.
+  // When the function last called a collective or waited for one. The current time while it waits.
   Clock::time_point active_at() const;
 
-  // While it lives the function waits for a collective, which is not being idle.
+  // Marks, while it lives, that the function waits for a collective, which is not being idle.
   class Waiting {
    public:
     explicit Waiting(FlightRecord& record) : record_(record) { record_.AddWaiting(1); }
@@ -82,8 +80,8 @@ class FlightRecord : public std::enable_shared_from_this<FlightRecord> {
   };
 
   std::string ToJson() const;
-  // Writes the record in a thread of its own and waits for it at most so long: a disk that hangs
-  // must not keep a process from ending. Replaces the file in one go; an error is printed.
+  // Writes the record in a thread of its own and waits for at most `limit`: a hanging disk must not
+  // keep a process from ending. Replaces the file atomically. Prints an error to stderr.
   void WriteWithin(std::chrono::milliseconds limit);
 
  private:
@@ -109,7 +107,7 @@ class FlightRecord : public std::enable_shared_from_this<FlightRecord> {
   const Clock::time_point started_ = Clock::now();
 
   mutable std::mutex mutex_;
-  std::map<uint64_t, Entry> entries_;  // by id: oldest first
+  std::map<uint64_t, Entry> entries_;  // by id, so oldest first
   uint64_t next_id_ = 0;
   std::map<ChannelKey, int64_t> num_calls_;
   std::string function_ = "running";

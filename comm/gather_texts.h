@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// GatherTexts: what ranks tell each other in words, for messages that name who has what.
+// GatherTexts: gathers a text from every rank, for messages that say which rank has what.
 //
 //   std::vector<std::string> all = comm::GatherTexts(mine, group, context);     // in rank order
 #ifndef APOGEE_COMM_GATHER_TEXTS_H_
@@ -13,7 +13,8 @@
 
 namespace apogee::comm {
 
-// Bytes of any kind and number. Collective; works in the host's memory beside `context`.
+// Texts of any bytes and any length. Collective and blocking. Uses the CPU memory of `context`'s
+// rank. Throws CommError as any collective.
 std::vector<std::string> GatherTexts(const std::string& text, Group& group,
                                      const ContextPtr& context);
 

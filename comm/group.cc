@@ -14,7 +14,7 @@ void CheckTensor(const char* op, const char* name, const Tensor& tensor) {
                " is not contiguous; call Contiguous() first");
 }
 
-// Brings what has arrived on the host to the GPU, once.
+// Copies received data from the host to the GPU, once.
 class StagedWork : public Work {
  public:
   StagedWork(std::shared_ptr<Work> work, Tensor from, Tensor to)
@@ -25,13 +25,13 @@ class StagedWork : public Work {
     Land();
   }
   bool IsDone() override { return work_->IsDone(); }
-  // Dropped, the collective has to come to its end all the same. Not when a failure of this rank
-  // drops it: the peers have to hear of that first.
+  // If the Work is dropped, the collective must still complete here. Not if this rank is failing:
+  // then the peers must learn of the failure first.
   ~StagedWork() override {
     if (std::uncaught_exceptions() > exceptions_) return;
     try {
       Wait();
-    } catch (...) {  // dropping the work says that its error need not be seen
+    } catch (...) {  // dropping the work means that its error need not be seen
     }
   }
 
@@ -77,8 +77,8 @@ std::shared_ptr<Work> Group::Start(CollectiveCall call, int64_t payload_bytes) {
                ToString(), " of ", size());
   const Tensor& any = call.output.defined() ? call.output : call.input;
   APOGEE_CHECK(!any.defined() || any.context()->recorder() == nullptr, op,
-               ": a collective cannot be part of a CUDA graph, and one is captured; communicate "
-               "outside of what is captured");
+               ": a collective cannot be part of a CUDA graph, and a graph is being captured; "
+               "communicate outside of the captured code");
   traffic_.Add(call.kind, payload_bytes);
   call.lane = lane_;
   call.payload_bytes = payload_bytes;
@@ -91,7 +91,7 @@ std::shared_ptr<Work> Group::SubmitStaged(CollectiveCall call) {
   const Tensor output = call.output;
   const bool in_place = output.defined() && call.input.defined() &&
                         output.raw() == call.input.raw() && output.numel() == call.input.numel();
-  // What a member only receives need not come to the host first.
+  // A tensor that is only received into need not be copied to the host first.
   const bool reads = call.kind != CollectiveKind::kBroadcast || call.root == rank_;
   if (call.input.defined()) {
     call.input = reads

@@ -38,7 +38,7 @@ GroupPtr World::NewGroup(const std::vector<int>& members) const {
 
 namespace {
 
-// What clocks that count nanoseconds can add to the time of day.
+// The most that can be added to the time of day in clocks that count nanoseconds.
 constexpr double kMaxTimeoutSeconds = 1e9;
 
 absl::Status Validate(const LaunchOptions& options) {
@@ -124,7 +124,7 @@ absl::Status LaunchThreads(const LaunchOptions& options, int num_threads,
     try {
       threads.emplace_back(run, rank);
     } catch (const std::system_error& error) {
-      // Those that run already must not wait for those that never will.
+      // Threads that already run must not wait for those that will never start.
       started = TooManyRanks(options, error);
       for (int r = rank; r < options.num_ranks; ++r) {
         local.Leave(r, "could not be started");
@@ -160,8 +160,8 @@ absl::Status launch(const LaunchOptions& options, const std::function<void(World
                            "numbers equal, or leave the ranks out");
   }
   APOGEE_RETURN_IF_ERROR(ChooseBackend(settled, started).status());
-  // Processes of one machine cannot know how many of them there are; they are bound to their cores
-  // where the starter binds them.
+  // Processes cannot know how many of them share their machine. They are bound to their own cores
+  // if their starter binds them.
   const int num_threads =
       options.threads_per_rank > 0 ? options.threads_per_rank : ShareOfCores(settled.num_ranks);
   return started > 1 ? process::Launch(settled, num_threads, fn)

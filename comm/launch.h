@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// launch: runs a function once per rank. Ranks are threads of this process; where mpirun, srun
-// or `apogee run` started several processes, each of these is one rank, and the function runs once
-// in it.
+// launch: runs a function once per rank. Ranks are threads of this process. If mpirun, srun or
+// `apogee run` started several processes, each process is one rank and runs the function once.
 //
 //   absl::Status status = launch({.num_ranks = 4}, [&](World& world) {
 //     Tensor x = Tensor::Full({8}, DType::kF32, world.rank(), world.context());
 //     world.group()->AllReduce(x);
 //   });
 //
-// For threads there is nothing to install or start, and code above comm/ need not tell them from
-// processes. Each rank has a device context of its own (allocator, ledger, threads). A rank that
-// throws or returns early gives everybody who waits for it a CommError; launch then returns the
-// error that came first, naming its rank. Among processes every one gets that error. A process that
-// does not answer any more, or whose function does not come to its end after another failed, is
-// named like one that throws; the job then ends with exit code 70 when the others exit. A thread
-// cannot be ended: where a rank that is one does not come to its end, launch itself prints what
-// happened and ends the process with exit code 70 (docs/launch.md).
+// Threads need no installation and no starter, and code above comm/ is the same for threads and
+// processes. Each rank has its own device context (allocator, ledger, threads).
+//
+// If a rank throws or returns early, all ranks that wait for it get a CommError. launch then
+// returns the error that came first, with the name of its rank; every process returns that same
+// error. A process that no longer answers is named in the same way, and so is one whose function
+// does not end after another failed: the job then ends with exit code 70 when the other processes
+// exit. A thread cannot be ended. If a rank that is a thread does not end, launch itself prints
+// what happened and ends the process with exit code 70 (docs/launch.md).
 #ifndef APOGEE_COMM_LAUNCH_H_
 #define APOGEE_COMM_LAUNCH_H_
 
@@ -33,28 +33,32 @@
 namespace apogee::comm {
 
 struct LaunchOptions {
-  // 0: as many as mpirun, srun or `apogee run` started processes, else 1. Another number than they
-  // started is an InvalidArgument.
+  // 0: as many as mpirun, srun or `apogee run` started processes, else 1. Another number than the
+  // started processes is an InvalidArgument.
   int num_ranks = 0;
-  // Threads of each rank's loops and products; 0: the cores shared out (core/thread_team.h).
+  // CPU threads per rank for loops and matrix products. 0: an equal share of the cores
+  // (core/thread_team.h).
   int threads_per_rank = 0;
-  // Where the ranks' contexts are: "cpu", "cuda", "cuda:1". Ranks that are threads share one GPU;
-  // process r takes GPU r modulo those of its machine. An error where there is none.
+  // Device of the ranks' contexts: "cpu", "cuda", "cuda:1". Ranks that are threads share one GPU;
+  // process r takes GPU r modulo the number of GPUs of its machine. No GPU there is an error.
   std::string device = "cpu";
-  // What carries the collectives: "local" (ranks are threads), "mpi" (processes of mpirun or
-  // srun; tensors of a GPU are staged through the host), "tcp" (the same for processes of `apogee
-  // run`), "nccl" (processes with a GPU each; collectives on tensors of the
-  // GPU go through NCCL, with the same bits, and the others as under "mpi" or "tcp"). "auto": local
-  // for threads, mpi or tcp for processes on the CPU, nccl for processes on GPUs. Never another
-  // than it says: what cannot be is an error, before the function runs, and the same on all ranks.
+  // The backend that carries the collectives:
+  //   "local"  ranks are threads
+  //   "mpi"    processes of mpirun or srun; tensors of a GPU are staged through the host
+  //   "tcp"    processes of `apogee run`; tensors of a GPU are staged through the host
+  //   "nccl"   processes with a GPU each; tensors of the GPU go through NCCL, with the same bits as
+  //            without it; tensors of the CPU go through mpi or tcp
+  //   "auto"   local for threads, mpi or tcp for processes on the CPU, nccl for processes on GPUs
+  // A backend that cannot be used is never replaced by another: it is an error on all ranks, before
+  // the function runs.
   std::string comm = "auto";
-  // How long a collective waits for a peer before it fails, at most 1e9; over NCCL, with what its
-  // rank had queued before it.
+  // How long a collective waits for a peer before it fails, at most 1e9. Over NCCL the time
+  // includes the work that the peer's rank had queued before the collective.
   double timeout_seconds = 60;
-  // Folder for a record of every rank's last collectives, rank0.json and so on, which is written
-  // when the launch fails: `apogee hang-report DIR` says whose fault it was. Empty: none.
+  // Folder for a record of every rank's last collectives: rank0.json and so on. Written if the
+  // launch fails; `apogee hang-report DIR` then says which rank is at fault. Empty: no record.
   std::string flight_record_dir = {};
-  // Gets a span per collective, and whatever the function records (World::trace). It must outlive
+  // Records a span per collective, and all that the function records (World::trace). Must outlive
   // the call. Null: nothing is recorded.
   Trace* trace = nullptr;
 };
@@ -70,12 +74,12 @@ class World {
   const ContextPtr& context() const { return context_; }
   // LaunchOptions::trace.
   Trace* trace() const { return trace_; }
-  // This rank's lane there, "compute" for what its own thread does; null without a trace.
+  // This rank's lane of the trace: "compute" for work of its own thread. Null without a trace.
   TraceLane* lane(std::string_view name) const { return LaneOf(trace_, rank_, name); }
-  // All ranks; null in a world of one.
+  // The group of all ranks; null in a world of one rank.
   const GroupPtr& group() const { return group_; }
-  // The group of these world ranks, in this order; every member must ask for the same list. Null
-  // for one rank. Asking twice gives one group: its calls are numbered together.
+  // The group of these world ranks, in this order. Every member must ask for the same list. Null
+  // for one rank. Asking twice gives the same group: its calls share one numbering.
   GroupPtr NewGroup(const std::vector<int>& members) const;
 
  private:
@@ -86,11 +90,10 @@ class World {
   GroupPtr group_;
 };
 
-// This process among those that mpirun, srun or `apogee run` started, which are the ranks of every
-// launch. One of one where it was started alone, or as the only one: then ranks are threads. Starts
-// MPI or connects where there are several; FailedPrecondition when this build has no MPI,
-// InvalidArgument and Unavailable where the variables of the environment are not right or the ranks
-// do not come together.
+// This process's place among the processes that mpirun, srun or `apogee run` started, which are the
+// ranks of every launch. {0, 1} if this process was started alone; ranks are threads then. The
+// first call starts MPI or connects the processes. Returns FailedPrecondition if this build has no
+// MPI, InvalidArgument for wrong environment variables, Unavailable if the ranks cannot connect.
 struct Processes {
   int rank = 0;
   int size = 1;

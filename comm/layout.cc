@@ -27,7 +27,7 @@ Layout::Layout(const Shape& logical_shape, LayoutOptions options)
                  ") is not cut at multiples of ", cut);
     APOGEE_CHECK(s.begin >= 0 && s.length >= 0 && s.begin <= numel - s.length, "layout of ",
                  logical_shape, ": segment [", s.begin, ", ", s.begin + s.length,
-                 ") leaves the logical tensor of ", numel, " elements");
+                 ") is not within the logical tensor of ", numel, " elements");
     local_numel_ += s.length;
   }
   std::vector<Segment> sorted = options_.segments;
@@ -55,7 +55,7 @@ Layout Layout::Part(const Layout& inner) const {
                                                 : std::gcd(cut_multiple(), inner.cut_multiple())};
   bool padded = false;
   for (const Segment& local : inner.segments()) {
-    int64_t at = 0, found = 0;  // `at`: where a segment lies in the local tensor
+    int64_t at = 0, found = 0;  // `at`: where the segment begins in the local tensor
     for (const Segment& s : options_.segments) {
       const int64_t from = std::max(at, local.begin);
       const int64_t to = std::min(at + s.length, local.begin + local.length);

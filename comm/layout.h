@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Layout: how a local tensor maps onto the logical one, the tensor of the single-rank run.
+// Layout: how a rank's local tensor maps onto the logical tensor, that of the single-rank run.
 //
-//   Layout whole(Shape{128, 64});                                  // this rank holds all of it
+//   Layout whole(Shape{128, 64});                                // this rank holds all of it
 //   Layout shard(Shape{128, 64}, {.segments = {{0, 100}}});      // elements [0, 100), ends mid-row
 //   shard.local_numel() == 100;   shard.matrix().rows == 128;
 //
-// The local tensor is the concatenation of its segments, each a range of the row-major logical
-// tensor, then padding that belongs to no logical element: loops stop at local_numel(). Segments
-// may start and end in the middle of a row. Whoever makes a shard fills its layout in; nothing is
-// inferred later.
+// The local tensor is the concatenation of its segments, followed by padding. A segment is a range
+// of the row-major logical tensor and may start and end in the middle of a row. Padding belongs to
+// no logical element, so loops stop at local_numel(). The code that makes a shard also makes its
+// layout; nothing is inferred later.
 #ifndef APOGEE_COMM_LAYOUT_H_
 #define APOGEE_COMM_LAYOUT_H_
 
@@ -29,7 +29,7 @@ struct Segment {
   friend bool operator==(const Segment&, const Segment&) = default;
 };
 
-// A tensor of rank >= 2 as `batch` matrices; a vector or a scalar is one row.
+// A tensor of rank >= 2 seen as `batch` matrices; a vector or a scalar is one row.
 struct MatrixView {
   int64_t batch = 1;
   int64_t rows = 1;
@@ -38,20 +38,20 @@ struct MatrixView {
 
 struct LayoutOptions {
   std::vector<Segment> segments;
-  // How many ranks hold each element: a norm over ranks counts an element 1 / num_replicas times on
-  // each.
+  // How many ranks hold each element. A norm over ranks counts an element 1 / num_replicas times on
+  // each of them.
   int num_replicas = 1;
-  // On every rank, segments begin and end at multiples of this many elements, or at the tensor's
-  // end.
+  // On every rank, segments begin and end at multiples of this many elements or at the end.
   int64_t cut_multiple = 1;
 };
 
 class Layout {
  public:
-  // The whole tensor.
+  // The whole tensor of a scalar.
   Layout() : Layout(Shape{}) {}
   explicit Layout(const Shape& logical_shape);
-  // Throws Error for segments that leave the logical tensor or overlap, or for num_replicas < 1.
+  // Throws Error for segments that leave the logical tensor, overlap, or are not cut at
+  // cut_multiple, and for num_replicas or cut_multiple < 1.
   Layout(const Shape& logical_shape, LayoutOptions options);
 
   const Shape& logical_shape() const { return logical_shape_; }
@@ -60,13 +60,13 @@ class Layout {
   int64_t cut_multiple() const { return options_.cut_multiple; }
   // Elements held locally, padding excluded.
   int64_t local_numel() const { return local_numel_; }
-  // The local tensor is the logical one, element for element.
+  // Whether the local tensor is the logical one, element for element.
   bool is_whole() const;
-  // The logical tensor as matrices: what row and column statistics refer to.
+  // The logical tensor as matrices: row and column statistics refer to these.
   MatrixView matrix() const;
-  // What `inner`, a layout of this layout's local tensor, padding included, holds of the logical
-  // tensor: a shard of a part. Elements have this layout's replicas. Throws Error when padding is
-  // followed by elements.
+  // The layout of a shard of this part. `inner` is a layout of this layout's local tensor, padding
+  // included; the result says which logical elements it holds, with this layout's replicas. Throws
+  // Error if padding would come before elements.
   Layout Part(const Layout& inner) const;
 
  private:
@@ -75,24 +75,25 @@ class Layout {
   int64_t local_numel_ = 0;
 };
 
-// A segment and where it lies in the local tensor.
+// A segment and where it begins in the local tensor.
 struct PlacedSegment {
   Segment segment;
   int64_t local_begin = 0;
 };
-// The segments that are not empty, by their begin.
+// The non-empty segments, ordered by their begin.
 std::vector<PlacedSegment> SortedSegments(const Layout& layout);
 
-// Calls fn(from_begin, to_begin, count) for every run of logical elements that both layouts hold:
-// their positions in the two local tensors. Segment by segment of `to`, each in logical order. Of a
-// and b segments: in (a + b) log a steps, and one for each run.
+// Calls fn(from_begin, to_begin, count) for every run of logical elements that both layouts hold,
+// with the run's positions in the two local tensors. Runs come in the order of the segments of
+// `to`, and within each in logical order. For a and b segments it takes (a + b) log a steps, and
+// one step per run.
 template <typename Fn>
 void ForEachCommonRun(const Layout& from, const Layout& to, const Fn& fn) {
   const std::vector<PlacedSegment> sources = SortedSegments(from);
   int64_t to_begin = 0;
   for (const Segment& target : to.segments()) {
     const int64_t target_end = target.begin + target.length;
-    // The first source that ends behind the target's begin: they do not overlap, so ends ascend.
+    // The first source that ends after the target's begin: sources do not overlap, so ends ascend.
     auto source = std::upper_bound(sources.begin(), sources.end(), target.begin,
                                    [](int64_t at, const PlacedSegment& placed) {
                                      return at < placed.segment.begin + placed.segment.length;
@@ -111,8 +112,11 @@ void ForEachCommonRun(const Layout& from, const Layout& to, const Fn& fn) {
 }
 
 // Calls fn(row, column, local_begin, count) for every piece of a logical row that is held locally:
-// its row in [0, batch * rows), its first column, its position in the local tensor, its length. Row
-// and column sums over any sharding are loops over these pieces.
+//   row          in [0, batch * rows)
+//   column       of the piece's first element
+//   local_begin  its position in the local tensor
+//   count        its length
+// Row and column sums over any sharding are loops over these pieces.
 template <typename Fn>
 void ForEachRowPiece(const Layout& layout, const Fn& fn) {
   const int64_t cols = layout.matrix().cols;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The check of every backend's groups. Private to comm.
+// PlaceAmong: the check of a group's members, for every backend. Private to comm.
 #ifndef APOGEE_COMM_MEMBERS_H_
 #define APOGEE_COMM_MEMBERS_H_
 
@@ -11,8 +11,8 @@
 
 namespace apogee::comm {
 
-// The place of world rank `rank` among the members of a group that it makes. Throws Error for
-// members that are no group of a world of `size`.
+// The place of world rank `rank` among `members`. Throws Error if the members are not a valid group
+// of a world of `size`, or if `rank` is not one of them.
 inline int PlaceAmong(const std::vector<int>& members, int rank, int size) {
   for (const int member : members) {
     APOGEE_CHECK(member >= 0 && member < size, "group: rank ", member, " is outside a world of ",

@@ -3,11 +3,11 @@
 // Mesh: ranks laid out along named axes, and the group of each axis.
 //
 //   Mesh mesh(world, {.dp = 2, .tp = 2});           // rank = dp * 2 + tp
-//   mesh.group(Axis::kTp);                          // the ranks that differ in tp only; null for
-//   size 1 mesh.group({Axis::kDp, Axis::kSp});             // a product of axes
+//   mesh.group(Axis::kTp);                          // ranks that differ in tp only; null if one
+//   mesh.group({Axis::kDp, Axis::kSp});             // a product of axes
 //
-// Axes, outermost first: pp, dp, sp, ep, tp. Nothing global: a mesh belongs to one rank and is
-// passed to whoever needs it.
+// Axes, outermost first: pp (pipeline), dp (data), sp (sequence), ep (expert), tp (tensor). Nothing
+// is global: a mesh belongs to one rank and is passed to the code that needs it.
 #ifndef APOGEE_COMM_MESH_H_
 #define APOGEE_COMM_MESH_H_
 
@@ -30,14 +30,14 @@ struct MeshShape {
 class Mesh {
  public:
   // Every rank of the world must make the same mesh. Throws Error unless the product of the sizes
-  // is the world's size.
+  // equals the world's size. `world` must outlive the mesh.
   Mesh(const World& world, const MeshShape& shape);
 
   int size(Axis axis) const { return sizes_[Index(axis)]; }
-  // This rank's position along an axis.
+  // This rank's position along the axis.
   int coordinate(Axis axis) const { return coordinates_[Index(axis)]; }
-  // The ranks that share this rank's coordinates on all other axes, in order; null when that is
-  // one. Asking twice gives the same object, whose traffic() is that of all its users.
+  // The ranks that share this rank's coordinates on all other axes, in rank order. Null for one
+  // rank. Asking twice gives the same object, so its traffic() counts the calls of all its users.
   GroupPtr group(Axis axis) const { return group(std::vector<Axis>{axis}); }
   GroupPtr group(const std::vector<Axis>& axes) const;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What became of the ranks of a launch, and which error is the one to tell. Private to comm.
+// Outcomes: how the ranks of a launch ended, and which error to report. Private to comm.
 #ifndef APOGEE_COMM_OUTCOMES_H_
 #define APOGEE_COMM_OUTCOMES_H_
 
@@ -13,10 +13,11 @@
 
 namespace apogee::comm {
 
-// What a rank's function threw, as text. Memory that has run out gets a remedy.
+// The text of a rank's exception, with a remedy if memory has run out.
 std::string WhyItFailed(const std::exception& error);
 
-// Memory to tell of a failure with where there is no other: address space, given back by Release.
+// A reserve of address space that Release gives back, so that a failure can be reported when memory
+// has run out.
 class Reserve {
  public:
   Reserve();
@@ -31,7 +32,7 @@ class Reserve {
 
 class Outcomes {
  public:
-  // `echo`: what a rank threw because of a peer. The first error that is none is the one to tell.
+  // `echo`: the rank failed only because of a peer. ToStatus reports the first error that is none.
   void Fail(int rank, const std::string& message, bool echo);
   absl::Status ToStatus(int num_ranks) const;
 

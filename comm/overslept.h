@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Whether a wait ended so late that this process must have been stopped meanwhile (Ctrl-Z, a
-// debugger). Its peers may have been stopped with it: that they have not come says nothing then,
-// and they get their time once more. Private to comm.
+// Overslept: whether a wait ended so late that this process must have been stopped meanwhile (by
+// Ctrl-Z or a debugger). Its peers may have been stopped too, so their absence proves nothing: give
+// them the timeout once more. Private to comm.
 //
 //   const auto deadline = Clock::now() + timeout;
 //   if (!WaitUntil(deadline) && Overslept(deadline)) ...  // wait again
@@ -14,7 +14,7 @@
 namespace apogee::comm {
 
 inline bool Overslept(std::chrono::steady_clock::time_point deadline) {
-  // More than a busy machine makes a process wait for its turn.
+  // Longer than a busy machine delays a process.
   return std::chrono::steady_clock::now() > deadline + std::chrono::seconds(1);
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// RunWithin: a call that may never return, on a thread that nothing waits for longer than a limit.
+// RunWithin: runs a call that may never return, on a thread of its own, and waits up to a limit.
 //
 //   auto answer = std::make_shared<Answer>();
 //   if (!RunWithin(std::chrono::seconds(1), [answer] { Ask(*answer); })) GiveUp();
 //
-// The function must own what it uses: it may run on after RunWithin has returned. False as well
-// where the system gives no thread. Private to comm.
+// The function must own what it uses, because it may still run after RunWithin has returned.
+// Returns false after the limit, or if the system refuses a thread. Private to comm.
 #ifndef APOGEE_COMM_RUN_WITHIN_H_
 #define APOGEE_COMM_RUN_WITHIN_H_
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The kernels of 1-bit messages, one table per backend (as tensor/kernel_table.h). Bit k of byte b
+// The kernels of 1-bit messages, one table per backend as in tensor/kernel_table.h. Bit k of byte b
 // is the sign of element 8 b + k: 1 for x >= 0, zeros of either sign included.
 //
 //   const SignKernels& kernels = SignKernelsFor(*context);
-//   double squares = kernels.pack(*context, {...});
+//   kernels.count_live(*context, {.live = bits, .num_bytes = 128, .count = &count});
 //
-// Errors are f32, or f64 where `error_dtype` says so, and all arithmetic is done in their type;
-// sums of squares are taken in f64, in an order that depends on the sizes alone. Elements from
-// `num_live` on, and where `live` is not null those whose bit there is 0, take no part: they count
-// as 0, their error is 0, their sign bit means nothing. `numel` is a multiple of 8; elements from
-// `num_values` on have no value, only an error. Pointers are the device's, but for those of results
-// (`squares`, `count`), which are numbers on the host, and the spans.
+// Errors have dtype `error_dtype`, f32 or f64, and all arithmetic is done in it. Sums of squares
+// are f64 and are added in an order that depends only on the sizes. Elements from `num_live` on
+// take no part, nor do elements whose bit in `live` is 0 (if `live` is not null): they count as 0,
+// their error is 0, and their sign bit means nothing. `numel` is a multiple of 8. Elements from
+// `num_values` on have an error but no value. Pointers point to the device's memory, except for
+// spans and for results (`squares`, `count`), which are on the host.
 #ifndef APOGEE_COMM_SIGN_KERNELS_H_
 #define APOGEE_COMM_SIGN_KERNELS_H_
 
@@ -23,7 +23,7 @@
 
 namespace apogee::comm {
 
-// bits = signs of value + error; `squares` is the sum of (value + error)^2. Changes nothing else.
+// bits = signs of value + error; squares = sum of (value + error)^2. Changes nothing else.
 struct PackArgs {
   DType value_dtype, error_dtype;
   const void* value;
@@ -36,7 +36,7 @@ struct PackArgs {
   double* squares;
 };
 
-// error += the mean over the senders of scale * sign; bits = its signs; `squares` of it.
+// error += mean over the senders of scale * sign; bits = signs of error; squares = sum of error^2.
 struct CollectSignsArgs {
   DType error_dtype;
   std::span<const uint8_t* const> sent;  // one per sender
@@ -49,7 +49,7 @@ struct CollectSignsArgs {
   double* squares;
 };
 
-// error -= scale * sign(error), where live; 0 elsewhere.
+// error -= scale * sign(error) where live; 0 elsewhere.
 struct KeepErrorArgs {
   DType error_dtype;
   double scale;
@@ -59,8 +59,8 @@ struct KeepErrorArgs {
   int64_t numel;
 };
 
-// error = value + error - sent_scale * sign(value + error), then value = scale * the sign in bits;
-// both 0 where not live.
+// error = value + error - sent_scale * sign(value + error), then value = scale * the sign in
+// `bits`. Both are 0 where not live.
 struct UnpackArgs {
   DType value_dtype, error_dtype;
   void* value;
@@ -73,7 +73,7 @@ struct UnpackArgs {
   double sent_scale, scale;
 };
 
-// bits = which of `values`, of dtype `value_dtype`, are finite and above `floor`.
+// bits = 1 where `values` are finite and above `floor`.
 struct PackLiveArgs {
   DType value_dtype;
   double floor;
@@ -82,7 +82,7 @@ struct PackLiveArgs {
   uint8_t* bits;
 };
 
-// count = the number of bits that are 1.
+// count = the number of bits that are 1. Waits for the device.
 struct CountLiveArgs {
   const uint8_t* live;
   int64_t num_bytes;
@@ -97,7 +97,7 @@ struct ClearArgs {
   const uint8_t* live;  // not null
 };
 
-// X(slot name, argument type), one line per kernel.
+// X(slot name, argument type), one per kernel.
 #define APOGEE_FOR_EACH_SIGN_KERNEL(X) \
   X(pack, PackArgs)                    \
   X(collect, CollectSignsArgs)         \
@@ -113,7 +113,7 @@ struct SignKernels {
 #undef APOGEE_DECLARE_SLOT
 };
 
-// The table of the context's device type; its empty slots throw Error.
+// The table for the context's device type; calling an empty slot throws Error.
 const SignKernels& SignKernelsFor(const DeviceContext& context);
 
 }  // namespace apogee::comm

@@ -37,7 +37,7 @@ NamedNumbers FromText(const std::string& text) {
   return values;
 }
 
-// The root's value becomes everybody's.
+// Copies the root's value to all ranks.
 void BroadcastText(const World& world, std::string& value, int root) {
   const auto mine = static_cast<double>(value.size());
   const ContextPtr& context = HostOf(world.context());
@@ -54,7 +54,7 @@ void BroadcastText(const World& world, std::string& value, int root) {
 absl::Status LaunchSome(const LaunchOptions& options, const std::function<void(World&)>& fn) {
   APOGEE_ASSIGN_OR_RETURN(const Processes processes, StartedProcesses());
   const bool is_some = options.num_ranks > 0 && options.num_ranks < processes.size;
-  // It says what is wrong with options.
+  // For invalid options, launch returns the error.
   const bool is_valid = options.threads_per_rank >= 0 && options.timeout_seconds > 0;
   if (!is_some || !is_valid) return launch(options, fn);
   return process::Launch(options, std::max(1, options.threads_per_rank), fn);

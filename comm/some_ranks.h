@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Launches of fewer ranks than processes, and results that every process has: for programs that run
-// jobs of several sizes, such as the tests and `apogee matrix`.
+// LaunchSome and ShareByRank: launches with fewer ranks than processes, and results that every
+// process gets. For programs that run jobs of several sizes, such as the tests and `apogee matrix`.
 //
 //   std::vector<std::string> results(2);
 //   absl::Status status = LaunchSome({.num_ranks = 2}, [&](World& world) {
 //     results[world.rank()] = Train(world);
 //   });
-//   ShareByRank(results);  // every process has both, whether it was one of the two or not
+//   ShareByRank(results);  // every process has both results, also those that ran no rank
 //
-// Every process calls both, equally often. Where ranks are threads, LaunchSome is launch, and there
-// is nothing to share.
+// Every process calls both functions, equally often. If ranks are threads, LaunchSome is launch,
+// and ShareByRank does nothing.
 #ifndef APOGEE_COMM_SOME_RANKS_H_
 #define APOGEE_COMM_SOME_RANKS_H_
 
@@ -23,18 +23,19 @@
 
 namespace apogee::comm {
 
-// Like launch, but fewer ranks than processes are allowed: the processes beyond them do nothing,
-// and return what the others return once these have ended. Each of fewer ranks has one thread where
-// threads_per_rank is 0.
+// Like launch, but num_ranks may be less than the number of processes. The other processes run
+// nothing and return the same status once the ranks have ended. With fewer ranks than processes,
+// threads_per_rank 0 means one thread.
 absl::Status LaunchSome(const LaunchOptions& options, const std::function<void(World&)>& fn);
 
-// Gives every process the elements of every rank, each taken from its own process. The vectors are
-// equally long everywhere; elements beyond the number of processes stay as they are. Throws
-// CommError when a process does not come within the timeout, or is lost.
+// Copies element r from process r to every process. The vectors must be equally long everywhere.
+// Elements beyond the number of processes stay as they are. Throws CommError if a process does not
+// arrive within the timeout, or is lost.
 void ShareByRank(std::vector<std::string>& values, double timeout_seconds = 60);
 
 using NamedNumbers = std::map<std::string, std::vector<double>>;
-// The same for numbers by name, such as weights, bit by bit. Names have no line breaks.
+// The same for numbers by name, such as weights; values are copied bit by bit. Names must not
+// contain line breaks.
 void ShareByRank(std::vector<NamedNumbers>& values, double timeout_seconds = 60);
 
 }  // namespace apogee::comm

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What an optimizer state is, relative to the parameter it belongs to. optim/ declares it,
-// checkpoint/ reads it, so that a state can be saved, resharded and loaded without either knowing
-// the other.
+// StateKind: the shape and sharding of an optimizer state relative to its parameter. optim/
+// declares the kind and checkpoint/ reads it. So checkpoint/ can save, reshard and load a state
+// without knowing the optimizer.
 //
 //   view.AddState("exp_avg", StateKind::kElementwise);       // optim/param_view.h
 //
@@ -11,14 +11,14 @@
 //   kRow           [B * H], one number per row
 //   kColumn        [B * W], one number per column
 //   kScalar        []
-// of a shape that the optimizer states (StateSpec::shape), whole on every rank:
+// Whole on every rank, with a shape that the optimizer declares (StateSpec::shape):
 //   kBlockScale    one number per block of a quantized state, or one for the tensor
 //   kLowRank       a moment of the projected gradient
 //   kBasis         the orthonormal basis that gradients are projected on
 //   kHistory       numbers of the last steps
-// of a shape that the optimizer states, and different on every rank:
-//   kPerRank       what this rank keeps for itself: the errors of its compressed messages
-// and 8-bit codes, u8:
+// Different on every rank, with a shape that the optimizer declares:
+//   kPerRank       private to a rank: the errors of its compressed messages
+// 8-bit codes, u8:
 //   kCodes         as kElementwise
 //   kLowRankCodes  as kLowRank
 #ifndef APOGEE_COMM_STATE_KIND_H_
@@ -42,7 +42,7 @@ enum class StateKind : uint8_t {
   kPerRank
 };
 
-// "elementwise", "row", "column", "scalar".
+// For example "elementwise", "block_scale".
 inline const char* StateKindName(StateKind kind) {
   switch (kind) {
     case StateKind::kElementwise:
@@ -71,11 +71,11 @@ inline const char* StateKindName(StateKind kind) {
   return "?";
 }
 
-// Codes are u8; other states have the optimizer's compute dtype.
+// Whether the state is u8 codes; other states have the optimizer's compute dtype.
 inline bool IsCodes(StateKind kind) {
   return kind == StateKind::kCodes || kind == StateKind::kLowRankCodes;
 }
-// The optimizer states the shape; it does not follow from the parameter's.
+// Whether the optimizer declares the shape; other shapes follow from the parameter's.
 inline bool HasOwnShape(StateKind kind) {
   return kind >= StateKind::kBlockScale && kind != StateKind::kCodes;
 }

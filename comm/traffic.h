@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Traffic ledger: what a rank's collectives moved, per operation.
+// Traffic ledger: counts the calls and bytes of a rank's collectives, per operation.
 //
 //   const Traffic before = group.traffic();
 //   optimizer.step();
@@ -26,12 +26,14 @@ enum class CollectiveKind : uint8_t {
   kBarrier,
 };
 inline constexpr int kNumCollectiveKinds = 9;
-// "all_reduce", "reduce_scatter", …
+// For example "all_reduce", "reduce_scatter".
 const char* CollectiveName(CollectiveKind kind);
 
-// Calls and payload bytes of one rank on one group. The payload is the logical tensor of the
-// operation: the whole buffer of all_reduce, broadcast and reduce, the full (unscattered) side of
-// reduce_scatter and all_gather, the send buffer of all_to_all.
+// Calls and payload bytes of one rank on one group. The payload of an operation is:
+//   all_reduce, broadcast, reduce, send, recv   the tensor
+//   reduce_scatter, all_gather                  the full (unscattered) tensor
+//   all_to_all                                  the input
+//   barrier                                     nothing
 class Traffic {
  public:
   int64_t calls(CollectiveKind kind) const { return calls_[static_cast<size_t>(kind)]; }

@@ -11,7 +11,7 @@
 namespace apogee::comm {
 namespace {
 
-// One reduction, known when the loops are compiled.
+// The reduction as a type, so that the compiler knows it inside the loops.
 template <ReduceOp kOp>
 struct Combine {
   template <typename C>
@@ -24,12 +24,12 @@ struct Combine {
   }
 };
 
-// Elements that are reduced at a time: their sums and partial sums stay in the first-level cache.
+// Elements reduced at a time, so that their sums and partial sums stay in the first-level cache.
 constexpr int64_t kBlock = 1024;
 
 // sum = a balanced binary tree over the inputs, ((r0 + r1) + (r2 + r3)) + …, in the compute type.
-// `scratch` has a block for each level of the tree. sum never is an input, so the loops need no
-// check for overlap and run in vectors.
+// `scratch` has one block per level of the tree. `sum` is never an input, so the loops need no
+// check for overlap and are vectorised.
 template <ReduceOp kOp, typename T, typename C = ComputeType<T>>
 void ReduceBlock(std::span<const T* const> inputs, int64_t begin, int64_t count, C* __restrict sum,
                  C* __restrict scratch) {
@@ -64,8 +64,8 @@ void ReduceBlock(std::span<const T* const> inputs, int64_t begin, int64_t count,
       return;
     }
   }
-  // The left half is the largest power of two below the size: a tree over 2k ranks is then made of
-  // the trees over its halves, whatever the number of ranks.
+  // The left half is the largest power of two below the size. So the tree over each aligned block
+  // of 2^k ranks is a branch of the whole tree, whatever the total number of ranks.
   const size_t left = std::bit_floor(inputs.size() - 1);
   ReduceBlock<kOp, T>(inputs.first(left), begin, count, sum, scratch + kBlock);
   ReduceBlock<kOp, T>(inputs.subspan(left), begin, count, scratch, scratch + kBlock);
@@ -106,12 +106,12 @@ void Reduce(ReduceOp op, std::span<const void* const> inputs, std::span<void* co
   }
 }
 
-// Calls fn with the type of the elements.
+// Calls fn with the C++ type of the elements.
 template <typename Fn>
 void DispatchSums(const char* op_name, DType dtype, const Fn& fn) {
   DispatchAny(dtype, op_name, [&]<typename T>() {
     if constexpr (std::is_integral_v<T>) {
-      Throw(op_name, ": sums of integers are not offered; use f32 or f64");
+      Throw(op_name, ": sums of integers are not supported; use f32 or f64");
     } else {
       fn.template operator()<T>();
     }

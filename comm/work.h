@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Work: a collective under way.
+// Work: a collective that has been started.
 //
 //   std::shared_ptr<Work> work = group.AllReduceAsync(grad, ReduceOp::kSum);
 //   ... compute ...
-//   work->Wait();                    // blocks (never spins) until grad holds the sum; throws
-//   CommError
+//   work->Wait();                    // blocks (never spins) until grad holds the sum
 //
-// A Work keeps the tensors it was given alive. Dropping it without Wait is allowed: the collective
-// still runs, but its error, if any, is not seen; that of a GPU's tensor that is staged through the
-// host is waited for.
+// A Work keeps its tensors alive. It may be dropped without Wait: the collective still runs, but
+// its error, if any, is not seen. If a GPU's tensor is staged through the host, dropping the Work
+// blocks until the collective has ended.
 #ifndef APOGEE_COMM_WORK_H_
 #define APOGEE_COMM_WORK_H_
 
@@ -19,8 +18,8 @@
 
 namespace apogee::comm {
 
-// A collective that did not happen: the message names the rank at fault, the operation and its
-// sequence number. The contents of the tensors it was given are undefined.
+// A collective that failed. The message names the rank at fault, the operation and its sequence
+// number. The contents of its tensors are undefined.
 class CommError : public Error {
  public:
   using Error::Error;
@@ -29,11 +28,11 @@ class CommError : public Error {
 class Work {
  public:
   virtual ~Work() = default;
-  // Returns once this rank's part is complete and its tensors may be used; of tensors of a GPU over
-  // NCCL, by what is queued from now on (comm/group.h). Throws CommError when a peer failed, left,
-  // called something else, or did not arrive within the group's timeout.
+  // Returns once this rank's part is complete and its tensors may be used. Over NCCL, tensors of a
+  // GPU may be used by work that is queued from now on (comm/group.h). Throws CommError if a peer
+  // failed, left, called another operation, or did not arrive within the group's timeout.
   virtual void Wait() = 0;
-  // True once Wait would not block.
+  // Whether Wait would return at once.
   virtual bool IsDone() = 0;
 };
 

@@ -11,10 +11,10 @@ namespace apogee {
 void UseBlockingWaits(char** argv) {
 #ifdef _OPENMP
   if (std::getenv("OMP_WAIT_POLICY") != nullptr) return;
-  // Not overwriting makes a second round impossible.
+  // Not overwriting it makes a second restart impossible.
   if (setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0) != 0) return;
   execv("/proc/self/exe", argv);
-  // Here only when that failed: the program goes on, spinning.
+  // Reached only if execv failed: the program goes on with spinning waits.
 #else
   (void)argv;
 #endif

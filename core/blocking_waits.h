@@ -5,18 +5,18 @@
 //   int main(int argc, char** argv) {
 //     apogee::UseBlockingWaits(argv);                     // first
 //
-// By default GCC's OpenMP runtime spins at the end of a parallel loop. With a core per thread that
-// saves a few microseconds; as soon as another process needs the core, it burns the time slice that
-// the slowest thread is waiting for, and a program on two threads runs several times slower than on
-// one.
+// By default GCC's OpenMP runtime spins at the end of a parallel loop. With one core per thread,
+// spinning saves a few microseconds. As soon as another process needs the core, spinning burns the
+// time slice that the slowest thread is waiting for: a program on two threads then runs several
+// times slower than on one.
 #ifndef APOGEE_CORE_BLOCKING_WAITS_H_
 #define APOGEE_CORE_BLOCKING_WAITS_H_
 
 namespace apogee {
 
-// Sets OMP_WAIT_POLICY=passive and starts this program anew with the same arguments, because the
-// runtime reads the variable before main. Does nothing where the variable is already set, whatever
-// its value, and on systems without /proc/self/exe. Call it before anything else happens in main.
+// Sets OMP_WAIT_POLICY=passive and restarts this program with the same arguments, because the
+// runtime reads the variable before main. Does nothing if the variable is already set, whatever its
+// value, and on systems without /proc/self/exe. Call it before anything else happens in main.
 void UseBlockingWaits(char** argv);
 
 }  // namespace apogee

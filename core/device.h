@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Where a tensor's bytes live.
+// Device: where a tensor's bytes live.
+//
+//   const Device gpu{.type = DeviceType::kCuda, .index = 1};
+//   gpu.ToString() == "cuda:1";
 #ifndef APOGEE_CORE_DEVICE_H_
 #define APOGEE_CORE_DEVICE_H_
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Element types. f32 and bf16 train; f16 is storage (and the fp16 mode of later plugins); f64
-// exists on the CPU as the oracle of exactness tests; integers carry tokens, masks and quantized
-// states.
+// Element types. f32 and bf16 are for training; f16 is for storage and fp16 mixed precision; f64 on
+// the CPU is the reference of exactness tests; integers hold tokens, masks and quantized states.
 //
 //   DispatchFloat(x.dtype(), "gelu", [&]<typename T>() { GeluKernel(x.data<T>(), ...); });
 //
-// BFloat16 and Float16 round to nearest even and keep NaN and infinity. Arithmetic happens in
+// BFloat16 and Float16 round to nearest even and keep NaN and infinity. Kernels compute in
 // ComputeType<T>: double for double, else float.
 #ifndef APOGEE_CORE_DTYPE_H_
 #define APOGEE_CORE_DTYPE_H_
@@ -40,7 +39,8 @@ struct BFloat16 {
   }
 
  private:
-  // Branch-free so that loops over it vectorise. NaN stays NaN: rounding could carry into infinity.
+  // Branch-free, so that loops over it vectorise. NaN is a case of its own, because rounding could
+  // carry a NaN into infinity.
   static constexpr uint16_t Round(uint32_t u) {
     const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
     const uint32_t quiet_nan = (u >> 16) | 0x40u;
@@ -48,8 +48,8 @@ struct BFloat16 {
   }
 };
 
-// IEEE binary16. Values from 65520 become infinity, those up to 2^-25 zero; subnormals are kept.
-// Branch-free too: every case is computed and one selected.
+// IEEE binary16. Magnitudes from 65520 up become infinity, those up to 2^-25 become zero;
+// subnormals are kept. Branch-free too: every case is computed and one is selected.
 struct Float16 {
   uint16_t bits;
 
@@ -58,8 +58,8 @@ struct Float16 {
   constexpr explicit operator float() const {
     const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
     const uint32_t magnitude = static_cast<uint32_t>(bits & 0x7fffu) << 13;
-    // A float of the same fields has an exponent too small by 112; the product is exact for
-    // subnormals.
+    // A float with these fields has an exponent that is 112 too small. Multiplying by 2^112
+    // corrects it, exactly also for subnormals.
     const uint32_t finite = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
     const uint32_t infinity_or_nan = magnitude | 0x7f800000u;
     return std::bit_cast<float>(sign | (magnitude >= 0x0f800000u ? infinity_or_nan : finite));
@@ -94,8 +94,8 @@ constexpr DType DTypeOf() {
   if constexpr (std::is_same_v<T, int8_t>) return DType::kI8;
 }
 
-// Calls fn.template operator()<T>() for the floating dtype; throws Error("<op>: ...") for an
-// integer.
+// Calls fn.template operator()<T>() with the C++ type of a floating `dtype`. Throws
+// Error("<op>: ...") for an integer dtype.
 template <typename Fn>
 decltype(auto) DispatchFloat(DType dtype, const char* op, Fn&& fn) {
   switch (dtype) {

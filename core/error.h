@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// apogee::Error, the one exception of the library, and the checks that throw it.
+// apogee::Error, the library's one exception type, and the checks that throw it.
 //
-// Misuse of the API (shape, dtype, device, order of calls) and device failures throw Error; bad
+// Misuse of the API (shape, dtype, device, order of calls) and device failures throw Error. Bad
 // input from outside (files, flags, peers) returns absl::Status instead (core/status.h). Every
 // message says what was wrong, where, and what would be right:
 //

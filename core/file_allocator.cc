@@ -43,7 +43,7 @@ int64_t FileAllocator::RoundUp(int64_t bytes) {
   return std::max((bytes + kLine - 1) & -kLine, kLine);
 }
 
-// With the lock held.
+// Call with mutex_ held.
 void* FileAllocator::Map(int64_t rounded) {
   const int error = posix_fallocate(fd_, end_, rounded);
   APOGEE_CHECK(error == 0, "cannot reserve ", rounded, " more bytes in \"", directory_,
@@ -101,7 +101,7 @@ void FileAllocator::ReleaseCache() {
   std::lock_guard lock(mutex_);
   for (const auto& [bytes, cached] : cache_) {
     munmap(cached.first, static_cast<size_t>(bytes));
-    // The room goes back to the disk; offsets are plentiful. A refusal leaves it reserved.
+    // Returns the space to the disk; its offsets are not reused. On failure it stays reserved.
     [[maybe_unused]] const int ignored = fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                                                    cached.second.offset, cached.second.bytes);
     ledger_.AddSlack(-bytes);

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// FileAllocator: memory whose pages live in a file, for data that is too large for memory and is
-// used seldom (optimizer states on an NVMe disk). Loads and stores go to the page cache; the
-// operating system reads and writes the file, and gives memory back when it is short.
+// FileAllocator: memory backed by a file, for data that is too large for RAM and seldom used
+// (optimizer states on an NVMe disk). Loads and stores go to the page cache. The operating system
+// reads and writes the file, and takes pages back when memory is short.
 //
 //   APOGEE_ASSIGN_OR_RETURN(auto allocator, FileAllocator::Create("/mnt/nvme"));
-//   void* block = allocator->Allocate(bytes, MemoryCategory::kOptimizerState);   // zeros
-//   allocator->ReadAhead();     // begins to read everything: the next step is near
-//   allocator->WriteBack();     // begins to write everything, and lets go of the pages
+//   void* block = allocator->Allocate(bytes, MemoryCategory::kOptimizerState);
+//   allocator->ReadAhead();     // starts reading all blocks: the next step is near
+//   allocator->WriteBack();     // starts writing all blocks, whose pages may then be taken back
 //
-// The file has no name (it goes with the process, however that ends) and its room on the disk is
-// reserved with each block, so that a full disk is an Error in Allocate and nothing later. A disk
-// that fails to read or write is a signal (SIGBUS) to the process, as for any mapped file. Blocks
-// below kMappedBytes lie in ordinary memory. Thread-safe. Linux.
+// The file has no name: it disappears with the process, however that ends. Disk space is reserved
+// with each block, so a full disk is an Error in Allocate and cannot fail anything later. If the
+// disk fails to read or write, the process gets the signal SIGBUS, as for any mapped file. Blocks
+// below kMappedBytes are ordinary memory. Thread-safe. Linux only.
 #ifndef APOGEE_CORE_FILE_ALLOCATOR_H_
 #define APOGEE_CORE_FILE_ALLOCATOR_H_
 
@@ -30,7 +30,7 @@ class FileAllocator : public Allocator {
  public:
   static constexpr int64_t kMappedBytes = 64 << 10;
 
-  // An error names the directory and says why no file can be made there.
+  // Makes the file in `directory`. The error names the directory and says why that failed.
   static absl::StatusOr<std::unique_ptr<FileAllocator>> Create(const std::string& directory);
   ~FileAllocator() override;
 
@@ -38,10 +38,10 @@ class FileAllocator : public Allocator {
   void Free(void* block, int64_t bytes, MemoryCategory category) override;
   void ReleaseCache() override;
 
-  // Asynchronous both: the operating system does it in its own time.
+  // Both are asynchronous: the operating system reads and writes in its own time.
   void ReadAhead();
   void WriteBack();
-  // Bytes of the file that belong to blocks, cached ones included.
+  // Bytes of the file that are in use, blocks that are cached after Free included.
   int64_t file_bytes() const;
 
  private:

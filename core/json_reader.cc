@@ -173,14 +173,14 @@ bool JsonReader::ReadNumber(JsonHandler& handler) {
   }
   double value = 0;
   if (std::from_chars(first, last, value).ec != std::errc()) {
-    value = std::strtod(first, nullptr);  // tells too small, which is 0, from too large
+    value = std::strtod(first, nullptr);  // 0 for a too small number, infinity for a too large one
     if (std::abs(value) > 1) return Fail("a number is too large");
   }
   return handler.Real(value);
 }
 
 bool JsonReader::ReadString() {
-  size_t end = at_;  // of the string, to have the room that it needs and no more
+  size_t end = at_;  // end of the string: reserve exactly the room that it needs
   while (end < text_.size() && text_[end] != '"') end += text_[end] == '\\' ? 2 : 1;
   const size_t length = end > text_.size() ? text_.size() - at_ : end - at_;
   if (length > string_.capacity()) {
@@ -236,7 +236,8 @@ bool JsonReader::ReadHex(uint32_t& value) {
   return (error == std::errc() && reached == end) || Fail("\\u needs four hexadecimal digits");
 }
 
-// The rest of a character of several bytes: no overlong forms, no surrogates, not above U+10FFFF.
+// Reads the rest of a character of several bytes. Refuses overlong forms, surrogates, and
+// characters above U+10FFFF.
 bool JsonReader::ReadUtf8(unsigned char first) {
   const size_t more = first < 0xE0 ? 1 : first < 0xF0 ? 2 : 3;
   if (first < 0xC2 || first > 0xF4) return Fail("a string is not UTF-8");

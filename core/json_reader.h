@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// JsonReader: JSON text as events, for text of anybody. It makes no document of the text, does not
-// recurse, and beside a bit per open bracket holds one string at a time.
+// JsonReader: reads JSON text as a sequence of events. The text may come from anybody: the reader
+// builds no document, does not recurse, and holds one string at a time and a bit per open bracket.
 //
 //   class Handler : public JsonHandler { ... bool Key(std::string& key) override; ... };
 //   Handler handler;
 //   JsonReader reader(text);
-//   if (!reader.Read(handler)) ... reader.byte() ... reader.problem() ...    // "" if a handler
-//   stopped
+//   if (!reader.Read(handler)) {
+//     // reader.problem() at reader.byte(); problem() is "" if the handler stopped
+//   }
 //
-// Takes what RFC 8259 allows: one value in UTF-8, without a byte order mark, surrounded by white
-// space. Whole numbers that fit are given as such, other ones as double; one that no double can
-// hold is an error. Keys that are given twice are the handler's to find.
+// Accepts the JSON of RFC 8259: one value in UTF-8, without a byte order mark, surrounded by white
+// space. Whole numbers that fit 64 bits are given as integers, all others as double. A number that
+// no double can hold is an error. Repeated keys are passed on: the handler has to check for them.
 //
-// ParseBudget bounds what a handler keeps, in proportion to the text: many tiny entries would take
-// a multiple of it.
+// ParseBudget bounds the memory that a handler keeps, in proportion to the text's size. Without it,
+// many tiny entries could take a multiple of the text.
 #ifndef APOGEE_CORE_JSON_READER_H_
 #define APOGEE_CORE_JSON_READER_H_
 
@@ -25,13 +26,13 @@
 
 namespace apogee {
 
-// Each event returns false to stop. Strings may be moved away. The default is to stop.
+// One function per event; each returns false to stop. Strings may be moved from. The default stops.
 class JsonHandler {
  public:
   virtual ~JsonHandler() = default;
   virtual bool Null() { return false; }
   virtual bool Boolean(bool) { return false; }
-  virtual bool Negative(int64_t) { return false; }  // -0, too
+  virtual bool Negative(int64_t) { return false; }  // -0 too
   virtual bool Unsigned(uint64_t) { return false; }
   virtual bool Real(double) { return false; }
   virtual bool String(std::string&) { return false; }
@@ -48,9 +49,9 @@ class JsonReader {
   explicit JsonReader(const std::string& text) : text_(text) {}
   explicit JsonReader(std::string&&) = delete;
   bool Read(JsonHandler& handler);
-  // Bytes that were read, the one that stopped it included.
+  // Number of bytes read, including the byte that stopped the reader.
   size_t byte() const { return at_; }
-  // Why the text is no JSON; "" as long as it is.
+  // Why the text is not valid JSON; "" while no error was found.
   const std::string& problem() const { return problem_; }
 
  private:
@@ -78,17 +79,17 @@ class JsonReader {
 class ParseBudget {
  public:
   explicit ParseBudget(size_t text_bytes) : left_(3 * text_bytes + (size_t{512} << 10)) {}
-  // Of memory that is kept. False: refuse the text.
+  // Counts memory that is kept. False: the budget is exceeded, refuse the text.
   bool Take(size_t bytes) {
     if (bytes > left_) return false;
     left_ -= bytes;
     return true;
   }
-  // Of a string that is kept.
+  // The same for a string that is kept.
   bool TakeText(const std::string& text) {
     return Take(text.size() < sizeof(std::string) / 2 ? 0 : text.size() + 1);
   }
-  // Of one more element of a vector, which may have to move to twice the room.
+  // The same for one more element of a vector, which may have to double its capacity.
   template <typename T>
   bool TakeElement(const std::vector<T>& values) {
     if (values.size() < values.capacity()) return true;
@@ -96,20 +97,20 @@ class ParseBudget {
     const size_t new_bytes = old_bytes == 0 ? sizeof(T) : 2 * old_bytes;
     return new_bytes <= left_ && Take(new_bytes - old_bytes);
   }
-  // Of memory that is given back at once.
+  // Whether memory that is freed again at once fits into the rest. Counts nothing.
   bool Has(size_t bytes) const { return bytes <= left_; }
 
  private:
   size_t left_;
 };
 
-// What a node of std::map or std::set takes beside its value.
+// Bytes that a node of std::map or std::set takes besides its value.
 inline constexpr size_t kMapNodeBytes = 32;
 
-// Whether JSON can hold the text as it is.
+// Whether the text is valid UTF-8, so that JSON can hold it unchanged.
 bool IsUtf8(const std::string& text);
 
-// A text of anybody for a message: its beginning.
+// The beginning of a text of any length, to quote in a message.
 std::string Shortened(const std::string& text);
 
 }  // namespace apogee

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Lifetime: tells who keeps a pointer to an object that others own whether it is still there.
+// Lifetime: lets the holder of a raw pointer find out whether the object still exists.
 //
-//   class Model { public: std::weak_ptr<const void> lifetime() const { return lifetime_.token(); }
-//                 private: Lifetime lifetime_; };
-//   Watched<Model> model(given);                 // a pointer, and the token
-//   if (model.is_gone()) ...                     // it was destroyed
+//   class Model {
+//    public:
+//     std::weak_ptr<const void> lifetime() const { return lifetime_.token(); }
+//    private:
+//     Lifetime lifetime_;
+//   };
+//   Watched<Model> model(given);      // the pointer `given` and its token
+//   if (model.is_gone()) ...          // the object was destroyed
 //
-// Copies of an object have lifetimes of their own. Not for objects that another thread destroys.
+// A copy of an object has a lifetime of its own. Don't use it for objects that another thread may
+// destroy meanwhile: is_gone() would be out of date at once.
 #ifndef APOGEE_CORE_LIFETIME_H_
 #define APOGEE_CORE_LIFETIME_H_
 
@@ -20,14 +25,14 @@ class Lifetime {
   Lifetime() = default;
   Lifetime(const Lifetime&) {}
   Lifetime& operator=(const Lifetime&) { return *this; }
-  // Expires with this object.
+  // A token that expires with this object.
   std::weak_ptr<const void> token() const { return alive_; }
 
  private:
   std::shared_ptr<const void> alive_ = std::make_shared<char>();
 };
 
-// A pointer, or null, to a T with lifetime(). Reading it does not check.
+// A pointer, possibly null, to a T that has lifetime(). Dereferencing does not check.
 template <typename T>
 class Watched {
  public:
@@ -39,7 +44,7 @@ class Watched {
   T& operator*() const { return *object_; }
   T* operator->() const { return object_; }
   operator T*() const { return object_; }  // NOLINT: as above
-  // It was not null, and has been destroyed.
+  // Whether the pointer was not null and its object has been destroyed.
   bool is_gone() const { return object_ != nullptr && token_.expired(); }
 
  private:

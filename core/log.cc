@@ -7,7 +7,7 @@
 namespace apogee {
 
 void LogLine(const char* level, const std::string& message) {
-  // One call, so that lines of several ranks do not interleave.
+  // One call per line, so that lines of several ranks do not interleave.
   std::fprintf(stderr, "apogee: %s %s\n", level, message.c_str());
 }
 

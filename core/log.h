@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// One human-readable line to stderr per call: `apogee: <level> <message>`. Metrics go through
+// Log: one human-readable line on stderr per call, `apogee: <level> <message>`. Metrics go through
 // booster/metrics.h, never through here.
+//
+//   LogWarning("dataset: ", count, " samples are empty");    // apogee: warning: dataset: 3 ...
 #ifndef APOGEE_CORE_LOG_H_
 #define APOGEE_CORE_LOG_H_
 

@@ -36,7 +36,7 @@ const char* MemoryCategoryName(MemoryCategory category) {
 
 namespace {
 
-constexpr int64_t kHugeBytes = 2 << 20;  // a huge page of the usual processors
+constexpr int64_t kHugeBytes = 2 << 20;  // size of a huge page on common processors
 
 size_t Index(MemoryCategory category) { return static_cast<size_t>(category); }
 
@@ -45,7 +45,7 @@ bool IsModelData(MemoryCategory category) {
          category == MemoryCategory::kOptimizerState;
 }
 
-// Null where the system has no more.
+// Null if the system has no more memory.
 void* Map(int64_t bytes) {
   void* mapped = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -186,12 +186,12 @@ void* CpuAllocator::Allocate(int64_t bytes, MemoryCategory category) {
       if (model_data) TrimModelData(rounded);
       block = Map(rounded);
       if (block == nullptr) {
-        ReleaseCache();  // blocks of other sizes
+        ReleaseCache();  // cached blocks of other sizes may make room
         block = Map(rounded);
       }
       if (block != nullptr && rounded >= kHugeBytes) {
-        // Where the system grants it, loops that stream through memory miss the page table less.
-        // A refusal costs nothing else.
+        // With huge pages, loops that stream through memory have fewer TLB misses. The system may
+        // refuse; nothing else depends on it.
         madvise(block, static_cast<size_t>(rounded), MADV_HUGEPAGE);
       }
     }
@@ -215,7 +215,8 @@ void* CpuAllocator::Allocate(int64_t bytes, MemoryCategory category) {
   return block;
 }
 
-// Of the same kind first; the other kind has what changed it: gradients come from activations.
+// Prefers a cached block of the same kind. Blocks of the other kind serve too: gradients, for
+// example, reuse the memory of activations.
 void* CpuAllocator::TakeCached(int64_t rounded, bool model_data) {
   std::lock_guard lock(mutex_);
   for (const bool of_model_data : {model_data, !model_data}) {
@@ -243,7 +244,7 @@ void CpuAllocator::TrimModelData(int64_t bytes) {
 void CpuAllocator::Free(void* block, int64_t bytes, MemoryCategory category) {
   const int64_t rounded = RoundUp(bytes);
 #ifndef NDEBUG
-  // A use after release reads NaN instead of what was there.
+  // A use after free then reads NaN instead of the old values.
   std::memset(block, kPoison, static_cast<size_t>(bytes));
 #endif
   ledger_.Remove(category, bytes);

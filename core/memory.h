@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Memory ledger and allocator: every byte the library holds has a category and is counted, per
-// rank.
+// Memory ledger and allocator. Every byte the library holds has a category and is counted per rank.
 //
 //   MemoryLedger& ledger = context->ledger();
 //   ledger.live_bytes(MemoryCategory::kGradient);   // now
-//   ledger.peak_total_bytes();                      // highest sum over the categories, slack
-//   included
+//   ledger.peak_total_bytes();                      // highest sum over the categories
+//   ledger.slack_bytes();                           // reserved by the allocator beyond that
 //
 // An Allocator hands out 64-byte aligned blocks and reports them to its ledger. Blocks of at least
-// kCachedBytes come from the operating system and are cached when freed, so that a training loop
-// whose shapes repeat stops asking for memory after its first step; what is held but not handed out
-// is counted as slack. Thread-safe: communication threads may free a rank's blocks.
+// kCachedBytes come from the operating system and are cached when freed: a training loop whose
+// shapes repeat asks the system for no more memory after its first step. Memory that is held but
+// not handed out is counted as slack. Thread-safe: communication threads may free a rank's blocks.
 #ifndef APOGEE_CORE_MEMORY_H_
 #define APOGEE_CORE_MEMORY_H_
 
@@ -32,24 +31,24 @@ enum class MemoryCategory : uint8_t {
   kActivation,
   kCommunication,
   kWorkspace,
-  kCheckpoint,  // copies that a save in the background writes
+  kCheckpoint,  // copies that a save in the background writes out
 };
 inline constexpr int kNumMemoryCategories = 7;
 // "parameter", "gradient", "optimizer_state", "activation", "communication", "workspace",
 // "checkpoint".
 const char* MemoryCategoryName(MemoryCategory category);
 
-// Counts of one rank on one device. All figures in bytes.
+// Counts of one rank on one device. All figures are bytes.
 class MemoryLedger {
  public:
   int64_t live_bytes(MemoryCategory category) const;
   int64_t peak_bytes(MemoryCategory category) const;
-  // Sum over the categories; the peak is the highest sum at one moment, not the sum of the peaks.
+  // Sums over the categories. The peak is the highest sum at one moment, not the sum of the peaks.
   int64_t live_total_bytes() const;
   int64_t peak_total_bytes() const;
-  // Held by the allocator beyond what is handed out: rounding and cached blocks.
+  // Memory that the allocator holds beyond what is handed out: rounding and cached blocks.
   int64_t slack_bytes() const;
-  // Peak of live_total + slack: what the library took from the operating system.
+  // Highest live_total + slack: the most memory taken from the operating system.
   int64_t peak_reserved_bytes() const;
   int64_t num_allocations() const;
   // Model data: parameters, gradients and optimizer states.
@@ -57,15 +56,15 @@ class MemoryLedger {
   int64_t peak_model_data_bytes() const;
   // Peaks restart from the current values.
   void ResetPeaks();
-  // A budget: from now on what would make the model data exceed it throws Error, and nothing has
-  // happened. Below what is live it forbids more. 0: no limit, as at first.
+  // Limits the model data. From now on Add and Move throw Error and change nothing if they would
+  // exceed the limit. A limit below the current model data forbids any growth. 0 (default): none.
   void set_model_data_limit(int64_t bytes);
   int64_t model_data_limit() const;
 
-  // Throws Error over the limit of model data.
+  // Throws Error if the limit of model data would be exceeded.
   void Add(MemoryCategory category, int64_t bytes);
   void Remove(MemoryCategory category, int64_t bytes);
-  // As Add.
+  // Throws Error as Add does.
   void Move(MemoryCategory from, MemoryCategory to, int64_t bytes);
   void AddSlack(int64_t bytes);
 
@@ -92,9 +91,9 @@ class Allocator {
   virtual ~Allocator() = default;
   // A block of at least `bytes` (never nullptr, also for 0). Throws Error when memory runs out.
   virtual void* Allocate(int64_t bytes, MemoryCategory category) = 0;
-  // Takes what was passed to and returned by Allocate.
+  // Takes Allocate's result, with the same size and category.
   virtual void Free(void* block, int64_t bytes, MemoryCategory category) = 0;
-  // Gives cached blocks back to the operating system or driver.
+  // Returns cached blocks to the operating system or driver.
   virtual void ReleaseCache() = 0;
   MemoryLedger& ledger() { return ledger_; }
 
@@ -105,9 +104,10 @@ class Allocator {
 class CpuAllocator : public Allocator {
  public:
   static constexpr int64_t kAlignment = 64;
-  // Smaller blocks come from the C++ heap, which recycles them well.
+  // Smaller blocks come from the C++ heap, which reuses them well.
   static constexpr int64_t kCachedBytes = 64 << 10;
-  // In debug builds every byte of a freed block; all ones are NaN in every floating dtype.
+  // In debug builds, freed blocks are filled with this byte. All ones are NaN in every floating
+  // dtype, so a use after free shows.
   static constexpr int kPoison = 0xff;
 
   ~CpuAllocator() override;
@@ -116,14 +116,15 @@ class CpuAllocator : public Allocator {
   void ReleaseCache() override;
 
  private:
-  // By the size class of a request.
+  // Free blocks by their rounded size.
   using Cache = std::multimap<int64_t, void*>;
 
-  // At most 1/8 above the request, so that nearby shapes share blocks.
+  // At most 1/8 above the request for large blocks, so that nearby shapes share blocks.
   static int64_t RoundUp(int64_t bytes);
   void* TakeCached(int64_t rounded, bool model_data);
   void Unmap(Cache& cache);
-  // Blocks of model data do not pile up where these have a limit.
+  // Returns the cached blocks of model data to the system if, with `bytes` more, they would exceed
+  // the limit of model data.
   void TrimModelData(int64_t bytes);
 
   std::mutex mutex_;

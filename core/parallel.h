@@ -2,12 +2,12 @@
 
 // ParallelFor: the one place where CPU loops are split over a rank's threads.
 //
-//   ParallelFor(context.num_threads(), rows, /*grain=*/64, [&](int64_t begin, int64_t end) { ...
-//   });
+//   ParallelFor(context.num_threads(), rows, /*grain=*/64,
+//               [&](int64_t begin, int64_t end) { ... });
 //
-// Calls fn on disjoint ranges that cover [0, count). The split depends on count, grain and the
-// number of threads only, so a loop gives the same bits every run. A range shorter than `grain` is
-// not split. Runs inline without OpenMP (the TSan build). fn must not throw.
+// Calls fn on disjoint ranges that cover [0, count). The split depends only on count, grain and the
+// number of threads, so a loop gives the same bits in every run. A range shorter than `grain` is
+// not split. Without OpenMP (the TSan build) fn runs on the calling thread. fn must not throw.
 #ifndef APOGEE_CORE_PARALLEL_H_
 #define APOGEE_CORE_PARALLEL_H_
 
@@ -35,8 +35,8 @@ void ParallelFor(int num_threads, int64_t count, int64_t grain, const Fn& fn) {
   fn(int64_t{0}, count);
 }
 
-// Reduces over blocks of fixed size whose partial results are added in index order: the same bits
-// for every number of threads. `block_fn(begin, end)` returns the partial result of type double.
+// Sums over blocks of a fixed size and adds the partial sums in index order: the same bits for
+// every number of threads. `block_fn(begin, end)` returns the partial sum of its range as a double.
 template <typename Fn>
 double ParallelSum(int num_threads, int64_t count, const Fn& block_fn) {
   constexpr int64_t kBlock = 16384;

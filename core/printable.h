@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Text of a file or a peer, as a terminal may show it: control characters, which a terminal obeys,
-// become question marks. UTF-8 stays.
+// Makes text from a file or a peer safe to show on a terminal: control characters, which a terminal
+// obeys, become question marks. UTF-8 stays.
 //
 //   std::fprintf(stderr, "%s\n", Printable(name).c_str());
 #ifndef APOGEE_CORE_PRINTABLE_H_
@@ -11,9 +11,9 @@
 
 namespace apogee {
 
-// On one line: line ends are control characters.
+// For one line: line ends are replaced too.
 std::string Printable(const std::string& text);
-// The same, but line ends and tabs stay: for a message that is a list, and for a text.
+// For text of several lines: line ends and tabs stay.
 std::string PrintableLines(const std::string& text);
 
 }  // namespace apogee

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Memory of the whole process as the operating system sees it, to hold the ledger's figures
-// against.
+// Memory of the whole process as the operating system sees it, to check the ledger against.
 //
 //   absl::StatusOr<ProcessMemory> memory = ReadProcessMemory();
 //   printf("peak %s\n", FormatBytes(memory->peak_own_bytes()).c_str());
@@ -16,23 +15,23 @@
 
 namespace apogee {
 
-// Bytes in physical memory.
+// Sizes of physical memory in bytes.
 struct ProcessMemory {
   int64_t resident_bytes = 0;       // now (VmRSS), everything included
-  int64_t peak_resident_bytes = 0;  // highest since the process began (VmHWM)
-  int64_t file_bytes = 0;  // now: pages of files, such as the code of programs and libraries
+  int64_t peak_resident_bytes = 0;  // highest since the process started (VmHWM)
+  int64_t file_bytes = 0;           // now: pages of files, such as code of programs and libraries
 
-  // What the process asked for itself. Code is paged in as it runs for the first time, which is no
-  // allocation of anybody.
+  // Memory that the process allocated. Code is left out: it is paged in when it first runs, and
+  // nobody allocates it.
   int64_t own_bytes() const { return resident_bytes - file_bytes; }
-  // Files' pages come and stay, so their size now is their size at the peak or, at the most, above
-  // it.
+  // File pages stay once they are read, so file_bytes now is at least file_bytes at the peak. The
+  // result is never too high.
   int64_t peak_own_bytes() const { return peak_resident_bytes - file_bytes; }
 };
 
 absl::StatusOr<ProcessMemory> ReadProcessMemory();
 
-// Bytes that this machine can still give out without swapping (MemAvailable).
+// Bytes that this machine can still give to programs without swapping (MemAvailable).
 absl::StatusOr<int64_t> AvailableMemoryBytes();
 
 }  // namespace apogee

@@ -9,8 +9,8 @@ namespace apogee {
 PhiloxKey MakeKey(uint64_t seed, const std::string& name) {
   uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a, 64 bits
   for (char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  // The hash goes through Philox with the seed as key, so that nearby seeds and names are
-  // unrelated.
+  // The hash passes through Philox with the seed as the key, so that nearby seeds, and similar
+  // names, give unrelated keys.
   const PhiloxKey seed_key{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
   const auto words = Philox(seed_key, hash);
   return {words[0], words[1]};
@@ -22,7 +22,7 @@ PhiloxKey SubKey(PhiloxKey key, uint64_t stream) {
 }
 
 void Generator::BeginBatch(const SamplePlace* place) {
-  constexpr size_t kMaxWindows = 8;  // streams of samples that a loop takes batches from in turn
+  constexpr size_t kMaxWindows = 8;  // the most streams of samples that a loop alternates between
   unused_stream_ = std::max(unused_stream_, next_stream_);
   if (placed_) windows_.back().next_stream = next_stream_;
   if (place == nullptr) {
@@ -39,7 +39,7 @@ void Generator::BeginBatch(const SamplePlace* place) {
       windows_, [&](const Window& window) { return window.place.stream == place->stream; });
   Window window{*place, unused_stream_, unused_stream_};
   if (known != windows_.end()) {
-    // A place before the last one is the window's turn again.
+    // A place before the last one means that the same window begins again.
     if (known->place.window == place->window && known->place.first <= place->first) {
       window.first_stream = known->first_stream;
       window.next_stream =

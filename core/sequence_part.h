@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// SequencePart: which tokens of each sequence a rank holds, when ranks hold a part of each.
+// SequencePart: the tokens of each sequence that this rank holds under sequence parallelism.
 //
 //   const SequencePart part{.rank = 1, .size = 4, .layout = SequenceLayout::kZigZag};
-//   part.Whole(6);                     // 24 tokens, of which this rank has 6,
-//   part.Runs(6);                      // {{3, 3}, {18, 3}}: 3, 4, 5, then 18, 19, 20
+//   part.Whole(6);     // 24: tokens of a sequence of which this rank holds 6
+//   part.Runs(6);      // {{3, 3}, {18, 3}}: this rank's tokens 3, 4, 5, then 18, 19, 20
 //
-// Every rank of `size` holds as many tokens, in ascending order. The default is one rank, which
-// holds all.
+// All `size` ranks hold equally many tokens, in ascending order. By default one rank holds all.
 #ifndef APOGEE_CORE_SEQUENCE_PART_H_
 #define APOGEE_CORE_SEQUENCE_PART_H_
 
@@ -17,10 +16,10 @@
 namespace apogee {
 
 enum class SequenceLayout {
-  // Rank r has piece r of `size`.
+  // The sequence is cut into `size` pieces; rank r has piece r.
   kContiguous,
-  // Of 2 size pieces, rank r has pieces r and 2 size - 1 - r: under a causal mask each rank has as
-  // much to do.
+  // The sequence is cut into 2 size pieces; rank r has pieces r and 2 size - 1 - r. Under a causal
+  // mask, each rank then has equally much to compute.
   kZigZag,
 };
 
@@ -36,13 +35,13 @@ struct SequencePart {
   SequenceLayout layout = SequenceLayout::kContiguous;
 
   bool is_whole() const { return size == 1; }
-  // Runs per rank.
+  // Number of runs of consecutive tokens per rank.
   int num_runs() const { return size > 1 && layout == SequenceLayout::kZigZag ? 2 : 1; }
-  // What must divide the tokens of a sequence.
+  // The length of a sequence must be a multiple of this.
   int64_t divisor() const { return int64_t{size} * num_runs(); }
-  // Tokens of the sequence of which this rank holds `tokens`.
+  // Length of the sequence of which this rank holds `tokens`.
   int64_t Whole(int64_t tokens) const { return tokens * size; }
-  // What this rank holds, `tokens` in all.
+  // The runs of tokens that this rank holds, `tokens` in all.
   std::vector<TokenRun> Runs(int64_t tokens) const {
     if (num_runs() == 1) return {{rank * tokens, tokens}};
     const int64_t piece = tokens / 2;

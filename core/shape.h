@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Sizes of a tensor's dims, up to kMaxRank of them; a scalar has none.
+// Shape: the sizes of a tensor's dims, up to kMaxRank of them. A scalar has none.
 //
 //   Shape shape{2, 3};   shape.numel() == 6;   shape[-1] == 3;   shape.ToString() == "[2, 3]"
 #ifndef APOGEE_CORE_SHAPE_H_
@@ -26,10 +26,10 @@ class Shape {
 
   int rank() const { return rank_; }
   int64_t numel() const;
-  // Negative indices count from the end. Throws Error outside [-rank, rank).
+  // Negative dims count from the end. Throws Error outside [-rank, rank).
   int64_t operator[](int dim) const { return dims_[static_cast<size_t>(Normalize(dim))]; }
   void Set(int dim, int64_t size) { dims_[static_cast<size_t>(Normalize(dim))] = size; }
-  // dim in [0, rank) for a possibly negative dim.
+  // The dim in [0, rank) for a dim that may be negative. Throws Error as above.
   int Normalize(int dim) const;
   std::span<const int64_t> dims() const { return {dims_.data(), static_cast<size_t>(rank_)}; }
   // Strides, in elements, of the row-major layout.

@@ -20,7 +20,8 @@ std::string Variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// lib/python3.11/site-packages and the like below `prefix`, sorted: a folder's order is anything.
+// Folders such as lib/python3.11/site-packages below `prefix`. Sorted, because the order of a
+// directory listing is arbitrary.
 std::vector<fs::path> PackageFolders(const fs::path& prefix) {
   std::vector<fs::path> folders;
   std::error_code error;
@@ -76,7 +77,7 @@ absl::StatusOr<SharedLibrary> SharedLibrary::Open(const std::vector<std::string>
     if (handle != nullptr) return SharedLibrary(handle, path);
     const char* const error = dlerror();
     std::error_code ignored;
-    // A file that is there and cannot be loaded says more than one that is not.
+    // The error of a file that exists but cannot be loaded is the more useful one.
     const bool is_file = !of_a_file && fs::exists(path, ignored);
     if (why.empty() || is_file) why = error == nullptr ? "unknown error" : error;
     of_a_file = of_a_file || is_file;

@@ -8,7 +8,7 @@
 namespace apogee {
 
 void KeepStandardDescriptors() {
-  // A new file gets the lowest number that is free. Read-only: writes to it fail.
+  // open() returns the lowest free number. Read-only, so that writes fail.
   int fd = 0;
   while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDONLY);
   if (fd > STDERR_FILENO) close(fd);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Keeps a program's files apart from what it prints.
+// Keeps a program's printed output out of its files.
 //
 //   int main(int argc, char** argv) {
 //     apogee::KeepStandardDescriptors();                  // first
@@ -9,9 +9,10 @@
 
 namespace apogee {
 
-// Where a program is started with a standard input, output or error that is closed, the next files
-// that it opens take their numbers, and what it prints goes into its metrics, checkpoints or
-// connections. Afterwards nothing can take them: reading finds the end, writing fails as before.
+// Call it first. If a program starts with a closed standard input, output or error, the next files
+// that it opens get these numbers, and its printed text would end up in metrics, checkpoints or
+// connections. This call occupies the closed numbers: reading them finds the end of file, and
+// writing to them fails as before.
 void KeepStandardDescriptors();
 
 }  // namespace apogee

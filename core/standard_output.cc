@@ -20,11 +20,12 @@ absl::Status FlushStandardOutput() {
   const bool flushed = std::fflush(stdout) == 0;
   int error = errno;
   if (flushed && std::cout.good() && std::ferror(stdout) == 0) return absl::OkStatus();
-  // Streams forget the reason of an earlier failure; most last.
+  // The streams may have forgotten the reason of an earlier failure; a write finds most again.
   if (error == 0 && write(STDOUT_FILENO, "\n", 1) < 0) error = errno;
-  return DataLoss("cannot write to the standard output: ",
-                  error != 0 ? std::strerror(error) : "an earlier write failed",
-                  "; part of what was printed is lost: give it a place with room, or /dev/null");
+  return DataLoss(
+      "cannot write to the standard output: ",
+      error != 0 ? std::strerror(error) : "an earlier write failed",
+      "; part of the output is lost: redirect it to a disk with free space, or to /dev/null");
 }
 
 }  // namespace apogee

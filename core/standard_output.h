@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What a program checks about its own output: a write that fails is an error, not a silent loss.
+// Checks on a program's own output: a failed write is an error instead of a silent loss.
 //
 //   int main() {
 //     ReportFileSizeLimit();
@@ -16,12 +16,12 @@
 namespace apogee {
 
 // From here on a write beyond the limit of `ulimit -f` fails with "File too large", which the
-// writer reports. By default the signal SIGXFSZ ends the process without a word. Processes that
-// this one starts inherit it.
+// writer reports. Without this call the signal SIGXFSZ ends the process without a word. Processes
+// started from this one inherit the setting.
 void ReportFileSizeLimit();
 
-// Writes out what stdout and std::cout still hold. DataLoss, with the remedy, where that or a write
-// before failed: a full disk, a closed descriptor.
+// Writes out the buffers of stdout and std::cout. Returns DataLoss, with the remedy, if this or an
+// earlier write failed: a full disk, a closed descriptor.
 absl::Status FlushStandardOutput();
 
 }  // namespace apogee

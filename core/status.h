@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Macros over absl::Status for code that talks to the outside world.
+// Helpers and macros over absl::Status, for code that reads files, flags or messages of peers.
 //
 //   absl::Status Load(const std::string& path) {
 //     APOGEE_ASSIGN_OR_RETURN(std::string text, ReadFile(path));
@@ -8,8 +8,8 @@
 //     return absl::OkStatus();
 //   }
 //
-// Debian's Abseil has its own string_view, so messages are built as std::string
-// (InvalidArgument(...)).
+// Debian's Abseil has its own string_view type, so messages are built as std::string:
+// InvalidArgument("file ", path, " is empty").
 #ifndef APOGEE_CORE_STATUS_H_
 #define APOGEE_CORE_STATUS_H_
 
@@ -44,7 +44,7 @@ absl::Status DataLoss(const Parts&... parts) {
 
 inline std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
-// For callers that prefer exceptions: throws Error with the status' message, or returns the value.
+// For callers that prefer exceptions: return the value, or throw Error with the status' message.
 template <typename T>
 T ValueOrThrow(absl::StatusOr<T> value) {
   if (!value.ok()) Throw(Message(value.status()));

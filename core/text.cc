@@ -29,8 +29,8 @@ size_t EditDistance(const std::string& a, const std::string& b) {
 
 std::string NearestName(const std::string& name, const std::vector<std::string>& candidates) {
   std::string nearest;
-  // Of equally near candidates the one of equal length wins: a wrong letter is likelier than a lost
-  // one.
+  // Among equally near candidates, one of equal length wins: a wrong letter is likelier than a
+  // missing one.
   size_t best = name.size() / 2 * 2 + 2;
   for (const std::string& candidate : candidates) {
     const size_t distance =

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Small text helpers for messages that people read.
+//
+//   if (!known) Throw("config: ", UnknownName("optimizer", name, {"adam", "adamw", "sgd"}));
+//   LogWarning("the model takes ", FormatBytes(bytes), " in ", FormatThousands(count), " tensors");
 #ifndef APOGEE_CORE_TEXT_H_
 #define APOGEE_CORE_TEXT_H_
 
@@ -10,20 +13,21 @@
 
 namespace apogee {
 
-// The candidate with the smallest edit distance to `name`, or "" when none is near (more than half
-// of the name would have to change).
+// The candidate with the smallest edit distance to `name`. "" if none is near, that is, if more
+// than half of the name would have to change.
 std::string NearestName(const std::string& name, const std::vector<std::string>& candidates);
 
-// `unknown optimizer "adamv" (did you mean "adamw"?); known: adam, adamw, sgd`.
+// For example `unknown optimizer "adamv" (did you mean "adamw"?); known: adam, adamw, sgd`.
 std::string UnknownName(const std::string& what, const std::string& name,
                         const std::vector<std::string>& candidates);
 
-// "1.5 GiB", "12.0 MiB", "512 B".
+// For example "1.5 GiB", "12.0 MiB", "512 B".
 std::string FormatBytes(int64_t bytes);
-// "1,335".
+// For example "1,335".
 std::string FormatThousands(int64_t value);
 
-// As a string of JSON, with its quotes. What is no UTF-8 loses its bytes above 127.
+// The text as a JSON string with its quotes. If it is not valid UTF-8, each byte above 127 becomes
+// a question mark.
 std::string JsonQuoted(const std::string& text);
 
 }  // namespace apogee

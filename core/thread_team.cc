@@ -37,7 +37,7 @@ std::string FewerGranted(int asked, int granted) {
       granted == 1 ? " thread" : " threads", " per rank (--threads, num_threads)");
 }
 
-// The stack of the calling thread; 0: unknown.
+// Size of the calling thread's stack; 0 if unknown.
 size_t StackBytes() {
   size_t bytes = 0;
 #ifdef __linux__
@@ -58,7 +58,7 @@ absl::Status CheckStack(size_t bytes, const std::string& whose, const std::strin
 }
 
 #ifdef _OPENMP
-// So many at once, besides the calling thread.
+// Starts this many threads at once, besides the calling thread.
 absl::Status TryToStart(int num_threads) {
   std::mutex mutex;
   std::condition_variable may_end;
@@ -88,7 +88,8 @@ absl::Status TryToStart(int num_threads) {
   return status;
 }
 
-// What a region of the calling thread gets, where dynamic adjustment is off and a level is allowed.
+// How many threads a region of the calling thread gets, with dynamic adjustment off and one active
+// level allowed.
 int Granted(int asked) {
   int granted = 1;
 #pragma omp parallel num_threads(asked)
@@ -144,7 +145,7 @@ ThreadTeam::ThreadTeam(int num_threads)
   if (num_threads > 1 && !omp_in_parallel()) {
     if (dynamic_before_ != 0) omp_set_dynamic(0);
     if (levels_before_ < 1) omp_set_max_active_levels(1);
-    // A thread's limit does not change, so what it was granted once it gets again.
+    // A thread's limit does not change: a number that was granted once is granted again.
     thread_local int known = 1;
     if (num_threads > known) {
       if (const int granted = Granted(num_threads); granted < num_threads) {

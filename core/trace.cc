@@ -38,7 +38,7 @@ TraceLane::Event& TraceLane::Add(std::string_view name, const TraceInfo& info) {
 size_t TraceLane::Begin(std::string_view name, const TraceInfo& info) {
   std::lock_guard lock(mutex_);
   Event& event = Add(name, info);
-  // Last: what recording takes is no part of the span.
+  // Last, so that the cost of recording is not part of the span.
   event.begin_ns = NowNs();
   return events_.size() - 1;
 }

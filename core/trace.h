@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Trace: what every rank did when, as a file for ui.perfetto.dev and chrome://tracing.
+// Trace: records what every rank did and when, as a file for ui.perfetto.dev or chrome://tracing.
 //
 //   Trace trace;                                      // shared by the ranks of a process
 //   TraceLane* lane = trace.Lane(rank, "compute");
 //   { TraceSpan span(lane, "load", {.category = "data", .args = {{"step", 3}}}); ... }
 //   OkOrThrow(WriteTrace(trace, "run.json"));         // core/trace_writer.h
 //
-// A rank is a process of the picture, a lane one of its rows: one per stream of work ("compute",
-// "communication: [0 1]", "saver"). Times are nanoseconds of the steady clock since the Trace was
-// made. The file is one JSON object: "traceEvents" has complete events (ph X, ts and dur in
-// microseconds with three decimals, pid the rank) and the names of ranks and lanes; "otherData" has
-// the clock at ts 0, so that files of several processes of a machine can be laid over one another.
+// In the viewer a rank is a process and a lane is one of its rows. There is one lane per stream of
+// work: "compute", "communication: [0 1]", "saver". Times are nanoseconds of the steady clock since
+// the Trace was made. The file is one JSON object:
+//   "traceEvents"  complete events (ph X; ts and dur in microseconds, three decimals; pid: the
+//                  rank), and the names of ranks and lanes
+//   "otherData"    the clock at ts 0, to align the files of several processes of one machine
 //
-// Without a trace lanes are null, and a span costs one test of the pointer. With one it appends to
-// the lane: names, keys and texts are kept once per lane, so that a long run costs 32 bytes per
-// span and 16 per argument.
+// Without a trace, lanes are null and a span costs one test of the pointer. With a trace, a span
+// costs 32 bytes, and 16 per argument: names, keys and texts are stored once per lane.
 //
-// Threads: all calls may come from any thread. A lane stands for one thing at a time: give each
-// thread one of its own. Events of a lane that overlap all the same without nesting, which viewers
-// cannot draw, are written to a further row, "NAME (2)".
+// Threads: all calls may come from any thread. Give each thread a lane of its own, because a lane
+// shows one thing at a time. Events of a lane that overlap without nesting cannot be drawn by
+// viewers; they are written to a further row, "NAME (2)".
 #ifndef APOGEE_CORE_TRACE_H_
 #define APOGEE_CORE_TRACE_H_
 
@@ -37,7 +37,8 @@
 
 namespace apogee {
 
-// {"micro_batch", 3}: a number, or a text. Refers to what it was made from.
+// {"micro_batch", 3}: a key with a number or a text. Refers to the caller's key and text, which
+// must outlive it.
 class TraceArg {
  public:
   template <std::integral T>
@@ -71,10 +72,10 @@ class TraceLane {
   TraceLane(const TraceLane&) = delete;
   TraceLane& operator=(const TraceLane&) = delete;
 
-  // For what no scope encloses; else use TraceSpan. Returns the event, for End. One that is never
-  // ended lasts until the file is written.
+  // For work that no C++ scope encloses; else use TraceSpan. Returns the event to pass to End. An
+  // event without End lasts until the file is written.
   size_t Begin(std::string_view name, const TraceInfo& info = {});
-  // The same, but begun when `inner`, an event of this lane, was.
+  // The same, but with the begin of `inner`, an earlier event of this lane.
   size_t BeginAround(size_t inner, std::string_view name, const TraceInfo& info = {});
   void End(size_t event);
 
@@ -91,7 +92,7 @@ class TraceLane {
   struct Arg {
     uint32_t key;
     TraceArg::Kind kind;
-    int64_t value;  // the number, the bits of a real one, or the text's
+    int64_t value;  // the number, the bits of a double, or the index of a text
   };
 
   TraceLane(int rank, std::string name, Clock::time_point zero)
@@ -100,19 +101,19 @@ class TraceLane {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - zero_).count();
   }
   uint32_t Keep(std::string_view text);
-  // With mutex_ held; the event has yet to get its begin.
+  // Call with mutex_ held. The caller sets the event's begin.
   Event& Add(std::string_view name, const TraceInfo& info);
 
   const int rank_;
   const std::string name_;
   const Clock::time_point zero_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the members below
   std::vector<Event> events_;
-  std::vector<Arg> args_;  // of one event after another
+  std::vector<Arg> args_;  // in the order of the events
   std::map<std::string, uint32_t, std::less<>> texts_;
 };
 
-// From its construction to its end. `lane` may be null.
+// An event from its construction to its destruction. `lane` may be null.
 class TraceSpan {
  public:
   TraceSpan(TraceLane* lane, std::string_view name, const TraceInfo& info = {}) : lane_(lane) {
@@ -129,19 +130,19 @@ class TraceSpan {
   size_t event_ = 0;
 };
 
-// What `apogee timeline` reads: one piece of a pipeline's work. Waiting for neighbours is no work:
-// leave it outside of the span.
+// One piece of a pipeline stage's work, as `apogee timeline` reads it. Leave waiting for the
+// neighbour stages outside of the span.
 //
 //   const TraceSpan span = TracePipeline(lane, PipelineKind::kForward,
 //                                        {.step = 7, .micro_batch = 3, .chunk = 0});
 enum class PipelineKind : char {
   kForward = 'F',
-  kBackward = 'B',  // of the inputs only, where weights have spans of their own
+  kBackward = 'B',  // of the inputs only, if weight gradients have spans of their own
   kWeightBackward = 'W',
 };
 struct PipelineWork {
   int64_t step = 0, micro_batch = 0;
-  int64_t chunk = 0;  // of the chunks that this rank holds
+  int64_t chunk = 0;  // among the model chunks of this rank
 };
 inline constexpr std::string_view kPipelineCategory = "pipeline";
 inline TraceSpan TracePipeline(TraceLane* lane, PipelineKind kind, const PipelineWork& work) {
@@ -161,18 +162,18 @@ class Trace {
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
-  // The lane of that name, made when it is first asked for; it lives as long as the trace. Lanes
-  // without events are not written.
+  // The lane of that name. The first call makes it; it lives as long as the trace. Lanes without
+  // events are not written.
   TraceLane* Lane(int rank, std::string_view name);
 
  private:
   friend class TraceWriter;
   const std::chrono::steady_clock::time_point zero_;
-  mutable std::mutex mutex_;  // of lanes_
+  mutable std::mutex mutex_;  // guards lanes_
   std::vector<std::unique_ptr<TraceLane>> lanes_;
 };
 
-// The lane, or null without a trace.
+// The lane, or null if there is no trace.
 inline TraceLane* LaneOf(Trace* trace, int rank, std::string_view name) {
   return trace == nullptr ? nullptr : trace->Lane(rank, name);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// WriteTrace: the events as JSON, in a file that is complete or not there.
+// WriteTrace: writes the events as JSON. The file is either complete or not there.
 #include "apogee/core/trace_writer.h"
 
 #include <fcntl.h>
@@ -21,7 +21,7 @@
 namespace apogee {
 namespace {
 
-// Beside the path: a name of this process, for two runs may be given the same path.
+// A name in the same folder that contains the process id, because two runs may use the same path.
 std::string PartPath(const std::string& path) { return path + ".part" + std::to_string(getpid()); }
 
 absl::Status CannotWrite(const std::string& path, const std::string& reason) {
@@ -29,7 +29,7 @@ absl::Status CannotWrite(const std::string& path, const std::string& reason) {
                          "; give a file in a folder that you may write to");
 }
 
-// Nanoseconds as microseconds: "12.345".
+// Nanoseconds as microseconds with three decimals: "12.345".
 std::string Microseconds(int64_t ns) {
   char text[32];
   std::snprintf(text, sizeof(text), "%lld.%03lld", static_cast<long long>(ns / 1000),
@@ -44,7 +44,7 @@ std::string Real(double value) {
   return {text, std::to_chars(text, text + sizeof(text), value).ptr};
 }
 
-// A new file, removed again unless it was committed.
+// A new file, which is removed again unless it is committed.
 class NewFile {
  public:
   explicit NewFile(const std::string& path) : path_(path), part_(PartPath(path)) {}
@@ -60,7 +60,7 @@ class NewFile {
     if (path_.empty()) return CannotWrite(path_, "the path is empty");
     struct stat old;
     if (stat(path_.c_str(), &old) == 0 && !S_ISREG(old.st_mode)) {
-      return CannotWrite(path_, "what is there is no file");
+      return CannotWrite(path_, "something other than a regular file is there");
     }
     descriptor_ = open(part_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     return descriptor_ < 0 ? CannotWrite(path_, std::strerror(errno)) : absl::OkStatus();
@@ -75,7 +75,7 @@ class NewFile {
     return absl::OkStatus();
   }
   absl::Status Commit() {
-    // Some file systems tell of a full disk only here.
+    // Some file systems report a full disk only here.
     if (fsync(descriptor_) != 0 || rename(part_.c_str(), path_.c_str()) != 0) {
       return CannotWrite(path_, std::strerror(errno));
     }
@@ -116,7 +116,7 @@ class TraceWriter {
 
   absl::Status Lane(TraceLane& lane) {
     {
-      // A copy: the run may go on.
+      // Copied, because the run may go on.
       std::lock_guard lock(lane.mutex_);
       events_ = lane.events_;
       args_ = lane.args_;
@@ -152,7 +152,7 @@ class TraceWriter {
     return Flush();
   }
 
-  // By begin, and those that begin together with the outer ones first.
+  // Sorts by begin; of events that begin together, outer ones come first.
   void Sort() {
     first_arg_.resize(events_.size());
     order_.resize(events_.size());
@@ -170,7 +170,7 @@ class TraceWriter {
     });
   }
 
-  // The first row in which the event lies behind or within each that came before.
+  // The first row where the event comes after each earlier event or lies within it.
   size_t RowFor(const TraceLane::Event& event) {
     for (size_t row = 0;; ++row) {
       if (row == row_ends_.size()) row_ends_.emplace_back();
@@ -194,7 +194,7 @@ class TraceWriter {
   void Metadata(int rank, int row, const std::string& what, const std::string& name) {
     Line("{\"ph\":\"M\",\"name\":\"" + what + "\"" + Place(rank, row) +
          ",\"args\":{\"name\":" + JsonQuoted(name) + "}}");
-    // Viewers sort by name otherwise: rank 10 before rank 2.
+    // Without an index, viewers sort by name: rank 10 before rank 2.
     const bool process = what == "process_name";
     Line(std::string("{\"ph\":\"M\",\"name\":\"") + (process ? "process" : "thread") +
          "_sort_index\"" + Place(rank, row) +
@@ -235,14 +235,14 @@ class TraceWriter {
   std::string text_;  // not yet in the file
   bool has_events_ = false;
   std::map<int, int> rows_of_rank_;
-  // Of the lane at hand.
+  // State of the current lane.
   std::vector<TraceLane::Event> events_;
   std::vector<TraceLane::Arg> args_;
   std::vector<std::string> texts_;  // quoted
   std::vector<size_t> order_, first_arg_;
   int first_row_ = 0;
   std::vector<std::vector<int64_t>>
-      row_ends_;  // of the events around the last one, outermost first
+      row_ends_;  // ends of the events around the last one, outermost first
 };
 
 absl::Status CheckTraceWritable(const std::string& path) { return NewFile(path).Open(); }

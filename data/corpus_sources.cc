@@ -26,7 +26,7 @@ std::string SizeText(const std::string& bytes) {
   return FormatThousands(static_cast<int64_t>(bytes.size())) + " bytes";
 }
 
-// Appends what is left in `stream` to `out`; false on a read error.
+// Appends the rest of `stream` to `out`; false on a read error.
 bool ReadAll(std::FILE* stream, std::string& out) {
   std::array<char, kReadBytes> buffer;
   while (const size_t count = std::fread(buffer.data(), 1, buffer.size(), stream)) {
@@ -45,7 +45,7 @@ absl::Status AppendFile(const fs::path& path, std::string& out) {
   return absl::OkStatus();
 }
 
-// The regular files below a directory, by name.
+// The regular files below a directory, sorted by name.
 absl::StatusOr<std::vector<fs::path>> FilesBelow(const fs::path& directory) {
   std::vector<fs::path> files;
   std::error_code error;
@@ -131,7 +131,7 @@ absl::StatusOr<TextSource> ReadDefaultText() {
   absl::StatusOr<TextSource> bible = ReadKingJamesBible();
   if (bible.ok()) return bible;
   absl::StatusOr<TextSource> licenses = ReadTextFiles({kLicenses});
-  if (!licenses.ok()) return bible.status();  // the first choice's message says what to install
+  if (!licenses.ok()) return bible.status();  // its message says what to install
   licenses->notice =
       "the King James text is not installed, so the model learns the licence texts of " +
       std::string(kLicenses) + "; `apt-get install bible-kjv` gives it real prose";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Where text to train on comes from: files and directories, or what every Debian machine can have.
+// Sources of training text: files and directories, or text that every Debian machine can have.
 //
 //   APOGEE_ASSIGN_OR_RETURN(TextSource source, ReadTextFiles({"books/", "notes.txt"}));
 //   APOGEE_ASSIGN_OR_RETURN(TextSource source, ReadDefaultText());
@@ -19,16 +19,16 @@ namespace apogee::data {
 
 struct TextSource {
   std::string bytes;
-  // One line for people: what the text is and how long.
+  // One line for people: the kind of text and its length.
   std::string description;
-  // Set when something else than the first choice was taken: what, why, and how to get the first
-  // choice.
+  // Set if the preferred text was not available: what was taken instead, why, and how to get the
+  // preferred text.
   std::string notice;
 };
 
 // The concatenated contents of `paths`, in the order given. A directory stands for all regular
-// files below it in the order of their names; symbolic links below it are passed over, as they
-// would repeat a file. NotFound for a missing path, InvalidArgument for an unreadable or empty one.
+// files below it, in the order of their names; symbolic links below it are skipped, as they would
+// repeat a file. NotFound for a missing path, InvalidArgument for an unreadable or empty one.
 absl::StatusOr<TextSource> ReadTextFiles(const std::vector<std::string>& paths);
 
 // The King James Bible, as printed by Debian's `bible` program (package bible-kjv): public domain

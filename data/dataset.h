@@ -6,7 +6,7 @@
 //   TextDataset validation(corpus.validation(), 128, /*stride=*/128);   // samples do not overlap
 //   train.Fill(/*index=*/7, inputs, targets);                   // bytes 7..134 and 8..135
 //
-// A dataset is immutable and may be shared by threads.
+// A dataset is immutable; several threads may use it.
 #ifndef APOGEE_DATA_DATASET_H_
 #define APOGEE_DATA_DATASET_H_
 
@@ -26,11 +26,12 @@ class Dataset {
   virtual int64_t num_samples() const = 0;
   // Tokens of one sample.
   virtual int64_t block() const = 0;
-  // Writes block() inputs and the block() tokens that follow each of them.
+  // Writes block() input tokens, and for each the token that follows it as its target. Throws Error
+  // for an index outside [0, num_samples()).
   virtual void Fill(int64_t index, int64_t* inputs, int64_t* targets) const = 0;
 };
 
-// A range of a text that it keeps alive.
+// A range of bytes of a text; keeps the text alive.
 struct TextSpan {
   std::shared_ptr<const std::string> text;
   int64_t offset = 0;
@@ -39,8 +40,8 @@ struct TextSpan {
 
 class TextDataset : public Dataset {
  public:
-  // Sample i covers bytes [i * stride, i * stride + block] of the span. Throws Error when not even
-  // one fits.
+  // Sample i is bytes [i * stride, i * stride + block] of the span, block + 1 bytes. Throws Error
+  // if the span is too short for one sample.
   TextDataset(TextSpan span, int64_t block, int64_t stride = 1)
       : span_(std::move(span)), block_(block), stride_(stride) {
     APOGEE_CHECK(block >= 1 && stride >= 1 && span_.size > block, "TextDataset: a text of ",

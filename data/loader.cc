@@ -77,14 +77,14 @@ Loader::Iterator Loader::begin() {
 }
 
 Batch& Loader::Iterator::operator*() {
-  // Made on first access, not in ++: a loop that ends early has taken from the stream only what it
-  // used.
+  // The batch is made on first access, not in ++, so a loop that ends early has taken from the
+  // stream only the batches it used.
   if (!batch_.inputs.defined()) batch_ = loader_->Next();
   return batch_;
 }
 
 Loader::Iterator& Loader::Iterator::operator++() {
-  if (!batch_.inputs.defined()) ++loader_->state_.next_batch;  // passed over unread
+  if (!batch_.inputs.defined()) ++loader_->state_.next_batch;  // skipped without being read
   batch_ = {};
   if (left_ > 0) --left_;
   return *this;

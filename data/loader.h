@@ -4,19 +4,20 @@
 //
 //   Loader loader(train, std::make_shared<ShuffleSampler>(train->num_samples(), seed), context,
 //                 {.batch = 16, .num_batches = 600});
-//   for (Batch& batch : loader) {                       // batch.inputs, batch.targets: i64 [16,
-//   block]
+//   for (Batch& batch : loader) {             // batch.inputs, batch.targets: i64 [16, block]
 //     Tensor loss = criterion(model(batch.inputs), batch.targets);
 //   }
 //
-// Batch k holds the samples at places [k * batch, (k + 1) * batch) of the stream: a pure function
-// of (sampler, k). Two batches of 8 are thus the halves of one of 16, which is what accumulation
-// relies on. Iteration starts at the cursor and leaves it behind the last batch handed out, so that
-// a second `for` goes on with an endless stream, and a checkpoint that saves the cursor resumes it.
+// Batch k holds the samples at positions [k * batch, (k + 1) * batch) of the sampler's stream: a
+// pure function of (sampler, k). Two batches of 8 are thus the halves of one batch of 16, which
+// gradient accumulation relies on. A loop starts at the cursor and leaves it after the last batch
+// it got. A second `for` therefore continues an endless stream, and a checkpoint that saves the
+// cursor resumes there.
 //
-// Batches of a DistributedSampler know the place of their samples in its window (SamplePlaceOf), so
-// a model masks them (dropout) as it would mask the whole window in one batch, however the window
-// is cut into ranks and micro-batches. A batch that straddles two windows does not know.
+// Batches of a DistributedSampler know their samples' position in its window (SamplePlaceOf). A
+// model then draws the same dropout mask for a sample as if the whole window were one batch,
+// however the window is divided into ranks and micro-batches. A batch that spans two windows does
+// not know its position.
 #ifndef APOGEE_DATA_LOADER_H_
 #define APOGEE_DATA_LOADER_H_
 
@@ -39,36 +40,36 @@ struct LoaderOptions {
 
   // Samples per batch of this rank.
   int64_t batch = 1;
-  // Batches that one loop over the loader hands out. kAll: as many as the sampler has full batches
-  // for, endlessly many if it is endless.
+  // The number of batches that one loop over the loader gets. kAll: all full batches of the
+  // sampler's stream; endless for an endless sampler.
   int64_t num_batches = kAll;
-  // false: the samples at the end of a finite stream that do not fill a batch come as a shorter
-  // one.
+  // False: the samples at the end of a finite stream that do not fill a batch become a shorter
+  // batch.
   bool drop_last = true;
 };
 
-// What a checkpoint saves.
+// The position that a checkpoint saves.
 struct LoaderState {
   int64_t next_batch = 0;
 };
 
 class Loader {
  public:
-  // Throws Error for options that make no sense, for a sampler too short for one batch, and for one
-  // that is made for more samples than the dataset has.
+  // Throws Error for invalid options, for a sampler too short for one batch, and for a sampler made
+  // for more samples than the dataset has.
   Loader(std::shared_ptr<const Dataset> dataset, std::shared_ptr<const Sampler> sampler,
          ContextPtr context, const LoaderOptions& options);
 
-  // Batch number `index` of the stream; leaves the cursor alone. Throws Error where the sampler
-  // names a sample that the dataset does not have.
+  // Batch number `index` of the stream; does not move the cursor. Throws Error if the sampler
+  // returns an index that the dataset does not have.
   Batch At(int64_t index) const;
-  // The batch at the cursor, which moves on. Throws Error behind the last batch of a finite
+  // The batch at the cursor; moves the cursor on. Throws Error after the last batch of a finite
   // sampler.
   Batch Next() { return At(state_.next_batch++); }
 
   LoaderState state() const { return state_; }
   void set_state(const LoaderState& state);
-  // Batches in the whole stream, or Sampler::kEndless.
+  // The number of batches in the whole stream, or Sampler::kEndless.
   int64_t size() const;
   int64_t batch() const { return options_.batch; }
   int64_t block() const { return dataset_->block(); }
@@ -103,7 +104,7 @@ class Loader {
   ContextPtr context_;
   LoaderOptions options_;
   LoaderState state_;
-  std::shared_ptr<const void> stream_ = std::make_shared<int>();  // tells it from other loaders'
+  std::shared_ptr<const void> stream_ = std::make_shared<int>();  // identifies this loader's stream
 };
 
 }  // namespace apogee::data

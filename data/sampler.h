@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Samplers: which sample comes at which place of the stream.
+// Samplers: the order in which a dataset's samples are used.
 //
 //   ShuffleSampler order(train.num_samples(), /*seed=*/1);
 //   int64_t first = order.Sample(0);         // a pure function of (seed, index)
 //
-// A sampler has no state, so a run resumes at any index at no cost, and ranks that share the seed
-// agree on the whole order without talking. DistributedSampler gives each rank its part of it.
-// Thread-safe.
+// A sampler gives an endless or finite stream of sample indices. It has no state, so a run resumes
+// at any position at no cost, and ranks with the same seed agree on the whole order without
+// communicating. DistributedSampler gives each rank its part of a stream. Thread-safe.
 #ifndef APOGEE_DATA_SAMPLER_H_
 #define APOGEE_DATA_SAMPLER_H_
 
@@ -26,14 +26,14 @@ class Sampler {
   virtual ~Sampler() = default;
   // Length of the stream, or kEndless.
   virtual int64_t size() const = 0;
-  // Different samples in it.
+  // The number of different samples in it.
   virtual int64_t num_samples() const = 0;
-  // The dataset's sample at place `index` >= 0 of the stream.
+  // The index in the dataset of the sample at position `index` >= 0 of the stream.
   virtual int64_t Sample(int64_t index) const = 0;
 
-  // Of samplers that give ranks parts of one stream: the window of the stream that place `index`
-  // is in, its place within the window of all ranks, and how many places from it on follow each
-  // other there.
+  // For samplers that divide one stream among ranks: the window of the stream that contains
+  // position `index`, its position in that window (of all ranks), and the number of positions from
+  // `index` on that are consecutive there.
   struct WindowPlace {
     int64_t window = 0;
     int64_t first = 0;
@@ -42,7 +42,7 @@ class Sampler {
   virtual std::optional<WindowPlace> PlaceOf(int64_t /*index*/) const { return std::nullopt; }
 };
 
-// 0, 1, 2, … once: validation.
+// 0, 1, 2, …, once; for validation.
 class SequentialSampler : public Sampler {
  public:
   explicit SequentialSampler(int64_t num_samples);
@@ -54,10 +54,9 @@ class SequentialSampler : public Sampler {
   int64_t num_samples_;
 };
 
-// Endless: epoch after epoch, each a permutation of all samples of its own. The permutation is
-// computed, not stored: a four-round Feistel network over the next power of four, walked until it
-// lands inside (cycle walking; Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA
-// 2002).
+// Endless: every epoch is another permutation of all samples. The permutation is computed, not
+// stored: a four-round Feistel network over the next power of four, applied until the result is in
+// range (cycle walking; Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002).
 class ShuffleSampler : public Sampler {
  public:
   ShuffleSampler(int64_t num_samples, uint64_t seed);
@@ -73,21 +72,21 @@ class ShuffleSampler : public Sampler {
   int half_bits_;
 };
 
-// One rank's part of a stream that all ranks share. The stream is cut into windows of num_ranks *
-// `window` samples, and rank r takes the r-th run of `window` of each:
+// One rank's part of a stream that all ranks share. The stream is divided into windows of num_ranks
+// * `window` samples, and rank r takes samples [r * window, (r + 1) * window) of each:
 //
 //   auto order = std::make_shared<ShuffleSampler>(train->num_samples(), seed);
 //   DistributedSampler mine(order, world.rank(), world.size(), /*window=*/batch * accumulate);
 //
-// With the samples that a rank takes per optimizer step as window, each step of all ranks together
-// uses what one rank with the whole batch would, and the ranks' parts are contiguous in it: sums
-// over ranks can then be the sums over micro-batches of one rank, in the same order.
+// Choose as window the samples that a rank uses per optimizer step. Then the ranks together use in
+// each step the samples that one rank with the whole batch would use, and each rank's part is
+// contiguous: sums over ranks can equal one rank's sums over micro-batches, in the same order.
 class DistributedSampler : public Sampler {
  public:
-  // Throws Error for a rank outside [0, num_ranks), more ranks than samples, or a stream that does
-  // not fill one window.
+  // Throws Error for a rank outside [0, num_ranks), for more ranks than samples, and for a stream
+  // shorter than one window.
   DistributedSampler(std::shared_ptr<const Sampler> base, int rank, int num_ranks, int64_t window);
-  // Whole windows only, so that every rank has as many.
+  // Counts whole windows only, so every rank has the same number of samples.
   int64_t size() const override;
   int64_t num_samples() const override { return base_->num_samples(); }
   int64_t Sample(int64_t index) const override;

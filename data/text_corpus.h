@@ -23,9 +23,10 @@
 namespace apogee::data {
 
 struct TextCorpusOptions {
-  // Tokens per sample; each part must hold one sample and its shifted targets, block + 1 bytes.
+  // Tokens per sample. Each part must have room for one sample and its shifted targets: block + 1
+  // bytes.
   int64_t block = 128;
-  // Share of the bytes, at the end, that is kept for validation; in (0, 1).
+  // The fraction of the bytes, at the end, that is kept for validation; in (0, 1).
   double validation_fraction = 0.1;
 };
 
@@ -33,8 +34,9 @@ class TextCorpus {
  public:
   static constexpr int64_t kVocabSize = 256;
 
-  // Files and directories, see ReadTextFiles. No path: the default text, see ReadDefaultText.
-  // Errors: NotFound and InvalidArgument name the path, or the length that would be enough.
+  // Reads files and directories (see ReadTextFiles); without paths the default text
+  // (ReadDefaultText). Errors: NotFound and InvalidArgument name the path, or the length that would
+  // be enough.
   static absl::StatusOr<TextCorpus> Load(const std::vector<std::string>& paths,
                                          const TextCorpusOptions& options = {});
   static absl::StatusOr<TextCorpus> FromSource(TextSource source,

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// AttentionCore: causal attention without its projections, as a module without parameters, so that
-// a plan can say where a model's attention is and run it over ranks that hold parts of each
-// sequence (nn/parallel/sequence_parallel.h). What depends on tokens' places is here, too.
+// AttentionCore: causal attention without its projections, a module without parameters. As it is a
+// module of its own, a parallel plan can name it and run it over ranks that each hold a part of
+// every sequence (nn/parallel/sequence_parallel.h). The functions that depend on token positions
+// are here, too.
 //
 //   core_(Register("core", std::make_shared<nn::AttentionCore>(head_dim)))
 //   Tensor out = (*core_)(qkv);                          // packed: [B, T, 3 D] -> [B, T, D]
 //   Tensor q = core_->Rotated(core_->Heads(x), theta);   // or apart: [B, T, H d] -> [B, T, H, d]
 //   Tensor out = core_->Attend(q, k, v);                 // [B, T, H, d]
 //
-// Numbers of heads are those of the tensors given: a rank may have some of them. Tokens are those
-// of sequence_part(). Module hooks run around operator() only.
+// The number of heads comes from the tensors given: under tensor parallelism a rank has some of the
+// heads. T counts the tokens that this rank holds (sequence_part()). Module hooks run around
+// operator() only, not around Attend.
 #ifndef APOGEE_NN_ATTENTION_H_
 #define APOGEE_NN_ATTENTION_H_
 
@@ -23,17 +25,19 @@ namespace apogee::nn {
 class AttentionCore : public Module, public Configured {
  public:
   explicit AttentionCore(int64_t head_dim);
-  // Packed: the thirds of the last dim are q, k and v.
+  // Packed: the thirds of the last dim are q, k and v. qkv [B, T, 3 H d] -> [B, T, H d].
   Tensor Forward(const Tensor& qkv) override;
   void DescribeConfig(ConfigTexts& texts) const override;
   // q [B, T, H, d], k and v [B, T, K, d], K divides H (grouped queries) -> [B, T, H, d].
   Tensor Attend(const Tensor& q, const Tensor& k, const Tensor& v) const;
   // [B, T, H * d] -> [B, T, H, d].
   Tensor Heads(const Tensor& x) const;
-  // Rotary positions of the tokens that are here, before Attend. x [B, T, H, d].
+  // Applies rotary positions; call it on q and k before Attend. x [B, T, H, d] -> the same shape.
+  // Positions are those of this rank's tokens in the whole sequence.
   Tensor Rotated(const Tensor& x, double theta) const;
 
-  // What is computed instead of causal attention. Throws Error when it has been replaced before.
+  // Computes `function` instead of causal attention from now on; q, k, v and the result are shaped
+  // as in Attend. Throws Error if attention has been replaced before.
   using Function = std::function<Tensor(const Tensor& q, const Tensor& k, const Tensor& v)>;
   void ReplaceAttention(Function function);
 
@@ -42,9 +46,10 @@ class AttentionCore : public Module, public Configured {
   Function function_;  // null: autograd::Attention
 };
 
-// Rows [places of the tokens] of a table of positions [P, d]: [tokens, d].
+// From a table of positions [P, d], the rows of this rank's `tokens` tokens: [tokens, d].
 Tensor RowsOfTokens(const Tensor& table, int64_t tokens, const SequencePart& part);
-// Throws Error unless tokens are [B, T] of sequences of at most max_tokens.
+// Throws Error unless `tokens` is [B, T] and the whole sequence, of which `part` is this rank's,
+// has at most max_tokens tokens. `model` begins the message.
 void CheckTokens(const char* model, const Tensor& tokens, int64_t max_tokens,
                  const SequencePart& part);
 

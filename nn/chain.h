@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Chain: a model whose forward is a chain of pieces, each a function of the one before's output. A
-// pipeline gives every rank some pieces that follow each other; on one rank they run one after the
-// other.
+// Chain: a model whose forward runs a list of pieces in order; each piece takes the output of the
+// piece before it. Pipeline parallelism gives every stage some consecutive pieces; without it they
+// all run on each rank.
 //
 //   class MyModel : public nn::Chain {
 //    protected:
-//     std::vector<Piece> MakePieces() override {
-//       return {{.name = "embed", .modules = {embed_.get()}, .forward = [this](const Tensor& x) {
-//                  return (*embed_)(x); }},
-//               {.name = "head", .modules = {norm_.get(), head_.get()},
-//                .tied = {embed_->weight()}, .forward = [this](const Tensor& x) { ... }}};
+//     std::vector<nn::Piece> MakePieces() override {
+//       return {{.name = "embed", .modules = {embed_.get()},
+//                .forward = [this](const Tensor& x) { return (*embed_)(x); }},
+//               {.name = "head", .modules = {norm_.get(), head_.get()}, .tied = {embed_->weight()},
+//                .forward = [this](const Tensor& x) { return (*head_)((*norm_)(x)); }}};
 //     }
 //   };
 //
-// Between two pieces goes one floating tensor whose first dim is the sample, so that a piece of
-// some samples' values is those samples' part of the whole result.
+// One floating-point tensor passes between two pieces, and its first dim is the sample: running a
+// piece on some of the samples must give those samples' rows of the whole result (micro-batches).
 #ifndef APOGEE_NN_CHAIN_H_
 #define APOGEE_NN_CHAIN_H_
 
@@ -29,29 +29,30 @@ namespace apogee::nn {
 
 struct Piece {
   std::string name;  // for messages: "transformer.h.3"
-  // What it runs, but not what contains other pieces' modules. Their parameters are the piece's.
+  // The modules that the piece runs; their parameters belong to the piece. Don't list a module that
+  // contains modules of other pieces.
   std::vector<Module*> modules = {};
-  // Parameters that it uses and that none of its modules registers: a tied weight, one of the
-  // model's own.
+  // Parameters that the piece uses but that no module in `modules` registers: a tied weight, or a
+  // parameter of the model itself.
   std::vector<ParameterPtr> tied = {};
-  // How long it takes, in products with one element of a weight; 0: with each of its parameters'
-  // elements.
+  // Relative compute time, in multiply-adds per token with weight elements. 0: one per element of
+  // the piece's parameters. Pipelines balance their stages by it.
   double cost = 0;
   std::function<Tensor(const Tensor& x)> forward;
 };
 
-// The parameters that a piece uses, each once.
+// The parameters of piece.modules and piece.tied, each once.
 std::vector<ParameterPtr> ParametersOf(const Piece& piece);
 
 class Chain : public Module {
  public:
-  // The pieces in order; the same every time.
+  // The pieces, in order; made at the first call, the same ever after.
   const std::vector<Piece>& Pieces();
-  // Runs them.
+  // Runs all pieces, in order.
   Tensor Forward(const Tensor& x) override;
 
  protected:
-  // At least one. Called once, when the model is complete.
+  // Returns at least one piece. Called once, when the model is complete.
   virtual std::vector<Piece> MakePieces() = 0;
 
  private:

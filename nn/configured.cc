@@ -42,7 +42,7 @@ std::string ConfigText(const std::vector<int64_t>& value) {
 
 ConfigTexts ConfigOf(Module& model) {
   ConfigTexts all;
-  std::vector<std::string> complete;  // prefixes of modules that have said all
+  std::vector<std::string> complete;  // prefixes of modules whose texts are complete
   for (const auto& [name, module] : model.NamedModules()) {
     const auto* configured = dynamic_cast<const Configured*>(module);
     if (configured == nullptr) continue;

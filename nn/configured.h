@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Configured: what a module is beyond the names and shapes of its parameters: heads, activations,
-// epsilons. A checkpoint keeps it, and a run that resumes with another is refused: the same weights
-// would be another function.
+// Configured: a module's settings that its parameters' names and shapes do not show: number of
+// heads, activations, epsilons. A checkpoint records them. Resuming with other settings is refused,
+// since the same weights would compute another function.
 //
 //   class MyModel : public nn::Module, public nn::Configured {
 //     void DescribeConfig(nn::ConfigTexts& texts) const override {
@@ -25,15 +25,16 @@
 namespace apogee::nn {
 
 struct ConfigTexts {
-  // Settings that another value makes another function of the same weights. UTF-8.
+  // Settings that define the function: with another value the same weights compute something else.
+  // UTF-8.
   std::map<std::string, std::string> function;
-  // Settings of training alone, which may change on the way.
+  // Settings that matter in training only and may change when a run resumes.
   std::map<std::string, std::string> training;
-  // Whether they say all: modules within are not asked.
+  // True: these settings describe the modules below, too, and ConfigOf does not ask those.
   bool complete = false;
 };
 
-// Texts that are equal where the values are.
+// Equal values give equal texts; unequal values give unequal texts.
 std::string ConfigText(int64_t value);
 std::string ConfigText(double value);
 std::string ConfigText(bool value);
@@ -46,7 +47,7 @@ class Configured {
   virtual void DescribeConfig(ConfigTexts& texts) const = 0;
 };
 
-// Those of the whole tree, under the modules' full names.
+// The settings of every Configured module in the tree, each prefixed with the module's full name.
 ConfigTexts ConfigOf(Module& model);
 
 }  // namespace apogee::nn

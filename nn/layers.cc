@@ -64,8 +64,8 @@ Tensor Dropout::Forward(const Tensor& x) {
 
 void Dropout::RefuseCut(const Tensor& x) const {
   Throw("dropout \"", full_name(), "\": its input ", x.shape(),
-        " is this rank's columns of an activation that the plan cuts, between a column and a row "
-        "layer, and no rule of the plan names it; add the rule {.pattern = \"",
+        " holds only this rank's columns of an activation that the plan shards, between a column "
+        "and a row layer, and no rule of the plan names it; add the rule {.pattern = \"",
         full_name(), "\", .style = ParallelStyle::kDropout}, or one with * for all layers");
 }
 

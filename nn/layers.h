@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The layers that GPT-2 and Llama are made of. Parameter names follow Hugging Face and torch.
+// The layers of GPT-2 and Llama. Parameter names follow Hugging Face and torch.
 //
-//   auto fc = std::make_shared<nn::Linear>(384, 1536, nn::LinearOptions{.layout =
-//   WeightLayout::kInOut}); Tensor y = (*fc)(x);                                  // x [.., 384] ->
-//   [.., 1536]
+//   const nn::LinearOptions options{.layout = nn::WeightLayout::kInOut};
+//   auto fc = std::make_shared<nn::Linear>(384, 1536, options);
+//   Tensor y = (*fc)(x);                              // x [.., 384] -> [.., 1536]
 #ifndef APOGEE_NN_LAYERS_H_
 #define APOGEE_NN_LAYERS_H_
 
@@ -22,13 +22,14 @@ struct LinearOptions {
   bool bias = true;
   // kOutIn: weight [out, in]; kInOut: weight [in, out], GPT-2's Conv1D.
   WeightLayout layout = WeightLayout::kOutIn;
-  // Fused onto the result.
+  // Applied to the result, in one kernel with the product.
   std::optional<Activation> activation = {};
-  // Default: torch's uniform(-1/sqrt(in), 1/sqrt(in)) for weight and bias.
+  // The initialiser of the weight; the bias is then 0. Default: torch's uniform(-1/sqrt(in),
+  // 1/sqrt(in)) for both.
   std::optional<Init> init = {};
 };
 
-// "weight" and, with bias, "bias" [out].
+// Parameters: "weight" and, with bias, "bias" [out]. x [.., in] -> [.., out].
 class Linear : public Module, public Configured {
  public:
   Linear(int64_t in, int64_t out, const LinearOptions& options = {});
@@ -37,7 +38,7 @@ class Linear : public Module, public Configured {
   Tensor Forward(const Tensor& x) override;
   void DescribeConfig(ConfigTexts& texts) const override;
   const ParameterPtr& weight() const { return weight_; }
-  // Null without one.
+  // Null without a bias.
   const ParameterPtr& bias() const { return bias_; }
   WeightLayout layout() const { return options_.layout; }
   const std::optional<Activation>& activation() const { return options_.activation; }
@@ -47,7 +48,7 @@ class Linear : public Module, public Configured {
   ParameterPtr weight_, bias_;
 };
 
-// "weight" [vocab, dim]; tokens i64 [..] -> [.., dim].
+// Parameter: "weight" [vocab, dim]. tokens i64 [..] -> [.., dim].
 class Embedding : public Module {
  public:
   Embedding(int64_t vocab, int64_t dim, const Init& init = Init::Normal(0, 1));
@@ -58,7 +59,7 @@ class Embedding : public Module {
   ParameterPtr weight_;
 };
 
-// "weight" and "bias" [dim].
+// Parameters: "weight" and "bias" [dim]. x [.., dim].
 class LayerNorm : public Module, public Configured {
  public:
   explicit LayerNorm(int64_t dim, double eps = 1e-5);
@@ -70,7 +71,7 @@ class LayerNorm : public Module, public Configured {
   ParameterPtr weight_, bias_;
 };
 
-// "weight" [dim].
+// Parameter: "weight" [dim]. x [.., dim].
 class RmsNorm : public Module, public Configured {
  public:
   explicit RmsNorm(int64_t dim, double eps = 1e-6);
@@ -82,22 +83,23 @@ class RmsNorm : public Module, public Configured {
   ParameterPtr weight_;
 };
 
-// Gives its children a name prefix ("transformer.…") and does nothing else: Forward returns x.
+// Only gives its children a name prefix ("transformer.…"); Forward returns x.
 class Container : public Module {
  public:
   Tensor Forward(const Tensor& x) override { return x; }
   using Module::Register;
 };
 
-// Active in training mode only; draws from the tree's generator. Throws Error for an input that is
-// this rank's columns of a whole one and that no rule of a plan names (autograd::IsCut).
+// Active in training mode only; draws from the module tree's random generator. Under tensor
+// parallelism, throws Error for an input that holds only this rank's columns (autograd::IsCut)
+// unless a rule of the plan names this module.
 class Dropout : public Module, public Configured {
  public:
   explicit Dropout(double p);
   Tensor Forward(const Tensor& x) override;
   void DescribeConfig(ConfigTexts& texts) const override;
   double p() const { return p_; }
-  // Throws that Error.
+  // Throws that Error; its message gives the rule to add.
   [[noreturn]] void RefuseCut(const Tensor& x) const;
 
  private:

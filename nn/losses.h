@@ -5,9 +5,10 @@
 //   nn::CrossEntropyLoss criterion;
 //   Tensor loss = criterion(model(tokens), targets);
 //
-// A boosted criterion is the mean over the targets of the whole batch, of which each rank has a
-// part. Booster knows how many targets count in CrossEntropyLoss. A loss of your own that leaves
-// some out says so with MeanLoss; without it every element of the targets counts.
+// Each rank has a part of the batch; a boosted criterion returns the mean over the targets of the
+// whole batch. For that Booster must know how many targets count. It knows for CrossEntropyLoss. If
+// a loss of your own ignores some targets, wrap it in MeanLoss; otherwise every element of the
+// targets counts.
 #ifndef APOGEE_NN_LOSSES_H_
 #define APOGEE_NN_LOSSES_H_
 
@@ -17,10 +18,11 @@
 
 namespace apogee::nn {
 
-// The number of targets that are not ignore_index; i64 of any shape. Reads them on the host.
+// The number of targets other than ignore_index; targets i64 of any shape. Copies them to the host
+// and waits.
 int64_t CountTargets(const Tensor& targets, int64_t ignore_index = -100);
 
-// Mean over the targets that are not ignore_index; logits [.., V], targets i64 [..].
+// The mean over the targets other than ignore_index, a scalar; logits [.., V], targets i64 [..].
 struct CrossEntropyLoss {
   int64_t ignore_index = -100;
   Tensor operator()(const Tensor& logits, const Tensor& targets) const {
@@ -28,13 +30,14 @@ struct CrossEntropyLoss {
   }
 };
 
-// A mean over some of the targets, and how many these are:
+// A loss that is a mean over some of the targets, with the number of those targets:
 //
-//   nn::MeanLoss loss{.mean = MyLoss(), .count = [](const Tensor& t) { return nn::CountTargets(t);
-//   }}; auto boosted = booster.boost(model, optimizer, loss);
+//   nn::MeanLoss loss{.mean = MyLoss(),
+//                     .count = [](const Tensor& t) { return nn::CountTargets(t); }};
+//   auto boosted = booster.boost(model, optimizer, loss);
 //
-// `mean` returns a scalar. Of targets that count for nothing (count 0) its value does not matter,
-// but backward from a gradient of 0 must give gradients of 0.
+// `mean` returns a scalar. When `count` is 0 the value of the mean is ignored, but backward with a
+// gradient of 0 must still give gradients of 0 (not NaN).
 struct MeanLoss {
   std::function<Tensor(const Tensor& output, const Tensor& targets)> mean;
   std::function<int64_t(const Tensor& targets)> count;

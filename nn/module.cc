@@ -42,7 +42,7 @@ Tensor FirstValue(const Shape& shape, const Init& init, const PhiloxKey& key, DT
   return value;
 }
 
-// For messages: "" is the root.
+// The module's name for messages; "" is the root.
 std::string Called(const std::string& full_name) {
   return full_name.empty() ? "the root module" : "module \"" + full_name + "\"";
 }
@@ -62,7 +62,7 @@ Tensor Module::operator()(const Tensor& x) {
   Tensor input = input_ ? input_(x) : x;
   const bool input_in_graph = autograd::NeedsGrad({input});
   if (!post_backward_.empty() && input_in_graph) {
-    // An identity node whose turn comes when the gradient of the input is complete.
+    // An identity node; backward reaches it when the gradient of the input is complete.
     input = autograd::View(autograd::Contiguous(input), input.shape());
     autograd::MetaOf(input)->edge.node->AddPreHook([module = Watched(this)] {
       CheckAlive(module);
@@ -142,7 +142,8 @@ void Module::RegisterModule(const std::string& name, const std::shared_ptr<Modul
   for (Module* module : below) module->generator_ = generator_;
 }
 
-// Gives the parameters of this module, and of those it registered first, their full names.
+// Sets the full names of this module's parameters and of those below it. Skips children that
+// another module registered first.
 void Module::Rename() {
   const std::string prefix = full_name();
   for (const Declared& declared : parameters_) {
@@ -254,7 +255,8 @@ void Module::GiveValues(const ContextPtr& context, const InitOptions& options,
   ForEach([&](const Module& module) {
     for (const auto& [name, parameter, init] : module.parameters_) {
       if (parameter->has_value()) continue;
-      // The name of now: a value that is made after this module got a parent is the same.
+      // The key uses the name at this moment: a lazy value stays the same if this module gets a
+      // parent later.
       const PhiloxKey key = MakeKey(options.seed, parameter->name());
       give(*parameter, [shape = parameter->shape(), init, key, dtype = options.dtype, context] {
         return FirstValue(shape, init, key, dtype, context);

@@ -10,17 +10,17 @@
 //     std::shared_ptr<nn::Linear> fc_;
 //   };
 //   Mlp model;
-//   model.Initialize(CpuContext(), {.seed = 1});        // parameters get values: "fc.weight",
-//   "fc.bias"
+//   model.Initialize(CpuContext(), {.seed = 1});        // values for "fc.weight" and "fc.bias"
 //
-// A constructor only declares parameters (name, shape, initialiser); Initialize makes their values
-// as a pure function of (seed, full name, element), so that any layout or rank draws the same ones.
-// A full name is the path from the root, whether parents were registered before their children or
-// after them. A module that several register, or one under several names, has the name of its first
-// registration, and its parameters are there once.
-// InitializeLazily makes each of these values, bit for bit, when somebody first reads it: a plugin
-// that keeps a part of every parameter takes its parts and drops the rest, one parameter at a time,
-// so that no rank needs memory for the model.
+// A constructor only declares parameters (name, shape, initialiser). Initialize makes their values,
+// a pure function of (seed, full name, element): every rank and every parallel layout draws the
+// same values. A full name is the path from the root, no matter whether parents are registered
+// before or after their children. A module that is registered several times is named after its
+// first registration, and its parameters are listed once.
+//
+// InitializeLazily makes the same values, bit for bit, but each only when it is first read. A
+// sharding plugin then takes its shard of one parameter at a time and frees the rest, so no rank
+// needs memory for the whole model.
 #ifndef APOGEE_NN_MODULE_H_
 #define APOGEE_NN_MODULE_H_
 
@@ -42,10 +42,12 @@ namespace apogee::nn {
 using autograd::Parameter;
 using autograd::ParameterPtr;
 
-// How a parameter gets its first value.
+// The distribution of a parameter's first value.
 struct Init {
   enum class Kind { kConstant, kNormal, kUniform } kind = Kind::kConstant;
-  // kConstant: value a. kNormal: mean a, standard deviation b. kUniform: (a, b].
+  // kConstant: value a.
+  // kNormal: mean a, standard deviation b.
+  // kUniform: (a, b].
   double a = 0;
   double b = 0;
 
@@ -70,87 +72,87 @@ class Module {
   Module& operator=(const Module&) = delete;
 
   virtual Tensor Forward(const Tensor& x) = 0;
-  // Forward between its hooks: what callers use.
+  // Runs Forward between its hooks. Callers use this, not Forward.
   Tensor operator()(const Tensor& x);
 
-  // What is computed instead of Forward, between the same hooks; hooks and parameters stay. A
-  // tensor-parallel plan makes layers run over a group so. `input`, if there is one, makes of x
-  // what `forward` gets, outside of the module's part of backward: modules that are given the same
-  // x can share what it makes.
+  // Computes `forward` instead of Forward from now on, between the same hooks; hooks and parameters
+  // stay. Tensor parallelism uses it to run a layer over a group. If `input` is given, `forward`
+  // gets input(x). input(x) does not belong to this module's part of backward, so several modules
+  // called with the same x can share its result.
   using ForwardFunction = std::function<Tensor(const Tensor& x)>;
-  // Throws Error when it has been replaced before.
+  // Throws Error if the forward has been replaced before.
   void ReplaceForward(ForwardFunction forward, ForwardFunction input = nullptr);
-  // What runs around Forward, or around what has replaced it or will: that is `forward`.
+  // Calls `wrapper`, which gets Forward (or its replacement, past or future) as `forward`.
   using ForwardWrapper = std::function<Tensor(const Tensor& x, const ForwardFunction& forward)>;
-  // Throws Error when there is a wrapper already.
+  // Throws Error if there is a wrapper already.
   void WrapForward(ForwardWrapper wrapper);
   bool has_wrapped_forward() const { return wrapper_ != nullptr; }
 
-  // Every parameter of the tree once, in order of registration; tied ones under their owner's name.
+  // Every parameter of the tree once, in order of registration; a tied parameter under its owner's
+  // name.
   std::vector<ParameterPtr> Parameters() const;
-  // The parameter of that full name ("transformer.wte.weight"), or nullptr.
+  // The parameter with this full name ("transformer.wte.weight"), or nullptr.
   ParameterPtr FindParameter(const std::string& name) const;
-  // This module and all below it once, parents first.
+  // This module and all modules below it, each once, parents first.
   std::vector<Module*> Modules();
-  // The same with their names below this module ("transformer.h.0.attn"), whose own is "".
+  // The same with their names relative to this module ("transformer.h.0.attn"); its own name is "".
   std::vector<std::pair<std::string, Module*>> NamedModules();
-  // The name below the root of the tree that this module is in; a root's is "".
+  // The path from the root of the tree to this module; "" for a root.
   std::string full_name() const;
   int64_t num_parameters() const;
 
-  // Gives every parameter that has no value one, and seeds the random generators. Throws Error when
-  // two parameters have one full name.
+  // Gives a value to every parameter that has none, and seeds the random generator. Throws Error
+  // when two parameters have the same full name.
   void Initialize(const ContextPtr& context, const InitOptions& options = {});
-  // The same without the memory: every such parameter has its value from now on (optimizers can be
-  // made, weights loaded), and makes it when it is read (Parameter::is_lazy). What reads all of
-  // them - a forward, saving, plugins that do not cut parameters - makes the whole model.
+  // The same, but each value is made when it is first read (Parameter::is_lazy); until then it
+  // takes no memory. Optimizers can be made and weights loaded as usual. Reading all values makes
+  // the whole model: a forward does, so do saving and plugins that do not shard parameters.
   void InitializeLazily(const ContextPtr& context, const InitOptions& options = {});
-  // Converts every parameter to a floating dtype; gradients become absent.
+  // Converts every parameter to a floating-point dtype; gradients become absent.
   void To(DType dtype);
 
-  // Training mode switches dropout on. On after construction.
+  // Training mode turns dropout on. It is on after construction.
   void Train(bool training = true);
   bool is_training() const { return training_; }
-  // The random state of the tree (dropout), one generator shared by all its modules; checkpoints
-  // save it.
+  // The random state (dropout) that all modules of the tree share; checkpoints save it.
   Generator& generator() { return *generator_; }
-  // Numbers the random masks of the forward that follows by the place of `inputs`' samples, if it
-  // is known (SamplePlaceOf). Calling a model does so by itself; for who calls parts of it.
+  // Starts the random masks of the next forward at the position of the samples of `inputs`, if it
+  // is known (SamplePlaceOf). Calling a model does this by itself; call it only when you run parts
+  // of a model.
   void BeginBatch(const Tensor& inputs);
-  // Which tokens of each sequence the tensors of this module are; by default all. A plan that cuts
-  // sequences over ranks says so, and what depends on a token's place in its sequence asks.
+  // The tokens of each sequence that this module's tensors hold; by default all. Sequence
+  // parallelism sets it; code that depends on a token's position reads it.
   const SequencePart& sequence_part() const { return sequence_part_; }
   void set_sequence_part(const SequencePart& part) { sequence_part_ = part; }
 
-  // Hooks run around Forward, and around this module's part of backward: pre-backward when the
-  // gradient of its output is complete, post-backward when that of its input is (at the end of
-  // backward where the input needs none). They run on the rank's thread, in the order they were
-  // added.
+  // Hooks run around Forward, and around this module's part of backward. Pre-backward hooks run
+  // when the gradient of the module's output is complete. Post-backward hooks run when the gradient
+  // of its input is complete, or at the end of backward if the input needs no gradient. All run on
+  // the rank's thread, in the order in which they were added.
   void AddPreForwardHook(InputHook hook) { pre_forward_.push_back(std::move(hook)); }
   void AddPostForwardHook(Hook hook) { post_forward_.push_back(std::move(hook)); }
   void AddPreBackwardHook(Hook hook) { pre_backward_.push_back(std::move(hook)); }
   void AddPostBackwardHook(Hook hook) { post_backward_.push_back(std::move(hook)); }
-  // Throws Error, with both modules, when two parameters of the tree have one full name.
+  // Throws Error that names both modules if two parameters of the tree have the same full name.
   void CheckNames() const;
-  // From now on Register and RegisterParameter throw Error in the whole tree: its parameters have
-  // been taken, as they are called now, and a new one would not be trained. Booster::boost calls
-  // this.
+  // From now on Register and RegisterParameter throw Error in the whole tree: the optimizer and the
+  // plugin have taken its parameters, so a new one would not be trained. Booster::boost calls this.
   void CloseTree();
-  // Expires when this module is destroyed: for who points to it.
+  // Expires when this module is destroyed; for code that holds a pointer to it.
   std::weak_ptr<const void> lifetime() const { return lifetime_.token(); }
-  // Of this module alone.
+  // True if this module, not a child, has hooks.
   bool has_hooks() const {
     return !pre_forward_.empty() || !post_forward_.empty() || !pre_backward_.empty() ||
            !post_backward_.empty();
   }
 
  protected:
-  // Declares a parameter of this module. Throws Error when it has one of that name, or after
+  // Declares a parameter of this module. Throws Error if the module has one of that name, or after
   // CloseTree.
   ParameterPtr RegisterParameter(const std::string& name, const Shape& shape, const Init& init);
-  // Adds a child under `name`; returns it. A tied weight is simply held by two modules and
-  // registered by one of them, its owner. Throws Error when there is a child of that name, when the
-  // child contains this module, or after CloseTree.
+  // Adds a child under `name` and returns it. To tie a weight, let two modules hold it and only one
+  // of them, its owner, register it. Throws Error if there is a child of that name, if the child
+  // contains this module, or after CloseTree.
   template <typename T>
   std::shared_ptr<T> Register(const std::string& name, std::shared_ptr<T> child) {
     RegisterModule(name, child);
@@ -163,10 +165,10 @@ class Module {
     ParameterPtr parameter;
     Init init;
   };
-  // Modules of several registrations that a walk has met.
+  // The modules with several registrations that a walk has met.
   using Met = std::unordered_set<const Module*>;
 
-  // What `make` makes, or will, of each parameter that has no value.
+  // Gives a parameter the value that `make` returns, now or when it is read.
   using GiveValue = std::function<void(Parameter& parameter, std::function<Tensor()> make)>;
   void GiveValues(const ContextPtr& context, const InitOptions& options, const GiveValue& give);
   Tensor Compute(const Tensor& input);
@@ -176,15 +178,16 @@ class Module {
   void AddNamed(const std::string& name, const Module& root, Met& met,
                 std::vector<std::pair<std::string, Module*>>& result);
   bool IsNew(Met& met) const;
-  // Nothing when this module's first registrations do not lead to `root` (null: to any).
+  // The name relative to `root` (null: relative to the root of the tree). Nothing if the path of
+  // first registrations does not lead to `root`.
   std::optional<std::string> NameBelow(const Module* root) const;
   void Rename();
   void CheckOpen(const std::string& what, const std::string& name) const;
 
   std::vector<Declared> parameters_;
   std::vector<std::pair<std::string, std::shared_ptr<Module>>> children_;
-  Module* parent_ = nullptr;  // of the first registration
-  std::string name_;          // there
+  Module* parent_ = nullptr;  // the first that registered this module
+  std::string name_;          // in parent_
   int registrations_ = 0;
   bool closed_ = false;
   std::shared_ptr<Generator> generator_ = std::make_shared<Generator>();

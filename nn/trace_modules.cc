@@ -7,14 +7,15 @@
 namespace apogee::nn {
 namespace {
 
-// Spans of modules that have begun, outermost first.
+// The open spans, outermost first.
 class OpenSpans {
  public:
   OpenSpans(TraceLane* lane, const char* category) : lane_(lane), category_(category) {}
 
   void Begin(const Module& module, const std::string& path) {
     const std::string name = path.empty() ? "whole model" : path;
-    // A module whose output is that of a module in it learns of its gradient after that one.
+    // If a child's output is also its parent's output, the child's hook runs first: then the
+    // parent's span must begin around the child's.
     auto inner = open_.end();
     while (inner != open_.begin() && IsInside((inner - 1)->path, path)) --inner;
     const TraceInfo info = {.category = category_};
@@ -22,8 +23,8 @@ class OpenSpans {
                                               : lane_->BeginAround(inner->event, name, info);
     open_.insert(inner, {&module, path, event});
   }
-  // What began inside and is still open ends too, or spans would overlap without nesting: inputs
-  // that need no gradient tell of their end when all of backward has ended, parents first.
+  // Also ends the spans that are open inside, or spans would overlap without nesting. Modules whose
+  // input needs no gradient report their end only at the end of backward, parents first.
   void End(const Module& module) {
     const auto last = std::find_if(open_.rbegin(), open_.rend(),
                                    [&](const Span& span) { return span.module == &module; });
@@ -57,7 +58,7 @@ void TraceModules(Module& model, TraceLane* lane) {
   if (lane == nullptr) return;
   auto forward = std::make_shared<OpenSpans>(lane, "forward");
   auto backward = std::make_shared<OpenSpans>(lane, "backward");
-  // An exception leaves spans open.
+  // An exception in the last call may have left spans open.
   model.AddPreForwardHook([forward, backward](Module&, const Tensor&) {
     forward->EndAll();
     backward->EndAll();

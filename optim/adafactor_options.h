@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The options of Adafactor, and what of them the other optimizers with its update share.
+// The options of Adafactor, and helpers for optimizers whose options struct has the same members.
 //
-//   struct GaLoreAdafactorOptions { double lr = kNaN; std::array<double, 2> eps = ...; };
+//   struct GaLoreAdafactorOptions { double lr; std::array<double, 2> eps; ... };
 //   AdafactorStep step([this](int group) { return AdafactorOf(options(group)); });
 //
 // The equations are in adafactor.h.
@@ -20,7 +20,7 @@
 namespace apogee::optim {
 
 struct AdafactorOptions {
-  // NaN: not given, as relative_step wants it.
+  // NaN: not given. relative_step requires that.
   double lr = std::numeric_limits<double>::quiet_NaN();
   std::array<double, 2> eps = {1e-30, 1e-3};
   double clip_threshold = 1;
@@ -39,10 +39,10 @@ struct AdafactorOptions {
 };
 extern template class TypedOptimizer<AdafactorOptions>;
 
-// rho of update number `step`, from 1.
+// rho (adafactor.h) of update number `step`, counted from 1.
 double RelativeRate(const AdafactorOptions& o, int64_t step);
 
-// Settings and option fields of an options struct that has Adafactor's members but torch_style.
+// AdafactorOptions and option fields from a struct with all of its members except torch_style.
 template <typename Options>
 AdafactorOptions AdafactorOf(const Options& o) {
   return {o.lr,         o.eps,          o.clip_threshold,  o.decay_rate,
@@ -64,11 +64,11 @@ void AppendAdafactorFields(std::vector<OptionField<Options>>& fields) {
   fields.insert(fields.end(), std::begin(more), std::end(more));
 }
 
-// The learning rate of a group, which relative_step computes.
+// Base class for optimizers that compute their own learning rate under relative_step.
 template <typename Options>
 class RelativeStepOptimizer : public TypedOptimizer<Options> {
  public:
-  // 0 under relative_step; a schedule that sets another then throws Error.
+  // 0 under relative_step; set_lr then throws Error for any other rate.
   double lr(int group) const override {
     return this->options(group).relative_step ? 0 : this->options(group).lr;
   }

@@ -17,11 +17,11 @@ double Beta2(const AdafactorOptions& o, int64_t step) {
   return 1 - std::pow(static_cast<double>(step), o.decay_rate);
 }
 
-// eps[0] in the roles that the two styles give it.
+// The uses of eps[0], which differ between the two styles.
 struct Floors {
   double added = 0;
   double mean_floor = 0;
-  double limit = std::numeric_limits<double>::infinity();  // of one over the root
+  double limit = std::numeric_limits<double>::infinity();  // upper bound of one over the root
 };
 Floors FloorsOf(const AdafactorOptions& o, DType dtype) {
   if (!o.torch_style) return {.added = o.eps[0]};
@@ -42,7 +42,9 @@ std::span<const StateSpec> AdafactorStep::States(const ParamView& view,
   return options.beta1 != 0 ? all : all.first(all.size() - 1);
 }
 
-// Phase 0: row and column sums of g^2, sum of w^2. Phase 1: sum of u^2.
+// Statistics:
+//   phase 0  row and column sums of g^2, sum of w^2
+//   phase 1  sum of u^2
 void AdafactorStep::Declare(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) {
   if (phase == 0) work_.Prepare(params);
   for (const ActiveParam& param : params) {
@@ -148,7 +150,7 @@ Tensor AdafactorLowRankStep(const AdafactorOptions& options, const SizedRate& al
   AdafactorOptions o = options;
   o.scale_parameter = false;
   o.weight_decay = 0;
-  // A step from zero weights is the update itself.
+  // A step from zero weights gives the update itself.
   const ContextPtr& context = grad.context();
   ParamView low(view.name(),
                 Tensor::Zeros(grad.shape(), grad.dtype(), context, MemoryCategory::kWorkspace),

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The step of Adafactor in its two phases, for the optimizers that have it (Adafactor,
-// GaLoreAdafactor).
+// AdafactorStep: the step of Adafactor with its two statistics phases, shared by Adafactor and
+// GaLoreAdafactor.
 //
 //   AdafactorStep step_{[this](int group) { return options(group); }};
-//   step_.Declare(phase, params, buffer);                             // DeclareStats
-//   step_.Compute(phase, params, decision, totals, buffer);           // ComputeStats
-//   step_.Update(group, params, decision, totals);                    // Update
+//   step_.Declare(phase, params, buffer);                             // in DeclareStats
+//   step_.Compute(phase, params, decision, totals, buffer);           // in ComputeStats
+//   step_.Update(group, params, decision, totals);                    // in Update
 //
-// `params` are the same in all calls of a step, but for Update, which gets those of one group;
-// their entries are the first of each buffer. State names are Hugging Face's.
+// Pass the same `params` to all Declare and Compute calls of a step; Update gets those of one
+// group. Their entries must be the first ones of each buffer. State names are Hugging Face's.
 #ifndef APOGEE_OPTIM_ADAFACTOR_STEP_H_
 #define APOGEE_OPTIM_ADAFACTOR_STEP_H_
 
@@ -25,11 +25,11 @@ class AdafactorStep {
   using OptionsOf = std::function<AdafactorOptions(int group)>;
   static constexpr int kNumPhases = 2;
 
-  // `rate` takes the place of the options' learning rate where it is not null.
+  // If `rate` is not null, it replaces the options' learning rate.
   explicit AdafactorStep(OptionsOf options, const SizedRate* rate = nullptr)
       : options_(std::move(options)), rate_(rate) {}
 
-  // The states of a parameter that is not projected.
+  // The states of a parameter, as in adafactor.h.
   static std::span<const StateSpec> States(const ParamView& view, const AdafactorOptions& options);
 
   void Declare(int phase, std::span<const ActiveParam> params, StatBuffer& buffer);
@@ -39,8 +39,8 @@ class AdafactorStep {
               std::span<const StatBuffer> totals);
 
  private:
-  // The factors from the totals of phase 0, for update `ahead` steps after the count; `store` and
-  // `gate` as in FactorArgs.
+  // Computes the row and column factors from the totals of phase 0, for update number step() +
+  // `ahead` of each parameter. `store` and `gate`: see FactorArgs.
   void ComputeFactors(int group, std::span<const ActiveParam> params, size_t first, int64_t ahead,
                       bool store, const StatBuffer& totals, const StepGate* gate = nullptr);
 
@@ -49,9 +49,9 @@ class AdafactorStep {
   FactoredWork work_;
 };
 
-// Adafactor's step of a low-rank gradient with the rate `alpha`: returns the update -alpha * u
-// (with beta1: of the momentum), shaped like `grad` (compute dtype), and moves the states of
-// `view`, which are whole on every rank. No decay.
+// Adafactor's step for a low-rank gradient `grad` (compute dtype) with the rate `alpha`. Returns
+// the update -alpha * u (with beta1, -m), shaped like `grad`, and updates the states of `view`,
+// which must be whole on this rank. No weight decay.
 Tensor AdafactorLowRankStep(const AdafactorOptions& options, const SizedRate& alpha,
                             const ParamView& view, const Tensor& grad,
                             const StepDecision& decision);

@@ -88,7 +88,7 @@ void AdaLomo::FinishStep() {
   }
 }
 
-// Of the step under way: steps are counted when they are finished.
+// Beta2 of the current step. "step_num" counts finished steps only.
 double AdaLomo::Beta2(int group) const {
   const auto found = group_state(group).find("step_num");
   const double steps = found == group_state(group).end() ? 0 : found->second[0];
@@ -98,7 +98,8 @@ double AdaLomo::Beta2(int group) const {
 void AdaLomo::DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) {
   for (const ActiveParam& param : params) {
     const Counts counts = CountsOf(*param.view);
-    // Row sums, column sums, sum of squared weights; then the sum of squares of the update.
+    // Phase 0: row sums, column sums, sum of squared weights. Phase 1: sum of squares of the
+    // update.
     buffer.AddSums(*param.view,
                    phase == 0 ? static_cast<int64_t>(counts.rows + counts.cols) + 1 : 1);
   }

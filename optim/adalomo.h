@@ -1,23 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // AdaLomo (Lv et al., "AdaLomo: Low-memory Optimization with Adaptive Learning Rate", ACL Findings
-// 2024): LOMO with factored second moments and an update whose size is relative to that of the
+// 2024): LOMO with factored second moments. The size of its update is relative to that of the
 // parameter.
 //
 //   optim::AdaLomo optimizer(model.Parameters(), {.lr = 5e-4});
 //   optimizer.fused_backward(criterion(model(x), y));     // or Booster::backward
 //   optimizer.step();
 //
-// With T the number of this step, counted over all parameters from 1, b = 1 - T^decay_rate (0 at
-// first), and g = clip_factor * clamp(grad / loss_scale, +-clip_grad_value), s = g^2 + eps[0]:
-//   rank >= 2, per matrix: R = b R + (1 - b) mean of each row of s;  C likewise of each column;
-//                          u = g / sqrt(R / mean(R)) / sqrt(C)
-//   else:                  V = b V + (1 - b) s;  u = g / sqrt(V)
-//   u /= max(1, rms(u) / clip_threshold);  a = lr * max(eps[1], rms(w));  w = w - a * weight_decay
-//   * w - a * u
-// A tensor of more than 2 dims is a batch of matrices of its last two. States: exp_avg_sq_row and
-// exp_avg_sq_col, 4 (H + W) bytes per H x W matrix, or exp_avg_sq, 4 bytes per element of a vector;
-// "step_num" of each group. Updates inside backward, see fused_backward.h.
+// With T the number of this step, counted from 1 for the whole group, b = 1 - T^decay_rate, and
+//   g = clip_factor * clamp(grad / loss_scale, -clip_grad_value, clip_grad_value)
+//   s = g^2 + eps[0]
+// the update of a matrix is
+//   R = b R + (1 - b) (mean of s over each row)
+//   C = b C + (1 - b) (mean of s over each column)
+//   u = g / sqrt(R / mean(R)) / sqrt(C)
+// and of a vector or scalar
+//   V = b V + (1 - b) s
+//   u = g / sqrt(V)
+// followed in both cases by
+//   u = u / max(1, rms(u) / clip_threshold)
+//   a = lr * max(eps[1], rms(w))
+//   w = w - a * weight_decay * w - a * u
+// A tensor of more than two dims is a batch of matrices of its last two.
+//
+// States: exp_avg_sq_row and exp_avg_sq_col of an H x W matrix, 4 (H + W) bytes; exp_avg_sq of a
+// vector, 4 bytes per element; "step_num" of each group. Updates inside backward, see
+// fused_backward.h.
 #ifndef APOGEE_OPTIM_ADALOMO_H_
 #define APOGEE_OPTIM_ADALOMO_H_
 
@@ -32,7 +41,7 @@ namespace apogee::optim {
 struct AdaLomoOptions {
   double lr = 1e-3;
   double weight_decay = 0;
-  std::array<double, 2> eps = {1e-30, 1e-3};  // added to g^2; the least rms(w) that counts
+  std::array<double, 2> eps = {1e-30, 1e-3};  // added to g^2; lower bound of rms(w)
   double clip_threshold = 1.0;
   double decay_rate = -0.8;
   double clip_grad_value = std::numeric_limits<double>::infinity();  // infinite: no clamping

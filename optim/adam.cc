@@ -36,7 +36,7 @@ std::vector<OptionField<Options>> CommonFields() {
           {"correct_bias", &Options::correct_bias}};
 }
 
-// The two options types seen as one rule for the kernel.
+// The kernel's settings from either options type.
 struct Rule {
   DecayKind decay_kind = DecayKind::kNone;
   double decay = 0;
@@ -51,7 +51,7 @@ Rule RuleOf(const AdamWOptions& o) {
   return {o.hf_style ? DecayKind::kAfter : DecayKind::kBefore, o.lr * o.weight_decay, o.hf_style};
 }
 
-// Bias corrections of one parameter: they depend on its own step count.
+// The bias corrections of one parameter, which depend on its own step count.
 template <typename Options>
 void SetStepSize(const Options& o, bool hf_style, int64_t step, AdamChunk& chunk) {
   const auto t = static_cast<double>(step);

@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Adam (Kingma and Ba, ICLR 2015) and AdamW (Loshchilov and Hutter, ICLR 2019), as torch.optim, and
-// AdamW in the form of Hugging Face transformers.
+// Adam (Kingma and Ba, ICLR 2015) and AdamW (Loshchilov and Hutter, ICLR 2019) as in torch.optim,
+// and AdamW as in Hugging Face transformers.
 //
 //   optim::AdamW optimizer({{.params = decayed, .options = {.lr = 3e-4, .weight_decay = 0.1}},
 //                           {.params = others, .options = {.lr = 3e-4, .weight_decay = 0}}});
 //   optim::Adam plain(model.Parameters(), {.lr = 1e-3, .amsgrad = true});
 //
-// With t the parameter's own step count, c1 = 1 - beta1^t, c2 = 1 - beta2^t (1 without
-// correct_bias):
-//   Adam: g = grad + weight_decay * w        AdamW: w -= lr * weight_decay * w
-//   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;  amsgrad: vmax = max(vmax, v),
-//   used as v w -= lr / c1 * m / (sqrt(v) / sqrt(c2) + eps)
-// hf_style: w -= lr sqrt(c2) / c1 * m / (sqrt(v) + eps), then w -= lr * weight_decay * w.
-// States per element: exp_avg, exp_avg_sq (8 bytes; 16 for f64), with amsgrad max_exp_avg_sq. The
-// bias corrections are computed in f64.
+// With t the parameter's own step count from 1, c1 = 1 - beta1^t and c2 = 1 - beta2^t (both 1
+// without correct_bias):
+//   Adam:   g = grad + weight_decay * w
+//   AdamW:  g = grad;  w -= lr * weight_decay * w
+//   m = beta1 m + (1 - beta1) g
+//   v = beta2 v + (1 - beta2) g^2
+//   amsgrad: vmax = max(vmax, v), used below in place of v
+//   w -= lr / c1 * m / (sqrt(v) / sqrt(c2) + eps)
+// With maximize, g starts from -grad. With hf_style, the update of AdamW is:
+//   w -= lr sqrt(c2) / c1 * m / (sqrt(v) + eps)
+//   w -= lr * weight_decay * w
+//
+// States per element: exp_avg, exp_avg_sq (8 bytes; 16 for f64), with amsgrad also max_exp_avg_sq
+// (4 or 8 bytes). The bias corrections are computed in f64.
 #ifndef APOGEE_OPTIM_ADAM_H_
 #define APOGEE_OPTIM_ADAM_H_
 
@@ -47,7 +53,7 @@ struct AdamWOptions {
   bool amsgrad = false;
   bool maximize = false;
   bool correct_bias = true;
-  bool hf_style = false;  // eps on the uncorrected root, decay after the update
+  bool hf_style = false;  // eps is added to the uncorrected root; decay after the update
 
   static constexpr const char* kName = "adamw";
   // The defaults of Hugging Face's AdamW: eps 1e-6, no decay, hf_style.
@@ -66,7 +72,6 @@ class AdamFamily : public TypedOptimizer<Options> {
   explicit AdamFamily(std::vector<ParamGroup<Options>> groups)
       : TypedOptimizer<Options>(Options::kName, std::move(groups)) {}
 
-  // beta1.
   bool SupportsShards() const override { return true; }
   bool DecidesOnDevice() const override { return true; }
 

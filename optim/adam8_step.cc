@@ -11,7 +11,8 @@ char* At(void* base, int64_t elements, DType dtype) {
   return base == nullptr ? nullptr : static_cast<char*>(base) + elements * DTypeSize(dtype);
 }
 
-// lr sqrt(c2) / c1 and eps sqrt(c2): the form m / (sqrt(v) + eps') of the update, one division.
+// Sets lr sqrt(c2) / c1 and eps' = eps sqrt(c2) for the update in the form m / (sqrt(v) + eps'),
+// which needs one division.
 void SetStepSize(const Adam8Settings& s, int64_t step, Adam8Chunk& chunk) {
   const auto t = static_cast<double>(step);
   const double root2 = std::sqrt(1 - std::pow(s.betas[1], t));
@@ -26,7 +27,7 @@ void SetCodes(const ParamView& view, Adam8Chunk& chunk) {
   chunk.absmax2 = view.state("absmax2").raw();
 }
 
-// One chunk per segment: blocks are counted from the start of the logical tensor.
+// Appends one chunk per segment, because blocks are counted from the start of the logical tensor.
 void AppendSegments(const ParamView& view, Adam8Chunk whole, std::vector<Adam8Chunk>& chunks) {
   int64_t local = 0;
   for (const comm::Segment& segment : view.layout().segments()) {
@@ -69,7 +70,7 @@ bool IsSame(const GradFactor& a, const GradFactor& b) {
   return a.factor() == b.factor() && a.gate() == b.gate();
 }
 
-// Parameters with f32 states: one kernel call for those of one gradient scale.
+// Updates parameters with f32 states, with one kernel call for neighbours of equal gradient scale.
 void FullUpdate(const Adam8Settings& s, std::span<const Adam8Param> params, DType dtype) {
   std::vector<AdamChunk> chunks;
   for (size_t i = 0; i < params.size(); ++i) {
@@ -211,7 +212,7 @@ Tensor Adam8LowRankStep(const Adam8Settings& s, ParamView& view, const Tensor& g
     OptimKernelsFor(context).adam8(context, args);
     return update;
   }
-  // One block in many pieces: its scale comes first.
+  // The whole tensor is one block, worked on in pieces: its new scale must be known first.
   Tensor maxima = Tensor::Zeros({2}, dtype, grad.context(), MemoryCategory::kWorkspace);
   chunk.new_absmax1 = maxima.raw();
   chunk.new_absmax2 = At(maxima.raw(), 1, dtype);

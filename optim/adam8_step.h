@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// One Adam step on 8-bit states, for the optimizers that have it (AdamW8bit, GaLoreAdamW8bit).
+// One Adam step on 8-bit states, shared by AdamW8bit and GaLoreAdamW8bit.
 //
-//   AppendAdam8Specs(settings, numel, /*low_rank=*/{}, specs);            // states of one
-//   parameter Adam8AbsMax(settings, param, grad_scale, maxima);                     // where shards
-//   may cut blocks Adam8Update(settings, params, grad_scales, new_scales);
+//   AppendAdam8Specs(settings, numel, /*low_rank=*/{}, specs);      // states of one parameter
+//   Tensor maxima = Adam8AbsMax(settings, param, grad_scale);       // only if NeedsAbsMaxPhase
+//   ... reduce maxima over ranks ...
+//   const Adam8Param item{&param, grad_scale, maxima};
+//   Adam8Update(settings, {&item, 1});
 //
-// State names are bitsandbytes': state1, state2, absmax1, absmax2.
+// State names are bitsandbytes': state1 and state2 (the moments), absmax1 and absmax2 (their
+// scales).
 #ifndef APOGEE_OPTIM_ADAM8_STEP_H_
 #define APOGEE_OPTIM_ADAM8_STEP_H_
 
@@ -26,42 +29,44 @@ struct Adam8Settings {
   double eps = 0, weight_decay = 0;
   int64_t bits = 8, min_8bit_size = 0;
   int64_t block = 256;  // 0: one scale per tensor
-  bool cuda = true;     // decay after the update, signs kept
+  bool cuda = true;     // as kernel = "cuda" in adamw8bit.h
 
   bool UsesCodes(int64_t numel) const { return bits == 8 && numel >= min_8bit_size; }
-  // Elements that a cut through a tensor should be a multiple of.
+  // Shards of the tensor should be cut at multiples of this many elements.
   int64_t CutMultiple(int64_t numel) const { return UsesCodes(numel) && block > 0 ? block : 1; }
   DecayKind decay_kind() const {
     return weight_decay == 0 ? DecayKind::kNone : cuda ? DecayKind::kAfter : DecayKind::kBefore;
   }
 };
 
-// Checks that both optimizers' options share.
+// The checks of options that both optimizers have.
 void CheckAdam8(const Adam8Settings& settings, const std::string& kernel, OptionProblems& problems);
 
-// The two moments of a tensor of `numel` elements: of the parameter, or of the shape `low_rank`.
+// Appends the states of a tensor of `numel` elements: a parameter, or a projected gradient of shape
+// `low_rank`.
 void AppendAdam8Specs(const Adam8Settings& settings, int64_t numel,
                       const std::optional<Shape>& low_rank, std::vector<StateSpec>& specs);
 
-// True when the scales of `param` take a statistics phase.
+// Whether the scales of the parameter need a statistics phase, because several ranks may hold parts
+// of one block.
 bool NeedsAbsMaxPhase(const Adam8Settings& settings, const ParamView& view);
-// Numbers that the phase reserves for it: the scales of both moments.
+// How many maxima that phase reserves for the parameter: the scales of both moments.
 int64_t NumAbsMax(const Adam8Settings& settings, const ParamView& view);
-// This rank's maxima, state1's blocks then state2's, in the view's compute dtype.
+// This rank's maxima (compute dtype): one per block of state1, then one per block of state2.
 Tensor Adam8AbsMax(const Adam8Settings& settings, const ActiveParam& param,
                    const GradFactor& grad_scale);
 
 struct Adam8Param {
   const ActiveParam* param;
   GradFactor grad_scale;
-  Tensor new_scales;  // as Adam8AbsMax, reduced; undefined without a phase
+  Tensor new_scales;  // Adam8AbsMax reduced over ranks; undefined without the phase
 };
-// Updates parameters of one group; their steps have been advanced.
+// Updates parameters of one group. Their step counts have already advanced.
 void Adam8Update(const Adam8Settings& settings, std::span<const Adam8Param> params);
 
-// An Adam step of a low-rank gradient: returns the update -lr / c1 * m / (sqrt(v / c2) + eps),
-// shaped like `grad` (compute dtype), and moves the moments, which are whole on every rank. No
-// decay.
+// An Adam step for a low-rank gradient `grad` (compute dtype). Returns the update
+// -lr / c1 * m / (sqrt(v / c2) + eps), shaped like `grad`, and updates the moments, which must be
+// whole on this rank. No weight decay.
 Tensor Adam8LowRankStep(const Adam8Settings& settings, ParamView& view, const Tensor& grad,
                         const GradFactor& grad_scale);
 

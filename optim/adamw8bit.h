@@ -8,23 +8,30 @@
 //   optim::AdamW8bit cpu(model.Parameters(), AdamW8bitOptions::Cpu());
 //   optimizer.state_bytes();      // about 2.03 per parameter
 //
-// m and v are AdamW's, decoded before and encoded after each update; the weights see them
-// unrounded:
-//   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
-//   w -= lr / c1 * m / (sqrt(v / c2) + eps), with the decay w -= lr * weight_decay * w after it
-//   ("cuda") or before it ("cpu"), c_i = 1 - beta_i^t absmax = largest magnitude of the block; code
-//   = nearest(m / absmax)
-// Blocks are blocks of the logical tensor, so that any sharding computes the same: shards are cut
-// between blocks, and where they cannot be, a block's absmax is the maximum over ranks. kernel =
-// "cuda" also keeps a negative first moment from being rounded to zero, as bitsandbytes' CUDA
-// kernel does; "cpu" does not.
+// The moments are decoded before each update and encoded after it; the weights use them before they
+// are rounded. With c1 = 1 - beta1^t and c2 = 1 - beta2^t:
+//   kernel = "cpu":   w -= lr * weight_decay * w
+//   m = beta1 m + (1 - beta1) g
+//   v = beta2 v + (1 - beta2) g^2
+//   w -= lr / c1 * m / (sqrt(v / c2) + eps)
+//   kernel = "cuda":  w -= lr * weight_decay * w
+//   absmax = the largest magnitude in the block of m;  code = nearest(m / absmax);  v likewise
+// kernel = "cuda" also keeps a negative first moment from being rounded to zero, as bitsandbytes'
+// CUDA kernel does; "cpu" does not. Both run on any device.
 //
-// States: state1, state2 (u8 codes), absmax1, absmax2 (f32 per block): 2 + 8 / block_size bytes per
-// element; tensors below min_8bit_size and bits = 32: state1, state2 in f32, 8 bytes.
-// percentile_clipping < 100 adds gnorm_history (the last 100 squared norms). percentile_clipping p:
-// a gradient whose norm is above the p-th smallest of the tensor's last 100 is scaled down to that.
-// paged: states of tensors of at least 100000 elements may live in host memory and are moved ahead
-// of use; on the CPU that is where they are, so only paged_bytes() tells.
+// Blocks are blocks of the logical tensor, so every sharding computes the same. Shards are cut
+// between blocks; if they cannot be, the absmax of a block is the maximum over ranks.
+//
+// States: state1, state2 (u8 codes) and absmax1, absmax2 (f32 per block), 2 + 8 / block_size bytes
+// per element. With bits = 32, and for tensors below min_8bit_size: state1, state2 in f32, 8 bytes
+// per element. percentile_clipping below 100 adds gnorm_history, the last 100 squared norms.
+//
+// Options of bitsandbytes:
+//   percentile_clipping  p: if the norm of a tensor's gradient is above the p-th smallest of its
+//                        last 100 norms, the gradient is scaled down to that; 100: off
+//   paged                the states of tensors of at least 100000 elements may live in host memory
+//                        and are moved ahead of use. On the CPU they are in host memory anyway;
+//                        only paged_bytes() changes.
 #ifndef APOGEE_OPTIM_ADAMW8BIT_H_
 #define APOGEE_OPTIM_ADAMW8BIT_H_
 
@@ -47,7 +54,7 @@ struct AdamW8bitOptions {
   bool block_wise = true;        // false: one scale per tensor
   int64_t percentile_clipping = 100;  // 100: off
   bool paged = false;
-  std::string kernel = "cuda";  // whose decay order and sign rule: cuda or cpu
+  std::string kernel = "cuda";  // decay order and sign rule: cuda or cpu
 
   static constexpr const char* kName = "adamw8bit";
   static AdamW8bitOptions Cpu();
@@ -63,7 +70,7 @@ class AdamW8bit : public TypedOptimizer<AdamW8bitOptions> {
   explicit AdamW8bit(std::vector<ParamGroup<AdamW8bitOptions>> groups)
       : TypedOptimizer(AdamW8bitOptions::kName, std::move(groups)) {}
 
-  // Bytes of all states that exist, and of those that are paged.
+  // Bytes of this rank's existing states, and of those among them that are paged.
   int64_t state_bytes() const;
   int64_t paged_bytes() const;
 
@@ -76,7 +83,8 @@ class AdamW8bit : public TypedOptimizer<AdamW8bitOptions> {
  protected:
   std::span<const StateSpec> StatesUnder(const ParamView& view,
                                          const AdamW8bitOptions& options) const override;
-  // Norms for percentile clipping; then the scales of blocks that no rank may hold alone.
+  // Squared norms for percentile clipping; then the scales of blocks that several ranks may hold
+  // parts of.
   int num_stat_phases() const override { return 2; }
   void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
   void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
@@ -86,13 +94,12 @@ class AdamW8bit : public TypedOptimizer<AdamW8bitOptions> {
 
  private:
   Adam8Settings SettingsOf(int group) const;
-  // For each parameter the common scale, times what percentile clipping takes off, for update
-  // `ahead` steps after the count. `squares`: totals of phase 0; `store`: the histories take them
-  // in.
+  // For each parameter, the common gradient scale times its percentile clipping factor, for update
+  // number step() + `ahead`. `squares`: totals of phase 0. `store`: adds them to the histories.
   std::vector<GradFactor> GradScales(std::span<const ActiveParam> params, int64_t ahead, bool store,
                                      const StepDecision& decision, const StatBuffer& squares);
 
-  Tensor gates_;  // of GradScales, while kernels read them
+  Tensor gates_;  // written by GradScales; kept while kernels read them
   mutable SpecCache specs_;
 };
 

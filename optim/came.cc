@@ -45,8 +45,10 @@ std::span<const StateSpec> Came::StatesUnder(const ParamView& view, const CameOp
   return kCameFull;
 }
 
-// Phase 0: row and column sums of g^2. Phase 1: sum of u^2. Phase 2: row and column sums of (u -
-// m)^2.
+// Statistics:
+//   phase 0  row and column sums of g^2
+//   phase 1  sum of u^2
+//   phase 2  row and column sums of (u - m)^2
 void Came::DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) {
   if (phase == 0) {
     square_.Prepare(params);

@@ -8,18 +8,25 @@
 //   optimizer.step();
 //   optimizer.zero_grad();
 //
-// Means over the last two dimensions (others are a batch), no bias correction:
-//   R, C: averages with betas[1] of the means of g^2 + eps[0] over rows and columns
-//   u = g / sqrt(R / mean(R)) / sqrt(C);  u /= max(1, rms(u) / clip_threshold)
-//   m = betas[0] m + (1 - betas[0]) u
-//   RR, RC: averages with betas[2] of the means of (u - m)^2 + eps[1]
-//   w -= lr * weight_decay * w;  w -= lr * m / sqrt(RR / mean(RR)) / sqrt(RC)
-// Vectors and scalars: V per element in place of R and C, and the step is m, without confidence.
-// States of a matrix [H, W]: exp_avg, 4 bytes per element, and exp_avg_sq_row, exp_avg_sq_col,
-// exp_avg_res_row, exp_avg_res_col, 8 (H + W) bytes; else exp_avg and exp_avg_sq. f64: twice that.
+// The last two dims are rows and columns, earlier dims are a batch of matrices:
+//   R  = betas[1] R + (1 - betas[1]) (mean of g^2 over each row + eps[0])
+//   C  = betas[1] C + (1 - betas[1]) (mean of g^2 over each column + eps[0])
+//   u  = g / sqrt(R / mean(R)) / sqrt(C)
+//   u  = u / max(1, rms(u) / clip_threshold)
+//   m  = betas[0] m + (1 - betas[0]) u
+//   RR = betas[2] RR + (1 - betas[2]) (mean of (u - m)^2 over each row + eps[1])
+//   RC = betas[2] RC + (1 - betas[2]) (mean of (u - m)^2 over each column + eps[1])
+//   w -= lr * weight_decay * w
+//   w -= lr * m / sqrt(RR / mean(RR)) / sqrt(RC)
+// Vectors and scalars keep V per element instead of R and C, and have no residual: w -= lr * m.
 //
-// The averages start at zero and the residual's is not clipped, so the first steps of a matrix are
-// large: with the default betas the first has an rms near 11 lr. Warm the rate up.
+// There is no bias correction: all averages start at zero, and the factor of the residual is not
+// clipped. The first steps of a matrix are therefore large, with the default betas an rms near
+// 11 lr. Warm the rate up.
+//
+// States of a matrix [H, W]: exp_avg, 4 bytes per element, and exp_avg_sq_row, exp_avg_sq_col,
+// exp_avg_res_row, exp_avg_res_col, together 8 (H + W) bytes. Others: exp_avg and exp_avg_sq, 8
+// bytes per element. Twice that for f64.
 #ifndef APOGEE_OPTIM_CAME_H_
 #define APOGEE_OPTIM_CAME_H_
 
@@ -64,7 +71,8 @@ class Came : public TypedOptimizer<CameOptions> {
 
  private:
   enum class Moment { kSquare, kResidual };
-  // The factors of one moment from its totals; `store` and `gate` as in FactorArgs.
+  // Computes the row and column factors of one moment from its totals. `store` and `gate`: see
+  // FactorArgs.
   void ComputeFactors(Moment moment, int group, std::span<const ActiveParam> params, size_t first,
                       bool store, const StatBuffer& totals, const StepGate* gate = nullptr);
 

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Collects what is wrong with an options aggregate, so that one Error can list all of it.
+// OptionProblems: collects the problems of an options struct, so that one Error can list them all.
+//
+//   OptionProblems problems;
+//   problems.AtLeastZero("lr", lr);          // "lr is -1, must be at least 0 and finite"
+//   return problems.list();
 #ifndef APOGEE_OPTIM_CHECK_OPTIONS_H_
 #define APOGEE_OPTIM_CHECK_OPTIONS_H_
 
@@ -25,7 +29,7 @@ class OptionProblems {
   void Positive(const char* name, double value) {
     if (!(value > 0) || std::isinf(value)) Got(name, value, "must be above 0 and finite");
   }
-  // A decay rate of an average: [0, 1).
+  // The decay rate of a moving average.
   void Decay(const char* name, double value) {
     if (!(value >= 0 && value < 1)) Got(name, value, "must be in [0, 1)");
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Checks of schedule options. Private to optim/lr_schedule.cc and its siblings.
+// Checks of schedule options. Private to optim/lr_schedule.cc and optim/one_cycle.cc.
 #ifndef APOGEE_OPTIM_CHECK_SCHEDULE_H_
 #define APOGEE_OPTIM_CHECK_SCHEDULE_H_
 
@@ -17,7 +17,7 @@ class ScheduleProblems : public OptionProblems {
       Add(internal::Concat(name, " is ", value, ", must be at least ", least));
     }
   }
-  // Something must be left after the warm-up.
+  // Checks both counts; at least one step must be left after the warm-up.
   static ScheduleProblems TotalAndWarmup(int64_t total_steps, int64_t warmup_steps) {
     ScheduleProblems problems;
     problems.Steps("total_steps", total_steps, 1);

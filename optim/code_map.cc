@@ -10,9 +10,10 @@
 namespace apogee::optim {
 namespace {
 
-// `count` points from 0.1 to 1 in f32 with the roundings of torch.linspace, whose values are the
-// ones that checkpoints in the field were made with: the second half counted from the end, eight
-// lanes at a time from a fused base where two such vectors fit, single points fused.
+// `count` points from 0.1 to 1 in f32 with the same roundings as torch.linspace, because existing
+// checkpoints were made with its values. torch.linspace counts the second half from the end,
+// computes eight lanes at a time from a fused base as long as two such vectors fit, and single
+// points with a fused multiply-add.
 std::vector<float> Spaced(int count) {
   constexpr int kLanes = 8;
   const int vectors_end = count / (2 * kLanes) * (2 * kLanes);
@@ -23,7 +24,7 @@ std::vector<float> Spaced(int count) {
     const float base = first < count / 2
                            ? std::fma(step, static_cast<float>(first), 0.1f)
                            : std::fma(-step, static_cast<float>(count - first - 1), 1.0f);
-    // The product in f64 is exact; rounding it keeps the compiler from fusing the sum as well.
+    // The product in f64 is exact. Rounding it prevents the compiler from fusing it with the sum.
     const auto offset = static_cast<float>(static_cast<double>(step) * (i - first));
     points[static_cast<size_t>(i)] = base + offset;
   }

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The distributed forms of the optimizers: the same classes. Every optimizer of the registry is
-// written once, with its statistics of whole tensors declared (optimizer.h); binding its views to
-// shards and its statistics to a group is all that distributing it takes, and LowLevelZeroPlugin
-// does that at boost to whatever optimizer it is given, in place: groups, options, states,
-// subclasses and the schedulers that point to it stay as they are.
+// ColossalAI's names of the distributed optimizers. They are the same classes: every optimizer here
+// is written once and declares its statistics of whole tensors (optimizer.h). To distribute it,
+// LowLevelZeroPlugin binds its views to shards and its statistics to a group at boost, in place.
+// Groups, options, states, subclasses and schedulers that point to the optimizer stay as they are.
 //
-//   optim::DistributedAdafactor optimizer(model.Parameters(), {.lr = 1e-3, .relative_step =
-//   false}); LowLevelZeroPlugin plugin(world.group(), {.stage = 2}); Booster(plugin).boost(model,
-//   optimizer);                 // as with optim::Adafactor
+//   optim::DistributedAdafactor optimizer(model.Parameters(),
+//                                         {.lr = 1e-3, .relative_step = false});
+//   LowLevelZeroPlugin plugin(world.group(), {.stage = 2});
+//   Booster(plugin).boost(model, optimizer);                 // as with optim::Adafactor
 //
-// The names are for programs that say what they mean, or come from ColossalAI; MakeOptimizer takes
-// "distributed_" before any name.
+// MakeOptimizer accepts the prefix "distributed_" before any name.
 #ifndef APOGEE_OPTIM_DISTRIBUTED_H_
 #define APOGEE_OPTIM_DISTRIBUTED_H_
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kWorkerError = "worker_error";
 constexpr const char* kServerError = "server_error";
-// A second moment this far below the mean of its tensor is one of rounding errors.
+// A second moment this far below the mean of its tensor comes from rounding errors.
 constexpr double kNoise = 1e-12;
 
 }  // namespace
@@ -43,9 +43,10 @@ const Tensor& ErrorFeedback::LiveOf(const ParamView& view,
   NormChunk sum{squares.raw(), squares.dtype(), view.layout().local_numel(), 0};
   OptimKernelsFor(context).grad_norm(context, {NormKind::kL1, {&sum, 1}});
   const double mean = sum.result / static_cast<double>(std::max<int64_t>(1, sum.n));
-  // A square that has overflowed stops its own element, not those that its mean would hide.
+  // If a square has overflowed, the mean is infinite. Only that element must be masked, not all
+  // others.
   Tensor bits = reduce.PackLive(squares, std::isfinite(mean) ? kNoise * mean : 0);
-  // Once per phase, so the bits may well come to the host.
+  // This happens once per phase, so the bits may be copied to the host.
   std::vector<uint8_t> live = bits.ToVector<uint8_t>();
   if (const Tensor mask = UserMask(view); mask.defined()) {
     const std::vector<uint8_t> own = reduce.PackLive(mask).ToVector<uint8_t>();
@@ -61,7 +62,7 @@ const Tensor& ErrorFeedback::LiveOf(const ParamView& view,
 
 size_t ErrorFeedback::AgreeOnBad(size_t bad, size_t count, const ContextPtr& context) const {
   if (ranks_.statistics == nullptr) return bad;
-  // Jobs are the same everywhere; the first is the largest.
+  // Jobs are the same on all ranks. The first bad job has the largest `count - bad`.
   const Tensor left = Tensor::Full({1}, DType::kF64, static_cast<double>(count - bad), context);
   ranks_.statistics->AllReduce(left, comm::ReduceOp::kMax);
   return count - static_cast<size_t>(left.Item());
@@ -75,7 +76,7 @@ std::string ErrorFeedback::Average(std::span<const Job> jobs,
   }
   if (jobs.empty()) return "";
   const comm::CompressedAllReduce reduce(ranks_.group, options);
-  // f64 parameters, if there are any, have messages of their own. The order is the same everywhere.
+  // f64 parameters have separate messages. The order is the same on all ranks.
   std::vector<comm::CompressedAllReduce::Sent> messages;
   size_t bad = jobs.size();
   for (const DType dtype : {DType::kF32, DType::kF64}) {
@@ -87,14 +88,15 @@ std::string ErrorFeedback::Average(std::span<const Job> jobs,
       MakeErrors(view, options);
       tensors.push_back({jobs[k].value, view.state(kWorkerError), view.state(kServerError),
                          options.deepspeed ? Tensor() : LiveOf(view, reduce),
-                         // What ranks that share layers all hold must not hear of their own parts.
+                         // Whole parameters, which all tensor-parallel ranks hold, do not share a
+                         // scale with parts, which differ between these ranks.
                          view.layout().is_whole() ? 0 : 1});
       owners.push_back(k);
     }
     messages.push_back(reduce.Send(tensors));
     if (const auto found = messages.back().nonfinite) bad = std::min(bad, owners[*found]);
   }
-  // Only then does anything change, on all ranks or on none.
+  // From here on values and errors change, on all ranks or on none.
   bad = AgreeOnBad(bad, jobs.size(), jobs[0].value.context());
   if (bad < jobs.size()) return jobs[bad].view->name();
   for (const auto& message : messages) reduce.Finish(message);

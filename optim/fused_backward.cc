@@ -11,8 +11,8 @@
 namespace apogee::optim {
 namespace {
 
-// Hooks on all trainable parameters, for as long as it lives: also an exception takes them off
-// again.
+// Sets hooks on all trainable parameters and removes them when it is destroyed, also by an
+// exception.
 class ScopedGradHooks {
  public:
   using OnGradient = std::function<void(ParamView&, int group)>;

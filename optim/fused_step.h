@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// FusedStep: the step of a FusedBackwardOptimizer whose update happens inside backward, for who
-// runs that backward. Gradients come in any order, one or several at a time, and are not kept.
+// FusedStep: the step of a FusedBackwardOptimizer, for code that runs the backward and updates
+// parameters inside it. Gradients come in any order, one or several at a time, and are not kept.
 //
 //   FusedStep step(optimizer);
 //   if (step.needs_norms()) {
 //     ... a backward that keeps its graph; for each gradient: step.AddNorm(view, grad) ...
 //     step.Decide();
 //   }
-//   if (!step.skip()) { ... a backward; for gradients as they become final: step.Update(params) ...
-//   } step.Finish();                                  // what optimizer.step() will report
+//   if (!step.skip()) {
+//     ... a backward; for gradients as they become final: step.Update(params) ...
+//   }
+//   step.Finish();                          // sets the report that optimizer.step() publishes
 //
-// Gradients are those of the loss times step_options().loss_scale. Without Finish (an exception)
-// nothing is left of it, and no gradient; parameters that have been updated stay so.
+// Gradients are those of the loss times step_options().loss_scale. If Finish is not reached (an
+// exception), the destructor drops the report and all gradients; parameters already updated stay
+// updated.
 //
-// Where the optimizer has a StatReducer over several ranks, Decide and Update are collective, each
-// Update with the same parameters in the same order.
+// If the optimizer has a StatReducer over several ranks, Decide and Update are collective: all
+// ranks call them in the same order, each Update with the same parameters.
 #ifndef APOGEE_OPTIM_FUSED_STEP_H_
 #define APOGEE_OPTIM_FUSED_STEP_H_
 
@@ -28,16 +31,16 @@ namespace apogee::optim {
 
 class FusedStep {
  public:
-  // Throws Error when the last one has not been finished by step(), or a gradient is left over.
+  // Throws Error if step() has not been called since the last one, or a parameter has a gradient.
   explicit FusedStep(Optimizer& optimizer);
   ~FusedStep();
   FusedStep(const FusedStep&) = delete;
   FusedStep& operator=(const FusedStep&) = delete;
 
-  // Whether one decision for all parameters comes before the first update: there is a max_norm, or
-  // a NonFinitePolicy other than kProceed.
+  // Whether all norms are needed before the first update: with a max_norm, or a NonFinitePolicy
+  // other than kProceed.
   bool needs_norms() const;
-  // `grad`: this rank's elements of it, one per element of the view's layout.
+  // `grad`: this rank's part of the gradient, one element per element of the view's layout.
   void AddNorm(const ParamView& view, const Tensor& grad);
   void Decide();
   bool skip() const { return report().skip; }
@@ -48,7 +51,7 @@ class FusedStep {
   StepReport& report() const { return *optimizer_.fused_report_; }
 
   Optimizer& optimizer_;
-  std::map<const ParamView*, double> norms_;  // as the kernel gives them
+  std::map<const ParamView*, double> norms_;  // results of the kernel grad_norm
   bool finished_ = false;
 };
 

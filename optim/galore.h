@@ -1,43 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Gradient low-rank projection (Zhao et al., "GaLore", ICML 2024): what the GaLore optimizers
-// share. A matrix gradient is projected on its leading singular vectors, the optimizer's moments
+// Gradient low-rank projection (Zhao et al., "GaLore", ICML 2024), shared by the GaLore optimizers.
+// The gradient of a matrix is projected on its leading singular vectors. The optimizer's moments
 // live in that small space, and its update is projected back.
 //
 //   optim::GaLoreAdamW optimizer(optim::get_galore_param_groups(
 //       model.Parameters(), GaLoreAdamWOptions{.lr = 1e-2, .rank = 64}));
 //
-// For a matrix G [m, n], rank r, every update_proj_gap updates of a parameter a new basis is
-// computed:
-//   right:  R = G P^T [m, r],    back(U) = U P      P [r, n]       full:  R = L^T G P [r, r],
-//   left:   R = L^T G [r, n],    back(U) = L U      L [m, r]              back(U) = L U P
-// std is right for m >= n, else left; reverse_std the opposite. w += scale * back(update of R).
-// Matrices only: a parameter of another rank, or in a group with project = false, takes the plain
-// update. A gradient of zeros (or, under NonFinitePolicy::kProceed, one that is not finite) keeps
-// the old basis; without one the first r unit vectors serve. The side follows from the shape and
-// proj_type alone.
+// For a gradient G [m, n] and rank r, a new basis is computed every update_proj_gap updates of the
+// parameter (a refresh). R is the projected gradient, and back() projects an update U of R back:
+//   side    basis                  R                      back(U)
+//   right   P [r, n]               G P^T        [m, r]    U P
+//   left    L [m, r]               L^T G        [r, n]    L U
+//   full    L [m, r] and P [r, n]  L^T G P^T    [r, r]    L U P
+// The update of the weights is w += scale * back(update of R).
+// proj_type "std" is right for m >= n, else left; "reverse_std" is the opposite.
 //
-// on_refresh: what happens to the moments, which stay in the old basis' coordinates: keep (the
-// reference), reset, or rotate: the first moment into the new coordinates, the second by the
-// squared rotation.
+// Only matrices are projected. A parameter with another number of dims, or in a group with
+// project = false, gets the plain update. If a gradient is all zeros (or not finite, under
+// NonFinitePolicy::kProceed), the old basis is kept; at the first update, the first r unit vectors
+// are used. The side depends only on the shape and on proj_type.
 //
-// Over ranks. A parameter is a shard (ZeRO), or its gradient is an addend of the mean
-// (ParamView::partial_grad; DDP without clipping, except for 8-bit moments in f32). Statistics, of
-// every such matrix in one packed sum per phase; a phase without numbers costs nothing:
-//   gradient     at a refresh: the whole gradient, m n
-//   basis        at a refresh: computed by the owner (owners.h) and sent as a sum with zeros
+// on_refresh says what happens to the moments, which are in the coordinates of the old basis:
+//   keep     stay as they are (the reference)
+//   reset    start from zero
+//   rotate   the first moment is rotated into the new coordinates, the second with the squared
+//            entries of the rotation
+//
+// Several ranks. Two cases need statistics: the parameter is a shard (ZeRO), or its gradient is an
+// unreduced addend of the mean (ParamView::partial_grad; DDP without clipping, except for 8-bit
+// moments in f32). Each phase is one packed sum over all such matrices, and a phase without numbers
+// sends nothing:
+//   gradient     at a refresh: the whole gradient, m n numbers
+//   basis        at a refresh: the owner (owners.h) computes the basis, the others add zeros
 //   projection   R; every rank projects the rows that it holds elements of
-//   direction    of shards: the owner's update of R, which moves its moments; every rank projects
-//                it back on its own elements
-// Between refreshes a step costs phase 0 and two collectives (one with addends) however many
-// matrices there are: all-reduces of low numbers per matrix, low the elements of R, r max(m, n) for
-// std, instead of m n. A refresh also holds the sums of its gradients, for as long as the step.
-// States: the basis (projector, or projector_left and projector_right) on every rank; the moments
-// of a shard with its owner alone. A rank of n holds, in elements,
-//   sum over all matrices of basis + sum over its own of moments,
-// basis = r min(m, n) for std (with both sides r (m + n)), moments = 2 low for the Adam forms (of
-// one byte, plus the scales, for the 8-bit one), for Adafactor the two sides of R, with beta1 also
-// low. A rank's own matrices have at most sum of low / n + the largest low elements of R.
+//   direction    shards only: the owner computes the update of R and changes its moments; every
+//                rank projects that update back on its own elements
+// Between refreshes, a step costs the decision's all-reduce and two more (one for unreduced
+// gradients), however many matrices there are. Each sends `low` numbers per matrix instead of m n,
+// with low the elements of R: r max(m, n) for std. A refresh also holds the sums of its gradients
+// until the step ends.
+//
+// State memory. Every rank keeps the bases (projector, or projector_left and projector_right). Only
+// the owner keeps the moments of a sharded matrix. One of n ranks thus holds, in elements,
+//   sum of `basis` over all matrices + sum of `moments` over the matrices it owns
+//   basis    r min(m, n) for std, r (m + n) for full
+//   moments  2 low for the Adam forms (one byte each, plus scales, for the 8-bit one); for
+//            Adafactor the rows plus columns of R, with beta1 also low
+// The matrices of one owner have together at most (sum of low) / n + (largest low) elements of R.
 #ifndef APOGEE_OPTIM_GALORE_H_
 #define APOGEE_OPTIM_GALORE_H_
 
@@ -64,30 +74,31 @@ struct GaLoreSettings {
   std::string on_refresh = "keep";
 };
 
-// What projecting one parameter comes down to.
+// Sizes and sides of the projection of one parameter.
 struct GaLorePlan {
   int64_t rows, cols, rank;
   bool left, right;
   Shape low_rank() const { return {left ? rank : rows, right ? rank : cols}; }
 };
 
-// New coordinates from old ones at a refresh; undefined where that side is not projected.
+// Turns coordinates in the old basis into coordinates in the new one. A side that is not projected
+// is undefined.
 struct GaLoreRotation {
   Tensor left, right;  // [r, r]: x -> left x right
-  // The rotated `x`; `squared` uses the squares of the entries (second moments).
+  // Returns the rotated `x`. `squared`: rotates with the squared entries (for second moments).
   Tensor Apply(const Tensor& x, bool squared) const;
 };
 
 struct NewBasis {
   Tensor vectors;  // rows [r, n] (right) or columns [m, r]
   bool right;
-  bool both_sides;  // proj_type full: the other side has one too
+  bool both_sides;  // proj_type full: the other side has a basis too
 };
 
 class GaLoreProjector {
  public:
-  // Called with every new basis before it is used, where it is computed; may change its vectors in
-  // place.
+  // Called with every new basis before it is used, on the rank that computes it. May change the
+  // vectors in place.
   using BasisHook = std::function<void(const ParamView&, const NewBasis&)>;
   virtual ~GaLoreProjector() = default;
   void set_basis_hook(BasisHook hook) { hook_ = std::move(hook); }
@@ -101,37 +112,39 @@ class GaLoreProjector {
 
   struct Projected {
     Tensor grad;              // R, in the compute dtype, not scaled
-    bool refreshed = false;   // over an earlier basis
+    bool refreshed = false;   // a new basis replaces an earlier one
     GaLoreRotation rotation;  // with on_refresh = rotate
   };
-  // The update of R, shaped like it, that is projected back. Moves the low-rank states of `states`,
-  // whose step() counts this update: `param`'s view, or a stand-in with copies of its states.
+  // Returns the update of R, shaped like R. Changes the low-rank states of `states`, which is
+  // `param`'s view or a stand-in with copies of its states. states.step() already counts this
+  // update.
   virtual Tensor LowRankUpdate(const ActiveParam& param, ParamView& states,
                                const Projected& projected, const StepDecision& decision,
                                std::span<const StatBuffer> totals) = 0;
 
   static bool Projects(const GaLoreSettings& settings, const ParamView& view);
   static GaLorePlan PlanOf(const GaLoreSettings& settings, const ParamView& view);
-  // Elements of R; 0 when the parameter is not projected.
+  // The number of elements of R; 0 if the parameter is not projected.
   static int64_t LowRankNumel(const GaLoreSettings& settings, const ParamView& view);
   // Whether this rank keeps the moments of a projected parameter.
   static bool KeepsMoments(const ParamView& view) { return view.owned() || !view.sharded(); }
   static void AppendBasisSpecs(const GaLoreSettings& settings, const ParamView& view,
                                std::vector<StateSpec>& specs);
 
-  // Of a projected parameter; its entries come before others of the same parameter.
+  // The statistics of a projected parameter. Declare them before other entries of the same
+  // parameter.
   void Declare(int phase, const GaLoreSettings& settings, const ActiveParam& param,
                StatBuffer& buffer) const;
   void Compute(int phase, const GaLoreSettings& settings, const ActiveParam& param,
                const StepDecision& decision, std::span<const StatBuffer> totals,
                StatBuffer& buffer);
-  // In Update: w += scale * back(update of R), and w -= decay * decay_rate * w before or after it.
+  // For Update: w += scale * back(update of R), and w -= decay * decay_rate * w before or after it.
   void UpdateProjected(const GaLoreSettings& settings, const ActiveParam& param,
                        const StepDecision& decision, std::span<const StatBuffer> totals,
                        DecayKind kind, double decay, const SizedRate& decay_rate = {.rate = 1});
 
-  // Whether the next step of `optimizer` computes no basis. One that does reads the gradient on the
-  // host, and with it the decision.
+  // Whether the next step of `optimizer` computes no basis. Computing one reads the gradient, and
+  // with it the decision, on the host.
   template <typename Derived>
   static bool KeepsBases(const Derived& optimizer, bool spans_ranks) {
     bool keeps = true;
@@ -144,14 +157,16 @@ class GaLoreProjector {
  private:
   static bool RefreshesNext(const GaLoreSettings& settings, const ParamView& view,
                             bool spans_ranks);
-  // What a refresh from `old` to `fresh`, if any, makes of R; `earlier` updates came before.
+  // R with the rotation from `old` to `fresh`; `fresh` is undefined without a refresh. `earlier`:
+  // the number of updates so far.
   static Projected Assemble(const GaLoreSettings& settings, const LowRankBasis& old,
                             const LowRankBasis& fresh, const Tensor& low_rank, int64_t earlier);
   LowRankBasis MakeBasis(const GaLoreSettings& settings, const ParamView& view, const Tensor& grad,
                          bool first) const;
   void ComputeBasis(const GaLoreSettings& settings, const ActiveParam& param,
                     std::span<const StatBuffer> totals, const Tensor& to) const;
-  // The owner's update, with copies of the states, which wait for the end of the statistics.
+  // The owner's update of R. Changes copies of the states; they replace the states only after the
+  // statistics, which may still fail.
   Tensor ComputeDirection(const GaLoreSettings& settings, const ActiveParam& param,
                           const StepDecision& decision, std::span<const StatBuffer> totals);
 
@@ -159,7 +174,7 @@ class GaLoreProjector {
   BasisHook hook_;
 };
 
-// Settings and option fields of an options struct that has the members of GaLoreSettings.
+// GaLoreSettings and option fields from an options struct that has the same members.
 template <typename Options>
 GaLoreSettings GaLoreOf(const Options& o) {
   return {o.project,    o.rank, o.update_proj_gap, o.scale, o.proj_type,
@@ -179,12 +194,13 @@ void AppendGaLoreFields(std::vector<OptionField<Options>>& fields) {
   fields.insert(fields.end(), std::begin(more), std::end(more));
 }
 void CheckGaLore(const GaLoreSettings& settings, OptionProblems& problems);
-// Ranks above the smaller side of a matrix of the group; for the constructor.
+// Adds a problem for every matrix of the group whose smaller side is below the rank.
 void CheckGaLoreRanks(const GaLoreSettings& settings,
                       const std::vector<autograd::ParameterPtr>& params,
                       std::vector<std::string>& problems);
 
-// `groups` unchanged, or one Error that lists every rank that does not fit.
+// Returns `groups` unchanged, or throws one Error that lists all option problems and all matrices
+// that the rank does not fit.
 template <typename Options>
 std::vector<ParamGroup<Options>> CheckedGaLoreGroups(std::vector<ParamGroup<Options>> groups) {
   std::vector<std::string> problems;
@@ -198,10 +214,10 @@ std::vector<ParamGroup<Options>> CheckedGaLoreGroups(std::vector<ParamGroup<Opti
   return groups;
 }
 
-// Two groups with `options`: matrices that are projected, and the rest with project = false. As
-// ColossalAI's helper: biases, LayerNorm weights and everything that is not a matrix are the rest.
-// Empty groups are left out. A matrix whose smaller side is below the rank goes to the rest, unless
-// clamp_rank is set.
+// Makes two groups with `options`: matrices, which are projected, and the rest, with project =
+// false. As in ColossalAI's helper, parameters whose name ends in "bias" or "LayerNorm.weight" and
+// everything that is not a matrix are in the rest. So is a matrix whose smaller side is below the
+// rank, unless clamp_rank is set. Empty groups are left out.
 template <typename Options>
 std::vector<ParamGroup<Options>> get_galore_param_groups(
     const std::vector<autograd::ParameterPtr>& params, const Options& options) {

@@ -11,7 +11,7 @@ namespace {
 
 static_assert(AdafactorStep::kNumPhases == 2, "one phase each for R and the direction");
 
-// The entry of the sum of w^2: behind that of the projection, which only shards have.
+// The entry of the sum of w^2. For shards it comes after the entry of the projection.
 const StatBuffer::Entry& WeightEntry(const StatBuffer& buffer, const ParamView* view) {
   const std::vector<StatBuffer::Entry>& entries = buffer.sum_entries();
   auto at = entries.rbegin();
@@ -64,8 +64,9 @@ GaLoreAdafactor::Split GaLoreAdafactor::SplitUp(std::span<const ActiveParam> par
   return split;
 }
 
-// AdafactorStep wants its entries first. A projection finds the first entry of its parameter, so
-// the weights', of every step, come behind it in the phase in which all shards have one.
+// AdafactorStep needs its entries to be the first. The projection looks for the first entry of its
+// parameter. The sums of w^2 are needed in every step, so they come after the projection's entry in
+// kProjectionPhase, the phase in which every shard has one.
 void GaLoreAdafactor::DeclareStats(int phase, std::span<const ActiveParam> params,
                                    StatBuffer& buffer) {
   const Split split = SplitUp(params);
@@ -99,7 +100,7 @@ void GaLoreAdafactor::SumWeights(std::span<const ActiveParam> projected, StatBuf
   work.Prepare(scaled);
   const auto make_chunk = [&](const ActiveParam& param) {
     FactoredChunk chunk = work.Chunk(param, static_cast<size_t>(&param - scaled.data()));
-    chunk.rows = 0;  // of the weights alone
+    chunk.rows = 0;  // sums up the weights only
     chunk.columns = 0;
     const int64_t offset = WeightEntry(buffer, param.view).offset;
     chunk.sums = StatSlice(buffer, StatSection::kSums, offset, 1).raw();
@@ -113,8 +114,8 @@ void GaLoreAdafactor::SumWeights(std::span<const ActiveParam> projected, StatBuf
       });
 }
 
-// The mean squares that the averages stand for, row_i * col_j / mean(row), are moved and averaged
-// again.
+// With rotate, computes the mean squares that the averages represent, row_i * col_j / mean(row),
+// rotates them, and averages them again.
 void GaLoreAdafactor::MoveStates(const GaLoreAdafactorOptions& o, const ParamView& view,
                                  const Projected& projected) {
   if (!projected.refreshed || o.on_refresh == "keep") return;

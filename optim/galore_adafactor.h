@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// GaLoreAdafactor (Zhao et al., "GaLore", ICML 2024): Adafactor on the projected gradient, which
-// leaves of a matrix' states little more than the basis.
+// GaLoreAdafactor (Zhao et al., "GaLore", ICML 2024): Adafactor on the projected gradient. The
+// basis is most of the state that is left of a matrix.
 //
 //   optim::GaLoreAdafactor optimizer(optim::get_galore_param_groups(
 //       model.Parameters(), GaLoreAdafactorOptions{.rank = 64, .update_proj_gap = 200}));
 //
-// With R the projected gradient (galore.h), rms(w) and alpha of the whole matrix, and the rest as
-// adafactor.h on R:
-//   u = alpha * (Adafactor's normalised and clipped R);  beta1 > 0: m = beta1 m + (1 - beta1) u,
-//   u = m
-//   w -= weight_decay * alpha * w;  w -= scale * back(u)
-// Parameters that are not projected take Adafactor's step. on_refresh = rotate moves the row and
-// column averages by the squared rotation of the mean squares that they stand for.
-// States of a projected [m, n] matrix: projector, exp_avg_sq_row, exp_avg_sq_col, of R: for std
-// 4 r min(m, n) + 4 (max(m, n) + r) bytes; with beta1 also exp_avg, 4 r max(m, n). Statistics
-// beside those of the projection: sum of w^2, where scale_parameter is set.
+// With R the projected gradient and back() as in galore.h, and alpha (which follows from rms(w)) of
+// the whole matrix as in adafactor.h:
+//   u = alpha * (R, normalised and clipped as in adafactor.h)
+//   beta1 > 0: m = beta1 m + (1 - beta1) u;  u = m
+//   w -= weight_decay * alpha * w
+//   w -= scale * back(u)
+// Parameters that are not projected get Adafactor's step. on_refresh = rotate transforms the row
+// and column averages with the squared rotation of the mean squares that they represent.
+//
+// States of a projected [m, n] matrix for std: projector, 4 r min(m, n) bytes; exp_avg_sq_row and
+// exp_avg_sq_col of R, 4 (max(m, n) + r) bytes; with beta1 also exp_avg, 4 r max(m, n) bytes.
+// Statistics beside those of the projection: the sum of w^2, if scale_parameter is set.
 #ifndef APOGEE_OPTIM_GALORE_ADAFACTOR_H_
 #define APOGEE_OPTIM_GALORE_ADAFACTOR_H_
 
@@ -29,7 +31,7 @@
 namespace apogee::optim {
 
 struct GaLoreAdafactorOptions {
-  // As AdafactorOptions.
+  // As in AdafactorOptions.
   double lr = std::numeric_limits<double>::quiet_NaN();
   std::array<double, 2> eps = {1e-30, 1e-3};
   double clip_threshold = 1;
@@ -39,7 +41,7 @@ struct GaLoreAdafactorOptions {
   bool scale_parameter = true;
   bool relative_step = true;
   bool warmup_init = false;
-  // What to project and how: galore.h.
+  // The projection, see galore.h.
   bool project = true;
   int64_t rank = 128;
   int64_t update_proj_gap = 200;
@@ -76,7 +78,8 @@ class GaLoreAdafactor : public RelativeStepOptimizer<GaLoreAdafactorOptions>,
  protected:
   std::span<const StateSpec> StatesUnder(const ParamView& view,
                                          const GaLoreAdafactorOptions& options) const override;
-  // Adafactor's, of the parameters that are not projected, share those of R and the direction.
+  // Adafactor's two phases, for parameters that are not projected, share the phases of the
+  // projection and the direction.
   int num_stat_phases() const override { return kNumPhases; }
   void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
   void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
@@ -91,7 +94,7 @@ class GaLoreAdafactor : public RelativeStepOptimizer<GaLoreAdafactorOptions>,
     std::vector<ActiveParam> plain, projected;
   };
   Split SplitUp(std::span<const ActiveParam> params) const;
-  // This rank's sums of w^2.
+  // Writes this rank's sums of w^2.
   void SumWeights(std::span<const ActiveParam> projected, StatBuffer& buffer) const;
   // Adafactor's rate for update number `step` of a projected parameter.
   SizedRate Alpha(const ActiveParam& param, int64_t step, std::span<const StatBuffer> totals) const;

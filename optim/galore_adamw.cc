@@ -92,7 +92,7 @@ Tensor GaLoreAdamW::LowRankUpdate(const ActiveParam& param, ParamView& states,
       moment.CopyFrom(projected.rotation.Apply(moment, name == std::string("exp_avg_sq")));
     }
   }
-  // An Adam step from zero weights is the update itself.
+  // An Adam step from zero weights gives the update itself.
   const Tensor& grad = projected.grad;
   const Tensor update =
       Tensor::Zeros(grad.shape(), grad.dtype(), grad.context(), MemoryCategory::kWorkspace);

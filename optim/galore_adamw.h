@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// GaLoreAdamW (Zhao et al., ICML 2024): AdamW in the form of Hugging Face on the projected
-// gradient.
+// GaLoreAdamW (Zhao et al., "GaLore", ICML 2024): AdamW in the form of Hugging Face on the
+// projected gradient.
 //
 //   optim::GaLoreAdamW optimizer(optim::get_galore_param_groups(
 //       model.Parameters(), GaLoreAdamWOptions{.lr = 1e-2, .rank = 64, .update_proj_gap = 200}));
 //
-// With R the projected gradient (galore.h), c_i = 1 - beta_i^t (1 without correct_bias):
-//   m = beta1 m + (1 - beta1) R;  v = beta2 v + (1 - beta2) R^2
-//   w -= lr sqrt(c2) / c1 * scale * back(m / (sqrt(v) + eps));  w -= lr * weight_decay * w
-// Parameters that are not projected: the same with R = gradient, without scale.
-// States of a projected [m, n] matrix: exp_avg, exp_avg_sq and projector: for std 8 r max(m, n) +
-// 4 r min(m, n) bytes; of others 8 bytes per element.
+// With R the projected gradient and back() as in galore.h, c1 = 1 - beta1^t and c2 = 1 - beta2^t
+// (both 1 without correct_bias):
+//   m = beta1 m + (1 - beta1) R
+//   v = beta2 v + (1 - beta2) R^2
+//   w -= lr sqrt(c2) / c1 * scale * back(m / (sqrt(v) + eps))
+//   w -= lr * weight_decay * w
+// Parameters that are not projected get the same update with R the gradient, without scale and
+// back.
+//
+// States of a projected [m, n] matrix for std: exp_avg and exp_avg_sq, 8 r max(m, n) bytes;
+// projector, 4 r min(m, n) bytes. Of other parameters: 8 bytes per element.
 #ifndef APOGEE_OPTIM_GALORE_ADAMW_H_
 #define APOGEE_OPTIM_GALORE_ADAMW_H_
 
@@ -28,7 +33,7 @@ struct GaLoreAdamWOptions {
   double eps = 1e-6;
   double weight_decay = 0;
   bool correct_bias = true;
-  // What to project and how: galore.h.
+  // The projection, see galore.h.
   bool project = true;
   int64_t rank = 128;
   int64_t update_proj_gap = 200;

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // GaLoreAdamW8bit: AdamW on the projected gradient with 8-bit block-wise moments (ColossalAI's
-// class of that name over bitsandbytes).
+// class of that name, over bitsandbytes).
 //
 //   optim::GaLoreAdamW8bit optimizer(optim::get_galore_param_groups(
 //       model.Parameters(), GaLoreAdamW8bitOptions{.lr = 1e-2, .rank = 64}));
 //
-// A projected matrix, R its projected gradient (galore.h), moments and codes as adamw8bit.h:
-//   w += scale * back(-lr / c1 * m / (sqrt(v / c2) + eps));  w -= lr * weight_decay * w
-// The update is written to memory of its own; weight decay comes after it in both kernels.
-// min_8bit_size counts the elements of R. Other parameters take AdamW8bit's step. States of a
-// projected [m, n] matrix: state1, state2, absmax1, absmax2, projector: for std about 2.03 r max(m,
-// n) + 4 r min(m, n) bytes.
+// For a projected matrix, with R the projected gradient and back() as in galore.h, and moments and
+// codes of R as in adamw8bit.h:
+//   w += scale * back(-lr / c1 * m / (sqrt(v / c2) + eps))
+//   w -= lr * weight_decay * w
+// Here the decay comes after the update for both values of `kernel`. min_8bit_size counts the
+// elements of R. Other parameters get AdamW8bit's step.
+//
+// States of a projected [m, n] matrix for std: state1, state2, absmax1 and absmax2, about
+// 2.03 r max(m, n) bytes; projector, 4 r min(m, n) bytes.
 #ifndef APOGEE_OPTIM_GALORE_ADAMW8BIT_H_
 #define APOGEE_OPTIM_GALORE_ADAMW8BIT_H_
 
@@ -33,7 +36,7 @@ struct GaLoreAdamW8bitOptions {
   int64_t block_size = 256;
   bool block_wise = true;
   std::string kernel = "cuda";
-  // What to project and how: galore.h.
+  // The projection, see galore.h.
   bool project = true;
   int64_t rank = 128;
   int64_t update_proj_gap = 200;
@@ -61,14 +64,14 @@ class GaLoreAdamW8bit : public TypedOptimizer<GaLoreAdamW8bitOptions>, public Ga
   int64_t OwnedNumel(const ParamView& view, int group) const override {
     return LowRankNumel(GaLoreOf(options(group)), view);
   }
-  // Not with codes in f32: the projection of a mean and the mean of projections differ in their
-  // last bits, which may be those that decide between two codes.
+  // False with 8-bit codes in f32. The projection of a mean and the mean of projections differ in
+  // their last bits, which may decide between two codes.
   bool ReducesOwnGrad(const ParamView& view, int group) const override;
 
  protected:
   std::span<const StateSpec> StatesUnder(const ParamView& view,
                                          const GaLoreAdamW8bitOptions& options) const override;
-  // Those of the projection; that of R also has the scales of blocks that shards may cut.
+  // The phases of the projection. The phase of R also has the scales of blocks that shards may cut.
   int num_stat_phases() const override { return kNumPhases; }
   void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
   void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,

@@ -29,7 +29,7 @@ LowRankBasis StoredBasis(const GaLorePlan& plan, const ParamView& view) {
   return basis;
 }
 
-// The totals of `view` in a phase, in its compute dtype; undefined when there are none.
+// The totals of `view` in a phase, in its compute dtype; undefined if it has none.
 Tensor TotalsOf(const StatBuffer& totals, const ParamView& view) {
   const StatBuffer::Entry* entry = FindEntry(totals.sum_entries(), &view);
   if (entry == nullptr) return {};
@@ -42,15 +42,14 @@ Tensor LowRankTotals(const GaLorePlan& plan, const StatBuffer& totals, const Par
   return TotalsOf(totals, view).View(plan.low_rank());
 }
 
-// The owner's basis, from `numbers` as ComputeBasis puts them; undefined where the old one stays.
+// The basis that the owner sent in `numbers` (ComputeBasis); undefined if the old basis stays.
 LowRankBasis SentBasis(const GaLorePlan& plan, const ParamView& view, const Tensor& numbers) {
   if (!numbers.defined()) return {};
   const int64_t left = LeftNumel(plan), right = RightNumel(plan);
   const double senders = numbers.Slice(0, left + right, 1).Item();
   APOGEE_CHECK(senders == 1 || (senders == 0 && view.step() > 0), "parameter \"", view.name(),
                "\": ", senders,
-               " ranks computed its basis; exactly one must be its owner, see "
-               "AssignOwners");
+               " ranks computed its basis; exactly one rank must own it, see AssignOwners");
   if (senders == 0) return {};
   LowRankBasis basis;
   if (left > 0) basis.left = numbers.Slice(0, 0, left).View({plan.rows, plan.rank});
@@ -74,7 +73,7 @@ Tensor UnitVectors(int64_t count, int64_t n, bool columns, DType dtype, const Co
   return Tensor::FromVector(values, shape, context, dtype);
 }
 
-// `args`: all but the chunks.
+// w += scale * back(update), with `args` for everything but the chunks.
 void ApplyBack(const ActiveParam& param, const LowRankBasis& basis, const Tensor& update,
                LowRankArgs args) {
   const DType dtype = update.dtype();
@@ -118,7 +117,7 @@ int64_t GaLoreProjector::LowRankNumel(const GaLoreSettings& settings, const Para
 
 bool GaLoreProjector::RefreshesNext(const GaLoreSettings& settings, const ParamView& view,
                                     bool spans_ranks) {
-  // A gradient that is absent here may be there on another rank.
+  // A gradient that is absent here may be present on another rank.
   return Projects(settings, view) && view.trainable() && (view.has_grad() || spans_ranks) &&
          view.step() % settings.update_proj_gap == 0;
 }
@@ -177,7 +176,7 @@ void GaLoreProjector::Compute(int phase, const GaLoreSettings& settings, const A
   }
 }
 
-// Undefined where the old basis stays. `first`: there is no old one.
+// Returns the new basis; undefined if the old one stays. `first`: there is no old basis.
 LowRankBasis GaLoreProjector::MakeBasis(const GaLoreSettings& settings, const ParamView& view,
                                         const Tensor& grad, bool first) const {
   const GaLorePlan plan = PlanOf(settings, view);
@@ -198,7 +197,7 @@ LowRankBasis GaLoreProjector::MakeBasis(const GaLoreSettings& settings, const Pa
   return basis;
 }
 
-// The vectors, then a one; zeros where the old basis stays.
+// Writes the vectors of the new basis, then a 1. Writes nothing (zeros) if the old basis stays.
 void GaLoreProjector::ComputeBasis(const GaLoreSettings& settings, const ActiveParam& param,
                                    std::span<const StatBuffer> totals, const Tensor& to) const {
   const ParamView& view = *param.view;
@@ -235,7 +234,7 @@ Tensor GaLoreProjector::ComputeDirection(const GaLoreSettings& settings, const A
   const Tensor low_rank = LowRankTotals(plan, totals[kProjectionPhase], view);
   const Projected projected =
       Assemble(settings, StoredBasis(plan, view), fresh, low_rank, view.step());
-  // The sum of this phase may fail yet, and then no state may have moved.
+  // The all-reduce of this phase may still fail, and then no state may have changed.
   std::vector<NamedState> copies;
   for (const NamedState& state : view.states()) {
     if (state.kind == StateKind::kBasis) continue;

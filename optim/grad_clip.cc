@@ -8,8 +8,8 @@
 namespace apogee::optim {
 namespace {
 
-// Present gradients of one device; they are rewritten in place, so a strided one is replaced by a
-// copy.
+// The present gradients, all on one device. They will be changed in place, so a strided gradient is
+// first replaced by a contiguous copy.
 std::vector<Tensor> PresentGrads(const std::vector<autograd::ParameterPtr>& params) {
   std::vector<Tensor> grads;
   for (const autograd::ParameterPtr& parameter : params) {
@@ -26,13 +26,14 @@ std::vector<Tensor> PresentGrads(const std::vector<autograd::ParameterPtr>& para
   return grads;
 }
 
-// A part's norm is not what clipping needs, and ranks would not even agree on it.
+// Refuses parts: clipping needs the norm of the whole gradient, and ranks would get different
+// norms.
 void CheckWhole(const std::vector<autograd::ParameterPtr>& params) {
   for (const autograd::ParameterPtr& parameter : params) {
     APOGEE_CHECK(parameter == nullptr || !parameter->is_part(), "gradient norm: parameter \"",
                  parameter->name(),
-                 "\" is a part here, and other ranks hold the rest of it; set the plugin's "
-                 "max_norm, and read the norm from Optimizer::last_step()");
+                 "\" is cut, and this rank holds only a part of it; set the plugin's max_norm, and "
+                 "read the norm from Optimizer::last_step()");
   }
 }
 

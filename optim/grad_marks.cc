@@ -23,7 +23,8 @@ GradMarks::GradMarks(std::vector<ParamView*> views, bool norms, NormKind kind,
   };
   for (const ParamView* view : views_) add(*view, static_cast<int64_t>(stride_));
   if (digest.has_value()) {
-    // Where only some views' numbers are reduced over ranks, with theirs.
+    // AddendStatReducer reduces only the numbers of views with unreduced gradients, so the digest
+    // goes with one of those.
     const auto partial = std::ranges::find_if(views_, &ParamView::partial_grad);
     add(partial == views_.end() ? *views_[0] : **partial, slots_);
     numbers_.resize(numbers_.size() + static_cast<size_t>(slots_));

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// GradMarks: what the ranks tell each other about gradients before an update: which of them there
-// are, and on request whether they are finite and their norm. One collective, whatever their
-// number.
+// GradMarks: tells all ranks before an update which gradients are present and, on request, whether
+// they are finite and what their norm is. One all-reduce, however many gradients there are.
 //
 //   GradMarks marks(views, /*norms=*/true, NormKind::kL2);
 //   marks.SetPresent(0);
-//   marks.SetNorm(0, chunk.result);         // of this rank's elements, as grad_norm gives it
-//   marks.Reduce(reducer);                  // from here on: what holds for the whole gradients
+//   marks.SetNorm(0, chunk.result);         // of this rank's elements, from the kernel grad_norm
+//   marks.Reduce(reducer);                  // the getters then speak of the whole gradients
 //   marks.TotalNorm();
 //
-// On a GPU they may stay there: MarkOnDevice() takes the place of the Set functions,
-// ReduceOnDevice() that of Reduce(), and Fetch(), which waits, makes the getters good.
+// On a GPU the marks may stay there: call MarkOnDevice() instead of the Set functions, and
+// ReduceOnDevice() instead of Reduce(). Fetch() waits and makes the getters valid.
 #ifndef APOGEE_OPTIM_GRAD_MARKS_H_
 #define APOGEE_OPTIM_GRAD_MARKS_H_
 
@@ -26,18 +25,18 @@ namespace apogee::optim {
 
 class GradMarks {
  public:
-  // At least one view; the same ones, in the same order, on every rank. `digest`: of the options,
-  // which the ranks compare; none where there is one rank.
+  // `views`: at least one, the same in the same order on every rank. `digest`: a hash of the
+  // options, which ranks compare; leave it out with one rank.
   GradMarks(std::vector<ParamView*> views, bool norms, NormKind kind,
             std::optional<uint64_t> digest = {});
 
   void SetPresent(size_t index);
-  // Present, too. `result`: a sum of squares or a maximum, as the kernel gives it.
+  // Also marks the gradient as present. `result`: NormChunk::result.
   void SetNorm(size_t index, double result);
-  // Without `fetch` the getters go on to say what was set.
+  // Collective. With `fetch` = false the getters still return the numbers set on this rank.
   void Reduce(StatReducer& reducer, bool fetch = true);
 
-  // Gradients of the others are absent. Needs norms.
+  // Marks the gradients of `chunks`; all others are absent. Only if constructed with norms.
   void MarkOnDevice(DeviceDecision& decision, std::span<const MarkChunk> chunks);
   void ReduceOnDevice(StatReducer& reducer) { reducer.Reduce(buffer_); }
   void Fetch() { numbers_ = ReadStats(buffer_, section()); }
@@ -48,12 +47,12 @@ class GradMarks {
   int64_t count() const { return static_cast<int64_t>(views_.size()); }
 
   bool has_digest() const { return slots_ > 0; }
-  // Whether all ranks gave the same digest; true without one.
+  // Whether all ranks passed the same digest; true without one.
   bool DigestsAgree() const;
   bool present(size_t index) const;
-  // The first view whose gradient is not finite; null: all are.
+  // The first view whose gradient is not finite; null: all are finite.
   const ParamView* FirstNonFinite() const;
-  // NaN where a norm is.
+  // The norm over all gradients; NaN if the norm of one is NaN.
   double TotalNorm() const;
 
  private:
@@ -66,9 +65,9 @@ class GradMarks {
   std::vector<ParamView*> views_;
   NormKind kind_;
   size_t stride_;
-  int64_t slots_;  // of the digest, behind the marks
+  int64_t slots_;  // of the digest, after the marks
   StatBuffer buffer_;
-  std::vector<double> numbers_;  // for each view its mark and, if asked for, its norm
+  std::vector<double> numbers_;  // per view: its mark and, with norms, the number behind its norm
 };
 
 }  // namespace apogee::optim

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// GroupStatReducer: totals of statistics over the ranks of a group, one all-reduce of sums and one
-// of maxima per phase, whichever of them the phase has.
+// GroupStatReducer: sums statistics over the ranks of a group. Each phase costs one all-reduce of
+// sums and one of maxima, if it has any.
 //
 //   optimizer.set_stat_reducer(std::make_unique<GroupStatReducer>(world.group()));
 //
 // Every rank of the group must call step() together, with the same parameters active. Sums add in
-// rank order and give every rank the same bits. Where several ranks of the group hold the same
-// elements, the buffer's partials have their weights already (StatBuffer::CountReplicasOnce).
+// rank order and are the same bits on every rank. Elements that several ranks hold are already
+// weighted (StatBuffer::CountReplicasOnce).
 //
-// AddendStatReducer: for ranks that hold whole parameters, whose numbers are totals already. It
-// reduces, packed, those of views whose gradient is an addend (ParamView::partial_grad), and no
-// others.
+// AddendStatReducer: for ranks that hold whole parameters, whose statistics need no reduction. It
+// reduces only the numbers of views whose gradient is unreduced (ParamView::partial_grad), packed.
 #ifndef APOGEE_OPTIM_GROUP_STAT_REDUCER_H_
 #define APOGEE_OPTIM_GROUP_STAT_REDUCER_H_
 
@@ -23,8 +22,9 @@
 
 namespace apogee::optim {
 
-// What an optimizer needs when its views are parts of parameters that `group` holds between its
-// ranks: a GroupStatReducer and owners (owners.h). Null: nothing. Every rank calls.
+// Prepares an optimizer whose views are parts of parameters, spread over the ranks of `group`: sets
+// a GroupStatReducer and assigns owners (owners.h). Every rank of the group must call. Null: does
+// nothing.
 void SumStatistics(Optimizer& optimizer, const comm::GroupPtr& group);
 
 class GroupStatReducer : public StatReducer {
@@ -40,8 +40,8 @@ class GroupStatReducer : public StatReducer {
 
 class AddendStatReducer : public StatReducer {
  public:
-  // `parts`: the ranks that hold parts of one parameter, over which totals are then summed as well;
-  // null: parameters are whole.
+  // `group`: the ranks that hold addends of one gradient. `parts`: the ranks that hold parts of one
+  // parameter, over which all numbers are then reduced as well; null: parameters are whole.
   explicit AddendStatReducer(comm::GroupPtr group, comm::GroupPtr parts = nullptr)
       : group_(std::move(group)), parts_(std::move(parts)) {}
   // Collective.

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The kernels of the optimizers, one table per backend (as tensor/kernel_table.h). A kernel takes a
-// list of chunks, one per parameter, so that a parameter group costs one call and one pass over
+// The kernels of the optimizers, one table per backend (see tensor/kernel_table.h). A kernel takes
+// a list of chunks, one per parameter, so that a parameter group costs one call and one pass over
 // memory.
 //
 //   OptimKernelsFor(context).adam(context, args);
 //
-// Arithmetic and states are f32, or f64 where `dtype` says so; gradients and working weights may
-// have any floating dtype. NaN propagates: whether to step at all was decided before. Pointers of
-// one chunk are contiguous and do not alias.
+// Arithmetic and states are f32, or f64 if `dtype` says so; gradients and working weights may have
+// any floating dtype. NaN propagates: the caller has already decided whether to step. The tensors
+// of a chunk are contiguous and do not overlap. On a GPU, kernels are queued on the context's
+// stream; those with results in host memory (grad_norm, adalomo_sums, adalomo_update_norm) wait for
+// it.
 #ifndef APOGEE_OPTIM_KERNELS_H_
 #define APOGEE_OPTIM_KERNELS_H_
 
@@ -26,21 +28,21 @@
 
 namespace apogee::optim {
 
-// Gradients of one parameter and what is accumulated over them (in f64, in a fixed order).
+// The norm of the gradient of each chunk, accumulated in f64 in a fixed order. `result` (out): sum
+// of squares (kL2), sum of magnitudes (kL1) or largest magnitude (kMax); NaN if any element is NaN.
 enum class NormKind { kL2, kL1, kMax };
 struct NormChunk {
   const void* grad;
   DType grad_dtype;
   int64_t n;
-  double
-      result;  // sum of squares, sum of magnitudes, or largest magnitude; NaN if any element is NaN
+  double result;
 };
 struct NormArgs {
   NormKind kind;
   std::span<NormChunk> chunks;
 };
 
-// sum: of grad^2; in `stat_dtype`, of the same device.
+// sum (out): the sum of grad^2, one number of `stat_dtype` in the device's memory.
 struct SquareSumChunk {
   const void* grad;
   DType grad_dtype;
@@ -63,8 +65,11 @@ struct ScaleArgs {
   std::span<const ScaleChunk> chunks;
 };
 
-// g = grad_scale * grad + l2 * w;  buf = momentum * buf + buf_scale * g;
-// w -= lr * (nesterov ? g + momentum * buf : buf). Without momentum (buf null): w -= lr * g.
+// SGD:
+//   g = grad_scale * grad + l2 * w
+//   buf = momentum * buf + buf_scale * g
+//   w -= lr * (nesterov ? g + momentum * buf : buf)
+// Without momentum (buf null): w -= lr * g.
 struct SgdChunk : UpdateChunk {
   void* momentum_buffer;
   double buf_scale;  // 1 - dampening; 1 at the parameter's first step
@@ -77,8 +82,10 @@ struct SgdArgs {
   std::span<const SgdChunk> chunks;
 };
 
-// g = clip_coef * clamp(inv_scale * grad, +-clip_value);  w = w - decay * w - lr * g. With a gate
-// clip_coef is its clip_factor.
+// LOMO:
+//   g = clip_coef * clamp(inv_scale * grad, -clip_value, clip_value)
+//   w = w - decay * w - lr * g
+// If `gate` is not null, clip_coef is the gate's clip_factor.
 struct LomoArgs {
   DType dtype;
   double inv_scale, clip_value, clip_coef, lr, decay;
@@ -86,18 +93,20 @@ struct LomoArgs {
   std::span<const UpdateChunk> chunks;
 };
 
-// A parameter with second moments per row and column (row_sums, ... of its whole matrices, see
-// comm/layout.h), or per element (exp_avg_sq not null). g as for LOMO.
+// AdaLomo. The second moments of a parameter are per row and column of its logical matrices
+// (comm/layout.h), or per element if exp_avg_sq is not null. g is LOMO's, and
+//   u = g * row_factors[i] * col_factors[j], or g / sqrt(second moment) per element
+//   w = w - decay * w - step_size * u
 struct AdaLomoChunk : UpdateChunk {
   const comm::Layout* layout;
-  double* row_sums;  // adalomo_sums: of g^2 + eps, in and out
+  double* row_sums;  // in and out of adalomo_sums: adds the sums of g^2 + eps
   double* col_sums;
-  double weight_squares;      // adalomo_sums: result
-  const double* row_factors;  // u = g * row factor * column factor, or g / sqrt(second moment)
+  double weight_squares;      // out of adalomo_sums: sum of w^2
+  const double* row_factors;  // in, for adalomo_update_norm and adalomo
   const double* col_factors;
   void* exp_avg_sq;
-  double update_squares;    // adalomo_update_norm: sum of u^2
-  double step_size, decay;  // adalomo: w = w - decay * w - step_size * u
+  double update_squares;    // out of adalomo_update_norm: sum of u^2
+  double step_size, decay;  // in, for adalomo
 };
 struct AdaLomoArgs {
   DType dtype;
@@ -105,9 +114,13 @@ struct AdaLomoArgs {
   std::span<AdaLomoChunk> chunks;
 };
 
-// g = grad_scale * grad (+ decay * w: kL2);  w -= decay * w (kBefore);
-// m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;  vmax = max(vmax, v) if given;
-// w -= step_size * m / (root_scale * sqrt(v or vmax) + eps);  w -= decay * w (kAfter).
+// Adam and AdamW:
+//   g = grad_scale * grad, with kL2 plus decay * w
+//   kBefore: w -= decay * w
+//   m = beta1 m + (1 - beta1) g
+//   v = beta2 v + (1 - beta2) g^2;  amsgrad: vmax = max(vmax, v), used below in place of v
+//   w -= step_size * m / (root_scale * sqrt(v) + eps)
+//   kAfter: w -= decay * w
 struct AdamChunk : UpdateChunk {
   void* exp_avg;
   void* exp_avg_sq;
@@ -123,8 +136,10 @@ struct AdamArgs {
   std::span<const AdamChunk> chunks;
 };
 
-// w -= decay * w;  w -= lr * sign(beta1 m + (1 - beta1) g);  m = beta2 m + (1 - beta2) g,
-// with g = grad_scale * grad and sign(0) = 0.
+// Lion, with g = grad_scale * grad and sign(0) = 0:
+//   w -= decay * w
+//   w -= lr * sign(beta1 m + (1 - beta1) g)
+//   m = beta2 m + (1 - beta2) g
 struct LionChunk : UpdateChunk {
   void* exp_avg;
 };
@@ -180,7 +195,8 @@ struct OptimKernels {
 #undef APOGEE_DECLARE_SLOT
 };
 
-// The table of the context's device type; its empty slots throw Error.
+// The table for the context's device type. Calling a kernel that this build does not have throws
+// Error.
 const OptimKernels& OptimKernelsFor(const DeviceContext& context);
 
 }  // namespace apogee::optim

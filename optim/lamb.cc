@@ -110,7 +110,7 @@ void Lamb::RunPass(Pass pass, int group, std::span<const ActiveParam> params, si
     chunk.trusted = ratios && !(o.matrices_only && param.view->layout().logical_shape().rank() < 2);
     chunk.exp_avg = param.view->state("exp_avg").raw();
     chunk.exp_avg_sq = param.view->state("exp_avg_sq").raw();
-    // The sums are of the update whose step is not counted yet.
+    // When the sums are computed, this update's step is not counted yet.
     const auto t = static_cast<double>(param.view->step() + (pass == Pass::kSums ? 1 : 0));
     const double c1 = o.bias_correction ? 1 - std::pow(o.betas[0], t) : 1;
     const double root2 = o.bias_correction ? std::sqrt(1 - std::pow(o.betas[1], t)) : 1;

@@ -1,27 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // LAMB (You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", ICLR
-// 2020) in the form of the paper, with the variants of its public implementations as presets.
+// 2020). The defaults are the paper's; presets give the variants of public implementations.
 //
 //   optim::Lamb optimizer(model.Parameters(), {.lr = 2e-3, .weight_decay = 0.01});
 //   optim::Lamb as_apex(model.Parameters(), optim::LambOptions::Apex());
 //   optimizer.step();
 //
-// Per parameter, t its own step count, c1 = 1 - beta1^t, c2 = 1 - beta2^t (1 without
-// bias_correction):
-//   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
+// Per parameter, with t its own step count from 1, c1 = 1 - beta1^t and c2 = 1 - beta2^t (both 1
+// without bias_correction):
+//   m = beta1 m + (1 - beta1) g
+//   v = beta2 v + (1 - beta2) g^2
 //   u = m / c1 / (sqrt(v / c2) + eps) + weight_decay w
-//   ratio = clamp(|w| / |u|, min_ratio, max_ratio), norms of the whole tensor; 1 where one of them
-//   is 0 w -= lr ratio u
-// correct_lr: u = m / (sqrt(v) + eps) + weight_decay w, and w -= lr sqrt(c2) / c1 ratio u.
-// States per element: exp_avg, exp_avg_sq (8 bytes; 16 for f64). With master weights, |w| is
-// theirs.
+//   ratio = clamp(|w| / |u|, min_ratio, max_ratio), or 1 if |w| or |u| is 0
+//   w -= lr ratio u
+// With correct_lr, the bias correction moves from u into the learning rate:
+//   u = m / (sqrt(v) + eps) + weight_decay w
+//   w -= lr sqrt(c2) / c1 ratio u
+// Norms are over the whole tensor, also when it is sharded; |w| is the norm of the master weights
+// if the parameter has them.
 //
-//   preset      lr    eps   decay  what differs
-//   (paper)     1e-3  1e-6  0
-//   Apex()      1e-3  1e-6  0.01   gradients clipped to a global norm of 1, no ratio where there is
-//   no decay Colossal()  1e-3  1e-6  0      no bias correction; with it, correct_lr DeepSpeed()
-//   1e-3  1e-8  0      correct_lr, ratio within [0.01, 10]
+// States per element: exp_avg, exp_avg_sq (8 bytes; 16 for f64).
+//
+//   preset       lr    eps   decay  difference from the paper
+//   (defaults)   1e-3  1e-6  0
+//   Apex()       1e-3  1e-6  0.01   gradients clipped to a global norm of 1; no ratio without decay
+//   Colossal()   1e-3  1e-6  0      no bias correction; if you turn it on, it is in lr (correct_lr)
+//   DeepSpeed()  1e-3  1e-8  0      correct_lr; ratio within [0.01, 10]
 #ifndef APOGEE_OPTIM_LAMB_H_
 #define APOGEE_OPTIM_LAMB_H_
 
@@ -37,15 +42,15 @@ struct LambOptions {
   double eps = 1e-6;
   double weight_decay = 0;
   bool bias_correction = true;
-  bool correct_lr = false;     // the correction goes into the learning rate
+  bool correct_lr = false;     // the bias correction scales lr instead of u
   bool grad_averaging = true;  // false: m = beta1 m + g
   double min_ratio = 0;
   double max_ratio = 0;            // 0: no limit
-  bool adam = false;               // no ratios at all
-  bool ratio_needs_decay = false;  // a group without weight decay has no ratios
-  bool matrices_only = false;      // vectors and scalars (biases, norms) have no ratio
-  // Gradients are divided by max(1, norm / pre_clip_norm), the norm of all parameters'. 0: no
-  // clipping.
+  bool adam = false;               // every ratio is 1
+  bool ratio_needs_decay = false;  // ratio 1 in groups without weight decay
+  bool matrices_only = false;      // ratio 1 for vectors and scalars (biases, norms)
+  // Divides gradients by max(1, norm / pre_clip_norm), where norm is the L2 norm over the gradients
+  // of all parameters. 0: no clipping.
   double pre_clip_norm = 0;
 
   static LambOptions Apex();
@@ -69,7 +74,7 @@ class Lamb : public TypedOptimizer<LambOptions> {
  protected:
   std::span<const StateSpec> StatesUnder(const ParamView& view,
                                          const LambOptions& options) const override;
-  // The squares of the gradients, when a group clips by them; then those of weights and directions.
+  // If a group has pre_clip_norm: first the squared gradient norms. Always: |w|^2 and |u|^2.
   int num_stat_phases() const override { return clips() ? 2 : 1; }
   void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
   void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
@@ -79,8 +84,7 @@ class Lamb : public TypedOptimizer<LambOptions> {
 
  private:
   bool clips() const;
-  // What gradients of the group are multiplied with. `totals` of the clipping phase, if there is
-  // one.
+  // The factor for the group's gradients. Reads totals[0] if the group has pre_clip_norm.
   GradFactor GradScale(int group, const StepDecision& decision,
                        std::span<const StatBuffer> totals) const;
   enum class Pass { kSums, kUpdate };

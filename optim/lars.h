@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// LARS (You, Gitman, Ginsburg, "Large Batch Training of Convolutional Networks", 2017): SGD whose
-// gradient is scaled, tensor by tensor, to the size of the weights.
+// LARS (You, Gitman, Ginsburg, "Large Batch Training of Convolutional Networks", 2017): SGD that
+// scales the gradient of each tensor to the size of its weights.
 //
 //   optim::Lars optimizer(model.Parameters(), {.lr = 1.0, .momentum = 0.9, .weight_decay = 1e-4});
 //   Backward(criterion(model(x), y));
 //   optimizer.step();
 //   optimizer.zero_grad();
 //
-//   ratio = trust_coefficient |w| / (|g| + weight_decay |w| + eps), 1 where |w| or |g| is 0
+// Per parameter:
+//   ratio = trust_coefficient |w| / (|g| + weight_decay |w| + eps), or 1 if |w| or |g| is 0
 //   d = ratio (g + weight_decay w)
-//   buf = momentum buf + d;  w -= lr (nesterov ? d + momentum buf : buf);  momentum 0: w -= lr d
-// State per element: momentum_buffer (4 bytes; 8 for f64), only with momentum. With master weights,
-// |w| is theirs. The ratio is inside the momentum, as in the paper.
+//   buf = momentum buf + d
+//   w -= lr (nesterov ? d + momentum buf : buf)
+// With momentum 0: w -= lr d. As in the paper, the ratio is inside the momentum. Norms are over the
+// whole tensor, also if it is sharded; |w| is the norm of the master weights if there are any.
+//
+// State per element: momentum_buffer (4 bytes; 8 for f64), only with momentum.
 #ifndef APOGEE_OPTIM_LARS_H_
 #define APOGEE_OPTIM_LARS_H_
 
@@ -27,7 +31,7 @@ struct LarsOptions {
   double trust_coefficient = 1e-3;
   double eps = 0;
   bool nesterov = false;       // needs momentum
-  bool matrices_only = false;  // vectors and scalars (biases, norms) have ratio 1
+  bool matrices_only = false;  // ratio 1 for vectors and scalars (biases, norms)
 
   std::vector<std::string> Problems() const;
   static std::vector<OptionField<LarsOptions>> Fields();

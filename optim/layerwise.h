@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What optimizers with statistics of whole tensors share: which number of a StatBuffer is whose.
-// Each of them reserves one entry of sums per parameter and phase, in the parameters' order.
+// Shared by optimizers with statistics of whole tensors: finds the numbers of a parameter in a
+// StatBuffer. Such an optimizer reserves one entry of sums per parameter and phase, in the order of
+// the parameters.
 //
 //   ForEachGroup(params, [&](int group, size_t first, std::span<const ActiveParam> members) {
 //     void* partials = SumsAt(buffer, first + i);              // of members[i]
@@ -15,20 +16,21 @@
 
 namespace apogee::optim {
 
-// Number `index` of an entry: an address for kernels, of the buffer's device.
+// The address of number `index` of an entry, in the memory of the buffer's device.
 inline void* SumsAt(const StatBuffer& buffer, size_t entry, int64_t index = 0) {
   const int64_t offset = buffer.sum_entries()[entry].offset + index;
   return static_cast<char*>(buffer.sum_values().raw()) + offset * DTypeSize(buffer.dtype());
 }
 
-// The entry of `param`; those of the parameters after it follow.
+// The entry of `param`. The entries of the parameters after it follow.
 inline size_t EntryOf(const StatBuffer& buffer, const ActiveParam& param) {
   size_t entry = 0;
   while (buffer.sum_entries()[entry].view != param.view) ++entry;
   return entry;
 }
 
-// fn(group, position of its first parameter, its parameters) for the groups in `params`, in order.
+// Calls fn(group, index of its first parameter, its parameters) for each group in `params`, in
+// order.
 template <typename Fn>
 void ForEachGroup(std::span<const ActiveParam> params, const Fn& fn) {
   for (size_t begin = 0; begin < params.size();) {

@@ -10,8 +10,10 @@
 //   w -= lr * weight_decay * w
 //   w -= lr * sign(beta1 m + (1 - beta1) g)          // sign(0) = 0
 //   m = beta2 m + (1 - beta2) g
-// State per element: exp_avg (4 bytes; 8 for f64). Every element moves by lr, so lr is 3 to 10
-// times smaller than AdamW's, and weight_decay as much larger.
+// Every element moves by lr. Choose lr 3 to 10 times smaller than for AdamW, and weight_decay as
+// much larger.
+//
+// State per element: exp_avg (4 bytes; 8 for f64).
 #ifndef APOGEE_OPTIM_LION_H_
 #define APOGEE_OPTIM_LION_H_
 

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // LOMO (Lv et al., "Full Parameter Fine-tuning for Large Language Models with Limited Resources",
-// ACL 2024): SGD whose update runs inside backward. It has no states, and gradients never exist all
-// together.
+// ACL 2024): SGD that updates inside backward. It has no states, and the gradients of the whole
+// model never exist at the same time (fused_backward.h).
 //
 //   optim::Lomo optimizer(model.Parameters(), {.lr = 0.01, .clip_grad_value = 1.0});
-//   optimizer.set_step_options({.max_norm = 1.0});        // two passes, see fused_backward.h
+//   optimizer.set_step_options({.max_norm = 1.0});        // backward runs twice
 //   optimizer.fused_backward(criterion(model(x), y));
 //   optimizer.step();
 //
-//   g = clip_factor * clamp(grad / loss_scale, +-clip_grad_value);  w = w - lr * weight_decay * w -
-//   lr * g
-// The norm that max_norm clips is that of the gradients before they are clamped. State bytes per
-// element: 0 (4 for the fp32 masters of bf16 and f16 weights).
+//   g = clip_factor * clamp(grad / loss_scale, -clip_grad_value, clip_grad_value)
+//   w = w - lr * weight_decay * w - lr * g
+// max_norm applies to the norm of the gradients before they are clamped.
+//
+// State bytes per element: 0 (4 for the fp32 masters of bf16 and f16 weights).
 #ifndef APOGEE_OPTIM_LOMO_H_
 #define APOGEE_OPTIM_LOMO_H_
 

@@ -4,12 +4,13 @@
 // training", ICLR 2018).
 //
 //   LossScaler scaler({.initial_scale = 65536});
+//   optimizer.set_step_options({.loss_scale = scaler.scale()});
 //   Backward(loss, scaler.scale());                    // gradients are scale() times too large
-//   optimizer.step();                                  // divides by the scale that was used
-//   scaler.Update(optimizer.last_step().skip);         // grows or backs off for the next step
+//   optimizer.step();                                  // divides them by loss_scale
+//   scaler.Update(optimizer.last_step().skip);         // adapts the scale for the next step
 //
 // The scale changes only between steps, so all micro-batches of a step share it. Not a collective:
-// every rank gets the same skip decision and so keeps the same scale.
+// every rank makes the same skip decision and so keeps the same scale.
 #ifndef APOGEE_OPTIM_LOSS_SCALER_H_
 #define APOGEE_OPTIM_LOSS_SCALER_H_
 
@@ -21,9 +22,9 @@ struct LossScalerOptions {
   double initial_scale = 65536;
   double growth_factor = 2;
   double backoff_factor = 0.5;
-  // Steps without overflow before the scale grows.
+  // The scale grows after this many steps in a row without overflow.
   int64_t growth_interval = 1000;
-  // Overflows in a row that are let pass before the scale backs off.
+  // The scale backs off at every `hysteresis`-th overflow in a row.
   int hysteresis = 1;
   double min_scale = 1;
   double max_scale = 4294967296.0;
@@ -31,14 +32,15 @@ struct LossScalerOptions {
 
 class LossScaler {
  public:
-  // Throws Error listing every option that makes no sense.
+  // Throws one Error that lists every invalid option.
   explicit LossScaler(const LossScalerOptions& options = {});
 
   double scale() const { return scale_; }
-  // After a step: whether it was skipped for a gradient that was not finite.
+  // Call after each step. `overflow`: the step was skipped because of a gradient that is not
+  // finite.
   void Update(bool overflow);
 
-  // What a checkpoint saves.
+  // The state for a checkpoint.
   struct State {
     double scale;
     int64_t good_steps;

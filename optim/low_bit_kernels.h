@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Kernel arguments of quantized states and projected gradients; see kernels.h.
+// Kernel arguments of 8-bit states and projected gradients; see kernels.h.
+//
+//   OptimKernelsFor(context).adam8(context, args);              // one pass: decode, update, encode
+//   OptimKernelsFor(context).percentile_clip(context, clip);    // writes a StepGate per parameter
 #ifndef APOGEE_OPTIM_LOW_BIT_KERNELS_H_
 #define APOGEE_OPTIM_LOW_BIT_KERNELS_H_
 
@@ -9,7 +12,8 @@
 
 namespace apogee::optim {
 
-// values <-> codes and scales of a whole tensor; block 0: one block.
+// quantize: writes the codes and scales of `values`. dequantize: writes `values`. For a whole
+// tensor of n elements in blocks of `block` elements; block 0: one block.
 struct QuantizeArgs {
   DType dtype;  // of `values`, f32 or f64
   const CodeMap* map;
@@ -20,13 +24,17 @@ struct QuantizeArgs {
   void* values;
 };
 
-// m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2, decoded from and encoded to codes;
-// w -= decay * w (kBefore);  w -= step_size * m / (sqrt(v) + eps), with m and v before they are
-// encoded; w -= decay * w (kAfter). The chunk is elements [first, first + n) of its logical tensor,
-// whose blocks the scales belong to. With new_absmax null its blocks are complete here: their new
-// scales are computed and stored. Otherwise the new scales were found by adam8_absmax, which leaves
-// everything else alone (in a step that is skipped they are the old ones), and are stored
-// afterwards by the caller.
+// Adam with m and v as 8-bit codes, decoded before and encoded after the update:
+//   kBefore: w -= decay * w
+//   m = beta1 m + (1 - beta1) g
+//   v = beta2 v + (1 - beta2) g^2
+//   w -= step_size * m / (sqrt(v) + eps), with m and v before they are encoded
+//   kAfter: w -= decay * w
+// A chunk is elements [first, first + n) of its logical tensor; the scales are those of the blocks
+// of that tensor. If new_absmax1 and new_absmax2 are null, the chunk has whole blocks only, and
+// adam8 computes and stores their new scales. Otherwise adam8 encodes with the scales in
+// new_absmax, which adam8_absmax has computed before, and the caller stores them afterwards.
+// adam8_absmax writes nothing else; in a skipped step it writes the old scales.
 struct Adam8Chunk : UpdateChunk {
   int64_t first;
   uint8_t* codes1;
@@ -47,12 +55,13 @@ struct Adam8Args {
   std::span<const Adam8Chunk> chunks;
 };
 
-// Percentile clipping: a gradient whose norm is above the one that `percentile` of the last
-// kNormHistory are below is scaled down to that. The history begins as full of the first norm.
+// Percentile clipping: the limit is number `percentile` (from 0) of the last kNormHistory norms,
+// sorted. A gradient with a larger norm is scaled down to the limit. At the first step the whole
+// history is set to the first norm.
 inline constexpr int64_t kNormHistory = 100;
 struct PercentileChunk {
-  const void* squares;  // total: of the gradient before grad_scale
-  void* history;        // squared norms behind it
+  const void* squares;  // total: squared norm of the gradient before grad_scale
+  void* history;        // kNormHistory squared norms, after grad_scale
   DType dtype;          // of the history
   int64_t step;         // of the parameter, from 1
   int64_t percentile;
@@ -61,12 +70,15 @@ struct PercentileChunk {
 struct PercentileArgs {
   DType stat_dtype;
   GradFactor grad_scale;
-  bool store;  // the history takes the norm in
+  bool store;  // stores the new norm in the history
   std::span<const PercentileChunk> chunks;
 };
 
-// w -= decay * w (kBefore);  w += scale * grad;  w -= decay * w (kAfter), where the decay is that
-// times decay_rate. `grad` is the update projected back. Nothing happens where `gate` says skip.
+// Applies an update that was projected back (`grad`), with d = decay * decay_rate:
+//   kBefore: w -= d * w
+//   w += scale * grad
+//   kAfter: w -= d * w
+// Does nothing if `gate` says skip.
 struct LowRankArgs {
   DType dtype;
   DecayKind decay_kind;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kExtra = 16;  // vectors beyond the rank
 constexpr int kMaxIterations = 40;
-constexpr double kGap = 0.05;  // of squared singular values: below, there is no subspace to find
+constexpr double kGap = 0.05;  // relative gap of squared singular values that counts as a gap
 constexpr double kAngle = 5e-5;
 constexpr double kEnergyGain = 1e-3;
 
@@ -34,7 +34,7 @@ std::vector<double> Gram(const Tensor& x) {
   return ops::MatMul(wide, wide, {.a_trans = true}).ToVector<double>();
 }
 
-// The inverse of the upper Cholesky factor of `gram` (l x l), or nothing when it is not positive
+// The inverse of the upper Cholesky factor of `gram` (l x l), or nothing if it is not positive
 // definite.
 std::optional<std::vector<double>> InverseCholesky(std::vector<double> gram, int64_t l) {
   const auto at = [l](std::vector<double>& x, int64_t i, int64_t j) -> double& {
@@ -64,8 +64,8 @@ std::optional<std::vector<double>> InverseCholesky(std::vector<double> gram, int
   return result;
 }
 
-// Columns orthonormalised one after the other, twice; one that depends on those before it is
-// replaced by a random one. For what Cholesky cannot do.
+// Orthonormalises columns one after the other, twice each. A column that depends on earlier ones is
+// replaced by a random one. For matrices on which Cholesky fails.
 Tensor GramSchmidt(const Tensor& x) {
   const int64_t n = x.size(0), l = x.size(1);
   std::vector<double> rows = F64(x).Transpose(0, 1).Contiguous().ToVector<double>();
@@ -97,7 +97,7 @@ Tensor GramSchmidt(const Tensor& x) {
   return FromRows(rows, l, n, x.context()).Transpose(0, 1).Contiguous();
 }
 
-// Orthonormal columns spanning those of x (f64 [n, l]).
+// Orthonormal columns with the same span as those of x (f64 [n, l]).
 Tensor Orthonormal(Tensor x) {
   const int64_t l = x.size(1);
   for (int pass = 0; pass < 2; ++pass) {
@@ -108,7 +108,7 @@ Tensor Orthonormal(Tensor x) {
   return x;
 }
 
-// The leading vectors of one side: rows of the result [r, k], k the side's length, in f64.
+// The leading singular vectors of one side as the rows of [r, k] in f64, with k the side's length.
 struct Side {
   bool ok = false;
   Tensor vectors;
@@ -122,7 +122,7 @@ double SumFirst(const std::vector<double>& values, int64_t count) {
   return sum;
 }
 
-// `tall`: the side is that of the columns of grad (right vectors); else that of its rows.
+// `tall`: computes right vectors (the side of grad's columns), else left vectors.
 Side ExactSide(const Tensor& grad, bool tall, int64_t rank) {
   const Tensor wide = F64(grad);
   const int64_t k = tall ? grad.size(1) : grad.size(0);
@@ -151,7 +151,7 @@ Side RandomizedSide(const Tensor& grad, bool tall, int64_t rank) {
   Side side;
   double captured = 0;
   for (int iteration = 1;; ++iteration) {
-    // z = A q with A = G^T G or G G^T, both times through the thin product.
+    // z = A q with A = G^T G or G G^T, computed as two products with a thin matrix.
     const Tensor narrow = q.To(dtype, MemoryCategory::kWorkspace);
     const Tensor y = ops::MatMul(grad, narrow, {.a_trans = !tall});
     const Tensor z = F64(ops::MatMul(grad, y, {.a_trans = tall}));
@@ -159,7 +159,7 @@ Side RandomizedSide(const Tensor& grad, bool tall, int64_t rank) {
       q = Orthonormal(z);
       continue;
     }
-    // Rayleigh and Ritz: q^T A q = y^T y.
+    // Rayleigh-Ritz: q^T A q = y^T y.
     std::vector<double> ritz = Gram(y);
     const cpu::Eigen eigen = cpu::SymmetricEigen(ritz, l, l);
     if (!eigen.ok) return {};
@@ -171,8 +171,8 @@ Side RandomizedSide(const Tensor& grad, bool tall, int64_t rank) {
     bool done = iteration == kMaxIterations || l == k;
     Tensor leading;
     if (gap > kGap * theta(rank - 1)) {
-      // Residual A x - theta x of the leading Ritz vectors x; its norm over the gap bounds the
-      // angle.
+      // The residual A x - theta x of the leading Ritz vectors x. Its norm divided by the gap
+      // bounds the angle.
       const Tensor turn =
           FromRows(eigen.vectors, l, l, grad.context()).Slice(0, 0, rank).Contiguous();
       leading = ops::MatMul(q, turn, {.b_trans = true});
@@ -212,7 +212,7 @@ void FixSigns(const Tensor& rows) {
   rows.SetValues(values);
 }
 
-// The vectors of the other side: orthonormalised products, [r, other length].
+// The vectors of the other side, [r, other length]: the orthonormalised products with grad.
 Tensor OtherSide(const Tensor& grad, bool tall, const Tensor& vectors) {
   const Tensor products = ops::MatMul(F64(grad), vectors, {.a_trans = !tall, .b_trans = true});
   return Orthonormal(products).Transpose(0, 1).Contiguous();

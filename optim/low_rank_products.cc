@@ -17,7 +17,8 @@ Rows RowsOf(const comm::Segment& segment, int64_t cols) {
   return {first, (segment.begin + segment.length + cols - 1) / cols - first};
 }
 
-// `flat`, the elements of a segment, as whole rows: zeros where the first and last are cut.
+// The elements of a segment (`flat`) as whole rows, with zeros where the first and last row are
+// cut.
 Tensor AsRows(const Tensor& flat, int64_t skipped, const Shape& shape, DType dtype) {
   if (flat.numel() == shape.numel()) {
     return (flat.dtype() == dtype ? flat : flat.To(dtype, MemoryCategory::kWorkspace)).View(shape);
@@ -40,7 +41,7 @@ Tensor ProjectPart(const comm::Layout& layout, const Tensor& local, const LowRan
     if (!basis.left.defined()) return x;
     return ops::MatMul(basis.left.Slice(0, first, rows.size(0)), x, {.a_trans = true});
   };
-  const Tensor flat = local.View({local.numel()});  // and padding
+  const Tensor flat = local.View({local.numel()});  // with padding
   if (layout.is_whole()) {
     return project(AsRows(flat.Slice(0, 0, layout.local_numel()), 0, layout.logical_shape(), dtype),
                    0);
@@ -62,7 +63,7 @@ Tensor ProjectPart(const comm::Layout& layout, const Tensor& local, const LowRan
 void ForEachBackPart(const comm::Layout& layout, const Tensor& update, const LowRankBasis& basis,
                      const OnBackPart& fn) {
   const int64_t cols = layout.matrix().cols;
-  Tensor wide;  // with a left basis: the product that all rows share
+  Tensor wide;  // with a left basis: the product with `right`, shared by all rows
   if (basis.left.defined()) {
     wide = basis.right.defined() ? ops::MatMul(update, basis.right) : update;
   }

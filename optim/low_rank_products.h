@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Products of a matrix [m, n] with a low-rank basis, of which a rank holds any part of the matrix:
-// it multiplies the rows that it has elements in, and no others.
+// Products of a matrix [m, n] with a low-rank basis when a rank holds any part of the matrix. The
+// rank multiplies only the rows that it has elements in.
 //
 //   Tensor r = ProjectPart(view.layout(), grad, {.left = {}, .right = p}, {m, rank});
 //   ForEachBackPart(view.layout(), update, basis, [](segment, local, values) { ... });
 //
-// right [r, n]: project(G) = G right^T, back(U) = U right. left [m, r]: left^T G, left U. Both:
-// left^T G right^T, left U right. The projections of the parts add up to that of the whole.
+//   basis                project(G)          back(U)
+//   right [r, n]         G right^T           U right
+//   left [m, r]          left^T G            left U
+//   both                 left^T G right^T    left U right
+// The projections of all parts add up to that of the whole matrix.
 #ifndef APOGEE_OPTIM_LOW_RANK_PRODUCTS_H_
 #define APOGEE_OPTIM_LOW_RANK_PRODUCTS_H_
 
@@ -19,16 +22,17 @@
 namespace apogee::optim {
 
 struct LowRankBasis {
-  Tensor left, right;  // undefined where that side is not projected
+  Tensor left, right;  // undefined: that side is not projected
   bool defined() const { return left.defined() || right.defined(); }
 };
 
-// The projection of this rank's elements `local` (zeros elsewhere): `shape`, in the basis' dtype.
+// The projection of a matrix that has this rank's elements `local` and zeros everywhere else. The
+// result has shape `shape` and the dtype of the basis.
 Tensor ProjectPart(const comm::Layout& layout, const Tensor& local, const LowRankBasis& basis,
                    const Shape& shape);
 
-// Calls fn(segment, position in the local tensor, values of back(update) from segment.begin on) for
-// every segment.
+// Calls fn(segment, local, values) for every segment of the layout. `local`: position of the
+// segment in the local tensor. `values`: the segment's elements of back(update).
 using OnBackPart = std::function<void(const comm::Segment&, int64_t local, const Tensor& values)>;
 void ForEachBackPart(const comm::Layout& layout, const Tensor& update, const LowRankBasis& basis,
                      const OnBackPart& fn);

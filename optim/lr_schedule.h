@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Learning rate schedules as pure functions of the step: no state, any step at any time.
+// Learning rate schedules as pure functions of the step: they have no state, and any step can be
+// evaluated at any time.
 //
 //   LrSchedule s = CosineSchedule({.total_steps = 1000, .warmup_steps = 100, .eta_min = 1e-5});
 //   double lr = s.lr({.step = 250}, /*base_lr=*/3e-4);
-//   LrScheduler scheduler(optimizer, s);                       // lr_scheduler.h drives an
-//   optimizer
+//   LrScheduler scheduler(optimizer, s);            // lr_scheduler.h sets an optimizer's rates
 //
-// step k = 0 is the first optimizer step's. Warm-up raises the rate to base_lr in `warmup_steps`
-// steps: (k + 1) / warmup_steps, and the rest of the schedule starts from its own step 0 after it.
-// Past total_steps: linear goes below zero (which optimizers refuse), cosine up again, polynomial
-// and one-cycle keep their last value. These are the semantics of ColossalAI's and PyTorch's
-// classes of the same names.
+// Step 0 is the first optimizer step. In the warm-up, the rate of step k is, unless noted otherwise
+// below,
+//   base_lr (k + 1) / warmup_steps
+// After the warm-up, k in the formulas counts from 0 again. Past total_steps, linear goes below
+// zero (optimizers refuse that), cosine goes up again, and polynomial and one-cycle keep their last
+// value. This is what ColossalAI's and PyTorch's classes of the same names do.
 #ifndef APOGEE_OPTIM_LR_SCHEDULE_H_
 #define APOGEE_OPTIM_LR_SCHEDULE_H_
 
@@ -24,7 +25,7 @@
 
 namespace apogee::optim {
 
-// Where training is. Only Eden reads the epoch.
+// The position in training. Only Eden reads the epoch.
 struct ScheduleTime {
   int64_t step = 0;
   int64_t epoch = 0;
@@ -32,13 +33,13 @@ struct ScheduleTime {
 
 struct LrSchedule {
   std::function<double(ScheduleTime time, double base_lr)> lr;
-  // Momentum, or beta1, at a time; empty when the schedule leaves it alone.
+  // Momentum, or beta1. Empty if the schedule leaves it alone.
   std::function<double(ScheduleTime time)> momentum = {};
 };
 
-// The factories throw Error for options that make no sense, listing all of them.
+// The factories below throw one Error that lists every invalid option.
 
-// base_lr, after the warm-up.
+// Constant base_lr after the warm-up.
 struct ConstantOptions {
   int64_t warmup_steps = 0;
   std::vector<std::string> Problems() const;
@@ -46,7 +47,8 @@ struct ConstantOptions {
 };
 LrSchedule ConstantSchedule(const ConstantOptions& options = {});
 
-// Up by (k + 1) / (warmup_steps + 1), then in a straight line to 0 at total_steps.
+// A warm-up with the rate base_lr (k + 1) / (warmup_steps + 1), then a straight line from base_lr
+// down to 0 at total_steps.
 struct LinearOptions {
   int64_t total_steps = 0;
   int64_t warmup_steps = 0;
@@ -55,8 +57,8 @@ struct LinearOptions {
 };
 LrSchedule LinearSchedule(const LinearOptions& options);
 
-// eta_min + (base_lr - eta_min) (1 + cos(pi k / T)) / 2 with T the steps after the warm-up
-// (Loshchilov and Hutter, "SGDR", ICLR 2017).
+// With T the number of steps after the warm-up (Loshchilov and Hutter, "SGDR", ICLR 2017):
+//   eta_min + (base_lr - eta_min) (1 + cos(pi k / T)) / 2
 struct CosineOptions {
   int64_t total_steps = 0;
   int64_t warmup_steps = 0;
@@ -66,7 +68,7 @@ struct CosineOptions {
 };
 LrSchedule CosineSchedule(const CosineOptions& options);
 
-// base_lr for the share pct_start of the steps after the warm-up, then cosine.
+// base_lr for the fraction pct_start of the steps after the warm-up, then a cosine to eta_min.
 struct FlatCosineOptions {
   int64_t total_steps = 0;
   int64_t warmup_steps = 0;
@@ -77,8 +79,8 @@ struct FlatCosineOptions {
 };
 LrSchedule FlatCosineSchedule(const FlatCosineOptions& options);
 
-// base_lr * gamma^(milestones reached). Milestones count from the start of training; those inside
-// the warm-up are dropped.
+// base_lr * gamma^(number of milestones reached). Milestones are steps from the start of training;
+// those inside the warm-up are dropped.
 struct MultiStepOptions {
   std::vector<int64_t> milestones;
   double gamma = 0.1;
@@ -88,7 +90,7 @@ struct MultiStepOptions {
 };
 LrSchedule MultiStepSchedule(const MultiStepOptions& options);
 
-// end_lr + (base_lr - end_lr) (1 - k / T)^power.
+// end_lr + (base_lr - end_lr) (1 - k / T)^power, with T the number of steps after the warm-up.
 struct PolynomialOptions {
   int64_t total_steps = 0;
   int64_t warmup_steps = 0;
@@ -99,7 +101,7 @@ struct PolynomialOptions {
 };
 LrSchedule PolynomialSchedule(const PolynomialOptions& options);
 
-// base_lr * gamma^(k / step_size), rounded down.
+// base_lr * gamma^floor(k / step_size). No warm-up.
 struct StepDecayOptions {
   int64_t step_size = 1;
   double gamma = 0.1;
@@ -108,7 +110,7 @@ struct StepDecayOptions {
 };
 LrSchedule StepDecaySchedule(const StepDecayOptions& options);
 
-// base_lr * gamma^k.
+// base_lr * gamma^k. No warm-up.
 struct ExponentialOptions {
   double gamma = 0.1;
   std::vector<std::string> Problems() const;
@@ -117,6 +119,7 @@ struct ExponentialOptions {
 LrSchedule ExponentialSchedule(const ExponentialOptions& options);
 
 // Cosine periods of t_0, t_0 t_mult, t_0 t_mult^2, ... steps, each from base_lr to eta_min (SGDR).
+// No warm-up.
 struct CosineRestartsOptions {
   int64_t t_0 = 1;
   int64_t t_mult = 1;
@@ -126,8 +129,9 @@ struct CosineRestartsOptions {
 };
 LrSchedule CosineRestartsSchedule(const CosineRestartsOptions& options);
 
-// base_lr ((k^2 + B^2) / B^2)^-1/4 ((epoch^2 + E^2) / E^2)^-1/4 w, where w rises from warmup_start
-// to 1 in warmup_batches steps (icefall's Eden).
+// icefall's Eden, with B = lr_batches, E = lr_epochs, k the step from the start of training, and w
+// rising linearly from warmup_start to 1 in warmup_batches steps:
+//   base_lr ((k^2 + B^2) / B^2)^(-1/4) ((epoch^2 + E^2) / E^2)^(-1/4) w
 struct EdenOptions {
   double lr_batches = 5000;
   double lr_epochs = 6;
@@ -138,10 +142,11 @@ struct EdenOptions {
 };
 LrSchedule EdenSchedule(const EdenOptions& options);
 
-// One cycle (Smith and Topin, "Super-convergence", 2019): base_lr / div_factor up to base_lr in the
-// share pct_start of the steps, then down to base_lr / div_factor / final_div_factor; with
-// three_phase, down to the first rate over another such share before the last descent. Momentum
-// moves the other way. base_lr is the highest rate.
+// One cycle (Smith and Topin, "Super-convergence", 2019). base_lr is the highest rate. Momentum
+// moves the other way.
+//   up     from base_lr / div_factor to base_lr, in the fraction pct_start of the steps
+//   down   with three_phase only: back to base_lr / div_factor, in as many steps
+//   end    down to base_lr / div_factor / final_div_factor, in the remaining steps
 struct OneCycleOptions {
   int64_t total_steps = 0;
   double pct_start = 0.3;

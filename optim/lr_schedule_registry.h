@@ -2,9 +2,8 @@
 
 // Schedules by name, with options as text, for programs and configuration files.
 //
-//   auto schedule = optim::MakeLrSchedule("cosine", {{"total_steps", "1000"}, {"warmup_steps",
-//   "100"}}); if (!schedule.ok()) ...       // unknown schedule "cosin" (did you mean "cosine"?);
-//   known: ...
+//   auto schedule = optim::MakeLrSchedule("cosine", {{"total_steps", "1000"}});
+//   if (!schedule.ok()) ...       // unknown schedule "cosin" (did you mean "cosine"?); known: ...
 #ifndef APOGEE_OPTIM_LR_SCHEDULE_REGISTRY_H_
 #define APOGEE_OPTIM_LR_SCHEDULE_REGISTRY_H_
 
@@ -15,11 +14,11 @@
 
 namespace apogee::optim {
 
-// An unknown name, an unknown or malformed option, and values that make no sense are errors.
+// Returns an error for an unknown name, an unknown or malformed option, or an invalid value.
 absl::StatusOr<LrSchedule> MakeLrSchedule(const std::string& name, const OptionMap& options = {});
-// Sorted.
+// All names, sorted.
 std::vector<std::string> LrScheduleNames();
-// The options of a schedule and their defaults.
+// The options of a schedule with their defaults.
 absl::StatusOr<OptionMap> LrScheduleDefaults(const std::string& name);
 
 }  // namespace apogee::optim

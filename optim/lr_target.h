@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What a learning rate schedule may touch of an optimizer. Every optimizer is one; a wrapper that
-// substitutes an optimizer passes its own to LrScheduler::Retarget, and the schedule goes on.
+// LrTarget: the part of an optimizer that a learning rate schedule can change. Every optimizer is
+// an LrTarget. A wrapper that replaces an optimizer passes its own to LrScheduler::Retarget, and
+// the schedule goes on.
+//
+//   class Wrapper : public Optimizer { ... };       // an LrTarget
+//   scheduler.Retarget(wrapper);                    // the schedule now calls wrapper.set_lr
 #ifndef APOGEE_OPTIM_LR_TARGET_H_
 #define APOGEE_OPTIM_LR_TARGET_H_
 
@@ -14,13 +18,14 @@ class LrTarget {
   virtual ~LrTarget() = default;
   virtual int num_groups() const = 0;
   virtual double lr(int group) const = 0;
-  // Throws Error for a rate that the target cannot use; then nothing has changed.
+  // Throws Error for an invalid rate and changes nothing then.
   virtual void set_lr(int group, double lr) = 0;
-  // Momentum of SGD, beta1 of Adam: what a one-cycle schedule cycles.
+  // The number that a one-cycle schedule cycles: momentum of SGD, beta1 of Adam.
   virtual bool has_momentum() const { return false; }
   virtual double momentum(int /*group*/) const { return 0; }
   virtual void set_momentum(int /*group*/, double /*momentum*/) {}
-  // Expires when this object is destroyed: for schedules, plugins and boosters, which point to it.
+  // Expires when this object is destroyed. Schedules, plugins and boosters hold pointers to the
+  // target and check them with it.
   std::weak_ptr<const void> lifetime() const { return lifetime_.token(); }
 
  private:

@@ -7,7 +7,7 @@
 namespace apogee::optim {
 namespace {
 
-// Numbers before the norms, in the order of MedianClippingState.
+// The numbers before the norms, in the order of MedianClippingState.
 struct Field {
   const char* name;
   int64_t count;

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The gradient clipping of ScaledAdam: the threshold is a multiple of the median of the norms of
-// the last steps. The factor is a pure function of the group's norm and of what is remembered of
-// earlier ones (kernel median_clip): min(1, threshold / norm); 0 for a norm that is not finite, and
-// 1 at the first step and until there is a threshold.
+// The gradient clipping of ScaledAdam. Its threshold is a multiple of the median of recent gradient
+// norms. The kernel median_clip computes the factor from a group's norm and the state below:
+//   min(1, threshold / norm)
+//   0 for a norm that is not finite
+//   1 in the first step and as long as there is no threshold, if the norm is finite
 //
 //   Tensor state = PackClipping(group_state, options.period, context);
 //   ... median_clip(state) in every step ...
-//   group_state = UnpackClipping(state);                      // waits where it is a GPU's
+//   group_state = UnpackClipping(state);                      // waits for a GPU
 //
-// A GroupState keeps "clip_step", "model_norms" [period], "model_norm_threshold" (absent until
-// known), "num_clipped", and of the last time the threshold was set "quartiles" [5] and
+// Keys of the GroupState: "clip_step", "model_norms" [period], "model_norm_threshold" (absent until
+// known), "num_clipped", and, from the last time the threshold was set, "quartiles" [5] and
 // "percent_clipped".
 #ifndef APOGEE_OPTIM_MEDIAN_CLIPPING_H_
 #define APOGEE_OPTIM_MEDIAN_CLIPPING_H_
@@ -22,6 +23,7 @@
 
 namespace apogee::optim {
 
+// A MedianClippingState with `period` norms after it, in the memory of `context`, and its inverse.
 Tensor PackClipping(const GroupState& state, int64_t period, const ContextPtr& context);
 GroupState UnpackClipping(const Tensor& packed);
 

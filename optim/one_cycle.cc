@@ -10,8 +10,8 @@
 namespace apogee::optim {
 namespace {
 
-// The end of each phase, in steps, and where rate and momentum stand at its two ends: rates as
-// factors of the highest one.
+// A phase: its end in steps, and rate and momentum at its two ends. Rates are factors of the
+// highest rate.
 struct Phase {
   double end;
   double lr_from, lr_to;
@@ -31,7 +31,7 @@ std::vector<Phase> PhasesOf(const OneCycleOptions& o) {
 
 struct Place {
   const Phase* phase;
-  double share;  // of the phase that has passed
+  double share;  // fraction of the phase that has passed
 };
 
 Place PlaceOf(const std::vector<Phase>& phases, int64_t at) {
@@ -65,7 +65,7 @@ std::vector<std::string> OneCycleOptions::Problems() const {
     problems.Add(internal::Concat("anneal_strategy is \"", anneal_strategy,
                                   "\", must be \"cos\" or \"linear\""));
   }
-  // Every phase needs a length: the up phase ends at pct_start * total_steps - 1.
+  // Every phase must have a length above 0. The up phase ends at pct_start * total_steps - 1.
   const double limit = three_phase ? 0.5 : 1;
   if (pct_start >= limit) {
     problems.Add(internal::Concat("pct_start is ", pct_start, ", must be below ", limit));

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// OneBitOptimizer: what 1-bit Adam, 0/1 Adam and 1-bit LAMB share: a phase that is a function of
-// the number of updates, error feedback, and what a checkpoint knows of both.
+// OneBitOptimizer: the common base of 1-bit Adam, 0/1 Adam and 1-bit LAMB. It tracks the phase of
+// training, which depends only on the number of updates, has the error feedback, and saves both.
 //
 //   class OneBitAdam : public OneBitOptimizer<OneBitAdamOptions> { ... };
 //
-// Group states: "global_step", the updates so far, of all parameters together; "ranks", how many
-// ranks average and how many there are; "errors", 1 once there are error states. A checkpoint with
-// errors of other ranks is an error, or, where this run's options say reset_errors, starts them at
-// zero with a warning.
+// Group states:
+//   "global_step"  the number of updates so far, of all parameters together
+//   "ranks"        how many ranks average, and how many ranks there are
+//   "errors"       1 once there are error states
+// Loading a checkpoint with error states of another number of ranks is an error. With reset_errors
+// in this run's options, the errors start at zero instead, with a warning.
 //
-// Options need: lr, freeze_step, shared_scale, reset_errors, deepspeed; all groups agree on them
-// but for lr. 0/1 Adam's agree on its intervals, too.
+// `Options` must have: lr, freeze_step, shared_scale, reset_errors, deepspeed. Except for lr, they
+// must be the same in all groups; for 0/1 Adam, so must its intervals. The constructor throws Error
+// otherwise.
 #ifndef APOGEE_OPTIM_ONEBIT_H_
 #define APOGEE_OPTIM_ONEBIT_H_
 
@@ -30,14 +33,15 @@ namespace apogee::optim {
 template <typename Options>
 class OneBitOptimizer : public TypedOptimizer<Options>, public LocalGradientOptimizer {
  public:
-  // Exact on the parts of tensor parallelism; ZeRO's shards are refused by its plugin.
+  // Exact on the parts that tensor parallelism makes. Plugins that shard gradients refuse it.
   bool SupportsShards() const override { return true; }
   bool ReducesOwnGrad(const ParamView&, int group) const override { return TakesLocalGrad(group); }
 
-  // Updates so far.
+  // The number of updates so far.
   int64_t global_step() const { return static_cast<int64_t>(Number("global_step")); }
-  // Where `mask` (u8, f32 or f64, of the parameter's logical shape) is 0, the momentum is 0 in
-  // compressed steps, as it is where no gradient was seen before. Every rank sets the same.
+  // Keeps elements of the momentum at 0 in compressed steps where `mask` is 0, as for elements that
+  // never had a gradient. `mask` has dtype u8, f32 or f64 and the parameter's logical shape; throws
+  // Error otherwise. Set the same mask on every rank.
   void SetMomentumMask(const std::string& parameter, const Tensor& mask) {
     const auto found = std::ranges::find(this->views(), parameter, &ParamView::name);
     APOGEE_CHECK(found != this->views().end(), "optimizer ", this->name(), ": \"", parameter,
@@ -78,21 +82,21 @@ class OneBitOptimizer : public TypedOptimizer<Options>, public LocalGradientOpti
     this->AddPreStepHook([this](Optimizer& self) {
       nonfinite_.clear();
       self.ForEachView([this](ParamView& view, int group) {
-        // The shards that there can be are empty: of parameters on other stages of a pipeline.
+        // A shard here is empty: its parameter is on another pipeline stage.
         if (feedback_.size() == 1 || view.is_shard()) return;
         view.set_partial_grad(TakesLocalGrad(group) ? feedback_.size() : 1);
       });
     });
   }
 
-  // True once update number `global_step() + 1` is beyond freeze_step.
+  // True if the next update, number global_step() + 1, is after freeze_step.
   bool frozen() const { return global_step() >= this->options(0).freeze_step; }
   comm::CompressionOptions compression() const {
     return {.shared_scale = this->options(0).shared_scale, .deepspeed = this->options(0).deepspeed};
   }
   ErrorFeedback& feedback() { return feedback_; }
   const ErrorFeedback& feedback() const { return feedback_; }
-  // A number that all groups have; 0 before it is set.
+  // A number in the state of every group; 0 before it is set.
   double Number(const std::string& name) const {
     const auto found = this->group_state(0).find(name);
     return found == this->group_state(0).end() ? 0 : found->second.at(0);
@@ -106,13 +110,13 @@ class OneBitOptimizer : public TypedOptimizer<Options>, public LocalGradientOpti
     SetNumber("global_step", static_cast<double>(global_step() + 1));
     for (int g = 0; g < this->num_groups(); ++g) this->mutable_group_state(g)["ranks"] = Ranks();
   }
-  // Averages the jobs and makes error states for all parameters that have been updated, so that it
-  // depends on the phase alone which states a parameter has.
+  // Averages the jobs. Also creates error states for all parameters that have been updated, so that
+  // the states of a parameter depend only on the phase.
   void Average(std::span<const ErrorFeedback::Job> jobs) {
     nonfinite_ = feedback_.Average(jobs, compression());
     if (feedback_.size() == 1) return;
     if (!nonfinite_.empty()) {
-      this->DropUndeclaredStates();  // those of a phase that has not begun
+      this->DropUndeclaredStates();  // error states, if the compressed phase has not begun
       return;
     }
     this->ForEachView([this](ParamView& view, int group) {
@@ -120,14 +124,15 @@ class OneBitOptimizer : public TypedOptimizer<Options>, public LocalGradientOpti
     });
     SetNumber("errors", 1);
   }
-  // For steps that send nothing: states of parameters that are updated for the first time.
+  // For steps that send nothing: creates error states for parameters that are updated for the first
+  // time.
   void JoinErrors(std::span<const ActiveParam> params) {
     if (Number("errors") == 0) return;
     for (const ActiveParam& param : params) {
       if (MayTakeLocalGrad(param.group)) feedback_.MakeErrors(*param.view, compression());
     }
   }
-  // The metric of the messages has changed.
+  // Drops all error states. For a phase whose messages are something else than before.
   void ResetErrors() {
     for (ParamView& view : this->views()) ErrorFeedback::DropErrors(view);
     SetNumber("errors", 0);

@@ -40,7 +40,7 @@ void OneBitAdam::ComputeStats(int, std::span<const ActiveParam> params,
   for (const ActiveParam& param : params) {
     if (!TakesLocalGrad(param.group)) continue;
     const double beta = options(param.group).betas[0];
-    // The state itself changes once all ranks know that the step goes on.
+    // The state itself changes only after all ranks know that the step is not skipped.
     const Tensor momentum = BlendMomentum(param, beta, (1 - beta) * decision.grad_scale());
     momenta_[param.view] = momentum;
     jobs.push_back({param.view, momentum});

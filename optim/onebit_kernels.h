@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Arguments of the kernels of the optimizers that send 1-bit messages: 1-bit Adam, 0/1 Adam, 1-bit
-// LAMB. Their second moment no longer changes in these kernels; D = sqrt(v) + eps below.
+// Kernel arguments of the optimizers with 1-bit messages: 1-bit Adam, 0/1 Adam, 1-bit LAMB. These
+// kernels do not change the second moment v. Below, D = sqrt(v) + eps.
+//
+//   OptimKernelsFor(context).blend(context, {dtype, /*beta=*/0.9, chunks});     // momentum to send
+//   ... average over the ranks ...
+//   OptimKernelsFor(context).frozen_adam(context, args);                        // weights
 #ifndef APOGEE_OPTIM_ONEBIT_KERNELS_H_
 #define APOGEE_OPTIM_ONEBIT_KERNELS_H_
 
@@ -11,8 +15,8 @@
 
 namespace apogee::optim {
 
-// to = beta * from + weight * grad, of the kernel's dtype; `to` may be one of them. Without `from`
-// (null) its part is left out.
+// to = beta * from + weight * grad, with to and from of the kernel's dtype. If `from` is null:
+// to = weight * grad. `to` may be `from` or `grad`.
 struct BlendChunk {
   void* to;
   const void* from;
@@ -27,8 +31,9 @@ struct BlendArgs {
   std::span<const BlendChunk> chunks;
 };
 
-// g is what the ranks agreed on, a momentum or a gradient, of the kernel's dtype:
-// m = beta m + weight g;  w -= step_size (m / D + decay w).
+// With g (`grad`, of the kernel's dtype) a momentum or gradient averaged over the ranks:
+//   m = beta m + weight g
+//   w -= step_size (m / D + decay w)
 struct FrozenAdamChunk : UpdateChunk {
   void* exp_avg;
   const void* exp_avg_sq;
@@ -40,9 +45,11 @@ struct FrozenAdamArgs {
   std::span<const FrozenAdamChunk> chunks;
 };
 
-// A step that this rank makes alone. w = anchor - drift / D at all times, the anchor being the same
-// on every rank: keep = 1 - lr decay;  anchor *= keep;  drift = keep drift + lr m. Then w. The
-// momentum m has been updated before; grad is unused.
+// A step of this rank alone, with keep = 1 - lr * decay. The anchor is the same on every rank:
+//   anchor *= keep
+//   drift = keep drift + lr m
+//   w = anchor - drift / D
+// The caller has already updated the momentum m. `grad` is unused.
 struct LocalStepChunk : UpdateChunk {
   const void* exp_avg;
   const void* exp_avg_sq;
@@ -55,12 +62,15 @@ struct LocalStepArgs {
   std::span<const LocalStepChunk> chunks;
 };
 
-// Sums for 1-bit LAMB of a momentum m that the ranks agreed on, g_rec = (m - beta1 m_prev) /
-// (1 - beta1), fresh = beta2 v_fresh + (1 - beta2) g_rec^2, direction u = m / D + decay w:
-// sums: [sum (m / D)^2, sum u^2], max: of D / (sqrt(fresh) + eps) over elements with v > 0.
-// Nothing is stored. onebit_lamb stores fresh and m, and w -= step_size u.
-struct OneBitLambChunk : UpdateChunk {  // grad is m, of the kernel's dtype
-  void* exp_avg;                        // m_prev
+// 1-bit LAMB, with m (`grad`, of the kernel's dtype) the momentum averaged over the ranks:
+//   g_rec = (m - beta1 m_prev) / (1 - beta1)
+//   fresh = beta2 fresh + (1 - beta2) g_rec^2
+//   u = m / D + decay w
+// onebit_lamb_sums writes sums = [sum of (m / D)^2, sum of u^2] and max = the maximum of
+// D / (sqrt(fresh) + eps) over elements with v > 0, and changes nothing else. onebit_lamb stores
+// fresh and m, and updates w -= step_size u.
+struct OneBitLambChunk : UpdateChunk {
+  void* exp_avg;  // in: m_prev; out: m
   const void* exp_avg_sq;
   void* fresh;
   void* sums;  // in stat_dtype

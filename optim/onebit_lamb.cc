@@ -19,7 +19,7 @@ constexpr const char* kLastFactor = "last_factor";
 constexpr const char* kScaling = "scaling_coeff";
 constexpr const char* kFresh = "exp_avg_sq_fresh";
 
-// Of a scalar state; 1 before it has been set.
+// The value of a scalar state; 1 before it has been set.
 double NumberOf(const ParamView& view, const char* name) {
   const Tensor state = view.state(name);
   const double value = state.defined() ? state.Item() : 0;
@@ -145,8 +145,8 @@ void OneBitLamb::ComputeStats(int phase, std::span<const ActiveParam> all,
   });
 }
 
-// Momenta and second moments are still those of the warm-up, so doing this again after a step that
-// was skipped changes nothing.
+// Uses the momenta and second moments of the warm-up only, so calling it again after a skipped step
+// gives the same result.
 void OneBitLamb::Switch(std::span<const ActiveParam> params, const StatBuffer& squares) {
   double total = 0;
   std::map<const ParamView*, double> sizes;

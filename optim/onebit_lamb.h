@@ -1,32 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // 1-bit LAMB (Li et al., "1-bit LAMB: Communication Efficient Large-Scale Large-Batch Training with
-// LAMB's Convergence Speed", HiPC 2022, arXiv:2104.06069): LAMB without bias correction for
-// freeze_step updates; then ranks average their momenta in one bit per element, the second moment
-// stays as it is, and the trust ratio of each parameter is its average of the warm-up, adapted to
-// what the averaged momenta tell of the gradients.
+// LAMB's Convergence Speed", HiPC 2022, arXiv:2104.06069). For freeze_step updates (the warm-up) it
+// is LAMB without bias correction. Then ranks average their momenta in one bit per element and the
+// second moment stays as it is. Each parameter's trust ratio is its average of the warm-up, adapted
+// to the gradients that the averaged momenta imply.
 //
 //   optim::OneBitLamb optimizer(model.Parameters(), {.lr = 2e-3, .freeze_step = 2000});
 //   DdpPlugin plugin(world.group());
-//   Booster(plugin).boost(model, optimizer);      // from then on the ordinary loop
+//   Booster(plugin).boost(model, optimizer);      // then train as usual
 //
-// With D = sqrt(v) + eps and t the number of updates, of all parameters together:
-//   t <= freeze_step   m, v as in Adam;  u = m / D + weight_decay w
-//                      c = clamp(|w| / |u|, min_coeff, max_coeff), 1 where a norm is 0
-//                      c_avg = coeff_beta c_avg + (1 - coeff_beta) c where c is not 1;  w -= lr c u
-//   t >  freeze_step   m' = 1-bit mean of s (b1 m + (1 - b1) g), over s, g this rank's own
-//                      g' = (m' - b1 m) / (1 - b1);  f = b2 f + (1 - b2) g'^2, f starting as v
-//                      r = max D / (sqrt(f) + eps), with decay blended by min(1, |m' / D| / |u|)
-//                      r within [factor_min, factor_max] and factor_threshold of the last one
-//                      w -= lr c_avg r u
-// s, of each parameter, is the mean over parameters of the root mean square of the momenta at the
-// switch over its own: all messages then have elements of one size, so that one scale serves all of
-// them (shared_scale, the default here). 1 for a momentum of zeros.
+// With t the number of updates, of all parameters together, and D = sqrt(v) + eps:
+//   t <= freeze_step, with g the mean gradient over the ranks
+//     m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
+//     u = m / D + weight_decay w
+//     c = clamp(|w| / |u|, min_coeff, max_coeff), or 1 if |w| or |u| is 0
+//     c_avg = coeff_beta c_avg + (1 - coeff_beta) c, if c is not 1
+//     w -= lr c u
+//   t > freeze_step, with g this rank's own gradient
+//     m' = (1-bit mean of s (b1 m + (1 - b1) g)) / s
+//     g' = (m' - b1 m) / (1 - b1)                   the gradient that m' implies
+//     f = b2 f + (1 - b2) g'^2                      starts as v
+//     u = m' / D + weight_decay w
+//     r = max of D / (sqrt(f) + eps) over the elements
+//     with weight_decay: r = p r + (1 - p), p = min(1, |m' / D| / |u|)
+//     r is clamped to [factor_min, factor_max], then to 1 +- factor_threshold times the last r
+//     w -= lr c_avg r u;  m = m'
+// The scale s of a parameter is set at the switch: the mean over parameters of the rms of their
+// momenta, divided by the rms of its own (1 for a momentum of zeros). The messages of all
+// parameters then have elements of the same size, so that one scale serves all of them
+// (shared_scale, the default here).
 //
-// Masks, clipping by max_norm, non_freeze groups (which stay in the warm-up) and reset_errors as in
-// onebit_adam.h. Parameters that are first updated after the switch have c_avg = 1 until then.
-// States per element as there, and after the switch exp_avg_sq_fresh; the numbers coeff_freeze,
-// last_factor and scaling_coeff per parameter.
+// Masks, max_norm, non_freeze groups (which stay in the warm-up) and reset_errors: see
+// onebit_adam.h. Parameters that are first updated after the switch have c_avg = 1.
+//
+// States per element as in onebit_adam.h, and after the switch exp_avg_sq_fresh (f). States per
+// parameter: coeff_freeze (c_avg), last_factor (r), scaling_coeff (s).
 #ifndef APOGEE_OPTIM_ONEBIT_LAMB_H_
 #define APOGEE_OPTIM_ONEBIT_LAMB_H_
 
@@ -76,7 +85,8 @@ class OneBitLamb : public OneBitOptimizer<OneBitLambOptions> {
                                          const OneBitLambOptions& options) const override;
   absl::Status PhaseStateSpecs(const ParamView& view, int group, const GroupState& state,
                                std::vector<StateSpec>& specs) const override;
-  // At the first compressed step the sizes of the momenta. Then, and in the warm-up, the norms.
+  // The first phase has numbers only in the first compressed step: the squared norms of the
+  // momenta. The second has the norms of every step.
   int num_stat_phases() const override { return 2; }
   void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
   void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
@@ -86,7 +96,7 @@ class OneBitLamb : public OneBitOptimizer<OneBitLambOptions> {
   void FinishStep() override;
 
  private:
-  // The states of the compressed phase exist.
+  // Whether the states of the compressed phase exist.
   bool switched() const { return Number("switched") == 1; }
   void Switch(std::span<const ActiveParam> params, const StatBuffer& squares);
   void AgreeOnMomenta(std::span<const ActiveParam> params, const StepDecision& decision);
@@ -94,10 +104,10 @@ class OneBitLamb : public OneBitOptimizer<OneBitLambOptions> {
   OneBitLambArgs CompressedArgs(int group, DType dtype, DType stat_dtype) const;
   LambChunk WarmUpChunk(const ActiveParam& param, const StatBuffer& sums) const;
   OneBitLambChunk CompressedChunk(const ActiveParam& param, const StatBuffer& stats) const;
-  // The averaged trust ratio with this update's factor, which becomes the last one.
+  // c_avg times this update's factor r. Stores r as the last factor.
   double AdaptedRatio(const ActiveParam& param, const StatBuffer& stats) const;
 
-  std::map<const ParamView*, Tensor> momenta_;  // from ComputeStats to Update
+  std::map<const ParamView*, Tensor> momenta_;  // averaged; from ComputeStats to Update
 };
 
 }  // namespace apogee::optim

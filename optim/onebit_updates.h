@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The updates that the optimizers with 1-bit messages share. Each is one kernel call per compute
-// dtype of the parameters.
+// Updates shared by the optimizers with 1-bit messages. Each is one kernel call per compute dtype.
 //
 //   AdamWithoutCorrection(params, {.lr = 1e-3, .grad_scale = 1});    // m, v and the weights
 //   Tensor m = BlendMomentum(param, 0.9, 0.1);                       // a new tensor
@@ -27,24 +26,26 @@ struct PlainAdamRule {
 // AdamW with correct_bias = false, on the states exp_avg and exp_avg_sq.
 void AdamWithoutCorrection(std::span<const ActiveParam> params, const PlainAdamRule& rule);
 
-// A new tensor: beta m + weight g, in the compute dtype, as Adam's kernel has its moments; m is the
-// state exp_avg.
+// Returns beta m + weight g as a new tensor of the compute dtype, with the bits of Adam's kernel. m
+// is the state exp_avg.
 Tensor BlendMomentum(const ActiveParam& param, double beta, double weight);
-// m = beta m + weight g, in place.
+// m = beta m + weight g, in place in the state exp_avg.
 void UpdateMomentum(const ActiveParam& param, double beta, double weight);
-// A new tensor: weight g, in the compute dtype.
+// Returns weight g as a new tensor of the compute dtype.
 Tensor ScaledGrad(const ActiveParam& param, double weight);
-// to = weight x, both of one dtype; they may be the same.
+// to = weight x, of the same dtype. They may be the same tensor.
 void ScaleTo(const Tensor& to, const Tensor& x, double weight);
 
-// m = beta m + weight x;  w -= step_size (m / (sqrt(v) + eps) + decay w) for `params`, one x each.
+// For each parameter with its tensor x:
+//   m = beta m + weight x
+//   w -= step_size (m / (sqrt(v) + eps) + decay w)
 struct FrozenRule {
   double beta, weight, step_size, eps, decay;
 };
 void FrozenAdamUpdate(std::span<const ActiveParam> params, std::span<const Tensor> x,
                       const FrozenRule& rule);
 
-// What is wrong with the options that all of them have.
+// Adds the problems of the options that all 1-bit optimizers have.
 template <typename Options>
 void CheckOneBitOptions(const Options& o, OptionProblems& problems) {
   problems.AtLeastZero("lr", o.lr);

@@ -55,7 +55,7 @@ Optimizer::~Optimizer() {
   try {
     Settle();
   } catch (const Error&) {
-    // The GPU has failed; who waits for the report must not wait for this object.
+    // The GPU has failed. Objects that wait for the report must not refer to this one any longer.
     RunReportHooks();
   }
 }
@@ -181,7 +181,7 @@ void Optimizer::EndStep() {
 }
 
 bool Optimizer::Apply(std::span<const ActiveParam> active, const StepDecision& decision) {
-  // Everything that may run out of memory happens before the first step count advances.
+  // All memory is allocated before the first step count advances.
   for (const ActiveParam& param : active) {
     param.view->master();
     for (const StateSpec& spec : StateSpecs(*param.view, param.group)) {
@@ -212,8 +212,9 @@ void Optimizer::set_rank(int rank, int num_ranks) {
 }
 
 absl::Status Optimizer::CheckGroupState(const GroupState& state, const OptionMap&) const {
-  return state.empty() ? absl::OkStatus()
-                       : InvalidArgument("it has a group state, which ", name_, " has none of");
+  return state.empty()
+             ? absl::OkStatus()
+             : InvalidArgument("it has a group state, but optimizer ", name_, " has none");
 }
 
 std::vector<StatBuffer> Optimizer::ReduceStats(std::span<const ActiveParam> active,

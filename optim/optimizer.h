@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Optimizer: the base of all of them. It owns the parameter views and runs a step in phases; a
-// derived class says what an update computes and which statistics of whole tensors it needs.
+// Optimizer: the base class of all optimizers. It owns the parameter views and runs a step in
+// phases; a derived class defines the update and the statistics of whole tensors that it needs.
 //
 //   optim::AdamW optimizer(model.Parameters(), {.lr = 3e-4, .weight_decay = 0.1});
 //   optimizer.set_step_options({.max_norm = 1.0});
@@ -9,19 +9,20 @@
 //   optimizer.step();
 //   optimizer.zero_grad();
 //
-// A step:
-//   decision    presence of gradients, whether all are finite, their norm -> one StepDecision,
-//   before
-//               any state moves. Skipped steps change nothing.
-//   statistics  the derived class' phases, if it has any: partials over this rank's segments,
-//   packed into
-//               one buffer, reduced (StatReducer), read by later phases and by the update.
-//   update      one pass over memory per parameter group; working weights are rounded in the same
-//   pass.
-// A parameter whose gradient is absent, or that is frozen, is left alone altogether: no decay, no
-// momentum, no step count. A gradient of zeros is a gradient.
+// A step has three phases:
+//   decision    Which gradients are present, whether all are finite, their norm. From these follows
+//               one StepDecision, before any state changes. A skipped step changes nothing.
+//   statistics  Only if the derived class has any. Each rank writes partials over its own elements
+//               into one packed buffer, a StatReducer reduces it, and later phases and the update
+//               read the totals.
+//   update      One pass over memory per parameter group; working weights are rounded in the same
+//               pass.
+// A parameter that is frozen or has no gradient is left alone: no decay, no momentum, no step
+// count. A gradient of zeros counts as a gradient.
 //
-// With a StatReducer over several ranks, all ranks must call step() together. Not thread-safe.
+// Where a GPU makes the decision (DecidesOnDevice), step() queues its work and returns; last_step()
+// waits for the outcome. With a StatReducer over several ranks, all ranks must call step()
+// together. Not thread-safe.
 #ifndef APOGEE_OPTIM_OPTIMIZER_H_
 #define APOGEE_OPTIM_OPTIMIZER_H_
 
@@ -56,13 +57,13 @@ class Optimizer : public LrTarget {
   // The name in the registry: "adamw".
   const std::string& name() const { return name_; }
 
-  // One update from the gradients at hand. Returns the closure's loss when there is a closure.
-  // Throws Error under NonFinitePolicy::kThrow; then, as after any failure before the update,
-  // nothing changed.
+  // One update from the present gradients. With a closure, calls it first and returns its loss.
+  // Throws Error for a gradient that is not finite under NonFinitePolicy::kThrow, and when options
+  // differ between ranks. After any failure before the update, nothing has changed.
   std::optional<Tensor> step(const Closure& closure = {});
-  // Makes every gradient absent, or zero where it is present.
+  // Drops every gradient; with set_to_none = false, fills present gradients with zeros instead.
   void zero_grad(bool set_to_none = true);
-  // What the last step() did. Where a GPU decided (DecidesOnDevice), this waits for it.
+  // What the last step() did. Waits for the GPU if the GPU made the decision (DecidesOnDevice).
   const StepReport& last_step() const {
     Settle();
     return report_;
@@ -71,48 +72,50 @@ class Optimizer : public LrTarget {
     Settle();
     return num_skipped_;
   }
-  // False where the last step() is known to have changed nothing. Never waits.
+  // False if the last step() is known to have changed nothing. Never waits.
   bool may_have_updated() const { return report_.num_updated > 0; }
 
   void set_step_options(const StepOptions& options);
   const StepOptions& step_options() const { return step_options_; }
-  // Every step() becomes a span of this lane, which must outlive the optimizer; null: none does.
+  // Records every step() as a span of this lane, which must outlive the optimizer. Null: no spans.
   void set_trace_lane(TraceLane* lane) { trace_lane_ = lane; }
-  // Runs at the beginning of every step(); what it throws leaves everything as it was.
+  // Runs at the beginning of every step(). If it throws, nothing has changed.
   using StepHook = std::function<void(Optimizer&)>;
   void AddPreStepHook(StepHook hook) { pre_step_hooks_.push_back(std::move(hook)); }
-  // Runs at the end of every step(), also of a skipped one, in the order added.
+  // Runs at the end of every step(), also of a skipped one. Hooks run in the order added.
   void AddStepHook(StepHook hook) { step_hooks_.push_back(std::move(hook)); }
-  // Runs when last_step() of a step is known: behind the step hooks, or, where a GPU decided, when
-  // somebody asks for it, at the latest when the next step() begins. A loss scaler updates here.
+  // Runs once the report of a step is known: after the step hooks or, if the GPU decides, when
+  // last_step() is first read, at the latest when the next step() begins. A loss scaler updates
+  // here.
   void AddReportHook(StepHook hook) { report_hooks_.push_back(std::move(hook)); }
-  // Runs whenever load_state_dict has taken a dict over, weights included: a wrapper that holds
-  // copies of them renews these there.
+  // Runs after load_state_dict has loaded a dict, which may change weights. A wrapper that holds
+  // copies of the weights renews them here.
   void AddLoadHook(StepHook hook) { load_hooks_.push_back(std::move(hook)); }
   // Replaces the single-rank reducer; nullptr restores it.
   void set_stat_reducer(std::unique_ptr<StatReducer> reducer);
 
   // Handles on the states, the step counts and the options of every group; see state_dict.h.
   StateDict state_dict() const;
-  // Checks everything, then takes it over; on an error nothing has changed and the message lists
-  // what does not fit. Element-wise states must have this rank's layout. Collective under a plugin
-  // that shards.
+  // Checks the whole dict, then loads it. On an error nothing has changed, and the message lists
+  // everything that does not fit. Element-wise states must have this rank's layout. Under a plugin
+  // that shards, all ranks must call together.
   absl::Status load_state_dict(const StateDict& dict);
   // The error that load_state_dict would return; changes nothing.
   absl::Status CheckStateDict(const StateDict& dict) const;
-  // What this rank holds of a state of `view` that is not low-rank: element-wise ones lie as the
-  // view does, scales of blocks that no cut goes through are those of its blocks, others are whole.
+  // The part of a state of `view` that this rank holds; not for low-rank states. An element-wise
+  // state has the view's layout. Block scales are those of the view's blocks, if no shard boundary
+  // falls inside a block. Other states are whole.
   comm::Layout StateLayout(const ParamView& view, int group, const NamedState& state) const;
-  // Fills in the states of a dict that has everything else: for every view with steps, each state
-  // that this rank is to have under the dict's options, and its master weights (where
-  // `has_master(name)`), is made of zeros and read. Errors of `read`, and those of options that do
-  // not fit, come back all together. Changes nothing.
+  // Fills in the states of a dict that has everything else. For every view with at least one step,
+  // creates each state that this rank needs under the dict's options, and the master weights if
+  // `has_master(name)`, as zeros and calls `read` for it. Returns all errors together: those of
+  // `read` and those of options that do not fit. Changes only `dict`.
   using ReadState = std::function<absl::Status(const ParamView& view, const std::string& state,
                                                const comm::Layout& layout, const Tensor& to)>;
   absl::Status ReadStates(const ReadState& read,
                           const std::function<bool(const std::string& name)>& has_master,
                           StateDict& dict) const;
-  // Master weights take over weights that were loaded into the model since they were made.
+  // Copies the model's weights into the master weights. Call after loading weights into the model.
   void RefreshMasters();
 
   int num_groups() const override { return static_cast<int>(group_sizes_.size()); }
@@ -127,29 +130,30 @@ class Optimizer : public LrTarget {
     Settle();
     return views_;
   }
-  // Bytes of the states that all trainable parameters have or will have, masters excluded.
+  // Bytes of the states that this rank has or will have for trainable parameters, without masters.
   int64_t PlannedStateBytes() const;
   int64_t PlannedStateBytes(const ParamView& view, int group) const;
-  // Whether the update stays exact when views are bound to shards: it touches only a view's own
-  // elements, and what it needs of whole tensors it declares as statistics. Say so in an optimizer
-  // of your own once that holds; without it, plugins that shard refuse it.
+  // Whether the update stays exact when views are bound to shards. That needs two things: the
+  // update touches only the view's own elements, and everything it needs of whole tensors is
+  // declared as statistics. Return true in your own optimizer once both hold; plugins that shard
+  // refuse it otherwise.
   virtual bool SupportsShards() const { return false; }
-  // Shards of `view` may be cut at multiples of this many elements only. (Exactness does not depend
-  // on it: blocks of quantized states that no cut goes through need no statistics.)
+  // Plugins cut shards of `view` only at multiples of this many elements. It saves statistics for
+  // blocks of quantized states; the result is the same without it.
   virtual int64_t CutMultiple(const ParamView& /*view*/, int /*group*/) const { return 1; }
-  // Whether every kernel of the next step takes the factor of the gradients as a GradFactor, and
-  // nothing of the decision or the statistics is read on the host. Then step() on a GPU waits for
-  // nothing, under kSkip and kProceed, unless a gradient is absent that another rank may have.
+  // Whether every kernel of the next step takes the gradients' factor as a GradFactor, and the host
+  // reads neither the decision nor the statistics. If so, step() on a GPU does not wait under kSkip
+  // and kProceed, unless a gradient is absent here that another rank may have.
   virtual bool DecidesOnDevice() const { return false; }
-  // Elements of the states of `view` that its owner alone keeps when the view is a shard
-  // (ParamView::owned); 0: there are none.
+  // How many state elements of `view` only its owner keeps when the view is a shard
+  // (ParamView::owned). 0: none.
   virtual int64_t OwnedNumel(const ParamView& /*view*/, int /*group*/) const { return 0; }
-  // Whether the statistics sum the gradient of `view` over the ranks themselves, in less than its
-  // size (ParamView::partial_grad). What is unreduced has no norm, so this holds without clipping
-  // only.
+  // Whether the statistics themselves reduce the gradient of `view` over the ranks, sending fewer
+  // numbers than the gradient has (ParamView::partial_grad). No rank knows the norm of such a
+  // gradient, so this excludes max_norm, unless ClipsAddends().
   virtual bool ReducesOwnGrad(const ParamView& /*view*/, int /*group*/) const { return false; }
-  // Whether a norm over addends of gradients is good enough to clip by: the root of the mean of the
-  // ranks' squared norms, which is the same on every rank and at least the norm of their mean.
+  // Whether max_norm may clip unreduced gradients by the root of the mean of the ranks' squared
+  // norms. That number is the same on every rank and at least the norm of the mean gradient.
   virtual bool ClipsAddends() const { return false; }
   // Calls fn(view, group) for all views.
   template <typename Fn>
@@ -162,18 +166,18 @@ class Optimizer : public LrTarget {
     Settle();
     ForEachView(*this, fn);
   }
-  // Where states of kind kPerRank lie: this rank's of those of `num_ranks` that are saved together.
+  // States of kind kPerRank are saved as part `rank` of `num_ranks`.
   void set_rank(int rank, int num_ranks);
-  // Drops states that belong to other ranks since views were bound or owners assigned.
+  // Drops states that this rank no longer keeps after views were bound or owners assigned.
   void DropUndeclaredStates();
 
-  // One number for the options of all groups and the step options: ranks that step together must
-  // have the same, or step() throws Error on each of them (options_agreement.h).
+  // A hash of the options of all groups and of the step options. Ranks that step together must have
+  // the same one, or step() throws Error on each of them (options_agreement.h).
   uint64_t OptionsDigest() const;
   // Every option of a group, as text.
   virtual OptionMap group_options(int group) const = 0;
-  // Numbers that belong to a group as a whole, saved with it; empty for most optimizers. Waits
-  // where a GPU keeps them.
+  // Numbers that belong to a group as a whole and are saved with it; empty for most optimizers.
+  // Waits for the GPU if they are in its memory.
   const GroupState& group_state(int group) const {
     GroupState& state = group_states_[static_cast<size_t>(group)];
     FetchGroupState(group, state);
@@ -181,19 +185,19 @@ class Optimizer : public LrTarget {
   }
 
  protected:
-  // Throws one Error that lists: no parameters at all, an empty group, a parameter in two places,
-  // two parameters of one name, and `problems` (those of the options).
+  // Throws one Error that lists every problem: no groups, an empty group, a null parameter, a
+  // parameter given twice, two parameters with the same name, and `problems` (of the options).
   Optimizer(std::string name, std::vector<std::vector<autograd::ParameterPtr>> groups,
             std::vector<std::string> problems);
 
-  // The states that a parameter of the group has. They are made of zeros before its first update.
+  // The states of a parameter of the group. They are created as zeros before its first update.
   virtual std::span<const StateSpec> StateSpecs(const ParamView& view, int group) const = 0;
-  // As above under the options of a checkpoint, which CheckGroupOptions found good.
+  // The same under the options of a checkpoint, which have passed CheckGroupOptions.
   virtual std::span<const StateSpec> SavedStateSpecs(const ParamView& view, int group,
                                                      const OptionMap& saved) const = 0;
-  // The states that a parameter has beyond these in the phase of training that `state`, the group's
-  // own or a saved one, tells of. The optimizer makes them itself. An error says why those of a
-  // checkpoint cannot be taken over.
+  // Appends the states that a parameter has only in the current phase of training. The phase
+  // follows from `state`: the group's own, or that of a checkpoint. The optimizer creates these
+  // states itself. An error says why the states of a checkpoint cannot be loaded.
   virtual absl::Status PhaseStateSpecs(const ParamView& /*view*/, int /*group*/,
                                        const GroupState& /*state*/,
                                        std::vector<StateSpec>& /*specs*/) const {
@@ -209,49 +213,52 @@ class Optimizer : public LrTarget {
   virtual void ComputeStats(int /*phase*/, std::span<const ActiveParam> /*params*/,
                             const StepDecision& /*decision*/,
                             std::span<const StatBuffer> /*totals*/, StatBuffer& /*buffer*/) {}
-  // Asked after the last phase, before anything moves: the name of a parameter for whose sake every
-  // rank skips the step, as for a gradient that is not finite; empty: go on.
+  // Called after the last statistics phase, before any state changes. Returns the name of a
+  // parameter that makes every rank skip the step, as a gradient that is not finite does; empty: go
+  // on. Must return the same on every rank.
   virtual std::string NonFiniteAfterStats() const { return ""; }
-  // Updates one group's parameters, whose steps have been advanced. `totals` as above.
+  // Updates one group's parameters. Their step counts have already advanced. `totals` holds the
+  // reduced numbers of all phases.
   virtual void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
                       std::span<const StatBuffer> totals) = 0;
 
-  // True: an absent gradient counts as one of zeros, as in references that batch parameters.
+  // True: an absent gradient counts as zeros, as in references that batch parameters.
   virtual bool AbsentIsZero(int /*group*/) const { return false; }
-  // Runs once at the end of a step that was not skipped and updated something; where a GPU decides,
-  // that is not known yet.
+  // Runs once at the end of a step that was not skipped and updated something. If the GPU decides,
+  // it runs before that is known.
   virtual void FinishStep() {}
-  // Runs when it is known what a GPU decided.
+  // Runs once the GPU's decision is known.
   virtual void OnDecided(bool /*skipped*/) {}
   GroupState& mutable_group_state(int group) { return group_states_[static_cast<size_t>(group)]; }
-  // Makes `state` good, for an optimizer whose kernels keep it in memory of their own.
+  // Brings `state` up to date, for an optimizer whose kernels keep it in the device's memory.
   virtual void FetchGroupState(int /*group*/, GroupState& /*state*/) const {}
-  // Whether other ranks take part in a step.
+  // Whether several ranks take part in a step.
   bool spans_ranks() const { return spans_ranks_; }
-  // Makes report, step counts and number of skips of the last step() good, where a GPU decided.
+  // If the GPU decided the last step(): waits, then corrects the report, the step counts and the
+  // number of skips.
   void Settle() const {
     if (pending_.has_value()) SettlePending();
   }
-  // Whether a saved group state can be taken over, under the options it was saved with.
+  // Whether a saved group state can be loaded. `options` are those it was saved with.
   virtual absl::Status CheckGroupState(const GroupState& state, const OptionMap& options) const;
 
-  // Backward of `loss` that updates each parameter when its gradient is final and then drops the
-  // gradient; for optimizers that offer it (fused_backward.h). The step() that follows reports.
+  // Runs backward of `loss`, updates each parameter as soon as its gradient is final, and drops the
+  // gradient. For FusedBackwardOptimizer (fused_backward.h). The following step() makes the report.
   void RunFusedBackward(const Tensor& loss);
 
-  // A number for the options of one group; here, a hash of their text.
+  // A hash of the options of one group; this one hashes their text.
   virtual uint64_t GroupOptionsDigest(int group) const;
-  // Options of a checkpoint, one map per group.
+  // Checks the options of a checkpoint, one map per group.
   virtual absl::Status CheckGroupOptions(const std::vector<OptionMap>& groups) const = 0;
-  // Only what CheckGroupOptions found good.
+  // Sets options that have passed CheckGroupOptions.
   virtual void SetGroupOptions(const std::vector<OptionMap>& groups) = 0;
 
  private:
   friend class FusedStep;
 
-  // A step that a GPU decides was counted as if it were not skipped, until Settle().
+  // A step that the GPU decides. It is counted as not skipped until Settle().
   struct PendingStep {
-    std::vector<ParamView*> candidates;  // in the order of the marks
+    std::vector<ParamView*> candidates;  // trainable views, in the order of the marks
     std::vector<ParamView*> updated;
   };
 
@@ -262,22 +269,24 @@ class Optimizer : public LrTarget {
       for (int i = 0; i < self.group_size(group); ++i) fn(self.views_[index++], group);
     }
   }
-  // Throws Error when nobody would sum up the gradient of a view that holds an addend.
+  // Throws Error if the gradient of `view` is unreduced and this step would not reduce it.
   void CheckPartialGrad(const ParamView& view, int group) const;
-  // Fills `active` in and the report's nonfinite_parameter; where a GPU decides, `undecided`.
+  // Fills in `active`, the report's nonfinite_parameter and, for a decision on the GPU,
+  // `undecided`.
   StepDecision Decide(std::vector<ActiveParam>& active, PendingStep& undecided);
   // Whether Decide leaves the decision to the GPU.
   bool CanDecideOn(const DeviceContext& context, std::span<ParamView* const> candidates) const;
-  // Norms and finite flags of grads[owners[k]].
+  // Marks the norm and finiteness of grads[owners[k]] for every k.
   void MarkOnHost(const DeviceContext& context, const std::vector<Tensor>& grads,
                   const std::vector<size_t>& owners, GradMarks& marks) const;
   void MarkOnDevice(const ContextPtr& context, const std::vector<Tensor>& grads,
                     const std::vector<size_t>& owners, GradMarks& marks);
-  // Whether to skip, and the clip factor, from what all gradients together are.
+  // Sets `skip` and the clip factor from the norm and finiteness of all gradients together.
   void DecideFrom(bool finite, double norm, StepDecision& decision) const;
-  // States, statistics, step counts, update. Group after group, like the views. False: skipped.
+  // Creates states, reduces statistics, advances step counts, updates group after group. False:
+  // NonFiniteAfterStats skipped the step.
   bool Apply(std::span<const ActiveParam> active, const StepDecision& decision);
-  // Both kinds of specs of a saved parameter; `group_state` null: none was saved.
+  // SavedStateSpecs and PhaseStateSpecs of a saved parameter. `group_state` null: none was saved.
   absl::Status AllSavedSpecs(const ParamView& view, int group, const OptionMap& options,
                              const GroupState* group_state, std::vector<StateSpec>& specs) const;
   // Counts skips, runs the hooks, throws under kThrow.
@@ -302,13 +311,13 @@ class Optimizer : public LrTarget {
   std::vector<StepHook> pre_step_hooks_, step_hooks_, report_hooks_, load_hooks_;
   mutable std::vector<GroupState> group_states_;
   int rank_ = 0, num_ranks_ = 1;
-  // A GPU has found that ranks' options differ; the next step() throws.
+  // The GPU has found that options differ between ranks; the next step() throws.
   mutable bool options_differ_ = false;
-  // What a fused backward did, until step() reports it.
+  // The report of a fused backward, until step() publishes it.
   std::optional<StepReport> fused_report_;
 };
 
-// The fields of a chunk that every update has, for `param` and its compute dtype.
+// A kernel chunk with the UpdateChunk fields of `param` filled in.
 template <typename Chunk>
 Chunk MakeUpdateChunk(const ActiveParam& param) {
   ParamView& view = *param.view;
@@ -325,7 +334,8 @@ Chunk MakeUpdateChunk(const ActiveParam& param) {
   return chunk;
 }
 
-// Calls run(dtype, chunks of that compute dtype) for f32 and f64, where there are any.
+// Calls run(dtype, chunks) for the parameters of compute dtype f32, then for those of f64. Skips a
+// dtype that no parameter has.
 template <typename Chunk, typename MakeChunk, typename RunKernel>
 void ForEachComputeDType(std::span<const ActiveParam> params, const MakeChunk& make,
                          const RunKernel& run) {

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Options with names: lets command lines, the registries and checkpoints set and read the fields of
-// a typed options aggregate.
+// Options by name: lets command lines, registries and checkpoints set and read the fields of a
+// typed options struct.
 //
-//   struct SgdOptions { double lr = 1e-3; ...; static std::vector<OptionField<SgdOptions>>
-//   Fields(); }; SgdOptions options; absl::Status s = SetOptions({{"lr", "0.1"}, {"momentum",
-//   "0.9"}}, "optimizer sgd", options); OptionMap text = GetOptions(options); // every field, exact
+//   struct SgdOptions {
+//     double lr = 1e-3, momentum = 0;
+//     static std::vector<OptionField<SgdOptions>> Fields() {
+//       return {{"lr", &SgdOptions::lr}, {"momentum", &SgdOptions::momentum}};
+//     }
+//   };
+//   SgdOptions options;
+//   absl::Status s = SetOptions({{"lr", "0.1"}, {"momentum", "0.9"}}, "optimizer sgd", options);
+//   OptionMap text = GetOptions(options);      // every field; reading it back gives the same bits
 //
-// Text forms: numbers as C++ reads them ("1e-3"), booleans true/false/1/0, lists with commas
-// ("0.9,0.95").
+// Text forms: numbers as in C++ ("1e-3"), booleans true/false/1/0, lists with commas ("0.9,0.95").
 #ifndef APOGEE_OPTIM_OPTIONS_H_
 #define APOGEE_OPTIM_OPTIONS_H_
 
@@ -27,11 +32,10 @@ namespace apogee::optim {
 
 using OptionMap = std::map<std::string, std::string>;
 
-// "key=value" words, as a command line has them. A word without '=' or a key given twice is an
-// error.
+// Parses words of the form "key=value". A word without '=' or a key given twice is an error.
 absl::StatusOr<OptionMap> ParseOptions(const std::vector<std::string>& words);
 
-// Reads the text form; `what` names the option in the message.
+// Reads the text form. `what` names the option in the error message.
 absl::Status ParseOption(const std::string& what, const std::string& text, double& value);
 absl::Status ParseOption(const std::string& what, const std::string& text, bool& value);
 absl::Status ParseOption(const std::string& what, const std::string& text, int64_t& value);
@@ -42,7 +46,7 @@ absl::Status ParseOption(const std::string& what, const std::string& text,
                          std::array<double, 3>& value);
 absl::Status ParseOption(const std::string& what, const std::string& text,
                          std::vector<int64_t>& value);
-// The inverse; reading it back gives the same bits.
+// The inverse of ParseOption: reading the text back gives the same bits.
 std::string FormatOption(double value);
 std::string FormatOption(bool value);
 std::string FormatOption(int64_t value);
@@ -60,8 +64,8 @@ struct OptionField {
       member;
 };
 
-// Sets the named fields. An unknown name or a malformed value is an error, and `options` stays as
-// it was.
+// Sets the named fields. An unknown name or a malformed value is an error and leaves `options`
+// unchanged. `what` begins the error message.
 template <typename Options>
 absl::Status SetOptions(const OptionMap& values, const std::string& what, Options& options) {
   const std::vector<OptionField<Options>> fields = Options::Fields();

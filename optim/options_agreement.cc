@@ -16,7 +16,7 @@ namespace {
 
 using internal::Concat;
 
-// Where an option is and what it is called, and its value: a line each.
+// Two lines per option: its place and name, then its value.
 std::string Describe(const Optimizer& optimizer) {
   std::string text;
   for (int group = 0; group < optimizer.num_groups(); ++group) {
@@ -88,9 +88,9 @@ void ThrowOptionsDiffer(const Optimizer& optimizer, comm::Group* group) {
           WhoHasWhat(values, group->world_ranks()), kRemedy);
   }
   Throw(what,
-        " in the last step, though no longer now: one of them changed between backward() and "
-        "step() on some ranks only, whose weights have drifted; set options alike on every rank, "
-        "and go on from a checkpoint");
+        " in the last step, but not any more: an option changed between backward() and step() on "
+        "some ranks only, so the weights of ranks have drifted apart; set options alike on every "
+        "rank, and resume from a checkpoint");
 }
 
 }  // namespace apogee::optim

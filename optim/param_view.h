@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// ParamView: what an optimizer sees of one parameter: the part of its value and gradient that this
-// rank holds, where that part lies in the logical tensor, the fp32 master weights, the states, the
-// step count.
+// ParamView: one parameter as an optimizer sees it. It holds this rank's part of the value and of
+// the gradient, the position of that part in the logical tensor (the layout), the fp32 master
+// weights, the states and the step count.
 //
-//   ParamView view(model.Parameters()[0]);               // a whole parameter
-//   view.BindShard(shard, Layout(shape, {.segments = {{0, 100}}}));   // a wrapper made shards
-//   Tensor m = view.AddState("exp_avg", StateKind::kElementwise);     // zeros, in
-//   view.compute_dtype()
+//   ParamView view(model.Parameters()[0]);                            // a whole parameter
+//   view.BindShard(shard, comm::Layout(shape, {.segments = {{0, 100}}}));   // a plugin made shards
+//   Tensor m = view.AddState("exp_avg", StateKind::kElementwise);     // zeros of compute_dtype()
 //
-// Compute dtype: f64 for f64 parameters, else f32. bf16 and f16 parameters have master weights of
-// their own, made from the value at the first step; for f32 and f64 the value is the master. Misuse
-// (integer or strided value, a parameter cut before, gradient of another size) throws Error.
+// Compute dtype: f64 for f64 parameters, else f32. bf16 and f16 parameters have separate master
+// weights, made from the value at the first step; for f32 and f64 the value is the master.
+// Throws Error for an integer or strided value, a parameter that a plugin has already cut, and a
+// gradient of another size.
 #ifndef APOGEE_OPTIM_PARAM_VIEW_H_
 #define APOGEE_OPTIM_PARAM_VIEW_H_
 
@@ -33,123 +33,128 @@ struct NamedState {
   Tensor value;
 };
 
-// A state as an optimizer declares it.
+// The declaration of a state.
 struct StateSpec {
   const char* name;
   StateKind kind;
-  Shape shape = {};  // of kinds that have their own (comm::HasOwnShape)
+  Shape shape = {};  // only for kinds whose shape is not the parameter's (comm::HasOwnShape)
 };
 
 class ParamView {
  public:
   explicit ParamView(autograd::ParameterPtr parameter);
-  // Buffers without a Parameter, for callers that bring their own gradients (set_grad).
+  // A view of a buffer without a Parameter. The caller provides gradients (set_grad).
   ParamView(std::string name, Tensor value, comm::Layout layout);
 
-  // From now on the view works on `value` (this rank's part, then padding) instead of the
-  // parameter's own elements, and takes its gradient from set_grad. Masters and element-wise states
-  // that exist are cut likewise. Throws Error for a view that has been bound before.
+  // Makes the view work on `value` (this rank's part, then padding) instead of the parameter's own
+  // elements; the gradient then comes from set_grad. Existing masters and element-wise states are
+  // cut the same way. Throws Error if the view is already bound to a shard, or for another shape.
   void BindShard(Tensor value, comm::Layout layout);
 
-  // From now on the parameter's own elements are the part of the logical tensor that `layout` says,
-  // then padding: a wrapper has cut the parameter, or other ranks hold it too. Masters and
-  // element-wise states that exist are cut likewise. Throws Error for a view that was bound.
+  // Tells the view that the parameter's own elements are now the part of the logical tensor in
+  // `layout`, then padding: a plugin has cut the parameter, or other ranks hold it too. Existing
+  // masters and element-wise states are cut the same way. Throws Error if the view is already
+  // bound.
   void BindParameter(comm::Layout layout);
 
   const std::string& name() const { return name_; }
-  // Where this rank's elements lie. Its num_replicas() is 1, whatever was bound: reductions count
-  // what several ranks hold (StatBuffer), so that updates need not.
+  // The position of this rank's elements in the logical tensor. Its num_replicas() is always 1:
+  // StatBuffer accounts for replicas, so an update need not.
   const comm::Layout& layout() const { return layout_; }
-  // How many ranks hold each element of this rank's part.
+  // The number of ranks that hold a copy of this rank's part, this rank included.
   int num_replicas() const { return num_replicas_; }
-  // The value is a buffer given to the view, not the parameter's own.
+  // Whether the value is a buffer given to the view instead of the parameter's own value.
   bool is_shard() const { return shard_.defined(); }
-  // False for a frozen parameter: no gradient of it counts and nothing of it changes.
+  // False for a frozen parameter: its gradient is ignored and nothing of it changes.
   bool trainable() const { return parameter_ == nullptr || parameter_->requires_grad(); }
   // nullptr for buffers.
   const autograd::ParameterPtr& parameter() const { return parameter_; }
 
-  // True when the view was bound: then other ranks may hold parts of the tensor, and every rank
-  // takes part in statistics that one rank alone would not need.
+  // True once the view is bound. Other ranks may then hold parts of the tensor, and every rank
+  // takes part in statistics that a single rank would not need.
   bool sharded() const { return shard_.defined() || bound_parameter_; }
 
-  // Whether this rank computes what is computed once for the whole tensor, and keeps the states
-  // that have one keeper (GaLore's low-rank moments). Where several ranks step together, exactly
-  // one of them is the owner; see owners.h.
+  // Whether this rank is the owner: it does the computations that are done once for the whole
+  // tensor, and keeps the states that only one rank keeps (GaLore's low-rank moments). Of the ranks
+  // that step together, exactly one owns each tensor; see owners.h.
   bool owned() const { return owned_; }
   void set_owner(bool owned) { owned_ = owned; }
 
-  // True: the gradient is only this rank's addend of a mean over num_replicas() ranks, which hold
-  // the same value each; the optimizer's statistics sum it up (Optimizer::ReducesOwnGrad).
+  // True: the gradient is not reduced. It is this rank's addend of a mean over num_replicas() ranks
+  // that hold the same value, and the optimizer's statistics reduce it (Optimizer::ReducesOwnGrad).
   bool partial_grad() const { return num_addends_ > 1; }
-  // The ranks that hold addends; 1: the gradient is whole again. Throws Error for a shard.
+  // Sets the number of ranks that hold addends; 1: the gradient is reduced again. Throws Error for
+  // a shard.
   void set_partial_grad(int num_ranks);
 
-  // The working weights, outside of any graph. Makes a lazy value (Parameter::is_lazy).
+  // The working weights, detached from any graph. Creates the value of a lazy parameter
+  // (Parameter::is_lazy).
   Tensor value() const;
-  // Theirs, without making them.
+  // Dtype and shape of the working weights; do not create a lazy value.
   DType dtype() const { return shard_.defined() ? shard_.dtype() : parameter_->dtype(); }
   const Shape& shape() const { return shard_.defined() ? shard_.shape() : parameter_->shape(); }
   bool has_grad() const { return trainable() && grad_handle().defined(); }
-  // Contiguous, one element per element of the layout. Throws Error when the size is wrong.
+  // Contiguous, one element per element of the layout. Throws Error if it is absent or its size is
+  // wrong.
   Tensor grad() const;
-  // Undefined: absent. Only for buffers and shards.
+  // Only for buffers and shards. An undefined tensor makes the gradient absent.
   void set_grad(Tensor grad);
   void zero_grad(bool set_to_none);
 
   DType compute_dtype() const;
-  // True when the master weights are not the value itself.
+  // True if the master weights are separate from the value.
   bool needs_master() const { return compute_dtype() != dtype(); }
-  // The weights that an update works on: the value, or master weights (made from the value at first
-  // use).
+  // The weights that an update works on: the value, or the master weights, made from it at first
+  // use.
   Tensor master();
-  // Takes `master` over (compute dtype, the value's shape): the fp32 weights that a cast came from.
+  // Uses `master` (compute dtype, the value's shape) as master weights, for example the fp32
+  // weights that the value was cast from.
   void set_master(Tensor master);
-  // Undefined when there are no master weights yet.
+  // Undefined if there are no separate master weights (yet).
   const Tensor& own_master() const { return master_; }
-  // false: no master weights are kept; a step works on a copy of the value, which it rounds back
-  // and drops.
+  // False: keeps no master weights between steps. Each step works on a copy of the value in the
+  // compute dtype, rounds it back and drops the copy.
   void set_keep_master(bool keep) { keep_master_ = keep; }
   bool keep_master() const { return keep_master_; }
-  // The end of a step.
+  // Called at the end of a step.
   void DropTemporaries() {
     if (!keep_master_) master_ = Tensor();
   }
-  // Other memory takes the place of the value of a view bound to a shard: `value` has the same
-  // elements, and masters, states and gradient move to `context`, where new ones are allocated too.
+  // For a view bound to a shard: replaces the value by `value`, which has the same elements in
+  // other memory. Masters, states and gradient move to `context`, and new ones are allocated there.
   void MoveTo(Tensor value, const ContextPtr& context);
-  // This rank's elements of a tensor that has layout `from`, in the shape of the value; for states.
+  // Cuts this rank's elements out of a state with layout `from`. The result has the value's shape.
   Tensor CutToLayout(const Tensor& tensor, const comm::Layout& from) const;
-  // Where masters and states are allocated; by default with the value.
+  // The memory in which masters and states are allocated; by default that of the value.
   void set_state_context(ContextPtr context) { state_context_ = std::move(context); }
   ContextPtr state_context() const {
     if (state_context_ != nullptr) return state_context_;
     return shard_.defined() ? shard_.context() : parameter_->context();
   }
-  // Copies the value into existing master weights: call after weights were loaded into the model.
+  // Copies the value into existing master weights. Call after loading weights into the model.
   void RefreshMaster();
 
-  // The state `name`; made of zeros if it is not there.
+  // Returns the state `name`; creates it as zeros if it does not exist.
   Tensor AddState(const std::string& name, StateKind kind) {
     return AddState({name.c_str(), kind});
   }
   Tensor AddState(const StateSpec& spec);
-  // Undefined when there is none.
+  // Undefined if there is no such state.
   Tensor state(const std::string& name) const;
   const std::vector<NamedState>& states() const { return states_; }
   void ReplaceStates(std::vector<NamedState> states) { states_ = std::move(states); }
-  // The shape a state of this kind has here.
+  // The shape of a state of this kind on this rank.
   Shape StateShape(StateKind kind) const { return StateShape(StateSpec{"", kind}); }
   Shape StateShape(const StateSpec& spec) const;
-  // Its dtype: u8 for codes, else compute_dtype().
+  // The dtype of a state of this kind: u8 for codes, else compute_dtype().
   DType StateDType(StateKind kind) const;
 
-  // Updates that this parameter has had. It does not advance without a gradient.
+  // The number of updates of this parameter. It does not advance in a step without a gradient.
   int64_t step() const { return step_; }
   void set_step(int64_t step) { step_ = step; }
 
  private:
-  // Takes over the layout of a part of what the view has been. Returns the one before.
+  // Sets the layout of a part of the previous layout, which it returns.
   comm::Layout TakeLayout(comm::Layout layout);
   void CutStates(const comm::Layout& from);
   const Tensor& grad_handle() const { return shard_.defined() ? grad_ : parameter_->grad(); }

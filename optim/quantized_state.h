@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A state of 8-bit codes with one scale per block of the logical tensor: what an optimizer keeps
-// instead of four bytes per element.
+// QuantizedState: a state of 8-bit codes with one scale per block of the logical tensor. It takes
+// about one byte per element instead of four.
 //
 //   specs.push_back({"exp_avg", StateKind::kCodes});
 //   specs.push_back({"exp_avg_absmax", StateKind::kBlockScale, BlockScaleShape(numel, 256)});
-//   QuantizedState state(view.state("exp_avg"), view.state("exp_avg_absmax"), CodeMap::Signed(),
-//   256); Tensor values = state.Dequantize(DType::kF32);   state.Quantize(values);
+//   ...
+//   QuantizedState state(view.state("exp_avg"), view.state("exp_avg_absmax"),
+//                        CodeMap::Signed(), /*block=*/256);
+//   Tensor values = state.Dequantize(DType::kF32);
+//   state.Quantize(values);
 //
 // Element i of the tensor is in block i / block; block 0 means one scale for the whole tensor.
-// Bytes: n + 4 ceil(n / block). A block of zeros has scale 0 and the codes of zero. An update that
-// fuses decoding and encoding calls a kernel on codes() and scales() instead (AdamW8bit does).
+// Bytes for n elements: n + 4 ceil(n / block). A block of zeros has scale 0 and the codes of zero.
+// An update kernel that decodes and encodes itself reads codes() and scales() directly (AdamW8bit
+// does).
 #ifndef APOGEE_OPTIM_QUANTIZED_STATE_H_
 #define APOGEE_OPTIM_QUANTIZED_STATE_H_
 
@@ -28,16 +32,16 @@ inline Shape BlockScaleShape(int64_t numel, int64_t block) { return {NumBlocks(n
 
 class QuantizedState {
  public:
-  // Handles on u8 codes of a whole tensor and on the scales of its blocks. Throws Error when their
-  // sizes do not fit together.
+  // `codes`: the u8 codes of a whole tensor. `scales`: one per block. Keeps handles, not copies,
+  // and a reference to `map`. Throws Error if the sizes do not match.
   QuantizedState(Tensor codes, Tensor scales, const CodeMap& map, int64_t block);
 
   const Tensor& codes() const { return codes_; }
   const Tensor& scales() const { return scales_; }
 
-  // Values in `dtype` (f32 or f64), shaped like the codes.
+  // Returns the values in `dtype` (f32 or f64), shaped like the codes.
   Tensor Dequantize(DType dtype) const;
-  // Takes the values (f32 or f64, contiguous) over: scales first, then the nearest codes.
+  // Encodes `values` (f32 or f64, contiguous): first the scales, then the nearest codes.
   void Quantize(const Tensor& values) const;
 
  private:

@@ -7,7 +7,7 @@
 namespace apogee::optim {
 namespace {
 
-// Enough rows that the columns' partial sums are a small share of the block.
+// Large enough for the columns' partial sums to be small compared with the block.
 constexpr int64_t kBlockElements = 1 << 16;
 
 }  // namespace
@@ -15,7 +15,7 @@ constexpr int64_t kBlockElements = 1 << 16;
 std::vector<RowBlock> RowBlocks(const comm::Layout& layout) {
   const comm::MatrixView matrix = layout.matrix();
   std::vector<RowBlock> blocks;
-  // `rows` rows of one matrix from `row` on, columns [col, col + cols).
+  // Cuts `rows` rows of one matrix from `row` on, columns [col, col + cols).
   const auto cut = [&](int64_t row, int64_t rows, int64_t col, int64_t cols, int64_t local) {
     const int64_t panel = std::min(cols, kMaxBlockCols);
     const int64_t height = std::max<int64_t>(1, kBlockElements / panel);

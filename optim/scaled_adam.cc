@@ -242,7 +242,7 @@ ClippingReport ScaledAdam::Clipping(int group, int num_dominant) const {
   for (GradientShare& share : report.dominant) {
     if (finite) {
       share.share = report.norm > 0 ? share.share / (report.norm * report.norm) : 0;
-    } else {  // what is not finite dominates everything else
+    } else {  // shares that are not finite dominate all others
       share.share = std::isfinite(share.share) ? 0 : 1 / broken;
     }
   }

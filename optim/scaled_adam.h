@@ -1,41 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // ScaledAdam (Yao et al., "Zipformer", ICLR 2024; k2-fsa/icefall): Adam whose steps are relative to
-// the size of each parameter, that also learns that size, and clips against the median of recent
-// gradient norms.
+// the rms of each parameter. It also learns that rms, and clips gradients against the median of
+// recent gradient norms.
 //
 //   optim::ScaledAdam optimizer(model.Parameters(), {.lr = 0.045, .clipping_scale = 2.0});
 //   Backward(criterion(model(x), y));
 //   optimizer.step();
 //   optimizer.zero_grad();
-//   optimizer.Clipping(0).dominant;                  // the parameter that makes up most of the
-//   norm
+//   optimizer.Clipping(0).dominant;       // the parameter that makes up most of the norm
 //
-// With t from 0 the parameter's own steps, P = size_update_period, N elements, rms(w) = |w| /
-// sqrt(N):
-//   g     = grad * clip                                        clip: one factor per group, below
-//   G_t   = sum(w g);  at t = 0 and t % P == P - 1: r = rms(w)
-//   v     = beta2 v + (1 - beta2) g^2;  c = 1 - beta2^(t+1);  v' = v / c if c < 0.99, else v
+// With t the parameter's own step count from 0, P = size_update_period, N its number of elements
+// and rms(w) = |w| / sqrt(N):
+//   g     = grad * clip                           clip: one factor per group, see below
+//   G_t   = sum(w g)
+//   r     = rms(w)                                renewed at t = 0 and at t % P == P - 1
+//   v     = beta2 v + (1 - beta2) g^2
+//   c     = 1 - beta2^(t+1);  v' = v / c if c < 0.99, else v
 //   step  = -lr max(r, param_min_rms) g / (sqrt(v') + eps)
-//   at t % P == P - 1, t > 0:  b = beta2^P;  k = (t + 1) / P;  over the last P steps
-//     s   = b s + (1 - b) mean(G^2);  a = -lr scalar_lr_scale sqrt(1 - b^k) sum(G) / (sqrt(s) +
-//     eps) a   = 0 if r < param_min_rms;  a = min(clamp(a, +-0.1), (param_max_rms - r) / r);  step
-//     += a w
-//   delta = beta1 delta + (1 - beta1) step;  w += delta
-// One element: step = -lr scalar_lr_scale g / (sqrt(v') + eps), no size update, w clamped to
-// +-scalar_max. No bias correction of delta and no weight decay, as in the reference. Clipping:
-// norm^2 = sum over the group of r^2 sum(grad^2), for one element scalar_lr_scale^2 grad^2; see
-// median_clipping.h. It is a group's, beside StepOptions::max_norm, which is the whole model's.
+//   at t % P == P - 1, t > 0, with b = beta2^P, k = (t + 1) / P, and mean and sum over the last P
+//   steps:
+//     s     = b s + (1 - b) mean(G^2)
+//     a     = -lr scalar_lr_scale sqrt(1 - b^k) sum(G) / (sqrt(s) + eps)
+//     a     = 0 if r < param_min_rms
+//     a     = min(clamp(a, -0.1, 0.1), (param_max_rms - r) / r)
+//     step += a w
+//   delta = beta1 delta + (1 - beta1) step
+//   w    += delta
+// A parameter of one element has no size update, and w is clamped to +-scalar_max:
+//   step  = -lr scalar_lr_scale g / (sqrt(v') + eps)
+// As in the reference, delta has no bias correction and there is no weight decay.
 //
-// States: delta, exp_avg_sq per element (8 bytes), param_rms, scale_exp_avg_sq, scale_grad_sum,
-// scale_grad_sumsq (16 bytes per parameter), exp_avg_sq and delta only for one element; per group
-// the norms of clipping_update_period steps.
+// Clipping: clip follows from the group's norm (median_clipping.h), which weights each gradient:
+//   norm^2 = sum over the group's parameters of r^2 sum(grad^2)
+// For a parameter of one element, scalar_lr_scale^2 takes the place of r^2. StepOptions::max_norm,
+// which clips the norm of the whole model, works beside it.
 //
-// Defaults are those of icefall, but a parameter without a gradient is left alone. Presets:
-// Icefall() counts absent gradients as zeros as the reference does; Icefall2023() is the version of
-// early 2023, with its defects: clipping reaches only G, scalars are clamped before the step, a =
-// -lr scalar_lr_scale P above param_max_rms and no +-0.1, no early thresholds, scalars count fully
-// in the norm, c always divides v of scalars.
+// States: delta, exp_avg_sq per element (8 bytes). Parameters of more than one element also have
+// param_rms, scale_exp_avg_sq, scale_grad_sum, scale_grad_sumsq (16 bytes per parameter). Each
+// group keeps the norms of clipping_update_period steps.
+//
+// Defaults are those of icefall, except that a parameter without a gradient is left alone.
+//   Icefall()      An absent gradient counts as zeros, as in the reference.
+//   Icefall2023()  The version of early 2023, with its defects: only G is clipped; scalars are
+//                  clamped before the step; a = -lr scalar_lr_scale P above param_max_rms, without
+//                  the limits +-0.1; no early thresholds; scalars count in the norm with weight 1;
+//                  v of scalars is always divided by c.
 #ifndef APOGEE_OPTIM_SCALED_ADAM_H_
 #define APOGEE_OPTIM_SCALED_ADAM_H_
 
@@ -57,7 +67,7 @@ struct ScaledAdamOptions {
   double scalar_max = 10.0;
   int64_t size_update_period = 4;
   int64_t clipping_update_period = 100;
-  bool none_as_zero = false;  // an absent gradient counts as one of zeros
+  bool none_as_zero = false;  // an absent gradient counts as zeros
   bool icefall_2023 = false;  // the behaviour of early 2023
 
   static ScaledAdamOptions Icefall();
@@ -67,23 +77,23 @@ struct ScaledAdamOptions {
 };
 extern template class TypedOptimizer<ScaledAdamOptions>;
 
-// What a parameter contributes to the norm that is clipped.
+// What a parameter contributes to its group's clipping norm.
 struct GradientShare {
   std::string name;
-  double share = 0;      // of the group's squared norm; 0 when that is 0
-  double grad_norm = 0;  // of the gradient alone
+  double share = 0;      // of the group's squared norm, in [0, 1]; 0 when the norm is 0
+  double grad_norm = 0;  // |grad|, not weighted
   double param_rms = 0;  // |w| for one element
 };
 
 struct ClippingReport {
-  double norm = 0;       // of the last step, 0 before it
-  double factor = 1;     // what the last step multiplied gradients with
-  double threshold = 0;  // 0: not known yet
-  // Minimum, quartiles and maximum of the norms that the threshold was made from, and how many of
-  // those steps were clipped, in percent.
+  double norm = 0;       // of the last step; 0 before the first
+  double factor = 1;     // the last step multiplied gradients by this
+  double threshold = 0;  // the largest norm that is not clipped; 0: not known yet
+  // Minimum, quartiles and maximum of the norms behind the threshold, and the percentage of those
+  // steps that were clipped.
   std::array<double, 5> quartiles{};
   double percent_clipped = 0;
-  int64_t num_clipped = 0;  // since then
+  int64_t num_clipped = 0;  // steps clipped since the threshold was set
   // The largest shares of the last step, largest first.
   std::vector<GradientShare> dominant;
 };
@@ -95,8 +105,8 @@ class ScaledAdam : public TypedOptimizer<ScaledAdamOptions> {
       : ScaledAdam({{std::move(params), options}}) {}
   explicit ScaledAdam(std::vector<ParamGroup<ScaledAdamOptions>> groups);
 
-  // With at most `num_dominant` parameters. All zero for a group without clipping. Waits for the
-  // GPU that the last step runs on.
+  // The report of the last step, with at most `num_dominant` parameters. Without clipping_scale the
+  // factor is 1 and everything else zero or empty. On a GPU, waits until the last step has run.
   ClippingReport Clipping(int group, int num_dominant = 1) const;
 
   bool SupportsShards() const override { return true; }
@@ -117,23 +127,23 @@ class ScaledAdam : public TypedOptimizer<ScaledAdamOptions> {
               std::span<const StatBuffer> totals) override;
 
  private:
-  // What Clipping() tells of a group's step, where the kernels put it.
+  // What Clipping() reads of a group's last step; the kernels write it.
   struct LastStep {
     std::vector<const ParamView*> views;
     Tensor shares;  // ScaledAdamSizeChunk::share of each; undefined without clipping
-    Tensor gate;    // median_clip's; undefined before the first step
+    Tensor gate;    // written by median_clip; undefined before the first step
   };
-  // A group's MedianClippingState, which kernels keep.
+  // A group's MedianClippingState, in the device's memory.
   struct Kept {
     Tensor state;        // undefined until a step needs it
-    bool ahead = false;  // of the GroupState
+    bool ahead = false;  // newer than the GroupState
   };
   Tensor ClippingState(int group, const ContextPtr& context);
-  // `sums`: the totals of `param`.
+  // `sums`: the totals of `param` from the statistics phase.
   ScaledAdamSizeChunk SizeChunk(const ActiveParam& param, const void* sums) const;
 
   std::vector<LastStep> last_;
-  std::vector<std::optional<LastStep>> undecided_;  // of a step that a GPU may have skipped
+  std::vector<std::optional<LastStep>> undecided_;  // of a step that the GPU may yet have skipped
   mutable std::vector<Kept> kept_;
 };
 

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Kernel arguments of ScaledAdam; see kernels.h. A step runs them in this order. What they hand on
-// lies in the device's memory, so that nobody waits for it.
+// Kernel arguments of ScaledAdam; see kernels.h. A step runs the kernels in this order. They pass
+// results on in the device's memory, so the host does not wait.
+//
+//   dots                 statistics of each parameter; reduce over ranks
+//   scaled_adam_shares   each parameter's part of the norm; only with clipping
+//   median_clip          the clip factor of the group
+//   scaled_adam_sizes    rms and growth of each parameter
+//   scaled_adam          the update
 #ifndef APOGEE_OPTIM_SCALED_ADAM_KERNELS_H_
 #define APOGEE_OPTIM_SCALED_ADAM_KERNELS_H_
 
@@ -11,14 +17,15 @@
 
 namespace apogee::optim {
 
-// sums: w g, and where `all` is set g^2 and w^2, else 0, with g = grad_scale * grad.
+// With g = grad_scale * grad, writes sums = [sum of w g, sum of g^2, sum of w^2]. If `all` is
+// false, the last two are 0.
 struct DotChunk {
   const void* weight;  // of the kernel's dtype
   const void* grad;
   DType grad_dtype;
   int64_t n;
   bool all;
-  void* sums;  // three of stat_dtype
+  void* sums;  // out: three numbers of stat_dtype
 };
 struct DotArgs {
   DType dtype, stat_dtype;
@@ -26,24 +33,24 @@ struct DotArgs {
   std::span<const DotChunk> chunks;
 };
 
-// The size of one parameter, and how it goes on.
+// The rms of one parameter and its change. The names are those of the equations in scaled_adam.h.
 struct ScaledAdamSizeChunk {
   const void* sums;  // totals of DotChunk::sums
   double numel;      // of the logical parameter
-  void* param_rms;   // states, of the kernel's dtype; null for one element
+  void* param_rms;   // the states, of the kernel's dtype; null for one element
   void* scale_exp_avg_sq;
   void* scale_grad_sum;
   void* scale_grad_sumsq;
   bool first_step, opens_period, ends_period;
-  double beta, root;   // beta2^period and sqrt(1 - beta^k), of its k-th period
-  double norm_factor;  // of one element's gradient in the norm
-  double rate;         // step_size; for more than one element times max(param_rms, min_rms)
-  double* share;  // scaled_adam_shares: part of the squared norm that is clipped, |g|, param_rms
-  double* step;   // scaled_adam_sizes: step_size and growth of the update
+  double beta, root;   // b = beta2^P and sqrt(1 - b^k)
+  double norm_factor;  // weight of the gradient of a one-element parameter in the norm
+  double rate;         // step_size, before the factor max(param_rms, min_rms)
+  double* share;       // out of scaled_adam_shares: part of the squared norm, |g|, param_rms
+  double* step;        // out of scaled_adam_sizes: step_size and growth of the update
 };
 struct ScaledAdamSizeArgs {
   DType dtype, stat_dtype;
-  const StepGate* gate;  // of median_clip, whose clip_factor g is multiplied with; or null
+  const StepGate* gate;  // of median_clip: g is multiplied by its clip_factor; or null
   int64_t period;
   double size_lr, one_minus_beta1, eps, min_rms, max_rms;
   bool icefall_2023;
@@ -53,12 +60,11 @@ struct ScaledAdamSizeArgs {
 struct MedianClippingOptions {
   double scale = 0;  // 0: no clipping
   int64_t period = 100;
-  // Set the threshold, doubled, after 10, 20 and 40 steps too, when the norms may still change
-  // fast.
+  // Also sets the threshold, doubled, after 10, 20 and 40 steps, when norms may still change fast.
   bool early_estimates = true;
 };
 
-// As it lies in the device's memory, `period` norms behind it. Negative: absent.
+// In the device's memory, followed by `period` norms. A negative number means absent.
 struct MedianClippingState {
   double clip_step;
   double threshold;
@@ -67,24 +73,29 @@ struct MedianClippingState {
   double quartiles[5];
 };
 
-// One group's clip factor, from shares that follow each other (median_clipping.h).
+// The clip factor of one group (median_clipping.h), from the shares of its parameters, which are
+// `count` times three numbers in a row.
 struct MedianClipArgs {
   GradFactor grad_scale;
   MedianClippingOptions options;
-  bool dropped_only;  // the update's gradients are not clipped, only dropped where the factor is 0
+  bool dropped_only;  // grad_scale leaves out the clip factor, unless that is 0
   const double* shares = nullptr;
   int64_t count = 0;
-  MedianClippingState* state = nullptr;  // in and out, norms behind it; null without clipping
+  MedianClippingState* state = nullptr;  // in and out, with norms; null without clipping
   StepGate* gate;  // out: grad_norm, clip_factor, the update's grad_scale, skip
 };
 
-// g = grad_scale * grad (0 where grad_scale is 0, whatever the gradient);  v = beta2 v + (1 -
-// beta2) g^2; delta = beta1 delta + step_size * g / (sqrt(v_scale * v) + eps) + growth * w; w =
-// clamp(w, +-limit) if clamp_before;  w += delta;  w = clamp(w, +-limit) otherwise.
+// The update:
+//   g = grad_scale * grad, or 0 if grad_scale is 0, even for a gradient that is not finite
+//   v = beta2 v + (1 - beta2) g^2
+//   delta = beta1 delta + step_size * g / (sqrt(v_scale * v) + eps) + growth * w
+//   if clamp_before: w = clamp(w, -limit, limit)
+//   w += delta
+//   if not clamp_before: w = clamp(w, -limit, limit)
 struct ScaledAdamChunk : UpdateChunk {
   void* delta;
   void* exp_avg_sq;
-  const double* step;  // step_size and growth
+  const double* step;  // step_size and growth, from scaled_adam_sizes
   double v_scale, limit;
 };
 struct ScaledAdamArgs {

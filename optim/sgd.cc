@@ -42,7 +42,7 @@ void Sgd::Update(int group, std::span<const ActiveParam> params, const StepDecis
   const auto make_chunk = [&](const ActiveParam& param) {
     SgdChunk chunk = MakeUpdateChunk<SgdChunk>(param);
     if (o.momentum != 0) chunk.momentum_buffer = param.view->state("momentum_buffer").raw();
-    // The buffer starts as the first gradient: from zeros, without dampening.
+    // The buffer is zeros at first; without dampening it then becomes the first gradient.
     chunk.buf_scale = param.view->step() == 1 ? 1 : 1 - o.dampening;
     return chunk;
   };

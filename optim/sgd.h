@@ -9,9 +9,10 @@
 //   g = (maximize ? -grad : grad) + weight_decay * w
 //   buf = first update ? g : momentum * buf + (1 - dampening) * g
 //   w -= lr * (momentum == 0 ? g : nesterov ? g + momentum * buf : buf)
-// State per element: momentum_buffer (f32; f64 for f64), only with momentum. Dampening does not
-// apply to the first gradient; lr multiplies the velocity, so changing lr acts on past momentum at
-// once.
+// Dampening does not apply to the first gradient. lr multiplies the buffer, so a new lr acts on
+// past gradients at once.
+//
+// State per element: momentum_buffer (4 bytes; 8 for f64), only with momentum.
 #ifndef APOGEE_OPTIM_SGD_H_
 #define APOGEE_OPTIM_SGD_H_
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Keeps the lists of states that depend on options and shapes, so that StatesUnder can return a
-// span.
+// SpecCache: keeps lists of state declarations that depend on options and shapes, so that
+// StatesUnder can return a span.
 //
 //   return cache_.Keep({{"state1", StateKind::kCodes}, {"absmax1", StateKind::kBlockScale, {20}}});
 //
-// Equal lists are kept once: the cache grows with the number of different shapes, not with the
-// steps.
+// Equal lists are kept once, so the cache grows with the number of different shapes, not of steps.
 #ifndef APOGEE_OPTIM_SPEC_CACHE_H_
 #define APOGEE_OPTIM_SPEC_CACHE_H_
 

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Reading and writing numbers of a StatBuffer whatever its dtype, for statistics that are few or
-// are moved between a buffer and a tensor as they are.
+// Reads and writes numbers of a StatBuffer of any dtype on any device. For few numbers, or to copy
+// between a buffer and a tensor.
+//
+//   WriteStats(buffer, StatSection::kSums, {1.0, 2.0});                 // host to device
+//   double second = StatNumber(buffer, StatSection::kSums, 1);          // waits for a GPU
 #ifndef APOGEE_OPTIM_STAT_VALUES_H_
 #define APOGEE_OPTIM_STAT_VALUES_H_
 
@@ -14,18 +17,18 @@ namespace apogee::optim {
 
 enum class StatSection { kSums, kMaxima };
 
-// The numbers that were reserved for `view`; nullptr when there are none.
+// The entry of `view`; nullptr if it has none.
 inline const StatBuffer::Entry* FindEntry(const std::vector<StatBuffer::Entry>& entries,
                                           const ParamView* view) {
   const auto found = std::ranges::find(entries, view, &StatBuffer::Entry::view);
   return found == entries.end() ? nullptr : &*found;
 }
 
-// The section itself.
+// All numbers of a section, as the buffer's own tensor.
 inline const Tensor& StatValues(const StatBuffer& buffer, StatSection section) {
   return section == StatSection::kSums ? buffer.sum_values() : buffer.max_values();
 }
-// All numbers of a section on the host, and back: one copy each way where they are a GPU's.
+// Copies all numbers of a section to the host and back; for a GPU, one copy each way.
 inline std::vector<double> ReadStats(const StatBuffer& buffer, StatSection section) {
   return StatValues(buffer, section).ToVector<double>();
 }
@@ -34,13 +37,13 @@ inline void WriteStats(const StatBuffer& buffer, StatSection section,
   StatValues(buffer, section).SetValues(values);
 }
 
-// Numbers [offset, offset + count) of a section, a view of the buffer's storage.
+// Numbers [offset, offset + count) of a section, as a view of the buffer's memory.
 inline Tensor StatSlice(const StatBuffer& buffer, StatSection section, int64_t offset,
                         int64_t count) {
   return StatValues(buffer, section).Slice(0, offset, count);
 }
 
-// One number, on the host.
+// One number, copied to the host.
 inline double StatNumber(const StatBuffer& buffer, StatSection section, int64_t offset) {
   return StatSlice(buffer, section, offset, 1).Item();
 }

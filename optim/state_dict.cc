@@ -15,12 +15,12 @@ bool SameSegments(const comm::Layout& a, const comm::Layout& b) {
   return a.logical_shape() == b.logical_shape() && std::ranges::equal(a.segments(), b.segments());
 }
 
-// One row per rank, of which this one has its own.
+// The layout of a tensor with one row per rank, of which this rank has its own.
 comm::Layout PlaceOfRank(int64_t numel, int rank, int num_ranks) {
   return comm::Layout({num_ranks, numel}, {.segments = {{rank * numel, numel}}});
 }
 
-// What does not fit between a saved state and the view that is to take it.
+// Adds a problem if a saved state does not fit the view.
 void CheckState(const std::string& name, const StateEntry& entry, const ParamView& view,
                 std::span<const StateSpec> expected, std::vector<std::string>& problems) {
   const std::string what = Concat("state \"", name, "\" of \"", view.name(), "\"");
@@ -100,13 +100,13 @@ absl::Status Optimizer::ReadStates(const ReadState& read,
                                    StateDict& dict) const {
   if (dict.groups.size() != group_sizes_.size()) {
     return InvalidArgument("optimizer ", name_, ": ", dict.groups.size(),
-                           " parameter groups were saved, here are ", group_sizes_.size());
+                           " parameter groups were saved, but this run has ", group_sizes_.size());
   }
   APOGEE_RETURN_IF_ERROR(CheckGroupOptions(dict.groups));
   std::vector<std::string> problems;
   ForEachView([&](const ParamView& view, int group) {
     const auto found = dict.params.find(view.name());
-    if (found == dict.params.end()) return;  // load_state_dict says so
+    if (found == dict.params.end()) return;  // load_state_dict reports it
     ParamState& saved = found->second;
     saved.layout = view.layout();
     const auto add = [&](const char* name, StateKind kind, const Shape& shape) {
@@ -220,7 +220,7 @@ absl::Status Optimizer::load_state_dict(const StateDict& dict) {
   Settle();
   APOGEE_RETURN_IF_ERROR(CheckStateDict(dict));
 
-  // Copies first: running out of memory here still leaves everything as it was.
+  // Makes copies first, so that running out of memory here changes nothing.
   struct Loaded {
     std::vector<NamedState> states;
     Tensor master;

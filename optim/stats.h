@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The statistics of one phase of a step, packed: sums and maxima over logical tensors, first local
-// partials, then, once reduced, totals.
+// Statistics of one phase of a step: sums and maxima over logical tensors, packed into one buffer.
+// They are partials of this rank at first, and totals once reduced.
 //
 //   StatBuffer buffer(DType::kF32, context);
 //   int64_t rows = buffer.AddSums(view, view.layout().matrix().rows);    // declare ...
@@ -9,13 +9,13 @@
 //   buffer.sums<float>(rows)[i] += x;                                    // ... partials ...
 //   reducer.Reduce(buffer);                                              // ... totals
 //
-// All parameters share one buffer, so that a phase costs one collective per operation and group
-// however many parameters there are. Partials start at 0; maxima are of numbers >= 0.
+// All parameters share one buffer, so a phase costs one all-reduce of sums and one of maxima per
+// group of ranks, however many parameters there are. Partials start at 0; maxima are of numbers
+// >= 0.
 //
-// Partials of sums are over the elements that this rank holds, each counted once. Where several
-// ranks hold the same elements (ParamView::num_replicas), CountReplicasOnce(), which the
-// optimizer's base class calls before it reduces, multiplies them by 1 / num_replicas: an update
-// need not know.
+// A partial sum is over the elements that this rank holds, each counted once. If several ranks hold
+// the same elements (ParamView::num_replicas), CountReplicasOnce() multiplies the partials by
+// 1 / num_replicas. The base class Optimizer calls it before reducing, so an update need not care.
 #ifndef APOGEE_OPTIM_STATS_H_
 #define APOGEE_OPTIM_STATS_H_
 
@@ -31,31 +31,30 @@ namespace apogee::optim {
 
 class StatBuffer {
  public:
-  // Elements [offset, offset + count) belong to `view`; its layout names the ranks that hold the
-  // rest.
+  // Numbers [offset, offset + count) of the buffer belong to `view`.
   struct Entry {
     const ParamView* view;
     int64_t offset;
     int64_t count;
-    double weight = 1;  // of this rank's partials in a total
+    double weight = 1;  // CountReplicasOnce() multiplies this rank's partials by it
   };
 
-  // f32, or f64 where parameters are.
+  // `dtype`: f32, or f64 if a parameter is f64.
   StatBuffer(DType dtype, ContextPtr context) : dtype_(dtype), context_(std::move(context)) {}
 
-  // Reserve `count` numbers and return their offset. Not after Allocate().
+  // These reserve `count` numbers and return their offset. Call before Allocate().
   int64_t AddSums(const ParamView& view, int64_t count) {
     return Add(sums_, view, count, 1.0 / view.num_replicas());
   }
-  // Sums of which one rank alone gives what counts, and the others give 0, whoever holds what: what
-  // the owner of a parameter (ParamView::owned) sends to all.
+  // Sums with one contributor: the owner of the parameter (ParamView::owned) writes the numbers,
+  // all other ranks leave 0. The owner sends numbers to all ranks this way.
   int64_t AddFromOwner(const ParamView& view, int64_t count) { return Add(sums_, view, count, 1); }
   int64_t AddMaxima(const ParamView& view, int64_t count) { return Add(maxima_, view, count, 1); }
   void Allocate();
-  // Gives partials of sums their weights. Once, before they are reduced.
+  // Multiplies the partial sums by their weights. Call once, before reducing.
   void CountReplicasOnce();
 
-  // For the processor, where the buffer is in its memory; optim/stat_values.h serves any device.
+  // Only for a buffer in host memory; optim/stat_values.h works on any device.
   template <typename T>
   T* sums(int64_t offset) const {
     return sums_.values.data<T>() + offset;
@@ -65,7 +64,7 @@ class StatBuffer {
     return maxima_.values.data<T>() + offset;
   }
 
-  // What a reducer works on: [n] tensors (n may be 0) and who their elements belong to.
+  // For reducers: tensors of shape [n] (n may be 0), and the view that each number belongs to.
   const Tensor& sum_values() const { return sums_.values; }
   const Tensor& max_values() const { return maxima_.values; }
   const std::vector<Entry>& sum_entries() const { return sums_.entries; }
@@ -85,14 +84,14 @@ class StatBuffer {
   Section sums_, maxima_;
 };
 
-// Turns local partials into totals. This one is for a single rank, which holds everything: it does
-// nothing. Plugins derive one that reduces over the groups of the views' layouts; every rank of
-// those groups must then call step() together.
+// Turns partials into totals. This base class is for a single rank, whose partials are totals
+// already: it does nothing. Plugins derive reducers over groups of ranks (group_stat_reducer.h);
+// every rank of the group must then call step() together.
 class StatReducer {
  public:
   virtual ~StatReducer() = default;
   virtual void Reduce(StatBuffer& /*buffer*/) {}
-  // The ranks, to name them in messages; null: one, or they are not known.
+  // The ranks, for error messages. Null: one rank, or not known.
   virtual comm::Group* group() const { return nullptr; }
 };
 

@@ -12,13 +12,14 @@ namespace apogee::optim {
 void Optimizer::CheckPartialGrad(const ParamView& view, int group) const {
   if (!view.partial_grad()) return;
   constexpr const char* kReason =
-      "\" keeps its gradient unreduced on each rank, as was agreed at boost for an optimizer that "
-      "sums up less than all of it: ";
+      "\" has an unreduced gradient, because at boost the optimizer could reduce something smaller "
+      "itself: ";
   APOGEE_CHECK(step_options_.max_norm == 0 || ClipsAddends(), "optimizer ", name_, ": parameter \"",
                view.name(), kReason,
                "max_norm clips a norm that no rank knows; set it before boost");
   APOGEE_CHECK(ReducesOwnGrad(view, group), "optimizer ", name_, ": parameter \"", view.name(),
-               kReason, "its group's options say no longer so; set them before boost");
+               kReason,
+               "with the present options of its group it no longer can; set options before boost");
 }
 
 StepDecision Optimizer::Decide(std::vector<ActiveParam>& active, PendingStep& undecided) {
@@ -51,10 +52,10 @@ StepDecision Optimizer::Decide(std::vector<ActiveParam>& active, PendingStep& un
     marks.SetPresent(c);
     owners.push_back(c);
   }
-  // What other ranks have is to be read where something is absent here.
+  // If a gradient is absent here, the host must read whether other ranks have it.
   const bool all_known = !spans_ranks_ || owners.size() == candidates.size();
-  // Ranks decide alike, one that has no gradient, too: those that do not know that a step is
-  // skipped reduce its statistics.
+  // All ranks must take the same branch, also one without gradients: with a decision on the GPU,
+  // the host does not know that a step is skipped and reduces its statistics.
   const bool has_some = spans_ranks_ || !owners.empty();
   const bool on_device = has_some && CanDecideOn(*context, candidates);
   if (on_device && need_norm) {
@@ -65,14 +66,14 @@ StepDecision Optimizer::Decide(std::vector<ActiveParam>& active, PendingStep& un
     if (need_norm) MarkOnHost(*context, grads, owners, marks);
     marks.Reduce(*reducer_, /*fetch=*/!on_device || !all_known);
   }
-  // Where nothing was fetched, the GPU compares.
+  // If nothing was fetched, this holds trivially and the GPU compares the digests.
   if (!marks.DigestsAgree()) ThrowOptionsDiffer(*this, reducer_->group());
 
   bool whole = true;
   for (size_t c = 0; c < candidates.size(); ++c) {
     if (!marks.present(c) && !AbsentIsZero(groups[c])) continue;
     ParamView& view = *candidates[c];
-    // Absent here but present on another rank counts as zero.
+    // A gradient that is absent here but present on another rank counts as zeros.
     if (!grads[c].defined()) {
       grads[c] = Tensor::Zeros(view.value().shape(), view.compute_dtype(), view.value().context(),
                                MemoryCategory::kGradient);
@@ -112,7 +113,7 @@ void Optimizer::DecideFrom(bool finite, double norm, StepDecision& decision) con
   decision.grad_norm = norm * decision.inv_loss_scale;
   decision.skip = step_options_.nonfinite != NonFinitePolicy::kProceed && !finite;
   if (step_options_.max_norm > 0 && !decision.skip) {
-    // NaN stays NaN: under kProceed it must reach the weights, as it does without clipping.
+    // A NaN factor stays NaN: under kProceed it must reach the weights, as without clipping.
     const double factor = step_options_.max_norm / (decision.grad_norm + 1e-6);
     decision.clip_factor = factor > 1 ? 1 : factor;
   }

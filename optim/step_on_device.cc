@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The parts of Optimizer::step where a GPU decides, and the host does not wait for it.
+// The parts of Optimizer::step for a decision on the GPU, for which the host does not wait.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -12,7 +12,7 @@ namespace apogee::optim {
 
 bool Optimizer::CanDecideOn(const DeviceContext& context,
                             std::span<ParamView* const> candidates) const {
-  // kThrow: step() itself must know.
+  // Under kThrow, step() itself must know the decision.
   return !context.is_host() && DecidesOnDevice() &&
          step_options_.nonfinite != NonFinitePolicy::kThrow &&
          std::ranges::none_of(candidates, &ParamView::partial_grad);
@@ -53,7 +53,8 @@ void Optimizer::SettlePending() const {
   RunReportHooks();
 }
 
-// Reports are settled by who reads them; for the hooks, and for OnDecided, that is a change.
+// Reading a report settles it, so this runs in const functions. Hooks and OnDecided may change the
+// optimizer.
 void Optimizer::RunReportHooks() const {
   for (const StepHook& hook : report_hooks_) hook(const_cast<Optimizer&>(*this));
 }

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Arguments of the kernels of the optimizers with a trust ratio per tensor: LAMB and LARS. The
-// *_sums kernels write this rank's partials, [sum of w^2, sum of u^2] per parameter in
-// `stat_dtype`; the update kernels read the totals.
+// Arguments of the kernels of LAMB and LARS, which have a trust ratio per tensor. The *_sums
+// kernels write this rank's partials, [sum of w^2, sum of u^2] per parameter in `stat_dtype`; the
+// update kernels read the totals.
+//
+//   LambChunk chunk = MakeUpdateChunk<LambChunk>(param);      // then its own fields
+//   OptimKernelsFor(context).lamb_sums(context, args);        // writes partials to chunk.sums
+//   ... reduce over ranks ...
+//   OptimKernelsFor(context).lamb(context, args);             // reads totals from chunk.sums
 #ifndef APOGEE_OPTIM_TRUST_KERNELS_H_
 #define APOGEE_OPTIM_TRUST_KERNELS_H_
 
@@ -13,14 +18,17 @@
 namespace apogee::optim {
 
 struct TrustChunk : UpdateChunk {
-  void* sums;    // partials, or totals
-  bool trusted;  // else the ratio is 1
+  void* sums;    // partials (out of *_sums) or totals (in)
+  bool trusted;  // false: the ratio is 1
 };
 
-// m = beta1 m + grad_weight g;  v = beta2 v + (1 - beta2) g^2;
-// u = mean_scale m / (root_scale sqrt(v) + eps) + decay w;
-// ratio = clamp(|w| / |u|, min_ratio, max_ratio), 1 where a norm is 0;  w -= step_size ratio u.
-// lamb_sums stores neither m nor v: a step that fails in a reduction has changed nothing.
+// LAMB, with g = grad_scale * grad:
+//   m = beta1 m + grad_weight g
+//   v = beta2 v + (1 - beta2) g^2
+//   u = mean_scale m / (root_scale sqrt(v) + eps) + decay w
+//   ratio = clamp(|w| / |u|, min_ratio, max_ratio), or 1 if |w| or |u| is 0
+//   w -= step_size ratio u
+// lamb_sums stores neither m nor v, so a step that fails in a reduction has changed nothing.
 struct LambChunk : TrustChunk {
   void* exp_avg;
   void* exp_avg_sq;
@@ -33,8 +41,11 @@ struct LambArgs {
   std::span<const LambChunk> chunks;
 };
 
-// u is the gradient. ratio = coefficient |w| / (|g| + decay |w| + eps), 1 where a norm is 0;
-// d = ratio (g + decay w);  buf = momentum buf + d;  w -= lr (nesterov ? d + momentum buf : buf).
+// LARS, with g = grad_scale * grad, which is also u above:
+//   ratio = coefficient |w| / (|g| + decay |w| + eps), or 1 if |w| or |g| is 0
+//   d = ratio (g + decay w)
+//   buf = momentum buf + d
+//   w -= lr (nesterov ? d + momentum buf : buf)
 // Without momentum (buf null): w -= lr d.
 struct LarsChunk : TrustChunk {
   void* momentum_buffer;

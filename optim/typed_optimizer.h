@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// An Optimizer whose groups have options of one type: what a derived class starts from.
+// TypedOptimizer: an Optimizer whose groups all have options of one type. Derive your own from it.
 //
-//   struct SgdOptions {                       // an aggregate: designated initialisers read like
-//   keywords
-//     double lr = 1e-3; ...
-//     std::vector<std::string> Problems() const;               // "lr is -1, must be at least 0"
-//     static std::vector<OptionField<SgdOptions>> Fields();
+//   struct SgdOptions {                          // an aggregate, for designated initialisers
+//     double lr = 1e-3;
+//     std::vector<std::string> Problems() const;             // {"lr is -1, must be at least 0"}
+//     static std::vector<OptionField<SgdOptions>> Fields();  // every option, see options.h
 //   };
 //   class Sgd : public TypedOptimizer<SgdOptions> { ... };
+//
+// A derived class overrides StatesUnder and Update (optimizer.h).
 #ifndef APOGEE_OPTIM_TYPED_OPTIMIZER_H_
 #define APOGEE_OPTIM_TYPED_OPTIMIZER_H_
 
@@ -45,7 +46,7 @@ class TypedOptimizer : public Optimizer {
  public:
   const Options& options(int group) const { return options_[static_cast<size_t>(group)]; }
   double lr(int group) const override { return options(group).lr; }
-  // Throws Error for what the constructor would refuse, and for a rate that is not finite.
+  // Throws Error for a rate that is not finite or that the constructor would refuse.
   void set_lr(int group, double lr) override {
     APOGEE_CHECK(std::isfinite(lr), "optimizer ", name(), ": lr is ", lr, ", must be finite");
     Options changed = options(group);
@@ -69,7 +70,7 @@ class TypedOptimizer : public Optimizer {
 
   Options& mutable_options(int group) { return options_[static_cast<size_t>(group)]; }
 
-  // Takes over options that have no problems; throws Error for others.
+  // Sets options that have no Problems(); throws Error for others.
   void SetChecked(int group, Options changed) {
     const std::vector<std::string> problems = changed.Problems();
     std::string text;
@@ -93,7 +94,7 @@ class TypedOptimizer : public Optimizer {
     options_ = std::move(read);
   }
 
-  // What a derived class declares: the states of `view` under `options`.
+  // To override: the states of `view` under `options`.
   virtual std::span<const StateSpec> StatesUnder(const ParamView& view,
                                                  const Options& options) const = 0;
   std::span<const StateSpec> StateSpecs(const ParamView& view, int group) const override {

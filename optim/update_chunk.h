@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What every update kernel is told about one parameter; optim/kernels.h has the kernels.
+// UpdateChunk: the arguments of an update kernel for one parameter. optim/kernels.h has the
+// kernels.
 //
 //   struct LionChunk : UpdateChunk { void* exp_avg; };
 //   LionChunk chunk = MakeUpdateChunk<LionChunk>(param);              // optim/optimizer.h
@@ -16,15 +17,16 @@
 namespace apogee::optim {
 
 struct UpdateChunk {
-  void* weight;  // of the kernel's dtype
+  void* weight;  // master weights, of the kernel's dtype
   const void* grad;
   DType grad_dtype;
-  void* working;  // weights rounded to working_dtype, or null
+  void* working;  // out: the weights rounded to working_dtype; or null
   DType working_dtype;
   int64_t n;
 };
 
-// A learning rate: rate * max(floor, rms(w)), or `rate` where weight_sum is null.
+// A learning rate relative to the size of the weights: rate * max(floor, rms(w)). If weight_sum is
+// null: rate.
 struct SizedRate {
   double rate;
   const void* weight_sum = nullptr;  // total: sum of w^2, in the device's memory

@@ -49,7 +49,7 @@ ZeroOneAdam::ZeroOneAdam(std::vector<ParamGroup<ZeroOneAdamOptions>> groups)
                  ": var_update_scaler, local_step_scaler and local_step_clipper must be those of "
                  "group 0; all groups have the same intervals");
   }
-  // Weights and states have been replaced by those of an averaging step.
+  // Loaded weights and states are those of an average, so there are no drifts.
   AddLoadHook([this](Optimizer&) { drifts_.clear(); });
 }
 
@@ -61,8 +61,8 @@ std::string ZeroOneAdam::ProblemOverRanks(double max_norm) const {
   if (max_norm == 0) return "";
   return internal::Concat(
       "max_norm is ", max_norm,
-      ", must be 0: ranks step alone, so that no rank knows the norm of the mean gradient, and "
-      "clipping by norms of their own would tear them apart");
+      ", must be 0: ranks step alone, so no rank knows the norm of the mean gradient, and with "
+      "clipping by their own norms ranks would drift apart");
 }
 
 std::span<const StateSpec> ZeroOneAdam::StatesUnder(const ParamView&,
@@ -113,7 +113,7 @@ void ZeroOneAdam::Update(int group, std::span<const ActiveParam> params,
                     .decay = o.weight_decay});
 }
 
-// Where running out of memory changes nothing yet.
+// Called in ComputeStats, where running out of memory has not changed anything yet.
 void ZeroOneAdam::MakeDrift(ParamView& view, int group) {
   if (drifts_.contains(&view)) return;
   const Tensor weights = view.master();
@@ -130,7 +130,7 @@ void ZeroOneAdam::StepAlone(int group, std::span<const ActiveParam> params,
   for (const ActiveParam& param : params) {
     ParamView& view = *param.view;
     UpdateMomentum(param, o.betas[0], (1 - o.betas[0]) * decision.grad_scale());
-    // What takes no part in the averages must not move in between.
+    // Masked elements are not averaged, so they must not change between averages.
     feedback().ApplyMask({&view, view.state("exp_avg")}, compression());
     Drift& drift = drifts_.at(&view);
     drift.weight = keep * drift.weight + o.lr;
@@ -138,7 +138,7 @@ void ZeroOneAdam::StepAlone(int group, std::span<const ActiveParam> params,
   }
 }
 
-// Always computed from the anchor, so that ranks have the same bits once their sums have.
+// Always computes the weights from the anchor, so ranks with the same sum have the same bits.
 void ZeroOneAdam::Place(ParamView& view, const Drift& drift, double lr, double keep) {
   const ActiveParam param{&view, drift.group, drift.sum};
   LocalStepChunk chunk = MakeUpdateChunk<LocalStepChunk>(param);
@@ -157,7 +157,7 @@ void ZeroOneAdam::SyncReplicas() {
 
 void ZeroOneAdam::AverageDrifts() {
   std::vector<ErrorFeedback::Job> jobs;
-  for (ParamView& view : views()) {  // in the order that all ranks have
+  for (ParamView& view : views()) {  // in the same order on all ranks
     if (const auto drift = drifts_.find(&view); drift != drifts_.end()) {
       jobs.push_back({&view, drift->second.sum});
     }
@@ -176,7 +176,7 @@ void ZeroOneAdam::AverageDrifts() {
     const Tensor m = view.state("exp_avg");
     if (drift.weight > 0) {
       ScaleTo(m, drift.sum, 1 / drift.weight);
-    } else if (group != nullptr) {  // a learning rate of 0: nothing moved, but momenta differ
+    } else if (group != nullptr) {  // lr was 0: weights did not change, but momenta differ
       ScaleTo(m, m, 1.0 / group->size());
       group->AllReduce(m);
     }
@@ -204,7 +204,7 @@ void ZeroOneAdam::FinishStep() {
     Advance("var_counter", "var_interval", o.var_update_scaler, int64_t{1} << 40);
   }
   OneBitOptimizer::FinishStep();
-  // From now on sums of momenta are sent, not gradients.
+  // From now on the messages are sums of momenta instead of gradients.
   if (!alone && frozen()) ResetErrors();
 }
 

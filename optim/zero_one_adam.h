@@ -1,35 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // 0/1 Adam (Lu et al., "Maximizing Communication Efficiency for Large-scale Training via 0/1 Adam",
-// ICLR 2023, arXiv:2202.06009): Adam without bias correction that renews its second moment less and
-// less often, averages gradients in one bit per element in between, and once the second moment is
-// frozen lets ranks make several steps alone.
+// ICLR 2023, arXiv:2202.06009): Adam without bias correction. It updates its second moment less and
+// less often, and in between averages gradients in one bit per element. Once the second moment is
+// frozen, each rank makes several steps alone between averages.
 //
 //   optim::ZeroOneAdam optimizer(model.Parameters(), {.lr = 1e-3, .freeze_step = 2000});
 //   DdpPlugin plugin(world.group());
-//   Booster(plugin).boost(model, optimizer);      // from then on the ordinary loop
+//   Booster(plugin).boost(model, optimizer);      // then train as usual
 //
-// With t the number of updates, of all parameters together, and D = sqrt(v) + eps:
-//   t <= freeze_step, k divides t   g the mean over the ranks;  m, v as in Adam. k starts as 1 and
-//                                   doubles after every var_update_scaler of these steps
-//   t <= freeze_step, otherwise     g the 1-bit mean;  m as in Adam, v stays
-//       w -= lr (m / D + weight_decay w)
-//   t > freeze_step                 each rank alone: m of its own gradient, w as above
-//       every j-th step             the sum of lr m since the last time, averaged in one bit, takes
-//                                   the place of the rank's own: in w, and, over the sum of lr, in
-//                                   m. j starts as 1 and doubles, up to local_step_clipper, after
-//                                   every local_step_scaler steps
-// Weight decay acts on the weights alone, never on what is sent. The second moment (v = 0: masked),
-// non_freeze groups and reset_errors as in onebit_adam.h. One rank compresses nothing.
+// With t the number of updates, of all parameters together, and D = sqrt(v) + eps, every update is
+//   m = b1 m + (1 - b1) g
+//   w -= lr (m / D + weight_decay w)
+// where g and v depend on the phase:
+//   t <= freeze_step, k divides t   g is the mean gradient over the ranks; v = b2 v + (1 - b2) g^2
+//   t <= freeze_step, otherwise     g is the 1-bit mean of the gradients; v stays
+//   t >  freeze_step                g is this rank's own gradient; v stays
+// In the last phase ranks average after every update for which j divides t. The 1-bit mean of the
+// ranks' sums of lr m since the last average takes the place of the rank's own sum in w; divided by
+// the sum of lr, it becomes m. Both intervals grow:
+//   k   starts as 1, doubles after every var_update_scaler updates of v
+//   j   starts as 1, doubles after every local_step_scaler updates, up to local_step_clipper
 //
-// Between the averaging steps of the last phase ranks have different weights. SyncReplicas averages
-// at once; saving does, and so does the first forward in evaluation mode, which all ranks must
-// call. Saving thus changes what follows, unless it falls on an averaging step; a run that resumes
-// goes on as the one that saved. max_norm is refused: there is no norm of a mean that nobody makes.
+// Weight decay acts on the weights only, never on the messages. Masked elements (v = 0), non_freeze
+// groups and reset_errors: see onebit_adam.h. One rank compresses nothing.
 //
-// States per element: exp_avg, exp_avg_sq (8 bytes); once something has been sent worker_error, 4
-// bytes, and server_error, 4 / ranks; between averaging steps the weights at the last one and the
-// drift since then, 8 bytes, which are never saved.
+// After freeze_step, ranks have different weights between averages. SyncReplicas averages at once.
+// Saving calls it, and so does the first forward in evaluation mode, which all ranks must therefore
+// call. Saving thus changes the further training, unless it happens at an average; a resumed run
+// continues like the run that saved. max_norm is refused, because no rank knows the norm of the
+// mean gradient.
+//
+// States per element: exp_avg, exp_avg_sq (8 bytes). After the first message also worker_error, 4
+// bytes, and server_error, 4 / n bytes on n ranks. Between averages also the weights at the last
+// average and the drift since then, 8 bytes; these are never saved.
 #ifndef APOGEE_OPTIM_ZERO_ONE_ADAM_H_
 #define APOGEE_OPTIM_ZERO_ONE_ADAM_H_
 
@@ -72,15 +76,15 @@ class ZeroOneAdam : public OneBitOptimizer<ZeroOneAdamOptions> {
   bool MayTakeLocalGrad(int group) const override { return !options(group).non_freeze; }
   std::string ProblemOverRanks(double max_norm) const override;
   void SyncReplicas() override;
-  // The steps from one averaging step of the last phase to the next.
+  // j and k: the number of steps between averages after freeze_step, and between updates of v
+  // before.
   int64_t local_interval() const { return Count("local_interval"); }
   int64_t variance_interval() const { return Count("var_interval"); }
 
  protected:
   std::span<const StateSpec> StatesUnder(const ParamView& view,
                                          const ZeroOneAdamOptions& options) const override;
-  // The gradients that ranks agree on in the first phase, and what steps alone keep. Nothing is
-  // added up.
+  // Up to freeze_step, averages the gradients; later, creates the drifts. Reserves no statistics.
   int num_stat_phases() const override { return 1; }
   void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
                     std::span<const StatBuffer> totals, StatBuffer& buffer) override;
@@ -89,26 +93,27 @@ class ZeroOneAdam : public OneBitOptimizer<ZeroOneAdamOptions> {
   void FinishStep() override;
 
  private:
-  // What a rank has done alone since the last averaging step.
+  // The steps that this rank has made alone since the last average.
   struct Drift {
-    Tensor anchor;  // the weights then, decayed since, the same on all ranks
-    Tensor sum;     // of lr m, decayed with them
+    Tensor anchor;  // the weights at the last average, decayed since; the same on all ranks
+    Tensor sum;     // the sum of lr m, decayed like the weights
     double weight = 0;
     int group = 0;
   };
 
-  // 1 before it is set.
+  // A number of the group state, or 1 before it is set.
   int64_t Count(const std::string& name) const;
   bool RenewsSecondMoment() const { return (global_step() + 1) % variance_interval() == 0; }
   void MakeDrift(ParamView& view, int group);
   void StepAlone(int group, std::span<const ActiveParam> params, const StepDecision& decision);
-  // `counter` has gone up; after `limit` times `interval` doubles, up to `largest`.
+  // Increments `counter`. When it reaches `limit`, resets it and doubles `interval`, up to
+  // `largest`.
   void Advance(const std::string& counter, const std::string& interval, int64_t limit,
                int64_t largest);
   void AverageDrifts();
   void Place(ParamView& view, const Drift& drift, double lr, double keep);
 
-  std::map<const ParamView*, Tensor> grads_;  // from ComputeStats to Update
+  std::map<const ParamView*, Tensor> grads_;  // averaged; from ComputeStats to Update
   std::map<ParamView*, Drift> drifts_;
 };
 

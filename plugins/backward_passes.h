@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// BackwardPasses: a data-parallel plugin as a pipeline drives it: several backward passes for one
-// gradient, of which the last that a parameter takes part in reduces its sum over the group.
+// BackwardPasses: how a pipeline drives a data-parallel plugin. Several backward passes make one
+// gradient. The last pass that a parameter takes part in reduces its sum over the group.
 //
 //   const bool reduce = passes.BeginBackward();
 //   passes.RunPass([&] { ... autograd::Backward ... }, {.reduce = false});
@@ -18,12 +18,12 @@ namespace apogee {
 class BackwardPasses {
  public:
   virtual ~BackwardPasses() = default;
-  // Before the passes that stand for one Plugin::Backward. Returns whether they are to reduce, no
-  // handle of NoSync being alive.
+  // Call it before the passes that replace one Plugin::Backward. Returns whether they reduce
+  // gradients: false while a handle of NoSync lives.
   virtual bool BeginBackward() = 0;
-  // Collective over the data-parallel group where the pass reduces.
+  // Collective over the data-parallel group if the pass reduces.
   virtual void RunPass(const std::function<void()>& backward, const chunk::GradientPass& pass) = 0;
-  // Each pass should reduce what it can, because sums are kept on shards.
+  // True if each pass should reduce the gradients it completes, because sums are kept on shards.
   virtual bool ReducesEachPass() const { return false; }
 };
 

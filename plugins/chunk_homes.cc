@@ -15,12 +15,13 @@ namespace apogee {
 namespace {
 
 void CheckFraction(const char* name, double fraction, std::string& errors) {
-  if (fraction >= 0 && fraction <= 1) return;  // not NaN
+  if (fraction >= 0 && fraction <= 1) return;  // false for NaN
   errors +=
       "\n  " + std::string(name) + " must be between 0 and 1, got " + internal::Concat(fraction);
 }
 
-// The chunks, from the first or the last one on, whose bytes are nearest to that fraction of all.
+// Chooses chunks in order, from the first or the last one, so that their bytes are nearest to
+// `fraction` of all bytes.
 std::vector<bool> Choose(const std::vector<int64_t>& bytes, double fraction, bool from_last) {
   const double want =
       fraction * static_cast<double>(std::accumulate(bytes.begin(), bytes.end(), int64_t{0}));
@@ -36,7 +37,7 @@ std::vector<bool> Choose(const std::vector<int64_t>& bytes, double fraction, boo
   return chosen;
 }
 
-// The smallest of the ranks' numbers, below 2^53.
+// The smallest of the ranks' numbers. They must be below 2^53.
 int64_t Least(const comm::GroupPtr& group, int64_t value, const ContextPtr& context) {
   if (group == nullptr) return value;
   const Tensor least = Tensor::Full({1}, DType::kF64, -static_cast<double>(value), context);
@@ -67,13 +68,12 @@ void CheckPlacement(const PlacementOptions& options, std::string& errors) {
   if (options.placement_policy == "static") {
     if (options.device_budget_bytes != 0) {
       errors +=
-          "\n  device_budget_bytes is of placement_policy \"auto\"; \"static\" goes by its "
-          "fractions";
+          "\n  device_budget_bytes needs placement_policy \"auto\"; \"static\" uses its fractions";
     }
     if (!options.nvme_dir.empty() && options.offload_optim_frac == 0) {
       errors +=
-          "\n  nvme_dir is for the part of the optimizer's data that offload_optim_frac takes from "
-          "the device, which is 0";
+          "\n  nvme_dir needs offload_optim_frac above 0: it stores the optimizer's data that does "
+          "not stay on the device";
     }
     return;
   }
@@ -86,8 +86,7 @@ void CheckPlacement(const PlacementOptions& options, std::string& errors) {
                                   .device_budget_bytes = options.device_budget_bytes,
                                   .nvme_dir = options.nvme_dir}) {
     errors +=
-        "\n  shard_param_frac, offload_optim_frac, offload_param_frac and max_gathered_bytes are "
-        "of "
+        "\n  shard_param_frac, offload_optim_frac, offload_param_frac and max_gathered_bytes need "
         "placement_policy \"static\"; \"auto\" decides by device_budget_bytes";
   }
 }
@@ -99,10 +98,10 @@ ChunkHomes::ChunkHomes(const PlacementOptions& options, const std::vector<int64_
   const double parameters = is_auto ? 1 : options.offload_param_frac;
   const double states = is_auto ? 1 : options.offload_optim_frac;
   APOGEE_CHECK(options.nvme_dir.empty() || device_->is_host(),
-               "gemini: nvme_dir is for models on the CPU so far, this one is on ",
+               "gemini: nvme_dir works only for models on the CPU so far; this one is on ",
                device_->device().ToString(),
-               ", which does not reach a file's pages; leave it out, and what is not on the GPU is "
-               "in the host's memory");
+               ", which cannot reach a file's pages. Leave nvme_dir out: data that is not on the "
+               "GPU then lies in the host's memory");
   if (parameters > 0 || states > 0) host_ = HostMemoryFor(device);
   if (!options.nvme_dir.empty()) {
     auto file = ValueOrThrow(FileAllocator::Create(options.nvme_dir));
@@ -128,7 +127,7 @@ void ChunkHomes::LimitDevice(int64_t gathered_bytes, int64_t gradient_bytes) {
                options_.device_budget_bytes, ", but this model needs at least ", least, ": ",
                gathered_bytes, " for the parameters of the modules that run at one time, ",
                gradient_bytes, " for its largest gradient, and ", others,
-               " of model data is on the device that this plugin does not manage");
+               " for model data on the device that this plugin does not manage");
   gathered_bytes_ = gathered_bytes;
   gradient_bytes_ = gradient_bytes;
   ledger.set_model_data_limit(options_.device_budget_bytes);
@@ -164,7 +163,7 @@ void ChunkHomes::Settle(chunk::ShardedParameters& parameters, std::span<const Ch
   settled_ = true;
   parameters.ValuesChanged();
   const MemoryLedger& ledger = device_->ledger();
-  // Another iteration may use modules that this one did not.
+  // Other iterations may use modules that this one did not.
   const int64_t gathered = std::max(gathered_bytes_, parameters.schedule().peak_held_bytes());
   gradient_bytes_ = std::max(gradient_bytes_, ledger.peak_bytes(MemoryCategory::kGradient));
   int64_t room =

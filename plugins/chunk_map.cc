@@ -13,7 +13,7 @@ namespace {
 
 // In pixels.
 constexpr double kMargin = 16, kRow = 16, kTop = 84, kTime = 640, kCurve = 110;
-constexpr double kCharWidth = 6.7;  // of the names' 11 px monospace
+constexpr double kCharWidth = 6.7;  // names are in 11 px monospace
 constexpr const char* kDeviceColour = "#2b6cb0";
 constexpr const char* kHostColour = "#d69e2e";
 constexpr const char* kDiskColour = "#805ad5";
@@ -100,7 +100,7 @@ class Picture {
               names_[chunk] + ": " + FormatBytes(parameters_.GatheredBytes(chunk)));
   }
 
-  // Model data, and everything else on top of it.
+  // Draws model data, with everything else on top of it.
   void Curves() {
     int64_t most = options_.budget_bytes;
     for (const ChunkEvent& event : events_) {

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// ChunkMap: which chunks were whole on the device when, over one step, and what else lay there: the
-// record and its picture.
+// ChunkMap: records, over one step, when each chunk was whole on the device and how much other
+// memory was in use there. Draws the record.
 //
-//   ChunkMap map(parameters);                    // watches from now on
+//   ChunkMap map(parameters);                    // records from now on
 //   ... a step ...
 //   map.EndStep();
-//   std::string svg = map.Svg({.title = "rank 0", .homes = homes, .budget_bytes = budget});
+//   std::string svg = map.Svg({.title = "rank 0", .parameter_homes = homes,
+//                              .optimizer_homes = homes, .budget_bytes = budget});
 //
-// Time is counted in events: each gather and each giving up of a chunk is one. The picture has a
-// row per chunk, filled where its values are whole, with the memory that its shard and its
-// optimizer's data live in to the left; below, the bytes of model data and of everything else on
-// the device at each event, and the budget. For programs, each bar has the attributes data-chunk,
-// data-from and data-to, in events.
+// Time is counted in events: each gather and each release of a chunk is one.
+//
+// The picture has a row per chunk, filled where the chunk's values are whole. To the left of the
+// row stands the memory that holds its shard and its optimizer data. Below the rows are the bytes
+// of model data and of everything else on the device at each event, and the budget. For programs,
+// each bar has the attributes data-chunk, data-from and data-to, in events.
 #ifndef APOGEE_PLUGINS_CHUNK_MAP_H_
 #define APOGEE_PLUGINS_CHUNK_MAP_H_
 
@@ -27,9 +29,9 @@ namespace apogee {
 
 struct ChunkEvent {
   size_t chunk = 0;
-  bool gathered = false;    // or given up
-  int64_t model_bytes = 0;  // on the device, behind the event
-  int64_t other_bytes = 0;  // activations and the like
+  bool gathered = false;    // false: released
+  int64_t model_bytes = 0;  // on the device, after the event
+  int64_t other_bytes = 0;  // on the device, not model data (activations, ...)
 };
 
 struct ChunkMapOptions {
@@ -47,12 +49,12 @@ class ChunkMap {
   ChunkMap(const ChunkMap&) = delete;
   ChunkMap& operator=(const ChunkMap&) = delete;
 
-  // What has happened since the last call was one step.
+  // Ends a step: all events since the last call belong to it.
   void EndStep();
   const std::vector<ChunkEvent>& last_step() const { return last_step_; }
-  // The most bytes of activations and the like beside the model's data in the last step.
+  // The last step's peak of bytes on the device that are not model data (activations, ...).
   int64_t peak_other_bytes() const;
-  // Of the last step: an XML document.
+  // The picture of the last step, an XML document.
   std::string Svg(const ChunkMapOptions& options) const;
 
  private:

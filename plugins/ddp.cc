@@ -49,7 +49,7 @@ optim::Optimizer& DdpPlugin::Configure(nn::Module& model, optim::Optimizer& opti
   PrepareReplicas("ddp", model, optimizer, group_);
   ApplyPrecision(dtype_, model, optimizer);
   guard_->Attach(optimizer);
-  // On several ranks gradients are averaged before the update, which step() makes then.
+  // On several ranks the update waits until gradients are averaged: step() makes it.
   const bool alone = group_ == nullptr && options_.statistics_group == nullptr;
   fused_ = alone ? dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer) : nullptr;
   if (fused_ != nullptr) return optimizer;
@@ -61,7 +61,7 @@ optim::Optimizer& DdpPlugin::Configure(nn::Module& model, optim::Optimizer& opti
   std::vector<autograd::ParameterPtr> reduced = SplitOff(model, optimizer);
   local_ = dynamic_cast<optim::LocalGradientOptimizer*>(&optimizer);
   if (local_ != nullptr) HandOverGradients(model, optimizer, reduced);
-  // Only the first of several may overlap.
+  // If there are several GradientChunks, only the first may overlap.
   chunk::GradientChunkOptions chunks =
       ChunkOptions(options_.overlap && local_gradients_ == nullptr);
   chunks.agreement = AgreeOnOptions(optimizer);
@@ -69,8 +69,8 @@ optim::Optimizer& DdpPlugin::Configure(nn::Module& model, optim::Optimizer& opti
   return optimizer;
 }
 
-// A step sums nothing over this group, so backward is where ranks hear of each other. Options that
-// change between backward and step are found in the next backward.
+// A step sums nothing over this group, so ranks compare options in backward. The next backward
+// finds options that changed between backward and step.
 chunk::Agreement DdpPlugin::AgreeOnOptions(optim::Optimizer& optimizer) {
   if (group_ == nullptr) return {};
   return {
@@ -87,7 +87,7 @@ chunk::GradientChunkOptions DdpPlugin::ChunkOptions(bool overlap) const {
 
 void DdpPlugin::HandOverGradients(nn::Module& model, optim::Optimizer& optimizer,
                                   std::vector<autograd::ParameterPtr>& reduced) {
-  // States of one save: those of all ranks, also of ranks that hold other parts.
+  // One save has the states of all ranks, including ranks that hold other parts.
   const bool cut = options_.statistics_group != nullptr;
   const int copies = comm::GroupSize(group_);
   const int rank = group_ == nullptr ? 0 : group_->rank();
@@ -134,7 +134,8 @@ std::vector<autograd::ParameterPtr> DdpPlugin::SplitOff(const nn::Module& model,
   }
   const bool needs_whole = options_.reproducible || optimizer.step_options().max_norm > 0;
   if (num_ranks == 1 || needs_whole) return reduced;
-  // Those of a LocalGradientOptimizer come and go: HandOverGradients.
+  // HandOverGradients handles a LocalGradientOptimizer, whose gradients are local only in some
+  // steps.
   if (dynamic_cast<optim::LocalGradientOptimizer*>(&optimizer) != nullptr) return reduced;
   std::set<const autograd::Parameter*> addends;
   optimizer.ForEachView([&](optim::ParamView& view, int group) {
@@ -155,15 +156,15 @@ std::vector<autograd::ParameterPtr> DdpPlugin::SplitOff(const nn::Module& model,
 void DdpPlugin::CheckSameAnswer() const {
   if (group_ == nullptr || !stays_local_) return;
   APOGEE_CHECK(local_->TakesLocalGrad(local_group_) == *stays_local_,
-               "ddp: a state of another phase was loaded since the last backward, whose gradients "
-               "are ",
+               "ddp: an optimizer state of another phase was loaded since the last backward, whose "
+               "gradients are ",
                *stays_local_ ? "each rank's own" : "means over the ranks",
                " and do not fit that phase; call zero_grad() and backward again");
 }
 
 void DdpPlugin::AskWhichStay() {
   if (stays_local_ && *stays_local_ != local_->TakesLocalGrad(local_group_)) {
-    // Ranks may differ in what has a gradient, but not in what they do about it.
+    // Ranks may have gradients for different parameters, but must all make the same calls.
     const bool any = std::ranges::any_of(may_stay_local_, &autograd::Parameter::has_grad);
     const Tensor left =
         Tensor::Full({1}, DType::kF32, any ? 1 : 0, may_stay_local_[0]->data().context());
@@ -177,12 +178,12 @@ void DdpPlugin::AskWhichStay() {
   local_gradients_->set_reduces(!local);
   if (stays_local_ || group_ == nullptr) return;
   stays_local_ = local;
-  // Whoever clips by hand would clip by another norm on every rank.
+  // Clipping by hand would use a different norm on every rank.
   for (const autograd::ParameterPtr& parameter : may_stay_local_) {
     if (local == !parameter->grad_keeper().empty()) continue;
     parameter->set_grad_keeper(
-        local ? "its gradient is this rank's own in this step, of which the optimizer averages "
-                "something smaller; set the ddp plugin's max_norm"
+        local ? "in this step its gradient is this rank's own, and the optimizer averages a "
+                "smaller message made from it; set the ddp plugin's max_norm"
               : "");
   }
 }

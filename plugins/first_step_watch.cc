@@ -67,7 +67,7 @@ void FirstStepWatch::CheckDropout(const nn::Dropout& dropout, const Tensor& inpu
   if (graph_says || !dropout.sequence_part().is_whole()) return;
   comm::Group& group = *mesh_.group(kTp);
   if (IsSameOver(group, HashOf(input, 0), context_)) return;
-  CheckInputs(group);  // it may be these that differ
+  CheckInputs(group);  // perhaps the model's inputs differ
   dropout.RefuseCut(input);
 }
 
@@ -97,7 +97,7 @@ bool FirstStepWatch::CheckGradients(optim::Optimizer& optimizer) const {
   }
   const bool finite =
       CheckSameGradients(plugin_, copies, mesh_.group({kDp, kSp}), *mesh_.group(kTp), context_);
-  // They may be not finite on some stages only.
+  // Some stages may have finite gradients and others not.
   const Tensor again = Tensor::Full({1}, DType::kF32, finite ? 0 : 1, context_);
   if (mesh_.size(kPp) > 1) mesh_.group(kPp)->AllReduce(again, comm::ReduceOp::kMax);
   return again.Item() == 0;

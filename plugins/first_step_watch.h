@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// FirstStepWatch: what would go wrong silently under a mesh, checked once: ranks that share one
-// copy of the model get the same inputs, and, where each of them holds a parameter whole, the same
-// gradients of it; and a dropout that no rule of the plan names gets the same input where the graph
-// does not say that it is whole (frozen layers, the first layer of a pipeline's stage).
+// FirstStepWatch: checks, in the first step, for mistakes under a mesh that would otherwise go
+// unnoticed:
+//
+//   - Ranks that share one replica of the model got the same inputs.
+//   - They have the same gradients of each parameter that every one of them holds whole.
+//   - A dropout that no rule of the plan names gets the same input on all tp ranks. This is checked
+//     where the graph does not say that the input is whole (frozen layers, the first layer of a
+//     pipeline stage).
 //
 //   FirstStepWatch watch("hybrid_parallel", mesh, tensor_parallel, context);
 //   watch.Attach(model, optimizer);      // after the inner plugin's hooks
 //
-// Communicates in the first step, and in those after it until all gradients were finite. Inputs are
-// seen when the model is called; who calls parts of it tells Check.
+// Communicates in the first step, and in later ones until all gradients of a step are finite. Hooks
+// see the inputs when the model is called; a caller that runs only parts of it must call Check.
 #ifndef APOGEE_PLUGINS_FIRST_STEP_WATCH_H_
 #define APOGEE_PLUGINS_FIRST_STEP_WATCH_H_
 
@@ -24,12 +28,12 @@ namespace apogee {
 
 class FirstStepWatch {
  public:
-  // `parallel` may be null. Both it and the mesh must outlive the watch, which must outlive the
+  // `parallel` may be null. The mesh and `parallel` must outlive the watch, which must outlive the
   // optimizer's last step.
   FirstStepWatch(std::string plugin, const comm::Mesh& mesh,
                  const nn::parallel::TensorParallel* parallel, ContextPtr context);
   void Attach(nn::Module& model, optim::Optimizer& optimizer);
-  // As if the model had been called, and the check of a step. Collective.
+  // Treats `inputs` as those of a call of the model, and compares them over the ranks. Collective.
   void Check(const Tensor& inputs);
 
  private:
@@ -37,7 +41,7 @@ class FirstStepWatch {
   void CheckInputs(comm::Group& group) const;
   void WatchDropouts(nn::Module& model);
   void CheckDropout(const nn::Dropout& dropout, const Tensor& input) const;
-  // Whether gradients were all finite.
+  // Returns whether all gradients were finite.
   bool CheckGradients(optim::Optimizer& optimizer) const;
 
   const std::string plugin_;

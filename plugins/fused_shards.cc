@@ -31,7 +31,7 @@ void FusedShards::OnChunk() {
 }
 
 void FusedShards::Backward(double loss_scale, const std::function<void(Walk)>& backward) {
-  // Options that were set since boost do not know the scale.
+  // Options set since boost do not have the scale.
   optim::StepOptions options = optimizer_.step_options();
   options.loss_scale = loss_scale;
   optimizer_.set_step_options(options);

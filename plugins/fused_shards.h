@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// FusedShards: the update of an optimizer that updates inside backward (optim/fused_step.h), on
-// shards, chunk by chunk as their mean gradients come.
+// FusedShards: runs, on shards, the update of an optimizer that updates inside backward
+// (optim/fused_step.h). Updates each chunk as soon as its mean gradients arrive.
 //
 //   FusedShards fused(optimizer, views, others);
-//   GradientChunks chunks(..., {.on_chunk = [&] { fused.OnChunk(); }},
+//   GradientChunks chunks(parameters, plan, group, {.on_chunk = [&] { fused.OnChunk(); }},
 //                         [&](size_t i, const Tensor& mean) { fused.OnMean(i, mean); });
 //   fused.Backward(loss_scale, [&](FusedShards::Walk walk) { ... chunks.Backward(...) ... });
 //   optimizer.step();                                    // reports
 //
-// Where one decision for all parameters is needed, backward walks twice over the same graph; the
-// first walk only takes norms.
+// If the update needs one decision for all parameters (clipping, non-finite gradients), backward
+// walks twice over the same graph. The first walk only computes norms.
 #ifndef APOGEE_PLUGINS_FUSED_SHARDS_H_
 #define APOGEE_PLUGINS_FUSED_SHARDS_H_
 
@@ -27,21 +27,23 @@ class FusedShards {
  public:
   // One walk of backward over the graph.
   struct Walk {
-    bool retain_graph = false;  // another one follows
-    bool again = false;         // the second one
+    bool retain_graph = false;  // another walk follows
+    bool again = false;         // this is the second walk
   };
 
-  // `views`: of the parameters that GradientChunks has; null: not the optimizer's. `others`: more
-  // that backward gives gradients to, once per Backward. `optimizer` must outlive this.
+  // `views`: one per parameter of GradientChunks; null if the optimizer does not hold it. `others`:
+  // further parameters that get gradients in backward; a second walk leaves those gradients as they
+  // are. `optimizer` must outlive this.
   FusedShards(optim::Optimizer& optimizer, std::vector<optim::ParamView*> views,
               std::vector<autograd::ParameterPtr> others);
 
-  // This rank's part of the mean of a gradient that is present.
+  // Takes this rank's part of the mean of a gradient that is present.
   void OnMean(size_t index, const Tensor& mean);
-  // Runs after those of a chunk: one update, whose statistics are packed. Collective.
+  // Call it after OnMean of all gradients of a chunk: updates them at once, with their statistics
+  // in one message. Collective.
   void OnChunk();
-  // `backward` is that of the loss times `loss_scale`, in which those are called. Collective. When
-  // it throws, no gradient is left, and step() has nothing to report.
+  // `backward` runs backward of the loss times `loss_scale` and calls OnMean and OnChunk.
+  // Collective. If it throws, no gradient is left, and step() has nothing to report.
   void Backward(double loss_scale, const std::function<void(Walk)>& backward);
 
  private:
@@ -49,9 +51,9 @@ class FusedShards {
   std::vector<optim::ParamView*> views_;
   std::vector<autograd::ParameterPtr> others_;
   std::map<const optim::ParamView*, int> groups_;
-  std::optional<optim::FusedStep> step_;    // of the backward under way
-  bool updates_ = false;                    // this walk does
-  std::vector<optim::ActiveParam> params_;  // of the chunk under way
+  std::optional<optim::FusedStep> step_;    // of the current backward
+  bool updates_ = false;                    // whether this walk updates
+  std::vector<optim::ActiveParam> params_;  // of the current chunk
 };
 
 }  // namespace apogee

@@ -19,7 +19,7 @@
 namespace apogee {
 namespace {
 
-// For a peer to come to the same gather: launch's default for any collective.
+// How long to wait for a peer at a gather: launch's default for any collective.
 constexpr std::chrono::seconds kGatherTimeout{60};
 
 }  // namespace
@@ -106,7 +106,7 @@ std::vector<chunk::ChunkSpec> GeminiPlugin::Plan(nn::Module& model,
                            .cut_multiples = std::move(multiples)});
 }
 
-// The shard's masters keep what rounding to the working dtype drops.
+// The shard's masters keep the bits that rounding to the working dtype drops.
 void GeminiPlugin::Bind(size_t index, const Tensor& old_value, const Tensor& shard,
                         const comm::Layout& layout) const {
   optim::ParamView* view = views_[index];
@@ -120,7 +120,7 @@ void GeminiPlugin::Bind(size_t index, const Tensor& old_value, const Tensor& sha
 
 void GeminiPlugin::ReduceGradients(const std::vector<chunk::ChunkSpec>& plan,
                                    optim::Optimizer& optimizer) {
-  // Inside backward ranks also meet in gathers.
+  // Inside backward ranks also meet in gathers, so waiting there could deadlock.
   chunk::GradientChunkOptions options{
       .wait_inside = false, .context_of = [this](size_t chunk, int64_t bytes) {
         return homes_->GradientHome(chunk, bytes, parameters_->schedule());
@@ -128,7 +128,7 @@ void GeminiPlugin::ReduceGradients(const std::vector<chunk::ChunkSpec>& plan,
   if (dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer) != nullptr) {
     fused_ = std::make_unique<FusedShards>(optimizer, views_, unheld_);
     options.on_chunk = [this] { fused_->OnChunk(); };
-    // Where no norm is needed, there is no phase 0 in which ranks compare options.
+    // Without a norm there is no first walk in which ranks compare options.
     options.agreement = {
         .digest = [&optimizer] { return optimizer.OptionsDigest(); },
         .on_difference = [&optimizer,
@@ -143,9 +143,9 @@ void GeminiPlugin::ReduceGradients(const std::vector<chunk::ChunkSpec>& plan,
       chunk::GradientChunkOptions{.chunk_bytes = options_.chunk_bytes, .overlap = false});
 }
 
-// Rank 0's, on every rank; of a lazy one no rank has had the memory until now.
+// Gives every rank rank 0's value. No rank has allocated a lazy one until now.
 void GeminiPlugin::TakeValue(autograd::Parameter& parameter) const {
-  // Blocks of earlier values, of all sizes, would add up to a model.
+  // Cached blocks of earlier values, of all sizes, would add up to a whole model.
   if (parameter.is_lazy()) parameter.context()->allocator().ReleaseCache();
   SyncValue(parameter, group_);
 }
@@ -172,7 +172,7 @@ optim::Optimizer& GeminiPlugin::Configure(nn::Module& model, optim::Optimizer& o
     ConvertParameter(dtype_, *parameter);
   }
   parameters_->schedule().set_capacity_bytes(options_.placement.max_gathered_bytes);
-  device->allocator().ReleaseCache();  // of whole values
+  device->allocator().ReleaseCache();  // the whole values' blocks
   map_ = std::make_unique<ChunkMap>(parameters_);
   windows_ = std::make_unique<ModuleWindows>("gemini", model, parameters_);
   ReduceGradients(plan, optimizer);
@@ -215,7 +215,7 @@ void GeminiPlugin::LimitDevice(nn::Module& model) {
   homes_->LimitDevice(windows_->LargestGatheredBytes(model), largest);
 }
 
-// What a chunk needs on the device beside its shard.
+// Computes the bytes that each chunk needs on the device besides its shard.
 void GeminiPlugin::Settle(const optim::Optimizer& optimizer) {
   std::map<const optim::ParamView*, int64_t> state_bytes;
   optimizer.ForEachView([&](const optim::ParamView& view, int group) {
@@ -237,7 +237,7 @@ void GeminiPlugin::Settle(const optim::Optimizer& optimizer) {
     const int64_t grad_bytes = DTypeSize(sharded_[plan[c].items[0].parameter]->grad_dtype());
     chunks[c].gradient_bytes = plan[c].shard_numel * grad_bytes;
   }
-  // Values that stay whole would be those of before an update inside backward.
+  // With updates inside backward, values that stay whole would be outdated.
   homes_->Settle(*parameters_, chunks, /*keep_gathered=*/fused_ == nullptr);
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// GeminiPlugin: data parallelism in which everything is sharded over the ranks: parameters,
-// gradients and optimizer states (ZeRO stage 3; Rajbhandari et al., SC 2020). A module's parameters
-// are whole on a rank while the module runs, and at no other time.
+// GeminiPlugin: data parallelism with parameters, gradients and optimizer states sharded over the
+// ranks (ZeRO stage 3; Rajbhandari et al., SC 2020). A module's parameters are whole on a rank only
+// while the module runs.
 //
 //   comm::launch({.num_ranks = 4}, [&](comm::World& world) {
 //     model.InitializeLazily(world.context(), {.seed = 1});  // no memory yet
@@ -12,39 +12,47 @@
 //     ... the ordinary loop ...
 //   });
 //
-// The update is that of one rank with the whole batch, as with LowLevelZeroPlugin, whose way of
-// binding optimizers to shards this is. Parameters lie in chunks: those of one module in
-// ceil(bytes / chunk_bytes) of them, trainable and frozen ones apart. One all-gather per chunk
-// brings its values before the module's forward and before its part of backward; afterwards the
-// memory is given back. Rules for modules, and for ranks that differ: plugins/module_windows.h.
+// The update equals that of one rank with the whole batch. Optimizers are bound to shards as in
+// LowLevelZeroPlugin.
 //
-// Bytes per rank, n ranks, N elements in b bytes, gradients in g (4 for bf16 and fp16, else b),
-// states s per element (masters included, 4 for bf16 and fp16):
-//   (N b + N g + N s) / n, and while a module runs the chunks of it and of those it runs in;
-// a chunk is padded to a multiple of 8 elements per rank, and so that no two chunks have one size.
+// Parameters lie in chunks. Each module has ceil(bytes / chunk_bytes) of them, separate ones for
+// trainable and frozen parameters. One all-gather per chunk brings its values before the module's
+// forward and before the module's part of backward; its memory is freed afterwards. For the rules
+// that modules must follow, and ranks that differ, see plugins/module_windows.h.
 //
-// boost takes rank 0's values, parameter by parameter in one order on all ranks, cuts this rank's
-// part out and drops the rest. After nn::Module::InitializeLazily no rank holds more at any time
-// than its shards, the masters that come from f32 values, and one whole parameter: a model that is
-// larger than a rank's memory can be built. Values and masters are those of Initialize, bit for
-// bit. A rank other than 0 receives its lazy values and makes none. (Initialize makes the model
-// whole on every rank first.)
+// Bytes per rank, for n ranks and N elements:
 //
-// Between uses Parameter::data() is this rank's part, [n] (LayoutOf), and Parameter::value() throws
-// Error. Under no_sync gradients stay local, whole on every rank, and add up; results are exact.
-// Parameters that the optimizer does not hold and that are not frozen stay whole: another optimizer
-// may step on them.
+//   (N b + N g + N s) / n, and the whole chunks of the modules that are running
 //
-// LOMO and AdaLomo update inside backward: before each gather all ranks reduce, update and free the
-// chunks whose gradients all of them have (one more small collective per gather), the others at its
-// end. Where every rank uses every parameter, gradients then take, instead of N g / n, the chunks
-// that are completed between two gathers, a module's as a rule, and one parameter. With max_norm,
-// fp16 or a NonFinitePolicy but kProceed backward walks over the graph twice, first for the norm,
-// and gathers twice as often.
+//   b  bytes of a parameter's element
+//   g  bytes of a gradient's element: 4 for bf16 and fp16, else b
+//   s  bytes of the states of an element, with masters (4 for bf16 and fp16)
 //
-// Where chunks live: plugins/chunk_homes.h. With tensor parallelism:
-// HybridParallelOptions::zero_stage = 3. Not there yet: sums in another dtype
-// (communication_dtype), runs without masters (master_weights = false).
+// A chunk is padded to a multiple of 8 elements per rank, and further so that no two chunks have
+// the same size.
+//
+// boost receives rank 0's values, parameter by parameter and in one order on all ranks, keeps this
+// rank's part and frees the rest. After nn::Module::InitializeLazily no rank ever holds more than
+// its shards, the masters made from f32 values, and one whole parameter. So you can build a model
+// larger than a rank's memory. Values and masters are those of Initialize, bit for bit. Only rank 0
+// computes lazy values; the others receive them. (Initialize makes the model whole on every rank
+// first.)
+//
+// Between uses Parameter::data() is this rank's part, of shape [n] (LayoutOf), and
+// Parameter::value() throws Error. Under no_sync gradients stay local, whole on every rank, and add
+// up; results are exact. A trainable parameter that the optimizer does not hold stays whole, so
+// another optimizer may step on it.
+//
+// LOMO and AdaLomo update inside backward. Before each gather all ranks reduce, update and free the
+// chunks whose gradients every rank has. This costs one more small collective per gather. The
+// remaining chunks follow at the end of backward. Where every rank uses every parameter, gradients
+// then do not take N g / n bytes: they take one parameter and the chunks that are completed between
+// two gathers, usually one module's. With max_norm, with fp16, or with a NonFinitePolicy other than
+// kProceed, backward walks over the graph twice, first for the norm, and gathers twice as often.
+//
+// plugins/chunk_homes.h says where chunks live (device, host, disk). For tensor parallelism use
+// HybridParallelOptions::zero_stage = 3. Not supported yet: sums in another dtype
+// (communication_dtype) and runs without masters (master_weights = false).
 #ifndef APOGEE_PLUGINS_GEMINI_H_
 #define APOGEE_PLUGINS_GEMINI_H_
 
@@ -65,19 +73,18 @@
 namespace apogee {
 
 struct GeminiOptions {
-  // Where chunks live, and what stays gathered.
+  // Where chunks live, and which values stay gathered.
   PlacementOptions placement = {};
   // "f32", "bf16" or "fp16" (fp32 masters and gradients; fp16 with a dynamic loss scale), "f64".
   std::string precision = "f32";
-  // Clip the global L2 norm of the averaged gradients to this; 0: as the optimizer's step options
-  // say.
+  // Clip the global L2 norm of the averaged gradients to this. 0: use the optimizer's step options.
   double max_norm = 0;
-  // A module's parameters travel in chunks of about this size (of values); one parameter is never
+  // A module's parameters travel in chunks of about this size (of values). A parameter is never
   // split over chunks.
   int64_t chunk_bytes = 25 << 20;
   optim::LossScalerOptions loss_scaler = {};
-  // As LowLevelZeroOptions::statistics_group: set when parameters have been cut before, and what is
-  // sharded are the parts.
+  // As LowLevelZeroOptions::statistics_group: set it when another plugin has cut the parameters;
+  // their parts are then sharded.
   comm::GroupPtr statistics_group = nullptr;
 };
 
@@ -87,11 +94,11 @@ class GeminiPlugin : public Plugin {
   explicit GeminiPlugin(comm::GroupPtr group, const GeminiOptions& options = {});
 
   std::string name() const override { return "gemini"; }
-  // What keeps Configure from running, thrown as Error; local, changes nothing.
+  // Throws the Error that Configure would throw, as far as this rank can tell. Changes nothing.
   void Check(nn::Module& model, optim::Optimizer& optimizer) const;
-  // Collective. Throws Error, before anything has changed, for an optimizer that does not support
-  // shards or has been bound before, for a module whose forward was wrapped, on a second call, and,
-  // on every rank, when the ranks' models or optimizers differ.
+  // Collective. Throws Error, before anything has changed, on a second call, for an optimizer that
+  // does not support shards or has been bound before, and for a module whose forward was wrapped.
+  // Throws Error on every rank when the ranks' models or optimizers differ.
   optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) override;
   // Collective.
   void Backward(const Tensor& loss, optim::Optimizer& optimizer) override;
@@ -101,17 +108,17 @@ class GeminiPlugin : public Plugin {
   comm::Layout LayoutOf(const autograd::Parameter& parameter) const override;
   optim::LossScaler* loss_scaler() override { return guard_->loss_scaler(); }
 
-  // The whole value of a parameter, of this rank's part if it has been cut before, a copy.
-  // Collective.
+  // Returns a copy of the whole value of a parameter, or of this rank's part if another plugin has
+  // cut the parameter. Collective.
   Tensor WholeValue(const autograd::Parameter& parameter) const;
-  // 1 but for fp16.
+  // 1 except for fp16.
   double loss_scale() const { return guard_->loss_scale(); }
-  // After boost: the chunks that parameters lie in, and where they live.
+  // After boost: the chunks that hold the parameters, and where they live.
   const chunk::ShardedParameters& chunks() const { return *parameters_; }
   const ChunkHomes& homes() const { return *homes_; }
-  // What was whole on this rank's device when, in the last step.
+  // When each chunk was whole on this rank's device in the last step.
   const ChunkMap& chunk_map() const { return *map_; }
-  // Its picture, an XML document.
+  // The picture of chunk_map(), an XML document.
   std::string ChunkMapSvg(const std::string& title) const;
 
  private:
@@ -125,17 +132,17 @@ class GeminiPlugin : public Plugin {
   void MakeHomes(const std::vector<chunk::ChunkSpec>& plan, const ContextPtr& device);
   void LimitDevice(nn::Module& model);
   void Settle(const optim::Optimizer& optimizer);
-  // Where a parameter is among the sharded ones; their number if it is not.
+  // Index of a parameter among the sharded ones; their number if it is not sharded.
   size_t IndexOf(const autograd::Parameter& parameter) const;
 
   comm::GroupPtr group_;
   GeminiOptions options_;
   DType dtype_;
   std::vector<autograd::ParameterPtr> sharded_;  // in the order backward completes them
-  std::vector<optim::ParamView*> views_;         // of sharded_; null: not the optimizer's
-  std::vector<autograd::ParameterPtr> unheld_;   // trainable, and not the optimizer's
+  std::vector<optim::ParamView*> views_;         // of sharded_; null: not in the optimizer
+  std::vector<autograd::ParameterPtr> unheld_;   // trainable, not in the optimizer
   std::unique_ptr<ShardGradients> shards_;
-  std::unique_ptr<FusedShards> fused_;  // of an optimizer that updates inside backward
+  std::unique_ptr<FusedShards> fused_;  // if the optimizer updates inside backward
   std::unique_ptr<StepGuard> guard_;
   std::unique_ptr<ChunkHomes> homes_;
   std::shared_ptr<chunk::ShardedParameters> parameters_;

@@ -86,7 +86,7 @@ std::string HybridParallelPlugin::WorldProblem() const {
 }
 
 void HybridParallelPlugin::MakeInner() {
-  // Gradients of parts of a sequence are averaged like those of parts of a batch.
+  // Gradients of parts of a sequence are averaged like gradients of parts of a batch.
   const comm::GroupPtr dp = mesh_->group({comm::Axis::kDp, comm::Axis::kSp});
   std::function<int(const autograd::Parameter&)> bucket_key;
   if (pipeline_.is_on()) {
@@ -103,7 +103,7 @@ void HybridParallelPlugin::MakeInner() {
                        .bucket_key = bucket_key});
     return;
   }
-  // Of all ranks that hold parts of one parameter.
+  // The ranks that hold parts of one parameter.
   const comm::GroupPtr statistics = is_cut() ? world_.group() : nullptr;
   if (options_.zero_stage == 3) {
     gemini_ = std::make_unique<GeminiPlugin>(dp, GeminiOptions{.placement = options_.placement,
@@ -256,7 +256,7 @@ void HybridParallelPlugin::CutIntoStages(nn::Module& model, optim::Optimizer& op
 
 void HybridParallelPlugin::BindView(optim::ParamView& view, int64_t cut_multiple) {
   const autograd::Parameter& parameter = *view.parameter();
-  // A whole tensor is cut nowhere; this is a multiple of the size of every block of states.
+  // A whole tensor is cut nowhere. This is a multiple of every size of a block of states.
   constexpr int64_t kNoCut = int64_t{1} << 40;
   const comm::Layout here =
       parallel_ != nullptr
@@ -269,7 +269,7 @@ void HybridParallelPlugin::BindView(optim::ParamView& view, int64_t cut_multiple
   if (!parameter.is_elsewhere()) {
     return view.BindParameter(comm::Layout(here.logical_shape(), std::move(layout)));
   }
-  // As on the ranks that hold it, where the data-parallel axis may have cut it further.
+  // As on the ranks that hold the parameter; there the data-parallel axis may have cut it further.
   if (zero_ != nullptr) {
     const bool whole = parallel_ == nullptr || parallel_->ShardOf(parameter) == nullptr;
     layout.cut_multiple = whole ? cut_multiple : std::gcd(layout.cut_multiple, cut_multiple);
@@ -320,7 +320,7 @@ void HybridParallelPlugin::Backward(const Tensor& loss, optim::Optimizer& optimi
 
 PipelineResult HybridParallelPlugin::ExecutePipeline(const PipelineCall& call) {
   if (!pipeline_.is_on()) return Plugin::ExecutePipeline(call);
-  // Batches of different sizes would fail somewhere on their way.
+  // Batches of different sizes would otherwise fail later, somewhere in the pipeline.
   if (call.optimizer != nullptr && call.inputs.defined()) watch_->Check(call.inputs);
   BackwardPasses& passes = zero_ != nullptr ? static_cast<BackwardPasses&>(*zero_) : *ddp_;
   const int64_t samples = call.inputs.defined() && call.inputs.rank() > 0 ? call.inputs.size(0) : 0;

@@ -1,10 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // HybridParallelPlugin: tensor, sequence, data and pipeline parallelism and ZeRO together. Ranks
-// form a mesh [pp, dp, sp, tp]: the tp ranks next to each other share every layer (nn/parallel),
-// the sp ranks that have the same layers share every sequence, the dp copies of these share the
-// batch, and the pp stages the layers; dp x sp share the optimizer states (zero_stage 1), gradients
-// (2) and parameters (3: GeminiPlugin, of what tensor parallelism leaves this rank).
+// form a mesh [pp, dp, sp, tp]:
+//
+//   tp  tensor parallelism: neighbouring ranks share every layer (nn/parallel)
+//   sp  sequence parallelism: ranks with the same layers share every sequence
+//   dp  data parallelism: replicas share the batch
+//   pp  pipeline parallelism: each stage has some of the layers
+//
+//   zero_stage  sharded over dp x sp
+//   1           optimizer states
+//   2           and gradients
+//   3           and the parameters that tensor parallelism leaves this rank (GeminiPlugin)
+//
+// Example:
 //
 //   HybridParallelPlugin plugin(world, {.tp_size = 2, .zero_stage = 2, .precision = "bf16"});
 //   ... a loader of part plugin.data_rank() of plugin.data_size() of each batch ...
@@ -12,52 +21,71 @@
 //   auto boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
 //   ... the ordinary loop, with boosted.criterion ...
 //
-// The model stays as it was written: a plan (nn/parallel/plan.h) says how its layers are cut. Plans
-// of nn::Gpt2, nn::Llama and nn::Mlp are found; other models need options.plan when tp_size > 1.
-// The update is that of one rank with the whole batch, for every optimizer: statistics of whole
-// tensors are summed over the parts, there is one gradient norm and one clip factor. Weights start
-// as on one rank, whatever tp is.
+// The model's code does not change: a plan (nn/parallel/plan.h) says how its layers are cut. Plans
+// of nn::Gpt2, nn::Llama and nn::Mlp are found automatically; other models need options.plan when
+// tp_size > 1 or with an sp_mode. The update equals that of one rank with the whole batch, for
+// every optimizer: statistics of whole tensors are summed over the parts, with one gradient norm
+// and one clip factor. Initial weights are those of one rank, whatever tp is.
 //
-// When boost gets nn::CrossEntropyLoss and the model's output is a vocabulary-parallel layer's, the
-// logits of a model in training mode are this rank's columns; boosted.criterion knows. In
-// evaluation mode, and with other criteria, they are whole.
+// If boost gets nn::CrossEntropyLoss and the model's output comes from a vocabulary-parallel layer,
+// the logits of a model in training mode are this rank's columns, which boosted.criterion takes. In
+// evaluation mode, and with other criteria, logits are whole.
 //
-// Bytes per rank, N elements in cut parameters, R in the others, otherwise as LowLevelZeroPlugin's
-// or GeminiPlugin's with n = dp: (N / tp + R) takes the place of N. Communicated per step beside
-// the gradients: an all-reduce of each row-parallel layer's output and of the table's in forward,
-// and in backward one of each input that column-parallel layers and the head take (q, k and v share
-// theirs). Sums of products travel in f32 (f64 for f64) and are rounded once, as one rank rounds
-// its products: per token of a GPT-2 or Llama with L layers of width d, (1 + 4 L) d numbers, d of
-// the table in the model's dtype, and 3 of the loss. (A table is a row-parallel layer, logits are a
-// column-parallel one.) The first step checks that ranks of a tp group got the same inputs, and
-// have the same gradients of what they all hold whole.
+// Memory. Of N elements in cut parameters and R in the others, each rank takes the bytes of
+// LowLevelZeroPlugin or GeminiPlugin for N / tp + R elements and n = dp x sp ranks.
 //
-// Sequence parallelism (nn/parallel/sequence_parallel.h) cuts sequences by itself: the model takes
-// whole tokens, the criterion whole targets, and all ranks of an sp and tp group load the same
-// batch. T must divide by sp (tp for split_gather, 2 sp for ring_attn), and under all_to_all a
-// rank's heads and key-value heads, too. In training the logits that nn::CrossEntropyLoss gets are
-// this rank's tokens under all_to_all and ring_attn; otherwise sequences are whole. Losses are the
-// same on all ranks of a group. Bytes per rank and token of the whole sequence, K key-value heads
-// of H, s bytes an element, forward and backward together:
-//   split_gather  in place of the all-reduces above gathers and scatters of as many bytes: forward
-//                 (2 L + 1) d all-gathered in s and scattered in 4 (the table's in s), backward
-//                 the other way round; 8 for the tokens. Per step one all-reduce, in f32, of the
-//                 parameters that are not cut. Activations between cut layers are T / tp.
+// Tensor parallelism communicates, per step and besides the gradients:
+//
+//   forward   an all-reduce of the output of each row-parallel layer and of the embedding table
+//   backward  an all-reduce of each input of column-parallel layers and the head; q, k and v share
+//             one
+//
+// Sums of products travel in f32 (f64 for f64) and are rounded once, as one rank rounds its
+// products. For a GPT-2 or Llama with L layers of width d that is, per token, (1 + 4 L) d numbers,
+// d in the model's dtype for the table, and 3 for the loss. (The table is a row-parallel layer, the
+// head a column-parallel one.) The first step checks that the ranks of a tp group got the same
+// inputs, and that they have the same gradients of parameters that each of them holds whole.
+//
+// Sequence parallelism (nn/parallel/sequence_parallel.h) cuts sequences inside the model. The model
+// takes whole tokens, the criterion whole targets, and all ranks of an sp and tp group load the
+// same batch. T, the tokens of a sequence, must be divisible by
+//
+//   split_gather (Megatron)  tp
+//   all_to_all (Ulysses)     sp, and so must a rank's heads and key-value heads
+//   ring_attn (ring)         2 sp
+//
+// In training under all_to_all and ring_attn, nn::CrossEntropyLoss gets the logits of this rank's
+// tokens; otherwise sequences are whole. All ranks of a group have the same loss. Bytes per rank
+// and token of the whole sequence, forward and backward together, with K key-value heads of H and s
+// bytes an element:
+//
+//   split_gather  Gathers and scatters replace the all-reduces above, with as many bytes. Forward
+//                 all-gathers (2 L + 1) d in s bytes an element and scatters as many in 4 (the
+//                 table's in s); backward does the reverse. 8 for the tokens. Per step one
+//                 all-reduce, in f32, of the parameters that are not cut. Activations between cut
+//                 layers are those of T / tp tokens.
 //   all_to_all    4 L d (1 + K / H) s / sp; 16 per loss.
 //   ring_attn     (2 (sp - 1) s + 4 sp) 2 L d K / H / sp, sent, and received; 16 per loss.
-// Under split_gather Parameter::grad() of what is not cut is this rank's addend of a sum that
-// step() makes; LOMO and AdaLomo are refused there at zero_stage 3.
 //
-// With pp_size p > 1 the model, an nn::Chain, is cut into stages, and booster.execute_pipeline
-// takes the place of forward and backward (docs/pipelines.md). A stage holds N and R of its own
-// pieces, a tied parameter on each stage that uses it. Of m micro-batches it keeps what its pieces
-// save for backward, and what they put out, of as many as the schedule says (pipeline/schedule.h);
-// between the halves of zbv's backward a chunk keeps the gradients of its layers' outputs as well,
-// instead of what it put out. Communicated per step between stages: a micro-batch's activations and
-// their gradient, 2 m (p - 1) messages in all for 1f1b, 2 m (p v - 1) for interleaved with v
-// chunks, 2 m (2 p - 2) for zbv, and 88 bytes before the first of each shape; all-reduces of a tied
-// parameter's gradient and, 4 bytes, presence; 32 bytes that carry the loss. Statistics of whole
-// tensors are summed over all ranks, and lie on each.
+// Under split_gather Parameter::grad() of a parameter that is not cut is this rank's addend of a
+// sum, which step() makes. LOMO and AdaLomo at zero_stage 3 are refused there.
+//
+// Pipeline stages. With pp_size p > 1 the model, an nn::Chain, is cut into stages, and
+// booster.execute_pipeline replaces forward and backward (docs/pipelines.md). A stage holds N and R
+// of its own pieces; each stage that uses a tied parameter has a copy of it. A stage also keeps the
+// outputs of its pieces and their activations for backward, of as many micro-batches as the
+// schedule says (pipeline/schedule.h). Between the two halves of zbv's backward a chunk keeps the
+// gradients of its layers' outputs instead of its own output.
+//
+// Stages communicate per step of m micro-batches, with v chunks a stage:
+//
+//   activations and their gradients  2 m (p - 1) messages in all for 1f1b, 2 m (p v - 1) for
+//                                    interleaved, 2 m (2 p - 2) for zbv
+//   88 bytes                         before the first message of each shape
+//   tied parameters                  an all-reduce of the gradient and of its presence (4 bytes)
+//   32 bytes                         the loss
+//
+// Statistics of whole tensors are summed over all ranks and lie on each.
 #ifndef APOGEE_PLUGINS_HYBRID_PARALLEL_H_
 #define APOGEE_PLUGINS_HYBRID_PARALLEL_H_
 
@@ -79,20 +107,22 @@ namespace apogee {
 struct HybridParallelOptions {
   int tp_size = 1;
   int pp_size = 1;
-  // Ranks that share each sequence, and how: "all_to_all" or "ring_attn" with an sp_size above 1,
-  // or "split_gather", which uses the tp group (sp_size 1 or tp_size).
+  // Sequence parallelism: the number of ranks that share each sequence, and the mode. "all_to_all"
+  // and "ring_attn" need an sp_size above 1; "split_gather" uses the tp group (sp_size 1 or
+  // tp_size). "": none.
   int sp_size = 1;
   std::string sp_mode = "";
   // 0: every rank of dp keeps all states. 1, 2: as LowLevelZeroOptions::stage. 3: as GeminiPlugin,
-  // whose rules for modules and for reading parameters then hold.
+  // with its rules for modules and for reading parameters.
   int zero_stage = 0;
   // "f32", "bf16" or "fp16" (fp32 masters and gradients; fp16 with a dynamic loss scale), "f64".
   std::string precision = "f32";
   double max_norm = 0;
-  // How the model is cut; by default the shipped plan of the model.
+  // How the model is cut. Default: the plan that comes with Apogee for this model.
   std::optional<nn::parallel::ParallelPlan> plan = {};
-  // As in DdpOptions and LowLevelZeroOptions; stages 1 and 2 only from communication_dtype on. At
-  // stage 3 bucket_bytes is GeminiOptions::chunk_bytes, and overlap_communication stays true.
+  // As in DdpOptions and LowLevelZeroOptions. Fields from communication_dtype to offload_states
+  // need zero_stage 1 or 2. At stage 3 bucket_bytes is GeminiOptions::chunk_bytes, and
+  // overlap_communication must be true.
   int64_t bucket_bytes = 25 << 20;
   bool overlap_communication = true;
   optim::LossScalerOptions loss_scaler = {};
@@ -100,14 +130,15 @@ struct HybridParallelOptions {
   bool overlap_gather = true;
   bool master_weights = true;
   bool offload_states = false;
-  // Stage 3 only: where its chunks live, as in GeminiOptions.
+  // zero_stage 3 only: where chunks live, as in GeminiOptions.
   PlacementOptions placement = {};
-  // What follows needs pp_size > 1. "1f1b", "interleaved" or "zbv": see pipeline/schedule.h.
+  // The fields from here on need pp_size > 1. "1f1b", "interleaved" or "zbv": see
+  // pipeline/schedule.h.
   std::string schedule = "1f1b";
-  // Parts of the model that each stage has. 0: 1 for 1f1b, 2 for the others.
+  // Parts of the model per stage. 0: 1 for 1f1b, 2 for the others.
   int num_model_chunks = 0;
-  // A batch becomes so many micro-batches (fewer if it has fewer samples), or ones of at most so
-  // many samples: exactly one of the two.
+  // Set exactly one: the number of micro-batches of a batch (fewer if it has fewer samples), or the
+  // most samples of a micro-batch.
   int num_microbatches = 0;
   int64_t microbatch_size = 0;
   // How the pieces of the model (nn/chain.h) are cut into parts: see pipeline::CutOptions.
@@ -117,22 +148,22 @@ struct HybridParallelOptions {
 
 class HybridParallelPlugin : public Plugin {
  public:
-  // Throws Error listing every bad option. Whether the world and the model fit is checked in boost,
-  // in one list.
+  // Throws Error listing every bad option. boost checks whether the world and the model fit, and
+  // lists all problems at once.
   explicit HybridParallelPlugin(const comm::World& world,
                                 const HybridParallelOptions& options = {});
   ~HybridParallelPlugin() override;
 
   std::string name() const override { return "hybrid_parallel"; }
-  // Collective. Throws Error, before anything has changed, that lists every problem: a world that
-  // tp_size does not divide, a plan that does not fit the model, an optimizer that does not support
-  // shards.
+  // Collective. Before anything changes, throws Error that lists every problem: a world size that
+  // pp_size, sp_size and tp_size do not divide, a plan that does not fit the model, an optimizer
+  // that does not support shards.
   optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) override;
   Criterion ConfigureCriterion(Criterion criterion) override;
   // Throws Error when pp_size > 1.
   void Backward(const Tensor& loss, optim::Optimizer& optimizer) override;
-  // Throws Error for a first batch that gives fewer micro-batches than there are stages. Later ones
-  // may be shorter.
+  // Throws Error if the first training batch gives fewer micro-batches than there are stages. Later
+  // batches may be smaller. Collective over all ranks that train the replica.
   PipelineResult ExecutePipeline(const PipelineCall& call) override;
   std::shared_ptr<void> NoSync() override;
   comm::GroupPtr group() const override { return world_.group(); }
@@ -140,33 +171,34 @@ class HybridParallelPlugin : public Plugin {
   comm::Layout LayoutOf(const autograd::Parameter& parameter) const override;
   optim::LossScaler* loss_scaler() override { return inner().loss_scaler(); }
 
-  // Which part of each batch this rank trains on: ranks of one sp and tp group have the same.
-  // Throws Error when tp_size times sp_size does not divide the world.
+  // The part of each batch that this rank trains on; ranks of one sp, tp and pp group have the same
+  // part. Throws Error when pp_size, sp_size and tp_size do not divide the world.
   int data_rank() const { return mesh().coordinate(comm::Axis::kDp); }
   int data_size() const { return mesh().size(comm::Axis::kDp); }
   const comm::Mesh& mesh() const;
   double loss_scale() const;
-  // The value of one of the model's parameters as the model had it before boost, whole. Collective
-  // over the tp and pp groups, with zero_stage 3 over the dp group as well.
+  // Returns the whole value of a parameter, in the shape it had before boost. Collective over the
+  // tp and pp groups, with zero_stage 3 over the dp and sp groups as well.
   Tensor WholeValue(const autograd::Parameter& parameter) const;
-  // After boost, of tp_size > 1: how the model is cut; else null.
+  // After boost, with tp_size > 1: how the model is cut; else null.
   const nn::parallel::TensorParallel* tensor_parallel() const { return parallel_.get(); }
-  // After boost, with an sp_mode: which tokens this rank has; else null.
+  // After boost, with an sp_mode: the tokens this rank has; else null.
   const nn::parallel::SequenceParallel* sequence_parallel() const { return sequence_.parallel(); }
-  // Of zero_stage 3: what shards this rank's part of the model over dp; else null.
+  // With zero_stage 3: the plugin that shards this rank's part of the model over dp x sp; else
+  // null.
   const GeminiPlugin* gemini() const { return gemini_.get(); }
-  // After boost, of pp_size > 1: which stage has which piece; else null.
+  // After boost, with pp_size > 1: the pieces of each stage; else null.
   const pipeline::Cut* cut() const { return pipeline_.cut(); }
 
  private:
   std::string WorldProblem() const;
   void MakeInner();
-  // Whether ranks hold parts of a model.
+  // Whether ranks hold only parts of the model.
   bool is_cut() const { return options_.tp_size > 1 || pipeline_.is_on(); }
   void CutIntoStages(nn::Module& model, optim::Optimizer& optimizer);
-  // Tells a view what this rank has of its parameter, beside what the data-parallel axis cuts.
+  // Binds a view to this rank's part of its parameter, before the data-parallel axis shards it.
   void BindView(optim::ParamView& view, int64_t cut_multiple);
-  // What runs the data-parallel axis. Throws Error when the world does not fit.
+  // The plugin that runs the data-parallel axis. Throws Error when the world does not fit.
   Plugin& inner() const;
   void CheckOptimizer(nn::Module& model, optim::Optimizer& optimizer, std::string& problems) const;
 
@@ -176,7 +208,7 @@ class HybridParallelPlugin : public Plugin {
   std::unique_ptr<nn::parallel::TensorParallel> parallel_;
   HybridPipeline pipeline_;
   HybridSequence sequence_;
-  std::unique_ptr<FirstStepWatch> watch_;  // of a model that ranks share
+  std::unique_ptr<FirstStepWatch> watch_;  // if ranks share a model
   // One of the three runs the data-parallel axis.
   std::unique_ptr<DdpPlugin> ddp_;
   std::unique_ptr<LowLevelZeroPlugin> zero_;

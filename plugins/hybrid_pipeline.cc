@@ -62,7 +62,7 @@ void HybridPipeline::CheckOptions(int zero_stage, std::string& errors) const {
                               std::to_string(micros) + " and " + std::to_string(size));
   } else if (micros > 0 && micros < stages) {
     AppendProblem(errors, "num_microbatches " + std::to_string(micros) + " is less than " +
-                              pp_size + ": some stages would have nothing to do at any time");
+                              pp_size + ": at any time some stages would idle");
   }
 }
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// HybridPipeline: what HybridParallelPlugin does for models that are cut into stages.
+// HybridPipeline: the part of HybridParallelPlugin that runs models cut into pipeline stages.
 //
 //   HybridPipeline pipeline({.num_stages = 2, .schedule = "zbv", .num_microbatches = 8});
 //   pipeline.CheckOptions(zero_stage, errors);
 //   pipeline.AddProblems(model, problems);
 //   pipeline.Cut(model, world, mesh, dtype);            // before anything else is cut
-//   pipeline.Attach(model, world, mesh);                // after the inner plugin
+//   pipeline.Attach(model, world);                      // after the inner plugin
 //   pipeline.Run(call, passes, {.loss_scale = scale, .first_sample = first});
 //
-// Cut, Attach and Run are collective.
+// Cut, Attach, Whole and Run are collective.
 #ifndef APOGEE_PLUGINS_HYBRID_PIPELINE_H_
 #define APOGEE_PLUGINS_HYBRID_PIPELINE_H_
 
@@ -43,30 +43,31 @@ class HybridPipeline {
   explicit HybridPipeline(HybridPipelineOptions options) : options_(std::move(options)) {}
   ~HybridPipeline();
 
-  // Appends what is wrong with the options, a line each.
+  // Appends a line per wrong option.
   void CheckOptions(int zero_stage, std::string& errors) const;
   bool is_on() const { return options_.num_stages > 1; }
   int size() const { return options_.num_stages; }
-  // Appends what keeps the model from being cut so.
+  // Appends the reasons why the model cannot be cut in this way.
   void AddProblems(nn::Module& model, std::string& problems) const;
 
-  // Takes rank 0's values and keeps those that this rank's stage uses; what stays of the others is
-  // of `dtype`. The mesh must outlive this object.
+  // Broadcasts rank 0's values and keeps those that this rank's stage uses. The others become empty
+  // tensors of `dtype`. The mesh must outlive this object.
   void Cut(nn::Module& model, const comm::World& world, const comm::Mesh& mesh, DType dtype);
-  // What the first piece gets of a micro-batch, and the criterion of the last one's output.
+  // Sets how the first piece's input is made of a micro-batch, and how the criterion's input is
+  // made of the last piece's output.
   void set_ends(pipeline::Executor::Prepare prepare, pipeline::Executor::Complete complete) {
     executor_->set_ends(std::move(prepare), std::move(complete));
   }
   void Attach(const nn::Module& model, const comm::World& world);
-  // How many stages have a copy of the parameter.
+  // The number of stages that have a copy of the parameter.
   int NumHolders(const autograd::Parameter& parameter) const {
     return is_on() ? static_cast<int>(cut_->HoldersOf(parameter).size()) : 1;
   }
   // As Executor::ChunkOf.
   int ChunkOf(const autograd::Parameter& parameter) const { return executor_->ChunkOf(parameter); }
-  // `view`, of a parameter that lies elsewhere, becomes an empty shard of `layout`'s tensor.
+  // Makes `view`, whose parameter lies on another stage, an empty shard of `layout`'s tensor.
   void BindEmpty(optim::ParamView& view, comm::LayoutOptions layout, const Shape& shape);
-  // The whole value, from the stage that has it; `here` makes it there.
+  // Returns the whole value on every stage. The stage that has the parameter makes it with `here`.
   Tensor Whole(const autograd::Parameter& parameter, const Shape& shape,
                const std::function<Tensor()>& here) const;
 
@@ -74,7 +75,8 @@ class HybridPipeline {
     double loss_scale = 1;
     int64_t first_sample = 0;
   };
-  // Throws Error for a batch that does not fit. In evaluations `passes` is not used.
+  // Throws Error if inputs and targets do not fit each other or the schedule. Evaluations do not
+  // use `passes`.
   PipelineResult Run(const PipelineCall& call, BackwardPasses& passes, const Batch& batch);
   // Null before Cut.
   const pipeline::Cut* cut() const { return cut_.get(); }
@@ -84,11 +86,11 @@ class HybridPipeline {
   int NumMicros(const PipelineCall& call) const;
 
   const HybridPipelineOptions options_;
-  comm::GroupPtr group_;  // of the stages
+  comm::GroupPtr group_;  // this rank's stages
   std::unique_ptr<pipeline::Cut> cut_;
   std::unique_ptr<pipeline::Executor> executor_;
   std::unique_ptr<pipeline::StageGradients> gradients_;
-  std::vector<autograd::ParameterPtr> elsewhere_;  // of views that live on other stages
+  std::vector<autograd::ParameterPtr> elsewhere_;  // parameters that lie on other stages
   bool has_trained_ = false;
 };
 

@@ -78,8 +78,8 @@ void HybridSequence::Attach(nn::Module& model, optim::Optimizer& optimizer, cons
                             const nn::parallel::TensorParallel* tensor_parallel) {
   if (!is_on()) return;
   parallel_->Apply();
-  // Ranks that share sequences have the same samples: the inner plugin, whose group they are in
-  // together with other samples' ranks, does not know.
+  // Ranks that share sequences have the same samples. The inner plugin cannot know this: its group
+  // also has ranks with other samples.
   MaskByPlace(model, mesh.coordinate(comm::Axis::kDp));
   if (!uses_tp()) return;
   std::vector<optim::ParamView*> views;
@@ -88,7 +88,7 @@ void HybridSequence::Attach(nn::Module& model, optim::Optimizer& optimizer, cons
     const bool cut = tensor_parallel->ShardOf(parameter) != nullptr;
     if (cut || parameter.is_elsewhere() || !parallel_->IsPartial(parameter)) continue;
     views.push_back(&view);
-    // Whoever clips by hand would clip by addends.
+    // Clipping by hand would use addends.
     if (!view.is_shard() && view.parameter()->grad_keeper().empty()) {
       view.parameter()->set_grad_keeper(
           "its gradient is this rank's part of a sum over the tp group, which the optimizer's step "

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// HybridSequence: what HybridParallelPlugin does for sequences that ranks hold parts of.
+// HybridSequence: the part of HybridParallelPlugin that runs sequence parallelism.
 //
 //   HybridSequence sequence(options.sp_size, options.sp_mode, options.tp_size);
 //   sequence.CheckOptions(errors);
@@ -8,7 +8,7 @@
 //   sequence.Prepare(model, plan, mesh);                         // before parameters are cut
 //   sequence.Attach(model, optimizer, mesh, tensor_parallel);    // after the inner plugin
 //
-// Nothing of it is collective but the steps of an optimizer that has been attached.
+// Nothing here is collective except the steps of an attached optimizer.
 #ifndef APOGEE_PLUGINS_HYBRID_SEQUENCE_H_
 #define APOGEE_PLUGINS_HYBRID_SEQUENCE_H_
 
@@ -27,22 +27,23 @@ class HybridSequence {
  public:
   HybridSequence(int sp_size, const std::string& sp_mode, int tp_size);
 
-  // Appends what is wrong with the options, a line each.
+  // Appends a line per wrong option.
   void CheckOptions(std::string& errors) const;
   bool is_on() const { return mode_.has_value(); }
-  // The size of the mesh's axis sp: 1 where the tp group shares sequences.
+  // Size of the mesh's axis sp: 1 if the tp group shares sequences.
   int axis_size() const { return is_on() && !uses_tp() ? sp_size_ : 1; }
   bool uses_tp() const { return mode_ == nn::parallel::SequenceMode::kSplitGather; }
 
-  // Appends what keeps this setup from running. `plan` null: there is none.
+  // Appends the reasons why this setup cannot run. `plan` null: there is none.
   void AddProblems(nn::Module& model, const nn::parallel::ParallelPlan* plan,
                    const optim::Optimizer& optimizer, int zero_stage, std::string& problems) const;
-  // Changes nothing of the model.
+  // Does not change the model.
   void Prepare(nn::Module& model, const nn::parallel::ParallelPlan& plan, const comm::Mesh& mesh);
   // From now on the model cuts sequences. `tensor_parallel` may be null.
   void Attach(nn::Module& model, optim::Optimizer& optimizer, const comm::Mesh& mesh,
               const nn::parallel::TensorParallel* tensor_parallel);
-  // Null: `mean`, of the cross entropy that ignores ignore_index, is right as it is.
+  // Keeps logits cut in training: returns the loss to use in place of `mean`, the cross entropy
+  // that ignores ignore_index. Null: `mean` is right as it is.
   nn::parallel::SequenceParallel::Loss KeepLogitsCut(nn::parallel::SequenceParallel::Loss mean,
                                                      int64_t ignore_index);
   // Null before Prepare.

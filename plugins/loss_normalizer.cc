@@ -37,10 +37,10 @@ class ShareOfMeanNode : public autograd::Node {
 };
 
 Tensor ShareOfMean(const Tensor& mean, double own, double total, double ranks) {
-  // An integer over an integer: exactly 1 where every rank has as many.
+  // A quotient of integers: exactly 1 if every rank has equally many targets.
   const double factor = total > 0 ? own * ranks / total : 0;
   if (factor == 1) return mean;
-  // A mean over nothing is NaN, which is right only where nobody has targets.
+  // A mean over no targets is NaN. That is right only if no rank has targets.
   Tensor share = own > 0 || total == 0 ? ops::Scale(mean.Detach(), total > 0 ? factor : 1)
                                        : Tensor::Zeros(mean.shape(), mean.dtype(), mean.context());
   if (autograd::NeedsGrad({mean})) {
@@ -49,7 +49,9 @@ Tensor ShareOfMean(const Tensor& mean, double own, double total, double ranks) {
   return share;
 }
 
-// Targets that count; of a criterion that does not say, those that may: without negative ids.
+// Numbers of targets. `counted`: those that count. If the criterion does not say, all; `other` is
+// then the number of targets without negative ids, the other possible count. If it says, both are
+// equal.
 struct Count {
   double counted = 0;
   double other = 0;
@@ -59,7 +61,7 @@ struct Count {
     other += more.other;
     return *this;
   }
-  // Whether it makes no difference, beside `total`, which of the two counts.
+  // Whether this share of `total` is the same by either number.
   bool FitsInto(const Count& total) const { return counted * total.other == other * total.counted; }
 };
 
@@ -107,24 +109,24 @@ double MixInto(double hash, double more) { return std::fmod(hash * 31 + more, 0x
 struct LossNormalizer::State {
   comm::GroupPtr copies;
   std::function<Count(const Tensor&)> count = CountAll;
-  ContextPtr context;  // of the model
+  ContextPtr context;  // the model's
   int64_t num_losses = 0;
 
-  // Of the last forward of the model, on several ranks.
+  // The last forward of the model; recorded on several ranks.
   Watched<nn::Module> model;
   int64_t samples = 0;
-  uint64_t stream = 0;    // before it
-  bool unplaced = false;  // it drew masks without knowing the place of its samples
-  // Of forwards since the last backward.
+  uint64_t stream = 0;    // the next random stream before it
+  bool unplaced = false;  // it drew masks without the place of its samples
+  // Samples of forwards since the last backward.
   double pending_samples = 0;
-  // What losses since the last step come from, as far as they are in a graph.
+  // Nodes of the normalised losses since the last step, while they are in a graph.
   std::vector<std::weak_ptr<autograd::Node>> shares;
 
   struct OpenWindow {
     double announced = 0, total = 0;
   };
   std::optional<OpenWindow> window;
-  // Since the last step: of windows, and what was noted of losses that were not normalised.
+  // Since the last step: targets of windows, and notes on losses that were not normalised.
   double announced = 0, seen = 0;
   bool had_window = false;
   bool is_raw = false;
@@ -133,18 +135,18 @@ struct LossNormalizer::State {
   struct Call {
     bool training = false;
     std::vector<Count> micros;
-    size_t micro = 0;  // whose loss is being made
+    size_t micro = 0;  // the micro-batch whose loss is being made
     Count own;
     double samples = 0;
-    bool is_even = true;             // its micro-batches, whichever way targets count
-    bool is_even_by_samples = true;  // the same, and samples have as many targets everywhere
+    bool is_even = true;             // micro-batches' shares agree by either count
+    bool is_even_by_samples = true;  // and each sample has equally many targets
     std::optional<double> total;
   };
   std::optional<Call> call;
 
   double num_ranks() const { return comm::GroupSize(copies); }
 
-  // `own` of every rank, in turn.
+  // Gathers `own` of every rank, in rank order.
   std::vector<double> Gather(const std::vector<double>& own) const {
     if (copies == nullptr) return own;
     const auto n = static_cast<int64_t>(own.size());
@@ -153,10 +155,11 @@ struct LossNormalizer::State {
     return all.ToVector<double>();
   }
 
-  // Over all ranks. Throws on every rank where counts leave a choice.
+  // The number of targets that count on all ranks. Throws on every rank if the two counts would
+  // weigh ranks differently.
   double Total(const Count& own, bool is_even) const {
-    // A count that leaves no choice travels as two equal numbers; micro-batches that are uneven by
-    // themselves as a number that fits nowhere.
+    // A certain count travels as two equal numbers. -1 says that this rank's own micro-batches
+    // disagree.
     const std::vector<double> all = Gather({own.counted, is_even ? own.other : -1,
                                             static_cast<double>(samples), unplaced ? 1.0 : 0.0});
     Count total;
@@ -169,13 +172,13 @@ struct LossNormalizer::State {
     }
     if (!fits) ThrowUnknownTargets();
     APOGEE_CHECK(same_samples || !any_unplaced,
-                 "boosted.criterion: ranks have batches of different sizes, so dropout does not "
-                 "know which masks are whose; take the batches from a data::Loader with a "
+                 "boosted.criterion: ranks have batches of different sizes, so dropout cannot tell "
+                 "which mask belongs to which sample; take the batches from a data::Loader with a "
                  "data::DistributedSampler, or use Storage::set_sample_place on the inputs");
     return total.counted;
   }
 
-  // Of a micro-batch of a pipeline: it has been counted with its batch.
+  // Normalises the loss of a pipeline's micro-batch; its targets were counted with the batch.
   Tensor NormalizeInCall(const Tensor& mean, const Tensor& targets) {
     const double own = count(targets).counted;
     const double counted = call->micros.empty() ? own : call->micros[call->micro].counted;
@@ -207,7 +210,7 @@ struct LossNormalizer::State {
     return share;
   }
 
-  // Whether `loss` is made of losses that were normalised.
+  // Whether `loss` is computed from losses that were normalised.
   bool IsNormalized(const Tensor& loss) const {
     constexpr size_t kMaxNodes = 4096;
     if (shares.empty()) return false;
@@ -265,12 +268,13 @@ LossNormalizer::Criterion LossNormalizer::Wrap(Criterion loss, const Criterion& 
 std::shared_ptr<void> LossNormalizer::Window(int64_t num_targets) {
   APOGEE_CHECK(num_targets >= 0, "accumulation_window: num_targets must not be negative, got ",
                num_targets);
-  APOGEE_CHECK(!state_->window, "accumulation_window: the handle of another window lives");
+  APOGEE_CHECK(!state_->window,
+               "accumulation_window: another window is open; release its handle first");
   const auto own = static_cast<double>(num_targets);
   double total = 0;
   for (const double targets : state_->Gather({own})) total += targets;
   state_->window = {own, total};
-  // One that was given up without a step is forgotten.
+  // A window that ended without a step is forgotten.
   state_->announced = own;
   state_->seen = 0;
   state_->had_window = true;

@@ -51,13 +51,13 @@ void LowLevelZeroPlugin::Check(const nn::Module& model, optim::Optimizer& optimi
 
 void LowLevelZeroPlugin::CheckRoom(optim::Optimizer& optimizer) const {
   const absl::StatusOr<int64_t> available = AvailableMemoryBytes();
-  if (!available.ok()) return;  // the system does not say; the allocator will
+  if (!available.ok()) return;  // the system does not say; the allocator will fail if needed
   int64_t needed = optimizer.PlannedStateBytes();
   for (const optim::ParamView& view : optimizer.views()) {
     const bool master = view.trainable() && NeedsMasters(dtype_) && options_.master_weights;
     needed += master ? 4 * view.value().numel() : 0;
   }
-  // Ranks of one host hold all shards between them.
+  // The ranks of one host together hold all shards.
   APOGEE_CHECK(needed <= *available, "low_level_zero: offload_states needs ", needed,
                " bytes of host memory for the states of optimizer ", optimizer.name(), ", ",
                *available, " are available; use an optimizer with smaller states, or more hosts");
@@ -80,7 +80,7 @@ std::vector<chunk::ChunkSpec> LowLevelZeroPlugin::Plan(optim::Optimizer& optimiz
       requests, {.chunk_bytes = options_.bucket_bytes, .num_shards = comm::GroupSize(group_)});
 }
 
-// The shard's masters keep what rounding to the working dtype drops.
+// The shard's masters keep the bits that rounding to the working dtype drops.
 void LowLevelZeroPlugin::Bind(optim::ParamView& view, const Tensor& old_value, const Tensor& shard,
                               const comm::Layout& layout) const {
   view.set_state_context(state_context_);
@@ -128,7 +128,7 @@ optim::Optimizer& LowLevelZeroPlugin::Configure(nn::Module& model, optim::Optimi
                                   .communication_dtype = communication_dtype_,
                                   .keep_whole = options_.stage == 1},
       [this](size_t index, const Tensor& mean) { shards_->OnMean(index, mean); });
-  // Another optimizer, which the plugin does not know, may step on the rest.
+  // Another optimizer, unknown to the plugin, may step on the rest.
   unheld_gradients_ = std::make_unique<chunk::GradientChunks>(
       std::move(unheld), group_,
       chunk::GradientChunkOptions{
@@ -147,7 +147,7 @@ optim::Optimizer& LowLevelZeroPlugin::Configure(nn::Module& model, optim::Optimi
     parameters_->GatherAsync();
     if (!options_.overlap_gather) parameters_->Wait();
   });
-  // A dict of a run with masters holds weights, of which this rank took its shard.
+  // A state dict with masters holds weights, and this rank took only its shard of them.
   optimizer.AddLoadHook([chunks = std::weak_ptr(parameters_)](optim::Optimizer&) {
     if (const auto alive = chunks.lock()) alive->GatherAsync();
   });

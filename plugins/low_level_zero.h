@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// LowLevelZeroPlugin: data parallelism whose optimizer states (stage 1), and gradients (stage 2),
-// are sharded over the ranks (ZeRO; Rajbhandari et al., SC 2020). Parameters stay whole on every
-// rank.
+// LowLevelZeroPlugin: data parallelism with optimizer states (stage 1) and gradients (stage 2)
+// sharded over the ranks (ZeRO; Rajbhandari et al., SC 2020). Parameters stay whole on every rank.
 //
 //   comm::launch({.num_ranks = 4}, [&](comm::World& world) {
 //     LowLevelZeroPlugin plugin(world.group(), {.stage = 2, .precision = "bf16", .max_norm = 1.0});
@@ -11,20 +10,29 @@
 //     ... the ordinary loop ...
 //   });
 //
-// The update is that of one rank with the whole batch, for every optimizer: statistics of whole
+// The update equals that of one rank with the whole batch, for every optimizer. Statistics of whole
 // tensors (Adafactor, CAME, Lamb, ScaledAdam, GaLore, 8-bit blocks, the norm that max_norm clips)
 // are summed over the shards. The optimizer is bound in place: it keeps its groups, options, states
 // and schedulers.
 //
-// Bytes per rank, n ranks, N elements in b bytes, gradients in g (4 for bf16 and fp16, else b),
-// states s per element (masters included, 4 for bf16 and fp16):
-//   stage 1:  N b + N g + N s / n           stage 2:  N b + N g / n + N s / n
-// beside one or two open chunks of about bucket_bytes. After backward, gradients are with the
-// optimizer's views, on shards; Parameter::grad() is absent, Parameter::zero_grad() clears both. To
-// change gradients use hooks (Parameter::AddGradHook), which see this rank's. Those of parameters
-// that the optimizer does not hold are averaged and stay in Parameter::grad(). A step
-// sends each rank's updated shard to all; reading a parameter waits for it. Missing gradients and
-// accumulation as with DdpPlugin.
+// Bytes per rank, for n ranks and N elements:
+//
+//   stage 1:  N b + N g + N s / n
+//   stage 2:  N b + N g / n + N s / n
+//
+//   b  bytes of a parameter's element
+//   g  bytes of a gradient's element: 4 for bf16 and fp16, else b
+//   s  bytes of the states of an element, with masters (4 for bf16 and fp16)
+//
+// One or two open chunks of about bucket_bytes come on top.
+//
+// After backward, gradients are on shards, in the optimizer's views. Parameter::grad() is absent,
+// and Parameter::zero_grad() clears both. To change gradients use hooks (Parameter::AddGradHook),
+// which see this rank's gradients. Gradients of parameters that the optimizer does not hold are
+// averaged and stay in Parameter::grad().
+//
+// A step sends each rank's updated shard to all ranks; reading a parameter waits for it. Missing
+// gradients and accumulation work as in DdpPlugin.
 #ifndef APOGEE_PLUGINS_LOW_LEVEL_ZERO_H_
 #define APOGEE_PLUGINS_LOW_LEVEL_ZERO_H_
 
@@ -46,28 +54,28 @@ struct LowLevelZeroOptions {
   int stage = 2;  // 1 or 2
   // "f32", "bf16" or "fp16" (fp32 masters and gradients; fp16 with a dynamic loss scale), "f64".
   std::string precision = "f32";
-  // Clip the global L2 norm of the averaged gradients to this; 0: as the optimizer's step options
-  // say.
+  // Clip the global L2 norm of the averaged gradients to this. 0: use the optimizer's step options.
   double max_norm = 0;
   // Parameters and gradients travel in chunks of about this size (of gradients).
   int64_t bucket_bytes = 25 << 20;
-  // Gradients are summed in this dtype: a precision, or "" for their own.
+  // Sum gradients over the ranks in this dtype: a precision as above, or "" for the gradients' own.
   std::string communication_dtype = "";
-  // Reduce chunks while backward goes on.
+  // Reduce chunks while backward is still running.
   bool overlap_communication = true;
-  // Gather updated parameters while the next forward goes on.
+  // Gather updated parameters while the next forward is already running.
   bool overlap_gather = true;
-  // bf16, fp16: keep f32 masters. Without, a step rounds its result and drops the rest.
+  // bf16, fp16: keep f32 masters. Without masters a step rounds its result and loses the remainder.
   bool master_weights = true;
-  // States and masters live in host memory.
+  // Keep states and masters in host memory.
   bool offload_states = false;
   optim::LossScalerOptions loss_scaler = {};
-  // All ranks that hold parts of one parameter, when parameters have been cut before and views
-  // bound to their parts (ParamView::BindParameter): what is sharded are the parts, statistics are
-  // summed over this group. Null: nothing has been cut.
+  // All ranks that hold parts of one parameter, if another plugin has cut parameters and bound
+  // views to the parts (ParamView::BindParameter). The parts are then sharded, and statistics are
+  // summed over this group. Null: nothing is cut.
   comm::GroupPtr statistics_group = nullptr;
-  // Parameters of different numbers never share a bucket: those of passes (BackwardPasses) that
-  // reduce at different times. Null: all are alike. Asked in boost.
+  // Parameters with different keys never share a bucket. Give different keys to parameters whose
+  // gradients are reduced in different passes (BackwardPasses). Null: all have the same key. Called
+  // in boost.
   std::function<int(const autograd::Parameter&)> bucket_key = {};
 };
 
@@ -77,13 +85,13 @@ class LowLevelZeroPlugin : public Plugin, public BackwardPasses {
   explicit LowLevelZeroPlugin(comm::GroupPtr group, const LowLevelZeroOptions& options = {});
 
   std::string name() const override { return "low_level_zero"; }
-  // What keeps Configure from running, thrown as Error; local, changes nothing.
+  // Throws the Error that Configure would throw, as far as this rank can tell. Changes nothing.
   void Check(const nn::Module& model, optim::Optimizer& optimizer) const;
-  // Collective. Throws Error, before anything has changed, for an optimizer that does not support
-  // shards or has been bound before, on a second call, and, on every rank, when the ranks' models
-  // or optimizers differ.
+  // Collective. Throws Error, before anything has changed, on a second call and for an optimizer
+  // that does not support shards or has been bound before. Throws Error on every rank when the
+  // ranks' models or optimizers differ.
   optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) override;
-  // Collective, but under NoSync.
+  // Collective, except under NoSync.
   void Backward(const Tensor& loss, optim::Optimizer& optimizer) override;
   bool BeginBackward() override { return guard_->OnBackward(); }
   void RunPass(const std::function<void()>& backward, const chunk::GradientPass& pass) override;
@@ -93,11 +101,11 @@ class LowLevelZeroPlugin : public Plugin, public BackwardPasses {
   comm::GroupPtr data_group() const override { return group_; }
   optim::LossScaler* loss_scaler() override { return guard_->loss_scaler(); }
 
-  // 1 but for fp16.
+  // 1 except for fp16.
   double loss_scale() const { return guard_->loss_scale(); }
-  // After boost: the chunks that parameters lie in.
+  // After boost: the chunks that hold the parameters.
   const chunk::ParameterChunks& chunks() const { return *parameters_; }
-  // After boost: where the states are allocated; the model's context unless offload_states.
+  // After boost: the context that allocates the states. It is the model's unless offload_states.
   const ContextPtr& state_context() const { return state_context_; }
 
  private:
@@ -117,7 +125,7 @@ class LowLevelZeroPlugin : public Plugin, public BackwardPasses {
   std::unique_ptr<StepGuard> guard_;
   std::shared_ptr<chunk::ParameterChunks> parameters_;
   std::unique_ptr<chunk::GradientChunks> gradients_;
-  std::unique_ptr<chunk::GradientChunks> unheld_gradients_;  // of what the optimizer does not hold
+  std::unique_ptr<chunk::GradientChunks> unheld_gradients_;  // of unheld parameters
 };
 
 }  // namespace apogee

@@ -11,7 +11,7 @@ std::vector<chunk::ChunkSpec> PlanModuleChunks(nn::Module& model,
                                                const ModuleChunkOptions& options) {
   std::map<const autograd::Parameter*, int> owner;
   const std::vector<nn::Module*> modules = model.Modules();
-  for (size_t m = 0; m < modules.size(); ++m) {  // parents first: the last one is the owner
+  for (size_t m = 0; m < modules.size(); ++m) {  // parents first: the innermost module is the owner
     for (const auto& parameter : modules[m]->Parameters()) {
       owner[parameter.get()] = static_cast<int>(m);
     }

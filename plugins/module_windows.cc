@@ -20,7 +20,7 @@ ModuleWindows::ModuleWindows(std::string plugin, nn::Module& model,
   }
   std::set<const autograd::Parameter*> owned;
   std::vector<std::pair<std::string, nn::Module*>> modules = model.NamedModules();
-  std::ranges::reverse(modules);  // children first: what is left is a parent's own
+  std::ranges::reverse(modules);  // children first: a parent keeps only its own parameters
   for (const auto& [full_name, module] : modules) {
     if (windows_.contains(module)) continue;  // held twice
     Window& window = windows_[module];
@@ -32,7 +32,7 @@ ModuleWindows::ModuleWindows(std::string plugin, nn::Module& model,
         window.chunks.push_back(chunk->second);
       }
     }
-    // A layer without parameters of its own may turn out to use others', before its first backward.
+    // A layer without own parameters may read others' before its first backward.
     const bool is_layer = module->Modules().size() == 1;
     if (is_layer || !window.chunks.empty()) AddBackwardHooks(*module);
     module->WrapForward([this, module = module, alive = std::weak_ptr(alive_), name = plugin_](
@@ -90,7 +90,7 @@ void ModuleWindows::AddBackwardHooks(nn::Module& module) {
 
 Tensor ModuleWindows::Forward(nn::Module& module, const Tensor& x,
                               const nn::Module::ForwardFunction& forward) {
-  // A hook in force is of somebody who keeps nothing (Recompute) or whose turn it is.
+  // Keeps a hook that is set: Recompute's, which saves nothing, or an enclosing forward's.
   std::optional<autograd::SavedTensorHookGuard> saved;
   if (autograd::CurrentPackHook() == nullptr) saved.emplace(parameters_->PackValues());
   if (frames_.empty() && !backward_) BeginOutermost();
@@ -148,8 +148,8 @@ void ModuleWindows::Acquire(const Window& window, const std::vector<size_t>& chu
       plugin_, ": gathering the parameters of ", window.name, " for its ",
       backward_ ? "backward" : "forward", ": ", error.what(),
       ". Every rank must run the same modules in the same order, forward and backward, in training "
-      "and in evaluation: where a rank does not want the output of one, it adds 0 times that to "
-      "its loss, or leaves the module out on all ranks"));
+      "and in evaluation. If a rank does not need a module's output, add 0 times that output to "
+      "its loss, or leave the module out on all ranks"));
 }
 
 void ModuleWindows::Release(std::vector<size_t>& held) {
@@ -164,7 +164,7 @@ void ModuleWindows::Backward(const std::function<void()>& backward,
   } end{this};
   backward_ = true;
   before_gather_ = before_gather;
-  // Of modules whose forward runs again.
+  // For modules whose forward runs again in backward.
   const autograd::SavedTensorHookGuard saved(parameters_->PackValues());
   backward();
 }
@@ -183,7 +183,7 @@ void ModuleWindows::EndBackward() {
   if (changed && first_rank && parameters_->schedule().capacity_bytes() > 0) {
     LogWarning(plugin_,
                ": this iteration used the model's parameters in another order than the one before; "
-               "the new order is learned for what is gathered ahead and kept");
+               "gathering ahead and keeping values will follow the new order");
   }
 }
 

@@ -22,8 +22,8 @@ bool IsZero(const std::vector<double>& values) {
   return std::ranges::all_of(values, [](double value) { return value == 0; });
 }
 
-// Of the elements that this rank has a gradient of; 0 where they are all zero, or absent. Half of
-// the bits, which a double holds exactly. `finite` becomes false where they are not.
+// Hash of the elements of which this rank has a gradient; 0 if all are zero or absent. Half of its
+// bits, which a double holds exactly. Sets `finite` to false if an element is not finite.
 double HashOf(const optim::ParamView& view, bool& finite) {
   if (!view.has_grad()) return 0;
   const std::vector<double> values = view.grad().ToVector<double>();
@@ -55,7 +55,7 @@ void PartialGradients::CheckDiffer() {
       Tensor::FromVector<double>(hashes, {count}, views_[0]->parameter()->context());
   group_->AllReduce(ends, comm::ReduceOp::kMax);
   hashes = ends.ToVector<double>();
-  // Overflows are alike; another step will tell.
+  // Overflowed gradients look equal; a later step decides.
   if (hashes.back() > 0) return;
   checked_ = !IsZero(hashes);
   for (size_t i = 0; i < views_.size(); ++i) {
@@ -63,7 +63,7 @@ void PartialGradients::CheckDiffer() {
     APOGEE_CHECK(!same, plugin_, ": parameter \"", views_[i]->name(),
                  "\" is used by each rank of the tp group for its own tokens, but its gradient is "
                  "the same on all of them: use its value without nn::parallel::CopyToGroup, and "
-                 "before what makes the logits");
+                 "before the layer that makes the logits");
   }
 }
 

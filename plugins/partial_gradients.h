@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// PartialGradients: sums, once per step, gradients of which every rank of a group has an addend:
-// those of parameters that each rank applies to its own tokens (SequenceMode::kSplitGather).
+// PartialGradients: sums gradients of which every rank of a group has an addend, once per step.
+// These are the gradients of parameters that each rank applies to its own tokens
+// (SequenceMode::kSplitGather).
 //
 //   PartialGradients partial("hybrid_parallel", views, tp);
-//   partial.AddTo(optimizer);            // sums before its decision, addends again after the step
+//   partial.AddTo(optimizer);    // sums before the optimizer's decision, restores addends after it
 //
-// One all-reduce of all of them, in f32 (f64 where one of them is f64), with presence: what is
-// absent on every rank stays absent, what some rank has is present on all. Gradients that a loop
-// keeps after a step, to add to them, are addends again. step() is collective over the group.
+// One all-reduce sums all of them, in f32 (f64 if any of them is f64), and carries their presence:
+// a gradient that is absent on every rank stays absent; one that some rank has is present on all.
+// After the step, gradients that the loop keeps to add to are addends again. step() is collective
+// over the group.
 #ifndef APOGEE_PLUGINS_PARTIAL_GRADIENTS_H_
 #define APOGEE_PLUGINS_PARTIAL_GRADIENTS_H_
 
@@ -25,12 +27,12 @@ class PartialGradients {
  public:
   // `views` must outlive this. `group` is not null.
   PartialGradients(std::string plugin, std::vector<optim::ParamView*> views, comm::GroupPtr group);
-  // This object must outlive every step of the optimizer.
+  // Adds the hooks. This object must outlive every step of the optimizer.
   void AddTo(optim::Optimizer& optimizer);
-  // Throws Error, the first time that there are gradients, when one is the same on every rank: it
-  // has been summed already, or is that of whole sequences.
+  // Replaces gradients by their sums. The first time that there are gradients, throws Error if one
+  // is the same on every rank: then it is already a sum, or the gradient of whole sequences.
   void Sum();
-  // Where the sums still are what Sum made.
+  // Puts the addends back, except where the gradient has changed since Sum.
   void Restore();
 
  private:

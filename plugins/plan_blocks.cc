@@ -83,7 +83,7 @@ void PlanBlockBuilder::AddBlock(const PlanBlock& block) {
   blocks_.push_back(block);
 }
 
-// Joins neighbours along one side that are less than a pixel thick and apart.
+// Joins neighbours along one side that are less than a pixel thick and less than a pixel apart.
 void PlanBlockBuilder::Merge(Side begin, Side end, Side side, Side side_end,
                              const std::function<double(int64_t, int64_t)>& pixels) {
   std::ranges::stable_sort(blocks_, {}, [&](const PlanBlock& b) {

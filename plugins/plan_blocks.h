@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The rectangles that a parameter is drawn as: who holds which elements, cut into blocks of rows
-// and columns, those too fine to be seen joined.
+// The rectangles that draw a parameter: which rank holds which elements, in blocks of rows and
+// columns. Blocks too fine to see are joined.
 //
 //   const PlanGrid grid(layout, 150, 18);                    // pixels
-//   const PlanHolders holders(parts);                        // of all ranks, of one parameter
+//   const PlanHolders holders(parts);                        // one parameter, on all ranks
 //   PlanBlockBuilder builder(grid, parts.size());
 //   holders.ForEach(segment, [&](int64_t begin, int64_t end, int first_rank, int count) {
 //     builder.Add(begin, end, first_rank, count);
@@ -32,7 +32,8 @@ struct PlanBlock {
   bool everywhere = false;
   int64_t area() const { return (row_end - row) * (col_end - col); }
 };
-// A parameter's rectangle, `width` times `height` pixels. Vectors lie along it.
+// A parameter's rectangle of `width` by `height` pixels. Row r of the parameter begins at x(r),
+// column c at y(c). A vector lies along the width.
 struct PlanGrid {
   PlanGrid(const comm::Layout& layout, double width_pixels, double height_pixels);
   double x(int64_t row) const {
@@ -45,11 +46,11 @@ struct PlanGrid {
   int64_t rows, cols, numel;
 };
 
-// One parameter's elements, cut wherever some rank's segment begins or ends.
+// One parameter's elements, cut wherever a rank's segment begins or ends.
 class PlanHolders {
  public:
   explicit PlanHolders(const std::vector<const PlanPart*>& parts);
-  // Calls fn(begin, end, first rank that holds it, number of ranks that do).
+  // Calls fn(begin, end, first rank that holds the range, number of ranks that hold it).
   void ForEach(const comm::Segment& segment,
                const std::function<void(int64_t, int64_t, int, int)>& fn) const;
 
@@ -60,7 +61,7 @@ class PlanHolders {
   std::vector<int> first_, count_;
 };
 
-// Collects blocks; rows that continue a block become part of it.
+// Collects blocks. Rows that continue a block become part of it.
 class PlanBlockBuilder {
  public:
   // The grid must outlive it.
@@ -68,7 +69,7 @@ class PlanBlockBuilder {
       : grid_(grid), num_ranks_(static_cast<int>(num_ranks)) {}
 
   void Add(int64_t begin, int64_t end, int first_rank, int num_holders);
-  // What is too fine to be drawn becomes one block.
+  // Returns the blocks; those too fine to draw are joined.
   std::vector<PlanBlock> Finish();
 
  private:
@@ -81,7 +82,7 @@ class PlanBlockBuilder {
   const PlanGrid& grid_;
   int num_ranks_;
   std::vector<PlanBlock> blocks_;
-  // The latest block of each range of columns and colour.
+  // The latest block of each range of columns and each colour.
   std::map<std::tuple<int64_t, int64_t, int, bool>, size_t> last_;
 };
 

@@ -16,7 +16,7 @@ namespace {
 
 // In pixels.
 constexpr double kBarWidth = 150, kBarHeight = 18, kRowHeight = 26, kMargin = 16, kGap = 14;
-constexpr double kCharWidth = 6.7;  // of the names' 11 px monospace
+constexpr double kCharWidth = 6.7;  // names are in 11 px monospace
 constexpr double kHeader = 92, kLegendLine = 20;
 constexpr double kMinPadding = 3;  // padding is a warning: it must be seen
 
@@ -71,8 +71,7 @@ class Picture {
         "</pattern></defs>\n");
     svg_.Rect({0, 0, width_, Height()}, "fill=\"white\"");
     svg_.Text(kMargin, 28, title, "font-size=\"17\" font-weight=\"bold\"");
-    svg_.Text(kMargin, 47,
-              "Filled: what the rank's optimizer holds of the parameter, and updates.");
+    svg_.Text(kMargin, 47, "Filled: the elements that the rank's optimizer holds and updates.");
     svg_.Text(kMargin, kHeader - 12, "parameter", "font-weight=\"bold\"");
     svg_.Text(shape_x_, kHeader - 12, "shape", "font-weight=\"bold\"");
     for (int rank = 0; rank < num_ranks; ++rank) {
@@ -195,7 +194,7 @@ class Picture {
     svg_.Rect({kMargin, y_, 24, 12},
               "fill=\"" + SvgWriter::Colour(0, 1) + "\" fill-opacity=\"0.4\"");
     svg_.Text(kMargin + 34, y_ + 10,
-              "blocks too fine to be drawn apart, as strong as the share of elements that is held");
+              "blocks too fine to draw separately; opacity: the share of elements held");
     y_ += kLegendLine + kGap;
   }
 
@@ -209,7 +208,7 @@ class Picture {
   const optim::Optimizer& optimizer_;
   std::vector<std::vector<PlanPart>> parts_;
   const PlanSvgOptions& options_;
-  double padding_ = 0;  // room for it behind every rectangle
+  double padding_ = 0;  // room for padding behind every rectangle
   double shape_x_ = 0, ranks_x_ = 0, width_ = 0, y_ = 0;
   SvgWriter svg_;
 };

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Plugin: how a training setup is run. A plugin validates its options, prepares the model, and
-// takes over the optimizer; it contains no algorithm of its own.
+// Plugin: the interface of a training setup. A plugin checks its options, prepares the model and
+// takes over the optimizer. It contains no algorithm of its own.
 //
 //   SingleRankPlugin plugin({.precision = "bf16", .max_norm = 1.0});
 //   Booster booster(plugin);
+//   auto boosted = booster.boost(model, optimizer);
 //
-// To write one see docs/adding_a_plugin.md.
+// To write a plugin see docs/adding_a_plugin.md.
 #ifndef APOGEE_PLUGINS_PLUGIN_H_
 #define APOGEE_PLUGINS_PLUGIN_H_
 
@@ -25,7 +26,7 @@ namespace apogee {
 
 using Criterion = std::function<Tensor(const Tensor& output, const Tensor& target)>;
 
-// A batch for Plugin::ExecutePipeline; `targets` may be undefined without a criterion.
+// The arguments of Plugin::ExecutePipeline. `targets` may be undefined when there is no criterion.
 struct PipelineCall {
   const Tensor& inputs;
   const Tensor& targets;
@@ -33,20 +34,22 @@ struct PipelineCall {
   const Criterion& criterion;
   optim::Optimizer* optimizer = nullptr;  // null: evaluation
   bool return_outputs = false;
-  LossNormalizer* normalizer = nullptr;  // of `criterion`; null: it has none
+  LossNormalizer* normalizer = nullptr;  // the criterion's; null: it has none
 };
 
 struct PipelineResult {
-  // The loss of this copy's batch, a scalar outside of any graph, on every rank that trains the
-  // copy: of boosted.criterion its share of the mean over all copies' targets (LossNormalizer), of
-  // other criteria the mean over the batch's samples. Undefined without a criterion.
+  // The loss of this replica's batch: a scalar that belongs to no graph, on every rank that trains
+  // the replica. With boosted.criterion it is the replica's share of the mean over all replicas'
+  // targets (LossNormalizer). With another criterion it is the mean over the batch's samples.
+  // Undefined without a criterion.
   Tensor loss;
-  // Where they were asked for, on the ranks that have the model's last part: its outputs for the
-  // whole batch.
+  // The model's outputs for the whole batch, if return_outputs, on the ranks that have the last
+  // part of the model.
   Tensor outputs;
 };
 
-// Throws Error for a loss that no backward can start from; `what` begins the message.
+// Throws Error unless `loss` is a defined scalar, so that backward can start from it. The message
+// begins with `what`.
 void CheckLoss(const char* what, const Tensor& loss);
 
 class Plugin {
@@ -55,41 +58,43 @@ class Plugin {
 
   virtual std::string name() const = 0;
 
-  // Prepares `model` in place and returns the optimizer to train with: `optimizer` itself, or its
-  // distributed form, owned by the plugin. Collective. Throws Error, before anything has changed,
+  // Prepares `model` in place and returns the optimizer to train with: `optimizer` itself or its
+  // distributed form, which the plugin owns. Collective. Throws Error, before anything has changed,
   // when the combination cannot be exact.
   virtual optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) = 0;
 
-  // What the loop calls instead of `criterion`, which may be null: the same loss, of what the
-  // configured model puts out. After Configure.
+  // Returns the criterion to apply to the configured model's output: the same loss as `criterion`,
+  // which may be null. Call it after Configure.
   virtual Criterion ConfigureCriterion(Criterion criterion) { return criterion; }
 
-  // Backward of one micro-batch. Collective where gradients are reduced inside backward.
+  // Runs backward of one micro-batch. Collective if the plugin reduces gradients inside backward.
   virtual void Backward(const Tensor& loss, optim::Optimizer& optimizer) = 0;
 
-  // Forward and, with an optimizer, Backward of a batch, cut into micro-batches where the plugin
-  // runs a pipeline; here it is one. Collective.
+  // Runs forward of a batch and, with an optimizer, backward. A plugin with pipeline stages cuts
+  // the batch into micro-batches; this default runs it as one. Collective.
   virtual PipelineResult ExecutePipeline(const PipelineCall& call);
 
-  // The ranks over which gradients are averaged, each of which has samples of its own; null: this
-  // one alone, or a plugin that leaves the weights of unequal batches to its user. After Configure.
+  // The ranks over which gradients are averaged; each has samples of its own. Null: only this rank,
+  // or the user weighs unequal batches. Valid after Configure.
   virtual comm::GroupPtr data_group() const { return nullptr; }
 
-  // For checkpoints, after Configure. All ranks that train the model together; null for one.
+  // For checkpoints: all ranks that train the model together; null for one rank. Valid after
+  // Configure.
   virtual comm::GroupPtr group() const { return nullptr; }
-  // What this rank's value of one of the model's parameters is of the whole one.
+  // For checkpoints: the part of the whole parameter that this rank's Parameter::data() holds.
+  // Valid after Configure.
   virtual comm::Layout LayoutOf(const autograd::Parameter& parameter) const {
     return comm::Layout(parameter.shape());
   }
-  // Null for plugins, and precisions, without a dynamic loss scale.
+  // Null when the plugin or the precision has no dynamic loss scale.
   virtual optim::LossScaler* loss_scaler() { return nullptr; }
 
-  // While the returned handle lives, backward keeps gradients local. Ranks must agree.
+  // While the returned handle lives, backward keeps gradients local. All ranks must do the same.
   [[nodiscard]] virtual std::shared_ptr<void> NoSync() = 0;
 
-  // Every save begins with it: a plugin whose ranks may differ in what they hold alike makes it the
-  // same here (a mean, or one rank's), for a save takes parts of it from several ranks, and refuses
-  // what differs. Collective.
+  // Booster calls this at the start of every save. A save takes parts from several ranks and
+  // refuses replicas that differ. So if the ranks' replicas may differ, make them equal here, by a
+  // mean or from one rank. Collective.
   virtual void BeforeSave(optim::Optimizer& /*optimizer*/) {}
 
   // Expires when the plugin is destroyed.

@@ -30,8 +30,8 @@ void CheckTakesMeans(const std::string& plugin, const optim::Optimizer& optimize
   APOGEE_CHECK(
       dynamic_cast<const optim::LocalGradientOptimizer*>(&optimizer) == nullptr, plugin,
       ": optimizer ", optimizer.name(),
-      " averages momenta of whole parameters in 1-bit messages, from gradients that each "
-      "rank keeps whole; sharded states and gradients are not that. Use the ddp plugin, or "
+      " averages momenta of whole parameters in 1-bit messages and needs each rank's whole "
+      "gradients, so states and gradients cannot be sharded. Use the ddp plugin, or "
       "hybrid_parallel with zero_stage 0");
 }
 
@@ -61,7 +61,7 @@ void ConvertParameter(DType dtype, autograd::Parameter& parameter) {
     parameter.zero_grad();
     parameter.set_value(parameter.data().To(dtype, MemoryCategory::kParameter));
   }
-  // Sums over micro-batches in 16 bits would lose what small gradients add.
+  // Sums over micro-batches in 16 bits would lose small gradients.
   if (!NeedsMasters(dtype)) return;
   const Tensor grad = parameter.grad();
   parameter.zero_grad();
@@ -71,7 +71,8 @@ void ConvertParameter(DType dtype, autograd::Parameter& parameter) {
 
 void ApplyPrecision(DType dtype, nn::Module& model, optim::Optimizer& optimizer) {
   CheckPrecision(dtype, optimizer);
-  // The masters keep what rounding to the working dtype drops, so they are taken before the cast.
+  // Masters keep the bits that rounding to the working dtype drops, so they are taken before the
+  // cast.
   std::vector<std::pair<optim::ParamView*, Tensor>> masters;
   for (optim::ParamView& view : optimizer.views()) {
     if (NeedsMasters(dtype) && view.trainable() && view.dtype() == DType::kF32) {

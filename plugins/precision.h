@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the plugins share: parsing and checking options, converting a model's precision, keeping
-// fp32 masters.
+// Code that the plugins share: it parses and checks options, converts a model's precision, and
+// gives the optimizer fp32 masters.
 #ifndef APOGEE_PLUGINS_PRECISION_H_
 #define APOGEE_PLUGINS_PRECISION_H_
 
@@ -12,26 +12,26 @@
 
 namespace apogee {
 
-// "f32" ("fp32"), "bf16", "fp16" ("f16"), "f64". Anything else appends a line to `errors`.
+// Parses "f32" ("fp32"), "bf16", "fp16" ("f16") or "f64". Appends a line to `errors` for anything
+// else.
 DType ParsePrecision(const std::string& precision, std::string& errors);
 
-// Options of several plugins; each appends a line to `errors` where it makes no sense.
+// Check an option that several plugins have. Append a line to `errors` for a wrong value.
 void CheckMaxNorm(double max_norm, std::string& errors);
 void CheckBucketBytes(int64_t bucket_bytes, std::string& errors);
 
-// Throws Error for an optimizer whose update is not known to be exact on shards of parameters.
+// Throws Error if the optimizer's update is not known to be exact on shards of parameters.
 void CheckShardable(const std::string& plugin, const optim::Optimizer& optimizer);
-// Throws Error for an optimizer that wants each rank's own gradients (optim/local_gradients.h).
+// Throws Error if the optimizer needs each rank's own gradients (optim/local_gradients.h).
 void CheckTakesMeans(const std::string& plugin, const optim::Optimizer& optimizer);
 
-// f32 masters go with weights of this dtype.
+// Whether weights of this dtype need f32 masters.
 inline bool NeedsMasters(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16; }
 
-// Throws Error when a parameter has a gradient or optimizer state of another precision than
-// `dtype`.
+// Throws Error if a parameter has a gradient or optimizer state of a precision other than `dtype`.
 void CheckPrecision(DType dtype, optim::Optimizer& optimizer);
 
-// Casts the value, unless it is of `dtype`, and asks for f32 gradients where they need it.
+// Casts the value to `dtype` and, if the dtype needs masters, asks for f32 gradients.
 void ConvertParameter(DType dtype, autograd::Parameter& parameter);
 
 // Converts the model's parameters to `dtype` and, for bf16 and f16, gives the optimizer f32 masters

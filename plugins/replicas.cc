@@ -12,7 +12,7 @@
 namespace apogee {
 namespace {
 
-// What all ranks must agree on, a line each.
+// Describes everything that must be equal on all ranks, one fact a line.
 std::string Describe(const nn::Module& model, const optim::Optimizer& optimizer) {
   std::string text;
   int index = 0;
@@ -38,7 +38,7 @@ std::string Describe(const nn::Module& model, const optim::Optimizer& optimizer)
   return text;
 }
 
-// The text of rank `root`, on every rank.
+// Returns the text of rank `root` on every rank.
 std::string BroadcastText(comm::Group& group, const std::string& text, int root,
                           const ContextPtr& context) {
   const Tensor size =
@@ -59,7 +59,7 @@ void CheckSame(const std::string& plugin, const nn::Module& model,
   const std::string text = Describe(model, optimizer);
   const ContextPtr context = model.Parameters()[0]->context();
   const std::string first = BroadcastText(group, text, 0, context);
-  // The lowest rank that differs tells everybody how.
+  // The lowest rank that differs describes the difference for all.
   const bool same = first == text;
   const Tensor differs =
       Tensor::Full({1}, DType::kF64, same ? 0 : group.size() - group.rank(), context);
@@ -91,7 +91,7 @@ void CheckContiguous(const std::string& plugin, const nn::Module& model) {
   }
 }
 
-// A broadcast of rank 0's value that is under way.
+// A running broadcast of rank 0's value.
 struct SentValue {
   autograd::Parameter* parameter;
   Tensor value;
@@ -103,7 +103,7 @@ struct SentValue {
   }
 };
 
-// Rank 0 alone makes a lazy value: on the others it would be overwritten.
+// Only rank 0 makes a lazy value; on other ranks it would be overwritten.
 SentValue SendValue(autograd::Parameter& parameter, comm::Group& group) {
   const bool receives = parameter.is_lazy() && group.rank() != 0;
   const Tensor value = receives ? Tensor::Empty(parameter.shape(), parameter.dtype(),
@@ -136,7 +136,7 @@ void BroadcastRandomState(nn::Module& model, comm::Group& group) {
 void MaskByPlace(nn::Module& model, int rank) {
   model.AddPreForwardHook([rank](nn::Module& root, const Tensor& input) {
     if (input.rank() == 0) return;
-    if (SamplePlaceOf(input)) {  // the batch knows better; the root may be part of another model
+    if (SamplePlaceOf(input)) {  // the batch knows; the root may be part of another model
       if (root.is_training()) root.BeginBatch(input);
       return;
     }
@@ -194,7 +194,7 @@ bool CheckSameGradients(const std::string& plugin,
                         const comm::GroupPtr& shards, comm::Group& group,
                         const ContextPtr& context) {
   if (views.empty()) return true;
-  // Sums of squares, and last how many are not finite.
+  // Sums of squares, and last the number of gradients that are not finite.
   std::vector<double> squares(views.size() + 1, 0.0);
   for (size_t i = 0; i < views.size(); ++i) {
     if (!views[i]->has_grad()) continue;
@@ -210,13 +210,13 @@ bool CheckSameGradients(const std::string& plugin,
   const Tensor sums = Tensor::FromVector<double>(squares, {count}, context);
   if (shards != nullptr) shards->AllReduce(sums);
   squares = sums.ToVector<double>();
-  // The largest and, negated, the smallest.
+  // The largest sums and, negated, the smallest.
   for (int64_t i = 0; i < count; ++i) squares.push_back(-squares[static_cast<size_t>(i)]);
   const Tensor ends = Tensor::FromVector<double>(squares, {2 * count}, context);
   group.AllReduce(ends, comm::ReduceOp::kMax);
   squares = ends.ToVector<double>();
   if (squares[views.size()] > 0) return false;
-  // They should be the same bits; where they are all rounding, any two are equal.
+  // They should have the same bits. If they are all rounding errors, any two count as equal.
   constexpr double kTolerance = 1e-5, kRounding = 1e-12;
   double total = 0;
   for (size_t i = 0; i < views.size(); ++i) total += squares[i];

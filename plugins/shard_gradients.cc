@@ -51,10 +51,10 @@ void ShardGradients::Backward(const chunk::GradientChunks& gradients,
                               const std::function<void()>& backward) {
   for (const autograd::ParameterPtr& parameter : frozen_) {
     APOGEE_CHECK(!parameter->requires_grad(), plugin_, ": parameter \"", parameter->name(),
-                 "\" was frozen at boost, so it has no masters and no states on shards, and has "
-                 "been thawed since; thaw it before boost");
+                 "\" was frozen at boost, so it has no masters and states on shards, but has been "
+                 "unfrozen since; unfreeze it before boost");
   }
-  std::ranges::fill(means_, Tensor());  // of a backward that failed
+  std::ranges::fill(means_, Tensor());  // left by a backward that failed
   backward();
   for (size_t i = 0; i < views_.size(); ++i) {
     const Tensor mean = std::exchange(means_[i], {});

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// ShardGradients: the gradients of parameters whose optimizer works on shards: they lie on the
-// optimizer's views, and the parameters have none of their own. What plugins that shard share.
+// ShardGradients: the gradients of parameters whose optimizer works on shards. The gradients lie in
+// the optimizer's views; the parameters have none of their own. Shared by the plugins that shard.
 //
 //   ShardGradients shards("gemini", optimizer, parameters, views, frozen);
 //   GradientChunks chunks(..., [&](size_t i, const Tensor& mean) { shards.OnMean(i, mean); });
 //   shards.Backward(chunks, [&] { chunks.Backward(loss, scale, reduce); });
 //   shards.CheckNoneFromElsewhere();                                  // before a step
 //
-// As long as it lives zero_grad and clipping through the parameters reach the views, or say why
-// they cannot.
+// While this object lives, zero_grad through a parameter clears the view's gradient. Other uses of
+// a parameter's gradient, such as clipping, throw Error with the remedy.
 #ifndef APOGEE_PLUGINS_SHARD_GRADIENTS_H_
 #define APOGEE_PLUGINS_SHARD_GRADIENTS_H_
 
@@ -24,8 +24,8 @@ namespace apogee {
 
 class ShardGradients {
  public:
-  // `views` of the optimizer, one per parameter; null: it does not hold that one. `frozen`:
-  // parameters that have nothing on shards to train them with.
+  // `views`: the optimizer's, one per parameter; null if it does not hold the parameter. `frozen`:
+  // parameters that were frozen at boost, so no shards exist to train them.
   ShardGradients(std::string plugin, const optim::Optimizer& optimizer,
                  std::vector<autograd::ParameterPtr> parameters,
                  std::vector<optim::ParamView*> views, std::vector<autograd::ParameterPtr> frozen);
@@ -33,12 +33,12 @@ class ShardGradients {
   ShardGradients(const ShardGradients&) = delete;
   ShardGradients& operator=(const ShardGradients&) = delete;
 
-  // This rank's part of the mean of a micro-batch's gradient: added to what the view has.
+  // Adds this rank's part of the mean of a micro-batch's gradient to the view's gradient.
   void OnMean(size_t index, const Tensor& mean);
-  // Around `backward`, in which `gradients` calls OnMean. Throws Error for a frozen parameter that
-  // has been thawed.
+  // Runs `backward`, in which `gradients` calls OnMean. Throws Error if a frozen parameter has been
+  // unfrozen.
   void Backward(const chunk::GradientChunks& gradients, const std::function<void()>& backward);
-  // Throws Error for a parameter that was given a gradient, which no step would see.
+  // Throws Error if a parameter has been given a gradient of its own, which no step would see.
   void CheckNoneFromElsewhere() const;
 
  private:

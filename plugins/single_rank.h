@@ -27,13 +27,13 @@ struct SingleRankOptions {
 
 class SingleRankPlugin : public Plugin {
  public:
-  // Throws Error listing every option that makes no sense.
+  // Throws Error listing every wrong option.
   explicit SingleRankPlugin(const SingleRankOptions& options = {});
 
   std::string name() const override { return "single_rank"; }
   optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) override;
   void Backward(const Tensor& loss, optim::Optimizer& optimizer) override;
-  // Nothing to synchronise: a handle that does nothing.
+  // There is nothing to synchronise: the handle does nothing.
   std::shared_ptr<void> NoSync() override;
 
  private:

@@ -69,7 +69,7 @@ void StepGuard::BeforeStep(optim::Optimizer& optimizer) {
   APOGEE_CHECK(!unreduced_, plugin_,
                ": step() after a backward under no_sync, whose gradients have not been averaged "
                "over the ranks; let the last micro-batch's backward run outside of no_sync");
-  // Options that were set since boost do not know the scale that backward used.
+  // Options set since boost do not have the scale that backward used.
   if (scaler_ != nullptr || !single_backward_.empty()) SetLossScale(optimizer);
 }
 

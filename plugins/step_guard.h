@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// StepGuard: the settings of every step that plugins over ranks share (clipping, loss scale), and
-// the checks that a loop calls backward and step in an order that means something.
+// StepGuard: the settings of every step that multi-rank plugins share (clipping, loss scale). Also
+// checks that a loop calls backward and step in a valid order.
 //
 //   StepGuard guard("ddp", {.max_norm = 1.0, .scale = true, .loss_scaler = {}});
 //   guard.Attach(optimizer);
 //   const bool reduce = guard.OnBackward();     // before each backward
 //   gradients.Backward(loss, guard.loss_scale(), reduce);
 //
-// All checks depend on the calls alone, so that every rank throws or none does.
+// All checks depend only on the order of calls, so either every rank throws or none does.
 #ifndef APOGEE_PLUGINS_STEP_GUARD_H_
 #define APOGEE_PLUGINS_STEP_GUARD_H_
 
@@ -31,13 +31,13 @@ class StepGuard {
   StepGuard(std::string plugin, const StepGuardOptions& options);
 
   // Hooks into the optimizer's step, which throws Error once the guard is gone. A loss scale that
-  // the optimizer has already stays: the loop multiplies its loss by it.
+  // the optimizer already has stays: the loop multiplies its loss by it.
   void Attach(optim::Optimizer& optimizer);
-  // Throws Error for a second backward in a step of an optimizer that updates inside backward, and
-  // once the optimizer is gone. Returns whether this backward is to reduce gradients: no handle of
-  // NoSync lives.
+  // Call it before each backward. Returns whether this backward reduces gradients: false while a
+  // handle of NoSync lives. Throws Error on a second backward before step() if the optimizer
+  // updates inside backward, and once the optimizer is gone.
   bool OnBackward();
-  // The backward has failed, and its gradients are gone.
+  // The backward has failed and its gradients are gone: does not count it.
   void ForgetBackward() { num_backwards_ = 0; }
   // Plugin::NoSync; the handle may outlive the guard.
   std::shared_ptr<void> NoSync();
@@ -50,7 +50,7 @@ class StepGuard {
     Settle();
     return scaler_ != nullptr ? scaler_->scale() : 1;
   }
-  // What backward of a loss begins with: that scale.
+  // The gradient of the loss that backward starts from: that scale.
   Tensor LossGradient(const Tensor& loss) const {
     return Tensor::Full(loss.shape(), loss.dtype(), loss_scale(), loss.context());
   }
@@ -60,7 +60,7 @@ class StepGuard {
   void SetLossScale(optim::Optimizer& optimizer) const;
   void AfterStep(optim::Optimizer& optimizer);
   void AfterReport(optim::Optimizer& optimizer);
-  // The scaler knows of the last step, which may have been decided on a GPU.
+  // Tells the scaler about the last step, which may have been decided on a GPU.
   void Settle() const {
     if (unreported_ != nullptr && !optimizer_.is_gone()) unreported_->last_step();
   }
@@ -69,12 +69,12 @@ class StepGuard {
   double max_norm_;
   Watched<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::LossScaler> scaler_;
-  const optim::Optimizer* unreported_ = nullptr;  // has stepped, the scaler has yet to hear of it
-  double own_scale_ = 1;                          // the loop's
-  std::string single_backward_;                   // the optimizer that cannot accumulate, or empty
+  const optim::Optimizer* unreported_ = nullptr;  // has stepped; not yet reported to the scaler
+  double own_scale_ = 1;                          // the loop's own scale
+  std::string single_backward_;                   // name of an optimizer that cannot accumulate
   int64_t num_backwards_ = 0;                     // since the last step
-  bool unreduced_ = false;                        // the last one kept gradients local
-  std::shared_ptr<int> no_sync_depth_ = std::make_shared<int>(0);  // handles that live
+  bool unreduced_ = false;                        // the last backward kept gradients local
+  std::shared_ptr<int> no_sync_depth_ = std::make_shared<int>(0);  // live handles
   std::shared_ptr<void> alive_ = std::make_shared<int>();
 };
 

@@ -43,7 +43,7 @@ std::string SvgWriter::Escape(const std::string& text) {
       case '"':
         escaped += "&quot;";
         break;
-      // XML has no place for control characters.
+      // XML has no control characters.
       default:
         escaped += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Writes the few SVG elements that pictures are made of, escaped, one per line.
+// SvgWriter: writes the few SVG elements that pictures need, escaped, one per line.
 //
 //   SvgWriter svg;
 //   svg.Rect({.x = 0, .y = 0, .width = 10, .height = 5}, "fill=\"red\"", "a < b");
@@ -19,17 +19,17 @@ struct SvgBox {
 
 class SvgWriter {
  public:
-  // `attributes` and Raw's text are markup already.
+  // `attributes` and Raw's text are markup and not escaped.
   void Raw(const std::string& markup) { body_ += markup; }
   void Text(double x, double y, const std::string& text, const std::string& attributes = "");
   void Rect(const SvgBox& box, const std::string& attributes, const std::string& tooltip = "");
-  // One XML document of all that was written, `width` times `height` pixels.
+  // Returns everything written as one XML document of `width` by `height` pixels.
   std::string Document(double width, double height) const;
 
   static std::string Escape(const std::string& text);
   static std::string Number(double value);
-  // Of a rank: evenly spaced hues; neighbours in rank are apart in lightness, too. In hexadecimal,
-  // which every program that draws SVG knows.
+  // The colour of a rank, in hexadecimal, which every SVG program knows. Hues are evenly spaced;
+  // neighbouring ranks differ in lightness, too.
   static std::string Colour(int rank, int num_ranks);
 
  private:

@@ -28,3 +28,23 @@ print_phases() {
   echo "== time"
   printf '   %s\n' "${phase_lines[@]}" "$(printf '%-28s %4d s' total "$SECONDS")"
 }
+
+# build DIR [arguments of cmake --build]: builds quietly, with one line of progress every ten seconds. When it
+# fails it prints what the compiler said.
+build() {
+  local log pid seconds=0 status=0
+  log="$(mktemp)"
+  cmake --build "$1" -j "$JOBS" "${@:2}" >"$log" 2>&1 &
+  pid=$!
+  while kill -0 "$pid" 2>/dev/null; do
+    sleep 1
+    seconds=$((seconds + 1))
+    if ((seconds % 10 == 0)); then
+      echo "   building: step $(grep -aoE '^\[[0-9]+/[0-9]+\]' "$log" | tail -n 1 | tr -d '[]' | sed 's|/| of |'), $seconds s"
+    fi
+  done
+  wait "$pid" || status=$?
+  if ((status != 0)); then grep -avE '^\[[0-9]+/[0-9]+\] (Building|Linking)' "$log" || cat "$log"; fi
+  rm -f "$log"
+  return "$status"
+}

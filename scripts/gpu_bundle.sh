@@ -34,7 +34,7 @@ cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DAPOGEE_WITH_CUDA=$c
   '-DCMAKE_BUILD_RPATH=$ORIGIN/../lib' >/dev/null
 mapfile -t tests <"$build/device_tests.txt"
 # Under apogee run, a GPU for each of their ranks.
-process_tests=(comm_collectives_mpi_test comm_failures_mpi_test)
+process_tests=(comm_collectives_test comm_failures_test)
 
 phase "build"
 cmake --build "$build" -j "$JOBS" --target "${tests[@]}" "${process_tests[@]}" apogee gpu_bench 01_train_gpt

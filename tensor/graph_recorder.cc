@@ -10,7 +10,7 @@
 namespace apogee {
 namespace {
 
-// Elements of a contiguous tensor, as a vector.
+// `count` elements of a contiguous tensor, from `offset` on, as [count].
 Tensor ElementsOf(const Tensor& tensor, int64_t offset, int64_t count) {
   return tensor.View({tensor.numel()}).Slice(0, offset, count);
 }
@@ -23,7 +23,7 @@ void GraphRecorder::AddInput(const Tensor& device, const Tensor& host) {
 
 void GraphRecorder::NoteUpload(const Tensor& device, const Tensor& host) {
   if (host.dtype() != DType::kI64) return;
-  // The handle keeps the memory from being handed out again, and the copy its values.
+  // The handle keeps the allocator from handing out the memory again; the clone keeps the values.
   known_.push_back({device.Detach(), host.Detach().Clone(), /*is_input=*/false});
 }
 
@@ -42,8 +42,8 @@ GraphRecorder::Place GraphRecorder::Find(const char* op, const Tensor& tensor) c
     return {i, offset, tensor.numel()};
   }
   Throw(op, ": its indices would have to be read on the host, which waits for the GPU, while a ",
-        "CUDA graph is captured; the graph knows those of its inputs and what is copied from the ",
-        "host within it: index with one of these, or with a contiguous part of one");
+        "CUDA graph is captured; the graph knows the values of its inputs and of tensors copied ",
+        "from the host within the capture: index with one of these, or a contiguous part of one");
 }
 
 Tensor GraphRecorder::RequireIndices(const char* op, const Tensor& indices, int64_t limit,

@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What ops tell a graph of a device's work while it is captured: the host decides things by the
-// values of some tensors, and a replay, in which the host does nothing, must come to the same.
+// GraphRecorder: notes what ops check on the host while a device's work is captured into a graph.
 //
 //   GraphRecorder recorder;                              // a backend: one per capture
 //   recorder.AddInput(tokens, host_tokens);              // gets new values before each replay
-//   context->set_recorder(&recorder);  ...  context->set_recorder(nullptr);
-//   recorder.CheckIndices({new_host_tokens});            // before a replay; as the ops would
+//   context->set_recorder(&recorder);
+//   fn(tokens);                                          // the work to capture
+//   context->set_recorder(nullptr);
+//   recorder.CheckIndices(new_host_values);              // before a replay; as the ops would
 //
-// A number that differs from one replay to the next on the host (a count of targets) is a part of
-// the graph: Takes() says whether it is what it was. Indices are checked anew. Those are known that
-// are elements of an input, or were copied from the host within the capture; where others would
-// have to be read, CheckIndices throws Error, which ends the capture.
+// Some ops look at values on the host: they check indices and count targets. A replay runs no op,
+// so the recorder notes these checks and repeats them before a replay:
+//   indices   CheckIndices throws the op's Error if one is out of range.
+//   counts    The number of targets is a constant of the graph. Takes() is false for inputs with
+//             another number.
+//
+// The recorder knows the values of inputs, and of tensors that were copied from the host within the
+// capture. An op that needs the values of other indices throws Error, which ends the capture.
 #ifndef APOGEE_TENSOR_GRAPH_RECORDER_H_
 #define APOGEE_TENSOR_GRAPH_RECORDER_H_
 
@@ -27,29 +32,32 @@ class GraphRecorder {
  public:
   virtual ~GraphRecorder() = default;
 
-  // `device` belongs to the graph; `host` has its values now.
+  // `device` is the graph's own tensor; `host` holds its present values.
   void AddInput(const Tensor& device, const Tensor& host);
 
-  // Before the memory of the capture is given back.
+  // Call it before the capture's memory is given back.
   void ForgetTensors() { known_.clear(); }
 
-  // For Tensor. `host` was copied to `device`, which keeps its place for as long as the graph.
+  // Tensor calls these two. `host` was copied to `device`, whose memory is kept as long as the
+  // graph.
   void NoteUpload(const Tensor& device, const Tensor& host);
-  // Something is written to `tensor`, whose values are not known from now on.
+  // Something is written to `tensor`: its values are unknown from now on.
   void NoteWrite(const Tensor& tensor);
 
-  // For ops. The values of contiguous i64 `indices`, [n] on the host, which are to be in
-  // [0, limit) or *ignored now and in every replay. Throws Error where they are not known.
+  // Ops call these two. Returns the values of the contiguous i64 tensor `indices`, [n] on the host.
+  // In every replay each must be in [0, limit) or equal *ignored. Throws Error if the values are
+  // not known.
   Tensor RequireIndices(const char* op, const Tensor& indices, int64_t limit,
                         const int64_t* ignored);
-  // So many of `indices` are not `ignored`, now and in every replay.
+  // In every replay, `count` of `indices` must differ from `ignored`.
   void RequireCount(const char* op, const Tensor& indices, int64_t ignored, int64_t count);
 
-  // With the inputs' values on the host, in the order of AddInput. The first throws Error where an
-  // op would.
+  // `values`: the inputs' new values, contiguous on the host, in the order of AddInput.
+  // CheckIndices throws Error for an index that the op would refuse.
   void CheckIndices(std::span<const Tensor> values) const;
+  // Whether all counts are those of the capture.
   bool Takes(std::span<const Tensor> values) const;
-  // Whether the values of input `i` are read on the host at all.
+  // Whether the checks need the values of input `i`.
   bool Reads(size_t i) const;
 
  private:
@@ -58,7 +66,7 @@ class GraphRecorder {
     bool is_input;
     bool is_written = false;
   };
-  // Elements of known_[index], which is an input.
+  // `count` elements of known_[index], from `offset` on.
   struct Place {
     size_t index;
     int64_t offset, count;

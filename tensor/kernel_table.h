@@ -3,9 +3,10 @@
 // The kernels of one backend: a constant table of typed slots, one per op.
 //
 // An op calls `context.kernels().softmax_forward(context, args)`. A kernel of the wrong signature
-// does not compile; an empty slot throws "softmax_forward: no kernel for cuda". The backends'
-// tables are constants (tensor/cpu/kernel_table.cc), so there is nothing to register and no
-// static-library trick. To add an op see docs/adding_an_op.md.
+// does not compile; an empty slot throws "softmax_forward: no kernel for cuda:0". The backends'
+// tables are constants (tensor/cpu/kernel_table.cc): nothing is registered when a program starts.
+// The CPU and CUDA tables fill every slot of the list below, so a kernel that one of them lacks is
+// a link error. To add an op, see docs/adding_an_op.md.
 #ifndef APOGEE_TENSOR_KERNEL_TABLE_H_
 #define APOGEE_TENSOR_KERNEL_TABLE_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A rank's context on the device that a user named.
+// Makes a rank's context from a device name, such as the value of --device.
 //
 //   APOGEE_ASSIGN_OR_RETURN(const DeviceName device, ParseDevice("cuda"));
 //   APOGEE_ASSIGN_OR_RETURN(ContextPtr context, MakeContext(device.For(rank), num_threads));
@@ -14,22 +14,24 @@
 
 namespace apogee {
 
-// "cpu", "cuda:1", or "cuda": a GPU that the rank's number chooses.
+// "cpu", "cuda:1", or "cuda": a GPU chosen by the process's number.
 struct DeviceName {
   DeviceType type = DeviceType::kCpu;
-  int index = -1;  // of the GPU; -1: any
+  int index = -1;  // of the GPU; -1: For() chooses
 
-  // The device of one of several processes: GPUs are dealt out in turn.
+  // The device of process number `process` on this machine. "cuda" is GPU `process` modulo the
+  // number of GPUs.
   Device For(int process) const;
 };
-// InvalidArgument for anything else.
+// Returns InvalidArgument for any other name.
 absl::StatusOr<DeviceName> ParseDevice(const std::string& name);
 
-// CpuContext or CudaContext, with the latter's errors.
+// A CpuContext or a CudaContext. Returns the errors of CheckNumThreads and of CudaContext.
 absl::StatusOr<ContextPtr> MakeContext(Device device, int num_threads = 1);
 
-// Another context of the rank of `device`, for what its kernels use but is kept in the host's
-// memory: a CpuContext, or a PinnedContext (tensor/cuda/cuda_context.h) for a GPU's.
+// Makes another context of the rank of `device`, for tensors that stay in the host's memory while
+// kernels of `device` read and write them (offload). It is a CpuContext for a CPU and a
+// PinnedContext (tensor/cuda/cuda_context.h) for a GPU.
 ContextPtr HostMemoryFor(const ContextPtr& device);
 
 }  // namespace apogee

@@ -52,7 +52,7 @@ std::optional<SamplePlace> SamplePlaceOf(const Tensor& inputs) {
   if (!inputs.defined() || inputs.rank() == 0 || inputs.numel() == 0) return std::nullopt;
   const auto& samples = inputs.storage()->samples_;
   if (samples == nullptr || !inputs.is_contiguous()) return std::nullopt;
-  // In elements, then in rows of what may be another view of the samples.
+  // In elements, then in rows: `inputs` may be a view with other rows than the samples.
   const int64_t first = samples->place.first * samples->numel + inputs.offset();
   const int64_t row = inputs.numel() / inputs.size(0);
   if (first % row != 0) return std::nullopt;
@@ -205,8 +205,8 @@ void Tensor::CopyFrom(const Tensor& src) const {
     CopyAcross(src);
     return;
   }
-  // Contexts of two ranks on one GPU have a stream each: what the source's has queued comes first,
-  // and its memory must not be used anew before it has been read.
+  // Contexts of two ranks on one GPU have a stream each. The source's queued work must come first,
+  // and its memory must not be reused before this copy has read it.
   const bool foreign = HostOf(src.context()) != HostOf(context());
   if (foreign) src.context()->Synchronize();
   CopyArgs args{.x_dtype = src.dtype_,
@@ -223,7 +223,7 @@ void Tensor::CopyFrom(const Tensor& src) const {
 }
 
 void Tensor::CopyAcross(const Tensor& src) const {
-  // Bytes travel; casts and strides are kernels of one side.
+  // Only contiguous bytes cross devices; casts and strided copies are kernels on one side.
   const Tensor from = src.Detach().To(dtype_).Contiguous();
   if (!is_contiguous()) {
     Tensor near = Empty(shape_, dtype_, context());
@@ -249,8 +249,8 @@ void Tensor::Fill(double value) const {
 
 void internal::RefuseHostRead(const DeviceContext& context, const char* what) {
   APOGEE_CHECK(context.recorder() == nullptr, what,
-               ": reads values on the host while a CUDA graph is captured, when they have not been "
-               "computed; call it outside of what is captured");
+               ": reads values on the host while a CUDA graph is captured, and they have not been "
+               "computed yet; call it outside of the captured function");
 }
 
 double Tensor::Item() const {

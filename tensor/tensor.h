@@ -8,9 +8,10 @@
 //   std::vector<float> values = b.ToVector<float>();   // {1, 3, 2, 4}
 //
 // Copying a Tensor copies the handle. The methods here move and view data and record no gradient;
-// the differentiable forms are in autograd/functions. To keep a gradient from being dropped
-// unnoticed, the view methods throw for a tensor that belongs to a graph (has autograd_meta) unless
-// it is Detach()ed.
+// the differentiable forms are in autograd/functions. View and copy methods throw Error for a
+// tensor that belongs to a graph (has autograd_meta), so that no gradient is lost unnoticed: call
+// Detach() first. On a GPU, copies and fills are queued and return at once; ToVector, Item and
+// ToHost wait for the values.
 #ifndef APOGEE_TENSOR_TENSOR_H_
 #define APOGEE_TENSOR_TENSOR_H_
 
@@ -29,40 +30,40 @@
 
 namespace apogee {
 
-// What autograd/ attaches to a tensor; opaque here.
+// Base of the data that autograd/ attaches to a tensor.
 class AutogradMeta {
  public:
   virtual ~AutogradMeta() = default;
 };
 
-// A block of memory and the account it is counted on.
+// A block of memory, and the category under which the context's ledger counts it.
 class Storage {
  public:
   Storage(ContextPtr context, int64_t bytes, MemoryCategory category);
-  // Memory of somebody else, who keeps it alive: not counted, not freed.
+  // Memory that the caller owns and keeps alive: neither counted nor freed here.
   Storage(ContextPtr context, void* data, int64_t bytes);
-  // Sealed: stands for `inside`, whose elements nobody may reach through it (Tensor::Sealed).
+  // A sealed storage (Tensor::Sealed): it stands for `inside`, but data() throws Error with `why`.
   Storage(std::shared_ptr<Storage> inside, std::string why);
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
 
-  // Throws Error, of a sealed one.
+  // Throws Error if the storage is sealed.
   void* data() const {
     if (inside_ != nullptr) ThrowSealed();
     return data_;
   }
-  // Null unless this one is sealed.
+  // The storage under the seal; null if this storage is not sealed.
   const std::shared_ptr<Storage>& inside() const { return inside_; }
   const std::string& why_sealed() const { return why_sealed_; }
   [[noreturn]] void ThrowSealed() const;
   int64_t bytes() const { return bytes_; }
   MemoryCategory category() const { return category_; }
-  // Moves the bytes to another account: an activation that becomes a gradient.
+  // Counts the bytes under another category, e.g. when an activation becomes a gradient.
   void set_category(MemoryCategory category);
   const ContextPtr& context() const { return context_; }
-  // Inputs of a batch only: the place of the sample that begins here, of `sample_numel` elements,
-  // as all others. See SamplePlaceOf.
+  // For the inputs of a batch: the storage begins with the sample at `place`, and every sample has
+  // `sample_numel` elements. See SamplePlaceOf.
   void set_sample_place(SamplePlace place, int64_t sample_numel);
 
  private:
@@ -84,7 +85,8 @@ class Storage {
 
 class Tensor {
  public:
-  // Undefined: no storage. Any other method but defined() throws or is invalid on it.
+  // An undefined tensor has no storage. Call nothing but defined() on it: other methods throw or
+  // are invalid.
   Tensor() = default;
 
   // Uninitialised elements.
@@ -101,7 +103,8 @@ class Tensor {
   static Tensor FromVector(const std::vector<T>& values, const Shape& shape,
                            const ContextPtr& context, DType dtype = DTypeOf<T>());
   // A view of memory that the caller owns and keeps alive: numel contiguous elements of `dtype` at
-  // `data`, on the context's device. For programs that have parameters and gradients of their own.
+  // `data`, on the context's device. For programs that allocate parameters and gradients
+  // themselves.
   static Tensor Wrap(void* data, const Shape& shape, DType dtype, const ContextPtr& context);
   // Same shape, dtype (or `dtype`) and context as `like`.
   static Tensor EmptyLike(const Tensor& like) { return EmptyLike(like, like.dtype()); }
@@ -124,11 +127,11 @@ class Tensor {
   // Position of the first element within the storage, in elements.
   int64_t offset() const { return offset_; }
 
-  // First element, for the processor. Throws Error when T is not this tensor's dtype, or when the
-  // tensor lies in a GPU's memory.
+  // The first element, to read and write on the host. Throws Error if T is not this tensor's dtype,
+  // or if the tensor is in a GPU's memory.
   template <typename T>
   T* data() const;
-  // The same on any device, for kernels alone.
+  // As data(), but on any device. Only kernels may dereference it.
   template <typename T>
   T* address() const;
   // As address(), untyped.
@@ -138,30 +141,34 @@ class Tensor {
   Tensor View(const Shape& shape) const;  // contiguous tensors only
   Tensor Transpose(int dim0, int dim1) const;
   Tensor Slice(int dim, int64_t start, int64_t length) const;
-  // The same elements outside of any graph.
+  // The same elements, outside of any graph.
   Tensor Detach() const;
 
-  // The same tensor, in the same graph, of which everything that would read or write elements, here
-  // and in views of it, throws Error with `why`: for elements that look like the answer and are a
-  // part of it. Shape, dtype and context are there to ask; Unsealed() gives the elements back.
+  // Returns the same tensor, in the same graph, whose elements cannot be reached: reading or
+  // writing them, here or in a view, throws Error with `why`. For a tensor that looks like the full
+  // result but is only a part of it. Shape, dtype and context can still be asked for. Unsealed()
+  // makes the elements readable again.
   Tensor Sealed(std::string why) const;
-  // The tensor itself when it is not sealed.
+  // The tensor without its seal; the tensor itself if it is not sealed.
   Tensor Unsealed() const;
   bool is_sealed() const { return defined() && storage_->inside() != nullptr; }
-  // What such reading throws; "" when it is not sealed.
+  // The text of that Error; "" if the tensor is not sealed.
   std::string why_sealed() const { return is_sealed() ? storage_->why_sealed() : std::string(); }
-  // Throws that Error now, before a check of shapes can say something less to the point.
+  // Throws that Error if the tensor is sealed. Call it before a check of shapes, whose message
+  // would be less helpful.
   void CheckOpen() const {
     if (is_sealed()) storage_->ThrowSealed();
   }
 
-  // Copies. Contiguous() returns the handle itself when nothing needs to move.
+  // Copies. Contiguous() and To() return the tensor itself if there is nothing to do.
   Tensor Contiguous() const;
   Tensor Clone(MemoryCategory category = MemoryCategory::kActivation) const;
   Tensor To(DType dtype, MemoryCategory category = MemoryCategory::kActivation) const;
-  // In another context's memory; the handle itself when it is there already.
+  // A copy in another context's memory; the tensor itself if it is there already, or if both
+  // contexts are on the host.
   Tensor To(const ContextPtr& context, MemoryCategory category = MemoryCategory::kActivation) const;
-  // In memory that the processor may read: data() of it works. What is there is the handle itself.
+  // A copy in the host's memory, where data() works; the tensor itself if it is there already.
+  // Waits for a GPU.
   Tensor ToHost() const { return To(HostOf(context())); }
   // Writes src (same shape, any dtype, layout and device) into this tensor's elements.
   void CopyFrom(const Tensor& src) const;
@@ -170,13 +177,13 @@ class Tensor {
   template <typename T>
   void SetValues(const std::vector<T>& values) const;
 
-  // Values on the host in row-major order, converted to T.
+  // The values on the host in row-major order, converted to T. Waits for a GPU.
   template <typename T>
   std::vector<T> ToVector() const;
-  // The single element of a one-element tensor.
+  // The value of a one-element tensor. Waits for a GPU.
   double Item() const;
 
-  // True when no other tensor shares the storage: writing in place cannot be seen elsewhere.
+  // True if no other tensor shares the storage, so that writing in place changes no other tensor.
   bool is_sole_owner() const { return storage_.use_count() == 1; }
 
   const std::shared_ptr<AutogradMeta>& autograd_meta() const { return autograd_meta_; }
@@ -195,8 +202,8 @@ class Tensor {
   std::shared_ptr<AutogradMeta> autograd_meta_;
 };
 
-// The place of the first row of a batch's inputs, or of a slice of them; none for tensors that
-// nobody gave one (Storage::set_sample_place).
+// The place of the first row of a batch's inputs, or of a slice of them. nullopt if the storage has
+// no place (Storage::set_sample_place), and for a tensor that is strided or begins within a row.
 std::optional<SamplePlace> SamplePlaceOf(const Tensor& inputs);
 
 template <typename T>
@@ -227,7 +234,8 @@ Tensor Tensor::FromVector(const std::vector<T>& values, const Shape& shape,
 }
 
 namespace internal {
-// Throws Error while a graph of the context's work is captured: `what` reads values on the host.
+// Throws Error while the context's work is captured into a CUDA graph: `what`, the name of the
+// method that calls this, reads values on the host.
 void RefuseHostRead(const DeviceContext& context, const char* what);
 }  // namespace internal
 
@@ -235,8 +243,9 @@ template <typename T>
 std::vector<T> Tensor::ToVector() const {
   APOGEE_CHECK(
       defined(),
-      "ToVector: the tensor is undefined; a parameter's grad() is where backward did not reach "
-      "it, and where a plugin keeps gradients on shards (ParamView::grad of the optimizer)");
+      "ToVector: the tensor is undefined. A parameter's grad() is undefined if backward did not "
+      "reach the parameter, or if a plugin shards the gradients: read those with ParamView::grad "
+      "of the optimizer");
   internal::RefuseHostRead(*context(), "ToVector");
   const Tensor host = Detach().ToHost().To(DTypeOf<T>()).Contiguous();
   const T* begin = host.data<T>();

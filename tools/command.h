@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The subcommands of `apogee`. Each lives in a file of its own that adds itself to the parser: what
-// it does runs after parsing and sets the exit code (0 good, 1 a check failed, 2 wrong use or bad
-// input).
+// The subcommands of `apogee`. Each has a source file of its own and adds itself to the parser. Its
+// callback runs after parsing and sets the exit code: 0 success, 1 a check failed, 2 wrong use or
+// bad input.
 #ifndef APOGEE_TOOLS_COMMAND_H_
 #define APOGEE_TOOLS_COMMAND_H_
 
@@ -22,8 +22,8 @@ void AddRunCommand(CLI::App& app, int& exit_code);
 void AddTimelineCommand(CLI::App& app, int& exit_code);
 void AddVerifyCommand(CLI::App& app, int& exit_code);
 
-// Of `apogee run -n 2 -- PROGRAM ARGUMENTS...`, drops the first `--`, where the parser would end
-// the subcommand, and returns the number of words left. Other words stay as they are.
+// Removes the first `--` of `apogee run -n 2 -- PROGRAM ARGUMENTS...` from argv, since the parser
+// would end the subcommand there. Returns the number of words left. Other words stay as they are.
 int DropRunSeparator(int argc, char** argv);
 
 }  // namespace apogee::tools

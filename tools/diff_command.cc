@@ -12,12 +12,12 @@
 namespace apogee::tools {
 namespace {
 
-struct Flags {
+struct DiffFlags {
   std::string a, b;
   int64_t limit = 10;
 };
 
-absl::StatusOr<bool> DiffStores(const Flags& flags) {
+absl::StatusOr<bool> DiffStores(const DiffFlags& flags) {
   APOGEE_ASSIGN_OR_RETURN(const TensorStore a, TensorStore::Open(flags.a));
   APOGEE_ASSIGN_OR_RETURN(const TensorStore b, TensorStore::Open(flags.b));
   APOGEE_ASSIGN_OR_RETURN(const TensorsDiff diff,
@@ -26,7 +26,7 @@ absl::StatusOr<bool> DiffStores(const Flags& flags) {
   return diff.same();
 }
 
-absl::StatusOr<bool> Diff(const Flags& flags) {
+absl::StatusOr<bool> Diff(const DiffFlags& flags) {
   APOGEE_ASSIGN_OR_RETURN(const auto a, RunFolder::Find(flags.a));
   APOGEE_ASSIGN_OR_RETURN(const auto b, RunFolder::Find(flags.b));
   if (a && b) return DiffRuns(*a, *b, flags.limit, std::cout);
@@ -37,7 +37,7 @@ absl::StatusOr<bool> Diff(const Flags& flags) {
                          " is not: give two runs, or a checkpoint of the run, a folder step-N");
 }
 
-int Run(const Flags& flags) {
+int Run(const DiffFlags& flags) {
   const absl::StatusOr<bool> same = Diff(flags);
   if (same.ok()) return *same ? 0 : 1;
   std::cerr << "apogee diff: " << Printable(Message(same.status())) << "\n";
@@ -47,20 +47,22 @@ int Run(const Flags& flags) {
 }  // namespace
 
 void AddDiffCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<DiffFlags>();
   CLI::App* command = app.add_subcommand(
       "diff", "Compare the tensors of two checkpoints or weights, bit for bit, or two runs");
   command
       ->add_option("a", flags->a,
-                   "As of `apogee inspect`; or the --out of a run, or a folder of checkpoints")
+                   "A checkpoint or weights, as for `apogee inspect`; or the --out of a run, or a "
+                   "folder of checkpoints")
       ->required();
   command->add_option("b", flags->b, "The other one, of the same kind")->required();
-  command->add_option("--limit", flags->limit, "Differing tensors to print")
+  command->add_option("--limit", flags->limit, "Number of differing tensors to print")
       ->check(CLI::Range(0, 1000000));
   command->footer(
-      "relative: the largest |a - b| by the largest |a| of the tensor. Of the update: by the "
-      "largest change of a since the last checkpoint in which the runs are equal. Exit status: 0 "
-      "equal in what both have, 1 different, 2 wrong use or bad input.");
+      "Relative: the largest |a - b| divided by the largest |a| of the tensor. Of the update: "
+      "divided by the largest change of a since the last checkpoint in which the runs are equal. "
+      "Exit status: 0 no difference in the steps and tensors compared, 1 different, 2 wrong use or "
+      "bad input.");
   command->callback([flags, &exit_code] { exit_code = Run(*flags); });
 }
 

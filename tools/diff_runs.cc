@@ -12,7 +12,7 @@
 namespace apogee::tools {
 namespace {
 
-// Steps of both, of one alone, and where they part.
+// Counts of steps, and the step at which the runs begin to differ.
 struct Steps {
   int64_t common = 0, only_a = 0, only_b = 0;
   std::optional<int64_t> last_equal, first_different;
@@ -22,7 +22,7 @@ struct Steps {
 };
 
 // "equal up to step 40, first difference at step 60".
-std::string Verdict(const Steps& steps) {
+std::string StepsVerdict(const Steps& steps) {
   if (steps.common == 0) return "no step of both";
   const std::string last =
       steps.last_equal ? "equal up to step " + std::to_string(*steps.last_equal) : "";
@@ -38,7 +38,7 @@ std::string OnlyOne(const Steps& steps, const RunFolder& a, const RunFolder& b) 
   return Printable(text);
 }
 
-// Field by field; "" when equal.
+// One line per field that differs; "" if the rows are equal.
 std::string DiffRow(const MetricsRow& a, const MetricsRow& b) {
   std::string text;
   for (size_t i = 0; i < kMetricsFields.size(); ++i) {
@@ -57,7 +57,7 @@ void TellRepeated(const MetricsRows& rows, const std::string& path, std::ostream
       << "; each is counted once (a finished run was run again)\n";
 }
 
-// The files' rows side by side; both are sorted by step.
+// Reads both files in parallel; both are sorted by step.
 absl::StatusOr<Steps> DiffRows(const std::string& path_a, const std::string& path_b,
                                std::string& first_difference, std::ostream& out) {
   APOGEE_ASSIGN_OR_RETURN(MetricsRows rows_a, MetricsRows::Open(path_a));
@@ -104,7 +104,7 @@ absl::StatusOr<Steps> DiffRowsOf(const std::string& name, const RunFolder& a, co
   }
   std::string difference;
   APOGEE_ASSIGN_OR_RETURN(const Steps steps, DiffRows(path_a, path_b, difference, out));
-  out << name << ": " << Verdict(steps);
+  out << name << ": " << StepsVerdict(steps);
   if (!steps.same()) out << " (" << steps.different << " of " << steps.common << " in both differ)";
   out << OnlyOne(steps, a, b) << "\n" << difference;
   return steps;
@@ -140,7 +140,7 @@ absl::StatusOr<Steps> DiffCheckpoints(const RunFolder& a, const RunFolder& b, in
     before = std::move(in_a);
   }
   if (steps.common + steps.only_a + steps.only_b > 0) {
-    out << "checkpoints: " << Verdict(steps) << OnlyOne(steps, a, b) << "\n" << tensors.str();
+    out << "checkpoints: " << StepsVerdict(steps) << OnlyOne(steps, a, b) << "\n" << tensors.str();
   }
   return steps;
 }
@@ -165,9 +165,9 @@ absl::StatusOr<bool> DiffRuns(const RunFolder& a, const RunFolder& b, int64_t li
   APOGEE_ASSIGN_OR_RETURN(const Steps steps, DiffCheckpoints(a, b, limit, out));
   count(steps);
   if (common == 0) {
-    return NotFound(a.path(), " and ", b.path(),
-                    ": no step that both have metrics or a valid checkpoint of; there is nothing "
-                    "to compare");
+    return NotFound(
+        a.path(), " and ", b.path(),
+        " have no common step with metrics or a valid checkpoint; there is nothing to compare");
   }
   return same;
 }

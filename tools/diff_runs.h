@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// DiffRuns: from which step on two runs differ, and in what: the rows of metrics.jsonl and
-// validation.jsonl, then the tensors of the checkpoints. What only one of them has is counted and
-// is no difference: checkpoints go as training goes on, and one run may be longer.
+// DiffRuns: finds the step at which two runs begin to differ, and prints the differences: first of
+// the rows of metrics.jsonl and validation.jsonl, then of the tensors of the checkpoints. Rows and
+// checkpoints that only one run has are counted, but are no difference: old checkpoints are deleted
+// during training, and one run may be longer.
 //
 //   APOGEE_ASSIGN_OR_RETURN(const bool same, DiffRuns(a, b, /*limit=*/10, std::cout));
 //
-// Errors: rows or checkpoints that are damaged, and runs without a step in common.
+// Errors: damaged rows or checkpoints, and runs without a common step.
 #ifndef APOGEE_TOOLS_DIFF_RUNS_H_
 #define APOGEE_TOOLS_DIFF_RUNS_H_
 

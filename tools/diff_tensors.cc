@@ -14,7 +14,7 @@
 namespace apogee::tools {
 namespace {
 
-// Values are compared as doubles, a piece at a time.
+// Values are compared as doubles, kPiece elements at a time.
 constexpr int64_t kPiece = int64_t{1} << 20;
 
 struct Difference {
@@ -23,7 +23,7 @@ struct Difference {
   double relative() const { return largest == 0 ? 0 : largest / scale; }
 };
 
-// Of NaN, as soon as one side alone has it: NaN.
+// `largest` is NaN if an element is NaN on one side only.
 Difference Compare(const Tensor& a, const Tensor& b) {
   Difference difference;
   for (int64_t at = 0; at < a.numel(); at += kPiece) {
@@ -45,7 +45,7 @@ bool SameKind(const StoredTensor& a, const StoredTensor& b) {
   return a.dtype == b.dtype && a.shape == b.shape;
 }
 
-// ", 0.25 of the update since ..."; "" where there is no update to measure by.
+// ", 0.25 of the update since ..."; "" if there is no earlier tensor to compare with.
 absl::StatusOr<std::string> OfUpdate(const DiffTensorsOptions& options, const std::string& name,
                                      const StoredTensor& kind, const Tensor& a, double error) {
   if (options.before == nullptr) return "";
@@ -59,7 +59,7 @@ absl::StatusOr<std::string> OfUpdate(const DiffTensorsOptions& options, const st
   return number + (" of the update since " + options.before_label);
 }
 
-// "" when equal, bit for bit.
+// "" if equal, bit for bit.
 absl::StatusOr<std::string> Describe(const TensorStore& a, const TensorStore& b,
                                      const std::string& name, const DiffTensorsOptions& options,
                                      bool with_numbers) {

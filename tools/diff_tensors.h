@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// DiffTensors: what differs between the tensors of two stores, bit for bit.
+// DiffTensors: compares the tensors of two stores, bit for bit.
 //
 //   APOGEE_ASSIGN_OR_RETURN(const TensorsDiff diff,
 //                           DiffTensors({&a, "run/a"}, {&b, "run/b"}, {.limit = 10}));
@@ -25,10 +25,10 @@ struct DiffSide {
 };
 
 struct DiffTensorsOptions {
-  // Differing tensors that are described; all are counted.
+  // The number of differing tensors to describe; all are counted.
   int64_t limit = 10;
-  // What both sides were at an earlier step: errors are also given as parts of the largest
-  // |a - before|. A weight hardly moves in a step, so that an error of its size says little.
+  // Both sides at an earlier step. If set, errors are also given relative to the largest |a -
+  // before|: a weight changes little per step, so an error relative to its size says little.
   const TensorStore* before = nullptr;
   std::string before_label = {};
 };
@@ -38,7 +38,7 @@ struct TensorsDiff {
   std::vector<std::string> lines;  // by name, printable
 
   bool same() const { return different + missing == 0; }
-  // Lines, those that were left out, counts.
+  // Prints the lines, the number of lines left out, and the counts.
   void Print(std::ostream& out, const std::string& indent = "") const;
 };
 

@@ -19,7 +19,7 @@
 namespace apogee::tools {
 namespace {
 
-struct Flags {
+struct DoctorFlags {
   double time_limit = 60;
   std::string self_test;
 };
@@ -31,12 +31,12 @@ std::string ThisProgram() {
   return std::string(path.data(), static_cast<size_t>(length));
 }
 
-int Examine(const Flags& flags) {
+int Examine(const DoctorFlags& flags) {
   const auto started = doctor::StartedBy();
-  if (started && started->rank > 0) return 0;  // process 0 speaks for all
+  if (started && started->rank > 0) return 0;  // only process 0 reports
   if (started && started->size > 1) {
     std::cerr << "apogee doctor: " << started->by << " has started " << started->size
-              << " processes; start `apogee doctor` by itself: it starts those that it tests\n";
+              << " processes; start `apogee doctor` by itself: it starts its own test processes\n";
     return 2;
   }
   doctor::Report report(doctor::Redactor::OfThisProcess());
@@ -57,7 +57,7 @@ int Examine(const Flags& flags) {
 
   std::cout << (good ? "Every self test passed" : "A self test FAILED") << ", "
             << report.advice().size() << " remarks (lines with !).\n"
-            << "To report a problem, paste what is between the lines:\n"
+            << "To report a problem, paste the text between the lines:\n"
             << "----------------------------------------\n"
             << "```text\n"
             << report.Text() << "```\n"
@@ -65,9 +65,9 @@ int Examine(const Flags& flags) {
   return good ? 0 : 1;
 }
 
-int Run(const Flags& flags) {
+int Run(const DoctorFlags& flags) {
   if (flags.self_test.empty()) return Examine(flags);
-  // Half of the limit, so that a collective that gets no answer says so before the end.
+  // Half of the limit, so a collective that hangs fails with an error before the test is killed.
   const absl::Status status =
       doctor::RunSelfTest(flags.self_test != "threads", flags.time_limit / 2, std::cout);
   if (status.ok()) return 0;
@@ -78,19 +78,21 @@ int Run(const Flags& flags) {
 }  // namespace
 
 void AddDoctorCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand(
-      "doctor", "Look at this machine and let two ranks talk, for when something does not work");
+  auto flags = std::make_shared<DoctorFlags>();
+  CLI::App* command = app.add_subcommand("doctor",
+                                         "Examine this machine and test communication between two "
+                                         "ranks; run it when something does not work");
   command->add_option("--time-limit", flags->time_limit, "Seconds for each self test")
       ->check(CLI::Range(0.1, 86400.0));
   command
       ->add_option("--self-test", flags->self_test,
-                   "Only the test itself, in this process (threads) or in two that mpirun or srun "
-                   "has started (mpi), or apogee run (tcp)")
+                   "Run only this test: threads (in this process), mpi (in two processes that "
+                   "mpirun or srun started) or tcp (that apogee run started)")
       ->check(CLI::IsMember({"threads", "tcp", "mpi"}));
   command->footer(
-      "Ends with a block to paste into a report: no addresses, no names of user, home or machine, "
-      "and of the environment only what changes a run. Exit status: 0 all fine, 1 a self test "
+      "Ends with a block to paste into a report. It has no addresses and no names of user, home or "
+      "machine; of the environment it shows only variables that change a run. Exit status: 0 all "
+      "fine, 1 a self test "
       "failed, 2 wrong use.");
   command->callback([flags, &exit_code] { exit_code = Run(*flags); });
 }

@@ -29,12 +29,15 @@ int Run(const std::string& directory) {
 void AddHangReportCommand(CLI::App& app, int& exit_code) {
   auto directory = std::make_shared<std::string>();
   CLI::App* command = app.add_subcommand(
-      "hang-report", "Say which rank a launch that failed had waited for, and in which collective");
-  command->add_option("folder", *directory, "LaunchOptions::flight_record_dir of the launch")
+      "hang-report", "Name the rank that a failed launch waited for, and the collective");
+  command
+      ->add_option(
+          "folder", *directory,
+          "The flight_record_dir of the launch (LaunchOptions), or --flight-records of an example")
       ->required();
   command->footer(
-      "One sentence, then what each rank did last. Records of ranks that were killed may be "
-      "missing. Exit status: 0 done, 1 a record is damaged, 2 wrong use or another error.");
+      "Prints one sentence, then the last call of each rank. Ranks that were killed may have no "
+      "record. Exit status: 0 done, 1 a record is damaged, 2 wrong use or another error.");
   command->callback([directory, &exit_code] { exit_code = Run(*directory); });
 }
 

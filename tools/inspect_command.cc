@@ -15,7 +15,7 @@
 namespace apogee::tools {
 namespace {
 
-struct Flags {
+struct InspectFlags {
   std::string path;
   bool verify = false;
 };
@@ -41,7 +41,7 @@ void PrintTable(const std::vector<std::vector<std::string>>& rows) {
   }
 }
 
-int Run(const Flags& flags) {
+int Run(const InspectFlags& flags) {
   const absl::StatusOr<TensorStore> store = TensorStore::Open(flags.path);
   if (!store.ok()) return Report(store.status());
   std::vector<std::vector<std::string>> rows = {{"tensor", "dtype", "shape", "bytes", "where"}};
@@ -72,7 +72,7 @@ int Run(const Flags& flags) {
 }  // namespace
 
 void AddInspectCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<InspectFlags>();
   CLI::App* command = app.add_subcommand("inspect", "List the tensors of a checkpoint or weights");
   command
       ->add_option("path", flags->path,

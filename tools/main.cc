@@ -12,7 +12,7 @@
 
 namespace {
 
-// Of a command that is done: 2 where its output could not be written.
+// The exit code of the process: 2 if the command's output could not be written.
 int Finish(int exit_code) {
   const absl::Status printed = apogee::FlushStandardOutput();
   if (printed.ok()) return exit_code;
@@ -24,7 +24,7 @@ int Finish(int exit_code) {
 
 int main(int argc, char** argv) {
   apogee::KeepStandardDescriptors();
-  // A program that `apogee run` starts would inherit it.
+  // Not for `apogee run`: the program that it starts would inherit the setting.
   if (argc < 2 || std::string(argv[1]) != "run") apogee::ReportFileSizeLimit();
   CLI::App app("Tools of the apogee training library");
   app.require_subcommand(1);

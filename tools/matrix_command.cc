@@ -16,22 +16,22 @@
 namespace apogee::tools {
 namespace {
 
-struct Flags {
+struct MatrixFlags {
   MatrixOptions options;
   std::string sabotage = "none";
   std::string json;
   std::string markdown;
 };
 
-// Throws Error when the file cannot be written, before the cells run.
+// Throws Error if the file cannot be written, before any cell runs.
 std::ofstream OpenForWriting(const std::string& path) {
   std::ofstream file(path);
   APOGEE_CHECK(file.good(), "matrix: cannot write ", path);
   return file;
 }
 
-// Rank 0's; the other processes throw what it throws.
-void OpenFiles(const Flags& flags, int rank, std::ofstream& json, std::ofstream& markdown) {
+// Rank 0 opens the files; if it throws, the other processes throw the same error.
+void OpenFiles(const MatrixFlags& flags, int rank, std::ofstream& json, std::ofstream& markdown) {
   std::vector<std::string> error(1);
   try {
     if (rank == 0 && !flags.json.empty()) json = OpenForWriting(flags.json);
@@ -43,7 +43,7 @@ void OpenFiles(const Flags& flags, int rank, std::ofstream& json, std::ofstream&
   if (!error[0].empty()) Throw(error[0]);
 }
 
-int Run(const Flags& flags) {
+int Run(const MatrixFlags& flags) {
   const int rank = ValueOrThrow(comm::StartedProcesses()).rank;
   MatrixOptions options = flags.options;
   options.sabotage = SabotageFromName(flags.sabotage);
@@ -70,21 +70,22 @@ int Run(const Flags& flags) {
 }  // namespace
 
 void AddMatrixCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<MatrixFlags>();
   CLI::App* command = app.add_subcommand(
       "matrix", "Compare boosted runs with the one-rank run: optimizers, plugins, layouts");
   command->add_option("--only", flags->options.only,
-                      "Cells whose name contains this or matches it as a shell pattern");
-  command
-      ->add_option("--sample", flags->options.sample,
-                   "At most so many cells that cover all pairs of axis values; 0: all cells")
-      ->check(CLI::Range(0, 1000000));
-  command->add_option("--device", flags->options.device, "Where both runs are: cpu, cuda or cuda:N")
-      ->check([](const std::string& name) { return Message(ParseDevice(name).status()); });
+                      "Only cells whose name contains this text or matches it as a shell pattern");
   command
       ->add_option(
-          "--comm", flags->options.comm,
-          "What carries the collectives: local (threads), mpi, tcp or nccl (processes), auto")
+          "--sample", flags->options.sample,
+          "A sample of at most this many cells that covers all pairs of axis values; 0: all cells")
+      ->check(CLI::Range(0, 1000000));
+  command->add_option("--device", flags->options.device, "Device of both runs: cpu, cuda or cuda:N")
+      ->check([](const std::string& name) { return Message(ParseDevice(name).status()); });
+  command
+      ->add_option("--comm", flags->options.comm,
+                   "Backend for collectives: local (ranks are threads), mpi, tcp or nccl (ranks "
+                   "are processes), auto")
       ->check(CLI::IsMember({"auto", "local", "mpi", "tcp", "nccl"}));
   command->add_option("--sabotage", flags->sabotage, "Break the boosted runs on purpose")
       ->check(CLI::IsMember(SabotageNames()));

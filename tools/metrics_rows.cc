@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kPieceBytes = int64_t{64} << 10;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// Takes the fields of a row; other ones, whatever they hold, are passed over.
+// Collects the fields of a row; other fields may hold anything.
 class RowHandler final : public JsonHandler {
  public:
   bool Null() override { return Value(kNan, "null"); }
@@ -60,7 +60,7 @@ class RowHandler final : public JsonHandler {
     problem = what;
     return false;
   }
-  // `what` it is where it should be a step.
+  // `what` names the kind of value, for the message if it is in place of the step.
   bool Value(double value, const char* what) {
     if (depth_ == 0) return Fail("a row must be an object");
     if (depth_ > 1) return true;
@@ -115,8 +115,9 @@ absl::Status MetricsRows::ReadLine() {
   while (true) {
     if (at_ == piece_.size()) {
       const int64_t count = std::min(kPieceBytes, file_->size() - read_);
-      // Rows are appended whole: without an end it was cut off, by a power cut or a full disk.
-      if (count == 0) return Damaged("it has no end; remove it, as a run that resumes does");
+      // Rows are appended whole: a line without an end was cut off by a power failure or a full
+      // disk.
+      if (count == 0) return Damaged("it has no end; remove it, as a resumed run does");
       piece_.resize(static_cast<size_t>(count));
       APOGEE_RETURN_IF_ERROR(file_->Read(
           read_, std::as_writable_bytes(std::span<char>(piece_.data(), piece_.size()))));

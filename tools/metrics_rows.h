@@ -5,9 +5,9 @@
 //   APOGEE_ASSIGN_OR_RETURN(MetricsRows rows, MetricsRows::Open("out/metrics.jsonl"));
 //   APOGEE_ASSIGN_OR_RETURN(std::optional<MetricsRow> row, rows.Next());    // nullopt: the end
 //
-// Text of anybody: a line of at most kMaxLineBytes and one row are held, whatever the file's size.
-// Steps must grow, as they do in files of a MetricsLogger; a row that repeats the one before, which
-// earlier versions wrote where a finished run was run again, is passed over and counted.
+// The file is untrusted: only one line of at most kMaxLineBytes and one row are in memory, whatever
+// its size. Steps must increase, as a MetricsLogger writes them. A row that repeats the one before
+// it is skipped and counted: earlier versions wrote such rows when a finished run was run again.
 //
 // Errors: NotFound for a missing file; DataLoss that names the file and the line.
 #ifndef APOGEE_TOOLS_METRICS_ROWS_H_
@@ -23,19 +23,19 @@
 
 namespace apogee::tools {
 
-// What a run computed. How long it took, and in how much memory, is no part of it.
+// The fields that a run computes. Time and memory are not compared.
 inline constexpr std::array<const char*, 4> kMetricsFields = {"loss", "lr", "grad_norm", "tokens"};
 inline constexpr size_t kMaxLineBytes = size_t{64} << 10;
 
 struct MetricsRow {
   int64_t step = 0;
-  // As of kMetricsFields. NaN for null; nullopt where the row has no such field.
+  // In the order of kMetricsFields. NaN for null; nullopt if the row has no such field.
   std::array<std::optional<double>, kMetricsFields.size()> values;
 };
 
-// The number with the fewest digits that tell it from all others; "null", "nothing".
+// The shortest text that reads back as the same number; "null" for NaN, "nothing" for nullopt.
 std::string FormatValue(const std::optional<double>& value);
-// Null is null.
+// True for equal values; null equals null.
 bool SameValue(const std::optional<double>& a, const std::optional<double>& b);
 
 class MetricsRows {
@@ -43,20 +43,20 @@ class MetricsRows {
   static absl::StatusOr<MetricsRows> Open(const std::string& path);
   explicit MetricsRows(std::unique_ptr<checkpoint::ReadableFile> file) : file_(std::move(file)) {}
   absl::StatusOr<std::optional<MetricsRow>> Next();
-  // Of rows that were passed over so far: how many, and the step of the first.
+  // The number of skipped rows so far, and the step of the first.
   int64_t num_repeated() const { return num_repeated_; }
   int64_t first_repeated() const { return first_repeated_; }
 
  private:
-  // The row of the next line; nullopt: the end.
+  // The row of the next line; nullopt at the end.
   absl::StatusOr<std::optional<MetricsRow>> ReadRow();
-  // Makes line_ the next one, without its end.
+  // Reads the next line into line_, without its end.
   absl::Status ReadLine();
   absl::Status Damaged(const std::string& what) const;
 
   std::unique_ptr<checkpoint::ReadableFile> file_;
-  int64_t read_ = 0;   // bytes of the file that were taken into piece_
-  std::string piece_;  // of the file
+  int64_t read_ = 0;   // bytes of the file read so far
+  std::string piece_;  // the last bytes read
   size_t at_ = 0;      // in piece_
   std::string line_;
   int64_t number_ = 0;  // of line_, from 1

@@ -2,8 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # Tests the tests: breaks the library on purpose, one small change at a time, and expects a test to fail.
 #
-#   tools/mutate.sh [--only PATTERN]      # PATTERN: a regular expression on the mutants' names
-#   tools/mutate.sh --check               # only whether all of them still apply
+#   tools/mutate.sh                       # all mutants
+#   tools/mutate.sh --only PATTERN        # PATTERN: a regular expression on the mutants' names
+#   tools/mutate.sh --shard I/N           # every N-th mutant, beginning with the I-th (1 <= I <= N)
+#   tools/mutate.sh --list                # only prints the names of the mutants that would run
+#   tools/mutate.sh --check               # only whether all mutants still apply
+#
+# --only, --shard and --list go together: --only comes first, and --shard takes its part of the names that
+# are left, sorted. So the shards 1/N to N/N run every mutant exactly once, on N machines or one after the
+# other.
 #
 # Works on a copy of the tree, which it builds once; for each mutant it then rebuilds and runs only the
 # tests that the mutant names. Prints `KILLED name (test)` or `SURVIVED name` per mutant, and as its last
@@ -26,15 +33,49 @@ source "$(dirname "${BASH_SOURCE[0]}")/../scripts/common.sh"
 export LC_ALL=C
 
 only=""
+shard=""
+index=1 of=1  # of --shard
+list=0
 check=0
-if (($# == 2)) && [[ "$1" == "--only" ]]; then
-  only="$2"
-elif (($# == 1)) && [[ "$1" == "--check" ]]; then
-  check=1
-elif (($# > 0)); then
-  echo "usage: tools/mutate.sh [--only PATTERN | --check]" >&2
+usage() {
+  echo "usage: tools/mutate.sh [--only PATTERN] [--shard I/N] [--list] | --check" >&2
   exit 2
-fi
+}
+while (($# > 0)); do
+  case "$1" in
+    --only)
+      (($# >= 2)) || usage
+      only="$2"
+      # The status of a match against a bad pattern is 2.
+      [[ "" =~ $only ]] 2>/dev/null || (($? != 2)) || {
+        echo "mutate: --only '$only' is not a regular expression; escape characters such as ( [ * with \\" >&2
+        exit 2
+      }
+      shift 2
+      ;;
+    --shard)
+      (($# >= 2)) || usage
+      shard="$2"
+      # At most six digits, so that the arithmetic below cannot wrap around.
+      [[ "$shard" =~ ^0*([1-9][0-9]{0,5})/0*([1-9][0-9]{0,5})$ ]] &&
+        index="${BASH_REMATCH[1]}" of="${BASH_REMATCH[2]}" && ((index <= of)) || {
+        echo "mutate: --shard '$shard' is not I/N with 1 <= I <= N; the second of four shards is --shard 2/4" >&2
+        exit 2
+      }
+      shift 2
+      ;;
+    --list)
+      list=1
+      shift
+      ;;
+    --check)
+      (($# == 1)) && [[ -z "$only$shard" ]] && ((!list)) || usage
+      check=1
+      shift
+      ;;
+    *) usage ;;
+  esac
+done
 
 # load FILE: sets file, tests, old and new. The two texts begin and end with a line break, so that they
 # match whole lines only.
@@ -68,13 +109,15 @@ apply() {
   printf '%s' "${text#$'\n'}" >"$1"
 }
 
-# The ctest names that a regular expression selects, and their build targets: a test's second run, on the GPU,
-# has the program of the first.
+# The ctest names that a regular expression selects, and the programs that these entries run.
 tests_of() {
   ctest --test-dir "$build" -N -R "$1" | sed -n 's/^ *Test *#[0-9]*: //p'
 }
 targets_of() {
-  tests_of "$1" | sed 's/_cuda$//' | sort -u
+  tests_of "$1" | while read -r name; do
+    awk -v name="$name" '$1 == name { program = $2 } END { print program == "" ? name : program }' \
+      "$build/test_programs.txt"
+  done | sort -u
 }
 
 work="$(mktemp -d)"
@@ -95,22 +138,37 @@ if ((check)); then
   exit $((failed > 0))
 fi
 
+# The names of the mutants that run: the glob is sorted, and --shard takes every N-th of those that --only leaves.
+names=()
+for path in "$ROOT"/tools/mutants/*.mutant; do
+  name="$(basename "$path" .mutant)"
+  [[ -z "$only" || "$name" =~ $only ]] && names+=("$name")
+done
+if ((${#names[@]} == 0)); then
+  echo "mutate: no mutant's name matches '$only'; --list prints all names" >&2
+  exit 2
+fi
+chosen=()
+for ((i = index - 1; i < ${#names[@]}; i += of)); do chosen+=("${names[i]}"); done
+if ((${#chosen[@]} == 0)); then
+  echo "mutate: --shard $shard is empty: there are ${#names[@]} mutants; use at most /${#names[@]}" >&2
+  exit 2
+fi
+if ((list)); then
+  printf '%s\n' "${chosen[@]}"
+  exit 0
+fi
+
 build="$work/source/build/release"
 
 mkdir "$work/source"
 tar -C "$ROOT" --exclude=./build --exclude=./out --exclude=./.git -cf - . | tar -C "$work/source" -xf -
 mutants=()
 cuda=OFF
-for path in "$work"/source/tools/mutants/*.mutant; do
-  name="$(basename "$path" .mutant)"
-  [[ -z "$only" || "$name" =~ $only ]] || continue
-  mutants+=("$path")
+for name in "${chosen[@]}"; do
+  mutants+=("$work/source/tools/mutants/$name.mutant")
   [[ "$name" =~ ^(cuda|nccl)_ ]] && cuda=EMULATED
 done
-if ((${#mutants[@]} == 0)); then
-  echo "mutate: no mutant's name matches '$only'" >&2
-  exit 2
-fi
 
 # Without precompiled headers, which would tie the compiler cache's entries to this run's folder.
 cmake -S "$work/source" --preset release -DAPOGEE_PCH=OFF -DAPOGEE_BUILD_EXAMPLES=OFF \

@@ -15,7 +15,7 @@ namespace {
 
 using checkpoint::RealFileSystem;
 
-struct Flags {
+struct ReshardFlags {
   std::string from, to, config;
   int64_t num_files = 1;
   bool weights = false;
@@ -27,7 +27,7 @@ int Report(const absl::Status& status) {
   return absl::IsDataLoss(status) ? 1 : 2;
 }
 
-int Run(const Flags& flags) {
+int Run(const ReshardFlags& flags) {
   if (!flags.weights) {
     const absl::Status status = checkpoint::ReshardCheckpoint(
         RealFileSystem(), flags.from, flags.to, {.num_files = flags.num_files});
@@ -51,20 +51,22 @@ int Run(const Flags& flags) {
 }  // namespace
 
 void AddReshardCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand(
-      "reshard", "Rewrite a checkpoint over other files, or its weights as a Hugging Face folder");
+  auto flags = std::make_shared<ReshardFlags>();
+  CLI::App* command = app.add_subcommand("reshard",
+                                         "Rewrite a checkpoint with another number of files, or "
+                                         "export its weights as a Hugging Face folder");
   command->add_option("in", flags->from, "A checkpoint folder")->required();
-  command->add_option("out", flags->to, "The folder to make; nothing is ever overwritten")
+  command->add_option("out", flags->to, "The folder to create; nothing is ever overwritten")
       ->required();
-  CLI::Option* weights =
-      command->add_flag("--weights", flags->weights, "The model's weights alone, for Hugging Face");
-  command->add_option("--files", flags->num_files, "Cut every tensor evenly over so many files")
+  CLI::Option* weights = command->add_flag(
+      "--weights", flags->weights, "Export only the model's weights, in Hugging Face format");
+  command
+      ->add_option("--files", flags->num_files, "Divide every tensor evenly among this many files")
       ->check(CLI::Range(int64_t{1}, checkpoint::kMaxReshardFiles))
       ->excludes(weights);
   command
       ->add_option("--size-per-shard-mb", flags->options.size_per_shard_mb,
-                   "A file of weights holds at most so many MiB, or one larger tensor")
+                   "Largest size of a weights file in MiB; a larger tensor gets a file of its own")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
       ->needs(weights);
   command->add_option("--config", flags->config, "Copy this file to config.json")->needs(weights);

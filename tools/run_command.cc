@@ -34,7 +34,7 @@ int DropRunSeparator(int argc, char** argv) {
       std::copy(argv + i + 1, argv + argc, argv + i);
       return argc - 1;
     }
-    if (!word.starts_with('-')) break;  // the program: what follows is its own
+    if (!word.starts_with('-')) break;  // the program; the rest are its arguments
     if (word == "-n" || word == "--ranks" || word == "--grace") ++i;  // the flag's value
   }
   return argc;
@@ -44,20 +44,21 @@ void AddRunCommand(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<RunOptions>();
   CLI::App* command = app.add_subcommand(
       "run", "Start a program as several ranks, each a process of this machine, without MPI");
-  command->add_option("-n,--ranks", options->num_ranks, "How many")
+  command->add_option("-n,--ranks", options->num_ranks, "Number of ranks")
       ->required()
       ->check(CLI::Range(1, comm::tcp::Job::kMaxRanks));
   command
       ->add_option("--grace", options->grace_seconds,
-                   "When a rank has failed: seconds until the others get SIGTERM, and then SIGKILL")
+                   "After a rank has failed: seconds until the others get SIGTERM, and as many "
+                   "again until SIGKILL")
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
-  command->prefix_command();  // what follows the first other word belongs to the program
+  command->prefix_command();  // words after PROGRAM are its arguments
   command->footer(
-      "apogee run -n 4 PROGRAM ARGUMENTS... The program's output is left as it is, its input is "
-      "empty. Several machines: docs/launch.md. Exit status: that of the rank that failed first, "
-      "128 and the signal's number where a signal ended it; 2 wrong use, or the program cannot be "
-      "started.");
+      "apogee run -n 4 PROGRAM ARGUMENTS... The program's output is passed through, its input is "
+      "empty. For several machines see docs/launch.md. Exit status: that of the rank that failed "
+      "first, or 128 plus the signal's number if a signal ended it; 2 wrong use, or the program "
+      "cannot be started.");
   command->callback([options, command, &exit_code] {
     options->command = command->remaining();
     exit_code = Run(*options);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// RunFolder: what a run left: metrics.jsonl and validation.jsonl of its --out and the checkpoints
-// in the folder `checkpoints` there; or a folder of nothing but checkpoints, step-N each.
+// RunFolder: the output of a run. Either the run's --out (metrics.jsonl, validation.jsonl and the
+// folder `checkpoints`), or a folder that holds only checkpoints, named step-N.
 //
 //   APOGEE_ASSIGN_OR_RETURN(std::optional<RunFolder> run, RunFolder::Find("out"));
-//   if (!run) ... it is something else: a checkpoint, weights, a file ...
+//   if (!run) ... something else: a checkpoint, weights, a file ...
 //   for (const auto& [step, path] : run->checkpoints()) ... TensorStore::Open(path) ...
 //
-// Valid checkpoints are those whose manifest parses and whose files have their sizes; digests are
-// checked by who reads.
+// A checkpoint counts as valid if its manifest parses and its files have the recorded sizes.
+// Digests are checked only when it is read.
 #ifndef APOGEE_TOOLS_RUN_FOLDER_H_
 #define APOGEE_TOOLS_RUN_FOLDER_H_
 
@@ -24,15 +24,16 @@ namespace apogee::tools {
 
 class RunFolder {
  public:
-  // nullopt for what is there, or not, and is no run's. Errors: of reading folders.
+  // nullopt if the path does not exist or is not the output of a run. Errors: those of reading
+  // folders.
   static absl::StatusOr<std::optional<RunFolder>> Find(const std::string& path);
 
   const std::string& path() const { return path_; }
-  // Of a file of rows; "" where the run has none of that name.
+  // The path of the file of rows `name`; "" if the run has none.
   std::string RowsPath(const std::string& name) const;
-  // Valid ones: step to path.
+  // The valid checkpoints: step to path.
   const std::map<int64_t, std::string>& checkpoints() const { return checkpoints_; }
-  // Why others are not.
+  // The reasons why the other checkpoints are not valid.
   const std::vector<std::string>& rejected() const { return rejected_; }
 
  private:

@@ -15,7 +15,7 @@ namespace {
 
 using checkpoint::RealFileSystem;
 
-// A folder says that a file is there, so its absence is damage.
+// The folder's index lists the file, so if it is missing, that is damage.
 absl::Status MissingIsDamage(const absl::Status& status) {
   return absl::IsNotFound(status) ? absl::DataLossError(Message(status)) : status;
 }
@@ -33,7 +33,7 @@ absl::StatusOr<TensorStore> TensorStore::Open(const std::string& path) {
     APOGEE_RETURN_IF_ERROR(store.OpenFolder(path, *names));
     return store;
   }
-  // Links are followed here: the user named the file.
+  // Follows symbolic links, since the user named the file.
   std::error_code error;
   const std::filesystem::path real = std::filesystem::canonical(path, error);
   if (error) return NotFound(path, ": ", error.message());

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// TensorStore: the tensors of whatever the user points at: a checkpoint folder, a folder of Hugging
-// Face weights, or one .safetensors file.
+// TensorStore: the tensors of a checkpoint folder, a folder of Hugging Face weights, or one
+// .safetensors file.
 //
 //   APOGEE_ASSIGN_OR_RETURN(TensorStore store, TensorStore::Open("run/step-100"));
 //   for (const auto& [name, tensor] : store.tensors()) ... tensor.shape ...
 //   APOGEE_ASSIGN_OR_RETURN(Tensor w, store.Load("model/w"));
 //
-// Errors: DataLoss for what is damaged, a file that is missing from a folder included; NotFound and
-// others for what is not there or is none of these.
+// Errors: DataLoss for damage, including a file missing from a folder; NotFound and others if the
+// path does not exist or is none of the three.
 #ifndef APOGEE_TOOLS_TENSOR_STORE_H_
 #define APOGEE_TOOLS_TENSOR_STORE_H_
 
@@ -35,12 +35,12 @@ class TensorStore {
   static absl::StatusOr<TensorStore> Open(const std::string& path);
 
   const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
-  // Of a checkpoint; the metadata of a file.
+  // The attributes of a checkpoint, or the metadata of a .safetensors file.
   const std::map<std::string, std::string>& attributes() const { return attributes_; }
   bool has_digests() const { return checkpoint_.has_value(); }
-  // Checks all digests. Ok where there are none.
+  // Checks all digests. Ok if there are none.
   absl::Status Verify() const;
-  // The whole tensor, flat, in its own dtype; bytes (kU8) for dtypes that Tensor lacks.
+  // The whole tensor, flat, in its own dtype; as bytes (kU8) if Tensor lacks the dtype.
   absl::StatusOr<Tensor> Load(const std::string& name) const;
 
  private:
@@ -52,7 +52,7 @@ class TensorStore {
   std::optional<checkpoint::CheckpointReader> checkpoint_;
   std::optional<checkpoint::HfWeights> weights_;
   std::shared_ptr<checkpoint::OpenTensorFile> file_;
-  // Of weights and of a single file.
+  // For weights and for a single file.
   std::map<std::string, checkpoint::HfWeights::Place> places_;
 };
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kMaxTraceBytes = int64_t{1} << 30;
 
-struct Flags {
+struct TimelineFlags {
   std::string path, svg;
   std::optional<int64_t> step;
 };
@@ -32,15 +32,15 @@ void Print(const StepTimeline& step) {
   }
 }
 
-absl::Status Show(const Flags& flags) {
+absl::Status Show(const TimelineFlags& flags) {
   APOGEE_ASSIGN_OR_RETURN(
       const std::string text,
       checkpoint::ReadTextFile(*checkpoint::RealFileSystem(), flags.path, kMaxTraceBytes));
   APOGEE_ASSIGN_OR_RETURN(std::vector<PipelineEvent> events, ReadPipelineEvents(text, flags.path));
   if (events.empty()) {
     return InvalidArgument(flags.path,
-                           ": there is no pipeline work in it, events of the category \"pipeline\" "
-                           "with args.kind F, B or W; record a run of a pipeline plugin");
+                           ": there is no pipeline work in it (events of the category \"pipeline\" "
+                           "with args.kind F, B or W); record a run with pipeline stages");
   }
   std::vector<StepTimeline> steps = Timelines(std::move(events));
   if (flags.step) {
@@ -60,7 +60,7 @@ absl::Status Show(const Flags& flags) {
   return file->Append(TimelineSvg(steps.back(), "Pipeline of " + Printable(flags.path)));
 }
 
-int Run(const Flags& flags) {
+int Run(const TimelineFlags& flags) {
   const absl::Status status = Show(flags);
   if (status.ok()) return 0;
   std::cerr << "apogee timeline: " << Printable(Message(status)) << "\n";
@@ -70,15 +70,17 @@ int Run(const Flags& flags) {
 }  // namespace
 
 void AddTimelineCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<TimelineFlags>();
   CLI::App* command = app.add_subcommand(
-      "timeline", "Show how long the stages of a pipeline worked and waited, from a trace");
-  command->add_option("trace", flags->path, "What --trace of a program wrote")->required();
-  command->add_option("--svg", flags->svg, "File for a picture of the last step, or of --step");
+      "timeline", "Show from a trace how long the stages of a pipeline worked and waited");
+  command->add_option("trace", flags->path, "The trace file that a program wrote (--trace)")
+      ->required();
+  command->add_option("--svg", flags->svg, "Draw the last step, or --step, to this file");
   command->add_option("--step", flags->step, "Only this step");
   command->footer(
-      "A step lasts from its first piece of pipeline work to its last; bubble: the share of the "
-      "stages' time in which they wait. Exit status: 0 done, 1 the trace is damaged, 2 wrong use "
+      "A step lasts from its first piece of pipeline work to its last. The bubble is the share of "
+      "the stages' time in which they wait. Exit status: 0 done, 1 the trace is damaged, 2 wrong "
+      "use "
       "or another error.");
   command->callback([flags, &exit_code] { exit_code = Run(*flags); });
 }

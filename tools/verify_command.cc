@@ -12,24 +12,25 @@
 namespace apogee::tools {
 
 void AddVerifyCommand(CLI::App& app, int& exit_code) {
-  struct Flags {
+  struct VerifyFlags {
     std::string path;
     std::string dtype = "f32";
     int threads = 1;
     std::string device = "cpu";
   };
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<VerifyFlags>();
   CLI::App* command =
       app.add_subcommand("verify", "Replay recorded trajectories of reference implementations");
   command
-      ->add_option("path", flags->path,
-                   "A folder of .safetensors cases, searched to the bottom, or one case")
+      ->add_option(
+          "path", flags->path,
+          "One .safetensors case, or a folder that is searched for cases with its subfolders")
       ->required();
   command
       ->add_option("--dtype", flags->dtype, "f32, or f64 to compare with the float64 runs as well")
       ->check(CLI::IsMember({"f32", "f64"}));
   command->add_option("--threads", flags->threads, "CPU threads")->check(CLI::Range(1, 1024));
-  command->add_option("--device", flags->device, "Where the replays run: cpu, cuda or cuda:N")
+  command->add_option("--device", flags->device, "Device of the replays: cpu, cuda or cuda:N")
       ->check([](const std::string& name) { return Message(ParseDevice(name).status()); });
   command->callback([flags, &exit_code] {
     exit_code = Verify(flags->path,

@@ -57,7 +57,7 @@ class SoftmaxNode : public Node {
   SavedTensor y_;
 };
 
-// Which elements of a stream mask an activation.
+// The elements of a random stream that mask an activation.
 struct DropoutMask {
   double p;
   PhiloxKey key;
@@ -68,7 +68,8 @@ struct DropoutMask {
 
 Tensor Masked(const Tensor& x, const DropoutMask& mask) {
   if (mask.tokens.is_whole()) return ops::Dropout(x, mask.p, mask.key, mask.first, mask.row_stride);
-  // The rows of a token follow each other, those of a run of tokens, too.
+  // In the stream, the rows of a token follow each other, and so do the tokens of a run. `token` is
+  // the number of the stream's elements per token.
   const int64_t num_tokens = x.size(1);
   const int64_t width = std::max<int64_t>(x.size(-1), 1);
   const int64_t token =
@@ -133,10 +134,10 @@ Tensor Dropout(const Tensor& x, double p, Generator& generator, const ColumnWind
   APOGEE_CHECK(x.defined() && x.rank() >= 1 && x.size(0) > 0,
                "dropout: x needs a first (sample) dim");
   APOGEE_CHECK(columns.total != 0 || !IsCut(x), "dropout: x ", x.shape(),
-               " is this rank's columns of an activation that the ranks "
-               "of a tensor-parallel group hold together, and its mask would be that of a whole "
-               "one; use an nn::Dropout, which a rule of the plan can name (ParallelStyle::"
-               "kDropout), or say which columns these are (autograd::ColumnWindow)");
+               " holds only this rank's columns of an activation that a tensor-parallel group "
+               "shares, so its mask would be wrong; use an nn::Dropout, which a rule of the plan "
+               "can name (ParallelStyle::kDropout), or say which columns these are "
+               "(autograd::ColumnWindow)");
   const int64_t width = x.size(-1), total = columns.total == 0 ? width : columns.total;
   APOGEE_CHECK(
       (x.rank() > 1 || total == width) && columns.first >= 0 && columns.first <= total - width,

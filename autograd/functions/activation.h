@@ -4,7 +4,9 @@
 //
 //   Tensor h = autograd::Activate(Activation::kGeluTanh, x);
 //   Tensor z = autograd::SwiGlu(gate, up);                     // silu(gate) * up
-//   Tensor d = autograd::Dropout(x, 0.1, generator);           // inverted: kept elements / (1 - p)
+//   Tensor d = autograd::Dropout(x, 0.1, generator);           // kept elements are x / (1 - p)
+//
+// Results have the shape and dtype of x. A mismatch of shapes or dtypes throws Error.
 #ifndef APOGEE_AUTOGRAD_FUNCTIONS_ACTIVATION_H_
 #define APOGEE_AUTOGRAD_FUNCTIONS_ACTIVATION_H_
 
@@ -25,17 +27,21 @@ inline Tensor Relu(const Tensor& x) { return Activate(Activation::kRelu, x); }
 Tensor SwiGlu(const Tensor& gate, const Tensor& up);
 // Over the last dim.
 Tensor Softmax(const Tensor& x);
-// The columns [first, first + n) of `total` that an activation's last dim of n is; 0: all.
+// Says that the last dim, of n columns, is columns [first, first + n) of `total` (tensor
+// parallelism). total = 0: the last dim is whole.
 struct ColumnWindow {
   int64_t first = 0;
   int64_t total = 0;
 };
 
-// Takes one stream of `generator`. The mask of x [samples, ..] is numbered from the generator's
-// first_sample, so that a batch split over ranks is masked as the whole batch is. Only the stream's
-// key is kept for backward. Columns, and tokens of x [samples, tokens, ..], that ranks hold a part
-// of each are masked as the whole is; throws Error when x is known to be a part of the columns
-// (Node::is_cut) and `columns` does not say which. p in [0, 1); p == 0 returns x.
+// Zeroes elements with probability p in [0, 1) and scales the others by 1 / (1 - p). p == 0 returns
+// x. Takes one random stream of `generator`; only the stream's key is kept for backward.
+//
+// The mask is the one of the whole batch, however it is split over ranks:
+//   x [samples, ..]          samples are numbered from generator.first_sample()
+//   `columns`                the part of the last dim that this rank holds
+//   `tokens`                 the part of dim 1 of x [samples, tokens, ..] that this rank holds
+// Throws Error if x is known to be a part of the columns (Node::is_cut) and `columns` is not given.
 Tensor Dropout(const Tensor& x, double p, Generator& generator, const ColumnWindow& columns = {},
                const SequencePart& tokens = {});
 

@@ -4,7 +4,7 @@
 //
 //   Tensor y = autograd::Add(x, autograd::Scale(residual, 0.5));
 //
-// Operands share dtype and context. Errors: apogee::Error on a shape or dtype mismatch.
+// Operands share dtype and device. A mismatch of shapes, dtypes or devices throws Error.
 #ifndef APOGEE_AUTOGRAD_FUNCTIONS_ARITHMETIC_H_
 #define APOGEE_AUTOGRAD_FUNCTIONS_ARITHMETIC_H_
 
@@ -19,10 +19,10 @@ Tensor Mul(const Tensor& a, const Tensor& b);
 Tensor Div(const Tensor& a, const Tensor& b);
 // factor * x.
 Tensor Scale(const Tensor& x, double factor);
-// All elements, to a scalar.
+// Over all elements: a scalar of x's dtype.
 Tensor Sum(const Tensor& x);
 Tensor Mean(const Tensor& x);
-// Another floating dtype; the gradient comes back in x's.
+// Converts x to another floating dtype. The gradient is converted back to x's.
 Tensor Cast(const Tensor& x, DType dtype);
 
 }  // namespace apogee::autograd

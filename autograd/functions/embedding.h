@@ -2,8 +2,8 @@
 
 // Rows of a table by index.
 //
-//   Tensor x = autograd::Embedding(tokens, table);      // tokens i64 [B, T], table [V, d] -> [B,
-//   T, d]
+//   // tokens i64 [B, T], table [V, d] -> x [B, T, d]
+//   Tensor x = autograd::Embedding(tokens, table);
 #ifndef APOGEE_AUTOGRAD_FUNCTIONS_EMBEDDING_H_
 #define APOGEE_AUTOGRAD_FUNCTIONS_EMBEDDING_H_
 
@@ -14,8 +14,9 @@
 
 namespace apogee::autograd {
 
-// Throws Error for an index outside [0, V). The gradient is dense, summed in a fixed order. With
-// `part`, the table is that part of a vocabulary: ids of other parts give zeros and no gradient.
+// Throws Error for an id outside [0, V). The gradient is dense and summed in a fixed order.
+// With `part`, the table is only that part of a vocabulary: ids of other parts give zeros and no
+// gradient. Ids on a GPU are fetched to be checked, which waits for them.
 Tensor Embedding(const Tensor& ids, const Tensor& table,
                  const std::optional<ops::VocabPart>& part = {});
 

@@ -69,8 +69,8 @@ class MatMulNode : public Node {
     const Tensor a = a_.Take(context), b = b_.Take(context);
     const Tensor& dc = grads[0];
     std::vector<Tensor> result(2);
-    // c = op(a) op(b): d op(a) = dc op(b)^T, d op(b) = op(a)^T dc, each transposed back where
-    // needed.
+    // With c = op(a) op(b): d op(a) = dc op(b)^T and d op(b) = op(a)^T dc, transposed back if op
+    // transposes.
     if (wants(0)) {
       result[0] = a_trans_ ? ops::MatMul(b, dc, {.a_trans = b_trans_, .b_trans = true})
                            : ops::MatMul(dc, b, {.b_trans = !b_trans_});
@@ -102,7 +102,7 @@ Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
               const LinearOptions& options) {
   const bool out_in = options.layout == WeightLayout::kOutIn;
   APOGEE_CHECK(!options.activation || !options.out_dtype,
-               "linear: an activation has its operand's dtype; ask for one or the other");
+               "linear: an activation has its operand's dtype; set either activation or out_dtype");
   const ops::MatMulOptions product = {
       .b_trans = out_in, .bias = bias, .out_dtype = options.out_dtype};
   Tensor y, pre;

@@ -2,8 +2,11 @@
 
 // Matrix products: the linear layer with fused bias and activation, and plain products.
 //
-//   Tensor h = autograd::Linear(x, w, b, {.layout = WeightLayout::kInOut, .activation =
-//   Activation::kGeluTanh});
+//   // x [B, T, in], w [in, out], b [out] -> h [B, T, out]
+//   Tensor h = autograd::Linear(
+//       x, w, b, {.layout = WeightLayout::kInOut, .activation = Activation::kGeluTanh});
+//
+// A mismatch of shapes or dtypes throws Error.
 #ifndef APOGEE_AUTOGRAD_FUNCTIONS_LINEAR_H_
 #define APOGEE_AUTOGRAD_FUNCTIONS_LINEAR_H_
 
@@ -19,20 +22,22 @@ enum class WeightLayout { kOutIn, kInOut };
 
 struct LinearOptions {
   WeightLayout layout = WeightLayout::kOutIn;
-  // Applied to the result; the value before it is kept for backward.
+  // Applied to the result. The result before the activation is kept for backward.
   std::optional<Activation> activation = {};
-  // Of the result, without an activation, and of x's gradient: wider than the operands where either
-  // is an addend of a sum that is to be rounded once. Default: the operands'.
+  // The dtypes of the result (only without an activation) and of x's gradient. Default: x's dtype.
+  // Ask for a wider one if the caller adds several of them and rounds the sum once.
   std::optional<DType> out_dtype = {};
   std::optional<DType> input_grad_dtype = {};
 };
 
-// activation(x w + bias): x [.., in] -> [.., out]; bias [out] or undefined. The backward splits
-// into an input and a weight half (GradPart).
+// activation(x w + bias), where w is the weight or, for kOutIn, its transpose: x [.., in] ->
+// [.., out]. bias is [out] or undefined. Backward can be split into an input and a weight half
+// (GradPart).
 Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
               const LinearOptions& options = {});
 
-// op(a) op(b) for matrices or equal batches of matrices.
+// op(a) op(b), where op transposes the last two dims if asked to: of two matrices, of two batches
+// of matrices with equal leading dims, or of a batch a and a matrix b (see ops::MatMul).
 Tensor MatMul(const Tensor& a, const Tensor& b, bool a_trans = false, bool b_trans = false);
 
 }  // namespace apogee::autograd

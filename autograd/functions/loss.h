@@ -2,7 +2,7 @@
 
 // Losses.
 //
-//   // logits [B, T, V], targets i64 [B, T]
+//   // logits [B, T, V], targets i64 [B, T] -> a scalar
 //   Tensor loss = autograd::CrossEntropy(logits, targets);
 #ifndef APOGEE_AUTOGRAD_FUNCTIONS_LOSS_H_
 #define APOGEE_AUTOGRAD_FUNCTIONS_LOSS_H_
@@ -13,14 +13,14 @@
 
 namespace apogee::autograd {
 
-// Mean of -log softmax(logits)[target] over the targets that are not `ignore_index`, a scalar of
-// f32 (f64 for f64 logits), in nats; NaN when every target is ignored. Fused with softmax. Backward
-// writes the gradient over the logits where nothing else owns them. Throws Error for a target
-// outside [0, V).
+// The mean of -log softmax(logits)[target] over the targets that are not `ignore_index`: a scalar
+// of f32 (f64 for f64 logits), in nats. NaN if every target is ignored. Fused with softmax.
+// Backward overwrites the logits with their gradient if nothing else owns them. Throws Error for a
+// target outside [0, V). Targets on a GPU are fetched to be checked, which waits for them.
 Tensor CrossEntropy(const Tensor& logits, const Tensor& targets, int64_t ignore_index = -100);
 
-// How many targets the cross entropies count that `loss` is made of, where they are within its last
-// few functions (a scaled loss, a sum of losses); none where none is found.
+// The number of targets in the cross entropies that `loss` was computed from, found by walking back
+// a few dozen nodes (enough for a scaled loss or a sum of losses). nullopt if there is none.
 std::optional<int64_t> NumTargetsOf(const Tensor& loss);
 
 }  // namespace apogee::autograd

@@ -5,7 +5,8 @@
 //   Tensor y = autograd::LayerNorm(x, weight, bias, 1e-5);
 //   Tensor z = autograd::RmsNorm(x, weight, 1e-6);
 //
-// x [.., d], weight and bias [d], one dtype. Statistics are f32 (f64 for f64); variance is biased.
+// x [.., d], weight and bias [d], all of one dtype. The statistics are f32 (f64 for f64); the
+// variance is biased. A mismatch of shapes or dtypes throws Error.
 #ifndef APOGEE_AUTOGRAD_FUNCTIONS_NORM_H_
 #define APOGEE_AUTOGRAD_FUNCTIONS_NORM_H_
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Differentiable views: the result shares x's storage, nothing is copied in forward.
+// Differentiable views: the result shares x's storage, and forward copies nothing.
 //
 //   Tensor heads = autograd::View(x, {batch, tokens, num_heads, head_size});
+//
+// Shapes and ranges that do not fit throw Error.
 #ifndef APOGEE_AUTOGRAD_FUNCTIONS_SHAPE_H_
 #define APOGEE_AUTOGRAD_FUNCTIONS_SHAPE_H_
 
@@ -10,12 +12,12 @@
 
 namespace apogee::autograd {
 
-// Contiguous tensors only (Contiguous first where needed).
+// x must be contiguous: call Contiguous first if it may not be.
 Tensor View(const Tensor& x, const Shape& shape);
 Tensor Transpose(const Tensor& x, int dim0, int dim1);
-// The range [start, start + length) of a dim; the gradient is zero elsewhere.
+// The range [start, start + length) of a dim. The gradient is zero outside of the range.
 Tensor Slice(const Tensor& x, int dim, int64_t start, int64_t length);
-// A row-major copy where x is strided, else x itself.
+// A row-major copy if x is strided, else x itself.
 Tensor Contiguous(const Tensor& x);
 
 }  // namespace apogee::autograd

@@ -15,10 +15,10 @@ namespace apogee::comm {
 namespace cpu {
 namespace {
 
-// Bytes of signs below which a loop is not split over threads.
+// With fewer bytes of signs, a loop is not split over threads.
 constexpr int64_t kGrain = 4096;
 
-// Which of elements 8 b to 8 b + 7 take part.
+// The live bits of elements 8 b to 8 b + 7.
 [[gnu::always_inline]] inline uint8_t LiveAt(const uint8_t* live, int64_t num_live, int64_t b) {
   const uint8_t bits = live == nullptr ? uint8_t{255} : live[b];
   const int64_t rest = num_live - 8 * b;
@@ -31,7 +31,7 @@ double Total(const DoubleLanes& lanes) {
          ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
 }
 
-// value + error of byte b.
+// value + error of the eight elements of byte b.
 template <typename T, typename C>
 [[gnu::always_inline]] inline Lanes<C> Compensated(const T* value, int64_t num_values,
                                                    const C* error, uint8_t live, int64_t b) {
@@ -60,7 +60,7 @@ void PackAs(const DeviceContext& context, const PackArgs& args) {
 template <typename C>
 void CollectAs(const DeviceContext& context, const CollectSignsArgs& args) {
   C* error = static_cast<C*>(args.error);
-  // What a sender's sign adds to the mean.
+  // By sender: each of its signs adds +share or -share to the mean.
   std::vector<C> shares;
   for (const double scale : args.scales) {
     shares.push_back(static_cast<C>(scale / static_cast<double>(args.sent.size())));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Eight elements at a time: as many as a byte of signs has. Private to comm/cpu.
+// Vectors of eight elements, because a byte holds eight sign bits. Private to comm/cpu.
 //
 //   using V = Lanes<float>;
 //   V x = LoadLanes<float>(values, count);      // elements from `count` on are 0
@@ -15,12 +15,12 @@
 #include <immintrin.h>
 #endif
 
-// Everything here is inlined, so how vectors are passed does not matter.
+// All functions here are inlined, so the ABI of passing vectors does not matter.
 #pragma GCC diagnostic ignored "-Wpsabi"
 
 namespace apogee::comm::cpu {
 
-// Mask: what a comparison of lanes gives, all bits or none.
+// Mask: the result of comparing lanes; in each lane all bits are set or none.
 template <typename C>
 struct LanesOf;
 template <>
@@ -41,7 +41,7 @@ template <typename C>
 using MaskLanes = typename LanesOf<C>::Mask;
 using DoubleLanes = Lanes<double>;
 
-// Between f64 and a 16 bit format through f32.
+// Converts between f64 and a 16-bit format through f32.
 template <typename To, typename From>
 [[gnu::always_inline]] inline To ConvertLane(From x) {
   if constexpr (sizeof(To) == 2 || sizeof(From) == 2) {
@@ -77,7 +77,7 @@ template <typename C, typename T>
   for (int64_t k = 0; k < (count < 8 ? count : 8); ++k) x[k] = ConvertLane<T>(lanes[k]);
 }
 
-// Bit k: lanes[k] >= 0. NaN has 0.
+// Bit k is 1 if lanes[k] >= 0. NaN gives 0.
 template <typename C>
 [[gnu::always_inline]] inline uint8_t SignBits(const Lanes<C>& lanes) {
 #if defined(__AVX__)
@@ -100,7 +100,7 @@ template <typename C>
   return (kBits & static_cast<typename LanesOf<C>::Element>(bits)) != 0;
 }
 
-// lanes where the bit is 1, else 0.
+// The lanes whose bit is 1; 0 in the others.
 template <typename C>
 [[gnu::always_inline]] inline Lanes<C> OnlyLive(const Lanes<C>& lanes, uint8_t bits) {
   return (Lanes<C>)((MaskLanes<C>)lanes & ExpandBits<C>(bits));
@@ -112,7 +112,7 @@ template <typename C>
   return ExpandBits<C>(bits) ? plus : -plus;
 }
 
-// The same of lanes whose signs nobody needs as bits.
+// The same, from lanes whose sign bits nothing else needs.
 template <typename C>
 [[gnu::always_inline]] inline Lanes<C> SignedLanes(const Lanes<C>& lanes, C scale) {
   const Lanes<C> plus = Lanes<C>{} + scale;

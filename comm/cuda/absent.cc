@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A build without CUDA.
+// Replaces comm/cuda in a build without CUDA.
 #include "apogee/comm/cuda/kernels.h"
 #include "apogee/comm/cuda/stream_order.h"
 #include "apogee/comm/cuda/tree_reduce.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Sums over the bytes of a message, on the host. Private to comm/cuda.
+// Sums over the bytes of a message, with the result on the host. Private to comm/cuda.
 //
 //   double squares = SumOverBytes<double>(context, bytes, [=] __device__(int64_t b) { ... });
 #ifndef APOGEE_COMM_CUDA_BYTE_SUM_CUH_
@@ -15,8 +15,8 @@
 namespace apogee::comm::cuda {
 
 inline constexpr int kSumThreads = 256;
-// Enough to fill any GPU. Not a number of the GPU's own: the order of additions must not depend on
-// it.
+// Enough blocks to fill any GPU. A constant and not the GPU's own number: the order of additions
+// must not depend on the GPU.
 inline constexpr int64_t kMostSumBlocks = 2048;
 
 template <typename S, typename Fn>
@@ -30,7 +30,8 @@ __global__ void __launch_bounds__(kSumThreads) ByteSumKernel(int64_t bytes, S* p
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-// The sum of fn(b) over b in [0, bytes), in an order that depends on `bytes` alone. Waits.
+// The sum of fn(b) over b in [0, bytes), added in an order that depends only on `bytes`. Waits for
+// the GPU.
 template <typename S, typename Fn>
 S SumOverBytes(const DeviceContext& context, int64_t bytes, const Fn& fn) {
   if (bytes == 0) return 0;

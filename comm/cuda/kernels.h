@@ -12,7 +12,7 @@ namespace apogee::comm::cuda {
 APOGEE_FOR_EACH_SIGN_KERNEL(APOGEE_DECLARE_KERNEL)
 #undef APOGEE_DECLARE_KERNEL
 
-// Empty in a build without CUDA.
+// The table; its slots are empty in a build without CUDA.
 const SignKernels& SignKernelTable();
 
 }  // namespace apogee::comm::cuda

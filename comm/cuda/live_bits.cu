@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Which elements take part in 1-bit messages.
+// Kernels for the live bits of 1-bit messages.
 #include "apogee/comm/cuda/byte_sum.cuh"
 #include "apogee/comm/cuda/kernels.h"
 #include "apogee/comm/cuda/sign_lanes.cuh"

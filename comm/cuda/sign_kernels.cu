@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// 1-bit messages: a thread has the eight elements of a byte of signs.
+// Kernels of 1-bit messages. One thread works on the eight elements of one byte of signs.
 #include <vector>
 
 #include "apogee/comm/cuda/byte_sum.cuh"
@@ -14,7 +14,7 @@ namespace {
 using apogee::cuda::ForEach;
 using apogee::cuda::IsAligned16;
 
-// Elements and their errors; value is null where there is none.
+// Elements with their errors; `value` is null if there are no values.
 template <typename T, typename C>
 struct Compensated {
   const T* value;
@@ -56,7 +56,7 @@ void PackAs(const DeviceContext& context, const PackArgs& args) {
 template <typename C>
 struct Sender {
   const uint8_t* bits;
-  C share;  // what its sign adds to the mean
+  C share;  // a sign adds +share or -share to the mean
 };
 
 template <typename C>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Eight elements at a time, as many as a byte of signs has: what one thread works on. Private to
-// comm/cuda.
+// Vectors of eight elements, because a byte holds eight sign bits. One thread works on one vector.
+// Private to comm/cuda.
 //
 //   Lanes<float> x = LoadLanes<float>(values, count, aligned);   // elements from `count` on are 0
 //   unsigned signs = SignBits(x);
@@ -20,7 +20,7 @@ struct Lanes {
   C at[kLanes];
 };
 
-// `aligned`: x may be read in vectors of 16 bytes.
+// `aligned`: whether x may be read in vectors of 16 bytes.
 template <typename C, typename T>
 __device__ __forceinline__ Lanes<C> LoadLanes(const T* x, int64_t count, bool aligned) {
   constexpr int kWidth = apogee::cuda::kVectorWidth<T>;
@@ -61,7 +61,7 @@ __device__ __forceinline__ void StoreLanes(T* x, const Lanes<C>& lanes, int64_t 
   }
 }
 
-// Bit k: element k is >= 0. NaN has 0.
+// Bit k is 1 if element k >= 0. NaN gives 0.
 template <typename C>
 __device__ __forceinline__ unsigned SignBits(const Lanes<C>& lanes) {
   unsigned bits = 0;
@@ -75,7 +75,7 @@ __device__ __forceinline__ C Signed(bool positive, C scale) {
   return positive ? scale : -scale;
 }
 
-// 0 where the bit is 0.
+// Sets elements whose bit is 0 to 0.
 template <typename C>
 __device__ __forceinline__ Lanes<C> OnlyLive(Lanes<C> lanes, unsigned live) {
 #pragma unroll
@@ -93,7 +93,7 @@ __device__ __forceinline__ double SquareSum(const Lanes<C>& lanes) {
   return sum;
 }
 
-// Which elements take part: bits (null: all) of those before `count`.
+// The elements that take part: those before `count` whose bit is 1 (null: all of those).
 struct Live {
   const uint8_t* bits;
   int64_t count;

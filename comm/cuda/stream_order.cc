@@ -32,7 +32,7 @@ void StreamMark::MakeWait(const DeviceContext& context) const {
 bool StreamMark::IsReached() const {
   const cudaError_t error = cudaEventQuery(static_cast<cudaEvent_t>(event_));
   if (error == cudaErrorNotReady) {
-    cudaGetLastError();  // it has been noticed: the next call must not report it
+    cudaGetLastError();  // clears the error, so that the next call does not report it
     return false;
   }
   CheckCuda(error, "cudaEventQuery");

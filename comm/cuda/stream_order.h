@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Order between the streams of one GPU's contexts, for collectives that have a stream of their own,
-// without CUDA's headers. Private to comm.
+// Order between the streams of one GPU's contexts, for collectives that run on a stream of their
+// own. Needs no CUDA headers. Private to comm.
 //
-//   const StreamMark ready(*tensor.context());  // behind all that is queued there by now
-//   ready.MakeWait(*communication);             // before all that is queued here from now on
+//   const StreamMark ready(*tensor.context());  // marks the end of the work queued there so far
+//   ready.MakeWait(*communication);             // later work queued here waits for the mark
 //   if (ready.IsReached()) ...
 //
-// Calls throw Error where CUDA refuses, and in a build without CUDA.
+// All calls throw Error if CUDA reports an error, and in a build without CUDA.
 #ifndef APOGEE_COMM_CUDA_STREAM_ORDER_H_
 #define APOGEE_COMM_CUDA_STREAM_ORDER_H_
 
@@ -20,12 +20,12 @@ namespace apogee::comm::cuda {
 class StreamMark {
  public:
   explicit StreamMark(const DeviceContext& context);
-  // The mark may have yet to be reached.
+  // The mark need not have been reached.
   ~StreamMark();
   StreamMark(const StreamMark&) = delete;
   StreamMark& operator=(const StreamMark&) = delete;
 
-  // The context's stream waits for the mark; the caller does not.
+  // Makes the context's stream wait for the mark. The caller does not wait.
   void MakeWait(const DeviceContext& context) const;
   bool IsReached() const;
 
@@ -35,9 +35,10 @@ class StreamMark {
 
 // The context's cudaStream_t.
 void* StreamOf(const DeviceContext& context);
-// Makes the context's GPU the calling thread's.
+// Selects the context's GPU in the calling thread.
 void UseDeviceOf(const DeviceContext& context);
-// Which GPU of the machine it is, whatever its number in this process: "0000:3B:00.0".
+// The GPU's PCI bus id, such as "0000:3B:00.0". It identifies the GPU whatever its number is in
+// this process.
 std::string BusIdOf(Device device);
 
 }  // namespace apogee::comm::cuda

@@ -16,8 +16,8 @@ using apogee::cuda::ForEach;
 using apogee::cuda::IsAligned16;
 using apogee::cuda::Vector;
 
-// Inputs of one pass, a power of two: blocks of so many ranks are branches of the tree, so that
-// more take a pass for each block and one for the blocks' unrounded results.
+// Inputs of one pass, a power of two, so that blocks of this many ranks are branches of the tree.
+// More inputs take one pass per block, and one over the blocks' unrounded results.
 constexpr int kMostInputs = 64;
 constexpr int kMostOutputs = 64;
 // Inputs that a thread loads at once.
@@ -44,7 +44,7 @@ __device__ __forceinline__ void CombineInto(const Vector<C, kWidth>& a, Vector<C
   for (int k = 0; k < kWidth; ++k) b.at[k] = Combine<kOp>(a.at[k], b.at[k]);
 }
 
-// `kWidth` elements from `at` on of inputs [first, first + kLeaves), as far as there are some.
+// `kWidth` elements from `at` on, of those of the inputs [first, first + kLeaves) that exist.
 template <ReduceOp kOp, typename In, typename C, int kWidth>
 __device__ __forceinline__ Vector<C, kWidth> Branch(const Pointers& p, int first, int64_t at) {
   Vector<In, kWidth> raw[kLeaves] = {};
@@ -74,15 +74,15 @@ __device__ __forceinline__ Vector<C, kWidth> Branch(const Pointers& p, int first
   return right;
 }
 
-// The tree over all inputs: level l of `pending` is the branch over 2^l leaves' branches that waits
-// for its right neighbour, where bit l of the number of branches so far is 1.
+// The tree over all inputs. Level l of `pending` is the branch over 2^l groups of leaves that waits
+// for its right neighbour; it is in use if bit l of the number of finished groups is 1.
 template <ReduceOp kOp, typename In, typename Out, int kWidth>
 __device__ __forceinline__ void ReduceElements(const Pointers& p, int64_t at) {
   using C = ComputeType<In>;
   Vector<C, kWidth> pending[kLevels] = {};
   Vector<C, kWidth> sum = Branch<kOp, In, C, kWidth>(p, 0, at);
   for (int branch = 1; branch * kLeaves < p.num_inputs; ++branch) {
-    // `sum` is branch - 1: it goes up until it is a left one.
+    // `sum` is group branch - 1: it moves up the tree until it is a left branch.
     bool stored = false;
 #pragma unroll
     for (int level = 0; level < kLevels; ++level) {
@@ -109,8 +109,8 @@ __device__ __forceinline__ void ReduceElements(const Pointers& p, int64_t at) {
   }
 }
 
-// kMostOutputs outputs at most; where there are more inputs than one pass takes, `inputs` are those
-// of one pass.
+// At most kMostOutputs outputs. If there are more inputs than one pass takes, `inputs` are those of
+// one pass.
 template <ReduceOp kOp, typename In, typename Out>
 void Pass(const DeviceContext& context, std::span<const void* const> inputs,
           std::span<void* const> outputs, int64_t count) {
@@ -168,7 +168,7 @@ void Reduce(const DeviceContext& context, std::span<const void* const> inputs,
 void TreeReduceCuda(const DeviceContext& context, const char* op_name, DType dtype, ReduceOp op,
                     std::span<const void* const> inputs, std::span<void* const> outputs,
                     int64_t count) {
-  APOGEE_CHECK(IsFloat(dtype), op_name, ": sums of integers are not offered; use f32 or f64");
+  APOGEE_CHECK(IsFloat(dtype), op_name, ": sums of integers are not supported; use f32 or f64");
   if (count == 0) return;
   DispatchFloat(dtype, op_name, [&]<typename T>() {
     if (op == ReduceOp::kSum) {

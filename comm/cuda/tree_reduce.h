@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// TreeReduce (comm/tree_reduce.h) of device pointers, with its bits. Private to comm.
+// TreeReduce (comm/tree_reduce.h) for device pointers, with the same bits. Private to comm.
 //
 //   TreeReduceCuda(context, "all_reduce", DType::kBF16, ReduceOp::kSum, inputs, outputs, count);
 //
-// `count` elements of every input, one input per rank in rank order, into each of `outputs`, which
-// may be the inputs. All of them are in memory that the context's GPU reaches, and ready when its
-// stream comes to it. Queued on the context's stream, does not wait. Throws Error, prefixed by
-// `op_name`, for integers.
+// Reduces `count` elements of every input, one input per rank in rank order, into each of
+// `outputs`, which may be the inputs. The context's GPU must reach all this memory, which must be
+// ready when its stream gets there. Queued on the context's stream; does not wait. Throws Error for
+// integers, with `op_name` in front.
 #ifndef APOGEE_COMM_CUDA_TREE_REDUCE_H_
 #define APOGEE_COMM_CUDA_TREE_REDUCE_H_
 

@@ -12,7 +12,7 @@
 namespace apogee::comm::local {
 namespace {
 
-// Operations that move less run at once in the thread that arrives last: a hand-over costs more.
+// Operations that move fewer bytes run at once on the thread that arrives last, which is faster.
 constexpr int64_t kInlineBytes = 64 << 10;
 
 class LocalWork : public Work {
@@ -28,15 +28,15 @@ class LocalWork : public Work {
     const FlightRecord::Waiting waiting(*record_);
     if (WaitWithin()) return;
     state_->TimeOut(operation_, timeout_);
-    // Either TimeOut failed it, or everyone had arrived and the data is still moving: then it will
-    // end.
+    // Either TimeOut has failed the operation, or all members have arrived and the data is still
+    // moving: then it will complete.
     while (!operation_->WaitFor(timeout_)) {
     }
   }
   bool IsDone() override { return operation_->IsDone(); }
 
  private:
-  // False on timeout.
+  // Returns false on timeout.
   bool WaitWithin() {
     while (true) {
       const auto deadline = std::chrono::steady_clock::now() + timeout_;
@@ -69,7 +69,7 @@ class LocalGroup : public Group {
  protected:
   bool TakesDeviceMemory() const override { return true; }
   std::shared_ptr<Work> Submit(CollectiveCall call) override {
-    // Others' shares read and write it.
+    // Other ranks' shares read and write it.
     for (const Tensor& tensor : {call.input, call.output}) {
       if (tensor.defined()) tensor.context()->Synchronize();
     }
@@ -231,7 +231,7 @@ void GroupState::FailLocked(Channel& channel, const std::shared_ptr<Operation>& 
   if (broken_.empty()) broken_ = message;
   channel.pending.erase(operation->sequence);
   operation->Fail(message, Missing(channel, *operation));
-  // Members are out of step from here on: what else waits would never complete.
+  // From here on the members are out of step: other waiting calls would never complete.
   auto fail_all = [&](Channel& other) {
     for (auto& [sequence, waiting] : other.pending) {
       waiting->Fail("this group failed: " + message, Missing(other, *waiting));
@@ -254,7 +254,7 @@ void GroupState::TimeOut(const std::shared_ptr<Operation>& operation,
       (operation->arrived[i] ? present : missing).push_back(channel.ranks[i]);
       if (operation->arrived[i]) call = &operation->calls[i];
     }
-    // Those that wait elsewhere wait for the culprit, too.
+    // Members that wait in another operation are also waiting for the culprit.
     const auto waits = [&](int rank) { return record(rank)->is_waiting(); };
     if (!std::ranges::all_of(missing, waits)) std::erase_if(missing, waits);
     for (const int rank : missing) record(rank)->SetWaitedFor();

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The ranks of one process: what their groups share. Private to comm/local; made by launch().
+// LocalWorld: the ranks of one process, and the state that their groups share. Private to
+// comm/local; made by launch().
 //
-// Each rank has a thread of its own that carries out its shares of collectives. A share is queued
-// only once every member has arrived, so these threads never wait for a peer, and collectives of
-// different groups cannot block each other whatever order they are called in.
+// Each rank has a thread that executes its shares of collectives. A share is queued only once every
+// member has arrived. So these threads never wait for a peer, and collectives of different groups
+// cannot block each other, whatever the order of the calls.
 #ifndef APOGEE_COMM_LOCAL_LOCAL_WORLD_H_
 #define APOGEE_COMM_LOCAL_LOCAL_WORLD_H_
 
@@ -24,11 +25,11 @@
 
 namespace apogee::comm::local {
 
-// Runs tasks in order on one thread; blocks while there are none.
+// Runs tasks in order on one thread, which sleeps while there are none.
 class TaskThread {
  public:
   TaskThread();
-  ~TaskThread();  // runs what is queued, then joins
+  ~TaskThread();  // runs the queued tasks, then joins
   void Post(std::function<void()> task);
 
  private:
@@ -43,21 +44,22 @@ class TaskThread {
 
 using FlightRecords = std::vector<std::shared_ptr<FlightRecord>>;
 
-// What the members of one group share.
+// The state that the members of one group share.
 class GroupState {
  public:
-  // `name`: of its lanes in a trace.
+  // `name`: names the group's lanes in a trace.
   GroupState(std::vector<int> members, std::vector<TaskThread*> threads, FlightRecords records,
              std::string name);
 
-  // Member `rank`'s next call. Never blocks on a peer.
+  // Starts member `rank`'s next call. Never waits for a peer.
   std::shared_ptr<Operation> Arrive(int rank, CollectiveCall call);
-  // `operation` did not finish in time: names who is missing, and fails it for every member.
+  // Call when `operation` did not finish in time: names the missing members, and fails the
+  // operation for every member.
   void TimeOut(const std::shared_ptr<Operation>& operation, std::chrono::milliseconds timeout);
-  // Member `rank` will call no more.
+  // Member `rank` will make no more calls.
   void Leave(int rank, const std::string& reason);
-  // Member `rank`'s next copy: a group of the same members, made by the first of them to ask. All
-  // handles of a member share the count, or two of them would be given one copy.
+  // Member `rank`'s next duplicate of this group. The first member to ask makes it. All handles of
+  // a member share the count, so that no two of them get the same duplicate.
   std::shared_ptr<GroupState> Copy(int rank);
 
   const std::vector<int>& members() const { return members_; }
@@ -67,18 +69,17 @@ class GroupState {
   }
 
  private:
-  // Operations between a set of members that are matched by sequence number: the whole group, or a
-  // pair.
+  // Operations that are matched by sequence number: those of the whole group, or those of a pair.
   struct Channel {
-    std::vector<int64_t> next;  // by position in `ranks`
+    std::vector<int64_t> next;  // next sequence number, by position in `ranks`
     std::map<int64_t, std::shared_ptr<Operation>> pending;
     std::vector<int> ranks;  // in the group
   };
 
   std::string Name(const Operation& operation, const CollectiveCall& call) const;
-  // Into the record of member `rank`, whose call is an operation of the channel.
+  // Records member `rank`'s call, which is an operation of the channel.
   void Note(int rank, const CollectiveCall& call, const Channel& channel, Operation& operation);
-  // "0, 2": ranks of the group by their numbers in the world.
+  // For example "0, 2": the world ranks of these ranks of the group.
   std::string WorldRanks(const std::vector<int>& ranks) const;
   // World ranks of the channel's members that have not arrived.
   std::vector<int> Missing(const Channel& channel, const Operation& operation) const;
@@ -96,19 +97,19 @@ class GroupState {
   std::map<std::pair<int, int>, Channel> pairs_;  // (sender, receiver)
   std::map<int, std::string> gone_;               // rank in the group -> why
   std::map<int, std::shared_ptr<GroupState>> copies_;
-  std::vector<int> num_copies_;  // that each member has asked for
-  std::string broken_;           // the first error, once there was one
+  std::vector<int> num_copies_;  // duplicates that each member has asked for
+  std::string broken_;           // the first error; empty: none
 };
 
 class LocalWorld {
  public:
-  // `trace` may be null. `records`: one for each rank.
+  // `trace` may be null. `records`: one per rank.
   LocalWorld(FlightRecords records, std::chrono::milliseconds timeout, Trace* trace);
 
   int size() const { return static_cast<int>(threads_.size()); }
-  // The handle of world rank `rank` on the group of `members` (world ranks, any order, kept).
+  // The handle of world rank `rank` on the group of `members` (world ranks, in the group's order).
   GroupPtr MakeGroup(int rank, const std::vector<int>& members);
-  // Rank `rank` has returned or failed; whoever waits for it is told.
+  // Rank `rank` has returned or failed: fails the collectives that wait for it.
   void Leave(int rank, const std::string& reason);
 
  private:

@@ -14,7 +14,7 @@ void Operation::Finish(const std::vector<int>& missing) {
 void Operation::FinishShare() {
   std::lock_guard lock(mutex);
   if (--shares_left > 0) return;
-  // Before anyone is told: a tensor must not live on in a thread that has yet to drop the
+  // Before any member is told: a tensor must not stay alive on a thread that has yet to drop the
   // operation, or the peak of a ledger would depend on the scheduler.
   calls.clear();
   Finish();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// One collective among ranks of this process: its calls as they arrive, then its execution in
-// shares. Private to comm/local.
+// Operation: one collective among ranks of this process. It collects the members' calls and is then
+// executed in shares. Private to comm/local.
 #ifndef APOGEE_COMM_LOCAL_OPERATION_H_
 #define APOGEE_COMM_LOCAL_OPERATION_H_
 
@@ -18,8 +18,8 @@
 
 namespace apogee::comm::local {
 
-// Filled in under the group's mutex until every member has arrived; read-only from then on, but for
-// the completion below, which has a mutex of its own.
+// Filled in under the group's mutex until every member has arrived. Then it is read-only, except
+// for the completion below, which has a mutex of its own.
 struct Operation {
   Operation(int64_t sequence, size_t size)
       : sequence(sequence), calls(size), arrived(size, false) {}
@@ -28,15 +28,15 @@ struct Operation {
   std::vector<CollectiveCall> calls;  // by rank in the group
   std::vector<bool> arrived;
   size_t num_arrived = 0;
-  // Where members have noted their calls.
+  // The flight records of the members, with the ids of their calls.
   std::vector<std::pair<std::shared_ptr<FlightRecord>, uint64_t>> notes;
 
-  // Completion: when `shares_left` reaches 0, or with an error.
+  // Completion: the operation is done when `shares_left` reaches 0, or by an error.
   void FinishShare();
-  // `missing`: world ranks that had not arrived.
+  // `missing`: world ranks that have not arrived.
   void Fail(const std::string& message, const std::vector<int>& missing = {});
   bool IsDone();
-  // False on timeout. Throws CommError once the operation has failed.
+  // Returns false on timeout. Throws CommError once the operation has failed.
   bool WaitFor(std::chrono::milliseconds timeout);
 
   std::mutex mutex;
@@ -51,9 +51,9 @@ struct Operation {
 
 // Bytes that all shares together read and write.
 int64_t BytesMoved(const Operation& operation);
-// Share `index` of as many as there are members. Shares touch disjoint outputs and may run in any
-// order and in parallel: every element is computed by one share, from all members' inputs, in a
-// fixed order.
+// Executes share `index`; there is one share per member. Each element is computed by one share,
+// from all members' inputs in a fixed order. Shares write disjoint outputs, so they may run in any
+// order and in parallel.
 void RunShare(const Operation& operation, size_t index);
 
 }  // namespace apogee::comm::local

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// RankWatch: waits until every rank of this process has ended, and no longer than that is worth it.
+// RankWatch: waits until every rank of this process has ended, with a limit once one has failed.
 //
 //   RankWatch watch(records, timeout);
-//   watch.Ended(rank, "");                 // on the rank's thread; or why it failed
-//   watch.Join();                          // on the launching one
+//   watch.Ended(rank, "");                 // on the rank's thread; with the reason if it failed
+//   watch.Join();                          // on the launching thread
 //
-// A thread cannot be ended. When a function has failed and another does not come to its end, Join
-// prints what happened, writes the flight records and ends the process with kExitCode (GiveUpAt
-// says when). Private to comm/local; made by launch().
+// A thread cannot be ended from outside. If one function has failed and another does not end in
+// time (GiveUpAt), Join prints what happened, writes the flight records and ends the process with
+// kExitCode. Private to comm/local; made by launch().
 #ifndef APOGEE_COMM_LOCAL_RANK_WATCH_H_
 #define APOGEE_COMM_LOCAL_RANK_WATCH_H_
 
@@ -38,7 +38,7 @@ class RankWatch {
   std::mutex mutex_;
   std::condition_variable ended_;
   std::vector<bool> running_;
-  std::vector<std::string> failures_;  // "rank 2: why", the first one first
+  std::vector<std::string> failures_;  // "rank 2: why", in the order of failing
   std::optional<FlightRecord::Clock::time_point> failed_at_;
 };
 

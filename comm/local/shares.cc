@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The data movement of the local collectives.
+// Local collectives: the movement of data.
 #include <vector>
 
 #include "apogee/comm/cuda/tree_reduce.h"
@@ -48,7 +48,7 @@ void ReduceShare(const Operation& operation, size_t index) {
   }
 }
 
-// Ranks of one process read each other's memory: it has to be of one kind, and of one GPU.
+// Ranks of one process read each other's memory, so all tensors must be on the host or on one GPU.
 void CheckOneDevice(const Operation& operation) {
   const Device first = ContextOf(operation.calls[0])->device();
   for (const CollectiveCall& call : operation.calls) {
@@ -91,7 +91,7 @@ void MoveData(const Operation& operation, size_t index) {
       return;
     }
     case CollectiveKind::kSend:
-      return;  // the receiving share copies
+      return;  // the receiver's share does the copy
     case CollectiveKind::kRecv:
       copy(mine.output.raw(), operation.calls[1 - index].input.raw(), mine.output.bytes());
       return;
@@ -106,7 +106,8 @@ void RunShare(const Operation& operation, size_t index) {
   if (operation.calls[index].kind == CollectiveKind::kBarrier) return;
   CheckOneDevice(operation);
   MoveData(operation, index);
-  // Others use what this share wrote: it has to be there, not only queued on this rank's stream.
+  // Other ranks use the data written by this share, so it must be complete, not only queued on this
+  // rank's stream.
   ContextOf(operation.calls[index])->Synchronize();
 }
 

@@ -32,7 +32,7 @@ void TaskThread::Run() {
     tasks_.pop_front();
     lock.unlock();
     task();
-    task = nullptr;  // frees what it held before the next wait
+    task = nullptr;  // frees its captures before the next wait
     lock.lock();
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What a build without MPI has for it.
+// Replaces comm/mpi in a build without MPI.
 #include "apogee/comm/mpi/library.h"
 #include "apogee/comm/mpi/transport.h"
 
@@ -12,7 +12,7 @@ absl::StatusOr<std::unique_ptr<Transport>> StartTransport() {
   return absl::FailedPreconditionError(
       "started by mpirun or srun, but this build has no MPI: install libopenmpi-dev (or "
       "libmpich-dev) and build again, start the processes with `apogee run`, which needs none, or "
-      "start the program by itself, whose ranks are threads");
+      "start the program alone: its ranks are threads then");
 }
 
 }  // namespace apogee::comm::mpi

@@ -11,8 +11,9 @@ std::optional<int> ProcessesInEnvironment() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
     if (const char* value = std::getenv(name)) return std::atoi(value);
   }
-  // srun --mpi=pmix tells a process its own number only; the size may be in Slurm's variable.
-  // SLURM_* alone say nothing: they are also set for what a batch script runs without srun.
+  // srun --mpi=pmix tells a process only its own number; the size may be in Slurm's variable. Other
+  // SLURM_* variables prove nothing: they are also set for programs that a batch script runs
+  // without srun.
   if (std::getenv("PMIX_RANK") != nullptr) {
     const char* value = std::getenv("SLURM_STEP_NUM_TASKS");
     return value != nullptr ? std::atoi(value) : 0;

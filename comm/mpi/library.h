@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Which MPI this program has. Needs no MPI_Init.
+// The versions of this program's MPI. Needs no MPI_Init.
 //
 //   if (const auto library = mpi::Library()) std::cout << library->linked << "\n";
 #ifndef APOGEE_COMM_MPI_LIBRARY_H_
@@ -12,11 +12,11 @@
 namespace apogee::comm::mpi {
 
 struct LibraryVersions {
-  std::string headers;  // "Open MPI 4.1.4": what it was compiled with
-  std::string linked;   // what the library that is loaded says of itself
+  std::string headers;  // the version compiled with: "Open MPI 4.1.4"
+  std::string linked;   // the version that the loaded library reports
 };
 
-// Nothing in a build without MPI.
+// std::nullopt in a build without MPI.
 std::optional<LibraryVersions> Library();
 
 }  // namespace apogee::comm::mpi

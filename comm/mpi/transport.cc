@@ -24,7 +24,7 @@ void Check(int code, const char* what) {
   Throw(what, ": ", std::string(text, static_cast<size_t>(length)));
 }
 
-// The machine of every process, by rank: the rank of the first process there.
+// The machine of every process, given by the lowest rank on that machine.
 std::vector<int> FindMachines(int rank, int size, std::optional<int> ranks_per_machine) {
   int first = rank;
   if (ranks_per_machine) {
@@ -42,17 +42,17 @@ std::vector<int> FindMachines(int rank, int size, std::optional<int> ranks_per_m
   return machines;
 }
 
-// Requests lie in one array, as MPI_Testsome wants them: first one receive per peer for its next
-// message, which is posted anew when it has arrived, then what is in flight.
+// Requests lie in one array, as MPI_Testsome needs them. First comes one receive per peer for its
+// next message, which is posted again after it has arrived; then the running sends and receives.
 struct Requests {
   struct Flight {
     uint64_t id = 0;
-    std::unique_ptr<std::string> message;  // one that is being sent; no id
+    std::unique_ptr<std::string> message;  // a message being sent, which has no id
   };
   std::vector<MPI_Request> all;
-  std::vector<int> peers;             // of the first requests
+  std::vector<int> peers;             // the peers of the first requests
   std::vector<std::string> incoming;  // their buffers
-  std::vector<Flight> flights;        // of the others
+  std::vector<Flight> flights;        // those of the other requests
   std::vector<int> indices;
   std::vector<MPI_Status> statuses;
 
@@ -145,7 +145,7 @@ bool MpiTransport::Poll(Events& events) {
     events.arrived.push_back({r.peers[i], r.incoming[i].substr(0, static_cast<size_t>(bytes))});
     r.Listen(i);
   }
-  // From the back, so that moving the last into a gap moves none that is still to be dealt with.
+  // From the back, so that moving the last into a gap moves none that is still to be processed.
   std::sort(ended.rbegin(), ended.rend());
   for (const size_t i : ended) {
     const size_t flight = i - r.peers.size();
@@ -188,10 +188,10 @@ absl::StatusOr<std::unique_ptr<Transport>> StartTransport() {
   Check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
   if (provided < MPI_THREAD_SERIALIZED) {
     return absl::FailedPreconditionError(
-        "launch: this MPI cannot be called from several threads, not even by turns "
+        "launch: this MPI cannot be called from several threads, not even one at a time "
         "(MPI_THREAD_SERIALIZED); use a build of it that can");
   }
-  // A peer that is gone must not take this process along: the caller tells it as an error.
+  // An error, such as a lost peer, must not end this process: the caller reports it.
   Check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   int rank = 0, size = 1, found = 0;
   int* max_tag = nullptr;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The part of NCCL's binary interface that is used, declared here so that a build needs no NCCL.
+// The functions and types of NCCL that comm uses, declared here so that a build needs no NCCL.
 //
 //   Result (*all_reduce)(const void*, void*, size_t, int, int, Comm, Stream);
 //
-// The interface is stable within NCCL 2; where CMake finds nccl.h, abi_check.cc compares each
-// declaration with it. Private to comm.
+// NCCL's binary interface is stable within version 2. If CMake finds nccl.h, abi_check.cc compares
+// each declaration with it. Private to comm.
 #ifndef APOGEE_COMM_NCCL_ABI_H_
 #define APOGEE_COMM_NCCL_ABI_H_
 
@@ -45,8 +45,8 @@ struct UniqueId {
   char internal[128];
 };
 
-// As of NCCL 2.14. A later NCCL sees from `version` which fields are there and takes its defaults
-// for the others.
+// As of NCCL 2.14. A later NCCL learns from `version` which fields exist and uses its defaults for
+// the others.
 struct Config {
   size_t size = sizeof(Config);
   unsigned int magic = 0xcafebeef;
@@ -57,7 +57,7 @@ struct Config {
 struct Functions {
   Result (*get_version)(int* version);
   Result (*get_unique_id)(UniqueId* id);
-  // Later calls write to `comm` too, until the communicator is ready.
+  // Later calls also write to `comm`, until the communicator is ready.
   Result (*comm_init_rank_config)(Comm* comm, int size, UniqueId id, int rank, Config* config);
   Result (*comm_finalize)(Comm comm);
   Result (*comm_destroy)(Comm comm);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Compares abi.h with the nccl.h of this machine. Nothing here is called.
+// Compares abi.h with this machine's nccl.h at compile time. Nothing here is called.
 #include <nccl.h>
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 namespace apogee::comm::nccl {
 namespace {
 
-// As many arguments, each of the same size and kind. Names of types differ.
+// Requires the same number of arguments, each of the same size and kind. Type names may differ.
 template <typename Theirs, typename Ours>
 struct Same;
 template <typename R, typename... Args, typename OurR, typename... OurArgs>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The loader of a build that was configured without NCCL.
+// The loader in a build that was configured without NCCL.
 #include "apogee/comm/nccl/api.h"
 
 namespace apogee::comm::nccl {

@@ -37,7 +37,7 @@ absl::StatusOr<std::shared_ptr<const NcclApi>> NcclApi::Load(const std::string& 
                                          FormatVersion(kMinVersion) + " or later is needed");
   };
 
-  // First of all: an old version lacks functions too, but that is not what is wrong with it.
+  // Checked first: an old version also lacks functions, but its age is the real problem.
   resolve("ncclGetVersion", functions.get_version);
   if (!missing.empty()) return refuse("is not NCCL: it has no ncclGetVersion");
   int version = 0;

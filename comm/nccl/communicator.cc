@@ -7,7 +7,7 @@
 namespace apogee::comm::nccl {
 namespace {
 
-// Of the options: checked before anything is made of them.
+// Checks the options before anything is made from them.
 CommunicatorOptions Checked(CommunicatorOptions options) {
   if (options.name.empty()) options.name = FormatRanks(options.world_ranks);
   const auto size = static_cast<int>(options.world_ranks.size());
@@ -16,7 +16,7 @@ CommunicatorOptions Checked(CommunicatorOptions options) {
   APOGEE_CHECK(options.record != nullptr, "nccl: group ", options.name,
                ": record is null; a FlightRecord without a directory keeps nothing on disk");
   APOGEE_CHECK(options.rank >= 0 && options.rank < size, "nccl: group ", options.name, ": rank ",
-               options.rank, " is none of its ", size, " members, 0 to ", size - 1);
+               options.rank, " is not one of its ", size, " members, 0 to ", size - 1);
   APOGEE_CHECK(options.timeout.count() > 0, "nccl: group ", options.name, ": a timeout of ",
                options.timeout.count(), " ms; it must be positive");
   return options;
@@ -52,7 +52,7 @@ void Communicator::Check(const Call& call) const {
   const std::string name = CollectiveName(kind);
   APOGEE_CHECK(kind != kBarrier, "nccl: NCCL has no barrier; all_reduce one element");
   APOGEE_CHECK(call.is_complete, "nccl: ", name, ": is_complete is empty; give a function that ",
-               "says whether the stream has come past the operation");
+               "says whether the stream has completed the operation");
   APOGEE_CHECK(call.count >= 0, "nccl: ", name, ": count ", call.count, " is negative");
   for (const auto* pieces : {&call.sends, &call.receives}) {
     for (const Piece& piece : *pieces) {
@@ -70,7 +70,7 @@ void Communicator::Check(const Call& call) const {
   const bool pair = kind == kSend || kind == kRecv;
   if (pair || kind == kBroadcast || kind == kReduce) {
     APOGEE_CHECK(call.root >= 0 && call.root < size(), "nccl: ", name, ": rank ", call.root,
-                 " is none of group ", group_->name, ", whose members are 0 to ", size() - 1);
+                 " is not in group ", group_->name, ", whose members are 0 to ", size() - 1);
   }
   APOGEE_CHECK(!pair || call.root != rank_, "nccl: ", name, ": rank ", rank_,
                " is this member itself; copy instead");

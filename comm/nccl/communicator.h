@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Communicator: one rank's part of an NCCL communicator, whose every wait has an end.
+// Communicator: one rank's part of an NCCL communicator. Every wait in it has a time limit.
 //
 //   Communicator communicator({.api = api, .id = id, .rank = 0, .world_ranks = {0, 1},
 //                              .timeout = std::chrono::seconds(60), .record = record});
 //   const OperationPtr operation = communicator.Submit({.kind = CollectiveKind::kAllReduce, ...});
 //   operation->Wait();                                          // throws CommError
 //
-// Every member makes one, from the same id, and submits the same operations in the same order, from
-// one thread at a time. No thread of the caller is ever inside of NCCL. An operation that is not
-// complete within the timeout, and an error that NCCL reports, fail the communicator for good: all
-// its operations throw CommError that names operation, number and group, the flight record is
-// written, tell_peers is called, and ncclCommAbort is tried where nothing waits for it.
+// Every member makes one from the same id, and submits the same operations in the same order, from
+// one thread at a time. The caller's threads never call NCCL.
 //
-// The destructor waits for what is under way. Where the communicator has failed and NCCL does not
-// let go of a thread within kGrace, it ends the process with kExitCode (comm/give_up.h), for NCCL's
-// threads cannot be ended; else the process goes on. Private to comm; knows nothing of CUDA.
+// The communicator fails for good if an operation is not complete within the timeout, or if NCCL
+// reports an error. Then all its operations throw a CommError that names operation, number and
+// group; the flight record is written; tell_peers is called; and ncclCommAbort is tried in a thread
+// of its own.
+//
+// The destructor waits for running operations. If the communicator has failed and one of its
+// threads is still inside NCCL after kGrace, the destructor ends the process with kExitCode
+// (comm/give_up.h), because such a thread cannot be ended. Private to comm; knows nothing of CUDA.
 #ifndef APOGEE_COMM_NCCL_COMMUNICATOR_H_
 #define APOGEE_COMM_NCCL_COMMUNICATOR_H_
 
@@ -32,8 +34,9 @@ class Engine;
 
 class Communicator {
  public:
-  // Waits for the other members, or, without options.wait, lets operations wait for them. Error:
-  // options that cannot be. CommError: NCCL fails, or a member does not come within the timeout.
+  // Waits for the other members; without options.wait, the first operations wait for them instead.
+  // Throws Error for invalid options, and CommError if NCCL fails or a member does not arrive
+  // within the timeout.
   explicit Communicator(CommunicatorOptions options);
   ~Communicator();
   Communicator(const Communicator&) = delete;
@@ -42,10 +45,10 @@ class Communicator {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(group_->ranks.size()); }
 
-  // Returns at once. Dropping the operation is allowed: it runs, but its error is not seen. Error:
-  // a call that cannot be. CommError: the communicator has failed before.
+  // Returns at once. The operation may be dropped: it runs, but its error is not seen. Throws Error
+  // for an invalid call, and CommError if the communicator has failed before.
   OperationPtr Submit(Call call);
-  // Fails it for a reason that the peers know, too. Returns at once. Any thread.
+  // Fails the communicator for a reason that the peers already know. Returns at once. Any thread.
   void Abort(const std::string& why);
 
  private:
@@ -55,7 +58,7 @@ class Communicator {
   std::chrono::milliseconds timeout_;
   std::shared_ptr<FlightRecord> record_;
   std::shared_ptr<const FlightGroup> group_;
-  std::map<std::pair<int, int>, int64_t> num_calls_;  // by sender and receiver, else -1, -1
+  std::map<std::pair<int, int>, int64_t> num_calls_;  // by sender and receiver; group: {-1, -1}
   std::unique_ptr<Engine> engine_;
 };
 

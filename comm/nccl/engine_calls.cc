@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The thread of a communicator that calls NCCL.
+// The communicator's thread that calls NCCL.
 #include <algorithm>
 #include <atomic>
 #include <utility>
@@ -12,7 +12,8 @@
 namespace apogee::comm::nccl {
 namespace {
 
-// Between two looks at what is under way, at NCCL's progress, and at its health while idle.
+// Time between two checks: of running operations; of NCCL's progress during a burst of calls; of
+// NCCL's health while idle.
 constexpr std::chrono::microseconds kBusyPause(100);
 constexpr std::chrono::milliseconds kSweepPause(1);
 constexpr std::chrono::milliseconds kIdlePause(20);
@@ -73,7 +74,7 @@ void Engine::Init() {
   to_caller_.notify_all();
 }
 
-// False at the end.
+// Returns false at the end.
 bool Engine::Turn() {
   OperationPtr next;
   std::vector<OperationPtr> under_way;
@@ -89,7 +90,7 @@ bool Engine::Turn() {
   }
   if (next != nullptr) {
     Queue(*next);
-    // Before anyone hears of it, so that an event is recorded right behind it.
+    // Before the caller is told, so that an event is recorded directly behind the operation.
     const bool complete = IsComplete(*next);
     {
       std::lock_guard lock(mutex_);
@@ -99,7 +100,7 @@ bool Engine::Turn() {
     }
     next->SetQueued();
     if (complete) Complete(next);
-    // A burst of calls is queued first, and looked after in between.
+    // Queues a whole burst of calls first, and checks for progress in between.
     if (Clock::now() < swept_ + kSweepPause) return true;
   }
   {
@@ -151,7 +152,7 @@ bool Engine::IsComplete(const Operation& operation) {
 void Engine::Complete(const OperationPtr& operation) {
   {
     std::lock_guard lock(mutex_);
-    if (stopping_) throw Stopped{};  // the watchdog fails it
+    if (stopping_) throw Stopped{};  // the watchdog fails the operations
     operations_.erase(std::find(operations_.begin(), operations_.end(), operation));
     --num_queued_;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The watchdog of a communicator, and what happens when it finds something wrong.
+// The communicator's watchdog, and its actions when something is wrong.
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -15,10 +15,10 @@ namespace apogee::comm::nccl {
 namespace {
 
 constexpr std::chrono::milliseconds kTick(10);
-// For the thread that calls NCCL to leave it before the abort.
+// How long the thread that calls NCCL has to leave NCCL before the abort.
 constexpr std::chrono::milliseconds kLeave(100);
-// For what may hang outside of NCCL: telling the peers, and the disk of the flight record. The two
-// and kTick are less than kGrace.
+// Limit for calls outside of NCCL that may hang: telling the peers, and writing the flight record.
+// Both together with kTick must be less than kGrace.
 constexpr std::chrono::milliseconds kOutside(200);
 
 std::string Seconds(Clock::duration duration) {
@@ -39,7 +39,7 @@ void Engine::Watch() {
   }
 }
 
-// Nothing where it is not stuck.
+// Returns "" if it is not stuck.
 std::string Engine::WhereStuck(Clock::time_point now) const {
   if (inside_ == nullptr || now < inside_since_ + kLeave) return "";
   std::string text = "; the thread that calls NCCL has been in " + std::string(inside_);
@@ -47,7 +47,7 @@ std::string Engine::WhereStuck(Clock::time_point now) const {
   return text + " for " + Seconds(now - inside_since_);
 }
 
-// Empty where all is well.
+// Returns "" if all is well.
 std::string Engine::WhyFailed(Clock::time_point now) const {
   const std::string communicator = "NCCL communicator of group " + options_.name;
   if (!reported_.empty()) {
@@ -63,12 +63,12 @@ std::string Engine::WhyFailed(Clock::time_point now) const {
   const std::string late = " within " + Seconds(options_.timeout);
   if (!ready_ && now > init_deadline_) {
     return communicator + ": not ready" + late +
-           ": a member has not made its own, or NCCL cannot reach it" + WhereStuck(now);
+           ": a member has not made its communicator, or NCCL cannot reach it" + WhereStuck(now);
   }
   if (!operations_.empty() && now > operations_.front()->deadline()) {
     const bool queued = num_queued_ > 0;
     return operations_.front()->name() + ": not complete" + late +
-           (queued ? ": NCCL has queued it, and the device has not come past it"
+           (queued ? ": NCCL has queued it, and the device has not completed it"
                    : ": NCCL has not queued it") +
            "; a member has not called it or has failed" + WhereStuck(now);
   }
@@ -76,7 +76,7 @@ std::string Engine::WhyFailed(Clock::time_point now) const {
     return communicator + ": NCCL does not return" + WhereStuck(now);
   }
   if (finishing_ && now > finish_deadline_) {
-    return communicator + ": not at its end" + late + ": a member has not come there" +
+    return communicator + ": not ended" + late + ": a member has not ended its own" +
            WhereStuck(now);
   }
   return "";
@@ -127,9 +127,9 @@ void Engine::RunAbort() {
   std::unique_lock lock(mutex_);
   const auto outside = [this] { return inside_ == nullptr; };
   if (handle() == nullptr || destroying_) {
-    to_caller_.wait(lock, outside);  // there is nothing to abort before
+    to_caller_.wait(lock, outside);  // until then there is nothing to abort
   } else {
-    to_caller_.wait_for(lock, kLeave, outside);  // the abort may be what frees it
+    to_caller_.wait_for(lock, kLeave, outside);  // the thread may only get free by the abort
   }
   const Comm comm = destroying_ ? nullptr : handle();
   lock.unlock();
@@ -150,8 +150,8 @@ void Engine::RunAbort() {
   to_caller_.notify_all();
 }
 
-// A thread inside of NCCL cannot be ended, and what it uses cannot be freed. The flight record has
-// been written by now.
+// A thread inside NCCL cannot be ended, and the memory it uses cannot be freed. The flight record
+// has been written by now.
 void Engine::EndProcess() {
   const auto now = Clock::now();
   const std::string stuck =

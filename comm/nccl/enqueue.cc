@@ -24,7 +24,7 @@ DataType ToNccl(DType dtype) {
     case DType::kI8:
       return kInt8;
   }
-  Throw("nccl: dtype ", static_cast<int>(dtype), " is none");
+  Throw("nccl: there is no dtype ", static_cast<int>(dtype));
 }
 
 bool HasFailed(Result result) { return result != kSuccess && result != kInProgress; }
@@ -48,7 +48,7 @@ Result Exchange(const NcclApi& api, const Call& call, Comm comm) {
   return HasFailed(result) ? result : ended;
 }
 
-// NCCL 2.28 has a function for it; earlier versions do not.
+// NCCL has a function for it from 2.28 on.
 Result AllToAll(const NcclApi& api, const Call& call, int size, Comm comm) {
   const int64_t count = call.count / size, bytes = count * DTypeSize(call.dtype);
   Call slices{.dtype = call.dtype, .stream = call.stream};

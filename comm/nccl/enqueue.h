@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// An operation as calls of NCCL. Private to comm/nccl.
+// Turns an operation into NCCL calls. Private to comm/nccl.
 #ifndef APOGEE_COMM_NCCL_ENQUEUE_H_
 #define APOGEE_COMM_NCCL_ENQUEUE_H_
 
@@ -9,9 +9,9 @@
 
 namespace apogee::comm::nccl {
 
-// Of the calls, for messages: "ncclAllReduce".
+// The NCCL function of the call, for messages: "ncclAllReduce".
 const char* FunctionName(const Call& call);
-// The call has been checked (Communicator::Submit). `size`: of the group.
+// Queues a call that has been checked (Communicator::Submit). `size`: the group's size.
 Result Enqueue(const NcclApi& api, const Call& call, int size, Comm comm);
 
 }  // namespace apogee::comm::nccl

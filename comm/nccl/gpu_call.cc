@@ -28,7 +28,7 @@ GpuCall::GpuCall(CollectiveCall call, int rank, int size)
         Tensor::Empty({bytes}, DType::kU8, contexts_.front(), MemoryCategory::kCommunication);
   }
   steps_ = MakeSteps(call_, scratch_.defined() ? scratch_.raw() : nullptr, rank, size);
-  // After the scratch: its memory may still be in use by what is queued.
+  // After the scratch: work that is still queued may use its memory.
   for (const ContextPtr& context : contexts_) {
     ready_.push_back(std::make_unique<const cuda::StreamMark>(*context));
   }
@@ -37,7 +37,7 @@ GpuCall::GpuCall(CollectiveCall call, int rank, int size)
 OperationPtr GpuCall::Submit(Communicator& communicator, const ContextPtr& context) {
   for (const Step& step : steps_.steps) {
     APOGEE_CHECK(step.reductions.empty() || IsFloat(dtype_), CollectiveName(kind_),
-                 ": sums of integers are not offered; use f32 or f64");
+                 ": sums of integers are not supported; use f32 or f64");
   }
   span_.reset(new TraceSpan(TraceCall(call_)));
   OperationPtr last;
@@ -96,7 +96,7 @@ void GpuCall::Complete() {
   DropTensors();
 }
 
-// Outside of the lock: a context that goes with its last tensor waits for its stream.
+// Outside of the lock, because destroying a context with its last tensor waits for its stream.
 void GpuCall::DropTensors() {
   CollectiveCall call = {};
   Tensor scratch;

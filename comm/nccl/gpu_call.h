@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// GpuCall: a collective on tensors of a GPU, from this member's call until the device has come past
-// it.
+// GpuCall: a collective on GPU tensors, from this member's call until the device has completed it.
 //
-//   auto call = std::make_shared<GpuCall>(collective_call, rank, size);  // the rank's thread
+//   auto call = std::make_shared<GpuCall>(collective_call, rank, size);  // on the rank's thread
 //   OperationPtr last = call->Submit(communicator, stream);  // once all members have called it
-//   last->WaitQueued();                                      // the rank's thread; CommError
+//   last->WaitQueued();                                      // on the rank's thread; CommError
 //   call->Join();                                            // its streams wait for the result
 //
-// What the rank had queued for its tensors before the call comes before the collective, and what it
-// queues after Join comes after; its thread waits for the device in neither. The tensors and the
-// scratch memory, which is the rank's, are held until they may be used anew: by Join, whose
-// streams wait, or when the device has come past the call. Private to comm.
+// The collective runs after the work that the rank had queued for its tensors before the call. Work
+// queued after Join runs after the collective. In neither case does the rank's thread wait for the
+// device. The call holds its tensors and its scratch memory until they may be reused: until Join,
+// or until the device has completed the call. Private to comm.
 #ifndef APOGEE_COMM_NCCL_GPU_CALL_H_
 #define APOGEE_COMM_NCCL_GPU_CALL_H_
 
@@ -27,14 +26,14 @@ namespace apogee::comm::nccl {
 
 class GpuCall : public std::enable_shared_from_this<GpuCall> {
  public:
-  // Of a call with elements. `rank` of `size`: as of MakeSteps.
+  // The call must have elements. `rank` and `size` are those of MakeSteps.
   GpuCall(CollectiveCall call, int rank, int size);
 
-  // Its operations run in the order of Submits, on the stream of `context`, which is not the rank's
-  // and outlives the communicator. Returns the last. Throws Error for sums of integers, CommError
-  // when the communicator has failed.
+  // Submits the call's operations, which run in this order on the stream of `context`. That context
+  // is not the rank's and must outlive the communicator. Returns the last operation. Throws Error
+  // for sums of integers, and CommError if the communicator has failed.
   OperationPtr Submit(Communicator& communicator, const ContextPtr& context);
-  // Once the last operation is queued.
+  // Call it once the last operation is queued.
   void Join();
 
  private:
@@ -47,7 +46,7 @@ class GpuCall : public std::enable_shared_from_this<GpuCall> {
   const CollectiveKind kind_;
   const ReduceOp op_;
   const DType dtype_;
-  std::vector<ContextPtr> contexts_;  // of the tensors
+  std::vector<ContextPtr> contexts_;  // the tensors' contexts
   std::vector<std::unique_ptr<const cuda::StreamMark>> ready_;
   Steps steps_;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What messages say of NCCL's versions and results.
+// NCCL's versions and results as text for messages.
 #include <utility>
 
 #include "apogee/comm/nccl/api.h"
@@ -16,7 +16,7 @@ constexpr const char* kResultNames[] = {
 }  // namespace
 
 std::string FormatVersion(int version) {
-  // Until 2.8 a version was X * 1000 + Y * 100 + Z.
+  // Up to 2.8 a version number was X * 1000 + Y * 100 + Z.
   const int step = version < 10000 ? 1000 : 10000;
   return std::to_string(version / step) + "." + std::to_string(version % step / 100) + "." +
          std::to_string(version % 100);

@@ -14,7 +14,7 @@ Operation::Operation(Call call, std::string name, Clock::time_point deadline,
       record_(std::move(record)),
       record_id_(record_id) {}
 
-// The watchdog finishes every operation in time, so that waits need no deadline of their own.
+// The watchdog finishes every operation in time, so waits need no deadline of their own.
 void Operation::Wait() {
   const FlightRecord::Waiting waiting(*record_);
   std::unique_lock lock(mutex_);
@@ -39,7 +39,7 @@ bool Operation::IsQueued() {
   return queued_ || done_;
 }
 
-// The watchdog may have failed it meanwhile.
+// The watchdog may have failed it in the meantime.
 void Operation::SetQueued() {
   std::lock_guard lock(mutex_);
   if (recorded_) return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What a communicator is asked to do, and the operation that comes of it.
+// Call: a request to a communicator. Operation: the running request.
 //
 //   const OperationPtr sum = communicator->Submit(
 //       {.kind = CollectiveKind::kAllReduce, .dtype = DType::kF32, .count = 1024,
@@ -28,7 +28,7 @@ namespace apogee::comm::nccl {
 
 using Clock = std::chrono::steady_clock;
 
-// What a member sends to another, or receives from it; elements of the call's dtype.
+// Memory that a member sends to or receives from another; `count` elements of the call's dtype.
 struct Piece {
   int peer = 0;
   void* data = nullptr;
@@ -42,22 +42,22 @@ struct Call {
   // Root of broadcast and reduce, peer of send and recv: a rank of the group.
   int root = 0;
   DType dtype = DType::kF32;
-  // Elements of the input; of broadcast and recv, of the output.
+  // Number of elements of the input; for broadcast and recv, of the output.
   int64_t count = 0;
-  // Which of the two are used, and what may be the same memory, is as in Group: broadcast is in
-  // place on `output`; reduce writes `output` on the root only.
+  // The same rules as in Group say which of the two are used and which may be the same memory.
+  // Exceptions: broadcast is in place on `output`, and reduce writes `output` on the root only.
   const void* input = nullptr;
   void* output = nullptr;
-  // Where there are any, they are all that moves, at once; the fields above are for messages. What
-  // one member sends to another is in the order in which the other receives it.
+  // If not empty, these pieces are all that moves, at once, and the fields above are only for
+  // messages. A member must send its pieces to another in the order in which it receives them.
   std::vector<Piece> sends = {}, receives = {};
   Stream stream = nullptr;
-  // Called right before NCCL queues it on the stream and right after it has, for what has to stand
-  // there in front of it and behind it, in the communicator's thread. May be empty.
+  // Called on the communicator's thread right before and right after NCCL queues the call on the
+  // stream. They queue the work that must run in front of it and behind it. May be empty.
   std::function<void()> before = {}, after = {};
-  // Whether the device has come past the operation. First called when NCCL has queued it on the
-  // stream, so that it can record an event there, then until it is true; always on the
-  // communicator's thread. Must own what it uses; an exception fails the communicator.
+  // Whether the device has completed the operation. Called only on the communicator's thread: first
+  // when NCCL has queued the operation on the stream, so that it can record an event there, then
+  // again until it returns true. Must own what it uses. An exception fails the communicator.
   std::function<bool()> is_complete = {};
 };
 
@@ -68,13 +68,13 @@ class Operation : public Work {
   Operation(Call call, std::string name, Clock::time_point deadline,
             std::shared_ptr<FlightRecord> record, uint64_t record_id);
 
-  // Returns when the device has come past it. Throws CommError.
+  // Returns when the device has completed the operation. Throws CommError.
   void Wait() override;
   bool IsDone() override;
-  // Returns when NCCL has queued it on the stream and is_complete was called once: streams can be
-  // made to wait for it. Throws CommError.
+  // Returns when NCCL has queued the operation on the stream and is_complete was called once. From
+  // then on streams can be made to wait for it. Throws CommError.
   void WaitQueued();
-  // Whether WaitQueued would not block.
+  // Whether WaitQueued would return at once.
   bool IsQueued();
 
   const Call& call() const { return call_; }
@@ -82,8 +82,8 @@ class Operation : public Work {
   const std::string& name() const { return name_; }
   Clock::time_point deadline() const { return deadline_; }
 
-  // For the engine. `error`: empty where all went well. The flight record, which is written before
-  // the caller goes on, gets to know first.
+  // For the engine. `error`: empty on success. SetRecord comes before Finish, so that the flight
+  // record is written before the caller goes on.
   void SetQueued();
   void SetRecord(const std::string& error);
   void Finish(const std::string& error);

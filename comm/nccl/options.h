@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What a communicator is made of. Private to comm.
+// The options of a communicator. Private to comm.
 #ifndef APOGEE_COMM_NCCL_OPTIONS_H_
 #define APOGEE_COMM_NCCL_OPTIONS_H_
 
@@ -17,22 +17,22 @@ namespace apogee::comm::nccl {
 
 struct CommunicatorOptions {
   std::shared_ptr<const NcclApi> api = nullptr;
-  // The same on all members; of NcclApi::NewUniqueId.
+  // From NcclApi::NewUniqueId; the same on all members.
   UniqueId id = {};
-  // This member, by its place in world_ranks.
+  // This member's index in world_ranks.
   int rank = 0;
   std::vector<int> world_ranks = {};
-  // "[0 2] copy 1": for messages and flight records; empty: the ranks.
+  // For messages and flight records, such as "[0 2] copy 1". Empty: the ranks.
   std::string name = "";
-  // For making the communicator, for each operation from its Submit on, and for its end.
+  // Limit for making the communicator, for each operation from its Submit on, and for the end.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
   std::shared_ptr<FlightRecord> record = nullptr;
   // Whether the constructor waits for the other members.
   bool wait = true;
   // Called first in every thread that calls NCCL: selects this rank's device.
   std::function<void()> prepare_thread = {};
-  // Called once when the communicator has failed, in a thread of its own, and waited for 0.2 s.
-  // Must own what it uses.
+  // Called once when the communicator has failed, on a thread of its own, and waited for at most
+  // 0.2 s. Must own what it uses.
   std::function<void(const std::string& why)> tell_peers = {};
 };
 

@@ -7,7 +7,7 @@
 namespace apogee::comm::nccl {
 namespace {
 
-constexpr int64_t kAlignment = 16;  // what the kernels load at once
+constexpr int64_t kAlignment = 16;  // the kernels load this many bytes at once
 
 class Builder {
  public:
@@ -53,7 +53,7 @@ class Builder {
   }
 
  private:
-  // In the order that starts behind this member, so that not all send to the first at once.
+  // Starts after this member, so that not all members send to the first one at once.
   template <typename Fn>
   void ForPeers(const Fn& fn) const {
     for (int step = 1; step < size_; ++step) fn((rank_ + step) % size_);
@@ -75,7 +75,7 @@ class Builder {
             .reductions = {}};
   }
   void Add(Step step) { steps_.steps.push_back(std::move(step)); }
-  // A call that NCCL has itself. `count`: of the input, or of the output where there is none.
+  // A call that NCCL offers itself. `count`: of the input, or of the output if there is no input.
   void AddPlain(CollectiveKind kind, const void* input, void* output, int64_t count) {
     Step step = NewStep();
     step.call.kind = kind;
@@ -90,7 +90,7 @@ class Builder {
       step.call.sends.push_back({peer, At(call_.input, peer * slice), slice});
     });
   }
-  // Receives everybody's elements [begin, begin + count) and reduces them to `output`.
+  // Receives elements [begin, begin + count) of all members and reduces them to `output`.
   void Gather(Step& step, int64_t begin, int64_t count, void* output) {
     Reduction reduction{.inputs = std::vector<const void*>(static_cast<size_t>(size_)),
                         .output = output,
@@ -104,7 +104,7 @@ class Builder {
     step.reductions.push_back(std::move(reduction));
   }
 
-  // To all, or to the root.
+  // Sends the result to all members, or to the root.
   void Reduce() {
     const bool to_all = call_.kind == CollectiveKind::kAllReduce;
     const bool gets = to_all || call_.root == rank_;

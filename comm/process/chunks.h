@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the exchanges of data have in common: large data moves in chunks, a window of them at a
-// time, from member to member under the tags of two phases. Private to comm/process.
+// Exchange: the common part of all exchanges of large data. Data moves from member to member in
+// chunks, a window of chunks at a time, under the tags of two phases. Private to comm/process.
 //
 //   class Ring : public Exchange { ... };                  // takes the operation and its transfers
 //   InOrder* const add = AddSteps(num_chunks, [this](int64_t chunk) { Add(chunk); });
@@ -21,15 +21,15 @@
 namespace apogee::comm::process {
 
 inline constexpr int64_t kChunkBytes = 1 << 20;
-// Chunks of its share that a member gathers ahead of the one that it reduces.
+// How many chunks of its share a member receives ahead of the chunk that it reduces.
 inline constexpr int64_t kWindow = 4;
 
 inline char* BytesAt(const Tensor& tensor, int64_t offset) {
   return static_cast<char*>(tensor.raw()) + offset;
 }
 
-// Runs steps 0, 1, 2, ... in this order, each once it is ready: transfers may end in any order, but
-// what is posted for one peer and tag must be posted in the order in which the peer posts it.
+// Runs steps 0, 1, 2, ... in this order, each once it is ready. Transfers may complete in any
+// order, but those of one peer and tag must be posted in the order in which the peer posts them.
 class InOrder {
  public:
   InOrder(int64_t count, std::function<void(int64_t)> run)
@@ -45,8 +45,7 @@ class InOrder {
   std::function<void(int64_t)> run_;
 };
 
-// One operation's exchange of data. The operation keeps it (Operation::exchange) until the last
-// transfer has ended.
+// One operation's exchange of data. Operation::exchange keeps it alive until its transfers end.
 class Exchange {
  protected:
   Exchange(Operation& operation, Transfers& transfers)
@@ -62,8 +61,8 @@ class Exchange {
     steps_.push_back(std::make_unique<InOrder>(count, std::move(run)));
     return steps_.back().get();
   }
-  // `phase` 0 or 1: each member has a tag for either, so that what it posts for one never catches
-  // what was sent in the other.
+  // `phase` is 0 or 1. Each member has one tag per phase, so a transfer of one phase never matches
+  // data that was sent in the other.
   void SendBytes(
       size_t peer, int phase, const void* data, int64_t bytes, std::function<void()> then = [] {}) {
     transfers_.Send(operation_, peer, operation_.members[peer].tag + phase, data, bytes,
@@ -74,8 +73,8 @@ class Exchange {
     transfers_.Receive(operation_, peer, operation_.members[self_].tag + phase, data, bytes,
                        std::move(then));
   }
-  // The others of `size` in the order that starts behind `self`, so that not all send to the first
-  // at once.
+  // Calls fn for all of `size` except `self`, starting after `self`, so that not all members send
+  // to the first one at once.
   template <typename Fn>
   static void ForOthers(size_t self, size_t size, const Fn& fn) {
     for (size_t step = 1; step < size; ++step) fn((self + step) % size);

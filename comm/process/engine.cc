@@ -15,16 +15,16 @@
 namespace apogee::comm::process {
 namespace {
 
-// How long the transport's Finish may take once all processes have said that they are about to call
-// it, and its Abort.
+// Time limits of the transport's Finish, once all processes have announced that they will call it,
+// and of its Abort.
 constexpr std::chrono::milliseconds kFinishTimeout(30'000), kAbortTimeout(1000);
-// Before it aborts the job a process gives the others, which have lost the same one, time to print.
+// Before it aborts the job, a process gives the others, which also noticed the loss, time to print.
 constexpr std::chrono::milliseconds kLastWords(300);
 
 }  // namespace
 
 absl::StatusOr<Engine*> Engine::OfProcess() {
-  // MPI can be started once in a process and ended once: it is a global, and so is this. Its
+  // MPI can be started and ended only once per process: it is a global, and so is this object. Its
   // destructor ends the transport when the process exits.
   static Engine engine;
   std::unique_lock lock(engine.mutex_);
@@ -36,15 +36,15 @@ absl::StatusOr<Engine*> Engine::OfProcess() {
 Engine::Engine() : process_(getpid()), thread_([this] { Run(); }) {}
 
 Engine::~Engine() {
-  if (getpid() != process_) {  // a forked child has neither the thread nor a part in the job
+  if (getpid() != process_) {  // a forked child has no such thread and is not part of the job
     thread_.detach();
     return;
   }
   std::unique_lock lock(mutex_);
   stopping_ = true;
   wake_.notify_one();
-  // The watchdog of a thread that may be inside of the transport: it takes no step there without a
-  // limit of its own, but for MPI's own calls.
+  // Watches the engine's thread, which may be inside the transport. Apart from MPI's own calls, all
+  // calls there have time limits of their own.
   uint64_t seen = rounds_;
   auto seen_at = Clock::now();
   while (!progress_.wait_for(lock, std::chrono::milliseconds(100), [this] { return finished_; })) {
@@ -93,7 +93,7 @@ void Engine::Run() {
   progress_.notify_all();
 }
 
-// Whether the process is exiting and has nothing more to say or to hear.
+// Whether the process is exiting and has nothing more to send or to receive.
 bool Engine::MayLeave() {
   {
     std::lock_guard lock(mutex_);
@@ -121,7 +121,7 @@ bool Engine::MayLeave() {
     if (AskSilent(0, awaited, lost)) unclean_ = true;
     if (awaited.empty()) {
       if (transport_->num_in_flight() == 0) return true;
-      // What a failed collective has left behind: nobody will ever send or take it.
+      // Left over from a failed collective: nobody will ever send or receive it.
       if (all_exiting_at_ == Clock::time_point{}) all_exiting_at_ = Clock::now();
       if (Clock::now() - all_exiting_at_ > kSilence) unclean_ = true;
     }
@@ -147,7 +147,7 @@ void Engine::BreakDown(const std::string& error) {
   }
 }
 
-// Whether a process that is not lost may have yet to print what it knows.
+// Whether a process that is not lost may still have to print its error.
 bool Engine::OthersMayStillSpeak() {
   if (Clock::now() - stopped_at_ > kLastWords) return false;
   for (int r = 0; r < size_; ++r) {
@@ -163,7 +163,7 @@ void Engine::Leave() {
                  rank_, kExitCode);
     std::_Exit(kExitCode);
   }
-  // One process aborts for all; several at once have crashed Open MPI's mpirun.
+  // One process aborts for all, because several aborts at once have crashed Open MPI's mpirun.
   int first = 0;
   while (lost_.contains(first)) ++first;
   if (first != rank_) std::this_thread::sleep_for(kAbortTimeout * 2 / 3);
@@ -174,7 +174,7 @@ void Engine::Leave() {
   EndJob();
 }
 
-// Also where the transport does not return.
+// Ends the job even if the transport does not return.
 void Engine::EndJob() {
   RunWithin(kAbortTimeout, [this] { transport_->Abort(kExitCode); });
   std::_Exit(kExitCode);

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Engine: the progress of a process' collectives. One per process; private to comm/process.
+// Engine: carries out the collectives of a process. One per process; private to comm/process.
 //
-// One thread at a time calls the transport (MPI, TCP) and touches the state of the engine: the one
-// whose turn it is. A thread that waits for a collective takes turns itself, so that nothing has to
-// be handed over; a thread of the engine's own does what there is to do while nobody waits. Calls,
-// time-outs and ends that come when it is another's turn are commands, and what is found out goes
-// back through completions. Threads with nothing to do sleep, in steps that grow up to a
-// millisecond, because ranks share cores.
+// One thread at a time has the turn: it calls the transport (MPI, TCP) and touches the engine's
+// state. A thread that waits for a collective takes turns itself, so no work has to be handed over.
+// The engine's own thread takes turns while no other thread waits. If another thread has the turn,
+// calls, timeouts and ends are queued as commands, and results come back through completions.
+// Threads with nothing to do sleep, in steps that grow to a millisecond, because ranks share cores.
 //
-// A call is announced to the other members with its fingerprint. When all have announced the same,
-// and not before, data moves, under tags that each receiver has chosen; small data goes along with
-// the announcement. So no member waits inside of it, groups need no communicators, and calls of
-// different groups may come in any order.
+// A call is announced to the other members with its fingerprint. Data moves only after all members
+// have announced the same call, under tags that each receiver has chosen; small data is part of the
+// announcement. So no member blocks inside the transport, groups need no communicators, and calls
+// of different groups may come in any order.
 //
-// A launch is a session. Its end is an agreement: every process has told all others how its
-// function ended, or has been given up: it was silent for kSilence although it was asked, or
-// did not come to its end after another failed (GiveUpAt). Then the job cannot end in order and is
+// A launch is a session. It ends when every process has told all others how its function ended, or
+// has been given up. A process is given up if it was silent for kSilence although it was asked, or
+// if its function did not end after another one failed (GiveUpAt). Then the job cannot end in
+// order: it is aborted with kExitCode when this process exits.
 // aborted with kExitCode when this process exits.
 #ifndef APOGEE_COMM_PROCESS_ENGINE_H_
 #define APOGEE_COMM_PROCESS_ENGINE_H_
@@ -35,7 +35,7 @@
 
 namespace apogee::comm::process {
 
-// A process that says nothing for so long, asked several times, is taken for lost.
+// A process that has been silent for this long, although asked several times, counts as lost.
 inline constexpr std::chrono::duration<double> kSilence(5);
 
 // How a process' function ended.
@@ -53,32 +53,33 @@ class Engine : private Transfers {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  // "MPI", "TCP"; for messages.
+  // For messages: "MPI" or "TCP".
   std::string TransportName() const { return std::string(transport_->name()); }
   // Bytes of tensors that this process has sent to processes on other machines.
   int64_t bytes_to_other_machines() const { return transport_->bytes_to_other_machines(); }
 
-  // Every process begins the same sessions. `record`: of this process.
+  // Begins a session. Every process begins the same sessions. `record`: that of this process.
   uint32_t Begin(std::shared_ptr<FlightRecord> record, std::chrono::milliseconds timeout);
-  // What to call when the data of a group that does not go through the engine is lost (Operation's
-  // start): in the thread whose turn it is, with the group's hash. Until the session ends.
+  // Called when a group whose data does not go through the engine (Operation::start) has lost data:
+  // with the group's hash, on the thread that has the turn. Valid until the session ends.
   using OnDeviceFailure = std::function<void(uint64_t group, const std::string& why)>;
   void SetOnDeviceFailure(uint32_t session, OnDeviceFailure on_failure);
-  // It is lost: fails the group here and on its members `ranks`.
+  // Reports such a loss: fails the group here and on its members `ranks`.
   void FailOnDevice(uint32_t session, const Channel& channel, const std::vector<int>& ranks,
                     const std::string& why);
-  // Starts an operation, of which session, group, channel, sequence, ranks, self, call and record
-  // are filled in.
+  // Starts an operation. The caller must have set session, group, channel, sequence, ranks, self,
+  // call and record.
   void Call(std::shared_ptr<Operation> operation);
-  // The operation's caller has waited for `timeout`: fails it unless its data is moving. To be
-  // called again soon while it is not done.
+  // Call it when the operation's caller has waited for `timeout`, and again soon while the
+  // operation is not done. Fails the operation unless its data is moving.
   void TimeOut(std::shared_ptr<Operation> operation, std::chrono::milliseconds timeout);
-  // Takes turns until the completion is done, or the time has come. Does not throw.
+  // Takes turns until the completion is done or the time is over. Does not throw.
   void Drive(Completion& completion, Clock::time_point until);
-  // Whether nobody has come out of the transport for kSilence; ask more than once.
+  // Whether a thread has been inside the transport for kSilence. Ask more than once.
   bool IsStuck();
-  // Tells everybody how this process' function ended and returns how everybody's did. Waits for
-  // those that still run as long as they answer, but once one has failed no longer than GiveUpAt.
+  // Tells all processes how this process' function ended, and returns how the functions of all
+  // ended. Waits for running functions as long as their processes answer; once a function has
+  // failed, only until GiveUpAt.
   std::vector<RankEnding> End(uint32_t session, const RankEnding& own);
 
  private:
@@ -87,16 +88,16 @@ class Engine : private Transfers {
     std::shared_ptr<FlightRecord> record;  // null until this process has begun it
     std::chrono::milliseconds timeout = {};
     std::vector<OperationPtr> pending;
-    // Calls that came before this process': (world rank, call).
+    // Calls that arrived before this process made its own: (world rank, call).
     std::map<std::pair<Channel, int64_t>, std::vector<std::pair<int, Message>>> early;
     std::map<uint64_t, std::string> failed_groups;  // by hash -> the first error
-    std::map<int, RankEnding> endings;              // of those that have told
-    std::set<int> awaited;                          // that some collective has waited for
-    std::map<int, Clock::time_point> active;        // when others last called something
-    std::map<int, Clock::time_point> waiting;       // when others last said that they wait
-    std::function<void()> on_end;                   // set once this process has told
+    std::map<int, RankEnding> endings;              // of the ranks that have reported it
+    std::set<int> awaited;                          // ranks that a collective has timed out on
+    std::map<int, Clock::time_point> active;        // when other ranks last called a collective
+    std::map<int, Clock::time_point> waiting;       // when other ranks last said that they wait
+    std::function<void()> on_end;                   // set once this process has reported its end
     OnDeviceFailure on_device_failure = {};
-    Clock::time_point failed_at = {};  // set once one has failed
+    Clock::time_point failed_at = {};  // set once a rank has failed
     bool ended = false;
   };
   struct Flight {
@@ -108,14 +109,14 @@ class Engine : private Transfers {
   Engine();
   void Command(std::function<void()> command);
 
-  // The engine's own thread.
+  // On the engine's own thread:
   void Run();
   void Loop();
   void Sleep(std::chrono::microseconds nap);
   void Wake();
   void Leave();
 
-  // Of the thread whose turn it is.
+  // On the thread that has the turn:
   bool Round();
   bool RunCommands();
   bool MayLeave();
@@ -137,7 +138,7 @@ class Engine : private Transfers {
   void Announce(const OperationPtr& operation);
   void Arrive(const OperationPtr& operation, int from, Message message);
   void Execute(const OperationPtr& operation);
-  // Runs fn, which moves data of the operation; an Error fails it.
+  // Runs fn, which moves data of the operation. An Error from fn fails the operation.
   void Move(const OperationPtr& operation, const std::function<void()>& fn);
   void Finish(const OperationPtr& operation, const std::string& error);
   void Fail(const OperationPtr& operation, const std::string& message);
@@ -157,31 +158,31 @@ class Engine : private Transfers {
   std::mutex turn_;
   std::unique_ptr<Transport> transport_;
   Transport::Events events_;
-  Clock::time_point now_ = {};  // of the round
+  Clock::time_point now_ = {};  // at the start of the round
   std::map<uint32_t, Session> sessions_;
-  std::set<uint32_t> open_sessions_;  // that this process has begun and that have not ended
+  std::set<uint32_t> open_sessions_;  // begun by this process and not ended
   std::unordered_map<uint64_t, Flight> flights_;
   uint64_t next_id_ = 1;
   int next_tag_ = 1;
-  std::vector<Clock::time_point> heard_;  // when each process last said something
-  Clock::time_point asked_ = {};          // when the silent ones were last asked
+  std::vector<Clock::time_point> heard_;  // when each process last sent something
+  Clock::time_point asked_ = {};          // when the silent processes were last asked
   Clock::time_point idle_since_ = {};     // when this process' last session ended
   std::set<int> exiting_;                 // processes that are about to end
-  std::set<int> lost_;                    // that were given up
-  std::vector<Transport::Gone> gone_;     // that the transport has lost
+  std::set<int> lost_;                    // processes that were given up
+  std::vector<Transport::Gone> gone_;     // processes that the transport has lost
   Clock::time_point stopped_at_ = {};     // when this process began to exit
   Clock::time_point all_exiting_at_ = {};
-  bool unclean_ = false;   // a process is lost, or the transport failed: it cannot finish
-  bool given_up_ = false;  // by another process
+  bool unclean_ = false;   // a process is lost or the transport failed: cannot finish in order
+  bool given_up_ = false;  // another process has given up this one
   std::string broken_;     // the transport's error
 
-  // Everybody's.
+  // For all threads:
   int rank_ = 0, size_ = 1;
   pid_t process_;
   std::atomic<uint64_t> rounds_{0};
   std::atomic<int> num_drivers_{0};
-  std::atomic<bool> is_busy_{false};    // something is under way
-  std::atomic<bool> is_moving_{false};  // data is
+  std::atomic<bool> is_busy_{false};    // an operation is running
+  std::atomic<bool> is_moving_{false};  // data is moving
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::function<void()>> commands_;

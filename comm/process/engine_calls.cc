@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The engine's operations: announced, compared, exchanged, finished.
+// The engine's operations: announcing, comparing, exchanging, finishing.
 #include <algorithm>
 
 #include "apogee/comm/process/engine.h"
@@ -8,7 +8,7 @@
 namespace apogee::comm::process {
 namespace {
 
-// How long members that are missing after a timeout have to say that they wait elsewhere.
+// How long members that are missing after a timeout have to answer that they wait elsewhere.
 constexpr std::chrono::milliseconds kAnswerWithin(100);
 
 std::string RankName(const Operation& operation, size_t place) {
@@ -31,14 +31,14 @@ void Engine::Call(std::shared_ptr<Operation> operation) {
   const bool blocking = operation->call.blocking;
   std::unique_lock turn(turn_, std::try_to_lock);
   if (!turn) return Command([this, operation = std::move(operation)] { Announce(operation); });
-  RunCommands();  // what this thread has called before
+  RunCommands();  // calls that this thread made before
   try {
     Announce(operation);
   } catch (const Error& error) {
     BreakDown(error.what());
   }
   NoteWhetherBusy();
-  // Else the caller goes on with it itself.
+  // A blocking caller drives the operation itself.
   if (!blocking) Wake();
 }
 
@@ -67,7 +67,7 @@ void Engine::Announce(const OperationPtr& operation) {
   self.arrived = true;
   self.fingerprint = mine;
   self.tag = next_tag_;
-  next_tag_ = next_tag_ + 2 < transport_->max_tag() ? next_tag_ + 2 : 1;  // one per phase
+  next_tag_ = next_tag_ + 2 < transport_->max_tag() ? next_tag_ + 2 : 1;  // two tags: one per phase
   const size_t size = operation->ranks.size();
   const auto data_for = [&](size_t peer) {
     if (operation->start) return operation->announced;
@@ -118,7 +118,7 @@ void Engine::Arrive(const OperationPtr& operation, int from, Message message) {
     return Fail(operation, operation->Name() + ": the tensor of " + RankName(*operation, place) +
                                " is " + kind(message.fingerprint.on_gpu) + ", that of " +
                                RankName(*operation, operation->self) + " " + kind(mine.on_gpu) +
-                               "; they must be of one kind");
+                               "; all must be on GPUs, or all on the host");
   }
   operation->members[place] = {.arrived = true,
                                .fingerprint = message.fingerprint,
@@ -137,7 +137,7 @@ void Engine::Execute(const OperationPtr& operation) {
   for (size_t i = 0; i < size && !is_small; ++i) {
     const auto ending = endings.find(operation->ranks[i]);
     if (ending == endings.end() || !ending->second.lost) continue;
-    // It has announced the call, but neither takes nor sends data any more.
+    // It has announced the call, but can no longer send or receive data.
     return Fail(operation,
                 operation->Name() + ": " + RankName(*operation, i) + " " + Reason(ending->second));
   }
@@ -197,7 +197,7 @@ void Engine::Land(uint64_t id) {
   if (operation.num_in_flight == 0) Drop(operation);
 }
 
-// Tensors must not live on in a thread that has yet to drop them when the caller is told.
+// When the caller is told, no tensor may stay alive on a thread that has yet to drop it.
 void Engine::Drop(Operation& operation) {
   operation.exchange.reset();
   operation.start = {};
@@ -213,13 +213,14 @@ void Engine::Finish(const OperationPtr& operation, const std::string& error) {
     if (!operation->members[i].arrived) missing.push_back(operation->ranks[i]);
   }
   operation->record->Finish(operation->record_id, error, missing);
-  // What a failed exchange still has in flight keeps its memory until it lands.
+  // Transfers of a failed exchange that are still running keep their memory until they complete.
   if (operation->num_in_flight == 0) Drop(*operation);
   operation->completion->Finish(error);
 }
 
 void Engine::Fail(const OperationPtr& operation, const std::string& message) {
-  const OperationPtr kept = operation;  // FailGroup drops it from where the reference may point to
+  // A copy, because FailGroup may drop the list entry that `operation` refers to.
+  const OperationPtr kept = operation;
   FailGroup(kept->session, kept->channel, kept->sequence, message);
   const std::string failed = Encode({.kind = MessageKind::kFailed,
                                      .session = kept->session,
@@ -246,7 +247,7 @@ void Engine::FailOnDevice(uint32_t number, const Channel& channel, const std::ve
   });
 }
 
-// Members are out of step from here on: what else waits in the group would never complete.
+// From here on the members are out of step: other waiting calls of the group would never complete.
 void Engine::FailGroup(uint32_t number, const Channel& channel, int64_t sequence,
                        const std::string& message) {
   Session& session = sessions_[number];
@@ -255,18 +256,18 @@ void Engine::FailGroup(uint32_t number, const Channel& channel, int64_t sequence
   if (sequence == kOnDevice && session.on_device_failure) {
     session.on_device_failure(channel.group, message);
   }
-  // Now: this process may not live to see the end of the launch.
+  // Written now, because this process may not live to see the end of the launch.
   if (first && session.record != nullptr) session.record->WriteWithin({});
   const std::vector<OperationPtr> pending = session.pending;
   for (const OperationPtr& operation : pending) {
     if (operation->channel.group != channel.group) continue;
     const bool same = operation->channel == channel && operation->sequence == sequence;
-    if (operation->exchanging && !same) continue;  // everybody has come: it will end
+    if (operation->exchanging && !same) continue;  // all members have arrived: it will complete
     Finish(operation, same ? message : "this group failed: " + message);
   }
 }
 
-// Of those that are waited for, the ones that do not wait elsewhere for the culprit themselves.
+// Of the missing members, those at fault: members that do not themselves wait for another one.
 std::vector<int> Engine::Culprits(const Operation& operation,
                                   const std::vector<int>& suspects) const {
   const Session& session = sessions_.at(operation.session);

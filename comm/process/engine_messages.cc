@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the engines of the processes tell and ask each other.
+// The messages that the engines of the processes send each other.
 #include <algorithm>
 
 #include "apogee/comm/process/engine.h"
@@ -19,8 +19,7 @@ void Engine::PostToAll(const Message& message) {
   }
 }
 
-// Asks those that have been silent whether they are there; puts those that do not answer into
-// `lost`.
+// Pings the `awaited` processes, and adds those that have been silent for kSilence to `lost`.
 bool Engine::AskSilent(uint32_t session, const std::set<int>& awaited, std::set<int>& lost) {
   const auto now = Clock::now();
   const bool ask = now - asked_ > kAskEvery;
@@ -39,7 +38,7 @@ void Engine::Handle(int from, Message message) {
   }
   Session& session = sessions_[message.session];
   if (message.kind == MessageKind::kPing) {
-    // A process that has not begun the session has been idle since the one before.
+    // A process that has not begun the session has been idle since its last one.
     const bool begun = session.record != nullptr;
     const auto idle = now_ - (begun ? session.record->active_at() : idle_since_);
     int64_t ms =

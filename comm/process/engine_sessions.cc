@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The engine's sessions: their begin, and their end: who has come to it, and who is given up.
+// The engine's sessions: their begin and their end, and giving up processes that do not end.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -58,7 +58,7 @@ std::vector<RankEnding> Engine::End(uint32_t number, const RankEnding& own) {
   });
   while (!ended->WaitFor(std::chrono::milliseconds(500))) {
     if (IsStuck()) {
-      // Nothing on this stack may go while the thread could still come back to it.
+      // The stack must not be unwound while the engine's thread could still use it.
       std::fprintf(stderr, "apogee: rank %d cannot end in order: %s does not return%s%s\n", rank_,
                    TransportName().c_str(),
                    own.text.empty() ? "" : "; this rank: ", own.text.c_str());
@@ -70,7 +70,7 @@ std::vector<RankEnding> Engine::End(uint32_t number, const RankEnding& own) {
 
 void Engine::CheckEnds() {
   for (auto next = open_sessions_.begin(); next != open_sessions_.end();) {
-    const uint32_t number = *next++;  // it may be closed
+    const uint32_t number = *next++;  // the session may be closed below
     CheckEnd(number, sessions_[number]);
   }
 }
@@ -80,12 +80,13 @@ Clock::time_point Engine::GiveUpRankAt(const Session& session, int rank) const {
   return GiveUpAt(session.awaited.contains(rank), session.failed_at, active, session.timeout);
 }
 
-// Sessions that this process has left end when all others have and nothing of theirs is under way.
+// Ends a session that this process has left, once all others have left it too and no operation of
+// it is running.
 void Engine::CheckEnd(uint32_t number, Session& session) {
   const auto now = now_;
   const bool failed = session.failed_at != Clock::time_point{};
   if (session.on_end == nullptr) {
-    // The others give it up at the same time, and print that before they abort the job.
+    // The others give this process up at the same time; they print that before they abort the job.
     if (failed && now > GiveUpRankAt(session, rank_) + 2 * kGrace) GiveUpOnItself(session);
     return;
   }
@@ -122,7 +123,7 @@ void Engine::CheckEnd(uint32_t number, Session& session) {
     transport_->Post(r, Encode({.kind = MessageKind::kGivenUp, .session = number, .text = why}));
   }
   if (session.endings.size() < static_cast<size_t>(size_) || !session.pending.empty()) {
-    // What still waits for a lost process, or exchanges with it, ends with it.
+    // Operations that wait for, or exchange data with, a lost process end here.
     if (!unclean_ || session.endings.size() < static_cast<size_t>(size_)) return;
     while (!session.pending.empty()) Finish(session.pending.front(), "a process is lost");
   }
@@ -133,7 +134,7 @@ void Engine::CheckEnd(uint32_t number, Session& session) {
   idle_since_ = now;
 }
 
-// The transport has lost a process: what waits for it need not wait for its time-out.
+// The transport has lost a process: operations that wait for it fail before their timeout.
 void Engine::HasGone(const Transport::Gone& gone) {
   unclean_ = true;
   lost_.insert(gone.rank);
@@ -144,7 +145,7 @@ void Engine::HasGone(const Transport::Gone& gone) {
   }
 }
 
-// This process was stopped, and the others, which end the job, answer nothing any more.
+// This process was stopped meanwhile. The others are ending the job and no longer answer.
 void Engine::GivenUp(uint32_t number, int by, const std::string& why) {
   unclean_ = given_up_ = true;
   for (int r = 0; r < size_; ++r) {
@@ -157,7 +158,7 @@ void Engine::GivenUp(uint32_t number, int by, const std::string& why) {
   }
 }
 
-// Its function does not come back, and nobody else may be there to end the job.
+// This process' function does not return, and possibly no other process is left to end the job.
 void Engine::GiveUpOnItself(const Session& session) {
   std::fprintf(stderr,
                "apogee: rank %d ends the job with exit code %d: another rank has failed, and this "

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The engine's turns: who takes them, and what happens in one.
+// The engine's turns: how threads take them, and the work in one turn.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -11,15 +11,15 @@
 namespace apogee::comm::process {
 namespace {
 
-// A thread that polls goes on at once for a moment after something happened, then gives its core
-// away between looks, and then sleeps: later while data is on its way, which the transport moves
-// piece by piece inside of the calls.
+// How a polling thread waits: shortly after an event it polls again at once, then it yields its
+// core between polls, then it sleeps. While data is moving it sleeps later, because the transport
+// moves data piece by piece inside the polls.
 constexpr std::chrono::microseconds kEager(5), kAlert(50), kAlertWhileMoving(2000);
 constexpr std::chrono::microseconds kShortestNap(20), kLongestNap(1000), kIdleNap(5000);
 
 class Pace {
  public:
-  // After a look in which something has happened, or nothing. `sleep` takes how long at most.
+  // Call after each poll; `event`: whether it found something. `sleep` gets the longest nap.
   template <typename Fn>
   void Rest(bool event, bool moving, const Fn& sleep) {
     now_ = Clock::now();
@@ -33,7 +33,7 @@ class Pace {
     sleep(nap_);
     nap_ = std::min(2 * nap_, kLongestNap);
   }
-  // When the last look ended.
+  // When the last poll ended.
   Clock::time_point now() const { return now_; }
 
  private:
@@ -43,7 +43,7 @@ class Pace {
 
 }  // namespace
 
-// Everything there is to do now. Returns whether anything has happened.
+// Does all work there is now. Returns whether anything has happened.
 bool Engine::Round() {
   ++rounds_;
   now_ = Clock::now();
@@ -69,7 +69,7 @@ bool Engine::Round() {
   return event;
 }
 
-// Until the process exits, and then until every process is about to.
+// Runs until this process exits, and then until every process is about to exit.
 void Engine::Loop() {
   Pace pace;
   while (true) {
@@ -80,7 +80,7 @@ void Engine::Loop() {
                      kExitCode, TransportName().c_str());
         std::_Exit(kExitCode);
       }
-    } else if (num_drivers_ == 0) {  // threads that wait do what there is to do themselves
+    } else if (num_drivers_ == 0) {  // else waiting threads do the work themselves
       event = Round();
       if (MayLeave()) return;
     }
@@ -99,7 +99,7 @@ void Engine::Drive(Completion& completion, Clock::time_point until) {
       if (turn) event = Round();
     }
     if (completion.IsDone()) break;
-    // Another thread may have the turn, and complete it.
+    // Another thread may have the turn and complete the operation.
     pace.Rest(event, is_moving_, [&](auto nap) { completion.WaitUntilDone(nap); });
   }
   --num_drivers_;

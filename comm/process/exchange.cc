@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The data movement of collectives between processes.
+// Collectives between processes: the movement of data.
 //
-// Reductions are cut into one share per member. A member gets its share of everybody's input,
-// reduces it with TreeReduce, as threads do, and sends the result: every bit is computed once. All
-// of it moves in chunks, so that sending, reducing and receiving overlap, and so that no message
-// comes near the 2^31 bytes that MPI can count. All-reduces over several machines: hierarchy.h.
+// A reduction is cut into one share per member. A member receives its share of all inputs, reduces
+// it with TreeReduce, as threads do, and sends the result: so every bit is computed once. All data
+// moves in chunks. So sending, reducing and receiving overlap, and no message comes near the 2^31
+// bytes that MPI can count. All-reduces over several machines are in hierarchy.h.
 #include <algorithm>
 #include <cstring>
 
@@ -17,7 +17,7 @@
 namespace apogee::comm::process {
 namespace {
 
-// Data up to this size goes along with the announcement of the call.
+// Data up to this size is sent with the announcement of the call.
 constexpr int64_t kSmallBytes = 2048;
 
 struct Range {
@@ -32,7 +32,7 @@ bool IsReduction(CollectiveKind kind) {
          kind == CollectiveKind::kReduceScatter;
 }
 
-// Input bytes that one member has for another.
+// Number of input bytes that one member has for another.
 int64_t BytesPerPeer(const CollectiveCall& call, size_t size) {
   if (call.kind == CollectiveKind::kRecv) return call.output.bytes();
   if (!call.input.defined()) return 0;
@@ -41,7 +41,7 @@ int64_t BytesPerPeer(const CollectiveCall& call, size_t size) {
   return slices ? call.input.bytes() / static_cast<int64_t>(size) : call.input.bytes();
 }
 
-// Every member with every other, wherever they are.
+// The exchange in which every member sends to every other directly, whatever their machines.
 class DirectExchange : public Exchange {
  public:
   DirectExchange(Operation& operation, Transfers& transfers) : Exchange(operation, transfers) {}
@@ -122,7 +122,7 @@ class DirectExchange : public Exchange {
     for (int64_t c = 0; c < slots; ++c) GatherChunk(c);
     ForPeers([&](size_t peer) {
       const Range range = Share(peer);
-      // The sum takes the place of the addend, which must have left before.
+      // The sum overwrites the addend, so the addend must have been sent before.
       InOrder* const sent = AddSteps(range.num_chunks(), [this, peer, range](int64_t chunk) {
         if (!wants_all()) return;
         ReceiveBytes(peer, 1, BytesAt(call_.output, range.chunk_begin(chunk)),
@@ -157,7 +157,7 @@ class DirectExchange : public Exchange {
       inputs[r] = r == self_ ? BytesAt(call_.input, at) : Gathered(chunk, r);
     }
     const bool scatter = call_.kind == CollectiveKind::kReduceScatter;
-    // A member that wants no sum reduces for the root, in its own, unused place among the gathered.
+    // In a reduce, a member other than the root writes the sum to its own, otherwise unused slot.
     const bool for_root = call_.kind == CollectiveKind::kReduce && !wants_all();
     char* const sum = for_root  ? Gathered(chunk, self_)
                       : scatter ? BytesAt(call_.output, at - own_.begin)
@@ -178,7 +178,8 @@ class DirectExchange : public Exchange {
     gather_next();
   }
 
-  // The root gives each member a share, and each passes its share on: no process sends all to all.
+  // The root gives each member a share, and each member passes its share on to the others. So no
+  // process sends everything to everybody.
   void StartBroadcast() {
     const auto root = static_cast<size_t>(call_.root);
     if (self_ == root) {
@@ -206,7 +207,7 @@ class DirectExchange : public Exchange {
   }
 
   Range own_;
-  std::vector<int> waiting_;          // by slot: inputs of its chunk that are to come
+  std::vector<int> waiting_;          // by slot: inputs of its chunk that have not arrived yet
   std::unique_ptr<char[]> gathered_;  // [slot][member][kChunkBytes]
   InOrder* gathered_chunks_ = nullptr;
 };
@@ -233,7 +234,7 @@ void FinishSmall(const Operation& operation) {
   const size_t size = operation.members.size();
   const int64_t bytes = BytesPerPeer(call, size);
   if (bytes == 0) return;
-  // This member's own data is among the members': it took it when it called.
+  // members[self].data holds this member's own data too, copied when it made the call.
   const auto data = [&](size_t r) { return operation.members[r].data.data(); };
   const auto root = static_cast<size_t>(call.root);
   if (IsReduction(call.kind)) {

@@ -77,8 +77,8 @@ void GpuChannels::End(const std::string& why) {
   for (auto& [channel, entry] : entries) {
     if (!why.empty() && entry.communicator != nullptr) entry.communicator->Abort(why);
   }
-  // In the order of the channels, which is the same on all members: the end of a communicator waits
-  // for them.
+  // In the order of the channels, which is the same on all members, because ending a communicator
+  // waits for its other members.
   for (auto& [channel, entry] : entries) entry.communicator.reset();
 }
 

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// GpuChannels: what moves the GPU tensors of this process' groups, one NCCL communicator for the
-// collectives of a group and one for each direction between two of its members.
+// GpuChannels: moves the GPU tensors of this process' groups over NCCL. Each group has one NCCL
+// communicator for its collectives, and one per direction between two of its members.
 //
-//   operation->announced = channels.Announcement(channel, self);       // in the rank's thread
+//   operation->announced = channels.Announcement(members);           // on the rank's thread
 //   operation->start = [=](const std::string& first) {               // once all have announced it
-//     last = channels->Start({...}, first, gpu_call);
+//     last = channels->Start(members, first, gpu_call);
 //   };
 //
-// NCCL needs calls of one communicator in one order on all members. Calls of a channel
-// (comm/process/message.h) start in the order of their numbers everywhere; between channels there
-// is no order, so each has a communicator, a stream, and what it takes to make them: the id goes
-// along with the announcement of the channel's first call, from the member that comes first in it.
-// Starting never waits. A communicator that fails tells the group's other members, whose
-// communicators of this group then fail, too. Private to comm/process.
+// NCCL needs the calls of one communicator in the same order on all members. The calls of a channel
+// (comm/process/message.h) start in the order of their numbers on every member. Between channels
+// there is no order, so each channel has its own communicator and its own stream. The channel's
+// first member sends the communicator's id along with the announcement of the channel's first call.
+// Starting a call never waits. If a communicator fails, it tells the group's other members, whose
+// communicators of this group then fail too. Private to comm/process.
 #ifndef APOGEE_COMM_PROCESS_GPU_CHANNELS_H_
 #define APOGEE_COMM_PROCESS_GPU_CHANNELS_H_
 
@@ -32,10 +32,10 @@ namespace apogee::comm::process {
 
 class GpuChannels {
  public:
-  // Tells the members `ranks` of the group that it has failed. Must own what it uses.
+  // Tells the members `ranks` of the group that the group has failed. Must own what it uses.
   using Tell = std::function<void(const Channel& channel, const std::vector<int>& ranks,
                                   const std::string& why)>;
-  // A channel's group, for its first call.
+  // The group of a channel; used for the channel's first call.
   struct Members {
     Channel channel;
     std::string group;               // its name
@@ -50,22 +50,23 @@ class GpuChannels {
       : api_(std::move(api)), device_(device), record_(std::move(record)), tell_(std::move(tell)) {}
 
   Device device() const { return device_; }
-  // What this member announces its next call with data with. Throws Error where NCCL gives no id.
+  // The text that this member sends with the announcement of its next call that has data. Throws
+  // Error if NCCL gives no id.
   std::string Announcement(const Members& members);
-  // `first`: what the channel's first member has announced. Returns what to wait for.
+  // `first`: the announcement of the channel's first member. Returns the operation to wait for.
   nccl::OperationPtr Start(const Members& members, const std::string& first,
                            const nccl::GpuCallPtr& call);
-  // The communicators of a group whose channels' hash this is have no more to expect.
+  // Fails the communicators of the group with this hash.
   void Fail(uint64_t group, const std::string& why);
-  // Waits until the GPU has come past all that was started. Throws CommError.
+  // Waits until the GPU has completed all started calls. Throws CommError.
   void Drain();
-  // Ends the communicators; every member does, at the same time. `why`: empty where all is well,
+  // Ends the communicators. Every member must call it at the same time. `why`: empty on success;
   // else nothing is waited for.
   void End(const std::string& why);
 
  private:
   struct Entry {
-    ContextPtr context;  // whose stream NCCL uses
+    ContextPtr context;  // NCCL uses its stream
     std::unique_ptr<nccl::Communicator> communicator;
     nccl::OperationPtr last;
   };

@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kInstead =
     "; or use comm mpi (--comm mpi), which stages tensors of GPUs through the host";
 
-// One field a line; only the error, which comes last, may have several.
+// One field per line. Only the error, which comes last, may have several lines.
 std::string ToText(const GpuOfRank& gpu) {
   std::ostringstream text;
   text << gpu.machine << '\n'
@@ -87,7 +87,7 @@ absl::Status CompareGpus(std::span<const GpuOfRank> gpus) {
     return refuse("rank ", owner->second, " (", gpus[owner->second].device, ") and rank ", r, " (",
                   gpu.device, ") are on one GPU, ", gpu.bus_id, " of machine ",
                   gpu.machine.substr(0, gpu.machine.find(' ')),
-                  ", and NCCL takes one rank of a GPU; start as many processes on a machine as it ",
+                  ", and NCCL takes one rank per GPU; start as many processes on a machine as it ",
                   "has GPUs; ranks that are threads of one process share a GPU: start it without ",
                   "mpirun (--comm local)", kInstead);
   }

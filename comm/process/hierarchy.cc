@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Member i of every machine owns column i of the tensor, which is cut into one part per machine,
-// and parts into pieces of at most a chunk. A piece takes four steps:
+// Member i of every machine owns column i of the tensor. A column is cut into one part per machine,
+// and a part into pieces of at most one chunk. A piece takes four steps:
 //
-//   1. gather: the members of a machine send it to their i, who adds it up, unrounded;
-//   2. collect: i sends this sum to the i of the machine whose part it is, who adds the machines'
-//      sums up and rounds, once;
-//   3. that one sends the result to the i of the other machines;
-//   4. each i sends the result to the other members of its machine.
+//   1. gather: on each machine, the other members send their piece to member i, which adds the
+//      pieces up, unrounded;
+//   2. collect: member i of each machine sends this sum to member i of the machine that owns the
+//      part; this member adds the machines' sums up and rounds once;
+//   3. it sends the result to member i of every other machine;
+//   4. member i of each machine sends the result to the other members of its machine.
 //
-// A member has two tags, and a peer is on this machine or on another, so (peer, tag) says the step:
-// addends come under the first tag (1 and 2), results under the second (3 and 4).
+// A member has two tags: addends (steps 1 and 2) use the first, results (3 and 4) the second. A
+// peer is either on this machine or on another, so (peer, tag) identifies the step.
 #include "apogee/comm/process/hierarchy.h"
 
 #include <algorithm>
@@ -24,10 +25,10 @@ namespace {
 
 constexpr int kAddends = 0, kResults = 1;
 
-// Elements of a part of a column.
+// A run of elements of one part of a column.
 struct Piece {
-  size_t machine;  // whose part it is
-  int64_t round;   // its number among those of the part
+  size_t machine;  // the machine that owns the part
+  int64_t round;   // index of the piece within its part
   int64_t begin, count;
 };
 
@@ -76,10 +77,10 @@ class Hierarchy : public Exchange {
   int64_t num_own() const { return static_cast<int64_t>(own_.size()); }
   const Piece& At(int64_t k) const { return pieces_[static_cast<size_t>(k)]; }
 
-  // A column in the order in which this machine adds it up: a chunk of every machine's part, its
-  // own last, then the next chunks. So none can wait in a circle: what a machine in an earlier
-  // round sends, others have room for, because all have sent what is needed to finish the rounds
-  // before.
+  // The pieces of a column, in the order in which this machine adds them up: one chunk of every
+  // machine's part, its own part last, then the next chunks. This order prevents deadlock: if a
+  // machine in an earlier round sends something, the others have room for it, because all have sent
+  // what the rounds before need.
   std::vector<Piece> PiecesOf(size_t column) const {
     const int64_t total = call_.input.numel(), chunk = kChunkBytes / partial_element_;
     const int64_t first = ShareBegin(total, column, num_local_, element_);
@@ -114,8 +115,8 @@ class Hierarchy : public Exchange {
     return Slot(collected_, round % num_own_slots_, num_machines_, machine);
   }
 
-  // Gives local member `column` what it adds up. The result takes the place of the addend, which
-  // must have left before.
+  // Sends local member `column` this member's addends. The result overwrites the addend, which must
+  // have been sent before.
   void GiveColumn(size_t column) {
     const std::vector<Piece> pieces = PiecesOf(column);
     InOrder* const sent =
@@ -148,7 +149,8 @@ class Hierarchy : public Exchange {
     if (piece.machine == machine_) return HasCollected(piece.round);
     SendBytes(PeerOn(piece.machine), kAddends, Partial(k), piece.count * partial_element_,
               [this, k] { free_slots_->Ready(k); });
-    // This member alone has read its addends there, and its machine's sum is elsewhere.
+    // Receiving here is safe: only this member has read these addends, and its machine's sum is in
+    // another buffer.
     ReceiveBytes(PeerOn(piece.machine), kResults, Output(piece), piece.count * element_,
                  [this, k] { pass_on_->Ready(k); });
   }
@@ -189,12 +191,12 @@ class Hierarchy : public Exchange {
 
   int64_t element_, partial_element_;  // bytes
   size_t num_local_, num_machines_, machine_, column_;
-  std::vector<Piece> pieces_;  // of this member's column
-  std::vector<int64_t> own_;   // by round: this machine's among the pieces
+  std::vector<Piece> pieces_;  // the pieces of this member's column
+  std::vector<int64_t> own_;   // by round: index in pieces_ of this machine's own piece
   int64_t num_slots_ = 0, num_own_slots_ = 0;
-  int64_t slot_bytes_ = 0;             // of the largest piece, unrounded
-  std::vector<size_t> to_gather_;      // by piece: addends that are to come
-  std::vector<size_t> to_collect_;     // by round: machines' sums that are to come
+  int64_t slot_bytes_ = 0;             // bytes of the largest piece, unrounded
+  std::vector<size_t> to_gather_;      // by piece: addends that have not arrived yet
+  std::vector<size_t> to_collect_;     // by round: machines' sums that have not arrived yet
   std::unique_ptr<char[]> gathered_;   // [slot][local member][slot_bytes_]
   std::unique_ptr<char[]> partials_;   // [slot][slot_bytes_]
   std::unique_ptr<char[]> collected_;  // [slot of a round][machine][slot_bytes_]

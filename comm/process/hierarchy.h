@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The all-reduce of a group that spans machines: sums first within each machine, then over the
-// machines, whose networks so carry 2 S (1 - 1 / M) bytes per machine (S: the tensor, M: the
-// machines) whatever the number of members on one, instead of that times this number. Private to
-// comm/process.
+// The all-reduce of a group that spans machines: it sums first within each machine, then over the
+// machines. For a tensor of S bytes and M machines, the network of each machine then carries
+//
+//   2 S (1 - 1 / M) bytes,
+//
+// whatever the number of members on it; without the hierarchy it is that times the number of
+// members. Private to comm/process.
 //
 //   const size_t local = MembersPerMachine(machines);      // {0, 0, 1, 1} -> 2
 //   if (local > 1) StartHierarchicalAllReduce(operation, transfers, local);
@@ -16,14 +19,14 @@
 
 namespace apogee::comm::process {
 
-// How many members to take for one machine, given the machine of every member, such that the tree
-// over all is the tree over the machines' sums: the largest power of two for which every so many
-// members next to each other in the group are on one machine. A machine of six counts as three of
-// two. 1 where there is none, and where all members are on one machine: no hierarchy.
+// How many members to treat as one machine, given the machine of every member. It is the largest
+// power of two such that each run of so many neighbouring members is on one machine. Then the tree
+// over all members is the tree over the machines' sums. A machine of six members counts as three
+// machines of two. Returns 1 (no hierarchy) if there is none, or if all members are on one machine.
 size_t MembersPerMachine(std::span<const int> machines);
 
-// Starts the exchange of an all-reduce of large data in such a group; every bit of the result is
-// that of TreeReduce over all members.
+// Starts the exchange of such an all-reduce of large data. Every bit of the result is that of
+// TreeReduce over all members.
 void StartHierarchicalAllReduce(Operation& operation, Transfers& transfers,
                                 size_t members_per_machine);
 

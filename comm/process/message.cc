@@ -10,8 +10,8 @@
 namespace apogee::comm::process {
 namespace {
 
-// The fields before the text, as they lie in the message. All processes run one program on one
-// kind of machine: tensors travel as they lie in memory, and so does this.
+// The fields before the text, as in memory. All processes run the same program on the same kind of
+// machine: tensors are sent as they are in memory, and so is this.
 struct Header {
   uint64_t group;
   int64_t sequence;

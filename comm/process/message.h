@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the processes of a job tell each other beside the tensors. Private to comm/process.
+// Message: the messages between the processes of a job, besides tensors. Private to comm/process.
 #ifndef APOGEE_COMM_PROCESS_MESSAGE_H_
 #define APOGEE_COMM_PROCESS_MESSAGE_H_
 
@@ -20,22 +20,22 @@ enum class MessageKind : uint8_t {
   kLeft,     // "my function has ended": to every process
   kExit,     // "my process is about to end": to every process
   kPing,     // "are you there?"
-  kPong,     // `tag`: the milliseconds for which the function has called nothing; -1: it waits
-  kGivenUp,  // "I have given you up, because": to one that may be stopped, for when it wakes up
+  kPong,     // `tag`: milliseconds since the function last called a collective; -1: it is waiting
+  kGivenUp,  // "I have given you up, because": to a process that may be stopped, for its wake-up
 };
 
 // How a rank's function ended.
-enum class Ending : uint8_t { kReturned, kThrew, kEcho };  // kEcho: threw what a peer had caused
+enum class Ending : uint8_t { kReturned, kThrew, kEcho };  // kEcho: threw because of a peer
 
 // Operations that are matched by number: those of a whole group, or those from one member to
-// another. Groups go by a hash of their name, which is as long as the list of their members.
+// another. A hash of the group's name stands for the group, because the name lists all members.
 struct Channel {
   uint64_t group = 0;
   int32_t sender = -1, receiver = -1;  // ranks of the group
   friend auto operator<=>(const Channel&, const Channel&) = default;
 };
 
-// Instead of a call's number, of a group that has failed on the device.
+// Takes the place of a call's number if a group has failed on the device.
 inline constexpr int64_t kOnDevice = -1;
 
 struct Message {
@@ -45,15 +45,15 @@ struct Message {
   Channel channel = {};
   int64_t sequence = 0;
   Fingerprint fingerprint = {};
-  int32_t tag = 0;  // under which the caller waits for data, or as the kind says
-  // The data itself where it is small; why a group failed or a rank left.
+  int32_t tag = 0;  // the tag under which the caller waits for data, or as the kind says
+  // The data itself if it is small; or the reason why a group failed or a rank left.
   std::string text = {};
 };
 
-// Room for `text`; Encode cuts the end off what is longer.
+// The most bytes of `text`; Encode cuts off the rest.
 size_t MaxTextBytes();
 std::string Encode(const Message& message);
-// Nothing for bytes that no Encode wrote.
+// Returns std::nullopt for bytes that Encode did not write.
 std::optional<Message> Decode(std::string bytes);
 
 }  // namespace apogee::comm::process

@@ -38,8 +38,8 @@ class ProcessWork : public Work {
         patience = timeout_;
         continue;
       }
-      // Either this fails it, or everyone has come and the data is still moving. A thread that
-      // does not come out of the transport does neither.
+      // Either this fails the operation, or all members have arrived and the data is still moving.
+      // If a thread is stuck inside the transport, neither happens.
       shared_->engine->TimeOut(operation_, timeout_);
       if (shared_->engine->IsStuck()) {
         completion.Finish("a collective of group " + operation_->group + ": " +
@@ -57,11 +57,11 @@ class ProcessWork : public Work {
   std::chrono::milliseconds timeout_;
 };
 
-// Of a call whose data NCCL moves: announced first.
+// The Work of a call whose data NCCL moves after the call has been announced.
 class GpuWork : public Work {
  public:
   struct Started {
-    nccl::OperationPtr last;  // set by the time that the announcement is complete
+    nccl::OperationPtr last;  // set before the announcement is complete
   };
   GpuWork(std::shared_ptr<Work> announcement, std::shared_ptr<Started> started,
           nccl::GpuCallPtr call)
@@ -145,7 +145,7 @@ std::shared_ptr<Work> ProcessGroup::SubmitOnGpu(const std::shared_ptr<Operation>
   }
   const int self = static_cast<int>(operation->self);
   const int size = static_cast<int>(operation->ranks.size());
-  // Of the two of a pair, the receiver is the second.
+  // Of a pair, the receiver is the second.
   if (operation->channel.sender >= 0) call.root = 1 - self;
   const GpuChannels::Members members{.channel = operation->channel,
                                      .group = operation->group,

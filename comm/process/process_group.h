@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Groups of ranks that are processes: calls become operations of the engine. Private to
-// comm/process.
+// ProcessGroup: a group of ranks that are processes. Its calls become operations of the engine.
+// Private to comm/process.
 #ifndef APOGEE_COMM_PROCESS_PROCESS_GROUP_H_
 #define APOGEE_COMM_PROCESS_PROCESS_GROUP_H_
 
@@ -16,13 +16,13 @@
 
 namespace apogee::comm::process {
 
-// What the groups of one launch share.
+// The state that the groups of one launch share.
 struct Shared {
   Engine* engine;
   uint32_t session;
   Trace* trace;
   std::mutex mutex;
-  std::map<std::string, int> num_copies;  // that this process has made, by the group's name
+  std::map<std::string, int> num_copies;  // duplicates made by this process, by group name
   std::map<Channel, int64_t> next;        // sequence numbers
   std::shared_ptr<FlightRecord> record;
   std::shared_ptr<GpuChannels> gpu;  // null: tensors of a GPU are staged through the host
@@ -40,9 +40,9 @@ class ProcessGroup : public Group {
   std::shared_ptr<Work> Submit(CollectiveCall call) override;
 
  private:
-  // Fills in who calls, and with whom.
+  // An operation with the members of the call, this process included.
   std::shared_ptr<Operation> NewOperation(const CollectiveCall& call) const;
-  // Announces the call, whose data moves between GPUs then.
+  // Announces a call whose data then moves between GPUs.
   std::shared_ptr<Work> SubmitOnGpu(const std::shared_ptr<Operation>& operation);
   std::shared_ptr<Work> Announce(const std::shared_ptr<Operation>& operation);
 

@@ -17,7 +17,7 @@
 namespace apogee::comm::process {
 namespace {
 
-// Lets NCCL move tensors of GPUs, where every rank can. Collective over the ranks; the same on all.
+// Lets NCCL move GPU tensors if every rank can use it. Collective; the same result on all ranks.
 absl::Status UseGpus(const std::shared_ptr<Shared>& shared, Device device, int size,
                      std::chrono::milliseconds timeout) {
   std::vector<int> ranks(static_cast<size_t>(size));
@@ -87,7 +87,7 @@ absl::Status Launch(const LaunchOptions& options, int num_threads,
           },
           options.trace);
       fn(world);
-      // What the function has not waited for may have failed.
+      // Calls that the function did not wait for may have failed.
       if (shared->gpu != nullptr) shared->gpu->Drain();
     } catch (const CommError& error) {
       own = {.ending = Ending::kEcho, .text = error.what()};

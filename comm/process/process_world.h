@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The ranks that are processes, seen from this one: what launch() runs under mpirun, srun and
-// `apogee run`.
-// Private to comm.
+// Launches with ranks that are processes, seen from this process: launch() uses them under mpirun,
+// srun and `apogee run`. Private to comm.
 #ifndef APOGEE_COMM_PROCESS_PROCESS_WORLD_H_
 #define APOGEE_COMM_PROCESS_PROCESS_WORLD_H_
 
@@ -12,15 +11,15 @@
 
 namespace apogee::comm::process {
 
-// What StartedProcesses (launch.h) returns.
+// The result of StartedProcesses (launch.h).
 absl::StatusOr<Processes> ThisProcess();
 
-// Bytes of tensors that this process has sent to processes on other machines since it started;
-// without what goes along with the announcements of calls.
+// Bytes of tensors that this process has sent to processes on other machines since it started. Data
+// that is sent with the announcements of calls does not count.
 int64_t BytesToOtherMachines();
 
-// Runs fn as this process' rank of `options.num_ranks`, which must not be more than there are
-// processes; those beyond do nothing. Collective over all processes; returns the same on all.
+// Runs fn as this process' rank. options.num_ranks must not exceed the number of processes; the
+// other processes run nothing. Collective over all processes, with the same result on all.
 absl::Status Launch(const LaunchOptions& options, int num_threads,
                     const std::function<void(World&)>& fn);
 

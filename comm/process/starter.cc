@@ -8,7 +8,8 @@
 namespace apogee::comm::process {
 
 const char* NameOf(Starter starter) {
-  return starter == Starter::kTcp ? "`apogee run` (or who set APOGEE_NUM_RANKS)" : "mpirun or srun";
+  return starter == Starter::kTcp ? "`apogee run` (or another starter that sets APOGEE_NUM_RANKS)"
+                                  : "mpirun or srun";
 }
 
 absl::StatusOr<Started> StartedInEnvironment() {

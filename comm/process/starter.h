@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Who started this process as one of several, and the transport between them. Private to comm.
+// How this process was started as one of several, and the transport between them. Private to comm.
 //
 //   APOGEE_ASSIGN_OR_RETURN(const Started started, StartedInEnvironment());
 //   if (started.by == Starter::kTcp) ...
@@ -17,7 +17,7 @@ namespace apogee::comm::process {
 enum class Starter : uint8_t {
   kNobody,  // started alone
   kMpi,     // mpirun, srun
-  kTcp,     // `apogee run`, or whoever has set APOGEE_RANK, APOGEE_NUM_RANKS and APOGEE_ADDRESS
+  kTcp,     // `apogee run`, or anything that sets APOGEE_RANK, APOGEE_NUM_RANKS, APOGEE_ADDRESS
 };
 
 struct Started {
@@ -25,13 +25,13 @@ struct Started {
   int size = 1;  // 0: not known before the transport has started
 };
 
-// "mpirun or srun", "`apogee run`"; for messages.
+// For messages: "mpirun or srun", "`apogee run`".
 const char* NameOf(Starter starter);
 
-// InvalidArgument where the variables of both are set, or those of TCP are not all, or not right.
+// InvalidArgument if the variables of both are set, or those of TCP are incomplete or wrong.
 absl::StatusOr<Started> StartedInEnvironment();
 
-// Waits for the other processes.
+// Connects to the other processes, and waits for them.
 absl::StatusOr<std::unique_ptr<Transport>> StartTransport();
 
 }  // namespace apogee::comm::process

@@ -16,13 +16,13 @@ namespace apogee::comm::tcp {
 namespace {
 
 constexpr size_t kBufferBytes = 64 << 10;
-// Frames of one system call, and calls of one Write or Read: other peers wait meanwhile.
+// Limits of frames per system call and of calls per Write or Read: other peers wait meanwhile.
 constexpr size_t kMaxFrames = 16;
 constexpr int kMaxCalls = 8;
 
 bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK; }
 
-// Empty for what a frame may be.
+// Returns "" for a valid header, else what is wrong.
 std::string Objection(const FrameHeader& header) {
   switch (header.kind) {
     case FrameKind::kMessage:
@@ -38,8 +38,9 @@ std::string Objection(const FrameHeader& header) {
       if (header.bytes == 0 && header.tag >= 0 && header.tag <= 255) return "";
       break;
   }
-  return internal::Concat("it sent what is no frame: kind ", static_cast<uint32_t>(header.kind),
-                          ", tag ", header.tag, ", ", header.bytes, " bytes");
+  return internal::Concat("it sent something that is not a frame: kind ",
+                          static_cast<uint32_t>(header.kind), ", tag ", header.tag, ", ",
+                          header.bytes, " bytes");
 }
 
 }  // namespace
@@ -105,7 +106,7 @@ bool Connection::Write(std::vector<uint64_t>& completed) {
     const ssize_t wrote = sendmsg(fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote < 0) {
-      // What the peer has said before it closed is still to be read: Read closes.
+      // Data that the peer sent before it closed must still be read: Read closes.
       if (!WouldBlock() && errno != EPIPE && errno != ECONNRESET) Close(std::strerror(errno));
       break;
     }
@@ -159,7 +160,7 @@ void Connection::Complete(std::vector<std::string>& messages, std::vector<uint64
   }
   if (frame.id) return completed.push_back(*frame.id);
   early_[frame.header.tag].push_back(std::move(frame.kept));
-  // Its Receive may have come while it did.
+  // Its Receive may have been called while the body was being read.
   const auto posted = posted_.find(frame.header.tag);
   if (posted == posted_.end()) return;
   const Posted place = posted->second.front();
@@ -195,7 +196,8 @@ void Connection::Parse(std::vector<std::string>& messages, std::vector<uint64_t>
 bool Connection::Read(std::vector<std::string>& messages, std::vector<uint64_t>& completed) {
   bool moved = false;
   for (int call = 0; call < kMaxCalls && is_open(); ++call) {
-    // The rest of a body into its place, what follows it into the buffer, which is empty then.
+    // Reads the rest of a body into its place, and the bytes after it into the buffer, which is
+    // empty then.
     const size_t left = incoming_ ? incoming_->left : 0;
     std::array<iovec, 2> parts;
     parts[0] = {.iov_base = left > 0 ? incoming_->body : nullptr, .iov_len = left};

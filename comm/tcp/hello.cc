@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kCall = "call", kChallenge = "challenge", kHello = "hello";
 
-// All but the proof.
+// All bytes but the proof, which comes last.
 template <typename T>
 std::string_view Said(const T& message) {
   return BytesOf(message).substr(0, sizeof(T) - sizeof(Proof));
@@ -80,7 +80,7 @@ absl::Status CheckChallenge(const Challenge& challenge, const Call& call, const 
                                          "; run one version of the library on all ranks");
   }
   if (!MayBeCall(bytes)) {
-    return absl::FailedPreconditionError("its answer is none of a rank of this library");
+    return absl::FailedPreconditionError("its answer does not come from a rank of this library");
   }
   if (!Proves(challenge.proof, job.token, kChallenge, {BytesOf(call), Said(challenge)})) {
     return absl::FailedPreconditionError(
@@ -95,7 +95,8 @@ bool IsHello(const Hello& hello, const Call& call, const Challenge& challenge, c
 
 absl::Status StatusOf(const Answer& answer) {
   if (std::memcmp(answer.magic, kMagic, sizeof(answer.magic)) != 0) {
-    return absl::FailedPreconditionError("its answer is none of a rank of this library's version");
+    return absl::FailedPreconditionError(
+        "its answer does not come from a rank of this library's version");
   }
   return absl::Status(static_cast<absl::StatusCode>(answer.code), TextOf(answer.text));
 }

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What two processes of a job say first on a connection. Of fixed sizes, so that nothing that a
-// stranger sends makes anybody read more. Private to comm/tcp.
+// The first messages of two processes of a job on a connection. They have fixed sizes, so that a
+// stranger cannot make a process read more. Private to comm/tcp.
 //
-//   the one that connects                 the one that was called
-//   Call: which rank, to which, a nonce
+//   the process that connects             the process that was called
+//   Call: its rank, the called rank, a nonce
 //                                         Challenge: a nonce of its own
 //   Hello: where it listens
-//                                         Answer: whether it can be (reception.h, meeting.h)
+//                                         Answer: accepted or refused (reception.h, meeting.h)
 //
-// Each of the first three ends with a proof that its sender knows the job's token (proof.h), over
-// the message and all those before it. The token itself is never sent. A message that was recorded
-// proves nothing to a peer, for it has another nonce; one that is sent back to its sender proves
-// nothing either, for each kind has a label of its own and a call names the rank that it is for.
-// What comes later on the connection is not proved (docs/launch.md).
+// Each of the first three ends with a proof that its sender knows the job's token (proof.h). The
+// proof covers the message and all those before it. The token itself is never sent. A recorded
+// message proves nothing to a peer, because the peer uses another nonce. A message that is sent
+// back to its sender proves nothing either, because each kind of message has its own label, and a
+// call names the rank that it is for. Later data on the connection is not proved (docs/launch.md).
 #ifndef APOGEE_COMM_TCP_HELLO_H_
 #define APOGEE_COMM_TCP_HELLO_H_
 
@@ -28,16 +28,16 @@
 
 namespace apogee::comm::tcp {
 
-// Changes with the protocol, so that programs of two versions refuse each other.
+// Changes with the protocol, so that programs of different versions refuse each other.
 inline constexpr char kMagic[9] = "APOGEE02";
-// What all versions begin with.
+// The common beginning of all versions.
 inline constexpr std::string_view kMagicOfAll = "APOGEE";
 
-// As they lie in memory: all processes run on one kind of machine, as under MPI. `proof` is last.
+// As in memory: all processes run on the same kind of machine, as under MPI. `proof` comes last.
 struct Call {
   char magic[8];
   int32_t rank, size;
-  int32_t to;  // the rank that is called
+  int32_t to;  // the called rank
   Nonce nonce;
   Proof proof;
 };
@@ -47,7 +47,7 @@ struct Challenge {
   Proof proof;
 };
 struct Hello {
-  uint32_t port;      // where this process listens; 0: nowhere
+  uint32_t port;      // where this process listens; 0: it does not
   char machine[320];  // ends with a zero, as all text here
   Proof proof;
 };
@@ -56,7 +56,7 @@ struct Answer {
   uint32_t code;  // of absl::Status
   char text[1012];
 };
-// Rank 0 says for every rank, after a good answer:
+// After a positive answer, rank 0 sends one of these for every rank.
 struct Place {
   uint32_t port;
   char address[92];
@@ -75,13 +75,13 @@ T FromBytes(std::string_view bytes) {
   return value;
 }
 
-// Copies what fits.
+// Copies as much of `text` as fits.
 template <size_t kSize>
 void SetText(char (&field)[kSize], std::string_view text) {
   std::memset(field, 0, kSize);
   std::memcpy(field, text.data(), std::min(text.size(), kSize - 1));
 }
-// Also of a field that a peer has not ended.
+// Also for a field that a peer has not terminated.
 template <size_t kSize>
 std::string TextOf(const char (&field)[kSize]) {
   return std::string(field, strnlen(field, kSize));
@@ -93,18 +93,19 @@ Hello MakeHello(const Job& job, const Call& call, const Challenge& challenge,
                 const std::string& machine, uint16_t port);
 Answer MakeAnswer(const absl::Status& status);
 
-// Whether bytes may be the begin of a Call.
+// Whether the bytes may be the beginning of a Call.
 bool MayBeCall(std::string_view bytes);
-// The version that bytes begin with, where it is another than this; empty else.
+// The version that the bytes begin with, if it is not this one; else "".
 std::string OtherVersion(std::string_view bytes);
 
-// Whether a process with the job's token has called this rank. What it says of its rank and of the
-// job's size may be wrong.
+// Whether the call comes from a process with the job's token and is for this rank. The caller's
+// rank and its size of the job may still be wrong.
 bool IsCall(const Call& call, const Job& job);
-// FailedPrecondition, with the reason, where the called one does not prove that it is of the job.
+// Returns FailedPrecondition, with the reason, if the called process does not prove that it belongs
+// to the job.
 absl::Status CheckChallenge(const Challenge& challenge, const Call& call, const Job& job);
 bool IsHello(const Hello& hello, const Call& call, const Challenge& challenge, const Job& job);
-// The status that was sent; FailedPrecondition for bytes that are no answer.
+// The status that was sent. FailedPrecondition if the bytes are not an answer.
 absl::Status StatusOf(const Answer& answer);
 
 }  // namespace apogee::comm::tcp

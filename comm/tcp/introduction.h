@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The caller's side of a connection's first words (hello.h). Private to comm/tcp.
+// The first messages of a connection (hello.h) on the caller's side. Private to comm/tcp.
 #ifndef APOGEE_COMM_TCP_INTRODUCTION_H_
 #define APOGEE_COMM_TCP_INTRODUCTION_H_
 
@@ -9,10 +9,10 @@
 
 namespace apogee::comm::tcp {
 
-// Proves to rank `to` that this process is of the job, and says that it listens on `port`; the
-// answer is the next that comes. FailedPrecondition where the called one does not prove that it is
-// of the job: it has got a call then, and nothing else. Unavailable and DeadlineExceeded as of
-// sockets.
+// Proves to rank `to` that this process belongs to the job, and tells it that this process listens
+// on `port`. The answer is the next message to arrive. Returns FailedPrecondition if the called
+// process does not prove that it belongs to the job; it has received only a Call then. Returns
+// Unavailable and DeadlineExceeded as socket.h does.
 absl::Status Introduce(const Socket& socket, const Job& job, int to, uint16_t port,
                        Clock::time_point deadline);
 

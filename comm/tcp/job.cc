@@ -27,7 +27,7 @@ absl::StatusOr<int> Number(const char* name, const std::string& text, int least,
   return number;
 }
 
-// "node1:29400", "127.0.0.1:29400", "[::1]:29400"
+// Accepts "node1:29400", "127.0.0.1:29400" and "[::1]:29400".
 absl::Status ParseAddress(const std::string& text, Job& job) {
   const size_t colon = text.rfind(':');
   std::string host = text.substr(0, colon);

@@ -17,7 +17,7 @@ constexpr std::chrono::milliseconds kShortestNap(10), kLongestNap(200);
 
 absl::Status Unavailable(const std::string& message) { return absl::UnavailableError(message); }
 
-// Tries until rank 0 is there.
+// Tries until rank 0 listens.
 absl::StatusOr<Socket> CallRank0(const Job& job) {
   const auto deadline = Clock::now() + job.timeout;
   auto nap = kShortestNap;
@@ -32,8 +32,8 @@ absl::StatusOr<Socket> CallRank0(const Job& job) {
       return Unavailable(internal::Concat(
           "launch: rank ", job.rank, " cannot connect to rank 0 at APOGEE_ADDRESS=", job.Address(),
           " within ", Seconds(job.timeout), ": ", Message(socket.status()),
-          IsWildcard(job.host) ? "; this address is for rank 0 only, give the others that of its "
-                                 "machine"
+          IsWildcard(job.host) ? "; this address is for rank 0 only; give the others the address "
+                                 "of its machine"
                                : "; is rank 0 started there, and does no firewall stop the port?"));
     }
     std::this_thread::sleep_for(nap);
@@ -41,13 +41,13 @@ absl::StatusOr<Socket> CallRank0(const Job& job) {
   }
 }
 
-// What rank 0 says of where everybody is.
+// Receives from rank 0 where every rank listens.
 absl::StatusOr<std::vector<Place>> AskRank0(const Job& job, const Socket& socket, uint16_t port) {
   const auto deadline = Clock::now() + job.timeout + kAnswerGrace;
   const std::string there = "rank 0 at APOGEE_ADDRESS=" + job.Address();
   const auto is_none = [&](const absl::Status& why) {
-    return InvalidArgument("launch: what listens at APOGEE_ADDRESS=", job.Address(),
-                           " is no rank 0 of this job: ", Message(why));
+    return InvalidArgument("launch: the process that listens at APOGEE_ADDRESS=", job.Address(),
+                           " is not rank 0 of this job: ", Message(why));
   };
   const absl::Status said = Introduce(socket, job, /*to=*/0, port, deadline);
   if (absl::IsFailedPrecondition(said)) return is_none(said);
@@ -62,13 +62,13 @@ absl::StatusOr<std::vector<Place>> AskRank0(const Job& job, const Socket& socket
   if (absl::IsDeadlineExceeded(bytes.status())) {
     return Unavailable(internal::Concat("launch: ", there, " did not answer rank ", job.rank,
                                         " within ", Seconds(job.timeout + kAnswerGrace),
-                                        "; has its process come to launch()?"));
+                                        "; has its process called launch()?"));
   }
   if (!bytes.ok()) {
     return Unavailable(internal::Concat(
         "launch: ", there, " has dropped rank ", job.rank, " (", Message(bytes.status()),
-        "): either it has ended, or APOGEE_JOB_TOKEN is not the same for all ranks, or they run ",
-        "other versions of the library"));
+        "): either it has ended, or APOGEE_JOB_TOKEN is not the same for all ranks, or the ranks ",
+        "run different versions of the library"));
   }
   std::vector<Place> places(static_cast<size_t>(job.size));
   std::memcpy(places.data(), bytes->data(), bytes->size());
@@ -90,7 +90,7 @@ absl::Status Unreached(const Job& job, int peer, const Place& place, const absl:
                                       "; ", remedy));
 }
 
-// Returns when rank `peer` has taken this process.
+// Returns when rank `peer` has accepted this process.
 absl::StatusOr<Socket> CallLower(const Job& job, int peer, const Place& place,
                                  Clock::time_point deadline) {
   APOGEE_ASSIGN_OR_RETURN(
@@ -136,8 +136,8 @@ absl::StatusOr<Mesh> MeetAsOther(const Job& job) {
   APOGEE_ASSIGN_OR_RETURN(const std::vector<Place> places, AskRank0(job, mesh.peers[0], port));
   for (const Place& place : places) mesh.machines.push_back(TextOf(place.machine));
   const auto deadline = Clock::now() + job.timeout;
-  // A rank takes others once all lower ones have taken it. So ranks wait for
-  // lower ranks only, and never in a circle.
+  // A rank accepts others only after all lower ranks have accepted it. So ranks wait only for
+  // lower ranks, and never in a circle.
   for (int r = 1; r < job.rank; ++r) {
     const Place& place = places[static_cast<size_t>(r)];
     auto socket = CallLower(job, r, place, deadline);

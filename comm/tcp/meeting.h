@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// How the processes of a job find each other: all connect to rank 0, hear from it where the others
-// listen, and connect pairwise. Private to comm/tcp.
+// Meet: how the processes of a job find each other. All connect to rank 0, learn from it where the
+// others listen, and then connect pairwise. Private to comm/tcp.
 //
 //   APOGEE_ASSIGN_OR_RETURN(Mesh mesh, Meet(job));
 #ifndef APOGEE_COMM_TCP_MEETING_H_
@@ -20,10 +20,12 @@ struct Mesh {
   std::vector<std::string> machines;  // by rank
 };
 
-// Waits for all processes, at most job.timeout for each step. InvalidArgument where processes say
-// what cannot be (two of one rank, other numbers of ranks), where rank 0's machine does not have
-// the address, and where what listens there does not know the job's token; Unavailable where one
-// does not come or cannot be reached. Rank 0's findings are told to all that have come.
+// Waits for all processes, at most job.timeout for each step. Rank 0's errors are told to all
+// processes that have arrived.
+//   InvalidArgument  processes contradict each other (the same rank twice, different numbers of
+//                    ranks), or rank 0's machine does not have the address, or the process that
+//                    listens there does not know the job's token
+//   Unavailable      a process does not arrive or cannot be reached
 absl::StatusOr<Mesh> Meet(const Job& job);
 
 }  // namespace apogee::comm::tcp

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Nonces, and proofs that a process knows its job's token: HMAC-SHA-256 (libsodium) of what both
-// sides have said, under the token. Private to comm/tcp.
+// Nonces, and proofs that a process knows its job's token. A proof is the HMAC-SHA-256 (libsodium),
+// under the token, of the messages of both sides. Private to comm/tcp.
 //
 //   const Nonce mine = NewNonce();
 //   hello.proof = Prove(job.token, "hello", {BytesOf(call), BytesOf(challenge)});
@@ -18,14 +18,14 @@ namespace apogee::comm::tcp {
 using Nonce = std::array<unsigned char, 32>;
 using Proof = std::array<unsigned char, 32>;
 
-// From the system's source of random numbers. Throws Error where there is none.
+// Random, from the operating system. Throws Error if the system has no source of random numbers.
 Nonce NewNonce();
 
-// `label` says which message it is of, so that the proof of one is none of another. The parts must
-// be of fixed sizes: only what they are joined to is proved.
+// `label` names the kind of message, so that a proof of one kind is not valid for another. The
+// parts must have fixed sizes, because only their concatenation is proved.
 Proof Prove(std::string_view token, std::string_view label,
             std::initializer_list<std::string_view> parts);
-// Takes as long for every wrong proof.
+// Takes the same time for every wrong proof.
 bool Proves(const Proof& proof, std::string_view token, std::string_view label,
             std::initializer_list<std::string_view> parts);
 

@@ -8,7 +8,7 @@
 namespace apogee::comm::tcp {
 namespace {
 
-// What rank 0 has against a process that has the job's token.
+// The reasons for which rank 0 refuses a process that has the job's token.
 absl::Status CheckGuest(const Job& job, const Reception::Guest& guest,
                         const std::vector<Socket>& peers) {
   if (guest.size != job.size) {
@@ -47,7 +47,7 @@ absl::StatusOr<Socket> ListenAsRank0(const Job& job) {
       Message(socket.status()), "; choose a port that is free"));
 }
 
-// Why some may not have come, to go between what is missing and what to do.
+// Hints why some ranks may be missing. They stand between the list of missing ranks and the remedy.
 std::string Clues(const Job& job, const Reception& reception) {
   std::string clues;
   if (const int count = reception.num_strangers()) {
@@ -67,7 +67,7 @@ std::string Clues(const Job& job, const Reception& reception) {
   return clues;
 }
 
-// Rank 0: takes all the others.
+// Rank 0 accepts all the others.
 absl::Status TakeAll(const Job& job, Reception& reception, Mesh& mesh, std::vector<Place>& places) {
   const auto start = Clock::now();
   for (int missing = job.size - 1; missing > 0; --missing) {
@@ -139,7 +139,7 @@ absl::StatusOr<Mesh> MeetAsRank0(const Job& job) {
   const std::string_view table(reinterpret_cast<const char*>(places.data()), size * sizeof(Place));
   for (const Socket& peer : mesh.peers) {
     if (!peer.is_open()) continue;
-    // One that is gone meanwhile is found out when it is missed.
+    // A rank that has gone meanwhile is noticed when it is missing.
     WriteAll(peer, status.ok() ? answer + std::string(table) : answer, Clock::now() + kAnswerGrace)
         .IgnoreError();
   }

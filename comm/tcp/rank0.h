@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Rank 0's part of the meeting (meeting.h): it takes all the others, and tells each where all are,
-// or what is wrong. Private to comm/tcp.
+// Rank 0's part of the meeting (meeting.h). It accepts all other ranks, and tells each where all
+// ranks listen, or what is wrong. Private to comm/tcp.
 #ifndef APOGEE_COMM_TCP_RANK0_H_
 #define APOGEE_COMM_TCP_RANK0_H_
 
@@ -11,15 +11,15 @@
 
 namespace apogee::comm::tcp {
 
-// More than rank 0 takes to notice that its own time is up, and to say so.
+// Longer than rank 0 takes to notice that its own time is over, and to say so.
 inline constexpr std::chrono::seconds kAnswerGrace(5);
 
 absl::StatusOr<Mesh> MeetAsRank0(const Job& job);
 
-// For messages: "120 s"; "2, 3", of the ranks from `first` on that have no connection.
+// For messages. Seconds: "120 s". Missing: "2, 3", the ranks from `first` on without a connection.
 std::string Seconds(std::chrono::milliseconds time);
 std::string Missing(const Mesh& mesh, size_t first);
-// The error of a rank that can take no connection, where it is no matter of time.
+// The error of a rank that cannot accept connections for another reason than time.
 absl::Status CannotTake(const Job& job, const absl::Status& why, Clock::duration waited,
                         const std::string& missing);
 

@@ -24,7 +24,7 @@ bool Reception::TakeCall(Waiting& waiting) {
   waiting.said.clear();
   waiting.challenge = MakeChallenge(job_, waiting.call);
   const std::string_view bytes = BytesOf(*waiting.challenge);
-  // A new connection has room for so little.
+  // A new connection has room for so few bytes.
   return send(waiting.socket.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
          static_cast<ssize_t>(bytes.size());
 }
@@ -90,7 +90,7 @@ absl::Status Reception::TakeConnection() {
 absl::StatusOr<Reception::Guest> Reception::Next(Clock::time_point deadline) {
   while (true) {
     const bool takes = Clock::now() >= try_again_at_;
-    // `poll` passes over negative descriptors.
+    // poll() ignores negative descriptors.
     std::vector<pollfd> entries = {
         {.fd = takes ? listener_.fd() : -1, .events = POLLIN, .revents = 0}};
     auto wake = takes ? deadline : std::min(deadline, try_again_at_);
@@ -113,7 +113,7 @@ absl::StatusOr<Reception::Guest> Reception::Next(Clock::time_point deadline) {
       ++num_strangers_;
     }
     if (entries[0].revents != 0) APOGEE_RETURN_IF_ERROR(TakeConnection());
-    if (now >= deadline) return absl::DeadlineExceededError("nobody has come");
+    if (now >= deadline) return absl::DeadlineExceededError("no connection arrived in time");
   }
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Reception: takes connections and lets in those that prove that they are of the job (hello.h).
-// Others, that send something else, or nothing for a while, are dropped without an answer. Private
-// to comm/tcp.
+// Reception: accepts connections and admits those that prove that they belong to the job (hello.h).
+// Connections that send something else, or nothing for a while, are dropped without an answer.
+// Private to comm/tcp.
 //
 //   Reception reception(std::move(listener), job);
 //   APOGEE_ASSIGN_OR_RETURN(Reception::Guest guest, reception.Next(deadline));
@@ -20,11 +20,10 @@ namespace apogee::comm::tcp {
 
 class Reception {
  public:
-  // How long a connection may be there without having proved itself, and how many of those.
+  // How long a connection may stay without a proof, and how many such connections may wait.
   static constexpr std::chrono::seconds kPatience{10};
   static constexpr size_t kMaxWaiting = 512;
-  // How long the system may have no descriptor or memory for a connection, where there is none that
-  // could be dropped instead.
+  // How long the system may lack resources for a new connection while there is none to drop.
   static constexpr std::chrono::seconds kScarcity{5};
 
   struct Guest {
@@ -36,12 +35,12 @@ class Reception {
 
   Reception(Socket listener, Job job) : listener_(std::move(listener)), job_(std::move(job)) {}
 
-  // DeadlineExceeded when nobody has come until then. ResourceExhausted and Unavailable, with the
-  // system's reason, where no connection can be taken.
+  // The next admitted process. Returns DeadlineExceeded if none comes before the deadline, and
+  // ResourceExhausted or Unavailable, with the system's reason, if no connection can be accepted.
   absl::StatusOr<Guest> Next(Clock::time_point deadline);
-  // Where it listens, without the port.
+  // The address where it listens, without the port.
   std::string address() const { return OwnAddress(listener_).value_or(""); }
-  // How many connections were dropped, and of what other version the last of them was.
+  // Number of dropped connections, and the other version that the last of them had.
   int num_strangers() const { return num_strangers_; }
   const std::string& other_version() const { return other_version_; }
 
@@ -49,19 +48,19 @@ class Reception {
   struct Waiting {
     Socket socket;
     Clock::time_point until;
-    std::string said = {};  // of the message that is expected
+    std::string said = {};  // the bytes received of the expected message
     Call call = {};
     std::optional<Challenge> challenge = {};
     std::optional<Guest> guest = {};
   };
-  // Reads what there is, and answers a call. Whether the connection is to be kept.
+  // Reads the bytes that have arrived, and answers a call. Returns whether to keep the connection.
   bool Hear(Waiting& waiting);
   bool TakeCall(Waiting& waiting);
   bool TakeHello(Waiting& waiting);
-  // Drops the oldest connection that has not called, or else the oldest; not the newest, whose call
-  // may be on its way, where there is another. False where there is none.
+  // Drops the oldest connection that has not called, or else the oldest. Spares the newest, whose
+  // call may be on its way, if there is another. Returns false if there is none to drop.
   bool DropOne();
-  // Takes a connection that waits for it.
+  // Accepts a connection that is waiting.
   absl::Status TakeConnection();
 
   Socket listener_;
@@ -69,7 +68,7 @@ class Reception {
   std::list<Waiting> waiting_;
   int num_strangers_ = 0;
   std::string other_version_;
-  // Since when the system has had nothing for a connection, and when to try again.
+  // Since when the system has lacked resources for a connection, and when to try again.
   std::optional<Clock::time_point> scarce_since_;
   Clock::time_point try_again_at_ = {};
 };

@@ -43,8 +43,8 @@ absl::StatusOr<Addresses> Resolve(const char* host, uint16_t port, int flags) {
 
 void SetUp(int fd) { setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &kOn, sizeof(kOn)); }
 
-// While nobody listens there, the system may choose the port that is called as the caller's own,
-// and so connect the socket with itself.
+// If nobody listens at the called port, the system may choose that same port as the caller's own,
+// and so connect the socket to itself.
 bool IsItsOwnPeer(int fd) {
   sockaddr_storage own = {}, peer = {};
   socklen_t own_size = sizeof(own), peer_size = sizeof(peer);
@@ -56,9 +56,9 @@ bool IsItsOwnPeer(int fd) {
 absl::StatusOr<std::string> TextOf(const sockaddr& address, socklen_t size) {
   char text[NI_MAXHOST] = {};
   if (getnameinfo(&address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0) {
-    return absl::UnavailableError("the address has no text");
+    return absl::UnavailableError("the address cannot be shown as text");
   }
-  // What an IPv6 socket calls an IPv4 address.
+  // The form in which an IPv6 socket names an IPv4 address.
   const std::string_view name = text;
   return std::string(name.starts_with("::ffff:") ? name.substr(7) : name);
 }
@@ -68,7 +68,7 @@ in_port_t& PortIn(sockaddr_storage& address) {
                                        : reinterpret_cast<sockaddr_in&>(address).sin_port;
 }
 
-// FailedPrecondition where this machine does not have the address.
+// FailedPrecondition: this machine does not have the address.
 absl::StatusOr<Socket> ListenOn(const sockaddr& address, socklen_t size) {
   Socket made(socket(address.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!made.is_open()) {
@@ -76,7 +76,7 @@ absl::StatusOr<Socket> ListenOn(const sockaddr& address, socklen_t size) {
     return Unavailable("socket", errno);
   }
   setsockopt(made.fd(), SOL_SOCKET, SO_REUSEADDR, &kOn, sizeof(kOn));
-  if (address.sa_family == AF_INET6) {  // :: takes IPv4, too
+  if (address.sa_family == AF_INET6) {  // so that :: also takes IPv4
     const int off = 0;
     setsockopt(made.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
   }
@@ -161,7 +161,7 @@ absl::StatusOr<Socket> AdoptListener(int fd) {
   int listens = 0;
   socklen_t size = sizeof(listens);
   if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0) {
-    return InvalidArgument("descriptor ", fd, " is no socket that listens");
+    return InvalidArgument("descriptor ", fd, " is not a listening socket");
   }
   fcntl(fd, F_SETFD, FD_CLOEXEC);
   fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
@@ -195,7 +195,7 @@ absl::StatusOr<Socket> Accept(const Socket& listener) {
     case ENOTSOCK:
     case EOPNOTSUPP:
       return Unavailable("accept", errno);
-    default:  // none is there, or it is gone again
+    default:  // there is none, or it is already gone
       return Socket();
   }
 }

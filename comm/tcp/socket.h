@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Sockets that close themselves, and what a handshake needs of them: calls with a deadline. All
-// sockets are non-blocking and not inherited by children. Private to comm/tcp.
+// Sockets that close themselves, and calls with deadlines for a handshake. All sockets are
+// non-blocking and are not inherited by child processes. Private to comm/tcp.
 //
 //   APOGEE_ASSIGN_OR_RETURN(Socket socket, Connect("node1", 29400, deadline));
 //   APOGEE_RETURN_IF_ERROR(WriteAll(socket, bytes, deadline));
 //
-// Unavailable: nothing there, or the peer has closed; DeadlineExceeded; both with the reason only,
-// the caller says what it was about.
+// Errors: Unavailable if nothing listens there or the peer has closed; DeadlineExceeded. Both give
+// only the reason; the caller adds what it was doing.
 #ifndef APOGEE_COMM_TCP_SOCKET_H_
 #define APOGEE_COMM_TCP_SOCKET_H_
 
@@ -43,30 +43,30 @@ class Socket {
   int fd_ = -1;
 };
 
-// `poll` takes milliseconds: those until then, rounded up; 0 when it is past.
+// For poll: milliseconds until the deadline, rounded up; 0 if it has passed.
 int MillisecondsUntil(Clock::time_point deadline);
 
-// Listens on `port`, 0 for one that the system chooses, of the host's address and no other: of
-// several the first that this machine has. On all interfaces where `host` is 0.0.0.0 or ::, never
-// for a name. NotFound where the host has no address, FailedPrecondition where this machine has
-// none of them, Unavailable where the port cannot be had.
+// Listens on `port` (0: the system chooses one) of the host's address only. If the host has several
+// addresses, it uses the first one that this machine has. It listens on all interfaces if `host` is
+// 0.0.0.0 or ::, never for a name. NotFound: the host has no address. FailedPrecondition: this
+// machine has none of them. Unavailable: the port cannot be used.
 absl::StatusOr<Socket> Listen(const std::string& host, uint16_t port);
-// On the address that this side of a connection has, on a port that the system chooses.
+// Listens on the address of this side of a connection, on a port that the system chooses.
 absl::StatusOr<Socket> ListenBeside(const Socket& connection);
-// A descriptor that this process has inherited.
+// Takes over a listening descriptor that this process has inherited.
 absl::StatusOr<Socket> AdoptListener(int fd);
 absl::StatusOr<uint16_t> PortOf(const Socket& listener);
-// A connection that waits to be taken; a closed socket where there is none any more.
-// ResourceExhausted where the process or the system has no descriptor or memory for it.
+// Accepts a waiting connection; returns a closed socket if there is none. ResourceExhausted: the
+// process or the system lacks descriptors or memory for it.
 absl::StatusOr<Socket> Accept(const Socket& listener);
 
-// One attempt.
+// Makes one attempt.
 absl::StatusOr<Socket> Connect(const std::string& host, uint16_t port, Clock::time_point deadline);
-// The numeric address of the peer, or of this side, without its port.
+// The numeric address of the peer, or of this side, without the port.
 absl::StatusOr<std::string> PeerAddress(const Socket& socket);
 absl::StatusOr<std::string> OwnAddress(const Socket& socket);
 bool IsLoopback(const std::string& host);
-// All interfaces of a machine: no address of one.
+// Whether it stands for all interfaces of a machine, so that it is not the address of one.
 bool IsWildcard(const std::string& host);
 
 absl::Status WriteAll(const Socket& socket, std::string_view bytes, Clock::time_point deadline);

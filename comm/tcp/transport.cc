@@ -17,7 +17,7 @@
 namespace apogee::comm::tcp {
 namespace {
 
-// How long an Abort tries to reach the others.
+// How long Abort tries to reach the other processes.
 constexpr std::chrono::milliseconds kAbortTimeout(150);
 constexpr int kFinishPollMs = 100;
 
@@ -60,7 +60,7 @@ class TcpTransport : public Transport {
       if (!was_open_[r] || peers_[r].is_open()) continue;
       was_open_[r] = false;
       moved = true;
-      // One that has said goodbye has nothing to say any more, and neither have the others to it.
+      // A peer that has said goodbye will send nothing more, and nobody will send to it.
       if (peers_[r].has_said_goodbye()) continue;
       events.gone.push_back({static_cast<int>(r), "has ended or is cut off: " + peers_[r].why()});
     }
@@ -85,8 +85,8 @@ class TcpTransport : public Transport {
     const auto deadline = Clock::now() + kAbortTimeout;
     for (Connection& peer : peers_) peer.Post(FrameKind::kAbort, exit_code, "");
     std::vector<std::string> messages;
-    // What comes is read until the peers have closed: unread, it would make the system drop what
-    // was sent.
+    // Keep reading until the peers have closed: if received data were left unread, the system would
+    // drop sent data.
     const auto is_open = [](const Connection& peer) { return peer.is_open(); };
     while (Clock::now() < deadline && std::any_of(peers_.begin(), peers_.end(), is_open)) {
       for (Connection& peer : peers_) {
@@ -104,11 +104,11 @@ class TcpTransport : public Transport {
  private:
   Connection& Peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
 
-  // Moves what can be moved within `wait_ms`. Returns whether anything was.
+  // Moves data, waiting at most `wait_ms` for some. Returns whether anything has moved.
   bool Exchange(Events& events, int wait_ms) {
     entries_.clear();
     for (const Connection& peer : peers_) {
-      // `poll` passes over negative ones.
+      // poll() ignores negative descriptors.
       entries_.push_back({.fd = peer.fd(), .events = POLLIN, .revents = 0});
       if (peer.has_unsent()) entries_.back().events |= POLLOUT;
     }
@@ -134,7 +134,7 @@ class TcpTransport : public Transport {
     std::_Exit(exit_code);
   }
 
-  std::vector<Connection> peers_;  // by rank; this process' own is closed
+  std::vector<Connection> peers_;  // by rank; the entry of this process is closed
   std::vector<bool> was_open_;
   std::vector<uint64_t> completed_;
   int64_t in_flight_ = 0;
@@ -142,7 +142,7 @@ class TcpTransport : public Transport {
   std::vector<std::string> messages_;
 };
 
-// By rank: the first rank on the same machine.
+// By rank: the lowest rank on the same machine.
 std::vector<int> FirstRanks(const std::vector<std::string>& machines, std::optional<int> per) {
   std::vector<int> first;
   for (int r = 0; r < static_cast<int>(machines.size()); ++r) {

@@ -19,8 +19,8 @@ absl::StatusOr<std::optional<int>> RanksPerMachineInEnvironment() {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ranks);
   if (error != std::errc() || end != text.data() + text.size() || ranks < 1) {
     return InvalidArgument("launch: the environment variable APOGEE_RANKS_PER_MACHINE is '", text,
-                           "'; it must be a positive number, how many ranks count as one machine, "
-                           "or not be set: then the machines are what they are");
+                           "'; it must be a positive number, the number of ranks that count as one "
+                           "machine; unset it to use the real machines");
   }
   return ranks;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Which processes of a job share a machine. Private to comm.
+// Which processes of a job are on the same machine. Private to comm.
 //
 //   APOGEE_ASSIGN_OR_RETURN(const auto per_machine, RanksPerMachineInEnvironment());
 #ifndef APOGEE_COMM_TRANSPORT_MACHINES_H_
@@ -13,13 +13,13 @@
 
 namespace apogee::comm {
 
-// The value of APOGEE_RANKS_PER_MACHINE, which makes so many processes, in the order of their
-// ranks, count as a machine of their own. Absent: machines are what they are. InvalidArgument for
-// anything but a positive number.
+// The value of APOGEE_RANKS_PER_MACHINE: each run of so many ranks then counts as one machine.
+// std::nullopt if it is not set: the real machines count. InvalidArgument for anything but a
+// positive number.
 absl::StatusOr<std::optional<int>> RanksPerMachineInEnvironment();
 
-// A name that only this machine has, as long as it runs: machines may share a host name; the boot's
-// id is of one.
+// A name that only this machine has while it runs: the host name, which machines may share, and the
+// id of its boot.
 std::string ThisMachine();
 
 }  // namespace apogee::comm

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Transport: bytes between the processes of a job, one of which is this one. Private to comm; knows
-// nothing of tensors, groups or collectives. Implemented by comm/mpi and comm/tcp.
+// Transport: moves bytes between this process and the other processes of its job. Private to comm;
+// knows nothing of tensors, groups or collectives. Implemented by comm/mpi and comm/tcp.
 //
 //   APOGEE_ASSIGN_OR_RETURN(auto transport, tcp::StartTransport(job));
 //   transport->Post(1, "a message");                       // small, in order per pair of processes
-//   transport->Receive(1, tag, buffer, bytes, /*id=*/7);   // large, straight into its place
+//   transport->Receive(1, tag, buffer, bytes, /*id=*/7);   // large, straight into `buffer`
 //   transport->Poll(events);                               // never blocks
 //
-// Calls may come from several threads, but one at a time. Start and Finish come from the same
-// thread. No call waits for a peer except these two and Abort, which has a limit. What fails for
-// this process throws Error; a peer that is gone is an event.
+// Calls may come from several threads, but only one at a time. Start and Finish must come from the
+// same thread. Only these two and Abort, which has a time limit, wait for peers. An error of this
+// process throws Error; a lost peer is an event.
 #ifndef APOGEE_COMM_TRANSPORT_TRANSPORT_H_
 #define APOGEE_COMM_TRANSPORT_TRANSPORT_H_
 
@@ -25,15 +25,15 @@ namespace apogee::comm {
 
 class Transport {
  public:
-  // The most bytes of a message. Small enough to leave at once ("eagerly") under every MPI.
+  // The most bytes of a message. Small enough that every MPI sends it at once ("eagerly").
   static constexpr size_t kMaxMessageBytes = 4000;
 
   struct Message {
     int from;
     std::string bytes;
   };
-  // A process that can send and receive nothing any more. Not every transport notices: the others
-  // tell a lost process by its silence only.
+  // A process that can no longer send or receive. Not every transport notices; otherwise the engine
+  // recognizes a lost process by its silence.
   struct Gone {
     int rank;
     std::string why;  // "has ended or is cut off: ..."
@@ -50,26 +50,27 @@ class Transport {
   virtual std::string_view name() const = 0;
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(machines_.size()); }
-  // Tags of Send and Receive: 1 to this.
+  // Tags of Send and Receive go from 1 to this.
   int max_tag() const { return max_tag_; }
-  // The machine of a process: the rank of the first process there.
+  // The machine of a process, given by the lowest rank on that machine.
   int machine_of(int rank) const { return machines_[static_cast<size_t>(rank)]; }
-  // What Send has sent to other machines. Any thread may ask.
+  // Bytes that Send has sent to other machines. Any thread may ask.
   int64_t bytes_to_other_machines() const { return bytes_to_other_machines_; }
 
+  // Sends a message. Messages to one process arrive in the order of the calls.
   virtual void Post(int to, std::string message) = 0;
-  // Matched by (process, tag) in the order of the calls. The memory must stay as it is until Poll
+  // Matched by (process, tag) in the order of the calls. The memory must stay unchanged until Poll
   // returns the id. At most 2^31 - 1 bytes each.
   virtual void Send(int to, int tag, const void* data, int64_t bytes, uint64_t id) = 0;
   virtual void Receive(int from, int tag, void* data, int64_t bytes, uint64_t id) = 0;
-  // Appends what has happened since the last call. Returns whether anything has.
+  // Appends the events since the last call. Returns whether there were any.
   virtual bool Poll(Events& events) = 0;
-  // Sends and receives whose ids Poll has yet to return.
+  // Number of sends and receives whose ids Poll has yet to return.
   virtual int64_t num_in_flight() const = 0;
 
   // Waits until all processes call it. Nothing may be in flight.
   virtual void Finish() = 0;
-  // Ends all processes that can be reached; does not return.
+  // Ends all processes that can be reached. Does not return.
   [[noreturn]] virtual void Abort(int exit_code) = 0;
 
  protected:

@@ -31,10 +31,10 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   const CLI::Validator count = Count(1);
   PrepareApp(app);
   app.add_option("--data", f.data,
-                 "Text files or directories; default: the King James Bible (Debian's bible-kjv)")
+                 "Text files or folders; default: the King James Bible (Debian's bible-kjv)")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--out", f.out,
-                 "Directory for metrics.jsonl, train.log and TensorBoard; default: none");
+                 "Folder for metrics.jsonl, train.log and TensorBoard events; default: no files");
 
   const auto model = [&](const std::string& name, auto& value, const std::string& help) {
     return app.add_option(name, value, help)->group("Model")->capture_default_str();
@@ -43,52 +43,52 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   model("--heads", f.model.n_head, "Attention heads")->check(count);
   model("--dim", f.model.n_embd, "Width; a multiple of --heads")->check(count);
   model("--block", f.model.n_positions, "Bytes of context")->check(count);
-  model("--dropout", f.model.dropout, "In [0, 1)")->check(Between(0, 1));
+  model("--dropout", f.model.dropout, "Dropout probability, in [0, 1)")->check(Between(0, 1));
 
   const auto train = [&](const std::string& name, auto& value, const std::string& help) {
     return app.add_option(name, value, help)->group("Training")->capture_default_str();
   };
   train("--steps", f.steps, "Optimizer steps")->check(count);
   train("--batch", f.batch, "Samples per micro-batch, of all ranks together")->check(count);
-  train("--accumulate", f.accumulate, "Micro-batches per step")->check(count);
+  train("--accumulate", f.accumulate, "Micro-batches per optimizer step")->check(count);
   train("--precision", f.precision,
         "f32, bf16 or fp16 (with f32 masters; fp16 not with --plugin single), f64, or auto: bf16 "
-        "where the processor multiplies it, else f32");
+        "if the processor has bf16 multiplication, else f32");
   train("--optimizer", f.optimizer, Join(apogee::optim::OptimizerNames()));
-  train("--lr", f.lr, "Learning rate, the highest of the schedule")->check(Between(0, HUGE_VAL));
+  train("--lr", f.lr, "Highest learning rate of the schedule")->check(Between(0, HUGE_VAL));
   train("--schedule", f.schedule, Join(apogee::optim::LrScheduleNames()));
-  train("--warmup", f.warmup, "Steps of warm-up; default: a tenth of --steps")->default_str("");
+  train("--warmup", f.warmup, "Warm-up steps; default: a tenth of --steps")->default_str("");
   train("--max-norm", f.max_norm, "Clip the gradients' global norm to this; 0: off")
       ->check(Between(0, HUGE_VAL));
-  train("--seed", f.seed, "Of the weights, the order of the data, dropout and the sample")
+  train("--seed", f.seed, "Seed of the weights, the order of the data, dropout and the sample")
       ->check(Unsigned());
 
   const auto ranks = [&](const std::string& name, auto& value, const std::string& help) {
     return app.add_option(name, value, help)->group("Ranks")->capture_default_str();
   };
   ranks("--ranks", f.ranks,
-        "Ranks; --batch must divide among them. Threads of this process, or, under mpirun and "
-        "srun, the "
-        "processes: leave it out there")
+        "Ranks, which must divide --batch. They are threads of this process; under mpirun and srun "
+        "they are the processes, so leave --ranks out there")
       ->check(count);
-  ranks(
-      "--plugin", f.plugin,
-      "single (one rank), ddp (gradients averaged over the ranks), zero1 (optimizer states sharded "
-      "over them), zero2 (gradients, too), gemini (parameters, too) or hybrid (--tp-size ranks "
-      "share every layer, their copies the batch); default: single for one rank, else ddp")
+  ranks("--plugin", f.plugin,
+        "single (one rank), ddp (data parallel), zero1 (also shards optimizer states), zero2 (also "
+        "gradients), gemini (also parameters) or hybrid (tensor parallel over --tp-size ranks, "
+        "data parallel over the replicas); default: single for one rank, else ddp")
       ->default_str("");
-  ranks("--tp-size", f.tp_size, "Ranks that share every layer; divides --ranks and --heads")
+  ranks("--tp-size", f.tp_size, "Tensor-parallel size of hybrid; must divide --ranks and --heads")
       ->check(count);
-  ranks(
-      "--zero-stage", f.zero_stage,
-      "Of hybrid: 1 shards optimizer states over the copies, 2 gradients, too, 3 parameters, too");
+  ranks("--zero-stage", f.zero_stage,
+        "ZeRO stage of hybrid, over the replicas: 1 shards optimizer states, 2 also gradients, 3 "
+        "also parameters");
   app.add_flag("--cuda-graphs", f.cuda_graphs,
-               "Start each micro-batch's forward and backward on a GPU at once; the same losses")
+               "On a GPU, run each micro-batch's forward and backward as one CUDA graph; the "
+               "losses are the same")
       ->group("Training");
-  app.add_flag("--reproducible", f.reproducible,
-               "The same losses, bit for bit, for any --ranks; see README.md; implies --plugin ddp")
+  app.add_flag(
+         "--reproducible", f.reproducible,
+         "Give the same losses, bit for bit, for any --ranks (see README.md); implies --plugin ddp")
       ->group("Ranks");
-  ranks("--threads", f.threads, "CPU threads, shared out over the ranks; default: one per core")
+  ranks("--threads", f.threads, "CPU threads of all ranks together; default: one per core")
       ->default_str("");
 
   DeclareCheckpointFlags(app, f.checkpoints);
@@ -101,20 +101,21 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   const auto report = [&](const std::string& name, auto& value, const std::string& help) {
     return app.add_option(name, value, help)->group("Report")->capture_default_str();
   };
-  report("--log-every", f.log_every, "Steps between two lasting lines")->check(count);
-  report("--prompt", f.prompt, "What the sample continues");
+  report("--log-every", f.log_every, "Steps between two lines that stay on the terminal")
+      ->check(count);
+  report("--prompt", f.prompt, "Text that the sample continues");
   report("--sample", f.sample, "Bytes to generate at the end")->check(Count(0));
-  report("--temperature", f.temperature, "Of the sample; lower is safer")
+  report("--temperature", f.temperature,
+         "Temperature of the sample; a lower one makes likely bytes likelier")
       ->check(Between(0.01, 100));
   app.footer(
-      "Options of an optimizer or schedule: --optim.KEY=VALUE, --sched.KEY=VALUE, for instance\n"
-      "--optim.betas=0.9,0.95 --optim.weight_decay=0.1 --sched.eta_min=1e-4\n"
+      "Options of the optimizer or schedule: --optim.KEY=VALUE, --sched.KEY=VALUE, for "
+      "instance\n--optim.betas=0.9,0.95 --optim.weight_decay=0.1 --sched.eta_min=1e-4\n"
       "Exit code: 0 trained, 1 the run failed (data, loss, disk), 2 wrong usage,\n"
-      "143 or 130 left early on SIGTERM or SIGINT, with a checkpoint.");
+      "143 or 130 stopped early by SIGTERM or SIGINT, with a checkpoint.");
 }
 
-// What --lr, --steps and --warmup say goes into the options that the optimizer and the schedule
-// take.
+// Copies --lr, --steps and --warmup into the options of the optimizer and the schedule.
 void FillOptions(const CLI::App& app, Flags& flags) {
   flags.optimizer_options.try_emplace("lr", apogee::optim::FormatOption(flags.lr));
   const auto known = ValueOrThrow(apogee::optim::LrScheduleDefaults(flags.schedule));
@@ -131,7 +132,7 @@ void FillOptions(const CLI::App& app, Flags& flags) {
   }
 }
 
-// Who runs the loop: fills in the defaults that depend on each other.
+// Settles the plugin and the ranks: fills in the defaults that depend on each other.
 void SettleRanks(const CLI::App& app, Flags& flags) {
   if (flags.plugin.empty()) {
     flags.plugin = flags.ranks > 1 || flags.reproducible ? "ddp" : "single";
@@ -169,7 +170,7 @@ void SettleRanks(const CLI::App& app, Flags& flags) {
   flags.threads_per_rank = ThreadsPerRank(flags.threads, flags.ranks);
 }
 
-// Makes a small one of everything: each says best what it does not take.
+// Makes a small instance of everything, since each reports unsupported settings best.
 void CheckSettings(const Flags& flags) {
   const apogee::comm::World world(0, 1, apogee::CpuContext(), nullptr);
   MakePlugin(flags, world);

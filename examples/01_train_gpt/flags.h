@@ -45,7 +45,7 @@ struct Flags {
   std::string plugin;  // ParseFlags replaces "" by single or ddp
   bool reproducible = false;
   bool cuda_graphs = false;
-  int tp_size = 1, zero_stage = 0;  // of --plugin hybrid
+  int tp_size = 1, zero_stage = 0;  // only for --plugin hybrid
   int threads = 0;                  // 0: one per core
   int threads_per_rank = 1;
 
@@ -62,15 +62,15 @@ struct Flags {
   double temperature = 0.8;
 };
 
-// Reads the command line and checks every setting, so that what fails later is the run and not the
-// usage. Returns nothing when training may start, else the exit code: 0 after --help, 2 after an
-// error, of which it has printed one sentence to stderr.
+// Reads the command line and checks every setting, so that later errors come from the run and not
+// from its usage. Returns nothing if training may start; otherwise the exit code: 0 after --help, 2
+// after an error, with one sentence on stderr.
 std::optional<int> ParseFlags(int argc, char** argv, Flags& flags);
 
-// What of the flags a checkpoint keeps, and a run that resumes is compared by.
+// The settings that a checkpoint records and with which a resumed run is compared.
 apogee::RunConfig RunConfigOf(const Flags& flags);
 
-// The plugin that --plugin names. Throws Error for settings that it does not take.
+// The plugin that --plugin names. Throws Error for settings that it does not support.
 std::unique_ptr<apogee::Plugin> MakePlugin(const Flags& flags, const apogee::comm::World& world);
 
 #endif  // APOGEE_EXAMPLES_01_TRAIN_GPT_FLAGS_H_

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Trains a GPT on text, byte by byte, and lets it write some. The program to copy: an ordinary
-// setup (text, model, optimizer, schedule), one call to boost(), and the ordinary loop, run by
-// every rank.
+// Trains a GPT on text, byte by byte, and lets it write some. Copy this program to start with: an
+// ordinary setup (text, model, optimizer, schedule), one call of boost(), and the ordinary loop,
+// which every rank runs.
 //
 //   01_train_gpt --out out                                     # the King James Bible
 //   01_train_gpt --ranks 4 --data books/ --precision bf16 --accumulate 4
-//   01_train_gpt --ranks 4 --plugin hybrid --tp-size 2         # two ranks share every layer
-//   01_train_gpt --out out --save-every 100 --resume auto       # goes on where it was stopped
+//   01_train_gpt --ranks 4 --plugin hybrid --tp-size 2         # tensor parallel over two ranks
+//   01_train_gpt --out out --save-every 100 --resume auto      # resumes where it was stopped
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -43,32 +43,34 @@ using namespace apogee;
 
 namespace {
 
-// What every rank does; returns the program's exit code. `start`: the process before any rank.
+// Every rank runs this; returns the program's exit code. `start`: the process's memory before
+// launch.
 int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& corpus,
           const ProcessMemory& start) {
   const ContextPtr& context = world.context();
   // The plugin decides how the loop below runs: on one rank, with gradients averaged over many, or
-  // with layers shared between them.
+  // with layers sharded over ranks.
   const std::unique_ptr<Plugin> plugin = MakePlugin(flags, world);
   const DataPart part = DataPartOf(*plugin, world);
 
   // The ordinary training setup.
   nn::Gpt2 model(flags.model);
   model.Initialize(context, {.seed = flags.seed});
-  const int64_t num_parameters = model.num_parameters();  // boost may leave this rank a part
+  const int64_t num_parameters =
+      model.num_parameters();  // before boost, which may leave this rank a shard
   const auto optimizer = ValueOrThrow(
       optim::MakeOptimizer(flags.optimizer, model.Parameters(), flags.optimizer_options));
   optim::LrScheduler scheduler(
       *optimizer, ValueOrThrow(optim::MakeLrSchedule(flags.schedule, flags.schedule_options)));
 
-  // From here on the plugin runs the setup; the loop stays the same.
+  // From here on the plugin runs the setup. The loop does not change.
   Booster booster(*plugin);
   booster.TraceTo(world.trace(), world.rank());
   booster.set_run_config(RunConfigOf(flags));
   Boosted boosted = booster.boost(model, *optimizer, nn::CrossEntropyLoss(), nullptr, &scheduler);
 
-  // The data: samples of `block` bytes that start anywhere in the training part, in an order that
-  // depends on the seed only. A rank takes its part of each step's samples.
+  // The data: samples of `block` bytes that start anywhere in the training text, in an order that
+  // depends only on the seed. A rank takes its part of each step's samples.
   const int64_t batch = flags.batch / part.size;
   const auto dataset = std::make_shared<data::TextDataset>(corpus.train(), flags.model.n_positions);
   const auto order = std::make_shared<data::ShuffleSampler>(dataset->num_samples(), flags.seed);
@@ -82,13 +84,13 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
        .steps = flags.steps,
        .data = DescribeData(corpus, flags.seed, flags.batch * flags.accumulate,
                             flags.model.n_positions)});
-  const int64_t done = checkpoints.Start();  // steps of the run that this one resumes
-  // A run that resumes goes on behind the samples of the steps that are done.
+  const int64_t done = checkpoints.Start();  // steps that the resumed run has done
+  // A resumed run continues after the samples of the steps that are done.
   data::Loader loader(dataset, sampler, context,
                       {.batch = batch, .num_batches = (flags.steps - done) * flags.accumulate});
   loader.set_state({.next_batch = done * flags.accumulate});
 
-  // Rank 0 speaks for all.
+  // Only rank 0 prints and writes metrics.
   std::unique_ptr<MetricsLogger> metrics;
   if (world.rank() == 0) {
     metrics = ValueOrThrow(MetricsLogger::Create({.out = flags.out,
@@ -136,7 +138,7 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
     if (!last) continue;
 
     event.step = micro / flags.accumulate;
-    // A signal reaches the ranks at different moments: they add up what they have seen.
+    // A signal reaches the ranks at different moments, so they add up the signals they have seen.
     std::vector<double> stop = StopSignals();
     stop.push_back(event.loss);
     stop = SumOverRanks(world, stop);
@@ -172,8 +174,8 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
     OkOrThrow(metrics->Validation(validation));
     OkOrThrow(metrics->Note(memory));
   }
-  // Ranks that share layers call the model together: the first group of them writes. With sharded
-  // parameters all ranks do.
+  // Ranks of one tensor-parallel group call the model together: the first group writes the sample.
+  // With sharded parameters all ranks must call.
   const bool all_write = flags.plugin == "gemini" || flags.zero_stage == 3;
   if (part.rank != 0 && !all_write) return 0;
   const std::string sample = Generate(boosted.model, context, flags.prompt,
@@ -185,7 +187,7 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
   return 0;
 }
 
-// What the program does, within its frame.
+// The program inside RunProgram.
 int Run(int argc, char** argv) {
   Flags flags;
   int exit_code = 0;  // rank 0's

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// An existing program with weights and gradients of its own, no Module and no autograd, takes an
-// Apogee optimizer: wrap the buffers, hand over the gradient, step. Fits a line by least squares.
+// An existing program with its own weights and gradients, without Module or autograd, uses an
+// Apogee optimizer: it wraps the buffers, hands over the gradient and steps. Fits a line by least
+// squares.
 //
 //   02_bring_your_own_gradients [optimizer]          # any name of the registry; default adam
 #include <cstdio>
@@ -13,7 +14,7 @@
 using namespace apogee;
 
 int main(int argc, char** argv) try {
-  // The program's own memory: y = w[0] x + w[1], its gradient, its data.
+  // The program's own memory: the weights of y = w[0] x + w[1], their gradient, and the data.
   std::vector<float> w = {0, 0}, grad(2), x, y;
   for (int i = 0; i < 100; ++i) {
     x.push_back(static_cast<float>(i) / 50 - 1);

@@ -21,26 +21,27 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   const CLI::Validator count = Count(1);
   PrepareApp(app);
   app.add_option("--data", f.data,
-                 "Text files or directories; default: the King James Bible (Debian's bible-kjv)")
+                 "Text files or folders; default: the King James Bible (Debian's bible-kjv)")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--out", f.out,
-                 "Directory for metrics.jsonl, train.log and TensorBoard; default: none");
-  app.add_option("--plan-svg", f.plan_svg, "File for a picture of which rank holds what");
+                 "Folder for metrics.jsonl, train.log and TensorBoard events; default: no files");
+  app.add_option("--plan-svg", f.plan_svg,
+                 "Draw which rank holds which part of each parameter to this file");
 
   std::string group = "Ranks";
   const auto add = [&](const std::string& name, auto& value, const std::string& help) {
     return app.add_option(name, value, help)->group(group)->capture_default_str();
   };
   add("--ranks", f.ranks,
-      "Ranks: threads of this process, or, under mpirun and srun, the processes: leave it out "
-      "there")
+      "Ranks. They are threads of this process; under mpirun and srun they are the processes, so "
+      "leave --ranks out there")
       ->check(count);
   add("--tp-size", f.parallel.tp_size,
-      "Ranks that share every layer; divides --ranks, --heads, --kv-heads, --hidden");
+      "Tensor-parallel size; must divide --ranks, --heads, --kv-heads and --hidden");
   add("--zero-stage", f.parallel.zero_stage,
-      "Over the copies of such a group: 0 shards nothing, 1 optimizer states, 2 gradients, too, 3 "
-      "parameters, too");
-  add("--threads", f.threads, "CPU threads, shared out over the ranks; default: one per core")
+      "ZeRO stage over the replicas: 0 shards nothing, 1 optimizer states, 2 also gradients, 3 "
+      "also parameters");
+  add("--threads", f.threads, "CPU threads of all ranks together; default: one per core")
       ->default_str("");
 
   DeclareLlamaFlags(app, f.model);
@@ -48,16 +49,17 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   group = "Training";
   add("--steps", f.steps, "Optimizer steps")->check(count);
   add("--batch", f.batch, "Samples per micro-batch, of all ranks together")->check(count);
-  add("--accumulate", f.accumulate, "Micro-batches per step")->check(count);
+  add("--accumulate", f.accumulate, "Micro-batches per optimizer step")->check(count);
   add("--precision", f.parallel.precision,
-      "f32, bf16 or fp16 (with f32 masters), f64, or auto: bf16 where the processor multiplies it, "
-      "else f32");
+      "f32, bf16 or fp16 (with f32 masters), f64, or auto: bf16 if the processor has bf16 "
+      "multiplication, else f32");
   add("--optimizer", f.optimizer, Join(optim::OptimizerNames()));
-  add("--lr", f.lr, "Learning rate, after a tenth of --steps as warm-up")
+  add("--lr", f.lr, "Highest learning rate, reached after a tenth of --steps")
       ->check(Between(0, HUGE_VAL));
   add("--max-norm", f.parallel.max_norm, "Clip the gradients' global norm to this; 0: off")
       ->check(Between(0, HUGE_VAL));
-  add("--seed", f.seed, "Of the weights, the order of the data and the sample")->check(Unsigned());
+  add("--seed", f.seed, "Seed of the weights, the order of the data and the sample")
+      ->check(Unsigned());
 
   DeclareCheckpointFlags(app, f.checkpoints);
   DeclareTraceFlag(app, f.trace);
@@ -67,17 +69,18 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   DeclareFlightRecordsFlag(app, f.flight_records);
 
   group = "Report";
-  add("--log-every", f.log_every, "Steps between two lasting lines")->check(count);
-  add("--prompt", f.prompt, "What the sample continues");
+  add("--log-every", f.log_every, "Steps between two lines that stay on the terminal")
+      ->check(count);
+  add("--prompt", f.prompt, "Text that the sample continues");
   add("--sample", f.sample, "Bytes to generate at the end")->check(Count(0));
   app.footer(
-      "Options of an optimizer: --optim.KEY=VALUE, for instance --optim.weight_decay=0.1\n"
+      "Options of the optimizer: --optim.KEY=VALUE, for instance --optim.weight_decay=0.1\n"
       "Exit code: 0 trained, 1 the run failed (data, ranks that do not fit the model, loss, "
       "disk),\n"
-      "2 wrong usage, 143 or 130 left early on SIGTERM or SIGINT, with a checkpoint.");
+      "2 wrong usage, 143 or 130 stopped early by SIGTERM or SIGINT, with a checkpoint.");
 }
 
-// Makes a small one of everything: each says best what it does not take.
+// Makes a small instance of everything, since each reports unsupported settings best.
 void CheckSettings(const Flags& flags) {
   const ContextPtr context = CpuContext();
   const comm::World world(0, 1, context, nullptr);
@@ -87,12 +90,13 @@ void CheckSettings(const Flags& flags) {
       std::make_shared<autograd::Parameter>("weight", Tensor::Zeros({1}, DType::kF32, context));
   ValueOrThrow(optim::MakeOptimizer(flags.optimizer, {weight}, flags.optimizer_options));
   if (flags.prompt.empty()) Throw("--prompt must not be empty: the sample continues it");
-  // A --tp-size that does not divide is boost's to tell, with all else that does not fit.
+  // boost reports a --tp-size that does not divide --ranks, together with everything else that does
+  // not fit.
   if (flags.ranks % flags.parallel.tp_size != 0) return;
   const int copies = flags.ranks / flags.parallel.tp_size;
   CheckBatch(
       flags.batch, copies,
-      "the " + std::to_string(copies) + " copies of the model that --ranks and --tp-size make");
+      "the " + std::to_string(copies) + " replicas of the model that --ranks and --tp-size give");
 }
 
 }  // namespace
@@ -111,7 +115,7 @@ RunConfig RunConfigOf(const Flags& flags) {
 
 std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
   flags.ranks = DefaultRanks(flags.ranks);
-  CLI::App app("Trains a Llama on text, byte by byte, with its layers cut over ranks.",
+  CLI::App app("Trains a Llama on text, byte by byte, with tensor and data parallelism.",
                "03_train_llama_hybrid");
   DeclareFlags(app, flags);
   return ParseCommandLine(app, argc, argv, [&](std::vector<std::string>& words) {

@@ -21,7 +21,7 @@ struct Flags {
   std::string out;                // empty: no files
   std::string plan_svg;           // empty: no picture
 
-  // Six heads read two key-value heads: grouped queries.
+  // Grouped queries: six heads share two key-value heads.
   apogee::nn::LlamaConfig model = {.vocab_size = apogee::data::TextCorpus::kVocabSize,
                                    .hidden_size = 192,
                                    .intermediate_size = 512,
@@ -56,12 +56,12 @@ struct Flags {
   int64_t sample = 400;  // bytes
 };
 
-// What of the flags a checkpoint keeps, and a run that resumes is compared by.
+// The settings that a checkpoint records and with which a resumed run is compared.
 apogee::RunConfig RunConfigOf(const Flags& flags);
 
-// Reads the command line and checks it. Returns nothing when training may start, else the exit
-// code: 0 after --help, 2 after an error, of which one sentence has gone to stderr. Whether ranks
-// and model can be cut is left to boost, which lists everything that does not fit.
+// Reads the command line and checks it. Returns nothing if training may start; otherwise the exit
+// code: 0 after --help, 2 after an error, with one sentence on stderr. boost checks whether ranks
+// and model fit, and lists everything that does not.
 std::optional<int> ParseFlags(int argc, char** argv, Flags& flags);
 
 #endif  // APOGEE_EXAMPLES_03_TRAIN_LLAMA_HYBRID_FLAGS_H_

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Trains a Llama on text under HybridParallelPlugin: --tp-size ranks share every layer, copies of
-// that group share the batch, and with it the optimizer's states. The program to copy for that: the
-// model, the optimizer and the loop are those of one rank.
+// Trains a Llama on text with HybridParallelPlugin: tensor parallelism over --tp-size ranks, data
+// parallelism over the replicas, and ZeRO over the replicas. Copy this program for that; model,
+// optimizer and loop are those of one rank.
 //
 //   03_train_llama_hybrid --plan-svg plan.svg                     # 4 ranks: tp 2, dp 2, ZeRO 2
 //   03_train_llama_hybrid --ranks 1 --tp-size 1 --zero-stage 0    # the same training on one rank
@@ -41,7 +41,7 @@ using namespace apogee;
 
 namespace {
 
-// The picture is made by all ranks, the file by one.
+// All ranks make the picture; rank 0 writes the file.
 void DrawPlan(const Boosted& boosted, const comm::World& world, const Flags& flags) {
   if (flags.plan_svg.empty()) return;
   const std::string svg = PlanSvg(boosted.optimizer, world.group(),
@@ -51,11 +51,12 @@ void DrawPlan(const Boosted& boosted, const comm::World& world, const Flags& fla
   if (world.rank() == 0) OkOrThrow(ValueOrThrow(LineFile::Create(flags.plan_svg))->Append(svg));
 }
 
-// What every rank does; returns the program's exit code. `start`: the process before any rank.
+// Every rank runs this; returns the program's exit code. `start`: the process's memory before
+// launch.
 int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& corpus,
           const ProcessMemory& start) {
   const ContextPtr& context = world.context();
-  // The ordinary training setup. Every rank makes the whole model; boost leaves it its part.
+  // The ordinary training setup. Every rank makes the whole model; boost keeps this rank's shard.
   nn::Llama model(flags.model);
   model.Initialize(context, {.seed = flags.seed});
   const int64_t num_parameters = model.num_parameters();
@@ -66,8 +67,8 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
                       "cosine", {{"total_steps", std::to_string(flags.steps)},
                                  {"warmup_steps", std::to_string(flags.steps / 10)}})));
 
-  // Boost comes before the data: it lists everything that does not fit, and only a world that fits
-  // has data parts.
+  // Call boost before making the data: it lists everything that does not fit, and only ranks that
+  // fit have parts of the data.
   HybridParallelPlugin plugin(world, flags.parallel);
   Booster booster(plugin);
   booster.TraceTo(world.trace(), world.rank());
@@ -75,7 +76,7 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
   Boosted boosted = booster.boost(model, *optimizer, nn::CrossEntropyLoss(), nullptr, &scheduler);
   DrawPlan(boosted, world, flags);
 
-  // Ranks that share layers read the same samples; the copies of the model share each batch.
+  // Ranks of one tensor-parallel group read the same samples; the replicas divide each batch.
   const DataPart part{.rank = plugin.data_rank(), .size = plugin.data_size()};
   const int64_t block = flags.model.max_position_embeddings, batch = flags.batch / part.size;
   const auto dataset = std::make_shared<data::TextDataset>(corpus.train(), block);
@@ -90,12 +91,12 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
        .steps = flags.steps,
        .data = DescribeData(corpus, flags.seed, flags.batch * flags.accumulate,
                             flags.model.max_position_embeddings)});
-  const int64_t done = checkpoints.Start();  // steps of the run that this one resumes
+  const int64_t done = checkpoints.Start();  // steps that the resumed run has done
   data::Loader loader(dataset, sampler, context,
                       {.batch = batch, .num_batches = (flags.steps - done) * flags.accumulate});
   loader.set_state({.next_batch = done * flags.accumulate});
 
-  // Rank 0 speaks for all.
+  // Only rank 0 prints and writes metrics.
   std::unique_ptr<MetricsLogger> metrics;
   if (world.rank() == 0) {
     metrics = ValueOrThrow(MetricsLogger::Create({.out = flags.out,
@@ -124,7 +125,7 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
   StepEvent event;
   for (auto& samples : loader) {
     const bool last = ++micro % flags.accumulate == 0;
-    // In training the logits are cut by words; boosted.criterion is the cross entropy that knows.
+    // In training the logits are sharded by vocabulary; boosted.criterion can handle that.
     Tensor loss = boosted.criterion(boosted.model(samples.inputs), samples.targets);
     loss = autograd::Scale(loss, 1.0 / static_cast<double>(flags.accumulate));
     event.loss += loss.Item();
@@ -133,8 +134,9 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
     if (!last) continue;
 
     event.step = micro / flags.accumulate;
-    // Ranks of one tp group have the same loss, so the mean over all ranks is the batch's.
-    // A signal reaches the ranks at different moments: they add up what they have seen.
+    // Ranks of one tensor-parallel group have the same loss, so the mean over all ranks is the
+    // batch's mean. A signal reaches the ranks at different moments, so they add up the signals
+    // they have seen.
     std::vector<double> stop = StopSignals();
     stop.push_back(event.loss);
     stop = SumOverRanks(world, stop);
@@ -162,8 +164,8 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
     OkOrThrow(metrics->Validation(validation));
     OkOrThrow(metrics->Note(memory));
   }
-  // In evaluation logits are whole, and ranks that share layers still call the model together: the
-  // first group of them writes. With sharded parameters all ranks do.
+  // In evaluation logits are whole, but the ranks of a tensor-parallel group still call the model
+  // together: the first group writes the sample. With sharded parameters all ranks must call.
   if (part.rank != 0 && flags.parallel.zero_stage < 3) return 0;
   const std::string sample = Generate(boosted.model, context, flags.prompt,
                                       {.block = block, .bytes = flags.sample, .seed = flags.seed});
@@ -171,7 +173,7 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
   return 0;
 }
 
-// What the program does, within its frame.
+// The program inside RunProgram.
 int Run(int argc, char** argv) {
   Flags flags;
   int exit_code = 0;  // rank 0's

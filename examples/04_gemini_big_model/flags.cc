@@ -20,10 +20,10 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   const CLI::Validator count = Count(1);
   PrepareApp(app);
   app.add_option("--data", f.data,
-                 "Text files or directories; default: the King James Bible (Debian's bible-kjv)")
+                 "Text files or folders; default: the King James Bible (Debian's bible-kjv)")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--map-svg", f.map_svg,
-                 "File for a picture of which chunk was whole on the device when");
+                 "Draw when each chunk was whole on the device to this file");
   DeclareTraceFlag(app, f.trace);
   DeclareDeviceFlag(app, f.device);
   DeclareCommFlag(app, f.comm);
@@ -35,24 +35,25 @@ void DeclareFlags(CLI::App& app, Flags& f) {
     return app.add_option(name, value, help)->group(group)->capture_default_str();
   };
   add("--ranks", f.ranks,
-      "Ranks: threads of this process, or, under mpirun and srun, the processes: leave it out "
-      "there")
+      "Ranks. They are threads of this process; under mpirun and srun they are the processes, so "
+      "leave --ranks out there")
       ->check(count);
   add("--placement", f.gemini.placement.placement_policy,
-      "auto (by the budget) or static (by fractions)");
+      "auto (from --budget-percent) or static (from the three fractions)");
   add("--budget-percent", f.budget_percent,
-      "auto: bytes of model data on each rank's device, in percent of what one rank with the whole "
+      "For auto: model data on each rank's device, as a percentage of what one rank with the whole "
       "model needs")
       ->check(Between(0, 1e4));
   add("--shard-param-frac", f.gemini.placement.shard_param_frac,
-      "static: parameters sharded between uses");
+      "For static: fraction of the parameters that are sharded between uses");
   add("--offload-optim-frac", f.gemini.placement.offload_optim_frac,
-      "static: optimizer data on the host");
+      "For static: fraction of the optimizer data on the host");
   add("--offload-param-frac", f.gemini.placement.offload_param_frac,
-      "static: parameter shards on the host");
-  add("--chunk-bytes", f.gemini.chunk_bytes, "A module's parameters travel in chunks of this size")
+      "For static: fraction of the parameter shards on the host");
+  add("--chunk-bytes", f.gemini.chunk_bytes,
+      "Size of the chunks in which parameters are gathered and offloaded, in bytes")
       ->check(count);
-  add("--threads", f.threads, "CPU threads, shared out over the ranks; default: one per core")
+  add("--threads", f.threads, "CPU threads of all ranks together; default: one per core")
       ->default_str("");
 
   group = "Model";
@@ -65,16 +66,16 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   add("--steps", f.steps, "Optimizer steps")->check(count);
   add("--batch", f.batch, "Samples per step, of all ranks together")->check(count);
   add("--precision", f.gemini.precision,
-      "f32, bf16 or fp16 (with f32 masters), f64, or auto: bf16 where the processor multiplies it, "
-      "else f32");
+      "f32, bf16 or fp16 (with f32 masters), f64, or auto: bf16 if the processor has bf16 "
+      "multiplication, else f32");
   add("--optimizer", f.optimizer, Join(optim::OptimizerNames()));
   add("--lr", f.lr, "Learning rate")->check(Between(0, HUGE_VAL));
   add("--max-norm", f.gemini.max_norm, "Clip the gradients' global norm to this; 0: off")
       ->check(Between(0, HUGE_VAL));
-  add("--seed", f.seed, "Of the weights and the order of the data")->check(Unsigned());
+  add("--seed", f.seed, "Seed of the weights and the order of the data")->check(Unsigned());
   add("--log-every", f.log_every, "Steps between two lines")->check(count);
   app.footer(
-      "Options of an optimizer: --optim.KEY=VALUE, for instance --optim.weight_decay=0.1\n"
+      "Options of the optimizer: --optim.KEY=VALUE, for instance --optim.weight_decay=0.1\n"
       "Exit code: 0 trained, 1 the run failed (data, budget, loss, disk), 2 wrong usage.");
 }
 
@@ -104,7 +105,7 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
           static_cast<double>(nn::Gpt2(flags.model).num_parameters()) *
           (static_cast<double>(per_element) + state_bytes) * flags.budget_percent / 100);
     }
-    const GeminiPlugin plugin(nullptr, flags.gemini);  // says what it does not take
+    const GeminiPlugin plugin(nullptr, flags.gemini);  // reports settings that it does not support
     CheckBatch(flags.batch, flags.ranks, "--ranks");
   });
 }

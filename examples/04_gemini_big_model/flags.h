@@ -34,7 +34,8 @@ struct Flags {
                                   .precision = "auto",
                                   .max_norm = 1.0,
                                   .chunk_bytes = 1 << 20};
-  // Of each rank's device, in percent of what the whole model's training data needs.
+  // The budget of each rank's device, as a percentage of what one rank needs for the whole model's
+  // data.
   double budget_percent = 25;
   int threads = 0;  // 0: one per core
   int threads_per_rank = 1;
@@ -48,8 +49,8 @@ struct Flags {
   int64_t log_every = 10;
 };
 
-// Reads the command line and checks it. Returns nothing when training may start, else the exit
-// code: 0 after --help, 2 after an error, of which one sentence has gone to stderr.
+// Reads the command line and checks it. Returns nothing if training may start; otherwise the exit
+// code: 0 after --help, 2 after an error, with one sentence on stderr.
 std::optional<int> ParseFlags(int argc, char** argv, Flags& flags);
 
 #endif  // APOGEE_EXAMPLES_04_GEMINI_BIG_MODEL_FLAGS_H_

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Trains a GPT whose parameters, gradients and optimizer states are four times what its device may
-// hold: GeminiPlugin keeps shards of them, on the device or on the host, and makes parameters whole
-// while they are used. No rank holds the whole model at any time, from its construction on. The
-// program to copy for that; the loop is the one of one rank.
+// Trains a GPT whose parameters, gradients and optimizer states are four times as large as the
+// device may hold. GeminiPlugin keeps shards of them on the device or the host, and gathers
+// parameters while they are used. At no time, not even at construction, does a rank hold the whole
+// model. Copy this program for that; the loop is that of one rank.
 //
-//   04_gemini_big_model --map-svg map.svg                 # 2 ranks, each a quarter of the need
+//   04_gemini_big_model --map-svg map.svg                 # 2 ranks, a quarter of the need each
 //   04_gemini_big_model --ranks 1 --budget-percent 50
 //   04_gemini_big_model --placement static --offload-optim-frac 1
 #include <chrono>
@@ -37,7 +37,7 @@ namespace {
 constexpr MemoryCategory kModelData[] = {MemoryCategory::kParameter, MemoryCategory::kGradient,
                                          MemoryCategory::kOptimizerState};
 
-// Of this rank: where its model data lay.
+// Prints where this rank's model data is.
 void PrintMemory(const MemoryLedger& device, const GeminiPlugin& plugin, int64_t budget_bytes) {
   std::printf("\nmodel data of rank 0       device peak      device now        host now\n");
   const ContextPtr& host = plugin.homes().host();
@@ -53,14 +53,14 @@ void PrintMemory(const MemoryLedger& device, const GeminiPlugin& plugin, int64_t
   if (budget_bytes > 0) {
     std::printf("%-20s %17s\n", "budget", FormatBytes(budget_bytes).c_str());
   }
-  std::printf("beside it, at most: %s of activations and the like\n",
+  std::printf("other memory, at most: %s (activations, workspaces)\n",
               FormatBytes(plugin.chunk_map().peak_other_bytes()).c_str());
 }
 
 void Train(const comm::World& world, const Flags& flags, const data::TextCorpus& corpus) {
   const ContextPtr& context = world.context();
   nn::Gpt2 model(flags.model);
-  // Values are made one parameter at a time, in boost: no rank ever holds the model.
+  // boost makes the values, one parameter at a time: no rank ever holds the whole model.
   model.InitializeLazily(context, {.seed = flags.seed});
   const int64_t num_parameters = model.num_parameters();
   const auto optimizer = ValueOrThrow(
@@ -109,7 +109,7 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
   OkOrThrow(ValueOrThrow(LineFile::Create(flags.map_svg))->Append(svg));
 }
 
-// What the program does, within its frame.
+// The program inside RunProgram.
 int Run(int argc, char** argv) {
   Flags flags;
   if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;

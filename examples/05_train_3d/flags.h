@@ -28,7 +28,7 @@ struct Flags {
 
   int ranks = 8;
   apogee::HybridParallelOptions parallel = {.tp_size = 2, .pp_size = 2, .zero_stage = 1};
-  int microbatches = 4;  // of parallel, where there is a pipeline
+  int microbatches = 4;  // becomes parallel.num_microbatches if there is a pipeline
   int threads = 0;       // 0: one per core
   int threads_per_rank = 1;
 
@@ -46,9 +46,9 @@ struct Flags {
   std::string flight_records;  // empty: none
 };
 
-// Reads the command line and checks it. Returns nothing when training may start, else the exit
-// code: 0 after --help, 2 after an error, of which one sentence has gone to stderr. Whether ranks
-// and model can be cut is left to boost, which lists everything that does not fit.
+// Reads the command line and checks it. Returns nothing if training may start; otherwise the exit
+// code: 0 after --help, 2 after an error, with one sentence on stderr. boost checks whether ranks
+// and model fit, and lists everything that does not.
 std::optional<int> ParseFlags(int argc, char** argv, Flags& flags);
 
 #endif  // APOGEE_EXAMPLES_05_TRAIN_3D_FLAGS_H_

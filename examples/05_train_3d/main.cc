@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Trains a Llama on text over three axes: --pp stages of layers that work on different
-// micro-batches at a time, --tp ranks that share every layer of a stage, and copies of all that,
-// which share the batch and the optimizer's states. The program to copy for a pipeline: forward and
-// backward of the ordinary loop become booster.execute_pipeline.
+// Trains a Llama on text over three axes: --pp pipeline stages, which work on different
+// micro-batches at the same time; tensor parallelism over --tp ranks in each stage; and
+// data-parallel replicas, over which ZeRO shards the optimizer states. Copy this program for a
+// pipeline: booster.execute_pipeline takes the place of the loop's forward and backward.
 //
 //   05_train_3d --trace run.json                      # 8 ranks: pp 2, tp 2, dp 2, ZeRO 1
 //   05_train_3d --pp 4 --tp 1 --schedule zbv --layers 8
@@ -50,11 +50,11 @@ std::string Describe(const comm::World& world, const Flags& flags, int64_t num_p
          " micro-batches";
 }
 
-// What every rank does. `start`: the process before any rank.
+// Every rank runs this. `start`: the process's memory before launch.
 void Train(const comm::World& world, const Flags& flags, const data::TextCorpus& corpus,
            const ProcessMemory& start) {
   const ContextPtr& context = world.context();
-  // Values are made where they are used: no rank ever has the whole model.
+  // Each rank makes only the values that it uses: no rank ever has the whole model.
   nn::Llama model(flags.model);
   model.InitializeLazily(context, {.seed = flags.seed});
   const int64_t num_parameters = model.num_parameters();
@@ -65,14 +65,14 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
                       "cosine", {{"total_steps", std::to_string(flags.steps)},
                                  {"warmup_steps", std::to_string(flags.steps / 10)}})));
 
-  // Boost comes before the data: it lists everything that does not fit, and only a world that fits
-  // has data parts.
+  // Call boost before making the data: it lists everything that does not fit, and only ranks that
+  // fit have parts of the data.
   HybridParallelPlugin plugin(world, flags.parallel);
   Booster booster(plugin);
   booster.TraceTo(world.trace(), world.rank());
   Boosted boosted = booster.boost(model, *optimizer, nn::CrossEntropyLoss(), nullptr, &scheduler);
 
-  // All ranks of a pipeline, and those that share layers, read the same samples.
+  // All ranks of one replica (its stages and tensor-parallel groups) read the same samples.
   const DataPart part{.rank = plugin.data_rank(), .size = plugin.data_size()};
   const int64_t block = flags.model.max_position_embeddings, batch = flags.batch / part.size;
   const auto dataset = std::make_shared<data::TextDataset>(corpus.train(), block);
@@ -81,7 +81,7 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
       dataset, std::make_shared<data::DistributedSampler>(order, part.rank, part.size, batch),
       context, {.batch = batch, .num_batches = flags.steps});
 
-  // Rank 0 speaks for all, into a folder that no other run writes to meanwhile.
+  // Only rank 0 prints and writes metrics. The lock keeps other runs out of its folder.
   const std::unique_ptr<RunLock> lock =
       flags.out.empty() ? nullptr : ValueOrThrow(RunLock::TakeForAll(flags.out, world.group()));
   std::unique_ptr<MetricsLogger> metrics;
@@ -99,10 +99,10 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
   StepEvent event{.tokens = flags.batch * block};
   for (auto& samples : loader) {
     ++event.step;
-    // Forward and backward of all micro-batches, and the mean loss of this copy's batch.
+    // Forward and backward of all micro-batches, and the mean loss of this replica's batch.
     const PipelineResult result =
         booster.execute_pipeline(samples, boosted.model, boosted.criterion, &boosted.optimizer);
-    // Ranks of one copy have the same loss, so the mean over all ranks is the batch's.
+    // Ranks of one replica have the same loss, so the mean over all ranks is the batch's mean.
     event.loss = SumOverRanks(world, {result.loss.Item()})[0] / world.size();
     APOGEE_CHECK(std::isfinite(event.loss), "step ", event.step, ": the loss is ",
                  std::isnan(event.loss) ? "nan" : "infinite", "; lower --lr (now ", flags.lr,
@@ -118,19 +118,19 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
   if (metrics != nullptr) OkOrThrow(metrics->Note(memory));
 }
 
-// What `apogee timeline` says of the whole run.
+// Prints what `apogee timeline` prints for the whole run.
 void PrintBubbles(const std::string& path) {
   constexpr int64_t kMostBytes = int64_t{1} << 30;
   const std::string text =
       ValueOrThrow(checkpoint::ReadTextFile(*checkpoint::RealFileSystem(), path, kMostBytes));
   const std::vector<tools::StepTimeline> steps =
       tools::Timelines(ValueOrThrow(tools::ReadPipelineEvents(text, path)));
-  if (steps.empty()) return;  // there was no pipeline
+  if (steps.empty()) return;  // no pipeline
   std::printf("pipeline: %zu steps, bubble %s\n", steps.size(),
               tools::FormatPercent(tools::BubbleShare(steps)).c_str());
 }
 
-// What the program does, within its frame.
+// The program inside RunProgram.
 int Run(int argc, char** argv) {
   Flags flags;
   if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;

@@ -33,15 +33,17 @@ void DeclareCheckpointFlags(CLI::App& app, CheckpointFlags& flags) {
     return app.add_option(name, value, help)->group("Checkpoints");
   };
   add("--save-every", flags.save_every,
-      "Steps between two checkpoints in OUT/checkpoints; the last step, and SIGTERM or SIGINT, "
-      "save too; default: none")
+      "Steps between two checkpoints in OUT/checkpoints; the last step, SIGTERM and SIGINT also "
+      "save one; default: no checkpoints")
       ->check(Count(1));
   add("--resume", flags.resume,
-      "auto: go on from the newest valid checkpoint of OUT/checkpoints, or start where there is "
-      "none; or the folder of checkpoints to go on from");
-  add("--keep", flags.keep, "Newest checkpoints that stay")->check(Count(2))->capture_default_str();
+      "auto: resume from the newest valid checkpoint in OUT/checkpoints, or start a new run if "
+      "there is none. Or the folder of checkpoints to resume from");
+  add("--keep", flags.keep, "Number of newest checkpoints to keep")
+      ->check(Count(2))
+      ->capture_default_str();
   app.add_flag("--async-save", flags.async_save,
-               "Write checkpoints while training goes on; they need memory for a copy of what a "
+               "Write checkpoints in the background; needs memory for a copy of the data that a "
                "rank writes")
       ->group("Checkpoints");
 }
@@ -65,7 +67,7 @@ void CheckCheckpointFlags(const CLI::App& app, const CheckpointFlags& flags,
 void CatchStopSignals() {
   struct sigaction action {};
   action.sa_handler = NoteSignal;
-  // A second one has the default effect.
+  // A second signal has its default effect.
   action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
   sigemptyset(&action.sa_mask);
   for (const int signal : {SIGTERM, SIGINT}) sigaction(signal, &action, nullptr);
@@ -86,7 +88,7 @@ std::string DescribeData(const data::TextCorpus& corpus, uint64_t seed, int64_t 
 
 RunConfig DescribeRun(const std::string& optimizer, const CheckpointFlags& flags,
                       RunConfig::Texts settings) {
-  // The same optimizer under either name (optim/distributed.h).
+  // "distributed_NAME" and "NAME" are the same optimizer (optim/distributed.h).
   const std::string prefix = "distributed_";
   const std::string name =
       optimizer.starts_with(prefix) ? optimizer.substr(prefix.size()) : optimizer;
@@ -95,7 +97,7 @@ RunConfig DescribeRun(const std::string& optimizer, const CheckpointFlags& flags
           .settings = std::move(settings)};
 }
 
-// Steps of two runs in one folder would be mixed up by the next resume.
+// The next resume would mix up the steps of two runs in one folder.
 void RunCheckpoints::RefuseForeignCheckpoints(const std::string& resumed_from) const {
   if (options_.flags.save_every == 0 || world_.rank() != 0) return;
   std::error_code error;
@@ -123,7 +125,7 @@ int64_t RunCheckpoints::Start() {
       const std::string saved = data == position.extra.end() ? "unknown data" : data->second;
       APOGEE_CHECK(saved == options_.data, resumed->path, " is of a run on ", saved,
                    "; this one is on ", options_.data,
-                   "; give what that run had, or another --out for a new one");
+                   "; use the flags of that run, or another --out for a new run");
       APOGEE_CHECK(position.step <= options_.steps, resumed->path, " is at step ", position.step,
                    ", behind the last of --steps ", options_.steps);
       notes_.insert(notes_.end(), resumed->notices.begin(), resumed->notices.end());
@@ -150,7 +152,7 @@ bool RunCheckpoints::IsFinished(int64_t done, const MetricsLogger* metrics) {
 
 void RunCheckpoints::NoteSaved(bool wait) {
   if (wait) OkOrThrow(booster_.wait_for_saves());
-  // An error is for the next save, which all ranks reach at the same step.
+  // Leave an error to the next save, which all ranks reach at the same step.
   if (saving_ < 0 || booster_.save_status() != absl::OkStatus()) return;
   notes_.push_back("saved step " + std::to_string(saving_));
   saving_ = -1;
@@ -158,7 +160,8 @@ void RunCheckpoints::NoteSaved(bool wait) {
 
 void RunCheckpoints::Save(int64_t step) {
   NoteSaved(/*wait=*/true);
-  // The folder of the output is as new as the run: a power cut could take it with all in it.
+  // The output folder is as new as the run: unless it is synced, a power failure could lose it with
+  // everything in it.
   if (world_.rank() == 0)
     OkOrThrow(checkpoint::MakeFolder(*checkpoint::RealFileSystem(), options_.out));
   const auto notice = [this](const std::string& text) { notes_.push_back("note: " + text); };
@@ -171,7 +174,7 @@ void RunCheckpoints::Save(int64_t step) {
 bool RunCheckpoints::AfterStep(int64_t step, const std::vector<double>& stop) {
   const CheckpointFlags& flags = options_.flags;
   if (flags.save_every == 0) return false;
-  // Not before the first step, for only now the optimizer has its states.
+  // After the first step, because only then the optimizer has its states.
   if (!std::exchange(has_checked_space_, true)) OkOrThrow(booster_.check_space(options_.out));
   const int signal = stop[0] > 0 ? SIGTERM : stop[1] > 0 ? SIGINT : 0;
   const bool last = step == options_.steps || signal != 0;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Checkpoints of a training program: its flags, going on where a run left off, saving every so
-// often, and on SIGTERM or SIGINT leaving after the step at hand.
+// Checkpoints of a training program: the command-line flags, resuming, saving every N steps, and
+// stopping after the current step on SIGTERM or SIGINT.
 //
 //   if (flags.checkpoints.save_every > 0) CatchStopSignals();             // main, before any rank
 //   booster.set_run_config(DescribeRun("adamw", flags.checkpoints, {...}));  // before boost
 //   RunCheckpoints checkpoints(booster, world, {...});                       // after boost
 //   const int64_t done = checkpoints.Start();                                // 0: a new run
 //   if (checkpoints.IsFinished(done, metrics)) return 0;
-//   for each step behind `done`:
+//   for each step after `done`:
 //     stop = sum over ranks of StopSignals();
 //     if (checkpoints.AfterStep(step, stop)) break;
 //     for (const std::string& note : checkpoints.TakeNotes()) ...
@@ -34,25 +34,25 @@ class App;
 
 struct CheckpointFlags {
   int64_t save_every = 0;  // steps; 0: never
-  std::string resume;      // empty: a new run; "auto": OUT/checkpoints; else a folder of them
+  std::string resume;      // empty: a new run; "auto": OUT/checkpoints; or a folder
   int64_t keep = 3;
-  bool async_save = false;  // written while training goes on
+  bool async_save = false;  // write in the background, during training
 };
 
 // Adds --save-every, --resume, --keep and --async-save.
 void DeclareCheckpointFlags(CLI::App& app, CheckpointFlags& flags);
-// Throws Error for flags that do not go together; `out`: what --out says.
+// Throws Error for flags that contradict each other. `out`: the value of --out.
 void CheckCheckpointFlags(const CLI::App& app, const CheckpointFlags& flags,
                           const std::string& out);
 
-// From here on the first SIGTERM or SIGINT is only noted; a second one ends the process at once.
+// From now on the first SIGTERM or SIGINT is only recorded; a second one ends the process at once.
 void CatchStopSignals();
-// 1 for a signal that has come, {SIGTERM, SIGINT}. Ranks may see it at different steps: sum it over
-// them, and all leave at the same one.
+// {SIGTERM, SIGINT}: 1 for each signal received so far, else 0. Ranks may receive a signal at
+// different steps: sum the values over the ranks, so that all ranks stop after the same step.
 std::vector<double> StopSignals();
 
-// The flags that are about checkpoints, and what else every program's run has, as settings of its
-// RunConfig; `optimizer` and the criterion as its identity.
+// The RunConfig of a run: optimizer and criterion as its identity; as settings `settings` and the
+// checkpoint flags.
 apogee::RunConfig DescribeRun(const std::string& optimizer, const CheckpointFlags& flags,
                               apogee::RunConfig::Texts settings);
 
@@ -60,7 +60,8 @@ struct RunCheckpointsOptions {
   CheckpointFlags flags;
   std::string out;    // empty: no files
   int64_t steps = 0;  // of the whole run
-  // What decides which samples a step has. A run resumes on the same data only.
+  // Describes everything that determines the samples of a step. A run resumes only on the same
+  // data.
   std::string data;
 };
 
@@ -68,26 +69,26 @@ struct RunCheckpointsOptions {
 std::string DescribeData(const apogee::data::TextCorpus& corpus, uint64_t seed, int64_t samples,
                          int64_t block);
 
-// Every rank has one and makes the same calls.
+// Every rank makes one and calls it in the same order.
 class RunCheckpoints {
  public:
   RunCheckpoints(apogee::Booster& booster, const apogee::comm::World& world,
                  RunCheckpointsOptions options)
       : booster_(booster), world_(world), options_(std::move(options)) {}
 
-  // The step that is done already; 0 for a new run. Makes the folder of the output and takes its
-  // lock, until this object goes: before anything is written there. Collective. Throws Error where
-  // another run has the folder, where the checkpoints do not fit the run, and for a new run beside
-  // checkpoints of another.
+  // Resumes or starts a run. Returns the last step done; 0 for a new run. First makes the output
+  // folder and locks it until this object is destroyed. Collective. Throws Error if another run
+  // holds the lock, if the checkpoints do not fit this run, or if a new run would write next to
+  // another run's checkpoints.
   int64_t Start();
-  // Whether all steps are done and, on rank 0, `metrics` says that they are validated: then there
-  // is nothing left to do, which is noted. The same on every rank. Collective.
+  // True if all steps are done and, according to `metrics` on rank 0, validated: then nothing is
+  // left to do, and a note says so. The same on every rank. Collective.
   bool IsFinished(int64_t done, const apogee::MetricsLogger* metrics);
-  // Saves where it is time to. `stop`: StopSignals(), summed over the ranks. True: leave the loop.
-  // Collective. Throws Error when a save fails.
+  // Saves a checkpoint if it is due. `stop`: StopSignals(), summed over the ranks. If it returns
+  // true, leave the loop. Collective. Throws Error if a save fails.
   bool AfterStep(int64_t step, const std::vector<double>& stop);
 
-  // Lines for people since the last call, on rank 0.
+  // Messages for the user since the last call, on rank 0.
   std::vector<std::string> TakeNotes() { return std::exchange(notes_, {}); }
   // 0, or 128 plus the number of the signal that ended the run.
   int exit_code() const { return exit_code_; }
@@ -95,7 +96,7 @@ class RunCheckpoints {
  private:
   std::string own_folder() const { return options_.out + "/checkpoints"; }
   void Save(int64_t step);
-  // Says that a save in the background is done; `wait`: once it is.
+  // Notes that a save in the background is done; with `wait`, waits for it first.
   void NoteSaved(bool wait);
   void RefuseForeignCheckpoints(const std::string& resumed_from) const;
 
@@ -105,7 +106,7 @@ class RunCheckpoints {
   std::unique_ptr<apogee::RunLock> lock_;  // on rank 0
   std::vector<std::string> notes_;
   bool has_checked_space_ = false;
-  int64_t saving_ = -1;  // the step, until it is said to be saved
+  int64_t saving_ = -1;  // the step being saved; -1: none
   int exit_code_ = 0;
 };
 

@@ -30,13 +30,13 @@ void RefuseUnknown(const CLI::App& app, const std::string& word) {
         "; --help lists the flags");
 }
 
-// "8 or 12", the multiples of `step` next to `value`.
+// "8 or 12": the multiples of `step` next to `value`.
 std::string NearestMultiples(int64_t value, int64_t step) {
   const int64_t below = value / step * step;
   return (below > 0 ? std::to_string(below) + " or " : "") + std::to_string(below + step);
 }
 
-// The library lists problems on lines of their own; here they make one sentence.
+// The library lists problems on separate lines; joins them into one sentence.
 std::string OneLine(std::string text) {
   for (size_t at = 0; (at = text.find('\n', at)) != std::string::npos;) {
     const size_t end = std::min(text.find_first_not_of(" \n", at), text.size());
@@ -110,7 +110,7 @@ std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv,
   try {
     app.parse(argc, argv);
     std::vector<std::string> words = app.remaining();
-    // Before what flags mean together: an error there may come from a flag that was misspelt.
+    // Before checking flags together: a misspelt flag may be the cause of such an error.
     for (const std::string& word : words) {
       if (!word.starts_with("--") || word.find('.') == std::string::npos) RefuseUnknown(app, word);
     }
@@ -154,7 +154,7 @@ void CheckBatch(int64_t batch, int64_t parts, const std::string& reason) {
 
 int DefaultRanks(int otherwise) {
   const auto processes = apogee::comm::StartedProcesses();
-  // An error is launch's to tell.
+  // An error here is reported by launch.
   return processes.ok() && processes->size > 1 ? processes->size : otherwise;
 }
 

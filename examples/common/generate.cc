@@ -15,7 +15,7 @@ using apogee::Tensor;
 
 namespace {
 
-// The index at which the running sum of softmax(logits / temperature) passes u in (0, 1].
+// The index at which the cumulative sum of softmax(logits / temperature) reaches u in (0, 1].
 int64_t Draw(const std::vector<double>& logits, double temperature, double u) {
   const double highest = *std::max_element(logits.begin(), logits.end());
   std::vector<double> weights;
@@ -40,8 +40,8 @@ std::string Generate(apogee::nn::Module& model, const apogee::ContextPtr& contex
   const apogee::PhiloxKey key = apogee::MakeKey(options.seed, "generate");
   std::vector<int64_t> tokens = apogee::data::TextCorpus::Encode(prompt);
   for (int64_t i = 0; i < options.bytes; ++i) {
-    // The window always has `block` places, so that the model sees one shape only. What lies behind
-    // the last byte is filler: attention is causal and never looks at it.
+    // The window always has `block` tokens, so the model sees only one shape. Tokens after the last
+    // byte are padding: attention is causal and ignores them.
     const int64_t length = std::min(static_cast<int64_t>(tokens.size()), options.block);
     std::vector<int64_t> window(tokens.end() - length, tokens.end());
     window.resize(static_cast<size_t>(options.block), 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Text from a byte-level model.
+// Generates text from a byte-level model.
 //
 //   std::string text = Generate(model, context, "In the beginning", {.block = 128, .bytes = 400});
 #ifndef APOGEE_EXAMPLES_COMMON_GENERATE_H_
@@ -14,13 +14,13 @@
 struct GenerateOptions {
   int64_t block = 128;  // context of the model
   int64_t bytes = 400;
-  // Logits are divided by it: below 1 the likely bytes become likelier.
+  // Logits are divided by it; below 1 likely bytes become more likely.
   double temperature = 0.8;
   uint64_t seed = 1;
 };
 
-// The prompt and `bytes` more, each drawn from the model's distribution given the last `block`
-// bytes: a pure function of the arguments. The model is put into evaluation mode.
+// Returns the prompt and `bytes` more bytes, each drawn from the model's distribution given the
+// last `block` bytes: a pure function of the arguments. Leaves the model in evaluation mode.
 std::string Generate(apogee::nn::Module& model, const apogee::ContextPtr& context,
                      const std::string& prompt, const GenerateOptions& options);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The size of a Llama on the command line of a program.
+// Command-line flags for the size of a Llama.
 //
 //   DeclareLlamaFlags(app, flags.model);
 #ifndef APOGEE_EXAMPLES_COMMON_LLAMA_FLAGS_H_

@@ -28,30 +28,30 @@ std::vector<double> SumOverRanks(const comm::World& world, const std::vector<dou
 }
 
 void DeclareDeviceFlag(CLI::App& app, std::string& device) {
-  app.add_option("--device", device, "cpu, cuda, or the number of a GPU, cuda:0")
+  app.add_option("--device", device, "cpu, cuda, or one GPU by its number: cuda:0")
       ->check([](const std::string& name) { return Message(ParseDevice(name).status()); })
       ->capture_default_str();
 }
 
 void DeclareCommFlag(CLI::App& app, std::string& comm) {
   app.add_option("--comm", comm,
-                 "What carries the collectives: local (ranks are threads), mpi, tcp or nccl "
-                 "(processes), auto")
+                 "Backend for collectives: local (ranks are threads), mpi, tcp or nccl (ranks are "
+                 "processes), auto")
       ->check(CLI::IsMember({"auto", "local", "mpi", "tcp", "nccl"}))
       ->capture_default_str();
 }
 
 void DeclareTimeoutFlag(CLI::App& app, double& seconds) {
   app.add_option("--timeout-seconds", seconds,
-                 "How long a collective waits for a rank before the run fails on all of them")
+                 "Seconds that a collective waits for a rank before the run fails on all ranks")
       ->check(Between(0.001, 1e6))
       ->capture_default_str();
 }
 
 void DeclareFlightRecordsFlag(CLI::App& app, std::string& directory) {
   app.add_option("--flight-records", directory,
-                 "Folder for what every rank did last, written when a run fails, for `apogee "
-                 "hang-report`");
+                 "Folder for each rank's last collective calls, written if the run fails, for "
+                 "`apogee hang-report`");
 }
 
 std::string DescribeRanks(const comm::World& world) {

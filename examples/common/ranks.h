@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Ranks of a training program: which samples are whose, sums over ranks, and what rank 0 says for
-// all of them.
+// The ranks of a training program: each rank's part of the data, sums over ranks, and descriptions
+// that rank 0 prints.
 //
 //   const DataPart part = DataPartOf(plugin, world);
 //   data::DistributedSampler sampler(order, part.rank, part.size, batch);
@@ -20,24 +20,25 @@ namespace CLI {
 class App;
 }  // namespace CLI
 
-// Part `rank` of `size` of each batch.
+// Part `rank` of the `size` parts of each batch.
 struct DataPart {
   int rank = 0;
   int size = 1;
 };
 
-// What this rank trains on: a part of its own, but under HybridParallelPlugin the ranks that share
-// the layers have one together. Throws Error for a world that the plugin's tp_size does not divide.
+// This rank's part of the data. Every rank has one of its own, except under HybridParallelPlugin,
+// where all ranks of one replica have the same. Throws Error if the plugin's sizes do not divide
+// the world.
 DataPart DataPartOf(const apogee::Plugin& plugin, const apogee::comm::World& world);
 
-// Element-wise over the ranks, the same result on each. Collective.
+// The element-wise sum over the ranks, the same on each. Collective.
 std::vector<double> SumOverRanks(const apogee::comm::World& world,
                                  const std::vector<double>& values);
 
 // --device cpu|cuda|cuda:N, for LaunchOptions::device.
 void DeclareDeviceFlag(CLI::App& app, std::string& device);
 
-// --comm auto|local|mpi|nccl, for LaunchOptions::comm.
+// --comm auto|local|mpi|tcp|nccl, for LaunchOptions::comm.
 void DeclareCommFlag(CLI::App& app, std::string& comm);
 
 // --timeout-seconds S, for LaunchOptions::timeout_seconds.
@@ -49,12 +50,12 @@ void DeclareFlightRecordsFlag(CLI::App& app, std::string& directory);
 // "2 threads", "4 ranks of 1 thread".
 std::string DescribeRanks(const apogee::comm::World& world);
 
-// ": tp 2, dp 2, ZeRO stage 2", with "pp 2, " before it for a pipeline; to go behind that.
+// ": tp 2, dp 2, ZeRO stage 2", or ": pp 2, tp 2, …" for a pipeline; append it to DescribeRanks.
 std::string DescribeMesh(const apogee::comm::World& world, int tp_size, int zero_stage,
                          int pp_size = 1);
 
-// The ledgers' peaks, one by one where the ranks' differ, against what the operating system has
-// counted since `start`. Collective.
+// The peak memory of the ledgers (of each rank if they differ), and that of the process according
+// to the operating system, counted from `start`. Collective.
 std::string DescribeMemory(const apogee::comm::World& world, const apogee::ProcessMemory& start);
 
 #endif  // APOGEE_EXAMPLES_COMMON_RANKS_H_

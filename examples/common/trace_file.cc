@@ -14,13 +14,13 @@ using namespace apogee;
 
 void DeclareTraceFlag(CLI::App& app, std::string& path) {
   app.add_option("--trace", path,
-                 "File for what every rank did when, to open in ui.perfetto.dev; in memory until "
-                 "the run ends: for short runs");
+                 "Write a timeline of all ranks to this file, for ui.perfetto.dev; it is in memory "
+                 "until the run ends, so use it for short runs");
 }
 
 TraceFile::TraceFile(std::string path) : path_(std::move(path)) {
   if (path_.empty()) return;
-  // Each of several processes records its own rank.
+  // With several processes, each records its own rank in a file of its own.
   const auto process = comm::StartedProcesses();
   if (process.ok() && process->size > 1) {
     const std::filesystem::path whole(path_);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// --trace FILE of the programs: what every rank did when, for ui.perfetto.dev and `apogee
-// timeline`.
+// --trace FILE: a timeline of all ranks, for ui.perfetto.dev and `apogee timeline`.
 //
 //   DeclareTraceFlag(app, flags.trace);
 //   TraceFile trace(flags.trace);                       // main, before any rank
@@ -23,16 +22,16 @@ void DeclareTraceFlag(CLI::App& app, std::string& path);
 
 class TraceFile {
  public:
-  // An empty path: no trace. Throws Error for one that cannot be written.
+  // An empty path means no trace. Throws Error if the path cannot be written.
   explicit TraceFile(std::string path);
-  // Writes the file, of a run that failed too; prints an error.
+  // Writes the file, even if the run failed; prints an error.
   ~TraceFile();
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
 
   // Null without --trace.
   apogee::Trace* get() { return trace_ ? &*trace_ : nullptr; }
-  // What the destructor does otherwise, but throws Error. After the ranks have ended.
+  // Writes the file as the destructor does, but throws Error. Call it after the ranks have ended.
   void Write();
 
  private:

@@ -20,8 +20,8 @@ ValidationEvent Validate(Boosted& boosted, const data::TextCorpus& corpus, const
   data::Loader loader(dataset, std::make_shared<data::SequentialSampler>(num_samples),
                       world.context(), {.batch = options.batch / part.size, .drop_last = false});
   double sum = 0;  // over samples
-  // A forward may be collective (sharded parameters): every rank runs as many, in the last round
-  // perhaps one that does not count.
+  // A forward may be collective (sharded parameters), so every rank runs the same number of them;
+  // in the last round a rank may repeat a batch that is not counted.
   for (int64_t round = 0; round < loader.size(); round += part.size) {
     const int64_t i = round + part.rank;
     const data::Batch batch = loader.At(std::min(i, loader.size() - 1));
@@ -29,7 +29,7 @@ ValidationEvent Validate(Boosted& boosted, const data::TextCorpus& corpus, const
     if (i < loader.size()) sum += mean * static_cast<double>(batch.inputs.size(0));
   }
   boosted.model.Train(true);
-  const double copies = world.size() / part.size;  // of each part's sum
+  const double copies = world.size() / part.size;  // ranks with the same sum
   return {.step = options.step,
           .loss = SumOverRanks(world, {sum})[0] / (copies * static_cast<double>(num_samples)),
           .tokens = num_samples * options.block};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The loss on the part of a text that no step has seen.
+// Validates a model: its loss on the part of a text that is not used for training.
 //
 //   ValidationEvent event = Validate(boosted, corpus, world, DataPartOf(plugin, world),
 //                                    {.block = 128, .batch = 8, .step = steps});
@@ -14,12 +14,13 @@
 
 struct ValidateOptions {
   int64_t block = 128;
-  int64_t batch = 8;  // samples per call, of all data parts together
+  int64_t batch = 8;  // samples per call, of all data-parallel ranks together
   int64_t step = 0;   // for the event
 };
 
-// Mean over every block of the validation text. Collective; batches go round the data parts, and
-// the ranks of one part call the model together. The model is in training mode afterwards.
+// The mean over every block of the validation text. Collective: batches are dealt out to the
+// data-parallel ranks, and all ranks of one replica call the model together. Leaves the model in
+// training mode.
 apogee::ValidationEvent Validate(apogee::Boosted& boosted, const apogee::data::TextCorpus& corpus,
                                  const apogee::comm::World& world, const DataPart& part,
                                  const ValidateOptions& options);

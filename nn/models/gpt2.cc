@@ -91,8 +91,8 @@ class Gpt2Block : public Module {
 
 Gpt2::Gpt2(const Gpt2Config& config) : config_(config) {
   Validate(config);
-  // GPT-2's initialisation: residual projections are scaled down by the number of residual
-  // branches.
+  // GPT-2's initialisation: residual projections are scaled by 1 / sqrt(number of residual
+  // branches).
   const Init init = Init::Normal(0, 0.02);
   const Init residual_init =
       Init::Normal(0, 0.02 / std::sqrt(2.0 * static_cast<double>(config.n_layer)));
@@ -125,7 +125,7 @@ Tensor Gpt2::Embed(const Tensor& tokens) {
 }
 
 std::vector<Piece> Gpt2::MakePieces() {
-  // Looking up rows takes no time beside products.
+  // Looking up rows takes almost no time, compared with products.
   constexpr double kLookup = 1;
   std::vector<Piece> pieces = {{.name = "transformer.wte",
                                 .modules = {wte_.get(), wpe_.get(), drop_.get()},

@@ -3,9 +3,12 @@
 // GPT-2 (Radford et al., 2019) with Hugging Face parameter names: learned positions, pre-norm
 // blocks, Conv1D weights [in, out], tanh GELU, the head tied to the token table.
 //
-//   nn::Gpt2 model({.vocab_size = 256, .n_positions = 128, .n_embd = 128, .n_layer = 4, .n_head =
-//   4}); model.Initialize(context, {.seed = 1}); Tensor logits = model(tokens); // i64 [B, T], T <=
-//   n_positions -> [B, T, vocab]
+//   nn::Gpt2 model({.vocab_size = 256, .n_positions = 128, .n_embd = 128,
+//                   .n_layer = 4, .n_head = 4});
+//   model.Initialize(context, {.seed = 1});
+//   Tensor logits = model(tokens);     // i64 [B, T], T <= n_positions -> [B, T, vocab_size]
+//
+// A token outside the vocabulary or a sequence longer than n_positions throws Error.
 #ifndef APOGEE_NN_MODELS_GPT2_H_
 #define APOGEE_NN_MODELS_GPT2_H_
 
@@ -26,9 +29,9 @@ struct Gpt2Config {
   double dropout = 0.0;
   double layer_norm_epsilon = 1e-5;
   bool tie_word_embeddings = true;
-  // Keep only each block's input for backward.
+  // Activation checkpointing: keep only each block's input and recompute the block in backward.
   bool recompute = false;
-  // Not used here; kept from a file that was read, and written.
+  // The model does not use these: they are read from config.json and written back.
   TokenIds token_ids = NoTokenIds();
 };
 
@@ -36,13 +39,13 @@ class Gpt2Block;
 
 class Gpt2 : public Chain, public Configured {
  public:
-  // Throws Error listing every setting that makes no sense.
+  // Throws Error that lists every invalid setting.
   explicit Gpt2(const Gpt2Config& config);
   const Gpt2Config& config() const { return config_; }
   void DescribeConfig(ConfigTexts& texts) const override;
 
  protected:
-  // The embeddings, the blocks, the head.
+  // One piece each: the embeddings, every block, the head.
   std::vector<Piece> MakePieces() override;
 
  private:

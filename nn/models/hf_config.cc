@@ -17,7 +17,7 @@ constexpr const char* kGpt2Architecture = "GPT2LMHeadModel";
 constexpr const char* kLlamaArchitecture = "LlamaForCausalLM";
 constexpr const char* kMistral = "mistral";
 constexpr const char* kMistralArchitecture = "MistralForCausalLM";
-constexpr int64_t kMaxLayers = 10'000;  // a model of more is a mistake, or an attack
+constexpr int64_t kMaxLayers = 10'000;  // more is a mistake or an attack
 constexpr HfRange kDropouts{.from = 0, .below = 1};
 constexpr HfRange kEpsilons{.from = 0, .below = 1};
 
@@ -35,7 +35,7 @@ void Tell(const HfNotice& notice, const std::string& path, const std::string& te
   std::fprintf(stderr, "%s: %s\n", path.c_str(), text.c_str());
 }
 
-// A dropout of attention weights, which these models lack.
+// Gives a notice about a dropout of attention weights, which these models lack.
 void TellAttentionDropout(HfFields& fields, const std::string& name, double missing,
                           const std::string& path, const HfNotice& notice) {
   const double rate = fields.Number(name, missing, kDropouts);
@@ -62,7 +62,7 @@ int64_t Layers(HfFields& fields, const std::string& name, int64_t missing) {
   return layers;
 }
 
-// Plain rotary positions, under the names of any version of the library.
+// Accepts only plain rotary positions, under the field names of every version of the library.
 void CheckRotary(HfFields& fields) {
   if (fields.Has("rope_scaling") && !fields.Has("rope_scaling.rope_type") &&
       !fields.Has("rope_scaling.type")) {
@@ -77,13 +77,13 @@ void CheckRotary(HfFields& fields) {
   }
 }
 
-// What the library takes where a field is missing.
+// The library's values for missing fields.
 struct LlamaDefaults {
   int64_t intermediate_size, max_position_embeddings;
 };
 constexpr LlamaDefaults kLlamaDefaults = {11008, 2048}, kMistralDefaults = {14336, 131072};
 
-// Nothing may lie further back than the window reaches.
+// Refuses a sliding window that is shorter than max_position_embeddings.
 void CheckWindow(HfFields& fields, int64_t positions) {
   fields.MustListOnly("layer_types", "full_attention");
   if (fields.HasNull("sliding_window")) return;
@@ -217,7 +217,7 @@ absl::StatusOr<LlamaConfig> ParseLlamaHfConfig(const std::string& json, const st
   constexpr HfRange kThetas{.from = 1, .below = 1e15};
   const double theta = fields.Number("rope_parameters.rope_theta", 10000, kThetas);
   config.rope_theta = fields.Number("rope_theta", theta, kThetas);
-  // Versions of the library differ about which one counts.
+  // Versions of the library disagree on which of the two counts.
   if (fields.Has("rope_parameters.rope_theta") && config.rope_theta != theta) {
     fields.Refuse("rope_theta", Concat("must be rope_parameters.rope_theta, ", theta));
   }

@@ -20,8 +20,8 @@ using Kind = HfValue::Kind;
 constexpr size_t kMaxDepth = 16;
 constexpr size_t kMaxKeys = 4096;  // of all objects together
 constexpr size_t kMaxKeyBytes = 256;
-constexpr size_t kMaxTextBytes = 256;  // of a string that is kept; longer ones are cut
-constexpr size_t kMaxListed = 64;      // different values of a list that is kept
+constexpr size_t kMaxTextBytes = 256;  // of a kept string; longer ones are truncated
+constexpr size_t kMaxListed = 64;      // different values of a kept list
 constexpr std::array kTokens = {"bos_token_id", "eos_token_id", "pad_token_id"};
 
 bool IsKeptList(const std::string& name) {
@@ -100,7 +100,7 @@ class FieldParser : public JsonHandler {
   struct Level {
     bool is_list = false;
     bool is_kept = false;
-    std::string path = {};  // of its fields: "", "rope_parameters."; of a list its name
+    std::string path = {};  // prefix of fields: "", "rope_parameters."; a list's name
     std::set<std::string> keys = {};
   };
 

@@ -4,12 +4,13 @@
 //
 //   APOGEE_ASSIGN_OR_RETURN(HfFields fields, HfFields::Parse(json, "dir/config.json"));
 //   const int64_t width = fields.Size("n_embd", 768);
-//   const double theta = fields.Number("rope_parameters.rope_theta", 1e4, {.above = 0});
-//   if (!fields.status().ok()) return fields.status();           // the first one that was wrong
+//   const double theta = fields.Number("rope_theta", 1e4, {.from = 1, .below = 1e15});
+//   if (!fields.status().ok()) return fields.status();           // the first invalid field
 //
-// Fields of "rope_parameters" and "rope_scaling" have names with dots; other nested objects are
-// ignored. Missing and null are the same, the default, but for HasNull. Of lists those that a
-// caller asks for are kept.
+// Fields of the objects "rope_parameters" and "rope_scaling" have dotted names
+// ("rope_parameters.rope_theta"); other nested objects are ignored. A missing field and null both
+// give the default; only HasNull tells them apart. Of lists, only those that a caller asks for are
+// kept.
 #ifndef APOGEE_NN_MODELS_HF_FIELDS_H_
 #define APOGEE_NN_MODELS_HF_FIELDS_H_
 
@@ -30,13 +31,13 @@ struct HfValue {
   int64_t integer = 0;
   double real = 0;  // of kInteger, too
   std::string text = {};
-  // Of a kList that is kept: its values, each once.
+  // A kList that is kept: its values, each once.
   std::vector<HfValue> list = {};
 
   bool operator==(const HfValue&) const = default;
 };
 
-// From `from` on, `below` excluded.
+// Numbers x with from <= x < below.
 struct HfRange {
   double from = 0;
   double below = 0;
@@ -44,32 +45,33 @@ struct HfRange {
 
 class HfFields {
  public:
-  // DataLoss for what is not one JSON object of moderate size, or gives a key twice.
+  // DataLoss if the text is not one JSON object of moderate size, or gives a key twice.
   static absl::StatusOr<HfFields> Parse(const std::string& json, const std::string& path);
 
-  // From 1 to 2^31 - 1.
+  // An integer from 1 to 2^31 - 1.
   int64_t Size(const std::string& name, int64_t missing);
   double Number(const std::string& name, double missing, const HfRange& range);
   bool Flag(const std::string& name, bool missing);
   bool Has(const std::string& name) const;
   bool Is(const std::string& name, const std::string& text) const;
-  // It is there, and null.
+  // The field is present and null.
   bool HasNull(const std::string& name) const;
-  // Those that are there.
+  // The token id fields that are present.
   TokenIds ReadTokenIds();
-  // `name` may also be given as `alias`; both must say the same.
+  // Lets `alias` stand for `name`; if both are present they must be equal.
   void AlsoAs(const std::string& name, const std::string& alias);
 
-  // Records a problem unless the field is missing, null, or this.
+  // Records a problem unless the field is missing, null or equal to `value`.
   void MustBe(const std::string& name, bool value);
   void MustBe(const std::string& name, int64_t value);
   void MustBe(const std::string& name, const std::string& value);
-  // The list `name`, if it is there, has this text; or nothing but this text.
+  // Records a problem if the list `name` is present and does not contain `text` (MustList), or
+  // contains anything else (MustListOnly).
   void MustList(const std::string& name, const std::string& text);
   void MustListOnly(const std::string& name, const std::string& text);
   void Refuse(const std::string& name, const std::string& why);
 
-  // Ok or the first problem.
+  // Ok, or the first problem.
   const absl::Status& status() const { return status_; }
 
  private:

@@ -139,7 +139,7 @@ Tensor Llama::Embed(const Tensor& tokens) {
 }
 
 std::vector<Piece> Llama::MakePieces() {
-  // Looking up rows takes no time beside products.
+  // Looking up rows takes almost no time, compared with products.
   constexpr double kLookup = 1;
   std::vector<Piece> pieces = {{.name = "model.embed_tokens",
                                 .modules = {embed_tokens_.get()},
@@ -173,7 +173,8 @@ void Llama::DescribeConfig(ConfigTexts& texts) const {
                     {"rms_norm_eps", ConfigText(config_.rms_norm_eps)},
                     {"rope_theta", ConfigText(config_.rope_theta)},
                     {"tie_word_embeddings", ConfigText(config_.tie_word_embeddings)}};
-  // No weight depends on it: longer sequences are the same function of more tokens.
+  // No weight depends on it: a longer limit allows longer sequences, and computes the same
+  // function.
   texts.training = {{"max_position_embeddings", ConfigText(config_.max_position_embeddings)}};
   texts.complete = true;
 }

@@ -6,8 +6,9 @@
 //   nn::Llama model({.vocab_size = 256, .hidden_size = 128, .intermediate_size = 344,
 //                    .num_hidden_layers = 4, .num_attention_heads = 4, .num_key_value_heads = 2});
 //   model.Initialize(context, {.seed = 1});
-//   Tensor logits = model(tokens);                                       // i64 [B, T] -> [B, T,
-//   vocab]
+//   Tensor logits = model(tokens);     // i64 [B, T] -> [B, T, vocab_size]
+//
+// A token outside the vocabulary or T above max_position_embeddings throws Error.
 #ifndef APOGEE_NN_MODELS_LLAMA_H_
 #define APOGEE_NN_MODELS_LLAMA_H_
 
@@ -29,9 +30,9 @@ struct LlamaConfig {
   double rms_norm_eps = 1e-6;
   double rope_theta = 10000.0;
   bool tie_word_embeddings = false;
-  // Keep only each block's input for backward.
+  // Activation checkpointing: keep only each layer's input and recompute the layer in backward.
   bool recompute = false;
-  // Not used here; kept from a file that was read, and written.
+  // The model does not use these: they are read from config.json and written back.
   TokenIds token_ids = NoTokenIds();
 };
 
@@ -39,13 +40,13 @@ class LlamaBlock;
 
 class Llama : public Chain, public Configured {
  public:
-  // Throws Error listing every setting that makes no sense.
+  // Throws Error that lists every invalid setting.
   explicit Llama(const LlamaConfig& config);
   const LlamaConfig& config() const { return config_; }
   void DescribeConfig(ConfigTexts& texts) const override;
 
  protected:
-  // The embedding, the layers, the head.
+  // One piece each: the embedding, every layer, the head.
   std::vector<Piece> MakePieces() override;
 
  private:

@@ -3,8 +3,7 @@
 // A multi-layer perceptron: linear layers with an activation between them.
 //
 //   nn::Mlp model({.sizes = {784, 256, 10}, .activation = Activation::kRelu});
-//   Tensor logits = model(x);                            // [.., 784] -> [.., 10];
-//   "layers.0.weight", …
+//   Tensor logits = model(x);          // [.., 784] -> [.., 10]; "layers.0.weight", …
 #ifndef APOGEE_NN_MODELS_MLP_H_
 #define APOGEE_NN_MODELS_MLP_H_
 
@@ -27,7 +26,7 @@ class Mlp : public Chain, public Configured {
   void DescribeConfig(ConfigTexts& texts) const override;
 
  protected:
-  // A layer each.
+  // One piece per layer.
   std::vector<Piece> MakePieces() override;
 
  private:

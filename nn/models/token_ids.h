@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Tokens of special meaning, as a model's config.json has them: for programs that generate text.
+// The special tokens of a model's config.json, for programs that generate text.
 //
 //   config.token_ids["pad_token_id"] = {50256};
 #ifndef APOGEE_NN_MODELS_TOKEN_IDS_H_
@@ -13,13 +13,13 @@
 
 namespace apogee::nn {
 
-// By field: "bos_token_id", "eos_token_id" or "pad_token_id". No id is null in the file, several
-// are a list; a field that is not here is not written, and the transformers library then takes its
-// own default.
+// By field name: "bos_token_id", "eos_token_id" or "pad_token_id". An empty list is written as
+// null, several ids as a list. A field that is not in the map is not written; the transformers
+// library then uses its own default.
 using TokenIds = std::map<std::string, std::vector<int64_t>>;
 
-// Of a model that was not read from a file: null, for the library's are those of its own
-// vocabulary.
+// For a model that was not read from a file: writes null, since the library's default ids belong to
+// its own vocabulary.
 inline TokenIds NoTokenIds() { return {{"bos_token_id", {}}, {"eos_token_id", {}}}; }
 
 }  // namespace apogee::nn

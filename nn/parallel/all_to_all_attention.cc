@@ -12,7 +12,8 @@
 namespace apogee::nn::parallel {
 namespace {
 
-// x [outer, n, inner] -> its slices of dim 1 by rank, exchanged: [n, outer, inner].
+// x [outer, n, inner] -> [n, outer, inner]: sends slice i of dim 1 to rank i, stacks what comes
+// back.
 Tensor Exchanged(const Tensor& x, comm::Group& group) {
   const Tensor send = x.Transpose(0, 1).Contiguous();
   const Tensor received = Tensor::EmptyLike(send);

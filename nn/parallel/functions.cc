@@ -16,7 +16,7 @@ using autograd::BackwardContext;
 using autograd::NeedsGrad;
 using autograd::Node;
 
-// The sum over the group: in x's memory where nothing else owns it.
+// The sum over the group, in x's memory if nothing else owns it.
 Tensor AllReduced(Tensor x, comm::Group& group) {
   Tensor sum = x.is_contiguous() && x.is_sole_owner() ? x.Detach() : x.Detach().Clone();
   group.AllReduce(sum);
@@ -27,7 +27,7 @@ Tensor Rounded(const Tensor& sum, DType dtype) {
   return sum.dtype() == dtype ? sum : sum.To(dtype);
 }
 
-// [.., n] of every rank -> [.., size * n].
+// Every rank's [.., n] -> [.., size * n].
 Tensor Gathered(const Tensor& x_in, comm::Group& group) {
   const Tensor x = x_in.Detach().Contiguous();
   const int64_t size = group.size(), columns = x.size(-1);
@@ -39,13 +39,13 @@ Tensor Gathered(const Tensor& x_in, comm::Group& group) {
   return ranks.Transpose(0, 1).Contiguous().View(shape);
 }
 
-// This rank's [.., n] of [.., size * n].
+// [.., size * n] -> this rank's slice [.., n].
 Tensor OwnSlice(const Tensor& x, const comm::Group& group) {
   const int64_t columns = x.size(-1) / group.size();
   return x.Detach().Slice(-1, group.rank() * columns, columns).Contiguous();
 }
 
-// Attach of a function that changes whether columns are cut.
+// Attaches a node whose result is, or is not, only this rank's columns.
 void AttachCut(Tensor& y, const std::shared_ptr<Node>& node, const Tensor& x, bool cut) {
   Attach(y, node, {x});
   node->set_cut(cut);
@@ -136,7 +136,7 @@ Tensor ReduceFromGroup(Tensor x, const comm::GroupPtr& group, std::optional<DTyp
   std::shared_ptr<Node> node;
   if (NeedsGrad({x})) {
     node = std::make_shared<ReduceFromGroupNode>();
-    // Now: holding x for Attach would keep the sum from being written over it.
+    // Set the edges now: Attach would need x later, and holding it would prevent the sum in place.
     node->set_edges({autograd::EdgeOf(x)});
     node->set_cut(false);
   }

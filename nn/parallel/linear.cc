@@ -14,7 +14,7 @@
 namespace apogee::nn::parallel {
 namespace {
 
-// Unlike autograd::Add's, its gradient of the bias has the dtype that the bias's owner asks for.
+// Unlike autograd::Add, gives the bias's gradient the dtype that the bias's owner asks for.
 class AddBiasNode : public autograd::Node {
  public:
   explicit AddBiasNode(const Tensor& bias) : bias_grad_dtype_(autograd::GradDType(bias)) {}
@@ -37,7 +37,7 @@ Tensor AddBias(const Tensor& x, const Tensor& bias) {
   return y;
 }
 
-// The product, an addend, is rounded by sum_of alone, which the bias follows.
+// Only sum_of rounds the product, which is one rank's addend; the bias is added after it.
 template <typename SumOf>
 Tensor RowLinear(const Tensor& x, const Tensor& weight, const Tensor& bias,
                  autograd::WeightLayout layout, const SumOf& sum_of) {

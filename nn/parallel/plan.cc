@@ -13,7 +13,7 @@ using enum ParallelStyle;
 constexpr const char* kHeads = "heads";
 constexpr const char* kKeyValueHeads = "key-value heads";
 
-// For a model that is a part of another one.
+// The plan for a model that is a child, named `prefix`, of another model.
 ParallelPlan Below(const std::string& prefix, ParallelPlan plan) {
   if (prefix.empty()) return plan;
   for (PlanRule& rule : plan.rules) rule.pattern.insert(0, prefix + ".");
@@ -98,11 +98,11 @@ std::optional<ParallelPlan> ShippedPlan(Module& model) {
     if (const auto* mlp = dynamic_cast<const Mlp*>(module)) plan = MlpPlan(mlp->config());
     if (!plan) continue;
     if (found) return std::nullopt;
-    // What a derived class puts out may be anything made of the logits.
+    // A derived class may do anything with the logits, so they must be whole.
     const Module& shipped = *module;
     if (typeid(shipped) != typeid(Gpt2) && typeid(shipped) != typeid(Llama)) {
       plan->output_module.clear();
-      // What it does with the tokens, too.
+      // It may also mix tokens outside of attention.
       std::erase_if(plan->rules, [](const PlanRule& rule) { return rule.style == kAttention; });
     }
     found = Below(name, *std::move(plan));

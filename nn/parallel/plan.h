@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// ParallelPlan: what a model's layers become when the ranks of a group share each of them (tensor
-// parallelism; Shoeybi et al., "Megatron-LM", 2019). Models know nothing of it.
+// ParallelPlan: how tensor parallelism shards a model's layers over the ranks of a group (Shoeybi
+// et al., "Megatron-LM", 2019). The model's code does not change.
 //
 //   ParallelPlan plan{.name = "my model",
 //                     .rules = {{.pattern = "*.fc1", .style = ParallelStyle::kColumn},
 //                               {.pattern = "*.fc2", .style = ParallelStyle::kRow}}};
 //   HybridParallelPlugin plugin(world, {.tp_size = 2, .plan = plan});
 //
-// A rule names modules by a shell pattern over their full names, in which * also matches dots.
-// Modules that no rule names run whole on every rank, and their parameters are held by every rank.
-// Between a column and a row style activations are cut: only what treats features (or heads) alike
-// and apart may stand there. Of a parameter there that no rule cuts (a norm of heads) each rank has
-// a part of the gradient only: use its value through CopyToGroup (functions.h). The first step of a
-// boosted run throws Error where that is missing, and its first forward for a dropout there that no
-// rule names.
+// A rule selects modules by a shell pattern over their full names; * also matches dots. Modules
+// that no rule selects run whole on every rank, with replicated parameters.
+//
+// Between a column and a row layer a rank has only some columns of each activation. Code there must
+// treat every feature (or head) the same way and separately from the others. If it uses a parameter
+// that no rule cuts (a norm of heads, for example), each rank has only a part of that parameter's
+// gradient: read its value through CopyToGroup (functions.h). The first step of a boosted run
+// throws Error if that call is missing; the first forward throws Error if there is a dropout that
+// no rule selects.
 #ifndef APOGEE_NN_PARALLEL_PLAN_H_
 #define APOGEE_NN_PARALLEL_PLAN_H_
 
@@ -29,42 +31,45 @@
 namespace apogee::nn::parallel {
 
 enum class ParallelStyle {
-  // nn::Linear, cut by output features. Whole input, cut output.
+  // nn::Linear, sharded by output features. Whole input, sharded output.
   kColumn,
-  // The same; its output is gathered (one all-gather).
+  // The same, then gathers the output (one all-gather).
   kColumnGather,
-  // nn::Linear, cut by input features. Cut input, whole output (one all-reduce); the bias is whole
-  // and added once.
+  // nn::Linear, sharded by input features. Sharded input, whole output (one all-reduce). The bias
+  // is whole and added once.
   kRow,
-  // The same; its input is whole, each rank takes its part.
+  // The same with a whole input, of which each rank takes its part.
   kRowSplit,
-  // nn::Embedding, or the nn::Linear that makes logits, cut by words. tp need not divide their
-  // number: the last ranks' tables are padded (weights [vocabulary, d] only).
+  // nn::Embedding, or the nn::Linear that computes logits, sharded by vocabulary entries. tp need
+  // not divide their number: the last ranks' tables are padded (weights [vocabulary, d] only).
   kVocabulary,
-  // nn::Dropout on an activation that is cut in one section: the mask is the whole activation's.
+  // nn::Dropout on a sharded activation of one section. The ranks draw their parts of the mask that
+  // one rank would draw for the whole activation.
   kDropout,
-  // nn::AttentionCore: where tokens of one sequence meet. Heads are `units` of it (grouped queries:
-  // the key-value heads). Tensor parallelism leaves it as it is.
+  // nn::AttentionCore: the only place where tokens of one sequence meet. `units` are its heads
+  // (grouped queries: the key-value heads). For sequence parallelism; tensor parallelism leaves it
+  // as it is.
   kAttention,
-  // Parameters, not modules, of a module of your own that does its own communication: cut along
-  // `dim`, and nothing else.
+  // The pattern selects parameters, not modules: those of a module of your own that does its own
+  // communication. They are sharded along `dim`; nothing else changes.
   kParameter,
 };
 
-// "column", …: for messages.
+// "column", "column_gather", …: for messages.
 const char* ParallelStyleName(ParallelStyle style);
 
 struct PlanRule {
   std::string pattern;
   ParallelStyle style = ParallelStyle::kColumn;
-  // kColumn, kRow and kParameter: the cut dim is so many equal tensors side by side (3: fused q, k,
-  // v), each of which is cut. A row style's cut input has the same sections.
+  // kColumn, kRow and kParameter: the sharded dim consists of this many equal sections side by
+  // side, each of which is sharded (3: fused q, k, v). The input of a row style has the same
+  // sections.
   int sections = 1;
-  // Above 0: a section is so many units (heads) that no cut may go through, and what they are
-  // called.
+  // Above 0: a section consists of this many units (heads), which are never divided between ranks;
+  // and their name, for messages.
   int64_t units = 0;
   std::string unit_name = {};
-  // kParameter: the dim to cut, and whether dim 0 may be padded.
+  // kParameter: the dim to shard, and whether dim 0 may be padded.
   int dim = 0;
   bool pad = false;
 };
@@ -72,25 +77,26 @@ struct PlanRule {
 struct ParallelPlan {
   std::string name;
   std::vector<PlanRule> rules;
-  // The module, if any, whose output is the model's, as it is: logits may stay cut between it and
-  // a cross entropy over the group, and throw when anything else reads them.
+  // The kVocabulary nn::Linear whose output the model returns unchanged, if there is one. Its
+  // logits may stay sharded up to a vocabulary-parallel cross entropy; reading them in any other
+  // way throws Error.
   std::string output_module = {};
-  // The module whose sequences are cut when ranks hold parts of them (sequence parallelism); empty:
-  // the model itself. It takes and puts out [samples, tokens, ..], and what it computes of a token
-  // depends on other tokens in kAttention modules only, and on the token's place as
-  // Module::sequence_part says.
+  // The module inside which sequence parallelism shards the tokens; empty: the model itself. It
+  // takes and returns [samples, tokens, ..]. It must mix tokens only in kAttention modules, and
+  // must take token positions from Module::sequence_part.
   std::string sequence_module = {};
 };
 
-// The plans that come with Apogee.
+// The plans for Apogee's own models.
 ParallelPlan Gpt2Plan(const Gpt2Config& config);
 ParallelPlan LlamaPlan(const LlamaConfig& config);
-// Layers by turns column and row; a last one that is left over stays whole, but for a single one,
-// which is gathered.
+// Alternates column and row layers. If a last layer is left over it stays whole; a single layer is
+// kColumnGather.
 ParallelPlan MlpPlan(const MlpConfig& config);
-// The plan of a model that is, or contains one, nn::Gpt2, nn::Llama or nn::Mlp. Nothing for others
-// and for models that contain several. Only of nn::Gpt2 and nn::Llama themselves logits may stay
-// cut.
+// The plan of a model that is, or contains, one nn::Gpt2, nn::Llama or nn::Mlp. Nothing for other
+// models and for models that contain several of these. For a model that contains one, and for a
+// class derived from one, logits don't stay sharded; for a derived class there is no kAttention
+// rule either.
 std::optional<ParallelPlan> ShippedPlan(Module& model);
 
 }  // namespace apogee::nn::parallel

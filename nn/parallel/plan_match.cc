@@ -20,7 +20,7 @@ bool Matches(const std::string& pattern, const std::string& name) {
   return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
 }
 
-// "a, b, c and 12 more", for a reader who looks for the name that was meant.
+// "a, b, c and 12 more": helps the reader to find the name that was meant.
 std::string SomeOf(const std::vector<std::string>& names) {
   constexpr size_t kShown = 6;
   std::string text;
@@ -31,7 +31,7 @@ std::string SomeOf(const std::vector<std::string>& names) {
   return names.empty() ? "none" : text;
 }
 
-// The dim of a Linear's weight that its features are.
+// The dim of a Linear's weight that holds its output (or input) features.
 int FeatureDim(const Linear& linear, bool out) {
   return (linear.layout() == WeightLayout::kOutIn) == out ? 0 : 1;
 }
@@ -60,7 +60,7 @@ PlanMatch::PlanMatch(Module& model, const ParallelPlan& plan, int tp) : tp_(tp) 
 void PlanMatch::Problem(const PlanRule& rule, const std::string& what) {
   std::string text =
       Concat("rule \"", rule.pattern, "\" (", ParallelStyleName(rule.style), "): ", what);
-  // The layers of a model are alike.
+  // A problem of one layer is usually a problem of all; report it once.
   if (std::ranges::find(problems, text) == problems.end()) problems.push_back(std::move(text));
 }
 
@@ -75,7 +75,7 @@ void PlanMatch::CheckUnits(const PlanRule& rule) {
   }
 }
 
-// A layer that no rule names would run whole on a weight that is cut for another one.
+// A layer that shares a sharded weight but that no rule selects would run whole on a part of it.
 void PlanMatch::CheckShared(Module& model) {
   for (const auto& [name, module] : model.NamedModules()) {
     if (rule_of_.contains(module)) continue;
@@ -85,7 +85,7 @@ void PlanMatch::CheckShared(Module& model) {
     const autograd::Parameter& weight =
         linear != nullptr ? *linear->weight() : *embedding->weight();
     const auto found = cut_by_.find(&weight);
-    // A module of one's own that communicates may keep its parameters in layers.
+    // Modules with kParameter rules communicate themselves and may keep their parameters in layers.
     if (found == cut_by_.end() || found->second->style == kParameter) continue;
     Problem(*found->second,
             Concat(weight.name(), " is the weight of ", name, ", too, which no rule names"));
@@ -166,7 +166,7 @@ void PlanMatch::Add(const std::string& name, Module& module, const PlanRule& rul
 void PlanMatch::Cut(const autograd::ParameterPtr& parameter, const TensorShard& shard,
                     const PlanRule& rule) {
   try {
-    LocalShape(shard, parameter->shape(), tp_);  // throws where the shard does not fit
+    LocalShape(shard, parameter->shape(), tp_);  // throws if the shard does not fit
     const int64_t section =
         parameter->shape()[parameter->shape().Normalize(shard.dim)] / shard.sections;
     if (rule.units > 0 && section % rule.units != 0) {

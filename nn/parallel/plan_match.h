@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// PlanMatch: which modules and parameters the rules of a plan name, and how tp ranks cut them.
+// PlanMatch: the modules and parameters that the rules of a plan select, and how tp ranks shard
+// them.
 //
 //   PlanMatch match(model, plan, /*tp=*/2);
 //   if (match.problems.empty()) ... match.modules, match.shards ...
+//
+// `problems` has one line per mistake; without mistakes it is empty.
 #ifndef APOGEE_NN_PARALLEL_PLAN_MATCH_H_
 #define APOGEE_NN_PARALLEL_PLAN_MATCH_H_
 

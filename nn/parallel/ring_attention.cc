@@ -17,9 +17,9 @@ namespace {
 
 using autograd::SavedTensor;
 
-// What a rank computes with the keys of one rank: which of its queries see which of them.
+// One step of the ring: which of rank `rank`'s queries attend to which of rank `source`'s keys.
 struct RingStep {
-  bool causal = false;  // its own tokens
+  bool causal = false;  // the keys are the rank's own
   int64_t first_query = 0, queries = 0, keys = 0;
 
   RingStep(int rank, int source, int64_t tokens) : queries(tokens), keys(tokens) {
@@ -38,12 +38,12 @@ struct RingStep {
   }
 };
 
-// A buffer that goes around: sent on and received again in the background.
+// A buffer that travels around the ring, sent and received in the background.
 class RingBuffer {
  public:
   RingBuffer(comm::Group& group, const Tensor& first) : group_(group), now_(first) {}
   const Tensor& now() const { return now_; }
-  // Sends what is here and receives what comes next.
+  // Starts sending the current buffer and receiving the next one.
   void Start() {
     const int n = group_.size(), rank = group_.rank();
     next_ = Tensor::EmptyLike(now_);
@@ -86,14 +86,14 @@ ops::AttentionResult Forward(const ops::Qkv& qkv, comm::Group& group) {
     const ops::AttentionResult part = ops::AttentionForward(
         step.Part(qkv.q, Half(kv.now(), 0, qkv.k.shape()), Half(kv.now(), 1, qkv.k.shape())),
         step.options());
-    // The first step has every query see itself.
+    // In the first step every query attends at least to itself.
     s == 0 ? static_cast<void>(sum = part) : ops::AttentionMerge(step.Queries(sum), part);
     if (more) kv.Finish();
   }
   return sum;
 }
 
-// Adds `part`, a contiguous tensor, to a range of tokens of `sum`.
+// Adds `part`, a contiguous tensor, to the tokens of `sum` from `first` on.
 void AddTokens(const Tensor& sum, int64_t first, const Tensor& part) {
   const Tensor to = sum.Slice(1, first, part.size(1));
   to.CopyFrom(ops::Add(to.Contiguous(), part));
@@ -133,7 +133,8 @@ class RingAttentionNode : public autograd::Node {
       ops::AttentionBackward(part, {seen.out, seen.lse.Contiguous()}, step.Queries(dout),
                              step.options(), result);
       AddTokens(dq, step.first_query, result.q);
-      // What the other ranks have added to these keys came while this one computed.
+      // The gradients that other ranks have added for these keys arrived during this rank's
+      // computation.
       if (s > 0) dkv.Finish();
       AddTokens(Half(dkv.now(), 0, shape), 0, result.k);
       AddTokens(Half(dkv.now(), 1, shape), 0, result.v);
@@ -161,10 +162,11 @@ class RingAttentionNode : public autograd::Node {
 
 Tensor RingAttention(const Tensor& q, const Tensor& k, const Tensor& v,
                      const comm::GroupPtr& group) {
-  APOGEE_CHECK(q.rank() == 4 && k.rank() == 4 && q.size(1) == k.size(1) && q.size(1) % 2 == 0,
-               "ring attention: needs q and k [batch, tokens, heads, head size] of two pieces of "
-               "each sequence, got ",
-               q.shape(), " and ", k.shape());
+  APOGEE_CHECK(
+      q.rank() == 4 && k.rank() == 4 && q.size(1) == k.size(1) && q.size(1) % 2 == 0,
+      "ring attention: needs q and k [batch, tokens, heads, head size] with an even number of "
+      "tokens (two pieces of each sequence), got ",
+      q.shape(), " and ", k.shape());
   const ops::Qkv qkv{q.Detach(), k.Detach(), v.Detach()};
   ops::AttentionResult forward = Forward(qkv, *group);
   if (forward.out.dtype() != q.dtype()) forward.out = forward.out.To(q.dtype());

@@ -1,20 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Causal attention over sequences that ranks hold parts of: keys and values go around a ring while
-// each rank attends to what it has (Liu et al., "Ring attention with blockwise transformers", 2023;
-// the zig-zag of SequenceLayout balances the causal mask).
+// Ring attention (Liu et al., "Ring attention with blockwise transformers", 2023): causal attention
+// over sequences whose tokens are sharded. Keys and values travel around a ring of ranks; each rank
+// attends to the keys it has at the moment. SequenceLayout::kZigZag balances the causal mask.
 //
 //   Tensor out = RingAttention(q, k, v, group);   // [B, T / n, H, d] -> [B, T / n, H, d]
 //
-// Rank r holds pieces r and 2 n - 1 - r of 2 n, in this order; rotary positions are applied before.
-// Its own keys are under the causal mask; of those of a lower rank all its queries see the first
-// half, and those of a higher one are all seen by its second half of queries: half a block of work
-// in every step, on every rank. Results of the steps are f32 (f64 for f64)
-// and are rounded once.
+// Rank r holds pieces r and 2 n - 1 - r of the 2 n pieces of a sequence, in this order. Apply
+// rotary positions before. Each step is half a block of work on every rank:
 //
-// Every rank of the group calls. Forward sends and receives n - 1 times k and v (2 K d T / n
-// elements per sample), in the background of the step that works on what came before; backward does
-// so again, with their gradients in f32 (f64) one step behind, n times: they end where they began.
+//   keys from         queries          keys
+//   the rank itself   all              all, under the causal mask
+//   a lower rank      all              the first half
+//   a higher rank     the second half  all
+//
+// Results of the steps are kept in f32 (f64 for f64) and rounded once.
+//
+// Every rank of the group calls. Forward sends and receives k and v n - 1 times (2 K d T / n
+// elements per sample each time), while the step computes with the previous ones.
+// Backward does the same again. It also passes on the gradients of k and v, in f32 (f64), one step
+// behind and n times, so that each ends at the rank that owns its tokens.
 #ifndef APOGEE_NN_PARALLEL_RING_ATTENTION_H_
 #define APOGEE_NN_PARALLEL_RING_ATTENTION_H_
 

@@ -28,12 +28,12 @@ Shape WithTokens(Shape shape, int64_t tokens) {
 
 Tensor Scaled(const Tensor& x, double factor) { return factor == 1 ? x : ops::Scale(x, factor); }
 
-// The sum of the ranks' x, of this rank's tokens.
+// This rank's tokens of the sum of x over the ranks.
 Tensor ReducedTokens(const Tensor& x, comm::Group& group, DType dtype) {
   const int64_t tokens = x.size(1) / group.size();
   Tensor input = x.Detach().Contiguous();
   if (x.size(0) > 1) {
-    // Rank after rank instead of sample after sample.
+    // Order the elements by rank first, then by sample.
     const int64_t piece = input.numel() / x.size(0) / group.size();
     input = input.View({x.size(0), group.size(), piece}).Transpose(0, 1).Contiguous();
   }

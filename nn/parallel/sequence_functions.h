@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Differentiable functions between whole sequences and the parts of them that ranks hold. The
-// sequence is dim 1 of [samples, tokens, ..].
+// Differentiable functions between whole sequences and the tokens of them that each rank holds. The
+// token dim is dim 1 of [samples, tokens, ..].
 //
 //   Tensor own = SplitTokens(x, part, group, factor);     // [B, T, ..] -> [B, T / n, ..]
-//   Tensor whole = GatherTokens(y, part, group, factor);  // and back, on every rank
-//   Tensor all = GatherSequence(x, tp);                   // what cut layers take
+//   Tensor whole = GatherTokens(y, part, group, factor);  // the inverse, on every rank
+//   Tensor all = GatherSequence(x, tp);                   // input of tensor-parallel layers
 //   Tensor sum = ReduceScatterSequence(product, tp, dtype);
 //
-// Every rank of the group must call, with tensors of one shape. Collectives are waited for.
+// Every rank of the group must call, with tensors of the same shape. Each call waits for its
+// collective.
 #ifndef APOGEE_NN_PARALLEL_SEQUENCE_FUNCTIONS_H_
 #define APOGEE_NN_PARALLEL_SEQUENCE_FUNCTIONS_H_
 
@@ -18,30 +19,32 @@
 
 namespace apogee::nn::parallel {
 
-// The tokens of `part`, without a graph. Throws Error, with the numbers, for a sequence that the
-// part's ranks do not divide.
+// The tokens of `part`, outside of any graph; communicates nothing. Throws Error, with the numbers,
+// if the number of tokens cannot be divided among the part's ranks.
 Tensor TokensOf(const Tensor& x, const SequencePart& part);
-// The whole of what the ranks hold, without a graph: one all-gather of x.
+// The whole sequences from every rank's x, outside of any graph: one all-gather of x.
 Tensor WholeTokens(const Tensor& x, const SequencePart& part, comm::Group& group);
 
-// Where the group shares sequences but each rank's gradients are means over the group, as in data
-// parallelism, gradients inside are `factor` = size times what they are outside; where they are
-// sums, factor is 1.
+// `factor`: the group's size if parameter gradients are averaged over the group afterwards, as in
+// data parallelism (gradients inside are then `factor` times those outside); 1 if they are summed.
 //
-// Replicated x -> this rank's tokens; backward gathers and divides by factor.
+// Replicated x -> this rank's tokens. Backward gathers the gradients and divides by factor.
 Tensor SplitTokens(const Tensor& x, const SequencePart& part, const comm::GroupPtr& group,
                    double factor);
-// This rank's tokens -> all of them, replicated; backward takes this rank's, times factor.
+// This rank's tokens -> all tokens, replicated. Backward takes this rank's tokens of the gradient,
+// times factor.
 Tensor GatherTokens(const Tensor& x, const SequencePart& part, const comm::GroupPtr& group,
                     double factor);
 
-// Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022, of
-// contiguous parts. [B, T / n, ..] -> [B, T, ..], used differently by each rank: one all-gather;
-// backward adds the ranks' gradients of this rank's tokens, one reduce-scatter in the gradients'
-// dtype, and rounds the sum to x's dtype.
+// Sequence parallelism, Megatron style, for contiguous parts (Korthikanti et al., "Reducing
+// activation recomputation in large transformer models", 2022).
+//
+// [B, T / n, ..] -> [B, T, ..], which each rank then uses differently: one all-gather. Backward
+// sums the gradients over the ranks, of this rank's tokens only (one reduce-scatter in the
+// gradients' dtype), and rounds the sum to x's dtype.
 Tensor GatherSequence(const Tensor& x, const comm::GroupPtr& group);
-// Addends [B, T, ..] -> this rank's tokens of the sum, rounded to `dtype`: one reduce-scatter;
-// backward is one all-gather.
+// Each rank's addend [B, T, ..] -> this rank's tokens of the sum, rounded to `dtype`: one
+// reduce-scatter. Backward is one all-gather.
 Tensor ReduceScatterSequence(const Tensor& x, const comm::GroupPtr& group, DType dtype);
 
 }  // namespace apogee::nn::parallel

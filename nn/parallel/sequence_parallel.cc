@@ -115,17 +115,17 @@ SequenceParallel::SequenceParallel(Module& model, const ParallelPlan& plan, Sequ
 
 Tensor SequenceCut::Sealed(const Tensor& y) const {
   if (y.is_sealed()) return y;
-  return y.Sealed(
-      Concat("these outputs are of this rank's ", y.size(1), " tokens of ", part.Whole(y.size(1)),
-             " of each sequence, as the model puts them out in training for the cross entropy that "
-             "boost was given; use boosted.criterion (from boost). They are whole in evaluation "
-             "mode, and where boost is given another criterion or none"));
+  return y.Sealed(Concat(
+      "these outputs cover only this rank's ", y.size(1), " tokens of ", part.Whole(y.size(1)),
+      " of each sequence: in training the model returns them so for "
+      "the cross entropy given to boost; use boosted.criterion (from boost). Outputs are "
+      "whole in evaluation mode, and if boost is given another criterion or none"));
 }
 
 void SequenceParallel::Apply() {
   for (Module* module : module_->Modules()) module->set_sequence_part(cut_.part);
   for (const auto& [module, style] : styles_) {
-    // Between cut layers sequences are whole again.
+    // Between tensor-parallel layers sequences are whole.
     const bool between = style == kAttention || style == kDropout;
     if (between && mode_ == SequenceMode::kSplitGather) module->set_sequence_part({});
     if (style != kAttention || mode_ == SequenceMode::kSplitGather) continue;
@@ -153,8 +153,8 @@ SequenceParallel::Loss SequenceParallel::KeepLogitsCut(Loss mean, int64_t ignore
     const Tensor logits = output.Unsealed();
     if (logits.size(1) == targets.size(1)) return mean(logits, targets);
     APOGEE_CHECK(cut.part.Whole(logits.size(1)) == targets.size(1), "cross entropy: logits ",
-                 logits.shape(), " are neither whole nor what the model puts out in training, ",
-                 "tokens of this rank out of targets ", targets.shape());
+                 logits.shape(), " must be whole or this rank's tokens of targets ",
+                 targets.shape(), ", as the model returns them in training");
     const Tensor own = TokensOf(targets, cut.part);
     return MeanOverSequence(mean(logits, own), CountTargets(own, ignore_index), cut.group);
   };

@@ -1,27 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// SequenceParallel: a model whose sequences are cut over a group, so that ranks share the memory of
-// its activations, and the work, of long sequences.
+// SequenceParallel: shards a model's sequences over a group, so that each rank has the activations,
+// and does the work, of some tokens of every sequence.
 //
 //   SequenceParallel parallel(model, plan, SequenceMode::kRingAttention, sp);
 //   parallel.Apply();                            // the model takes whole tokens [B, T] as before
-//   Criterion loss = parallel.KeepLogitsCut(nn::CrossEntropyLoss(), -100);
+//   SequenceParallel::Loss loss = parallel.KeepLogitsCut(nn::CrossEntropyLoss(), -100);
 //
-// Every rank of the group loads the same batch. The module that the plan calls sequence_module
-// takes whole sequences, cuts them, and puts out whole ones; inside, a rank holds its tokens, and
-// Module::sequence_part says which. Who calls parts of that module instead of it (a pipeline) calls
-// SplitInput before the first and GatherOutput after the last, or, where KeepLogitsCut is in force
-// and the model in training mode, gives the last one's output to the criterion as it is.
+// Every rank of the group loads the same batch. The module that the plan names as sequence_module
+// still takes and returns whole sequences; inside, a rank holds its own tokens
+// (Module::sequence_part). Code that runs parts of that module one by one (a pipeline) calls
+// SplitInput before the first part and GatherOutput after the last. With KeepLogitsCut in force and
+// the model in training mode, it passes the last part's output to the criterion without
+// GatherOutput.
 //
 // Modes:
-//   kSplitGather    over the tensor-parallel group itself (TensorParallelOptions::cut_sequence):
-//                   what runs between cut layers runs on T / n tokens, and gradients of parameters
-//                   there are partial: their sum over the group is the gradient (IsPartial).
-//   kAllToAll       an axis of its own; heads are exchanged for tokens around attention. The size
-//                   must divide a rank's heads, key-value heads too.
-//   kRingAttention  an axis of its own; keys and values go around. T divisible by 2 n.
-// With an axis of its own gradients are averaged over it, as over data-parallel ranks: gradients
-// inside are n times as large. Sequences are checked when they come: Error with the numbers.
+//   kSplitGather    Megatron's sequence parallelism, over the tensor-parallel group itself (set
+//                   TensorParallelOptions::cut_sequence): code between tensor-parallel layers runs
+//                   on T / n tokens. Gradients of parameters there are partial; their sum over the
+//                   group is the gradient (IsPartial).
+//   kAllToAll       Ulysses, over a mesh axis of its own: exchanges heads for tokens around
+//                   attention. The size must divide the heads, and key-value heads, of a rank.
+//   kRingAttention  Over a mesh axis of its own: keys and values travel around a ring of ranks. T
+//                   must be divisible by 2 n.
+// With an axis of its own gradients are averaged over that axis, as over data-parallel ranks, and
+// gradients inside are n times as large. A sequence length that does not divide throws Error with
+// the numbers when it comes.
 #ifndef APOGEE_NN_PARALLEL_SEQUENCE_PARALLEL_H_
 #define APOGEE_NN_PARALLEL_SEQUENCE_PARALLEL_H_
 
@@ -44,56 +48,58 @@ enum class SequenceMode { kSplitGather, kAllToAll, kRingAttention };
 const char* SequenceModeName(SequenceMode mode);
 std::optional<SequenceMode> ParseSequenceMode(const std::string& name);
 
-// What keeps `plan` from cutting sequences over `ranks` of `mode`, a line each, when layers are cut
-// over `tp`. Empty: nothing.
+// The reasons why `plan` cannot shard sequences over `ranks` ranks in `mode` with tensor-parallel
+// size `tp`, a line each. Empty: it can.
 std::vector<std::string> SequenceProblems(Module& model, const ParallelPlan& plan,
                                           SequenceMode mode, int tp, int ranks);
 
-// How sequences enter and leave what a group cuts; a value.
+// How sequences enter and leave the sequence-parallel part of a model; a value.
 struct SequenceCut {
   SequencePart part;
   comm::GroupPtr group;
   double factor = 1;  // of gradients inside, see SplitTokens
 
   Tensor Split(const Tensor& x) const { return SplitTokens(x, part, group, factor); }
-  // What is sealed stays so.
+  // The result is sealed if x is.
   Tensor Gather(const Tensor& x) const {
     const Tensor whole = GatherTokens(x.Unsealed(), part, group, factor);
     return x.is_sealed() ? whole.Sealed(x.why_sealed()) : whole;
   }
-  // The same tokens, which nothing may read but the loss that KeepLogitsCut returns.
+  // The same tokens, sealed: reading them throws Error, except in the loss that KeepLogitsCut
+  // returns.
   Tensor Sealed(const Tensor& y) const;
 };
 
 class SequenceParallel {
  public:
-  // `group` is not null; `plan` must have no SequenceProblems. Before TensorParallel::Apply.
+  // `group` is not null; SequenceProblems must be empty. Make it before TensorParallel::Apply.
   SequenceParallel(Module& model, const ParallelPlan& plan, SequenceMode mode,
                    comm::GroupPtr group);
   void Apply();
 
   SequenceMode mode() const { return mode_; }
   const SequencePart& part() const { return cut_.part; }
-  // What the model's first part gets: this rank's tokens of x [B, T, ..].
+  // This rank's tokens of x [B, T, ..], the input of the model's first part.
   Tensor SplitInput(const Tensor& x) const { return cut_.Split(x); }
-  // What belongs to this rank's tokens of something that nothing trains.
+  // This rank's tokens of a tensor that needs no gradient, targets for example.
   Tensor SplitTargets(const Tensor& targets) const { return TokensOf(targets, cut_.part); }
-  // Whole sequences of what the model's last part puts out; what is whole already stays.
+  // Whole sequences from the output of the model's last part; an output that is whole already is
+  // returned. One all-gather.
   Tensor GatherOutput(const Tensor& y, int64_t whole_tokens) const {
     return y.size(1) == whole_tokens ? y : cut_.Gather(y);
   }
-  // What stays cut for the loss that KeepLogitsCut returned, sealed to everything else.
+  // The output sealed, for the loss that KeepLogitsCut returned.
   Tensor KeepOutputCut(const Tensor& y) const { return cut_.Sealed(y); }
-  // Whether this rank's gradient is only what its tokens add to it, where the parameter is not cut.
+  // True if this rank's gradient of a parameter that is not sharded covers its own tokens only.
   bool IsPartial(const autograd::Parameter& parameter) const {
     return partial_.contains(&parameter);
   }
 
-  // From the call on the model in training mode puts out this rank's tokens; the function returned
-  // takes these, or whole ones, with whole targets. To everything else they are sealed: reading
-  // them throws Error (Tensor::Sealed). `mean`, of logits and targets: the mean over the targets
-  // that are not ignore_index. Null where logits are whole anyway, or where the model does more
-  // than its sequence_module.
+  // From now on the model in training mode returns this rank's tokens, sealed: reading them outside
+  // of the returned function throws Error (Tensor::Sealed). The returned function takes them, or
+  // whole logits, with whole targets. `mean` is given logits and targets, and returns the mean over
+  // the targets other than ignore_index. Returns null if logits are whole anyway (kSplitGather) or
+  // if sequence_module is not the whole model.
   using Loss = std::function<Tensor(const Tensor& logits, const Tensor& targets)>;
   Loss KeepLogitsCut(Loss mean, int64_t ignore_index);
 

@@ -10,7 +10,7 @@
 namespace apogee::nn::parallel {
 namespace {
 
-// The logical tensor as [outer, sections, section, inner]; every rank holds up to `part` of
+// The logical tensor viewed as [outer, sections, section, inner]; a rank holds up to `part` of each
 // `section`.
 struct Cut {
   int64_t outer = 1, sections = 1, section = 1, inner = 1, part = 1;

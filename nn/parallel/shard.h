@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// TensorShard: how a logical parameter is cut over the ranks of a tensor-parallel group.
+// TensorShard: how a whole (logical) parameter is sharded over the ranks of a tensor-parallel
+// group.
 //
 //   const TensorShard column{.dim = 1};                     // Conv1D weight [in, out] by columns
 //   const TensorShard qkv{.dim = 1, .sections = 3};         // fused q, k, v: each third by tp
 //   const TensorShard vocab{.dim = 0, .pad = true};         // rows that tp need not divide
 //   Tensor local = CutLocal(qkv, whole, rank, tp);
-//   comm::Layout layout = LayoutOf(qkv, whole.shape(), rank, tp);   // says where its elements are
+//   comm::Layout layout = LayoutOf(qkv, whole.shape(), rank, tp);   // positions of its elements
 //
-// The dim consists of `sections` equal sections; each is cut into tp equal parts, and a rank holds
-// its part of every section, one after the other. Local: nothing communicates.
+// The dim consists of `sections` equal sections. Each section is cut into tp equal parts; a rank
+// holds its part of every section, one after the other. Nothing here communicates.
 //
-// With `pad`, parts are rounded up and the local tensors of the last ranks end in rows of zeros,
-// which belong to no logical element. Only the first dim and one section: a Layout has padding at
-// the end alone. Everything here throws Error, with the numbers, for a shard that does not fit the
-// shape.
+// With `pad`, part sizes are rounded up, and the local tensors of the last ranks end in rows of
+// zeros that belong to no logical element. `pad` needs dim 0 and one section, since a Layout has
+// padding only at the end. Every function throws Error, with the numbers, if the shard does not fit
+// the shape.
 #ifndef APOGEE_NN_PARALLEL_SHARD_H_
 #define APOGEE_NN_PARALLEL_SHARD_H_
 
@@ -32,17 +33,17 @@ struct TensorShard {
   friend bool operator==(const TensorShard&, const TensorShard&) = default;
 };
 
-// The shape of every rank's local tensor, padding included.
+// The shape of the local tensor, padding included; the same on every rank.
 Shape LocalShape(const TensorShard& shard, const Shape& logical, int tp);
 
-// Rank `rank`'s local tensor: a contiguous copy of whole's elements.
+// The local tensor of rank `rank`: a contiguous copy of its elements of `whole`.
 Tensor CutLocal(const TensorShard& shard, const Tensor& whole, int rank, int tp);
 
-// The whole tensor of shape `logical` from all ranks' local tensors, in rank order.
+// The whole tensor, of shape `logical`, from the local tensors of all ranks, in rank order.
 Tensor Assemble(const TensorShard& shard, const Shape& logical, std::span<const Tensor> locals);
 
-// Segments: the local tensor's elements in its order, padding excluded. num_replicas: how many
-// ranks hold each of them (the other axes of the mesh).
+// The segments list the local tensor's elements in order, without padding. num_replicas: the number
+// of ranks that hold each element (the other axes of the mesh).
 comm::Layout LayoutOf(const TensorShard& shard, const Shape& logical, int rank, int tp,
                       int num_replicas = 1);
 

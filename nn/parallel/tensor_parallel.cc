@@ -22,20 +22,20 @@ Tensor ValueOf(const autograd::ParameterPtr& parameter) {
   return parameter == nullptr ? Tensor() : parameter->value();
 }
 
-// Of the shared copy of x, which is the module's input: hooks around the module's part of backward
-// would otherwise come between x and what its consumers share.
+// `copy`: the shared copy of x, as the module's input. Made inside the module, hooks around the
+// module's part of backward would come between x and the copy, and layers could not share it.
 Tensor ColumnProduct(const Linear& linear, const Tensor& copy) {
   return ColumnLinear(copy, ValueOf(linear.weight()), ValueOf(linear.bias()),
                       {.layout = linear.layout(), .activation = linear.activation()});
 }
 
-// Words [first, first + V_local) of the vocabulary that a table of `words` rows is cut into.
+// This rank's part of a vocabulary of `words` entries.
 ops::VocabPart PartOf(int64_t words, const comm::GroupPtr& group) {
   const int64_t part = (words + group->size() - 1) / group->size();
   return {.first = group->rank() * part, .vocab_size = words};
 }
 
-// What reading logits that stay cut throws, but for the loss that KeepLogitsCut returns.
+// The error of reading sharded logits outside of the loss that KeepLogitsCut returns.
 std::string WhyCut(const ops::VocabPart& part, int64_t columns) {
   const int64_t end = std::min(part.first + columns, part.vocab_size);
   const std::string which = part.first < end
@@ -43,8 +43,8 @@ std::string WhyCut(const ops::VocabPart& part, int64_t columns) {
                                 : std::string("padding, none");
   return internal::Concat(
       "these logits are this rank's part of the vocabulary (", which, " of ", part.vocab_size,
-      "), as the model puts them out in training for the cross entropy that boost was given; "
-      "use boosted.criterion (from boost). They are whole in evaluation mode, and where boost "
+      "): in training the model returns them so for the cross entropy given to boost; "
+      "use boosted.criterion (from boost). Logits are whole in evaluation mode, and if boost "
       "is given another criterion or none");
 }
 
@@ -108,7 +108,7 @@ comm::Layout TensorParallel::LayoutOf(const autograd::Parameter& parameter) cons
   if (shard != nullptr) {
     return parallel::LayoutOf(*shard, logical, group_->rank(), group_->size());
   }
-  // A whole tensor is cut nowhere; this is a multiple of the size of every block of states.
+  // A whole tensor is not sharded: any multiple of every block size of optimizer states will do.
   constexpr int64_t kNoCut = int64_t{1} << 40;
   return comm::Layout(
       logical,
@@ -212,8 +212,9 @@ TensorParallel::Loss TensorParallel::KeepLogitsCut(const CrossEntropyLoss& loss)
     if (logits.size(-1) == words) return loss(logits, targets);
     const int64_t part = (words + group->size() - 1) / group->size();
     APOGEE_CHECK(logits.size(-1) == part, "cross entropy: logits ", logits.shape(),
-                 " are neither whole, ", words, " words, nor what the model puts out in training, ",
-                 part, " words of this rank");
+                 " are neither whole, ", words,
+                 " words, nor, as the model returns them in training, the ", part,
+                 " words of this rank");
     return VocabParallelCrossEntropy(logits, targets, PartOf(words, group), group,
                                      loss.ignore_index);
   };

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// TensorParallel: a model cut over a group along a plan.
+// TensorParallel: shards a model's layers over a group, as a plan says.
 //
 //   TensorParallel parallel(model, plan, group);   // throws one Error with every problem
-//   parallel.Apply();                              // cuts values, replaces forwards
-//   parallel.LayoutOf(*parameter);                 // what this rank holds of it
+//   parallel.Apply();                              // shards values, replaces forwards
+//   parallel.LayoutOf(*parameter);                 // the elements that this rank holds
 //
-// Every rank of the group must do so, with the same model. Values are whole, and equal, before
-// Apply: it takes this rank's part of each, so that the model starts with the same weights under
-// every tp. Gradients become absent. After it every rank of the group must call the model together.
+// Every rank of the group must do this, with the same model. Before Apply values are whole and
+// equal on all ranks; Apply keeps this rank's shard of each, so the model starts with the same
+// weights under every tp. Gradients become absent. Afterwards every rank of the group must call the
+// model together.
 #ifndef APOGEE_NN_PARALLEL_TENSOR_PARALLEL_H_
 #define APOGEE_NN_PARALLEL_TENSOR_PARALLEL_H_
 
@@ -26,14 +27,15 @@
 
 namespace apogee::nn::parallel {
 
-// What keeps `plan` from cutting the model over `tp` ranks, a line each: rules that name nothing or
-// a module of another kind, dims and units that tp does not divide, modules that two rules name,
-// parameters that are to be cut in two ways. Empty: nothing.
+// The reasons why `plan` cannot shard the model over `tp` ranks, a line each: rules that select
+// nothing or a module of the wrong kind, dims and units that tp does not divide, modules that two
+// rules select, parameters that two rules would cut differently. Empty: it can.
 std::vector<std::string> PlanProblems(Module& model, const ParallelPlan& plan, int tp);
 
 struct TensorParallelOptions {
-  // Outside of the cut layers each rank holds its tokens of each sequence (sequence_parallel.h cuts
-  // them): column styles and the head gather them, row styles and the table scatter their sums.
+  // Megatron's sequence parallelism: outside of tensor-parallel layers each rank holds its own
+  // tokens of each sequence (sequence_parallel.h). Column styles and the head gather tokens; row
+  // styles and the embedding reduce-scatter them.
   bool cut_sequence = false;
 };
 
@@ -44,22 +46,23 @@ class TensorParallel {
                  const TensorParallelOptions& options = {});
   void Apply();
 
-  // Whether a rule of the plan names the module.
+  // True if a rule of the plan selects the module.
   bool IsNamed(const Module& module) const;
-  // Of a parameter that is cut; null for one that every rank holds whole.
+  // The shard of a sharded parameter; null for a parameter that every rank holds whole.
   const TensorShard* ShardOf(const autograd::Parameter& parameter) const;
-  // What this rank holds; whole ones have as many replicas as the group has ranks.
+  // The elements that this rank holds. A whole parameter has as many replicas as the group has
+  // ranks.
   comm::Layout LayoutOf(const autograd::Parameter& parameter) const;
   const Shape& LogicalShape(const autograd::Parameter& parameter) const;
-  // The whole value, put together from all ranks (one all-gather where it is cut). Collective.
+  // The whole value. Collective: every rank of the group calls (one all-gather if it is sharded).
   Tensor Whole(const autograd::Parameter& parameter) const;
-  // The same from this rank's `part`, for a parameter whose value is elsewhere.
+  // The same from this rank's shard `part`, for a parameter whose value is held elsewhere.
   Tensor Whole(const autograd::Parameter& parameter, const Tensor& part) const;
 
-  // Logits that may stay cut, for a cross entropy that knows; null when the model's output is not
-  // what a vocabulary-parallel layer puts out. From the call on the model in training mode returns
-  // this rank's columns (in evaluation, whole logits), and the function returned takes both. To
-  // everything else the columns are sealed: reading them throws Error (Tensor::Sealed).
+  // From now on the model in training mode returns this rank's columns of the logits, sealed:
+  // reading them outside of the returned function throws Error (Tensor::Sealed). In evaluation mode
+  // logits are whole. The returned function takes both kinds and computes `loss`. Returns null if
+  // the plan names no output_module.
   using Loss = std::function<Tensor(const Tensor& logits, const Tensor& targets)>;
   Loss KeepLogitsCut(const CrossEntropyLoss& loss);
 

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Embedding and cross entropy over a vocabulary that is cut over the ranks of a group: neither the
-// whole table nor the whole logits exist anywhere.
+// Embedding and cross entropy with the vocabulary sharded over the ranks of a group: no rank ever
+// has the whole table or the whole logits.
 //
 //   const ops::VocabPart part{.first = rank * V_local, .vocab_size = 50257};
 //   Tensor x = VocabParallelEmbedding(tokens, table_local, part, group);       // [B, T, d]
 //   Tensor logits = autograd::Linear(CopyToGroup(h, group), table_local, {});  // [B, T, V_local]
 //   Tensor loss = VocabParallelCrossEntropy(logits, targets, part, group);
 //
-// A rank holds ids [first, first + V_local); what lies beyond vocab_size is padding (shard.h makes
-// such parts). Parts must not overlap and together cover the vocabulary; V_local may be padding
-// only. Every rank of the group must call, with the same ids and targets. Errors: apogee::Error, on
-// every rank alike, for an id or target outside the vocabulary. A null group is one rank.
+// A rank holds ids [first, first + V_local); rows for ids from vocab_size on are padding (shard.h
+// makes such parts), and a rank may hold nothing but padding. The parts must not overlap and must
+// together cover the vocabulary. Every rank of the group must call, with the same ids and targets;
+// the calls wait for their collectives. An id or target outside the vocabulary throws Error on
+// every rank. A null group is one rank.
 #ifndef APOGEE_NN_PARALLEL_VOCAB_PARALLEL_H_
 #define APOGEE_NN_PARALLEL_VOCAB_PARALLEL_H_
 
@@ -22,19 +23,19 @@
 namespace apogee::nn::parallel {
 
 // ids i64 of any shape, table [V_local, d] -> [.., d], replicated: one all-reduce of the result.
-// The gradient of the table is local and dense.
+// The table's gradient is local and dense.
 Tensor VocabParallelEmbedding(const Tensor& ids, const Tensor& table, const ops::VocabPart& part,
                               const comm::GroupPtr& group);
 
-// The same of ids [B, T / n] of which each rank holds its own: rows of these alone. One all-gather
-// of the ids and one reduce-scatter.
+// The same for sharded sequences: ids [B, T / n] and the result are this rank's tokens. One
+// all-gather of the ids and one reduce-scatter of the result.
 Tensor VocabParallelEmbeddingOfTokens(const Tensor& ids, const Tensor& table,
                                       const ops::VocabPart& part, const comm::GroupPtr& group);
 
-// logits [.., V_local], targets i64 [..] -> scalar, replicated: the mean over the targets that are
-// not `ignore_index`, as autograd::CrossEntropy. Communicates statistics of [rows] in f32 (f64 for
-// f64): a maximum and a packed pair of sums. Backward communicates nothing; it writes the gradient
-// over the logits where nothing else owns them, zeros in padding columns.
+// logits [.., V_local], targets i64 [..] -> a scalar, replicated: the mean over the targets other
+// than `ignore_index`, as autograd::CrossEntropy. Forward all-reduces per-row statistics in f32
+// (f64 for f64): a maximum, then a packed pair of sums. Backward communicates nothing. It writes
+// the gradient over the logits if nothing else owns their memory; padding columns get zeros.
 Tensor VocabParallelCrossEntropy(const Tensor& logits, const Tensor& targets,
                                  const ops::VocabPart& part, const comm::GroupPtr& group,
                                  int64_t ignore_index = -100);

@@ -6,7 +6,7 @@
 namespace apogee::optim::cpu {
 namespace {
 
-// Sums of the squares of a row: each to its column, all of them returned.
+// Adds the square of each element of a row to its column's sum. Returns the sum over the row.
 template <typename C>
 C AddSquares(int64_t n, C scale, const C* __restrict x, C* __restrict columns) {
   LaneSum<C> sum;

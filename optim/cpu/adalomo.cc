@@ -12,14 +12,13 @@ namespace {
 constexpr int64_t kMaxBlocks = 16;
 constexpr int64_t kMinBlock = 1 << 14;
 
-// Part of a parameter: of its rows, or of its matrices where there are several, so that only the
-// rows of a single matrix share columns with another block. The cut depends on the shape alone, and
-// so does every sum.
+// Part of a parameter: some of its matrices or, of a single matrix, some of its rows. Only blocks
+// of a single matrix therefore share columns. The cut, and so every sum, depends only on the shape.
 struct Block {
   AdaLomoChunk* chunk;
   int64_t first_row, last_row;
-  int64_t first_col;             // of its column sums among those of the chunk
-  std::vector<double> col_sums;  // this block's
+  int64_t first_col;             // offset of its column sums in those of the chunk
+  std::vector<double> col_sums;  // of this block
   double squares = 0;
 };
 
@@ -53,8 +52,8 @@ struct Coefficients {
   C inv_scale, limit, clip_coef, eps, beta2, one_minus_beta2;
 };
 
-// Calls fn(block, row, column of the chunk, position, count, g) for stretches of at most
-// kStageBlock elements of one row; g is the gradient with scale and clipping applied.
+// Calls fn(block, row, column, position, count, g) for stretches of at most kStageBlock elements of
+// one row. Row and column are those of the chunk; g is the gradient after scaling and clipping.
 template <typename C, typename Fn>
 void ForEachStretch(const DeviceContext& context, const AdaLomoArgs& args,
                     std::vector<Block>& blocks, const Fn& fn) {
@@ -91,8 +90,7 @@ void ForEachStretch(const DeviceContext& context, const AdaLomoArgs& args,
   });
 }
 
-// In eight interleaved parts, which the compiler may keep in vector lanes without reordering
-// anything.
+// Sums in eight interleaved parts, which the compiler can keep in vector lanes without reordering.
 template <typename Fn>
 double LaneSum(int64_t n, const Fn& term) {
   double lanes[8] = {};
@@ -133,7 +131,7 @@ void Sums(const DeviceContext& context, const AdaLomoArgs& args) {
   }
 }
 
-// Turns the stretch of gradients into the update u.
+// Turns a stretch of gradients into the update u.
 template <typename C, bool kStore>
 void MakeUpdate(const AdaLomoChunk& chunk, int64_t row, int64_t col, int64_t begin, int64_t n, C* g,
                 const Coefficients<C>& c) {

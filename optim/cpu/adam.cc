@@ -13,7 +13,7 @@ struct Coefficients {
   C grad_scale, decay, beta1, beta2, one_minus_beta1, one_minus_beta2, eps, step_size, root_scale;
 };
 
-// One division and one root per element; the options that do not apply cost nothing.
+// One division and one root per element. Options that do not apply cost nothing.
 template <typename C, DecayKind kDecay, bool kAmsgrad>
 void AdamLoop(int64_t n, const Coefficients<C> c, C* __restrict weight, const C* __restrict grad,
               C* __restrict exp_avg, C* __restrict exp_avg_sq, C* __restrict max_exp_avg_sq) {

@@ -9,7 +9,7 @@
 namespace apogee::optim::cpu {
 namespace {
 
-// One piece of one block, decoded.
+// One decoded piece of one block.
 template <typename C>
 struct Stage {
   alignas(64) C moment1[kMaxPiece];
@@ -17,7 +17,7 @@ struct Stage {
   alignas(64) C grad[kMaxPiece];
 };
 
-// The piece's gradient as C.
+// The gradient of a piece, converted to C.
 template <typename C>
 const C* LoadGrad(const Adam8Chunk& chunk, int64_t begin, int64_t n, Stage<C>& stage) {
   if (chunk.grad_dtype == DTypeOf<C>()) return static_cast<const C*>(chunk.grad) + begin;
@@ -25,7 +25,7 @@ const C* LoadGrad(const Adam8Chunk& chunk, int64_t begin, int64_t n, Stage<C>& s
   return stage.grad;
 }
 
-// Decodes the moments of a piece and brings them up to date.
+// Decodes the moments of a piece and updates them.
 template <typename C>
 void MoveMoments(const Adam8Args& args, const Adam8Chunk& chunk, int64_t begin, int64_t n,
                  int64_t block, Stage<C>& stage) {
@@ -52,13 +52,13 @@ void MoveMoments(const Adam8Args& args, const Adam8Chunk& chunk, int64_t begin, 
       });
 }
 
-// Updates the weights of a piece and encodes its moments. The two share a loop because the weights
-// wait for divisions, the codes for everything else.
+// Updates the weights of a piece and encodes its moments. Both are in one loop because the weights
+// wait for divisions, and encoding uses the other execution units meanwhile.
 template <typename C>
 void MoveWeights(const Adam8Args& args, const Adam8Chunk& chunk, int64_t begin, int64_t n,
                  C absmax1, C absmax2, const Stage<C>& stage) {
   const C eps = static_cast<C>(chunk.eps), step_size = static_cast<C>(chunk.step_size);
-  // Shrinking by 1 is exact, so the decay that does not apply needs no branch.
+  // Multiplying by 1 is exact, so the decay that does not apply needs no branch.
   const C shrink = static_cast<C>(1 - args.decay);
   const C before = args.decay_kind == DecayKind::kBefore ? shrink : C(1);
   const C after = args.decay_kind == DecayKind::kAfter ? shrink : C(1);
@@ -83,7 +83,7 @@ void MoveWeights(const Adam8Args& args, const Adam8Chunk& chunk, int64_t begin, 
   }
 }
 
-// Calls fn(chunk, piece number within the chunk, begin, count, block), in parallel over all pieces.
+// Calls fn(chunk, piece number within the chunk, begin, count, block) in parallel for all pieces.
 template <typename Fn>
 void ForEachPiece(const DeviceContext& context, const Adam8Args& args, const Fn& fn) {
   std::vector<int64_t> first = {0};  // piece numbers

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Decoding and encoding a piece of one block of 8-bit codes. Private to optim/cpu.
+// Decodes and encodes pieces of blocks of 8-bit codes. Private to optim/cpu.
 #ifndef APOGEE_OPTIM_CPU_BLOCK_CODES_H_
 #define APOGEE_OPTIM_CPU_BLOCK_CODES_H_
 
@@ -14,12 +14,13 @@
 
 namespace apogee::optim::cpu {
 
-// Elements per piece: two staged f32 moments and a gradient of the default block stay in the
-// first-level cache, and the largest block fits.
+// The most elements of a piece: the largest block fits. With the default block, two decoded f32
+// moments and a gradient stay in the L1 cache.
 inline constexpr int64_t kMaxPiece = 4096;
 
-// Calls fn(begin, count, block index) for every piece of elements [first, first + n) of a tensor in
-// blocks of `block` (0: one), pieces numbered [from, to); `begin` counts from `first`.
+// Cuts elements [first, first + n) of a tensor into pieces: one per block of `block` elements, or
+// pieces of 2048 elements if `block` is 0 (one block). ForEach calls fn(begin, count, block index)
+// for pieces number [from, to); `begin` counts from `first`.
 struct Pieces {
   Pieces(int64_t first, int64_t n, int64_t block) : first_(first), n_(n), block_(block) {}
   int64_t step() const { return block_ == 0 ? int64_t{2048} : block_; }
@@ -38,10 +39,10 @@ struct Pieces {
   int64_t first_, n_, block_;
 };
 
-// Codes are decoded and encoded in groups, whose values stay in registers where code_lanes.h
-// serves.
+// Codes are decoded and encoded in groups. With code_lanes.h, the values of a group stay in
+// registers.
 inline constexpr int64_t kGroup = 64;
-// Calls fn(begin, count) for groups of [0, n); `count` is a constant kGroup for all but the last.
+// Calls fn(begin, count) for groups of [0, n). `count` is the constant kGroup for all but the last.
 template <typename Fn>
 [[gnu::always_inline]] inline void ForEachGroup(int64_t n, const Fn& fn) {
   int64_t begin = 0;
@@ -49,7 +50,7 @@ template <typename Fn>
   if (begin < n) fn(begin, n - begin);
 }
 
-// Count: int64_t or, for a whole group, its constant.
+// Count: int64_t, or for a whole group the type of the constant kGroup.
 template <typename C, typename Count>
 [[gnu::always_inline]] inline void DecodeGroup(const CodeMap& map, const uint8_t* __restrict codes,
                                                C scale, Count count, C* __restrict values) {
@@ -66,8 +67,9 @@ template <typename C, typename Count>
   for (int64_t i = 0; i < count; ++i) values[i] = static_cast<C>(table[codes[i]]) * scale;
 }
 
-// The largest magnitude. Bit patterns of magnitudes order as the magnitudes do, and a maximum of
-// integers, unlike one of floating-point numbers, may be vectorised; NaN counts as the largest.
+// The largest magnitude; NaN counts as the largest. Compares bit patterns, which have the order of
+// the magnitudes: the compiler may vectorise a maximum of integers, but not one of floating-point
+// numbers.
 template <typename C>
 C AbsMax(const C* x, int64_t n) {
   using Bits = std::conditional_t<sizeof(C) == 4, int32_t, int64_t>;
@@ -80,7 +82,7 @@ C AbsMax(const C* x, int64_t n) {
   return std::bit_cast<C>(largest);
 }
 
-// Codes of values / absmax of one block.
+// Encodes values / absmax of one block.
 template <bool kSigned, typename C>
 class BlockEncoder {
  public:
@@ -88,7 +90,7 @@ class BlockEncoder {
       : map_(map),
         keep_sign_(keep_sign),
         zero_(absmax == 0),
-        // 1 / absmax must not overflow: then scale both by a power of two.
+        // If 1 / absmax could overflow, both are scaled by a power of two.
         lift_(absmax < C(1e-30) ? C(0x1p100) : C(1)),
         inverse_(1 / (absmax * lift_)) {}
 
@@ -118,7 +120,7 @@ class BlockEncoder {
       return;
     }
 #endif
-    // Loops that are simple enough to be vectorised.
+    // These loops are simple enough for the compiler to vectorise.
     const uint32_t* __restrict buckets = map_.buckets();
     alignas(64) uint32_t wide[kGroup];
     for (int64_t i = 0; i < count; ++i) wide[i] = CodeMap::EncodeMagnitude(buckets, ratios[i]);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// How the CPU kernels of layer-wise optimizers walk blocks of rows, and add up what the blocks
-// found. Private to optim/cpu.
+// Loops over blocks of rows for the CPU kernels of layer-wise optimizers, and the sums of their
+// results. Private to optim/cpu.
 //
-// Blocks are cut without regard to threads (optim/row_blocks.h) and their partial sums are added in
-// the blocks' order, so that every bit is the same for any number of threads.
+// Blocks are cut independently of threads (optim/row_blocks.h), and their partial sums are added in
+// the order of the blocks, so every bit is the same for any number of threads.
 #ifndef APOGEE_OPTIM_CPU_BLOCK_LOOP_H_
 #define APOGEE_OPTIM_CPU_BLOCK_LOOP_H_
 
@@ -19,7 +19,7 @@ template <typename Chunk>
 struct BlockTask {
   const Chunk* chunk;
   const RowBlock* block;
-  int64_t first;  // elements of all tasks before
+  int64_t first;  // number of elements of all earlier tasks
 };
 
 template <typename Chunk>
@@ -35,7 +35,7 @@ std::vector<BlockTask<Chunk>> BlockTasks(std::span<const Chunk> chunks) {
   return tasks;
 }
 
-// Calls fn(task index) once for each, the tasks spread over the threads by their elements.
+// Calls fn(task index) once for each task. Threads get about the same number of elements.
 template <typename Task, typename Fn>
 void ForEachTask(const DeviceContext& context, const std::vector<Task>& tasks, const Fn& fn) {
   if (tasks.empty()) return;
@@ -50,7 +50,8 @@ void ForEachTask(const DeviceContext& context, const std::vector<Task>& tasks, c
   });
 }
 
-// Calls fn(row of the block, local position, gradient) for the rows of a block, the gradient as C.
+// Calls fn(row within the block, local position, gradient) for each row of a block, with the
+// gradient converted to C.
 template <typename C, typename Chunk, typename Fn>
 void ForEachGradRow(const Chunk& chunk, const RowBlock& block, const Fn& fn) {
   alignas(64) C stage[kMaxBlockCols];
@@ -62,10 +63,10 @@ void ForEachGradRow(const Chunk& chunk, const RowBlock& block, const Fn& fn) {
   }
 }
 
-// fn(chunk, block, row sums, column sums) adds to sums that start at 0 (of the block's rows and
-// columns; null when the chunk has no vectors) and returns the scalar. The totals over the blocks
-// are added to the chunk's `sums`, which lie as [rows][columns] and, where `has_scalar`, the
-// scalar.
+// Calls fn(chunk, block, row sums, column sums) for each block. fn adds to the sums of the block's
+// rows and columns, which start at 0 (null if the chunk has none), and returns the scalar. The
+// totals over the blocks are added to the chunk's `sums`, laid out as [rows][columns] and, with
+// `has_scalar`, the scalar.
 template <typename C, typename S, typename Chunk, typename Fn>
 void AddBlockSums(const DeviceContext& context, std::span<const Chunk> chunks, bool has_vectors,
                   bool has_scalar, const Fn& fn) {
@@ -106,9 +107,9 @@ void AddBlockSums(const DeviceContext& context, std::span<const Chunk> chunks, b
   }
 }
 
-// Updates the rows of all blocks: fn(prepare(chunk), chunk, block, row of the block, local
-// position, weights, gradient), and rounds the working weights after each row. prepare runs once
-// per block.
+// Updates all rows of all blocks: calls fn(prepare(chunk), chunk, block, row within the block,
+// local position, weights, gradient) and rounds the working weights after each row. prepare runs
+// once per block.
 template <typename C, typename Chunk, typename Prepare, typename Fn>
 void UpdateBlocks(const DeviceContext& context, std::span<const Chunk> chunks,
                   const Prepare& prepare, const Fn& fn) {
@@ -127,7 +128,8 @@ void UpdateBlocks(const DeviceContext& context, std::span<const Chunk> chunks,
   });
 }
 
-// Calls run.template operator()<C, S>() for the compute dtype and the dtype of the statistics.
+// Calls run.template operator()<C, S>() with C for the compute dtype and S for that of the
+// statistics.
 template <typename Run>
 void DispatchStats(DType dtype, DType stat_dtype, const Run& run) {
   if (dtype == DType::kF64) return run.template operator()<double, double>();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// How the CPU kernels walk their chunks: the elements of all chunks form one range that is split
-// over the threads, and gradients and working weights of another dtype pass through a block that
-// stays in the first-level cache, so that each kernel has a single loop per compute type. Private
-// to optim/cpu.
+// Loops over chunks for the CPU kernels. The elements of all chunks form one range, which is split
+// over the threads. Gradients and working weights of another dtype are converted through a block
+// that stays in the L1 cache, so each kernel has a single loop per compute type. Private to
+// optim/cpu.
 #ifndef APOGEE_OPTIM_CPU_CHUNK_LOOP_H_
 #define APOGEE_OPTIM_CPU_CHUNK_LOOP_H_
 
@@ -16,10 +16,10 @@
 
 namespace apogee::optim::cpu {
 
-// Elements per staged block: with the four f32 streams of Adam, 32 KiB.
+// Elements per staged block: few enough for the four f32 tensors of Adam to stay in the L1 cache.
 inline constexpr int64_t kStageBlock = 1024;
 
-// y = cast(x); between f64 and a 16 bit format through f32.
+// y = cast(x). Between f64 and a 16-bit format, converts through f32.
 template <typename From, typename To>
 void ConvertRange(const From* __restrict x, To* __restrict y, int64_t n) {
   constexpr bool kThroughFloat = sizeof(From) == 2 || sizeof(To) == 2;
@@ -53,8 +53,8 @@ inline double RateOf(const SizedRate& rate) {
   return rate.rate * (rms < rate.floor ? rate.floor : rms);
 }
 
-// Calls fn(chunk, begin, count) so that every element of every chunk is in exactly one call. What
-// fn does to an element must not depend on how the ranges are cut.
+// Calls fn(chunk, begin, count) so that every element of every chunk is in exactly one call. The
+// result for an element must not depend on how the ranges are cut.
 template <typename Chunk, typename Fn>
 void ForEachRange(const DeviceContext& context, std::span<Chunk> chunks, const Fn& fn) {
   int64_t total = 0;
@@ -72,7 +72,7 @@ void ForEachRange(const DeviceContext& context, std::span<Chunk> chunks, const F
 }
 
 // Calls loop(chunk, begin, count, weight, grad) with typed pointers to element `begin` of the
-// chunk's weights and gradients, and stores the working weights after it.
+// chunk's weights and gradients. Then stores the working weights.
 template <typename C, typename Chunk, typename Loop>
 void ForEachUpdate(const DeviceContext& context, std::span<const Chunk> chunks, const Loop& loop) {
   ForEachRange(context, chunks, [&](const Chunk& chunk, int64_t begin, int64_t count) {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Decoding and encoding 64 codes at a time with tables that stay in registers, for processors that
-// look up bytes in a register (AVX-512 VBMI). Private to optim/cpu.
+// Decodes and encodes 64 codes at a time with tables in registers, on processors that can look up
+// bytes in a register (AVX-512 VBMI). Private to optim/cpu.
 //
 //   DecodeLanes<true>(CodeMap::Signed(), codes, values);              // map.values()[code]
 //   EncodeLanes<true>(CodeMap::Signed(), ratios, keep_sign, codes);   // as CodeMap::Encode
 //
-// A gather per element, which the general loops of block_codes.h need, takes several times as long.
-// Tables lie as four planes, byte p of every entry; what is found in the planes is interleaved to
-// floats. An encoded magnitude is guessed to within half a code by CodeMap::Line, and one
-// comparison with the midpoint at the guess decides, so that codes are the nearest ones, bit for
-// bit.
+// The general loops of block_codes.h need a gather per element, which takes several times as long.
+// A table is stored as four planes; plane p has byte p of every entry. The bytes found in the
+// planes are interleaved to floats. To encode, CodeMap::Line estimates the code of a magnitude to
+// within half a code, and one comparison with the midpoint at the estimate decides, so codes are
+// the nearest ones, bit for bit.
 #ifndef APOGEE_OPTIM_CPU_CODE_LANES_H_
 #define APOGEE_OPTIM_CPU_CODE_LANES_H_
 
@@ -20,19 +20,20 @@
 #define APOGEE_CODE_LANES 1
 #include <immintrin.h>
 
-// The intrinsics' own placeholders for "any value".
+// The intrinsics use uninitialised placeholders for "any value".
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 
 namespace apogee::optim::cpu {
 
-// Packing four vectors to bytes and interleaving bytes to four vectors stay within 128-bit lanes,
-// which transposes the 4 x 4 groups of four codes; this puts them in place, from either order.
+// Packing four vectors to bytes, and interleaving bytes to four vectors, work within 128-bit lanes.
+// That transposes the 4 x 4 matrix of groups of four codes ("packed order"). This transposes it
+// back, or to packed order.
 [[gnu::always_inline]] inline __m512i TransposeGroups(__m512i codes) {
   return _mm512_permutexvar_epi32(
       _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), codes);
 }
 
-// Bytes of four planes to numbers, both in packed order.
+// Joins the bytes of four planes to 32-bit numbers, both in packed order.
 [[gnu::always_inline]] inline void Interleave(const __m512i plane[4], __m512i out[4]) {
   const __m512i low01 = _mm512_unpacklo_epi8(plane[0], plane[1]);
   const __m512i high01 = _mm512_unpackhi_epi8(plane[0], plane[1]);
@@ -44,12 +45,12 @@ namespace apogee::optim::cpu {
   out[3] = _mm512_unpackhi_epi16(high01, high23);
 }
 
-// One half of a plane by the lower 7 bits of the index.
+// Looks up bytes in one half of a plane by the lower 7 bits of the index.
 [[gnu::always_inline]] inline __m512i LookUpHalf(const uint8_t* half, __m512i index) {
   return _mm512_permutex2var_epi8(_mm512_load_si512(half), index, _mm512_load_si512(half + 64));
 }
 
-// Entries of a table; indices reach 255 if kWide, else 127.
+// Looks up entries of a table. Indices are at most 255 if kWide, else 127.
 template <bool kWide>
 [[gnu::always_inline]] inline void LookUp(const CodeMap::Planes& table, __m512i index,
                                           __m512i out[4]) {
@@ -64,13 +65,14 @@ template <bool kWide>
   Interleave(plane, out);
 }
 
-// A signed map has its values above zero, negated, below it: half of the table will do.
+// Looks up entries of a signed map. Its negative values mirror the positive ones, so half of the
+// table is enough.
 [[gnu::always_inline]] inline void LookUpSigned(const CodeMap::Planes& table, __m512i codes,
                                                 __m512i out[4]) {
   const __m512i zero = _mm512_set1_epi32(0x7f7f7f7f);
   const __mmask64 present = _mm512_cmpneq_epu8_mask(codes, zero);
   const __mmask64 negative = _mm512_cmplt_epu8_mask(codes, zero);
-  // The code of the magnitude, 128 to 255, but for its highest bit.
+  // The code of the magnitude, 128 to 255, without its highest bit.
   const __m512i index = _mm512_add_epi8(_mm512_abs_epi8(_mm512_sub_epi8(codes, zero)), zero);
   __m512i plane[4];
   for (size_t p = 0; p < 4; ++p) {
@@ -83,7 +85,7 @@ template <bool kWide>
   Interleave(plane, out);
 }
 
-// 64 numbers as bytes in packed order, saturated, which keeps their signs.
+// Converts 64 numbers to bytes in packed order with saturation, which keeps their signs.
 [[gnu::always_inline]] inline __m512i PackSigns(const __m512i x[4]) {
   return _mm512_packs_epi16(_mm512_packs_epi32(x[0], x[1]), _mm512_packs_epi32(x[2], x[3]));
 }
@@ -99,7 +101,8 @@ template <bool kSigned>
   for (size_t q = 0; q < 4; ++q) _mm512_store_si512(values + 16 * q, bits[q]);
 }
 
-// CodeMap::Line of 32 magnitudes, each a binade in 5 bits and a position in it in 11.
+// Estimates codes by CodeMap::Line for 32 magnitudes, given as 5 bits of binade and 11 bits of
+// position in it.
 [[gnu::always_inline]] inline __m512i GuessCode(const CodeMap& map, __m512i magnitudes) {
   constexpr int kOne = (CodeMap::kHighest - CodeMap::kLowest) >> 12;
   const __m512i x = _mm512_min_epu16(magnitudes, _mm512_set1_epi16(static_cast<int16_t>(kOne)));
@@ -125,7 +128,7 @@ template <bool kSigned>
     above[q] = _mm512_srai_epi32(
         _mm512_sub_epi32(size[q], _mm512_set1_epi32(static_cast<int>(CodeMap::kLowest))), 12);
   }
-  // Saturation does the clamping, but for 1.
+  // Saturation clamps the magnitudes, except to 1.
   const __m512i packed =
       _mm512_packus_epi16(GuessCode(map, _mm512_packus_epi32(above[0], above[1])),
                           GuessCode(map, _mm512_packus_epi32(above[2], above[3])));

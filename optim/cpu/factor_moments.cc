@@ -8,8 +8,8 @@
 namespace apogee::optim::cpu {
 namespace {
 
-// The averages are small beside the parameters, so this stays on one thread; the roots are taken in
-// loops of their own, which vectorise.
+// The averages are small compared with the parameters, so one thread is enough. Roots are computed
+// in separate loops, which the compiler vectorises.
 template <typename C, typename S>
 void Moments(const FactorArgs& args, const FactorChunk& chunk) {
   const C beta2 = static_cast<C>(chunk.beta2);

@@ -9,8 +9,8 @@
 namespace apogee::optim::cpu {
 namespace {
 
-// Lanes are written out instead of left to the vectoriser, which may not reorder a sum: the order
-// of additions, and with it every bit, is then the same for all instruction sets and thread counts.
+// Lanes are written out, because the compiler's vectoriser may not reorder a sum. The order of
+// additions, and so every bit, is the same for all instruction sets and thread counts.
 constexpr int kLanes = 8;
 using Lanes = double __attribute__((vector_size(kLanes * sizeof(double))));
 // Unaligned loads of kLanes elements.

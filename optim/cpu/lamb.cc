@@ -19,7 +19,8 @@ Coefficients<C> MakeCoefficients(const LambArgs& args, const LambChunk& chunk) {
           static_cast<C>(chunk.root_scale)};
 }
 
-// Calls body(i, kind, w, m, v, u) with the new moments and the direction of each element.
+// Calls body(i, kind, w, m, v, u) with the weight, the new moments and the direction of each
+// element.
 template <typename C, typename Body>
 [[gnu::always_inline]] inline void ForDirections(int64_t n, const Coefficients<C> c,
                                                  const C* weight, const C* grad, const C* exp_avg,

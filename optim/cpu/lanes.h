@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Loops over a row, written once for vectors of a fixed width and for the rest: sums are then added
-// in the same order for every instruction set, which the vectoriser, not allowed to reorder a sum,
-// cannot do. Private to optim/cpu.
+// Loops over a row, written once for vectors of a fixed width and for the remaining elements. Sums
+// are therefore added in the same order for every instruction set. (The compiler's vectoriser may
+// not reorder a sum, so it could not use vectors.) Private to optim/cpu.
 //
 //   LaneSum<C> sum;
 //   ForLanes<C>(n, [&](int64_t j, auto kind) {
@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <cstring>
 
-// Everything here is inlined, so how vectors are passed does not matter.
+// All functions here are inlined, so the calling convention for vectors does not matter.
 #pragma GCC diagnostic ignored "-Wpsabi"
 
 namespace apogee::optim::cpu {
@@ -45,7 +45,7 @@ template <typename C, typename V>
   std::memcpy(x, &v, sizeof(V));
 }
 
-// The smaller; NaN stays.
+// The smaller of x and limit; NaN stays NaN.
 template <typename V, typename C>
 [[gnu::always_inline]] inline V AtMost(const V& x, C limit) {
   return x > limit ? V{} + limit : x;

@@ -14,7 +14,7 @@ void SetThreshold(const MedianClippingOptions& options, int64_t step, bool early
                   std::span<const double> norms, MedianClippingState& state) {
   std::vector<double> sorted(norms.begin(), norms.end());
   std::ranges::sort(sorted);
-  // The slots that no step has filled yet are zeros, which come first.
+  // Slots that no step has filled yet are zeros, which come first.
   if (early) sorted.erase(sorted.begin(), sorted.end() - step);
   const auto n = static_cast<int64_t>(sorted.size());
   for (int64_t q = 0; q < 5; ++q) {
@@ -23,16 +23,16 @@ void SetThreshold(const MedianClippingOptions& options, int64_t step, bool early
   const double median = state.quartiles[2];
   state.percent_clipped = 100 * std::max(state.num_clipped, 0.0) / static_cast<double>(n);
   state.num_clipped = 0;
-  // With most norms not finite the last threshold is the better one.
+  // If most norms are not finite, keeps the last threshold.
   if (std::isfinite(median)) state.threshold = options.scale * median * (early ? 2 : 1);
 }
 
-// Of the step whose gradients have `norm`.
+// The clip factor of a step whose gradients have `norm`.
 double NextFactor(const MedianClippingOptions& options, double norm, MedianClippingState& state) {
   const auto step = static_cast<int64_t>(state.clip_step++);
   if (step == 0) return std::isfinite(norm) ? 1 : 0;
   const std::span norms(reinterpret_cast<double*>(&state + 1), static_cast<size_t>(options.period));
-  // One infinity for everything that is not finite: NaN would make the order, and so the median,
+  // Stores infinity for a norm that is not finite: NaN would make the order, and so the median,
   // arbitrary.
   norms[static_cast<size_t>(step % options.period)] = std::isfinite(norm) ? norm : INFINITY;
   const bool early =

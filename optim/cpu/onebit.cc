@@ -13,7 +13,7 @@ void BlendRange(int64_t n, C beta, C weight, C* to, const C* from, const C* grad
   if (from == nullptr) {
     for (int64_t i = 0; i < n; ++i) to[i] = weight * grad[i];
   } else {
-    // As the moments of Adam's kernel, bit for bit.
+    // The same bits as the moments of Adam's kernel.
     for (int64_t i = 0; i < n; ++i) to[i] = beta * from[i] + weight * grad[i];
   }
 }
@@ -82,7 +82,7 @@ struct LambCoefficients {
         decay(static_cast<C>(args.decay)),
         recover(static_cast<C>(1 / (1 - args.beta1))),
         one_minus_beta2(static_cast<C>(1 - args.beta2)) {}
-  // The second moment that goes on, with the gradient that the momenta tell of.
+  // The fresh second moment, updated with the gradient that the two momenta imply.
   C Fresh(C m, C previous, C fresh) const {
     const C g = (m - beta1 * previous) * recover;
     return beta2 * fresh + one_minus_beta2 * g * g;

@@ -20,7 +20,7 @@ inline C Clamp(C x, C limit) {
   return x > limit ? limit : x < -limit ? -limit : x;  // NaN stays
 }
 
-// kClamp: 0 not at all, 1 before the step, 2 after it.
+// kClamp: 0: does not clamp; 1: clamps before the step; 2: clamps after it.
 template <typename C, int kClamp>
 void Loop(int64_t n, const Coefficients<C> c, C* __restrict weight, const C* __restrict grad,
           C* __restrict delta, C* __restrict exp_avg_sq) {
@@ -82,7 +82,7 @@ struct Sums {
   double weight_grad = 0, grad_squares = 0, weight_squares = 0;
 };
 
-// Two sets of lanes, so that an addition does not wait for the one before.
+// Two sets of lanes, so that an addition need not wait for the previous one.
 template <bool kAll, typename C>
 void AddDots(const C* w, const C* g, int64_t n, Sums& sums) {
   Lanes wg[2] = {}, gg[2] = {}, ww[2] = {};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Compiled without fused products but for those that are written out, as for the GPU: a few numbers
-// per parameter, with the same bits everywhere.
+// Compiled without fused multiply-adds other than those written out, as on the GPU: these few
+// numbers per parameter have the same bits everywhere.
 #include <algorithm>
 #include <cmath>
 
@@ -11,7 +11,7 @@
 namespace apogee::optim::cpu {
 namespace {
 
-// A state of one number.
+// Reads and writes a state of one number.
 template <typename C>
 double Get(const void* state) {
   return static_cast<double>(*static_cast<const C*>(state));
@@ -47,7 +47,7 @@ struct Sizes {
     chunk.step[1] = 0;
     if (chunk.param_rms == nullptr) return;
     const double clip = args.gate->clip_factor;
-    const double grad = clip == 0 ? 0 : clip * Sum(0);  // what an infinite gradient made is dropped
+    const double grad = clip == 0 ? 0 : clip * Sum(0);  // drops an infinite gradient
     const double grad_sum = chunk.opens_period ? 0 : Get<C>(chunk.scale_grad_sum);
     const double grad_sumsq = chunk.opens_period ? 0 : Get<C>(chunk.scale_grad_sumsq);
     Set<C>(chunk.scale_grad_sum, grad_sum + grad);
@@ -57,7 +57,7 @@ struct Sizes {
     chunk.step[0] = chunk.rate * std::max(Get<C>(chunk.param_rms), args.min_rms);
   }
 
-  // Of the size, at the end of a period.
+  // The growth of the parameter at the end of a period (a of scaled_adam.h).
   double Change() const {
     const double beta = chunk.beta;
     Set<C>(chunk.scale_exp_avg_sq,

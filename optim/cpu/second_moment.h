@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What Adafactor and CAME share: the normalised gradient of a row of a block. Private to optim/cpu.
+// Shared by Adafactor and CAME: the normalised gradient of a row of a block. Private to optim/cpu.
 #ifndef APOGEE_OPTIM_CPU_SECOND_MOMENT_H_
 #define APOGEE_OPTIM_CPU_SECOND_MOMENT_H_
 
@@ -13,7 +13,7 @@
 
 namespace apogee::optim::cpu {
 
-// rms(u) / threshold where that is above 1: what an update is divided by. NaN stays.
+// The divisor of an update: max(1, rms(u) / threshold); NaN stays NaN.
 template <typename S>
 double ClipDivisor(const FactoredChunk& chunk, double threshold) {
   const double sum = static_cast<double>(*static_cast<const S*>(chunk.update_sum));
@@ -33,8 +33,9 @@ MomentCoefficients<C> MakeMomentCoefficients(const FactoredChunk& chunk, double 
           static_cast<C>(eps), static_cast<C>(std::min(limit, largest))};
 }
 
-// Calls body(j, kind, u) with the normalised gradient of the row's columns, see
-// adafactor_update_sum. With kStore, a second moment that is not factored takes its new value.
+// Calls body(j, kind, u) with the normalised gradient of the row's columns (u of
+// AdafactorUpdateSumArgs). With kStore, stores the new second moment of a chunk that is not
+// factored.
 template <bool kStore, typename C, typename Body>
 [[gnu::always_inline]] inline void ForNormalized(const FactoredChunk& chunk, const RowBlock& block,
                                                  int64_t i, int64_t local, const C* __restrict grad,

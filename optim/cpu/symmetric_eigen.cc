@@ -10,7 +10,7 @@
 namespace apogee::optim::cpu {
 namespace {
 
-// Eight running sums, so that the additions do not wait for each other and may use vectors.
+// Eight running sums, so that additions do not wait for each other and can use vectors.
 double Dot(const double* x, const double* y, int64_t n) {
   constexpr int kLanes = 8;
   double sums[kLanes] = {};
@@ -28,11 +28,11 @@ void Axpy(double alpha, const double* __restrict x, double* __restrict y, int64_
 
 struct Tridiagonal {
   std::vector<double> diagonal, off;            // off[i] couples i and i + 1
-  std::vector<std::vector<double>> reflectors;  // k: acts on [k + 1, n); empty for the identity
+  std::vector<std::vector<double>> reflectors;  // k acts on [k + 1, n); empty: identity
   std::vector<double> betas;
 };
 
-// a = Q T Q^T, Q = H_0 H_1 ..., H_k = 1 - beta v v^T.
+// a = Q T Q^T with Q = H_0 H_1 ... and H_k = 1 - beta v v^T.
 Tridiagonal Reduce(std::vector<double>& a, int64_t n) {
   Tridiagonal t;
   t.diagonal.resize(static_cast<size_t>(n));
@@ -80,7 +80,8 @@ void Rotate(double c, double s, double* __restrict low, double* __restrict high,
   }
 }
 
-// Implicit QL on (d, e); the rows of z become the eigenvectors. False when it does not converge.
+// Implicit QL on (d, e). The rows of z become the eigenvectors. Returns false if it does not
+// converge.
 bool QlIterate(std::vector<double>& d, std::vector<double>& e, std::vector<double>& z, int64_t n) {
   const auto at = [](std::vector<double>& x, int64_t i) -> double& {
     return x[static_cast<size_t>(i)];

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Eigenvectors of a symmetric matrix in f64, for the small matrices of a projection basis. Host
-// code.
+// Eigenvectors of a symmetric matrix in f64, for the small matrices of a projection basis. Runs on
+// the host.
 //
-//   std::vector<double> a = gram;                       // n x n, row-major; destroyed
+//   std::vector<double> a = gram;                       // n x n, row-major; overwritten
 //   cpu::Eigen e = cpu::SymmetricEigen(a, n, /*wanted=*/16);
-//   e.values[0] >= e.values[1] ...;   e.vectors[i * n + j]   // row i is eigenvector i
+//   e.values[0] >= e.values[1];                         // descending
+//   e.vectors[i * n + j];                               // row i is eigenvector i
 //
 // Householder reduction to a tridiagonal matrix, then implicit QL (Golub and Van Loan, 8.3): 2 n^3
-// + about 6 n^3 operations, rows contiguous throughout. No tolerance to set: errors are a few units
-// of rounding of the largest eigenvalue.
+// plus about 6 n^3 operations, always on contiguous rows. There is no tolerance to set: errors are
+// a few rounding units of the largest eigenvalue.
 #ifndef APOGEE_OPTIM_CPU_SYMMETRIC_EIGEN_H_
 #define APOGEE_OPTIM_CPU_SYMMETRIC_EIGEN_H_
 

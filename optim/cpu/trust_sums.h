@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The statistics of LAMB and LARS: squares of the weights and of the update, over blocks of fixed
-// size whose sums are added in order. Private to optim/cpu.
+// The statistics of LAMB and LARS: sums of squares of the weights and of the update. They are
+// computed over blocks of fixed size, whose sums are added in order. Private to optim/cpu.
 #ifndef APOGEE_OPTIM_CPU_TRUST_SUMS_H_
 #define APOGEE_OPTIM_CPU_TRUST_SUMS_H_
 
@@ -18,8 +18,8 @@ struct TrustSums {
   double update = 0;
 };
 
-// loop(chunk, begin, n, weights, gradient) returns the sums of a range of at most kStageBlock
-// elements.
+// loop(chunk, begin, n, weights, gradient) returns the sums over n <= kStageBlock elements. The
+// totals are added to the chunks' `sums`.
 template <typename C, typename S, typename Chunk, typename Loop>
 void AddTrustSums(const DeviceContext& context, std::span<const Chunk> chunks, const Loop& loop) {
   constexpr int64_t kBlock = 64 * kStageBlock;
@@ -65,7 +65,7 @@ void AddTrustSums(const DeviceContext& context, std::span<const Chunk> chunks, c
   }
 }
 
-// The two norms of a parameter from its totals.
+// The two norms of a parameter, from its totals.
 template <typename S>
 TrustSums TrustNorms(const TrustChunk& chunk) {
   const S* sums = static_cast<const S*>(chunk.sums);

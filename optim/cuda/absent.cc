@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A build without CUDA.
+// For a build without CUDA: a table without kernels.
 #include "apogee/optim/cuda/kernel_table.h"
 #include "apogee/optim/device_decision.h"
 

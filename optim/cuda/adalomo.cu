@@ -25,7 +25,7 @@ struct Coefficients {
         one_minus_beta2(static_cast<C>(1 - args.beta2)),
         exact_eps(args.eps) {}
 
-  // With scale and clipping applied.
+  // Loads the gradient and applies scale and clipping.
   template <typename At>
   __device__ Pack<C, kRowPack> Gradient(const AdaLomoItem& item, const At& at) const {
     Pack<C, kRowPack> g = LoadAs<C>(at, item.grad, item.grad_dtype);
@@ -44,7 +44,7 @@ __device__ void StoreSquares(const AdaLomoItem& item, int64_t tile, double squar
   if (threadIdx.x == 0) item.partials[tile] = squares;
 }
 
-// A tile's sums: of w^2, and of g^2 + eps per row and column.
+// The sums of a tile: of w^2, and of g^2 + eps per row and column.
 template <typename C>
 struct SumsBody {
   Coefficients<C> c;
@@ -77,7 +77,7 @@ struct SumsBody {
     StoreSquares(item, at_tile, squares);
   }
 
-  // Adds up those of the warps.
+  // Adds up the column sums of the warps.
   static __device__ void StoreColumns(const AdaLomoItem& item, const RowTile& tile,
                                       const double (&columns)[kRowPack]) {
     static_assert(kTileCols == kTileThreads);
@@ -98,8 +98,8 @@ struct SumsBody {
   }
 };
 
-// Adds the tiles' sums in order: that of squares by the first block of an item, those of rows and
-// columns by the others, a thread for each.
+// Adds up the sums of the tiles in order. The first block of an item adds up the squares; the
+// others add up rows and columns, with one thread for each.
 struct AddBody {
   static int64_t Tiles(const AdaLomoItem& item) {
     return 1 + CeilDiv(item.num_results() - 1, kTileThreads);

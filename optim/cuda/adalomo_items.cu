@@ -7,7 +7,7 @@
 namespace apogee::optim::cuda {
 namespace {
 
-// Numbers of 8 bytes, gathered to be sent together.
+// Collects numbers of 8 bytes, to send them in one copy.
 class Staging {
  public:
   template <typename T>
@@ -53,7 +53,7 @@ AdaLomoItems::AdaLomoItems(const DeviceContext& context, std::span<const AdaLomo
     item.step_size = chunk.step_size;
     item.decay = chunk.decay;
     item.vectors = sums == AdaLomoSums::kAll && chunk.col_sums != nullptr;
-    // In the sums' phase there are no factors yet.
+    // In the phase of the sums there are no factors yet.
     const bool factors = sums != AdaLomoSums::kAll && chunk.exp_avg_sq == nullptr;
     const auto rows = factors ? static_cast<size_t>(item.rows()) : 0;
     const auto columns = factors ? static_cast<size_t>(item.columns()) : 0;

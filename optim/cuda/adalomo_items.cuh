@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What AdaLoMo's kernels on a GPU are told of each parameter: the layouts and the factors, which
-// the processor has, sent there in one copy, and where sums go, brought back in one. Private to
-// optim/cuda.
+// The arguments of AdaLomo's GPU kernels for each parameter. Layouts and factors are on the host
+// and are sent in one copy; sums come back in one copy. Private to optim/cuda.
 //
 //   AdaLomoItems items(context, args.chunks, AdaLomoSums::kSquares);
-//   ...                                                        // kernels write items' results
+//   ...                                                        // kernels write the items' results
 //   std::vector<double> results = items.Results();             // waits for the GPU
 #ifndef APOGEE_OPTIM_CUDA_ADALOMO_ITEMS_CUH_
 #define APOGEE_OPTIM_CUDA_ADALOMO_ITEMS_CUH_
@@ -25,11 +24,11 @@ struct AdaLomoItem : UpdateChunk {
   const double* row_factors;
   const double* col_factors;
   double step_size, decay;
-  bool vectors;      // sums per row and column, too
+  bool vectors;      // with sums per row and column
   double* partials;  // squares [tiles], and with vectors [strips][rows], [slabs][columns]
   double* results;   // the sum of squares, and with vectors those of rows and columns
 
-  // Of all matrices of the batch.
+  // The number of rows and of columns of all matrices of the batch together.
   __host__ __device__ int64_t rows() const { return held.matrix.batch * held.matrix.rows; }
   __host__ __device__ int64_t columns() const { return held.matrix.batch * held.matrix.cols; }
   __host__ __device__ double* row_partials() const { return partials + held.tiles(); }
@@ -42,7 +41,8 @@ struct AdaLomoItem : UpdateChunk {
   }
 };
 
-// kAll: sums per row and column, too, of chunks that ask for them.
+// kSquares: one sum of squares per chunk. kAll: also sums per row and column, for chunks with
+// col_sums.
 enum class AdaLomoSums { kNone, kSquares, kAll };
 
 class AdaLomoItems {
@@ -51,7 +51,7 @@ class AdaLomoItems {
                AdaLomoSums sums);
 
   std::span<const AdaLomoItem> items() const { return items_; }
-  // Of all chunks, one after the other.
+  // The results of all chunks, one after the other. Waits for the GPU.
   std::vector<double> Results() const;
 
  private:

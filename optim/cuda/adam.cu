@@ -6,7 +6,7 @@
 namespace apogee::optim::cuda {
 namespace {
 
-// Which decay is the same for all elements: asking costs nothing beside the loads.
+// The kind of decay is the same for all elements; the branch costs nothing next to the loads.
 template <typename C, bool kAmsgrad>
 struct AdamStep {
   DecayKind decay_kind;

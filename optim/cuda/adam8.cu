@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Adam with 8-bit states: a block of codes is decoded, moved and encoded by a warp, or, where it is
-// large, by a block of threads, its moments in registers in between.
+// Adam with 8-bit states. A warp decodes, updates and encodes a block of codes, with its moments in
+// registers; a large block is done by a block of threads.
 #include "apogee/optim/cuda/code_tables.cuh"
 #include "apogee/optim/cuda/gate.cuh"
 #include "apogee/optim/cuda/kernels.h"
@@ -16,12 +16,13 @@ using apogee::cuda::WarpReduce;
 
 constexpr int kPack = 4;
 constexpr int kPacks = 4;
-// Blocks of up to as many codes as a warp holds.
+// The most codes of a block that a warp can hold.
 constexpr int64_t kMostOfAWarp = int64_t{kWarp} * kPack * kPacks;
-// What a block of threads works through with one copy of the tables.
+// Elements that a block of threads processes with one copy of the tables.
 constexpr int64_t kElementsPerTile = 16384;
 
-// A piece: what is in the chunk of one block, or of 2048 elements where all are one block.
+// A piece: the part of one block that is in the chunk. If the whole tensor is one block: 2048
+// elements.
 struct Pieces {
   int64_t block;
 
@@ -34,8 +35,8 @@ struct Pieces {
   }
 };
 
-// a b + c, rounded once. Left to the compiler, which products are rounded could differ between
-// aligned chunks and others, and a shard must have the bits of the whole.
+// a b + c, rounded once. If the compiler chose which products to round, aligned and other chunks
+// could differ, but a shard must have the same bits as the whole parameter.
 template <typename C>
 __device__ __forceinline__ C MultiplyAdd(C a, C b, C c) {
   if constexpr (sizeof(C) == 4) {
@@ -45,7 +46,7 @@ __device__ __forceinline__ C MultiplyAdd(C a, C b, C c) {
   }
 }
 
-// kGroup threads: a warp or all of the block.
+// kGroup: number of threads per piece, a warp or the whole block.
 template <typename C, int kGroup, bool kUpdate>
 struct Adam8Body {
   CodeAddresses signed_codes, unsigned_codes;
@@ -141,7 +142,7 @@ struct Adam8Body {
   __device__ void MoveWeights(const Adam8Chunk& chunk, const At& at, const Pack<C, kPack>& moment1,
                               const Pack<C, kPack>& moment2) const {
     const C eps = static_cast<C>(chunk.eps), step_size = static_cast<C>(chunk.step_size);
-    // Shrinking by 1 is exact, so the decay that does not apply needs no branch.
+    // Multiplying by 1 is exact, so the decay that does not apply needs no branch.
     const C before = decay_kind == DecayKind::kBefore ? shrink : C(1);
     const C after = decay_kind == DecayKind::kAfter ? shrink : C(1);
     C* weight = static_cast<C*>(chunk.weight);
@@ -155,7 +156,7 @@ struct Adam8Body {
     if (chunk.working != nullptr) StoreAs(at, chunk.working, chunk.working_dtype, w);
   }
 
-  // Over the group.
+  // The largest magnitude over the group of threads.
   static __device__ MagnitudeBits<C> Largest(const Pack<C, kPack> (&moments)[kPacks]) {
     MagnitudeBits<C> largest = 0;
 #pragma unroll

@@ -17,7 +17,7 @@ struct CameSettings {
         lr(static_cast<C>(args.lr)),
         decay(static_cast<C>(args.decay)) {}
 
-  // Over the root of the mean square of u.
+  // One over the clip divisor of u.
   __device__ C InverseClip(const FactoredChunk& chunk) const {
     return static_cast<C>(1 / ClipDivisor<S>(chunk, clip_threshold));
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The tables of a CodeMap on the GPU, and a block's encoder. Private to optim/cuda.
+// The tables of a CodeMap on the GPU, and the encoder of a block. Private to optim/cuda.
 //
-//   const CodeAddresses codes = CodesOnGpu(context, CodeMap::Signed());   // a kernel's parameter
+//   const CodeAddresses codes = CodesOnGpu(context, CodeMap::Signed());   // a kernel parameter
 //   CopyTable<256>(codes, table);                            // in the kernel, to shared memory
 //   BlockEncoder<true, float> encode(absmax, keep_sign);     // in the kernel
 //   int code = encode(table, value);
@@ -22,13 +22,14 @@ struct CodeTable {
   float values[256];
   uint32_t buckets[CodeMap::kBuckets];
 };
-// Where the tables lie on the GPU.
+// Addresses of the tables in the GPU's memory.
 struct CodeAddresses {
   const float* values;
   const uint32_t* buckets;
 };
 
-// There are two maps, which live as long as the process.
+// Copies the tables of `map` to the GPU once. There are two maps, which live as long as the
+// process.
 inline CodeAddresses CodesOnGpu(const DeviceContext& context, const CodeMap& map) {
   const auto& gpu = apogee::cuda::StreamContext::Of(context);
   const auto copy = [&]<typename T>(const T* table, int64_t count) {
@@ -37,7 +38,7 @@ inline CodeAddresses CodesOnGpu(const DeviceContext& context, const CodeMap& map
   return {copy(map.values(), 256), copy(map.buckets(), CodeMap::kBuckets)};
 }
 
-// By the whole block of kThreads threads; a barrier must follow.
+// Called by all kThreads threads of a block. A barrier must follow.
 template <int kThreads>
 __device__ __forceinline__ void CopyTable(const CodeAddresses& from, CodeTable& to) {
   for (int i = static_cast<int>(threadIdx.x); i < 256; i += kThreads) to.values[i] = from.values[i];
@@ -46,14 +47,14 @@ __device__ __forceinline__ void CopyTable(const CodeAddresses& from, CodeTable& 
   }
 }
 
-// Codes of values / absmax of one block.
+// Encodes values / absmax of one block.
 template <bool kSigned, typename C>
 class BlockEncoder {
  public:
   __device__ BlockEncoder(C absmax, bool keep_sign)
       : keep_sign_(keep_sign ? 1 : 0),
         zero_(absmax == 0),
-        // 1 / absmax must not overflow: then scale both by a power of two.
+        // If 1 / absmax could overflow, both are scaled by a power of two.
         lift_(absmax < C(1e-30) ? C(0x1p100) : C(1)),
         inverse_(1 / (absmax * lift_)) {}
 
@@ -71,8 +72,8 @@ class BlockEncoder {
   C lift_, inverse_;
 };
 
-// Magnitudes as integers, which order as they do, NaN largest: maxima of them may be taken in any
-// order, by atomics too.
+// The bits of a magnitude as an integer. They have the order of the magnitudes, with NaN largest,
+// so maxima may be taken in any order and by atomics.
 template <typename C>
 using MagnitudeBits = std::conditional_t<sizeof(C) == 4, unsigned, unsigned long long>;
 template <typename C>

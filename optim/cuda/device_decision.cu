@@ -26,7 +26,7 @@ struct StoreMarks {
   }
 };
 
-// One block. The norms are added in the parameters' order, as the host does.
+// Runs as one block. Adds the norms in the order of the parameters, as the host does.
 __global__ void __launch_bounds__(kTileThreads)
     DecideKernel(const DeviceDecision::Settings settings, const double* marks, int64_t count,
                  StepGate* gate) {
@@ -62,8 +62,8 @@ __global__ void __launch_bounds__(kTileThreads)
   gate->grad_scale = gate->clip_factor * settings.inv_loss_scale;
 }
 
-// The outcome travels to pinned memory behind an event, so that who asks for it waits for this step
-// only, not for what was queued since.
+// The outcome is copied to pinned memory, followed by an event. Wait() therefore waits only for
+// this step, not for work queued later.
 class GpuDecision : public DeviceDecision {
  public:
   explicit GpuDecision(ContextPtr context)

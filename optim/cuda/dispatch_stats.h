@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Choosing the types of a kernel with statistics. Private to optim/cuda.
+// Chooses the types of a kernel with statistics. Private to optim/cuda.
 //
 //   DispatchStats(args.dtype, args.stat_dtype, [&]<typename C, typename S>() { ... });
 #ifndef APOGEE_OPTIM_CUDA_DISPATCH_STATS_H_
@@ -10,7 +10,8 @@
 
 namespace apogee::optim::cuda {
 
-// Calls run.template operator()<C, S>() for the compute dtype and the dtype of the statistics.
+// Calls run.template operator()<C, S>() with C for the compute dtype and S for that of the
+// statistics.
 template <typename Run>
 void DispatchStats(DType dtype, DType stat_dtype, const Run& run) {
   if (dtype == DType::kF64) return run.template operator()<double, double>();

@@ -6,7 +6,7 @@
 namespace apogee::optim::cuda {
 namespace {
 
-// The averages, into `factors`; those of columns become factors at once.
+// Writes the averages into `factors`. Those of columns become factors at once.
 template <typename C, typename S>
 struct AverageBody {
   C eps;
@@ -29,7 +29,7 @@ struct AverageBody {
   }
 };
 
-// Of the rows of one matrix.
+// Computes the factors of the rows of one matrix.
 template <typename C>
 struct RowFactorBody {
   double mean_floor;

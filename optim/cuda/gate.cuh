@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What kernels make of a GradFactor. Private to optim/cuda.
+// How kernels read a GradFactor. Private to optim/cuda.
 //
 //   struct LionStep {
 //     DeviceScale<C> grad_scale;
-//     __device__ bool Open() { return grad_scale.Open(); }    // on a thread's own copy, first
+//     __device__ bool Open() { return grad_scale.Open(); }    // first, on the thread's own copy
 //     ... grad_scale * grad.at[k] ...
 //   };
 #ifndef APOGEE_OPTIM_CUDA_GATE_CUH_
@@ -14,7 +14,7 @@
 
 namespace apogee::optim::cuda {
 
-// A factor in f64, read where it is used.
+// The factor in f64, read from the gate at each use.
 struct DeviceFactor {
   double factor;
   const StepGate* gate;
@@ -25,7 +25,7 @@ struct DeviceFactor {
   __device__ double value() const { return gate == nullptr ? factor : factor * gate->grad_scale; }
 };
 
-// The factor as a C.
+// The factor as a C, read from the gate once by Open().
 template <typename C>
 struct DeviceScale {
   DeviceFactor source;
@@ -33,7 +33,7 @@ struct DeviceScale {
 
   explicit constexpr DeviceScale(const GradFactor& from)
       : source(from), value(static_cast<C>(from.factor())) {}
-  // False: the step is skipped.
+  // Returns false if the step is skipped.
   __device__ bool Open() {
     if (source.gate != nullptr) value = static_cast<C>(source.value());
     return !source.Skips();
@@ -41,7 +41,7 @@ struct DeviceScale {
   __device__ operator C() const { return value; }
 };
 
-// Those that take no gradients need no gate.
+// Opens the gate of a step that has one; a step without gradients needs none. False: skipped.
 template <typename Step>
 __device__ __forceinline__ bool OpenGate(Step& step) {
   if constexpr (requires { step.Open(); }) return step.Open();

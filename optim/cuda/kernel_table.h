@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The table of this backend's kernels.
+// The table of the CUDA kernels.
 #ifndef APOGEE_OPTIM_CUDA_KERNEL_TABLE_H_
 #define APOGEE_OPTIM_CUDA_KERNEL_TABLE_H_
 
@@ -8,7 +8,7 @@
 
 namespace apogee::optim {
 
-// In a build without CUDA all of its slots are empty.
+// All slots are empty in a build without CUDA.
 const OptimKernels& CudaOptimKernels();
 
 }  // namespace apogee::optim

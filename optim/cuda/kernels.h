@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Declarations of the CUDA kernels' host functions, for the table in kernel_table.cc. Private to
-// optim/cuda.
+// Declarations of the host functions that launch the CUDA kernels, for the table in
+// kernel_table.cc. Private to optim/cuda.
 #ifndef APOGEE_OPTIM_CUDA_KERNELS_H_
 #define APOGEE_OPTIM_CUDA_KERNELS_H_
 

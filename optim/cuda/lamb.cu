@@ -20,7 +20,7 @@ struct Coefficients {
         eps(static_cast<C>(args.eps)),
         decay(static_cast<C>(args.decay)) {}
 
-  // The direction u of the pack; m and v become the new moments.
+  // Returns the direction u of the pack. m and v become the new moments.
   template <typename At>
   __device__ UpdatePack<C> Direction(const LambChunk& chunk, const At& at, const UpdatePack<C>& w,
                                      UpdatePack<C>& m, UpdatePack<C>& v) const {

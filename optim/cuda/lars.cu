@@ -6,7 +6,7 @@
 namespace apogee::optim::cuda {
 namespace {
 
-// Of LARS' sums the update is the gradient.
+// For the sums of LARS, the update is the gradient.
 template <typename C>
 struct LarsDirection {
   DeviceScale<C> grad_scale;

@@ -19,7 +19,8 @@ struct ClipSettings {
   StepGate* gate;
 };
 
-// The root of the shares' sum, in the parameters' order, in the first thread.
+// The root of the sum of the shares, added in the order of the parameters. Valid in the first
+// thread.
 __device__ double NormOf(const double* shares, int64_t count) {
   __shared__ double staged[kTileThreads];
   double total = 0;
@@ -33,8 +34,8 @@ __device__ double NormOf(const double* shares, int64_t count) {
   return sqrt(total);
 }
 
-// The quartiles of the norms: each is the one that as many norms come before as its place in their
-// order says. Slots that no step has filled yet are zeros and come first.
+// The quartiles of the norms. A quartile has a known place in the sorted norms; it is the norm with
+// as many norms before it. Slots that no step has filled yet are zeros and come first.
 __device__ void FindQuartiles(const double* norms, int64_t period, int64_t n, double* quartiles) {
   for (int64_t i = threadIdx.x; i < period; i += kTileThreads) {
     const double norm = norms[i];
@@ -49,7 +50,7 @@ __device__ void FindQuartiles(const double* norms, int64_t period, int64_t n, do
   }
 }
 
-// The factor of `norm`, in the first thread, under the threshold that there is.
+// The factor of `norm` for the current threshold. Called in the first thread.
 __device__ double FactorOf(double norm, MedianClippingState* state) {
   if (state->clip_step <= 1 || state->threshold < 0) return std::isfinite(norm) ? 1 : 0;
   const double factor = state->threshold / (norm + 1e-20);
@@ -58,7 +59,7 @@ __device__ double FactorOf(double norm, MedianClippingState* state) {
   return std::isfinite(norm) ? factor : 0;
 }
 
-// One block.
+// Runs as one block.
 __global__ void __launch_bounds__(kTileThreads) MedianClipKernel(const ClipSettings s) {
   const bool first = threadIdx.x == 0;
   if (s.grad_scale.Skips()) {
@@ -80,7 +81,7 @@ __global__ void __launch_bounds__(kTileThreads) MedianClipKernel(const ClipSetti
     __syncthreads();
     if (first) {
       state.clip_step = static_cast<double>(step + 1);
-      // One infinity for everything that is not finite: NaN has no place in an order.
+      // Stores infinity for a norm that is not finite: NaN has no place in an order.
       if (step > 0) norms[step % period] = std::isfinite(norm) ? norm : INFINITY;
     }
     __syncthreads();
@@ -90,7 +91,7 @@ __global__ void __launch_bounds__(kTileThreads) MedianClipKernel(const ClipSetti
       const double clipped = state.num_clipped < 0 ? 0 : state.num_clipped;
       state.percent_clipped = 100 * clipped / static_cast<double>(n);
       state.num_clipped = 0;
-      // With most norms not finite the last threshold is the better one.
+      // If most norms are not finite, keeps the last threshold.
       if (std::isfinite(state.quartiles[2])) {
         state.threshold = s.options.scale * state.quartiles[2] * (early ? 2 : 1);
       }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What a gradient adds to its norm: squares, magnitudes, or their maximum. Private to optim/cuda.
+// The terms of a gradient's norm: squares, magnitudes, or their maximum. Private to optim/cuda.
 //
 //   ReduceChunks<1, Sum>(context, chunks, NormTerms<NormKind::kL2>{}, finish);
 #ifndef APOGEE_OPTIM_CUDA_NORM_TERMS_CUH_
@@ -11,7 +11,7 @@
 
 namespace apogee::optim::cuda {
 
-// A chunk has `grad`, `grad_dtype` and `n`.
+// A chunk must have `grad`, `grad_dtype` and `n`.
 template <NormKind kKind>
 struct NormTerms {
   template <typename Chunk>
@@ -28,7 +28,7 @@ struct NormTerms {
         return Add<float>(chunk, begin, end, sums[0]);
     }
   }
-  // Squares in f64, where those of all f32 are finite.
+  // Squares in f64, in which the square of every finite f32 is finite.
   template <typename T, typename Chunk>
   static __device__ void Add(const Chunk& chunk, int64_t begin, int64_t end, double& sum) {
     const T* grad = static_cast<const T*>(chunk.grad);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// 1-bit Adam and 0/1 Adam: what happens between two exchanges.
+// 1-bit Adam and 0/1 Adam: the kernels between two exchanges of messages.
 #include "apogee/optim/cuda/kernels.h"
 #include "apogee/optim/cuda/update.cuh"
 
@@ -22,7 +22,7 @@ struct BlendBody {
       const UpdatePack<C> grad = LoadAs<C>(at, chunk.grad, chunk.grad_dtype);
 #pragma unroll
       for (int k = 0; k < kUpdatePack; ++k) {
-        // As the moments of Adam's kernel, bit for bit.
+        // The same bits as the moments of Adam's kernel.
         x.at[k] =
             chunk.from == nullptr ? weight * grad.at[k] : beta * x.at[k] + weight * grad.at[k];
       }

@@ -16,7 +16,7 @@ struct Coefficients {
         decay(static_cast<C>(args.decay)),
         recover(static_cast<C>(1 / (1 - args.beta1))),
         one_minus_beta2(static_cast<C>(1 - args.beta2)) {}
-  // The second moment that goes on, with the gradient that the momenta tell of.
+  // The fresh second moment, updated with the gradient that the two momenta imply.
   __device__ C Fresh(C m, C previous, C fresh) const {
     const C g = (m - beta1 * previous) * recover;
     return beta2 * fresh + one_minus_beta2 * g * g;
@@ -47,7 +47,7 @@ struct SquareTerms {
   }
 };
 
-// A ratio that is NaN is not the largest.
+// Finds the largest ratio; ignores NaN.
 template <typename C>
 struct RatioTerms {
   Coefficients<C> c;

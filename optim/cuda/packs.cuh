@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The few elements that a thread works on at once. A kernel's arithmetic is written for a pack; how
-// the pack lies in memory is one of two: neighbours, loaded as vectors, where all pointers are
-// aligned, and otherwise a thread's elements a block's width apart. Private to optim/cuda.
+// Packs: the few elements that a thread works on at once. A kernel's arithmetic is written for a
+// pack. The elements of a pack are in one of two places: if all pointers are aligned, next to each
+// other, so they are loaded as vectors; otherwise a block's width apart. Private to optim/cuda.
 //
 //   ForEachPack<4>(begin, end, AreAligned(x, y), [&](const auto& at) {
 //     Pack<float, 4> x = at.template Load<float>(x_pointer);      // from f32
@@ -10,8 +10,8 @@
 //     at.Store(y_pointer, x);                                     // rounded to y's type
 //   });
 //
-// Loads from several tensors come first, that of the gradient, converted as it comes, last: the
-// conversion waits for memory.
+// Load from all tensors before computing, and load the gradient last: it is converted as it is
+// loaded, and the conversion waits for memory.
 #ifndef APOGEE_OPTIM_CUDA_PACKS_CUH_
 #define APOGEE_OPTIM_CUDA_PACKS_CUH_
 
@@ -62,7 +62,7 @@ struct Neighbours {
   }
 };
 
-// Elements i, i + kTileThreads, ... below `end`. Those that are not there load as 0.
+// Elements i, i + kTileThreads, ... below `end`. Elements from `end` on load as 0.
 template <int kCount>
 struct Spread {
   int64_t i, end;
@@ -85,15 +85,15 @@ struct Spread {
   }
 };
 
-// Whether elements [begin, ...) of all of them may be vectors, for `begin` a multiple of 16; null
-// is.
+// Whether vectors can be loaded from all pointers, from elements whose index is a multiple of 16
+// on. A null pointer counts as aligned.
 template <typename... Pointers>
 __device__ __forceinline__ bool AreAligned(const Pointers*... pointers) {
   return ((reinterpret_cast<uintptr_t>(pointers) | ... | uintptr_t{0}) & 15) == 0;
 }
 
-// fn(at) for packs that hold every element of [begin, end) once; called by the whole block, of
-// kTileThreads threads.
+// Calls fn(at) for packs that have every element of [begin, end) once. All kTileThreads threads of
+// the block must call it.
 template <int kCount, typename Fn>
 __device__ __forceinline__ void ForEachPack(int64_t begin, int64_t end, bool aligned,
                                             const Fn& fn) {
@@ -107,7 +107,7 @@ __device__ __forceinline__ void ForEachPack(int64_t begin, int64_t end, bool ali
   for (int64_t i = rest + thread; i < end; i += kStep) fn(Spread<kCount>{i, end});
 }
 
-// As f32 or f64, from a tensor of any floating dtype.
+// Loads as f32 or f64 from a tensor of any floating dtype.
 template <typename C, typename At>
 __device__ __forceinline__ auto LoadAs(const At& at, const void* x, DType dtype) {
   switch (dtype) {
@@ -121,7 +121,7 @@ __device__ __forceinline__ auto LoadAs(const At& at, const void* x, DType dtype)
       return at.template Load<C>(static_cast<const float*>(x));
   }
 }
-// Rounded to a tensor of any floating dtype.
+// Stores with rounding to a tensor of any floating dtype.
 template <typename At, typename C, int kCount>
 __device__ __forceinline__ void StoreAs(const At& at, void* y, DType dtype,
                                         const Pack<C, kCount>& pack) {

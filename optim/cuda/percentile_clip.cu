@@ -11,8 +11,8 @@ namespace {
 
 static_assert(kNormHistory <= kTileThreads);
 
-// A block per tensor, a thread per norm: the one that as many norms come before as the percentile
-// says is found by counting.
+// One block per tensor, one thread per norm. The limit is found by counting: it is the norm with
+// `percentile` norms before it.
 struct PercentileBody {
   DeviceFactor grad_scale;
   DType stat_dtype;
@@ -38,7 +38,7 @@ struct PercentileBody {
       history[i] = taken ? squares : static_cast<double>(*state);
       if (store && taken && !grad_scale.Skips()) *state = static_cast<C>(squares);
     }
-    if (i == 0) limit = squares;  // norms that are not numbers have no order
+    if (i == 0) limit = squares;  // for NaN, which has no order
     __syncthreads();
     if (i < kNormHistory) {
       int before = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Whole tensors to 8-bit codes and back.
+// Encodes whole tensors as 8-bit codes and decodes them.
 #include "apogee/optim/cuda/code_tables.cuh"
 #include "apogee/optim/cuda/kernels.h"
 #include "apogee/tensor/cuda/launch.cuh"
@@ -18,7 +18,7 @@ using apogee::cuda::StreamContext;
 
 constexpr int kThreads = 256;
 
-// A warp takes the largest magnitude of each piece: a block of codes, or part of the only one.
+// A warp finds the largest magnitude of each piece: a block of codes, or a part of the only block.
 template <typename C>
 __global__ void __launch_bounds__(kThreads) AbsMaxKernel(const C* values, int64_t n, int64_t piece,
                                                          bool one_block, MagnitudeBits<C>* maxima) {
@@ -73,7 +73,7 @@ void QuantizeAs(const DeviceContext& context, const QuantizeArgs& args) {
           [=] __device__(int64_t b) { scales[b] = static_cast<S>(largest[b]); });
   if (args.n == 0) return;
   const CodeAddresses codes = CodesOnGpu(context, *args.map);
-  // Each block of threads copies the tables: a few thousand elements for it are worth that.
+  // Each block of threads copies the tables, which is worth it for a few thousand elements.
   const unsigned blocks = GridBlocks(context, args.n, 16 * kThreads);
   Launch(context, {.blocks = {blocks}, .threads = {kThreads}},
          args.map->is_signed() ? &EncodeKernel<true, C, S> : &EncodeKernel<false, C, S>, codes,

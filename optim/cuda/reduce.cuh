@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Sums or maxima over each of many tensors, in f64: one number or several per chunk. Private to
+// Sums or maxima over each of many tensors, in f64: one or several numbers per chunk. Private to
 // optim/cuda.
 //
-//   struct Squares {
+//   struct Squares {                                  // adds this thread's terms to `sums`
 //     __device__ void operator()(const NormChunk& chunk, int64_t begin, int64_t end,
-//                                double (&sums)[1]) const;      // adds what this thread finds
-//                                there
+//                                double (&sums)[1]) const;
 //   };
 //   std::vector<double> totals = ReduceToHost<1, Sum>(context, chunks, Squares{});
 //
-// A block adds up a tile, and then a block per chunk its tiles: the order is that of the tiles,
-// which the size alone decides, so the bits are the same every run. Numbers start at 0, so maxima
-// are of numbers >= 0.
+// First a block of threads adds up each tile; then a block per chunk adds up its tiles in order.
+// The tiles depend only on the size, so the bits are the same in every run. Numbers start at 0, so
+// maxima are of numbers >= 0.
 #ifndef APOGEE_OPTIM_CUDA_REDUCE_CUH_
 #define APOGEE_OPTIM_CUDA_REDUCE_CUH_
 
@@ -26,7 +25,7 @@ using apogee::cuda::BlockReduce;
 using apogee::cuda::Max;
 using apogee::cuda::Sum;
 
-// Eight elements of 16 bits are 16 bytes.
+// Eight elements of 16 bits each are 16 bytes, one vector.
 inline constexpr int kReducePack = 8;
 inline constexpr int64_t kReduceTile = int64_t{kTileThreads} * kReducePack * 8;
 
@@ -46,7 +45,7 @@ __global__ void __launch_bounds__(kTileThreads)
   }
 }
 
-// One block per item.
+// One block of threads per item.
 template <int kSums, typename Op, typename List, typename Finish>
 __global__ void __launch_bounds__(kTileThreads)
     AddPartialsKernel(const List __grid_constant__ list, const double* partials,
@@ -62,8 +61,8 @@ __global__ void __launch_bounds__(kTileThreads)
   if (threadIdx.x == 0) finish(list.items[at], list.items_before + at, totals);
 }
 
-// Calls finish(chunk, its index, totals) on the GPU, in one thread per chunk, those without
-// elements included.
+// Calls finish(chunk, its index, totals) on the GPU, in one thread per chunk, also for chunks
+// without elements.
 template <int kSums, typename Op, typename Chunk, typename Terms, typename Finish>
 void ReduceChunks(const DeviceContext& context, std::span<const Chunk> chunks, const Terms& terms,
                   const Finish& finish) {
@@ -91,7 +90,7 @@ struct StoreTotals {
   }
 };
 
-// kSums numbers per chunk, on the host: waits for the GPU once.
+// Returns kSums numbers per chunk on the host. Waits for the GPU once.
 template <int kSums, typename Op, typename Chunk, typename Terms>
 std::vector<double> ReduceToHost(const DeviceContext& context, std::span<const Chunk> chunks,
                                  const Terms& terms) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// How kernels walk the regions of factored parameters: a block of threads has a tile of
-// kRegionTileRows by kRegionTileCols, each of its warps some of the rows, each lane the same
-// columns of all of them. Private to optim/cuda.
+// Loops over the regions of factored parameters. A block of threads has a tile of kRegionTileRows
+// by kRegionTileCols; each of its warps has some of the rows, and each lane the same columns of all
+// rows. Private to optim/cuda.
 //
 //   ForEachRegionTile(context, RegionTasks(args.chunks), Body{...});
 //   // in Body::operator()(const RegionTask& task, int64_t tile):
@@ -24,19 +24,19 @@ namespace apogee::optim::cuda {
 using apogee::cuda::kWarp;
 
 inline constexpr int kRunPack = 4;
-// Runs of a lane within a row of a tile.
+// Number of runs of a lane within a row of a tile.
 inline constexpr int kSteps = static_cast<int>(kRegionTileCols) / (kWarp * kRunPack);
 inline constexpr int kRegionWarps = kTileThreads / kWarp;
 
 struct RegionTask {
   FactoredChunk chunk;
   Region region;
-  int64_t first_tile;  // among those of all tasks
-  int64_t vectors;     // where its tiles' row and column sums begin
-  int64_t order;       // of the region within its chunk
+  int64_t first_tile;  // number of its first tile among the tiles of all tasks
+  int64_t vectors;     // offset of its tiles' row and column sums
+  int64_t order;       // index of the region within its chunk
 };
 
-// Without regions of chunks that are not factored when `factored_only`.
+// A task per region. `factored_only`: leaves out chunks that are not factored.
 inline std::vector<RegionTask> RegionTasks(std::span<const FactoredChunk> chunks,
                                            bool factored_only = false) {
   std::vector<RegionTask> tasks;
@@ -78,17 +78,17 @@ struct TileOfRegion {
     local = r.local + copy * r.local_step + row * stride + col;
   }
 
-  // The first column of a lane's run, within the tile.
+  // The first column of this lane's run number `step`, within the tile.
   static __device__ int64_t ColumnOf(int step) {
     return (int64_t{step} * kWarp + threadIdx.x % kWarp) * kRunPack;
   }
-  // fn(row within the tile, local position of its first column).
+  // Calls fn(row within the tile, local position of the tile's first column in that row).
   template <typename Fn>
   __device__ void ForEachRow(const Fn& fn) const {
     for (int64_t i = threadIdx.x / kWarp; i < rows; i += kRegionWarps) fn(i, local + i * stride);
   }
-  // fn(at) for the run's elements at `row_local`, where there are some. `aligned`: the tensors
-  // begin so that vectors may be read.
+  // Calls fn(at) for the elements of run number `step` in the row at `row_local`, if it has any.
+  // `aligned`: all tensors are aligned for vector loads.
   template <typename Fn>
   __device__ void At(int step, int64_t row_local, bool aligned, const Fn& fn) const {
     ForRun<kRunPack>(row_local + ColumnOf(step), row_local + cols,
@@ -96,7 +96,7 @@ struct TileOfRegion {
   }
 };
 
-// A lane's numbers of a vector per column; 0 behind the last.
+// This lane's numbers from a vector with one number per column; 0 after the last column.
 template <typename C>
 struct ColumnPacks {
   Pack<C, kRunPack> at[kSteps];

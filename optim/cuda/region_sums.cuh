@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Sums over the rows and columns of factored parameters, and over all of their elements: by tile,
-// then over the tiles, in an order that the sizes decide. Private to optim/cuda.
+// Sums over the rows and columns of factored parameters, and over all of their elements: first
+// within tiles, then over the tiles, in an order that depends only on the sizes. Private to
+// optim/cuda.
 //
 //   struct Terms {
-//     // What a kernel needs of a tile: made once by every thread.
+//     // Prepared data of a tile; every thread makes one.
 //     struct Tile { __device__ Tile(const Terms&, const FactoredChunk&, const TileOfRegion&); };
-//     // What the run adds to the sums of its row and columns, and to `scalar`.
+//     // Returns the run's terms for the sums of its row and columns; adds to `scalar`.
 //     template <typename At>
 //     __device__ Pack<C, kRunPack> operator()(const FactoredChunk&, const Tile&, int64_t row,
 //                                             int step, const At& at, double& scalar) const;
 //   };
 //   AddRegionSums<C, S, true, true>(context, tasks, Terms{...});
 //
-// They are added to the chunk's `sums`, [rows][columns][scalar].
+// The sums are added to the chunk's `sums`, laid out as [rows][columns][scalar].
 #ifndef APOGEE_OPTIM_CUDA_REGION_SUMS_CUH_
 #define APOGEE_OPTIM_CUDA_REGION_SUMS_CUH_
 
@@ -25,7 +26,8 @@ using apogee::cuda::BlockReduce;
 using apogee::cuda::Sum;
 using apogee::cuda::WarpReduce;
 
-// Partial sums of a copy of a region: rows as [column tile][row], then columns as [row tile][col].
+// Writes the partial sums of each copy of a region: rows as [column tile][row], then columns as
+// [row tile][column].
 template <typename C, bool kVectors, bool kScalar, typename Terms>
 struct RegionSumBody {
   Terms terms;
@@ -89,7 +91,7 @@ struct RegionSumBody {
   }
 };
 
-// A thread adds up a row's or a column's partial sums.
+// Each thread adds up the partial sums of one row or column.
 template <typename C, typename S>
 struct AddVectorsBody {
   const C* vectors;
@@ -136,7 +138,7 @@ struct AddScalarsBody {
   }
 };
 
-// `vectors`: whether the scalar comes behind row and column sums.
+// `vectors`: whether the scalar comes after row and column sums.
 template <typename S>
 std::vector<ScalarTask> ScalarTasks(const std::vector<RegionTask>& tasks, bool vectors) {
   std::vector<ScalarTask> scalars;
@@ -170,7 +172,7 @@ void AddRegionSums(const DeviceContext& context, const std::vector<RegionTask>& 
   ForEachRegionTile(
       context, tasks,
       RegionSumBody<C, kVectors, kScalar, Terms>{terms, vectors.data<C>(), scalars.data<double>()});
-  // Regions of one chunk may have rows or columns in common, so they take turns.
+  // Regions of one chunk may have rows or columns in common, so they are added one after the other.
   bool more = kVectors;
   for (int64_t order = 0; more; ++order) {
     std::vector<RegionTask> turn;

@@ -5,7 +5,7 @@
 namespace apogee::optim::cuda {
 namespace {
 
-// The next columns of the same rows.
+// Joins b to a if b has the next columns of the same rows.
 bool JoinColumns(Region& a, const Region& b) {
   if (a.copies != 1 || b.row != a.row || b.rows != a.rows || b.column != a.column + a.cols ||
       b.local != a.local + a.cols || b.stride != a.stride) {
@@ -15,7 +15,7 @@ bool JoinColumns(Region& a, const Region& b) {
   return true;
 }
 
-// The next rows of the same columns. One row has any stride.
+// Joins b to a if b has the next rows of the same columns. A region of one row fits any stride.
 bool JoinRows(Region& a, const Region& b) {
   const int64_t stride = a.rows == 1 ? b.local - a.local : a.stride;
   if (a.copies != 1 || b.column != a.column || b.cols != a.cols || b.row != a.row + a.rows ||
@@ -27,7 +27,7 @@ bool JoinRows(Region& a, const Region& b) {
   return true;
 }
 
-// The same in the next matrix of a batch.
+// Joins b to a if b is the same region in the next matrix of a batch.
 bool JoinCopies(Region& a, const Region& b) {
   if (b.rows != a.rows || b.cols != a.cols || (b.rows > 1 && b.stride != a.stride)) return false;
   const int64_t row = b.row - a.row, column = b.column - a.column, local = b.local - a.local;

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The blocks of rows of a parameter (optim/row_blocks.h) joined again to the few regions that a GPU
-// is told about, and the tiles that a region is worked on in. Private to optim/cuda.
+// Joins the blocks of rows of a parameter (optim/row_blocks.h) to a few regions for a GPU, and cuts
+// regions into tiles. Private to optim/cuda.
 //
 //   for (const Region& region : JoinBlocks(chunk.blocks, chunk.row_stride)) ...
-//   element (i, j) of copy c: row region.row + c * region.row_step + i, column alike, at local
-//   position region.local + c * region.local_step + i * region.stride + j
 //
-// A whole parameter is one region, with a copy per matrix of its batch; a part of one that begins
-// and ends within a row has one more at either end.
+// Element (i, j) of copy c of a region is at
+//   row             region.row + c * region.row_step + i
+//   column          region.column + c * region.column_step + j
+//   local position  region.local + c * region.local_step + i * region.stride + j
+// A whole parameter is one region, with a copy per matrix of its batch. A part that begins or ends
+// within a row has one more region at that end.
 #ifndef APOGEE_OPTIM_CUDA_REGIONS_H_
 #define APOGEE_OPTIM_CUDA_REGIONS_H_
 
@@ -25,7 +27,7 @@ inline constexpr int64_t kRegionTileCols = 512;
 
 struct Region : RowBlock {
   int64_t stride;  // between rows
-  int64_t copies;  // that have neither rows nor columns in common
+  int64_t copies;  // copies have no rows and no columns in common
   int64_t row_step, column_step, local_step;
 
   int64_t row_tiles() const { return (rows + kRegionTileRows - 1) / kRegionTileRows; }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Walking the rows of the matrices of many parameters, of which a rank may hold any part: for
+// Loops over the rows of the matrices of many parameters, of which a rank may hold any part, for
 // statistics per row and per column. Private to optim/cuda.
 //
-// Tiles are kTileRows x kTileCols of the logical matrices, whatever is held of them. A warp walks
-// rows, a lane kRowPack neighbouring columns, so that a column's sum over the tile's rows of a warp
-// stays with the lane, and a row's sum over the tile's columns is one over the warp.
+// Tiles are kTileRows x kTileCols of the logical matrices, whatever part of them this rank holds.
+// Each warp goes through some of the rows, and each lane has kRowPack neighbouring columns. A
+// column's sum over the warp's rows therefore stays in one lane, and a row's sum over the tile's
+// columns is a sum over the warp.
 //
 //   tile.ForEachRow([&](int64_t row) {                        // counted through the batch
 //     tile.ForPack(row, [&](const auto& at) { ... at.template Load<float>(x) ... });
@@ -23,7 +24,7 @@ inline constexpr int64_t kTileCols = apogee::cuda::kWarp * kRowPack;
 inline constexpr int64_t kTileRows = 64;
 inline constexpr int kTileWarps = kTileThreads / apogee::cuda::kWarp;
 
-// A parameter's matrices and the segments of them that are held, by their begin.
+// A parameter's matrices and the segments of them that this rank holds, sorted by their begin.
 struct HeldMatrix {
   comm::MatrixView matrix;
   const comm::PlacedSegment* segments;  // on the GPU
@@ -34,7 +35,8 @@ struct HeldMatrix {
   __host__ __device__ int64_t tiles() const { return matrix.batch * slabs() * strips(); }
 };
 
-// Some of kRowPack neighbours of a row: where each lies in the local tensor; -1: not here.
+// kRowPack neighbours of a row, of which this rank may hold only some: the position of each in the
+// local tensor, or -1.
 struct Scattered {
   int64_t local[kRowPack];
 
@@ -55,7 +57,7 @@ struct Scattered {
   }
 };
 
-// One tile, seen by one thread.
+// One tile, from the view of one thread.
 class RowTile {
  public:
   // `aligned`: all tensors begin at multiples of 16 bytes.
@@ -69,13 +71,14 @@ class RowTile {
 
   __device__ int64_t strip() const { return strip_; }
   __device__ int64_t slab() const { return slab_; }
-  // The first column of the tile, and of this lane, in their matrix, and counted through the batch.
+  // The first column of the tile (first_*) and of this lane, within the matrix and (*batch_col)
+  // counted through the batch.
   __device__ int64_t first_col() const { return strip_ * kTileCols; }
   __device__ int64_t col() const { return col_; }
   __device__ int64_t first_batch_col() const { return matrix_ * held_.matrix.cols + first_col(); }
   __device__ int64_t batch_col() const { return matrix_ * held_.matrix.cols + col_; }
 
-  // All lanes of a warp get the same rows.
+  // Calls fn(row) for the rows of this warp; all of its lanes get the same rows.
   template <typename Fn>
   __device__ void ForEachRow(const Fn& fn) const {
     const int64_t begin = slab_ * kTileRows, rows = held_.matrix.rows;
@@ -85,7 +88,7 @@ class RowTile {
     }
   }
 
-  // fn(at) for this lane's elements of the row, if any is held.
+  // Calls fn(at) for this lane's elements of the row, if this rank holds any of them.
   template <typename Fn>
   __device__ void ForPack(int64_t row, const Fn& fn) const {
     const int64_t cols = held_.matrix.cols;
@@ -112,7 +115,7 @@ class RowTile {
   }
 
  private:
-  // The first segment that ends behind the position.
+  // The first segment that ends after `position`.
   __device__ int Find(int64_t position) const {
     int low = 0, high = held_.num_segments;
     while (low < high) {
@@ -126,7 +129,8 @@ class RowTile {
     }
     return low;
   }
-  // `at`: of a position at or before this one; of this one afterwards.
+  // The local position of `position`, or -1. `at`, in: the segment of an earlier position, to
+  // search from; out: the segment of this one.
   __device__ int64_t LocalOf(int64_t position, int& at) const {
     while (at < held_.num_segments) {
       const comm::PlacedSegment& placed = held_.segments[at];

@@ -2,7 +2,7 @@
 
 // A few neighbouring elements of a row or block that may end anywhere. Private to optim/cuda.
 //
-//   ForRun<4>(i, end, aligned, [&](const auto& at) {          // as the packs of packs.cuh
+//   ForRun<4>(i, end, aligned, [&](const auto& at) {          // like the packs of packs.cuh
 //     Pack<float, 4> x = at.template Load<float>(pointer);    // elements from `end` on are 0
 //     at.Store(pointer, x);
 //   });

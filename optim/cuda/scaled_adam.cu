@@ -24,7 +24,7 @@ struct ScaledAdamStep {
     return {static_cast<C>(chunk.step[0]), static_cast<C>(chunk.step[1])};
   }
 
-  // Clamping to an infinite limit changes nothing.
+  // With an infinite limit, clamping changes nothing.
   template <typename At>
   __device__ UpdatePack<C> operator()(const ScaledAdamChunk& chunk, const At& at,
                                       const Size& size) const {

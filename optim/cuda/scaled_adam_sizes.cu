@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The arithmetic of optim/cpu/scaled_adam_sizes.cc, a thread per parameter.
+// The same arithmetic as optim/cpu/scaled_adam_sizes.cc, with one thread per parameter.
 #include "apogee/optim/cuda/dispatch_stats.h"
 #include "apogee/optim/cuda/kernels.h"
 #include "apogee/optim/cuda/tile_list.cuh"
@@ -8,7 +8,7 @@
 namespace apogee::optim::cuda {
 namespace {
 
-// A state of one number.
+// Reads and writes a state of one number.
 template <typename C>
 __device__ double Get(const void* state) {
   return static_cast<double>(*static_cast<const C*>(state));
@@ -55,7 +55,7 @@ struct SizeBody {
     chunk.step[1] = 0;
     if (chunk.param_rms == nullptr) return;
     const double clip = gate->clip_factor;
-    // What an infinite gradient made is dropped.
+    // Drops an infinite gradient.
     const double grad = clip == 0 ? 0 : clip * SumAt<S>(chunk, 0);
     const double grad_sum = chunk.opens_period ? 0 : Get<C>(chunk.scale_grad_sum);
     const double grad_sumsq = chunk.opens_period ? 0 : Get<C>(chunk.scale_grad_sumsq);
@@ -67,7 +67,7 @@ struct SizeBody {
     chunk.step[0] = chunk.rate * (rms < min_rms ? min_rms : rms);
   }
 
-  // Of the size, at the end of a period.
+  // The growth of the parameter at the end of a period (a of scaled_adam.h).
   __device__ double Change(const ScaledAdamSizeChunk& chunk) const {
     const double beta = chunk.beta;
     Set<C>(chunk.scale_exp_avg_sq, beta * Get<C>(chunk.scale_exp_avg_sq) +

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What Adafactor and CAME share: the normalised gradient of a tile, and their updates' loop.
+// Shared by Adafactor and CAME: the normalised gradient of a tile, and the loop of their updates.
 // Private to optim/cuda.
 #ifndef APOGEE_OPTIM_CUDA_SECOND_MOMENT_CUH_
 #define APOGEE_OPTIM_CUDA_SECOND_MOMENT_CUH_
@@ -15,7 +15,7 @@ namespace apogee::optim::cuda {
 
 static_assert(kUpdatePack == kRunPack);
 
-// rms(u) / threshold where that is above 1: what an update is divided by. NaN stays.
+// The divisor of an update: max(1, rms(u) / threshold); NaN stays NaN.
 template <typename S>
 __device__ __forceinline__ double ClipDivisor(const FactoredChunk& chunk, double threshold) {
   const double sum = static_cast<double>(*static_cast<const S*>(chunk.update_sum));
@@ -28,7 +28,7 @@ struct MomentSettings {
   double eps, limit;
 };
 
-// The factors of a tile's rows and columns, or, of what is not factored, none.
+// The factors of a tile's rows and columns; none if the chunk is not factored.
 template <typename C>
 struct TileFactors {
   const C* rows = nullptr;
@@ -56,8 +56,8 @@ struct Normaliser {
         limit(static_cast<C>(settings.limit)),
         factors(chunk, chunk.factors, t) {}
 
-  // The run's normalised gradient, see adafactor_update_sum. With kStore, a second moment that is
-  // not factored takes its new value.
+  // The run's normalised gradient (u of AdafactorUpdateSumArgs). With kStore, stores the new second
+  // moment of a chunk that is not factored.
   template <bool kStore, typename At>
   __device__ Pack<C, kRunPack> Run(const FactoredChunk& chunk, int64_t row, int step,
                                    const At& at) const {
@@ -82,11 +82,11 @@ struct Normaliser {
     }
     return u;
   }
-  // NaN stays.
+  // The smaller of x and limit; NaN stays NaN.
   __device__ C AtMost(C x) const { return x > limit ? limit : x; }
 };
 
-// On the host: what is no number of C becomes its largest.
+// Called on the host. A limit beyond the range of C becomes the largest number of C.
 template <typename C>
 MomentSettings SettingsOf(const GradFactor& grad_scale, double eps, double limit) {
   return {DeviceFactor(grad_scale), eps,
@@ -97,8 +97,10 @@ __device__ __forceinline__ bool AreTensorsAligned(const FactoredChunk& chunk) {
   return AreAligned(chunk.weight, chunk.grad, chunk.working, chunk.exp_avg, chunk.exp_avg_sq);
 }
 
-// Rule: bool Skips(), struct Tile made of (rule, chunk, tile), and the run's new weights as
-// Pack operator()(chunk, tile, row, step, at).
+// A Rule has
+//   bool Skips()
+//   struct Tile, constructed from (rule, chunk, tile)
+//   Pack operator()(chunk, tile, row, step, at), which returns the run's new weights
 template <typename C, typename Rule>
 struct FactoredUpdateBody {
   Rule rule;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// One launch for many tensors of any size. Private to optim/cuda.
+// One kernel launch for many tensors of any size. Private to optim/cuda.
 //
-// What the kernel is told about each tensor, an item (a chunk of optim/kernels.h, say), travels in
-// the kernel's parameters: no copy to the GPU, nothing to keep until it has run. An item is cut
-// into tiles, a block works on one tile and finds its item by the number of the tile. There is a
-// second launch only where the items are too many for the parameters.
+// The arguments for each tensor, an item (for example a chunk of optim/kernels.h), are passed in
+// the kernel's parameters, so there is no copy to the GPU and nothing to keep until the kernel has
+// run. Items are cut into tiles; a block of threads works on one tile and finds its item from the
+// number of the tile. There is a second launch only if the items do not fit into the parameters.
 //
 //   struct Body {
 //     __device__ void operator()(const Item& item, int64_t tile) const;   // by a whole block
@@ -33,12 +33,12 @@ struct TileList {
   static constexpr int kCapacity = kMost;
 
   int count;
-  int64_t items_before;      // in the lists before this one
-  int64_t first[kMost + 1];  // tile of each item; at `count` the number of tiles
+  int64_t items_before;      // number of items in earlier lists
+  int64_t first[kMost + 1];  // first tile of each item; first[count]: number of tiles
   T items[kMost];
 
   int64_t num_tiles() const { return first[count]; }
-  // The item whose tile it is; of those without tiles none.
+  // The item that the tile belongs to; never an item without tiles.
   __device__ int Find(int64_t tile) const {
     int low = 0, high = count - 1;
     while (low < high) {
@@ -69,8 +69,8 @@ void ForEachListOf(std::span<const Item> items, const Tiles& tiles, const Fn& fn
   }
 }
 
-// Calls fn(list) with lists that hold all items in order. A kernel's parameters are at most 32764
-// bytes, and all of them are sent with a launch: a few items get a short list.
+// Calls fn(list) with lists that have all items in order. Kernel parameters are at most 32764 bytes
+// and are all sent with a launch, so a few items get a short list.
 template <typename Item, typename Tiles, typename Fn>
 void ForEachTileList(std::span<const Item> items, const Tiles& tiles, const Fn& fn) {
   static_assert(std::is_trivially_copyable_v<Item>);
@@ -91,8 +91,8 @@ __global__ void __launch_bounds__(kTileThreads)
   body(list.items[at], tile - list.first[at]);
 }
 
-// body(item, tile) for each of the tiles(item) tiles of every item, in no order, by blocks of
-// kTileThreads threads.
+// Runs body(item, tile) for each of the tiles(item) tiles of every item, in any order, with a block
+// of kTileThreads threads per tile.
 template <typename Item, typename Tiles, typename Body>
 void ForEachTile(const DeviceContext& context, std::span<const Item> items, const Tiles& tiles,
                  const Body& body) {

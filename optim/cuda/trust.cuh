@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What LAMB and LARS share: the sums of squares of a parameter's weights and of its update, added
-// to this rank's partials, and the two norms from the totals. Private to optim/cuda.
+// Shared by LAMB and LARS: adds the sums of squares of a parameter's weights and of its update to
+// this rank's partials, and computes the two norms from the totals. Private to optim/cuda.
 #ifndef APOGEE_OPTIM_CUDA_TRUST_CUH_
 #define APOGEE_OPTIM_CUDA_TRUST_CUH_
 
@@ -12,8 +12,8 @@
 
 namespace apogee::optim::cuda {
 
-// direction(chunk, at, w) is the update u of a pack of weights; elements that are not there give
-// 0.
+// direction(chunk, at, w) returns the update u of a pack of weights. Elements after the end of the
+// chunk do not count.
 template <typename C, typename Chunk, typename Direction>
 struct TrustTerms {
   Direction settings;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Updates of the weights of many parameters, element by element: what every optimizer's kernel is
-// made of. Private to optim/cuda.
+// Element-wise updates of the weights of many parameters; most optimizer kernels are built from it.
+// Private to optim/cuda.
 //
 //   template <typename C>
 //   struct LionStep {
@@ -16,9 +16,10 @@
 //   };
 //   UpdateChunks<C>(context, args.chunks, LionStep<C>{...});
 //
-// The weights and, where there are, the working weights are stored here. Memory is passed over
-// once. What a step computes once per tile, its Prepare(chunk) returns, if it has one, and its
-// operator() is given last. What multiplies gradients by a DeviceScale has an Open() (gate.cuh).
+// UpdateChunks stores the weights and, if there are any, the working weights. It makes one pass
+// over memory. A step may have Prepare(chunk), which runs once per tile and thread; its result is
+// then the last argument of operator(). A step that multiplies gradients by a DeviceScale has
+// Open() (gate.cuh).
 #ifndef APOGEE_OPTIM_CUDA_UPDATE_CUH_
 #define APOGEE_OPTIM_CUDA_UPDATE_CUH_
 
@@ -28,7 +29,7 @@
 
 namespace apogee::optim::cuda {
 
-// Four streams of four f32 each keep enough bytes on their way.
+// With four tensors of f32, packs of four keep enough loads in flight.
 inline constexpr int kUpdatePack = 4;
 template <typename C>
 using UpdatePack = Pack<C, kUpdatePack>;
@@ -42,7 +43,7 @@ template <typename C, typename At>
 __device__ __forceinline__ UpdatePack<C> LoadGrad(const UpdateChunk& chunk, const At& at) {
   return LoadAs<C>(at, chunk.grad, chunk.grad_dtype);
 }
-// A state of the compute dtype.
+// Loads from a state, which has the compute dtype.
 template <typename C, typename At>
 __device__ __forceinline__ UpdatePack<C> LoadState(const void* state, const At& at) {
   return at.template Load<C>(static_cast<const C*>(state));
@@ -93,7 +94,7 @@ __device__ __forceinline__ double RateOf(const SizedRate& rate) {
   return rate.rate * (rms < rate.floor ? rate.floor : rms);
 }
 
-// x, but at most `limit` away from 0; NaN stays.
+// x clamped to [-limit, limit]; NaN stays NaN.
 template <typename C>
 __device__ __forceinline__ C ClampTo(C x, C limit) {
   return x > limit ? limit : x < -limit ? -limit : x;

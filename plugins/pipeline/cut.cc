@@ -36,7 +36,7 @@ std::vector<int> BalancedCut(std::span<const double> costs, int parts) {
                " parts");
   std::vector<double> before(n + 1, 0);
   std::partial_sum(costs.begin(), costs.end(), before.begin() + 1);
-  // worst[j][i]: the most expensive of j parts of the first i pieces, at best.
+  // worst[j][i]: the cost of the most expensive of j parts of the first i pieces, in the best cut.
   const double none = std::numeric_limits<double>::infinity();
   std::vector<std::vector<double>> worst(k + 1, std::vector<double>(n + 1, none));
   worst[0][0] = 0;
@@ -48,7 +48,7 @@ std::vector<int> BalancedCut(std::span<const double> costs, int parts) {
       }
     }
   }
-  // From the end: each part as long as the best cut allows.
+  // From the end: makes each part as long as the best cut allows.
   std::vector<int> begin(k + 1, static_cast<int>(n));
   size_t end = n;
   for (size_t j = k; j > 0; --j) {
@@ -65,8 +65,8 @@ std::vector<std::string> CutProblems(nn::Module& model, const PipelineShape& sha
   auto* chain = dynamic_cast<nn::Chain*>(&model);
   if (chain == nullptr) {
     return {
-        "the model is no nn::Chain, so nothing says where it can be cut; derive it from nn::Chain "
-        "(nn/chain.h), as nn::Gpt2, nn::Llama and nn::Mlp are"};
+        "the model is not an nn::Chain, so it does not say where to cut it; derive it from "
+        "nn::Chain (nn/chain.h), as nn::Gpt2, nn::Llama and nn::Mlp are"};
   }
   std::vector<std::string> problems;
   const size_t n = chain->Pieces().size(), parts = static_cast<size_t>(shape.num_parts());

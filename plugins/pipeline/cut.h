@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Cut: which pieces of a chain each part of a pipeline has, and who holds which parameter.
+// Cut: which pieces of a chain each part of a pipeline has, and which stages hold which parameter.
 //
-//   const Cut cut(model, shape, {});                       // by declared cost, the longest part
-//   least cut.begin();                                           // {0, 3, 5}: two parts of five
-//   pieces cut.HoldersOf(*parameter);                             // stages, ascending: {0, 3} for
-//   a tied one
+//   const Cut cut(model, shape, {});      // by declared cost: the longest part is minimal
+//   cut.begin();                          // {0, 3, 5}: two parts of five pieces
+//   cut.HoldersOf(*parameter);            // stages, ascending: {0, 3} for a tied one
 //
-// A pure function of the model and the options: all ranks cut alike. Parameters that no piece uses
-// are held by stage 0.
+// The result depends only on the model and the options, so all ranks cut alike. Stage 0 holds
+// parameters that no piece uses.
 #ifndef APOGEE_PLUGINS_PIPELINE_CUT_H_
 #define APOGEE_PLUGINS_PIPELINE_CUT_H_
 
@@ -22,31 +21,31 @@
 
 namespace apogee::pipeline {
 
-// Where each of `parts` ranges of `costs` begins, and, last, their number: the most expensive one
-// costs as little as it can, and none is empty. Of several such cuts one whose earlier parts are
-// cheap: there backward comes last.
+// Returns where each of `parts` ranges of `costs` begins, and then the number of costs. No range is
+// empty, and the most expensive one costs as little as possible. Among several such cuts it takes
+// one with cheap early parts, because backward ends there.
 std::vector<int> BalancedCut(std::span<const double> costs, int parts);
 
 struct CutOptions {
-  // One cost per piece, in any unit, in place of those that the model declares.
+  // One cost per piece, in any unit, instead of the costs that the model declares.
   std::vector<double> piece_costs = {};
-  // How many pieces each part has, in place of a balanced cut.
+  // The number of pieces of each part, instead of a balanced cut.
   std::vector<int> pieces_per_part = {};
 };
 
-// What keeps a model from being cut so, with the numbers; empty: nothing.
+// Returns the reasons why a model cannot be cut in this way, with the numbers. Empty: it can.
 std::vector<std::string> CutProblems(nn::Module& model, const PipelineShape& shape,
                                      const CutOptions& options);
 
 class Cut {
  public:
-  // There are no CutProblems.
+  // Requires that CutProblems returns nothing.
   Cut(nn::Chain& model, const PipelineShape& shape, const CutOptions& options);
 
   const std::vector<int>& begin() const { return begin_; }
   // The pieces of a part.
   std::span<const nn::Piece> Pieces(int part) const;
-  // Stages that use a parameter; several for a tied one.
+  // The stages that use a parameter; several for a tied one.
   const std::vector<int>& HoldersOf(const autograd::Parameter& parameter) const {
     return holders_.at(&parameter);
   }
@@ -57,9 +56,9 @@ class Cut {
   std::map<const autograd::Parameter*, std::vector<int>> holders_;
 };
 
-// What forward of each piece takes here, in seconds, the least of `repeats` runs without a graph:
-// CutOptions::piece_costs for a model whose pieces do not take what their parameters say. Rank 0's
-// are what all ranks should use.
+// Measures the forward of each piece on this rank, in seconds: the least of `repeats` runs without
+// a graph. Use it as CutOptions::piece_costs if a model's pieces do not take time in proportion to
+// their parameters. All ranks must use the same costs, for instance rank 0's.
 std::vector<double> MeasurePieceCosts(nn::Chain& model, const Tensor& input, int repeats = 3);
 
 }  // namespace apogee::pipeline

@@ -13,9 +13,9 @@ namespace {
 
 using Kind = PipelineOp::Kind;
 
-constexpr int64_t kHeaderSize = 3 + 8;  // dtype, draws, rank and at most so many dims
+constexpr int64_t kHeaderSize = 3 + 8;  // dtype, draws, rank and up to 8 dims
 
-// Along the first dim. What is sealed stays so.
+// Joins parts along the first dim. A sealed tensor stays sealed.
 Tensor Join(const std::vector<Tensor>& parts) {
   std::vector<int64_t> dims(parts[0].shape().dims().begin(), parts[0].shape().dims().end());
   dims[0] = 0;
@@ -35,17 +35,17 @@ struct Executor::Running {
   const ExecutorCall& call;
   PipelineShape shape;
   PipelineSchedule schedule;
-  std::vector<int64_t> begin;  // of each micro-batch, and the end of the last
+  std::vector<int64_t> begin;  // begin of each micro-batch, and the end of the last
   uint64_t first_stream = 0;
-  int64_t first_sample = 0;  // of the batch, for its masks
+  int64_t first_sample = 0;  // the batch's, for random masks
   bool training_mode = false;
   std::optional<Inbox> inbox;
-  std::map<Message, Tensor> here;  // between two parts of this stage
+  std::map<Message, Tensor> here;  // messages between two parts of this stage
   std::deque<std::shared_ptr<comm::Work>> sends;
   std::map<std::pair<int, int>, Slot> slots;  // by chunk and micro-batch
-  // Of the last part.
+  // For the last part:
   std::vector<Tensor> losses;
-  bool raw_losses = false;  // they are means of micro-batches, not addends
+  bool raw_losses = false;  // losses are means of micro-batches, not addends
   std::vector<Tensor> outputs;
 
   int64_t size(int micro) const {
@@ -95,7 +95,7 @@ PipelineResult Executor::Run(const ExecutorCall& call) {
   run.shape.num_micros = call.num_micros;
   run.shape.training = call.passes != nullptr;
   run.schedule = MakeSchedule(run.shape);
-  // The larger ones first.
+  // Larger micro-batches come first.
   for (int64_t m = 0; m <= call.num_micros; ++m) {
     const int64_t larger = std::min(m, samples % call.num_micros);
     run.begin.push_back(m * (samples / call.num_micros) + larger);
@@ -150,7 +150,7 @@ void Executor::Forward(Running& run, const PipelineOp& op) {
   if (run.shape.training && part > 0) {
     slot.input = std::make_shared<autograd::Parameter>("pipeline input", std::move(x));
     x = slot.input->value();
-    x.storage()->set_category(MemoryCategory::kActivation);  // it is no weight
+    x.storage()->set_category(MemoryCategory::kActivation);  // it is not a weight
   }
   Generator& generator = parts_.model.generator();
   const int64_t drawn = part == 0 ? 0 : outputs_.at(run.Key(part - 1, op.micro)).draws;
@@ -165,8 +165,8 @@ void Executor::Forward(Running& run, const PipelineOp& op) {
     Loss(run, op, complete_ ? complete_(x, inputs) : x, slot);
   } else {
     APOGEE_CHECK(IsFloat(x.dtype()) && x.rank() >= 1 && x.rank() <= 8, "pipeline: piece \"",
-                 parts_.cut.Pieces(part).back().name, "\" puts out ", DTypeName(x.dtype()), " ",
-                 x.shape(), "; what goes to the next stage must be floating, of 1 to 8 dims");
+                 parts_.cut.Pieces(part).back().name, "\" outputs ", DTypeName(x.dtype()), " ",
+                 x.shape(), "; the next stage needs a floating-point tensor of 1 to 8 dims");
     Give(run, {.part = part + 1, .micro = op.micro}, x.Detach());
     slot.output = std::move(x);
   }
@@ -203,7 +203,7 @@ void Executor::Backward(Running& run, const PipelineOp& op) {
   const TraceSpan span = Span(op);
   const bool splits = run.shape.splits_backward();
   RunPass(run, op, !splits, [&] {
-    if (!autograd::NeedsGrad({slot.output})) return;  // nothing in or before this part is trained
+    if (!autograd::NeedsGrad({slot.output})) return;  // this part and those before it train nothing
     const Tensor root = std::exchange(slot.output, {});
     autograd::Backward(std::span(&root, 1), std::span(&grad, 1),
                        {.deferred = splits ? &slot.deferred : nullptr});
@@ -225,8 +225,8 @@ void Executor::Weights(Running& run, const PipelineOp& op) {
   run.slots.erase({op.chunk, op.micro});
 }
 
-// Gradients of a micro-batch that are complete are reduced at once where sums are kept on shards,
-// else those of the last one, with all that the others have left.
+// If sums are kept on shards, each micro-batch's complete gradients are reduced at once. Otherwise
+// the last micro-batch reduces its gradients together with those the others left.
 void Executor::RunPass(const Running& run, const PipelineOp& op, bool completes_chunk,
                        const std::function<void()>& backward) const {
   BackwardPasses& passes = *run.call.passes;
@@ -263,7 +263,7 @@ void Executor::Give(Running& run, const Message& message, const Tensor& tensor) 
 
 void Executor::Send(Running& run, const Tensor& tensor, int stage) {
   run.sends.push_back(parts_.group->SendAsync(tensor, stage));
-  // What has gone out need not be kept.
+  // Sent tensors need not be kept.
   while (!run.sends.empty() && run.sends.front()->IsDone()) {
     run.sends.front()->Wait();
     run.sends.pop_front();
@@ -303,7 +303,7 @@ void Executor::ReceiveHeader(const OutputKey& key, int from) {
       .shape = Shape(dims), .dtype = static_cast<DType>(header[0]), .draws = header[1]};
 }
 
-// Every stage learns the loss, and how many streams were drawn in all.
+// Tells every stage the loss and the number of random streams drawn in all.
 PipelineResult Executor::Finish(Running& run) {
   for (const auto& send : run.sends) send->Wait();
   const int last_part = run.shape.num_parts() - 1;

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Executor: one rank's part of running a batch through a pipeline.
+// Executor: runs one rank's part of a batch through a pipeline.
 //
 //   Executor executor({.model = model, .cut = cut, .shape = shape, .group = pp_group});
 //   PipelineResult result = executor.Run(call);         // every rank of the group, with one batch
 //
-// A batch becomes micro-batches of consecutive samples, whose sizes differ by one at most. Outputs
-// go to the next stage, gradients of inputs to the one before, while the stage goes on; what it
-// needs next is received meanwhile. Random masks are those of one forward of the whole batch: how
-// many streams the parts before have drawn comes with their output, once for each shape.
+// A batch becomes micro-batches of consecutive samples, whose sizes differ by at most one. Outputs
+// go to the next stage, and gradients of inputs to the previous stage, while the stage computes;
+// its next inputs arrive meanwhile.
+//
+// Random masks are those of one forward of the whole batch. To number them, a part sends along how
+// many random streams the parts so far have drawn, once for each shape.
 #ifndef APOGEE_PLUGINS_PIPELINE_EXECUTOR_H_
 #define APOGEE_PLUGINS_PIPELINE_EXECUTOR_H_
 
@@ -34,22 +36,22 @@ namespace apogee::pipeline {
 struct ExecutorParts {
   nn::Chain& model;
   const Cut& cut;
-  PipelineShape shape;  // num_micros and training are each call's
+  PipelineShape shape;  // num_micros and training are set by each call
   comm::GroupPtr group;
-  TraceLane* lane = nullptr;  // takes a span for each operation
+  TraceLane* lane = nullptr;  // gets a span for each operation
 };
 
 struct ExecutorCall {
   Tensor inputs, targets;
   Criterion criterion;
   int num_micros = 1;
-  int64_t first_sample = 0;  // of `inputs` in the whole batch, where they do not know it themselves
+  int64_t first_sample = 0;  // of `inputs` in the whole batch; used if they do not say
   bool return_outputs = false;
   // Null: evaluation.
   BackwardPasses* passes = nullptr;
   bool reduce = true;
   double loss_scale = 1;
-  LossNormalizer* normalizer = nullptr;  // of the criterion; null: it has none
+  LossNormalizer* normalizer = nullptr;  // the criterion's; null: it has none
 };
 
 class Executor {
@@ -58,27 +60,28 @@ class Executor {
   using Complete = std::function<Tensor(const Tensor& output, const Tensor& inputs)>;
 
   explicit Executor(const ExecutorParts& parts);
-  // What the first piece gets of a micro-batch's inputs, and what the criterion gets of the last
-  // one's output; null: all of it.
+  // Set how the first piece's input is made of a micro-batch's inputs, and how the criterion's
+  // input is made of the last piece's output. Null: no change.
   void set_ends(Prepare prepare, Complete complete) {
     prepare_ = std::move(prepare);
     complete_ = std::move(complete);
   }
 
-  // Throws Error for a batch of no samples, or one of inputs and targets that do not fit.
+  // Throws Error for a batch without samples, or with inputs and targets that do not fit.
+  // Collective over the group; all ranks must pass the same batch.
   PipelineResult Run(const ExecutorCall& call);
-  // Which of this rank's chunks alone uses the parameter, so that its gradient is complete when
-  // that chunk's is; -1: several do, here or on other stages, or none.
+  // The only chunk of this rank that uses the parameter, so that its gradient is complete when that
+  // chunk's gradients are. -1: several chunks use it, here or on other stages, or none does.
   int ChunkOf(const autograd::Parameter& parameter) const;
 
  private:
-  // What is known of a part's output, for micro-batches of one shape.
+  // The form of a part's output, for micro-batches of one shape.
   struct Output {
     Shape shape;
     DType dtype = DType::kF32;
-    int64_t draws = 0;  // streams drawn so far
+    int64_t draws = 0;  // random streams drawn so far
   };
-  // The part, the shape of its micro-batch's inputs, training mode.
+  // The part, the shape of its micro-batch's inputs, and whether the model is in training mode.
   using OutputKey = std::tuple<int, std::vector<int64_t>, bool>;
   // A micro-batch in a chunk, from forward to the end of backward.
   struct Slot {
@@ -86,7 +89,7 @@ class Executor {
     Tensor output;
     autograd::DeferredWeightGrads deferred;
   };
-  struct Running;  // a call
+  struct Running;  // the state of one call
 
   void RunOp(Running& run, const PipelineOp& op);
   TraceSpan Span(const PipelineOp& op) const;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Inbox: what a stage gets from other stages while a schedule runs. Private to plugins/pipeline.
+// Inbox: receives a stage's messages from other stages while a schedule runs. Private to
+// plugins/pipeline.
 //
 //   Inbox inbox(shape, schedule, stage, group, buffer_for);
 //   inbox.Expect({.part = 3, .micro = 0});           // early: it arrives while this stage computes
 //   Tensor x = inbox.Take({.part = 3, .micro = 0});
 //
-// Messages between two ranks are matched in order, so they are received in the order in which the
-// peer's schedule sends them, whatever this stage needs first.
+// Messages between two ranks are matched in order. So the inbox receives them in the order in which
+// the peer's schedule sends them, even if this stage needs another one first.
 #ifndef APOGEE_PLUGINS_PIPELINE_INBOX_H_
 #define APOGEE_PLUGINS_PIPELINE_INBOX_H_
 
@@ -31,17 +32,18 @@ struct Message {
 
 class Inbox {
  public:
-  // Where a message is to arrive. When `may_wait` is false and it is not known yet: undefined.
+  // Returns the buffer for a message. If `may_wait` is false and the message's shape is not known
+  // yet: undefined.
   using BufferFor = std::function<Tensor(const Message&, int from, bool may_wait)>;
 
   Inbox(const PipelineShape& shape, const PipelineSchedule& schedule, int stage,
         comm::GroupPtr group, BufferFor buffer_for);
 
-  // Whether it comes from another stage.
+  // Whether the message comes from another stage.
   bool ComesFromElsewhere(const Message& message) const { return sender_.contains(message); }
-  // Begins to receive it where that can be done without waiting.
+  // Starts to receive the message if that needs no waiting.
   void Expect(const Message& message) { Receive(message, false); }
-  // Waits for it.
+  // Waits for the message.
   Tensor Take(const Message& message);
 
  private:
@@ -54,7 +56,7 @@ class Inbox {
 
   comm::GroupPtr group_;
   BufferFor buffer_for_;
-  std::map<Message, int> sender_;              // by message: the stage
+  std::map<Message, int> sender_;              // the stage that sends a message
   std::map<int, std::deque<Message>> queues_;  // by sender: not received yet
   std::map<Message, Arriving> arriving_;
 };

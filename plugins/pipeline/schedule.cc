@@ -13,7 +13,7 @@ namespace {
 
 using Kind = PipelineOp::Kind;
 
-// The order in which a stage meets (micro-batch, chunk): groups of num_stages micro-batches go
+// The order in which a stage runs (micro-batch, chunk): groups of num_stages micro-batches go
 // through one chunk after the other.
 std::vector<PipelineOp> UnitOrder(const PipelineShape& shape, Kind kind) {
   std::vector<PipelineOp> order;
@@ -26,8 +26,8 @@ std::vector<PipelineOp> UnitOrder(const PipelineShape& shape, Kind kind) {
   return order;
 }
 
-// 1F1B is the case of one chunk. The last group is as large as the others, and what is not there
-// left out: a smaller one would have other stages wait for each other.
+// 1F1B is the case of one chunk. The last group is as large as the others, with the missing
+// micro-batches removed: a smaller group would make stages wait for each other.
 std::vector<PipelineOp> Interleaved(const PipelineShape& shape, int stage) {
   const std::vector<PipelineOp> forwards = UnitOrder(shape, Kind::kForward);
   const std::vector<PipelineOp> backwards = UnitOrder(shape, Kind::kBackward);

@@ -66,7 +66,7 @@ SimulatedRun Simulate(const PipelineShape& shape, const PipelineSchedule& schedu
   }
   for (size_t s = 0; s < p; ++s) {
     APOGEE_CHECK(next[s] == schedule[s].size(), "pipeline: stage ", s, " of ", p,
-                 " would wait for ever at operation ", next[s], " of its schedule");
+                 " would wait forever at operation ", next[s], " of its schedule");
   }
   run.makespan = *std::ranges::max_element(now);
   run.bubble_share = 1 - busy / (run.makespan * static_cast<double>(p));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What has happened, and what can, while a schedule runs: private to plugins/pipeline.
+// Progress: which operations of a schedule have run, and when others can. Private to
+// plugins/pipeline.
 //
 //   Progress progress(shape);
 //   if (progress.ReadyAt(stage, op) <= now) progress.Finish(stage, op, now + cost);
@@ -19,7 +20,7 @@ class Progress {
   static constexpr double kNever = std::numeric_limits<double>::infinity();
 
   explicit Progress(const PipelineShape& shape);
-  // When all that the operation needs is there; kNever: something of it has not run yet.
+  // Returns when all inputs of the operation are there. kNever: one of them has not run yet.
   double ReadyAt(int stage, const PipelineOp& op) const;
   void Finish(int stage, const PipelineOp& op, double time) {
     At(op.kind, Part(stage, op), op.micro) = time;

@@ -24,7 +24,7 @@ StageGradients::StageGradients(
 }
 
 void StageGradients::Begin() {
-  // The sum so far would otherwise be added once for each stage that has it.
+  // Otherwise the sum so far would be added once for each stage that has it.
   for (const Tied& tied : tied_) {
     if (!reduced_ || tied.group->rank() == 0) continue;
     for (const auto& parameter : tied.parameters) parameter->set_grad(Tensor());

@@ -13,8 +13,8 @@ namespace {
 
 using Kind = PipelineOp::Kind;
 
-// Operations take one unit of time each. A stage that is free runs, of what it can, backward before
-// forward, and the gradients of weights only when there is nothing else or no room.
+// Every operation takes one unit of time. A free stage prefers backward to forward, and runs weight
+// gradients only when it can do nothing else or has no room.
 class Scheduler {
  public:
   explicit Scheduler(const PipelineShape& shape)
@@ -25,7 +25,7 @@ class Scheduler {
     const int per_stage = 2 * shape_.num_micros * (shape_.training ? 3 : 1);
     int left = per_stage * shape_.num_stages;
     for (double now = 0; left > 0; ++now) {
-      // All choose from what had ended by now.
+      // All stages choose among operations whose inputs had ended by now.
       std::vector<std::optional<PipelineOp>> chosen;
       for (int s = 0; s < shape_.num_stages; ++s) chosen.push_back(Choose(s, now));
       for (int s = 0; s < shape_.num_stages; ++s) {
@@ -46,7 +46,8 @@ class Scheduler {
     int next[3][2] = {};  // by kind and chunk: the next micro-batch
   };
 
-  // A micro-batch that has begun needs room for both of its chunks, or it could not come back.
+  // A micro-batch that has begun needs room for both of its chunks, or it could not return up the
+  // V.
   bool HasRoom(const Stage& stage) const {
     const auto& weights = stage.next[static_cast<size_t>(Kind::kWeights)];
     const int begun = stage.next[static_cast<size_t>(Kind::kForward)][0];
@@ -63,7 +64,7 @@ class Scheduler {
       return PipelineOp{kind, stage.next[static_cast<size_t>(kind)][chunk], chunk};
     };
     if (shape_.training) {
-      // The chunk that other stages wait for longest: what goes down the V first.
+      // First the chunk that other stages wait for longest: the one on the way down the V.
       for (const int chunk : {0, 1}) {
         if (ready(Kind::kBackward, chunk)) return op(Kind::kBackward, chunk);
       }

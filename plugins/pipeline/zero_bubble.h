@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The zbv schedule, made by a list scheduler: see schedule.h.
+// Makes the zbv schedule with a list scheduler: see schedule.h.
 #ifndef APOGEE_PLUGINS_PIPELINE_ZERO_BUBBLE_H_
 #define APOGEE_PLUGINS_PIPELINE_ZERO_BUBBLE_H_
 

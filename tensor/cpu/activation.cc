@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Activations and SwiGLU. Each is a struct of two functions of one element; the loops are shared.
+// Activations and SwiGLU. Each activation is a struct with two functions of one element; the loops
+// are shared.
 #include <numbers>
 
 #include "apogee/tensor/cpu/kernels.h"
@@ -16,7 +17,7 @@ C Sigmoid(C x) {
 }
 
 struct Relu {
-  // In this form NaN passes.
+  // Written so that NaN stays NaN.
   template <typename C>
   static C Forward(C x) {
     return x < 0 ? C(0) : x;
@@ -40,7 +41,7 @@ struct Gelu {
   }
 };
 
-// 0.5 (1 + tanh(u)) = sigmoid(2 u), which needs one exp and does not cancel for negative x.
+// 0.5 (1 + tanh(u)) = sigmoid(2 u): one exp, and no cancellation for negative x.
 struct GeluTanh {
   static constexpr double kTwoSqrt2OverPi = 2 * std::numbers::sqrt2 * std::numbers::inv_sqrtpi;
   static constexpr double kCubic = 0.044715;

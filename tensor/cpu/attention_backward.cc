@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Gradients of attention in tiles: the weights P are computed again from the saved log-sum-exp.
-// With D_i = sum_d dout_id out_id, dS = P * (dP - D), where dP = dout v^T.
+// Gradients of attention in tiles. The weights P are computed again from the saved log-sum-exp:
+//   D_i = sum_d dout_id out_id
+//   dP  = dout v^T
+//   dS  = P * (dP - D)
 #include <limits>
 #include <utility>
 
@@ -12,14 +14,15 @@
 namespace apogee::cpu {
 namespace {
 
-// Scratch of one thread: one key/value head with its gradients, and one tile of queries. An _i
-// marks the interleaved form of a tile, the same memory as its rows where an element is no pair.
+// Scratch memory of one thread: one key/value head with its gradients, and one tile of queries. The
+// suffix _i marks the interleaved form of a tile. If elements are no pairs, it is the same memory
+// as the rows.
 template <typename E>
 struct BackwardScratch {
   using T = Sum<E>;
   E *k, *k_i, *v, *q, *q_i, *qt, *dout, *dout_i, *dout_t, *weights, *dscores, *dscores_i;
-  T *dk, *dv, *dq, *scores, *dweights;  // weights and dscores take the place of the last two
-  T lse[kQueryTile], dot[kQueryTile];   // log-sum-exp in units of log2; D
+  T *dk, *dv, *dq, *scores, *dweights;  // weights and dscores overwrite the last two
+  T lse[kQueryTile], dot[kQueryTile];   // log-sum-exp in base 2; D
 
   static int64_t Size(int64_t kv_rows, int64_t ld) {  // in elements
     return 5 * kv_rows * ld + 7 * kQueryTile * ld + 3 * kKeyTile * kQueryTile;
@@ -68,7 +71,7 @@ void LoadQueries(const AttentionBackwardArgs& args, int64_t batch, int64_t head,
   }
   const T* lse =
       static_cast<const T*>(args.lse) + (batch * args.heads + head) * args.q_tokens + query0;
-  // Padding, and queries that see no key, have no weights: 2^(s - inf) = 0.
+  // Padding, and queries that see no key, get weights of 0: 2^(s - inf) = 0.
   std::fill_n(scratch.lse, kQueryTile, kInfinity);
   std::fill_n(scratch.dot, kQueryTile, T{0});
   for (int64_t i = 0; i < queries; ++i) {
@@ -83,9 +86,9 @@ void LoadQueries(const AttentionBackwardArgs& args, int64_t batch, int64_t head,
   }
 }
 
-// Scores and dP of kLanes<T> queries become P and dS; what a product over whole groups of keys
-// reads beyond `limit` becomes 0. Rows are written over what the queries to the left, and this row
-// before, have been read from.
+// Turns the scores and dP of kLanes<T> queries into P and dS. Elements beyond `limit` that a
+// product over whole groups of keys reads become 0. The results overwrite scores and dP, but only
+// elements that have been read already.
 template <typename E, typename T>
 void SoftmaxBackwardColumn(BackwardScratch<E>& scratch, T scale, int64_t query, int64_t lane0,
                            int64_t first, int64_t limit) {
@@ -147,7 +150,7 @@ void Backward(const DeviceContext& context, const AttentionBackwardArgs& args) {
   const int64_t ld = PaddedHeadDim<E>(args.head_dim);
   const int64_t kv_rows = RoundUpToGroup(args.kv_tokens);
   const int64_t group = args.heads / args.kv_heads;
-  // The query heads of a key/value head add up their gradients in order, in one thread.
+  // One thread adds up the gradients of all query heads of a key/value head, in order.
   const int64_t count = args.batch * args.kv_heads;
   const int64_t parts = std::min<int64_t>(count, context.num_threads());
   const int64_t size = BackwardScratch<E>::Size(kv_rows, ld);

@@ -11,13 +11,13 @@
 namespace apogee::cpu {
 namespace {
 
-// Scratch of one thread: one head's keys and values, and one tile of queries.
+// Scratch memory of one thread: one head's keys and values, and one tile of queries.
 template <typename E>
 struct ForwardScratch {
   using T = Sum<E>;
   E *k, *v, *v_rows, *q_rows, *qt, *weights;                // v and weights are interleaved
-  T *sums, *scores;                                         // weights take the place of scores
-  T max[kQueryTile], total[kQueryTile], decay[kQueryTile];  // of scores in units of log2
+  T *sums, *scores;                                         // weights overwrite scores
+  T max[kQueryTile], total[kQueryTile], decay[kQueryTile];  // of scores in base 2
 
   // In elements.
   static int64_t Size(int64_t kv_rows, int64_t ld) {
@@ -55,7 +55,7 @@ void SoftmaxColumn(ForwardScratch<E>& scratch, T scale, int64_t query, int64_t l
     const Vec<T> masked = VisibleLanes<T>(j, first, lane0) ? s : Splat(-kInfinity);
     max = masked > max ? masked : max;
   }
-  // A query that has seen no key yet keeps a maximum of -inf, which must not be subtracted.
+  // A query that has seen no key has a maximum of -inf; subtracting that would give NaN.
   const Vec<T> base = max == -kInfinity ? Vec<T>{} : max;
   const Vec<T> decay = Exp2(old_max - base);
   Vec<T> total = Load(scratch.total + query) * decay;
@@ -128,7 +128,7 @@ void Forward(const DeviceContext& context, const AttentionForwardArgs& args) {
   const Workspace workspace(context, parts * size * static_cast<int64_t>(sizeof(E)));
   ParallelFor(static_cast<int>(parts), parts, 1, [&](int64_t begin, int64_t end) {
     ForwardScratch<E> scratch(workspace.data<E>() + begin * size, kv_rows, ld);
-    int64_t loaded = -1;  // the query heads of a group follow each other and share keys and values
+    int64_t loaded = -1;  // the key/value head in scratch; query heads that share it come in a row
     for (int64_t task = count * begin / parts; task < count * end / parts; ++task) {
       const int64_t batch = task / args.heads, head = task % args.heads;
       const int64_t kv_head = head / (args.heads / args.kv_heads);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Joins attention over two sets of keys: log-sum-exps say how much each weighs.
+// Joins attention over two sets of keys. The log-sum-exps give the weight of each.
 #include <cmath>
 #include <limits>
 

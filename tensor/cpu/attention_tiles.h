@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What attention's forward and backward share. Private to tensor/cpu.
+// Tiles and masks that attention's forward and backward share. Private to tensor/cpu.
 //
 // Scores are kept transposed: a tile has keys in rows and queries in columns, so that the softmax
-// over the keys of a query runs lane by lane. Queries come in groups of kGroup; the causal mask is
-// applied by leaving out the part of a product that no query of a group sees, and by masking
-// elements only between what the first and the last query of a group see.
+// over the keys of a query runs lane by lane. Queries come in groups of kGroup. The causal mask
+// leaves out the part of a product that no query of a group sees; elements are masked one by one
+// only for keys that the last query of a group sees and the first does not.
 #ifndef APOGEE_TENSOR_CPU_ATTENTION_TILES_H_
 #define APOGEE_TENSOR_CPU_ATTENTION_TILES_H_
 
@@ -27,11 +27,11 @@ inline int64_t RoundUpToGroup(int64_t n) { return (n + kGroup - 1) / kGroup * kG
 inline constexpr double kLog2E = 1.4426950408889634;
 inline constexpr double kLn2 = 0.6931471805599453;
 
-// Which of the `num_keys` keys from key0 on the queries from query0 on see.
+// The keys in [key0, key0 + num_keys) that each group of queries from query0 on sees.
 struct TileMask {
-  int64_t groups;               // of kGroup queries, the last perhaps padded
+  int64_t groups;               // of kGroup queries; the last may be padded
   int64_t keys;                 // in the tile
-  int64_t first[kQueryGroups];  // keys that the group's first query sees; may be negative or > keys
+  int64_t first[kQueryGroups];  // keys that the group's first query sees; may be < 0 or > keys
   int64_t limit[kQueryGroups];  // keys that its last query sees, in [0, keys]; ascending
 
   template <typename Args>
@@ -44,13 +44,14 @@ struct TileMask {
     }
   }
   bool empty() const { return limit[groups - 1] == 0; }
-  // The first group that sees any of the kGroup keys from `key` on.
+  // The first group that sees `key`; `groups` if none does.
   int64_t FirstGroup(int64_t key) const {
     int64_t g = 0;
     while (g < groups && limit[g] <= key) ++g;
     return g;
   }
-  // Calls fn(key, num_keys, group): groups [group, groups) see (part of) the keys from `key` on.
+  // Calls fn(key, num_keys, group) for runs of keys. The groups [group, groups) see the keys
+  // [key, key + num_keys), or a part of them.
   template <typename Fn>
   void ForEachKeyRun(const Fn& fn) const {
     for (int64_t key = 0, next = 0; key < keys; key = next) {
@@ -62,25 +63,27 @@ struct TileMask {
   }
 };
 
-// Which of the queries lane0, lane0 + 1, ... of a group see `key`, where query 0 sees `first` keys.
+// A mask of the queries lane0, lane0 + 1, ... of a group: which of them see `key`. The group's
+// first query sees `first` keys.
 template <typename T>
 inline auto VisibleLanes(int64_t key, int64_t first, int64_t lane0) {
   return Iota<T>() > static_cast<T>(key - first - lane0);
 }
 
-// What the products of tiles of an operand stored as Stored work on.
+// The element type of tiles of an operand that is stored as Stored.
 template <typename Stored>
 using TileElement = std::conditional_t<std::is_same_v<Stored, BFloat16> && kHasBf16Dot, Bf16Pair,
                                        ComputeType<Stored>>;
 
-// Three forms of a tile x[token, d] of elements E, equal but for which neighbours a pair joins:
+// A tile x[token, d] of elements E has one of three forms. With pairs (kPack = 2) they also differ
+// in the neighbours that a pair joins:
 //   rows         [token, d / kPack]    for products over d
 //   interleaved  [token / kPack, d]    for products over tokens
 //   transposed   [d / kPack, token]    for products over d
-// `ld` is PaddedHeadDim. Scores [key, query] and what follows from them have rows of kQueryTile
-// elements, whatever their form.
+// `ld` is PaddedHeadDim. Scores [key, query], weights and their gradients have rows of kQueryTile
+// elements in every form.
 
-// scores[key, query] = sum_d x[key, d] y[query, d], where visible; x in rows, y transposed.
+// scores[key, query] = sum_d x[key, d] y[query, d], where visible. x is in rows, y transposed.
 template <typename E>
 void ScoreProduct(const TileMask& mask, const E* x, const E* y, int64_t ld, Sum<E>* scores) {
   mask.ForEachKeyRun([&](int64_t key, int64_t num_keys, int64_t group) {
@@ -91,8 +94,8 @@ void ScoreProduct(const TileMask& mask, const E* x, const E* y, int64_t ld, Sum<
   });
 }
 
-// sums[key, d] += sum_query scores[key, query] y[query, d]; masked scores are 0. Scores in rows, y
-// interleaved.
+// sums[key, d] += sum_query scores[key, query] y[query, d]. Masked scores are 0. Scores are in
+// rows, y is interleaved.
 template <typename E>
 void AddKeyProduct(const TileMask& mask, const E* scores, const E* y, int64_t ld, Sum<E>* sums) {
   mask.ForEachKeyRun([&](int64_t key, int64_t num_keys, int64_t group) {
@@ -103,7 +106,7 @@ void AddKeyProduct(const TileMask& mask, const E* scores, const E* y, int64_t ld
   });
 }
 
-// sums[query, d] += sum_key scores[key, query] x[key, d]; both interleaved.
+// sums[query, d] += sum_key scores[key, query] x[key, d]. Both are interleaved.
 template <typename E>
 void AddQueryProduct(const TileMask& mask, const E* scores, const E* x, int64_t ld, Sum<E>* sums) {
   for (int64_t g = 0, next = 0; g < mask.groups; g = next) {
@@ -139,19 +142,19 @@ void LoadRows(const AttentionOperand& x, int64_t batch, int64_t head, int64_t to
   std::memset(to, 0, static_cast<size_t>((RoundUpToGroup(rows) - rows) * ld) * sizeof(To));
 }
 
-// head_dim padded so that TransposeTile and TileProduct need not care about remainders.
+// head_dim padded so that TransposeTile and TileProduct have no remainders to handle.
 template <typename E>
 int64_t PaddedHeadDim(int64_t head_dim) {
   return RoundUpToGroup((head_dim + kPack<E> - 1) / kPack<E>) * kPack<E>;
 }
 
-// The transposed form of a tile of queries in rows.
+// Writes the transposed form of a tile of queries in rows.
 template <typename E>
 void TransposeTile(const E* tile, int64_t rows, int64_t ld, E* transposed) {
   Transpose(tile, ld / kPack<E>, rows, ld / kPack<E>, transposed, kQueryTile);
 }
 
-// The interleaved form of a tile in rows (an even number of them).
+// Writes the interleaved form of a tile in rows. `rows` is even.
 inline void Interleave(const Bf16Pair* tile, int64_t rows, int64_t ld, Bf16Pair* interleaved) {
   const uint16_t* row = reinterpret_cast<const uint16_t*>(tile);
   for (int64_t i = 0; i < rows; i += 2, row += 2 * ld, interleaved += ld) {
@@ -169,7 +172,7 @@ void StoreRow(const T* row, T scale, const AttentionOperand& x, int64_t batch, i
   for (int64_t d = 0; d < head_dim; ++d) to[d] = static_cast<Stored>(row[d] * scale);
 }
 
-// The same, of T when `wide`.
+// As StoreRow, but stores elements of T if `wide`.
 template <typename Stored, typename T>
 void StoreResult(bool wide, const T* row, T scale, const AttentionOperand& x, int64_t batch,
                  int64_t head, int64_t token, int64_t head_dim) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// copy: a cast between strided layouts (tensor/kernels/copy_layout.h). A plane of two dims at a
-// time is copied by the cheapest loop that fits: both contiguous, transposed in tiles, or strided.
+// copy: a cast between strided layouts (tensor/kernels/copy_layout.h). One plane of two dims at a
+// time is copied by the cheapest loop that fits: both sides contiguous, transposed in tiles, or
+// strided.
 #include <cstring>
 
 #include "apogee/tensor/cpu/kernels.h"
@@ -21,7 +22,7 @@ void CopySpan(const X* x, Y* y, int64_t n) {
   }
 }
 
-// y[r, c] = x[r, c] where x is contiguous in r and y in c, through a tile that stays in the L1
+// y[r, c] = x[r, c], where x is contiguous in r and y in c, through a tile that stays in the L1
 // cache.
 template <typename X, typename Y>
 void CopyTransposed(const X* x, int64_t x_stride, Y* y, int64_t y_stride, int64_t rows,
@@ -70,7 +71,7 @@ void CopyKernel(const DeviceContext& context, const CopyArgs& args) {
   if (n == 0) return;
   const CopyLayout layout = SimplifyCopy(args);
   const CopyDim row = layout.row(), col = layout.col();
-  // One long run: rows of it, so that there is something to split over threads.
+  // One long run is split into ranges for the threads.
   if (n == col.size) {
     ForElements(context, n, [=](int64_t begin, int64_t end) {
       const CopyDim part{end - begin, col.x_stride, col.y_stride};
@@ -78,8 +79,8 @@ void CopyKernel(const DeviceContext& context, const CopyArgs& args) {
     });
     return;
   }
-  // Work units are blocks of rows of one plane; a unit is small enough to balance, a whole number
-  // of tiles, and large enough that decoding its index costs nothing.
+  // A work unit is a block of rows of one plane. It is small enough to balance the threads, a whole
+  // number of tiles, and large enough that decoding its index costs little.
   const int64_t block = std::clamp<int64_t>(kGrain / col.size & ~int64_t{31}, 32, 4096);
   const int64_t blocks = (row.size + block - 1) / block;
   const int64_t units = n / (row.size * col.size) * blocks;
@@ -105,7 +106,7 @@ void CopyKernel(const DeviceContext& context, const CopyArgs& args) {
 
 void copy(const DeviceContext& context, const CopyArgs& args) {
   if (args.x_dtype == args.y_dtype) {
-    // The bits are moved as they are, NaN payloads included.
+    // Moves the bits as they are, including NaN payloads.
     switch (DTypeSize(args.x_dtype)) {
       case 1:
         return CopyKernel<uint8_t, uint8_t>(context, args);

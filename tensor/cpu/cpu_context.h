@@ -11,14 +11,16 @@
 namespace apogee {
 
 struct CpuOptions {
-  // Threads of this rank's loops and products. Ranks in one process share the cores: give each rank
+  // Threads of this rank's loops and products. Ranks of one machine share its cores: give each rank
   // cores / ranks.
   int num_threads = 1;
 };
 
-// With an allocator and ledger of its own. Throws Error for threads that CheckNumThreads refuses.
+// A context with an allocator and a memory ledger of its own. Kernels have run when they return.
+// Throws Error for a num_threads that CheckNumThreads refuses.
 ContextPtr CpuContext(const CpuOptions& options = {});
 
+// The CPU's kernels, a constant.
 const KernelTable& CpuKernelTable();
 
 }  // namespace apogee

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Fused softmax and cross entropy. Forward reads the logits from memory once: in chunks that stay
-// in the L1 cache, keeping a running maximum and a sum that is rescaled when the maximum grows.
-// Backward is one pass that may run in place. The part kernels are the same for columns cut into
-// parts; a part's log-sum-exp stands in for its maximum, so that the logits are still read once.
+// Fused softmax and cross entropy. Forward reads the logits from memory once, in chunks that stay
+// in the L1 cache. It keeps a running maximum, and a sum that is rescaled when the maximum grows.
+// Backward is one pass that may run in place. The part kernels do the same for columns that are
+// split into parts. They use a part's log-sum-exp instead of its maximum, so that the logits are
+// still read once.
 #include <cmath>
 
 #include "apogee/tensor/cpu/kernels.h"
@@ -27,20 +28,19 @@ ComputeType<T> LogSumExp(const T* x, int64_t cols) {
     const C new_max = std::max(max, RowMax(chunk, count));
     if (sum != 0) sum *= FastExp(max - new_max);
     max = new_max;
-    // While nothing above -inf was seen the shift is 0: exp(-inf - -inf) would make a NaN of what
-    // is 0.
+    // The shift is 0 while the maximum is -inf: exp(-inf - -inf) would be NaN instead of 0.
     const C shift = max == -std::numeric_limits<C>::infinity() ? C(0) : max;
     sum += SumOver<C>(count, [=](int64_t i) { return FastExp(Load(chunk[i]) - shift); });
   }
   return max + std::log(sum);
 }
 
-// target: a column, or any other number where the target's column is not held.
+// `target` is a column, or a number outside of the columns if another part holds the target.
 template <typename T>
 void BackwardRow(const T* logits, int64_t target, ComputeType<T> lse, ComputeType<T> grad_scale,
                  T* dlogits, int64_t cols) {
   const bool held = target >= 0 && target < cols;
-  // Taken before the pass, which may overwrite the logits.
+  // Computed before the loop, which may overwrite the logits.
   const ComputeType<T> at_target = held ? FastExp(Load(logits[target]) - lse) - 1 : 0;
 #pragma omp simd
   for (int64_t i = 0; i < cols; ++i)
@@ -117,7 +117,7 @@ void cross_entropy_part_sums(const DeviceContext& context, const CrossEntropyPar
     ForElements(context, args.rows, [=](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const C m = Load(max[r]);
-        // As in LogSumExp: a fully masked row sums to 0, not to NaN.
+        // As in LogSumExp: a row of -inf sums to 0, not to NaN.
         const C shift = m == -std::numeric_limits<C>::infinity() ? C(0) : m;
         sums[r] = Cast<T>(FastExp(Load(lse[r]) - shift));
       }

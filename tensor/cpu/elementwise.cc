@@ -36,7 +36,7 @@ void BinaryKernel(const DeviceContext& context, const BinaryArgs& args) {
   const int64_t period = args.b_period;
   ForElements(context, args.n, [=](int64_t begin, int64_t end) {
     if (period == 1) return BinaryScalar<op>(a + begin, *b, out + begin, end - begin);
-    // A part may start and end inside a period.
+    // A thread's range may start and end within a period.
     for (int64_t i = begin; i < end;) {
       const int64_t offset = i % period;
       const int64_t count = std::min(end - i, period - offset);

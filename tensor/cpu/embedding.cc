@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Embedding lookup and its gradient. Backward sorts the token positions by id (a counting sort), so
-// that each thread owns a range of vocabulary rows and adds their tokens in order: no atomics, and
-// the same bits for every number of threads.
+// Embedding lookup and its gradient. Backward sorts the token positions by id (a counting sort).
+// Each thread then owns a range of vocabulary rows and adds their tokens in order: no atomics, and
+// the same bits for any number of threads.
 #include <cstring>
 
 #include "apogee/tensor/cpu/kernels.h"
@@ -11,11 +11,11 @@
 namespace apogee::cpu {
 namespace {
 
-// Whether row `id - first` is one of the `vocab` rows held.
+// Whether row `id - first` is one of the `vocab` rows of this part.
 bool IsHeld(int64_t id, int64_t first, int64_t vocab) { return id >= first && id - first < vocab; }
 
-// offsets[v] .. offsets[v + 1] are the places in `positions` of the tokens with id first + v,
-// ascending.
+// positions[offsets[v]] to positions[offsets[v + 1] - 1] are the positions of the tokens with id
+// first + v, ascending.
 void SortById(const EmbeddingBackwardArgs& args, int64_t* offsets, int64_t* positions) {
   const int64_t vocab = args.vocab;
   const auto for_held = [&](const auto& fn) {
@@ -26,7 +26,7 @@ void SortById(const EmbeddingBackwardArgs& args, int64_t* offsets, int64_t* posi
   std::fill(offsets, offsets + vocab + 1, int64_t{0});
   for_held([=](int64_t, int64_t v) { ++offsets[v + 1]; });
   for (int64_t v = 0; v < vocab; ++v) offsets[v + 1] += offsets[v];
-  // Each offset serves as the cursor of its id, which leaves it at the next one's start.
+  // Each offset is the cursor of its id; in the end it is the next id's start.
   for_held([=](int64_t i, int64_t v) { positions[offsets[v]++] = i; });
   std::move_backward(offsets, offsets + vocab, offsets + vocab + 1);
   offsets[0] = 0;
@@ -60,8 +60,8 @@ void Backward(const DeviceContext& context, const EmbeddingBackwardArgs& args) {
   int64_t* offsets = workspace.data<int64_t>();
   int64_t* positions = offsets + vocab + 1;
   SortById(args, offsets, positions);
-  // Threads share the cost, not the rows: frequent ids are often neighbours. A row costs one unit
-  // to write and one per token, so row v starts at unit offsets[v] + v.
+  // Threads get equal cost, not equal numbers of rows: frequent ids are often neighbours. A row
+  // costs one unit to write and one per token, so row v starts at unit offsets[v] + v.
   ForRows(context, vocab + args.n, dim, [=](int64_t begin, int64_t end) {
     int64_t low = 0;
     int64_t high = vocab;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the CPU kernels' loops share: conversion between element types and when to split over
-// threads.
+// Helpers of the CPU kernels' loops: conversion between element types, and splitting a loop over
+// threads. Private to tensor/cpu.
 #ifndef APOGEE_TENSOR_CPU_LOOPS_H_
 #define APOGEE_TENSOR_CPU_LOOPS_H_
 
@@ -15,13 +15,13 @@
 
 namespace apogee::cpu {
 
-// A part of at least this many elements pays for starting a thread (about 5 µs).
+// The least number of elements per thread: fewer are not worth starting a thread (about 5 µs).
 inline constexpr int64_t kGrain = 16384;
 
 template <typename T>
 inline constexpr bool kIsHalf = std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>;
 
-// Any numeric element type to any other; the 16-bit floats go through float.
+// Converts any numeric element type to any other. The 16-bit floats go through float.
 template <typename To, typename From>
 inline To Cast(From value) {
   if constexpr (kIsHalf<From> && !std::is_same_v<To, From>) {
@@ -43,13 +43,14 @@ template <typename A, typename B>
 using WiderCompute =
     std::conditional_t<std::is_same_v<A, double> || std::is_same_v<B, double>, double, float>;
 
-// fn(begin, end) over elements, where an element costs about as much as a copy.
+// Calls fn(begin, end) for ranges of [0, n), on the context's threads. For loops whose elements
+// cost about as much as a copy.
 template <typename Fn>
 void ForElements(const DeviceContext& context, int64_t n, const Fn& fn) {
   ParallelFor(context.num_threads(), n, kGrain, fn);
 }
 
-// fn(begin, end) over rows of `cols` elements.
+// Calls fn(begin, end) for ranges of rows of `cols` elements, on the context's threads.
 template <typename Fn>
 void ForRows(const DeviceContext& context, int64_t rows, int64_t cols, const Fn& fn) {
   const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, cols));

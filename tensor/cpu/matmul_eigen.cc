@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Products by Eigen: every dtype in its compute type, 16-bit operands converted tile by tile.
-#define EIGEN_DONT_PARALLELIZE  // the rank's threads are split here, by ParallelFor
+// Products by Eigen. Every dtype is computed in its compute type; 16-bit operands are converted
+// tile by tile.
+#define EIGEN_DONT_PARALLELIZE  // ParallelFor splits the work over the rank's threads
 
 #if defined(__GNUC__) && !defined(__clang__)
-// GCC 12's own AVX-512 intrinsics start from an undefined register (GCC bug 105593).
+// GCC 12's AVX-512 intrinsics start from an undefined register (GCC bug 105593).
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
@@ -18,7 +19,7 @@
 namespace apogee::cpu {
 namespace {
 
-// A stored matrix; trans: the operand of the product is its transpose.
+// A stored matrix. trans: the product's operand is its transpose.
 template <typename T>
 struct Operand {
   const T* data;
@@ -69,8 +70,8 @@ void Initialise(T* c, int64_t ldc, int64_t m, int64_t n, T beta, const T* bias) 
   }
 }
 
-// Inputs and output already have the compute type: one product per thread, on the longer side's
-// part.
+// For inputs and an output that have the compute type. Each thread computes one product, for a part
+// of the longer side.
 template <typename T>
 void MatMulDirect(const DeviceContext& context, const MatMulArgs& args, const T* bias) {
   const T alpha = static_cast<T>(args.alpha), beta = static_cast<T>(args.beta);

@@ -18,7 +18,7 @@
 namespace apogee::cpu {
 namespace {
 
-// Everything that selects or parametrises a compiled primitive.
+// Everything that a compiled primitive depends on.
 struct Key {
   DType dtype, c_dtype, bias_dtype;
   bool has_bias, a_trans, b_trans;
@@ -43,7 +43,7 @@ Key KeyOf(int num_threads, const MatMulArgs& args) {
           args.beta};
 }
 
-// A primitive with its memory objects, whose pointers are set anew for each call.
+// A primitive with its memory objects. Each call sets their pointers.
 struct Product {
   dnnl::matmul primitive;  // empty: oneDNN has nothing fast for this key
   dnnl::memory a, b, c, bias, scratchpad;
@@ -67,8 +67,8 @@ bool Supports(const MatMulArgs& args) {
          (args.bias_dtype == DType::kF32 || args.dtype == DType::kBF16);
 }
 
-// [batch, rows, cols] of the product's operand, stored with row stride ld. A batch of one, and one
-// shared by all products, have no batch stride to respect.
+// The layout [batch, rows, cols] of a product's operand that is stored with row stride ld. If there
+// is one matrix, or one for all products, the batch stride does not matter.
 dnnl::memory::desc Desc(DType dtype, int64_t batch, int64_t batch_stride, int64_t rows,
                         int64_t cols, int64_t ld, bool trans) {
   const bool batched = batch > 1 && batch_stride != 0;
@@ -84,16 +84,16 @@ dnnl::memory::desc Desc(DType dtype, int64_t batch, int64_t batch_stride, int64_
         error.status == dnnl_out_of_memory
             ? ": out of memory; use a smaller batch or model, fewer ranks or threads, or raise the "
               "limit (ulimit -v)"
-            : "; set ONEDNN_VERBOSE=2 to see which");
+            : "; set ONEDNN_VERBOSE=2 to see which product");
 }
 
-// Without memory oneDNN crashes while it makes a primitive, or has none.
+// Throws Error if memory is short: then oneDNN crashes while it makes a primitive, or finds none.
 void CheckMemoryForPrimitives() {
   constexpr size_t kBytes = 16 << 20;
   void* const block =
       mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   APOGEE_CHECK(block != MAP_FAILED,
-               "out of memory: a matrix product by oneDNN needs 16 MiB that can be had; use a "
+               "out of memory: a matrix product by oneDNN needs 16 MiB of free memory; use a "
                "smaller batch or model, fewer ranks or threads, or raise the limit (ulimit -v)");
   munmap(block, kBytes);
 }
@@ -121,7 +121,7 @@ std::unique_ptr<Product> Compile(const Key& key, const MatMulArgs& args,
     const dnnl::matmul::desc op =
         key.has_bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
     const dnnl::matmul::primitive_desc desc(op, attr, engine, /*allow_empty=*/true);
-    if (!desc) CheckMemoryForPrimitives();  // it may have been memory
+    if (!desc) CheckMemoryForPrimitives();  // the reason may be a lack of memory
     if (!desc || std::string(desc.impl_info_str()).find("ref") != std::string::npos) return product;
     product->primitive = dnnl::matmul(desc);
     product->a = dnnl::memory(a, engine, nullptr);
@@ -139,8 +139,8 @@ std::unique_ptr<Product> Compile(const Key& key, const MatMulArgs& args,
   return product;
 }
 
-// The calling thread's compiled products: a pure memo, since creating a primitive costs more than
-// many a product does. Per thread, so that ranks neither wait for nor share each other's memory
+// A cache of the calling thread's compiled products: creating a primitive costs more than a small
+// product. Each thread has its own, so that ranks neither wait for each other nor share memory
 // objects.
 struct Compiled {
   static constexpr size_t kMaxProducts = 512;
@@ -165,7 +165,8 @@ Compiled& ThreadCompiled() {
 
 bool TryMatMulOneDnn(const DeviceContext& context, const MatMulArgs& args) {
   if (!Supports(args)) return false;
-  // oneDNN splits its work over as many threads as OpenMP names, and computes garbage with fewer.
+  // oneDNN splits its work over the number of threads that OpenMP reports. With fewer threads the
+  // result is wrong.
   const ThreadTeam team(context.num_threads());
   Compiled& compiled = ThreadCompiled();
   const Key key = KeyOf(team.size(), args);

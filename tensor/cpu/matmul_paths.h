@@ -9,14 +9,14 @@
 
 namespace apogee::cpu {
 
-// Any dtypes and sizes, k == 0 included. Accumulates in ComputeType of the inputs.
+// Takes any dtypes and sizes, also k == 0. Accumulates in the inputs' ComputeType.
 void MatMulEigen(const DeviceContext& context, const MatMulArgs& args);
 
 #if defined(APOGEE_HAS_ONEDNN) && defined(_OPENMP)
-// oneDNN can be held to a rank's number of threads through OpenMP only, so a build without it does
-// not use it.
+// Only OpenMP can limit oneDNN to a rank's number of threads, so a build without OpenMP does not
+// use oneDNN.
 #define APOGEE_MATMUL_ONEDNN 1
-// False, with c untouched, where oneDNN has no fast implementation. Needs every size > 0.
+// Returns false and leaves c untouched if oneDNN has no fast implementation. Needs every size > 0.
 bool TryMatMulOneDnn(const DeviceContext& context, const MatMulArgs& args);
 #endif
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Layer norm and RMS norm. Each row is read once from memory; the passes over it hit the L1 cache.
-// Backward computes dx and, in the same visit, partial parameter gradients of a fixed block of
-// rows; the partials are then added in the order of the blocks, so the result does not depend on
-// the threads.
+// Layer norm and RMS norm. Each row is read from memory once; further passes over it hit the L1
+// cache. Backward computes dx and, in the same visit, partial parameter gradients of a fixed block
+// of rows. The partials are then added in the order of the blocks, so the result does not depend on
+// the number of threads.
 #include <cmath>
 
 #include "apogee/tensor/cpu/kernels.h"
@@ -13,10 +13,11 @@
 namespace apogee::cpu {
 namespace {
 
-// A value near the row's mean, from its first elements. The variance is taken about it in the same
-// pass as the mean, as E[(x - s)^2] - E[x - s]^2. With s the mean of m of the n elements that loses
-// at most a factor n / m of precision whatever the row (the mean of a part lies within sqrt(n / m)
-// deviations).
+// A value s near the row's mean: the mean of the row's first m of n elements. The mean and the
+// variance about s are computed in one pass:
+//   var = E[(x - s)^2] - E[x - s]^2
+// This loses at most a factor n / m of precision for any row, because the mean of m elements is
+// within sqrt(n / m) standard deviations of the mean of all.
 template <typename T>
 ComputeType<T> Shift(const T* x, int64_t cols) {
   using C = ComputeType<T>;
@@ -71,7 +72,7 @@ void ForwardRow(const NormForwardArgs& args, int64_t r) {
   }
 }
 
-// dx of one row; mean is 0 for RMS norm, and so is the term of the mean gradient.
+// dx of one row. For an RMS norm the mean is 0, and so is the term q.
 template <typename T, bool rms>
 void InputGradient(const T* x, const T* weight, const T* dy, ComputeType<T> mean,
                    ComputeType<T> rstd, T* dx, int64_t cols) {
@@ -81,7 +82,8 @@ void InputGradient(const T* x, const T* weight, const T* dy, ComputeType<T> mean
     sum += g;
     dot += g * (Load(x[i]) - mean);
   });
-  // dx = rstd (g - mean(g) - xhat mean(g xhat)) with g = dy weight, as g rstd - (x - mean) p - q.
+  // With g = dy * weight and xhat = (x - mean) rstd:
+  //   dx = rstd (g - mean(g) - xhat mean(g xhat)) = g rstd - (x - mean) p - q
   const C p = sums.second * rstd * rstd * rstd / static_cast<C>(cols);
   const C q = rms ? C(0) : sums.first * rstd / static_cast<C>(cols);
 #pragma omp simd
@@ -90,8 +92,8 @@ void InputGradient(const T* x, const T* weight, const T* dy, ComputeType<T> mean
   }
 }
 
-// Adds `rows` rows to the block's dweight and dbias. A constant number of rows, so that the sums
-// are loaded and stored once for all of them.
+// Adds `rows` rows to the block's dweight and dbias. The number of rows is a constant, so that the
+// sums are loaded and stored once for all of them.
 template <int rows, bool rms, typename T, typename C>
 void AddParamGradients(const T* x, const T* dy, const C* mean, const C* rstd, C* dweight, C* dbias,
                        int64_t cols) {
@@ -167,8 +169,8 @@ template <typename T>
 void Backward(const DeviceContext& context, const NormBackwardArgs& args) {
   using C = ComputeType<T>;
   const int64_t cols = args.cols;
-  // At most 64 blocks: their partials stay small beside x, and their number depends on the rows
-  // only.
+  // At most 64 blocks, so that their partials are small compared to x. The number of blocks depends
+  // only on the number of rows.
   const int64_t block = std::max<int64_t>(16, (args.rows + 63) / 64);
   const int64_t blocks = (args.rows + block - 1) / block;
   const bool param_gradients = args.dweight != nullptr || args.dbias != nullptr;

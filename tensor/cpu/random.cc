@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // random and dropout: elements of a Philox stream. A block of 64 elements comes from 16 consecutive
-// counters, whose rounds run side by side in vector lanes. A part may start at any element: its
-// first block then starts at the counter that holds it, and the elements before it are skipped.
+// counters, whose rounds run side by side in vector lanes. A thread's range may start at any
+// element: its first block starts at the counter of that element, and the elements before it are
+// skipped.
 #include <cmath>
 
 #include "apogee/tensor/cpu/kernels.h"
@@ -14,9 +15,8 @@ namespace {
 
 constexpr int64_t kBlock = 64;
 
-// As Philox() of 16 counters. The words live in 64-bit lanes, whose upper halves hold leftovers of
-// the products: a vector product of 32-bit words reads the lower halves only, so they need no
-// cleaning.
+// As Philox() of 16 counters. The words are in 64-bit lanes. Their upper halves hold leftovers of
+// the products and are not cleared: a vector product of 32-bit words reads only the lower halves.
 void PhiloxBlock(PhiloxKey key, uint64_t counter, uint32_t* words) {
 #pragma omp simd
   for (uint64_t i = 0; i < kBlock / 4; ++i) {
@@ -40,8 +40,8 @@ void PhiloxBlock(PhiloxKey key, uint64_t counter, uint32_t* words) {
   }
 }
 
-// fn(i, words, count): `words` are those of elements [i, i + count) counted from first_element;
-// full blocks have the constant count, for which the compiler unrolls and vectorises.
+// Calls fn(i, words, count), where `words` are those of elements [i, i + count), counted from
+// first_element. For full blocks count is a constant, so that the compiler unrolls and vectorises.
 template <typename Fn>
 void ForBlocks(PhiloxKey key, int64_t first_element, int64_t begin, int64_t end, const Fn& fn) {
   alignas(64) uint32_t words[kBlock];
@@ -59,7 +59,8 @@ void ForBlocks(PhiloxKey key, int64_t first_element, int64_t begin, int64_t end,
   }
 }
 
-// The rounds fill the out-of-order window, which keeps it from reaching the next loads by itself.
+// Prefetches a block of x: the Philox rounds fill the out-of-order window, so the processor would
+// not reach the next loads early by itself.
 template <typename T>
 void PrefetchBlock(const T* x) {
   for (int64_t i = 0; i < kBlock; i += 64 / static_cast<int64_t>(sizeof(T))) {
@@ -67,7 +68,7 @@ void PrefetchBlock(const T* x) {
   }
 }
 
-// Box-Muller of a block of words. Whole blocks only: both elements of a pair are computed together.
+// Box-Muller for a whole block of words: both elements of a pair are computed together.
 template <typename C>
 void NormalBlock(const uint32_t* words, C* values) {
 #pragma omp simd
@@ -139,7 +140,7 @@ void dropout(const DeviceContext& context, const DropoutArgs& args) {
     const T* x = static_cast<const T*>(args.x);
     T* y = static_cast<T*>(args.y);
     const C scale = static_cast<C>(1 / (1 - args.p));
-    // ToUniform(word) > p as a comparison of integers, exact for the double p.
+    // ToUniform(word) > p as a comparison of integers. It is exact for the double p.
     const int32_t threshold = static_cast<int32_t>(std::floor(args.p * 0x1p24));
     const auto drop = [=](int64_t i, const uint32_t* words, int64_t count) {
       PrefetchBlock(x + i + 16 * kBlock);
@@ -150,7 +151,7 @@ void dropout(const DeviceContext& context, const DropoutArgs& args) {
         y[i + j] = Cast<T>(keep ? value : C(0));
       }
     };
-    // One row where rows follow each other.
+    // If rows follow each other, they are one row.
     const int64_t row = args.row == args.row_stride ? args.n : args.row;
     ForElements(context, args.n, [=, &args](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end;) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// sum over the middle dim of [outer, reduce, inner]. The reduced dim is cut into blocks of fixed
-// size whose partial sums are added in order: the same bits for every number of threads, and
-// rounding errors that grow with the block, not with the whole.
+// sum over the middle dim of [outer, reduce, inner]. The reduced dim is split into blocks of fixed
+// size, whose partial sums are added in order. So the bits are the same for any number of threads,
+// and rounding errors grow with the block, not with the whole dim.
 #include "apogee/tensor/cpu/kernels.h"
 #include "apogee/tensor/cpu/loops.h"
 #include "apogee/tensor/cpu/row_ops.h"
@@ -53,8 +53,8 @@ void SumRows(const DeviceContext& context, const SumArgs& args) {
   }
 }
 
-// sums[i] = sum over the rows of x[r * stride + i]; four rows at a time, to load the sums less
-// often.
+// sums[i] = sum over the rows r of x[r * stride + i]. It takes four rows at a time, to load the
+// sums less often.
 template <typename X, typename C>
 void SumColumns(const X* x, int64_t stride, int64_t rows, C* sums, int64_t cols) {
   std::fill(sums, sums + cols, C(0));
@@ -90,7 +90,7 @@ void SumMiddle(const DeviceContext& context, const SumArgs& args) {
   ForRows(context, args.outer * blocks * tiles, unit_size, [=, &args](int64_t begin, int64_t end) {
     for (int64_t unit = begin; unit < end; ++unit) {
       const int64_t column = unit % tiles * kColumnTile;
-      const int64_t block = unit / tiles;  // of all outer rows
+      const int64_t block = unit / tiles;  // counted over all outer rows
       const int64_t first = block % blocks * kColumnBlock;
       SumColumns(x + (block / blocks * args.reduce + first) * inner + column, inner,
                  std::min(kColumnBlock, args.reduce - first), partials + block * inner + column,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Rotary position embedding. The angles of a token serve all its heads and every sample, so their
-// sines and cosines go into a table first.
+// Rotary position embedding. All heads and samples use the same angles for a token, so their sines
+// and cosines are put into a table first.
 #include <cmath>
 #include <numbers>
 
@@ -12,7 +12,7 @@
 namespace apogee::cpu {
 namespace {
 
-// Rows of 2 * half: cosines, then sines (negated for the inverse).
+// Fills rows of the table, 2 * half elements each: cosines, then sines (negated for the inverse).
 template <typename C>
 void FillTable(const RotaryArgs& args, const double* turns_per_token, C* table, int64_t begin,
                int64_t end) {

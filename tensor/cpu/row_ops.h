@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Reductions of one row. Element i goes to lane i % 64, and the lanes are added as a tree: the
-// order depends on nothing but the length, and several vector accumulators hide the latency of an
-// addition.
+// Reductions of one row. Element i is added to lane i % 64, and the lanes are added as a tree. So
+// the order depends only on the length, and several vector accumulators hide the latency of an
+// addition. Private to tensor/cpu.
 //
 //   C dot = SumOver<C>(cols, [=](int64_t i) { return Load(a[i]) * Load(b[i]); });
 #ifndef APOGEE_TENSOR_CPU_ROW_OPS_H_
@@ -17,7 +17,7 @@ namespace apogee::cpu {
 
 inline constexpr int64_t kLanes = 64;
 
-// As a tree, in registers: a loop over halves would go through memory at every level.
+// Combines n lanes as a tree, in registers: a loop over halves would store and load every level.
 template <int n, typename C, typename Combine>
 inline C Tree(const C* lanes, const Combine& combine) {
   if constexpr (n == 1) {
@@ -46,7 +46,7 @@ inline C ReduceOver(int64_t n, C initial, const Term& term, const Combine& combi
   return Tree<kQuarter>(quarter, combine);
 }
 
-// The sum of term(i) over [0, n). term may also store element i of an output.
+// The sum of term(i) for i in [0, n). term may also store element i of an output.
 template <typename C, typename Term>
 inline C SumOver(int64_t n, const Term& term) {
   return ReduceOver(n, C(0), term, [](C a, C b) { return a + b; });
@@ -75,8 +75,8 @@ inline TwoSums<C> SumTwoOver(int64_t n, const Term& term) {
   return {Tree<kQuarter>(a, add), Tree<kQuarter>(b, add)};
 }
 
-// The largest element; -infinity for an empty row. NaN elements are passed over: the callers
-// subtract the maximum from every element and so meet the NaN again.
+// The largest element; -infinity for an empty row. NaN elements are ignored: the callers subtract
+// the maximum from every element, so a NaN still reaches the result.
 template <typename T>
 inline ComputeType<T> RowMax(const T* x, int64_t n) {
   using C = ComputeType<T>;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Vectors of the widest registers that the build may use, through the compilers' vector extensions:
-// the same source becomes AVX-512, AVX2 or SSE code, of f32 or f64. Private to tensor/cpu.
+// Vectors of the widest registers that the build may use, by the compilers' vector extensions. The
+// same source becomes AVX-512, AVX2 or SSE code, for f32 or f64. Private to tensor/cpu.
 //
 //   Vec<float> x = Load(p);          // kLanes<float> elements, any alignment
 //   Store(y, x > 2.0f ? x : x * 0.5f);
@@ -51,7 +51,7 @@ template <typename T>
 inline __attribute__((always_inline)) void Store(T* p, Vec<T> x) {
   std::memcpy(p, &x, sizeof(x));
 }
-// {value, value, ...}: subtracting zero is the identity for every value, so it costs nothing.
+// {value, value, ...}. Subtracting zero changes no value, so the compiler drops the subtraction.
 template <typename T>
 inline __attribute__((always_inline)) Vec<T> Splat(T value) {
   return value - Vec<T>{};
@@ -65,8 +65,8 @@ inline Vec<T> Iota() {
   (std::make_integer_sequence<int, kLanes<T>>());
 }
 
-// 2^x for x up to 127, within 2 ulp; 0 below -126 (so that a masked score of -inf weighs nothing);
-// NaN gives NaN. A polynomial of 2^r on [-1/2, 1/2].
+// 2^x for x <= 127, within 2 ulp, by a polynomial of 2^r for r in [-1/2, 1/2]. 0 for x < -126, so
+// that a masked score of -inf has no weight. NaN gives NaN.
 inline __attribute__((always_inline)) Vec<float> Exp2(Vec<float> x) {
   typedef int32_t IntVec __attribute__((vector_size(kVecBytes)));
   const Vec<float> clamped = x < -126.0f ? Splat(-126.0f) : x;
@@ -126,22 +126,23 @@ void Transpose(const T* x, int64_t x_ld, int64_t rows, int64_t cols, T* y, int64
   }
 }
 
-// Two bf16 in one word, the first in the low half: products multiply pairs and add both results to
-// one f32, at twice the rate of f32.
+// Two bf16 in one word, the first in the low half. A product multiplies pairs and adds both results
+// to one f32, at twice the rate of f32.
 using Bf16Pair = uint32_t;
 #ifdef __AVX512BF16__
 inline constexpr bool kHasBf16Dot = true;
 #else
 inline constexpr bool kHasBf16Dot = false;
 #endif
-// Elements of the contracted dim in one E, and what sums of products of E are kept in.
+// The number of elements of the contracted dim in one E.
 template <typename E>
 inline constexpr int64_t kPack = std::is_same_v<E, Bf16Pair> ? 2 : 1;
+// The type of sums of products of E.
 template <typename E>
 using Sum = std::conditional_t<std::is_same_v<E, Bf16Pair>, float, E>;
 
-// sum + a * b. Stores of sums as elements: along a row, or kPack<E> rows with the elements of a
-// column side by side.
+// MultiplyAdd is sum + a * b. StoreRow stores sums as elements along a row. StoreColumns stores
+// kPack<E> rows so that the elements of a column are side by side.
 template <typename E>
 struct Packing {
   static inline __attribute__((always_inline)) Vec<E> MultiplyAdd(Vec<E> sum, Vec<E> a, Vec<E> b) {

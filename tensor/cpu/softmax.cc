@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Softmax over rows. A row is read once from memory; its further passes hit the caches. A row of
-// -inf gives NaN (-inf minus its own maximum), as does one with +inf or NaN.
+// Softmax over rows. A row is read from memory once; further passes hit the caches. A row of -inf
+// gives NaN (-inf minus its own maximum), and so does a row with +inf or NaN.
 #include "apogee/tensor/cpu/kernels.h"
 #include "apogee/tensor/cpu/loops.h"
 #include "apogee/tensor/cpu/row_ops.h"
@@ -15,7 +15,7 @@ void ForwardRow(const T* x, T* y, int64_t cols) {
   using C = ComputeType<T>;
   const C max = RowMax(x, cols);
   if constexpr (kIsHalf<T>) {
-    // y is too coarse to keep the exponentials in; they are cheaper to compute twice than to stage.
+    // y is too coarse to hold the exponentials. Computing them twice is cheaper than storing them.
     const C sum = SumOver<C>(cols, [=](int64_t i) { return FastExp(Load(x[i]) - max); });
     const C inverse = C(1) / sum;
 #pragma omp simd

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Products of small dense tiles that lie in the first or second level cache, blocked in registers.
-// Private to tensor/cpu.
+// Products of small dense tiles in the first or second level cache, blocked in registers. Private
+// to tensor/cpu.
 //
-//   TileProduct<float, kTransA>(a, lda, b, ldb, c, ldc, m, n, k, accumulate);  // c (+)= op(a) b
+//   TileProduct<float, kTransA>(a, lda, b, ldb, c, ldc, m, n, k, accumulate);
 //
-// With elements of type Bf16Pair, k and the dim of a and b that it runs along count pairs.
+// computes c = op(a) b, or c += op(a) b if `accumulate`, for op(a) m×k, b k×n and c m×n. With
+// elements of type Bf16Pair, k counts pairs.
 #ifndef APOGEE_TENSOR_CPU_TILE_PRODUCT_H_
 #define APOGEE_TENSOR_CPU_TILE_PRODUCT_H_
 
@@ -15,12 +16,12 @@
 
 namespace apogee::cpu {
 
-// Rows of a tile must be a multiple of this, columns one of kLanes<T>.
+// m must be a multiple of this, n a multiple of kLanes<Sum<E>>.
 inline constexpr int64_t kTileRowStep = 8;
 
 namespace internal {
 
-// A kRows × kVecs block of c is held in registers over all of k.
+// Computes kRows rows and kVecs vectors of c, in registers over all of k.
 template <typename E, bool kTransA, int kRows, int kVecs>
 inline __attribute__((always_inline)) void RegisterProduct(const E* a, int64_t lda, const E* b,
                                                            int64_t ldb, Sum<E>* c, int64_t ldc,
@@ -71,9 +72,9 @@ template <typename E, bool kTransA>
 void TileProduct(const E* a, int64_t lda, const E* b, int64_t ldb, Sum<E>* c, int64_t ldc,
                  int64_t m, int64_t n, int64_t k, bool accumulate) {
   using T = Sum<E>;
-  // Two columns of vectors: enough independent sums to hide the latency of a multiply-add, and few
-  // enough that the compiler keeps the row of b in registers (it folds a wider one into reloading
-  // operands).
+  // Two columns of vectors: enough independent sums to hide the latency of a multiply-add, but few
+  // enough that the compiler keeps the row of b in registers. It would load a wider row again for
+  // every multiply-add.
   int64_t j = 0;
   for (; j + 2 * kLanes<T> <= n; j += 2 * kLanes<T>) {
     internal::TileColumns<E, kTransA, 2>(a, lda, b + j, ldb, c + j, ldc, m, k, accumulate);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Elementary functions of f32 without branches, tables or calls, so that loops over them vectorise;
-// the f64 overloads are the standard library's. NaN gives NaN; infinities give the limits.
+// Elementary functions of f32 without branches, tables or calls, so that loops over them vectorise.
+// The f64 overloads call the standard library. NaN gives NaN; infinities give the limits.
 //
 //   #pragma omp simd
 //   for (int64_t i = 0; i < n; ++i) y[i] = FastExp(x[i]);
 //
-// Errors are at most 2 ulp (FastErf, FastLog and FastTanh too; tests/tensor/vec_math_test.cc).
+// Errors are at most 2 ulp (tests/tensor/vec_math_test.cc).
 #ifndef APOGEE_TENSOR_CPU_VEC_MATH_H_
 #define APOGEE_TENSOR_CPU_VEC_MATH_H_
 
@@ -16,10 +16,10 @@
 
 namespace apogee::cpu {
 
-// exp(x) = 2^n exp(r) with |r| <= ln(2)/2. The scaling is split in two so that results close to the
-// largest float and subnormal ones come out right.
+// exp(x) = 2^n exp(r) with |r| <= ln(2) / 2. The scaling by 2^n is split in two factors, so that
+// results near the largest float, and subnormal ones, are right.
 inline float FastExp(float x) {
-  x = x > 89.0f ? 89.0f : x;  // in this form NaN passes
+  x = x > 89.0f ? 89.0f : x;  // written so that NaN stays NaN
   x = x < -104.0f ? -104.0f : x;
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   const float shifted = x * 1.44269504f + kRound;
@@ -40,7 +40,7 @@ inline float FastExp(float x) {
 }
 inline double FastExp(double x) { return std::exp(x); }
 
-// A polynomial near 0, where the formula with exp would cancel.
+// 1 - 2 / (exp(2 |x|) + 1) with the sign of x; near 0, where that would cancel, an odd polynomial.
 inline float FastTanh(float x) {
   const float magnitude = std::fabs(x);
   const float far = 1.0f - 2.0f / (FastExp(2.0f * magnitude) + 1.0f);
@@ -54,7 +54,7 @@ inline float FastTanh(float x) {
 }
 inline double FastTanh(double x) { return std::tanh(x); }
 
-// 1 - exp(q(|x|)) for large |x|, an odd polynomial near 0.
+// 1 - exp(q(|x|)) with the sign of x, for a polynomial q; near 0 an odd polynomial.
 inline float FastErf(float x) {
   const float t = std::fabs(x);
   const float s = x * x;
@@ -77,7 +77,7 @@ inline float FastErf(float x) {
 }
 inline double FastErf(double x) { return std::erf(x); }
 
-// log(x) = e ln(2) + log(m) with m in [2/3, 4/3). x is normal and positive (not 0, not infinite).
+// log(x) = e ln(2) + log(m) with m in [2/3, 4/3). x must be normal, positive and finite.
 inline float FastLog(float x) {
   constexpr int32_t kTwoThirds = 0x3f2aaaab;
   const int32_t bits = std::bit_cast<int32_t>(x);
@@ -99,8 +99,8 @@ inline float FastLog(float x) {
 }
 inline double FastLog(double x) { return std::log(x); }
 
-// Sine and cosine of `turns` full turns. The reduction to an eighth of a turn is exact, so large
-// angles in turns keep their precision; pass them as double.
+// The sine and cosine of `turns` full turns. The reduction to an eighth of a turn is exact, so
+// large angles keep the precision of the double.
 struct SinCos {
   float sin, cos;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A build without CUDA.
+// The functions of tensor/cuda in a build without CUDA: errors.
 #include "apogee/core/error.h"
 #include "apogee/tensor/cuda/cuda_context.h"
 #include "apogee/tensor/cuda/cuda_graph.h"

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The activations' formulas, those of the CPU (tensor/cpu/activation.cc). Private to tensor/cuda.
+// The formulas of the activations, the same as the CPU's (tensor/cpu/activation.cc). Private to
+// tensor/cuda.
 //
-//   DispatchActivation(kind, [&]<typename F>() { ... F::Forward(x) ... F::Backward(x, dy) ... });
+//   DispatchActivation(kind, [&]<typename F>() {
+//     y = F::Forward(x);
+//     dx = F::Backward(x, dy);
+//   });
 #ifndef APOGEE_TENSOR_CUDA_ACTIVATION_CUH_
 #define APOGEE_TENSOR_CUDA_ACTIVATION_CUH_
 
@@ -13,12 +17,12 @@
 
 namespace apogee::cuda {
 
-// The quick division of f32 is off by 2 ulp at most here, and keeps the loops bound by memory.
+// The fast division of f32 is off by at most 2 ulp here, and keeps the loops bound by memory.
 __device__ __forceinline__ float Sigmoid(float x) { return __fdividef(1.0f, 1.0f + std::exp(-x)); }
 __device__ __forceinline__ double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 struct Relu {
-  // In this form NaN passes.
+  // Written so that NaN stays NaN.
   template <typename C>
   static __device__ C Forward(C x) {
     return x < 0 ? C(0) : x;
@@ -42,7 +46,7 @@ struct Gelu {
   }
 };
 
-// 0.5 (1 + tanh(u)) = sigmoid(2 u), which needs one exp and does not cancel for negative x.
+// 0.5 (1 + tanh(u)) = sigmoid(2 u): one exp, and no cancellation for negative x.
 struct GeluTanh {
   static constexpr double kTwoSqrt2OverPi = 2 * std::numbers::sqrt2 * std::numbers::inv_sqrtpi;
   static constexpr double kCubic = 0.044715;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// attention_forward and attention_backward: which kernels do it.
+// attention_forward and attention_backward: choose the kernels, and compute D for backward.
 #include "apogee/tensor/cuda/attention.cuh"
 #include "apogee/tensor/cuda/attention_paths.h"
 #include "apogee/tensor/cuda/kernels.h"
@@ -10,11 +10,11 @@ namespace apogee::cuda {
 namespace {
 
 void CheckHeadDim(int64_t head_dim) {
-  APOGEE_CHECK(head_dim <= kMaxHeadDim, "attention: a head dim of ", head_dim,
-               "; the GPU's kernels take up to ", kMaxHeadDim);
+  APOGEE_CHECK(head_dim <= kMaxHeadDim, "attention: head size ", head_dim,
+               " is too large; the GPU's kernels take up to ", kMaxHeadDim);
 }
 
-// D = sum_d dout * out, one warp a query.
+// D = sum_d dout * out, one warp per query.
 template <typename T>
 __global__ void DotKernel(const AttentionBackwardArgs __grid_constant__ args, int64_t rows,
                           ComputeType<T>* dots) {

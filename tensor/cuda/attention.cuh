@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What all kernels of attention share: addresses, the causal mask, which block does what. Private
+// Helpers of all attention kernels: addresses, the causal mask, and the task of each block. Private
 // to tensor/cuda.
 //
 // Scores are never in global memory: the softmax runs over tiles of keys (Dao et al.,
 // FlashAttention, arXiv:2205.14135). Backward computes the weights P again from the saved
-// log-sum-exp: dS = P * (dP - D) with dP = dout v^T and D = sum_d dout * out. It takes one kernel
-// whose blocks own keys, for dk and dv, and one whose blocks own queries, for dq: each sum has one
-// owner and one order, without atomics.
+// log-sum-exp:
+//   D  = sum_d dout * out
+//   dP = dout v^T
+//   dS = P * (dP - D)
+// It takes two kernels: in one, blocks own keys and compute dk and dv; in the other, blocks own
+// queries and compute dq. So each sum has one owner and one order, without atomics.
 #ifndef APOGEE_TENSOR_CUDA_ATTENTION_CUH_
 #define APOGEE_TENSOR_CUDA_ATTENTION_CUH_
 
@@ -29,21 +32,22 @@ __device__ __forceinline__ T* HeadOf(const AttentionOperand& x, int64_t batch, i
   return static_cast<T*>(x.data) + batch * x.batch_stride + head * x.head_stride;
 }
 
-// How many keys query `i` sees.
+// The number of keys that query `i` sees.
 template <typename Args>
 __device__ __forceinline__ int64_t SeenKeys(const Args& args, int64_t i) {
   if (!args.causal) return args.kv_tokens;
   return max(int64_t{0}, min(args.kv_tokens, i + args.kv_tokens - args.q_tokens + 1));
 }
 
-// The first query that sees key `j`; perhaps none does.
+// The first query that sees key `j`; q_tokens or more if none does.
 template <typename Args>
 __device__ __forceinline__ int64_t FirstQuery(const Args& args, int64_t j) {
   return args.causal ? max(int64_t{0}, j - (args.kv_tokens - args.q_tokens)) : 0;
 }
 
-// Blocks are numbered so that those with most to do start first: the last queries see most keys,
-// the first keys are seen by most queries.
+// The tile of queries or keys, and the head, that a block works on. Blocks are numbered so that
+// those with the most work start first: the last queries see the most keys, and the first keys are
+// seen by the most queries.
 struct BlockTask {
   int64_t tile, batch, head;
 
@@ -58,14 +62,14 @@ struct BlockTask {
   }
 };
 
-// Of one head's rows in lse and D, [batch, heads, q_tokens].
+// The index of one head's first row in lse and D, [batch, heads, q_tokens].
 template <typename Args>
 __device__ __forceinline__ int64_t StatisticsOf(const Args& args, int64_t batch, int64_t head) {
   return (batch * args.heads + head) * args.q_tokens;
 }
 
-// The log-sum-exp in units of log2; +infinity, so that all weights are 0, for a query that is not
-// there or sees no key.
+// The log-sum-exp in base 2. For a query that does not exist (not `there`) or sees no key it is
+// +infinity, so that all its weights are 0.
 template <typename C>
 __device__ __forceinline__ C Log2SumExp(const void* lse, int64_t row, bool there) {
   const C value = there ? static_cast<const C*>(lse)[row] : -C(__builtin_huge_val());

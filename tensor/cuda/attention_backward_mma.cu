@@ -9,15 +9,16 @@ namespace apogee::cuda {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kOwn = 16 * kWarps;  // rows that a block owns
-constexpr int kTile = 32;          // rows of a tile that comes by, of each of its two operands
+constexpr int kOwn = 16 * kWarps;  // the rows that a block owns
+constexpr int kTile = 32;          // the rows of a tile of the other side, of both its operands
 
-// The log-sum-exps (in units of log2) and D of a tile of queries.
+// The log-sum-exps (in base 2) and D of a tile of queries.
 struct Statistics {
   float lse[kTile], dot[kTile];
 };
 
-// Two tiles with their statistics, so that the next is loaded while one is worked on.
+// One stage: a tile of both operands with its statistics. There are two stages, so that the next
+// tile is loaded while one is worked on.
 template <typename T, int kD>
 struct Stage {
   alignas(16) T first[kTile * kMmaStride<kD>];
@@ -31,8 +32,8 @@ struct Shared {
   Stage<T, kD> stages[2];
 };
 
-// A block owns keys of one key/value head; the queries of its group of heads come by. Scores are
-// kept transposed: keys in rows.
+// A block owns keys of one key/value head, and loops over the queries of the heads that read them.
+// Scores are kept transposed: keys in rows.
 template <typename T, int kD>
 __global__ void __launch_bounds__(kWarps* kWarp)
     KeyKernel(const AttentionBackwardArgs __grid_constant__ args, const float* dots, bool vectors) {
@@ -75,10 +76,10 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     if (tile + 1 < tiles) load(tile + 1, shared.stages[(tile + 1) % 2]);
     CommitCopies();
     WaitCopies<1>();
-    __syncthreads();  // this tile is there
+    __syncthreads();  // this tile has been loaded
     const Stage<T, kD>& stage = shared.stages[tile % 2];
-    // Rows of keys that are not there come to nothing: they are not stored.
-    int first[2];  // queries of the tile that see the keys of this lane's rows
+    // Rows of keys beyond the last one need no mask: they are not stored.
+    int first[2];  // the first query of the tile that sees the key of each of this lane's rows
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int64_t sees = FirstQuery(args, key + 8 * r) - query_of(tile);
@@ -111,7 +112,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
                 stored, {1.0f, 1.0f}, dv);
 }
 
-// A block owns queries; the keys come by.
+// A block owns queries, and loops over the keys.
 template <typename T, int kD>
 __global__ void __launch_bounds__(kWarps* kWarp)
     QueryKernel(const AttentionBackwardArgs __grid_constant__ args, const float* dots,
@@ -150,9 +151,9 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     if (key0 + kTile < keys) load(key0 + kTile, shared.stages[(key0 / kTile + 1) % 2]);
     CommitCopies();
     WaitCopies<1>();
-    __syncthreads();  // this tile is there
+    __syncthreads();  // this tile has been loaded
     const Stage<T, kD>& stage = shared.stages[key0 / kTile % 2];
-    int limits[2];  // keys of the tile that this lane's rows see
+    int limits[2];  // the number of keys of the tile that this lane's rows see
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int64_t seen = SeenKeys(args, query + 8 * r) - key0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Attention's gradients by plain arithmetic: f32, f64, and head dims that the tensor cores' kernels
-// do not take.
+// Attention's gradients by plain arithmetic: for f32, f64, and head dims that the kernels on tensor
+// cores do not take.
 #include "apogee/tensor/cuda/attention_paths.h"
 #include "apogee/tensor/cuda/attention_rows.cuh"
 #include "apogee/tensor/cuda/launch.cuh"
@@ -9,7 +9,7 @@
 namespace apogee::cuda {
 namespace {
 
-// A block owns keys of one key/value head; the queries of its group of heads come by.
+// A block owns keys of one key/value head, and loops over the queries of the heads that read them.
 template <typename T, typename Rows>
 __global__ void __launch_bounds__(Rows::kWarps* kWarp)
     KeyKernel(const AttentionBackwardArgs __grid_constant__ args, const void* dots) {
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(Rows::kWarps* kWarp)
   }
 }
 
-// A block owns queries; the keys come by.
+// A block owns queries, and loops over the keys.
 template <typename T, typename Rows>
 __global__ void __launch_bounds__(Rows::kWarps* kWarp)
     QueryKernel(const AttentionBackwardArgs __grid_constant__ args, const void* dots) {

@@ -8,12 +8,12 @@
 namespace apogee::cuda {
 namespace {
 
-constexpr int kKeys = 64;  // of a tile
+constexpr int kKeys = 64;  // keys per tile
 constexpr float kInfinity = __builtin_huge_valf();
 
-// Scores of rows g and g + 8 become weights relative to the new maximum; `sums`, relative to the
-// one before, follow. `limits`: how many keys of the tile the rows see. Rows' totals are a lane's
-// part.
+// Turns the scores of rows g and g + 8 into weights relative to the new maximum, and rescales
+// `sums` from the maximum before. `limits`: the number of keys of the tile that each row sees. A
+// row's total is only this lane's part of it.
 template <int kD>
 __device__ __forceinline__ void Softmax(const int (&limits)[2], float scale,
                                         float (&scores)[kKeys / 8][4], float (&largest)[2],
@@ -33,7 +33,7 @@ __device__ __forceinline__ void Softmax(const int (&limits)[2], float scale,
     }
     const float before = largest[r];
     largest[r] = Max()(before, RowReduce(most, Max()));
-    // A query that has seen no key yet keeps a maximum of -inf, which must not be subtracted.
+    // A query that has seen no key has a maximum of -inf; subtracting that would give NaN.
     const float base = largest[r] == -kInfinity ? 0 : largest[r];
     const float decay = Exp2(before - base);
     total[r] *= decay;
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
                                 tile);
   };
 
-  // All that a warp's queries see may lie in fewer tiles than the block's.
+  // A warp's queries may see fewer tiles of keys than the block's.
   const int64_t warp_keys = SeenKeys(args, query0 + warp * 16 + 15);
   float sums[kD / 8][4] = {}, largest[2] = {-kInfinity, -kInfinity}, total[2] = {};
   LoadTile<kOwn, kD, kWarps>(args.q, batch, head, query0, args.q_tokens, args.head_dim, vectors, q);
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     load(args.v, key0, v);
     CommitCopies();
     WaitCopies<1>();
-    __syncthreads();  // the keys are there
+    __syncthreads();  // the keys have been loaded
     float scores[kKeys / 8][4];
     if (key0 < warp_keys) {
       MultiplyRows<kKeys, kD>(q + warp * 16 * kMmaStride<kD>, k, scores);
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
                            static_cast<int>(min(SeenKeys(args, query + 8) - key0, int64_t{kKeys}))};
     if (key0 < warp_keys) Softmax<kD>(limits, scale, scores, largest, total, sums);
     WaitCopies<1>();
-    __syncthreads();  // the values are there
+    __syncthreads();  // the values have been loaded
     if (key0 < warp_keys) AddWeightedRows<kKeys, kD>(scores, v, sums);
   }
   WaitCopies<0>();
@@ -127,8 +127,8 @@ void ForwardOf(const DeviceContext& context, const AttentionForwardArgs& args) {
          &ForwardKernel<T, kD, kWarps>, args, vectors);
 }
 
-// Larger blocks read keys and values half as often; where they would not fill the GPU, smaller
-// ones. The results are the same.
+// Larger blocks read keys and values half as often. If they would not fill the GPU, smaller blocks
+// run. The results are the same.
 template <typename T, int kD>
 void Forward(const DeviceContext& context, const AttentionForwardArgs& args) {
   const int64_t large = args.q_tokens / 128 * args.batch * args.heads;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Attention's forward pass by plain arithmetic: f32, f64, and head dims that the tensor cores'
-// kernels do not take.
+// Attention's forward pass by plain arithmetic: for f32, f64, and head dims that the kernels on
+// tensor cores do not take.
 #include "apogee/tensor/cuda/attention_paths.h"
 #include "apogee/tensor/cuda/attention_rows.cuh"
 #include "apogee/tensor/cuda/launch.cuh"
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(Rows::kWarps* kWarp)
   C* const weights = v + Rows::kLaneTile + warp * Rows::kRows * kWarp;
 
   typename Rows::Sums sums = {};
-  C largest[Rows::kRows], total[Rows::kRows] = {};  // in units of log2; a lane's part
+  C largest[Rows::kRows], total[Rows::kRows] = {};  // in base 2; this lane's part of the total
 #pragma unroll
   for (C& each : largest) each = -C(__builtin_huge_val());
   LoadRows<Rows, Rows::kOwn>(args.q, batch, head, query0, args.q_tokens, args.head_dim, stored, q);
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(Rows::kWarps* kWarp)
       const C score = seen ? scores[r] * scale : -C(__builtin_huge_val());
       const C before = largest[r];
       largest[r] = Max()(before, WarpReduce(score, Max()));
-      // A query that has seen no key yet keeps a maximum of -inf, which must not be subtracted.
+      // A query that has seen no key has a maximum of -inf; subtracting that would give NaN.
       const C base = largest[r] == -C(__builtin_huge_val()) ? C(0) : largest[r];
       const C decay = Exp2(before - base), weight = Exp2(score - base);
       total[r] = total[r] * decay + weight;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Joins attention over two sets of keys: log-sum-exps say how much each weighs. A warp per row.
+// Joins attention over two sets of keys. The log-sum-exps give the weight of each. A warp per row.
 #include <cmath>
 
 #include "apogee/tensor/cuda/kernels.h"
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kRowThreads) MergeKernel(AttentionMergeArgs ar
       for (int j = 0; j < kWidth; ++j) a.at[j] = keep * a.at[j] + add * b.at[j];
       StoreVector(sum + d, a);
     }
-    __syncwarp();  // every lane has read the old one
+    __syncwarp();  // every lane has read the old log-sum-exp
     if (TeamLane<kWarp>() == 0) *sum_lse = lse;
   }
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Attention on tensor cores, bf16 and f16: what its forward and backward kernels share. Private to
-// tensor/cuda.
+// Attention on tensor cores, for bf16 and f16: helpers of its forward and backward kernels. Private
+// to tensor/cuda.
 //
-// A block owns 16 rows of one operand for each of its warps; the other operand comes by in tiles.
-// Tiles lie in shared memory as they are stored, padded to kD columns with zeros. Scores and what
-// follows from them stay in registers: of 16 rows, a lane has parts of rows g and g + 8
-// (tensor/cuda/mma.cuh). Weights and dS are rounded to the operands' type for the next product, as
-// on the CPU; sums are f32.
+// Each warp of a block owns 16 rows of one operand; the block loads the other operand tile by tile.
+// Tiles are in shared memory in the stored type, padded with zeros to kD columns. Scores, weights
+// and dS stay in registers: of 16 rows, a lane has parts of rows g and g + 8 (tensor/cuda/mma.cuh).
+// Weights and dS are rounded to the operands' type for the next product, as on the CPU; sums are
+// f32.
 #ifndef APOGEE_TENSOR_CUDA_ATTENTION_MMA_CUH_
 #define APOGEE_TENSOR_CUDA_ATTENTION_MMA_CUH_
 
@@ -16,12 +16,14 @@
 
 namespace apogee::cuda {
 
-// Rows in shared memory: the 8 rows of one matrix load lie in different banks.
+// Elements per row in shared memory, padded so that the 8 rows of one matrix load are in different
+// banks.
 template <int kD>
 inline constexpr int kMmaStride = kD + 8;
 
-// Rows [first, first + kRows) of one head, zeros beyond the tokens and beyond head_dim. `vectors`:
-// by asynchronous copies, to be committed and waited for by the caller.
+// Loads rows [first, first + kRows) of one head into `tile`, with zeros beyond the tokens and
+// beyond head_dim. With `vectors` it starts asynchronous copies, which the caller must commit and
+// wait for.
 template <int kRows, int kD, int kWarps, typename T>
 __device__ __forceinline__ void LoadTile(const AttentionOperand& x, int64_t batch, int64_t head,
                                          int64_t first, int64_t tokens, int64_t head_dim,
@@ -83,14 +85,14 @@ __device__ __forceinline__ void AddWeightedRows(const float (&weights)[kRows / 8
   }
 }
 
-// Over the four lanes that share a row.
+// Reduces over the four lanes that share a row.
 template <typename Op>
 __device__ __forceinline__ float RowReduce(float x, Op op) {
   x = op(x, __shfl_xor_sync(kFullWarp, x, 1));
   return op(x, __shfl_xor_sync(kFullWarp, x, 2));
 }
 
-// Stores rows `token` and token + 8 of this lane times their scales.
+// Stores this lane's parts of rows `token` and token + 8, each times its scale.
 template <int kD, typename T>
 __device__ __forceinline__ void StoreRows(const AttentionOperand& x, bool wide, bool vectors,
                                           int64_t batch, int64_t head, int64_t token,

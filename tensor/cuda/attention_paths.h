@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The kernels behind attention_forward and attention_backward. Private to tensor/cuda.
+// The kernels behind attention_forward and attention_backward: one path by plain arithmetic, one on
+// tensor cores. Private to tensor/cuda.
 #ifndef APOGEE_TENSOR_CUDA_ATTENTION_PATHS_H_
 #define APOGEE_TENSOR_CUDA_ATTENTION_PATHS_H_
 
@@ -13,23 +14,23 @@ namespace apogee::cuda {
 
 inline constexpr int64_t kMaxHeadDim = 256;
 
-// The products of 16 bit operands with sums of f32 for which tensor cores are made.
+// Whether attention runs on tensor cores: products of 16-bit operands with f32 sums.
 inline bool TakesMma(DType dtype, int64_t head_dim) {
   return DTypeSize(dtype) == 2 && head_dim <= 128;
 }
 
-// By plain arithmetic; 16 bit dtypes only where TakesMma says no. `dots`: D of every query, [batch,
-// heads, q_tokens] in the compute type.
+// By plain arithmetic. Instantiated for 16-bit dtypes only at kMaxHeadDim: TakesMma takes the
+// shorter heads. `dots` [batch, heads, q_tokens], in the compute type, is D of attention.cuh.
 void AttentionForwardRows(const DeviceContext& context, const AttentionForwardArgs& args);
 void AttentionBackwardRows(const DeviceContext& context, const AttentionBackwardArgs& args,
                            const void* dots);
 
-// On tensor cores; needs TakesMma.
+// On tensor cores. TakesMma must be true.
 void AttentionForwardMma(const DeviceContext& context, const AttentionForwardArgs& args);
 void AttentionBackwardMma(const DeviceContext& context, const AttentionBackwardArgs& args,
                           const float* dots);
 
-// Calls fn.template operator()<T, kD>() for the dtype and the first kD that holds head_dim.
+// Calls fn.template operator()<T, kD>() for the dtype and the smallest kD >= head_dim.
 template <typename Args, typename Fn>
 void DispatchAttentionRows(const Args& args, const Fn& fn) {
   DispatchFloat(args.dtype, "attention", [&]<typename T>() {
@@ -53,7 +54,8 @@ void DispatchAttentionMma(const Args& args, const Fn& fn) {
                              : of.template operator()<Float16>();
 }
 
-// Every row begins at a multiple of 8 elements, and of 16 bytes, and has a multiple of 8.
+// Whether the rows of all operands can be read in vectors of 8 elements (16 bytes): every row has a
+// multiple of 8 elements and begins at a multiple of 16 bytes.
 inline bool TakesVectors(int64_t head_dim, std::initializer_list<AttentionOperand> operands) {
   bool takes = head_dim % 8 == 0;
   for (const AttentionOperand& x : operands) {

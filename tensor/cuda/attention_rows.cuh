@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Attention by plain arithmetic, any dtype: what its forward and backward kernels share. Private to
-// tensor/cuda.
+// Attention by plain arithmetic, for any dtype: helpers of its forward and backward kernels.
+// Private to tensor/cuda.
 //
-// A warp owns kRows rows of one operand (queries, or keys); the other operand comes by in tiles of
-// 32 rows, one for each lane. So a lane holds kRows scores, a sum over a row's scores is one over
-// the warp, and the sums of weighted rows are spread over the lanes by columns: lane l has columns
-// l, l + 32, ... of all kRows rows. Tiles lie in shared memory in the compute type, with zeros
-// where there is no row or column.
+// A warp owns kRows rows of one operand (queries, or keys). The other operand is loaded in tiles of
+// 32 rows, one for each lane. So
+// - a lane holds kRows scores, and a sum over a row's scores is a sum over the warp;
+// - the sums of weighted rows are spread over the lanes by columns: lane l has columns l, l + 32,
+//   ... of all kRows rows.
+// Tiles are in shared memory in the compute type, with zeros where there is no row or column.
 #ifndef APOGEE_TENSOR_CUDA_ATTENTION_ROWS_CUH_
 #define APOGEE_TENSOR_CUDA_ATTENTION_ROWS_CUH_
 
@@ -21,18 +22,18 @@ struct AttentionRows {
   using C = ComputeType<T>;
   static constexpr int kD = kHeadDim;
   static constexpr int kWarps = 4;
-  // Each has kD / 32 sums in registers, twice in one kernel.
+  // A lane has kD / 32 sums in registers for each row, twice that in one of the kernels.
   static constexpr int kRows = sizeof(C) * kD >= 1024 ? 4 : 8;
-  static constexpr int kOwn = kRows * kWarps;  // rows that a block owns
+  static constexpr int kOwn = kRows * kWarps;  // the rows that a block owns
   static constexpr int kWidth = kVectorWidth<C>;
-  // The rows that lanes read at the same time lie in different banks.
+  // Padded so that the rows that lanes read at the same time are in different banks.
   static constexpr int kStride = kD + kWidth;
   static constexpr int kOwnTile = kOwn * kStride, kLaneTile = kWarp * kStride;
-  static constexpr int kWeights = kOwn * kWarp;  // of a block, [kOwn, 32]
+  static constexpr int kWeights = kOwn * kWarp;  // a block's weights, [kOwn, 32]
   using Sums = C[kRows][kD / kWarp];
 };
 
-// Rows [first, first + kCount) of one head.
+// Loads rows [first, first + kCount) of one head into `tile`.
 template <typename Rows, int kCount, typename T, typename C>
 __device__ void LoadRows(const AttentionOperand& x, int64_t batch, int64_t head, int64_t first,
                          int64_t tokens, int64_t head_dim, const T*, C* tile) {
@@ -48,7 +49,8 @@ __device__ void LoadRows(const AttentionOperand& x, int64_t batch, int64_t head,
   }
 }
 
-// scores[r] = row r of the warp's times the lane's row, over `depth` columns, a multiple of kWidth.
+// scores[r] = the warp's row r times the lane's row of the tile, over `depth` columns, a multiple
+// of kWidth.
 template <typename Rows, typename C>
 __device__ __forceinline__ void ScoreRows(const C* own, const C* tile, int depth,
                                           C (&scores)[Rows::kRows]) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// copy: a cast between strided layouts (tensor/kernels/copy_layout.h). Without gaps: the driver's
-// copy, or a vector loop that casts. A transposition: tiles in shared memory, so that both sides
-// are read and written along their contiguous dim. Anything else, broadcasts included: each thread
-// finds the place of some neighbouring elements of y.
+// copy: a cast between strided layouts (tensor/kernels/copy_layout.h).
+//   without gaps      the driver's copy, or a vector loop that casts
+//   a transposition   tiles in shared memory, so that x is read and y is written along its
+//                     contiguous dim
+//   anything else     each thread computes the addresses of a few neighbouring elements of y; also
+//                     for broadcasts
 #include "apogee/tensor/cuda/device.cuh"
 #include "apogee/tensor/cuda/divisor.cuh"
 #include "apogee/tensor/cuda/kernels.h"
@@ -14,11 +16,11 @@
 namespace apogee::cuda {
 namespace {
 
-// Elements of one launch at most: its indices fit 32 bits.
+// The largest number of elements of one launch, so that its indices fit in 32 bits.
 constexpr int64_t kMaxPart = int64_t{1} << 30;
 
-// Among floats, and within one dtype, copies are in the way of training; of the other pairs the
-// strided kernel is enough.
+// Copies between floats, and within one dtype, are frequent in training and get all kernels. Other
+// pairs of dtypes get only the strided kernel.
 template <typename T>
 constexpr bool kIsFloat = std::is_floating_point_v<T> || std::is_class_v<T>;
 template <typename X, typename Y>
@@ -28,7 +30,7 @@ struct Offsets {
   int64_t x = 0, y = 0;
 };
 
-// Where the elements of some dims lie, counted row-major.
+// Computes the offsets of elements that are counted row-major over some dims.
 struct Walk {
   struct Dim {
     Divisor size;
@@ -56,7 +58,7 @@ struct Walk {
   }
 };
 
-// kCount neighbours of y at a time, which are x_inner apart in x.
+// Copies kCount neighbours of y at a time, which are x_inner apart in x.
 template <typename X, typename Y, int kCount>
 __global__ void __launch_bounds__(256)
     StridedKernel(const X* x, Y* y, uint32_t count, Walk walk, int64_t x_inner) {
@@ -77,7 +79,7 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-// Whether rows of kCount neighbours are vectors on both sides.
+// Whether kCount neighbours are an aligned vector on both sides.
 template <typename X, typename Y, int kCount>
 bool FitsVectors(const X* x, const Y* y, const CopyLayout& layout) {
   const CopyDim& col = layout.col();
@@ -104,14 +106,14 @@ constexpr int kTile = 64;
 
 struct Plane {
   uint32_t rows, cols;
-  int64_t x_stride, y_stride;  // of a column in x, of a row in y
+  int64_t x_stride, y_stride;  // from column to column in x, from row to row in y
   Divisor row_tiles, col_tiles;
 };
 
-// y[r, c] = x[r, c] where x is contiguous in r and y in c: a block per tile.
+// y[r, c] = x[r, c], where x is contiguous in r and y in c. A block per tile.
 template <typename X, typename Y>
 __global__ void __launch_bounds__(256) TransposeKernel(const X* x, Y* y, Plane plane, Walk planes) {
-  // A row more than the tile's by one bank: reading down a column meets every bank.
+  // Rows are padded by one bank, so that reading down a column meets every bank.
   __shared__ Y tile[kTile][kTile + (sizeof(Y) < 4 ? 4 / sizeof(Y) : 1)];
   const uint32_t strip = plane.col_tiles.Divide(blockIdx.x);
   const uint32_t index = plane.row_tiles.Divide(strip);
@@ -135,7 +137,7 @@ __global__ void __launch_bounds__(256) TransposeKernel(const X* x, Y* y, Plane p
   }
 }
 
-// Of planes that fill some of a tile at least.
+// Whether it is a transposition of planes that are not much smaller than a tile.
 bool IsTransposition(const CopyLayout& layout) {
   constexpr int64_t kLeast = 16;
   return layout.row().x_stride == 1 && layout.col().y_stride == 1 && layout.row().size >= kLeast &&
@@ -217,7 +219,7 @@ void Copy(const DeviceContext& context, const CopyArgs& args) {
 
 void copy(const DeviceContext& context, const CopyArgs& args) {
   if (args.x_dtype == args.y_dtype) {
-    // The bits are moved as they are, NaN payloads included.
+    // Moves the bits as they are, including NaN payloads.
     switch (DTypeSize(args.x_dtype)) {
       case 1:
         return Copy<uint8_t, uint8_t>(context, args);

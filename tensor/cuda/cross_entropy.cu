@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Fused softmax and cross entropy: forward reads the logits once, backward is one pass that may run
-// in place. The part kernels are the same for columns cut into parts; a part's log-sum-exp stands
-// in for its maximum, so that the logits are still read once.
+// Fused softmax and cross entropy. Forward reads the logits once; backward is one pass that may run
+// in place. The part kernels do the same for columns that are split into parts. They use a part's
+// log-sum-exp instead of its maximum, so that the logits are still read once.
 #include <cmath>
 
 #include "apogee/tensor/cuda/kernels.h"
@@ -12,9 +12,9 @@
 namespace apogee::cuda {
 namespace {
 
-// Rows of `cols` logits, `stride` apart. A target's column is target - first; where that is not
-// held its logit counts as 0. With `loss`, lse - that logit is stored (0 for ignore_index), else
-// the logit.
+// Rows of `cols` logits, `stride` apart. A target's column is target - first; if another part holds
+// it, its logit counts as 0. Stores lse - that logit if `loss` (0 for ignore_index), else the
+// logit.
 template <typename T>
 struct ForwardRows {
   const T* logits;
@@ -50,7 +50,7 @@ void Forward(const DeviceContext& context, const ForwardRows<T>& rows) {
   });
 }
 
-// Padding counts as columns, from `cols` to `stride`.
+// The columns from `cols` to `stride` are padding, and are written, too.
 template <typename T>
 struct BackwardRows {
   const T* logits;

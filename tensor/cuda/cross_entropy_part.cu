@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What joins the cross entropy of columns cut into parts: row by row, between two reductions over
-// the parts.
+// Joins the cross entropy of columns that are split into parts: one kernel between the two
+// reductions over the parts, and one after them. Both work row by row.
 #include <cmath>
 
 #include "apogee/tensor/cuda/kernels.h"

@@ -16,7 +16,7 @@
 namespace apogee::cuda {
 namespace {
 
-constexpr size_t kMaxWorkspace = 32 << 20;  // what cuBLAS itself takes on Hopper
+constexpr size_t kMaxWorkspace = 32 << 20;  // cuBLAS's own default on Hopper
 
 cudaDataType_t TypeOf(DType dtype) {
   switch (dtype) {
@@ -31,24 +31,25 @@ cudaDataType_t TypeOf(DType dtype) {
   }
 }
 
-// The largest power of two up to 256 that the address is a multiple of.
+// The largest power of two, up to 256, that divides the address.
 uint32_t AlignmentOf(const void* address) {
   const uint64_t bits = reinterpret_cast<uintptr_t>(address) | 256;
   return static_cast<uint32_t>(bits & -bits);
 }
 
-// All that the choice of an algorithm depends on. Pointers count by their alignment.
+// Everything that the choice of an algorithm depends on. Of pointers, only the alignment counts.
 struct Problem {
   DType dtype, c_dtype;
   bool bias, gelu, a_trans, b_trans, allow_tf32;
   int64_t batch, m, n, k, lda, ldb, ldc, a_batch, b_batch, c_batch;
-  uint32_t a_alignment, b_alignment, c_alignment;  // gelu: c is its result
+  uint32_t a_alignment, b_alignment, c_alignment;  // c_alignment for gelu: of the GELU's result
 
   auto operator<=>(const Problem&) const = default;
 };
 
 Problem ProblemOf(const StreamContext& gpu, const MatMulArgs& args) {
-  // One stored row has no next one: its stride may be anything, cuBLASLt wants at least its length.
+  // The stride of a single row is not used and may be anything, but cuBLASLt wants at least the
+  // row's length.
   const auto stride = [](int64_t ld, int64_t rows, int64_t cols) { return rows == 1 ? cols : ld; };
   return {.dtype = args.dtype,
           .c_dtype = args.c_dtype,
@@ -88,7 +89,7 @@ void SetAttribute(Set set, const Handle& handle, Attribute attribute, const T& v
   CublasApi::Get().Check(set(handle.get(), attribute, &value, sizeof(value)), "set an attribute");
 }
 
-// A stored row-major matrix, which is column-major when read as its transpose.
+// The layout of a stored row-major matrix. cuBLASLt reads it as its column-major transpose.
 Owned<cublasLtMatrixLayout_t> LayoutOf(DType dtype, int64_t rows, int64_t cols, int64_t ld,
                                        int64_t batch, int64_t batch_stride) {
   const CublasApi& api = CublasApi::Get();
@@ -103,7 +104,7 @@ Owned<cublasLtMatrixLayout_t> LayoutOf(DType dtype, int64_t rows, int64_t cols, 
   return layout;
 }
 
-// The product c^T = op(b)^T op(a)^T in cuBLASLt's terms: its first operand is our b.
+// The product as cuBLASLt computes it: c^T = op(b)^T op(a)^T. Its first operand is our b.
 struct Plan {
   Owned<cublasLtMatmulDesc_t> product;
   Owned<cublasLtMatrixLayout_t> a, b, c;
@@ -144,8 +145,8 @@ Owned<cublasLtMatmulPreference_t> PreferenceOf(const Problem& p) {
            api.cublasLtMatmulPreferenceCreate);
   const auto set = api.cublasLtMatmulPreferenceSetAttribute;
   SetAttribute(set, preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMaxWorkspace);
-  // Parts of a sum are kept in the compute type and added in a step of its own: neither rounded to
-  // the output's type in between, nor added in the order in which blocks happen to end.
+  // Partial sums are kept in the compute type and added in a separate step. They are not rounded to
+  // the output's type in between, and not added in the order in which blocks happen to end.
   SetAttribute(set, preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   SetAttribute(set, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p.b_alignment);
@@ -155,10 +156,10 @@ Owned<cublasLtMatmulPreference_t> PreferenceOf(const Problem& p) {
   return preference;
 }
 
-// Of one call: the algorithm may depend on whether there are any.
+// The epilogue's operands of one call. The algorithm may depend on whether they are null.
 struct EpilogueOperands {
   const void* bias;
-  void* pre;  // what gelu is of
+  void* pre;  // receives the operand of the GELU
 };
 
 void SetOperands(const Plan& plan, const EpilogueOperands& operands) {
@@ -203,11 +204,11 @@ Plan MakePlan(cublasLtHandle_t handle, const Problem& p, const EpilogueOperands&
 struct CublasHandle::Impl {
   const CublasApi& api = CublasApi::Get();
   Owned<cublasLtHandle_t> handle = {nullptr, api.cublasLtDestroy};
-  std::mutex mutex;  // a plan's product names one call's bias
+  std::mutex mutex;  // held during a call: a plan's product holds one call's bias
   std::map<Problem, Plan> plans;
 
   const Plan& PlanOf(const Problem& problem, const EpilogueOperands& operands);
-  // Queues product = plan's into `c`.
+  // Queues the plan's product; the result goes to `c`.
   void Run(const StreamContext& gpu, const Plan& plan, const MatMulArgs& args, void* c) const;
 };
 
@@ -268,7 +269,7 @@ void CublasHandle::MatMul(const StreamContext& gpu, const MatMulArgs& args) {
 
 bool CublasHandle::TryGelu(const StreamContext& gpu, const MatMulActivationArgs& args) {
   const MatMulArgs& product = args.product;
-  // What is kept beside the result needs whole 16-byte rows.
+  // The operand of the GELU, which is stored too, needs rows that are whole multiples of 16 bytes.
   if (product.batch != 1 || product.ldc % 8 != 0 || AlignmentOf(product.c) < 16) return false;
   gpu.Use();
   Problem problem = ProblemOf(gpu, product);

@@ -14,7 +14,7 @@
 namespace apogee::cuda {
 namespace {
 
-// The version of this build's CUDA first: an older driver may not carry a later one's library.
+// This build's version comes first: an older driver may not support a later version's library.
 std::vector<std::string> Names() {
   std::vector<std::string> names = {"libcublasLt.so.13", "libcublasLt.so.12"};
   if (CUDART_VERSION < 13000) std::swap(names[0], names[1]);

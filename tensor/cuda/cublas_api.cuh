@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The functions of cuBLASLt that matrix products call, loaded when the first product needs them.
-// Nothing links against cuBLASLt. Private to tensor/cuda.
+// The functions of cuBLASLt that matrix products call. They are loaded by the first product:
+// nothing links against cuBLASLt. Private to tensor/cuda.
 //
 //   const CublasApi& api = CublasApi::Get();                     // throws Error: not found
 //   api.Check(api.cublasLtCreate(&handle), "cublasLtCreate");    // throws Error: its name and text
@@ -14,7 +14,7 @@
 
 namespace apogee::cuda {
 
-// Names the library to load instead of looking for one.
+// The environment variable that names the library to load, instead of the search.
 inline constexpr const char* kCublasVariable = "APOGEE_CUBLASLT";
 
 #define APOGEE_FOR_EACH_CUBLAS_FUNCTION(X) \
@@ -39,8 +39,8 @@ struct CublasApi {
   APOGEE_FOR_EACH_CUBLAS_FUNCTION(APOGEE_DECLARE_FUNCTION)
 #undef APOGEE_DECLARE_FUNCTION
 
-  // Throws Error when no cuBLASLt is found, or one that lacks a function; looks again at the next
-  // call then.
+  // Throws Error if no cuBLASLt is found, or if it lacks a function. Then the next call looks
+  // again.
   static const CublasApi& Get();
 
   // Throws Error "matmul: what: <cuBLASLt's name and text of the status>".

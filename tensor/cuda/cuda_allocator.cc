@@ -43,7 +43,7 @@ void* CudaAllocator::AskDriver(int64_t rounded) {
                                 ? cudaMalloc(&block, bytes)
                                 : cudaHostAlloc(&block, bytes, cudaHostAllocPortable);
   if (error == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // it has been noticed: the next call must not report it
+    cudaGetLastError();  // clears the error, so that the next call does not report it
     return nullptr;
   }
   CheckCuda(error, memory_ == CudaMemory::kDevice ? "cudaMalloc" : "cudaHostAlloc");
@@ -89,7 +89,7 @@ void CudaAllocator::Free(void* block, int64_t bytes, MemoryCategory category) {
     return;
   }
   if (!keep_) {
-    // cudaFree waits for the GPU; what is queued may still use the block.
+    // Queued work may still use the block: cudaFree waits for the GPU.
     ledger_.AddSlack(bytes - rounded);
     cudaSetDevice(device_);
     cudaStreamSynchronize(stream_);
@@ -97,7 +97,7 @@ void CudaAllocator::Free(void* block, int64_t bytes, MemoryCategory category) {
     return;
   }
 #ifndef NDEBUG
-  // A use after release reads NaN instead of what was there.
+  // A use after release reads NaN, not the old values.
   cudaSetDevice(device_);
   cudaMemsetAsync(block, CpuAllocator::kPoison, static_cast<size_t>(bytes), stream_);
 #endif
@@ -110,7 +110,7 @@ void CudaAllocator::ReleaseCache() {
   std::lock_guard lock(mutex_);
   if (cache_.empty()) return;
   cudaSetDevice(device_);
-  // While a graph is captured nothing runs, and nothing can be waited for.
+  // While a graph is captured, nothing runs, and waiting is not allowed.
   if (graph_ == nullptr) cudaStreamSynchronize(stream_);
   for (const auto& [bytes, block] : cache_) {
     GiveBack(block);
@@ -123,7 +123,7 @@ void CudaAllocator::ThrowOutOfMemory(int64_t bytes, MemoryCategory category) {
   APOGEE_CHECK(
       memory_ == CudaMemory::kDevice, "out of host memory that can be pinned for cuda:", device_,
       ": ", bytes, " bytes for ", MemoryCategoryName(category), "; this rank has ",
-      ledger_.live_total_bytes(), " bytes of it; keep less on the host, or take more machines");
+      ledger_.live_total_bytes(), " bytes of it; offload less to the host, or use more machines");
   size_t free_bytes = 0, total_bytes = 0;
   cudaMemGetInfo(&free_bytes, &total_bytes);
   std::vector<std::pair<int64_t, MemoryCategory>> live;

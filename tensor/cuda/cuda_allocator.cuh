@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A GPU's allocator of one rank: blocks from the driver, cached by size when freed; of the GPU's
-// memory, or of the host's that it reaches (PinnedContext). Private to tensor/cuda.
+// One rank's allocator on a GPU. It takes blocks from the driver, of the GPU's memory or of pinned
+// host memory (PinnedContext), and caches freed blocks by size. Private to tensor/cuda.
 //
-// A freed block may be handed out at once although kernels that use it are still queued: every user
-// of a rank's memory is queued on that rank's one stream, so the next one comes after them.
+// A freed block may be handed out at once, even if kernels that use it are still queued: all users
+// of a rank's memory are queued on that rank's one stream, so the block's next user comes after
+// them.
 #ifndef APOGEE_TENSOR_CUDA_CUDA_ALLOCATOR_CUH_
 #define APOGEE_TENSOR_CUDA_CUDA_ALLOCATOR_CUH_
 
@@ -28,7 +29,7 @@ enum class CudaMemory { kDevice, kPinnedHost };
 
 class CudaAllocator : public Allocator {
  public:
-  // What the driver aligns to at least, and the step of small sizes.
+  // The driver's alignment, at least, and the granularity of small sizes.
   static constexpr int64_t kAlignment = 256;
 
   CudaAllocator(int device, cudaStream_t stream, bool cache,
@@ -38,23 +39,24 @@ class CudaAllocator : public Allocator {
   void Free(void* block, int64_t bytes, MemoryCategory category) override;
   void ReleaseCache() override;
 
-  // What is handed out until EndGraph is used by every replay of `graph`, and is kept for it, when
-  // it has been freed, until ReleaseGraph. So is what is freed in between: replays read it. The
-  // stream must have nothing left to do.
+  // Blocks that are handed out or freed between BeginGraph and EndGraph belong to `graph`: every
+  // replay uses them. When they are freed they are kept for the graph until ReleaseGraph. The
+  // stream must be idle.
   void BeginGraph(const GraphRecorder* graph);
   void EndGraph();
-  // There will be no more replays.
+  // The graph will not be replayed any more.
   void ReleaseGraph(const GraphRecorder* graph);
 
  private:
-  // At most 1/8 above the request, so that nearby shapes share blocks.
+  // Rounds up by at most 1/8, so that nearby shapes share blocks.
   int64_t RoundUp(int64_t bytes) const;
   void* TakeCached(int64_t rounded);
-  // A block that the capture made and freed: its next user comes after the last, in replays too.
+  // Returns a block that the current capture allocated and freed, or null. Its next user comes
+  // after its last one in every replay, too.
   void* TakeFreedInGraph(int64_t rounded);
-  // Notes that the graph that is captured, if there is one, uses this block.
+  // Notes that the graph being captured, if any, uses this block.
   void GiveToGraph(void* block);
-  // True for a freed block that graphs use: it is kept for them.
+  // Keeps a freed block that graphs use. Returns false if no graph uses it.
   bool KeepForGraphs(void* block, int64_t rounded);
   void* AskDriver(int64_t rounded);
   void GiveBack(void* block);  // to the driver
@@ -66,10 +68,10 @@ class CudaAllocator : public Allocator {
   CudaMemory memory_;
   std::mutex mutex_;
   std::multimap<int64_t, void*> cache_;   // by rounded size
-  const GraphRecorder* graph_ = nullptr;  // that is captured
+  const GraphRecorder* graph_ = nullptr;  // the graph being captured
   std::multimap<int64_t, void*> freed_in_graph_;
   std::unordered_set<void*> made_in_graph_;
-  // Of every block that replays use, and those of them that are free.
+  // The graphs whose replays use a block; and those of these blocks that are free.
   std::unordered_map<void*, std::vector<const GraphRecorder*>> users_of_;
   std::unordered_map<void*, int64_t> kept_;  // with their rounded sizes
 };

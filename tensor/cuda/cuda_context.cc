@@ -71,9 +71,10 @@ const void* StreamContext::Constant(const void* host, int64_t bytes) const {
   std::lock_guard lock(constants_mutex_);
   std::unique_ptr<Workspace>& copy = constants_[host];
   if (copy == nullptr) {
-    APOGEE_CHECK(recorder() == nullptr,
-                 "a table that kernels need would be made while a CUDA graph is captured, and have "
-                 "no values until a replay; run what is captured once before");
+    APOGEE_CHECK(
+        recorder() == nullptr,
+        "kernels need a table that does not exist yet, and a CUDA graph is being captured; "
+        "run the captured function once before the capture");
     auto made = std::make_unique<Workspace>(*this, bytes);
     CopyFromHost(made->data<void>(), host, bytes);
     copy = std::move(made);

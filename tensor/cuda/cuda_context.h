@@ -3,13 +3,13 @@
 // Makes a rank's context on a GPU.
 //
 //   absl::StatusOr<ContextPtr> context = CudaContext({.device = 0});
-//   if (!context.ok()) ...;                              // no driver, no GPU, wrong architecture
+//   if (!context.ok()) return context.status();          // no driver, no GPU, wrong architecture
 //   Tensor x = Tensor::Zeros({4, 8}, DType::kF32, *context);
 //   std::vector<float> values = x.ToVector<float>();     // waits for the GPU
 //
-// A context has a stream and an allocator of its own: several ranks may share one GPU. Kernels and
-// copies within the GPU are queued on the stream and run while the caller goes on; what reads
-// values on the host (ToVector, Item, ToHost) waits for them. An error of the GPU is thrown as
+// A context has its own stream and allocator, so several ranks may share one GPU. Kernels and
+// copies within the GPU are queued on the stream and run while the caller goes on. Calls that read
+// values on the host (ToVector, Item, ToHost) wait for them. An error of the GPU is thrown as
 // apogee::Error by the next call that notices it.
 #ifndef APOGEE_TENSOR_CUDA_CUDA_CONTEXT_H_
 #define APOGEE_TENSOR_CUDA_CUDA_CONTEXT_H_
@@ -23,25 +23,27 @@ struct CudaOptions {
   int device = 0;
   // Threads of the rank's host context.
   int num_threads = 1;
-  // Keep freed blocks for later requests. Without it every block is asked from the driver anew:
-  // slow, but memory checkers then see each tensor's ends.
+  // Keep freed blocks for later requests. false asks the driver for every block: that is slow, but
+  // a memory checker then sees where each tensor ends.
   bool cache = true;
-  // Let matrix products of f32 round their operands to TF32 (10 bits of mantissa): several times as
-  // fast on tensor cores, and no longer f32. Other dtypes are not affected.
+  // Let matrix products of f32 round their operands to TF32 (10 bits of mantissa). This is several
+  // times as fast on tensor cores, but no longer f32. Other dtypes are not affected.
   bool allow_tf32 = false;
 };
 
-// FailedPrecondition: this build has no CUDA, there is no driver or GPU, or the GPU is of an
-// architecture that the kernels were not compiled for. InvalidArgument: no such device.
+// Errors:
+//   FailedPrecondition  this build has no CUDA, there is no driver or GPU, or the kernels were not
+//                       compiled for the GPU's architecture
+//   InvalidArgument     there is no such device
 absl::StatusOr<ContextPtr> CudaContext(const CudaOptions& options = {});
 
-// Another context of the rank of `gpu`, on the same device and stream, whose memory is the host's:
-// pinned, so that kernels read and write it where it lies, over the bus. For what does not fit on
-// the GPU and is used once a step. Its ledger is its own. Throws Error for anything but a GPU's
-// context, and when the system has no memory to pin.
+// Makes another context of the rank of `gpu`, on the same device and stream, whose tensors are in
+// pinned host memory: kernels read and write them over the bus (offload). For tensors that do not
+// fit on the GPU and are used once a step. The context has a memory ledger of its own. Throws Error
+// if `gpu` is not a GPU's context. Allocations throw Error if the system cannot pin more memory.
 ContextPtr PinnedContext(const ContextPtr& gpu);
 
-// GPUs that this process sees; 0 without a driver.
+// The number of GPUs that this process sees; 0 without a driver.
 int NumCudaDevices();
 
 }  // namespace apogee

@@ -37,7 +37,7 @@ struct CudaGraph::Impl {
   explicit Impl(ContextPtr on) : context(std::move(on)), gpu(GpuOf(context)) {}
   ~Impl();
   void Record(const std::function<void(const Tensors&)>& fn);
-  // On the host where the graph reads them there, else undefined.
+  // The values on the host of inputs that the graph's checks read there; others are undefined.
   Tensors HostValues(const Tensors& values) const;
   bool TakesShapes(const Tensors& values) const;
 
@@ -50,7 +50,7 @@ struct CudaGraph::Impl {
 
 CudaGraph::Impl::~Impl() {
   cudaSetDevice(context->device().index);
-  // Replays read what is released here.
+  // Queued replays use the memory that is released here.
   cudaStreamSynchronize(gpu.stream());
   if (exec != nullptr) cudaGraphExecDestroy(exec);
   inputs.clear();
@@ -59,17 +59,18 @@ CudaGraph::Impl::~Impl() {
 }
 
 void CudaGraph::Impl::Record(const std::function<void(const Tensors&)>& fn) {
-  // From here on nothing waits: blocks that the driver takes back within the capture are unused.
+  // Waits now, because nothing may wait within the capture. Blocks that are given back to the
+  // driver there are then unused.
   gpu.Synchronize();
   cudaGraph_t graph = nullptr;
-  // Ends the capture however it goes; the first error is the one that tells.
+  // Ends the capture in every case. If there are several errors, the first one is thrown.
   const auto end = [&] {
     context->set_recorder(nullptr);
     AllocatorOf(gpu).EndGraph();
     return cudaStreamEndCapture(gpu.stream(), &graph);
   };
-  // Relaxed: other threads, and the allocator, may call what would wait for this stream if it were
-  // not captured; this context's own waits throw.
+  // Relaxed: other threads, and the allocator, may make calls that other modes forbid during a
+  // capture. This context's own waits throw Error.
   CheckCuda(cudaStreamBeginCapture(gpu.stream(), cudaStreamCaptureModeRelaxed),
             "begin the capture of a graph");
   AllocatorOf(gpu).BeginGraph(&recorder);
@@ -79,7 +80,7 @@ void CudaGraph::Impl::Record(const std::function<void(const Tensors&)>& fn) {
   } catch (...) {
     end();
     if (graph != nullptr) cudaGraphDestroy(graph);
-    cudaGetLastError();  // it has been noticed: the next call must not report it
+    cudaGetLastError();  // clears the error, so that the next call does not report it
     throw;
   }
   const cudaError_t ended = end();
@@ -118,7 +119,7 @@ CudaGraph CudaGraph::Capture(const ContextPtr& context, const Tensors& inputs,
     const Tensor own = Tensor::Empty(input.shape(), input.dtype(), context);
     own.CopyFrom(input);
     impl->inputs.push_back(own);
-    // Only indices are ever read on the host.
+    // Only indices are read on the host.
     const Tensor host =
         input.dtype() == DType::kI64 ? input.Detach().Contiguous().ToHost() : Tensor();
     impl->recorder.AddInput(own, host);
@@ -144,8 +145,8 @@ void CudaGraph::Launch(const Tensors& values) const {
   const Tensors host = impl_->HostValues(values);
   impl_->recorder.CheckIndices(host);
   APOGEE_CHECK(impl_->recorder.Takes(host),
-               "CudaGraph: another number of targets is ignored than in the capture, and the mean "
-               "over them is a part of the graph; ask Takes() first, and capture another graph");
+               "CudaGraph: the number of ignored targets differs from the capture, and the graph's "
+               "mean depends on it; call Takes() first, and capture another graph if it is false");
   for (size_t i = 0; i < values.size(); ++i) {
     impl_->inputs[i].CopyFrom(values[i].Detach());
   }

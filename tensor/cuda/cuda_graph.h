@@ -1,36 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// CudaGraph: work on a GPU that is captured once and then started as a whole, again and again, at
-// the cost of one launch.
+// CudaGraph: captures a function's work on a GPU once, and then starts all of it with one launch,
+// as often as you like.
 //
 //   Tensor loss;
 //   CudaGraph graph = CudaGraph::Capture(context, {tokens, targets}, [&](const auto& in) {
-//     loss = criterion(model(in[0]), in[1]).Detach();       // is queued, not run
+//     loss = criterion(model(in[0]), in[1]).Detach();       // is captured, not run
 //   });
 //   graph.Launch({tokens, targets});                        // runs it on these values
-//   loss.Item();                                            // until the next launch
+//   double value = loss.Item();                             // valid until the next launch
 //
-// A launch computes, bit for bit, what calling the function on tensors of these values would, as
-// long as the function is one of its inputs and of memory that stays where it is: the same shapes,
-// the same numbers of the host, the same tensors. What it makes, it writes to the memory of the
-// capture; the graph keeps that until it is destroyed, and counts it in the context's ledger. What
-// was there before and is read must outlive the graph. Uploads from the host are captured with
-// their values.
+// A launch gives, bit for bit, the result of calling the function on tensors with these values.
+// This holds if the function depends only on its inputs and on tensors that keep their shape and
+// address; numbers that the host computes are those of the capture, and so are uploads from the
+// host. The function's results are in memory of the capture, which the graph keeps until it is
+// destroyed and counts in the context's ledger. Tensors that existed before the capture and that
+// the function reads must outlive the graph.
 //
-// Run the function once before: what a first run sets up (cuBLASLt's plans, tables) is then there.
-// A context is used by one thread while it captures.
+// Run the function once before the capture, so that everything that a first run sets up (plans of
+// cuBLASLt, tables) exists. One thread uses the context while it captures.
 //
-// Throws Error in a capture, naming what was called: what reads values on the host (ToVector, Item,
-// ToHost, Synchronize), a launch of a graph, dropout and other random numbers, collectives, indices
-// that are neither an input's nor uploaded within the capture. Nothing has run then, tensors that
-// the function made hold anything, and the context is as before. A context that is not a GPU's, and
-// a capture within a capture, are refused too. Destroying a
-// graph within a capture makes that capture fail. What has no tensor (a barrier, a counter of the
-// function's own) is not noticed: it happens once, in the capture.
+// In a capture, these throw Error and name the call:
+//   - reading values on the host (ToVector, Item, ToHost, Synchronize)
+//   - launching a graph, and capturing another one
+//   - dropout and other random numbers
+//   - collectives
+//   - indices that are neither an input's nor uploaded within the capture
+// Then nothing has run, tensors that the function made have undefined values, and the context is as
+// before. Capture also throws Error for a context that is not a GPU's. Destroying a graph within a
+// capture makes that capture fail. Side effects without a tensor (a barrier, a counter of the
+// function's own) are not noticed: they happen once, in the capture.
 //
-// Indices of embeddings and targets of cross entropy, which the host checks, are checked at every
-// launch: the same Error as the function's own, before anything runs. How many targets are ignored
-// is a part of the graph: Takes().
+// The host checks indices of embeddings and targets of cross entropy before every launch, and
+// throws the function's own Error before anything runs. The number of targets that are not ignored
+// is a constant of the graph: see Takes().
 #ifndef APOGEE_TENSOR_CUDA_CUDA_GRAPH_H_
 #define APOGEE_TENSOR_CUDA_CUDA_GRAPH_H_
 
@@ -46,8 +49,8 @@ class CudaGraph {
  public:
   using Tensors = std::vector<Tensor>;
 
-  // Calls fn once, with tensors of the graph's own that have the inputs' values. The inputs may be
-  // on the host or in `context`.
+  // Calls fn once, with tensors that belong to the graph and have the inputs' values. The inputs
+  // may be on the host or in `context`.
   static CudaGraph Capture(const ContextPtr& context, const Tensors& inputs,
                            const std::function<void(const Tensors&)>& fn);
   // Waits for the GPU.
@@ -55,11 +58,12 @@ class CudaGraph {
   CudaGraph(CudaGraph&& other) noexcept;
   CudaGraph& operator=(CudaGraph&& other) noexcept;
 
-  // Whether `values` have the shapes and dtypes of the inputs, and as many targets that count.
+  // Whether `values` have the inputs' shapes and dtypes, and as many targets that are not ignored
+  // as in the capture.
   bool Takes(const Tensors& values) const;
-  // Copies `values` into the inputs and queues the work. Those on the host cost no wait; of those
-  // on the GPU, indices are fetched to be checked. Throws Error where Takes says no, and for wrong
-  // indices; nothing has changed then.
+  // Copies `values` into the inputs and queues the work. Values on the host cost no wait; indices
+  // on the GPU are fetched to be checked, which waits for them. Throws Error if Takes is false or
+  // an index is wrong; then nothing has changed.
   void Launch(const Tensors& values) const;
 
  private:

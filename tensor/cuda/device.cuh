@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Device functions that kernels share: loads and stores that convert, vectors of elements, sums
-// over a warp and a block, dynamic shared memory. Private to the CUDA folders' .cu files.
+// Device functions for kernels: loads and stores that convert, vectors of elements, reductions over
+// a warp and a block, dynamic shared memory. Private to the CUDA folders' .cu files.
 //
 //   const float x = Load(args_x + i);                 // from f32, bf16 or f16; double from f64
 //   y[i] = Cast<T>(x);
@@ -25,7 +25,8 @@ __device__ __forceinline__ ComputeType<T> Load(const T* x) {
   return static_cast<ComputeType<T>>(*x);
 }
 
-// Between f64 and a 16 bit format through f32, as on the CPU. The same type keeps its bits.
+// Conversions between f64 and a 16-bit type go through f32, as on the CPU. A conversion to the same
+// type keeps the bits.
 template <typename To, typename From>
 __device__ __forceinline__ To Cast(From x) {
   if constexpr (std::is_same_v<To, From>) {
@@ -37,14 +38,14 @@ __device__ __forceinline__ To Cast(From x) {
   }
 }
 
-// kCount neighbouring elements that are loaded and stored at once, 16 bytes at most.
+// kCount neighbouring elements that are loaded and stored at once: at most 16 bytes.
 template <typename T, int kCount>
 struct alignas(sizeof(T) * kCount) Vector {
   T at[kCount];
 };
 template <typename T>
 inline constexpr int kVectorWidth = 16 / sizeof(T);
-// Whether every one of the pointers may be read in vectors of 16 bytes.
+// Whether all pointers can be read in vectors of 16 bytes.
 template <typename... Pointers>
 inline bool IsAligned16(const Pointers*... pointers) {
   return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
@@ -60,7 +61,7 @@ struct Sum {
     return C(0);
   }
 };
-// NaN wins. Of numbers >= -infinity.
+// The maximum; NaN if any operand is NaN.
 struct Max {
   template <typename C>
   __device__ C operator()(C a, C b) const {
@@ -75,7 +76,7 @@ struct Max {
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kFullWarp = 0xffffffffu;
 
-// Over the warp's 32 lanes, all of which must call; every lane gets the result.
+// Reduces over the warp's 32 lanes. All of them must call; every lane gets the result.
 template <typename C, typename Op>
 __device__ __forceinline__ C WarpReduce(C x, Op op) {
 #pragma unroll
@@ -85,8 +86,8 @@ __device__ __forceinline__ C WarpReduce(C x, Op op) {
   return x;
 }
 
-// Over a block of kThreads threads (a multiple of 32, blockDim.x), all of which must call; every
-// thread gets the result. Synchronises the block.
+// Reduces over a block of kThreads = blockDim.x threads, a multiple of 32. All of them must call;
+// every thread gets the result. Synchronises the block.
 template <int kThreads, typename C, typename Op>
 __device__ __forceinline__ C BlockReduce(C x, Op op) {
   static_assert(kThreads % kWarp == 0 && kThreads <= 1024);
@@ -103,7 +104,7 @@ __device__ __forceinline__ C BlockReduce(C x, Op op) {
   return x;
 }
 
-// The block's dynamic shared memory, aligned to 16 bytes: Grid::shared_bytes of it.
+// The block's dynamic shared memory: Grid::shared_bytes, aligned to 16 bytes.
 template <typename T>
 __device__ __forceinline__ T* DynamicShared() {
 #ifdef APOGEE_CUDA_EMULATION

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Division by a number that the host knows, without the GPU's slow integer division (Granlund and
-// Montgomery, "Division by invariant integers using multiplication", 1994). Private to tensor/cuda.
+// Division by a number that the host knows, by multiplication instead of the GPU's slow integer
+// division (Granlund and Montgomery, "Division by invariant integers using multiplication", 1994).
+// Private to tensor/cuda.
 //
 //   const Divisor cols(args.cols);                      // on the host
 //   const uint32_t row = cols.Divide(i), col = i - row * cols.value;
@@ -30,7 +31,7 @@ struct Divisor {
   }
 };
 
-// The same for indices that may be wider, up to a largest one that the host knows.
+// As Divisor, but for 64-bit indices. It uses a Divisor if the largest index is less than 2^31.
 struct WideDivisor {
   int64_t value;
   bool narrow;

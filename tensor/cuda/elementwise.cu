@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Fill, arithmetic of two operands, scaled addition: loops bound by memory, in vectors.
+// fill, binary and scale_add: loops bound by memory, in vectors.
 #include "apogee/tensor/cuda/device.cuh"
 #include "apogee/tensor/cuda/divisor.cuh"
 #include "apogee/tensor/cuda/kernels.h"
@@ -38,7 +38,7 @@ __device__ __forceinline__ C Apply(C a, C b) {
   if constexpr (kOp == BinaryOp::kDiv) return a / b;
 }
 
-// b again and again, in vectors where each lies within one repetition.
+// For a b that is repeated over a. Uses vectors if each lies within one repetition.
 template <typename T, BinaryOp kOp>
 void BinaryRepeated(const DeviceContext& context, const BinaryArgs& args) {
   const T* a = static_cast<const T*>(args.a);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Embedding lookup and its gradient. Backward groups the tokens by id (a counting sort), so that
-// each row of the table adds up its own tokens, in their order: dweight is written once, dy read
-// once, and no floating point number is added by an atomic operation.
+// each row of the table adds up its own tokens in order. dweight is written once, dy is read once,
+// and no floating-point number is added by an atomic operation.
 #include "apogee/tensor/cuda/device.cuh"
 #include "apogee/tensor/cuda/divisor.cuh"
 #include "apogee/tensor/cuda/kernels.h"
@@ -12,17 +12,17 @@
 namespace apogee::cuda {
 namespace {
 
-// The rows of the table that are here.
+// The rows of the table that this part holds.
 struct Held {
   const int64_t* ids;
   int64_t first, vocab;
 
-  // Of token i; not in [0, vocab) when the row is in another part.
+  // The row of token i. It is outside of [0, vocab) if it is in another part.
   __device__ int64_t Row(int64_t i) const { return ids[i] - first; }
   __device__ bool Has(int64_t row) const { return row >= 0 && row < vocab; }
 };
 
-// Rows as they are, in units of some bytes.
+// Copies rows of the table without conversion, in elements of type Unit.
 template <typename Unit>
 void Gather(const DeviceContext& context, const EmbeddingForwardArgs& args, int64_t row_bytes) {
   const Unit* weight = static_cast<const Unit*>(args.weight);
@@ -39,7 +39,7 @@ void Gather(const DeviceContext& context, const EmbeddingForwardArgs& args, int6
 
 constexpr int kScanThreads = 1024;
 
-// offsets[v] = counts[0] + ... + counts[v - 1] for v in [0, vocab], by one block: each thread adds
+// offsets[v] = counts[0] + ... + counts[v - 1] for v in [0, vocab], by one block. Each thread adds
 // up its stretch, then the threads' sums are scanned in shared memory.
 __global__ void __launch_bounds__(kScanThreads)
     ScanKernel(const uint32_t* counts, uint32_t* offsets, int64_t vocab) {
@@ -66,12 +66,12 @@ __global__ void __launch_bounds__(kScanThreads)
   if (threadIdx.x == kScanThreads - 1) offsets[vocab] = offset;
 }
 
-// The tokens of row v are tokens[offsets[v]] .. tokens[offsets[v + 1] - 1], ascending. Tokens are
-// counted in 32 bits: their ids alone would be 32 GB more than those hold.
+// The tokens of row v are tokens[offsets[v]] to tokens[offsets[v + 1] - 1], ascending. 32 bits are
+// enough to count tokens: the ids of 2^32 tokens would take 32 GB.
 struct Groups {
   uint32_t* counts;
   uint32_t* offsets;
-  uint32_t* places;  // of token i within its row, in no order
+  uint32_t* places;  // of token i within its row, in arbitrary order
   uint32_t* unordered;
   uint32_t* tokens;
 
@@ -100,7 +100,7 @@ void GroupById(const DeviceContext& context, const Held& held, int64_t n, const 
     const int64_t row = held.Row(i);
     if (held.Has(row)) groups.unordered[groups.offsets[row] + groups.places[i]] = uint32_t(i);
   });
-  // A token's place in order is the number of earlier ones in its row.
+  // A token's final place is the number of earlier tokens in its row.
   ForEach(context, n, [=] __device__(int64_t i) {
     const int64_t row = held.Row(i);
     if (!held.Has(row)) return;
@@ -112,14 +112,14 @@ void GroupById(const DeviceContext& context, const Held& held, int64_t n, const 
   });
 }
 
-// A thread per kCount columns of a row: every row is written, so nothing is zeroed before.
+// A thread per kCount columns of a row. Every row is written, so dweight need not be zeroed first.
 template <typename T, typename G, int kCount>
 __global__ void __launch_bounds__(256)
     SumTokensKernel(const T* dy, G* dweight, const uint32_t* offsets, const uint32_t* tokens,
                     int64_t n, WideDivisor vectors) {
   using C =
       std::conditional_t<std::is_same_v<T, double> || std::is_same_v<G, double>, double, float>;
-  constexpr int kBatch = 8;  // tokens whose loads are under way at once
+  constexpr int kBatch = 8;  // tokens whose loads are in flight at once
   const int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (at >= n) return;
   const int64_t row = vectors.Divide(at);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Whether this build's kernels run on the current GPU: asks for one of them.
+// Whether this build's kernels run on the current GPU: asks the driver for one of them.
 #include "apogee/tensor/cuda/kernel_table.h"
 #include "apogee/tensor/cuda/launch.cuh"
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The part of CudaAllocator that keeps memory for graphs, whose replays use the addresses of the
-// capture.
+// The part of CudaAllocator that keeps memory for graphs: replays use the addresses of the capture.
 #include <algorithm>
 
 #include "apogee/tensor/cuda/cuda_allocator.cuh"
@@ -31,8 +30,8 @@ bool CudaAllocator::KeepForGraphs(void* block, int64_t rounded) {
       freed_in_graph_.emplace(rounded, block);
       return true;
     }
-    // Every replay begins with what it holds: nobody may write there, not even the graph's own
-    // later work.
+    // Every replay starts with the block's present values, so nothing may overwrite them, not even
+    // the graph's own later work.
     std::vector<const GraphRecorder*>& users = users_of_[block];
     if (std::ranges::find(users, graph_) == users.end()) users.push_back(graph_);
   }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Rows that are gone through several times: a thread's first kHeld vectors stay in registers, the
+// Rows that a kernel reads several times: a thread's first kHeld vectors stay in registers, the
 // rest of a longer row is read again. Private to the CUDA folders' .cu files.
 //
 //   const HeldRow<T, kWidth, kTeam> row(x + r * cols, cols);
-//   row.ForEach([&]<int n>(const Vector<T, n>& v, int64_t i) { ... });   // as RowPart::ForEach
+//   row.ForEach([&]<int n>(const Vector<T, n>& v, int64_t i) {   // as RowPart::ForEach
+//     for (const T& value : v.at) sum += Load(&value);
+//   });
 #ifndef APOGEE_TENSOR_CUDA_HELD_ROW_CUH_
 #define APOGEE_TENSOR_CUDA_HELD_ROW_CUH_
 
@@ -12,8 +14,9 @@
 
 namespace apogee::cuda {
 
-// A warp holds the whole of every row that DispatchRows gives to warps. The more a block's threads
-// hold, the fewer blocks there are at a time.
+// The number of vectors that a thread holds. For a warp it covers every row that DispatchRows gives
+// to warps. For a block it is less: the more registers a block takes, the fewer blocks run at a
+// time.
 template <int kTeam>
 inline constexpr int kHeldVectors = kTeam == kWarp ? 8 : 4;
 
@@ -41,7 +44,8 @@ class HeldRow {
   Vector<T, kWidth> held_[kHeld];
 };
 
-// Two rows that lie alike: fn(vector of a, vector of b, index of their first element).
+// Two rows with the same offset to multiples of 16 bytes (LieAlike). ForEach calls fn(vector of a,
+// vector of b, index of their first element).
 template <typename T, int kWidth, int kTeam, int kHeld = kHeldVectors<kTeam>>
 class HeldPair {
  public:

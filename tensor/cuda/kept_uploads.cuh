@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What a graph that is captured uploads from the host: pinned copies that every replay reads.
-// Private to tensor/cuda.
+// KeptUploads: pinned copies of the data that a captured graph uploads from the host, for every
+// replay to read. Private to tensor/cuda.
 //
 //   CudaGraphRecorder recorder;
 //   context->set_recorder(&recorder);                     // CopyFromHost keeps its copies there
@@ -22,14 +22,15 @@ class KeptUploads {
   KeptUploads(const KeptUploads&) = delete;
   KeptUploads& operator=(const KeptUploads&) = delete;
 
-  // Throws Error where the host's memory cannot be pinned.
+  // Copies `bytes` from `host`. The copy lives as long as this object. Throws Error if memory
+  // cannot be pinned.
   const void* Keep(const void* host, int64_t bytes);
 
  private:
   std::vector<void*> blocks_;
 };
 
-// What contexts of this backend have as recorder.
+// The recorder type of this backend's contexts.
 struct CudaGraphRecorder : GraphRecorder {
   KeptUploads uploads;
 };

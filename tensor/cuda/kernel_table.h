@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The table of this backend's kernels. Private to tensor/cuda.
+// The table of the CUDA kernels. Private to tensor/cuda.
 #ifndef APOGEE_TENSOR_CUDA_KERNEL_TABLE_H_
 #define APOGEE_TENSOR_CUDA_KERNEL_TABLE_H_
 
@@ -10,7 +10,7 @@ namespace apogee::cuda {
 
 const KernelTable& CudaKernelTable();
 
-// False when the current GPU's architecture is not among those the kernels were compiled for.
+// Whether the kernels were compiled for the architecture of the thread's current GPU.
 bool KernelsFitThisGpu();
 
 }  // namespace apogee::cuda

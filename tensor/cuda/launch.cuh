@@ -5,13 +5,14 @@
 //   Launch(context, {.blocks = {rows}, .threads = {256}}, &SoftmaxKernel<T>, x, y, cols);
 //   ForEach(context, n, [=] __device__(int64_t i) { y[i] = Cast<T>(Load(x + i)); });
 //
-// A launch does not wait. An error of the launch is thrown as Error with the kernel's purpose left
-// to the caller's op; one of the kernel itself surfaces at the next synchronisation.
+// A launch does not wait. An error of the launch throws Error at once, without the kernel's name;
+// an error of the kernel itself is thrown at the next synchronisation.
 //
-// These files are compiled by nvcc, and by the host compiler against tests/cuda_emulation. So:
-// kernels are started through Launch only, never <<<>>>; dynamic shared memory comes from
-// DynamicShared; no lambda with __device__ stands inside a generic lambda (nvcc forbids it); no
-// inline assembly outside tensor/cuda/mma.cuh.
+// The .cu files are compiled by nvcc, and by the host compiler against tests/cuda_emulation. So:
+// - Start kernels with Launch, never with <<<>>>.
+// - Take dynamic shared memory from DynamicShared.
+// - Don't put a __device__ lambda inside a generic lambda (nvcc forbids it).
+// - Write inline assembly only in tensor/cuda/mma.cuh.
 #ifndef APOGEE_TENSOR_CUDA_LAUNCH_CUH_
 #define APOGEE_TENSOR_CUDA_LAUNCH_CUH_
 
@@ -53,8 +54,8 @@ void Launch(const DeviceContext& context, const Grid& grid, void (*kernel)(Param
 
 inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Blocks for a loop over n elements in steps of the whole grid, `per_block` of them at a time:
-// enough to fill the GPU several times over, not more.
+// The number of blocks for a grid-stride loop over n elements, of which a block takes `per_block`
+// at a time. It fills the GPU several times over, but not more.
 inline unsigned GridBlocks(const DeviceContext& context, int64_t n, int64_t per_block) {
   const int64_t most = int64_t{StreamContext::Of(context).num_multiprocessors()} * 16;
   return static_cast<unsigned>(std::clamp<int64_t>(CeilDiv(n, per_block), 1, most));

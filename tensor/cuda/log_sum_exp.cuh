@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The logarithm of a row's sum of exponentials in one pass: a running maximum, and a sum that is
-// rescaled when the maximum grows. Private to tensor/cuda's .cu files.
+// The logarithm of a row's sum of exponentials in one pass, with a running maximum and a sum that
+// is rescaled when the maximum grows. Private to tensor/cuda's .cu files.
 //
 //   LogSumExp<T> sum;
 //   part.ForEach([&]<int n>(const Vector<T, n>& v, int64_t) { sum.Add(v); });
-//   sum.OverTeam<kTeam>();              // now the row's, in every thread
+//   sum.OverTeam<kTeam>();              // now every thread has the row's
 //   lse = sum.max + std::log(sum.sum);
 #ifndef APOGEE_TENSOR_CUDA_LOG_SUM_EXP_CUH_
 #define APOGEE_TENSOR_CUDA_LOG_SUM_EXP_CUH_
@@ -16,8 +16,9 @@
 
 namespace apogee::cuda {
 
-// e^x for what is stored as T. With 16 bit elements it is the kernels' arithmetic, not the memory,
-// that the exact function would keep waiting, and the fast one's error is far below their rounding.
+// e^x for elements that are stored as T. 16-bit elements use the fast function: with the exact one,
+// arithmetic and not memory would bound the kernels, and the fast one's error is far below the
+// rounding to 16 bits.
 template <typename T>
 __device__ __forceinline__ ComputeType<T> Exp(ComputeType<T> x) {
   if constexpr (sizeof(T) == 2) {
@@ -27,7 +28,8 @@ __device__ __forceinline__ ComputeType<T> Exp(ComputeType<T> x) {
   }
 }
 
-// NaN loses: the callers subtract the maximum from every element and so meet the NaN again.
+// The maximum of the operands that are not NaN. The callers subtract the maximum from every
+// element, so a NaN still reaches the result.
 struct MaxNumber {
   template <typename C>
   __device__ C operator()(C a, C b) const {
@@ -39,14 +41,14 @@ struct MaxNumber {
   }
 };
 
-// What to subtract from elements of at most `max`: itself, but 0 for -inf, where exp(-inf - -inf)
-// would make a NaN of what is 0.
+// The number to subtract from elements before exp: `max`, but 0 if max is -inf, because
+// exp(-inf - -inf) would be NaN instead of 0.
 template <typename C>
 __device__ __forceinline__ C ExpShift(C max) {
   return max == MaxNumber::Identity<C>() ? C(0) : max;
 }
 
-// sum = sum of exp(x - max) over what was added.
+// max is the maximum of the elements that were added, sum the sum of exp(x - max) over them.
 template <typename T>
 struct LogSumExp {
   using C = ComputeType<T>;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Matrix products: cuBLASLt's, and what comes before or after them where it has no such product.
+// Matrix products by cuBLASLt. If it lacks a product's combination of dtypes, bias or epilogue,
+// kernels here run before or after it.
 #include "apogee/tensor/cuda/activation.cuh"
 #include "apogee/tensor/cuda/cublas.h"
 #include "apogee/tensor/cuda/device.cuh"
@@ -25,7 +26,8 @@ __device__ __forceinline__ C LoadBias(DType dtype, const void* bias, int64_t j) 
   }
 }
 
-// c = alpha * sums + beta * c + bias, in C, rounded once. sums [batch, m, n] or null.
+// c = alpha * sums + beta * c + bias, computed in C and rounded once. sums is [batch, m, n], or
+// null for zeros.
 template <typename T, typename C>
 void Finish(const DeviceContext& context, const MatMulArgs& args, const C* sums) {
   T* const c = static_cast<T*>(args.c);
@@ -59,7 +61,7 @@ void MatMul(const DeviceContext& context, const MatMulArgs& args) {
   MatMulArgs product = args;
   product.bias = nullptr;
   if (takes && args.c_dtype == DTypeOf<C>()) {
-    // What the sum is added to is not rounded: the bias may come first.
+    // c is not rounded between the two steps, so the bias may be added first.
     FinishAny<C>(context, args, nullptr);
     product.beta = 1;
     return gpu.cublas().MatMul(gpu, product);
@@ -75,7 +77,7 @@ void MatMul(const DeviceContext& context, const MatMulArgs& args) {
   FinishAny<C>(context, args, sums.data<C>());
 }
 
-// As cuBLASLt's epilogue: of the sums, not of what they are rounded to.
+// As cuBLASLt's epilogue: the GELU of the sums before they are rounded.
 void MatMulGelu(const DeviceContext& context, const MatMulActivationArgs& args) {
   const StreamContext& gpu = StreamContext::Of(context);
   const MatMulArgs& product = args.product;
@@ -112,7 +114,7 @@ void matmul(const DeviceContext& context, const MatMulArgs& args) {
 void matmul_activation(const DeviceContext& context, const MatMulActivationArgs& args) {
   const MatMulArgs& product = args.product;
   if (product.batch == 0 || product.m == 0 || product.n == 0) return;
-  // f16 has as many bits as the quick tanh of cuBLASLt is good for: it takes our own.
+  // f16 takes our own GELU: the fast tanh of cuBLASLt is not more precise than f16 itself.
   if (args.activation == Activation::kGeluTanh && product.dtype == DType::kBF16 &&
       product.c_dtype == DType::kBF16) {
     return MatMulGelu(context, args);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Tensor cores: products of 16 bit tiles with sums in f32, one warp at a time. The only place of
-// inline assembly. Private to the CUDA folders' .cu files.
+// Tensor cores: products of 16-bit tiles with sums in f32, by one warp. The only file with inline
+// assembly. Private to the CUDA folders' .cu files.
 //
 //   uint32_t a[4], b[4];
 //   LoadMatrices<false>(RowOfA(own, kStride), a);           // a: [16, 16] of shared memory
@@ -9,11 +9,11 @@
 //   Mma<BFloat16>(a, b[0], b[1], sums[0]);                  // sums[0]: columns 0 to 7 of a b
 //   Mma<BFloat16>(a, b[2], b[3], sums[1]);
 //
-// Lane l, with g = l / 4 and t = l % 4, holds of
+// Lane l, with g = l / 4 and t = l % 4, holds these elements (row, column):
 //   a     [16, 16]: (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8), each with the next column
 //   b     [16, 8]:  (2t, g), (2t + 8, g), each with the next row
 //   sums  [16, 8]:  (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1)
-// so the sums of two products next to each other are an `a` again, once rounded (PackSums).
+// So the sums of two products next to each other become an `a` when they are rounded (PackSums).
 #ifndef APOGEE_TENSOR_CUDA_MMA_CUH_
 #define APOGEE_TENSOR_CUDA_MMA_CUH_
 
@@ -47,9 +47,9 @@ __device__ __forceinline__ void Mma(const uint32_t (&a)[4], uint32_t b0, uint32_
 #endif
 }
 
-// Four matrices of 8 rows of 8 elements from shared memory: lane 8 i + r names row r of matrix i,
-// 16 bytes and aligned to them. Of each, a lane gets (g, 2t) and the next column; transposed:
-// (2t, g) and the next row. All 32 lanes call.
+// Loads four 8×8 matrices from shared memory. Lane 8 i + r passes the address of row r of matrix i:
+// 16 bytes, aligned to 16. From each matrix a lane gets (g, 2t) and the next column, or, if
+// transposed, (2t, g) and the next row. All 32 lanes call.
 template <bool kTransposed>
 __device__ __forceinline__ void LoadMatrices(const void* row, uint32_t (&matrices)[4]) {
 #ifdef APOGEE_CUDA_EMULATION
@@ -70,21 +70,22 @@ __device__ __forceinline__ void LoadMatrices(const void* row, uint32_t (&matrice
 #endif
 }
 
-// What this lane names to load `a` from x [16, 16] in rows; also `b` of two products, rows k and
-// columns n, from x [k = 16, n = 16] in rows, transposed by LoadMatrices.
+// The row that this lane passes to LoadMatrices<false> to load `a` from x [16, 16], or to
+// LoadMatrices<true> to load `b` of two products from x [k = 16, n = 16]. x is row-major.
 template <typename T>
 __device__ __forceinline__ const T* RowOfA(const T* x, int stride) {
   const int lane = threadIdx.x % kWarp;
   return x + lane % 16 * stride + lane / 16 * 8;
 }
-// To load `b` of two products from its transpose x [n = 16, k = 16] in rows.
+// The row that this lane passes to LoadMatrices<false> to load `b` of two products from its
+// transpose x [n = 16, k = 16], row-major.
 template <typename T>
 __device__ __forceinline__ const T* RowOfB(const T* x, int stride) {
   const int lane = threadIdx.x % kWarp;
   return x + (lane / 16 * 8 + lane % 8) * stride + lane / 8 % 2 * 8;
 }
 
-// Two floats, rounded; `low` in the lower half.
+// Rounds two floats to T and packs them, `low` in the lower half.
 template <typename T>
 __device__ __forceinline__ uint32_t Pack(float low, float high) {
 #ifdef APOGEE_CUDA_EMULATION
@@ -99,7 +100,7 @@ __device__ __forceinline__ uint32_t Pack(float low, float high) {
   return bits;
 #endif
 }
-// The `a` that two products' sums make.
+// Rounds the sums of two products next to each other to an `a`.
 template <typename T>
 __device__ __forceinline__ void PackSums(const float (&left)[4], const float (&right)[4],
                                          uint32_t (&a)[4]) {
@@ -109,8 +110,8 @@ __device__ __forceinline__ void PackSums(const float (&left)[4], const float (&r
   a[3] = Pack<T>(right[2], right[3]);
 }
 
-// Copies 16 bytes to shared memory, zeros unless `there`. They are there for this thread once
-// WaitCopies has waited for their group, for the others after a barrier.
+// Starts a copy of 16 bytes to shared memory; unless `there`, zeros are written. This thread may
+// read them after WaitCopies for their group, other threads after a barrier as well.
 __device__ __forceinline__ void CopyAsync16(void* to, const void* from, bool there) {
 #ifdef APOGEE_CUDA_EMULATION
   cuda_emulation::AsyncCopies::Get().Copy16(to, from, there);
@@ -121,7 +122,7 @@ __device__ __forceinline__ void CopyAsync16(void* to, const void* from, bool the
                : "memory");
 #endif
 }
-// Ends a group of copies, which may be empty.
+// Ends a group of copies; the group may be empty.
 __device__ __forceinline__ void CommitCopies() {
 #ifdef APOGEE_CUDA_EMULATION
   cuda_emulation::AsyncCopies::Get().Commit();
@@ -129,7 +130,7 @@ __device__ __forceinline__ void CommitCopies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
-// For all groups but the last kBut.
+// Waits for all groups except the last kBut.
 template <int kBut>
 __device__ __forceinline__ void WaitCopies() {
 #ifdef APOGEE_CUDA_EMULATION

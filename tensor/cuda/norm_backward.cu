@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Norm backward: x and dy are read once, for dx and for the partials of dweight and dbias both. A
-// block of threads visits a block of rows; each thread keeps the sums of its own columns in
-// registers.
+// Norm backward that reads x and dy once, for dx and for the partial sums of dweight and dbias. A
+// block of threads visits a block of rows; each thread keeps the sums of its columns in registers.
 #include "apogee/tensor/cuda/kernels.h"
 #include "apogee/tensor/cuda/norm_backward.cuh"
 
 namespace apogee::cuda {
 namespace {
 
-// Bytes of a row that a thread keeps in registers at most.
+// The most bytes of a row that a thread keeps in registers.
 constexpr int kHeldBytes = 64;
 
-// Two blocks at a time, so that one loads while the other computes; for 16 bit elements that costs
-// some registers kept in memory.
+// Two blocks per multiprocessor, so that one loads while the other computes. For 16-bit elements
+// some registers are then spilled to memory.
 template <typename T, bool kRms, int kWidth, int kTeam, int kHeld>
 __global__ void __launch_bounds__(kRowThreads, 2)
     BackwardKernel(NormBackwardArgs args, RowBlocks blocks) {
@@ -60,7 +59,7 @@ __global__ void __launch_bounds__(kRowThreads, 2)
   if (blocks.partials == nullptr) return;
   C* weight_sums = blocks.Partial<C>(blockIdx.x, 0, args.cols);
   C* bias_sums = blocks.Partial<C>(blockIdx.x, 1, args.cols);
-  // The teams one after the other, a fixed order; the last one has the block's sums.
+  // The teams add their sums one after the other, in a fixed order; the last one has the block's.
   __shared__ C sums[kTeams > 1 ? 2 * kHeld * kWidth : 1][kWarp];
   const int lane = TeamLane<kTeam>();
   for (int t = 0; t < kTeams; ++t) {
@@ -86,7 +85,8 @@ __global__ void __launch_bounds__(kRowThreads, 2)
   }
 }
 
-// out[i] = sum of the blocks' partials: 32 columns by 8 groups of blocks, then over the groups.
+// out[i] = the sum of the blocks' partials. A block of threads sums 32 columns in 8 groups of
+// partials, then sums over the groups.
 constexpr int kGroups = 8;
 template <typename C, typename G>
 __global__ void __launch_bounds__(kWarp* kGroups)
@@ -129,7 +129,8 @@ void Rows(const DeviceContext& context, const NormBackwardArgs& args, const RowB
     Launch(context, {.blocks = {static_cast<unsigned>(blocks.count)}, .threads = {kRowThreads}},
            kernel, args, blocks);
   };
-  // Rows of a block's threads with one vector each: fewer registers, so more of them at a time.
+  // The second case: rows of at most one vector per thread of a block need fewer registers, so more
+  // blocks run at a time.
   const int64_t bytes = args.cols * static_cast<int64_t>(sizeof(T));
   if (bytes <= kHeldBytes * kWarp) {
     launch(&BackwardKernel<T, kRms, kWidth, kWarp, kHeld>);
@@ -144,7 +145,8 @@ template <typename T>
 void Backward(const DeviceContext& context, const NormBackwardArgs& args) {
   using C = ComputeType<T>;
   const int64_t row_bytes = args.cols * static_cast<int64_t>(sizeof(T));
-  // Blocks for every multiprocessor several times over, while their partials stay small beside x.
+  // Enough blocks to fill every multiprocessor several times, but few enough that their partials
+  // are small compared to x.
   const int64_t most_blocks = 256;
   const int64_t rows_per_block = std::max<int64_t>(8, CeilDiv(args.rows, most_blocks));
   const int64_t count = CeilDiv(args.rows, rows_per_block);

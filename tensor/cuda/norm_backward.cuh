@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the two forms of norm backward share: the gradient of a row's input, and where the parts of
-// dweight and dbias lie. Private to tensor/cuda/norm_backward*.cu.
+// Helpers of the two forms of norm backward: the gradient of a row's input, and the partial sums of
+// dweight and dbias. Private to tensor/cuda/norm_backward*.cu.
 //
-// dx = rstd (g - mean(g) - xhat mean(g xhat)) with g = dy weight, as g rstd - (x - mean) p - q.
-// dweight and dbias are sums over rows: of blocks of rows first, whose number and size depend on
-// the sizes only, then over these in their order. The same bits every run.
+// With g = dy * weight and xhat = (x - mean) rstd:
+//   dx = rstd (g - mean(g) - xhat mean(g xhat))
+//      = g rstd - (x - mean) p - q
+//   p  = rstd^3 mean(g (x - mean))
+//   q  = rstd mean(g), 0 for an RMS norm
+// dweight and dbias are sums over rows: first within blocks of rows, then over the blocks in order.
+// The number and size of the blocks depend only on the sizes, so every run gives the same bits.
 #ifndef APOGEE_TENSOR_CUDA_NORM_BACKWARD_CUH_
 #define APOGEE_TENSOR_CUDA_NORM_BACKWARD_CUH_
 
@@ -14,8 +18,8 @@
 
 namespace apogee::cuda {
 
-// partials[block][0] is dweight of the block's rows, partials[block][1] dbias, `cols` each; null
-// where neither is asked for.
+// partials[block][0] is the dweight of the block's rows, partials[block][1] their dbias, [cols]
+// each. Null if neither is asked for.
 struct RowBlocks {
   int64_t rows_per_block, count;
   void* partials;
@@ -47,7 +51,7 @@ struct RowGradient {
       dot += g * (Load(x.at + j) - mean);
     }
   }
-  // After the sums are the whole row's.
+  // Call it when sum and dot are those of the whole row.
   template <int n>
   __device__ __forceinline__ Vector<T, n> InputGradient(const Vector<T, n>& x,
                                                         const Vector<T, n>& dy,
@@ -63,14 +67,14 @@ struct RowGradient {
     }
     return dx;
   }
-  // What an element adds to dweight.
+  // The term that one element adds to dweight.
   __device__ __forceinline__ C WeightTerm(const T& x, const T& dy) const {
     return Load(&dy) * ((Load(&x) - mean) * rstd);
   }
 };
 
-// For rows too long for a thread's registers: dx and the partials each read x and dy for
-// themselves. tensor/cuda/norm_backward_long.cu
+// For rows that are too long for the threads' registers: dx and the partials each read x and dy
+// again. Defined in tensor/cuda/norm_backward_long.cu.
 template <typename T>
 void NormBackwardOfLongRows(const DeviceContext& context, const NormBackwardArgs& args,
                             const RowBlocks& blocks, bool vectors);

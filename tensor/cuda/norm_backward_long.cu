@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Norm backward for rows too long for a thread's registers: a kernel for dx, and one for the
-// partials of dweight and dbias.
+// Norm backward for rows that are too long for the threads' registers: one kernel for dx, and one
+// for the partials of dweight and dbias.
 #include "apogee/tensor/cuda/held_row.cuh"
 #include "apogee/tensor/cuda/kernels.h"
 #include "apogee/tensor/cuda/norm_backward.cuh"
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kRowThreads) InputKernel(NormBackwardArgs args
   }
 }
 
-// A thread per column and block of rows.
+// The partials: a thread per column and block of rows.
 template <typename T, bool kRms>
 __global__ void __launch_bounds__(kRowThreads)
     PartialsKernel(NormBackwardArgs args, RowBlocks blocks) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Layer norm and RMS norm: rows stay in registers between the pass for the mean, the one for the
-// deviations from it and the one that writes.
+// Layer norm and RMS norm. Rows stay in registers between three passes: for the mean, for the
+// deviations from it, and for y.
 #include <cmath>
 
 #include "apogee/tensor/cuda/held_row.cuh"
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kRowThreads) ForwardKernel(NormForwardArgs arg
 
 template <typename T>
 void Forward(const DeviceContext& context, const NormForwardArgs& args) {
-  // Weights are read with the rows' indices: both must lie on multiples of 16 bytes.
+  // Weights are read with the rows' indices, so both must be aligned to 16 bytes.
   const bool vectors =
       args.cols % kVectorWidth<T> == 0 && IsAligned16(args.x, args.weight, args.bias, args.y);
   DispatchRows<T>(args.cols, vectors, [&]<int kWidth, int kTeam>() {

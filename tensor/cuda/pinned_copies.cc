@@ -45,14 +45,14 @@ PinnedCopies::~PinnedCopies() {
   cudaFreeHost(blocks_);
 }
 
-// Bytes of the ring that the GPU has read if they were given out before.
+// Returns `bytes` of the ring. If they were given out before, it waits until the GPU has read them.
 std::byte* PinnedCopies::Reserve(int64_t bytes) {
   if (ring_ == nullptr) ring_ = Pin(kRingBytes);
   const int64_t room = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   const int64_t left = kRingBytes - head_ % kRingBytes;
   if (room > left) head_ += left;  // a piece does not wrap around
   while (head_ + room - tail_ > kRingBytes) {
-    if (pieces_.empty()) {  // the rest was given out for copies that failed
+    if (pieces_.empty()) {  // the rest was given out for copies that failed to start
       tail_ = head_;
       break;
     }

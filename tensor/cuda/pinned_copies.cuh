@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Copies between the host's memory and a GPU's, through memory that the GPU reads and writes by
-// itself. Private to the CUDA folders.
+// Copies between host memory and a GPU's memory, staged through pinned memory. Private to the CUDA
+// folders.
 //
 //   PinnedCopies copies(stream);
-//   copies.Upload(device, host, bytes);     // waits for nothing, where the ring has room
+//   copies.Upload(device, host, bytes);     // does not wait if the ring has room
 //   copies.Download(host, device, bytes);   // done on return
 //
-// The driver copies pageable memory through pinned memory, too, but makes every upload wait for
-// all that the stream has to do before. Uploads go through a ring of pieces, each with an event;
-// downloads alternate between two blocks, so that a piece is copied out while the next one travels.
-// Calls may come from several threads. Each throws Error where CUDA does, or where the host's
-// memory cannot be pinned.
+// The driver also copies pageable memory through pinned memory, but makes every upload wait for all
+// work queued on the stream. Here, uploads go through a ring of pieces, each with an event.
+// Downloads alternate between two blocks, so that one piece is copied out while the next one
+// travels. Thread-safe. Each call throws Error if CUDA fails or memory cannot be pinned.
 #ifndef APOGEE_TENSOR_CUDA_PINNED_COPIES_CUH_
 #define APOGEE_TENSOR_CUDA_PINNED_COPIES_CUH_
 
@@ -41,7 +40,7 @@ class PinnedCopies {
 
  private:
   struct Piece {
-    int64_t end;  // of its bytes, among all that the ring has given out
+    int64_t end;  // the value of head_ after this piece
     cudaEvent_t landed;
   };
   std::byte* Reserve(int64_t bytes);
@@ -50,8 +49,8 @@ class PinnedCopies {
 
   std::mutex upload_mutex_;
   std::byte* ring_ = nullptr;
-  int64_t head_ = 0, tail_ = 0;  // bytes given out, and taken back
-  std::deque<Piece> pieces_;     // on their way
+  int64_t head_ = 0, tail_ = 0;  // bytes given out, and taken back, since the start
+  std::deque<Piece> pieces_;     // whose copies may not be complete
   std::vector<cudaEvent_t> spare_;
 
   std::mutex download_mutex_;

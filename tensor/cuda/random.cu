@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// random and dropout: each thread draws a whole Philox block, which is four neighbouring elements.
+// random and dropout. Each thread draws a whole Philox block, which is four neighbouring elements.
 #include <cmath>
 
 #include "apogee/tensor/cuda/device.cuh"
@@ -14,16 +14,17 @@ namespace {
 
 constexpr int kBlock = 4;
 
-// Rows of `row` elements, whose first one is element first_element + r * row_stride of the stream.
+// Rows of `row` elements. The first element of row r is element first_element + r * row_stride of
+// the stream.
 struct Draws {
   PhiloxKey key;
   int64_t first_element, row, row_stride;
-  int64_t units;        // all rows' blocks
-  WideDivisor per_row;  // blocks that a row may touch
-  bool whole;           // rows begin with a block and are made of vectors of four
+  int64_t units;        // the blocks of all rows
+  WideDivisor per_row;  // the blocks that a row may touch
+  bool whole;           // every row starts with a block and consists of vectors of four
 };
 
-// The elements of one block that exist: i + k for k in [begin, end).
+// The elements of one block that are in a row: i + k for k in [begin, end).
 struct Piece {
   int64_t i;
   int begin, end;
@@ -37,7 +38,7 @@ __global__ void DrawKernel(Draws draws, Fn fn) {
     const int64_t row = draws.per_row.Divide(u);
     const int64_t element = draws.first_element + row * draws.row_stride;
     const int64_t block = element / kBlock + (u - row * draws.per_row.value);
-    const int64_t at = block * kBlock - element;  // within the row; up to 3 before it
+    const int64_t at = block * kBlock - element;  // within the row, or up to 3 before it
     const int begin = at < 0 ? static_cast<int>(-at) : 0;
     const int end = static_cast<int>(min(draws.row - at, int64_t{kBlock}));
     if (begin >= end) continue;
@@ -52,7 +53,7 @@ bool FitVectors(const Pointers*... pointers) {
   return ((reinterpret_cast<uintptr_t>(pointers) % sizeof(Vector<T, kBlock>) == 0) && ...);
 }
 
-// fn(piece, words) for every block that n elements touch. row 0: one row of them all.
+// Calls fn(piece, words) for every block that n elements touch. row = 0: all elements are one row.
 template <typename Fn>
 void ForEachBlock(const DeviceContext& context, PhiloxKey key, int64_t first_element, int64_t n,
                   int64_t row, int64_t row_stride, bool aligned, const Fn& fn) {
@@ -137,7 +138,7 @@ void Dropout(const DeviceContext& context, const DropoutArgs& args) {
   const T* x = static_cast<const T*>(args.x);
   T* y = static_cast<T*>(args.y);
   const C scale = static_cast<C>(1 / (1 - args.p));
-  // ToUniform(word) > p as a comparison of integers, exact for the double p.
+  // ToUniform(word) > p as a comparison of integers. It is exact for the double p.
   const uint32_t threshold = static_cast<uint32_t>(std::floor(args.p * 0x1p24));
   ForEachBlock(context, args.key, args.first_element, args.n, args.row, args.row_stride,
                FitVectors<T>(x, y), [=] __device__(const Piece& piece, const uint32_t* words) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// sum over the middle dim of [outer, reduce, inner]. What a thread adds up alone is short, and long
-// sums are made in several passes over partial sums: rounding errors do not grow with the whole.
-// The order of additions follows from the sizes alone.
+// sum over the middle dim of [outer, reduce, inner]. A thread adds up only a few elements, and long
+// sums take several passes over partial sums, so rounding errors do not grow with the whole dim.
+// The order of additions depends only on the sizes.
 #include <utility>
 
 #include "apogee/tensor/cuda/device.cuh"
@@ -14,11 +14,11 @@ namespace apogee::cuda {
 namespace {
 
 constexpr int64_t kWarpRow = 1024;    // elements of a row that one warp adds up
-constexpr int64_t kBlockRow = 16384;  // a block
+constexpr int64_t kBlockRow = 16384;  // elements of a row that one block adds up
 constexpr int64_t kColumnPart = 256;  // rows that are added up column by column in one pass
 constexpr int kThreads = 256;
 
-// Where the sums of the last pass go.
+// Stores the sums of the last pass.
 template <typename Y, typename C>
 struct Finish {
   Y* y;
@@ -31,7 +31,7 @@ struct Finish {
     y[at] = Cast<Y>(accumulate ? static_cast<C>(Load(y + at)) + scaled : scaled);
   }
 };
-// And those of the ones before it.
+// Stores the sums of the passes before it.
 template <typename P>
 struct Keep {
   P* partials;
@@ -42,15 +42,16 @@ struct Keep {
   }
 };
 
-// A row's parts of part_size elements, kTeam threads each. Lane l adds up elements k of every
-// vector l, l + kTeam, ... apart, in the same way where vectors cannot be loaded as such.
+// Sums parts of rows, part_size elements each, with kTeam threads per part. Lane l takes vectors l,
+// l + kTeam, ... and has one sum for each element k of a vector. The order is the same if elements
+// cannot be loaded as vectors.
 template <int kTeam, typename X, typename C, typename Store>
 __global__ void __launch_bounds__(kThreads)
     RowKernel(const X* x, int64_t units, int64_t parts, int64_t row, int64_t part_size,
               bool aligned, Store store) {
   constexpr int kCount = kWidth<X>;
   const int64_t unit = int64_t{blockIdx.x} * (kThreads / kTeam) + threadIdx.x / kTeam;
-  if (unit >= units) return;  // whole warps, and with a block's team none
+  if (unit >= units) return;  // only whole warps return, and no thread if the team is a block
   const int64_t first = unit % parts * part_size;
   const int64_t n = min(part_size, row - first);
   x += unit / parts * row + first;
@@ -99,7 +100,7 @@ void LaunchRows(const DeviceContext& context, const X* x, int64_t outer, int64_t
   }
 }
 
-// Partial sums of partial sums are f64, as on the CPU.
+// Sums over partial sums are f64, as on the CPU.
 template <typename X, typename C, typename Store>
 void SumRows(const DeviceContext& context, const X* x, int64_t outer, int64_t row,
              const Store& store) {
@@ -111,15 +112,16 @@ void SumRows(const DeviceContext& context, const X* x, int64_t outer, int64_t ro
   SumRows<double, double>(context, partials, outer, parts, store);
 }
 
-// Neighbouring lanes take neighbouring columns, kCount each, of any outer row's any part; the
-// block's groups take rows in turn, and the first one adds their sums in order.
+// Sums column by column. Neighbouring lanes take neighbouring columns, kCount each, of one part of
+// one outer index. The groups of a block take rows in turn, and the first group adds their sums in
+// order.
 template <int kCount, typename X, typename C, typename Store>
 __global__ void __launch_bounds__(kThreads) ColumnKernel(const X* x, int64_t units, int64_t parts,
                                                          int64_t rows, int64_t inner, Store store) {
   __shared__ C shared[kThreads * kCount];
   const int64_t unit = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int64_t vectors = inner / kCount;
-  const int64_t strip = unit / vectors;  // of all outer rows
+  const int64_t strip = unit / vectors;  // counted over all outer indices
   const int64_t column = unit % vectors * kCount;
   const int64_t first = strip % parts * kColumnPart;
   const int64_t end = min(first + kColumnPart, rows);
@@ -133,7 +135,7 @@ __global__ void __launch_bounds__(kThreads) ColumnKernel(const X* x, int64_t uni
       for (int k = 0; k < kCount; ++k) sums[k] += static_cast<C>(Load(values.at + k));
     }
   }
-  // Columns apart, so that lanes meet different banks.
+  // The columns of a lane are stored apart, so that lanes meet different banks.
   const unsigned place = threadIdx.y * blockDim.x + threadIdx.x;
 #pragma unroll
   for (int k = 0; k < kCount; ++k) shared[k * kThreads + place] = sums[k];
@@ -153,7 +155,7 @@ template <typename X, typename C, typename Store>
 void SumColumns(const DeviceContext& context, const X* x, int64_t outer, int64_t rows,
                 int64_t inner, const Store& store) {
   const int64_t parts = std::max<int64_t>(1, CeilDiv(rows, kColumnPart));
-  // Few rows are not worth several groups.
+  // A few rows are not worth several groups.
   const unsigned groups = rows < 32 ? 1 : 8, lanes = kThreads / groups;
   const auto launch = [&](auto count, const auto& to) {
     constexpr int kCount = decltype(count)::value;

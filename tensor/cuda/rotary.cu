@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Rotary position embedding. The angles of a token serve all its heads and every sample, so their
-// cosines and sines go into a table first; then each thread rotates some neighbouring pairs.
+// Rotary position embedding. All heads and samples use the same angles for a token, so their
+// cosines and sines are put into a table first. Then each thread rotates a few neighbouring pairs.
 #include <cmath>
 #include <numbers>
 
@@ -14,14 +14,15 @@
 namespace apogee::cuda {
 namespace {
 
-// Turns per token of some neighbouring pairs. The host computes them, to the CPU's bits: large
-// positions multiply their rounding errors. They are handed over with the launch.
+// The turns per token of some neighbouring pairs. The host computes them, with the same bits as for
+// the CPU, because large positions multiply their rounding errors. They are a kernel parameter.
 struct Frequencies {
   static constexpr int64_t kMost = 128;
   double turns[kMost];
 };
 
-// Rows of 2 * half: cosines, then sines (negated for the inverse). Pairs [first, first + count).
+// Fills rows of the table, 2 * half elements each: cosines, then sines (negated for the inverse).
+// This call fills pairs [first, first + count).
 template <typename C>
 void FillTable(const DeviceContext& context, const RotaryArgs& args, int64_t first, int64_t count,
                C* table) {
@@ -47,10 +48,11 @@ void FillTable(const DeviceContext& context, const RotaryArgs& args, int64_t fir
 struct Operands {
   int64_t x_strides[3], y_strides[3];  // of batch, tokens, heads
   int64_t half;
-  WideDivisor vectors, heads, tokens;  // a head's vectors of pairs
+  WideDivisor vectors, heads, tokens;  // vectors: the vectors of pairs of one head
 };
 
-// Whether pairs may be taken kCount at a time: both halves of every head are vectors.
+// Whether a thread may take kCount pairs at a time: both halves of every head consist of aligned
+// vectors.
 template <int kCount>
 bool FitVectors(const RotaryArgs& args) {
   if (!IsAligned16(args.x, args.y) || args.head_dim / 2 % kCount != 0) return false;

@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Kernels over rows: which threads work on a row, how its elements are shared out among them, sums
+// Kernels over rows: the threads that work on a row, the elements of each thread, and reductions
 // over them. Private to the CUDA folders' .cu files.
 //
 //   for (int64_t r = FirstRow<kTeam>(); r < rows; r += RowStep<kTeam>()) {
 //     const RowPart<T, kWidth, kTeam> part(x + r * cols, cols);
 //     C sum = 0;
-//     part.ForEach([&]<int n>(const Vector<T, n>& v, int64_t i) { ... x[i] to x[i + n - 1] ... });
+//     part.ForEach([&]<int n>(const Vector<T, n>& v, int64_t i) {   // v: x[i] to x[i + n - 1]
+//       for (const T& value : v.at) sum += Load(&value);
+//     });
 //     sum = TeamReduce<kTeam>(sum, Sum());
 //   }
 //
-// A team is a warp, eight of them in a block, or a block: which of the two depends on a row's
-// length only, so a row's result does not depend on how many others there are. Everything is read
-// in vectors of 16 bytes from the first address on that is a multiple of 16; the elements before
-// and behind are read singly. Where rows of several arrays lie differently to that, kWidth is 1.
+// A team works on one row. It is a warp (a block has eight) or a whole block; the choice depends
+// only on the row's length, so a row's result does not depend on the number of rows. A row is read
+// in vectors of 16 bytes, from the first address that is a multiple of 16; the elements before and
+// after the vectors are read one by one. If the rows of several arrays have different offsets to
+// multiples of 16 bytes, kWidth must be 1.
 #ifndef APOGEE_TENSOR_CUDA_ROWS_CUH_
 #define APOGEE_TENSOR_CUDA_ROWS_CUH_
 
@@ -24,7 +27,7 @@
 
 namespace apogee::cuda {
 
-inline constexpr int kRowThreads = 256;  // of a block
+inline constexpr int kRowThreads = 256;  // per block
 
 template <int kTeam>
 inline Grid RowGrid(const DeviceContext& context, int64_t rows) {
@@ -43,7 +46,7 @@ __device__ __forceinline__ int TeamLane() {
   return static_cast<int>(threadIdx.x % kTeam);
 }
 
-// Over a team, all of which must call; every thread gets the result.
+// Reduces over a team. All its threads must call; every thread gets the result.
 template <int kTeam, typename C, typename Op>
 __device__ __forceinline__ C TeamReduce(C x, Op op) {
   static_assert(kTeam == kWarp || kTeam == kRowThreads);
@@ -54,7 +57,7 @@ __device__ __forceinline__ C TeamReduce(C x, Op op) {
   }
 }
 
-// Two sums for the barriers of one.
+// Sums a and b over a team, with the barriers of one reduction.
 template <int kTeam, typename C>
 __device__ __forceinline__ void TeamSums(C& a, C& b) {
   a = WarpReduce(a, Sum());
@@ -83,7 +86,7 @@ __device__ __forceinline__ void StoreVector(T* y, const Vector<T, n>& v) {
   *reinterpret_cast<Vector<T, n>*>(y) = v;
 }
 
-// One thread's part of a row.
+// The elements of a row that belong to one thread of the team.
 template <typename T, int kWidth, int kTeam>
 class RowPart {
  public:
@@ -96,14 +99,14 @@ class RowPart {
     vectors_ = (cols - head_) / kWidth;
   }
 
-  // Calls fn(vector, index of its first element) for the thread's elements. fn may write where it
-  // was read from: these elements are read by no other thread and not again.
+  // Calls fn(vector, index of its first element) for the thread's elements. fn may overwrite them:
+  // no other thread reads them, and they are not read again.
   template <typename Fn>
   __device__ __forceinline__ void ForEach(const Fn& fn) const {
     ForSingles(fn);
     ForVectorsFrom(0, fn);
   }
-  // What no vector covers.
+  // As ForEach, but only for the elements that no vector covers.
   template <typename Fn>
   __device__ __forceinline__ void ForSingles(const Fn& fn) const {
     if constexpr (kWidth > 1) {
@@ -112,10 +115,10 @@ class RowPart {
       if (tail < cols_) fn(LoadVector<T, 1>(row_ + tail), tail);
     }
   }
-  // The thread's vectors but for its first `skip`.
+  // As ForEach, but only for the thread's vectors after the first `skip`.
   template <typename Fn>
   __device__ __forceinline__ void ForVectorsFrom(int skip, const Fn& fn) const {
-    constexpr int kAtOnce = 4;  // loads on their way
+    constexpr int kAtOnce = 4;  // loads in flight
     int64_t v = lane_ + int64_t{skip} * kTeam;
     for (; v + (kAtOnce - 1) * kTeam < vectors_; v += kAtOnce * kTeam) {
       Vector<T, kWidth> loaded[kAtOnce];
@@ -127,7 +130,7 @@ class RowPart {
     for (; v < vectors_; v += kTeam) fn(LoadVector<T, kWidth>(At(v)), Index(v));
   }
 
-  // The thread's k-th vector: whether there is one, and the index of its first element.
+  // Whether the thread has a k-th vector, and the index of that vector's first element.
   __device__ __forceinline__ bool Has(int k) const { return lane_ + k * kTeam < vectors_; }
   __device__ __forceinline__ int64_t IndexOf(int k) const { return Index(lane_ + k * kTeam); }
 
@@ -140,10 +143,10 @@ class RowPart {
   int lane_;
 };
 
-// Rows of at most this many bytes are a warp's: eight vectors for each thread.
+// A warp works on rows of at most this many bytes: eight vectors per thread.
 inline constexpr int64_t kWarpRowBytes = 8 * 16 * kWarp;
 
-// Calls fn.template operator()<kWidth, kTeam>() for rows of `cols` elements of type T: kWidth is 1
+// Calls fn.template operator()<kWidth, kTeam>() for rows of `cols` elements of type T. kWidth is 1
 // unless `vectors`.
 template <typename T, typename Fn>
 void DispatchRows(int64_t cols, bool vectors, const Fn& fn) {
@@ -157,7 +160,8 @@ void DispatchRows(int64_t cols, bool vectors, const Fn& fn) {
   }
 }
 
-// Whether arrays of rows of one length lie alike to multiples of 16 bytes.
+// Whether two arrays have the same offset to multiples of 16 bytes. If their rows have one length,
+// all their rows do.
 inline bool LieAlike(const void* a, const void* b) {
   return (reinterpret_cast<uintptr_t>(a) - reinterpret_cast<uintptr_t>(b)) % 16 == 0;
 }

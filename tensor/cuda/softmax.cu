@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Softmax over rows, which are read once where they fit into the threads' registers. A row of -inf
-// gives NaN (-inf minus its own maximum), as does one with +inf or NaN.
+// Softmax over rows. A row that fits into the threads' registers is read once. A row of -inf gives
+// NaN (-inf minus its own maximum), and so does a row with +inf or NaN.
 #include "apogee/tensor/cuda/held_row.cuh"
 #include "apogee/tensor/cuda/kernels.h"
 #include "apogee/tensor/cuda/log_sum_exp.cuh"
@@ -30,7 +30,8 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-// Two blocks at a time: the compiler would rather hold two rows of f16 converted to f32.
+// At least two blocks per multiprocessor. Otherwise the compiler would hold both rows of f16 in
+// registers as f32.
 template <typename T, int kWidth, int kTeam>
 __global__ void __launch_bounds__(kRowThreads, 2)
     BackwardKernel(const T* y, const T* dy, T* dx, int64_t rows, int64_t cols) {

@@ -7,7 +7,7 @@
 namespace apogee::cuda {
 namespace {
 
-// From the first element to the last of `batch` stored matrices.
+// The bytes from the first element to the last of `batch` stored matrices.
 int64_t Bytes(DType dtype, int64_t batch, int64_t batch_stride, int64_t rows, int64_t ld,
               int64_t cols) {
   if (rows == 0 || cols == 0) return 0;
@@ -16,7 +16,7 @@ int64_t Bytes(DType dtype, int64_t batch, int64_t batch_stride, int64_t rows, in
 
 class Copy {
  public:
-  // Of all `bytes`, or of none.
+  // Allocates `bytes`, and copies them from `from` if `all`.
   Copy(const StreamContext& gpu, const void* from, int64_t bytes, bool all = true)
       : block_(gpu, bytes) {
     if (all) gpu.CopyWithin(data(), from, bytes);
@@ -38,7 +38,7 @@ void MatMulOfCopies(const StreamContext& pinned, const MatMulArgs& args) {
   const Copy a(gpu, args.a, stored(args.a_trans, args.m, args.lda, args.k, args.a_batch));
   const Copy b(gpu, args.b, stored(args.b_trans, args.k, args.ldb, args.n, args.b_batch));
   const Copy bias(gpu, args.bias, args.bias == nullptr ? 0 : args.n * DTypeSize(args.bias_dtype));
-  // What the product does not overwrite is written back as it was.
+  // Elements that the product does not overwrite are copied, too, and written back as they were.
   const bool whole =
       args.beta == 0 && args.ldc == args.n && (args.batch == 1 || args.c_batch == args.m * args.n);
   const Copy c(gpu, args.c, c_bytes, /*all=*/!whole);

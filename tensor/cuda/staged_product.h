@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Products in the host's memory (PinnedContext): on copies of the operands in the GPU's, so that
-// each goes over the bus once and not once for every tile that reads it. Private to tensor/cuda.
+// Products of operands in pinned host memory (PinnedContext). They are copied to the GPU's memory
+// first, so that each operand goes over the bus once, not once for every tile that reads it.
+// Private to tensor/cuda.
 //
 //   if (gpu.is_pinned()) return MatMulOfCopies(gpu, args);
 #ifndef APOGEE_TENSOR_CUDA_STAGED_PRODUCT_H_
@@ -12,7 +13,8 @@
 
 namespace apogee::cuda {
 
-// Needs every size but k > 0. What lies between c's rows and matrices stays.
+// Every size except k must be > 0. Elements between c's rows and between its matrices stay as they
+// are.
 void MatMulOfCopies(const StreamContext& pinned, const MatMulArgs& args);
 
 }  // namespace apogee::cuda

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What kernels and copies on a GPU need of a context: its stream. Private to the CUDA folders.
+// StreamContext: a context on a GPU, with the stream that its kernels and copies are queued on.
+// Private to the CUDA folders.
 //
 //   const StreamContext& gpu = StreamContext::Of(context);
 //   CheckCuda(cudaMemsetAsync(data, 0, bytes, gpu.stream()), "cudaMemsetAsync");
 //
-// The current device is a thread's: Use() sets it, and every call into CUDA needs it set.
+// Each thread has a current device, which every call into CUDA needs: Use() sets it.
 #ifndef APOGEE_TENSOR_CUDA_STREAM_CONTEXT_CUH_
 #define APOGEE_TENSOR_CUDA_STREAM_CONTEXT_CUH_
 
@@ -33,28 +34,29 @@ class StreamContext : public DeviceContext {
  public:
   StreamContext(std::unique_ptr<Allocator> allocator, cudaStream_t stream,
                 const CudaOptions& options);
-  // The same rank's, on the stream of `main`, with other memory.
+  // Another context of the rank of `main`, on the same stream, with memory of another kind.
   StreamContext(std::unique_ptr<Allocator> allocator, ContextPtr main);
   ~StreamContext() override;
 
-  // The context must be one of a GPU: kernels of tables of this folder get no other.
+  // `context` must be a GPU's. Kernels of this folder's table get no other.
   static const StreamContext& Of(const DeviceContext& context) {
     return static_cast<const StreamContext&>(context);
   }
-  // Makes this context's GPU the calling thread's.
+  // Makes this context's GPU the calling thread's current device.
   void Use() const;
   cudaStream_t stream() const { return stream_; }
-  // Whether its memory is the host's (PinnedContext); main() is the context whose is the GPU's.
+  // Whether its memory is pinned host memory (PinnedContext). main() is the rank's context with the
+  // GPU's memory.
   bool is_pinned() const { return main_ != nullptr; }
   const StreamContext& main() const { return main_ == nullptr ? *this : Of(*main_); }
-  // Streaming multiprocessors of the GPU: how many blocks fill it.
+  // The GPU's number of streaming multiprocessors, which tells how many blocks fill it.
   int num_multiprocessors() const { return num_multiprocessors_; }
   bool allow_tf32() const { return allow_tf32_; }
-  // Made by the first call, which throws Error where there is no cuBLASLt.
+  // The first call makes the handle. Throws Error if there is no cuBLASLt.
   CublasHandle& cublas() const;
 
-  // A copy of `bytes` of the host that never change, made by the first call for this address and
-  // kept as long as the context: a table that kernels need at every call costs no wait.
+  // Returns a copy on the device of `bytes` that never change, such as a table that kernels need at
+  // every call. The first call for an address makes the copy; the context keeps it.
   const void* Constant(const void* host, int64_t bytes) const;
 
   void CopyToHost(void* host, const void* device, int64_t bytes) const override;
@@ -63,7 +65,7 @@ class StreamContext : public DeviceContext {
   void Synchronize() const override;
 
  private:
-  ContextPtr main_;  // whose stream it is; null: its own
+  ContextPtr main_;  // the owner of the stream; null: this context
   cudaStream_t stream_;
   mutable PinnedCopies copies_;
   int num_multiprocessors_ = 1;

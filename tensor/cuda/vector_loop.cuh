@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Loops over elements in vectors of 16 bytes where the pointers allow it. Private to tensor/cuda.
+// Loops over elements, in vectors of 16 bytes if the pointers allow it. Private to tensor/cuda.
 //
 //   ForEachVector<kWidth<T>>(context, n, IsAligned16(x, y), [=] __device__(int64_t i, auto width) {
 //     auto values = ReadVector<width.value>(x + i);        // elements [i, i + width)
-//     for (T& value : values.at) value = Cast<T>(...);
+//     for (T& value : values.at) value = Cast<T>(2 * Load(&value));
 //     WriteVector(y + i, values);
 //   });
 //
-// The same element is computed by the same expression in a vector and alone: where a tensor begins
+// An element is computed by the same expression in a vector and alone, so the address of a tensor
 // does not change its bits.
 #ifndef APOGEE_TENSOR_CUDA_VECTOR_LOOP_CUH_
 #define APOGEE_TENSOR_CUDA_VECTOR_LOOP_CUH_
@@ -20,7 +20,7 @@
 
 namespace apogee::cuda {
 
-// Neighbouring elements that a thread takes: 16 bytes of the widest of the types.
+// The number of neighbouring elements that a thread takes: 16 bytes of the widest of the types.
 template <typename... Ts>
 inline constexpr int kWidth = 16 / static_cast<int>(std::max({sizeof(Ts)...}));
 
@@ -71,8 +71,9 @@ Grid VectorGrid(const DeviceContext& context, int64_t n, int64_t vectors) {
   return {.blocks = {GridBlocks(context, std::max(vectors, n - vectors * kCount), 256)}};
 }
 
-// Calls fn(i, width) on the GPU so that each element of [0, n) is in one [i, i + width), in no
-// order: width is an integral_constant, kCount with i a multiple of it where `aligned`, else 1.
+// Calls fn(i, width) on the GPU, in no order, so that each element of [0, n) is in exactly one
+// [i, i + width). width is an integral_constant. If `aligned`, it is kCount with i a multiple of
+// kCount, and 1 for the elements after the last vector; else it is 1.
 template <int kCount, typename Fn>
 void ForEachVector(const DeviceContext& context, int64_t n, bool aligned, const Fn& fn) {
   if (n <= 0) return;
@@ -81,7 +82,8 @@ void ForEachVector(const DeviceContext& context, int64_t n, bool aligned, const 
          vectors, fn);
 }
 
-// y[i] = fn(x[i]...), everything loaded as its compute type and rounded once; y may be any x.
+// y[i] = fn(x[i]...). The x[i] are loaded as their compute types, and y[i] is rounded once. y may
+// be one of the x.
 template <typename Y, typename Fn, typename... Xs>
 void MapVectors(const DeviceContext& context, int64_t n, Y* y, const Fn& fn, const Xs*... x) {
   if (n <= 0) return;

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Arguments of every kernel, one struct each: raw pointers, sizes and strides (in elements), never
-// a Tensor. The checked functions of tensor/ops fill them in; a backend's kernel table implements
+// The arguments of every kernel, one struct each: raw pointers, sizes and strides (in elements),
+// never a Tensor. The checked functions of tensor/ops fill them in; the backends' kernels take
 // them.
 //
-// Conventions: `dtype` is the element type of every void pointer without a dtype of its own;
-// kernels compute in ComputeType (f32, or f64 for f64) and round once on the store. Pointers are
-// contiguous row-major unless strides are given. No two pointers may alias unless said so. Kernels
-// must not throw.
+//   context.kernels().fill(context, {.dtype = DType::kF32, .y = y, .n = n, .value = 1.0});
+//
+// Conventions:
+// - `dtype` is the element type of every void pointer that has no dtype of its own.
+// - Kernels compute in ComputeType (f32, or f64 for f64) and round once, on the store.
+// - Pointers are contiguous and row-major unless strides are given.
+// - No two pointers alias unless the comment allows it.
+// - Kernels don't check their arguments: the ops have. They throw Error only for what the device
+//   reports, such as memory that ran out.
 #ifndef APOGEE_TENSOR_KERNELS_ARGS_H_
 #define APOGEE_TENSOR_KERNELS_ARGS_H_
 
@@ -19,13 +24,13 @@
 
 namespace apogee {
 
-// A number that the kernel reads on the device as it runs, so that the host need not wait for it; 1
-// where there is none.
+// A number that the kernel reads on the device when it runs, so that the host does not wait for it.
+// Without a value it stands for 1.
 struct DeviceScalar {
   const void* value = nullptr;
   DType dtype = DType::kF32;  // floating
 };
-// For kernels.
+// Only kernels may call it.
 constexpr double ReadScalar(const DeviceScalar& scalar) {
   if (scalar.value == nullptr) return 1;
   switch (scalar.dtype) {
@@ -71,7 +76,7 @@ struct BinaryArgs {
   int64_t n, b_period;
 };
 
-// y = alpha * x + beta * y; beta == 0 overwrites (NaN in y is ignored then). y may be x.
+// y = alpha * x + beta * y. beta == 0 overwrites y, even a NaN in it. y may be x.
 struct ScaleAddArgs {
   DType x_dtype, y_dtype;
   const void* x;
@@ -80,7 +85,9 @@ struct ScaleAddArgs {
   double alpha, beta;
 };
 
-// kGeluTanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), GPT-2's; kGelu: with erf.
+// kGelu      0.5 x (1 + erf(x / sqrt(2)))
+// kGeluTanh  0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), as in GPT-2
+// kSilu      x * sigmoid(x)
 enum class Activation { kRelu, kGelu, kGeluTanh, kSilu, kTanh, kSigmoid };
 
 struct ActivationForwardArgs {
@@ -118,10 +125,11 @@ struct SwiGluBackwardArgs {
   int64_t n;
 };
 
-// y[i] = keep(i) ? x[i] / (1 - p) : 0, where keep(i) is ToUniform(word) > p and word is element
-// (first_element + i) of the Philox stream `key` (counter = index / 4, word = index % 4), for rows
-// of row_stride elements of which x has the first `row`: (first_element + i / row * row_stride + i
-// % row). y may be x. The backward pass is the same kernel on dy.
+// y[i] = keep(i) ? x[i] / (1 - p) : 0
+//   keep(i) = ToUniform(word(e)) > p, with e = first_element + i / row * row_stride + i % row
+//   word(e) is word e % 4 at counter e / 4 of the Philox stream `key`.
+// So x has the first `row` elements of every `row_stride` elements of the stream. y may be x. The
+// backward pass is the same kernel on dy.
 struct DropoutArgs {
   DType dtype;
   const void* x;
@@ -133,9 +141,11 @@ struct DropoutArgs {
   int64_t row, row_stride;  // row divides n
 };
 
-// y[i] from element (first_element + i) of the stream: kUniform in (low, high], kNormal with mean
-// low and standard deviation high (Box-Muller over the word pairs (0,1) and (2,3) of one Philox
-// block: elements 4b, 4b+1 are the cosine and sine of the first pair, 4b+2, 4b+3 of the second).
+// y[i] is element first_element + i of the Philox stream `key`:
+//   kUniform  in (low, high]
+//   kNormal   with mean `low` and standard deviation `high`, by Box-Muller: in block b, elements 4b
+//             and 4b + 1 are the cosine and sine of words 0 and 1, elements 4b + 2 and 4b + 3 those
+//             of words 2 and 3.
 enum class Distribution { kUniform, kNormal };
 struct RandomArgs {
   Distribution distribution;
@@ -147,7 +157,8 @@ struct RandomArgs {
   double low, high;
 };
 
-// y[o, i] = scale * sum_r x[o, r, i] (+ y if accumulate); sums in f32 (f64 for f64) or wider.
+// y[o, i] = scale * sum_r x[o, r, i] (+ y[o, i] if accumulate). Sums are in f32 (f64 for f64) or
+// wider.
 struct SumArgs {
   DType x_dtype, y_dtype;
   const void* x;
@@ -157,13 +168,14 @@ struct SumArgs {
   bool accumulate;
 };
 
-// Rows of `cols` elements. Softmax backward: dx = y * (dy - sum(dy * y)).
+// Over rows of `cols` elements: y = exp(x - max(x)) / sum(exp(x - max(x))).
 struct SoftmaxForwardArgs {
   DType dtype;
   const void* x;
   void* y;
   int64_t rows, cols;
 };
+// dx = y * (dy - sum(dy * y)), the sum over a row.
 struct SoftmaxBackwardArgs {
   DType dtype;
   const void* y;
@@ -172,8 +184,10 @@ struct SoftmaxBackwardArgs {
   int64_t rows, cols;
 };
 
-// y = (x - mean) * rstd * weight + bias per row; rms: y = x * rstd * weight (mean and bias are
-// null). weight (and bias) have `dtype`; mean and rstd are f32 (f64 for f64).
+// Per row:
+//   layer norm  y = (x - mean) * rstd * weight + bias   (bias may be null)
+//   rms         y = x * rstd * weight                   (mean and bias are null)
+// mean and rstd, one element per row, are written in f32 (f64 for f64).
 struct NormForwardArgs {
   DType dtype;
   bool rms;
@@ -186,7 +200,7 @@ struct NormForwardArgs {
   int64_t rows, cols;
   double eps;
 };
-// dweight and dbias have param_grad_dtype and are overwritten; any of dx, dweight, dbias may be
+// dweight and dbias have param_grad_dtype and are overwritten. Any of dx, dweight and dbias may be
 // null.
 struct NormBackwardArgs {
   DType dtype, param_grad_dtype;
@@ -202,10 +216,13 @@ struct NormBackwardArgs {
   int64_t rows, cols;
 };
 
-// Rotate-half rotary embedding of x[batch, tokens, heads, head_dim] (strides of the first three
-// dims; head_dim is contiguous): with h = head_dim / 2, f_i = theta^(-2i/head_dim), a =
-// (first_position + t) f_i: y_i = x_i cos a - x_{i+h} sin a, y_{i+h} = x_{i+h} cos a + x_i sin a.
-// inverse: a -> -a (the backward pass). Tokens from jump_at on are `jump` positions further.
+// Rotate-half rotary embedding of x [batch, tokens, heads, head_dim]. The strides are those of the
+// first three dims; head_dim is contiguous. For token t and i < h = head_dim / 2:
+//   a        = (first_position + t) * theta^(-2i / head_dim)
+//   y[i]     = x[i] cos(a) - x[i + h] sin(a)
+//   y[i + h] = x[i + h] cos(a) + x[i] sin(a)
+// inverse: -a instead of a (the backward pass). Tokens from jump_at on are `jump` positions
+// further.
 struct RotaryArgs {
   DType dtype;
   const void* x;
@@ -219,8 +236,8 @@ struct RotaryArgs {
   int64_t jump_at = 0, jump = 0;
 };
 
-// y[i] = weight[ids[i] - first], zeros for an id outside [first, first + vocab): its row is in
-// another part of the table. ids are checked by the caller.
+// y[i] = weight[ids[i] - first], or zeros for an id outside [first, first + vocab), whose row is in
+// another part of the table. weight is [vocab, dim].
 struct EmbeddingForwardArgs {
   DType dtype;
   const int64_t* ids;
@@ -229,9 +246,8 @@ struct EmbeddingForwardArgs {
   int64_t n, dim, vocab;
   int64_t first = 0;
 };
-// dweight[ids[i] - first] += dy[i] for ids in [first, first + vocab); dweight [vocab, dim] of
-// grad_dtype is zeroed first. Fixed order of addition per row (i ascending), accumulated in f32 or
-// wider.
+// dweight[ids[i] - first] += dy[i] for ids in [first, first + vocab). dweight [vocab, dim] has
+// grad_dtype and is zeroed first. Every row is summed in one order (ascending i), in f32 or wider.
 struct EmbeddingBackwardArgs {
   DType dtype, grad_dtype;
   const int64_t* ids;
@@ -241,10 +257,11 @@ struct EmbeddingBackwardArgs {
   int64_t first = 0;
 };
 
-// c[b] = alpha * op(a[b]) op(b[b]) + beta * c[b] (+ bias over columns), b in [0, batch).
-// op(a) is m×k, op(b) k×n, c m×n. a_trans means a is stored k×m; ld* are row strides of the stored
-// matrices; *_batch are batch strides (0 shares one matrix). a and b have `dtype`; c and bias their
-// own.
+// For each i in [0, batch), with the bias [n] added to every row:
+//   c[i] = alpha * op(a[i]) op(b[i]) + beta * c[i] + bias
+// op(a) is m×k, op(b) k×n, c m×n. a_trans: a is stored as k×m; b_trans: b is stored as n×k. lda,
+// ldb and ldc are the row strides of the stored matrices. *_batch are batch strides; 0 uses one
+// matrix for all. a and b have `dtype`.
 struct MatMulArgs {
   DType dtype, c_dtype, bias_dtype;
   const void* a;
@@ -257,25 +274,27 @@ struct MatMulArgs {
   int64_t a_batch, b_batch, c_batch;
   double alpha, beta;
 };
-// The product, with beta = 0 and c contiguous, and y = activation(c), of c's dtype and layout. Of c
-// as it is before or after its rounding to c_dtype: whichever a backend takes for an activation and
-// dtypes, it takes for all shapes, so that a part of a layer has the bits of the whole.
+// The product c, with beta = 0 and contiguous, and y = activation(c) of c's dtype and layout.
+// A backend may apply the activation before or after it rounds c to c_dtype. It makes the same
+// choice for all shapes, given the activation and the dtypes: then a shard of a layer has the same
+// bits as the whole layer.
 struct MatMulActivationArgs {
   MatMulArgs product;
   Activation activation;
   void* y;
 };
 
-// A strided [batch, tokens, heads, head_dim] operand of attention; head_dim is contiguous.
+// A strided operand of attention, [batch, tokens, heads, head_dim]. head_dim is contiguous.
 struct AttentionOperand {
   void* data;
   int64_t batch_stride, token_stride, head_stride;
 };
 
-// out = softmax(scale * q k^T + causal mask) v per head, without keeping the scores. Query head h
-// reads key/value head h / (heads / kv_heads). Causal: query i of q_tokens sees keys <= i +
-// kv_tokens - q_tokens. lse[batch, heads, q_tokens] (f32; f64 for f64) is the log-sum-exp of the
-// scaled scores, for backward. wide: out is f32 (f64 for f64).
+// Per head, without keeping the scores:
+//   out = softmax(scale * q k^T + causal mask) v
+// Query head h reads key/value head h / (heads / kv_heads). Causal: query i sees the keys
+// j <= i + kv_tokens - q_tokens. lse [batch, heads, q_tokens], f32 (f64 for f64), is the
+// log-sum-exp of the scaled scores; backward needs it. wide: out is f32 (f64 for f64).
 struct AttentionForwardArgs {
   DType dtype;
   AttentionOperand q, k, v, out;
@@ -285,7 +304,7 @@ struct AttentionForwardArgs {
   bool causal;
   bool wide = false;
 };
-// Overwrites dq, dk, dv (which may be interleaved in one packed buffer). wide: they are f32 (f64
+// Overwrites dq, dk and dv, which may be interleaved in one packed buffer. wide: they are f32 (f64
 // for f64).
 struct AttentionBackwardArgs {
   DType dtype;
@@ -296,10 +315,14 @@ struct AttentionBackwardArgs {
   bool causal;
   bool wide = false;
 };
-// The softmax over two sets of keys from those over each: with l = log(exp(sum_lse) + exp(lse)),
-// sum becomes exp(sum_lse - l) sum + exp(lse - l) part, and sum_lse l; both -inf: nothing changes.
-// All of `dtype`, f32 or f64. part_lse [batch, heads, tokens] is contiguous, rows of sum_lse are
-// those of more tokens perhaps.
+// Joins attention over two sets of keys into attention over both. With
+//   l = log(exp(sum_lse) + exp(part_lse))
+// this sets
+//   sum     = exp(sum_lse - l) * sum + exp(part_lse - l) * part
+//   sum_lse = l
+// Nothing changes where both are -inf. All have `dtype`, f32 or f64. part_lse [batch, heads,
+// tokens] is contiguous. sum_lse may be a slice over the tokens, with strides sum_lse_batch and
+// sum_lse_head.
 struct AttentionMergeArgs {
   DType dtype;
   AttentionOperand sum, part;
@@ -309,8 +332,10 @@ struct AttentionMergeArgs {
   int64_t batch, tokens, heads, head_dim;
 };
 
-// Fused softmax + cross entropy. Per row: lse, and loss = lse - logits[target], 0 where target ==
-// ignore_index. lse and loss are f32 (f64 for f64).
+// Fused softmax and cross entropy. Per row:
+//   lse  = log(sum(exp(logits)))
+//   loss = lse - logits[target], or 0 if target == ignore_index
+// lse and loss are f32 (f64 for f64).
 struct CrossEntropyForwardArgs {
   DType dtype;
   const void* logits;
@@ -320,10 +345,11 @@ struct CrossEntropyForwardArgs {
   void* loss;
   int64_t rows, cols;
 };
-// dlogits = (exp(logits - lse) - onehot) * (grad / num_targets), 0 in ignored rows. dlogits may be
-// logits. The columns are those from `first` on of the whole logits, each row followed by `padding`
-// elements, whose dlogits are 0; a target outside [first, first + cols) has its one-hot in another
-// part.
+// Per row:
+//   dlogits = (exp(logits - lse) - onehot(target)) * (grad / num_targets), 0 in ignored rows
+// dlogits may be logits. For a part of the logits: it holds the columns from `first` on, and each
+// row ends with `padding` more elements, whose dlogits are 0. The one-hot of a target outside
+// [first, first + cols) is in another part.
 struct CrossEntropyBackwardArgs {
   DType dtype;
   const void* logits;
@@ -336,9 +362,13 @@ struct CrossEntropyBackwardArgs {
   int64_t first = 0, padding = 0;
   DeviceScalar grad = {};
 };
-// The cross entropy of logits whose columns are cut into parts, in three steps with two reductions
-// between them. This one, over the columns of one part as above: lse (-inf without columns), and
-// target_logits = logits[target - first], 0 for a target of another part. Both f32 (f64 for f64).
+// The cross entropy of logits whose columns are split into parts: three kernels, with a reduction
+// over the parts after the first (max of lse) and after the second (sums and target_logits).
+//
+// The first: for the columns of one part, as above,
+//   lse           = log(sum(exp(logits))), -inf if there are no columns
+//   target_logits = logits[target - first], 0 for a target in another part
+// Both are f32 (f64 for f64).
 struct CrossEntropyPartForwardArgs {
   DType dtype;
   const void* logits;
@@ -347,8 +377,8 @@ struct CrossEntropyPartForwardArgs {
   void* target_logits;
   int64_t rows, cols, first, padding;
 };
-// sums = exp(lse - max), for max = the largest lse of any part; 0 where that is -inf. All of
-// `dtype`.
+// The second: sums = exp(lse - max), where max is the largest lse of all parts; 0 if max is -inf.
+// All have `dtype`.
 struct CrossEntropyPartSumsArgs {
   DType dtype;
   const void* lse;
@@ -356,8 +386,10 @@ struct CrossEntropyPartSumsArgs {
   void* sums;
   int64_t rows;
 };
-// For sums and target_logits added over the parts: the lse of the whole rows, max + log(sums), and
-// loss = lse - target_logits, 0 where target == ignore_index. All of `dtype`.
+// The third, with sums and target_logits added up over the parts:
+//   lse  = max + log(sums), of the whole rows
+//   loss = lse - target_logits, or 0 if target == ignore_index
+// All have `dtype`.
 struct CrossEntropyPartJoinArgs {
   DType dtype;
   const void* max;

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// How a copy between two strided layouts is walked through, the same on every device: dims of one
-// element are dropped, the others are ordered so that y's innermost one is contiguous where
-// possible, and merged where both layouts go on without a gap. The last two dims are a plane of
-// rows and columns, for which the backends have loops. Private to the backends.
+// The order in which a copy between two strided layouts goes through the elements, the same on
+// every device. Private to the backends.
+//
+// - Dims of size 1 are dropped.
+// - The others are sorted so that y's innermost dim is contiguous if possible.
+// - Neighbouring dims are merged if both layouts step over them without a gap.
+// - The last two dims are a plane of rows and columns, for which the backends have loops.
 //
 //   const CopyLayout layout = SimplifyCopy(args);
 //   if (layout.row().x_stride == 1 && layout.col().y_stride == 1) ...   // a transposition
@@ -20,7 +23,7 @@ struct CopyDim {
   int64_t size, x_stride, y_stride;
 };
 
-// Outer dims first; rank is at least 2.
+// Outer dims come first; rank is at least 2.
 struct CopyLayout {
   CopyDim dims[Shape::kMaxRank + 2];
   int rank = 0;
@@ -49,7 +52,7 @@ inline CopyLayout SimplifyCopy(const CopyArgs& args) {
       merged.dims[merged.rank++] = dim;
     }
   }
-  // A transposition: the dim that x walks through contiguously becomes the rows of the plane.
+  // For a transposition, the dim that is contiguous in x becomes the rows of the plane.
   if (merged.rank > 2 && merged.dims[merged.rank - 1].x_stride != 1) {
     for (int i = 0; i < merged.rank - 2; ++i) {
       if (merged.dims[i].x_stride == 1) {

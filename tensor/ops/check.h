@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Checks that the ops share. Private to tensor/ops and autograd/functions.
+// Checks that the ops share; each throws Error with the op's name. Private to tensor/ops and
+// autograd/functions.
 #ifndef APOGEE_TENSOR_OPS_CHECK_H_
 #define APOGEE_TENSOR_OPS_CHECK_H_
 
@@ -12,7 +13,8 @@
 
 namespace apogee::ops {
 
-// A defined, contiguous tensor outside of any graph's view: copies a strided one.
+// Returns x outside of any graph and contiguous (a strided x is copied). Throws Error if x is
+// undefined or sealed.
 inline Tensor Operand(const char* op, const char* name, const Tensor& x) {
   APOGEE_CHECK(x.defined(), op, ": ", name, " is undefined");
   x.CheckOpen();
@@ -37,7 +39,7 @@ inline void CheckSameShape(const char* op, const Tensor& a, const Tensor& b) {
                b.shape());
 }
 
-// A floating tensor of one element, for a kernel to read.
+// x, a floating tensor of one element, as a scalar that a kernel reads on the device.
 inline DeviceScalar ScalarOperand(const char* op, const Tensor& x) {
   APOGEE_CHECK(x.defined() && x.numel() == 1 && IsFloat(x.dtype()), op,
                ": needs a gradient of one element of a floating dtype, got shape ", x.shape());
@@ -47,7 +49,7 @@ inline DeviceScalar ScalarOperand(const char* op, const Tensor& x) {
 // The dtype of saved statistics (mean, rstd, lse, loss): f64 for f64, else f32.
 inline DType StatDType(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
 
-// `values`: i64 on the host, contiguous; each in [0, limit), or *ignored.
+// `values` is contiguous i64 on the host. Each must be in [0, limit) or equal *ignored.
 inline void CheckIndexValues(const char* op, const Tensor& values, int64_t limit,
                              const int64_t* ignored) {
   const int64_t* data = values.data<int64_t>();
@@ -57,15 +59,16 @@ inline void CheckIndexValues(const char* op, const Tensor& values, int64_t limit
   }
 }
 
-// How many of such values are not `ignored`.
+// How many of such values differ from `ignored`.
 inline int64_t CountOthers(const Tensor& values, int64_t ignored) {
   const int64_t* data = values.data<int64_t>();
   return values.numel() - std::count(data, data + values.numel(), ignored);
 }
 
-// Check of indices on the host: i64 in [0, limit), or *ignored, on the device of `table`, which
-// they index. Returns them there. Those on a GPU are fetched, which waits for it: a wrong one would
-// read another's memory. In a graph every replay checks its own.
+// Checks indices into `table` on the host, and returns their values there. They must be i64, on the
+// table's device, in [0, limit) or equal to *ignored. Indices on a GPU are fetched, which waits for
+// the GPU: a kernel with a wrong index would read other tensors' memory. In a CUDA graph the check
+// is repeated before every replay.
 inline Tensor CheckIndices(const char* op, const Tensor& ids, const Tensor& table, int64_t limit,
                            const int64_t* ignored) {
   CheckSameDevice(op, ids, table);
@@ -80,14 +83,15 @@ inline Tensor CheckIndices(const char* op, const Tensor& ids, const Tensor& tabl
   return host;
 }
 
-// Random numbers are numbered on the host: a replay would draw those of the capture again.
+// Throws Error in a capture. The host counts random numbers, so every replay would draw those of
+// the capture.
 inline void RefuseRandomInGraph(const char* op, const Tensor& x) {
   APOGEE_CHECK(x.context()->recorder() == nullptr, op,
-               ": draws random numbers, and a replay of the CUDA graph that is captured would draw "
-               "the same ones again; run this part eagerly, or without dropout (p = 0)");
+               ": draws random numbers, and every replay of the CUDA graph that is being captured "
+               "would draw the same ones; run this part eagerly, or without dropout (p = 0)");
 }
 
-// Rows of a tensor seen as a matrix whose columns are the last dim.
+// The number of rows of x seen as a matrix whose columns are the last dim.
 inline int64_t Rows(const Tensor& x) { return x.size(-1) == 0 ? 0 : x.numel() / x.size(-1); }
 
 }  // namespace apogee::ops

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Element-wise ops on whole tensors. Operands share one dtype and context; results are new
-// contiguous tensors. No gradient is recorded here (see autograd/functions/arithmetic.h).
+// Element-wise ops, sums and softmax on whole tensors. Operands share one dtype and device; results
+// are new contiguous tensors. No gradient is recorded here (see autograd/functions/arithmetic.h).
 //
 //   Tensor sum = ops::Add(x, bias);              // bias [d] is broadcast over x [.., d]
 //   ops::Accumulate(grad, micro_grad);           // grad += micro_grad, in place
+//
+// A mismatch of shapes, dtypes or devices throws Error. On a GPU the work is queued.
 #ifndef APOGEE_TENSOR_OPS_ELEMENTWISE_H_
 #define APOGEE_TENSOR_OPS_ELEMENTWISE_H_
 
@@ -23,13 +25,15 @@ inline Tensor Div(const Tensor& a, const Tensor& b) { return Binary(BinaryOp::kD
 // factor * x, rounded to `dtype` (default: x's).
 Tensor Scale(const Tensor& x, double factor);
 Tensor Scale(const Tensor& x, double factor, DType dtype);
-// Elements that are all factor * scalar, which has one element and is not read on the host.
+// A tensor whose elements all are factor * scalar. `scalar` has one element; the device reads it,
+// the host does not wait.
 Tensor Spread(const Tensor& scalar, double factor, const Shape& shape, DType dtype);
-// y += factor * x, in place; x and y may differ in dtype. Both contiguous, same number of elements.
+// y += factor * x, in place. x and y may differ in dtype; y is contiguous and has as many elements
+// as x.
 void Accumulate(const Tensor& y, const Tensor& x, double factor = 1.0);
 
 Tensor ActivationForward(Activation kind, const Tensor& x);
-// dy * f'(x). Overwrites dy when nothing else owns it.
+// dy * f'(x). Overwrites dy if nothing else owns it.
 Tensor ActivationBackward(Activation kind, const Tensor& x, Tensor dy);
 
 // silu(gate) * up.
@@ -39,15 +43,16 @@ struct SwiGluGrads {
 };
 SwiGluGrads SwiGluBackward(const Tensor& gate, const Tensor& up, const Tensor& dy);
 
-// See DropoutArgs; the same call on dy is the backward pass. Rows are those of the last dim; 0:
-// they follow each other.
+// See DropoutArgs. The same call on dy is the backward pass. The rows of x's last dim are
+// `row_stride` elements of the random stream apart; 0: they follow each other.
 Tensor Dropout(const Tensor& x, double p, PhiloxKey key, int64_t first_element,
                int64_t row_stride = 0);
 
-// scale * (sum over the dims before `inner_dims` trailing ones): [.., inner] -> [inner]. inner_dims
-// = 0 sums everything to a scalar.
+// scale * (the sum over all but the last `inner_dims` dims): [.., inner] -> [inner].
+// With inner_dims = 0 it is the sum of all elements, a scalar.
 Tensor SumLeading(const Tensor& x, int inner_dims, DType dtype, double scale = 1.0);
 
+// Over the last dim.
 Tensor SoftmaxForward(const Tensor& x);
 Tensor SoftmaxBackward(const Tensor& y, const Tensor& dy);
 

@@ -15,8 +15,8 @@ Tensor AsMatrix(const Tensor& x) {
   return x.rank() == 2 ? x : x.View({x.numel() / std::max<int64_t>(x.size(-1), 1), x.size(-1)});
 }
 
-// GPUs multiply what is in their own memory: what lies in the host's (PinnedContext) goes over the
-// bus once, as a copy.
+// Returns x in a's memory if both are on one GPU: an x in pinned host memory (PinnedContext) is
+// copied, so that it goes over the bus once.
 Tensor InMemoryOf(const Tensor& a, const Tensor& x) {
   const bool is_gpu = !a.context()->is_host() && x.device() == a.device();
   return is_gpu ? x.To(a.context()) : x;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Matrix products with bias, transposes and accumulation, on the backend's fastest library.
+// Matrix products with bias and transposes, by the fastest library that the backend has.
 //
-//   Tensor y = ops::MatMul(x, w, {.b_trans = true, .bias = b});   // x [.., k], w [n, k] -> y [..,
-//   n]
+//   // x [.., k], w [n, k], b [n] -> y [.., n]
+//   Tensor y = ops::MatMul(x, w, {.b_trans = true, .bias = b});
+//
+// No gradient is recorded here (see autograd/functions/linear.h). On a GPU the work is queued.
 #ifndef APOGEE_TENSOR_OPS_MATMUL_H_
 #define APOGEE_TENSOR_OPS_MATMUL_H_
 
@@ -17,24 +19,25 @@ namespace apogee::ops {
 struct MatMulOptions {
   bool a_trans = false;
   bool b_trans = false;
-  Tensor bias = {};                     // [n], added to every row; undefined for none
+  Tensor bias = {};                     // [n], added to every row; undefined: no bias
   std::optional<DType> out_dtype = {};  // default: the operands' dtype
 };
 
-// a and b are matrices, or share equal leading (batch) dims; a of rank > 2 times a matrix b folds
-// a's leading dims into rows (only without a_trans). Throws Error on a shape or dtype mismatch.
+// op(a) op(b) + bias, where op transposes the last two dims if asked to. a and b are matrices, or
+// have equal leading (batch) dims. If only b is a matrix, a's leading dims are folded into rows
+// (not with a_trans). Throws Error on a shape, dtype or device mismatch.
 Tensor MatMul(const Tensor& a, const Tensor& b, const MatMulOptions& options = {});
 
-// activation(MatMul(a, b, options)) in one pass where the backend has one, and what it is of, which
-// backward needs.
+// pre = MatMul(a, b, options), which backward needs, and y = activation(pre). One kernel if the
+// backend has one for both.
 struct Activated {
   Tensor y, pre;
 };
 Activated MatMulActivation(const Tensor& a, const Tensor& b, Activation activation,
                            const MatMulOptions& options = {});
 
-// a^T b for a [.., m], b [.., n] with equal leading dims folded into the contracted dim: the weight
-// gradient of a linear layer, [m, n] of `out_dtype`.
+// a^T b for a [.., m] and b [.., n] -> [m, n] of `out_dtype`. The leading dims are equal and are
+// summed over. This is the weight gradient of a linear layer.
 Tensor MatMulTransA(const Tensor& a, const Tensor& b, DType out_dtype);
 
 }  // namespace apogee::ops

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The fused ops of transformer layers: norms, rotary positions, attention, embedding, cross
-// entropy. Shapes: B batch, T tokens, H heads, K key/value heads, d = head size. No gradient is
-// recorded here.
+// entropy, and random initial values. No gradient is recorded here (see autograd/functions).
 //
-//   auto [y, mean, rstd] = ops::LayerNormForward(x, weight, bias, 1e-5);
+//   auto [y, mean, rstd] = ops::NormForward(x, weight, bias, 1e-5, /*rms=*/false);
 //   auto [out, lse] = ops::AttentionForward({q, k, v}, {.scale = 0.125, .causal = true});
+//
+// Shapes: B batch, T query tokens, S key tokens, H heads, K key/value heads, d head size, V
+// vocabulary. A mismatch of shapes, dtypes or devices throws Error. On a GPU the work is queued,
+// but indices (ids, targets) are checked on the host, which waits for them.
 #ifndef APOGEE_TENSOR_OPS_NN_H_
 #define APOGEE_TENSOR_OPS_NN_H_
 
@@ -16,19 +19,19 @@
 
 namespace apogee::ops {
 
+// mean (undefined for an RMS norm) and rstd have one element per row, of f32 (f64 for f64).
 struct NormResult {
-  Tensor y, mean,
-      rstd;  // mean is undefined for RMS norm; mean and rstd are f32 (f64 for f64), one per row
+  Tensor y, mean, rstd;
 };
-// Over the last dim of x. An undefined bias makes it an RMS norm when `rms`, else a norm without
-// bias.
+// Norms the last dim of x: an RMS norm if `rms` (the bias must be undefined), else a layer norm
+// (an undefined bias: none).
 NormResult NormForward(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
                        bool rms);
 
 struct NormGrads {
   Tensor dx, dweight, dbias;
 };
-// `bias` says whether dbias is wanted. dweight and dbias have `param_grad_dtype`.
+// dbias is computed if `bias`. dweight and dbias have `param_grad_dtype`.
 NormGrads NormBackward(const Tensor& x, const Tensor& weight, const Tensor& mean,
                        const Tensor& rstd, const Tensor& dy, bool rms, bool bias,
                        DType param_grad_dtype);
@@ -37,65 +40,71 @@ struct RotaryOptions {
   double theta = 10000.0;
   int64_t first_position = 0;
   bool inverse = false;
-  // Tokens from jump_at on are so many positions further: two runs of a sequence.
+  // Tokens from jump_at on are `jump` positions further, for a tensor that holds two runs of
+  // tokens of a sequence.
   int64_t jump_at = 0, jump = 0;
 };
 // Rotate-half positions on x [B, T, H, d], d even.
 Tensor Rotary(const Tensor& x, const RotaryOptions& options);
 
-// Views of q [B, T, H, d] and k, v [B, S, K, d]; the last dim is contiguous, the rest may be
-// strided.
+// q [B, T, H, d], k and v [B, S, K, d]. The last dim is contiguous, the others may be strided.
 struct Qkv {
   Tensor q, k, v;
 };
 struct AttentionOptions {
   double scale = 0;  // 0: 1 / sqrt(d)
   bool causal = true;
-  // Results (out; dq, dk and dv) are addends of sums that are to be rounded once: they are f32 (f64
-  // for f64).
+  // The results (out; dq, dk and dv) are f32 (f64 for f64), not q's dtype: the caller adds several
+  // of them and rounds the sum once.
   bool wide = false;
 };
+// out is [B, T, H, d] and contiguous. lse [B, H, T] is the log-sum-exp of the scaled scores.
 struct AttentionResult {
-  Tensor out, lse;  // [B, T, H, d] contiguous; [B, H, T]
+  Tensor out, lse;
 };
 AttentionResult AttentionForward(const Qkv& qkv, const AttentionOptions& options);
-// Writes dq, dk, dv into `grads`, which may be views of one packed buffer. forward.out is rounded
-// to q's dtype also when the gradients are wide.
+// Writes dq, dk and dv into `grads`, which may be views of one packed buffer. forward.out has q's
+// dtype, even if the gradients are wide.
 void AttentionBackward(const Qkv& qkv, const AttentionResult& forward, const Tensor& dout,
                        const AttentionOptions& options, const Qkv& grads);
-// Attention over keys in parts: `sum` becomes that over its keys and those of `part`, for the same
-// queries. Both outs wide; views of queries are allowed. A lse of -inf stands for no keys.
+// Joins attention over two sets of keys (ring attention). For the same queries, `sum` becomes the
+// attention over its own keys and those of `part`. Both outs are wide and may be slices over the
+// queries. A lse of -inf means that there were no keys.
 void AttentionMerge(const AttentionResult& sum, const AttentionResult& part);
 
-// Which part of a vocabulary of `vocab_size` ids a tensor's rows or columns hold: those from
-// `first` on, as many as it has. What lies beyond vocab_size is padding.
+// The part of a vocabulary of `vocab_size` ids that the rows or columns of a tensor hold: the ids
+// from `first` on. Rows or columns from vocab_size on are padding.
 struct VocabPart {
   int64_t first = 0;
   int64_t vocab_size = 0;
 };
 
-// weight [V, d] rows of ids (i64, any shape) -> [.., d]. Throws Error for an id outside [0, V). For
-// a `part` of the table: zeros for ids of other parts, Error for one outside [0, vocab_size).
+// The rows of weight [V, d] that `ids` (i64 [..]) name -> [.., d]. Throws Error for an id outside
+// [0, V). If `weight` is only a `part` of the table, ids of other parts give zeros, and an id
+// outside [0, vocab_size) throws.
 Tensor EmbeddingForward(const Tensor& ids, const Tensor& weight,
                         const std::optional<VocabPart>& part = {});
-// [vocab, d]: the gradient of the rows from `first` on.
+// The gradient of the `vocab` rows from `first` on: [vocab, d].
 Tensor EmbeddingBackward(const Tensor& ids, const Tensor& dy, int64_t vocab, DType grad_dtype,
                          int64_t first = 0);
 
 struct CrossEntropyResult {
-  Tensor loss;  // scalar, mean over the targets that are not ignored (NaN if all are, as PyTorch)
+  Tensor loss;  // scalar: the mean over the targets that are not ignored; NaN if all are (PyTorch)
   Tensor lse;   // one per row
   int64_t num_targets;
 };
 // logits [.., V], targets i64 [..] in [0, V) or ignore_index.
 CrossEntropyResult CrossEntropyForward(const Tensor& logits, const Tensor& targets,
                                        int64_t ignore_index);
-// grad / num_targets * (softmax - onehot), `grad` being the loss' gradient: a scalar, which the
-// host does not read. Overwrites logits when nothing else owns them.
+// The gradient of the logits:
+//   dlogits = grad / num_targets * (softmax(logits) - onehot(targets))
+// `grad` is the gradient of the loss, a scalar that the device reads. Overwrites the logits if
+// nothing else owns them.
 Tensor CrossEntropyBackward(Tensor logits, const Tensor& targets, const Tensor& lse,
                             int64_t ignore_index, const Tensor& grad, int64_t num_targets);
 
-// Fills a contiguous tensor from the stream `key`; see RandomArgs.
+// Fill a contiguous tensor with elements of the random stream `key`, from first_element on. See
+// RandomArgs.
 void FillNormal(const Tensor& y, double mean, double std, PhiloxKey key, int64_t first_element = 0);
 void FillUniform(const Tensor& y, double low, double high, PhiloxKey key,
                  int64_t first_element = 0);

@@ -12,7 +12,7 @@
 #include "apogee/tests/support/grad_check.h"
 
 namespace apogee::autograd {
-namespace {
+namespace engine_test {
 
 using apogee::testing::RandomTensor;
 
@@ -241,5 +241,5 @@ TEST_F(EngineTest, CallbacksRunAtTheEnd) {
   EXPECT_THROW(QueueCallback([] {}), Error);
 }
 
-}  // namespace
+}  // namespace engine_test
 }  // namespace apogee::autograd

@@ -14,7 +14,7 @@
 #include "apogee/tests/support/test_context.h"
 
 namespace apogee {
-namespace {
+namespace functions_test {
 
 using testing::ExpectGradients;
 using testing::RandomTensor;
@@ -202,5 +202,5 @@ TEST_F(FunctionsTest, CastGivesTheGradientBackInTheInputsDType) {
   EXPECT_EQ(x.grad().ToVector<double>(), std::vector<double>(4, 1.0));
 }
 
-}  // namespace
+}  // namespace functions_test
 }  // namespace apogee

@@ -19,7 +19,7 @@
 #include "apogee/tests/support/zero_run.h"
 
 namespace apogee {
-namespace {
+namespace async_save_test {
 
 using apogee::testing::CrashFileSystem;
 using apogee::testing::GateFileSystem;
@@ -378,5 +378,5 @@ TEST(AsyncSaveTest, NoRoomIsToldBeforeAnythingIsWritten) {
   EXPECT_EQ(ValueOrThrow(files->List(dir / "run")), std::vector<std::string>{"step-00000001"});
 }
 
-}  // namespace
+}  // namespace async_save_test
 }  // namespace apogee

@@ -24,7 +24,7 @@
 #include "apogee/tests/support/zero_run.h"
 
 namespace apogee {
-namespace {
+namespace booster_checkpoints_test {
 
 using apogee::testing::CrashFileSystem;
 using apogee::testing::RunRanks;
@@ -372,5 +372,5 @@ TEST_P(BoosterSavesTest, APowerCutAnywhereLosesNothingThatWasSaved) {
   EXPECT_EQ(bad, 0) << "of " << crashes;
 }
 
-}  // namespace
+}  // namespace booster_checkpoints_test
 }  // namespace apogee

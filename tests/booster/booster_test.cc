@@ -14,7 +14,7 @@
 #include "apogee/tests/support/grad_check.h"
 
 namespace apogee {
-namespace {
+namespace booster_test {
 
 constexpr int64_t kVocab = 19, kTokens = 6;
 
@@ -236,5 +236,5 @@ TEST_F(BoosterTest, FrozenParametersStay) {
   }
 }
 
-}  // namespace
+}  // namespace booster_test
 }  // namespace apogee

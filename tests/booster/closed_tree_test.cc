@@ -13,7 +13,7 @@
 #include "apogee/tests/support/message_of.h"
 
 namespace apogee {
-namespace {
+namespace closed_tree_test {
 
 using ::testing::HasSubstr;
 using testing::MessageOf;
@@ -50,5 +50,5 @@ TEST(ClosedTreeTest, NamesThatWouldBeOneAreRefusedByBoost) {
               HasSubstr("two parameters have the full name \"a.b.weight\""));
 }
 
-}  // namespace
+}  // namespace closed_tree_test
 }  // namespace apogee

@@ -12,7 +12,7 @@
 #include "apogee/tests/support/temp_dir.h"
 
 namespace apogee {
-namespace {
+namespace golden_checkpoints_test {
 
 using apogee::testing::GoldenLayout;
 using apogee::testing::GoldenRun;
@@ -86,5 +86,5 @@ TEST(GoldenCheckpointsTest, ResumeBitForBitUnderTheirOwnAndOtherLayouts) {
   }
 }
 
-}  // namespace
+}  // namespace golden_checkpoints_test
 }  // namespace apogee

@@ -28,7 +28,7 @@
 #include "apogee/tests/support/message_of.h"
 
 namespace apogee {
-namespace {
+namespace graphed_step_test {
 
 using ::apogee::testing::MessageOf;
 using ::testing::AllOf;
@@ -338,8 +338,8 @@ TEST_F(GraphedStepTest, RefusesToWriteOverAGradientThatSomebodyKeeps) {
   const std::vector<float> values = kept.ToVector<float>();
   run.Step();
   EXPECT_THAT(MessageOf([&] { run.MicroStep(ClassBatch(4, 2)); }),
-              AllOf(HasSubstr("the gradient of \"layers.0.weight\" is to be written where an "
-                              "earlier one lies"),
+              AllOf(HasSubstr("the gradient of \"layers.0.weight\" would overwrite an earlier "
+                              "gradient"),
                     HasSubstr("Clone()")));
   EXPECT_EQ(kept.ToVector<float>(), values);
   kept = Tensor();
@@ -422,7 +422,7 @@ TEST_F(GraphedStepTest, RefusesWhatAReplayWouldLeaveOut) {
     Training run(
         gpu_, [] { return MakeGpt2(false, 0.1); }, "f32");
     EXPECT_THAT(message(run),
-                HasSubstr("the module \"transformer.drop\" drops elements out by random numbers"));
+                HasSubstr("the module \"transformer.drop\" drops elements at random"));
     run.model->Train(false);
     EXPECT_EQ(message(run), "nothing was thrown");
     run.model->Train();
@@ -493,5 +493,5 @@ TEST_F(GraphedStepTest, ACollectiveIsNoPartOfAGraph) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-}  // namespace
+}  // namespace graphed_step_test
 }  // namespace apogee

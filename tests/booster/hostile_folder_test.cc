@@ -20,7 +20,7 @@
 #include "apogee/tests/support/temp_dir.h"
 
 namespace apogee {
-namespace {
+namespace hostile_folder_test {
 
 namespace fs = std::filesystem;
 using apogee::testing::OnSmallRun;
@@ -243,5 +243,5 @@ TEST_F(HostileFolderTest, TheFolderItself) {
   ExpectPreciousIsWhole();
 }
 
-}  // namespace
+}  // namespace hostile_folder_test
 }  // namespace apogee

@@ -17,7 +17,7 @@
 #include "apogee/tests/support/temp_dir.h"
 
 namespace apogee {
-namespace {
+namespace kill_anywhere_test {
 
 using apogee::testing::KillingFileSystem;
 using apogee::testing::OnSmallRun;
@@ -125,5 +125,5 @@ TEST_P(KillAnywhereTest, OfASaveAndARemoval) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, KillAnywhereTest, ::testing::Values(1, 2));
 
-}  // namespace
+}  // namespace kill_anywhere_test
 }  // namespace apogee

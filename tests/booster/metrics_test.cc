@@ -23,7 +23,7 @@
 #include "gtest/gtest.h"
 
 namespace apogee {
-namespace {
+namespace metrics_test {
 
 using ::apogee::testing::Event;
 using ::apogee::testing::ReadEvents;
@@ -267,5 +267,5 @@ TEST(ProcessMemory, PeakIsAtLeastWhatIsResident) {
   EXPECT_GE(ReadProcessMemory()->peak_own_bytes() - memory->own_bytes(), 31 << 20);
 }
 
-}  // namespace
+}  // namespace metrics_test
 }  // namespace apogee

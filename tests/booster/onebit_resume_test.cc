@@ -19,11 +19,11 @@
 #include "apogee/tests/support/temp_dir.h"
 
 namespace apogee {
-namespace {
+namespace onebit_resume_test {
 
 using ::testing::HasSubstr;
 using testing::RunRanks;
-using testing::TempDir;
+using ::testing::TempDir;
 using testing::Weights;
 using testing::WeightsOf;
 
@@ -226,5 +226,5 @@ TEST(OneBitResumeTest, AWarmUpGoesOnAnywhere) {
   });
 }
 
-}  // namespace
+}  // namespace onebit_resume_test
 }  // namespace apogee

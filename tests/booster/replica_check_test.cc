@@ -18,7 +18,7 @@
 #include "apogee/tests/support/shared_temp_dir.h"
 
 namespace apogee {
-namespace {
+namespace replica_check_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -121,5 +121,5 @@ TEST(ReplicaCheckTest, ShardsDiffer) {
   });
 }
 
-}  // namespace
+}  // namespace replica_check_test
 }  // namespace apogee

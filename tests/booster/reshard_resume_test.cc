@@ -17,7 +17,7 @@
 #include "apogee/tests/support/shared_temp_dir.h"
 
 namespace apogee {
-namespace {
+namespace reshard_resume_test {
 
 using apogee::testing::ReadFile;
 using apogee::testing::RunRanks;
@@ -145,5 +145,5 @@ TEST(ReshardResumeTest, GoesOnWithTheSameBitsUnderEveryPlugin) {
   }
 }
 
-}  // namespace
+}  // namespace reshard_resume_test
 }  // namespace apogee

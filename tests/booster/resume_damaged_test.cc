@@ -15,7 +15,7 @@
 #include "apogee/tests/support/temp_dir.h"
 
 namespace apogee {
-namespace {
+namespace resume_damaged_test {
 
 using apogee::testing::Damage;
 using apogee::testing::DamageCount;
@@ -100,5 +100,5 @@ TEST_F(ResumeDamagedTest, TooManyOpenFilesIsNotDamage) {
   EXPECT_EQ(checkpoint::FindCheckpoints(checkpoint::RealFileSystem(), folder_)->valid.size(), 2u);
 }
 
-}  // namespace
+}  // namespace resume_damaged_test
 }  // namespace apogee

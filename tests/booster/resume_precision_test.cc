@@ -13,7 +13,7 @@
 #include "apogee/tests/support/test_context.h"
 
 namespace apogee {
-namespace {
+namespace resume_precision_test {
 
 using ::testing::HasSubstr;
 
@@ -36,7 +36,7 @@ struct Rig {
 };
 
 TEST(ResumePrecisionTest, TheCauseComesFirst) {
-  const testing::TempDir dir;
+  const ::testing::TempDir dir;
   Rig saved("bf16");
   saved.Step();
   ASSERT_TRUE(saved.booster.save_training_state(dir / "run", {.step = 1}).ok());
@@ -50,5 +50,5 @@ TEST(ResumePrecisionTest, TheCauseComesFirst) {
   EXPECT_TRUE(same.booster.resume(dir / "run").ok());
 }
 
-}  // namespace
+}  // namespace resume_precision_test
 }  // namespace apogee

@@ -26,7 +26,7 @@
 #include "apogee/tests/support/temp_dir.h"
 
 namespace apogee {
-namespace {
+namespace run_config_test {
 
 using apogee::testing::RunRanks;
 using apogee::testing::TempDir;
@@ -118,7 +118,7 @@ TEST_F(RunConfigTest, AnotherModelBehindTheSameShapesIsRefused) {
   EXPECT_EQ(Message(status),
             folder_ +
                 "/step-00000001 does not fit this run:\n  model.n_head: saved with \"4\", this run "
-                "has \"2\"\n  give this run what was saved, or begin a new one in another folder");
+                "has \"2\"\n  use the saved settings, or begin a new run in another folder");
   EXPECT_THAT(ValueOrThrow(Resume(again, folder_)).notices, IsEmpty());
 }
 
@@ -249,5 +249,5 @@ TEST(CompareConfigTest, AnotherDigestIsDamageAndNoneIsAnEarlierVersion) {
   EXPECT_THAT(earlier.notices, ElementsAre(HasSubstr("was saved by an earlier version")));
 }
 
-}  // namespace
+}  // namespace run_config_test
 }  // namespace apogee

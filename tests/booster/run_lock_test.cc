@@ -21,7 +21,7 @@
 #include "apogee/tests/support/temp_dir.h"
 
 namespace apogee {
-namespace {
+namespace run_lock_test {
 
 using apogee::testing::RunRanks;
 using apogee::testing::TempDir;
@@ -69,7 +69,7 @@ TEST(RunLockTest, ItEndsWithItsProcess) {
 TEST(RunLockTest, WhatIsNoFileIsRefused) {
   const TempDir dir;
   ASSERT_EQ(mkfifo((dir / ".lock").c_str(), 0600), 0);
-  EXPECT_THAT(Message(RunLock::Take(dir.path()).status()), HasSubstr("no regular file"));
+  EXPECT_THAT(Message(RunLock::Take(dir.path()).status()), HasSubstr("not a regular file"));
   std::filesystem::remove(dir / ".lock");
   dir.Write("precious", "text");
   std::filesystem::create_symlink(dir / "precious", dir / ".lock");
@@ -124,5 +124,5 @@ TEST(RunLockTest, TwoBoostersDoNotSaveInOneFolder) {
   }
 }
 
-}  // namespace
+}  // namespace run_lock_test
 }  // namespace apogee

@@ -21,7 +21,7 @@
 #include "apogee/tests/support/shared_temp_dir.h"
 
 namespace apogee {
-namespace {
+namespace save_model_test {
 
 using apogee::testing::ReadFile;
 using apogee::testing::RunRanks;
@@ -284,5 +284,5 @@ TEST(SaveOptimizerTest, WhatDoesNotFit) {
   });
 }
 
-}  // namespace
+}  // namespace save_model_test
 }  // namespace apogee

@@ -20,7 +20,7 @@
 #include "apogee/tests/support/tolerance.h"
 
 namespace apogee {
-namespace {
+namespace torch_gpt2_test {
 
 using apogee::testing::TempDir;
 using Json = nlohmann::json;
@@ -112,5 +112,5 @@ TEST(TorchGpt2Test, ComputesTheSame) {
   EXPECT_EQ(Compare(dir / "f64_tied", dir / "f64_untied.json"), 1);
 }
 
-}  // namespace
+}  // namespace torch_gpt2_test
 }  // namespace apogee

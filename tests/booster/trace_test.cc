@@ -13,7 +13,7 @@
 #include "apogee/tests/support/trace_file.h"
 
 namespace apogee {
-namespace {
+namespace trace_test {
 
 using ::apogee::testing::TempDir;
 using ::apogee::testing::TraceFile;
@@ -74,5 +74,5 @@ TEST(BoosterTraceTest, RecordsTheRunAndChangesNothing) {
   }
 }
 
-}  // namespace
+}  // namespace trace_test
 }  // namespace apogee

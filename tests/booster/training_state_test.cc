@@ -29,7 +29,7 @@
 #include "apogee/tests/support/shared_temp_dir.h"
 
 namespace apogee {
-namespace {
+namespace training_state_test {
 
 using apogee::testing::RunRanks;
 using apogee::testing::SharedTempDir;
@@ -325,5 +325,5 @@ TEST(TrainingStateTest, AnyLayoutToAnyLayout) {
   }
 }
 
-}  // namespace
+}  // namespace training_state_test
 }  // namespace apogee

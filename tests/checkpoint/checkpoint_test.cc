@@ -18,7 +18,7 @@
 #include "apogee/tests/support/test_context.h"
 
 namespace apogee::checkpoint {
-namespace {
+namespace checkpoint_test {
 
 using apogee::testing::RunRanks;
 using apogee::testing::SharedTempDir;
@@ -291,5 +291,5 @@ TEST(CheckpointTest, DamageIsNamedWithFileTensorAndBytes) {
   });
 }
 
-}  // namespace
+}  // namespace checkpoint_test
 }  // namespace apogee::checkpoint

@@ -19,7 +19,7 @@
 #include "apogee/tests/support/temp_dir.h"
 
 namespace apogee::checkpoint {
-namespace {
+namespace corruption_test {
 
 using apogee::testing::Damage;
 using apogee::testing::DamageCount;
@@ -158,5 +158,5 @@ TEST_F(ManifestCorruptionTest, InTheFile) {
   }
 }
 
-}  // namespace
+}  // namespace corruption_test
 }  // namespace apogee::checkpoint

@@ -12,7 +12,7 @@
 #include "apogee/tests/support/run_ranks.h"
 
 namespace apogee::checkpoint {
-namespace {
+namespace crash_test {
 
 using apogee::testing::CrashFileSystem;
 using apogee::testing::RunRanks;
@@ -192,5 +192,5 @@ TEST(CrashTest, RejectedOnesAreNamedAndKept) {
   EXPECT_THAT(*files->List(kFolder), ElementsAre(CheckpointName(1), CheckpointName(2), "step-x"));
 }
 
-}  // namespace
+}  // namespace crash_test
 }  // namespace apogee::checkpoint

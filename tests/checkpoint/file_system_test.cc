@@ -15,7 +15,7 @@
 #include "apogee/tests/support/temp_dir.h"
 
 namespace apogee::checkpoint {
-namespace {
+namespace file_system_test {
 
 using apogee::testing::TempDir;
 using ::testing::AllOf;
@@ -78,8 +78,8 @@ TEST(FileSystemTest, ErrorsNameThePathAndTheReason) {
   FileSystem& files = *RealFileSystem();
   const absl::Status nowhere = files.MakeDir(dir / "none/such");
   EXPECT_TRUE(absl::IsNotFound(nowhere));
-  EXPECT_THAT(Message(nowhere), AllOf(StartsWith(dir / "none/such"),
-                                      HasSubstr("make the folder in one that is not there")));
+  EXPECT_THAT(Message(nowhere),
+              AllOf(StartsWith(dir / "none/such"), HasSubstr("make the folder in a missing one")));
   dir.Write("file", "abc");
   const absl::Status inside = files.MakeDir(dir / "file/such");
   EXPECT_TRUE(absl::IsNotFound(inside));
@@ -132,5 +132,5 @@ TEST(FileSystemTest, CreatesNothingBehindALink) {
   EXPECT_TRUE(std::filesystem::is_empty(elsewhere.path()));
 }
 
-}  // namespace
+}  // namespace file_system_test
 }  // namespace apogee::checkpoint

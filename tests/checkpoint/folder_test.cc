@@ -23,7 +23,7 @@
 #include "apogee/tests/support/temp_dir.h"
 
 namespace apogee::checkpoint {
-namespace {
+namespace folder_test {
 
 namespace fs = std::filesystem;
 using apogee::testing::ReadFile;
@@ -154,5 +154,5 @@ TEST_F(FolderTest, WhatIsMountedStays) {
   EXPECT_EQ(ReadFile(precious_ / "a"), "kept");
 }
 
-}  // namespace
+}  // namespace folder_test
 }  // namespace apogee::checkpoint

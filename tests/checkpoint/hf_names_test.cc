@@ -17,7 +17,7 @@
 #include "apogee/tests/support/temp_dir.h"
 
 namespace apogee::checkpoint {
-namespace {
+namespace hf_names_test {
 
 using apogee::testing::TempDir;
 using ::testing::ElementsAre;
@@ -296,7 +296,7 @@ TEST(HfNamesTest, ATiedHeadMayBeThereTwice) {
         }
         EXPECT_THAT(Message(report.status()),
                     HasSubstr("\"lm_head.weight\" is not \"" + prefix +
-                              "wte.weight\", to which this model ties it (element 7 is another): "
+                              "wte.weight\", to which this model ties it (element 7 differs): "
                               "make the model with tie_word_embeddings = false"));
         const auto loose =
             Load(model, folder.path(), {.strict = false, .model_prefix = within}, within);
@@ -307,5 +307,5 @@ TEST(HfNamesTest, ATiedHeadMayBeThereTwice) {
   }
 }
 
-}  // namespace
+}  // namespace hf_names_test
 }  // namespace apogee::checkpoint

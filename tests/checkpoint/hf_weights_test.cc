@@ -22,7 +22,7 @@
 #include "apogee/tests/support/temp_dir.h"
 
 namespace apogee::checkpoint {
-namespace {
+namespace hf_weights_test {
 
 using apogee::testing::ReadFile;
 using apogee::testing::RunRanks;
@@ -397,5 +397,5 @@ TEST_F(HfIndexTest, WhichFolder) {
   EXPECT_THAT(Load(Map(R"("w1": "a.safetensors")")), HasSubstr("has both"));
 }
 
-}  // namespace
+}  // namespace hf_weights_test
 }  // namespace apogee::checkpoint

@@ -54,7 +54,7 @@ void operator delete[](void* memory, size_t) noexcept { operator delete(memory);
 #endif
 
 namespace apogee {
-namespace {
+namespace parse_memory_test {
 
 std::string Repeated(const std::string& begin, size_t bytes,
                      const std::function<std::string(size_t)>& item) {
@@ -195,5 +195,5 @@ TEST(ParseMemoryTest, AtMostFourTimesTheTextAndOneMiB) {
   EXPECT_GT(peak_bytes, 0u);
 }
 
-}  // namespace
+}  // namespace parse_memory_test
 }  // namespace apogee

@@ -25,7 +25,7 @@
 #include "apogee/tests/support/temp_dir.h"
 
 namespace apogee::checkpoint {
-namespace {
+namespace reshard_test {
 
 using apogee::testing::CrashFileSystem;
 using apogee::testing::DescriptorLimit;
@@ -364,5 +364,5 @@ TEST(TensorFileWriterTest, PiecesAreWholeBlocks) {
   EXPECT_EQ(*ReadTextFile(*files, "pieces", 1 << 20), *ReadTextFile(*files, "whole", 1 << 20));
 }
 
-}  // namespace
+}  // namespace reshard_test
 }  // namespace apogee::checkpoint

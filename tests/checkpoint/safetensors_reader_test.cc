@@ -12,11 +12,11 @@
 #include "apogee/tests/support/safetensors_file.h"
 
 namespace apogee::checkpoint {
-namespace {
+namespace safetensors_reader_test {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-const std::string kPath = testing::TempDir() + "reader_test.safetensors";
+const std::string kPath = ::testing::TempDir() + "reader_test.safetensors";
 
 absl::StatusOr<SafetensorsReader> OpenBytes(const std::string& bytes) {
   WriteBytes(kPath, bytes);
@@ -186,7 +186,7 @@ TEST(SafetensorsReaderTest, RefusesDataThatTheTensorsDoNotTile) {
 
 TEST(SafetensorsReaderTest, RefusesWhatIsNotAFile) {
   EXPECT_FALSE(SafetensorsReader::Open("/nonexistent/file.safetensors").ok());
-  EXPECT_THAT(std::string(SafetensorsReader::Open(testing::TempDir()).status().message()),
+  EXPECT_THAT(std::string(SafetensorsReader::Open(::testing::TempDir()).status().message()),
               HasSubstr("not a regular file"));
 }
 
@@ -234,5 +234,5 @@ TEST(SafetensorsReaderTest, SurvivesDamage) {
   }
 }
 
-}  // namespace
+}  // namespace safetensors_reader_test
 }  // namespace apogee::checkpoint

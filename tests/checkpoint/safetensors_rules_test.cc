@@ -15,7 +15,7 @@
 #include "apogee/tests/support/temp_dir.h"
 
 namespace apogee::checkpoint {
-namespace {
+namespace safetensors_rules_test {
 
 using apogee::testing::CrashFileSystem;
 using apogee::testing::MutatedText;
@@ -173,5 +173,5 @@ TEST(SafetensorsRulesTest, ReadsWhatOurWriterWrites) {
   }
 }
 
-}  // namespace
+}  // namespace safetensors_rules_test
 }  // namespace apogee::checkpoint

@@ -7,7 +7,7 @@
 #include <map>
 
 namespace apogee::chunk {
-namespace {
+namespace chunk_plan_test {
 
 // Whatever the sizes: every element of every parameter lies in exactly one shard, items do not
 // overlap, starts are aligned, cuts are where the parameter allows them.
@@ -94,5 +94,5 @@ TEST(ChunkPlanTest, LittleIsWasted) {
   }
 }
 
-}  // namespace
+}  // namespace chunk_plan_test
 }  // namespace apogee::chunk

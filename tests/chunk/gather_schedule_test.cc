@@ -12,7 +12,7 @@
 #include <set>
 
 namespace apogee::chunk {
-namespace {
+namespace gather_schedule_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -199,5 +199,5 @@ TEST(GatherScheduleTest, AFailedGatherLeavesNothing) {
   EXPECT_TRUE(schedule.Acquire(0).gather);
 }
 
-}  // namespace
+}  // namespace gather_schedule_test
 }  // namespace apogee::chunk

@@ -10,7 +10,7 @@
 #include "apogee/tests/support/run_ranks.h"
 
 namespace apogee::chunk {
-namespace {
+namespace gradient_chunks_test {
 
 using autograd::ParameterPtr;
 using testing::RunRanks;
@@ -111,5 +111,5 @@ TEST(GradientChunksTest, RanksAgreeOnWhatAllOfThemHave) {
   });
 }
 
-}  // namespace
+}  // namespace gradient_chunks_test
 }  // namespace apogee::chunk

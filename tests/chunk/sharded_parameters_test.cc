@@ -10,7 +10,7 @@
 #include "apogee/tests/support/run_ranks.h"
 
 namespace apogee::chunk {
-namespace {
+namespace sharded_parameters_test {
 
 using ::testing::HasSubstr;
 using ::testing::Property;
@@ -115,5 +115,5 @@ TEST(ShardedParametersTest, ReadsRunOnMiss) {
               Throws<Error>(Property(&Error::what, HasSubstr("\"p3\" was given another tensor"))));
 }
 
-}  // namespace
+}  // namespace sharded_parameters_test
 }  // namespace apogee::chunk

@@ -12,7 +12,7 @@
 #include "apogee/tests/support/environment.h"
 
 namespace apogee::comm {
-namespace {
+namespace backend_test {
 
 using ::apogee::testing::Environment;
 using ::testing::HasSubstr;
@@ -70,7 +70,7 @@ TEST_F(BackendTest, ProcessesWithoutMpi) {
   EXPECT_EQ(Choose("nccl", "cuda", 4), Backend::kNccl);
   EXPECT_THAT(Refusal("mpi", "cpu", 4),
               HasSubstr("comm mpi is for processes of mpirun or srun, but "
-                        "`apogee run` (or who set APOGEE_NUM_RANKS) "
+                        "`apogee run` (or another starter that sets APOGEE_NUM_RANKS) "
                         "started these; use comm tcp or auto"));
   EXPECT_THAT(Refusal("local", "cpu", 4), HasSubstr("started 4; start the program without it, or "
                                                     "use comm tcp or nccl"));
@@ -90,5 +90,5 @@ TEST_F(BackendTest, OneProcessOfMpirun) {
   EXPECT_THAT(Refusal("nccl", "cuda", 1, 2), HasSubstr("started alone"));
 }
 
-}  // namespace
+}  // namespace backend_test
 }  // namespace apogee::comm

@@ -12,7 +12,7 @@
 #include "apogee/tests/support/run_ranks.h"
 
 namespace apogee::comm {
-namespace {
+namespace collectives_test {
 
 using ::apogee::testing::LaunchRanks;
 using ::apogee::testing::NumProcesses;
@@ -283,5 +283,5 @@ TEST(MeshTest, GroupsOfAxes) {
       << "one message for all: " << Message(status);
 }
 
-}  // namespace
+}  // namespace collectives_test
 }  // namespace apogee::comm

@@ -16,7 +16,7 @@
 #include "apogee/tests/support/test_context.h"
 
 namespace apogee::comm {
-namespace {
+namespace compressed_all_reduce_test {
 
 using ::apogee::testing::RunRanks;
 using ::apogee::testing::ScalarCompression;
@@ -281,5 +281,5 @@ TEST(CompressedAllReduce, MisuseIsExplained) {
   EXPECT_THAT(Message(status), ::testing::HasSubstr("worker_error must be f32 [48]"));
 }
 
-}  // namespace
+}  // namespace compressed_all_reduce_test
 }  // namespace apogee::comm

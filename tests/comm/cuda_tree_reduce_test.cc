@@ -13,7 +13,7 @@
 #include "apogee/tests/support/rough_sums.h"
 
 namespace apogee::comm::cuda {
-namespace {
+namespace cuda_tree_reduce_test {
 
 using ::apogee::testing::RoughAddend;
 
@@ -110,5 +110,5 @@ TEST(CudaTreeReduceErrors, IntegersAreNotOffered) {
   }
 }
 
-}  // namespace
+}  // namespace cuda_tree_reduce_test
 }  // namespace apogee::comm::cuda

@@ -17,7 +17,7 @@
 #include "apogee/tests/support/launch_ranks.h"
 
 namespace apogee::comm {
-namespace {
+namespace failures_test {
 
 using ::apogee::testing::LaunchRanks;
 using ::apogee::testing::NumProcesses;
@@ -307,5 +307,5 @@ TEST(FailuresTest, MisuseIsRefusedAtOnce) {
   }
 }
 
-}  // namespace
+}  // namespace failures_test
 }  // namespace apogee::comm

@@ -14,7 +14,7 @@
 #include "apogee/tests/support/shared_temp_dir.h"
 
 namespace apogee::comm {
-namespace {
+namespace flight_record_test {
 
 using ::apogee::testing::LaunchRanks;
 using ::apogee::testing::NumProcesses;
@@ -162,5 +162,5 @@ TEST(FlightRecordTest, KnowsWhenTheFunctionWasActive) {
   EXPECT_LT(now() - record.active_at(), std::chrono::milliseconds(40));
 }
 
-}  // namespace
+}  // namespace flight_record_test
 }  // namespace apogee::comm

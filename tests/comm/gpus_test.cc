@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 namespace apogee::comm::process {
-namespace {
+namespace gpus_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -32,7 +32,7 @@ TEST(GpusTest, TwoRanksOnOne) {
   gpus[2].machine = gpus[0].machine;
   EXPECT_THAT(Refusal(gpus),
               AllOf(HasSubstr("comm nccl: rank 0 (cuda:0) and rank 2 (cuda:0) are on one GPU, "
-                              "0000:01:00.0 of machine a, and NCCL takes one rank of a GPU"),
+                              "0000:01:00.0 of machine a, and NCCL takes one rank per GPU"),
                     HasSubstr("--comm local"), HasSubstr("--comm mpi")));
 }
 
@@ -49,5 +49,5 @@ TEST(GpusTest, SeveralVersions) {
   EXPECT_THAT(Refusal(gpus), HasSubstr("rank 2 has NCCL 2.21.5, rank 0 2.28.9"));
 }
 
-}  // namespace
+}  // namespace gpus_test
 }  // namespace apogee::comm::process

@@ -14,7 +14,7 @@
 #include "apogee/tests/support/rough_sums.h"
 
 namespace apogee::comm::process {
-namespace {
+namespace hierarchy_test {
 
 using ::apogee::testing::RoughSums;
 
@@ -140,5 +140,5 @@ INSTANTIATE_TEST_SUITE_P(Sizes, HierarchyTest,
                                            Case{7, 2, 1300007, DType::kF16, 5},
                                            Case{3, 2, (7 << 20) + 5, DType::kF32, 4}));
 
-}  // namespace
+}  // namespace hierarchy_test
 }  // namespace apogee::comm::process

@@ -14,7 +14,7 @@
 #include "apogee/core/error.h"
 
 namespace apogee::comm {
-namespace {
+namespace layout_test {
 
 using Piece = std::tuple<int64_t, int64_t, int64_t, int64_t>;
 
@@ -32,7 +32,7 @@ TEST(LayoutTest, Whole) {
   EXPECT_EQ(layout.local_numel(), 12);
   EXPECT_EQ(layout.num_replicas(), 1);
   EXPECT_THAT(PiecesOf(layout),
-              testing::ElementsAre(Piece{0, 0, 0, 4}, Piece{1, 0, 4, 4}, Piece{2, 0, 8, 4}));
+              ::testing::ElementsAre(Piece{0, 0, 0, 4}, Piece{1, 0, 4, 4}, Piece{2, 0, 8, 4}));
   EXPECT_TRUE(Layout(Shape{}).is_whole());
   EXPECT_EQ(PiecesOf(Layout(Shape{})).size(), 1u);
   EXPECT_TRUE(PiecesOf(Layout(Shape{0, 3})).empty());
@@ -43,7 +43,7 @@ TEST(LayoutTest, SegmentsMayCutRows) {
   EXPECT_FALSE(layout.is_whole());
   EXPECT_EQ(layout.local_numel(), 6);
   EXPECT_THAT(PiecesOf(layout),
-              testing::ElementsAre(Piece{0, 2, 0, 2}, Piece{1, 0, 2, 3}, Piece{2, 1, 5, 1}));
+              ::testing::ElementsAre(Piece{0, 2, 0, 2}, Piece{1, 0, 2, 3}, Piece{2, 1, 5, 1}));
 }
 
 TEST(LayoutTest, MatrixView) {
@@ -181,5 +181,5 @@ TEST(LayoutTest, ManySegmentsHaveTheirCommonRunsSoon) {
   EXPECT_EQ(runs.back(), Triple(2, 2 * (kSegments - 1), 1));
 }
 
-}  // namespace
+}  // namespace layout_test
 }  // namespace apogee::comm

@@ -15,7 +15,7 @@
 #include "apogee/tests/support/run_ranks.h"
 
 namespace apogee::comm {
-namespace {
+namespace machines_test {
 
 using ::apogee::testing::LaunchRanks;
 using ::apogee::testing::NumProcesses;
@@ -237,5 +237,5 @@ TEST(GroupsOnMachinesTest, ARankThatThrowsIsNamed) {
   }
 }
 
-}  // namespace
+}  // namespace machines_test
 }  // namespace apogee::comm

@@ -16,7 +16,7 @@
 #include "apogee/tests/support/program.h"
 
 namespace apogee {
-namespace {
+namespace mpi_faults_test {
 
 using ::apogee::testing::ProgramResult;
 using ::apogee::testing::RunProgram;
@@ -116,5 +116,5 @@ TEST_F(MpiFaultsTest, MachinesOfNoRanks) {
   EXPECT_LT(job.seconds, 20);
 }
 
-}  // namespace
+}  // namespace mpi_faults_test
 }  // namespace apogee

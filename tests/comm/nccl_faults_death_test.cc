@@ -9,7 +9,7 @@
 #include "apogee/tests/comm/nccl_faults.h"
 
 namespace apogee::comm::nccl {
-namespace {
+namespace nccl_faults_death_test {
 
 using ::apogee::testing::RunStubRanks;
 using ::apogee::testing::StubRank;
@@ -72,5 +72,5 @@ TEST_F(NcclFaultsDeathTest, DestroyThatNeverReturns) {
   EXPECT_LT(Seconds(start), kEnd);
 }
 
-}  // namespace
+}  // namespace nccl_faults_death_test
 }  // namespace apogee::comm::nccl

@@ -11,7 +11,7 @@
 #include <set>
 
 namespace apogee::comm::nccl {
-namespace {
+namespace nccl_faults_test {
 
 using ::apogee::testing::RunStubRanks;
 using ::apogee::testing::StubOptions;
@@ -109,7 +109,7 @@ TEST_F(NcclFaultsTest, InitThatStaysInProgress) {
       ErrorOf([&] { Communicator communicator(StubOptions(stub_, id, 0, 2, Options())); });
   EXPECT_LT(Seconds(start), 1.5);
   EXPECT_THAT(error, AllOf(HasSubstr("NCCL communicator of group [10 11]: not ready within 0.50 s"),
-                           HasSubstr("a member has not made its own")));
+                           HasSubstr("a member has not made its communicator")));
   ExpectThatTheProcessGoesOn();
 }
 
@@ -154,7 +154,7 @@ TEST_F(NcclFaultsTest, FinalizeThatHangs) {
   const auto start = Clock::now();
   EXPECT_EQ(AllReduceWith("finalize_hangs"), "");
   EXPECT_LT(Seconds(start), 1.5);
-  EXPECT_THAT(told(), HasSubstr("group [10]: not at its end within 0.50 s"));
+  EXPECT_THAT(told(), HasSubstr("group [10]: not ended within 0.50 s"));
   ExpectThatTheProcessGoesOn();
 }
 
@@ -213,5 +213,5 @@ TEST_F(NcclFaultsTest, UniqueIdThatHangs) {
   EXPECT_THAT(Message(id.status()), HasSubstr("ncclGetUniqueId has not returned within 200 ms"));
 }
 
-}  // namespace
+}  // namespace nccl_faults_test
 }  // namespace apogee::comm::nccl

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What goes wrong over NCCL only: a device that does not come past a collective, and launches that
-// cannot be. Ranks are processes, under tests/support/mpi_main.cc; NCCL is process_stub_nccl.cc.
+// cannot be. Ranks are processes, under tests/support/process_main.cc; NCCL is process_stub_nccl.cc.
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include "apogee/tests/support/launch_ranks.h"
 
 namespace apogee::comm {
-namespace {
+namespace nccl_group_failures_test {
 
 using ::apogee::testing::Environment;
 using ::apogee::testing::LaunchRanks;
@@ -47,7 +47,7 @@ TEST(NcclFailuresTest, ADeviceThatDoesNotComePastTheLastCollective) {
   EXPECT_THAT(Message(status),
               AllOf(HasSubstr("all_reduce(sum, 40000 x f32) #"), HasSubstr("of group [0 1"),
                     HasSubstr("not complete within 0.70 s: NCCL has queued it, and the device has "
-                              "not come past it")));
+                              "not completed it")));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8));
   TrainsAgain();
 }
@@ -98,5 +98,5 @@ TEST(NcclFailuresTest, ChoicesThatCannotBe) {
   EXPECT_THAT(Message(on_cpu), HasSubstr("but device is cpu"));
 }
 
-}  // namespace
+}  // namespace nccl_group_failures_test
 }  // namespace apogee::comm

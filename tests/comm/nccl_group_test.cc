@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A group over NCCL: ranks are processes with an emulated GPU each, under
-// tests/support/mpi_main.cc, and NCCL is tests/comm/process_stub_nccl.cc. What every group does is
+// tests/support/process_main.cc, and NCCL is tests/comm/process_stub_nccl.cc. What every group does is
 // in collectives_test.cc and failures_test.cc, which run over NCCL, too.
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 #include "apogee/tests/support/run_ranks.h"
 
 namespace apogee::comm {
-namespace {
+namespace nccl_group_test {
 
 using ::apogee::testing::LaunchRanks;
 using ::apogee::testing::NumProcesses;
@@ -153,7 +153,7 @@ TEST(NcclGroupTest, TensorsOfTheHostAndIntegers) {
   const absl::Status integers = LaunchRanks({.num_ranks = 2}, [](World& world) {
     world.group()->AllReduce(Tensor::Zeros({4}, DType::kI32, world.context()));
   });
-  EXPECT_THAT(Message(integers), HasSubstr("all_reduce: sums of integers are not offered"));
+  EXPECT_THAT(Message(integers), HasSubstr("all_reduce: sums of integers are not supported"));
   const absl::Status kinds = LaunchRanks({.num_ranks = 2}, [](World& world) {
     const ContextPtr& context = world.rank() == 0 ? world.context() : HostOf(world.context());
     world.group()->AllReduce(Tensor::Zeros({4}, DType::kF32, context));
@@ -162,5 +162,5 @@ TEST(NcclGroupTest, TensorsOfTheHostAndIntegers) {
                                     HasSubstr("on a GPU"), HasSubstr("on the host")));
 }
 
-}  // namespace
+}  // namespace nccl_group_test
 }  // namespace apogee::comm

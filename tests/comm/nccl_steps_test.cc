@@ -14,7 +14,7 @@
 #include "apogee/tests/comm/nccl_ranks.h"
 
 namespace apogee::comm::nccl {
-namespace {
+namespace nccl_steps_test {
 
 using ::apogee::testing::RunStubRanks;
 using ::apogee::testing::StubNccl;
@@ -142,5 +142,5 @@ TEST(NcclStepsTest, AbortedWhileItsMembersAreMissing) {
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(5));
 }
 
-}  // namespace
+}  // namespace nccl_steps_test
 }  // namespace apogee::comm::nccl

@@ -10,7 +10,7 @@
 #include "apogee/tests/comm/nccl_ranks.h"
 
 namespace apogee::comm::nccl {
-namespace {
+namespace nccl_test {
 
 using ::apogee::testing::Event;
 using ::apogee::testing::LoadElement;
@@ -199,8 +199,9 @@ TEST(NcclTest, RefusesCallsThatCannotBe) {
                 HasSubstr("3 elements cannot be shared by 2 members"));
     EXPECT_THAT(error_of({.kind = kAllToAll, .count = 1}), HasSubstr("cannot be shared"));
     EXPECT_THAT(error_of({.kind = kBroadcast, .root = 2, .count = 1}),
-                HasSubstr("rank 2 is none of group [10 11]"));
-    EXPECT_THAT(error_of({.kind = kReduce, .root = -1, .count = 1}), HasSubstr("rank -1 is none"));
+                HasSubstr("rank 2 is not in group [10 11]"));
+    EXPECT_THAT(error_of({.kind = kReduce, .root = -1, .count = 1}),
+                HasSubstr("rank -1 is not in"));
     EXPECT_THAT(error_of({.kind = kSend, .root = rank.rank(), .count = 1}),
                 HasSubstr("is this member itself; copy instead"));
     EXPECT_THROW(rank.communicator().Submit({.count = 1, .input = x, .output = x}), Error);
@@ -227,7 +228,7 @@ TEST(NcclTest, RefusesOptionsThatCannotBe) {
   };
   CommunicatorOptions bad = good;
   bad.rank = 2;
-  EXPECT_THAT(error_of(bad), HasSubstr("group [10 11]: rank 2 is none of its 2 members"));
+  EXPECT_THAT(error_of(bad), HasSubstr("group [10 11]: rank 2 is not one of its 2 members"));
   bad = good;
   bad.api = nullptr;
   EXPECT_THAT(error_of(bad), HasSubstr("api is null"));
@@ -270,5 +271,5 @@ TEST(NcclTest, LoadByDefault) {
   }
 }
 
-}  // namespace
+}  // namespace nccl_test
 }  // namespace apogee::comm::nccl

@@ -13,7 +13,7 @@
 #include "apogee/tests/support/buffer.h"
 
 namespace apogee::comm {
-namespace {
+namespace sign_kernels_test {
 
 using Values = std::vector<double>;
 
@@ -246,5 +246,5 @@ TEST(LiveBitsTest, AreOfFiniteValuesAboveTheFloor) {
   }
 }
 
-}  // namespace
+}  // namespace sign_kernels_test
 }  // namespace apogee::comm

@@ -10,7 +10,7 @@
 #include <limits>
 
 namespace apogee::comm {
-namespace {
+namespace some_ranks_test {
 
 using ::testing::HasSubstr;
 
@@ -76,5 +76,5 @@ TEST(SomeRanksTest, BadOptionsAreRefused) {
   EXPECT_THAT(Message(status), HasSubstr("99 ranks are asked for"));
 }
 
-}  // namespace
+}  // namespace some_ranks_test
 }  // namespace apogee::comm

@@ -15,7 +15,7 @@
 #include "apogee/tests/comm/tcp_jobs.h"
 
 namespace apogee::comm {
-namespace {
+namespace stopped_ranks_test {
 
 using std::chrono::milliseconds;
 
@@ -72,5 +72,5 @@ TEST(StoppedRanksTest, Processes) {
   EXPECT_TRUE(SurviveAStop({as_rank("0"), as_rank("1")}));
 }
 
-}  // namespace
+}  // namespace stopped_ranks_test
 }  // namespace apogee::comm

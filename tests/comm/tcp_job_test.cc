@@ -11,7 +11,7 @@
 #include "apogee/tests/support/environment.h"
 
 namespace apogee::comm::tcp {
-namespace {
+namespace tcp_job_test {
 
 using ::apogee::testing::Environment;
 using ::testing::AllOf;
@@ -117,5 +117,5 @@ TEST_F(TcpJobTest, OneRank) {
   EXPECT_TRUE(launch({.comm = "tcp"}, [](World& world) { EXPECT_EQ(world.size(), 1); }).ok());
 }
 
-}  // namespace
+}  // namespace tcp_job_test
 }  // namespace apogee::comm::tcp

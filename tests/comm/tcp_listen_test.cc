@@ -14,7 +14,7 @@
 #include "apogee/tests/comm/tcp_jobs.h"
 
 namespace apogee::comm::tcp {
-namespace {
+namespace tcp_listen_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -120,5 +120,5 @@ TEST(TcpListenTest, NoDescriptorAtAll) {
                              HasSubstr("raise the limit of open files (ulimit -n)")));
 }
 
-}  // namespace
+}  // namespace tcp_listen_test
 }  // namespace apogee::comm::tcp

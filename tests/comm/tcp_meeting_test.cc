@@ -11,7 +11,7 @@
 #include "apogee/tests/comm/tcp_jobs.h"
 
 namespace apogee::comm::tcp {
-namespace {
+namespace tcp_meeting_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -149,7 +149,7 @@ TEST(TcpMeetingTest, ADescriptorThatDoesNotListen) {
   Job job = JobOf(0, 2, FreePort());
   job.listener = 0;
   EXPECT_THAT(Message(Meet(job).status()),
-              HasSubstr("APOGEE_LISTEN_FD: descriptor 0 is no socket"));
+              HasSubstr("APOGEE_LISTEN_FD: descriptor 0 is not a listening socket"));
 }
 
 // Another program listens there, and sends something else.
@@ -166,8 +166,8 @@ TEST(TcpMeetingTest, WhatListensIsNoRank) {
   const absl::Status status = Meet(JobOf(1, 2, port)).status();
   server.join();
   EXPECT_TRUE(absl::IsInvalidArgument(status));
-  EXPECT_THAT(Message(status), HasSubstr("is no rank 0 of this job"));
+  EXPECT_THAT(Message(status), HasSubstr("is not rank 0 of this job"));
 }
 
-}  // namespace
+}  // namespace tcp_meeting_test
 }  // namespace apogee::comm::tcp

@@ -17,7 +17,7 @@
 #include "apogee/tests/comm/tcp_jobs.h"
 
 namespace apogee::comm::tcp {
-namespace {
+namespace tcp_proofs_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -204,7 +204,7 @@ TEST(TcpProofsTest, AFakeRank0HearsNothing) {
     const absl::Status status = MeetWithFake(say, heard);
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << name << status;
     EXPECT_THAT(Message(status),
-                AllOf(HasSubstr("is no rank 0 of this job: it does not prove that it knows "
+                AllOf(HasSubstr("is not rank 0 of this job: it does not prove that it knows "
                                 "APOGEE_JOB_TOKEN")))
         << name;
     EXPECT_EQ(heard, "") << name;
@@ -213,8 +213,9 @@ TEST(TcpProofsTest, AFakeRank0HearsNothing) {
 
 TEST(TcpProofsTest, AFakeRank0ThatMakesNoSense) {
   const std::vector<std::pair<std::string, std::string>> fakes = {
-      {std::string(1 << 20, 'x'), "its answer is none of a rank of this library"},
-      {std::string(sizeof(Challenge), '\0'), "its answer is none of a rank of this library"},
+      {std::string(1 << 20, 'x'), "its answer does not come from a rank of this library"},
+      {std::string(sizeof(Challenge), '\0'),
+       "its answer does not come from a rank of this library"},
       {"APOGEE77" + std::string(sizeof(Challenge), 'x'),
        "it speaks version APOGEE77 of the protocol and this process APOGEE02; run one version"},
       {"APOGEE02", "has dropped rank 1"},
@@ -300,5 +301,5 @@ TEST(TcpProofsTest, ACallIsForOneRank) {
   EXPECT_EQ(Hear(guest, 5), "");
 }
 
-}  // namespace
+}  // namespace tcp_proofs_test
 }  // namespace apogee::comm::tcp

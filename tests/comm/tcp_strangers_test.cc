@@ -13,7 +13,7 @@
 #include "apogee/tests/comm/tcp_jobs.h"
 
 namespace apogee::comm::tcp {
-namespace {
+namespace tcp_strangers_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -197,5 +197,5 @@ TEST(TcpStrangersTest, AnotherVersionIsTold) {
                                               "this one speaks APOGEE02: run one version"));
 }
 
-}  // namespace
+}  // namespace tcp_strangers_test
 }  // namespace apogee::comm::tcp

@@ -17,7 +17,7 @@
 #include "apogee/tests/comm/tcp_jobs.h"
 
 namespace apogee::comm::tcp {
-namespace {
+namespace tcp_transport_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -172,7 +172,7 @@ TEST(TcpTransportTest, FramesThatCannotBe) {
       PollUntil(*transport, events, [&] { return !events.gone.empty(); });
       return events.gone.empty() ? "not noticed" : events.gone[0].why;
     });
-    EXPECT_THAT(results[0], HasSubstr("it sent what is no frame: kind "));
+    EXPECT_THAT(results[0], HasSubstr("it sent something that is not a frame: kind "));
     EXPECT_EQ(results[1], "");
   }
 }
@@ -208,5 +208,5 @@ TEST(TcpTransportTest, AbortEndsAll) {
   EXPECT_THAT(codes, ::testing::Each(77));
 }
 
-}  // namespace
+}  // namespace tcp_transport_test
 }  // namespace apogee::comm::tcp

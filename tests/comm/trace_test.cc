@@ -9,7 +9,7 @@
 #include "apogee/tests/support/trace_file.h"
 
 namespace apogee::comm {
-namespace {
+namespace trace_test {
 
 using ::apogee::testing::TraceFile;
 using ::testing::UnorderedElementsAre;
@@ -129,5 +129,5 @@ TEST(CommTraceTest, WithoutATraceThereAreNoLanes) {
   });
 }
 
-}  // namespace
+}  // namespace trace_test
 }  // namespace apogee::comm

@@ -14,7 +14,7 @@
 #include "apogee/tests/support/rough_sums.h"
 
 namespace apogee::comm {
-namespace {
+namespace tree_reduce_test {
 
 using ::apogee::testing::RoughAddend;
 using ::testing::HasSubstr;
@@ -119,5 +119,5 @@ TEST(RanksPerMachineTest, AreAPositiveNumberOrAnError) {
   unsetenv(name);
 }
 
-}  // namespace
+}  // namespace tree_reduce_test
 }  // namespace apogee::comm

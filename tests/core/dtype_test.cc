@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 
 namespace apogee {
-namespace {
+namespace dtype_test {
 
 // The value of a binary float with the given field widths; infinity and NaN too.
 double Decode(uint32_t bits, int exponent_bits, int mantissa_bits) {
@@ -113,5 +113,5 @@ TEST(DType, DispatchFloatNamesTheOp) {
   }
 }
 
-}  // namespace
+}  // namespace dtype_test
 }  // namespace apogee

@@ -15,7 +15,7 @@
 #include "apogee/core/error.h"
 
 namespace apogee {
-namespace {
+namespace file_allocator_test {
 
 using ::testing::HasSubstr;
 
@@ -92,5 +92,5 @@ TEST(FileAllocatorTest, NoRoomIsAnErrorAtOnce) {
   allocator->Free(fits, 512 << 10, kState);
 }
 
-}  // namespace
+}  // namespace file_allocator_test
 }  // namespace apogee

@@ -11,7 +11,7 @@
 #include "apogee/tests/support/mutate_text.h"
 
 namespace apogee {
-namespace {
+namespace json_reader_test {
 
 using apogee::testing::MutatedText;
 using Json = nlohmann::json;
@@ -175,5 +175,5 @@ TEST(ParseBudgetTest, CountsWhatIsKept) {
   EXPECT_EQ(Shortened(std::string(1000, 'x')).size(), 203u);
 }
 
-}  // namespace
+}  // namespace json_reader_test
 }  // namespace apogee

@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 
 namespace apogee {
-namespace {
+namespace memory_test {
 
 constexpr MemoryCategory kParameter = MemoryCategory::kParameter;
 constexpr MemoryCategory kGradient = MemoryCategory::kGradient;
@@ -206,5 +206,5 @@ TEST(CpuAllocator, ThreadsMayShareIt) {
   EXPECT_EQ(allocator.ledger().num_allocations(), 800);
 }
 
-}  // namespace
+}  // namespace memory_test
 }  // namespace apogee

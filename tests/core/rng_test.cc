@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 
 namespace apogee {
-namespace {
+namespace rng_test {
 
 using Words = std::array<uint32_t, 4>;
 
@@ -102,5 +102,5 @@ TEST(Generator, ReplaysFromItsState) {
   EXPECT_EQ(replay.next_stream(), generator.next_stream());
 }
 
-}  // namespace
+}  // namespace rng_test
 }  // namespace apogee

@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 
 namespace apogee {
-namespace {
+namespace shape_test {
 
 TEST(Shape, SizesAndIndices) {
   const Shape shape{2, 3, 5};
@@ -51,5 +51,5 @@ TEST(Shape, Errors) {
   }
 }
 
-}  // namespace
+}  // namespace shape_test
 }  // namespace apogee

@@ -14,10 +14,10 @@
 #include "gtest/gtest.h"
 
 namespace apogee {
-namespace {
+namespace shared_library_test {
 
 using ::testing::HasSubstr;
-using testing::TempDir;
+using ::testing::TempDir;
 
 TEST(SharedLibraryTest, FindsWhatTheSystemFinds) {
   const SharedLibrary library =
@@ -68,5 +68,5 @@ TEST(SharedLibraryTest, LooksIntoPythonsPackages) {
   EXPECT_EQ(found, expected.end()) << "missing or out of order: " << *found;
 }
 
-}  // namespace
+}  // namespace shared_library_test
 }  // namespace apogee

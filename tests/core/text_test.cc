@@ -5,7 +5,7 @@
 #include "gtest/gtest.h"
 
 namespace apogee {
-namespace {
+namespace text_test {
 
 const std::vector<std::string> kOptimizers = {"adam", "adamw", "adafactor", "came", "lamb", "sgd"};
 
@@ -45,5 +45,5 @@ TEST(Format, Thousands) {
   EXPECT_EQ(FormatThousands(-1234567), "-1,234,567");
 }
 
-}  // namespace
+}  // namespace text_test
 }  // namespace apogee

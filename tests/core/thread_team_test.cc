@@ -15,7 +15,7 @@
 #endif
 
 namespace apogee {
-namespace {
+namespace thread_team_test {
 
 using ::testing::HasSubstr;
 
@@ -101,5 +101,5 @@ TEST(ThreadTeamTest, StartsOnesTeam) {
 }
 #endif
 
-}  // namespace
+}  // namespace thread_team_test
 }  // namespace apogee

@@ -32,7 +32,7 @@ void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace apogee {
-namespace {
+namespace trace_test {
 
 using ::apogee::testing::Nanoseconds;
 using ::apogee::testing::ReadFile;
@@ -245,7 +245,7 @@ TEST_F(TraceFilesTest, APathThatCannotBeWrittenIsAnErrorThatNamesIt) {
   for (const auto& [path, reason] : std::vector<std::pair<std::string, std::string>>{
            {dir_ / "missing/run.json", "No such file or directory"},
            {dir_ / "file/run.json", "Not a directory"},
-           {dir_ / "folder", "what is there is no file"},
+           {dir_ / "folder", "something other than a regular file is there"},
            {"", "the path is empty"}}) {
     for (const absl::Status& status : {CheckTraceWritable(path), WriteTrace(trace_, path)}) {
       EXPECT_TRUE(absl::IsInvalidArgument(status)) << path;
@@ -282,5 +282,5 @@ TEST_F(TraceFilesTest, AFailedWriteLeavesTheOldFile) {
   EXPECT_THAT(Names(), ElementsAre("run.json"));
 }
 
-}  // namespace
+}  // namespace trace_test
 }  // namespace apogee

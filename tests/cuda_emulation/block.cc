@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Runs the blocks of a launch: their threads are fibers of the calling thread.
+// Runs the blocks of a launch. Their threads are fibers of the calling thread.
 #include "block.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ constexpr size_t kStackBytes = 64 << 10;
 constexpr int kLanes = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Stacks of a thread's fibers, used again block after block.
+// The stacks of a thread's fibers, reused block after block.
 class StackPool {
  public:
   ctx::stack_context allocate() {
@@ -51,18 +51,19 @@ struct PoolRef {
 enum class Wait { kNothing, kBlock, kWarp };
 
 struct Thread {
-  ctx::fiber fiber;  // where it waits
+  ctx::fiber fiber;  // continues the thread where it waits
   Position position;
   Wait wait = Wait::kNothing;
-  unsigned exchanges = 0;  // that it has begun
-  unsigned masks[2] = {};  // of the last of them, and the one before: at exchanges % 2
+  unsigned exchanges = 0;  // the number of exchanges that it has begun
+  unsigned masks[2] = {};  // of the last one, at exchanges % 2, and of the one before
   bool started = false, ended = false;
 };
 
-// Lanes' bytes of one exchange, and the one after it: a lane is at most one ahead.
+// The lanes' bytes of one exchange and of the next one: a lane is at most one exchange ahead.
 struct Warp {
   alignas(16) char lanes[2][kLanes * kLaneBytes];
-  // Exchanges of the whole warp, by far the most: their numbers, and who has come.
+  // For exchanges of the whole warp, which are by far the most: the exchange's number, and a mask
+  // of the lanes that have reached it.
   unsigned whole[2] = {}, arrived[2] = {};
 };
 
@@ -114,7 +115,8 @@ void RunThread(Block& block, Thread& thread, StackPool& pool) {
   thread.fiber = std::move(thread.fiber).resume();
 }
 
-// Every lane of the mask has begun the exchange that `thread` waits for, with the same mask.
+// Whether every lane of the mask has begun the exchange that `thread` waits for, with the same
+// mask.
 bool ExchangeIsComplete(const Block& block, size_t index) {
   const Thread& thread = block.threads[index];
   const unsigned mask = thread.masks[thread.exchanges % 2];
@@ -124,14 +126,14 @@ bool ExchangeIsComplete(const Block& block, size_t index) {
     if (first + lane >= block.threads.size()) return false;
     const Thread& other = block.threads[first + lane];
     if (other.exchanges < thread.exchanges) return false;
-    // It may have gone on already, by one exchange at most.
+    // The lane may be one exchange ahead already.
     if (other.masks[thread.exchanges % 2] != mask) return false;
   }
   return true;
 }
 
-// Notes that `lane` has come to an exchange of the whole warp. The last one lets all go on, and
-// does so itself: true.
+// Notes that `lane` has reached an exchange of the whole warp. Returns true for the last lane,
+// which lets the others go on and does not wait itself.
 bool CompletesWhole(Block& block, size_t warp_index, const Thread& thread, int lane) {
   Warp& warp = block.warps[warp_index];
   const size_t slot = thread.exchanges % 2;
@@ -147,8 +149,8 @@ bool CompletesWhole(Block& block, size_t warp_index, const Thread& thread, int l
   return true;
 }
 
-// Runs each thread of the warp once, the last first: what depends on their order must not come out
-// right. False when none could.
+// Runs each thread of the warp once, the last first, so that code that relies on their order gives
+// wrong results. Returns false if no thread could run.
 bool RunWarp(Block& block, size_t warp, StackPool& pool) {
   bool progress = false;
   const size_t end = std::min(block.threads.size(), (warp + 1) * kLanes);
@@ -170,8 +172,8 @@ void RunBlock(Block& block, StackPool& pool) {
   const size_t warps = block.warps.size();
   for (bool last_first = true;; last_first = !last_first) {
     bool progress = false;
-    // Each warp goes on until it cannot, the last before the others and then the first: what only
-    // warps in step with each other would get right, shows.
+    // Each warp runs until it has to wait. The order changes between last-first and first-first, so
+    // that code that needs the warps to run in step gives wrong results.
     for (size_t i = 0; i < warps; ++i) {
       while (RunWarp(block, last_first ? warps - 1 - i : i, pool)) progress = true;
     }
@@ -194,7 +196,7 @@ void RunBlock(Block& block, StackPool& pool) {
 const Position& Here() { return current->running->position; }
 
 void* DynamicSharedMemory() {
-  // 16 bytes of alignment, whatever the vector has.
+  // Aligned, whatever the vector's alignment is.
   const auto address = reinterpret_cast<uintptr_t>(current->dynamic_shared.data());
   return reinterpret_cast<void*>((address + 127) & ~uintptr_t{127});
 }
@@ -230,7 +232,7 @@ void RunGrid(const dim3& blocks, const dim3& threads, size_t shared_bytes,
   Block block;
   block.body = &body;
   const size_t count = size_t{threads.x} * threads.y * threads.z;
-  // NaN: shared memory is not zero on a GPU either.
+  // Filled with NaN: shared memory is not zero on a GPU either.
   for (unsigned z = 0; z < blocks.z; ++z) {
     for (unsigned y = 0; y < blocks.y; ++y) {
       for (unsigned x = blocks.x; x-- > 0;) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// RunGrid: one launch, on the calling thread. Private to the emulation.
+// RunGrid: runs one launch, on the calling thread. Private to the emulation.
 #ifndef APOGEE_TESTS_CUDA_EMULATION_BLOCK_H_
 #define APOGEE_TESTS_CUDA_EMULATION_BLOCK_H_
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The calls of cuBLASLt that the library makes, on the emulated GPU: a product with every attribute
-// that is set taken at its word. What the real one refuses, is refused: types and epilogues that it
-// lacks, pointers less aligned than was promised, an algorithm of another problem.
+// The calls of cuBLASLt that the library makes, on the emulated GPU. A product obeys every
+// attribute that was set. It refuses the same things as the real one: types and epilogues that it
+// lacks, pointers that are less aligned than promised, an algorithm of another problem.
 #if defined(__GNUC__) && !defined(__clang__)
-// GCC 12's own AVX-512 intrinsics start from an undefined register (GCC bug 105593).
+// GCC 12's AVX-512 intrinsics start from an undefined register (GCC bug 105593).
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
@@ -61,7 +61,7 @@ struct Preference {
   uint32_t alignment[4] = {256, 256, 256, 256};  // of a, b, c, d
 };
 
-// What an algorithm is good for: the hash of its problem, its workspace, the alignments.
+// What an algorithm needs: its problem (as a hash), its workspace, the alignments.
 struct Algorithm {
   uint64_t problem, workspace;
   uint32_t alignment[4];
@@ -80,7 +80,7 @@ cublasStatus_t Read(T& to, const void* from, size_t bytes) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// A wrong hash would show as a refusal, never as a wrong result.
+// A mistake in the hash would show as a refusal, never as a wrong result.
 uint64_t Hash(const Product& product, const Layout* layouts) {
   std::string text;
   const auto add = [&text](const auto& value) { text += std::to_string(value) + ","; };
@@ -136,7 +136,7 @@ void WriteAs(void* data, cudaDataType type, int64_t i, double value) {
   }
 }
 
-// 10 bits of mantissa.
+// Rounds to 10 bits of mantissa.
 float ToTf32(float x) {
   return std::bit_cast<float>((std::bit_cast<uint32_t>(x) + 0x1000u) & ~uint32_t{0x1fff});
 }
@@ -149,7 +149,7 @@ int64_t Index(const Layout& layout, int64_t z, int64_t row, int64_t col) {
 template <typename C>
 using Matrix = Eigen::Matrix<C, Eigen::Dynamic, Eigen::Dynamic>;
 
-// op(x) of one of the batch.
+// op(x) for matrix z of the batch.
 template <typename C>
 Matrix<C> Operand(const void* data, const Layout& layout, int32_t trans, bool tf32, int64_t z) {
   Matrix<C> x(layout.rows, layout.cols);
@@ -368,7 +368,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   if (requested < 1 || !cuda_emulation::FitTogether(product, layouts))
     return CUBLAS_STATUS_INVALID_VALUE;
   if (!cuda_emulation::IsSupported(product, layouts)) return CUBLAS_STATUS_NOT_SUPPORTED;
-  // Some products want a workspace, as do those of the real one whose sums are split.
+  // Some products want a workspace, like the real one's products with split sums.
   const uint64_t workspace =
       (wanted.reductions & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) != 0 && layouts[0].cols % 2 == 0
           ? std::min<uint64_t>(wanted.workspace, 4096)

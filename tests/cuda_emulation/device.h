@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What a .cu file sees of a GPU when the host compiler compiles it: the built-in variables and
-// functions of CUDA C++, carried out by fibers. Forced in front of every .cu source of a build
-// with APOGEE_WITH_CUDA=EMULATED.
+// The built-in variables and functions of CUDA C++ for .cu files that the host compiler compiles,
+// carried out by fibers. A build with APOGEE_WITH_CUDA=EMULATED includes it before every .cu
+// source.
 //
-// A launch runs on the stream's thread, block after block; the threads of a block are fibers of it
-// that change places only at barriers and at exchanges within a warp. So a kernel's arithmetic,
-// indices, barriers and order of queued work are checked without a GPU. What is not: races that
-// need true concurrency within a block, memory orders, and speed.
+// A launch runs on the stream's thread, block after block. The threads of a block are fibers of it
+// that switch only at barriers and at exchanges within a warp. So a kernel's arithmetic, indices,
+// barriers and order of queued work are checked without a GPU. Not checked: races that need true
+// concurrency within a block, memory orders, and speed.
 //
-// A barrier that some thread never comes to, or lanes of a warp that ask for different exchanges,
-// end the process with a message that names the kernel's block and threads.
+// If some thread never reaches a barrier, or the lanes of a warp ask for different exchanges, the
+// process ends with a message that names the block and its threads.
 #ifndef APOGEE_TESTS_CUDA_EMULATION_DEVICE_H_
 #define APOGEE_TESTS_CUDA_EMULATION_DEVICE_H_
 
@@ -30,21 +30,21 @@
 
 namespace cuda_emulation {
 
-// Of the fiber that runs.
+// The indices and sizes that the running fiber sees: threadIdx, blockIdx, blockDim, gridDim.
 struct Position {
   uint3 thread, block;
   dim3 threads, blocks;
 };
 const Position& Here();
 void* DynamicSharedMemory();
-// Until every thread of the block that has not returned is here.
+// Waits until every thread of the block that has not returned is here.
 void BlockBarrier();
-// Gives `bytes` of this lane to the others and returns when all lanes of `mask` have given theirs:
-// where lane l's bytes lie. At most 16 bytes.
+// Gives `bytes` (at most 16) of this lane to the other lanes, and waits until all lanes of `mask`
+// have given theirs. Returns the lanes' bytes, for ReadLane; sets `lane` to this lane's number.
 const void* WarpExchange(unsigned mask, const void* mine, size_t bytes, int& lane);
 inline constexpr size_t kLaneBytes = 16;
 
-// Queues `thread`, the body of every thread, on a stream.
+// Queues a launch on its stream. `thread` is the body that every thread runs.
 cudaError_t Enqueue(const cudaLaunchConfig_t& config, std::function<void()> thread);
 
 template <typename T>
@@ -55,7 +55,8 @@ T ReadLane(const void* lanes, int lane) {
   return value;
 }
 
-// The lane's value that `source` names for this lane; its own where that leaves the segment.
+// The value of the lane that `source` names for this lane; this lane's own value if that lane is
+// outside of the segment of `width` lanes.
 template <typename T, typename Source>
 T Shuffle(unsigned mask, T value, int width, const Source& source) {
   static_assert(sizeof(T) <= kLaneBytes);
@@ -68,7 +69,7 @@ T Shuffle(unsigned mask, T value, int width, const Source& source) {
 
 }  // namespace cuda_emulation
 
-// The built-in variables. Macros would be simpler, but cudaLaunchConfig_t has members of these
+// The built-in variables. They are no macros, because cudaLaunchConfig_t has members with their
 // names.
 namespace cuda_emulation {
 template <auto kMember, auto kCoordinate>
@@ -87,7 +88,8 @@ inline constexpr cuda_emulation::BuiltInVector<&cuda_emulation::Position::block,
 inline constexpr cuda_emulation::BuiltInVector<&cuda_emulation::Position::threads, dim3> blockDim;
 inline constexpr cuda_emulation::BuiltInVector<&cuda_emulation::Position::blocks, dim3> gridDim;
 
-// A block's fibers share one thread, and it runs one block at a time.
+// All fibers of a block run on one thread, which runs one block at a time. So a thread_local is the
+// block's shared memory.
 #undef __shared__
 #define __shared__ static thread_local
 #undef __launch_bounds__
@@ -100,7 +102,8 @@ inline constexpr cuda_emulation::BuiltInVector<&cuda_emulation::Position::blocks
 #define __host__
 #undef __constant__
 #define __constant__
-// All threads read one copy of the launch's. Stands behind the parameter's type here.
+// Makes the parameter a reference, so that all threads read the launch's one copy. This works
+// because the macro stands after the parameter's type.
 #undef __grid_constant__
 #define __grid_constant__ &
 #undef __forceinline__
@@ -157,7 +160,7 @@ inline int __syncthreads_or(int predicate) {
   return any;
 }
 
-// Blocks of other streams may run at the same time.
+// Atomic for the host, too: blocks of other streams may run at the same time.
 template <typename T>
 T atomicAdd(T* address, T value) {
   return std::atomic_ref<T>(*address).fetch_add(value);
@@ -203,7 +206,7 @@ inline float __fdividef(float a, float b) { return a / b; }
 inline float __frcp_rn(float x) { return 1.0f / x; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
-// The whole turns are dropped first, which is exact.
+// Whole turns are dropped first, which is exact.
 inline void sincospi(double x, double* sine, double* cosine) {
   const double angle = M_PI * std::fmod(x, 2.0);
   *sine = std::sin(angle);
@@ -238,7 +241,7 @@ using std::min;
 
 #include "mma.h"
 
-// CUDA's own would hand typeless addresses to the driver.
+// CUDA's own template would pass untyped addresses to the driver.
 #define cudaLaunchKernelEx LaunchEmulatedKernel
 template <typename... Params, typename... Args>
 cudaError_t LaunchEmulatedKernel(const cudaLaunchConfig_t* config, void (*kernel)(Params...),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The GPU in software finds the faults that it is there for.
+// The GPU in software finds the kinds of faults that it was made to find.
 #include "apogee/tests/cuda_emulation/device.h"
-// It stands in for nvcc and comes first.
+// device.h stands in for nvcc and comes first.
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -17,13 +17,13 @@
 #include "apogee/tensor/tensor.h"
 
 namespace apogee::cuda {
-namespace {
+namespace emulation_test {
 
 using ::testing::KilledBySignal;
 
 class EmulationTest : public ::testing::Test {
  protected:
-  // Streams are threads: the process that is to die starts anew.
+  // Streams are threads, so a death test must run in a fresh process.
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };
 
@@ -52,7 +52,7 @@ __global__ void PlacesKernel(uint32_t* count, uint32_t* places) {
   places[i] = atomicAdd(count, 1u);
 }
 
-// What relies on threads or blocks that come in order is not right.
+// Code that relies on the order of threads or blocks gives wrong results.
 TEST_F(EmulationTest, ThreadsDoNotComeInOrder) {
   const ContextPtr gpu = Gpu();
   const Tensor count = Tensor::Zeros({1}, DType::kI32, gpu);
@@ -65,7 +65,7 @@ TEST_F(EmulationTest, ThreadsDoNotComeInOrder) {
   EXPECT_GT(place[0], place[64]) << "blocks";
 }
 
-// The lanes of one exchange name different lanes.
+// The lanes of one exchange pass different masks.
 __global__ void MasksKernel() { __shfl_xor_sync(threadIdx.x < 16 ? 0xffffu : 0xffffffffu, 1, 1); }
 
 TEST_F(EmulationTest, LanesThatDoNotAgree) {
@@ -97,9 +97,10 @@ TEST_F(EmulationTest, ReadsAndWritesBeyondABuffer) {
   EXPECT_EXIT(run(64, 60), KilledBySignal(SIGSEGV), "");
 }
 
-// Device code that is given the host's memory is not caught: a GPU may share it.
+// The reverse, device code that touches the host's memory, is not caught: a GPU may share it.
 TEST_F(EmulationTest, TheHostTouchesDeviceMemory) {
-  // Without access: the emulation's key may be the same one, and this thread would keep its rights.
+  // PKEY_DISABLE_ACCESS: the emulation may get the same key next, and this thread would keep its
+  // rights.
   const int key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
   if (key < 0) GTEST_SKIP() << "this processor has no memory protection keys";
   pkey_free(key);
@@ -116,7 +117,7 @@ TEST_F(EmulationTest, TheHostTouchesDeviceMemory) {
   EXPECT_EXIT(run(true), KilledBySignal(SIGSEGV), "");
 }
 
-// Writes once the host says so.
+// Writes when the host has set *go.
 __global__ void LateFillKernel(std::atomic<bool>* go, float* y) {
   while (!*go) std::this_thread::yield();
   y[0] = 1;
@@ -201,7 +202,7 @@ TEST_F(EmulationTest, AGraphIsWhatWasAskedForAndRunsWhenLaunched) {
   EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaErrorIllegalState);
 }
 
-// Each makes the capture invalid: what is asked for after it fails, and there is no graph.
+// Each of these calls makes the capture invalid: calls after it fail, and there is no graph.
 TEST_F(EmulationTest, WhatAStreamThatCapturesRefuses) {
   const ContextPtr gpu = Gpu();
   const Tensor x = Tensor::Zeros({1}, DType::kF32, gpu);
@@ -237,5 +238,5 @@ TEST_F(EmulationTest, WhatAStreamThatCapturesRefuses) {
   EXPECT_EQ(x.Item(), 0);
 }
 
-}  // namespace
+}  // namespace emulation_test
 }  // namespace apogee::cuda

@@ -19,7 +19,7 @@ struct Mapping {
   size_t bytes, asked;
 };
 
-// Blocks of the host's memory.
+// Blocks of pinned host memory.
 class Pinned {
  public:
   static Pinned& Get() {
@@ -54,7 +54,7 @@ class Pinned {
 
 class Memory {
  public:
-  // Kept for the process: programs free their tensors when they end.
+  // Never destroyed, because programs free tensors while they exit.
   static Memory& Get() {
     static Memory* memory = new Memory;
     return *memory;
@@ -70,9 +70,11 @@ class Memory {
     if (begin == MAP_FAILED) return nullptr;
     char* guard = static_cast<char*>(begin) + mapped - page;
     mprotect(guard, page, PROT_NONE);
-    // The end is where kernels run over; blocks of a multiple of 256 bytes are aligned to it.
+    // The block ends at the guard page, because kernels overrun ends. Blocks of a multiple of 256
+    // bytes are aligned to 256.
     char* block = guard - rounded;
-    // What a GPU's memory holds at first is anything; here NaN, before the processor is shut out.
+    // Fresh memory of a GPU holds any values; here it holds NaN. It is filled before access is
+    // removed.
     std::memset(begin, 0xff, mapped - page);
     if (key_ >= 0) pkey_mprotect(begin, mapped - page, PROT_READ | PROT_WRITE, key_);
     blocks_[reinterpret_cast<uintptr_t>(block)] = {begin, mapped, bytes};
@@ -112,7 +114,7 @@ class Memory {
   Memory() {
     const char* bytes = std::getenv("APOGEE_EMULATED_GPU_BYTES");
     if (bytes != nullptr) total_ = static_cast<size_t>(std::atoll(bytes));
-    // Threads that exist already have no access to a new key either.
+    // Threads that exist already have no access by a new key either.
     key_ = pkey_alloc(0, PKEY_DISABLE_ACCESS);
   }
 

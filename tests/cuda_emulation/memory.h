@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The emulated GPU's memory: the processor may touch it on the emulation's own threads only, where
-// it can be protected so (memory protection keys). Private to the emulation.
+// The emulated GPU's memory. If the processor has memory protection keys, only the emulation's own
+// threads may touch it. Private to the emulation.
 #ifndef APOGEE_TESTS_CUDA_EMULATION_MEMORY_H_
 #define APOGEE_TESTS_CUDA_EMULATION_MEMORY_H_
 
@@ -9,13 +9,13 @@
 
 namespace cuda_emulation {
 
-// A block that ends at a page that nobody may touch, but for the last bytes of its last 16; null
-// when `bytes` more would exceed what there is.
+// Returns a block that ends, rounded up to 16 bytes, at a page without access. Null if the GPU does
+// not have `bytes` left.
 void* AllocateDevice(size_t bytes);
-// False for what AllocateDevice did not return.
+// Returns false for an address that AllocateDevice did not return.
 bool FreeDevice(void* block);
 bool IsDevice(const void* address);
-// Memory of the host that the GPU reads when a copy's turn comes, not when it is asked for.
+// Pinned host memory: the GPU reads it when the queued copy runs, not when the copy is queued.
 void* AllocatePinned(size_t bytes);
 bool FreePinned(void* block);
 bool IsPinned(const void* address);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The warp's instructions of tensor/cuda/mma.cuh on fibers: which lane holds which element is as in
-// PTX, and every element goes through its lane, so that an index that is wrong there is wrong here.
+// The warp instructions of tensor/cuda/mma.cuh on fibers. The lanes hold the same elements as in
+// PTX, and every element goes through its lane, so that an index that is wrong on a GPU is wrong
+// here, too.
 #ifndef APOGEE_TESTS_CUDA_EMULATION_MMA_H_
 #define APOGEE_TESTS_CUDA_EMULATION_MMA_H_
 
@@ -14,7 +15,7 @@
 
 namespace cuda_emulation {
 
-// mma.m16n8k16.row.col with f32 sums. to_float: of one element's bits.
+// mma.m16n8k16.row.col with f32 sums. to_float converts one element's bits.
 inline void Mma(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float (&sums)[4],
                 float (*to_float)(uint16_t)) {
   int lane = 0;
@@ -24,7 +25,7 @@ inline void Mma(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float (&sums)[
     to[0] = to_float(static_cast<uint16_t>(bits));
     to[1] = to_float(static_cast<uint16_t>(bits >> 16));
   };
-  float rows[2][16];  // group and group + 8 of a
+  float rows[2][16];  // rows `group` and `group` + 8 of a
   for (int s = 0; s < 4; ++s) {
     const auto part = ReadLane<std::array<uint32_t, 4>>(lanes, 4 * group + s);
     for (int half = 0; half < 2; ++half) {
@@ -34,7 +35,7 @@ inline void Mma(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float (&sums)[
   const uint32_t b[2] = {b0, b1};
   lanes = WarpExchange(0xffffffffu, b, sizeof(b), lane);
   for (int e = 0; e < 2; ++e) {
-    float column[16];  // 2 * pair + e of b
+    float column[16];  // column 2 * pair + e of b
     for (int s = 0; s < 4; ++s) {
       const auto part = ReadLane<std::array<uint32_t, 2>>(lanes, 4 * (2 * pair + e) + s);
       for (int half = 0; half < 2; ++half) unpack(part[half], column + 8 * half + 2 * s);
@@ -67,10 +68,10 @@ void LoadMatrices(const void* row, uint32_t (&matrices)[4]) {
   }
 }
 
-// cp.async: what is copied is there when it has been waited for, and NaN before.
+// cp.async: the destination is NaN until the copy has been waited for.
 class AsyncCopies {
  public:
-  // Of the fiber that runs; blocks leave nothing of their own behind.
+  // The running fiber's copies. A block leaves none behind for the next block.
   static AsyncCopies& Get() {
     static thread_local std::array<AsyncCopies, 1024> all;
     const Position& at = Here();

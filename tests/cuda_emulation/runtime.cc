@@ -2,9 +2,11 @@
 
 // The calls of the CUDA runtime that the library makes, on one emulated GPU.
 //
-// APOGEE_EMULATED_GPU: "none" (no GPU), "no_driver", "old" (kernels do not fit it);
-// APOGEE_EMULATED_GPU_BYTES: its memory. APOGEE_EMULATED_GPU_BUS: its place on the bus, where
-// processes are to share it; else each has a GPU of its own.
+// Environment variables:
+//   APOGEE_EMULATED_GPU        "none" (no GPU), "no_driver", "old" (the kernels do not fit it)
+//   APOGEE_EMULATED_GPU_BYTES  the size of its memory
+//   APOGEE_EMULATED_GPU_BUS    its place on the bus: processes with the same one share a GPU;
+//                              without it each process has its own
 #include <cuda_runtime_api.h>
 #include <unistd.h>
 
@@ -81,7 +83,7 @@ cudaError_t cudaGetDevice(int* device) {
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
     case cudaDevAttrMultiProcessorCount:
-      *value = 2;  // grids of many steps
+      *value = 2;  // few, so that loops over a grid take many steps
       return cudaSuccess;
     case cudaDevAttrComputeCapabilityMajor:
       *value = cuda_emulation::Kind() == "old" ? 5 : 9;
@@ -174,14 +176,14 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   if (!right) return Noted(cudaErrorInvalidValue);
   const bool pageable_from = !from_device && !cuda_emulation::IsPinned(from);
   if (pageable_from || (!to_device && !cuda_emulation::IsPinned(to))) {
-    // A replay would use memory of which the driver knows nothing.
+    // A replay would use memory that the driver does not keep.
     const cudaError_t error = StreamOf(stream).RefuseInCapture();
     if (error != cudaSuccess) return Noted(error);
   }
   if (!pageable_from) {
     return Noted(StreamOf(stream).Queue([=] { std::memcpy(to, from, bytes); }));
   }
-  // Staged.
+  // Pageable memory is staged: its bytes are copied now.
   const char* begin = static_cast<const char*>(from);
   return Noted(
       StreamOf(stream).Queue([to, bytes, staged = std::vector<char>(begin, begin + bytes)] {
@@ -206,8 +208,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return Noted(StreamOf(stream).Wait()); }
 cudaError_t cudaStreamQuery(cudaStream_t stream) { return StreamOf(stream).Query(); }
 
-// One stream at a time captures what it is asked for itself: events within a capture, with which a
-// GPU lets other streams take part, are refused.
+// A capture records one stream. Events within a capture, by which other streams could join it on a
+// GPU, are refused.
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   if (stream == nullptr) return Noted(cudaErrorStreamCaptureUnsupported);
   return Noted(stream->BeginCapture());
@@ -225,7 +227,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   CUstream_st& queue = StreamOf(stream);
-  // A GPU would make it a graph within the graph.
+  // A GPU would make it a child of the captured graph.
   if (const cudaError_t error = queue.RefuseInCapture(); error != cudaSuccess) return Noted(error);
   return Noted(queue.Queue([work = exec->work] {
     for (const std::function<void()>& each : *work) each();

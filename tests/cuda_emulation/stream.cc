@@ -100,7 +100,7 @@ void CUstream_st::Run() {
 namespace cuda_emulation {
 
 CUstream_st& StreamOf(cudaStream_t stream) {
-  // Kept for the process: its thread must not be joined among the destructors of others.
+  // Never destroyed: its thread must not be joined while other static objects are destroyed.
   static CUstream_st* const default_stream = new CUstream_st;
   return stream == nullptr ? *default_stream : *stream;
 }

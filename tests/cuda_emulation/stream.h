@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A stream: a thread that carries out what is queued, in order. Private to the emulation.
+// A stream: a thread that runs queued work in order. Private to the emulation.
 #ifndef APOGEE_TESTS_CUDA_EMULATION_STREAM_H_
 #define APOGEE_TESTS_CUDA_EMULATION_STREAM_H_
 
@@ -14,21 +14,22 @@
 #include <thread>
 #include <vector>
 
-// CUDA's name of it.
+// The type behind cudaStream_t.
 struct CUstream_st {
  public:
   CUstream_st();
-  ~CUstream_st();  // after what is queued
-  // Records it instead while a graph is captured; fails when the capture has become invalid.
+  ~CUstream_st();  // waits for the queued work
+  // Queues the work, or records it while a graph is captured. Fails if the capture is invalid.
   cudaError_t Queue(std::function<void()> work);
-  // As on a GPU these cannot be asked of a stream that captures, and end what it captures.
+  // As on a GPU, these two fail while the stream captures, and make the capture invalid.
   cudaError_t Wait();
   cudaError_t Query();
-  // What else a capture has no form for: an error that makes it invalid, success without one.
+  // For other calls that cannot be captured: returns an error and makes the capture invalid, or
+  // success if there is no capture.
   cudaError_t RefuseInCapture();
 
   cudaError_t BeginCapture();
-  // Null and an error when the capture had become invalid; there is none any more in either case.
+  // Ends the capture. Sets *graph to null and returns an error if the capture was invalid.
   cudaError_t EndCapture(cudaGraph_t* graph);
   cudaStreamCaptureStatus capture_status();
 
@@ -45,14 +46,14 @@ struct CUstream_st {
   std::thread thread_;
 };
 
-// What a stream was asked for while it captured, in order.
+// The work that was queued on a stream while it captured, in order.
 struct CUgraph_st {
   std::shared_ptr<const std::vector<std::function<void()>>> work;
 };
 struct CUgraphExec_st : CUgraph_st {};
 
-// An event: how often it was recorded, and the last record that the stream has come to. May be
-// destroyed while streams have yet to come to it, or wait for it.
+// An event: the number of times that it was recorded, and the last record that its stream has
+// reached. It may be destroyed before streams reach it or while they wait for it.
 struct CUevent_st {
   struct State {
     std::mutex mutex;
@@ -65,7 +66,7 @@ struct CUevent_st {
 
 namespace cuda_emulation {
 
-// The stream itself, or the default one for null.
+// The stream itself; the default stream for null.
 CUstream_st& StreamOf(cudaStream_t stream);
 
 }  // namespace cuda_emulation

@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 
 namespace apogee::data {
-namespace {
+namespace data_test {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
@@ -272,5 +272,5 @@ TEST_F(LoaderTest, ASamplerOfMoreSamplesThanTheDatasetHasIsRefused) {
   }
 }
 
-}  // namespace
+}  // namespace data_test
 }  // namespace apogee::data

@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 
 namespace apogee {
-namespace {
+namespace gemini_big_model_test {
 
 using ::apogee::testing::ParseXml;
 using ::apogee::testing::ProgramResult;
@@ -114,5 +114,5 @@ TEST_F(GeminiBigModelTest, BadInput) {
   expect("--batch 3", 2, "--ranks");
 }
 
-}  // namespace
+}  // namespace gemini_big_model_test
 }  // namespace apogee

@@ -12,7 +12,7 @@
 #include "apogee/tests/support/temp_dir.h"
 
 namespace apogee {
-namespace {
+namespace hostile_checkpoints_test {
 
 namespace fs = std::filesystem;
 using apogee::testing::ProgramResult;
@@ -113,5 +113,5 @@ TEST_F(HostileCheckpointsTest, AFullDisk) {
   EXPECT_THAT(result.out, Not(HasSubstr(".tmp-")));
 }
 
-}  // namespace
+}  // namespace hostile_checkpoints_test
 }  // namespace apogee

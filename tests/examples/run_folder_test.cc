@@ -19,7 +19,7 @@
 #include "gtest/gtest.h"
 
 namespace apogee {
-namespace {
+namespace run_folder_test {
 
 using ::apogee::testing::ReadFile;
 using ::apogee::testing::ReadRows;
@@ -60,7 +60,7 @@ TEST_F(RunFolderTest, OtherFlagsOnResumeAreRefusedOrTold) {
   EXPECT_EQ(heads.exit_code, 1);
   EXPECT_THAT(heads.err, AllOf(HasSubstr("step-00000004 does not fit this run:"),
                                HasSubstr("model.n_head: saved with \"4\", this run has \"2\""),
-                               HasSubstr("give this run what was saved, or begin a new one")));
+                               HasSubstr("use the saved settings, or begin a new run")));
   const RunResult hf = Train(again + "--optimizer adamw_hf");
   EXPECT_EQ(hf.exit_code, 1);
   EXPECT_THAT(hf.err, HasSubstr("optimizer: saved with \"adamw\", this run has \"adamw_hf\""));
@@ -68,8 +68,8 @@ TEST_F(RunFolderTest, OtherFlagsOnResumeAreRefusedOrTold) {
       Train(again + "--lr 1e-4 --optim.weight_decay=0.5 --max-norm 2 --ranks 2");
   EXPECT_EQ(options.exit_code, 0) << options.err;
   EXPECT_THAT(options.out,
-              AllOf(HasSubstr("lr 1e-04 has no effect: the saved run's 0.01 goes on"),
-                    HasSubstr("weight_decay 0.5 has no effect: the saved run's 0.01 goes on"),
+              AllOf(HasSubstr("lr 1e-04 has no effect: the saved run's 0.01 is kept"),
+                    HasSubstr("weight_decay 0.5 has no effect: the saved run's 0.01 is kept"),
                     HasSubstr("max_norm is \"2\" now, in the saved run it was \"1\""),
                     HasSubstr("ranks is \"2\" now"), HasSubstr("plugin is \"ddp\" now"),
                     HasSubstr("steps is \"6\" now")));
@@ -202,5 +202,5 @@ TEST_F(RunFolderTest, TextOfACheckpointIsNoCommandToTheTerminal) {
   EXPECT_THAT(result.out + result.err, Not(HasSubstr("\x1b")));
 }
 
-}  // namespace
+}  // namespace run_folder_test
 }  // namespace apogee

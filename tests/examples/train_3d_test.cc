@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 
 namespace apogee {
-namespace {
+namespace train_3d_test {
 
 using ::apogee::testing::ProgramResult;
 using ::apogee::testing::ReadFile;
@@ -104,5 +104,5 @@ TEST_F(Train3dTest, WhatDoesNotFitExitsWith1) {
   ExpectRefused("--trace " + text_ + "/run.json", 1, "--trace: ");
 }
 
-}  // namespace
+}  // namespace train_3d_test
 }  // namespace apogee

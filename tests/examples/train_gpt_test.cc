@@ -18,7 +18,7 @@
 #include "gtest/gtest.h"
 
 namespace apogee {
-namespace {
+namespace train_gpt_test {
 
 using ::apogee::testing::ReadFile;
 using ::apogee::testing::TempDir;
@@ -482,5 +482,5 @@ TEST_F(TrainGptTest, HelpExitsWith0) {
   EXPECT_THAT(result.out, HasSubstr("--precision"));
 }
 
-}  // namespace
+}  // namespace train_gpt_test
 }  // namespace apogee

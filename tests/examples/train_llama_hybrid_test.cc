@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 
 namespace apogee {
-namespace {
+namespace train_llama_hybrid_test {
 
 using ::apogee::testing::ParseXml;
 using ::apogee::testing::ProgramResult;
@@ -64,7 +64,7 @@ TEST_F(TrainLlamaHybridTest, OtherHeadsOnResumeAreRefused) {
               HasSubstr("model.num_attention_heads: saved with \"4\", this run has \"2\""));
   const ProgramResult same = Train(flags + "--resume auto --steps 13 --lr 0.02");
   EXPECT_EQ(same.exit_code, 0) << same.err;
-  EXPECT_THAT(same.out, HasSubstr("lr 0.02 has no effect: the saved run's 0.01 goes on"));
+  EXPECT_THAT(same.out, HasSubstr("lr 0.02 has no effect: the saved run's 0.01 is kept"));
 }
 
 TEST_F(TrainLlamaHybridTest, EveryCutTrainsTheSameModel) {
@@ -173,5 +173,5 @@ TEST_F(TrainLlamaHybridTest, WhatDoesNotFitIsListedAndExitsWith1) {
   ExpectRefused("--data " + (dir_ / "none"), 1, "/none does not exist; give a text file");
 }
 
-}  // namespace
+}  // namespace train_llama_hybrid_test
 }  // namespace apogee

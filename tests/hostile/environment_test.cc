@@ -9,7 +9,7 @@
 #include "apogee/tests/hostile/run_example.h"
 
 namespace apogee {
-namespace {
+namespace environment_test {
 
 using ::apogee::testing::CanRun;
 using ::apogee::testing::Hostile;
@@ -67,5 +67,5 @@ TEST_F(EnvironmentTest, NowhereToPrint) {
 
 TEST_F(EnvironmentTest, NoTemporaryFolder) { ExpectSameRun({.variables = "TMPDIR=/no/such"}); }
 
-}  // namespace
+}  // namespace environment_test
 }  // namespace apogee

@@ -11,7 +11,7 @@
 #include "apogee/tests/hostile/run_example.h"
 
 namespace apogee {
-namespace {
+namespace limits_test {
 
 using ::apogee::testing::CanRun;
 using ::apogee::testing::Hostile;
@@ -133,5 +133,5 @@ TEST_F(LimitsTest, ClosedDescriptors) {
   }
 }
 
-}  // namespace
+}  // namespace limits_test
 }  // namespace apogee

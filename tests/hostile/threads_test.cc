@@ -10,7 +10,7 @@
 #include "apogee/tests/hostile/run_example.h"
 
 namespace apogee {
-namespace {
+namespace threads_test {
 
 using ::apogee::testing::CanRun;
 using ::apogee::testing::Hostile;
@@ -124,5 +124,5 @@ TEST_F(ThreadsTest, PipelineWithoutActiveLevels) {
 }
 #endif
 
-}  // namespace
+}  // namespace threads_test
 }  // namespace apogee

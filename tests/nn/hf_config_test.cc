@@ -12,7 +12,7 @@
 #include <sstream>
 
 namespace apogee::nn {
-namespace {
+namespace hf_config_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -387,5 +387,5 @@ TEST(HfConfigTest, TwiceTheSameKey) {
             "accepted");
 }
 
-}  // namespace
+}  // namespace hf_config_test
 }  // namespace apogee::nn

@@ -10,7 +10,7 @@
 #include "apogee/tests/support/message_of.h"
 
 namespace apogee::nn {
-namespace {
+namespace module_names_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -165,5 +165,5 @@ TEST(ModuleNamesTest, AValueOfAModuleThatNobodyRegisters) {
                         "declares it (a tied weight's owner)"));
 }
 
-}  // namespace
+}  // namespace module_names_test
 }  // namespace apogee::nn

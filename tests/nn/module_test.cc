@@ -17,7 +17,7 @@
 #include "apogee/tests/support/message_of.h"
 
 namespace apogee::nn {
-namespace {
+namespace module_test {
 
 using ::testing::HasSubstr;
 
@@ -411,5 +411,5 @@ TEST_F(ModuleTest, ConvertsPrecision) {
   EXPECT_THROW(model.To(DType::kI64), Error);
 }
 
-}  // namespace
+}  // namespace module_test
 }  // namespace apogee::nn

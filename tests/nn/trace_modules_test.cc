@@ -17,7 +17,7 @@
 #include "apogee/tests/support/trace_file.h"
 
 namespace apogee::nn {
-namespace {
+namespace trace_modules_test {
 
 using ::apogee::testing::Nanoseconds;
 using ::apogee::testing::TraceFile;
@@ -123,5 +123,5 @@ TEST_F(TraceModulesTest, WithoutALaneNothingHappens) {
   EXPECT_EQ(Run(), plain) << "the same bits";
 }
 
-}  // namespace
+}  // namespace trace_modules_test
 }  // namespace apogee::nn

@@ -15,7 +15,7 @@
 #include "apogee/tests/support/says.h"
 
 namespace apogee::nn::parallel {
-namespace {
+namespace cut_test {
 
 using autograd::IsCut;
 using ::testing::HasSubstr;
@@ -57,5 +57,5 @@ TEST(CutTest, FromAColumnLayerToASumOrAGather) {
   });
 }
 
-}  // namespace
+}  // namespace cut_test
 }  // namespace apogee::nn::parallel

@@ -8,7 +8,7 @@
 #include "apogee/tests/support/run_ranks.h"
 
 namespace apogee::nn::parallel {
-namespace {
+namespace functions_test {
 
 using ::apogee::testing::RandomTensor;
 using ::apogee::testing::RunRanks;
@@ -97,5 +97,5 @@ TEST(ParallelFunctionsErrorTest, SplitNeedsADivisor) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, ParallelFunctionsTest, ::testing::Values(1, 2, 3, 4));
 
-}  // namespace
+}  // namespace functions_test
 }  // namespace apogee::nn::parallel

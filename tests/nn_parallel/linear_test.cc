@@ -10,7 +10,7 @@
 #include "apogee/tests/support/tolerance.h"
 
 namespace apogee::nn::parallel {
-namespace {
+namespace linear_test {
 
 using ::apogee::testing::RandomTensor;
 using ::apogee::testing::RunRanks;
@@ -158,5 +158,5 @@ TEST(ParallelLinearRoundingTest, AlmostAllBitsAreThoseOfOneRank) {
   });
 }
 
-}  // namespace
+}  // namespace linear_test
 }  // namespace apogee::nn::parallel

@@ -16,7 +16,7 @@
 #include "apogee/tests/support/run_ranks.h"
 
 namespace apogee::nn::parallel {
-namespace {
+namespace sequence_test {
 
 using ::apogee::testing::RandomTensor;
 using ::apogee::testing::RunRanks;
@@ -250,5 +250,5 @@ TEST(SequencePartTest, MasksOfSamplesAndColumns) {
       cut(masked).ToVector<double>());
 }
 
-}  // namespace
+}  // namespace sequence_test
 }  // namespace apogee::nn::parallel

@@ -12,7 +12,7 @@
 #include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee::nn::parallel {
-namespace {
+namespace shard_test {
 
 using comm::Segment;
 using ::testing::ElementsAre;
@@ -113,5 +113,5 @@ TEST(TensorShardTest, RefusesWhatDoesNotFit) {
   EXPECT_THROW(Assemble({.dim = 0}, {4, 4}, wrong), Error);
 }
 
-}  // namespace
+}  // namespace shard_test
 }  // namespace apogee::nn::parallel

@@ -13,7 +13,7 @@
 #include "apogee/tests/support/tolerance.h"
 
 namespace apogee::nn::parallel {
-namespace {
+namespace vocab_parallel_test {
 
 using ::apogee::testing::ExpectGradients;
 using ::apogee::testing::RandomTensor;
@@ -188,5 +188,5 @@ TEST(VocabParallelErrorsTest, IdsOutsideTheVocabulary) {
   });
 }
 
-}  // namespace
+}  // namespace vocab_parallel_test
 }  // namespace apogee::nn::parallel

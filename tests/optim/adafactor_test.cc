@@ -10,9 +10,9 @@
 #include "apogee/tests/optim/layerwise_checks.h"
 
 namespace apogee::optim {
-namespace {
+namespace adafactor_test {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 MakeOptimizer Make(const AdafactorOptions& o) {
   return [o](auto params) { return std::make_unique<Adafactor>(params, o); };
@@ -163,5 +163,5 @@ TEST(AdafactorTest, RelativeStepRefusesASchedule) {
   EXPECT_THROW(run.optimizer->set_lr(0, 0.1), Error);
 }
 
-}  // namespace
+}  // namespace adafactor_test
 }  // namespace apogee::optim

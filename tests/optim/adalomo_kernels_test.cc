@@ -11,7 +11,7 @@
 #include "apogee/tests/support/tolerance.h"
 
 namespace apogee::optim {
-namespace {
+namespace adalomo_kernels_test {
 
 using comm::Layout;
 using comm::Segment;
@@ -101,7 +101,7 @@ AdaLomoArgs Args(DType dtype, std::span<AdaLomoChunk> chunks) {
   return {dtype, 2, kLimit, kClip, kEps, kBeta2, chunks};
 }
 
-class AdaLomoKernelsTest : public testing::TestWithParam<std::pair<DType, DType>> {
+class AdaLomoKernelsTest : public ::testing::TestWithParam<std::pair<DType, DType>> {
  protected:
   const DType dtype_ = GetParam().first;
   const ContextPtr context_ = TestContext({.num_threads = 2});
@@ -180,9 +180,9 @@ TEST_P(AdaLomoKernelsTest, NormAndUpdate) {
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, AdaLomoKernelsTest,
-                         testing::Values(std::pair(DType::kF64, DType::kF64),
-                                         std::pair(DType::kF32, DType::kF32),
-                                         std::pair(DType::kF32, DType::kBF16)));
+                         ::testing::Values(std::pair(DType::kF64, DType::kF64),
+                                           std::pair(DType::kF32, DType::kF32),
+                                           std::pair(DType::kF32, DType::kBF16)));
 
-}  // namespace
+}  // namespace adalomo_kernels_test
 }  // namespace apogee::optim

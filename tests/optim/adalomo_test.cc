@@ -11,9 +11,9 @@
 #include "apogee/tests/support/tolerance.h"
 
 namespace apogee::optim {
-namespace {
+namespace adalomo_test {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 struct Reference {
   std::vector<double> w, row, col, v;
@@ -220,5 +220,5 @@ TEST(AdaLomoTest, BadOptionsAreListedTogether) {
   }
 }
 
-}  // namespace
+}  // namespace adalomo_test
 }  // namespace apogee::optim

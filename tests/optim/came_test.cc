@@ -8,7 +8,7 @@
 #include "apogee/tests/optim/layerwise_checks.h"
 
 namespace apogee::optim {
-namespace {
+namespace came_test {
 
 MakeOptimizer Make(const CameOptions& o) {
   return [o](auto params) { return std::make_unique<Came>(params, o); };
@@ -72,5 +72,5 @@ TEST(CameTest, StateBytesAndProblems) {
             7u);
 }
 
-}  // namespace
+}  // namespace came_test
 }  // namespace apogee::optim

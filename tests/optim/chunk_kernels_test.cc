@@ -12,7 +12,7 @@
 #include "apogee/tests/support/tolerance.h"
 
 namespace apogee::optim {
-namespace {
+namespace chunk_kernels_test {
 
 constexpr int64_t kLengths[] = {0, 1, 3, 4, 5, 255, 1024, 4095, 4096, 4097, 16385, 40003};
 
@@ -219,5 +219,5 @@ TEST(ChunkKernelsTest, Scale) {
   }
 }
 
-}  // namespace
+}  // namespace chunk_kernels_test
 }  // namespace apogee::optim

@@ -14,7 +14,7 @@
 #include "apogee/tests/optim/optim_fixture.h"
 
 namespace apogee::optim {
-namespace {
+namespace code_map_test {
 
 // The nearest value; on a midpoint, rounded to f32, the one nearer to zero.
 int NearestCode(const CodeMap& map, float x) {
@@ -113,5 +113,5 @@ TEST(CodeMapTest, NonFiniteRatiosHaveTheLargestCode) {
   for (const double code : Values(state.codes())) ASSERT_EQ(code, 255);
 }
 
-}  // namespace
+}  // namespace code_map_test
 }  // namespace apogee::optim

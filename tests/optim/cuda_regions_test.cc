@@ -9,7 +9,7 @@
 #include "apogee/optim/cuda/regions.h"
 
 namespace apogee::optim::cuda {
-namespace {
+namespace cuda_regions_test {
 
 // Local position to row and column.
 using Places = std::map<int64_t, std::pair<int64_t, int64_t>>;
@@ -82,5 +82,5 @@ TEST(JoinBlocksTest, PartsOfManySegments) {
   ExpectRegions(comm::Layout({3, 4, 10}, {.segments = batch}), 1);
 }
 
-}  // namespace
+}  // namespace cuda_regions_test
 }  // namespace apogee::optim::cuda

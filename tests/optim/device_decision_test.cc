@@ -16,7 +16,7 @@
 #include "apogee/tests/support/message_of.h"
 
 namespace apogee::optim {
-namespace {
+namespace device_decision_test {
 
 using ::apogee::testing::MessageOf;
 using ::testing::HasSubstr;
@@ -294,5 +294,5 @@ TEST_F(DeviceDecisionTest, FactorIsNotReadOnTheHost) {
               HasSubstr("let DecidesOnDevice() of the optimizer return false"));
 }
 
-}  // namespace
+}  // namespace device_decision_test
 }  // namespace apogee::optim

@@ -16,9 +16,9 @@
 #include "apogee/tests/support/tolerance.h"
 
 namespace apogee::optim {
-namespace {
+namespace fused_backward_test {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
@@ -280,5 +280,5 @@ TEST(LomoTest, StateDictHasTheOptionsExactly) {
               AllOf(HasSubstr("lr is -1"), HasSubstr("clip_grad_value is 0, must be above 0")));
 }
 
-}  // namespace
+}  // namespace fused_backward_test
 }  // namespace apogee::optim

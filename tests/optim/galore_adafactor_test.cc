@@ -12,9 +12,9 @@
 #include "apogee/tests/optim/factored_rule.h"
 
 namespace apogee::optim {
-namespace {
+namespace galore_adafactor_test {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 MakeOptimizer Make(const GaLoreAdafactorOptions& o) {
   return [o](auto params) { return std::make_unique<GaLoreAdafactor>(params, o); };
@@ -232,5 +232,5 @@ TEST(GaLoreAdafactorTest, RelativeStepRefusesASchedule) {
   EXPECT_EQ(given.optimizer->lr(0), 0.1);
 }
 
-}  // namespace
+}  // namespace galore_adafactor_test
 }  // namespace apogee::optim

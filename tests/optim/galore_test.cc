@@ -16,7 +16,7 @@
 #include "apogee/tests/optim/shard_pair.h"
 
 namespace apogee::optim {
-namespace {
+namespace galore_test {
 
 // Random orthonormal columns [n, r].
 Tensor RandomBasis(int64_t n, int64_t r, const ContextPtr& context, uint64_t seed) {
@@ -380,5 +380,5 @@ TEST(GaLoreTest, StateDictRoundTripIsBitwise) {
   EXPECT_EQ(Values(a->data()), Values(b->data()));
 }
 
-}  // namespace
+}  // namespace galore_test
 }  // namespace apogee::optim

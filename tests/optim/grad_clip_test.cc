@@ -10,7 +10,7 @@
 #include "apogee/tests/support/tolerance.h"
 
 namespace apogee::optim {
-namespace {
+namespace grad_clip_test {
 
 struct Grads {
   explicit Grads(DType dtype) : context(TestContext({.num_threads = 2})) {
@@ -129,5 +129,5 @@ TEST(GradClipTest, LargeGradients) {
   EXPECT_NEAR(GradNorm({p}) / (std::sqrt(3.0) * 1e30), 1, 1e-6);
 }
 
-}  // namespace
+}  // namespace grad_clip_test
 }  // namespace apogee::optim

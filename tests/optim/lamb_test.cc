@@ -7,7 +7,7 @@
 #include "apogee/tests/optim/layerwise_checks.h"
 
 namespace apogee::optim {
-namespace {
+namespace lamb_test {
 
 MakeOptimizer Make(const LambOptions& o) {
   return [o](auto params) { return std::make_unique<Lamb>(params, o); };
@@ -120,5 +120,5 @@ TEST(LambTest, StateBytesAndProblems) {
             5u);
 }
 
-}  // namespace
+}  // namespace lamb_test
 }  // namespace apogee::optim

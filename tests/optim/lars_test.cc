@@ -5,7 +5,7 @@
 #include "apogee/tests/optim/layerwise_checks.h"
 
 namespace apogee::optim {
-namespace {
+namespace lars_test {
 
 MakeOptimizer Make(const LarsOptions& o) {
   return [o](auto params) { return std::make_unique<Lars>(params, o); };
@@ -55,5 +55,5 @@ TEST(LarsTest, StateBytesAndProblems) {
             3u);
 }
 
-}  // namespace
+}  // namespace lars_test
 }  // namespace apogee::optim

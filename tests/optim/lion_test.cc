@@ -5,7 +5,7 @@
 #include "apogee/tests/optim/layerwise_checks.h"
 
 namespace apogee::optim {
-namespace {
+namespace lion_test {
 
 MakeOptimizer Make(const LionOptions& o) {
   return [o](auto params) { return std::make_unique<Lion>(params, o); };
@@ -44,5 +44,5 @@ TEST(LionTest, StateBytesAndProblems) {
   EXPECT_EQ(LionOptions({.lr = -1, .betas = {1, -1}, .weight_decay = -1}).Problems().size(), 4u);
 }
 
-}  // namespace
+}  // namespace lion_test
 }  // namespace apogee::optim

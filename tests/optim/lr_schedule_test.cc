@@ -15,9 +15,9 @@
 #include "apogee/tests/optim/optim_fixture.h"
 
 namespace apogee::optim {
-namespace {
+namespace lr_schedule_test {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 double At(const LrSchedule& schedule, int64_t step, double base = 1.0, int64_t epoch = 0) {
   return schedule.lr({step, epoch}, base);
@@ -103,17 +103,17 @@ TEST(LrScheduleTest, OneCycle) {
 TEST(LrScheduleTest, OptionsAreCheckedTogether) {
   const auto status = MakeLrSchedule("one_cycle", {{"pct_start", "2"}, {"div_factor", "-1"}});
   EXPECT_THAT(std::string(status.status().message()),
-              testing::AllOf(HasSubstr("total_steps is 0"), HasSubstr("div_factor is -1"),
-                             HasSubstr("pct_start is 2")));
+              ::testing::AllOf(HasSubstr("total_steps is 0"), HasSubstr("div_factor is -1"),
+                               HasSubstr("pct_start is 2")));
   EXPECT_THROW(CosineSchedule({.total_steps = 10, .warmup_steps = 10}), Error);
   EXPECT_THROW(StepDecaySchedule({.step_size = 0}), Error);
 }
 
 TEST(LrScheduleTest, ByName) {
   EXPECT_THAT(LrScheduleNames(),
-              testing::ElementsAre("constant", "cosine", "cosine_restarts", "eden", "exponential",
-                                   "flat_cosine", "linear", "multistep", "one_cycle", "polynomial",
-                                   "step"));
+              ::testing::ElementsAre("constant", "cosine", "cosine_restarts", "eden", "exponential",
+                                     "flat_cosine", "linear", "multistep", "one_cycle",
+                                     "polynomial", "step"));
   const auto s = MakeLrSchedule("multistep", {{"milestones", "2,4"}, {"gamma", "0.5"}});
   ASSERT_TRUE(s.ok());
   EXPECT_EQ(At(*s, 4), 0.25);
@@ -123,7 +123,7 @@ TEST(LrScheduleTest, ByName) {
               HasSubstr("did you mean \"step_size\""));
 }
 
-class LrSchedulerTest : public testing::Test {
+class LrSchedulerTest : public ::testing::Test {
  protected:
   ParameterPtr Param(const std::string& name) {
     return RandomParam(name, {2}, DType::kF32, context_, 1);
@@ -139,7 +139,7 @@ TEST_F(LrSchedulerTest, SetsEachGroupFromItsBase) {
   scheduler.step();
   EXPECT_EQ(sgd_.lr(0), 0.75);
   EXPECT_EQ(sgd_.lr(1), 1.5);
-  EXPECT_THAT(scheduler.last_lr(), testing::ElementsAre(0.75, 1.5));
+  EXPECT_THAT(scheduler.last_lr(), ::testing::ElementsAre(0.75, 1.5));
 }
 
 TEST_F(LrSchedulerTest, FollowsASubstitutedOptimizer) {
@@ -178,5 +178,5 @@ TEST_F(LrSchedulerTest, ResumesFromItsState) {
   EXPECT_EQ(resumed.num_steps(), 3);
 }
 
-}  // namespace
+}  // namespace lr_schedule_test
 }  // namespace apogee::optim

@@ -17,7 +17,7 @@
 #include "apogee/tests/support/test_context.h"
 
 namespace apogee::optim {
-namespace {
+namespace onebit_adam_test {
 
 using testing::FeedOneBit;
 using ::testing::HasSubstr;
@@ -28,7 +28,7 @@ using testing::RunRanks;
 using testing::ScalarCompression;
 using testing::StartOf;
 using ::testing::Throws;
-using testing::Values;
+using ::testing::Values;
 
 constexpr OneBitAdamOptions kOptions = {
     .lr = 0.01, .betas = {0.9, 0.95}, .weight_decay = 0.05, .freeze_step = 4};
@@ -399,5 +399,5 @@ TEST(OneBitAdamTest, BadOptionsAreExplained) {
               Throws<Error>(Property(&Error::what, HasSubstr("not one of its parameters"))));
 }
 
-}  // namespace
+}  // namespace onebit_adam_test
 }  // namespace apogee::optim

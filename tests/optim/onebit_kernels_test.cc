@@ -12,7 +12,7 @@
 #include "apogee/tests/support/tolerance.h"
 
 namespace apogee::optim {
-namespace {
+namespace onebit_kernels_test {
 
 using Values = std::vector<double>;
 
@@ -204,5 +204,5 @@ TEST_P(OneBitKernelsTest, Lamb) {
   for (size_t k = 0; k < tensors.size(); ++k) tensors[k].ExpectStates(expected[k]);
 }
 
-}  // namespace
+}  // namespace onebit_kernels_test
 }  // namespace apogee::optim

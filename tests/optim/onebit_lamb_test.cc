@@ -16,7 +16,7 @@
 #include "apogee/tests/support/test_context.h"
 
 namespace apogee::optim {
-namespace {
+namespace onebit_lamb_test {
 
 using testing::FeedOneBit;
 using ::testing::HasSubstr;
@@ -27,7 +27,7 @@ using testing::RunRanks;
 using testing::ScalarCompression;
 using testing::StartOf;
 using ::testing::Throws;
-using testing::Values;
+using ::testing::Values;
 
 constexpr OneBitLambOptions kOptions = {
     .lr = 0.01, .betas = {0.9, 0.95}, .weight_decay = 0.05, .freeze_step = 4};
@@ -240,5 +240,5 @@ TEST(OneBitLambTest, BadOptionsAreExplained) {
   EXPECT_THAT(message({.max_coeff = 0.001}), HasSubstr("max_coeff is 0.001, below min_coeff"));
 }
 
-}  // namespace
+}  // namespace onebit_lamb_test
 }  // namespace apogee::optim

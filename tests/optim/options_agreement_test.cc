@@ -19,7 +19,7 @@
 #include "apogee/tests/support/run_ranks.h"
 
 namespace apogee::optim {
-namespace {
+namespace options_agreement_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -131,5 +131,5 @@ TEST(OptionsAgreementTest, PhaseZeroFindsARankWhoseOptionsDiffer) {
   }
 }
 
-}  // namespace
+}  // namespace options_agreement_test
 }  // namespace apogee::optim

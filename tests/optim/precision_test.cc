@@ -8,7 +8,7 @@
 #include "apogee/tests/optim/optim_fixture.h"
 
 namespace apogee::optim {
-namespace {
+namespace precision_test {
 
 constexpr DType kFloats[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF64};
 
@@ -101,5 +101,5 @@ TEST(PrecisionTest, MastersCanBeHandedOverAndRefreshed) {
   EXPECT_EQ(Values(p->data()), std::vector<double>(9, 2.0));
 }
 
-}  // namespace
+}  // namespace precision_test
 }  // namespace apogee::optim

@@ -15,7 +15,7 @@
 #include "apogee/tests/optim/shard_pair.h"
 
 namespace apogee::optim {
-namespace {
+namespace quantized_state_test {
 
 TEST(CodeMapTest, Values) {
   const float* s = CodeMap::Signed().values();
@@ -239,5 +239,5 @@ TEST(AdamW8bitTest, StateDictRoundTripIsBitwise) {
   EXPECT_EQ(Values(a->data()), Values(b->data()));
 }
 
-}  // namespace
+}  // namespace quantized_state_test
 }  // namespace apogee::optim

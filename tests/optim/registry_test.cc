@@ -10,12 +10,12 @@
 #include "apogee/tests/optim/optim_fixture.h"
 
 namespace apogee::optim {
-namespace {
+namespace registry_test {
 
-using testing::HasSubstr;
-using testing::MatchesRegex;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
-class RegistryTest : public testing::Test {
+class RegistryTest : public ::testing::Test {
  protected:
   std::string MessageOf(const std::string& name, const OptionMap& options) {
     return std::string(MakeOptimizer(name, {param_}, options).status().message());
@@ -79,5 +79,5 @@ TEST_F(RegistryTest, OptionsAreExactAsText) {
   EXPECT_EQ(read.eps, options.eps);
 }
 
-}  // namespace
+}  // namespace registry_test
 }  // namespace apogee::optim

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 namespace apogee::optim {
-namespace {
+namespace row_blocks_test {
 
 using comm::Layout;
 
@@ -52,5 +52,5 @@ TEST(RowBlocksTest, Shards) {
   Check(Layout({5, 7}, {.segments = {}}));
 }
 
-}  // namespace
+}  // namespace row_blocks_test
 }  // namespace apogee::optim

@@ -14,9 +14,9 @@
 #include "apogee/tests/support/tolerance.h"
 
 namespace apogee::optim {
-namespace {
+namespace scaled_adam_test {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 // One parameter, as the header's equations have it.
 struct Reference {
@@ -390,5 +390,5 @@ TEST(ScaledAdamTest, BadOptionsAreListedTogether) {
   }
 }
 
-}  // namespace
+}  // namespace scaled_adam_test
 }  // namespace apogee::optim

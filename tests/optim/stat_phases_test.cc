@@ -10,7 +10,7 @@
 #include "apogee/tests/optim/optim_fixture.h"
 
 namespace apogee::optim {
-namespace {
+namespace stat_phases_test {
 
 using ::testing::DoubleNear;
 using ::testing::Pointwise;
@@ -241,5 +241,5 @@ TEST(StatPhasesTest, TwoReplicasEqualTheWhole) {
   }
 }
 
-}  // namespace
+}  // namespace stat_phases_test
 }  // namespace apogee::optim

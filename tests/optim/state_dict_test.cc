@@ -9,9 +9,9 @@
 #include "apogee/tests/optim/optim_fixture.h"
 
 namespace apogee::optim {
-namespace {
+namespace state_dict_test {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 struct TrainingRun {
   explicit TrainingRun(DType dtype, AdamWOptions options = {.lr = 0.01, .weight_decay = 0.1})
@@ -175,5 +175,5 @@ TEST(StateDictTest, SgdFirstStepRuleSurvivesResume) {
   EXPECT_DOUBLE_EQ(Values(resumed.views()[0].state("momentum_buffer"))[0], 0.9 + 0.5);
 }
 
-}  // namespace
+}  // namespace state_dict_test
 }  // namespace apogee::optim

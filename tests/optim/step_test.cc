@@ -16,9 +16,9 @@
 #include "apogee/tests/optim/optim_fixture.h"
 
 namespace apogee::optim {
-namespace {
+namespace step_test {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -32,7 +32,7 @@ std::string ErrorOf(const std::function<void()>& fn) {
   return "no error";
 }
 
-class StepTest : public testing::Test {
+class StepTest : public ::testing::Test {
  protected:
   void SetGrads(uint64_t seed) {
     for (const ParameterPtr& p : {a_, b_}) {
@@ -200,8 +200,8 @@ TEST_F(StepTest, ConstructorListsEveryProblem) {
       ErrorOf([&] {
         Adam({a_}, {.betas = {1.0, -0.1}, .eps = -1, .weight_decay = -2});
       }),
-      testing::AllOf(HasSubstr("betas[0] is 1, must be in [0, 1)"), HasSubstr("betas[1] is -0.1"),
-                     HasSubstr("eps is -1"), HasSubstr("weight_decay is -2")));
+      ::testing::AllOf(HasSubstr("betas[0] is 1, must be in [0, 1)"), HasSubstr("betas[1] is -0.1"),
+                       HasSubstr("eps is -1"), HasSubstr("weight_decay is -2")));
   EXPECT_THAT(ErrorOf([&] { AdamW({a_}, {.amsgrad = true, .hf_style = true}); }),
               HasSubstr("amsgrad"));
 }
@@ -224,7 +224,7 @@ TEST_F(StepTest, ConstructorRefusesParameters) {
 TEST_F(StepTest, StepOptionsAreChecked) {
   Sgd optimizer({a_}, {});
   EXPECT_THAT(ErrorOf([&] { optimizer.set_step_options({.max_norm = -1, .loss_scale = 0}); }),
-              testing::AllOf(HasSubstr("max_norm is -1"), HasSubstr("loss_scale is 0")));
+              ::testing::AllOf(HasSubstr("max_norm is -1"), HasSubstr("loss_scale is 0")));
 }
 
 TEST_F(StepTest, BadValuesAndGradients) {
@@ -245,5 +245,5 @@ TEST_F(StepTest, StridedGradient) {
   for (size_t i = 0; i < 15; ++i) EXPECT_DOUBLE_EQ(Values(a_->data())[i], before[i] - g[i]);
 }
 
-}  // namespace
+}  // namespace step_test
 }  // namespace apogee::optim

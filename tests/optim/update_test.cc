@@ -13,7 +13,7 @@
 #include "apogee/tests/support/tolerance.h"
 
 namespace apogee::optim {
-namespace {
+namespace update_test {
 
 // Advances one weight; s is its state, t its step count, from 1.
 using Rule = std::function<void(double& w, double g, std::array<double, 3>& s, int t)>;
@@ -183,5 +183,5 @@ TEST(UpdateTest, GroupsHaveTheirOwnOptions) {
   EXPECT_EQ(optimizer.options(0).lr, 0.1);
 }
 
-}  // namespace
+}  // namespace update_test
 }  // namespace apogee::optim

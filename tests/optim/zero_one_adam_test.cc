@@ -15,7 +15,7 @@
 #include "apogee/tests/support/test_context.h"
 
 namespace apogee::optim {
-namespace {
+namespace zero_one_adam_test {
 
 using testing::FeedOneBit;
 using ::testing::HasSubstr;
@@ -24,7 +24,7 @@ using testing::OneBitShapes;
 using testing::RunRanks;
 using testing::ScalarCompression;
 using testing::StartOf;
-using testing::Values;
+using ::testing::Values;
 
 // Intervals of the second moment 1, 1, 2, 2, 4, ...; of local steps 1, 1, 1, 2, 2, 2, 4, ...
 constexpr ZeroOneAdamOptions kOptions = {.lr = 0.01,
@@ -286,5 +286,5 @@ TEST(ZeroOneAdamTest, BadOptionsAreExplained) {
   }
 }
 
-}  // namespace
+}  // namespace zero_one_adam_test
 }  // namespace apogee::optim

@@ -16,7 +16,7 @@
 #include "apogee/tests/support/says.h"
 
 namespace apogee {
-namespace {
+namespace cut_outputs_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -141,5 +141,5 @@ TEST(CutOutputsTest, InAPipeline) {
   }
 }
 
-}  // namespace
+}  // namespace cut_outputs_test
 }  // namespace apogee

@@ -15,7 +15,7 @@
 #include "apogee/tests/support/tiny_run.h"
 
 namespace apogee {
-namespace {
+namespace ddp_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -448,5 +448,5 @@ TEST(DdpTest, FusedBackwardWithLossScale) {
   EXPECT_LT(plugin.loss_scale(), 4294967296.0);
 }
 
-}  // namespace
+}  // namespace ddp_test
 }  // namespace apogee

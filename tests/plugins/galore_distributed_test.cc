@@ -20,7 +20,7 @@
 #include "apogee/tests/support/run_ranks.h"
 
 namespace apogee {
-namespace {
+namespace galore_distributed_test {
 
 using testing::RunRanks;
 using testing::Weights;
@@ -454,5 +454,5 @@ TEST(GaLoreDdpTest, StatesAreReplicated) {
   });
 }
 
-}  // namespace
+}  // namespace galore_distributed_test
 }  // namespace apogee

@@ -13,7 +13,7 @@
 #include "apogee/tests/support/side_model.h"
 
 namespace apogee {
-namespace {
+namespace gemini_edge_test {
 
 using testing::RunRanks;
 using testing::SideModel;
@@ -162,5 +162,5 @@ TEST(GeminiEdgeTest, ParametersOfAnotherOptimizerAreAveragedAndStayWhole) {
   });
 }
 
-}  // namespace
+}  // namespace gemini_edge_test
 }  // namespace apogee

@@ -16,7 +16,7 @@
 #include "apogee/tests/support/says.h"
 
 namespace apogee {
-namespace {
+namespace gemini_errors_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -132,7 +132,7 @@ TEST(GeminiErrorsTest, ThawedAndBoostedTwice) {
                 Says(HasSubstr("make the optimizer before boost")));
     bias->set_requires_grad(true);
     EXPECT_THAT([&] { rig.booster.backward(rig.Loss(), *rig.optimizer); },
-                Says(AllOf(HasSubstr("layers.0.bias"), HasSubstr("thawed"))));
+                Says(AllOf(HasSubstr("layers.0.bias"), HasSubstr("unfrozen"))));
   });
 }
 
@@ -200,5 +200,5 @@ TEST(GeminiErrorsTest, AFailedForwardReleases) {
   });
 }
 
-}  // namespace
+}  // namespace gemini_errors_test
 }  // namespace apogee

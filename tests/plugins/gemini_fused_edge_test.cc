@@ -15,7 +15,7 @@
 #include "apogee/tests/support/side_model.h"
 
 namespace apogee {
-namespace {
+namespace gemini_fused_edge_test {
 
 using ::testing::HasSubstr;
 using ::testing::Property;
@@ -268,5 +268,5 @@ TYPED_TEST(GeminiFusedEdgeTest, ARankThatFailsEndsTheOthers) {
   }
 }
 
-}  // namespace
+}  // namespace gemini_fused_edge_test
 }  // namespace apogee

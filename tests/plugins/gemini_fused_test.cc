@@ -16,7 +16,7 @@
 #include "apogee/tests/support/tolerance.h"
 
 namespace apogee {
-namespace {
+namespace gemini_fused_test {
 
 using testing::FusedSetup;
 using testing::GeminiFused;
@@ -273,5 +273,5 @@ TEST(GeminiFusedLomoTest, HasTheBitsOfStageTwo) {
   }
 }
 
-}  // namespace
+}  // namespace gemini_fused_test
 }  // namespace apogee

@@ -11,7 +11,7 @@
 #include "apogee/tests/support/run_ranks.h"
 
 namespace apogee {
-namespace {
+namespace gemini_memory_test {
 
 using testing::RunRanks;
 
@@ -124,5 +124,5 @@ TEST(GeminiMemoryTest, GraphsHoldNoValues) {
   });
 }
 
-}  // namespace
+}  // namespace gemini_memory_test
 }  // namespace apogee

@@ -14,7 +14,7 @@
 #include "apogee/tests/support/tiny_run.h"
 
 namespace apogee {
-namespace {
+namespace gemini_order_test {
 
 using ::testing::HasSubstr;
 using testing::kTinyBatch;
@@ -158,5 +158,5 @@ TEST(GeminiOrderTest, TinyModelsUnderABudget) {
   }
 }
 
-}  // namespace
+}  // namespace gemini_order_test
 }  // namespace apogee

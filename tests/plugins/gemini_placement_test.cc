@@ -18,7 +18,7 @@
 #include "apogee/tests/support/tiny_run.h"
 
 namespace apogee {
-namespace {
+namespace gemini_placement_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -228,7 +228,7 @@ TEST(GeminiPlacementTest, StatesOnDiskChangeNoBit) {
 // Where a state lies is nothing that a checkpoint knows: what was saved under a budget, with states
 // on disk, goes on with everything on the device, and the other way round.
 TEST(GeminiPlacementTest, CheckpointsKnowNoHomes) {
-  const testing::TempDir folder;
+  const ::testing::TempDir folder;
   const GeminiOptions device{.chunk_bytes = 6000};
   GeminiOptions away = device;
   away.placement.placement_policy = "auto";
@@ -340,7 +340,7 @@ TEST(GeminiPlacementTest, BadOptions) {
       [] { GeminiPlugin(nullptr, {.placement = {.placement_policy = "auto"}}); },
       Throws<Error>(Property(&Error::what, HasSubstr("device_budget_bytes must be positive"))));
   EXPECT_THAT([] { GeminiPlugin(nullptr, {.placement = {.device_budget_bytes = 1}}); },
-              Throws<Error>(Property(&Error::what, HasSubstr("is of placement_policy \"auto\""))));
+              Throws<Error>(Property(&Error::what, HasSubstr("needs placement_policy \"auto\""))));
   EXPECT_THAT(
       [] {
         GeminiPlugin(nullptr, {.placement = {.placement_policy = "auto",
@@ -349,7 +349,7 @@ TEST(GeminiPlacementTest, BadOptions) {
       },
       Throws<Error>(Property(&Error::what, HasSubstr("\"auto\" decides by"))));
   EXPECT_THAT([] { GeminiPlugin(nullptr, {.placement = {.nvme_dir = "/tmp"}}); },
-              Throws<Error>(Property(&Error::what, HasSubstr("offload_optim_frac takes"))));
+              Throws<Error>(Property(&Error::what, HasSubstr("needs offload_optim_frac above 0"))));
 }
 
 // The message gives the number that is enough.
@@ -375,5 +375,5 @@ TEST(GeminiPlacementTest, ABudgetThatIsTooSmall) {
   }
 }
 
-}  // namespace
+}  // namespace gemini_placement_test
 }  // namespace apogee

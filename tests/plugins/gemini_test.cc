@@ -16,7 +16,7 @@
 #include "apogee/tests/support/tiny_run.h"
 
 namespace apogee {
-namespace {
+namespace gemini_test {
 
 using testing::kTinyBatch;
 using testing::PlainRun;
@@ -173,5 +173,5 @@ TEST(GeminiTest, RecomputedBlocksHaveTheSameBits) {
   EXPECT_EQ(results[true], results[false]);
 }
 
-}  // namespace
+}  // namespace gemini_test
 }  // namespace apogee

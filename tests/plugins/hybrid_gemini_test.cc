@@ -21,7 +21,7 @@
 #include "apogee/tests/support/shared_temp_dir.h"
 
 namespace apogee {
-namespace {
+namespace hybrid_gemini_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -378,5 +378,5 @@ TEST(HybridGeminiTest, CheckpointsComeFromAndGoToOtherPlugins) {
   }
 }
 
-}  // namespace
+}  // namespace hybrid_gemini_test
 }  // namespace apogee

@@ -13,7 +13,7 @@
 #include "apogee/tests/support/says.h"
 
 namespace apogee {
-namespace {
+namespace hybrid_parallel_errors_test {
 
 using nn::parallel::ParallelStyle;
 using ::testing::AllOf;
@@ -165,5 +165,5 @@ TEST(HybridParallelErrorsTest, TheDataRankNeedsAWorldThatFits) {
   });
 }
 
-}  // namespace
+}  // namespace hybrid_parallel_errors_test
 }  // namespace apogee

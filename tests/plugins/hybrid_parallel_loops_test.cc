@@ -17,7 +17,7 @@
 #include "apogee/tests/support/says.h"
 
 namespace apogee {
-namespace {
+namespace hybrid_parallel_loops_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -191,5 +191,5 @@ TEST(HybridParallelLoopsTest, TwoModelsInOneWorld) {
   });
 }
 
-}  // namespace
+}  // namespace hybrid_parallel_loops_test
 }  // namespace apogee

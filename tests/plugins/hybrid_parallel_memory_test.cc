@@ -9,7 +9,7 @@
 #include "apogee/tests/support/run_ranks.h"
 
 namespace apogee {
-namespace {
+namespace hybrid_parallel_memory_test {
 
 using comm::CollectiveKind;
 using testing::RunRanks;
@@ -169,5 +169,5 @@ TEST(HybridParallelMemoryTest, LlamaCommunicatesAsMuchAsGpt2) {
   }
 }
 
-}  // namespace
+}  // namespace hybrid_parallel_memory_test
 }  // namespace apogee

@@ -19,7 +19,7 @@
 #include "apogee/tests/support/says.h"
 
 namespace apogee {
-namespace {
+namespace hybrid_parallel_parts_test {
 
 using ::testing::AllOf;
 using testing::ExpectEqualRuns;
@@ -171,5 +171,5 @@ TEST(HybridParallelPartsTest, StatesGoBackIn) {
   }
 }
 
-}  // namespace
+}  // namespace hybrid_parallel_parts_test
 }  // namespace apogee

@@ -23,7 +23,7 @@
 #include "apogee/tests/support/run_ranks.h"
 
 namespace apogee {
-namespace {
+namespace hybrid_parallel_plans_test {
 
 using nn::parallel::ParallelPlan;
 using nn::parallel::ParallelStyle;
@@ -229,5 +229,5 @@ TEST(HybridParallelPlansTest, AParameterWhereActivationsAreCut) {
   }
 }
 
-}  // namespace
+}  // namespace hybrid_parallel_plans_test
 }  // namespace apogee

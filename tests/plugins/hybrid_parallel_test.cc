@@ -19,7 +19,7 @@
 #include "apogee/tests/support/run_ranks.h"
 
 namespace apogee {
-namespace {
+namespace hybrid_parallel_test {
 
 using testing::BoostedRun;
 using testing::HybridTask;
@@ -272,5 +272,5 @@ TEST(HybridParallelTest, TrainingGoesOnFromStatesOfOneRank) {
   }
 }
 
-}  // namespace
+}  // namespace hybrid_parallel_test
 }  // namespace apogee

@@ -17,7 +17,7 @@
 #include "apogee/tests/support/says.h"
 
 namespace apogee {
-namespace {
+namespace hybrid_sequence_errors_test {
 
 using nn::parallel::ParallelStyle;
 using ::testing::AllOf;
@@ -247,5 +247,5 @@ TEST(HybridSequenceErrorsTest, GradientsThatAreNotPartial) {
   });
 }
 
-}  // namespace
+}  // namespace hybrid_sequence_errors_test
 }  // namespace apogee

@@ -23,7 +23,7 @@
 #include "apogee/tests/support/temp_dir.h"
 
 namespace apogee {
-namespace {
+namespace hybrid_sequence_test {
 
 using testing::BatchCut;
 using testing::BoostedRun;
@@ -392,5 +392,5 @@ TEST(HybridSequenceTest, CheckpointsKnowNoSequences) {
   }
 }
 
-}  // namespace
+}  // namespace hybrid_sequence_test
 }  // namespace apogee

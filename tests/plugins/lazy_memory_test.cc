@@ -17,7 +17,7 @@
 #include "apogee/tests/support/run_ranks.h"
 
 namespace apogee {
-namespace {
+namespace lazy_memory_test {
 
 using testing::RunRanks;
 
@@ -179,5 +179,5 @@ TEST(LazyMemoryTest, AutoKeepsToTheBudgetFromTheFirstByte) {
   }
 }
 
-}  // namespace
+}  // namespace lazy_memory_test
 }  // namespace apogee

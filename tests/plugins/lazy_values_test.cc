@@ -22,11 +22,11 @@
 #include "apogee/tests/support/tiny_run.h"
 
 namespace apogee {
-namespace {
+namespace lazy_values_test {
 
 using testing::kTinyBatch;
 using testing::RunRanks;
-using testing::TempDir;
+using ::testing::TempDir;
 using testing::TinyModel;
 using testing::Weights;
 using testing::WeightsOf;
@@ -289,5 +289,5 @@ TEST(LazyValuesTest, RanksWithOtherDTypesAreRefused) {
   EXPECT_NE(Message(status).find("differ"), std::string::npos) << Message(status);
 }
 
-}  // namespace
+}  // namespace lazy_values_test
 }  // namespace apogee

@@ -21,7 +21,7 @@
 #include "apogee/tests/support/says.h"
 
 namespace apogee {
-namespace {
+namespace low_level_zero_edge_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -421,5 +421,5 @@ TEST(LowLevelZeroEdgeTest, AStepWithoutItsPluginIsRefused) {
   });
 }
 
-}  // namespace
+}  // namespace low_level_zero_edge_test
 }  // namespace apogee

@@ -17,7 +17,7 @@
 #include "apogee/tests/support/tiny_run.h"
 
 namespace apogee {
-namespace {
+namespace low_level_zero_errors_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -360,5 +360,5 @@ TEST(LowLevelZeroErrorsTest, CommunicationDType) {
   });
 }
 
-}  // namespace
+}  // namespace low_level_zero_errors_test
 }  // namespace apogee

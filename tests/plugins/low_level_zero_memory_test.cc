@@ -13,7 +13,7 @@
 #include "apogee/tests/support/run_ranks.h"
 
 namespace apogee {
-namespace {
+namespace low_level_zero_memory_test {
 
 using testing::RunRanks;
 
@@ -205,5 +205,5 @@ TEST(LowLevelZeroMemoryTest, CollectivesDoNotGrowWithTheLayers) {
   }
 }
 
-}  // namespace
+}  // namespace low_level_zero_memory_test
 }  // namespace apogee

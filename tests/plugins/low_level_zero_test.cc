@@ -15,7 +15,7 @@
 #include "apogee/tests/support/tiny_run.h"
 
 namespace apogee {
-namespace {
+namespace low_level_zero_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -198,5 +198,5 @@ TEST(LowLevelZeroTest, F32AdamWHasTheBitsOfDdp) {
   }
 }
 
-}  // namespace
+}  // namespace low_level_zero_test
 }  // namespace apogee

@@ -11,7 +11,7 @@
 #include "apogee/nn/models/llama.h"
 
 namespace apogee {
-namespace {
+namespace module_chunks_test {
 
 // GPT-2 124 M and 1.5 B (Radford et al., 2019), Llama 7 B (Touvron et al., 2023).
 nn::Gpt2Config Gpt2(int64_t layers, int64_t dim, int64_t heads) {
@@ -54,5 +54,5 @@ TEST(ModuleChunksTest, WasteOfPublishedModels) {
   ExpectLittleWaste(llama, "Llama 7 B", 6738415616);
 }
 
-}  // namespace
+}  // namespace module_chunks_test
 }  // namespace apogee

@@ -20,7 +20,7 @@
 #include "apogee/tests/support/tiny_run.h"
 
 namespace apogee {
-namespace {
+namespace onebit_ddp_test {
 
 using comm::CollectiveKind;
 using ::testing::HasSubstr;
@@ -424,5 +424,5 @@ TEST(OneBitDdpTest, PluginsThatCannotAreRefused) {
               HasSubstr("ddp: optimizer zero_one_adam: max_norm is 1, must be 0"));
 }
 
-}  // namespace
+}  // namespace onebit_ddp_test
 }  // namespace apogee

@@ -13,7 +13,7 @@
 #include "apogee/tests/support/says.h"
 
 namespace apogee {
-namespace {
+namespace own_plan_test {
 
 using testing::RunRanks;
 using enum nn::parallel::ParallelStyle;
@@ -159,5 +159,5 @@ TEST(OwnPlanTest, ADropoutOfCutColumnsNeedsARule) {
   }
 }
 
-}  // namespace
+}  // namespace own_plan_test
 }  // namespace apogee

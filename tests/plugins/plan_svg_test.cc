@@ -14,7 +14,7 @@
 #include "apogee/tests/support/xml.h"
 
 namespace apogee {
-namespace {
+namespace plan_svg_test {
 
 using ::testing::HasSubstr;
 using testing::ParseXml;
@@ -173,5 +173,5 @@ TEST(PlanSvgTest, RanksThatHoldOtherParametersAreNamed) {
   EXPECT_THAT(Message(status), HasSubstr("holds other parameters than this rank, from \"w\" on"));
 }
 
-}  // namespace
+}  // namespace plan_svg_test
 }  // namespace apogee

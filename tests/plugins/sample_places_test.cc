@@ -14,7 +14,7 @@
 #include "apogee/tests/support/run_ranks.h"
 
 namespace apogee {
-namespace {
+namespace sample_places_test {
 
 using testing::RunRanks;
 using testing::Weights;
@@ -238,5 +238,5 @@ TEST(SamplePlacesTest, StreamsOfAWindow) {
   EXPECT_EQ(next(1, 4), 3u);
 }
 
-}  // namespace
+}  // namespace sample_places_test
 }  // namespace apogee

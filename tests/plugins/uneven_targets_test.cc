@@ -16,7 +16,7 @@
 #include "apogee/tests/support/run_ranks.h"
 
 namespace apogee {
-namespace {
+namespace uneven_targets_test {
 
 using ::testing::HasSubstr;
 using testing::RunRanks;
@@ -465,5 +465,5 @@ TEST(UnevenTargetsTest, EvaluationOnOneRankAloneIsItsOwnMean) {
   });
 }
 
-}  // namespace
+}  // namespace uneven_targets_test
 }  // namespace apogee

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Typed memory of kernel tests: filled from and read as doubles, so that one reference written in
+// Typed memory for kernel tests. It is filled from doubles and read as doubles, so one reference in
 // double serves every dtype.
 //
 //   Buffer x = Buffer::Normal(dtype, n, /*seed=*/1);     // values already rounded to dtype
 //   std::vector<double> reference = Reference(x.values());
 //   ExpectClose(y.values(), reference, Tolerance(dtype, ErrorKind::kElementwise));
 //
-// Where tests run on a GPU, data() is the address of a copy there, made at the first call, and
-// values() reads it back. There an element too far is a fault, not another tensor's.
+// If tests run on a GPU, data() is the address of a copy there, made at the first call, and
+// values() reads it back. Every copy has memory of its own, so an access beyond its end is a fault
+// instead of a read of another tensor.
 #ifndef APOGEE_TESTS_SUPPORT_BUFFER_H_
 #define APOGEE_TESTS_SUPPORT_BUFFER_H_
 
@@ -30,7 +31,7 @@ inline constexpr DType kFloats[] = {DType::kF64, DType::kF32, DType::kBF16, DTyp
 
 class Buffer {
  public:
-  // Filled with a pattern that no kernel writes, so that an element left out shows.
+  // Filled with a pattern that no kernel writes, so an element that a kernel skips is noticed.
   Buffer(DType dtype, int64_t n)
       : dtype_(dtype), n_(n), bytes_(static_cast<size_t>(n * DTypeSize(dtype)), 0x5a) {}
   Buffer(DType dtype, const std::vector<double>& values)
@@ -90,7 +91,7 @@ class Buffer {
   }
 
  private:
-  // Holds the buffers; null where tests run on the CPU.
+  // The context that holds the buffers; null if tests run on the CPU.
   static const ContextPtr& DeviceMemory() {
     static const ContextPtr context =
         TestsRunOnCuda() ? ValueOrThrow(CudaContext({.cache = false})) : nullptr;
@@ -118,7 +119,7 @@ class Buffer {
   mutable std::shared_ptr<void> device_;
 };
 
-// The dtype of row statistics (mean, rstd, lse, loss) beside tensors of `dtype`.
+// The dtype of row statistics (mean, rstd, lse, loss) of tensors of `dtype`.
 inline DType StatisticDType(DType dtype) {
   return dtype == DType::kF64 ? DType::kF64 : DType::kF32;
 }
@@ -138,7 +139,7 @@ inline void ExpectClose(const std::vector<double>& actual, const std::vector<dou
   }
 }
 
-// Runs `fn(context)`, which returns the bytes of its results, with 1, 2 and 3 threads, twice each.
+// Runs `fn(context)` with 1, 2 and 3 threads, twice each, and requires the same bytes as result.
 inline void ExpectSameBits(
     const std::function<std::vector<unsigned char>(const DeviceContext&)>& fn) {
   const std::vector<unsigned char> expected = fn(*TestContext({.num_threads = 1}));

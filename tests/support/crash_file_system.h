@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// CrashFileSystem: files in memory, with a log of what was done to them, from which it makes what a
-// power cut at any moment could leave on disk.
+// CrashFileSystem: files in memory, with a log of all operations. From the log it makes every state
+// that a power failure could leave on disk.
 //
 //   auto files = std::make_shared<CrashFileSystem>();
 //   ... save to it ...
 //   files->ForEachCrash(from, files->num_operations(),
-//                       [](const auto& left, bool all_done) { ... what is in `left` ... });
+//                       [](const auto& left, bool all_done) { ... check the files in `left` ... });
 //
-// What has not been synced may be lost: bytes until their file is synced, names (creations,
-// renames, removals) until their folder is. ForEachCrash makes, for every prefix of the log that is
-// at least `from` and at most `to` operations long: all of it, none of what is pending, all but
-// each pending operation, and all but each pair.
+// Everything that has not been synced may be lost: bytes until their file is synced; names
+// (creations, renames, removals) until their folder is synced. For every prefix of the log with
+// `from` to `to` operations, ForEachCrash makes the state with all operations, without the pending
+// ones, without each single pending one, and without each pair of pending ones.
 #ifndef APOGEE_TESTS_SUPPORT_CRASH_FILE_SYSTEM_H_
 #define APOGEE_TESTS_SUPPORT_CRASH_FILE_SYSTEM_H_
 
@@ -34,12 +34,12 @@ class CrashFileSystem : public checkpoint::FileSystem {
 
   CrashFileSystem() { state_.nodes[kRoot].is_dir = true; }
 
-  // The `index`-th operation from now on fails with `status`; it has not happened.
+  // Makes the `index`-th operation from now on fail with `status`, without effect.
   void FailAt(size_t index, absl::Status status) {
     fail_at_ = log_.size() + index;
     failure_ = std::move(status);
   }
-  // The operation of that index in the log, a sync, does nothing in crashes.
+  // Crashes ignore the operation of that index in the log, a sync.
   void ForgetSync(size_t index) { forgotten_ = index; }
   size_t num_operations() const { return log_.size(); }
   std::vector<size_t> SyncsSince(size_t from) const {
@@ -80,7 +80,7 @@ class CrashFileSystem : public checkpoint::FileSystem {
     if (place.node == 0 || state_.nodes[place.node].is_dir) return NotFound(path, ": is not there");
     return std::make_unique<Reader>(path, state_.nodes[place.node].data);
   }
-  // There are no links.
+  // This file system has no links.
   absl::StatusOr<std::unique_ptr<checkpoint::ReadableFile>> OpenThroughLinks(
       const std::string& path) override {
     return Open(path);
@@ -230,7 +230,7 @@ class CrashFileSystem : public checkpoint::FileSystem {
     size_t node_;
   };
 
-  // "a/b/c", from the root.
+  // Finds "a/b/c", from the root.
   absl::StatusOr<Place> Find(const std::string& path) {
     Place place{0, "", kRoot};
     size_t at = 0;
@@ -258,7 +258,8 @@ class CrashFileSystem : public checkpoint::FileSystem {
     return absl::OkStatus();
   }
 
-  // What does not find what it works on has no effect. `lost`: bytes that never came.
+  // An operation on a missing entry has no effect. `lost`: the bytes were not written and read as
+  // zeros.
   static void Apply(const Operation& operation, State& state, bool lost) {
     switch (operation.kind) {
       case Kind::kCreate:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What can happen to the bytes of a file: a bit flips, two blocks change places, the end is
-// missing, something is added, a block reads as zeros.
+// Random damage to the bytes of a file: a bit flips, two blocks are swapped, the end is missing,
+// bytes are added, a block reads as zeros.
 //
 //   DamageDice dice(seed);
 //   const Damage damage = dice.Apply(bytes);     // always a change
@@ -20,10 +20,10 @@ struct Damage {
   std::string kind;
   std::string what;
   bool keeps_size = true;
-  int64_t first_byte = 0;  // before it all is as it was
+  int64_t first_byte = 0;  // the first byte that differs
 };
 
-// So many as the environment variable APOGEE_CORRUPTIONS says, or `otherwise`.
+// The number in the environment variable APOGEE_CORRUPTIONS, or `otherwise`.
 inline int DamageCount(int otherwise) {
   const char* text = std::getenv("APOGEE_CORRUPTIONS");
   return text == nullptr ? otherwise : std::atoi(text);
@@ -62,7 +62,7 @@ class DamageDice {
       }
       case 1: {
         const size_t other = Below(bytes.size() - length + 1);
-        if (other + length > at && at + length > other) return {};  // they overlap: again
+        if (other + length > at && at + length > other) return {};  // they overlap: try again
         std::swap_ranges(bytes.begin() + static_cast<int64_t>(at),
                          bytes.begin() + static_cast<int64_t>(at + length),
                          bytes.begin() + static_cast<int64_t>(other));

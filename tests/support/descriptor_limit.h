@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// DescriptorLimit: while it lives the process can open so many files more and no others.
+// DescriptorLimit: while it exists, the process can open only `more` more files.
 //
 //   const DescriptorLimit limit(1);      // as under `ulimit -n`
 #ifndef APOGEE_TESTS_SUPPORT_DESCRIPTOR_LIMIT_H_
@@ -18,7 +18,7 @@ class DescriptorLimit {
  public:
   explicit DescriptorLimit(int more) {
     getrlimit(RLIMIT_NOFILE, &before_);
-    // A new file gets the lowest number that is free.
+    // A new file gets the lowest free number.
     std::vector<int> fds;
     for (int i = 0; i < more; ++i) fds.push_back(open("/dev/null", O_RDONLY | O_CLOEXEC));
     rlimit limit = before_;

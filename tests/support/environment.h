@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Environment: a variable of the environment for as long as it lives.
+// Environment: sets an environment variable for the lifetime of the object.
 //
 //   const Environment environment("APOGEE_EMULATED_GPU", "none");
 #ifndef APOGEE_TESTS_SUPPORT_ENVIRONMENT_H_
@@ -10,7 +10,7 @@
 
 namespace apogee::testing {
 
-// The variable was not set before.
+// The variable must not be set before.
 class Environment {
  public:
   Environment(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Errors of the update, as the matrix measures them (tools/matrix/update_error.h), for tests.
+// Errors relative to the update (tools/matrix/update_error.h), for tests.
 //
 //   EXPECT_LE(WorstUpdateError(start, want, got).error, 1e-9);
 #ifndef APOGEE_TESTS_SUPPORT_EXACTNESS_H_

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Runs of LOMO and AdaLomo, updated inside backward, for tests: plain on one rank, and under
+// Runs of LOMO and AdaLomo, which update inside backward, for tests: plain on one rank, and with
 // GeminiPlugin.
 //
-//   Weights start, want = PlainFused<optim::Lomo>(model, {.steps = 4}, loss, &start);
+//   Weights start, want = PlainFused<optim::Lomo>(setup, &start);
 #ifndef APOGEE_TESTS_SUPPORT_FUSED_RUN_H_
 #define APOGEE_TESTS_SUPPORT_FUSED_RUN_H_
 
@@ -22,11 +22,11 @@ namespace apogee::testing {
 
 struct FusedSetup {
   std::function<std::shared_ptr<nn::Module>()> make;
-  // The loss of the part of the step's batch that belongs to `rank` of `num_ranks`, a mean.
+  // The mean loss of the part of the step's batch that belongs to `rank` of `num_ranks`.
   std::function<Tensor(nn::Module&, const ContextPtr&, int64_t step, int rank, int num_ranks)> loss;
   int64_t steps = 5;
   double max_norm = 0;
-  bool two_walks = false;  // also without max_norm
+  bool two_walks = false;  // run backward twice, even without max_norm
   DType dtype = DType::kF64;
   int64_t chunk_bytes = 1000;
   std::string precision = "f64";
@@ -38,7 +38,7 @@ struct FusedSetup {
   }
 };
 
-// One rank with the whole batch. `loss` is called with as many ranks as `parts`; their mean counts.
+// One rank with the whole batch. Calls `loss` for each of `parts` ranks and trains on the mean.
 template <typename Optimizer>
 Weights PlainFused(const FusedSetup& setup, Weights* start, int parts = 1) {
   const ContextPtr context = TestContext();
@@ -58,7 +58,7 @@ Weights PlainFused(const FusedSetup& setup, Weights* start, int parts = 1) {
   return WeightsOf(*model);
 }
 
-// What every rank ends with.
+// The final weights, which must be the same on every rank.
 template <typename Optimizer>
 Weights GeminiFused(const FusedSetup& setup, int num_ranks, double timeout_seconds = 60) {
   std::vector<Weights> results(static_cast<size_t>(num_ranks));

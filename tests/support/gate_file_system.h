@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The machine's file system behind a gate: while it is closed no file is made.
+// The real file system behind a gate: while it is closed, Create waits.
 //
 //   auto files = std::make_shared<GateFileSystem>();
 //   files->Close();
@@ -55,7 +55,7 @@ class GateFileSystem : public checkpoint::FileSystem {
   absl::StatusOr<int64_t> FreeBytes(const std::string& path) override {
     return free_bytes >= 0 ? free_bytes : real_.FreeBytes(path);
   }
-  int64_t free_bytes = -1;  // what FreeBytes says, unless negative
+  int64_t free_bytes = -1;  // the result of FreeBytes, unless negative
 
  private:
   checkpoint::FileSystem& real_ = *checkpoint::RealFileSystem();

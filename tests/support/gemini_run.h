@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Whole weights of a model that GeminiPlugin has sharded, for tests.
+// The whole weights of a model that GeminiPlugin has sharded, for tests.
 //
 //   Weights got = WholeWeightsOf(model, plugin);       // collective
 #ifndef APOGEE_TESTS_SUPPORT_GEMINI_RUN_H_

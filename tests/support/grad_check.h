@@ -2,11 +2,12 @@
 
 // Checks gradients against central finite differences in f64.
 //
-//   ExpectGradients({x, w}, [](const std::vector<Tensor>& in) { return autograd::Linear(in[0],
-//   in[1], {}); });
+//   ExpectGradients({x, w}, [](const std::vector<Tensor>& in) {
+//     return autograd::Linear(in[0], in[1], {});
+//   });
 //
-// The function's output is contracted with a fixed random tensor, so that every element of the
-// Jacobian takes part. Inputs must be f64 and small (two evaluations per element).
+// The output is contracted with a fixed random tensor, so every element of the Jacobian is checked.
+// Inputs must be f64 and small (two evaluations per element).
 #ifndef APOGEE_TESTS_SUPPORT_GRAD_CHECK_H_
 #define APOGEE_TESTS_SUPPORT_GRAD_CHECK_H_
 

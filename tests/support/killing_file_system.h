@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// KillingFileSystem: the real one, whose process ends before, in the middle of, or behind its k-th
-// change, as by SIGKILL: no destructor runs, nothing is flushed.
+// KillingFileSystem: the real file system, but the process ends before, in the middle of, or after
+// the k-th change, as if by SIGKILL: no destructor runs, nothing is flushed.
 //
 //   auto files = std::make_shared<KillingFileSystem>(KillingFileSystem::When::kBefore, 7);
 //   ... in a forked child: the process ends with exit code kKilled at the seventh change ...
 //
-// Reading counts for nothing: it changes nothing. From one process' threads the order of changes is
-// whatever it happens to be.
+// Reads are not counted. If several threads make changes, their order is not defined.
 #ifndef APOGEE_TESTS_SUPPORT_KILLING_FILE_SYSTEM_H_
 #define APOGEE_TESTS_SUPPORT_KILLING_FILE_SYSTEM_H_
 
@@ -25,7 +24,7 @@ namespace apogee::testing {
 
 class KillingFileSystem : public checkpoint::FileSystem {
  public:
-  // kMiddle: half of the bytes are written; for what is not a write, as kBefore.
+  // kMiddle: half of the bytes of a write are written; other changes as kBefore.
   enum class When { kBefore, kMiddle, kAfter };
   static constexpr int kKilled = 77;
 

@@ -5,10 +5,11 @@
 //   const absl::Status status = LaunchRanks({.num_ranks = 3}, [&](comm::World& world) {
 //     results[world.rank()] = ...;
 //   });
-//   ShareByRank(results);            // what the other processes have written
+//   ShareByRank(results);            // gives every process the other processes' results
 //
-// There the processes beyond num_ranks do nothing, but run the rest of the test like all others. A
-// process that does not come any more ends the suite: every later test would wait for it, too.
+// Under mpirun, processes beyond num_ranks skip the function but run the rest of the test. If a
+// process does not come any more, the suite ends, since every later test would wait for that
+// process.
 #ifndef APOGEE_TESTS_SUPPORT_LAUNCH_RANKS_H_
 #define APOGEE_TESTS_SUPPORT_LAUNCH_RANKS_H_
 
@@ -25,13 +26,13 @@
 
 namespace apogee::testing {
 
-// 1 where ranks are threads.
+// 1 if ranks are threads.
 inline int NumProcesses() { return ValueOrThrow(comm::StartedProcesses()).size; }
 
-// Whether they cannot run: there are fewer processes.
+// True if there are fewer processes than ranks.
 inline bool TooManyRanks(int num_ranks) { return NumProcesses() > 1 && num_ranks > NumProcesses(); }
 
-// Where --timeout-seconds of mpi_main.cc is kept.
+// The environment variable that stores --timeout-seconds of process_main.cc.
 inline constexpr const char* kTimeoutVariable = "APOGEE_TEST_TIMEOUT_SECONDS";
 inline double AtMostTimeout(double seconds) {
   const char* limit = std::getenv(kTimeoutVariable);
@@ -43,7 +44,7 @@ inline void MeetAllProcesses() {
       comm::launch({.threads_per_rank = 1, .timeout_seconds = AtMostTimeout(60)},
                    [](const comm::World& world) { world.group()->Barrier(); });
   if (met.ok()) return;
-  // One write, so that the lines of several processes do not mix.
+  // Write once, so that the lines of several processes don't mix.
   const std::string line = "the suite ends, processes do not come together: " + Message(met) + "\n";
   std::fputs(line.c_str(), stderr);
   std::exit(1);
@@ -85,7 +86,7 @@ void ShareByRank(std::vector<T>& values) {
   for (size_t r = 0; r < values.size(); ++r) values[r] = each[r][0];
 }
 
-// What rank 0 alone has written.
+// Gives every process rank 0's value.
 template <typename T>
 void ShareFromFirst(T& value) {
   std::vector<T> values{value};

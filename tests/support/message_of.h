@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the library says when it throws.
+// Returns the message of the Error that a function throws.
 //
 //   EXPECT_THAT(MessageOf([&] { optimizer.step(); }), HasSubstr("is not finite"));
 #ifndef APOGEE_TESTS_SUPPORT_MESSAGE_OF_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Small random changes to a text, to compare two readers of it. The same seed makes the same text.
+// Small random changes to a text, to compare two parsers on it. The same seed gives the same text.
 //
 //   std::mt19937_64 random(1);
 //   std::string changed = MutatedText(header, {"null", "[", "\\u0000"}, random);
@@ -13,7 +13,7 @@
 
 namespace apogee::testing {
 
-// One to three changes; `tokens` are put in at random places.
+// Makes one to three changes; inserts `tokens` at random positions.
 inline std::string MutatedText(std::string text, const std::vector<std::string>& tokens,
                                std::mt19937_64& random) {
   const auto below = [&random](size_t limit) { return limit == 0 ? 0 : random() % limit; };

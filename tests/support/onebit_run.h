@@ -5,7 +5,7 @@
 //
 //   const auto params = MakeOneBitParams(world.context());
 //   optimizer.SetRanks({.group = world.group(), .rank = world.rank(), .num_ranks = world.size()});
-//   FeedOneBit(optimizer, world, t);     // local gradients, or means, as the optimizer asks
+//   FeedOneBit(optimizer, world, t);     // local gradients or means, whichever the optimizer needs
 #ifndef APOGEE_TESTS_SUPPORT_ONEBIT_RUN_H_
 #define APOGEE_TESTS_SUPPORT_ONEBIT_RUN_H_
 
@@ -23,7 +23,7 @@ namespace apogee::testing {
 
 inline std::vector<Shape> OneBitShapes() { return {{7, 5}, {13}, {3, 4, 5}, {1}}; }
 
-// Uniform in [-0.5, 0.5), times a size of the parameter's own.
+// Uniform in [-0.5, 0.5), times a scale of the parameter.
 inline double OneBitRandom(const std::string& what, size_t parameter, uint64_t element) {
   const auto bits = Philox(MakeKey(parameter, what), element);
   return (static_cast<double>(bits[0]) / 4294967296.0 - 0.5) * (parameter == 1 ? 10 : 1);
@@ -36,7 +36,7 @@ inline Values StartOf(size_t parameter) {
   return start;
 }
 
-// A part that all ranks share, and noise. Element 1 of parameter 0 never gets any.
+// A part common to all ranks, plus noise. Element 1 of parameter 0 is always 0.
 inline Values LocalGrad(int rank, int step, size_t parameter) {
   Values grad;
   const auto n = static_cast<uint64_t>(OneBitShapes()[parameter].numel());
@@ -62,7 +62,8 @@ inline std::vector<autograd::ParameterPtr> MakeOneBitParams(const ContextPtr& co
   return params;
 }
 
-// What a plugin hands over for step `t`. The parameters are those of MakeOneBitParams.
+// Sets the gradients that a plugin would set for step `t`. The parameters are those of
+// MakeOneBitParams.
 template <typename Optimizer>
 void FeedOneBit(Optimizer& optimizer, const comm::World& world, int t) {
   size_t k = 0;

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The rules of safetensors headers a second time: slow, plain, and sharing no code with the
-// library. It makes a document of the text, recursively, and then looks at it.
+// A second, slow and simple implementation of the rules of safetensors headers, which shares no
+// code with the library. It parses the text into a document, recursively, and then checks that.
 //
-//   std::optional<PlainHeader> header = PlainSafetensorsHeader(json, data_bytes);   // none:
-//   refused
+//   std::optional<PlainHeader> header =
+//       PlainSafetensorsHeader(json, data_bytes);   // nullopt: refused
 //
-// The rules: UTF-8; one JSON object that begins the text, then spaces only; no key twice; names of
-// 1 to 1,024 bytes without NUL; each tensor has exactly dtype, shape and data_offsets; known
-// dtypes; at most 16 sizes, all whole, from 0 to 2^63 - 1; their product with the element's size
-// does not overflow at any step and is end - begin; the ranges tile the data from its first byte to
-// its last; metadata is strings.
+// The rules:
+//   text      UTF-8; starts with one JSON object, after which only spaces follow; no key twice
+//   names     1 to 1,024 bytes without NUL
+//   tensors   exactly dtype, shape and data_offsets; known dtypes
+//   shapes    at most 16 sizes, all integers from 0 to 2^63 - 1; their product with the element's
+//             size does not overflow at any step and equals end - begin
+//   ranges    cover the data without gap or overlap, from its first byte to its last
+//   metadata  strings only
 #ifndef APOGEE_TESTS_SUPPORT_PLAIN_SAFETENSORS_H_
 #define APOGEE_TESTS_SUPPORT_PLAIN_SAFETENSORS_H_
 
@@ -45,7 +48,7 @@ struct Json {
   std::vector<Json> items;
 };
 
-// Code points, from bits; shortest forms only.
+// Decodes UTF-8 bit by bit; accepts only the shortest forms.
 inline std::u32string Decode(const std::string& bytes) {
   std::u32string points;
   for (size_t i = 0; i < bytes.size();) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Processes that run now, by what their command line holds.
+// Counts the running processes whose command line contains a text.
 //
 //   EXPECT_EQ(NumProcessesWith("sleep 98765.4321"), 0);
 #ifndef APOGEE_TESTS_SUPPORT_PROCESS_TABLE_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Runs a program of this build and keeps what it says.
+// Runs a program of this build and captures its output.
 //
 //   const ProgramResult result = RunProgram(APOGEE_TRAIN_GPT, "--steps 12", dir);
 //   EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -24,7 +24,7 @@ struct ProgramResult {
   std::string out, err;
 };
 
-// `dir` keeps the files stdout and stderr.
+// Writes the files stdout and stderr in `dir`.
 inline ProgramResult RunProgram(const std::string& program, const std::string& flags,
                                 const TempDir& dir) {
   const std::string command =
@@ -34,7 +34,7 @@ inline ProgramResult RunProgram(const std::string& program, const std::string& f
           ReadFile(dir / "stderr")};
 }
 
-// The lines of a JSONL file, each parsed.
+// The parsed lines of a JSONL file.
 inline std::vector<nlohmann::json> ReadRows(const std::string& path) {
   std::vector<nlohmann::json> rows;
   std::istringstream text(ReadFile(path));

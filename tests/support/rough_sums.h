@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Addends whose order shows in the bits of their sum, in every float dtype: two ranks hold a large
-// number and its opposite, and the others numbers that lose digits wherever they meet one of them.
+// Addends for which the order of a sum shows in its bits, in every float dtype. Two ranks hold a
+// large number and its negative; the others hold numbers that lose digits when added to one of
+// them.
 //
 //   const RoughSums sums(num_ranks, DType::kBF16, ReduceOp::kSum);
 //   const Tensor x = sums.Addend(rank, 30000, context);
 //   group->AllReduce(x);
-//   sums.Check(x);                       // against TreeReduce over all addends, bit for bit
+//   sums.Check(x);                       // equals TreeReduce over all addends, bit for bit
 #ifndef APOGEE_TESTS_SUPPORT_ROUGH_SUMS_H_
 #define APOGEE_TESTS_SUPPORT_ROUGH_SUMS_H_
 
@@ -24,9 +25,9 @@
 
 namespace apogee::testing {
 
-// The bytes of `n` elements.
+// The bytes of `n` elements of one rank's addend.
 inline std::string RoughAddend(size_t rank, size_t num_ranks, int64_t n, DType dtype) {
-  // Their sums must fit into f16, and show in f32, or f64, after 24 digits, or 53.
+  // Sums must fit into f16, and the lost digits must show in f32 (24 bits) and f64 (53 bits).
   const double large = dtype == DType::kF64 ? 0x1p40 : 0x1p12;
   const double small = dtype == DType::kF64 ? 0x1p-14 : 0x1p-8;
   std::vector<double> values;
@@ -47,10 +48,10 @@ inline std::string RoughAddend(size_t rank, size_t num_ranks, int64_t n, DType d
                               static_cast<size_t>(tensor.bytes()));
 }
 
-// Large tensors repeat so many elements: a prime, so that no chunk is equal to another.
+// Large tensors repeat every kPeriod elements; a prime, so no two chunks are equal.
 inline constexpr int64_t kPeriod = 16381;
 
-// What the members of a group of `size` hold, and what they must have after.
+// The inputs of a group of `size` ranks, and the result that they must all get.
 class RoughSums {
  public:
   RoughSums(size_t size, DType dtype, comm::ReduceOp op)

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Runs a function on n ranks and fails the test with what any of them threw. The ranks are threads
-// of this process, or, under mpirun, processes; a test of more ranks than processes counts as
-// skipped.
+// Runs a function on n ranks; the test fails if any rank throws. The ranks are threads of this
+// process or, under mpirun, processes. A test with more ranks than processes is skipped.
 //
 //   RunRanks(4, [](comm::World& world) { ... EXPECT_… ... });
 #ifndef APOGEE_TESTS_SUPPORT_RUN_RANKS_H_

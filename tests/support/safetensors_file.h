@@ -18,7 +18,7 @@ inline void WriteBytes(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
 }
 
-// A file of the given header text and data; the length may be a lie.
+// The bytes of a file with this header text and data; `length` may state a wrong length.
 inline std::string SafetensorsBytes(const std::string& header, const std::string& data,
                                     int64_t length = -1) {
   const uint64_t stated = length < 0 ? header.size() : static_cast<uint64_t>(length);
@@ -27,7 +27,8 @@ inline std::string SafetensorsBytes(const std::string& header, const std::string
   return bytes + header + data;
 }
 
-// Collects tensors and metadata; values of metadata must need no escaping but of quotes.
+// Collects tensors and metadata. Metadata values may contain quotes but nothing else that needs
+// escaping.
 class SafetensorsFile {
  public:
   void Meta(const std::string& key, const std::string& value) {

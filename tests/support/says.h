@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A matcher of functions that throw an Error whose message matches.
+// A matcher for functions that throw an Error whose message matches.
 //
 //   EXPECT_THAT([&] { plugin.data_rank(); }, Says(HasSubstr("tp_size 2 does not divide")));
 #ifndef APOGEE_TESTS_SUPPORT_SAYS_H_

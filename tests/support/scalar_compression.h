@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The 1-bit all-reduce with error feedback written down once more, element by element in double:
-// what comm/compressed_all_reduce must compute.
+// A second implementation of the 1-bit all-reduce with error feedback, element by element in
+// double: the result that comm/compressed_all_reduce must compute.
 #ifndef APOGEE_TESTS_SUPPORT_SCALAR_COMPRESSION_H_
 #define APOGEE_TESTS_SUPPORT_SCALAR_COMPRESSION_H_
 
@@ -14,7 +14,7 @@ namespace apogee::testing {
 
 using Values = std::vector<double>;
 
-// Tensors on all ranks. `live` empty: all elements of all of them are.
+// The tensors of all ranks. With empty `live` all elements are live.
 class ScalarCompression {
  public:
   ScalarCompression(size_t num_ranks, size_t n, std::vector<bool> live = {})
@@ -22,7 +22,7 @@ class ScalarCompression {
             num_ranks,
             std::vector<std::vector<bool>>{live.empty() ? std::vector<bool>(n, true) : live},
             /*shared_scale=*/false) {}
-  // One per tensor: which elements are live.
+  // `live` says for each tensor which elements are live.
   ScalarCompression(size_t num_ranks, std::vector<std::vector<bool>> live, bool shared_scale)
       : num_ranks_(num_ranks), shared_scale_(shared_scale) {
     for (std::vector<bool>& own : live) {
@@ -36,9 +36,9 @@ class ScalarCompression {
     }
   }
 
-  // inputs[rank] of the only tensor.
+  // For a single tensor: inputs[rank].
   Values Run(const std::vector<Values>& inputs) { return RunAll({inputs})[0]; }
-  // inputs[tensor][rank].
+  // For several tensors: inputs[tensor][rank].
   std::vector<Values> RunAll(const std::vector<std::vector<Values>>& inputs) {
     std::vector<std::vector<Values>> sent(parts_.size());
     for (size_t r = 0; r < num_ranks_; ++r) {
@@ -85,7 +85,7 @@ class ScalarCompression {
     std::vector<Values> worker;
     Values server;
   };
-  // Elements [begin, end) of x become scale * sign, the error what that lost.
+  // Elements [begin, end) of x are rounded to scale * sign; `error` gets the rounding error.
   struct Rounding {
     const std::vector<bool>* live;
     size_t begin, end;

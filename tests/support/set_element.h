@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Element i of a contiguous tensor, on any device.
+// Sets element i of a contiguous tensor, on any device.
 //
 //   SetElement(parameter->grad(), 4, INFINITY);
 #ifndef APOGEE_TESTS_SUPPORT_SET_ELEMENT_H_

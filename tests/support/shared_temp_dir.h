@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A TempDir that all processes under mpirun see under one path, and that stays until all of them
-// have come to its end.
+// A TempDir with one path for all processes under mpirun. It exists until all of them have finished
+// with it.
 //
 //   const SharedTempDir dir;
 //   RunRanks(2, [&](comm::World& world) { ... booster.save_training_state(dir / "run", ...); });
@@ -28,7 +28,7 @@ class SharedTempDir {
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
 
  private:
-  TempDir own_;  // rank 0's is the one
+  TempDir own_;  // rank 0's is used
   std::string path_ = own_.path();
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A model in which ranks may differ in which gradients they have, for tests of plugins.
+// A model in which ranks can differ in the gradients they have, for tests of plugins.
 //
 //   SideModel model;
 //   Tensor loss = model.Loss(context, /*sample=*/1, /*used=*/rank == 1);
@@ -17,7 +17,7 @@
 
 namespace apogee::testing {
 
-// x + c W, where c needs no gradient: the input's gradient is complete before W has been read.
+// x + c W, where c needs no gradient: the gradient of x is complete before backward reads W.
 class Side : public nn::Module {
  public:
   static constexpr int64_t kWidth = 8;
@@ -34,7 +34,7 @@ class Side : public nn::Module {
   bool used_ = true;
 };
 
-// Many layers before, so that in backward many chunks are reduced after the side's.
+// There are many layers before the side, so backward reduces many chunks after the side's.
 class SideModel : public nn::Module {
  public:
   static constexpr int64_t kWidth = Side::kWidth;

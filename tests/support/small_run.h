@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A training run as small as one can be, an Mlp with AdamW, for tests of what is saved of it. On
-// several ranks its states are cut over them. One thread per rank: it may run behind fork().
+// A very small training run, an Mlp with AdamW, for tests of its checkpoints. On several ranks its
+// states are sharded. One thread per rank, so it can run in a forked child.
 //
 //   const absl::Status saved = OnSmallRun(2, [&](SmallRun& run) {
 //     run.Step();
@@ -60,7 +60,7 @@ class SmallRun {
   Booster booster;
 };
 
-// What `fn` returned on rank 0, or that a rank threw.
+// The result of `fn` on rank 0, or the error of a rank that threw.
 inline absl::Status OnSmallRun(int ranks, const std::function<absl::Status(SmallRun&)>& fn) {
   absl::Status first;
   const absl::Status launched =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A directory of one test, removed with everything in it.
+// A temporary folder for one test; the destructor removes it with all its contents.
 #ifndef APOGEE_TESTS_SUPPORT_TEMP_DIR_H_
 #define APOGEE_TESTS_SUPPORT_TEMP_DIR_H_
 
@@ -36,7 +36,7 @@ class TempDir {
   std::string path_;
 };
 
-// "" for a missing file.
+// The contents of a file; "" if it is missing.
 inline std::string ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The context that a test runs in: on the CPU, or, with APOGEE_TEST_DEVICE=cuda in the environment,
-// on the GPU. Tests that take theirs from here are run on both.
+// The context of a test: on the CPU, or on the GPU if APOGEE_TEST_DEVICE=cuda is in the
+// environment. Tests that use it run on both.
 //
 //   const ContextPtr context = TestContext({.num_threads = 2});
 #ifndef APOGEE_TESTS_SUPPORT_TEST_CONTEXT_H_
@@ -29,7 +29,7 @@ inline bool TestsRunOnCuda() {
   return true;
 }
 
-// Every context that tests have made and still hold.
+// All contexts that tests have made and that still exist.
 class TestContexts {
  public:
   static TestContexts& Get() {
@@ -41,7 +41,7 @@ class TestContexts {
     std::erase_if(contexts_, [](const auto& each) { return each.expired(); });
     contexts_.push_back(context);
   }
-  // What any of them has queued is done on return.
+  // Waits until the queued work of all of them is done.
   void Synchronize() {
     std::lock_guard lock(mutex_);
     for (const auto& each : contexts_) {

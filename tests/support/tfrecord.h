@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// An independent reader of TensorBoard event files for tests: it shares no code with the writer
-// (its checksum goes bit by bit), checks every CRC, and refuses what it does not know.
+// An independent reader of TensorBoard event files for tests. It shares no code with the writer
+// (its checksum works bit by bit), checks every CRC, and rejects unknown fields.
 #ifndef APOGEE_TESTS_SUPPORT_TFRECORD_H_
 #define APOGEE_TESTS_SUPPORT_TFRECORD_H_
 

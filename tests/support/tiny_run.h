@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A small training run for parity tests: tools/matrix/tiny_model.h with AdamW. The plain run is the
+// A small training run for parity tests: tools/matrix/tiny_model.h with AdamW. The plain run is a
 // loop without a booster.
 //
 //   Weights want = PlainRun({.dtype = DType::kF64});
@@ -27,7 +27,7 @@ struct TinyRunOptions {
   int64_t steps = 20;
   double max_norm = 0;
   double dropout = 0;
-  // Order of the samples within the batch: 0 as they are; others permute (to measure rounding
+  // The order of the samples within the batch: 0 unchanged, others permuted (to measure rounding
   // noise).
   int permutation = 0;
 };
@@ -47,7 +47,7 @@ inline Tensor TinyLoss(nn::Module& model, const ContextPtr& context, const TinyR
 
 inline optim::AdamWOptions TinyAdamW() { return {.lr = 1e-2, .weight_decay = 0.1}; }
 
-// The plain loop on one rank with the whole batch. `start`: the initial weights, if wanted.
+// The plain loop on one rank with the whole batch. `start` gets the initial weights, if not null.
 inline Weights PlainRun(const TinyRunOptions& options, Weights* start = nullptr) {
   const ContextPtr context = TestContext();
   TinyModel model(options);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The one table of test tolerances: how far a result in a dtype may be from the exact one, by the
-// kind of computation. Relative to the larger of the exact value and a floor (1 unless a test says
-// otherwise).
+// The table of test tolerances: how far a result may be from the exact value, by dtype and kind of
+// computation. Tolerances are relative to the exact value, or to a floor if that is larger (1
+// unless a test says otherwise).
 #ifndef APOGEE_TESTS_SUPPORT_TOLERANCE_H_
 #define APOGEE_TESTS_SUPPORT_TOLERANCE_H_
 
@@ -14,7 +14,7 @@ namespace apogee {
 enum class ErrorKind {
   kCopy,         // no rounding at all
   kElementwise,  // a few operations, one rounding on the store
-  kReduction,    // sums over a row, and what is derived from them
+  kReduction,    // sums over a row, and values derived from them
   kGemm,         // products over an inner dim
   kEndToEnd,     // a whole model or training run
 };

@@ -18,10 +18,10 @@ namespace apogee::testing {
 
 struct CommandResult {
   int code;         // -1: it did not exit
-  std::string out;  // and errors
+  std::string out;  // stdout and stderr
 };
 
-// `settings`: of the environment, "NAME=value NAME=value".
+// `settings`: environment variables, "NAME=value NAME=value".
 inline CommandResult Command(const std::string& arguments, const std::string& settings = "") {
   FILE* pipe = popen(
       (settings + " " + std::string(APOGEE_COMMAND) + " " + arguments + " 2>&1").c_str(), "r");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The events of a written trace, parsed.
+// The events of a written trace file, parsed.
 //
-//   const TraceFile file(path);                 // fails the test where it is no valid trace
+//   const TraceFile file(path);                 // fails the test if the trace is not valid
 //   file.Spans(0, "compute")[2].at("name")
 #ifndef APOGEE_TESTS_SUPPORT_TRACE_FILE_H_
 #define APOGEE_TESTS_SUPPORT_TRACE_FILE_H_
@@ -22,7 +22,7 @@
 
 namespace apogee::testing {
 
-// Of a microsecond number with three decimals.
+// Converts microseconds with three decimals to nanoseconds.
 inline int64_t Nanoseconds(const nlohmann::json& microseconds) {
   return std::llround(microseconds.get<double>() * 1000);
 }
@@ -55,7 +55,7 @@ class TraceFile {
     return TraceFile(dir / "trace.json");
   }
 
-  // In the order of the file; of all rows of that name.
+  // The spans of all rows with this name, in the order of the file.
   std::vector<nlohmann::json> Spans(int rank, const std::string& lane) const {
     std::vector<nlohmann::json> spans;
     for (const auto& [row, name] : names_) {
@@ -75,7 +75,7 @@ class TraceFile {
   nlohmann::json document;
 
  private:
-  // What viewers need of a row: events by begin, each behind or within every other.
+  // Viewers need the events of a row sorted by begin, each after or within every other.
   static void ExpectNested(const std::vector<nlohmann::json>& events) {
     std::vector<int64_t> ends;
     int64_t last_ns = 0;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The elements of an XML document, and whether it is well formed: tags that close in order, quoted
-// attributes that are not repeated, escaped text. Enough for documents that the library writes.
+// Parses an XML document and checks that it is well-formed: tags closed in order, quoted attributes
+// without repetition, escaped text. Enough for the documents that the library writes.
 //
-//   const std::vector<XmlElement> elements = ParseXml(text);      // fails the test where it is not
+//   const std::vector<XmlElement> elements = ParseXml(text);      // or fails the test
 //   elements[0].attributes.at("width")
 #ifndef APOGEE_TESTS_SUPPORT_XML_H_
 #define APOGEE_TESTS_SUPPORT_XML_H_
@@ -43,7 +43,7 @@ inline std::string UnescapeXml(const std::string& text) {
   return plain;
 }
 
-// In the order in which they begin.
+// The elements in the order in which they begin.
 inline std::vector<XmlElement> ParseXml(const std::string& document) {
   static const std::regex kTag(R"re(([A-Za-z]+)((?: [A-Za-z0-9:-]+="[^"]*")*)(/?))re");
   static const std::regex kAttribute(R"re( ([A-Za-z0-9:-]+)="([^"]*)")re");

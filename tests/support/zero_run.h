@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A small run whose states are sharded, for tests of what is around training.
+// A small run with sharded optimizer states, for tests of everything but training itself.
 //
 //   RunRanks(2, [&](comm::World& world) { ZeroRun run(world); run.Step(); run.booster.save_...; });
 #ifndef APOGEE_TESTS_SUPPORT_ZERO_RUN_H_
@@ -16,7 +16,7 @@
 
 namespace apogee::testing {
 
-// One rank's run, its states sharded.
+// One rank's run with ZeRO stage 1.
 struct ZeroRun {
   explicit ZeroRun(const comm::World& world, int64_t width = 24)
       : model({.sizes = {8, width, 4}}),

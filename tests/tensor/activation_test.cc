@@ -7,7 +7,7 @@
 #include "apogee/tests/support/tolerance.h"
 
 namespace apogee {
-namespace {
+namespace activation_test {
 
 constexpr Activation kKinds[] = {Activation::kRelu, Activation::kGelu, Activation::kGeluTanh,
                                  Activation::kSilu, Activation::kTanh, Activation::kSigmoid};
@@ -60,7 +60,8 @@ TEST(Activation, MatchesReference) {
   for (DType dtype : kFloats) {
     for (Activation kind : kKinds) {
       for (int64_t n : {0, 1, 17, 33 * 17, 40001}) {
-        SCOPED_TRACE(testing::Message() << DTypeName(dtype) << " kind " << static_cast<int>(kind));
+        SCOPED_TRACE(::testing::Message()
+                     << DTypeName(dtype) << " kind " << static_cast<int>(kind));
         const Buffer x = Buffer::Normal(dtype, n, 1, /*deviation=*/4);
         Buffer dy = Buffer::Normal(dtype, n, 2);
         Buffer y(dtype, n);
@@ -140,5 +141,5 @@ TEST(Activation, SameBitsForAnyNumberOfThreads) {
   }
 }
 
-}  // namespace
+}  // namespace activation_test
 }  // namespace apogee

@@ -5,7 +5,7 @@
 #include "apogee/tests/support/tolerance.h"
 
 namespace apogee {
-namespace {
+namespace attention_merge_test {
 
 struct Case {
   int64_t batch, tokens, heads, head_dim;
@@ -20,7 +20,7 @@ TEST(AttentionMerge, MatchesTheFormula) {
   for (const DType dtype : {DType::kF64, DType::kF32}) {
     for (const Case& test : kCases) {
       const auto [batch, tokens, heads, head_dim, gap, more] = test;
-      SCOPED_TRACE(testing::Message() << DTypeName(dtype) << " head_dim " << head_dim);
+      SCOPED_TRACE(::testing::Message() << DTypeName(dtype) << " head_dim " << head_dim);
       const int64_t token_stride = heads * head_dim + gap, lse_stride = tokens + more;
       Buffer sum = Buffer::Normal(dtype, batch * tokens * token_stride, 1);
       const Buffer part = Buffer::Normal(dtype, batch * tokens * heads * head_dim, 2);
@@ -68,5 +68,5 @@ TEST(AttentionMerge, MatchesTheFormula) {
   }
 }
 
-}  // namespace
+}  // namespace attention_merge_test
 }  // namespace apogee

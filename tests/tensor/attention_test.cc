@@ -10,7 +10,7 @@
 #include "apogee/tests/support/buffer.h"
 
 namespace apogee {
-namespace {
+namespace attention_test {
 
 struct Problem {
   int64_t batch = 2, heads = 2, kv_heads = 2, q_tokens = 8, kv_tokens = 8, head_dim = 8;
@@ -103,10 +103,10 @@ void Compare(const char* name, const Matrix& expected, const Matrix& actual, dou
 // q, k and v (and their gradients) share a packed buffer [batch, tokens, heads + 2 kv_heads,
 // head_dim], as in GPT-2, where the numbers of tokens allow.
 void Check(DType dtype, const Problem& p, double tolerance) {
-  SCOPED_TRACE(testing::Message() << DTypeName(dtype) << " heads " << p.heads << "/" << p.kv_heads
-                                  << " tokens " << p.q_tokens << "/" << p.kv_tokens << " head_dim "
-                                  << p.head_dim << " causal " << p.causal << " wide " << p.wide
-                                  << " threads " << p.threads);
+  SCOPED_TRACE(::testing::Message()
+               << DTypeName(dtype) << " heads " << p.heads << "/" << p.kv_heads << " tokens "
+               << p.q_tokens << "/" << p.kv_tokens << " head_dim " << p.head_dim << " causal "
+               << p.causal << " wide " << p.wide << " threads " << p.threads);
   const bool packed = p.q_tokens == p.kv_tokens;
   const int64_t all_heads = p.heads + 2 * p.kv_heads;
   const int64_t q_heads = packed ? all_heads : p.heads;
@@ -259,5 +259,5 @@ TEST(AttentionTest, QueriesThatSeeNoKey) {
   Check(DType::kF16, {.q_tokens = 140, .kv_tokens = 21}, 0.01);
 }
 
-}  // namespace
+}  // namespace attention_test
 }  // namespace apogee

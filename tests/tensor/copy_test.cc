@@ -6,7 +6,7 @@
 #include "apogee/tests/support/tolerance.h"
 
 namespace apogee {
-namespace {
+namespace copy_test {
 
 constexpr DType kAll[] = {DType::kF64, DType::kF32, DType::kBF16, DType::kF16,
                           DType::kI64, DType::kI32, DType::kU8,   DType::kI8};
@@ -50,8 +50,8 @@ int64_t Extent(const Shape& shape, const std::vector<int64_t>& strides) {
 }
 
 void Check(const DeviceContext& context, const Case& test, DType x_dtype, DType y_dtype) {
-  SCOPED_TRACE(testing::Message() << test.name << " " << DTypeName(x_dtype) << " to "
-                                  << DTypeName(y_dtype));
+  SCOPED_TRACE(::testing::Message()
+               << test.name << " " << DTypeName(x_dtype) << " to " << DTypeName(y_dtype));
   // Whole numbers that every dtype holds exactly.
   std::vector<double> values(static_cast<size_t>(Extent(test.shape, test.x_strides)));
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i * 37 % 101);
@@ -132,5 +132,5 @@ TEST(Copy, KeepsTheBitsOfNaN) {
   EXPECT_TRUE(std::signbit(half.values()[2]));
 }
 
-}  // namespace
+}  // namespace copy_test
 }  // namespace apogee

@@ -7,10 +7,10 @@
 #include "gmock/gmock-matchers.h"
 
 namespace apogee {
-namespace {
+namespace cublas_test {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 constexpr int64_t kM = 6, kN = 8, kK = 10;
 
@@ -46,7 +46,7 @@ std::vector<double> Product(const std::vector<double>& a, const std::vector<doub
   return c;
 }
 
-class CublasTest : public testing::Test {
+class CublasTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!TestsRunOnCuda()) GTEST_SKIP() << "runs with " << kTestDeviceVariable << "=cuda";
@@ -127,5 +127,5 @@ TEST_F(CublasTest, Tf32IsOnRequestOnly) {
   }
 }
 
-}  // namespace
+}  // namespace cublas_test
 }  // namespace apogee

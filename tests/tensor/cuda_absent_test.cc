@@ -7,7 +7,7 @@
 #include "apogee/tensor/cuda/cuda_context.h"
 
 namespace apogee {
-namespace {
+namespace cuda_absent_test {
 
 TEST(CudaAbsentTest, SaysHowToBuildWithIt) {
   const absl::Status status = CudaContext().status();
@@ -18,5 +18,5 @@ TEST(CudaAbsentTest, SaysHowToBuildWithIt) {
   EXPECT_EQ(NumCudaDevices(), 0);
 }
 
-}  // namespace
+}  // namespace cuda_absent_test
 }  // namespace apogee

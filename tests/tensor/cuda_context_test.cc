@@ -21,7 +21,7 @@
 #include "apogee/tests/support/message_of.h"
 
 namespace apogee {
-namespace {
+namespace cuda_context_test {
 
 using ::apogee::testing::Environment;
 using ::apogee::testing::MessageOf;
@@ -340,5 +340,5 @@ TEST_F(CudaContextTest, KeepsNothingWithoutACache) {
             (std::vector<int32_t>{7, 7, 7}));
 }
 
-}  // namespace
+}  // namespace cuda_context_test
 }  // namespace apogee

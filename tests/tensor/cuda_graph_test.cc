@@ -18,7 +18,7 @@
 #include "apogee/tests/support/message_of.h"
 
 namespace apogee {
-namespace {
+namespace cuda_graph_test {
 
 using ::apogee::testing::MessageOf;
 using ::testing::AllOf;
@@ -264,7 +264,7 @@ TEST_P(CudaGraphTest, TheNumberOfTargetsIsAPartOfIt) {
   EXPECT_THAT(MessageOf([&] {
                 graph.Launch({Indices({0, 1}, CpuContext())});
               }),
-              HasSubstr("another number of targets is ignored than in the capture"));
+              HasSubstr("the number of ignored targets differs from the capture"));
   EXPECT_THAT(MessageOf([&] {
                 graph.Launch({Indices({3, -100}, gpu_)});
               }),
@@ -288,5 +288,5 @@ TEST_P(CudaGraphTest, ProductsHaveTheBitsOfEagerOnes) {
   EXPECT_EQ(product.ToVector<float>(), expected.ToVector<float>());
 }
 
-}  // namespace
+}  // namespace cuda_graph_test
 }  // namespace apogee

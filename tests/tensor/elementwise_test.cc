@@ -5,7 +5,7 @@
 #include "apogee/tests/support/tolerance.h"
 
 namespace apogee {
-namespace {
+namespace elementwise_test {
 
 double Apply(BinaryOp op, double a, double b) {
   switch (op) {
@@ -125,5 +125,5 @@ TEST(Elementwise, SameBitsForAnyNumberOfThreads) {
   });
 }
 
-}  // namespace
+}  // namespace elementwise_test
 }  // namespace apogee

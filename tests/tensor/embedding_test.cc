@@ -5,7 +5,7 @@
 #include "apogee/tests/support/tolerance.h"
 
 namespace apogee {
-namespace {
+namespace embedding_test {
 
 std::vector<double> Ids(int64_t n, int64_t vocab) {
   std::vector<double> ids;
@@ -126,5 +126,5 @@ TEST(Embedding, GradientHasTheSameBitsForAnyNumberOfThreads) {
   }
 }
 
-}  // namespace
+}  // namespace embedding_test
 }  // namespace apogee

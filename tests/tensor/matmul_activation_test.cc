@@ -11,7 +11,7 @@
 #include "apogee/tests/support/tolerance.h"
 
 namespace apogee {
-namespace {
+namespace matmul_activation_test {
 
 constexpr int64_t kM = 6, kK = 10;
 
@@ -97,7 +97,7 @@ TEST(MatMulActivation, MatchesReference) {
   for (DType dtype : kFloats) {
     for (int64_t n : {0, 1, 7, 8, 24}) {
       for (int flags = 0; flags < 8; ++flags) {
-        SCOPED_TRACE(testing::Message() << DTypeName(dtype) << " n " << n << " flags " << flags);
+        SCOPED_TRACE(::testing::Message() << DTypeName(dtype) << " n " << n << " flags " << flags);
         const Results results = Multiply({.dtype = dtype,
                                           .n = n,
                                           .bias = (flags & 1) != 0,
@@ -144,5 +144,5 @@ TEST(MatMulActivation, GeluOfBf16OnAGpuIsOfTheSumsForAllShapes) {
   }
 }
 
-}  // namespace
+}  // namespace matmul_activation_test
 }  // namespace apogee

@@ -15,7 +15,7 @@
 #endif
 
 namespace apogee {
-namespace {
+namespace matmul_team_test {
 
 #ifdef _OPENMP
 constexpr int64_t kM = 96, kN = 160, kK = 384;
@@ -86,5 +86,5 @@ TEST_P(MatMulTeamTest, WithinARegion) {
 INSTANTIATE_TEST_SUITE_P(DTypes, MatMulTeamTest, ::testing::Values(DType::kF32, DType::kBF16));
 #endif
 
-}  // namespace
+}  // namespace matmul_team_test
 }  // namespace apogee

@@ -8,7 +8,7 @@
 #include "apogee/tests/support/buffer.h"
 
 namespace apogee {
-namespace {
+namespace matmul_test {
 
 // Relative to the magnitude of the sum's terms.
 double Tolerance(DType dtype, DType c_dtype, int64_t k) {
@@ -34,11 +34,11 @@ struct Problem {
 
 // Runs the kernel twice, compares the bits of the runs and the values with the naive product.
 void Check(const Problem& p) {
-  SCOPED_TRACE(testing::Message() << DTypeName(p.dtype) << " -> " << DTypeName(p.c_dtype)
-                                  << " batch " << p.batch << " m " << p.m << " n " << p.n << " k "
-                                  << p.k << " trans " << p.a_trans << p.b_trans << " bias "
-                                  << p.bias << " alpha " << p.alpha << " beta " << p.beta << " pad "
-                                  << p.pad << " threads " << p.threads);
+  SCOPED_TRACE(::testing::Message()
+               << DTypeName(p.dtype) << " -> " << DTypeName(p.c_dtype) << " batch " << p.batch
+               << " m " << p.m << " n " << p.n << " k " << p.k << " trans " << p.a_trans
+               << p.b_trans << " bias " << p.bias << " alpha " << p.alpha << " beta " << p.beta
+               << " pad " << p.pad << " threads " << p.threads);
   const ContextPtr context = TestContext({.num_threads = p.threads});
   const int64_t lda = (p.a_trans ? p.m : p.k) + p.pad, ldb = (p.b_trans ? p.k : p.n) + p.pad;
   const int64_t ldc = p.n + p.pad;
@@ -197,5 +197,5 @@ TEST(MatMulTest, MixedOutputs) {
   }
 }
 
-}  // namespace
+}  // namespace matmul_test
 }  // namespace apogee

@@ -6,7 +6,7 @@
 #include "apogee/tests/tensor/mma_kernels.h"
 
 namespace apogee {
-namespace {
+namespace mma_test {
 
 using Matrix = std::vector<double>;  // 16×16, in rows
 
@@ -42,5 +42,5 @@ TEST(MmaTest, ProductsAreThoseOfTheDefinition) {
   }
 }
 
-}  // namespace
+}  // namespace mma_test
 }  // namespace apogee

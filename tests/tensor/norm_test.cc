@@ -5,7 +5,7 @@
 #include "apogee/tests/support/tolerance.h"
 
 namespace apogee {
-namespace {
+namespace norm_test {
 
 constexpr double kEps = 1e-5;
 
@@ -56,7 +56,7 @@ TEST(Norm, MatchesReference) {
   for (DType dtype : kFloats) {
     for (bool rms : {false, true}) {
       for (auto [rows, cols] : kSizes) {
-        SCOPED_TRACE(testing::Message()
+        SCOPED_TRACE(::testing::Message()
                      << DTypeName(dtype) << (rms ? " rms " : " layer ") << rows << "x" << cols);
         const DType statistic = StatisticDType(dtype);
         const Buffer x = Buffer::Normal(dtype, rows * cols, 1);
@@ -164,5 +164,5 @@ TEST(Norm, SameBitsForAnyNumberOfThreads) {
   }
 }
 
-}  // namespace
+}  // namespace norm_test
 }  // namespace apogee

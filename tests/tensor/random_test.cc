@@ -8,7 +8,7 @@
 #include "apogee/tests/support/tolerance.h"
 
 namespace apogee {
-namespace {
+namespace random_test {
 
 constexpr PhiloxKey kKey{123, 456};
 
@@ -141,5 +141,5 @@ TEST(Random, SameBitsForAnyNumberOfThreadsAndAnySplit) {
   }
 }
 
-}  // namespace
+}  // namespace random_test
 }  // namespace apogee

@@ -5,7 +5,7 @@
 #include "apogee/tests/support/tolerance.h"
 
 namespace apogee {
-namespace {
+namespace reduce_test {
 
 std::vector<double> Reference(const std::vector<double>& x, int64_t outer, int64_t reduce,
                               int64_t inner) {
@@ -34,7 +34,7 @@ TEST(Sum, MatchesReference) {
   for (DType x_dtype : kFloats) {
     for (DType y_dtype : {x_dtype, StatisticDType(x_dtype)}) {
       for (auto [outer, reduce, inner] : kSizes) {
-        SCOPED_TRACE(testing::Message()
+        SCOPED_TRACE(::testing::Message()
                      << DTypeName(x_dtype) << " " << outer << "," << reduce << "," << inner);
         const Buffer x = Buffer::Normal(x_dtype, outer * reduce * inner, 1);
         Buffer y(y_dtype, std::vector<double>(static_cast<size_t>(outer * inner), 0.5));
@@ -96,5 +96,5 @@ TEST(Sum, SameBitsForAnyNumberOfThreads) {
   }
 }
 
-}  // namespace
+}  // namespace reduce_test
 }  // namespace apogee

@@ -5,7 +5,7 @@
 #include "apogee/tests/support/tolerance.h"
 
 namespace apogee {
-namespace {
+namespace rotary_test {
 
 constexpr int64_t kBatch = 2, kTokens = 9, kHeads = 3;
 constexpr int64_t kJumpAt = 5, kJump = 7;
@@ -105,5 +105,5 @@ TEST(Rotary, SameBitsForAnyNumberOfThreads) {
   }
 }
 
-}  // namespace
+}  // namespace rotary_test
 }  // namespace apogee

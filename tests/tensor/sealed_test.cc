@@ -10,7 +10,7 @@
 #include "apogee/tests/support/message_of.h"
 
 namespace apogee {
-namespace {
+namespace sealed_test {
 
 using testing::MessageOf;
 
@@ -58,5 +58,5 @@ TEST_F(SealedTest, OwnsItsElementsAsTheTensorDoes) {
   EXPECT_TRUE(given.is_sole_owner());
 }
 
-}  // namespace
+}  // namespace sealed_test
 }  // namespace apogee

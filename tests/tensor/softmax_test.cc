@@ -5,7 +5,7 @@
 #include "apogee/tests/support/tolerance.h"
 
 namespace apogee {
-namespace {
+namespace softmax_test {
 
 struct Sizes {
   int64_t rows, cols;
@@ -243,5 +243,5 @@ TEST(Softmax, SameBitsForAnyNumberOfThreads) {
   }
 }
 
-}  // namespace
+}  // namespace softmax_test
 }  // namespace apogee

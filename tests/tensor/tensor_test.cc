@@ -9,7 +9,7 @@
 #include "apogee/tests/support/test_context.h"
 
 namespace apogee {
-namespace {
+namespace tensor_test {
 
 TEST(TensorTest, ViewsShareAndStridesAddUp) {
   const ContextPtr context = TestContext();
@@ -52,5 +52,5 @@ TEST(TensorTest, AccountsFollowTheCategory) {
   EXPECT_EQ(context->ledger().live_bytes(MemoryCategory::kGradient), 800);
 }
 
-}  // namespace
+}  // namespace tensor_test
 }  // namespace apogee

@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 
 namespace apogee::cpu {
-namespace {
+namespace vec_math_test {
 
 template <typename Fast, typename Exact>
 double WorstUlp(float low, float high, Fast fast, Exact exact) {
@@ -66,5 +66,5 @@ TEST(VecMath, SinCosOfManyTurns) {
   }
 }
 
-}  // namespace
+}  // namespace vec_math_test
 }  // namespace apogee::cpu

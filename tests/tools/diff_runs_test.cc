@@ -15,7 +15,7 @@
 #include "apogee/tests/support/tool_command.h"
 
 namespace apogee::tools {
-namespace {
+namespace diff_runs_test {
 
 using apogee::testing::Command;
 using apogee::testing::CommandResult;
@@ -279,5 +279,5 @@ TEST_F(DiffRunsTest, NothingToCompare) {
                                 HasSubstr("there is nothing to compare")));
 }
 
-}  // namespace
+}  // namespace diff_runs_test
 }  // namespace apogee::tools

@@ -17,7 +17,7 @@
 #include "apogee/tests/support/tool_command.h"
 
 namespace apogee {
-namespace {
+namespace doctor_command_test {
 
 using ::apogee::testing::CommandResult;
 using ::apogee::testing::NumProcessesWith;
@@ -239,5 +239,5 @@ TEST_F(DoctorTest, WrongUse) {
   EXPECT_EQ(Doctor("OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1", "").out, "");
 }
 
-}  // namespace
+}  // namespace doctor_command_test
 }  // namespace apogee

@@ -17,7 +17,7 @@
 #include "apogee/tools/doctor/self_test.h"
 
 namespace apogee::tools::doctor {
-namespace {
+namespace doctor_test {
 
 using ::apogee::testing::NumProcessesWith;
 using ::apogee::testing::TempDir;
@@ -176,5 +176,5 @@ TEST(SelfTestTest, ThreadsAgree) {
   EXPECT_THAT(Message(alone), HasSubstr("this process is one of 1, must be one of 2"));
 }
 
-}  // namespace
+}  // namespace doctor_test
 }  // namespace apogee::tools::doctor

@@ -15,7 +15,7 @@
 #include "apogee/tests/support/tool_command.h"
 
 namespace apogee::tools {
-namespace {
+namespace hang_report_test {
 
 using ::apogee::testing::Command;
 using ::apogee::testing::CommandResult;
@@ -223,5 +223,5 @@ TEST(FlightFilesTest, RecordsOfSeveralLaunches) {
   EXPECT_TRUE(ReadFlightFiles(dir.path()).ok());
 }
 
-}  // namespace
+}  // namespace hang_report_test
 }  // namespace apogee::tools

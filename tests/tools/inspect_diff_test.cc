@@ -16,7 +16,7 @@
 #include "apogee/tests/support/tool_command.h"
 
 namespace apogee::tools {
-namespace {
+namespace inspect_diff_test {
 
 using apogee::testing::Command;
 using apogee::testing::CommandResult;
@@ -191,5 +191,5 @@ TEST(DiffTest, WrongUse) {
   EXPECT_EQ(Command("diff " + folder / "none" + " " + folder / "none").code, 2);
 }
 
-}  // namespace
+}  // namespace inspect_diff_test
 }  // namespace apogee::tools

@@ -19,7 +19,7 @@
 #include "apogee/tools/matrix/report.h"
 
 namespace apogee::tools {
-namespace {
+namespace matrix_test {
 
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
@@ -357,5 +357,5 @@ TEST(MatrixTest, Reports) {
   EXPECT_THAT(markdown.str(), HasSubstr("| `adamw` | 1 passed |"));
 }
 
-}  // namespace
+}  // namespace matrix_test
 }  // namespace apogee::tools

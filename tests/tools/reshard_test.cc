@@ -15,7 +15,7 @@
 #include "apogee/tests/support/tool_command.h"
 
 namespace apogee::tools {
-namespace {
+namespace reshard_test {
 
 using apogee::testing::Command;
 using apogee::testing::CommandResult;
@@ -110,5 +110,5 @@ TEST_F(ReshardCommandTest, LargeTensorsTakeLittleMemory) {
   EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 16 << 10) << "KiB";
 }
 
-}  // namespace
+}  // namespace reshard_test
 }  // namespace apogee::tools

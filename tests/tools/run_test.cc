@@ -13,7 +13,7 @@
 #include "apogee/tests/support/program.h"
 
 namespace apogee {
-namespace {
+namespace run_test {
 
 using ::apogee::testing::NumProcessesWith;
 using ::apogee::testing::ProgramResult;
@@ -180,5 +180,5 @@ TEST_F(RunTest, WrongUse) {
               AllOf(HasSubstr("cannot start 'no_such_program'"), HasSubstr("No such file")));
 }
 
-}  // namespace
+}  // namespace run_test
 }  // namespace apogee

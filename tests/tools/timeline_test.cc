@@ -17,7 +17,7 @@
 #include "apogee/tools/timeline/trace_reader.h"
 
 namespace apogee::tools {
-namespace {
+namespace timeline_test {
 
 using apogee::testing::Command;
 using apogee::testing::CommandResult;
@@ -322,5 +322,5 @@ TEST_F(TimelineCommandTest, BadInput) {
   expect(path + " --svg " + dir_ / "missing/a.svg", 2, "missing/a.svg");
 }
 
-}  // namespace
+}  // namespace timeline_test
 }  // namespace apogee::tools

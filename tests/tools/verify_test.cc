@@ -14,21 +14,21 @@
 #include "apogee/tests/support/safetensors_file.h"
 
 namespace apogee::tools {
-namespace {
+namespace verify_test {
 
 namespace fs = std::filesystem;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 struct Result {
   int code;
   std::string out;  // and errors
 };
 
-class VerifyTest : public testing::Test {
+class VerifyTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    dir_ = testing::TempDir() + "verify_test_" +
-           testing::UnitTest::GetInstance()->current_test_info()->name();
+    dir_ = ::testing::TempDir() + "verify_test_" +
+           ::testing::UnitTest::GetInstance()->current_test_info()->name();
     fs::remove_all(dir_);
     fs::create_directories(dir_);
   }
@@ -149,5 +149,5 @@ TEST_F(VerifyTest, CorruptFilesFail) {
   EXPECT_THAT(result.out, HasSubstr("0 passed, 3 failed"));
 }
 
-}  // namespace
+}  // namespace verify_test
 }  // namespace apogee::tools

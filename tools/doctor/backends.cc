@@ -14,7 +14,7 @@
 namespace apogee::tools::doctor {
 namespace {
 
-// Without the last one's end.
+// The last `count` lines of the text, without the final line end.
 std::string LastLines(const std::string& text, size_t count) {
   const size_t last = text.find_last_not_of('\n');
   if (last == std::string::npos) return "";
@@ -32,7 +32,7 @@ std::string ValueOf(const std::string& name, const std::string& text) {
   return text.substr(begin, text.find('\n', begin) - begin);
 }
 
-// A row with the outcome; returns whether it is good.
+// Adds a row with the outcome; true if the test passed.
 bool AddOutcome(const std::string& backend, const ChildResult& child, double limit_seconds,
                 const std::string& advice, Report& report) {
   const std::string checks = ValueOf("checks", child.out);
@@ -53,7 +53,7 @@ bool AddOutcome(const std::string& backend, const ChildResult& child, double lim
   return false;
 }
 
-// A folder for the session files of mpirun, which one that is killed leaves behind.
+// A folder for mpirun's session files: an mpirun that is killed leaves them behind.
 class SessionFolder {
  public:
   SessionFolder() {
@@ -67,7 +67,7 @@ class SessionFolder {
   }
   SessionFolder(const SessionFolder&) = delete;
   SessionFolder& operator=(const SessionFolder&) = delete;
-  // Empty where it could not be made.
+  // Empty if it could not be made.
   const std::string& path() const { return path_; }
 
  private:
@@ -81,8 +81,8 @@ bool TestThreads(const BackendOptions& options, Report& report) {
       RunChild({options.program, "doctor", "--self-test", "threads", "--time-limit", limit.str()},
                options.limit_seconds);
   return AddOutcome("threads", child, options.limit_seconds,
-                    "nothing but this machine takes part; where it is slow or shared, try "
-                    "--time-limit with more seconds, else report it",
+                    "this test uses only this machine; if it is slow or shared, try a larger "
+                    "--time-limit, otherwise report the failure",
                     report);
 }
 
@@ -92,12 +92,11 @@ bool TestTcp(const BackendOptions& options, Report& report) {
   const ChildResult child = RunChild({options.program, "run", "-n", "2", options.program, "doctor",
                                       "--self-test", "tcp", "--time-limit", limit.str()},
                                      options.limit_seconds);
-  return AddOutcome(
-      "tcp", child, options.limit_seconds,
-      "two processes talk over TCP on the loopback interface: is it up (`ip address "
-      "show lo`), and does no firewall stop 127.0.0.1? Where the machine is slow, try "
-      "--time-limit with more seconds",
-      report);
+  return AddOutcome("tcp", child, options.limit_seconds,
+                    "two processes communicate over TCP on the loopback interface: check that it "
+                    "is up (`ip address show lo`) and that no firewall blocks 127.0.0.1. On a slow "
+                    "machine try a larger --time-limit",
+                    report);
 }
 
 bool TestMpi(const BackendOptions& options, const Launcher& launcher, Report& report) {
@@ -120,7 +119,7 @@ bool TestMpi(const BackendOptions& options, const Launcher& launcher, Report& re
     report.Add("mpi", "FAILED: mpirun is of " + launcher.version.ToString() +
                           ", the program is linked with " + linked.ToString());
     report.Advise(
-        "mpirun is of another MPI than the program, every process would run alone: put "
+        "mpirun is of another MPI than the program, so every process would run alone: put "
         "the mpirun of " +
         linked.ToString() + " first on PATH, or build again with the other MPI");
     return false;
@@ -131,13 +130,12 @@ bool TestMpi(const BackendOptions& options, const Launcher& launcher, Report& re
   if (session.path().empty()) {
     report.Add("mpi", "FAILED: no folder can be made in TMPDIR (default: /tmp)");
     report.Advise(
-        "mpirun keeps its session in TMPDIR: set it to a folder of this machine that can be "
-        "written");
+        "mpirun keeps its session in TMPDIR: set it to a writable folder of this machine");
     return false;
   }
   std::vector<std::string> command = {"/usr/bin/env", "TMPDIR=" + session.path(), launcher.path};
   if (launcher.version.family == "Open MPI") {
-    // It refuses root and more processes than cores unless told.
+    // By default mpirun refuses to run as root, and to start more processes than cores.
     for (const char* option : {"--allow-run-as-root", "--oversubscribe", "--bind-to", "none"}) {
       command.push_back(option);
     }

@@ -12,7 +12,7 @@
 namespace apogee::tools::doctor {
 namespace {
 
-// The sets that matter for speed, of those that the compiler was allowed to use.
+// The instruction sets that matter for speed and that the compiler was allowed to use.
 std::string BuiltFor() {
   std::string sets;
 #ifdef __AVX2__
@@ -36,7 +36,7 @@ std::string BuiltFor() {
 #ifdef __ARM_FEATURE_SVE
   sets += " sve";
 #endif
-  return sets.empty() ? " the least of this kind of processor" : sets;
+  return sets.empty() ? " the baseline of this kind of processor" : sets;
 }
 
 void AddMpi(const Launcher& launcher, Report& report) {

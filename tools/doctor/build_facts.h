@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// How this program was built.
+// Reports how this program was built.
 //
 //   AddBuild(launcher, report);
 #ifndef APOGEE_TOOLS_DOCTOR_BUILD_FACTS_H_
@@ -11,7 +11,7 @@
 
 namespace apogee::tools::doctor {
 
-// With `launcher` beside the MPI that the program is linked with.
+// Lists `launcher` next to the MPI that the program is linked with.
 void AddBuild(const Launcher& launcher, Report& report);
 
 }  // namespace apogee::tools::doctor

@@ -31,7 +31,7 @@ double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// What a program writes. Nobody waits for its end: a process that is left over may hold it open.
+// The output of a program. Don't wait for its end: a process left over may hold it open.
 class Output {
  public:
   Output() {
@@ -54,7 +54,7 @@ class Output {
   void Read() {
     constexpr size_t kKept = 16 << 10;
     std::array<char, 4096> buffer;
-    // A bound, for programs that write faster than this reads.
+    // Bounded, since a program may write faster than this reads.
     for (int i = 0; i < 256; ++i) {
       const ssize_t count = read(ends_[0], buffer.data(), buffer.size());
       if (count <= 0) break;
@@ -72,7 +72,7 @@ class Output {
   std::string text_;
 };
 
-// Those whose parent this process is, by /proc/PID/stat: "7 (a name) S 5 ...".
+// The children of this process, from /proc/PID/stat: "7 (a name) S 5 ...".
 std::vector<pid_t> Children() {
   std::vector<pid_t> children;
   std::error_code error;
@@ -92,7 +92,8 @@ std::vector<pid_t> Children() {
   return children;
 }
 
-// Ending one hands its own children over, until there are none.
+// Repeats until there are no children: when a child ends, this process adopts that child's
+// children.
 void EndChildren() {
   for (auto children = Children(); !children.empty(); children = Children()) {
     for (const pid_t child : children) kill(child, SIGKILL);

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Runs a program with a time limit and leaves nothing of it behind.
+// Runs a program with a time limit and leaves none of its processes behind.
 //
 //   ChildResult child = RunChild({"mpirun", "--version"}, /*seconds=*/10);
 //   if (child.end == ChildResult::kTimedOut) ...
 //
-// At the limit the program gets SIGTERM, with which mpirun ends its processes, and 2 s later
-// SIGKILL, it and every process that it or its children have started, whatever group or session
-// those are in: this process adopts and ends them. It must have no other children meanwhile.
-// Linux only.
+// At the limit the program gets SIGTERM, on which mpirun ends its processes. 2 s later the program
+// and all its descendants, in any process group or session, get SIGKILL: this process adopts and
+// ends them. It must have no other children meanwhile. Linux only.
 #ifndef APOGEE_TOOLS_DOCTOR_CHILD_H_
 #define APOGEE_TOOLS_DOCTOR_CHILD_H_
 
@@ -28,7 +27,8 @@ struct ChildResult {
 // "exited with 1", "was ended by signal 11 (Segmentation fault)", "did not end within 60 s", ...
 std::string Describe(const ChildResult& child, double limit_seconds);
 
-// `command`: a path, or a name that is looked up on PATH, and its arguments. Its input is empty.
+// `command`: a path, or a name that is looked up on PATH, then the arguments. Its standard input is
+// empty.
 ChildResult RunChild(const std::vector<std::string>& command, double limit_seconds);
 
 }  // namespace apogee::tools::doctor

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Environment variables that change how ranks start, talk and compute.
+// Reports the environment variables that change how ranks start, communicate and compute.
 //
 //   AddEnvironment(environ, report);
 //
-// Of all others neither name nor value is shown, and of those that may hold a secret or an address
-// no value.
+// Other variables are not shown at all. For variables that may hold a secret or an address only the
+// name is shown.
 #ifndef APOGEE_TOOLS_DOCTOR_ENVIRONMENT_H_
 #define APOGEE_TOOLS_DOCTOR_ENVIRONMENT_H_
 
@@ -19,14 +19,15 @@ namespace apogee::tools::doctor {
 // `variables`: NAME=VALUE, ended by null.
 void AddEnvironment(const char* const* variables, Report& report);
 
-// Which of how many processes this is, where a launcher has started it.
+// The launcher that started this process, with rank and number of processes; nothing if none did.
 struct Started {
   std::string by;  // "mpirun (Open MPI)"
   int rank = 0, size = 1;
 };
 std::optional<Started> StartedBy();
 
-// Takes away what tells a program that a launcher started it, which children must not inherit.
+// Removes the variables that tell a program which launcher started it, so that children don't
+// inherit them.
 void ForgetLauncher();
 
 }  // namespace apogee::tools::doctor

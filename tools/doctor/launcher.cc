@@ -14,7 +14,7 @@
 namespace apogee::tools::doctor {
 
 MpiVersion ParseMpi(const std::string& text) {
-  // HYDRA is the launcher of MPICH and what derives from it.
+  // HYDRA is the launcher of MPICH and of the libraries derived from it.
   static const std::pair<const char*, const char*> kFamilies[] = {
       {"Intel(R) MPI", "Intel MPI"}, {"MVAPICH", "MVAPICH"}, {"HYDRA", "MPICH"}, {"MPICH", "MPICH"},
       {"Open MPI", "Open MPI"},      {"OpenRTE", "Open MPI"}};

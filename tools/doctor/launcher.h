@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The mpirun that is found on PATH, and whether it fits the library that the program is linked
-// with: with another MPI's mpirun every process takes itself for the only one.
+// The mpirun on PATH, and whether it fits the MPI library that the program is linked with. With
+// another MPI's mpirun every process would be a job of one.
 //
 //   const Launcher launcher = FindLauncher(/*limit_seconds=*/10);
 //   if (!Fits(launcher.version, ParseMpi(library->linked))) ...
@@ -18,21 +18,22 @@ struct MpiVersion {
   std::string ToString() const { return family.empty() ? "unknown" : family + " " + version; }
 };
 
-// From what `mpirun --version` prints, or MPI_Get_library_version returns.
+// Parses the output of `mpirun --version` or of MPI_Get_library_version.
 MpiVersion ParseMpi(const std::string& text);
 
-// MPICH, MVAPICH and Intel MPI share a launcher. An unknown one fits.
+// True if the launcher starts programs of this library. MPICH, MVAPICH and Intel MPI share a
+// launcher; an unknown launcher or library counts as fitting.
 bool Fits(const MpiVersion& launcher, const MpiVersion& library);
 
 struct Launcher {
-  std::string path;  // empty: there is none
+  std::string path;  // empty: none on PATH
   MpiVersion version;
   std::string problem;  // why its version is unknown
 };
 
 // Looks for mpirun, then mpiexec.
 Launcher FindLauncher(double limit_seconds);
-// Empty where PATH has none.
+// The full path; empty if PATH has no such program.
 std::string FindOnPath(const std::string& name);
 
 }  // namespace apogee::tools::doctor

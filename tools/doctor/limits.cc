@@ -14,7 +14,7 @@
 namespace apogee::tools::doctor {
 namespace {
 
-// Version 1 writes no limit as a number that no machine has.
+// Version 1 reports "no limit" as a number that no machine has.
 constexpr int64_t kUnlimited = int64_t{1} << 60;
 
 template <typename T>
@@ -69,7 +69,7 @@ CgroupLimits ReadCgroupLimits(const std::string& root) {
     const std::string controller = line.substr(first + 1, second - first - 1);
     std::string path = line.substr(second + 1);
     const std::string tree = root + "/sys/fs/cgroup" + (controller.empty() ? "" : "/" + controller);
-    // In a container the path may not be there, only the tree's root, which is the group itself.
+    // In a container the path may not exist. Then the root of the tree is this process's own group.
     while (!path.empty() && path != "/") {
       ReadFolder(tree + path, limits);
       path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the control groups of this process allow it, which containers and batch systems set.
+// The control group (cgroup) limits of this process; containers and batch systems set them.
 //
 //   CgroupLimits limits = ReadCgroupLimits();
 //   if (limits.cores && *limits.cores < num_threads) ...
@@ -21,14 +21,14 @@ struct CgroupLimits {
   std::optional<int64_t> processes;
 };
 
-// The smallest limit of this process' group and those above it, of version 1 and 2. `root`: where
-// /proc and /sys are.
+// The smallest limits of this process's group and the groups above it, cgroup version 1 and 2.
+// `root`: the folder that contains /proc and /sys.
 CgroupLimits ReadCgroupLimits(const std::string& root = "");
 
-// Rows of setrlimit, with advice where one is low.
+// Adds the limits of getrlimit, with advice if one is low.
 void AddProcessLimits(Report& report);
 
-// First line of a file without its line end, empty where there is none.
+// The first line of a file, without its line end; empty if there is none.
 std::string FirstLine(const std::string& path);
 
 }  // namespace apogee::tools::doctor

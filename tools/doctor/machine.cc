@@ -19,7 +19,7 @@
 namespace apogee::tools::doctor {
 namespace {
 
-// The value of "name : value" in /proc/cpuinfo, or of "name: value" in /proc/meminfo.
+// Finds "name : value" in /proc/cpuinfo, or "name: value" in /proc/meminfo, and returns the value.
 std::string ValueIn(const std::string& path, const std::string& name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -51,7 +51,7 @@ std::string Free(const std::string& folder) {
 }  // namespace
 
 std::string SharedMemoryAdvice(int64_t free_bytes, int cores) {
-  // Open MPI makes a segment of 4 MiB for each process there; twice that, for what else it shares.
+  // Open MPI makes a segment of 4 MiB for each process; ask for twice that, for its other segments.
   const int64_t wanted = std::max<int64_t>(16, 8 * cores) << 20;
   if (free_bytes >= wanted) return "";
   return "/dev/shm has " + FormatBytes(free_bytes) +
@@ -65,7 +65,7 @@ void AddProcessor(Report& report) {
   const std::string model = ValueIn("/proc/cpuinfo", "model name");
   report.Add("model", model.empty() ? "unknown" : model);
   const int affinity = CoresOfAffinity();
-  // What launch shares out.
+  // The number of threads that launch divides among ranks.
   const int launch = ShareOfCores(1);
   const CgroupLimits limits = ReadCgroupLimits();
   report.Add("cores online", std::to_string(sysconf(_SC_NPROCESSORS_ONLN)));
@@ -73,13 +73,13 @@ void AddProcessor(Report& report) {
   std::ostringstream quota;
   if (limits.cores) quota << *limits.cores << " cores";
   report.Add("cgroup limit", limits.cores ? quota.str() : "none");
-  report.Add("threads of launch", std::to_string(launch) + " shared out; 2 ranks take " +
+  report.Add("threads of launch", std::to_string(launch) + " in all; 2 ranks get " +
                                       std::to_string(ShareOfCores(2)) + " each");
   const double usable =
       std::min(static_cast<double>(affinity), limits.cores.value_or(static_cast<double>(affinity)));
   if (affinity > 0 && usable < launch) {
     std::ostringstream advice;
-    advice << "launch would share out " << launch << " threads, but this process may use " << usable
+    advice << "launch would start " << launch << " threads, but this process may use " << usable
            << " cores (affinity, cgroup): give --threads " << std::max(1.0, std::floor(usable))
            << ", or set LaunchOptions::threads_per_rank";
     report.Advise(advice.str());

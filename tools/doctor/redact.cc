@@ -16,7 +16,7 @@ bool IsWord(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-// Where `word` is no part of a longer one.
+// Replaces `word` unless it is a part of a longer word.
 std::string ReplaceWord(std::string text, const std::string& word, const std::string& by) {
   if (word.empty()) return text;
   for (size_t at = 0; (at = text.find(word, at)) != std::string::npos;) {

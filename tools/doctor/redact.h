@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Takes out of a text what does not belong on a public page: the names of user, home folder and
-// machine, network addresses, passwords in addresses. What remains is printable.
+// Redactor: removes private details from a text before it goes to a public page: the names of user,
+// home folder and machine, network addresses, passwords in addresses. The result is printable.
 //
 //   Redactor redactor = Redactor::OfThisProcess();
 //   redactor.Clean("/home/ada/run on 10.0.0.7");      // "~/run on <address>"
@@ -14,11 +14,11 @@ namespace apogee::tools::doctor {
 
 class Redactor {
  public:
-  // Empty names, "/" and "root", which says nothing about anyone, stay.
+  // Keeps empty names, "/" and "root", which identify nobody.
   Redactor(std::string home, std::string user, std::string host);
   static Redactor OfThisProcess();
 
-  // One line: control characters and what is no ASCII become "?".
+  // One line: control characters and non-ASCII characters become "?".
   std::string Clean(const std::string& text) const;
 
  private:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What `apogee doctor` has found: sections of rows, and advice where something looks wrong.
+// The report of `apogee doctor`: sections of rows, and advice if something looks wrong.
 //
-//   Report report;
+//   Report report(Redactor::OfThisProcess());
 //   report.Begin("memory");
 //   report.Add("available", "12.0 GiB");
 //   report.Advise("/dev/shm has 64 MiB free: ...");
@@ -19,18 +19,18 @@ namespace apogee::tools::doctor {
 
 class Report {
  public:
-  // Everything that is added goes through it.
+  // `redactor` cleans everything that is added.
   explicit Report(Redactor redactor) : redactor_(std::move(redactor)) {}
 
   void Begin(const std::string& section) { text_ += section + "\n"; }
   void Add(const std::string& name, const std::string& value);
-  // Further lines of a row, such as what a program printed.
+  // Adds further lines to a row, a program's output for example.
   void AddLines(const std::string& lines);
-  // One sentence: what is wrong, and what to do.
+  // One sentence: the problem and its remedy.
   void Advise(const std::string& advice) { advice_.push_back(redactor_.Clean(advice)); }
 
   const std::vector<std::string>& advice() const { return advice_; }
-  // The sections, then the advice, a line with "! " for each.
+  // The sections, then one line "! ..." per advice.
   std::string Text() const;
 
  private:

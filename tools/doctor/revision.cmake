@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# Writes the revision of the sources to a header, whose time changes only when the revision does:
+# Writes the revision of the sources to a header. The header's time changes only if the revision
+# does.
 #
 #   cmake -DSOURCE=DIR -DOUTPUT=apogee_doctor_revision.h -P revision.cmake
 cmake_minimum_required(VERSION 3.25)
 set(revision "unknown")
 find_program(git git)
-# Not that of another project into whose repository these sources were copied.
+# Not the revision of another project that contains a copy of these sources.
 if(git AND EXISTS ${SOURCE}/.git)
   execute_process(COMMAND ${git} -C ${SOURCE} describe --always --dirty --abbrev=12 --exclude=*
                   OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)

@@ -13,8 +13,8 @@ namespace {
 constexpr int64_t kLargeBytes = 4 << 20;
 constexpr int64_t kRateBytes = 16 << 20;
 
-// Element i of rank r's input: a whole number up to 60, so that all dtypes hold it and any sum of
-// two exactly, and without a pattern in which a slice could be taken for another.
+// Element i of rank r's input: an integer up to 60, so every dtype represents it and the sum of two
+// exactly. The values have no pattern, so a wrong slice is noticed.
 double Value(int rank, int64_t i) {
   uint64_t x = static_cast<uint64_t>(i) * 2 + static_cast<uint64_t>(rank) + 1;
   x *= 0x9e3779b97f4a7c15u;
@@ -28,7 +28,8 @@ class SelfTest {
   SelfTest(const comm::World& world, std::ostream& out) : world_(world), out_(out) {}
 
   void Run() {
-    // Both orders of the members: ranks of a group are not ranks of the world.
+    // Both orders of the members, since a rank's number in a group may differ from its number in
+    // the world.
     const comm::GroupPtr all = world_.group(), reversed = world_.NewGroup({1, 0});
     for (const comm::GroupPtr& group : {all, reversed}) {
       group_ = group;
@@ -75,7 +76,7 @@ class SelfTest {
     for (const int64_t n : {int64_t{6}, kLargeBytes / int64_t{sizeof(T)} + 2}) CheckSize<T>(n);
   }
 
-  // n elements, an even number, of which each member gets a half where slices are dealt out.
+  // `n` is even: in scatters and gathers each member has one half.
   template <typename T>
   void CheckSize(int64_t n) {
     const std::string count = " of " + std::to_string(n) + " x " + DTypeName(DTypeOf<T>());
@@ -124,7 +125,7 @@ class SelfTest {
     Expect<T>(x, [&](int64_t i) { return Value(1 - rank, i); });
   }
 
-  // MiB/s of the best of some all-reduces.
+  // MiB/s of the fastest of several all-reduces.
   double Rate() {
     const Tensor x = Tensor::Full({kRateBytes / 4}, DType::kF32, 0, world_.context());
     double best = 1e30;

@@ -103,7 +103,7 @@ void AddSystem(Report& report) {
   }
   if (!loopback) {
     report.Advise(
-        "no loopback interface is up: mpirun talks to its processes over it; ip link set "
+        "no loopback interface is up: mpirun uses it to reach its processes; ip link set "
         "lo up");
   }
   if (num_others > 1) {

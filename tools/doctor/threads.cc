@@ -16,7 +16,7 @@ namespace apogee::tools::doctor {
 #ifdef _OPENMP
 namespace {
 
-// As a loop asks: what a region gets with all settings in force.
+// Asks as loops do; returns the team size that a region gets with all settings in force.
 int Granted(int asked) {
   int granted = 1;
 #pragma omp parallel num_threads(asked)
@@ -31,7 +31,7 @@ void Examine(Report& report) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   const int asked = std::clamp(cores, 2, kMaxThreads);
   const int limit = omp_get_thread_limit();
-  // First, because OpenMP ends the process where a thread cannot be started.
+  // Try this first: OpenMP ends the process if it cannot start a thread.
   const absl::Status status = StartTeam(asked);
   const bool exhausted = absl::IsResourceExhausted(status);
   const int granted = exhausted ? 1 : Granted(asked);
@@ -60,7 +60,7 @@ void Examine(Report& report) {
 void AddThreads(Report& report) {
   report.Begin("threads of a rank");
   try {
-    // Where each thread's limit and settings are its own, these are a rank's.
+    // On a thread of its own, because a rank's thread has its own OpenMP limit and settings.
     std::thread([&] { Examine(report); }).join();
   } catch (const std::system_error& error) {
     report.Add("given to loops", "none");

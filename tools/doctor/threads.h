@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// How many threads OpenMP gives a rank that asks for them, and what gives it fewer.
+// Reports how many threads OpenMP gives a rank, and the settings that limit them.
 //
 //   AddThreads(report);
 #ifndef APOGEE_TOOLS_DOCTOR_THREADS_H_
@@ -10,7 +10,8 @@
 
 namespace apogee::tools::doctor {
 
-// Asks for what launch gives one rank, at least 2, on a thread of its own; starts as many.
+// On a thread of its own, asks for the number of threads that launch gives one rank (at least 2)
+// and starts them.
 void AddThreads(Report& report);
 
 }  // namespace apogee::tools::doctor

@@ -20,7 +20,7 @@ constexpr int64_t kMaxFileBytes = int64_t{8} << 20;
 constexpr int kMaxDepth = 8;
 constexpr int64_t kMaxRanks = 1'000'000;
 
-// One object of the file; the first problem with it counts.
+// Reads one object of the file; keeps the first problem.
 class Fields {
  public:
   Fields(const Json& object, std::string where, std::string& problem)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The flight records of a launch, as its ranks wrote them (LaunchOptions::flight_record_dir).
+// The flight records that the ranks of a launch wrote (LaunchOptions::flight_record_dir).
 //
 //   APOGEE_ASSIGN_OR_RETURN(FlightFiles files, ReadFlightFiles("flight"));
 //   files.ranks.at(1).calls.back().call             // "barrier"
@@ -18,23 +18,25 @@
 
 namespace apogee::tools {
 
-// Ranks whose calls are numbered together: a group, or, with a sender and a receiver, a pair.
+// Ranks that number their calls together: a group, or, if sender and receiver are set, a pair.
 struct FlightChannel {
   std::string group;
   std::vector<int> ranks;
   int sender = -1, receiver = -1;
-  int64_t num_calls = 0;  // that the rank of this record has made
+  int64_t num_calls = 0;  // made by the rank of this record
 };
 
 struct FlightFileCall {
   size_t channel = 0;
   int64_t sequence = 0;
   std::string call;
-  // "waiting": not all members had come; "moving": its data was under way; "done"; "failed".
+  // "waiting": not all members had called.
+  // "moving": data was in transfer.
+  // "done", "failed".
   std::string state;
-  double called_ms = 0, ended_ms = 0;  // ended_ms: the record's age where it had not ended
+  double called_ms = 0, ended_ms = 0;  // ended_ms of a call in progress: the record's age
   std::string error;
-  std::vector<int> missing;  // who had not called when it failed
+  std::vector<int> missing;  // members that had not called when it failed
 };
 
 struct FlightFile {
@@ -49,7 +51,7 @@ struct FlightFile {
 
 struct FlightFiles {
   int num_ranks = 0;
-  std::map<int, FlightFile> ranks;  // those that have left a record
+  std::map<int, FlightFile> ranks;  // that have left a record
 };
 
 absl::StatusOr<FlightFile> ParseFlightFile(const std::string& text, const std::string& path);

@@ -11,7 +11,7 @@
 namespace apogee::tools {
 namespace {
 
-// What is numbered together, and the number.
+// Identifies a call: the ranks that number their calls together, and the number.
 struct CallKey {
   std::string group;
   int sender = -1, receiver = -1;
@@ -24,7 +24,7 @@ CallKey KeyOf(const FlightFile& file, const FlightFileCall& call) {
   return {channel.group, channel.sender, channel.receiver, call.sequence};
 }
 
-// Those who must make the call.
+// The ranks that must make the call.
 std::vector<int> MembersOf(const FlightFile& file, const FlightFileCall& call) {
   const FlightChannel& channel = file.channels[call.channel];
   if (channel.sender < 0) return channel.ranks;
@@ -52,7 +52,7 @@ std::string Seconds(double ms) {
   return text;
 }
 
-// The call that a rank did not come out of well: its first one that is not done.
+// The first call of a rank that is not done; nullptr if all are.
 const FlightFileCall* OpenCall(const FlightFile& file) {
   const auto open = std::ranges::find_if(
       file.calls, [](const FlightFileCall& call) { return call.state != "done"; });
@@ -66,7 +66,7 @@ const FlightFileCall* FindCall(const FlightFile& file, const CallKey& key) {
   return nullptr;
 }
 
-// Whether the rank of the record has made the call, which may be too long ago to be in it.
+// True if the rank of the record has made the call, even if the record no longer contains it.
 bool HasCalled(const FlightFile& file, const CallKey& key) {
   return std::ranges::any_of(file.channels, [&](const FlightChannel& channel) {
     return channel.group == key.group && channel.sender == key.sender &&
@@ -74,7 +74,7 @@ bool HasCalled(const FlightFile& file, const CallKey& key) {
   });
 }
 
-// What members must agree on: of send and recv the tensor, behind "to 1, ".
+// The part of a call that members must agree on: for send and recv the tensor, after "to 1, ".
 std::string Agreement(const CallKey& key, const std::string& call) {
   if (key.sender < 0) return call;
   const size_t comma = call.find(", ");
@@ -144,7 +144,7 @@ class Analysis {
                  : i + 1 == sides.size() ? ", where "
                                          : ", ") +
                 Ranks(sides[i].second) + " called " + names[sides[i].first];
-        // Equal sides are equally to blame.
+        // Only the smaller sides are to blame; if all sides are equal, all are.
         if (sides[i].second.size() < sides.back().second.size() ||
             sides[0].second.size() == sides.back().second.size()) {
           report.culprits.insert(report.culprits.end(), sides[i].second.begin(),
@@ -157,12 +157,12 @@ class Analysis {
     return false;
   }
 
-  // Members of the open call that have not made it.
+  // The members of the open call that have not made it.
   std::vector<int> MissingFrom(const FlightFile& file, const FlightFileCall& call) const {
     std::vector<int> missing;
     for (const int member : MembersOf(file, call)) {
       const auto other = files_.ranks.find(member);
-      // Without a record: it is missing from calls for which somebody else is.
+      // A member without a record is judged by the other member's view of the call.
       const bool came = other == files_.ranks.end() ? Came(call, member)
                                                     : HasCalled(other->second, KeyOf(file, call));
       if (!came) missing.push_back(member);
@@ -216,7 +216,7 @@ class Analysis {
     return true;
   }
 
-  // Everybody waits for somebody.
+  // For the case that every rank waits for another: finds a cycle of such ranks.
   bool FindCycle(const std::map<int, std::vector<int>>& waits_for, HangReport& report) const {
     std::vector<int> path = {waits_for.begin()->first};
     while (waits_for.at(path.back()).empty()) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Whose fault it was that a launch did not come to its end, out of the flight records of its ranks.
+// Finds the rank that kept a launch from finishing, from the flight records of its ranks.
 //
 //   HangReport report = FindCulprit(files);
 //   report.sentence        // "rank 1 did not call all_reduce(sum, 8 x f32) #5 of group [0 1 2], …"
 //
-// Some ranks may have left no record: those are the ones that were killed or stopped.
+// Records of some ranks may be missing: those ranks were killed or stopped.
 #ifndef APOGEE_TOOLS_HANG_REPORT_HANG_REPORT_H_
 #define APOGEE_TOOLS_HANG_REPORT_HANG_REPORT_H_
 
@@ -18,8 +18,8 @@ namespace apogee::tools {
 
 struct HangReport {
   std::string sentence;
-  std::vector<int> culprits;         // empty: nobody in particular
-  std::vector<std::string> by_rank;  // what each rank did last
+  std::vector<int> culprits;         // empty: no rank in particular
+  std::vector<std::string> by_rank;  // the last call of each rank
 };
 
 HangReport FindCulprit(const FlightFiles& files);

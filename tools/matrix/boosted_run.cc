@@ -24,18 +24,18 @@
 namespace apogee::tools {
 namespace {
 
-// Before these steps a window is begun, with the data of another step, and thrown away.
+// Before these steps the run begins a window with the data of another step and discards it.
 bool DiscardsBefore(int64_t step) { return step == 4 || step == 11; }
 constexpr int64_t kDiscardedOffset = 7;
 
-// What a rank moves in all groups together.
+// A rank's traffic over all its groups.
 struct Moved {
   int64_t calls = 0;
   int64_t bytes = 0;
 };
 
-// A rank's groups, as the plugin gets them: counted, and without their sums when the cell is
-// sabotaged so.
+// The groups that the plugin gets: their traffic is counted, and the sabotage drop_collective
+// removes their sums.
 class Groups {
  public:
   Groups(const comm::World& world, Sabotage sabotage)
@@ -76,7 +76,7 @@ class RankRun {
                [this](const std::vector<int>& members) { return groups_.Find(members); }),
         workload_(FindWorkload(cell.workload)),
         model_(workload_.MakeModel()) {
-    // Other ranks start elsewhere: boost must make up for it.
+    // Other ranks start from other weights; boost must make them equal.
     model_->Initialize(world.context(), {.seed = world.rank() == 0 ? kSeed : 99,
                                          .dtype = InitialDType(cell.precision)});
     num_parameters_ = model_->num_parameters();
@@ -105,7 +105,7 @@ class RankRun {
 
   void Train() {
     for (int64_t step = 0; step < kNumSteps; ++step) {
-      // An update inside backward cannot be thrown away.
+      // An update inside backward cannot be discarded.
       if (DiscardsBefore(step) && !UpdatesInBackward(*boosted_)) {
         Backward((step + kDiscardedOffset) % kNumSteps, 0, cell_.no_sync);
         boosted_->zero_grad();
@@ -121,10 +121,10 @@ class RankRun {
     }
   }
 
-  // The optimizer updates inside backward, so several backwards per step are too many.
+  // True if the cell needs several backwards per step but the optimizer updates inside each.
   bool CannotAccumulate() const { return cell_.accumulate > 1 && UpdatesInBackward(*boosted_); }
 
-  // Collective.
+  // Every rank calls.
   RankReport Report() {
     RankReport report{.num_skipped = boosted_->num_skipped_steps(),
                       .collectives = last_step_.calls,
@@ -155,7 +155,7 @@ class RankRun {
     return gemini_ != nullptr ? gemini_->WholeValue(parameter) : parameter.data();
   }
 
-  // Gathers have a group of their own.
+  // Gemini gathers chunks in a group of its own.
   Moved AllMoved() const {
     Moved moved = groups_.moved();
     if (gemini_ == nullptr || gemini_->chunks().group() == nullptr) return moved;
@@ -163,7 +163,7 @@ class RankRun {
     return {moved.calls + gathers.total_calls(), moved.bytes + gathers.total_bytes()};
   }
 
-  // This rank's part of a tensor with the parameter's logical shape.
+  // This rank's tensor-parallel shard of a tensor of the parameter's logical shape.
   Tensor PartOf(const autograd::Parameter& parameter, const Tensor& whole) const {
     const auto* parallel = hybrid_ != nullptr ? hybrid_->tensor_parallel() : nullptr;
     const auto* shard = parallel != nullptr ? parallel->ShardOf(parameter) : nullptr;
@@ -171,7 +171,7 @@ class RankRun {
     return nn::parallel::CutLocal(*shard, whole, world_.rank() % variant_.tp, variant_.tp);
   }
 
-  // What data() is of a parameter: this rank's part, or, of a released one, its shard.
+  // The elements in the parameter's data() on this rank; of a released parameter, its kept shard.
   Tensor KeptOf(const autograd::Parameter& parameter, const Tensor& whole) const {
     const Tensor part = PartOf(parameter, whole);
     if (parameter.is_elsewhere()) return part.Contiguous().View({part.numel()}).Slice(0, 0, 0);
@@ -192,14 +192,14 @@ class RankRun {
 
   void Backward(int64_t step, int64_t micro, bool hold_back) {
     const int64_t count = workload_.num_samples() / data_size() / cell_.accumulate;
-    // Where targets are ignored, a micro-batch of all ranks is one of the one-rank run.
+    // If targets are ignored, a micro-batch of all ranks equals one of the one-rank run.
     const int64_t place =
         cell_.ignored ? micro * data_size() + data_rank() : data_rank() * cell_.accumulate + micro;
     const int64_t window = cell_.ignored ? count * data_size() : 0;
     const data::Batch batch = workload_.Batch(
         world_.context(),
         {.step = step, .first = place * count, .count = count, .ignoring_window = window});
-    // One micro-step of one rank, or of the ranks that share its samples, overflows.
+    // One micro-step overflows, on one rank or on all ranks that train on the same samples.
     const bool overflows = cell_.precision == "fp16" && step == kOverflowStep &&
                            data_rank() == data_size() - 1 && micro == cell_.accumulate / 2;
     const Criterion criterion = [&](const Tensor& output, const Tensor& target) {
@@ -225,7 +225,7 @@ class RankRun {
     if (sabotage_ == Sabotage::kNoneAsZero && !updated) FillAbsentGradients(*boosted_);
     if (sabotage_ == Sabotage::kNoUpdate && !updated) return;
     boosted_->step();
-    // What backward has updated already: back to the start.
+    // If backward has updated already, go back to the first weights.
     if (sabotage_ == Sabotage::kNoUpdate) {
       const std::unique_ptr<nn::Module> start = workload_.MakeModel();
       start->Initialize(world_.context(), {.seed = kSeed, .dtype = InitialDType(cell_.precision)});
@@ -250,9 +250,9 @@ class RankRun {
   std::unique_ptr<Booster> booster_;
   optim::Optimizer* boosted_ = nullptr;
   Criterion criterion_;
-  // The plugin, if it is one whose ranks may hold parts of one model.
+  // Set if the plugin is a hybrid one.
   const HybridParallelPlugin* hybrid_ = nullptr;
-  const GeminiPlugin* gemini_ = nullptr;  // or what the hybrid plugin runs
+  const GeminiPlugin* gemini_ = nullptr;  // the plugin itself or the hybrid plugin's
   Moved last_step_;
 };
 

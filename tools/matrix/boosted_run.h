@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The boosted run of a cell, on ranks that are threads of this process, or, under mpirun,
-// processes.
+// The boosted run of a cell. Its ranks are threads of this process or, under mpirun, processes.
 //
 //   const BoostedResult got = BoostedRun(cell, Sabotage::kNone);
 //   if (got.status.ok()) ... WorstUpdateError(start, want, got.end) ...
@@ -18,28 +17,28 @@
 namespace apogee::tools {
 
 struct BoostedResult {
-  // Of the rank that failed first.
+  // The status of the rank that failed first.
   absl::Status status;
-  // The error came from boost, or says that gradients cannot be accumulated: the plugin and the
-  // optimizer do not go together.
+  // True if boost threw the error, or if it says that gradients cannot be accumulated: the plugin
+  // does not support the optimizer.
   bool refused = false;
-  // The weights, the same bits on every rank.
+  // The final weights, the same bits on every rank.
   Weights end;
-  // Of bf16 and fp16 runs: the f32 masters, put together from the ranks' parts; NaN where no rank
-  // has any.
+  // For bf16 and fp16 runs: the f32 master weights, assembled from the ranks' shards; NaN where no
+  // rank has any.
   Weights masters;
   int64_t num_skipped = 0;
-  // Of rank 0 in all its groups, in the last step, from its first forward to zero_grad.
+  // Traffic of rank 0 over all its groups in the last step, from the first forward to zero_grad.
   int64_t collectives = 0;
   int64_t bytes = 0;
-  // The largest of the ranks, at the end: states and masters.
+  // States and masters at the end; the largest of all ranks.
   int64_t state_bytes = 0;
-  // Of the whole model.
+  // The size of the whole model.
   int64_t num_parameters = 0;
 };
 
-// Collective over processes, which must be at least as many as the cell's ranks, and returns the
-// same on all of them. Throws CommError when a process is lost.
+// Every process calls this, and all get the same result; there must be at least as many processes
+// as the cell has ranks. Throws CommError if a process is lost.
 BoostedResult BoostedRun(const Cell& cell, Sabotage sabotage);
 
 }  // namespace apogee::tools

@@ -21,10 +21,10 @@ struct Window {
 
 constexpr Window kWindows[] = {{1, false}, {3, false}, {3, true}};
 
-// A number below `n` that depends on the text alone.
+// A number below `n`, a pure function of the text.
 size_t Choice(const std::string& text, size_t n) { return Philox(MakeKey(31, text), 0)[0] % n; }
 
-// `cell` with all windows, with and without clipping.
+// The cell with every window, with and without clipping.
 std::vector<Cell> WindowsOf(Cell cell) {
   std::vector<Cell> cells;
   for (const Window& window : kWindows) {
@@ -38,16 +38,16 @@ std::vector<Cell> WindowsOf(Cell cell) {
   return cells;
 }
 
-// With ignored targets every optimizer meets every layout once, in f64, where nothing hides what a
-// wrong mean does; the window and which model are drawn.
+// With ignored targets, every optimizer meets every layout once, in f64, where rounding hides no
+// wrong mean. The window and the model are drawn.
 void AppendIgnored(const std::string& optimizer, const PluginVariant& plugin, int world,
                    std::vector<Cell>& cells) {
   std::vector<std::string> models = plugin.workloads;
   std::erase(models, "fed");
-  // CAME divides by how far an update is from its average. In the deep models that ignored targets
-  // leave with few samples per step this makes 1e-5 of the rounding errors of one rank: a loss that
-  // is scaled by 3, and gradients back, change that much. What others show there it would show,
-  // too.
+  // CAME divides by the distance of an update from its average. In the deep models, with few
+  // samples per step after targets are ignored, that turns one rank's rounding errors into 1e-5:
+  // scaling the loss by 3 and the gradients back changes the result as much. The other models would
+  // show the same bugs.
   if (optimizer == "came") {
     std::erase_if(models, [](const std::string& model) { return model.ends_with("_deep"); });
   }
@@ -65,9 +65,9 @@ void AppendIgnored(const std::string& optimizer, const PluginVariant& plugin, in
   cells.push_back(windows[Choice(cell.name(), windows.size())]);
 }
 
-// Given gradients meet every layout of ranks in f32 and f64, models meet it once with every
-// workload and once in every precision; windows are drawn. f32 given gradients in one micro-batch
-// without clipping are always there: tables of traffic are made from them.
+// "fed" meets every layout of ranks in f32 and f64. A model meets a layout once per workload and
+// once per precision. Windows are drawn. "fed" in f32, in one micro-batch without clipping, is
+// always there because the tables of traffic need it.
 void AppendHybrid(const std::string& optimizer, const PluginVariant& plugin, int world,
                   std::vector<Cell>& cells) {
   const size_t turn =
@@ -93,11 +93,11 @@ void AppendHybrid(const std::string& optimizer, const PluginVariant& plugin, int
   }
 }
 
-// Optimizers that send 1-bit messages do so from whole gradients that stay local, which plugins
-// that shard, or promise the same bits for any number of ranks, refuse at boost; split_gather at
-// stage 3 refuses what updates inside backward.
+// Optimizers with 1-bit messages need whole local gradients. Plugins that shard, or that promise
+// the same bits for any number of ranks, refuse them at boost. split_gather at stage 3 refuses
+// optimizers that update inside backward.
 bool IsOffered(const std::string& optimizer, const PluginVariant& plugin) {
-  // Sums come before the step's decision, updates inside backward before both.
+  // In split_gather gradients are summed after backward, which is too late for an update inside it.
   if (plugin.name.find("gemini_sp2_split_gather") == 0 &&
       (optimizer == "lomo" || optimizer == "adalomo")) {
     return false;
@@ -110,8 +110,8 @@ bool IsOffered(const std::string& optimizer, const PluginVariant& plugin) {
 }
 
 // 0/1 Adam has no norm to clip by. DeepSpeed's 1-bit Adam divides by variances without bias
-// correction: of clipped gradients of the deep GPT-2 it makes 600 times their rounding (in f32 and
-// f64, where that is little), so in 16 bits a cell could say nothing.
+// correction; with clipped gradients of the deep GPT-2 that multiplies rounding errors by 600. In
+// f32 and f64 they stay small, but 16-bit cells would show nothing.
 bool CanClip(const Cell& cell) {
   if (cell.optimizer.starts_with("zero_one")) return false;
   const bool reduced = cell.precision == "bf16" || cell.precision == "fp16";
@@ -139,12 +139,13 @@ std::vector<Cell> AllCells() {
         }
         for (const std::string& workload : plugin.workloads) {
           for (const std::string& precision : plugin.precisions) {
-            // Given gradients are exact, so their cells are about f32 and f64 alone.
+            // "fed" gradients are exact, so only f32 and f64 matter.
             const bool reduced = precision == "bf16" || precision == "fp16";
             if (workload == "fed" && reduced) continue;
             for (const Window& window : kWindows) {
               for (const bool clip : {false, true}) {
-                // Options of a plugin, and whole models, meet half of the windows and clippings.
+                // Plugins with varied options, and models, meet half of the combinations of window
+                // and clipping.
                 const bool half = clip == (window.no_sync != (world % 2 == 1));
                 if ((!plugin.main || workload != "fed") && half) continue;
                 cells.push_back({.optimizer = optimizer,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Cell: one combination of the matrix, and which combinations there are.
+// Cell: one combination of the matrix; and the list of combinations.
 //
 //   for (const Cell& cell : PairwiseSample(AllCells(), 400))
 //     if (MatchesPattern(cell.name(), "adamw/*world3*")) ...
 //
-// Names: "adamw/ddp/world3/f32/acc3/fed", with "acc3ns" where all micro-steps but the last run
-// under no_sync, and before the workload "/clip" where gradients are clipped, "/ignored" where
+// A name is "adamw/ddp/world3/f32/acc3/fed". "acc3ns" means that all micro-steps but the last run
+// under no_sync. Before the workload comes "/clip" if gradients are clipped, and "/ignored" if
 // targets are ignored.
 #ifndef APOGEE_TOOLS_MATRIX_CELL_H_
 #define APOGEE_TOOLS_MATRIX_CELL_H_
@@ -25,30 +25,30 @@ struct Cell {
   int64_t accumulate = 1;
   bool no_sync = false;
   bool clip = false;
-  // Targets are ignored, unevenly over ranks and micro-batches (SampleRange::ignoring_window): the
-  // loss is the mean over those that count of each micro-batch of all ranks.
+  // Some targets are ignored, unevenly over ranks and micro-batches (SampleRange::ignoring_window).
+  // The loss is then the mean over the other targets in each micro-batch of all ranks.
   bool ignored = false;
   std::string workload;
-  // Where both runs are, and what carries the boosted one's collectives: LaunchOptions.
+  // The device of both runs, and the boosted run's backend for collectives (LaunchOptions).
   std::string device = "cpu";
   std::string comm = "auto";
 
   std::string name() const;
 };
 
-// Every optimizer of the registry under every plugin and layout that claims it. In a fixed order.
-// Hybrid plugins have so many layouts that each meets only some precisions, windows and workloads,
-// though always the same.
+// Every optimizer of the registry with every plugin and layout that supports it, in a fixed order.
+// Hybrid plugins have very many layouts: each of those gets only some precisions, windows and
+// workloads, the same in every run.
 std::vector<Cell> AllCells();
 
-// Cells that together have every pair of values of two axes that occurs in `cells`, if `limit`
-// allows; chosen greedily, the same every time.
+// A sample of at most `limit` cells that together have every pair of values of two axes that occurs
+// in `cells`, if `limit` allows. Chosen greedily, the same every time.
 std::vector<Cell> PairwiseSample(const std::vector<Cell>& cells, int64_t limit);
 
-// How many pairs of axis values occur in `cells`.
+// The number of pairs of axis values that occur in `cells`.
 int64_t NumPairs(const std::vector<Cell>& cells);
 
-// A shell pattern over the whole name, or a part of it. Empty: every name.
+// True if `pattern` is a part of the name, matches the whole name as a shell pattern, or is empty.
 bool MatchesPattern(const std::string& name, const std::string& pattern);
 
 }  // namespace apogee::tools

@@ -23,29 +23,29 @@ namespace apogee::tools {
 namespace {
 
 constexpr int64_t kNumSamples = 36;
-// How many pieces a pipeline can have.
+// The number of pieces that a pipeline can divide.
 constexpr size_t kNumPieces = 8;
 
 bool Always(int64_t /*step*/, int64_t /*sample*/) { return true; }
 bool Never(int64_t /*step*/, int64_t /*sample*/) { return false; }
 // Absent everywhere in every fifth step.
 bool MostSteps(int64_t step, int64_t /*sample*/) { return step % 5 != 4; }
-// One rank's, then nobody's, then another rank's.
+// One rank has it, then no rank, then another rank.
 bool OneSample(int64_t step, int64_t sample) {
   return (step % 3 == 0 && sample == 0) || (step % 3 == 2 && sample == 25);
 }
-// The second half of the ranks (of the micro-steps, on one rank), from the third step on.
+// The second half of the ranks has it (on one rank: of the micro-steps), from the third step on.
 bool LateSamples(int64_t step, int64_t sample) {
   return step % 4 >= 2 && sample >= kNumSamples / 2;
 }
-// Only the first micro-step, which is one without synchronisation where there is such a thing.
+// Only the first micro-step has it; under no_sync that is one without synchronisation.
 bool FirstSample(int64_t step, int64_t sample) { return step % 2 == 0 && sample == 0; }
 
 struct FedParam {
   const char* name;
   Shape shape;
   bool (*present)(int64_t step, int64_t sample);
-  // Under tensor parallelism; nothing: held whole.
+  // Under tensor parallelism; nothing: whole on every rank.
   std::optional<nn::parallel::TensorShard> shard = std::nullopt;
 };
 
@@ -78,13 +78,13 @@ const std::vector<FedParam>& FedParams() {
   return params;
 }
 
-// Nearly normal: the sum of four uniform bytes, standard deviation 148, in [-510, 510].
+// Approximately normal: the sum of four uniform bytes, standard deviation 148, in [-510, 510].
 double Bell(uint32_t bits) {
   return static_cast<double>((bits & 255) + (bits >> 8 & 255) + (bits >> 16 & 255) + (bits >> 24)) -
          510;
 }
 
-// Powers of two from 1/4 to 4, log-normal.
+// Powers of two from 1/4 to 4, distributed log-normally.
 std::vector<double> Scales(const std::string& name, int64_t count) {
   std::vector<double> scales;
   const PhiloxKey key = MakeKey(21, name);
@@ -98,8 +98,9 @@ std::vector<double> Scales(const std::string& name, int64_t count) {
 }  // namespace
 
 struct FedGradients::Table {
-  // [parameter][step * kNumSamples + sample]: odd integers below 384, over 512, times the scale of
-  // the place. Multiples of three: a third of a mean over ranks is exact, too.
+  // [parameter][step * kNumSamples + sample][element]: 3 times an odd integer below 128, divided by
+  // 512, times the scale of the element. As multiples of three, means over three ranks are exact,
+  // too.
   std::vector<std::vector<std::vector<float>>> values;
 };
 
@@ -132,8 +133,8 @@ FedGradients::FedGradients() {
 
 FedGradients::~FedGradients() = default;
 
-// A chain of terms: between pieces goes [samples, 2], the sample's number (of all steps) and its
-// loss so far.
+// A chain of terms. The tensor between two pieces is [samples, 2]: the sample's number (of all
+// steps) and its loss so far.
 class FedGradients::Model : public nn::Chain {
  public:
   explicit Model(const Table& table) : table_(table) {
@@ -149,7 +150,7 @@ class FedGradients::Model : public nn::Chain {
     std::vector<std::vector<size_t>> terms(kNumPieces);
     for (size_t p = 0; p < parameters_.size(); ++p) {
       terms[p % kNumPieces].push_back(p);
-      // A second use, as of a tied weight: the gradient comes in two parts.
+      // A second use, like a tied weight: the gradient has two contributions.
       if (parameters_[p]->name() == "tied") terms[kNumPieces - 1 - p % kNumPieces].push_back(p);
     }
     std::vector<nn::Piece> pieces;
@@ -179,7 +180,8 @@ class FedGradients::Model : public nn::Chain {
     return Tensor::FromVector<double>(values, {samples.numel(), 2}, samples.context(), dtype);
   }
 
-  // Of samples that have one; a gradient that none has is absent.
+  // Adds the term of parameter `p` for the samples that have a gradient of it. If none has, the
+  // gradient stays absent.
   Tensor AddTerm(const Tensor& x, size_t p) const {
     const FedParam& param = FedParams()[p];
     const std::vector<double> numbers = x.Detach().ToVector<double>();
@@ -228,7 +230,8 @@ std::optional<nn::parallel::ParallelPlan> FedGradients::plan() const {
   return plan;
 }
 
-// num_samples() times the mean: an integer multiple of the table, however many samples there are.
+// num_samples() times the mean: the gradient is an integer multiple of the table's values, for any
+// number of samples.
 Criterion FedGradients::criterion() const {
   return [](const Tensor& output, const Tensor& /*target*/) {
     const Tensor loss =

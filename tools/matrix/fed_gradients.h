@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// FedGradients: a workload whose gradients are made, not computed: the loss is the sum over the
-// parameters p of sum(p * G), with G random, of full rank and any scale, by (step, sample).
+// FedGradients: a workload with made-up gradients. The loss is
+//
+//   sum over the parameters p of sum(p * G)
+//
+// where G is random, of full rank and of any scale, a function of (step, sample).
 //
 //   FedGradients fed;
 //   Tensor loss = fed.Loss({model, context, fed.criterion()},
 //                          {.step = 2, .first = 4, .count = 4});
 //
-// The parameters have the shapes that sharding trips over: one row, one column, one element, fewer
-// elements than ranks, three and four dims, one large enough to be cut mid-row; one is tied, one is
-// frozen, some get gradients from no sample, from some samples, or in some steps only.
+// The parameters have shapes that break sharding: one row, one column, one element, fewer elements
+// than ranks, three and four dims, and one so large that it is cut in the middle of a row. One is
+// tied, one is frozen. Some get gradients from no sample, from some samples, or in some steps only.
 //
-// Every value of G is a small integer times a power of two that depends on the place alone, so that
-// the means over samples, micro-steps and ranks are exact in f32 however they are nested. What is
-// left to differ is the optimizer's own arithmetic: even one that takes signs must agree.
+// Every value of G is a small integer times a power of two that depends only on the element's
+// position. Means over samples, micro-steps and ranks are therefore exact in f32, however they are
+// nested. Runs can then differ only in the optimizer's own arithmetic: even optimizers that take
+// signs must agree.
 #ifndef APOGEE_TOOLS_MATRIX_FED_GRADIENTS_H_
 #define APOGEE_TOOLS_MATRIX_FED_GRADIENTS_H_
 
@@ -30,11 +34,11 @@ class FedGradients : public Workload {
 
   std::unique_ptr<nn::Module> MakeModel() const override;
   int64_t num_samples() const override { return 36; }
-  // Rows, columns and sections; every way of cutting a tall and a wide matrix; parts of unequal
-  // sizes, of which the last is empty. What it does not name every rank holds whole.
+  // Rows, columns and sections; every way of sharding a tall and a wide matrix; shards of unequal
+  // sizes, the last of them empty. Parameters that no rule selects are whole on every rank.
   std::optional<nn::parallel::ParallelPlan> plan() const override;
   Criterion criterion() const override;
-  // Models of MakeModel only.
+  // `trained.model` must come from MakeModel.
   void Prepare(const TrainedModel& trained) const override;
   data::Batch Batch(const ContextPtr& context, const SampleRange& range) const override;
   double max_norm() const override { return 8; }

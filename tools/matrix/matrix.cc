@@ -12,15 +12,15 @@
 namespace apogee::tools {
 namespace {
 
-// How long the other processes wait for rank 0's one-rank runs.
+// The seconds that the other processes wait for rank 0's one-rank runs.
 constexpr double kJudgementSeconds = 600;
 
-// An update inside backward leaves no gradient to add to.
+// An optimizer that updates inside backward keeps no gradient to accumulate into.
 bool MayBeRefused(const Cell& cell) {
   return (cell.optimizer == "lomo" || cell.optimizer == "adalomo") && cell.accumulate > 1;
 }
 
-// Of the parameter whose error is the largest part of its bound. NaN counts as infinite.
+// Reports the parameter whose error is the largest fraction of its bound. NaN counts as infinite.
 void Compare(const Weights& got, const Reference& reference, CellReport& report) {
   double worst = -1;
   for (const auto& [name, want] : reference.plain.end) {

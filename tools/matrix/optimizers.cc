@@ -16,7 +16,7 @@ namespace {
 
 using optim::OptionMap;
 
-// What differs from the defaults, in both groups.
+// The options that differ from the defaults, in both groups.
 OptionMap InterestingOptions(const std::string& name) {
   static const auto& table = *new std::map<std::string, OptionMap>{
       {"adafactor", {{"beta1", "0.9"}, {"weight_decay", "0.05"}}},
@@ -26,8 +26,8 @@ OptionMap InterestingOptions(const std::string& name) {
       {"adamw", {{"lr", "0.01"}, {"weight_decay", "0.1"}}},
       {"adamw8bit", {{"lr", "0.01"}, {"weight_decay", "0.1"}, {"block_size", "64"}}},
       {"adamw_hf", {{"lr", "0.01"}, {"weight_decay", "0.1"}}},
-      // Twice this, and fp16 runs of tied models are chaotic: other orders of the batch alone then
-      // change updates by four fifths.
+      // With twice this lr fp16 runs of tied models are chaotic: another order of the batch alone
+      // changes updates by four fifths.
       {"came", {{"lr", "0.001"}, {"weight_decay", "0.05"}}},
       {"galore_adafactor", {{"weight_decay", "0.05"}}},
       {"galore_adamw", {{"lr", "0.01"}, {"weight_decay", "0.05"}}},
@@ -39,8 +39,9 @@ OptionMap InterestingOptions(const std::string& name) {
       {"lars", {{"lr", "1"}, {"trust_coefficient", "0.02"}, {"weight_decay", "0.05"}}},
       {"lion", {{"lr", "0.003"}, {"weight_decay", "0.1"}}},
       {"lomo", {{"lr", "0.02"}, {"weight_decay", "0.05"}, {"clip_grad_value", "2"}}},
-      // 1-bit messages are another algorithm than the one-rank run: here the warm-ups are compared.
-      // Without bias correction first updates are three times lr, with Adam's rate chaos in bf16.
+      // With 1-bit messages the algorithm differs from the one-rank run, so only the warm-ups are
+      // compared. Without bias correction the first updates are three times lr: with Adam's lr,
+      // bf16 is chaotic.
       {"onebit_adam", {{"lr", "0.003"}, {"weight_decay", "0.05"}}},
       {"onebit_adam_deepspeed", {{"lr", "0.003"}, {"weight_decay", "0.05"}}},
       {"onebit_lamb", {{"lr", "0.02"}, {"weight_decay", "0.05"}}},
@@ -54,7 +55,7 @@ OptionMap InterestingOptions(const std::string& name) {
   return found == table.end() ? OptionMap{} : found->second;
 }
 
-// The options of the first group: models are tiny, so ranks and 8-bit thresholds must be, too.
+// The options of the first group. The models are tiny, so ranks and 8-bit thresholds must be small.
 OptionMap FirstGroup(const OptionMap& defaults, const LowRank& low_rank, OptionMap options) {
   const auto set = [&](const char* key, const std::string& value) {
     if (defaults.contains(key) && !options.contains(key)) options[key] = value;
@@ -74,7 +75,7 @@ OptionMap SecondGroup(const OptionMap& defaults, OptionMap options) {
   if (defaults.contains("lr")) {
     double lr = 0;
     OkOrThrow(optim::ParseOption("lr", value("lr"), lr));
-    if (lr == lr) options["lr"] = optim::FormatOption(lr / 2);  // NaN: it makes its own
+    if (lr == lr) options["lr"] = optim::FormatOption(lr / 2);  // NaN: the optimizer sets it
   }
   if (defaults.contains("weight_decay")) options["weight_decay"] = "0";
   if (defaults.contains("project")) options["project"] = "false";

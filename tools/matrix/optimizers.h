@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The optimizers of the matrix: every name of the registry, with options under which it has
-// something to get wrong: weight decay, momentum, clipping of its own, blocks that shards cut, a
-// low rank with refreshes on the way.
+// The optimizers of the matrix: every name of the registry, with options that can go wrong in a
+// distributed run: weight decay, momentum, clipping of its own, blocks that shards cut, a low rank
+// with refreshes during the run.
 //
 //   std::unique_ptr<optim::Optimizer> optimizer = MakeMatrixOptimizer("lamb", work, model);
 //
-// A name that the table does not know runs with its default options.
+// A name that is not in the table runs with its default options.
 #ifndef APOGEE_TOOLS_MATRIX_OPTIMIZERS_H_
 #define APOGEE_TOOLS_MATRIX_OPTIMIZERS_H_
 
@@ -19,17 +19,18 @@
 
 namespace apogee::tools {
 
-// Two groups of the model's parameters, by turns, the second with another learning rate and weight
-// decay where the optimizer has them. Of low-rank optimizers: the matrices that fit the rank, and
-// the rest.
+// Puts the model's parameters alternately into two groups; the second has another learning rate and
+// weight decay, if the optimizer has these options. For low-rank optimizers the groups are the
+// matrices that fit the rank, and the rest.
 std::unique_ptr<optim::Optimizer> MakeMatrixOptimizer(const std::string& name, const Workload& work,
                                                       nn::Module& model);
 
-// It updates inside backward where there is nothing to reduce, so gradients do not add up.
+// True if the optimizer updates inside backward when there is nothing to reduce: then gradients
+// cannot be accumulated.
 bool UpdatesInBackward(const optim::Optimizer& optimizer);
 
-// It keeps states as 8-bit codes, which turn a rounding error into a jump from one code to the
-// next.
+// True if the optimizer keeps 8-bit states, in which a rounding error can become a step of one
+// code.
 bool HasCodes(const optim::Optimizer& optimizer);
 
 }  // namespace apogee::tools

@@ -14,10 +14,11 @@ namespace {
 constexpr size_t kNumAxes = 9;
 constexpr size_t kNumPairs = kNumAxes * (kNumAxes - 1) / 2;
 
-// The layouts of hybrid plugins are many, and what differs between them is not the optimizer's:
-// with optimizers and windows they count as one plugin on worlds of their data-parallel size, with
-// three workloads. Nor does an optimizer see which targets were ignored. Which plugin and workload
-// it is, are axes of their own; workloads of plugins that share sequences differ by family alone.
+// Hybrid plugins have many layouts, which don't differ for the optimizer. In pairs with optimizers
+// and windows they count as one plugin, on worlds of their data-parallel size, with three
+// workloads. The optimizer also doesn't see which targets are ignored. The hybrid plugin and its
+// workload are axes of their own; for sequence-parallel plugins only the family of the workload
+// counts.
 std::array<std::string, kNumAxes> AxisValues(const Cell& cell) {
   const PluginVariant& plugin = FindPlugin(cell.plugin);
   const bool hybrid = plugin.is_hybrid;
@@ -33,14 +34,14 @@ std::array<std::string, kNumAxes> AxisValues(const Cell& cell) {
           hybrid && !cell.workload.ends_with("_long") ? cell.workload : ""};
 }
 
-// Pairs of axes whose values the sample need not combine.
+// Pairs of axes that the sample need not cover.
 bool IsLeftOut(size_t a, size_t b) {
   constexpr size_t kOptimizer = 0, kWindow = 4, kIgnored = 6, kHybridPlugin = 7;
   if (a == kOptimizer && b == kIgnored) return true;
   return b >= kHybridPlugin && (a == kOptimizer || a == kWindow);
 }
 
-// Per cell the numbers of its pairs; `num_pairs`: how many different ones there are.
+// The numbers of each cell's pairs; `num_pairs` becomes the number of different pairs.
 std::vector<std::array<size_t, kNumPairs>> NumberPairs(const std::vector<Cell>& cells,
                                                        size_t& num_pairs) {
   std::map<std::string, size_t> numbers;

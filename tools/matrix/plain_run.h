@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The run that every boosted run must equal: one rank, the whole batch, no booster.
+// The reference for every boosted run: one rank, the whole batch, no booster.
 //
 //   const PlainResult want = PlainRun(cell, {});
 #ifndef APOGEE_TOOLS_MATRIX_PLAIN_RUN_H_
@@ -15,41 +15,41 @@
 
 namespace apogee::tools {
 
-// Loss scale of fp16 cells: it grows and stays far from what fp16 can hold, so that no overflow
-// depends on how the batch is split; the one that every run must meet is made by ScaleLoss.
+// The loss scale of fp16 cells. It grows, but stays far below fp16's limits, so no overflow depends
+// on how the batch is divided. The one overflow that every run must handle is made by ScaleLoss.
 inline constexpr optim::LossScalerOptions kLossScaler = {
     .initial_scale = 1024, .growth_interval = 4, .max_scale = 4096};
 
-// The step of an fp16 run that overflows, and what its loss is multiplied by.
+// The step of an fp16 run that overflows, and the factor on its loss that makes it overflow.
 inline constexpr int64_t kOverflowStep = 6;
 inline constexpr double kOverflowFactor = 1e6;
 
-// Whether the run keeps f32 masters of its weights.
+// True if the run keeps f32 master weights.
 bool HasMasters(const Cell& cell);
 
-// The dtype that a cell's model is initialised in: f64 for f64, else f32; plugins convert.
+// The dtype in which a cell's model is initialised: f64 for f64, else f32. Plugins convert it.
 DType InitialDType(const std::string& precision);
 inline constexpr uint64_t kSeed = 11;
 
-// Weights before and after; the f32 masters of runs that have them.
+// Weights before and after the run; f32 masters if the run has them.
 struct PlainResult {
   Weights start, end;
   int64_t num_skipped = 0;  // steps
   bool has_codes = false;   // see HasCodes
 };
 
-// The same run with other rounding: the batch is permuted and cut into micro-batches, and backward
-// starts from `scale` instead of 1, which the optimizer takes off again. A rank's part of a batch
-// does all three: its mean is over fewer samples, so its gradients are larger.
+// The same run with other rounding: the batch is permuted and divided into micro-batches, and
+// backward starts from `scale` instead of 1, which the optimizer divides out again. A rank's part
+// of a batch has the same effects: its mean is over fewer samples, so its gradients are larger.
 struct Reordering {
   int permutation = 0;
   int64_t num_micro_batches = 1;
   double scale = 1;
 };
 
-// Of the cell's optimizer, precision, clipping and workload; where targets are ignored, in the
-// cell's own micro-batches, whose means these are, and so in no other. Throws Error when training
-// fails.
+// Trains with the cell's optimizer, precision, clipping and workload. If the cell ignores targets,
+// the micro-batches are the cell's own, since the loss consists of their means. Throws Error if
+// training fails.
 PlainResult PlainRun(const Cell& cell, const Reordering& order);
 
 }  // namespace apogee::tools

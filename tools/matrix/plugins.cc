@@ -31,7 +31,7 @@ std::unique_ptr<Plugin> MakeDdp(const comm::World& world, const PluginSettings& 
   return std::make_unique<DdpPlugin>(world.group(), DdpOf(settings));
 }
 
-// One bucket, launched when backward has ended.
+// One bucket, launched at the end of backward.
 std::unique_ptr<Plugin> MakeDdpLate(const comm::World& world, const PluginSettings& settings) {
   DdpOptions options = DdpOf(settings);
   options.bucket_bytes = 1 << 20;
@@ -73,14 +73,14 @@ std::unique_ptr<Plugin> MakeGemini(const comm::World& world, const PluginSetting
   return std::make_unique<GeminiPlugin>(world.group(), GeminiOf(settings));
 }
 
-// A chunk per parameter, whatever its size.
+// One chunk per parameter.
 std::unique_ptr<Plugin> MakeGeminiSmall(const comm::World& world, const PluginSettings& settings) {
   GeminiOptions options = GeminiOf(settings);
   options.chunk_bytes = 1;
   return std::make_unique<GeminiPlugin>(world.group(), options);
 }
 
-// One chunk, and nothing in the background.
+// One bucket, and no communication in the background.
 std::unique_ptr<Plugin> MakeZero1Late(const comm::World& world, const PluginSettings& settings) {
   LowLevelZeroOptions options = ZeroOf(1, settings);
   options.bucket_bytes = 1 << 20;
@@ -120,7 +120,7 @@ const std::vector<std::string>& AllPrecisions() {
   return all;
 }
 
-// Under "auto": half of what a rank's part of the model takes with AdamW's states.
+// For "auto", half of the memory that a rank's part of the model needs with AdamW's states.
 PlacementOptions PlacementOf(const std::string& policy, int tp, const PluginSettings& settings) {
   if (policy != "auto") return {};
   const int64_t element_bytes = settings.precision == "f64"   ? 32
@@ -130,7 +130,7 @@ PlacementOptions PlacementOf(const std::string& policy, int tp, const PluginSett
           .device_budget_bytes = settings.num_parameters / tp * element_bytes / 2};
 }
 
-// "hybrid_tp2_zero1" and the like.
+// Named "hybrid_tp2_zero1" and so on.
 PluginVariant Hybrid(int tp, int zero_stage, std::vector<int> worlds,
                      const std::string& placement = "static") {
   const auto make = [tp, zero_stage, placement](const comm::World& world,
@@ -158,17 +158,17 @@ PluginVariant Hybrid(int tp, int zero_stage, std::vector<int> worlds,
           .is_hybrid = true};
 }
 
-// The axes of a pipelined variant beside dp.
+// The mesh axes of a pipelined variant, other than dp.
 struct PipelineAxes {
   int pp = 2, tp = 1, sp = 1;
-  std::string sp_mode = "";  // of sp, or with tp "split_gather"
+  std::string sp_mode = "";  // the mode of sp; with tp alone "split_gather"
 };
 
-// "hybrid_pp2_zbv_zero1" and the like; with other axes "hybrid_pp2_tp2_zbv_zero1".
+// Named "hybrid_pp2_zbv_zero1" and so on; with other axes "hybrid_pp2_tp2_zbv_zero1".
 PluginVariant Pipelined(const std::string& schedule, const PipelineAxes& axes, int zero_stage,
                         std::vector<int> worlds) {
-  // 4 of 36 and 12 samples have one size; only then given gradients have exact means. 6 of 18
-  // and 6.
+  // 4 divides 36 and 12 samples, so pp micro-batches all have the same size; only then are the
+  // means of "fed" exact. Otherwise use 6 micro-batches, which divide 18 and 6 samples.
   const bool exact = axes.pp == 2 || worlds == std::vector<int>{4};
   const int num_micros = exact ? axes.pp : 6;
   const auto make = [=](const comm::World& world, const PluginSettings& settings) {
@@ -195,7 +195,7 @@ PluginVariant Pipelined(const std::string& schedule, const PipelineAxes& axes, i
   return {.name = "hybrid_" + ranks + (exact ? "_" : "_dp2_") + schedule + "_zero" +
                   std::to_string(zero_stage),
           .worlds = std::move(worlds),
-          // What 16 bits make of a deep model that is cut can be as large as its update.
+          // In 16 bits, rounding in a deep, divided model can be as large as its update.
           .precisions = alone ? AllPrecisions() : std::vector<std::string>{"f32", "f64"},
           .make = make,
           .tp = axes.tp,
@@ -214,7 +214,7 @@ void AppendPipelined(std::vector<PluginVariant>& variants) {
       variants.push_back(Pipelined(schedule, {.pp = 4}, zero_stage, {8}));
       variants.push_back(Pipelined(schedule, {.pp = 2, .tp = 2}, zero_stage, {4, 8}));
     }
-    // Every mode under every schedule, the stages of ZeRO by turns.
+    // Every mode with every schedule; ZeRO stages alternate.
     const PipelineAxes sequences[] = {{.pp = 2, .tp = 2, .sp_mode = "split_gather"},
                                       {.pp = 2, .sp = 2, .sp_mode = "all_to_all"},
                                       {.pp = 2, .sp = 2, .sp_mode = "ring_attn"},
@@ -227,7 +227,7 @@ void AppendPipelined(std::vector<PluginVariant>& variants) {
   }
 }
 
-// "hybrid_sp2_ring_attn_tp2_zero1" and the like. `sp` is 1 for split_gather.
+// Named "hybrid_sp2_ring_attn_tp2_zero1" and so on. `sp` is 1 for split_gather.
 PluginVariant Sequence(const std::string& mode, int sp, int tp, int zero_stage,
                        std::vector<int> worlds) {
   const auto make = [=](const comm::World& world, const PluginSettings& settings) {

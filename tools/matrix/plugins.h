@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The plugins of the matrix, with the options that change how they work.
+// The plugins of the matrix, in variants that differ in the options.
 //
 //   for (const PluginVariant& variant : PluginVariants()) ...
 //   std::unique_ptr<Plugin> plugin = FindPlugin("ddp").make(world, {.precision = "f32"});
@@ -27,7 +27,7 @@ struct PluginSettings {
   int64_t bucket_bytes = 0;
   int64_t num_parameters = 0;  // of the whole model
   optim::LossScalerOptions loss_scaler = {};
-  // Of hybrid plugins; nothing: the one that comes with the model.
+  // For hybrid plugins; if not set, the model's own plan.
   std::optional<nn::parallel::ParallelPlan> plan = {};
 };
 
@@ -35,20 +35,22 @@ struct PluginVariant {
   std::string name;
   std::vector<int> worlds;
   std::vector<std::string> precisions;
-  // A plugin as it comes; the others vary its options and run in fewer combinations.
+  // True for a plugin with its default options. The others vary options and run in fewer
+  // combinations.
   bool main = false;
   // The world must outlive the plugin.
   std::function<std::unique_ptr<Plugin>(const comm::World&, const PluginSettings&)> make;
-  // Of bf16 and fp16 runs. Without, the one-rank run has none either.
+  // For bf16 and fp16 runs: if false, the one-rank run has no master weights either.
   bool master_weights = true;
-  // So many ranks, tp of them next to each other, hold the parts of one model and train on the same
-  // samples.
+  // Tensor-parallel size and number of pipeline stages. These pp * tp ranks train on the same
+  // samples; ranks of one tensor-parallel group are consecutive.
   int tp = 1;
   int pp = 1;
-  // So many such groups share sequences, and train on the same samples, too.
+  // Sequence-parallel size: this many such groups shard sequences and train on the same samples,
+  // too.
   int sp = 1;
   std::vector<std::string> workloads = {"fed", "gpt2", "llama"};
-  // Of the family whose combinations are too many for the matrix to have all of them.
+  // True for hybrid plugins, which have too many combinations to run them all.
   bool is_hybrid = false;
   int ranks_per_sample() const { return pp * tp * sp; }
 };

@@ -12,8 +12,8 @@
 namespace apogee::tools {
 namespace {
 
-// Names in NamedNumbers: of the counts, and what comes before a parameter's name. Counts are below
-// 2^53, so that a double has them.
+// Names in NamedNumbers: that of the counts, and prefixes of parameter names. Counts are below
+// 2^53, so a double holds them exactly.
 constexpr const char* kCounts = "counts";
 constexpr std::string_view kWeight = "weight ", kMaster = "master ", kPlaces = "places ";
 
@@ -59,7 +59,7 @@ RankReport FromNumbers(const comm::NamedNumbers& numbers) {
   return report;
 }
 
-// Puts a rank's part of the master weights where it belongs.
+// Copies a rank's part of the master weights to its place in the whole tensor.
 void MergePart(const std::string& name, const RankReport::Part& part, Weights& masters) {
   std::vector<double>& whole = masters[name];
   whole.resize(static_cast<size_t>(part.whole_numel), std::numeric_limits<double>::quiet_NaN());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What one rank of a boosted run found out, in a form that goes from process to process.
+// The result of one rank of a boosted run, in a form that processes can exchange.
 //
 //   std::vector<RankReport> reports(num_ranks);     // each rank fills its own
 //   ShareReports(reports);                          // collective over processes
@@ -20,7 +20,7 @@
 namespace apogee::tools {
 
 struct RankReport {
-  // This rank's part of a tensor.
+  // This rank's shard of a tensor.
   struct Part {
     int64_t whole_numel = 0;
     std::vector<comm::Segment> segments = {};
@@ -38,11 +38,11 @@ struct RankReport {
   std::map<std::string, Part> masters = {};
 };
 
-// Every process gets every rank's. Nothing to do where ranks are threads. Throws CommError when a
-// process is lost.
+// Gives every process the reports of all ranks; does nothing if ranks are threads. Throws CommError
+// if a process is lost.
 void ShareReports(std::vector<RankReport>& reports);
 
-// Of ranks that all came to their end. Throws Error where they end with different values.
+// Merges the reports of ranks that all finished. Throws Error if their values differ.
 void MergeReports(const std::vector<RankReport>& reports, BoostedResult& result);
 
 }  // namespace apogee::tools

@@ -12,28 +12,28 @@ namespace {
 
 constexpr double kF32Bound = 1e-5;
 constexpr double kF64Bound = 1e-9;
-// Times what reordering the sums of the one-rank run changes.
+// A bound is this many times the change that reordering the one-rank run's sums makes.
 constexpr double kNoiseFactor = 10;
 constexpr Reordering kReorderings[] = {{1, 1, 1}, {2, 3, 3}, {3, 4, 1.5},   {4, 9, 1.25},
                                        {5, 2, 3}, {6, 6, 1}, {7, 12, 1.75}, {8, 3, 1.1}};
-// The same of what is found by LookFurther: not noise, of which a few runs show the size, but
-// single events, which are as large there as here.
+// The same for LookFurther. It finds single events, not noise, and they are as large in a boosted
+// run as in the one-rank run.
 constexpr double kEventFactor = 2;
 constexpr int kNumFurtherOrders = 1260;
-// What one 8-bit code more or less changes in the update of its element. It happens in a few runs
-// of a hundred, so the runs that measure noise mostly miss it.
+// The change in an element's update from one 8-bit code more or less. It happens in a few runs of a
+// hundred, so the runs that measure noise mostly miss it.
 constexpr double kOneCode = 0.1;
-// What one sign more or less changes for Lion, which steps by signs alone: two of an element's
-// twenty steps. As rare.
+// The change from one sign for Lion, whose steps are signs: two of an element's twenty steps. Just
+// as rare.
 constexpr double kOneSign = 0.1;
 
-// Of this process, all its threads together.
+// Processor time of this process, over all its threads.
 double ProcessorSeconds() {
   return static_cast<double>(std::clock()) / static_cast<double>(CLOCKS_PER_SEC);
 }
 
-// What rounding the weights once, to parts of `unit`, changes, as a part of an update that is not
-// 0.
+// The change from rounding the weights once, to a relative unit `unit`, relative to the update (not
+// 0).
 double WeightRounding(double unit, const std::vector<double>& start,
                       const std::vector<double>& end) {
   double weight = 0, update = 0;
@@ -44,8 +44,8 @@ double WeightRounding(double unit, const std::vector<double>& start,
   return unit * std::sqrt(weight / update);
 }
 
-// What a sign that turns around changes, as a part of an update, if some element moved the same way
-// in every step.
+// The change from one flipped sign, relative to the update, if some element moved in the same
+// direction in every step.
 double SignChange(const std::vector<double>& start, const std::vector<double>& end) {
   double largest = 0, update = 0;
   for (size_t i = 0; i < end.size(); ++i) {
@@ -59,7 +59,7 @@ bool IsExact(const Cell& cell) {
   return cell.precision == "f64" || FindWorkload(cell.workload).has_exact_means();
 }
 
-// All differ: 63 combinations of the samples' order and their cut, each under 20 scales.
+// All different: 63 combinations of sample order and micro-batches, each with 20 scales.
 Reordering FurtherOrder(int i) {
   constexpr int64_t kMicroBatches[] = {1, 2, 3, 4, 6, 9, 12};
   return {i % 9, kMicroBatches[i % 7], 1 + 0.035 * (i / 63)};
@@ -78,18 +78,18 @@ Reference MakeReference(const Cell& cell) {
   const Weights& start = reference.plain.start;
   const Weights& end = reference.plain.end;
   const bool exact = IsExact(cell);
-  // f32's, or bf16's where the weights themselves are all there is.
+  // The unit of f32; of bf16 if there are only bf16 weights, without masters.
   const double unit = cell.precision == "bf16" && !HasMasters(cell) ? 0x1p-9 : 0x1p-24;
   for (const auto& [name, values] : end) {
     double& bound = reference.bounds[name];
     if (exact) {
       bound = cell.precision == "f64" ? kF64Bound : kF32Bound;
     } else if (values != start.at(name)) {
-      // Also where the few runs below happen to agree to the last bit.
+      // A minimum, in case the few runs below agree to the last bit.
       bound = kNoiseFactor * WeightRounding(unit, start.at(name), values);
       const auto numel = static_cast<double>(values.size());
       if (reference.plain.has_codes) bound = std::max(bound, kOneCode / std::sqrt(numel));
-      // The signs that turn around come in pairs: the momentum remembers.
+      // Flipped signs come in pairs, because the momentum remembers the first.
       if (cell.optimizer == "lion") bound = std::max(bound, 2 * SignChange(start.at(name), values));
     }
   }

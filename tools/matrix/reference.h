@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What a cell's boosted run is judged by: the one-rank run, and the errors that rounding allows.
+// The reference of a cell's boosted run: the one-rank run, and the errors that rounding can
+// explain.
 //
 //   ReferenceCache references;
 //   const Reference& reference = references.Get(cell);
-//   ... an error above its bound? Perhaps the sums of the one-rank run do the same in other orders:
+//   // An error above its bound? Other orders of the one-rank run's sums may change as much:
 //   references.LookFurther(cell, [&](const Reference& wider) { return Takes(wider, got); });
 #ifndef APOGEE_TOOLS_MATRIX_REFERENCE_H_
 #define APOGEE_TOOLS_MATRIX_REFERENCE_H_
@@ -17,26 +18,27 @@
 
 namespace apogee::tools {
 
-// Whatever the noise: an update that did not happen has an error of 1.
+// The upper limit of every bound: an update that did not happen has an error of 1.
 inline constexpr double kLargestBound = 0.9;
 
-// Errors above so many bounds are never rounding. Of honest cells in 32 and 16 bits the largest
-// error is two thirds of its bound, but for a vector of GaLore's basis that turned around: 2.4
-// bounds.
+// An error above this many bounds is never rounding. In correct 32- and 16-bit cells the largest
+// error is two thirds of its bound, except for 2.4 bounds where a vector of GaLore's basis changed
+// sign.
 inline constexpr double kSearchFactor = 4;
 
 struct Reference {
   PlainResult plain;
-  // The error of the update that is allowed, by parameter.
+  // The largest allowed error of the update, by parameter.
   std::map<std::string, double> bounds;
-  // What LookFurther has tried, and the processor time that it took.
+  // The number of orders that LookFurther has tried, and the processor time that it used.
   int num_further_orders = 0;
   double search_seconds = 0;
 };
 
-// Of LookFurther, in seconds of processor time, so that a busy machine does not change a verdict.
-// The event that it is for comes in one of 300 runs, which take up to 30 ms each; of few
-// references, unless cells are red for another reason, and then more searching only costs time.
+// Limits for LookFurther, in seconds of processor time so that a busy machine does not change a
+// verdict. The event that it looks for occurs in one of 300 runs of up to 30 ms each, and few
+// references need the search. If many do, the cells fail for another reason, and more searching
+// only costs time.
 struct SearchLimits {
   double seconds_per_reference = 20;
   double seconds_in_all = 30;
@@ -46,15 +48,16 @@ class ReferenceCache {
  public:
   explicit ReferenceCache(const SearchLimits& limits = {}) : limits_(limits) {}
 
-  // The reference depends on the optimizer, precision, masters, clipping and workload alone, and
-  // where targets are ignored on the number of micro-batches.
+  // The reference of a cell. Cells share it if they agree in optimizer, precision, masters,
+  // clipping and workload and, when targets are ignored, in the number of micro-batches.
   const Reference& Get(const Cell& cell);
 
-  // Rounding seldom does more than a few runs show: a vector of GaLore's basis turns around where
-  // two components are nearly the largest. Widens the bounds by what many more orders of the
-  // one-rank run's sums change, until `takes(reference)`. Goes on where it stopped for another cell
-  // of the same reference. False: it never did, the limits were reached, or the cell's bounds are
-  // not made of noise.
+  // Widens the bounds with the results of many more orders of the one-rank run's sums, until
+  // `takes(reference)` is true. A few runs usually show how large rounding errors are, but rare
+  // events are larger: a vector of GaLore's basis changes sign if two components are nearly the
+  // largest. Continues where it stopped for another cell of the same reference. Returns false if
+  // `takes` never became true, if the limits were reached, or if the cell's bounds do not come from
+  // noise.
   bool LookFurther(const Cell& cell, const std::function<bool(const Reference&)>& takes);
 
  private:

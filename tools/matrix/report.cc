@@ -37,12 +37,12 @@ std::string Scientific(double value) {
   return text.str();
 }
 
-// What the tables say of one optimizer under one plugin.
+// The tables' entry for one optimizer with one plugin.
 struct Summary {
   int64_t passed = 0, failed = 0, refused = 0;
-  // The largest error of given gradients in f32 and f64, and of models in f64.
+  // The largest error of "fed" in f32 and f64, and of models in f64.
   double fed_f32 = 0, fed_f64 = 0, model_f64 = 0;
-  // By world, of given gradients in f32, accumulation 1, no clipping.
+  // By world: "fed" in f32, accumulation 1, no clipping.
   std::map<int, CellReport> plain;
 
   void Add(const CellReport& report) {
@@ -64,7 +64,7 @@ struct Summary {
   }
 };
 
-// Numbers of worlds 1, 2, …, as "a, b, …"; one number where they are all the same.
+// The values of `fn` for worlds 1, 2, … as "a, b, …"; a single value if all are equal.
 template <typename Fn>
 std::string PerWorld(const Summary& summary, const Fn& fn) {
   std::vector<std::string> texts;

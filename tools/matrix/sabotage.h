@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Sabotage: ways to break a boosted run on purpose, which show that the matrix sees them.
+// Sabotage: ways to break a boosted run on purpose, to show that the matrix notices.
 //
-//   local_stats      the optimizer's statistics and clipping norm are those of this rank's part
+//   local_stats      the optimizer's statistics and clipping norm cover this rank's part only
 //   drop_collective  gradients are not reduced over the ranks
-//   none_as_zero     an absent gradient becomes one of zeros
-//   no_update        steps do not happen
+//   none_as_zero     an absent gradient becomes a gradient of zeros
+//   no_update        step() does nothing
 #ifndef APOGEE_TOOLS_MATRIX_SABOTAGE_H_
 #define APOGEE_TOOLS_MATRIX_SABOTAGE_H_
 
@@ -20,12 +20,12 @@ namespace apogee::tools {
 
 enum class Sabotage { kNone, kLocalStats, kDropCollective, kNoneAsZero, kNoUpdate };
 
-// "none" first.
+// The names above, with "none" first.
 std::vector<std::string> SabotageNames();
 Sabotage SabotageFromName(const std::string& name);
 
-// `inner` without its sums: all_reduce leaves the tensor as it is, reduce_scatter takes this rank's
-// slice of its own input. Maxima and everything that moves data are forwarded.
+// `inner` without sums: all_reduce leaves the tensor as it is, reduce_scatter takes this rank's
+// slice of its own input. Maxima and collectives that only move data are forwarded.
 class UnsummedGroup : public comm::Group {
  public:
   explicit UnsummedGroup(comm::GroupPtr inner);
@@ -40,7 +40,7 @@ class UnsummedGroup : public comm::Group {
   comm::GroupPtr inner_;
 };
 
-// Before a step: zeros for every absent gradient of a trainable parameter.
+// Call it before a step: gives every trainable parameter without a gradient a gradient of zeros.
 void FillAbsentGradients(optim::Optimizer& optimizer);
 
 }  // namespace apogee::tools

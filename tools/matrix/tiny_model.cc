@@ -15,8 +15,8 @@
 namespace apogee::tools {
 namespace {
 
-// The loss does not depend on the bias of the keys: its gradient is rounding error, which
-// optimizers that normalise gradients blow up to updates of full size.
+// The loss does not depend on the bias of the keys. Its gradient is only rounding error, which
+// optimizers that normalise gradients would turn into full-size updates.
 void FreezeKeyBiases(const nn::Module& model) {
   for (const auto& parameter : model.Parameters()) {
     if (parameter->name().ends_with("c_attn.bias")) parameter->set_requires_grad(false);
@@ -25,7 +25,7 @@ void FreezeKeyBiases(const nn::Module& model) {
 
 constexpr int64_t kIgnored = nn::CrossEntropyLoss{}.ignore_index;
 
-// Whether target t of the sample at `place` counts, of a micro-batch of `window` samples.
+// True if target t of the sample at `place` counts, in micro-batches of `window` samples.
 bool Counts(int64_t step, int64_t place, int64_t t, int64_t window, int64_t tokens) {
   const int64_t in_window = place % window;
   const bool second_half = 2 * in_window >= window;
@@ -39,7 +39,7 @@ bool Counts(int64_t step, int64_t place, int64_t t, int64_t window, int64_t toke
     default:
       break;
   }
-  // No period, so that ranks differ.
+  // Not periodic, so ranks differ.
   return t < in_window * in_window / 4 % (tokens + 1);
 }
 
@@ -88,7 +88,7 @@ Tensor TinyModel::Forward(const Tensor& tokens) {
 
 Tensor TinyTokens(const ContextPtr& context, const SampleRange& range, int64_t shift,
                   int64_t tokens) {
-  // Coprime to the batch.
+  // Coprime to the batch size.
   constexpr int64_t kStrides[] = {1, 5, 7, 11, 13, 17, 19, 23, 25};
   std::vector<int64_t> values;
   for (int64_t place = range.first; place < range.first + range.count; ++place) {

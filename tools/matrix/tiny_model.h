@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A tiny GPT-2 or Llama with the awkward parameters that break data parallelism (tied, frozen,
-// unused, used by some samples only), on a stream of samples that is a pure function of
-// (step, sample).
+// A tiny GPT-2 or Llama with parameters that are difficult for data parallelism (tied, frozen,
+// unused, used by some samples only). Its samples are a pure function of (step, sample).
 //
 //   TinyModel model({.kind = TinyKind::kLlama});
 //   model.Initialize(context, {.seed = 11});
@@ -26,8 +25,8 @@ struct TinyModelOptions {
   double dropout = 0;  // GPT-2 only
 };
 
-// The language model, plus "extra" [1, vocab], a bias on the logits of flagged samples (first token
-// 0), "unused" and "frozen".
+// The language model, plus the parameters "unused", "frozen" and "extra" [1, vocab]. "extra" is a
+// bias on the logits of flagged samples, those whose first token is 0.
 class TinyModel : public nn::Module {
  public:
   explicit TinyModel(const TinyModelOptions& options);
@@ -39,11 +38,14 @@ class TinyModel : public nn::Module {
   autograd::ParameterPtr extra_, unused_, frozen_;
 };
 
-// The tokens of a range; shift 1 gives the targets. Flagged: in step 3k sample 0 only, in step
-// 3k + 1 none, in step 3k + 2 sample 25 only. Permutations 0 to 8.
+// The tokens of a range; shift 1 gives the targets. Permutations 0 to 8. The flagged samples are:
+//
+//   step 3k      sample 0
+//   step 3k + 1  none
+//   step 3k + 2  sample 25
 Tensor TinyTokens(const ContextPtr& context, const SampleRange& range, int64_t shift,
                   int64_t tokens = kTinyTokens);
-// Token and target of a range, some of these ignored where the range says so.
+// Tokens and targets of a range; if the range says so, some targets are ignored.
 data::Batch TinyBatch(const ContextPtr& context, const SampleRange& range,
                       int64_t tokens = kTinyTokens);
 Tensor TinyLoss(nn::Module& model, const ContextPtr& context, const SampleRange& range);
@@ -66,8 +68,8 @@ class TinyWorkload : public Workload {
   TinyKind kind_;
 };
 
-// The language models as they are, with numbers of heads that 2 and 4 ranks share: the criterion
-// given to boost gets what they put out, so under tensor parallelism logits stay cut.
+// The plain language models, with numbers of heads that 2 and 4 ranks can divide. The criterion
+// given to boost gets the model's own output, so under tensor parallelism the logits stay sharded.
 class LmWorkload : public Workload {
  public:
   struct Size {

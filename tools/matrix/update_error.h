@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Errors of the *update*: a weight that barely moved hides any error of its own size.
+// Errors relative to the *update*. A weight barely moves in a short run, so an error relative to
+// the weight itself would look small.
 //
 //   Weights start = WeightsOf(model), want = …, got = …;
 //   WorstUpdateError(start, want, got).error <= 1e-9
@@ -26,8 +27,11 @@ inline Weights WeightsOf(const nn::Module& model) {
   return weights;
 }
 
-// ||got - want|| / ||want - start|| of one parameter; 0 when both are the start, infinite when only
-// `want` is.
+// The relative error of one parameter's update:
+//
+//   ||got - want|| / ||want - start||
+//
+// It is 0 if both vectors equal the start, and infinite if only `want` does.
 inline double UpdateError(const std::vector<double>& start, const std::vector<double>& want,
                           const std::vector<double>& got) {
   double error = 0, update = 0;

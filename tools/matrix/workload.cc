@@ -20,8 +20,8 @@ const Workload& FindWorkload(const std::string& name) {
   static const TinyWorkload gpt2(TinyKind::kGpt2), llama(TinyKind::kLlama);
   static const LmWorkload gpt2_tied(TinyKind::kGpt2, true), gpt2_untied(TinyKind::kGpt2, false);
   static const LmWorkload llama_tied(TinyKind::kLlama, true), llama_untied(TinyKind::kLlama, false);
-  // As many tokens as ranks can share in two pieces each; as many layers as two chunks of four
-  // stages.
+  // tokens: four ranks can have two pieces each. layers: four pipeline stages can have two chunks
+  // each.
   static const LmWorkload::Size long_size{.tokens = 8}, deep_size{.num_layers = 6, .tokens = 8};
   static const LmWorkload gpt2_long(TinyKind::kGpt2, true, long_size);
   static const LmWorkload llama_long(TinyKind::kLlama, true, long_size);

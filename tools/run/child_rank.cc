@@ -30,12 +30,12 @@ std::vector<char*> Pointers(const std::vector<std::string>& texts) {
   return pointers;
 }
 
-// Between fork and exec: only what is safe there. Returns errno.
+// Runs between fork and exec, so it may only make async-signal-safe calls. Returns errno.
 int Become(const std::vector<char*>& arguments, const std::vector<char*>& environment, pid_t parent,
            int inherited) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(128 + SIGKILL);  // it has ended before that
+  if (getppid() != parent) _exit(128 + SIGKILL);  // the parent ended before prctl
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -56,7 +56,7 @@ absl::StatusOr<pid_t> StartRank(const std::vector<std::string>& command,
   }
   variables.insert(variables.end(), settings.begin(), settings.end());
   const std::vector<char*> arguments = Pointers(command), environment = Pointers(variables);
-  // Through it the child says why exec failed; it closes when that succeeds.
+  // The child reports through this pipe why exec failed; on success exec closes it.
   std::array<int, 2> report;
   if (pipe2(report.data(), O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "a pipe");
   const pid_t parent = getpid();

@@ -67,8 +67,8 @@ class Ranks {
     for (const auto& [child, rank] : running_) kill(-child, signal);
   }
 
-  // Ctrl-Z: the terminal does not reach the ranks, which are in process groups of their own.
-  // Returns when this process goes on; what is due comes so much later.
+  // Ctrl-Z: the terminal does not signal the ranks, which are in process groups of their own.
+  // Returns when this process continues, and moves the deadlines by the time it was stopped.
   void StopWithThem() {
     SignalAll(SIGTSTP);
     const auto before = Clock::now();
@@ -79,7 +79,7 @@ class Ranks {
     kill_at_ += stopped;
   }
 
-  // Takes those that have ended.
+  // Collects the ranks that have ended.
   void Reap(double grace_seconds) {
     int status = 0;
     for (pid_t child = 0; (child = waitpid(-1, &status, WNOHANG)) > 0;) {
@@ -95,19 +95,19 @@ class Ranks {
     }
   }
 
-  // What is due for those that are left after a failure.
+  // Sends SIGTERM, then SIGKILL, to the ranks left after a failure, when due.
   void EndOthers() {
     const auto now = Clock::now();
     if (failed_ == 0 || running_.empty() || now < act_at_) return;
     const bool last = now >= kill_at_;
     if (!told_ || (last && !killed_)) {
       for (const auto& [child, rank] : running_) {
-        if (failed_ == kAborted) continue;  // the job's end has been told
+        if (failed_ == kAborted) continue;  // the rank that aborted has printed why
         std::cerr << "apogee run: rank " + std::to_string(rank) +
                          " has not ended by itself, gets " + (last ? "SIGKILL\n" : "SIGTERM\n");
       }
       SignalAll(last ? SIGKILL : SIGTERM);
-      SignalAll(SIGCONT);  // one that is stopped takes no other signal
+      SignalAll(SIGCONT);  // a stopped process handles no other signal
     }
     told_ = true;
     killed_ = last;
@@ -118,7 +118,7 @@ class Ranks {
 
  private:
   std::map<pid_t, int> running_;  // -> rank
-  int failed_ = 0;                // the exit code of the first that failed
+  int failed_ = 0;                // the exit code of the first failed rank
   Clock::time_point act_at_ = {}, kill_at_ = {};
   bool told_ = false, killed_ = false;
 };
@@ -138,7 +138,8 @@ absl::StatusOr<int> RunRanks(const RunOptions& options) {
     ranks.Reap(options.grace_seconds);
     ranks.EndOthers();
     if (!ranks.is_running()) return ranks.failed();
-    // The end of a rank is a signal; what is due after a failure is none.
+    // The end of a rank is a signal (SIGCHLD), but a deadline after a failure is not: check more
+    // often then.
     const timespec wait = {.tv_sec = 0, .tv_nsec = ranks.failed() != 0 ? 10'000'000 : 900'000'000};
     const int signal = sigtimedwait(&awaited, nullptr, &wait);
     if (signal == SIGTSTP) ranks.StopWithThem();

@@ -11,7 +11,7 @@
 namespace apogee::tools {
 namespace {
 
-// What the events, sorted by begin, cover.
+// The time that the events, sorted by begin, cover together.
 int64_t CoveredNs(std::span<const PipelineEvent> events) {
   int64_t covered = 0, until = events[0].begin_ns;
   for (const PipelineEvent& event : events) {
@@ -22,7 +22,7 @@ int64_t CoveredNs(std::span<const PipelineEvent> events) {
 }
 
 struct StageSums {
-  double idle_ns = 0, all_ns = 0;  // doubles: a file of anybody may have times that overflow sums
+  double idle_ns = 0, all_ns = 0;  // doubles: untrusted times could overflow
 };
 StageSums SumsOf(const StepTimeline& step) {
   StageSums sums;

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The work of a pipeline over time, and the share of it that was waiting: the bubble.
+// StepTimeline: when each pipeline stage worked, and the share of time in which it waited, the
+// bubble.
 //
 //   std::vector<StepTimeline> steps = Timelines(std::move(events));
 //   steps[0].bubble_share()                   // 3/11 for 1F1B over 4 stages and 8 micro-batches
 //   steps[0].stages()[2].idle_ns
 //
-// A stage is a rank. A step lasts from the begin of its first work, on whichever stage, to the end
-// of its last; a stage is busy while at least one piece of its work runs (work may lie in other
-// work), else idle. The bubble share is 1 - sum of busy / (stages * step). Times are nanoseconds.
+// A stage is a rank. A step lasts from the begin of its first work to the end of its last, over all
+// stages. A stage is busy while at least one piece of its work runs (pieces may be nested),
+// otherwise idle. All times are in nanoseconds.
+//
+//   bubble_share = 1 - sum of busy / (stages * step)
 #ifndef APOGEE_TOOLS_TIMELINE_PIPELINE_TIMELINE_H_
 #define APOGEE_TOOLS_TIMELINE_PIPELINE_TIMELINE_H_
 
@@ -34,17 +37,17 @@ struct StageTime {
 
 class StepTimeline {
  public:
-  // Of one step, at least one event.
+  // `events`: at least one, all of the same step.
   explicit StepTimeline(std::vector<PipelineEvent> events);
 
   int64_t step() const { return events_[0].step; }
-  // By rank, then by begin.
+  // Sorted by rank, then by begin.
   const std::vector<PipelineEvent>& events() const { return events_; }
-  // Ranks that work in this step, in order.
+  // The ranks that work in this step, in order.
   const std::vector<StageTime>& stages() const { return stages_; }
   int64_t begin_ns() const { return begin_ns_; }
   int64_t makespan_ns() const { return end_ns_ - begin_ns_; }
-  // In [0, 1); 0 for a step that took no time.
+  // In [0, 1); 0 if the step took no time.
   double bubble_share() const;
 
  private:
@@ -53,10 +56,10 @@ class StepTimeline {
   int64_t begin_ns_, end_ns_;
 };
 
-// By step.
+// One timeline per step, sorted by step.
 std::vector<StepTimeline> Timelines(std::vector<PipelineEvent> events);
 
-// Of all steps together: their idle time by their whole time.
+// Of all steps together: their idle time divided by their total time.
 double BubbleShare(const std::vector<StepTimeline>& steps);
 
 }  // namespace apogee::tools

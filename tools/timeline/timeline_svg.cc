@@ -144,7 +144,7 @@ class Picture {
 
   const StepTimeline& step_;
   const std::string& title_;
-  double time_ = 0, scale_ = 0;  // pixels; per nanosecond
+  double time_ = 0, scale_ = 0;  // pixels, pixels per nanosecond
   SvgWriter svg_;
 };
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A picture of one pipeline step: a row per stage, time from left to right, a box per piece of work
-// with its micro-batch's number, hatched where the stage waits.
+// Draws one pipeline step as SVG: a row per stage, time from left to right, a box with the
+// micro-batch's number per piece of work, hatching where the stage waits.
 //
 //   std::string svg = TimelineSvg(step, "1F1B, 4 stages");
 //
-// Colours tell forward, backward and the backward of weights apart; odd chunks are paler. For
-// programs a box has the attributes data-kind, data-rank, data-micro-batch and data-chunk, a bubble
-// data-bubble (the rank); widths are to scale. The text is one XML document.
+// Colours distinguish forward, backward and the backward of weights; odd chunks are paler. For
+// programs, a box has the attributes data-kind, data-rank, data-micro-batch and data-chunk, and a
+// bubble has data-bubble (the rank). Widths are to scale. The text is one XML document.
 #ifndef APOGEE_TOOLS_TIMELINE_TIMELINE_SVG_H_
 #define APOGEE_TOOLS_TIMELINE_TIMELINE_SVG_H_
 

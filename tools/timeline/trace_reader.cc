@@ -14,11 +14,11 @@ enum Field { kPh, kCat, kPid, kTs, kDur, kKind, kStep, kMicroBatch, kChunk, kNum
 constexpr std::array<const char*, kNumFields> kNames = {
     "ph", "cat", "pid", "ts", "dur", "kind", "step", "micro_batch", "chunk"};
 constexpr Field kFirstArg = kKind;
-// Below 2^53, so that whole numbers are exact; as microseconds, ends fit into 64 bits of ns.
+// Below 2^53, so integers are exact; and ends, in microseconds, fit into 64 bits as nanoseconds.
 constexpr double kMaxNumber = 4e15;
 constexpr double kMaxRank = 1e6;
 
-// What an event says of a field.
+// The value of an event's field.
 struct Value {
   enum class Type { kMissing, kText, kWhole, kReal, kOther } type = Type::kMissing;
   std::string text;
@@ -38,7 +38,7 @@ class TraceHandler final : public JsonHandler {
   bool Real(double value) override { return Scalar(Value::Type::kReal, value); }
   bool String(std::string& text) override {
     if (!Scalar(Value::Type::kText)) return false;
-    // Longer ones are none of those that count.
+    // No text that matters is longer.
     if (Value* field = Current(); field != nullptr && text.size() < 16) field->text = text;
     return true;
   }
@@ -57,7 +57,7 @@ class TraceHandler final : public JsonHandler {
   }
   bool EndObject() override { return --depth_ != events_depth_ || EndEvent(); }
   bool EndList() override {
-    // The list of events ends once; later keys of the object around it count for nothing.
+    // There is one list of events; later keys of the enclosing object are ignored.
     if (depth_-- == events_depth_) events_depth_ = kEnded;
     return true;
   }
@@ -90,7 +90,7 @@ class TraceHandler final : public JsonHandler {
   std::string problem;
 
  private:
-  static constexpr int kNone = -10, kEnded = -20;  // no depth is one or two behind these
+  static constexpr int kNone = -10, kEnded = -20;  // never 1 or 2 below a depth
 
   bool Fail(const std::string& what) {
     problem = what;
@@ -116,7 +116,7 @@ class TraceHandler final : public JsonHandler {
     return true;
   }
 
-  // Puts a number of the event in `to`; false: the event lacks it.
+  // Reads a number of the event; false, with a problem, if the event lacks it.
   bool Take(Field field, double max, double& to) {
     const Value& value = event_[field];
     const std::string name =
@@ -156,8 +156,8 @@ class TraceHandler final : public JsonHandler {
   }
 
   int depth_ = 0;
-  int events_depth_ = kNone;  // of what is directly in the list of events
-  bool in_events_ = false;    // the value of "traceEvents" comes
+  int events_depth_ = kNone;  // the depth inside the list of events
+  bool in_events_ = false;    // the next value is that of "traceEvents"
   bool has_args_ = false, in_args_ = false;
   Field field_ = kNumFields;
   std::array<Value, kNumFields> event_;

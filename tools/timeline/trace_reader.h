@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Pipeline work out of a trace (core/trace.h), text of anybody.
+// Reads the pipeline work from an untrusted trace file (core/trace.h).
 //
-//   APOGEE_ASSIGN_OR_RETURN(std::vector<PipelineEvent> events, ReadPipelineEvents(text,
-//   "run.json"));
+//   APOGEE_ASSIGN_OR_RETURN(std::vector<PipelineEvent> events,
+//                           ReadPipelineEvents(text, "run.json"));
 //
-// Takes both forms of the format: an object with the list "traceEvents", or the list alone. Of the
-// category "pipeline" it takes complete events (ph X) whose args.kind is F, B or W; these must have
-// args.step, args.micro_batch, args.chunk and pid, whole numbers, and ts and dur, in microseconds.
-// Everything else is passed over. Holds 48 bytes per event taken.
+// Both forms of the format work: an object with the list "traceEvents", or the list alone. Reads
+// complete events (ph X) of the category "pipeline" whose args.kind is F, B or W. They must have
+// the integers pid, args.step, args.micro_batch and args.chunk, and ts and dur in microseconds.
+// Everything else is skipped. Needs 48 bytes of memory per event read.
 //
 // Errors: DataLoss that names the file, the byte and the problem.
 #ifndef APOGEE_TOOLS_TIMELINE_TRACE_READER_H_
@@ -22,7 +22,7 @@
 
 namespace apogee::tools {
 
-// `path`: for messages.
+// `path` is for messages.
 absl::StatusOr<std::vector<PipelineEvent>> ReadPipelineEvents(const std::string& text,
                                                               const std::string& path);
 

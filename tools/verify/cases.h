@@ -9,7 +9,8 @@
 
 namespace apogee::tools {
 
-// `dtype` is f32, or f64 to run in double precision and compare with the recorded float64 runs too.
+// With `dtype` f64 the replay runs in double precision and also compares with recorded float64
+// runs.
 Comparison ReplayOptimizer(const GoldenCase& golden, DType dtype);
 Comparison ReplayGradClip(const GoldenCase& golden, DType dtype);
 Comparison ReplayLrSchedule(const GoldenCase& golden, DType dtype);

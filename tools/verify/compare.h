@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Comparisons with recorded values, kept as the worst ratio of deviation to tolerance.
+// Comparison: compares values with recorded ones and keeps the worst ratio of deviation to
+// tolerance.
 //
 //   Comparison comparison;
 //   comparison.Elements(values, golden, {.atol = 1e-6, .rtol = 1e-6}, "param wide, step 3");
@@ -20,27 +21,29 @@ struct Tolerances {
 
 class Comparison {
  public:
-  // |x - golden| <= atol + rtol |golden| for every element. Sizes must agree.
+  // Requires, for every element,
+  //   |x - golden| <= atol + rtol |golden|
+  // Sizes must be equal.
   void Elements(const std::vector<double>& x, const std::vector<double>& golden,
                 const Tolerances& tolerances, const std::string& where);
-  // As Elements with `most` for all but `fraction` of the elements, which may be off by up to
-  // `all`.
+  // Elements with `most`, except that a fraction `fraction` of the elements only needs `all`.
   void MostElements(const std::vector<double>& x, const std::vector<double>& golden,
                     const Tolerances& most, const Tolerances& all, double fraction,
                     const std::string& where);
-  // ||x - golden|| <= limit ||golden - from||; a zero right side asks for equality.
+  // Requires ||x - golden|| <= limit ||golden - from||; if the right side is 0, x must equal
+  // golden.
   void RelativeNorm(const std::vector<double>& x, const std::vector<double>& golden,
                     const std::vector<double>& from, double limit, const std::string& where);
   void Number(double x, double golden, const Tolerances& tolerances, const std::string& where) {
     Elements({x}, {golden}, tolerances, where);
   }
-  // Something that no tolerance excuses.
+  // Records a failure that no tolerance excuses.
   void Fail(const std::string& what);
 
   double worst() const { return worst_; }
   const std::string& where() const { return where_; }
   bool passed() const { return failure_.empty() && worst_ <= 1 && num_compared_ > 0; }
-  // "worst 0.12 of tolerance (param odd, step 8)", or what failed.
+  // "worst 0.12 of tolerance (param odd, step 8)", or the failure.
   std::string Summary() const;
 
  private:

@@ -23,7 +23,7 @@ void AlignSigns(const GoldenCase& golden, const std::string& name, int64_t step,
   const auto rows = static_cast<size_t>(recorded.size(0));
   const auto cols = static_cast<size_t>(recorded.size(1));
   const size_t count = basis.right ? rows : cols, length = basis.right ? cols : rows;
-  for (size_t k = 0; k < count; ++k) {  // right vectors are rows, left ones columns
+  for (size_t k = 0; k < count; ++k) {  // right vectors are rows, left vectors columns
     const auto at = [&](size_t i) { return basis.right ? k * cols + i : i * cols + k; };
     double overlap = 0;
     for (size_t i = 0; i < length; ++i) overlap += values[at(i)] * golden_values[at(i)];

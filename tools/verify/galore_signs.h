@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The signs of singular vectors are free, and moments outlive a basis: across a refresh a run
-// agrees with a recorded one only when its vectors take the signs of the recorded ones.
+// GaLore's recorded bases. The signs of singular vectors are arbitrary, and moments are kept when
+// the basis changes. A run therefore agrees with a recorded one after a refresh only if its vectors
+// have the recorded signs.
 #ifndef APOGEE_TOOLS_VERIFY_GALORE_SIGNS_H_
 #define APOGEE_TOOLS_VERIFY_GALORE_SIGNS_H_
 
@@ -13,8 +14,9 @@
 
 namespace apogee::tools {
 
-// Flips vectors of `basis`, computed for parameter `name` at `step`. Fails the comparison when no
-// basis is recorded there or one of another shape: then the refreshes differ.
+// Gives the vectors of `basis`, computed for parameter `name` at `step`, the recorded signs. Fails
+// the comparison if no basis, or one of another shape, is recorded there: then the refreshes
+// differ.
 void AlignSigns(const GoldenCase& golden, const std::string& name, int64_t step,
                 const optim::NewBasis& basis, Comparison& comparison);
 

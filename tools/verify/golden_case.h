@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// One recorded case: a safetensors file whose metadata says what was run and with which settings.
+// One recorded case: a safetensors file whose metadata says what was run, with which settings.
 //
 //   auto c = GoldenCase::Open(path, "sgd/momentum", context);
 //   c->text("optimizer");  c->json("hyper")["lr"];  c->Values("param/wide/init");
@@ -20,7 +20,7 @@ using Json = nlohmann::json;
 
 class GoldenCase {
  public:
-  // `label` is what reports call the case. Fails for a file that is not a recorded case.
+  // `label` names the case in reports. Fails if the file is not a recorded case.
   static absl::StatusOr<GoldenCase> Open(const std::string& path, std::string label,
                                          ContextPtr context);
 
@@ -29,18 +29,17 @@ class GoldenCase {
   const checkpoint::SafetensorsReader& file() const { return file_; }
   bool contains(const std::string& entry) const { return file_.contains(entry); }
 
-  // A metadata string, "" when there is none.
+  // A metadata string, "" if there is none.
   std::string text(const std::string& key) const;
-  // A metadata value that holds JSON text; null when there is none. Throws Error when it is
-  // malformed.
+  // A metadata value that holds JSON text; null if there is none. Throws Error if it is malformed.
   Json json(const std::string& key) const;
-  // As json(); throws Error when there is none.
+  // As json(), but throws Error if there is none.
   Json required(const std::string& key) const;
   // Parameter names and shapes in the optimizer's order.
   std::vector<std::pair<std::string, Shape>> Params() const;
   int64_t steps() const { return required("steps").get<int64_t>(); }
 
-  // The entry in `dtype` (default: its own). Throws Error when it is missing or unreadable.
+  // The entry in `dtype` (default: its own). Throws Error if it is missing or unreadable.
   Tensor Load(const std::string& entry) const;
   Tensor Load(const std::string& entry, DType dtype) const;
   std::vector<double> Values(const std::string& entry) const;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Replays recorded gradient clipping, twice where it is by norm: with the function of its own, and
-// folded into an optimizer step (plain SGD with lr 1 from weights of zero, whose weights then are
-// the negative of the clipped gradients).
+// Replays recorded gradient clipping. Clipping by norm is replayed twice: with its own function,
+// and as part of an optimizer step. That step is plain SGD with lr 1 from zero weights, so the new
+// weights are the negative clipped gradients.
 #include "apogee/optim/grad_clip.h"
 #include "apogee/optim/sgd.h"
 #include "apogee/tools/verify/cases.h"
@@ -85,7 +85,7 @@ class ClipReplay {
     const std::string where = Concat("total norm of ", sub_);
     comparison.Number(norm, golden_.Values(sub_ + "/total_norm").at(0), tolerances_, where);
     if (dtype_ != DType::kF64) return;
-    // The recorded gradients are f32, so the float64 norm of them is exact to rounding.
+    // The recorded gradients are f32, so their norm in float64 is exact up to rounding.
     const std::string exact = Concat("ref64/", sub_, "/total_norm");
     if (golden_.contains(exact))
       comparison.Number(norm, golden_.Values(exact).at(0), {0, 1e-12}, where);

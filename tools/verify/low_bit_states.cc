@@ -17,7 +17,8 @@ double FractionOff(const Json& tolerance) {
   return digits == std::string::npos ? 0 : 1 - std::stod(text.substr(digits)) / 100;
 }
 
-// Codes of blocks whose recorded scale is 0 all mean 0: the references leave what they like there.
+// If a block's recorded scale is 0, every code means 0, and the references leave arbitrary codes
+// there.
 void CompareCodes(const GoldenCase& golden, const std::string& prefix, const std::string& entry,
                   const std::vector<double>& codes, int64_t step, Comparison& comparison) {
   const std::vector<double> expected = golden.Values(entry);
@@ -57,7 +58,7 @@ void CompareLowBitState(const GoldenCase& golden, const optim::ParamView& view,
   if (comm::IsCodes(state.kind)) {
     return CompareCodes(golden, prefix, entry, values, step, comparison);
   }
-  // A flipped code moves what is computed from it by part of the spacing of the codes.
+  // A flipped code changes the values computed from it by a fraction of the codes' spacing.
   const std::vector<double> expected = golden.Values(entry);
   double largest = 0;
   for (const double value : expected) largest = std::max(largest, std::fabs(value));

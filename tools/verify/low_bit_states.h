@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Comparisons of cases with 8-bit states. Their tolerances say how many elements may be off because
-// a code fell to the other side of a rounding boundary, and how far.
+// Comparisons for cases with 8-bit states. Their tolerances say how many elements may be off, and
+// how far, because a code was rounded to the other side of a boundary.
 #ifndef APOGEE_TOOLS_VERIFY_LOW_BIT_STATES_H_
 #define APOGEE_TOOLS_VERIFY_LOW_BIT_STATES_H_
 
@@ -13,11 +13,11 @@
 
 namespace apogee::tools {
 
-// The tolerances are of this kind.
+// True if the tolerances are of this kind.
 bool HasLowBitTolerances(const Json& tolerance);
 void CompareLowBitWeights(const std::vector<double>& x, const std::vector<double>& golden,
                           const Json& tolerance, const std::string& where, Comparison& comparison);
-// Codes, scales or full states of `view` after `step`, where they are recorded.
+// Compares the codes, scales or full states of `view` after `step`, if they are recorded.
 void CompareLowBitState(const GoldenCase& golden, const optim::ParamView& view,
                         const optim::NamedState& state, int64_t step, Comparison& comparison);
 

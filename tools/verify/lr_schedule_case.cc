@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Replays recorded learning rate curves with an LrScheduler. Curves that run past their schedule go
-// below zero, which no optimizer takes, so the rates are only kept.
+// Replays recorded learning rate curves with an LrScheduler. Curves that run past the end of their
+// schedule become negative. No optimizer accepts that, so a stand-in just stores the rates.
 #include <map>
 #include <regex>
 #include <set>
@@ -15,7 +15,7 @@ namespace {
 
 using internal::Concat;
 
-// Our schedule for a class of the references.
+// The name of our schedule for a class of the references.
 std::string KindOf(const std::string& object) {
   static const auto& kinds = *new std::map<std::string, std::string>{
       {"ConstantLR", "constant"},
@@ -53,8 +53,8 @@ optim::LrSchedule ScheduleOf(const GoldenCase& golden, const Json& hyper) {
   const optim::OptionMap known = ValueOrThrow(optim::LrScheduleDefaults(kind));
   static const auto& renamed =
       *new std::map<std::string, std::string>{{"T_0", "t_0"}, {"T_mult", "t_mult"}};
-  // Rates are the groups'; the classes that take total_steps without reading it are those that lack
-  // it.
+  // Not options of ours: the rates belong to the groups, and schedules without total_steps don't
+  // read it.
   static const auto& not_options = *new std::set<std::string>{"base_lr", "max_lr", "total_steps"};
   optim::OptionMap options;
   for (const auto& [key, value] : hyper.items()) {
@@ -73,14 +73,14 @@ std::vector<double> BaseRates(const Json& hyper) {
   return std::vector<double>(groups, rates.get<double>());
 }
 
-// Steps per epoch, where the notes tell it: "epoch = k//40".
+// Steps per epoch, if the notes say so ("epoch = k//40"); else 0.
 int64_t StepsPerEpoch(const std::string& notes) {
   std::smatch match;
   if (!std::regex_search(notes, match, std::regex("k ?// ?([1-9][0-9]{0,8})"))) return 0;
   return std::stoll(match[1].str());
 }
 
-// What a schedule sets of an optimizer with momentum.
+// A stand-in for an optimizer with momentum: stores the values that a schedule sets.
 class KeptRates : public optim::LrTarget {
  public:
   explicit KeptRates(const std::vector<double>& rates) : rates_(rates), momenta_(rates.size()) {}

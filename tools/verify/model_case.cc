@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Replays recorded models: logits, losses and gradients of the first batch, then AdamW steps, their
-// loss curve and final weights.
+// Replays recorded models: the logits, losses and gradients of the first batch, then AdamW steps
+// with their loss curve and final weights.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -19,7 +19,7 @@ namespace {
 using autograd::ParameterPtr;
 using internal::Concat;
 
-// Which model it is shows in the parameter names; its sizes are in the configuration.
+// The parameter names tell the kind of model; the configuration has its sizes.
 std::unique_ptr<nn::Module> MakeModel(const GoldenCase& golden, const Json& config) {
   const auto size = [&](const char* key) { return config.at(key).get<int64_t>(); };
   if (golden.contains("param/transformer.wte.weight/init")) {
@@ -143,8 +143,9 @@ class ModelReplay {
     std::vector<double> values = parameter.data().ToVector<double>();
     std::vector<double> golden = golden_.Values(entry);
     if (name.ends_with("attn.c_attn.bias")) {
-      // Adding a constant to all keys of a head shifts its scores alike, which softmax ignores: the
-      // gradient of the middle third is rounding noise, and Adam makes moves of lr of it.
+      // Adding a constant to all keys of a head shifts its scores equally, which softmax ignores.
+      // The gradient of the middle third is therefore rounding noise, which Adam turns into steps
+      // of size lr.
       for (std::vector<double>* x : {&values, &golden}) {
         const auto third = static_cast<std::ptrdiff_t>(x->size() / 3);
         x->erase(x->begin() + third, x->begin() + 2 * third);

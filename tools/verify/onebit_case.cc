@@ -47,7 +47,7 @@ Tensor Get(const GoldenCase& golden, const std::string& entry, const comm::World
 optim::OptionMap Options(const Json& values) {
   optim::OptionMap options;
   for (const auto& [key, value] : values.items()) {
-    // Recorded, but without effect in the reference; and the list of members.
+    // These settings are recorded but have no effect in the reference; "params" lists the members.
     if (key == "bias_correction" || key == "eps_inside_sqrt" || key == "max_grad_norm" ||
         key == "params") {
       continue;
@@ -129,7 +129,7 @@ class OneBitReplay {
     comparison_.With([&](Comparison& comparison) { comparison.Fail(what); });
   }
 
-  // As the plugin would: this rank's gradient, or the mean.
+  // Sets the gradient as the plugin would: this rank's own, or the mean over the ranks.
   void Feed(Parameter& parameter, int64_t step, bool local) {
     const std::string entry = Concat("grad/", parameter.name(), "/", step, "/rank");
     std::vector<double> sum;
@@ -175,7 +175,7 @@ class OneBitReplay {
     if (dtype_ == DType::kF64) compare(Concat("ref64/param/", name, "/", step), 1e-7);
   }
 
-  // Relative to the largest size that the state has had, as for other optimizers.
+  // The tolerance is relative to the largest value the state has had, as for other optimizers.
   void CompareStates(const optim::ParamView& view, int64_t step) {
     const std::string prefix = Concat("state/", view.name(), "/");
     const auto compare = [&](const std::string& entry, const std::vector<double>& values,
@@ -193,7 +193,7 @@ class OneBitReplay {
       for (const double value : values) largest = std::max(largest, std::fabs(value));
       const std::string entry = Concat(prefix, state.name, "/", step);
       const bool per_rank = state.kind == comm::StateKind::kPerRank;
-      // An error may be nothing but the rounding of the momentum.
+      // A compression error may consist only of the momentum's rounding errors.
       const double size = std::max(largest, per_rank ? largest_[view.name() + "/exp_avg"] : 0.0);
       compare(per_rank ? Concat(entry, "/rank", world_.rank()) : entry, values, 3e-5 * size);
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Replays recorded optimizer trajectories: feeds the stored gradients, compares the weights after
-// each stored step, the whole update at the end, and the states.
+// Replays recorded optimizer trajectories: feeds the stored gradients, and compares the weights
+// after each stored step, the whole update at the end, and the states.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -38,7 +38,8 @@ std::string OptionText(const Json& value) {
   return value.get<std::string>();
 }
 
-// The recorded names of hyper-parameters that our options call otherwise, or that are not options.
+// The optimizer for a recorded case, and recorded hyper-parameters that have another name in our
+// options or are not options.
 struct Family {
   std::string optimizer;                       // in our registry
   std::map<std::string, std::string> renamed;  // recorded name -> option name, "" for none
@@ -46,7 +47,7 @@ struct Family {
 
 Family FamilyOf(const GoldenCase& golden, const Json& hyper) {
   const std::string recorded = golden.text("optimizer");
-  // Hugging Face's AdamW is the one whose bias correction can be switched off.
+  // Only Hugging Face's AdamW can turn bias correction off.
   if (recorded == "adamw" && hyper.contains("correct_bias")) return {"adamw_hf", {}};
   if (recorded.ends_with("adamw8bit")) return {recorded, {{"nbits", "bits"}}};
   if (recorded == "cpu_adam") {
@@ -77,13 +78,13 @@ optim::OptionMap OptionsFrom(const Json& values, const Family& family) {
   return options;
 }
 
-// Which of several behaviours of one reference was recorded.
+// Sets the option that selects the recorded one of several behaviours of a reference.
 void SetVariant(const GoldenCase& golden, optim::OptionMap& options) {
   const std::string recorded = golden.text("optimizer");
   if (recorded.ends_with("8bit")) options["kernel"] = golden.text("variant");
   if (recorded.starts_with("galore_")) {
     options["project"] = options.contains("rank") ? "true" : "false";
-    options["clamp_rank"] = "true";  // the references cut a rank above min(m, n) silently
+    options["clamp_rank"] = "true";  // the references silently clamp a rank above min(m, n)
   }
 }
 
@@ -163,8 +164,8 @@ class OptimizerReplay {
     return steps.is_array() && std::ranges::find(steps, Json(step)) != steps.end();
   }
 
-  // A loss whose gradients are the recorded ones, under the recorded loss scale. The gradients of a
-  // step that overflowed are not recorded: infinite ones stand in for them.
+  // Runs backward on a loss whose gradients are the recorded ones, under the recorded loss scale.
+  // The gradients of steps that overflowed are not recorded; infinite gradients stand in for them.
   void RunFused(optim::FusedBackwardOptimizer& fused, int64_t step) {
     optim::StepOptions options = optimizer_->step_options();
     const Json max_norm = hyper_.value("clip_grad_norm", Json());
@@ -185,7 +186,7 @@ class OptimizerReplay {
     if (loss.defined()) fused.fused_backward(loss);
   }
 
-  // Norms and clip factors that were recorded beside the weights.
+  // Compares the norms and clip factors recorded with the weights.
   void CompareClipping(int64_t step) {
     const optim::StepReport& report = optimizer_->last_step();
     const auto number = [&](const char* name, double value) {
@@ -234,9 +235,9 @@ class OptimizerReplay {
     }
   }
 
-  // Gradients come in the recorded dtype also where the weights are f64: the recorded float64 runs
-  // were fed the same ones. Micro-gradients are accumulated as a training loop does it: the caller
-  // divides, the parameter adds.
+  // Gradients keep the recorded dtype even if the weights are f64: the recorded float64 runs had
+  // the same ones. Micro-gradients are accumulated as in a training loop: the caller divides, the
+  // parameter adds.
   void FeedGradient(Parameter& parameter, int64_t step) {
     const std::string entry = Concat("grad/", parameter.name(), "/", step);
     if (!golden_.contains(entry + "/micro0")) {
@@ -279,7 +280,7 @@ class OptimizerReplay {
                          Concat("param ", name, ", step ", step));
   }
 
-  // Weights move little compared with their size, so the update as a whole is compared too.
+  // Weights change little relative to their size, so this compares the whole update, too.
   void CompareUpdate(size_t i, int64_t steps) {
     const std::string& name = params_[i]->name();
     const std::vector<double> value = params_[i]->data().ToVector<double>();
@@ -296,10 +297,10 @@ class OptimizerReplay {
     }
   }
 
-  // States have no tolerances of their own: those of the parameter, relative to the largest size
-  // that the state has had (sums of gradients may cancel at the step that is recorded), and not
-  // below what a reference that keeps its betas in f32 is off by: (1 - 0.999f) / 0.001 - 1
-  // = 1.3e-5.
+  // States have no tolerances of their own. They use the parameter's tolerance, relative to the
+  // largest value that the state has had (sums of gradients may cancel at the recorded step). The
+  // minimum is the error of a reference that keeps its betas in f32:
+  //   (1 - 0.999f) / 0.001 - 1 = 1.3e-5
   void CompareStates(const optim::ParamView& view, int64_t step) {
     const std::string prefix = Concat("state/", view.name(), "/");
     if (const std::string entry = Concat(prefix, "step/", step); golden_.contains(entry)) {

@@ -31,8 +31,8 @@ void CompareMaps(const GoldenCase& golden, Comparison& comparison) {
   }
 }
 
-// Codes agree where the nearest value is clear, and are one apart at most where two are about as
-// near. Codes of a block whose scale is 0 all mean 0.
+// Codes must be equal where the nearest value is clear, and may differ by one near a tie. In a
+// block whose scale is 0 every code means 0.
 void CompareCodes(const GoldenCase& golden, const std::string& name, int64_t block,
                   Comparison& comparison) {
   const Tensor input = golden.Load("input/" + name);
@@ -60,7 +60,7 @@ void CompareCodes(const GoldenCase& golden, const std::string& name, int64_t blo
       return;
     }
   }
-  // Decoding is compared on the recorded codes.
+  // Decode the recorded codes, so that only decoding is compared.
   state.codes().CopyFrom(golden.Load("codes/" + name));
   const double rtol = golden.required("tolerance").at("dequant_rtol").get<double>();
   comparison.Elements(state.Dequantize(DType::kF32).ToVector<double>(),

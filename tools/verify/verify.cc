@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 using Replay = Comparison (*)(const GoldenCase&, DType);
 
-// By the metadata's "optimizer".
+// The replay for each value of the metadata's "optimizer".
 const std::map<std::string, Replay>& Replays() {
   // One line per family.
   // clang-format off
@@ -47,7 +47,7 @@ const std::map<std::string, Replay>& Replays() {
   return replays;
 }
 
-// Families whose recorded variants are options of ours.
+// Families whose recorded variants we offer as options.
 bool OffersVariants(const std::string& family) {
   return family == "adamw8bit" || family == "scaled_adam";
 }
@@ -57,7 +57,7 @@ struct CaseFile {
   std::string label;
 };
 
-// The cases below `path`, sorted; `error` says why it cannot be searched.
+// The cases below `path`, sorted. `error` is set if the folder cannot be searched.
 std::vector<CaseFile> FindCases(const fs::path& path, std::error_code& error) {
   std::vector<CaseFile> cases;
   if (fs::is_regular_file(path, error)) {
@@ -85,7 +85,7 @@ struct Outcome {
 
 Outcome RunCase(const CaseFile& file, const VerifyOptions& options) {
   try {
-    // A context per case: cases share nothing.
+    // One context per case, so cases share nothing.
     const ContextPtr context = ValueOrThrow(
         MakeContext(ValueOrThrow(ParseDevice(options.device)).For(0), options.num_threads));
     absl::StatusOr<GoldenCase> golden = GoldenCase::Open(file.path.string(), file.label, context);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Replays every recorded case below a folder and reports, one line per case:
+// Verify: replays every recorded case below a folder and prints one line per case:
 //
 //   PASS sgd/momentum  worst 0.12 of tolerance (param odd, step 8)
 //   FAIL adam/default  worst 31 of tolerance (update of vec, step 8)
@@ -22,7 +22,7 @@ struct VerifyOptions {
   std::string device = "cpu";
 };
 
-// Returns the exit code: 0 all passed, 1 some failed, 2 nothing to verify at `path`.
+// Returns the exit code: 0 all passed, 1 some failed, 2 no cases at `path`.
 int Verify(const std::string& path, const VerifyOptions& options, std::ostream& out,
            std::ostream& errors);
 

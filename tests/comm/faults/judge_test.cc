@@ -10,7 +10,7 @@
 #include <set>
 
 namespace apogee::comm::faults {
-namespace {
+namespace judge_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -146,5 +146,5 @@ TEST(FaultJudgeTest, AHang) {
   EXPECT_THAT(Judge(trial, outcome), ::testing::Contains("the fault was not reached"));
 }
 
-}  // namespace
+}  // namespace judge_test
 }  // namespace apogee::comm::faults

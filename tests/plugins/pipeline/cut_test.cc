@@ -17,7 +17,7 @@
 #include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee::pipeline {
-namespace {
+namespace cut_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -163,7 +163,7 @@ TEST(CutTest, ProblemsHaveTheNumbers) {
       << "all of them";
   nn::Linear plain(4, 4);
   EXPECT_THAT(CutProblems(plain, kTwo, {}),
-              ElementsAre(AllOf(HasSubstr("is no nn::Chain"), HasSubstr("nn/chain.h"))));
+              ElementsAre(AllOf(HasSubstr("is not an nn::Chain"), HasSubstr("nn/chain.h"))));
 }
 
 TEST(CutTest, CostsAreMeasuredAndLeaveNoTrace) {
@@ -183,5 +183,5 @@ TEST(CutTest, CostsAreMeasuredAndLeaveNoTrace) {
   EXPECT_EQ(model.generator().next_stream(), stream) << "no masks have been drawn";
 }
 
-}  // namespace
+}  // namespace cut_test
 }  // namespace apogee::pipeline

@@ -12,7 +12,7 @@
 #include "apogee/tests/support/says.h"
 
 namespace apogee {
-namespace {
+namespace pipeline_errors_test {
 
 using ::testing::AllOf;
 using testing::ExpectBoostRefused;
@@ -121,7 +121,7 @@ TEST(PipelineErrorsTest, AWorldAndACutThatDoNotFitAreListedTogether) {
 TEST(PipelineErrorsTest, AModelThatIsNoChain) {
   ExpectBoostRefused(
       2, TwoStages(), [] { return std::make_unique<nn::Linear>(kDim, kDim); },
-      AllOf(HasSubstr("the model is no nn::Chain"), HasSubstr("nn/chain.h")));
+      AllOf(HasSubstr("the model is not an nn::Chain"), HasSubstr("nn/chain.h")));
 }
 
 data::Batch BatchOf(int64_t inputs, int64_t targets, const ContextPtr& context, double x = 0.5) {
@@ -282,5 +282,5 @@ TEST(PipelineErrorsTest, APieceThatDoesNotListAParameter) {
                                      HasSubstr("nn::Piece::tied")));
 }
 
-}  // namespace
+}  // namespace pipeline_errors_test
 }  // namespace apogee

@@ -15,7 +15,7 @@
 #include "apogee/tests/support/run_ranks.h"
 
 namespace apogee {
-namespace {
+namespace pipeline_memory_test {
 
 using comm::CollectiveKind;
 using pipeline::PipelineOp;
@@ -237,5 +237,5 @@ TEST(PipelineMemoryTest, ModelDataIsTheStages) {
   }
 }
 
-}  // namespace
+}  // namespace pipeline_memory_test
 }  // namespace apogee

@@ -10,7 +10,7 @@
 #include "apogee/tests/support/run_ranks.h"
 
 namespace apogee {
-namespace {
+namespace pipeline_outputs_test {
 
 using testing::RunRanks;
 
@@ -73,5 +73,5 @@ TEST(PipelineOutputsTest, AreTheModels) {
   }
 }
 
-}  // namespace
+}  // namespace pipeline_outputs_test
 }  // namespace apogee

@@ -14,7 +14,7 @@
 #include "apogee/tests/support/run_ranks.h"
 
 namespace apogee {
-namespace {
+namespace pipeline_test {
 
 using testing::RunRanks;
 using testing::Weights;
@@ -352,5 +352,5 @@ TEST(PipelineTest, EveryStageSkipsWhenOneOverflows) {
   }
 }
 
-}  // namespace
+}  // namespace pipeline_test
 }  // namespace apogee

@@ -12,7 +12,7 @@
 #include "apogee/tests/support/trace_file.h"
 
 namespace apogee {
-namespace {
+namespace pipeline_traffic_test {
 
 using comm::CollectiveKind;
 using comm::Traffic;
@@ -182,5 +182,5 @@ TEST(PipelineTrafficTest, ATiedTableIsAddedUpOncePerStep) {
   }
 }
 
-}  // namespace
+}  // namespace pipeline_traffic_test
 }  // namespace apogee

@@ -14,7 +14,7 @@
 #include "apogee/core/error.h"
 
 namespace apogee::pipeline {
-namespace {
+namespace schedule_test {
 
 using Kind = PipelineOp::Kind;
 using ::testing::Each;
@@ -162,8 +162,8 @@ TEST(ScheduleTest, SimulateSaysWhichStageWouldWaitForEver) {
   // The last stage wants the second micro-batch's backward before its forward.
   std::ranges::reverse(schedule[1]);
   EXPECT_THAT([&] { Simulate(shape, schedule, kEqual); },
-              Throws<Error>(Property(
-                  &Error::what, HasSubstr("stage 0 of 2 would wait for ever at operation 2"))));
+              Throws<Error>(Property(&Error::what,
+                                     HasSubstr("stage 0 of 2 would wait forever at operation 2"))));
 }
 
 TEST(ScheduleTest, NamesAreParsed) {
@@ -174,5 +174,5 @@ TEST(ScheduleTest, NamesAreParsed) {
               Throws<Error>(Property(&Error::what, HasSubstr("did you mean \"1f1b\"?"))));
 }
 
-}  // namespace
+}  // namespace schedule_test
 }  // namespace apogee::pipeline

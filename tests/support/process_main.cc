@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// main of the tests under mpirun and apogee run: every process runs every test. Rank 0 prints what
-// a test prints, the others their failures only, and the program fails where any process has
-// failed.
+// main of the tests whose ranks may be threads or processes. Started alone it is gtest's main.
+// Under mpirun and apogee run every process runs every test: rank 0 prints as usual, the others
+// print only their failures. The program fails if any process failed.
 //
-//   mpirun -np 4 comm_collectives_mpi_test --hang-rank 2 --timeout-seconds 2
+//   comm_collectives_test                                    # ranks are threads
+//   mpirun -np 4 comm_collectives_test --hang-rank 2 --timeout-seconds 2
 //
-// --hang-rank: that rank never comes to the first collective, and the suite must end by itself.
-// --timeout-seconds: the most that launches wait, whatever the tests say.
+// --hang-rank: this rank never reaches the first collective, and the suite must end by itself.
+// --timeout-seconds: an upper limit for the timeouts of all launches.
+// --only-source: see tests/support/only_source.h.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -19,6 +21,7 @@
 #include <thread>
 
 #include "apogee/tests/support/launch_ranks.h"
+#include "apogee/tests/support/only_source.h"
 
 namespace {
 
@@ -27,7 +30,7 @@ class FailurePrinter : public ::testing::EmptyTestEventListener {
   explicit FailurePrinter(int rank) : rank_(rank) {}
 
  private:
-  // OnTestPartResult runs under the lock that asking for the current test takes.
+  // Remember the name: OnTestPartResult holds the lock that asking for the current test would take.
   void OnTestStart(const ::testing::TestInfo& test) override { test_ = test.name(); }
   void OnTestPartResult(const ::testing::TestPartResult& result) override {
     if (!result.failed()) return;
@@ -49,7 +52,7 @@ struct Flags {
   std::optional<double> timeout_seconds;
 };
 
-// Of what gtest has left; nothing where that is not understood.
+// Parses the arguments that gtest left; nothing if one is not understood.
 std::optional<Flags> ParseFlags(int argc, char** argv) {
   Flags flags;
   for (int i = 1; i < argc; i += 2) {
@@ -73,17 +76,19 @@ std::optional<Flags> ParseFlags(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
+  if (!apogee::testing::TakeOnlySource(argc, argv)) return 2;
   const std::optional<Flags> flags = ParseFlags(argc, argv);
   const auto processes = apogee::comm::StartedProcesses();
-  if (!processes.ok() || processes->size < 2) {
-    std::fprintf(stderr, "start me with mpirun or apogee run on several processes%s%s\n",
-                 processes.ok() ? "" : ": ", apogee::Message(processes.status()).c_str());
+  if (!processes.ok()) {
+    std::fprintf(stderr, "%s\n", apogee::Message(processes.status()).c_str());
     return 2;
   }
   const int rank = processes->rank;
   if (!flags || flags->hang_rank.value_or(0) >= processes->size) {
     if (rank == 0) {
-      std::fprintf(stderr, "usage: %s [gtest's flags] [--hang-rank 0..%d] [--timeout-seconds S]\n",
+      std::fprintf(stderr,
+                   "usage: %s [gtest's flags] [--only-source=FILE] [--hang-rank 0..%d] "
+                   "[--timeout-seconds S]\n",
                    argv[0], processes->size - 1);
     }
     return 2;
