@@ -6,7 +6,9 @@
 #ifndef APOGEE_TOOLS_COMMAND_H_
 #define APOGEE_TOOLS_COMMAND_H_
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace apogee::tools {
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The `apogee` command.
+#include <CLI/CLI.hpp>
 #include <exception>
 #include <iostream>
 #include <string>

@@ -2,6 +2,7 @@
 
 #include "flags.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <string>

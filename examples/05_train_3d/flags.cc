@@ -2,6 +2,7 @@
 
 #include "flags.h"
 
+#include <CLI/CLI.hpp>
 #include <cmath>
 
 #include "apogee/core/status.h"

@@ -2,6 +2,7 @@
 
 #include "apogee/examples/common/checkpoints.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
 #include <csignal>

@@ -16,7 +16,6 @@
 #ifndef APOGEE_EXAMPLES_COMMON_CHECKPOINTS_H_
 #define APOGEE_EXAMPLES_COMMON_CHECKPOINTS_H_
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -28,6 +27,10 @@
 #include "apogee/booster/run_lock.h"
 #include "apogee/comm/launch.h"
 #include "apogee/data/text_corpus.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 struct CheckpointFlags {
   int64_t save_every = 0;  // steps; 0: never

@@ -2,6 +2,7 @@
 
 #include "apogee/examples/common/command_line.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <cstdio>

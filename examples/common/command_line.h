@@ -13,7 +13,6 @@
 #ifndef APOGEE_EXAMPLES_COMMON_COMMAND_LINE_H_
 #define APOGEE_EXAMPLES_COMMON_COMMAND_LINE_H_
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -21,6 +20,11 @@
 #include <vector>
 
 #include "apogee/optim/options.h"
+
+namespace CLI {
+class App;
+class Validator;
+}  // namespace CLI
 
 // Accepts an integer in [low, 1e9].
 CLI::Validator Count(int64_t low);

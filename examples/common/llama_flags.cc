@@ -2,6 +2,7 @@
 
 #include "apogee/examples/common/llama_flags.h"
 
+#include <CLI/CLI.hpp>
 #include <string>
 
 #include "apogee/examples/common/command_line.h"

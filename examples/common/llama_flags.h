@@ -6,9 +6,11 @@
 #ifndef APOGEE_EXAMPLES_COMMON_LLAMA_FLAGS_H_
 #define APOGEE_EXAMPLES_COMMON_LLAMA_FLAGS_H_
 
-#include <CLI/CLI.hpp>
-
 #include "apogee/nn/models/llama.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 // Adds --layers, --heads, --kv-heads, --dim, --hidden and --block.
 void DeclareLlamaFlags(CLI::App& app, apogee::nn::LlamaConfig& model);

@@ -2,6 +2,7 @@
 
 #include "apogee/examples/common/ranks.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 
 #include "apogee/core/text.h"

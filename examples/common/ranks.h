@@ -9,13 +9,16 @@
 #ifndef APOGEE_EXAMPLES_COMMON_RANKS_H_
 #define APOGEE_EXAMPLES_COMMON_RANKS_H_
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
 #include "apogee/comm/launch.h"
 #include "apogee/core/process_memory.h"
 #include "apogee/plugins/plugin.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 // Part `rank` of the `size` parts of each batch.
 struct DataPart {

@@ -2,6 +2,7 @@
 
 #include "apogee/examples/common/trace_file.h"
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
 #include <utility>

@@ -9,11 +9,14 @@
 #ifndef APOGEE_EXAMPLES_COMMON_TRACE_FILE_H_
 #define APOGEE_EXAMPLES_COMMON_TRACE_FILE_H_
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 
 #include "apogee/core/trace.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 void DeclareTraceFlag(CLI::App& app, std::string& path);
 

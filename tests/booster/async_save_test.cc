@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Saves with use_async: what is saved is what was there at the call, and nothing of it gets lost.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <atomic>

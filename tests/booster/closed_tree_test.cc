@@ -2,7 +2,7 @@
 
 // boost takes a model's parameters as they are called: what is registered late, or under names that
 // would be one, is refused.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/booster/booster.h"

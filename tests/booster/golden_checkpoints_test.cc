@@ -2,7 +2,7 @@
 
 // Checkpoints that earlier builds wrote (tests/golden_checkpoints) load bit for bit in this one:
 // whole, and into a run under the layout that wrote them or another.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>

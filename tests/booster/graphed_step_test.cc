@@ -4,7 +4,7 @@
 // what a graph cannot do is refused, and training goes on.
 #include "apogee/booster/graphed_step.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <functional>

@@ -19,7 +19,7 @@
 #include "apogee/core/process_memory.h"
 #include "apogee/tests/support/temp_dir.h"
 #include "apogee/tests/support/tfrecord.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace apogee {

@@ -2,7 +2,7 @@
 
 // Runs with 1-bit messages that are saved and resumed, in every phase and at its boundaries, and on
 // another number of ranks.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/booster/booster.h"
@@ -21,9 +21,9 @@
 namespace apogee {
 namespace onebit_resume_test {
 
+using ::apogee::testing::TempDir;
 using ::testing::HasSubstr;
 using testing::RunRanks;
-using ::testing::TempDir;
 using testing::Weights;
 using testing::WeightsOf;
 

@@ -4,7 +4,7 @@
 // refuses, and names what differs.
 #include "apogee/booster/replica_check.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/autograd/engine.h"

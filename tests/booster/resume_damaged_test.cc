@@ -5,7 +5,7 @@
 //
 // APOGEE_CORRUPTIONS: how many damages, of which a tenth is tried here
 // (checkpoint/corruption_test).
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/checkpoint/checkpoint_folder.h"

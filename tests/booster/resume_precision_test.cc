@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A checkpoint of a run in another precision: one line says why nothing in it fits.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/autograd/functions/arithmetic.h"
@@ -36,7 +36,7 @@ struct Rig {
 };
 
 TEST(ResumePrecisionTest, TheCauseComesFirst) {
-  const ::testing::TempDir dir;
+  const ::apogee::testing::TempDir dir;
   Rig saved("bf16");
   saved.Step();
   ASSERT_TRUE(saved.booster.save_training_state(dir / "run", {.step = 1}).ok());

@@ -3,7 +3,7 @@
 // A folder belongs to one run at a time, and to nobody when its holder has ended, however it did.
 #include "apogee/booster/run_lock.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>

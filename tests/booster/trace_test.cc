@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Booster::TraceTo: what a traced run records, and that it computes what it computes untraced.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/booster/booster.h"

@@ -4,7 +4,7 @@
 // whatever layout it was written or read under.
 #include "apogee/booster/training_state.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -4,7 +4,7 @@
 // names the file, and where data differ the tensor and its bytes.
 //
 // APOGEE_CORRUPTIONS: how many random damages; scripts/corruption.sh runs more than ctest does.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>

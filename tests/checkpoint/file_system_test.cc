@@ -3,7 +3,7 @@
 // What the real file system says when it cannot. Full and read-only disks: scripts/bad_disks.sh.
 #include "apogee/checkpoint/file_system.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>

@@ -4,7 +4,7 @@
 // under any layout; files that break a rule are refused.
 #include "apogee/checkpoint/hf_weights.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>

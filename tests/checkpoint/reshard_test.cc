@@ -4,7 +4,7 @@
 // disks and folders that are there.
 #include "apogee/checkpoint/reshard.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -3,7 +3,7 @@
 // Values are whole between Acquire and Release, an error otherwise, and never anything else.
 #include "apogee/chunk/sharded_parameters.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/tensor/cpu/cpu_context.h"

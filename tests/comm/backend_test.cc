@@ -3,7 +3,7 @@
 // Which backend a launch gets, and what cannot be.
 #include "apogee/comm/backend.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -3,7 +3,7 @@
 // The 1-bit all-reduce against a scalar one in double, its identities, its bytes, its errors.
 #include "apogee/comm/compressed_all_reduce.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

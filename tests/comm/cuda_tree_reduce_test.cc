@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The tree of sums over memory of a GPU: the bits of the processor's.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <string>

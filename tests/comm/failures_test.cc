@@ -2,7 +2,7 @@
 
 // Never a hang: a peer that throws, leaves, stalls or calls something else gives everyone else an
 // error that names the rank, the operation and its number.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 

@@ -3,7 +3,7 @@
 // Flight records: what a launch that fails leaves behind, and one that does not.
 #include "apogee/comm/flight_record.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -3,7 +3,7 @@
 // What ranks must have to use NCCL together.
 #include "apogee/comm/process/gpus.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 namespace apogee::comm::process {

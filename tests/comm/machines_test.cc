@@ -3,7 +3,7 @@
 // All-reduces of groups that span machines: the bits of TreeReduce over all members, and no more
 // bytes between machines than the hierarchy needs. Runs under mpirun, where
 // APOGEE_RANKS_PER_MACHINE makes ranks of one machine count as several.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

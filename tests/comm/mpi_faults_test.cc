@@ -3,7 +3,7 @@
 // Processes that end, or are stopped when the launch is over, under a real mpirun, or apogee run:
 // the job ends in time with a documented exit code, and no process stays behind. comm_fault_trials
 // has the rest.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -2,7 +2,7 @@
 
 // An NCCL that hangs and keeps the thread that called it: the process ends with its exit code, and
 // the flight record is written before.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/comm/give_up.h"

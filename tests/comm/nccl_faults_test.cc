@@ -5,7 +5,7 @@
 // thread cannot be had back.)
 #include "apogee/tests/comm/nccl_faults.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <set>

@@ -2,7 +2,7 @@
 
 // Failures over NCCL only: a device that never finishes a collective, and refused launches.
 // Ranks are processes (tests/support/process_main.cc); NCCL is process_stub_nccl.cc.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -3,7 +3,7 @@
 // A group over NCCL. Ranks are processes with an emulated GPU each (tests/support/process_main.cc);
 // NCCL is tests/comm/process_stub_nccl.cc. collectives_test.cc and failures_test.cc, which test
 // every group, run over NCCL, too.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -3,7 +3,7 @@
 // The steps of collectives on GPUs (comm/nccl/steps.h), carried out by threads on host memory: the
 // stub NCCL moves, TreeReduce reduces. And what they need of a communicator: pieces of any size,
 // functions in front of and behind an operation, an end without waiting.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cstring>

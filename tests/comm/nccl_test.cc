@@ -2,7 +2,7 @@
 
 // Collectives through the loaded NCCL, which is a stub here: each against a computation of its own.
 // And what is refused, by the loader and by a communicator.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -3,7 +3,7 @@
 // Fewer ranks than processes, and what every process learns of them.
 #include "apogee/comm/some_ranks.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <bit>

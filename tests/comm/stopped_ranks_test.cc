@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A job that is stopped for longer than its timeout (Ctrl-Z) and goes on is none the worse.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>

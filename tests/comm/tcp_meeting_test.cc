@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // How the processes of a job find each other, and what they are told when they cannot.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -2,7 +2,7 @@
 
 // Both sides of a connection prove that they know the job's token: nothing that was recorded, sent
 // back, cut short or made up passes, and the token is never sent.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>

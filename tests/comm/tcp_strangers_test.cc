@@ -2,7 +2,7 @@
 
 // Connections that are none of the job's do no harm: wrong tokens, garbage, and those that say
 // nothing, or only a part.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 

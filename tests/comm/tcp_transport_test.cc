@@ -2,7 +2,7 @@
 
 // The transport over TCP by itself, its processes being threads; one that ends the program does so
 // in a child.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -2,7 +2,7 @@
 
 // A traced launch: every collective once, on its rank's lane of its group, with its bytes; an
 // untraced one records nothing.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/comm/launch.h"

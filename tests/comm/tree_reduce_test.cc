@@ -4,7 +4,7 @@
 // one; which groups may do so; and what the environment says about machines.
 #include "apogee/comm/tree_reduce.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -3,7 +3,7 @@
 // Blocks in a file are memory like any other, and the disk has room for them before they are used.
 #include "apogee/core/file_allocator.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 

@@ -3,7 +3,7 @@
 // JsonReader takes what another JSON library takes, and finds the same in it.
 #include "apogee/core/json_reader.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

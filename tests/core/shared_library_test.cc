@@ -10,14 +10,14 @@
 #include <filesystem>
 
 #include "apogee/tests/support/temp_dir.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace apogee {
 namespace shared_library_test {
 
 using ::testing::HasSubstr;
-using ::testing::TempDir;
+using testing::TempDir;
 
 TEST(SharedLibraryTest, FindsWhatTheSystemFinds) {
   const SharedLibrary library =

@@ -3,7 +3,7 @@
 // What OpenMP grants a thread, what a ThreadTeam makes of it, and numbers that cannot be.
 #include "apogee/core/thread_team.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <thread>

@@ -4,7 +4,7 @@
 // there.
 #include "apogee/core/trace.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 

@@ -3,7 +3,7 @@
 // The GPU in software finds the kinds of faults that it was made to find.
 #include "apogee/tests/cuda_emulation/device.h"
 // device.h stands in for nvcc and comes first.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 

@@ -9,7 +9,7 @@
 #include "apogee/tests/support/program.h"
 #include "apogee/tests/support/trace_file.h"
 #include "apogee/tests/support/xml.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace apogee {

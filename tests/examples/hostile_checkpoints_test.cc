@@ -2,7 +2,7 @@
 
 // 01_train_gpt with a folder of checkpoints in which other things lie: nothing outside is touched,
 // and a run whose newest checkpoint is spoilt goes on, every time it is started.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>

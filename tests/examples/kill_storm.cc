@@ -54,7 +54,7 @@ struct Tally {
 
 class Storm {
  public:
-  Storm(const StormOptions& options, const ::testing::TempDir& dir)
+  Storm(const StormOptions& options, const ::apogee::testing::TempDir& dir)
       : options_(options), dir_(dir), random_(options.seed) {
     std::string text;
     for (int i = 0; i < 200; ++i) text += "line " + std::to_string(i % 40) + " of the text\n";
@@ -220,7 +220,7 @@ class Storm {
   }
 
   StormOptions options_;
-  const ::testing::TempDir& dir_;
+  const ::apogee::testing::TempDir& dir_;
   std::mt19937_64 random_;
   int64_t newest_ = -1;
   Tally tally_;

@@ -15,7 +15,7 @@
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tests/support/program.h"
 #include "apogee/tests/support/temp_dir.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace apogee {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "apogee/tests/support/program.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace apogee {

@@ -14,7 +14,7 @@
 #include "apogee/tests/support/program.h"
 #include "apogee/tests/support/temp_dir.h"
 #include "apogee/tests/support/tfrecord.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace apogee {

@@ -2,7 +2,7 @@
 
 // Training with odd locales, without shared memory and with nowhere to write: the same bits, or an
 // error.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <filesystem>
 

@@ -2,7 +2,7 @@
 
 // Training under the limits of a process: memory, threads, files, descriptors that are closed. A
 // run succeeds, or ends by itself with one line that says what to change; never by a signal.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 
 // Training with fewer threads than it asks for: OpenMP's variables, cores, numbers out of reach.
 // Either the bits are those of an ordinary run, or one line says what to change.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <sched.h>
 
 #include <algorithm>

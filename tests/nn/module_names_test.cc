@@ -2,7 +2,7 @@
 
 // Full names are the path from the root, whatever the order of registration; what two modules
 // register is there once; names that would be one are refused.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/nn/layers.h"

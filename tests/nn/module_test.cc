@@ -3,7 +3,7 @@
 // Module: names, initialisation, tying, hooks, training mode, precision.
 #include "apogee/nn/module.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/autograd/engine.h"

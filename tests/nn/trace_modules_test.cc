@@ -4,7 +4,7 @@
 // bits as without.
 #include "apogee/nn/trace_modules.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <functional>

@@ -2,7 +2,7 @@
 
 // Sequences that ranks hold parts of: attention over them, and how they are cut and put together,
 // equal the one-rank functions.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include "apogee/autograd/functions/activation.h"
 #include "apogee/autograd/functions/attention.h"

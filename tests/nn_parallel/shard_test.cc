@@ -3,7 +3,7 @@
 // Cutting parameters: the local tensors make the whole again, and layouts say where elements are.
 #include "apogee/nn/parallel/shard.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <numeric>

@@ -2,7 +2,7 @@
 
 #include "apogee/optim/adafactor.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <algorithm>
 

@@ -3,7 +3,7 @@
 // AdaLomo against its equations written out in f64, for every shape; shards, state, known figures.
 #include "apogee/optim/adalomo.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/tests/optim/optim_fixture.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Steps that a GPU decides: the bits and the report of steps that the host decides, and no wait.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <future>

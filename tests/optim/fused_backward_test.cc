@@ -4,7 +4,7 @@
 // gradients, one decision for all parameters, refusals.
 #include "apogee/optim/fused_backward.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/autograd/engine.h"

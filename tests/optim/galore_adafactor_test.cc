@@ -3,7 +3,7 @@
 // GaLoreAdafactor against its equations, written out with the optimizer's own bases.
 #include "apogee/optim/galore_adafactor.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <algorithm>
 #include <utility>

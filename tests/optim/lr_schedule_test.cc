@@ -2,7 +2,7 @@
 
 #include "apogee/optim/lr_schedule.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -4,7 +4,7 @@
 // compressed phase, masks, groups that stay, steps that all ranks skip.
 #include "apogee/optim/onebit_adam.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -19,6 +19,7 @@
 namespace apogee::optim {
 namespace onebit_adam_test {
 
+using ::apogee::testing::Values;
 using testing::FeedOneBit;
 using ::testing::HasSubstr;
 using testing::LocalGrad;
@@ -28,7 +29,6 @@ using testing::RunRanks;
 using testing::ScalarCompression;
 using testing::StartOf;
 using ::testing::Throws;
-using ::testing::Values;
 
 constexpr OneBitAdamOptions kOptions = {
     .lr = 0.01, .betas = {0.9, 0.95}, .weight_decay = 0.05, .freeze_step = 4};

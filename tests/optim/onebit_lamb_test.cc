@@ -3,7 +3,7 @@
 // 1-bit LAMB on several ranks against the equations in double.
 #include "apogee/optim/onebit_lamb.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,6 +18,7 @@
 namespace apogee::optim {
 namespace onebit_lamb_test {
 
+using ::apogee::testing::Values;
 using testing::FeedOneBit;
 using ::testing::HasSubstr;
 using testing::LocalGrad;
@@ -27,7 +28,6 @@ using testing::RunRanks;
 using testing::ScalarCompression;
 using testing::StartOf;
 using ::testing::Throws;
-using ::testing::Values;
 
 constexpr OneBitLambOptions kOptions = {
     .lr = 0.01, .betas = {0.9, 0.95}, .weight_decay = 0.05, .freeze_step = 4};

@@ -3,7 +3,7 @@
 // Options: what is refused when it is set, and what ranks say when theirs differ.
 #include "apogee/optim/options_agreement.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <limits>

@@ -2,7 +2,7 @@
 
 #include "apogee/optim/registry.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/optim/adam.h"

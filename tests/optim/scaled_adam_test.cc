@@ -3,7 +3,7 @@
 // ScaledAdam against its equations written out in f64, its clipping, diagnostics, shards, state.
 #include "apogee/optim/scaled_adam.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

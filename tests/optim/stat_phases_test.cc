@@ -3,7 +3,7 @@
 // The statistics phases: an optimizer that needs row means and a norm of the whole tensor, written
 // once, computes the same whether one rank holds the tensor or two hold ranges that meet in the
 // middle of a row.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/optim/typed_optimizer.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Saving and loading: a resumed run has the same bits, and what does not fit changes nothing.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/optim/adam.h"

@@ -2,7 +2,7 @@
 
 // The step around the update: presence, freezing, non-finite gradients, clipping, loss scale,
 // closures, what a constructor refuses.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <limits>

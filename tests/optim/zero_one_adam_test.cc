@@ -3,7 +3,7 @@
 // 0/1 Adam on several ranks against the equations in double, and what holds between syncs.
 #include "apogee/optim/zero_one_adam.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,6 +17,7 @@
 namespace apogee::optim {
 namespace zero_one_adam_test {
 
+using ::apogee::testing::Values;
 using testing::FeedOneBit;
 using ::testing::HasSubstr;
 using testing::LocalGrad;
@@ -24,7 +25,6 @@ using testing::OneBitShapes;
 using testing::RunRanks;
 using testing::ScalarCompression;
 using testing::StartOf;
-using ::testing::Values;
 
 // Intervals of the second moment 1, 1, 2, 2, 4, ...; of local steps 1, 1, 1, 2, 2, 2, 4, ...
 constexpr ZeroOneAdamOptions kOptions = {.lr = 0.01,

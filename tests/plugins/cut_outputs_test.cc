@@ -2,7 +2,7 @@
 
 // Outputs that stay cut for the criterion that boost returns are of no use to anything else: no
 // number that only looks right.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/autograd/functions/arithmetic.h"

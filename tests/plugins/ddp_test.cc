@@ -3,7 +3,7 @@
 // Data parallelism computes what one rank computes.
 #include "apogee/plugins/ddp.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/booster/booster.h"

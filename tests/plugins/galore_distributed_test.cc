@@ -2,7 +2,7 @@
 
 // GaLore over ranks computes what one rank computes, keeps moments once, and sends what galore.h
 // says.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <random>

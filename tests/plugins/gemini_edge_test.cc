@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Models whose ranks do different things, or whose backward wants values late.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/autograd/functions/arithmetic.h"

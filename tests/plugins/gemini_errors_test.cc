@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What GeminiPlugin refuses, and what it says about values that are elsewhere.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/booster/booster.h"

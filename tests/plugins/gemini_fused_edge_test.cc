@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Updates on shards inside backward: their memory, steps that are skipped, failures, refusals.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <chrono>

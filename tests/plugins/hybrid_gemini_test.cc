@@ -4,7 +4,7 @@
 // the copies. (hybrid_parallel_test and hybrid_parallel_parts_test compare it with one rank in f64,
 // the matrix with every optimizer; here: the bits of stage 2, placement, traffic, memory,
 // checkpoints.)
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <tuple>

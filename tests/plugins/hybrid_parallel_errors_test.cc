@@ -2,7 +2,7 @@
 
 // What HybridParallelPlugin refuses: every problem in one message, with the numbers, and nothing
 // changed.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/booster/booster.h"

@@ -3,7 +3,7 @@
 // Loops that do something unusual with HybridParallelPlugin: a second boost, a plugin that is gone
 // or has no world that fits, two models, ranks with different data or a gradient that is not
 // finite.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <limits>

@@ -2,7 +2,7 @@
 
 // Optimizers, norms and criteria over parts of parameters and of logits: parts that are padding
 // only, targets that do not count, states that go out and back in.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

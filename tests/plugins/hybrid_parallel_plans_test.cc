@@ -3,7 +3,7 @@
 // HybridParallelPlugin and what plans do not say: weights that a plan sees in part, sections,
 // models derived from shipped ones, branches that not every copy takes, parameters between cut
 // layers.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <map>

@@ -5,7 +5,7 @@
 // of other models, frozen and unused parameters.)
 #include "apogee/plugins/hybrid_parallel.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/autograd/functions/arithmetic.h"

@@ -2,7 +2,7 @@
 
 // What HybridParallelPlugin refuses of sequence parallelism: every problem in one message, with the
 // numbers, before anything has changed; and what goes wrong silently without it.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/autograd/functions/arithmetic.h"

@@ -4,7 +4,7 @@
 // mode, with and without tensor parallelism, data parallelism and ZeRO. (The matrix runs the
 // products with every optimizer; here: masks, ignored targets, recompute, other criteria, kept
 // gradients.)
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>

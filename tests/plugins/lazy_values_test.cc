@@ -24,9 +24,9 @@
 namespace apogee {
 namespace lazy_values_test {
 
+using ::apogee::testing::TempDir;
 using testing::kTinyBatch;
 using testing::RunRanks;
-using ::testing::TempDir;
 using testing::TinyModel;
 using testing::Weights;
 using testing::WeightsOf;

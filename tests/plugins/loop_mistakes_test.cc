@@ -3,7 +3,7 @@
 // Mistakes of a loop that ranks cannot see by themselves: options that differ, another optimizer in
 // backward, a loss that is no scalar, and objects that go while others point to them. Every plugin
 // says what is wrong, on every rank.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/autograd/functions/arithmetic.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Loops that do something unusual: boosted with ZeRO or DDP they do what the plain loop does.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

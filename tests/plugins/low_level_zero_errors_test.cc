@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What LowLevelZeroPlugin refuses, and what a loop finds unchanged after it did; precision options.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/autograd/functions/arithmetic.h"

@@ -3,7 +3,7 @@
 // ZeRO stages 1 and 2 compute what one rank computes, with every optimizer.
 #include "apogee/plugins/low_level_zero.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/booster/booster.h"

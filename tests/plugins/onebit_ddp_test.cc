@@ -2,7 +2,7 @@
 
 // 1-bit optimizers under DdpPlugin and HybridParallelPlugin: which gradients they get, that ranks
 // stay the same, what is sent, and what is refused.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <limits>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The model and the plan of docs/parallel_plans.md train as on one rank.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/autograd/functions/arithmetic.h"

@@ -3,7 +3,7 @@
 // The picture of a sharding plan is well formed and shows each element on the ranks that hold it.
 #include "apogee/plugins/plan_svg.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/booster/booster.h"

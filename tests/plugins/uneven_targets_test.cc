@@ -2,7 +2,7 @@
 
 // The loss, and so the update, is that of one rank with the whole batch, however unevenly samples
 // and targets that count are spread over ranks, micro-batches and pipeline stages.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/autograd/functions/arithmetic.h"

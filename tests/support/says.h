@@ -6,7 +6,7 @@
 #ifndef APOGEE_TESTS_SUPPORT_SAYS_H_
 #define APOGEE_TESTS_SUPPORT_SAYS_H_
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include "apogee/core/error.h"
 

@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "apogee/tests/support/buffer.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 
 namespace apogee {
 namespace cublas_test {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A build without CUDA says so.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/tensor/cuda/cuda_context.h"

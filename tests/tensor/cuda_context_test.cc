@@ -4,7 +4,7 @@
 // GPUs' contexts. Some cases need the GPU in software, which can be told to be missing or small.
 #include "apogee/tensor/cuda/cuda_context.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -4,7 +4,7 @@
 // counted; what a graph cannot do is refused, with the context as it was.
 #include "apogee/tensor/cuda/cuda_graph.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <optional>

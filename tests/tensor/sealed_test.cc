@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Sealed tensors: shape and graph are there, elements are not, but for Unsealed.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/tensor/cpu/cpu_context.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // apogee diff of two runs: the first step that differs, in metrics and in checkpoints.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // `apogee doctor` as a whole, with mpiruns that are absent, hang, fail or belong to another MPI.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The parts of `apogee doctor`: what is shown of an environment, limits, versions, child processes.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 

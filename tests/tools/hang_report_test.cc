@@ -4,7 +4,7 @@
 // also with one of them missing; and records of anybody.
 #include "apogee/tools/hang_report/hang_report.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>

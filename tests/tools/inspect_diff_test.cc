@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // apogee inspect and apogee diff: what they show, what they find, and their exit codes.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -4,7 +4,7 @@
 // others green; the sample covers all pairs; reports are what they say.
 #include "apogee/tools/matrix/matrix.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

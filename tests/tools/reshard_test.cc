@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // apogee reshard: what it makes, its exit codes, and how much memory it takes.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // `apogee run`: what the ranks get, what the command returns, and that no rank stays behind.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 

@@ -2,7 +2,7 @@
 
 // apogee timeline: the bubbles of schedules whose share is known, the picture, and traces of
 // anybody.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <fstream>

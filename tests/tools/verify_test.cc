@@ -2,7 +2,7 @@
 
 // apogee verify: passes what is right, fails what is wrong by a little, and says what it cannot
 // read.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -27,7 +27,7 @@ struct Result {
 class VerifyTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    dir_ = ::testing::TempDir() + "verify_test_" +
+    dir_ = ::apogee::testing::TempDir() + "verify_test_" +
            ::testing::UnitTest::GetInstance()->current_test_info()->name();
     fs::remove_all(dir_);
     fs::create_directories(dir_);

@@ -2,7 +2,7 @@
 
 // A pipeline computes what one rank computes, under every schedule and with every other axis. (The
 // matrix runs the products with every optimizer.)
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/autograd/functions/arithmetic.h"

@@ -4,7 +4,7 @@
 // plugins/pipeline/schedule.h says.
 #include "apogee/plugins/pipeline/schedule.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
