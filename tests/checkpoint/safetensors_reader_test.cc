@@ -16,7 +16,7 @@ namespace safetensors_reader_test {
 
 using ::testing::HasSubstr;
 
-const std::string kPath = ::apogee::testing::TempDir() + "reader_test.safetensors";
+const std::string kPath = ::testing::TempDir() + "reader_test.safetensors";
 
 absl::StatusOr<SafetensorsReader> OpenBytes(const std::string& bytes) {
   WriteBytes(kPath, bytes);
@@ -186,7 +186,7 @@ TEST(SafetensorsReaderTest, RefusesDataThatTheTensorsDoNotTile) {
 
 TEST(SafetensorsReaderTest, RefusesWhatIsNotAFile) {
   EXPECT_FALSE(SafetensorsReader::Open("/nonexistent/file.safetensors").ok());
-  EXPECT_THAT(std::string(SafetensorsReader::Open(::apogee::testing::TempDir()).status().message()),
+  EXPECT_THAT(std::string(SafetensorsReader::Open(::testing::TempDir()).status().message()),
               HasSubstr("not a regular file"));
 }
 

@@ -180,9 +180,9 @@ TEST_P(AdaLomoKernelsTest, NormAndUpdate) {
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, AdaLomoKernelsTest,
-                         ::apogee::testing::Values(std::pair(DType::kF64, DType::kF64),
-                                                   std::pair(DType::kF32, DType::kF32),
-                                                   std::pair(DType::kF32, DType::kBF16)));
+                         ::testing::Values(std::pair(DType::kF64, DType::kF64),
+                                           std::pair(DType::kF32, DType::kF32),
+                                           std::pair(DType::kF32, DType::kBF16)));
 
 }  // namespace adalomo_kernels_test
 }  // namespace apogee::optim

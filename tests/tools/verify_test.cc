@@ -27,7 +27,7 @@ struct Result {
 class VerifyTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    dir_ = ::apogee::testing::TempDir() + "verify_test_" +
+    dir_ = ::testing::TempDir() + "verify_test_" +
            ::testing::UnitTest::GetInstance()->current_test_info()->name();
     fs::remove_all(dir_);
     fs::create_directories(dir_);
