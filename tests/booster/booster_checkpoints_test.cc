@@ -3,7 +3,7 @@
 // Booster::save_training_state and resume: which checkpoints stay, which one is taken, and that all
 // ranks hear the same.
 #define XXH_INLINE_ALL
-#include <gmock/gmock-matchers.h>
+#include <gmock/gmock-more-matchers.h>
 #include <gtest/gtest.h>
 #include <xxhash.h>
 

@@ -3,7 +3,7 @@
 // A folder of checkpoints in which other things lie: links that lead elsewhere, pipes, devices,
 // files and folders in the place of others. Nothing outside the folder is touched, and what resume
 // passes over never stops the run that saves that step again.
-#include <gmock/gmock-matchers.h>
+#include <gmock/gmock-more-matchers.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/stat.h>

@@ -3,7 +3,7 @@
 // On the real file system: a process that ends before, in the middle of, or behind any change that
 // a save or a removal makes loses no checkpoint, and the next save works and clears up.
 // scripts/kill_every_syscall.sh does the same from outside, with SIGKILL.
-#include <gmock/gmock-matchers.h>
+#include <gmock/gmock-more-matchers.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 

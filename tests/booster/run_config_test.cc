@@ -4,7 +4,7 @@
 // refused, settings and options that differ are told, on every rank.
 #include "apogee/booster/run_config.h"
 
-#include <gmock/gmock-matchers.h>
+#include <gmock/gmock-more-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 
 // Booster::save_model writes the same weights under every plugin, and load_model reads them, bit
 // for bit, under any.
-#include <gmock/gmock-matchers.h>
+#include <gmock/gmock-more-matchers.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What ranks save under one layout they read back, bit for bit, under any other.
-#include <gmock/gmock-matchers.h>
+#include <gmock/gmock-more-matchers.h>
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A power cut, or a failure, at any operation of a save or a removal loses no checkpoint.
-#include <gmock/gmock-matchers.h>
+#include <gmock/gmock-more-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/checkpoint/checkpoint_folder.h"

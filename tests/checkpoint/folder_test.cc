@@ -5,7 +5,7 @@
 #include "apogee/checkpoint/folder.h"
 
 #include <fcntl.h>
-#include <gmock/gmock-matchers.h>
+#include <gmock/gmock-more-matchers.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mount.h>

@@ -4,7 +4,7 @@
 // frequencies; mixtures are refused.
 #include "apogee/checkpoint/hf_names.h"
 
-#include <gmock/gmock-matchers.h>
+#include <gmock/gmock-more-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

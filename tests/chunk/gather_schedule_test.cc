@@ -3,7 +3,7 @@
 // What is kept and fetched ahead, against an oracle that knows the whole sequence.
 #include "apogee/chunk/gather_schedule.h"
 
-#include <gmock/gmock-matchers.h>
+#include <gmock/gmock-more-matchers.h>
 #include <gtest/gtest.h>
 
 #include <limits>

@@ -4,7 +4,7 @@
 // what these models cannot do is refused by name.
 #include "apogee/nn/models/hf_config.h"
 
-#include <gmock/gmock-matchers.h>
+#include <gmock/gmock-more-matchers.h>
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -3,7 +3,7 @@
 // The fault trials' own eyes: what they must not let pass.
 #include "apogee/tests/comm/faults/judge.h"
 
-#include <gmock/gmock-matchers.h>
+#include <gmock/gmock-more-matchers.h>
 #include <gtest/gtest.h>
 
 #include <functional>

@@ -3,7 +3,7 @@
 // How a chain is cut: the best there is, and who holds which parameter.
 #include "apogee/plugins/pipeline/cut.h"
 
-#include <gmock/gmock-matchers.h>
+#include <gmock/gmock-more-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
