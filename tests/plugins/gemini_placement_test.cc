@@ -228,7 +228,7 @@ TEST(GeminiPlacementTest, StatesOnDiskChangeNoBit) {
 // Where a state lies is nothing that a checkpoint knows: what was saved under a budget, with states
 // on disk, goes on with everything on the device, and the other way round.
 TEST(GeminiPlacementTest, CheckpointsKnowNoHomes) {
-  const ::testing::TempDir folder;
+  const apogee::testing::TempDir folder;
   const GeminiOptions device{.chunk_bytes = 6000};
   GeminiOptions away = device;
   away.placement.placement_policy = "auto";

@@ -68,8 +68,8 @@ int DataSize(int num_ranks, const HybridParallelOptions& options) {
   return num_ranks / sp / options.tp_size;
 }
 
-void ExpectEqualRuns(const HybridTask& task, int num_ranks, const HybridParallelOptions& options,
-                     BatchCut cut = {}) {
+void ExpectEqualSequenceRuns(const HybridTask& task, int num_ranks,
+                             const HybridParallelOptions& options, BatchCut cut = {}) {
   if (testing::TooManyRanks(num_ranks)) GTEST_SKIP() << "needs " << num_ranks << " processes";
   cut.data_size = DataSize(num_ranks, options);
   Weights start;
@@ -127,7 +127,7 @@ HybridParallelOptions OptionsOf(const Ranks& ranks, int zero) {
 TEST(HybridSequenceTest, Gpt2EqualsOneRank) {
   for (const Ranks& ranks : kRanks) {
     for (const int zero : {0, 1, 2, 3}) {
-      ExpectEqualRuns(Gpt2Task(), ranks.count, OptionsOf(ranks, zero));
+      ExpectEqualSequenceRuns(Gpt2Task(), ranks.count, OptionsOf(ranks, zero));
     }
   }
 }
@@ -135,7 +135,7 @@ TEST(HybridSequenceTest, Gpt2EqualsOneRank) {
 TEST(HybridSequenceTest, LlamaEqualsOneRank) {
   for (const Ranks& ranks : kRanks) {
     for (const int zero : {0, 2, 3}) {
-      ExpectEqualRuns(LlamaTask(), ranks.count, OptionsOf(ranks, zero));
+      ExpectEqualSequenceRuns(LlamaTask(), ranks.count, OptionsOf(ranks, zero));
     }
   }
 }
@@ -143,10 +143,10 @@ TEST(HybridSequenceTest, LlamaEqualsOneRank) {
 TEST(HybridSequenceTest, ThreeRanks) {
   HybridTask task = Gpt2Task();
   task.tokens = TokensOf(18);
-  ExpectEqualRuns(task, 3, {.sp_size = 3, .sp_mode = "ring_attn"});
-  ExpectEqualRuns(task, 3, {.sp_size = 3, .sp_mode = "all_to_all", .zero_stage = 2});
-  ExpectEqualRuns(task, 3, {.tp_size = 3, .sp_mode = "split_gather", .zero_stage = 1});
-  ExpectEqualRuns(task, 6, {.sp_size = 3, .sp_mode = "ring_attn", .zero_stage = 1});
+  ExpectEqualSequenceRuns(task, 3, {.sp_size = 3, .sp_mode = "ring_attn"});
+  ExpectEqualSequenceRuns(task, 3, {.sp_size = 3, .sp_mode = "all_to_all", .zero_stage = 2});
+  ExpectEqualSequenceRuns(task, 3, {.tp_size = 3, .sp_mode = "split_gather", .zero_stage = 1});
+  ExpectEqualSequenceRuns(task, 6, {.sp_size = 3, .sp_mode = "ring_attn", .zero_stage = 1});
 }
 
 TEST(HybridSequenceTest, EveryKindOfOptimizer) {
@@ -159,11 +159,11 @@ TEST(HybridSequenceTest, EveryKindOfOptimizer) {
     if (name == "adafactor") task.options["relative_step"] = "false";
     if (name == "galore_adamw") task.options = {{"lr", "0.01"}, {"rank", "2"}};
     if (name == "adamw8bit") task.options = {{"lr", "0.01"}, {"min_8bit_size", "0"}};
-    ExpectEqualRuns(task, 4, {.sp_size = 2, .sp_mode = "ring_attn"});
-    ExpectEqualRuns(task, 2, {.tp_size = 2, .sp_mode = "split_gather"});
+    ExpectEqualSequenceRuns(task, 4, {.sp_size = 2, .sp_mode = "ring_attn"});
+    ExpectEqualSequenceRuns(task, 2, {.tp_size = 2, .sp_mode = "split_gather"});
     if (name == "lomo" || name == "adalomo") continue;  // take no means of shards
-    ExpectEqualRuns(task, 4, {.tp_size = 2, .sp_mode = "split_gather", .zero_stage = 2});
-    ExpectEqualRuns(task, 4, {.sp_size = 2, .sp_mode = "all_to_all", .zero_stage = 2});
+    ExpectEqualSequenceRuns(task, 4, {.tp_size = 2, .sp_mode = "split_gather", .zero_stage = 2});
+    ExpectEqualSequenceRuns(task, 4, {.sp_size = 2, .sp_mode = "all_to_all", .zero_stage = 2});
   }
 }
 
@@ -171,8 +171,8 @@ TEST(HybridSequenceTest, MicroBatchesAddUp) {
   for (const Ranks& ranks : kRanks) {
     if (ranks.count > 4) continue;
     for (const bool no_sync : {false, true}) {
-      ExpectEqualRuns(Gpt2Task(), ranks.count, OptionsOf(ranks, no_sync ? 0 : 1),
-                      {.accumulate = 2, .no_sync = no_sync});
+      ExpectEqualSequenceRuns(Gpt2Task(), ranks.count, OptionsOf(ranks, no_sync ? 0 : 1),
+                              {.accumulate = 2, .no_sync = no_sync});
     }
   }
 }
@@ -180,10 +180,11 @@ TEST(HybridSequenceTest, MicroBatchesAddUp) {
 // What a loop adds to after a step are the addends again, not their sum.
 TEST(HybridSequenceTest, GradientsMayStayAfterAStep) {
   for (const int zero : {0, 1, 2}) {
-    ExpectEqualRuns(Gpt2Task(), 4, {.tp_size = 2, .sp_mode = "split_gather", .zero_stage = zero},
-                    {.keep = true});
-    ExpectEqualRuns(Gpt2Task(), 2, {.sp_size = 2, .sp_mode = "ring_attn", .zero_stage = zero},
-                    {.keep = true});
+    ExpectEqualSequenceRuns(Gpt2Task(), 4,
+                            {.tp_size = 2, .sp_mode = "split_gather", .zero_stage = zero},
+                            {.keep = true});
+    ExpectEqualSequenceRuns(
+        Gpt2Task(), 2, {.sp_size = 2, .sp_mode = "ring_attn", .zero_stage = zero}, {.keep = true});
   }
 }
 
@@ -207,7 +208,7 @@ TEST(HybridSequenceTest, MasksAreThoseOfOneRank) {
 
 TEST(HybridSequenceTest, RecomputedBlocks) {
   for (const Ranks& ranks : kRanks) {
-    if (ranks.count == 4) ExpectEqualRuns(LlamaTask(true), 4, OptionsOf(ranks, 3));
+    if (ranks.count == 4) ExpectEqualSequenceRuns(LlamaTask(true), 4, OptionsOf(ranks, 3));
   }
 }
 
@@ -221,7 +222,7 @@ TEST(HybridSequenceTest, OtherCriteriaGetWholeLogits) {
   };
   task.criterion = nn::MeanLoss{
       .mean = half, .count = [](const Tensor& t) { return nn::CountTargets(t, kIgnored); }};
-  for (const Ranks& ranks : kRanks) ExpectEqualRuns(task, ranks.count, OptionsOf(ranks, 2));
+  for (const Ranks& ranks : kRanks) ExpectEqualSequenceRuns(task, ranks.count, OptionsOf(ranks, 2));
 }
 
 // A model around the language model, whose own parameters see whole sequences.
@@ -242,7 +243,7 @@ class Wrapped : public nn::Module {
 TEST(HybridSequenceTest, AModelInsideAnother) {
   HybridTask task = Gpt2Task();
   task.make = [inner = task.make] { return std::make_unique<Wrapped>(inner()); };
-  for (const Ranks& ranks : kRanks) ExpectEqualRuns(task, ranks.count, OptionsOf(ranks, 0));
+  for (const Ranks& ranks : kRanks) ExpectEqualSequenceRuns(task, ranks.count, OptionsOf(ranks, 0));
 }
 
 // The loss and, in evaluation, the logits are those of one rank.
