@@ -121,9 +121,8 @@ prepare() {
   local side="$1" tree="$2" folder="$work/$1" target known
   mkdir -p "$folder"
   GIT_INDEX_FILE="$work/$side.index" our_git --work-tree="$folder" read-tree --reset -u "$tree"
-  # Without precompiled headers, which would tie the compiler cache's entries to one side's folder.
   cmake -S "$folder" -B "$folder/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DAPOGEE_NATIVE=ON \
-    -DAPOGEE_PCH=OFF -DAPOGEE_WITH_OPENMP=ON -DAPOGEE_WITH_ONEDNN=AUTO -DAPOGEE_WITH_CUDA=OFF \
+    -DAPOGEE_PCH=ON -DAPOGEE_UNITY=OFF -DAPOGEE_WITH_OPENMP=ON -DAPOGEE_WITH_ONEDNN=AUTO -DAPOGEE_WITH_CUDA=OFF \
     -DAPOGEE_WITH_MPI=OFF -DAPOGEE_WITH_NCCL=OFF -DAPOGEE_BUILD_TESTS=OFF -DAPOGEE_BUILD_BENCH=OFF \
     -DAPOGEE_BUILD_EXAMPLES=ON -DAPOGEE_BUILD_TOOLS=ON >"$work/$side.log" 2>&1 || {
     cat "$work/$side.log"

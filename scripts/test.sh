@@ -1,21 +1,25 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Everything a change must pass: dependencies, build, tests (the layering among them), installation and a
-# consumer project, format. Works from any folder, on a fresh clone, without a terminal.
+# consumer project, format, a part of the fuzzing. Works from any folder, on a fresh clone, without a terminal.
 #
-#   scripts/test.sh [--sanitizers]
+#   scripts/test.sh [--all]
 #
-# --sanitizers also runs the tests under AddressSanitizer and UndefinedBehaviorSanitizer, and those of
-# label `threads` under ThreadSanitizer. The last line is `N passed, M failed, K skipped`.
+# The build groups sources and runs the CUDA kernels on a GPU in software (preset `test`); the installed library
+# is the portable one, with the kernels compiled by nvcc where it is found. Of the fuzzed parsers a third runs,
+# another one with every commit (scripts/tenth.sh).
+# --all also runs the whole suite under AddressSanitizer with UndefinedBehaviorSanitizer and under
+# ThreadSanitizer, all mutants, the whole matrix, and every parser for a minute. It takes hours.
+# The last line is `N passed, M failed, K skipped`.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$ROOT"
 
-sanitizers=0
+all=0
 for arg in "$@"; do
   case "$arg" in
-    --sanitizers) sanitizers=1 ;;
+    --all) all=1 ;;
     *)
-      echo "usage: scripts/test.sh [--sanitizers]" >&2
+      echo "usage: scripts/test.sh [--all]" >&2
       exit 2
       ;;
   esac
@@ -75,27 +79,32 @@ if [[ -x "$nvcc" && "$("$nvcc" --help)" == *--Ofast-compile* ]]; then
 fi
 
 need "dependencies" scripts/install_deps.sh quickstart test bench mpi
-need "configure" cmake --preset release -DAPOGEE_BUILD_BENCH=ON
-need "build" cmake --build --preset release -j "$JOBS"
-run_tests release
-# The CUDA kernels on a GPU in software (docs/gpu.md). It takes CUDA's headers.
+cuda=OFF
 if [[ -f "${CUDA_HOME:-/usr/local/cuda}/include/cuda_runtime.h" ]]; then
-  need "build (emulated GPU)" bash -c "scripts/install_deps.sh cuda && cmake --preset cuda-emulated &&
-    cmake --build --preset cuda-emulated -j $JOBS --target device_tests"
-  run_tests cuda-emulated -L cuda
+  cuda=EMULATED
+  need "dependencies (CUDA)" scripts/install_deps.sh cuda
 else
-  echo "[  SKIPPED ] the emulated GPU: no CUDA headers"
+  echo "[  SKIPPED ] the CUDA kernels: no CUDA headers"
   skipped=$((skipped + 1))
 fi
+need "configure" cmake --preset test -DAPOGEE_WITH_CUDA=$cuda
+need "build" build build/test
+run_tests test
 check "install and consumer" scripts/check_install.sh
 check "format" scripts/format.sh --check
-check "fuzz, 20 seconds a parser" bash -c "scripts/install_deps.sh fuzz && scripts/fuzz.sh 20"
+mapfile -t parsers < <(ls tests/fuzz/seeds)
+((all)) || mapfile -t parsers < <(printf '%s\n' "${parsers[@]}" | scripts/tenth.sh --of 3)
+need "dependencies (fuzz)" scripts/install_deps.sh fuzz
+check "fuzz (${parsers[*]})" scripts/fuzz.sh $((all ? 60 : 20)) "${parsers[@]}"
 
-if ((sanitizers)); then
-  need "build (asan)" bash -c "cmake --preset asan && cmake --build --preset asan -j $JOBS"
-  run_tests asan
-  need "build (tsan)" bash -c "cmake --preset tsan && cmake --build --preset tsan -j $JOBS"
-  run_tests tsan -L threads
+if ((all)); then
+  for sanitizer in asan tsan; do
+    need "configure ($sanitizer)" cmake --preset "$sanitizer"
+    need "build ($sanitizer)" build "build/$sanitizer"
+    run_tests "$sanitizer"
+  done
+  check "mutants" tools/mutate.sh
+  check "the whole matrix" env OMP_WAIT_POLICY=passive build/test/bin/apogee matrix
 fi
 
 report

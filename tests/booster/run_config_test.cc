@@ -168,7 +168,7 @@ TEST_F(RunConfigTest, OptionsThatHaveNoEffectAreTold) {
       ValueOrThrow(Resume(other, folder_, {.options = {{"lr", "0.25"}, {"eps", "1e-6"}}}));
   EXPECT_THAT(
       resumed.notices,
-      ElementsAre(HasSubstr("the optimizer's lr 0.25 has no effect: the saved run's 0.5 goes on")));
+      ElementsAre(HasSubstr("the optimizer's lr 0.25 has no effect: the saved run's 0.5 is kept")));
 }
 
 // The scheduler has set the rate of its first step by the time of boost: bases are compared.
@@ -183,7 +183,7 @@ TEST_F(RunConfigTest, ASchedulesBaseRatesAreCompared) {
   EXPECT_THAT(
       ValueOrThrow(Resume(other, folder_, {.options = {{"lr", "0.25"}}, .schedule = "cosine"}))
           .notices,
-      ElementsAre(HasSubstr("lr 0.25 has no effect: the saved run's 0.5 goes on")));
+      ElementsAre(HasSubstr("lr 0.25 has no effect: the saved run's 0.5 is kept")));
 }
 
 // A run that has resumed with options of no effect saves those that went on.

@@ -94,7 +94,7 @@ TEST_F(Train3dTest, WrongUsageExitsWith2) {
   ExpectRefused("--schedule interleave", 2, "(did you mean \"interleaved\"?)");
   ExpectRefused("--microbatches 1", 2, "num_microbatches 1 is less than pp_size 2");
   ExpectRefused("--zero 3", 2, "with pp_size 2 it must be 0 to 2");
-  ExpectRefused("--batch 3", 2, "--pp make; use --batch 2 or 4");
+  ExpectRefused("--batch 3", 2, "--pp give; use --batch 2 or 4");
 }
 
 TEST_F(Train3dTest, WhatDoesNotFitExitsWith1) {
