@@ -395,7 +395,7 @@ TEST_F(TrainGptTest, TheLedgerAgreesWithTheProcess) {
   GTEST_SKIP() << "a sanitizer takes memory of its own";
 #endif
   const RunResult result =
-      Train("--layers 4 --heads 4 --dim 192 --block 128 --batch 16 --steps 2 --sample 1");
+      Train("--layers 4 --heads 4 --dim 192 --block 128 --batch 32 --steps 2 --sample 1");
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const double ledger = MebibytesAfter(result.out, "peak memory: ");
   const double process = MebibytesAfter(result.out, "by the ledger, ");

@@ -291,7 +291,7 @@ TEST_F(DeviceDecisionTest, FactorIsNotReadOnTheHost) {
   const StepGate gate{};
   EXPECT_EQ(static_cast<double>(GradFactor(0.5)), 0.5);
   EXPECT_THAT(MessageOf([&] { static_cast<void>(static_cast<double>(GradFactor(1, &gate))); }),
-              HasSubstr("let DecidesOnDevice() of the optimizer return false"));
+              HasSubstr("return false from DecidesOnDevice() of the optimizer"));
 }
 
 }  // namespace device_decision_test
