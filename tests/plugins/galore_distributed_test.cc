@@ -432,7 +432,7 @@ TEST(GaLoreDdpTest, RefusesWhatNeedsWholeGradients) {
     dict.groups[0]["project"] = "false";
     ASSERT_TRUE(run.optimizer().load_state_dict(dict).ok());
     EXPECT_THAT([&] { run.optimizer().step(); },
-                Throws<Error>(Property(&Error::what, HasSubstr("set them before boost"))));
+                Throws<Error>(Property(&Error::what, HasSubstr("set options before boost"))));
   });
 }
 
