@@ -24,10 +24,12 @@ function(add_layer)
 
   set(target apogee_${arg_NAME})
   add_library(${target} STATIC ${arg_SRCS})
-  # Kernels are compiled one by one also in a unity build: optimising them is the work, not reading headers.
+  # Kernels, the loops over elements, are compiled one by one also in a unity build: optimising them is the work,
+  # not reading headers. They are optimised in full also where a build asks for less (quickstart, preset test).
   set(kernels ${arg_SRCS})
-  list(FILTER kernels INCLUDE REGEX "(^|/)cpu/")
-  set_source_files_properties(${kernels} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  list(FILTER kernels INCLUDE REGEX "(^|/)cpu/|tree_reduce|/shares")
+  set_source_files_properties(${kernels} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON
+                              COMPILE_OPTIONS "$<$<CONFIG:Release>:-O3>")
   add_library(apogee::${arg_NAME} ALIAS ${target})
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${arg_NAME} LINKER_LANGUAGE CXX)
   list(TRANSFORM arg_HDRS PREPEND ${APOGEE_INCLUDE_ROOT}/apogee/${folder}/)

@@ -8,8 +8,8 @@
 #   scripts/quickstart.sh --precision f32
 #   scripts/quickstart.sh --ranks 1                # --ranks or --plugin: these instead of the above
 #
-# The run's files land in out/quickstart. The program is compiled for this machine's processor only, and without
-# kernels for GPUs: `cmake --preset release` compiles these where nvcc is found (docs/gpu.md).
+# The run's files land in out/quickstart. The program is compiled for this machine's processor only, quickly (only
+# kernels are optimised in full), and without kernels for GPUs: `cmake --preset release` compiles these where nvcc is found (docs/gpu.md).
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$ROOT"
 
@@ -19,7 +19,7 @@ scripts/install_deps.sh quickstart
 phase "build"
 cmake -S . -B build/quickstart -G Ninja -DCMAKE_BUILD_TYPE=Release -DAPOGEE_BUILD_TESTS=OFF \
   -DAPOGEE_BUILD_BENCH=OFF -DAPOGEE_BUILD_TOOLS=OFF -DAPOGEE_BUILD_EXAMPLES=ON -DAPOGEE_WITH_CUDA=OFF \
-  -DAPOGEE_NATIVE=ON -DAPOGEE_UNITY=ON
+  -DAPOGEE_NATIVE=ON -DAPOGEE_UNITY=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG"
 build build/quickstart --target 01_train_gpt
 
 phase "train"
