@@ -124,7 +124,8 @@ class GradientChunks {
   int64_t num_chunks() const { return static_cast<int64_t>(plan_.size()); }
 
  private:
-  // One parameter: where its gradient lies, and its tree of partial sums in reproducible mode.
+  // One parameter: its gradient's place in a chunk, and its tree of partial sums in reproducible
+  // mode.
   struct Slot {
     autograd::ParameterPtr parameter;
     std::shared_ptr<void> hook;

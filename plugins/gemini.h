@@ -15,10 +15,10 @@
 // The update equals that of one rank with the whole batch. Optimizers are bound to shards as in
 // LowLevelZeroPlugin.
 //
-// Parameters lie in chunks. Each module has ceil(bytes / chunk_bytes) of them, separate ones for
-// trainable and frozen parameters. One all-gather per chunk brings its values before the module's
-// forward and before the module's part of backward; its memory is freed afterwards. For the rules
-// that modules must follow, and ranks that differ, see plugins/module_windows.h.
+// Parameters are stored in chunks. Each module has ceil(bytes / chunk_bytes) chunks, separate ones
+// for trainable and frozen parameters. One all-gather per chunk brings its values before the
+// module's forward and before the module's part of backward; the gathered values are freed
+// afterwards. For the rules that modules must follow see plugins/module_windows.h.
 //
 // Bytes per rank, for n ranks and N elements:
 //

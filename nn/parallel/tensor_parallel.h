@@ -56,7 +56,8 @@ class TensorParallel {
   const Shape& LogicalShape(const autograd::Parameter& parameter) const;
   // The whole value. Collective: every rank of the group calls (one all-gather if it is sharded).
   Tensor Whole(const autograd::Parameter& parameter) const;
-  // The same from this rank's shard `part`, for a parameter whose value is held elsewhere.
+  // The same from this rank's shard `part`, for a parameter whose data() holds only a part of the
+  // shard (ZeRO stage 3).
   Tensor Whole(const autograd::Parameter& parameter, const Tensor& part) const;
 
   // From now on the model in training mode returns this rank's columns of the logits, sealed:
