@@ -77,7 +77,7 @@ struct ScaledAdamOptions {
 };
 extern template class TypedOptimizer<ScaledAdamOptions>;
 
-// What a parameter contributes to its group's clipping norm.
+// The part of a parameter in its group's clipping norm.
 struct GradientShare {
   std::string name;
   double share = 0;      // of the group's squared norm, in [0, 1]; 0 when the norm is 0
@@ -127,7 +127,7 @@ class ScaledAdam : public TypedOptimizer<ScaledAdamOptions> {
               std::span<const StatBuffer> totals) override;
 
  private:
-  // What Clipping() reads of a group's last step; the kernels write it.
+  // The results of a group's last step that Clipping() reads; the kernels write them.
   struct LastStep {
     std::vector<const ParamView*> views;
     Tensor shares;  // ScaledAdamSizeChunk::share of each; undefined without clipping
