@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Everything a change must pass: dependencies, build, tests (the layering among them), installation and a
-# consumer project, format. Works from any folder, on a fresh clone, without a terminal.
+# Runs every check that a change must pass: dependencies, build, tests (including the layering), installation
+# and a consumer project, format. Works from any folder, on a fresh clone, without a terminal.
 #
 #   scripts/test.sh [--sanitizers]
 #
@@ -29,7 +29,7 @@ report() {
   echo "$passed passed, $failed failed, $skipped skipped"
 }
 
-# check NAME COMMAND...: one more passed or failed check.
+# check NAME COMMAND...: runs the command and counts it as passed or failed.
 check() {
   phase "$1"
   if "${@:2}"; then
@@ -40,7 +40,7 @@ check() {
   fi
 }
 
-# need NAME COMMAND...: as check, but nothing after it makes sense when it fails.
+# need NAME COMMAND...: runs the command. If it fails, counts a failure, prints the report and ends the script.
 need() {
   phase "$1"
   "${@:2}" && return
@@ -68,7 +68,7 @@ run_tests() {
   fi
 }
 
-# No kernel that nvcc compiles runs here: half the time without its later optimisations.
+# No kernel that nvcc compiles runs here. Without its later optimisations this takes half the time.
 nvcc="${CUDA_HOME:-/usr/local/cuda}/bin/nvcc"
 if [[ -x "$nvcc" && "$("$nvcc" --help)" == *--Ofast-compile* ]]; then
   export CUDAFLAGS="--Ofast-compile=max"
