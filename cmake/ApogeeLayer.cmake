@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# add_layer declares one top-level folder: its sources, its headers and the layers it may include. The
-# folders' CMakeLists.txt are thus the layering diagram, and tests/layer_check.cmake greps the includes
+# add_layer declares one top-level folder: its sources, its headers and the layers it may include. So the
+# CMakeLists.txt of the folders define the layering, and tests/layer_check.cmake checks all includes
 # against it.
 #
 #   add_layer(NAME tensor
@@ -11,8 +11,8 @@
 #             PRIVATE_LIBS DNNL::dnnl                      # linked, not seen in our headers
 #             BUILD_LIBS Eigen3::Eigen)                    # header-only and not seen: users don't need it
 #
-# makes the static library apogee_tensor, alias apogee::tensor. Headers that other folders have no
-# business with are left out of HDRS.
+# makes the static library apogee_tensor, alias apogee::tensor. Leave headers that only this folder uses out
+# of HDRS.
 
 function(add_layer)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "SRCS;HDRS;DEPS;PUBLIC_LIBS;PRIVATE_LIBS;BUILD_LIBS")
@@ -24,7 +24,7 @@ function(add_layer)
 
   set(target apogee_${arg_NAME})
   add_library(${target} STATIC ${arg_SRCS})
-  # Kernels are compiled one by one also in a unity build: optimising them is the work, not reading headers.
+  # A unity build compiles kernels one by one, too: their time goes into optimising, not into reading headers.
   set(kernels ${arg_SRCS})
   list(FILTER kernels INCLUDE REGEX "(^|/)cpu/")
   set_source_files_properties(${kernels} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
@@ -36,7 +36,7 @@ function(add_layer)
   apogee_precompile(${target} FROM apogee_core HEADERS ${APOGEE_PCH_HEADERS})
 
   foreach(dep IN LISTS arg_DEPS)
-    # A layer that has no sources in this version declares a dependency all the same.
+    # A layer without sources in this version has no target, but may be declared as a dependency.
     if(TARGET apogee_${dep})
       target_link_libraries(${target} PUBLIC apogee_${dep})
     endif()
