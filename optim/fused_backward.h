@@ -16,7 +16,7 @@
 // parameters needs all gradients before the first update. backward then runs twice over the same
 // graph (retain_graph): first to collect the norm of each gradient, then to update. Random masks
 // (dropout) are the same in both. With kProceed and no max_norm it runs once. In both passes at
-// most one finished gradient exists at a time, beside the one being computed.
+// most one finished gradient exists at a time, in addition to the one being computed.
 //
 // Loss scale: set StepOptions::loss_scale; fused_backward multiplies the loss gradient by it.
 //

@@ -17,7 +17,7 @@
 //
 // States of a projected [m, n] matrix for std: projector, 4 r min(m, n) bytes; exp_avg_sq_row and
 // exp_avg_sq_col of R, 4 (max(m, n) + r) bytes; with beta1 also exp_avg, 4 r max(m, n) bytes.
-// Statistics beside those of the projection: the sum of w^2, if scale_parameter is set.
+// Statistics in addition to those of the projection: the sum of w^2, if scale_parameter is set.
 #ifndef APOGEE_OPTIM_GALORE_ADAFACTOR_H_
 #define APOGEE_OPTIM_GALORE_ADAFACTOR_H_
 

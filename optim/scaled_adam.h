@@ -34,7 +34,7 @@
 // Clipping: clip follows from the group's norm (median_clipping.h), which weights each gradient:
 //   norm^2 = sum over the group's parameters of r^2 sum(grad^2)
 // For a parameter of one element, scalar_lr_scale^2 takes the place of r^2. StepOptions::max_norm,
-// which clips the norm of the whole model, works beside it.
+// which clips the norm of the whole model, works in addition.
 //
 // States: delta, exp_avg_sq per element (8 bytes). Parameters of more than one element also have
 // param_rms, scale_exp_avg_sq, scale_grad_sum, scale_grad_sumsq (16 bytes per parameter). Each

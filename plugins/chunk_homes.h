@@ -80,7 +80,7 @@ class ChunkHomes {
   const std::vector<bool>& keep() const { return keep_; }
   const ContextPtr& optimizer_home(size_t chunk) const { return optimizer_homes_[chunk]; }
   // For GradientChunkOptions::context_of: the memory of the optimizer's data. Under a budget it is
-  // the device only if `bytes` fit beside the values still to be gathered.
+  // the device only if `bytes` fit in addition to the values still to be gathered.
   ContextPtr GradientHome(size_t chunk, int64_t bytes, const chunk::GatherSchedule& schedule) const;
   // Null when nothing lives there.
   const ContextPtr& host() const { return host_; }

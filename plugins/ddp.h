@@ -96,7 +96,7 @@ class DdpPlugin : public Plugin, public BackwardPasses {
   double loss_scale() const { return guard_->loss_scale(); }
 
  private:
-  // For an optimizer that asks for local gradients in some steps: tells it its ranks, makes
+  // For an optimizer that asks for local gradients in some steps: passes it its ranks, makes
   // replicas equal before evaluations, and moves those parameters from `reduced` into chunks of
   // their own.
   void HandOverGradients(nn::Module& model, optim::Optimizer& optimizer,

@@ -113,7 +113,7 @@ class GeminiPlugin : public Plugin {
   Tensor WholeValue(const autograd::Parameter& parameter) const;
   // 1 except for fp16.
   double loss_scale() const { return guard_->loss_scale(); }
-  // After boost: the chunks that hold the parameters, and where they live.
+  // After boost: the chunks that hold the parameters, and their homes (device, host, disk).
   const chunk::ShardedParameters& chunks() const { return *parameters_; }
   const ChunkHomes& homes() const { return *homes_; }
   // When each chunk was whole on this rank's device in the last step.
