@@ -101,10 +101,12 @@ struct LoadModelOptions {
 struct Resumed {
   RunPosition position;
   std::string path;  // the checkpoint's
-  // Sentences without control characters, about: newer checkpoints that were skipped, newest first,
-  // with the reason; settings of this run that differ from the saved ones; options of this run that
-  // have no effect because the saved ones stay in force; a learning-rate schedule that differs from
-  // the saved run's; a schedule or dynamic loss scale that was saved and that this run lacks.
+  // Sentences without control characters, about
+  //   - newer checkpoints that were skipped, with the reason, newest first
+  //   - settings of this run that differ from the saved ones
+  //   - options of this run without effect, because the saved ones stay in force
+  //   - a learning-rate schedule that differs from the saved run's
+  //   - a schedule or dynamic loss scale that was saved and that this run lacks
   std::vector<std::string> notices;
 };
 

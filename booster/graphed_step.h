@@ -26,10 +26,11 @@
 // gradients have been made absent. If you still hold such a gradient when the graph is about to
 // write the next one, Run throws Error: keep a Clone() of the gradient instead.
 //
-// Throws Error, before anything has changed, for setups that a graph cannot run exactly: contexts
-// of the CPU, plugins other than single_rank, fused backward, hooks on modules or parameters (a
-// trace sets some), dropout, values read on the host, indices that are not the batch's. A wrong
-// index in a batch gives the Error of the eager run.
+// Throws Error, before anything has changed, for setups that a graph cannot run exactly:
+//   - contexts of the CPU, plugins other than single_rank, fused backward
+//   - hooks on modules or parameters (a trace sets some), dropout
+//   - values that the model or the criterion reads on the host, indices that are not the batch's
+// A wrong index in a batch gives the Error of the eager run.
 #ifndef APOGEE_BOOSTER_GRAPHED_STEP_H_
 #define APOGEE_BOOSTER_GRAPHED_STEP_H_
 

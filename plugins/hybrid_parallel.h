@@ -4,7 +4,7 @@
 // form a mesh [pp, dp, sp, tp]:
 //
 //   tp  tensor parallelism: the weights of each layer are sharded over neighbouring ranks
-//   sp  sequence parallelism: the tokens of each sequence are sharded over ranks with equal weights
+//   sp  sequence parallelism: the tokens of each sequence are sharded over ranks
 //   dp  data parallelism: the batch is divided among replicas of the model
 //   pp  pipeline parallelism: each stage holds some of the layers
 //
@@ -28,11 +28,12 @@
 // and one clip factor. Initial weights are those of one rank, whatever tp is.
 //
 // If boost gets nn::CrossEntropyLoss and the model's output comes from a vocabulary-parallel layer,
-// the logits of a model in training mode are this rank's columns, which boosted.criterion takes. In
-// evaluation mode, and with other criteria, logits are whole.
+// a model in training mode returns only this rank's columns of the logits. boosted.criterion takes
+// them. In evaluation mode, and with other criteria, logits are whole.
 //
-// Memory. Of N elements in cut parameters and R in the others, each rank takes the bytes of
-// LowLevelZeroPlugin or GeminiPlugin for N / tp + R elements and n = dp x sp ranks.
+// Memory. Let N be the number of elements of cut parameters, and R that of all others. Each rank
+// takes the bytes that LowLevelZeroPlugin or GeminiPlugin takes for N / tp + R elements on
+// n = dp x sp ranks.
 //
 // Tensor parallelism communicates, per step and besides the gradients:
 //
@@ -72,15 +73,14 @@
 //   ring_attn     (2 (sp - 1) s + 4 sp) 2 L d K / H / sp sent, as many received, and 16 per loss
 //
 // Under split_gather, activations between tensor-parallel layers are those of T / tp tokens.
-//
-// Under split_gather Parameter::grad() of a parameter that is not cut is this rank's addend of a
-// sum, which step() makes. LOMO and AdaLomo at zero_stage 3 are refused there.
+// Parameter::grad() of a parameter that is not cut is this rank's addend of a sum, which step()
+// makes. LOMO and AdaLomo at zero_stage 3 are refused.
 //
 // Pipeline stages. With pp_size p > 1 the model, an nn::Chain, is cut into stages, and
-// booster.execute_pipeline replaces forward and backward (docs/pipelines.md). A stage holds N and R
-// of its own pieces; each stage that uses a tied parameter has a copy of it. A stage also keeps the
-// outputs of its pieces and their activations for backward, of as many micro-batches as the
-// schedule says (pipeline/schedule.h). Between the two halves of zbv's backward a chunk keeps the
+// booster.execute_pipeline replaces forward and backward (docs/pipelines.md). On a stage, N and R
+// count only its own pieces; each stage that uses a tied parameter has a copy of it. A stage also
+// keeps its pieces' outputs and activations for backward; the schedule tells of how many
+// micro-batches (pipeline/schedule.h). Between the two halves of zbv's backward a chunk keeps the
 // gradients of its layers' outputs instead of its own output.
 //
 // Stages communicate, per step of m micro-batches with v chunks a stage:

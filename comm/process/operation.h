@@ -74,7 +74,7 @@ struct Operation : std::enable_shared_from_this<Operation> {
   bool failed = false;
   // When data last moved.
   Clock::time_point last_progress = {};
-  // When the members that are overdue were asked whether they wait in another operation.
+  // When the members that are overdue were asked whether they themselves wait for another one.
   Clock::time_point asked_at = {};
   std::vector<int> in_flight;  // transfers, by peer
   int num_in_flight = 0;

@@ -27,9 +27,10 @@
 
 namespace apogee::nn::parallel {
 
-// The reasons why `plan` cannot shard the model over `tp` ranks, a line each: rules that select
-// nothing or a module of the wrong kind, dims and units that tp does not divide, modules that two
-// rules select, parameters that two rules would cut differently. Empty: it can.
+// The reasons why `plan` cannot shard the model over `tp` ranks, a line each. Empty: it can.
+//   - rules that select nothing, or a module of the wrong kind
+//   - dims and units that tp does not divide
+//   - modules that two rules select, parameters that two rules would cut differently
 std::vector<std::string> PlanProblems(Module& model, const ParallelPlan& plan, int tp);
 
 struct TensorParallelOptions {
