@@ -6,7 +6,7 @@
 #   add_layer(NAME tensor
 #             SRCS tensor.cc ops/matmul.cc cpu/matmul.cc   # relative to the folder
 #             HDRS tensor.h ops/matmul.h                   # installed under include/apogee/tensor/
-#             DEPS core                                    # layers; their own dependencies come along
+#             DEPS core                                    # layers; their own dependencies are added
 #             PUBLIC_LIBS absl::status                     # seen in our headers
 #             PRIVATE_LIBS DNNL::dnnl                      # linked, not seen in our headers
 #             BUILD_LIBS Eigen3::Eigen)                    # header-only and not seen: users don't need it

@@ -18,7 +18,7 @@
 #
 # A mutant is a file tools/mutants/NAME.mutant:
 #
-#   One line that says what is wrong with it.
+#   One line that describes the fault.
 #   file: optim/adam.cc
 #   tests: ^optim_update_test$            a regular expression on ctest's names
 #   old:
