@@ -18,7 +18,8 @@
 // Parameters are stored in chunks. Each module has ceil(bytes / chunk_bytes) chunks, separate ones
 // for trainable and frozen parameters. One all-gather per chunk brings its values before the
 // module's forward and before the module's part of backward; the gathered values are freed
-// afterwards. For the rules that modules must follow see plugins/module_windows.h.
+// afterwards. plugins/module_windows.h has the rules for modules, and for ranks whose forwards
+// differ.
 //
 // Bytes per rank, for n ranks and N elements:
 //
