@@ -68,9 +68,9 @@ class Parameter {
   // Replaces the value by one of the same shape; the gradient stays. Graphs that were recorded
   // before keep the old value.
   void set_value(Tensor value);
-  // Replaces the value by one that takes no memory until value() or data() is called. That call
-  // throws what `make` throws, and the next call tries again. set_value replaces a lazy value
-  // without making it.
+  // Replaces the value by one that takes no memory until value() or data() is called. If `make`
+  // throws, that call throws the same, and the next call tries again. set_value replaces a lazy
+  // value without making it.
   void set_lazy_value(LazyValue lazy);
   bool is_lazy() const { return lazy_.make != nullptr; }
   // Replaces the value by this rank's shard of it, of any shape. The gradient becomes absent.
@@ -104,10 +104,10 @@ class Parameter {
   // Makes the gradient absent. With set_to_none = false, fills a present gradient with zeros.
   void zero_grad(bool set_to_none = true);
 
-  // If not empty, the finished gradient is held elsewhere, not in grad(). The text says where, and
-  // what to use there. Code that reads gradients from parameters must throw Error with this text.
+  // If not empty, a plugin holds the finished gradient, and grad() does not have it. The text names
+  // the place and the remedy. Code that reads gradients from parameters must throw Error with it.
   const std::string& grad_keeper() const { return grad_keeper_; }
-  // `on_zero_grad` runs with every zero_grad, to clear the gradient that is held elsewhere.
+  // `on_zero_grad` runs with every zero_grad, to clear the gradient that the plugin holds.
   using OnZeroGrad = std::function<void(bool set_to_none)>;
   void set_grad_keeper(std::string keeper, OnZeroGrad on_zero_grad = nullptr) {
     grad_keeper_ = std::move(keeper);

@@ -12,9 +12,9 @@
 //     boosted.optimizer.zero_grad();
 //   }
 //
-// boosted.criterion is the mean over the targets that count in the micro-batch of all ranks
-// (plugins/loss_normalizer.h), so ranks may have unequal batches and unequal numbers of ignored
-// targets. Its value is this rank's share; the mean over the ranks is the loss.
+// boosted.criterion makes the loss the mean over all targets that count, in the micro-batches of
+// all ranks together (plugins/loss_normalizer.h). So ranks may have unequal batches and unequal
+// numbers of ignored targets. Its value is this rank's share; the mean over the ranks is the loss.
 //
 // Accumulation: call backward once per micro-batch with the loss divided by the number of
 // micro-batches, then step. If the last window is shorter, divide by its own number. This gives the
@@ -101,10 +101,12 @@ struct LoadModelOptions {
 struct Resumed {
   RunPosition position;
   std::string path;  // the checkpoint's
-  // Sentences without control characters, about: newer checkpoints that were skipped, newest first,
-  // with the reason; settings of this run that differ from the saved ones; options of this run that
-  // have no effect because the saved ones stay in force; a learning-rate schedule that differs from
-  // the saved run's; a schedule or dynamic loss scale that was saved and that this run lacks.
+  // Sentences without control characters, about
+  //   - newer checkpoints that were skipped, with the reason, newest first
+  //   - settings of this run that differ from the saved ones
+  //   - options of this run without effect, because the saved ones stay in force
+  //   - a learning-rate schedule that differs from the saved run's
+  //   - a schedule or dynamic loss scale that was saved and that this run lacks
   std::vector<std::string> notices;
 };
 
@@ -168,8 +170,8 @@ class Booster {
                                   const Criterion& criterion, optim::Optimizer* optimizer,
                                   const PipelineOptions& options);
 
-  // While the handle lives, boosted.criterion returns addends of the mean over a whole window of
-  // micro-batches. `num_targets`: targets that count in this rank's micro-batches of the window.
+  // While the handle lives, the values of boosted.criterion add up to the mean over a whole window
+  // of micro-batches. `num_targets`: targets that count in this rank's micro-batches of the window.
   // The loop adds up gradients and does not divide by the number of micro-batches. Collective, once
   // per window.
   //
@@ -190,10 +192,10 @@ class Booster {
   // newest options.keep checkpoints up to this step. Checkpoints of later steps stay, and none is
   // overwritten.
   //
-  // The folder is made if it is missing; its parent must exist. It belongs to this booster until
-  // the booster is destroyed or saves elsewhere. Meanwhile another run's save there is
-  // FailedPrecondition (run_lock.h; only on the machine's file system). Once this returns ok (with
-  // use_async: once wait_for_saves does) the checkpoint survives a power cut.
+  // The folder is made if it is missing; its parent must exist. This booster locks it (run_lock.h)
+  // until it is destroyed or saves to another folder. While it is locked, a save of another run to
+  // it returns FailedPrecondition. Only RealFileSystem() has locks. Once this call returns ok (with
+  // use_async: once wait_for_saves does), the checkpoint survives a power cut.
   //
   // If this step's folder exists: AlreadyExists if it is a valid checkpoint. It is renamed, and
   // never deleted, if it is damaged, is not a checkpoint of that step, or was skipped by resume.
@@ -257,8 +259,8 @@ class Booster {
   // wait for the running save, and leave its status. The destructor waits, too, and prints an error
   // that was not returned.
   absl::Status wait_for_saves();
-  // The status that wait_for_saves would return; nothing while a save is running. Ranks may see its
-  // end at different times.
+  // The status that wait_for_saves would return; nothing while a save is running. Ranks may see the
+  // end of a save at different times.
   std::optional<absl::Status> save_status();
 
   // Checks that the disk has room for `checkpoints` training states in an existing folder.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// GraphedMicroStep: runs forward and backward of one micro-batch on a GPU as one CUDA graph, from
-// the second time on that the same shapes come.
+// GraphedMicroStep: runs forward and backward of one micro-batch on a GPU as one CUDA graph. The
+// graph is used from the second batch of the same shapes on.
 //
 //   GraphedMicroStep micro_step(booster, boosted.model, boosted.criterion, boosted.optimizer);
 //   for (const data::Batch& batch : window) {            // no criterion(model(..)), no backward
@@ -14,22 +14,23 @@
 // writes if they are absent and adds to if they are present.
 //
 // Batches with the same shapes and the same gradients present form a case. The first batch of a
-// case runs eagerly, and the second is captured (tensor/cuda/cuda_graph.h). Later ones are copied
-// into the graph, which is launched. A change of frozen parameters or of the training mode starts
-// another case. Within a case there is one graph for each factor, number of targets that are not
-// ignored, and address of weights and gradients.
+// case runs eagerly, and the second is captured (tensor/cuda/cuda_graph.h). For each later batch,
+// its data is copied into the graph's input, and the graph is launched. A change of frozen
+// parameters or of the training mode starts another case. Within a case there is one graph for each
+// factor, number of targets that are not ignored, and address of weights and gradients.
 //
 // Model and criterion must depend only on their arguments, on parameters and on constants. If the
 // criterion uses numbers that change from call to call, pass them in the batch or as `factor`.
 //
 // Each graph keeps the memory of its activations and of the gradients it writes, even after those
-// gradients have been made absent. If you keep a handle on such a gradient when the graph is to
-// write the next one, Run throws Error: Clone() the gradient.
+// gradients have been made absent. If you still hold such a gradient when the graph is about to
+// write the next one, Run throws Error: keep a Clone() of the gradient instead.
 //
-// Throws Error, before anything has changed, for setups that a graph cannot run exactly: contexts
-// of the CPU, plugins other than single_rank, fused backward, hooks on modules or parameters (a
-// trace sets some), dropout, values read on the host, indices that are not the batch's. A wrong
-// index in a batch gives the Error of the eager run.
+// Throws Error, before anything has changed, for setups that a graph cannot run exactly:
+//   - contexts of the CPU, plugins other than single_rank, fused backward
+//   - hooks on modules or parameters (a trace sets some), dropout
+//   - values that the model or the criterion reads on the host, indices that are not the batch's
+// A wrong index in a batch gives the Error of the eager run.
 #ifndef APOGEE_BOOSTER_GRAPHED_STEP_H_
 #define APOGEE_BOOSTER_GRAPHED_STEP_H_
 

@@ -21,9 +21,9 @@
 // step has one row: a second validation of a step goes only to the console and train.log. Numbers
 // have 9 significant digits, enough to tell any two f32 apart.
 //
-// Errors are a Status. It names the file, also one that is a link or not a regular file, which is
-// never written; or the step whose loss is not finite, for which nothing is written. Only rank 0
-// has a logger.
+// Errors are a Status that names the file. A link, or anything else that is not a regular file, is
+// an error and never written. A loss that is not finite is an error, too: it names the step, and
+// nothing is written for that step. Make a logger on rank 0 only.
 #ifndef APOGEE_BOOSTER_METRICS_H_
 #define APOGEE_BOOSTER_METRICS_H_
 

@@ -6,8 +6,8 @@
 //   booster.set_run_config({.identity = {{"criterion", "cross entropy"}},
 //                           .settings = {{"steps", "1200"}, {"accumulate", "4"}}});
 //
-// The library adds what it knows itself: the model's settings (nn/configured.h), plugin and ranks,
-// the optimizer's options. Names, shapes and dtypes of weights are also compared.
+// The library itself adds the model's settings (nn/configured.h), the plugin, the ranks and the
+// optimizer's options. Names, shapes and dtypes of weights are also compared.
 #ifndef APOGEE_BOOSTER_RUN_CONFIG_H_
 #define APOGEE_BOOSTER_RUN_CONFIG_H_
 
@@ -33,8 +33,8 @@ struct RunConfig {
   std::vector<Texts> options = {};
 };
 
-// Returns `given` with everything that boost knows. A scheduler's base rates replace the rates that
-// it has set.
+// Returns `given` with the settings of the model, the optimizer and the scheduler added. The
+// scheduler's base rates stand in for the current rates, which it changes.
 RunConfig CompletedConfig(const RunConfig& given, nn::Module& model,
                           const optim::Optimizer& optimizer, const optim::LrScheduler* scheduler);
 RunConfig WithLayout(RunConfig config, const Plugin& plugin);

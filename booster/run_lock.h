@@ -13,7 +13,7 @@
 // however that ends: a file left behind by a killed run locks nothing. It is an open file
 // description lock (fcntl, F_OFD_SETLK). It works between threads of one process, and over NFS
 // between machines if the mount has locks (not with `nolock` or `local_lock`). On a file system
-// without locks there is none, and notice() says so. The destructor removes the file.
+// without locks the folder stays unlocked, and notice() says so. The destructor removes the file.
 #ifndef APOGEE_BOOSTER_RUN_LOCK_H_
 #define APOGEE_BOOSTER_RUN_LOCK_H_
 

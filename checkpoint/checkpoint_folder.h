@@ -42,10 +42,10 @@ struct FoundCheckpoints {
 // "step-00000100".
 std::string CheckpointName(int64_t step);
 
-// Whether this error means that a checkpoint is damaged: its bytes are wrong or missing, or a
-// file's place is taken by something else. Not damaged: a checkpoint that cannot be opened for now,
-// has a newer format, or is whole but of another model. resume skips damaged checkpoints, and a
-// save of the same step renames them.
+// Whether this error means that a checkpoint is damaged: its bytes are wrong or missing, or
+// something that is not a file has the name of one. Not damaged: a checkpoint that cannot be opened
+// for now, has a newer format, or is whole but of another model. resume skips damaged checkpoints,
+// and a save of the same step renames them.
 bool IsDamage(const absl::Status& why);
 
 // Makes the folder, so that it survives a power cut. Ok if it, or a link to a folder, exists. Its
@@ -68,10 +68,10 @@ struct SetAside {
   std::string why;
 };
 
-// If `name` exists and is not a whole checkpoint of its step, renames it "damaged-<name>", with a
-// number appended if that is taken, and returns the reason; else returns nothing. So that step can
-// be saved again. `passed_over`: the reason why resume skipped it, which is accepted without a
-// check; "" if it did not.
+// Makes room for a new save of the step. If `name` exists and is not a whole checkpoint of its
+// step, renames it "damaged-<name>", with a number appended if that is taken, and returns the new
+// name and the reason; else returns nothing. `passed_over`: the reason why resume skipped the
+// checkpoint, which is accepted without a check; "" if resume did not skip it.
 absl::StatusOr<std::optional<SetAside>> SetAsideIfDamaged(const std::shared_ptr<FileSystem>& files,
                                                           const std::string& folder,
                                                           const std::string& name,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Folder: an open folder. Its functions act on names in this very folder, even if its path has come
-// to lead elsewhere. They act on the entry with a name, never on the target of a link.
+// Folder: an open folder. Its functions act on names in this very folder, even if its path now
+// leads to another one. They act on the entry with a name, never on the target of a link.
 //
 //   APOGEE_ASSIGN_OR_RETURN(const std::unique_ptr<Folder> folder, files.OpenFolder("run"));
 //   APOGEE_RETURN_IF_ERROR(folder->Rename("step-1", ".trash-step-1"));

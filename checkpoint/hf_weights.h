@@ -15,9 +15,10 @@
 // besides its parts it needs memory for one whole tensor and one part of it. Files are filled in
 // the order of the tensors' names. Of names that share memory the first in that order is written.
 //
-// Loading trusts nothing that it reads. File names must be of that folder. Each tensor must be in
-// the one file that the index says, and each file must hold no other tensors. Sizes come from
-// headers. Files are regular ones or links to such, because the hub's cache consists of links.
+// Loading trusts nothing that it reads. File names must be names in that folder. Each tensor must
+// be in the file that the index names for it, and each file must hold no other tensors. Sizes come
+// from the files' headers. Files are regular ones or links to regular ones, because the hub's cache
+// consists of links.
 // Names are the models' or those of hub files (hf_names.h).
 #ifndef APOGEE_CHECKPOINT_HF_WEIGHTS_H_
 #define APOGEE_CHECKPOINT_HF_WEIGHTS_H_
@@ -41,7 +42,7 @@ struct SaveWeightsOptions {
   bool shard = true;
   // With `shard` a file holds at most this many MiB, or one larger tensor.
   int64_t size_per_shard_mb = 5120;
-  // Must be true, else InvalidArgument: pickles are neither read nor written.
+  // Must be true, else InvalidArgument: PyTorch's pickle files are neither read nor written.
   bool use_safetensors = true;
   // Written as config.json unless empty.
   std::string config_json = {};
@@ -84,8 +85,8 @@ struct LoadReport {
 // NotFound without weights; DataLoss for damage. One InvalidArgument lists missing, unexpected and
 // misshapen tensors, and tensors whose dtype cannot be converted (the first of each kind, and the
 // number of the others). It names a prefix that would match them, or says that only some names have
-// the model's prefix. Nothing has changed then. After a read error, which comes later, targets hold
-// a mixture.
+// the model's prefix. Nothing has changed then. After a read error, which comes later, some targets
+// hold new values and some old ones.
 absl::StatusOr<LoadReport> LoadModelWeights(const CheckpointTarget& source,
                                             const std::vector<TensorPart>& targets,
                                             const LoadWeightsOptions& options,

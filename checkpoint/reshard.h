@@ -37,8 +37,8 @@ struct ReshardOptions {
   int64_t num_files = 1;
 };
 
-// The new checkpoint has the attributes and tensors of the old one, and loads wherever the old one
-// loads.
+// The new checkpoint has the attributes and tensors of the old one. It loads under the same models,
+// optimizers, plugins and numbers of ranks.
 absl::Status ReshardCheckpoint(const std::shared_ptr<FileSystem>& files, const std::string& from,
                                const std::string& to, const ReshardOptions& options);
 

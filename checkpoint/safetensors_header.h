@@ -6,8 +6,8 @@
 //   auto header = ParseSafetensorsHeader(
 //       json, {.path = path, .data_bytes = size - 8 - json.size()});
 //
-// The parser accepts exactly what the format allows, and never builds a document of the untrusted
-// text. It rejects, naming the file and the byte where it stopped:
+// The parser accepts exactly the headers that the format allows, and never builds a document of the
+// untrusted text. It rejects, naming the file and the byte where it stopped:
 //
 //   - text that is not one UTF-8 JSON object followed only by spaces
 //   - a name or a field given twice; unknown dtypes and fields

@@ -4,7 +4,7 @@
 // an error.
 //
 //   auto file = checkpoint::SafetensorsReader::Open("model.safetensors");
-//   if (!file.ok()) ...                             // names the file, the byte, what is wrong
+//   if (!file.ok()) ...                             // names the file, the byte and the mistake
 //   absl::StatusOr<Tensor> w = file->Load("wte.weight", context);
 //
 // Format: 8 bytes of little-endian header length, a JSON header, the tensors' bytes back to back,

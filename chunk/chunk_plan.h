@@ -11,12 +11,13 @@
 //
 // All parameters of a chunk have the same key (for instance their dtypes). The parameters of a key
 // fill ceil(bytes / chunk_bytes) chunks of about equal size, in order. A parameter is never split
-// over chunks: one larger than chunk_bytes makes a larger chunk, and there may be fewer chunks.
+// over chunks: a parameter larger than chunk_bytes makes a larger chunk, and there may be fewer
+// chunks.
 //
 // A chunk consists of num_shards shards of equal size. Every parameter starts at a multiple of
 // `alignment` elements; padding belongs to no parameter. A parameter with cut_multiple c > 1 is cut
 // only at multiples of c of its own elements, so that blocks of quantized states stay whole.
-// Parameters lie in different chunks if neither of their multiples divides the other.
+// Two parameters are in different chunks if neither of their multiples divides the other.
 #ifndef APOGEE_CHUNK_CHUNK_PLAN_H_
 #define APOGEE_CHUNK_CHUNK_PLAN_H_
 
@@ -64,7 +65,7 @@ struct ChunkSpec {
 std::vector<ChunkSpec> PlanChunks(std::span<const ChunkRequest> requests,
                                   const ChunkPlanOptions& options);
 
-// The elements of `item`'s parameter that lie in `shard`, as at most one segment of the parameter.
+// The elements of `item`'s parameter that are in `shard`, as at most one segment of the parameter.
 std::vector<comm::Segment> SegmentsOf(const ChunkSpec& chunk, const ChunkItem& item, int shard);
 
 }  // namespace apogee::chunk

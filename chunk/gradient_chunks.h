@@ -38,8 +38,8 @@
 
 namespace apogee::chunk {
 
-// A value beside gradients that must be equal on all ranks. It is compared with each exchange of
-// the presence bits.
+// A number that must be equal on all ranks. The ranks compare it each time they exchange the
+// presence bits of gradients.
 struct Agreement {
   // Returns a number that must be equal on all ranks; 48 bits of it are compared. Null: no check.
   std::function<uint64_t()> digest = {};
@@ -124,7 +124,8 @@ class GradientChunks {
   int64_t num_chunks() const { return static_cast<int64_t>(plan_.size()); }
 
  private:
-  // One parameter: where its gradient lies, and its tree of partial sums in reproducible mode.
+  // One parameter: its gradient's place in a chunk, and its tree of partial sums in reproducible
+  // mode.
   struct Slot {
     autograd::ParameterPtr parameter;
     std::shared_ptr<void> hook;

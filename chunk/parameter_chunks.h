@@ -5,7 +5,7 @@
 //
 //   ParameterChunks chunks(parameters, plan, group, DType::kBF16, on_move);
 //   Tensor mine = chunks.Shard(i);        // this rank's elements of parameter i;
-//                                         // chunks.LayoutOf(i) says which they are
+//                                         // chunks.LayoutOf(i) has their positions in it
 //   ... update mine ...
 //   chunks.GatherAsync();                 // distribute all shards in the background
 //   parameters[i]->value();               // waits for its chunk if necessary
@@ -48,7 +48,7 @@ class ParameterChunks {
   // Which elements of the parameter Shard returns.
   comm::Layout LayoutOf(size_t index) const;
 
-  // Throws Error with the name of the first parameter whose value no longer lies in its chunk.
+  // Throws Error with the name of the first parameter whose value is no longer in its chunk.
   void CheckUnchanged() const;
 
   // Starts to gather all chunks. Until a chunk has arrived, reading one of its values waits.

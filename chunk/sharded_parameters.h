@@ -7,21 +7,21 @@
 //                                             on_move);
 //   Tensor mine = parameters->Shard(i);          // this rank's part of parameter i; update it
 //   parameters->Acquire(c);                      // one all-gather: chunk c's values can be read
-//   ... forward of a module whose parameters lie in c ...
+//   ... forward of a module whose parameters are in chunk c ...
 //   parameters->Release(c);                      // frees the gathered values
 //
 // Acquire counts holders; the first one gathers. Reading a parameter whose chunk is not held calls
 // `on_miss`, which acquires the chunk or throws. So a value is right or an error, never stale.
-// Autograd graphs hold no values: within a SavedTensorHookGuard(parameters->PackValues()), a saved
-// value becomes a note of its place in a chunk, and backward reads it there.
+// Autograd graphs hold no values: within a SavedTensorHookGuard(parameters->PackValues()), a graph
+// saves a value's place in its chunk instead of the value, and backward reads it there.
 //
 // A shard's home is the device that its parameters were on, or other memory such as the host's.
 // Gathered values are on the device. If the schedule has a capacity, values may stay there after
 // use, or are gathered ahead (chunk/gather_schedule.h). They stay until the shards change: call
-// ValuesChanged then, or let CheckGathered find out.
+// ValuesChanged after writing to shards, or CheckGathered, which detects writes.
 //
-// Whether a call gathers depends only on the calls made here, not on a rank's saved graph nor on
-// where its shards live. So graphs may differ from rank to rank.
+// Whether a call gathers depends only on the calls made here, not on a rank's saved graph or on the
+// home of its shards. So graphs may differ from rank to rank.
 //
 // If ranks gather different chunks, all get a CommError: chunks differ in size
 // (ChunkPlanOptions::distinct_sizes), and the group compares sizes.
@@ -90,7 +90,7 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
   bool is_acquired(size_t chunk) const { return schedule_.is_held(chunk); }
   // Release for use in backward, where graph nodes that saved the values may run later. The values
   // stay readable for these nodes only, until the last one has run or DropRetained is called.
-  // DropRetained ends this walk over the graph; a next walk over it reads every value again.
+  // DropRetained ends this walk over the graph; another walk over it reads every value again.
   void ReleaseInBackward(size_t chunk);
   void DropRetained();
   // Call after writing to shards: drops gathered values without a holder.

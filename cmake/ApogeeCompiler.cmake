@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# Compiler, linker and compiler cache. Flags go onto our own targets only: a project that includes or
-# installs apogee keeps its own.
+# Compiler, linker and compiler cache. Sets flags only for our own targets: a project that includes or
+# installs apogee keeps its flags.
 
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
-# One include root for every layer: <build>/include/apogee/<folder> is a link to the source folder, so
-# that code reads "apogee/core/error.h" in the tree and after installation alike.
+# One include root for every layer: <build>/include/apogee/<folder> is a link to the source folder. So
+# code includes "apogee/core/error.h", in the tree as after installation.
 set(APOGEE_INCLUDE_ROOT ${PROJECT_BINARY_DIR}/include)
 file(MAKE_DIRECTORY ${APOGEE_INCLUDE_ROOT}/apogee)
 
@@ -42,9 +42,9 @@ endif()
 if(APOGEE_WERROR)
   list(APPEND APOGEE_COMPILE_OPTIONS -Werror)
 endif()
-# Neither flag changes a result: math functions need not set errno, and no one reads the floating-point
-# exception flags. Both let loops vectorise. Flags that drop NaN or reorder sums (-ffast-math) stay out:
-# the promise of equal results rests on them.
+# Neither flag changes a result: math functions need not set errno, and no code reads the floating-point
+# exception flags. Both let loops vectorise. Flags that drop NaN or reorder sums (-ffast-math) are not
+# used: they would break the promise of equal results.
 list(APPEND APOGEE_COMPILE_OPTIONS -fno-math-errno -fno-trapping-math)
 if(APOGEE_PCH AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND APOGEE_COMPILE_OPTIONS -fpch-preprocess)  # lets ccache see through a precompiled header
@@ -71,9 +71,9 @@ function(apogee_target_flags target)
   endif()
 endfunction()
 
-# Precompiled headers took a third off a full build (26 s to 18 s of processor time with g++ 12). They are
-# compiled once and shared: by the layers from core, by the tests from apogee_test_pch. They can hide a
-# missing #include, so the debug preset builds without them.
+# Precompiled headers make a full build a third shorter (26 s to 18 s of processor time with g++ 12). They
+# are compiled once and shared: the layers use those of core, the tests those of apogee_test_pch. They can
+# hide a missing #include, so the debug preset builds without them.
 set(APOGEE_PCH_HEADERS <algorithm> <array> <chrono> <cmath> <cstdint> <functional> <map> <memory> <mutex> <optional>
                        <span> <sstream> <string> <string_view> <utility> <vector> <absl/status/statusor.h>)
 

@@ -53,8 +53,8 @@ if(NOT APOGEE_WITH_MPI STREQUAL "OFF")
   endif()
 endif()
 
-# The library is loaded at run time and its interface declared by us (comm/nccl/abi.h), so that AUTO needs
-# nothing here; ON demands nccl.h, which these declarations are then compared with.
+# NCCL is loaded at run time, and comm/nccl/abi.h declares its interface, so AUTO needs nothing at build time.
+# If nccl.h is found, those declarations are compared with it. ON requires nccl.h.
 set(APOGEE_HAS_NCCL OFF)
 set(APOGEE_NCCL_TEXT "off")
 set(APOGEE_NCCL_INCLUDE_DIR "")
@@ -81,8 +81,8 @@ if(NOT APOGEE_WITH_NCCL STREQUAL "OFF")
   endif()
 endif()
 
-# EMULATED compiles the kernels for a GPU in software (tests/cuda_emulation), to test them where there is none;
-# it too takes CUDA's headers. The CUDA libraries beside the runtime are loaded by programs that use them.
+# EMULATED compiles the kernels for a GPU in software (tests/cuda_emulation), to test them on machines without a
+# GPU. It needs CUDA's headers, too. CUDA libraries other than the runtime are loaded by programs at run time.
 set(APOGEE_HAS_CUDA OFF)
 set(APOGEE_CUDA_TEXT "off")
 if(APOGEE_WITH_CUDA STREQUAL "EMULATED")
@@ -106,7 +106,7 @@ elseif(NOT APOGEE_WITH_CUDA STREQUAL "OFF")
       set(CMAKE_CUDA_COMPILER ${APOGEE_NVCC})
     endif()
   endif()
-  # AUTO passes over an nvcc that is too old or does not take this C++ compiler.
+  # AUTO ignores an nvcc that is too old or does not support this C++ compiler.
   set(nvcc_fault "")
   if(CMAKE_CUDA_COMPILER AND APOGEE_WITH_CUDA STREQUAL "AUTO")
     file(WRITE ${PROJECT_BINARY_DIR}/nvcc_probe.cu

@@ -10,8 +10,8 @@ add_library(apogee INTERFACE)
 add_library(apogee::apogee ALIAS apogee)
 target_link_libraries(apogee INTERFACE ${layer_targets})
 if(EXISTS ${PROJECT_SOURCE_DIR}/booster/apogee.h)
-  # The umbrella header lies with the top layer but is included as "apogee/apogee.h". A copy: a link would
-  # be installed as a link.
+  # The umbrella header is in the folder of the top layer but is included as "apogee/apogee.h". It is copied,
+  # because a link would be installed as a link.
   configure_file(${PROJECT_SOURCE_DIR}/booster/apogee.h ${APOGEE_INCLUDE_ROOT}/apogee/apogee.h COPYONLY)
   target_sources(apogee INTERFACE FILE_SET HEADERS BASE_DIRS ${APOGEE_INCLUDE_ROOT}
                                   FILES ${APOGEE_INCLUDE_ROOT}/apogee/apogee.h)
@@ -33,7 +33,7 @@ install(EXPORT apogeeTargets NAMESPACE apogee:: DESTINATION ${config_dir})
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/apogeeConfig.cmake.in
                               ${PROJECT_BINARY_DIR}/apogeeConfig.cmake
                               INSTALL_DESTINATION ${config_dir})
-# Before 1.0 a minor version may break its users.
+# Before 1.0 a minor version may break code that uses the library.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/apogeeConfigVersion.cmake
                                  COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/apogeeConfig.cmake ${PROJECT_BINARY_DIR}/apogeeConfigVersion.cmake

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-# add_layer declares one top-level folder: its sources, its headers and the layers it may include. The
-# folders' CMakeLists.txt are thus the layering diagram, and tests/layer_check.cmake greps the includes
+# add_layer declares one top-level folder: its sources, its headers and the layers it may include. So the
+# CMakeLists.txt of the folders define the layering, and tests/layer_check.cmake checks all includes
 # against it.
 #
 #   add_layer(NAME tensor
 #             SRCS tensor.cc ops/matmul.cc cpu/matmul.cc   # relative to the folder
 #             HDRS tensor.h ops/matmul.h                   # installed under include/apogee/tensor/
-#             DEPS core                                    # layers; their own dependencies come along
+#             DEPS core                                    # layers; their own dependencies are added
 #             PUBLIC_LIBS absl::status                     # seen in our headers
 #             PRIVATE_LIBS DNNL::dnnl                      # linked, not seen in our headers
 #             BUILD_LIBS Eigen3::Eigen)                    # header-only and not seen: users don't need it
 #
-# makes the static library apogee_tensor, alias apogee::tensor. Headers that other folders have no
-# business with are left out of HDRS.
+# makes the static library apogee_tensor, alias apogee::tensor. Leave headers that only this folder uses out
+# of HDRS.
 
 function(add_layer)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "SRCS;HDRS;DEPS;PUBLIC_LIBS;PRIVATE_LIBS;BUILD_LIBS")
@@ -24,12 +24,14 @@ function(add_layer)
 
   set(target apogee_${arg_NAME})
   add_library(${target} STATIC ${arg_SRCS})
-  # Kernels, the loops over elements, are compiled one by one also in a unity build: optimising them is the work,
-  # not reading headers. They are optimised in full also where a build asks for less (quickstart, preset test).
+  # A unity build compiles kernels one by one, too: their time goes into optimising, not into reading headers.
+  # They are optimised in full even if a build asks for less (quickstart, preset test).
   set(kernels ${arg_SRCS})
   list(FILTER kernels INCLUDE REGEX "(^|/)cpu/|tree_reduce|/shares")
-  set_source_files_properties(${kernels} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON
-                              COMPILE_OPTIONS "$<$<CONFIG:Release>:-O3>")
+  if(kernels)
+    set_source_files_properties(${kernels} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    set_property(SOURCE ${kernels} APPEND PROPERTY COMPILE_OPTIONS "$<$<CONFIG:Release>:-O3>")
+  endif()
   add_library(apogee::${arg_NAME} ALIAS ${target})
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${arg_NAME} LINKER_LANGUAGE CXX)
   list(TRANSFORM arg_HDRS PREPEND ${APOGEE_INCLUDE_ROOT}/apogee/${folder}/)
@@ -38,7 +40,7 @@ function(add_layer)
   apogee_precompile(${target} FROM apogee_core HEADERS ${APOGEE_PCH_HEADERS})
 
   foreach(dep IN LISTS arg_DEPS)
-    # A layer that has no sources in this version declares a dependency all the same.
+    # A layer without sources in this version has no target, but may be declared as a dependency.
     if(TARGET apogee_${dep})
       target_link_libraries(${target} PUBLIC apogee_${dep})
     endif()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# What the user may choose. Everything is printed again at the end of configure.
+# The options of a build. The end of configure prints their values.
 
-# AUTO uses a library when it is found; ON fails at configure time when it is not; OFF never looks.
-# Further values may follow.
+# AUTO uses a library if it is found, ON makes configure fail if it is not found, and OFF does not look for it.
+# Arguments after `help` are further values.
 function(apogee_tristate name help)
   set(values AUTO ON OFF ${ARGN})
   list(JOIN values ", " text)
@@ -18,8 +18,8 @@ apogee_tristate(APOGEE_WITH_CUDA "GPU kernels and memory" EMULATED)
 apogee_tristate(APOGEE_WITH_NCCL "Collectives between GPUs")
 apogee_tristate(APOGEE_WITH_MPI "Collectives between processes and machines")
 option(APOGEE_WITH_OPENMP "Split CPU loops over threads (off for ThreadSanitizer)" ON)
-# Off: a library for another machine must not stop there with an illegal instruction. Matrix products through
-# oneDNN use what the processor has all the same.
+# Off by default, because a library that is copied to another machine must not stop there with an illegal
+# instruction. oneDNN's matrix products use all instructions of the processor in any case.
 option(APOGEE_NATIVE "Compile for the instruction set of this machine only (-march=native)" OFF)
 option(APOGEE_WERROR "Warnings are errors" OFF)
 option(APOGEE_PCH "Precompile the standard headers and GoogleTest headers once" ON)

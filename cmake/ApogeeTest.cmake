@@ -3,15 +3,20 @@
 #
 #   apogee_test(NAME core_shape_test SRCS core/shape_test.cc LAYERS core)
 #
-# One ctest entry per source: listing the cases of each costs more than running them. Options:
-# TIMEOUT seconds (default 120), LIBS further libraries, LABELS for `ctest -L`, ARGS for the program, DEVICES: its
-# contexts come from tests/support/test_context.h, so where the GPU is emulated it is run on that, too, as
-# NAME_cuda (scripts/gpu_check.sh does so on a real one). ALONE: needs a program of its own (its own definitions).
+# One ctest entry per source, because listing the cases of each costs more than running them. Options:
 #
-# Without APOGEE_UNITY every source is a program, named as the test. With it, six sources of a folder are one
-# translation unit and one program, and each ctest entry runs the cases of its source (--only-source): reading
-# headers and instantiating GoogleTest's templates costs more than the tests' own code. So every test source has
-# a namespace of its own.
+#   TIMEOUT  seconds (default 120)
+#   LIBS     further libraries
+#   LABELS   for `ctest -L`
+#   ARGS     for the program
+#   DEVICES  The test makes its contexts with tests/support/test_context.h. A build with the emulated GPU runs it
+#            on that GPU, too, as NAME_cuda; scripts/gpu_check.sh runs it on a real one.
+#   ALONE    The test needs its own program, for example because of its own definitions.
+#
+# Without APOGEE_UNITY every source is a program with the name of the test. With it, six sources of a folder are
+# one translation unit and one program, because reading headers and instantiating GoogleTest's templates costs
+# more than the tests' own code. Each ctest entry then runs the cases of its source (--only-source). So every test
+# source has its own namespace.
 
 if(APOGEE_BUILD_TESTS)
   find_package(GTest CONFIG QUIET)
@@ -21,12 +26,13 @@ if(APOGEE_BUILD_TESTS)
   endif()
 endif()
 
-# Tests spend their time in the libraries: compiling them well would take a third longer.
+# Tests spend their time in the libraries. Optimising the tests' own code would make a build a third longer.
 function(apogee_test_flags target)
   target_compile_options(${target} PRIVATE "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>")
 endfunction()
 
-# Called once, by tests/CMakeLists.txt: the owner of the tests' precompiled headers, and their main functions.
+# Makes the target that owns the tests' precompiled headers, and the tests' main functions. Called once, by
+# tests/CMakeLists.txt.
 function(apogee_test_setup)
   file(CONFIGURE OUTPUT apogee_test_pch.cc CONTENT "int main() {}\n")
   apogee_program(NAME apogee_test_pch SRCS ${CMAKE_CURRENT_BINARY_DIR}/apogee_test_pch.cc LAYERS core
@@ -45,8 +51,8 @@ function(apogee_test_setup)
   target_link_libraries(apogee_test_process_main PUBLIC apogee_comm)
 endfunction()
 
-# Sets `program` to the program of a test source, which it makes or extends, and `only` to the flag that selects
-# the source's cases in it. Of apogee_test and apogee_mpi_test, whose arguments it sees.
+# Makes or extends the program of a test source. Sets `program` to it, and `only` to the flag that selects the
+# source's cases. Only for apogee_test and apogee_mpi_test: it reads their arguments.
 function(apogee_test_program program only)
   list(GET arg_SRCS 0 source)
   get_property(known GLOBAL PROPERTY APOGEE_TEST_PROGRAM_OF_${source})
@@ -91,7 +97,8 @@ function(apogee_test_program program only)
   set(${only} "${flag}" PARENT_SCOPE)
 endfunction()
 
-# Notes the program of a ctest entry, for <build>/test_programs.txt (tools/mutate.sh builds what it runs).
+# Records the program of a ctest entry, for <build>/test_programs.txt. tools/mutate.sh reads there which programs
+# to build.
 function(apogee_note_test name program)
   set_property(GLOBAL APPEND PROPERTY APOGEE_TEST_PROGRAMS "${name} ${program}")
 endfunction()
@@ -122,18 +129,25 @@ function(apogee_test)
   endif()
 endfunction()
 
-# A test that this build cannot run: it prints the line that scripts/run_ctest.sh counts as skipped.
+# Registers a test that this build cannot run. It prints the line that scripts/run_ctest.sh counts as skipped.
 function(apogee_skipped_test name label)
   add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} -E echo "[  SKIPPED ] ${name} (0 ms)")
   set_tests_properties(${name} PROPERTIES LABELS ${label})
 endfunction()
 
-# apogee_mpi_test(NAME comm_collectives_mpi_test SRCS comm/collectives_test.cc LAYERS comm): the program of the
-# source that apogee_test registered, run again, its ranks now processes under mpirun, 4 or PROCESSES of them.
-# Label `mpi`. Without MPI the entry is there and counts as skipped. RANKS_PER_MACHINE 2: each two count as a machine; MORE 6:2: the same program once
-# more, comm_collectives_mpi_test_6_2, on 6 processes, each two of which count as a machine (MORE 6: machines
-# are what they are). TCP 4 6:2: the same program also as comm_collectives_tcp_test and comm_collectives_tcp_test_6_2,
-# under `apogee run`, in builds without MPI, too; label `tcp`.
+# Runs the program of a source that apogee_test registered again, with processes as ranks:
+#
+#   apogee_mpi_test(NAME comm_collectives_mpi_test SRCS comm/collectives_test.cc LAYERS comm)
+#
+# The processes run under mpirun. The entry has the label `mpi`; without MPI it counts as skipped. TIMEOUT, LIBS,
+# ARGS and ALONE are as above. Further options:
+#
+#   PROCESSES 6          number of processes (default 4)
+#   RANKS_PER_MACHINE 2  every two processes count as one machine
+#   MORE 6:2             Adds an entry with 6 processes, of which every two count as one machine:
+#                        comm_collectives_mpi_test_6_2. MORE 6: with the real machines.
+#   TCP 4 6:2            Adds entries that run under `apogee run`, also in builds without MPI, with the label `tcp`:
+#                        comm_collectives_tcp_test with 4 processes, comm_collectives_tcp_test_6_2.
 function(apogee_mpi_test)
   cmake_parse_arguments(PARSE_ARGV 0 arg "ALONE" "NAME;TIMEOUT;PROCESSES;RANKS_PER_MACHINE"
                         "SRCS;LAYERS;LIBS;ARGS;MORE;TCP")
@@ -164,7 +178,7 @@ function(apogee_mpi_test)
   endif()
 endfunction()
 
-# One ctest entry per size, the first as `name`. Of apogee_mpi_test, whose arguments it sees.
+# Adds one ctest entry per size; the first has the name `name`. Only for apogee_mpi_test: it reads its arguments.
 function(apogee_process_tests label name starter sizes)
   set(entry ${name})
   set(more ${sizes})

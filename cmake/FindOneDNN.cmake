@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Finds oneDNN and defines DNNL::dnnl, the name that its own package uses.
 #
-# Debian's dnnl-config.cmake fails unless the OpenCL development files are installed, which a CPU build
-# has no use for; so header and library are looked up directly. Honours dnnl_ROOT and CMAKE_PREFIX_PATH.
+# Debian's dnnl-config.cmake fails unless the OpenCL development files are installed, which a CPU build does
+# not need. So header and library are looked up directly. Honours dnnl_ROOT and CMAKE_PREFIX_PATH.
 find_path(OneDNN_INCLUDE_DIR dnnl.hpp HINTS ${dnnl_ROOT} PATH_SUFFIXES include)
 find_library(OneDNN_LIBRARY dnnl HINTS ${dnnl_ROOT} PATH_SUFFIXES lib)
 

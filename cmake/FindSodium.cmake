@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Finds libsodium and defines Sodium::sodium.
 #
-# libsodium comes with a file for pkg-config and none for CMake; header and library are looked up directly, so
-# that no pkg-config is needed to build. Honours Sodium_ROOT and CMAKE_PREFIX_PATH; for the static library set
+# libsodium comes with a file for pkg-config but none for CMake. Header and library are looked up directly, so a
+# build does not need pkg-config. Honours Sodium_ROOT and CMAKE_PREFIX_PATH. For the static library set
 # Sodium_LIBRARY to libsodium.a.
 find_path(Sodium_INCLUDE_DIR sodium.h)
 find_library(Sodium_LIBRARY sodium)

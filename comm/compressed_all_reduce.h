@@ -27,17 +27,17 @@
 //
 // Tensors: f32, bf16, f16 or f64, contiguous, of any shape. The n elements are padded to a multiple
 // of 8 times the number of ranks. Errors are f32 (f64 for f64 values) and differ per rank. Elements
-// that are not live (`live`: bits from PackLive) take no part: they send nothing that counts,
-// become 0 and keep no error. The same holds for padding, so a scale is that of the true elements.
-// sign(0) is +1.
+// that are not live (`live`: bits from PackLive) take no part: their bits are ignored, and they
+// become 0 and keep no error. The same holds for padding, so only live elements of the tensor count
+// in a scale. sign(0) is +1.
 //
 // All tensors of a call share one all-to-all and one all-gather. A rank sends
 //   2 (size - 1) (sum of ChunkNumel / 8 + 4 num_scales)
 // bytes, about (size - 1) / size * n / 4; with f64 errors a scale takes 8 bytes instead of 4. There
 // is one scale per tensor, or with shared_scale one per group of tensors.
 //
-// Send and Finish are the two halves of Run. Until Finish nothing has changed. So the caller may
-// give up because of another Send's result, or because of ranks outside of the group:
+// Send and Finish are the two halves of Run. Until Finish nothing has changed, so the caller may
+// still stop, for example because another Send found a value that is not finite:
 //
 //   const CompressedAllReduce::Sent sent = reduce.Send({&m, 1});
 //   if (!sent.nonfinite) reduce.Finish(sent);

@@ -67,7 +67,7 @@ class FlightRecord : public std::enable_shared_from_this<FlightRecord> {
   // When the function last called a collective or waited for one. The current time while it waits.
   Clock::time_point active_at() const;
 
-  // Marks, while it lives, that the function waits for a collective, which is not being idle.
+  // While it lives, the rank's function counts as waiting for a collective, and so not as idle.
   class Waiting {
    public:
     explicit Waiting(FlightRecord& record) : record_(record) { record_.AddWaiting(1); }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// GatherTexts: gathers a text from every rank, for messages that say which rank has what.
+// GatherTexts: gathers a text from every rank, for messages that show a value of each rank.
 //
 //   std::vector<std::string> all = comm::GatherTexts(mine, group, context);     // in rank order
 #ifndef APOGEE_COMM_GATHER_TEXTS_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// GiveUpAt: how long a launch waits for a rank whose function runs on after another's failed.
+// GiveUpAt: how long a launch waits for a rank whose function runs on after another one has failed.
 //
 //   if (failed && Clock::now() > GiveUpAt(waited_for, failed_at, active_at, timeout)) ...
 //

@@ -13,10 +13,10 @@
 //
 // If a rank throws or returns early, all ranks that wait for it get a CommError. launch then
 // returns the error that came first, with the name of its rank; every process returns that same
-// error. A process that no longer answers is named in the same way, and so is one whose function
-// does not end after another failed: the job then ends with exit code 70 when the other processes
-// exit. A thread cannot be ended. If a rank that is a thread does not end, launch itself prints
-// what happened and ends the process with exit code 70 (docs/launch.md).
+// error. The error also names a process that no longer answers, or whose function does not end
+// after another one failed. The job then ends with exit code 70 when the other processes exit. A
+// thread cannot be ended from outside: if a rank that is a thread does not end, launch prints the
+// error and ends the whole process with exit code 70 (docs/launch.md).
 #ifndef APOGEE_COMM_LAUNCH_H_
 #define APOGEE_COMM_LAUNCH_H_
 
@@ -90,10 +90,11 @@ class World {
   GroupPtr group_;
 };
 
-// This process's place among the processes that mpirun, srun or `apogee run` started, which are the
+// This process's place among the processes that mpirun, srun or `apogee run` started. These are the
 // ranks of every launch. {0, 1} if this process was started alone; ranks are threads then. The
-// first call starts MPI or connects the processes. Returns FailedPrecondition if this build has no
-// MPI, InvalidArgument for wrong environment variables, Unavailable if the ranks cannot connect.
+// first call starts MPI or connects the processes. Errors: FailedPrecondition if the processes need
+// MPI and cannot use it (this build has none, for example), InvalidArgument for wrong environment
+// variables, Unavailable if the ranks cannot connect.
 struct Processes {
   int rank = 0;
   int size = 1;

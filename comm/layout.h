@@ -75,7 +75,7 @@ class Layout {
   int64_t local_numel_ = 0;
 };
 
-// A segment and where it begins in the local tensor.
+// A segment, and the position in the local tensor at which it begins.
 struct PlacedSegment {
   Segment segment;
   int64_t local_begin = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What an all-reduce or a reduce-scatter computes of the ranks' elements.
+// The operation that a reduce, all-reduce or reduce-scatter applies to the ranks' elements.
 #ifndef APOGEE_COMM_REDUCE_OP_H_
 #define APOGEE_COMM_REDUCE_OP_H_
 

@@ -49,7 +49,7 @@ struct CollectSignsArgs {
   double* squares;
 };
 
-// error -= scale * sign(error) where live; 0 elsewhere.
+// error -= scale * sign(error) where live; error = 0 where not live.
 struct KeepErrorArgs {
   DType error_dtype;
   double scale;

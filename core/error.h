@@ -29,9 +29,9 @@ class Error : public std::runtime_error {
 
 namespace internal {
 
-// One part of a message: anything that has an operator<<. Refers to what it was made from, which
-// must live until the message is formatted (the end of the full expression). Formatting is not a
-// template, so that a call costs the compiler little.
+// One part of a message: anything that has an operator<<. It refers to the value that it was made
+// from, which must live until the message is formatted (the end of the full expression). Formatting
+// is not a template, so that a call costs the compiler little.
 class MessagePart {
  public:
   // char and its signed and unsigned forms are characters, as in a stream; bool is 0 or 1.

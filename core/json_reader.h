@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// JsonReader: reads JSON text as a sequence of events. The text may come from anybody: the reader
-// builds no document, does not recurse, and holds one string at a time and a bit per open bracket.
+// JsonReader: reads JSON text as a sequence of events. The text may be hostile: the reader builds
+// no document, does not recurse, and holds only one string and a bit per open bracket at a time.
 //
 //   class Handler : public JsonHandler { ... bool Key(std::string& key) override; ... };
 //   Handler handler;

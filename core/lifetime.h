@@ -11,8 +11,8 @@
 //   Watched<Model> model(given);      // the pointer `given` and its token
 //   if (model.is_gone()) ...          // the object was destroyed
 //
-// A copy of an object has a lifetime of its own. Don't use it for objects that another thread may
-// destroy meanwhile: is_gone() would be out of date at once.
+// A copy of an object has a lifetime of its own. Don't use Lifetime for objects that another thread
+// may destroy meanwhile: is_gone() would be out of date at once.
 #ifndef APOGEE_CORE_LIFETIME_H_
 #define APOGEE_CORE_LIFETIME_H_
 

@@ -46,7 +46,7 @@ class MemoryLedger {
   // Sums over the categories. The peak is the highest sum at one moment, not the sum of the peaks.
   int64_t live_total_bytes() const;
   int64_t peak_total_bytes() const;
-  // Memory that the allocator holds beyond what is handed out: rounding and cached blocks.
+  // Memory that the allocator holds beyond the bytes handed out: rounding and cached blocks.
   int64_t slack_bytes() const;
   // Highest live_total + slack: the most memory taken from the operating system.
   int64_t peak_reserved_bytes() const;

@@ -5,7 +5,7 @@
 //   absl::StatusOr<ProcessMemory> memory = ReadProcessMemory();
 //   printf("peak %s\n", FormatBytes(memory->peak_own_bytes()).c_str());
 //
-// Linux only (/proc/self/status); elsewhere Unavailable.
+// Linux only (/proc/self/status); Unavailable on other systems.
 #ifndef APOGEE_CORE_PROCESS_MEMORY_H_
 #define APOGEE_CORE_PROCESS_MEMORY_H_
 
@@ -21,8 +21,8 @@ struct ProcessMemory {
   int64_t peak_resident_bytes = 0;  // highest since the process started (VmHWM)
   int64_t file_bytes = 0;           // now: pages of files, such as code of programs and libraries
 
-  // Memory that the process allocated. Code is left out: it is paged in when it first runs, and
-  // nobody allocates it.
+  // Memory that the process allocated, without the pages of files. (Code is in files, and comes
+  // into memory when it first runs.)
   int64_t own_bytes() const { return resident_bytes - file_bytes; }
   // File pages stay once they are read, so file_bytes now is at least file_bytes at the peak. The
   // result is never too high.

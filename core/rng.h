@@ -60,7 +60,7 @@ constexpr float ToUniform(uint32_t bits) {
 // numbers its elements from there, so splitting a batch over ranks does not change its numbers.
 //
 // A batch that knows its place in a window (BeginBatch) draws the numbers that its samples would
-// draw if the whole window were one batch: all micro-batches of the window use the same streams,
+// draw if the whole window were one batch. All micro-batches of the window use the same streams,
 // and elements are numbered by the sample's place in the window. A second forward of the same batch
 // takes further streams. Between windows the generator's state is only its next stream.
 class Generator {

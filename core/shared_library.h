@@ -18,7 +18,7 @@
 
 namespace apogee {
 
-// The paths where libraries of these names may lie, in the order of the search:
+// The paths at which to look for libraries of these names, in this order:
 //   1. the bare names, which the system's loader searches for;
 //   2. `folders`;
 //   3. the lib folder of the active Python or Conda environment (VIRTUAL_ENV, CONDA_PREFIX);

@@ -10,9 +10,9 @@
 namespace apogee {
 
 // Call it first. If a program starts with a closed standard input, output or error, the next files
-// that it opens get these numbers, and its printed text would end up in metrics, checkpoints or
-// connections. This call occupies the closed numbers: reading them finds the end of file, and
-// writing to them fails as before.
+// that it opens would get these numbers, and its printed text would end up in metrics, checkpoints
+// or connections. This call occupies the closed numbers: reading from them finds the end of file,
+// and writing to them fails as before.
 void KeepStandardDescriptors();
 
 }  // namespace apogee

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Trace: records what every rank did and when, as a file for ui.perfetto.dev or chrome://tracing.
+// Trace: records the work of every rank over time, as a file for ui.perfetto.dev or
+// chrome://tracing.
 //
 //   Trace trace;                                      // shared by the ranks of a process
 //   TraceLane* lane = trace.Lane(rank, "compute");

@@ -31,9 +31,10 @@ class Sampler {
   // The index in the dataset of the sample at position `index` >= 0 of the stream.
   virtual int64_t Sample(int64_t index) const = 0;
 
-  // For samplers that divide one stream among ranks: the window of the stream that contains
-  // position `index`, its position in that window (of all ranks), and the number of positions from
-  // `index` on that are consecutive there.
+  // For samplers that divide one stream among ranks:
+  //   window  the window of the stream that contains position `index` of this rank's part
+  //   first   its position in that window, counted over all ranks
+  //   length  the number of positions from `index` on that are consecutive in the window
   struct WindowPlace {
     int64_t window = 0;
     int64_t first = 0;
@@ -78,9 +79,10 @@ class ShuffleSampler : public Sampler {
 //   auto order = std::make_shared<ShuffleSampler>(train->num_samples(), seed);
 //   DistributedSampler mine(order, world.rank(), world.size(), /*window=*/batch * accumulate);
 //
-// Choose as window the samples that a rank uses per optimizer step. Then the ranks together use in
-// each step the samples that one rank with the whole batch would use, and each rank's part is
-// contiguous: sums over ranks can equal one rank's sums over micro-batches, in the same order.
+// As `window` choose the number of samples that a rank uses per optimizer step. Then the ranks
+// together use in each step the samples that one rank with the whole batch would use. Each rank's
+// part is contiguous, so sums over ranks can equal one rank's sums over micro-batches, in the same
+// order.
 class DistributedSampler : public Sampler {
  public:
   // Throws Error for a rank outside [0, num_ranks), for more ranks than samples, and for a stream

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Configured: a module's settings that its parameters' names and shapes do not show: number of
-// heads, activations, epsilons. A checkpoint records them. Resuming with other settings is refused,
-// since the same weights would compute another function.
+// Configured: the settings of a module that the names and shapes of its parameters do not show:
+// number of heads, activations, epsilons. A checkpoint records them. Resuming with other settings
+// is refused, since the same weights would compute another function.
 //
 //   class MyModel : public nn::Module, public nn::Configured {
 //     void DescribeConfig(nn::ConfigTexts& texts) const override {
@@ -30,7 +30,7 @@ struct ConfigTexts {
   std::map<std::string, std::string> function;
   // Settings that matter in training only and may change when a run resumes.
   std::map<std::string, std::string> training;
-  // True: these settings describe the modules below, too, and ConfigOf does not ask those.
+  // True: these settings describe the modules below, too, so ConfigOf skips those.
   bool complete = false;
 };
 

@@ -5,10 +5,10 @@
 //   nn::CrossEntropyLoss criterion;
 //   Tensor loss = criterion(model(tokens), targets);
 //
-// Each rank has a part of the batch; a boosted criterion returns the mean over the targets of the
-// whole batch. For that Booster must know how many targets count. It knows for CrossEntropyLoss. If
-// a loss of your own ignores some targets, wrap it in MeanLoss; otherwise every element of the
-// targets counts.
+// Each rank has a part of the batch; a boosted criterion makes the loss the mean over the targets
+// of the whole batch. For that Booster must know how many targets are not ignored. It knows the
+// number for CrossEntropyLoss. If a loss of your own ignores some targets, wrap it in MeanLoss;
+// otherwise every element of the targets counts.
 #ifndef APOGEE_NN_LOSSES_H_
 #define APOGEE_NN_LOSSES_H_
 

@@ -105,8 +105,8 @@ class Module {
   // when two parameters have the same full name.
   void Initialize(const ContextPtr& context, const InitOptions& options = {});
   // The same, but each value is made when it is first read (Parameter::is_lazy); until then it
-  // takes no memory. Optimizers can be made and weights loaded as usual. Reading all values makes
-  // the whole model: a forward does, so do saving and plugins that do not shard parameters.
+  // takes no memory. Optimizers can be made and weights loaded as usual. A forward, a save, and
+  // plugins that do not shard parameters read all values, and so make the whole model.
   void InitializeLazily(const ContextPtr& context, const InitOptions& options = {});
   // Converts every parameter to a floating-point dtype; gradients become absent.
   void To(DType dtype);

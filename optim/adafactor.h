@@ -21,8 +21,8 @@
 //   w -= weight_decay * alpha * w + u
 // Vectors and scalars keep V per element instead of R and C:
 //   V = beta2 V + (1 - beta2) (g^2 + eps[0]);  u = g / sqrt(V)
-// The momentum averages alpha * u, as the reference does, so a change of lr reaches the weights
-// late.
+// The momentum averages alpha * u, as in the reference, so a change of lr reaches the weights only
+// gradually.
 //
 // States of a matrix [H, W]: exp_avg_sq_row and exp_avg_sq_col, together 4 (H + W) bytes. Of a
 // vector or scalar: exp_avg_sq, 4 bytes per element. With beta1 also exp_avg, 4 bytes per element.

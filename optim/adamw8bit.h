@@ -30,8 +30,8 @@
 //   percentile_clipping  p: if the norm of a tensor's gradient is above the p-th smallest of its
 //                        last 100 norms, the gradient is scaled down to that; 100: off
 //   paged                the states of tensors of at least 100000 elements may live in host memory
-//                        and are moved ahead of use. On the CPU they are in host memory anyway;
-//                        only paged_bytes() changes.
+//                        and are moved to the GPU before use. On the CPU they are in host memory
+//                        anyway; only paged_bytes() changes.
 #ifndef APOGEE_OPTIM_ADAMW8BIT_H_
 #define APOGEE_OPTIM_ADAMW8BIT_H_
 

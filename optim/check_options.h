@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// OptionProblems: collects the problems of an options struct, so that one Error can list them all.
+// OptionProblems: collects the invalid values of an options struct, so that one Error lists all.
 //
 //   OptionProblems problems;
 //   problems.AtLeastZero("lr", lr);          // "lr is -1, must be at least 0 and finite"

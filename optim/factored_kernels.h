@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Arguments of the kernels of Adafactor and CAME, which have factored second moments: they keep the
-// mean square of each row and of each column of a matrix. row_factor[i] * column_factor[j] then
-// approximates one over the root of the mean square of element (i, j).
+// Arguments of the kernels of Adafactor and CAME. These have factored second moments: they keep the
+// mean square of each row and of each column of a matrix. From these follow factors, such that
+// row_factor[i] * column_factor[j] approximates one over the root of the mean square of element
+// (i, j).
 //
 // A parameter of fewer than two dims is not factored: its mean square is kept per element. Sums are
 // this rank's partials where a kernel writes them and totals where it reads them; their dtype is

@@ -16,7 +16,7 @@
 // parameters needs all gradients before the first update. backward then runs twice over the same
 // graph (retain_graph): first to collect the norm of each gradient, then to update. Random masks
 // (dropout) are the same in both. With kProceed and no max_norm it runs once. In both passes at
-// most one finished gradient exists at a time, beside the one being computed.
+// most one finished gradient exists at a time, in addition to the one being computed.
 //
 // Loss scale: set StepOptions::loss_scale; fused_backward multiplies the loss gradient by it.
 //
@@ -29,9 +29,9 @@
 // step() after an ordinary backward makes the same update.
 //
 // A plugin that shards parameters, such as GeminiPlugin, runs the same step on shards
-// (fused_step.h). Don't let backward read a parameter other than through the graph
-// (Parameter::data() in a forward, or a recomputed function under NoGradGuard): the parameter may
-// have been updated by then. When that happens depends on the plugin.
+// (fused_step.h). Don't let backward read a parameter other than through the graph: through a
+// Parameter::data() that a forward used, for example, or in a function recomputed under
+// NoGradGuard. The parameter may have been updated by then; when depends on the plugin.
 #ifndef APOGEE_OPTIM_FUSED_BACKWARD_H_
 #define APOGEE_OPTIM_FUSED_BACKWARD_H_
 

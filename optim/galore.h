@@ -21,7 +21,7 @@
 // NonFinitePolicy::kProceed), the old basis is kept; at the first update, the first r unit vectors
 // are used. The side depends only on the shape and on proj_type.
 //
-// on_refresh says what happens to the moments, which are in the coordinates of the old basis:
+// At a refresh the moments are in the coordinates of the old basis. on_refresh chooses their fate:
 //   keep     stay as they are (the reference)
 //   reset    start from zero
 //   rotate   the first moment is rotated into the new coordinates, the second with the squared
@@ -36,18 +36,19 @@
 //   projection   R; every rank projects the rows that it holds elements of
 //   direction    shards only: the owner computes the update of R and changes its moments; every
 //                rank projects that update back on its own elements
-// Between refreshes, a step costs the decision's all-reduce and two more (one for unreduced
+// Between refreshes, a step costs the decision's all-reduce and two more (one more for unreduced
 // gradients), however many matrices there are. Each sends `low` numbers per matrix instead of m n,
-// with low the elements of R: r max(m, n) for std. A refresh also holds the sums of its gradients
-// until the step ends.
+// where low is the number of elements of R: r max(m, n) for std. A step with a refresh also holds
+// the summed gradients until it ends.
 //
 // State memory. Every rank keeps the bases (projector, or projector_left and projector_right). Only
 // the owner keeps the moments of a sharded matrix. One of n ranks thus holds, in elements,
-//   sum of `basis` over all matrices + sum of `moments` over the matrices it owns
-//   basis    r min(m, n) for std, r (m + n) for full
-//   moments  2 low for the Adam forms (one byte each, plus scales, for the 8-bit one); for
-//            Adafactor the rows plus columns of R, with beta1 also low
-// The matrices of one owner have together at most (sum of low) / n + (largest low) elements of R.
+//   (sum of `basis` over all matrices) + (sum of `moments` over the matrices it owns)
+// where
+//   basis    is r min(m, n) for std, r (m + n) for full
+//   moments  is 2 low for the Adam forms (one byte each, plus scales, for the 8-bit one);
+//            for Adafactor, the number of rows plus columns of R, and with beta1 low more
+// For all matrices of one owner together, R has at most (sum of low) / n + (largest low) elements.
 #ifndef APOGEE_OPTIM_GALORE_H_
 #define APOGEE_OPTIM_GALORE_H_
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// GaLoreAdafactor (Zhao et al., "GaLore", ICML 2024): Adafactor on the projected gradient. The
-// basis is most of the state that is left of a matrix.
+// GaLoreAdafactor (Zhao et al., "GaLore", ICML 2024): Adafactor on the projected gradient. Most of
+// a matrix's state is then the basis.
 //
 //   optim::GaLoreAdafactor optimizer(optim::get_galore_param_groups(
 //       model.Parameters(), GaLoreAdafactorOptions{.rank = 64, .update_proj_gap = 200}));
@@ -12,12 +12,12 @@
 //   beta1 > 0: m = beta1 m + (1 - beta1) u;  u = m
 //   w -= weight_decay * alpha * w
 //   w -= scale * back(u)
-// Parameters that are not projected get Adafactor's step. on_refresh = rotate transforms the row
-// and column averages with the squared rotation of the mean squares that they represent.
+// Parameters that are not projected get Adafactor's step. With on_refresh = rotate, the row and
+// column averages are rotated with the squared entries of the rotation, as mean squares are.
 //
 // States of a projected [m, n] matrix for std: projector, 4 r min(m, n) bytes; exp_avg_sq_row and
 // exp_avg_sq_col of R, 4 (max(m, n) + r) bytes; with beta1 also exp_avg, 4 r max(m, n) bytes.
-// Statistics beside those of the projection: the sum of w^2, if scale_parameter is set.
+// Statistics in addition to those of the projection: the sum of w^2, if scale_parameter is set.
 #ifndef APOGEE_OPTIM_GALORE_ADAFACTOR_H_
 #define APOGEE_OPTIM_GALORE_ADAFACTOR_H_
 

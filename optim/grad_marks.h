@@ -6,7 +6,7 @@
 //   GradMarks marks(views, /*norms=*/true, NormKind::kL2);
 //   marks.SetPresent(0);
 //   marks.SetNorm(0, chunk.result);         // of this rank's elements, from the kernel grad_norm
-//   marks.Reduce(reducer);                  // the getters then speak of the whole gradients
+//   marks.Reduce(reducer);                  // from here on the getters are for whole gradients
 //   marks.TotalNorm();
 //
 // On a GPU the marks may stay there: call MarkOnDevice() instead of the Set functions, and

@@ -41,7 +41,7 @@ class GroupStatReducer : public StatReducer {
 class AddendStatReducer : public StatReducer {
  public:
   // `group`: the ranks that hold addends of one gradient. `parts`: the ranks that hold parts of one
-  // parameter, over which all numbers are then reduced as well; null: parameters are whole.
+  // parameter; all numbers are then reduced over these ranks, too. Null: parameters are whole.
   explicit AddendStatReducer(comm::GroupPtr group, comm::GroupPtr parts = nullptr)
       : group_(std::move(group)), parts_(std::move(parts)) {}
   // Collective.

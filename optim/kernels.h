@@ -6,8 +6,8 @@
 //
 //   OptimKernelsFor(context).adam(context, args);
 //
-// Arithmetic and states are f32, or f64 if `dtype` says so; gradients and working weights may have
-// any floating dtype. NaN propagates: the caller has already decided whether to step. The tensors
+// Arithmetic and states have `dtype`, f32 or f64; gradients and working weights may have any
+// floating dtype. NaN propagates: the caller has already decided whether to step. The tensors
 // of a chunk are contiguous and do not overlap. On a GPU, kernels are queued on the context's
 // stream; those with results in host memory (grad_norm, adalomo_sums, adalomo_update_norm) wait for
 // it.

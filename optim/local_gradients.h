@@ -10,8 +10,8 @@
 //   const bool reduce = !local->TakesLocalGrad(group);                 // before each backward
 //
 // A local gradient is this rank's mean over its micro-batches; as in every other step, the caller
-// divides by their number once. The answer depends only on the number of updates so far, so all
-// ranks get the same one. Plugins that shard gradients refuse such an optimizer.
+// divides by their number once. The answer of TakesLocalGrad depends only on the number of updates
+// so far, so all ranks get the same one. Plugins that shard gradients refuse such an optimizer.
 #ifndef APOGEE_OPTIM_LOCAL_GRADIENTS_H_
 #define APOGEE_OPTIM_LOCAL_GRADIENTS_H_
 
@@ -35,7 +35,8 @@ class LocalGradientOptimizer {
  public:
   virtual ~LocalGradientOptimizer() = default;
 
-  // Why it cannot run over several ranks with this clipping norm (0: none); empty: it can.
+  // The reason why this optimizer cannot run over several ranks with this clipping norm (0: none).
+  // Empty: it can.
   virtual std::string ProblemOverRanks(double max_norm) const = 0;
   // Call after views were bound. Throws Error if loaded error states belong to another number of
   // ranks.

@@ -36,8 +36,8 @@ class LossScaler {
   explicit LossScaler(const LossScalerOptions& options = {});
 
   double scale() const { return scale_; }
-  // Call after each step. `overflow`: the step was skipped because of a gradient that is not
-  // finite.
+  // Call after each step. `overflow`: whether a gradient was not finite, so that the step was
+  // skipped.
   void Update(bool overflow);
 
   // The state for a checkpoint.

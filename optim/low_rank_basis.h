@@ -11,7 +11,7 @@
 //                Martinsson and Tropp, SIAM Review 2011). If the spectrum has a gap after the rank,
 //                it stops when the angle to the exact subspace is at most 5e-5. Without a gap the
 //                subspace is not unique; it then stops when another iteration adds less than 0.1 %
-//                of captured energy. Uses kExact for matrices for which it would cost as much.
+//                of captured energy. Matrices for which kExact costs no more get kExact.
 //   kExact       All eigenvectors of the smaller Gram matrix, in f64.
 //
 // Signs: the largest component of every right vector is positive, and left vectors follow

@@ -12,7 +12,7 @@
 //   base_lr (k + 1) / warmup_steps
 // After the warm-up, k in the formulas counts from 0 again. Past total_steps, linear goes below
 // zero (optimizers refuse that), cosine goes up again, and polynomial and one-cycle keep their last
-// value. This is what ColossalAI's and PyTorch's classes of the same names do.
+// value. The classes of the same names in ColossalAI and PyTorch do the same.
 #ifndef APOGEE_OPTIM_LR_SCHEDULE_H_
 #define APOGEE_OPTIM_LR_SCHEDULE_H_
 

@@ -9,10 +9,10 @@
 //   }
 //   scheduler.last_lr()[0];
 //
-// A group's base rate is its rate at construction; the constructor then sets the schedule's rate
-// for step 0. If a plugin replaces the optimizer by a wrapper, Retarget makes the schedule drive
-// that instead. After the optimizer has been destroyed, step() throws Error unless Retarget was
-// called.
+// A group's base rate is its rate when the scheduler is made; the constructor then sets the
+// schedule's rate for step 0. If a plugin replaces the optimizer by a wrapper, Retarget makes the
+// scheduler set the wrapper's rates instead. After the optimizer has been destroyed, step() throws
+// Error unless Retarget was called.
 #ifndef APOGEE_OPTIM_LR_SCHEDULER_H_
 #define APOGEE_OPTIM_LR_SCHEDULER_H_
 
@@ -42,7 +42,8 @@ class LrScheduler {
   // The current rates, one per group.
   std::vector<double> last_lr() const;
   int64_t num_steps() const { return time_.step; }
-  // Makes the schedule drive another optimizer. Throws Error if that has another number of groups.
+  // Sets the rates of another optimizer from now on. Throws Error if it has another number of
+  // groups.
   void Retarget(LrTarget& target);
 
   // Expires when this object is destroyed.

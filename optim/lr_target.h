@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // LrTarget: the part of an optimizer that a learning rate schedule can change. Every optimizer is
-// an LrTarget. A wrapper that replaces an optimizer passes its own to LrScheduler::Retarget, and
-// the schedule goes on.
+// an LrTarget. A wrapper that replaces an optimizer passes itself to LrScheduler::Retarget, and the
+// schedule goes on.
 //
 //   class Wrapper : public Optimizer { ... };       // an LrTarget
 //   scheduler.Retarget(wrapper);                    // the schedule now calls wrapper.set_lr

@@ -4,7 +4,7 @@
 // norms. The kernel median_clip computes the factor from a group's norm and the state below:
 //   min(1, threshold / norm)
 //   0 for a norm that is not finite
-//   1 in the first step and as long as there is no threshold, if the norm is finite
+//   1 in the first step and while there is no threshold, if the norm is finite
 //
 //   Tensor state = PackClipping(group_state, options.period, context);
 //   ... median_clip(state) in every step ...

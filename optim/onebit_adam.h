@@ -24,9 +24,9 @@
 // put the table into a group with non_freeze, which stays in the warm-up. SetMomentumMask masks
 // further elements.
 //
-// max_norm: after the freeze no rank knows the norm of the mean gradient. Gradients are clipped by
-// the root of the mean of the ranks' squared norms, which is the same on every rank and never
-// smaller.
+// max_norm: after the freeze no rank knows the norm of the mean gradient. Gradients are clipped as
+// if it were the root of the mean of the ranks' squared norms, which is never smaller. Every rank
+// gets the same factor.
 //
 // States per element: exp_avg, exp_avg_sq (8 bytes). After the freeze also worker_error, 4 bytes,
 // and server_error, 4 / n bytes on n ranks. A step also needs one f32 copy of the momentum.
@@ -58,7 +58,7 @@ struct OneBitAdamOptions {
   bool shared_scale = false;
   bool reset_errors = false;  // drop the errors of a checkpoint of another number of ranks
   bool deepspeed = false;
-  bool amsgrad = false;  // refused: a second moment that stays has no maximum
+  bool amsgrad = false;  // must be false: a second moment that stays has no maximum
 
   static OneBitAdamOptions DeepSpeed() { return {.deepspeed = true}; }
   std::vector<std::string> Problems() const;

@@ -3,8 +3,8 @@
 // 1-bit LAMB (Li et al., "1-bit LAMB: Communication Efficient Large-Scale Large-Batch Training with
 // LAMB's Convergence Speed", HiPC 2022, arXiv:2104.06069). For freeze_step updates (the warm-up) it
 // is LAMB without bias correction. Then ranks average their momenta in one bit per element and the
-// second moment stays as it is. Each parameter's trust ratio is its average of the warm-up, adapted
-// to the gradients that the averaged momenta imply.
+// second moment stays as it is. Each parameter then uses its average trust ratio of the warm-up,
+// adapted to the gradients that the averaged momenta imply.
 //
 //   optim::OneBitLamb optimizer(model.Parameters(), {.lr = 2e-3, .freeze_step = 2000});
 //   DdpPlugin plugin(world.group());
@@ -61,7 +61,7 @@ struct OneBitLambOptions {
   bool shared_scale = true;
   bool reset_errors = false;
   bool deepspeed = false;  // scales include padding, no automatic mask
-  bool amsgrad = false;    // refused
+  bool amsgrad = false;    // must be false
 
   std::vector<std::string> Problems() const;
   static std::vector<OptionField<OneBitLambOptions>> Fields();

@@ -63,7 +63,8 @@ class Optimizer : public LrTarget {
   std::optional<Tensor> step(const Closure& closure = {});
   // Drops every gradient; with set_to_none = false, fills present gradients with zeros instead.
   void zero_grad(bool set_to_none = true);
-  // What the last step() did. Waits for the GPU if the GPU made the decision (DecidesOnDevice).
+  // The report of the last step(). Waits for the GPU if the GPU made the decision
+  // (DecidesOnDevice).
   const StepReport& last_step() const {
     Settle();
     return report_;
@@ -134,12 +135,12 @@ class Optimizer : public LrTarget {
   int64_t PlannedStateBytes() const;
   int64_t PlannedStateBytes(const ParamView& view, int group) const;
   // Whether the update stays exact when views are bound to shards. That needs two things: the
-  // update touches only the view's own elements, and everything it needs of whole tensors is
-  // declared as statistics. Return true in your own optimizer once both hold; plugins that shard
+  // update touches only the view's own elements, and every number it needs of whole tensors is
+  // declared as a statistic. Return true in your own optimizer once both hold; plugins that shard
   // refuse it otherwise.
   virtual bool SupportsShards() const { return false; }
-  // Plugins cut shards of `view` only at multiples of this many elements. It saves statistics for
-  // blocks of quantized states; the result is the same without it.
+  // Plugins cut shards of `view` only at multiples of this many elements. If no block of a
+  // quantized state is cut, its scale needs no statistics; the result is the same either way.
   virtual int64_t CutMultiple(const ParamView& /*view*/, int /*group*/) const { return 1; }
   // Whether every kernel of the next step takes the gradients' factor as a GradFactor, and the host
   // reads neither the decision nor the statistics. If so, step() on a GPU does not wait under kSkip
@@ -150,7 +151,7 @@ class Optimizer : public LrTarget {
   virtual int64_t OwnedNumel(const ParamView& /*view*/, int /*group*/) const { return 0; }
   // Whether the statistics themselves reduce the gradient of `view` over the ranks, sending fewer
   // numbers than the gradient has (ParamView::partial_grad). No rank knows the norm of such a
-  // gradient, so this excludes max_norm, unless ClipsAddends().
+  // gradient, so max_norm must be 0, unless ClipsAddends().
   virtual bool ReducesOwnGrad(const ParamView& /*view*/, int /*group*/) const { return false; }
   // Whether max_norm may clip unreduced gradients by the root of the mean of the ranks' squared
   // norms. That number is the same on every rank and at least the norm of the mean gradient.

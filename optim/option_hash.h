@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// OptionHash: hashes option values by their bits. Ranks compare such hashes in every step to notice
-// that their options differ (options_agreement.h).
+// OptionHash: hashes option values by their bits. Ranks compare such hashes in every step to detect
+// options that differ (options_agreement.h).
 //
 //   OptionHash hash;
 //   hash.AddFields(options(group));       // all of its Fields(), in their order

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Notices that ranks that step together have different options. A rank with another learning rate
+// Detects that ranks that step together have different options. A rank with another learning rate
 // than the others, for example, would silently drift away from them. A digest of all options is
 // sent along in an all-reduce that every step has anyway: that of the decision phase (GradMarks),
 // or the one at the end of a data-parallel backward (DdpPlugin).

@@ -34,7 +34,7 @@
 // Clipping: clip follows from the group's norm (median_clipping.h), which weights each gradient:
 //   norm^2 = sum over the group's parameters of r^2 sum(grad^2)
 // For a parameter of one element, scalar_lr_scale^2 takes the place of r^2. StepOptions::max_norm,
-// which clips the norm of the whole model, works beside it.
+// which clips the norm of the whole model, works in addition.
 //
 // States: delta, exp_avg_sq per element (8 bytes). Parameters of more than one element also have
 // param_rms, scale_exp_avg_sq, scale_grad_sum, scale_grad_sumsq (16 bytes per parameter). Each
@@ -77,7 +77,7 @@ struct ScaledAdamOptions {
 };
 extern template class TypedOptimizer<ScaledAdamOptions>;
 
-// What a parameter contributes to its group's clipping norm.
+// The part of a parameter in its group's clipping norm.
 struct GradientShare {
   std::string name;
   double share = 0;      // of the group's squared norm, in [0, 1]; 0 when the norm is 0
@@ -127,7 +127,7 @@ class ScaledAdam : public TypedOptimizer<ScaledAdamOptions> {
               std::span<const StatBuffer> totals) override;
 
  private:
-  // What Clipping() reads of a group's last step; the kernels write it.
+  // The results of a group's last step that Clipping() reads; the kernels write them.
   struct LastStep {
     std::vector<const ParamView*> views;
     Tensor shares;  // ScaledAdamSizeChunk::share of each; undefined without clipping

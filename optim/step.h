@@ -19,7 +19,7 @@
 
 namespace apogee::optim {
 
-// What a step does if a gradient, or the norm over all gradients, is not finite.
+// The behaviour of a step if a gradient, or the norm over all gradients, is not finite.
 enum class NonFinitePolicy {
   kSkip,     // leaves weights and states unchanged and says so in the report
   kThrow,    // like kSkip, then throws Error naming the parameter

@@ -16,9 +16,9 @@
 //   t <= freeze_step, k divides t   g is the mean gradient over the ranks; v = b2 v + (1 - b2) g^2
 //   t <= freeze_step, otherwise     g is the 1-bit mean of the gradients; v stays
 //   t >  freeze_step                g is this rank's own gradient; v stays
-// In the last phase ranks average after every update for which j divides t. The 1-bit mean of the
-// ranks' sums of lr m since the last average takes the place of the rank's own sum in w; divided by
-// the sum of lr, it becomes m. Both intervals grow:
+// In the last phase ranks average after every update for which j divides t. Each rank has the sum
+// of lr m since the last average. The ranks form the 1-bit mean of these sums. In w, the mean takes
+// the place of the rank's own sum; divided by the sum of lr, it becomes m. Both intervals grow:
 //   k   starts as 1, doubles after every var_update_scaler updates of v
 //   j   starts as 1, doubles after every local_step_scaler updates, up to local_step_clipper
 //
@@ -26,10 +26,10 @@
 // groups and reset_errors: see onebit_adam.h. One rank compresses nothing.
 //
 // After freeze_step, ranks have different weights between averages. SyncReplicas averages at once.
-// Saving calls it, and so does the first forward in evaluation mode, which all ranks must therefore
-// call. Saving thus changes the further training, unless it happens at an average; a resumed run
-// continues like the run that saved. max_norm is refused, because no rank knows the norm of the
-// mean gradient.
+// Saving calls it, and so does the first forward in evaluation mode; so all ranks must make that
+// forward. A save between two averages thus changes the further training; a resumed run continues
+// like the run that saved. max_norm is refused, because no rank knows the norm of the mean
+// gradient.
 //
 // States per element: exp_avg, exp_avg_sq (8 bytes). After the first message also worker_error, 4
 // bytes, and server_error, 4 / n bytes on n ranks. Between averages also the weights at the last
@@ -56,7 +56,7 @@ struct ZeroOneAdamOptions {
   bool shared_scale = false;
   bool reset_errors = false;
   bool deepspeed = false;  // scales include padding, no automatic mask
-  bool amsgrad = false;    // refused
+  bool amsgrad = false;    // must be false
 
   std::vector<std::string> Problems() const;
   static std::vector<OptionField<ZeroOneAdamOptions>> Fields();
@@ -76,8 +76,8 @@ class ZeroOneAdam : public OneBitOptimizer<ZeroOneAdamOptions> {
   bool MayTakeLocalGrad(int group) const override { return !options(group).non_freeze; }
   std::string ProblemOverRanks(double max_norm) const override;
   void SyncReplicas() override;
-  // j and k: the number of steps between averages after freeze_step, and between updates of v
-  // before.
+  // j and k above: the number of updates between averages (after freeze_step), and between updates
+  // of v (up to freeze_step).
   int64_t local_interval() const { return Count("local_interval"); }
   int64_t variance_interval() const { return Count("var_interval"); }
 

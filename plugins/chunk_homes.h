@@ -51,9 +51,9 @@ struct PlacementOptions {
   int64_t max_gathered_bytes = 0;
   // "auto": the most bytes of model data on this rank's device.
   int64_t device_budget_bytes = 0;
-  // If set, masters and states that are not on the device lie in a file in this directory, whose
-  // pages the operating system reads and writes. The file has no name and vanishes with the
-  // process. Empty: they lie in host memory.
+  // A directory on an NVMe disk. If set, masters and states that are not on the device are in a
+  // file there instead of in host memory; the operating system reads and writes its pages. The file
+  // has no name and vanishes with the process.
   std::string nvme_dir = {};
   friend bool operator==(const PlacementOptions&, const PlacementOptions&) = default;
 };
@@ -70,8 +70,8 @@ class ChunkHomes {
     int64_t gradient_bytes = 0;            // this rank's part of the mean
   };
 
-  // `chunk_bytes`: of whole values, by chunk. Makes a host context if anything may live there.
-  // Throws Error if no file can be made in nvme_dir.
+  // `chunk_bytes`: for each chunk, the bytes of its whole values. Makes a host context if anything
+  // may live there. Throws Error if no file can be made in nvme_dir.
   ChunkHomes(const PlacementOptions& options, const std::vector<int64_t>& chunk_bytes,
              const ContextPtr& device);
 
@@ -80,7 +80,7 @@ class ChunkHomes {
   const std::vector<bool>& keep() const { return keep_; }
   const ContextPtr& optimizer_home(size_t chunk) const { return optimizer_homes_[chunk]; }
   // For GradientChunkOptions::context_of: the memory of the optimizer's data. Under a budget it is
-  // the device only if `bytes` fit beside the values still to be gathered.
+  // the device only if `bytes` fit in addition to the values still to be gathered.
   ContextPtr GradientHome(size_t chunk, int64_t bytes, const chunk::GatherSchedule& schedule) const;
   // Null when nothing lives there.
   const ContextPtr& host() const { return host_; }
@@ -88,9 +88,9 @@ class ChunkHomes {
   // "device", "host" or "disk".
   std::string NameOf(const ContextPtr& home) const;
 
-  // From now on the device keeps to the budget. `gathered_bytes`: the bytes gathered at a time, as
-  // far as the modules tell. `gradient_bytes`: the bytes of the largest gradient. Throws Error, and
-  // sets nothing, if the budget is too small to train.
+  // From now on the device keeps to the budget. `gathered_bytes`: the most bytes gathered at a time
+  // (ModuleWindows::LargestGatheredBytes). `gradient_bytes`: the bytes of the largest gradient.
+  // Throws Error, and sets nothing, if the budget is too small to train.
   void LimitDevice(int64_t gathered_bytes, int64_t gradient_bytes);
   // Whether Settle must still be called: under "auto", once.
   bool is_unsettled() const { return options_.device_budget_bytes != 0 && !settled_; }

@@ -19,15 +19,16 @@
 // which is faster. An optimizer that updates inside backward (LOMO, AdaLomo) does so on one rank.
 // On several ranks its update runs in step(), on the averaged gradients.
 //
-// Optimizers with 1-bit messages (optim/local_gradients.h) ask in some steps for each rank's own
-// gradients. Those are then not averaged here, and Parameter::grad() is this rank's. 0/1 Adam lets
-// the ranks' weights differ for some steps. The first forward of a model in evaluation mode then
-// makes them equal, so all ranks must call it. See docs/compressed_communication.md.
+// Optimizers with 1-bit messages (optim/local_gradients.h) need each rank's own gradients in some
+// steps. In these steps gradients are not averaged here, and Parameter::grad() is this rank's. 0/1
+// Adam lets the ranks' weights differ for some steps. The first forward in evaluation mode makes
+// them equal again, so all ranks must call it. See docs/compressed_communication.md.
 //
-// Matrices that GaLore projects are averaged later, too: Parameter::grad() stays this rank's own,
-// and step() averages the projection. Only a refresh of the basis averages the whole gradient. This
-// needs max_norm 0 here and in the optimizer's step options, for as long as training runs. In
-// reproducible mode, and for matrices with 8-bit moments, backward averages whole gradients.
+// Gradients of matrices that GaLore projects are averaged later, too: Parameter::grad() stays this
+// rank's own, and step() averages the projection. Only a refresh of the basis averages the whole
+// gradient. This needs max_norm 0, here and in the optimizer's step options, for as long as
+// training runs. In reproducible mode, and for matrices with 8-bit moments, backward averages whole
+// gradients.
 #ifndef APOGEE_PLUGINS_DDP_H_
 #define APOGEE_PLUGINS_DDP_H_
 
@@ -95,7 +96,7 @@ class DdpPlugin : public Plugin, public BackwardPasses {
   double loss_scale() const { return guard_->loss_scale(); }
 
  private:
-  // For an optimizer that asks for local gradients in some steps: tells it its ranks, makes
+  // For an optimizer that asks for local gradients in some steps: passes it its ranks, makes
   // replicas equal before evaluations, and moves those parameters from `reduced` into chunks of
   // their own.
   void HandOverGradients(nn::Module& model, optim::Optimizer& optimizer,

@@ -9,8 +9,8 @@
 //   fused.Backward(loss_scale, [&](FusedShards::Walk walk) { ... chunks.Backward(...) ... });
 //   optimizer.step();                                    // reports
 //
-// If the update needs one decision for all parameters (clipping, non-finite gradients), backward
-// walks twice over the same graph. The first walk only computes norms.
+// If the update needs one decision for all parameters (clipping, a check that all gradients are
+// finite), backward walks twice over the same graph. The first walk only computes norms.
 #ifndef APOGEE_PLUGINS_FUSED_SHARDS_H_
 #define APOGEE_PLUGINS_FUSED_SHARDS_H_
 

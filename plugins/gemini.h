@@ -15,10 +15,11 @@
 // The update equals that of one rank with the whole batch. Optimizers are bound to shards as in
 // LowLevelZeroPlugin.
 //
-// Parameters lie in chunks. Each module has ceil(bytes / chunk_bytes) of them, separate ones for
-// trainable and frozen parameters. One all-gather per chunk brings its values before the module's
-// forward and before the module's part of backward; its memory is freed afterwards. For the rules
-// that modules must follow, and ranks that differ, see plugins/module_windows.h.
+// Parameters are stored in chunks. Each module has ceil(bytes / chunk_bytes) chunks, separate ones
+// for trainable and frozen parameters. One all-gather per chunk brings its values before the
+// module's forward and before the module's part of backward; the gathered values are freed
+// afterwards. plugins/module_windows.h has the rules for modules, and for ranks whose forwards
+// differ.
 //
 // Bytes per rank, for n ranks and N elements:
 //
@@ -113,7 +114,7 @@ class GeminiPlugin : public Plugin {
   Tensor WholeValue(const autograd::Parameter& parameter) const;
   // 1 except for fp16.
   double loss_scale() const { return guard_->loss_scale(); }
-  // After boost: the chunks that hold the parameters, and where they live.
+  // After boost: the chunks that hold the parameters, and their homes (device, host, disk).
   const chunk::ShardedParameters& chunks() const { return *parameters_; }
   const ChunkHomes& homes() const { return *homes_; }
   // When each chunk was whole on this rank's device in the last step.

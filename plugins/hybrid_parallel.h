@@ -3,15 +3,15 @@
 // HybridParallelPlugin: tensor, sequence, data and pipeline parallelism and ZeRO together. Ranks
 // form a mesh [pp, dp, sp, tp]:
 //
-//   tp  tensor parallelism: neighbouring ranks share every layer (nn/parallel)
-//   sp  sequence parallelism: ranks with the same layers share every sequence
-//   dp  data parallelism: replicas share the batch
-//   pp  pipeline parallelism: each stage has some of the layers
+//   tp  tensor parallelism: the weights of each layer are sharded over neighbouring ranks
+//   sp  sequence parallelism: the tokens of each sequence are sharded over ranks
+//   dp  data parallelism: the batch is divided among replicas of the model
+//   pp  pipeline parallelism: each stage holds some of the layers
 //
-//   zero_stage  sharded over dp x sp
+//   zero_stage  sharded over the dp x sp ranks that hold the same weights
 //   1           optimizer states
-//   2           and gradients
-//   3           and the parameters that tensor parallelism leaves this rank (GeminiPlugin)
+//   2           optimizer states, gradients
+//   3           optimizer states, gradients, parameters (GeminiPlugin)
 //
 // Example:
 //
@@ -28,11 +28,12 @@
 // and one clip factor. Initial weights are those of one rank, whatever tp is.
 //
 // If boost gets nn::CrossEntropyLoss and the model's output comes from a vocabulary-parallel layer,
-// the logits of a model in training mode are this rank's columns, which boosted.criterion takes. In
-// evaluation mode, and with other criteria, logits are whole.
+// a model in training mode returns only this rank's columns of the logits. boosted.criterion takes
+// them. In evaluation mode, and with other criteria, logits are whole.
 //
-// Memory. Of N elements in cut parameters and R in the others, each rank takes the bytes of
-// LowLevelZeroPlugin or GeminiPlugin for N / tp + R elements and n = dp x sp ranks.
+// Memory. Let N be the number of elements of cut parameters, and R that of all others. Each rank
+// takes the bytes that LowLevelZeroPlugin or GeminiPlugin takes for N / tp + R elements on
+// n = dp x sp ranks.
 //
 // Tensor parallelism communicates, per step and besides the gradients:
 //
@@ -41,51 +42,57 @@
 //             one
 //
 // Sums of products travel in f32 (f64 for f64) and are rounded once, as one rank rounds its
-// products. For a GPT-2 or Llama with L layers of width d that is, per token, (1 + 4 L) d numbers,
-// d in the model's dtype for the table, and 3 for the loss. (The table is a row-parallel layer, the
-// head a column-parallel one.) The first step checks that the ranks of a tp group got the same
-// inputs, and that they have the same gradients of parameters that each of them holds whole.
+// products. For a GPT-2 or Llama with L layers of width d that is, per token:
+//
+//   the embedding table  d numbers in the model's dtype
+//   layers and head      (1 + 4 L) d numbers in f32
+//   the loss             3 numbers in f32
+//
+// The first step checks that the ranks of a tp group got the same inputs. It also checks that they
+// have the same gradients of parameters that each of them holds whole.
 //
 // Sequence parallelism (nn/parallel/sequence_parallel.h) cuts sequences inside the model. The model
 // takes whole tokens, the criterion whole targets, and all ranks of an sp and tp group load the
 // same batch. T, the tokens of a sequence, must be divisible by
 //
 //   split_gather (Megatron)  tp
-//   all_to_all (Ulysses)     sp, and so must a rank's heads and key-value heads
+//   all_to_all (Ulysses)     sp; a rank's heads and key-value heads must be divisible by sp, too
 //   ring_attn (ring)         2 sp
 //
 // In training under all_to_all and ring_attn, nn::CrossEntropyLoss gets the logits of this rank's
-// tokens; otherwise sequences are whole. All ranks of a group have the same loss. Bytes per rank
-// and token of the whole sequence, forward and backward together, with K key-value heads of H and s
-// bytes an element:
+// tokens; otherwise sequences are whole. All ranks of a group have the same loss. The bytes that a
+// rank communicates per token of the whole sequence, forward and backward together, with H heads, K
+// key-value heads and s bytes an element:
 //
-//   split_gather  Gathers and scatters replace the all-reduces above, with as many bytes. Forward
-//                 all-gathers (2 L + 1) d in s bytes an element and scatters as many in 4 (the
-//                 table's in s); backward does the reverse. 8 for the tokens. Per step one
-//                 all-reduce, in f32, of the parameters that are not cut. Activations between cut
-//                 layers are those of T / tp tokens.
-//   all_to_all    4 L d (1 + K / H) s / sp; 16 per loss.
-//   ring_attn     (2 (sp - 1) s + 4 sp) 2 L d K / H / sp, sent, and received; 16 per loss.
+//   split_gather  All-gathers and reduce-scatters replace the all-reduces above, with as many bytes
+//                 in all. Forward gathers (2 L + 1) d elements of s bytes, and scatters as many
+//                 elements of 4 bytes (the table's of s bytes). Backward does the reverse. The
+//                 tokens take 8 bytes. Each step has one all-reduce, in f32, of the gradients of
+//                 parameters that are not cut.
+//   all_to_all    4 L d (1 + K / H) s / sp, and 16 per loss
+//   ring_attn     (2 (sp - 1) s + 4 sp) 2 L d K / H / sp sent, as many received, and 16 per loss
 //
-// Under split_gather Parameter::grad() of a parameter that is not cut is this rank's addend of a
-// sum, which step() makes. LOMO and AdaLomo at zero_stage 3 are refused there.
+// Under split_gather, activations between tensor-parallel layers are those of T / tp tokens.
+// Parameter::grad() of a parameter that is not cut is this rank's addend of a sum, which step()
+// makes. LOMO and AdaLomo at zero_stage 3 are refused.
 //
 // Pipeline stages. With pp_size p > 1 the model, an nn::Chain, is cut into stages, and
-// booster.execute_pipeline replaces forward and backward (docs/pipelines.md). A stage holds N and R
-// of its own pieces; each stage that uses a tied parameter has a copy of it. A stage also keeps the
-// outputs of its pieces and their activations for backward, of as many micro-batches as the
-// schedule says (pipeline/schedule.h). Between the two halves of zbv's backward a chunk keeps the
+// booster.execute_pipeline replaces forward and backward (docs/pipelines.md). On a stage, N and R
+// count only its own pieces; each stage that uses a tied parameter has a copy of it. A stage also
+// keeps its pieces' outputs and activations for backward; the schedule tells of how many
+// micro-batches (pipeline/schedule.h). Between the two halves of zbv's backward a chunk keeps the
 // gradients of its layers' outputs instead of its own output.
 //
-// Stages communicate per step of m micro-batches, with v chunks a stage:
+// Stages communicate, per step of m micro-batches with v chunks a stage:
 //
-//   activations and their gradients  2 m (p - 1) messages in all for 1f1b, 2 m (p v - 1) for
-//                                    interleaved, 2 m (2 p - 2) for zbv
-//   88 bytes                         before the first message of each shape
-//   tied parameters                  an all-reduce of the gradient and of its presence (4 bytes)
-//   32 bytes                         the loss
+//   activations and their gradients  1f1b: 2 m (p - 1) messages in all
+//                                    interleaved: 2 m (p v - 1)
+//                                    zbv: 2 m (2 p - 2)
+//   the form of a message            88 bytes before the first message of each shape
+//   gradients of tied parameters     an all-reduce of the gradient and of its presence (4 bytes)
+//   the loss                         32 bytes
 //
-// Statistics of whole tensors are summed over all ranks and lie on each.
+// Statistics of whole tensors are summed over all ranks, and every rank gets the sums.
 #ifndef APOGEE_PLUGINS_HYBRID_PARALLEL_H_
 #define APOGEE_PLUGINS_HYBRID_PARALLEL_H_
 
@@ -208,7 +215,7 @@ class HybridParallelPlugin : public Plugin {
   std::unique_ptr<nn::parallel::TensorParallel> parallel_;
   HybridPipeline pipeline_;
   HybridSequence sequence_;
-  std::unique_ptr<FirstStepWatch> watch_;  // if ranks share a model
+  std::unique_ptr<FirstStepWatch> watch_;  // if several ranks train one replica
   // One of the three runs the data-parallel axis.
   std::unique_ptr<DdpPlugin> ddp_;
   std::unique_ptr<LowLevelZeroPlugin> zero_;

@@ -65,9 +65,9 @@ class HybridPipeline {
   }
   // As Executor::ChunkOf.
   int ChunkOf(const autograd::Parameter& parameter) const { return executor_->ChunkOf(parameter); }
-  // Makes `view`, whose parameter lies on another stage, an empty shard of `layout`'s tensor.
+  // Makes `view`, whose parameter is on another stage, an empty shard of `layout`'s tensor.
   void BindEmpty(optim::ParamView& view, comm::LayoutOptions layout, const Shape& shape);
-  // Returns the whole value on every stage. The stage that has the parameter makes it with `here`.
+  // Returns the whole value on every stage. A stage that has the parameter calls `here` for it.
   Tensor Whole(const autograd::Parameter& parameter, const Shape& shape,
                const std::function<Tensor()>& here) const;
 
@@ -90,7 +90,7 @@ class HybridPipeline {
   std::unique_ptr<pipeline::Cut> cut_;
   std::unique_ptr<pipeline::Executor> executor_;
   std::unique_ptr<pipeline::StageGradients> gradients_;
-  std::vector<autograd::ParameterPtr> elsewhere_;  // parameters that lie on other stages
+  std::vector<autograd::ParameterPtr> elsewhere_;  // parameters of other stages
   bool has_trained_ = false;
 };
 

@@ -33,7 +33,7 @@ struct PlanBlock {
   int64_t area() const { return (row_end - row) * (col_end - col); }
 };
 // A parameter's rectangle of `width` by `height` pixels. Row r of the parameter begins at x(r),
-// column c at y(c). A vector lies along the width.
+// column c at y(c). A vector is drawn along the width.
 struct PlanGrid {
   PlanGrid(const comm::Layout& layout, double width_pixels, double height_pixels);
   double x(int64_t row) const {

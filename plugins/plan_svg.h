@@ -9,11 +9,12 @@
 //   std::string svg = PlanSvg(boosted.optimizer, world.group(),
 //                             {.model = "gpt2", .tp_size = 2, .zero_stage = 2});
 //
-// Equal colours are equal elements: a block has the colour of the first rank that holds it; grey is
-// held by every rank. The hatched area at a rectangle's end is padding, which holds no elements of
-// the parameter. Blocks less than a pixel thick and less than a pixel apart are joined, and drawn
-// as pale as their share of the area. Each block's tooltip has its numbers. For programs the
-// attributes data-parameter, data-rank and data-elements (data-padding for padding) have them, too.
+// A block has the colour of the first rank that holds it, so equal colours mean equal elements.
+// Grey blocks are held by every rank. The hatched area at a rectangle's end is padding, which holds
+// no elements of the parameter. Blocks less than a pixel thick and less than a pixel apart are
+// joined; the less of the joined area they fill, the paler it is. Each block's tooltip has its
+// numbers. For programs, the attributes data-parameter, data-rank and data-elements (data-padding
+// for padding) have them, too.
 //
 // Ranks exchange their layouts in two small all-gathers. The text is one XML document, the same on
 // every rank.
@@ -30,7 +31,7 @@ namespace apogee {
 // The contents of the picture's title.
 struct PlanSvgOptions {
   std::string model;
-  // Number of neighbouring ranks that share the layers; divides the number of ranks.
+  // The size of a tensor-parallel group; divides the number of ranks.
   int tp_size = 1;
   int zero_stage = 0;
 };

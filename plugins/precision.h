@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Code that the plugins share: it parses and checks options, converts a model's precision, and
-// gives the optimizer fp32 masters.
+// Helpers of the plugins: they parse and check options, convert a model's precision, and give the
+// optimizer fp32 masters.
 #ifndef APOGEE_PLUGINS_PRECISION_H_
 #define APOGEE_PLUGINS_PRECISION_H_
 

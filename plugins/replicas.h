@@ -44,17 +44,17 @@ void PrepareReplicas(const std::string& plugin, nn::Module& model,
                      const optim::Optimizer& optimizer, const comm::GroupPtr& group);
 
 // PrepareReplicas in steps, for plugins that cut each parameter as its value arrives: call this
-// first, then SyncValue for every parameter, in one order on all ranks. Of a lazy value only rank 0
-// computes it; the other ranks receive it.
+// first, then SyncValue for every parameter, in one order on all ranks. Only rank 0 computes lazy
+// values; the other ranks receive them.
 void PrepareReplicasButValues(const std::string& plugin, nn::Module& model,
                               const optim::Optimizer& optimizer, const comm::GroupPtr& group);
 void SyncValue(autograd::Parameter& parameter, const comm::GroupPtr& group);
 
 // Throws Error, on every rank, if ranks of `group` have different gradients for one of `views`.
 // Each rank holds these parameters whole, so their copies would drift apart. Returns false if this
-// cannot be decided because not all gradients are finite. `shards`: the ranks that together hold a
-// gradient, or hold all of it each; null: only this rank. Collective over both groups, on
-// `context`.
+// cannot be decided because not all gradients are finite. `shards`: the ranks over which gradients
+// are sharded (or replicated, if each holds all of them); null: only this rank. Collective over
+// both groups, on `context`.
 bool CheckSameGradients(const std::string& plugin,
                         const std::vector<const optim::ParamView*>& views,
                         const comm::GroupPtr& shards, comm::Group& group,

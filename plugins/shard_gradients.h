@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// ShardGradients: the gradients of parameters whose optimizer works on shards. The gradients lie in
-// the optimizer's views; the parameters have none of their own. Shared by the plugins that shard.
+// ShardGradients: the gradients of parameters whose optimizer works on shards. The optimizer's
+// views hold these gradients; the parameters have none of their own. Used by the plugins that
+// shard.
 //
 //   ShardGradients shards("gemini", optimizer, parameters, views, frozen);
 //   GradientChunks chunks(..., [&](size_t i, const Tensor& mean) { shards.OnMean(i, mean); });

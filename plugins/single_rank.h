@@ -21,7 +21,7 @@ namespace apogee {
 struct SingleRankOptions {
   // "f32" (also "fp32"), "bf16", or "f64" for proofs on the CPU.
   std::string precision = "f32";
-  // Clip the global L2 norm of the gradients to this; 0: as the optimizer's step options say.
+  // Clip the global L2 norm of the gradients to this. 0: use the optimizer's step options.
   double max_norm = 0;
 };
 

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Trains onto disks that are full, limited, read-only or gone, for real: mounts of tmpfs (root only, else
-# skipped), ulimit -f, and errors that strace puts into single system calls (skipped without it).
+# Trains with disks that are full, limited, read-only or gone. Uses tmpfs mounts (skipped unless root),
+# ulimit -f, and strace, which makes single system calls fail (skipped if strace is not installed).
 #
 #   scripts/bad_disks.sh
 #
-# In each case the program must end with exit code 1 and an error that names the path and the reason, earlier
-# checkpoints must verify, nothing else be left, and the run go on from the newest when there is room again.
-# Prints what the program said, and as its last line `N passed, M failed, K skipped`.
+# In each case:
+#   - The program must end with exit code 1 and an error that names the path and the reason.
+#   - Earlier checkpoints must verify, and nothing else may be left.
+#   - When there is room again, the run must go on from the newest checkpoint.
+# Prints the program's messages, and as its last line `N passed, M failed, K skipped`.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$ROOT"
 
@@ -107,8 +109,8 @@ fails "the folder above is missing" none/such "" none/such "No such file or dire
 touch file
 fails "a file is in the place of the folder above" file/run "" file/run "Not a directory" -- train file/run
 
-# broken_save RANKS CALL ERROR K: saves step 3, with an error at a thread's K-th call; 2 when there was no
-# such call. Sets why, unless all is as it must be, and told.
+# broken_save RANKS CALL ERROR K: saves step 3, with an error at a thread's K-th call. Returns 2 if there was
+# no such call. Appends every wrong result to `why`; adds 1 to `told` if the program printed an error.
 broken_save() {
   local code=0 seen
   rm -rf broken && cp -r before broken
@@ -123,7 +125,7 @@ broken_save() {
   case "$code: $seen" in
     "0: valid 2 3") ;;  # the program's own output, or a leftover
     "0: valid 1 2 3" | "1: valid 1 2" | "1: valid 1 2 3")
-      # What the program says of it is a write, too.
+      # If writes fail, the program's message may fail, too.
       [[ -s errors || "$2" == write ]] || why+="$4: not told; "
       ;;
     *) why+="$4: exit code $code, left '$seen', $(cat errors); " ;;

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Tables of where a build's time goes, as Markdown, from what ninja has noted of it:
+# Prints Markdown tables that show how long each part of a build took, from ninja's log:
 #
-#   CCACHE_DISABLE=1 cmake --build build/release -j 1    # afresh: a compiler cache hides what a file costs
+#   CCACHE_DISABLE=1 cmake --build build/release -j 1    # without the compiler cache, in a new folder
 #   scripts/build_costs.sh build/release                 # the 15 costliest objects, and all folders
 #   scripts/build_costs.sh build/release --headers       # the 15 costliest headers, too (a minute)
 #   scripts/build_costs.sh build/release --headers --write   # into docs/benchmarks.md, between its markers
 #
-# Seconds are those that one job took, so jobs that share a core count several times: build with -j 1, or
-# with fewer jobs than cores, to compare files. A header costs objects that include it, directly or not,
-# times the preprocessed lines that it brings with everything that it includes. Counted are our own headers
-# and those of Abseil, GoogleTest, CLI11, nlohmann/json and Eigen that our sources name.
+# Seconds are the time that one job took. Jobs that share a core take longer each, so to compare files build
+# with -j 1, or with fewer jobs than cores. The cost of a header is the number of objects that include it
+# (directly or not) times its preprocessed lines, with everything that it includes. The tables have our own
+# headers, and those of Abseil, GoogleTest, CLI11, nlohmann/json and Eigen that our sources name.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 export LC_ALL=C
 
@@ -49,8 +49,8 @@ fi
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 
-# Lines `seconds kind source` of all outputs that are there now; kind is compile or link. The last entry of
-# an output counts.
+# Prints a line `seconds kind source` for each output that exists; kind is compile or link. If the log has
+# several entries for an output, the last one counts.
 outputs() {
   awk -F '\t' 'NR > 1 { ms[$4] = $2 - $1 } END { for (output in ms) print ms[output] / 1000 "\t" output }' \
     "$build/.ninja_log" | while IFS=$'\t' read -r seconds output; do
@@ -91,7 +91,7 @@ tables_of_objects() {
     "$work/outputs"
 }
 
-# Lines `header<TAB>number of objects<TAB>one of these objects<TAB>path` of the headers to look at.
+# Prints a line `header<TAB>number of objects<TAB>one of these objects<TAB>path` for each header to count.
 included_headers() {
   grep -rhoE '^ *# *include *[<"](absl|gtest|gmock|CLI|nlohmann|Eigen|unsupported/Eigen)/[^>"]+' \
     --include='*.h' --include='*.cc' --include='*.cu' --include='*.cuh' --exclude-dir=build "$source_root" |
@@ -129,7 +129,8 @@ included_headers() {
     END { for (name in count) print name "\t" count[name] "\t" first[name] "\t" where[name] }'
 }
 
-# lines_of PATH OBJECT: preprocessed lines of a header alone, with the flags of an object that includes it.
+# lines_of PATH OBJECT: prints the number of preprocessed lines of a header alone, compiled with the flags of
+# OBJECT, which includes it.
 lines_of() {
   local flags
   read -ra flags < <(awk -v object="-o $2 " '/^ *"command":/ && index($0, object) {
@@ -151,8 +152,8 @@ table_of_headers() {
   export compiler build
   export -f lines_of
   included_headers >"$work/headers"
-  # Every library header that our sources name, and of our own ones those with the most objects: the cost of
-  # the others is far below.
+  # All library headers that our sources name, and the 60 of our own headers with the most objects. The
+  # other ones cost far less.
   {
     grep -v '^apogee/' "$work/headers" | grep -E $'^(absl|gtest|gmock|CLI|nlohmann|Eigen|unsupported)/' || true
     grep -vE $'^(absl|gtest|gmock|CLI|nlohmann|Eigen|unsupported)/' "$work/headers" | sort -t$'\t' -k2,2nr |

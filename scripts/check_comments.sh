@@ -4,15 +4,16 @@
 #
 #   scripts/check_comments.sh [FILE...]      # default: every C++ file of the repository
 #
-# A re-flow breaks a line behind its last word that fits, and joins the rest with the next line. In a block
-# of code, of formulas or of a table (three or more blanks behind the slashes) this gives, for instance,
+# A re-flow breaks a line after the last word that fits, and joins the rest with the next line. In a block
+# of code, formulas or table rows (three or more blanks after the slashes) this gives, for instance,
 #
 #   //   ratio = clamp(|w| / |u|, min_ratio, max_ratio), norms of the whole tensor; 1 where one of them
 #   //   is 0 w -= lr ratio u
 #
 # The rules look only at such pairs: a line so full that the next line's first word did not fit on it, and
-# a next line that is indented like it. Indent what continues a line, and no rule looks at it. Exit code: 0
-# no damage, 1 damage (one line `FILE:LINE: what; remedy` each), 2 wrong use.
+# a next line that is indented like it. If a line of such a block must continue, indent the continuation:
+# then no rule applies. Exit code: 0 no damage, 1 damage (prints `FILE:LINE: problem; remedy` for each),
+# 2 wrong use.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 export LC_ALL=C
 
@@ -43,7 +44,7 @@ function columns(text) {
   return length(text)
 }
 
-# Brackets that `text` opens and does not close; not those of a comment behind the code.
+# The number of brackets that `text` opens and does not close, without those in a comment after the code.
 function open_brackets(text,    opened, closed) {
   sub(/ +\/\/ .*$/, "", text)
   gsub(/"[^"]*"/, "", text)
@@ -71,7 +72,7 @@ function begins_with_prose_before_code(text,    word, count, i, words) {
   return 0
 }
 
-# Whether `text` can stand where a statement stands: no rest of a comment can.
+# Whether `text` can be a statement. The rest of a broken comment cannot.
 function is_statement(text, comment,    word) {
   word = text
   sub(/[^a-z].*/, "", word)
@@ -105,7 +106,7 @@ function check_block(first, second, line, depth,    one, two, remedy, program) {
 }
 
 BEGIN {
-  # Code also begins with the second ones, but so do the rests of sentences.
+  # Code also begins with words of the second list, but so do the rests of broken sentences.
   count = split("auto bool const int int64_t struct typename unsigned", list, " ")
   for (i = 1; i <= count; ++i) keywords[list[i]] = 1
   count = split("char class double float return static template using void", list, " ")
@@ -120,7 +121,7 @@ FNR == 1 { kind = before_kind = "" }
   if (match($0, /^ *\/\/ */)) {
     indent = RLENGTH
     match($0, /^ */)
-    # How far the text stands behind the slashes. Empty comment lines are of no kind, they end a block.
+    # The number of blanks between slashes and text. An empty comment line ends a block.
     if (length($0) > indent) this = (indent - RLENGTH - 2 >= 3 ? "block" : "prose") " " indent
     if (columns($0) > 100 && $0 !~ /https?:\/\//) {
       complain(FNR, "a comment line of " columns($0) " columns; break it at 100")

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Proves that the installed library stands alone: builds and installs a copy of the source tree, moves the
-# copy and the installation away, and builds a consumer through find_package and through pkg-config.
-# The consumer must compile, link and run. So must tests/outside_app, a project with a model, optimizers and a
-# plugin of its own, which trains on 4 ranks as on 1 and gets an error for every mistake it makes.
+# Proves that the installed library does not need its source tree. Builds and installs a copy of the tree,
+# moves the copy and the installation to other folders, and builds a consumer through find_package and through
+# pkg-config. The consumer must compile, link and run. So must tests/outside_app, a project with its own model,
+# optimizers and plugin: it must get the same result on 4 ranks as on 1, and an error for every mistake.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 work="$(mktemp -d)"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Every cell of the two checkpoint matrices, of which ctest runs a part:
+# Runs every cell of the two checkpoint matrices. ctest runs only a part of them.
 #
 #   resumes bit for bit: optimizer x layout (1 to 4 ranks) x f64, f32, bf16, fp16 x accumulation 1, 3
 #   any layout to any layout: optimizer x layout x layout, states and weights equal byte for byte
 #
-# Arguments go to the test program (--gtest_filter='*ResumesBitForBit').
+# Passes its arguments to the test program (--gtest_filter='*ResumesBitForBit').
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$ROOT"
 

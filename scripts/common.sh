@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Sourced by the other scripts: the repository root, colours kept out of it, phases and their times.
+# Sourced by the other scripts: sets ROOT and JOBS, and defines functions that print phases and their times.
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 JOBS="${JOBS:-$(nproc)}"
@@ -29,8 +29,8 @@ print_phases() {
   printf '   %s\n' "${phase_lines[@]}" "$(printf '%-28s %4d s' total "$SECONDS")"
 }
 
-# build DIR [arguments of cmake --build]: builds quietly, with one line of progress every ten seconds. When it
-# fails it prints what the compiler said.
+# build DIR [arguments of cmake --build]: builds with one line of progress every ten seconds. If the build
+# fails, prints the compiler's messages.
 build() {
   local log pid seconds=0 status=0
   log="$(mktemp)"

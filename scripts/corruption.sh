@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Damages checkpoints at random, and manifests at every byte and length, and expects all of it to be found:
+# Damages checkpoints at random places, and manifests at every byte and every length. All damage must be
+# detected:
 #
 #   scripts/corruption.sh [DAMAGES]        # default: 10000; a tenth as many are resumed behind
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Fuzzes every parser of untrusted text, with AddressSanitizer and UndefinedBehaviorSanitizer:
 #
-#   scripts/fuzz.sh [SECONDS [PARSER...]]    # each parser, or those named, for so long; default 60
+#   scripts/fuzz.sh [SECONDS [PARSER...]]    # time for each parser (default: 60 s); default: all parsers
 #   scripts/fuzz.sh --full [PARSER...]       # 40 million inputs for safetensors_header, 10 million for each other
 #
-# Needs clang-14 and libclang-rt-14-dev. Starts from tests/fuzz/seeds and keeps what it finds in
-# build/fuzz/corpus; an input that fails lies in build/fuzz/crashes. Prints a line per parser, and as its
-# last line `N passed, M failed`.
+# Needs clang-14 and libclang-rt-14-dev. Starts from tests/fuzz/seeds and keeps new inputs in
+# build/fuzz/corpus. An input that fails is stored in build/fuzz/crashes. Prints a line per parser, and as
+# its last line `N passed, M failed`.
 amount="${1:-60}"
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 [[ "$amount" == --full || "$amount" =~ ^[1-9][0-9]*$ ]] || { echo "usage: scripts/fuzz.sh [SECONDS | --full] [PARSER...]" >&2; exit 2; }

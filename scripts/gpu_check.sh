@@ -1,22 +1,24 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Checks this machine's GPU with what scripts/gpu_bundle.sh brought here, and prints one table:
+# Checks this machine's GPU with the programs of scripts/gpu_bundle.sh, and prints one table:
 #
 #   FOLDER/scripts/gpu_check.sh [--phase PHASE]... [--quick] [--jobs N] [--limit SECONDS] [--golden FOLDER]
 #                               [--report FILE.json]
 #
-# Phases, all of them unless some are named, in this order:
+# Phases, in this order (default: all of them):
 #   tests      the device tests
-#   bench      the benchmarks, beside PyTorch's where python3 has it
+#   bench      the benchmarks, with PyTorch's times if python3 has PyTorch
 #   matrix     the matrix on cuda with 1, 2 and 4 ranks on one GPU
-#   nccl       groups of processes with a GPU each, over NCCL, under `apogee run`: as many as there are GPUs
-#   verify     recorded trajectories, where --golden names them
-#   sanitizer  compute-sanitizer on the kernel tests, where it is found
+#   nccl       processes with a GPU each (as many as there are GPUs), over NCCL, under `apogee run`
+#   verify     recorded trajectories in the folder that --golden names
+#   sanitizer  compute-sanitizer on the kernel tests, if it is installed
 #
-# --quick leaves benchmarks out and takes a small sample of the matrix. --jobs: tests that share the GPU at a time
-# (default: half the cores, at most 8); benchmarks are alone. --limit: checks that have not begun by then are
-# skipped, so that the table comes in time; those under way are given 60 s more. Exit status 1 when a check failed.
-# What could not be asked is in the table as skipped, with the reason.
+#   --quick    leaves benchmarks out and runs a small sample of the matrix
+#   --jobs     number of tests that share the GPU (default: half the cores, at most 8); benchmarks run alone
+#   --limit    checks that have not begun after this time are skipped, and running ones get 60 s more, so that
+#              the table is complete in time
+#
+# The table shows skipped checks, too, with the reason. Exit status 1 if a check failed.
 set -uo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 quick=0
@@ -32,7 +34,7 @@ usage() {
   exit 2
 }
 
-# value FLAG VALUE PATTERN: the value, which must look like the pattern.
+# value FLAG VALUE PATTERN: ends the script unless VALUE matches PATTERN.
 value() {
   if [[ ! "${2:-}" =~ ^($3)$ ]]; then
     echo "gpu_check: $1 is '${2:-}', expected $3" >&2
@@ -57,8 +59,8 @@ lines="$(mktemp)"
 logs="$(mktemp -d)"
 trap 'rm -rf "$lines" "$logs"' EXIT
 
-# cuBLASLt and NCCL may be those of a Python installation's nvidia packages, also of one that is no active
-# environment.
+# cuBLASLt and NCCL may be in the nvidia packages of a Python installation. Find them even if that is not an
+# active environment.
 if [[ -z "${VIRTUAL_ENV:-}" ]] && command -v python3 >/dev/null; then
   VIRTUAL_ENV="$(python3 -c 'import sys; print(sys.prefix)')"
   export VIRTUAL_ENV
@@ -70,37 +72,37 @@ row() {
   printf '%-44s %-8s %s\n' "$1" "$2" "$3"
 }
 
-# time_is_up NAME: whether this check comes too late, which becomes its row.
+# time_is_up NAME: whether the time limit is over. If so, adds a row that says so for this check.
 time_is_up() {
   ((SECONDS < limit)) && return 1
   row "$1" skipped "not begun within --limit $limit"
 }
 
-# seconds_for MOST: what a check may take.
+# seconds_for MOST: prints how many seconds a check may take: MOST, or less if the limit is near.
 seconds_for() {
   local left=$((limit + 60 - SECONDS))
   echo $((left < $1 ? left : $1))
 }
 
-# check NAME COMMAND...: passed when it exits with 0; the detail is its last line.
+# check NAME COMMAND...: passes if the command exits with 0; the row's detail is its last line of output.
 check() {
   local name="$1" verdict=passed log
   time_is_up "$name" && return
   log="$(mktemp -p "$logs")"
   timeout "$(seconds_for 900)" "${@:2}" >"$log" 2>&1 || verdict="FAILED"
-  # A test program that ran nothing has passed nothing.
+  # A test program that ran no tests counts as skipped.
   [[ $verdict == passed ]] && grep -q '^\[  PASSED  \] 0 tests' "$log" && verdict=skipped
   row "$name" "$verdict" "$(tail -n 1 "$log")"
   [[ $verdict != FAILED ]] || tail -n 20 "$log"
 }
 
-# beside NAME COMMAND...: as check, while up to --jobs of them run.
+# beside NAME COMMAND...: as check, but in the background, up to --jobs at a time.
 beside() {
   while (($(jobs -rp | wc -l) >= jobs)); do wait -n; done
   check "$@" &
 }
 
-# numbers NAME COMMAND...: JSON lines go into the report; exit status 77 is a skip.
+# numbers NAME COMMAND...: adds the command's JSON lines to the report. Exit status 77: skipped.
 numbers() {
   local name="$1" status=0 log="$logs/numbers"
   time_is_up "$name" && return
@@ -142,7 +144,7 @@ phase_matrix() {
   wait
 }
 
-# NCCL takes one rank of a GPU. One process is as good as none: it shows that `apogee run` works here.
+# NCCL allows one rank per GPU. With a single GPU, the one process only shows that `apogee run` works here.
 phase_nccl() {
   local gpus=0 processes=("$here/bin/apogee" run -n) sample=$((quick ? 20 : 150))
   command -v nvidia-smi >/dev/null && gpus="$(nvidia-smi --query-gpu=uuid --format=csv,noheader | wc -l)"

@@ -5,7 +5,7 @@
 #   scripts/install_deps.sh                 quickstart: build and run the examples
 #   scripts/install_deps.sh quickstart test bench mpi
 #
-# Needs no network when everything is there. Runs as root or with sudo.
+# If all packages are installed, needs no network. Otherwise needs root or sudo.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 # bible-kjv-text is the corpus of the examples.

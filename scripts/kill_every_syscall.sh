@@ -1,15 +1,20 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Kills a process with SIGKILL at every system call of a save and of the removal behind it, on a real disk:
+# Kills a process with SIGKILL at every system call of a save, and of the removal of an old checkpoint after
+# it, on a real disk:
 #
 #   scripts/kill_every_syscall.sh [--async] [RANKS...]      # default: 1 2
 #
 # --async: saves in the background (use_async, wait_for_saves), while the ranks train on.
-# strace (scripts/install_deps.sh strace) attaches when the program is about to save, and delivers the signal
-# as a thread enters its K-th call of a kind, K = 1, 2, ... until the program survives. Ranks are threads,
-# counted each for itself, and which one is first differs: with several each K has three turns. After each kill
-# every checkpoint must verify, the newest be the acknowledged one or the one before, none but the retired one
-# be gone, and the next save resume from the newest, work, and leave nothing else behind.
+#
+# strace (scripts/install_deps.sh strace) attaches when the program is about to save. It delivers the signal
+# when a thread enters its K-th call of a kind, for K = 1, 2, ... until the program survives. Ranks are
+# threads, and strace counts each thread's calls separately. Which thread is first differs from run to run, so
+# with several ranks each K has three turns. After each kill:
+#   - Every checkpoint must verify.
+#   - The newest must be the acknowledged one or the one before it.
+#   - No checkpoint may be missing, except the one that the save removes.
+#   - The next save must resume from the newest, succeed, and leave nothing else behind.
 mode=()
 [[ "${1:-}" != --async ]] || { mode=(async) && shift; }
 ranks=("$@")
@@ -38,7 +43,8 @@ wrong() {
   echo "WRONG: $*"
 }
 
-# save_traced RANKS CALL K: saves step 3 into `checkpoints`, killed at the K-th such call; the exit code.
+# save_traced RANKS CALL K: saves step 3 into `checkpoints`, and is killed at the K-th such call. Returns the
+# program's exit code.
 save_traced() {
   local pid tracer code=0
   "$program" save checkpoints "$1" 3 "${mode[@]}" <input >said 2>errors &
@@ -47,7 +53,7 @@ save_traced() {
   until grep -q '^saving' said 2>/dev/null; do sleep 0.005; done
   strace -f -qqq -o /dev/null -p "$pid" -e trace="$2" -e inject="$2:signal=KILL:when=$3" 2>tracer_errors &
   tracer=$!
-  # All its threads, the ranks among them, have the tracer then.
+  # Waits until strace has attached to all threads of the program.
   until (($(grep -L '^TracerPid:.*[1-9]' /proc/"$pid"/task/*/status | wc -l) == 0)); do
     kill -0 "$tracer" 2>/dev/null || { echo "kill_every_syscall: strace: $(cat tracer_errors)" && exit 1; }
     sleep 0.005
@@ -59,7 +65,7 @@ save_traced() {
   return "$code"
 } 2>/dev/null
 
-# check_after WHERE RANKS SCENARIO: what the killed one left. Sets named: whether step 3 is there.
+# check_after WHERE RANKS SCENARIO: checks the files after a kill. Sets `named` to 1 if step 3 is there, else 0.
 check_after() {
   local newest="" seen
   named=0

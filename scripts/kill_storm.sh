@@ -1,9 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Kills training runs at random moments and checks that no checkpoint that was said to be saved is lost.
-# Arguments go to the program, for instance: scripts/kill_storm.sh --kills 1000 --ranks 4
-# (--ranks 1 to 4: one layout, and losses must be those of a run that nobody killed; 0: changing layouts;
-# --saves sync, async or both)
+# Kills training runs at random moments and checks that no acknowledged checkpoint is lost. Passes its
+# arguments to the program:
+#
+#   scripts/kill_storm.sh --kills 1000 --ranks 4
+#
+#   --ranks  1 to 4: one layout, and losses must equal those of a run that was not killed
+#            0: the layout changes from run to run
+#   --saves  sync, async or both
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$ROOT"
 

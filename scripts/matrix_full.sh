@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs every cell of the matrix and writes docs/compatibility.md from the outcome. Fails when a cell does;
-# the document then says which.
+# Runs every cell of the matrix and writes docs/compatibility.md from the results. Fails if a cell fails; the
+# document then names the failed cells.
 #
 #   scripts/matrix_full.sh
 #
-# Every cell's numbers are in out/matrix/cells.json, the lines in out/matrix/cells.txt.
+# Writes every cell's numbers to out/matrix/cells.json, and the printed lines to out/matrix/cells.txt.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$ROOT"
 
@@ -18,7 +18,7 @@ mkdir -p out/matrix
 status=0
 OMP_WAIT_POLICY=passive build/native/bin/apogee matrix --json out/matrix/cells.json \
   --markdown out/matrix/tables.md >out/matrix/cells.txt || status=$?
-# 1: cells failed, which is worth writing down; anything else: there is nothing to write.
+# Exit code 1: cells failed, and the document says which. Any other: there are no results to write.
 ((status <= 1)) || exit "$status"
 
 phase "docs/compatibility.md"

@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Two machines in one: network namespaces with host names of their own, joined by a virtual cable, and a
-# rank in each, so that MPI talks over TCP and nothing else.
+# Emulates two machines: two network namespaces with their own host names, joined by a virtual cable, with a
+# rank in each. MPI can then use nothing but TCP.
 #
 #   scripts/network_namespaces.sh [--rate 50mbit] [--steps 20] [--no-cut]
 #
-#   1  trains over the cable: losses byte for byte those of two threads, and the bytes went over it
-#   2  cuts the cable while training: both sides print an error that names the lost rank, and end; where
-#      mpirun watches its own connections, it ends the job sooner
-#   3  slows it down to --rate: bytes and seconds per step of Adam and of 1-bit Adam's compressed phase
+#   1  Trains over the cable. Losses must be byte for byte those of two threads, and the cable's byte counters
+#      must show the traffic.
+#   2  Cuts the cable during training. Both sides must print an error that names the lost rank, and end. If
+#      mpirun watches its own connections, it must end the job sooner.
+#   3  Slows the cable down to --rate. Prints bytes and seconds per step of Adam and of 1-bit Adam's compressed
+#      phase.
 #
-# Takes some 6 minutes, most of them waiting for time limits.
+# Takes about 6 minutes, mostly to wait for time limits.
 #
-# Needs root, iproute2 (scripts/install_deps.sh network) and Open MPI. Exit status: 0 all well, 1 not, 2 wrong
+# Needs root, iproute2 (scripts/install_deps.sh network) and Open MPI. Exit status: 0 passed, 1 failed, 2 wrong
 # use, 77 not permitted here.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$ROOT"
@@ -117,7 +119,7 @@ RANK
 chmod +x "$work/agent" "$work/rank"
 printf '10.77.0.1 slots=1\n10.77.0.2 slots=1\n' >"$work/hosts"
 
-# across PROGRAM ARGUMENTS...: a rank on either side. mpi_options: further ones of mpirun.
+# across PROGRAM ARGUMENTS...: runs a rank on each side. mpi_options: more options for mpirun.
 mpi_options=()
 across() {
   ip netns exec "$a" unshare --uts bash -c 'hostname side-a && exec "$@"' - \
@@ -125,7 +127,7 @@ across() {
     --mca plm_rsh_agent "$work/agent" --mca btl tcp,self --mca btl_tcp_if_include 10.77.0.0/24 \
     --mca oob_tcp_if_include 10.77.0.0/24 "$work/rank" "$@"
 }
-# Bytes that have left side a.
+# Prints the number of bytes that side a has sent.
 sent() { ip netns exec "$a" cat /sys/class/net/cable/statistics/tx_bytes; }
 rows() { if [[ -f "$1" ]]; then wc -l <"$1"; else echo 0; fi; }
 fail() {
@@ -152,8 +154,10 @@ cmp "$work/threads.jsonl" "$work/cable.jsonl" || fail "losses differ from those 
 echo "the same losses as with two threads; $((bytes / steps)) bytes per step left side a"
 
 processes() { ip netns pids "$a"; ip netns pids "$b"; }
-# cut_cable NAME: trains, cuts the cable, waits until nothing runs any more. Sets told[0] and told[1], when
-# each rank named the other (empty: never), ended, and code, mpirun's exit code.
+# cut_cable NAME: trains, cuts the cable and waits until no process is left. Sets
+#   told[0], told[1]  seconds until each rank named the other one (empty: never)
+#   ended             seconds until no process was left
+#   code              mpirun's exit code
 cut_cable() {
   local run="$work/$1" pid start side i
   rm -f "$work"/rank*.log
@@ -204,8 +208,8 @@ fi
 echo "== 3 Adam and 1-bit Adam, without a limit and over a cable of $rate"
 freeze=3
 large=(--data "$work/text.txt" --layers 4 --heads 6 --dim 192 --block 32 --batch 2 --threads 2 --sample 0)
-# measure NAME STEPS FLAGS...: sets seconds[NAME], the median, and bytes_of[NAME], the mean, of the steps after
-# the first freeze + 1, which are warm-up.
+# measure NAME STEPS FLAGS...: sets seconds[NAME] (the median per step) and bytes_of[NAME] (the mean per step).
+# Does not count the first freeze + 1 steps, which are warm-up.
 declare -A seconds bytes_of
 measure() {
   local name="$1" num_steps="$2" file="$work/$1/metrics.jsonl" first from to pid

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# From a fresh clone to a trained model: installs what is missing, builds one example and trains it on
-# four ranks, threads of one process: two share every layer, and two copies of the model the batch and
-# the optimizer (ZeRO stage 2); in bf16 where the processor multiplies it. Arguments go to the example:
+# From a fresh clone to a trained model: installs missing packages, builds one example and trains it on four
+# ranks, which are threads of one process. Uses tensor parallelism over two ranks, and two data-parallel
+# replicas with ZeRO stage 2. The precision is bf16 if the processor has bf16 products. Passes its arguments to
+# the example:
 #
 #   scripts/quickstart.sh [--steps 200 ...]
 #   scripts/quickstart.sh --precision f32
-#   scripts/quickstart.sh --ranks 1                # --ranks or --plugin: these instead of the above
+#   scripts/quickstart.sh --ranks 1                # --ranks or --plugin replaces the parallelism above
 #
-# The run's files land in out/quickstart. The program is compiled for this machine's processor only, quickly (only
-# kernels are optimised in full), and without kernels for GPUs: `cmake --preset release` compiles these where nvcc is found (docs/gpu.md).
+# Writes the run's files to out/quickstart. Compiles for this machine's processor only, without GPU kernels, and
+# optimises only the CPU kernels in full. `cmake --preset release` compiles GPU kernels if it finds nvcc
+# (docs/gpu.md).
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$ROOT"
 

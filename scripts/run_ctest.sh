@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs ctest and counts what really ran: one per GoogleTest case, one per ctest entry of another kind.
+# Runs ctest and counts the tests that really ran: one per GoogleTest case, one per ctest entry of another kind.
 #
 #   scripts/run_ctest.sh build/release [ctest arguments]
 #
-# Prints the names of skipped cases, and as its last line `N passed, M failed, K skipped`. Fails when a
-# test failed, and when nothing passed: a run of zero tests proves nothing.
+# Prints the names of skipped cases, and as its last line `N passed, M failed, K skipped`. Fails if a test
+# failed or if no test passed, because a run of zero tests proves nothing.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 build="$1"

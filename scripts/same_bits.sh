@@ -9,21 +9,21 @@
 # Without NEW_COMMIT, the new side is the working tree as it stands: changed files, and new files that git
 # does not ignore. PATTERN is a regular expression on the configurations' names.
 #
-# Both sides are built with the same options, in build/same_bits/old and build/same_bits/new, where a second
-# run builds only the difference. Compared are
+# Builds both sides with the same options, in build/same_bits/old and build/same_bits/new. A second run builds
+# only the files that have changed. Compares
 #
-#   loss, learning rate and gradient norm of every step    all digits that metrics.jsonl has (9)
+#   loss, learning rate and gradient norm of every step    all digits in metrics.jsonl (9)
 #   the validation loss after the last step
 #   weights and optimizer states after the last step       every bit
 #
-# 04_gemini_big_model and 05_train_3d save no weights: only their losses are compared, which depend on the
-# updates of all steps but the last one. Those of 04_gemini_big_model are printed with four digits only: it
-# makes so many steps, so large, that a difference in a last bit grows into these. Sequence parallelism is in
-# no example: `apogee matrix` runs it, and the errors of the updates are compared, all digits.
+# 04_gemini_big_model and 05_train_3d save no weights. Only their losses are compared, which depend on the
+# updates of all steps except the last one. 04_gemini_big_model prints only four digits; its many large steps
+# make a difference in a last bit grow until it shows in them. No example has sequence parallelism:
+# `apogee matrix` runs it, and all digits of its update errors are compared.
 #
 # Prints `same NAME` or `DIFFERS NAME: why` per configuration, and as its last line `N same, M differ`. The
 # exit code is 1 if a configuration differs. A configuration that one side cannot run, for instance because
-# the old commit does not know a flag, counts as differing. What the runs wrote stays in build/same_bits/runs.
+# the old commit does not know a flag, counts as differing. The runs' files stay in build/same_bits/runs.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 export LC_ALL=C
 cd "$ROOT"
@@ -151,8 +151,8 @@ program_path() {
   esac
 }
 
-# The flags of every run: a model so small that a step takes milliseconds. Batches of 12 divide among 1 to 4
-# ranks. Eight steps leave some behind those that fp16 skips while its loss scale finds its size.
+# The flags of every run. A step of this small model takes milliseconds. A batch of 12 can be divided among 1 to
+# 4 ranks. fp16 skips the first steps until its loss scale is small enough; of eight steps, some are not skipped.
 shared_flags() {
   local out="$1" program="$2"
   local flags=(--data "$work/text.txt" --steps 8 --batch 12 --dim 32 --heads 4 --block 16 --lr 0.003

@@ -12,16 +12,16 @@
 # name once, as long as the names stay the same; merged commits count as one, their merge. Fewer names than
 # tenths leave some commits without a name: then nothing is printed.
 #
-# The number of the commit is how many commits the first parents' history has, which grows by one with each
-# change, while the digits of hashes would take some 30 commits to run through all tenths. A shallow clone
-# does not know that history: there the commit's hash decides, which is as even in the long run. Without git
-# (sources from an archive) the number is 0.
+# The tenth follows from the commit's number: the number of commits in the history of first parents. It grows
+# by one with each change. (With digits of the hash, all tenths would take some 30 commits.) A shallow clone
+# does not have that history, so there the hash decides, which is as even in the long run. Without git (sources
+# from an archive) the number is 0.
 [[ -n "${ROOT:-}" ]] || source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 # commit_number COMMIT: the number described above.
 commit_number() {
   local hash
-  # `git -C` also finds a repository that merely has this folder somewhere inside: not ours.
+  # `git -C` also finds a repository that only contains this folder somewhere; that one is not ours.
   if [[ ! -e "$ROOT/.git" ]] || ! command -v git >/dev/null; then
     echo 0
     return

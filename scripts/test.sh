@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Everything a change must pass: dependencies, build, tests (the layering among them), installation and a
-# consumer project, format, a part of the fuzzing. Works from any folder, on a fresh clone, without a terminal.
+# Runs every check that a change must pass: dependencies, build, tests (including the layering), installation
+# and a consumer project, format, some of the fuzzing. Works from any folder, on a fresh clone, without a terminal.
 #
 #   scripts/test.sh [--all]
 #
-# The build groups sources and runs the CUDA kernels on a GPU in software (preset `test`); the installed library
-# is the portable one, with the kernels compiled by nvcc where it is found. Of the fuzzed parsers a third runs,
-# another one with every commit (scripts/tenth.sh).
-# --all also runs the whole suite under AddressSanitizer with UndefinedBehaviorSanitizer and under
-# ThreadSanitizer, all mutants, the whole matrix, and every parser for a minute. It takes hours.
+# The tests run in a unity build, with the CUDA kernels on a GPU in software (preset `test`). The installation is
+# the portable library, with CUDA kernels if nvcc is found. A third of the parsers is fuzzed, another third with
+# each commit (scripts/tenth.sh).
+# --all adds the whole suite under AddressSanitizer with UndefinedBehaviorSanitizer and under ThreadSanitizer, all
+# mutants, the whole matrix, and a minute of fuzzing for every parser. It takes hours.
 # The last line is `N passed, M failed, K skipped`.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$ROOT"
@@ -33,7 +33,7 @@ report() {
   echo "$passed passed, $failed failed, $skipped skipped"
 }
 
-# check NAME COMMAND...: one more passed or failed check.
+# check NAME COMMAND...: runs the command and counts it as passed or failed.
 check() {
   phase "$1"
   if "${@:2}"; then
@@ -44,7 +44,7 @@ check() {
   fi
 }
 
-# need NAME COMMAND...: as check, but nothing after it makes sense when it fails.
+# need NAME COMMAND...: runs the command. If it fails, counts a failure, prints the report and ends the script.
 need() {
   phase "$1"
   "${@:2}" && return
@@ -72,7 +72,7 @@ run_tests() {
   fi
 }
 
-# No kernel that nvcc compiles runs here: half the time without its later optimisations.
+# No kernel that nvcc compiles runs here. Without its later optimisations this takes half the time.
 nvcc="${CUDA_HOME:-/usr/local/cuda}/bin/nvcc"
 if [[ -x "$nvcc" && "$("$nvcc" --help)" == *--Ofast-compile* ]]; then
   export CUDAFLAGS="--Ofast-compile=max"

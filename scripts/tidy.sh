@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs clang-tidy over the given sources, or over all that build/debug compiles:
+# Runs clang-tidy over the given sources (default: all sources that build/debug compiles):
 #
 #   scripts/tidy.sh [optim/adam.cc ...]
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

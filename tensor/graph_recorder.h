@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// GraphRecorder: notes what ops check on the host while a device's work is captured into a graph.
+// GraphRecorder: records the checks that ops make on the host while a device's work is captured
+// into a graph.
 //
 //   GraphRecorder recorder;                              // a backend: one per capture
 //   recorder.AddInput(tokens, host_tokens);              // gets new values before each replay

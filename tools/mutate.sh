@@ -6,29 +6,28 @@
 #   tools/mutate.sh --only PATTERN        # PATTERN: a regular expression on the mutants' names
 #   tools/mutate.sh --shard I/N           # every N-th mutant, beginning with the I-th (1 <= I <= N)
 #   tools/mutate.sh --list                # only prints the names of the mutants that would run
-#   tools/mutate.sh --check               # only whether all mutants still apply
+#   tools/mutate.sh --check               # only checks that all mutants still apply
 #
-# --only, --shard and --list go together: --only comes first, and --shard takes its part of the names that
-# are left, sorted. So the shards 1/N to N/N run every mutant exactly once, on N machines or one after the
-# other.
+# --only, --shard and --list can be combined: --only selects names, and --shard takes its part of these, in
+# sorted order. So the shards 1/N to N/N run every mutant exactly once, on N machines or one after the other.
 #
-# Works on a copy of the tree, which it builds once; for each mutant it then rebuilds and runs only the
-# tests that the mutant names. Prints `KILLED name (test)` or `SURVIVED name` per mutant, and as its last
-# line `N passed, M failed`: passed are the killed ones. A mutant that no longer applies, or does not
-# compile, shows nothing and is `BROKEN name`, a failure too. With a warm compiler cache the whole run
-# takes minutes.
+# Works on a copy of the tree, which it builds once. For each mutant it then rebuilds and runs only the tests
+# that the mutant names. Prints `KILLED name (test)` or `SURVIVED name` per mutant. Prints `BROKEN name` for a
+# mutant that no longer applies or does not compile. The last line is `N passed, M failed`: killed mutants
+# passed, all others failed. With a warm compiler cache the whole run takes minutes.
 #
 # A mutant is a file tools/mutants/NAME.mutant:
 #
-#   One line that says what is wrong with it.
+#   One line that describes the fault.
 #   file: optim/adam.cc
 #   tests: ^optim_update_test$            a regular expression on ctest's names
 #   old:
 #   whole lines, which must occur exactly once in the file
 #   new:
-#   the lines that take their place; none deletes
+#   the lines that replace them; if there are none, the old lines are deleted
 #
-# Where one's name begins with cuda_ or nccl_ all run in a build for the GPU in software (docs/gpu.md).
+# If the name of one of the mutants begins with cuda_ or nccl_, all run in a build for the GPU in software
+# (docs/gpu.md).
 source "$(dirname "${BASH_SOURCE[0]}")/../scripts/common.sh"
 export LC_ALL=C
 
@@ -98,7 +97,7 @@ load() {
   [[ -n "$file" && -n "$tests" && "$part" == new && "$old" != $'\n' ]]
 }
 
-# apply FILE: replaces `old` by `new`; fails, the file unchanged, unless `old` is there exactly once.
+# apply FILE: replaces `old` by `new`. Unless `old` is there exactly once, fails and leaves the file unchanged.
 apply() {
   local text rest
   text=$'\n'"$(cat "$1" && echo .)"  # the dot keeps the line breaks at the end
@@ -170,7 +169,7 @@ for name in "${chosen[@]}"; do
   [[ "$name" =~ ^(cuda|nccl)_ ]] && cuda=EMULATED
 done
 
-# Without precompiled headers, which would tie the compiler cache's entries to this run's folder.
+# Without precompiled headers: with them, no other run could use the entries of the compiler cache.
 cmake -S "$work/source" --preset release -DAPOGEE_PCH=OFF -DAPOGEE_BUILD_EXAMPLES=OFF \
   -DAPOGEE_WITH_CUDA=$cuda >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 for path in "${mutants[@]}"; do

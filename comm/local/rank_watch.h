@@ -7,7 +7,7 @@
 //   watch.Join();                          // on the launching thread
 //
 // A thread cannot be ended from outside. If one function has failed and another does not end in
-// time (GiveUpAt), Join prints what happened, writes the flight records and ends the process with
+// time (GiveUpAt), Join prints the error, writes the flight records and ends the process with
 // kExitCode. Private to comm/local; made by launch().
 #ifndef APOGEE_COMM_LOCAL_RANK_WATCH_H_
 #define APOGEE_COMM_LOCAL_RANK_WATCH_H_

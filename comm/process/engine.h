@@ -17,7 +17,6 @@
 // has been given up. A process is given up if it was silent for kSilence although it was asked, or
 // if its function did not end after another one failed (GiveUpAt). Then the job cannot end in
 // order: it is aborted with kExitCode when this process exits.
-// aborted with kExitCode when this process exits.
 #ifndef APOGEE_COMM_PROCESS_ENGINE_H_
 #define APOGEE_COMM_PROCESS_ENGINE_H_
 

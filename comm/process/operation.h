@@ -74,7 +74,7 @@ struct Operation : std::enable_shared_from_this<Operation> {
   bool failed = false;
   // When data last moved.
   Clock::time_point last_progress = {};
-  // When the members that are overdue were asked whether they wait elsewhere.
+  // When the members that are overdue were asked whether they themselves wait for another one.
   Clock::time_point asked_at = {};
   std::vector<int> in_flight;  // transfers, by peer
   int num_in_flight = 0;
@@ -97,7 +97,7 @@ class Transfers {
 };
 
 // The bytes of this call that are sent to member `peer` with the announcement. std::nullopt if the
-// data is too large for that. All members decide alike, because fingerprints are equal.
+// data is too large for that. All members get the same answer, because fingerprints are equal.
 std::optional<std::string> SmallData(const CollectiveCall& call, size_t self, size_t peer,
                                      size_t size);
 // Completes a call of small data, after the data of all members has arrived.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Rank 0's part of the meeting (meeting.h). It accepts all other ranks, and tells each where all
-// ranks listen, or what is wrong. Private to comm/tcp.
+// Rank 0's part of the meeting (meeting.h). It accepts all other ranks, and sends each the
+// addresses of all ranks, or an error. Private to comm/tcp.
 #ifndef APOGEE_COMM_TCP_RANK0_H_
 #define APOGEE_COMM_TCP_RANK0_H_
 

@@ -7,7 +7,7 @@
 //   APOGEE_RETURN_IF_ERROR(WriteAll(socket, bytes, deadline));
 //
 // Errors: Unavailable if nothing listens there or the peer has closed; DeadlineExceeded. Both give
-// only the reason; the caller adds what it was doing.
+// only the reason; the caller adds the action that failed.
 #ifndef APOGEE_COMM_TCP_SOCKET_H_
 #define APOGEE_COMM_TCP_SOCKET_H_
 

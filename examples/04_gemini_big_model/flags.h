@@ -34,8 +34,8 @@ struct Flags {
                                   .precision = "auto",
                                   .max_norm = 1.0,
                                   .chunk_bytes = 1 << 20};
-  // The budget of each rank's device, as a percentage of what one rank needs for the whole model's
-  // data.
+  // The budget of each rank's device, as a percentage of the bytes that one rank needs for the
+  // whole model's data.
   double budget_percent = 25;
   int threads = 0;  // 0: one per core
   int threads_per_rank = 1;

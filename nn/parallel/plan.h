@@ -15,8 +15,8 @@
 // treat every feature (or head) the same way and separately from the others. If it uses a parameter
 // that no rule cuts (a norm of heads, for example), each rank has only a part of that parameter's
 // gradient: read its value through CopyToGroup (functions.h). The first step of a boosted run
-// throws Error if that call is missing; the first forward throws Error if there is a dropout that
-// no rule selects.
+// throws Error if that call is missing. The first forward throws Error if there is a dropout in
+// between that no rule selects.
 #ifndef APOGEE_NN_PARALLEL_PLAN_H_
 #define APOGEE_NN_PARALLEL_PLAN_H_
 

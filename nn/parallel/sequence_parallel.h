@@ -20,12 +20,12 @@
 //                   on T / n tokens. Gradients of parameters there are partial; their sum over the
 //                   group is the gradient (IsPartial).
 //   kAllToAll       Ulysses, over a mesh axis of its own: exchanges heads for tokens around
-//                   attention. The size must divide the heads, and key-value heads, of a rank.
+//                   attention. A rank's heads and key-value heads must be divisible by n.
 //   kRingAttention  Over a mesh axis of its own: keys and values travel around a ring of ranks. T
 //                   must be divisible by 2 n.
-// With an axis of its own gradients are averaged over that axis, as over data-parallel ranks, and
-// gradients inside are n times as large. A sequence length that does not divide throws Error with
-// the numbers when it comes.
+// kAllToAll and kRingAttention average gradients over their axis, as over data-parallel ranks;
+// gradients inside the sequence-parallel part are n times as large before that. The forward of a
+// sequence whose length is not divisible throws Error with the numbers.
 #ifndef APOGEE_NN_PARALLEL_SEQUENCE_PARALLEL_H_
 #define APOGEE_NN_PARALLEL_SEQUENCE_PARALLEL_H_
 

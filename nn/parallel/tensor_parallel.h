@@ -27,9 +27,10 @@
 
 namespace apogee::nn::parallel {
 
-// The reasons why `plan` cannot shard the model over `tp` ranks, a line each: rules that select
-// nothing or a module of the wrong kind, dims and units that tp does not divide, modules that two
-// rules select, parameters that two rules would cut differently. Empty: it can.
+// The reasons why `plan` cannot shard the model over `tp` ranks, a line each. Empty: it can.
+//   - rules that select nothing, or a module of the wrong kind
+//   - dims and units that tp does not divide
+//   - modules that two rules select, parameters that two rules would cut differently
 std::vector<std::string> PlanProblems(Module& model, const ParallelPlan& plan, int tp);
 
 struct TensorParallelOptions {
@@ -56,7 +57,8 @@ class TensorParallel {
   const Shape& LogicalShape(const autograd::Parameter& parameter) const;
   // The whole value. Collective: every rank of the group calls (one all-gather if it is sharded).
   Tensor Whole(const autograd::Parameter& parameter) const;
-  // The same from this rank's shard `part`, for a parameter whose value is held elsewhere.
+  // The same from this rank's shard `part`, for a parameter whose data() holds only a part of the
+  // shard (ZeRO stage 3).
   Tensor Whole(const autograd::Parameter& parameter, const Tensor& part) const;
 
   // From now on the model in training mode returns this rank's columns of the logits, sealed:

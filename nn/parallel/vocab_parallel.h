@@ -8,8 +8,8 @@
 //   Tensor logits = autograd::Linear(CopyToGroup(h, group), table_local, {});  // [B, T, V_local]
 //   Tensor loss = VocabParallelCrossEntropy(logits, targets, part, group);
 //
-// A rank holds ids [first, first + V_local); rows for ids from vocab_size on are padding (shard.h
-// makes such parts), and a rank may hold nothing but padding. The parts must not overlap and must
+// A rank holds ids [first, first + V_local). Rows for ids from vocab_size on are padding (shard.h
+// makes such parts); a rank may hold nothing but padding. The parts must not overlap and must
 // together cover the vocabulary. Every rank of the group must call, with the same ids and targets;
 // the calls wait for their collectives. An id or target outside the vocabulary throws Error on
 // every rank. A null group is one rank.

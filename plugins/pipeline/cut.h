@@ -6,8 +6,8 @@
 //   cut.begin();                          // {0, 3, 5}: two parts of five pieces
 //   cut.HoldersOf(*parameter);            // stages, ascending: {0, 3} for a tied one
 //
-// The result depends only on the model and the options, so all ranks cut alike. Stage 0 holds
-// parameters that no piece uses.
+// The result depends only on the model and the options, so all ranks get the same cut. Stage 0
+// holds parameters that no piece uses.
 #ifndef APOGEE_PLUGINS_PIPELINE_CUT_H_
 #define APOGEE_PLUGINS_PIPELINE_CUT_H_
 

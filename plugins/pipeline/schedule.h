@@ -7,7 +7,7 @@
 //   Simulate(shape, schedule, {.forward = 1, .backward = 2}).bubble_share;     // 3 / 11
 //
 // The model is cut into num_stages * num_chunks consecutive parts. Each stage holds num_chunks of
-// them, its chunks. A schedule depends only on the shape, so every rank knows what the others do.
+// them, its chunks. A schedule depends only on the shape, so every rank knows those of all others.
 // Below, p is the number of stages, s a stage, m the number of micro-batches, v = num_chunks.
 //
 //   1F1B         Narayanan et al., "PipeDream", 2019, with a flush.

@@ -20,7 +20,8 @@ class Progress {
   static constexpr double kNever = std::numeric_limits<double>::infinity();
 
   explicit Progress(const PipelineShape& shape);
-  // Returns when all inputs of the operation are there. kNever: one of them has not run yet.
+  // Returns the time at which all inputs of the operation are there. kNever: an operation that
+  // makes one of them has not run yet.
   double ReadyAt(int stage, const PipelineOp& op) const;
   void Finish(int stage, const PipelineOp& op, double time) {
     At(op.kind, Part(stage, op), op.micro) = time;

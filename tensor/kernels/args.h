@@ -11,8 +11,8 @@
 // - Kernels compute in ComputeType (f32, or f64 for f64) and round once, on the store.
 // - Pointers are contiguous and row-major unless strides are given.
 // - No two pointers alias unless the comment allows it.
-// - Kernels don't check their arguments: the ops have. They throw Error only for what the device
-//   reports, such as memory that ran out.
+// - Kernels don't check their arguments: the ops have. They throw Error only for errors of the
+//   device, such as memory that ran out.
 #ifndef APOGEE_TENSOR_KERNELS_ARGS_H_
 #define APOGEE_TENSOR_KERNELS_ARGS_H_
 

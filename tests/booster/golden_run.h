@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The runs whose checkpoints are kept in tests/golden_checkpoints: a small Mlp, three steps, every
-// layout with every optimizer. What is in a checkpoint is told by a text, a line per tensor.
+// layout with every optimizer. A text with a line per tensor describes a checkpoint's contents.
 #ifndef APOGEE_TESTS_BOOSTER_GOLDEN_RUN_H_
 #define APOGEE_TESTS_BOOSTER_GOLDEN_RUN_H_
 
@@ -81,7 +81,7 @@ class GoldenRun {
   std::unique_ptr<Boosted> boosted_;
 };
 
-// Throws what a rank threw.
+// Throws the error of a rank that threw.
 template <typename Fn>
 void OnGoldenRun(const GoldenLayout& layout, const std::string& optimizer, const Fn& fn) {
   OkOrThrow(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Ranks whose NCCL is the stub with a fault, and what they leave behind.
+// Ranks whose NCCL is the stub with a fault, and checks that they leave nothing behind.
 //
 //   EXPECT_THAT(AllReduceWith("never_completes"), HasSubstr(kCall));   // in a TEST_F of it
 #ifndef APOGEE_TESTS_COMM_NCCL_FAULTS_H_
@@ -90,7 +90,7 @@ class NcclFaultsTest : public ::testing::Test {
   OperationPtr AllReduce(apogee::testing::StubRank& rank) {
     return rank.Submit({.count = 4, .input = buffer_, .output = buffer_});
   }
-  // What went wrong is over: the process can make another communicator.
+  // The fault has no further effect: the process can make another communicator.
   void ExpectThatTheProcessGoesOn() {
     EXPECT_EQ(stub_.num_alive(), 0);
     stub_.SetFaults("");

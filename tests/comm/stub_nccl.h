@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What tests and the stub NCCL (stub_nccl.cc) know of each other.
+// The interface between tests and the stub NCCL (stub_nccl.cc).
 #ifndef APOGEE_TESTS_COMM_STUB_NCCL_H_
 #define APOGEE_TESTS_COMM_STUB_NCCL_H_
 

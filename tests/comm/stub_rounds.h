@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the stub NCCL's collectives compute, once all members have posted theirs.
+// The computation of the stub NCCL's collectives, once all members have posted their calls.
 #ifndef APOGEE_TESTS_COMM_STUB_ROUNDS_H_
 #define APOGEE_TESTS_COMM_STUB_ROUNDS_H_
 

@@ -32,7 +32,7 @@ inline Job JobOf(int rank, int size, uint16_t port, double seconds = 20) {
           .timeout = std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000))};
 }
 
-// What each rank returned.
+// Runs `fn` once per rank. Returns the ranks' results.
 template <typename Fn>
 auto OnRanks(int size, const Fn& fn) {
   std::vector<decltype(fn(0))> results(static_cast<size_t>(size));

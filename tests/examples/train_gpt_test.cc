@@ -331,7 +331,7 @@ TEST_F(TrainGptTest, RanksShareTheBatchOfOneRank) {
   EXPECT_EQ(valid["tokens"], others["tokens"]);
 }
 
-// Two ranks share every layer, two copies of that group share the batch.
+// Tensor parallelism over two ranks, and two data-parallel replicas.
 TEST_F(TrainGptTest, RanksThatShareLayersTrainTheSameModel) {
   for (const std::string flags : {"--dropout 0.1", "--accumulate 2"}) {
     const std::string common = "--precision f64 " + flags + " --out ";

@@ -30,7 +30,7 @@ struct Hostile {
   std::string variables = {};
   // Shell commands before the program starts: "ulimit -n 20; exec 0<&-".
   std::string before = {};
-  // What stands before the program on its line: "taskset -c 0", "unshare -m".
+  // The words before the program on its line: "taskset -c 0", "unshare -m".
   std::string wrapper = {};
   // Redirections instead of files for stdout and stderr: ">/dev/full", "2>&-".
   std::string redirect = {};
@@ -52,7 +52,7 @@ inline HostileResult RunExample(const std::string& program, const std::string& f
                               (dir / "stdout") + " 2>" + (dir / "stderr") + " " + hostile.redirect;
   const pid_t child = fork();
   if (child == 0) {
-    // ctest's own: limits count what this test has opened.
+    // Closes the files that ctest and this test have open, because limits count them.
     for (int fd = STDERR_FILENO + 1; fd < 256; ++fd) close(fd);
     execl("/bin/bash", "bash", "-c", command.c_str(), nullptr);
     _exit(127);
@@ -63,8 +63,7 @@ inline HostileResult RunExample(const std::string& program, const std::string& f
           ReadFile(dir / "stdout"), ReadFile(dir / "stderr")};
 }
 
-// Whether the machine and this user can run `command` of the shell: what cannot be set up is a
-// skipped test.
+// Whether this user can run the shell command `command` on this machine. If not, skip the test.
 inline bool CanRun(const std::string& command) {
   return std::system(("(" + command + ") >/dev/null 2>&1").c_str()) == 0;
 }
@@ -91,8 +90,8 @@ class SmallText {
   std::string path_;
 };
 
-// What a run has computed: loss and gradient norm of each step, and the validation loss. Exact, as
-// the files have them.
+// The results of a run: loss and gradient norm of each step, and the validation loss. Exact, as the
+// files have them.
 inline std::vector<double> Numbers(const std::string& out_folder) {
   std::vector<double> numbers;
   for (const nlohmann::json& row : ReadRows(out_folder + "/metrics.jsonl")) {

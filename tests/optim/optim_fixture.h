@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the optimizer tests share: parameters and gradients with random values of full rank.
+// Helpers of the optimizer tests: parameters and gradients with random values of full rank.
 #ifndef APOGEE_TESTS_OPTIM_OPTIM_FIXTURE_H_
 #define APOGEE_TESTS_OPTIM_OPTIM_FIXTURE_H_
 

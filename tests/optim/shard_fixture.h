@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Two ranks, each a thread, that hold parts of the same parameters: what an optimizer's statistics
-// must not notice. The parts meet in the middle of a row, end in padding, and one may be empty.
+// Two ranks, each a thread, that hold parts of the same parameters. An optimizer must compute the
+// same as on one rank. The parts meet in the middle of a row, end in padding, and one may be empty.
 #ifndef APOGEE_TESTS_OPTIM_SHARD_FIXTURE_H_
 #define APOGEE_TESTS_OPTIM_SHARD_FIXTURE_H_
 
@@ -18,7 +18,7 @@
 
 namespace apogee::optim {
 
-// What two ranks share to add up their partials.
+// The memory that two ranks share to add up their partials.
 struct PairExchange {
   std::barrier<> barrier{2};
   std::array<std::vector<double>, 2> sums, maxima;
@@ -55,7 +55,7 @@ using MakeFromParams = std::function<std::unique_ptr<Optimizer>(std::vector<Para
 inline void ExpectShardsEqualWhole(const MakeFromParams& make, int num_steps) {
   constexpr double kPadding = 1e30;
   const std::vector<Shape> shapes = {{5, 7}, {3, 4, 5}, {}, {11}, {1, 6}};
-  const std::vector<int64_t> cuts = {17, 33, 1, 4, 3};  // rank 0 holds what lies before
+  const std::vector<int64_t> cuts = {17, 33, 1, 4, 3};  // rank 0 holds the elements before
   const auto gradient = [&](size_t p, int step) {
     return RandomValues(shapes[p].numel(), 100 * static_cast<uint64_t>(step) + p,
                         step % 4 == 3 ? 20 : 1);

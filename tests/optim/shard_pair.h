@@ -15,7 +15,7 @@
 
 namespace apogee::optim {
 
-// What two ranks, each a thread, meet at: adds and maximises their buffers, in rank order.
+// The reducer of two ranks, each a thread: adds and maximises their buffers, in rank order.
 class PairReducer : public StatReducer {
  public:
   struct Shared {

@@ -31,7 +31,7 @@ std::vector<MisuseCase> LifetimeMistakes();
 std::vector<MisuseCase> LoopMistakes();
 std::vector<MisuseCase> ModelMistakes();
 std::vector<MisuseCase> OptimizerMistakes();
-// What one rank does otherwise than the others.
+// Mistakes of one rank while the others are right.
 std::vector<MisuseCase> RankMistakes();
 
 }  // namespace outside

@@ -25,7 +25,7 @@ struct TrainingCase {
   bool uneven = false;  // ranks have batches of unequal sizes
   bool padded = false;  // targets are ignored, not as many in every sample
 
-  // "muon/zero2/acc2/dropout", with what differs from the default.
+  // "muon/zero2/acc2/dropout": the settings that differ from the default.
   std::string name() const;
 };
 

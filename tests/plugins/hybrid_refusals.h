@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What HybridParallelPlugin refuses leaves nothing behind.
+// Expects that HybridParallelPlugin refuses a setup and has changed nothing.
 //
 //   ExpectOptionsRefused({.tp_size = 0}, HasSubstr("tp_size must be at least 1, got 0"));
 //   ExpectBoostRefused(4, {.tp_size = 3}, [] { return std::make_unique<nn::Gpt2>(config); },

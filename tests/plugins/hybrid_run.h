@@ -39,7 +39,7 @@ struct HybridTask {
   double max_norm = 0.5;
 };
 
-// A key's bias has gradient zero: what remains is rounding, which normalising optimizers blow up.
+// The gradient of a key's bias is zero except for rounding, which normalising optimizers blow up.
 inline std::unique_ptr<nn::Module> Initialized(const HybridTask& task, const ContextPtr& context,
                                                uint64_t seed) {
   std::unique_ptr<nn::Module> model = task.make();
@@ -75,8 +75,8 @@ inline Tensor Join(const std::vector<Tensor>& parts) {
   return whole;
 }
 
-// The loop without a booster. Each of its micro-batches is what the data-parallel ranks have
-// together.
+// The loop without a booster. Each of its micro-batches consists of those of all data-parallel
+// ranks.
 inline Weights PlainRun(const HybridTask& task, const BatchCut& cut, Weights& start) {
   const ContextPtr context = CpuContext();
   const auto model = Initialized(task, context, 11);

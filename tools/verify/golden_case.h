@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// One recorded case: a safetensors file whose metadata says what was run, with which settings.
+// One recorded case: a safetensors file whose metadata has the optimizer and its settings.
 //
 //   auto c = GoldenCase::Open(path, "sgd/momentum", context);
 //   c->text("optimizer");  c->json("hyper")["lr"];  c->Values("param/wide/init");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the ranks of a fault trial report while they can: lines of one file, each appended by one
-// write, so that those of several processes do not mix and a death loses none.
+// The reports of the ranks of a fault trial: lines of one file. Each is appended by one write, so
+// lines of several processes do not mix, and none is lost when a process dies.
 //
 //   Events events(folder + "/events");
 //   events.Add("fault", world.rank(), "2 calls under way");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Whether the ranks of a fault trial said what they must: every survivor names the rank that
-// misbehaved, the call, and its number.
+// Checks the messages of a fault trial's ranks: every survivor must name the rank that misbehaved,
+// the call, and its number.
 //
 //   for (const std::string& wrong : Judge(trial, outcome)) ...
 #ifndef APOGEE_TESTS_COMM_FAULTS_JUDGE_H_
@@ -14,7 +14,7 @@
 
 namespace apogee::comm::faults {
 
-// What was wrong with messages, exit code and leftovers; empty: nothing. Not the time.
+// Returns the faults in messages, exit code and leftovers. Does not judge the time.
 std::vector<std::string> Judge(const Trial& trial, const Outcome& outcome);
 
 }  // namespace apogee::comm::faults

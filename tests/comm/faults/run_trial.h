@@ -27,13 +27,13 @@ struct RunOptions {
   // By backend: a command that takes the number of processes and the program. Empty: not built.
   std::map<std::string, std::string> starters = {};
   double timeout_seconds = 1;
-  // From the trial's start; what takes longer is a hang.
+  // From the trial's start. A trial that takes longer is a hang.
   double limit_seconds = 30;
 };
 
 struct Outcome {
   bool hang = false;
-  int exit_code = 0;  // of the program or of what started it; 128 + its number for a signal
+  int exit_code = 0;  // of the program or its starter; 128 + its number for a signal
   std::vector<Event> events;
   std::string err;                // stderr of all
   double end_seconds = 0;         // of the last process, from the fault

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A fault trial: the ranks call one collective again and again, and in the call #kNumGood one of
-// them misbehaves. Here is what each of them calls, for fault_ranks, which calls it, and for the
-// judge of what they said.
+// them misbehaves. A Trial has the calls of each rank. fault_ranks makes these calls, and judge.h
+// compares the ranks' messages with them.
 //
 //   const Trial trial = ValueOrThrow(Trial::Parse("mpi/loop/all_reduce/large/3/1"));
 //   trial.ExpectedCall(0)->ToString();               // "all_reduce(sum, 1572864 x f32)"
@@ -22,7 +22,7 @@ namespace apogee::comm::faults {
 inline constexpr int kNumGood = 3;
 // Calls that are under way at the fault, with size "flight".
 inline constexpr int kNumInFlight = 3;
-// What a rank that throws says.
+// The message of a rank that throws.
 inline constexpr const char* kException = "the disk is on fire";
 
 struct Call {
@@ -53,9 +53,9 @@ struct Trial {
   int Partner() const { return (bad_rank + 1) % num_ranks; }
   // The call that this rank makes when all is well, each time; none for those beside a pair.
   std::optional<Call> ExpectedCall(int rank) const;
-  // What follows it in a trial of wrong order.
+  // The call after that one, in a trial of wrong order.
   std::optional<Call> NextCall(int rank) const;
-  // What the bad rank calls instead, where it calls the wrong thing.
+  // The call of the bad rank instead, in a trial of a wrong call.
   std::optional<Call> WrongCall() const;
 };
 
