@@ -44,17 +44,19 @@ std::string Real(double value) {
   return {text, std::to_chars(text, text + sizeof(text), value).ptr};
 }
 
+}  // namespace
+
 // A new file, which is removed again unless it is committed.
-class NewFile {
+class NewTraceFile {
  public:
-  explicit NewFile(const std::string& path) : path_(path), part_(PartPath(path)) {}
-  ~NewFile() {
+  explicit NewTraceFile(const std::string& path) : path_(path), part_(PartPath(path)) {}
+  ~NewTraceFile() {
     if (descriptor_ < 0) return;
     close(descriptor_);
     unlink(part_.c_str());
   }
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
+  NewTraceFile(const NewTraceFile&) = delete;
+  NewTraceFile& operator=(const NewTraceFile&) = delete;
 
   absl::Status Open() {
     if (path_.empty()) return CannotWrite(path_, "the path is empty");
@@ -89,11 +91,9 @@ class NewFile {
   int descriptor_ = -1;
 };
 
-}  // namespace
-
 class TraceWriter {
  public:
-  explicit TraceWriter(NewFile& file) : file_(file) {}
+  explicit TraceWriter(NewTraceFile& file) : file_(file) {}
 
   absl::Status Write(const Trace& trace) {
     Header(trace.zero_);
@@ -231,7 +231,7 @@ class TraceWriter {
     return status;
   }
 
-  NewFile& file_;
+  NewTraceFile& file_;
   std::string text_;  // not yet in the file
   bool has_events_ = false;
   std::map<int, int> rows_of_rank_;
@@ -245,10 +245,10 @@ class TraceWriter {
       row_ends_;  // ends of the events around the last one, outermost first
 };
 
-absl::Status CheckTraceWritable(const std::string& path) { return NewFile(path).Open(); }
+absl::Status CheckTraceWritable(const std::string& path) { return NewTraceFile(path).Open(); }
 
 absl::Status WriteTrace(const Trace& trace, const std::string& path) {
-  NewFile file(path);
+  NewTraceFile file(path);
   APOGEE_RETURN_IF_ERROR(file.Open());
   APOGEE_RETURN_IF_ERROR(TraceWriter(file).Write(trace));
   return file.Commit();
