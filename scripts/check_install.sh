@@ -14,7 +14,8 @@ trap 'rm -rf "$work"' EXIT
 mkdir "$work/source"
 tar -C "$ROOT" --exclude=./build --exclude=./out --exclude=./.git -cf - . | tar -C "$work/source" -xf -
 cp -r "$ROOT/tests/consumer" "$ROOT/tests/outside_app" "$work"
-cmake -S "$work/source" --preset release -DAPOGEE_UNITY=ON -DAPOGEE_BUILD_TESTS=OFF -DAPOGEE_BUILD_EXAMPLES=OFF \
+cmake -S "$work/source" --preset release -DAPOGEE_UNITY=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG" \
+  -DAPOGEE_BUILD_TESTS=OFF -DAPOGEE_BUILD_EXAMPLES=OFF \
   -DAPOGEE_BUILD_TOOLS=OFF -DCMAKE_INSTALL_PREFIX="$work/first" >"$work/log" 2>&1 ||
   { cat "$work/log"; exit 1; }
 cmake --build "$work/source/build/release" -j "$JOBS" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
