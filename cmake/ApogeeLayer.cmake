@@ -25,7 +25,7 @@ function(add_layer)
   set(target apogee_${arg_NAME})
   add_library(${target} STATIC ${arg_SRCS})
   # A unity build compiles kernels one by one, too: their time goes into optimising, not into reading headers.
-  # They are optimised in full even if a build asks for less (quickstart, preset test).
+  # They are optimised in full even if a build asks for less (quickstart, check_install).
   set(kernels ${arg_SRCS})
   list(FILTER kernels INCLUDE REGEX "(^|/)cpu/|tree_reduce|/shares")
   if(kernels)
