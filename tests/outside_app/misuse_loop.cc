@@ -82,7 +82,7 @@ std::vector<MisuseCase> LoopMistakes() {
           {"backward_without_booster", "zero2", "booster.backward", &BackwardWithoutBooster},
           {"backward_twice", "ddp", "backward", &BackwardTwice},
           {"save_before_boost", "ddp", "boost", &SaveBeforeBoost},
-          {"read_gradient", "zero2", "keeps gradients on shards", &ReadGradient}};
+          {"read_gradient", "zero2", "a plugin shards the gradients", &ReadGradient}};
 }
 
 }  // namespace outside
