@@ -18,7 +18,7 @@ log="$build/log.$$"
 mkdir -p "$build/crashes"
 {
   cmake -S "$ROOT" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=clang++-14 \
-    -DAPOGEE_BUILD_FUZZERS=ON -DAPOGEE_BUILD_EXAMPLES=OFF -DAPOGEE_BUILD_TOOLS=OFF -DAPOGEE_PCH=OFF \
+    -DAPOGEE_BUILD_FUZZERS=ON -DAPOGEE_BUILD_EXAMPLES=OFF -DAPOGEE_BUILD_TOOLS=OFF -DAPOGEE_PCH=OFF -DAPOGEE_UNITY=ON \
     -DAPOGEE_WITH_OPENMP=OFF -DAPOGEE_WITH_ONEDNN=OFF -DAPOGEE_WITH_CUDA=OFF &&
     cmake --build "$build" -j "$JOBS" --target fuzzers
 } >"$log" 2>&1 || { cat "$log"; exit 1; }
