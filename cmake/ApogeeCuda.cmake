@@ -5,7 +5,8 @@
 #
 # SRCS are compiled by nvcc, or by the host compiler for the GPU in software. HOST_SRCS are plain C++ that calls
 # CUDA's runtime. EXACT: no product is fused with an addition. Kernels that are bound by memory lose no time by it,
-# and compute the same bits however their operands are loaded, cut or aligned.
+# and compute the same bits however their operands are loaded, cut or aligned. In a unity build (APOGEE_UNITY) six
+# sources are compiled as one, because most of the time goes into reading CUDA's headers.
 
 if(APOGEE_WITH_CUDA STREQUAL "EMULATED")
   add_subdirectory(${PROJECT_SOURCE_DIR}/tests/cuda_emulation ${PROJECT_BINARY_DIR}/tests/cuda_emulation)
@@ -13,6 +14,13 @@ endif()
 
 function(apogee_cuda_sources target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "EXACT" "" "SRCS;HOST_SRCS")
+  if(APOGEE_UNITY)
+    set(kind kernels)
+    if(arg_EXACT)
+      set(kind exact_kernels)
+    endif()
+    apogee_cuda_groups(arg_SRCS ${kind} ${arg_SRCS})
+  endif()
   target_sources(${target} PRIVATE ${arg_SRCS} ${arg_HOST_SRCS})
   if(APOGEE_WITH_CUDA STREQUAL "EMULATED")
     # No precompiled header, because it would have to come before device.h, which replaces nvcc. -O1, because
@@ -37,4 +45,25 @@ function(apogee_cuda_sources target)
   endif()
   target_include_directories(${target} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
   target_link_libraries(${target} PRIVATE CUDA::cudart_static)
+endfunction()
+
+# Sets `out` to files that include six of the sources each. CMake 3.25 has unity builds for C and C++ only.
+function(apogee_cuda_groups out name)
+  set(groups)
+  set(rest ${ARGN})
+  while(rest)
+    list(SUBLIST rest 0 6 sources)
+    list(LENGTH groups index)
+    set(group ${CMAKE_CURRENT_BINARY_DIR}/${name}_${index}.cu)
+    list(TRANSFORM sources REPLACE "(.+)" "#include \"${CMAKE_CURRENT_SOURCE_DIR}/\\1\"")
+    list(JOIN sources "\n" text)
+    file(CONFIGURE OUTPUT ${group} CONTENT "${text}\n" @ONLY)  # writes only what has changed
+    list(APPEND groups ${group})
+    list(LENGTH rest length)
+    if(length LESS_EQUAL 6)
+      break()
+    endif()
+    list(SUBLIST rest 6 -1 rest)
+  endwhile()
+  set(${out} ${groups} PARENT_SCOPE)
 endfunction()

@@ -16,10 +16,10 @@ __device__ __forceinline__ double SquareSum(const Pack<C, kRunPack>& x) {
 }
 
 template <typename C, bool kWithWeights>
-struct SquareTerms {
+struct AdafactorSquares {
   struct Tile {
     C scale;
-    __device__ Tile(const SquareTerms& terms, const FactoredChunk&, const TileOfRegion&)
+    __device__ Tile(const AdafactorSquares& terms, const FactoredChunk&, const TileOfRegion&)
         : scale(static_cast<C>(terms.grad_scale.value())) {}
   };
   DeviceFactor grad_scale;
@@ -108,10 +108,10 @@ void adafactor_square_sums(const DeviceContext& context, const AdafactorSumArgs&
     const DeviceFactor scale(args.grad_scale);
     if (args.with_weights) {
       AddRegionSums<C, S, true, true>(context, RegionTasks(args.chunks),
-                                      SquareTerms<C, true>{scale});
+                                      AdafactorSquares<C, true>{scale});
     } else {
       AddRegionSums<C, S, true, false>(context, RegionTasks(args.chunks, /*factored_only=*/true),
-                                       SquareTerms<C, false>{scale});
+                                       AdafactorSquares<C, false>{scale});
     }
   });
 }

@@ -12,11 +12,11 @@ using apogee::cuda::kWarp;
 using apogee::cuda::WarpReduce;
 
 template <typename C>
-struct Coefficients {
+struct AdaLomoCoefficients {
   C inv_scale, limit, clip_coef, eps, beta2, one_minus_beta2;
   double exact_eps;
 
-  explicit Coefficients(const AdaLomoArgs& args)
+  explicit AdaLomoCoefficients(const AdaLomoArgs& args)
       : inv_scale(static_cast<C>(args.inv_scale)),
         limit(static_cast<C>(args.clip_value)),
         clip_coef(static_cast<C>(args.clip_coef)),
@@ -47,7 +47,7 @@ __device__ void StoreSquares(const AdaLomoItem& item, int64_t tile, double squar
 // The sums of a tile: of w^2, and of g^2 + eps per row and column.
 template <typename C>
 struct SumsBody {
-  Coefficients<C> c;
+  AdaLomoCoefficients<C> c;
 
   __device__ void operator()(const AdaLomoItem& item, int64_t at_tile) const {
     const RowTile tile(item.held, at_tile, IsAligned(item));
@@ -131,7 +131,7 @@ struct AddBody {
 
 // Calls fn(at, u) with the update of every pack of a tile.
 template <typename C, bool kStore, typename Fn>
-__device__ void ForEachDirection(const Coefficients<C>& c, const AdaLomoItem& item,
+__device__ void ForEachDirection(const AdaLomoCoefficients<C>& c, const AdaLomoItem& item,
                                  const RowTile& tile, const Fn& fn) {
   const bool factored = item.exp_avg_sq == nullptr;
   Pack<C, kRowPack> factors = {};
@@ -165,7 +165,7 @@ __device__ void ForEachDirection(const Coefficients<C>& c, const AdaLomoItem& it
 
 template <typename C>
 struct NormBody {
-  Coefficients<C> c;
+  AdaLomoCoefficients<C> c;
 
   __device__ void operator()(const AdaLomoItem& item, int64_t at_tile) const {
     const RowTile tile(item.held, at_tile, IsAligned(item));
@@ -183,7 +183,7 @@ struct NormBody {
 
 template <typename C>
 struct StepBody {
-  Coefficients<C> c;
+  AdaLomoCoefficients<C> c;
 
   __device__ void operator()(const AdaLomoItem& item, int64_t at_tile) const {
     const RowTile tile(item.held, at_tile, IsAligned(item));
@@ -212,7 +212,7 @@ std::vector<double> AddUp(const DeviceContext& context, const AdaLomoItems& item
 template <typename C>
 void Sums(const DeviceContext& context, const AdaLomoArgs& args) {
   const AdaLomoItems items(context, args.chunks, AdaLomoSums::kAll);
-  ForEachRowTile(context, items, SumsBody<C>{Coefficients<C>(args)});
+  ForEachRowTile(context, items, SumsBody<C>{AdaLomoCoefficients<C>(args)});
   const std::vector<double> results = AddUp(context, items);
   const double* at = results.data();
   for (size_t i = 0; i < args.chunks.size(); ++i) {
@@ -227,15 +227,15 @@ void Sums(const DeviceContext& context, const AdaLomoArgs& args) {
 template <typename C>
 void UpdateNorm(const DeviceContext& context, const AdaLomoArgs& args) {
   const AdaLomoItems items(context, args.chunks, AdaLomoSums::kSquares);
-  ForEachRowTile(context, items, NormBody<C>{Coefficients<C>(args)});
+  ForEachRowTile(context, items, NormBody<C>{AdaLomoCoefficients<C>(args)});
   const std::vector<double> results = AddUp(context, items);
   for (size_t i = 0; i < results.size(); ++i) args.chunks[i].update_squares = results[i];
 }
 
 template <typename C>
-void Run(const DeviceContext& context, const AdaLomoArgs& args) {
+void RunAdaLomo(const DeviceContext& context, const AdaLomoArgs& args) {
   const AdaLomoItems items(context, args.chunks, AdaLomoSums::kNone);
-  ForEachRowTile(context, items, StepBody<C>{Coefficients<C>(args)});
+  ForEachRowTile(context, items, StepBody<C>{AdaLomoCoefficients<C>(args)});
 }
 
 }  // namespace
@@ -247,7 +247,7 @@ void adalomo_update_norm(const DeviceContext& context, const AdaLomoArgs& args) 
   args.dtype == DType::kF64 ? UpdateNorm<double>(context, args) : UpdateNorm<float>(context, args);
 }
 void adalomo(const DeviceContext& context, const AdaLomoArgs& args) {
-  args.dtype == DType::kF64 ? Run<double>(context, args) : Run<float>(context, args);
+  args.dtype == DType::kF64 ? RunAdaLomo<double>(context, args) : RunAdaLomo<float>(context, args);
 }
 
 }  // namespace apogee::optim::cuda

@@ -61,14 +61,14 @@ void RunAs(const DeviceContext& context, const AdamArgs& args) {
 }
 
 template <typename C>
-void Run(const DeviceContext& context, const AdamArgs& args) {
+void RunAdam(const DeviceContext& context, const AdamArgs& args) {
   args.amsgrad ? RunAs<C, true>(context, args) : RunAs<C, false>(context, args);
 }
 
 }  // namespace
 
 void adam(const DeviceContext& context, const AdamArgs& args) {
-  args.dtype == DType::kF64 ? Run<double>(context, args) : Run<float>(context, args);
+  args.dtype == DType::kF64 ? RunAdam<double>(context, args) : RunAdam<float>(context, args);
 }
 
 }  // namespace apogee::optim::cuda

@@ -7,7 +7,7 @@ namespace apogee::optim::cuda {
 namespace {
 
 template <NormKind kKind, typename Op>
-void Run(const DeviceContext& context, const NormArgs& args) {
+void RunGradNorm(const DeviceContext& context, const NormArgs& args) {
   const std::vector<double> totals =
       ReduceToHost<1, Op, NormChunk>(context, args.chunks, NormTerms<kKind>{});
   for (size_t i = 0; i < totals.size(); ++i) args.chunks[i].result = totals[i];
@@ -26,11 +26,11 @@ struct StoreSum {
 void grad_norm(const DeviceContext& context, const NormArgs& args) {
   switch (args.kind) {
     case NormKind::kL2:
-      return Run<NormKind::kL2, Sum>(context, args);
+      return RunGradNorm<NormKind::kL2, Sum>(context, args);
     case NormKind::kL1:
-      return Run<NormKind::kL1, Sum>(context, args);
+      return RunGradNorm<NormKind::kL1, Sum>(context, args);
     case NormKind::kMax:
-      return Run<NormKind::kMax, Max>(context, args);
+      return RunGradNorm<NormKind::kMax, Max>(context, args);
   }
 }
 

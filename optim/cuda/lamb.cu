@@ -7,11 +7,11 @@ namespace apogee::optim::cuda {
 namespace {
 
 template <typename C>
-struct Coefficients {
+struct LambCoefficients {
   DeviceScale<C> grad_scale;
   C beta1, grad_weight, beta2, one_minus_beta2, eps, decay;
 
-  explicit Coefficients(const LambArgs& args)
+  explicit LambCoefficients(const LambArgs& args)
       : grad_scale(args.grad_scale),
         beta1(static_cast<C>(args.beta1)),
         grad_weight(static_cast<C>(args.grad_weight)),
@@ -46,7 +46,7 @@ struct Coefficients {
 
 template <typename C>
 struct LambDirection {
-  Coefficients<C> c;
+  LambCoefficients<C> c;
 
   __device__ bool Open() { return c.grad_scale.Open(); }
   __device__ bool Aligned(const LambChunk& chunk) const { return c.Aligned(chunk); }
@@ -60,7 +60,7 @@ struct LambDirection {
 
 template <typename C, typename S>
 struct LambStep {
-  Coefficients<C> c;
+  LambCoefficients<C> c;
   double min_ratio, max_ratio;
 
   __device__ bool Open() { return c.grad_scale.Open(); }
@@ -91,14 +91,14 @@ struct LambStep {
 
 void lamb_sums(const DeviceContext& context, const LambArgs& args) {
   DispatchStats(args.dtype, args.stat_dtype, [&]<typename C, typename S>() {
-    AddTrustSums<C, S>(context, args.chunks, LambDirection<C>{Coefficients<C>(args)});
+    AddTrustSums<C, S>(context, args.chunks, LambDirection<C>{LambCoefficients<C>(args)});
   });
 }
 
 void lamb(const DeviceContext& context, const LambArgs& args) {
   DispatchStats(args.dtype, args.stat_dtype, [&]<typename C, typename S>() {
     UpdateChunks<C>(context, args.chunks,
-                    LambStep<C, S>{Coefficients<C>(args), args.min_ratio, args.max_ratio});
+                    LambStep<C, S>{LambCoefficients<C>(args), args.min_ratio, args.max_ratio});
   });
 }
 

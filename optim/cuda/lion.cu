@@ -33,7 +33,7 @@ struct LionStep {
 };
 
 template <typename C>
-void Run(const DeviceContext& context, const LionArgs& args) {
+void RunLion(const DeviceContext& context, const LionArgs& args) {
   UpdateChunks<C>(context, args.chunks,
                   LionStep<C>{DeviceScale<C>(args.grad_scale), static_cast<C>(args.lr),
                               static_cast<C>(args.decay), static_cast<C>(args.beta1),
@@ -44,7 +44,7 @@ void Run(const DeviceContext& context, const LionArgs& args) {
 }  // namespace
 
 void lion(const DeviceContext& context, const LionArgs& args) {
-  args.dtype == DType::kF64 ? Run<double>(context, args) : Run<float>(context, args);
+  args.dtype == DType::kF64 ? RunLion<double>(context, args) : RunLion<float>(context, args);
 }
 
 }  // namespace apogee::optim::cuda

@@ -32,7 +32,7 @@ struct LomoStep {
 };
 
 template <typename C>
-void Run(const DeviceContext& context, const LomoArgs& args) {
+void RunLomo(const DeviceContext& context, const LomoArgs& args) {
   UpdateChunks<C>(context, args.chunks,
                   LomoStep<C>{static_cast<C>(args.inv_scale), static_cast<C>(args.clip_value),
                               static_cast<C>(args.clip_coef), static_cast<C>(args.lr),
@@ -42,7 +42,7 @@ void Run(const DeviceContext& context, const LomoArgs& args) {
 }  // namespace
 
 void lomo(const DeviceContext& context, const LomoArgs& args) {
-  args.dtype == DType::kF64 ? Run<double>(context, args) : Run<float>(context, args);
+  args.dtype == DType::kF64 ? RunLomo<double>(context, args) : RunLomo<float>(context, args);
 }
 
 }  // namespace apogee::optim::cuda

@@ -40,7 +40,7 @@ struct LowRankStep {
 };
 
 template <typename C>
-void Run(const DeviceContext& context, const LowRankArgs& args) {
+void RunLowRank(const DeviceContext& context, const LowRankArgs& args) {
   UpdateChunks<C>(context, args.chunks,
                   LowRankStep<C>{args.decay_kind, static_cast<C>(args.scale), args.decay,
                                  args.decay_rate, args.gate});
@@ -49,7 +49,7 @@ void Run(const DeviceContext& context, const LowRankArgs& args) {
 }  // namespace
 
 void low_rank_update(const DeviceContext& context, const LowRankArgs& args) {
-  args.dtype == DType::kF64 ? Run<double>(context, args) : Run<float>(context, args);
+  args.dtype == DType::kF64 ? RunLowRank<double>(context, args) : RunLowRank<float>(context, args);
 }
 
 }  // namespace apogee::optim::cuda

@@ -8,8 +8,8 @@ namespace apogee::optim::cuda {
 namespace {
 
 template <typename C>
-struct Coefficients {
-  explicit Coefficients(const OneBitLambArgs& args)
+struct OneBitLambCoefficients {
+  explicit OneBitLambCoefficients(const OneBitLambArgs& args)
       : beta1(static_cast<C>(args.beta1)),
         beta2(static_cast<C>(args.beta2)),
         eps(static_cast<C>(args.eps)),
@@ -25,8 +25,8 @@ struct Coefficients {
 };
 
 template <typename C>
-struct SquareTerms {
-  Coefficients<C> c;
+struct OneBitLambSquares {
+  OneBitLambCoefficients<C> c;
 
   __device__ void operator()(const OneBitLambChunk& chunk, int64_t begin, int64_t end,
                              double (&sums)[2]) const {
@@ -50,7 +50,7 @@ struct SquareTerms {
 // Finds the largest ratio; ignores NaN.
 template <typename C>
 struct RatioTerms {
-  Coefficients<C> c;
+  OneBitLambCoefficients<C> c;
 
   __device__ void operator()(const OneBitLambChunk& chunk, int64_t begin, int64_t end,
                              double (&largest)[1]) const {
@@ -90,14 +90,14 @@ struct StoreLargest {
 
 template <typename C, typename S>
 void LambSums(const DeviceContext& context, const OneBitLambArgs& args) {
-  const Coefficients<C> c(args);
-  ReduceChunks<2, Sum>(context, args.chunks, SquareTerms<C>{c}, AddSquares<S>{});
+  const OneBitLambCoefficients<C> c(args);
+  ReduceChunks<2, Sum>(context, args.chunks, OneBitLambSquares<C>{c}, AddSquares<S>{});
   ReduceChunks<1, Max>(context, args.chunks, RatioTerms<C>{c}, StoreLargest<S>{});
 }
 
 template <typename C>
-struct LambStep {
-  Coefficients<C> c;
+struct OneBitLambStep {
+  OneBitLambCoefficients<C> c;
 
   __device__ bool Aligned(const OneBitLambChunk& chunk) const {
     return AreAligned(chunk.exp_avg, chunk.exp_avg_sq, chunk.fresh);
@@ -130,9 +130,11 @@ void onebit_lamb_sums(const DeviceContext& context, const OneBitLambArgs& args) 
 }
 void onebit_lamb(const DeviceContext& context, const OneBitLambArgs& args) {
   if (args.dtype == DType::kF64) {
-    UpdateChunks<double>(context, args.chunks, LambStep<double>{Coefficients<double>(args)});
+    UpdateChunks<double>(context, args.chunks,
+                         OneBitLambStep<double>{OneBitLambCoefficients<double>(args)});
   } else {
-    UpdateChunks<float>(context, args.chunks, LambStep<float>{Coefficients<float>(args)});
+    UpdateChunks<float>(context, args.chunks,
+                        OneBitLambStep<float>{OneBitLambCoefficients<float>(args)});
   }
 }
 

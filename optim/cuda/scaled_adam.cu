@@ -49,7 +49,7 @@ struct ScaledAdamStep {
 };
 
 template <typename C>
-void Run(const DeviceContext& context, const ScaledAdamArgs& args) {
+void RunScaledAdam(const DeviceContext& context, const ScaledAdamArgs& args) {
   UpdateChunks<C>(context, args.chunks,
                   ScaledAdamStep<C>{DeviceScale<C>(args.grad_scale), static_cast<C>(args.beta1),
                                     static_cast<C>(args.beta2), static_cast<C>(1 - args.beta2),
@@ -59,7 +59,8 @@ void Run(const DeviceContext& context, const ScaledAdamArgs& args) {
 }  // namespace
 
 void scaled_adam(const DeviceContext& context, const ScaledAdamArgs& args) {
-  args.dtype == DType::kF64 ? Run<double>(context, args) : Run<float>(context, args);
+  args.dtype == DType::kF64 ? RunScaledAdam<double>(context, args)
+                            : RunScaledAdam<float>(context, args);
 }
 
 }  // namespace apogee::optim::cuda

@@ -42,7 +42,7 @@ struct SgdStep {
 };
 
 template <typename C>
-void Run(const DeviceContext& context, const SgdArgs& args) {
+void RunSgd(const DeviceContext& context, const SgdArgs& args) {
   UpdateChunks<C>(
       context, args.chunks,
       SgdStep<C>{DeviceScale<C>(args.grad_scale), static_cast<C>(args.lr), static_cast<C>(args.l2),
@@ -52,7 +52,7 @@ void Run(const DeviceContext& context, const SgdArgs& args) {
 }  // namespace
 
 void sgd(const DeviceContext& context, const SgdArgs& args) {
-  args.dtype == DType::kF64 ? Run<double>(context, args) : Run<float>(context, args);
+  args.dtype == DType::kF64 ? RunSgd<double>(context, args) : RunSgd<float>(context, args);
 }
 
 }  // namespace apogee::optim::cuda

@@ -11,14 +11,14 @@ namespace apogee::cuda {
 namespace {
 
 template <typename T, typename F>
-void Forward(const DeviceContext& context, const ActivationForwardArgs& args) {
+void ActivationForward(const DeviceContext& context, const ActivationForwardArgs& args) {
   MapVectors(
       context, args.n, static_cast<T*>(args.y),
       [=] __device__(ComputeType<T> x) { return F::Forward(x); }, static_cast<const T*>(args.x));
 }
 
 template <typename T, typename F>
-void Backward(const DeviceContext& context, const ActivationBackwardArgs& args) {
+void ActivationBackward(const DeviceContext& context, const ActivationBackwardArgs& args) {
   MapVectors(
       context, args.n, static_cast<T*>(args.dx),
       [=] __device__(ComputeType<T> x, ComputeType<T> dy) { return F::Backward(x, dy); },
@@ -64,13 +64,13 @@ void SwiGluBackward(const DeviceContext& context, const SwiGluBackwardArgs& args
 
 void activation_forward(const DeviceContext& context, const ActivationForwardArgs& args) {
   DispatchFloat(args.dtype, "activation_forward", [&]<typename T>() {
-    DispatchActivation(args.kind, [&]<typename F>() { Forward<T, F>(context, args); });
+    DispatchActivation(args.kind, [&]<typename F>() { ActivationForward<T, F>(context, args); });
   });
 }
 
 void activation_backward(const DeviceContext& context, const ActivationBackwardArgs& args) {
   DispatchFloat(args.dtype, "activation_backward", [&]<typename T>() {
-    DispatchActivation(args.kind, [&]<typename F>() { Backward<T, F>(context, args); });
+    DispatchActivation(args.kind, [&]<typename F>() { ActivationBackward<T, F>(context, args); });
   });
 }
 

@@ -33,7 +33,7 @@ __global__ void DotKernel(const AttentionBackwardArgs __grid_constant__ args, in
 }
 
 template <typename T>
-void Backward(const DeviceContext& context, const AttentionBackwardArgs& args) {
+void AttentionBackward(const DeviceContext& context, const AttentionBackwardArgs& args) {
   using C = ComputeType<T>;
   const int64_t rows = args.batch * args.heads * args.q_tokens;
   const Workspace dots(context, rows * int64_t{sizeof(C)});
@@ -63,7 +63,7 @@ void attention_forward(const DeviceContext& context, const AttentionForwardArgs&
 void attention_backward(const DeviceContext& context, const AttentionBackwardArgs& args) {
   CheckHeadDim(args.head_dim);
   DispatchFloat(args.dtype, "attention_backward",
-                [&]<typename T>() { Backward<T>(context, args); });
+                [&]<typename T>() { AttentionBackward<T>(context, args); });
 }
 
 }  // namespace apogee::cuda

@@ -10,19 +10,19 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kOwn = 16 * kWarps;  // the rows that a block owns
-constexpr int kTile = 32;          // the rows of a tile of the other side, of both its operands
+constexpr int kTileRows = 32;      // the rows of a tile of the other side, of both its operands
 
 // The log-sum-exps (in base 2) and D of a tile of queries.
 struct Statistics {
-  float lse[kTile], dot[kTile];
+  float lse[kTileRows], dot[kTileRows];
 };
 
 // One stage: a tile of both operands with its statistics. There are two stages, so that the next
 // tile is loaded while one is worked on.
 template <typename T, int kD>
 struct Stage {
-  alignas(16) T first[kTile * kMmaStride<kD>];
-  alignas(16) T second[kTile * kMmaStride<kD>];
+  alignas(16) T first[kTileRows * kMmaStride<kD>];
+  alignas(16) T second[kTileRows * kMmaStride<kD>];
   Statistics statistics;
 };
 template <typename T, int kD>
@@ -48,16 +48,16 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 
   const int64_t first_query = FirstQuery(args, key0);
   const auto tiles_of_head =
-      static_cast<int>(max(int64_t{0}, (args.q_tokens - first_query + kTile - 1) / kTile));
+      static_cast<int>(max(int64_t{0}, (args.q_tokens - first_query + kTileRows - 1) / kTileRows));
   const int tiles = static_cast<int>(group) * tiles_of_head;
-  const auto query_of = [&](int tile) { return first_query + tile % tiles_of_head * kTile; };
+  const auto query_of = [&](int tile) { return first_query + tile % tiles_of_head * kTileRows; };
   const auto load = [&](int tile, Stage<T, kD>& stage) {
     const int64_t head = kv_head * group + tile / tiles_of_head, query0 = query_of(tile);
-    LoadTile<kTile, kD, kWarps>(args.q, batch, head, query0, args.q_tokens, args.head_dim, vectors,
-                                stage.first);
-    LoadTile<kTile, kD, kWarps>(args.dout, batch, head, query0, args.q_tokens, args.head_dim,
-                                vectors, stage.second);
-    if (threadIdx.x < kTile) {
+    LoadTile<kTileRows, kD, kWarps>(args.q, batch, head, query0, args.q_tokens, args.head_dim,
+                                    vectors, stage.first);
+    LoadTile<kTileRows, kD, kWarps>(args.dout, batch, head, query0, args.q_tokens, args.head_dim,
+                                    vectors, stage.second);
+    if (threadIdx.x < kTileRows) {
       const int64_t query = query0 + threadIdx.x, row = StatisticsOf(args, batch, head) + query;
       const bool there = query < args.q_tokens;
       stage.statistics.lse[threadIdx.x] = Log2SumExp<float>(args.lse, row, there);
@@ -83,13 +83,13 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int64_t sees = FirstQuery(args, key + 8 * r) - query_of(tile);
-      first[r] = static_cast<int>(max(int64_t{0}, min(sees, int64_t{kTile})));
+      first[r] = static_cast<int>(max(int64_t{0}, min(sees, int64_t{kTileRows})));
     }
-    float weights[kTile / 8][4], dscores[kTile / 8][4];
-    MultiplyRows<kTile, kD>(shared.first + own, stage.first, weights);
-    MultiplyRows<kTile, kD>(shared.second + own, stage.second, dscores);
+    float weights[kTileRows / 8][4], dscores[kTileRows / 8][4];
+    MultiplyRows<kTileRows, kD>(shared.first + own, stage.first, weights);
+    MultiplyRows<kTileRows, kD>(shared.second + own, stage.second, dscores);
 #pragma unroll
-    for (int n = 0; n < kTile / 8; ++n) {
+    for (int n = 0; n < kTileRows / 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int column = n * 8 + lane % 4 * 2 + i % 2;
@@ -100,8 +100,8 @@ __global__ void __launch_bounds__(kWarps* kWarp)
         dscores[n][i] = seen ? weight * (dscores[n][i] - stage.statistics.dot[column]) : 0.0f;
       }
     }
-    AddWeightedRows<kTile, kD>(weights, stage.second, dv);
-    AddWeightedRows<kTile, kD>(dscores, stage.first, dk);
+    AddWeightedRows<kTileRows, kD>(weights, stage.second, dv);
+    AddWeightedRows<kTileRows, kD>(dscores, stage.first, dk);
     __syncthreads();  // this tile has been read
   }
   WaitCopies<0>();
@@ -127,10 +127,10 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   auto& shared = *DynamicShared<Shared<T, kD>>();
   const int own = warp * 16 * kMmaStride<kD>;
   const auto load = [&](int64_t key0, Stage<T, kD>& stage) {
-    LoadTile<kTile, kD, kWarps>(args.k, batch, kv_head, key0, args.kv_tokens, args.head_dim,
-                                vectors, stage.first);
-    LoadTile<kTile, kD, kWarps>(args.v, batch, kv_head, key0, args.kv_tokens, args.head_dim,
-                                vectors, stage.second);
+    LoadTile<kTileRows, kD, kWarps>(args.k, batch, kv_head, key0, args.kv_tokens, args.head_dim,
+                                    vectors, stage.first);
+    LoadTile<kTileRows, kD, kWarps>(args.v, batch, kv_head, key0, args.kv_tokens, args.head_dim,
+                                    vectors, stage.second);
   };
 
   float dq[kD / 8][4] = {}, lse[2], dot[2];
@@ -147,23 +147,23 @@ __global__ void __launch_bounds__(kWarps* kWarp)
                              shared.second);
   if (keys > 0) load(0, shared.stages[0]);
   CommitCopies();
-  for (int64_t key0 = 0; key0 < keys; key0 += kTile) {
-    if (key0 + kTile < keys) load(key0 + kTile, shared.stages[(key0 / kTile + 1) % 2]);
+  for (int64_t key0 = 0; key0 < keys; key0 += kTileRows) {
+    if (key0 + kTileRows < keys) load(key0 + kTileRows, shared.stages[(key0 / kTileRows + 1) % 2]);
     CommitCopies();
     WaitCopies<1>();
     __syncthreads();  // this tile has been loaded
-    const Stage<T, kD>& stage = shared.stages[key0 / kTile % 2];
+    const Stage<T, kD>& stage = shared.stages[key0 / kTileRows % 2];
     int limits[2];  // the number of keys of the tile that this lane's rows see
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int64_t seen = SeenKeys(args, query + 8 * r) - key0;
-      limits[r] = static_cast<int>(min(seen, int64_t{kTile}));
+      limits[r] = static_cast<int>(min(seen, int64_t{kTileRows}));
     }
-    float scores[kTile / 8][4], dscores[kTile / 8][4];
-    MultiplyRows<kTile, kD>(shared.first + own, stage.first, scores);
-    MultiplyRows<kTile, kD>(shared.second + own, stage.second, dscores);
+    float scores[kTileRows / 8][4], dscores[kTileRows / 8][4];
+    MultiplyRows<kTileRows, kD>(shared.first + own, stage.first, scores);
+    MultiplyRows<kTileRows, kD>(shared.second + own, stage.second, dscores);
 #pragma unroll
-    for (int n = 0; n < kTile / 8; ++n) {
+    for (int n = 0; n < kTileRows / 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int r = i / 2, column = n * 8 + lane % 4 * 2 + i % 2;
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
         dscores[n][i] = seen ? weight * (dscores[n][i] - dot[r]) : 0.0f;
       }
     }
-    AddWeightedRows<kTile, kD>(dscores, stage.first, dq);
+    AddWeightedRows<kTileRows, kD>(dscores, stage.first, dq);
     __syncthreads();  // this tile has been read
   }
   WaitCopies<0>();
@@ -182,7 +182,8 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 }
 
 template <typename T, int kD>
-void Backward(const DeviceContext& context, const AttentionBackwardArgs& args, const float* dots) {
+void AttentionMmaBackward(const DeviceContext& context, const AttentionBackwardArgs& args,
+                          const float* dots) {
   const bool vectors =
       TakesVectors(args.head_dim, {args.q, args.k, args.v, args.dout, args.dq, args.dk, args.dv});
   const auto grid = [&](int64_t tokens, int64_t heads) {
@@ -202,7 +203,8 @@ void Backward(const DeviceContext& context, const AttentionBackwardArgs& args, c
 
 void AttentionBackwardMma(const DeviceContext& context, const AttentionBackwardArgs& args,
                           const float* dots) {
-  DispatchAttentionMma(args, [&]<typename T, int kD>() { Backward<T, kD>(context, args, dots); });
+  DispatchAttentionMma(
+      args, [&]<typename T, int kD>() { AttentionMmaBackward<T, kD>(context, args, dots); });
 }
 
 }  // namespace apogee::cuda

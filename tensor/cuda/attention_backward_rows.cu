@@ -132,7 +132,8 @@ __global__ void __launch_bounds__(Rows::kWarps* kWarp)
 }
 
 template <typename T, int kD>
-void Backward(const DeviceContext& context, const AttentionBackwardArgs& args, const void* dots) {
+void AttentionRowsBackward(const DeviceContext& context, const AttentionBackwardArgs& args,
+                           const void* dots) {
   using Rows = AttentionRows<T, kD>;
   constexpr int64_t kTiles =
       int64_t{sizeof(ComputeType<T>)} * 2 * (Rows::kOwnTile + Rows::kLaneTile);
@@ -159,7 +160,8 @@ void Backward(const DeviceContext& context, const AttentionBackwardArgs& args, c
 
 void AttentionBackwardRows(const DeviceContext& context, const AttentionBackwardArgs& args,
                            const void* dots) {
-  DispatchAttentionRows(args, [&]<typename T, int kD>() { Backward<T, kD>(context, args, dots); });
+  DispatchAttentionRows(
+      args, [&]<typename T, int kD>() { AttentionRowsBackward<T, kD>(context, args, dots); });
 }
 
 }  // namespace apogee::cuda

@@ -130,7 +130,7 @@ void ForwardOf(const DeviceContext& context, const AttentionForwardArgs& args) {
 // Larger blocks read keys and values half as often. If they would not fill the GPU, smaller blocks
 // run. The results are the same.
 template <typename T, int kD>
-void Forward(const DeviceContext& context, const AttentionForwardArgs& args) {
+void AttentionMmaForward(const DeviceContext& context, const AttentionForwardArgs& args) {
   const int64_t large = args.q_tokens / 128 * args.batch * args.heads;
   if (large >= StreamContext::Of(context).num_multiprocessors()) {
     return ForwardOf<T, kD, 8>(context, args);
@@ -141,7 +141,8 @@ void Forward(const DeviceContext& context, const AttentionForwardArgs& args) {
 }  // namespace
 
 void AttentionForwardMma(const DeviceContext& context, const AttentionForwardArgs& args) {
-  DispatchAttentionMma(args, [&]<typename T, int kD>() { Forward<T, kD>(context, args); });
+  DispatchAttentionMma(args,
+                       [&]<typename T, int kD>() { AttentionMmaForward<T, kD>(context, args); });
 }
 
 }  // namespace apogee::cuda

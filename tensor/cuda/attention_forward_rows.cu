@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(Rows::kWarps* kWarp)
 }
 
 template <typename T, int kD>
-void Forward(const DeviceContext& context, const AttentionForwardArgs& args) {
+void AttentionRowsForward(const DeviceContext& context, const AttentionForwardArgs& args) {
   using Rows = AttentionRows<T, kD>;
   using C = ComputeType<T>;
   const int64_t blocks = CeilDiv(args.q_tokens, Rows::kOwn) * args.batch * args.heads;
@@ -88,7 +88,8 @@ void Forward(const DeviceContext& context, const AttentionForwardArgs& args) {
 }  // namespace
 
 void AttentionForwardRows(const DeviceContext& context, const AttentionForwardArgs& args) {
-  DispatchAttentionRows(args, [&]<typename T, int kD>() { Forward<T, kD>(context, args); });
+  DispatchAttentionRows(args,
+                        [&]<typename T, int kD>() { AttentionRowsForward<T, kD>(context, args); });
 }
 
 }  // namespace apogee::cuda

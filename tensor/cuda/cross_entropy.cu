@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kRowThreads) ForwardKernel(ForwardRows<T> args
 }
 
 template <typename T>
-void Forward(const DeviceContext& context, const ForwardRows<T>& rows) {
+void CrossEntropyForward(const DeviceContext& context, const ForwardRows<T>& rows) {
   DispatchRows<T>(rows.cols, true, [&]<int kWidth, int kTeam>() {
     Launch(context, RowGrid<kTeam>(context, rows.rows), &ForwardKernel<T, kWidth, kTeam>, rows);
   });
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kRowThreads) BackwardKernel(BackwardRows<T> ar
 }
 
 template <typename T>
-void Backward(const DeviceContext& context, const BackwardRows<T>& rows) {
+void CrossEntropyBackward(const DeviceContext& context, const BackwardRows<T>& rows) {
   DispatchRows<T>(rows.stride, LieAlike(rows.logits, rows.dlogits), [&]<int kWidth, int kTeam>() {
     Launch(context, RowGrid<kTeam>(context, rows.rows), &BackwardKernel<T, kWidth, kTeam>, rows);
   });
@@ -98,16 +98,16 @@ void cross_entropy_forward(const DeviceContext& context, const CrossEntropyForwa
   if (args.rows == 0) return;
   DispatchFloat(args.dtype, "cross_entropy_forward", [&]<typename T>() {
     using C = ComputeType<T>;
-    Forward<T>(context, {.logits = static_cast<const T*>(args.logits),
-                         .targets = args.targets,
-                         .lse = static_cast<C*>(args.lse),
-                         .out = static_cast<C*>(args.loss),
-                         .rows = args.rows,
-                         .cols = args.cols,
-                         .stride = args.cols,
-                         .first = 0,
-                         .ignore_index = args.ignore_index,
-                         .loss = true});
+    CrossEntropyForward<T>(context, {.logits = static_cast<const T*>(args.logits),
+                                     .targets = args.targets,
+                                     .lse = static_cast<C*>(args.lse),
+                                     .out = static_cast<C*>(args.loss),
+                                     .rows = args.rows,
+                                     .cols = args.cols,
+                                     .stride = args.cols,
+                                     .first = 0,
+                                     .ignore_index = args.ignore_index,
+                                     .loss = true});
   });
 }
 
@@ -116,16 +116,16 @@ void cross_entropy_part_forward(const DeviceContext& context,
   if (args.rows == 0) return;
   DispatchFloat(args.dtype, "cross_entropy_part_forward", [&]<typename T>() {
     using C = ComputeType<T>;
-    Forward<T>(context, {.logits = static_cast<const T*>(args.logits),
-                         .targets = args.targets,
-                         .lse = static_cast<C*>(args.lse),
-                         .out = static_cast<C*>(args.target_logits),
-                         .rows = args.rows,
-                         .cols = args.cols,
-                         .stride = args.cols + args.padding,
-                         .first = args.first,
-                         .ignore_index = 0,
-                         .loss = false});
+    CrossEntropyForward<T>(context, {.logits = static_cast<const T*>(args.logits),
+                                     .targets = args.targets,
+                                     .lse = static_cast<C*>(args.lse),
+                                     .out = static_cast<C*>(args.target_logits),
+                                     .rows = args.rows,
+                                     .cols = args.cols,
+                                     .stride = args.cols + args.padding,
+                                     .first = args.first,
+                                     .ignore_index = 0,
+                                     .loss = false});
   });
 }
 
@@ -133,17 +133,17 @@ void cross_entropy_backward(const DeviceContext& context, const CrossEntropyBack
   if (args.rows == 0 || args.cols + args.padding == 0) return;
   DispatchFloat(args.dtype, "cross_entropy_backward", [&]<typename T>() {
     using C = ComputeType<T>;
-    Backward<T>(context, {.logits = static_cast<const T*>(args.logits),
-                          .targets = args.targets,
-                          .lse = static_cast<const C*>(args.lse),
-                          .dlogits = static_cast<T*>(args.dlogits),
-                          .rows = args.rows,
-                          .cols = args.cols,
-                          .stride = args.cols + args.padding,
-                          .first = args.first,
-                          .ignore_index = args.ignore_index,
-                          .num_targets = args.num_targets,
-                          .grad = args.grad});
+    CrossEntropyBackward<T>(context, {.logits = static_cast<const T*>(args.logits),
+                                      .targets = args.targets,
+                                      .lse = static_cast<const C*>(args.lse),
+                                      .dlogits = static_cast<T*>(args.dlogits),
+                                      .rows = args.rows,
+                                      .cols = args.cols,
+                                      .stride = args.cols + args.padding,
+                                      .first = args.first,
+                                      .ignore_index = args.ignore_index,
+                                      .num_targets = args.num_targets,
+                                      .grad = args.grad});
   });
 }
 

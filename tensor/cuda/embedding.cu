@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(256)
 }
 
 template <typename T, typename G>
-void Backward(const DeviceContext& context, const EmbeddingBackwardArgs& args) {
+void EmbeddingBackward(const DeviceContext& context, const EmbeddingBackwardArgs& args) {
   const T* dy = static_cast<const T*>(args.dy);
   G* dweight = static_cast<G*>(args.dweight);
   const Workspace workspace(
@@ -192,7 +192,7 @@ void embedding_backward(const DeviceContext& context, const EmbeddingBackwardArg
   if (args.vocab == 0 || args.dim == 0) return;
   DispatchFloat(args.dtype, "embedding_backward", [&]<typename T>() {
     DispatchFloat(args.grad_dtype, "embedding_backward",
-                  [&]<typename G>() { Backward<T, G>(context, args); });
+                  [&]<typename G>() { EmbeddingBackward<T, G>(context, args); });
   });
 }
 

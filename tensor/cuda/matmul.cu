@@ -29,7 +29,7 @@ __device__ __forceinline__ C LoadBias(DType dtype, const void* bias, int64_t j) 
 // c = alpha * sums + beta * c + bias, computed in C and rounded once. sums is [batch, m, n], or
 // null for zeros.
 template <typename T, typename C>
-void Finish(const DeviceContext& context, const MatMulArgs& args, const C* sums) {
+void FinishProduct(const DeviceContext& context, const MatMulArgs& args, const C* sums) {
   T* const c = static_cast<T*>(args.c);
   const void* const bias = args.bias;
   const DType bias_dtype = args.bias_dtype;
@@ -47,7 +47,8 @@ void Finish(const DeviceContext& context, const MatMulArgs& args, const C* sums)
 
 template <typename C>
 void FinishAny(const DeviceContext& context, const MatMulArgs& args, const C* sums) {
-  DispatchFloat(args.c_dtype, "matmul", [&]<typename T>() { Finish<T, C>(context, args, sums); });
+  DispatchFloat(args.c_dtype, "matmul",
+                [&]<typename T>() { FinishProduct<T, C>(context, args, sums); });
 }
 
 template <typename C>

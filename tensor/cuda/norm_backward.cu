@@ -142,7 +142,7 @@ void Rows(const DeviceContext& context, const NormBackwardArgs& args, const RowB
 }
 
 template <typename T>
-void Backward(const DeviceContext& context, const NormBackwardArgs& args) {
+void NormBackward(const DeviceContext& context, const NormBackwardArgs& args) {
   using C = ComputeType<T>;
   const int64_t row_bytes = args.cols * static_cast<int64_t>(sizeof(T));
   // Enough blocks to fill every multiprocessor several times, but few enough that their partials
@@ -173,7 +173,7 @@ void Backward(const DeviceContext& context, const NormBackwardArgs& args) {
 
 void norm_backward(const DeviceContext& context, const NormBackwardArgs& args) {
   if (args.cols == 0) return;
-  DispatchFloat(args.dtype, "norm_backward", [&]<typename T>() { Backward<T>(context, args); });
+  DispatchFloat(args.dtype, "norm_backward", [&]<typename T>() { NormBackward<T>(context, args); });
 }
 
 }  // namespace apogee::cuda

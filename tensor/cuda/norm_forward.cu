@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kRowThreads) ForwardKernel(NormForwardArgs arg
 }
 
 template <typename T>
-void Forward(const DeviceContext& context, const NormForwardArgs& args) {
+void NormForward(const DeviceContext& context, const NormForwardArgs& args) {
   // Weights are read with the rows' indices, so both must be aligned to 16 bytes.
   const bool vectors =
       args.cols % kVectorWidth<T> == 0 && IsAligned16(args.x, args.weight, args.bias, args.y);
@@ -75,7 +75,7 @@ void Forward(const DeviceContext& context, const NormForwardArgs& args) {
 
 void norm_forward(const DeviceContext& context, const NormForwardArgs& args) {
   if (args.rows == 0) return;
-  DispatchFloat(args.dtype, "norm_forward", [&]<typename T>() { Forward<T>(context, args); });
+  DispatchFloat(args.dtype, "norm_forward", [&]<typename T>() { NormForward<T>(context, args); });
 }
 
 }  // namespace apogee::cuda

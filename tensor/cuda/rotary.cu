@@ -54,7 +54,7 @@ struct Operands {
 // Whether a thread may take kCount pairs at a time: both halves of every head consist of aligned
 // vectors.
 template <int kCount>
-bool FitVectors(const RotaryArgs& args) {
+bool RotaryFitsVectors(const RotaryArgs& args) {
   if (!IsAligned16(args.x, args.y) || args.head_dim / 2 % kCount != 0) return false;
   for (int d = 0; d < 3; ++d) {
     if (args.x_strides[d] % kCount != 0 || args.y_strides[d] % kCount != 0) return false;
@@ -105,7 +105,7 @@ void Rotary(const DeviceContext& context, const RotaryArgs& args) {
   for (int64_t first = 0; first < half; first += Frequencies::kMost) {
     FillTable(context, args, first, std::min(Frequencies::kMost, half - first), angles.data<C>());
   }
-  if (FitVectors<kWidth<T>>(args)) {
+  if (RotaryFitsVectors<kWidth<T>>(args)) {
     Rotate<T, kWidth<T>>(context, args, angles.data<C>());
   } else {
     Rotate<T, 1>(context, args, angles.data<C>());

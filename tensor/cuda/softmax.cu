@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kRowThreads, 2)
 }
 
 template <typename T>
-void Forward(const DeviceContext& context, const SoftmaxForwardArgs& args) {
+void SoftmaxForward(const DeviceContext& context, const SoftmaxForwardArgs& args) {
   const T* x = static_cast<const T*>(args.x);
   T* y = static_cast<T*>(args.y);
   DispatchRows<T>(args.cols, LieAlike(x, y), [&]<int kWidth, int kTeam>() {
@@ -67,7 +67,7 @@ void Forward(const DeviceContext& context, const SoftmaxForwardArgs& args) {
 }
 
 template <typename T>
-void Backward(const DeviceContext& context, const SoftmaxBackwardArgs& args) {
+void SoftmaxBackward(const DeviceContext& context, const SoftmaxBackwardArgs& args) {
   const T* y = static_cast<const T*>(args.y);
   const T* dy = static_cast<const T*>(args.dy);
   T* dx = static_cast<T*>(args.dx);
@@ -81,12 +81,14 @@ void Backward(const DeviceContext& context, const SoftmaxBackwardArgs& args) {
 
 void softmax_forward(const DeviceContext& context, const SoftmaxForwardArgs& args) {
   if (args.rows == 0 || args.cols == 0) return;
-  DispatchFloat(args.dtype, "softmax_forward", [&]<typename T>() { Forward<T>(context, args); });
+  DispatchFloat(args.dtype, "softmax_forward",
+                [&]<typename T>() { SoftmaxForward<T>(context, args); });
 }
 
 void softmax_backward(const DeviceContext& context, const SoftmaxBackwardArgs& args) {
   if (args.rows == 0 || args.cols == 0) return;
-  DispatchFloat(args.dtype, "softmax_backward", [&]<typename T>() { Backward<T>(context, args); });
+  DispatchFloat(args.dtype, "softmax_backward",
+                [&]<typename T>() { SoftmaxBackward<T>(context, args); });
 }
 
 }  // namespace apogee::cuda
