@@ -77,7 +77,7 @@ struct GradientChunkOptions {
 // Options for one of several backward passes of a step.
 struct GradientPass {
   bool reduce = true;
-  // If set and false for a parameter, its gradient stays local and adds up, whatever `reduce` says.
+  // If set and false for a parameter, its gradient stays local and adds up, even with `reduce`.
   // Must return the same on every rank.
   std::function<bool(const autograd::Parameter&)> takes_part = {};
 };
@@ -116,7 +116,7 @@ class GradientChunks {
   // With on_chunk only, called within Backward: reduces the chunks that are complete on all ranks.
   // All ranks must call it equally often. Does nothing if no backward is running.
   void Agree();
-  // While false, gradients stay local in every backward, whatever `reduce` says, and nothing is
+  // While false, gradients stay local in every backward, even if `reduce` is true, and nothing is
   // sent. Must be the same on every rank.
   void set_reduces(bool reduces) { reduces_ = reduces; }
   // Whether any rank had this gradient in the last backward that reduced.

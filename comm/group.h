@@ -8,7 +8,7 @@
 //
 // Tensors must be contiguous, with the same dtype and count on all members. Sums add in a balanced
 // binary tree over the ranks, ((r0 + r1) + (r2 + r3)) + ... They accumulate in f32 (f64 for f64),
-// round once, and give every member the same bits, whatever the backend. Before data moves, every
+// round once, and give every member the same bits on every backend. Before data moves, every
 // member compares a fingerprint: operation, sequence number, dtype, count, root. All members get a
 // CommError with the name of the rank at fault if fingerprints differ, if a peer failed or left, or
 // if a peer does not arrive within the timeout. All members must call the collectives of one group

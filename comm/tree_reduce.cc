@@ -65,7 +65,7 @@ void ReduceBlock(std::span<const T* const> inputs, int64_t begin, int64_t count,
     }
   }
   // The left half is the largest power of two below the size. So the tree over each aligned block
-  // of 2^k ranks is a branch of the whole tree, whatever the total number of ranks.
+  // of 2^k ranks is a branch of the whole tree, regardless of the total number of ranks.
   const size_t left = std::bit_floor(inputs.size() - 1);
   ReduceBlock<kOp, T>(inputs.first(left), begin, count, sum, scratch + kBlock);
   ReduceBlock<kOp, T>(inputs.subspan(left), begin, count, scratch, scratch + kBlock);

@@ -15,8 +15,8 @@
 namespace apogee {
 
 // Sets OMP_WAIT_POLICY=passive and restarts this program with the same arguments, because the
-// runtime reads the variable before main. Does nothing if the variable is already set, whatever its
-// value, and on systems without /proc/self/exe. Call it before anything else happens in main.
+// runtime reads the variable before main. Does nothing if the variable already has a value, and on
+// systems without /proc/self/exe. Call it before anything else happens in main.
 void UseBlockingWaits(char** argv);
 
 }  // namespace apogee

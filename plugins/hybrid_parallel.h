@@ -25,7 +25,7 @@
 // of nn::Gpt2, nn::Llama and nn::Mlp are found automatically; other models need options.plan when
 // tp_size > 1 or with an sp_mode. The update equals that of one rank with the whole batch, for
 // every optimizer: statistics of whole tensors are summed over the parts, with one gradient norm
-// and one clip factor. Initial weights are those of one rank, whatever tp is.
+// and one clip factor. Initial weights are those of one rank for every tp.
 //
 // If boost gets nn::CrossEntropyLoss and the model's output comes from a vocabulary-parallel layer,
 // a model in training mode returns only this rank's columns of the logits. boosted.criterion takes

@@ -142,7 +142,7 @@ def main():
         found = check(pathlib.Path(arguments[0]), report)
         if len(arguments) == 3:
             check_saved(pathlib.Path(arguments[2]), found, report)
-    except Exception as error:  # whatever a reader says about a bad file is the answer
+    except Exception as error:  # every error about a bad file is an answer
         report.problems.append(f"{type(error).__name__}: {error}")
     for problem in report.problems:
         print(f"check_safetensors: {problem}")

@@ -5,8 +5,8 @@
 //   APOGEE_ASSIGN_OR_RETURN(MetricsRows rows, MetricsRows::Open("out/metrics.jsonl"));
 //   APOGEE_ASSIGN_OR_RETURN(std::optional<MetricsRow> row, rows.Next());    // nullopt: the end
 //
-// The file is untrusted: only one line of at most kMaxLineBytes and one row are in memory, whatever
-// its size. Steps must increase, as a MetricsLogger writes them. A row that repeats the one before
+// The file is untrusted and may be large: only one line of at most kMaxLineBytes and one row are in
+// memory. Steps must increase, as a MetricsLogger writes them. A row that repeats the one before
 // it is skipped and counted: earlier versions wrote such rows when a finished run was run again.
 //
 // Errors: NotFound for a missing file; DataLoss that names the file and the line.

@@ -37,8 +37,8 @@ class StreamMark {
 void* StreamOf(const DeviceContext& context);
 // Selects the context's GPU in the calling thread.
 void UseDeviceOf(const DeviceContext& context);
-// The GPU's PCI bus id, such as "0000:3B:00.0". It identifies the GPU whatever its number is in
-// this process.
+// The GPU's PCI bus id, such as "0000:3B:00.0". It identifies the GPU even if this process gives it
+// another number.
 std::string BusIdOf(Device device);
 
 }  // namespace apogee::comm::cuda

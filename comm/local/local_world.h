@@ -5,7 +5,7 @@
 //
 // Each rank has a thread that executes its shares of collectives. A share is queued only once every
 // member has arrived. So these threads never wait for a peer, and collectives of different groups
-// cannot block each other, whatever the order of the calls.
+// cannot block each other, regardless of the order of the calls.
 #ifndef APOGEE_COMM_LOCAL_LOCAL_WORLD_H_
 #define APOGEE_COMM_LOCAL_LOCAL_WORLD_H_
 

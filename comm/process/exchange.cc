@@ -41,7 +41,7 @@ int64_t BytesPerPeer(const CollectiveCall& call, size_t size) {
   return slices ? call.input.bytes() / static_cast<int64_t>(size) : call.input.bytes();
 }
 
-// The exchange in which every member sends to every other directly, whatever their machines.
+// The exchange in which every member sends to every other directly, also across machines.
 class DirectExchange : public Exchange {
  public:
   DirectExchange(Operation& operation, Transfers& transfers) : Exchange(operation, transfers) {}

@@ -5,7 +5,7 @@
 //
 //   2 S (1 - 1 / M) bytes,
 //
-// whatever the number of members on it. Without the hierarchy it carries as much for each of its
+// for any number of members on it. Without the hierarchy it carries as much for each of its
 // members. Private to comm/process.
 //
 //   const size_t local = MembersPerMachine(machines);      // {0, 0, 1, 1} -> 2

@@ -3,7 +3,7 @@
 // Loops over the rows of the matrices of many parameters, of which a rank may hold any part, for
 // statistics per row and per column. Private to optim/cuda.
 //
-// Tiles are kTileRows x kTileCols of the logical matrices, whatever part of them this rank holds.
+// Tiles are kTileRows x kTileCols of the logical matrices, of which this rank may hold a part.
 // Each warp goes through some of the rows, and each lane has kRowPack neighbouring columns. A
 // column's sum over the warp's rows therefore stays in one lane, and a row's sum over the tile's
 // columns is a sum over the warp.

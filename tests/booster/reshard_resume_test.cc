@@ -130,7 +130,7 @@ TEST(ReshardResumeTest, GoesOnWithTheSameBitsUnderEveryPlugin) {
           run.Step();
           ASSERT_EQ(run.booster->save_training_state(next, {.step = 3}), absl::OkStatus());
         });
-        // As one file, whatever wrote it.
+        // As one file, for every layout that wrote it.
         RunRanks(1, [&](comm::World&) {
           ASSERT_EQ(checkpoint::ReshardCheckpoint(RealFileSystem(), next + "/step-00000003",
                                                   next + "/one", {}),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A run that resumes computes the bits of one that never stopped, and a checkpoint is the same one
-// whatever layout it was written or read under.
+// under every layout that writes or reads it.
 #include "apogee/booster/training_state.h"
 
 #include <gmock/gmock-matchers.h>

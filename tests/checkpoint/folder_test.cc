@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Folders by descriptors: what is removed lies in the folder that was opened, whatever others do to
+// Folders by descriptors: a removed entry lies in the folder that was opened, even if others change
 // the path meanwhile, and never behind a link or on another device.
 #include "apogee/checkpoint/folder.h"
 

@@ -209,7 +209,7 @@ TEST(GroupTest, ManyInFlight) {
   });
 }
 
-// Two threads of a rank, each with its own group, in whatever order the machine runs them.
+// Two threads of a rank, each with its own group, in every order in which the machine runs them.
 // Two handles of one group, as two plugins may hold, do not get the same duplicate.
 TEST(GroupTest, DuplicatesOfTwoHandlesAreIndependent) {
   RunRanks(2, [](World& world) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Trace: what is written is JSON that viewers take, whatever was recorded, and complete or not
+// Trace: what is written is JSON that viewers take, for every record, and complete or not
 // there.
 #include "apogee/core/trace.h"
 

@@ -196,7 +196,7 @@ void RunBlock(Block& block, StackPool& pool) {
 const Position& Here() { return current->running->position; }
 
 void* DynamicSharedMemory() {
-  // Aligned, whatever the vector's alignment is.
+  // Aligned even if the vector is not.
   const auto address = reinterpret_cast<uintptr_t>(current->dynamic_shared.data());
   return reinterpret_cast<void*>((address + 127) & ~uintptr_t{127});
 }

@@ -13,7 +13,7 @@
 #   names      `..._test` is a test; APOGEE_... occurs in the sources; find_package(apogee X.Y) is this version
 #
 # Prints one line per finding, `file:line: what is wrong`, and exits with 1 if there is any. It starts about a dozen
-# processes, whatever the number of documents, so that it is quick on a busy machine, too.
+# processes, regardless of the number of documents, so that it is quick on a busy machine, too.
 set -eu
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 root="$(cd "${1:-$here/../..}" && pwd)"

@@ -64,7 +64,7 @@ class ThreadsTest : public ::testing::Test {
 
 TEST_F(ThreadsTest, DynamicAdjustment) {
   if (!CanRun(OnOneCore() + " true")) GTEST_SKIP() << "no taskset";
-  // One core, so that the adjustment leaves one thread, whatever the machine's load.
+  // One core, so that the adjustment leaves one thread, regardless of the machine's load.
   const Hostile dynamic{.variables = "OMP_DYNAMIC=true", .wrapper = OnOneCore()};
   ExpectSameBits("--precision f32", dynamic);
   ExpectSameBits("--precision bf16 --ranks 2 --threads 4", dynamic);

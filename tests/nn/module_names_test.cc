@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Full names are the path from the root, whatever the order of registration; what two modules
+// Full names are the path from the root, regardless of the order of registration; what two modules
 // register is there once; names that would be one are refused.
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>

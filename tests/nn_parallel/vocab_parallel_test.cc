@@ -111,7 +111,7 @@ TEST_P(VocabParallelTest, CrossEntropy) {
       EXPECT_EQ(local.grad().ToVector<double>(), whole.grad().ToVector<double>());
       return;
     }
-    // A maximum and two sums per row, whatever the vocabulary; backward is local.
+    // A maximum and two sums per row, regardless of the vocabulary; backward is local.
     EXPECT_EQ(forward.calls(CollectiveKind::kAllReduce), 2);
     EXPECT_EQ(forward.bytes(CollectiveKind::kAllReduce), 3 * kRows * DTypeSize(got.dtype()));
     EXPECT_EQ(world.group()->traffic().total_calls(), 2);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Adan (Xie et al., "Adan: Adaptive Nesterov Momentum Algorithm", 2022): element-wise, so that it
-// runs on whatever part of a tensor a rank has.
+// runs on each rank's part of a tensor.
 //
 //   Adan optimizer(model.Parameters(), {.lr = 1e-2});
 #ifndef OUTSIDE_APP_ADAN_H_

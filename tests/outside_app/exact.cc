@@ -57,7 +57,7 @@ std::vector<TrainingCase> Cases() {
 TrainingCase OneRankCase(TrainingCase training) {
   training.plugin = "single";
   training.uneven = false;
-  // The mean over the targets of each micro-batch, whatever their number: not that of the window.
+  // The mean over the targets of each micro-batch, however many, and not over those of the window.
   if (!training.padded) training.accumulate = 1;
   return training;
 }

@@ -144,7 +144,7 @@ TEST(DdpTest, DropoutMasksAsOneRankDoes) {
   EXPECT_GT(WorstUpdateError(start, want, PlainRun(options)).error, 1e-3) << "dropout did nothing";
 }
 
-// One all-reduce per bucket and one for presence, whatever the number of micro-batches.
+// One all-reduce per bucket and one for presence, regardless of the number of micro-batches.
 TEST(DdpTest, TrafficIsWhatTheBucketsSay) {
   RunRanks(2, [](comm::World& world) {
     nn::Mlp model({.sizes = {10, 20, 5}});
@@ -305,7 +305,7 @@ TEST(DdpTest, Fp16ScalesAndSkips) {
       EXPECT_FALSE(optimizer.last_step().skip);
     }
     EXPECT_EQ(plugin.loss_scale(), 32768);
-    // Twice -lr · d sum / d bias = -0.5 · 2, whatever the scale was.
+    // Twice -lr · d sum / d bias = -0.5 · 2, for every scale.
     const auto masters = optimizer.views()[1].master().ToVector<double>();
     for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(masters[i] - start.at("layers.0.bias")[i], -2, 2e-3);
   });

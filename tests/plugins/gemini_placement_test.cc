@@ -153,7 +153,7 @@ TEST(GeminiPlacementTest, BudgetsChangeNoBitAndAreKept) {
   }
 }
 
-// Gathered ahead and dropped in the background, into whatever room there is.
+// Gathered ahead and dropped in the background, into the room that is left.
 TEST(GeminiPlacementTest, GatheringAheadChangesNoBit) {
   for (const int num_ranks : {1, 2, 4}) {
     RunSetup setup{.options = {.chunk_bytes = 6000}, .num_ranks = num_ranks, .accumulate = 2};

@@ -114,7 +114,7 @@ TEST(HybridParallelPartsTest, IgnoredTargets) {
     const Tensor ids = Ids(7, 0, 0, 2, 0, world.context());
     const Tensor none = Tensor::Full({2, kShortTokens}, DType::kI64, -100, world.context());
     const Tensor logits = boosted.model(ids);
-    // No target at all: whatever one rank says.
+    // No target at all, regardless of one rank's report.
     const double want = nn::CrossEntropyLoss()(
                             Tensor::Zeros({2, kShortTokens, 7}, DType::kF32, world.context()), none)
                             .Item();

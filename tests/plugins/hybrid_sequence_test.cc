@@ -279,7 +279,7 @@ TEST(HybridSequenceTest, LossAndEvaluation) {
   }
 }
 
-// One packed all-reduce per step carries what is partial, whatever the number of layers.
+// One packed all-reduce per step carries what is partial, regardless of the number of layers.
 TEST(HybridSequenceTest, PartialGradientsAreSummedTogether) {
   const auto calls = [](int64_t layers) {
     int64_t result = 0;

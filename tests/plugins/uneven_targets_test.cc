@@ -370,7 +370,7 @@ TEST(UnevenTargetsTest, ALossThatIsNotTheBoostedOneIsRefusedWhereRanksDiffer) {
   }
 }
 
-// Losses belong to their backward, in whatever order a loop makes them.
+// Losses belong to their backward, in every order in which a loop makes them.
 TEST(UnevenTargetsTest, SeveralLossesOfAStep) {
   RunRanks(2, [](comm::World& world) {
     const auto model = Model(world.context());
