@@ -50,6 +50,19 @@ for program in exact misuse; do
   echo "outside app, $program: $(tail -n 1 "$work/log")"
 done
 
+# A stack that is too small for a rank's thread must end in an error, not in a crash. The suite of preset `test`
+# cannot check this, because the emulated GPU needs larger stacks than the ranks do.
+for limit in "ulimit -s 128:the thread of a rank has a stack of 128 KiB, needs 256 KiB" \
+  "export OMP_STACKSIZE=64k:a thread of OpenMP has a stack of 64 KiB, needs 256 KiB"; do
+  (eval "${limit%%:*}" && "$work/outside_build/exact") >"$work/log" 2>&1 || true
+  grep -q "${limit#*:}" "$work/log" || {
+    cat "$work/log"
+    echo "after '${limit%%:*}' the outside app did not print: ${limit#*:}"
+    exit 1
+  }
+done
+echo "install check: small stacks ok"
+
 export PKG_CONFIG_PATH="$(dirname "$(find "$prefix" -name apogee.pc)")"
 # shellcheck disable=SC2046
 ${CXX:-g++} -std=c++20 -O1 "$work/consumer/main.cc" -o "$work/pc_consumer" \
