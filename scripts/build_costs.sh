@@ -52,6 +52,10 @@ trap 'rm -rf "$work"' EXIT
 # Prints a line `seconds kind source` for each output that exists; kind is compile or link. If the log has
 # several entries for an output, the last one counts.
 outputs() {
+  # The object of a unity build gets its target's name and a number.
+  local names='s|CMakeFiles/([^/]*)\.dir/Unity/unity_([0-9]+)_cxx\.cxx\.o$|\1:\2|
+    s|CMakeFiles/([^/]*)\.dir/((exact_)?kernels_[0-9]+)\.cu\.o$|\1:\2|
+    s|CMakeFiles/[^/]*\.dir/||; s|__/||g; s|\.o$||'
   awk -F '\t' 'NR > 1 { ms[$4] = $2 - $1 } END { for (output in ms) print ms[output] / 1000 "\t" output }' \
     "$build/.ninja_log" | while IFS=$'\t' read -r seconds output; do
     [[ "$output" == /* ]] || output="$build/$output"
@@ -59,7 +63,7 @@ outputs() {
     case "$output" in
       *.o | *.gch)
         output="${output#"$build"/}"
-        echo "$seconds compile $(sed -E 's|CMakeFiles/[^/]*\.dir/||; s|__/||g; s|\.o$||' <<<"$output")"
+        echo "$seconds compile $(sed -E "$names" <<<"$output")"
         ;;
       *) [[ "$output" != *.a && ! -x "$output" ]] || echo "$seconds link $output" ;;
     esac
@@ -79,7 +83,7 @@ tables_of_objects() {
   echo "| --- | --- |"
   sort -k1,1nr -k3 <<<"$objects" | head -n 15 | awk '{
     # The object of a unity build is no file of the repository.
-    printf(index($3, "/Unity/") ? "| %s | %.1f |\n" : "| `%s` | %.1f |\n", $3, $1)
+    printf(index($3, ":") ? "| %s | %.1f |\n" : "| `%s` | %.1f |\n", $3, $1)
   }'
   echo
   echo "| folder | objects | seconds | each |"
