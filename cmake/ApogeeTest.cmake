@@ -5,7 +5,7 @@
 #
 # One ctest entry per source, because listing the cases of each costs more than running them. Options:
 #
-#   TIMEOUT  seconds (default 120)
+#   TIMEOUT  seconds (default 120); under a sanitizer four times as many
 #   LIBS     further libraries
 #   LABELS   for `ctest -L`
 #   ARGS     for the program
@@ -112,6 +112,9 @@ function(apogee_test)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
+  if(APOGEE_SANITIZE)
+    math(EXPR arg_TIMEOUT "4 * ${arg_TIMEOUT}")
+  endif()
   apogee_test_program(program only)
   add_test(NAME ${arg_NAME} COMMAND ${program} ${only} ${arg_ARGS})
   apogee_note_test(${arg_NAME} ${program})
@@ -163,6 +166,9 @@ function(apogee_mpi_test)
   endif()
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
+  endif()
+  if(APOGEE_SANITIZE)
+    math(EXPR arg_TIMEOUT "4 * ${arg_TIMEOUT}")
   endif()
   if(NOT arg_PROCESSES)
     set(arg_PROCESSES 4)

@@ -31,8 +31,9 @@ NamedNumbers FromText(const std::string& text) {
   while (at < text.size()) {
     std::vector<double>& numbers = values[line()];
     numbers.resize(std::stoul(line()));
-    std::memcpy(numbers.data(), text.data() + at, numbers.size() * sizeof(double));
-    at += numbers.size() * sizeof(double);
+    const size_t bytes = numbers.size() * sizeof(double);
+    if (bytes > 0) std::memcpy(numbers.data(), text.data() + at, bytes);
+    at += bytes;
   }
   return values;
 }

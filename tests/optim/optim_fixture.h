@@ -21,9 +21,9 @@ using autograd::ParameterPtr;
 
 inline std::vector<double> RandomValues(int64_t n, uint64_t seed, double scale = 1) {
   std::mt19937_64 engine(seed);
-  std::normal_distribution<double> normal(0, scale);
+  std::normal_distribution<double> normal;  // does not take a deviation of 0
   std::vector<double> values(static_cast<size_t>(n));
-  for (double& value : values) value = normal(engine);
+  for (double& value : values) value = scale * normal(engine);
   return values;
 }
 

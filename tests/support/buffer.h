@@ -49,9 +49,9 @@ class Buffer {
   }
   static Buffer Normal(DType dtype, int64_t n, unsigned seed, double deviation = 1) {
     std::mt19937 engine(seed);
-    std::normal_distribution<double> normal(0, deviation);
+    std::normal_distribution<double> normal;  // does not take a deviation of 0
     std::vector<double> values(static_cast<size_t>(n));
-    for (double& value : values) value = normal(engine);
+    for (double& value : values) value = deviation * normal(engine);
     return Buffer(dtype, values);
   }
 
