@@ -26,8 +26,8 @@
 #   new:
 #   the lines that replace them; if there are none, the old lines are deleted
 #
-# If the name of one of the mutants begins with cuda_ or nccl_, all run in a build for the GPU in software
-# (docs/gpu.md).
+# Uses the build of scripts/test.sh. Mutants whose names begin with cuda_ or nccl_ need CUDA's headers, because they
+# run on the GPU in software (docs/gpu.md).
 source "$(dirname "${BASH_SOURCE[0]}")/../scripts/common.sh"
 export LC_ALL=C
 
@@ -158,20 +158,20 @@ if ((list)); then
   exit 0
 fi
 
-build="$work/source/build/release"
+build="$work/source/build/test"
 
 mkdir "$work/source"
 tar -C "$ROOT" --exclude=./build --exclude=./out --exclude=./.git -cf - . | tar -C "$work/source" -xf -
 mutants=()
 cuda=OFF
+[[ -f "${CUDA_HOME:-/usr/local/cuda}/include/cuda_runtime.h" ]] && cuda=EMULATED
 for name in "${chosen[@]}"; do
   mutants+=("$work/source/tools/mutants/$name.mutant")
   [[ "$name" =~ ^(cuda|nccl)_ ]] && cuda=EMULATED
 done
 
-# Without precompiled headers: with them, no other run could use the entries of the compiler cache.
-cmake -S "$work/source" --preset release -DAPOGEE_PCH=OFF -DAPOGEE_BUILD_EXAMPLES=OFF \
-  -DAPOGEE_WITH_CUDA=$cuda >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+# The build of scripts/test.sh, so that both share the entries of the compiler cache.
+cmake -S "$work/source" --preset test -DAPOGEE_BUILD_BENCH=OFF -DAPOGEE_WITH_CUDA=$cuda >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 for path in "${mutants[@]}"; do
   load "$path" && tests_of "$tests"
 done | sort -u >"$work/tests" || true

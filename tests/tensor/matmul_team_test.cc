@@ -84,6 +84,8 @@ TEST_P(MatMulTeamTest, WithinARegion) {
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, MatMulTeamTest, ::testing::Values(DType::kF32, DType::kBF16));
+#else
+TEST(MatMulTeamTest, FewerThreadsThanTheContextHas) { GTEST_SKIP() << "built without OpenMP"; }
 #endif
 
 }  // namespace matmul_team_test
