@@ -8,8 +8,8 @@
 # The tests run in a unity build, with the CUDA kernels on a GPU in software (preset `test`). The installation is
 # the portable library, with CUDA kernels if nvcc is found. A third of the parsers is fuzzed, another third with
 # each commit (scripts/tenth.sh).
-# --all adds the whole suite under AddressSanitizer with UndefinedBehaviorSanitizer and under ThreadSanitizer, all
-# mutants, the whole matrix, and a minute of fuzzing for every parser. It takes hours.
+# --all adds the whole suite under AddressSanitizer with UndefinedBehaviorSanitizer and, but for the ranks under MPI,
+# under ThreadSanitizer; all mutants; the whole matrix; and a minute of fuzzing for every parser. It takes hours.
 # The last line is `N passed, M failed, K skipped`.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$ROOT"
@@ -101,7 +101,8 @@ if ((all)); then
   for sanitizer in asan tsan; do
     need "configure ($sanitizer)" cmake --preset "$sanitizer"
     need "build ($sanitizer)" build "build/$sanitizer"
-    run_tests "$sanitizer"
+    # ThreadSanitizer does not see inside Open MPI, and reports its locks. The same ranks run as threads.
+    if [[ "$sanitizer" == tsan ]]; then run_tests tsan -LE mpi; else run_tests asan; fi
   done
   check "mutants" tools/mutate.sh
   check "the whole matrix" env OMP_WAIT_POLICY=passive build/test/bin/apogee matrix

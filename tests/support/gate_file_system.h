@@ -9,6 +9,7 @@
 #ifndef APOGEE_TESTS_SUPPORT_GATE_FILE_SYSTEM_H_
 #define APOGEE_TESTS_SUPPORT_GATE_FILE_SYSTEM_H_
 
+#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -53,9 +54,11 @@ class GateFileSystem : public checkpoint::FileSystem {
     return real_.KindOf(path);
   }
   absl::StatusOr<int64_t> FreeBytes(const std::string& path) override {
-    return free_bytes >= 0 ? free_bytes : real_.FreeBytes(path);
+    const int64_t bytes = free_bytes;
+    return bytes >= 0 ? bytes : real_.FreeBytes(path);
   }
-  int64_t free_bytes = -1;  // the result of FreeBytes, unless negative
+  std::atomic<int64_t> free_bytes =
+      -1;  // the result of FreeBytes, unless negative; all ranks set it
 
  private:
   checkpoint::FileSystem& real_ = *checkpoint::RealFileSystem();
