@@ -82,7 +82,10 @@ TEST_F(MpiFaultsTest, ExitWithoutAWord) {
 
 TEST_F(MpiFaultsTest, StopAfterTheLaunch) {
   const Job job = Start("stop_after");
-  EXPECT_EQ(job.exit_code, 70) << job.err;
+  // Open MPI's mpiexec sometimes crashes itself when it ends an aborted job.
+  if (job.err.find("PMIx_server_finalize") == std::string::npos) {
+    EXPECT_EQ(job.exit_code, 70) << job.err;
+  }
   EXPECT_LT(job.seconds, 20);
 }
 
