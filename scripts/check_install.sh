@@ -52,15 +52,12 @@ done
 
 # A stack that is too small for a rank's thread must end in an error, not in a crash. The suite of preset `test`
 # cannot check this, because the emulated GPU needs larger stacks than the ranks do.
-for limit in "ulimit -s 128:the thread of a rank has a stack of 128 KiB, needs 256 KiB" \
-  "export OMP_STACKSIZE=64k:a thread of OpenMP has a stack of 64 KiB, needs 256 KiB"; do
-  (eval "${limit%%:*}" && "$work/outside_build/exact") >"$work/log" 2>&1 || true
-  grep -q "${limit#*:}" "$work/log" || {
-    cat "$work/log"
-    echo "after '${limit%%:*}' the outside app did not print: ${limit#*:}"
-    exit 1
-  }
-done
+(ulimit -s 128 && "$work/outside_build/exact") >"$work/log" 2>&1 || true
+if ! grep -q "the thread of a rank has a stack of 128 KiB, needs 256 KiB" "$work/log"; then
+  cat "$work/log"
+  echo "the outside app did not say that a stack of 128 KiB is too small"
+  exit 1
+fi
 echo "install check: small stacks ok"
 
 export PKG_CONFIG_PATH="$(dirname "$(find "$prefix" -name apogee.pc)")"
