@@ -171,7 +171,8 @@ for name in "${chosen[@]}"; do
 done
 
 # The build of scripts/test.sh, so that both share the entries of the compiler cache.
-cmake -S "$work/source" --preset test -DAPOGEE_BUILD_BENCH=OFF -DAPOGEE_WITH_CUDA=$cuda >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+cmake -S "$work/source" --preset test -DAPOGEE_BUILD_BENCH=OFF -DAPOGEE_WITH_CUDA=$cuda \
+  >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 for path in "${mutants[@]}"; do
   load "$path" && tests_of "$tests"
 done | sort -u >"$work/tests" || true

@@ -57,8 +57,8 @@ class GateFileSystem : public checkpoint::FileSystem {
     const int64_t bytes = free_bytes;
     return bytes >= 0 ? bytes : real_.FreeBytes(path);
   }
-  std::atomic<int64_t> free_bytes =
-      -1;  // the result of FreeBytes, unless negative; all ranks set it
+  // The result of FreeBytes, unless negative. All ranks set it.
+  std::atomic<int64_t> free_bytes = -1;
 
  private:
   checkpoint::FileSystem& real_ = *checkpoint::RealFileSystem();
