@@ -58,13 +58,13 @@ struct Setup {
 };
 
 // The part of each tensor that a rank loads.
-comm::Layout LoadLayout(const Setup& setup, int rank) {
+Layout LoadLayout(const Setup& setup, int rank) {
   const int64_t part = (setup.columns ? kColumns : kTensorNumel) / setup.ranks;
-  std::vector<comm::Segment> segments;
+  std::vector<Segment> segments;
   for (int64_t row = 0; row < (setup.columns ? kRows : 1); ++row) {
     segments.push_back({row * kColumns + rank * part, part});
   }
-  return comm::Layout(Shape{kTensorNumel}, {.segments = segments});
+  return Layout(Shape{kTensorNumel}, {.segments = segments});
 }
 
 class Bench {
@@ -79,7 +79,7 @@ class Bench {
           value.data<float>()[k] = static_cast<float>((k + i) % 997 + rank);
         }
         parts.push_back({"w" + std::to_string(i), value,
-                         comm::Layout(Shape{kTensorNumel}, {.segments = {{rank * numel, numel}}})});
+                         Layout(Shape{kTensorNumel}, {.segments = {{rank * numel, numel}}})});
       }
     }
   }
@@ -122,7 +122,7 @@ class Bench {
   double Load() {
     return OnRanks([&](const comm::World& world) {
       const auto reader = ValueOrThrow(CheckpointReader::Open(RealFileSystem(), saved()));
-      const comm::Layout layout = LoadLayout(setup_, world.rank());
+      const Layout layout = LoadLayout(setup_, world.rank());
       for (const TensorPart& part : parts_[static_cast<size_t>(world.rank())]) {
         OkOrThrow(reader.Read(part.name, layout, part.value));
       }

@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "apogee/tensor/cuda/cublas_api.cuh"
-#include "apogee/tensor/cuda/stream_context.cuh"
+#include "apogee/tensor/cuda/runtime/cublas_api.cuh"
+#include "apogee/tensor/cuda/runtime/stream_context.cuh"
 
 namespace apogee {
 namespace {

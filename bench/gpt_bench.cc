@@ -21,7 +21,7 @@
 #include "apogee/core/process_memory.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
-#include "apogee/optim/adam.h"
+#include "apogee/optim/adam/adam.h"
 #include "apogee/plugins/single_rank.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tensor/kernel_table.h"

@@ -25,7 +25,7 @@
 #include "apogee/booster/graphed_step.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
-#include "apogee/optim/adam.h"
+#include "apogee/optim/adam/adam.h"
 #include "apogee/optim/registry.h"
 #include "apogee/plugins/single_rank.h"
 #include "apogee/tensor/make_context.h"

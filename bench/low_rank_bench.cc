@@ -18,9 +18,9 @@
 #include <random>
 #include <vector>
 
-#include "apogee/optim/adam.h"
-#include "apogee/optim/adamw8bit.h"
-#include "apogee/optim/low_rank_basis.h"
+#include "apogee/optim/adam/adam.h"
+#include "apogee/optim/lowbit/adamw8bit.h"
+#include "apogee/optim/lowrank/low_rank_basis.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tensor/ops/matmul.h"
 

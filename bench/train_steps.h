@@ -16,7 +16,7 @@
 #include "apogee/comm/launch.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
-#include "apogee/optim/adam.h"
+#include "apogee/optim/adam/adam.h"
 
 namespace apogee::bench {
 

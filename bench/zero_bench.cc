@@ -18,7 +18,7 @@
 #include "apogee/bench/train_steps.h"
 #include "apogee/chunk/parameter_chunks.h"
 #include "apogee/core/blocking_waits.h"
-#include "apogee/optim/group_stat_reducer.h"
+#include "apogee/optim/core/group_stat_reducer.h"
 #include "apogee/optim/registry.h"
 #include "apogee/plugins/ddp.h"
 #include "apogee/plugins/low_level_zero.h"
@@ -73,8 +73,7 @@ double StepSeconds(int ranks, const std::string& name, bool sharded, int64_t blo
           }
           chunks = std::make_unique<chunk::ParameterChunks>(
               parameters, chunk::PlanChunks(requests, {.num_shards = world.size()}), world.group(),
-              DType::kF32,
-              [&](size_t i, const Tensor&, const Tensor& shard, const comm::Layout& layout) {
+              DType::kF32, [&](size_t i, const Tensor&, const Tensor& shard, const Layout& layout) {
                 optimizer.views()[i].BindShard(shard, layout);
               });
           optimizer.set_stat_reducer(std::make_unique<optim::GroupStatReducer>(world.group()));

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "apogee/core/printable.h"
+#include "apogee/core/text/printable.h"
 
 namespace apogee {
 

@@ -40,11 +40,11 @@
 #include "apogee/booster/run_lock.h"
 #include "apogee/booster/training_state.h"
 #include "apogee/checkpoint/background_saver.h"
-#include "apogee/checkpoint/file_system.h"
-#include "apogee/checkpoint/hf_weights.h"
-#include "apogee/core/trace.h"
+#include "apogee/checkpoint/files/file_system.h"
+#include "apogee/checkpoint/hf/hf_weights.h"
+#include "apogee/core/trace/trace.h"
 #include "apogee/data/loader.h"
-#include "apogee/optim/lr_scheduler.h"
+#include "apogee/optim/schedule/lr_scheduler.h"
 #include "apogee/plugins/plugin.h"
 
 namespace apogee {
@@ -79,7 +79,7 @@ struct SaveOptions {
 };
 
 struct SaveModelOptions {
-  // As in checkpoint/hf_weights.h.
+  // As in checkpoint/hf/hf_weights.h.
   bool shard = true;
   int64_t size_per_shard_mb = 5120;
   bool use_safetensors = true;
@@ -223,7 +223,7 @@ class Booster {
       const std::string& folder,
       const std::shared_ptr<checkpoint::FileSystem>& files = checkpoint::RealFileSystem());
 
-  // Writes the model's weights as Hugging Face libraries read them (checkpoint/hf_weights.h): the
+  // Writes the model's weights as Hugging Face libraries read them (checkpoint/hf/hf_weights.h): the
   // same folder under every plugin. AlreadyExists if the folder exists. This and the calls below
   // are collective over the plugin's ranks, after boost; every rank gets the same status.
   //

@@ -10,7 +10,7 @@
 #include "apogee/booster/call_site.h"
 #include "apogee/checkpoint/agreement.h"
 #include "apogee/checkpoint/checkpoint_folder.h"
-#include "apogee/core/printable.h"
+#include "apogee/core/text/printable.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee {

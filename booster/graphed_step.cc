@@ -10,7 +10,7 @@
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/grad_mode.h"
 #include "apogee/nn/layers.h"
-#include "apogee/optim/fused_backward.h"
+#include "apogee/optim/step/fused_backward.h"
 #include "apogee/plugins/single_rank.h"
 #include "apogee/tensor/cuda/cuda_graph.h"
 

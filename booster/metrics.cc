@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "apogee/booster/run_lock.h"
-#include "apogee/checkpoint/open_tensor_file.h"
-#include "apogee/core/printable.h"
+#include "apogee/checkpoint/format/open_tensor_file.h"
+#include "apogee/core/text/printable.h"
 
 namespace apogee {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-#include "apogee/core/text.h"
+#include "apogee/core/text/text.h"
 
 namespace apogee {
 namespace {

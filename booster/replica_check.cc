@@ -16,9 +16,9 @@
 namespace apogee {
 namespace {
 
-uint64_t HashOfPlaces(const comm::Layout& layout) {
+uint64_t HashOfPlaces(const Layout& layout) {
   uint64_t hash = 0;
-  for (const comm::Segment& segment : layout.segments()) {
+  for (const Segment& segment : layout.segments()) {
     if (segment.length > 0) hash = XXH3_64bits_withSeed(&segment, sizeof(segment), hash);
   }
   return hash;

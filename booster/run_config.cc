@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <span>
 
-#include "apogee/checkpoint/tensor_file.h"
-#include "apogee/core/printable.h"
+#include "apogee/checkpoint/format/tensor_file.h"
+#include "apogee/core/text/printable.h"
 #include "apogee/nn/configured.h"
 
 namespace apogee {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "apogee/booster/attributes.h"
-#include "apogee/optim/lr_scheduler.h"
+#include "apogee/optim/schedule/lr_scheduler.h"
 #include "apogee/plugins/plugin.h"
 
 namespace apogee {

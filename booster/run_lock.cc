@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "apogee/checkpoint/agreement.h"
-#include "apogee/core/printable.h"
+#include "apogee/core/text/printable.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee {

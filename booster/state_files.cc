@@ -11,8 +11,8 @@
 #include "apogee/booster/state_sections.h"
 #include "apogee/checkpoint/agreement.h"
 #include "apogee/checkpoint/checkpoint_writer.h"
-#include "apogee/core/text.h"
-#include "apogee/optim/local_gradients.h"
+#include "apogee/core/text/text.h"
+#include "apogee/optim/core/local_gradients.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee {

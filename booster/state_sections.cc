@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "apogee/checkpoint/tensor_file.h"
-#include "apogee/core/printable.h"
+#include "apogee/checkpoint/format/tensor_file.h"
+#include "apogee/core/text/printable.h"
 
 namespace apogee {
 namespace {
@@ -19,12 +19,12 @@ std::string StateName(const std::string& parameter, const std::string& state) {
 }
 
 // Copies the elements that `layout` names out of a whole tensor, one after the other.
-Tensor Packed(const Tensor& whole, const comm::Layout& layout) {
+Tensor Packed(const Tensor& whole, const Layout& layout) {
   if (layout.is_whole()) return whole;
   const Tensor packed = Tensor::Empty({layout.local_numel()}, whole.dtype(), whole.context());
   const Tensor from = whole.View({whole.numel()});
   int64_t at = 0;
-  for (const comm::Segment& segment : layout.segments()) {
+  for (const Segment& segment : layout.segments()) {
     packed.Slice(0, at, segment.length).CopyFrom(from.Slice(0, segment.begin, segment.length));
     at += segment.length;
   }
@@ -55,7 +55,7 @@ void AddOptimizer(const optim::Optimizer& optimizer, Attributes& attributes,
   optimizer.ForEachView([&](const optim::ParamView& view, int group) {
     attributes.Set("steps/" + view.name(), view.step());
     for (const optim::NamedState& state : view.states()) {
-      const comm::Layout layout = optimizer.StateLayout(view, group, state);
+      const Layout layout = optimizer.StateLayout(view, group, state);
       const bool whole = state.value.shape() == layout.logical_shape();
       parts.push_back({StateName(view.name(), state.name),
                        whole ? Packed(state.value, layout) : state.value, layout});
@@ -74,8 +74,7 @@ void AddSchedule(const optim::LrScheduler& scheduler, Attributes& attributes) {
   attributes.Set("schedule/last_lrs", scheduler.last_lr());
 }
 
-absl::Status SectionReader::Read(const std::string& name, const comm::Layout& layout,
-                                 const Tensor& to) {
+absl::Status SectionReader::Read(const std::string& name, const Layout& layout, const Tensor& to) {
   absl::Status status = reader_.Read(name, layout, to);
   if (damage_.ok() && absl::IsDataLoss(status)) damage_ = status;
   return status;
@@ -146,7 +145,7 @@ absl::StatusOr<optim::StateDict> SectionReader::ReadOptimizer(const optim::Optim
     APOGEE_ASSIGN_OR_RETURN(dict.params[name].step, attributes_.GetInt("steps/" + name));
   }
   Note(optimizer.ReadStates(
-      [&](const optim::ParamView& view, const std::string& state, const comm::Layout& layout,
+      [&](const optim::ParamView& view, const std::string& state, const Layout& layout,
           const Tensor& to) { return Read(StateName(view.name(), state), layout, to); },
       [&](const std::string& name) { return reader_.contains(StateName(name, "master")); }, dict));
   return dict;

@@ -20,7 +20,7 @@
 #include "apogee/booster/attributes.h"
 #include "apogee/checkpoint/checkpoint_reader.h"
 #include "apogee/checkpoint/planned_save.h"
-#include "apogee/optim/lr_scheduler.h"
+#include "apogee/optim/schedule/lr_scheduler.h"
 #include "apogee/plugins/plugin.h"
 
 namespace apogee {
@@ -59,7 +59,7 @@ class SectionReader {
   absl::Status status() const;
 
  private:
-  absl::Status Read(const std::string& name, const comm::Layout& layout, const Tensor& to);
+  absl::Status Read(const std::string& name, const Layout& layout, const Tensor& to);
   void Note(const absl::Status& status);
 
   const checkpoint::CheckpointReader& reader_;

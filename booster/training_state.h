@@ -27,7 +27,7 @@
 
 #include "apogee/booster/run_config.h"
 #include "apogee/checkpoint/planned_save.h"
-#include "apogee/optim/lr_scheduler.h"
+#include "apogee/optim/schedule/lr_scheduler.h"
 #include "apogee/plugins/plugin.h"
 
 namespace apogee {

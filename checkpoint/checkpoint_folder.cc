@@ -8,8 +8,8 @@
 #include <set>
 
 #include "apogee/checkpoint/checkpoint_reader.h"
-#include "apogee/checkpoint/new_folder.h"
-#include "apogee/core/json_reader.h"
+#include "apogee/checkpoint/files/new_folder.h"
+#include "apogee/core/text/json_reader.h"
 
 namespace apogee::checkpoint {
 namespace {

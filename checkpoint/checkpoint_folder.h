@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "apogee/checkpoint/file_system.h"
+#include "apogee/checkpoint/files/file_system.h"
 
 namespace apogee::checkpoint {
 

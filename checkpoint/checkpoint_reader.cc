@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "apogee/checkpoint/tensor_file.h"
+#include "apogee/checkpoint/format/tensor_file.h"
 
 namespace apogee::checkpoint {
 namespace {
@@ -88,7 +88,7 @@ absl::Status CheckpointReader::CheckEntries() const {
   return absl::OkStatus();
 }
 
-absl::Status CheckpointReader::Read(const std::string& name, const comm::Layout& layout,
+absl::Status CheckpointReader::Read(const std::string& name, const Layout& layout,
                                     const Tensor& to) const {
   const auto found = manifest_.tensors.find(name);
   if (found == manifest_.tensors.end()) {
@@ -118,15 +118,15 @@ absl::Status CheckpointReader::Read(const std::string& name, const comm::Layout&
 // Reads the runs that slice and target share, block by block of the slice. A block that goes whole
 // to one place is read directly there.
 absl::Status CheckpointReader::ReadSlice(const std::string& name, const LogicalTensor& tensor,
-                                         const Slice& slice, const comm::Layout& layout,
+                                         const Slice& slice, const Layout& layout,
                                          std::byte* to) const {
   struct Copy {
     int64_t from, to, bytes;
   };
   const int64_t element = SafetensorsDTypeSize(tensor.dtype);
   std::vector<Copy> copies;
-  const comm::Layout held(layout.logical_shape(), {.segments = SegmentsOf(slice.runs)});
-  comm::ForEachCommonRun(held, layout, [&](int64_t from, int64_t target, int64_t count) {
+  const Layout held(layout.logical_shape(), {.segments = SegmentsOf(slice.runs)});
+  ForEachCommonRun(held, layout, [&](int64_t from, int64_t target, int64_t count) {
     copies.push_back({from * element, target * element, count * element});
   });
   std::ranges::sort(copies, {}, &Copy::from);

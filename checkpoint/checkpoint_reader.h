@@ -20,10 +20,10 @@
 #include <utility>
 #include <vector>
 
-#include "apogee/checkpoint/file_system.h"
-#include "apogee/checkpoint/manifest.h"
-#include "apogee/checkpoint/open_tensor_file.h"
-#include "apogee/comm/layout.h"
+#include "apogee/checkpoint/files/file_system.h"
+#include "apogee/checkpoint/format/manifest.h"
+#include "apogee/checkpoint/format/open_tensor_file.h"
+#include "apogee/layout/layout.h"
 #include "apogee/tensor/tensor.h"
 
 namespace apogee::checkpoint {
@@ -46,7 +46,7 @@ class CheckpointReader {
   // Fills the first local_numel() elements of `to` with the elements of tensor `name` that `layout`
   // names. `to`: host memory, in the saved dtype. InvalidArgument, with `to` unchanged, for another
   // shape or dtype; DataLoss, with any values in `to`, for damage.
-  absl::Status Read(const std::string& name, const comm::Layout& layout, const Tensor& to) const;
+  absl::Status Read(const std::string& name, const Layout& layout, const Tensor& to) const;
   // Fills `to` with whole blocks of a slice of tensor `name`, from `block` on; DataLoss if a digest
   // differs.
   absl::Status ReadBlocks(const std::string& name, const Slice& slice, int64_t block,
@@ -70,7 +70,7 @@ class CheckpointReader {
   absl::StatusOr<FilePtr> FileOf(const std::string& name) const;
   absl::Status CheckEntries() const;
   absl::Status ReadSlice(const std::string& name, const LogicalTensor& tensor, const Slice& slice,
-                         const comm::Layout& layout, std::byte* to) const;
+                         const Layout& layout, std::byte* to) const;
 
   std::shared_ptr<FileSystem> files_;
   std::string path_;

@@ -5,10 +5,10 @@
 #include <cstring>
 
 #include "apogee/checkpoint/agreement.h"
-#include "apogee/checkpoint/new_folder.h"
+#include "apogee/checkpoint/files/new_folder.h"
+#include "apogee/checkpoint/format/tensor_file.h"
 #include "apogee/checkpoint/save_plan.h"
-#include "apogee/checkpoint/tensor_file.h"
-#include "apogee/core/json_reader.h"
+#include "apogee/core/text/json_reader.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee::checkpoint {

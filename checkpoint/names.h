@@ -9,7 +9,7 @@
 
 #include <string>
 
-#include "apogee/checkpoint/safetensors_header.h"
+#include "apogee/checkpoint/format/safetensors_header.h"
 
 namespace apogee::checkpoint {
 

@@ -2,8 +2,8 @@
 
 #include "apogee/checkpoint/planned_save.h"
 
-#include "apogee/checkpoint/new_folder.h"
-#include "apogee/core/text.h"
+#include "apogee/checkpoint/files/new_folder.h"
+#include "apogee/core/text/text.h"
 
 namespace apogee::checkpoint {
 

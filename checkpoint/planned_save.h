@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "apogee/checkpoint/file_system.h"
+#include "apogee/checkpoint/files/file_system.h"
 #include "apogee/comm/group.h"
-#include "apogee/comm/layout.h"
+#include "apogee/layout/layout.h"
 
 namespace apogee::checkpoint {
 
@@ -27,7 +27,7 @@ namespace apogee::checkpoint {
 struct TensorPart {
   std::string name;
   Tensor value;
-  comm::Layout layout;
+  Layout layout;
 };
 
 // Throws Error unless every value is contiguous and large enough. The message begins with `what`.

@@ -5,11 +5,11 @@
 #include <algorithm>
 
 #include "apogee/checkpoint/checkpoint_reader.h"
-#include "apogee/checkpoint/hf_shards.h"
-#include "apogee/checkpoint/new_folder.h"
+#include "apogee/checkpoint/files/new_folder.h"
+#include "apogee/checkpoint/format/tensor_file.h"
+#include "apogee/checkpoint/format/tensor_stream.h"
+#include "apogee/checkpoint/hf/hf_shards.h"
 #include "apogee/checkpoint/save_plan.h"
-#include "apogee/checkpoint/tensor_file.h"
-#include "apogee/checkpoint/tensor_stream.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee::checkpoint {

@@ -24,8 +24,8 @@
 #include <memory>
 #include <string>
 
-#include "apogee/checkpoint/file_system.h"
-#include "apogee/checkpoint/hf_weights.h"
+#include "apogee/checkpoint/files/file_system.h"
+#include "apogee/checkpoint/hf/hf_weights.h"
 
 namespace apogee::checkpoint {
 

@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-#include "apogee/checkpoint/manifest.h"
+#include "apogee/checkpoint/format/manifest.h"
 
 namespace apogee::checkpoint {
 

@@ -7,10 +7,10 @@
 #include <sstream>
 
 #include "apogee/checkpoint/agreement.h"
+#include "apogee/checkpoint/format/safetensors_header.h"
+#include "apogee/checkpoint/format/tensor_file.h"
 #include "apogee/checkpoint/names.h"
-#include "apogee/checkpoint/safetensors_header.h"
-#include "apogee/checkpoint/tensor_file.h"
-#include "apogee/core/json_reader.h"
+#include "apogee/core/text/json_reader.h"
 
 namespace apogee::checkpoint {
 namespace {

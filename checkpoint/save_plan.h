@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "apogee/checkpoint/manifest.h"
+#include "apogee/checkpoint/format/manifest.h"
 #include "apogee/checkpoint/planned_save.h"
 
 namespace apogee::checkpoint {

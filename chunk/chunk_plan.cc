@@ -105,7 +105,7 @@ std::vector<ChunkSpec> PlanChunks(std::span<const ChunkRequest> requests,
   return plan;
 }
 
-std::vector<comm::Segment> SegmentsOf(const ChunkSpec& chunk, const ChunkItem& item, int shard) {
+std::vector<Segment> SegmentsOf(const ChunkSpec& chunk, const ChunkItem& item, int shard) {
   const int64_t begin = std::max(item.offset, shard * chunk.shard_numel);
   const int64_t end = std::min(item.end(), (shard + 1) * chunk.shard_numel);
   if (begin >= end) return {};

@@ -25,7 +25,7 @@
 #include <span>
 #include <vector>
 
-#include "apogee/comm/layout.h"
+#include "apogee/layout/layout.h"
 
 namespace apogee::chunk {
 
@@ -66,7 +66,7 @@ std::vector<ChunkSpec> PlanChunks(std::span<const ChunkRequest> requests,
                                   const ChunkPlanOptions& options);
 
 // The elements of `item`'s parameter that are in `shard`, as at most one segment of the parameter.
-std::vector<comm::Segment> SegmentsOf(const ChunkSpec& chunk, const ChunkItem& item, int shard);
+std::vector<Segment> SegmentsOf(const ChunkSpec& chunk, const ChunkItem& item, int shard);
 
 }  // namespace apogee::chunk
 

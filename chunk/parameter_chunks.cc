@@ -56,11 +56,11 @@ Tensor ParameterChunks::Shard(size_t index) const {
   return values.Slice(0, place.item->offset + segments[0].begin, segments[0].length);
 }
 
-comm::Layout ParameterChunks::LayoutOf(size_t index) const {
+Layout ParameterChunks::LayoutOf(size_t index) const {
   const Place& place = places_[index];
-  return comm::Layout(parameters_[index]->shape(),
-                      {.segments = SegmentsOf(plan_[place.chunk], *place.item, rank()),
-                       .cut_multiple = place.item->cut_multiple});
+  return Layout(parameters_[index]->shape(),
+                {.segments = SegmentsOf(plan_[place.chunk], *place.item, rank()),
+                 .cut_multiple = place.item->cut_multiple});
 }
 
 void ParameterChunks::CheckUnchanged() const {

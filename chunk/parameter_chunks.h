@@ -31,7 +31,7 @@ class ParameterChunks {
  public:
   // `shard` and `layout`: as Shard(index) and LayoutOf(index).
   using OnMove = std::function<void(size_t index, const Tensor& old_value, const Tensor& shard,
-                                    const comm::Layout& layout)>;
+                                    const Layout& layout)>;
 
   // `plan` must describe these parameters, with GroupSize(group) shards. `group` may be null (one
   // rank). Not collective.
@@ -46,7 +46,7 @@ class ParameterChunks {
   // A view of this rank's elements of a parameter: [n], n may be 0.
   Tensor Shard(size_t index) const;
   // Which elements of the parameter Shard returns.
-  comm::Layout LayoutOf(size_t index) const;
+  Layout LayoutOf(size_t index) const;
 
   // Throws Error with the name of the first parameter whose value is no longer in its chunk.
   void CheckUnchanged() const;

@@ -91,7 +91,7 @@ void ShardedParameters::Move(const OnMove& on_move) {
       const Tensor old_value = parameters_[item.parameter]->data();
       const Tensor shard = Shard(item.parameter);
       const Tensor flat = old_value.Contiguous().View({old_value.numel()});
-      for (const comm::Segment& segment : SegmentsOf(plan_[c], item, rank())) {
+      for (const Segment& segment : SegmentsOf(plan_[c], item, rank())) {
         shard.CopyFrom(flat.Slice(0, segment.begin, segment.length));
       }
       on_move(item.parameter, old_value, shard, LayoutOf(item.parameter));
@@ -111,11 +111,11 @@ Tensor ShardedParameters::Shard(size_t index) const {
   return shard.Slice(0, begin, segments[0].length);
 }
 
-comm::Layout ShardedParameters::LayoutOf(size_t index) const {
+Layout ShardedParameters::LayoutOf(size_t index) const {
   const Place& place = places_[index];
-  return comm::Layout(parameters_[index]->shape(),
-                      {.segments = SegmentsOf(plan_[place.chunk], *place.item, rank()),
-                       .cut_multiple = place.item->cut_multiple});
+  return Layout(parameters_[index]->shape(),
+                {.segments = SegmentsOf(plan_[place.chunk], *place.item, rank()),
+                 .cut_multiple = place.item->cut_multiple});
 }
 
 void ShardedParameters::LetGo(size_t index) {

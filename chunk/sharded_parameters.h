@@ -59,7 +59,7 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
   // Called once per parameter before its whole value is dropped. `shard` and `layout` are
   // Shard(index) and LayoutOf(index).
   using OnMove = std::function<void(size_t index, const Tensor& old_value, const Tensor& shard,
-                                    const comm::Layout& layout)>;
+                                    const Layout& layout)>;
   // `index`: the parameter that was read while its chunk was not held.
   using OnMiss = std::function<void(size_t index)>;
 
@@ -81,7 +81,7 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
   // the chunk is released.
   Tensor Shard(size_t index) const;
   // Which elements of the parameter Shard returns.
-  comm::Layout LayoutOf(size_t index) const;
+  Layout LayoutOf(size_t index) const;
 
   // Adds a holder of the chunk. Collective if this chunk, or others ahead of their use, must be
   // gathered. Returns when the chunk's values have arrived.

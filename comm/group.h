@@ -34,7 +34,7 @@
 #include "apogee/comm/reduce_op.h"
 #include "apogee/comm/traffic.h"
 #include "apogee/comm/work.h"
-#include "apogee/core/trace.h"
+#include "apogee/core/trace/trace.h"
 #include "apogee/tensor/tensor.h"
 
 namespace apogee::comm {

@@ -10,12 +10,12 @@
 #include <thread>
 
 #include "apogee/comm/backend.h"
+#include "apogee/comm/failure/outcomes.h"
 #include "apogee/comm/local/local_world.h"
 #include "apogee/comm/local/rank_watch.h"
-#include "apogee/comm/outcomes.h"
 #include "apogee/comm/process/process_world.h"
 #include "apogee/comm/process/starter.h"
-#include "apogee/core/thread_team.h"
+#include "apogee/core/process/thread_team.h"
 #include "apogee/tensor/make_context.h"
 
 namespace apogee::comm {

@@ -28,7 +28,7 @@
 
 #include "apogee/comm/group.h"
 #include "apogee/core/status.h"
-#include "apogee/core/trace.h"
+#include "apogee/core/trace/trace.h"
 
 namespace apogee::comm {
 
@@ -37,7 +37,7 @@ struct LaunchOptions {
   // started processes is an InvalidArgument.
   int num_ranks = 0;
   // CPU threads per rank for loops and matrix products. 0: an equal share of the cores
-  // (core/thread_team.h).
+  // (core/process/thread_team.h).
   int threads_per_rank = 0;
   // Device of the ranks' contexts: "cpu", "cuda", "cuda:1". Ranks that are threads share one GPU;
   // process r takes GPU r modulo the number of GPUs of its machine. No GPU there is an error.

@@ -12,7 +12,7 @@
 #include <system_error>
 #include <utility>
 
-#include "apogee/core/text.h"
+#include "apogee/core/text/text.h"
 
 namespace apogee::data {
 namespace {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <utility>
 
-#include "apogee/core/text.h"
+#include "apogee/core/text/text.h"
 
 namespace apogee::data {
 

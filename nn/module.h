@@ -35,7 +35,7 @@
 #include "apogee/autograd/parameter.h"
 #include "apogee/core/lifetime.h"
 #include "apogee/core/rng.h"
-#include "apogee/core/sequence_part.h"
+#include "apogee/layout/sequence_part.h"
 
 namespace apogee::nn {
 

@@ -17,7 +17,7 @@
 #ifndef APOGEE_NN_TRACE_MODULES_H_
 #define APOGEE_NN_TRACE_MODULES_H_
 
-#include "apogee/core/trace.h"
+#include "apogee/core/trace/trace.h"
 #include "apogee/nn/module.h"
 
 namespace apogee::nn {

@@ -14,12 +14,12 @@
 #ifndef APOGEE_OPTIM_DISTRIBUTED_H_
 #define APOGEE_OPTIM_DISTRIBUTED_H_
 
-#include "apogee/optim/adafactor.h"
-#include "apogee/optim/came.h"
-#include "apogee/optim/galore_adafactor.h"
-#include "apogee/optim/galore_adamw.h"
-#include "apogee/optim/galore_adamw8bit.h"
-#include "apogee/optim/lamb.h"
+#include "apogee/optim/adam/lamb.h"
+#include "apogee/optim/factored/adafactor.h"
+#include "apogee/optim/factored/came.h"
+#include "apogee/optim/lowrank/galore_adafactor.h"
+#include "apogee/optim/lowrank/galore_adamw.h"
+#include "apogee/optim/lowrank/galore_adamw8bit.h"
 
 namespace apogee::optim {
 

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "apogee/autograd/grad_mode.h"
-#include "apogee/optim/option_hash.h"
-#include "apogee/optim/options_agreement.h"
+#include "apogee/optim/core/option_hash.h"
+#include "apogee/optim/core/options_agreement.h"
 
 namespace apogee::optim {
 namespace {

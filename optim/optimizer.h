@@ -33,13 +33,13 @@
 #include <string>
 #include <vector>
 
-#include "apogee/core/trace.h"
-#include "apogee/optim/device_decision.h"
-#include "apogee/optim/lr_target.h"
+#include "apogee/core/trace/trace.h"
+#include "apogee/optim/core/stats.h"
 #include "apogee/optim/param_view.h"
+#include "apogee/optim/schedule/lr_target.h"
 #include "apogee/optim/state_dict.h"
-#include "apogee/optim/stats.h"
-#include "apogee/optim/step.h"
+#include "apogee/optim/step/device_decision.h"
+#include "apogee/optim/step/step.h"
 
 namespace apogee::optim {
 
@@ -106,13 +106,13 @@ class Optimizer : public LrTarget {
   // The part of a state of `view` that this rank holds; not for low-rank states. An element-wise
   // state has the view's layout. Block scales are those of the view's blocks, if no shard boundary
   // falls inside a block. Other states are whole.
-  comm::Layout StateLayout(const ParamView& view, int group, const NamedState& state) const;
+  Layout StateLayout(const ParamView& view, int group, const NamedState& state) const;
   // Fills in the states of a dict that has everything else. For every view with at least one step,
   // creates each state that this rank needs under the dict's options, and the master weights if
   // `has_master(name)`, as zeros and calls `read` for it. Returns all errors together: those of
   // `read` and those of options that do not fit. Changes only `dict`.
   using ReadState = std::function<absl::Status(const ParamView& view, const std::string& state,
-                                               const comm::Layout& layout, const Tensor& to)>;
+                                               const Layout& layout, const Tensor& to)>;
   absl::Status ReadStates(const ReadState& read,
                           const std::function<bool(const std::string& name)>& has_master,
                           StateDict& dict) const;

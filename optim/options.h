@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "apogee/core/status.h"
-#include "apogee/core/text.h"
+#include "apogee/core/text/text.h"
 
 namespace apogee::optim {
 

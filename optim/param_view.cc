@@ -25,14 +25,14 @@ ParamView::ParamView(autograd::ParameterPtr parameter) : parameter_(std::move(pa
   APOGEE_CHECK(!parameter_->is_part(), "parameter \"", name_,
                "\" has been cut by a plugin, and what this rank holds is a part of it; make the "
                "optimizer before boost, which binds it to the parts");
-  layout_ = comm::Layout(parameter_->shape());
+  layout_ = Layout(parameter_->shape());
 }
 
-ParamView::ParamView(std::string name, Tensor value, comm::Layout layout) : name_(std::move(name)) {
+ParamView::ParamView(std::string name, Tensor value, Layout layout) : name_(std::move(name)) {
   BindShard(std::move(value), std::move(layout));
 }
 
-void ParamView::BindShard(Tensor value, comm::Layout layout) {
+void ParamView::BindShard(Tensor value, Layout layout) {
   APOGEE_CHECK(!shard_.defined(), "parameter \"", name_,
                "\": is bound to a shard already; an optimizer can be boosted once");
   value = CheckValue(name_, value);
@@ -45,7 +45,7 @@ void ParamView::BindShard(Tensor value, comm::Layout layout) {
   CutStates(TakeLayout(std::move(layout)));
 }
 
-void ParamView::BindParameter(comm::Layout layout) {
+void ParamView::BindParameter(Layout layout) {
   APOGEE_CHECK(!sharded(), "parameter \"", name_,
                "\": is bound to a part already; an optimizer can be boosted once");
   APOGEE_CHECK(parameter_->data().numel() >= layout.local_numel(), "parameter \"", name_,
@@ -55,15 +55,15 @@ void ParamView::BindParameter(comm::Layout layout) {
   CutStates(TakeLayout(std::move(layout)));
 }
 
-comm::Layout ParamView::TakeLayout(comm::Layout layout) {
+Layout ParamView::TakeLayout(Layout layout) {
   num_replicas_ *= layout.num_replicas();
-  layout = comm::Layout(layout.logical_shape(),
-                        {.segments = {layout.segments().begin(), layout.segments().end()},
-                         .cut_multiple = layout.cut_multiple()});
+  layout = Layout(layout.logical_shape(),
+                  {.segments = {layout.segments().begin(), layout.segments().end()},
+                   .cut_multiple = layout.cut_multiple()});
   return std::exchange(layout_, std::move(layout));
 }
 
-void ParamView::CutStates(const comm::Layout& from) {
+void ParamView::CutStates(const Layout& from) {
   if (master_.defined()) master_ = CutToLayout(master_, from);
   for (NamedState& state : states_) {
     if (state.kind == StateKind::kElementwise || state.kind == StateKind::kCodes) {
@@ -79,11 +79,11 @@ void ParamView::set_partial_grad(int num_ranks) {
   num_addends_ = num_ranks;
 }
 
-Tensor ParamView::CutToLayout(const Tensor& tensor, const comm::Layout& from) const {
+Tensor ParamView::CutToLayout(const Tensor& tensor, const Layout& from) const {
   const Tensor cut =
       Tensor::Zeros(shape(), tensor.dtype(), state_context(), MemoryCategory::kOptimizerState);
   const Tensor source = tensor.View({tensor.numel()}), target = cut.View({cut.numel()});
-  comm::ForEachCommonRun(from, layout_, [&](int64_t from_begin, int64_t to_begin, int64_t count) {
+  ForEachCommonRun(from, layout_, [&](int64_t from_begin, int64_t to_begin, int64_t count) {
     target.Slice(0, to_begin, count).CopyFrom(source.Slice(0, from_begin, count));
   });
   return cut;
@@ -182,7 +182,7 @@ Tensor ParamView::AddState(const StateSpec& spec) {
 }
 
 DType ParamView::StateDType(StateKind kind) const {
-  return comm::IsCodes(kind) ? DType::kU8 : compute_dtype();
+  return IsCodes(kind) ? DType::kU8 : compute_dtype();
 }
 
 Tensor ParamView::state(const std::string& name) const {
@@ -193,7 +193,7 @@ Tensor ParamView::state(const std::string& name) const {
 }
 
 Shape ParamView::StateShape(const StateSpec& spec) const {
-  const comm::MatrixView matrix = layout_.matrix();
+  const MatrixView matrix = layout_.matrix();
   switch (spec.kind) {
     case StateKind::kElementwise:
     case StateKind::kCodes:

@@ -5,7 +5,7 @@
 // weights, the states and the step count.
 //
 //   ParamView view(model.Parameters()[0]);                            // a whole parameter
-//   view.BindShard(shard, comm::Layout(shape, {.segments = {{0, 100}}}));   // a plugin made shards
+//   view.BindShard(shard, Layout(shape, {.segments = {{0, 100}}}));   // a plugin made shards
 //   Tensor m = view.AddState("exp_avg", StateKind::kElementwise);     // zeros of compute_dtype()
 //
 // Compute dtype: f64 for f64 parameters, else f32. bf16 and f16 parameters have separate master
@@ -20,12 +20,10 @@
 #include <vector>
 
 #include "apogee/autograd/parameter.h"
-#include "apogee/comm/layout.h"
-#include "apogee/comm/state_kind.h"
+#include "apogee/layout/layout.h"
+#include "apogee/layout/state_kind.h"
 
 namespace apogee::optim {
-
-using comm::StateKind;
 
 struct NamedState {
   std::string name;
@@ -37,30 +35,30 @@ struct NamedState {
 struct StateSpec {
   const char* name;
   StateKind kind;
-  Shape shape = {};  // only for kinds whose shape is not the parameter's (comm::HasOwnShape)
+  Shape shape = {};  // only for kinds whose shape is not the parameter's (HasOwnShape)
 };
 
 class ParamView {
  public:
   explicit ParamView(autograd::ParameterPtr parameter);
   // A view of a buffer without a Parameter. The caller provides gradients (set_grad).
-  ParamView(std::string name, Tensor value, comm::Layout layout);
+  ParamView(std::string name, Tensor value, Layout layout);
 
   // Makes the view work on `value` (this rank's part, then padding) instead of the parameter's own
   // elements; the gradient then comes from set_grad. Existing masters and element-wise states are
   // cut the same way. Throws Error if the view is already bound to a shard, or for another shape.
-  void BindShard(Tensor value, comm::Layout layout);
+  void BindShard(Tensor value, Layout layout);
 
   // Tells the view that the parameter's own elements are now the part of the logical tensor in
   // `layout`, then padding: a plugin has cut the parameter, or other ranks hold it too. Existing
   // masters and element-wise states are cut the same way. Throws Error if the view is already
   // bound.
-  void BindParameter(comm::Layout layout);
+  void BindParameter(Layout layout);
 
   const std::string& name() const { return name_; }
   // The position of this rank's elements in the logical tensor. Its num_replicas() is always 1:
   // StatBuffer accounts for replicas, so an update need not.
-  const comm::Layout& layout() const { return layout_; }
+  const Layout& layout() const { return layout_; }
   // The number of ranks that hold a copy of this rank's part, this rank included.
   int num_replicas() const { return num_replicas_; }
   // Whether the value is a buffer given to the view instead of the parameter's own value.
@@ -124,7 +122,7 @@ class ParamView {
   // other memory. Masters, states and gradient move to `context`, and new ones are allocated there.
   void MoveTo(Tensor value, const ContextPtr& context);
   // Cuts this rank's elements out of a state with layout `from`. The result has the value's shape.
-  Tensor CutToLayout(const Tensor& tensor, const comm::Layout& from) const;
+  Tensor CutToLayout(const Tensor& tensor, const Layout& from) const;
   // The memory in which masters and states are allocated; by default that of the value.
   void set_state_context(ContextPtr context) { state_context_ = std::move(context); }
   ContextPtr state_context() const {
@@ -155,15 +153,15 @@ class ParamView {
 
  private:
   // Sets the layout of a part of the previous layout, which it returns.
-  comm::Layout TakeLayout(comm::Layout layout);
-  void CutStates(const comm::Layout& from);
+  Layout TakeLayout(Layout layout);
+  void CutStates(const Layout& from);
   const Tensor& grad_handle() const { return shard_.defined() ? grad_ : parameter_->grad(); }
 
   std::string name_;
   autograd::ParameterPtr parameter_;
   Tensor shard_;  // defined for buffers and shards
   Tensor grad_;   // of a buffer or shard
-  comm::Layout layout_;
+  Layout layout_;
   int num_replicas_ = 1;
   bool bound_parameter_ = false;
   Tensor master_;

@@ -11,13 +11,13 @@ using internal::Concat;
 
 constexpr const char* kMasterState = "master";
 
-bool SameSegments(const comm::Layout& a, const comm::Layout& b) {
+bool SameSegments(const Layout& a, const Layout& b) {
   return a.logical_shape() == b.logical_shape() && std::ranges::equal(a.segments(), b.segments());
 }
 
 // The layout of a tensor with one row per rank, of which this rank has its own.
-comm::Layout PlaceOfRank(int64_t numel, int rank, int num_ranks) {
-  return comm::Layout({num_ranks, numel}, {.segments = {{rank * numel, numel}}});
+Layout PlaceOfRank(int64_t numel, int rank, int num_ranks) {
+  return Layout({num_ranks, numel}, {.segments = {{rank * numel, numel}}});
 }
 
 // Adds a problem if a saved state does not fit the view.
@@ -35,12 +35,12 @@ void CheckState(const std::string& name, const StateEntry& entry, const ParamVie
     spec = *found;
   }
   if (entry.kind != spec.kind) {
-    problems.push_back(Concat(what, " is saved as ", comm::StateKindName(entry.kind), ", expected ",
-                              comm::StateKindName(spec.kind)));
-  } else if (!entry.value.defined() || (comm::IsCodes(spec.kind) ? entry.value.dtype() != DType::kU8
-                                                                 : !IsFloat(entry.value.dtype()))) {
+    problems.push_back(Concat(what, " is saved as ", StateKindName(entry.kind), ", expected ",
+                              StateKindName(spec.kind)));
+  } else if (!entry.value.defined() || (IsCodes(spec.kind) ? entry.value.dtype() != DType::kU8
+                                                           : !IsFloat(entry.value.dtype()))) {
     problems.push_back(what +
-                       (comm::IsCodes(spec.kind) ? " has no u8 codes" : " has no floating values"));
+                       (IsCodes(spec.kind) ? " has no u8 codes" : " has no floating values"));
   } else if (entry.value.shape() != view.StateShape(spec)) {
     problems.push_back(
         Concat(what, " has shape ", entry.value.shape(), ", expected ", view.StateShape(spec)));
@@ -67,8 +67,7 @@ StateDict Optimizer::state_dict() const {
   return dict;
 }
 
-comm::Layout Optimizer::StateLayout(const ParamView& view, int group,
-                                    const NamedState& state) const {
+Layout Optimizer::StateLayout(const ParamView& view, int group, const NamedState& state) const {
   if (state.kind == StateKind::kElementwise || state.kind == StateKind::kCodes) {
     return view.layout();
   }
@@ -76,14 +75,14 @@ comm::Layout Optimizer::StateLayout(const ParamView& view, int group,
   const int64_t block = CutMultiple(view, group);
   const bool own_blocks = state.kind == StateKind::kBlockScale && block > 1 && view.sharded() &&
                           view.layout().cut_multiple() % block == 0;
-  if (!own_blocks) return comm::Layout(state.value.shape());
-  std::vector<comm::Segment> blocks;
-  for (const comm::Segment& segment : view.layout().segments()) {
+  if (!own_blocks) return Layout(state.value.shape());
+  std::vector<Segment> blocks;
+  for (const Segment& segment : view.layout().segments()) {
     const int64_t begin = segment.begin / block;
     const int64_t end = (segment.begin + segment.length + block - 1) / block;
     if (segment.length > 0) blocks.push_back({begin, end - begin});
   }
-  return comm::Layout(state.value.shape(), {.segments = std::move(blocks)});
+  return Layout(state.value.shape(), {.segments = std::move(blocks)});
 }
 
 absl::Status Optimizer::AllSavedSpecs(const ParamView& view, int group, const OptionMap& options,
@@ -113,10 +112,10 @@ absl::Status Optimizer::ReadStates(const ReadState& read,
       const Tensor value = Tensor::Zeros(shape, view.StateDType(kind), view.state_context(),
                                          MemoryCategory::kOptimizerState);
       const bool elementwise = kind == StateKind::kElementwise || kind == StateKind::kCodes;
-      const comm::Layout layout = elementwise ? view.layout()
-                                  : kind == StateKind::kPerRank
-                                      ? PlaceOfRank(shape.numel(), rank_, num_ranks_)
-                                      : comm::Layout(shape);
+      const Layout layout = elementwise ? view.layout()
+                            : kind == StateKind::kPerRank
+                                ? PlaceOfRank(shape.numel(), rank_, num_ranks_)
+                                : Layout(shape);
       const absl::Status status = read(view, name, layout, value);
       if (!status.ok()) problems.push_back(Message(status));
       saved.states[name] = {kind, value};

@@ -14,15 +14,15 @@
 #include <string>
 #include <vector>
 
-#include "apogee/comm/layout.h"
-#include "apogee/comm/state_kind.h"
+#include "apogee/layout/layout.h"
+#include "apogee/layout/state_kind.h"
 #include "apogee/optim/options.h"
 #include "apogee/tensor/tensor.h"
 
 namespace apogee::optim {
 
 struct StateEntry {
-  comm::StateKind kind = comm::StateKind::kElementwise;
+  StateKind kind = StateKind::kElementwise;
   Tensor value;
 };
 
@@ -32,7 +32,7 @@ struct ParamState {
   // By state name: "exp_avg", ...; "master" for fp32 master weights.
   std::map<std::string, StateEntry> states;
   // The position of this rank's element-wise states in the logical tensor.
-  comm::Layout layout;
+  Layout layout;
 };
 
 // Numbers of a parameter group as a whole, by name ("model_norms", "step_num"). Equal on every

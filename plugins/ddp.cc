@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <set>
 
-#include "apogee/optim/fused_backward.h"
-#include "apogee/optim/group_stat_reducer.h"
-#include "apogee/optim/options_agreement.h"
-#include "apogee/optim/owners.h"
+#include "apogee/optim/core/group_stat_reducer.h"
+#include "apogee/optim/core/options_agreement.h"
+#include "apogee/optim/core/owners.h"
+#include "apogee/optim/step/fused_backward.h"
 #include "apogee/plugins/precision.h"
 #include "apogee/plugins/replicas.h"
 

@@ -19,7 +19,7 @@
 // which is faster. An optimizer that updates inside backward (LOMO, AdaLomo) does so on one rank.
 // On several ranks its update runs in step(), on the averaged gradients.
 //
-// Optimizers with 1-bit messages (optim/local_gradients.h) need each rank's own gradients in some
+// Optimizers with 1-bit messages (optim/core/local_gradients.h) need each rank's own gradients in some
 // steps. In these steps gradients are not averaged here, and Parameter::grad() is this rank's. 0/1
 // Adam lets the ranks' weights differ for some steps. The first forward in evaluation mode makes
 // them equal again, so all ranks must call it. See docs/compressed_communication.md.
@@ -39,8 +39,8 @@
 
 #include "apogee/chunk/gradient_chunks.h"
 #include "apogee/comm/group.h"
-#include "apogee/optim/fused_backward.h"
-#include "apogee/optim/local_gradients.h"
+#include "apogee/optim/core/local_gradients.h"
+#include "apogee/optim/step/fused_backward.h"
 #include "apogee/plugins/backward_passes.h"
 #include "apogee/plugins/plugin.h"
 #include "apogee/plugins/step_guard.h"

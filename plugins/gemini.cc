@@ -8,11 +8,11 @@
 #include <set>
 #include <utility>
 
-#include "apogee/core/text.h"
-#include "apogee/optim/fused_backward.h"
-#include "apogee/optim/group_stat_reducer.h"
-#include "apogee/optim/options_agreement.h"
-#include "apogee/plugins/module_chunks.h"
+#include "apogee/core/text/text.h"
+#include "apogee/optim/core/group_stat_reducer.h"
+#include "apogee/optim/core/options_agreement.h"
+#include "apogee/optim/step/fused_backward.h"
+#include "apogee/plugins/gemini/module_chunks.h"
 #include "apogee/plugins/precision.h"
 #include "apogee/plugins/replicas.h"
 
@@ -108,10 +108,10 @@ std::vector<chunk::ChunkSpec> GeminiPlugin::Plan(nn::Module& model,
 
 // The shard's masters keep the bits that rounding to the working dtype drops.
 void GeminiPlugin::Bind(size_t index, const Tensor& old_value, const Tensor& shard,
-                        const comm::Layout& layout) const {
+                        const Layout& layout) const {
   optim::ParamView* view = views_[index];
   if (view == nullptr) return;
-  const comm::Layout before = view->layout();
+  const Layout before = view->layout();
   view->BindShard(shard, before.Part(layout));
   if (!view->trainable() || !NeedsMasters(dtype_) || view->own_master().defined()) return;
   if (old_value.dtype() != DType::kF32) return;  // the cast loses nothing
@@ -165,7 +165,7 @@ optim::Optimizer& GeminiPlugin::Configure(nn::Module& model, optim::Optimizer& o
        .homes = homes_->parameter_homes(),
        .keep = homes_->keep(),
        .before_move = [this](size_t index) { TakeValue(*sharded_[index]); }},
-      [this](size_t i, const Tensor& old_value, const Tensor& shard, const comm::Layout& layout) {
+      [this](size_t i, const Tensor& old_value, const Tensor& shard, const Layout& layout) {
         Bind(i, old_value, shard, layout);
       });
   for (const autograd::ParameterPtr& parameter : model.Parameters()) {
@@ -246,9 +246,9 @@ size_t GeminiPlugin::IndexOf(const autograd::Parameter& parameter) const {
   return static_cast<size_t>(found - sharded_.begin());
 }
 
-comm::Layout GeminiPlugin::LayoutOf(const autograd::Parameter& parameter) const {
+Layout GeminiPlugin::LayoutOf(const autograd::Parameter& parameter) const {
   const size_t index = IndexOf(parameter);
-  return index < sharded_.size() ? parameters_->LayoutOf(index) : comm::Layout(parameter.shape());
+  return index < sharded_.size() ? parameters_->LayoutOf(index) : Layout(parameter.shape());
 }
 
 Tensor GeminiPlugin::WholeValue(const autograd::Parameter& parameter) const {

@@ -18,7 +18,7 @@
 // Parameters are stored in chunks. Each module has ceil(bytes / chunk_bytes) chunks, separate ones
 // for trainable and frozen parameters. One all-gather per chunk brings its values before the
 // module's forward and before the module's part of backward; the gathered values are freed
-// afterwards. plugins/module_windows.h has the rules for modules, and for ranks whose forwards
+// afterwards. plugins/gemini/module_windows.h has the rules for modules, and for ranks whose forwards
 // differ.
 //
 // Bytes per rank, for n ranks and N elements:
@@ -51,7 +51,7 @@
 // two gathers, usually one module's. With max_norm, with fp16, or with a NonFinitePolicy other than
 // kProceed, backward walks over the graph twice, first for the norm, and gathers twice as often.
 //
-// plugins/chunk_homes.h says where chunks live (device, host, disk). For tensor parallelism use
+// plugins/gemini/chunk_homes.h says where chunks live (device, host, disk). For tensor parallelism use
 // HybridParallelOptions::zero_stage = 3. Not supported yet: sums in another dtype
 // (communication_dtype) and runs without masters (master_weights = false).
 #ifndef APOGEE_PLUGINS_GEMINI_H_
@@ -63,13 +63,13 @@
 
 #include "apogee/chunk/gradient_chunks.h"
 #include "apogee/chunk/sharded_parameters.h"
-#include "apogee/plugins/chunk_homes.h"
 #include "apogee/plugins/chunk_map.h"
-#include "apogee/plugins/fused_shards.h"
-#include "apogee/plugins/module_windows.h"
+#include "apogee/plugins/gemini/chunk_homes.h"
+#include "apogee/plugins/gemini/module_windows.h"
 #include "apogee/plugins/plugin.h"
-#include "apogee/plugins/shard_gradients.h"
 #include "apogee/plugins/step_guard.h"
+#include "apogee/plugins/zero/fused_shards.h"
+#include "apogee/plugins/zero/shard_gradients.h"
 
 namespace apogee {
 
@@ -106,7 +106,7 @@ class GeminiPlugin : public Plugin {
   std::shared_ptr<void> NoSync() override { return guard_->NoSync(); }
   comm::GroupPtr group() const override { return group_; }
   comm::GroupPtr data_group() const override { return group_; }
-  comm::Layout LayoutOf(const autograd::Parameter& parameter) const override;
+  Layout LayoutOf(const autograd::Parameter& parameter) const override;
   optim::LossScaler* loss_scaler() override { return guard_->loss_scaler(); }
 
   // Returns a copy of the whole value of a parameter, or of this rank's part if another plugin has
@@ -125,8 +125,7 @@ class GeminiPlugin : public Plugin {
  private:
   void Choose(const nn::Module& model, optim::Optimizer& optimizer);
   std::vector<chunk::ChunkSpec> Plan(nn::Module& model, optim::Optimizer& optimizer) const;
-  void Bind(size_t index, const Tensor& old_value, const Tensor& shard,
-            const comm::Layout& layout) const;
+  void Bind(size_t index, const Tensor& old_value, const Tensor& shard, const Layout& layout) const;
   void TakeValue(autograd::Parameter& parameter) const;
   void ReduceGradients(const std::vector<chunk::ChunkSpec>& plan, optim::Optimizer& optimizer);
   void FusedBackward(const Tensor& loss);

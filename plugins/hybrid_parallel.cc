@@ -258,16 +258,15 @@ void HybridParallelPlugin::BindView(optim::ParamView& view, int64_t cut_multiple
   const autograd::Parameter& parameter = *view.parameter();
   // A whole tensor is cut nowhere. This is a multiple of every size of a block of states.
   constexpr int64_t kNoCut = int64_t{1} << 40;
-  const comm::Layout here =
-      parallel_ != nullptr
-          ? parallel_->LayoutOf(parameter)
-          : comm::Layout(parameter.shape(),
-                         {.segments = {{0, parameter.shape().numel()}}, .cut_multiple = kNoCut});
-  comm::LayoutOptions layout{.segments = {here.segments().begin(), here.segments().end()},
-                             .num_replicas = here.num_replicas() * pipeline_.NumHolders(parameter),
-                             .cut_multiple = here.cut_multiple()};
+  const Layout here = parallel_ != nullptr
+                          ? parallel_->LayoutOf(parameter)
+                          : Layout(parameter.shape(), {.segments = {{0, parameter.shape().numel()}},
+                                                       .cut_multiple = kNoCut});
+  LayoutOptions layout{.segments = {here.segments().begin(), here.segments().end()},
+                       .num_replicas = here.num_replicas() * pipeline_.NumHolders(parameter),
+                       .cut_multiple = here.cut_multiple()};
   if (!parameter.is_elsewhere()) {
-    return view.BindParameter(comm::Layout(here.logical_shape(), std::move(layout)));
+    return view.BindParameter(Layout(here.logical_shape(), std::move(layout)));
   }
   // As on the ranks that hold the parameter; there the data-parallel axis may have cut it further.
   if (zero_ != nullptr) {
@@ -277,16 +276,16 @@ void HybridParallelPlugin::BindView(optim::ParamView& view, int64_t cut_multiple
   pipeline_.BindEmpty(view, std::move(layout), here.logical_shape());
 }
 
-comm::Layout HybridParallelPlugin::LayoutOf(const autograd::Parameter& parameter) const {
+Layout HybridParallelPlugin::LayoutOf(const autograd::Parameter& parameter) const {
   if (parameter.is_elsewhere()) {
     const Shape& shape =
         parallel_ != nullptr ? parallel_->LogicalShape(parameter) : parameter.shape();
-    return comm::Layout(shape, comm::LayoutOptions{});
+    return Layout(shape, LayoutOptions{});
   }
   if (gemini_ == nullptr) {
-    return parallel_ != nullptr ? parallel_->LayoutOf(parameter) : comm::Layout(parameter.shape());
+    return parallel_ != nullptr ? parallel_->LayoutOf(parameter) : Layout(parameter.shape());
   }
-  const comm::Layout kept = gemini_->LayoutOf(parameter);
+  const Layout kept = gemini_->LayoutOf(parameter);
   return parallel_ != nullptr ? parallel_->LayoutOf(parameter).Part(kept) : kept;
 }
 

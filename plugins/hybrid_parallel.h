@@ -105,8 +105,8 @@
 #include "apogee/plugins/ddp.h"
 #include "apogee/plugins/first_step_watch.h"
 #include "apogee/plugins/gemini.h"
-#include "apogee/plugins/hybrid_pipeline.h"
-#include "apogee/plugins/hybrid_sequence.h"
+#include "apogee/plugins/hybrid/hybrid_pipeline.h"
+#include "apogee/plugins/hybrid/hybrid_sequence.h"
 #include "apogee/plugins/low_level_zero.h"
 
 namespace apogee {
@@ -175,7 +175,7 @@ class HybridParallelPlugin : public Plugin {
   std::shared_ptr<void> NoSync() override;
   comm::GroupPtr group() const override { return world_.group(); }
   comm::GroupPtr data_group() const override { return mesh().group(comm::Axis::kDp); }
-  comm::Layout LayoutOf(const autograd::Parameter& parameter) const override;
+  Layout LayoutOf(const autograd::Parameter& parameter) const override;
   optim::LossScaler* loss_scaler() override { return inner().loss_scaler(); }
 
   // The part of each batch that this rank trains on; ranks of one sp, tp and pp group have the same

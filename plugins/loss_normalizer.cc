@@ -14,7 +14,7 @@
 #include "apogee/autograd/grad_mode.h"
 #include "apogee/autograd/node.h"
 #include "apogee/core/lifetime.h"
-#include "apogee/core/text.h"
+#include "apogee/core/text/text.h"
 #include "apogee/nn/losses.h"
 #include "apogee/tensor/ops/elementwise.h"
 

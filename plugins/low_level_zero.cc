@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "apogee/core/process_memory.h"
-#include "apogee/optim/group_stat_reducer.h"
+#include "apogee/optim/core/group_stat_reducer.h"
 #include "apogee/plugins/precision.h"
 #include "apogee/plugins/replicas.h"
 #include "apogee/tensor/make_context.h"
@@ -82,10 +82,10 @@ std::vector<chunk::ChunkSpec> LowLevelZeroPlugin::Plan(optim::Optimizer& optimiz
 
 // The shard's masters keep the bits that rounding to the working dtype drops.
 void LowLevelZeroPlugin::Bind(optim::ParamView& view, const Tensor& old_value, const Tensor& shard,
-                              const comm::Layout& layout) const {
+                              const Layout& layout) const {
   view.set_state_context(state_context_);
   view.set_keep_master(options_.master_weights);
-  const comm::Layout before = view.layout();
+  const Layout before = view.layout();
   view.BindShard(shard, before.Part(layout));
   if (!NeedsMasters(dtype_) || !options_.master_weights || view.own_master().defined()) return;
   if (old_value.dtype() != DType::kF32) return;  // the cast loses nothing
@@ -116,7 +116,7 @@ optim::Optimizer& LowLevelZeroPlugin::Configure(nn::Module& model, optim::Optimi
   const std::vector<chunk::ChunkSpec> plan = Plan(optimizer);
   parameters_ = std::make_shared<chunk::ParameterChunks>(
       sharded_, plan, group_, dtype_,
-      [this](size_t i, const Tensor& old_value, const Tensor& shard, const comm::Layout& layout) {
+      [this](size_t i, const Tensor& old_value, const Tensor& shard, const Layout& layout) {
         Bind(*views_[i], old_value, shard, layout);
       });
   for (const autograd::ParameterPtr& parameter : sharded_) ConvertParameter(dtype_, *parameter);

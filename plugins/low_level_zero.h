@@ -45,8 +45,8 @@
 #include "apogee/chunk/parameter_chunks.h"
 #include "apogee/plugins/backward_passes.h"
 #include "apogee/plugins/plugin.h"
-#include "apogee/plugins/shard_gradients.h"
 #include "apogee/plugins/step_guard.h"
+#include "apogee/plugins/zero/shard_gradients.h"
 
 namespace apogee {
 
@@ -112,7 +112,7 @@ class LowLevelZeroPlugin : public Plugin, public BackwardPasses {
   void CheckRoom(optim::Optimizer& optimizer) const;
   std::vector<chunk::ChunkSpec> Plan(optim::Optimizer& optimizer) const;
   void Bind(optim::ParamView& view, const Tensor& old_value, const Tensor& shard,
-            const comm::Layout& layout) const;
+            const Layout& layout) const;
 
   comm::GroupPtr group_;
   LowLevelZeroOptions options_;

@@ -7,9 +7,9 @@
 
 namespace apogee {
 
-PlanGrid::PlanGrid(const comm::Layout& layout, double width_pixels, double height_pixels)
+PlanGrid::PlanGrid(const Layout& layout, double width_pixels, double height_pixels)
     : width(width_pixels), height(height_pixels) {
-  const comm::MatrixView matrix = layout.matrix();
+  const MatrixView matrix = layout.matrix();
   const bool vector = layout.logical_shape().rank() < 2;
   rows = vector ? matrix.cols : matrix.batch * matrix.rows;
   cols = vector ? 1 : matrix.cols;
@@ -18,7 +18,7 @@ PlanGrid::PlanGrid(const comm::Layout& layout, double width_pixels, double heigh
 
 PlanHolders::PlanHolders(const std::vector<const PlanPart*>& parts) {
   for (const PlanPart* part : parts) {
-    for (const comm::Segment& s : part->segments) {
+    for (const Segment& s : part->segments) {
       cuts_.push_back(s.begin);
       cuts_.push_back(s.begin + s.length);
     }
@@ -28,7 +28,7 @@ PlanHolders::PlanHolders(const std::vector<const PlanPart*>& parts) {
   first_.resize(cuts_.size(), -1);
   count_.resize(cuts_.size(), 0);
   for (size_t rank = 0; rank < parts.size(); ++rank) {
-    for (const comm::Segment& segment : parts[rank]->segments) {
+    for (const Segment& segment : parts[rank]->segments) {
       for (size_t i = Find(segment.begin); i < Find(segment.begin + segment.length); ++i) {
         if (count_[i]++ == 0) first_[i] = static_cast<int>(rank);
       }
@@ -36,7 +36,7 @@ PlanHolders::PlanHolders(const std::vector<const PlanPart*>& parts) {
   }
 }
 
-void PlanHolders::ForEach(const comm::Segment& segment,
+void PlanHolders::ForEach(const Segment& segment,
                           const std::function<void(int64_t, int64_t, int, int)>& fn) const {
   for (size_t i = Find(segment.begin); i < Find(segment.begin + segment.length); ++i) {
     fn(cuts_[i], cuts_[i + 1], first_[i], count_[i]);

@@ -19,7 +19,7 @@
 #include <tuple>
 #include <vector>
 
-#include "apogee/comm/layout.h"
+#include "apogee/layout/layout.h"
 #include "apogee/plugins/plan_parts.h"
 
 namespace apogee {
@@ -35,7 +35,7 @@ struct PlanBlock {
 // A parameter's rectangle of `width` by `height` pixels. Row r of the parameter begins at x(r),
 // column c at y(c). A vector is drawn along the width.
 struct PlanGrid {
-  PlanGrid(const comm::Layout& layout, double width_pixels, double height_pixels);
+  PlanGrid(const Layout& layout, double width_pixels, double height_pixels);
   double x(int64_t row) const {
     return width * static_cast<double>(row) / static_cast<double>(rows);
   }
@@ -51,7 +51,7 @@ class PlanHolders {
  public:
   explicit PlanHolders(const std::vector<const PlanPart*>& parts);
   // Calls fn(begin, end, first rank that holds the range, number of ranks that hold it).
-  void ForEach(const comm::Segment& segment,
+  void ForEach(const Segment& segment,
                const std::function<void(int64_t, int64_t, int, int)>& fn) const;
 
  private:

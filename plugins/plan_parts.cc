@@ -11,11 +11,11 @@ namespace {
 std::vector<int64_t> Describe(const optim::Optimizer& optimizer) {
   std::vector<int64_t> words;
   for (const optim::ParamView& view : optimizer.views()) {
-    const comm::Layout& layout = view.layout();
+    const Layout& layout = view.layout();
     words.push_back(layout.logical_shape().numel());
     words.push_back(view.value().numel() - layout.local_numel());
     words.push_back(static_cast<int64_t>(layout.segments().size()));
-    for (const comm::Segment& segment : layout.segments()) {
+    for (const Segment& segment : layout.segments()) {
       words.push_back(segment.begin);
       words.push_back(segment.length);
     }

@@ -19,7 +19,7 @@ namespace apogee {
 // them.
 struct PlanPart {
   int64_t padding = 0;
-  std::vector<comm::Segment> segments;
+  std::vector<Segment> segments;
 };
 // Returns parts[rank][parameter] for all ranks. Collective over `group` (null: one rank). Throws
 // Error when ranks hold different parameters.

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "apogee/core/text.h"
+#include "apogee/core/text/text.h"
 #include "apogee/plugins/plan_blocks.h"
 #include "apogee/plugins/plan_parts.h"
 #include "apogee/plugins/svg_writer.h"
@@ -94,7 +94,7 @@ class Picture {
     const PlanGrid grid(view.layout(), kBarWidth, kBarHeight);
     for (size_t rank = 0; rank < parts.size(); ++rank) {
       PlanBlockBuilder builder(grid, parts.size());
-      for (const comm::Segment& segment : parts[rank]->segments) {
+      for (const Segment& segment : parts[rank]->segments) {
         holders.ForEach(segment, [&](int64_t begin, int64_t end, int first, int count) {
           builder.Add(begin, end, first, count);
         });
@@ -152,7 +152,7 @@ class Picture {
       int64_t held = 0, padding = 0;
       for (const PlanPart& part : parts_[rank]) {
         padding += part.padding;
-        for (const comm::Segment& segment : part.segments) held += segment.length;
+        for (const Segment& segment : part.segments) held += segment.length;
       }
       svg_.Text(ranks_x_ + ColumnX(rank), y_ + 13,
                 FormatThousands(held) +

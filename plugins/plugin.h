@@ -18,8 +18,8 @@
 #include "apogee/autograd/engine.h"
 #include "apogee/comm/group.h"
 #include "apogee/nn/module.h"
-#include "apogee/optim/loss_scaler.h"
 #include "apogee/optim/optimizer.h"
+#include "apogee/optim/step/loss_scaler.h"
 #include "apogee/plugins/loss_normalizer.h"
 
 namespace apogee {
@@ -83,8 +83,8 @@ class Plugin {
   virtual comm::GroupPtr group() const { return nullptr; }
   // For checkpoints: the part of the whole parameter that this rank's Parameter::data() holds.
   // Valid after Configure.
-  virtual comm::Layout LayoutOf(const autograd::Parameter& parameter) const {
-    return comm::Layout(parameter.shape());
+  virtual Layout LayoutOf(const autograd::Parameter& parameter) const {
+    return Layout(parameter.shape());
   }
   // Null when the plugin or the precision has no dynamic loss scale.
   virtual optim::LossScaler* loss_scaler() { return nullptr; }

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "apogee/core/text.h"
-#include "apogee/optim/local_gradients.h"
+#include "apogee/core/text/text.h"
+#include "apogee/optim/core/local_gradients.h"
 
 namespace apogee {
 

@@ -22,7 +22,7 @@ void CheckBucketBytes(int64_t bucket_bytes, std::string& errors);
 
 // Throws Error if the optimizer's update is not known to be exact on shards of parameters.
 void CheckShardable(const std::string& plugin, const optim::Optimizer& optimizer);
-// Throws Error if the optimizer needs each rank's own gradients (optim/local_gradients.h).
+// Throws Error if the optimizer needs each rank's own gradients (optim/core/local_gradients.h).
 void CheckTakesMeans(const std::string& plugin, const optim::Optimizer& optimizer);
 
 // Whether weights of this dtype need f32 masters.

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "apogee/optim/kernels.h"
+#include "apogee/optim/core/kernels.h"
 
 namespace apogee {
 namespace {

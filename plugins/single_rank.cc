@@ -2,7 +2,7 @@
 
 #include "apogee/plugins/single_rank.h"
 
-#include "apogee/optim/fused_backward.h"
+#include "apogee/optim/step/fused_backward.h"
 #include "apogee/plugins/precision.h"
 
 namespace apogee {

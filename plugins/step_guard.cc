@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "apogee/optim/fused_backward.h"
+#include "apogee/optim/step/fused_backward.h"
 
 namespace apogee {
 

@@ -15,8 +15,8 @@
 #include <memory>
 #include <string>
 
-#include "apogee/optim/loss_scaler.h"
 #include "apogee/optim/optimizer.h"
+#include "apogee/optim/step/loss_scaler.h"
 
 namespace apogee {
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs clang-tidy over the given sources (default: all sources that build/debug compiles):
 #
-#   scripts/tidy.sh [optim/adam.cc ...]
+#   scripts/tidy.sh [optim/adam/adam.cc ...]
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$ROOT"
 

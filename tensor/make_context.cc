@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "apogee/core/thread_team.h"
+#include "apogee/core/process/thread_team.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tensor/cuda/cuda_context.h"
 

@@ -4,7 +4,7 @@
 #include <iostream>
 #include <memory>
 
-#include "apogee/core/printable.h"
+#include "apogee/core/text/printable.h"
 #include "apogee/tools/command.h"
 #include "apogee/tools/diff_runs.h"
 #include "apogee/tools/diff_tensors.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "apogee/core/printable.h"
+#include "apogee/core/text/printable.h"
 #include "apogee/tools/diff_tensors.h"
 #include "apogee/tools/metrics_rows.h"
 

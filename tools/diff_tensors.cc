@@ -9,7 +9,7 @@
 #include <map>
 #include <optional>
 
-#include "apogee/core/printable.h"
+#include "apogee/core/text/printable.h"
 
 namespace apogee::tools {
 namespace {

@@ -4,7 +4,7 @@
 #include <iostream>
 #include <memory>
 
-#include "apogee/core/printable.h"
+#include "apogee/core/text/printable.h"
 #include "apogee/tools/command.h"
 #include "apogee/tools/hang_report/hang_report.h"
 #include "apogee/tools/tensor_store.h"

@@ -7,8 +7,8 @@
 #include <memory>
 #include <sstream>
 
-#include "apogee/core/printable.h"
-#include "apogee/core/text.h"
+#include "apogee/core/text/printable.h"
+#include "apogee/core/text/text.h"
 #include "apogee/tools/command.h"
 #include "apogee/tools/tensor_store.h"
 

@@ -6,8 +6,8 @@
 #include <iostream>
 #include <string>
 
-#include "apogee/core/standard_descriptors.h"
-#include "apogee/core/standard_output.h"
+#include "apogee/core/process/standard_descriptors.h"
+#include "apogee/core/process/standard_output.h"
 #include "apogee/tools/command.h"
 
 namespace {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "apogee/core/json_reader.h"
+#include "apogee/core/text/json_reader.h"
 
 namespace apogee::tools {
 namespace {

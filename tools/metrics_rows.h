@@ -19,7 +19,7 @@
 #include <optional>
 #include <string>
 
-#include "apogee/checkpoint/file_system.h"
+#include "apogee/checkpoint/files/file_system.h"
 
 namespace apogee::tools {
 

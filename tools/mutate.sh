@@ -19,7 +19,7 @@
 # A mutant is a file tools/mutants/NAME.mutant:
 #
 #   One line that describes the fault.
-#   file: optim/adam.cc
+#   file: optim/adam/adam.cc
 #   tests: ^optim_update_test$            a regular expression on ctest's names
 #   old:
 #   whole lines, which must occur exactly once in the file

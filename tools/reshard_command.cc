@@ -4,9 +4,9 @@
 #include <iostream>
 #include <memory>
 
-#include "apogee/checkpoint/open_tensor_file.h"
+#include "apogee/checkpoint/format/open_tensor_file.h"
 #include "apogee/checkpoint/reshard.h"
-#include "apogee/core/printable.h"
+#include "apogee/core/text/printable.h"
 #include "apogee/tools/command.h"
 #include "apogee/tools/tensor_store.h"
 

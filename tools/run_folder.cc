@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "apogee/checkpoint/checkpoint_folder.h"
-#include "apogee/checkpoint/hf_weights.h"
-#include "apogee/checkpoint/manifest.h"
+#include "apogee/checkpoint/format/manifest.h"
+#include "apogee/checkpoint/hf/hf_weights.h"
 
 namespace apogee::tools {
 namespace {

@@ -7,7 +7,7 @@
 #include <set>
 #include <system_error>
 
-#include "apogee/checkpoint/tensor_file.h"
+#include "apogee/checkpoint/format/tensor_file.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee::tools {
@@ -108,7 +108,7 @@ absl::StatusOr<Tensor> TensorStore::Load(const std::string& name) const {
       return InvalidArgument(checkpoint_->path(), ": tensor \"", name, "\" is ", stored.dtype, " ",
                              FormatShape(stored.shape), ", which this library cannot read");
     }
-    APOGEE_RETURN_IF_ERROR(checkpoint_->Read(name, comm::Layout(Shape(stored.shape)), tensor));
+    APOGEE_RETURN_IF_ERROR(checkpoint_->Read(name, Layout(Shape(stored.shape)), tensor));
     return tensor;
   }
   const auto& place = places_.at(name);

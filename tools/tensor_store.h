@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "apogee/checkpoint/checkpoint_reader.h"
-#include "apogee/checkpoint/hf_weights.h"
+#include "apogee/checkpoint/hf/hf_weights.h"
 
 namespace apogee::tools {
 

@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "apogee/booster/line_file.h"
-#include "apogee/checkpoint/open_tensor_file.h"
-#include "apogee/core/printable.h"
+#include "apogee/checkpoint/format/open_tensor_file.h"
+#include "apogee/core/text/printable.h"
 #include "apogee/tools/command.h"
 #include "apogee/tools/tensor_store.h"
 #include "apogee/tools/timeline/timeline_svg.h"

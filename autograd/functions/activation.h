@@ -11,7 +11,7 @@
 #define APOGEE_AUTOGRAD_FUNCTIONS_ACTIVATION_H_
 
 #include "apogee/core/rng.h"
-#include "apogee/core/sequence_part.h"
+#include "apogee/layout/sequence_part.h"
 #include "apogee/tensor/kernels/args.h"
 #include "apogee/tensor/tensor.h"
 

@@ -9,8 +9,8 @@
 #include <numeric>
 #include <vector>
 
-#include "apogee/tensor/cuda/device.cuh"
-#include "apogee/tensor/cuda/launch.cuh"
+#include "apogee/tensor/cuda/device/device.cuh"
+#include "apogee/tensor/cuda/device/launch.cuh"
 
 namespace apogee::comm::cuda {
 

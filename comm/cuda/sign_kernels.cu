@@ -6,7 +6,7 @@
 #include "apogee/comm/cuda/byte_sum.cuh"
 #include "apogee/comm/cuda/kernels.h"
 #include "apogee/comm/cuda/sign_lanes.cuh"
-#include "apogee/tensor/cuda/launch.cuh"
+#include "apogee/tensor/cuda/device/launch.cuh"
 
 namespace apogee::comm::cuda {
 namespace {

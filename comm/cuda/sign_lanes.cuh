@@ -9,7 +9,7 @@
 #ifndef APOGEE_COMM_CUDA_SIGN_LANES_CUH_
 #define APOGEE_COMM_CUDA_SIGN_LANES_CUH_
 
-#include "apogee/tensor/cuda/device.cuh"
+#include "apogee/tensor/cuda/device/device.cuh"
 
 namespace apogee::comm::cuda {
 

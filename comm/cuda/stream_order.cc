@@ -2,7 +2,7 @@
 
 #include "apogee/comm/cuda/stream_order.h"
 
-#include "apogee/tensor/cuda/stream_context.cuh"
+#include "apogee/tensor/cuda/runtime/stream_context.cuh"
 
 namespace apogee::comm::cuda {
 

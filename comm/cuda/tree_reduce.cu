@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "apogee/comm/cuda/tree_reduce.h"
-#include "apogee/tensor/cuda/device.cuh"
-#include "apogee/tensor/cuda/launch.cuh"
+#include "apogee/tensor/cuda/device/device.cuh"
+#include "apogee/tensor/cuda/device/launch.cuh"
 
 namespace apogee::comm::cuda {
 namespace {

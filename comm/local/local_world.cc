@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "apogee/comm/failure/overslept.h"
 #include "apogee/comm/fingerprint.h"
 #include "apogee/comm/members.h"
-#include "apogee/comm/overslept.h"
 
 namespace apogee::comm::local {
 namespace {

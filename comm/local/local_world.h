@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include "apogee/comm/flight_record.h"
+#include "apogee/comm/failure/flight_record.h"
 #include "apogee/comm/group.h"
 #include "apogee/comm/local/operation.h"
 

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "apogee/comm/flight_record.h"
+#include "apogee/comm/failure/flight_record.h"
 #include "apogee/comm/group.h"
 
 namespace apogee::comm::local {

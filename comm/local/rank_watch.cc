@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "apogee/comm/give_up.h"
+#include "apogee/comm/failure/give_up.h"
 
 namespace apogee::comm::local {
 

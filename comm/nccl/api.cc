@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "apogee/core/shared_library.h"
+#include "apogee/core/process/shared_library.h"
 
 namespace apogee::comm::nccl {
 namespace {

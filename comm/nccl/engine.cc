@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "apogee/comm/give_up.h"
+#include "apogee/comm/failure/give_up.h"
 
 namespace apogee::comm::nccl {
 

@@ -7,9 +7,9 @@
 #include <system_error>
 #include <utility>
 
-#include "apogee/comm/give_up.h"
+#include "apogee/comm/failure/give_up.h"
+#include "apogee/comm/failure/run_within.h"
 #include "apogee/comm/nccl/engine.h"
-#include "apogee/comm/run_within.h"
 
 namespace apogee::comm::nccl {
 namespace {

@@ -3,8 +3,8 @@
 // NCCL's versions and results as text for messages.
 #include <utility>
 
+#include "apogee/comm/failure/run_within.h"
 #include "apogee/comm/nccl/api.h"
-#include "apogee/comm/run_within.h"
 
 namespace apogee::comm::nccl {
 namespace {

@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "apogee/comm/flight_record.h"
+#include "apogee/comm/failure/flight_record.h"
 #include "apogee/comm/nccl/abi.h"
 #include "apogee/comm/work.h"
 

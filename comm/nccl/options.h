@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "apogee/comm/flight_record.h"
+#include "apogee/comm/failure/flight_record.h"
 #include "apogee/comm/nccl/api.h"
 
 namespace apogee::comm::nccl {

@@ -8,9 +8,9 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "apogee/comm/give_up.h"
+#include "apogee/comm/failure/give_up.h"
+#include "apogee/comm/failure/run_within.h"
 #include "apogee/comm/process/starter.h"
-#include "apogee/comm/run_within.h"
 
 namespace apogee::comm::process {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "apogee/comm/give_up.h"
+#include "apogee/comm/failure/give_up.h"
 #include "apogee/comm/process/engine.h"
 
 namespace apogee::comm::process {

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "apogee/comm/failure/flight_record.h"
 #include "apogee/comm/fingerprint.h"
-#include "apogee/comm/flight_record.h"
 #include "apogee/comm/process/message.h"
 
 namespace apogee::comm::process {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "apogee/comm/overslept.h"
+#include "apogee/comm/failure/overslept.h"
 
 namespace apogee::comm::process {
 namespace {

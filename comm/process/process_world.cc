@@ -6,12 +6,12 @@
 #include <numeric>
 
 #include "apogee/comm/backend.h"
+#include "apogee/comm/failure/outcomes.h"
 #include "apogee/comm/members.h"
-#include "apogee/comm/outcomes.h"
 #include "apogee/comm/process/gpus.h"
 #include "apogee/comm/process/process_group.h"
 #include "apogee/comm/process/starter.h"
-#include "apogee/core/thread_team.h"
+#include "apogee/core/process/thread_team.h"
 #include "apogee/tensor/make_context.h"
 
 namespace apogee::comm::process {

@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "apogee/core/text.h"
+#include "apogee/core/text/text.h"
 #include "apogee/examples/common/command_line.h"
 #include "apogee/examples/common/ranks.h"
 #include "apogee/examples/common/trace_file.h"
-#include "apogee/optim/lr_schedule_registry.h"
 #include "apogee/optim/registry.h"
+#include "apogee/optim/schedule/lr_schedule_registry.h"
 #include "apogee/plugins/ddp.h"
 #include "apogee/plugins/gemini.h"
 #include "apogee/plugins/hybrid_parallel.h"

@@ -22,9 +22,9 @@
 #include "apogee/booster/metrics.h"
 #include "apogee/comm/launch.h"
 #include "apogee/core/blocking_waits.h"
+#include "apogee/core/process/standard_descriptors.h"
 #include "apogee/core/process_memory.h"
-#include "apogee/core/standard_descriptors.h"
-#include "apogee/core/text.h"
+#include "apogee/core/text/text.h"
 #include "apogee/data/loader.h"
 #include "apogee/data/text_corpus.h"
 #include "apogee/examples/common/checkpoints.h"
@@ -35,8 +35,8 @@
 #include "apogee/examples/common/validate.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
-#include "apogee/optim/lr_schedule_registry.h"
 #include "apogee/optim/registry.h"
+#include "apogee/optim/schedule/lr_schedule_registry.h"
 #include "flags.h"
 
 using namespace apogee;

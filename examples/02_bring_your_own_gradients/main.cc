@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "apogee/apogee.h"
-#include "apogee/core/standard_output.h"
+#include "apogee/core/process/standard_output.h"
 
 using namespace apogee;
 

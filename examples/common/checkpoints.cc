@@ -11,7 +11,7 @@
 
 #include "apogee/booster/crc32c.h"
 #include "apogee/checkpoint/checkpoint_folder.h"
-#include "apogee/core/text.h"
+#include "apogee/core/text/text.h"
 #include "apogee/examples/common/command_line.h"
 #include "apogee/examples/common/ranks.h"
 

@@ -9,9 +9,9 @@
 #include <limits>
 
 #include "apogee/comm/launch.h"
+#include "apogee/core/process/thread_team.h"
 #include "apogee/core/status.h"
-#include "apogee/core/text.h"
-#include "apogee/core/thread_team.h"
+#include "apogee/core/text/text.h"
 
 using apogee::Throw;
 using apogee::ValueOrThrow;

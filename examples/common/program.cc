@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <exception>
 
-#include "apogee/core/printable.h"
-#include "apogee/core/standard_output.h"
+#include "apogee/core/process/standard_output.h"
+#include "apogee/core/text/printable.h"
 
 using namespace apogee;
 

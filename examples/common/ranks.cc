@@ -5,7 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
-#include "apogee/core/text.h"
+#include "apogee/core/text/text.h"
 #include "apogee/examples/common/command_line.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/tensor/make_context.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "apogee/comm/launch.h"
-#include "apogee/core/trace_writer.h"
+#include "apogee/core/trace/trace_writer.h"
 
 using namespace apogee;
 

@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 
-#include "apogee/core/trace.h"
+#include "apogee/core/trace/trace.h"
 
 namespace CLI {
 class App;

@@ -8,8 +8,8 @@
 #include <set>
 #include <utility>
 
-#include "apogee/core/json_reader.h"
-#include "apogee/core/text.h"
+#include "apogee/core/text/json_reader.h"
+#include "apogee/core/text/text.h"
 
 namespace apogee::nn {
 namespace {

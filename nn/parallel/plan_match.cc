@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <set>
 
-#include "apogee/core/text.h"
+#include "apogee/core/text/text.h"
 #include "apogee/nn/attention.h"
 
 namespace apogee::nn::parallel {

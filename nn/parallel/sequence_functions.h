@@ -14,7 +14,7 @@
 #define APOGEE_NN_PARALLEL_SEQUENCE_FUNCTIONS_H_
 
 #include "apogee/comm/group.h"
-#include "apogee/core/sequence_part.h"
+#include "apogee/layout/sequence_part.h"
 #include "apogee/tensor/tensor.h"
 
 namespace apogee::nn::parallel {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "apogee/core/text.h"
+#include "apogee/core/text/text.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/parallel/all_to_all_attention.h"
 #include "apogee/nn/parallel/plan_match.h"

@@ -92,11 +92,11 @@ Tensor Assemble(const TensorShard& shard, const Shape& logical, std::span<const 
   return whole;
 }
 
-comm::Layout LayoutOf(const TensorShard& shard, const Shape& logical, int rank, int tp,
-                      int num_replicas) {
+Layout LayoutOf(const TensorShard& shard, const Shape& logical, int rank, int tp,
+                int num_replicas) {
   CheckRank(rank, tp);
   const Cut cut = CutOf(shard, logical, tp);
-  std::vector<comm::Segment> segments;
+  std::vector<Segment> segments;
   const int64_t length = cut.length(rank) * cut.inner;
   for (int64_t block = 0; length > 0 && block < cut.outer * cut.sections; ++block) {
     const int64_t begin = (block * cut.section + cut.begin(rank)) * cut.inner;
@@ -106,9 +106,9 @@ comm::Layout LayoutOf(const TensorShard& shard, const Shape& logical, int rank, 
       segments.push_back({begin, length});
     }
   }
-  return comm::Layout(logical, {.segments = std::move(segments),
-                                .num_replicas = num_replicas,
-                                .cut_multiple = std::max<int64_t>(cut.part * cut.inner, 1)});
+  return Layout(logical, {.segments = std::move(segments),
+                          .num_replicas = num_replicas,
+                          .cut_multiple = std::max<int64_t>(cut.part * cut.inner, 1)});
 }
 
 }  // namespace apogee::nn::parallel

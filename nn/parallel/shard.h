@@ -7,7 +7,7 @@
 //   const TensorShard qkv{.dim = 1, .sections = 3};         // fused q, k, v: each third by tp
 //   const TensorShard vocab{.dim = 0, .pad = true};         // rows that tp need not divide
 //   Tensor local = CutLocal(qkv, whole, rank, tp);
-//   comm::Layout layout = LayoutOf(qkv, whole.shape(), rank, tp);   // positions of its elements
+//   Layout layout = LayoutOf(qkv, whole.shape(), rank, tp);   // positions of its elements
 //
 // The dim consists of `sections` equal sections. Each section is cut into tp equal parts; a rank
 // holds its part of every section, one after the other. Nothing here communicates.
@@ -21,7 +21,7 @@
 
 #include <span>
 
-#include "apogee/comm/layout.h"
+#include "apogee/layout/layout.h"
 #include "apogee/tensor/tensor.h"
 
 namespace apogee::nn::parallel {
@@ -44,8 +44,8 @@ Tensor Assemble(const TensorShard& shard, const Shape& logical, std::span<const 
 
 // The segments list the local tensor's elements in order, without padding. num_replicas: the number
 // of ranks that hold each element (the other axes of the mesh).
-comm::Layout LayoutOf(const TensorShard& shard, const Shape& logical, int rank, int tp,
-                      int num_replicas = 1);
+Layout LayoutOf(const TensorShard& shard, const Shape& logical, int rank, int tp,
+                int num_replicas = 1);
 
 }  // namespace apogee::nn::parallel
 

@@ -6,7 +6,7 @@
 
 #include "apogee/autograd/functions/activation.h"
 #include "apogee/autograd/functions/shape.h"
-#include "apogee/core/text.h"
+#include "apogee/core/text/text.h"
 #include "apogee/nn/parallel/functions.h"
 #include "apogee/nn/parallel/linear.h"
 #include "apogee/nn/parallel/plan_match.h"
@@ -102,7 +102,7 @@ const Shape& TensorParallel::LogicalShape(const autograd::Parameter& parameter) 
   return logical_shapes_.at(&parameter);
 }
 
-comm::Layout TensorParallel::LayoutOf(const autograd::Parameter& parameter) const {
+Layout TensorParallel::LayoutOf(const autograd::Parameter& parameter) const {
   const Shape& logical = LogicalShape(parameter);
   const TensorShard* shard = ShardOf(parameter);
   if (shard != nullptr) {
@@ -110,7 +110,7 @@ comm::Layout TensorParallel::LayoutOf(const autograd::Parameter& parameter) cons
   }
   // A whole tensor is not sharded: any multiple of every block size of optimizer states will do.
   constexpr int64_t kNoCut = int64_t{1} << 40;
-  return comm::Layout(
+  return Layout(
       logical,
       {.segments = {{0, logical.numel()}}, .num_replicas = group_->size(), .cut_multiple = kNoCut});
 }

@@ -53,7 +53,7 @@ class TensorParallel {
   const TensorShard* ShardOf(const autograd::Parameter& parameter) const;
   // The elements that this rank holds. A whole parameter has as many replicas as the group has
   // ranks.
-  comm::Layout LayoutOf(const autograd::Parameter& parameter) const;
+  Layout LayoutOf(const autograd::Parameter& parameter) const;
   const Shape& LogicalShape(const autograd::Parameter& parameter) const;
   // The whole value. Collective: every rank of the group calls (one all-gather if it is sharded).
   Tensor Whole(const autograd::Parameter& parameter) const;

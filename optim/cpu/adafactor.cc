@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include "apogee/optim/cpu/kernels.h"
-#include "apogee/optim/cpu/second_moment.h"
+#include "apogee/optim/cpu/loops/second_moment.h"
 
 namespace apogee::optim::cpu {
 namespace {

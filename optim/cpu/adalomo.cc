@@ -3,8 +3,8 @@
 #include <cmath>
 #include <vector>
 
-#include "apogee/optim/cpu/chunk_loop.h"
 #include "apogee/optim/cpu/kernels.h"
+#include "apogee/optim/cpu/loops/chunk_loop.h"
 
 namespace apogee::optim::cpu {
 namespace {
@@ -25,7 +25,7 @@ struct Block {
 std::vector<Block> MakeBlocks(std::span<AdaLomoChunk> chunks) {
   std::vector<Block> blocks;
   for (AdaLomoChunk& chunk : chunks) {
-    const comm::MatrixView m = chunk.layout->matrix();
+    const MatrixView m = chunk.layout->matrix();
     const int64_t units = m.batch > 1 ? m.batch : m.rows;
     const int64_t rows_per_unit = m.batch > 1 ? m.rows : 1;
     const int64_t numel = m.batch * m.rows * m.cols;
@@ -69,23 +69,22 @@ void ForEachStretch(const DeviceContext& context, const AdaLomoArgs& args,
     for (int64_t b = first; b < last; ++b) {
       Block& block = blocks[static_cast<size_t>(b)];
       const AdaLomoChunk& chunk = *block.chunk;
-      const comm::MatrixView m = chunk.layout->matrix();
-      comm::ForEachRowPiece(*chunk.layout,
-                            [&](int64_t row, int64_t col, int64_t begin, int64_t count) {
-                              if (row < block.first_row || row >= block.last_row) return;
-                              const int64_t col_base = row / m.rows * m.cols + col;
-                              for (int64_t done = 0; done < count; done += kStageBlock) {
-                                const int64_t n = std::min(kStageBlock, count - done);
-                                LoadBlock(chunk.grad, chunk.grad_dtype, begin + done, n, g);
-                                for (int64_t i = 0; i < n; ++i) {
-                                  const C x = c.inv_scale * g[i];
-                                  g[i] = c.clip_coef * (x > c.limit    ? c.limit
-                                                        : x < -c.limit ? -c.limit
-                                                                       : x);  // NaN stays
-                                }
-                                fn(block, row, col_base + done, begin + done, n, g, c);
-                              }
-                            });
+      const MatrixView m = chunk.layout->matrix();
+      ForEachRowPiece(*chunk.layout, [&](int64_t row, int64_t col, int64_t begin, int64_t count) {
+        if (row < block.first_row || row >= block.last_row) return;
+        const int64_t col_base = row / m.rows * m.cols + col;
+        for (int64_t done = 0; done < count; done += kStageBlock) {
+          const int64_t n = std::min(kStageBlock, count - done);
+          LoadBlock(chunk.grad, chunk.grad_dtype, begin + done, n, g);
+          for (int64_t i = 0; i < n; ++i) {
+            const C x = c.inv_scale * g[i];
+            g[i] = c.clip_coef * (x > c.limit    ? c.limit
+                                  : x < -c.limit ? -c.limit
+                                                 : x);  // NaN stays
+          }
+          fn(block, row, col_base + done, begin + done, n, g, c);
+        }
+      });
     }
   });
 }

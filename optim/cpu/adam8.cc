@@ -2,9 +2,9 @@
 
 #include <vector>
 
-#include "apogee/optim/cpu/block_codes.h"
-#include "apogee/optim/cpu/chunk_loop.h"
 #include "apogee/optim/cpu/kernels.h"
+#include "apogee/optim/cpu/loops/block_codes.h"
+#include "apogee/optim/cpu/loops/chunk_loop.h"
 
 namespace apogee::optim::cpu {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "apogee/optim/cpu/block_loop.h"
 #include "apogee/optim/cpu/kernels.h"
+#include "apogee/optim/cpu/loops/block_loop.h"
 
 namespace apogee::optim::cpu {
 namespace {
@@ -22,7 +22,7 @@ void Moments(const FactorArgs& args, const FactorChunk& chunk) {
       out[i] = beta2 * old[i] + one_minus_beta2 * (static_cast<C>(sums[i] * inv_count) + eps);
     }
   };
-  const comm::MatrixView& m = chunk.matrix;
+  const MatrixView& m = chunk.matrix;
   const int64_t rows = m.batch * m.rows, columns = m.batch * m.cols;
   const S* sums = static_cast<const S*>(chunk.sums);
   C* row_factor = static_cast<C*>(chunk.factors);

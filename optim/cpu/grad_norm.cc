@@ -3,8 +3,8 @@
 #include <cmath>
 #include <vector>
 
-#include "apogee/optim/cpu/chunk_loop.h"
 #include "apogee/optim/cpu/kernels.h"
+#include "apogee/optim/cpu/loops/chunk_loop.h"
 
 namespace apogee::optim::cpu {
 namespace {

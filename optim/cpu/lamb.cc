@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include "apogee/optim/cpu/kernels.h"
-#include "apogee/optim/cpu/trust_sums.h"
+#include "apogee/optim/cpu/loops/trust_sums.h"
 
 namespace apogee::optim::cpu {
 namespace {

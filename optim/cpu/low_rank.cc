@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/optim/cpu/chunk_loop.h"
 #include "apogee/optim/cpu/kernels.h"
+#include "apogee/optim/cpu/loops/chunk_loop.h"
 
 namespace apogee::optim::cpu {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "apogee/optim/cpu/block_loop.h"
 #include "apogee/optim/cpu/kernels.h"
+#include "apogee/optim/cpu/loops/block_loop.h"
 
 namespace apogee::optim::cpu {
 namespace {

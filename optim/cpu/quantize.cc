@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "apogee/core/parallel.h"
-#include "apogee/optim/cpu/block_codes.h"
 #include "apogee/optim/cpu/kernels.h"
+#include "apogee/optim/cpu/loops/block_codes.h"
 
 namespace apogee::optim::cpu {
 namespace {

@@ -2,7 +2,7 @@
 
 // For a build without CUDA: a table without kernels.
 #include "apogee/optim/cuda/kernel_table.h"
-#include "apogee/optim/device_decision.h"
+#include "apogee/optim/step/device_decision.h"
 
 namespace apogee::optim {
 

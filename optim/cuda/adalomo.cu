@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/optim/cuda/adalomo_items.cuh"
+#include "apogee/optim/cuda/device/adalomo_items.cuh"
+#include "apogee/optim/cuda/device/reduce.cuh"
+#include "apogee/optim/cuda/device/update.cuh"
 #include "apogee/optim/cuda/kernels.h"
-#include "apogee/optim/cuda/reduce.cuh"
-#include "apogee/optim/cuda/update.cuh"
 
 namespace apogee::optim::cuda {
 namespace {

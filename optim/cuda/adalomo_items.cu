@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "apogee/optim/cuda/adalomo_items.cuh"
+#include "apogee/optim/cuda/device/adalomo_items.cuh"
 
 namespace apogee::optim::cuda {
 namespace {
@@ -45,7 +45,7 @@ AdaLomoItems::AdaLomoItems(const DeviceContext& context, std::span<const AdaLomo
   std::vector<Offsets> offsets;
   int64_t num_partials = 0;
   for (const AdaLomoChunk& chunk : chunks) {
-    const std::vector<comm::PlacedSegment> segments = comm::SortedSegments(*chunk.layout);
+    const std::vector<PlacedSegment> segments = SortedSegments(*chunk.layout);
     AdaLomoItem item{};
     static_cast<UpdateChunk&>(item) = chunk;
     item.held = {chunk.layout->matrix(), nullptr, static_cast<int>(segments.size())};
@@ -73,7 +73,7 @@ AdaLomoItems::AdaLomoItems(const DeviceContext& context, std::span<const AdaLomo
   for (size_t i = 0; i < items_.size(); ++i) {
     AdaLomoItem& item = items_[i];
     const double* inputs = inputs_->data<double>();
-    item.held.segments = reinterpret_cast<const comm::PlacedSegment*>(inputs + offsets[i].segments);
+    item.held.segments = reinterpret_cast<const PlacedSegment*>(inputs + offsets[i].segments);
     item.row_factors = inputs + offsets[i].rows;
     item.col_factors = inputs + offsets[i].columns;
     item.partials = partials;

@@ -2,10 +2,10 @@
 
 // Adam with 8-bit states. A warp decodes, updates and encodes a block of codes, with its moments in
 // registers; a large block is done by a block of threads.
-#include "apogee/optim/cuda/code_tables.cuh"
-#include "apogee/optim/cuda/gate.cuh"
+#include "apogee/optim/cuda/device/code_tables.cuh"
+#include "apogee/optim/cuda/device/gate.cuh"
+#include "apogee/optim/cuda/device/runs.cuh"
 #include "apogee/optim/cuda/kernels.h"
-#include "apogee/optim/cuda/runs.cuh"
 
 namespace apogee::optim::cuda {
 namespace {

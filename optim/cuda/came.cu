@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
+#include "apogee/optim/cuda/device/region_sums.cuh"
+#include "apogee/optim/cuda/device/second_moment.cuh"
 #include "apogee/optim/cuda/kernels.h"
-#include "apogee/optim/cuda/region_sums.cuh"
-#include "apogee/optim/cuda/second_moment.cuh"
 
 namespace apogee::optim::cuda {
 namespace {

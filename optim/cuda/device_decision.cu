@@ -3,10 +3,10 @@
 #include <cmath>
 #include <utility>
 
-#include "apogee/optim/cuda/norm_terms.cuh"
-#include "apogee/optim/device_decision.h"
-#include "apogee/optim/options_agreement.h"
-#include "apogee/tensor/cuda/stream_context.cuh"
+#include "apogee/optim/core/options_agreement.h"
+#include "apogee/optim/cuda/device/norm_terms.cuh"
+#include "apogee/optim/step/device_decision.h"
+#include "apogee/tensor/cuda/runtime/stream_context.cuh"
 
 namespace apogee::optim {
 namespace cuda {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/optim/cuda/dispatch_stats.h"
-#include "apogee/optim/cuda/gate.cuh"
+#include "apogee/optim/cuda/device/dispatch_stats.h"
+#include "apogee/optim/cuda/device/gate.cuh"
+#include "apogee/optim/cuda/device/reduce.cuh"
 #include "apogee/optim/cuda/kernels.h"
-#include "apogee/optim/cuda/reduce.cuh"
 
 namespace apogee::optim::cuda {
 namespace {

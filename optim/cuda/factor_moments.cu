@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+#include "apogee/optim/cuda/device/second_moment.cuh"
 #include "apogee/optim/cuda/kernels.h"
-#include "apogee/optim/cuda/second_moment.cuh"
 
 namespace apogee::optim::cuda {
 namespace {
@@ -57,7 +57,7 @@ void factor_moments(const DeviceContext& context, const FactorArgs& args) {
     ForEachTile(
         context, args.chunks,
         [](const FactorChunk& chunk) {
-          const comm::MatrixView& m = chunk.matrix;
+          const MatrixView& m = chunk.matrix;
           return CeilDiv(m.batch * (m.rows + m.cols), kTileThreads);
         },
         AverageBody<C, S>{static_cast<C>(args.eps), args.store, args.gate});

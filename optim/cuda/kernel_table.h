@@ -4,7 +4,7 @@
 #ifndef APOGEE_OPTIM_CUDA_KERNEL_TABLE_H_
 #define APOGEE_OPTIM_CUDA_KERNEL_TABLE_H_
 
-#include "apogee/optim/kernels.h"
+#include "apogee/optim/core/kernels.h"
 
 namespace apogee::optim {
 

@@ -5,7 +5,7 @@
 #ifndef APOGEE_OPTIM_CUDA_KERNELS_H_
 #define APOGEE_OPTIM_CUDA_KERNELS_H_
 
-#include "apogee/optim/kernels.h"
+#include "apogee/optim/core/kernels.h"
 
 namespace apogee::optim::cuda {
 

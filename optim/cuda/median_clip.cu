@@ -2,9 +2,9 @@
 
 #include <cmath>
 
-#include "apogee/optim/cuda/gate.cuh"
+#include "apogee/optim/cuda/device/gate.cuh"
+#include "apogee/optim/cuda/device/tile_list.cuh"
 #include "apogee/optim/cuda/kernels.h"
-#include "apogee/optim/cuda/tile_list.cuh"
 
 namespace apogee::optim::cuda {
 namespace {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // 1-bit Adam and 0/1 Adam: the kernels between two exchanges of messages.
+#include "apogee/optim/cuda/device/update.cuh"
 #include "apogee/optim/cuda/kernels.h"
-#include "apogee/optim/cuda/update.cuh"
 
 namespace apogee::optim::cuda {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Encodes whole tensors as 8-bit codes and decodes them.
-#include "apogee/optim/cuda/code_tables.cuh"
+#include "apogee/optim/cuda/device/code_tables.cuh"
 #include "apogee/optim/cuda/kernels.h"
-#include "apogee/tensor/cuda/launch.cuh"
+#include "apogee/tensor/cuda/device/launch.cuh"
 
 namespace apogee::optim::cuda {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The same arithmetic as optim/cpu/scaled_adam_sizes.cc, with one thread per parameter.
-#include "apogee/optim/cuda/dispatch_stats.h"
+#include "apogee/optim/cuda/device/dispatch_stats.h"
+#include "apogee/optim/cuda/device/tile_list.cuh"
 #include "apogee/optim/cuda/kernels.h"
-#include "apogee/optim/cuda/tile_list.cuh"
 
 namespace apogee::optim::cuda {
 namespace {

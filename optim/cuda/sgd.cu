@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+#include "apogee/optim/cuda/device/update.cuh"
 #include "apogee/optim/cuda/kernels.h"
-#include "apogee/optim/cuda/update.cuh"
 
 namespace apogee::optim::cuda {
 namespace {

@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "apogee/autograd/engine.h"
-#include "apogee/core/trace.h"
+#include "apogee/core/trace/trace.h"
 #include "apogee/plugins/backward_passes.h"
 #include "apogee/plugins/pipeline/cut.h"
 #include "apogee/plugins/pipeline/inbox.h"

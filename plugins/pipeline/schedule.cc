@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "apogee/core/error.h"
-#include "apogee/core/text.h"
+#include "apogee/core/text/text.h"
 #include "apogee/plugins/pipeline/zero_bubble.h"
 
 namespace apogee::pipeline {

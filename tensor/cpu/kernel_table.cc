@@ -2,7 +2,7 @@
 
 #include "apogee/tensor/kernel_table.h"
 
-#include "apogee/core/thread_team.h"
+#include "apogee/core/process/thread_team.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tensor/cpu/kernels.h"
 

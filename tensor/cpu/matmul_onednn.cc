@@ -13,7 +13,7 @@
 #include <memory>
 #include <string>
 
-#include "apogee/core/thread_team.h"
+#include "apogee/core/process/thread_team.h"
 
 namespace apogee::cpu {
 namespace {

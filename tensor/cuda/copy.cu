@@ -6,11 +6,11 @@
 //                     contiguous dim
 //   anything else     each thread computes the addresses of a few neighbouring elements of y; also
 //                     for broadcasts
-#include "apogee/tensor/cuda/device.cuh"
-#include "apogee/tensor/cuda/divisor.cuh"
+#include "apogee/tensor/cuda/device/device.cuh"
+#include "apogee/tensor/cuda/device/divisor.cuh"
+#include "apogee/tensor/cuda/device/launch.cuh"
+#include "apogee/tensor/cuda/device/vector_loop.cuh"
 #include "apogee/tensor/cuda/kernels.h"
-#include "apogee/tensor/cuda/launch.cuh"
-#include "apogee/tensor/cuda/vector_loop.cuh"
 #include "apogee/tensor/kernels/copy_layout.h"
 
 namespace apogee::cuda {

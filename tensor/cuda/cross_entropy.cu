@@ -5,9 +5,9 @@
 // log-sum-exp instead of its maximum, so that the logits are still read once.
 #include <cmath>
 
+#include "apogee/tensor/cuda/attention/log_sum_exp.cuh"
+#include "apogee/tensor/cuda/device/rows.cuh"
 #include "apogee/tensor/cuda/kernels.h"
-#include "apogee/tensor/cuda/log_sum_exp.cuh"
-#include "apogee/tensor/cuda/rows.cuh"
 
 namespace apogee::cuda {
 namespace {

@@ -4,8 +4,8 @@
 // reductions over the parts, and one after them. Both work row by row.
 #include <cmath>
 
+#include "apogee/tensor/cuda/attention/log_sum_exp.cuh"
 #include "apogee/tensor/cuda/kernels.h"
-#include "apogee/tensor/cuda/log_sum_exp.cuh"
 
 namespace apogee::cuda {
 namespace {

@@ -9,11 +9,11 @@
 
 #include "apogee/core/error.h"
 #include "apogee/tensor/cpu/cpu_context.h"
-#include "apogee/tensor/cuda/cublas.h"
-#include "apogee/tensor/cuda/cuda_allocator.cuh"
-#include "apogee/tensor/cuda/kept_uploads.cuh"
 #include "apogee/tensor/cuda/kernel_table.h"
-#include "apogee/tensor/cuda/stream_context.cuh"
+#include "apogee/tensor/cuda/runtime/cublas.h"
+#include "apogee/tensor/cuda/runtime/cuda_allocator.cuh"
+#include "apogee/tensor/cuda/runtime/kept_uploads.cuh"
+#include "apogee/tensor/cuda/runtime/stream_context.cuh"
 
 namespace apogee {
 namespace cuda {

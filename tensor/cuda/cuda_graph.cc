@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "apogee/core/error.h"
-#include "apogee/tensor/cuda/cuda_allocator.cuh"
-#include "apogee/tensor/cuda/kept_uploads.cuh"
-#include "apogee/tensor/cuda/stream_context.cuh"
+#include "apogee/tensor/cuda/runtime/cuda_allocator.cuh"
+#include "apogee/tensor/cuda/runtime/kept_uploads.cuh"
+#include "apogee/tensor/cuda/runtime/stream_context.cuh"
 
 namespace apogee {
 namespace {

@@ -3,11 +3,11 @@
 // Embedding lookup and its gradient. Backward groups the tokens by id (a counting sort), so that
 // each row of the table adds up its own tokens in order. dweight is written once, dy is read once,
 // and no floating-point number is added by an atomic operation.
-#include "apogee/tensor/cuda/device.cuh"
-#include "apogee/tensor/cuda/divisor.cuh"
+#include "apogee/tensor/cuda/device/device.cuh"
+#include "apogee/tensor/cuda/device/divisor.cuh"
+#include "apogee/tensor/cuda/device/launch.cuh"
+#include "apogee/tensor/cuda/device/vector_loop.cuh"
 #include "apogee/tensor/cuda/kernels.h"
-#include "apogee/tensor/cuda/launch.cuh"
-#include "apogee/tensor/cuda/vector_loop.cuh"
 
 namespace apogee::cuda {
 namespace {

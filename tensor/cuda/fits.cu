@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Whether this build's kernels run on the current GPU: asks the driver for one of them.
+#include "apogee/tensor/cuda/device/launch.cuh"
 #include "apogee/tensor/cuda/kernel_table.h"
-#include "apogee/tensor/cuda/launch.cuh"
 
 namespace apogee::cuda {
 namespace {

@@ -3,11 +3,11 @@
 // Matrix products by cuBLASLt. If it lacks a product's combination of dtypes, bias or epilogue,
 // kernels here run before or after it.
 #include "apogee/tensor/cuda/activation.cuh"
-#include "apogee/tensor/cuda/cublas.h"
-#include "apogee/tensor/cuda/device.cuh"
+#include "apogee/tensor/cuda/device/device.cuh"
+#include "apogee/tensor/cuda/device/launch.cuh"
 #include "apogee/tensor/cuda/kernels.h"
-#include "apogee/tensor/cuda/launch.cuh"
-#include "apogee/tensor/cuda/staged_product.h"
+#include "apogee/tensor/cuda/runtime/cublas.h"
+#include "apogee/tensor/cuda/runtime/staged_product.h"
 
 namespace apogee::cuda {
 namespace {

@@ -13,7 +13,7 @@
 #ifndef APOGEE_TENSOR_CUDA_NORM_BACKWARD_CUH_
 #define APOGEE_TENSOR_CUDA_NORM_BACKWARD_CUH_
 
-#include "apogee/tensor/cuda/rows.cuh"
+#include "apogee/tensor/cuda/device/rows.cuh"
 #include "apogee/tensor/kernels/args.h"
 
 namespace apogee::cuda {

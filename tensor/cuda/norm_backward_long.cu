@@ -2,7 +2,7 @@
 
 // Norm backward for rows that are too long for the threads' registers: one kernel for dx, and one
 // for the partials of dweight and dbias.
-#include "apogee/tensor/cuda/held_row.cuh"
+#include "apogee/tensor/cuda/attention/held_row.cuh"
 #include "apogee/tensor/cuda/kernels.h"
 #include "apogee/tensor/cuda/norm_backward.cuh"
 

@@ -4,9 +4,9 @@
 // deviations from it, and for y.
 #include <cmath>
 
-#include "apogee/tensor/cuda/held_row.cuh"
+#include "apogee/tensor/cuda/attention/held_row.cuh"
+#include "apogee/tensor/cuda/device/rows.cuh"
 #include "apogee/tensor/cuda/kernels.h"
-#include "apogee/tensor/cuda/rows.cuh"
 
 namespace apogee::cuda {
 namespace {

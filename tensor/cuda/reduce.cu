@@ -5,10 +5,10 @@
 // The order of additions depends only on the sizes.
 #include <utility>
 
-#include "apogee/tensor/cuda/device.cuh"
+#include "apogee/tensor/cuda/device/device.cuh"
+#include "apogee/tensor/cuda/device/launch.cuh"
+#include "apogee/tensor/cuda/device/vector_loop.cuh"
 #include "apogee/tensor/cuda/kernels.h"
-#include "apogee/tensor/cuda/launch.cuh"
-#include "apogee/tensor/cuda/vector_loop.cuh"
 
 namespace apogee::cuda {
 namespace {

@@ -5,11 +5,11 @@
 #include <cmath>
 #include <numbers>
 
-#include "apogee/tensor/cuda/device.cuh"
-#include "apogee/tensor/cuda/divisor.cuh"
+#include "apogee/tensor/cuda/device/device.cuh"
+#include "apogee/tensor/cuda/device/divisor.cuh"
+#include "apogee/tensor/cuda/device/launch.cuh"
+#include "apogee/tensor/cuda/device/vector_loop.cuh"
 #include "apogee/tensor/cuda/kernels.h"
-#include "apogee/tensor/cuda/launch.cuh"
-#include "apogee/tensor/cuda/vector_loop.cuh"
 
 namespace apogee::cuda {
 namespace {

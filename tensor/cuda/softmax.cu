@@ -2,10 +2,10 @@
 
 // Softmax over rows. A row that fits into the threads' registers is read once. A row of -inf gives
 // NaN (-inf minus its own maximum), and so does a row with +inf or NaN.
-#include "apogee/tensor/cuda/held_row.cuh"
+#include "apogee/tensor/cuda/attention/held_row.cuh"
+#include "apogee/tensor/cuda/attention/log_sum_exp.cuh"
+#include "apogee/tensor/cuda/device/rows.cuh"
 #include "apogee/tensor/cuda/kernels.h"
-#include "apogee/tensor/cuda/log_sum_exp.cuh"
-#include "apogee/tensor/cuda/rows.cuh"
 
 namespace apogee::cuda {
 namespace {

@@ -10,13 +10,13 @@
 
 #include "apogee/checkpoint/checkpoint_folder.h"
 #include "apogee/checkpoint/checkpoint_reader.h"
-#include "apogee/checkpoint/tensor_file.h"
+#include "apogee/checkpoint/format/tensor_file.h"
 #include "apogee/tensor/cpu/cpu_context.h"
-#include "apogee/tests/support/crash_file_system.h"
-#include "apogee/tests/support/gate_file_system.h"
+#include "apogee/tests/support/files/crash_file_system.h"
+#include "apogee/tests/support/files/gate_file_system.h"
+#include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/run_ranks.h"
-#include "apogee/tests/support/temp_dir.h"
-#include "apogee/tests/support/zero_run.h"
+#include "apogee/tests/support/runs/zero_run.h"
 
 namespace apogee {
 namespace async_save_test {
@@ -37,7 +37,7 @@ std::map<std::string, std::string> ContentsOf(const FilesPtr& files, const std::
   for (const auto& [name, tensor] : reader.manifest().tensors) {
     const Tensor whole =
         Tensor::Zeros(Shape(tensor.shape), *checkpoint::TensorDType(tensor.dtype), CpuContext());
-    OkOrThrow(reader.Read(name, comm::Layout(whole.shape()), whole));
+    OkOrThrow(reader.Read(name, Layout(whole.shape()), whole));
     contents["tensor " + name].assign(static_cast<const char*>(whole.raw()),
                                       static_cast<size_t>(whole.bytes()));
   }

@@ -16,12 +16,12 @@
 #include "apogee/booster/booster.h"
 #include "apogee/checkpoint/checkpoint_folder.h"
 #include "apogee/checkpoint/checkpoint_reader.h"
-#include "apogee/optim/lion.h"
-#include "apogee/tests/support/crash_file_system.h"
+#include "apogee/optim/momentum/lion.h"
 #include "apogee/tests/support/exactness.h"
+#include "apogee/tests/support/files/crash_file_system.h"
+#include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/run_ranks.h"
-#include "apogee/tests/support/temp_dir.h"
-#include "apogee/tests/support/zero_run.h"
+#include "apogee/tests/support/runs/zero_run.h"
 
 namespace apogee {
 namespace booster_checkpoints_test {

@@ -8,8 +8,8 @@
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/nn/models/mlp.h"
-#include "apogee/optim/adam.h"
-#include "apogee/optim/lomo.h"
+#include "apogee/optim/adam/adam.h"
+#include "apogee/optim/momentum/lomo.h"
 #include "apogee/plugins/single_rank.h"
 #include "apogee/tests/support/grad_check.h"
 

@@ -7,7 +7,7 @@
 
 #include "apogee/booster/booster.h"
 #include "apogee/nn/layers.h"
-#include "apogee/optim/sgd.h"
+#include "apogee/optim/momentum/sgd.h"
 #include "apogee/plugins/single_rank.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tests/support/message_of.h"

@@ -9,7 +9,7 @@
 
 #include "apogee/checkpoint/checkpoint_folder.h"
 #include "apogee/tests/booster/golden_run.h"
-#include "apogee/tests/support/temp_dir.h"
+#include "apogee/tests/support/files/temp_dir.h"
 
 namespace apogee {
 namespace golden_checkpoints_test {

@@ -13,7 +13,7 @@
 
 #include "apogee/booster/booster.h"
 #include "apogee/checkpoint/checkpoint_reader.h"
-#include "apogee/checkpoint/tensor_file.h"
+#include "apogee/checkpoint/format/tensor_file.h"
 #include "apogee/comm/launch.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/mlp.h"
@@ -99,7 +99,7 @@ inline std::string TellContents(const std::string& checkpoint) {
   for (const auto& [name, tensor] : reader.manifest().tensors) {
     const Tensor whole =
         Tensor::Zeros(Shape(tensor.shape), *checkpoint::TensorDType(tensor.dtype), CpuContext());
-    OkOrThrow(reader.Read(name, comm::Layout(whole.shape()), whole));
+    OkOrThrow(reader.Read(name, Layout(whole.shape()), whole));
     const auto digests = checkpoint::BlockDigests(
         {static_cast<const std::byte*>(whole.raw()), static_cast<size_t>(whole.bytes())});
     text += internal::Concat(name, " ", tensor.dtype, " ", whole.shape());

@@ -16,8 +16,8 @@
 #include <functional>
 
 #include "apogee/checkpoint/checkpoint_writer.h"
-#include "apogee/tests/support/small_run.h"
-#include "apogee/tests/support/temp_dir.h"
+#include "apogee/tests/support/files/temp_dir.h"
+#include "apogee/tests/support/runs/small_run.h"
 
 namespace apogee {
 namespace hostile_folder_test {

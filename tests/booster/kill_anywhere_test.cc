@@ -12,9 +12,9 @@
 
 #include "apogee/checkpoint/checkpoint_folder.h"
 #include "apogee/checkpoint/checkpoint_reader.h"
-#include "apogee/tests/support/killing_file_system.h"
-#include "apogee/tests/support/small_run.h"
-#include "apogee/tests/support/temp_dir.h"
+#include "apogee/tests/support/files/killing_file_system.h"
+#include "apogee/tests/support/files/temp_dir.h"
+#include "apogee/tests/support/runs/small_run.h"
 
 namespace apogee {
 namespace kill_anywhere_test {

@@ -17,8 +17,8 @@
 
 #include "apogee/booster/crc32c.h"
 #include "apogee/core/process_memory.h"
-#include "apogee/tests/support/temp_dir.h"
-#include "apogee/tests/support/tfrecord.h"
+#include "apogee/tests/support/files/temp_dir.h"
+#include "apogee/tests/support/files/tfrecord.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

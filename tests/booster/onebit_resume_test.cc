@@ -9,14 +9,14 @@
 #include "apogee/core/rng.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/mlp.h"
-#include "apogee/optim/onebit_adam.h"
+#include "apogee/optim/onebit/onebit_adam.h"
 #include "apogee/optim/registry.h"
 #include "apogee/plugins/ddp.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/plugins/single_rank.h"
 #include "apogee/tests/support/exactness.h"
+#include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/run_ranks.h"
-#include "apogee/tests/support/temp_dir.h"
 
 namespace apogee {
 namespace onebit_resume_test {

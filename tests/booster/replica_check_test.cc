@@ -11,11 +11,11 @@
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/booster/booster.h"
 #include "apogee/nn/models/mlp.h"
-#include "apogee/optim/adam.h"
+#include "apogee/optim/adam/adam.h"
 #include "apogee/plugins/ddp.h"
 #include "apogee/plugins/low_level_zero.h"
+#include "apogee/tests/support/files/shared_temp_dir.h"
 #include "apogee/tests/support/run_ranks.h"
-#include "apogee/tests/support/shared_temp_dir.h"
 
 namespace apogee {
 namespace replica_check_test {

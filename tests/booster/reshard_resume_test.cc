@@ -8,13 +8,13 @@
 #include "apogee/checkpoint/reshard.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
-#include "apogee/optim/adam.h"
+#include "apogee/optim/adam/adam.h"
 #include "apogee/plugins/gemini.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/plugins/low_level_zero.h"
 #include "apogee/plugins/single_rank.h"
+#include "apogee/tests/support/files/shared_temp_dir.h"
 #include "apogee/tests/support/run_ranks.h"
-#include "apogee/tests/support/shared_temp_dir.h"
 
 namespace apogee {
 namespace reshard_resume_test {

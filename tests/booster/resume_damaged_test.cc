@@ -9,10 +9,10 @@
 #include <gtest/gtest.h>
 
 #include "apogee/checkpoint/checkpoint_folder.h"
-#include "apogee/tests/support/damage.h"
 #include "apogee/tests/support/descriptor_limit.h"
-#include "apogee/tests/support/small_run.h"
-#include "apogee/tests/support/temp_dir.h"
+#include "apogee/tests/support/files/damage.h"
+#include "apogee/tests/support/files/temp_dir.h"
+#include "apogee/tests/support/runs/small_run.h"
 
 namespace apogee {
 namespace resume_damaged_test {

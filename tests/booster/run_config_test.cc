@@ -17,13 +17,13 @@
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/nn/models/llama.h"
 #include "apogee/nn/models/mlp.h"
-#include "apogee/optim/lr_schedule_registry.h"
 #include "apogee/optim/registry.h"
+#include "apogee/optim/schedule/lr_schedule_registry.h"
 #include "apogee/plugins/ddp.h"
 #include "apogee/plugins/single_rank.h"
 #include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/run_ranks.h"
-#include "apogee/tests/support/temp_dir.h"
 
 namespace apogee {
 namespace run_config_test {

@@ -17,8 +17,8 @@
 #include "apogee/optim/registry.h"
 #include "apogee/plugins/single_rank.h"
 #include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/run_ranks.h"
-#include "apogee/tests/support/temp_dir.h"
 
 namespace apogee {
 namespace run_lock_test {

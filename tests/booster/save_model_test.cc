@@ -8,17 +8,17 @@
 #include <filesystem>
 
 #include "apogee/booster/booster.h"
-#include "apogee/checkpoint/safetensors_reader.h"
+#include "apogee/checkpoint/format/safetensors_reader.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/nn/models/llama.h"
-#include "apogee/optim/adam.h"
-#include "apogee/optim/lr_schedule.h"
+#include "apogee/optim/adam/adam.h"
+#include "apogee/optim/schedule/lr_schedule.h"
 #include "apogee/plugins/gemini.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/plugins/single_rank.h"
+#include "apogee/tests/support/files/shared_temp_dir.h"
 #include "apogee/tests/support/run_ranks.h"
-#include "apogee/tests/support/shared_temp_dir.h"
 
 namespace apogee {
 namespace save_model_test {

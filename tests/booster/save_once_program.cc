@@ -19,7 +19,7 @@
 
 #include "apogee/checkpoint/checkpoint_folder.h"
 #include "apogee/checkpoint/checkpoint_reader.h"
-#include "apogee/tests/support/small_run.h"
+#include "apogee/tests/support/runs/small_run.h"
 
 namespace apogee {
 namespace {

@@ -8,9 +8,9 @@
 #include "apogee/comm/launch.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/mlp.h"
-#include "apogee/optim/adam.h"
+#include "apogee/optim/adam/adam.h"
 #include "apogee/plugins/low_level_zero.h"
-#include "apogee/tests/support/trace_file.h"
+#include "apogee/tests/support/files/trace_file.h"
 
 namespace apogee {
 namespace trace_test {

@@ -15,18 +15,18 @@
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/booster/booster.h"
 #include "apogee/checkpoint/checkpoint_reader.h"
-#include "apogee/checkpoint/tensor_file.h"
+#include "apogee/checkpoint/format/tensor_file.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/nn/models/mlp.h"
-#include "apogee/optim/lr_schedule_registry.h"
 #include "apogee/optim/registry.h"
+#include "apogee/optim/schedule/lr_schedule_registry.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/plugins/single_rank.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tests/support/exactness.h"
+#include "apogee/tests/support/files/shared_temp_dir.h"
 #include "apogee/tests/support/run_ranks.h"
-#include "apogee/tests/support/shared_temp_dir.h"
 
 namespace apogee {
 namespace training_state_test {
@@ -185,7 +185,7 @@ std::map<std::string, std::string> ContentsOf(const std::string& path) {
   for (const auto& [name, tensor] : reader.manifest().tensors) {
     const Tensor whole =
         Tensor::Zeros(Shape(tensor.shape), *checkpoint::TensorDType(tensor.dtype), CpuContext());
-    OkOrThrow(reader.Read(name, comm::Layout(whole.shape()), whole));
+    OkOrThrow(reader.Read(name, Layout(whole.shape()), whole));
     contents[name] = tensor.dtype + std::string(static_cast<const char*>(whole.raw()),
                                                 static_cast<size_t>(whole.bytes()));
   }

@@ -11,10 +11,10 @@
 
 #include "apogee/checkpoint/checkpoint_reader.h"
 #include "apogee/checkpoint/checkpoint_writer.h"
-#include "apogee/checkpoint/hf_weights.h"
+#include "apogee/checkpoint/hf/hf_weights.h"
 #include "apogee/core/rng.h"
+#include "apogee/tests/support/files/shared_temp_dir.h"
 #include "apogee/tests/support/run_ranks.h"
-#include "apogee/tests/support/shared_temp_dir.h"
 #include "apogee/tests/support/test_context.h"
 
 namespace apogee::checkpoint {
@@ -22,8 +22,6 @@ namespace checkpoint_test {
 
 using apogee::testing::RunRanks;
 using apogee::testing::SharedTempDir;
-using comm::Layout;
-using comm::Segment;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -51,7 +49,7 @@ enum class How { kWhole, kFlat, kColumns, kRows };
 // What rank `rank` of `ranks` holds.
 Layout LayoutOf(const Logical& tensor, How how, int rank, int ranks) {
   const int64_t numel = tensor.shape.numel();
-  const comm::MatrixView matrix = Layout(tensor.shape).matrix();
+  const MatrixView matrix = Layout(tensor.shape).matrix();
   if (how == How::kWhole)
     return Layout(tensor.shape, {.segments = {{0, numel}}, .num_replicas = ranks});
   if (how == How::kFlat) {  // cuts mid-row; the last rank may have nothing

@@ -11,12 +11,12 @@
 
 #include "apogee/checkpoint/checkpoint_reader.h"
 #include "apogee/checkpoint/checkpoint_writer.h"
-#include "apogee/checkpoint/tensor_file.h"
+#include "apogee/checkpoint/format/tensor_file.h"
 #include "apogee/core/rng.h"
 #include "apogee/tensor/cpu/cpu_context.h"
-#include "apogee/tests/support/damage.h"
+#include "apogee/tests/support/files/damage.h"
+#include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/run_ranks.h"
-#include "apogee/tests/support/temp_dir.h"
 
 namespace apogee::checkpoint {
 namespace corruption_test {
@@ -43,7 +43,7 @@ void Save(const std::string& path, const std::vector<Shape>& shapes) {
         const auto place = static_cast<uint64_t>(world.rank() * half + i);
         part.data<float>()[i] = static_cast<float>(Philox(key, place)[0]);
       }
-      const comm::Layout layout(shape, {.segments = {{world.rank() * half, half}}});
+      const Layout layout(shape, {.segments = {{world.rank() * half, half}}});
       contents.parts.push_back({name, part, layout});
     }
     ASSERT_EQ(SaveCheckpoint({RealFileSystem(), path}, contents, world.group()), absl::OkStatus());
@@ -55,7 +55,7 @@ absl::Status ReadAll(const std::string& path) {
   APOGEE_ASSIGN_OR_RETURN(const auto reader, CheckpointReader::Open(RealFileSystem(), path));
   for (const auto& [name, tensor] : reader.manifest().tensors) {
     const Tensor to = Tensor::Zeros(Shape(tensor.shape), *TensorDType(tensor.dtype), CpuContext());
-    APOGEE_RETURN_IF_ERROR(reader.Read(name, comm::Layout(to.shape()), to));
+    APOGEE_RETURN_IF_ERROR(reader.Read(name, Layout(to.shape()), to));
   }
   return absl::OkStatus();
 }

@@ -8,7 +8,7 @@
 #include "apogee/checkpoint/checkpoint_reader.h"
 #include "apogee/checkpoint/checkpoint_writer.h"
 #include "apogee/tensor/cpu/cpu_context.h"
-#include "apogee/tests/support/crash_file_system.h"
+#include "apogee/tests/support/files/crash_file_system.h"
 #include "apogee/tests/support/run_ranks.h"
 
 namespace apogee::checkpoint {
@@ -31,7 +31,7 @@ absl::Status Save(const std::shared_ptr<CrashFileSystem>& files, int64_t step, i
     std::vector<float> values;
     for (int64_t i = begin; i < begin + part; ++i) values.push_back(static_cast<float>(step + i));
     const TensorPart mine{"w", Tensor::FromVector<float>(values, {part}, CpuContext()),
-                          comm::Layout(Shape{kNumel}, {.segments = {{begin, part}}})};
+                          Layout(Shape{kNumel}, {.segments = {{begin, part}}})};
     statuses[static_cast<size_t>(world.rank())] =
         SaveCheckpoint({files, JoinPath(kFolder, CheckpointName(step))},
                        {{{"step", std::to_string(step)}}, {mine}}, world.group());
@@ -49,7 +49,7 @@ std::vector<int64_t> WholeSteps(const std::shared_ptr<FileSystem>& files) {
   for (const FoundCheckpoint& checkpoint : found->valid) {
     const auto reader = CheckpointReader::Open(files, JoinPath(kFolder, checkpoint.name));
     const Tensor to = Tensor::Zeros({kNumel}, DType::kF32, CpuContext());
-    bool whole = reader.ok() && reader->Read("w", comm::Layout(Shape{kNumel}), to).ok();
+    bool whole = reader.ok() && reader->Read("w", Layout(Shape{kNumel}), to).ok();
     for (int64_t i = 0; whole && i < kNumel; ++i) {
       whole = to.data<float>()[i] == static_cast<float>(checkpoint.step + i);
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What the real file system says when it cannot. Full and read-only disks: scripts/bad_disks.sh.
-#include "apogee/checkpoint/file_system.h"
+#include "apogee/checkpoint/files/file_system.h"
 
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 #include <csignal>
 
-#include "apogee/tests/support/temp_dir.h"
+#include "apogee/tests/support/files/temp_dir.h"
 
 namespace apogee::checkpoint {
 namespace file_system_test {

@@ -2,7 +2,7 @@
 
 // Folders by descriptors: a removed entry lies in the folder that was opened, even if others change
 // the path meanwhile, and never behind a link or on another device.
-#include "apogee/checkpoint/folder.h"
+#include "apogee/checkpoint/files/folder.h"
 
 #include <fcntl.h>
 #include <gmock/gmock-more-matchers.h>
@@ -19,8 +19,8 @@
 #include <functional>
 #include <thread>
 
-#include "apogee/checkpoint/file_system.h"
-#include "apogee/tests/support/temp_dir.h"
+#include "apogee/checkpoint/files/file_system.h"
+#include "apogee/tests/support/files/temp_dir.h"
 
 namespace apogee::checkpoint {
 namespace folder_test {

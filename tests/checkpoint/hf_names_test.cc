@@ -2,19 +2,19 @@
 
 // Weights under the names of the hub: GPT-2 without its prefix and with its masks, Llama with its
 // frequencies; mixtures are refused.
-#include "apogee/checkpoint/hf_names.h"
+#include "apogee/checkpoint/hf/hf_names.h"
 
 #include <gmock/gmock-more-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "apogee/checkpoint/hf_weights.h"
+#include "apogee/checkpoint/hf/hf_weights.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/nn/models/llama.h"
 #include "apogee/tensor/cpu/cpu_context.h"
-#include "apogee/tests/support/safetensors_file.h"
-#include "apogee/tests/support/temp_dir.h"
+#include "apogee/tests/support/files/safetensors_file.h"
+#include "apogee/tests/support/files/temp_dir.h"
 
 namespace apogee::checkpoint {
 namespace hf_names_test {
@@ -97,8 +97,7 @@ absl::StatusOr<LoadReport> Load(nn::Module& model, const std::string& folder,
                                 const LoadWeightsOptions& options, const std::string& within = "") {
   std::vector<TensorPart> parts;
   for (const auto& parameter : model.Parameters()) {
-    parts.push_back(
-        {within + parameter->name(), parameter->data(), comm::Layout(parameter->shape())});
+    parts.push_back({within + parameter->name(), parameter->data(), Layout(parameter->shape())});
   }
   return LoadModelWeights({RealFileSystem(), folder}, parts, options, nullptr);
 }
@@ -251,7 +250,7 @@ TEST(HfNamesTest, NamesWithoutTheGivenPrefixAreMissing) {
   file.Add("v", {1});
   file.Write(folder.path());
   const auto part = [](const std::string& name) {
-    return TensorPart{name, Tensor::Zeros({1}, DType::kF32, CpuContext()), comm::Layout(Shape{1})};
+    return TensorPart{name, Tensor::Zeros({1}, DType::kF32, CpuContext()), Layout(Shape{1})};
   };
   const std::vector<TensorPart> parts = {part("in.w"), part("in.v"), part("w")};
   const LoadWeightsOptions options{.strict = false, .model_prefix = "in."};

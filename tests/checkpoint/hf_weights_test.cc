@@ -2,7 +2,7 @@
 
 // Hugging Face weights: what ranks hold between them becomes whole tensors in files, and comes back
 // under any layout; files that break a rule are refused.
-#include "apogee/checkpoint/hf_weights.h"
+#include "apogee/checkpoint/hf/hf_weights.h"
 
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
@@ -14,12 +14,12 @@
 #include <filesystem>
 #include <numeric>
 
-#include "apogee/checkpoint/hf_index.h"
-#include "apogee/checkpoint/safetensors_reader.h"
+#include "apogee/checkpoint/format/safetensors_reader.h"
+#include "apogee/checkpoint/hf/hf_index.h"
 #include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tests/support/files/safetensors_file.h"
+#include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/run_ranks.h"
-#include "apogee/tests/support/safetensors_file.h"
-#include "apogee/tests/support/temp_dir.h"
 
 namespace apogee::checkpoint {
 namespace hf_weights_test {
@@ -27,8 +27,6 @@ namespace hf_weights_test {
 using apogee::testing::ReadFile;
 using apogee::testing::RunRanks;
 using apogee::testing::TempDir;
-using comm::Layout;
-using comm::Segment;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;

@@ -12,9 +12,9 @@
 #include <functional>
 #include <new>
 
-#include "apogee/checkpoint/hf_index.h"
-#include "apogee/checkpoint/manifest.h"
-#include "apogee/checkpoint/safetensors_header.h"
+#include "apogee/checkpoint/format/manifest.h"
+#include "apogee/checkpoint/format/safetensors_header.h"
+#include "apogee/checkpoint/hf/hf_index.h"
 #include "apogee/nn/models/hf_config.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -14,15 +14,15 @@
 
 #include "apogee/checkpoint/checkpoint_reader.h"
 #include "apogee/checkpoint/checkpoint_writer.h"
+#include "apogee/checkpoint/format/tensor_file.h"
+#include "apogee/checkpoint/format/tensor_stream.h"
 #include "apogee/checkpoint/run_merge.h"
-#include "apogee/checkpoint/tensor_file.h"
-#include "apogee/checkpoint/tensor_stream.h"
 #include "apogee/tensor/cpu/cpu_context.h"
-#include "apogee/tests/support/crash_file_system.h"
 #include "apogee/tests/support/descriptor_limit.h"
+#include "apogee/tests/support/files/crash_file_system.h"
+#include "apogee/tests/support/files/safetensors_file.h"
+#include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/run_ranks.h"
-#include "apogee/tests/support/safetensors_file.h"
-#include "apogee/tests/support/temp_dir.h"
 
 namespace apogee::checkpoint {
 namespace reshard_test {
@@ -32,8 +32,6 @@ using apogee::testing::DescriptorLimit;
 using apogee::testing::ReadFile;
 using apogee::testing::RunRanks;
 using apogee::testing::TempDir;
-using comm::Layout;
-using comm::Segment;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The strict reader: what it takes, and one test per thing it must refuse.
-#include "apogee/checkpoint/safetensors_reader.h"
+#include "apogee/checkpoint/format/safetensors_reader.h"
 
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <filesystem>
 
 #include "apogee/tensor/cpu/cpu_context.h"
-#include "apogee/tests/support/safetensors_file.h"
+#include "apogee/tests/support/files/safetensors_file.h"
 
 namespace apogee::checkpoint {
 namespace safetensors_reader_test {

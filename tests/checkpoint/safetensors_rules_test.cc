@@ -7,12 +7,12 @@
 #include <cstring>
 #include <filesystem>
 
-#include "apogee/checkpoint/safetensors_header.h"
-#include "apogee/checkpoint/tensor_file.h"
-#include "apogee/tests/support/crash_file_system.h"
-#include "apogee/tests/support/mutate_text.h"
-#include "apogee/tests/support/plain_safetensors.h"
-#include "apogee/tests/support/temp_dir.h"
+#include "apogee/checkpoint/format/safetensors_header.h"
+#include "apogee/checkpoint/format/tensor_file.h"
+#include "apogee/tests/support/files/crash_file_system.h"
+#include "apogee/tests/support/files/mutate_text.h"
+#include "apogee/tests/support/files/plain_safetensors.h"
+#include "apogee/tests/support/files/temp_dir.h"
 
 namespace apogee::checkpoint {
 namespace safetensors_rules_test {

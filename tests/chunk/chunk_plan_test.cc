@@ -37,7 +37,7 @@ TEST(ChunkPlanTest, EveryElementHasOneShard) {
           filled = item.end();
           int64_t next = 0;
           for (int shard = 0; shard < shards; ++shard) {
-            for (const comm::Segment& segment : SegmentsOf(chunk, item, shard)) {
+            for (const Segment& segment : SegmentsOf(chunk, item, shard)) {
               EXPECT_EQ(segment.begin, next);
               next += segment.length;
               if (next < item.numel) {

@@ -47,7 +47,7 @@ TEST(ShardedParametersTest, EveryElementIsKeptOnceAndComesBack) {
       size_t moved = 0;
       const auto sharded = ShardedParameters::Make(
           parameters, Plan(parameters, num_ranks), {.group = world.group(), .dtype = DType::kBF16},
-          [&](size_t, const Tensor& old_value, const Tensor&, const comm::Layout&) {
+          [&](size_t, const Tensor& old_value, const Tensor&, const Layout&) {
             EXPECT_EQ(old_value.dtype(), DType::kF32);
             ++moved;
           });
@@ -79,12 +79,12 @@ TEST(ShardedParametersTest, AnUpdatedShardIsWhatOthersGather) {
     const auto parameters = Make(world.context(), DType::kF32);
     const auto sharded =
         ShardedParameters::Make(parameters, Plan(parameters, 3), {.group = world.group()},
-                                [](size_t, const Tensor&, const Tensor&, const comm::Layout&) {});
+                                [](size_t, const Tensor&, const Tensor&, const Layout&) {});
     for (size_t i = 0; i < parameters.size(); ++i) sharded->Shard(i).Fill(world.rank());
     sharded->Acquire(sharded->ChunkOf(1));
     std::vector<float> got = parameters[1]->value().ToVector<float>();
-    const comm::Layout layout = sharded->LayoutOf(1);
-    for (const comm::Segment& segment : layout.segments()) {
+    const Layout layout = sharded->LayoutOf(1);
+    for (const Segment& segment : layout.segments()) {
       for (int64_t k = 0; k < segment.length; ++k) {
         EXPECT_EQ(got[static_cast<size_t>(segment.begin + k)], world.rank());
       }
@@ -99,7 +99,7 @@ TEST(ShardedParametersTest, ReadsRunOnMiss) {
   const auto parameters = Make(context, DType::kF32);
   const auto sharded =
       ShardedParameters::Make(parameters, Plan(parameters, 1), {},
-                              [](size_t, const Tensor&, const Tensor&, const comm::Layout&) {});
+                              [](size_t, const Tensor&, const Tensor&, const Layout&) {});
   std::vector<size_t> missed;
   sharded->set_on_miss([&](size_t index) {
     missed.push_back(index);

@@ -12,7 +12,7 @@
 
 #include "apogee/core/rng.h"
 #include "apogee/tests/support/run_ranks.h"
-#include "apogee/tests/support/scalar_compression.h"
+#include "apogee/tests/support/runs/scalar_compression.h"
 #include "apogee/tests/support/test_context.h"
 
 namespace apogee::comm {

@@ -10,7 +10,7 @@
 #include "apogee/comm/cuda/tree_reduce.h"
 #include "apogee/comm/tree_reduce.h"
 #include "apogee/tensor/cuda/cuda_context.h"
-#include "apogee/tests/support/rough_sums.h"
+#include "apogee/tests/support/runs/rough_sums.h"
 
 namespace apogee::comm::cuda {
 namespace cuda_tree_reduce_test {

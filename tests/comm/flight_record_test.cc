@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Flight records: what a launch that fails leaves behind, and one that does not.
-#include "apogee/comm/flight_record.h"
+#include "apogee/comm/failure/flight_record.h"
 
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "apogee/tests/support/files/shared_temp_dir.h"
 #include "apogee/tests/support/launch_ranks.h"
-#include "apogee/tests/support/shared_temp_dir.h"
 
 namespace apogee::comm {
 namespace flight_record_test {

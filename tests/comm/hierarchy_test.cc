@@ -11,7 +11,7 @@
 #include <map>
 #include <random>
 
-#include "apogee/tests/support/rough_sums.h"
+#include "apogee/tests/support/runs/rough_sums.h"
 
 namespace apogee::comm::process {
 namespace hierarchy_test {

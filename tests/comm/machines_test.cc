@@ -11,8 +11,8 @@
 #include <numeric>
 
 #include "apogee/comm/process/process_world.h"
-#include "apogee/tests/support/rough_sums.h"
 #include "apogee/tests/support/run_ranks.h"
+#include "apogee/tests/support/runs/rough_sums.h"
 
 namespace apogee::comm {
 namespace machines_test {

@@ -12,7 +12,7 @@
 #include <functional>
 
 #include "apogee/comm/launch.h"
-#include "apogee/tests/comm/tcp_jobs.h"
+#include "apogee/tests/comm/tcp/tcp_jobs.h"
 
 namespace apogee::comm {
 namespace stopped_ranks_test {

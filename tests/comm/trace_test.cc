@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "apogee/comm/launch.h"
-#include "apogee/tests/support/trace_file.h"
+#include "apogee/tests/support/files/trace_file.h"
 
 namespace apogee::comm {
 namespace trace_test {

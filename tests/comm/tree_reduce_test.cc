@@ -11,7 +11,7 @@
 
 #include "apogee/comm/process/hierarchy.h"
 #include "apogee/comm/transport/machines.h"
-#include "apogee/tests/support/rough_sums.h"
+#include "apogee/tests/support/runs/rough_sums.h"
 
 namespace apogee::comm {
 namespace tree_reduce_test {

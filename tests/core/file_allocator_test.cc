@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Blocks in a file are memory like any other, and the disk has room for them before they are used.
-#include "apogee/core/file_allocator.h"
+#include "apogee/core/process/file_allocator.h"
 
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>

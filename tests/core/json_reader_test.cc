@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // JsonReader takes what another JSON library takes, and finds the same in it.
-#include "apogee/core/json_reader.h"
+#include "apogee/core/text/json_reader.h"
 
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
-#include "apogee/tests/support/mutate_text.h"
+#include "apogee/tests/support/files/mutate_text.h"
 
 namespace apogee {
 namespace json_reader_test {

@@ -2,14 +2,14 @@
 
 // Libraries that are loaded at run time: where they are looked for, and what is said of absent
 // ones.
-#include "apogee/core/shared_library.h"
+#include "apogee/core/process/shared_library.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 
-#include "apogee/tests/support/temp_dir.h"
+#include "apogee/tests/support/files/temp_dir.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/core/text.h"
+#include "apogee/core/text/text.h"
 
 #include "gtest/gtest.h"
 

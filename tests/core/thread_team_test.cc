@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What OpenMP grants a thread, what a ThreadTeam makes of it, and numbers that cannot be.
-#include "apogee/core/thread_team.h"
+#include "apogee/core/process/thread_team.h"
 
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>

@@ -2,7 +2,7 @@
 
 // Trace: what is written is JSON that viewers take, for every record, and complete or not
 // there.
-#include "apogee/core/trace.h"
+#include "apogee/core/trace/trace.h"
 
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
@@ -16,8 +16,8 @@
 #include <new>
 #include <thread>
 
-#include "apogee/core/trace_writer.h"
-#include "apogee/tests/support/trace_file.h"
+#include "apogee/core/trace/trace_writer.h"
+#include "apogee/tests/support/files/trace_file.h"
 
 // Counts what this program allocates.
 namespace {

@@ -13,7 +13,7 @@
 
 #include "apogee/core/error.h"
 #include "apogee/tensor/cuda/cuda_context.h"
-#include "apogee/tensor/cuda/launch.cuh"
+#include "apogee/tensor/cuda/device/launch.cuh"
 #include "apogee/tensor/tensor.h"
 
 namespace apogee::cuda {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The warp instructions of tensor/cuda/mma.cuh on fibers. The lanes hold the same elements as in
-// PTX, and every element goes through its lane, so that an index that is wrong on a GPU is wrong
-// here, too.
+// The warp instructions of tensor/cuda/attention/mma.cuh on fibers. Lanes hold the same elements
+// as in PTX, and every element goes through its lane, so that an index that is wrong on a GPU is
+// wrong here, too.
 #ifndef APOGEE_TESTS_CUDA_EMULATION_MMA_H_
 #define APOGEE_TESTS_CUDA_EMULATION_MMA_H_
 

@@ -10,7 +10,7 @@
 #include "apogee/data/loader.h"
 #include "apogee/data/text_corpus.h"
 #include "apogee/tensor/cpu/cpu_context.h"
-#include "apogee/tests/support/temp_dir.h"
+#include "apogee/tests/support/files/temp_dir.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <string>
 
+#include "apogee/tests/support/files/trace_file.h"
+#include "apogee/tests/support/files/xml.h"
 #include "apogee/tests/support/program.h"
-#include "apogee/tests/support/trace_file.h"
-#include "apogee/tests/support/xml.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

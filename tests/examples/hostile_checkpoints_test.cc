@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/program.h"
-#include "apogee/tests/support/temp_dir.h"
 
 namespace apogee {
 namespace hostile_checkpoints_test {

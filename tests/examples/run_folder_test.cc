@@ -9,12 +9,12 @@
 
 #include "apogee/booster/booster.h"
 #include "apogee/nn/models/gpt2.h"
-#include "apogee/optim/lr_schedule_registry.h"
 #include "apogee/optim/registry.h"
+#include "apogee/optim/schedule/lr_schedule_registry.h"
 #include "apogee/plugins/single_rank.h"
 #include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/program.h"
-#include "apogee/tests/support/temp_dir.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "apogee/tests/support/files/temp_dir.h"
+#include "apogee/tests/support/files/tfrecord.h"
 #include "apogee/tests/support/program.h"
-#include "apogee/tests/support/temp_dir.h"
-#include "apogee/tests/support/tfrecord.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <string>
 
+#include "apogee/tests/support/files/xml.h"
 #include "apogee/tests/support/program.h"
-#include "apogee/tests/support/xml.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "apogee/checkpoint/hf_index.h"
+#include "apogee/checkpoint/hf/hf_index.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using apogee::checkpoint::ParseHfIndex;

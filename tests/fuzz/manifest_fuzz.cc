@@ -11,7 +11,7 @@
 
 #include <cstdio>
 
-#include "apogee/checkpoint/manifest.h"
+#include "apogee/checkpoint/format/manifest.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string json(reinterpret_cast<const char*>(data), size);

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "apogee/checkpoint/safetensors_header.h"
+#include "apogee/checkpoint/format/safetensors_header.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;

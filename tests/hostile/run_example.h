@@ -20,8 +20,8 @@
 #include <string>
 #include <vector>
 
+#include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/program.h"
-#include "apogee/tests/support/temp_dir.h"
 
 namespace apogee::testing {
 

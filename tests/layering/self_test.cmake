@@ -33,7 +33,7 @@ expect(pass "the umbrella header in a program" examples/a.cc "#include \"apogee/
 expect(fail "a higher layer" core/a.cc "#include \"apogee/tensor/tensor.h\"")
 expect(fail "a higher layer, spelled oddly" core/a.h "  #  include <apogee/tensor/tensor.h>")
 expect(fail "a parent on its nested layer" nn/a.cc "#include \"apogee/nn/parallel/a.h\"")
-expect(fail "an undeclared folder" nn/a.cc "#include \"apogee/optim/sgd.h\"")
+expect(fail "an undeclared folder" nn/a.cc "#include \"apogee/optim/momentum/sgd.h\"")
 expect(fail "the umbrella header in a layer" nn/a.cc "#include \"apogee/apogee.h\"")
 expect(fail "a header without its prefix" core/a.cc "#include \"core.h\"")
 expect(fail "Eigen in a header" tensor/cpu/a.h "#include <Eigen/Core>")

@@ -14,7 +14,7 @@
 #include "apogee/nn/models/llama.h"
 #include "apogee/nn/models/mlp.h"
 #include "apogee/tensor/cpu/cpu_context.h"
-#include "apogee/tests/support/trace_file.h"
+#include "apogee/tests/support/files/trace_file.h"
 
 namespace apogee::nn {
 namespace trace_modules_test {

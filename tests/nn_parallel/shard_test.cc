@@ -14,7 +14,6 @@
 namespace apogee::nn::parallel {
 namespace shard_test {
 
-using comm::Segment;
 using ::testing::ElementsAre;
 
 struct Case {
@@ -53,7 +52,7 @@ TEST(TensorShardTest, RoundTripAndLayout) {
         const Tensor local = CutLocal(shard, whole, rank, tp);
         ASSERT_EQ(local.shape(), LocalShape(shard, shape, tp));
         // The segments are the local tensor's elements, in its order, then zeros.
-        const comm::Layout layout = LayoutOf(shard, shape, rank, tp, 2);
+        const Layout layout = LayoutOf(shard, shape, rank, tp, 2);
         EXPECT_EQ(layout.logical_shape(), shape);
         EXPECT_EQ(layout.num_replicas(), 2);
         std::vector<double> want;
@@ -78,7 +77,7 @@ TEST(TensorShardTest, RoundTripAndLayout) {
 // Known answers, which do not follow from one another.
 TEST(TensorShardTest, Segments) {
   const auto segments = [](const TensorShard& shard, const Shape& shape, int rank, int tp) {
-    const comm::Layout layout = LayoutOf(shard, shape, rank, tp);
+    const Layout layout = LayoutOf(shard, shape, rank, tp);
     return std::vector<Segment>(layout.segments().begin(), layout.segments().end());
   };
   EXPECT_THAT(segments({.dim = 0}, {4, 3}, 1, 2), ElementsAre(Segment{6, 6}));

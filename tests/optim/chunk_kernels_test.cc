@@ -7,7 +7,7 @@
 
 #include <limits>
 
-#include "apogee/optim/kernels.h"
+#include "apogee/optim/core/kernels.h"
 #include "apogee/tests/support/buffer.h"
 #include "apogee/tests/support/tolerance.h"
 

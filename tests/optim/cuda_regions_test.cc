@@ -6,7 +6,7 @@
 #include <map>
 #include <tuple>
 
-#include "apogee/optim/cuda/regions.h"
+#include "apogee/optim/cuda/device/regions.h"
 
 namespace apogee::optim::cuda {
 namespace cuda_regions_test {
@@ -45,7 +45,7 @@ Places PlacesOf(std::span<const Region> regions) {
   return places;
 }
 
-void ExpectRegions(const comm::Layout& layout, size_t count) {
+void ExpectRegions(const Layout& layout, size_t count) {
   const std::vector<RowBlock> blocks = RowBlocks(layout);
   const int64_t stride = layout.matrix().cols;
   const std::vector<Region> regions = JoinBlocks(blocks, stride);
@@ -57,29 +57,29 @@ TEST(JoinBlocksTest, WholeParameters) {
   for (const Shape& shape :
        {Shape{33, 17}, Shape{1, 9}, Shape{9, 1}, Shape{5, 4100}, Shape{700, 300}, Shape{4, 6, 5},
         Shape{3, 2, 3, 3}, Shape{2, 3, 2500}, Shape{37}, Shape{5000}}) {
-    ExpectRegions(comm::Layout(shape), 1);
+    ExpectRegions(Layout(shape), 1);
   }
 }
 
 TEST(JoinBlocksTest, PartsThatCutRows) {
-  ExpectRegions(comm::Layout({33, 17}, {.segments = {{20, 301}}}), 3);
-  ExpectRegions(comm::Layout({33, 17}, {.segments = {{34, 170}}}), 1);
-  ExpectRegions(comm::Layout({33, 17}, {.segments = {{20, 3}}}), 1);
-  ExpectRegions(comm::Layout({9, 5000}, {.segments = {{2300, 20000}}}), 3);
+  ExpectRegions(Layout({33, 17}, {.segments = {{20, 301}}}), 3);
+  ExpectRegions(Layout({33, 17}, {.segments = {{34, 170}}}), 1);
+  ExpectRegions(Layout({33, 17}, {.segments = {{20, 3}}}), 1);
+  ExpectRegions(Layout({9, 5000}, {.segments = {{2300, 20000}}}), 3);
   // From the middle of one matrix to the middle of another.
-  ExpectRegions(comm::Layout({5, 6, 5}, {.segments = {{17, 100}}}), 5);
-  ExpectRegions(comm::Layout({33, 17}, {.segments = {}}), 0);
+  ExpectRegions(Layout({5, 6, 5}, {.segments = {{17, 100}}}), 5);
+  ExpectRegions(Layout({33, 17}, {.segments = {}}), 0);
 }
 
 // As tensor parallelism cuts: some columns of every row, some rows of each of three sections.
 TEST(JoinBlocksTest, PartsOfManySegments) {
-  std::vector<comm::Segment> columns, sections, batch;
+  std::vector<Segment> columns, sections, batch;
   for (int64_t row = 0; row < 12; ++row) columns.push_back({row * 40 + 10, 20});
-  ExpectRegions(comm::Layout({12, 40}, {.segments = columns}), 1);
+  ExpectRegions(Layout({12, 40}, {.segments = columns}), 1);
   for (int64_t section = 0; section < 3; ++section) sections.push_back({section * 400 + 80, 200});
-  ExpectRegions(comm::Layout({30, 40}, {.segments = sections}), 3);
+  ExpectRegions(Layout({30, 40}, {.segments = sections}), 3);
   for (int64_t row = 0; row < 12; ++row) batch.push_back({row * 10 + 3, 4});
-  ExpectRegions(comm::Layout({3, 4, 10}, {.segments = batch}), 1);
+  ExpectRegions(Layout({3, 4, 10}, {.segments = batch}), 1);
 }
 
 }  // namespace cuda_regions_test

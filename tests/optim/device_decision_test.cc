@@ -8,10 +8,10 @@
 #include <limits>
 
 #include "apogee/comm/launch.h"
-#include "apogee/optim/group_stat_reducer.h"
+#include "apogee/optim/adam/scaled_adam.h"
+#include "apogee/optim/core/group_stat_reducer.h"
 #include "apogee/optim/registry.h"
-#include "apogee/optim/scaled_adam.h"
-#include "apogee/tensor/cuda/stream_context.cuh"
+#include "apogee/tensor/cuda/runtime/stream_context.cuh"
 #include "apogee/tests/optim/optim_fixture.h"
 #include "apogee/tests/support/message_of.h"
 

@@ -2,7 +2,7 @@
 
 // LOMO and the fused backward that it shares with AdaLomo: updates inside backward, freed
 // gradients, one decision for all parameters, refusals.
-#include "apogee/optim/fused_backward.h"
+#include "apogee/optim/step/fused_backward.h"
 
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 #include "apogee/autograd/engine.h"
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/functions/linear.h"
-#include "apogee/optim/adalomo.h"
-#include "apogee/optim/lomo.h"
+#include "apogee/optim/factored/adalomo.h"
+#include "apogee/optim/momentum/lomo.h"
 #include "apogee/tests/optim/optim_fixture.h"
 #include "apogee/tests/support/tolerance.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // GaLoreAdafactor against its equations, written out with the optimizer's own bases.
-#include "apogee/optim/galore_adafactor.h"
+#include "apogee/optim/lowrank/galore_adafactor.h"
 
 #include <gmock/gmock-matchers.h>
 
@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "apogee/tensor/ops/matmul.h"
-#include "apogee/tests/optim/factored_rule.h"
+#include "apogee/tests/optim/factored/factored_rule.h"
 
 namespace apogee::optim {
 namespace galore_adafactor_test {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The basis, and the GaLore optimizers against their equations.
-#include "apogee/optim/galore.h"
+#include "apogee/optim/lowrank/galore.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "apogee/optim/galore_adamw.h"
-#include "apogee/optim/galore_adamw8bit.h"
+#include "apogee/optim/lowrank/galore_adamw.h"
+#include "apogee/optim/lowrank/galore_adamw8bit.h"
 #include "apogee/tensor/ops/elementwise.h"
 #include "apogee/tensor/ops/matmul.h"
-#include "apogee/tests/optim/adam8_rule.h"
+#include "apogee/tests/optim/lowbit/adam8_rule.h"
 #include "apogee/tests/optim/optim_fixture.h"
 #include "apogee/tests/optim/shard_pair.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/optim/lamb.h"
+#include "apogee/optim/adam/lamb.h"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/optim/lars.h"
+#include "apogee/optim/momentum/lars.h"
 
 #include "apogee/tests/optim/layerwise_checks.h"
 

@@ -172,9 +172,8 @@ inline void CheckSharded(const MakeOptimizer& make, bool replicas = false, int s
       return Tensor::FromVector(values, {lengths[p] + 1}, part.context);
     };
     for (size_t p = 0; p < shapes.size(); ++p) {
-      comm::LayoutOptions layout{.segments = {{begins[p], lengths[p]}},
-                                 .num_replicas = replicas ? 2 : 1};
-      part.optimizer->views()[p].BindShard(slice(init[p], p), comm::Layout(shapes[p], layout));
+      LayoutOptions layout{.segments = {{begins[p], lengths[p]}}, .num_replicas = replicas ? 2 : 1};
+      part.optimizer->views()[p].BindShard(slice(init[p], p), Layout(shapes[p], layout));
       part.optimizer->views()[p].set_owner(static_cast<int>(p % 2) == rank);
     }
     for (int step = 1; step <= steps; ++step) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/optim/lion.h"
+#include "apogee/optim/momentum/lion.h"
 
 #include "apogee/tests/optim/layerwise_checks.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/optim/lr_schedule.h"
+#include "apogee/optim/schedule/lr_schedule.h"
 
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
@@ -8,10 +8,10 @@
 #include <cmath>
 #include <numbers>
 
-#include "apogee/optim/adam.h"
-#include "apogee/optim/lr_schedule_registry.h"
-#include "apogee/optim/lr_scheduler.h"
-#include "apogee/optim/sgd.h"
+#include "apogee/optim/adam/adam.h"
+#include "apogee/optim/momentum/sgd.h"
+#include "apogee/optim/schedule/lr_schedule_registry.h"
+#include "apogee/optim/schedule/lr_scheduler.h"
 #include "apogee/tests/optim/optim_fixture.h"
 
 namespace apogee::optim {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Options: what is refused when it is set, and what ranks say when theirs differ.
-#include "apogee/optim/options_agreement.h"
+#include "apogee/optim/core/options_agreement.h"
 
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
@@ -9,11 +9,11 @@
 #include <limits>
 
 #include "apogee/comm/some_ranks.h"
-#include "apogee/optim/adafactor.h"
-#include "apogee/optim/adam.h"
-#include "apogee/optim/group_stat_reducer.h"
-#include "apogee/optim/lr_scheduler.h"
-#include "apogee/optim/sgd.h"
+#include "apogee/optim/adam/adam.h"
+#include "apogee/optim/core/group_stat_reducer.h"
+#include "apogee/optim/factored/adafactor.h"
+#include "apogee/optim/momentum/sgd.h"
+#include "apogee/optim/schedule/lr_scheduler.h"
 #include "apogee/tests/optim/optim_fixture.h"
 #include "apogee/tests/support/message_of.h"
 #include "apogee/tests/support/run_ranks.h"
@@ -106,7 +106,7 @@ TEST(OptionsAgreementTest, PhaseZeroFindsARankWhoseOptionsDiffer) {
         const ParameterPtr param = RandomParam("w", {6}, DType::kF32, world.context(), 1);
         AdamW optimizer({param}, {.lr = 1e-3});
         optimizer.views()[0].BindShard(param->data().Slice(0, 2 * world.rank(), 2).Clone(),
-                                       comm::Layout({6}, {.segments = {{2 * world.rank(), 2}}}));
+                                       Layout({6}, {.segments = {{2 * world.rank(), 2}}}));
         optimizer.set_stat_reducer(std::make_unique<GroupStatReducer>(world.group()));
         optimizer.set_step_options(
             {.norm_kind = kind,

@@ -3,8 +3,8 @@
 // Weights of 16 bits: fp32 masters, rounding in the update's own pass, gradients of every dtype.
 #include <gtest/gtest.h>
 
-#include "apogee/optim/adam.h"
-#include "apogee/optim/sgd.h"
+#include "apogee/optim/adam/adam.h"
+#include "apogee/optim/momentum/sgd.h"
 #include "apogee/tests/optim/optim_fixture.h"
 
 namespace apogee::optim {

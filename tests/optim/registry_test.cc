@@ -5,7 +5,7 @@
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
-#include "apogee/optim/adam.h"
+#include "apogee/optim/adam/adam.h"
 #include "apogee/optim/distributed.h"
 #include "apogee/tests/optim/optim_fixture.h"
 

@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/optim/row_blocks.h"
+#include "apogee/optim/core/row_blocks.h"
 
 #include <gtest/gtest.h>
 
 namespace apogee::optim {
 namespace row_blocks_test {
 
-using comm::Layout;
-
 // Every local element in one block, at the row and column that its place in the logical tensor
 // says.
 void Check(const Layout& layout) {
-  const comm::MatrixView m = layout.matrix();
+  const MatrixView m = layout.matrix();
   std::vector<int64_t> logical;
-  for (const comm::Segment& s : layout.segments()) {
+  for (const Segment& s : layout.segments()) {
     for (int64_t i = 0; i < s.length; ++i) logical.push_back(s.begin + i);
   }
   std::vector<int> hits(logical.size());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // ScaledAdam against its equations written out in f64, its clipping, diagnostics, shards, state.
-#include "apogee/optim/scaled_adam.h"
+#include "apogee/optim/adam/scaled_adam.h"
 
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>

@@ -77,10 +77,10 @@ inline void ExpectShardsEqualWhole(const MakeFromParams& make, int num_steps) {
     };
     std::unique_ptr<Optimizer> optimizer = make(params);
     for (size_t p = 0; p < shapes.size(); ++p) {
-      std::vector<comm::Segment> segments;
+      std::vector<Segment> segments;
       if (lengths[p] > 0) segments.push_back({begins[p], lengths[p]});
       optimizer->views()[p].BindShard(part(p, Values(params[p]->data())),
-                                      comm::Layout(shapes[p], {segments, 1}));
+                                      Layout(shapes[p], {segments, 1}));
       optimizer->views()[p].set_owner(rank < 0 || p % 2 == static_cast<size_t>(rank));
     }
     if (exchange != nullptr) {

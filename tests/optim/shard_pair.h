@@ -61,8 +61,7 @@ void ExpectShardsEqualWhole(const Shape& shape, int64_t cut, const Options& opti
     ParamView& view = optimizer.views()[0];
     if (reducer != nullptr) {
       optimizer.set_stat_reducer(std::move(reducer));
-      view.BindShard(part(Values(param->data())),
-                     comm::Layout(shape, {.segments = {{begin, length}}}));
+      view.BindShard(part(Values(param->data())), Layout(shape, {.segments = {{begin, length}}}));
       view.set_owner(begin > 0);
     }
     for (int t = 0; t < steps; ++t) {

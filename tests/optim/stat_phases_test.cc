@@ -36,7 +36,7 @@ class Toy : public TypedOptimizer<ToyOptions> {
   int num_stat_phases() const override { return 2; }
   void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override {
     for (const ActiveParam& p : params) {
-      const comm::MatrixView m = p.view->layout().matrix();
+      const MatrixView m = p.view->layout().matrix();
       phase == 0 ? buffer.AddSums(*p.view, m.batch * m.rows + 1) : buffer.AddMaxima(*p.view, 1);
     }
   }
@@ -80,10 +80,9 @@ class Toy : public TypedOptimizer<ToyOptions> {
   static void ForEach(const ActiveParam& p, const Fn& fn) {
     double* w = p.view->master().data<double>();
     const double* g = p.grad.data<double>();
-    comm::ForEachRowPiece(p.view->layout(),
-                          [&](int64_t row, int64_t, int64_t begin, int64_t count) {
-                            for (int64_t k = begin; k < begin + count; ++k) fn(row, g[k], w[k]);
-                          });
+    ForEachRowPiece(p.view->layout(), [&](int64_t row, int64_t, int64_t begin, int64_t count) {
+      for (int64_t k = begin; k < begin + count; ++k) fn(row, g[k], w[k]);
+    });
   }
 };
 
@@ -126,7 +125,7 @@ struct Rank {
     };
     optimizer = std::make_unique<Toy>(std::vector<ParameterPtr>{param}, ToyOptions{});
     ParamView& view = optimizer->views()[0];
-    view.BindShard(part(w), comm::Layout(shape, {.segments = {{begin, length}}}));
+    view.BindShard(part(w), Layout(shape, {.segments = {{begin, length}}}));
     view.set_grad(part(g));
   }
   ParameterPtr param;
@@ -196,12 +195,12 @@ TEST(StatPhasesTest, PartialsOfReplicasHaveTheirWeights) {
   const ContextPtr context = CpuContext();
   const ParameterPtr param = RandomParam("w", {5, 7}, DType::kF64, context, 1);
   ParamView replicated(param);
-  replicated.BindParameter(comm::Layout({5, 7}, {.segments = {{0, 35}}, .num_replicas = 4}));
+  replicated.BindParameter(Layout({5, 7}, {.segments = {{0, 35}}, .num_replicas = 4}));
   EXPECT_EQ(replicated.num_replicas(), 4);
   EXPECT_EQ(replicated.layout().num_replicas(), 1);
   // A shard of such a part has as many.
   replicated.BindShard(param->data().View({35}).Slice(0, 0, 7).Clone(),
-                       comm::Layout({5, 7}, {.segments = {{0, 7}}}));
+                       Layout({5, 7}, {.segments = {{0, 7}}}));
   EXPECT_EQ(replicated.num_replicas(), 4);
   const ParamView whole(RandomParam("v", {3}, DType::kF64, context, 2));
   StatBuffer buffer(DType::kF64, context);
@@ -228,8 +227,7 @@ TEST(StatPhasesTest, TwoReplicasEqualTheWhole) {
   for (int round = 0; round <= 3; ++round) {
     const ParameterPtr param = RandomParam("w", {5, 7}, DType::kF64, context, 1);
     Toy optimizer({param}, {});
-    optimizer.views()[0].BindParameter(
-        comm::Layout({5, 7}, {.segments = {{0, 35}}, .num_replicas = 2}));
+    optimizer.views()[0].BindParameter(Layout({5, 7}, {.segments = {{0, 35}}, .num_replicas = 2}));
     param->set_grad(Tensor::FromVector(RandomValues(35, 2), {5, 7}, context));
     Partials seen;
     optimizer.set_stat_reducer(std::make_unique<RecordingReducer>(other, seen));

@@ -4,8 +4,8 @@
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
-#include "apogee/optim/adam.h"
-#include "apogee/optim/sgd.h"
+#include "apogee/optim/adam/adam.h"
+#include "apogee/optim/momentum/sgd.h"
 #include "apogee/tests/optim/optim_fixture.h"
 
 namespace apogee::optim {
@@ -154,7 +154,7 @@ TEST(StateDictTest, RefusesWhatDoesNotFitAndChangesNothing) {
       "has shape [], expected [33, 17]");
   expect_refused(
       [](StateDict& d) {
-        d.params["p1"].layout = comm::Layout({33, 17}, {.segments = {{0, 5}}});
+        d.params["p1"].layout = Layout({33, 17}, {.segments = {{0, 5}}});
       },
       "another layout");
   expect_refused([](StateDict& d) { d.groups[0]["amsgrad"] = "true"; }, "state \"max_exp_avg_sq\"");

@@ -10,9 +10,9 @@
 #include "apogee/autograd/engine.h"
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/grad_mode.h"
-#include "apogee/optim/adam.h"
+#include "apogee/optim/adam/adam.h"
 #include "apogee/optim/grad_clip.h"
-#include "apogee/optim/sgd.h"
+#include "apogee/optim/momentum/sgd.h"
 #include "apogee/tests/optim/optim_fixture.h"
 
 namespace apogee::optim {

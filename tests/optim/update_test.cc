@@ -7,8 +7,8 @@
 #include <array>
 #include <functional>
 
-#include "apogee/optim/adam.h"
-#include "apogee/optim/sgd.h"
+#include "apogee/optim/adam/adam.h"
+#include "apogee/optim/momentum/sgd.h"
 #include "apogee/tests/optim/optim_fixture.h"
 #include "apogee/tests/support/tolerance.h"
 

@@ -23,7 +23,7 @@ constexpr double kSmallestNorm = 1e-12;
 template <typename Fn>
 void ForEachElement(const optim::ParamView& view, const Fn& fn) {
   int64_t local = 0;
-  for (const apogee::comm::Segment& segment : view.layout().segments()) {
+  for (const Segment& segment : view.layout().segments()) {
     for (int64_t i = 0; i < segment.length; ++i, ++local) fn(local, segment.begin + i);
   }
 }

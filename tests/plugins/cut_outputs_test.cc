@@ -10,7 +10,7 @@
 #include "apogee/booster/booster.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
-#include "apogee/optim/adam.h"
+#include "apogee/optim/adam/adam.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/tests/support/run_ranks.h"
 #include "apogee/tests/support/says.h"

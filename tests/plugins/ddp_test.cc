@@ -8,11 +8,11 @@
 
 #include "apogee/booster/booster.h"
 #include "apogee/nn/models/mlp.h"
-#include "apogee/optim/adalomo.h"
-#include "apogee/optim/lomo.h"
-#include "apogee/optim/sgd.h"
+#include "apogee/optim/factored/adalomo.h"
+#include "apogee/optim/momentum/lomo.h"
+#include "apogee/optim/momentum/sgd.h"
 #include "apogee/tests/support/run_ranks.h"
-#include "apogee/tests/support/tiny_run.h"
+#include "apogee/tests/support/runs/tiny_run.h"
 
 namespace apogee {
 namespace ddp_test {

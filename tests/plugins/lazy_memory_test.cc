@@ -11,8 +11,8 @@
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/nn/models/mlp.h"
-#include "apogee/optim/adam.h"
-#include "apogee/optim/sgd.h"
+#include "apogee/optim/adam/adam.h"
+#include "apogee/optim/momentum/sgd.h"
 #include "apogee/plugins/gemini.h"
 #include "apogee/tests/support/run_ranks.h"
 

@@ -16,10 +16,10 @@
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/plugins/low_level_zero.h"
 #include "apogee/plugins/single_rank.h"
-#include "apogee/tests/support/gemini_run.h"
+#include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/run_ranks.h"
-#include "apogee/tests/support/temp_dir.h"
-#include "apogee/tests/support/tiny_run.h"
+#include "apogee/tests/support/runs/gemini_run.h"
+#include "apogee/tests/support/runs/tiny_run.h"
 
 namespace apogee {
 namespace lazy_values_test {

@@ -9,17 +9,17 @@
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/booster/booster.h"
 #include "apogee/nn/models/mlp.h"
-#include "apogee/optim/adam.h"
-#include "apogee/optim/lomo.h"
-#include "apogee/optim/sgd.h"
+#include "apogee/optim/adam/adam.h"
+#include "apogee/optim/momentum/lomo.h"
+#include "apogee/optim/momentum/sgd.h"
 #include "apogee/plugins/ddp.h"
 #include "apogee/plugins/gemini.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/plugins/low_level_zero.h"
 #include "apogee/plugins/single_rank.h"
+#include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/message_of.h"
 #include "apogee/tests/support/run_ranks.h"
-#include "apogee/tests/support/temp_dir.h"
 
 namespace apogee {
 namespace loop_mistakes_test {

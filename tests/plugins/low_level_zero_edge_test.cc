@@ -11,7 +11,7 @@
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/booster/booster.h"
 #include "apogee/nn/models/mlp.h"
-#include "apogee/optim/sgd.h"
+#include "apogee/optim/momentum/sgd.h"
 #include "apogee/plugins/ddp.h"
 #include "apogee/plugins/low_level_zero.h"
 #include "apogee/tensor/cpu/cpu_context.h"

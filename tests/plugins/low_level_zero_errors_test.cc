@@ -7,14 +7,14 @@
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/booster/booster.h"
 #include "apogee/nn/models/mlp.h"
-#include "apogee/optim/adam.h"
+#include "apogee/optim/adam/adam.h"
 #include "apogee/optim/grad_clip.h"
-#include "apogee/optim/sgd.h"
+#include "apogee/optim/momentum/sgd.h"
 #include "apogee/plugins/ddp.h"
 #include "apogee/plugins/low_level_zero.h"
 #include "apogee/tests/support/run_ranks.h"
+#include "apogee/tests/support/runs/tiny_run.h"
 #include "apogee/tests/support/says.h"
-#include "apogee/tests/support/tiny_run.h"
 
 namespace apogee {
 namespace low_level_zero_errors_test {

@@ -8,11 +8,11 @@
 
 #include "apogee/booster/booster.h"
 #include "apogee/nn/models/mlp.h"
+#include "apogee/optim/momentum/sgd.h"
 #include "apogee/optim/registry.h"
-#include "apogee/optim/sgd.h"
 #include "apogee/plugins/ddp.h"
 #include "apogee/tests/support/run_ranks.h"
-#include "apogee/tests/support/tiny_run.h"
+#include "apogee/tests/support/runs/tiny_run.h"
 
 namespace apogee {
 namespace low_level_zero_test {

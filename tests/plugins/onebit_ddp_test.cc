@@ -10,14 +10,14 @@
 #include "apogee/booster/booster.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/optim/grad_clip.h"
-#include "apogee/optim/onebit_adam.h"
+#include "apogee/optim/onebit/onebit_adam.h"
+#include "apogee/optim/onebit/zero_one_adam.h"
 #include "apogee/optim/registry.h"
-#include "apogee/optim/zero_one_adam.h"
 #include "apogee/plugins/ddp.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/plugins/low_level_zero.h"
 #include "apogee/tests/support/run_ranks.h"
-#include "apogee/tests/support/tiny_run.h"
+#include "apogee/tests/support/runs/tiny_run.h"
 
 namespace apogee {
 namespace onebit_ddp_test {

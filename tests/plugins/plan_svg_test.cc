@@ -7,11 +7,11 @@
 #include <gtest/gtest.h>
 
 #include "apogee/booster/booster.h"
-#include "apogee/optim/adam.h"
+#include "apogee/optim/adam/adam.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tests/support/files/xml.h"
 #include "apogee/tests/support/run_ranks.h"
-#include "apogee/tests/support/xml.h"
 
 namespace apogee {
 namespace plan_svg_test {
@@ -135,9 +135,9 @@ TEST(PlanSvgTest, BlocksTooFineToDrawAreOneBlock) {
   const auto weight = std::make_shared<autograd::Parameter>(
       "a<b>&\"c\"\n", Tensor::Zeros({4000}, DType::kF32, context));
   optim::AdamW optimizer({weight}, {});
-  std::vector<comm::Segment> segments;
+  std::vector<Segment> segments;
   for (int64_t row = 0; row < 4000; row += 2) segments.push_back({2 * row, 2});
-  optimizer.views()[0].BindParameter(comm::Layout({4000, 2}, {.segments = segments}));
+  optimizer.views()[0].BindParameter(Layout({4000, 2}, {.segments = segments}));
   const std::string svg = PlanSvg(optimizer, nullptr, {.model = "<m>"});
   std::vector<XmlElement> blocks;
   const auto elements = ParseXml(svg);

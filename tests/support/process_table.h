@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <string>
 
-#include "apogee/tests/support/temp_dir.h"
+#include "apogee/tests/support/files/temp_dir.h"
 
 namespace apogee::testing {
 

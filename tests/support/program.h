@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "apogee/tests/support/temp_dir.h"
+#include "apogee/tests/support/files/temp_dir.h"
 
 namespace apogee::testing {
 

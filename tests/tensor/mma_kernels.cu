@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/tensor/cuda/launch.cuh"
-#include "apogee/tensor/cuda/mma.cuh"
+#include "apogee/tensor/cuda/attention/mma.cuh"
+#include "apogee/tensor/cuda/device/launch.cuh"
 #include "apogee/tests/tensor/mma_kernels.h"
 
 namespace apogee {

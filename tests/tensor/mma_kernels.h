@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Kernels that use tensor/cuda/mma.cuh, for tests/tensor/mma_test.cc.
+// Kernels that use tensor/cuda/attention/mma.cuh, for tests/tensor/mma_test.cc.
 #ifndef APOGEE_TESTS_TENSOR_MMA_KERNELS_H_
 #define APOGEE_TESTS_TENSOR_MMA_KERNELS_H_
 

@@ -11,7 +11,7 @@
 #include "apogee/checkpoint/checkpoint_folder.h"
 #include "apogee/checkpoint/checkpoint_writer.h"
 #include "apogee/tensor/cpu/cpu_context.h"
-#include "apogee/tests/support/temp_dir.h"
+#include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/tool_command.h"
 
 namespace apogee::tools {
@@ -50,7 +50,7 @@ class DiffRunsTest : public ::testing::Test {
     for (const auto& [name, values] : tensors) {
       const Shape shape{static_cast<int64_t>(values.size())};
       parts.push_back(
-          {name, Tensor::FromVector<float>(values, shape, CpuContext()), comm::Layout(shape)});
+          {name, Tensor::FromVector<float>(values, shape, CpuContext()), Layout(shape)});
     }
     OkOrThrow(checkpoint::SaveCheckpoint({RealFileSystem(), path},
                                          {.attributes = {}, .parts = parts}, nullptr));

@@ -12,8 +12,8 @@
 #include <sstream>
 
 #include "apogee/comm/mpi/library.h"
+#include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/process_table.h"
-#include "apogee/tests/support/temp_dir.h"
 #include "apogee/tests/support/tool_command.h"
 
 namespace apogee {

@@ -7,8 +7,8 @@
 
 #include <algorithm>
 
+#include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/process_table.h"
-#include "apogee/tests/support/temp_dir.h"
 #include "apogee/tools/doctor/child.h"
 #include "apogee/tools/doctor/environment.h"
 #include "apogee/tools/doctor/launcher.h"

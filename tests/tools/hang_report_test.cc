@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "apogee/comm/launch.h"
-#include "apogee/tests/support/temp_dir.h"
+#include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/tool_command.h"
 
 namespace apogee::tools {

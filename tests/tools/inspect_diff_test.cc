@@ -8,11 +8,11 @@
 #include <limits>
 
 #include "apogee/checkpoint/checkpoint_writer.h"
-#include "apogee/checkpoint/hf_weights.h"
+#include "apogee/checkpoint/hf/hf_weights.h"
 #include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tests/support/files/safetensors_file.h"
+#include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/run_ranks.h"
-#include "apogee/tests/support/safetensors_file.h"
-#include "apogee/tests/support/temp_dir.h"
 #include "apogee/tests/support/tool_command.h"
 
 namespace apogee::tools {
@@ -36,9 +36,8 @@ void SaveOnTwoRanks(const std::string& path, float last = 4) {
     const auto row = first ? std::vector<float>{1, 2} : std::vector<float>{3, last};
     const std::vector<TensorPart> parts = {
         {"model/w", Tensor::FromVector<float>(row, {2}, world.context()),
-         comm::Layout(Shape{2, 2}, {.segments = {{first ? 0 : 2, 2}}})},
-        {"model/b", Tensor::FromVector<double>({5, 6, 7}, {3}, world.context()),
-         comm::Layout(Shape{3})}};
+         Layout(Shape{2, 2}, {.segments = {{first ? 0 : 2, 2}}})},
+        {"model/b", Tensor::FromVector<double>({5, 6, 7}, {3}, world.context()), Layout(Shape{3})}};
     ASSERT_TRUE(checkpoint::SaveCheckpoint({RealFileSystem(), path},
                                            {.attributes = {{"step", "7"}}, .parts = parts},
                                            world.group())

@@ -10,8 +10,8 @@
 
 #include "apogee/checkpoint/checkpoint_writer.h"
 #include "apogee/tensor/cpu/cpu_context.h"
-#include "apogee/tests/support/safetensors_file.h"
-#include "apogee/tests/support/temp_dir.h"
+#include "apogee/tests/support/files/safetensors_file.h"
+#include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/tool_command.h"
 
 namespace apogee::tools {
@@ -31,9 +31,8 @@ class ReshardCommandTest : public ::testing::Test {
   ReshardCommandTest() {
     const std::vector<TensorPart> parts = {
         {"model/w", Tensor::FromVector<float>({1, 2, 3, 4, 5, 6}, {6}, CpuContext()),
-         comm::Layout(Shape{2, 3})},
-        {"optimizer/w/m", Tensor::FromVector<float>({9, 8}, {2}, CpuContext()),
-         comm::Layout(Shape{2})}};
+         Layout(Shape{2, 3})},
+        {"optimizer/w/m", Tensor::FromVector<float>({9, 8}, {2}, CpuContext()), Layout(Shape{2})}};
     EXPECT_TRUE(checkpoint::SaveCheckpoint({RealFileSystem(), in_},
                                            {.attributes = {{"step", "7"}}, .parts = parts}, nullptr)
                     .ok());
@@ -98,7 +97,7 @@ TEST_F(ReshardCommandTest, ExitCodes) {
 TEST_F(ReshardCommandTest, LargeTensorsTakeLittleMemory) {
   constexpr int64_t kElements = int64_t{32} << 20;
   const TensorPart large{"model/large", Tensor::Full({kElements}, DType::kF32, 1, CpuContext()),
-                         comm::Layout(Shape{kElements})};
+                         Layout(Shape{kElements})};
   ASSERT_TRUE(
       checkpoint::SaveCheckpoint({RealFileSystem(), folder_ / "large"}, {.parts = {large}}, nullptr)
           .ok());

@@ -8,11 +8,11 @@
 #include <fstream>
 #include <map>
 
-#include "apogee/core/trace_writer.h"
-#include "apogee/tests/support/mutate_text.h"
-#include "apogee/tests/support/temp_dir.h"
+#include "apogee/core/trace/trace_writer.h"
+#include "apogee/tests/support/files/mutate_text.h"
+#include "apogee/tests/support/files/temp_dir.h"
+#include "apogee/tests/support/files/xml.h"
 #include "apogee/tests/support/tool_command.h"
-#include "apogee/tests/support/xml.h"
 #include "apogee/tools/timeline/timeline_svg.h"
 #include "apogee/tools/timeline/trace_reader.h"
 

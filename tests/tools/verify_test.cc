@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <string>
 
-#include "apogee/tests/support/safetensors_file.h"
+#include "apogee/tests/support/files/safetensors_file.h"
 
 namespace apogee::tools {
 namespace verify_test {

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "apogee/core/text.h"
+#include "apogee/core/text/text.h"
 
 namespace apogee::tools::doctor {
 namespace {

@@ -11,9 +11,9 @@
 #include <iomanip>
 #include <sstream>
 
+#include "apogee/core/process/thread_team.h"
 #include "apogee/core/process_memory.h"
-#include "apogee/core/text.h"
-#include "apogee/core/thread_team.h"
+#include "apogee/core/text/text.h"
 #include "apogee/tools/doctor/limits.h"
 
 namespace apogee::tools::doctor {

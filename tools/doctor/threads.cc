@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "apogee/core/thread_team.h"
+#include "apogee/core/process/thread_team.h"
 
 namespace apogee::tools::doctor {
 

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "apogee/checkpoint/open_tensor_file.h"
+#include "apogee/checkpoint/format/open_tensor_file.h"
 
 namespace apogee::tools {
 namespace {

@@ -176,8 +176,8 @@ class RankRun {
     const Tensor part = PartOf(parameter, whole);
     if (parameter.is_elsewhere()) return part.Contiguous().View({part.numel()}).Slice(0, 0, 0);
     if (!parameter.is_released()) return part;
-    const comm::Layout layout = gemini_->LayoutOf(parameter);
-    const comm::Segment kept = layout.segments().empty() ? comm::Segment{} : layout.segments()[0];
+    const Layout layout = gemini_->LayoutOf(parameter);
+    const Segment kept = layout.segments().empty() ? Segment{} : layout.segments()[0];
     return part.Contiguous().View({part.numel()}).Slice(0, kept.begin, kept.length);
   }
 

@@ -14,8 +14,8 @@
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/functions/linear.h"
 #include "apogee/autograd/functions/shape.h"
-#include "apogee/comm/layout.h"
 #include "apogee/core/rng.h"
+#include "apogee/layout/layout.h"
 #include "apogee/nn/chain.h"
 #include "apogee/nn/parallel/shard.h"
 
@@ -108,7 +108,7 @@ FedGradients::FedGradients() {
   auto table = std::make_unique<Table>();
   for (const FedParam& param : FedParams()) {
     const std::string name = param.name;
-    const comm::MatrixView matrix = comm::Layout(param.shape).matrix();
+    const MatrixView matrix = Layout(param.shape).matrix();
     const std::vector<double> rows = Scales(name + ".rows", matrix.batch * matrix.rows);
     const std::vector<double> cols = Scales(name + ".cols", matrix.cols);
     const PhiloxKey key = MakeKey(22, name);

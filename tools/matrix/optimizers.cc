@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "apogee/core/status.h"
-#include "apogee/optim/fused_backward.h"
 #include "apogee/optim/registry.h"
+#include "apogee/optim/step/fused_backward.h"
 
 namespace apogee::tools {
 namespace {
@@ -106,7 +106,7 @@ bool UpdatesInBackward(const optim::Optimizer& optimizer) {
 bool HasCodes(const optim::Optimizer& optimizer) {
   for (const optim::ParamView& view : optimizer.views()) {
     for (const optim::NamedState& state : view.states()) {
-      if (comm::IsCodes(state.kind)) return true;
+      if (IsCodes(state.kind)) return true;
     }
   }
   return false;

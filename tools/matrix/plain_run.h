@@ -8,7 +8,7 @@
 
 #include <string>
 
-#include "apogee/optim/loss_scaler.h"
+#include "apogee/optim/step/loss_scaler.h"
 #include "apogee/tools/matrix/cell.h"
 #include "apogee/tools/matrix/update_error.h"
 #include "apogee/tools/matrix/workload.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "apogee/core/text.h"
+#include "apogee/core/text/text.h"
 #include "apogee/plugins/ddp.h"
 #include "apogee/plugins/gemini.h"
 #include "apogee/plugins/hybrid_parallel.h"

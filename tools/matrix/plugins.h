@@ -16,7 +16,7 @@
 
 #include "apogee/comm/launch.h"
 #include "apogee/nn/parallel/plan.h"
-#include "apogee/optim/loss_scaler.h"
+#include "apogee/optim/step/loss_scaler.h"
 #include "apogee/plugins/plugin.h"
 
 namespace apogee::tools {

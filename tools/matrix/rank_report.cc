@@ -29,7 +29,7 @@ comm::NamedNumbers ToNumbers(const RankReport& report) {
     numbers[std::string(kMaster) + name] = part.values;
     std::vector<double>& places = numbers[std::string(kPlaces) + name];
     places.push_back(static_cast<double>(part.whole_numel));
-    for (const comm::Segment& segment : part.segments) {
+    for (const Segment& segment : part.segments) {
       places.push_back(static_cast<double>(segment.begin));
       places.push_back(static_cast<double>(segment.length));
     }
@@ -64,7 +64,7 @@ void MergePart(const std::string& name, const RankReport::Part& part, Weights& m
   std::vector<double>& whole = masters[name];
   whole.resize(static_cast<size_t>(part.whole_numel), std::numeric_limits<double>::quiet_NaN());
   size_t next = 0;
-  for (const comm::Segment& segment : part.segments) {
+  for (const Segment& segment : part.segments) {
     for (int64_t i = segment.begin; i < segment.begin + segment.length; ++i) {
       double& value = whole[static_cast<size_t>(i)];
       APOGEE_CHECK(value != value || value == part.values[next],

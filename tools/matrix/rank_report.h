@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "apogee/comm/layout.h"
+#include "apogee/layout/layout.h"
 #include "apogee/tools/matrix/boosted_run.h"
 #include "apogee/tools/matrix/update_error.h"
 
@@ -23,7 +23,7 @@ struct RankReport {
   // This rank's shard of a tensor.
   struct Part {
     int64_t whole_numel = 0;
-    std::vector<comm::Segment> segments = {};
+    std::vector<Segment> segments = {};
     std::vector<double> values = {};
   };
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "apogee/core/text.h"
+#include "apogee/core/text/text.h"
 
 namespace apogee::tools {
 namespace {

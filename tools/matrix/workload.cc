@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "apogee/core/text.h"
+#include "apogee/core/text/text.h"
 #include "apogee/tools/matrix/fed_gradients.h"
 #include "apogee/tools/matrix/tiny_model.h"
 

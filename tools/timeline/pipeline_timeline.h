@@ -18,7 +18,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "apogee/core/trace.h"
+#include "apogee/core/trace/trace.h"
 
 namespace apogee::tools {
 

@@ -5,7 +5,7 @@
 #include <array>
 #include <cmath>
 
-#include "apogee/core/json_reader.h"
+#include "apogee/core/text/json_reader.h"
 
 namespace apogee::tools {
 namespace {

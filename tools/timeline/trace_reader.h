@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Reads the pipeline work from an untrusted trace file (core/trace.h).
+// Reads the pipeline work from an untrusted trace file (core/trace/trace.h).
 //
 //   APOGEE_ASSIGN_OR_RETURN(std::vector<PipelineEvent> events,
 //                           ReadPipelineEvents(text, "run.json"));

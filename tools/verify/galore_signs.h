@@ -8,7 +8,7 @@
 
 #include <string>
 
-#include "apogee/optim/galore.h"
+#include "apogee/optim/lowrank/galore.h"
 #include "apogee/tools/verify/compare.h"
 #include "apogee/tools/verify/golden_case.h"
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "apogee/checkpoint/safetensors_reader.h"
+#include "apogee/checkpoint/format/safetensors_reader.h"
 
 namespace apogee::tools {
 

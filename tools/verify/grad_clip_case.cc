@@ -4,7 +4,7 @@
 // and as part of an optimizer step. That step is plain SGD with lr 1 from zero weights, so the new
 // weights are the negative clipped gradients.
 #include "apogee/optim/grad_clip.h"
-#include "apogee/optim/sgd.h"
+#include "apogee/optim/momentum/sgd.h"
 #include "apogee/tools/verify/cases.h"
 
 namespace apogee::tools {

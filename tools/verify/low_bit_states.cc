@@ -55,7 +55,7 @@ void CompareLowBitState(const GoldenCase& golden, const optim::ParamView& view,
   const std::string entry = Concat(prefix, state.name, "/", step);
   if (!golden.contains(entry)) return;
   const std::vector<double> values = state.value.ToVector<double>();
-  if (comm::IsCodes(state.kind)) {
+  if (IsCodes(state.kind)) {
     return CompareCodes(golden, prefix, entry, values, step, comparison);
   }
   // A flipped code changes the values computed from it by a fraction of the codes' spacing.

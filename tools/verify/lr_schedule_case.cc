@@ -6,8 +6,8 @@
 #include <regex>
 #include <set>
 
-#include "apogee/optim/lr_schedule_registry.h"
-#include "apogee/optim/lr_scheduler.h"
+#include "apogee/optim/schedule/lr_schedule_registry.h"
+#include "apogee/optim/schedule/lr_scheduler.h"
 #include "apogee/tools/verify/cases.h"
 
 namespace apogee::tools {

@@ -7,7 +7,7 @@
 
 #include "apogee/comm/compressed_all_reduce.h"
 #include "apogee/comm/launch.h"
-#include "apogee/optim/onebit_adam.h"
+#include "apogee/optim/onebit/onebit_adam.h"
 #include "apogee/optim/registry.h"
 #include "apogee/tools/verify/cases.h"
 
@@ -192,7 +192,7 @@ class OneBitReplay {
       double& largest = largest_[view.name() + "/" + state.name];
       for (const double value : values) largest = std::max(largest, std::fabs(value));
       const std::string entry = Concat(prefix, state.name, "/", step);
-      const bool per_rank = state.kind == comm::StateKind::kPerRank;
+      const bool per_rank = state.kind == StateKind::kPerRank;
       // A compression error may consist only of the momentum's rounding errors.
       const double size = std::max(largest, per_rank ? largest_[view.name() + "/exp_avg"] : 0.0);
       compare(per_rank ? Concat(entry, "/rank", world_.rank()) : entry, values, 3e-5 * size);

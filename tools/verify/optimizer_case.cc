@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "apogee/autograd/functions/arithmetic.h"
-#include "apogee/optim/fused_backward.h"
+#include "apogee/optim/adam/scaled_adam.h"
 #include "apogee/optim/registry.h"
-#include "apogee/optim/scaled_adam.h"
+#include "apogee/optim/step/fused_backward.h"
 #include "apogee/tensor/ops/elementwise.h"
 #include "apogee/tools/verify/cases.h"
 #include "apogee/tools/verify/galore_signs.h"

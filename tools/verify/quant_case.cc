@@ -3,7 +3,7 @@
 // Replays the recorded code maps and block-wise quantizations.
 #include <cmath>
 
-#include "apogee/optim/quantized_state.h"
+#include "apogee/optim/lowbit/quantized_state.h"
 #include "apogee/tools/verify/cases.h"
 
 namespace apogee::tools {

@@ -14,7 +14,7 @@
 #include <map>
 #include <thread>
 
-#include "apogee/tests/support/temp_dir.h"
+#include "apogee/tests/support/files/temp_dir.h"
 
 namespace apogee::comm::faults {
 namespace {

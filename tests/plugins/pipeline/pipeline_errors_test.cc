@@ -5,9 +5,9 @@
 #include <gtest/gtest.h>
 
 #include "apogee/booster/booster.h"
-#include "apogee/optim/adam.h"
+#include "apogee/optim/adam/adam.h"
 #include "apogee/plugins/hybrid_parallel.h"
-#include "apogee/tests/plugins/hybrid_refusals.h"
+#include "apogee/tests/plugins/hybrid/hybrid_refusals.h"
 #include "apogee/tests/support/run_ranks.h"
 #include "apogee/tests/support/says.h"
 

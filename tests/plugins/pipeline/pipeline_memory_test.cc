@@ -9,8 +9,8 @@
 
 #include "apogee/booster/booster.h"
 #include "apogee/core/process_memory.h"
-#include "apogee/optim/adam.h"
-#include "apogee/optim/sgd.h"
+#include "apogee/optim/adam/adam.h"
+#include "apogee/optim/momentum/sgd.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/tests/support/run_ranks.h"
 

@@ -6,10 +6,10 @@
 #include <atomic>
 
 #include "apogee/booster/booster.h"
-#include "apogee/optim/adam.h"
+#include "apogee/optim/adam/adam.h"
 #include "apogee/plugins/hybrid_parallel.h"
+#include "apogee/tests/support/files/trace_file.h"
 #include "apogee/tests/support/run_ranks.h"
-#include "apogee/tests/support/trace_file.h"
 
 namespace apogee {
 namespace pipeline_traffic_test {

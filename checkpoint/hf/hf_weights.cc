@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "apogee/checkpoint/hf/hf_weights.h"
+
+#include <algorithm>
+#include <set>
+
+#include "apogee/checkpoint/agreement.h"
+#include "apogee/checkpoint/format/tensor_file.h"
+#include "apogee/checkpoint/hf/hf_fit.h"
+#include "apogee/checkpoint/hf/hf_index.h"
+#include "apogee/tensor/cpu/cpu_context.h"
+
+namespace apogee::checkpoint {
+namespace {
+
+// Bytes of a tensor read at once, and so the memory that conversion takes.
+constexpr int64_t kWindowBytes = int64_t{1} << 20;
+
+absl::Status ReadAll(const HfWeights& weights, const HfNames& names,
+                     const std::vector<TensorPart>& targets) {
+  for (const TensorPart& target : targets) {
+    const std::string name = names.InFiles(target.name);
+    if (!weights.tensors().contains(name)) continue;
+    APOGEE_RETURN_IF_ERROR(weights.Read(name, target.layout, target.value));
+  }
+  return absl::OkStatus();
+}
+
+// Checks both ways: each tensor is in the file that the index says, and each file holds no others.
+absl::Status CheckIndex(const HfIndex& index,
+                        const std::map<std::string, std::shared_ptr<OpenTensorFile>>& files) {
+  for (const auto& [name, file] : index.weight_map) {
+    const OpenTensorFile& open = *files.at(file);
+    if (!open.header.entries.contains(name)) {
+      return DataLoss(open.file->path(), ": has no tensor \"", name,
+                      "\", which the index says is there");
+    }
+  }
+  for (const auto& [file, open] : files) {
+    for (const auto& [name, entry] : open->header.entries) {
+      const auto place = index.weight_map.find(name);
+      if (place == index.weight_map.end()) {
+        return DataLoss(open->file->path(), ": has a tensor \"", name,
+                        "\", which the index does not list");
+      }
+      if (place->second != file) {
+        return DataLoss(open->file->path(), ": has a tensor \"", name,
+                        "\", which the index says is in \"", place->second, "\"");
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<LoadReport> LoadModelWeights(const CheckpointTarget& source,
+                                            const std::vector<TensorPart>& targets,
+                                            const LoadWeightsOptions& options,
+                                            const comm::GroupPtr& group) {
+  CheckParts("load weights", targets);
+  const ContextPtr context = CpuContext({.num_threads = 1});
+  const absl::StatusOr<HfWeights> weights = HfWeights::Open(source.files, source.path);
+  absl::StatusOr<HfFit> fit = weights.ok() ? CompareNames(*weights, targets, options, source.path)
+                                           : absl::StatusOr<HfFit>(weights.status());
+  APOGEE_RETURN_IF_ERROR(AgreeOnStatus(fit.status(), group, context));
+  // Only one rank reads the two whole tensors.
+  const bool leads = group == nullptr || group->rank() == 0;
+  const bool has_tied = !fit->names.tied_head.empty();
+  absl::StatusOr<std::string> difference = std::string();
+  if (leads && has_tied) difference = CompareTied(*weights, fit->names);
+  APOGEE_RETURN_IF_ERROR(AgreeOnStatus(difference.status(), group, context));
+  const std::string found = GatherTexts(*difference, group, context)[0];
+  if (has_tied) NoteTied(found, *fit);
+  APOGEE_RETURN_IF_ERROR(
+      AgreeOnStatus(CheckFit(*fit, source.path, options.strict), group, context));
+  APOGEE_RETURN_IF_ERROR(AgreeOnStatus(ReadAll(*weights, fit->names, targets), group, context));
+  return std::move(fit->report);
+}
+
+absl::StatusOr<HfWeights> HfWeights::Open(const std::shared_ptr<FileSystem>& files,
+                                          const std::string& path) {
+  APOGEE_ASSIGN_OR_RETURN(const std::vector<std::string> names, files->List(path));
+  const bool single = std::ranges::binary_search(names, std::string(kHfSingleName));
+  const bool indexed = std::ranges::binary_search(names, std::string(kHfIndexName));
+  if (single && indexed) {
+    return InvalidArgument(path, ": has both ", kHfSingleName, " and ", kHfIndexName,
+                           "; remove the one that is out of date");
+  }
+  if (!single && !indexed) {
+    return NotFound(path, ": has neither ", kHfSingleName, " nor ", kHfIndexName);
+  }
+  HfWeights weights;
+  HfIndex index;
+  if (indexed) {
+    const std::string name = JoinPath(path, kHfIndexName);
+    APOGEE_ASSIGN_OR_RETURN(const std::string json, ReadTextFile(*files, name, kMaxHeaderBytes));
+    APOGEE_ASSIGN_OR_RETURN(index, ParseHfIndex(json, name));
+  }
+  std::set<std::string> file_names;
+  if (single) file_names.insert(kHfSingleName);
+  for (const auto& [name, file] : index.weight_map) file_names.insert(file);
+  for (const std::string& file : file_names) {
+    APOGEE_ASSIGN_OR_RETURN(OpenTensorFile open,
+                            OpenTensorFile::Open(*files, JoinPath(path, file)));
+    weights.files_[file] = std::make_shared<OpenTensorFile>(std::move(open));
+  }
+  if (indexed) APOGEE_RETURN_IF_ERROR(CheckIndex(index, weights.files_));
+  for (const auto& [file, open] : weights.files_) {
+    for (const auto& [name, entry] : open->header.entries) {
+      weights.tensors_[name] = {open.get(), &entry};
+    }
+  }
+  return weights;
+}
+
+absl::Status HfWeights::Read(const std::string& name, const Layout& layout,
+                             const Tensor& to) const {
+  const auto& [file, entry] = tensors_.at(name);
+  const DType dtype = *TensorDType(entry->dtype);
+  const int64_t size = DTypeSize(dtype), numel = layout.logical_shape().numel();
+  const int64_t window = std::min(kWindowBytes / size, std::max<int64_t>(numel, 1));
+  const Tensor buffer = Tensor::Empty({window}, dtype, CpuContext({.num_threads = 1}));
+  const Tensor flat = to.Detach().View({to.numel()});
+  int64_t begin = 0, end = 0;  // the elements in the buffer
+  int64_t done = 0;
+  for (const Segment& segment : layout.segments()) {
+    const int64_t segment_end = segment.begin + segment.length;
+    for (int64_t at = segment.begin; at < segment_end;) {
+      if (at < begin || at >= end) {
+        begin = at;
+        end = std::min(at + window, numel);
+        APOGEE_RETURN_IF_ERROR(file->file->Read(
+            file->data_start + entry->begin + begin * size,
+            {static_cast<std::byte*>(buffer.raw()), static_cast<size_t>((end - begin) * size)}));
+      }
+      const int64_t count = std::min(end, segment_end) - at;
+      flat.Slice(0, done, count).CopyFrom(buffer.Slice(0, at - begin, count));
+      at += count;
+      done += count;
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace apogee::checkpoint

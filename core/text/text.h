@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Small text helpers for messages that people read.
+//
+//   if (!known) Throw("config: ", UnknownName("optimizer", name, {"adam", "adamw", "sgd"}));
+//   LogWarning("the model takes ", FormatBytes(bytes), " in ", FormatThousands(count), " tensors");
+#ifndef APOGEE_CORE_TEXT_TEXT_H_
+#define APOGEE_CORE_TEXT_TEXT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace apogee {
+
+// The candidate with the smallest edit distance to `name`. "" if none is near, that is, if more
+// than half of the name would have to change.
+std::string NearestName(const std::string& name, const std::vector<std::string>& candidates);
+
+// For example `unknown optimizer "adamv" (did you mean "adamw"?); known: adam, adamw, sgd`.
+std::string UnknownName(const std::string& what, const std::string& name,
+                        const std::vector<std::string>& candidates);
+
+// For example "1.5 GiB", "12.0 MiB", "512 B".
+std::string FormatBytes(int64_t bytes);
+// For example "1,335".
+std::string FormatThousands(int64_t value);
+
+// The text as a JSON string with its quotes. If it is not valid UTF-8, each byte above 127 becomes
+// a question mark.
+std::string JsonQuoted(const std::string& text);
+
+}  // namespace apogee
+
+#endif  // APOGEE_CORE_TEXT_TEXT_H_

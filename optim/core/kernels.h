@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The kernels of the optimizers, one table per backend (see tensor/kernel_table.h). A kernel takes
+// a list of chunks, one per parameter, so that a parameter group costs one call and one pass over
+// memory.
+//
+//   OptimKernelsFor(context).adam(context, args);
+//
+// Arithmetic and states have `dtype`, f32 or f64; gradients and working weights may have any
+// floating dtype. NaN propagates: the caller has already decided whether to step. The tensors
+// of a chunk are contiguous and do not overlap. On a GPU, kernels are queued on the context's
+// stream; those with results in host memory (grad_norm, adalomo_sums, adalomo_update_norm) wait for
+// it.
+#ifndef APOGEE_OPTIM_CORE_KERNELS_H_
+#define APOGEE_OPTIM_CORE_KERNELS_H_
+
+#include <cstdint>
+#include <span>
+
+#include "apogee/layout/layout.h"
+#include "apogee/optim/adam/scaled_adam_kernels.h"
+#include "apogee/optim/adam/trust_kernels.h"
+#include "apogee/optim/core/update_chunk.h"
+#include "apogee/optim/factored/factored_kernels.h"
+#include "apogee/optim/lowbit/low_bit_kernels.h"
+#include "apogee/optim/onebit/onebit_kernels.h"
+#include "apogee/tensor/kernel_table.h"
+
+namespace apogee::optim {
+
+// The norm of the gradient of each chunk, accumulated in f64 in a fixed order. `result` (out): sum
+// of squares (kL2), sum of magnitudes (kL1) or largest magnitude (kMax); NaN if any element is NaN.
+enum class NormKind { kL2, kL1, kMax };
+struct NormChunk {
+  const void* grad;
+  DType grad_dtype;
+  int64_t n;
+  double result;
+};
+struct NormArgs {
+  NormKind kind;
+  std::span<NormChunk> chunks;
+};
+
+// sum (out): the sum of grad^2, one number of `stat_dtype` in the device's memory.
+struct SquareSumChunk {
+  const void* grad;
+  DType grad_dtype;
+  int64_t n;
+  void* sum;
+};
+struct SquareSumArgs {
+  DType stat_dtype;
+  std::span<const SquareSumChunk> chunks;
+};
+
+// grad = clamp(factor * grad, -limit, limit), in place; limit may be infinite.
+struct ScaleChunk {
+  void* grad;
+  DType grad_dtype;
+  int64_t n;
+};
+struct ScaleArgs {
+  double factor, limit;
+  std::span<const ScaleChunk> chunks;
+};
+
+// SGD:
+//   g = grad_scale * grad + l2 * w
+//   buf = momentum * buf + buf_scale * g
+//   w -= lr * (nesterov ? g + momentum * buf : buf)
+// Without momentum (buf null): w -= lr * g.
+struct SgdChunk : UpdateChunk {
+  void* momentum_buffer;
+  double buf_scale;  // 1 - dampening; 1 at the parameter's first step
+};
+struct SgdArgs {
+  DType dtype;
+  GradFactor grad_scale;
+  double lr, l2, momentum;
+  bool nesterov;
+  std::span<const SgdChunk> chunks;
+};
+
+// LOMO:
+//   g = clip_coef * clamp(inv_scale * grad, -clip_value, clip_value)
+//   w = w - decay * w - lr * g
+// If `gate` is not null, clip_coef is the gate's clip_factor.
+struct LomoArgs {
+  DType dtype;
+  double inv_scale, clip_value, clip_coef, lr, decay;
+  const StepGate* gate;
+  std::span<const UpdateChunk> chunks;
+};
+
+// AdaLomo. The second moments of a parameter are per row and column of its logical matrices
+// (layout/layout.h), or per element if exp_avg_sq is not null. g is LOMO's, and
+//   u = g * row_factors[i] * col_factors[j], or g / sqrt(second moment) per element
+//   w = w - decay * w - step_size * u
+struct AdaLomoChunk : UpdateChunk {
+  const Layout* layout;
+  double* row_sums;  // in and out of adalomo_sums: adds the sums of g^2 + eps
+  double* col_sums;
+  double weight_squares;      // out of adalomo_sums: sum of w^2
+  const double* row_factors;  // in, for adalomo_update_norm and adalomo
+  const double* col_factors;
+  void* exp_avg_sq;
+  double update_squares;    // out of adalomo_update_norm: sum of u^2
+  double step_size, decay;  // in, for adalomo
+};
+struct AdaLomoArgs {
+  DType dtype;
+  double inv_scale, clip_value, clip_coef, eps, beta2;
+  std::span<AdaLomoChunk> chunks;
+};
+
+// Adam and AdamW:
+//   g = grad_scale * grad, with kL2 plus decay * w
+//   kBefore: w -= decay * w
+//   m = beta1 m + (1 - beta1) g
+//   v = beta2 v + (1 - beta2) g^2;  amsgrad: vmax = max(vmax, v), used below in place of v
+//   w -= step_size * m / (root_scale * sqrt(v) + eps)
+//   kAfter: w -= decay * w
+struct AdamChunk : UpdateChunk {
+  void* exp_avg;
+  void* exp_avg_sq;
+  void* max_exp_avg_sq;          // null without amsgrad
+  double step_size, root_scale;  // the bias corrections of the parameter's own step
+};
+struct AdamArgs {
+  DType dtype;
+  DecayKind decay_kind;
+  GradFactor grad_scale;
+  double decay, beta1, beta2, eps;
+  bool amsgrad;
+  std::span<const AdamChunk> chunks;
+};
+
+// Lion, with g = grad_scale * grad and sign(0) = 0:
+//   w -= decay * w
+//   w -= lr * sign(beta1 m + (1 - beta1) g)
+//   m = beta2 m + (1 - beta2) g
+struct LionChunk : UpdateChunk {
+  void* exp_avg;
+};
+struct LionArgs {
+  DType dtype;
+  GradFactor grad_scale;
+  double lr, decay, beta1, beta2;
+  std::span<const LionChunk> chunks;
+};
+
+// X(slot name, argument type), one line per kernel.
+#define APOGEE_FOR_EACH_OPTIM_KERNEL(X)           \
+  X(grad_norm, NormArgs)                          \
+  X(square_sums, SquareSumArgs)                   \
+  X(grad_scale, ScaleArgs)                        \
+  X(sgd, SgdArgs)                                 \
+  X(adam, AdamArgs)                               \
+  X(lion, LionArgs)                               \
+  X(factor_moments, FactorArgs)                   \
+  X(adafactor_square_sums, AdafactorSumArgs)      \
+  X(adafactor_update_sum, AdafactorUpdateSumArgs) \
+  X(adafactor, AdafactorArgs)                     \
+  X(came_residual_sums, CameArgs)                 \
+  X(came, CameArgs)                               \
+  X(lamb_sums, LambArgs)                          \
+  X(lamb, LambArgs)                               \
+  X(lars_sums, LarsArgs)                          \
+  X(lars, LarsArgs)                               \
+  X(lomo, LomoArgs)                               \
+  X(adalomo_sums, AdaLomoArgs)                    \
+  X(adalomo_update_norm, AdaLomoArgs)             \
+  X(adalomo, AdaLomoArgs)                         \
+  X(dots, DotArgs)                                \
+  X(adam8, Adam8Args)                             \
+  X(adam8_absmax, Adam8Args)                      \
+  X(percentile_clip, PercentileArgs)              \
+  X(quantize, QuantizeArgs)                       \
+  X(dequantize, QuantizeArgs)                     \
+  X(low_rank_update, LowRankArgs)                 \
+  X(scaled_adam_shares, ScaledAdamSizeArgs)       \
+  X(median_clip, MedianClipArgs)                  \
+  X(scaled_adam_sizes, ScaledAdamSizeArgs)        \
+  X(scaled_adam, ScaledAdamArgs)                  \
+  X(blend, BlendArgs)                             \
+  X(frozen_adam, FrozenAdamArgs)                  \
+  X(local_step, LocalStepArgs)                    \
+  X(onebit_lamb_sums, OneBitLambArgs)             \
+  X(onebit_lamb, OneBitLambArgs)
+
+struct OptimKernels {
+#define APOGEE_DECLARE_SLOT(name, Args) KernelSlot<Args> name{#name};
+  APOGEE_FOR_EACH_OPTIM_KERNEL(APOGEE_DECLARE_SLOT)
+#undef APOGEE_DECLARE_SLOT
+};
+
+// The table for the context's device type. Calling a kernel that this build does not have throws
+// Error.
+const OptimKernels& OptimKernelsFor(const DeviceContext& context);
+
+}  // namespace apogee::optim
+
+#endif  // APOGEE_OPTIM_CORE_KERNELS_H_

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Adafactor (Shazeer and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost",
+// ICML 2018) as in Hugging Face transformers; AdafactorOptions::Torch() is torch.optim's.
+//
+//   optim::Adafactor optimizer(model.Parameters(), {});            // computes its own rate
+//   optim::Adafactor scheduled(model.Parameters(), {.lr = 1e-3, .scale_parameter = false,
+//                                                   .relative_step = false});
+//   optimizer.step();
+//
+// Per parameter, with t its own step count from 1; the last two dims are rows and columns, earlier
+// dims are a batch of matrices:
+//   rho   = relative_step ? min(warmup_init ? 1e-6 t : 1e-2, 1 / sqrt(t)) : lr
+//   alpha = rho * (scale_parameter ? max(eps[1], rms(w)) : 1)
+//   beta2 = 1 - t^decay_rate
+//   R = beta2 R + (1 - beta2) (mean of g^2 over each row + eps[0])
+//   C = beta2 C + (1 - beta2) (mean of g^2 over each column + eps[0])
+//   u = g / sqrt(R / mean(R)) / sqrt(C)
+//   u = alpha * u / max(1, rms(u) / clip_threshold)
+//   beta1 > 0: m = beta1 m + (1 - beta1) u;  u = m
+//   w -= weight_decay * alpha * w + u
+// Vectors and scalars keep V per element instead of R and C:
+//   V = beta2 V + (1 - beta2) (g^2 + eps[0]);  u = g / sqrt(V)
+// The momentum averages alpha * u, as in the reference, so a change of lr reaches the weights only
+// gradually.
+//
+// States of a matrix [H, W]: exp_avg_sq_row and exp_avg_sq_col, together 4 (H + W) bytes. Of a
+// vector or scalar: exp_avg_sq, 4 bytes per element. With beta1 also exp_avg, 4 bytes per element.
+// Twice that for f64.
+//
+// torch_style: rho = min(lr, 1 / sqrt(t)) and the decay is lr * weight_decay. eps[0] (0: the
+// machine epsilon) is not added; it is a lower bound of mean(R) and of the root that divides g.
+#ifndef APOGEE_OPTIM_FACTORED_ADAFACTOR_H_
+#define APOGEE_OPTIM_FACTORED_ADAFACTOR_H_
+
+#include "apogee/optim/factored/adafactor_step.h"
+
+namespace apogee::optim {
+
+class Adafactor : public RelativeStepOptimizer<AdafactorOptions> {
+ public:
+  Adafactor(std::vector<autograd::ParameterPtr> params, const AdafactorOptions& options)
+      : Adafactor({{std::move(params), options}}) {}
+  explicit Adafactor(std::vector<ParamGroup<AdafactorOptions>> groups)
+      : RelativeStepOptimizer("adafactor", std::move(groups)) {}
+
+  bool SupportsShards() const override { return true; }
+  bool DecidesOnDevice() const override { return true; }
+
+ protected:
+  std::span<const StateSpec> StatesUnder(const ParamView& view,
+                                         const AdafactorOptions& options) const override {
+    return AdafactorStep::States(view, options);
+  }
+  int num_stat_phases() const override { return AdafactorStep::kNumPhases; }
+  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override {
+    step_.Declare(phase, params, buffer);
+  }
+  void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
+                    std::span<const StatBuffer> totals, StatBuffer& buffer) override {
+    step_.Compute(phase, params, decision, totals, buffer);
+  }
+  void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
+              std::span<const StatBuffer> totals) override {
+    step_.Update(group, params, decision, totals);
+  }
+
+ private:
+  AdafactorStep step_{[this](int group) { return options(group); }};
+};
+
+}  // namespace apogee::optim
+
+#endif  // APOGEE_OPTIM_FACTORED_ADAFACTOR_H_

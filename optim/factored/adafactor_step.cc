@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "apogee/optim/factored/adafactor_step.h"
+
+#include <cmath>
+
+namespace apogee::optim {
+namespace {
+
+constexpr StateSpec kFactoredStates[] = {{"exp_avg_sq_row", StateKind::kRow},
+                                         {"exp_avg_sq_col", StateKind::kColumn},
+                                         {"exp_avg", StateKind::kElementwise}};
+constexpr StateSpec kFullStates[] = {{"exp_avg_sq", StateKind::kElementwise},
+                                     {"exp_avg", StateKind::kElementwise}};
+
+double Beta2(const AdafactorOptions& o, int64_t step) {
+  return 1 - std::pow(static_cast<double>(step), o.decay_rate);
+}
+
+// The uses of eps[0], which differ between the two styles.
+struct Floors {
+  double added = 0;
+  double mean_floor = 0;
+  double limit = std::numeric_limits<double>::infinity();  // upper bound of one over the root
+};
+Floors FloorsOf(const AdafactorOptions& o, DType dtype) {
+  if (!o.torch_style) return {.added = o.eps[0]};
+  const double machine = dtype == DType::kF64
+                             ? std::numeric_limits<double>::epsilon()
+                             : static_cast<double>(std::numeric_limits<float>::epsilon());
+  const double eps = o.eps[0] > 0 ? o.eps[0] : machine;
+  return {.mean_floor = eps, .limit = 1 / eps};
+}
+
+}  // namespace
+
+std::span<const StateSpec> AdafactorStep::States(const ParamView& view,
+                                                 const AdafactorOptions& options) {
+  const std::span<const StateSpec> all = IsFactored(view)
+                                             ? std::span<const StateSpec>(kFactoredStates)
+                                             : std::span<const StateSpec>(kFullStates);
+  return options.beta1 != 0 ? all : all.first(all.size() - 1);
+}
+
+// Statistics:
+//   phase 0  row and column sums of g^2, sum of w^2
+//   phase 1  sum of u^2
+void AdafactorStep::Declare(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) {
+  if (phase == 0) work_.Prepare(params);
+  for (const ActiveParam& param : params) {
+    const int64_t scale = options_(param.group).scale_parameter ? 1 : 0;
+    buffer.AddSums(*param.view, phase == 0 ? NumFactors(*param.view) + scale : 1);
+  }
+}
+
+void AdafactorStep::ComputeFactors(int group, std::span<const ActiveParam> params, size_t first,
+                                   int64_t ahead, bool store, const StatBuffer& totals,
+                                   const StepGate* gate) {
+  const AdafactorOptions o = options_(group);
+  std::vector<ActiveParam> factored;
+  std::vector<size_t> entries;
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (!IsFactored(*params[i].view)) continue;
+    factored.push_back(params[i]);
+    entries.push_back(first + i);
+  }
+  const auto make_chunk = [&](const ActiveParam& param) {
+    const size_t entry = entries[static_cast<size_t>(&param - factored.data())];
+    FactorChunk chunk =
+        work_.Moments(param, entry, "exp_avg_sq_row", "exp_avg_sq_col", SumsAt(totals, entry));
+    chunk.beta2 = Beta2(o, param.view->step() + ahead);
+    return chunk;
+  };
+  ForEachComputeDType<FactorChunk>(
+      factored, make_chunk, [&](DType dtype, std::span<const FactorChunk> chunks) {
+        const DeviceContext& context = *params[0].grad.context();
+        const Floors floors = FloorsOf(o, dtype);
+        OptimKernelsFor(context).factor_moments(
+            context, {dtype, totals.dtype(), floors.added, floors.mean_floor, store, chunks, gate});
+      });
+}
+
+void AdafactorStep::Compute(int phase, std::span<const ActiveParam> all,
+                            const StepDecision& decision, std::span<const StatBuffer> totals,
+                            StatBuffer& buffer) {
+  ForEachGroup(all, [&](int group, size_t first, std::span<const ActiveParam> params) {
+    const AdafactorOptions o = options_(group);
+    if (phase == 1) ComputeFactors(group, params, first, /*ahead=*/1, /*store=*/false, totals[0]);
+    const auto make_chunk = [&](const ActiveParam& param) {
+      const size_t entry = first + static_cast<size_t>(&param - params.data());
+      FactoredChunk chunk = work_.Chunk(param, entry);
+      chunk.beta2 = Beta2(o, param.view->step() + 1);
+      chunk.sums = SumsAt(buffer, entry);
+      return chunk;
+    };
+    ForEachComputeDType<FactoredChunk>(
+        params, make_chunk, [&](DType dtype, std::span<const FactoredChunk> chunks) {
+          const DeviceContext& context = *params[0].grad.context();
+          if (phase == 0) {
+            OptimKernelsFor(context).adafactor_square_sums(
+                context, {dtype, buffer.dtype(), decision.grad_scale(), o.scale_parameter, chunks});
+          } else {
+            const Floors floors = FloorsOf(o, dtype);
+            OptimKernelsFor(context).adafactor_update_sum(
+                context,
+                {dtype, buffer.dtype(), decision.grad_scale(), floors.added, floors.limit, chunks});
+          }
+        });
+  });
+}
+
+void AdafactorStep::Update(int group, std::span<const ActiveParam> params,
+                           const StepDecision& decision, std::span<const StatBuffer> totals) {
+  const AdafactorOptions o = options_(group);
+  const size_t first = EntryOf(totals[0], params[0]);
+  ComputeFactors(group, params, first, /*ahead=*/0, /*store=*/true, totals[0], decision.gate);
+  const auto make_chunk = [&](const ActiveParam& param) {
+    const size_t entry = first + static_cast<size_t>(&param - params.data());
+    FactoredChunk chunk = work_.Chunk(param, entry);
+    const int64_t step = param.view->step();
+    chunk.beta2 = Beta2(o, step);
+    chunk.update_sum = SumsAt(totals[1], entry);
+    if (rate_ != nullptr) {
+      chunk.rate = *rate_;
+    } else {
+      chunk.rate = {.rate = RelativeRate(o, step),
+                    .weight_sum = o.scale_parameter
+                                      ? SumsAt(totals[0], entry, NumFactors(*param.view))
+                                      : nullptr,
+                    .stat_dtype = totals[0].dtype(),
+                    .numel = chunk.numel,
+                    .floor = o.eps[1]};
+    }
+    return chunk;
+  };
+  ForEachComputeDType<FactoredChunk>(
+      params, make_chunk, [&](DType dtype, std::span<const FactoredChunk> chunks) {
+        const DeviceContext& context = *params[0].grad.context();
+        const Floors floors = FloorsOf(o, dtype);
+        OptimKernelsFor(context).adafactor(
+            context, {dtype, totals[0].dtype(), decision.grad_scale(), floors.added, floors.limit,
+                      o.clip_threshold, o.beta1, o.weight_decay * (o.torch_style ? o.lr : 1),
+                      /*decay_by_alpha=*/!o.torch_style, chunks});
+      });
+}
+
+Tensor AdafactorLowRankStep(const AdafactorOptions& options, const SizedRate& alpha,
+                            const ParamView& view, const Tensor& grad,
+                            const StepDecision& decision) {
+  AdafactorOptions o = options;
+  o.scale_parameter = false;
+  o.weight_decay = 0;
+  // A step from zero weights gives the update itself.
+  const ContextPtr& context = grad.context();
+  ParamView low(view.name(),
+                Tensor::Zeros(grad.shape(), grad.dtype(), context, MemoryCategory::kWorkspace),
+                Layout(grad.shape()));
+  low.ReplaceStates(view.states());
+  const ActiveParam param{&low, 0, grad};
+  AdafactorStep step([&o](int) { return o; }, &alpha);
+  std::vector<StatBuffer> totals;
+  low.set_step(view.step() - 1);
+  for (int phase = 0; phase < AdafactorStep::kNumPhases; ++phase) {
+    StatBuffer buffer(grad.dtype(), context);
+    step.Declare(phase, {&param, 1}, buffer);
+    buffer.Allocate();
+    step.Compute(phase, {&param, 1}, decision, totals, buffer);
+    totals.push_back(std::move(buffer));
+  }
+  low.set_step(view.step());
+  step.Update(0, {&param, 1}, decision, totals);
+  return low.value();
+}
+
+}  // namespace apogee::optim

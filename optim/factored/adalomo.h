@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// AdaLomo (Lv et al., "AdaLomo: Low-memory Optimization with Adaptive Learning Rate", ACL Findings
+// 2024): LOMO with factored second moments. The size of its update is relative to that of the
+// parameter.
+//
+//   optim::AdaLomo optimizer(model.Parameters(), {.lr = 5e-4});
+//   optimizer.fused_backward(criterion(model(x), y));     // or Booster::backward
+//   optimizer.step();
+//
+// With T the number of this step, counted from 1 for the whole group, b = 1 - T^decay_rate, and
+//   g = clip_factor * clamp(grad / loss_scale, -clip_grad_value, clip_grad_value)
+//   s = g^2 + eps[0]
+// the update of a matrix is
+//   R = b R + (1 - b) (mean of s over each row)
+//   C = b C + (1 - b) (mean of s over each column)
+//   u = g / sqrt(R / mean(R)) / sqrt(C)
+// and of a vector or scalar
+//   V = b V + (1 - b) s
+//   u = g / sqrt(V)
+// followed in both cases by
+//   u = u / max(1, rms(u) / clip_threshold)
+//   a = lr * max(eps[1], rms(w))
+//   w = w - a * weight_decay * w - a * u
+// A tensor of more than two dims is a batch of matrices of its last two.
+//
+// States: exp_avg_sq_row and exp_avg_sq_col of an H x W matrix, 4 (H + W) bytes; exp_avg_sq of a
+// vector, 4 bytes per element; "step_num" of each group. Updates inside backward, see
+// fused_backward.h.
+#ifndef APOGEE_OPTIM_FACTORED_ADALOMO_H_
+#define APOGEE_OPTIM_FACTORED_ADALOMO_H_
+
+#include <array>
+#include <limits>
+
+#include "apogee/optim/step/fused_backward.h"
+#include "apogee/optim/typed_optimizer.h"
+
+namespace apogee::optim {
+
+struct AdaLomoOptions {
+  double lr = 1e-3;
+  double weight_decay = 0;
+  std::array<double, 2> eps = {1e-30, 1e-3};  // added to g^2; lower bound of rms(w)
+  double clip_threshold = 1.0;
+  double decay_rate = -0.8;
+  double clip_grad_value = std::numeric_limits<double>::infinity();  // infinite: no clamping
+
+  std::vector<std::string> Problems() const;
+  static std::vector<OptionField<AdaLomoOptions>> Fields();
+};
+extern template class TypedOptimizer<AdaLomoOptions>;
+
+class AdaLomo : public TypedOptimizer<AdaLomoOptions>, public FusedBackwardOptimizer {
+ public:
+  explicit AdaLomo(std::vector<autograd::ParameterPtr> params, const AdaLomoOptions& options = {})
+      : AdaLomo({{std::move(params), options}}) {}
+  explicit AdaLomo(std::vector<ParamGroup<AdaLomoOptions>> groups)
+      : TypedOptimizer("adalomo", std::move(groups)) {}
+
+  void fused_backward(const Tensor& loss) override { RunFusedBackward(loss); }
+
+  bool SupportsShards() const override { return true; }
+
+ protected:
+  std::span<const StateSpec> StatesUnder(const ParamView& view,
+                                         const AdaLomoOptions& options) const override;
+  absl::Status CheckGroupState(const GroupState& state, const OptionMap& options) const override;
+  void FinishStep() override;
+  int num_stat_phases() const override { return 2; }
+  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
+  void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
+                    std::span<const StatBuffer> totals, StatBuffer& buffer) override;
+  void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
+              std::span<const StatBuffer> totals) override;
+
+ private:
+  // The row and column factors of a parameter's update, and the second moments they come from.
+  struct Factors {
+    std::vector<double> rows, cols;
+    std::vector<double> row_moments, col_moments;
+  };
+  double Beta2(int group) const;
+  Factors MakeFactors(const ActiveParam& param, const double* sums) const;
+};
+
+}  // namespace apogee::optim
+
+#endif  // APOGEE_OPTIM_FACTORED_ADALOMO_H_

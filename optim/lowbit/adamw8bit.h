@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// AdamW with 8-bit block-wise states (Dettmers et al., "8-bit Optimizers via Block-wise
+// Quantization", ICLR 2022), as bitsandbytes' AdamW8bit: a quarter of Adam's state memory at the
+// same step time.
+//
+//   optim::AdamW8bit optimizer(model.Parameters(), {.lr = 3e-4, .weight_decay = 0.1});
+//   optim::AdamW8bit cpu(model.Parameters(), AdamW8bitOptions::Cpu());
+//   optimizer.state_bytes();      // about 2.03 per parameter
+//
+// The moments are decoded before each update and encoded after it; the weights use them before they
+// are rounded. With c1 = 1 - beta1^t and c2 = 1 - beta2^t:
+//   kernel = "cpu":   w -= lr * weight_decay * w
+//   m = beta1 m + (1 - beta1) g
+//   v = beta2 v + (1 - beta2) g^2
+//   w -= lr / c1 * m / (sqrt(v / c2) + eps)
+//   kernel = "cuda":  w -= lr * weight_decay * w
+//   absmax = the largest magnitude in the block of m;  code = nearest(m / absmax);  v likewise
+// kernel = "cuda" also keeps a negative first moment from being rounded to zero, as bitsandbytes'
+// CUDA kernel does; "cpu" does not. Both run on any device.
+//
+// Blocks are blocks of the logical tensor, so every sharding computes the same. Shards are cut
+// between blocks; if they cannot be, the absmax of a block is the maximum over ranks.
+//
+// States: state1, state2 (u8 codes) and absmax1, absmax2 (f32 per block), 2 + 8 / block_size bytes
+// per element. With bits = 32, and for tensors below min_8bit_size: state1, state2 in f32, 8 bytes
+// per element. percentile_clipping below 100 adds gnorm_history, the last 100 squared norms.
+//
+// Options of bitsandbytes:
+//   percentile_clipping  p: if the norm of a tensor's gradient is above the p-th smallest of its
+//                        last 100 norms, the gradient is scaled down to that; 100: off
+//   paged                the states of tensors of at least 100000 elements may live in host memory
+//                        and are moved to the GPU before use. On the CPU they are in host memory
+//                        anyway; only paged_bytes() changes.
+#ifndef APOGEE_OPTIM_LOWBIT_ADAMW8BIT_H_
+#define APOGEE_OPTIM_LOWBIT_ADAMW8BIT_H_
+
+#include <array>
+
+#include "apogee/optim/core/spec_cache.h"
+#include "apogee/optim/lowbit/adam8_step.h"
+#include "apogee/optim/typed_optimizer.h"
+
+namespace apogee::optim {
+
+struct AdamW8bitOptions {
+  double lr = 1e-3;
+  std::array<double, 2> betas = {0.9, 0.999};
+  double eps = 1e-8;
+  double weight_decay = 1e-2;
+  int64_t bits = 8;              // 8 or 32
+  int64_t min_8bit_size = 4096;  // elements of the logical tensor
+  int64_t block_size = 256;      // a power of two, 64 to 4096; 2048 in bitsandbytes before 0.44
+  bool block_wise = true;        // false: one scale per tensor
+  int64_t percentile_clipping = 100;  // 100: off
+  bool paged = false;
+  std::string kernel = "cuda";  // decay order and sign rule: cuda or cpu
+
+  static constexpr const char* kName = "adamw8bit";
+  static AdamW8bitOptions Cpu();
+  std::vector<std::string> Problems() const;
+  static std::vector<OptionField<AdamW8bitOptions>> Fields();
+};
+extern template class TypedOptimizer<AdamW8bitOptions>;
+
+class AdamW8bit : public TypedOptimizer<AdamW8bitOptions> {
+ public:
+  AdamW8bit(std::vector<autograd::ParameterPtr> params, const AdamW8bitOptions& options)
+      : AdamW8bit({{std::move(params), options}}) {}
+  explicit AdamW8bit(std::vector<ParamGroup<AdamW8bitOptions>> groups)
+      : TypedOptimizer(AdamW8bitOptions::kName, std::move(groups)) {}
+
+  // Bytes of this rank's existing states, and of those among them that are paged.
+  int64_t state_bytes() const;
+  int64_t paged_bytes() const;
+
+  bool SupportsShards() const override { return true; }
+  bool DecidesOnDevice() const override { return true; }
+  int64_t CutMultiple(const ParamView& view, int group) const override {
+    return SettingsOf(group).CutMultiple(view.layout().logical_shape().numel());
+  }
+
+ protected:
+  std::span<const StateSpec> StatesUnder(const ParamView& view,
+                                         const AdamW8bitOptions& options) const override;
+  // Squared norms for percentile clipping; then the scales of blocks that several ranks may hold
+  // parts of.
+  int num_stat_phases() const override { return 2; }
+  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
+  void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
+                    std::span<const StatBuffer> totals, StatBuffer& buffer) override;
+  void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
+              std::span<const StatBuffer> totals) override;
+
+ private:
+  Adam8Settings SettingsOf(int group) const;
+  // For each parameter, the common gradient scale times its percentile clipping factor, for update
+  // number step() + `ahead`. `squares`: totals of phase 0. `store`: adds them to the histories.
+  std::vector<GradFactor> GradScales(std::span<const ActiveParam> params, int64_t ahead, bool store,
+                                     const StepDecision& decision, const StatBuffer& squares);
+
+  Tensor gates_;  // written by GradScales; kept while kernels read them
+  mutable SpecCache specs_;
+};
+
+}  // namespace apogee::optim
+
+#endif  // APOGEE_OPTIM_LOWBIT_ADAMW8BIT_H_

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// CodeMap: the dynamic code maps of 8-bit optimizer states (Dettmers et al., "8-bit Optimizers via
+// Block-wise Quantization", ICLR 2022), with the values of bitsandbytes since 0.41.
+//
+//   const CodeMap& map = CodeMap::Signed();
+//   float value = map.values()[code] * absmax;     // decode
+//   uint8_t code = map.Encode(value / absmax);     // the nearest value; ties to the lower code
+//
+// A map has 256 sorted values: in [-1, 1] if signed (zero is code 127), in [0, 1] if unsigned (zero
+// is code 0). They fall into seven decades, each with twice as many evenly spaced values as the one
+// below. -1 is not a value; the least is -0.99296875.
+#ifndef APOGEE_OPTIM_LOWBIT_CODE_MAP_H_
+#define APOGEE_OPTIM_LOWBIT_CODE_MAP_H_
+
+#include <array>
+#include <bit>
+#include <cstdint>
+
+namespace apogee::optim {
+
+// Generates the map: 2^total_bits values, filled up with zeros to 256, sorted. Computed in f32 as
+// the reference does.
+std::array<float, 256> DynamicMap(bool is_signed, int max_exponent_bits, int total_bits);
+
+class CodeMap {
+ public:
+  static const CodeMap& Signed();
+  static const CodeMap& Unsigned();
+
+  const float* values() const { return values_.data(); }
+  bool is_signed() const { return signed_; }
+  // The table behind EncodeMagnitude.
+  const uint32_t* buckets() const { return buckets_.data(); }
+
+  // The code of |x|, counted from zero upwards: the number of midpoints (between adjacent values)
+  // below |x|, with |x| clamped to 1. The top 16 bits of |x| choose a bucket that holds at most one
+  // midpoint. The bucket's entry has the lower 16 bits of that midpoint and the code below it, so
+  // one load and one comparison find the nearest value.
+  static constexpr uint32_t EncodeMagnitude(const uint32_t* buckets, float x) {
+    const uint32_t bits = std::bit_cast<uint32_t>(x) & 0x7fffffffu;
+    const uint32_t clamped = bits < kLowest ? kLowest : bits > kHighest ? kHighest : bits;
+    const uint32_t entry = buckets[(clamped - kLowest) >> 16];
+    return (entry & 0xff) + ((clamped & 0xffff) > (entry >> 8) ? 1u : 0u);
+  }
+  // The code of x from that of its magnitude. `keep_sign` 1: a value below zero never gets the code
+  // of zero, as in bitsandbytes' CUDA optimizers. 0: it may.
+  static constexpr uint32_t SignedCode(uint32_t magnitude, float x, uint32_t keep_sign) {
+    uint32_t below = magnitude > keep_sign ? magnitude : keep_sign;
+    below = below < 127 ? below : 127u;
+    const uint32_t negative = 0u - (std::bit_cast<uint32_t>(x) >> 31);  // all bits or none
+    return 127u + (magnitude & ~negative) - (below & negative);
+  }
+  // Tables of the vectorised encoder (cpu/code_lanes.h), which keeps them in registers. Plane p has
+  // byte p of every entry.
+  using Planes = std::array<std::array<uint8_t, 256>, 4>;
+  const Planes& value_planes() const { return value_planes_; }
+  // Midpoint k is between values k and k + 1, counted from zero upwards.
+  const Planes& midpoint_planes() const { return midpoint_planes_; }
+  // Lines that approximate the number of midpoints below a magnitude. Within a decade midpoints are
+  // evenly spaced, so their number is a linear function of the magnitude. The spacing grows from
+  // decade to decade, so where two lines meet, the lower one is right. Each binade from 2^-23 on
+  // has two lines, those that are right at its two ends. Numbers are in units of 1/256: `start` is
+  // the value at the beginning of the binade plus one half, `rise` the increase over the whole
+  // binade. If the lower line rounds down to k, the number of midpoints below the magnitude is k or
+  // k + 1.
+  struct Line {
+    alignas(64) std::array<uint16_t, 32> start, rise;
+  };
+  const std::array<Line, 2>& lines() const { return lines_; }
+  static constexpr uint32_t kLowest = (127u - 23u) << 23;  // bits of 2^-23, below every midpoint
+  static constexpr uint32_t kHighest = 127u << 23;         // bits of 1
+  static constexpr int kBuckets = static_cast<int>((kHighest - kLowest) >> 16) + 1;
+
+  uint8_t Encode(float x) const {
+    return static_cast<uint8_t>(signed_ ? SignedCode(EncodeMagnitude(buckets(), x), x, 0)
+                                        : EncodeMagnitude(buckets(), x));
+  }
+
+ private:
+  explicit CodeMap(bool is_signed);
+
+  void SetLines();
+
+  bool signed_;
+  std::array<float, 256> values_;
+  std::array<uint32_t, kBuckets> buckets_;
+  alignas(64) Planes value_planes_;
+  alignas(64) Planes midpoint_planes_;
+  std::array<Line, 2> lines_;
+};
+
+}  // namespace apogee::optim
+
+#endif  // APOGEE_OPTIM_LOWBIT_CODE_MAP_H_

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "apogee/optim/momentum/lomo.h"
+
+#include "apogee/optim/check_options.h"
+
+namespace apogee::optim {
+
+std::vector<std::string> LomoOptions::Problems() const {
+  OptionProblems problems;
+  problems.AtLeastZero("lr", lr);
+  problems.AtLeastZero("weight_decay", weight_decay);
+  if (!(clip_grad_value > 0)) {
+    problems.Add(internal::Concat("clip_grad_value is ", clip_grad_value,
+                                  ", must be above 0 (inf: no clamping)"));
+  }
+  return problems.list();
+}
+
+std::vector<OptionField<LomoOptions>> LomoOptions::Fields() {
+  return {{"lr", &LomoOptions::lr},
+          {"weight_decay", &LomoOptions::weight_decay},
+          {"clip_grad_value", &LomoOptions::clip_grad_value}};
+}
+
+void Lomo::Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
+                  std::span<const StatBuffer>) {
+  const LomoOptions& o = options(group);
+  ForEachComputeDType<UpdateChunk>(
+      params, MakeUpdateChunk<UpdateChunk>, [&](DType dtype, std::span<const UpdateChunk> chunks) {
+        const DeviceContext& context = *params[0].grad.context();
+        OptimKernelsFor(context).lomo(
+            context, {dtype, decision.inv_loss_scale, o.clip_grad_value, decision.clip_factor, o.lr,
+                      o.lr * o.weight_decay, decision.gate, chunks});
+      });
+}
+
+template class TypedOptimizer<LomoOptions>;
+
+}  // namespace apogee::optim

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// FusedStep: the step of a FusedBackwardOptimizer, for code that runs the backward and updates
+// parameters inside it. Gradients come in any order, one or several at a time, and are not kept.
+//
+//   FusedStep step(optimizer);
+//   if (step.needs_norms()) {
+//     ... a backward that keeps its graph; for each gradient: step.AddNorm(view, grad) ...
+//     step.Decide();
+//   }
+//   if (!step.skip()) {
+//     ... a backward; for gradients as they become final: step.Update(params) ...
+//   }
+//   step.Finish();                          // sets the report that optimizer.step() publishes
+//
+// Gradients are those of the loss times step_options().loss_scale. If Finish is not reached (an
+// exception), the destructor drops the report and all gradients; parameters already updated stay
+// updated.
+//
+// If the optimizer has a StatReducer over several ranks, Decide and Update are collective: all
+// ranks call them in the same order, each Update with the same parameters.
+#ifndef APOGEE_OPTIM_STEP_FUSED_STEP_H_
+#define APOGEE_OPTIM_STEP_FUSED_STEP_H_
+
+#include <map>
+#include <span>
+
+#include "apogee/optim/optimizer.h"
+
+namespace apogee::optim {
+
+class FusedStep {
+ public:
+  // Throws Error if step() has not been called since the last one, or a parameter has a gradient.
+  explicit FusedStep(Optimizer& optimizer);
+  ~FusedStep();
+  FusedStep(const FusedStep&) = delete;
+  FusedStep& operator=(const FusedStep&) = delete;
+
+  // Whether all norms are needed before the first update: with a max_norm, or a NonFinitePolicy
+  // other than kProceed.
+  bool needs_norms() const;
+  // `grad`: this rank's part of the gradient, one element per element of the view's layout.
+  void AddNorm(const ParamView& view, const Tensor& grad);
+  void Decide();
+  bool skip() const { return report().skip; }
+  void Update(std::span<const ActiveParam> params);
+  void Finish();
+
+ private:
+  StepReport& report() const { return *optimizer_.fused_report_; }
+
+  Optimizer& optimizer_;
+  std::map<const ParamView*, double> norms_;  // results of the kernel grad_norm
+  bool finished_ = false;
+};
+
+}  // namespace apogee::optim
+
+#endif  // APOGEE_OPTIM_STEP_FUSED_STEP_H_

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The parts of Optimizer::step for a decision on the GPU, for which the host does not wait.
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "apogee/optim/core/grad_marks.h"
+#include "apogee/optim/optimizer.h"
+
+namespace apogee::optim {
+
+bool Optimizer::CanDecideOn(const DeviceContext& context,
+                            std::span<ParamView* const> candidates) const {
+  // Under kThrow, step() itself must know the decision.
+  return !context.is_host() && DecidesOnDevice() &&
+         step_options_.nonfinite != NonFinitePolicy::kThrow &&
+         std::ranges::none_of(candidates, &ParamView::partial_grad);
+}
+
+void Optimizer::MarkOnDevice(const ContextPtr& context, const std::vector<Tensor>& grads,
+                             const std::vector<size_t>& owners, GradMarks& marks) {
+  if (device_decision_ == nullptr || device_decision_->context() != context) {
+    device_decision_ = MakeDeviceDecision(context);
+  }
+  std::vector<MarkChunk> chunks;
+  for (const size_t c : owners) {
+    const ParamView& view = marks.view(c);
+    chunks.push_back({grads[c].raw(), grads[c].dtype(), view.layout().local_numel(),
+                      static_cast<int64_t>(c), static_cast<double>(view.num_replicas())});
+  }
+  marks.MarkOnDevice(*device_decision_, chunks);
+}
+
+void Optimizer::SettlePending() const {
+  const PendingStep pending = *std::exchange(pending_, std::nullopt);
+  const StepGate outcome = device_decision_->Wait();
+  report_.gate = nullptr;
+  report_.grad_norm = outcome.grad_norm;
+  report_.clip_factor = outcome.clip_factor;
+  report_.skip = outcome.skip;
+  options_differ_ = outcome.options_differ;
+  if (outcome.first_nonfinite >= 0) {
+    report_.nonfinite_parameter =
+        pending.candidates[static_cast<size_t>(outcome.first_nonfinite)]->name();
+  }
+  if (outcome.skip) {
+    for (ParamView* view : pending.updated) view->set_step(view->step() - 1);
+    report_.num_updated = 0;
+    ++num_skipped_;
+  }
+  const_cast<Optimizer&>(*this).OnDecided(outcome.skip);
+  RunReportHooks();
+}
+
+// Reading a report settles it, so this runs in const functions. Hooks and OnDecided may change the
+// optimizer.
+void Optimizer::RunReportHooks() const {
+  for (const StepHook& hook : report_hooks_) hook(const_cast<Optimizer&>(*this));
+}
+
+}  // namespace apogee::optim

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "apogee/plugins/gemini/chunk_homes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "apogee/core/status.h"
+#include "apogee/core/text/text.h"
+#include "apogee/tensor/make_context.h"
+
+namespace apogee {
+namespace {
+
+void CheckFraction(const char* name, double fraction, std::string& errors) {
+  if (fraction >= 0 && fraction <= 1) return;  // false for NaN
+  errors +=
+      "\n  " + std::string(name) + " must be between 0 and 1, got " + internal::Concat(fraction);
+}
+
+// Chooses chunks in order, from the first or the last one, so that their bytes are nearest to
+// `fraction` of all bytes.
+std::vector<bool> Choose(const std::vector<int64_t>& bytes, double fraction, bool from_last) {
+  const double want =
+      fraction * static_cast<double>(std::accumulate(bytes.begin(), bytes.end(), int64_t{0}));
+  std::vector<bool> chosen(bytes.size());
+  double sum = 0;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const size_t c = from_last ? bytes.size() - 1 - i : i;
+    const double with = sum + static_cast<double>(bytes[c]);
+    if (std::abs(with - want) > std::abs(sum - want)) break;
+    chosen[c] = true;
+    sum = with;
+  }
+  return chosen;
+}
+
+// The smallest of the ranks' numbers. They must be below 2^53.
+int64_t Least(const comm::GroupPtr& group, int64_t value, const ContextPtr& context) {
+  if (group == nullptr) return value;
+  const Tensor least = Tensor::Full({1}, DType::kF64, -static_cast<double>(value), context);
+  group->AllReduce(least, comm::ReduceOp::kMax);
+  return static_cast<int64_t>(-least.Item());
+}
+
+}  // namespace
+
+void CheckPlacement(const PlacementOptions& options, std::string& errors) {
+  if (options.placement_policy != "static" && options.placement_policy != "auto") {
+    errors +=
+        "\n  " + UnknownName("placement_policy", options.placement_policy, {"static", "auto"});
+    return;
+  }
+  CheckFraction("shard_param_frac", options.shard_param_frac, errors);
+  CheckFraction("offload_optim_frac", options.offload_optim_frac, errors);
+  CheckFraction("offload_param_frac", options.offload_param_frac, errors);
+  if (options.offload_param_frac > options.shard_param_frac) {
+    errors += internal::Concat("\n  offload_param_frac (", options.offload_param_frac,
+                               ") must not exceed shard_param_frac (", options.shard_param_frac,
+                               "): parameters that stay gathered are on the device");
+  }
+  if (options.max_gathered_bytes < 0) {
+    errors += internal::Concat("\n  max_gathered_bytes must not be negative, got ",
+                               options.max_gathered_bytes);
+  }
+  if (options.placement_policy == "static") {
+    if (options.device_budget_bytes != 0) {
+      errors +=
+          "\n  device_budget_bytes needs placement_policy \"auto\"; \"static\" uses its fractions";
+    }
+    if (!options.nvme_dir.empty() && options.offload_optim_frac == 0) {
+      errors +=
+          "\n  nvme_dir needs offload_optim_frac above 0: it stores the optimizer's data that does "
+          "not stay on the device";
+    }
+    return;
+  }
+  if (options.device_budget_bytes < 1) {
+    errors += internal::Concat(
+        "\n  device_budget_bytes must be positive with placement_policy \"auto\", got ",
+        options.device_budget_bytes);
+  }
+  if (options != PlacementOptions{.placement_policy = "auto",
+                                  .device_budget_bytes = options.device_budget_bytes,
+                                  .nvme_dir = options.nvme_dir}) {
+    errors +=
+        "\n  shard_param_frac, offload_optim_frac, offload_param_frac and max_gathered_bytes need "
+        "placement_policy \"static\"; \"auto\" decides by device_budget_bytes";
+  }
+}
+
+ChunkHomes::ChunkHomes(const PlacementOptions& options, const std::vector<int64_t>& chunk_bytes,
+                       const ContextPtr& device)
+    : options_(options), device_(device) {
+  const bool is_auto = options.placement_policy == "auto";
+  const double parameters = is_auto ? 1 : options.offload_param_frac;
+  const double states = is_auto ? 1 : options.offload_optim_frac;
+  APOGEE_CHECK(options.nvme_dir.empty() || device_->is_host(),
+               "gemini: nvme_dir works only for models on the CPU so far; this one is on ",
+               device_->device().ToString(),
+               ", which cannot reach a file's pages. Leave nvme_dir out: data that is not on the "
+               "GPU then lies in the host's memory");
+  if (parameters > 0 || states > 0) host_ = HostMemoryFor(device);
+  if (!options.nvme_dir.empty()) {
+    auto file = ValueOrThrow(FileAllocator::Create(options.nvme_dir));
+    file_ = file.get();
+    disk_ = std::make_shared<DeviceContext>(host_->device(), std::move(file), host_->kernels(),
+                                            host_->num_threads());
+  }
+  keep_ = Choose(chunk_bytes, 1 - options.shard_param_frac, /*from_last=*/false);
+  const std::vector<bool> parameter_away = Choose(chunk_bytes, parameters, /*from_last=*/true);
+  const std::vector<bool> optimizer_away = Choose(chunk_bytes, states, /*from_last=*/true);
+  for (size_t c = 0; c < chunk_bytes.size(); ++c) {
+    parameter_homes_.push_back(parameter_away[c] && !keep_[c] ? host_ : device_);
+    optimizer_homes_.push_back(!optimizer_away[c] ? device_ : disk_ != nullptr ? disk_ : host_);
+  }
+}
+
+void ChunkHomes::LimitDevice(int64_t gathered_bytes, int64_t gradient_bytes) {
+  if (options_.device_budget_bytes == 0) return;
+  MemoryLedger& ledger = device_->ledger();
+  const int64_t others = ledger.model_data_bytes();
+  const int64_t least = others + gathered_bytes + gradient_bytes;
+  APOGEE_CHECK(options_.device_budget_bytes >= least, "device_budget_bytes is ",
+               options_.device_budget_bytes, ", but this model needs at least ", least, ": ",
+               gathered_bytes, " for the parameters of the modules that run at one time, ",
+               gradient_bytes, " for its largest gradient, and ", others,
+               " for model data on the device that this plugin does not manage");
+  gathered_bytes_ = gathered_bytes;
+  gradient_bytes_ = gradient_bytes;
+  ledger.set_model_data_limit(options_.device_budget_bytes);
+}
+
+ContextPtr ChunkHomes::GradientHome(size_t chunk, int64_t bytes,
+                                    const chunk::GatherSchedule& schedule) const {
+  if (optimizer_homes_[chunk] != device_) return host_;
+  if (options_.device_budget_bytes == 0) return device_;
+  const int64_t to_gather = std::max<int64_t>(reserved_bytes_ - schedule.gathered_bytes(), 0);
+  const int64_t room = options_.device_budget_bytes - device_->ledger().model_data_bytes() -
+                       to_gather - gradient_bytes_;
+  return bytes <= room ? device_ : host_;
+}
+
+std::string ChunkHomes::NameOf(const ContextPtr& home) const {
+  return home == device_ ? "device" : home == host_ ? "host" : "disk";
+}
+
+void ChunkHomes::MoveToDevice(chunk::ShardedParameters& parameters, size_t chunk,
+                              const ChunkData& data) {
+  parameters.MoveHome(chunk, device_);
+  const std::vector<chunk::ChunkItem>& items = parameters.plan()[chunk].items;
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (data.views[i] == nullptr) continue;
+    data.views[i]->MoveTo(parameters.Shard(items[i].parameter), device_);
+  }
+  parameter_homes_[chunk] = optimizer_homes_[chunk] = device_;
+}
+
+void ChunkHomes::Settle(chunk::ShardedParameters& parameters, std::span<const ChunkData> chunks,
+                        bool keep_gathered) {
+  settled_ = true;
+  parameters.ValuesChanged();
+  const MemoryLedger& ledger = device_->ledger();
+  // Other iterations may use modules that this one did not.
+  const int64_t gathered = std::max(gathered_bytes_, parameters.schedule().peak_held_bytes());
+  gradient_bytes_ = std::max(gradient_bytes_, ledger.peak_bytes(MemoryCategory::kGradient));
+  int64_t room =
+      options_.device_budget_bytes - ledger.model_data_bytes() - gathered - gradient_bytes_;
+  for (size_t c = 0; c < chunks.size(); ++c) {
+    const int64_t needed =
+        parameters.ShardBytes(c) + chunks[c].optimizer_bytes + chunks[c].gradient_bytes;
+    if (needed > room) continue;
+    MoveToDevice(parameters, c, chunks[c]);
+    room -= needed;
+  }
+  host_->allocator().ReleaseCache();
+  room = Least(parameters.group(), std::max<int64_t>(room, 0), device_);
+  reserved_bytes_ = gathered + (keep_gathered ? room : 0);
+  if (keep_gathered && room > 0) parameters.schedule().set_capacity_bytes(reserved_bytes_);
+}
+
+}  // namespace apogee

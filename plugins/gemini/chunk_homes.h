@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// ChunkHomes: decides which chunks of a sharded model live on the device and which in host memory.
+// This covers shards of parameters, and the data their optimizer works on (masters, states,
+// gradients).
+//
+//   ChunkHomes homes({.placement_policy = "auto", .device_budget_bytes = 1 << 30}, chunk_bytes,
+//                    device);
+//   ... ShardedParametersOptions{.homes = homes.parameter_homes(), .keep = homes.keep()} ...
+//   view.set_state_context(homes.optimizer_home(c));
+//   homes.LimitDevice(gathered, gradient);                  // at the end of boost
+//   if (homes.is_unsettled()) homes.Settle(parameters, chunks, true);  // after a step; collective
+//
+// "static" takes fractions of the bytes of all chunks, rounds them to whole chunks, and never
+// changes them.
+//
+// "auto" keeps everything on the host in the first iteration, which shows how many bytes are
+// gathered at a time. Then it moves as many chunks to the device as the budget has room for besides
+// those bytes. The room that is left keeps gathered values. The device's ledger refuses allocations
+// beyond the budget.
+//
+// Data on disk is read ahead when a step begins and written back after it has ended.
+#ifndef APOGEE_PLUGINS_GEMINI_CHUNK_HOMES_H_
+#define APOGEE_PLUGINS_GEMINI_CHUNK_HOMES_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "apogee/chunk/sharded_parameters.h"
+#include "apogee/core/device_context.h"
+#include "apogee/core/process/file_allocator.h"
+#include "apogee/optim/param_view.h"
+
+namespace apogee {
+
+struct PlacementOptions {
+  // "static" or "auto".
+  std::string placement_policy = "static";
+  // "static": the fraction of the parameters that is sharded between uses. The rest stays whole
+  // from its first use in a step to the step's end. The next two are the fractions of the optimizer
+  // data (masters, states, gradients) and of the parameter shards that live in host memory. All
+  // three are rounded to whole chunks.
+  double shard_param_frac = 1;
+  double offload_optim_frac = 0;
+  double offload_param_frac = 0;
+  // "static": gathered values stay after use, and the next ones are gathered ahead, while all
+  // gathered values together take at most this many bytes. 0: values are whole only while they are
+  // used.
+  int64_t max_gathered_bytes = 0;
+  // "auto": the most bytes of model data on this rank's device.
+  int64_t device_budget_bytes = 0;
+  // A directory on an NVMe disk. If set, masters and states that are not on the device are in a
+  // file there instead of in host memory; the operating system reads and writes its pages. The file
+  // has no name and vanishes with the process.
+  std::string nvme_dir = {};
+  friend bool operator==(const PlacementOptions&, const PlacementOptions&) = default;
+};
+
+// Appends a line to `errors` for every wrong option.
+void CheckPlacement(const PlacementOptions& options, std::string& errors);
+
+class ChunkHomes {
+ public:
+  // The data that moves with a chunk.
+  struct ChunkData {
+    std::vector<optim::ParamView*> views;  // of its items; null: not in the optimizer
+    int64_t optimizer_bytes = 0;           // this rank's masters and states, also future ones
+    int64_t gradient_bytes = 0;            // this rank's part of the mean
+  };
+
+  // `chunk_bytes`: for each chunk, the bytes of its whole values. Makes a host context if anything
+  // may live there. Throws Error if no file can be made in nvme_dir.
+  ChunkHomes(const PlacementOptions& options, const std::vector<int64_t>& chunk_bytes,
+             const ContextPtr& device);
+
+  // For ShardedParametersOptions.
+  const std::vector<ContextPtr>& parameter_homes() const { return parameter_homes_; }
+  const std::vector<bool>& keep() const { return keep_; }
+  const ContextPtr& optimizer_home(size_t chunk) const { return optimizer_homes_[chunk]; }
+  // For GradientChunkOptions::context_of: the memory of the optimizer's data. Under a budget it is
+  // the device only if `bytes` fit in addition to the values still to be gathered.
+  ContextPtr GradientHome(size_t chunk, int64_t bytes, const chunk::GatherSchedule& schedule) const;
+  // Null when nothing lives there.
+  const ContextPtr& host() const { return host_; }
+  const ContextPtr& disk() const { return disk_; }
+  // "device", "host" or "disk".
+  std::string NameOf(const ContextPtr& home) const;
+
+  // From now on the device keeps to the budget. `gathered_bytes`: the most bytes gathered at a time
+  // (ModuleWindows::LargestGatheredBytes). `gradient_bytes`: the bytes of the largest gradient.
+  // Throws Error, and sets nothing, if the budget is too small to train.
+  void LimitDevice(int64_t gathered_bytes, int64_t gradient_bytes);
+  // Whether Settle must still be called: under "auto", once.
+  bool is_unsettled() const { return options_.device_budget_bytes != 0 && !settled_; }
+  // Between iterations: chooses the chunks to move to the device, moves them and sets the
+  // schedule's capacity. If `keep_gathered`, the remaining room may keep gathered values.
+  // Collective.
+  void Settle(chunk::ShardedParameters& parameters, std::span<const ChunkData> chunks,
+              bool keep_gathered);
+  // Before and after the optimizer's step. Asynchronous.
+  void ReadAhead() const {
+    if (file_ != nullptr) file_->ReadAhead();
+  }
+  void WriteBack() const {
+    if (file_ != nullptr) file_->WriteBack();
+  }
+
+ private:
+  // Moves a chunk's shard and optimizer data.
+  void MoveToDevice(chunk::ShardedParameters& parameters, size_t chunk, const ChunkData& data);
+
+  PlacementOptions options_;
+  ContextPtr device_, host_, disk_;
+  FileAllocator* file_ = nullptr;  // disk_'s
+  std::vector<ContextPtr> parameter_homes_, optimizer_homes_;
+  std::vector<bool> keep_;
+  int64_t gathered_bytes_ = 0;  // at a time
+  int64_t gradient_bytes_ = 0;  // that backward produces at a time
+  int64_t reserved_bytes_ = 0;  // for gathered values
+  bool settled_ = false;
+};
+
+}  // namespace apogee
+
+#endif  // APOGEE_PLUGINS_GEMINI_CHUNK_HOMES_H_

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "apogee/plugins/hybrid/hybrid_pipeline.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "apogee/plugins/replicas.h"
+
+namespace apogee {
+namespace {
+
+bool ChunksFit(pipeline::ScheduleKind kind, int chunks) {
+  if (kind == pipeline::ScheduleKind::kOneFOneB) return chunks == 1;
+  return kind == pipeline::ScheduleKind::kInterleaved ? chunks >= 2 : chunks == 2;
+}
+
+}  // namespace
+
+HybridPipeline::~HybridPipeline() {
+  for (const autograd::ParameterPtr& parameter : elsewhere_) parameter->set_grad_keeper("");
+}
+
+void HybridPipeline::CheckOptions(int zero_stage, std::string& errors) const {
+  const int stages = options_.num_stages, chunks = options_.num_model_chunks;
+  const int64_t micros = options_.num_microbatches, size = options_.microbatch_size;
+  const std::string pp_size = "pp_size " + std::to_string(stages);
+  if (stages < 1)
+    AppendProblem(errors, "pp_size must be at least 1, got " + std::to_string(stages));
+  if (stages <= 1) {
+    const bool set = options_.schedule != "1f1b" || chunks != 0 || micros != 0 || size != 0 ||
+                     !options_.cut.piece_costs.empty() || !options_.cut.pieces_per_part.empty();
+    if (set) {
+      AppendProblem(
+          errors,
+          "schedule, num_model_chunks, num_microbatches, microbatch_size, piece_costs and "
+          "pieces_per_part need pp_size > 1, got " +
+              std::to_string(stages));
+    }
+    return;
+  }
+  if (zero_stage == 3) {
+    AppendProblem(errors,
+                  "zero_stage 3 would gather every parameter anew for each micro-batch; with " +
+                      pp_size + " it must be 0 to 2");
+  }
+  try {
+    const pipeline::ScheduleKind kind = pipeline::ParseSchedule(options_.schedule);
+    if (chunks != 0 && !ChunksFit(kind, chunks)) {
+      AppendProblem(
+          errors,
+          "num_model_chunks must be 1 for schedule 1f1b, 2 or more for interleaved and 2 for "
+          "zbv, got " +
+              std::to_string(chunks) + " for " + options_.schedule);
+    }
+  } catch (const Error& error) {
+    AppendProblem(errors, error.what());
+  }
+  if (micros < 0 || size < 0 || (micros > 0) == (size > 0)) {
+    AppendProblem(errors, pp_size +
+                              " needs one of num_microbatches and microbatch_size, positive, got " +
+                              std::to_string(micros) + " and " + std::to_string(size));
+  } else if (micros > 0 && micros < stages) {
+    AppendProblem(errors, "num_microbatches " + std::to_string(micros) + " is less than " +
+                              pp_size + ": at any time some stages would idle");
+  }
+}
+
+pipeline::PipelineShape HybridPipeline::PartShape() const {
+  const pipeline::ScheduleKind kind = pipeline::ParseSchedule(options_.schedule);
+  const int chunks = kind == pipeline::ScheduleKind::kOneFOneB ? 1 : 2;
+  return {.kind = kind,
+          .num_stages = options_.num_stages,
+          .num_chunks = options_.num_model_chunks > 0 ? options_.num_model_chunks : chunks};
+}
+
+void HybridPipeline::AddProblems(nn::Module& model, std::string& problems) const {
+  if (!is_on()) return;
+  for (const std::string& problem : pipeline::CutProblems(model, PartShape(), options_.cut)) {
+    AppendProblem(problems, problem);
+  }
+}
+
+void HybridPipeline::Cut(nn::Module& model, const comm::World& world, const comm::Mesh& mesh,
+                         DType dtype) {
+  auto& chain = dynamic_cast<nn::Chain&>(model);
+  group_ = mesh.group(comm::Axis::kPp);
+  cut_ = std::make_unique<pipeline::Cut>(chain, PartShape(), options_.cut);
+  executor_ = std::make_unique<pipeline::Executor>(
+      pipeline::ExecutorParts{chain, *cut_, PartShape(), group_, world.lane("compute")});
+  const int stage = mesh.coordinate(comm::Axis::kPp);
+  for (const autograd::ParameterPtr& parameter : model.Parameters()) {
+    SyncValue(*parameter, world.group());
+    const std::vector<int>& holders = cut_->HoldersOf(*parameter);
+    if (std::ranges::find(holders, stage) != holders.end()) continue;
+    const std::string where = "it lies on pipeline stage " + std::to_string(holders[0]) +
+                              ", this is stage " + std::to_string(stage);
+    parameter->GiveAway(
+        Tensor::Empty({0}, dtype, parameter->context(), MemoryCategory::kParameter),
+        where +
+            "; run the model with booster.execute_pipeline, and if a piece here uses the "
+            "parameter, list it in nn::Piece::tied");
+  }
+}
+
+void HybridPipeline::Attach(const nn::Module& model, const comm::World& world) {
+  const auto group_of = [&](const std::vector<int>& stages) {
+    std::vector<int> ranks;
+    for (const int stage : stages) {
+      ranks.push_back(group_->world_ranks()[static_cast<size_t>(stage)]);
+    }
+    return world.NewGroup(ranks);
+  };
+  gradients_ = std::make_unique<pipeline::StageGradients>(
+      model, *cut_, group_of,
+      [this](const autograd::Parameter& parameter) { return ChunkOf(parameter) >= 0; });
+}
+
+void HybridPipeline::BindEmpty(optim::ParamView& view, LayoutOptions layout, const Shape& shape) {
+  layout.segments.clear();
+  view.BindShard(view.parameter()->data(), Layout(shape, std::move(layout)));
+  elsewhere_.push_back(view.parameter());
+  view.parameter()->set_grad_keeper("it lies on another pipeline stage; set the plugin's max_norm");
+}
+
+Tensor HybridPipeline::Whole(const autograd::Parameter& parameter, const Shape& shape,
+                             const std::function<Tensor()>& here) const {
+  const Tensor whole =
+      parameter.is_elsewhere()
+          ? Tensor::Empty(shape, parameter.dtype(), parameter.context(), MemoryCategory::kParameter)
+          : here().Clone();
+  group_->Broadcast(whole, cut_->HoldersOf(parameter)[0]);
+  return whole;
+}
+
+int HybridPipeline::NumMicros(const PipelineCall& call) const {
+  const int64_t samples = call.inputs.defined() && call.inputs.rank() > 0 ? call.inputs.size(0) : 0;
+  APOGEE_CHECK(samples > 0, "execute_pipeline: the batch has no samples");
+  const bool fits =
+      call.criterion == nullptr ||
+      (call.targets.defined() && call.targets.rank() > 0 && call.targets.size(0) == samples);
+  APOGEE_CHECK(fits, "execute_pipeline: inputs have ", samples, " samples, targets ",
+               call.targets.defined() ? call.targets.shape().ToString() : "are undefined");
+  const bool training = call.optimizer != nullptr;
+  APOGEE_CHECK(!training || call.criterion != nullptr,
+               "execute_pipeline: training needs a criterion");
+  const int64_t wanted = options_.num_microbatches > 0
+                             ? options_.num_microbatches
+                             : (samples + options_.microbatch_size - 1) / options_.microbatch_size;
+  const auto micros = static_cast<int>(std::min(wanted, samples));
+  APOGEE_CHECK(!training || has_trained_ || micros >= options_.num_stages,
+               "execute_pipeline: ", samples, " samples make ", micros,
+               " micro-batches, fewer than the ", options_.num_stages,
+               " stages; use larger batches or smaller micro-batches");
+  return micros;
+}
+
+PipelineResult HybridPipeline::Run(const PipelineCall& call, BackwardPasses& passes,
+                                   const Batch& batch) {
+  pipeline::ExecutorCall run{.inputs = call.inputs,
+                             .targets = call.targets,
+                             .criterion = call.criterion,
+                             .num_micros = NumMicros(call),
+                             .first_sample = batch.first_sample,
+                             .return_outputs = call.return_outputs,
+                             .loss_scale = batch.loss_scale,
+                             .normalizer = call.normalizer};
+  if (call.optimizer == nullptr) return executor_->Run(run);
+  has_trained_ = true;
+  run.passes = &passes;
+  run.reduce = passes.BeginBackward();
+  gradients_->Begin();
+  const PipelineResult result = executor_->Run(run);
+  gradients_->End(passes, run.reduce);
+  return result;
+}
+
+}  // namespace apogee

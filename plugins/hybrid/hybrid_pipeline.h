@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// HybridPipeline: the part of HybridParallelPlugin that runs models cut into pipeline stages.
+//
+//   HybridPipeline pipeline({.num_stages = 2, .schedule = "zbv", .num_microbatches = 8});
+//   pipeline.CheckOptions(zero_stage, errors);
+//   pipeline.AddProblems(model, problems);
+//   pipeline.Cut(model, world, mesh, dtype);            // before anything else is cut
+//   pipeline.Attach(model, world);                      // after the inner plugin
+//   pipeline.Run(call, passes, {.loss_scale = scale, .first_sample = first});
+//
+// Cut, Attach, Whole and Run are collective.
+#ifndef APOGEE_PLUGINS_HYBRID_HYBRID_PIPELINE_H_
+#define APOGEE_PLUGINS_HYBRID_HYBRID_PIPELINE_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apogee/comm/mesh.h"
+#include "apogee/plugins/pipeline/executor.h"
+#include "apogee/plugins/pipeline/stage_gradients.h"
+
+namespace apogee {
+
+// Adds a line to the list of problems of one error.
+inline void AppendProblem(std::string& problems, const std::string& problem) {
+  problems += "\n  " + problem;
+}
+
+// As in HybridParallelOptions.
+struct HybridPipelineOptions {
+  int num_stages = 1;
+  std::string schedule = "1f1b";
+  int num_model_chunks = 0;
+  int num_microbatches = 0;
+  int64_t microbatch_size = 0;
+  pipeline::CutOptions cut = {};
+};
+
+class HybridPipeline {
+ public:
+  explicit HybridPipeline(HybridPipelineOptions options) : options_(std::move(options)) {}
+  ~HybridPipeline();
+
+  // Appends a line per wrong option.
+  void CheckOptions(int zero_stage, std::string& errors) const;
+  bool is_on() const { return options_.num_stages > 1; }
+  int size() const { return options_.num_stages; }
+  // Appends the reasons why the model cannot be cut in this way.
+  void AddProblems(nn::Module& model, std::string& problems) const;
+
+  // Broadcasts rank 0's values and keeps those that this rank's stage uses. The others become empty
+  // tensors of `dtype`. The mesh must outlive this object.
+  void Cut(nn::Module& model, const comm::World& world, const comm::Mesh& mesh, DType dtype);
+  // Sets how the first piece's input is made of a micro-batch, and how the criterion's input is
+  // made of the last piece's output.
+  void set_ends(pipeline::Executor::Prepare prepare, pipeline::Executor::Complete complete) {
+    executor_->set_ends(std::move(prepare), std::move(complete));
+  }
+  void Attach(const nn::Module& model, const comm::World& world);
+  // The number of stages that have a copy of the parameter.
+  int NumHolders(const autograd::Parameter& parameter) const {
+    return is_on() ? static_cast<int>(cut_->HoldersOf(parameter).size()) : 1;
+  }
+  // As Executor::ChunkOf.
+  int ChunkOf(const autograd::Parameter& parameter) const { return executor_->ChunkOf(parameter); }
+  // Makes `view`, whose parameter is on another stage, an empty shard of `layout`'s tensor.
+  void BindEmpty(optim::ParamView& view, LayoutOptions layout, const Shape& shape);
+  // Returns the whole value on every stage. A stage that has the parameter calls `here` for it.
+  Tensor Whole(const autograd::Parameter& parameter, const Shape& shape,
+               const std::function<Tensor()>& here) const;
+
+  struct Batch {
+    double loss_scale = 1;
+    int64_t first_sample = 0;
+  };
+  // Throws Error if inputs and targets do not fit each other or the schedule. Evaluations do not
+  // use `passes`.
+  PipelineResult Run(const PipelineCall& call, BackwardPasses& passes, const Batch& batch);
+  // Null before Cut.
+  const pipeline::Cut* cut() const { return cut_.get(); }
+
+ private:
+  pipeline::PipelineShape PartShape() const;
+  int NumMicros(const PipelineCall& call) const;
+
+  const HybridPipelineOptions options_;
+  comm::GroupPtr group_;  // this rank's stages
+  std::unique_ptr<pipeline::Cut> cut_;
+  std::unique_ptr<pipeline::Executor> executor_;
+  std::unique_ptr<pipeline::StageGradients> gradients_;
+  std::vector<autograd::ParameterPtr> elsewhere_;  // parameters of other stages
+  bool has_trained_ = false;
+};
+
+}  // namespace apogee
+
+#endif  // APOGEE_PLUGINS_HYBRID_HYBRID_PIPELINE_H_

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "apogee/plugins/hybrid/hybrid_sequence.h"
+
+#include <utility>
+#include <vector>
+
+#include "apogee/core/text/text.h"
+#include "apogee/optim/step/fused_backward.h"
+#include "apogee/plugins/replicas.h"
+
+namespace apogee {
+
+using internal::Concat;
+using nn::parallel::SequenceMode;
+
+HybridSequence::HybridSequence(int sp_size, const std::string& sp_mode, int tp_size)
+    : sp_size_(sp_size),
+      name_(sp_mode),
+      tp_size_(tp_size),
+      mode_(nn::parallel::ParseSequenceMode(sp_mode)) {}
+
+void HybridSequence::CheckOptions(std::string& errors) const {
+  const auto problem = [&errors](const std::string& text) { errors += "\n  " + text; };
+  if (sp_size_ < 1) problem(Concat("sp_size must be at least 1, got ", sp_size_));
+  if (name_.empty()) {
+    if (sp_size_ > 1) {
+      problem(
+          Concat("sp_size ", sp_size_, " needs an sp_mode: split_gather, all_to_all or ring_attn"));
+    }
+    return;
+  }
+  if (!mode_) {
+    problem(Concat("sp_mode must be split_gather, all_to_all or ring_attn, got \"", name_, "\""));
+  } else if (uses_tp()) {
+    if (tp_size_ < 2) {
+      problem(
+          Concat("sp_mode split_gather cuts sequences over the tp group and needs a tp_size "
+                 "above 1, got ",
+                 tp_size_));
+    }
+    if (sp_size_ > 1 && sp_size_ != tp_size_) {
+      problem(
+          Concat("sp_mode split_gather cuts sequences over the tp group: sp_size must be 1 or "
+                 "tp_size ",
+                 tp_size_, ", got ", sp_size_));
+    }
+  } else if (sp_size_ == 1) {
+    problem(Concat("sp_mode ", name_, " needs an sp_size above 1, got 1"));
+  }
+}
+
+void HybridSequence::AddProblems(nn::Module& model, const nn::parallel::ParallelPlan* plan,
+                                 const optim::Optimizer& optimizer, int zero_stage,
+                                 std::string& problems) const {
+  if (!is_on() || plan == nullptr) return;
+  const int ranks = uses_tp() ? tp_size_ : sp_size_;
+  for (const std::string& problem :
+       nn::parallel::SequenceProblems(model, *plan, *mode_, tp_size_, ranks)) {
+    problems += "\n  plan \"" + plan->name + "\", " + problem;
+  }
+  const auto* fused = dynamic_cast<const optim::FusedBackwardOptimizer*>(&optimizer);
+  if (uses_tp() && zero_stage == 3 && fused != nullptr) {
+    problems += "\n  optimizer " + optimizer.name() +
+                " updates inside backward at zero_stage 3, before sp_mode split_gather has summed "
+                "its gradients; use another zero_stage or sp_mode";
+  }
+}
+
+void HybridSequence::Prepare(nn::Module& model, const nn::parallel::ParallelPlan& plan,
+                             const comm::Mesh& mesh) {
+  if (!is_on()) return;
+  const comm::GroupPtr group = mesh.group(uses_tp() ? comm::Axis::kTp : comm::Axis::kSp);
+  parallel_ = std::make_unique<nn::parallel::SequenceParallel>(model, plan, *mode_, group);
+}
+
+void HybridSequence::Attach(nn::Module& model, optim::Optimizer& optimizer, const comm::Mesh& mesh,
+                            const nn::parallel::TensorParallel* tensor_parallel) {
+  if (!is_on()) return;
+  parallel_->Apply();
+  // Ranks that share sequences have the same samples. The inner plugin cannot know this: its group
+  // also has ranks with other samples.
+  MaskByPlace(model, mesh.coordinate(comm::Axis::kDp));
+  if (!uses_tp()) return;
+  std::vector<optim::ParamView*> views;
+  for (optim::ParamView& view : optimizer.views()) {
+    const autograd::Parameter& parameter = *view.parameter();
+    const bool cut = tensor_parallel->ShardOf(parameter) != nullptr;
+    if (cut || parameter.is_elsewhere() || !parallel_->IsPartial(parameter)) continue;
+    views.push_back(&view);
+    // Clipping by hand would use addends.
+    if (!view.is_shard() && view.parameter()->grad_keeper().empty()) {
+      view.parameter()->set_grad_keeper(
+          "its gradient is this rank's part of a sum over the tp group, which the optimizer's step "
+          "makes; set the plugin's max_norm");
+    }
+  }
+  partial_ = std::make_unique<PartialGradients>("hybrid_parallel", std::move(views),
+                                                mesh.group(comm::Axis::kTp));
+  partial_->AddTo(optimizer);
+}
+
+nn::parallel::SequenceParallel::Loss HybridSequence::KeepLogitsCut(
+    nn::parallel::SequenceParallel::Loss mean, int64_t ignore_index) {
+  return parallel_ == nullptr ? nullptr : parallel_->KeepLogitsCut(std::move(mean), ignore_index);
+}
+
+}  // namespace apogee

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// FusedShards: runs, on shards, the update of an optimizer that updates inside backward
+// (optim/step/fused_step.h). Updates each chunk as soon as its mean gradients arrive.
+//
+//   FusedShards fused(optimizer, views, others);
+//   GradientChunks chunks(parameters, plan, group, {.on_chunk = [&] { fused.OnChunk(); }},
+//                         [&](size_t i, const Tensor& mean) { fused.OnMean(i, mean); });
+//   fused.Backward(loss_scale, [&](FusedShards::Walk walk) { ... chunks.Backward(...) ... });
+//   optimizer.step();                                    // reports
+//
+// If the update needs one decision for all parameters (clipping, a check that all gradients are
+// finite), backward walks twice over the same graph. The first walk only computes norms.
+#ifndef APOGEE_PLUGINS_ZERO_FUSED_SHARDS_H_
+#define APOGEE_PLUGINS_ZERO_FUSED_SHARDS_H_
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "apogee/optim/step/fused_step.h"
+
+namespace apogee {
+
+class FusedShards {
+ public:
+  // One walk of backward over the graph.
+  struct Walk {
+    bool retain_graph = false;  // another walk follows
+    bool again = false;         // this is the second walk
+  };
+
+  // `views`: one per parameter of GradientChunks; null if the optimizer does not hold it. `others`:
+  // further parameters that get gradients in backward; a second walk leaves those gradients as they
+  // are. `optimizer` must outlive this.
+  FusedShards(optim::Optimizer& optimizer, std::vector<optim::ParamView*> views,
+              std::vector<autograd::ParameterPtr> others);
+
+  // Takes this rank's part of the mean of a gradient that is present.
+  void OnMean(size_t index, const Tensor& mean);
+  // Call it after OnMean of all gradients of a chunk: updates them at once, with their statistics
+  // in one message. Collective.
+  void OnChunk();
+  // `backward` runs backward of the loss times `loss_scale` and calls OnMean and OnChunk.
+  // Collective. If it throws, no gradient is left, and step() has nothing to report.
+  void Backward(double loss_scale, const std::function<void(Walk)>& backward);
+
+ private:
+  optim::Optimizer& optimizer_;
+  std::vector<optim::ParamView*> views_;
+  std::vector<autograd::ParameterPtr> others_;
+  std::map<const optim::ParamView*, int> groups_;
+  std::optional<optim::FusedStep> step_;    // of the current backward
+  bool updates_ = false;                    // whether this walk updates
+  std::vector<optim::ActiveParam> params_;  // of the current chunk
+};
+
+}  // namespace apogee
+
+#endif  // APOGEE_PLUGINS_ZERO_FUSED_SHARDS_H_

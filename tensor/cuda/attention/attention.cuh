@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Helpers of all attention kernels: addresses, the causal mask, and the task of each block. Private
+// to tensor/cuda.
+//
+// Scores are never in global memory: the softmax runs over tiles of keys (Dao et al.,
+// FlashAttention, arXiv:2205.14135). Backward computes the weights P again from the saved
+// log-sum-exp:
+//   D  = sum_d dout * out
+//   dP = dout v^T
+//   dS = P * (dP - D)
+// It takes two kernels: in one, blocks own keys and compute dk and dv; in the other, blocks own
+// queries and compute dq. So each sum has one owner and one order, without atomics.
+#ifndef APOGEE_TENSOR_CUDA_ATTENTION_ATTENTION_CUH_
+#define APOGEE_TENSOR_CUDA_ATTENTION_ATTENTION_CUH_
+
+#include "apogee/tensor/cuda/device/device.cuh"
+#include "apogee/tensor/kernels/args.h"
+
+namespace apogee::cuda {
+
+inline constexpr double kLog2E = 1.4426950408889634;
+inline constexpr double kLn2 = 0.6931471805599453;
+
+__device__ __forceinline__ float Exp2(float x) { return exp2f(x); }
+__device__ __forceinline__ double Exp2(double x) { return exp2(x); }
+__device__ __forceinline__ float Log2(float x) { return log2f(x); }
+__device__ __forceinline__ double Log2(double x) { return log2(x); }
+
+template <typename T>
+__device__ __forceinline__ T* HeadOf(const AttentionOperand& x, int64_t batch, int64_t head) {
+  return static_cast<T*>(x.data) + batch * x.batch_stride + head * x.head_stride;
+}
+
+// The number of keys that query `i` sees.
+template <typename Args>
+__device__ __forceinline__ int64_t SeenKeys(const Args& args, int64_t i) {
+  if (!args.causal) return args.kv_tokens;
+  return max(int64_t{0}, min(args.kv_tokens, i + args.kv_tokens - args.q_tokens + 1));
+}
+
+// The first query that sees key `j`; q_tokens or more if none does.
+template <typename Args>
+__device__ __forceinline__ int64_t FirstQuery(const Args& args, int64_t j) {
+  return args.causal ? max(int64_t{0}, j - (args.kv_tokens - args.q_tokens)) : 0;
+}
+
+// The tile of queries or keys, and the head, that a block works on. Blocks are numbered so that
+// those with the most work start first: the last queries see the most keys, and the first keys are
+// seen by the most queries.
+struct BlockTask {
+  int64_t tile, batch, head;
+
+  static __device__ BlockTask OfQueries(const auto& args) {
+    BlockTask task = OfKeys(args.batch, args.heads);
+    task.tile = gridDim.x / (args.batch * args.heads) - 1 - task.tile;
+    return task;
+  }
+  static __device__ BlockTask OfKeys(int64_t batches, int64_t heads) {
+    const int64_t index = blockIdx.x;
+    return {index / (batches * heads), index / heads % batches, index % heads};
+  }
+};
+
+// The index of one head's first row in lse and D, [batch, heads, q_tokens].
+template <typename Args>
+__device__ __forceinline__ int64_t StatisticsOf(const Args& args, int64_t batch, int64_t head) {
+  return (batch * args.heads + head) * args.q_tokens;
+}
+
+// The log-sum-exp in base 2. For a query that does not exist (not `there`) or sees no key it is
+// +infinity, so that all its weights are 0.
+template <typename C>
+__device__ __forceinline__ C Log2SumExp(const void* lse, int64_t row, bool there) {
+  const C value = there ? static_cast<const C*>(lse)[row] : -C(__builtin_huge_val());
+  return value == -C(__builtin_huge_val()) ? -value : value * C(kLog2E);
+}
+
+}  // namespace apogee::cuda
+
+#endif  // APOGEE_TENSOR_CUDA_ATTENTION_ATTENTION_CUH_
