@@ -223,9 +223,9 @@ class Booster {
       const std::string& folder,
       const std::shared_ptr<checkpoint::FileSystem>& files = checkpoint::RealFileSystem());
 
-  // Writes the model's weights as Hugging Face libraries read them (checkpoint/hf/hf_weights.h): the
-  // same folder under every plugin. AlreadyExists if the folder exists. This and the calls below
-  // are collective over the plugin's ranks, after boost; every rank gets the same status.
+  // Writes the model's weights as Hugging Face libraries read them (checkpoint/hf/hf_weights.h):
+  // the same folder under every plugin. AlreadyExists if the folder exists. This and the calls
+  // below are collective over the plugin's ranks, after boost; every rank gets the same status.
   //
   //   OkOrThrow(booster.save_model("out", {.config_json = config}));
   absl::Status save_model(const std::string& path, const SaveModelOptions& options = {});

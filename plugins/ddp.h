@@ -19,10 +19,10 @@
 // which is faster. An optimizer that updates inside backward (LOMO, AdaLomo) does so on one rank.
 // On several ranks its update runs in step(), on the averaged gradients.
 //
-// Optimizers with 1-bit messages (optim/core/local_gradients.h) need each rank's own gradients in some
-// steps. In these steps gradients are not averaged here, and Parameter::grad() is this rank's. 0/1
-// Adam lets the ranks' weights differ for some steps. The first forward in evaluation mode makes
-// them equal again, so all ranks must call it. See docs/compressed_communication.md.
+// Optimizers with 1-bit messages (optim/core/local_gradients.h) need each rank's own gradients in
+// some steps. In these steps gradients are not averaged here, and Parameter::grad() is this rank's.
+// 0/1 Adam lets the ranks' weights differ for some steps. The first forward in evaluation mode
+// makes them equal again, so all ranks must call it. See docs/compressed_communication.md.
 //
 // Gradients of matrices that GaLore projects are averaged later, too: Parameter::grad() stays this
 // rank's own, and step() averages the projection. Only a refresh of the basis averages the whole

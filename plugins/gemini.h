@@ -18,8 +18,8 @@
 // Parameters are stored in chunks. Each module has ceil(bytes / chunk_bytes) chunks, separate ones
 // for trainable and frozen parameters. One all-gather per chunk brings its values before the
 // module's forward and before the module's part of backward; the gathered values are freed
-// afterwards. plugins/gemini/module_windows.h has the rules for modules, and for ranks whose forwards
-// differ.
+// afterwards. plugins/gemini/module_windows.h has the rules for modules, and for ranks whose
+// forwards differ.
 //
 // Bytes per rank, for n ranks and N elements:
 //
@@ -51,8 +51,8 @@
 // two gathers, usually one module's. With max_norm, with fp16, or with a NonFinitePolicy other than
 // kProceed, backward walks over the graph twice, first for the norm, and gathers twice as often.
 //
-// plugins/gemini/chunk_homes.h says where chunks live (device, host, disk). For tensor parallelism use
-// HybridParallelOptions::zero_stage = 3. Not supported yet: sums in another dtype
+// plugins/gemini/chunk_homes.h says where chunks live (device, host, disk). For tensor parallelism
+// use HybridParallelOptions::zero_stage = 3. Not supported yet: sums in another dtype
 // (communication_dtype) and runs without masters (master_weights = false).
 #ifndef APOGEE_PLUGINS_GEMINI_H_
 #define APOGEE_PLUGINS_GEMINI_H_

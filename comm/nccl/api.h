@@ -25,9 +25,9 @@ class NcclApi : public std::enable_shared_from_this<NcclApi> {
   static constexpr int kMinVersion = 21400;
 
   // Loads NCCL from `path`. An empty path means libnccl.so.2 in the places that LibraryPaths
-  // (core/process/shared_library.h) lists, Python's nvidia-nccl packages included. NotFound: no such
-  // library can be loaded. FailedPrecondition: it is too old, or is not NCCL, or this build has
-  // NCCL switched off.
+  // (core/process/shared_library.h) lists, Python's nvidia-nccl packages included. NotFound: no
+  // such library can be loaded. FailedPrecondition: it is too old, or is not NCCL, or this build
+  // has NCCL switched off.
   static absl::StatusOr<std::shared_ptr<const NcclApi>> Load(const std::string& path = "");
 
   const Functions& functions() const { return functions_; }

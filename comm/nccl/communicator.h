@@ -17,7 +17,8 @@
 //
 // The destructor waits for running operations. If the communicator has failed and one of its
 // threads is still inside NCCL after kGrace, the destructor ends the process with kExitCode
-// (comm/failure/give_up.h), because such a thread cannot be ended. Private to comm; knows nothing of CUDA.
+// (comm/failure/give_up.h), because such a thread cannot be ended. Private to comm; knows nothing
+// of CUDA.
 #ifndef APOGEE_COMM_NCCL_COMMUNICATOR_H_
 #define APOGEE_COMM_NCCL_COMMUNICATOR_H_
 

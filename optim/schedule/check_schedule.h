@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Checks of schedule options. Private to optim/schedule/lr_schedule.cc and optim/schedule/one_cycle.cc.
+// Checks of schedule options. Private to optim/schedule/lr_schedule.cc and
+// optim/schedule/one_cycle.cc.
 #ifndef APOGEE_OPTIM_SCHEDULE_CHECK_SCHEDULE_H_
 #define APOGEE_OPTIM_SCHEDULE_CHECK_SCHEDULE_H_
 

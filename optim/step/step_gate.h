@@ -4,9 +4,9 @@
 // that made it. GradFactor: the factor by which an update multiplies gradients, known on the host
 // or only in a StepGate.
 //
-//   LionArgs args{dtype, decision.grad_scale(), ...};      // a GradFactor
-//   const double factor = args.grad_scale;                 // CPU kernels: always known
-//   DeviceScale<float> scale(args.grad_scale);             // GPU kernels: optim/cuda/device/gate.cuh
+//   LionArgs args{dtype, decision.grad_scale(), ...};   // a GradFactor
+//   const double factor = args.grad_scale;              // CPU kernels: always known
+//   DeviceScale<float> scale(args.grad_scale);          // GPU kernels: optim/cuda/device/gate.cuh
 //
 // With a gate, the host need not wait for the norm of the gradients before it queues the update:
 // the kernels read factor and decision from the GPU's memory. See device_decision.h.

@@ -3,8 +3,8 @@
 // Loops over blocks of rows for the CPU kernels of layer-wise optimizers, and the sums of their
 // results. Private to optim/cpu.
 //
-// Blocks are cut independently of threads (optim/core/row_blocks.h), and their partial sums are added in
-// the order of the blocks, so every bit is the same for any number of threads.
+// Blocks are cut independently of threads (optim/core/row_blocks.h), and their partial sums are
+// added in the order of the blocks, so every bit is the same for any number of threads.
 #ifndef APOGEE_OPTIM_CPU_LOOPS_BLOCK_LOOP_H_
 #define APOGEE_OPTIM_CPU_LOOPS_BLOCK_LOOP_H_
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Joins the blocks of rows of a parameter (optim/core/row_blocks.h) to a few regions for a GPU, and cuts
-// regions into tiles. Private to optim/cuda.
+// Joins the blocks of rows of a parameter (optim/core/row_blocks.h) to a few regions for a GPU, and
+// cuts regions into tiles. Private to optim/cuda.
 //
 //   for (const Region& region : JoinBlocks(chunk.blocks, chunk.row_stride)) ...
 //

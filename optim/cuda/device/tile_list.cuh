@@ -2,10 +2,11 @@
 
 // One kernel launch for many tensors of any size. Private to optim/cuda.
 //
-// The arguments for each tensor, an item (for example a chunk of optim/core/kernels.h), are passed in
-// the kernel's parameters, so there is no copy to the GPU and nothing to keep until the kernel has
-// run. Items are cut into tiles; a block of threads works on one tile and finds its item from the
-// number of the tile. There is a second launch only if the items do not fit into the parameters.
+// The arguments for each tensor, an item (for example a chunk of optim/core/kernels.h), are passed
+// in the kernel's parameters, so there is no copy to the GPU and nothing to keep until the kernel
+// has run. Items are cut into tiles; a block of threads works on one tile and finds its item from
+// the number of the tile. There is a second launch only if the items do not fit into the
+// parameters.
 //
 //   struct Body {
 //     __device__ void operator()(const Item& item, int64_t tile) const;   // by a whole block

@@ -5,9 +5,9 @@
 //
 // Each warp of a block owns 16 rows of one operand; the block loads the other operand tile by tile.
 // Tiles are in shared memory in the stored type, padded with zeros to kD columns. Scores, weights
-// and dS stay in registers: of 16 rows, a lane has parts of rows g and g + 8 (tensor/cuda/attention/mma.cuh).
-// Weights and dS are rounded to the operands' type for the next product, as on the CPU; sums are
-// f32.
+// and dS stay in registers: of 16 rows, a lane has parts of rows g and g + 8
+// (tensor/cuda/attention/mma.cuh). Weights and dS are rounded to the operands' type for the next
+// product, as on the CPU; sums are f32.
 #ifndef APOGEE_TENSOR_CUDA_ATTENTION_ATTENTION_MMA_CUH_
 #define APOGEE_TENSOR_CUDA_ATTENTION_ATTENTION_MMA_CUH_
 
