@@ -94,7 +94,7 @@ Timing TrainSteps(const std::string& precision, const ContextPtr& context, int64
   optim::AdamW optimizer(model.Parameters(), {.lr = 3e-4});
   SingleRankPlugin plugin({.precision = precision});
   Booster booster(plugin);
-  Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+  Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
   const Tensor inputs = RandomTokens("inputs", context), targets = RandomTokens("targets", context);
 
   Timing timing;

@@ -193,7 +193,7 @@ void Gpt(const Flags& flags, const ContextPtr& context) {
   optim::AdamW optimizer(model.Parameters(), {.lr = 3e-4});
   SingleRankPlugin plugin({.precision = flags.precision});
   Booster booster(plugin);
-  Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+  Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
   std::vector<int64_t> tokens(static_cast<size_t>(flags.batch * flags.block));
   const PhiloxKey key = MakeKey(1, "tokens");
   for (size_t i = 0; i < tokens.size(); ++i) {

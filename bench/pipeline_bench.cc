@@ -127,7 +127,7 @@ void Train(const comm::World& world, const Options& options, const std::string& 
   parallel.num_microbatches = shape.num_micros;
   HybridParallelPlugin plugin(world, parallel);
   Booster booster(plugin);
-  Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+  Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
   const data::Batch batch = {
       Tensor::Full({shape.num_micros, kWidth}, DType::kF32, 1, world.context()),
       Tensor::Full({shape.num_micros}, DType::kI64, 1, world.context())};

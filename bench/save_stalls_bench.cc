@@ -44,7 +44,7 @@ void Train(const comm::World& world, const Options& options, const std::string& 
   optim::AdamW optimizer(model.Parameters(), {.lr = 3e-4});
   LowLevelZeroPlugin plugin(world.group(), {.stage = 1, .precision = options.precision});
   Booster booster(plugin);
-  Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+  Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
   const int64_t rows = options.batch / world.size(), first = world.rank() * rows;
   const Tensor inputs = RandomTokens("inputs", first, rows, context);
   const Tensor targets = RandomTokens("targets", first, rows, context);

@@ -71,7 +71,7 @@ inline void TrainSteps(const comm::World& world, const MakePlugin& make_plugin, 
   optim::AdamW optimizer(model.Parameters(), {.lr = 3e-4});
   const std::unique_ptr<Plugin> plugin = make_plugin(world);
   Booster booster(*plugin);
-  Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+  Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
   const int64_t rows = kBatch / (world.size() / tp), first = world.rank() / tp * rows;
   const Tensor inputs = RandomTokens("inputs", first, rows, context);
   const Tensor targets = RandomTokens("targets", first, rows, context);

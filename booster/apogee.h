@@ -9,7 +9,7 @@
 //   optim::AdamW optimizer(model.Parameters(), {.lr = 1e-3});
 //   SingleRankPlugin plugin;
 //   Booster booster(plugin);
-//   auto boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+//   auto boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
 #ifndef APOGEE_BOOSTER_APOGEE_H_
 #define APOGEE_BOOSTER_APOGEE_H_
 

@@ -5,10 +5,21 @@
 #include <unordered_set>
 #include <utility>
 
+#include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/booster/call_site.h"
 #include "apogee/nn/trace_modules.h"
 
 namespace apogee {
+namespace {
+
+void CheckComplete(const internal::Window& window) {
+  APOGEE_CHECK(window.losses.empty() || window.is_complete(), "step: ", window.losses.size(),
+               " of the window's ", window.num_micro_batches,
+               " micro-batches have run; step when the Accumulation is_complete(), or destroy it "
+               "and call zero_grad() to give up the window");
+}
+
+}  // namespace
 
 void Booster::TraceTo(Trace* trace, int rank) {
   APOGEE_CHECK(model_ == nullptr,
@@ -23,8 +34,7 @@ void Booster::set_run_config(RunConfig config) {
   config_ = std::move(config);
 }
 
-Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer, Criterion criterion,
-                       data::Loader* loader, optim::LrScheduler* scheduler) {
+Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer, BoostOptions options) {
   APOGEE_CHECK(model_ == nullptr,
                "boost: this booster already runs a model; make one Booster (and "
                "plugin) per model");
@@ -41,7 +51,7 @@ Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer, Criterion
                  "\", which is not a parameter of the model; construct the optimizer from "
                  "model.Parameters()");
   }
-  RunConfig config = CompletedConfig(config_, model, optimizer, scheduler);
+  RunConfig config = CompletedConfig(config_, model, optimizer, options.scheduler);
   optim::Optimizer& configured = plugin_.Configure(model, optimizer);
   nn::TraceModules(model, compute_lane_);
   configured.set_trace_lane(compute_lane_);
@@ -49,14 +59,16 @@ Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer, Criterion
   config_ = std::move(config);
   model_ = &model;
   optimizer_ = &configured;
-  scheduler_ = scheduler;
+  scheduler_ = options.scheduler;
   normalizer_ = std::make_shared<LossNormalizer>(plugin_.data_group());
   normalizer_->Attach(model);
-  configured.AddPreStepHook([weak = std::weak_ptr(normalizer_)](optim::Optimizer&) {
-    if (const auto normalizer = weak.lock()) normalizer->CheckStep();
-  });
-  return {model, configured, normalizer_->Wrap(plugin_.ConfigureCriterion(criterion), criterion),
-          loader, scheduler};
+  configured.AddPreStepHook(
+      [weak = std::weak_ptr(normalizer_), weak_window = std::weak_ptr(window_)](optim::Optimizer&) {
+        if (const auto window = weak_window.lock()) CheckComplete(*window);
+        if (const auto normalizer = weak.lock()) normalizer->CheckStep();
+      });
+  const Criterion& criterion = options.criterion;
+  return {model, configured, normalizer_->Wrap(plugin_.ConfigureCriterion(criterion), criterion)};
 }
 
 void Booster::backward(const Tensor& loss, optim::Optimizer& optimizer) try {
@@ -66,11 +78,41 @@ void Booster::backward(const Tensor& loss, optim::Optimizer& optimizer) try {
                " that boost returned, which gets the gradients; call booster.backward(loss, "
                "boosted.optimizer), once for all optimizers, and step other optimizers yourself");
   CheckLoss("backward: the loss", loss);
+  const internal::MicroBatch micro = BeginMicroBatch();
+  const Tensor part = micro.share == 1 ? loss : autograd::Scale(loss, micro.share);
+  const std::shared_ptr<void> keep_local = micro.is_last ? nullptr : plugin_.NoSync();
+  RunBackward(part, optimizer);
+  EndMicroBatch(part);
+} catch (const comm::CommError& error) {
+  Rethrow("backward", error);
+}
+
+void Booster::RunBackward(const Tensor& loss, optim::Optimizer& optimizer) {
   const TraceSpan span(compute_lane_, "backward", {.category = "backward"});
   normalizer_->NoteBackward(loss);
   plugin_.Backward(loss, optimizer);
-} catch (const comm::CommError& error) {
-  Rethrow("backward", error);
+}
+
+Accumulation Booster::accumulate(int64_t num_micro_batches) {
+  CheckBoosted("accumulate");
+  APOGEE_CHECK(num_micro_batches >= 1, "accumulate: the number of micro-batches is ",
+               num_micro_batches, ", must be at least 1");
+  APOGEE_CHECK(!window_->is_open(), "accumulate: windows of ", window_->num_micro_batches,
+               " micro-batches are open; destroy that Accumulation first");
+  window_->num_micro_batches = num_micro_batches;
+  return Accumulation(window_);
+}
+
+internal::MicroBatch Booster::BeginMicroBatch() {
+  if (!window_->is_open()) return {};
+  if (window_->is_complete()) window_->losses.clear();
+  const int64_t count = window_->num_micro_batches;
+  return {.share = 1.0 / static_cast<double>(count),
+          .is_last = static_cast<int64_t>(window_->losses.size()) + 1 == count};
+}
+
+void Booster::EndMicroBatch(const Tensor& loss) {
+  if (window_->is_open()) window_->losses.push_back(loss.defined() ? loss.Detach() : loss);
 }
 
 std::shared_ptr<void> Booster::accumulation_window(int64_t num_targets) {
@@ -84,13 +126,23 @@ PipelineResult Booster::execute_pipeline(const data::Batch& batch, nn::Module& m
   CheckBoosted("execute_pipeline");
   APOGEE_CHECK(&model == model_ && (optimizer == nullptr || optimizer == optimizer_),
                "execute_pipeline: needs the model and the optimizer that boost returned");
-  return plugin_.ExecutePipeline({.inputs = batch.inputs,
-                                  .targets = batch.targets,
-                                  .model = model,
-                                  .criterion = criterion,
-                                  .optimizer = optimizer,
-                                  .return_outputs = options.return_outputs,
-                                  .normalizer = normalizer_.get()});
+  const internal::MicroBatch micro =
+      optimizer != nullptr ? BeginMicroBatch() : internal::MicroBatch{};
+  const Criterion part = [&criterion, share = micro.share](const Tensor& output,
+                                                           const Tensor& target) {
+    return autograd::Scale(criterion(output, target), share);
+  };
+  const std::shared_ptr<void> keep_local = micro.is_last ? nullptr : plugin_.NoSync();
+  PipelineResult result = plugin_.ExecutePipeline(
+      {.inputs = batch.inputs,
+       .targets = batch.targets,
+       .model = model,
+       .criterion = micro.share == 1 || criterion == nullptr ? criterion : part,
+       .optimizer = optimizer,
+       .return_outputs = options.return_outputs,
+       .normalizer = normalizer_.get()});
+  if (optimizer != nullptr) EndMicroBatch(result.loss);
+  return result;
 } catch (const comm::CommError& error) {
   Rethrow("execute_pipeline", error);
 }

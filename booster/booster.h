@@ -4,8 +4,8 @@
 //
 //   SingleRankPlugin plugin({.precision = "bf16", .max_norm = 1.0});
 //   Booster booster(plugin);
-//   auto boosted = booster.boost(model, optimizer, criterion, &loader, &scheduler);
-//   for (const auto& batch : *boosted.loader) {
+//   auto boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
+//   for (const auto& batch : loader) {
 //     Tensor loss = boosted.criterion(boosted.model(batch.inputs), batch.targets);
 //     booster.backward(loss, boosted.optimizer);
 //     boosted.optimizer.step();
@@ -16,10 +16,11 @@
 // all ranks together (plugins/loss_normalizer.h). So ranks may have unequal batches and unequal
 // numbers of ignored targets. Its value is this rank's share; the mean over the ranks is the loss.
 //
-// Accumulation: call backward once per micro-batch with the loss divided by the number of
-// micro-batches, then step. If the last window is shorter, divide by its own number. This gives the
-// mean of the micro-batches' means. For the mean over all targets of the window use
-// accumulation_window.
+// The loader gives this rank's part of the data: its sampler gets plugin.data_rank() and
+// plugin.data_size().
+//
+// Accumulation: booster.accumulate(n) makes n micro-batches one step. This gives the mean of the
+// micro-batches' means. For the mean over all targets of the window use accumulation_window.
 //
 // Checkpoints, in a folder of their own:
 //
@@ -37,6 +38,7 @@
 #include <string>
 #include <vector>
 
+#include "apogee/booster/accumulation.h"
 #include "apogee/booster/run_lock.h"
 #include "apogee/booster/training_state.h"
 #include "apogee/checkpoint/background_saver.h"
@@ -49,13 +51,21 @@
 
 namespace apogee {
 
-// The result of boost(): the same objects, prepared for the plugin. The objects must outlive it.
+// What boost() takes besides the model and the optimizer.
+struct BoostOptions {
+  // The loss of a model's output and its targets; nn::CrossEntropyLoss, nn::MeanLoss or a function.
+  Criterion criterion = nullptr;
+  // The learning-rate schedule, for checkpoints: save_training_state and resume include it. The
+  // loop calls its step().
+  optim::LrScheduler* scheduler = nullptr;
+};
+
+// The result of boost(): the objects to train with, which must outlive it. `optimizer` is the
+// user's or its distributed form. `criterion` belongs to this model under this plugin.
 struct Boosted {
   nn::Module& model;
   optim::Optimizer& optimizer;
   Criterion criterion;
-  data::Loader* loader = nullptr;
-  optim::LrScheduler* scheduler = nullptr;
 };
 
 // How and where a file is written.
@@ -135,8 +145,10 @@ class Booster {
   // options and state. Collective. Throws Error, before anything has changed, on a second call,
   // when the plugin cannot run the setup exactly, and when the optimizer holds parameters that are
   // not the model's.
-  Boosted boost(nn::Module& model, optim::Optimizer& optimizer, Criterion criterion = nullptr,
-                data::Loader* loader = nullptr, optim::LrScheduler* scheduler = nullptr);
+  [[nodiscard]] Boosted boost(nn::Module& model, optim::Optimizer& optimizer, BoostOptions options);
+  [[nodiscard]] Boosted boost(nn::Module& model, optim::Optimizer& optimizer) {
+    return boost(model, optimizer, {});
+  }
 
   // Adds the gradients of `loss` (a scalar) to the parameters' gradients. Collective if the plugin
   // reduces gradients inside backward. Throws Error if `optimizer` is not the one that boost
@@ -154,10 +166,9 @@ class Booster {
   // Every rank that trains one replica of the model passes the same batch; result.loss is that
   // replica's loss, on each of them. With boosted.criterion it is the share of the mean over all
   // replicas' targets, however they are spread over micro-batches. The loss scale and the number of
-  // micro-batches are applied inside: a loop that accumulates several calls divides the loss only
-  // by the number of calls, in its criterion. Without an optimizer the batch is evaluated. When the
-  // model is cut into stages, hooks of the model itself do not run; hooks of modules inside its
-  // pieces do. Collective.
+  // micro-batches are applied inside. Under accumulate(n), which counts calls, result.loss has been
+  // divided by n. Without an optimizer the batch is evaluated. When the model is cut into stages,
+  // hooks of the model itself do not run; hooks of modules inside its pieces do. Collective.
   struct PipelineOptions {
     // Return the model's outputs, on ranks that have the last part.
     bool return_outputs = false;
@@ -169,6 +180,10 @@ class Booster {
   PipelineResult execute_pipeline(const data::Batch& batch, nn::Module& model,
                                   const Criterion& criterion, optim::Optimizer* optimizer,
                                   const PipelineOptions& options);
+
+  // While the result lives, each `num_micro_batches` calls of backward (or execute_pipeline with an
+  // optimizer) are one window (accumulation.h). Throws Error while another window is open.
+  [[nodiscard]] Accumulation accumulate(int64_t num_micro_batches);
 
   // While the handle lives, the values of boosted.criterion add up to the mean over a whole window
   // of micro-batches. `num_targets`: targets that count in this rank's micro-batches of the window.
@@ -185,7 +200,8 @@ class Booster {
   // step() throws Error, on every rank, if the micro-batches had another number of targets.
   [[nodiscard]] std::shared_ptr<void> accumulation_window(int64_t num_targets);
 
-  // While the handle lives, backward accumulates without reducing over ranks.
+  // While the handle lives, backward accumulates without reducing over ranks. accumulate does this
+  // for a loop whose windows have equally many micro-batches.
   [[nodiscard]] std::shared_ptr<void> no_sync() { return plugin_.NoSync(); }
 
   // Saves everything listed in training_state.h as `folder`/step-NNNNNNNN. Then removes all but the
@@ -273,11 +289,18 @@ class Booster {
   Plugin& plugin() { return plugin_; }
 
  private:
+  friend class GraphedMicroStep;
   using SavePtr = std::shared_ptr<checkpoint::PlannedSave>;
   // Runs `write` on this thread, or on the saving thread with copies of the data that `save` needs.
   absl::Status Write(bool use_async, const SavePtr& save, checkpoint::BackgroundSaver::Write write);
   absl::Status WriteTo(const std::string& path, bool use_async,
                        const std::shared_ptr<checkpoint::FileSystem>& files, const SavePtr& save);
+  // The micro-batch that begins now. Begins a new window if the last one is complete.
+  internal::MicroBatch BeginMicroBatch();
+  // Notes that it ran; `loss` has been multiplied by its share.
+  void EndMicroBatch(const Tensor& loss);
+  // Runs backward of a loss that has been multiplied by its share.
+  void RunBackward(const Tensor& loss, optim::Optimizer& optimizer);
   // Throws Error before boost, and once a boosted object is gone.
   void CheckBoosted(const char* what) const;
   void CheckScheduler(const char* what) const;
@@ -293,7 +316,8 @@ class Booster {
   Watched<nn::Module> model_;
   Watched<optim::Optimizer> optimizer_;
   Watched<optim::LrScheduler> scheduler_;
-  std::shared_ptr<LossNormalizer> normalizer_;          // after boost
+  std::shared_ptr<LossNormalizer> normalizer_;  // after boost
+  std::shared_ptr<internal::Window> window_ = std::make_shared<internal::Window>();
   std::unique_ptr<RunLock> folder_lock_;                // rank 0: last training state's folder
   std::unique_ptr<checkpoint::BackgroundSaver> saver_;  // after the first save
   std::map<std::string, std::string> passed_over_;      // checkpoints that resume skipped, and why

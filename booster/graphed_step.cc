@@ -72,10 +72,10 @@ GraphedMicroStep::GraphedMicroStep(Booster& booster, nn::Module& model, Criterio
   APOGEE_CHECK(!context_->is_host(), "GraphedMicroStep: the model is on ",
                context_->device().ToString(),
                ", which has no graphs; run the micro-batch eagerly there");
-  APOGEE_CHECK(dynamic_cast<SingleRankPlugin*>(&booster.plugin()) != nullptr,
-               "GraphedMicroStep: the plugin is ", booster.plugin().name(),
-               ", whose backward does more than kernels (collectives, hooks, a loss scale); only "
-               "single_rank is captured, run the micro-batch eagerly");
+  APOGEE_CHECK(booster.plugin().backward_is_only_kernels(), "GraphedMicroStep: the plugin is ",
+               booster.plugin().name(),
+               ", whose backward does more than kernels (collectives, hooks, a loss scale); use "
+               "SingleRankPlugin or run the micro-batch eagerly");
   APOGEE_CHECK(dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer) == nullptr,
                "GraphedMicroStep: the optimizer ", optimizer.name(),
                " updates parameters inside backward, with numbers computed on the host; run the "
@@ -135,14 +135,21 @@ GraphedMicroStep::Case GraphedMicroStep::CaseOf(const data::Batch& batch, double
 Tensor GraphedMicroStep::Compute(const Tensor& inputs, const Tensor& targets, double factor) const {
   Tensor loss = criterion_(model_(inputs), targets);
   if (factor != 1) loss = autograd::Scale(loss, factor);
-  booster_.backward(loss, optimizer_);
+  booster_.RunBackward(loss, optimizer_);
   return loss.Detach();
 }
 
 Tensor GraphedMicroStep::Run(const data::Batch& batch, double factor) {
   APOGEE_CHECK(batch.inputs.defined() && batch.targets.defined(),
                "GraphedMicroStep: the batch needs inputs and targets");
+  booster_.CheckBoosted("GraphedMicroStep");
   CheckSetup();
+  Tensor loss = RunCase(batch, factor * booster_.BeginMicroBatch().share);
+  booster_.EndMicroBatch(loss);
+  return loss;
+}
+
+Tensor GraphedMicroStep::RunCase(const data::Batch& batch, double factor) {
   const Case of = CaseOf(batch, factor);
   const data::Batch host{OnHostIfIndices(batch.inputs), OnHostIfIndices(batch.targets)};
   const auto found = std::ranges::find_if(graphs_, [&](const std::unique_ptr<Graph>& graph) {

@@ -4,8 +4,9 @@
 // graph is used from the second batch of the same shapes on.
 //
 //   GraphedMicroStep micro_step(booster, boosted.model, boosted.criterion, boosted.optimizer);
-//   for (const data::Batch& batch : window) {            // no criterion(model(..)), no backward
-//     Tensor loss = micro_step.Run(batch, 1.0 / window.size());
+//   const Accumulation window = booster.accumulate(batches.size());
+//   for (const data::Batch& batch : batches) {           // no criterion(model(..)), no backward
+//     micro_step.Run(batch);
 //   }
 //   boosted.optimizer.step();
 //   boosted.optimizer.zero_grad();
@@ -27,7 +28,7 @@
 // write the next one, Run throws Error: keep a Clone() of the gradient instead.
 //
 // Throws Error, before anything has changed, for setups that a graph cannot run exactly:
-//   - contexts of the CPU, plugins other than single_rank, fused backward
+//   - contexts of the CPU, plugins whose backward cannot be captured, fused backward
 //   - hooks on modules or parameters (a trace sets some), dropout
 //   - values that the model or the criterion reads on the host, indices that are not the batch's
 // A wrong index in a batch gives the Error of the eager run.
@@ -59,8 +60,8 @@ class GraphedMicroStep {
   GraphedMicroStep& operator=(const GraphedMicroStep&) = delete;
 
   // `batch` may be on the host, which costs no wait, or on the GPU. Runs backward of the loss times
-  // `factor` and returns that product: a scalar on the GPU, outside of any graph, owned by the
-  // caller.
+  // `factor` and, under Booster::accumulate, divided by the number of micro-batches. Returns that
+  // product: a scalar on the GPU, outside of any graph, owned by the caller.
   Tensor Run(const data::Batch& batch, double factor = 1);
 
   // Micro-steps so far, by the way they ran. A captured one is also launched.
@@ -74,6 +75,7 @@ class GraphedMicroStep {
 
   void CheckSetup() const;
   Case CaseOf(const data::Batch& batch, double factor) const;
+  Tensor RunCase(const data::Batch& batch, double factor);
   // Runs forward, criterion and backward; returns the loss.
   Tensor Compute(const Tensor& inputs, const Tensor& targets, double factor) const;
   std::unique_ptr<Graph> Capture(const data::Batch& batch, const Case& of) const;

@@ -34,7 +34,7 @@ struct CrossEntropyLoss {
 //
 //   nn::MeanLoss loss{.mean = MyLoss(),
 //                     .count = [](const Tensor& t) { return nn::CountTargets(t); }};
-//   auto boosted = booster.boost(model, optimizer, loss);
+//   auto boosted = booster.boost(model, optimizer, {.criterion = loss});
 //
 // `mean` returns a scalar. When `count` is 0 the value of the mean is ignored, but backward with a
 // gradient of 0 must still give gradients of 0 (not NaN).

@@ -111,7 +111,7 @@ class GeminiPlugin : public Plugin {
 
   // Returns a copy of the whole value of a parameter, or of this rank's part if another plugin has
   // cut the parameter. Collective.
-  Tensor WholeValue(const autograd::Parameter& parameter) const;
+  Tensor WholeValue(const autograd::Parameter& parameter) const override;
   // 1 except for fp16.
   double loss_scale() const { return guard_->loss_scale(); }
   // After boost: the chunks that hold the parameters, and their homes (device, host, disk).

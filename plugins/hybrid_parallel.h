@@ -18,7 +18,7 @@
 //   HybridParallelPlugin plugin(world, {.tp_size = 2, .zero_stage = 2, .precision = "bf16"});
 //   ... a loader of part plugin.data_rank() of plugin.data_size() of each batch ...
 //   Booster booster(plugin);
-//   auto boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+//   auto boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
 //   ... the ordinary loop, with boosted.criterion ...
 //
 // The model's code does not change: a plan (nn/parallel/plan.h) says how its layers are cut. Plans
@@ -180,13 +180,12 @@ class HybridParallelPlugin : public Plugin {
 
   // The part of each batch that this rank trains on; ranks of one sp, tp and pp group have the same
   // part. Throws Error when pp_size, sp_size and tp_size do not divide the world.
-  int data_rank() const { return mesh().coordinate(comm::Axis::kDp); }
-  int data_size() const { return mesh().size(comm::Axis::kDp); }
+  int data_rank() const override { return mesh().coordinate(comm::Axis::kDp); }
+  int data_size() const override { return mesh().size(comm::Axis::kDp); }
   const comm::Mesh& mesh() const;
   double loss_scale() const;
-  // Returns the whole value of a parameter, in the shape it had before boost. Collective over the
-  // tp and pp groups, with zero_stage 3 over the dp and sp groups as well.
-  Tensor WholeValue(const autograd::Parameter& parameter) const;
+  // Collective over the tp and pp groups, with zero_stage 3 over the dp and sp groups as well.
+  Tensor WholeValue(const autograd::Parameter& parameter) const override;
   // After boost, with tp_size > 1: how the model is cut; else null.
   const nn::parallel::TensorParallel* tensor_parallel() const { return parallel_.get(); }
   // After boost, with an sp_mode: the tokens this rank has; else null.

@@ -5,7 +5,7 @@
 // its columns from top to bottom. The elements that the rank's optimizer holds (masters, states,
 // parameters to update) are filled.
 //
-//   Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+//   Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
 //   std::string svg = PlanSvg(boosted.optimizer, world.group(),
 //                             {.model = "gpt2", .tp_size = 2, .zero_stage = 2});
 //

@@ -3,6 +3,7 @@
 #include "apogee/plugins/plugin.h"
 
 #include "apogee/autograd/grad_mode.h"
+#include "apogee/core/error.h"
 
 namespace apogee {
 
@@ -10,6 +11,16 @@ void CheckLoss(const char* what, const Tensor& loss) {
   APOGEE_CHECK(loss.defined(), what, " is undefined");
   APOGEE_CHECK(loss.numel() == 1, what, " must be a scalar, got shape ", loss.shape(),
                "; reduce it first, for instance with autograd::Mean");
+}
+
+int Plugin::data_rank() const { return group() != nullptr ? group()->rank() : 0; }
+
+int Plugin::data_size() const { return group() != nullptr ? group()->size() : 1; }
+
+Tensor Plugin::WholeValue(const autograd::Parameter& parameter) const {
+  APOGEE_CHECK(LayoutOf(parameter).is_whole(), "WholeValue: plugin ", name(), " keeps a part of \"",
+               parameter.name(), "\" on this rank; it must override Plugin::WholeValue");
+  return parameter.data();
 }
 
 PipelineResult Plugin::ExecutePipeline(const PipelineCall& call) {

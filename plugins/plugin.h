@@ -74,20 +74,32 @@ class Plugin {
   // the batch into micro-batches; this default runs it as one. Collective.
   virtual PipelineResult ExecutePipeline(const PipelineCall& call);
 
-  // The ranks over which gradients are averaged; each has samples of its own. Null: only this rank,
-  // or the user weighs unequal batches. Valid after Configure.
-  virtual comm::GroupPtr data_group() const { return nullptr; }
-
-  // For checkpoints: all ranks that train the model together; null for one rank. Valid after
+  // All ranks that train the model together; null for one rank. They save checkpoints together:
+  // one of them leads.
+  virtual comm::GroupPtr group() const = 0;
+  // The ranks over which gradients are averaged; each has samples of its own. boosted.criterion is
+  // the mean over their samples. Null: gradients are not averaged in every step. Valid after
   // Configure.
-  virtual comm::GroupPtr group() const { return nullptr; }
-  // For checkpoints: the part of the whole parameter that this rank's Parameter::data() holds.
-  // Valid after Configure.
+  virtual comm::GroupPtr data_group() const = 0;
+  // This rank trains on part data_rank() of data_size() of the data. By default every rank of
+  // group() has a part of its own. Override both if several ranks share a part.
+  virtual int data_rank() const;
+  virtual int data_size() const;
+
+  // The part of the whole parameter that this rank's Parameter::data() holds. By default all of it:
+  // override it, and WholeValue, in a plugin that keeps only parts. Valid after Configure.
   virtual Layout LayoutOf(const autograd::Parameter& parameter) const {
     return Layout(parameter.shape());
   }
-  // Null when the plugin or the precision has no dynamic loss scale.
+  // The whole value of a parameter, in the shape it had before boost. Collective over group() if
+  // ranks keep only parts. Throws Error if LayoutOf says so and the plugin does not override this.
+  // Valid after Configure.
+  virtual Tensor WholeValue(const autograd::Parameter& parameter) const;
+  // Null when the plugin or the precision has no dynamic loss scale. Checkpoints include it.
   virtual optim::LossScaler* loss_scaler() { return nullptr; }
+  // Whether Backward only runs the kernels of the graph, with no collective, hook or loss scale. If
+  // so, GraphedMicroStep may capture it.
+  virtual bool backward_is_only_kernels() const { return false; }
 
   // While the returned handle lives, backward keeps gradients local. All ranks must do the same.
   [[nodiscard]] virtual std::shared_ptr<void> NoSync() = 0;

@@ -35,6 +35,9 @@ class SingleRankPlugin : public Plugin {
   void Backward(const Tensor& loss, optim::Optimizer& optimizer) override;
   // There is nothing to synchronise: the handle does nothing.
   std::shared_ptr<void> NoSync() override;
+  comm::GroupPtr group() const override { return nullptr; }
+  comm::GroupPtr data_group() const override { return nullptr; }
+  bool backward_is_only_kernels() const override { return true; }
 
  private:
   SingleRankOptions options_;

@@ -16,7 +16,6 @@
 #include <string>
 #include <vector>
 
-#include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/booster/booster.h"
 #include "apogee/booster/graphed_step.h"
 #include "apogee/booster/metrics.h"
@@ -51,7 +50,6 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
   // The plugin decides how the loop below runs: on one rank, with gradients averaged over many, or
   // with layers sharded over ranks.
   const std::unique_ptr<Plugin> plugin = MakePlugin(flags, world);
-  const DataPart part = DataPartOf(*plugin, world);
 
   // The ordinary training setup.
   nn::Gpt2 model(flags.model);
@@ -67,15 +65,16 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
   Booster booster(*plugin);
   booster.TraceTo(world.trace(), world.rank());
   booster.set_run_config(RunConfigOf(flags));
-  Boosted boosted = booster.boost(model, *optimizer, nn::CrossEntropyLoss(), nullptr, &scheduler);
+  Boosted boosted = booster.boost(model, *optimizer,
+                                  {.criterion = nn::CrossEntropyLoss(), .scheduler = &scheduler});
 
   // The data: samples of `block` bytes that start anywhere in the training text, in an order that
   // depends only on the seed. A rank takes its part of each step's samples.
-  const int64_t batch = flags.batch / part.size;
+  const int64_t batch = flags.batch / plugin->data_size();
   const auto dataset = std::make_shared<data::TextDataset>(corpus.train(), flags.model.n_positions);
   const auto order = std::make_shared<data::ShuffleSampler>(dataset->num_samples(), flags.seed);
-  const auto sampler = std::make_shared<data::DistributedSampler>(order, part.rank, part.size,
-                                                                  batch * flags.accumulate);
+  const auto sampler = std::make_shared<data::DistributedSampler>(
+      order, plugin->data_rank(), plugin->data_size(), batch * flags.accumulate);
 
   RunCheckpoints checkpoints(
       booster, world,
@@ -119,28 +118,21 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
   if (flags.cuda_graphs) {
     graphed.emplace(booster, boosted.model, boosted.criterion, boosted.optimizer);
   }
-  const double share = 1.0 / static_cast<double>(flags.accumulate);
-  int64_t micro = done * flags.accumulate;
-  StepEvent event;
+  const Accumulation window = booster.accumulate(flags.accumulate);
+  StepEvent event{.step = done};
   for (auto& samples : loader) {
-    const bool last = ++micro % flags.accumulate == 0;
-    // Gradients are averaged over the ranks once per step.
-    const std::shared_ptr<void> keep_local = last ? nullptr : booster.no_sync();
-    Tensor loss;
     if (graphed) {
-      loss = graphed->Run(samples, share);
+      graphed->Run(samples);
     } else {
-      loss = boosted.criterion(boosted.model(samples.inputs), samples.targets);
-      loss = autograd::Scale(loss, share);
-      booster.backward(loss, boosted.optimizer);
+      booster.backward(boosted.criterion(boosted.model(samples.inputs), samples.targets),
+                       boosted.optimizer);
     }
-    event.loss += loss.Item();
-    if (!last) continue;
+    if (!window.is_complete()) continue;
 
-    event.step = micro / flags.accumulate;
+    ++event.step;
     // A signal reaches the ranks at different moments, so they add up the signals they have seen.
     std::vector<double> stop = StopSignals();
-    stop.push_back(event.loss);
+    stop.push_back(window.loss());
     stop = SumOverRanks(world, stop);
     event.loss = stop.back() / world.size();
     event.tokens = flags.batch * flags.accumulate * flags.model.n_positions;
@@ -149,7 +141,7 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
                  ") or --max-norm (now ", flags.max_norm, ")");
     boosted.optimizer.step();
     boosted.optimizer.zero_grad();
-    event.lr = boosted.scheduler->last_lr()[0];
+    event.lr = scheduler.last_lr()[0];
     event.grad_norm = boosted.optimizer.last_step().grad_norm;
     if (metrics != nullptr) {
       OkOrThrow(metrics->Step(event));
@@ -159,15 +151,14 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
             boosted.optimizer.last_step().nonfinite_parameter + " is not finite"));
       }
     }
-    boosted.scheduler->step();
+    scheduler.step();
     const bool leave = checkpoints.AfterStep(event.step, stop);
     tell_notes();
     if (leave) return checkpoints.exit_code();
-    event = {};
   }
 
   const ValidationEvent validation =
-      Validate(boosted, corpus, world, part,
+      Validate(boosted, *plugin, corpus, world,
                {.block = flags.model.n_positions, .batch = flags.batch, .step = flags.steps});
   const std::string memory = DescribeMemory(world, start);
   if (metrics != nullptr) {
@@ -177,7 +168,7 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
   // Ranks of one tensor-parallel group call the model together: the first group writes the sample.
   // With sharded parameters all ranks must call.
   const bool all_write = flags.plugin == "gemini" || flags.zero_stage == 3;
-  if (part.rank != 0 && !all_write) return 0;
+  if (plugin->data_rank() != 0 && !all_write) return 0;
   const std::string sample = Generate(boosted.model, context, flags.prompt,
                                       {.block = flags.model.n_positions,
                                        .bytes = flags.sample,

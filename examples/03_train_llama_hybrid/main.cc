@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/booster/booster.h"
 #include "apogee/booster/line_file.h"
 #include "apogee/booster/metrics.h"
@@ -73,16 +72,17 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
   Booster booster(plugin);
   booster.TraceTo(world.trace(), world.rank());
   booster.set_run_config(RunConfigOf(flags));
-  Boosted boosted = booster.boost(model, *optimizer, nn::CrossEntropyLoss(), nullptr, &scheduler);
+  Boosted boosted = booster.boost(model, *optimizer,
+                                  {.criterion = nn::CrossEntropyLoss(), .scheduler = &scheduler});
   DrawPlan(boosted, world, flags);
 
   // Ranks of one tensor-parallel group read the same samples; the replicas divide each batch.
-  const DataPart part{.rank = plugin.data_rank(), .size = plugin.data_size()};
-  const int64_t block = flags.model.max_position_embeddings, batch = flags.batch / part.size;
+  const int64_t block = flags.model.max_position_embeddings,
+                batch = flags.batch / plugin.data_size();
   const auto dataset = std::make_shared<data::TextDataset>(corpus.train(), block);
   const auto order = std::make_shared<data::ShuffleSampler>(dataset->num_samples(), flags.seed);
-  const auto sampler = std::make_shared<data::DistributedSampler>(order, part.rank, part.size,
-                                                                  batch * flags.accumulate);
+  const auto sampler = std::make_shared<data::DistributedSampler>(
+      order, plugin.data_rank(), plugin.data_size(), batch * flags.accumulate);
 
   RunCheckpoints checkpoints(
       booster, world,
@@ -121,24 +121,20 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
   tell_notes();
   if (finished) return 0;
 
-  int64_t micro = done * flags.accumulate;
-  StepEvent event;
+  const Accumulation window = booster.accumulate(flags.accumulate);
+  StepEvent event{.step = done};
   for (auto& samples : loader) {
-    const bool last = ++micro % flags.accumulate == 0;
     // In training the logits are sharded by vocabulary; boosted.criterion can handle that.
-    Tensor loss = boosted.criterion(boosted.model(samples.inputs), samples.targets);
-    loss = autograd::Scale(loss, 1.0 / static_cast<double>(flags.accumulate));
-    event.loss += loss.Item();
-    const std::shared_ptr<void> keep_local = last ? nullptr : booster.no_sync();
-    booster.backward(loss, boosted.optimizer);
-    if (!last) continue;
+    booster.backward(boosted.criterion(boosted.model(samples.inputs), samples.targets),
+                     boosted.optimizer);
+    if (!window.is_complete()) continue;
 
-    event.step = micro / flags.accumulate;
+    ++event.step;
     // Ranks of one tensor-parallel group have the same loss, so the mean over all ranks is the
     // batch's mean. A signal reaches the ranks at different moments, so they add up the signals
     // they have seen.
     std::vector<double> stop = StopSignals();
-    stop.push_back(event.loss);
+    stop.push_back(window.loss());
     stop = SumOverRanks(world, stop);
     event.loss = stop.back() / world.size();
     event.tokens = flags.batch * flags.accumulate * block;
@@ -147,18 +143,17 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
                  ") or --max-norm (now ", flags.parallel.max_norm, ")");
     boosted.optimizer.step();
     boosted.optimizer.zero_grad();
-    event.lr = boosted.scheduler->last_lr()[0];
+    event.lr = scheduler.last_lr()[0];
     event.grad_norm = boosted.optimizer.last_step().grad_norm;
     if (metrics != nullptr) OkOrThrow(metrics->Step(event));
-    boosted.scheduler->step();
+    scheduler.step();
     const bool leave = checkpoints.AfterStep(event.step, stop);
     tell_notes();
     if (leave) return checkpoints.exit_code();
-    event = {};
   }
 
   const ValidationEvent validation = Validate(
-      boosted, corpus, world, part, {.block = block, .batch = flags.batch, .step = flags.steps});
+      boosted, plugin, corpus, world, {.block = block, .batch = flags.batch, .step = flags.steps});
   const std::string memory = DescribeMemory(world, start);
   if (metrics != nullptr) {
     OkOrThrow(metrics->Validation(validation));
@@ -166,7 +161,7 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
   }
   // In evaluation logits are whole, but the ranks of a tensor-parallel group still call the model
   // together: the first group writes the sample. With sharded parameters all ranks must call.
-  if (part.rank != 0 && flags.parallel.zero_stage < 3) return 0;
+  if (plugin.data_rank() != 0 && flags.parallel.zero_stage < 3) return 0;
   const std::string sample = Generate(boosted.model, context, flags.prompt,
                                       {.block = block, .bytes = flags.sample, .seed = flags.seed});
   if (metrics != nullptr) OkOrThrow(metrics->Note("sample:\n" + sample));

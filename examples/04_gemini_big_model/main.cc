@@ -69,7 +69,7 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
   GeminiPlugin plugin(world.group(), flags.gemini);
   Booster booster(plugin);
   booster.TraceTo(world.trace(), world.rank());
-  Boosted boosted = booster.boost(model, *optimizer, nn::CrossEntropyLoss());
+  Boosted boosted = booster.boost(model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
 
   const int64_t block = flags.model.n_positions, batch = flags.batch / world.size();
   const auto dataset = std::make_shared<data::TextDataset>(corpus.train(), block);

@@ -70,16 +70,18 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
   HybridParallelPlugin plugin(world, flags.parallel);
   Booster booster(plugin);
   booster.TraceTo(world.trace(), world.rank());
-  Boosted boosted = booster.boost(model, *optimizer, nn::CrossEntropyLoss(), nullptr, &scheduler);
+  Boosted boosted = booster.boost(model, *optimizer,
+                                  {.criterion = nn::CrossEntropyLoss(), .scheduler = &scheduler});
 
   // All ranks of one replica (its stages and tensor-parallel groups) read the same samples.
-  const DataPart part{.rank = plugin.data_rank(), .size = plugin.data_size()};
-  const int64_t block = flags.model.max_position_embeddings, batch = flags.batch / part.size;
+  const int64_t block = flags.model.max_position_embeddings,
+                batch = flags.batch / plugin.data_size();
   const auto dataset = std::make_shared<data::TextDataset>(corpus.train(), block);
   const auto order = std::make_shared<data::ShuffleSampler>(dataset->num_samples(), flags.seed);
-  data::Loader loader(
-      dataset, std::make_shared<data::DistributedSampler>(order, part.rank, part.size, batch),
-      context, {.batch = batch, .num_batches = flags.steps});
+  data::Loader loader(dataset,
+                      std::make_shared<data::DistributedSampler>(order, plugin.data_rank(),
+                                                                 plugin.data_size(), batch),
+                      context, {.batch = batch, .num_batches = flags.steps});
 
   // Only rank 0 prints and writes metrics. The lock keeps other runs out of its folder.
   const std::unique_ptr<RunLock> lock =
@@ -109,10 +111,10 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
                  ") or --max-norm (now ", flags.parallel.max_norm, ")");
     boosted.optimizer.step();
     boosted.optimizer.zero_grad();
-    event.lr = boosted.scheduler->last_lr()[0];
+    event.lr = scheduler.last_lr()[0];
     event.grad_norm = boosted.optimizer.last_step().grad_norm;
     if (metrics != nullptr) OkOrThrow(metrics->Step(event));
-    boosted.scheduler->step();
+    scheduler.step();
   }
   const std::string memory = DescribeMemory(world, start);
   if (metrics != nullptr) OkOrThrow(metrics->Note(memory));

@@ -7,17 +7,9 @@
 
 #include "apogee/core/text/text.h"
 #include "apogee/examples/common/command_line.h"
-#include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/tensor/make_context.h"
 
 using namespace apogee;
-
-DataPart DataPartOf(const Plugin& plugin, const comm::World& world) {
-  if (const auto* hybrid = dynamic_cast<const HybridParallelPlugin*>(&plugin)) {
-    return {.rank = hybrid->data_rank(), .size = hybrid->data_size()};
-  }
-  return {.rank = world.rank(), .size = world.size()};
-}
 
 std::vector<double> SumOverRanks(const comm::World& world, const std::vector<double>& values) {
   if (world.group() == nullptr) return values;

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The ranks of a training program: each rank's part of the data, sums over ranks, and descriptions
-// that rank 0 prints.
+// The ranks of a training program: sums over ranks, and descriptions that rank 0 prints.
 //
-//   const DataPart part = DataPartOf(plugin, world);
-//   data::DistributedSampler sampler(order, part.rank, part.size, batch);
 //   const double loss = SumOverRanks(world, {my_loss})[0] / world.size();
 #ifndef APOGEE_EXAMPLES_COMMON_RANKS_H_
 #define APOGEE_EXAMPLES_COMMON_RANKS_H_
@@ -14,22 +11,10 @@
 
 #include "apogee/comm/launch.h"
 #include "apogee/core/process_memory.h"
-#include "apogee/plugins/plugin.h"
 
 namespace CLI {
 class App;
 }  // namespace CLI
-
-// Part `rank` of the `size` parts of each batch.
-struct DataPart {
-  int rank = 0;
-  int size = 1;
-};
-
-// This rank's part of the data. Every rank has one of its own, except under HybridParallelPlugin,
-// where all ranks of one replica have the same. Throws Error if the plugin's sizes do not divide
-// the world.
-DataPart DataPartOf(const apogee::Plugin& plugin, const apogee::comm::World& world);
 
 // The element-wise sum over the ranks, the same on each. Collective.
 std::vector<double> SumOverRanks(const apogee::comm::World& world,

@@ -2,15 +2,15 @@
 
 // Validates a model: its loss on the part of a text that is not used for training.
 //
-//   ValidationEvent event = Validate(boosted, corpus, world, DataPartOf(plugin, world),
+//   ValidationEvent event = Validate(boosted, plugin, corpus, world,
 //                                    {.block = 128, .batch = 8, .step = steps});
 #ifndef APOGEE_EXAMPLES_COMMON_VALIDATE_H_
 #define APOGEE_EXAMPLES_COMMON_VALIDATE_H_
 
 #include "apogee/booster/booster.h"
 #include "apogee/booster/metrics.h"
+#include "apogee/comm/launch.h"
 #include "apogee/data/text_corpus.h"
-#include "apogee/examples/common/ranks.h"
 
 struct ValidateOptions {
   int64_t block = 128;
@@ -21,8 +21,8 @@ struct ValidateOptions {
 // The mean over every block of the validation text. Collective: batches are dealt out to the
 // data-parallel ranks, and all ranks of one replica call the model together. Leaves the model in
 // training mode.
-apogee::ValidationEvent Validate(apogee::Boosted& boosted, const apogee::data::TextCorpus& corpus,
-                                 const apogee::comm::World& world, const DataPart& part,
-                                 const ValidateOptions& options);
+apogee::ValidationEvent Validate(apogee::Boosted& boosted, const apogee::Plugin& plugin,
+                                 const apogee::data::TextCorpus& corpus,
+                                 const apogee::comm::World& world, const ValidateOptions& options);
 
 #endif  // APOGEE_EXAMPLES_COMMON_VALIDATE_H_

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <tuple>
 
 #include "apogee/booster/booster.h"
 #include "apogee/checkpoint/checkpoint_folder.h"
@@ -208,7 +209,7 @@ TEST_F(BoosterCheckpointsTest, AnotherOptimizerIsNotDamage) {
     optim::Lion optimizer(model.Parameters(), {});
     LowLevelZeroPlugin plugin(world.group(), {.stage = 1});
     Booster booster(plugin);
-    booster.boost(model, optimizer);
+    std::ignore = booster.boost(model, optimizer);
     const auto before = WeightsOf(model);
     const absl::Status status = booster.resume(folder_).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;

@@ -80,7 +80,8 @@ TEST_F(BoosterTest, BoostedLoopEqualsThePlainLoopBitForBit) {
   boosted_setup.MakeOptimizer();
   SingleRankPlugin plugin({.precision = "f32"});
   Booster booster(plugin);
-  auto boosted = booster.boost(boosted_setup.model, *boosted_setup.optimizer, criterion_);
+  auto boosted =
+      booster.boost(boosted_setup.model, *boosted_setup.optimizer, {.criterion = criterion_});
   for (int64_t step = 0; step < 10; ++step) {
     autograd::Backward(Loss(plain.model, step, 0, 4));
     plain.optimizer->step();
@@ -103,8 +104,8 @@ TEST_F(BoosterTest, AccumulationEqualsTheWholeBatch) {
   SingleRankPlugin plugin({.precision = "f64", .max_norm = 0.5});
   SingleRankPlugin parts_plugin({.precision = "f64", .max_norm = 0.5});
   Booster whole_booster(plugin), parts_booster(parts_plugin);
-  whole_booster.boost(whole.model, *whole.optimizer);
-  parts_booster.boost(parts.model, *parts.optimizer);
+  std::ignore = whole_booster.boost(whole.model, *whole.optimizer);
+  std::ignore = parts_booster.boost(parts.model, *parts.optimizer);
   for (int64_t step = 0; step < 8; ++step) {
     const int64_t micro = step == 7 ? 2 : 3;  // the last window is short
     whole_booster.backward(Loss(whole.model, step, 0, 2 * micro), *whole.optimizer);
@@ -129,7 +130,7 @@ TEST_F(BoosterTest, DrivesAFusedBackward) {
   expected.set_step_options({.max_norm = 0.5});
   SingleRankPlugin plugin({.max_norm = 0.5});
   Booster booster(plugin);
-  auto boosted = booster.boost(boosted_setup.model, optimizer, criterion_);
+  auto boosted = booster.boost(boosted_setup.model, optimizer, {.criterion = criterion_});
   for (int64_t step = 0; step < 4; ++step) {
     autograd::Backward(Loss(plain.model, step, 0, 4));
     expected.step();
@@ -154,7 +155,7 @@ TEST_F(BoosterTest, Bf16KeepsMastersAndF32Gradients) {
   const auto before = Values(setup.model);
   SingleRankPlugin plugin({.precision = "bf16"});
   Booster booster(plugin);
-  booster.boost(setup.model, *setup.optimizer);
+  std::ignore = booster.boost(setup.model, *setup.optimizer);
   size_t p = 0;
   for (optim::ParamView& view : setup.optimizer->views()) {
     EXPECT_EQ(view.value().dtype(), DType::kBF16);
@@ -177,7 +178,7 @@ TEST_F(BoosterTest, Bf16TrainsWithTinyLearningRates) {
   optim::AdamW optimizer(model.Parameters(), {.lr = 1e-5, .weight_decay = 0});
   SingleRankPlugin plugin({.precision = "bf16"});
   Booster booster(plugin);
-  booster.boost(model, optimizer);
+  std::ignore = booster.boost(model, optimizer);
   const std::vector<double> start = optimizer.views()[0].master().ToVector<double>();
   const Tensor x = testing::RandomTensor({2, 4}, "x", context_, 1, DType::kBF16);
   for (int step = 0; step < 100; ++step) {
@@ -209,12 +210,12 @@ TEST_F(BoosterTest, MisuseIsRefusedBeforeAnythingChanges) {
                Error);                                                // before boost
   EXPECT_THROW(booster.boost(setup.model, *other.optimizer), Error);  // not its model
   autograd::Backward(Loss(setup.model, 0, 0, 1));
-  EXPECT_THROW(booster.boost(setup.model, *setup.optimizer),
+  EXPECT_THROW(std::ignore = booster.boost(setup.model, *setup.optimizer),
                Error);  // a gradient in another precision
   EXPECT_EQ(setup.model.Parameters()[0]->data().dtype(), DType::kF32);
   setup.optimizer->zero_grad();
-  booster.boost(setup.model, *setup.optimizer);
-  EXPECT_THROW(booster.boost(setup.model, *setup.optimizer), Error);  // twice
+  std::ignore = booster.boost(setup.model, *setup.optimizer);
+  EXPECT_THROW(std::ignore = booster.boost(setup.model, *setup.optimizer), Error);  // twice
   nn::Mlp empty({.sizes = {2, 2}});
 }
 
@@ -226,7 +227,7 @@ TEST_F(BoosterTest, FrozenParametersStay) {
   const auto before = Values(setup.model);
   SingleRankPlugin plugin;
   Booster booster(plugin);
-  booster.boost(setup.model, *setup.optimizer);
+  std::ignore = booster.boost(setup.model, *setup.optimizer);
   booster.backward(Loss(setup.model, 0, 0, 4), *setup.optimizer);
   setup.optimizer->step();
   const auto after = Values(setup.model);

@@ -45,8 +45,8 @@ class GoldenRun {
         optimizer == "adamw8bit" ? optim::OptionMap{{"min_8bit_size", "0"}, {"block_size", "64"}}
                                  : optim::OptionMap{};
     optimizer_ = ValueOrThrow(optim::MakeOptimizer(optimizer, model_.Parameters(), options));
-    boosted_ =
-        std::make_unique<Boosted>(booster.boost(model_, *optimizer_, nn::CrossEntropyLoss()));
+    boosted_ = std::make_unique<Boosted>(
+        booster.boost(model_, *optimizer_, {.criterion = nn::CrossEntropyLoss()}));
   }
   void Step() {
     const ContextPtr context = model_.Parameters()[0]->data().context();

@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <optional>
+#include <tuple>
 
 #include "apogee/autograd/functions/activation.h"
 #include "apogee/autograd/functions/arithmetic.h"
@@ -81,7 +82,7 @@ struct Training {
     model->Initialize(context, {.seed = 4});
     optimizer = std::make_unique<optim::AdamW>(
         model->Parameters(), optim::AdamWOptions{.lr = 1e-2, .weight_decay = 0.1});
-    boosted.emplace(booster.boost(*model, *optimizer, std::move(criterion)));
+    boosted.emplace(booster.boost(*model, *optimizer, {.criterion = std::move(criterion)}));
   }
   void UseGraphs(const GraphedMicroStepOptions& options = {}) {
     graphed = std::make_unique<GraphedMicroStep>(booster, boosted->model, boosted->criterion,
@@ -460,7 +461,7 @@ TEST_F(GraphedStepTest, RefusesWhatAReplayWouldLeaveOut) {
     optim::AdamW optimizer(model->Parameters(), {});
     DdpPlugin plugin(nullptr);
     Booster booster(plugin);
-    booster.boost(*model, optimizer);
+    std::ignore = booster.boost(*model, optimizer);
     EXPECT_THAT(
         MessageOf([&] { GraphedMicroStep(booster, *model, nn::CrossEntropyLoss(), optimizer); }),
         HasSubstr("the plugin is ddp, whose backward does more than kernels"));
@@ -471,7 +472,7 @@ TEST_F(GraphedStepTest, RefusesWhatAReplayWouldLeaveOut) {
     optim::Lomo optimizer(model->Parameters(), {.lr = 1e-2});
     SingleRankPlugin plugin;
     Booster booster(plugin);
-    booster.boost(*model, optimizer);
+    std::ignore = booster.boost(*model, optimizer);
     EXPECT_THAT(
         MessageOf([&] { GraphedMicroStep(booster, *model, nn::CrossEntropyLoss(), optimizer); }),
         HasSubstr("the optimizer lomo updates parameters inside backward"));

@@ -64,7 +64,8 @@ class OneBitRun {
       data_rank_ = world.rank();
     }
     booster_ = std::make_unique<Booster>(*plugin_);
-    criterion_ = booster_->boost(model_, *optimizer_, nn::CrossEntropyLoss()).criterion;
+    criterion_ =
+        booster_->boost(model_, *optimizer_, {.criterion = nn::CrossEntropyLoss()}).criterion;
   }
 
   void Train(int64_t from, int64_t to) {

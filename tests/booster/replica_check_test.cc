@@ -31,6 +31,7 @@ class AlonePlugin : public Plugin {
   AlonePlugin(comm::GroupPtr group, bool meets) : group_(std::move(group)), meets_(meets) {}
   std::string name() const override { return "alone"; }
   comm::GroupPtr group() const override { return group_; }
+  comm::GroupPtr data_group() const override { return nullptr; }
   optim::Optimizer& Configure(nn::Module&, optim::Optimizer& optimizer) override {
     return optimizer;
   }
@@ -67,7 +68,7 @@ TEST(ReplicaCheckTest, APluginWhoseRanksDifferIsToldAndCanHelpIt) {
       optim::AdamW optimizer(model.Parameters(), {.lr = 1e-2});
       AlonePlugin plugin(world.group(), meets);
       Booster booster(plugin);
-      booster.boost(model, optimizer);
+      std::ignore = booster.boost(model, optimizer);
       Train(booster, model, optimizer, 1 + world.rank());
       const absl::Status all[] = {booster.save_training_state(dir / "run", {.step = 1}),
                                   booster.save_model(dir / "model"),
@@ -94,7 +95,7 @@ TEST(ReplicaCheckTest, AWeightThatOneRankSetIsNamed) {
     optim::AdamW optimizer(model.Parameters(), {.lr = 1e-2});
     DdpPlugin plugin(world.group());
     Booster booster(plugin);
-    booster.boost(model, optimizer);
+    std::ignore = booster.boost(model, optimizer);
     Train(booster, model, optimizer, 1 + world.rank());
     EXPECT_TRUE(booster.save_training_state(dir / "good", {.step = 1}).ok());
     const autograd::ParameterPtr weight = model.Parameters()[2];
@@ -114,7 +115,7 @@ TEST(ReplicaCheckTest, ShardsDiffer) {
     optim::AdamW optimizer(model.Parameters(), {.lr = 1e-2});
     LowLevelZeroPlugin plugin(world.group());
     Booster booster(plugin);
-    booster.boost(model, optimizer);
+    std::ignore = booster.boost(model, optimizer);
     Train(booster, model, optimizer, 1 + world.rank());
     EXPECT_TRUE(booster.save_training_state(dir / "run", {.step = 1}).ok());
     EXPECT_TRUE(booster.save_optimizer(dir / "optimizer").ok());

@@ -77,7 +77,7 @@ struct GptRun {
     optimizer.emplace(model.Parameters(), optim::AdamWOptions{.lr = 0.1});
     plugin = Make(spread, world);
     booster.emplace(*plugin);
-    boosted.emplace(booster->boost(model, *optimizer, nn::CrossEntropyLoss()));
+    boosted.emplace(booster->boost(model, *optimizer, {.criterion = nn::CrossEntropyLoss()}));
   }
   void Step() {
     const Tensor tokens =

@@ -21,7 +21,7 @@ struct Rig {
   explicit Rig(const std::string& precision) : plugin({.precision = precision}), booster(plugin) {
     model.Initialize(TestContext(), {.seed = 1});
     optimizer = std::make_unique<optim::AdamW>(model.Parameters(), optim::AdamWOptions{});
-    booster.boost(model, *optimizer);
+    std::ignore = booster.boost(model, *optimizer);
   }
   void Step() {
     const autograd::ParameterPtr weight = model.Parameters()[0];

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <tuple>
 
 #include "apogee/booster/booster.h"
 #include "apogee/nn/attention.h"
@@ -54,7 +55,8 @@ class OneRun {
           *optimizer_, ValueOrThrow(optim::MakeLrSchedule(given.schedule, {{"total_steps", "9"}})));
     }
     booster.set_run_config(given.config);
-    booster.boost(model, *optimizer_, nullptr, nullptr, scheduler_ ? &*scheduler_ : nullptr);
+    std::ignore =
+        booster.boost(model, *optimizer_, {.scheduler = scheduler_ ? &*scheduler_ : nullptr});
   }
 
  private:
@@ -221,7 +223,7 @@ TEST_F(RunConfigTest, EveryRankHearsTheSame) {
       const auto optimizer = ValueOrThrow(optim::MakeOptimizer("adamw", other.Parameters()));
       DdpPlugin plugin(world.group());
       Booster booster(plugin);
-      booster.boost(other, *optimizer);
+      std::ignore = booster.boost(other, *optimizer);
       const auto resumed = booster.resume(folder_);
       if (heads == 2) statuses[rank] = resumed.status();
       if (heads == 4) notices[rank] = ValueOrThrow(resumed).notices;

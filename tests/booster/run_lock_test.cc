@@ -11,6 +11,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <tuple>
 
 #include "apogee/booster/booster.h"
 #include "apogee/nn/models/mlp.h"
@@ -96,7 +97,7 @@ struct Saver {
   Saver() {
     model.Initialize(CpuContext());
     optimizer = ValueOrThrow(optim::MakeOptimizer("sgd", model.Parameters()));
-    booster.boost(model, *optimizer);
+    std::ignore = booster.boost(model, *optimizer);
   }
   nn::Mlp model{{.sizes = {2, 2}}};
   std::unique_ptr<optim::Optimizer> optimizer;

@@ -93,8 +93,8 @@ struct Trained {
       scheduler = std::make_unique<optim::LrScheduler>(
           *optimizer, optim::CosineSchedule({.total_steps = 10, .warmup_steps = 2}));
     }
-    boosted.emplace(
-        booster->boost(*model, *optimizer, nn::CrossEntropyLoss(), nullptr, scheduler.get()));
+    boosted.emplace(booster->boost(
+        *model, *optimizer, {.criterion = nn::CrossEntropyLoss(), .scheduler = scheduler.get()}));
   }
   std::unique_ptr<nn::Module> model;
   std::unique_ptr<optim::Optimizer> optimizer;

@@ -65,7 +65,7 @@ void TrainAndSave(DType dtype, bool tied, const std::string& folder, const std::
   optim::AdamW optimizer(model.Parameters(), {.lr = 0.02});
   SingleRankPlugin plugin({.precision = dtype == DType::kF64 ? "f64" : "f32"});
   Booster booster(plugin);
-  const Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+  const Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
   const Shape shape{kBatch, kBlock};
   const Tensor tokens = Tensor::FromVector<int64_t>(Tokens(3), shape, CpuContext());
   const Tensor targets = Tensor::FromVector<int64_t>(Tokens(4), shape, CpuContext());

@@ -33,7 +33,7 @@ std::vector<std::vector<float>> Train(Trace* trace, const std::string& folder) {
         LowLevelZeroPlugin plugin(world.group(), {.stage = 2});
         Booster booster(plugin);
         booster.TraceTo(world.trace(), world.rank());
-        booster.boost(model, optimizer);
+        std::ignore = booster.boost(model, optimizer);
         EXPECT_THROW(booster.TraceTo(world.trace(), world.rank()), Error) << "too late";
         for (int64_t step = 1; step <= kSteps; ++step) {
           const Tensor output = model(Tensor::Full({2, 4}, DType::kF32, 0.5, world.context()));

@@ -123,8 +123,8 @@ class TrainingRun {
                          "cosine", {{"total_steps", "20"}, {"warmup_steps", "4"}})));
     plugin_ = Make(spread, choice.precision, world);
     booster_ = std::make_unique<Booster>(*plugin_);
-    boosted_.emplace(
-        booster_->boost(model_, *optimizer_, nn::CrossEntropyLoss(), nullptr, scheduler_.get()));
+    boosted_.emplace(booster_->boost(
+        model_, *optimizer_, {.criterion = nn::CrossEntropyLoss(), .scheduler = scheduler_.get()}));
   }
 
   void Train(int64_t from, int64_t to) {

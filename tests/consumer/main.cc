@@ -17,7 +17,7 @@ int main() {
   optim::AdamW optimizer(model.Parameters(), {.lr = 0.05});
   SingleRankPlugin plugin;
   Booster booster(plugin);
-  auto boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+  auto boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
   double loss_value = 0;
   for (int step = 0; step < 200; ++step) {
     const Tensor loss = boosted.criterion(boosted.model(x), y);

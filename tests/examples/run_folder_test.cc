@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <string>
+#include <tuple>
 
 #include "apogee/booster/booster.h"
 #include "apogee/nn/models/gpt2.h"
@@ -190,7 +191,7 @@ TEST_F(RunFolderTest, TextOfACheckpointIsNoCommandToTheTerminal) {
     Booster booster(plugin);
     booster.set_run_config(
         {.identity = {{"optimizer", "adamw"}}, .settings = {{"steps", "\x1b[2J"}}});
-    booster.boost(model, *optimizer, nullptr, nullptr, &scheduler);
+    std::ignore = booster.boost(model, *optimizer, {.scheduler = &scheduler});
     std::filesystem::create_directories(dir_ / "out");
     ASSERT_EQ(booster.save_training_state(dir_ / "out/checkpoints",
                                           {.step = 1, .extra = {{"data", "\x1b[2J"}}}),

@@ -29,6 +29,7 @@ class LocalSgdPlugin : public apogee::Plugin {
 
   std::string name() const override { return "local_sgd"; }
   apogee::comm::GroupPtr group() const override { return group_; }
+  apogee::comm::GroupPtr data_group() const override { return nullptr; }
   apogee::optim::Optimizer& Configure(apogee::nn::Module& model,
                                       apogee::optim::Optimizer& optimizer) override;
   void Backward(const apogee::Tensor& loss, apogee::optim::Optimizer& /*optimizer*/) override {

@@ -2,7 +2,7 @@
 
 // Losses of the program's own; each is a criterion for Booster::boost.
 //
-//   auto boosted = booster.boost(model, optimizer, LabelSmoothing{.epsilon = 0.1});
+//   auto boosted = booster.boost(model, optimizer, {.criterion = LabelSmoothing{.epsilon = 0.1}});
 #ifndef OUTSIDE_APP_LOSSES_H_
 #define OUTSIDE_APP_LOSSES_H_
 

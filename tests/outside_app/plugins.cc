@@ -3,7 +3,6 @@
 #include "plugins.h"
 
 #include <cstdint>
-#include <utility>
 
 #include "local_sgd.h"
 
@@ -51,9 +50,7 @@ NamedPlugin::NamedPlugin(const std::string& name, const apogee::comm::World& wor
 void NamedPlugin::MakeGemini(const PluginSettings& settings, bool offload) {
   apogee::GeminiOptions options{.precision = settings.precision, .max_norm = settings.max_norm};
   if (offload) options.placement = {.offload_optim_frac = 1, .offload_param_frac = 0.5};
-  auto plugin = std::make_unique<apogee::GeminiPlugin>(world_.group(), options);
-  gemini_ = plugin.get();
-  plugin_ = std::move(plugin);
+  plugin_ = std::make_unique<apogee::GeminiPlugin>(world_.group(), options);
 }
 
 void NamedPlugin::MakeHybrid(const PluginSettings& settings, int tp, int pp, int zero_stage) {
@@ -65,16 +62,8 @@ void NamedPlugin::MakeHybrid(const PluginSettings& settings, int tp, int pp, int
                                         .bucket_bytes = kBucketBytes};
   if (tp > 1) options.plan = PlanFor(settings.model);
   if (pp > 1) options.num_microbatches = 2;
-  auto plugin = std::make_unique<apogee::HybridParallelPlugin>(world_, options);
-  hybrid_ = plugin.get();
+  plugin_ = std::make_unique<apogee::HybridParallelPlugin>(world_, options);
   has_pipeline_ = pp > 1;
-  plugin_ = std::move(plugin);
-}
-
-apogee::Tensor NamedPlugin::WholeValue(const apogee::autograd::Parameter& parameter) const {
-  if (hybrid_ != nullptr) return hybrid_->WholeValue(parameter);
-  if (gemini_ != nullptr) return gemini_->WholeValue(parameter);
-  return parameter.data();
 }
 
 }  // namespace outside

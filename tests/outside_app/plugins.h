@@ -29,13 +29,8 @@ class NamedPlugin {
   NamedPlugin(const std::string& name, const apogee::comm::World& world,
               const PluginSettings& settings);
 
-  apogee::Plugin& plugin() { return *plugin_; }
+  apogee::Plugin& plugin() const { return *plugin_; }
   bool has_pipeline() const { return has_pipeline_; }
-  // This rank among those that train on different samples.
-  int data_rank() const { return hybrid_ != nullptr ? hybrid_->data_rank() : world_.rank(); }
-  int data_size() const { return hybrid_ != nullptr ? hybrid_->data_size() : world_.size(); }
-  // All of a parameter, of which this rank may hold a part. Collective.
-  apogee::Tensor WholeValue(const apogee::autograd::Parameter& parameter) const;
 
  private:
   void MakeGemini(const PluginSettings& settings, bool offload);
@@ -43,9 +38,6 @@ class NamedPlugin {
 
   const apogee::comm::World& world_;
   std::unique_ptr<apogee::Plugin> plugin_;
-  // The plugin, if it is one of these.
-  apogee::HybridParallelPlugin* hybrid_ = nullptr;
-  apogee::GeminiPlugin* gemini_ = nullptr;
   bool has_pipeline_ = false;
 };
 

@@ -62,7 +62,7 @@ apogee::Criterion MakeCriterion(const std::string& loss) {
 
 // This rank's batches, one after the other for every micro-step.
 data::Loader MakeLoader(const TrainingCase& training, const std::string& file,
-                        const NamedPlugin& plugin, const apogee::ContextPtr& context) {
+                        const apogee::Plugin& plugin, const apogee::ContextPtr& context) {
   const auto dataset =
       std::make_shared<MmapTokens>(file, MmapTokens::Options{.padded = training.padded});
   const std::vector<int64_t> shares = Shares(plugin.data_size(), training.uneven);
@@ -100,29 +100,19 @@ double MeanOverRanks(const comm::World& world, double value) {
 std::vector<double> Train(const TrainingCase& training, const comm::World& world,
                           const NamedPlugin& plugin, apogee::Booster& booster,
                           const apogee::Boosted& boosted, data::Loader& loader) {
-  const double share = 1.0 / static_cast<double>(training.accumulate);
-  const apogee::Criterion criterion = [&](const Tensor& output, const Tensor& target) {
-    return autograd::Scale(boosted.criterion(output, target), share);
-  };
   std::vector<double> losses;
-  int64_t micro_step = 0;
-  double loss_of_step = 0;
+  const apogee::Accumulation window = booster.accumulate(training.accumulate);
   for (const data::Batch& batch : loader) {
-    const bool last = ++micro_step % training.accumulate == 0;
-    const std::shared_ptr<void> hold = last ? nullptr : booster.no_sync();
-    Tensor loss;
     if (plugin.has_pipeline()) {
-      loss = booster.execute_pipeline(batch, boosted.model, criterion, &boosted.optimizer).loss;
+      booster.execute_pipeline(batch, boosted.model, boosted.criterion, &boosted.optimizer);
     } else {
-      loss = criterion(boosted.model(batch.inputs), batch.targets);
-      booster.backward(loss, boosted.optimizer);
+      booster.backward(boosted.criterion(boosted.model(batch.inputs), batch.targets),
+                       boosted.optimizer);
     }
-    loss_of_step += loss.Item();
-    if (!last) continue;
+    if (!window.is_complete()) continue;
     boosted.optimizer.step();
     boosted.optimizer.zero_grad();
-    losses.push_back(MeanOverRanks(world, loss_of_step));
-    loss_of_step = 0;
+    losses.push_back(MeanOverRanks(world, window.loss()));
   }
   return losses;
 }
@@ -161,8 +151,9 @@ RunResult RunTraining(const TrainingCase& training, int num_ranks, const std::st
     RunResult mine;
     for (const auto& p : model.Parameters()) mine.first[p->name()] = p->data().ToVector<double>();
     apogee::Booster booster(plugin.plugin());
-    const apogee::Boosted boosted = booster.boost(model, *optimizer, MakeCriterion(training.loss));
-    data::Loader loader = MakeLoader(training, tokens_file, plugin, world.context());
+    const apogee::Boosted boosted =
+        booster.boost(model, *optimizer, {.criterion = MakeCriterion(training.loss)});
+    data::Loader loader = MakeLoader(training, tokens_file, plugin.plugin(), world.context());
     mine.losses = Train(training, world, plugin, booster, boosted, loader);
     for (const auto& p : model.Parameters()) {
       mine.last[p->name()] = plugin.WholeValue(*p).ToVector<double>();

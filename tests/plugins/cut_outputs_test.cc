@@ -64,7 +64,7 @@ TEST(CutOutputsTest, AreForTheCriterionOfBoostAlone) {
       HybridParallelPlugin plugin(world, options);
       Booster booster(plugin);
       const nn::CrossEntropyLoss raw;
-      const Boosted boosted = booster.boost(model, optimizer, raw);
+      const Boosted boosted = booster.boost(model, optimizer, {.criterion = raw});
       const Tensor inputs = Words(1, world.context()), targets = Words(3, world.context());
       const double want = raw(plain(inputs), targets).Item();
       const Tensor output = boosted.model(inputs);
@@ -103,7 +103,7 @@ TEST(CutOutputsTest, AreWholeForAnotherCriterion) {
       optim::AdamW optimizer(model.Parameters(), {});
       HybridParallelPlugin plugin(world, each.options);
       Booster booster(plugin);
-      booster.boost(model, optimizer);
+      std::ignore = booster.boost(model, optimizer);
       const Tensor inputs = Words(1, world.context());
       const auto want = plain(inputs).ToVector<double>();
       EXPECT_THAT(model(inputs).ToVector<double>(),
@@ -126,7 +126,7 @@ TEST(CutOutputsTest, InAPipeline) {
           HybridParallelPlugin plugin(world, options);
           Booster booster(plugin);
           const nn::CrossEntropyLoss raw;
-          Boosted boosted = booster.boost(model, optimizer, raw);
+          Boosted boosted = booster.boost(model, optimizer, {.criterion = raw});
           const data::Batch batch = {Words(1, world.context()), Words(3, world.context())};
           const PipelineResult result = booster.execute_pipeline(
               batch, model, boosted.criterion, &boosted.optimizer, {.return_outputs = true});

@@ -56,7 +56,7 @@ Weights DdpRun(const TinyRunOptions& options, const DdpRunOptions& ddp) {
                                      .bucket_bytes = ddp.bucket_bytes,
                                      .overlap = ddp.overlap});
     Booster booster(plugin);
-    booster.boost(model, optimizer);
+    std::ignore = booster.boost(model, optimizer);
     const int64_t rows = kTinyBatch / ddp.num_ranks / ddp.accumulate;
     for (int64_t step = 0; step < options.steps; ++step) {
       for (int64_t micro = 0; micro < ddp.accumulate; ++micro) {
@@ -152,7 +152,7 @@ TEST(DdpTest, TrafficIsWhatTheBucketsSay) {
     optim::Sgd optimizer(model.Parameters(), {.lr = 0.1});
     DdpPlugin plugin(world.group(), {.bucket_bytes = 500});
     Booster booster(plugin);
-    booster.boost(model, optimizer);
+    std::ignore = booster.boost(model, optimizer);
     const comm::Traffic before = world.group()->traffic();
     const Tensor x = Tensor::Full({3, 10}, DType::kF32, 0.5, world.context());
     for (int micro = 0; micro < 4; ++micro) {
@@ -183,7 +183,7 @@ TEST(DdpTest, ReproducibleModeDoesNotDependOnTheWorld) {
       DdpPlugin plugin(world.group(),
                        {.max_norm = 0.3, .bucket_bytes = 2000, .reproducible = true});
       Booster booster(plugin);
-      booster.boost(model, optimizer);
+      std::ignore = booster.boost(model, optimizer);
       const int64_t micros = 4 / num_ranks, rows = kTinyBatch / 4;
       for (int64_t step = 0; step < 20; ++step) {
         const Tensor total = Tensor::Zeros({1}, DType::kF64, world.context());
@@ -223,7 +223,7 @@ TEST(DdpTest, ReproducibleModeStillComputesTheSameUpdate) {
     optim::AdamW optimizer(model.Parameters(), testing::TinyAdamW());
     DdpPlugin plugin(world.group(), {.precision = "f64", .reproducible = true});
     Booster booster(plugin);
-    booster.boost(model, optimizer);
+    std::ignore = booster.boost(model, optimizer);
     for (int64_t step = 0; step < options.steps; ++step) {
       // A partial window that zero_grad discards.
       {
@@ -256,7 +256,7 @@ TEST(DdpTest, Bf16KeepsRanksTogether) {
     optim::AdamW optimizer(model.Parameters(), testing::TinyAdamW());
     DdpPlugin plugin(world.group(), {.precision = "bf16"});
     Booster booster(plugin);
-    booster.boost(model, optimizer);
+    std::ignore = booster.boost(model, optimizer);
     for (int64_t step = 0; step < 5; ++step) {
       booster.backward(TinyLoss(model, world.context(), options, step, world.rank() * 9, 9),
                        optimizer);
@@ -287,7 +287,7 @@ TEST(DdpTest, Fp16ScalesAndSkips) {
         world.group(),
         {.precision = "fp16", .loss_scaler = {.initial_scale = 32768, .growth_interval = 2}});
     Booster booster(plugin);
-    booster.boost(model, optimizer);
+    std::ignore = booster.boost(model, optimizer);
     const Weights start = WeightsOf(model);
     // 4 · 32768 is beyond fp16.
     const Tensor loss = autograd::Sum(model(Tensor::Full({2, 4}, DType::kF16, 1, world.context())));
@@ -319,7 +319,7 @@ TEST(DdpTest, Fp16TakesTheInitialScaleOffTheFirstStep) {
   optim::Sgd optimizer(model.Parameters(), {.lr = 0.5});
   DdpPlugin plugin(nullptr, {.precision = "fp16", .loss_scaler = {.initial_scale = 1024}});
   Booster booster(plugin);
-  booster.boost(model, optimizer);
+  std::ignore = booster.boost(model, optimizer);
   const Weights start = WeightsOf(model);
   booster.backward(autograd::Sum(model(Tensor::Full({2, 4}, DType::kF16, 0.5, context))),
                    optimizer);
@@ -340,7 +340,7 @@ TEST(DdpTest, ModelsThatDifferAreRefusedOnEveryRank) {
         DdpPlugin plugin(world.group());
         Booster booster(plugin);
         try {
-          booster.boost(model, optimizer);
+          std::ignore = booster.boost(model, optimizer);
         } catch (const Error& error) {
           messages[static_cast<size_t>(world.rank())] = error.what();
           throw;
@@ -361,7 +361,7 @@ TEST(DdpTest, GradientsMadeOutsideOfTheBoosterAreRefused) {
     optim::Sgd optimizer(model.Parameters(), {.lr = 0.1});
     DdpPlugin plugin(world.group());
     Booster booster(plugin);
-    booster.boost(model, optimizer);
+    std::ignore = booster.boost(model, optimizer);
     const Tensor loss = autograd::Sum(model(Tensor::Full({2, 4}, DType::kF32, 1, world.context())));
     EXPECT_THROW(autograd::Backward(loss), Error);
   });
@@ -381,7 +381,7 @@ TEST(DdpTest, FusedOptimizersComputeTheSameOnSeveralRanks) {
       optim::AdaLomo optimizer(model.Parameters(), {.lr = 1e-2, .weight_decay = 0.1});
       DdpPlugin plugin(world.group(), {.precision = "f64", .max_norm = 0.3});
       Booster booster(plugin);
-      booster.boost(model, optimizer);
+      std::ignore = booster.boost(model, optimizer);
       const int64_t rows = kTinyBatch / num_ranks;
       const auto loss = [&](int64_t step) {
         return TinyLoss(model, world.context(), options, step, world.rank() * rows, rows);
@@ -412,7 +412,7 @@ TEST(DdpTest, StepsThatMakeNoSenseAreRefused) {
     optim::Sgd optimizer(model.Parameters(), {.lr = 0.1});
     DdpPlugin plugin(world.group());
     Booster booster(plugin);
-    booster.boost(model, optimizer);
+    std::ignore = booster.boost(model, optimizer);
     const Weights start = WeightsOf(model);
     EXPECT_THAT([&] { optimizer.step(); },
                 Throws<Error>(Property(&Error::what, HasSubstr("step() without a backward"))));
@@ -435,7 +435,7 @@ TEST(DdpTest, FusedBackwardWithLossScale) {
   optim::Lomo optimizer(model.Parameters(), {.lr = 0.01});
   DdpPlugin plugin(nullptr, {.precision = "fp16", .loss_scaler = {.initial_scale = 4294967296.0}});
   Booster booster(plugin);
-  booster.boost(model, optimizer);
+  std::ignore = booster.boost(model, optimizer);
   int64_t updates = 0;
   for (int64_t step = 0; step < 30; ++step) {
     booster.backward(TinyLoss(model, context, TinyRunOptions{}, step, 0, kTinyBatch), optimizer);

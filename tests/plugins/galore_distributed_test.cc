@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <tuple>
 
 #include "apogee/autograd/engine.h"
 #include "apogee/autograd/functions/arithmetic.h"
@@ -156,7 +157,7 @@ class RankRun {
     optimizer_ = Make(setup, model_);
     plugin_ = MakePlugin(setup, world.group());
     booster_ = std::make_unique<Booster>(*plugin_);
-    booster_->boost(model_, *optimizer_);
+    std::ignore = booster_->boost(model_, *optimizer_);
   }
   void Micro(int64_t step, int64_t micro) {
     const int64_t count = kSamples / setup_.num_ranks / setup_.accumulate;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <tuple>
 
 #include "apogee/booster/booster.h"
 #include "apogee/core/process_memory.h"
@@ -41,7 +42,7 @@ int64_t ProcessPeakOfBoost(const std::string& precision, bool lazy) {
     optim::Sgd optimizer(model.Parameters(), {.lr = 1e-3});
     GeminiPlugin plugin(world.group(), {.precision = precision});
     Booster booster(plugin);
-    booster.boost(model, optimizer);
+    std::ignore = booster.boost(model, optimizer);
     peak = ReadProcessMemory()->peak_own_bytes() - before;
   });
   return peak;
@@ -105,7 +106,7 @@ TEST(LazyMemoryTest, BoostNeedsShardsAndTheLargestParameter) {
           optim::AdamW optimizer(model.Parameters(), {.lr = 1e-3});
           GeminiPlugin plugin(world.group(), {.precision = c.precision, .chunk_bytes = 50000});
           Booster booster(plugin);
-          booster.boost(model, optimizer);
+          std::ignore = booster.boost(model, optimizer);
           const int64_t rest = ledger.model_data_bytes(), peak = ledger.peak_model_data_bytes();
           // Chunks are padded.
           EXPECT_NEAR(
@@ -134,7 +135,7 @@ TEST(LazyMemoryTest, BlocksOfValuesAreGivenBack) {
     optim::AdamW optimizer(model.Parameters(), {.lr = 1e-3});
     GeminiPlugin plugin(world.group());
     Booster booster(plugin);
-    booster.boost(model, optimizer);
+    std::ignore = booster.boost(model, optimizer);
     const MemoryLedger& ledger = world.context()->ledger();
     // Blocks are rounded up by at most an eighth.
     const auto needed =
@@ -160,7 +161,7 @@ TEST(LazyMemoryTest, AutoKeepsToTheBudgetFromTheFirstByte) {
                                             .precision = c.precision,
                                             .chunk_bytes = 50000});
         Booster booster(plugin);
-        booster.boost(model, optimizer);
+        std::ignore = booster.boost(model, optimizer);
         const MemoryLedger& host = plugin.homes().host()->ledger();
         EXPECT_LE(device.peak_model_data_bytes(), LargestBytes(model, c.dtype));
         EXPECT_EQ(host.peak_model_data_bytes(), host.model_data_bytes());

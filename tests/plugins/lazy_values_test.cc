@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <tuple>
 
 #include "apogee/booster/booster.h"
 #include "apogee/nn/losses.h"
@@ -138,7 +139,7 @@ std::vector<Weights> Train(const RunSetup& setup, const Extra& before = nullptr,
     const auto optimizer = ValueOrThrow(optim::MakeOptimizer(setup.optimizer, held));
     const std::unique_ptr<Plugin> plugin = MakePlugin(setup, world);
     Booster booster(*plugin);
-    Boosted boosted = booster.boost(*model, *optimizer, nn::CrossEntropyLoss());
+    Boosted boosted = booster.boost(*model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
     if (before) before(booster);
     Steps(setup, world, *plugin, boosted, booster);
     if (after) after(booster);
@@ -267,7 +268,7 @@ TEST(LazyValuesTest, SetValuesCount) {
       const auto optimizer = ValueOrThrow(optim::MakeOptimizer("adamw", model->Parameters()));
       GeminiPlugin plugin(world.group());
       Booster booster(plugin);
-      booster.boost(*model, *optimizer);
+      std::ignore = booster.boost(*model, *optimizer);
       const std::vector<double> values = plugin.WholeValue(*parameter).ToVector<double>();
       EXPECT_EQ(values, std::vector<double>(values.size(), 7.0));
     });
@@ -283,7 +284,7 @@ TEST(LazyValuesTest, RanksWithOtherDTypesAreRefused) {
         const auto optimizer = ValueOrThrow(optim::MakeOptimizer("adamw", model->Parameters()));
         GeminiPlugin plugin(world.group());
         Booster booster(plugin);
-        booster.boost(*model, *optimizer);
+        std::ignore = booster.boost(*model, *optimizer);
       });
   EXPECT_FALSE(status.ok());
   EXPECT_NE(Message(status).find("differ"), std::string::npos) << Message(status);

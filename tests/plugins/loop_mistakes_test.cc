@@ -50,7 +50,7 @@ struct Rig {
     model->Initialize(context, {.seed = 1});
     optimizer =
         std::make_unique<optim::AdamW>(model->Parameters(), optim::AdamWOptions{.lr = 1e-3});
-    booster.boost(*model, *optimizer);
+    std::ignore = booster.boost(*model, *optimizer);
   }
   Tensor Loss() {
     return autograd::Mean((*model)(Tensor::Full({2, 4}, DType::kF32, 0.5, context)));
@@ -233,7 +233,7 @@ TEST(LoopMistakesTest, AModuleThatOneRankLeavesOutOfItsLossIsNamed) {
         optim::Sgd optimizer(model.Parameters(), {.lr = 0.1});
         GeminiPlugin plugin(world.group());
         Booster booster(plugin);
-        booster.boost(model, optimizer);
+        std::ignore = booster.boost(model, optimizer);
         model.drops_b = world.rank() == 1;
         const Tensor x = Tensor::Full({2, 4}, DType::kF32, 0.5, world.context());
         booster.backward(autograd::Mean(model(x)), optimizer);

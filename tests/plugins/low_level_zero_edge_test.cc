@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "apogee/autograd/engine.h"
 #include "apogee/autograd/functions/arithmetic.h"
@@ -59,7 +60,7 @@ struct Loop {
   }
   void Boost(Plugin& plugin) {
     booster = std::make_unique<Booster>(plugin);
-    booster->boost(model, *optimizer);
+    std::ignore = booster->boost(model, *optimizer);
   }
 
   ContextPtr context;

@@ -85,7 +85,7 @@ TEST(LowLevelZeroErrorsTest, WhatCannotBeExactIsRefusedBeforeAnythingChanges) {
     rig.booster.boost(rig.model, *rig.optimizer);  // the booster is still free
     LowLevelZeroPlugin another(world.group());
     Booster second(another);
-    EXPECT_THAT([&] { second.boost(rig.model, *rig.optimizer); },
+    EXPECT_THAT([&] { std::ignore = second.boost(rig.model, *rig.optimizer); },
                 Says(HasSubstr("an optimizer can be boosted once")));
   });
 }
@@ -206,7 +206,7 @@ TEST(LowLevelZeroErrorsTest, OffloadedStatesAreNotOnTheDevice) {
   RunRanks(2, [](comm::World& world) {
     Rig here(world), away(world, {.offload_states = true});
     for (Rig* rig : {&here, &away}) {
-      rig->booster.boost(rig->model, *rig->optimizer);
+      std::ignore = rig->booster.boost(rig->model, *rig->optimizer);
       const int64_t before = world.context()->ledger().live_bytes(MemoryCategory::kOptimizerState);
       for (int step = 0; step < 3; ++step) {
         rig->booster.backward(rig->Loss(), *rig->optimizer);
@@ -305,7 +305,7 @@ TEST(LowLevelZeroErrorsTest, Bf16HasTheBitsOfDdp) {
             LowLevelZeroOptions{.stage = stage, .precision = "bf16", .bucket_bytes = 3000});
       }
       Booster booster(*plugin);
-      booster.boost(model, optimizer);
+      std::ignore = booster.boost(model, optimizer);
       for (int64_t step = 0; step < 8; ++step) {
         booster.backward(TinyLoss(model, world.context(), options, step, world.rank() * 12, 12),
                          optimizer);
@@ -348,7 +348,7 @@ TEST(LowLevelZeroErrorsTest, CommunicationDType) {
     Rig exact(world), rounded(world, {.communication_dtype = "bf16"});
     const Weights start = WeightsOf(exact.model);
     for (Rig* rig : {&exact, &rounded}) {
-      rig->booster.boost(rig->model, *rig->optimizer);
+      std::ignore = rig->booster.boost(rig->model, *rig->optimizer);
       rig->booster.backward(rig->Loss(0.3), *rig->optimizer);
       EXPECT_EQ(rig->optimizer->views()[0].grad().dtype(), DType::kF32);
       rig->optimizer->step();

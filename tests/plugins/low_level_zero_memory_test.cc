@@ -96,7 +96,7 @@ TEST(LowLevelZeroMemoryTest, BytesAreTheFormulas) {
                                                        .master_weights = masters});
               }
               Booster booster(*plugin);
-              booster.boost(model, **optimizer);
+              std::ignore = booster.boost(model, **optimizer);
               booster.backward(Loss(model, world.context()), **optimizer);
               const MemoryLedger& ledger = world.context()->ledger();
               const double n = stage == 0 ? 1 : num_ranks;
@@ -146,7 +146,7 @@ TEST(LowLevelZeroMemoryTest, StageTwoKeepsFewChunksOpen) {
     LowLevelZeroPlugin plugin(world.group(), {.bucket_bytes = kBucket});
     Booster booster(plugin);
     world.context()->ledger().ResetPeaks();
-    booster.boost(model, **optimizer);
+    std::ignore = booster.boost(model, **optimizer);
     EXPECT_LE(world.context()->ledger().peak_bytes(MemoryCategory::kParameter),
               1.05 * 4 * elements + 1.5 * kBucket)
         << "the model twice";
@@ -181,7 +181,7 @@ TEST(LowLevelZeroMemoryTest, CollectivesDoNotGrowWithTheLayers) {
         auto optimizer = optim::MakeOptimizer(name, model.Parameters());
         LowLevelZeroPlugin plugin(world.group(), {.max_norm = 1, .bucket_bytes = 1 << 20});
         Booster booster(plugin);
-        booster.boost(model, **optimizer);
+        std::ignore = booster.boost(model, **optimizer);
         comm::Traffic before;
         for (int step = 0; step < 2; ++step) {
           before = world.group()->traffic();

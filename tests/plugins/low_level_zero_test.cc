@@ -124,7 +124,7 @@ Weights RunWith(const TinyRunOptions& options, const RunSetup& setup,
     const auto optimizer = Make(setup.optimizer, model);
     Plugin plugin(world.group(), plugin_options);
     Booster booster(plugin);
-    booster.boost(model, *optimizer);
+    std::ignore = booster.boost(model, *optimizer);
     for (int64_t step = 0; step < options.steps; ++step) {
       if (step == 4 && setup.accumulate > 1) {  // a partial window that zero_grad discards
         Micro(booster, *optimizer, model, world, options, setup, 50, 0);

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <tuple>
 
 #include "apogee/booster/booster.h"
 #include "apogee/nn/models/gpt2.h"
@@ -57,7 +58,7 @@ Weights OneBitRun(const RunOptions& run, Weights* start = nullptr) {
         ValueOrThrow(optim::MakeOptimizer("onebit_adam", model.Parameters(), options));
     DdpPlugin plugin(world.group(), {.precision = "f64", .bucket_bytes = 1000});
     Booster booster(plugin);
-    booster.boost(model, *optimizer);
+    std::ignore = booster.boost(model, *optimizer);
     const int64_t rows = kTinyBatch / run.ranks / run.accumulate;
     for (int64_t step = 0; step < run.steps; ++step) {
       for (int64_t micro = 0; micro < run.accumulate; ++micro) {
@@ -124,7 +125,7 @@ TEST(OneBitDdpTest, SendsSignsInsteadOfGradients) {
         optim::OneBitAdam optimizer(model.Parameters(), {.freeze_step = 2, .shared_scale = shared});
         DdpPlugin plugin(world.group());
         Booster booster(plugin);
-        booster.boost(model, optimizer);
+        std::ignore = booster.boost(model, optimizer);
         comm::Traffic moved;
         for (int step = 0; step < 4; ++step) {
           const comm::Traffic before = world.group()->traffic();
@@ -162,7 +163,7 @@ TEST_P(OneBitTpTest, CopiesStayTheSame) {
                                 {.lr = 0.003, .freeze_step = 30, .shared_scale = GetParam()});
     HybridParallelPlugin plugin(world, {.tp_size = 2, .max_norm = 1});
     Booster booster(plugin);
-    Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+    Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
     double first = 0, last = 0;
     for (int64_t step = 0; step < 60; ++step) {
       std::vector<int64_t> ids;
@@ -196,7 +197,7 @@ TEST(OneBitDdpTest, EvaluationSeesOneModel) {
         model.Parameters(), {.freeze_step = 2, .local_step_scaler = 1, .local_step_clipper = 8});
     DdpPlugin plugin(world.group());
     Booster booster(plugin);
-    booster.boost(model, optimizer);
+    std::ignore = booster.boost(model, optimizer);
     const auto all_same = [&] {
       const Tensor mine = model.Parameters()[0]->data();
       const Tensor first = mine.Clone();
@@ -229,7 +230,7 @@ TEST(OneBitDdpTest, PartsAgreeOnAMomentumThatIsNotFinite) {
     optim::OneBitAdam optimizer(model.Parameters(), {.lr = 0.003, .freeze_step = 2});
     HybridParallelPlugin plugin(world, {.tp_size = 2});
     Booster booster(plugin);
-    Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+    Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
     const auto ids = [&] {
       return Tensor::FromVector<int64_t>({1, 4, 2, plugin.data_rank(), 7, 3, 1, 5}, {1, 8},
                                          world.context());
@@ -277,7 +278,7 @@ TEST(OneBitDdpTest, PartsAgreeOnADriftThatIsNotFinite) {
     optim::ZeroOneAdam optimizer(model.Parameters(), {.lr = 0.003, .freeze_step = 2});
     HybridParallelPlugin plugin(world, {.tp_size = 2});
     Booster booster(plugin);
-    Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+    Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
     const auto cut = std::ranges::find_if(
         optimizer.views(), [](const optim::ParamView& v) { return !v.layout().is_whole(); });
     for (int step = 1; step <= 3; ++step) {
@@ -310,7 +311,7 @@ TEST(OneBitDdpTest, ALoadBetweenBackwardAndStepIsRefused) {
     optim::OneBitAdam optimizer(model.Parameters(), {.freeze_step = 2});
     DdpPlugin plugin(world.group());
     Booster booster(plugin);
-    booster.boost(model, optimizer);
+    std::ignore = booster.boost(model, optimizer);
     const auto backward = [&](int64_t step) {
       const int64_t rows = kTinyBatch / 2;
       booster.backward(TinyLoss(model, world.context(), {}, step, world.rank() * rows, rows),
@@ -371,7 +372,7 @@ TEST(OneBitDdpTest, ClippingLocalGradientsByHandIsRefused) {
     optim::OneBitAdam optimizer(model.Parameters(), {.freeze_step = 2});
     DdpPlugin plugin(world.group());
     Booster booster(plugin);
-    booster.boost(model, optimizer);
+    std::ignore = booster.boost(model, optimizer);
     for (int64_t step = 0; step < 4; ++step) {
       const int64_t rows = kTinyBatch / 2;
       booster.backward(TinyLoss(model, world.context(), {}, step, world.rank() * rows, rows),
@@ -394,7 +395,7 @@ TEST(OneBitDdpTest, PluginsThatCannotAreRefused) {
     TinyModel model({});
     model.Initialize(world.context(), {.seed = 11});
     optim::OneBitAdam optimizer(model.Parameters(), {.freeze_step = 5});
-    Booster(plugin).boost(model, optimizer);
+    std::ignore = Booster(plugin).boost(model, optimizer);
   };
   for (const int stage : {1, 2}) {
     EXPECT_THAT(RefusalOf([&](comm::World& world) {
@@ -419,7 +420,7 @@ TEST(OneBitDdpTest, PluginsThatCannotAreRefused) {
                 TinyModel model({});
                 model.Initialize(world.context(), {.seed = 11});
                 optim::ZeroOneAdam optimizer(model.Parameters(), {.freeze_step = 5});
-                Booster(plugin).boost(model, optimizer);
+                std::ignore = Booster(plugin).boost(model, optimizer);
               }),
               HasSubstr("ddp: optimizer zero_one_adam: max_norm is 1, must be 0"));
 }

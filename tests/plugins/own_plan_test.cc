@@ -81,7 +81,7 @@ std::vector<double> Train(int num_ranks, const HybridParallelOptions& options) {
     optim::AdamW optimizer(model.Parameters(), {.lr = 0.01});
     HybridParallelPlugin plugin(world, options);
     Booster booster(plugin);
-    Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+    Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
     std::vector<double>& result = results[static_cast<size_t>(world.rank())];
     std::vector<int64_t> words;
     for (int64_t i = 0; i < 13; ++i) words.push_back(i * i % kWords);
@@ -124,7 +124,7 @@ TEST(OwnPlanTest, BoostListsWhatDoesNotFit) {
     model.Initialize(world.context(), {.seed = 3});
     optim::AdamW optimizer(model.Parameters(), {});
     HybridParallelPlugin plugin(world, {.tp_size = 2, .plan = plan});
-    Booster(plugin).boost(model, optimizer);
+    std::ignore = Booster(plugin).boost(model, optimizer);
   });
   EXPECT_THAT(Message(status), ::testing::HasSubstr("rule \"blocks.*.upp\" (column): no module"));
   EXPECT_THAT(Message(status), ::testing::HasSubstr("blocks.0.norm is not an nn::Linear"));
@@ -145,7 +145,7 @@ TEST(OwnPlanTest, ADropoutOfCutColumnsNeedsARule) {
       optim::AdamW optimizer(model.Parameters(), {});
       HybridParallelPlugin plugin(world, {.tp_size = 2, .zero_stage = zero, .plan = plan});
       Booster booster(plugin);
-      booster.boost(model, optimizer, nn::CrossEntropyLoss());
+      std::ignore = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
       const Tensor words = Tensor::Zeros({2, 6}, DType::kI64, world.context());
       EXPECT_THAT(
           [&] { model(words); },

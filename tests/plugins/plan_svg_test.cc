@@ -72,7 +72,7 @@ Result Boost(int num_ranks, const HybridParallelOptions& options) {
     optim::AdamW optimizer(model.Parameters(), {});
     HybridParallelPlugin plugin(world, options);
     Booster booster(plugin);
-    Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+    Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
     result.svg =
         PlanSvg(boosted.optimizer, world.group(),
                 {.model = "llama", .tp_size = options.tp_size, .zero_stage = options.zero_stage});

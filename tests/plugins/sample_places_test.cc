@@ -79,7 +79,7 @@ Weights Train(const Layout& layout, Weights& start) {
         ValueOrThrow(optim::MakeOptimizer("sgd", model.Parameters(), {{"lr", "0.5"}}));
     const auto plugin = MakePlugin(layout, world);
     Booster booster(*plugin);
-    Boosted boosted = booster.boost(model, *optimizer, nn::CrossEntropyLoss());
+    Boosted boosted = booster.boost(model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
     auto* hybrid = dynamic_cast<HybridParallelPlugin*>(plugin.get());
     const int part = hybrid ? hybrid->data_rank() : world.rank();
     const int parts = hybrid ? hybrid->data_size() : world.size();
@@ -193,7 +193,7 @@ TEST(SamplePlacesTest, AModelInsideAnotherKnowsThePlaceOfItsInputs) {
     const auto optimizer = ValueOrThrow(optim::MakeOptimizer("sgd", model->Parameters(), {}));
     DdpPlugin plugin(world.group(), {.precision = "f64"});
     Booster booster(plugin);
-    booster.boost(*model, *optimizer);
+    std::ignore = booster.boost(*model, *optimizer);
     (*model)(PlacedTokens(world.context()));
     EXPECT_EQ(model->generator().first_sample(), 6);
   });

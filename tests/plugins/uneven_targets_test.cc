@@ -239,7 +239,7 @@ Result BoostedRun(const Case& run, const Spread& spread, Loop loop, const Criter
     const auto optimizer = AdamW(*model);
     const auto plugin = MakePlugin(run, world);
     Booster booster(*plugin);
-    Boosted boosted = booster.boost(*model, *optimizer, criterion);
+    Boosted boosted = booster.boost(*model, *optimizer, {.criterion = criterion});
     Result& result = results[static_cast<size_t>(world.rank())];
     for (int64_t step = 0; step < kSteps; ++step) {
       const std::vector<data::Batch> batches = BatchesOf(step, spread, *plugin, world);
@@ -343,7 +343,7 @@ std::string ErrorOf(const Case& run, const Spread& spread, Loop loop, const Crit
     const auto optimizer = AdamW(*model);
     const auto plugin = MakePlugin(run, world);
     Booster booster(*plugin);
-    Boosted boosted = booster.boost(*model, *optimizer, criterion);
+    Boosted boosted = booster.boost(*model, *optimizer, {.criterion = criterion});
     const std::vector<data::Batch> batches = BatchesOf(0, spread, *plugin, world);
     const Weights before = WeightsOf(*model);
     try {
@@ -378,7 +378,7 @@ TEST(UnevenTargetsTest, SeveralLossesOfAStep) {
     DdpPlugin plugin(world.group(), {.precision = "f64"});
     Booster booster(plugin);
     const nn::CrossEntropyLoss criterion;
-    Boosted boosted = booster.boost(*model, *optimizer, criterion);
+    Boosted boosted = booster.boost(*model, *optimizer, {.criterion = criterion});
     const data::Batch batch = BatchOf(0, 0, 0, {2, world.rank() == 0 ? 4 : 1}, world.context());
     const auto loss = [&](const Criterion& used) {
       return used(boosted.model(batch.inputs), batch.targets);
@@ -402,7 +402,7 @@ TEST(UnevenTargetsTest, APipelinesCriterionKeepsItsTargets) {
     const auto optimizer = AdamW(*model);
     const auto plugin = MakePlugin(pipeline, world);
     Booster booster(*plugin);
-    Boosted boosted = booster.boost(*model, *optimizer, nn::CrossEntropyLoss());
+    Boosted boosted = booster.boost(*model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
     const data::Batch batch = BatchOf(0, 0, 0, {4, 4}, world.context());
     const Criterion half = [&](const Tensor& output, const Tensor& targets) {
       std::vector<int64_t> less = targets.ToVector<int64_t>();
@@ -434,7 +434,7 @@ TEST(UnevenTargetsTest, AWindowIsToldTheRightNumber) {
     const auto optimizer = AdamW(*model);
     DdpPlugin plugin(world.group(), {.precision = "f64"});
     Booster booster(plugin);
-    Boosted boosted = booster.boost(*model, *optimizer, nn::CrossEntropyLoss());
+    Boosted boosted = booster.boost(*model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
     const data::Batch batch = BatchOf(0, 0, 0, {2, 4}, world.context());
     const auto window = booster.accumulation_window(world.rank() == 0 ? 8 : 9);
     booster.backward(boosted.criterion(boosted.model(batch.inputs), batch.targets),
@@ -455,7 +455,7 @@ TEST(UnevenTargetsTest, EvaluationOnOneRankAloneIsItsOwnMean) {
     const auto optimizer = AdamW(*model);
     DdpPlugin plugin(world.group(), {.precision = "f64"});
     Booster booster(plugin);
-    Boosted boosted = booster.boost(*model, *optimizer, nn::CrossEntropyLoss());
+    Boosted boosted = booster.boost(*model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
     if (world.rank() == 1) return;
     model->Train(false);
     const data::Batch batch = BatchOf(0, 0, 0, {2, 1}, world.context());

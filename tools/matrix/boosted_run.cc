@@ -81,22 +81,22 @@ class RankRun {
                                          .dtype = InitialDType(cell.precision)});
     num_parameters_ = model_->num_parameters();
     optimizer_ = MakeMatrixOptimizer(cell.optimizer, workload_, *model_);
-    plugin_ = variant_.make(world_, {.precision = cell.precision,
-                                     .max_norm = cell.clip ? workload_.max_norm() : 0,
-                                     .bucket_bytes = workload_.bucket_bytes(),
-                                     .num_parameters = num_parameters_,
-                                     .loss_scaler = kLossScaler,
-                                     .plan = workload_.plan()});
-    booster_ = std::make_unique<Booster>(*plugin_);
+    made_ = variant_.make(world_, {.precision = cell.precision,
+                                   .max_norm = cell.clip ? workload_.max_norm() : 0,
+                                   .bucket_bytes = workload_.bucket_bytes(),
+                                   .num_parameters = num_parameters_,
+                                   .loss_scaler = kLossScaler,
+                                   .plan = workload_.plan()});
+    booster_ = std::make_unique<Booster>(*made_->plugin);
   }
 
   void Boost() {
-    const Boosted boosted = booster_->boost(*model_, *optimizer_, workload_.criterion());
+    const Boosted boosted =
+        booster_->boost(*model_, *optimizer_, {.criterion = workload_.criterion()});
     boosted_ = &boosted.optimizer;
     criterion_ = boosted.criterion;
-    hybrid_ = dynamic_cast<const HybridParallelPlugin*>(plugin_.get());
-    gemini_ =
-        hybrid_ != nullptr ? hybrid_->gemini() : dynamic_cast<const GeminiPlugin*>(plugin_.get());
+    hybrid_ = made_->hybrid;
+    gemini_ = hybrid_ != nullptr ? hybrid_->gemini() : made_->gemini;
     workload_.Prepare(
         {*model_, world_.context(), criterion_,
          [this](const autograd::Parameter& p, const Tensor& t) { return PartOf(p, t); }});
@@ -132,7 +132,7 @@ class RankRun {
                       .state_bytes = StateBytes(),
                       .num_parameters = num_parameters_};
     for (const auto& p : model_->Parameters()) {
-      report.weights[p->name()] = WholeValue(*p).ToVector<double>();
+      report.weights[p->name()] = made_->plugin->WholeValue(*p).ToVector<double>();
     }
     if (!HasMasters(cell_)) return report;
     for (optim::ParamView& view : boosted_->views()) {
@@ -146,14 +146,9 @@ class RankRun {
   }
 
  private:
-  // The mesh is [pp, dp, sp, tp].
+  // Not asked of the plugin, which could be wrong. The mesh is [pp, dp, sp, tp].
   int data_rank() const { return world_.rank() / (variant_.sp * variant_.tp) % data_size(); }
   int data_size() const { return world_.size() / variant_.ranks_per_sample(); }
-
-  Tensor WholeValue(const autograd::Parameter& parameter) const {
-    if (hybrid_ != nullptr) return hybrid_->WholeValue(parameter);
-    return gemini_ != nullptr ? gemini_->WholeValue(parameter) : parameter.data();
-  }
 
   // Gemini gathers chunks in a group of its own.
   Moved AllMoved() const {
@@ -246,7 +241,7 @@ class RankRun {
   std::unique_ptr<nn::Module> model_;
   int64_t num_parameters_ = 0;
   std::unique_ptr<optim::Optimizer> optimizer_;
-  std::unique_ptr<Plugin> plugin_;
+  std::optional<MadePlugin> made_;
   std::unique_ptr<Booster> booster_;
   optim::Optimizer* boosted_ = nullptr;
   Criterion criterion_;

@@ -22,25 +22,24 @@ DdpOptions DdpOf(const PluginSettings& settings) {
           .loss_scaler = settings.loss_scaler};
 }
 
-std::unique_ptr<Plugin> MakeSingle(const comm::World& /*world*/, const PluginSettings& settings) {
+MadePlugin MakeSingle(const comm::World& /*world*/, const PluginSettings& settings) {
   return std::make_unique<SingleRankPlugin>(
       SingleRankOptions{.precision = settings.precision, .max_norm = settings.max_norm});
 }
 
-std::unique_ptr<Plugin> MakeDdp(const comm::World& world, const PluginSettings& settings) {
+MadePlugin MakeDdp(const comm::World& world, const PluginSettings& settings) {
   return std::make_unique<DdpPlugin>(world.group(), DdpOf(settings));
 }
 
 // One bucket, launched at the end of backward.
-std::unique_ptr<Plugin> MakeDdpLate(const comm::World& world, const PluginSettings& settings) {
+MadePlugin MakeDdpLate(const comm::World& world, const PluginSettings& settings) {
   DdpOptions options = DdpOf(settings);
   options.bucket_bytes = 1 << 20;
   options.overlap = false;
   return std::make_unique<DdpPlugin>(world.group(), options);
 }
 
-std::unique_ptr<Plugin> MakeDdpReproducible(const comm::World& world,
-                                            const PluginSettings& settings) {
+MadePlugin MakeDdpReproducible(const comm::World& world, const PluginSettings& settings) {
   DdpOptions options = DdpOf(settings);
   options.reproducible = true;
   return std::make_unique<DdpPlugin>(world.group(), options);
@@ -54,11 +53,11 @@ LowLevelZeroOptions ZeroOf(int stage, const PluginSettings& settings) {
           .loss_scaler = settings.loss_scaler};
 }
 
-std::unique_ptr<Plugin> MakeZero1(const comm::World& world, const PluginSettings& settings) {
+MadePlugin MakeZero1(const comm::World& world, const PluginSettings& settings) {
   return std::make_unique<LowLevelZeroPlugin>(world.group(), ZeroOf(1, settings));
 }
 
-std::unique_ptr<Plugin> MakeZero2(const comm::World& world, const PluginSettings& settings) {
+MadePlugin MakeZero2(const comm::World& world, const PluginSettings& settings) {
   return std::make_unique<LowLevelZeroPlugin>(world.group(), ZeroOf(2, settings));
 }
 
@@ -69,19 +68,19 @@ GeminiOptions GeminiOf(const PluginSettings& settings) {
           .loss_scaler = settings.loss_scaler};
 }
 
-std::unique_ptr<Plugin> MakeGemini(const comm::World& world, const PluginSettings& settings) {
+MadePlugin MakeGemini(const comm::World& world, const PluginSettings& settings) {
   return std::make_unique<GeminiPlugin>(world.group(), GeminiOf(settings));
 }
 
 // One chunk per parameter.
-std::unique_ptr<Plugin> MakeGeminiSmall(const comm::World& world, const PluginSettings& settings) {
+MadePlugin MakeGeminiSmall(const comm::World& world, const PluginSettings& settings) {
   GeminiOptions options = GeminiOf(settings);
   options.chunk_bytes = 1;
   return std::make_unique<GeminiPlugin>(world.group(), options);
 }
 
 // One bucket, and no communication in the background.
-std::unique_ptr<Plugin> MakeZero1Late(const comm::World& world, const PluginSettings& settings) {
+MadePlugin MakeZero1Late(const comm::World& world, const PluginSettings& settings) {
   LowLevelZeroOptions options = ZeroOf(1, settings);
   options.bucket_bytes = 1 << 20;
   options.overlap_communication = false;
@@ -89,27 +88,26 @@ std::unique_ptr<Plugin> MakeZero1Late(const comm::World& world, const PluginSett
   return std::make_unique<LowLevelZeroPlugin>(world.group(), options);
 }
 
-std::unique_ptr<Plugin> MakeZero2Late(const comm::World& world, const PluginSettings& settings) {
+MadePlugin MakeZero2Late(const comm::World& world, const PluginSettings& settings) {
   LowLevelZeroOptions options = ZeroOf(2, settings);
   options.overlap_communication = false;
   options.overlap_gather = false;
   return std::make_unique<LowLevelZeroPlugin>(world.group(), options);
 }
 
-std::unique_ptr<Plugin> MakeZero1SumF64(const comm::World& world, const PluginSettings& settings) {
+MadePlugin MakeZero1SumF64(const comm::World& world, const PluginSettings& settings) {
   LowLevelZeroOptions options = ZeroOf(1, settings);
   options.communication_dtype = "f64";
   return std::make_unique<LowLevelZeroPlugin>(world.group(), options);
 }
 
-std::unique_ptr<Plugin> MakeZero2Offload(const comm::World& world, const PluginSettings& settings) {
+MadePlugin MakeZero2Offload(const comm::World& world, const PluginSettings& settings) {
   LowLevelZeroOptions options = ZeroOf(2, settings);
   options.offload_states = true;
   return std::make_unique<LowLevelZeroPlugin>(world.group(), options);
 }
 
-std::unique_ptr<Plugin> MakeZero2NoMasters(const comm::World& world,
-                                           const PluginSettings& settings) {
+MadePlugin MakeZero2NoMasters(const comm::World& world, const PluginSettings& settings) {
   LowLevelZeroOptions options = ZeroOf(2, settings);
   options.master_weights = false;
   return std::make_unique<LowLevelZeroPlugin>(world.group(), options);

@@ -3,7 +3,8 @@
 // The plugins of the matrix, in variants that differ in the options.
 //
 //   for (const PluginVariant& variant : PluginVariants()) ...
-//   std::unique_ptr<Plugin> plugin = FindPlugin("ddp").make(world, {.precision = "f32"});
+//   MadePlugin made = FindPlugin("ddp").make(world, {.precision = "f32"});
+//   Booster booster(*made.plugin);
 #ifndef APOGEE_TOOLS_MATRIX_PLUGINS_H_
 #define APOGEE_TOOLS_MATRIX_PLUGINS_H_
 
@@ -12,11 +13,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apogee/comm/launch.h"
 #include "apogee/nn/parallel/plan.h"
 #include "apogee/optim/step/loss_scaler.h"
+#include "apogee/plugins/gemini.h"
+#include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/plugins/plugin.h"
 
 namespace apogee::tools {
@@ -31,6 +35,19 @@ struct PluginSettings {
   std::optional<nn::parallel::ParallelPlan> plan = {};
 };
 
+// A plugin; also as what it is, because the matrix inspects more than Plugin tells.
+struct MadePlugin {
+  template <typename Made>
+  MadePlugin(std::unique_ptr<Made> made) : plugin(std::move(made)) {}
+  MadePlugin(std::unique_ptr<HybridParallelPlugin> made)
+      : hybrid(made.get()), plugin(std::move(made)) {}
+  MadePlugin(std::unique_ptr<GeminiPlugin> made) : gemini(made.get()), plugin(std::move(made)) {}
+
+  const HybridParallelPlugin* hybrid = nullptr;  // null for other plugins
+  const GeminiPlugin* gemini = nullptr;          // null for other plugins
+  std::unique_ptr<Plugin> plugin;
+};
+
 struct PluginVariant {
   std::string name;
   std::vector<int> worlds;
@@ -39,7 +56,7 @@ struct PluginVariant {
   // combinations.
   bool main = false;
   // The world must outlive the plugin.
-  std::function<std::unique_ptr<Plugin>(const comm::World&, const PluginSettings&)> make;
+  std::function<MadePlugin(const comm::World&, const PluginSettings&)> make;
   // For bf16 and fp16 runs: if false, the one-rank run has no master weights either.
   bool master_weights = true;
   // Tensor-parallel size and number of pipeline stages. These pp * tp ranks train on the same

@@ -2,6 +2,7 @@
 
 // Objects that go before what uses them, or that a second one takes over.
 #include <memory>
+#include <tuple>
 
 #include "apogee/apogee.h"
 #include "misuse_cases.h"
@@ -20,7 +21,8 @@ std::unique_ptr<optim::AdamW> MakeAdamW(const LanguageModel& model) {
 void SaveAfterOptimizer(RankSetup& rank) {
   std::unique_ptr<optim::AdamW> optimizer = MakeAdamW(*rank.model);
   Booster booster(rank.plugin->plugin());
-  const Boosted boosted = booster.boost(*rank.model, *optimizer, apogee::nn::CrossEntropyLoss());
+  const Boosted boosted =
+      booster.boost(*rank.model, *optimizer, {.criterion = apogee::nn::CrossEntropyLoss()});
   rank.Train(booster, boosted, 1);
   optimizer.reset();
   apogee::OkOrThrow(booster.save_training_state(rank.Folder(), {.step = 1}));
@@ -29,7 +31,8 @@ void SaveAfterOptimizer(RankSetup& rank) {
 void BackwardAfterOptimizer(RankSetup& rank) {
   std::unique_ptr<optim::AdamW> optimizer = MakeAdamW(*rank.model);
   Booster booster(rank.plugin->plugin());
-  const Boosted boosted = booster.boost(*rank.model, *optimizer, apogee::nn::CrossEntropyLoss());
+  const Boosted boosted =
+      booster.boost(*rank.model, *optimizer, {.criterion = apogee::nn::CrossEntropyLoss()});
   rank.Train(booster, boosted, 1);
   optimizer.reset();
   const std::unique_ptr<optim::AdamW> second = MakeAdamW(*rank.model);
@@ -39,7 +42,8 @@ void BackwardAfterOptimizer(RankSetup& rank) {
 void BackwardAfterModel(RankSetup& rank) {
   std::unique_ptr<optim::AdamW> optimizer = MakeAdamW(*rank.model);
   Booster booster(rank.plugin->plugin());
-  const Boosted boosted = booster.boost(*rank.model, *optimizer, apogee::nn::CrossEntropyLoss());
+  const Boosted boosted =
+      booster.boost(*rank.model, *optimizer, {.criterion = apogee::nn::CrossEntropyLoss()});
   const apogee::Tensor loss = rank.Loss(boosted);
   optimizer.reset();
   rank.model.reset();
@@ -53,7 +57,8 @@ void StepAfterPlugin(RankSetup& rank) {
   const std::unique_ptr<optim::AdamW> optimizer = MakeAdamW(*rank.model);
   {
     Booster booster(rank.plugin->plugin());
-    const Boosted boosted = booster.boost(*rank.model, *optimizer, apogee::nn::CrossEntropyLoss());
+    const Boosted boosted =
+        booster.boost(*rank.model, *optimizer, {.criterion = apogee::nn::CrossEntropyLoss()});
     rank.Train(booster, boosted, 1);
   }
   const apogee::data::Batch batch = rank.Batch();
@@ -66,16 +71,19 @@ void StepAfterPlugin(RankSetup& rank) {
 void BoostTwice(RankSetup& rank) {
   const std::unique_ptr<optim::AdamW> optimizer = MakeAdamW(*rank.model);
   Booster booster(rank.plugin->plugin());
-  booster.boost(*rank.model, *optimizer, apogee::nn::CrossEntropyLoss());
-  booster.boost(*rank.model, *optimizer, apogee::nn::CrossEntropyLoss());
+  std::ignore =
+      booster.boost(*rank.model, *optimizer, {.criterion = apogee::nn::CrossEntropyLoss()});
+  std::ignore =
+      booster.boost(*rank.model, *optimizer, {.criterion = apogee::nn::CrossEntropyLoss()});
 }
 
 void TwoPlugins(RankSetup& rank) {
   const std::unique_ptr<optim::AdamW> optimizer = MakeAdamW(*rank.model);
   NamedPlugin second("ddp", rank.world, {.model = rank.config});
   Booster first(rank.plugin->plugin()), other(second.plugin());
-  first.boost(*rank.model, *optimizer, apogee::nn::CrossEntropyLoss());
-  const Boosted boosted = other.boost(*rank.model, *optimizer, apogee::nn::CrossEntropyLoss());
+  std::ignore = first.boost(*rank.model, *optimizer, {.criterion = apogee::nn::CrossEntropyLoss()});
+  const Boosted boosted =
+      other.boost(*rank.model, *optimizer, {.criterion = apogee::nn::CrossEntropyLoss()});
   rank.Train(other, boosted, 1);
 }
 

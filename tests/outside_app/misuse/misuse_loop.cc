@@ -17,7 +17,7 @@ void RawCriterion(RankSetup& rank) {
   const apogee::nn::CrossEntropyLoss cross_entropy;
   optim::AdamW optimizer(rank.model->Parameters(), {});
   Booster booster(rank.plugin->plugin());
-  const Boosted boosted = booster.boost(*rank.model, optimizer, cross_entropy);
+  const Boosted boosted = booster.boost(*rank.model, optimizer, {.criterion = cross_entropy});
   const apogee::data::Batch batch = rank.Batch();
   booster.backward(cross_entropy(boosted.model(batch.inputs), batch.targets), optimizer);
 }
@@ -40,7 +40,8 @@ void WithoutBoost(RankSetup& rank) {
 void BackwardWithoutBooster(RankSetup& rank) {
   optim::AdamW optimizer(rank.model->Parameters(), {});
   Booster booster(rank.plugin->plugin());
-  const Boosted boosted = booster.boost(*rank.model, optimizer, apogee::nn::CrossEntropyLoss());
+  const Boosted boosted =
+      booster.boost(*rank.model, optimizer, {.criterion = apogee::nn::CrossEntropyLoss()});
   apogee::autograd::Backward(rank.Loss(boosted));
   boosted.optimizer.step();
 }
@@ -48,7 +49,8 @@ void BackwardWithoutBooster(RankSetup& rank) {
 void BackwardTwice(RankSetup& rank) {
   optim::AdamW optimizer(rank.model->Parameters(), {});
   Booster booster(rank.plugin->plugin());
-  const Boosted boosted = booster.boost(*rank.model, optimizer, apogee::nn::CrossEntropyLoss());
+  const Boosted boosted =
+      booster.boost(*rank.model, optimizer, {.criterion = apogee::nn::CrossEntropyLoss()});
   const Tensor loss = rank.Loss(boosted);
   booster.backward(loss, optimizer);
   booster.backward(loss, optimizer);
@@ -63,7 +65,8 @@ void SaveBeforeBoost(RankSetup& rank) {
 void ReadGradient(RankSetup& rank) {
   optim::AdamW optimizer(rank.model->Parameters(), {});
   Booster booster(rank.plugin->plugin());
-  const Boosted boosted = booster.boost(*rank.model, optimizer, apogee::nn::CrossEntropyLoss());
+  const Boosted boosted =
+      booster.boost(*rank.model, optimizer, {.criterion = apogee::nn::CrossEntropyLoss()});
   booster.backward(rank.Loss(boosted), boosted.optimizer);
   rank.model->Parameters()[1]->grad().ToVector<double>();
 }

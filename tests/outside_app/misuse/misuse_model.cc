@@ -3,6 +3,7 @@
 // Models that are not complete, or not as their plan says.
 #include <algorithm>
 #include <memory>
+#include <tuple>
 
 #include "apogee/apogee.h"
 #include "misuse_cases.h"
@@ -20,7 +21,7 @@ using nn::parallel::ParallelPlan;
 void Boost(apogee::Plugin& plugin, nn::Module& model) {
   optim::AdamW optimizer(model.Parameters(), {});
   Booster booster(plugin);
-  booster.boost(model, optimizer, nn::CrossEntropyLoss());
+  std::ignore = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
 }
 
 // One step under tensor parallelism with a plan of the case's own.
@@ -31,7 +32,7 @@ void TrainWithPlan(RankSetup& rank, const ModelConfig& config, const ParallelPla
   apogee::HybridParallelPlugin plugin(rank.world, {.tp_size = tp_size, .plan = plan});
   optim::AdamW optimizer(model.Parameters(), {});
   Booster booster(plugin);
-  const Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+  const Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
   rank.data_rank = plugin.data_rank();
   rank.Train(booster, boosted, 1);
 }
@@ -125,7 +126,7 @@ void WrongInputDtype(RankSetup& rank) {
   optim::AdamW optimizer(model.Parameters(), {});
   NamedPlugin plugin("ddp", rank.world, {.precision = "bf16"});
   Booster booster(plugin.plugin());
-  booster.boost(model, optimizer);
+  std::ignore = booster.boost(model, optimizer);
   model(Tensor::Full({2, 8}, apogee::DType::kF32, 0.1, rank.context()));
 }
 

@@ -2,6 +2,7 @@
 
 // Optimizers that are not the boosted one, or whose options make no sense.
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "adan.h"
@@ -19,7 +20,8 @@ void BackwardForAnother(RankSetup& rank) {
   optim::AdamW optimizer(rank.model->Parameters(), {});
   optim::Sgd other(rank.model->Parameters(), {.lr = 0.1});
   Booster booster(rank.plugin->plugin());
-  const Boosted boosted = booster.boost(*rank.model, optimizer, apogee::nn::CrossEntropyLoss());
+  const Boosted boosted =
+      booster.boost(*rank.model, optimizer, {.criterion = apogee::nn::CrossEntropyLoss()});
   booster.backward(rank.Loss(boosted), other);
   other.step();
 }
@@ -29,14 +31,16 @@ void OfAnotherModel(RankSetup& rank) {
   another.Initialize(rank.context());
   optim::AdamW optimizer(another.Parameters(), {});
   Booster booster(rank.plugin->plugin());
-  booster.boost(*rank.model, optimizer, apogee::nn::CrossEntropyLoss());
+  std::ignore =
+      booster.boost(*rank.model, optimizer, {.criterion = apogee::nn::CrossEntropyLoss()});
 }
 
 void NegativeRate(RankSetup& rank) {
   optim::AdamW optimizer(rank.model->Parameters(), {});
   optimizer.set_lr(0, -1);
   Booster booster(rank.plugin->plugin());
-  const Boosted boosted = booster.boost(*rank.model, optimizer, apogee::nn::CrossEntropyLoss());
+  const Boosted boosted =
+      booster.boost(*rank.model, optimizer, {.criterion = apogee::nn::CrossEntropyLoss()});
   rank.Train(booster, boosted, 1);
 }
 
@@ -50,7 +54,8 @@ class WholeAdan : public Adan {
 void WithoutShards(RankSetup& rank) {
   WholeAdan optimizer(rank.model->Parameters(), {});
   Booster booster(rank.plugin->plugin());
-  booster.boost(*rank.model, optimizer, apogee::nn::CrossEntropyLoss());
+  std::ignore =
+      booster.boost(*rank.model, optimizer, {.criterion = apogee::nn::CrossEntropyLoss()});
 }
 
 class FailingAdan : public Adan {
@@ -68,7 +73,8 @@ class FailingAdan : public Adan {
 void FailingUpdate(RankSetup& rank) {
   FailingAdan optimizer(rank.model->Parameters(), {});
   Booster booster(rank.plugin->plugin());
-  const Boosted boosted = booster.boost(*rank.model, optimizer, apogee::nn::CrossEntropyLoss());
+  const Boosted boosted =
+      booster.boost(*rank.model, optimizer, {.criterion = apogee::nn::CrossEntropyLoss()});
   rank.Train(booster, boosted, 1);
 }
 

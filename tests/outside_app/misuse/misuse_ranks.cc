@@ -3,6 +3,7 @@
 // Ranks that do not do the same: each must get an error, and rank 0's must name what differs.
 #include <memory>
 #include <stdexcept>
+#include <tuple>
 
 #include "apogee/apogee.h"
 #include "local_sgd.h"
@@ -26,20 +27,21 @@ void AnotherModel(RankSetup& rank) {
   model.Initialize(rank.context());
   optim::AdamW optimizer(model.Parameters(), {});
   Booster booster(rank.plugin->plugin());
-  booster.boost(model, optimizer, nn::CrossEntropyLoss());
+  std::ignore = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
 }
 
 void AnotherRateAtBoost(RankSetup& rank) {
   optim::AdamW optimizer(rank.model->Parameters(),
                          {.lr = rank.world.rank() == kOther ? 0.5 : 1e-3});
   Booster booster(rank.plugin->plugin());
-  booster.boost(*rank.model, optimizer, nn::CrossEntropyLoss());
+  std::ignore = booster.boost(*rank.model, optimizer, {.criterion = nn::CrossEntropyLoss()});
 }
 
 void AnotherRateLater(RankSetup& rank) {
   optim::AdamW optimizer(rank.model->Parameters(), {.lr = 1e-3});
   Booster booster(rank.plugin->plugin());
-  const Boosted boosted = booster.boost(*rank.model, optimizer, nn::CrossEntropyLoss());
+  const Boosted boosted =
+      booster.boost(*rank.model, optimizer, {.criterion = nn::CrossEntropyLoss()});
   rank.Train(booster, boosted, 1);
   if (rank.world.rank() == kOther) boosted.optimizer.set_lr(0, 0.5);
   rank.Train(booster, boosted, 2);
@@ -48,7 +50,8 @@ void AnotherRateLater(RankSetup& rank) {
 void FewerSteps(RankSetup& rank) {
   optim::AdamW optimizer(rank.model->Parameters(), {});
   Booster booster(rank.plugin->plugin());
-  const Boosted boosted = booster.boost(*rank.model, optimizer, nn::CrossEntropyLoss());
+  const Boosted boosted =
+      booster.boost(*rank.model, optimizer, {.criterion = nn::CrossEntropyLoss()});
   rank.Train(booster, boosted, rank.world.rank() == kOther ? 1 : 2);
   rank.world.group()->Barrier();
 }
@@ -58,7 +61,7 @@ void RawCriterionOfUnevenBatches(RankSetup& rank) {
   const nn::CrossEntropyLoss cross_entropy;
   optim::AdamW optimizer(rank.model->Parameters(), {});
   Booster booster(rank.plugin->plugin());
-  const Boosted boosted = booster.boost(*rank.model, optimizer, cross_entropy);
+  const Boosted boosted = booster.boost(*rank.model, optimizer, {.criterion = cross_entropy});
   const apogee::data::Batch batch = rank.Batch();
   const int64_t samples = rank.world.rank() == kOther ? 1 : 2;
   const Tensor logits = boosted.model(batch.inputs.Slice(0, 0, samples));
@@ -73,14 +76,15 @@ void FailingLoss(RankSetup& rank) {
   };
   optim::AdamW optimizer(rank.model->Parameters(), {});
   Booster booster(rank.plugin->plugin());
-  const Boosted boosted = booster.boost(*rank.model, optimizer, fails);
+  const Boosted boosted = booster.boost(*rank.model, optimizer, {.criterion = fails});
   rank.Train(booster, boosted, 1);
 }
 
 void TokenOutsideTheVocabulary(RankSetup& rank) {
   optim::AdamW optimizer(rank.model->Parameters(), {});
   Booster booster(rank.plugin->plugin());
-  const Boosted boosted = booster.boost(*rank.model, optimizer, nn::CrossEntropyLoss());
+  const Boosted boosted =
+      booster.boost(*rank.model, optimizer, {.criterion = nn::CrossEntropyLoss()});
   apogee::data::Batch batch = rank.Batch();
   if (rank.world.rank() == kOther) {
     batch.inputs =
@@ -92,7 +96,8 @@ void TokenOutsideTheVocabulary(RankSetup& rank) {
 void SaveOnOneRank(RankSetup& rank) {
   optim::AdamW optimizer(rank.model->Parameters(), {});
   Booster booster(rank.plugin->plugin());
-  const Boosted boosted = booster.boost(*rank.model, optimizer, nn::CrossEntropyLoss());
+  const Boosted boosted =
+      booster.boost(*rank.model, optimizer, {.criterion = nn::CrossEntropyLoss()});
   if (rank.world.rank() == 0) apogee::OkOrThrow(booster.save_model(rank.Folder()));
   rank.Train(booster, boosted, 1);
 }
@@ -100,7 +105,8 @@ void SaveOnOneRank(RankSetup& rank) {
 void EvaluateOnOneRank(RankSetup& rank) {
   optim::AdamW optimizer(rank.model->Parameters(), {});
   Booster booster(rank.plugin->plugin());
-  const Boosted boosted = booster.boost(*rank.model, optimizer, nn::CrossEntropyLoss());
+  const Boosted boosted =
+      booster.boost(*rank.model, optimizer, {.criterion = nn::CrossEntropyLoss()});
   if (rank.world.rank() == 0) {
     const apogee::autograd::NoGradGuard guard;
     boosted.model(rank.Batch().inputs);
@@ -112,7 +118,8 @@ void EvaluateOnOneRank(RankSetup& rank) {
 void OwnBatchOfSharedLayers(RankSetup& rank) {
   optim::AdamW optimizer(rank.model->Parameters(), {});
   Booster booster(rank.plugin->plugin());
-  const Boosted boosted = booster.boost(*rank.model, optimizer, nn::CrossEntropyLoss());
+  const Boosted boosted =
+      booster.boost(*rank.model, optimizer, {.criterion = nn::CrossEntropyLoss()});
   const Tensor tokens = Tensor::FromVector<int64_t>(std::vector<int64_t>(16, rank.world.rank()),
                                                     {2, 8}, rank.context());
   booster.backward(boosted.criterion(boosted.model(tokens), tokens), optimizer);
@@ -125,7 +132,8 @@ void SaveUnequalReplicas(RankSetup& rank) {
   LocalSgdPlugin plugin(rank.world.group(), {.every = 100});
   optim::AdamW optimizer(rank.model->Parameters(), {});
   Booster booster(plugin);
-  const Boosted boosted = booster.boost(*rank.model, optimizer, nn::CrossEntropyLoss());
+  const Boosted boosted =
+      booster.boost(*rank.model, optimizer, {.criterion = nn::CrossEntropyLoss()});
   rank.Train(booster, boosted, 2);
   apogee::OkOrThrow(booster.save_training_state(rank.Folder(), {.step = 2}));
 }

@@ -5,7 +5,7 @@
 //   RankSetup rank(world, "zero2");
 //   optim::AdamW optimizer(rank.model->Parameters(), {});
 //   Booster booster(rank.plugin->plugin());
-//   auto boosted = booster.boost(*rank.model, optimizer, nn::CrossEntropyLoss());
+//   auto boosted = booster.boost(*rank.model, optimizer, {.criterion = nn::CrossEntropyLoss()});
 //   rank.Train(booster, boosted, /*steps=*/2);
 #ifndef OUTSIDE_APP_MISUSE_SETUP_H_
 #define OUTSIDE_APP_MISUSE_SETUP_H_

@@ -48,7 +48,7 @@ TEST(GeminiEdgeTest, GradientsMissingOnSomeRanks) {
         optim::Sgd optimizer(model.Parameters(), {.lr = 0.01, .momentum = 0.9});
         GeminiPlugin plugin(world.group(), {.precision = "f64"});
         Booster booster(plugin);
-        booster.boost(model, optimizer);
+        std::ignore = booster.boost(model, optimizer);
         for (int64_t step = 0; step < 6; ++step) {
           booster.backward(
               model.Loss(world.context(), 1 + world.rank(), UsesSide(step, world.rank())),
@@ -71,7 +71,7 @@ TEST(GeminiEdgeTest, RanksThatCallDifferentModulesGetAnError) {
         optim::Sgd optimizer(model.Parameters(), {.lr = 0.01});
         GeminiPlugin plugin(world.group(), {.precision = "f64"});
         Booster booster(plugin);
-        booster.boost(model, optimizer);
+        std::ignore = booster.boost(model, optimizer);
         model.Skip(world.rank());
         model.Loss(world.context(), 1, true);
       });
@@ -98,7 +98,7 @@ TEST(GeminiEdgeTest, GraphsThatWaitForEachOther) {
     optim::Sgd optimizer(model.Parameters(), {.lr = 0.01, .momentum = 0.9});
     GeminiPlugin plugin(world.group(), {.precision = "f64"});
     Booster booster(plugin);
-    booster.boost(model, optimizer);
+    std::ignore = booster.boost(model, optimizer);
     const int64_t rest = world.context()->ledger().live_bytes(MemoryCategory::kParameter);
     for (int step = 0; step < 3; ++step) {
       const auto loss = [&](int micro) {
@@ -147,7 +147,7 @@ TEST(GeminiEdgeTest, ParametersOfAnotherOptimizerAreAveragedAndStayWhole) {
     optim::Sgd other(split(model, true), {.lr = 0.01});
     GeminiPlugin plugin(world.group(), {.precision = "f64"});
     Booster booster(plugin);
-    booster.boost(model, optimizer);
+    std::ignore = booster.boost(model, optimizer);
     for (int step = 0; step < 3; ++step) {
       booster.backward(model.Loss(world.context(), 1 + world.rank(), true), optimizer);
       optimizer.step();

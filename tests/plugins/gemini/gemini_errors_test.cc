@@ -35,7 +35,7 @@ struct Rig {
     model.Initialize(context, {.seed = 3});
     optimizer.emplace(model.Parameters(), optim::AdamWOptions{.lr = 1e-2});
   }
-  void Boost() { booster.boost(model, *optimizer); }
+  void Boost() { std::ignore = booster.boost(model, *optimizer); }
   Tensor Loss() {
     const Tensor output = model(Tensor::Full({2, 8}, DType::kF32, 0.5, context));
     return nn::CrossEntropyLoss()(output, Tensor::FromVector<int64_t>({1, 2}, {2}, context));
@@ -94,7 +94,7 @@ TEST(GeminiErrorsTest, OptimizersThatWantLocalGradients) {
       const auto optimizer = ValueOrThrow(optim::MakeOptimizer(name, model.Parameters(), {}));
       GeminiPlugin plugin(world.group());
       Booster booster(plugin);
-      EXPECT_THAT([&] { booster.boost(model, *optimizer); },
+      EXPECT_THAT([&] { std::ignore = booster.boost(model, *optimizer); },
                   Says(AllOf(HasSubstr("gemini: optimizer " + optimizer->name()),
                              HasSubstr("1-bit messages"))));
     }
@@ -126,7 +126,7 @@ TEST(GeminiErrorsTest, ThawedAndBoostedTwice) {
     EXPECT_THAT([&] { rig.Boost(); }, Throws<Error>());
     GeminiPlugin another(world.group());
     Booster second(another);
-    EXPECT_THAT([&] { second.boost(rig.model, *rig.optimizer); },
+    EXPECT_THAT([&] { std::ignore = second.boost(rig.model, *rig.optimizer); },
                 Says(HasSubstr("a model can be boosted once")));
     EXPECT_THAT([&] { optim::Sgd(rig.model.Parameters(), {.lr = 0.1}); },
                 Says(HasSubstr("make the optimizer before boost")));
@@ -158,7 +158,8 @@ TEST(GeminiErrorsTest, WhatCannotBeExactIsRefusedBeforeAnythingChanges) {
     optim::Sgd sgd(wrapped.Parameters(), {.lr = 0.1});
     GeminiPlugin plugin(world.group());
     Booster booster(plugin);
-    EXPECT_THAT([&] { booster.boost(wrapped, sgd); }, Says(HasSubstr("has been wrapped")));
+    EXPECT_THAT([&] { std::ignore = booster.boost(wrapped, sgd); },
+                Says(HasSubstr("has been wrapped")));
     EXPECT_FALSE(wrapped.Parameters()[0]->is_released());
     rig.Boost();  // the booster is still free
     EXPECT_TRUE(rig.model.Parameters()[0]->is_released());
@@ -173,7 +174,7 @@ TEST(GeminiErrorsTest, TheModelOutlivesThePlugin) {
     {
       GeminiPlugin plugin(world.group());
       Booster booster(plugin);
-      booster.boost(model, optimizer);
+      std::ignore = booster.boost(model, optimizer);
     }
     EXPECT_THAT(
         [&] {

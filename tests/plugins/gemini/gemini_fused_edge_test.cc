@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
@@ -41,7 +42,7 @@ struct Run {
         plugin(world.group(), options),
         booster(plugin),
         rank(world.rank()) {
-    booster.boost(model, optimizer);
+    std::ignore = booster.boost(model, optimizer);
   }
   std::vector<autograd::ParameterPtr> Made(const comm::World& world, const GeminiOptions& options) {
     model.Initialize(world.context(),
@@ -85,7 +86,7 @@ TYPED_TEST(GeminiFusedEdgeTest, GradientMemoryIsThatOfOneChunk) {
           TypeParam optimizer(model.Parameters(), {.lr = 1e-3});
           GeminiPlugin plugin(world.group(), {.precision = precision});
           Booster booster(plugin);
-          booster.boost(model, optimizer);
+          std::ignore = booster.boost(model, optimizer);
           int64_t chunk = 0, parameter = 0;
           for (const auto& spec : plugin.chunks().plan()) chunk = std::max(chunk, spec.numel());
           for (const auto& p : model.Parameters()) {
@@ -227,7 +228,7 @@ TYPED_TEST(GeminiFusedEdgeTest, ParametersOfAnotherOptimizer) {
       optim::Sgd other(others, {.lr = 0.01});
       GeminiPlugin plugin(world.group(), {.precision = "f64"});
       Booster booster(plugin);
-      booster.boost(model, optimizer);
+      std::ignore = booster.boost(model, optimizer);
       const Weights start = WholeWeightsOf(model, plugin);
       for (int step = 0; step < 3; ++step) {
         booster.backward(

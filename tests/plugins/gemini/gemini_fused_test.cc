@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <tuple>
 
 #include "apogee/autograd/functions/activation.h"
 #include "apogee/nn/losses.h"
@@ -223,7 +224,7 @@ TYPED_TEST(GeminiFusedTest, LowPrecisions) {
         optimizer.set_step_options(walks.step_options());
         DdpPlugin plugin(nullptr, {.precision = walks.precision, .max_norm = walks.max_norm});
         Booster booster(plugin);
-        booster.boost(*model, optimizer);
+        std::ignore = booster.boost(*model, optimizer);
         for (int64_t step = 0; step < walks.steps; ++step) {
           booster.backward(walks.loss(*model, world.context(), step, 0, 1), optimizer);
           optimizer.step();
@@ -257,7 +258,7 @@ TEST(GeminiFusedLomoTest, HasTheBitsOfStageTwo) {
         optim::Lomo optimizer(model->Parameters(), {.lr = 0.02, .weight_decay = 0.1});
         LowLevelZeroPlugin plugin(world.group(), {.precision = precision, .bucket_bytes = 3000});
         Booster booster(plugin);
-        booster.boost(*model, optimizer);
+        std::ignore = booster.boost(*model, optimizer);
         for (int64_t step = 0; step < setup.steps; ++step) {
           booster.backward(setup.loss(*model, world.context(), step, world.rank(), num_ranks),
                            optimizer);

@@ -44,7 +44,7 @@ TEST(GeminiMemoryTest, BytesAreTheFormulas) {
           Booster booster(plugin);
           const MemoryLedger& ledger = world.context()->ledger();
           world.context()->ledger().ResetPeaks();
-          booster.boost(model, optimizer);
+          std::ignore = booster.boost(model, optimizer);
           const double bytes = precision == "f32" ? 4 : 2;
           const double rest = elements * bytes / num_ranks;
           const double largest = static_cast<double>(4 * kDim * kDim + 4 * kDim) * bytes;
@@ -90,7 +90,7 @@ TEST(GeminiMemoryTest, FewGradientsAreWholeAtATime) {
     optim::AdamW optimizer(model.Parameters(), {.lr = 1e-3});
     GeminiPlugin plugin(world.group());
     Booster booster(plugin);
-    booster.boost(model, optimizer);
+    std::ignore = booster.boost(model, optimizer);
     for (int step = 0; step < 2; ++step) {
       world.context()->ledger().ResetPeaks();
       booster.backward(Loss(model, world.context()), optimizer);
@@ -114,7 +114,7 @@ TEST(GeminiMemoryTest, GraphsHoldNoValues) {
     optim::AdamW optimizer(model.Parameters(), {.lr = 1e-3});
     GeminiPlugin plugin(world.group());
     Booster booster(plugin);
-    booster.boost(model, optimizer);
+    std::ignore = booster.boost(model, optimizer);
     const MemoryLedger& ledger = world.context()->ledger();
     const int64_t rest = ledger.live_bytes(MemoryCategory::kParameter);
     const Tensor loss = Loss(model, world.context());

@@ -67,7 +67,7 @@ Weights TrainStack(int percent, const std::vector<std::vector<size_t>>& orders, 
     optim::AdamW optimizer(model.Parameters(), TinyAdamW());
     GeminiPlugin plugin(world.group(), Options(percent));
     Booster booster(plugin);
-    booster.boost(model, optimizer);
+    std::ignore = booster.boost(model, optimizer);
     const Tensor x = Tensor::Full({2, kWidth}, DType::kF32, 0.1 + world.rank(), world.context());
     for (size_t step = 0; step < orders.size(); ++step) {
       model.set_order(orders[step]);
@@ -131,7 +131,7 @@ TEST(GeminiOrderTest, TinyModelsUnderABudget) {
           }
           GeminiPlugin plugin(world.group(), gemini);
           Booster booster(plugin);
-          booster.boost(model, optimizer);
+          std::ignore = booster.boost(model, optimizer);
           world.context()->ledger().ResetPeaks();
           const int64_t rows = kTinyBatch / num_ranks;
           for (int64_t step = 0; step < options.steps; ++step) {

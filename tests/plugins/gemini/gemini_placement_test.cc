@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <tuple>
 
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/grad_mode.h"
@@ -92,7 +93,7 @@ Result Train(const RunSetup& setup) {
         optim::MakeOptimizer(setup.optimizer, model.Parameters(), setup.optimizer_options));
     GeminiPlugin plugin(world.group(), setup.options);
     Booster booster(plugin);
-    booster.boost(model, *optimizer);
+    std::ignore = booster.boost(model, *optimizer);
     MemoryLedger& ledger = world.context()->ledger();
     ledger.ResetPeaks();
     for (int64_t step = 0; step < setup.steps; ++step) {
@@ -243,7 +244,7 @@ TEST(GeminiPlacementTest, CheckpointsKnowNoHomes) {
       optim::AdamW optimizer(model.Parameters(), TinyAdamW());
       GeminiPlugin plugin(world.group(), options);
       Booster booster(plugin);
-      booster.boost(model, optimizer);
+      std::ignore = booster.boost(model, optimizer);
       if (first > 0) OkOrThrow(booster.resume(folder / name).status());
       for (int64_t step = first; step < last; ++step) {
         Step(booster, optimizer, model, world, {}, step);
@@ -278,7 +279,7 @@ TEST(GeminiPlacementTest, RoomSavesGathers) {
       }
       GeminiPlugin plugin(world.group(), options);
       Booster booster(plugin);
-      booster.boost(model, optimizer);
+      std::ignore = booster.boost(model, optimizer);
       const comm::Traffic& traffic = plugin.chunks().group()->traffic();
       int64_t before = 0;
       for (int64_t step = 0; step < 4; ++step) {
@@ -307,7 +308,7 @@ TEST(GeminiPlacementTest, KeptValuesAreNeverStale) {
                           {.placement = {.placement_policy = "auto",
                                          .device_budget_bytes = UnshardedBytes("f32")}});
       Booster booster(plugin);
-      booster.boost(model, optimizer);
+      std::ignore = booster.boost(model, optimizer);
       for (int64_t step = 0; step < 2; ++step) Step(booster, optimizer, model, world, {}, step);
       const autograd::NoGradGuard no_grad;
       const double before = Loss(model, world, 9).Item();
@@ -364,7 +365,7 @@ TEST(GeminiPlacementTest, ABudgetThatIsTooSmall) {
                         {.placement = {.placement_policy = "auto", .device_budget_bytes = enough}});
     Booster booster(plugin);
     try {
-      booster.boost(model, optimizer);
+      std::ignore = booster.boost(model, optimizer);
       EXPECT_EQ(attempt, 1);
     } catch (const Error& error) {
       EXPECT_EQ(attempt, 0) << error.what();

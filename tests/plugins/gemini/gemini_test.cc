@@ -73,7 +73,7 @@ Weights RunWith(const TinyRunOptions& options, const RunSetup& setup,
     optim::AdamW optimizer(model.Parameters(), TinyAdamW());
     Plugin plugin(world.group(), plugin_options);
     Booster booster(plugin);
-    booster.boost(model, optimizer);
+    std::ignore = booster.boost(model, optimizer);
     if (setup.evaluate_first) {
       const autograd::NoGradGuard no_grad;
       TinyLoss(model, world.context(), options, 3, 0, 2);
@@ -158,7 +158,7 @@ TEST(GeminiTest, RecomputedBlocksHaveTheSameBits) {
       optim::AdamW optimizer(model.Parameters(), TinyAdamW());
       GeminiPlugin plugin(world.group());
       Booster booster(plugin);
-      booster.boost(model, optimizer);
+      std::ignore = booster.boost(model, optimizer);
       const Tensor tokens = Tensor::Full({2, 8}, DType::kI64, 5 + world.rank(), world.context());
       for (int step = 0; step < 3; ++step) {
         booster.backward(nn::CrossEntropyLoss()(model(tokens), tokens), optimizer);

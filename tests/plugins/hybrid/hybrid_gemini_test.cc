@@ -70,7 +70,7 @@ struct Training {
                                         .dtype = wide ? DType::kF64 : DType::kF32});
     optimizer = ValueOrThrow(
         optim::MakeOptimizer(setup.optimizer, model->Parameters(), setup.optimizer_options));
-    boosted.emplace(booster.boost(*model, *optimizer, nn::CrossEntropyLoss()));
+    boosted.emplace(booster.boost(*model, *optimizer, {.criterion = nn::CrossEntropyLoss()}));
   }
 
   Tensor Tokens(int64_t step, int64_t first, int64_t count, int64_t shift) const {

@@ -125,16 +125,18 @@ TEST(HybridParallelErrorsTest, GradientsBeforeBoostAndSecondBoosts) {
     const auto first = model.Parameters()[0];
     first->set_grad(Tensor::EmptyLike(first->data()));
     HybridParallelPlugin plugin(world, {.tp_size = 2});
-    EXPECT_THAT([&] { Booster(plugin).boost(model, optimizer); },
+    EXPECT_THAT([&] { std::ignore = Booster(plugin).boost(model, optimizer); },
                 Says(HasSubstr("has a gradient, which would be lost; call zero_grad")));
     optimizer.zero_grad();
-    Booster(plugin).boost(model, optimizer);
-    EXPECT_THAT([&] { Booster(plugin).boost(model, optimizer); }, Says(HasSubstr("another model")));
+    std::ignore = Booster(plugin).boost(model, optimizer);
+    EXPECT_THAT([&] { std::ignore = Booster(plugin).boost(model, optimizer); },
+                Says(HasSubstr("another model")));
     HybridParallelPlugin other(world, {.tp_size = 2});
-    EXPECT_THAT([&] { Booster(other).boost(model, optimizer); },
+    EXPECT_THAT([&] { std::ignore = Booster(other).boost(model, optimizer); },
                 Says(HasSubstr("is a shard already; an optimizer can be boosted once")));
     HybridParallelPlugin zero(world, {.tp_size = 1, .zero_stage = 1});
-    EXPECT_THAT([&] { Booster(zero).boost(model, optimizer); }, Says(HasSubstr("shard already")));
+    EXPECT_THAT([&] { std::ignore = Booster(zero).boost(model, optimizer); },
+                Says(HasSubstr("shard already")));
   });
 }
 
@@ -151,7 +153,7 @@ TEST(HybridParallelErrorsTest, AnOptimizerThatIsNotKnownToBeExact) {
     Own optimizer(model.Parameters(), {});
     for (const int zero : {0, 1, 3}) {
       HybridParallelPlugin plugin(world, {.tp_size = 2, .zero_stage = zero});
-      EXPECT_THAT([&] { Booster(plugin).boost(model, optimizer); },
+      EXPECT_THAT([&] { std::ignore = Booster(plugin).boost(model, optimizer); },
                   Says(HasSubstr("does not say that its update is exact on shards")));
     }
   });

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <tuple>
 
 #include "apogee/booster/booster.h"
 #include "apogee/optim/adam/adam.h"
@@ -40,13 +41,13 @@ TEST(HybridParallelLoopsTest, AModelThatWasCutBefore) {
     model.Initialize(world.context(), {.seed = 1});
     optim::AdamW optimizer(model.Parameters(), {}), earlier(model.Parameters(), {});
     HybridParallelPlugin plugin(world, {.tp_size = 2});
-    Booster(plugin).boost(model, optimizer);
+    std::ignore = Booster(plugin).boost(model, optimizer);
     const Weights before = WeightsOf(model);
     EXPECT_THAT([&] { optim::AdamW(model.Parameters(), {}); },
                 Says(AllOf(HasSubstr("transformer.wte.weight"), HasSubstr("has been cut"),
                            HasSubstr("before boost"))));
     const auto refuses = [&](Plugin&& other) {
-      EXPECT_THAT([&] { Booster(other).boost(model, earlier); },
+      EXPECT_THAT([&] { std::ignore = Booster(other).boost(model, earlier); },
                   Says(AllOf(HasSubstr("transformer.wte.weight"), HasSubstr("boosted once"))));
       EXPECT_EQ(WeightsOf(model), before);
     };
@@ -86,7 +87,7 @@ TEST(HybridParallelLoopsTest, OneRankThatOverflowsHoldsAllBack) {
       optim::AdamW optimizer(model.Parameters(), {});
       HybridParallelPlugin plugin(world, {.tp_size = 2, .zero_stage = zero, .precision = "fp16"});
       Booster booster(plugin);
-      Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+      Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
       const double scale = plugin.loss_scale();
       bool overflow = world.rank() == 3;
       model.FindParameter("transformer.h.0.mlp.c_fc.weight")
@@ -163,8 +164,8 @@ TEST(HybridParallelLoopsTest, TwoModelsInOneWorld) {
     HybridParallelPlugin first_plugin(world, {.tp_size = 2, .zero_stage = 2, .precision = "f64"});
     HybridParallelPlugin second_plugin(world, {.tp_size = 4, .precision = "f64"});
     Booster first_booster(first_plugin), second_booster(second_plugin);
-    Boosted one = first_booster.boost(*first, first_optimizer, task.criterion);
-    Boosted two = second_booster.boost(*second, second_optimizer, task.criterion);
+    Boosted one = first_booster.boost(*first, first_optimizer, {.criterion = task.criterion});
+    Boosted two = second_booster.boost(*second, second_optimizer, {.criterion = task.criterion});
     for (int64_t step = 0; step < kShortSteps; ++step) {
       const int64_t begin = first_plugin.data_rank() * 4;
       const auto ids = [&](int64_t from, int64_t count, int64_t shift) {

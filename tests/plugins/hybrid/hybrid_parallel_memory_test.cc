@@ -39,7 +39,7 @@ struct Rig {
         optimizer((model.Initialize(context, {.seed = 1}), model.Parameters()), {}),
         plugin(world, options),
         booster(plugin),
-        boosted(booster.boost(model, optimizer, nn::CrossEntropyLoss())) {}
+        boosted(booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()})) {}
   Tensor Loss() {
     const int64_t count = kBatch / plugin.data_size();
     const Tensor tokens = Tensor::Full({count, kTokens}, DType::kI64, 3, context);
@@ -153,7 +153,7 @@ TEST(HybridParallelMemoryTest, LlamaCommunicatesAsMuchAsGpt2) {
       optim::AdamW optimizer(model.Parameters(), {});
       HybridParallelPlugin plugin(world, {.tp_size = 2, .precision = precision});
       Booster booster(plugin);
-      Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+      Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
       const comm::GroupPtr group = plugin.mesh().group(comm::Axis::kTp);
       const comm::Traffic before = group->traffic();
       const Tensor tokens = Tensor::Full({kBatch, kTokens}, DType::kI64, 3, world.context());

@@ -42,7 +42,7 @@ TEST(HybridParallelPartsTest, ANormOfPartsIsRefused) {
     optim::AdamW optimizer(model.Parameters(), {});
     HybridParallelPlugin plugin(world, {.tp_size = 2});
     Booster booster(plugin);
-    Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+    Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
     const Tensor ids = Ids(8, 0, 0, 2, 0, world.context());
     booster.backward(boosted.criterion(boosted.model(ids), ids), optimizer);
     const auto refused =
@@ -110,7 +110,7 @@ TEST(HybridParallelPartsTest, IgnoredTargets) {
     optim::AdamW optimizer(model.Parameters(), {});
     HybridParallelPlugin plugin(world, {.tp_size = 2});
     Booster booster(plugin);
-    Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+    Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
     const Tensor ids = Ids(7, 0, 0, 2, 0, world.context());
     const Tensor none = Tensor::Full({2, kShortTokens}, DType::kI64, -100, world.context());
     const Tensor logits = boosted.model(ids);
@@ -140,7 +140,7 @@ TEST(HybridParallelPartsTest, StatesGoBackIn) {
         HybridParallelPlugin plugin(
             world, {.tp_size = 2, .zero_stage = zero, .precision = "bf16", .max_norm = 0.5});
         Booster booster(plugin);
-        Boosted boosted = booster.boost(model, *optimizer, nn::CrossEntropyLoss());
+        Boosted boosted = booster.boost(model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
         const auto train = [&](int64_t begin, int64_t end) {
           for (int64_t step = begin; step < end; ++step) {
             const int64_t first = plugin.data_rank() * 4;

@@ -209,7 +209,7 @@ TEST(HybridParallelTest, EvaluationSeesWholeLogits) {
       const auto optimizer = OptimizerOf(task, *model);
       HybridParallelPlugin plugin(world, {.tp_size = 4, .zero_stage = zero, .precision = "f64"});
       Booster booster(plugin);
-      Boosted boosted = booster.boost(*model, *optimizer, task.criterion);
+      Boosted boosted = booster.boost(*model, *optimizer, {.criterion = task.criterion});
       const Tensor inputs = Tokens(0, 0, 2, world.context(), false);
       const Tensor targets = Tokens(0, 0, 2, world.context(), true);
       EXPECT_EQ(boosted.model(inputs).size(-1), 5) << "19 words on 4 ranks";
@@ -251,7 +251,7 @@ TEST(HybridParallelTest, TrainingGoesOnFromStatesOfOneRank) {
         for (int64_t i = 0; i < 3; ++i) step(*model, *optimizer, i, world.context());
         HybridParallelPlugin plugin(world, {.tp_size = 2, .zero_stage = zero, .precision = "f64"});
         Booster booster(plugin);
-        Boosted boosted = booster.boost(*model, *optimizer, nn::CrossEntropyLoss());
+        Boosted boosted = booster.boost(*model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
         const int64_t count = kBatch / 2, first = plugin.data_rank() * count;
         for (int64_t i = 3; i < 8; ++i) {
           booster.backward(

@@ -113,7 +113,7 @@ inline Weights BoostedRun(const HybridTask& task, int num_ranks, HybridParallelO
     const auto optimizer = OptimizerOf(task, *model);
     HybridParallelPlugin plugin(world, options);
     Booster booster(plugin);
-    Boosted boosted = booster.boost(*model, *optimizer, task.criterion);
+    Boosted boosted = booster.boost(*model, *optimizer, {.criterion = task.criterion});
     ASSERT_EQ(plugin.data_size(), cut.data_size);
     const int64_t count = task.batch / cut.data_size / cut.accumulate;
     for (int64_t step = 0; step < task.steps; ++step) {

@@ -128,7 +128,7 @@ TEST(HybridSequenceErrorsTest, UpdatesInsideBackward) {
     model.Initialize(world.context(), {.seed = 1});
     optim::Lomo optimizer(model.Parameters(), {});
     HybridParallelPlugin plugin(world, {.tp_size = 2, .sp_mode = "split_gather", .zero_stage = 3});
-    EXPECT_THAT([&] { Booster(plugin).boost(model, optimizer); },
+    EXPECT_THAT([&] { std::ignore = Booster(plugin).boost(model, optimizer); },
                 Says(HasSubstr("optimizer lomo updates inside backward at zero_stage 3")));
   });
 }
@@ -148,7 +148,7 @@ TEST(HybridSequenceErrorsTest, SequencesAreCheckedWhenTheyCome) {
       optim::AdamW optimizer(model.Parameters(), {});
       HybridParallelPlugin plugin(world, options);
       Booster booster(plugin);
-      booster.boost(model, optimizer);
+      std::ignore = booster.boost(model, optimizer);
       EXPECT_THAT([&] { model(Tokens(tokens, 0, world.context())); }, Says(matcher));
     });
   };
@@ -169,7 +169,7 @@ TEST(HybridSequenceErrorsTest, RanksOfOneGroupNeedTheSameBatch) {
     optim::AdamW optimizer(model.Parameters(), {});
     HybridParallelPlugin plugin(world, {.sp_size = 2, .sp_mode = "all_to_all"});
     Booster booster(plugin);
-    Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+    Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
     const Tensor tokens = Tokens(8, world.rank(), world.context());
     booster.backward(boosted.criterion(model(tokens), tokens), optimizer);
     EXPECT_THAT([&] { optimizer.step(); },
@@ -185,7 +185,7 @@ TEST(HybridSequenceErrorsTest, ClippingAddendsByHand) {
     optim::AdamW optimizer(model.Parameters(), {});
     HybridParallelPlugin plugin(world, {.tp_size = 2, .sp_mode = "split_gather"});
     Booster booster(plugin);
-    Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+    Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
     const Tensor tokens = Tokens(8, 0, world.context());
     booster.backward(boosted.criterion(model(tokens), tokens), optimizer);
     const std::vector<autograd::ParameterPtr> norm = {
@@ -204,7 +204,7 @@ TEST(HybridSequenceErrorsTest, OverflowsAreNotTakenForWholeGradients) {
     HybridParallelPlugin plugin(world,
                                 {.tp_size = 2, .sp_mode = "split_gather", .precision = "fp16"});
     Booster booster(plugin);
-    Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+    Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
     const Tensor tokens = Tokens(8, 0, world.context());
     for (const double factor : {1e9, 1.0}) {
       const Tensor loss = autograd::Scale(boosted.criterion(model(tokens), tokens), factor);
@@ -239,7 +239,7 @@ TEST(HybridSequenceErrorsTest, GradientsThatAreNotPartial) {
     plan.sequence_module = "";  // wrong: "scale" is added to whole logits
     HybridParallelPlugin plugin(world, {.tp_size = 2, .sp_mode = "split_gather", .plan = plan});
     Booster booster(plugin);
-    Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+    Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
     const Tensor tokens = Tokens(8, 0, world.context());
     booster.backward(boosted.criterion(model(tokens), tokens), optimizer);
     EXPECT_THAT([&] { optimizer.step(); },

@@ -261,7 +261,7 @@ TEST(HybridSequenceTest, LossAndEvaluation) {
       options.precision = "f64";
       HybridParallelPlugin plugin(world, options);
       Booster booster(plugin);
-      Boosted boosted = booster.boost(*model, *optimizer, task.criterion);
+      Boosted boosted = booster.boost(*model, *optimizer, {.criterion = task.criterion});
       const Tensor inputs = task.tokens(0, 0, 2, world.context(), false);
       const Tensor targets = task.tokens(0, 0, 2, world.context(), true);
       const Tensor own = boosted.model(inputs);
@@ -291,7 +291,7 @@ TEST(HybridSequenceTest, PartialGradientsAreSummedTogether) {
           ValueOrThrow(optim::MakeOptimizer("sgd", model.Parameters(), {{"lr", "0.1"}}));
       HybridParallelPlugin plugin(world, {.tp_size = 2, .sp_mode = "split_gather"});
       Booster booster(plugin);
-      Boosted boosted = booster.boost(model, *optimizer, nn::CrossEntropyLoss());
+      Boosted boosted = booster.boost(model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
       const auto tokens = TokensOf(kTokens);
       for (int step = 0; step < 2; ++step) {
         const Tensor loss =
@@ -338,7 +338,7 @@ TEST(HybridSequenceTest, ActivationTrafficOfSplitGather) {
       HybridParallelPlugin plugin(world,
                                   {.tp_size = 2, .sp_mode = "split_gather", .precision = "f64"});
       Booster booster(plugin);
-      Boosted boosted = booster.boost(*model, *optimizer, nn::CrossEntropyLoss());
+      Boosted boosted = booster.boost(*model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
       const comm::Group& tp = *plugin.mesh().group(comm::Axis::kTp);
       const comm::Traffic before = tp.traffic();
       const Tensor tokens = task.tokens(0, 0, kSamples, world.context(), false);
@@ -376,7 +376,7 @@ TEST(HybridSequenceTest, CheckpointsKnowNoSequences) {
       options.max_norm = task.max_norm;
       HybridParallelPlugin plugin(world, options);
       Booster booster(plugin);
-      Boosted boosted = booster.boost(*model, *optimizer, task.criterion);
+      Boosted boosted = booster.boost(*model, *optimizer, {.criterion = task.criterion});
       for (int64_t i = 0; i < 3; ++i) step(boosted, booster, i, world.context());
       ASSERT_TRUE(booster.save_training_state(dir / "run", {.step = 3}).ok());
     });
@@ -385,7 +385,7 @@ TEST(HybridSequenceTest, CheckpointsKnowNoSequences) {
     const auto optimizer = OptimizerOf(task, *model);
     SingleRankPlugin plugin({.precision = "f64", .max_norm = task.max_norm});
     Booster booster(plugin);
-    Boosted boosted = booster.boost(*model, *optimizer, task.criterion);
+    Boosted boosted = booster.boost(*model, *optimizer, {.criterion = task.criterion});
     ASSERT_TRUE(booster.resume(dir / "run").ok());
     for (int64_t i = 3; i < kSteps; ++i) step(boosted, booster, i, context);
     const auto worst = WorstUpdateError(start, want, WeightsOf(*model));

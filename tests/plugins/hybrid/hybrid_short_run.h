@@ -65,7 +65,7 @@ inline std::unique_ptr<nn::Module> Initialized(const HybridTask& task, const Con
 inline Weights Train(const HybridTask& task, nn::Module& model, optim::Optimizer& optimizer,
                      Plugin& plugin, int data_rank, int data_size, const ContextPtr& context) {
   Booster booster(plugin);
-  Boosted boosted = booster.boost(model, optimizer, task.criterion);
+  Boosted boosted = booster.boost(model, optimizer, {.criterion = task.criterion});
   const int64_t count = task.batch / data_size, first = data_rank * count;
   for (int64_t step = 0; step < task.steps; ++step) {
     booster.backward(

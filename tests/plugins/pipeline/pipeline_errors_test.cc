@@ -137,7 +137,7 @@ struct Rig {
         optimizer((model->Initialize(in.context(), {.seed = 1}), model->Parameters()), {}),
         plugin(in, options),
         booster(plugin),
-        boosted(booster.boost(*model, optimizer, nn::CrossEntropyLoss())) {}
+        boosted(booster.boost(*model, optimizer, {.criterion = nn::CrossEntropyLoss()})) {}
   Tensor Run(const data::Batch& batch) {
     return booster.execute_pipeline(batch, *model, boosted.criterion, &boosted.optimizer).loss;
   }
@@ -273,7 +273,7 @@ TEST(PipelineErrorsTest, APieceThatDoesNotListAParameter) {
         optim::AdamW optimizer(model.Parameters(), {});
         HybridParallelPlugin plugin(world, TwoStages());
         Booster booster(plugin);
-        Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+        Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
         booster.execute_pipeline(BatchOf(4, 4, world.context()), model, boosted.criterion,
                                  &boosted.optimizer);
       });

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <tuple>
 
 #include "apogee/booster/booster.h"
 #include "apogee/core/process_memory.h"
@@ -43,7 +44,7 @@ int64_t ProcessPeakOfBoost(bool lazy) {
     optim::Sgd optimizer(model.Parameters(), {.lr = 1e-3});
     HybridParallelPlugin plugin(world, {.pp_size = 4, .num_microbatches = 4});
     Booster booster(plugin);
-    booster.boost(model, optimizer);
+    std::ignore = booster.boost(model, optimizer);
     peak = ReadProcessMemory()->peak_own_bytes() - before;
   });
   return peak;
@@ -129,7 +130,7 @@ std::vector<int64_t> MeasuredBytes(const std::string& schedule, const PipelineSh
                                         .num_model_chunks = shape.num_chunks,
                                         .num_microbatches = shape.num_micros});
     Booster booster(plugin);
-    Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+    Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
     const int64_t samples = kRows * shape.num_micros;
     const data::Batch batch = {
         Tensor::Full({samples, kDim}, DType::kF32, 0.5, world.context()),
@@ -204,7 +205,7 @@ TEST(PipelineMemoryTest, ModelDataIsTheStages) {
                                               .schedule = schedule,
                                               .num_microbatches = kStages});
           Booster booster(plugin);
-          Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+          Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
           const MemoryLedger& ledger = world.context()->ledger();
           const auto expect = [&](const char* what, int64_t got, double want) {
             EXPECT_NEAR(static_cast<double>(got) / want, 1, 0.05)

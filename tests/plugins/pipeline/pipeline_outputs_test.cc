@@ -38,7 +38,7 @@ void ExpectOutputs(comm::World& world, const std::string& schedule) {
   options.num_microbatches = 3;  // of 3, 3 and 2 samples
   HybridParallelPlugin plugin(world, options);
   Booster booster(plugin);
-  Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+  Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
   const data::Batch batch = Batch(world.context());
   const Tensor want = plain(batch.inputs).Detach();
   const double loss = nn::CrossEntropyLoss()(want, batch.targets).Item();

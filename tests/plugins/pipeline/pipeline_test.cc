@@ -146,7 +146,7 @@ Weights BoostedRun(const Task& task, int num_ranks, HybridParallelOptions option
     HybridParallelPlugin plugin(world, options);
     Booster booster(plugin);
     const auto scale = 1.0 / static_cast<double>(window.accumulate);
-    Boosted boosted = booster.boost(*model, *optimizer, nn::CrossEntropyLoss());
+    Boosted boosted = booster.boost(*model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
     const Criterion scaled = [&](const Tensor& output, const Tensor& target) {
       return autograd::Scale(boosted.criterion(output, target), scale);
     };
@@ -323,7 +323,7 @@ std::pair<double, int64_t> ScaleAndSkips(const Task& task, int num_ranks,
     const auto optimizer = Make(task, *model);
     HybridParallelPlugin plugin(world, options);
     Booster booster(plugin);
-    Boosted boosted = booster.boost(*model, *optimizer, nn::CrossEntropyLoss());
+    Boosted boosted = booster.boost(*model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
     for (int64_t step = 0; step < 12; ++step) {
       booster.execute_pipeline(BatchOf(step, 0, kBatch, world.context()), *model, boosted.criterion,
                                &boosted.optimizer);

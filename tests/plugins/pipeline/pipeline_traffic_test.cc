@@ -62,7 +62,7 @@ void ExpectTraffic(const Case& c, int zero, comm::World& world, std::array<Total
   optim::AdamW optimizer(model.Parameters(), {});
   HybridParallelPlugin plugin(world, OptionsOf(c, zero));
   Booster booster(plugin);
-  Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+  Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
   const comm::GroupPtr pp = plugin.mesh().group(comm::Axis::kPp);
   const comm::GroupPtr dp = plugin.mesh().group(comm::Axis::kDp);
   const int stage = plugin.mesh().coordinate(comm::Axis::kPp);
@@ -154,7 +154,7 @@ TEST(PipelineTrafficTest, ATiedTableIsAddedUpOncePerStep) {
           optim::AdamW optimizer(model.Parameters(), {});
           HybridParallelPlugin plugin(world, OptionsOf(c, 0));
           Booster booster(plugin);
-          Boosted boosted = booster.boost(model, optimizer, nn::CrossEntropyLoss());
+          Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
           const Tensor tokens =
               Tensor::Full({kMicros * kMicroSize, kTokens}, DType::kI64, 3, world.context());
           for (int step = 0; step < kSteps; ++step) {

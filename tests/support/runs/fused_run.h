@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <memory>
+#include <tuple>
 
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/booster/booster.h"
@@ -74,7 +75,7 @@ Weights GeminiFused(const FusedSetup& setup, int num_ranks, double timeout_secon
                                             .max_norm = setup.max_norm,
                                             .chunk_bytes = setup.chunk_bytes});
         Booster booster(plugin);
-        booster.boost(*model, optimizer);
+        std::ignore = booster.boost(*model, optimizer);
         const MemoryLedger& ledger = world.context()->ledger();
         for (int64_t step = 0; step < setup.steps; ++step) {
           booster.backward(setup.loss(*model, world.context(), step, world.rank(), num_ranks),

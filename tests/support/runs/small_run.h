@@ -12,6 +12,7 @@
 
 #include <functional>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "apogee/booster/booster.h"
@@ -31,7 +32,7 @@ class SmallRun {
         optimizer_(Initialized(world), {.lr = 1e-2}),
         plugin_(MakePlugin(world)),
         booster(*plugin_) {
-    booster.boost(model_, optimizer_);
+    std::ignore = booster.boost(model_, optimizer_);
   }
   void Step() {
     const ContextPtr context = model_.Parameters()[0]->data().context();

@@ -6,6 +6,7 @@
 #ifndef APOGEE_TESTS_SUPPORT_RUNS_ZERO_RUN_H_
 #define APOGEE_TESTS_SUPPORT_RUNS_ZERO_RUN_H_
 
+#include <tuple>
 #include <vector>
 
 #include "apogee/booster/booster.h"
@@ -23,7 +24,7 @@ struct ZeroRun {
         optimizer(Made(world), {.lr = 1e-2}),
         plugin(world.group(), LowLevelZeroOptions{.stage = 1}),
         booster(plugin) {
-    booster.boost(model, optimizer);
+    std::ignore = booster.boost(model, optimizer);
   }
   std::vector<autograd::ParameterPtr> Made(const comm::World& world) {
     model.Initialize(world.context(), {.seed = 3});
