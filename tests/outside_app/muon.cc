@@ -68,7 +68,7 @@ bool Muon::IsOrthogonal(const optim::ActiveParam& param) const {
 
 std::span<const optim::StateSpec> Muon::StatesUnder(const optim::ParamView& /*view*/,
                                                     const MuonOptions& /*options*/) const {
-  static constexpr optim::StateSpec kStates[] = {{kMomentum, optim::StateKind::kElementwise}};
+  static constexpr optim::StateSpec kStates[] = {{kMomentum, StateKind::kElementwise}};
   return kStates;
 }
 

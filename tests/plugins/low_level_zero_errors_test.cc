@@ -187,7 +187,7 @@ class Hoarder : public optim::Sgd {
   std::span<const optim::StateSpec> StatesUnder(const optim::ParamView&,
                                                 const optim::SgdOptions&) const override {
     static const optim::StateSpec kStates[] = {
-        {"hoard", optim::StateKind::kHistory, {int64_t{1} << 50}}};
+        {"hoard", StateKind::kHistory, {int64_t{1} << 50}}};
     return kStates;
   }
 };
