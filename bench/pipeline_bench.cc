@@ -23,7 +23,7 @@
 
 #include "apogee/autograd/node.h"
 #include "apogee/booster/booster.h"
-#include "apogee/booster/line_file.h"
+#include "apogee/booster/metrics/line_file.h"
 #include "apogee/comm/launch.h"
 #include "apogee/core/blocking_waits.h"
 #include "apogee/core/trace/trace_writer.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Log: one human-readable line on stderr per call, `apogee: <level> <message>`. Metrics go through
-// booster/metrics.h, never through here.
+// booster/metrics/metrics.h, never through here.
 //
 //   LogWarning("dataset: ", count, " samples are empty");    // apogee: warning: dataset: 3 ...
 #ifndef APOGEE_CORE_LOG_H_

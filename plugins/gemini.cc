@@ -173,7 +173,7 @@ optim::Optimizer& GeminiPlugin::Configure(nn::Module& model, optim::Optimizer& o
   }
   parameters_->schedule().set_capacity_bytes(options_.placement.max_gathered_bytes);
   device->allocator().ReleaseCache();  // the whole values' blocks
-  map_ = std::make_unique<ChunkMap>(parameters_);
+  record_ = std::make_unique<ChunkRecord>(parameters_);
   windows_ = std::make_unique<ModuleWindows>("gemini", model, parameters_);
   ReduceGradients(plan, optimizer);
   const bool cut_before = options_.statistics_group != nullptr;
@@ -186,7 +186,7 @@ optim::Optimizer& GeminiPlugin::Configure(nn::Module& model, optim::Optimizer& o
   });
   optimizer.AddStepHook([this](optim::Optimizer& stepped) {
     parameters_->ValuesChanged();
-    map_->EndStep();
+    record_->EndStep();
     homes_->WriteBack();
     if (homes_->is_unsettled()) Settle(stepped);
   });
@@ -255,15 +255,6 @@ Tensor GeminiPlugin::WholeValue(const autograd::Parameter& parameter) const {
   const size_t index = IndexOf(parameter);
   if (index == sharded_.size()) return parameter.data().Clone();
   return parameters_->WholeValue(index);
-}
-
-std::string GeminiPlugin::ChunkMapSvg(const std::string& title) const {
-  ChunkMapOptions options{.title = title, .budget_bytes = options_.placement.device_budget_bytes};
-  for (size_t c = 0; c < parameters_->plan().size(); ++c) {
-    options.parameter_homes.push_back(homes_->NameOf(homes_->parameter_homes()[c]));
-    options.optimizer_homes.push_back(homes_->NameOf(homes_->optimizer_home(c)));
-  }
-  return map_->Svg(options);
 }
 
 void GeminiPlugin::Backward(const Tensor& loss, optim::Optimizer&) {

@@ -63,8 +63,8 @@
 
 #include "apogee/chunk/gradient_chunks.h"
 #include "apogee/chunk/sharded_parameters.h"
-#include "apogee/plugins/chunk_map.h"
 #include "apogee/plugins/gemini/chunk_homes.h"
+#include "apogee/plugins/gemini/chunk_record.h"
 #include "apogee/plugins/gemini/module_windows.h"
 #include "apogee/plugins/plugin.h"
 #include "apogee/plugins/step_guard.h"
@@ -118,9 +118,8 @@ class GeminiPlugin : public Plugin {
   const chunk::ShardedParameters& chunks() const { return *parameters_; }
   const ChunkHomes& homes() const { return *homes_; }
   // When each chunk was whole on this rank's device in the last step.
-  const ChunkMap& chunk_map() const { return *map_; }
-  // The picture of chunk_map(), an XML document.
-  std::string ChunkMapSvg(const std::string& title) const;
+  const ChunkRecord& chunk_record() const { return *record_; }
+  const GeminiOptions& options() const { return options_; }
 
  private:
   void Choose(const nn::Module& model, optim::Optimizer& optimizer);
@@ -146,7 +145,7 @@ class GeminiPlugin : public Plugin {
   std::unique_ptr<StepGuard> guard_;
   std::unique_ptr<ChunkHomes> homes_;
   std::shared_ptr<chunk::ShardedParameters> parameters_;
-  std::unique_ptr<ChunkMap> map_;
+  std::unique_ptr<ChunkRecord> record_;
   std::unique_ptr<ModuleWindows> windows_;
   std::unique_ptr<chunk::GradientChunks> gradients_;
   std::unique_ptr<chunk::GradientChunks> unheld_gradients_;

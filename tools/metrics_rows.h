@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// MetricsRows: the rows of metrics.jsonl or validation.jsonl (booster/metrics.h), one at a time.
+// MetricsRows: the rows of metrics.jsonl or validation.jsonl (booster/metrics/metrics.h), one at a
+// time.
 //
 //   APOGEE_ASSIGN_OR_RETURN(MetricsRows rows, MetricsRows::Open("out/metrics.jsonl"));
 //   APOGEE_ASSIGN_OR_RETURN(std::optional<MetricsRow> row, rows.Next());    // nullopt: the end

@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "apogee/booster/line_file.h"
+#include "apogee/booster/metrics/line_file.h"
 #include "apogee/checkpoint/format/open_tensor_file.h"
 #include "apogee/core/text/printable.h"
 #include "apogee/tools/command.h"

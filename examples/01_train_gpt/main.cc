@@ -18,7 +18,7 @@
 
 #include "apogee/booster/booster.h"
 #include "apogee/booster/graphed_step.h"
-#include "apogee/booster/metrics.h"
+#include "apogee/booster/metrics/metrics.h"
 #include "apogee/comm/launch.h"
 #include "apogee/core/blocking_waits.h"
 #include "apogee/core/process/standard_descriptors.h"

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "apogee/booster/booster.h"
-#include "apogee/booster/line_file.h"
-#include "apogee/booster/metrics.h"
+#include "apogee/booster/metrics/line_file.h"
+#include "apogee/booster/metrics/metrics.h"
 #include "apogee/comm/launch.h"
 #include "apogee/core/blocking_waits.h"
 #include "apogee/core/process/standard_descriptors.h"
@@ -32,8 +32,8 @@
 #include "apogee/nn/models/llama.h"
 #include "apogee/optim/registry.h"
 #include "apogee/optim/schedule/lr_schedule_registry.h"
+#include "apogee/pictures/shard_map.h"
 #include "apogee/plugins/hybrid_parallel.h"
-#include "apogee/plugins/plan_svg.h"
 #include "flags.h"
 
 using namespace apogee;
@@ -43,10 +43,10 @@ namespace {
 // All ranks make the picture; rank 0 writes the file.
 void DrawPlan(const Boosted& boosted, const comm::World& world, const Flags& flags) {
   if (flags.plan_svg.empty()) return;
-  const std::string svg = PlanSvg(boosted.optimizer, world.group(),
-                                  {.model = "llama, " + flags.parallel.precision,
-                                   .tp_size = flags.parallel.tp_size,
-                                   .zero_stage = flags.parallel.zero_stage});
+  const std::string svg = ShardMapSvg(boosted.optimizer, world.group(),
+                                      {.model = "llama, " + flags.parallel.precision,
+                                       .tp_size = flags.parallel.tp_size,
+                                       .zero_stage = flags.parallel.zero_stage});
   if (world.rank() == 0) OkOrThrow(ValueOrThrow(LineFile::Create(flags.plan_svg))->Append(svg));
 }
 

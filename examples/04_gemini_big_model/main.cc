@@ -15,7 +15,7 @@
 #include <string>
 
 #include "apogee/booster/booster.h"
-#include "apogee/booster/line_file.h"
+#include "apogee/booster/metrics/line_file.h"
 #include "apogee/comm/launch.h"
 #include "apogee/core/blocking_waits.h"
 #include "apogee/core/process/standard_descriptors.h"
@@ -27,6 +27,7 @@
 #include "apogee/examples/common/trace_file.h"
 #include "apogee/nn/losses.h"
 #include "apogee/optim/registry.h"
+#include "apogee/pictures/chunk_map.h"
 #include "apogee/plugins/gemini.h"
 #include "flags.h"
 
@@ -54,7 +55,7 @@ void PrintMemory(const MemoryLedger& device, const GeminiPlugin& plugin, int64_t
     std::printf("%-20s %17s\n", "budget", FormatBytes(budget_bytes).c_str());
   }
   std::printf("other memory, at most: %s (activations, workspaces)\n",
-              FormatBytes(plugin.chunk_map().peak_other_bytes()).c_str());
+              FormatBytes(plugin.chunk_record().peak_other_bytes()).c_str());
 }
 
 void Train(const comm::World& world, const Flags& flags, const data::TextCorpus& corpus) {
@@ -104,8 +105,8 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
   if (!speaks) return;
   PrintMemory(context->ledger(), plugin, flags.gemini.placement.device_budget_bytes);
   if (flags.map_svg.empty()) return;
-  const std::string svg = plugin.ChunkMapSvg("Chunks of rank 0, GPT with " +
-                                             FormatThousands(num_parameters) + " parameters");
+  const std::string svg = ChunkMapSvg(
+      plugin, "Chunks of rank 0, GPT with " + FormatThousands(num_parameters) + " parameters");
   OkOrThrow(ValueOrThrow(LineFile::Create(flags.map_svg))->Append(svg));
 }
 

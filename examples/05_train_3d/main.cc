@@ -14,7 +14,7 @@
 #include <string>
 
 #include "apogee/booster/booster.h"
-#include "apogee/booster/metrics.h"
+#include "apogee/booster/metrics/metrics.h"
 #include "apogee/booster/run_lock.h"
 #include "apogee/checkpoint/format/open_tensor_file.h"
 #include "apogee/comm/launch.h"

@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "apogee/booster/crc32c.h"
+#include "apogee/booster/metrics/crc32c.h"
 #include "apogee/checkpoint/checkpoint_folder.h"
 #include "apogee/core/text/text.h"
 #include "apogee/examples/common/command_line.h"

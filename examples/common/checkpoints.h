@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "apogee/booster/booster.h"
-#include "apogee/booster/metrics.h"
+#include "apogee/booster/metrics/metrics.h"
 #include "apogee/booster/run_lock.h"
 #include "apogee/comm/launch.h"
 #include "apogee/data/text_corpus.h"

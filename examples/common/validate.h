@@ -8,7 +8,7 @@
 #define APOGEE_EXAMPLES_COMMON_VALIDATE_H_
 
 #include "apogee/booster/booster.h"
-#include "apogee/booster/metrics.h"
+#include "apogee/booster/metrics/metrics.h"
 #include "apogee/comm/launch.h"
 #include "apogee/data/text_corpus.h"
 

@@ -48,8 +48,8 @@ data::Batch Rows(const ContextPtr& context, int64_t step, int64_t first, int64_t
           .targets = Tensor::FromVector<int64_t>(targets, {rows}, context)};
 }
 
-struct Run {
-  Run(const ContextPtr& context, Plugin& plugin) : model({.sizes = {kInputs, 9, kClasses}}) {
+struct Training {
+  Training(const ContextPtr& context, Plugin& plugin) : model({.sizes = {kInputs, 9, kClasses}}) {
     model.Initialize(context, {.seed = 3, .dtype = DType::kF64});
     optimizer = std::make_unique<optim::AdamW>(
         model.Parameters(), optim::AdamWOptions{.lr = 1e-2, .weight_decay = 0.1});
@@ -93,7 +93,7 @@ struct Run {
 std::vector<double> WholeBatches(const ContextPtr& context, int64_t rows,
                                  std::vector<double>& losses) {
   SingleRankPlugin plugin({.precision = "f64"});
-  Run run(context, plugin);
+  Training run(context, plugin);
   for (int64_t step = 0; step < kSteps; ++step) {
     const Tensor loss = run.Loss(Rows(context, step, 0, rows));
     losses.push_back(loss.Item());
@@ -124,7 +124,7 @@ TEST(AccumulationTest, IsTheUpdateOfTheWholeBatch) {
         const std::vector<double> want =
             WholeBatches(context, kRows * kMicroBatches * world.size(), losses);
         const std::unique_ptr<Plugin> plugin = make(world);
-        Run run(context, *plugin);
+        Training run(context, *plugin);
         const Accumulation window = run.booster->accumulate(kMicroBatches);
         for (int64_t step = 0; step < kSteps; ++step) {
           for (int64_t micro = 0; micro < kMicroBatches; ++micro) {
@@ -154,7 +154,7 @@ TEST(AccumulationTest, HasTheBitsAndTheTrafficOfALoopThatHoldsBackByHand) {
     const ContextPtr& context = world.context();
     const auto run_all = [&](bool by_hand, int64_t& calls) {
       DdpPlugin plugin(world.group(), {.precision = "f64"});
-      Run run(context, plugin);
+      Training run(context, plugin);
       const int64_t before = world.group()->traffic().total_calls();
       std::optional<Accumulation> window;
       if (!by_hand) window.emplace(run.booster->accumulate(kMicroBatches));
@@ -182,7 +182,7 @@ TEST(AccumulationTest, CountsPipelineCalls) {
     std::vector<double> losses;
     const std::vector<double> want = WholeBatches(context, kRows * kMicroBatches, losses);
     DdpPlugin plugin(world.group(), {.precision = "f64"});  // runs the batch as one
-    Run run(context, plugin);
+    Training run(context, plugin);
     const Accumulation window = run.booster->accumulate(kMicroBatches);
     for (int64_t step = 0; step < kSteps; ++step) {
       for (int64_t micro = 0; micro < kMicroBatches; ++micro) {
@@ -208,7 +208,7 @@ class AccumulationMisuseTest : public ::testing::Test {
 
   ContextPtr context_ = CpuContext();
   SingleRankPlugin plugin_{{.precision = "f64"}};
-  Run run_{context_, plugin_};
+  Training run_{context_, plugin_};
 };
 
 TEST_F(AccumulationMisuseTest, AStepInTheMiddleOfAWindowThrowsAndChangesNothing) {
@@ -231,7 +231,7 @@ TEST_F(AccumulationMisuseTest, AWindowThatIsGivenUpLeavesNothingBehind) {
     run_.boosted->optimizer.zero_grad();
   }
   SingleRankPlugin plugin({.precision = "f64"});
-  Run other(context_, plugin);
+  Training other(context_, plugin);
   Backward();
   run_.Step();
   other.booster->backward(other.Loss(Rows(context_, 0, 0, kRows)), other.boosted->optimizer);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/booster/metrics.h"
+#include "apogee/booster/metrics/metrics.h"
 
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "apogee/booster/crc32c.h"
+#include "apogee/booster/metrics/crc32c.h"
 #include "apogee/core/process_memory.h"
 #include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/files/tfrecord.h"

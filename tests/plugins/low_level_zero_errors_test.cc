@@ -186,8 +186,7 @@ class Hoarder : public optim::Sgd {
  protected:
   std::span<const optim::StateSpec> StatesUnder(const optim::ParamView&,
                                                 const optim::SgdOptions&) const override {
-    static const optim::StateSpec kStates[] = {
-        {"hoard", StateKind::kHistory, {int64_t{1} << 50}}};
+    static const optim::StateSpec kStates[] = {{"hoard", StateKind::kHistory, {int64_t{1} << 50}}};
     return kStates;
   }
 };

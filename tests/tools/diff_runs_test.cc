@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <map>
 
-#include "apogee/booster/metrics.h"
+#include "apogee/booster/metrics/metrics.h"
 #include "apogee/checkpoint/checkpoint_folder.h"
 #include "apogee/checkpoint/checkpoint_writer.h"
 #include "apogee/tensor/cpu/cpu_context.h"

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <map>
 
-#include "apogee/plugins/svg_writer.h"
+#include "apogee/pictures/svg_writer.h"
 
 namespace apogee::tools {
 namespace {

@@ -110,7 +110,7 @@ Result Train(const RunSetup& setup) {
               device,
               host == nullptr ? 0 : host->ledger().model_data_bytes(),
               disk == nullptr ? 0 : disk->ledger().model_data_bytes(),
-              plugin.ChunkMapSvg("map")};
+              ChunkMapSvg(plugin, "map")};
   });
   return result;
 }

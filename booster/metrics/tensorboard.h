@@ -10,8 +10,8 @@
 // Event messages, in protobuf's wire format. The file begins with a session start: from its step on
 // TensorBoard drops the steps of earlier files in the same directory. Use one writer per file.
 // Every record is complete when the call returns. Not thread-safe.
-#ifndef APOGEE_BOOSTER_TENSORBOARD_H_
-#define APOGEE_BOOSTER_TENSORBOARD_H_
+#ifndef APOGEE_BOOSTER_METRICS_TENSORBOARD_H_
+#define APOGEE_BOOSTER_METRICS_TENSORBOARD_H_
 
 #include <cstdint>
 #include <memory>
@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "apogee/booster/line_file.h"
+#include "apogee/booster/metrics/line_file.h"
 
 namespace apogee {
 
@@ -44,4 +44,4 @@ class TensorBoardWriter {
 
 }  // namespace apogee
 
-#endif  // APOGEE_BOOSTER_TENSORBOARD_H_
+#endif  // APOGEE_BOOSTER_METRICS_TENSORBOARD_H_

@@ -4,8 +4,8 @@
 //
 //   uint32_t crc = Crc32c("123456789", 9);                // 0xe3069283
 //   uint32_t stored = MaskedCrc32c(data, size);           // as TFRecord stores it
-#ifndef APOGEE_BOOSTER_CRC32C_H_
-#define APOGEE_BOOSTER_CRC32C_H_
+#ifndef APOGEE_BOOSTER_METRICS_CRC32C_H_
+#define APOGEE_BOOSTER_METRICS_CRC32C_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -20,4 +20,4 @@ uint32_t MaskedCrc32c(const void* data, size_t size);
 
 }  // namespace apogee
 
-#endif  // APOGEE_BOOSTER_CRC32C_H_
+#endif  // APOGEE_BOOSTER_METRICS_CRC32C_H_

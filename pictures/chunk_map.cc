@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/plugins/chunk_map.h"
+#include "apogee/pictures/chunk_map.h"
 
 #include <algorithm>
-#include <utility>
+#include <cstdint>
+#include <string>
+#include <vector>
 
 #include "apogee/core/text/text.h"
-#include "apogee/plugins/svg_writer.h"
+#include "apogee/pictures/svg_writer.h"
 
 namespace apogee {
 namespace {
@@ -18,6 +20,13 @@ constexpr const char* kDeviceColour = "#2b6cb0";
 constexpr const char* kHostColour = "#d69e2e";
 constexpr const char* kDiskColour = "#805ad5";
 constexpr const char* kOtherColour = "#a0aec0";
+
+struct ChunkMapOptions {
+  std::string title;
+  // By chunk: "device", "host" or "disk".
+  std::vector<std::string> parameter_homes, optimizer_homes;
+  int64_t budget_bytes = 0;  // 0: none
+};
 
 class Picture {
  public:
@@ -137,27 +146,15 @@ class Picture {
 
 }  // namespace
 
-ChunkMap::ChunkMap(std::shared_ptr<chunk::ShardedParameters> parameters)
-    : parameters_(std::move(parameters)) {
-  parameters_->set_observer([this](size_t chunk, bool gathered) {
-    const MemoryLedger& ledger = parameters_->context()->ledger();
-    const int64_t model = ledger.model_data_bytes();
-    current_.push_back({chunk, gathered, model, ledger.live_total_bytes() - model});
-  });
-}
-
-ChunkMap::~ChunkMap() { parameters_->set_observer(nullptr); }
-
-void ChunkMap::EndStep() { last_step_ = std::exchange(current_, {}); }
-
-int64_t ChunkMap::peak_other_bytes() const {
-  int64_t peak = 0;
-  for (const ChunkEvent& event : last_step_) peak = std::max(peak, event.other_bytes);
-  return peak;
-}
-
-std::string ChunkMap::Svg(const ChunkMapOptions& options) const {
-  return Picture(*parameters_, last_step_, options).Draw();
+std::string ChunkMapSvg(const GeminiPlugin& plugin, const std::string& title) {
+  ChunkMapOptions options{.title = title,
+                          .budget_bytes = plugin.options().placement.device_budget_bytes};
+  const ChunkHomes& homes = plugin.homes();
+  for (size_t c = 0; c < plugin.chunks().plan().size(); ++c) {
+    options.parameter_homes.push_back(homes.NameOf(homes.parameter_homes()[c]));
+    options.optimizer_homes.push_back(homes.NameOf(homes.optimizer_home(c)));
+  }
+  return Picture(plugin.chunks(), plugin.chunk_record().last_step(), options).Draw();
 }
 
 }  // namespace apogee

@@ -9,8 +9,8 @@
 // Writes only to regular files: it does not follow a symbolic link, and refuses a FIFO or a device
 // at once. Errors are a Status that names the file. A failed Append removes the part of the record
 // that was written.
-#ifndef APOGEE_BOOSTER_LINE_FILE_H_
-#define APOGEE_BOOSTER_LINE_FILE_H_
+#ifndef APOGEE_BOOSTER_METRICS_LINE_FILE_H_
+#define APOGEE_BOOSTER_METRICS_LINE_FILE_H_
 
 #include <cstdint>
 #include <memory>
@@ -44,4 +44,4 @@ class LineFile {
 
 }  // namespace apogee
 
-#endif  // APOGEE_BOOSTER_LINE_FILE_H_
+#endif  // APOGEE_BOOSTER_METRICS_LINE_FILE_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/booster/metrics.h"
+#include "apogee/booster/metrics/metrics.h"
 
 #include <algorithm>
 #include <cmath>

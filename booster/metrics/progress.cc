@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/booster/progress.h"
+#include "apogee/booster/metrics/progress.h"
 
 #include <sys/ioctl.h>
 #include <unistd.h>

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/plugins/plan_blocks.h"
+#include "apogee/pictures/shard_blocks.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace apogee {
 
-PlanGrid::PlanGrid(const Layout& layout, double width_pixels, double height_pixels)
+ShardGrid::ShardGrid(const Layout& layout, double width_pixels, double height_pixels)
     : width(width_pixels), height(height_pixels) {
   const MatrixView matrix = layout.matrix();
   const bool vector = layout.logical_shape().rank() < 2;
@@ -16,8 +16,8 @@ PlanGrid::PlanGrid(const Layout& layout, double width_pixels, double height_pixe
   numel = rows * cols;
 }
 
-PlanHolders::PlanHolders(const std::vector<const PlanPart*>& parts) {
-  for (const PlanPart* part : parts) {
+ShardHolders::ShardHolders(const std::vector<const HeldPart*>& parts) {
+  for (const HeldPart* part : parts) {
     for (const Segment& s : part->segments) {
       cuts_.push_back(s.begin);
       cuts_.push_back(s.begin + s.length);
@@ -36,18 +36,18 @@ PlanHolders::PlanHolders(const std::vector<const PlanPart*>& parts) {
   }
 }
 
-void PlanHolders::ForEach(const Segment& segment,
-                          const std::function<void(int64_t, int64_t, int, int)>& fn) const {
+void ShardHolders::ForEach(const Segment& segment,
+                           const std::function<void(int64_t, int64_t, int, int)>& fn) const {
   for (size_t i = Find(segment.begin); i < Find(segment.begin + segment.length); ++i) {
     fn(cuts_[i], cuts_[i + 1], first_[i], count_[i]);
   }
 }
 
-size_t PlanHolders::Find(int64_t element) const {
+size_t ShardHolders::Find(int64_t element) const {
   return static_cast<size_t>(std::ranges::lower_bound(cuts_, element) - cuts_.begin());
 }
 
-void PlanBlockBuilder::Add(int64_t begin, int64_t end, int first_rank, int num_holders) {
+void ShardBlockBuilder::Add(int64_t begin, int64_t end, int first_rank, int num_holders) {
   while (begin < end) {
     const int64_t row = begin / grid_.cols, col = begin % grid_.cols;
     const int64_t whole = col == 0 ? (end - begin) / grid_.cols : 0;
@@ -63,15 +63,15 @@ void PlanBlockBuilder::Add(int64_t begin, int64_t end, int first_rank, int num_h
   }
 }
 
-std::vector<PlanBlock> PlanBlockBuilder::Finish() {
+std::vector<ShardBlock> ShardBlockBuilder::Finish() {
   const auto width = [this](int64_t from, int64_t to) { return grid_.x(to) - grid_.x(from); };
   const auto height = [this](int64_t from, int64_t to) { return grid_.y(to) - grid_.y(from); };
-  Merge(&PlanBlock::row, &PlanBlock::row_end, &PlanBlock::col, &PlanBlock::col_end, width);
-  Merge(&PlanBlock::col, &PlanBlock::col_end, &PlanBlock::row, &PlanBlock::row_end, height);
+  Merge(&ShardBlock::row, &ShardBlock::row_end, &ShardBlock::col, &ShardBlock::col_end, width);
+  Merge(&ShardBlock::col, &ShardBlock::col_end, &ShardBlock::row, &ShardBlock::row_end, height);
   return std::move(blocks_);
 }
 
-void PlanBlockBuilder::AddBlock(const PlanBlock& block) {
+void ShardBlockBuilder::AddBlock(const ShardBlock& block) {
   const auto key = std::tuple(block.col, block.col_end, block.first_rank, block.everywhere);
   const auto [at, is_new] = last_.try_emplace(key, blocks_.size());
   if (!is_new && blocks_[at->second].row_end == block.row) {
@@ -84,14 +84,14 @@ void PlanBlockBuilder::AddBlock(const PlanBlock& block) {
 }
 
 // Joins neighbours along one side that are less than a pixel thick and less than a pixel apart.
-void PlanBlockBuilder::Merge(Side begin, Side end, Side side, Side side_end,
-                             const std::function<double(int64_t, int64_t)>& pixels) {
-  std::ranges::stable_sort(blocks_, {}, [&](const PlanBlock& b) {
+void ShardBlockBuilder::Merge(Side begin, Side end, Side side, Side side_end,
+                              const std::function<double(int64_t, int64_t)>& pixels) {
+  std::ranges::stable_sort(blocks_, {}, [&](const ShardBlock& b) {
     return std::tuple(b.first_rank, b.everywhere, b.*side, b.*side_end, b.*begin);
   });
-  std::vector<PlanBlock> merged;
-  for (const PlanBlock& b : blocks_) {
-    PlanBlock* last = merged.empty() ? nullptr : &merged.back();
+  std::vector<ShardBlock> merged;
+  for (const ShardBlock& b : blocks_) {
+    ShardBlock* last = merged.empty() ? nullptr : &merged.back();
     const bool joins = last != nullptr && last->first_rank == b.first_rank &&
                        last->everywhere == b.everywhere && last->*side == b.*side &&
                        last->*side_end == b.*side_end &&

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/booster/crc32c.h"
+#include "apogee/booster/metrics/crc32c.h"
 
 #include <array>
 

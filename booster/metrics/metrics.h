@@ -24,8 +24,8 @@
 // Errors are a Status that names the file. A link, or anything else that is not a regular file, is
 // an error and never written. A loss that is not finite is an error, too: it names the step, and
 // nothing is written for that step. Make a logger on rank 0 only.
-#ifndef APOGEE_BOOSTER_METRICS_H_
-#define APOGEE_BOOSTER_METRICS_H_
+#ifndef APOGEE_BOOSTER_METRICS_METRICS_H_
+#define APOGEE_BOOSTER_METRICS_METRICS_H_
 
 #include <chrono>
 #include <cstdint>
@@ -34,9 +34,9 @@
 #include <memory>
 #include <string>
 
-#include "apogee/booster/line_file.h"
-#include "apogee/booster/progress.h"
-#include "apogee/booster/tensorboard.h"
+#include "apogee/booster/metrics/line_file.h"
+#include "apogee/booster/metrics/progress.h"
+#include "apogee/booster/metrics/tensorboard.h"
 
 namespace apogee {
 
@@ -104,4 +104,4 @@ class MetricsLogger {
 
 }  // namespace apogee
 
-#endif  // APOGEE_BOOSTER_METRICS_H_
+#endif  // APOGEE_BOOSTER_METRICS_METRICS_H_

@@ -13,8 +13,8 @@
 //
 // "tok/s" averages over the last steps. "eta" is minutes and seconds. "peak" is the highest total
 // of the ledger's categories at one moment; in parentheses is each category's own peak in MiB.
-#ifndef APOGEE_BOOSTER_PROGRESS_H_
-#define APOGEE_BOOSTER_PROGRESS_H_
+#ifndef APOGEE_BOOSTER_METRICS_PROGRESS_H_
+#define APOGEE_BOOSTER_METRICS_PROGRESS_H_
 
 #include <chrono>
 #include <cstdint>
@@ -68,4 +68,4 @@ class ProgressConsole {
 
 }  // namespace apogee
 
-#endif  // APOGEE_BOOSTER_PROGRESS_H_
+#endif  // APOGEE_BOOSTER_METRICS_PROGRESS_H_

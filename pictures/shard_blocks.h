@@ -3,15 +3,15 @@
 // The rectangles that draw a parameter: which rank holds which elements, in blocks of rows and
 // columns. Blocks too fine to see are joined.
 //
-//   const PlanGrid grid(layout, 150, 18);                    // pixels
-//   const PlanHolders holders(parts);                        // one parameter, on all ranks
-//   PlanBlockBuilder builder(grid, parts.size());
+//   const ShardGrid grid(layout, 150, 18);                    // pixels
+//   const ShardHolders holders(parts);                        // one parameter, on all ranks
+//   ShardBlockBuilder builder(grid, parts.size());
 //   holders.ForEach(segment, [&](int64_t begin, int64_t end, int first_rank, int count) {
 //     builder.Add(begin, end, first_rank, count);
 //   });
-//   std::vector<PlanBlock> blocks = builder.Finish();
-#ifndef APOGEE_PLUGINS_PLAN_BLOCKS_H_
-#define APOGEE_PLUGINS_PLAN_BLOCKS_H_
+//   std::vector<ShardBlock> blocks = builder.Finish();
+#ifndef APOGEE_PICTURES_SHARD_BLOCKS_H_
+#define APOGEE_PICTURES_SHARD_BLOCKS_H_
 
 #include <cstdint>
 #include <functional>
@@ -20,12 +20,12 @@
 #include <vector>
 
 #include "apogee/layout/layout.h"
-#include "apogee/plugins/plan_parts.h"
+#include "apogee/pictures/held_parts.h"
 
 namespace apogee {
 
 // Rows [row, row_end) and columns [col, col_end) of a parameter; `elements` of them are held.
-struct PlanBlock {
+struct ShardBlock {
   int64_t row, row_end, col, col_end, elements;
   int64_t pieces = 1;
   int first_rank = 0;
@@ -34,8 +34,8 @@ struct PlanBlock {
 };
 // A parameter's rectangle of `width` by `height` pixels. Row r of the parameter begins at x(r),
 // column c at y(c). A vector is drawn along the width.
-struct PlanGrid {
-  PlanGrid(const Layout& layout, double width_pixels, double height_pixels);
+struct ShardGrid {
+  ShardGrid(const Layout& layout, double width_pixels, double height_pixels);
   double x(int64_t row) const {
     return width * static_cast<double>(row) / static_cast<double>(rows);
   }
@@ -47,9 +47,9 @@ struct PlanGrid {
 };
 
 // One parameter's elements, cut wherever a rank's segment begins or ends.
-class PlanHolders {
+class ShardHolders {
  public:
-  explicit PlanHolders(const std::vector<const PlanPart*>& parts);
+  explicit ShardHolders(const std::vector<const HeldPart*>& parts);
   // Calls fn(begin, end, first rank that holds the range, number of ranks that hold it).
   void ForEach(const Segment& segment,
                const std::function<void(int64_t, int64_t, int, int)>& fn) const;
@@ -62,30 +62,30 @@ class PlanHolders {
 };
 
 // Collects blocks. Rows that continue a block become part of it.
-class PlanBlockBuilder {
+class ShardBlockBuilder {
  public:
   // The grid must outlive it.
-  PlanBlockBuilder(const PlanGrid& grid, size_t num_ranks)
+  ShardBlockBuilder(const ShardGrid& grid, size_t num_ranks)
       : grid_(grid), num_ranks_(static_cast<int>(num_ranks)) {}
 
   void Add(int64_t begin, int64_t end, int first_rank, int num_holders);
   // Returns the blocks; those too fine to draw are joined.
-  std::vector<PlanBlock> Finish();
+  std::vector<ShardBlock> Finish();
 
  private:
-  using Side = int64_t PlanBlock::*;
+  using Side = int64_t ShardBlock::*;
 
-  void AddBlock(const PlanBlock& block);
+  void AddBlock(const ShardBlock& block);
   void Merge(Side begin, Side end, Side side, Side side_end,
              const std::function<double(int64_t from, int64_t to)>& pixels);
 
-  const PlanGrid& grid_;
+  const ShardGrid& grid_;
   int num_ranks_;
-  std::vector<PlanBlock> blocks_;
+  std::vector<ShardBlock> blocks_;
   // The latest block of each range of columns and each colour.
   std::map<std::tuple<int64_t, int64_t, int, bool>, size_t> last_;
 };
 
 }  // namespace apogee
 
-#endif  // APOGEE_PLUGINS_PLAN_BLOCKS_H_
+#endif  // APOGEE_PICTURES_SHARD_BLOCKS_H_

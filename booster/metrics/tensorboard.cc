@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/booster/tensorboard.h"
+#include "apogee/booster/metrics/tensorboard.h"
 
 #include <unistd.h>
 
@@ -8,7 +8,7 @@
 #include <bit>
 #include <chrono>
 
-#include "apogee/booster/crc32c.h"
+#include "apogee/booster/metrics/crc32c.h"
 
 namespace apogee {
 namespace {

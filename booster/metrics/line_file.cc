@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/booster/line_file.h"
+#include "apogee/booster/metrics/line_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/plugins/plan_parts.h"
+#include "apogee/pictures/held_parts.h"
 
 #include <algorithm>
 #include <utility>
@@ -25,7 +25,7 @@ std::vector<int64_t> Describe(const optim::Optimizer& optimizer) {
 
 }  // namespace
 
-std::vector<std::vector<PlanPart>> ExchangePlanParts(const optim::Optimizer& optimizer,
+std::vector<std::vector<HeldPart>> ExchangeHeldParts(const optim::Optimizer& optimizer,
                                                      const comm::GroupPtr& group) {
   std::vector<int64_t> words = Describe(optimizer);
   const auto num_ranks = static_cast<int64_t>(comm::GroupSize(group));
@@ -44,22 +44,22 @@ std::vector<std::vector<PlanPart>> ExchangePlanParts(const optim::Optimizer& opt
     words.resize(static_cast<size_t>(largest), 0);
     all = gather(words);
   }
-  std::vector<std::vector<PlanPart>> parts;
+  std::vector<std::vector<HeldPart>> parts;
   for (int64_t rank = 0; rank < num_ranks; ++rank) {
     auto word = all.begin() + rank * largest;
     const auto end = word + sizes[static_cast<size_t>(rank)];
-    std::vector<PlanPart>& held = parts.emplace_back();
+    std::vector<HeldPart>& held = parts.emplace_back();
     for (const optim::ParamView& view : optimizer.views()) {
-      APOGEE_CHECK(word != end && *word++ == view.layout().logical_shape().numel(),
-                   "plan_svg: rank ", rank, " of the group holds other parameters than this rank, ",
-                   "from \"", view.name(), "\" on");
-      PlanPart part{.padding = *word++, .segments = {}};
+      APOGEE_CHECK(
+          word != end && *word++ == view.layout().logical_shape().numel(), "shard_map: rank ", rank,
+          " of the group holds other parameters than this rank, ", "from \"", view.name(), "\" on");
+      HeldPart part{.padding = *word++, .segments = {}};
       for (int64_t left = *word++; left > 0; --left, word += 2) {
         part.segments.push_back({.begin = word[0], .length = word[1]});
       }
       held.push_back(std::move(part));
     }
-    APOGEE_CHECK(word == end, "plan_svg: rank ", rank,
+    APOGEE_CHECK(word == end, "shard_map: rank ", rank,
                  " of the group holds more parameters than this rank");
   }
   return parts;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/plugins/plan_svg.h"
+#include "apogee/pictures/shard_map.h"
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "apogee/core/text/text.h"
-#include "apogee/plugins/plan_blocks.h"
-#include "apogee/plugins/plan_parts.h"
-#include "apogee/plugins/svg_writer.h"
+#include "apogee/pictures/held_parts.h"
+#include "apogee/pictures/shard_blocks.h"
+#include "apogee/pictures/svg_writer.h"
 
 namespace apogee {
 namespace {
@@ -22,8 +22,8 @@ constexpr double kMinPadding = 3;  // padding is a warning: it must be seen
 
 class Picture {
  public:
-  Picture(const optim::Optimizer& optimizer, std::vector<std::vector<PlanPart>> parts,
-          const PlanSvgOptions& options)
+  Picture(const optim::Optimizer& optimizer, std::vector<std::vector<HeldPart>> parts,
+          const ShardMapOptions& options)
       : optimizer_(optimizer), parts_(std::move(parts)), options_(options) {
     size_t name = 9, shape = 5;
     for (size_t p = 0; p < optimizer_.views().size(); ++p) {
@@ -49,9 +49,9 @@ class Picture {
   double ColumnX(size_t rank) const {
     return static_cast<double>(rank) * (kBarWidth + padding_ + kGap);
   }
-  double PaddingWidth(size_t parameter, const PlanPart& part) const {
+  double PaddingWidth(size_t parameter, const HeldPart& part) const {
     if (part.padding == 0) return 0;
-    const PlanGrid grid(optimizer_.views()[parameter].layout(), kBarWidth, kBarHeight);
+    const ShardGrid grid(optimizer_.views()[parameter].layout(), kBarWidth, kBarHeight);
     return std::max(kMinPadding, kBarWidth * static_cast<double>(part.padding) /
                                      static_cast<double>(std::max<int64_t>(grid.numel, 1)));
   }
@@ -88,12 +88,12 @@ class Picture {
     const std::string monospace = "font-family=\"monospace\" font-size=\"11\"";
     svg_.Text(kMargin, y_ + 13, view.name(), monospace);
     svg_.Text(shape_x_, y_ + 13, view.layout().logical_shape().ToString(), monospace);
-    std::vector<const PlanPart*> parts;
+    std::vector<const HeldPart*> parts;
     for (const auto& rank : parts_) parts.push_back(&rank[p]);
-    const PlanHolders holders(parts);
-    const PlanGrid grid(view.layout(), kBarWidth, kBarHeight);
+    const ShardHolders holders(parts);
+    const ShardGrid grid(view.layout(), kBarWidth, kBarHeight);
     for (size_t rank = 0; rank < parts.size(); ++rank) {
-      PlanBlockBuilder builder(grid, parts.size());
+      ShardBlockBuilder builder(grid, parts.size());
       for (const Segment& segment : parts[rank]->segments) {
         holders.ForEach(segment, [&](int64_t begin, int64_t end, int first, int count) {
           builder.Add(begin, end, first, count);
@@ -105,15 +105,15 @@ class Picture {
     y_ += kRowHeight;
   }
 
-  void Cell(const std::string& name, size_t rank, const PlanGrid& grid,
-            const std::vector<PlanBlock>& blocks, double padding_width, int64_t padding) {
+  void Cell(const std::string& name, size_t rank, const ShardGrid& grid,
+            const std::vector<ShardBlock>& blocks, double padding_width, int64_t padding) {
     const double x = ranks_x_ + ColumnX(rank);
     const std::string owner = " data-parameter=\"" + SvgWriter::Escape(name) + "\" data-rank=\"" +
                               std::to_string(rank) + "\"";
     const std::string who = name + " on rank " + std::to_string(rank) + ": ";
     svg_.Rect({x, y_, kBarWidth, kBarHeight},
               "fill=\"#f4f4f4\" stroke=\"#999\" stroke-width=\"0.5\"");
-    for (const PlanBlock& b : blocks) {
+    for (const ShardBlock& b : blocks) {
       const bool fine = b.elements < b.area();
       std::string attributes =
           "fill=\"" +
@@ -150,7 +150,7 @@ class Picture {
     svg_.Text(kMargin, y_ + 13, "elements held", "font-weight=\"bold\"");
     for (size_t rank = 0; rank < parts_.size(); ++rank) {
       int64_t held = 0, padding = 0;
-      for (const PlanPart& part : parts_[rank]) {
+      for (const HeldPart& part : parts_[rank]) {
         padding += part.padding;
         for (const Segment& segment : part.segments) held += segment.length;
       }
@@ -206,8 +206,8 @@ class Picture {
 
   static constexpr const char* kEverywhere = "#8a8a8a";
   const optim::Optimizer& optimizer_;
-  std::vector<std::vector<PlanPart>> parts_;
-  const PlanSvgOptions& options_;
+  std::vector<std::vector<HeldPart>> parts_;
+  const ShardMapOptions& options_;
   double padding_ = 0;  // room for padding behind every rectangle
   double shape_x_ = 0, ranks_x_ = 0, width_ = 0, y_ = 0;
   SvgWriter svg_;
@@ -215,13 +215,13 @@ class Picture {
 
 }  // namespace
 
-std::string PlanSvg(const optim::Optimizer& optimizer, const comm::GroupPtr& group,
-                    const PlanSvgOptions& options) {
+std::string ShardMapSvg(const optim::Optimizer& optimizer, const comm::GroupPtr& group,
+                        const ShardMapOptions& options) {
   const int num_ranks = comm::GroupSize(group);
-  APOGEE_CHECK(options.tp_size >= 1 && num_ranks % options.tp_size == 0, "plan_svg: tp_size ",
+  APOGEE_CHECK(options.tp_size >= 1 && num_ranks % options.tp_size == 0, "shard_map: tp_size ",
                options.tp_size, " does not divide ", num_ranks, " ranks");
-  APOGEE_CHECK(!optimizer.views().empty(), "plan_svg: the optimizer has no parameters");
-  return Picture(optimizer, ExchangePlanParts(optimizer, group), options).Draw();
+  APOGEE_CHECK(!optimizer.views().empty(), "shard_map: the optimizer has no parameters");
+  return Picture(optimizer, ExchangeHeldParts(optimizer, group), options).Draw();
 }
 
 }  // namespace apogee

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The picture of a sharding plan is well formed and shows each element on the ranks that hold it.
-#include "apogee/plugins/plan_svg.h"
+#include "apogee/pictures/shard_map.h"
 
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 #include "apogee/tests/support/run_ranks.h"
 
 namespace apogee {
-namespace plan_svg_test {
+namespace shard_map_test {
 
 using ::testing::HasSubstr;
 using testing::ParseXml;
@@ -73,9 +73,9 @@ Result Boost(int num_ranks, const HybridParallelOptions& options) {
     HybridParallelPlugin plugin(world, options);
     Booster booster(plugin);
     Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
-    result.svg =
-        PlanSvg(boosted.optimizer, world.group(),
-                {.model = "llama", .tp_size = options.tp_size, .zero_stage = options.zero_stage});
+    result.svg = ShardMapSvg(
+        boosted.optimizer, world.group(),
+        {.model = "llama", .tp_size = options.tp_size, .zero_stage = options.zero_stage});
   });
   for (const Result& result : results) EXPECT_EQ(result.svg, results[0].svg);
   return results[0];
@@ -86,7 +86,7 @@ bool IsVocabulary(const std::string& parameter) {
   return parameter == "model.embed_tokens.weight" || parameter == "lm_head.weight";
 }
 
-TEST(PlanSvgTest, ShowsEachElementOnTheRanksThatHoldIt) {
+TEST(ShardMapTest, ShowsEachElementOnTheRanksThatHoldIt) {
   for (const int zero : {0, 2, 3}) {
     const Result result = Boost(4, {.tp_size = 2, .zero_stage = zero, .bucket_bytes = 3000});
     EXPECT_THAT(result.svg, HasSubstr("Sharding plan of llama: tp 2, dp 2, ZeRO stage " +
@@ -110,7 +110,7 @@ TEST(PlanSvgTest, ShowsEachElementOnTheRanksThatHoldIt) {
 }
 
 // Equal elements have equal colours, others have others.
-TEST(PlanSvgTest, ColoursSayWhoHoldsTheSame) {
+TEST(ShardMapTest, ColoursSayWhoHoldsTheSame) {
   const Result result = Boost(4, {.tp_size = 2, .zero_stage = 0});
   std::map<std::string, std::vector<std::string>> fills;
   std::vector<std::string> legend;  // grey, then one colour per rank
@@ -130,7 +130,7 @@ TEST(PlanSvgTest, ColoursSayWhoHoldsTheSame) {
 }
 
 // 4000 rows of 2 on 150 pixels, every other row: one pale block. Names are escaped.
-TEST(PlanSvgTest, BlocksTooFineToDrawAreOneBlock) {
+TEST(ShardMapTest, BlocksTooFineToDrawAreOneBlock) {
   const ContextPtr context = CpuContext();
   const auto weight = std::make_shared<autograd::Parameter>(
       "a<b>&\"c\"\n", Tensor::Zeros({4000}, DType::kF32, context));
@@ -138,7 +138,7 @@ TEST(PlanSvgTest, BlocksTooFineToDrawAreOneBlock) {
   std::vector<Segment> segments;
   for (int64_t row = 0; row < 4000; row += 2) segments.push_back({2 * row, 2});
   optimizer.views()[0].BindParameter(Layout({4000, 2}, {.segments = segments}));
-  const std::string svg = PlanSvg(optimizer, nullptr, {.model = "<m>"});
+  const std::string svg = ShardMapSvg(optimizer, nullptr, {.model = "<m>"});
   std::vector<XmlElement> blocks;
   const auto elements = ParseXml(svg);
   for (const XmlElement& element : elements) {
@@ -151,27 +151,27 @@ TEST(PlanSvgTest, BlocksTooFineToDrawAreOneBlock) {
   EXPECT_THAT(svg, HasSubstr("Sharding plan of &lt;m&gt;: tp 1, dp 1"));
 }
 
-TEST(PlanSvgTest, RefusesATpSizeThatDoesNotDivide) {
+TEST(ShardMapTest, RefusesATpSizeThatDoesNotDivide) {
   const auto weight =
       std::make_shared<autograd::Parameter>("w", Tensor::Zeros({4}, DType::kF32, CpuContext()));
   optim::AdamW optimizer({weight}, {});
   try {
-    PlanSvg(optimizer, nullptr, {.model = "m", .tp_size = 2});
+    ShardMapSvg(optimizer, nullptr, {.model = "m", .tp_size = 2});
     FAIL();
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("tp_size 2 does not divide 1 ranks"));
   }
 }
 
-TEST(PlanSvgTest, RanksThatHoldOtherParametersAreNamed) {
+TEST(ShardMapTest, RanksThatHoldOtherParametersAreNamed) {
   const absl::Status status = comm::launch({.num_ranks = 2}, [](comm::World& world) {
     const auto weight = std::make_shared<autograd::Parameter>(
         "w", Tensor::Zeros({4 + world.rank()}, DType::kF32, world.context()));
     optim::AdamW optimizer({weight}, {});
-    PlanSvg(optimizer, world.group(), {.model = "m"});
+    ShardMapSvg(optimizer, world.group(), {.model = "m"});
   });
   EXPECT_THAT(Message(status), HasSubstr("holds other parameters than this rank, from \"w\" on"));
 }
 
-}  // namespace plan_svg_test
+}  // namespace shard_map_test
 }  // namespace apogee

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/plugins/svg_writer.h"
+#include "apogee/pictures/svg_writer.h"
 
 #include <algorithm>
 #include <cmath>

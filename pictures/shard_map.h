@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// PlanSvg: a picture that shows which rank holds which elements. It has a row per parameter and a
-// column per rank. Each cell shows the parameter as a rectangle, its rows from left to right and
+// ShardMapSvg: a picture that shows which rank holds which elements. It has a row per parameter and
+// a column per rank. Each cell shows the parameter as a rectangle, its rows from left to right and
 // its columns from top to bottom. The elements that the rank's optimizer holds (masters, states,
 // parameters to update) are filled.
 //
 //   Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
-//   std::string svg = PlanSvg(boosted.optimizer, world.group(),
+//   std::string svg = ShardMapSvg(boosted.optimizer, world.group(),
 //                             {.model = "gpt2", .tp_size = 2, .zero_stage = 2});
 //
 // A block has the colour of the first rank that holds it, so equal colours mean equal elements.
@@ -18,8 +18,8 @@
 //
 // Ranks exchange their layouts in two small all-gathers. The text is one XML document, the same on
 // every rank.
-#ifndef APOGEE_PLUGINS_PLAN_SVG_H_
-#define APOGEE_PLUGINS_PLAN_SVG_H_
+#ifndef APOGEE_PICTURES_SHARD_MAP_H_
+#define APOGEE_PICTURES_SHARD_MAP_H_
 
 #include <string>
 
@@ -29,7 +29,7 @@
 namespace apogee {
 
 // The contents of the picture's title.
-struct PlanSvgOptions {
+struct ShardMapOptions {
   std::string model;
   // The size of a tensor-parallel group; divides the number of ranks.
   int tp_size = 1;
@@ -39,9 +39,9 @@ struct PlanSvgOptions {
 // Draws an optimizer that boost returned. Collective over `group`, which has all ranks (null: one
 // rank). Throws Error when ranks hold different parameters or tp_size does not divide the number of
 // ranks.
-std::string PlanSvg(const optim::Optimizer& optimizer, const comm::GroupPtr& group,
-                    const PlanSvgOptions& options);
+std::string ShardMapSvg(const optim::Optimizer& optimizer, const comm::GroupPtr& group,
+                        const ShardMapOptions& options);
 
 }  // namespace apogee
 
-#endif  // APOGEE_PLUGINS_PLAN_SVG_H_
+#endif  // APOGEE_PICTURES_SHARD_MAP_H_

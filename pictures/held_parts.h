@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// ExchangePlanParts: tells every rank which elements every rank holds of every parameter. PlanSvg
-// draws them.
+// ExchangeHeldParts: tells every rank which elements every rank holds of every parameter.
+// ShardMapSvg draws them.
 //
-//   std::vector<std::vector<PlanPart>> parts = ExchangePlanParts(optimizer, world.group());
+//   std::vector<std::vector<HeldPart>> parts = ExchangeHeldParts(optimizer, world.group());
 //   parts[1][0].segments;      // the elements that rank 1 holds of the first parameter
-#ifndef APOGEE_PLUGINS_PLAN_PARTS_H_
-#define APOGEE_PLUGINS_PLAN_PARTS_H_
+#ifndef APOGEE_PICTURES_HELD_PARTS_H_
+#define APOGEE_PICTURES_HELD_PARTS_H_
 
 #include <vector>
 
@@ -17,15 +17,15 @@ namespace apogee {
 
 // The elements that one rank holds of one parameter. `padding`: elements in the rank's shard beyond
 // them.
-struct PlanPart {
+struct HeldPart {
   int64_t padding = 0;
   std::vector<Segment> segments;
 };
 // Returns parts[rank][parameter] for all ranks. Collective over `group` (null: one rank). Throws
 // Error when ranks hold different parameters.
-std::vector<std::vector<PlanPart>> ExchangePlanParts(const optim::Optimizer& optimizer,
+std::vector<std::vector<HeldPart>> ExchangeHeldParts(const optim::Optimizer& optimizer,
                                                      const comm::GroupPtr& group);
 
 }  // namespace apogee
 
-#endif  // APOGEE_PLUGINS_PLAN_PARTS_H_
+#endif  // APOGEE_PICTURES_HELD_PARTS_H_

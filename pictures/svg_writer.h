@@ -6,8 +6,8 @@
 //   svg.Rect({.x = 0, .y = 0, .width = 10, .height = 5}, "fill=\"red\"", "a < b");
 //   svg.Text(0, 20, "a < b");
 //   std::string document = svg.Document(100, 50);
-#ifndef APOGEE_PLUGINS_SVG_WRITER_H_
-#define APOGEE_PLUGINS_SVG_WRITER_H_
+#ifndef APOGEE_PICTURES_SVG_WRITER_H_
+#define APOGEE_PICTURES_SVG_WRITER_H_
 
 #include <string>
 
@@ -38,4 +38,4 @@ class SvgWriter {
 
 }  // namespace apogee
 
-#endif  // APOGEE_PLUGINS_SVG_WRITER_H_
+#endif  // APOGEE_PICTURES_SVG_WRITER_H_
