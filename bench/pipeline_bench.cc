@@ -29,9 +29,9 @@
 #include "apogee/core/trace/trace_writer.h"
 #include "apogee/nn/losses.h"
 #include "apogee/optim/momentum/sgd.h"
+#include "apogee/pictures/timeline/timeline_svg.h"
+#include "apogee/pictures/timeline/trace_reader.h"
 #include "apogee/plugins/hybrid_parallel.h"
-#include "apogee/tools/timeline/timeline_svg.h"
-#include "apogee/tools/timeline/trace_reader.h"
 
 using namespace apogee;
 
@@ -139,8 +139,8 @@ void Train(const comm::World& world, const Options& options, const std::string& 
 }
 
 // All steps but the first, in which ranks start at different times.
-std::vector<tools::StepTimeline> Measure(const Options& options, const std::string& schedule,
-                                         const pipeline::PipelineShape& shape) {
+std::vector<StepTimeline> Measure(const Options& options, const std::string& schedule,
+                                  const pipeline::PipelineShape& shape) {
   const std::string path = std::filesystem::temp_directory_path() /
                            ("pipeline_bench." + std::to_string(getpid()) + ".json");
   Trace trace;
@@ -150,8 +150,7 @@ std::vector<tools::StepTimeline> Measure(const Options& options, const std::stri
   std::stringstream text;
   text << std::ifstream(path).rdbuf();
   std::filesystem::remove(path);
-  std::vector<tools::StepTimeline> steps =
-      tools::Timelines(ValueOrThrow(tools::ReadPipelineEvents(text.str(), path)));
+  std::vector<StepTimeline> steps = Timelines(ValueOrThrow(ReadPipelineEvents(text.str(), path)));
   steps.erase(steps.begin());
   return steps;
 }
@@ -161,8 +160,8 @@ double Run(const Options& options, const std::string& schedule, int micros, doub
                                 .num_stages = options.stages,
                                 .num_chunks = schedule == "1f1b" ? 1 : 2,
                                 .num_micros = micros};
-  const std::vector<tools::StepTimeline> steps = Measure(options, schedule, shape);
-  const double bubble = tools::BubbleShare(steps);
+  const std::vector<StepTimeline> steps = Measure(options, schedule, shape);
+  const double bubble = BubbleShare(steps);
   const double formula = pipeline::Simulate(shape, pipeline::MakeSchedule(shape), {}).bubble_share;
   std::printf(
       "{\"schedule\": \"%s\", \"stages\": %d, \"chunks\": %d, \"micros\": %d, \"bubble\": %.4f, "
@@ -172,7 +171,7 @@ double Run(const Options& options, const std::string& schedule, int micros, doub
   if (!options.svg.empty()) {
     const std::string name = schedule + "-" + std::to_string(micros);
     OkOrThrow(ValueOrThrow(LineFile::Create(options.svg + "-" + name + ".svg"))
-                  ->Append(tools::TimelineSvg(steps.back(), name)));
+                  ->Append(TimelineSvg(steps.back(), name)));
   }
   return bubble;
 }

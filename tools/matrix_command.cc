@@ -8,16 +8,16 @@
 #include <vector>
 
 #include "apogee/comm/some_ranks.h"
+#include "apogee/matrix/matrix.h"
+#include "apogee/matrix/report.h"
 #include "apogee/tensor/make_context.h"
 #include "apogee/tools/command.h"
-#include "apogee/tools/matrix/matrix.h"
-#include "apogee/tools/matrix/report.h"
 
 namespace apogee::tools {
 namespace {
 
 struct MatrixFlags {
-  MatrixOptions options;
+  matrix::MatrixOptions options;
   std::string sabotage = "none";
   std::string json;
   std::string markdown;
@@ -45,24 +45,25 @@ void OpenFiles(const MatrixFlags& flags, int rank, std::ofstream& json, std::ofs
 
 int Run(const MatrixFlags& flags) {
   const int rank = ValueOrThrow(comm::StartedProcesses()).rank;
-  MatrixOptions options = flags.options;
-  options.sabotage = SabotageFromName(flags.sabotage);
-  if (ChooseCells(options).empty()) {
+  matrix::MatrixOptions options = flags.options;
+  options.sabotage = matrix::SabotageFromName(flags.sabotage);
+  if (matrix::ChooseCells(options).empty()) {
     if (rank == 0) std::cerr << "apogee matrix: no cell matches \"" << options.only << "\"\n";
     return 2;
   }
   std::ofstream json, markdown;
   OpenFiles(flags, rank, json, markdown);
   std::ostream nowhere(nullptr);
-  const std::vector<CellReport> reports = RunMatrix(options, rank == 0 ? std::cout : nowhere);
+  const std::vector<matrix::CellReport> reports =
+      matrix::RunMatrix(options, rank == 0 ? std::cout : nowhere);
   if (reports.empty()) {
     if (rank == 0) std::cerr << "apogee matrix: no cell is left; start more processes\n";
     return 2;
   }
-  if (json.is_open()) WriteJson(reports, json);
-  if (markdown.is_open()) WriteMarkdown(reports, markdown);
-  for (const CellReport& report : reports) {
-    if (report.verdict == Verdict::kFail) return 1;
+  if (json.is_open()) matrix::WriteJson(reports, json);
+  if (markdown.is_open()) matrix::WriteMarkdown(reports, markdown);
+  for (const matrix::CellReport& report : reports) {
+    if (report.verdict == matrix::Verdict::kFail) return 1;
   }
   return 0;
 }
@@ -88,7 +89,7 @@ void AddMatrixCommand(CLI::App& app, int& exit_code) {
                    "are processes), auto")
       ->check(CLI::IsMember({"auto", "local", "mpi", "tcp", "nccl"}));
   command->add_option("--sabotage", flags->sabotage, "Break the boosted runs on purpose")
-      ->check(CLI::IsMember(SabotageNames()));
+      ->check(CLI::IsMember(matrix::SabotageNames()));
   command->add_option("--json", flags->json, "Write every cell's report to this file");
   command->add_option("--markdown", flags->markdown,
                       "Write tables by optimizer and plugin to this file");

@@ -8,10 +8,10 @@
 #include "apogee/booster/metrics/line_file.h"
 #include "apogee/checkpoint/format/open_tensor_file.h"
 #include "apogee/core/text/printable.h"
+#include "apogee/pictures/timeline/timeline_svg.h"
+#include "apogee/pictures/timeline/trace_reader.h"
 #include "apogee/tools/command.h"
 #include "apogee/tools/tensor_store.h"
-#include "apogee/tools/timeline/timeline_svg.h"
-#include "apogee/tools/timeline/trace_reader.h"
 
 namespace apogee::tools {
 namespace {

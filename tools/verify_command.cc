@@ -7,7 +7,7 @@
 
 #include "apogee/tensor/make_context.h"
 #include "apogee/tools/command.h"
-#include "apogee/tools/verify/verify.h"
+#include "apogee/verify/verify.h"
 
 namespace apogee::tools {
 
@@ -33,11 +33,11 @@ void AddVerifyCommand(CLI::App& app, int& exit_code) {
   command->add_option("--device", flags->device, "Device of the replays: cpu, cuda or cuda:N")
       ->check([](const std::string& name) { return Message(ParseDevice(name).status()); });
   command->callback([flags, &exit_code] {
-    exit_code = Verify(flags->path,
-                       {.dtype = DTypeFromName(flags->dtype),
-                        .num_threads = flags->threads,
-                        .device = flags->device},
-                       std::cout, std::cerr);
+    exit_code = verify::Verify(flags->path,
+                               {.dtype = DTypeFromName(flags->dtype),
+                                .num_threads = flags->threads,
+                                .device = flags->device},
+                               std::cout, std::cerr);
   });
 }
 

@@ -31,9 +31,9 @@
 #include "apogee/nn/models/llama.h"
 #include "apogee/optim/registry.h"
 #include "apogee/optim/schedule/lr_schedule_registry.h"
+#include "apogee/pictures/timeline/timeline_svg.h"
+#include "apogee/pictures/timeline/trace_reader.h"
 #include "apogee/plugins/hybrid_parallel.h"
-#include "apogee/tools/timeline/timeline_svg.h"
-#include "apogee/tools/timeline/trace_reader.h"
 #include "flags.h"
 
 using namespace apogee;
@@ -125,11 +125,10 @@ void PrintBubbles(const std::string& path) {
   constexpr int64_t kMostBytes = int64_t{1} << 30;
   const std::string text =
       ValueOrThrow(checkpoint::ReadTextFile(*checkpoint::RealFileSystem(), path, kMostBytes));
-  const std::vector<tools::StepTimeline> steps =
-      tools::Timelines(ValueOrThrow(tools::ReadPipelineEvents(text, path)));
+  const std::vector<StepTimeline> steps = Timelines(ValueOrThrow(ReadPipelineEvents(text, path)));
   if (steps.empty()) return;  // no pipeline
   std::printf("pipeline: %zu steps, bubble %s\n", steps.size(),
-              tools::FormatPercent(tools::BubbleShare(steps)).c_str());
+              FormatPercent(BubbleShare(steps)).c_str());
 }
 
 // The program inside RunProgram.

@@ -156,8 +156,8 @@ TEST(AccumulationTest, HasTheBitsAndTheTrafficOfALoopThatHoldsBackByHand) {
       DdpPlugin plugin(world.group(), {.precision = "f64"});
       Training run(context, plugin);
       const int64_t before = world.group()->traffic().total_calls();
-      std::optional<Accumulation> window;
-      if (!by_hand) window.emplace(run.booster->accumulate(kMicroBatches));
+      std::unique_ptr<Accumulation> window;
+      if (!by_hand) window.reset(new Accumulation(run.booster->accumulate(kMicroBatches)));
       for (int64_t micro = 0; micro < kSteps * kMicroBatches; ++micro) {
         const bool last = (micro + 1) % kMicroBatches == 0;
         const Tensor loss = run.Loss(Rows(context, micro, world.rank() * kRows, kRows));

@@ -115,9 +115,9 @@ void Steps(const RunSetup& setup, const comm::World& world, const Plugin& plugin
   const int part = hybrid != nullptr ? hybrid->data_rank() : world.rank();
   const int64_t rows = kTinyBatch / (hybrid != nullptr ? hybrid->data_size() : world.size());
   for (int64_t step = 0; step < setup.steps; ++step) {
-    const tools::SampleRange range{.step = step, .first = part * rows, .count = rows};
-    const Tensor logits = boosted.model(tools::TinyTokens(world.context(), range, 0));
-    const Tensor loss = boosted.criterion(logits, tools::TinyTokens(world.context(), range, 1));
+    const matrix::SampleRange range{.step = step, .first = part * rows, .count = rows};
+    const Tensor logits = boosted.model(matrix::TinyTokens(world.context(), range, 0));
+    const Tensor loss = boosted.criterion(logits, matrix::TinyTokens(world.context(), range, 1));
     booster.backward(loss, boosted.optimizer);
     boosted.optimizer.step();
     boosted.optimizer.zero_grad();

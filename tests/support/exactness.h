@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Errors relative to the update (tools/matrix/update_error.h), for tests.
+// Errors relative to the update (matrix/update_error.h), for tests.
 //
 //   EXPECT_LE(WorstUpdateError(start, want, got).error, 1e-9);
 #ifndef APOGEE_TESTS_SUPPORT_EXACTNESS_H_
 #define APOGEE_TESTS_SUPPORT_EXACTNESS_H_
 
-#include "apogee/tools/matrix/update_error.h"
+#include "apogee/matrix/update_error.h"
 
 namespace apogee::testing {
 
-using tools::UpdateError;
-using tools::UpdateErrors;
-using tools::Weights;
-using tools::WeightsOf;
-using tools::WorstError;
-using tools::WorstUpdateError;
+using matrix::UpdateError;
+using matrix::UpdateErrors;
+using matrix::Weights;
+using matrix::WeightsOf;
+using matrix::WorstError;
+using matrix::WorstUpdateError;
 
 }  // namespace apogee::testing
 

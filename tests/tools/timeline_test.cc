@@ -9,12 +9,12 @@
 #include <map>
 
 #include "apogee/core/trace/trace_writer.h"
+#include "apogee/pictures/timeline/timeline_svg.h"
+#include "apogee/pictures/timeline/trace_reader.h"
 #include "apogee/tests/support/files/mutate_text.h"
 #include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/files/xml.h"
 #include "apogee/tests/support/tool_command.h"
-#include "apogee/tools/timeline/timeline_svg.h"
-#include "apogee/tools/timeline/trace_reader.h"
 
 namespace apogee::tools {
 namespace timeline_test {

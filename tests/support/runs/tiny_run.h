@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A small training run for parity tests: tools/matrix/tiny_model.h with AdamW. The plain run is a
+// A small training run for parity tests: matrix/tiny_model.h with AdamW. The plain run is a
 // loop without a booster.
 //
 //   Weights want = PlainRun({.dtype = DType::kF64});
@@ -9,17 +9,17 @@
 
 #include "apogee/autograd/engine.h"
 #include "apogee/autograd/functions/arithmetic.h"
+#include "apogee/matrix/tiny_model.h"
 #include "apogee/optim/adam/adam.h"
 #include "apogee/tests/support/exactness.h"
 #include "apogee/tests/support/test_context.h"
-#include "apogee/tools/matrix/tiny_model.h"
 
 namespace apogee::testing {
 
-using tools::kTinyBatch;
-using tools::kTinyTokens;
-using tools::kTinyVocab;
-using tools::TinyKind;
+using matrix::kTinyBatch;
+using matrix::kTinyTokens;
+using matrix::kTinyVocab;
+using matrix::TinyKind;
 
 struct TinyRunOptions {
   TinyKind kind = TinyKind::kGpt2;
@@ -32,15 +32,15 @@ struct TinyRunOptions {
   int permutation = 0;
 };
 
-class TinyModel : public tools::TinyModel {
+class TinyModel : public matrix::TinyModel {
  public:
   explicit TinyModel(const TinyRunOptions& options)
-      : tools::TinyModel({.kind = options.kind, .dropout = options.dropout}) {}
+      : matrix::TinyModel({.kind = options.kind, .dropout = options.dropout}) {}
 };
 
 inline Tensor TinyLoss(nn::Module& model, const ContextPtr& context, const TinyRunOptions& options,
                        int64_t step, int64_t first, int64_t rows) {
-  return tools::TinyLoss(
+  return matrix::TinyLoss(
       model, context,
       {.step = step, .first = first, .count = rows, .permutation = options.permutation});
 }

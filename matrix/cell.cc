@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "apogee/matrix/cell.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <set>
+
+#include "apogee/core/rng.h"
+#include "apogee/matrix/plugins.h"
+#include "apogee/optim/registry.h"
+
+namespace apogee::matrix {
+namespace {
+
+struct Window {
+  int64_t accumulate;
+  bool no_sync;
+};
+
+constexpr Window kWindows[] = {{1, false}, {3, false}, {3, true}};
+
+// A number below `n`, a pure function of the text.
+size_t Choice(const std::string& text, size_t n) { return Philox(MakeKey(31, text), 0)[0] % n; }
+
+// The cell with every window, with and without clipping.
+std::vector<Cell> WindowsOf(Cell cell) {
+  std::vector<Cell> cells;
+  for (const Window& window : kWindows) {
+    for (const bool clip : {false, true}) {
+      cell.accumulate = window.accumulate;
+      cell.no_sync = window.no_sync;
+      cell.clip = clip;
+      cells.push_back(cell);
+    }
+  }
+  return cells;
+}
+
+// With ignored targets, every optimizer meets every layout once, in f64, where rounding hides no
+// wrong mean. The window and the model are drawn.
+void AppendIgnored(const std::string& optimizer, const PluginVariant& plugin, int world,
+                   std::vector<Cell>& cells) {
+  std::vector<std::string> models = plugin.workloads;
+  std::erase(models, "fed");
+  // CAME divides by the distance of an update from its average. In the deep models, with few
+  // samples per step after targets are ignored, that turns one rank's rounding errors into 1e-5:
+  // scaling the loss by 3 and the gradients back changes the result as much. The other models would
+  // show the same bugs.
+  if (optimizer == "came") {
+    std::erase_if(models, [](const std::string& model) { return model.ends_with("_deep"); });
+  }
+  if (models.empty() || std::ranges::find(plugin.precisions, "f64") == plugin.precisions.end()) {
+    return;
+  }
+  Cell cell = {.optimizer = optimizer,
+               .plugin = plugin.name,
+               .world = world,
+               .precision = "f64",
+               .ignored = true,
+               .workload = {}};
+  cell.workload = models[Choice(cell.name(), models.size())];
+  const std::vector<Cell> windows = WindowsOf(cell);
+  cells.push_back(windows[Choice(cell.name(), windows.size())]);
+}
+
+// "fed" meets every layout of ranks in f32 and f64. A model meets a layout once per workload and
+// once per precision. Windows are drawn. "fed" in f32, in one micro-batch without clipping, is
+// always there because the tables of traffic need it.
+void AppendHybrid(const std::string& optimizer, const PluginVariant& plugin, int world,
+                  std::vector<Cell>& cells) {
+  const size_t turn =
+      Choice(optimizer + "/" + plugin.name + "/" + std::to_string(world), plugin.precisions.size());
+  for (size_t w = 0; w < plugin.workloads.size(); ++w) {
+    for (size_t p = 0; p < plugin.precisions.size(); ++p) {
+      const Cell cell = {.optimizer = optimizer,
+                         .plugin = plugin.name,
+                         .world = world,
+                         .precision = plugin.precisions[p],
+                         .workload = plugin.workloads[w]};
+      const bool fed = cell.workload == "fed";
+      if (fed ? cell.precision != "f32" && cell.precision != "f64"
+              : (w + p + turn) % plugin.precisions.size() != 0) {
+        continue;
+      }
+      const std::vector<Cell> windows = WindowsOf(cell);
+      const bool plain = fed && cell.precision == "f32";
+      if (plain) cells.push_back(windows[0]);
+      const size_t begin = plain ? 1 : 0;
+      cells.push_back(windows[begin + Choice(cell.name(), windows.size() - begin)]);
+    }
+  }
+}
+
+// Optimizers with 1-bit messages need whole local gradients. Plugins that shard, or that promise
+// the same bits for any number of ranks, refuse them at boost. split_gather at stage 3 refuses
+// optimizers that update inside backward.
+bool IsOffered(const std::string& optimizer, const PluginVariant& plugin) {
+  // In split_gather gradients are summed after backward, which is too late for an update inside it.
+  if (plugin.name.find("gemini_sp2_split_gather") == 0 &&
+      (optimizer == "lomo" || optimizer == "adalomo")) {
+    return false;
+  }
+  if (!optim::TakesLocalGradients(optimizer)) return true;
+  for (const char* word : {"zero1", "zero2", "gemini", "reproducible"}) {
+    if (plugin.name.find(word) != std::string::npos) return false;
+  }
+  return true;
+}
+
+// 0/1 Adam has no norm to clip by. DeepSpeed's 1-bit Adam divides by variances without bias
+// correction; with clipped gradients of the deep GPT-2 that multiplies rounding errors by 600. In
+// f32 and f64 they stay small, but 16-bit cells would show nothing.
+bool CanClip(const Cell& cell) {
+  if (cell.optimizer.starts_with("zero_one")) return false;
+  const bool reduced = cell.precision == "bf16" || cell.precision == "fp16";
+  return cell.optimizer != "onebit_adam_deepspeed" || !reduced || cell.workload != "gpt2_deep";
+}
+
+}  // namespace
+
+std::string Cell::name() const {
+  return optimizer + "/" + plugin + "/world" + std::to_string(world) + "/" + precision + "/acc" +
+         std::to_string(accumulate) + (no_sync ? "ns" : "") + (clip ? "/clip" : "") +
+         (ignored ? "/ignored" : "") + "/" + workload;
+}
+
+std::vector<Cell> AllCells() {
+  std::vector<Cell> cells;
+  for (const std::string& optimizer : optim::OptimizerNames()) {
+    for (const PluginVariant& plugin : PluginVariants()) {
+      if (!IsOffered(optimizer, plugin)) continue;
+      for (const int world : plugin.worlds) {
+        AppendIgnored(optimizer, plugin, world, cells);
+        if (plugin.is_hybrid) {
+          AppendHybrid(optimizer, plugin, world, cells);
+          continue;
+        }
+        for (const std::string& workload : plugin.workloads) {
+          for (const std::string& precision : plugin.precisions) {
+            // "fed" gradients are exact, so only f32 and f64 matter.
+            const bool reduced = precision == "bf16" || precision == "fp16";
+            if (workload == "fed" && reduced) continue;
+            for (const Window& window : kWindows) {
+              for (const bool clip : {false, true}) {
+                // Plugins with varied options, and models, meet half of the combinations of window
+                // and clipping.
+                const bool half = clip == (window.no_sync != (world % 2 == 1));
+                if ((!plugin.main || workload != "fed") && half) continue;
+                cells.push_back({.optimizer = optimizer,
+                                 .plugin = plugin.name,
+                                 .world = world,
+                                 .precision = precision,
+                                 .accumulate = window.accumulate,
+                                 .no_sync = window.no_sync,
+                                 .clip = clip,
+                                 .workload = workload});
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  std::set<std::string> names;
+  std::erase_if(cells, [&](Cell& cell) {
+    cell.clip = cell.clip && CanClip(cell);
+    return !names.insert(cell.name()).second;
+  });
+  return cells;
+}
+
+bool MatchesPattern(const std::string& name, const std::string& pattern) {
+  return name.find(pattern) != std::string::npos || fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+}
+
+}  // namespace apogee::matrix

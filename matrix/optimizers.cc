@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "apogee/matrix/optimizers.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "apogee/core/status.h"
+#include "apogee/optim/registry.h"
+#include "apogee/optim/step/fused_backward.h"
+
+namespace apogee::matrix {
+namespace {
+
+using optim::OptionMap;
+
+// The options that differ from the defaults, in both groups.
+OptionMap InterestingOptions(const std::string& name) {
+  static const auto& table = *new std::map<std::string, OptionMap>{
+      {"adafactor", {{"beta1", "0.9"}, {"weight_decay", "0.05"}}},
+      {"adafactor_torch", {{"lr", "0.05"}, {"weight_decay", "0.05"}}},
+      {"adalomo", {{"lr", "0.02"}, {"weight_decay", "0.05"}}},
+      {"adam", {{"lr", "0.01"}, {"weight_decay", "0.05"}, {"amsgrad", "true"}}},
+      {"adamw", {{"lr", "0.01"}, {"weight_decay", "0.1"}}},
+      {"adamw8bit", {{"lr", "0.01"}, {"weight_decay", "0.1"}, {"block_size", "64"}}},
+      {"adamw_hf", {{"lr", "0.01"}, {"weight_decay", "0.1"}}},
+      // With twice this lr fp16 runs of tied models are chaotic: another order of the batch alone
+      // changes updates by four fifths.
+      {"came", {{"lr", "0.001"}, {"weight_decay", "0.05"}}},
+      {"galore_adafactor", {{"weight_decay", "0.05"}}},
+      {"galore_adamw", {{"lr", "0.01"}, {"weight_decay", "0.05"}}},
+      {"galore_adamw8bit", {{"lr", "0.01"}, {"weight_decay", "0.05"}, {"block_size", "64"}}},
+      {"lamb", {{"lr", "0.02"}, {"weight_decay", "0.05"}}},
+      {"lamb_apex", {{"lr", "0.02"}, {"weight_decay", "0.05"}}},
+      {"lamb_colossal", {{"lr", "0.02"}, {"weight_decay", "0.05"}}},
+      {"lamb_deepspeed", {{"lr", "0.02"}, {"weight_decay", "0.05"}}},
+      {"lars", {{"lr", "1"}, {"trust_coefficient", "0.02"}, {"weight_decay", "0.05"}}},
+      {"lion", {{"lr", "0.003"}, {"weight_decay", "0.1"}}},
+      {"lomo", {{"lr", "0.02"}, {"weight_decay", "0.05"}, {"clip_grad_value", "2"}}},
+      // With 1-bit messages the algorithm differs from the one-rank run, so only the warm-ups are
+      // compared. Without bias correction the first updates are three times lr: with Adam's lr,
+      // bf16 is chaotic.
+      {"onebit_adam", {{"lr", "0.003"}, {"weight_decay", "0.05"}}},
+      {"onebit_adam_deepspeed", {{"lr", "0.003"}, {"weight_decay", "0.05"}}},
+      {"onebit_lamb", {{"lr", "0.02"}, {"weight_decay", "0.05"}}},
+      {"scaled_adam", {{"clipping_scale", "1"}, {"clipping_update_period", "4"}}},
+      {"scaled_adam_icefall", {{"clipping_scale", "1"}, {"clipping_update_period", "4"}}},
+      {"scaled_adam_icefall_2023", {{"clipping_scale", "1"}, {"clipping_update_period", "4"}}},
+      {"sgd", {{"lr", "0.05"}, {"momentum", "0.9"}, {"weight_decay", "0.05"}}},
+      {"zero_one_adam", {{"lr", "0.003"}, {"weight_decay", "0.05"}, {"var_update_scaler", "1000"}}},
+  };
+  const auto found = table.find(name);
+  return found == table.end() ? OptionMap{} : found->second;
+}
+
+// The options of the first group. The models are tiny, so ranks and 8-bit thresholds must be small.
+OptionMap FirstGroup(const OptionMap& defaults, const LowRank& low_rank, OptionMap options) {
+  const auto set = [&](const char* key, const std::string& value) {
+    if (defaults.contains(key) && !options.contains(key)) options[key] = value;
+  };
+  set("min_8bit_size", "0");
+  set("rank", std::to_string(low_rank.rank));
+  set("update_proj_gap", std::to_string(low_rank.update_proj_gap));
+  set("scale", "1");
+  return options;
+}
+
+// Half the learning rate and no decay.
+OptionMap SecondGroup(const OptionMap& defaults, OptionMap options) {
+  const auto value = [&](const char* key) {
+    return options.contains(key) ? options.at(key) : defaults.at(key);
+  };
+  if (defaults.contains("lr")) {
+    double lr = 0;
+    OkOrThrow(optim::ParseOption("lr", value("lr"), lr));
+    if (lr == lr) options["lr"] = optim::FormatOption(lr / 2);  // NaN: the optimizer sets it
+  }
+  if (defaults.contains("weight_decay")) options["weight_decay"] = "0";
+  if (defaults.contains("project")) options["project"] = "false";
+  return options;
+}
+
+}  // namespace
+
+std::unique_ptr<optim::Optimizer> MakeMatrixOptimizer(const std::string& name, const Workload& work,
+                                                      nn::Module& model) {
+  const OptionMap defaults = ValueOrThrow(optim::OptimizerDefaults(name));
+  const OptionMap options = FirstGroup(defaults, work.low_rank(), InterestingOptions(name));
+  std::vector<optim::TextParamGroup> groups = {{{}, options}, {{}, SecondGroup(defaults, options)}};
+  const bool projects = defaults.contains("project");
+  size_t turn = 0;
+  for (const autograd::ParameterPtr& parameter : model.Parameters()) {
+    const Shape& shape = parameter->shape();
+    const bool fits = shape.rank() == 2 && std::min(shape[0], shape[1]) >= work.low_rank().rank;
+    groups[projects ? (fits ? 0 : 1) : turn++ % 2].params.push_back(parameter);
+  }
+  return ValueOrThrow(optim::MakeOptimizer(name, std::move(groups)));
+}
+
+bool UpdatesInBackward(const optim::Optimizer& optimizer) {
+  return dynamic_cast<const optim::FusedBackwardOptimizer*>(&optimizer) != nullptr;
+}
+
+bool HasCodes(const optim::Optimizer& optimizer) {
+  for (const optim::ParamView& view : optimizer.views()) {
+    for (const optim::NamedState& state : view.states()) {
+      if (IsCodes(state.kind)) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace apogee::matrix

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Sabotage: ways to break a boosted run on purpose, to show that the matrix notices.
+//
+//   local_stats      the optimizer's statistics and clipping norm cover this rank's part only
+//   drop_collective  gradients are not reduced over the ranks
+//   none_as_zero     an absent gradient becomes a gradient of zeros
+//   no_update        step() does nothing
+#ifndef APOGEE_MATRIX_SABOTAGE_H_
+#define APOGEE_MATRIX_SABOTAGE_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apogee/comm/group.h"
+#include "apogee/optim/optimizer.h"
+
+namespace apogee::matrix {
+
+enum class Sabotage { kNone, kLocalStats, kDropCollective, kNoneAsZero, kNoUpdate };
+
+// The names above, with "none" first.
+std::vector<std::string> SabotageNames();
+Sabotage SabotageFromName(const std::string& name);
+
+// `inner` without sums: all_reduce leaves the tensor as it is, reduce_scatter takes this rank's
+// slice of its own input. Maxima and collectives that only move data are forwarded.
+class UnsummedGroup : public comm::Group {
+ public:
+  explicit UnsummedGroup(comm::GroupPtr inner);
+  comm::GroupPtr Duplicate(std::chrono::milliseconds timeout) override {
+    return std::make_shared<UnsummedGroup>(inner_->Duplicate(timeout));
+  }
+
+ protected:
+  std::shared_ptr<comm::Work> Submit(comm::CollectiveCall call) override;
+
+ private:
+  comm::GroupPtr inner_;
+};
+
+// Call it before a step: gives every trainable parameter without a gradient a gradient of zeros.
+void FillAbsentGradients(optim::Optimizer& optimizer);
+
+}  // namespace apogee::matrix
+
+#endif  // APOGEE_MATRIX_SABOTAGE_H_

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The replays, one per family of recorded cases. Each throws Error for a case it cannot read.
+#ifndef APOGEE_VERIFY_CASES_H_
+#define APOGEE_VERIFY_CASES_H_
+
+#include "apogee/verify/compare.h"
+#include "apogee/verify/golden_case.h"
+
+namespace apogee::verify {
+
+// With `dtype` f64 the replay runs in double precision and also compares with recorded float64
+// runs.
+Comparison ReplayOptimizer(const GoldenCase& golden, DType dtype);
+Comparison ReplayGradClip(const GoldenCase& golden, DType dtype);
+Comparison ReplayLrSchedule(const GoldenCase& golden, DType dtype);
+Comparison ReplayQuant(const GoldenCase& golden, DType dtype);
+Comparison ReplayOneBit(const GoldenCase& golden, DType dtype);
+Comparison ReplayCompressedAllReduce(const GoldenCase& golden, DType dtype);
+Comparison ReplayModel(const GoldenCase& golden, DType dtype);
+
+}  // namespace apogee::verify
+
+#endif  // APOGEE_VERIFY_CASES_H_
