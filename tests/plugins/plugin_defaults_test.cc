@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What Plugin answers for a user's plugin, and that it refuses to guess.
-#include "apogee/plugins/plugin.h"
-
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +11,7 @@
 
 #include "apogee/autograd/engine.h"
 #include "apogee/nn/models/mlp.h"
+#include "apogee/plugins/plugin.h"
 #include "apogee/tests/support/run_ranks.h"
 #include "apogee/tests/support/says.h"
 

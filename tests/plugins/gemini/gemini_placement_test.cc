@@ -13,6 +13,7 @@
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/optim/registry.h"
+#include "apogee/pictures/chunk_map.h"
 #include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/run_ranks.h"
 #include "apogee/tests/support/runs/gemini_run.h"
