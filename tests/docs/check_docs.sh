@@ -43,9 +43,11 @@ declare -A target_folder=() target_source=()
 while IFS=: read -r list text; do
   [[ "$text" =~ (NAME|add_executable\()\ *([A-Za-z0-9_]+)\ (SRCS\ )?([^\ \)]+) ]] || continue
   target_folder["${BASH_REMATCH[2]}"]="${list%/*}"
+  # Paths in tests/<folder>/tests.cmake begin in tests.
+  [[ "$list" != */tests.cmake ]] || target_folder["${BASH_REMATCH[2]}"]=tests
   target_source["${BASH_REMATCH[2]}"]="${BASH_REMATCH[4]}"
 done < <(grep -rHoE '(NAME|add_executable\() *[A-Za-z0-9_]+ (SRCS )?[^ )]+' --include=CMakeLists.txt \
-  tools examples bench tests 2>/dev/null)
+  --include=tests.cmake tools examples bench tests 2>/dev/null)
 
 # Tests: their names, and patterns for those whose name has ${...}, which stands for any word.
 declare -A is_test=()
@@ -57,7 +59,7 @@ while read -r _ text; do
   else
     is_test["$text"]=1
   fi
-done < <(grep -rhoE 'NAME +[A-Za-z0-9_${}]+' --include=CMakeLists.txt tests 2>/dev/null)
+done < <(grep -rhoE 'NAME +[A-Za-z0-9_${}]+' --include=CMakeLists.txt --include=tests.cmake tests 2>/dev/null)
 
 presets="$(grep -oE '"name": *"[a-z-]+"' CMakePresets.json 2>/dev/null | cut -d'"' -f4 | sort -u | tr '\n' ' ')"
 presets=" $presets"
@@ -291,8 +293,7 @@ names_a_test() {
   for name in "${!is_test[@]}"; do
     [[ "$name" =~ $1 ]] && return 0
   done
-  read_text tests/CMakeLists.txt
-  [[ "$content" == *"$1"* ]]
+  grep -qrF --include=tests.cmake -- "$1" tests
 }
 
 # Of cmake and ctest.
@@ -386,7 +387,7 @@ check_names() {
     for name in "${test_patterns[@]}"; do
       [[ "$text" =~ ^${name}$ ]] && return 0
     done
-    wrong "$text: tests/CMakeLists.txt has no such test"
+    wrong "$text: no tests/*/tests.cmake has such a test"
   fi
   [[ "$text" =~ (^|[^A-Za-z_])(APOGEE_[A-Z0-9_]*[A-Z0-9])([^A-Za-z_*]|$) ]] || return 0
   if [[ -z "$names" ]]; then

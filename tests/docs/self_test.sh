@@ -9,7 +9,7 @@ here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 
-mkdir -p "$work"/{docs,scripts,tools,bench,tests,cmake,core,examples/01_train_gpt,examples/common}
+mkdir -p "$work"/{docs,scripts,tools,bench,tests/core,cmake,core,examples/01_train_gpt,examples/common}
 cd "$work"
 printf '# Title\n\n[ranks](docs/ranks.md#one-rank-its-threads-and-tcp)\n' >README.md
 printf '# One rank: its `threads`, and *TCP*\n\n## Twice\n\n## Twice\n' >docs/ranks.md
@@ -23,7 +23,7 @@ printf 'apogee_program(NAME ddp_bench SRCS ddp_bench.cc LAYERS core)\n' >bench/C
 printf 'app.add_option("--rounds");\n' >bench/ddp_bench.cc
 printf 'command->add_option("--only");\n' >tools/matrix_command.cc
 printf 'command->add_option("-n,--num-ranks");\n' >tools/run_command.cc
-printf 'apogee_test(NAME core_shape_test SRCS core/shape_test.cc LAYERS core)\n' >tests/CMakeLists.txt
+printf 'apogee_test(NAME core_shape_test SRCS core/shape_test.cc LAYERS core)\n' >tests/core/tests.cmake
 printf 'option(APOGEE_NATIVE)\n' >cmake/Options.cmake
 printf 'project(apogee VERSION 0.2.1 LANGUAGES CXX)\n' >CMakeLists.txt
 printf 'getenv("APOGEE_RANK")\n' >core/error.h

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+if(TARGET 01_train_gpt)
+  apogee_test(ALONE NAME examples_train_gpt_test SRCS examples/train_gpt_test.cc LAYERS core TIMEOUT 300
+              LABELS threads)
+  target_compile_definitions(examples_train_gpt_test PRIVATE APOGEE_TRAIN_GPT="$<TARGET_FILE:01_train_gpt>")
+  add_dependencies(examples_train_gpt_test 01_train_gpt)
+  apogee_test(ALONE NAME examples_run_folder_test SRCS examples/run_folder_test.cc LAYERS booster TIMEOUT 300
+              LABELS threads)
+  target_compile_definitions(examples_run_folder_test PRIVATE
+                             APOGEE_TRAIN_GPT="$<TARGET_FILE:01_train_gpt>")
+  add_dependencies(examples_run_folder_test 01_train_gpt)
+
+  apogee_test(ALONE NAME examples_hostile_checkpoints_test SRCS examples/hostile_checkpoints_test.cc LAYERS core
+              TIMEOUT 300 LABELS hostile)
+  target_compile_definitions(examples_hostile_checkpoints_test PRIVATE
+                             APOGEE_TRAIN_GPT="$<TARGET_FILE:01_train_gpt>")
+  add_dependencies(examples_hostile_checkpoints_test 01_train_gpt)
+
+  # scripts/kill_storm.sh runs it with more kills.
+  find_package(CLI11 2.1 CONFIG QUIET REQUIRED)
+  find_package(nlohmann_json 3.11 QUIET REQUIRED)
+  apogee_program(NAME kill_storm SRCS examples/kill_storm.cc LAYERS checkpoint
+                 LIBS CLI11::CLI11 nlohmann_json::nlohmann_json)
+  foreach(ranks 0 1 2 3 4)
+    add_test(NAME kill_storm_ranks_${ranks}
+             COMMAND kill_storm --program $<TARGET_FILE:01_train_gpt> --kills 20 --ranks ${ranks})
+    set_tests_properties(kill_storm_ranks_${ranks} PROPERTIES TIMEOUT 300 LABELS threads)
+  endforeach()
+  add_dependencies(kill_storm 01_train_gpt)
+endif()
+
+if(TARGET 03_train_llama_hybrid)
+  apogee_test(ALONE NAME examples_train_llama_hybrid_test SRCS examples/train_llama_hybrid_test.cc LAYERS core
+              TIMEOUT 300 LABELS threads)
+  target_compile_definitions(examples_train_llama_hybrid_test PRIVATE
+                             APOGEE_TRAIN_LLAMA="$<TARGET_FILE:03_train_llama_hybrid>")
+  add_dependencies(examples_train_llama_hybrid_test 03_train_llama_hybrid)
+endif()
+
+if(TARGET 04_gemini_big_model)
+  apogee_test(ALONE NAME examples_gemini_big_model_test SRCS examples/gemini_big_model_test.cc LAYERS core
+              TIMEOUT 300 LABELS threads)
+  target_compile_definitions(examples_gemini_big_model_test PRIVATE
+                             APOGEE_GEMINI_BIG_MODEL="$<TARGET_FILE:04_gemini_big_model>")
+  add_dependencies(examples_gemini_big_model_test 04_gemini_big_model)
+endif()
+
+if(TARGET 05_train_3d)
+  apogee_test(ALONE NAME examples_train_3d_test SRCS examples/train_3d_test.cc LAYERS core TIMEOUT 300 LABELS threads)
+  target_compile_definitions(examples_train_3d_test PRIVATE APOGEE_TRAIN_3D="$<TARGET_FILE:05_train_3d>")
+  add_dependencies(examples_train_3d_test 05_train_3d)
+endif()
+
+if(TARGET 01_train_gpt)
+  add_subdirectory(hostile)
+endif()
+if(TARGET 02_bring_your_own_gradients)
+  add_test(NAME examples_bring_your_own_gradients_test COMMAND 02_bring_your_own_gradients)
+  set_tests_properties(examples_bring_your_own_gradients_test PROPERTIES
+                       PASS_REGULAR_EXPRESSION "step 400  loss 0\\.0000.*w = 3\\.00.. -0\\.50")
+endif()

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+# A pairwise sample of the matrix.
+apogee_test(NAME matrix_test SRCS matrix/matrix_test.cc LAYERS booster
+            LIBS apogee_matrix nlohmann_json::nlohmann_json TIMEOUT 300)
+if(TARGET apogee_command)
+  add_test(NAME matrix_sabotage COMMAND apogee_command matrix --only "[a]damw/zero2/world2/f32/acc1/fed"
+                                        --sabotage no_update)
+  set_tests_properties(matrix_sabotage PROPERTIES PASS_REGULAR_EXPRESSION "0 passed, 1 failed\n$")
+  add_test(NAME matrix_exit_status COMMAND apogee_command matrix --only "[a]damw/zero2/world2/f32/acc1/fed"
+                                           --sabotage no_update)
+  set_tests_properties(matrix_exit_status PROPERTIES WILL_FAIL TRUE)
+  set(cells 600)
+  set(limit 600)
+  apogee_time_limit(limit)
+  if(APOGEE_SANITIZE)  # a cell takes ten times as long
+    set(cells 60)
+  endif()
+  foreach(optimizers a-b c-k l-r s-z)
+    add_test(NAME matrix_${optimizers} COMMAND apogee_command matrix --sample ${cells} --only "[${optimizers}]*")
+    set_tests_properties(matrix_${optimizers} PROPERTIES TIMEOUT ${limit} ENVIRONMENT "OMP_WAIT_POLICY=passive")
+  endforeach()
+  # The same with processes for ranks.
+  if(APOGEE_HAS_MPI)
+    set(matrix ${mpirun} ${MPIEXEC_EXECUTABLE} 4 $<TARGET_FILE:apogee_command> matrix)
+    add_test(NAME matrix_mpi COMMAND ${matrix} --sample 25)
+    add_test(NAME matrix_mpi_sabotage COMMAND ${matrix} --only "[a]damw/ddp/world4/f32/acc1/fed"
+                                              --sabotage drop_collective)
+    set_tests_properties(matrix_mpi_sabotage PROPERTIES PASS_REGULAR_EXPRESSION
+                         "ranks end with different values of .*0 passed, 1 failed\n")
+    add_test(NAME matrix_mpi_exit_status COMMAND ${matrix} --only "[a]damw/zero2/world3/f32/acc1/fed"
+                                                 --sabotage no_update)
+    set_tests_properties(matrix_mpi_exit_status PROPERTIES WILL_FAIL TRUE)
+    set_tests_properties(matrix_mpi matrix_mpi_sabotage matrix_mpi_exit_status PROPERTIES
+                         TIMEOUT 300 LABELS mpi ENVIRONMENT "OMP_WAIT_POLICY=passive")
+  else()
+    foreach(name matrix_mpi matrix_mpi_sabotage matrix_mpi_exit_status)
+      apogee_skipped_test(${name} mpi)
+    endforeach()
+  endif()
+  add_test(NAME matrix_tcp COMMAND apogee_command run -n 4 $<TARGET_FILE:apogee_command> matrix --sample 25)
+  set_tests_properties(matrix_tcp PROPERTIES TIMEOUT 300 LABELS tcp ENVIRONMENT "OMP_WAIT_POLICY=passive")
+endif()

@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+apogee_test(NAME nn_module_test SRCS nn/module_test.cc LAYERS nn)
+apogee_test(NAME nn_module_names_test SRCS nn/module_names_test.cc LAYERS nn)
+apogee_test(NAME nn_trace_modules_test SRCS nn/trace_modules_test.cc LAYERS nn
+            LIBS nlohmann_json::nlohmann_json)
+apogee_test(ALONE NAME nn_hf_config_test SRCS nn/hf_config_test.cc LAYERS nn LIBS nlohmann_json::nlohmann_json)
+target_compile_definitions(nn_hf_config_test PRIVATE
+                           APOGEE_HF_CONFIGS="${CMAKE_CURRENT_SOURCE_DIR}/nn/hf_configs")
