@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Fails when a folder has more than 30 source files, when a source file has more than 400 lines, when a name is
+# used that was replaced, or when an example, the booster or a tool asks by a cast which plugin it has.
+#
+#   tests/layering/rooms_check.sh [ROOT]
+#
+# Golden data, mutants and build folders do not count.
+set -euo pipefail
+root="$(cd "${1:-$(dirname "${BASH_SOURCE[0]}")/../..}" && pwd)"
+cd "$root"
+
+max_files=30
+max_lines=400
+wrong=0
+problem() {
+  echo "rooms_check: $1"
+  wrong=$((wrong + 1))
+}
+
+mapfile -t files < <(find . \( -name '.?*' -o -path ./build -o -path ./out -o -path ./tests/golden -o \
+  -path ./tools/mutants \) -prune -o -type f \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' -o \
+  -name '*.sh' -o -name '*.cmake' -o -name CMakeLists.txt \) -print | sed 's,^\./,,' | sort)
+if ((${#files[@]} == 0)); then
+  problem "no source file in $root"
+fi
+
+declare -A num_files=()
+for file in "${files[@]}"; do
+  [[ "$file" =~ \.(h|cc|cu|cuh)$ ]] || continue
+  folder="$(dirname "$file")"
+  num_files["$folder"]=$((${num_files["$folder"]-0} + 1))
+done
+for folder in "${!num_files[@]}"; do
+  if ((num_files["$folder"] > max_files)); then
+    problem "$folder has ${num_files["$folder"]} source files; make rooms of at most $max_files"
+  fi
+done
+
+# Of C++ and CUDA sources; scripts may be longer.
+while read -r lines file; do
+  if [[ "$file" =~ \.(h|cc|cu|cuh)$ ]] && ((lines > max_lines)); then
+    problem "$file has $lines lines; split it, at most $max_lines are allowed"
+  fi
+done < <(printf '%s\0' "${files[@]}" | xargs -0 wc -l)
+
+# Names that are gone, as extended regular expressions; each with what replaced it.
+replaced=(
+  'comm::(Layout|LayoutOptions|Segment|StateKind|MatrixView)\b|Layout of layout/'
+  'optim::StateKind\b|StateKind of layout/'
+  '\bPlanSvg\b|ShardMapSvg'
+  '\bDataPartOf\b|Plugin::data_rank and data_size'
+  '\bapogee_timeline\b|apogee_pictures'
+  'tools/(matrix|verify|timeline)/|matrix/, verify/, pictures/timeline/'
+  'boosted\.(loader|scheduler)\b|the loop'"'"'s own'
+)
+for entry in "${replaced[@]}"; do
+  pattern="${entry%|*}"
+  while IFS= read -r line; do
+    problem "$line uses a name that is gone; write ${entry##*|}"
+  done < <(printf '%s\0' "${files[@]}" | grep -zv '^tests/layering/' |
+    xargs -0 grep -nE -- "$pattern" /dev/null | cut -d: -f1,2)
+done
+
+while IFS= read -r line; do
+  problem "$line casts to a plugin; ask Plugin, or keep the type from where it was made"
+done < <(printf '%s\0' "${files[@]}" | grep -zE '^(examples|booster|tools|matrix)/' |
+  xargs -0 grep -nE 'dynamic_cast<[^>]*Plugin\b' /dev/null | cut -d: -f1,2)
+
+if ((wrong > 0)); then
+  echo "rooms_check: $wrong wrong"
+  exit 1
+fi
+echo "rooms_check: ${#files[@]} files in rooms"
