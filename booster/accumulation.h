@@ -13,8 +13,10 @@
 //
 // While it lives, backward divides each loss by the number of micro-batches, and averages gradients
 // over the ranks with the last micro-batch only. So a step uses the mean of the micro-batches'
-// losses. The next backward after the last one of a window begins a new window. A step in the
-// middle of a window throws Error. To give up a window, destroy this object, then call zero_grad().
+// losses. With Booster::accumulation_window it is the mean over all targets of the window instead,
+// and nothing is divided. The next backward after the last one of a window begins a new window. A
+// step in the middle of a window throws Error. To give up a window, destroy this object, then call
+// zero_grad().
 //
 // All ranks accumulate the same number of micro-batches.
 #ifndef APOGEE_BOOSTER_ACCUMULATION_H_
@@ -59,8 +61,9 @@ class Accumulation {
 
   // Whether the last backward was the last of its window: now call step().
   bool is_complete() const { return window_->is_complete(); }
-  // The mean of the losses of this rank's micro-batches, in the window that is complete. Waits for
-  // the GPU. Throws Error if the window is not complete.
+  // This rank's loss in the window that is complete: the mean of its micro-batches' losses, or its
+  // share of the mean over the window's targets. Waits for the GPU. Throws Error if the window is
+  // not complete.
   double loss() const;
 
  private:

@@ -107,7 +107,8 @@ internal::MicroBatch Booster::BeginMicroBatch() {
   if (!window_->is_open()) return {};
   if (window_->is_complete()) window_->losses.clear();
   const int64_t count = window_->num_micro_batches;
-  return {.share = 1.0 / static_cast<double>(count),
+  // In a window of targets, losses are addends of the mean already.
+  return {.share = normalizer_->in_window() ? 1.0 : 1.0 / static_cast<double>(count),
           .is_last = static_cast<int64_t>(window_->losses.size()) + 1 == count};
 }
 

@@ -187,12 +187,12 @@ class Booster {
 
   // While the handle lives, the values of boosted.criterion add up to the mean over a whole window
   // of micro-batches. `num_targets`: targets that count in this rank's micro-batches of the window.
-  // The loop adds up gradients and does not divide by the number of micro-batches. Collective, once
-  // per window.
+  // Neither the loop nor accumulate divides by the number of micro-batches. Collective, once per
+  // window.
   //
+  //   const Accumulation accumulation = booster.accumulate(n);
   //   const auto window = booster.accumulation_window(num_targets);   // nn::CountTargets of each
   //   for (int i = 0; i < n; ++i) {
-  //     const auto keep = i + 1 < n ? booster.no_sync() : nullptr;
   //     booster.backward(boosted.criterion(boosted.model(x[i]), y[i]), boosted.optimizer);
   //   }
   //   boosted.optimizer.step();

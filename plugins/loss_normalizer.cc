@@ -325,6 +325,8 @@ void LossNormalizer::NoteRawCall() {
   state.raw_order = MixInto(state.raw_order, state.call->samples);
 }
 
+bool LossNormalizer::in_window() const { return state_->window.has_value(); }
+
 int64_t LossNormalizer::num_losses() const { return state_->num_losses; }
 
 void LossNormalizer::NoteBackward(const Tensor& loss) {

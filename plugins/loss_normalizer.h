@@ -55,6 +55,9 @@ class LossNormalizer {
   // lives.
   std::shared_ptr<void> Window(int64_t num_targets);
 
+  // Whether a handle of Window lives.
+  bool in_window() const;
+
   // Begins a batch that a pipeline cuts into micro-batches of samples [begin[m], begin[m + 1]).
   // While the handle lives, losses are addends of the batch's mean. `targets` may be undefined.
   std::shared_ptr<void> BeginCall(const Tensor& targets, std::span<const int64_t> begin,

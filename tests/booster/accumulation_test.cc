@@ -176,6 +176,31 @@ TEST(AccumulationTest, HasTheBitsAndTheTrafficOfALoopThatHoldsBackByHand) {
   });
 }
 
+TEST(AccumulationTest, InAWindowOfTargetsItIsTheMeanOverAllTargets) {
+  RunRanks(2, [](comm::World& world) {
+    const ContextPtr& context = world.context();
+    const int64_t all = kRows * kMicroBatches * world.size();
+    std::vector<double> losses;
+    const std::vector<double> want = WholeBatches(context, all, losses);
+    LowLevelZeroPlugin plugin(world.group(), {.stage = 1, .precision = "f64"});
+    Training run(context, plugin);
+    const Accumulation window = run.booster->accumulate(kMicroBatches);
+    // Rank 0 has one row more in each micro-batch than rank 1.
+    const int64_t rows = world.rank() == 0 ? kRows + 1 : kRows - 1;
+    const int64_t first = world.rank() == 0 ? 0 : (kRows + 1) * kMicroBatches;
+    for (int64_t step = 0; step < kSteps; ++step) {
+      const auto targets = run.booster->accumulation_window(rows * kMicroBatches);
+      for (int64_t micro = 0; micro < kMicroBatches; ++micro) {
+        run.booster->backward(run.Loss(Rows(context, step, first + micro * rows, rows)),
+                              run.boosted->optimizer);
+      }
+      ASSERT_TRUE(window.is_complete());
+      run.Step();
+    }
+    EXPECT_LT(run.UpdateError(want), 1e-9);
+  });
+}
+
 TEST(AccumulationTest, CountsPipelineCalls) {
   RunRanks(1, [](comm::World& world) {
     const ContextPtr& context = world.context();
