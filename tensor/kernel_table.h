@@ -13,6 +13,7 @@
 #include "apogee/core/device_context.h"
 #include "apogee/core/error.h"
 #include "apogee/tensor/kernels/args.h"
+#include "apogee/tensor/kernels/attention_args.h"
 
 namespace apogee {
 

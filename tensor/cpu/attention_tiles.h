@@ -13,7 +13,7 @@
 
 #include "apogee/core/dtype.h"
 #include "apogee/tensor/cpu/tile_product.h"
-#include "apogee/tensor/kernels/args.h"
+#include "apogee/tensor/kernels/attention_args.h"
 
 namespace apogee::cpu {
 

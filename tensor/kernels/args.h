@@ -2,7 +2,7 @@
 
 // The arguments of every kernel, one struct each: raw pointers, sizes and strides (in elements),
 // never a Tensor. The checked functions of tensor/ops fill them in; the backends' kernels take
-// them.
+// them. Those of attention are in attention_args.h.
 //
 //   context.kernels().fill(context, {.dtype = DType::kF32, .y = y, .n = n, .value = 1.0});
 //
@@ -282,54 +282,6 @@ struct MatMulActivationArgs {
   MatMulArgs product;
   Activation activation;
   void* y;
-};
-
-// A strided operand of attention, [batch, tokens, heads, head_dim]. head_dim is contiguous.
-struct AttentionOperand {
-  void* data;
-  int64_t batch_stride, token_stride, head_stride;
-};
-
-// Per head, without keeping the scores:
-//   out = softmax(scale * q k^T + causal mask) v
-// Query head h reads key/value head h / (heads / kv_heads). Causal: query i sees the keys
-// j <= i + kv_tokens - q_tokens. lse [batch, heads, q_tokens], f32 (f64 for f64), is the
-// log-sum-exp of the scaled scores; backward needs it. wide: out is f32 (f64 for f64).
-struct AttentionForwardArgs {
-  DType dtype;
-  AttentionOperand q, k, v, out;
-  void* lse;
-  int64_t batch, heads, kv_heads, q_tokens, kv_tokens, head_dim;
-  double scale;
-  bool causal;
-  bool wide = false;
-};
-// Overwrites dq, dk and dv, which may be interleaved in one packed buffer. wide: they are f32 (f64
-// for f64).
-struct AttentionBackwardArgs {
-  DType dtype;
-  AttentionOperand q, k, v, out, dout, dq, dk, dv;
-  const void* lse;
-  int64_t batch, heads, kv_heads, q_tokens, kv_tokens, head_dim;
-  double scale;
-  bool causal;
-  bool wide = false;
-};
-// Joins attention over two sets of keys into attention over both. With
-//   l = log(exp(sum_lse) + exp(part_lse))
-// this sets
-//   sum     = exp(sum_lse - l) * sum + exp(part_lse - l) * part
-//   sum_lse = l
-// Nothing changes where both are -inf. All have `dtype`, f32 or f64. part_lse [batch, heads,
-// tokens] is contiguous. sum_lse may be a slice over the tokens, with strides sum_lse_batch and
-// sum_lse_head.
-struct AttentionMergeArgs {
-  DType dtype;
-  AttentionOperand sum, part;
-  void* sum_lse;
-  const void* part_lse;
-  int64_t sum_lse_batch, sum_lse_head;
-  int64_t batch, tokens, heads, head_dim;
 };
 
 // Fused softmax and cross entropy. Per row:

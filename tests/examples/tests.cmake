@@ -4,6 +4,11 @@ if(TARGET 01_train_gpt)
               LABELS threads)
   target_compile_definitions(examples_train_gpt_test PRIVATE APOGEE_TRAIN_GPT="$<TARGET_FILE:01_train_gpt>")
   add_dependencies(examples_train_gpt_test 01_train_gpt)
+  apogee_test(ALONE NAME examples_train_gpt_resume_test SRCS examples/train_gpt_resume_test.cc LAYERS core
+              TIMEOUT 300 LABELS threads)
+  target_compile_definitions(examples_train_gpt_resume_test PRIVATE
+                             APOGEE_TRAIN_GPT="$<TARGET_FILE:01_train_gpt>")
+  add_dependencies(examples_train_gpt_resume_test 01_train_gpt)
   apogee_test(ALONE NAME examples_run_folder_test SRCS examples/run_folder_test.cc LAYERS booster TIMEOUT 300
               LABELS threads)
   target_compile_definitions(examples_run_folder_test PRIVATE

@@ -6,11 +6,17 @@
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
 #include "apogee/booster/booster.h"
 #include "apogee/nn/models/mlp.h"
 #include "apogee/optim/factored/adalomo.h"
 #include "apogee/optim/momentum/lomo.h"
 #include "apogee/optim/momentum/sgd.h"
+#include "apogee/tests/plugins/ddp_run.h"
 #include "apogee/tests/support/run_ranks.h"
 #include "apogee/tests/support/runs/tiny_run.h"
 
@@ -19,65 +25,11 @@ namespace ddp_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using testing::kTinyBatch;
 using testing::PlainRun;
 using ::testing::Property;
-using testing::RunRanks;
 using ::testing::Throws;
 using testing::TinyKind;
-using testing::TinyLoss;
-using testing::TinyModel;
-using testing::TinyRunOptions;
-using testing::Weights;
-using testing::WeightsOf;
 using testing::WorstUpdateError;
-
-const char* PrecisionName(DType dtype) { return dtype == DType::kF64 ? "f64" : DTypeName(dtype); }
-
-struct DdpRunOptions {
-  int num_ranks = 1;
-  int64_t accumulate = 1;
-  bool no_sync = true;  // all but the last micro-batch
-  int64_t bucket_bytes = 1000;
-  bool overlap = true;
-};
-
-// The boosted loop; checks that all ranks end with the same bits and returns them.
-Weights DdpRun(const TinyRunOptions& options, const DdpRunOptions& ddp) {
-  std::vector<Weights> results(static_cast<size_t>(ddp.num_ranks));
-  RunRanks(ddp.num_ranks, [&](comm::World& world) {
-    TinyModel model(options);
-    // Another seed on other ranks: the initial broadcast must make up for it.
-    model.Initialize(world.context(),
-                     {.seed = world.rank() == 0 ? 11u : 99u, .dtype = options.dtype});
-    optim::AdamW optimizer(model.Parameters(), testing::TinyAdamW());
-    DdpPlugin plugin(world.group(), {.precision = PrecisionName(options.dtype),
-                                     .max_norm = options.max_norm,
-                                     .bucket_bytes = ddp.bucket_bytes,
-                                     .overlap = ddp.overlap});
-    Booster booster(plugin);
-    std::ignore = booster.boost(model, optimizer);
-    const int64_t rows = kTinyBatch / ddp.num_ranks / ddp.accumulate;
-    for (int64_t step = 0; step < options.steps; ++step) {
-      for (int64_t micro = 0; micro < ddp.accumulate; ++micro) {
-        std::shared_ptr<void> hold;
-        if (ddp.no_sync && micro + 1 < ddp.accumulate) hold = booster.no_sync();
-        const int64_t first = (world.rank() * ddp.accumulate + micro) * rows;
-        booster.backward(
-            autograd::Scale(TinyLoss(model, world.context(), options, step, first, rows),
-                            1.0 / static_cast<double>(ddp.accumulate)),
-            optimizer);
-      }
-      EXPECT_FALSE(model.FindParameter("unused")->has_grad());
-      optimizer.step();
-      optimizer.zero_grad();
-    }
-    results[static_cast<size_t>(world.rank())] = WeightsOf(model);
-  });
-  testing::ShareByRank(results);
-  for (const Weights& other : results) EXPECT_EQ(other, results[0]) << "ranks differ";
-  return results[0];
-}
 
 TEST(DdpTest, EqualsOneRankInF64) {
   for (TinyKind kind : {TinyKind::kGpt2, TinyKind::kLlama}) {
@@ -172,45 +124,9 @@ TEST(DdpTest, TrafficIsWhatTheBucketsSay) {
 
 // 2^k micro-batches of equal size: the same bits on 1, 2 and 4 ranks.
 TEST(DdpTest, ReproducibleModeDoesNotDependOnTheWorld) {
-  auto run = [](int num_ranks) {
-    Weights result;
-    std::vector<double> losses;
-    RunRanks(num_ranks, [&](comm::World& world) {
-      const TinyRunOptions options{.dtype = DType::kF32};
-      TinyModel model(options);
-      model.Initialize(world.context(), {.seed = 11});
-      optim::AdamW optimizer(model.Parameters(), testing::TinyAdamW());
-      DdpPlugin plugin(world.group(),
-                       {.max_norm = 0.3, .bucket_bytes = 2000, .reproducible = true});
-      Booster booster(plugin);
-      std::ignore = booster.boost(model, optimizer);
-      const int64_t micros = 4 / num_ranks, rows = kTinyBatch / 4;
-      for (int64_t step = 0; step < 20; ++step) {
-        const Tensor total = Tensor::Zeros({1}, DType::kF64, world.context());
-        for (int64_t micro = 0; micro < micros; ++micro) {
-          std::shared_ptr<void> hold;
-          if (micro + 1 < micros) hold = booster.no_sync();
-          const Tensor loss =
-              autograd::Scale(TinyLoss(model, world.context(), options, step,
-                                       (world.rank() * micros + micro) * rows, rows),
-                              1.0 / static_cast<double>(micros));
-          total.data<double>()[0] += loss.Item() / num_ranks;
-          booster.backward(loss, optimizer);
-        }
-        if (world.group() != nullptr) world.group()->AllReduce(total);
-        if (world.rank() == 0) losses.push_back(total.Item());
-        optimizer.step();
-        optimizer.zero_grad();
-      }
-      if (world.rank() == 0) result = WeightsOf(model);
-    });
-    testing::ShareFromFirst(losses);
-    testing::ShareFromFirst(result);
-    return std::pair(losses, result);
-  };
-  const auto one = run(1);
-  EXPECT_EQ(run(2), one);
-  EXPECT_EQ(run(4), one);
+  const auto one = ReproducibleRun(1);
+  EXPECT_EQ(ReproducibleRun(2), one);
+  EXPECT_EQ(ReproducibleRun(4), one);
 }
 
 TEST(DdpTest, ReproducibleModeStillComputesTheSameUpdate) {

@@ -15,7 +15,7 @@
 #define APOGEE_TENSOR_CUDA_ATTENTION_ATTENTION_CUH_
 
 #include "apogee/tensor/cuda/device/device.cuh"
-#include "apogee/tensor/kernels/args.h"
+#include "apogee/tensor/kernels/attention_args.h"
 
 namespace apogee::cuda {
 

@@ -8,7 +8,7 @@
 #include <initializer_list>
 
 #include "apogee/core/device_context.h"
-#include "apogee/tensor/kernels/args.h"
+#include "apogee/tensor/kernels/attention_args.h"
 
 namespace apogee::cuda {
 

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The arguments of attention's kernels; args.h has those of the others, and the conventions.
+//
+//   context.kernels().attention_forward(context, {.dtype = dtype, .q = q, .k = k, .v = v, ...});
+#ifndef APOGEE_TENSOR_KERNELS_ATTENTION_ARGS_H_
+#define APOGEE_TENSOR_KERNELS_ATTENTION_ARGS_H_
+
+#include <cstdint>
+
+#include "apogee/core/dtype.h"
+
+namespace apogee {
+
+// A strided operand of attention, [batch, tokens, heads, head_dim]. head_dim is contiguous.
+struct AttentionOperand {
+  void* data;
+  int64_t batch_stride, token_stride, head_stride;
+};
+
+// Per head, without keeping the scores:
+//   out = softmax(scale * q k^T + causal mask) v
+// Query head h reads key/value head h / (heads / kv_heads). Causal: query i sees the keys
+// j <= i + kv_tokens - q_tokens. lse [batch, heads, q_tokens], f32 (f64 for f64), is the
+// log-sum-exp of the scaled scores; backward needs it. wide: out is f32 (f64 for f64).
+struct AttentionForwardArgs {
+  DType dtype;
+  AttentionOperand q, k, v, out;
+  void* lse;
+  int64_t batch, heads, kv_heads, q_tokens, kv_tokens, head_dim;
+  double scale;
+  bool causal;
+  bool wide = false;
+};
+// Overwrites dq, dk and dv, which may be interleaved in one packed buffer. wide: they are f32 (f64
+// for f64).
+struct AttentionBackwardArgs {
+  DType dtype;
+  AttentionOperand q, k, v, out, dout, dq, dk, dv;
+  const void* lse;
+  int64_t batch, heads, kv_heads, q_tokens, kv_tokens, head_dim;
+  double scale;
+  bool causal;
+  bool wide = false;
+};
+// Joins attention over two sets of keys into attention over both. With
+//   l = log(exp(sum_lse) + exp(part_lse))
+// this sets
+//   sum     = exp(sum_lse - l) * sum + exp(part_lse - l) * part
+//   sum_lse = l
+// Nothing changes where both are -inf. All have `dtype`, f32 or f64. part_lse [batch, heads,
+// tokens] is contiguous. sum_lse may be a slice over the tokens, with strides sum_lse_batch and
+// sum_lse_head.
+struct AttentionMergeArgs {
+  DType dtype;
+  AttentionOperand sum, part;
+  void* sum_lse;
+  const void* part_lse;
+  int64_t sum_lse_batch, sum_lse_head;
+  int64_t batch, tokens, heads, head_dim;
+};
+
+}  // namespace apogee
+
+#endif  // APOGEE_TENSOR_KERNELS_ATTENTION_ARGS_H_
