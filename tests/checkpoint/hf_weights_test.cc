@@ -17,6 +17,7 @@
 #include "apogee/checkpoint/format/safetensors_reader.h"
 #include "apogee/checkpoint/hf/hf_index.h"
 #include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tests/checkpoint/tensor_parts.h"
 #include "apogee/tests/support/files/safetensors_file.h"
 #include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/run_ranks.h"
@@ -30,36 +31,6 @@ using apogee::testing::TempDir;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-std::vector<float> Counting(int64_t count, float first = 0) {
-  std::vector<float> values(static_cast<size_t>(count));
-  for (size_t i = 0; i < values.size(); ++i) values[i] = first + static_cast<float>(i);
-  return values;
-}
-
-Tensor Vector(const std::vector<float>& values, DType dtype = DType::kF32) {
-  return Tensor::FromVector<float>(values, {static_cast<int64_t>(values.size())}, CpuContext(),
-                                   dtype);
-}
-
-// Columns [rank * 3, rank * 3 + 3) of a matrix of 4 rows and 3 * ranks columns, then padding.
-TensorPart Columns(int rank, int ranks, bool fill, DType dtype = DType::kF32) {
-  std::vector<Segment> segments;
-  std::vector<float> values;
-  for (int64_t row = 0; row < 4; ++row) {
-    segments.push_back({row * 3 * ranks + 3 * rank, 3});
-    for (int64_t i = 0; i < 3; ++i) {
-      values.push_back(fill ? static_cast<float>(segments.back().begin + i) : -1);
-    }
-  }
-  values.push_back(-7);
-  return {"cut", Vector(values, dtype), Layout(Shape{4, 3 * ranks}, {.segments = segments})};
-}
-
-TensorPart Whole(const std::string& name, const std::vector<float>& values,
-                 DType dtype = DType::kF32) {
-  return {name, Vector(values, dtype), Layout(Shape{static_cast<int64_t>(values.size())})};
-}
 
 TEST(HfWeightsTest, PartsBecomeOneTensorAndComeBack) {
   for (const int ranks : {1, 2, 3}) {

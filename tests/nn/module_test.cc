@@ -13,6 +13,7 @@
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/nn/models/llama.h"
 #include "apogee/nn/models/mlp.h"
+#include "apogee/tests/nn/tiny_models.h"
 #include "apogee/tests/support/grad_check.h"
 #include "apogee/tests/support/message_of.h"
 
@@ -20,19 +21,6 @@ namespace apogee::nn {
 namespace module_test {
 
 using ::testing::HasSubstr;
-
-Gpt2Config TinyGpt2() {
-  return {.vocab_size = 17, .n_positions = 8, .n_embd = 12, .n_layer = 2, .n_head = 3};
-}
-LlamaConfig TinyLlama() {
-  return {.vocab_size = 17,
-          .hidden_size = 16,
-          .intermediate_size = 20,
-          .num_hidden_layers = 2,
-          .num_attention_heads = 4,
-          .num_key_value_heads = 2,
-          .max_position_embeddings = 8};
-}
 
 class ModuleTest : public ::testing::Test {
  protected:
@@ -247,30 +235,6 @@ TEST_F(ModuleTest, InvalidConfigsListEveryProblem) {
   }
   EXPECT_THROW(Llama({.num_attention_heads = 4, .num_key_value_heads = 3}), Error);
   EXPECT_THROW(Mlp({.sizes = {4}}), Error);
-}
-
-// The whole model against finite differences: composition, tying, residuals.
-template <typename Model>
-void CheckModelGradients(Model& model, const Tensor& tokens, const Tensor& targets) {
-  const CrossEntropyLoss criterion;
-  autograd::Backward(criterion(model(tokens), targets));
-  for (const ParameterPtr& parameter : model.Parameters()) {
-    const std::vector<double> grad = parameter->grad().ToVector<double>();
-    double* x = parameter->data().template data<double>();
-    double scale = 1e-3;
-    for (double g : grad) scale = std::max(scale, std::abs(g));
-    for (size_t i = 0; i < grad.size(); i += 1 + grad.size() / 7) {
-      autograd::NoGradGuard no_grad;
-      const double original = x[i], h = 1e-5;
-      x[i] = original + h;
-      const double up = criterion(model(tokens), targets).Item();
-      x[i] = original - h;
-      const double down = criterion(model(tokens), targets).Item();
-      x[i] = original;
-      ASSERT_NEAR(grad[i], (up - down) / (2 * h), 1e-5 * scale)
-          << parameter->name() << "[" << i << "]";
-    }
-  }
 }
 
 TEST_F(ModuleTest, Gpt2Gradients) {

@@ -13,10 +13,10 @@
 #include "apogee/optim/grad_clip.h"
 #include "apogee/optim/onebit/onebit_adam.h"
 #include "apogee/optim/onebit/zero_one_adam.h"
-#include "apogee/optim/registry.h"
 #include "apogee/plugins/ddp.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/plugins/low_level_zero.h"
+#include "apogee/tests/plugins/onebit_ddp_run.h"
 #include "apogee/tests/support/run_ranks.h"
 #include "apogee/tests/support/runs/tiny_run.h"
 
@@ -29,57 +29,9 @@ using testing::kTinyBatch;
 using testing::RunRanks;
 using testing::TinyLoss;
 using testing::TinyModel;
-using testing::TinyRunOptions;
 using testing::Weights;
 using testing::WeightsOf;
 using testing::WorstUpdateError;
-
-constexpr int64_t kFreezeStep = 5;
-
-struct RunOptions {
-  int ranks = 2;
-  int64_t accumulate = 1;
-  bool no_sync = true;
-  int64_t steps = 12;
-  optim::OptionMap options = {};
-};
-
-// The boosted loop in f64; checks that all ranks end with the same bits.
-Weights OneBitRun(const RunOptions& run, Weights* start = nullptr) {
-  const TinyRunOptions tiny;
-  std::vector<Weights> results(static_cast<size_t>(run.ranks));
-  RunRanks(run.ranks, [&](comm::World& world) {
-    TinyModel model(tiny);
-    model.Initialize(world.context(), {.seed = 11, .dtype = DType::kF64});
-    if (start != nullptr && world.rank() == 0) *start = WeightsOf(model);
-    optim::OptionMap options = run.options;
-    options.try_emplace("freeze_step", std::to_string(kFreezeStep));
-    const auto optimizer =
-        ValueOrThrow(optim::MakeOptimizer("onebit_adam", model.Parameters(), options));
-    DdpPlugin plugin(world.group(), {.precision = "f64", .bucket_bytes = 1000});
-    Booster booster(plugin);
-    std::ignore = booster.boost(model, *optimizer);
-    const int64_t rows = kTinyBatch / run.ranks / run.accumulate;
-    for (int64_t step = 0; step < run.steps; ++step) {
-      for (int64_t micro = 0; micro < run.accumulate; ++micro) {
-        std::shared_ptr<void> hold;
-        if (run.no_sync && micro + 1 < run.accumulate) hold = booster.no_sync();
-        const int64_t first = (world.rank() * run.accumulate + micro) * rows;
-        booster.backward(autograd::Scale(TinyLoss(model, world.context(), tiny, step, first, rows),
-                                         1.0 / static_cast<double>(run.accumulate)),
-                         *optimizer);
-      }
-      EXPECT_FALSE(model.FindParameter("unused")->has_grad());
-      optimizer->step();
-      optimizer->zero_grad();
-    }
-    results[static_cast<size_t>(world.rank())] = WeightsOf(model);
-  });
-  if (start != nullptr) testing::ShareFromFirst(*start);
-  testing::ShareByRank(results);
-  for (const Weights& other : results) EXPECT_EQ(other, results[0]) << "ranks differ";
-  return results[0];
-}
 
 // The caller divides once, before and after the switch; a gradient that is summed instead of
 // averaged there would be three times too large.

@@ -9,9 +9,9 @@
 
 #include <cmath>
 #include <limits>
-#include <mutex>
 
 #include "apogee/optim/adam/adam.h"
+#include "apogee/tests/optim/onebit/scalar_onebit_adam.h"
 #include "apogee/tests/support/runs/onebit_run.h"
 #include "apogee/tests/support/set_element.h"
 #include "apogee/tests/support/test_context.h"
@@ -23,65 +23,13 @@ using ::apogee::testing::Values;
 using testing::FeedOneBit;
 using ::testing::HasSubstr;
 using testing::LocalGrad;
-using testing::OneBitShapes;
 using ::testing::Property;
 using testing::RunRanks;
-using testing::ScalarCompression;
 using testing::StartOf;
 using ::testing::Throws;
 
 constexpr OneBitAdamOptions kOptions = {
     .lr = 0.01, .betas = {0.9, 0.95}, .weight_decay = 0.05, .freeze_step = 4};
-
-// Written from the equations, for one parameter.
-class ScalarOneBitAdam {
- public:
-  ScalarOneBitAdam(int ranks, size_t index, const OneBitAdamOptions& options)
-      : ranks_(ranks), index_(index), o_(options), w_(StartOf(index)) {
-    m_.assign(w_.size(), 0);
-    v_.assign(w_.size(), 0);
-  }
-  void Step(int t) {
-    std::vector<Values> local;
-    for (int r = 0; r < ranks_; ++r) local.push_back(LocalGrad(r, t, index_));
-    if (t <= o_.freeze_step || o_.non_freeze) {
-      for (size_t i = 0; i < w_.size(); ++i) {
-        double g = 0;
-        for (const Values& grad : local) g += grad[i] / ranks_;
-        m_[i] = o_.betas[0] * m_[i] + (1 - o_.betas[0]) * g;
-        v_[i] = o_.betas[1] * v_[i] + (1 - o_.betas[1]) * g * g;
-      }
-    } else {
-      for (Values& grad : local) {
-        for (size_t i = 0; i < w_.size(); ++i) {
-          grad[i] = o_.betas[0] * m_[i] + (1 - o_.betas[0]) * grad[i];
-        }
-      }
-      if (ranks_ == 1) {
-        m_ = local[0];
-      } else {
-        if (compression_ == nullptr) {
-          std::vector<bool> live;
-          for (const double v : v_) live.push_back(v != 0);
-          compression_ = std::make_unique<ScalarCompression>(static_cast<size_t>(ranks_), w_.size(),
-                                                             std::move(live));
-        }
-        m_ = compression_->Run(local);
-      }
-    }
-    for (size_t i = 0; i < w_.size(); ++i) {
-      w_[i] -= o_.lr * (m_[i] / (std::sqrt(v_[i]) + o_.eps) + o_.weight_decay * w_[i]);
-    }
-  }
-  const Values& weights() const { return w_; }
-
- private:
-  int ranks_;
-  size_t index_;
-  OneBitAdamOptions o_;
-  Values w_, m_, v_;
-  std::unique_ptr<ScalarCompression> compression_;
-};
 
 double UpdateError(const Values& start, const Values& want, const Values& got) {
   double error = 0, update = 0;
