@@ -206,6 +206,9 @@ TEST_F(DoctorTest, NoMpirun) {
 }
 
 TEST_F(DoctorTest, WhatGivesARankFewerThreads) {
+#ifndef _OPENMP
+  GTEST_SKIP() << "a rank of a build without OpenMP starts no threads";
+#endif
   const std::string no_mpirun = "PATH=" + dir_.path() + " ";
   const CommandResult limited = Doctor(no_mpirun + "OMP_THREAD_LIMIT=1", "");
   EXPECT_EQ(limited.code, 0) << limited.out;
@@ -226,6 +229,9 @@ TEST_F(DoctorTest, WhatGivesARankFewerThreads) {
 }
 
 TEST_F(DoctorTest, AThreadOfOpenMpHasASmallStack) {
+#ifndef _OPENMP
+  GTEST_SKIP() << "a rank of a build without OpenMP starts no threads";
+#endif
 #ifdef APOGEE_EMULATED_CUDA
   GTEST_SKIP() << "the emulated GPU keeps 1.2 MiB on the stack of every thread";
 #endif
