@@ -31,7 +31,7 @@ std::vector<optim::OptionField<AdanOptions>> AdanOptions::Fields() {
 
 std::span<const optim::StateSpec> Adan::StatesUnder(const optim::ParamView& /*view*/,
                                                     const AdanOptions& /*options*/) const {
-  using enum StateKind;
+  using enum apogee::StateKind;
   static constexpr optim::StateSpec kStates[] = {
       {"m", kElementwise}, {"v", kElementwise}, {"n", kElementwise}, {"prev", kElementwise}};
   return kStates;

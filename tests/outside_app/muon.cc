@@ -23,7 +23,7 @@ constexpr double kSmallestNorm = 1e-12;
 template <typename Fn>
 void ForEachElement(const optim::ParamView& view, const Fn& fn) {
   int64_t local = 0;
-  for (const Segment& segment : view.layout().segments()) {
+  for (const apogee::Segment& segment : view.layout().segments()) {
     for (int64_t i = 0; i < segment.length; ++i, ++local) fn(local, segment.begin + i);
   }
 }
@@ -68,7 +68,7 @@ bool Muon::IsOrthogonal(const optim::ActiveParam& param) const {
 
 std::span<const optim::StateSpec> Muon::StatesUnder(const optim::ParamView& /*view*/,
                                                     const MuonOptions& /*options*/) const {
-  static constexpr optim::StateSpec kStates[] = {{kMomentum, StateKind::kElementwise}};
+  static constexpr optim::StateSpec kStates[] = {{kMomentum, apogee::StateKind::kElementwise}};
   return kStates;
 }
 

@@ -156,7 +156,7 @@ RunResult RunTraining(const TrainingCase& training, int num_ranks, const std::st
     data::Loader loader = MakeLoader(training, tokens_file, plugin.plugin(), world.context());
     mine.losses = Train(training, world, plugin, booster, boosted, loader);
     for (const auto& p : model.Parameters()) {
-      mine.last[p->name()] = plugin.WholeValue(*p).ToVector<double>();
+      mine.last[p->name()] = plugin.plugin().WholeValue(*p).ToVector<double>();
     }
     if (world.rank() == 0) result = std::move(mine);
   };

@@ -16,7 +16,7 @@ RankSetup::RankSetup(const apogee::comm::World& world, const std::string& plugin
       model(std::make_unique<LanguageModel>(config)),
       plugin(std::make_unique<NamedPlugin>(plugin, world, PluginSettings{.model = config})) {
   model->Initialize(context(), {.seed = 1});
-  data_rank = this->plugin->data_rank();
+  data_rank = this->plugin->plugin().data_rank();
 }
 
 apogee::data::Batch RankSetup::Batch() const {
