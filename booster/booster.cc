@@ -34,7 +34,8 @@ void Booster::set_run_config(RunConfig config) {
   config_ = std::move(config);
 }
 
-Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer, BoostOptions options) {
+Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer,
+                       const BoostOptions& options) {
   APOGEE_CHECK(model_ == nullptr,
                "boost: this booster already runs a model; make one Booster (and "
                "plugin) per model");
@@ -73,24 +74,24 @@ Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer, BoostOpti
 
 void Booster::backward(const Tensor& loss, optim::Optimizer& optimizer) try {
   CheckBoosted("backward");
+  EndMicroBatch(RunBackward(loss, optimizer, BeginMicroBatch()));
+} catch (const comm::CommError& error) {
+  Rethrow("backward", error);
+}
+
+Tensor Booster::RunBackward(const Tensor& loss, optim::Optimizer& optimizer,
+                            const internal::MicroBatch& micro) {
   APOGEE_CHECK(&optimizer == optimizer_.get(), "backward: optimizer ", optimizer.name(),
                " is not the ", optimizer_->name(),
                " that boost returned, which gets the gradients; call booster.backward(loss, "
                "boosted.optimizer), once for all optimizers, and step other optimizers yourself");
   CheckLoss("backward: the loss", loss);
-  const internal::MicroBatch micro = BeginMicroBatch();
   const Tensor part = micro.share == 1 ? loss : autograd::Scale(loss, micro.share);
   const std::shared_ptr<void> keep_local = micro.is_last ? nullptr : plugin_.NoSync();
-  RunBackward(part, optimizer);
-  EndMicroBatch(part);
-} catch (const comm::CommError& error) {
-  Rethrow("backward", error);
-}
-
-void Booster::RunBackward(const Tensor& loss, optim::Optimizer& optimizer) {
   const TraceSpan span(compute_lane_, "backward", {.category = "backward"});
-  normalizer_->NoteBackward(loss);
-  plugin_.Backward(loss, optimizer);
+  normalizer_->NoteBackward(part);
+  plugin_.Backward(part, optimizer);
+  return part;
 }
 
 Accumulation Booster::accumulate(int64_t num_micro_batches) {

@@ -145,10 +145,8 @@ class Booster {
   // options and state. Collective. Throws Error, before anything has changed, on a second call,
   // when the plugin cannot run the setup exactly, and when the optimizer holds parameters that are
   // not the model's.
-  [[nodiscard]] Boosted boost(nn::Module& model, optim::Optimizer& optimizer, BoostOptions options);
-  [[nodiscard]] Boosted boost(nn::Module& model, optim::Optimizer& optimizer) {
-    return boost(model, optimizer, {});
-  }
+  [[nodiscard]] Boosted boost(nn::Module& model, optim::Optimizer& optimizer,
+                              const BoostOptions& options = {});
 
   // Adds the gradients of `loss` (a scalar) to the parameters' gradients. Collective if the plugin
   // reduces gradients inside backward. Throws Error if `optimizer` is not the one that boost
@@ -299,8 +297,10 @@ class Booster {
   internal::MicroBatch BeginMicroBatch();
   // Notes that it ran; `loss` has been multiplied by its share.
   void EndMicroBatch(const Tensor& loss);
-  // Runs backward of a loss that has been multiplied by its share.
-  void RunBackward(const Tensor& loss, optim::Optimizer& optimizer);
+  // Runs backward of the loss times the micro-batch's share, and returns this product. Throws Error
+  // for the mistakes that backward refuses.
+  Tensor RunBackward(const Tensor& loss, optim::Optimizer& optimizer,
+                     const internal::MicroBatch& micro);
   // Throws Error before boost, and once a boosted object is gone.
   void CheckBoosted(const char* what) const;
   void CheckScheduler(const char* what) const;
@@ -317,6 +317,7 @@ class Booster {
   Watched<optim::Optimizer> optimizer_;
   Watched<optim::LrScheduler> scheduler_;
   std::shared_ptr<LossNormalizer> normalizer_;  // after boost
+  // Of accumulate; the optimizer's hook and the Accumulation have it, too.
   std::shared_ptr<internal::Window> window_ = std::make_shared<internal::Window>();
   std::unique_ptr<RunLock> folder_lock_;                // rank 0: last training state's folder
   std::unique_ptr<checkpoint::BackgroundSaver> saver_;  // after the first save

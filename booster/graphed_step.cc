@@ -11,7 +11,6 @@
 #include "apogee/autograd/grad_mode.h"
 #include "apogee/nn/layers.h"
 #include "apogee/optim/step/fused_backward.h"
-#include "apogee/plugins/single_rank.h"
 #include "apogee/tensor/cuda/cuda_graph.h"
 
 namespace apogee {
@@ -135,7 +134,7 @@ GraphedMicroStep::Case GraphedMicroStep::CaseOf(const data::Batch& batch, double
 Tensor GraphedMicroStep::Compute(const Tensor& inputs, const Tensor& targets, double factor) const {
   Tensor loss = criterion_(model_(inputs), targets);
   if (factor != 1) loss = autograd::Scale(loss, factor);
-  booster_.RunBackward(loss, optimizer_);
+  booster_.RunBackward(loss, optimizer_, {});  // Run counts the micro-batch
   return loss.Detach();
 }
 

@@ -98,8 +98,9 @@ struct Training {
     return graphed != nullptr ? graphed->Run(batch, factor) : Eager(batch, factor);
   }
   // The loss, and what is in the parameters and their gradients.
-  void Note(const Tensor& loss) {
-    notes.push_back({loss.Item()});
+  void Note(const Tensor& loss) { Note(loss.Item()); }
+  void Note(double loss) {
+    notes.push_back({loss});
     for (const auto& parameter : model->Parameters()) {
       notes.push_back(parameter->data().ToVector<double>());
       notes.push_back(parameter->has_grad() ? parameter->grad().ToVector<double>()

@@ -49,6 +49,31 @@ TEST_F(GraphedStepTest, MlpTrainsAsEagerlyToAMeanOfSquares) {
   });
 }
 
+TEST_F(GraphedStepTest, UnderAccumulateAsEagerly) {
+  Training eager(gpu_, MakeMlp, "f32"), graphed(gpu_, MakeMlp, "f32");
+  graphed.UseGraphs();
+  for (Training* run : {&eager, &graphed}) {
+    const Accumulation window = run->booster.accumulate(3);
+    for (int64_t micro = 0; micro < 12; ++micro) {
+      run->MicroStep(ClassBatch(micro, 2), 1);
+      EXPECT_EQ(window.is_complete(), micro % 3 == 2);
+      if (!window.is_complete()) continue;
+      run->Note(window.loss());
+      run->Step();
+    }
+  }
+  EXPECT_GT(graphed.graphed->num_replayed(), 0);
+  EXPECT_EQ(eager.notes, graphed.notes);
+}
+
+TEST_F(GraphedStepTest, RefusesAnOptimizerThatBoostDidNotReturn) {
+  Training run(gpu_, MakeMlp, "f32");
+  optim::AdamW other(run.model->Parameters(), {.lr = 1e-2});
+  GraphedMicroStep steps(run.booster, run.boosted->model, run.boosted->criterion, other);
+  EXPECT_THAT(MessageOf([&] { steps.Run(ClassBatch(1, 2)); }),
+              HasSubstr("is not the adamw that boost returned"));
+}
+
 TEST_F(GraphedStepTest, ALossIsTheCallersOwn) {
   Training run(gpu_, MakeMlp, "f32");
   run.UseGraphs();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A product of cuBLASLt: what describes it, which products there are, and the work itself. Private
-// to the emulation.
+// A matrix product of cuBLASLt: its description, the combinations that the emulation supports, and
+// the computation. Private to the emulation.
 #ifndef APOGEE_TESTS_CUDA_EMULATION_CUBLASLT_PRODUCT_H_
 #define APOGEE_TESTS_CUDA_EMULATION_CUBLASLT_PRODUCT_H_
 
