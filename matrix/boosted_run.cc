@@ -80,7 +80,7 @@ class RankRun {
     model_->Initialize(world.context(), {.seed = world.rank() == 0 ? kSeed : 99,
                                          .dtype = InitialDType(cell.precision)});
     num_parameters_ = model_->num_parameters();
-    optimizer_ = MakeMatrixOptimizer(cell.optimizer, workload_, *model_);
+    optimizer_ = MakeMatrixOptimizer(cell, *model_);
     made_ = variant_.make(world_, {.precision = cell.precision,
                                    .max_norm = cell.clip ? workload_.max_norm() : 0,
                                    .bucket_bytes = workload_.bucket_bytes(),

@@ -9,7 +9,6 @@
 
 #include "apogee/core/rng.h"
 #include "apogee/matrix/plugins.h"
-#include "apogee/optim/registry.h"
 
 namespace apogee::matrix {
 namespace {
@@ -96,13 +95,14 @@ void AppendHybrid(const std::string& optimizer, const PluginVariant& plugin, int
 // Optimizers with 1-bit messages need whole local gradients. Plugins that shard, or that promise
 // the same bits for any number of ranks, refuse them at boost. split_gather at stage 3 refuses
 // optimizers that update inside backward.
-bool IsOffered(const std::string& optimizer, const PluginVariant& plugin) {
+bool IsOffered(const std::string& optimizer, const PluginVariant& plugin,
+               const optim::OptimizerRegistry& optimizers) {
   // In split_gather gradients are summed after backward, which is too late for an update inside it.
   if (plugin.name.find("gemini_sp2_split_gather") == 0 &&
       (optimizer == "lomo" || optimizer == "adalomo")) {
     return false;
   }
-  if (!optim::TakesLocalGradients(optimizer)) return true;
+  if (!optimizers.TakesLocalGradients(optimizer)) return true;
   for (const char* word : {"zero1", "zero2", "gemini", "reproducible"}) {
     if (plugin.name.find(word) != std::string::npos) return false;
   }
@@ -126,11 +126,11 @@ std::string Cell::name() const {
          (ignored ? "/ignored" : "") + "/" + workload;
 }
 
-std::vector<Cell> AllCells() {
+std::vector<Cell> AllCells(const optim::OptimizerRegistry& optimizers) {
   std::vector<Cell> cells;
-  for (const std::string& optimizer : optim::OptimizerNames()) {
+  for (const std::string& optimizer : optimizers.names()) {
     for (const PluginVariant& plugin : PluginVariants()) {
-      if (!IsOffered(optimizer, plugin)) continue;
+      if (!IsOffered(optimizer, plugin, optimizers)) continue;
       for (const int world : plugin.worlds) {
         AppendIgnored(optimizer, plugin, world, cells);
         if (plugin.is_hybrid) {
@@ -166,6 +166,7 @@ std::vector<Cell> AllCells() {
   std::set<std::string> names;
   std::erase_if(cells, [&](Cell& cell) {
     cell.clip = cell.clip && CanClip(cell);
+    cell.optimizers = &optimizers;
     return !names.insert(cell.name()).second;
   });
   return cells;

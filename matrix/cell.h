@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "apogee/optim/registry.h"
+
 namespace apogee::matrix {
 
 struct Cell {
@@ -32,6 +34,8 @@ struct Cell {
   // The device of both runs, and the boosted run's backend for collectives (LaunchOptions).
   std::string device = "cpu";
   std::string comm = "auto";
+  // Has the optimizer; must outlive the cell.
+  const optim::OptimizerRegistry* optimizers = &optim::BuiltInOptimizers();
 
   std::string name() const;
 };
@@ -39,7 +43,7 @@ struct Cell {
 // Every optimizer of the registry with every plugin and layout that supports it, in a fixed order.
 // Hybrid plugins have very many layouts: each of those gets only some precisions, windows and
 // workloads, the same in every run.
-std::vector<Cell> AllCells();
+std::vector<Cell> AllCells(const optim::OptimizerRegistry& optimizers = optim::BuiltInOptimizers());
 
 // A sample of at most `limit` cells that together have every pair of values of two axes that occurs
 // in `cells`, if `limit` allows. Chosen greedily, the same every time.

@@ -8,6 +8,7 @@
 
 #include "apogee/comm/some_ranks.h"
 #include "apogee/matrix/boosted_run.h"
+#include "apogee/matrix/reference.h"
 
 namespace apogee::matrix {
 namespace {
@@ -104,7 +105,7 @@ CellReport RunCell(const Cell& cell, Sabotage sabotage, ReferenceCache& referenc
 }
 
 std::vector<Cell> ChooseCells(const MatrixOptions& options) {
-  std::vector<Cell> cells = AllCells();
+  std::vector<Cell> cells = AllCells(*options.optimizers);
   if (options.sample > 0) cells = PairwiseSample(cells, options.sample);
   std::erase_if(cells,
                 [&](const Cell& cell) { return !MatchesPattern(cell.name(), options.only); });

@@ -4,11 +4,12 @@
 
 #include <algorithm>
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "apogee/core/status.h"
-#include "apogee/optim/registry.h"
+#include "apogee/matrix/workload.h"
 #include "apogee/optim/step/fused_backward.h"
 
 namespace apogee::matrix {
@@ -84,19 +85,19 @@ OptionMap SecondGroup(const OptionMap& defaults, OptionMap options) {
 
 }  // namespace
 
-std::unique_ptr<optim::Optimizer> MakeMatrixOptimizer(const std::string& name, const Workload& work,
-                                                      nn::Module& model) {
-  const OptionMap defaults = ValueOrThrow(optim::OptimizerDefaults(name));
-  const OptionMap options = FirstGroup(defaults, work.low_rank(), InterestingOptions(name));
+std::unique_ptr<optim::Optimizer> MakeMatrixOptimizer(const Cell& cell, nn::Module& model) {
+  const LowRank low_rank = FindWorkload(cell.workload).low_rank();
+  const OptionMap defaults = ValueOrThrow(cell.optimizers->Defaults(cell.optimizer));
+  const OptionMap options = FirstGroup(defaults, low_rank, InterestingOptions(cell.optimizer));
   std::vector<optim::TextParamGroup> groups = {{{}, options}, {{}, SecondGroup(defaults, options)}};
   const bool projects = defaults.contains("project");
   size_t turn = 0;
   for (const autograd::ParameterPtr& parameter : model.Parameters()) {
     const Shape& shape = parameter->shape();
-    const bool fits = shape.rank() == 2 && std::min(shape[0], shape[1]) >= work.low_rank().rank;
+    const bool fits = shape.rank() == 2 && std::min(shape[0], shape[1]) >= low_rank.rank;
     groups[projects ? (fits ? 0 : 1) : turn++ % 2].params.push_back(parameter);
   }
-  return ValueOrThrow(optim::MakeOptimizer(name, std::move(groups)));
+  return ValueOrThrow(cell.optimizers->Make(cell.optimizer, std::move(groups)));
 }
 
 bool UpdatesInBackward(const optim::Optimizer& optimizer) {

@@ -1,29 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The optimizers of the matrix: every name of the registry, with options that can go wrong in a
-// distributed run: weight decay, momentum, clipping of its own, blocks that shards cut, a low rank
-// with refreshes during the run.
+// The optimizers of the matrix: every name of the cell's registry, with options that can go wrong
+// in a distributed run: weight decay, momentum, clipping of its own, blocks that shards cut, a low
+// rank with refreshes during the run.
 //
-//   std::unique_ptr<optim::Optimizer> optimizer = MakeMatrixOptimizer("lamb", work, model);
+//   std::unique_ptr<optim::Optimizer> optimizer = MakeMatrixOptimizer(cell, model);
 //
 // A name that is not in the table runs with its default options.
 #ifndef APOGEE_MATRIX_OPTIMIZERS_H_
 #define APOGEE_MATRIX_OPTIMIZERS_H_
 
 #include <memory>
-#include <string>
 
-#include "apogee/matrix/workload.h"
+#include "apogee/matrix/cell.h"
 #include "apogee/nn/module.h"
 #include "apogee/optim/optimizer.h"
 
 namespace apogee::matrix {
 
-// Puts the model's parameters alternately into two groups; the second has another learning rate and
-// weight decay, if the optimizer has these options. For low-rank optimizers the groups are the
-// matrices that fit the rank, and the rest.
-std::unique_ptr<optim::Optimizer> MakeMatrixOptimizer(const std::string& name, const Workload& work,
-                                                      nn::Module& model);
+// `model` is of the cell's workload. Puts its parameters alternately into two groups; the second
+// has another learning rate and weight decay, if the optimizer has these options. For low-rank
+// optimizers the groups are the matrices that fit the rank, and the rest.
+std::unique_ptr<optim::Optimizer> MakeMatrixOptimizer(const Cell& cell, nn::Module& model);
 
 // True if the optimizer updates inside backward when there is nothing to reduce: then gradients
 // cannot be accumulated.

@@ -40,8 +40,7 @@ PlainResult PlainRun(const Cell& cell, const Reordering& order) {
   const std::unique_ptr<nn::Module> model = workload.MakeModel();
   model->Initialize(context, {.seed = kSeed, .dtype = InitialDType(cell.precision)});
   PlainResult result{.start = WeightsOf(*model), .end = {}};
-  const std::unique_ptr<optim::Optimizer> optimizer =
-      MakeMatrixOptimizer(cell.optimizer, workload, *model);
+  const std::unique_ptr<optim::Optimizer> optimizer = MakeMatrixOptimizer(cell, *model);
   std::string errors;
   ApplyPrecision(ParsePrecision(cell.precision, errors), *model, *optimizer);
   if (!HasMasters(cell)) {

@@ -49,7 +49,8 @@ class ReferenceCache {
   explicit ReferenceCache(const SearchLimits& limits = {}) : limits_(limits) {}
 
   // The reference of a cell. Cells share it if they agree in optimizer, precision, masters,
-  // clipping and workload and, when targets are ignored, in the number of micro-batches.
+  // clipping and workload and, when targets are ignored, in the number of micro-batches. All cells
+  // of a cache have one registry of optimizers.
   const Reference& Get(const Cell& cell);
 
   // Widens the bounds with the results of many more orders of the one-rank run's sums, until

@@ -2,9 +2,7 @@
 
 #include "apogee/optim/registry.h"
 
-#include <functional>
 #include <string_view>
-#include <type_traits>
 
 #include "apogee/optim/adam/adam.h"
 #include "apogee/optim/adam/lamb.h"
@@ -27,102 +25,87 @@
 namespace apogee::optim {
 namespace {
 
-struct Entry {
-  std::function<absl::StatusOr<std::unique_ptr<Optimizer>>(const std::string& what,
-                                                           std::vector<TextParamGroup>)>
-      make;
-  OptionMap defaults;
-  bool takes_local_gradients;
-};
-
-template <typename OptimizerType, typename Options>
-Entry MakeEntry(const Options& defaults) {
-  const auto make =
-      [defaults](const std::string& what,
-                 std::vector<TextParamGroup> groups) -> absl::StatusOr<std::unique_ptr<Optimizer>> {
-    std::vector<ParamGroup<Options>> typed;
-    for (TextParamGroup& group : groups) {
-      typed.push_back({std::move(group.params), defaults});
-      APOGEE_RETURN_IF_ERROR(SetOptions(group.options, what, typed.back().options));
-    }
-    try {
-      return std::make_unique<OptimizerType>(std::move(typed));
-    } catch (const Error& error) {
-      return InvalidArgument(error.what());
-    }
-  };
-  return {make, GetOptions(defaults), std::is_base_of_v<LocalGradientOptimizer, OptimizerType>};
-}
-
-const std::map<std::string, Entry>& Registry() {
-  static const auto& registry = *new std::map<std::string, Entry>{
-      {"adafactor", MakeEntry<Adafactor>(AdafactorOptions{})},
-      {"adafactor_torch", MakeEntry<Adafactor>(AdafactorOptions::Torch())},
-      {"adalomo", MakeEntry<AdaLomo>(AdaLomoOptions{})},
-      {"adam", MakeEntry<Adam>(AdamOptions{})},
-      {"adamw", MakeEntry<AdamW>(AdamWOptions{})},
-      {"adamw8bit", MakeEntry<AdamW8bit>(AdamW8bitOptions{})},
-      {"adamw_hf", MakeEntry<AdamW>(AdamWOptions::HuggingFace())},
-      {"galore_adafactor", MakeEntry<GaLoreAdafactor>(GaLoreAdafactorOptions{})},
-      {"galore_adamw", MakeEntry<GaLoreAdamW>(GaLoreAdamWOptions{})},
-      {"galore_adamw8bit", MakeEntry<GaLoreAdamW8bit>(GaLoreAdamW8bitOptions{})},
-      {"came", MakeEntry<Came>(CameOptions{})},
-      {"lamb", MakeEntry<Lamb>(LambOptions{})},
-      {"lamb_apex", MakeEntry<Lamb>(LambOptions::Apex())},
-      {"lamb_colossal", MakeEntry<Lamb>(LambOptions::Colossal())},
-      {"lamb_deepspeed", MakeEntry<Lamb>(LambOptions::DeepSpeed())},
-      {"lars", MakeEntry<Lars>(LarsOptions{})},
-      {"lion", MakeEntry<Lion>(LionOptions{})},
-      {"lomo", MakeEntry<Lomo>(LomoOptions{})},
-      {"onebit_adam", MakeEntry<OneBitAdam>(OneBitAdamOptions{})},
-      {"onebit_adam_deepspeed", MakeEntry<OneBitAdam>(OneBitAdamOptions::DeepSpeed())},
-      {"onebit_lamb", MakeEntry<OneBitLamb>(OneBitLambOptions{})},
-      {"scaled_adam", MakeEntry<ScaledAdam>(ScaledAdamOptions{})},
-      {"scaled_adam_icefall", MakeEntry<ScaledAdam>(ScaledAdamOptions::Icefall())},
-      {"scaled_adam_icefall_2023", MakeEntry<ScaledAdam>(ScaledAdamOptions::Icefall2023())},
-      {"sgd", MakeEntry<Sgd>(SgdOptions{})},
-      {"zero_one_adam", MakeEntry<ZeroOneAdam>(ZeroOneAdamOptions{})},
-  };
-  return registry;
-}
-
-absl::StatusOr<const Entry*> Find(const std::string& name) {
-  // The distributed form is the same class (distributed.h).
-  constexpr std::string_view kDistributed = "distributed_";
-  const auto found =
-      Registry().find(name.starts_with(kDistributed) ? name.substr(kDistributed.size()) : name);
-  if (found == Registry().end()) return NotFound(UnknownName("optimizer", name, OptimizerNames()));
-  return &found->second;
-}
+// The distributed form is the same class (distributed.h).
+constexpr std::string_view kDistributed = "distributed_";
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const std::string& name,
-                                                         std::vector<autograd::ParameterPtr> params,
-                                                         const OptionMap& options) {
-  return MakeOptimizer(name, std::vector<TextParamGroup>{{std::move(params), options}});
+OptimizerRegistry::OptimizerRegistry() {
+  Add<Adafactor>("adafactor", AdafactorOptions{});
+  Add<Adafactor>("adafactor_torch", AdafactorOptions::Torch());
+  Add<AdaLomo>("adalomo", AdaLomoOptions{});
+  Add<Adam>("adam", AdamOptions{});
+  Add<AdamW>("adamw", AdamWOptions{});
+  Add<AdamW8bit>("adamw8bit", AdamW8bitOptions{});
+  Add<AdamW>("adamw_hf", AdamWOptions::HuggingFace());
+  Add<GaLoreAdafactor>("galore_adafactor", GaLoreAdafactorOptions{});
+  Add<GaLoreAdamW>("galore_adamw", GaLoreAdamWOptions{});
+  Add<GaLoreAdamW8bit>("galore_adamw8bit", GaLoreAdamW8bitOptions{});
+  Add<Came>("came", CameOptions{});
+  Add<Lamb>("lamb", LambOptions{});
+  Add<Lamb>("lamb_apex", LambOptions::Apex());
+  Add<Lamb>("lamb_colossal", LambOptions::Colossal());
+  Add<Lamb>("lamb_deepspeed", LambOptions::DeepSpeed());
+  Add<Lars>("lars", LarsOptions{});
+  Add<Lion>("lion", LionOptions{});
+  Add<Lomo>("lomo", LomoOptions{});
+  Add<OneBitAdam>("onebit_adam", OneBitAdamOptions{});
+  Add<OneBitAdam>("onebit_adam_deepspeed", OneBitAdamOptions::DeepSpeed());
+  Add<OneBitLamb>("onebit_lamb", OneBitLambOptions{});
+  Add<ScaledAdam>("scaled_adam", ScaledAdamOptions{});
+  Add<ScaledAdam>("scaled_adam_icefall", ScaledAdamOptions::Icefall());
+  Add<ScaledAdam>("scaled_adam_icefall_2023", ScaledAdamOptions::Icefall2023());
+  Add<Sgd>("sgd", SgdOptions{});
+  Add<ZeroOneAdam>("zero_one_adam", ZeroOneAdamOptions{});
 }
 
-absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const std::string& name,
-                                                         std::vector<TextParamGroup> groups) {
+void OptimizerRegistry::AddEntry(const std::string& name, Entry entry) {
+  APOGEE_CHECK(!name.empty() && !name.starts_with(kDistributed),
+               "OptimizerRegistry: an optimizer is named \"", name,
+               "\"; give it a name that does not begin with \"", kDistributed, "\"");
+  APOGEE_CHECK(entries_.emplace(name, std::move(entry)).second, "OptimizerRegistry: the name \"",
+               name, "\" is taken; give your optimizer another");
+}
+
+absl::StatusOr<const OptimizerRegistry::Entry*> OptimizerRegistry::Find(
+    const std::string& name) const {
+  const auto found =
+      entries_.find(name.starts_with(kDistributed) ? name.substr(kDistributed.size()) : name);
+  if (found == entries_.end()) return NotFound(UnknownName("optimizer", name, names()));
+  return &found->second;
+}
+
+absl::StatusOr<std::unique_ptr<Optimizer>> OptimizerRegistry::Make(
+    const std::string& name, std::vector<autograd::ParameterPtr> params,
+    const OptionMap& options) const {
+  return Make(name, std::vector<TextParamGroup>{{std::move(params), options}});
+}
+
+absl::StatusOr<std::unique_ptr<Optimizer>> OptimizerRegistry::Make(
+    const std::string& name, std::vector<TextParamGroup> groups) const {
   APOGEE_ASSIGN_OR_RETURN(const Entry* entry, Find(name));
   return entry->make("optimizer " + name, std::move(groups));
 }
 
-std::vector<std::string> OptimizerNames() {
+std::vector<std::string> OptimizerRegistry::names() const {
   std::vector<std::string> names;
-  for (const auto& [name, entry] : Registry()) names.push_back(name);
+  for (const auto& [name, entry] : entries_) names.push_back(name);
   return names;
 }
 
-bool TakesLocalGradients(const std::string& name) {
+bool OptimizerRegistry::TakesLocalGradients(const std::string& name) const {
   const absl::StatusOr<const Entry*> entry = Find(name);
   return entry.ok() && (*entry)->takes_local_gradients;
 }
 
-absl::StatusOr<OptionMap> OptimizerDefaults(const std::string& name) {
+absl::StatusOr<OptionMap> OptimizerRegistry::Defaults(const std::string& name) const {
   APOGEE_ASSIGN_OR_RETURN(const Entry* entry, Find(name));
   return entry->defaults;
+}
+
+const OptimizerRegistry& BuiltInOptimizers() {
+  static const auto& registry = *new OptimizerRegistry;
+  return registry;
 }
 
 }  // namespace apogee::optim

@@ -5,39 +5,121 @@
 //   auto optimizer = optim::MakeOptimizer("adamw", model.Parameters(), {{"lr", "3e-4"}});
 //   if (!optimizer.ok()) ...  // unknown optimizer "adamv" (did you mean "adamw"?); known: ...
 //
-// The list is in registry.cc, one line per optimizer.
+//   optim::OptimizerRegistry registry;                     // the library's optimizers ...
+//   registry.Add<AdaMax>("adamax", AdaMaxOptions{});       // ... and your own
+//   optimizer = optim::MakeOptimizer("adamax", model.Parameters(), {{"lr", "1e-2"}}, registry);
+//
+// The list of the library's optimizers is in registry.cc, one line each. Not a collective: ranks
+// that train together make the same optimizer with the same options.
 #ifndef APOGEE_OPTIM_REGISTRY_H_
 #define APOGEE_OPTIM_REGISTRY_H_
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
-#include "apogee/optim/optimizer.h"
+#include "apogee/optim/typed_optimizer.h"
 
 namespace apogee::optim {
+
+class LocalGradientOptimizer;
 
 struct TextParamGroup {
   std::vector<autograd::ParameterPtr> params;
   OptionMap options;
 };
 
-// Returns an error for an unknown name, an unknown or malformed option, and everything that the
-// constructor refuses. A name with the prefix "distributed_" makes the same optimizer
-// (distributed.h).
-absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const std::string& name,
-                                                         std::vector<autograd::ParameterPtr> params,
-                                                         const OptionMap& options = {});
-absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const std::string& name,
-                                                         std::vector<TextParamGroup> groups);
+class OptimizerRegistry {
+ public:
+  // Has every optimizer of the library.
+  OptimizerRegistry();
 
-// All names, sorted.
-std::vector<std::string> OptimizerNames();
-// Whether the optimizer averages over ranks itself in some steps (local_gradients.h). Plugins that
-// shard refuse it. False for an unknown name.
-bool TakesLocalGradients(const std::string& name);
-// The options of an optimizer with their defaults.
-absl::StatusOr<OptionMap> OptimizerDefaults(const std::string& name);
+  // Adds an optimizer. The constructor of OptimizerType takes std::vector<ParamGroup<Options>>, and
+  // Options has Fields() (options.h); `defaults` holds for options that a text does not name.
+  // Throws Error if the name is taken, is empty or begins with "distributed_".
+  template <typename OptimizerType, typename Options>
+  void Add(const std::string& name, const Options& defaults = {});
+
+  // Returns an error for an unknown name, an unknown or malformed option, and everything that the
+  // constructor refuses. A name with the prefix "distributed_" makes the same optimizer
+  // (distributed.h).
+  absl::StatusOr<std::unique_ptr<Optimizer>> Make(const std::string& name,
+                                                  std::vector<autograd::ParameterPtr> params,
+                                                  const OptionMap& options = {}) const;
+  absl::StatusOr<std::unique_ptr<Optimizer>> Make(const std::string& name,
+                                                  std::vector<TextParamGroup> groups) const;
+  // All names, sorted.
+  std::vector<std::string> names() const;
+  // Whether the optimizer averages over ranks itself in some steps (core/local_gradients.h).
+  // Plugins that shard refuse it. False for an unknown name.
+  bool TakesLocalGradients(const std::string& name) const;
+  // The options of an optimizer with their defaults. An error for an unknown name.
+  absl::StatusOr<OptionMap> Defaults(const std::string& name) const;
+
+ private:
+  struct Entry {
+    std::function<absl::StatusOr<std::unique_ptr<Optimizer>>(const std::string& what,
+                                                             std::vector<TextParamGroup>)>
+        make;
+    OptionMap defaults;
+    bool takes_local_gradients;
+  };
+  void AddEntry(const std::string& name, Entry entry);
+  absl::StatusOr<const Entry*> Find(const std::string& name) const;
+
+  std::map<std::string, Entry> entries_;
+};
+
+// The library's optimizers alone.
+const OptimizerRegistry& BuiltInOptimizers();
+
+// The same as the functions of the registry.
+inline absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(
+    const std::string& name, std::vector<autograd::ParameterPtr> params,
+    const OptionMap& options = {}, const OptimizerRegistry& registry = BuiltInOptimizers()) {
+  return registry.Make(name, std::move(params), options);
+}
+inline absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(
+    const std::string& name, std::vector<TextParamGroup> groups,
+    const OptimizerRegistry& registry = BuiltInOptimizers()) {
+  return registry.Make(name, std::move(groups));
+}
+inline std::vector<std::string> OptimizerNames(
+    const OptimizerRegistry& registry = BuiltInOptimizers()) {
+  return registry.names();
+}
+inline bool TakesLocalGradients(const std::string& name,
+                                const OptimizerRegistry& registry = BuiltInOptimizers()) {
+  return registry.TakesLocalGradients(name);
+}
+inline absl::StatusOr<OptionMap> OptimizerDefaults(
+    const std::string& name, const OptimizerRegistry& registry = BuiltInOptimizers()) {
+  return registry.Defaults(name);
+}
+
+template <typename OptimizerType, typename Options>
+void OptimizerRegistry::Add(const std::string& name, const Options& defaults) {
+  const auto make =
+      [defaults](const std::string& what,
+                 std::vector<TextParamGroup> groups) -> absl::StatusOr<std::unique_ptr<Optimizer>> {
+    std::vector<ParamGroup<Options>> typed;
+    for (TextParamGroup& group : groups) {
+      typed.push_back({std::move(group.params), defaults});
+      APOGEE_RETURN_IF_ERROR(SetOptions(group.options, what, typed.back().options));
+    }
+    try {
+      return std::make_unique<OptimizerType>(std::move(typed));
+    } catch (const Error& error) {
+      return InvalidArgument(error.what());
+    }
+  };
+  AddEntry(name,
+           {make, GetOptions(defaults), std::is_base_of_v<LocalGradientOptimizer, OptimizerType>});
+}
 
 }  // namespace apogee::optim
 

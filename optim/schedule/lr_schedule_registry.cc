@@ -2,70 +2,56 @@
 
 #include "apogee/optim/schedule/lr_schedule_registry.h"
 
-#include <map>
+#include <utility>
 
 namespace apogee::optim {
-namespace {
 
-struct Entry {
-  std::function<absl::StatusOr<LrSchedule>(const std::string& what, const OptionMap&)> make;
-  OptionMap defaults;
-};
-
-template <typename Options>
-Entry MakeEntry(LrSchedule (*factory)(const Options&)) {
-  const auto make = [factory](const std::string& what,
-                              const OptionMap& text) -> absl::StatusOr<LrSchedule> {
-    Options options;
-    APOGEE_RETURN_IF_ERROR(SetOptions(text, what, options));
-    try {
-      return factory(options);
-    } catch (const Error& error) {
-      return InvalidArgument(error.what());
-    }
-  };
-  return {make, GetOptions(Options{})};
+LrScheduleRegistry::LrScheduleRegistry() {
+  Add("constant", &ConstantSchedule, ConstantOptions{});
+  Add("cosine", &CosineSchedule, CosineOptions{});
+  Add("cosine_restarts", &CosineRestartsSchedule, CosineRestartsOptions{});
+  Add("eden", &EdenSchedule, EdenOptions{});
+  Add("exponential", &ExponentialSchedule, ExponentialOptions{});
+  Add("flat_cosine", &FlatCosineSchedule, FlatCosineOptions{});
+  Add("linear", &LinearSchedule, LinearOptions{});
+  Add("multistep", &MultiStepSchedule, MultiStepOptions{});
+  Add("one_cycle", &OneCycleSchedule, OneCycleOptions{});
+  Add("polynomial", &PolynomialSchedule, PolynomialOptions{});
+  Add("step", &StepDecaySchedule, StepDecayOptions{});
 }
 
-const std::map<std::string, Entry>& Registry() {
-  static const auto& registry = *new std::map<std::string, Entry>{
-      {"constant", MakeEntry(&ConstantSchedule)},
-      {"cosine", MakeEntry(&CosineSchedule)},
-      {"cosine_restarts", MakeEntry(&CosineRestartsSchedule)},
-      {"eden", MakeEntry(&EdenSchedule)},
-      {"exponential", MakeEntry(&ExponentialSchedule)},
-      {"flat_cosine", MakeEntry(&FlatCosineSchedule)},
-      {"linear", MakeEntry(&LinearSchedule)},
-      {"multistep", MakeEntry(&MultiStepSchedule)},
-      {"one_cycle", MakeEntry(&OneCycleSchedule)},
-      {"polynomial", MakeEntry(&PolynomialSchedule)},
-      {"step", MakeEntry(&StepDecaySchedule)},
-  };
-  return registry;
+void LrScheduleRegistry::AddEntry(const std::string& name, Entry entry) {
+  APOGEE_CHECK(entries_.emplace(name, std::move(entry)).second, "LrScheduleRegistry: the name \"",
+               name, "\" is taken; give your schedule another");
 }
 
-absl::StatusOr<const Entry*> Find(const std::string& name) {
-  const auto found = Registry().find(name);
-  if (found == Registry().end()) return NotFound(UnknownName("schedule", name, LrScheduleNames()));
+absl::StatusOr<const LrScheduleRegistry::Entry*> LrScheduleRegistry::Find(
+    const std::string& name) const {
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) return NotFound(UnknownName("schedule", name, names()));
   return &found->second;
 }
 
-}  // namespace
-
-absl::StatusOr<LrSchedule> MakeLrSchedule(const std::string& name, const OptionMap& options) {
+absl::StatusOr<LrSchedule> LrScheduleRegistry::Make(const std::string& name,
+                                                    const OptionMap& options) const {
   APOGEE_ASSIGN_OR_RETURN(const Entry* entry, Find(name));
   return entry->make("schedule " + name, options);
 }
 
-std::vector<std::string> LrScheduleNames() {
+std::vector<std::string> LrScheduleRegistry::names() const {
   std::vector<std::string> names;
-  for (const auto& [name, entry] : Registry()) names.push_back(name);
+  for (const auto& [name, entry] : entries_) names.push_back(name);
   return names;
 }
 
-absl::StatusOr<OptionMap> LrScheduleDefaults(const std::string& name) {
+absl::StatusOr<OptionMap> LrScheduleRegistry::Defaults(const std::string& name) const {
   APOGEE_ASSIGN_OR_RETURN(const Entry* entry, Find(name));
   return entry->defaults;
+}
+
+const LrScheduleRegistry& BuiltInLrSchedules() {
+  static const auto& registry = *new LrScheduleRegistry;
+  return registry;
 }
 
 }  // namespace apogee::optim

@@ -4,9 +4,17 @@
 //
 //   auto schedule = optim::MakeLrSchedule("cosine", {{"total_steps", "1000"}});
 //   if (!schedule.ok()) ...       // unknown schedule "cosin" (did you mean "cosine"?); known: ...
+//
+//   optim::LrScheduleRegistry registry;                      // the library's schedules ...
+//   registry.Add("sawtooth", &SawtoothSchedule, SawtoothOptions{});    // ... and your own
+//   schedule = optim::MakeLrSchedule("sawtooth", {{"period", "10"}}, registry);
+//
+// Not a collective: ranks that train together make the same schedule with the same options.
 #ifndef APOGEE_OPTIM_SCHEDULE_LR_SCHEDULE_REGISTRY_H_
 #define APOGEE_OPTIM_SCHEDULE_LR_SCHEDULE_REGISTRY_H_
 
+#include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -14,12 +22,67 @@
 
 namespace apogee::optim {
 
-// Returns an error for an unknown name, an unknown or malformed option, or an invalid value.
-absl::StatusOr<LrSchedule> MakeLrSchedule(const std::string& name, const OptionMap& options = {});
-// All names, sorted.
-std::vector<std::string> LrScheduleNames();
-// The options of a schedule with their defaults.
-absl::StatusOr<OptionMap> LrScheduleDefaults(const std::string& name);
+class LrScheduleRegistry {
+ public:
+  // Has every schedule of the library.
+  LrScheduleRegistry();
+
+  // Adds a schedule: `make(const Options&)` returns an LrSchedule or throws Error, and Options has
+  // Fields() (options.h). Throws Error if the name is taken.
+  template <typename MakeSchedule, typename Options>
+  void Add(const std::string& name, const MakeSchedule& make, const Options& defaults);
+
+  // Returns an error for an unknown name, an unknown or malformed option, or an invalid value.
+  absl::StatusOr<LrSchedule> Make(const std::string& name, const OptionMap& options = {}) const;
+  // All names, sorted.
+  std::vector<std::string> names() const;
+  // The options of a schedule with their defaults. An error for an unknown name.
+  absl::StatusOr<OptionMap> Defaults(const std::string& name) const;
+
+ private:
+  struct Entry {
+    std::function<absl::StatusOr<LrSchedule>(const std::string& what, const OptionMap&)> make;
+    OptionMap defaults;
+  };
+  void AddEntry(const std::string& name, Entry entry);
+  absl::StatusOr<const Entry*> Find(const std::string& name) const;
+
+  std::map<std::string, Entry> entries_;
+};
+
+// The library's schedules alone.
+const LrScheduleRegistry& BuiltInLrSchedules();
+
+// The same as the functions of the registry.
+inline absl::StatusOr<LrSchedule> MakeLrSchedule(
+    const std::string& name, const OptionMap& options = {},
+    const LrScheduleRegistry& registry = BuiltInLrSchedules()) {
+  return registry.Make(name, options);
+}
+inline std::vector<std::string> LrScheduleNames(
+    const LrScheduleRegistry& registry = BuiltInLrSchedules()) {
+  return registry.names();
+}
+inline absl::StatusOr<OptionMap> LrScheduleDefaults(
+    const std::string& name, const LrScheduleRegistry& registry = BuiltInLrSchedules()) {
+  return registry.Defaults(name);
+}
+
+template <typename MakeSchedule, typename Options>
+void LrScheduleRegistry::Add(const std::string& name, const MakeSchedule& make,
+                             const Options& defaults) {
+  AddEntry(name, {[make, defaults](const std::string& what,
+                                   const OptionMap& text) -> absl::StatusOr<LrSchedule> {
+                    Options options = defaults;
+                    APOGEE_RETURN_IF_ERROR(SetOptions(text, what, options));
+                    try {
+                      return make(options);
+                    } catch (const Error& error) {
+                      return InvalidArgument(error.what());
+                    }
+                  },
+                  GetOptions(defaults)});
+}
 
 }  // namespace apogee::optim
 

@@ -14,9 +14,11 @@
 
 #include "apogee/matrix/plain_run.h"
 #include "apogee/matrix/plugins.h"
+#include "apogee/matrix/reference.h"
 #include "apogee/matrix/report.h"
 #include "apogee/optim/registry.h"
 #include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tests/support/heavy_ball.h"
 
 namespace apogee::matrix {
 namespace matrix_test {
@@ -328,6 +330,28 @@ TEST(MatrixTest, TheSampleHasEveryPair) {
   }
   EXPECT_EQ(names.size(), all.size());
   EXPECT_EQ(optimizers.size(), optim::OptimizerNames().size());
+}
+
+TEST(MatrixTest, OwnOptimizersAreComparedToo) {
+  optim::OptimizerRegistry registry;
+  registry.Add<HeavyBall>("heavy_ball", HeavyBallOptions{});
+  for (const char* cell :
+       {"[h]eavy_ball/ddp/world2/f64/acc1/fed", "[h]eavy_ball/zero2/world4/f64/acc3/clip/gpt2"}) {
+    std::ostringstream out;
+    const std::vector<CellReport> reports = RunMatrix({.only = cell, .optimizers = &registry}, out);
+    ASSERT_EQ(reports.size(), 1u) << cell;
+    EXPECT_EQ(reports[0].verdict, Verdict::kPass) << out.str();
+    EXPECT_THAT(out.str(), StartsWith("PASS heavy_ball/"));
+  }
+  std::ostringstream out;
+  const std::vector<CellReport> reports =
+      RunMatrix({.only = "[h]eavy_ball/zero2/world2/f64/acc1/fed",
+                 .sabotage = Sabotage::kDropCollective,
+                 .optimizers = &registry},
+                out);
+  ASSERT_EQ(reports.size(), 1u);
+  EXPECT_EQ(reports[0].verdict, Verdict::kFail) << out.str();
+  EXPECT_TRUE(ChooseCells({.only = "heavy_ball"}).empty());
 }
 
 TEST(MatrixTest, Patterns) {

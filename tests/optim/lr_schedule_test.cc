@@ -123,6 +123,37 @@ TEST(LrScheduleTest, ByName) {
               HasSubstr("did you mean \"step_size\""));
 }
 
+struct SawtoothOptions {
+  int64_t period = 2;
+  static std::vector<OptionField<SawtoothOptions>> Fields() {
+    return {{"period", &SawtoothOptions::period}};
+  }
+};
+LrSchedule SawtoothSchedule(const SawtoothOptions& options) {
+  APOGEE_CHECK(options.period > 0, "period is ", options.period, ", must be above 0");
+  return {.lr = [period = options.period](ScheduleTime time, double base_lr) {
+    return base_lr * static_cast<double>(time.step % period);
+  }};
+}
+
+TEST(LrScheduleTest, OwnSchedulesByName) {
+  LrScheduleRegistry registry;
+  registry.Add("sawtooth", &SawtoothSchedule, SawtoothOptions{.period = 3});
+  EXPECT_EQ(At(*MakeLrSchedule("sawtooth", {}, registry), 5), 2);
+  EXPECT_EQ(At(*MakeLrSchedule("sawtooth", {{"period", "5"}}, registry), 4, 0.5), 2);
+  EXPECT_EQ(At(*registry.Make("step", {{"gamma", "0.5"}}), 1), 0.5);
+  EXPECT_EQ(LrScheduleDefaults("sawtooth", registry)->at("period"), "3");
+  EXPECT_THAT(LrScheduleNames(registry), ::testing::Contains("sawtooth"));
+  EXPECT_FALSE(MakeLrSchedule("sawtooth").ok()) << "registries are independent";
+  EXPECT_THAT(
+      Message(registry.Make("sawtoth").status()),
+      ::testing::AllOf(HasSubstr("did you mean \"sawtooth\""), HasSubstr("known: constant")));
+  EXPECT_THAT(Message(registry.Make("sawtooth", {{"period", "0"}}).status()),
+              HasSubstr("period is 0"));
+  EXPECT_THROW(registry.Add("cosine", &SawtoothSchedule, SawtoothOptions{}), Error);
+  EXPECT_THROW(registry.Add("sawtooth", &SawtoothSchedule, SawtoothOptions{}), Error);
+}
+
 class LrSchedulerTest : public ::testing::Test {
  protected:
   ParameterPtr Param(const std::string& name) {

@@ -8,6 +8,8 @@
 #include "apogee/optim/adam/adam.h"
 #include "apogee/optim/distributed.h"
 #include "apogee/tests/optim/optim_fixture.h"
+#include "apogee/tests/support/heavy_ball.h"
+#include "apogee/tests/support/message_of.h"
 
 namespace apogee::optim {
 namespace registry_test {
@@ -61,6 +63,48 @@ TEST_F(RegistryTest, Messages) {
   EXPECT_EQ(MessageOf("adam", {{"betas", "0.9"}}),
             "optimizer adam: betas: expected two numbers with a comma, got \"0.9\"");
   EXPECT_THAT(MessageOf("adam", {{"lr", "-1"}, {"eps", "nan"}}), HasSubstr("lr is -1"));
+}
+
+TEST_F(RegistryTest, OwnOptimizers) {
+  OptimizerRegistry registry;
+  registry.Add<HeavyBall>("heavy_ball", HeavyBallOptions{.lr = 0.5});
+  registry.Add<HeavyBall>("light_ball", HeavyBallOptions{.momentum = 0.1});
+  const ParameterPtr w = RandomParam("own", {3}, DType::kF64, CpuContext(), 1);
+  const std::vector<double> start = Values(w->value());
+  auto made = MakeOptimizer("heavy_ball", {w}, {{"momentum", "0"}}, registry);
+  ASSERT_TRUE(made.ok()) << made.status();
+  w->set_grad(Tensor::FromVector<double>({1, 2, 3}, {3}, CpuContext()));
+  (*made)->step();
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_DOUBLE_EQ(Values(w->value())[i], start[i] - 0.5 * static_cast<double>(i + 1));
+  }
+  EXPECT_EQ((*registry.Make("distributed_light_ball", {w}))->group_options(0).at("momentum"),
+            "0.1");
+  EXPECT_EQ(OptimizerDefaults("heavy_ball", registry)->at("lr"), "0.5");
+  EXPECT_FALSE(TakesLocalGradients("heavy_ball", registry));
+  EXPECT_TRUE(registry.TakesLocalGradients("onebit_adam"));
+  EXPECT_TRUE(registry.Make("adamw", {w}).ok());
+  EXPECT_EQ(OptimizerNames(registry).size(), OptimizerNames().size() + 2);
+  EXPECT_FALSE(MakeOptimizer("heavy_ball", {w}).ok()) << "registries are independent";
+}
+
+TEST_F(RegistryTest, MessagesNameOwnOptimizers) {
+  OptimizerRegistry registry;
+  registry.Add<HeavyBall>("heavy_ball", HeavyBallOptions{});
+  const auto message = [&](const std::string& name, const OptionMap& options) {
+    return Message(MakeOptimizer(name, {param_}, options, registry).status());
+  };
+  EXPECT_THAT(message("heavy_bell", {}),
+              MatchesRegex("unknown optimizer \"heavy_bell\" \\(did you mean \"heavy_ball\"\\?\\); "
+                           "known: .*galore_adamw8bit, heavy_ball, lamb.*"));
+  EXPECT_THAT(message("heavy_ball", {{"momentun", "0"}}), HasSubstr("did you mean \"momentum\""));
+  EXPECT_THAT(message("heavy_ball", {{"lr", "-1"}}), HasSubstr("lr is -1"));
+  const auto add = [&](const std::string& name) {
+    return apogee::testing::MessageOf([&] { registry.Add<HeavyBall>(name, HeavyBallOptions{}); });
+  };
+  EXPECT_THAT(add("heavy_ball"), HasSubstr("the name \"heavy_ball\" is taken"));
+  EXPECT_THAT(add("adamw"), HasSubstr("the name \"adamw\" is taken"));
+  EXPECT_THAT(add("distributed_ball"), HasSubstr("does not begin with \"distributed_\""));
 }
 
 TEST_F(RegistryTest, OptionWords) {

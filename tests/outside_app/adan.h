@@ -30,8 +30,10 @@ struct AdanOptions {
 
 class Adan : public apogee::optim::TypedOptimizer<AdanOptions> {
  public:
+  explicit Adan(std::vector<apogee::optim::ParamGroup<AdanOptions>> groups)
+      : TypedOptimizer("adan", std::move(groups)) {}
   Adan(std::vector<apogee::autograd::ParameterPtr> params, const AdanOptions& options)
-      : TypedOptimizer("adan", {{std::move(params), options}}) {}
+      : Adan({{std::move(params), options}}) {}
   bool SupportsShards() const override { return true; }
 
  protected:

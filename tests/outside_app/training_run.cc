@@ -37,21 +37,19 @@ std::vector<int64_t> Shares(int num_ranks, bool uneven) {
 
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const std::string& name,
                                                 const apogee::nn::Module& model) {
-  if (name == "adan") {
-    return std::make_unique<Adan>(model.Parameters(),
-                                  AdanOptions{.lr = 1e-2, .weight_decay = 0.02});
+  optim::OptimizerRegistry registry;
+  registry.Add<Adan>("adan", AdanOptions{.weight_decay = 0.02});
+  registry.Add<Muon>("muon", MuonOptions{});
+  if (name != "muon") {
+    return apogee::ValueOrThrow(registry.Make(name, model.Parameters(), {{"lr", "1e-2"}}));
   }
-  if (name == "muon") {
-    optim::ParamGroup<MuonOptions> matrices{.params = {}, .options = {.lr = 0.02}};
-    optim::ParamGroup<MuonOptions> rest{.params = {},
-                                        .options = {.lr = 0.05, .orthogonalize = false}};
-    for (const autograd::ParameterPtr& p : model.Parameters()) {
-      const bool matrix = p->shape().rank() == 2 && p->name() != "embed.weight";
-      (matrix ? matrices : rest).params.push_back(p);
-    }
-    return std::make_unique<Muon>(std::vector{matrices, rest});
+  optim::TextParamGroup matrices{.params = {}, .options = {{"lr", "0.02"}}};
+  optim::TextParamGroup rest{.params = {}, .options = {{"lr", "0.05"}, {"orthogonalize", "0"}}};
+  for (const autograd::ParameterPtr& p : model.Parameters()) {
+    const bool matrix = p->shape().rank() == 2 && p->name() != "embed.weight";
+    (matrix ? matrices : rest).params.push_back(p);
   }
-  return apogee::ValueOrThrow(optim::MakeOptimizer(name, model.Parameters(), {{"lr", "1e-2"}}));
+  return apogee::ValueOrThrow(registry.Make(name, std::vector{matrices, rest}));
 }
 
 apogee::Criterion MakeCriterion(const std::string& loss) {
