@@ -144,7 +144,7 @@ std::function<void()> CublasAloneOn([[maybe_unused]] const DeviceContext& contex
                                     [[maybe_unused]] const Tensor& b,
                                     [[maybe_unused]] const Tensor& c) {
 #ifdef APOGEE_BENCH_CUBLAS
-  if (!context.is_host()) return CublasAlone(a, b, c);
+  if (context.device().type == DeviceType::kCuda) return CublasAlone(a, b, c);
 #endif
   return nullptr;
 }
@@ -232,7 +232,7 @@ void Gpt(const Flags& flags, const ContextPtr& context) {
     booster.backward(loss, boosted.optimizer);
     return loss.Detach();
   });
-  if (context->is_host()) return;
+  if (context->device().type != DeviceType::kCuda) return;  // no graphs
   GraphedMicroStep micro_step(booster, boosted.model, boosted.criterion, boosted.optimizer);
   // On the host, as a loader would give it: the copy then needs no synchronisation.
   const data::Batch batch{inputs.ToHost(), targets.ToHost()};

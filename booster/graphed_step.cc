@@ -68,7 +68,7 @@ GraphedMicroStep::GraphedMicroStep(Booster& booster, nn::Module& model, Criterio
                "GraphedMicroStep: the model has no parameters with values; call "
                "model.Initialize(context) and boost first");
   context_ = parameters_[0]->context();
-  APOGEE_CHECK(!context_->is_host(), "GraphedMicroStep: the model is on ",
+  APOGEE_CHECK(context_->device().type == DeviceType::kCuda, "GraphedMicroStep: the model is on ",
                context_->device().ToString(),
                ", which has no graphs; run the micro-batch eagerly there");
   APOGEE_CHECK(booster.plugin().backward_is_only_kernels(), "GraphedMicroStep: the plugin is ",

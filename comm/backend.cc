@@ -23,10 +23,11 @@ absl::StatusOr<Backend> ChooseBackend(const LaunchOptions& options, int num_proc
                            "with a GPU each)");
   }
   APOGEE_ASSIGN_OR_RETURN(const DeviceName device, ParseDevice(options.device));
-  const bool on_cpu = device.type == DeviceType::kCpu;
-  if (name == "nccl" && on_cpu) {
-    return InvalidArgument("launch: comm nccl moves tensors between GPUs, but device is cpu; use ",
-                           "device cuda, or comm mpi");
+  const bool has_nccl = device.type == DeviceType::kCuda;
+  if (name == "nccl" && !has_nccl) {
+    return InvalidArgument("launch: comm nccl moves tensors between NVIDIA GPUs, but device is ",
+                           DeviceTypeName(device.type), "; use device ",
+                           DeviceTypeName(DeviceType::kCuda), ", or comm mpi");
   }
   APOGEE_ASSIGN_OR_RETURN(const process::Started started, process::StartedInEnvironment());
   const bool by_tcp = started.by == process::Starter::kTcp;
@@ -51,7 +52,7 @@ absl::StatusOr<Backend> ChooseBackend(const LaunchOptions& options, int num_proc
                            process::NameOf(started.by), " started these; use comm ",
                            by_tcp ? "tcp" : "mpi", " or auto");
   }
-  if (name == "nccl" || (name == "auto" && !on_cpu)) return Backend::kNccl;
+  if (name == "nccl" || (name == "auto" && has_nccl)) return Backend::kNccl;
   return by_tcp ? Backend::kTcp : Backend::kMpi;
 }
 

@@ -113,7 +113,7 @@ struct SignKernels {
 #undef APOGEE_DECLARE_SLOT
 };
 
-// The table for the context's device type; calling an empty slot throws Error.
+// The table of the context's backend (comm/device_backend.h); calling an empty slot throws Error.
 const SignKernels& SignKernelsFor(const DeviceContext& context);
 
 }  // namespace apogee::comm

@@ -6,40 +6,49 @@
 #include <charconv>
 
 #include "apogee/core/process/thread_team.h"
-#include "apogee/tensor/cpu/cpu_context.h"
-#include "apogee/tensor/cuda/cuda_context.h"
+#include "apogee/tensor/device_backend.h"
 
 namespace apogee {
+namespace {
+
+// -1 if `text` is not a number of a device.
+int ParseIndex(const std::string& text) {
+  int index = 0;
+  const char* end = text.data() + text.size();
+  const auto [last, error] = std::from_chars(text.data(), end, index);
+  return error == std::errc() && last == end ? std::max(index, -1) : -1;
+}
+
+}  // namespace
 
 Device DeviceName::For(int process) const {
-  if (type == DeviceType::kCpu) return {};
-  return {type, index >= 0 ? index : process % std::max(1, NumCudaDevices())};
+  const int count = APOGEE_DEVICE_FUNCTION(type, NumDevices)();
+  return {type, index >= 0 ? index : process % std::max(1, count)};
 }
 
 absl::StatusOr<DeviceName> ParseDevice(const std::string& name) {
-  if (name == "cpu") return DeviceName{};
-  if (name == "cuda") return DeviceName{.type = DeviceType::kCuda};
-  const std::string prefix = "cuda:";
-  int index = 0;
-  const char* end = name.data() + name.size();
-  if (name.starts_with(prefix) && name.size() > prefix.size()) {
-    const auto [last, error] = std::from_chars(name.data() + prefix.size(), end, index);
-    if (error == std::errc() && last == end && index >= 0) {
-      return DeviceName{.type = DeviceType::kCuda, .index = index};
+  std::string expected;
+  for (const DeviceType type : kDeviceTypes) {
+    const std::string whole = DeviceTypeName(type), prefix = whole + ":";
+    if (name == whole) return DeviceName{.type = type, .index = -1};
+    expected += (expected.empty() ? "" : ", ") + whole;
+    if (type == DeviceType::kCpu) continue;  // one, without a number
+    if (name.starts_with(prefix)) {
+      const int index = ParseIndex(name.substr(prefix.size()));
+      if (index >= 0) return DeviceName{.type = type, .index = index};
     }
+    expected += ", " + prefix + "NUMBER";
   }
-  return InvalidArgument("device '", name, "': expected cpu, cuda, or the number of a GPU, cuda:0");
+  return InvalidArgument("device '", name, "': expected one of ", expected);
 }
 
 absl::StatusOr<ContextPtr> MakeContext(Device device, int num_threads) {
   APOGEE_RETURN_IF_ERROR(CheckNumThreads(num_threads));
-  if (device.type == DeviceType::kCpu) return CpuContext({.num_threads = num_threads});
-  return CudaContext({.device = device.index, .num_threads = num_threads});
+  return APOGEE_DEVICE_FUNCTION(device.type, MakeDeviceContext)(device.index, num_threads);
 }
 
 ContextPtr HostMemoryFor(const ContextPtr& device) {
-  return device->is_host() ? CpuContext({.num_threads = device->num_threads()})
-                           : PinnedContext(device);
+  return APOGEE_DEVICE_FUNCTION(device->device().type, MakeHostMemory)(device);
 }
 
 }  // namespace apogee

@@ -14,10 +14,11 @@
 
 namespace apogee {
 
-// "cpu", "cuda:1", or "cuda": a GPU chosen by the process's number.
+// "cpu", "cuda:1", or "cuda": a GPU chosen by the process's number. In the same way for every other
+// type of device (core/device_backends.h).
 struct DeviceName {
   DeviceType type = DeviceType::kCpu;
-  int index = -1;  // of the GPU; -1: For() chooses
+  int index = -1;  // of the device; -1: For() chooses
 
   // The device of process number `process` on this machine. "cuda" is GPU `process` modulo the
   // number of GPUs.
@@ -26,12 +27,13 @@ struct DeviceName {
 // Returns InvalidArgument for any other name.
 absl::StatusOr<DeviceName> ParseDevice(const std::string& name);
 
-// A CpuContext or a CudaContext. Returns the errors of CheckNumThreads and of CudaContext.
+// A context of the device's backend, such as a CpuContext or a CudaContext. Returns its errors and
+// those of CheckNumThreads.
 absl::StatusOr<ContextPtr> MakeContext(Device device, int num_threads = 1);
 
 // Makes another context of the rank of `device`, for tensors that stay in the host's memory while
-// kernels of `device` read and write them (offload). It is a CpuContext for a CPU and a
-// PinnedContext (tensor/cuda/cuda_context.h) for a GPU.
+// kernels of `device` read and write them (offload). It is a CpuContext for a CPU, and a
+// PinnedContext (tensor/cuda/cuda_context.h) for a GPU of CUDA.
 ContextPtr HostMemoryFor(const ContextPtr& device);
 
 }  // namespace apogee

@@ -7,12 +7,11 @@
 #include <vector>
 
 #include "apogee/comm/cpu/sign_lanes.h"
-#include "apogee/comm/cuda/kernels.h"
+#include "apogee/comm/device_backend.h"
 #include "apogee/core/device_context.h"
 #include "apogee/core/parallel.h"
 
-namespace apogee::comm {
-namespace cpu {
+namespace apogee::comm::cpu {
 namespace {
 
 // With fewer bytes of signs, a loop is not split over threads.
@@ -162,12 +161,7 @@ void clear(const DeviceContext&, const ClearArgs& args) {
   });
 }
 
-}  // namespace
-}  // namespace cpu
-
-namespace {
-
-constexpr SignKernels MakeCpuTable() {
+constexpr SignKernels MakeTable() {
   SignKernels table;
 #define APOGEE_FILL_SLOT(name, Args) table.name = &cpu::name;
   APOGEE_FOR_EACH_SIGN_KERNEL(APOGEE_FILL_SLOT)
@@ -175,12 +169,10 @@ constexpr SignKernels MakeCpuTable() {
   return table;
 }
 
-constexpr SignKernels kCpuTable = MakeCpuTable();
+constexpr SignKernels kTable = MakeTable();
 
 }  // namespace
 
-const SignKernels& SignKernelsFor(const DeviceContext& context) {
-  return context.device().type == DeviceType::kCpu ? kCpuTable : cuda::SignKernelTable();
-}
+const SignKernels& SignKernelTable() { return kTable; }
 
-}  // namespace apogee::comm
+}  // namespace apogee::comm::cpu

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Replaces comm/cuda in a build without CUDA.
-#include "apogee/comm/cuda/kernels.h"
 #include "apogee/comm/cuda/stream_order.h"
-#include "apogee/comm/cuda/tree_reduce.h"
+#include "apogee/comm/device_backend.h"
 
 namespace apogee::comm::cuda {
 namespace {
@@ -16,9 +15,9 @@ constexpr SignKernels kEmptyTable;
 
 const SignKernels& SignKernelTable() { return kEmptyTable; }
 
-void TreeReduceCuda(const DeviceContext& context, const char* op_name, DType /*dtype*/,
-                    ReduceOp /*op*/, std::span<const void* const> /*inputs*/,
-                    std::span<void* const> /*outputs*/, int64_t /*count*/) {
+void TreeReduceOn(const DeviceContext& context, const char* op_name, DType /*dtype*/,
+                  ReduceOp /*op*/, std::span<const void* const> /*inputs*/,
+                  std::span<void* const> /*outputs*/, int64_t /*count*/) {
   Throw(op_name, ": a tensor on ", context.device().ToString(), ", but this build has no CUDA");
 }
 

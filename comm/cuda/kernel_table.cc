@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include "apogee/comm/cuda/kernels.h"
+#include "apogee/comm/device_backend.h"
 
 namespace apogee::comm::cuda {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The CUDA kernels of 1-bit messages, and their table. Private to comm.
+// The CUDA kernels of 1-bit messages. Private to comm/cuda.
 #ifndef APOGEE_COMM_CUDA_KERNELS_H_
 #define APOGEE_COMM_CUDA_KERNELS_H_
 
@@ -11,9 +11,6 @@ namespace apogee::comm::cuda {
 #define APOGEE_DECLARE_KERNEL(name, Args) void name(const DeviceContext& context, const Args& args);
 APOGEE_FOR_EACH_SIGN_KERNEL(APOGEE_DECLARE_KERNEL)
 #undef APOGEE_DECLARE_KERNEL
-
-// The table; its slots are empty in a build without CUDA.
-const SignKernels& SignKernelTable();
 
 }  // namespace apogee::comm::cuda
 

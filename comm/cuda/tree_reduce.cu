@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "apogee/comm/cuda/tree_reduce.h"
+#include "apogee/comm/device_backend.h"
 #include "apogee/tensor/cuda/device/device.cuh"
 #include "apogee/tensor/cuda/device/launch.cuh"
 
@@ -165,9 +165,9 @@ void Reduce(const DeviceContext& context, std::span<const void* const> inputs,
 
 }  // namespace
 
-void TreeReduceCuda(const DeviceContext& context, const char* op_name, DType dtype, ReduceOp op,
-                    std::span<const void* const> inputs, std::span<void* const> outputs,
-                    int64_t count) {
+void TreeReduceOn(const DeviceContext& context, const char* op_name, DType dtype, ReduceOp op,
+                  std::span<const void* const> inputs, std::span<void* const> outputs,
+                  int64_t count) {
   APOGEE_CHECK(IsFloat(dtype), op_name, ": sums of integers are not supported; use f32 or f64");
   if (count == 0) return;
   DispatchFloat(dtype, op_name, [&]<typename T>() {

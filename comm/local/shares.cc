@@ -3,7 +3,7 @@
 // Local collectives: the movement of data.
 #include <vector>
 
-#include "apogee/comm/cuda/tree_reduce.h"
+#include "apogee/comm/device_backend.h"
 #include "apogee/comm/local/operation.h"
 #include "apogee/comm/tree_reduce.h"
 
@@ -40,12 +40,7 @@ void ReduceShare(const Operation& operation, size_t index) {
     }
   }
   const DeviceContext& context = *ContextOf(operation.calls[index]);
-  if (context.is_host()) {
-    TreeReduce(CollectiveName(first.kind), dtype, first.op, inputs, outputs, end - begin);
-  } else {
-    cuda::TreeReduceCuda(context, CollectiveName(first.kind), dtype, first.op, inputs, outputs,
-                         end - begin);
-  }
+  TreeReduceOn(context, CollectiveName(first.kind), dtype, first.op, inputs, outputs, end - begin);
 }
 
 // Ranks of one process read each other's memory, so all tensors must be on the host or on one GPU.

@@ -2,7 +2,7 @@
 
 #include "apogee/comm/nccl/communicator.h"
 
-#include "apogee/comm/nccl/engine.h"
+#include "apogee/comm/nccl/communicator_threads.h"
 
 namespace apogee::comm::nccl {
 namespace {
@@ -32,19 +32,19 @@ Communicator::Communicator(CommunicatorOptions given) {
   group_ = std::make_shared<FlightGroup>(
       FlightGroup{.name = options.name, .ranks = options.world_ranks});
   const bool wait = options.wait;
-  engine_ = std::make_unique<Engine>(std::move(options));
+  threads_ = std::make_unique<CommunicatorThreads>(std::move(options));
   try {
-    engine_->Start();
-    if (wait) engine_->WaitReady();
+    threads_->Start();
+    if (wait) threads_->WaitReady();
   } catch (...) {
-    engine_->End();
+    threads_->End();
     throw;
   }
 }
 
-Communicator::~Communicator() { engine_->End(); }
+Communicator::~Communicator() { threads_->End(); }
 
-void Communicator::Abort(const std::string& why) { engine_->Abort(why); }
+void Communicator::Abort(const std::string& why) { threads_->Abort(why); }
 
 void Communicator::Check(const Call& call) const {
   using enum CollectiveKind;
@@ -103,7 +103,7 @@ OperationPtr Communicator::Submit(Call call) {
                            std::to_string(recorded.sequence) + " of group " + group_->name;
   auto operation =
       std::make_shared<Operation>(std::move(call), name, Clock::now() + timeout_, record_, id);
-  engine_->Add(operation);
+  threads_->Add(operation);
   return operation;
 }
 

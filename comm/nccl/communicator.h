@@ -31,7 +31,7 @@
 
 namespace apogee::comm::nccl {
 
-class Engine;
+class CommunicatorThreads;
 
 class Communicator {
  public:
@@ -60,7 +60,7 @@ class Communicator {
   std::shared_ptr<FlightRecord> record_;
   std::shared_ptr<const FlightGroup> group_;
   std::map<std::pair<int, int>, int64_t> num_calls_;  // by sender and receiver; group: {-1, -1}
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<CommunicatorThreads> threads_;
 };
 
 }  // namespace apogee::comm::nccl

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "apogee/comm/cuda/tree_reduce.h"
+#include "apogee/comm/device_backend.h"
 
 namespace apogee::comm::nccl {
 namespace {
@@ -71,8 +71,8 @@ void GpuCall::Before(const DeviceContext& context) const {
 
 void GpuCall::Reduce(const DeviceContext& context, const std::vector<Reduction>& reductions) const {
   for (const Reduction& reduction : reductions) {
-    cuda::TreeReduceCuda(context, CollectiveName(kind_), dtype_, op_, reduction.inputs,
-                         {&reduction.output, 1}, reduction.count);
+    TreeReduceOn(context, CollectiveName(kind_), dtype_, op_, reduction.inputs,
+                 {&reduction.output, 1}, reduction.count);
   }
 }
 

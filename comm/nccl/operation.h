@@ -82,8 +82,8 @@ class Operation : public Work {
   const std::string& name() const { return name_; }
   Clock::time_point deadline() const { return deadline_; }
 
-  // For the engine. `error`: empty on success. SetRecord comes before Finish, so that the flight
-  // record is written before the caller goes on.
+  // For CommunicatorThreads. `error`: empty on success. SetRecord comes before Finish, so that the
+  // flight record is written before the caller goes on.
   void SetQueued();
   void SetRecord(const std::string& error);
   void Finish(const std::string& error);

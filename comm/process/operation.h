@@ -41,7 +41,7 @@ class Completion {
   std::string error_;
 };
 
-// All fields but the completion belong to the thread that has the turn (Engine).
+// All fields but the completion belong to the thread that has the turn (CollectiveEngine).
 struct Operation : std::enable_shared_from_this<Operation> {
   struct Member {
     bool arrived = false;

@@ -11,14 +11,14 @@
 #include <string>
 #include <vector>
 
-#include "apogee/comm/process/engine.h"
+#include "apogee/comm/process/collective_engine.h"
 #include "apogee/comm/process/gpu_channels.h"
 
 namespace apogee::comm::process {
 
 // The state that the groups of one launch share.
 struct Shared {
-  Engine* engine;
+  CollectiveEngine* engine;
   uint32_t session;
   Trace* trace;
   std::mutex mutex;

@@ -44,18 +44,18 @@ absl::Status UseGpus(const std::shared_ptr<Shared>& shared, Device device, int s
 absl::StatusOr<Processes> ThisProcess() {
   APOGEE_ASSIGN_OR_RETURN(const Started started, StartedInEnvironment());
   if (started.size == 1) return Processes{};
-  APOGEE_ASSIGN_OR_RETURN(Engine * engine, Engine::OfProcess());
+  APOGEE_ASSIGN_OR_RETURN(CollectiveEngine * engine, CollectiveEngine::OfProcess());
   return Processes{.rank = engine->rank(), .size = engine->size()};
 }
 
 int64_t BytesToOtherMachines() {
-  return ValueOrThrow(Engine::OfProcess())->bytes_to_other_machines();
+  return ValueOrThrow(CollectiveEngine::OfProcess())->bytes_to_other_machines();
 }
 
 absl::Status Launch(const LaunchOptions& options, int num_threads,
                     const std::function<void(World&)>& fn) {
   APOGEE_ASSIGN_OR_RETURN(const DeviceName device, ParseDevice(options.device));
-  APOGEE_ASSIGN_OR_RETURN(Engine * engine, Engine::OfProcess());
+  APOGEE_ASSIGN_OR_RETURN(CollectiveEngine * engine, CollectiveEngine::OfProcess());
   APOGEE_ASSIGN_OR_RETURN(const Backend backend, ChooseBackend(options, engine->size()));
   const auto timeout =
       std::chrono::milliseconds(static_cast<int64_t>(options.timeout_seconds * 1000));

@@ -195,8 +195,8 @@ struct OptimKernels {
 #undef APOGEE_DECLARE_SLOT
 };
 
-// The table for the context's device type. Calling a kernel that this build does not have throws
-// Error.
+// The table of the context's backend (optim/core/device_backend.h). Calling a kernel that this
+// build does not have throws Error.
 const OptimKernels& OptimKernelsFor(const DeviceContext& context);
 
 }  // namespace apogee::optim

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/optim/cuda/kernel_table.h"
-
+#include "apogee/optim/core/device_backend.h"
 #include "apogee/optim/cpu/kernels.h"
 
-namespace apogee::optim {
+namespace apogee::optim::cpu {
 namespace {
 
-constexpr OptimKernels MakeCpuTable() {
+constexpr OptimKernels MakeTable() {
   OptimKernels table;
 #define APOGEE_FILL_SLOT(name, Args) table.name = &cpu::name;
   APOGEE_FOR_EACH_OPTIM_KERNEL(APOGEE_FILL_SLOT)
@@ -15,12 +14,13 @@ constexpr OptimKernels MakeCpuTable() {
   return table;
 }
 
-constexpr OptimKernels kCpuTable = MakeCpuTable();
+constexpr OptimKernels kTable = MakeTable();
 
 }  // namespace
 
-const OptimKernels& OptimKernelsFor(const DeviceContext& context) {
-  return context.device().type == DeviceType::kCpu ? kCpuTable : CudaOptimKernels();
-}
+const OptimKernels& OptimKernelTable() { return kTable; }
 
-}  // namespace apogee::optim
+// Kernels have run when they return, so the host knows all that a decision needs.
+DecisionMaker DeviceDecisionMaker() { return nullptr; }
+
+}  // namespace apogee::optim::cpu

@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // For a build without CUDA: a table without kernels.
-#include "apogee/optim/cuda/kernel_table.h"
-#include "apogee/optim/step/device_decision.h"
+#include "apogee/optim/core/device_backend.h"
 
-namespace apogee::optim {
+namespace apogee::optim::cuda {
 
-const OptimKernels& CudaOptimKernels() {
+const OptimKernels& OptimKernelTable() {
   static constexpr OptimKernels kEmptyTable;
   return kEmptyTable;
 }
 
-std::unique_ptr<DeviceDecision> MakeDeviceDecision(const ContextPtr&) {
-  Throw("MakeDeviceDecision: this build has no CUDA");
-}
+DecisionMaker DeviceDecisionMaker() { return nullptr; }
 
-}  // namespace apogee::optim
+}  // namespace apogee::optim::cuda

@@ -5,11 +5,10 @@
 
 #include "apogee/optim/core/options_agreement.h"
 #include "apogee/optim/cuda/device/norm_terms.cuh"
-#include "apogee/optim/step/device_decision.h"
+#include "apogee/optim/cuda/kernels.h"
 #include "apogee/tensor/cuda/runtime/stream_context.cuh"
 
-namespace apogee::optim {
-namespace cuda {
+namespace apogee::optim::cuda {
 namespace {
 
 using apogee::cuda::CheckCuda;
@@ -124,10 +123,9 @@ class GpuDecision : public DeviceDecision {
 };
 
 }  // namespace
-}  // namespace cuda
 
-std::unique_ptr<DeviceDecision> MakeDeviceDecision(const ContextPtr& context) {
-  return std::make_unique<cuda::GpuDecision>(context);
+std::unique_ptr<DeviceDecision> MakeGpuDecision(const ContextPtr& context) {
+  return std::make_unique<GpuDecision>(context);
 }
 
-}  // namespace apogee::optim
+}  // namespace apogee::optim::cuda

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/optim/cuda/kernel_table.h"
-
+#include "apogee/optim/core/device_backend.h"
 #include "apogee/optim/cuda/kernels.h"
 
-namespace apogee::optim {
+namespace apogee::optim::cuda {
 namespace {
 
 constexpr OptimKernels MakeTable() {
@@ -19,6 +18,8 @@ constexpr OptimKernels kTable = MakeTable();
 
 }  // namespace
 
-const OptimKernels& CudaOptimKernels() { return kTable; }
+const OptimKernels& OptimKernelTable() { return kTable; }
 
-}  // namespace apogee::optim
+DecisionMaker DeviceDecisionMaker() { return &MakeGpuDecision; }
+
+}  // namespace apogee::optim::cuda

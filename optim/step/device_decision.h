@@ -59,7 +59,10 @@ class DeviceDecision {
   virtual StepGate Wait() = 0;
 };
 
-// Throws Error if this build has no CUDA.
+// Whether steps can be decided on the context's device: its backend makes decisions
+// (optim/core/device_backend.h), and the host need not wait for what it queues.
+bool HasDeviceDecision(const DeviceContext& context);
+// Throws Error if the context's device has none.
 std::unique_ptr<DeviceDecision> MakeDeviceDecision(const ContextPtr& context);
 
 }  // namespace apogee::optim

@@ -13,7 +13,7 @@ namespace apogee::optim {
 bool Optimizer::CanDecideOn(const DeviceContext& context,
                             std::span<ParamView* const> candidates) const {
   // Under kThrow, step() itself must know the decision.
-  return !context.is_host() && DecidesOnDevice() &&
+  return HasDeviceDecision(context) && DecidesOnDevice() &&
          step_options_.nonfinite != NonFinitePolicy::kThrow &&
          std::ranges::none_of(candidates, &ParamView::partial_grad);
 }

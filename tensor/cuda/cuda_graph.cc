@@ -18,7 +18,7 @@ using cuda::CheckCuda;
 using cuda::StreamContext;
 
 const StreamContext& GpuOf(const ContextPtr& context) {
-  APOGEE_CHECK(context != nullptr && !context->is_host(),
+  APOGEE_CHECK(context != nullptr && context->device().type == DeviceType::kCuda,
                "CudaGraph: needs the context of a GPU, got ",
                context == nullptr ? "null" : context->device().ToString());
   APOGEE_CHECK(context->recorder() == nullptr,

@@ -41,6 +41,16 @@ function(layer_of path result)
   set(${result} "${best}" PARENT_SCOPE)
 endfunction()
 
+# The device backends, from their list. Each has a folder in some layers.
+set(devices cpu cuda)
+if(EXISTS ${ROOT}/core/device_backends.h)
+  file(READ ${ROOT}/core/device_backends.h text)
+  string(REGEX MATCHALL "\n  X[(]k[A-Za-z0-9]+, [a-z0-9_]+" devices "${text}")
+  list(TRANSFORM devices REPLACE "^.*, " "")
+endif()
+list(JOIN devices "|" device_names)
+set(device_folder "^(tensor|optim|comm)/(${device_names})/")
+
 set(hidden "Eigen/|unsupported/Eigen/|dnnl|oneapi/|cuda|cublas|curand|nccl|mpi[.]h")
 # What no device code may reach, over any number of our own headers.
 set(slow "absl/|Eigen/|unsupported/Eigen/|CLI/|nlohmann/|g(test|mock)/|(iostream|regex)$")
@@ -80,10 +90,18 @@ foreach(name IN LISTS names)
         list(APPEND errors "${file}: write \"apogee/${folder_${name}}/${path}\" instead of \"${path}\"")
       endif()
       # A .cuh is a private header that only such sources include.
-      set(backends "^(tensor/(cpu|cuda)|optim/cuda|comm/(cuda|mpi|nccl))/.*[.](cc|cu|cuh)$|^tests/cuda_emulation/")
+      set(backends "${device_folder}.*[.](cc|cu|cuh)$|^comm/(mpi|nccl)/.*[.]cc$|^tests/cuda_emulation/")
       if(path MATCHES "^(${hidden})" AND NOT file MATCHES "${backends}")
         list(APPEND errors "${file}: includes ${path}; such headers belong in the sources (never the "
-                           "headers) of tensor/cpu, tensor/cuda, optim/cuda, comm/cuda, comm/mpi or comm/nccl")
+                           "headers) of comm/mpi, comm/nccl or a device backend")
+      endif()
+      # The host's contexts are for all.
+      if(file MATCHES "${device_folder}" AND NOT path STREQUAL "apogee/tensor/cpu/cpu_context.h")
+        string(REGEX REPLACE "${device_folder}.*$" "\\2" own_device "${file}")
+        if(path MATCHES "^apogee/(tensor|optim|comm)/(${device_names})/" AND NOT CMAKE_MATCH_2 STREQUAL own_device)
+          list(APPEND errors "${file}: includes ${path}, of another device backend; both may use what is outside of "
+                             "their folders")
+        endif()
       endif()
     endforeach()
   endforeach()

@@ -52,6 +52,8 @@ replaced=(
   '\bDataPartOf\b|Plugin::data_rank and data_size'
   '\bapogee_timeline\b|apogee_pictures'
   'tools/(matrix|verify|timeline)/|matrix/, verify/, pictures/timeline/'
+  '\b(CudaOptimKernels|TreeReduceCuda)\b|the functions of device_backend.h'
+  '\bclass Engine\b|a name that says which, as CollectiveEngine and CommunicatorThreads do'
   'boosted\.(loader|scheduler)\b|the loop'"'"'s own'
 )
 for entry in "${replaced[@]}"; do

@@ -51,6 +51,10 @@ expect(fail "Eigen in device code" tensor/cuda/a.cu "#include <Eigen/Core>")
 expect(fail "CLI11 in device code" tensor/cuda/a.cu "#include <CLI/CLI.hpp>")
 expect(fail "iostream in device code" tensor/cuda/a.cu "#include <iostream>")
 
+expect(pass "the host's context in another backend" tensor/cuda/a.cc "#include \"apogee/tensor/cpu/cpu_context.h\"")
+expect(fail "the CPU's header in another backend" tensor/cuda/a.cc "#include \"apogee/tensor/cpu/a.h\"")
+expect(fail "another backend's header in the CPU's" tensor/cpu/a.cc "#include \"apogee/tensor/cuda/a.h\"")
+
 file(REMOVE_RECURSE ${WORK})
 if(failures)
   list(JOIN failures "\n  " text)

@@ -11,6 +11,7 @@
 #include "apogee/optim/adam/scaled_adam.h"
 #include "apogee/optim/core/group_stat_reducer.h"
 #include "apogee/optim/registry.h"
+#include "apogee/tensor/cuda/cuda_context.h"
 #include "apogee/tensor/cuda/runtime/stream_context.cuh"
 #include "apogee/tests/optim/optim_fixture.h"
 #include "apogee/tests/support/message_of.h"

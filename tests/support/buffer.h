@@ -7,7 +7,7 @@
 //   std::vector<double> reference = Reference(x.values());
 //   ExpectClose(y.values(), reference, Tolerance(dtype, ErrorKind::kElementwise));
 //
-// If tests run on a GPU, data() is the address of a copy there, made at the first call, and
+// If tests run on a device, data() is the address of a copy there, made at the first call, and
 // values() reads it back. Every copy has memory of its own, so an access beyond its end is a fault
 // instead of a read of another tensor.
 #ifndef APOGEE_TESTS_SUPPORT_BUFFER_H_
@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "apogee/core/dtype.h"
+#include "apogee/tensor/cuda/cuda_context.h"
 #include "apogee/tensor/kernel_table.h"
 #include "apogee/tests/support/test_context.h"
 #include "gtest/gtest.h"
@@ -93,8 +94,9 @@ class Buffer {
  private:
   // The context that holds the buffers; null if tests run on the CPU.
   static const ContextPtr& DeviceMemory() {
-    static const ContextPtr context =
-        TestsRunOnCuda() ? ValueOrThrow(CudaContext({.cache = false})) : nullptr;
+    static const ContextPtr context = TestsRunOnCuda() ? ValueOrThrow(CudaContext({.cache = false}))
+                                      : TestDevice() == "cpu" ? nullptr
+                                                              : TestContext();
     return context;
   }
   void* Memory() const {

@@ -54,7 +54,7 @@ inline absl::Status LaunchRanks(comm::LaunchOptions options,
                                 const std::function<void(comm::World&)>& fn) {
   if (NumProcesses() > 1) MeetAllProcesses();
   options.timeout_seconds = AtMostTimeout(options.timeout_seconds);
-  if (TestsRunOnCuda()) options.device = "cuda";
+  if (TestDevice() != "cpu") options.device = TestDevice();
   return comm::LaunchSome(options, fn);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The context of a test: on the CPU, or on the GPU if APOGEE_TEST_DEVICE=cuda is in the
-// environment. Tests that use it run on both.
+// The context of a test: on the CPU, or on the device that APOGEE_TEST_DEVICE in the environment
+// names, such as cuda. Tests that use it run on every device.
 //
 //   const ContextPtr context = TestContext({.num_threads = 2});
 #ifndef APOGEE_TESTS_SUPPORT_TEST_CONTEXT_H_
@@ -15,19 +15,17 @@
 
 #include "apogee/core/error.h"
 #include "apogee/tensor/cpu/cpu_context.h"
-#include "apogee/tensor/cuda/cuda_context.h"
+#include "apogee/tensor/make_context.h"
 
 namespace apogee {
 
 inline constexpr const char* kTestDeviceVariable = "APOGEE_TEST_DEVICE";
 
-inline bool TestsRunOnCuda() {
+inline std::string TestDevice() {
   const char* device = std::getenv(kTestDeviceVariable);
-  if (device == nullptr || std::string(device) == "cpu") return false;
-  APOGEE_CHECK(std::string(device) == "cuda", kTestDeviceVariable, " is '", device,
-               "': expected cpu or cuda");
-  return true;
+  return device == nullptr ? "cpu" : device;
 }
+inline bool TestsRunOnCuda() { return TestDevice() == "cuda"; }
 
 // All contexts that tests have made and that still exist.
 class TestContexts {
@@ -55,8 +53,8 @@ class TestContexts {
 };
 
 inline ContextPtr TestContext(const CpuOptions& options = {}) {
-  if (!TestsRunOnCuda()) return CpuContext(options);
-  const ContextPtr context = ValueOrThrow(CudaContext({.num_threads = options.num_threads}));
+  const Device device = ValueOrThrow(ParseDevice(TestDevice())).For(0);
+  const ContextPtr context = ValueOrThrow(MakeContext(device, options.num_threads));
   TestContexts::Get().Add(context);
   return context;
 }

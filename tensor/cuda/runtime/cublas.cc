@@ -105,7 +105,7 @@ Owned<cublasLtMatrixLayout_t> LayoutOf(DType dtype, int64_t rows, int64_t cols, 
 }
 
 // The product as cuBLASLt computes it: c^T = op(b)^T op(a)^T. Its first operand is our b.
-struct Plan {
+struct MatMulPlan {
   Owned<cublasLtMatmulDesc_t> product;
   Owned<cublasLtMatrixLayout_t> a, b, c;
   cublasLtMatmulHeuristicResult_t algorithm = {};
@@ -162,7 +162,7 @@ struct EpilogueOperands {
   void* pre;  // receives the operand of the GELU
 };
 
-void SetOperands(const Plan& plan, const EpilogueOperands& operands) {
+void SetOperands(const MatMulPlan& plan, const EpilogueOperands& operands) {
   const auto set = CublasApi::Get().cublasLtMatmulDescSetAttribute;
   if (operands.bias != nullptr) {
     SetAttribute(set, plan.product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
@@ -179,14 +179,14 @@ std::string NoAlgorithm(const Problem& p) {
                           p.bias ? " with bias" : "");
 }
 
-Plan MakePlan(cublasLtHandle_t handle, const Problem& p, const EpilogueOperands& operands) {
+MatMulPlan MakePlan(cublasLtHandle_t handle, const Problem& p, const EpilogueOperands& operands) {
   const CublasApi& api = CublasApi::Get();
-  Plan plan = {.product = ProductOf(p),
-               .a = LayoutOf(p.dtype, p.a_trans ? p.k : p.m, p.a_trans ? p.m : p.k, p.lda, p.batch,
-                             p.a_batch),
-               .b = LayoutOf(p.dtype, p.b_trans ? p.n : p.k, p.b_trans ? p.k : p.n, p.ldb, p.batch,
-                             p.b_batch),
-               .c = LayoutOf(p.c_dtype, p.m, p.n, p.ldc, p.batch, p.c_batch)};
+  MatMulPlan plan = {.product = ProductOf(p),
+                     .a = LayoutOf(p.dtype, p.a_trans ? p.k : p.m, p.a_trans ? p.m : p.k, p.lda,
+                                   p.batch, p.a_batch),
+                     .b = LayoutOf(p.dtype, p.b_trans ? p.n : p.k, p.b_trans ? p.k : p.n, p.ldb,
+                                   p.batch, p.b_batch),
+                     .c = LayoutOf(p.c_dtype, p.m, p.n, p.ldc, p.batch, p.c_batch)};
   SetOperands(plan, operands);
   const Owned<cublasLtMatmulPreference_t> preference = PreferenceOf(p);
   int found = 0;
@@ -205,14 +205,15 @@ struct CublasHandle::Impl {
   const CublasApi& api = CublasApi::Get();
   Owned<cublasLtHandle_t> handle = {nullptr, api.cublasLtDestroy};
   std::mutex mutex;  // held during a call: a plan's product holds one call's bias
-  std::map<Problem, Plan> plans;
+  std::map<Problem, MatMulPlan> plans;
 
-  const Plan& PlanOf(const Problem& problem, const EpilogueOperands& operands);
+  const MatMulPlan& PlanOf(const Problem& problem, const EpilogueOperands& operands);
   // Queues the plan's product; the result goes to `c`.
-  void Run(const StreamContext& gpu, const Plan& plan, const MatMulArgs& args, void* c) const;
+  void Run(const StreamContext& gpu, const MatMulPlan& plan, const MatMulArgs& args, void* c) const;
 };
 
-const Plan& CublasHandle::Impl::PlanOf(const Problem& problem, const EpilogueOperands& operands) {
+const MatMulPlan& CublasHandle::Impl::PlanOf(const Problem& problem,
+                                             const EpilogueOperands& operands) {
   auto found = plans.find(problem);
   if (found == plans.end()) {
     found = plans.emplace(problem, MakePlan(handle.get(), problem, operands)).first;
@@ -220,8 +221,8 @@ const Plan& CublasHandle::Impl::PlanOf(const Problem& problem, const EpilogueOpe
   return found->second;
 }
 
-void CublasHandle::Impl::Run(const StreamContext& gpu, const Plan& plan, const MatMulArgs& args,
-                             void* c) const {
+void CublasHandle::Impl::Run(const StreamContext& gpu, const MatMulPlan& plan,
+                             const MatMulArgs& args, void* c) const {
   const float alpha = static_cast<float>(args.alpha), beta = static_cast<float>(args.beta);
   const bool f64 = args.dtype == DType::kF64;
   const size_t bytes = plan.algorithm.workspaceSize;
@@ -258,7 +259,7 @@ void CublasHandle::MatMul(const StreamContext& gpu, const MatMulArgs& args) {
   const Problem p = ProblemOf(gpu, args);
   const EpilogueOperands operands = {.bias = args.bias, .pre = nullptr};
   std::lock_guard lock(impl_->mutex);
-  const Plan& plan = impl_->PlanOf(p, operands);
+  const MatMulPlan& plan = impl_->PlanOf(p, operands);
   if (const cublasStatus_t status = plan.status; status != CUBLAS_STATUS_SUCCESS) {
     impl_->plans.erase(p);
     impl_->api.Check(status, NoAlgorithm(p));
@@ -277,7 +278,7 @@ bool CublasHandle::TryGelu(const StreamContext& gpu, const MatMulActivationArgs&
   problem.c_alignment = AlignmentOf(args.y);
   const EpilogueOperands operands = {.bias = product.bias, .pre = product.c};
   std::lock_guard lock(impl_->mutex);
-  const Plan& plan = impl_->PlanOf(problem, operands);
+  const MatMulPlan& plan = impl_->PlanOf(problem, operands);
   if (plan.status != CUBLAS_STATUS_SUCCESS) return false;
   SetOperands(plan, operands);
   impl_->Run(gpu, plan, product, args.y);

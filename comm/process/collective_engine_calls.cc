@@ -3,7 +3,7 @@
 // The engine's operations: announcing, comparing, exchanging, finishing.
 #include <algorithm>
 
-#include "apogee/comm/process/engine.h"
+#include "apogee/comm/process/collective_engine.h"
 
 namespace apogee::comm::process {
 namespace {
@@ -27,7 +27,7 @@ std::string Reason(const RankEnding& ending) {
 
 }  // namespace
 
-void Engine::Call(std::shared_ptr<Operation> operation) {
+void CollectiveEngine::Call(std::shared_ptr<Operation> operation) {
   const bool blocking = operation->call.blocking;
   std::unique_lock turn(turn_, std::try_to_lock);
   if (!turn) return Command([this, operation = std::move(operation)] { Announce(operation); });
@@ -42,11 +42,12 @@ void Engine::Call(std::shared_ptr<Operation> operation) {
   if (!blocking) Wake();
 }
 
-void Engine::TimeOut(std::shared_ptr<Operation> operation, std::chrono::milliseconds timeout) {
+void CollectiveEngine::TimeOut(std::shared_ptr<Operation> operation,
+                               std::chrono::milliseconds timeout) {
   Command([this, operation = std::move(operation), timeout] { TimedOut(operation, timeout); });
 }
 
-void Engine::Announce(const OperationPtr& operation) {
+void CollectiveEngine::Announce(const OperationPtr& operation) {
   Session& session = sessions_[operation->session];
   const Fingerprint mine(operation->call);
   operation->members.resize(operation->ranks.size());
@@ -100,7 +101,7 @@ void Engine::Announce(const OperationPtr& operation) {
   }
 }
 
-void Engine::Arrive(const OperationPtr& operation, int from, Message message) {
+void CollectiveEngine::Arrive(const OperationPtr& operation, int from, Message message) {
   const auto at = std::find(operation->ranks.begin(), operation->ranks.end(), from);
   if (at == operation->ranks.end()) return;
   const auto place = static_cast<size_t>(at - operation->ranks.begin());
@@ -130,7 +131,7 @@ void Engine::Arrive(const OperationPtr& operation, int from, Message message) {
   Execute(operation);
 }
 
-void Engine::Execute(const OperationPtr& operation) {
+void CollectiveEngine::Execute(const OperationPtr& operation) {
   const size_t size = operation->ranks.size(), self = operation->self;
   const bool is_small = !operation->start && SmallData(operation->call, self, self, size);
   const auto& endings = sessions_[operation->session].endings;
@@ -157,7 +158,7 @@ void Engine::Execute(const OperationPtr& operation) {
   });
 }
 
-void Engine::Move(const OperationPtr& operation, const std::function<void()>& fn) {
+void CollectiveEngine::Move(const OperationPtr& operation, const std::function<void()>& fn) {
   try {
     fn();
   } catch (const Error& error) {
@@ -166,26 +167,27 @@ void Engine::Move(const OperationPtr& operation, const std::function<void()>& fn
   if (operation->num_in_flight == 0) Finish(operation, "");
 }
 
-uint64_t Engine::AddFlight(Operation& operation, size_t peer, std::function<void()> then) {
+uint64_t CollectiveEngine::AddFlight(Operation& operation, size_t peer,
+                                     std::function<void()> then) {
   ++operation.in_flight[peer];
   ++operation.num_in_flight;
   flights_[next_id_] = {operation.shared_from_this(), peer, std::move(then)};
   return next_id_++;
 }
 
-void Engine::Send(Operation& operation, size_t peer, int tag, const void* data, int64_t bytes,
-                  std::function<void()> then) {
+void CollectiveEngine::Send(Operation& operation, size_t peer, int tag, const void* data,
+                            int64_t bytes, std::function<void()> then) {
   const uint64_t id = AddFlight(operation, peer, std::move(then));
   transport_->Send(operation.ranks[peer], tag, data, bytes, id);
 }
 
-void Engine::Receive(Operation& operation, size_t peer, int tag, void* data, int64_t bytes,
-                     std::function<void()> then) {
+void CollectiveEngine::Receive(Operation& operation, size_t peer, int tag, void* data,
+                               int64_t bytes, std::function<void()> then) {
   const uint64_t id = AddFlight(operation, peer, std::move(then));
   transport_->Receive(operation.ranks[peer], tag, data, bytes, id);
 }
 
-void Engine::Land(uint64_t id) {
+void CollectiveEngine::Land(uint64_t id) {
   const auto entry = flights_.extract(id);
   const Flight& flight = entry.mapped();
   Operation& operation = *flight.operation;
@@ -198,13 +200,13 @@ void Engine::Land(uint64_t id) {
 }
 
 // When the caller is told, no tensor may stay alive on a thread that has yet to drop it.
-void Engine::Drop(Operation& operation) {
+void CollectiveEngine::Drop(Operation& operation) {
   operation.exchange.reset();
   operation.start = {};
   operation.call = {};
 }
 
-void Engine::Finish(const OperationPtr& operation, const std::string& error) {
+void CollectiveEngine::Finish(const OperationPtr& operation, const std::string& error) {
   std::erase(sessions_[operation->session].pending, operation);
   operation->failed = !error.empty();
   operation->span.reset();
@@ -218,7 +220,7 @@ void Engine::Finish(const OperationPtr& operation, const std::string& error) {
   operation->completion->Finish(error);
 }
 
-void Engine::Fail(const OperationPtr& operation, const std::string& message) {
+void CollectiveEngine::Fail(const OperationPtr& operation, const std::string& message) {
   // A copy, because FailGroup may drop the list entry that `operation` refers to.
   const OperationPtr kept = operation;
   FailGroup(kept->session, kept->channel, kept->sequence, message);
@@ -232,8 +234,8 @@ void Engine::Fail(const OperationPtr& operation, const std::string& message) {
   }
 }
 
-void Engine::FailOnDevice(uint32_t number, const Channel& channel, const std::vector<int>& ranks,
-                          const std::string& why) {
+void CollectiveEngine::FailOnDevice(uint32_t number, const Channel& channel,
+                                    const std::vector<int>& ranks, const std::string& why) {
   Command([this, number, channel, ranks, why] {
     FailGroup(number, channel, kOnDevice, why);
     const std::string failed = Encode({.kind = MessageKind::kFailed,
@@ -248,8 +250,8 @@ void Engine::FailOnDevice(uint32_t number, const Channel& channel, const std::ve
 }
 
 // From here on the members are out of step: other waiting calls of the group would never complete.
-void Engine::FailGroup(uint32_t number, const Channel& channel, int64_t sequence,
-                       const std::string& message) {
+void CollectiveEngine::FailGroup(uint32_t number, const Channel& channel, int64_t sequence,
+                                 const std::string& message) {
   Session& session = sessions_[number];
   if (session.ended) return;  // too late to matter
   const bool first = session.failed_groups.try_emplace(channel.group, message).second;
@@ -268,8 +270,8 @@ void Engine::FailGroup(uint32_t number, const Channel& channel, int64_t sequence
 }
 
 // Of the missing members, those at fault: members that do not themselves wait for another one.
-std::vector<int> Engine::Culprits(const Operation& operation,
-                                  const std::vector<int>& suspects) const {
+std::vector<int> CollectiveEngine::Culprits(const Operation& operation,
+                                            const std::vector<int>& suspects) const {
   const Session& session = sessions_.at(operation.session);
   std::vector<int> culprits;
   for (const int rank : suspects) {
@@ -281,7 +283,7 @@ std::vector<int> Engine::Culprits(const Operation& operation,
   return culprits.empty() ? suspects : culprits;
 }
 
-void Engine::TimedOut(const OperationPtr& operation, std::chrono::milliseconds timeout) {
+void CollectiveEngine::TimedOut(const OperationPtr& operation, std::chrono::milliseconds timeout) {
   if (operation->completion->IsDone()) return;
   const auto now = Clock::now();
   std::string present;
@@ -317,7 +319,7 @@ void Engine::TimedOut(const OperationPtr& operation, std::chrono::milliseconds t
                       "; waiting: rank " + present);
 }
 
-void Engine::Left(uint32_t number, int rank, const RankEnding& ending) {
+void CollectiveEngine::Left(uint32_t number, int rank, const RankEnding& ending) {
   Session& session = sessions_[number];
   if (!session.endings.try_emplace(rank, ending).second) return;
   if (ending.ending != Ending::kReturned && session.failed_at == Clock::time_point{}) {

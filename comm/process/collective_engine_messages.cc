@@ -3,7 +3,7 @@
 // The messages that the engines of the processes send each other.
 #include <algorithm>
 
-#include "apogee/comm/process/engine.h"
+#include "apogee/comm/process/collective_engine.h"
 
 namespace apogee::comm::process {
 namespace {
@@ -12,7 +12,7 @@ constexpr std::chrono::milliseconds kAskEvery(200);
 
 }  // namespace
 
-void Engine::PostToAll(const Message& message) {
+void CollectiveEngine::PostToAll(const Message& message) {
   const std::string bytes = Encode(message);
   for (int r = 0; r < size_; ++r) {
     if (r != rank_) transport_->Post(r, bytes);
@@ -20,7 +20,8 @@ void Engine::PostToAll(const Message& message) {
 }
 
 // Pings the `awaited` processes, and adds those that have been silent for kSilence to `lost`.
-bool Engine::AskSilent(uint32_t session, const std::set<int>& awaited, std::set<int>& lost) {
+bool CollectiveEngine::AskSilent(uint32_t session, const std::set<int>& awaited,
+                                 std::set<int>& lost) {
   const auto now = Clock::now();
   const bool ask = now - asked_ > kAskEvery;
   if (ask) asked_ = now;
@@ -31,7 +32,7 @@ bool Engine::AskSilent(uint32_t session, const std::set<int>& awaited, std::set<
   return !lost.empty();
 }
 
-void Engine::Handle(int from, Message message) {
+void CollectiveEngine::Handle(int from, Message message) {
   if (message.kind == MessageKind::kExit) {
     exiting_.insert(from);
     return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/comm/process/engine.h"
+#include "apogee/comm/process/collective_engine.h"
 
 #include <unistd.h>
 
@@ -23,19 +23,19 @@ constexpr std::chrono::milliseconds kLastWords(300);
 
 }  // namespace
 
-absl::StatusOr<Engine*> Engine::OfProcess() {
+absl::StatusOr<CollectiveEngine*> CollectiveEngine::OfProcess() {
   // MPI can be started and ended only once per process: it is a global, and so is this object. Its
   // destructor ends the transport when the process exits.
-  static Engine engine;
+  static CollectiveEngine engine;
   std::unique_lock lock(engine.mutex_);
   engine.progress_.wait(lock, [] { return engine.started_.has_value(); });
   if (!engine.started_->ok()) return *engine.started_;
   return &engine;
 }
 
-Engine::Engine() : process_(getpid()), thread_([this] { Run(); }) {}
+CollectiveEngine::CollectiveEngine() : process_(getpid()), thread_([this] { Run(); }) {}
 
-Engine::~Engine() {
+CollectiveEngine::~CollectiveEngine() {
   if (getpid() != process_) {  // a forked child has no such thread and is not part of the job
     thread_.detach();
     return;
@@ -59,7 +59,7 @@ Engine::~Engine() {
   thread_.join();
 }
 
-void Engine::Run() {
+void CollectiveEngine::Run() {
   absl::Status status;
   try {
     auto transport = StartTransport();
@@ -94,7 +94,7 @@ void Engine::Run() {
 }
 
 // Whether the process is exiting and has nothing more to send or to receive.
-bool Engine::MayLeave() {
+bool CollectiveEngine::MayLeave() {
   {
     std::lock_guard lock(mutex_);
     if (!stopping_) return false;
@@ -131,7 +131,7 @@ bool Engine::MayLeave() {
   return false;
 }
 
-void Engine::BreakDown(const std::string& error) {
+void CollectiveEngine::BreakDown(const std::string& error) {
   if (!broken_.empty()) return;
   broken_ = std::string(transport_->name()) + " failed: " + error;
   unclean_ = true;
@@ -148,7 +148,7 @@ void Engine::BreakDown(const std::string& error) {
 }
 
 // Whether a process that is not lost may still have to print its error.
-bool Engine::OthersMayStillSpeak() {
+bool CollectiveEngine::OthersMayStillSpeak() {
   if (Clock::now() - stopped_at_ > kLastWords) return false;
   for (int r = 0; r < size_; ++r) {
     if (!exiting_.contains(r) && !lost_.contains(r)) return true;
@@ -156,7 +156,7 @@ bool Engine::OthersMayStillSpeak() {
   return false;
 }
 
-void Engine::Leave() {
+void CollectiveEngine::Leave() {
   if (!unclean_) return transport_->Finish();
   if (given_up_) {
     std::fprintf(stderr, "apogee: rank %d ends with exit code %d: the others have given it up\n",
@@ -175,7 +175,7 @@ void Engine::Leave() {
 }
 
 // Ends the job even if the transport does not return.
-void Engine::EndJob() {
+void CollectiveEngine::EndJob() {
   RunWithin(kAbortTimeout, [this] { transport_->Abort(kExitCode); });
   std::_Exit(kExitCode);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/comm/nccl/engine.h"
+#include "apogee/comm/nccl/communicator_threads.h"
 
 #include <algorithm>
 #include <utility>
@@ -9,9 +9,10 @@
 
 namespace apogee::comm::nccl {
 
-Engine::Engine(CommunicatorOptions options) : options_(std::move(options)) {}
+CommunicatorThreads::CommunicatorThreads(CommunicatorOptions options)
+    : options_(std::move(options)) {}
 
-void Engine::Start() {
+void CommunicatorThreads::Start() {
   init_deadline_ = Clock::now() + options_.timeout;
   watchdog_ = std::thread([this] { Watch(); });
   try {
@@ -23,13 +24,13 @@ void Engine::Start() {
   }
 }
 
-void Engine::WaitReady() {
+void CommunicatorThreads::WaitReady() {
   std::unique_lock lock(mutex_);
   to_caller_.wait(lock, [this] { return ready_ || report_done_; });
   if (!failed_.empty()) throw CommError(failed_);
 }
 
-void Engine::Abort(const std::string& why) {
+void CommunicatorThreads::Abort(const std::string& why) {
   std::lock_guard lock(mutex_);
   if (!reported_.empty() || !failed_.empty() || thread_done_) return;
   reported_ = why;
@@ -37,7 +38,7 @@ void Engine::Abort(const std::string& why) {
   to_watchdog_.notify_all();
 }
 
-void Engine::Add(const OperationPtr& operation) {
+void CommunicatorThreads::Add(const OperationPtr& operation) {
   std::string error;
   {
     std::lock_guard lock(mutex_);
@@ -52,7 +53,7 @@ void Engine::Add(const OperationPtr& operation) {
   throw CommError(error);
 }
 
-void Engine::End() {
+void CommunicatorThreads::End() {
   {
     std::unique_lock lock(mutex_);
     finishing_ = true;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Engine: carries out the collectives of a process. One per process; private to comm/process.
+// CollectiveEngine: carries out the collectives of a process. One per process; private to
+// comm/process.
 //
 // One thread at a time has the turn: it calls the transport (MPI, TCP) and touches the engine's
 // state. A thread that waits for a collective takes turns itself, so no work has to be handed over.
@@ -17,8 +18,8 @@
 // has been given up. A process is given up if it was silent for kSilence although it was asked, or
 // if its function did not end after another one failed (GiveUpAt). Then the job cannot end in
 // order: it is aborted with kExitCode when this process exits.
-#ifndef APOGEE_COMM_PROCESS_ENGINE_H_
-#define APOGEE_COMM_PROCESS_ENGINE_H_
+#ifndef APOGEE_COMM_PROCESS_COLLECTIVE_ENGINE_H_
+#define APOGEE_COMM_PROCESS_COLLECTIVE_ENGINE_H_
 
 #include <sys/types.h>
 
@@ -44,11 +45,11 @@ struct RankEnding {
   bool lost = false;
 };
 
-class Engine : private Transfers {
+class CollectiveEngine : private Transfers {
  public:
   // The engine of this process, started by the first call.
-  static absl::StatusOr<Engine*> OfProcess();
-  ~Engine() override;
+  static absl::StatusOr<CollectiveEngine*> OfProcess();
+  ~CollectiveEngine() override;
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -105,7 +106,7 @@ class Engine : private Transfers {
     std::function<void()> then;
   };
 
-  Engine();
+  CollectiveEngine();
   void Command(std::function<void()> command);
 
   // On the engine's own thread:
@@ -199,4 +200,4 @@ class Engine : private Transfers {
 
 }  // namespace apogee::comm::process
 
-#endif  // APOGEE_COMM_PROCESS_ENGINE_H_
+#endif  // APOGEE_COMM_PROCESS_COLLECTIVE_ENGINE_H_

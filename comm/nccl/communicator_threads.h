@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Engine: the threads of a communicator.
+// CommunicatorThreads: the threads of a communicator, by which it calls NCCL.
 //
-//   Engine engine(options);
-//   engine.Start();
-//   engine.WaitReady();            // may throw CommError; call End all the same
-//   engine.Add(operation);
-//   engine.End();
+//   CommunicatorThreads threads(options);
+//   threads.Start();
+//   threads.WaitReady();           // may throw CommError; call End all the same
+//   threads.Add(operation);
+//   threads.End();
 //
 // One thread makes all NCCL calls (Run), so no other thread can get stuck in a call that does not
 // return. The watchdog thread (Watch) never calls NCCL. It checks the deadlines, and how long the
 // first thread has been inside NCCL. If something is wrong, it starts a third thread that calls
 // ncclCommAbort (RunAbort), tells the peers, writes the flight record and fails all operations. End
 // waits for the abort at most until kGrace after its start. Private to comm/nccl.
-#ifndef APOGEE_COMM_NCCL_ENGINE_H_
-#define APOGEE_COMM_NCCL_ENGINE_H_
+#ifndef APOGEE_COMM_NCCL_COMMUNICATOR_THREADS_H_
+#define APOGEE_COMM_NCCL_COMMUNICATOR_THREADS_H_
 
 #include <condition_variable>
 #include <deque>
@@ -27,11 +27,11 @@
 
 namespace apogee::comm::nccl {
 
-class Engine {
+class CommunicatorThreads {
  public:
-  explicit Engine(CommunicatorOptions options);
-  Engine(const Engine&) = delete;
-  Engine& operator=(const Engine&) = delete;
+  explicit CommunicatorThreads(CommunicatorOptions options);
+  CommunicatorThreads(const CommunicatorThreads&) = delete;
+  CommunicatorThreads& operator=(const CommunicatorThreads&) = delete;
 
   void Start();
   // Returns when NCCL's communicator is ready. Throws CommError if that exceeds the timeout.
@@ -50,16 +50,16 @@ class Engine {
   // Notes which NCCL function that thread is in. Throws Stopped if it must not call NCCL any more.
   class Inside {
    public:
-    Inside(Engine& engine, const char* function);
+    Inside(CommunicatorThreads& threads, const char* function);
     ~Inside();
     Inside(const Inside&) = delete;
     Inside& operator=(const Inside&) = delete;
 
    private:
-    Engine& engine_;
+    CommunicatorThreads& threads_;
   };
 
-  // engine_calls.cc, on the thread that calls NCCL:
+  // communicator_calls.cc, on the thread that calls NCCL:
   void Run();
   void Init();
   bool Turn();
@@ -72,7 +72,7 @@ class Engine {
   void Settle(const char* function, Result result);
   void Finish();
 
-  // engine_watch.cc, on the watchdog and on the thread that aborts:
+  // communicator_watch.cc, on the watchdog and on the thread that aborts:
   void Watch();
   std::string WhyFailed(Clock::time_point now) const;
   std::string WhereStuck(Clock::time_point now) const;
@@ -106,4 +106,4 @@ class Engine {
 
 }  // namespace apogee::comm::nccl
 
-#endif  // APOGEE_COMM_NCCL_ENGINE_H_
+#endif  // APOGEE_COMM_NCCL_COMMUNICATOR_THREADS_H_

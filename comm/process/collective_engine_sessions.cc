@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "apogee/comm/failure/give_up.h"
-#include "apogee/comm/process/engine.h"
+#include "apogee/comm/process/collective_engine.h"
 
 namespace apogee::comm::process {
 namespace {
@@ -17,7 +17,8 @@ std::string Seconds(Clock::duration duration) {
 
 }  // namespace
 
-uint32_t Engine::Begin(std::shared_ptr<FlightRecord> record, std::chrono::milliseconds timeout) {
+uint32_t CollectiveEngine::Begin(std::shared_ptr<FlightRecord> record,
+                                 std::chrono::milliseconds timeout) {
   uint32_t number;
   {
     std::lock_guard lock(mutex_);
@@ -36,13 +37,13 @@ uint32_t Engine::Begin(std::shared_ptr<FlightRecord> record, std::chrono::millis
   return number;
 }
 
-void Engine::SetOnDeviceFailure(uint32_t number, OnDeviceFailure on_failure) {
+void CollectiveEngine::SetOnDeviceFailure(uint32_t number, OnDeviceFailure on_failure) {
   Command([this, number, on_failure = std::move(on_failure)] {
     sessions_[number].on_device_failure = on_failure;
   });
 }
 
-std::vector<RankEnding> Engine::End(uint32_t number, const RankEnding& own) {
+std::vector<RankEnding> CollectiveEngine::End(uint32_t number, const RankEnding& own) {
   const auto ended = std::make_shared<Completion>();
   std::vector<RankEnding> endings(static_cast<size_t>(size_));
   Command([&, number] {
@@ -68,21 +69,21 @@ std::vector<RankEnding> Engine::End(uint32_t number, const RankEnding& own) {
   return endings;
 }
 
-void Engine::CheckEnds() {
+void CollectiveEngine::CheckEnds() {
   for (auto next = open_sessions_.begin(); next != open_sessions_.end();) {
     const uint32_t number = *next++;  // the session may be closed below
     CheckEnd(number, sessions_[number]);
   }
 }
 
-Clock::time_point Engine::GiveUpRankAt(const Session& session, int rank) const {
+Clock::time_point CollectiveEngine::GiveUpRankAt(const Session& session, int rank) const {
   const auto active = rank == rank_ ? session.record->active_at() : session.active.at(rank);
   return GiveUpAt(session.awaited.contains(rank), session.failed_at, active, session.timeout);
 }
 
 // Ends a session that this process has left, once all others have left it too and no operation of
 // it is running.
-void Engine::CheckEnd(uint32_t number, Session& session) {
+void CollectiveEngine::CheckEnd(uint32_t number, Session& session) {
   const auto now = now_;
   const bool failed = session.failed_at != Clock::time_point{};
   if (session.on_end == nullptr) {
@@ -135,7 +136,7 @@ void Engine::CheckEnd(uint32_t number, Session& session) {
 }
 
 // The transport has lost a process: operations that wait for it fail before their timeout.
-void Engine::HasGone(const Transport::Gone& gone) {
+void CollectiveEngine::HasGone(const Transport::Gone& gone) {
   unclean_ = true;
   lost_.insert(gone.rank);
   gone_.push_back(gone);
@@ -146,7 +147,7 @@ void Engine::HasGone(const Transport::Gone& gone) {
 }
 
 // This process was stopped meanwhile. The others are ending the job and no longer answer.
-void Engine::GivenUp(uint32_t number, int by, const std::string& why) {
+void CollectiveEngine::GivenUp(uint32_t number, int by, const std::string& why) {
   unclean_ = given_up_ = true;
   for (int r = 0; r < size_; ++r) {
     if (r == rank_) continue;
@@ -159,7 +160,7 @@ void Engine::GivenUp(uint32_t number, int by, const std::string& why) {
 }
 
 // This process' function does not return, and possibly no other process is left to end the job.
-void Engine::GiveUpOnItself(const Session& session) {
+void CollectiveEngine::GiveUpOnItself(const Session& session) {
   std::fprintf(stderr,
                "apogee: rank %d ends the job with exit code %d: another rank has failed, and this "
                "one is still in its function and has called no collective for %s\n",

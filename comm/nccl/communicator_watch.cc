@@ -9,7 +9,7 @@
 
 #include "apogee/comm/failure/give_up.h"
 #include "apogee/comm/failure/run_within.h"
-#include "apogee/comm/nccl/engine.h"
+#include "apogee/comm/nccl/communicator_threads.h"
 
 namespace apogee::comm::nccl {
 namespace {
@@ -29,7 +29,7 @@ std::string Seconds(Clock::duration duration) {
 
 }  // namespace
 
-void Engine::Watch() {
+void CommunicatorThreads::Watch() {
   std::unique_lock lock(mutex_);
   while (!ended_) {
     to_watchdog_.wait_for(lock, kTick);
@@ -40,7 +40,7 @@ void Engine::Watch() {
 }
 
 // Returns "" if it is not stuck.
-std::string Engine::WhereStuck(Clock::time_point now) const {
+std::string CommunicatorThreads::WhereStuck(Clock::time_point now) const {
   if (inside_ == nullptr || now < inside_since_ + kLeave) return "";
   std::string text = "; the thread that calls NCCL has been in " + std::string(inside_);
   if (current_ != nullptr) text += " of " + current_->name();
@@ -48,7 +48,7 @@ std::string Engine::WhereStuck(Clock::time_point now) const {
 }
 
 // Returns "" if all is well.
-std::string Engine::WhyFailed(Clock::time_point now) const {
+std::string CommunicatorThreads::WhyFailed(Clock::time_point now) const {
   const std::string communicator = "NCCL communicator of group " + options_.name;
   if (!reported_.empty()) {
     std::string subject = communicator;
@@ -82,7 +82,7 @@ std::string Engine::WhyFailed(Clock::time_point now) const {
   return "";
 }
 
-void Engine::Fail(std::unique_lock<std::mutex>& lock, const std::string& why) {
+void CommunicatorThreads::Fail(std::unique_lock<std::mutex>& lock, const std::string& why) {
   failed_ = why;
   stopping_ = true;
   abort_started_ = Clock::now();
@@ -123,7 +123,7 @@ void Engine::Fail(std::unique_lock<std::mutex>& lock, const std::string& why) {
   to_caller_.notify_all();
 }
 
-void Engine::RunAbort() {
+void CommunicatorThreads::RunAbort() {
   std::unique_lock lock(mutex_);
   const auto outside = [this] { return inside_ == nullptr; };
   if (handle() == nullptr || destroying_) {
@@ -152,7 +152,7 @@ void Engine::RunAbort() {
 
 // A thread inside NCCL cannot be ended, and the memory it uses cannot be freed. The flight record
 // has been written by now.
-void Engine::EndProcess() {
+void CommunicatorThreads::EndProcess() {
   const auto now = Clock::now();
   const std::string stuck =
       abort_done_ ? "" : "; ncclCommAbort has not returned for " + Seconds(now - abort_started_);

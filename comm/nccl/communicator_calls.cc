@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "apogee/comm/nccl/engine.h"
+#include "apogee/comm/nccl/communicator_threads.h"
 #include "apogee/comm/nccl/enqueue.h"
 
 namespace apogee::comm::nccl {
@@ -20,22 +20,23 @@ constexpr std::chrono::milliseconds kIdlePause(20);
 
 }  // namespace
 
-Engine::Inside::Inside(Engine& engine, const char* function) : engine_(engine) {
-  std::lock_guard lock(engine.mutex_);
-  if (engine.stopping_) throw Stopped{};
-  engine.inside_ = function;
-  engine.inside_since_ = Clock::now();
+CommunicatorThreads::Inside::Inside(CommunicatorThreads& threads, const char* function)
+    : threads_(threads) {
+  std::lock_guard lock(threads.mutex_);
+  if (threads.stopping_) throw Stopped{};
+  threads.inside_ = function;
+  threads.inside_since_ = Clock::now();
 }
 
-Engine::Inside::~Inside() {
-  std::lock_guard lock(engine_.mutex_);
-  engine_.inside_ = nullptr;
-  if (engine_.stopping_) engine_.to_caller_.notify_all();  // RunAbort
+CommunicatorThreads::Inside::~Inside() {
+  std::lock_guard lock(threads_.mutex_);
+  threads_.inside_ = nullptr;
+  if (threads_.stopping_) threads_.to_caller_.notify_all();  // RunAbort
 }
 
-Comm Engine::handle() const { return std::atomic_ref<Comm>(handle_).load(); }
+Comm CommunicatorThreads::handle() const { return std::atomic_ref<Comm>(handle_).load(); }
 
-void Engine::Run() {
+void CommunicatorThreads::Run() {
   std::string error;
   try {
     if (options_.prepare_thread) {
@@ -58,7 +59,7 @@ void Engine::Run() {
   to_caller_.notify_all();
 }
 
-void Engine::Init() {
+void CommunicatorThreads::Init() {
   Config config;
   config.blocking = 0;
   Result result;
@@ -75,7 +76,7 @@ void Engine::Init() {
 }
 
 // Returns false at the end.
-bool Engine::Turn() {
+bool CommunicatorThreads::Turn() {
   OperationPtr next;
   std::vector<OperationPtr> under_way;
   {
@@ -120,12 +121,12 @@ bool Engine::Turn() {
   return true;
 }
 
-void Engine::SetCurrent(const OperationPtr& operation) {
+void CommunicatorThreads::SetCurrent(const OperationPtr& operation) {
   std::lock_guard lock(mutex_);
   current_ = operation;
 }
 
-void Engine::Queue(Operation& operation) {
+void CommunicatorThreads::Queue(Operation& operation) {
   if (operation.call().before) {
     const Inside inside(*this, "preparation");
     operation.call().before();
@@ -144,12 +145,12 @@ void Engine::Queue(Operation& operation) {
   }
 }
 
-bool Engine::IsComplete(const Operation& operation) {
+bool CommunicatorThreads::IsComplete(const Operation& operation) {
   const Inside inside(*this, "is_complete");
   return operation.call().is_complete();
 }
 
-void Engine::Complete(const OperationPtr& operation) {
+void CommunicatorThreads::Complete(const OperationPtr& operation) {
   {
     std::lock_guard lock(mutex_);
     if (stopping_) throw Stopped{};  // the watchdog fails the operations
@@ -160,14 +161,14 @@ void Engine::Complete(const OperationPtr& operation) {
   operation->Finish("");
 }
 
-Result Engine::AsyncError() {
+Result CommunicatorThreads::AsyncError() {
   const Inside inside(*this, "ncclCommGetAsyncError");
   Result state = kInProgress;
   const Result result = options_.api->functions().comm_get_async_error(handle(), &state);
   return result == kSuccess ? state : result;
 }
 
-void Engine::Settle(const char* function, Result result) {
+void CommunicatorThreads::Settle(const char* function, Result result) {
   while (result == kInProgress) {
     {
       std::unique_lock lock(mutex_);
@@ -183,7 +184,7 @@ void Engine::Settle(const char* function, Result result) {
   throw CommError(error);
 }
 
-void Engine::Finish() {
+void CommunicatorThreads::Finish() {
   Result result;
   {
     const Inside inside(*this, "ncclCommFinalize");

@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "apogee/comm/failure/give_up.h"
-#include "apogee/comm/process/engine.h"
+#include "apogee/comm/process/collective_engine.h"
 
 namespace apogee::comm::process {
 namespace {
@@ -44,7 +44,7 @@ class Pace {
 }  // namespace
 
 // Does all work there is now. Returns whether anything has happened.
-bool Engine::Round() {
+bool CollectiveEngine::Round() {
   ++rounds_;
   now_ = Clock::now();
   bool event = RunCommands();
@@ -70,7 +70,7 @@ bool Engine::Round() {
 }
 
 // Runs until this process exits, and then until every process is about to exit.
-void Engine::Loop() {
+void CollectiveEngine::Loop() {
   Pace pace;
   while (true) {
     bool event = false;
@@ -88,7 +88,7 @@ void Engine::Loop() {
   }
 }
 
-void Engine::Drive(Completion& completion, Clock::time_point until) {
+void CollectiveEngine::Drive(Completion& completion, Clock::time_point until) {
   if (completion.IsDone()) return;
   ++num_drivers_;
   Pace pace;
@@ -106,7 +106,7 @@ void Engine::Drive(Completion& completion, Clock::time_point until) {
   if (is_busy_) Wake();
 }
 
-void Engine::NoteWhetherBusy() {
+void CollectiveEngine::NoteWhetherBusy() {
   bool busy = !flights_.empty();
   for (const uint32_t number : open_sessions_) {
     const Session& session = sessions_[number];
@@ -117,14 +117,14 @@ void Engine::NoteWhetherBusy() {
   is_moving_ = !flights_.empty();
 }
 
-void Engine::Command(std::function<void()> command) {
+void CollectiveEngine::Command(std::function<void()> command) {
   std::lock_guard lock(mutex_);
   commands_.push_back(std::move(command));
   has_commands_ = true;
   wake_.notify_one();
 }
 
-bool Engine::RunCommands() {
+bool CollectiveEngine::RunCommands() {
   if (!has_commands_) return false;
   std::deque<std::function<void()>> commands;
   {
@@ -142,20 +142,20 @@ bool Engine::RunCommands() {
   return !commands.empty();
 }
 
-void Engine::Sleep(std::chrono::microseconds nap) {
+void CollectiveEngine::Sleep(std::chrono::microseconds nap) {
   std::unique_lock lock(mutex_);
   if (!is_busy_ && !stopping_) nap = kIdleNap;
   wake_.wait_for(lock, nap, [this] { return woken_ || !commands_.empty(); });
   woken_ = false;
 }
 
-void Engine::Wake() {
+void CollectiveEngine::Wake() {
   std::lock_guard lock(mutex_);
   woken_ = true;
   wake_.notify_one();
 }
 
-bool Engine::IsStuck() {
+bool CollectiveEngine::IsStuck() {
   std::lock_guard lock(mutex_);
   const auto now = Clock::now();
   if (rounds_ != rounds_seen_ || rounds_seen_at_ == Clock::time_point{}) {
