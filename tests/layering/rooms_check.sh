@@ -53,6 +53,13 @@ replaced=(
   '\bapogee_timeline\b|apogee_pictures'
   'tools/(matrix|verify|timeline)/|matrix/, verify/, pictures/timeline/'
   'boosted\.(loader|scheduler)\b|the loop'"'"'s own'
+  '\bSingleRankOptions\b|TrainingOptions'
+  '\boverlap_communication\b|TrainingOptions::overlap'
+  '(\{\.precision|\.communication_dtype) = "|Precision'
+  '\.sp_mode = "|nn::parallel::SequenceMode'
+  '\.placement_policy = "|PlacementPolicy'
+  '\b(kOneFOneB|kZeroBubbleV)\b|k1F1B, kZbv'
+  '\bSequenceModeName\b|Name'
 )
 for entry in "${replaced[@]}"; do
   pattern="${entry%|*}"
