@@ -37,7 +37,8 @@ int main(int argc, char** argv) {
       ->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
   const MakePlugin ddp = [&](const comm::World& world) {
-    return std::make_unique<DdpPlugin>(world.group(), DdpOptions{.precision = precision});
+    return std::make_unique<DdpPlugin>(
+        world.group(), TrainingOptions{.precision = ValueOrThrow(ParsePrecision(precision))});
   };
   try {
     std::vector<double> threads_s, ranks_s, ratio, call, share;

@@ -32,8 +32,10 @@ constexpr int kPercents[] = {100, 50, 25};
 constexpr size_t kStageTwo = 0, kUnlimited = 1, kFirstBudget = 2, kNumVariants = 5;
 
 // Parameters, gradients, masters and AdamW's moments.
-int64_t NeededBytes(const std::string& precision) {
-  const int64_t per_element = precision == "f64" ? 32 : precision == "f32" ? 16 : 18;
+int64_t NeededBytes(Precision precision) {
+  const int64_t per_element = precision == Precision::kF64   ? 32
+                              : precision == Precision::kF32 ? 16
+                                                             : 18;
   return nn::Gpt2(ModelConfig()).num_parameters() * per_element;
 }
 
@@ -41,15 +43,20 @@ double SecondsPerStep(size_t variant, const Options& options) {
   const MakePlugin make = [&](const comm::World& world) -> std::unique_ptr<Plugin> {
     if (variant == kStageTwo) {
       return std::make_unique<LowLevelZeroPlugin>(
-          world.group(), LowLevelZeroOptions{.stage = 2, .precision = options.precision});
+          world.group(),
+          TrainingOptions{.precision = ValueOrThrow(ParsePrecision(options.precision))},
+          LowLevelZeroOptions{.stage = 2});
     }
-    GeminiOptions gemini{.precision = options.precision};
+    GeminiOptions gemini;
     if (variant >= kFirstBudget) {
-      gemini.placement.placement_policy = "auto";
+      gemini.placement.placement_policy = PlacementPolicy::kAuto;
       gemini.placement.device_budget_bytes =
-          NeededBytes(options.precision) * kPercents[variant - kFirstBudget] / 100;
+          NeededBytes(ValueOrThrow(ParsePrecision(options.precision))) *
+          kPercents[variant - kFirstBudget] / 100;
     }
-    return std::make_unique<GeminiPlugin>(world.group(), gemini);
+    return std::make_unique<GeminiPlugin>(
+        world.group(),
+        TrainingOptions{.precision = ValueOrThrow(ParsePrecision(options.precision))}, gemini);
   };
   return RunRanks(options.ranks, options.threads, make, options.steps).step;
 }

@@ -83,7 +83,7 @@ struct Timing {
   double first_loss = 0, last_loss = 0;
 };
 
-Timing TrainSteps(const std::string& precision, const ContextPtr& context, int64_t warmup,
+Timing TrainSteps(Precision precision, const ContextPtr& context, int64_t warmup,
                   int64_t num_steps) {
   nn::Gpt2 model({.vocab_size = kVocab,
                   .n_positions = kBlock,
@@ -175,7 +175,8 @@ int main(int argc, char** argv) {
     const int64_t start_bytes = ValueOrThrow(ReadProcessMemory()).own_bytes();
     const auto context = std::make_shared<DeviceContext>(Device{}, std::make_unique<CpuAllocator>(),
                                                          TimedKernelTable(), threads);
-    const Timing timing = TrainSteps(precision, context, warmup, steps);
+    const Timing timing =
+        TrainSteps(ValueOrThrow(ParsePrecision(precision)), context, warmup, steps);
     Print(timing, context->ledger(),
           ValueOrThrow(ReadProcessMemory()).peak_own_bytes() - start_bytes);
   } catch (const std::exception& error) {

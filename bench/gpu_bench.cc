@@ -191,7 +191,7 @@ void Gpt(const Flags& flags, const ContextPtr& context) {
   nn::Gpt2 model(config);
   model.Initialize(context, {.seed = 1});
   optim::AdamW optimizer(model.Parameters(), {.lr = 3e-4});
-  SingleRankPlugin plugin({.precision = flags.precision});
+  SingleRankPlugin plugin({.precision = ValueOrThrow(ParsePrecision(flags.precision))});
   Booster booster(plugin);
   Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
   std::vector<int64_t> tokens(static_cast<size_t>(flags.batch * flags.block));

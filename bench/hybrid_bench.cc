@@ -36,11 +36,13 @@ int main(int argc, char** argv) {
       ->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
   const MakePlugin plain = [&](const comm::World& world) {
-    return std::make_unique<DdpPlugin>(world.group(), DdpOptions{.precision = precision});
+    return std::make_unique<DdpPlugin>(
+        world.group(), TrainingOptions{.precision = ValueOrThrow(ParsePrecision(precision))});
   };
   const MakePlugin hybrid = [&](const comm::World& world) {
     return std::make_unique<HybridParallelPlugin>(
-        world, HybridParallelOptions{.tp_size = tp, .precision = precision});
+        world, TrainingOptions{.precision = ValueOrThrow(ParsePrecision(precision))},
+        HybridParallelOptions{.tp_size = tp});
   };
   try {
     std::vector<double> threads_s, ranks_s, ratio;

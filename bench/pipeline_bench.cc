@@ -118,14 +118,13 @@ class Sleepers : public nn::Chain {
   std::vector<std::shared_ptr<Sleeper>> sleepers_;
 };
 
-void Train(const comm::World& world, const Options& options, const std::string& schedule,
-           const pipeline::PipelineShape& shape) {
+void Train(const comm::World& world, const Options& options, const pipeline::PipelineShape& shape) {
   Sleepers model(shape.num_parts(), Duration(options.ms / 1e3 / shape.num_chunks));
   model.Initialize(world.context(), {.seed = 1});
   optim::Sgd optimizer(model.Parameters(), {.lr = 0.1});
-  HybridParallelOptions parallel{.pp_size = shape.num_stages, .schedule = schedule};
+  HybridParallelOptions parallel{.pp_size = shape.num_stages, .schedule = shape.kind};
   parallel.num_microbatches = shape.num_micros;
-  HybridParallelPlugin plugin(world, parallel);
+  HybridParallelPlugin plugin(world, {}, parallel);
   Booster booster(plugin);
   Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
   const data::Batch batch = {
@@ -139,13 +138,12 @@ void Train(const comm::World& world, const Options& options, const std::string& 
 }
 
 // All steps but the first, in which ranks start at different times.
-std::vector<StepTimeline> Measure(const Options& options, const std::string& schedule,
-                                  const pipeline::PipelineShape& shape) {
+std::vector<StepTimeline> Measure(const Options& options, const pipeline::PipelineShape& shape) {
   const std::string path = std::filesystem::temp_directory_path() /
                            ("pipeline_bench." + std::to_string(getpid()) + ".json");
   Trace trace;
   OkOrThrow(comm::launch({.num_ranks = shape.num_stages, .threads_per_rank = 1, .trace = &trace},
-                         [&](comm::World& world) { Train(world, options, schedule, shape); }));
+                         [&](comm::World& world) { Train(world, options, shape); }));
   OkOrThrow(WriteTrace(trace, path));
   std::stringstream text;
   text << std::ifstream(path).rdbuf();
@@ -156,11 +154,11 @@ std::vector<StepTimeline> Measure(const Options& options, const std::string& sch
 }
 
 double Run(const Options& options, const std::string& schedule, int micros, double of_1f1b) {
-  pipeline::PipelineShape shape{.kind = pipeline::ParseSchedule(schedule),
+  pipeline::PipelineShape shape{.kind = ValueOrThrow(pipeline::ParsePipelineSchedule(schedule)),
                                 .num_stages = options.stages,
                                 .num_chunks = schedule == "1f1b" ? 1 : 2,
                                 .num_micros = micros};
-  const std::vector<StepTimeline> steps = Measure(options, schedule, shape);
+  const std::vector<StepTimeline> steps = Measure(options, shape);
   const double bubble = BubbleShare(steps);
   const double formula = pipeline::Simulate(shape, pipeline::MakeSchedule(shape), {}).bubble_share;
   std::printf(

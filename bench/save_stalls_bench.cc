@@ -42,7 +42,8 @@ void Train(const comm::World& world, const Options& options, const std::string& 
   nn::Gpt2 model(ModelConfig());
   model.Initialize(context, {.seed = 1});
   optim::AdamW optimizer(model.Parameters(), {.lr = 3e-4});
-  LowLevelZeroPlugin plugin(world.group(), {.stage = 1, .precision = options.precision});
+  LowLevelZeroPlugin plugin(
+      world.group(), {.precision = ValueOrThrow(ParsePrecision(options.precision))}, {.stage = 1});
   Booster booster(plugin);
   Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
   const int64_t rows = options.batch / world.size(), first = world.rank() * rows;

@@ -100,14 +100,16 @@ void TrainAgainstDdp(int ranks, int rounds, int64_t steps, const std::string& pr
   const auto zero = [&](int stage) -> MakePlugin {
     return [&precision, stage](const comm::World& world) {
       return std::make_unique<LowLevelZeroPlugin>(
-          world.group(), LowLevelZeroOptions{.stage = stage, .precision = precision});
+          world.group(), TrainingOptions{.precision = ValueOrThrow(ParsePrecision(precision))},
+          LowLevelZeroOptions{.stage = stage});
     };
   };
-  const MakePlugin plugins[] = {[&](const comm::World& world) {
-                                  return std::make_unique<DdpPlugin>(
-                                      world.group(), DdpOptions{.precision = precision});
-                                },
-                                zero(1), zero(2)};
+  const MakePlugin plugins[] = {
+      [&](const comm::World& world) {
+        return std::make_unique<DdpPlugin>(
+            world.group(), TrainingOptions{.precision = ValueOrThrow(ParsePrecision(precision))});
+      },
+      zero(1), zero(2)};
   std::vector<double> seconds[3], ratios[3];
   for (int round = 0; round < rounds; ++round) {
     double turn[3];

@@ -2,7 +2,7 @@
 
 // Booster: runs an ordinary training setup under a plugin; the loop stays the same.
 //
-//   SingleRankPlugin plugin({.precision = "bf16", .max_norm = 1.0});
+//   SingleRankPlugin plugin({.precision = Precision::kBf16, .max_norm = 1.0});
 //   Booster booster(plugin);
 //   auto boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
 //   for (const auto& batch : loader) {

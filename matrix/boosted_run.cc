@@ -81,12 +81,13 @@ class RankRun {
                                          .dtype = InitialDType(cell.precision)});
     num_parameters_ = model_->num_parameters();
     optimizer_ = MakeMatrixOptimizer(cell, *model_);
-    made_ = variant_.make(world_, {.precision = cell.precision,
+    const TrainingOptions training{.precision = ValueOrThrow(ParsePrecision(cell.precision)),
                                    .max_norm = cell.clip ? workload_.max_norm() : 0,
                                    .bucket_bytes = workload_.bucket_bytes(),
-                                   .num_parameters = num_parameters_,
-                                   .loss_scaler = kLossScaler,
-                                   .plan = workload_.plan()});
+                                   .loss_scaler = kLossScaler};
+    made_ = variant_.make(
+        world_,
+        {.training = training, .num_parameters = num_parameters_, .plan = workload_.plan()});
     booster_ = std::make_unique<Booster>(*made_->plugin);
   }
 

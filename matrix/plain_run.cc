@@ -41,8 +41,7 @@ PlainResult PlainRun(const Cell& cell, const Reordering& order) {
   model->Initialize(context, {.seed = kSeed, .dtype = InitialDType(cell.precision)});
   PlainResult result{.start = WeightsOf(*model), .end = {}};
   const std::unique_ptr<optim::Optimizer> optimizer = MakeMatrixOptimizer(cell, *model);
-  std::string errors;
-  ApplyPrecision(ParsePrecision(cell.precision, errors), *model, *optimizer);
+  ApplyPrecision(DTypeOf(ValueOrThrow(ParsePrecision(cell.precision))), *model, *optimizer);
   if (!HasMasters(cell)) {
     for (optim::ParamView& view : optimizer->views()) {
       view.set_keep_master(false);

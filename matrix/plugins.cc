@@ -15,102 +15,64 @@
 namespace apogee::matrix {
 namespace {
 
-DdpOptions DdpOf(const PluginSettings& settings) {
-  return {.precision = settings.precision,
-          .max_norm = settings.max_norm,
-          .bucket_bytes = settings.bucket_bytes,
-          .loss_scaler = settings.loss_scaler};
-}
+using nn::parallel::SequenceMode;
+using pipeline::ScheduleKind;
 
 MadePlugin MakeSingle(const comm::World& /*world*/, const PluginSettings& settings) {
-  return std::make_unique<SingleRankPlugin>(
-      SingleRankOptions{.precision = settings.precision, .max_norm = settings.max_norm});
+  return std::make_unique<SingleRankPlugin>(settings.training);
 }
 
 MadePlugin MakeDdp(const comm::World& world, const PluginSettings& settings) {
-  return std::make_unique<DdpPlugin>(world.group(), DdpOf(settings));
+  return std::make_unique<DdpPlugin>(world.group(), settings.training);
 }
 
 // One bucket, launched at the end of backward.
+TrainingOptions Late(const PluginSettings& settings) {
+  TrainingOptions training = settings.training;
+  training.bucket_bytes = 1 << 20;
+  training.overlap = false;
+  return training;
+}
+
 MadePlugin MakeDdpLate(const comm::World& world, const PluginSettings& settings) {
-  DdpOptions options = DdpOf(settings);
-  options.bucket_bytes = 1 << 20;
-  options.overlap = false;
-  return std::make_unique<DdpPlugin>(world.group(), options);
+  return std::make_unique<DdpPlugin>(world.group(), Late(settings));
 }
 
 MadePlugin MakeDdpReproducible(const comm::World& world, const PluginSettings& settings) {
-  DdpOptions options = DdpOf(settings);
-  options.reproducible = true;
-  return std::make_unique<DdpPlugin>(world.group(), options);
+  return std::make_unique<DdpPlugin>(world.group(), settings.training,
+                                     DdpOptions{.reproducible = true});
 }
 
-LowLevelZeroOptions ZeroOf(int stage, const PluginSettings& settings) {
-  return {.stage = stage,
-          .precision = settings.precision,
-          .max_norm = settings.max_norm,
-          .bucket_bytes = settings.bucket_bytes,
-          .loss_scaler = settings.loss_scaler};
-}
+using MakePlugin = std::function<MadePlugin(const comm::World&, const PluginSettings&)>;
 
-MadePlugin MakeZero1(const comm::World& world, const PluginSettings& settings) {
-  return std::make_unique<LowLevelZeroPlugin>(world.group(), ZeroOf(1, settings));
-}
-
-MadePlugin MakeZero2(const comm::World& world, const PluginSettings& settings) {
-  return std::make_unique<LowLevelZeroPlugin>(world.group(), ZeroOf(2, settings));
-}
-
-GeminiOptions GeminiOf(const PluginSettings& settings) {
-  return {.precision = settings.precision,
-          .max_norm = settings.max_norm,
-          .chunk_bytes = settings.bucket_bytes,
-          .loss_scaler = settings.loss_scaler};
+MakePlugin MakeZero(const LowLevelZeroOptions& options) {
+  return [options](const comm::World& world, const PluginSettings& settings) {
+    return std::make_unique<LowLevelZeroPlugin>(world.group(), settings.training, options);
+  };
 }
 
 MadePlugin MakeGemini(const comm::World& world, const PluginSettings& settings) {
-  return std::make_unique<GeminiPlugin>(world.group(), GeminiOf(settings));
+  return std::make_unique<GeminiPlugin>(world.group(), settings.training);
 }
 
 // One chunk per parameter.
 MadePlugin MakeGeminiSmall(const comm::World& world, const PluginSettings& settings) {
-  GeminiOptions options = GeminiOf(settings);
-  options.chunk_bytes = 1;
-  return std::make_unique<GeminiPlugin>(world.group(), options);
+  TrainingOptions training = settings.training;
+  training.bucket_bytes = 1;
+  return std::make_unique<GeminiPlugin>(world.group(), training);
 }
 
 // One bucket, and no communication in the background.
 MadePlugin MakeZero1Late(const comm::World& world, const PluginSettings& settings) {
-  LowLevelZeroOptions options = ZeroOf(1, settings);
-  options.bucket_bytes = 1 << 20;
-  options.overlap_communication = false;
-  options.overlap_gather = false;
-  return std::make_unique<LowLevelZeroPlugin>(world.group(), options);
+  return std::make_unique<LowLevelZeroPlugin>(
+      world.group(), Late(settings), LowLevelZeroOptions{.stage = 1, .overlap_gather = false});
 }
 
 MadePlugin MakeZero2Late(const comm::World& world, const PluginSettings& settings) {
-  LowLevelZeroOptions options = ZeroOf(2, settings);
-  options.overlap_communication = false;
-  options.overlap_gather = false;
-  return std::make_unique<LowLevelZeroPlugin>(world.group(), options);
-}
-
-MadePlugin MakeZero1SumF64(const comm::World& world, const PluginSettings& settings) {
-  LowLevelZeroOptions options = ZeroOf(1, settings);
-  options.communication_dtype = "f64";
-  return std::make_unique<LowLevelZeroPlugin>(world.group(), options);
-}
-
-MadePlugin MakeZero2Offload(const comm::World& world, const PluginSettings& settings) {
-  LowLevelZeroOptions options = ZeroOf(2, settings);
-  options.offload_states = true;
-  return std::make_unique<LowLevelZeroPlugin>(world.group(), options);
-}
-
-MadePlugin MakeZero2NoMasters(const comm::World& world, const PluginSettings& settings) {
-  LowLevelZeroOptions options = ZeroOf(2, settings);
-  options.master_weights = false;
-  return std::make_unique<LowLevelZeroPlugin>(world.group(), options);
+  TrainingOptions training = settings.training;
+  training.overlap = false;
+  return std::make_unique<LowLevelZeroPlugin>(
+      world.group(), training, LowLevelZeroOptions{.stage = 2, .overlap_gather = false});
 }
 
 const std::vector<std::string>& AllPrecisions() {
@@ -118,35 +80,35 @@ const std::vector<std::string>& AllPrecisions() {
   return all;
 }
 
-// For "auto", half of the memory that a rank's part of the model needs with AdamW's states.
-PlacementOptions PlacementOf(const std::string& policy, int tp, const PluginSettings& settings) {
-  if (policy != "auto") return {};
-  const int64_t element_bytes = settings.precision == "f64"   ? 32
-                                : settings.precision == "f32" ? 16
-                                                              : 18;
+// For kAuto, half of the memory that a rank's part of the model needs with AdamW's states.
+PlacementOptions PlacementOf(PlacementPolicy policy, int tp, const PluginSettings& settings) {
+  if (policy != PlacementPolicy::kAuto) return {};
+  const Precision precision = settings.training.precision;
+  const int64_t element_bytes = precision == Precision::kF64   ? 32
+                                : precision == Precision::kF32 ? 16
+                                                               : 18;
   return {.placement_policy = policy,
           .device_budget_bytes = settings.num_parameters / tp * element_bytes / 2};
 }
 
 // Named "hybrid_tp2_zero1" and so on.
-PluginVariant Hybrid(int tp, int zero_stage, std::vector<int> worlds,
-                     const std::string& placement = "static") {
-  const auto make = [tp, zero_stage, placement](const comm::World& world,
-                                                const PluginSettings& settings) {
+PluginVariant Hybrid(int tp, int stage, std::vector<int> worlds,
+                     PlacementPolicy placement = PlacementPolicy::kStatic) {
+  const auto make = [tp, stage, placement](const comm::World& world,
+                                           const PluginSettings& settings) {
     return std::make_unique<HybridParallelPlugin>(
-        world, HybridParallelOptions{.tp_size = tp,
-                                     .zero_stage = zero_stage,
-                                     .precision = settings.precision,
-                                     .max_norm = settings.max_norm,
-                                     .plan = settings.plan,
-                                     .bucket_bytes = settings.bucket_bytes,
-                                     .loss_scaler = settings.loss_scaler,
-                                     .placement = PlacementOf(placement, tp, settings)});
+        world, settings.training,
+        HybridParallelOptions{.tp_size = tp,
+                              .stage = stage,
+                              .plan = settings.plan,
+                              .placement = PlacementOf(placement, tp, settings)});
   };
   const std::string ranks = "tp" + std::to_string(tp);
-  const std::string name = zero_stage < 3
-                               ? "hybrid_" + ranks + "_zero" + std::to_string(zero_stage)
-                               : "gemini_" + ranks + (placement == "static" ? "" : "_" + placement);
+  const std::string name =
+      stage < 3
+          ? "hybrid_" + ranks + "_zero" + std::to_string(stage)
+          : "gemini_" + ranks +
+                (placement == PlacementPolicy::kStatic ? "" : std::string("_") + Name(placement));
   return {.name = name,
           .worlds = std::move(worlds),
           .precisions = AllPrecisions(),
@@ -159,11 +121,11 @@ PluginVariant Hybrid(int tp, int zero_stage, std::vector<int> worlds,
 // The mesh axes of a pipelined variant, other than dp.
 struct PipelineAxes {
   int pp = 2, tp = 1, sp = 1;
-  std::string sp_mode = "";  // the mode of sp; with tp alone "split_gather"
+  SequenceMode sp_mode = SequenceMode::kNone;  // of sp; with tp alone kSplitGather
 };
 
 // Named "hybrid_pp2_zbv_zero1" and so on; with other axes "hybrid_pp2_tp2_zbv_zero1".
-PluginVariant Pipelined(const std::string& schedule, const PipelineAxes& axes, int zero_stage,
+PluginVariant Pipelined(ScheduleKind schedule, const PipelineAxes& axes, int stage,
                         std::vector<int> worlds) {
   // 4 divides 36 and 12 samples, so pp micro-batches all have the same size; only then are the
   // means of "fed" exact. Otherwise use 6 micro-batches, which divide 18 and 6 samples.
@@ -171,27 +133,25 @@ PluginVariant Pipelined(const std::string& schedule, const PipelineAxes& axes, i
   const int num_micros = exact ? axes.pp : 6;
   const auto make = [=](const comm::World& world, const PluginSettings& settings) {
     return std::make_unique<HybridParallelPlugin>(
-        world, HybridParallelOptions{.tp_size = axes.tp,
-                                     .pp_size = axes.pp,
-                                     .sp_size = axes.sp,
-                                     .sp_mode = axes.sp_mode,
-                                     .zero_stage = zero_stage,
-                                     .precision = settings.precision,
-                                     .max_norm = settings.max_norm,
-                                     .plan = settings.plan,
-                                     .bucket_bytes = settings.bucket_bytes,
-                                     .loss_scaler = settings.loss_scaler,
-                                     .schedule = schedule,
-                                     .num_microbatches = num_micros});
+        world, settings.training,
+        HybridParallelOptions{.tp_size = axes.tp,
+                              .pp_size = axes.pp,
+                              .sp_size = axes.sp,
+                              .sp_mode = axes.sp_mode,
+                              .stage = stage,
+                              .plan = settings.plan,
+                              .schedule = schedule,
+                              .num_microbatches = num_micros});
   };
   std::string ranks = "pp" + std::to_string(axes.pp);
   if (axes.tp > 1) ranks += "_tp" + std::to_string(axes.tp);
-  if (!axes.sp_mode.empty()) ranks += "_" + axes.sp_mode;
-  const bool alone = axes.tp == 1 && axes.sp_mode.empty();
+  const bool cuts_sequences = axes.sp_mode != SequenceMode::kNone;
+  if (cuts_sequences) ranks += std::string("_") + Name(axes.sp_mode);
+  const bool alone = axes.tp == 1 && !cuts_sequences;
   std::vector<std::string> workloads = {"gpt2_deep", "llama_deep"};
-  if (exact && axes.sp_mode.empty()) workloads.insert(workloads.begin(), "fed");
-  return {.name = "hybrid_" + ranks + (exact ? "_" : "_dp2_") + schedule + "_zero" +
-                  std::to_string(zero_stage),
+  if (exact && !cuts_sequences) workloads.insert(workloads.begin(), "fed");
+  return {.name = "hybrid_" + ranks + (exact ? "_" : "_dp2_") + Name(schedule) + "_zero" +
+                  std::to_string(stage),
           .worlds = std::move(worlds),
           // In 16 bits, rounding in a deep, divided model can be as large as its update.
           .precisions = alone ? AllPrecisions() : std::vector<std::string>{"f32", "f64"},
@@ -205,18 +165,20 @@ PluginVariant Pipelined(const std::string& schedule, const PipelineAxes& axes, i
 
 void AppendPipelined(std::vector<PluginVariant>& variants) {
   int turn = 0;
-  for (const char* schedule : {"1f1b", "interleaved", "zbv"}) {
-    for (const int zero_stage : {0, 1, 2}) {
-      variants.push_back(Pipelined(schedule, {.pp = 2}, zero_stage, {2, 4}));
-      variants.push_back(Pipelined(schedule, {.pp = 4}, zero_stage, {4}));
-      variants.push_back(Pipelined(schedule, {.pp = 4}, zero_stage, {8}));
-      variants.push_back(Pipelined(schedule, {.pp = 2, .tp = 2}, zero_stage, {4, 8}));
+  for (const ScheduleKind schedule :
+       {ScheduleKind::k1F1B, ScheduleKind::kInterleaved, ScheduleKind::kZbv}) {
+    for (const int stage : {0, 1, 2}) {
+      variants.push_back(Pipelined(schedule, {.pp = 2}, stage, {2, 4}));
+      variants.push_back(Pipelined(schedule, {.pp = 4}, stage, {4}));
+      variants.push_back(Pipelined(schedule, {.pp = 4}, stage, {8}));
+      variants.push_back(Pipelined(schedule, {.pp = 2, .tp = 2}, stage, {4, 8}));
     }
     // Every mode with every schedule; ZeRO stages alternate.
-    const PipelineAxes sequences[] = {{.pp = 2, .tp = 2, .sp_mode = "split_gather"},
-                                      {.pp = 2, .sp = 2, .sp_mode = "all_to_all"},
-                                      {.pp = 2, .sp = 2, .sp_mode = "ring_attn"},
-                                      {.pp = 2, .tp = 2, .sp = 2, .sp_mode = "ring_attn"}};
+    const PipelineAxes sequences[] = {
+        {.pp = 2, .tp = 2, .sp_mode = SequenceMode::kSplitGather},
+        {.pp = 2, .sp = 2, .sp_mode = SequenceMode::kAllToAll},
+        {.pp = 2, .sp = 2, .sp_mode = SequenceMode::kRingAttention},
+        {.pp = 2, .tp = 2, .sp = 2, .sp_mode = SequenceMode::kRingAttention}};
     for (const PipelineAxes& axes : sequences) {
       const int ranks = axes.pp * axes.tp * axes.sp;
       variants.push_back(Pipelined(schedule, axes, turn++ % 3,
@@ -226,44 +188,38 @@ void AppendPipelined(std::vector<PluginVariant>& variants) {
 }
 
 // Named "hybrid_sp2_ring_attn_tp2_zero1" and so on. `sp` is 1 for split_gather.
-PluginVariant Sequence(const std::string& mode, int sp, int tp, int zero_stage,
-                       std::vector<int> worlds) {
+PluginVariant Sequence(SequenceMode mode, int sp, int tp, int stage, std::vector<int> worlds) {
   const auto make = [=](const comm::World& world, const PluginSettings& settings) {
     return std::make_unique<HybridParallelPlugin>(
-        world, HybridParallelOptions{.tp_size = tp,
-                                     .sp_size = sp,
-                                     .sp_mode = mode,
-                                     .zero_stage = zero_stage,
-                                     .precision = settings.precision,
-                                     .max_norm = settings.max_norm,
-                                     .bucket_bytes = settings.bucket_bytes,
-                                     .loss_scaler = settings.loss_scaler});
+        world, settings.training,
+        HybridParallelOptions{.tp_size = tp, .sp_size = sp, .sp_mode = mode, .stage = stage});
   };
-  const std::string ranks = "sp" + std::to_string(std::max(sp, mode == "split_gather" ? tp : 1)) +
-                            "_" + mode + (tp > 1 ? "_tp" + std::to_string(tp) : "");
-  return {.name = zero_stage < 3 ? "hybrid_" + ranks + "_zero" + std::to_string(zero_stage)
-                                 : "gemini_" + ranks,
-          .worlds = std::move(worlds),
-          .precisions = AllPrecisions(),
-          .make = make,
-          .tp = tp,
-          .sp = sp,
-          .workloads = {"gpt2_long", "llama_long"},
-          .is_hybrid = true};
+  const std::string ranks =
+      "sp" + std::to_string(std::max(sp, mode == SequenceMode::kSplitGather ? tp : 1)) + "_" +
+      Name(mode) + (tp > 1 ? "_tp" + std::to_string(tp) : "");
+  return {
+      .name = stage < 3 ? "hybrid_" + ranks + "_zero" + std::to_string(stage) : "gemini_" + ranks,
+      .worlds = std::move(worlds),
+      .precisions = AllPrecisions(),
+      .make = make,
+      .tp = tp,
+      .sp = sp,
+      .workloads = {"gpt2_long", "llama_long"},
+      .is_hybrid = true};
 }
 
 void AppendSequence(std::vector<PluginVariant>& variants) {
-  variants.push_back(Sequence("split_gather", 1, 2, 0, {2, 4}));
-  variants.push_back(Sequence("split_gather", 1, 2, 2, {4}));
-  variants.push_back(Sequence("split_gather", 1, 4, 1, {4, 8}));
-  variants.push_back(Sequence("split_gather", 1, 2, 3, {4}));
-  variants.push_back(Sequence("all_to_all", 2, 1, 0, {2, 4}));
-  variants.push_back(Sequence("all_to_all", 4, 1, 2, {4}));
-  variants.push_back(Sequence("all_to_all", 2, 2, 1, {4, 8}));
-  variants.push_back(Sequence("ring_attn", 2, 1, 0, {2, 4}));
-  variants.push_back(Sequence("ring_attn", 4, 1, 1, {4, 8}));
-  variants.push_back(Sequence("ring_attn", 4, 2, 2, {8}));
-  variants.push_back(Sequence("ring_attn", 2, 2, 3, {4}));
+  variants.push_back(Sequence(SequenceMode::kSplitGather, 1, 2, 0, {2, 4}));
+  variants.push_back(Sequence(SequenceMode::kSplitGather, 1, 2, 2, {4}));
+  variants.push_back(Sequence(SequenceMode::kSplitGather, 1, 4, 1, {4, 8}));
+  variants.push_back(Sequence(SequenceMode::kSplitGather, 1, 2, 3, {4}));
+  variants.push_back(Sequence(SequenceMode::kAllToAll, 2, 1, 0, {2, 4}));
+  variants.push_back(Sequence(SequenceMode::kAllToAll, 4, 1, 2, {4}));
+  variants.push_back(Sequence(SequenceMode::kAllToAll, 2, 2, 1, {4, 8}));
+  variants.push_back(Sequence(SequenceMode::kRingAttention, 2, 1, 0, {2, 4}));
+  variants.push_back(Sequence(SequenceMode::kRingAttention, 4, 1, 1, {4, 8}));
+  variants.push_back(Sequence(SequenceMode::kRingAttention, 4, 2, 2, {8}));
+  variants.push_back(Sequence(SequenceMode::kRingAttention, 2, 2, 3, {4}));
 }
 
 std::vector<PluginVariant> MakeVariants() {
@@ -271,28 +227,41 @@ std::vector<PluginVariant> MakeVariants() {
   std::vector<PluginVariant> variants = {
       {"single", {1}, {"f32", "f64", "bf16"}, true, &MakeSingle},
       {"ddp", {1, 2, 3, 4}, all, true, &MakeDdp},
-      {"zero1", {1, 2, 3, 4}, all, true, &MakeZero1},
-      {"zero2", {1, 2, 3, 4}, all, true, &MakeZero2},
+      {"zero1", {1, 2, 3, 4}, all, true, MakeZero({.stage = 1})},
+      {"zero2", {1, 2, 3, 4}, all, true, MakeZero({.stage = 2})},
       {"gemini", {1, 2, 3, 4}, all, true, &MakeGemini},
       {"ddp_late", {3}, {"f32", "bf16"}, false, &MakeDdpLate},
       {"ddp_reproducible", {2}, {"f32", "fp16"}, false, &MakeDdpReproducible},
       {"zero1_late", {4}, {"f32", "fp16"}, false, &MakeZero1Late},
-      {"zero1_sum_f64", {3}, {"f32", "bf16"}, false, &MakeZero1SumF64},
+      {"zero1_sum_f64",
+       {3},
+       {"f32", "bf16"},
+       false,
+       MakeZero({.stage = 1, .communication_dtype = Precision::kF64})},
       {"zero2_late", {2}, {"f32", "bf16"}, false, &MakeZero2Late},
-      {"zero2_offload", {3}, {"f32", "fp16"}, false, &MakeZero2Offload},
+      {"zero2_offload",
+       {3},
+       {"f32", "fp16"},
+       false,
+       MakeZero({.stage = 2, .offload_states = true})},
       {"gemini_small_chunks", {3}, {"f32", "bf16"}, false, &MakeGeminiSmall},
-      {"zero2_no_masters", {2}, {"bf16"}, false, &MakeZero2NoMasters, /*master_weights=*/false},
+      {"zero2_no_masters",
+       {2},
+       {"bf16"},
+       false,
+       MakeZero({.stage = 2, .master_weights = false}),
+       /*master_weights=*/false},
   };
-  for (const int zero_stage : {0, 1, 2}) {
-    variants.push_back(Hybrid(1, zero_stage, {2}));
-    variants.push_back(Hybrid(2, zero_stage, {2, 4, 6, 8}));
-    variants.push_back(Hybrid(4, zero_stage, {4, 8}));
+  for (const int stage : {0, 1, 2}) {
+    variants.push_back(Hybrid(1, stage, {2}));
+    variants.push_back(Hybrid(2, stage, {2, 4, 6, 8}));
+    variants.push_back(Hybrid(4, stage, {4, 8}));
   }
   AppendPipelined(variants);
   variants.push_back(Hybrid(1, 3, {2}));
-  variants.push_back(Hybrid(1, 3, {3}, "auto"));
+  variants.push_back(Hybrid(1, 3, {3}, PlacementPolicy::kAuto));
   variants.push_back(Hybrid(2, 3, {2, 4, 6}));
-  variants.push_back(Hybrid(2, 3, {2, 4}, "auto"));
+  variants.push_back(Hybrid(2, 3, {2, 4}, PlacementPolicy::kAuto));
   AppendSequence(variants);
   return variants;
 }

@@ -3,7 +3,7 @@
 // The plugins of the matrix, in variants that differ in the options.
 //
 //   for (const PluginVariant& variant : PluginVariants()) ...
-//   MadePlugin made = FindPlugin("ddp").make(world, {.precision = "f32"});
+//   MadePlugin made = FindPlugin("ddp").make(world, {.training = {.max_norm = 1}});
 //   Booster booster(*made.plugin);
 #ifndef APOGEE_MATRIX_PLUGINS_H_
 #define APOGEE_MATRIX_PLUGINS_H_
@@ -18,19 +18,16 @@
 
 #include "apogee/comm/launch.h"
 #include "apogee/nn/parallel/plan.h"
-#include "apogee/optim/step/loss_scaler.h"
 #include "apogee/plugins/gemini.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/plugins/plugin.h"
+#include "apogee/plugins/training_options.h"
 
 namespace apogee::matrix {
 
 struct PluginSettings {
-  std::string precision;
-  double max_norm = 0;
-  int64_t bucket_bytes = 0;
+  TrainingOptions training = {};
   int64_t num_parameters = 0;  // of the whole model
-  optim::LossScalerOptions loss_scaler = {};
   // For hybrid plugins; if not set, the model's own plan.
   std::optional<nn::parallel::ParallelPlan> plan = {};
 };

@@ -7,7 +7,7 @@
 //
 //   optim::DistributedAdafactor optimizer(model.Parameters(),
 //                                         {.lr = 1e-3, .relative_step = false});
-//   LowLevelZeroPlugin plugin(world.group(), {.stage = 2});
+//   LowLevelZeroPlugin plugin(world.group(), {}, {.stage = 2});
 //   Booster(plugin).boost(model, optimizer);                 // as with optim::Adafactor
 //
 // MakeOptimizer accepts the prefix "distributed_" before any name.

@@ -14,16 +14,17 @@
 
 namespace apogee {
 
-DdpPlugin::DdpPlugin(comm::GroupPtr group, const DdpOptions& options)
-    : group_(std::move(group)), options_(options) {
+DdpPlugin::DdpPlugin(comm::GroupPtr group, const TrainingOptions& training,
+                     const DdpOptions& options)
+    : DdpPlugin(std::move(group), training, options, CutParameters{}) {}
+
+DdpPlugin::DdpPlugin(comm::GroupPtr group, const TrainingOptions& training,
+                     const DdpOptions& options, const CutParameters& cut)
+    : group_(std::move(group)), training_(training), options_(options), cut_(cut) {
   std::string errors;
-  dtype_ = ParsePrecision(options.precision, errors);
-  CheckMaxNorm(options.max_norm, errors);
-  CheckBucketBytes(options.bucket_bytes, errors);
+  CheckTrainingOptions(training, errors);
   APOGEE_CHECK(errors.empty(), "ddp plugin: invalid options:", errors);
-  guard_ = std::make_unique<StepGuard>("ddp", StepGuardOptions{.max_norm = options.max_norm,
-                                                               .scale = dtype_ == DType::kF16,
-                                                               .loss_scaler = options.loss_scaler});
+  guard_ = std::make_unique<StepGuard>("ddp", training);
 }
 
 DdpPlugin::~DdpPlugin() = default;
@@ -31,12 +32,12 @@ DdpPlugin::~DdpPlugin() = default;
 void DdpPlugin::Check(const nn::Module& model, optim::Optimizer& optimizer) const {
   APOGEE_CHECK(gradients_ == nullptr && fused_ == nullptr,
                "ddp: the plugin runs another model already; make one plugin per model");
-  if (options_.statistics_group == nullptr) CheckWhole("ddp", model);
-  CheckPrecision(dtype_, optimizer);
+  if (cut_.statistics_group == nullptr) CheckWhole("ddp", model);
+  CheckPrecision(DTypeOf(training_.precision), optimizer);
   const auto* local = dynamic_cast<const optim::LocalGradientOptimizer*>(&optimizer);
   if (local == nullptr || group_ == nullptr) return;
   const double max_norm =
-      options_.max_norm > 0 ? options_.max_norm : optimizer.step_options().max_norm;
+      training_.max_norm > 0 ? training_.max_norm : optimizer.step_options().max_norm;
   std::string problem = local->ProblemOverRanks(max_norm);
   if (options_.reproducible) {
     problem = "its 1-bit messages depend on the number of ranks, which reproducible mode rules out";
@@ -47,10 +48,10 @@ void DdpPlugin::Check(const nn::Module& model, optim::Optimizer& optimizer) cons
 optim::Optimizer& DdpPlugin::Configure(nn::Module& model, optim::Optimizer& optimizer) {
   Check(model, optimizer);
   PrepareReplicas("ddp", model, optimizer, group_);
-  ApplyPrecision(dtype_, model, optimizer);
+  ApplyPrecision(DTypeOf(training_.precision), model, optimizer);
   guard_->Attach(optimizer);
   // On several ranks the update waits until gradients are averaged: step() makes it.
-  const bool alone = group_ == nullptr && options_.statistics_group == nullptr;
+  const bool alone = group_ == nullptr && cut_.statistics_group == nullptr;
   fused_ = alone ? dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer) : nullptr;
   if (fused_ != nullptr) return optimizer;
   if (group_ != nullptr) {
@@ -63,7 +64,7 @@ optim::Optimizer& DdpPlugin::Configure(nn::Module& model, optim::Optimizer& opti
   if (local_ != nullptr) HandOverGradients(model, optimizer, reduced);
   // If there are several GradientChunks, only the first may overlap.
   chunk::GradientChunkOptions chunks =
-      ChunkOptions(options_.overlap && local_gradients_ == nullptr);
+      ChunkOptions(training_.overlap && local_gradients_ == nullptr);
   chunks.agreement = AgreeOnOptions(optimizer);
   gradients_ = std::make_unique<chunk::GradientChunks>(std::move(reduced), group_, chunks);
   return optimizer;
@@ -79,22 +80,22 @@ chunk::Agreement DdpPlugin::AgreeOnOptions(optim::Optimizer& optimizer) {
 }
 
 chunk::GradientChunkOptions DdpPlugin::ChunkOptions(bool overlap) const {
-  return {.chunk_bytes = options_.bucket_bytes,
+  return {.chunk_bytes = training_.bucket_bytes,
           .overlap = overlap,
           .reproducible = options_.reproducible,
-          .key_of = options_.bucket_key};
+          .key_of = cut_.bucket_key};
 }
 
 void DdpPlugin::HandOverGradients(nn::Module& model, optim::Optimizer& optimizer,
                                   std::vector<autograd::ParameterPtr>& reduced) {
   // One save has the states of all ranks, including ranks that hold other parts.
-  const bool cut = options_.statistics_group != nullptr;
+  const bool cut = cut_.statistics_group != nullptr;
   const int copies = comm::GroupSize(group_);
   const int rank = group_ == nullptr ? 0 : group_->rank();
-  const int parts = comm::GroupSize(options_.statistics_group);
-  const int part = cut ? options_.statistics_group->rank() : 0;
+  const int parts = comm::GroupSize(cut_.statistics_group);
+  const int part = cut ? cut_.statistics_group->rank() : 0;
   local_->SetRanks({.group = group_,
-                    .statistics = options_.statistics_group,
+                    .statistics = cut_.statistics_group,
                     .rank = rank * parts + part,
                     .num_ranks = copies * parts});
   model.AddPreForwardHook(
@@ -119,7 +120,7 @@ void DdpPlugin::HandOverGradients(nn::Module& model, optim::Optimizer& optimizer
   });
   if (may_stay.empty()) return;
   may_stay_local_ = may_stay;
-  chunk::GradientChunkOptions chunks = ChunkOptions(options_.overlap);
+  chunk::GradientChunkOptions chunks = ChunkOptions(training_.overlap);
   chunks.agreement = AgreeOnOptions(optimizer);
   local_gradients_ = std::make_unique<chunk::GradientChunks>(std::move(may_stay), group_, chunks);
 }
@@ -128,8 +129,8 @@ std::vector<autograd::ParameterPtr> DdpPlugin::SplitOff(const nn::Module& model,
                                                         optim::Optimizer& optimizer) const {
   std::vector<autograd::ParameterPtr> reduced = HeldParameters(model);
   const int num_ranks = comm::GroupSize(group_);
-  if (options_.statistics_group != nullptr) {
-    optim::SumStatistics(optimizer, options_.statistics_group);
+  if (cut_.statistics_group != nullptr) {
+    optim::SumStatistics(optimizer, cut_.statistics_group);
     return reduced;
   }
   const bool needs_whole = options_.reproducible || optimizer.step_options().max_norm > 0;
@@ -168,7 +169,7 @@ void DdpPlugin::AskWhichStay() {
     const bool any = std::ranges::any_of(may_stay_local_, &autograd::Parameter::has_grad);
     const Tensor left =
         Tensor::Full({1}, DType::kF32, any ? 1 : 0, may_stay_local_[0]->data().context());
-    for (const comm::GroupPtr& group : {group_, options_.statistics_group}) {
+    for (const comm::GroupPtr& group : {group_, cut_.statistics_group}) {
       if (group != nullptr) group->AllReduce(left, comm::ReduceOp::kMax);
     }
     if (left.Item() == 0) stays_local_.reset();

@@ -5,7 +5,7 @@
 //
 //   comm::launch({.num_ranks = 4}, [&](comm::World& world) {
 //     ... model, optimizer, loader of this rank's part of the batch ...
-//     DdpPlugin plugin(world.group(), {.precision = "bf16", .max_norm = 1.0});
+//     DdpPlugin plugin(world.group(), {.precision = Precision::kBf16, .max_norm = 1.0});
 //     Booster booster(plugin);
 //     auto boosted = booster.boost(model, optimizer);
 //     ... the ordinary loop ...
@@ -42,38 +42,27 @@
 #include "apogee/optim/core/local_gradients.h"
 #include "apogee/optim/step/fused_backward.h"
 #include "apogee/plugins/backward_passes.h"
+#include "apogee/plugins/hybrid/cut_parameters.h"
 #include "apogee/plugins/plugin.h"
 #include "apogee/plugins/step_guard.h"
+#include "apogee/plugins/training_options.h"
 
 namespace apogee {
 
 struct DdpOptions {
-  // "f32", "bf16" or "fp16" (fp32 masters and gradients; fp16 with a dynamic loss scale), "f64".
-  std::string precision = "f32";
-  // Clip the global L2 norm of the averaged gradients to this. 0: use the optimizer's step options.
-  double max_norm = 0;
-  // Gradients are reduced in buckets of about this size.
-  int64_t bucket_bytes = 25 << 20;
-  // Reduce buckets while backward is still running.
-  bool overlap = true;
   // Sums do not depend on the number of ranks: 2^k micro-batches of one size give the same bits on
   // 1, 2, 4, … ranks. Each rank must have consecutive micro-batches and equally many threads.
   bool reproducible = false;
-  optim::LossScalerOptions loss_scaler = {};
-  // All ranks that hold parts of one parameter, if another plugin has cut parameters and bound
-  // views to the parts (ParamView::BindParameter). Statistics are summed over this group. Null:
-  // nothing is cut.
-  comm::GroupPtr statistics_group = nullptr;
-  // Parameters with different keys never share a bucket. Give different keys to parameters whose
-  // gradients are reduced in different passes (BackwardPasses). Null: all have the same key. Called
-  // in boost.
-  std::function<int(const autograd::Parameter&)> bucket_key = {};
 };
 
 class DdpPlugin : public Plugin, public BackwardPasses {
  public:
   // `group`: the ranks to average over; null for one rank. Throws Error listing every bad option.
-  explicit DdpPlugin(comm::GroupPtr group, const DdpOptions& options = {});
+  explicit DdpPlugin(comm::GroupPtr group, const TrainingOptions& training = {},
+                     const DdpOptions& options = {});
+  // Internal: for a plugin that has cut the parameters.
+  DdpPlugin(comm::GroupPtr group, const TrainingOptions& training, const DdpOptions& options,
+            const CutParameters& cut);
   ~DdpPlugin() override;
 
   std::string name() const override { return "ddp"; }
@@ -114,8 +103,9 @@ class DdpPlugin : public Plugin, public BackwardPasses {
                                                optim::Optimizer& optimizer) const;
 
   comm::GroupPtr group_;
+  TrainingOptions training_;
   DdpOptions options_;
-  DType dtype_;
+  CutParameters cut_;
   std::unique_ptr<StepGuard> guard_;
   std::unique_ptr<chunk::GradientChunks> gradients_;
   // Null for most optimizers; else the chunks of gradients that may stay local.

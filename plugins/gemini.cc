@@ -24,26 +24,33 @@ constexpr std::chrono::seconds kGatherTimeout{60};
 
 }  // namespace
 
-GeminiPlugin::GeminiPlugin(comm::GroupPtr group, const GeminiOptions& options)
-    : group_(std::move(group)), options_(options) {
+GeminiPlugin::GeminiPlugin(comm::GroupPtr group, const TrainingOptions& training,
+                           const GeminiOptions& options)
+    : GeminiPlugin(std::move(group), training, options, CutParameters{}) {}
+
+GeminiPlugin::GeminiPlugin(comm::GroupPtr group, const TrainingOptions& training,
+                           const GeminiOptions& options, const CutParameters& cut)
+    : group_(std::move(group)),
+      training_(training),
+      options_(options),
+      cut_(cut),
+      dtype_(DTypeOf(training.precision)) {
   std::string errors;
   CheckPlacement(options.placement, errors);
-  dtype_ = ParsePrecision(options.precision, errors);
-  CheckMaxNorm(options.max_norm, errors);
-  if (options.chunk_bytes < 1) {
-    errors += "\n  chunk_bytes must be positive, got " + std::to_string(options.chunk_bytes);
+  CheckTrainingOptions(training, errors);
+  if (!training.overlap) {
+    errors +=
+        "\n  overlap must be true: gradients are reduced and freed while backward is running; "
+        "ddp and low_level_zero also run without";
   }
   APOGEE_CHECK(errors.empty(), "gemini plugin: invalid options:", errors);
-  guard_ =
-      std::make_unique<StepGuard>("gemini", StepGuardOptions{.max_norm = options.max_norm,
-                                                             .scale = dtype_ == DType::kF16,
-                                                             .loss_scaler = options.loss_scaler});
+  guard_ = std::make_unique<StepGuard>("gemini", training);
 }
 
 void GeminiPlugin::Check(nn::Module& model, optim::Optimizer& optimizer) const {
   APOGEE_CHECK(parameters_ == nullptr,
                "gemini: the plugin runs another model already; make one plugin per model");
-  const bool cut_before = options_.statistics_group != nullptr;
+  const bool cut_before = cut_.statistics_group != nullptr;
   if (!cut_before) CheckWhole("gemini", model);
   CheckTakesMeans("gemini", optimizer);
   CheckShardable("gemini", optimizer);
@@ -102,7 +109,7 @@ std::vector<chunk::ChunkSpec> GeminiPlugin::Plan(nn::Module& model,
   return PlanModuleChunks(model, sharded_,
                           {.num_shards = comm::GroupSize(group_),
                            .element_bytes = DTypeSize(dtype_),
-                           .chunk_bytes = options_.chunk_bytes,
+                           .chunk_bytes = training_.bucket_bytes,
                            .cut_multiples = std::move(multiples)});
 }
 
@@ -140,7 +147,7 @@ void GeminiPlugin::ReduceGradients(const std::vector<chunk::ChunkSpec>& plan,
       });
   unheld_gradients_ = std::make_unique<chunk::GradientChunks>(
       unheld_, group_,
-      chunk::GradientChunkOptions{.chunk_bytes = options_.chunk_bytes, .overlap = false});
+      chunk::GradientChunkOptions{.chunk_bytes = training_.bucket_bytes, .overlap = false});
 }
 
 // Gives every rank rank 0's value. No rank has allocated a lazy one until now.
@@ -176,8 +183,8 @@ optim::Optimizer& GeminiPlugin::Configure(nn::Module& model, optim::Optimizer& o
   record_ = std::make_unique<ChunkRecord>(parameters_);
   windows_ = std::make_unique<ModuleWindows>("gemini", model, parameters_);
   ReduceGradients(plan, optimizer);
-  const bool cut_before = options_.statistics_group != nullptr;
-  optim::SumStatistics(optimizer, cut_before ? options_.statistics_group : group_);
+  const bool cut_before = cut_.statistics_group != nullptr;
+  optim::SumStatistics(optimizer, cut_before ? cut_.statistics_group : group_);
   guard_->Attach(optimizer);
   optimizer.AddPreStepHook([this](optim::Optimizer&) {
     parameters_->CheckReleased();

@@ -6,7 +6,7 @@
 //
 //   comm::launch({.num_ranks = 4}, [&](comm::World& world) {
 //     model.InitializeLazily(world.context(), {.seed = 1});  // no memory yet
-//     GeminiPlugin plugin(world.group(), {.precision = "bf16", .max_norm = 1.0});
+//     GeminiPlugin plugin(world.group(), {.precision = Precision::kBf16, .max_norm = 1.0});
 //     Booster booster(plugin);
 //     auto boosted = booster.boost(model, optimizer);       // any optimizer of the registry
 //     ... the ordinary loop ...
@@ -15,11 +15,11 @@
 // The update equals that of one rank with the whole batch. Optimizers are bound to shards as in
 // LowLevelZeroPlugin.
 //
-// Parameters are stored in chunks. Each module has ceil(bytes / chunk_bytes) chunks, separate ones
-// for trainable and frozen parameters. One all-gather per chunk brings its values before the
-// module's forward and before the module's part of backward; the gathered values are freed
-// afterwards. plugins/gemini/module_windows.h has the rules for modules, and for ranks whose
-// forwards differ.
+// Parameters are stored in chunks, each parameter in one. Each module has ceil(bytes /
+// bucket_bytes) chunks, separate ones for trainable and frozen parameters. One all-gather per chunk
+// brings its values before the module's forward and before the module's part of backward; the
+// gathered values are freed afterwards. plugins/gemini/module_windows.h has the rules for modules,
+// and for ranks whose forwards differ.
 //
 // Bytes per rank, for n ranks and N elements:
 //
@@ -52,7 +52,7 @@
 // kProceed, backward walks over the graph twice, first for the norm, and gathers twice as often.
 //
 // plugins/gemini/chunk_homes.h says where chunks live (device, host, disk). For tensor parallelism
-// use HybridParallelOptions::zero_stage = 3. Not supported yet: sums in another dtype
+// use HybridParallelOptions::stage = 3. Not supported yet: sums in another dtype
 // (communication_dtype) and runs without masters (master_weights = false).
 #ifndef APOGEE_PLUGINS_GEMINI_H_
 #define APOGEE_PLUGINS_GEMINI_H_
@@ -66,8 +66,11 @@
 #include "apogee/plugins/gemini/chunk_homes.h"
 #include "apogee/plugins/gemini/chunk_record.h"
 #include "apogee/plugins/gemini/module_windows.h"
+#include "apogee/plugins/gemini/placement.h"
+#include "apogee/plugins/hybrid/cut_parameters.h"
 #include "apogee/plugins/plugin.h"
 #include "apogee/plugins/step_guard.h"
+#include "apogee/plugins/training_options.h"
 #include "apogee/plugins/zero/fused_shards.h"
 #include "apogee/plugins/zero/shard_gradients.h"
 
@@ -76,23 +79,17 @@ namespace apogee {
 struct GeminiOptions {
   // Where chunks live, and which values stay gathered.
   PlacementOptions placement = {};
-  // "f32", "bf16" or "fp16" (fp32 masters and gradients; fp16 with a dynamic loss scale), "f64".
-  std::string precision = "f32";
-  // Clip the global L2 norm of the averaged gradients to this. 0: use the optimizer's step options.
-  double max_norm = 0;
-  // A module's parameters travel in chunks of about this size (of values). A parameter is never
-  // split over chunks.
-  int64_t chunk_bytes = 25 << 20;
-  optim::LossScalerOptions loss_scaler = {};
-  // As LowLevelZeroOptions::statistics_group: set it when another plugin has cut the parameters;
-  // their parts are then sharded.
-  comm::GroupPtr statistics_group = nullptr;
 };
 
 class GeminiPlugin : public Plugin {
  public:
-  // `group`: the ranks to shard over; null for one rank. Throws Error listing every bad option.
-  explicit GeminiPlugin(comm::GroupPtr group, const GeminiOptions& options = {});
+  // `group`: the ranks to shard over; null for one rank. Throws Error listing every bad option;
+  // training.overlap must be true.
+  explicit GeminiPlugin(comm::GroupPtr group, const TrainingOptions& training = {},
+                        const GeminiOptions& options = {});
+  // Internal: for a plugin that has cut the parameters. Keys of buckets are not used.
+  GeminiPlugin(comm::GroupPtr group, const TrainingOptions& training, const GeminiOptions& options,
+               const CutParameters& cut);
 
   std::string name() const override { return "gemini"; }
   // Throws the Error that Configure would throw, as far as this rank can tell. Changes nothing.
@@ -119,6 +116,7 @@ class GeminiPlugin : public Plugin {
   const ChunkHomes& homes() const { return *homes_; }
   // When each chunk was whole on this rank's device in the last step.
   const ChunkRecord& chunk_record() const { return *record_; }
+  const TrainingOptions& training_options() const { return training_; }
   const GeminiOptions& options() const { return options_; }
 
  private:
@@ -135,7 +133,9 @@ class GeminiPlugin : public Plugin {
   size_t IndexOf(const autograd::Parameter& parameter) const;
 
   comm::GroupPtr group_;
+  TrainingOptions training_;
   GeminiOptions options_;
+  CutParameters cut_;
   DType dtype_;
   std::vector<autograd::ParameterPtr> sharded_;  // in the order backward completes them
   std::vector<optim::ParamView*> views_;         // of sharded_; null: not in the optimizer

@@ -10,11 +10,12 @@
 #include "apogee/plugins/replicas.h"
 
 namespace apogee {
-namespace {}  // namespace
 
 HybridParallelPlugin::HybridParallelPlugin(const comm::World& world,
+                                           const TrainingOptions& training,
                                            const HybridParallelOptions& options)
     : world_(world),
+      training_(training),
       options_(options),
       pipeline_({.num_stages = options.pp_size,
                  .schedule = options.schedule,
@@ -27,33 +28,29 @@ HybridParallelPlugin::HybridParallelPlugin(const comm::World& world,
   if (options.tp_size < 1) {
     AppendProblem(errors, "tp_size must be at least 1, got " + std::to_string(options.tp_size));
   }
-  pipeline_.CheckOptions(options.zero_stage, errors);
+  pipeline_.CheckOptions(options.stage, errors);
   sequence_.CheckOptions(errors);
-  const int stage = options.zero_stage;
+  const int stage = options.stage;
   if (stage < 0 || stage > 3) {
     AppendProblem(
         errors,
-        "zero_stage must be 0 (nothing sharded), 1 (states), 2 (gradients too) or 3 (parameters "
+        "stage must be 0 (nothing sharded), 1 (states), 2 (gradients too) or 3 (parameters "
         "too), got " +
             std::to_string(stage));
   }
-  ParsePrecision(options.precision, errors);
-  if (!options.communication_dtype.empty()) ParsePrecision(options.communication_dtype, errors);
-  CheckMaxNorm(options.max_norm, errors);
-  CheckBucketBytes(options.bucket_bytes, errors);
+  CheckTrainingOptions(training, errors);
   const auto needs_stage = [&](bool set, const std::string& name, const char* stages) {
     if (set) {
-      AppendProblem(errors,
-                    name + " needs zero_stage " + stages + ", got " + std::to_string(stage));
+      AppendProblem(errors, name + " needs stage " + stages + ", got " + std::to_string(stage));
     }
   };
   if (stage == 0 || stage == 3) {
-    needs_stage(!options.communication_dtype.empty(), "communication_dtype", "1 or 2");
+    needs_stage(options.communication_dtype.has_value(), "communication_dtype", "1 or 2");
     needs_stage(!options.master_weights, "master_weights = false", "1 or 2");
     needs_stage(options.offload_states, "offload_states", "1 or 2");
   }
   if (stage == 3) {
-    needs_stage(!options.overlap_communication, "overlap_communication = false", "0 to 2");
+    needs_stage(!training.overlap, "overlap = false", "0 to 2");
     needs_stage(!options.overlap_gather, "overlap_gather = false", "1 or 2");
     CheckPlacement(options.placement, errors);
   } else {
@@ -92,41 +89,29 @@ void HybridParallelPlugin::MakeInner() {
   if (pipeline_.is_on()) {
     bucket_key = [this](const autograd::Parameter& p) { return pipeline_.ChunkOf(p); };
   }
-  if (options_.zero_stage == 0) {
+  if (options_.stage == 0) {
     ddp_ = std::make_unique<DdpPlugin>(
-        dp, DdpOptions{.precision = options_.precision,
-                       .max_norm = options_.max_norm,
-                       .bucket_bytes = options_.bucket_bytes,
-                       .overlap = options_.overlap_communication,
-                       .loss_scaler = options_.loss_scaler,
-                       .statistics_group = mesh_->group({comm::Axis::kPp, comm::Axis::kTp}),
-                       .bucket_key = bucket_key});
+        dp, training_, DdpOptions{},
+        CutParameters{.statistics_group = mesh_->group({comm::Axis::kPp, comm::Axis::kTp}),
+                      .bucket_key = bucket_key});
     return;
   }
   // The ranks that hold parts of one parameter.
-  const comm::GroupPtr statistics = is_cut() ? world_.group() : nullptr;
-  if (options_.zero_stage == 3) {
-    gemini_ = std::make_unique<GeminiPlugin>(dp, GeminiOptions{.placement = options_.placement,
-                                                               .precision = options_.precision,
-                                                               .max_norm = options_.max_norm,
-                                                               .chunk_bytes = options_.bucket_bytes,
-                                                               .loss_scaler = options_.loss_scaler,
-                                                               .statistics_group = statistics});
+  const CutParameters cut{.statistics_group = is_cut() ? world_.group() : nullptr,
+                          .bucket_key = bucket_key};
+  if (options_.stage == 3) {
+    gemini_ = std::make_unique<GeminiPlugin>(dp, training_,
+                                             GeminiOptions{.placement = options_.placement}, cut);
     return;
   }
   zero_ = std::make_unique<LowLevelZeroPlugin>(
-      dp, LowLevelZeroOptions{.stage = options_.zero_stage,
-                              .precision = options_.precision,
-                              .max_norm = options_.max_norm,
-                              .bucket_bytes = options_.bucket_bytes,
-                              .communication_dtype = options_.communication_dtype,
-                              .overlap_communication = options_.overlap_communication,
-                              .overlap_gather = options_.overlap_gather,
-                              .master_weights = options_.master_weights,
-                              .offload_states = options_.offload_states,
-                              .loss_scaler = options_.loss_scaler,
-                              .statistics_group = statistics,
-                              .bucket_key = bucket_key});
+      dp, training_,
+      LowLevelZeroOptions{.stage = options_.stage,
+                          .communication_dtype = options_.communication_dtype,
+                          .overlap_gather = options_.overlap_gather,
+                          .master_weights = options_.master_weights,
+                          .offload_states = options_.offload_states},
+      cut);
 }
 
 Plugin& HybridParallelPlugin::inner() const {
@@ -198,7 +183,7 @@ optim::Optimizer& HybridParallelPlugin::Configure(nn::Module& model, optim::Opti
                                 "sequence_module is \"" +
                                 plan->sequence_module + "\", not the model itself");
   }
-  sequence_.AddProblems(model, plan ? &*plan : nullptr, optimizer, options_.zero_stage, problems);
+  sequence_.AddProblems(model, plan ? &*plan : nullptr, optimizer, options_.stage, problems);
   CheckOptimizer(model, optimizer, problems);
   for (const autograd::ParameterPtr& parameter : model.Parameters()) {
     if (!is_cut() || !parameter->has_grad()) continue;
@@ -242,8 +227,7 @@ optim::Optimizer& HybridParallelPlugin::Configure(nn::Module& model, optim::Opti
 
 void HybridParallelPlugin::CutIntoStages(nn::Module& model, optim::Optimizer& optimizer) {
   SyncReplicasButValues("hybrid_parallel", model, optimizer, world_.group());
-  std::string errors;
-  pipeline_.Cut(model, world_, *mesh_, ParsePrecision(options_.precision, errors));
+  pipeline_.Cut(model, world_, *mesh_, DTypeOf(training_.precision));
   const nn::parallel::SequenceParallel* sequence = sequence_.parallel();
   if (sequence == nullptr) return;
   pipeline_.set_ends([sequence](const Tensor& inputs) { return sequence->SplitInput(inputs); },

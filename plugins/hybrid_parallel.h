@@ -8,14 +8,15 @@
 //   dp  data parallelism: the batch is divided among replicas of the model
 //   pp  pipeline parallelism: each stage holds some of the layers
 //
-//   zero_stage  sharded over the dp x sp ranks that hold the same weights
-//   1           optimizer states
-//   2           optimizer states, gradients
-//   3           optimizer states, gradients, parameters (GeminiPlugin)
+//   stage  sharded over the dp x sp ranks that hold the same weights
+//   1      optimizer states
+//   2      optimizer states, gradients
+//   3      optimizer states, gradients, parameters (GeminiPlugin)
 //
 // Example:
 //
-//   HybridParallelPlugin plugin(world, {.tp_size = 2, .zero_stage = 2, .precision = "bf16"});
+//   const TrainingOptions training{.precision = Precision::kBf16, .max_norm = 1.0};
+//   HybridParallelPlugin plugin(world, training, {.tp_size = 2, .stage = 2});
 //   ... a loader of part plugin.data_rank() of plugin.data_size() of each batch ...
 //   Booster booster(plugin);
 //   auto boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
@@ -74,7 +75,7 @@
 //
 // Under split_gather, activations between tensor-parallel layers are those of T / tp tokens.
 // Parameter::grad() of a parameter that is not cut is this rank's addend of a sum, which step()
-// makes. LOMO and AdaLomo at zero_stage 3 are refused.
+// makes. LOMO and AdaLomo at stage 3 are refused.
 //
 // Pipeline stages. With pp_size p > 1 the model, an nn::Chain, is cut into stages, and
 // booster.execute_pipeline replaces forward and backward (docs/pipelines.md). On a stage, N and R
@@ -101,6 +102,7 @@
 #include <string>
 
 #include "apogee/comm/mesh.h"
+#include "apogee/nn/parallel/sequence_mode.h"
 #include "apogee/nn/parallel/tensor_parallel.h"
 #include "apogee/plugins/ddp.h"
 #include "apogee/plugins/first_step_watch.h"
@@ -108,41 +110,33 @@
 #include "apogee/plugins/hybrid/hybrid_pipeline.h"
 #include "apogee/plugins/hybrid/hybrid_sequence.h"
 #include "apogee/plugins/low_level_zero.h"
+#include "apogee/plugins/training_options.h"
 
 namespace apogee {
 
 struct HybridParallelOptions {
   int tp_size = 1;
   int pp_size = 1;
-  // Sequence parallelism: the number of ranks that share each sequence, and the mode. "all_to_all"
-  // and "ring_attn" need an sp_size above 1; "split_gather" uses the tp group (sp_size 1 or
-  // tp_size). "": none.
+  // Sequence parallelism: the number of ranks that share each sequence, and the mode. kAllToAll
+  // and kRingAttention need an sp_size above 1; kSplitGather uses the tp group (sp_size 1 or
+  // tp_size).
   int sp_size = 1;
-  std::string sp_mode = "";
+  nn::parallel::SequenceMode sp_mode = nn::parallel::SequenceMode::kNone;
   // 0: every rank of dp keeps all states. 1, 2: as LowLevelZeroOptions::stage. 3: as GeminiPlugin,
   // with its rules for modules and for reading parameters.
-  int zero_stage = 0;
-  // "f32", "bf16" or "fp16" (fp32 masters and gradients; fp16 with a dynamic loss scale), "f64".
-  std::string precision = "f32";
-  double max_norm = 0;
+  int stage = 0;
   // How the model is cut. Default: the plan that comes with Apogee for this model.
   std::optional<nn::parallel::ParallelPlan> plan = {};
-  // As in DdpOptions and LowLevelZeroOptions. Fields from communication_dtype to offload_states
-  // need zero_stage 1 or 2. At stage 3 bucket_bytes is GeminiOptions::chunk_bytes, and
-  // overlap_communication must be true.
-  int64_t bucket_bytes = 25 << 20;
-  bool overlap_communication = true;
-  optim::LossScalerOptions loss_scaler = {};
-  std::string communication_dtype = "";
+  // As in LowLevelZeroOptions. Fields from here to offload_states need stage 1 or 2.
+  std::optional<Precision> communication_dtype = {};
   bool overlap_gather = true;
   bool master_weights = true;
   bool offload_states = false;
-  // zero_stage 3 only: where chunks live, as in GeminiOptions.
+  // Stage 3 only: where chunks live, as in GeminiOptions.
   PlacementOptions placement = {};
-  // The fields from here on need pp_size > 1. "1f1b", "interleaved" or "zbv": see
-  // pipeline/schedule.h.
-  std::string schedule = "1f1b";
-  // Parts of the model per stage. 0: 1 for 1f1b, 2 for the others.
+  // The fields from here on need pp_size > 1. See pipeline/schedule.h.
+  pipeline::ScheduleKind schedule = pipeline::ScheduleKind::k1F1B;
+  // Parts of the model per stage of the pipeline. 0: 1 for k1F1B, 2 for the others.
   int num_model_chunks = 0;
   // Set exactly one: the number of micro-batches of a batch (fewer if it has fewer samples), or the
   // most samples of a micro-batch.
@@ -155,9 +149,9 @@ struct HybridParallelOptions {
 
 class HybridParallelPlugin : public Plugin {
  public:
-  // Throws Error listing every bad option. boost checks whether the world and the model fit, and
-  // lists all problems at once.
-  explicit HybridParallelPlugin(const comm::World& world,
+  // Throws Error listing every bad option; at stage 3 training.overlap must be true. boost checks
+  // whether the world and the model fit, and lists all problems at once.
+  explicit HybridParallelPlugin(const comm::World& world, const TrainingOptions& training = {},
                                 const HybridParallelOptions& options = {});
   ~HybridParallelPlugin() override;
 
@@ -184,13 +178,13 @@ class HybridParallelPlugin : public Plugin {
   int data_size() const override { return mesh().size(comm::Axis::kDp); }
   const comm::Mesh& mesh() const;
   double loss_scale() const;
-  // Collective over the tp and pp groups, with zero_stage 3 over the dp and sp groups as well.
+  // Collective over the tp and pp groups, with stage 3 over the dp and sp groups as well.
   Tensor WholeValue(const autograd::Parameter& parameter) const override;
   // After boost, with tp_size > 1: how the model is cut; else null.
   const nn::parallel::TensorParallel* tensor_parallel() const { return parallel_.get(); }
   // After boost, with an sp_mode: the tokens this rank has; else null.
   const nn::parallel::SequenceParallel* sequence_parallel() const { return sequence_.parallel(); }
-  // With zero_stage 3: the plugin that shards this rank's part of the model over dp x sp; else
+  // With stage 3: the plugin that shards this rank's part of the model over dp x sp; else
   // null.
   const GeminiPlugin* gemini() const { return gemini_.get(); }
   // After boost, with pp_size > 1: the pieces of each stage; else null.
@@ -209,6 +203,7 @@ class HybridParallelPlugin : public Plugin {
   void CheckOptimizer(nn::Module& model, optim::Optimizer& optimizer, std::string& problems) const;
 
   const comm::World& world_;
+  TrainingOptions training_;
   HybridParallelOptions options_;
   std::unique_ptr<comm::Mesh> mesh_;  // null when the world does not fit
   std::unique_ptr<nn::parallel::TensorParallel> parallel_;

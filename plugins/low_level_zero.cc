@@ -13,34 +13,36 @@
 
 namespace apogee {
 
-LowLevelZeroPlugin::LowLevelZeroPlugin(comm::GroupPtr group, const LowLevelZeroOptions& options)
-    : group_(std::move(group)), options_(options) {
+LowLevelZeroPlugin::LowLevelZeroPlugin(comm::GroupPtr group, const TrainingOptions& training,
+                                       const LowLevelZeroOptions& options)
+    : LowLevelZeroPlugin(std::move(group), training, options, CutParameters{}) {}
+
+LowLevelZeroPlugin::LowLevelZeroPlugin(comm::GroupPtr group, const TrainingOptions& training,
+                                       const LowLevelZeroOptions& options, const CutParameters& cut)
+    : group_(std::move(group)),
+      training_(training),
+      options_(options),
+      cut_(cut),
+      dtype_(DTypeOf(training.precision)) {
   std::string errors;
   if (options.stage != 1 && options.stage != 2) {
     errors += "\n  stage must be 1 (states sharded) or 2 (gradients too), got " +
               std::to_string(options.stage);
   }
-  dtype_ = ParsePrecision(options.precision, errors);
-  if (!options.communication_dtype.empty()) {
-    communication_dtype_ = ParsePrecision(options.communication_dtype, errors);
-  }
-  CheckMaxNorm(options.max_norm, errors);
-  CheckBucketBytes(options.bucket_bytes, errors);
+  if (options.communication_dtype) communication_dtype_ = DTypeOf(*options.communication_dtype);
+  CheckTrainingOptions(training, errors);
   APOGEE_CHECK(errors.empty(), "low_level_zero plugin: invalid options:", errors);
-  guard_ = std::make_unique<StepGuard>("low_level_zero",
-                                       StepGuardOptions{.max_norm = options.max_norm,
-                                                        .scale = dtype_ == DType::kF16,
-                                                        .loss_scaler = options.loss_scaler});
+  guard_ = std::make_unique<StepGuard>("low_level_zero", training);
 }
 
 void LowLevelZeroPlugin::Check(const nn::Module& model, optim::Optimizer& optimizer) const {
   APOGEE_CHECK(gradients_ == nullptr,
                "low_level_zero: the plugin runs another model already; make one plugin per model");
-  if (options_.statistics_group == nullptr) CheckWhole("low_level_zero", model);
+  if (cut_.statistics_group == nullptr) CheckWhole("low_level_zero", model);
   CheckTakesMeans("low_level_zero", optimizer);
   CheckShardable("low_level_zero", optimizer);
   for (const optim::ParamView& view : optimizer.views()) {
-    APOGEE_CHECK(!view.sharded() || options_.statistics_group != nullptr,
+    APOGEE_CHECK(!view.sharded() || cut_.statistics_group != nullptr,
                  "low_level_zero: parameter \"", view.name(), "\" of optimizer ", optimizer.name(),
                  " is a shard already; an optimizer can be boosted once");
   }
@@ -73,11 +75,11 @@ std::vector<chunk::ChunkSpec> LowLevelZeroPlugin::Plan(optim::Optimizer& optimiz
   for (const optim::ParamView* view : views_) {
     requests.push_back({.numel = view->value().numel(),
                         .element_bytes = DTypeSize(communication_dtype_.value_or(grad_dtype)),
-                        .key = options_.bucket_key ? options_.bucket_key(*view->parameter()) : 0,
+                        .key = cut_.bucket_key ? cut_.bucket_key(*view->parameter()) : 0,
                         .cut_multiple = cut_multiple.at(view)});
   }
   return chunk::PlanChunks(
-      requests, {.chunk_bytes = options_.bucket_bytes, .num_shards = comm::GroupSize(group_)});
+      requests, {.chunk_bytes = training_.bucket_bytes, .num_shards = comm::GroupSize(group_)});
 }
 
 // The shard's masters keep the bits that rounding to the working dtype drops.
@@ -124,7 +126,7 @@ optim::Optimizer& LowLevelZeroPlugin::Configure(nn::Module& model, optim::Optimi
                                              std::move(frozen));
   gradients_ = std::make_unique<chunk::GradientChunks>(
       sharded_, plan, group_,
-      chunk::GradientChunkOptions{.overlap = options_.overlap_communication,
+      chunk::GradientChunkOptions{.overlap = training_.overlap,
                                   .communication_dtype = communication_dtype_,
                                   .keep_whole = options_.stage == 1},
       [this](size_t index, const Tensor& mean) { shards_->OnMean(index, mean); });
@@ -132,10 +134,10 @@ optim::Optimizer& LowLevelZeroPlugin::Configure(nn::Module& model, optim::Optimi
   unheld_gradients_ = std::make_unique<chunk::GradientChunks>(
       std::move(unheld), group_,
       chunk::GradientChunkOptions{
-          .chunk_bytes = options_.bucket_bytes, .overlap = false, .key_of = options_.bucket_key});
+          .chunk_bytes = training_.bucket_bytes, .overlap = false, .key_of = cut_.bucket_key});
 
-  const bool cut_before = options_.statistics_group != nullptr;
-  optim::SumStatistics(optimizer, cut_before ? options_.statistics_group : group_);
+  const bool cut_before = cut_.statistics_group != nullptr;
+  optim::SumStatistics(optimizer, cut_before ? cut_.statistics_group : group_);
   guard_->Attach(optimizer);
   optimizer.AddPreStepHook([this](optim::Optimizer&) {
     parameters_->Wait();

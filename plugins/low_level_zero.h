@@ -4,7 +4,8 @@
 // sharded over the ranks (ZeRO; Rajbhandari et al., SC 2020). Parameters stay whole on every rank.
 //
 //   comm::launch({.num_ranks = 4}, [&](comm::World& world) {
-//     LowLevelZeroPlugin plugin(world.group(), {.stage = 2, .precision = "bf16", .max_norm = 1.0});
+//     const TrainingOptions training{.precision = Precision::kBf16, .max_norm = 1.0};
+//     LowLevelZeroPlugin plugin(world.group(), training, {.stage = 2});
 //     Booster booster(plugin);
 //     auto boosted = booster.boost(model, optimizer);       // any optimizer of the registry
 //     ... the ordinary loop ...
@@ -38,51 +39,41 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "apogee/chunk/gradient_chunks.h"
 #include "apogee/chunk/parameter_chunks.h"
 #include "apogee/plugins/backward_passes.h"
+#include "apogee/plugins/hybrid/cut_parameters.h"
 #include "apogee/plugins/plugin.h"
 #include "apogee/plugins/step_guard.h"
+#include "apogee/plugins/training_options.h"
 #include "apogee/plugins/zero/shard_gradients.h"
 
 namespace apogee {
 
 struct LowLevelZeroOptions {
   int stage = 2;  // 1 or 2
-  // "f32", "bf16" or "fp16" (fp32 masters and gradients; fp16 with a dynamic loss scale), "f64".
-  std::string precision = "f32";
-  // Clip the global L2 norm of the averaged gradients to this. 0: use the optimizer's step options.
-  double max_norm = 0;
-  // Parameters and gradients travel in chunks of about this size (of gradients).
-  int64_t bucket_bytes = 25 << 20;
-  // Sum gradients over the ranks in this dtype: a precision as above, or "" for the gradients' own.
-  std::string communication_dtype = "";
-  // Reduce chunks while backward is still running.
-  bool overlap_communication = true;
+  // Sum gradients over the ranks in this precision. Default: the gradients' own.
+  std::optional<Precision> communication_dtype = {};
   // Gather updated parameters while the next forward is already running.
   bool overlap_gather = true;
   // bf16, fp16: keep f32 masters. Without masters a step rounds its result and loses the remainder.
   bool master_weights = true;
   // Keep states and masters in host memory.
   bool offload_states = false;
-  optim::LossScalerOptions loss_scaler = {};
-  // All ranks that hold parts of one parameter, if another plugin has cut parameters and bound
-  // views to the parts (ParamView::BindParameter). The parts are then sharded, and statistics are
-  // summed over this group. Null: nothing is cut.
-  comm::GroupPtr statistics_group = nullptr;
-  // Parameters with different keys never share a bucket. Give different keys to parameters whose
-  // gradients are reduced in different passes (BackwardPasses). Null: all have the same key. Called
-  // in boost.
-  std::function<int(const autograd::Parameter&)> bucket_key = {};
 };
 
 class LowLevelZeroPlugin : public Plugin, public BackwardPasses {
  public:
   // `group`: the ranks to shard over; null for one rank. Throws Error listing every bad option.
-  explicit LowLevelZeroPlugin(comm::GroupPtr group, const LowLevelZeroOptions& options = {});
+  explicit LowLevelZeroPlugin(comm::GroupPtr group, const TrainingOptions& training = {},
+                              const LowLevelZeroOptions& options = {});
+  // Internal: for a plugin that has cut the parameters.
+  LowLevelZeroPlugin(comm::GroupPtr group, const TrainingOptions& training,
+                     const LowLevelZeroOptions& options, const CutParameters& cut);
 
   std::string name() const override { return "low_level_zero"; }
   // Throws the Error that Configure would throw, as far as this rank can tell. Changes nothing.
@@ -115,7 +106,9 @@ class LowLevelZeroPlugin : public Plugin, public BackwardPasses {
             const Layout& layout) const;
 
   comm::GroupPtr group_;
+  TrainingOptions training_;
   LowLevelZeroOptions options_;
+  CutParameters cut_;
   DType dtype_;
   std::optional<DType> communication_dtype_;
   ContextPtr state_context_;

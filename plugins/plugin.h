@@ -3,7 +3,7 @@
 // Plugin: the interface of a training setup. A plugin checks its options, prepares the model and
 // takes over the optimizer. It contains no algorithm of its own.
 //
-//   SingleRankPlugin plugin({.precision = "bf16", .max_norm = 1.0});
+//   SingleRankPlugin plugin({.precision = Precision::kBf16, .max_norm = 1.0});
 //   Booster booster(plugin);
 //   auto boosted = booster.boost(model, optimizer);
 //

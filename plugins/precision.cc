@@ -5,19 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "apogee/core/text/text.h"
 #include "apogee/optim/core/local_gradients.h"
 
 namespace apogee {
-
-DType ParsePrecision(const std::string& precision, std::string& errors) {
-  if (precision == "f32" || precision == "fp32") return DType::kF32;
-  if (precision == "bf16") return DType::kBF16;
-  if (precision == "fp16" || precision == "f16") return DType::kF16;
-  if (precision == "f64") return DType::kF64;
-  errors += "\n  " + UnknownName("precision", precision, {"f32", "bf16", "fp16", "f64"});
-  return DType::kF32;
-}
 
 void CheckShardable(const std::string& plugin, const optim::Optimizer& optimizer) {
   APOGEE_CHECK(optimizer.SupportsShards(), plugin, ": optimizer ", optimizer.name(),
@@ -32,17 +22,16 @@ void CheckTakesMeans(const std::string& plugin, const optim::Optimizer& optimize
       ": optimizer ", optimizer.name(),
       " averages momenta of whole parameters in 1-bit messages and needs each rank's whole "
       "gradients, so states and gradients cannot be sharded. Use the ddp plugin, or "
-      "hybrid_parallel with zero_stage 0");
+      "hybrid_parallel with stage 0");
 }
 
-void CheckMaxNorm(double max_norm, std::string& errors) {
-  if (max_norm >= 0) return;
-  errors += "\n  max_norm must be 0 (off) or positive, got " + std::to_string(max_norm);
-}
-
-void CheckBucketBytes(int64_t bucket_bytes, std::string& errors) {
-  if (bucket_bytes >= 1) return;
-  errors += "\n  bucket_bytes must be positive, got " + std::to_string(bucket_bytes);
+void CheckTrainingOptions(const TrainingOptions& training, std::string& errors) {
+  if (!(training.max_norm >= 0)) {  // also of NaN
+    errors += "\n  max_norm must be 0 (off) or positive, got " + std::to_string(training.max_norm);
+  }
+  if (training.bucket_bytes < 1) {
+    errors += "\n  bucket_bytes must be positive, got " + std::to_string(training.bucket_bytes);
+  }
 }
 
 void CheckPrecision(DType dtype, optim::Optimizer& optimizer) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Helpers of the plugins: they parse and check options, convert a model's precision, and give the
+// Helpers of the plugins: they check options, convert a model's precision, and give the
 // optimizer fp32 masters.
 #ifndef APOGEE_PLUGINS_PRECISION_H_
 #define APOGEE_PLUGINS_PRECISION_H_
@@ -9,16 +9,12 @@
 
 #include "apogee/nn/module.h"
 #include "apogee/optim/optimizer.h"
+#include "apogee/plugins/training_options.h"
 
 namespace apogee {
 
-// Parses "f32" ("fp32"), "bf16", "fp16" ("f16") or "f64". Appends a line to `errors` for anything
-// else.
-DType ParsePrecision(const std::string& precision, std::string& errors);
-
-// Check an option that several plugins have. Append a line to `errors` for a wrong value.
-void CheckMaxNorm(double max_norm, std::string& errors);
-void CheckBucketBytes(int64_t bucket_bytes, std::string& errors);
+// Appends a line to `errors` for every wrong option; StepGuard checks the loss scaler's.
+void CheckTrainingOptions(const TrainingOptions& training, std::string& errors);
 
 // Throws Error if the optimizer's update is not known to be exact on shards of parameters.
 void CheckShardable(const std::string& plugin, const optim::Optimizer& optimizer);

@@ -6,22 +6,22 @@
 #include "apogee/plugins/precision.h"
 
 namespace apogee {
-SingleRankPlugin::SingleRankPlugin(const SingleRankOptions& options) : options_(options) {
+
+SingleRankPlugin::SingleRankPlugin(const TrainingOptions& training) : training_(training) {
   std::string errors;
-  dtype_ = ParsePrecision(options.precision, errors);
-  CheckMaxNorm(options.max_norm, errors);
-  if (dtype_ == DType::kF16) {
+  CheckTrainingOptions(training, errors);
+  if (training.precision == Precision::kFp16) {
     errors +=
         "\n  precision fp16 needs a loss scale, which the ddp plugin has: DdpPlugin(nullptr, "
-        "{.precision = \"fp16\"})";
+        "{.precision = Precision::kFp16})";
   }
   APOGEE_CHECK(errors.empty(), "single_rank plugin: invalid options:", errors);
 }
 
 optim::Optimizer& SingleRankPlugin::Configure(nn::Module& model, optim::Optimizer& optimizer) {
-  ApplyPrecision(dtype_, model, optimizer);
+  ApplyPrecision(DTypeOf(training_.precision), model, optimizer);
   optim::StepOptions step_options = optimizer.step_options();
-  if (options_.max_norm > 0) step_options.max_norm = options_.max_norm;
+  if (training_.max_norm > 0) step_options.max_norm = training_.max_norm;
   optimizer.set_step_options(step_options);
   return optimizer;
 }

@@ -2,7 +2,7 @@
 
 // SingleRankPlugin: one rank, in f32, f64 or bf16 with fp32 masters.
 //
-//   SingleRankPlugin plugin({.precision = "bf16"});
+//   SingleRankPlugin plugin({.precision = Precision::kBf16});
 //   Booster booster(plugin);
 //   auto boosted = booster.boost(model, optimizer);
 //
@@ -15,20 +15,15 @@
 #include <string>
 
 #include "apogee/plugins/plugin.h"
+#include "apogee/plugins/training_options.h"
 
 namespace apogee {
 
-struct SingleRankOptions {
-  // "f32" (also "fp32"), "bf16", or "f64" for proofs on the CPU.
-  std::string precision = "f32";
-  // Clip the global L2 norm of the gradients to this. 0: use the optimizer's step options.
-  double max_norm = 0;
-};
-
 class SingleRankPlugin : public Plugin {
  public:
-  // Throws Error listing every wrong option.
-  explicit SingleRankPlugin(const SingleRankOptions& options = {});
+  // One rank reduces nothing, so bucket_bytes and overlap have no effect. Throws Error listing
+  // every wrong option; kFp16 is one, because this plugin has no loss scale.
+  explicit SingleRankPlugin(const TrainingOptions& training = {});
 
   std::string name() const override { return "single_rank"; }
   optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) override;
@@ -40,8 +35,7 @@ class SingleRankPlugin : public Plugin {
   bool backward_is_only_kernels() const override { return true; }
 
  private:
-  SingleRankOptions options_;
-  DType dtype_;
+  TrainingOptions training_;
 };
 
 }  // namespace apogee

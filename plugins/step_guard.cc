@@ -8,9 +8,11 @@
 
 namespace apogee {
 
-StepGuard::StepGuard(std::string plugin, const StepGuardOptions& options)
-    : plugin_(std::move(plugin)), max_norm_(options.max_norm) {
-  if (options.scale) scaler_ = std::make_unique<optim::LossScaler>(options.loss_scaler);
+StepGuard::StepGuard(std::string plugin, const TrainingOptions& training)
+    : plugin_(std::move(plugin)), max_norm_(training.max_norm) {
+  if (training.precision == Precision::kFp16) {
+    scaler_ = std::make_unique<optim::LossScaler>(training.loss_scaler);
+  }
 }
 
 void StepGuard::Attach(optim::Optimizer& optimizer) {

@@ -3,7 +3,7 @@
 // StepGuard: the settings of every step that multi-rank plugins share (clipping, loss scale). Also
 // checks that a loop calls backward and step in a valid order.
 //
-//   StepGuard guard("ddp", {.max_norm = 1.0, .scale = true, .loss_scaler = {}});
+//   StepGuard guard("ddp", {.precision = Precision::kFp16, .max_norm = 1.0});
 //   guard.Attach(optimizer);
 //   const bool reduce = guard.OnBackward();     // before each backward
 //   gradients.Backward(loss, guard.loss_scale(), reduce);
@@ -17,18 +17,14 @@
 
 #include "apogee/optim/optimizer.h"
 #include "apogee/optim/step/loss_scaler.h"
+#include "apogee/plugins/training_options.h"
 
 namespace apogee {
 
-struct StepGuardOptions {
-  double max_norm = 0;  // 0: keep the optimizer's own
-  bool scale = false;   // dynamic loss scale
-  optim::LossScalerOptions loss_scaler = {};
-};
-
 class StepGuard {
  public:
-  StepGuard(std::string plugin, const StepGuardOptions& options);
+  // Only fp16 has a dynamic loss scale. Throws Error that lists every wrong option of the scaler.
+  StepGuard(std::string plugin, const TrainingOptions& training);
 
   // Hooks into the optimizer's step, which throws Error once the guard is gone. A loss scale that
   // the optimizer already has stays: the loop multiplies its loss by it.
@@ -41,7 +37,7 @@ class StepGuard {
   void ForgetBackward() { num_backwards_ = 0; }
   // Plugin::NoSync; the handle may outlive the guard.
   std::shared_ptr<void> NoSync();
-  // Null without `scale`.
+  // Null except for fp16.
   optim::LossScaler* loss_scaler() {
     Settle();
     return scaler_.get();

@@ -203,32 +203,27 @@ apogee::RunConfig RunConfigOf(const Flags& flags) {
 }
 
 std::unique_ptr<apogee::Plugin> MakePlugin(const Flags& flags, const apogee::comm::World& world) {
+  const apogee::TrainingOptions training{
+      .precision = apogee::ValueOrThrow(apogee::ParsePrecision(flags.precision)),
+      .max_norm = flags.max_norm};
   if (flags.plugin == "ddp") {
     return std::make_unique<apogee::DdpPlugin>(
-        world.group(), apogee::DdpOptions{.precision = flags.precision,
-                                          .max_norm = flags.max_norm,
-                                          .reproducible = flags.reproducible});
+        world.group(), training, apogee::DdpOptions{.reproducible = flags.reproducible});
   }
   if (flags.plugin == "gemini") {
-    return std::make_unique<apogee::GeminiPlugin>(
-        world.group(),
-        apogee::GeminiOptions{.precision = flags.precision, .max_norm = flags.max_norm});
+    return std::make_unique<apogee::GeminiPlugin>(world.group(), training);
   }
   if (flags.plugin == "hybrid") {
     return std::make_unique<apogee::HybridParallelPlugin>(
-        world, apogee::HybridParallelOptions{.tp_size = flags.tp_size,
-                                             .zero_stage = flags.zero_stage,
-                                             .precision = flags.precision,
-                                             .max_norm = flags.max_norm});
+        world, training,
+        apogee::HybridParallelOptions{.tp_size = flags.tp_size, .stage = flags.zero_stage});
   }
   if (flags.plugin == "zero1" || flags.plugin == "zero2") {
     return std::make_unique<apogee::LowLevelZeroPlugin>(
-        world.group(), apogee::LowLevelZeroOptions{.stage = flags.plugin == "zero1" ? 1 : 2,
-                                                   .precision = flags.precision,
-                                                   .max_norm = flags.max_norm});
+        world.group(), training,
+        apogee::LowLevelZeroOptions{.stage = flags.plugin == "zero1" ? 1 : 2});
   }
-  return std::make_unique<apogee::SingleRankPlugin>(
-      apogee::SingleRankOptions{.precision = flags.precision, .max_norm = flags.max_norm});
+  return std::make_unique<apogee::SingleRankPlugin>(training);
 }
 
 std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {

@@ -38,7 +38,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->check(count);
   add("--tp-size", f.parallel.tp_size,
       "Tensor-parallel size; must divide --ranks, --heads, --kv-heads and --hidden");
-  add("--zero-stage", f.parallel.zero_stage,
+  add("--zero-stage", f.parallel.stage,
       "ZeRO stage over the replicas: 0 shards nothing, 1 optimizer states, 2 also gradients, 3 "
       "also parameters");
   add("--threads", f.threads, "CPU threads of all ranks together; default: one per core")
@@ -50,13 +50,13 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   add("--steps", f.steps, "Optimizer steps")->check(count);
   add("--batch", f.batch, "Samples per micro-batch, of all ranks together")->check(count);
   add("--accumulate", f.accumulate, "Micro-batches per optimizer step")->check(count);
-  add("--precision", f.parallel.precision,
+  add("--precision", f.precision,
       "f32, bf16 or fp16 (with f32 masters), f64, or auto: bf16 if the processor has bf16 "
       "multiplication, else f32");
   add("--optimizer", f.optimizer, Join(optim::OptimizerNames()));
   add("--lr", f.lr, "Highest learning rate, reached after a tenth of --steps")
       ->check(Between(0, HUGE_VAL));
-  add("--max-norm", f.parallel.max_norm, "Clip the gradients' global norm to this; 0: off")
+  add("--max-norm", f.training.max_norm, "Clip the gradients' global norm to this; 0: off")
       ->check(Between(0, HUGE_VAL));
   add("--seed", f.seed, "Seed of the weights, the order of the data and the sample")
       ->check(Unsigned());
@@ -84,7 +84,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
 void CheckSettings(const Flags& flags) {
   const ContextPtr context = CpuContext();
   const comm::World world(0, 1, context, nullptr);
-  const HybridParallelPlugin plugin(world, flags.parallel);
+  const HybridParallelPlugin plugin(world, flags.training, flags.parallel);
   const nn::Llama model(flags.model);
   const auto weight =
       std::make_shared<autograd::Parameter>("weight", Tensor::Zeros({1}, DType::kF32, context));
@@ -106,11 +106,11 @@ RunConfig RunConfigOf(const Flags& flags) {
                      {{"steps", std::to_string(flags.steps)},
                       {"accumulate", std::to_string(flags.accumulate)},
                       {"schedule", "cosine"},
-                      {"max_norm", optim::FormatOption(flags.parallel.max_norm)},
+                      {"max_norm", optim::FormatOption(flags.training.max_norm)},
                       {"device", flags.device},
                       {"threads_per_rank", std::to_string(flags.threads_per_rank)},
                       {"tp_size", std::to_string(flags.parallel.tp_size)},
-                      {"zero_stage", std::to_string(flags.parallel.zero_stage)}});
+                      {"zero_stage", std::to_string(flags.parallel.stage)}});
 }
 
 std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
@@ -121,7 +121,8 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
   return ParseCommandLine(app, argc, argv, [&](std::vector<std::string>& words) {
     TakeOptions("optim", words, flags.optimizer_options);
     flags.optimizer_options.try_emplace("lr", optim::FormatOption(flags.lr));
-    flags.parallel.precision = SettlePrecision(flags.parallel.precision);
+    flags.precision = SettlePrecision(flags.precision);
+    flags.training.precision = ValueOrThrow(ParsePrecision(flags.precision));
     flags.threads_per_rank = ThreadsPerRank(flags.threads, flags.ranks);
     CheckCheckpointFlags(app, flags.checkpoints, flags.out);
     CheckSettings(flags);

@@ -31,8 +31,9 @@ struct Flags {
                                    .max_position_embeddings = 128};
 
   int ranks = 4;
-  apogee::HybridParallelOptions parallel = {
-      .tp_size = 2, .zero_stage = 2, .precision = "auto", .max_norm = 1.0};
+  apogee::TrainingOptions training = {.max_norm = 1.0};
+  std::string precision = "auto";  // ParseFlags replaces auto and sets training.precision
+  apogee::HybridParallelOptions parallel = {.tp_size = 2, .stage = 2};
   int threads = 0;  // 0: one per core
   int threads_per_rank = 1;
 

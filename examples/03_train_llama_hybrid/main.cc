@@ -44,9 +44,9 @@ namespace {
 void DrawPlan(const Boosted& boosted, const comm::World& world, const Flags& flags) {
   if (flags.plan_svg.empty()) return;
   const std::string svg = ShardMapSvg(boosted.optimizer, world.group(),
-                                      {.model = "llama, " + flags.parallel.precision,
+                                      {.model = "llama, " + flags.precision,
                                        .tp_size = flags.parallel.tp_size,
-                                       .zero_stage = flags.parallel.zero_stage});
+                                       .zero_stage = flags.parallel.stage});
   if (world.rank() == 0) OkOrThrow(ValueOrThrow(LineFile::Create(flags.plan_svg))->Append(svg));
 }
 
@@ -68,7 +68,7 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
 
   // Call boost before making the data: it lists everything that does not fit, and only ranks that
   // fit have parts of the data.
-  HybridParallelPlugin plugin(world, flags.parallel);
+  HybridParallelPlugin plugin(world, flags.training, flags.parallel);
   Booster booster(plugin);
   booster.TraceTo(world.trace(), world.rank());
   booster.set_run_config(RunConfigOf(flags));
@@ -106,10 +106,9 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
                                                   .ledger = &context->ledger()}));
     if (!corpus.notice().empty()) OkOrThrow(metrics->Note("note: " + corpus.notice()));
     OkOrThrow(metrics->Note("text: " + corpus.description()));
-    OkOrThrow(
-        metrics->Note("model: Llama, " + FormatThousands(num_parameters) + " parameters, " +
-                      flags.parallel.precision + ", " + DescribeRanks(world) +
-                      DescribeMesh(world, flags.parallel.tp_size, flags.parallel.zero_stage)));
+    OkOrThrow(metrics->Note("model: Llama, " + FormatThousands(num_parameters) + " parameters, " +
+                            flags.precision + ", " + DescribeRanks(world) +
+                            DescribeMesh(world, flags.parallel.tp_size, flags.parallel.stage)));
   }
 
   const auto tell_notes = [&] {
@@ -140,7 +139,7 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
     event.tokens = flags.batch * flags.accumulate * block;
     APOGEE_CHECK(std::isfinite(event.loss), "step ", event.step, ": the loss is ",
                  std::isnan(event.loss) ? "nan" : "infinite", "; lower --lr (now ", flags.lr,
-                 ") or --max-norm (now ", flags.parallel.max_norm, ")");
+                 ") or --max-norm (now ", flags.training.max_norm, ")");
     boosted.optimizer.step();
     boosted.optimizer.zero_grad();
     event.lr = scheduler.last_lr()[0];
@@ -161,7 +160,7 @@ int Train(const comm::World& world, const Flags& flags, const data::TextCorpus& 
   }
   // In evaluation logits are whole, but the ranks of a tensor-parallel group still call the model
   // together: the first group writes the sample. With sharded parameters all ranks must call.
-  if (plugin.data_rank() != 0 && flags.parallel.zero_stage < 3) return 0;
+  if (plugin.data_rank() != 0 && flags.parallel.stage < 3) return 0;
   const std::string sample = Generate(boosted.model, context, flags.prompt,
                                       {.block = block, .bytes = flags.sample, .seed = flags.seed});
   if (metrics != nullptr) OkOrThrow(metrics->Note("sample:\n" + sample));

@@ -38,7 +38,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       "Ranks. They are threads of this process; under mpirun and srun they are the processes, so "
       "leave --ranks out there")
       ->check(count);
-  add("--placement", f.gemini.placement.placement_policy,
+  add("--placement", f.placement,
       "auto (from --budget-percent) or static (from the three fractions)");
   add("--budget-percent", f.budget_percent,
       "For auto: model data on each rank's device, as a percentage of what one rank with the whole "
@@ -50,7 +50,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       "For static: fraction of the optimizer data on the host");
   add("--offload-param-frac", f.gemini.placement.offload_param_frac,
       "For static: fraction of the parameter shards on the host");
-  add("--chunk-bytes", f.gemini.chunk_bytes,
+  add("--chunk-bytes", f.training.bucket_bytes,
       "Size of the chunks in which parameters are gathered and offloaded, in bytes")
       ->check(count);
   add("--threads", f.threads, "CPU threads of all ranks together; default: one per core")
@@ -65,12 +65,12 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   group = "Training";
   add("--steps", f.steps, "Optimizer steps")->check(count);
   add("--batch", f.batch, "Samples per step, of all ranks together")->check(count);
-  add("--precision", f.gemini.precision,
+  add("--precision", f.precision,
       "f32, bf16 or fp16 (with f32 masters), f64, or auto: bf16 if the processor has bf16 "
       "multiplication, else f32");
   add("--optimizer", f.optimizer, Join(optim::OptimizerNames()));
   add("--lr", f.lr, "Learning rate")->check(Between(0, HUGE_VAL));
-  add("--max-norm", f.gemini.max_norm, "Clip the gradients' global norm to this; 0: off")
+  add("--max-norm", f.training.max_norm, "Clip the gradients' global norm to this; 0: off")
       ->check(Between(0, HUGE_VAL));
   add("--seed", f.seed, "Seed of the weights and the order of the data")->check(Unsigned());
   add("--log-every", f.log_every, "Steps between two lines")->check(count);
@@ -89,23 +89,27 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
   return ParseCommandLine(app, argc, argv, [&](std::vector<std::string>& words) {
     TakeOptions("optim", words, flags.optimizer_options);
     flags.optimizer_options.try_emplace("lr", optim::FormatOption(flags.lr));
-    flags.gemini.precision = SettlePrecision(flags.gemini.precision);
+    flags.precision = SettlePrecision(flags.precision);
+    flags.training.precision = ValueOrThrow(ParsePrecision(flags.precision));
+    flags.gemini.placement.placement_policy = ValueOrThrow(ParsePlacementPolicy(flags.placement));
     flags.threads_per_rank = ThreadsPerRank(flags.threads, flags.ranks);
-    if (flags.gemini.placement.placement_policy == "auto") {
-      const int64_t per_element = flags.gemini.precision == "f64"   ? 8 + 8
-                                  : flags.gemini.precision == "f32" ? 4 + 4
-                                                                    : 2 + 4 + 4;
+    if (flags.gemini.placement.placement_policy == PlacementPolicy::kAuto) {
+      const int64_t per_element = flags.training.precision == Precision::kF64   ? 8 + 8
+                                  : flags.training.precision == Precision::kF32 ? 4 + 4
+                                                                                : 2 + 4 + 4;
       const auto weight = std::make_shared<autograd::Parameter>(
           "weight", Tensor::Zeros({1024, 1024}, DType::kF32, CpuContext()));
       const auto optimizer =
           ValueOrThrow(optim::MakeOptimizer(flags.optimizer, {weight}, flags.optimizer_options));
       const double state_bytes = static_cast<double>(optimizer->PlannedStateBytes()) /
-                                 (1024.0 * 1024.0) * (flags.gemini.precision == "f64" ? 2 : 1);
+                                 (1024.0 * 1024.0) *
+                                 (flags.training.precision == Precision::kF64 ? 2 : 1);
       flags.gemini.placement.device_budget_bytes = static_cast<int64_t>(
           static_cast<double>(nn::Gpt2(flags.model).num_parameters()) *
           (static_cast<double>(per_element) + state_bytes) * flags.budget_percent / 100);
     }
-    const GeminiPlugin plugin(nullptr, flags.gemini);  // reports settings that it does not support
+    const GeminiPlugin plugin(nullptr, flags.training,
+                              flags.gemini);  // reports settings that it does not support
     CheckBatch(flags.batch, flags.ranks, "--ranks");
   });
 }

@@ -30,10 +30,10 @@ struct Flags {
                                   .n_head = 8};
 
   int ranks = 2;
-  apogee::GeminiOptions gemini = {.placement = {.placement_policy = "auto"},
-                                  .precision = "auto",
-                                  .max_norm = 1.0,
-                                  .chunk_bytes = 1 << 20};
+  apogee::TrainingOptions training = {.max_norm = 1.0, .bucket_bytes = 1 << 20};
+  std::string precision = "auto";  // ParseFlags replaces auto and sets training.precision
+  apogee::GeminiOptions gemini = {};
+  std::string placement = "auto";  // becomes gemini.placement.placement_policy
   // The budget of each rank's device, as a percentage of the bytes that one rank needs for the
   // whole model's data.
   double budget_percent = 25;

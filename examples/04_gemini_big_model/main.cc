@@ -67,7 +67,7 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
   const auto optimizer = ValueOrThrow(
       optim::MakeOptimizer(flags.optimizer, model.Parameters(), flags.optimizer_options));
 
-  GeminiPlugin plugin(world.group(), flags.gemini);
+  GeminiPlugin plugin(world.group(), flags.training, flags.gemini);
   Booster booster(plugin);
   booster.TraceTo(world.trace(), world.rank());
   Boosted boosted = booster.boost(model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
@@ -82,8 +82,8 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
   const bool speaks = world.rank() == 0;
   if (speaks) {
     std::printf("GPT, %s parameters, %s, %s, placement %s\n",
-                FormatThousands(num_parameters).c_str(), flags.gemini.precision.c_str(),
-                DescribeRanks(world).c_str(), flags.gemini.placement.placement_policy.c_str());
+                FormatThousands(num_parameters).c_str(), flags.precision.c_str(),
+                DescribeRanks(world).c_str(), flags.placement.c_str());
   }
   const auto start = std::chrono::steady_clock::now();
   int64_t step = 0;

@@ -35,9 +35,9 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->check(count);
   add("--tp", f.parallel.tp_size, "Tensor-parallel size: ranks per stage");
   add("--pp", f.parallel.pp_size, "Pipeline stages, each with some of the model's layers");
-  add("--zero", f.parallel.zero_stage,
+  add("--zero", f.parallel.stage,
       "ZeRO stage over the replicas: 0 shards nothing, 1 optimizer states, 2 also gradients");
-  add("--schedule", f.parallel.schedule, "Pipeline schedule: 1f1b, interleaved or zbv");
+  add("--schedule", f.schedule, "Pipeline schedule: 1f1b, interleaved or zbv");
   add("--chunks", f.parallel.num_model_chunks,
       "Chunks of the model per stage; 0: one for 1f1b, else two");
   add("--microbatches", f.microbatches,
@@ -51,13 +51,13 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   group = "Training";
   add("--steps", f.steps, "Optimizer steps")->check(count);
   add("--batch", f.batch, "Samples per step, of all ranks together")->check(count);
-  add("--precision", f.parallel.precision,
+  add("--precision", f.precision,
       "f32, bf16 or fp16 (with f32 masters), f64, or auto: bf16 if the processor has bf16 "
       "multiplication, else f32");
   add("--optimizer", f.optimizer, Join(optim::OptimizerNames()));
   add("--lr", f.lr, "Highest learning rate, reached after a tenth of --steps")
       ->check(Between(0, HUGE_VAL));
-  add("--max-norm", f.parallel.max_norm, "Clip the gradients' global norm to this; 0: off")
+  add("--max-norm", f.training.max_norm, "Clip the gradients' global norm to this; 0: off")
       ->check(Between(0, HUGE_VAL));
   add("--seed", f.seed, "Seed of the weights and the order of the data")->check(Unsigned());
   add("--log-every", f.log_every, "Steps between two lines that stay on the terminal")
@@ -78,7 +78,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
 void CheckSettings(const Flags& flags) {
   const ContextPtr context = CpuContext();
   const comm::World world(0, 1, context, nullptr);
-  const HybridParallelPlugin plugin(world, flags.parallel);
+  const HybridParallelPlugin plugin(world, flags.training, flags.parallel);
   const nn::Llama model(flags.model);
   const auto weight =
       std::make_shared<autograd::Parameter>("weight", Tensor::Zeros({1}, DType::kF32, context));
@@ -103,7 +103,9 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
   return ParseCommandLine(app, argc, argv, [&](std::vector<std::string>& words) {
     TakeOptions("optim", words, flags.optimizer_options);
     flags.optimizer_options.try_emplace("lr", optim::FormatOption(flags.lr));
-    flags.parallel.precision = SettlePrecision(flags.parallel.precision);
+    flags.precision = SettlePrecision(flags.precision);
+    flags.training.precision = ValueOrThrow(ParsePrecision(flags.precision));
+    flags.parallel.schedule = ValueOrThrow(pipeline::ParsePipelineSchedule(flags.schedule));
     flags.threads_per_rank = ThreadsPerRank(flags.threads, flags.ranks);
     // Without a pipeline a batch is one micro-batch; training is the same.
     if (flags.parallel.pp_size > 1) flags.parallel.num_microbatches = flags.microbatches;

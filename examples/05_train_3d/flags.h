@@ -27,9 +27,12 @@ struct Flags {
                                    .max_position_embeddings = 64};
 
   int ranks = 8;
-  apogee::HybridParallelOptions parallel = {.tp_size = 2, .pp_size = 2, .zero_stage = 1};
-  int microbatches = 4;  // becomes parallel.num_microbatches if there is a pipeline
-  int threads = 0;       // 0: one per core
+  apogee::TrainingOptions training = {};
+  std::string precision = "f32";  // ParseFlags replaces auto and sets training.precision
+  apogee::HybridParallelOptions parallel = {.tp_size = 2, .pp_size = 2, .stage = 1};
+  std::string schedule = "1f1b";  // becomes parallel.schedule
+  int microbatches = 4;           // becomes parallel.num_microbatches if there is a pipeline
+  int threads = 0;                // 0: one per core
   int threads_per_rank = 1;
 
   int64_t steps = 200;

@@ -43,10 +43,10 @@ namespace {
 std::string Describe(const comm::World& world, const Flags& flags, int64_t num_parameters) {
   const HybridParallelOptions& parallel = flags.parallel;
   std::string text = "model: Llama, " + FormatThousands(num_parameters) + " parameters, " +
-                     parallel.precision + ", " + DescribeRanks(world) +
-                     DescribeMesh(world, parallel.tp_size, parallel.zero_stage, parallel.pp_size);
+                     flags.precision + ", " + DescribeRanks(world) +
+                     DescribeMesh(world, parallel.tp_size, parallel.stage, parallel.pp_size);
   if (parallel.pp_size == 1) return text;
-  return text + ", " + parallel.schedule + " with " + std::to_string(flags.microbatches) +
+  return text + ", " + flags.schedule + " with " + std::to_string(flags.microbatches) +
          " micro-batches";
 }
 
@@ -67,7 +67,7 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
 
   // Call boost before making the data: it lists everything that does not fit, and only ranks that
   // fit have parts of the data.
-  HybridParallelPlugin plugin(world, flags.parallel);
+  HybridParallelPlugin plugin(world, flags.training, flags.parallel);
   Booster booster(plugin);
   booster.TraceTo(world.trace(), world.rank());
   Boosted boosted = booster.boost(model, *optimizer,
@@ -108,7 +108,7 @@ void Train(const comm::World& world, const Flags& flags, const data::TextCorpus&
     event.loss = SumOverRanks(world, {result.loss.Item()})[0] / world.size();
     APOGEE_CHECK(std::isfinite(event.loss), "step ", event.step, ": the loss is ",
                  std::isnan(event.loss) ? "nan" : "infinite", "; lower --lr (now ", flags.lr,
-                 ") or --max-norm (now ", flags.parallel.max_norm, ")");
+                 ") or --max-norm (now ", flags.training.max_norm, ")");
     boosted.optimizer.step();
     boosted.optimizer.zero_grad();
     event.lr = scheduler.last_lr()[0];

@@ -3,7 +3,6 @@
 #include "apogee/nn/parallel/sequence_parallel.h"
 
 #include <algorithm>
-#include <array>
 
 #include "apogee/core/text/text.h"
 #include "apogee/nn/losses.h"
@@ -18,9 +17,6 @@ namespace {
 using enum ParallelStyle;
 using internal::Concat;
 
-constexpr std::array kModes = {SequenceMode::kSplitGather, SequenceMode::kAllToAll,
-                               SequenceMode::kRingAttention};
-
 Module* Find(Module& model, const std::string& name) {
   for (const auto& [known, module] : model.NamedModules()) {
     if (known == name) return module;
@@ -29,18 +25,6 @@ Module* Find(Module& model, const std::string& name) {
 }
 
 }  // namespace
-
-const char* SequenceModeName(SequenceMode mode) {
-  static constexpr const char* kNames[] = {"split_gather", "all_to_all", "ring_attn"};
-  return kNames[static_cast<size_t>(mode)];
-}
-
-std::optional<SequenceMode> ParseSequenceMode(const std::string& name) {
-  for (const SequenceMode mode : kModes) {
-    if (name == SequenceModeName(mode)) return mode;
-  }
-  return std::nullopt;
-}
 
 std::vector<std::string> SequenceProblems(Module& model, const ParallelPlan& plan,
                                           SequenceMode mode, int tp, int ranks) {
@@ -62,8 +46,7 @@ std::vector<std::string> SequenceProblems(Module& model, const ParallelPlan& pla
   }
   if (attention.empty()) {
     problems.push_back(Concat("no rule says where attention is (style attention, of an ",
-                              "nn::AttentionCore), which sp_mode ", SequenceModeName(mode),
-                              " needs"));
+                              "nn::AttentionCore), which sp_mode ", Name(mode), " needs"));
   }
   for (const auto& [name, module] : model.NamedModules()) {
     if (attention.empty() || dynamic_cast<AttentionCore*>(module) == nullptr) continue;
@@ -94,6 +77,7 @@ SequenceParallel::SequenceParallel(Module& model, const ParallelPlan& plan, Sequ
                                    comm::GroupPtr group)
     : mode_(mode) {
   APOGEE_CHECK(group != nullptr, "sequence parallel: needs a group");
+  APOGEE_CHECK(mode != SequenceMode::kNone, "sequence parallel: needs a mode, got none");
   const bool ring = mode == SequenceMode::kRingAttention;
   const bool sums = mode == SequenceMode::kSplitGather;
   cut_.part = {.rank = group->rank(),

@@ -30,7 +30,6 @@
 #define APOGEE_NN_PARALLEL_SEQUENCE_PARALLEL_H_
 
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -40,13 +39,9 @@
 #include "apogee/nn/attention.h"
 #include "apogee/nn/parallel/plan.h"
 #include "apogee/nn/parallel/sequence_functions.h"
+#include "apogee/nn/parallel/sequence_mode.h"
 
 namespace apogee::nn::parallel {
-
-enum class SequenceMode { kSplitGather, kAllToAll, kRingAttention };
-// "split_gather", "all_to_all", "ring_attn".
-const char* SequenceModeName(SequenceMode mode);
-std::optional<SequenceMode> ParseSequenceMode(const std::string& name);
 
 // The reasons why `plan` cannot shard sequences over `ranks` ranks in `mode` with tensor-parallel
 // size `tp`, a line each. Empty: it can.

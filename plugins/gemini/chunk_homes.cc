@@ -8,17 +8,10 @@
 #include <utility>
 
 #include "apogee/core/status.h"
-#include "apogee/core/text/text.h"
 #include "apogee/tensor/make_context.h"
 
 namespace apogee {
 namespace {
-
-void CheckFraction(const char* name, double fraction, std::string& errors) {
-  if (fraction >= 0 && fraction <= 1) return;  // false for NaN
-  errors +=
-      "\n  " + std::string(name) + " must be between 0 and 1, got " + internal::Concat(fraction);
-}
 
 // Chooses chunks in order, from the first or the last one, so that their bytes are nearest to
 // `fraction` of all bytes.
@@ -47,54 +40,10 @@ int64_t Least(const comm::GroupPtr& group, int64_t value, const ContextPtr& cont
 
 }  // namespace
 
-void CheckPlacement(const PlacementOptions& options, std::string& errors) {
-  if (options.placement_policy != "static" && options.placement_policy != "auto") {
-    errors +=
-        "\n  " + UnknownName("placement_policy", options.placement_policy, {"static", "auto"});
-    return;
-  }
-  CheckFraction("shard_param_frac", options.shard_param_frac, errors);
-  CheckFraction("offload_optim_frac", options.offload_optim_frac, errors);
-  CheckFraction("offload_param_frac", options.offload_param_frac, errors);
-  if (options.offload_param_frac > options.shard_param_frac) {
-    errors += internal::Concat("\n  offload_param_frac (", options.offload_param_frac,
-                               ") must not exceed shard_param_frac (", options.shard_param_frac,
-                               "): parameters that stay gathered are on the device");
-  }
-  if (options.max_gathered_bytes < 0) {
-    errors += internal::Concat("\n  max_gathered_bytes must not be negative, got ",
-                               options.max_gathered_bytes);
-  }
-  if (options.placement_policy == "static") {
-    if (options.device_budget_bytes != 0) {
-      errors +=
-          "\n  device_budget_bytes needs placement_policy \"auto\"; \"static\" uses its fractions";
-    }
-    if (!options.nvme_dir.empty() && options.offload_optim_frac == 0) {
-      errors +=
-          "\n  nvme_dir needs offload_optim_frac above 0: it stores the optimizer's data that does "
-          "not stay on the device";
-    }
-    return;
-  }
-  if (options.device_budget_bytes < 1) {
-    errors += internal::Concat(
-        "\n  device_budget_bytes must be positive with placement_policy \"auto\", got ",
-        options.device_budget_bytes);
-  }
-  if (options != PlacementOptions{.placement_policy = "auto",
-                                  .device_budget_bytes = options.device_budget_bytes,
-                                  .nvme_dir = options.nvme_dir}) {
-    errors +=
-        "\n  shard_param_frac, offload_optim_frac, offload_param_frac and max_gathered_bytes need "
-        "placement_policy \"static\"; \"auto\" decides by device_budget_bytes";
-  }
-}
-
 ChunkHomes::ChunkHomes(const PlacementOptions& options, const std::vector<int64_t>& chunk_bytes,
                        const ContextPtr& device)
     : options_(options), device_(device) {
-  const bool is_auto = options.placement_policy == "auto";
+  const bool is_auto = options.placement_policy == PlacementPolicy::kAuto;
   const double parameters = is_auto ? 1 : options.offload_param_frac;
   const double states = is_auto ? 1 : options.offload_optim_frac;
   APOGEE_CHECK(options.nvme_dir.empty() || device_->is_host(),

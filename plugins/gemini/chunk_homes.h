@@ -4,17 +4,17 @@
 // This covers shards of parameters, and the data their optimizer works on (masters, states,
 // gradients).
 //
-//   ChunkHomes homes({.placement_policy = "auto", .device_budget_bytes = 1 << 30}, chunk_bytes,
-//                    device);
+//   ChunkHomes homes({.placement_policy = PlacementPolicy::kAuto, .device_budget_bytes = 1 << 30},
+//                    chunk_bytes, device);
 //   ... ShardedParametersOptions{.homes = homes.parameter_homes(), .keep = homes.keep()} ...
 //   view.set_state_context(homes.optimizer_home(c));
 //   homes.LimitDevice(gathered, gradient);                  // at the end of boost
 //   if (homes.is_unsettled()) homes.Settle(parameters, chunks, true);  // after a step; collective
 //
-// "static" takes fractions of the bytes of all chunks, rounds them to whole chunks, and never
+// kStatic takes fractions of the bytes of all chunks, rounds them to whole chunks, and never
 // changes them.
 //
-// "auto" keeps everything on the host in the first iteration, which shows how many bytes are
+// kAuto keeps everything on the host in the first iteration, which shows how many bytes are
 // gathered at a time. Then it moves as many chunks to the device as the budget has room for besides
 // those bytes. The room that is left keeps gathered values. The device's ledger refuses allocations
 // beyond the budget.
@@ -32,34 +32,9 @@
 #include "apogee/core/device_context.h"
 #include "apogee/core/process/file_allocator.h"
 #include "apogee/optim/param_view.h"
+#include "apogee/plugins/gemini/placement.h"
 
 namespace apogee {
-
-struct PlacementOptions {
-  // "static" or "auto".
-  std::string placement_policy = "static";
-  // "static": the fraction of the parameters that is sharded between uses. The rest stays whole
-  // from its first use in a step to the step's end. The next two are the fractions of the optimizer
-  // data (masters, states, gradients) and of the parameter shards that live in host memory. All
-  // three are rounded to whole chunks.
-  double shard_param_frac = 1;
-  double offload_optim_frac = 0;
-  double offload_param_frac = 0;
-  // "static": gathered values stay after use, and the next ones are gathered ahead, while all
-  // gathered values together take at most this many bytes. 0: values are whole only while they are
-  // used.
-  int64_t max_gathered_bytes = 0;
-  // "auto": the most bytes of model data on this rank's device.
-  int64_t device_budget_bytes = 0;
-  // A directory on an NVMe disk. If set, masters and states that are not on the device are in a
-  // file there instead of in host memory; the operating system reads and writes its pages. The file
-  // has no name and vanishes with the process.
-  std::string nvme_dir = {};
-  friend bool operator==(const PlacementOptions&, const PlacementOptions&) = default;
-};
-
-// Appends a line to `errors` for every wrong option.
-void CheckPlacement(const PlacementOptions& options, std::string& errors);
 
 class ChunkHomes {
  public:
@@ -92,7 +67,7 @@ class ChunkHomes {
   // (ModuleWindows::LargestGatheredBytes). `gradient_bytes`: the bytes of the largest gradient.
   // Throws Error, and sets nothing, if the budget is too small to train.
   void LimitDevice(int64_t gathered_bytes, int64_t gradient_bytes);
-  // Whether Settle must still be called: under "auto", once.
+  // Whether Settle must still be called: under kAuto, once.
   bool is_unsettled() const { return options_.device_budget_bytes != 0 && !settled_; }
   // Between iterations: chooses the chunks to move to the device, moves them and sets the
   // schedule's capacity. If `keep_gathered`, the remaining room may keep gathered values.

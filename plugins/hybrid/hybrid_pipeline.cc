@@ -11,7 +11,7 @@ namespace apogee {
 namespace {
 
 bool ChunksFit(pipeline::ScheduleKind kind, int chunks) {
-  if (kind == pipeline::ScheduleKind::kOneFOneB) return chunks == 1;
+  if (kind == pipeline::ScheduleKind::k1F1B) return chunks == 1;
   return kind == pipeline::ScheduleKind::kInterleaved ? chunks >= 2 : chunks == 2;
 }
 
@@ -21,15 +21,16 @@ HybridPipeline::~HybridPipeline() {
   for (const autograd::ParameterPtr& parameter : elsewhere_) parameter->set_grad_keeper("");
 }
 
-void HybridPipeline::CheckOptions(int zero_stage, std::string& errors) const {
+void HybridPipeline::CheckOptions(int stage, std::string& errors) const {
   const int stages = options_.num_stages, chunks = options_.num_model_chunks;
   const int64_t micros = options_.num_microbatches, size = options_.microbatch_size;
   const std::string pp_size = "pp_size " + std::to_string(stages);
   if (stages < 1)
     AppendProblem(errors, "pp_size must be at least 1, got " + std::to_string(stages));
   if (stages <= 1) {
-    const bool set = options_.schedule != "1f1b" || chunks != 0 || micros != 0 || size != 0 ||
-                     !options_.cut.piece_costs.empty() || !options_.cut.pieces_per_part.empty();
+    const bool set = options_.schedule != pipeline::ScheduleKind::k1F1B || chunks != 0 ||
+                     micros != 0 || size != 0 || !options_.cut.piece_costs.empty() ||
+                     !options_.cut.pieces_per_part.empty();
     if (set) {
       AppendProblem(
           errors,
@@ -39,22 +40,15 @@ void HybridPipeline::CheckOptions(int zero_stage, std::string& errors) const {
     }
     return;
   }
-  if (zero_stage == 3) {
-    AppendProblem(errors,
-                  "zero_stage 3 would gather every parameter anew for each micro-batch; with " +
-                      pp_size + " it must be 0 to 2");
+  if (stage == 3) {
+    AppendProblem(errors, "stage 3 would gather every parameter anew for each micro-batch; with " +
+                              pp_size + " it must be 0 to 2");
   }
-  try {
-    const pipeline::ScheduleKind kind = pipeline::ParseSchedule(options_.schedule);
-    if (chunks != 0 && !ChunksFit(kind, chunks)) {
-      AppendProblem(
-          errors,
-          "num_model_chunks must be 1 for schedule 1f1b, 2 or more for interleaved and 2 for "
-          "zbv, got " +
-              std::to_string(chunks) + " for " + options_.schedule);
-    }
-  } catch (const Error& error) {
-    AppendProblem(errors, error.what());
+  if (chunks != 0 && !ChunksFit(options_.schedule, chunks)) {
+    AppendProblem(errors,
+                  "num_model_chunks must be 1 for schedule 1f1b, 2 or more for interleaved and 2 "
+                  "for zbv, got " +
+                      std::to_string(chunks) + " for " + Name(options_.schedule));
   }
   if (micros < 0 || size < 0 || (micros > 0) == (size > 0)) {
     AppendProblem(errors, pp_size +
@@ -67,8 +61,8 @@ void HybridPipeline::CheckOptions(int zero_stage, std::string& errors) const {
 }
 
 pipeline::PipelineShape HybridPipeline::PartShape() const {
-  const pipeline::ScheduleKind kind = pipeline::ParseSchedule(options_.schedule);
-  const int chunks = kind == pipeline::ScheduleKind::kOneFOneB ? 1 : 2;
+  const pipeline::ScheduleKind kind = options_.schedule;
+  const int chunks = kind == pipeline::ScheduleKind::k1F1B ? 1 : 2;
   return {.kind = kind,
           .num_stages = options_.num_stages,
           .num_chunks = options_.num_model_chunks > 0 ? options_.num_model_chunks : chunks};

@@ -2,8 +2,9 @@
 
 // HybridPipeline: the part of HybridParallelPlugin that runs models cut into pipeline stages.
 //
-//   HybridPipeline pipeline({.num_stages = 2, .schedule = "zbv", .num_microbatches = 8});
-//   pipeline.CheckOptions(zero_stage, errors);
+//   HybridPipeline pipeline(
+//       {.num_stages = 2, .schedule = ScheduleKind::kZbv, .num_microbatches = 8});
+//   pipeline.CheckOptions(stage, errors);
 //   pipeline.AddProblems(model, problems);
 //   pipeline.Cut(model, world, mesh, dtype);            // before anything else is cut
 //   pipeline.Attach(model, world);                      // after the inner plugin
@@ -31,7 +32,7 @@ inline void AppendProblem(std::string& problems, const std::string& problem) {
 // As in HybridParallelOptions.
 struct HybridPipelineOptions {
   int num_stages = 1;
-  std::string schedule = "1f1b";
+  pipeline::ScheduleKind schedule = pipeline::ScheduleKind::k1F1B;
   int num_model_chunks = 0;
   int num_microbatches = 0;
   int64_t microbatch_size = 0;
@@ -44,7 +45,7 @@ class HybridPipeline {
   ~HybridPipeline();
 
   // Appends a line per wrong option.
-  void CheckOptions(int zero_stage, std::string& errors) const;
+  void CheckOptions(int stage, std::string& errors) const;
   bool is_on() const { return options_.num_stages > 1; }
   int size() const { return options_.num_stages; }
   // Appends the reasons why the model cannot be cut in this way.

@@ -14,25 +14,20 @@ namespace apogee {
 using internal::Concat;
 using nn::parallel::SequenceMode;
 
-HybridSequence::HybridSequence(int sp_size, const std::string& sp_mode, int tp_size)
-    : sp_size_(sp_size),
-      name_(sp_mode),
-      tp_size_(tp_size),
-      mode_(nn::parallel::ParseSequenceMode(sp_mode)) {}
+HybridSequence::HybridSequence(int sp_size, SequenceMode sp_mode, int tp_size)
+    : sp_size_(sp_size), mode_(sp_mode), tp_size_(tp_size) {}
 
 void HybridSequence::CheckOptions(std::string& errors) const {
   const auto problem = [&errors](const std::string& text) { errors += "\n  " + text; };
   if (sp_size_ < 1) problem(Concat("sp_size must be at least 1, got ", sp_size_));
-  if (name_.empty()) {
+  if (!is_on()) {
     if (sp_size_ > 1) {
       problem(
           Concat("sp_size ", sp_size_, " needs an sp_mode: split_gather, all_to_all or ring_attn"));
     }
     return;
   }
-  if (!mode_) {
-    problem(Concat("sp_mode must be split_gather, all_to_all or ring_attn, got \"", name_, "\""));
-  } else if (uses_tp()) {
+  if (uses_tp()) {
     if (tp_size_ < 2) {
       problem(
           Concat("sp_mode split_gather cuts sequences over the tp group and needs a tp_size "
@@ -46,24 +41,24 @@ void HybridSequence::CheckOptions(std::string& errors) const {
                  tp_size_, ", got ", sp_size_));
     }
   } else if (sp_size_ == 1) {
-    problem(Concat("sp_mode ", name_, " needs an sp_size above 1, got 1"));
+    problem(Concat("sp_mode ", Name(mode_), " needs an sp_size above 1, got 1"));
   }
 }
 
 void HybridSequence::AddProblems(nn::Module& model, const nn::parallel::ParallelPlan* plan,
-                                 const optim::Optimizer& optimizer, int zero_stage,
+                                 const optim::Optimizer& optimizer, int stage,
                                  std::string& problems) const {
   if (!is_on() || plan == nullptr) return;
   const int ranks = uses_tp() ? tp_size_ : sp_size_;
   for (const std::string& problem :
-       nn::parallel::SequenceProblems(model, *plan, *mode_, tp_size_, ranks)) {
+       nn::parallel::SequenceProblems(model, *plan, mode_, tp_size_, ranks)) {
     problems += "\n  plan \"" + plan->name + "\", " + problem;
   }
   const auto* fused = dynamic_cast<const optim::FusedBackwardOptimizer*>(&optimizer);
-  if (uses_tp() && zero_stage == 3 && fused != nullptr) {
+  if (uses_tp() && stage == 3 && fused != nullptr) {
     problems += "\n  optimizer " + optimizer.name() +
-                " updates inside backward at zero_stage 3, before sp_mode split_gather has summed "
-                "its gradients; use another zero_stage or sp_mode";
+                " updates inside backward at stage 3, before sp_mode split_gather has summed "
+                "its gradients; use another stage or sp_mode";
   }
 }
 
@@ -71,7 +66,7 @@ void HybridSequence::Prepare(nn::Module& model, const nn::parallel::ParallelPlan
                              const comm::Mesh& mesh) {
   if (!is_on()) return;
   const comm::GroupPtr group = mesh.group(uses_tp() ? comm::Axis::kTp : comm::Axis::kSp);
-  parallel_ = std::make_unique<nn::parallel::SequenceParallel>(model, plan, *mode_, group);
+  parallel_ = std::make_unique<nn::parallel::SequenceParallel>(model, plan, mode_, group);
 }
 
 void HybridSequence::Attach(nn::Module& model, optim::Optimizer& optimizer, const comm::Mesh& mesh,

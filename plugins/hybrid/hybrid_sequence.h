@@ -4,7 +4,7 @@
 //
 //   HybridSequence sequence(options.sp_size, options.sp_mode, options.tp_size);
 //   sequence.CheckOptions(errors);
-//   sequence.AddProblems(model, plan, optimizer, zero_stage, problems);
+//   sequence.AddProblems(model, plan, optimizer, stage, problems);
 //   sequence.Prepare(model, plan, mesh);                         // before parameters are cut
 //   sequence.Attach(model, optimizer, mesh, tensor_parallel);    // after the inner plugin
 //
@@ -13,7 +13,6 @@
 #define APOGEE_PLUGINS_HYBRID_HYBRID_SEQUENCE_H_
 
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "apogee/comm/mesh.h"
@@ -25,18 +24,18 @@ namespace apogee {
 
 class HybridSequence {
  public:
-  HybridSequence(int sp_size, const std::string& sp_mode, int tp_size);
+  HybridSequence(int sp_size, nn::parallel::SequenceMode sp_mode, int tp_size);
 
   // Appends a line per wrong option.
   void CheckOptions(std::string& errors) const;
-  bool is_on() const { return mode_.has_value(); }
+  bool is_on() const { return mode_ != nn::parallel::SequenceMode::kNone; }
   // Size of the mesh's axis sp: 1 if the tp group shares sequences.
   int axis_size() const { return is_on() && !uses_tp() ? sp_size_ : 1; }
   bool uses_tp() const { return mode_ == nn::parallel::SequenceMode::kSplitGather; }
 
   // Appends the reasons why this setup cannot run. `plan` null: there is none.
   void AddProblems(nn::Module& model, const nn::parallel::ParallelPlan* plan,
-                   const optim::Optimizer& optimizer, int zero_stage, std::string& problems) const;
+                   const optim::Optimizer& optimizer, int stage, std::string& problems) const;
   // Does not change the model.
   void Prepare(nn::Module& model, const nn::parallel::ParallelPlan& plan, const comm::Mesh& mesh);
   // From now on the model cuts sequences. `tensor_parallel` may be null.
@@ -51,9 +50,8 @@ class HybridSequence {
 
  private:
   int sp_size_;
-  std::string name_;
+  nn::parallel::SequenceMode mode_;
   int tp_size_;
-  std::optional<nn::parallel::SequenceMode> mode_;
   std::unique_ptr<nn::parallel::SequenceParallel> parallel_;
   std::unique_ptr<PartialGradients> partial_;
 };

@@ -4,14 +4,17 @@
 
 #include <algorithm>
 
-#include "apogee/core/error.h"
-#include "apogee/core/text/text.h"
+#include "apogee/core/text/enum_names.h"
 #include "apogee/plugins/pipeline/zero_bubble.h"
 
 namespace apogee::pipeline {
 namespace {
 
 using Kind = PipelineOp::Kind;
+
+constexpr EnumName<ScheduleKind> kNames[] = {{ScheduleKind::k1F1B, "1f1b"},
+                                             {ScheduleKind::kInterleaved, "interleaved"},
+                                             {ScheduleKind::kZbv, "zbv"}};
 
 // The order in which a stage runs (micro-batch, chunk): groups of num_stages micro-batches go
 // through one chunk after the other.
@@ -50,26 +53,25 @@ std::vector<PipelineOp> Interleaved(const PipelineShape& shape, int stage) {
 
 }  // namespace
 
-ScheduleKind ParseSchedule(const std::string& name) {
-  if (name == "1f1b") return ScheduleKind::kOneFOneB;
-  if (name == "interleaved") return ScheduleKind::kInterleaved;
-  if (name == "zbv") return ScheduleKind::kZeroBubbleV;
-  Throw(UnknownName("schedule", name, {"1f1b", "interleaved", "zbv"}));
+const char* Name(ScheduleKind kind) { return NameOf<ScheduleKind>(kNames, kind); }
+
+absl::StatusOr<ScheduleKind> ParsePipelineSchedule(const std::string& text) {
+  return ParseName<ScheduleKind>("schedule", kNames, text);
 }
 
 int PipelineShape::StageOf(int part) const {
   const int place = part % num_stages;
-  const bool backwards = kind == ScheduleKind::kZeroBubbleV && ChunkOf(part) % 2 == 1;
+  const bool backwards = kind == ScheduleKind::kZbv && ChunkOf(part) % 2 == 1;
   return backwards ? num_stages - 1 - place : place;
 }
 
 int PipelineShape::PartOf(int stage, int chunk) const {
-  const bool backwards = kind == ScheduleKind::kZeroBubbleV && chunk % 2 == 1;
+  const bool backwards = kind == ScheduleKind::kZbv && chunk % 2 == 1;
   return chunk * num_stages + (backwards ? num_stages - 1 - stage : stage);
 }
 
 PipelineSchedule MakeSchedule(const PipelineShape& shape) {
-  if (shape.kind == ScheduleKind::kZeroBubbleV) return ZeroBubbleV(shape);
+  if (shape.kind == ScheduleKind::kZbv) return ZeroBubbleV(shape);
   PipelineSchedule schedule;
   for (int stage = 0; stage < shape.num_stages; ++stage) {
     schedule.push_back(Interleaved(shape, stage));

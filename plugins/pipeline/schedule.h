@@ -2,7 +2,7 @@
 
 // Pipeline schedules: the order in which each stage runs forward and backward of the micro-batches.
 //
-//   const PipelineShape shape{.kind = ScheduleKind::kOneFOneB, .num_stages = 4, .num_micros = 8};
+//   const PipelineShape shape{.kind = ScheduleKind::k1F1B, .num_stages = 4, .num_micros = 8};
 //   const PipelineSchedule schedule = MakeSchedule(shape);      // one list of operations per stage
 //   Simulate(shape, schedule, {.forward = 1, .backward = 2}).bubble_share;     // 3 / 11
 //
@@ -31,15 +31,18 @@
 #include <string>
 #include <vector>
 
+#include "apogee/core/status.h"
+
 namespace apogee::pipeline {
 
-enum class ScheduleKind { kOneFOneB, kInterleaved, kZeroBubbleV };
+enum class ScheduleKind { k1F1B, kInterleaved, kZbv };
 
-// "1f1b", "interleaved", "zbv". Throws Error for another name.
-ScheduleKind ParseSchedule(const std::string& name);
+// "1f1b", "interleaved", "zbv".
+const char* Name(ScheduleKind kind);
+absl::StatusOr<ScheduleKind> ParsePipelineSchedule(const std::string& text);
 
 struct PipelineShape {
-  ScheduleKind kind = ScheduleKind::kOneFOneB;
+  ScheduleKind kind = ScheduleKind::k1F1B;
   int num_stages = 1;
   int num_chunks = 1;  // 1 for 1F1B, 2 for zbv
   int num_micros = 1;
@@ -51,7 +54,7 @@ struct PipelineShape {
   int ChunkOf(int part) const { return part / num_stages; }
   int PartOf(int stage, int chunk) const;
   // Weight gradients are operations of their own.
-  bool splits_backward() const { return kind == ScheduleKind::kZeroBubbleV; }
+  bool splits_backward() const { return kind == ScheduleKind::kZbv; }
 };
 
 struct PipelineOp {

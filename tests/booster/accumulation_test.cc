@@ -92,7 +92,7 @@ struct Training {
 // The weights after steps of whole batches of `rows` samples, on one rank; and their losses.
 std::vector<double> WholeBatches(const ContextPtr& context, int64_t rows,
                                  std::vector<double>& losses) {
-  SingleRankPlugin plugin({.precision = "f64"});
+  SingleRankPlugin plugin({.precision = Precision::kF64});
   Training run(context, plugin);
   for (int64_t step = 0; step < kSteps; ++step) {
     const Tensor loss = run.Loss(Rows(context, step, 0, rows));
@@ -107,11 +107,13 @@ using MakePlugin = std::function<std::unique_ptr<Plugin>(const comm::World&)>;
 
 std::vector<MakePlugin> Plugins() {
   return {[](const comm::World& world) -> std::unique_ptr<Plugin> {
-            return std::make_unique<DdpPlugin>(world.group(), DdpOptions{.precision = "f64"});
+            return std::make_unique<DdpPlugin>(world.group(),
+                                               TrainingOptions{.precision = Precision::kF64});
           },
           [](const comm::World& world) -> std::unique_ptr<Plugin> {
             return std::make_unique<LowLevelZeroPlugin>(
-                world.group(), LowLevelZeroOptions{.stage = 2, .precision = "f64"});
+                world.group(), TrainingOptions{.precision = Precision::kF64},
+                LowLevelZeroOptions{.stage = 2});
           }};
 }
 
@@ -153,7 +155,7 @@ TEST(AccumulationTest, HasTheBitsAndTheTrafficOfALoopThatHoldsBackByHand) {
   RunRanks(2, [](comm::World& world) {
     const ContextPtr& context = world.context();
     const auto run_all = [&](bool by_hand, int64_t& calls) {
-      DdpPlugin plugin(world.group(), {.precision = "f64"});
+      DdpPlugin plugin(world.group(), {.precision = Precision::kF64});
       Training run(context, plugin);
       const int64_t before = world.group()->traffic().total_calls();
       std::unique_ptr<Accumulation> window;
@@ -182,7 +184,7 @@ TEST(AccumulationTest, InAWindowOfTargetsItIsTheMeanOverAllTargets) {
     const int64_t all = kRows * kMicroBatches * world.size();
     std::vector<double> losses;
     const std::vector<double> want = WholeBatches(context, all, losses);
-    LowLevelZeroPlugin plugin(world.group(), {.stage = 1, .precision = "f64"});
+    LowLevelZeroPlugin plugin(world.group(), {.precision = Precision::kF64}, {.stage = 1});
     Training run(context, plugin);
     const Accumulation window = run.booster->accumulate(kMicroBatches);
     // Rank 0 has one row more in each micro-batch than rank 1.
@@ -206,7 +208,7 @@ TEST(AccumulationTest, CountsPipelineCalls) {
     const ContextPtr& context = world.context();
     std::vector<double> losses;
     const std::vector<double> want = WholeBatches(context, kRows * kMicroBatches, losses);
-    DdpPlugin plugin(world.group(), {.precision = "f64"});  // runs the batch as one
+    DdpPlugin plugin(world.group(), {.precision = Precision::kF64});  // runs the batch as one
     Training run(context, plugin);
     const Accumulation window = run.booster->accumulate(kMicroBatches);
     for (int64_t step = 0; step < kSteps; ++step) {
@@ -232,7 +234,7 @@ class AccumulationMisuseTest : public ::testing::Test {
   }
 
   ContextPtr context_ = CpuContext();
-  SingleRankPlugin plugin_{{.precision = "f64"}};
+  SingleRankPlugin plugin_{{.precision = Precision::kF64}};
   Training run_{context_, plugin_};
 };
 
@@ -255,7 +257,7 @@ TEST_F(AccumulationMisuseTest, AWindowThatIsGivenUpLeavesNothingBehind) {
     Backward();
     run_.boosted->optimizer.zero_grad();
   }
-  SingleRankPlugin plugin({.precision = "f64"});
+  SingleRankPlugin plugin({.precision = Precision::kF64});
   Training other(context_, plugin);
   Backward();
   run_.Step();

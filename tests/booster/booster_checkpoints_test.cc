@@ -207,7 +207,7 @@ TEST_F(BoosterCheckpointsTest, AnotherOptimizerIsNotDamage) {
     nn::Mlp model({.sizes = {8, 24, 4}});
     model.Initialize(world.context(), {.seed = 4});
     optim::Lion optimizer(model.Parameters(), {});
-    LowLevelZeroPlugin plugin(world.group(), {.stage = 1});
+    LowLevelZeroPlugin plugin(world.group(), {}, {.stage = 1});
     Booster booster(plugin);
     std::ignore = booster.boost(model, optimizer);
     const auto before = WeightsOf(model);

@@ -59,15 +59,16 @@ class GoldenRun {
 
  private:
   static std::unique_ptr<Plugin> MakePlugin(const std::string& layout, const comm::World& world) {
-    if (layout == "ddp") return std::make_unique<DdpPlugin>(world.group(), DdpOptions{});
+    if (layout == "ddp") return std::make_unique<DdpPlugin>(world.group());
     if (layout == "zero2") {
-      return std::make_unique<LowLevelZeroPlugin>(world.group(), LowLevelZeroOptions{.stage = 2});
+      return std::make_unique<LowLevelZeroPlugin>(world.group(), TrainingOptions{},
+                                                  LowLevelZeroOptions{.stage = 2});
     }
     if (layout == "tp2_zero2") {
       return std::make_unique<HybridParallelPlugin>(
-          world, HybridParallelOptions{.tp_size = 2, .zero_stage = 2});
+          world, TrainingOptions{}, HybridParallelOptions{.tp_size = 2, .stage = 2});
     }
-    return std::make_unique<SingleRankPlugin>(SingleRankOptions{});
+    return std::make_unique<SingleRankPlugin>();
   }
 
   nn::Mlp model_;

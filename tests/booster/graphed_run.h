@@ -2,7 +2,7 @@
 
 // Trainings with eager and with replayed micro-steps, and the fixture that compares them.
 //
-//   Training run(gpu_, MakeMlp, "f32");
+//   Training run(gpu_, MakeMlp, Precision::kF32);
 //   run.UseGraphs();  // without it, eager
 //   run.Note(run.MicroStep(ClassBatch(/*seed=*/0, /*rows=*/2)));
 #ifndef APOGEE_TESTS_BOOSTER_GRAPHED_RUN_H_
@@ -74,7 +74,7 @@ inline data::Batch ClassBatch(int64_t seed, int64_t rows) {
 
 // A training under way, eager or graphed.
 struct Training {
-  Training(const ContextPtr& context, const MakeModel& make, const std::string& precision,
+  Training(const ContextPtr& context, const MakeModel& make, Precision precision,
            Criterion criterion = nn::CrossEntropyLoss())
       : model(make()), plugin({.precision = precision}), booster(plugin) {
     model->Initialize(context, {.seed = 4});
@@ -148,9 +148,10 @@ class GraphedStepTest : public ::testing::Test {
     for (const Tensor& loss : losses) run.notes.push_back({loss.Item()});
   }
   void ExpectTheSame(const MakeModel& model, const MakeBatch& batch, const Criterion& criterion) {
-    for (const std::string precision : {"f32", "bf16"}) {
+    for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
       for (const bool set_to_none : {true, false}) {
-        SCOPED_TRACE(precision + (set_to_none ? ", set to none" : ", set to zero"));
+        SCOPED_TRACE(std::string(Name(precision)) +
+                     (set_to_none ? ", set to none" : ", set to zero"));
         Training eager(gpu_, model, precision, criterion),
             graphed(gpu_, model, precision, criterion);
         graphed.UseGraphs();

@@ -50,7 +50,7 @@ TEST_F(GraphedStepTest, MlpTrainsAsEagerlyToAMeanOfSquares) {
 }
 
 TEST_F(GraphedStepTest, UnderAccumulateAsEagerly) {
-  Training eager(gpu_, MakeMlp, "f32"), graphed(gpu_, MakeMlp, "f32");
+  Training eager(gpu_, MakeMlp, Precision::kF32), graphed(gpu_, MakeMlp, Precision::kF32);
   graphed.UseGraphs();
   for (Training* run : {&eager, &graphed}) {
     const Accumulation window = run->booster.accumulate(3);
@@ -67,7 +67,7 @@ TEST_F(GraphedStepTest, UnderAccumulateAsEagerly) {
 }
 
 TEST_F(GraphedStepTest, RefusesAnOptimizerThatBoostDidNotReturn) {
-  Training run(gpu_, MakeMlp, "f32");
+  Training run(gpu_, MakeMlp, Precision::kF32);
   optim::AdamW other(run.model->Parameters(), {.lr = 1e-2});
   GraphedMicroStep steps(run.booster, run.boosted->model, run.boosted->criterion, other);
   EXPECT_THAT(MessageOf([&] { steps.Run(ClassBatch(1, 2)); }),
@@ -75,7 +75,7 @@ TEST_F(GraphedStepTest, RefusesAnOptimizerThatBoostDidNotReturn) {
 }
 
 TEST_F(GraphedStepTest, ALossIsTheCallersOwn) {
-  Training run(gpu_, MakeMlp, "f32");
+  Training run(gpu_, MakeMlp, Precision::kF32);
   run.UseGraphs();
   std::vector<Tensor> losses;
   std::vector<double> read;
@@ -91,9 +91,9 @@ TEST_F(GraphedStepTest, ALossIsTheCallersOwn) {
 
 TEST_F(GraphedStepTest, AWrongTokenIsTheSameErrorAndNothingHasChanged) {
   Training eager(
-      gpu_, [] { return MakeGpt2(); }, "f32"),
+      gpu_, [] { return MakeGpt2(); }, Precision::kF32),
       graphed(
-          gpu_, [] { return MakeGpt2(); }, "f32");
+          gpu_, [] { return MakeGpt2(); }, Precision::kF32);
   graphed.UseGraphs();
   data::Batch wrong_input = TokenBatch(50, 2), wrong_target = TokenBatch(51, 2);
   wrong_input.inputs.data<int64_t>()[7] = kVocab;
@@ -119,9 +119,9 @@ TEST_F(GraphedStepTest, AWrongTokenIsTheSameErrorAndNothingHasChanged) {
 
 TEST_F(GraphedStepTest, IgnoredTargetsAsEagerly) {
   Training eager(
-      gpu_, [] { return MakeGpt2(); }, "f32"),
+      gpu_, [] { return MakeGpt2(); }, Precision::kF32),
       graphed(
-          gpu_, [] { return MakeGpt2(); }, "f32");
+          gpu_, [] { return MakeGpt2(); }, Precision::kF32);
   graphed.UseGraphs({.max_graphs = 2});
   for (const int64_t ignored : {0, 0, 3, 0, 3, 5, 3}) {
     const int64_t seed = static_cast<int64_t>(eager.notes.size());
@@ -138,7 +138,7 @@ TEST_F(GraphedStepTest, IgnoredTargetsAsEagerly) {
 }
 
 TEST_F(GraphedStepTest, WhatChangesInBetweenIsTakenUp) {
-  Training eager(gpu_, MakeMlp, "f32"), graphed(gpu_, MakeMlp, "f32");
+  Training eager(gpu_, MakeMlp, Precision::kF32), graphed(gpu_, MakeMlp, Precision::kF32);
   graphed.UseGraphs();
   for (Training* run : {&eager, &graphed}) {
     int64_t seed = 0;
@@ -175,7 +175,7 @@ TEST_F(GraphedStepTest, WhatChangesInBetweenIsTakenUp) {
 
 TEST_F(GraphedStepTest, ItsMemoryIsCountedAndGivenBack) {
   Training run(
-      gpu_, [] { return MakeGpt2(); }, "f32");
+      gpu_, [] { return MakeGpt2(); }, Precision::kF32);
   run.MicroStep(TokenBatch(0, 2));
   run.Step();
   gpu_->Synchronize();
@@ -199,7 +199,7 @@ TEST_F(GraphedStepTest, ItsMemoryIsCountedAndGivenBack) {
 }
 
 TEST_F(GraphedStepTest, GradientsOutliveTheGraphs) {
-  Training eager(gpu_, MakeMlp, "f32"), graphed(gpu_, MakeMlp, "f32");
+  Training eager(gpu_, MakeMlp, Precision::kF32), graphed(gpu_, MakeMlp, Precision::kF32);
   graphed.UseGraphs();
   for (Training* run : {&eager, &graphed}) {
     for (int64_t i = 0; i < 3; ++i) {
@@ -214,7 +214,7 @@ TEST_F(GraphedStepTest, GradientsOutliveTheGraphs) {
 }
 
 TEST_F(GraphedStepTest, RefusesToWriteOverAGradientThatSomebodyKeeps) {
-  Training run(gpu_, MakeMlp, "f32");
+  Training run(gpu_, MakeMlp, Precision::kF32);
   run.UseGraphs();
   for (int64_t i = 0; i < 3; ++i) {
     run.MicroStep(ClassBatch(i, 2));
@@ -238,7 +238,8 @@ TEST_F(GraphedStepTest, AHostReadIsRefusedAndTrainingGoesOnEagerly) {
     const Tensor loss = nn::CrossEntropyLoss()(output, targets);
     return autograd::Scale(loss, loss.Detach().Item() > 1e9 ? 0 : 1);
   };
-  Training eager(gpu_, MakeMlp, "f32", criterion), graphed(gpu_, MakeMlp, "f32", criterion);
+  Training eager(gpu_, MakeMlp, Precision::kF32, criterion),
+      graphed(gpu_, MakeMlp, Precision::kF32, criterion);
   graphed.UseGraphs();
   for (Training* run : {&eager, &graphed}) {
     run->Note(run->MicroStep(ClassBatch(0, 2)));
@@ -257,7 +258,7 @@ TEST_F(GraphedStepTest, AHostReadIsRefusedAndTrainingGoesOnEagerly) {
 
 // The gradients of the last layer have been given out by then.
 TEST_F(GraphedStepTest, AHostReadWithinBackwardLeavesNoGradients) {
-  Training eager(gpu_, MakeMlp, "f32"), graphed(gpu_, MakeMlp, "f32");
+  Training eager(gpu_, MakeMlp, Precision::kF32), graphed(gpu_, MakeMlp, Precision::kF32);
   for (Training* run : {&eager, &graphed}) {
     int calls = 0;
     run->model->Modules()[1]->WrapForward(
@@ -285,7 +286,7 @@ TEST_F(GraphedStepTest, AHostReadWithinBackwardLeavesNoGradients) {
 
 // What a module draws by itself is refused in the capture, and its generator is where it was.
 TEST_F(GraphedStepTest, RandomNumbersThatAreRefusedWereNotDrawn) {
-  Training run(gpu_, MakeMlp, "f32");
+  Training run(gpu_, MakeMlp, Precision::kF32);
   nn::Module& model = *run.model;
   model.WrapForward([&model](const Tensor& x, const nn::Module::ForwardFunction& forward) {
     return autograd::Dropout(forward(x), 0.5, model.generator());
@@ -302,12 +303,12 @@ TEST_F(GraphedStepTest, RandomNumbersThatAreRefusedWereNotDrawn) {
 TEST_F(GraphedStepTest, RefusesWhatAReplayWouldLeaveOut) {
   const auto message = [](Training& run) { return MessageOf([&] { run.UseGraphs(); }); };
   {
-    Training run(CpuContext(), MakeMlp, "f32");
+    Training run(CpuContext(), MakeMlp, Precision::kF32);
     EXPECT_THAT(message(run), HasSubstr("the model is on cpu, which has no graphs"));
   }
   {
     Training run(
-        gpu_, [] { return MakeGpt2(false, 0.1); }, "f32");
+        gpu_, [] { return MakeGpt2(false, 0.1); }, Precision::kF32);
     EXPECT_THAT(message(run),
                 HasSubstr("the module \"transformer.drop\" drops elements at random"));
     run.model->Train(false);
@@ -316,23 +317,23 @@ TEST_F(GraphedStepTest, RefusesWhatAReplayWouldLeaveOut) {
     EXPECT_THAT(MessageOf([&] { run.MicroStep(TokenBatch(0, 2)); }), HasSubstr("at random"));
   }
   {
-    Training run(gpu_, MakeMlp, "f32");
+    Training run(gpu_, MakeMlp, Precision::kF32);
     run.model->Modules()[1]->AddPostForwardHook([](nn::Module&) {});
     EXPECT_THAT(message(run), HasSubstr("the module \"layers.0\" has hooks"));
   }
   {
-    Training run(gpu_, MakeMlp, "f32");
+    Training run(gpu_, MakeMlp, Precision::kF32);
     run.UseGraphs();
     run.model->Parameters()[1]->AddGradHook([](autograd::Parameter&) {});
     EXPECT_THAT(MessageOf([&] { run.MicroStep(ClassBatch(0, 2)); }),
                 HasSubstr("the parameter \"layers.0.bias\" has hooks on its gradient"));
   }
   {
-    Training run(gpu_, MakeMlp, "f32", nullptr);
+    Training run(gpu_, MakeMlp, Precision::kF32, nullptr);
     EXPECT_THAT(message(run), HasSubstr("needs a criterion"));
   }
   {
-    Training run(gpu_, MakeMlp, "f32");
+    Training run(gpu_, MakeMlp, Precision::kF32);
     EXPECT_THAT(MessageOf([&] { run.UseGraphs({.max_graphs = 0}); }),
                 HasSubstr("max_graphs must be at least 1, got 0"));
     run.UseGraphs();

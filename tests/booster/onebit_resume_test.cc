@@ -32,7 +32,7 @@ constexpr int64_t kFreezeStep = 4;
 struct RunSetup {
   std::string optimizer = "onebit_adam";
   int tp = 1;
-  std::string precision = "f32";
+  Precision precision = Precision::kF32;
   bool reset_errors = false;
 };
 
@@ -55,12 +55,13 @@ class OneBitRun {
         ValueOrThrow(optim::MakeOptimizer(setup.optimizer, model_.Parameters(), OptionsOf(setup)));
     if (setup.tp > 1) {
       auto plugin = std::make_unique<HybridParallelPlugin>(
-          world, HybridParallelOptions{.tp_size = setup.tp, .precision = setup.precision});
+          world, TrainingOptions{.precision = setup.precision},
+          HybridParallelOptions{.tp_size = setup.tp});
       data_rank_ = plugin->data_rank();
       plugin_ = std::move(plugin);
     } else {
       plugin_ =
-          std::make_unique<DdpPlugin>(world.group(), DdpOptions{.precision = setup.precision});
+          std::make_unique<DdpPlugin>(world.group(), TrainingOptions{.precision = setup.precision});
       data_rank_ = world.rank();
     }
     booster_ = std::make_unique<Booster>(*plugin_);
@@ -115,7 +116,7 @@ std::vector<Weights> OnRanks(int ranks, const std::function<Weights(comm::World&
 TEST(OneBitResumeTest, ResumesBitForBitInEveryPhase) {
   for (const char* optimizer : {"onebit_adam", "onebit_lamb", "zero_one_adam"}) {
     for (const RunSetup& setup :
-         {RunSetup{optimizer}, RunSetup{optimizer, 1, "bf16"}, RunSetup{optimizer, 2}}) {
+         {RunSetup{optimizer}, RunSetup{optimizer, 1, Precision::kBf16}, RunSetup{optimizer, 2}}) {
       for (const int64_t at : {kFreezeStep - 1, kFreezeStep, kFreezeStep + 1, kFreezeStep + 3}) {
         const int ranks = setup.tp == 1 ? 3 : 4;
         const TempDir dir;
@@ -134,7 +135,7 @@ TEST(OneBitResumeTest, ResumesBitForBitInEveryPhase) {
           run.Train(at, 12);
           return run.weights();
         });
-        EXPECT_EQ(got, want) << optimizer << " in " << setup.precision << ", tp " << setup.tp
+        EXPECT_EQ(got, want) << optimizer << " in " << Name(setup.precision) << ", tp " << setup.tp
                              << ", saved after " << at;
       }
     }

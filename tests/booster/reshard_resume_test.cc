@@ -39,34 +39,37 @@ const std::vector<Spread>& Spreads() {
 std::unique_ptr<Plugin> Make(const Spread& spread, const comm::World& world) {
   const std::string name = spread.plugin;
   if (name == "single") {
-    return std::make_unique<SingleRankPlugin>(SingleRankOptions{.precision = "bf16"});
+    return std::make_unique<SingleRankPlugin>(TrainingOptions{.precision = Precision::kBf16});
   }
   if (name == "ddp") {
-    return std::make_unique<DdpPlugin>(world.group(), DdpOptions{.precision = "bf16"});
+    return std::make_unique<DdpPlugin>(world.group(),
+                                       TrainingOptions{.precision = Precision::kBf16});
   }
   if (name == "zero") {
-    return std::make_unique<LowLevelZeroPlugin>(
-        world.group(), LowLevelZeroOptions{.stage = 2, .precision = "bf16"});
+    return std::make_unique<LowLevelZeroPlugin>(world.group(),
+                                                TrainingOptions{.precision = Precision::kBf16},
+                                                LowLevelZeroOptions{.stage = 2});
   }
   if (name == "gemini") {
-    return std::make_unique<GeminiPlugin>(world.group(),
-                                          GeminiOptions{.precision = "bf16", .chunk_bytes = 700});
+    return std::make_unique<GeminiPlugin>(
+        world.group(), TrainingOptions{.precision = Precision::kBf16, .bucket_bytes = 700});
   }
   if (name == "pipeline") {
-    return std::make_unique<HybridParallelPlugin>(world,
-                                                  HybridParallelOptions{.pp_size = 2,
-                                                                        .zero_stage = 1,
-                                                                        .precision = "bf16",
-                                                                        .schedule = "zbv",
-                                                                        .num_microbatches = 2});
+    return std::make_unique<HybridParallelPlugin>(
+        world, TrainingOptions{.precision = Precision::kBf16},
+        HybridParallelOptions{.pp_size = 2,
+                              .stage = 1,
+                              .schedule = pipeline::ScheduleKind::kZbv,
+                              .num_microbatches = 2});
   }
   if (name == "pipeline_tp") {
     return std::make_unique<HybridParallelPlugin>(
-        world, HybridParallelOptions{
-                   .tp_size = 2, .pp_size = 2, .precision = "bf16", .num_microbatches = 2});
+        world, TrainingOptions{.precision = Precision::kBf16},
+        HybridParallelOptions{.tp_size = 2, .pp_size = 2, .num_microbatches = 2});
   }
-  return std::make_unique<HybridParallelPlugin>(
-      world, HybridParallelOptions{.tp_size = 2, .zero_stage = 1, .precision = "bf16"});
+  return std::make_unique<HybridParallelPlugin>(world,
+                                                TrainingOptions{.precision = Precision::kBf16},
+                                                HybridParallelOptions{.tp_size = 2, .stage = 1});
 }
 
 // One rank's run of a model whose vocabulary two ranks must pad.

@@ -18,7 +18,7 @@ namespace resume_precision_test {
 using ::testing::HasSubstr;
 
 struct Rig {
-  explicit Rig(const std::string& precision) : plugin({.precision = precision}), booster(plugin) {
+  explicit Rig(Precision precision) : plugin({.precision = precision}), booster(plugin) {
     model.Initialize(TestContext(), {.seed = 1});
     optimizer = std::make_unique<optim::AdamW>(model.Parameters(), optim::AdamWOptions{});
     std::ignore = booster.boost(model, *optimizer);
@@ -37,16 +37,16 @@ struct Rig {
 
 TEST(ResumePrecisionTest, TheCauseComesFirst) {
   const ::apogee::testing::TempDir dir;
-  Rig saved("bf16");
+  Rig saved(Precision::kBf16);
   saved.Step();
   ASSERT_TRUE(saved.booster.save_training_state(dir / "run", {.step = 1}).ok());
-  Rig other("f32");
+  Rig other(Precision::kF32);
   const absl::Status status = other.booster.resume(dir / "run").status();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(Message(status),
               HasSubstr("does not fit this run:\n  precision: 4 weights were saved as bf16, this "
                         "run has them as f32\n"));
-  Rig same("bf16");
+  Rig same(Precision::kBf16);
   EXPECT_TRUE(same.booster.resume(dir / "run").ok());
 }
 

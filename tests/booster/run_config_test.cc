@@ -40,7 +40,7 @@ struct Given {
   RunConfig config = {};
   optim::OptionMap options = {};
   std::string schedule = {};  // empty: none
-  std::string precision = "f32";
+  Precision precision = Precision::kF32;
 };
 
 // A run of `model` on one rank, boosted.
@@ -204,7 +204,7 @@ TEST_F(RunConfigTest, TheOptionsThatWentOnAreSavedAgain) {
 
 TEST_F(RunConfigTest, AnotherPrecisionIsOneLine) {
   nn::Gpt2 model(Gpt2Of(2)), other(Gpt2Of(2));
-  ASSERT_EQ(Save(model, folder_, {.precision = "bf16"}), absl::OkStatus());
+  ASSERT_EQ(Save(model, folder_, {.precision = Precision::kBf16}), absl::OkStatus());
   const std::string message = Message(Resume(other, folder_).status());
   EXPECT_THAT(message, HasSubstr("weights were saved as bf16, this run has them as f32"));
   EXPECT_EQ(std::count(message.begin(), message.end(), '\n'), 2) << message;

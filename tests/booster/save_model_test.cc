@@ -36,24 +36,23 @@ struct Spread {
   int ranks;
 };
 
-std::unique_ptr<Plugin> Make(const Spread& spread, const std::string& precision,
-                             const comm::World& world) {
+std::unique_ptr<Plugin> Make(const Spread& spread, Precision precision, const comm::World& world) {
   if (spread.plugin == "single") {
-    return std::make_unique<SingleRankPlugin>(SingleRankOptions{.precision = precision});
+    return std::make_unique<SingleRankPlugin>(TrainingOptions{.precision = precision});
   }
   if (spread.plugin == "ddp") {
-    return std::make_unique<DdpPlugin>(world.group(), DdpOptions{.precision = precision});
+    return std::make_unique<DdpPlugin>(world.group(), TrainingOptions{.precision = precision});
   }
   if (spread.plugin == "hybrid") {
-    return std::make_unique<HybridParallelPlugin>(
-        world, HybridParallelOptions{.tp_size = 2, .zero_stage = 1, .precision = precision});
+    return std::make_unique<HybridParallelPlugin>(world, TrainingOptions{.precision = precision},
+                                                  HybridParallelOptions{.tp_size = 2, .stage = 1});
   }
   if (spread.plugin == "gemini") {
     return std::make_unique<GeminiPlugin>(
-        world.group(), GeminiOptions{.precision = precision, .chunk_bytes = 700});
+        world.group(), TrainingOptions{.precision = precision, .bucket_bytes = 700});
   }
   return std::make_unique<LowLevelZeroPlugin>(
-      world.group(), LowLevelZeroOptions{.stage = 2, .precision = precision});
+      world.group(), TrainingOptions{.precision = precision}, LowLevelZeroOptions{.stage = 2});
 }
 
 const std::vector<Spread>& Spreads() {
@@ -83,7 +82,7 @@ std::unique_ptr<nn::Module> MakeModel(const std::string& name, bool tied) {
 
 struct Trained {
   Trained(const std::string& name, bool tied, uint64_t seed, const Spread& spread,
-          const std::string& precision, const comm::World& world, bool schedule = false)
+          Precision precision, const comm::World& world, bool schedule = false)
       : model(MakeModel(name, tied)) {
     model->Initialize(world.context(), {.seed = seed});
     optimizer = std::make_unique<optim::AdamW>(model->Parameters(), optim::AdamWOptions{.lr = 0.1});
@@ -121,7 +120,7 @@ TEST_P(SaveModelTest, AnyPluginToAnyPlugin) {
   for (const Spread& spread : Spreads()) {
     const std::string path = folder / spread.plugin, again = folder / (spread.plugin + "_again");
     RunRanks(spread.ranks, [&, model = std::string(name), is_tied = tied](comm::World& world) {
-      Trained saved(model, is_tied, 1, spread, "f32", world);
+      Trained saved(model, is_tied, 1, spread, Precision::kF32, world);
       ASSERT_EQ(Save(saved, path), absl::OkStatus());
     });
     const std::string wrote = ReadFile(path + "/model.safetensors");
@@ -129,7 +128,7 @@ TEST_P(SaveModelTest, AnyPluginToAnyPlugin) {
     if (want.empty()) want = wrote;
     EXPECT_EQ(wrote, want) << spread.plugin << ": other bytes than a single rank's";
     RunRanks(spread.ranks, [&, model = std::string(name), is_tied = tied](comm::World& world) {
-      Trained loaded(model, is_tied, 2, spread, "f32", world);
+      Trained loaded(model, is_tied, 2, spread, Precision::kF32, world);
       ASSERT_EQ(Load(loaded, folder / "single"), absl::OkStatus());
       ASSERT_EQ(Save(loaded, again), absl::OkStatus());
     });
@@ -149,12 +148,12 @@ INSTANTIATE_TEST_SUITE_P(Models, SaveModelTest,
 TEST(LoadModelTest, MastersFollow) {
   const SharedTempDir folder;
   RunRanks(1, [&](comm::World& world) {
-    Trained saved("gpt2", true, 1, {"single", 1}, "f32", world);
+    Trained saved("gpt2", true, 1, {"single", 1}, Precision::kF32, world);
     ASSERT_EQ(Save(saved, folder / "f32"), absl::OkStatus());
   });
   for (const Spread& spread : Spreads()) {
     const auto step = [&](uint64_t seed, const std::string& path, comm::World& world) {
-      Trained setup("gpt2", true, seed, spread, "bf16", world);
+      Trained setup("gpt2", true, seed, spread, Precision::kBf16, world);
       ASSERT_EQ(Load(setup, folder / "f32"), absl::OkStatus());
       const Tensor tokens = Tensor::Zeros({1, 8}, DType::kI64, world.context());
       const Tensor loss = setup.boosted->criterion(setup.boosted->model(tokens), tokens);
@@ -177,9 +176,9 @@ TEST(LoadModelTest, MastersFollow) {
 TEST(LoadModelTest, WhatDoesNotFit) {
   const SharedTempDir folder;
   RunRanks(2, [&](comm::World& world) {
-    Trained saved("gpt2", false, 1, {"ddp", 2}, "f32", world);
+    Trained saved("gpt2", false, 1, {"ddp", 2}, Precision::kF32, world);
     ASSERT_EQ(Save(saved, folder / "out"), absl::OkStatus());
-    Trained other("gpt2", true, 1, {"ddp", 2}, "f32", world);
+    Trained other("gpt2", true, 1, {"ddp", 2}, Precision::kF32, world);
     EXPECT_THAT(Message(Load(other, folder / "out")),
                 AllOf(HasSubstr("rank 0: "),
                       HasSubstr("\"lm_head.weight\" is not \"transformer.wte.weight\"")));
@@ -207,8 +206,8 @@ TEST(SaveOptimizerTest, PiecesGoOnAsTheWhole) {
       scheduler.step();
     }
   };
-  for (const std::string precision : {"f32", "bf16"}) {
-    const std::string at = folder / precision;
+  for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
+    const std::string at = folder / Name(precision);
     std::filesystem::create_directory(at);
     RunRanks(1, [&](comm::World& world) {
       Trained setup("gpt2", true, 1, {"single", 1}, precision, world, /*schedule=*/true);
@@ -251,12 +250,12 @@ TEST(SaveOptimizerTest, PiecesGoOnAsTheWhole) {
 TEST(ResumeTest, WhatThisRunLacksIsTold) {
   const SharedTempDir folder;
   RunRanks(2, [&](comm::World& world) {
-    Trained scheduled("gpt2", true, 1, {"ddp", 2}, "fp16", world, /*schedule=*/true);
+    Trained scheduled("gpt2", true, 1, {"ddp", 2}, Precision::kFp16, world, /*schedule=*/true);
     ASSERT_EQ(scheduled.booster->save_training_state(folder / "run", {.step = 1}),
               absl::OkStatus());
-    Trained same("gpt2", true, 1, {"ddp", 2}, "fp16", world, /*schedule=*/true);
+    Trained same("gpt2", true, 1, {"ddp", 2}, Precision::kFp16, world, /*schedule=*/true);
     EXPECT_THAT(ValueOrThrow(same.booster->resume(folder / "run")).notices, ::testing::IsEmpty());
-    Trained bare("gpt2", true, 1, {"ddp", 2}, "fp16", world);
+    Trained bare("gpt2", true, 1, {"ddp", 2}, Precision::kFp16, world);
     EXPECT_THAT(ValueOrThrow(bare.booster->resume(folder / "run")).notices,
                 ::testing::ElementsAre(HasSubstr("step-00000001: was saved with a learning-rate "
                                                  "schedule, this run has none")));
@@ -266,13 +265,13 @@ TEST(ResumeTest, WhatThisRunLacksIsTold) {
 TEST(SaveOptimizerTest, WhatDoesNotFit) {
   const SharedTempDir folder;
   RunRanks(2, [&](comm::World& world) {
-    Trained setup("gpt2", true, 1, {"ddp", 2}, "f32", world);
+    Trained setup("gpt2", true, 1, {"ddp", 2}, Precision::kF32, world);
     ASSERT_EQ(setup.booster->save_optimizer(folder / "adamw"), absl::OkStatus());
     EXPECT_TRUE(absl::IsAlreadyExists(setup.booster->save_optimizer(folder / "adamw")));
     EXPECT_THROW(setup.booster->save_lr_scheduler(folder / "s").IgnoreError(), Error);
     EXPECT_TRUE(absl::IsNotFound(setup.booster->load_optimizer(folder / "none")));
 
-    Trained other("llama", true, 1, {"ddp", 2}, "f32", world, /*schedule=*/true);
+    Trained other("llama", true, 1, {"ddp", 2}, Precision::kF32, world, /*schedule=*/true);
     const absl::Status shapes = other.booster->load_optimizer(folder / "adamw");
     EXPECT_TRUE(absl::IsInvalidArgument(shapes)) << shapes;
     const absl::Status schedule = other.booster->load_lr_scheduler(folder / "adamw");

@@ -63,7 +63,7 @@ void TrainAndSave(DType dtype, bool tied, const std::string& folder, const std::
                   .tie_word_embeddings = tied});
   model.Initialize(CpuContext(), {.seed = 5});
   optim::AdamW optimizer(model.Parameters(), {.lr = 0.02});
-  SingleRankPlugin plugin({.precision = dtype == DType::kF64 ? "f64" : "f32"});
+  SingleRankPlugin plugin({.precision = dtype == DType::kF64 ? Precision::kF64 : Precision::kF32});
   Booster booster(plugin);
   const Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
   const Shape shape{kBatch, kBlock};

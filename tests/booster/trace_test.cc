@@ -30,7 +30,7 @@ std::vector<std::vector<float>> Train(Trace* trace, const std::string& folder) {
         nn::Mlp model({.sizes = {4, 8, 3}});
         model.Initialize(world.context(), {.seed = 3});
         optim::AdamW optimizer(model.Parameters(), {.lr = 1e-2});
-        LowLevelZeroPlugin plugin(world.group(), {.stage = 2});
+        LowLevelZeroPlugin plugin(world.group(), {}, {.stage = 2});
         Booster booster(plugin);
         booster.TraceTo(world.trace(), world.rank());
         std::ignore = booster.boost(model, optimizer);

@@ -52,40 +52,36 @@ struct Spread {
   }
 };
 
-std::unique_ptr<Plugin> Make(const Spread& spread, const std::string& precision,
-                             const comm::World& world) {
+std::unique_ptr<Plugin> Make(const Spread& spread, Precision precision, const comm::World& world) {
   constexpr int64_t kBucket = 3000;
   const optim::LossScalerOptions scaler{.initial_scale = 512, .growth_interval = 2};
   if (spread.plugin == "single") {
-    return std::make_unique<SingleRankPlugin>(SingleRankOptions{.precision = precision});
+    return std::make_unique<SingleRankPlugin>(TrainingOptions{.precision = precision});
   }
   if (spread.plugin == "ddp") {
     return std::make_unique<DdpPlugin>(
         world.group(),
-        DdpOptions{.precision = precision, .bucket_bytes = kBucket, .loss_scaler = scaler});
+        TrainingOptions{.precision = precision, .bucket_bytes = kBucket, .loss_scaler = scaler});
   }
   if (spread.plugin == "tp") {
-    return std::make_unique<HybridParallelPlugin>(world,
-                                                  HybridParallelOptions{.tp_size = spread.tp,
-                                                                        .zero_stage = spread.zero,
-                                                                        .precision = precision,
-                                                                        .bucket_bytes = kBucket,
-                                                                        .loss_scaler = scaler});
+    return std::make_unique<HybridParallelPlugin>(
+        world,
+        TrainingOptions{.precision = precision, .bucket_bytes = kBucket, .loss_scaler = scaler},
+        HybridParallelOptions{.tp_size = spread.tp, .stage = spread.zero});
   }
   return std::make_unique<LowLevelZeroPlugin>(
-      world.group(), LowLevelZeroOptions{.stage = spread.plugin == "zero1" ? 1 : 2,
-                                         .precision = precision,
-                                         .bucket_bytes = kBucket,
-                                         .loss_scaler = scaler});
+      world.group(),
+      TrainingOptions{.precision = precision, .bucket_bytes = kBucket, .loss_scaler = scaler},
+      LowLevelZeroOptions{.stage = spread.plugin == "zero1" ? 1 : 2});
 }
 
 struct Choice {
   std::string optimizer = "adamw";
-  std::string precision = "f32";
+  Precision precision = Precision::kF32;
   int64_t accumulate = 1;
   int64_t batch() const { return 12 * accumulate; }  // 1 to 4 ranks share it
   std::string name() const {
-    return optimizer + " " + precision + " accumulate " + std::to_string(accumulate);
+    return optimizer + " " + Name(precision) + " accumulate " + std::to_string(accumulate);
   }
 };
 
@@ -114,7 +110,7 @@ class TrainingRun {
                 .n_layer = 2,
                 .n_head = 12,
                 .dropout = 0.1}) {
-    const DType dtype = choice.precision == "f64" ? DType::kF64 : DType::kF32;
+    const DType dtype = choice.precision == Precision::kF64 ? DType::kF64 : DType::kF32;
     model_.Initialize(world.context(), {.seed = seed, .dtype = dtype});
     optimizer_ = ValueOrThrow(
         optim::MakeOptimizer(choice.optimizer, model_.Parameters(), OptionsOf(choice.optimizer)));
@@ -274,9 +270,10 @@ TEST(TrainingStateTest, ResumesBitForBit) {
   Cells cells(13);
   for (const std::string& optimizer : optim::OptimizerNames()) {
     for (const Spread& spread : Spreads()) {
-      for (const std::string precision : {"f64", "f32", "bf16", "fp16"}) {
+      for (const Precision precision :
+           {Precision::kF64, Precision::kF32, Precision::kBf16, Precision::kFp16}) {
         for (const int64_t accumulate : {1, 3}) {
-          if (spread.plugin == "single" && precision == "fp16") continue;
+          if (spread.plugin == "single" && precision == Precision::kFp16) continue;
           if (UpdatesInBackward(optimizer) && accumulate > 1) continue;
           if (!IsOffered(optimizer, spread)) continue;
           if (!cells.Take()) continue;
@@ -295,7 +292,7 @@ TEST(TrainingStateTest, AnyLayoutToAnyLayout) {
   for (const std::string& optimizer : optim::OptimizerNames()) {
     for (const Spread& from : Spreads()) {
       if (!IsOffered(optimizer, from)) continue;
-      const Choice choice{optimizer, ++index % 2 == 0 ? "f32" : "bf16"};
+      const Choice choice{optimizer, ++index % 2 == 0 ? Precision::kF32 : Precision::kBf16};
       std::vector<Spread> targets;
       for (const Spread& to : Spreads()) {
         if (IsOffered(optimizer, to) && cells.Take()) targets.push_back(to);

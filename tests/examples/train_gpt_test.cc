@@ -210,7 +210,7 @@ TEST_F(TrainGptTest, WrongUsageExitsWith2) {
   ExpectWrongUsage("--ranks 2 --tp-size 2", "--tp-size has no effect with --plugin ddp; use");
   ExpectWrongUsage("--plugin zero2 --zero-stage 2",
                    "--zero-stage has no effect with --plugin zero2");
-  ExpectWrongUsage("--plugin hybrid --zero-stage 4", "zero_stage must be 0 (nothing sharded)");
+  ExpectWrongUsage("--plugin hybrid --zero-stage 4", "stage must be 0 (nothing sharded)");
   ExpectWrongUsage("--plugin hybrid --ranks 4 --tp-size 3",
                    "--tp-size 3 does not divide --ranks 4");
   ExpectWrongUsage(

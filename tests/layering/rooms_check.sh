@@ -55,6 +55,13 @@ replaced=(
   '\b(CudaOptimKernels|TreeReduceCuda)\b|the functions of device_backend.h'
   '\bclass Engine\b|a name that says which, as CollectiveEngine and CommunicatorThreads do'
   'boosted\.(loader|scheduler)\b|the loop'"'"'s own'
+  '\bSingleRankOptions\b|TrainingOptions'
+  '\boverlap_communication\b|TrainingOptions::overlap'
+  '(\{\.precision|\.communication_dtype) = "|Precision'
+  '\.sp_mode = "|nn::parallel::SequenceMode'
+  '\.placement_policy = "|PlacementPolicy'
+  '\b(kOneFOneB|kZeroBubbleV)\b|k1F1B, kZbv'
+  '\bSequenceModeName\b|Name'
 )
 for entry in "${replaced[@]}"; do
   pattern="${entry%|*}"

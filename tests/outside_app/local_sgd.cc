@@ -28,13 +28,14 @@ void ToMean(comm::Group& group, const Tensor& tensor) {
 
 }  // namespace
 
-LocalSgdPlugin::LocalSgdPlugin(comm::GroupPtr group, const LocalSgdOptions& options)
-    : group_(std::move(group)), options_(options) {
+LocalSgdPlugin::LocalSgdPlugin(comm::GroupPtr group, const apogee::TrainingOptions& training,
+                               const LocalSgdOptions& options)
+    : group_(std::move(group)), training_(training), options_(options) {
   std::string errors;
-  dtype_ = apogee::ParsePrecision(options.precision, errors);
-  apogee::CheckMaxNorm(options.max_norm, errors);
+  apogee::CheckTrainingOptions(training, errors);
   if (options.every < 1) errors += "\n  every must be at least 1";
-  if (dtype_ == apogee::DType::kF16) errors += "\n  precision fp16 needs a loss scale: use bf16";
+  if (training.precision == apogee::Precision::kFp16)
+    errors += "\n  precision fp16 needs a loss scale: use bf16";
   APOGEE_CHECK(errors.empty(), "local_sgd plugin: invalid options:", errors);
 }
 
@@ -42,11 +43,11 @@ optim::Optimizer& LocalSgdPlugin::Configure(apogee::nn::Module& model,
                                             optim::Optimizer& optimizer) {
   APOGEE_CHECK(!configured_, "local_sgd plugin: it has a model; make another plugin");
   apogee::CheckWhole("local_sgd", model);
-  apogee::CheckPrecision(dtype_, optimizer);
+  apogee::CheckPrecision(DTypeOf(training_.precision), optimizer);
   apogee::PrepareReplicas("local_sgd", model, optimizer, group_);
-  apogee::ApplyPrecision(dtype_, model, optimizer);
+  apogee::ApplyPrecision(DTypeOf(training_.precision), model, optimizer);
   optim::StepOptions step = optimizer.step_options();
-  if (options_.max_norm > 0) step.max_norm = options_.max_norm;
+  if (training_.max_norm > 0) step.max_norm = training_.max_norm;
   optimizer.set_step_options(step);
   configured_ = true;
   optimizer.AddStepHook([this, alive = std::weak_ptr<void>(alive_)](optim::Optimizer& stepped) {

@@ -3,7 +3,7 @@
 // LocalSgdPlugin: ranks train alone and average their weights every so many steps (Stich, "Local
 // SGD Converges Fast and Communicates Little", 2019).
 //
-//   LocalSgdPlugin plugin(world.group(), {.every = 8, .precision = "f32"});
+//   LocalSgdPlugin plugin(world.group(), {.precision = apogee::Precision::kBf16}, {.every = 8});
 //   Booster booster(plugin);
 #ifndef OUTSIDE_APP_LOCAL_SGD_H_
 #define OUTSIDE_APP_LOCAL_SGD_H_
@@ -18,14 +18,13 @@ namespace outside {
 
 struct LocalSgdOptions {
   int64_t every = 8;  // steps between two averages
-  std::string precision = "f32";
-  double max_norm = 0;
 };
 
 class LocalSgdPlugin : public apogee::Plugin {
  public:
   // Throws Error for options that make no sense.
-  LocalSgdPlugin(apogee::comm::GroupPtr group, const LocalSgdOptions& options);
+  LocalSgdPlugin(apogee::comm::GroupPtr group, const apogee::TrainingOptions& training,
+                 const LocalSgdOptions& options = {});
 
   std::string name() const override { return "local_sgd"; }
   apogee::comm::GroupPtr group() const override { return group_; }
@@ -42,8 +41,8 @@ class LocalSgdPlugin : public apogee::Plugin {
   void Average(apogee::optim::Optimizer& optimizer);
 
   apogee::comm::GroupPtr group_;
+  apogee::TrainingOptions training_;
   LocalSgdOptions options_;
-  apogee::DType dtype_;
   bool configured_ = false;
   int64_t steps_ = 0;
   // Expires with the plugin: the optimizer may outlive it, and its hook with it.

@@ -4,7 +4,7 @@
 // "local_sgd", "tp2z0" to "tp2z3" (tensor parallelism and the stage of ZeRO), "pp2t1" and "pp2t2"
 // (pipelines of two stages, of one or two ranks each).
 //
-//   NamedPlugin plugin("tp2z1", world, {.precision = "f64", .model = config});
+//   NamedPlugin plugin("tp2z1", world, {.precision = apogee::Precision::kF64, .model = config});
 //   Booster booster(plugin.plugin());
 #ifndef OUTSIDE_APP_PLUGINS_H_
 #define OUTSIDE_APP_PLUGINS_H_
@@ -18,7 +18,7 @@
 namespace outside {
 
 struct PluginSettings {
-  std::string precision = "f32";
+  apogee::Precision precision = apogee::Precision::kF32;
   double max_norm = 0;
   ModelConfig model = {};
 };
@@ -34,7 +34,7 @@ class NamedPlugin {
 
  private:
   void MakeGemini(const PluginSettings& settings, bool offload);
-  void MakeHybrid(const PluginSettings& settings, int tp, int pp, int zero_stage);
+  void MakeHybrid(const PluginSettings& settings, int tp, int pp, int stage);
 
   const apogee::comm::World& world_;
   std::unique_ptr<apogee::Plugin> plugin_;

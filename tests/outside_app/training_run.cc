@@ -144,8 +144,9 @@ RunResult RunTraining(const TrainingCase& training, int num_ranks, const std::st
     LanguageModel model(config);
     model.Initialize(world.context(), {.seed = 3});
     const std::unique_ptr<optim::Optimizer> optimizer = MakeOptimizer(training.optimizer, model);
-    NamedPlugin plugin(training.plugin, world,
-                       {.precision = "f64", .max_norm = training.max_norm, .model = config});
+    NamedPlugin plugin(
+        training.plugin, world,
+        {.precision = apogee::Precision::kF64, .max_norm = training.max_norm, .model = config});
     RunResult mine;
     for (const auto& p : model.Parameters()) mine.first[p->name()] = p->data().ToVector<double>();
     apogee::Booster booster(plugin.plugin());

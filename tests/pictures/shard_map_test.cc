@@ -56,7 +56,8 @@ struct Result {
 };
 
 // On every rank the same picture.
-Result Boost(int num_ranks, const HybridParallelOptions& options) {
+Result Boost(int num_ranks, const HybridParallelOptions& options,
+             const TrainingOptions& training = {}) {
   std::vector<Result> results(static_cast<size_t>(num_ranks));
   RunRanks(num_ranks, [&](comm::World& world) {
     nn::Llama model({.vocab_size = kVocab,
@@ -70,12 +71,12 @@ Result Boost(int num_ranks, const HybridParallelOptions& options) {
     Result& result = results[static_cast<size_t>(world.rank())];
     for (const auto& p : model.Parameters()) result.numel[p->name()] = p->shape().numel();
     optim::AdamW optimizer(model.Parameters(), {});
-    HybridParallelPlugin plugin(world, options);
+    HybridParallelPlugin plugin(world, training, options);
     Booster booster(plugin);
     Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
-    result.svg = ShardMapSvg(
-        boosted.optimizer, world.group(),
-        {.model = "llama", .tp_size = options.tp_size, .zero_stage = options.zero_stage});
+    result.svg =
+        ShardMapSvg(boosted.optimizer, world.group(),
+                    {.model = "llama", .tp_size = options.tp_size, .zero_stage = options.stage});
   });
   for (const Result& result : results) EXPECT_EQ(result.svg, results[0].svg);
   return results[0];
@@ -88,7 +89,7 @@ bool IsVocabulary(const std::string& parameter) {
 
 TEST(ShardMapTest, ShowsEachElementOnTheRanksThatHoldIt) {
   for (const int zero : {0, 2, 3}) {
-    const Result result = Boost(4, {.tp_size = 2, .zero_stage = zero, .bucket_bytes = 3000});
+    const Result result = Boost(4, {.tp_size = 2, .stage = zero}, {.bucket_bytes = 3000});
     EXPECT_THAT(result.svg, HasSubstr("Sharding plan of llama: tp 2, dp 2, ZeRO stage " +
                                       std::to_string(zero)));
     const auto drawn = BlocksOf(ParseXml(result.svg));
@@ -111,7 +112,7 @@ TEST(ShardMapTest, ShowsEachElementOnTheRanksThatHoldIt) {
 
 // Equal elements have equal colours, others have others.
 TEST(ShardMapTest, ColoursSayWhoHoldsTheSame) {
-  const Result result = Boost(4, {.tp_size = 2, .zero_stage = 0});
+  const Result result = Boost(4, {.tp_size = 2, .stage = 0});
   std::map<std::string, std::vector<std::string>> fills;
   std::vector<std::string> legend;  // grey, then one colour per rank
   for (const XmlElement& element : ParseXml(result.svg)) {

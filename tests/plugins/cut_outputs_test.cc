@@ -18,6 +18,7 @@
 namespace apogee {
 namespace cut_outputs_test {
 
+using nn::parallel::SequenceMode;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::RunRanks;
@@ -42,13 +43,18 @@ struct Case {
   const char* what;  // is said of the outputs
 };
 
-const Case kCases[] = {
-    {"tp", {.tp_size = 2}, "part of the vocabulary"},
-    {"tp zero 2", {.tp_size = 2, .zero_stage = 2}, "part of the vocabulary"},
-    {"tp zero 3", {.tp_size = 2, .zero_stage = 3}, "part of the vocabulary"},
-    {"split_gather", {.tp_size = 2, .sp_mode = "split_gather"}, "part of the vocabulary"},
-    {"ring_attn", {.sp_size = 2, .sp_mode = "ring_attn"}, "4 tokens of 8 of each sequence"},
-    {"all_to_all", {.sp_size = 2, .sp_mode = "all_to_all"}, "4 tokens of 8 of each sequence"}};
+const Case kCases[] = {{"tp", {.tp_size = 2}, "part of the vocabulary"},
+                       {"tp zero 2", {.tp_size = 2, .stage = 2}, "part of the vocabulary"},
+                       {"tp zero 3", {.tp_size = 2, .stage = 3}, "part of the vocabulary"},
+                       {"split_gather",
+                        {.tp_size = 2, .sp_mode = SequenceMode::kSplitGather},
+                        "part of the vocabulary"},
+                       {"ring_attn",
+                        {.sp_size = 2, .sp_mode = SequenceMode::kRingAttention},
+                        "4 tokens of 8 of each sequence"},
+                       {"all_to_all",
+                        {.sp_size = 2, .sp_mode = SequenceMode::kAllToAll},
+                        "4 tokens of 8 of each sequence"}};
 
 TEST(CutOutputsTest, AreForTheCriterionOfBoostAlone) {
   for (const Case& each : kCases) {
@@ -59,9 +65,7 @@ TEST(CutOutputsTest, AreForTheCriterionOfBoostAlone) {
         any->Initialize(world.context(), {.seed = 1, .dtype = DType::kF64});
       }
       optim::AdamW optimizer(model.Parameters(), {});
-      HybridParallelOptions options = each.options;
-      options.precision = "f64";
-      HybridParallelPlugin plugin(world, options);
+      HybridParallelPlugin plugin(world, {.precision = Precision::kF64}, each.options);
       Booster booster(plugin);
       const nn::CrossEntropyLoss raw;
       const Boosted boosted = booster.boost(model, optimizer, {.criterion = raw});
@@ -83,7 +87,7 @@ TEST(CutOutputsTest, AreForTheCriterionOfBoostAlone) {
       EXPECT_NEAR(boosted.criterion(output, targets).Item(), want, 1e-12);
       booster.backward(boosted.criterion(output, targets), boosted.optimizer);
       boosted.optimizer.zero_grad();
-      if (options.sp_size == 1) {  // a part of the tokens is a part of each rank's logits
+      if (each.options.sp_size == 1) {  // a part of the tokens is a part of each rank's logits
         EXPECT_NEAR(boosted.criterion(Shifted(output), Shifted(targets)).Item(),
                     raw(Shifted(plain(inputs)), Shifted(targets)).Item(), 1e-12);
       }
@@ -101,7 +105,7 @@ TEST(CutOutputsTest, AreWholeForAnotherCriterion) {
       nn::Gpt2 model(kConfig), plain(kConfig);
       for (nn::Gpt2* any : {&model, &plain}) any->Initialize(world.context(), {.seed = 1});
       optim::AdamW optimizer(model.Parameters(), {});
-      HybridParallelPlugin plugin(world, each.options);
+      HybridParallelPlugin plugin(world, {}, each.options);
       Booster booster(plugin);
       std::ignore = booster.boost(model, optimizer);
       const Tensor inputs = Words(1, world.context());
@@ -116,14 +120,14 @@ TEST(CutOutputsTest, AreWholeForAnotherCriterion) {
 TEST(CutOutputsTest, InAPipeline) {
   const HybridParallelOptions layouts[] = {
       {.tp_size = 2, .pp_size = 2, .num_microbatches = 2},
-      {.pp_size = 2, .sp_size = 2, .sp_mode = "ring_attn", .num_microbatches = 2}};
+      {.pp_size = 2, .sp_size = 2, .sp_mode = SequenceMode::kRingAttention, .num_microbatches = 2}};
   for (const HybridParallelOptions& options : layouts) {
     const absl::Status status = testing::LaunchRanks(
         {.num_ranks = 4, .threads_per_rank = 1, .timeout_seconds = 20}, [&](comm::World& world) {
           nn::Gpt2 model(kConfig);
           model.Initialize(world.context(), {.seed = 1});
           optim::AdamW optimizer(model.Parameters(), {});
-          HybridParallelPlugin plugin(world, options);
+          HybridParallelPlugin plugin(world, {}, options);
           Booster booster(plugin);
           const nn::CrossEntropyLoss raw;
           Boosted boosted = booster.boost(model, optimizer, {.criterion = raw});

@@ -33,8 +33,8 @@ using testing::TinyRunOptions;
 using testing::Weights;
 using testing::WeightsOf;
 
-inline const char* PrecisionName(DType dtype) {
-  return dtype == DType::kF64 ? "f64" : DTypeName(dtype);
+inline Precision PrecisionOf(DType dtype) {
+  return dtype == DType::kF64 ? Precision::kF64 : ValueOrThrow(ParsePrecision(DTypeName(dtype)));
 }
 
 struct DdpRunOptions {
@@ -54,7 +54,7 @@ inline Weights DdpRun(const TinyRunOptions& options, const DdpRunOptions& ddp) {
     model.Initialize(world.context(),
                      {.seed = world.rank() == 0 ? 11u : 99u, .dtype = options.dtype});
     optim::AdamW optimizer(model.Parameters(), testing::TinyAdamW());
-    DdpPlugin plugin(world.group(), {.precision = PrecisionName(options.dtype),
+    DdpPlugin plugin(world.group(), {.precision = PrecisionOf(options.dtype),
                                      .max_norm = options.max_norm,
                                      .bucket_bytes = ddp.bucket_bytes,
                                      .overlap = ddp.overlap});
@@ -91,7 +91,8 @@ inline std::pair<std::vector<double>, Weights> ReproducibleRun(int num_ranks) {
     TinyModel model(options);
     model.Initialize(world.context(), {.seed = 11});
     optim::AdamW optimizer(model.Parameters(), testing::TinyAdamW());
-    DdpPlugin plugin(world.group(), {.max_norm = 0.3, .bucket_bytes = 2000, .reproducible = true});
+    DdpPlugin plugin(world.group(), {.max_norm = 0.3, .bucket_bytes = 2000},
+                     {.reproducible = true});
     Booster booster(plugin);
     std::ignore = booster.boost(model, optimizer);
     const int64_t micros = 4 / num_ranks, rows = kTinyBatch / 4;

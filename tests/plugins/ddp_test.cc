@@ -137,7 +137,7 @@ TEST(DdpTest, ReproducibleModeStillComputesTheSameUpdate) {
     TinyModel model(options);
     model.Initialize(world.context(), {.seed = 11, .dtype = DType::kF64});
     optim::AdamW optimizer(model.Parameters(), testing::TinyAdamW());
-    DdpPlugin plugin(world.group(), {.precision = "f64", .reproducible = true});
+    DdpPlugin plugin(world.group(), {.precision = Precision::kF64}, {.reproducible = true});
     Booster booster(plugin);
     std::ignore = booster.boost(model, optimizer);
     for (int64_t step = 0; step < options.steps; ++step) {
@@ -170,7 +170,7 @@ TEST(DdpTest, Bf16KeepsRanksTogether) {
     TinyModel model(options);
     model.Initialize(world.context(), {.seed = 11});
     optim::AdamW optimizer(model.Parameters(), testing::TinyAdamW());
-    DdpPlugin plugin(world.group(), {.precision = "bf16"});
+    DdpPlugin plugin(world.group(), {.precision = Precision::kBf16});
     Booster booster(plugin);
     std::ignore = booster.boost(model, optimizer);
     for (int64_t step = 0; step < 5; ++step) {
@@ -199,9 +199,9 @@ TEST(DdpTest, Fp16ScalesAndSkips) {
     nn::Mlp model({.sizes = {4, 3}});
     model.Initialize(world.context(), {.seed = 1});
     optim::Sgd optimizer(model.Parameters(), {.lr = 0.5});
-    DdpPlugin plugin(
-        world.group(),
-        {.precision = "fp16", .loss_scaler = {.initial_scale = 32768, .growth_interval = 2}});
+    DdpPlugin plugin(world.group(),
+                     {.precision = Precision::kFp16,
+                      .loss_scaler = {.initial_scale = 32768, .growth_interval = 2}});
     Booster booster(plugin);
     std::ignore = booster.boost(model, optimizer);
     const Weights start = WeightsOf(model);
@@ -233,7 +233,8 @@ TEST(DdpTest, Fp16TakesTheInitialScaleOffTheFirstStep) {
   nn::Mlp model({.sizes = {4, 3}});
   model.Initialize(context, {.seed = 1});
   optim::Sgd optimizer(model.Parameters(), {.lr = 0.5});
-  DdpPlugin plugin(nullptr, {.precision = "fp16", .loss_scaler = {.initial_scale = 1024}});
+  DdpPlugin plugin(nullptr,
+                   {.precision = Precision::kFp16, .loss_scaler = {.initial_scale = 1024}});
   Booster booster(plugin);
   std::ignore = booster.boost(model, optimizer);
   const Weights start = WeightsOf(model);
@@ -281,7 +282,7 @@ TEST(DdpTest, GradientsMadeOutsideOfTheBoosterAreRefused) {
     const Tensor loss = autograd::Sum(model(Tensor::Full({2, 4}, DType::kF32, 1, world.context())));
     EXPECT_THROW(autograd::Backward(loss), Error);
   });
-  EXPECT_THROW(DdpPlugin(nullptr, {.precision = "fp61", .max_norm = -1, .bucket_bytes = 0}), Error);
+  EXPECT_THROW(DdpPlugin(nullptr, {.max_norm = -1, .bucket_bytes = 0}), Error);
 }
 
 // LOMO updates inside backward on one rank; on two, in step, on the averaged gradients: the same.
@@ -295,7 +296,7 @@ TEST(DdpTest, FusedOptimizersComputeTheSameOnSeveralRanks) {
       model.Initialize(world.context(), {.seed = 11, .dtype = DType::kF64});
       if (num_ranks == 1) start = WeightsOf(model);
       optim::AdaLomo optimizer(model.Parameters(), {.lr = 1e-2, .weight_decay = 0.1});
-      DdpPlugin plugin(world.group(), {.precision = "f64", .max_norm = 0.3});
+      DdpPlugin plugin(world.group(), {.precision = Precision::kF64, .max_norm = 0.3});
       Booster booster(plugin);
       std::ignore = booster.boost(model, optimizer);
       const int64_t rows = kTinyBatch / num_ranks;
@@ -349,7 +350,8 @@ TEST(DdpTest, FusedBackwardWithLossScale) {
   TinyModel model(TinyRunOptions{});
   model.Initialize(context, {.seed = 1});
   optim::Lomo optimizer(model.Parameters(), {.lr = 0.01});
-  DdpPlugin plugin(nullptr, {.precision = "fp16", .loss_scaler = {.initial_scale = 4294967296.0}});
+  DdpPlugin plugin(nullptr,
+                   {.precision = Precision::kFp16, .loss_scaler = {.initial_scale = 4294967296.0}});
   Booster booster(plugin);
   std::ignore = booster.boost(model, optimizer);
   int64_t updates = 0;

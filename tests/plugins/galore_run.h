@@ -143,15 +143,17 @@ inline Weights PlainRun(const RunSetup& setup, Weights& start) {
 inline std::unique_ptr<Plugin> MakePlugin(const RunSetup& setup, const comm::GroupPtr& group) {
   if (setup.plugin == "ddp") {
     return std::make_unique<DdpPlugin>(
-        group, DdpOptions{.precision = setup.dtype == DType::kF64 ? "f64" : "f32",
-                          .max_norm = setup.max_norm,
-                          .bucket_bytes = 1 << 20});
+        group,
+        TrainingOptions{.precision = setup.dtype == DType::kF64 ? Precision::kF64 : Precision::kF32,
+                        .max_norm = setup.max_norm,
+                        .bucket_bytes = 1 << 20});
   }
   return std::make_unique<LowLevelZeroPlugin>(
-      group, LowLevelZeroOptions{.stage = setup.plugin == "zero1" ? 1 : 2,
-                                 .precision = "f64",
-                                 .max_norm = setup.max_norm,
-                                 .bucket_bytes = setup.bucket_bytes});
+      group,
+      TrainingOptions{.precision = Precision::kF64,
+                      .max_norm = setup.max_norm,
+                      .bucket_bytes = setup.bucket_bytes},
+      LowLevelZeroOptions{.stage = setup.plugin == "zero1" ? 1 : 2});
 }
 
 // What one rank of a boosted run does; `after(step)` follows every step.

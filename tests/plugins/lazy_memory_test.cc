@@ -29,7 +29,7 @@ constexpr bool kSanitized = false;
 #endif
 
 // What the operating system gave this process from the model's construction to the end of boost.
-int64_t ProcessPeakOfBoost(const std::string& precision, bool lazy) {
+int64_t ProcessPeakOfBoost(Precision precision, bool lazy) {
   const int64_t before = ReadProcessMemory()->own_bytes();
   std::atomic<int64_t> peak = 0;
   RunRanks(4, [&](comm::World& world) {
@@ -53,9 +53,9 @@ TEST(LazyMemoryTest, TheProcessNeedsShardsOnly) {
   if (kSanitized || !ReadProcessMemory().ok()) GTEST_SKIP();
   constexpr int64_t kLayer = 1024 * 1025, kModel = 16 * kLayer;
   constexpr int64_t kRest = 12 << 20;  // stacks, heaps, code's data
-  EXPECT_LE(ProcessPeakOfBoost("f32", true), kModel * 4 + 4 * kLayer * 4 + kRest);
-  EXPECT_LE(ProcessPeakOfBoost("bf16", true), kModel * (2 + 4) + 4 * kLayer * 4 + kRest);
-  EXPECT_GE(ProcessPeakOfBoost("f32", false), 4 * kModel * 4);
+  EXPECT_LE(ProcessPeakOfBoost(Precision::kF32, true), kModel * 4 + 4 * kLayer * 4 + kRest);
+  EXPECT_LE(ProcessPeakOfBoost(Precision::kBf16, true), kModel * (2 + 4) + 4 * kLayer * 4 + kRest);
+  EXPECT_GE(ProcessPeakOfBoost(Precision::kF32, false), 4 * kModel * 4);
 }
 
 nn::Gpt2Config Config() {
@@ -74,7 +74,7 @@ Tensor Loss(nn::Module& model, const ContextPtr& context) {
 }
 
 struct Case {
-  std::string precision;
+  Precision precision;
   DType dtype;
   int64_t shard_bytes;  // per element
   int64_t master_bytes;
@@ -82,10 +82,10 @@ struct Case {
 };
 
 const std::vector<Case>& Cases() {
-  static const auto& cases = *new std::vector<Case>{{"f32", DType::kF32, 4, 0, 16},
-                                                    {"bf16", DType::kF32, 2, 4, 18},
-                                                    {"bf16", DType::kBF16, 2, 0, 18},
-                                                    {"f64", DType::kF64, 8, 0, 32}};
+  static const auto& cases = *new std::vector<Case>{{Precision::kF32, DType::kF32, 4, 0, 16},
+                                                    {Precision::kBf16, DType::kF32, 2, 4, 18},
+                                                    {Precision::kBf16, DType::kBF16, 2, 0, 18},
+                                                    {Precision::kF64, DType::kF64, 8, 0, 32}};
   return cases;
 }
 
@@ -104,7 +104,7 @@ TEST(LazyMemoryTest, BoostNeedsShardsAndTheLargestParameter) {
             EXPECT_EQ(ledger.peak_total_bytes(), 0);
           }
           optim::AdamW optimizer(model.Parameters(), {.lr = 1e-3});
-          GeminiPlugin plugin(world.group(), {.precision = c.precision, .chunk_bytes = 50000});
+          GeminiPlugin plugin(world.group(), {.precision = c.precision, .bucket_bytes = 50000});
           Booster booster(plugin);
           std::ignore = booster.boost(model, optimizer);
           const int64_t rest = ledger.model_data_bytes(), peak = ledger.peak_model_data_bytes();
@@ -119,7 +119,7 @@ TEST(LazyMemoryTest, BoostNeedsShardsAndTheLargestParameter) {
             EXPECT_LE(peak, rest + LargestBytes(model, c.dtype));
           }
         });
-        ASSERT_FALSE(HasFailure()) << c.precision << ", " << num_ranks << " ranks";
+        ASSERT_FALSE(HasFailure()) << Name(c.precision) << ", " << num_ranks << " ranks";
       }
     }
   }
@@ -156,10 +156,9 @@ TEST(LazyMemoryTest, AutoKeepsToTheBudgetFromTheFirstByte) {
         const int64_t budget = model.num_parameters() * c.need_bytes / 4;
         model.InitializeLazily(world.context(), {.seed = 1, .dtype = c.dtype});
         optim::AdamW optimizer(model.Parameters(), {.lr = 1e-3});
-        GeminiPlugin plugin(world.group(), {.placement = {.placement_policy = "auto",
-                                                          .device_budget_bytes = budget},
-                                            .precision = c.precision,
-                                            .chunk_bytes = 50000});
+        GeminiPlugin plugin(world.group(), {.precision = c.precision, .bucket_bytes = 50000},
+                            {.placement = {.placement_policy = PlacementPolicy::kAuto,
+                                           .device_budget_bytes = budget}});
         Booster booster(plugin);
         std::ignore = booster.boost(model, optimizer);
         const MemoryLedger& host = plugin.homes().host()->ledger();
@@ -175,7 +174,7 @@ TEST(LazyMemoryTest, AutoKeepsToTheBudgetFromTheFirstByte) {
         }
         EXPECT_LE(device.peak_model_data_bytes(), budget);
       });
-      ASSERT_FALSE(HasFailure()) << c.precision << ", " << num_ranks << " ranks";
+      ASSERT_FALSE(HasFailure()) << Name(c.precision) << ", " << num_ranks << " ranks";
     }
   }
 }

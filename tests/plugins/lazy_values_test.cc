@@ -39,7 +39,7 @@ const std::vector<Start> kLazyStarts = {Start::kLazy, Start::kFirstRankLazy, Sta
 struct RunSetup {
   std::string plugin = "gemini";
   int num_ranks = 2;
-  std::string precision = "f32";
+  Precision precision = Precision::kF32;
   DType dtype = DType::kF32;
   std::string optimizer = "adamw";
   Start start = Start::kEager;
@@ -51,33 +51,38 @@ struct RunSetup {
 };
 
 std::string Describe(const RunSetup& setup) {
-  return setup.plugin + ", " + std::to_string(setup.num_ranks) + " ranks, " + setup.precision +
-         " of " + DTypeName(setup.dtype) + ", " + setup.optimizer + ", start " +
-         std::to_string(static_cast<int>(setup.start)) + (setup.is_auto ? ", auto" : "");
+  return setup.plugin + ", " + std::to_string(setup.num_ranks) + " ranks, " +
+         Name(setup.precision) + " of " + DTypeName(setup.dtype) + ", " + setup.optimizer +
+         ", start " + std::to_string(static_cast<int>(setup.start)) +
+         (setup.is_auto ? ", auto" : "");
 }
 
 std::unique_ptr<Plugin> MakePlugin(const RunSetup& setup, const comm::World& world) {
   if (setup.plugin == "single") {
-    return std::make_unique<SingleRankPlugin>(SingleRankOptions{.precision = setup.precision});
+    return std::make_unique<SingleRankPlugin>(TrainingOptions{.precision = setup.precision});
   }
   if (setup.plugin == "ddp") {
-    return std::make_unique<DdpPlugin>(world.group(), DdpOptions{.precision = setup.precision});
+    return std::make_unique<DdpPlugin>(world.group(),
+                                       TrainingOptions{.precision = setup.precision});
   }
   if (setup.plugin == "hybrid") {
-    return std::make_unique<HybridParallelPlugin>(
-        world, HybridParallelOptions{.tp_size = 2, .zero_stage = 1, .precision = setup.precision});
+    return std::make_unique<HybridParallelPlugin>(world,
+                                                  TrainingOptions{.precision = setup.precision},
+                                                  HybridParallelOptions{.tp_size = 2, .stage = 1});
   }
   if (setup.plugin == "gemini") {
-    GeminiOptions options{.precision = setup.precision, .chunk_bytes = 1000};
+    GeminiOptions options;
     if (setup.is_auto) {
-      options.placement.placement_policy = "auto";
+      options.placement.placement_policy = PlacementPolicy::kAuto;
       options.placement.device_budget_bytes = 100000;
     }
-    return std::make_unique<GeminiPlugin>(world.group(), options);
+    return std::make_unique<GeminiPlugin>(
+        world.group(), TrainingOptions{.precision = setup.precision, .bucket_bytes = 1000},
+        options);
   }
   return std::make_unique<LowLevelZeroPlugin>(
-      world.group(),
-      LowLevelZeroOptions{.stage = setup.plugin == "zero1" ? 1 : 2, .precision = setup.precision});
+      world.group(), TrainingOptions{.precision = setup.precision},
+      LowLevelZeroOptions{.stage = setup.plugin == "zero1" ? 1 : 2});
 }
 
 // Hybrid parallelism needs a model that it has a plan of.
@@ -166,14 +171,14 @@ TEST(LazyValuesTest, GeminiRunsAreTheRun) {
         ExpectLazyRunsAreTheRun(
             {.num_ranks = num_ranks, .optimizer = optimizer, .is_auto = is_auto});
         ExpectLazyRunsAreTheRun({.num_ranks = num_ranks,
-                                 .precision = "f64",
+                                 .precision = Precision::kF64,
                                  .dtype = DType::kF64,
                                  .optimizer = optimizer,
                                  .is_auto = is_auto});
         // With masters from values before rounding, and from rounded ones.
         for (const DType dtype : {DType::kF32, DType::kBF16}) {
           ExpectLazyRunsAreTheRun({.num_ranks = num_ranks,
-                                   .precision = "bf16",
+                                   .precision = Precision::kBf16,
                                    .dtype = dtype,
                                    .optimizer = optimizer,
                                    .is_auto = is_auto});
@@ -186,7 +191,7 @@ TEST(LazyValuesTest, GeminiRunsAreTheRun) {
 // Parameters that stay whole, for another optimizer, come from rank 0 too.
 TEST(LazyValuesTest, UnheldParametersAreTheRuns) {
   for (const int num_ranks : {1, 3}) {
-    for (const std::string precision : {"f32", "bf16", "fp16"}) {
+    for (const Precision precision : {Precision::kF32, Precision::kBf16, Precision::kFp16}) {
       ExpectLazyRunsAreTheRun(
           {.num_ranks = num_ranks, .precision = precision, .is_half_held = true});
       ExpectLazyRunsAreTheRun({.num_ranks = num_ranks, .precision = precision});
@@ -196,20 +201,20 @@ TEST(LazyValuesTest, UnheldParametersAreTheRuns) {
 
 // Masters of bf16 weights keep what rounding drops; a run from rounded values is another.
 TEST(LazyValuesTest, MastersComeFromValuesBeforeRounding) {
-  RunSetup setup{.precision = "bf16", .start = Start::kLazy};
+  RunSetup setup{.precision = Precision::kBf16, .start = Start::kLazy};
   const std::vector<Weights> want = Train(setup);
   setup.dtype = DType::kBF16;
   EXPECT_FALSE(Train(setup) == want);
 }
 
 TEST(LazyValuesTest, RunsOfOtherPluginsAreTheRun) {
-  ExpectLazyRunsAreTheRun({.plugin = "single", .num_ranks = 1, .precision = "bf16"});
+  ExpectLazyRunsAreTheRun({.plugin = "single", .num_ranks = 1, .precision = Precision::kBf16});
   for (const std::string plugin : {"ddp", "zero1", "zero2"}) {
-    for (const std::string precision : {"f32", "bf16"}) {
+    for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
       ExpectLazyRunsAreTheRun({.plugin = plugin, .num_ranks = 3, .precision = precision});
     }
   }
-  ExpectLazyRunsAreTheRun({.plugin = "hybrid", .num_ranks = 2, .precision = "bf16"});
+  ExpectLazyRunsAreTheRun({.plugin = "hybrid", .num_ranks = 2, .precision = Precision::kBf16});
   ExpectLazyRunsAreTheRun({.plugin = "hybrid", .num_ranks = 4});
 }
 
@@ -231,7 +236,7 @@ TEST(LazyValuesTest, OptimizersAreMadeWithoutValues) {
 
 // Weights of another seed, and a run, are loaded into shards that were cut from lazy values.
 TEST(LazyValuesTest, LoadsAfterBoost) {
-  for (const std::string precision : {"f32", "bf16"}) {
+  for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
     const TempDir dir;
     RunSetup setup{.num_ranks = 3, .precision = precision, .seed = 5};
     const std::vector<Weights> other = Train(setup, nullptr, [&](Booster& booster) {
@@ -248,9 +253,9 @@ TEST(LazyValuesTest, LoadsAfterBoost) {
       setup.steps = 3;
       const std::vector<Weights> want = Train(setup, before);
       setup.start = Start::kLazy;
-      EXPECT_TRUE(Train(setup, before) == want) << precision;
+      EXPECT_TRUE(Train(setup, before) == want) << Name(precision);
       setup.steps = 0;
-      EXPECT_TRUE(Train(setup, before) == other) << precision;
+      EXPECT_TRUE(Train(setup, before) == other) << Name(precision);
     }
   }
 }

@@ -33,13 +33,13 @@ std::unique_ptr<Plugin> MakePlugin(const std::string& kind, comm::World& world) 
   if (kind == "ddp") return std::make_unique<DdpPlugin>(world.group());
   if (kind == "zero1" || kind == "zero2") {
     return std::make_unique<LowLevelZeroPlugin>(
-        world.group(), LowLevelZeroOptions{.stage = kind == "zero1" ? 1 : 2});
+        world.group(), TrainingOptions{}, LowLevelZeroOptions{.stage = kind == "zero1" ? 1 : 2});
   }
   if (kind == "gemini") return std::make_unique<GeminiPlugin>(world.group());
   if (kind == "single") return std::make_unique<SingleRankPlugin>();
   const int zero = kind.back() - '0';  // "tp2z1"
-  return std::make_unique<HybridParallelPlugin>(
-      world, HybridParallelOptions{.tp_size = 2, .zero_stage = zero});
+  return std::make_unique<HybridParallelPlugin>(world, TrainingOptions{},
+                                                HybridParallelOptions{.tp_size = 2, .stage = zero});
 }
 
 // An Mlp under a plugin; ranks train on what they like.

@@ -153,12 +153,13 @@ TEST(LowLevelZeroEdgeTest, StepOptionsAfterBoostKeepTheLossScale) {
       std::unique_ptr<Plugin> plugin;
       if (stage == 0) {
         plugin = std::make_unique<DdpPlugin>(
-            world.group(), DdpOptions{.precision = "fp16", .loss_scaler = {.initial_scale = 1024}});
+            world.group(),
+            TrainingOptions{.precision = Precision::kFp16, .loss_scaler = {.initial_scale = 1024}});
       } else {
         plugin = std::make_unique<LowLevelZeroPlugin>(
             world.group(),
-            LowLevelZeroOptions{
-                .stage = stage, .precision = "fp16", .loss_scaler = {.initial_scale = 1024}});
+            TrainingOptions{.precision = Precision::kFp16, .loss_scaler = {.initial_scale = 1024}},
+            LowLevelZeroOptions{.stage = stage});
       }
       loop.Boost(*plugin);
       loop.optimizer->set_step_options({.nonfinite = optim::NonFinitePolicy::kThrow});
@@ -213,7 +214,7 @@ TEST(LowLevelZeroEdgeTest, GradientsFromBeforeBoostAreKeptInF32) {
     MakeMomentum(loop);
     autograd::Backward(loop.Loss(0));
     const double before = loop.Find("layers.1.bias")->grad().ToVector<double>()[0];
-    LowLevelZeroPlugin plugin(world.group(), {.precision = "bf16"});
+    LowLevelZeroPlugin plugin(world.group(), {.precision = Precision::kBf16});
     loop.Boost(plugin);
     EXPECT_EQ(loop.Find("layers.1.bias")->grad().ToVector<double>()[0], before);
     loop.Backward(loop.Loss(0));
@@ -226,7 +227,7 @@ TEST(LowLevelZeroEdgeTest, GradientsFromBeforeBoostAreKeptInF32) {
 // Three steps, then a new loop from what the first one saved while its parameters were on their
 // way.
 TEST(LowLevelZeroEdgeTest, SavedStatesGoOn) {
-  for (const char* precision : {"f32", "bf16"}) {
+  for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
     RunRanks(3, [&](comm::World& world) {
       const auto run = [&](Loop& loop, int64_t begin, int64_t end) {
         for (int64_t step = begin; step < end; ++step) {
@@ -235,7 +236,7 @@ TEST(LowLevelZeroEdgeTest, SavedStatesGoOn) {
           loop.optimizer->zero_grad();
         }
       };
-      const DType dtype = std::string(precision) == "f32" ? DType::kF32 : DType::kBF16;
+      const DType dtype = precision == Precision::kF32 ? DType::kF32 : DType::kBF16;
       Loop saved(world.context(), dtype), resumed(world.context(), dtype, /*seed=*/2);
       LowLevelZeroPlugin plugins[] = {
           LowLevelZeroPlugin(world.group(), {.precision = precision, .bucket_bytes = 100}),
@@ -264,7 +265,7 @@ TEST(LowLevelZeroEdgeTest, SavedStatesGoOn) {
 TEST(LowLevelZeroEdgeTest, WeightsOfASavedStateReachEveryRank) {
   RunRanks(2, [](comm::World& world) {
     Loop saved(world.context(), DType::kBF16), loaded(world.context(), DType::kF32, /*seed=*/2);
-    LowLevelZeroPlugin bf16(world.group(), {.precision = "bf16"}), f32(world.group());
+    LowLevelZeroPlugin bf16(world.group(), {.precision = Precision::kBf16}), f32(world.group());
     MakeMomentum(saved);
     MakeMomentum(loaded);
     saved.Boost(bf16);

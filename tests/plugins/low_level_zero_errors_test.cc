@@ -33,9 +33,12 @@ using testing::WorstUpdateError;
 
 // An Mlp under ZeRO on every rank of a world.
 struct Rig {
-  explicit Rig(comm::World& world, const LowLevelZeroOptions& options = {},
-               DType dtype = DType::kF32)
-      : context(world.context()), plugin(world.group(), options), booster(plugin), dtype(dtype) {
+  explicit Rig(comm::World& world, const TrainingOptions& training = {},
+               const LowLevelZeroOptions& options = {}, DType dtype = DType::kF32)
+      : context(world.context()),
+        plugin(world.group(), training, options),
+        booster(plugin),
+        dtype(dtype) {
     model.Initialize(world.context(), {.seed = 1});
     optimizer = std::make_unique<optim::Sgd>(model.Parameters(),
                                              optim::SgdOptions{.lr = 0.5, .momentum = 0.9});
@@ -54,16 +57,9 @@ struct Rig {
 
 TEST(LowLevelZeroErrorsTest, BadOptionsAreListedTogether) {
   EXPECT_THAT(
-      [] {
-        LowLevelZeroPlugin(nullptr, {.stage = 3,
-                                     .precision = "fp61",
-                                     .max_norm = -1,
-                                     .bucket_bytes = 0,
-                                     .communication_dtype = "int7"});
-      },
+      [] { LowLevelZeroPlugin(nullptr, {.max_norm = -1, .bucket_bytes = 0}, {.stage = 3}); },
       Says(AllOf(HasSubstr("stage must be 1 (states sharded) or 2 (gradients too), got 3"),
-                 HasSubstr("fp61"), HasSubstr("max_norm"), HasSubstr("bucket_bytes"),
-                 HasSubstr("int7"))));
+                 HasSubstr("max_norm"), HasSubstr("bucket_bytes"))));
 }
 
 // A user's optimizer that does not say what it needs of whole tensors.
@@ -122,9 +118,9 @@ TEST(LowLevelZeroErrorsTest, ClippingByHandIsRefused) {
 }
 
 TEST(LowLevelZeroErrorsTest, BadLossScale) {
-  EXPECT_THROW(
-      LowLevelZeroPlugin(nullptr, {.precision = "fp16", .loss_scaler = {.initial_scale = 0}}),
-      Error);
+  EXPECT_THROW(LowLevelZeroPlugin(
+                   nullptr, {.precision = Precision::kFp16, .loss_scaler = {.initial_scale = 0}}),
+               Error);
 }
 
 TEST(LowLevelZeroErrorsTest, ParametersChangedAfterBoost) {
@@ -193,7 +189,7 @@ class Hoarder : public optim::Sgd {
 
 TEST(LowLevelZeroErrorsTest, NoRoomToOffload) {
   RunRanks(2, [](comm::World& world) {
-    Rig rig(world, {.offload_states = true});
+    Rig rig(world, {}, {.offload_states = true});
     Hoarder optimizer(rig.model.Parameters(), {.lr = 0.1});
     EXPECT_THAT([&] { rig.booster.boost(rig.model, optimizer); },
                 Says(AllOf(HasSubstr("offload_states needs 18014398509481984"),
@@ -203,7 +199,7 @@ TEST(LowLevelZeroErrorsTest, NoRoomToOffload) {
 
 TEST(LowLevelZeroErrorsTest, OffloadedStatesAreNotOnTheDevice) {
   RunRanks(2, [](comm::World& world) {
-    Rig here(world), away(world, {.offload_states = true});
+    Rig here(world), away(world, {}, {.offload_states = true});
     for (Rig* rig : {&here, &away}) {
       std::ignore = rig->booster.boost(rig->model, *rig->optimizer);
       const int64_t before = world.context()->ledger().live_bytes(MemoryCategory::kOptimizerState);
@@ -232,7 +228,8 @@ TEST(LowLevelZeroErrorsTest, ExistingStateAndSchedulersAreKept) {
       model.Initialize(world.context(), {.seed = 11, .dtype = options.dtype});
       optim::AdamW optimizer(model.Parameters(), testing::TinyAdamW());
       if (num_ranks == 0) start = WeightsOf(model);
-      LowLevelZeroPlugin plugin(world.group(), {.precision = "f64", .bucket_bytes = 2000});
+      LowLevelZeroPlugin plugin(world.group(),
+                                {.precision = Precision::kF64, .bucket_bytes = 2000});
       Booster booster(plugin);
       for (int64_t step = 0; step < options.steps; ++step) {
         optimizer.set_lr(0, 1e-2 / static_cast<double>(step + 1));
@@ -259,7 +256,8 @@ TEST(LowLevelZeroErrorsTest, ExistingStateAndSchedulersAreKept) {
 TEST(LowLevelZeroErrorsTest, OverflowInTheMiddleOfAccumulation) {
   for (const bool no_sync : {true, false}) {
     RunRanks(2, [&](comm::World& world) {
-      Rig rig(world, {.precision = "fp16", .loss_scaler = {.initial_scale = 32768}}, DType::kF16);
+      Rig rig(world, {.precision = Precision::kFp16, .loss_scaler = {.initial_scale = 32768}}, {},
+              DType::kF16);
       rig.booster.boost(rig.model, *rig.optimizer);
       const Weights start = WeightsOf(rig.model);
       const auto window = [&](double factor) {
@@ -297,11 +295,12 @@ TEST(LowLevelZeroErrorsTest, Bf16HasTheBitsOfDdp) {
       optim::AdamW optimizer(model.Parameters(), testing::TinyAdamW());
       std::unique_ptr<Plugin> plugin;
       if (stage == 0) {
-        plugin = std::make_unique<DdpPlugin>(world.group(), DdpOptions{.precision = "bf16"});
+        plugin = std::make_unique<DdpPlugin>(world.group(),
+                                             TrainingOptions{.precision = Precision::kBf16});
       } else {
         plugin = std::make_unique<LowLevelZeroPlugin>(
-            world.group(),
-            LowLevelZeroOptions{.stage = stage, .precision = "bf16", .bucket_bytes = 3000});
+            world.group(), TrainingOptions{.precision = Precision::kBf16, .bucket_bytes = 3000},
+            LowLevelZeroOptions{.stage = stage});
       }
       Booster booster(*plugin);
       std::ignore = booster.boost(model, optimizer);
@@ -323,7 +322,7 @@ TEST(LowLevelZeroErrorsTest, Bf16HasTheBitsOfDdp) {
 TEST(LowLevelZeroErrorsTest, WithoutMastersSmallStepsAreLost) {
   for (const bool masters : {true, false}) {
     RunRanks(2, [&](comm::World& world) {
-      Rig rig(world, {.precision = "bf16", .master_weights = masters}, DType::kBF16);
+      Rig rig(world, {.precision = Precision::kBf16}, {.master_weights = masters}, DType::kBF16);
       rig.optimizer =
           std::make_unique<optim::Sgd>(rig.model.Parameters(), optim::SgdOptions{.lr = 0.5e-3});
       rig.model.FindParameter("layers.1.bias")->data().Fill(1);
@@ -344,7 +343,7 @@ TEST(LowLevelZeroErrorsTest, WithoutMastersSmallStepsAreLost) {
 // Sums in bf16: as exact as bf16 is, and no more.
 TEST(LowLevelZeroErrorsTest, CommunicationDType) {
   RunRanks(2, [](comm::World& world) {
-    Rig exact(world), rounded(world, {.communication_dtype = "bf16"});
+    Rig exact(world), rounded(world, {}, {.communication_dtype = Precision::kBf16});
     const Weights start = WeightsOf(exact.model);
     for (Rig* rig : {&exact, &rounded}) {
       std::ignore = rig->booster.boost(rig->model, *rig->optimizer);

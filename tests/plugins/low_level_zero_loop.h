@@ -101,12 +101,12 @@ inline void ExpectSame(const Body& body, const Prepare& prepare = MakeMomentum,
         loop.num_ranks = num_ranks;
         std::unique_ptr<Plugin> plugin;
         if (stage == 0) {
-          plugin = std::make_unique<DdpPlugin>(world.group(),
-                                               DdpOptions{.precision = "f64", .bucket_bytes = 100});
+          plugin = std::make_unique<DdpPlugin>(
+              world.group(), TrainingOptions{.precision = Precision::kF64, .bucket_bytes = 100});
         } else {
           plugin = std::make_unique<LowLevelZeroPlugin>(
-              world.group(),
-              LowLevelZeroOptions{.stage = stage, .precision = "f64", .bucket_bytes = 100});
+              world.group(), TrainingOptions{.precision = Precision::kF64, .bucket_bytes = 100},
+              LowLevelZeroOptions{.stage = stage});
         }
         loop.Boost(*plugin);
         body(loop);

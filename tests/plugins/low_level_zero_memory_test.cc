@@ -72,9 +72,9 @@ TEST(LowLevelZeroMemoryTest, BytesAreTheFormulas) {
   for (const Formula& formula : kFormulas) {
     for (const int num_ranks : {1, 2, 3, 4}) {
       for (const int stage : {0, 1, 2}) {  // 0: ddp
-        for (const std::string precision : {"f32", "bf16"}) {
+        for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
           for (const bool masters : {true, false}) {
-            if (!masters && (precision == "f32" || stage == 0)) continue;
+            if (!masters && (precision == Precision::kF32 || stage == 0)) continue;
             RunRanks(num_ranks, [&](comm::World& world) {
               nn::Gpt2 model(Config(2));
               model.Initialize(world.context(), {.seed = 1});
@@ -87,13 +87,11 @@ TEST(LowLevelZeroMemoryTest, BytesAreTheFormulas) {
               std::unique_ptr<Plugin> plugin;
               if (stage == 0) {
                 plugin = std::make_unique<DdpPlugin>(
-                    world.group(), DdpOptions{.precision = precision, .bucket_bytes = bucket});
+                    world.group(), TrainingOptions{.precision = precision, .bucket_bytes = bucket});
               } else {
                 plugin = std::make_unique<LowLevelZeroPlugin>(
-                    world.group(), LowLevelZeroOptions{.stage = stage,
-                                                       .precision = precision,
-                                                       .bucket_bytes = bucket,
-                                                       .master_weights = masters});
+                    world.group(), TrainingOptions{.precision = precision, .bucket_bytes = bucket},
+                    LowLevelZeroOptions{.stage = stage, .master_weights = masters});
               }
               Booster booster(*plugin);
               std::ignore = booster.boost(model, **optimizer);
@@ -109,7 +107,7 @@ TEST(LowLevelZeroMemoryTest, BytesAreTheFormulas) {
               model.Parameters()[0]->value();  // waits
               EXPECT_EQ(ledger.live_bytes(MemoryCategory::kGradient), 0);
               EXPECT_NEAR(Share(ledger.live_bytes(MemoryCategory::kParameter),
-                                elements * (precision == "f32" ? 4 : 2)),
+                                elements * (precision == Precision::kF32 ? 4 : 2)),
                           1, 0.05)
                   << "parameters";
               double states =
@@ -118,14 +116,14 @@ TEST(LowLevelZeroMemoryTest, BytesAreTheFormulas) {
                 states += formula.per_factor * sizes.vectors / n;
               }
               if (formula.name == "adamw8bit") states += 8.0 / 256 * elements;
-              if (precision == "bf16" && masters) states += 4 * elements / n;
+              if (precision == Precision::kBf16 && masters) states += 4 * elements / n;
               EXPECT_NEAR(Share(ledger.live_bytes(MemoryCategory::kOptimizerState), states), 1,
                           0.05)
                   << "states";
             });
             if (::testing::Test::HasFailure()) {
               FAIL() << formula.name << ", " << num_ranks << " ranks, stage " << stage << ", "
-                     << precision << ", masters " << masters;
+                     << Name(precision) << ", masters " << masters;
             }
           }
         }

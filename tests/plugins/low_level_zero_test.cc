@@ -78,7 +78,8 @@ void FreezeKeyBiases(nn::Module& model) {
 
 struct RunSetup {
   OptimizerChoice optimizer = {};
-  LowLevelZeroOptions zero = {.precision = "f64", .bucket_bytes = 3000};
+  TrainingOptions training = {.precision = Precision::kF64, .bucket_bytes = 3000};
+  LowLevelZeroOptions zero = {};
   int num_ranks = 2;
   int64_t accumulate = 1;
   bool no_sync = true;
@@ -112,9 +113,9 @@ void Micro(Booster& booster, optim::Optimizer& optimizer, nn::Module& model, com
                    optimizer);
 }
 
-template <typename Plugin, typename PluginOptions>
+template <typename Plugin, typename... PluginOptions>
 Weights RunWith(const TinyRunOptions& options, const RunSetup& setup,
-                const PluginOptions& plugin_options) {
+                const TrainingOptions& training, const PluginOptions&... plugin_options) {
   std::vector<Weights> results(static_cast<size_t>(setup.num_ranks));
   RunRanks(setup.num_ranks, [&](comm::World& world) {
     TinyModel model(options);
@@ -122,7 +123,7 @@ Weights RunWith(const TinyRunOptions& options, const RunSetup& setup,
                      {.seed = world.rank() == 0 ? 11u : 99u, .dtype = options.dtype});
     FreezeKeyBiases(model);
     const auto optimizer = Make(setup.optimizer, model);
-    Plugin plugin(world.group(), plugin_options);
+    Plugin plugin(world.group(), training, plugin_options...);
     Booster booster(plugin);
     std::ignore = booster.boost(model, *optimizer);
     for (int64_t step = 0; step < options.steps; ++step) {
@@ -144,9 +145,9 @@ Weights RunWith(const TinyRunOptions& options, const RunSetup& setup,
 }
 
 Weights ZeroRun(const TinyRunOptions& options, const RunSetup& setup) {
-  LowLevelZeroOptions zero = setup.zero;
-  zero.max_norm = options.max_norm;
-  return RunWith<LowLevelZeroPlugin>(options, setup, zero);
+  TrainingOptions training = setup.training;
+  training.max_norm = options.max_norm;
+  return RunWith<LowLevelZeroPlugin>(options, setup, training, setup.zero);
 }
 
 class EveryOptimizer : public ::testing::TestWithParam<OptimizerChoice> {};
@@ -167,8 +168,8 @@ TEST_P(EveryOptimizer, EqualsOneRankInF64) {
         setup.zero.stage = stage;
         setup.accumulate = fused || variant % 2 == 0 ? 1 : 3;
         setup.no_sync = variant % 3 != 0;
-        setup.zero.bucket_bytes = variant % 5 == 0 ? 1 << 20 : 3000;
-        setup.zero.overlap_communication = variant % 7 != 0;
+        setup.training.bucket_bytes = variant % 5 == 0 ? 1 << 20 : 3000;
+        setup.training.overlap = variant % 7 != 0;
         setup.zero.overlap_gather = variant % 4 != 0;
         const Weights got = ZeroRun(options, setup);
         const auto worst = WorstUpdateError(start, want, got);
@@ -189,8 +190,8 @@ TEST(LowLevelZeroTest, F32AdamWHasTheBitsOfDdp) {
   const TinyRunOptions options{.dtype = DType::kF32, .steps = 8};
   for (const int num_ranks : {1, 2, 3, 4}) {
     RunSetup setup{.num_ranks = num_ranks};
-    setup.zero.precision = "f32";
-    const Weights ddp = RunWith<DdpPlugin>(options, setup, DdpOptions{.bucket_bytes = 1000});
+    setup.training.precision = Precision::kF32;
+    const Weights ddp = RunWith<DdpPlugin>(options, setup, TrainingOptions{.bucket_bytes = 1000});
     for (const int stage : {1, 2}) {
       setup.zero.stage = stage;
       EXPECT_EQ(ZeroRun(options, setup), ddp) << num_ranks << " ranks, stage " << stage;

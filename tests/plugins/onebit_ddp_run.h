@@ -46,7 +46,7 @@ inline testing::Weights OneBitRun(const RunOptions& run, testing::Weights* start
     options.try_emplace("freeze_step", std::to_string(kFreezeStep));
     const auto optimizer =
         ValueOrThrow(optim::MakeOptimizer("onebit_adam", model.Parameters(), options));
-    DdpPlugin plugin(world.group(), {.precision = "f64", .bucket_bytes = 1000});
+    DdpPlugin plugin(world.group(), {.precision = Precision::kF64, .bucket_bytes = 1000});
     Booster booster(plugin);
     std::ignore = booster.boost(model, *optimizer);
     const int64_t rows = testing::kTinyBatch / run.ranks / run.accumulate;

@@ -113,7 +113,7 @@ TEST_P(OneBitTpTest, CopiesStayTheSame) {
     model.Initialize(world.context(), {.seed = 1});
     optim::OneBitAdam optimizer(model.Parameters(),
                                 {.lr = 0.003, .freeze_step = 30, .shared_scale = GetParam()});
-    HybridParallelPlugin plugin(world, {.tp_size = 2, .max_norm = 1});
+    HybridParallelPlugin plugin(world, {.max_norm = 1}, {.tp_size = 2});
     Booster booster(plugin);
     Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
     double first = 0, last = 0;
@@ -180,7 +180,7 @@ TEST(OneBitDdpTest, PartsAgreeOnAMomentumThatIsNotFinite) {
     nn::Gpt2 model({.vocab_size = 20, .n_positions = 8, .n_embd = 16, .n_layer = 1, .n_head = 2});
     model.Initialize(world.context(), {.seed = 1});
     optim::OneBitAdam optimizer(model.Parameters(), {.lr = 0.003, .freeze_step = 2});
-    HybridParallelPlugin plugin(world, {.tp_size = 2});
+    HybridParallelPlugin plugin(world, {}, {.tp_size = 2});
     Booster booster(plugin);
     Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
     const auto ids = [&] {
@@ -228,7 +228,7 @@ TEST(OneBitDdpTest, PartsAgreeOnADriftThatIsNotFinite) {
     nn::Gpt2 model({.vocab_size = 20, .n_positions = 8, .n_embd = 16, .n_layer = 1, .n_head = 2});
     model.Initialize(world.context(), {.seed = 1});
     optim::ZeroOneAdam optimizer(model.Parameters(), {.lr = 0.003, .freeze_step = 2});
-    HybridParallelPlugin plugin(world, {.tp_size = 2});
+    HybridParallelPlugin plugin(world, {}, {.tp_size = 2});
     Booster booster(plugin);
     Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
     const auto cut = std::ranges::find_if(
@@ -351,19 +351,19 @@ TEST(OneBitDdpTest, PluginsThatCannotAreRefused) {
   };
   for (const int stage : {1, 2}) {
     EXPECT_THAT(RefusalOf([&](comm::World& world) {
-                  LowLevelZeroPlugin plugin(world.group(), {.stage = stage});
+                  LowLevelZeroPlugin plugin(world.group(), {}, {.stage = stage});
                   boost(plugin, world);
                 }),
                 HasSubstr("low_level_zero: optimizer onebit_adam averages momenta of whole "
                           "parameters in 1-bit messages"));
     EXPECT_THAT(RefusalOf([&](comm::World& world) {
-                  HybridParallelPlugin plugin(world, {.zero_stage = stage});
+                  HybridParallelPlugin plugin(world, {}, {.stage = stage});
                   boost(plugin, world);
                 }),
                 HasSubstr("averages momenta of whole parameters"));
   }
   EXPECT_THAT(RefusalOf([&](comm::World& world) {
-                DdpPlugin plugin(world.group(), {.reproducible = true});
+                DdpPlugin plugin(world.group(), {}, {.reproducible = true});
                 boost(plugin, world);
               }),
               HasSubstr("which reproducible mode rules out"));

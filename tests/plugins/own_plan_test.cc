@@ -73,13 +73,13 @@ nn::parallel::ParallelPlan Plan() {
 }
 
 // Losses, then the final weights.
-std::vector<double> Train(int num_ranks, const HybridParallelOptions& options) {
+std::vector<double> Train(int num_ranks, const HybridParallelOptions& options = {}) {
   std::vector<std::vector<double>> results(static_cast<size_t>(num_ranks));
   RunRanks(num_ranks, [&](comm::World& world) {
     Model model;
     model.Initialize(world.context(), {.seed = 3, .dtype = DType::kF64});
     optim::AdamW optimizer(model.Parameters(), {.lr = 0.01});
-    HybridParallelPlugin plugin(world, options);
+    HybridParallelPlugin plugin(world, {.precision = Precision::kF64, .max_norm = 1}, options);
     Booster booster(plugin);
     Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
     std::vector<double>& result = results[static_cast<size_t>(world.rank())];
@@ -106,11 +106,10 @@ std::vector<double> Train(int num_ranks, const HybridParallelOptions& options) {
 }
 
 TEST(OwnPlanTest, TrainsAsOnOneRank) {
-  const auto want = Train(1, {.precision = "f64", .max_norm = 1});
+  const auto want = Train(1);
   EXPECT_LT(want[4], want[0]);
   for (const int zero : {0, 2}) {
-    const auto got = Train(
-        2, {.tp_size = 2, .zero_stage = zero, .precision = "f64", .max_norm = 1, .plan = Plan()});
+    const auto got = Train(2, {.tp_size = 2, .stage = zero, .plan = Plan()});
     EXPECT_THAT(got, ::testing::Pointwise(::testing::DoubleNear(1e-9), want));
   }
 }
@@ -123,7 +122,7 @@ TEST(OwnPlanTest, BoostListsWhatDoesNotFit) {
     Model model;
     model.Initialize(world.context(), {.seed = 3});
     optim::AdamW optimizer(model.Parameters(), {});
-    HybridParallelPlugin plugin(world, {.tp_size = 2, .plan = plan});
+    HybridParallelPlugin plugin(world, {}, {.tp_size = 2, .plan = plan});
     std::ignore = Booster(plugin).boost(model, optimizer);
   });
   EXPECT_THAT(Message(status), ::testing::HasSubstr("rule \"blocks.*.upp\" (column): no module"));
@@ -143,7 +142,7 @@ TEST(OwnPlanTest, ADropoutOfCutColumnsNeedsARule) {
         parameter->set_requires_grad(!frozen || parameter->name().starts_with("head"));
       }
       optim::AdamW optimizer(model.Parameters(), {});
-      HybridParallelPlugin plugin(world, {.tp_size = 2, .zero_stage = zero, .plan = plan});
+      HybridParallelPlugin plugin(world, {}, {.tp_size = 2, .stage = zero, .plan = plan});
       Booster booster(plugin);
       std::ignore = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
       const Tensor words = Tensor::Zeros({2, 6}, DType::kI64, world.context());

@@ -46,22 +46,24 @@ struct Layout {
 
 std::unique_ptr<Plugin> MakePlugin(const Layout& layout, const comm::World& world) {
   if (layout.plugin == "single") {
-    return std::make_unique<SingleRankPlugin>(SingleRankOptions{.precision = "f64"});
+    return std::make_unique<SingleRankPlugin>(TrainingOptions{.precision = Precision::kF64});
   }
   if (layout.plugin == "ddp") {
-    return std::make_unique<DdpPlugin>(world.group(), DdpOptions{.precision = "f64"});
+    return std::make_unique<DdpPlugin>(world.group(),
+                                       TrainingOptions{.precision = Precision::kF64});
   }
   if (layout.plugin == "zero2") {
     return std::make_unique<LowLevelZeroPlugin>(world.group(),
-                                                LowLevelZeroOptions{.precision = "f64"});
+                                                TrainingOptions{.precision = Precision::kF64});
   }
   if (layout.plugin == "gemini") {
-    return std::make_unique<GeminiPlugin>(world.group(), GeminiOptions{.precision = "f64"});
+    return std::make_unique<GeminiPlugin>(world.group(),
+                                          TrainingOptions{.precision = Precision::kF64});
   }
-  HybridParallelOptions options{
-      .tp_size = layout.tp, .pp_size = layout.pp, .zero_stage = 1, .precision = "f64"};
+  HybridParallelOptions options{.tp_size = layout.tp, .pp_size = layout.pp, .stage = 1};
   if (layout.pp > 1) options.num_microbatches = 2;
-  return std::make_unique<HybridParallelPlugin>(world, options);
+  return std::make_unique<HybridParallelPlugin>(
+      world, TrainingOptions{.precision = Precision::kF64}, options);
 }
 
 Weights Train(const Layout& layout, Weights& start) {
@@ -191,7 +193,7 @@ TEST(SamplePlacesTest, AModelInsideAnotherKnowsThePlaceOfItsInputs) {
     around.Register("model", model);
     around.Initialize(world.context(), {.seed = 1, .dtype = DType::kF64});
     const auto optimizer = ValueOrThrow(optim::MakeOptimizer("sgd", model->Parameters(), {}));
-    DdpPlugin plugin(world.group(), {.precision = "f64"});
+    DdpPlugin plugin(world.group(), {.precision = Precision::kF64});
     Booster booster(plugin);
     std::ignore = booster.boost(*model, *optimizer);
     (*model)(PlacedTokens(world.context()));

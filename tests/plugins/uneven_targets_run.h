@@ -146,9 +146,11 @@ struct Case {
   bool has_stages = false;
 };
 
-inline HybridParallelOptions Cut(int tp, int pp, int zero, const std::string& sp_mode = "") {
-  HybridParallelOptions options{.tp_size = tp, .pp_size = pp, .zero_stage = zero};
-  if (!sp_mode.empty()) options.sp_size = 2, options.sp_mode = sp_mode;
+inline HybridParallelOptions Cut(
+    int tp, int pp, int zero,
+    nn::parallel::SequenceMode sp_mode = nn::parallel::SequenceMode::kNone) {
+  HybridParallelOptions options{.tp_size = tp, .pp_size = pp, .stage = zero};
+  if (sp_mode != nn::parallel::SequenceMode::kNone) options.sp_size = 2, options.sp_mode = sp_mode;
   if (pp > 1) options.num_microbatches = 2;
   return options;
 }
@@ -162,35 +164,28 @@ inline std::vector<Case> Cases(int data_size) {
       {"gemini", n},
       {"tp2 zero0", 2 * n, [] { return Cut(2, 1, 0); }},
       {"tp2 zero3", 2 * n, [] { return Cut(2, 1, 3); }},
-      {"all_to_all", 2 * n, [] { return Cut(1, 1, 1, "all_to_all"); }},
+      {"all_to_all", 2 * n, [] { return Cut(1, 1, 1, nn::parallel::SequenceMode::kAllToAll); }},
       {"pp2 zero0", 2 * n, [] { return Cut(1, 2, 0); }, true},
       {"pp2 zero2", 2 * n, [] { return Cut(1, 2, 2); }, true},
   };
 }
 
 inline std::unique_ptr<Plugin> MakePlugin(const Case& run, const comm::World& world) {
+  const TrainingOptions training{.precision = Precision::kF64, .max_norm = 0.5};
   if (run.hybrid) {
-    HybridParallelOptions options = run.hybrid();
-    options.precision = "f64";
-    options.max_norm = 0.5;
-    return std::make_unique<HybridParallelPlugin>(world, options);
+    return std::make_unique<HybridParallelPlugin>(world, training, run.hybrid());
   }
   if (run.name == "single") {
-    return std::make_unique<SingleRankPlugin>(
-        SingleRankOptions{.precision = "f64", .max_norm = 0.5});
+    return std::make_unique<SingleRankPlugin>(training);
   }
   if (run.name == "ddp") {
-    return std::make_unique<DdpPlugin>(world.group(),
-                                       DdpOptions{.precision = "f64", .max_norm = 0.5});
+    return std::make_unique<DdpPlugin>(world.group(), training);
   }
   if (run.name == "gemini") {
-    return std::make_unique<GeminiPlugin>(world.group(),
-                                          GeminiOptions{.precision = "f64", .max_norm = 0.5});
+    return std::make_unique<GeminiPlugin>(world.group(), training);
   }
   return std::make_unique<LowLevelZeroPlugin>(
-      world.group(),
-      LowLevelZeroOptions{
-          .stage = run.name == "zero1" ? 1 : 2, .precision = "f64", .max_norm = 0.5});
+      world.group(), training, LowLevelZeroOptions{.stage = run.name == "zero1" ? 1 : 2});
 }
 
 inline Tensor WholeValue(Plugin& plugin, const autograd::Parameter& parameter) {

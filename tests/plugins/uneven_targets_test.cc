@@ -111,7 +111,7 @@ TEST(UnevenTargetsTest, SeveralLossesOfAStep) {
   RunRanks(2, [](comm::World& world) {
     const auto model = Model(world.context());
     const auto optimizer = AdamW(*model);
-    DdpPlugin plugin(world.group(), {.precision = "f64"});
+    DdpPlugin plugin(world.group(), {.precision = Precision::kF64});
     Booster booster(plugin);
     const nn::CrossEntropyLoss criterion;
     Boosted boosted = booster.boost(*model, *optimizer, {.criterion = criterion});
@@ -168,7 +168,7 @@ TEST(UnevenTargetsTest, AWindowIsToldTheRightNumber) {
   RunRanks(2, [](comm::World& world) {
     const auto model = Model(world.context());
     const auto optimizer = AdamW(*model);
-    DdpPlugin plugin(world.group(), {.precision = "f64"});
+    DdpPlugin plugin(world.group(), {.precision = Precision::kF64});
     Booster booster(plugin);
     Boosted boosted = booster.boost(*model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
     const data::Batch batch = BatchOf(0, 0, 0, {2, 4}, world.context());
@@ -189,7 +189,7 @@ TEST(UnevenTargetsTest, EvaluationOnOneRankAloneIsItsOwnMean) {
   RunRanks(2, [](comm::World& world) {
     const auto model = Model(world.context());
     const auto optimizer = AdamW(*model);
-    DdpPlugin plugin(world.group(), {.precision = "f64"});
+    DdpPlugin plugin(world.group(), {.precision = Precision::kF64});
     Booster booster(plugin);
     Boosted boosted = booster.boost(*model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
     if (world.rank() == 1) return;

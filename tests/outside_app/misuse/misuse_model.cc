@@ -29,7 +29,7 @@ void TrainWithPlan(RankSetup& rank, const ModelConfig& config, const ParallelPla
                    int tp_size = 2) {
   LanguageModel model(config);
   model.Initialize(rank.context(), {.seed = 1});
-  apogee::HybridParallelPlugin plugin(rank.world, {.tp_size = tp_size, .plan = plan});
+  apogee::HybridParallelPlugin plugin(rank.world, {}, {.tp_size = tp_size, .plan = plan});
   optim::AdamW optimizer(model.Parameters(), {});
   Booster booster(plugin);
   const Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
@@ -75,7 +75,7 @@ void RanksThatDoNotDivide(RankSetup& rank) {
 }
 
 void WithoutPlan(RankSetup& rank) {
-  apogee::HybridParallelPlugin plugin(rank.world, {.tp_size = 2});
+  apogee::HybridParallelPlugin plugin(rank.world, {}, {.tp_size = 2});
   Boost(plugin, *rank.model);
 }
 
@@ -124,7 +124,7 @@ void WrongInputDtype(RankSetup& rank) {
   nn::Mlp model({.sizes = {8, 16, 4}});
   model.Initialize(rank.context());
   optim::AdamW optimizer(model.Parameters(), {});
-  NamedPlugin plugin("ddp", rank.world, {.precision = "bf16"});
+  NamedPlugin plugin("ddp", rank.world, {.precision = apogee::Precision::kBf16});
   Booster booster(plugin.plugin());
   std::ignore = booster.boost(model, optimizer);
   model(Tensor::Full({2, 8}, apogee::DType::kF32, 0.1, rank.context()));

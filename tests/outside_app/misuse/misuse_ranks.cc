@@ -129,7 +129,7 @@ void OwnBatchOfSharedLayers(RankSetup& rank) {
 // Between two averages ranks have different weights, of which a checkpoint has one; the plugin does
 // not make them the same before a save.
 void SaveUnequalReplicas(RankSetup& rank) {
-  LocalSgdPlugin plugin(rank.world.group(), {.every = 100});
+  LocalSgdPlugin plugin(rank.world.group(), {}, {.every = 100});
   optim::AdamW optimizer(rank.model->Parameters(), {});
   Booster booster(plugin);
   const Boosted boosted =

@@ -46,7 +46,7 @@ TEST(GeminiEdgeTest, GradientsMissingOnSomeRanks) {
         SideModel model;
         model.Initialize(world.context(), {.seed = 5, .dtype = DType::kF64});
         optim::Sgd optimizer(model.Parameters(), {.lr = 0.01, .momentum = 0.9});
-        GeminiPlugin plugin(world.group(), {.precision = "f64"});
+        GeminiPlugin plugin(world.group(), {.precision = Precision::kF64});
         Booster booster(plugin);
         std::ignore = booster.boost(model, optimizer);
         for (int64_t step = 0; step < 6; ++step) {
@@ -69,7 +69,7 @@ TEST(GeminiEdgeTest, RanksThatCallDifferentModulesGetAnError) {
         SideModel model;
         model.Initialize(world.context(), {.seed = 5, .dtype = DType::kF64});
         optim::Sgd optimizer(model.Parameters(), {.lr = 0.01});
-        GeminiPlugin plugin(world.group(), {.precision = "f64"});
+        GeminiPlugin plugin(world.group(), {.precision = Precision::kF64});
         Booster booster(plugin);
         std::ignore = booster.boost(model, optimizer);
         model.Skip(world.rank());
@@ -96,7 +96,7 @@ TEST(GeminiEdgeTest, GraphsThatWaitForEachOther) {
     SideModel model;
     model.Initialize(world.context(), {.seed = 5, .dtype = DType::kF64});
     optim::Sgd optimizer(model.Parameters(), {.lr = 0.01, .momentum = 0.9});
-    GeminiPlugin plugin(world.group(), {.precision = "f64"});
+    GeminiPlugin plugin(world.group(), {.precision = Precision::kF64});
     Booster booster(plugin);
     std::ignore = booster.boost(model, optimizer);
     const int64_t rest = world.context()->ledger().live_bytes(MemoryCategory::kParameter);
@@ -145,7 +145,7 @@ TEST(GeminiEdgeTest, ParametersOfAnotherOptimizerAreAveragedAndStayWhole) {
     model.Initialize(world.context(), {.seed = 5, .dtype = DType::kF64});
     optim::Sgd optimizer(split(model, false), {.lr = 0.01});
     optim::Sgd other(split(model, true), {.lr = 0.01});
-    GeminiPlugin plugin(world.group(), {.precision = "f64"});
+    GeminiPlugin plugin(world.group(), {.precision = Precision::kF64});
     Booster booster(plugin);
     std::ignore = booster.boost(model, optimizer);
     for (int step = 0; step < 3; ++step) {

@@ -51,13 +51,12 @@ struct Rig {
 TEST(GeminiErrorsTest, BadOptionsAreAllListed) {
   EXPECT_THAT(
       [] {
-        GeminiPlugin(nullptr, {.placement = {.placement_policy = "dynamic"},
-                               .precision = "fp61",
-                               .max_norm = -1,
-                               .chunk_bytes = 0});
+        GeminiPlugin(nullptr, {.max_norm = -1, .bucket_bytes = 0, .overlap = false},
+                     {.placement = {.offload_optim_frac = 2}});
       },
-      Says(AllOf(HasSubstr("dynamic"), HasSubstr("fp61"), HasSubstr("max_norm"),
-                 HasSubstr("chunk_bytes must be positive, got 0"))));
+      Says(AllOf(HasSubstr("offload_optim_frac must be between 0 and 1, got 2"),
+                 HasSubstr("max_norm"), HasSubstr("bucket_bytes must be positive, got 0"),
+                 HasSubstr("overlap must be true"))));
 }
 
 TEST(GeminiErrorsTest, ReadsOutsideOfModulesNameTheParameter) {

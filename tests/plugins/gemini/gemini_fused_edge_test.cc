@@ -37,16 +37,19 @@ TYPED_TEST_SUITE(GeminiFusedEdgeTest, Optimizers);
 // One rank's run of a SideModel.
 template <typename Optimizer>
 struct Run {
-  explicit Run(const comm::World& world, const GeminiOptions& options = {.precision = "f64"})
-      : optimizer(Made(world, options), {.lr = 0.01}),
-        plugin(world.group(), options),
+  explicit Run(const comm::World& world,
+               const TrainingOptions& training = {.precision = Precision::kF64})
+      : optimizer(Made(world, training), {.lr = 0.01}),
+        plugin(world.group(), training),
         booster(plugin),
         rank(world.rank()) {
     std::ignore = booster.boost(model, optimizer);
   }
-  std::vector<autograd::ParameterPtr> Made(const comm::World& world, const GeminiOptions& options) {
-    model.Initialize(world.context(),
-                     {.seed = 5, .dtype = options.precision == "f64" ? DType::kF64 : DType::kF32});
+  std::vector<autograd::ParameterPtr> Made(const comm::World& world,
+                                           const TrainingOptions& training) {
+    model.Initialize(
+        world.context(),
+        {.seed = 5, .dtype = training.precision == Precision::kF64 ? DType::kF64 : DType::kF32});
     return model.Parameters();
   }
   Tensor Loss() {
@@ -72,7 +75,7 @@ struct Run {
 // The chunk of a layer, and the gradient that goes into it. A second walk costs no more, neither
 // gradients nor values.
 TYPED_TEST(GeminiFusedEdgeTest, GradientMemoryIsThatOfOneChunk) {
-  for (const std::string precision : {"f32", "bf16"}) {
+  for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
     for (const bool recompute : {false, true}) {
       for (const int num_ranks : {1, 2, 3, 4}) {
         RunRanks(num_ranks, [&](comm::World& world) {
@@ -112,7 +115,7 @@ TYPED_TEST(GeminiFusedEdgeTest, GradientMemoryIsThatOfOneChunk) {
           EXPECT_EQ(values[0], values[1]);
         });
         if (::testing::Test::HasFailure()) {
-          FAIL() << precision << ", " << num_ranks << " ranks, recompute " << recompute;
+          FAIL() << Name(precision) << ", " << num_ranks << " ranks, recompute " << recompute;
         }
       }
     }
@@ -123,8 +126,8 @@ TYPED_TEST(GeminiFusedEdgeTest, GradientMemoryIsThatOfOneChunk) {
 TYPED_TEST(GeminiFusedEdgeTest, AnInfiniteGradientSkipsTheStepOnAllRanks) {
   for (const double max_norm : {0.0, 1.0}) {
     RunRanks(3, [&](comm::World& world) {
-      const GeminiOptions options{.precision = "f64", .max_norm = max_norm};
-      Run<TypeParam> run(world, options), expected(world, options);
+      const TrainingOptions training{.precision = Precision::kF64, .max_norm = max_norm};
+      Run<TypeParam> run(world, training), expected(world, training);
       const Weights start = run.Whole();
       const auto parameter = run.model.FindParameter("2.weight");
       const int hook = parameter->AddGradHook([&](autograd::Parameter& p) {
@@ -147,8 +150,8 @@ TYPED_TEST(GeminiFusedEdgeTest, AnInfiniteGradientSkipsTheStepOnAllRanks) {
 
 TYPED_TEST(GeminiFusedEdgeTest, TheLossScaleBacksOffAndGoesOn) {
   RunRanks(2, [](comm::World& world) {
-    Run<TypeParam> run(world,
-                       {.precision = "fp16", .loss_scaler = {.initial_scale = 4294967296.0}});
+    Run<TypeParam> run(
+        world, {.precision = Precision::kFp16, .loss_scaler = {.initial_scale = 4294967296.0}});
     for (int step = 0; step < 40; ++step) {
       // Options that the loop sets do not know the scale.
       if (step == 30) run.optimizer.set_step_options({.max_norm = 1});
@@ -226,7 +229,7 @@ TYPED_TEST(GeminiFusedEdgeTest, ParametersOfAnotherOptimizer) {
       optimizer.set_step_options({.nonfinite = two_walks ? optim::NonFinitePolicy::kSkip
                                                          : optim::NonFinitePolicy::kProceed});
       optim::Sgd other(others, {.lr = 0.01});
-      GeminiPlugin plugin(world.group(), {.precision = "f64"});
+      GeminiPlugin plugin(world.group(), {.precision = Precision::kF64});
       Booster booster(plugin);
       std::ignore = booster.boost(model, optimizer);
       const Weights start = WholeWeightsOf(model, plugin);

@@ -209,8 +209,9 @@ TYPED_TEST(GeminiFusedTest, GradientsMissingOnSomeRanks) {
 
 // What one rank does without shards, bit for bit; on several, sums are added in another order.
 TYPED_TEST(GeminiFusedTest, LowPrecisions) {
-  const std::pair<std::string, DType> precisions[] = {
-      {"f32", DType::kF32}, {"bf16", DType::kBF16}, {"fp16", DType::kF16}};
+  const std::pair<Precision, DType> precisions[] = {{Precision::kF32, DType::kF32},
+                                                    {Precision::kBf16, DType::kBF16},
+                                                    {Precision::kFp16, DType::kF16}};
   for (const auto& [precision, dtype] : precisions) {
     FusedSetup setup = Tiny(TinyKind::kLlama, DType::kF32);
     setup.precision = precision;
@@ -233,12 +234,12 @@ TYPED_TEST(GeminiFusedTest, LowPrecisions) {
       });
       testing::ShareFromFirst(start);
       testing::ShareFromFirst(want);
-      EXPECT_TRUE(GeminiFused<TypeParam>(walks, 1) == want) << precision;
+      EXPECT_TRUE(GeminiFused<TypeParam>(walks, 1) == want) << Name(precision);
       for (const int num_ranks : {2, 3, 4}) {
         const auto worst = WorstUpdateError(start, want, GeminiFused<TypeParam>(walks, num_ranks));
         // Twice: the rounding of a weight counts more in its update.
         EXPECT_LE(worst.error, 2 * Tolerance(dtype, ErrorKind::kEndToEnd))
-            << worst.name << ", " << precision << ", " << num_ranks << " ranks";
+            << worst.name << ", " << Name(precision) << ", " << num_ranks << " ranks";
       }
     }
   }
@@ -246,11 +247,11 @@ TYPED_TEST(GeminiFusedTest, LowPrecisions) {
 
 // Sums over ranks are the same sums as where the update waits for step().
 TEST(GeminiFusedLomoTest, HasTheBitsOfStageTwo) {
-  for (const std::string precision : {"f32", "bf16", "fp16"}) {
+  for (const Precision precision : {Precision::kF32, Precision::kBf16, Precision::kFp16}) {
     for (const int num_ranks : {1, 2, 3, 4}) {
       FusedSetup setup = Tiny(num_ranks == 2 ? TinyKind::kGpt2 : TinyKind::kLlama, DType::kF32);
       setup.precision = precision;
-      setup.two_walks = precision != "bf16";
+      setup.two_walks = precision != Precision::kBf16;
       Weights want;
       RunRanks(num_ranks, [&](comm::World& world) {
         const auto model = setup.make();
@@ -269,7 +270,7 @@ TEST(GeminiFusedLomoTest, HasTheBitsOfStageTwo) {
       });
       testing::ShareFromFirst(want);
       EXPECT_TRUE(GeminiFused<optim::Lomo>(setup, num_ranks) == want)
-          << precision << ", " << num_ranks << " ranks";
+          << Name(precision) << ", " << num_ranks << " ranks";
     }
   }
 }

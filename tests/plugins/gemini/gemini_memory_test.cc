@@ -27,7 +27,7 @@ double Share(int64_t got, double want) { return static_cast<double>(got) / want;
 // At rest everything is 1/n. The most that is gathered at a time: the position table, which the
 // whole model reads, and the largest layer within it.
 TEST(GeminiMemoryTest, BytesAreTheFormulas) {
-  for (const std::string precision : {"f32", "bf16"}) {
+  for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
     for (const bool recompute : {false, true}) {
       for (const int num_ranks : {2, 3, 4}) {
         RunRanks(num_ranks, [&](comm::World& world) {
@@ -45,7 +45,7 @@ TEST(GeminiMemoryTest, BytesAreTheFormulas) {
           const MemoryLedger& ledger = world.context()->ledger();
           world.context()->ledger().ResetPeaks();
           std::ignore = booster.boost(model, optimizer);
-          const double bytes = precision == "f32" ? 4 : 2;
+          const double bytes = precision == Precision::kF32 ? 4 : 2;
           const double rest = elements * bytes / num_ranks;
           const double largest = static_cast<double>(4 * kDim * kDim + 4 * kDim) * bytes;
           // Backward of the layer that runs the block again, which has another one as large.
@@ -65,12 +65,12 @@ TEST(GeminiMemoryTest, BytesAreTheFormulas) {
             optimizer.step();
             optimizer.zero_grad();
             EXPECT_EQ(ledger.live_bytes(MemoryCategory::kGradient), 0);
-            const double states = elements * (precision == "f32" ? 8 : 12) / num_ranks;
+            const double states = elements * (precision == Precision::kF32 ? 8 : 12) / num_ranks;
             EXPECT_NEAR(Share(ledger.live_bytes(MemoryCategory::kOptimizerState), states), 1, 0.05);
           }
         });
         if (::testing::Test::HasFailure()) {
-          FAIL() << precision << ", " << num_ranks << " ranks, recompute " << recompute;
+          FAIL() << Name(precision) << ", " << num_ranks << " ranks, recompute " << recompute;
         }
       }
     }

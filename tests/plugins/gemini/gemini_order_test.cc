@@ -55,7 +55,7 @@ int64_t StackBytes() { return static_cast<int64_t>(kLayers) * (kWidth * kWidth +
 
 GeminiOptions Options(int percent) {
   if (percent == 0) return {};
-  return {.placement = {.placement_policy = "auto",
+  return {.placement = {.placement_policy = PlacementPolicy::kAuto,
                         .device_budget_bytes = StackBytes() * percent / 100}};
 }
 
@@ -65,7 +65,7 @@ Weights TrainStack(int percent, const std::vector<std::vector<size_t>>& orders, 
     Stack model;
     model.Initialize(world.context(), {.seed = 2});
     optim::AdamW optimizer(model.Parameters(), TinyAdamW());
-    GeminiPlugin plugin(world.group(), Options(percent));
+    GeminiPlugin plugin(world.group(), {}, Options(percent));
     Booster booster(plugin);
     std::ignore = booster.boost(model, optimizer);
     const Tensor x = Tensor::Full({2, kWidth}, DType::kF32, 0.1 + world.rank(), world.context());
@@ -124,12 +124,14 @@ TEST(GeminiOrderTest, TinyModelsUnderABudget) {
           TinyModel model(options);
           model.Initialize(world.context(), {.seed = 11, .dtype = options.dtype});
           optim::AdamW optimizer(model.Parameters(), TinyAdamW());
-          GeminiOptions gemini{.precision = "bf16", .max_norm = 0.3, .chunk_bytes = 1000};
+          const TrainingOptions training{
+              .precision = Precision::kBf16, .max_norm = 0.3, .bucket_bytes = 1000};
+          GeminiOptions gemini;
           if (percent != 0) {
-            gemini.placement.placement_policy = "auto";
+            gemini.placement.placement_policy = PlacementPolicy::kAuto;
             gemini.placement.device_budget_bytes = model.num_parameters() * 18 * percent / 100;
           }
-          GeminiPlugin plugin(world.group(), gemini);
+          GeminiPlugin plugin(world.group(), training, gemini);
           Booster booster(plugin);
           std::ignore = booster.boost(model, optimizer);
           world.context()->ledger().ResetPeaks();

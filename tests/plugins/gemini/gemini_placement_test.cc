@@ -44,7 +44,8 @@ nn::Gpt2Config Config(double dropout = 0) {
 }
 
 struct RunSetup {
-  GeminiOptions options;
+  TrainingOptions training = {.bucket_bytes = 6000};
+  GeminiOptions options = {};
   int num_ranks = 2;
   std::string optimizer = "adamw";
   optim::OptionMap optimizer_options = {};
@@ -92,7 +93,7 @@ Result Train(const RunSetup& setup) {
     model.Initialize(world.context(), {.seed = 4, .dtype = setup.dtype});
     const auto optimizer = ValueOrThrow(
         optim::MakeOptimizer(setup.optimizer, model.Parameters(), setup.optimizer_options));
-    GeminiPlugin plugin(world.group(), setup.options);
+    GeminiPlugin plugin(world.group(), setup.training, setup.options);
     Booster booster(plugin);
     std::ignore = booster.boost(model, *optimizer);
     MemoryLedger& ledger = world.context()->ledger();
@@ -117,19 +118,22 @@ Result Train(const RunSetup& setup) {
 }
 
 // Parameters, gradients and AdamW's states of one rank that keeps all of them.
-int64_t UnshardedBytes(const std::string& precision) {
-  const int64_t per_element = precision == "f64" ? 32 : precision == "f32" ? 16 : 18;
+int64_t UnshardedBytes(Precision precision) {
+  const int64_t per_element = precision == Precision::kF64   ? 32
+                              : precision == Precision::kF32 ? 16
+                                                             : 18;
   return nn::Gpt2(Config()).num_parameters() * per_element;
 }
 
-DType ModelDType(const std::string& precision) {
-  return precision == "f64" ? DType::kF64 : DType::kF32;
+DType ModelDType(Precision precision) {
+  return precision == Precision::kF64 ? DType::kF64 : DType::kF32;
 }
 
 TEST(GeminiPlacementTest, BudgetsChangeNoBitAndAreKept) {
-  for (const std::string precision : {"f64", "f32", "bf16", "fp16"}) {
+  for (const Precision precision :
+       {Precision::kF64, Precision::kF32, Precision::kBf16, Precision::kFp16}) {
     for (const int num_ranks : {1, 2, 3, 4}) {
-      RunSetup setup{.options = {.precision = precision, .max_norm = 0.5, .chunk_bytes = 6000},
+      RunSetup setup{.training = {.precision = precision, .max_norm = 0.5, .bucket_bytes = 6000},
                      .num_ranks = num_ranks,
                      .accumulate = num_ranks % 2 == 0 ? 3 : 1,
                      .no_sync = num_ranks == 4,
@@ -137,11 +141,11 @@ TEST(GeminiPlacementTest, BudgetsChangeNoBitAndAreKept) {
       const Result want = Train(setup);
       EXPECT_EQ(want.host_bytes, 0);
       for (const int percent : {100, 50, 25}) {
-        setup.options.placement.placement_policy = "auto";
+        setup.options.placement.placement_policy = PlacementPolicy::kAuto;
         setup.options.placement.device_budget_bytes = UnshardedBytes(precision) * percent / 100;
         const Result got = Train(setup);
-        const std::string what =
-            precision + ", " + std::to_string(num_ranks) + " ranks, " + std::to_string(percent);
+        const std::string what = std::string(Name(precision)) + ", " + std::to_string(num_ranks) +
+                                 " ranks, " + std::to_string(percent);
         EXPECT_EQ(got.weights, want.weights) << what;
         EXPECT_LE(got.peak_bytes, setup.options.placement.device_budget_bytes) << what;
         // What fits is there.
@@ -158,7 +162,7 @@ TEST(GeminiPlacementTest, BudgetsChangeNoBitAndAreKept) {
 // Gathered ahead and dropped in the background, into the room that is left.
 TEST(GeminiPlacementTest, GatheringAheadChangesNoBit) {
   for (const int num_ranks : {1, 2, 4}) {
-    RunSetup setup{.options = {.chunk_bytes = 6000}, .num_ranks = num_ranks, .accumulate = 2};
+    RunSetup setup{.num_ranks = num_ranks, .accumulate = 2};
     const Result want = Train(setup);
     for (const int64_t kib : {1, 20, 40, 80, 1000}) {
       setup.options.placement.max_gathered_bytes = kib << 10;
@@ -169,7 +173,8 @@ TEST(GeminiPlacementTest, GatheringAheadChangesNoBit) {
 
 TEST(GeminiPlacementTest, FractionsChangeNoBit) {
   for (const int num_ranks : {1, 2, 3}) {
-    RunSetup setup{.options = {.precision = "bf16", .chunk_bytes = 6000}, .num_ranks = num_ranks};
+    RunSetup setup{.training = {.precision = Precision::kBf16, .bucket_bytes = 6000},
+                   .num_ranks = num_ranks};
     const Result want = Train(setup);
     for (const double shard : {0.0, 0.5, 1.0}) {
       for (const double optim : {0.0, 0.5, 1.0}) {
@@ -195,11 +200,11 @@ TEST(GeminiPlacementTest, FractionsChangeNoBit) {
 TEST(GeminiPlacementTest, EveryOptimizerUnderABudget) {
   for (const std::string& name : optim::OptimizerNames()) {
     if (optim::TakesLocalGradients(name)) continue;
-    RunSetup setup{.options = {.chunk_bytes = 6000}, .optimizer = name, .steps = 4};
+    RunSetup setup{.optimizer = name, .steps = 4};
     if (name.starts_with("galore")) setup.optimizer_options = {{"rank", "4"}};
     const Result want = Train(setup);
-    setup.options.placement.placement_policy = "auto";
-    setup.options.placement.device_budget_bytes = UnshardedBytes("f32") / 4;
+    setup.options.placement.placement_policy = PlacementPolicy::kAuto;
+    setup.options.placement.device_budget_bytes = UnshardedBytes(Precision::kF32) / 4;
     const Result got = Train(setup);
     EXPECT_EQ(got.weights, want.weights) << name;
     EXPECT_LE(got.peak_bytes, setup.options.placement.device_budget_bytes) << name;
@@ -207,20 +212,20 @@ TEST(GeminiPlacementTest, EveryOptimizerUnderABudget) {
 }
 
 TEST(GeminiPlacementTest, StatesOnDiskChangeNoBit) {
-  for (const std::string precision : {"f32", "bf16"}) {
+  for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
     for (const bool is_auto : {false, true}) {
-      RunSetup setup{.options = {.precision = precision, .chunk_bytes = 6000}, .steps = 4};
+      RunSetup setup{.training = {.precision = precision, .bucket_bytes = 6000}, .steps = 4};
       const Result want = Train(setup);
       setup.options.placement.nvme_dir = ::testing::TempDir();
       if (is_auto) {
-        setup.options.placement.placement_policy = "auto";
+        setup.options.placement.placement_policy = PlacementPolicy::kAuto;
         setup.options.placement.device_budget_bytes = UnshardedBytes(precision) / 4;
       } else {
         setup.options.placement.offload_optim_frac = 1;
       }
       const Result got = Train(setup);
-      EXPECT_EQ(got.weights, want.weights) << precision;
-      EXPECT_GT(got.disk_bytes, UnshardedBytes(precision) / 8) << precision;
+      EXPECT_EQ(got.weights, want.weights) << Name(precision);
+      EXPECT_GT(got.disk_bytes, UnshardedBytes(precision) / 8) << Name(precision);
       EXPECT_THAT(got.map, HasSubstr("optimizer data on the disk"));
       EXPECT_THAT(want.map, Not(HasSubstr("on the disk")));
     }
@@ -231,10 +236,10 @@ TEST(GeminiPlacementTest, StatesOnDiskChangeNoBit) {
 // on disk, goes on with everything on the device, and the other way round.
 TEST(GeminiPlacementTest, CheckpointsKnowNoHomes) {
   const apogee::testing::TempDir folder;
-  const GeminiOptions device{.chunk_bytes = 6000};
+  const GeminiOptions device;
   GeminiOptions away = device;
-  away.placement.placement_policy = "auto";
-  away.placement.device_budget_bytes = UnshardedBytes("f32") / 4;
+  away.placement.placement_policy = PlacementPolicy::kAuto;
+  away.placement.device_budget_bytes = UnshardedBytes(Precision::kF32) / 4;
   away.placement.nvme_dir = folder.path();
   std::map<std::string, Weights> results;
   const auto train = [&](const std::string& name, const GeminiOptions& options, int64_t first,
@@ -243,7 +248,7 @@ TEST(GeminiPlacementTest, CheckpointsKnowNoHomes) {
       nn::Gpt2 model(Config(0.1));
       model.Initialize(world.context(), {.seed = 4});
       optim::AdamW optimizer(model.Parameters(), TinyAdamW());
-      GeminiPlugin plugin(world.group(), options);
+      GeminiPlugin plugin(world.group(), {.bucket_bytes = 6000}, options);
       Booster booster(plugin);
       std::ignore = booster.boost(model, optimizer);
       if (first > 0) OkOrThrow(booster.resume(folder / name).status());
@@ -272,13 +277,14 @@ TEST(GeminiPlacementTest, RoomSavesGathers) {
       nn::Gpt2 model(Config());
       model.Initialize(world.context(), {.seed = 4});
       optim::AdamW optimizer(model.Parameters(), TinyAdamW());
-      GeminiOptions options;
-      if (roomy == "static") options.placement.max_gathered_bytes = UnshardedBytes("f32");
+      TrainingOptions training = {.bucket_bytes = 6000};
+      GeminiOptions options = {};
+      if (roomy == "static") options.placement.max_gathered_bytes = UnshardedBytes(Precision::kF32);
       if (roomy == "auto") {
-        options.placement.placement_policy = "auto";
-        options.placement.device_budget_bytes = UnshardedBytes("f32");
+        options.placement.placement_policy = PlacementPolicy::kAuto;
+        options.placement.device_budget_bytes = UnshardedBytes(Precision::kF32);
       }
-      GeminiPlugin plugin(world.group(), options);
+      GeminiPlugin plugin(world.group(), {.bucket_bytes = 6000}, options);
       Booster booster(plugin);
       std::ignore = booster.boost(model, optimizer);
       const comm::Traffic& traffic = plugin.chunks().group()->traffic();
@@ -305,9 +311,9 @@ TEST(GeminiPlacementTest, KeptValuesAreNeverStale) {
       nn::Gpt2 model(Config());
       model.Initialize(world.context(), {.seed = 4});
       optim::AdamW optimizer(model.Parameters(), TinyAdamW());
-      GeminiPlugin plugin(world.group(),
-                          {.placement = {.placement_policy = "auto",
-                                         .device_budget_bytes = UnshardedBytes("f32")}});
+      GeminiPlugin plugin(world.group(), {},
+                          {.placement = {.placement_policy = PlacementPolicy::kAuto,
+                                         .device_budget_bytes = UnshardedBytes(Precision::kF32)}});
       Booster booster(plugin);
       std::ignore = booster.boost(model, optimizer);
       for (int64_t step = 0; step < 2; ++step) Step(booster, optimizer, model, world, {}, step);
@@ -325,9 +331,10 @@ TEST(GeminiPlacementTest, KeptValuesAreNeverStale) {
 TEST(GeminiPlacementTest, BadOptions) {
   EXPECT_THAT(
       [] {
-        GeminiPlugin(nullptr, {.placement = {.shard_param_frac = -0.1,
-                                             .offload_optim_frac = 1.5,
-                                             .offload_param_frac = std::nan("")}});
+        GeminiPlugin(nullptr, {},
+                     {.placement = {.shard_param_frac = -0.1,
+                                    .offload_optim_frac = 1.5,
+                                    .offload_param_frac = std::nan("")}});
       },
       Throws<Error>(Property(
           &Error::what, AllOf(HasSubstr("shard_param_frac must be between 0 and 1, got -0.1"),
@@ -335,22 +342,26 @@ TEST(GeminiPlacementTest, BadOptions) {
                               HasSubstr("offload_param_frac must be between 0 and 1, got nan")))));
   EXPECT_THAT(
       [] {
-        GeminiPlugin(nullptr, {.placement = {.shard_param_frac = 0.5, .offload_param_frac = 0.6}});
+        GeminiPlugin(nullptr, {},
+                     {.placement = {.shard_param_frac = 0.5, .offload_param_frac = 0.6}});
       },
       Throws<Error>(Property(&Error::what, HasSubstr("must not exceed shard_param_frac"))));
   EXPECT_THAT(
-      [] { GeminiPlugin(nullptr, {.placement = {.placement_policy = "auto"}}); },
+      [] {
+        GeminiPlugin(nullptr, {}, {.placement = {.placement_policy = PlacementPolicy::kAuto}});
+      },
       Throws<Error>(Property(&Error::what, HasSubstr("device_budget_bytes must be positive"))));
-  EXPECT_THAT([] { GeminiPlugin(nullptr, {.placement = {.device_budget_bytes = 1}}); },
+  EXPECT_THAT([] { GeminiPlugin(nullptr, {}, {.placement = {.device_budget_bytes = 1}}); },
               Throws<Error>(Property(&Error::what, HasSubstr("needs placement_policy \"auto\""))));
   EXPECT_THAT(
       [] {
-        GeminiPlugin(nullptr, {.placement = {.placement_policy = "auto",
-                                             .offload_optim_frac = 1,
-                                             .device_budget_bytes = 1}});
+        GeminiPlugin(nullptr, {},
+                     {.placement = {.placement_policy = PlacementPolicy::kAuto,
+                                    .offload_optim_frac = 1,
+                                    .device_budget_bytes = 1}});
       },
       Throws<Error>(Property(&Error::what, HasSubstr("\"auto\" decides by"))));
-  EXPECT_THAT([] { GeminiPlugin(nullptr, {.placement = {.nvme_dir = "/tmp"}}); },
+  EXPECT_THAT([] { GeminiPlugin(nullptr, {}, {.placement = {.nvme_dir = "/tmp"}}); },
               Throws<Error>(Property(&Error::what, HasSubstr("needs offload_optim_frac above 0"))));
 }
 
@@ -362,8 +373,9 @@ TEST(GeminiPlacementTest, ABudgetThatIsTooSmall) {
     const ContextPtr context = CpuContext();
     model.Initialize(context, {.seed = 4});
     optim::AdamW optimizer(model.Parameters(), TinyAdamW());
-    GeminiPlugin plugin(nullptr,
-                        {.placement = {.placement_policy = "auto", .device_budget_bytes = enough}});
+    GeminiPlugin plugin(
+        nullptr, {},
+        {.placement = {.placement_policy = PlacementPolicy::kAuto, .device_budget_bytes = enough}});
     Booster booster(plugin);
     try {
       std::ignore = booster.boost(model, optimizer);

@@ -32,7 +32,7 @@ using testing::WholeWeightsOf;
 using testing::WorstUpdateError;
 
 struct RunSetup {
-  std::string precision = "f64";
+  Precision precision = Precision::kF64;
   int num_ranks = 2;
   int64_t accumulate = 1;
   bool no_sync = false;
@@ -62,16 +62,16 @@ void Step(Booster& booster, optim::Optimizer& optimizer, nn::Module& model, comm
   optimizer.zero_grad();
 }
 
-template <typename Plugin, typename PluginOptions>
+template <typename Plugin, typename... PluginOptions>
 Weights RunWith(const TinyRunOptions& options, const RunSetup& setup,
-                const PluginOptions& plugin_options) {
+                const TrainingOptions& training, const PluginOptions&... plugin_options) {
   std::vector<Weights> results(static_cast<size_t>(setup.num_ranks));
   RunRanks(setup.num_ranks, [&](comm::World& world) {
     TinyModel model(options);
     model.Initialize(world.context(),
                      {.seed = world.rank() == 0 ? 11u : 99u, .dtype = options.dtype});
     optim::AdamW optimizer(model.Parameters(), TinyAdamW());
-    Plugin plugin(world.group(), plugin_options);
+    Plugin plugin(world.group(), training, plugin_options...);
     Booster booster(plugin);
     std::ignore = booster.boost(model, optimizer);
     if (setup.evaluate_first) {
@@ -90,9 +90,9 @@ Weights RunWith(const TinyRunOptions& options, const RunSetup& setup,
 
 Weights GeminiRun(const TinyRunOptions& options, const RunSetup& setup) {
   return RunWith<GeminiPlugin>(options, setup,
-                               GeminiOptions{.precision = setup.precision,
-                                             .max_norm = options.max_norm,
-                                             .chunk_bytes = setup.chunk_bytes});
+                               TrainingOptions{.precision = setup.precision,
+                                               .max_norm = options.max_norm,
+                                               .bucket_bytes = setup.chunk_bytes});
 }
 
 TEST(GeminiTest, EqualsOneRankInF64) {
@@ -122,7 +122,7 @@ TEST(GeminiTest, EqualsOneRankInF64) {
 
 // Sums over ranks are the same sums, wherever the chunks are cut.
 TEST(GeminiTest, HasTheBitsOfStageTwo) {
-  for (const std::string precision : {"f32", "bf16", "fp16"}) {
+  for (const Precision precision : {Precision::kF32, Precision::kBf16, Precision::kFp16}) {
     for (const int num_ranks : {1, 2, 3, 4}) {
       for (const int64_t accumulate : {1, 3}) {
         const TinyRunOptions options{.kind = num_ranks == 2 ? TinyKind::kLlama : TinyKind::kGpt2,
@@ -134,9 +134,9 @@ TEST(GeminiTest, HasTheBitsOfStageTwo) {
                              .accumulate = accumulate,
                              .no_sync = num_ranks == 4};
         const Weights want = RunWith<LowLevelZeroPlugin>(
-            options, setup, LowLevelZeroOptions{.precision = precision, .bucket_bytes = 3000});
+            options, setup, TrainingOptions{.precision = precision, .bucket_bytes = 3000});
         EXPECT_EQ(GeminiRun(options, setup), want)
-            << precision << ", " << num_ranks << " ranks, accumulate " << accumulate;
+            << Name(precision) << ", " << num_ranks << " ranks, accumulate " << accumulate;
       }
     }
   }

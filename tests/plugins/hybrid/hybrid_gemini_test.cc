@@ -51,7 +51,8 @@ std::unique_ptr<nn::Module> MakeModel(bool llama) {
 }
 
 struct RunSetup {
-  HybridParallelOptions options;
+  TrainingOptions training = {.bucket_bytes = 1500};
+  HybridParallelOptions options = {.tp_size = 2};
   int num_ranks = 4;
   bool llama = false;  // or a GPT-2 with tied embeddings
   std::string optimizer = "adamw";
@@ -65,7 +66,7 @@ struct RunSetup {
 struct Training {
   Training(const RunSetup& setup_in, const comm::World& world_in, Plugin& plugin)
       : setup(setup_in), world(world_in), model(MakeModel(setup.llama)), booster(plugin) {
-    const bool wide = setup.options.precision == "f64";
+    const bool wide = setup.training.precision == Precision::kF64;
     model->Initialize(world.context(), {.seed = world.rank() == 0 ? 4u : 99u,
                                         .dtype = wide ? DType::kF64 : DType::kF32});
     optimizer = ValueOrThrow(
@@ -125,7 +126,7 @@ struct Result {
 Result Train(const RunSetup& setup) {
   std::vector<Result> results(static_cast<size_t>(setup.num_ranks));
   RunRanks(setup.num_ranks, [&](comm::World& world) {
-    HybridParallelPlugin plugin(world, setup.options);
+    HybridParallelPlugin plugin(world, setup.training, setup.options);
     Training run(setup, world, plugin);
     MemoryLedger& ledger = world.context()->ledger();
     ledger.ResetPeaks();
@@ -141,7 +142,7 @@ Result Train(const RunSetup& setup) {
     }
     result.peak_bytes = ledger.peak_model_data_bytes();
     for (const auto& p : run.model->Parameters()) {
-      EXPECT_EQ(p->is_released(), setup.options.zero_stage == 3) << p->name();
+      EXPECT_EQ(p->is_released(), setup.options.stage == 3) << p->name();
     }
     result.weights = WholeWeightsOf(*run.model, plugin);
   });
@@ -167,28 +168,30 @@ Result Train(const RunSetup& setup) {
   return all;
 }
 
-HybridParallelOptions OptionsOf(int zero_stage, const std::string& precision, double max_norm = 0) {
-  return {.tp_size = 2,
-          .zero_stage = zero_stage,
-          .precision = precision,
-          .max_norm = max_norm,
-          .bucket_bytes = 1500};
+TrainingOptions TrainingOf(Precision precision, double max_norm = 0) {
+  return {.precision = precision, .max_norm = max_norm, .bucket_bytes = 1500};
 }
+
+HybridParallelOptions Stage(int stage) { return {.tp_size = 2, .stage = stage}; }
 
 // Sums over copies are the same sums, wherever chunks are cut, and layers that share their input
 // still share its gradient's sum.
 TEST(HybridGeminiTest, HasTheBitsOfStageTwo) {
-  for (const std::string precision : {"f64", "f32", "bf16", "fp16"}) {
+  for (const Precision precision :
+       {Precision::kF64, Precision::kF32, Precision::kBf16, Precision::kFp16}) {
     for (const int num_ranks : {2, 4, 6}) {
       for (const bool llama : {false, true}) {
-        RunSetup setup{.options = OptionsOf(2, precision), .num_ranks = num_ranks, .llama = llama};
+        RunSetup setup{.training = TrainingOf(precision),
+                       .options = Stage(2),
+                       .num_ranks = num_ranks,
+                       .llama = llama};
         setup.accumulate = num_ranks == 4 ? 3 : 1;
         setup.no_sync = llama;
         const Result want = Train(setup);
-        setup.options.zero_stage = 3;
+        setup.options.stage = 3;
         const Result got = Train(setup);
-        const std::string what =
-            precision + ", " + std::to_string(num_ranks) + " ranks, " + (llama ? "llama" : "gpt2");
+        const std::string what = std::string(Name(precision)) + ", " + std::to_string(num_ranks) +
+                                 " ranks, " + (llama ? "llama" : "gpt2");
         EXPECT_EQ(got.weights, want.weights) << what;
         EXPECT_EQ(got.tp_all_reduces, want.tp_all_reduces) << what;
         EXPECT_EQ(got.tp_bytes, want.tp_bytes) << what;
@@ -199,37 +202,42 @@ TEST(HybridGeminiTest, HasTheBitsOfStageTwo) {
 
 // Parameters, gradients and AdamW's states of a rank that keeps all of its part.
 int64_t UnshardedBytes(const RunSetup& setup) {
-  const std::string& precision = setup.options.precision;
-  const int64_t per_element = precision == "f64" ? 32 : precision == "f32" ? 16 : 18;
+  const Precision precision = setup.training.precision;
+  const int64_t per_element = precision == Precision::kF64   ? 32
+                              : precision == Precision::kF32 ? 16
+                                                             : 18;
   return MakeModel(setup.llama)->num_parameters() / setup.options.tp_size * per_element;
 }
 
 // Gradients of tables and of layers that share an input keep several chunks open at a time, which
 // must all find room.
 TEST(HybridGeminiTest, BudgetsChangeNoBitAndAreKept) {
-  for (const std::string precision : {"f64", "f32", "bf16", "fp16"}) {
+  for (const Precision precision :
+       {Precision::kF64, Precision::kF32, Precision::kBf16, Precision::kFp16}) {
     for (const auto& [num_ranks, tp, llama] :
          {std::tuple{2, 2, false}, {4, 2, true}, {4, 2, false}, {3, 1, true}}) {
-      RunSetup setup{.options = OptionsOf(3, precision, 0.5),
+      RunSetup setup{.training = TrainingOf(precision, 0.5),
+                     .options = Stage(3),
                      .num_ranks = num_ranks,
                      .llama = llama,
                      .accumulate = num_ranks == 4 ? 3 : 1,
-                     .no_sync = precision == "f32"};
+                     .no_sync = precision == Precision::kF32};
       setup.options.tp_size = tp;
-      setup.options.bucket_bytes = llama ? 6000 : 1500;
+      setup.training.bucket_bytes = llama ? 6000 : 1500;
       const Result want = Train(setup);
       for (const int percent : {100, 60}) {
-        setup.options.placement = {.placement_policy = "auto",
+        setup.options.placement = {.placement_policy = PlacementPolicy::kAuto,
                                    .device_budget_bytes = UnshardedBytes(setup) * percent / 100};
         const Result got = Train(setup);
-        const std::string what = precision + ", " + std::to_string(num_ranks) + " ranks, tp " +
-                                 std::to_string(tp) + ", " + std::to_string(percent);
+        const std::string what = std::string(Name(precision)) + ", " + std::to_string(num_ranks) +
+                                 " ranks, tp " + std::to_string(tp) + ", " +
+                                 std::to_string(percent);
         EXPECT_EQ(got.weights, want.weights) << what;
         EXPECT_LE(got.peak_bytes, setup.options.placement.device_budget_bytes) << what;
       }
       setup.options.placement = {
           .shard_param_frac = 0.5, .offload_optim_frac = 0.6, .offload_param_frac = 0.3};
-      EXPECT_EQ(Train(setup).weights, want.weights) << precision;
+      EXPECT_EQ(Train(setup).weights, want.weights) << Name(precision);
     }
   }
 }
@@ -238,10 +246,13 @@ TEST(HybridGeminiTest, BudgetsChangeNoBitAndAreKept) {
 // are cut elsewhere: what needs none has the bits of stage 2, too.
 TEST(HybridGeminiTest, ElementwiseOptimizersHaveTheBitsOfStageTwo) {
   for (const std::string name : {"sgd", "adam", "lion", "adamw8bit"}) {
-    RunSetup setup{.options = OptionsOf(2, "bf16"), .llama = true, .optimizer = name};
+    RunSetup setup{.training = TrainingOf(Precision::kBf16),
+                   .options = Stage(2),
+                   .llama = true,
+                   .optimizer = name};
     setup.optimizer_options = {{"lr", "0.001"}};
     const Result want = Train(setup);
-    setup.options.zero_stage = 3;
+    setup.options.stage = 3;
     EXPECT_EQ(Train(setup).weights, want.weights) << name;
   }
 }
@@ -249,8 +260,8 @@ TEST(HybridGeminiTest, ElementwiseOptimizersHaveTheBitsOfStageTwo) {
 // What a rank keeps is its shard of its part.
 TEST(HybridGeminiTest, EveryElementHasItsOwner) {
   RunRanks(6, [](comm::World& world) {
-    const RunSetup setup{.options = OptionsOf(3, "f32")};
-    HybridParallelPlugin plugin(world, setup.options);
+    const RunSetup setup{.options = Stage(3)};
+    HybridParallelPlugin plugin(world, setup.training, setup.options);
     Training run(setup, world, plugin);
     for (const auto& p : run.model->Parameters()) {
       const Layout layout = plugin.LayoutOf(*p);
@@ -282,34 +293,34 @@ TEST(HybridGeminiTest, SettingsThatHaveNoEffectAreRefused) {
     };
     EXPECT_THAT(
         [&] {
-          HybridParallelPlugin(world, {.zero_stage = 3,
-                                       .overlap_communication = false,
-                                       .communication_dtype = "f64",
-                                       .overlap_gather = false,
-                                       .master_weights = false,
-                                       .offload_states = true,
-                                       .placement = {.offload_optim_frac = 2}});
+          HybridParallelPlugin(world, {.overlap = false},
+                               {.stage = 3,
+                                .communication_dtype = Precision::kF64,
+                                .overlap_gather = false,
+                                .master_weights = false,
+                                .offload_states = true,
+                                .placement = {.offload_optim_frac = 2}});
         },
         says(AllOf(HasSubstr("offload_optim_frac must be between 0 and 1, got 2"),
-                   HasSubstr("overlap_communication = false needs zero_stage 0 to 2, got 3"),
-                   HasSubstr("communication_dtype needs zero_stage 1 or 2, got 3"),
-                   HasSubstr("overlap_gather = false needs zero_stage 1 or 2, got 3"),
-                   HasSubstr("master_weights = false needs zero_stage 1 or 2, got 3"),
-                   HasSubstr("offload_states needs zero_stage 1 or 2, got 3"))));
+                   HasSubstr("overlap = false needs stage 0 to 2, got 3"),
+                   HasSubstr("communication_dtype needs stage 1 or 2, got 3"),
+                   HasSubstr("overlap_gather = false needs stage 1 or 2, got 3"),
+                   HasSubstr("master_weights = false needs stage 1 or 2, got 3"),
+                   HasSubstr("offload_states needs stage 1 or 2, got 3"))));
     for (const int stage : {0, 1, 2}) {
       EXPECT_THAT(
           [&] {
-            HybridParallelPlugin(world,
-                                 {.zero_stage = stage, .placement = {.offload_optim_frac = 1}});
+            HybridParallelPlugin(world, {},
+                                 {.stage = stage, .placement = {.offload_optim_frac = 1}});
           },
-          says(HasSubstr("placement needs zero_stage 3, got " + std::to_string(stage))));
+          says(HasSubstr("placement needs stage 3, got " + std::to_string(stage))));
     }
     // A budget in which nothing can be trained says what it would take.
-    const RunSetup setup{
-        .options = {.tp_size = 2,
-                    .zero_stage = 3,
-                    .placement = {.placement_policy = "auto", .device_budget_bytes = 100}}};
-    HybridParallelPlugin plugin(world, setup.options);
+    const RunSetup setup{.options = {.tp_size = 2,
+                                     .stage = 3,
+                                     .placement = {.placement_policy = PlacementPolicy::kAuto,
+                                                   .device_budget_bytes = 100}}};
+    HybridParallelPlugin plugin(world, setup.training, setup.options);
     EXPECT_THAT([&] { Training(setup, world, plugin); },
                 says(HasSubstr("but this model needs at least")));
   });
@@ -319,17 +330,16 @@ TEST(HybridGeminiTest, SettingsThatHaveNoEffectAreRefused) {
 std::unique_ptr<Plugin> MakePlugin(const std::string& name, const RunSetup& setup,
                                    const comm::World& world) {
   if (name == "ddp") {
-    return std::make_unique<DdpPlugin>(world.group(),
-                                       DdpOptions{.precision = setup.options.precision});
+    return std::make_unique<DdpPlugin>(world.group(), setup.training);
   }
-  return std::make_unique<HybridParallelPlugin>(world, setup.options);
+  return std::make_unique<HybridParallelPlugin>(world, setup.training, setup.options);
 }
 
 // What is in a checkpoint of tp 2 × stage 3 goes into ddp's run and back, to the bit.
 TEST(HybridGeminiTest, CheckpointsComeFromAndGoToOtherPlugins) {
-  for (const std::string precision : {"f32", "bf16"}) {
+  for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
     for (const bool from_hybrid : {true, false}) {
-      const RunSetup setup{.options = OptionsOf(3, precision)};
+      const RunSetup setup{.training = TrainingOf(precision), .options = Stage(3)};
       const std::string saver = from_hybrid ? "hybrid" : "ddp";
       const std::string loader = from_hybrid ? "ddp" : "hybrid";
       const testing::SharedTempDir folder;

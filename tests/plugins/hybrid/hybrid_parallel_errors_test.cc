@@ -30,16 +30,17 @@ nn::Gpt2Config Gpt2Of(int64_t heads) {
 
 TEST(HybridParallelErrorsTest, BadOptionsAreListedTogether) {
   ExpectOptionsRefused(
-      {.tp_size = 0, .zero_stage = 4, .precision = "fp61", .max_norm = -1, .bucket_bytes = 0},
+      {.tp_size = 0, .stage = 4},
       AllOf(HasSubstr("tp_size must be at least 1, got 0"),
-            HasSubstr("zero_stage must be 0 (nothing sharded), 1 (states), 2 (gradients "
+            HasSubstr("stage must be 0 (nothing sharded), 1 (states), 2 (gradients "
                       "too) or 3 (parameters too), got 4"),
-            HasSubstr("fp61"), HasSubstr("max_norm"), HasSubstr("bucket_bytes")));
+            HasSubstr("max_norm"), HasSubstr("bucket_bytes")),
+      {.max_norm = -1, .bucket_bytes = 0});
   ExpectOptionsRefused(
-      {.communication_dtype = "f64", .master_weights = false, .offload_states = true},
-      AllOf(HasSubstr("communication_dtype needs zero_stage 1 or 2, got 0"),
-            HasSubstr("master_weights = false needs zero_stage 1 or 2, got 0"),
-            HasSubstr("offload_states needs zero_stage 1 or 2, got 0")));
+      {.communication_dtype = Precision::kF64, .master_weights = false, .offload_states = true},
+      AllOf(HasSubstr("communication_dtype needs stage 1 or 2, got 0"),
+            HasSubstr("master_weights = false needs stage 1 or 2, got 0"),
+            HasSubstr("offload_states needs stage 1 or 2, got 0")));
 }
 
 TEST(HybridParallelErrorsTest, WorldAndHeadsAreListedTogether) {
@@ -124,17 +125,17 @@ TEST(HybridParallelErrorsTest, GradientsBeforeBoostAndSecondBoosts) {
     optim::AdamW optimizer(model.Parameters(), {});
     const auto first = model.Parameters()[0];
     first->set_grad(Tensor::EmptyLike(first->data()));
-    HybridParallelPlugin plugin(world, {.tp_size = 2});
+    HybridParallelPlugin plugin(world, {}, {.tp_size = 2});
     EXPECT_THAT([&] { std::ignore = Booster(plugin).boost(model, optimizer); },
                 Says(HasSubstr("has a gradient, which would be lost; call zero_grad")));
     optimizer.zero_grad();
     std::ignore = Booster(plugin).boost(model, optimizer);
     EXPECT_THAT([&] { std::ignore = Booster(plugin).boost(model, optimizer); },
                 Says(HasSubstr("another model")));
-    HybridParallelPlugin other(world, {.tp_size = 2});
+    HybridParallelPlugin other(world, {}, {.tp_size = 2});
     EXPECT_THAT([&] { std::ignore = Booster(other).boost(model, optimizer); },
                 Says(HasSubstr("is a shard already; an optimizer can be boosted once")));
-    HybridParallelPlugin zero(world, {.tp_size = 1, .zero_stage = 1});
+    HybridParallelPlugin zero(world, {}, {.tp_size = 1, .stage = 1});
     EXPECT_THAT([&] { std::ignore = Booster(zero).boost(model, optimizer); },
                 Says(HasSubstr("shard already")));
   });
@@ -152,7 +153,7 @@ TEST(HybridParallelErrorsTest, AnOptimizerThatIsNotKnownToBeExact) {
     model.Initialize(world.context(), {.seed = 1});
     Own optimizer(model.Parameters(), {});
     for (const int zero : {0, 1, 3}) {
-      HybridParallelPlugin plugin(world, {.tp_size = 2, .zero_stage = zero});
+      HybridParallelPlugin plugin(world, {}, {.tp_size = 2, .stage = zero});
       EXPECT_THAT([&] { std::ignore = Booster(plugin).boost(model, optimizer); },
                   Says(HasSubstr("does not say that its update is exact on shards")));
     }
@@ -161,7 +162,7 @@ TEST(HybridParallelErrorsTest, AnOptimizerThatIsNotKnownToBeExact) {
 
 TEST(HybridParallelErrorsTest, TheDataRankNeedsAWorldThatFits) {
   RunRanks(3, [](comm::World& world) {
-    const HybridParallelPlugin plugin(world, {.tp_size = 2});
+    const HybridParallelPlugin plugin(world, {}, {.tp_size = 2});
     EXPECT_THAT([&] { plugin.data_rank(); },
                 Says(HasSubstr("tp_size 2 does not divide the world of 3 ranks")));
   });

@@ -40,7 +40,7 @@ TEST(HybridParallelLoopsTest, AModelThatWasCutBefore) {
     nn::Gpt2 model(ShortGpt2(8));
     model.Initialize(world.context(), {.seed = 1});
     optim::AdamW optimizer(model.Parameters(), {}), earlier(model.Parameters(), {});
-    HybridParallelPlugin plugin(world, {.tp_size = 2});
+    HybridParallelPlugin plugin(world, {}, {.tp_size = 2});
     std::ignore = Booster(plugin).boost(model, optimizer);
     const Weights before = WeightsOf(model);
     EXPECT_THAT([&] { optim::AdamW(model.Parameters(), {}); },
@@ -51,9 +51,9 @@ TEST(HybridParallelLoopsTest, AModelThatWasCutBefore) {
                   Says(AllOf(HasSubstr("transformer.wte.weight"), HasSubstr("boosted once"))));
       EXPECT_EQ(WeightsOf(model), before);
     };
-    refuses(HybridParallelPlugin(world, {.tp_size = 2}));
-    refuses(HybridParallelPlugin(world, {.tp_size = 1}));
-    refuses(HybridParallelPlugin(world, {.tp_size = 1, .zero_stage = 1}));
+    refuses(HybridParallelPlugin(world, {}, {.tp_size = 2}));
+    refuses(HybridParallelPlugin(world, {}, {.tp_size = 1}));
+    refuses(HybridParallelPlugin(world, {}, {.tp_size = 1, .stage = 1}));
     refuses(DdpPlugin(world.group()));
     refuses(LowLevelZeroPlugin(world.group()));
   });
@@ -66,7 +66,8 @@ TEST(HybridParallelLoopsTest, RanksThatLoadDifferentData) {
       const HybridTask task = ShortGpt2Task(8);
       const auto model = Initialized(task, world.context());
       optim::AdamW optimizer(model->Parameters(), {});
-      HybridParallelPlugin plugin(world, {.tp_size = 2, .zero_stage = zero, .precision = "f64"});
+      HybridParallelPlugin plugin(world, {.precision = Precision::kF64},
+                                  {.tp_size = 2, .stage = zero});
       std::string message;
       try {
         Train(task, *model, optimizer, plugin, world.rank(), world.size(), world.context());
@@ -85,7 +86,8 @@ TEST(HybridParallelLoopsTest, OneRankThatOverflowsHoldsAllBack) {
       nn::Gpt2 model(ShortGpt2(8));
       model.Initialize(world.context(), {.seed = 1});
       optim::AdamW optimizer(model.Parameters(), {});
-      HybridParallelPlugin plugin(world, {.tp_size = 2, .zero_stage = zero, .precision = "fp16"});
+      HybridParallelPlugin plugin(world, {.precision = Precision::kFp16},
+                                  {.tp_size = 2, .stage = zero});
       Booster booster(plugin);
       Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
       const double scale = plugin.loss_scale();
@@ -113,7 +115,7 @@ TEST(HybridParallelLoopsTest, OneRankThatOverflowsHoldsAllBack) {
 // After boost refused, a caller that goes on hears why, too.
 TEST(HybridParallelLoopsTest, APluginWithoutAWorldThatFits) {
   RunRanks(3, [](comm::World& world) {
-    HybridParallelPlugin plugin(world, {.tp_size = 2});
+    HybridParallelPlugin plugin(world, {}, {.tp_size = 2});
     const auto refused = Says(HasSubstr("tp_size 2 does not divide the world of 3 ranks"));
     EXPECT_THAT([&] { (void)plugin.NoSync(); }, refused);
     EXPECT_THAT([&] { plugin.loss_scale(); }, refused);
@@ -127,7 +129,8 @@ TEST(HybridParallelLoopsTest, AModelOutlivesItsPlugin) {
     RunRanks(4, [&](comm::World& world) {
       const HybridTask task = ShortGpt2Task(7);
       const auto train = [&](nn::Module& model, optim::Optimizer& optimizer) {
-        HybridParallelPlugin plugin(world, {.tp_size = 2, .zero_stage = zero, .precision = "f64"});
+        HybridParallelPlugin plugin(world, {.precision = Precision::kF64},
+                                    {.tp_size = 2, .stage = zero});
         return Train(task, model, optimizer, plugin, plugin.data_rank(), 2, world.context());
       };
       const auto model = Initialized(task, world.context());
@@ -154,15 +157,17 @@ TEST(HybridParallelLoopsTest, TwoModelsInOneWorld) {
   RunRanks(4, [&](comm::World& world) {
     const auto alone = Initialized(task, world.context());
     optim::AdamW alone_optimizer(alone->Parameters(), {});
-    HybridParallelPlugin alone_plugin(world, {.tp_size = 2, .zero_stage = 2, .precision = "f64"});
+    HybridParallelPlugin alone_plugin(world, {.precision = Precision::kF64},
+                                      {.tp_size = 2, .stage = 2});
     const Weights want = Train(task, *alone, alone_optimizer, alone_plugin,
                                alone_plugin.data_rank(), 2, world.context());
     const auto first = Initialized(task, world.context());
     const auto second = Initialized(task, world.context());
     optim::AdamW first_optimizer(first->Parameters(), {}),
         second_optimizer(second->Parameters(), {});
-    HybridParallelPlugin first_plugin(world, {.tp_size = 2, .zero_stage = 2, .precision = "f64"});
-    HybridParallelPlugin second_plugin(world, {.tp_size = 4, .precision = "f64"});
+    HybridParallelPlugin first_plugin(world, {.precision = Precision::kF64},
+                                      {.tp_size = 2, .stage = 2});
+    HybridParallelPlugin second_plugin(world, {.precision = Precision::kF64}, {.tp_size = 4});
     Booster first_booster(first_plugin), second_booster(second_plugin);
     Boosted one = first_booster.boost(*first, first_optimizer, {.criterion = task.criterion});
     Boosted two = second_booster.boost(*second, second_optimizer, {.criterion = task.criterion});

@@ -33,11 +33,11 @@ double LocalElements(double tp) {
 }
 
 struct Rig {
-  Rig(comm::World& world, const HybridParallelOptions& options)
+  Rig(comm::World& world, const TrainingOptions& training, const HybridParallelOptions& options)
       : context(world.context()),
         model(Config()),
         optimizer((model.Initialize(context, {.seed = 1}), model.Parameters()), {}),
-        plugin(world, options),
+        plugin(world, training, options),
         booster(plugin),
         boosted(booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()})) {}
   Tensor Loss() {
@@ -59,7 +59,7 @@ TEST(HybridParallelMemoryTest, ParametersGradientsAndStatesFallAsTheFormulas) {
     for (const int dp : {1, 2}) {
       for (const int zero : {0, 1, 2}) {
         RunRanks(tp * dp, [&](comm::World& world) {
-          Rig rig(world, {.tp_size = tp, .zero_stage = zero, .bucket_bytes = 20000});
+          Rig rig(world, {.bucket_bytes = 20000}, {.tp_size = tp, .stage = zero});
           rig.booster.backward(rig.Loss(), rig.optimizer);
           const MemoryLedger& ledger = rig.context->ledger();
           const auto share = [&](MemoryCategory category, double want) {
@@ -88,7 +88,7 @@ TEST(HybridParallelMemoryTest, CutActivationsFallWithTp) {
   std::map<int, double> kept;
   for (const int tp : {1, 2, 4}) {
     RunRanks(tp, [&](comm::World& world) {
-      Rig rig(world, {.tp_size = tp});
+      Rig rig(world, {}, {.tp_size = tp});
       const MemoryLedger& ledger = rig.context->ledger();
       const int64_t before = ledger.live_bytes(MemoryCategory::kActivation);
       const Tensor loss = rig.Loss();
@@ -107,7 +107,7 @@ TEST(HybridParallelMemoryTest, BytesPerStepAreTheFormulas) {
   for (const int tp : {2, 4}) {
     for (const int zero : {0, 1, 2}) {
       RunRanks(2 * tp, [&](comm::World& world) {
-        Rig rig(world, {.tp_size = tp, .zero_stage = zero, .bucket_bytes = 20000});
+        Rig rig(world, {.bucket_bytes = 20000}, {.tp_size = tp, .stage = zero});
         const comm::GroupPtr tp_group = rig.plugin.mesh().group(comm::Axis::kTp);
         const comm::GroupPtr dp_group = rig.plugin.mesh().group(comm::Axis::kDp);
         const comm::Traffic tp_before = tp_group->traffic(), dp_before = dp_group->traffic();
@@ -140,7 +140,7 @@ TEST(HybridParallelMemoryTest, BytesPerStepAreTheFormulas) {
 // q, k and v share their input, and so do gate and up: one all-reduce each in backward. bf16 sums
 // travel in f32.
 TEST(HybridParallelMemoryTest, LlamaCommunicatesAsMuchAsGpt2) {
-  for (const std::string precision : {"f32", "bf16"}) {
+  for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
     RunRanks(2, [&](comm::World& world) {
       nn::Llama model({.vocab_size = kVocab,
                        .hidden_size = kDim,
@@ -151,7 +151,7 @@ TEST(HybridParallelMemoryTest, LlamaCommunicatesAsMuchAsGpt2) {
                        .max_position_embeddings = kTokens});
       model.Initialize(world.context(), {.seed = 1});
       optim::AdamW optimizer(model.Parameters(), {});
-      HybridParallelPlugin plugin(world, {.tp_size = 2, .precision = precision});
+      HybridParallelPlugin plugin(world, {.precision = precision}, {.tp_size = 2});
       Booster booster(plugin);
       Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
       const comm::GroupPtr group = plugin.mesh().group(comm::Axis::kTp);
@@ -162,7 +162,7 @@ TEST(HybridParallelMemoryTest, LlamaCommunicatesAsMuchAsGpt2) {
       const int64_t rows = kBatch * kTokens, passes = 2 * (1 + 2 * kLayers);
       EXPECT_EQ(layers.calls(CollectiveKind::kAllReduce), passes + 2);
       // The table's rows are summed as they are: all but one of them are zero.
-      const int64_t table = (precision == "bf16" ? 2 : 4) * rows * kDim;
+      const int64_t table = (precision == Precision::kBf16 ? 2 : 4) * rows * kDim;
       EXPECT_EQ(layers.bytes(CollectiveKind::kAllReduce),
                 table + 4 * rows * ((passes - 1) * kDim + 3));
     });

@@ -40,7 +40,7 @@ TEST(HybridParallelPartsTest, ANormOfPartsIsRefused) {
     nn::Gpt2 model(ShortGpt2(8));
     model.Initialize(world.context(), {.seed = 1});
     optim::AdamW optimizer(model.Parameters(), {});
-    HybridParallelPlugin plugin(world, {.tp_size = 2});
+    HybridParallelPlugin plugin(world, {}, {.tp_size = 2});
     Booster booster(plugin);
     Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
     const Tensor ids = Ids(8, 0, 0, 2, 0, world.context());
@@ -58,16 +58,15 @@ TEST(HybridParallelPartsTest, ANormOfPartsIsRefused) {
 TEST(HybridParallelPartsTest, ARankWithPaddingOnly) {
   for (const bool tied : {true, false}) {
     HybridTask task = ShortGpt2Task(5, tied);
-    for (const int zero : {0, 1, 2, 3})
-      ExpectEqualRuns(task, 4, {.tp_size = 4, .zero_stage = zero});
-    ExpectEqualRuns(task, 8, {.tp_size = 4, .zero_stage = 2});
+    for (const int zero : {0, 1, 2, 3}) ExpectEqualRuns(task, 4, {.tp_size = 4, .stage = zero});
+    ExpectEqualRuns(task, 8, {.tp_size = 4, .stage = 2});
   }
   for (const std::string optimizer : {"lamb", "adafactor", "came", "adamw8bit"}) {
     HybridTask task = ShortGpt2Task(5);
     task.optimizer = optimizer;
     if (optimizer == "adamw8bit") task.options["min_8bit_size"] = "0";
     if (optimizer == "adafactor") task.options["relative_step"] = "false";
-    for (const int zero : {0, 2, 3}) ExpectEqualRuns(task, 8, {.tp_size = 4, .zero_stage = zero});
+    for (const int zero : {0, 2, 3}) ExpectEqualRuns(task, 8, {.tp_size = 4, .stage = zero});
   }
 }
 
@@ -90,8 +89,8 @@ TEST(HybridParallelPartsTest, EveryOptimizerOnParts) {
     if (name == "zero_one_adam") task.max_norm = 0;  // which it refuses
     for (const int zero : {0, 1, 2, 3}) {
       if (zero > 0 && optim::TakesLocalGradients(name)) continue;
-      ExpectEqualRuns(task, 2, {.tp_size = 2, .zero_stage = zero});
-      ExpectEqualRuns(task, 8, {.tp_size = 4, .zero_stage = zero});
+      ExpectEqualRuns(task, 2, {.tp_size = 2, .stage = zero});
+      ExpectEqualRuns(task, 8, {.tp_size = 4, .stage = zero});
     }
   }
 }
@@ -102,13 +101,13 @@ TEST(HybridParallelPartsTest, IgnoredTargets) {
     HybridTask task = ShortGpt2Task(7);
     task.criterion = nn::CrossEntropyLoss{.ignore_index = ignored};
     ExpectEqualRuns(task, 2, {.tp_size = 2});
-    ExpectEqualRuns(task, 4, {.tp_size = 4, .zero_stage = 1});
+    ExpectEqualRuns(task, 4, {.tp_size = 4, .stage = 1});
   }
   RunRanks(2, [](comm::World& world) {
     nn::Gpt2 model(ShortGpt2(7));
     model.Initialize(world.context(), {.seed = 1});
     optim::AdamW optimizer(model.Parameters(), {});
-    HybridParallelPlugin plugin(world, {.tp_size = 2});
+    HybridParallelPlugin plugin(world, {}, {.tp_size = 2});
     Booster booster(plugin);
     Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
     const Tensor ids = Ids(7, 0, 0, 2, 0, world.context());
@@ -137,8 +136,8 @@ TEST(HybridParallelPartsTest, StatesGoBackIn) {
         model.Initialize(world.context(), {.seed = 1});
         const auto optimizer =
             ValueOrThrow(optim::MakeOptimizer(name, model.Parameters(), {{"lr", "0.01"}}));
-        HybridParallelPlugin plugin(
-            world, {.tp_size = 2, .zero_stage = zero, .precision = "bf16", .max_norm = 0.5});
+        HybridParallelPlugin plugin(world, {.precision = Precision::kBf16, .max_norm = 0.5},
+                                    {.tp_size = 2, .stage = zero});
         Booster booster(plugin);
         Boosted boosted = booster.boost(model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
         const auto train = [&](int64_t begin, int64_t end) {

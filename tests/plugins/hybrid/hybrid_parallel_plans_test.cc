@@ -128,8 +128,8 @@ ParallelPlan BranchesPlan() {
 TEST(HybridParallelPlansTest, SectionsThroughAPairAndWordsInColumns) {
   const HybridTask task = ShortTask([] { return std::make_unique<Branches>(); });
   for (const int zero : {0, 2, 3}) {
-    ExpectEqualRuns(task, 2, {.tp_size = 2, .zero_stage = zero, .plan = BranchesPlan()});
-    ExpectEqualRuns(task, 8, {.tp_size = 4, .zero_stage = zero, .plan = BranchesPlan()});
+    ExpectEqualRuns(task, 2, {.tp_size = 2, .stage = zero, .plan = BranchesPlan()});
+    ExpectEqualRuns(task, 8, {.tp_size = 4, .stage = zero, .plan = BranchesPlan()});
   }
 }
 
@@ -143,11 +143,8 @@ TEST(HybridParallelPlansTest, AGradientOnSomeCopiesOnly) {
       RunRanks(2 * tp, [&](comm::World& world) {
         const auto model = Initialized(task, world.context());
         optim::AdamW optimizer(model->Parameters(), {});
-        HybridParallelPlugin plugin(world, {.tp_size = tp,
-                                            .zero_stage = zero,
-                                            .precision = "f64",
-                                            .plan = BranchesPlan(),
-                                            .bucket_bytes = 300});
+        HybridParallelPlugin plugin(world, {.precision = Precision::kF64, .bucket_bytes = 300},
+                                    {.tp_size = tp, .stage = zero, .plan = BranchesPlan()});
         static_cast<Branches&>(*model).take_branch = plugin.data_rank() == 1;
         of_rank[static_cast<size_t>(world.rank())] =
             Train(task, *model, optimizer, plugin, plugin.data_rank(), 2, world.context());
@@ -195,16 +192,15 @@ TEST(HybridParallelPlansTest, AParameterWhereActivationsAreCut) {
   const auto plain = Initialized(task, context);
   const Weights start = WeightsOf(*plain);
   optim::AdamW plain_optimizer(plain->Parameters(), {});
-  SingleRankPlugin single({.precision = "f64"});
+  SingleRankPlugin single({.precision = Precision::kF64});
   const Weights want = Train(task, *plain, plain_optimizer, single, 0, 1, context);
   for (const int zero : {0, 1, 2, 3}) {
     RunRanks(4, [&](comm::World& world) {
-      const HybridParallelOptions options{
-          .tp_size = 2, .zero_stage = zero, .precision = "f64", .plan = plan};
+      const HybridParallelOptions options{.tp_size = 2, .stage = zero, .plan = plan};
       for (const bool summed : {false, true}) {
         const auto model = Initialized(task, world.context());
         optim::AdamW optimizer(model->Parameters(), {});
-        HybridParallelPlugin plugin(world, options);
+        HybridParallelPlugin plugin(world, {.precision = Precision::kF64}, options);
         Weights got;
         const auto train = [&] {
           got = Train(task, *model, optimizer, plugin, plugin.data_rank(), 2, world.context());

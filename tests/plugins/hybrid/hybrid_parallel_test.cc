@@ -65,7 +65,7 @@ void ExpectEqualRuns(const HybridTask& task, int num_ranks, const HybridParallel
   ASSERT_EQ(got.size(), want.size());
   const auto worst = WorstUpdateError(start, want, got);
   EXPECT_LE(worst.error, 1e-9) << worst.name << ", " << num_ranks << " ranks, tp "
-                               << options.tp_size << ", zero " << options.zero_stage;
+                               << options.tp_size << ", zero " << options.stage;
 }
 
 HybridTask Gpt2Task(double dropout = 0, bool tied = true, bool recompute = false) {
@@ -97,8 +97,8 @@ HybridTask LlamaTask(bool tied) {
 TEST(HybridParallelTest, Gpt2EqualsOneRank) {
   for (const int tp : {1, 2, 4}) {
     for (const int zero : {0, 1, 2, 3}) {
-      ExpectEqualRuns(Gpt2Task(), tp, {.tp_size = tp, .zero_stage = zero});
-      ExpectEqualRuns(Gpt2Task(), 2 * tp, {.tp_size = tp, .zero_stage = zero}, 3);
+      ExpectEqualRuns(Gpt2Task(), tp, {.tp_size = tp, .stage = zero});
+      ExpectEqualRuns(Gpt2Task(), 2 * tp, {.tp_size = tp, .stage = zero}, 3);
     }
   }
 }
@@ -106,17 +106,16 @@ TEST(HybridParallelTest, Gpt2EqualsOneRank) {
 TEST(HybridParallelTest, LlamaEqualsOneRank) {
   for (const bool tied : {false, true}) {
     for (const int zero : {0, 2, 3}) {
-      ExpectEqualRuns(LlamaTask(tied), 4, {.tp_size = 2, .zero_stage = zero});
-      ExpectEqualRuns(LlamaTask(tied), 4, {.tp_size = 4, .zero_stage = zero});
+      ExpectEqualRuns(LlamaTask(tied), 4, {.tp_size = 2, .stage = zero});
+      ExpectEqualRuns(LlamaTask(tied), 4, {.tp_size = 4, .stage = zero});
     }
   }
 }
 
 TEST(HybridParallelTest, MasksAreThoseOfOneRank) {
-  ExpectEqualRuns(Gpt2Task(0.2), 4, {.tp_size = 2, .zero_stage = 1});
+  ExpectEqualRuns(Gpt2Task(0.2), 4, {.tp_size = 2, .stage = 1});
   for (const int zero : {0, 3}) {
-    ExpectEqualRuns(Gpt2Task(0.2, false, /*recompute=*/true), 4,
-                    {.tp_size = 2, .zero_stage = zero});
+    ExpectEqualRuns(Gpt2Task(0.2, false, /*recompute=*/true), 4, {.tp_size = 2, .stage = zero});
   }
 }
 
@@ -128,7 +127,7 @@ TEST(HybridParallelTest, OtherCriteriaGetWholeLogits) {
     return autograd::Scale(autograd::CrossEntropy(logits, targets), 0.5);
   };
   for (const int zero : {2, 3}) {
-    ExpectEqualRuns(task, 4, {.tp_size = 4, .zero_stage = zero});
+    ExpectEqualRuns(task, 4, {.tp_size = 4, .stage = zero});
   }
 }
 
@@ -175,8 +174,8 @@ nn::parallel::ParallelPlan OwnPlan() {
 TEST(HybridParallelTest, EveryStyleInAModelOfOnesOwn) {
   const HybridTask task = TaskOf([] { return std::make_unique<OwnModel>(); });
   for (const int zero : {0, 1, 2, 3}) {
-    ExpectEqualRuns(task, 2, {.tp_size = 2, .zero_stage = zero, .plan = OwnPlan()});
-    ExpectEqualRuns(task, 8, {.tp_size = 4, .zero_stage = zero, .plan = OwnPlan()});
+    ExpectEqualRuns(task, 2, {.tp_size = 2, .stage = zero, .plan = OwnPlan()});
+    ExpectEqualRuns(task, 8, {.tp_size = 4, .stage = zero, .plan = OwnPlan()});
   }
 }
 
@@ -191,9 +190,9 @@ TEST(HybridParallelTest, AnMlpWithALayerLeftOver) {
     }
   };
   const HybridTask task = TaskOf([] { return std::make_unique<Words>(); });
-  ExpectEqualRuns(task, 4, {.tp_size = 4, .zero_stage = 0});
-  ExpectEqualRuns(task, 4, {.tp_size = 2, .zero_stage = 2});
-  ExpectEqualRuns(task, 4, {.tp_size = 2, .zero_stage = 3});
+  ExpectEqualRuns(task, 4, {.tp_size = 4, .stage = 0});
+  ExpectEqualRuns(task, 4, {.tp_size = 2, .stage = 2});
+  ExpectEqualRuns(task, 4, {.tp_size = 2, .stage = 3});
 }
 
 // In evaluation mode logits are whole, and those of the one-rank model; the criterion takes both.
@@ -207,7 +206,8 @@ TEST(HybridParallelTest, EvaluationSeesWholeLogits) {
     RunRanks(4, [&](comm::World& world) {
       const auto model = Initialized(task, world.context(), 11);
       const auto optimizer = OptimizerOf(task, *model);
-      HybridParallelPlugin plugin(world, {.tp_size = 4, .zero_stage = zero, .precision = "f64"});
+      HybridParallelPlugin plugin(world, {.precision = Precision::kF64},
+                                  {.tp_size = 4, .stage = zero});
       Booster booster(plugin);
       Boosted boosted = booster.boost(*model, *optimizer, {.criterion = task.criterion});
       const Tensor inputs = Tokens(0, 0, 2, world.context(), false);
@@ -249,7 +249,8 @@ TEST(HybridParallelTest, TrainingGoesOnFromStatesOfOneRank) {
         const auto model = Initialized(task, world.context(), 11);
         const auto optimizer = OptimizerOf(task, *model);
         for (int64_t i = 0; i < 3; ++i) step(*model, *optimizer, i, world.context());
-        HybridParallelPlugin plugin(world, {.tp_size = 2, .zero_stage = zero, .precision = "f64"});
+        HybridParallelPlugin plugin(world, {.precision = Precision::kF64},
+                                    {.tp_size = 2, .stage = zero});
         Booster booster(plugin);
         Boosted boosted = booster.boost(*model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
         const int64_t count = kBatch / 2, first = plugin.data_rank() * count;

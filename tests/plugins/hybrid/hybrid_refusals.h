@@ -22,9 +22,10 @@ namespace apogee::testing {
 
 // By the constructor, in any world.
 template <typename Matcher>
-void ExpectOptionsRefused(const HybridParallelOptions& options, const Matcher& matcher) {
+void ExpectOptionsRefused(const HybridParallelOptions& options, const Matcher& matcher,
+                          const TrainingOptions& training = {}) {
   RunRanks(1, [&](comm::World& world) {
-    EXPECT_THAT([&] { HybridParallelPlugin(world, options); }, Says(matcher));
+    EXPECT_THAT([&] { HybridParallelPlugin(world, training, options); }, Says(matcher));
   });
 }
 
@@ -37,13 +38,13 @@ void ExpectBoostRefused(int num_ranks, const HybridParallelOptions& options, con
     model->Initialize(world.context(), {.seed = 1});
     optim::AdamW optimizer(model->Parameters(), {});
     const Weights before = WeightsOf(*model);
-    HybridParallelPlugin plugin(world, options);
+    HybridParallelPlugin plugin(world, {}, options);
     Booster booster(plugin);
     EXPECT_THAT([&] { std::ignore = booster.boost(*model, optimizer); }, Says(matcher));
     EXPECT_EQ(WeightsOf(*model), before);
     for (const optim::ParamView& view : optimizer.views()) EXPECT_FALSE(view.sharded());
     for (nn::Module* module : model->Modules()) EXPECT_TRUE(module->sequence_part().is_whole());
-    HybridParallelPlugin alone(world, {});
+    HybridParallelPlugin alone(world);
     Booster second(alone);
     EXPECT_NO_THROW(std::ignore = second.boost(*model, optimizer));
   });

@@ -102,16 +102,15 @@ inline Weights PlainRun(const HybridTask& task, const BatchCut& cut, Weights& st
 }
 
 // Fails the test where ranks differ, in whole weights.
-inline Weights BoostedRun(const HybridTask& task, int num_ranks, HybridParallelOptions options,
-                          const BatchCut& cut) {
+inline Weights BoostedRun(const HybridTask& task, int num_ranks,
+                          const HybridParallelOptions& options, const BatchCut& cut) {
   std::vector<Weights> results(static_cast<size_t>(num_ranks));
-  options.precision = "f64";
-  options.max_norm = task.max_norm;
-  options.bucket_bytes = 3000;
+  const TrainingOptions training{
+      .precision = Precision::kF64, .max_norm = task.max_norm, .bucket_bytes = 3000};
   RunRanks(num_ranks, [&](comm::World& world) {
     const auto model = Initialized(task, world.context(), world.rank() == 0 ? 11 : 99);
     const auto optimizer = OptimizerOf(task, *model);
-    HybridParallelPlugin plugin(world, options);
+    HybridParallelPlugin plugin(world, training, options);
     Booster booster(plugin);
     Boosted boosted = booster.boost(*model, *optimizer, {.criterion = task.criterion});
     ASSERT_EQ(plugin.data_size(), cut.data_size);

@@ -20,6 +20,7 @@ namespace apogee {
 namespace hybrid_sequence_errors_test {
 
 using nn::parallel::ParallelStyle;
+using nn::parallel::SequenceMode;
 using ::testing::AllOf;
 using testing::ExpectBoostRefused;
 using testing::ExpectOptionsRefused;
@@ -32,30 +33,41 @@ nn::Gpt2Config Gpt2Of(int64_t heads) {
 }
 
 TEST(HybridSequenceErrorsTest, BadOptionsAreListedTogether) {
-  ExpectOptionsRefused({.tp_size = 0, .sp_size = 0, .sp_mode = "ulysses"},
+  ExpectOptionsRefused({.tp_size = 0, .sp_size = 0, .stage = 4},
                        AllOf(HasSubstr("tp_size must be at least 1, got 0"),
                              HasSubstr("sp_size must be at least 1, got 0"),
-                             HasSubstr("sp_mode must be split_gather, all_to_all or ring_attn, got "
-                                       "\"ulysses\"")));
+                             HasSubstr("stage must be 0 (nothing sharded)")));
   ExpectOptionsRefused({.sp_size = 2}, HasSubstr("sp_size 2 needs an sp_mode"));
-  ExpectOptionsRefused({.sp_mode = "ring_attn"},
+  ExpectOptionsRefused({.sp_mode = SequenceMode::kRingAttention},
                        HasSubstr("sp_mode ring_attn needs an sp_size above 1"));
-  ExpectOptionsRefused({.sp_size = 2, .sp_mode = "split_gather"},
+  ExpectOptionsRefused({.sp_size = 2, .sp_mode = SequenceMode::kSplitGather},
                        AllOf(HasSubstr("needs a tp_size above 1, got 1"),
                              HasSubstr("sp_size must be 1 or tp_size 1, got 2")));
-  ExpectOptionsRefused({.tp_size = 4, .sp_size = 2, .sp_mode = "split_gather"},
+  ExpectOptionsRefused({.tp_size = 4, .sp_size = 2, .sp_mode = SequenceMode::kSplitGather},
                        HasSubstr("sp_size must be 1 or tp_size 4, got 2"));
+}
+
+TEST(HybridSequenceErrorsTest, AnUnknownModeHasASuggestion) {
+  const absl::StatusOr<SequenceMode> mode = nn::parallel::ParseSequenceMode("ring_atn");
+  EXPECT_THAT(Message(mode.status()),
+              HasSubstr("unknown sp_mode \"ring_atn\" (did you mean \"ring_attn\"?); known: none, "
+                        "split_gather, all_to_all, ring_attn"));
+  EXPECT_EQ(*nn::parallel::ParseSequenceMode(""), SequenceMode::kNone);
+  for (const SequenceMode each : {SequenceMode::kNone, SequenceMode::kSplitGather,
+                                  SequenceMode::kAllToAll, SequenceMode::kRingAttention}) {
+    EXPECT_EQ(*nn::parallel::ParseSequenceMode(Name(each)), each);
+  }
 }
 
 TEST(HybridSequenceErrorsTest, WorldAndHeadsAreListedTogether) {
   ExpectBoostRefused(
-      6, {.tp_size = 2, .sp_size = 4, .sp_mode = "all_to_all"},
+      6, {.tp_size = 2, .sp_size = 4, .sp_mode = SequenceMode::kAllToAll},
       [] { return std::make_unique<nn::Gpt2>(Gpt2Of(12)); },
       AllOf(HasSubstr("sp_size 4 x tp_size 2 = 8 does not divide the world of 6 ranks"),
             HasSubstr("\"transformer.h.*.attn.core\" (attention): sp_size 4 does not divide the 6 "
                       "heads of a rank (12 over tp 2)")));
   ExpectBoostRefused(
-      4, {.sp_size = 4, .sp_mode = "all_to_all"},
+      4, {.sp_size = 4, .sp_mode = SequenceMode::kAllToAll},
       [] {
         return std::make_unique<nn::Llama>(nn::LlamaConfig{.vocab_size = 19,
                                                            .hidden_size = 32,
@@ -86,11 +98,11 @@ class Own : public nn::Module {
 
 TEST(HybridSequenceErrorsTest, PlansThatDoNotSayWhereAttentionIs) {
   const auto own = [] { return std::make_unique<Own>(); };
-  ExpectBoostRefused(2, {.sp_size = 2, .sp_mode = "ring_attn"}, own,
+  ExpectBoostRefused(2, {.sp_size = 2, .sp_mode = SequenceMode::kRingAttention}, own,
                      AllOf(HasSubstr("no plan comes with Apogee for this model"),
                            HasSubstr("and where its attention is")));
   const auto planned = [&](std::vector<nn::parallel::PlanRule> rules,
-                           const std::string& sequence_module, const char* mode,
+                           const std::string& sequence_module, SequenceMode mode,
                            const auto& matcher) {
     ExpectBoostRefused(
         2,
@@ -101,15 +113,16 @@ TEST(HybridSequenceErrorsTest, PlansThatDoNotSayWhereAttentionIs) {
   };
   using enum ParallelStyle;
   const nn::parallel::PlanRule up{.pattern = "up", .style = kColumn, .sections = 3};
-  planned({up}, "", "split_gather", HasSubstr("no rule says where attention is"));
-  planned({up, {.pattern = "core", .style = kAttention}}, "", "split_gather",
+  planned({up}, "", SequenceMode::kSplitGather, HasSubstr("no rule says where attention is"));
+  planned({up, {.pattern = "core", .style = kAttention}}, "", SequenceMode::kSplitGather,
           HasSubstr("other is an nn::AttentionCore that no rule names"));
   planned({up, {.pattern = "*o*e*", .style = kAttention}, {.pattern = "down", .style = kRowSplit}},
-          "", "split_gather", HasSubstr("sp_mode split_gather has no such style"));
-  planned({up, {.pattern = "core", .style = kAttention}}, "down", "split_gather",
+          "", SequenceMode::kSplitGather, HasSubstr("sp_mode split_gather has no such style"));
+  planned({up, {.pattern = "core", .style = kAttention}}, "down", SequenceMode::kSplitGather,
           HasSubstr("names a module outside of the sequence_module \"down\""));
-  planned({up}, "nowhere", "split_gather", HasSubstr("no module has the name \"nowhere\""));
-  planned({{.pattern = "up", .style = kAttention}}, "", "split_gather",
+  planned({up}, "nowhere", SequenceMode::kSplitGather,
+          HasSubstr("no module has the name \"nowhere\""));
+  planned({{.pattern = "up", .style = kAttention}}, "", SequenceMode::kSplitGather,
           HasSubstr("up is not an nn::AttentionCore"));
   // What a derived class does with the tokens is not known.
   class Derived : public nn::Gpt2 {
@@ -117,7 +130,7 @@ TEST(HybridSequenceErrorsTest, PlansThatDoNotSayWhereAttentionIs) {
     using Gpt2::Gpt2;
   };
   ExpectBoostRefused(
-      2, {.sp_size = 2, .sp_mode = "ring_attn"},
+      2, {.sp_size = 2, .sp_mode = SequenceMode::kRingAttention},
       [] { return std::make_unique<Derived>(Gpt2Of(4)); },
       HasSubstr("no rule says where attention is"));
 }
@@ -127,9 +140,10 @@ TEST(HybridSequenceErrorsTest, UpdatesInsideBackward) {
     nn::Gpt2 model(Gpt2Of(4));
     model.Initialize(world.context(), {.seed = 1});
     optim::Lomo optimizer(model.Parameters(), {});
-    HybridParallelPlugin plugin(world, {.tp_size = 2, .sp_mode = "split_gather", .zero_stage = 3});
+    HybridParallelPlugin plugin(world, {},
+                                {.tp_size = 2, .sp_mode = SequenceMode::kSplitGather, .stage = 3});
     EXPECT_THAT([&] { std::ignore = Booster(plugin).boost(model, optimizer); },
-                Says(HasSubstr("optimizer lomo updates inside backward at zero_stage 3")));
+                Says(HasSubstr("optimizer lomo updates inside backward at stage 3")));
   });
 }
 
@@ -146,19 +160,19 @@ TEST(HybridSequenceErrorsTest, SequencesAreCheckedWhenTheyCome) {
       nn::Gpt2 model(Gpt2Of(4));
       model.Initialize(world.context(), {.seed = 1});
       optim::AdamW optimizer(model.Parameters(), {});
-      HybridParallelPlugin plugin(world, options);
+      HybridParallelPlugin plugin(world, {}, options);
       Booster booster(plugin);
       std::ignore = booster.boost(model, optimizer);
       EXPECT_THAT([&] { model(Tokens(tokens, 0, world.context())); }, Says(matcher));
     });
   };
-  refused({.sp_size = 2, .sp_mode = "ring_attn"}, 6,
+  refused({.sp_size = 2, .sp_mode = SequenceMode::kRingAttention}, 6,
           HasSubstr("sequences of 6 tokens do not divide by 4, which 2 ranks with two pieces"));
-  refused({.sp_size = 2, .sp_mode = "all_to_all"}, 7,
+  refused({.sp_size = 2, .sp_mode = SequenceMode::kAllToAll}, 7,
           HasSubstr("sequences of 7 tokens do not divide by 2"));
-  refused({.tp_size = 2, .sp_mode = "split_gather"}, 7,
+  refused({.tp_size = 2, .sp_mode = SequenceMode::kSplitGather}, 7,
           HasSubstr("sequences of 7 tokens do not divide by 2"));
-  refused({.sp_size = 2, .sp_mode = "ring_attn"}, 16,
+  refused({.sp_size = 2, .sp_mode = SequenceMode::kRingAttention}, 16,
           HasSubstr("gpt2: needs tokens [batch, up to 12], got [1, 16]"));
 }
 
@@ -167,7 +181,7 @@ TEST(HybridSequenceErrorsTest, RanksOfOneGroupNeedTheSameBatch) {
     nn::Gpt2 model(Gpt2Of(4));
     model.Initialize(world.context(), {.seed = 1});
     optim::AdamW optimizer(model.Parameters(), {});
-    HybridParallelPlugin plugin(world, {.sp_size = 2, .sp_mode = "all_to_all"});
+    HybridParallelPlugin plugin(world, {}, {.sp_size = 2, .sp_mode = SequenceMode::kAllToAll});
     Booster booster(plugin);
     Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
     const Tensor tokens = Tokens(8, world.rank(), world.context());
@@ -183,7 +197,7 @@ TEST(HybridSequenceErrorsTest, ClippingAddendsByHand) {
     nn::Gpt2 model(Gpt2Of(4));
     model.Initialize(world.context(), {.seed = 1});
     optim::AdamW optimizer(model.Parameters(), {});
-    HybridParallelPlugin plugin(world, {.tp_size = 2, .sp_mode = "split_gather"});
+    HybridParallelPlugin plugin(world, {}, {.tp_size = 2, .sp_mode = SequenceMode::kSplitGather});
     Booster booster(plugin);
     Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
     const Tensor tokens = Tokens(8, 0, world.context());
@@ -201,8 +215,8 @@ TEST(HybridSequenceErrorsTest, OverflowsAreNotTakenForWholeGradients) {
     nn::Gpt2 model(Gpt2Of(4));
     model.Initialize(world.context(), {.seed = 1});
     optim::AdamW optimizer(model.Parameters(), {});
-    HybridParallelPlugin plugin(world,
-                                {.tp_size = 2, .sp_mode = "split_gather", .precision = "fp16"});
+    HybridParallelPlugin plugin(world, {.precision = Precision::kFp16},
+                                {.tp_size = 2, .sp_mode = SequenceMode::kSplitGather});
     Booster booster(plugin);
     Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
     const Tensor tokens = Tokens(8, 0, world.context());
@@ -237,7 +251,8 @@ TEST(HybridSequenceErrorsTest, GradientsThatAreNotPartial) {
     optim::AdamW optimizer(model.Parameters(), {});
     nn::parallel::ParallelPlan plan = *nn::parallel::ShippedPlan(model);
     plan.sequence_module = "";  // wrong: "scale" is added to whole logits
-    HybridParallelPlugin plugin(world, {.tp_size = 2, .sp_mode = "split_gather", .plan = plan});
+    HybridParallelPlugin plugin(
+        world, {}, {.tp_size = 2, .sp_mode = SequenceMode::kSplitGather, .plan = plan});
     Booster booster(plugin);
     Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
     const Tensor tokens = Tokens(8, 0, world.context());

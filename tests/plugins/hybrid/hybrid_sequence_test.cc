@@ -25,6 +25,7 @@
 namespace apogee {
 namespace hybrid_sequence_test {
 
+using nn::parallel::SequenceMode;
 using testing::BatchCut;
 using testing::BoostedRun;
 using testing::HybridTask;
@@ -64,7 +65,7 @@ HybridTask TaskOf(std::function<std::unique_ptr<nn::Module>()> make) {
 }
 
 int DataSize(int num_ranks, const HybridParallelOptions& options) {
-  const int sp = options.sp_mode == "split_gather" ? 1 : options.sp_size;
+  const int sp = options.sp_mode == SequenceMode::kSplitGather ? 1 : options.sp_size;
   return num_ranks / sp / options.tp_size;
 }
 
@@ -79,7 +80,7 @@ void ExpectEqualSequenceRuns(const HybridTask& task, int num_ranks,
   const auto worst = WorstUpdateError(start, want, got);
   EXPECT_LE(worst.error, 1e-9) << worst.name << ", " << task.optimizer << ", " << num_ranks
                                << " ranks, tp " << options.tp_size << ", sp " << options.sp_size
-                               << " " << options.sp_mode << ", zero " << options.zero_stage;
+                               << " " << Name(options.sp_mode) << ", zero " << options.stage;
 }
 
 HybridTask Gpt2Task(double dropout = 0, bool recompute = false, bool tied = true) {
@@ -111,17 +112,19 @@ HybridTask LlamaTask(bool recompute = false) {
 // What ranks a test runs: products of the axes.
 struct Ranks {
   int count, tp, sp;
-  const char* mode;
+  SequenceMode mode;
 };
 constexpr Ranks kRanks[] = {
-    {2, 2, 1, "split_gather"}, {4, 4, 4, "split_gather"}, {4, 2, 2, "split_gather"},
-    {2, 1, 2, "all_to_all"},   {4, 1, 4, "all_to_all"},   {4, 1, 2, "all_to_all"},
-    {8, 2, 2, "all_to_all"},   {2, 1, 2, "ring_attn"},    {4, 1, 4, "ring_attn"},
-    {4, 1, 2, "ring_attn"},    {8, 2, 2, "ring_attn"},    {8, 2, 4, "ring_attn"},
+    {2, 2, 1, SequenceMode::kSplitGather},   {4, 4, 4, SequenceMode::kSplitGather},
+    {4, 2, 2, SequenceMode::kSplitGather},   {2, 1, 2, SequenceMode::kAllToAll},
+    {4, 1, 4, SequenceMode::kAllToAll},      {4, 1, 2, SequenceMode::kAllToAll},
+    {8, 2, 2, SequenceMode::kAllToAll},      {2, 1, 2, SequenceMode::kRingAttention},
+    {4, 1, 4, SequenceMode::kRingAttention}, {4, 1, 2, SequenceMode::kRingAttention},
+    {8, 2, 2, SequenceMode::kRingAttention}, {8, 2, 4, SequenceMode::kRingAttention},
 };
 
 HybridParallelOptions OptionsOf(const Ranks& ranks, int zero) {
-  return {.tp_size = ranks.tp, .sp_size = ranks.sp, .sp_mode = ranks.mode, .zero_stage = zero};
+  return {.tp_size = ranks.tp, .sp_size = ranks.sp, .sp_mode = ranks.mode, .stage = zero};
 }
 
 TEST(HybridSequenceTest, Gpt2EqualsOneRank) {
@@ -143,10 +146,12 @@ TEST(HybridSequenceTest, LlamaEqualsOneRank) {
 TEST(HybridSequenceTest, ThreeRanks) {
   HybridTask task = Gpt2Task();
   task.tokens = TokensOf(18);
-  ExpectEqualSequenceRuns(task, 3, {.sp_size = 3, .sp_mode = "ring_attn"});
-  ExpectEqualSequenceRuns(task, 3, {.sp_size = 3, .sp_mode = "all_to_all", .zero_stage = 2});
-  ExpectEqualSequenceRuns(task, 3, {.tp_size = 3, .sp_mode = "split_gather", .zero_stage = 1});
-  ExpectEqualSequenceRuns(task, 6, {.sp_size = 3, .sp_mode = "ring_attn", .zero_stage = 1});
+  ExpectEqualSequenceRuns(task, 3, {.sp_size = 3, .sp_mode = SequenceMode::kRingAttention});
+  ExpectEqualSequenceRuns(task, 3, {.sp_size = 3, .sp_mode = SequenceMode::kAllToAll, .stage = 2});
+  ExpectEqualSequenceRuns(task, 3,
+                          {.tp_size = 3, .sp_mode = SequenceMode::kSplitGather, .stage = 1});
+  ExpectEqualSequenceRuns(task, 6,
+                          {.sp_size = 3, .sp_mode = SequenceMode::kRingAttention, .stage = 1});
 }
 
 TEST(HybridSequenceTest, EveryKindOfOptimizer) {
@@ -159,11 +164,13 @@ TEST(HybridSequenceTest, EveryKindOfOptimizer) {
     if (name == "adafactor") task.options["relative_step"] = "false";
     if (name == "galore_adamw") task.options = {{"lr", "0.01"}, {"rank", "2"}};
     if (name == "adamw8bit") task.options = {{"lr", "0.01"}, {"min_8bit_size", "0"}};
-    ExpectEqualSequenceRuns(task, 4, {.sp_size = 2, .sp_mode = "ring_attn"});
-    ExpectEqualSequenceRuns(task, 2, {.tp_size = 2, .sp_mode = "split_gather"});
+    ExpectEqualSequenceRuns(task, 4, {.sp_size = 2, .sp_mode = SequenceMode::kRingAttention});
+    ExpectEqualSequenceRuns(task, 2, {.tp_size = 2, .sp_mode = SequenceMode::kSplitGather});
     if (name == "lomo" || name == "adalomo") continue;  // take no means of shards
-    ExpectEqualSequenceRuns(task, 4, {.tp_size = 2, .sp_mode = "split_gather", .zero_stage = 2});
-    ExpectEqualSequenceRuns(task, 4, {.sp_size = 2, .sp_mode = "all_to_all", .zero_stage = 2});
+    ExpectEqualSequenceRuns(task, 4,
+                            {.tp_size = 2, .sp_mode = SequenceMode::kSplitGather, .stage = 2});
+    ExpectEqualSequenceRuns(task, 4,
+                            {.sp_size = 2, .sp_mode = SequenceMode::kAllToAll, .stage = 2});
   }
 }
 
@@ -181,10 +188,11 @@ TEST(HybridSequenceTest, MicroBatchesAddUp) {
 TEST(HybridSequenceTest, GradientsMayStayAfterAStep) {
   for (const int zero : {0, 1, 2}) {
     ExpectEqualSequenceRuns(Gpt2Task(), 4,
-                            {.tp_size = 2, .sp_mode = "split_gather", .zero_stage = zero},
+                            {.tp_size = 2, .sp_mode = SequenceMode::kSplitGather, .stage = zero},
                             {.keep = true});
-    ExpectEqualSequenceRuns(
-        Gpt2Task(), 2, {.sp_size = 2, .sp_mode = "ring_attn", .zero_stage = zero}, {.keep = true});
+    ExpectEqualSequenceRuns(Gpt2Task(), 2,
+                            {.sp_size = 2, .sp_mode = SequenceMode::kRingAttention, .stage = zero},
+                            {.keep = true});
   }
 }
 
@@ -201,7 +209,7 @@ TEST(HybridSequenceTest, MasksAreThoseOfOneRank) {
     const Weights got =
         BoostedRun(task, ranks.count, options, {.data_size = DataSize(ranks.count, options)});
     EXPECT_LE(WorstUpdateError(start, want, got).error, 1e-9)
-        << ranks.mode << " " << ranks.count << " " << ranks.tp << " " << ranks.sp;
+        << Name(ranks.mode) << " " << ranks.count << " " << ranks.tp << " " << ranks.sp;
   };
   for (const Ranks& ranks : kRanks) expect_equal(ranks);
 }
@@ -257,16 +265,13 @@ TEST(HybridSequenceTest, LossAndEvaluation) {
     RunRanks(ranks.count, [&](comm::World& world) {
       const auto model = Initialized(task, world.context(), 11);
       const auto optimizer = OptimizerOf(task, *model);
-      HybridParallelOptions options = OptionsOf(ranks, 0);
-      options.precision = "f64";
-      HybridParallelPlugin plugin(world, options);
+      HybridParallelPlugin plugin(world, {.precision = Precision::kF64}, OptionsOf(ranks, 0));
       Booster booster(plugin);
       Boosted boosted = booster.boost(*model, *optimizer, {.criterion = task.criterion});
       const Tensor inputs = task.tokens(0, 0, 2, world.context(), false);
       const Tensor targets = task.tokens(0, 0, 2, world.context(), true);
       const Tensor own = boosted.model(inputs);
-      const bool gathered =
-          plugin.sequence_parallel()->mode() == nn::parallel::SequenceMode::kSplitGather;
+      const bool gathered = plugin.sequence_parallel()->mode() == SequenceMode::kSplitGather;
       EXPECT_EQ(own.size(1), gathered ? kTokens : kTokens / ranks.sp);
       EXPECT_NEAR(boosted.criterion(own, targets).Item(), want_loss, 1e-13);
       boosted.model.Train(false);
@@ -289,7 +294,7 @@ TEST(HybridSequenceTest, PartialGradientsAreSummedTogether) {
       model.Initialize(world.context(), {.seed = 1});
       const auto optimizer =
           ValueOrThrow(optim::MakeOptimizer("sgd", model.Parameters(), {{"lr", "0.1"}}));
-      HybridParallelPlugin plugin(world, {.tp_size = 2, .sp_mode = "split_gather"});
+      HybridParallelPlugin plugin(world, {}, {.tp_size = 2, .sp_mode = SequenceMode::kSplitGather});
       Booster booster(plugin);
       Boosted boosted = booster.boost(model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
       const auto tokens = TokensOf(kTokens);
@@ -335,8 +340,8 @@ TEST(HybridSequenceTest, ActivationTrafficOfSplitGather) {
     RunRanks(2, [&](comm::World& world) {
       const auto model = Initialized(task, world.context(), 1);
       const auto optimizer = OptimizerOf(task, *model);
-      HybridParallelPlugin plugin(world,
-                                  {.tp_size = 2, .sp_mode = "split_gather", .precision = "f64"});
+      HybridParallelPlugin plugin(world, {.precision = Precision::kF64},
+                                  {.tp_size = 2, .sp_mode = SequenceMode::kSplitGather});
       Booster booster(plugin);
       Boosted boosted = booster.boost(*model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
       const comm::Group& tp = *plugin.mesh().group(comm::Axis::kTp);
@@ -371,10 +376,8 @@ TEST(HybridSequenceTest, CheckpointsKnowNoSequences) {
     RunRanks(ranks.count, [&](comm::World& world) {
       const auto model = Initialized(task, world.context(), 11);
       const auto optimizer = OptimizerOf(task, *model);
-      HybridParallelOptions options = OptionsOf(ranks, 1);
-      options.precision = "f64";
-      options.max_norm = task.max_norm;
-      HybridParallelPlugin plugin(world, options);
+      const TrainingOptions training{.precision = Precision::kF64, .max_norm = task.max_norm};
+      HybridParallelPlugin plugin(world, training, OptionsOf(ranks, 1));
       Booster booster(plugin);
       Boosted boosted = booster.boost(*model, *optimizer, {.criterion = task.criterion});
       for (int64_t i = 0; i < 3; ++i) step(boosted, booster, i, world.context());
@@ -383,13 +386,13 @@ TEST(HybridSequenceTest, CheckpointsKnowNoSequences) {
     const ContextPtr context = CpuContext();
     const auto model = Initialized(task, context, 12);
     const auto optimizer = OptimizerOf(task, *model);
-    SingleRankPlugin plugin({.precision = "f64", .max_norm = task.max_norm});
+    SingleRankPlugin plugin({.precision = Precision::kF64, .max_norm = task.max_norm});
     Booster booster(plugin);
     Boosted boosted = booster.boost(*model, *optimizer, {.criterion = task.criterion});
     ASSERT_TRUE(booster.resume(dir / "run").ok());
     for (int64_t i = 3; i < kSteps; ++i) step(boosted, booster, i, context);
     const auto worst = WorstUpdateError(start, want, WeightsOf(*model));
-    EXPECT_LE(worst.error, 1e-9) << ranks.mode << " " << worst.name;
+    EXPECT_LE(worst.error, 1e-9) << Name(ranks.mode) << " " << worst.name;
   }
 }
 

@@ -85,21 +85,21 @@ inline Weights Train(const HybridTask& task, nn::Module& model, optim::Optimizer
 }
 
 // Ranks end with the weights of one rank with the whole batch.
-inline void ExpectEqualRuns(const HybridTask& task, int num_ranks, HybridParallelOptions options) {
+inline void ExpectEqualRuns(const HybridTask& task, int num_ranks,
+                            const HybridParallelOptions& options) {
   if (TooManyRanks(num_ranks)) GTEST_SKIP() << "needs " << num_ranks << " processes";
-  options.precision = "f64";
-  options.max_norm = task.max_norm;
+  const TrainingOptions training{.precision = Precision::kF64, .max_norm = task.max_norm};
   const ContextPtr context = CpuContext();
   const auto model = Initialized(task, context);
   const Weights start = WeightsOf(*model);
   const auto optimizer = OptimizerOf(task, *model);
-  SingleRankPlugin single({.precision = "f64", .max_norm = task.max_norm});
+  SingleRankPlugin single(training);
   const Weights want = Train(task, *model, *optimizer, single, 0, 1, context);
   std::vector<Weights> results(static_cast<size_t>(num_ranks));
   RunRanks(num_ranks, [&](comm::World& world) {
     const auto model = Initialized(task, world.context());
     const auto optimizer = OptimizerOf(task, *model);
-    HybridParallelPlugin plugin(world, options);
+    HybridParallelPlugin plugin(world, training, options);
     results[static_cast<size_t>(world.rank())] = Train(
         task, *model, *optimizer, plugin, plugin.data_rank(), plugin.data_size(), world.context());
   });
@@ -108,7 +108,7 @@ inline void ExpectEqualRuns(const HybridTask& task, int num_ranks, HybridParalle
   ASSERT_EQ(results[0].size(), want.size());
   const auto worst = WorstUpdateError(start, want, results[0]);
   EXPECT_LE(worst.error, 1e-9) << worst.name << ", " << num_ranks << " ranks, tp "
-                               << options.tp_size << ", zero " << options.zero_stage << ", "
+                               << options.tp_size << ", zero " << options.stage << ", "
                                << task.optimizer;
 }
 

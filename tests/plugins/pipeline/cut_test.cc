@@ -27,7 +27,7 @@ using ::testing::IsEmpty;
 PipelineShape ShapeOf(ScheduleKind kind, int stages, int chunks) {
   return {.kind = kind, .num_stages = stages, .num_chunks = chunks};
 }
-const PipelineShape kTwo = ShapeOf(ScheduleKind::kOneFOneB, 2, 1);
+const PipelineShape kTwo = ShapeOf(ScheduleKind::k1F1B, 2, 1);
 
 double Worst(const std::vector<double>& costs, const std::vector<int>& begin) {
   double worst = 0;
@@ -109,14 +109,14 @@ TEST(CutTest, HoldersAreTheStagesThatUseAParameter) {
     return cut.HoldersOf(*model.Parameters()[0]);
   };
   ASSERT_EQ(model.Parameters()[0]->name(), "transformer.wte.weight");
-  EXPECT_THAT(holders(ShapeOf(ScheduleKind::kOneFOneB, 4, 1)), ElementsAre(0, 3));
+  EXPECT_THAT(holders(ShapeOf(ScheduleKind::k1F1B, 4, 1)), ElementsAre(0, 3));
   EXPECT_THAT(holders(ShapeOf(ScheduleKind::kInterleaved, 3, 2)), ElementsAre(0, 2));
   // The first stage has the last part, too.
-  EXPECT_THAT(holders(ShapeOf(ScheduleKind::kZeroBubbleV, 4, 2)), ElementsAre(0));
+  EXPECT_THAT(holders(ShapeOf(ScheduleKind::kZbv, 4, 2)), ElementsAre(0));
 
   Chained chain(6);
   chain.tied = {{}, {5}, {}, {0}};
-  const Cut cut(chain, ShapeOf(ScheduleKind::kOneFOneB, 3, 1), {});
+  const Cut cut(chain, ShapeOf(ScheduleKind::k1F1B, 3, 1), {});
   EXPECT_THAT(cut.begin(), ElementsAre(0, 2, 4, 6));
   EXPECT_THAT(cut.HoldersOf(*chain.layer(5).weight()), ElementsAre(0, 2)) << "ascending";
   EXPECT_THAT(cut.HoldersOf(*chain.layer(5).bias()), ElementsAre(2));
@@ -156,7 +156,7 @@ TEST(CutTest, ProblemsHaveTheNumbers) {
                     " numbers with the sum " + std::to_string(sum) +
                     ", and must have 2 positive ones with the sum 3, the pieces of the model"));
   }
-  EXPECT_EQ(CutProblems(model, ShapeOf(ScheduleKind::kOneFOneB, 4, 1),
+  EXPECT_EQ(CutProblems(model, ShapeOf(ScheduleKind::k1F1B, 4, 1),
                         {.piece_costs = {-1}, .pieces_per_part = {1}})
                 .size(),
             4u)

@@ -14,6 +14,7 @@
 namespace apogee {
 namespace pipeline_errors_test {
 
+using pipeline::ScheduleKind;
 using ::testing::AllOf;
 using testing::ExpectBoostRefused;
 using testing::ExpectOptionsRefused;
@@ -31,24 +32,27 @@ TEST(PipelineErrorsTest, FewerMicroBatchesThanStages) {
 }
 
 TEST(PipelineErrorsTest, ChunksThatDoNotFitTheSchedule) {
-  const auto refused = [](const std::string& schedule, int chunks) {
+  const auto refused = [](ScheduleKind schedule, int chunks) {
     ExpectOptionsRefused(
         {.pp_size = 2, .schedule = schedule, .num_model_chunks = chunks, .num_microbatches = 2},
         HasSubstr("num_model_chunks must be 1 for schedule 1f1b, 2 or more for interleaved and 2 "
                   "for zbv, got " +
-                  std::to_string(chunks) + " for " + schedule));
+                  std::to_string(chunks) + " for " + Name(schedule)));
   };
-  refused("1f1b", 2);
-  refused("1f1b", -1);
-  refused("interleaved", 1);
-  refused("zbv", 1);
-  refused("zbv", 3);
+  refused(ScheduleKind::k1F1B, 2);
+  refused(ScheduleKind::k1F1B, -1);
+  refused(ScheduleKind::kInterleaved, 1);
+  refused(ScheduleKind::kZbv, 1);
+  refused(ScheduleKind::kZbv, 3);
 }
 
 TEST(PipelineErrorsTest, AnUnknownScheduleHasASuggestion) {
-  ExpectOptionsRefused(
-      {.pp_size = 2, .schedule = "interleafed", .num_microbatches = 2},
-      HasSubstr("unknown schedule \"interleafed\" (did you mean \"interleaved\"?)"));
+  EXPECT_THAT(Message(pipeline::ParsePipelineSchedule("interleafed").status()),
+              HasSubstr("unknown schedule \"interleafed\" (did you mean \"interleaved\"?)"));
+  for (const ScheduleKind each :
+       {ScheduleKind::k1F1B, ScheduleKind::kInterleaved, ScheduleKind::kZbv}) {
+    EXPECT_EQ(*pipeline::ParsePipelineSchedule(Name(each)), each);
+  }
 }
 
 TEST(PipelineErrorsTest, OneOfTheTwoWaysToCutABatch) {
@@ -66,17 +70,15 @@ TEST(PipelineErrorsTest, OneOfTheTwoWaysToCutABatch) {
 }
 
 TEST(PipelineErrorsTest, ParametersThatEachMicroBatchWouldGather) {
-  ExpectOptionsRefused(
-      {.pp_size = 2, .zero_stage = 3, .num_microbatches = 2},
-      HasSubstr("zero_stage 3 would gather every parameter anew for each micro-batch; "
-                "with pp_size 2 it must be 0 to 2"));
+  ExpectOptionsRefused({.pp_size = 2, .stage = 3, .num_microbatches = 2},
+                       HasSubstr("stage 3 would gather every parameter anew for each micro-batch; "
+                                 "with pp_size 2 it must be 0 to 2"));
 }
 
 TEST(PipelineErrorsTest, OptionsOfAPipelineWithoutOne) {
-  const std::vector<HybridParallelOptions> all = {{.schedule = "zbv"},     {.num_model_chunks = 2},
-                                                  {.num_microbatches = 4}, {.microbatch_size = 4},
-                                                  {.piece_costs = {1, 2}}, {.pieces_per_part = {1}},
-                                                  {.schedule = "nonsense"}};
+  const std::vector<HybridParallelOptions> all = {
+      {.schedule = ScheduleKind::kZbv}, {.num_model_chunks = 2}, {.num_microbatches = 4},
+      {.microbatch_size = 4},           {.piece_costs = {1, 2}}, {.pieces_per_part = {1}}};
   for (const HybridParallelOptions& options : all) {
     ExpectOptionsRefused(options, HasSubstr("pieces_per_part need pp_size > 1, got 1"));
   }
@@ -84,14 +86,9 @@ TEST(PipelineErrorsTest, OptionsOfAPipelineWithoutOne) {
 
 TEST(PipelineErrorsTest, BadOptionsAreListedTogether) {
   ExpectOptionsRefused(
-      {.tp_size = 0,
-       .pp_size = 4,
-       .zero_stage = 3,
-       .precision = "fp61",
-       .schedule = "vbz",
-       .num_microbatches = 2},
-      AllOf(HasSubstr("tp_size must be at least 1, got 0"), HasSubstr("zero_stage 3"),
-            HasSubstr("unknown schedule \"vbz\""), HasSubstr("fp61"),
+      {.tp_size = 0, .pp_size = 4, .stage = 3, .num_model_chunks = 2, .num_microbatches = 2},
+      AllOf(HasSubstr("tp_size must be at least 1, got 0"), HasSubstr("stage 3"),
+            HasSubstr("num_model_chunks must be 1 for schedule 1f1b"),
             HasSubstr("num_microbatches 2 is less than pp_size 4")));
   ExpectOptionsRefused({.pp_size = -1}, HasSubstr("pp_size must be at least 1, got -1"));
 }
@@ -111,7 +108,7 @@ TEST(PipelineErrorsTest, AWorldAndACutThatDoNotFitAreListedTogether) {
             HasSubstr("piece_costs has 3 numbers, but the model has 2 pieces"),
             HasSubstr("pieces_per_part has 2 numbers with the sum 3")));
   options = TwoStages();
-  options.schedule = "zbv";
+  options.schedule = ScheduleKind::kZbv;
   ExpectBoostRefused(
       2, options, [] { return MakeMlp(3); },
       HasSubstr("the model has 3 pieces, which cannot be cut into 4 parts (pp_size 2 x "
@@ -135,7 +132,7 @@ struct Rig {
       : world(in),
         model(MakeMlp(4)),
         optimizer((model->Initialize(in.context(), {.seed = 1}), model->Parameters()), {}),
-        plugin(in, options),
+        plugin(in, {}, options),
         booster(plugin),
         boosted(booster.boost(*model, optimizer, {.criterion = nn::CrossEntropyLoss()})) {}
   Tensor Run(const data::Batch& batch) {
@@ -271,7 +268,7 @@ TEST(PipelineErrorsTest, APieceThatDoesNotListAParameter) {
         Sly model;
         model.Initialize(world.context(), {.seed = 1});
         optim::AdamW optimizer(model.Parameters(), {});
-        HybridParallelPlugin plugin(world, TwoStages());
+        HybridParallelPlugin plugin(world, {}, TwoStages());
         Booster booster(plugin);
         Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
         booster.execute_pipeline(BatchOf(4, 4, world.context()), model, boosted.criterion,

@@ -42,7 +42,7 @@ int64_t ProcessPeakOfBoost(bool lazy) {
       model.Initialize(world.context(), {.seed = 1});
     }
     optim::Sgd optimizer(model.Parameters(), {.lr = 1e-3});
-    HybridParallelPlugin plugin(world, {.pp_size = 4, .num_microbatches = 4});
+    HybridParallelPlugin plugin(world, {}, {.pp_size = 4, .num_microbatches = 4});
     Booster booster(plugin);
     std::ignore = booster.boost(model, optimizer);
     peak = ReadProcessMemory()->peak_own_bytes() - before;
@@ -119,16 +119,17 @@ int64_t MostBytes(const PipelineShape& shape, int stage) {
 }
 
 // By stage.
-std::vector<int64_t> MeasuredBytes(const std::string& schedule, const PipelineShape& shape) {
+std::vector<int64_t> MeasuredBytes(const PipelineShape& shape) {
   std::vector<int64_t> measured(kStages);
   RunRanks(kStages, [&](comm::World& world) {
     Layers model(kLayersPerPart * shape.num_parts());
     model.Initialize(world.context(), {.seed = 1});
     optim::Sgd optimizer(model.Parameters(), {.lr = 1e-3});
-    HybridParallelPlugin plugin(world, {.pp_size = kStages,
-                                        .schedule = schedule,
-                                        .num_model_chunks = shape.num_chunks,
-                                        .num_microbatches = shape.num_micros});
+    HybridParallelPlugin plugin(world, {},
+                                {.pp_size = kStages,
+                                 .schedule = shape.kind,
+                                 .num_model_chunks = shape.num_chunks,
+                                 .num_microbatches = shape.num_micros});
     Booster booster(plugin);
     Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
     const int64_t samples = kRows * shape.num_micros;
@@ -159,23 +160,22 @@ int64_t PassingBytes(const PipelineShape& shape) {
 
 TEST(PipelineMemoryTest, ActivationsAreTheSchedules) {
   for (const int micros : {4, 8}) {
-    const std::map<std::string, PipelineShape> shapes = {
-        {"1f1b", {ScheduleKind::kOneFOneB, kStages, 1, micros}},
-        {"interleaved", {ScheduleKind::kInterleaved, kStages, 2, micros}},
-        {"zbv", {ScheduleKind::kZeroBubbleV, kStages, 2, micros}}};
-    for (const auto& [schedule, shape] : shapes) {
-      const std::vector<int64_t> measured = MeasuredBytes(schedule, shape);
+    const PipelineShape shapes[] = {{ScheduleKind::k1F1B, kStages, 1, micros},
+                                    {ScheduleKind::kInterleaved, kStages, 2, micros},
+                                    {ScheduleKind::kZbv, kStages, 2, micros}};
+    for (const PipelineShape& shape : shapes) {
+      const std::vector<int64_t> measured = MeasuredBytes(shape);
       for (int s = 0; s < kStages; ++s) {
-        const std::string what =
-            schedule + ", m " + std::to_string(micros) + ", stage " + std::to_string(s);
+        const std::string what = std::string(Name(shape.kind)) + ", m " + std::to_string(micros) +
+                                 ", stage " + std::to_string(s);
         const int64_t most = MostBytes(shape, s), got = measured[static_cast<size_t>(s)];
         const int64_t passing = PassingBytes(shape);
         EXPECT_GE(got, most) << what;
         EXPECT_LE(got, most + passing) << what;
         const int p = kStages, m = micros;
-        if (schedule == "1f1b") {
+        if (shape.kind == ScheduleKind::k1F1B) {
           EXPECT_LE(got, std::min(p - s, m) * kForwardBytes + passing) << what;
-        } else if (schedule == "interleaved") {
+        } else if (shape.kind == ScheduleKind::kInterleaved) {
           EXPECT_LE(got, std::min(2 * (p - s - 1) + p + 1, 2 * m) * kForwardBytes + passing)
               << what;
         } else {
@@ -188,7 +188,8 @@ TEST(PipelineMemoryTest, ActivationsAreTheSchedules) {
 
 // Every value is made on the ranks whose stage uses it, one after the other.
 TEST(PipelineMemoryTest, ModelDataIsTheStages) {
-  const std::map<std::string, int> chunks = {{"1f1b", 1}, {"interleaved", 2}, {"zbv", 2}};
+  const std::map<ScheduleKind, int> chunks = {
+      {ScheduleKind::k1F1B, 1}, {ScheduleKind::kInterleaved, 2}, {ScheduleKind::kZbv, 2}};
   for (const auto& [schedule, num_chunks] : chunks) {
     for (const int zero : {0, 1, 2}) {
       for (const bool lazy : {false, true}) {
@@ -199,17 +200,17 @@ TEST(PipelineMemoryTest, ModelDataIsTheStages) {
                : model.Initialize(world.context(), seed);
           const auto whole = static_cast<double>(4 * model.num_parameters());
           optim::AdamW optimizer(model.Parameters(), {});
-          HybridParallelPlugin plugin(world, {.pp_size = kStages,
-                                              .zero_stage = zero,
-                                              .bucket_bytes = 20000,
-                                              .schedule = schedule,
-                                              .num_microbatches = kStages});
+          HybridParallelPlugin plugin(world, {.bucket_bytes = 20000},
+                                      {.pp_size = kStages,
+                                       .stage = zero,
+                                       .schedule = schedule,
+                                       .num_microbatches = kStages});
           Booster booster(plugin);
           Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
           const MemoryLedger& ledger = world.context()->ledger();
           const auto expect = [&](const char* what, int64_t got, double want) {
             EXPECT_NEAR(static_cast<double>(got) / want, 1, 0.05)
-                << what << ": " << schedule << ", zero " << zero << ", lazy " << lazy;
+                << what << ": " << Name(schedule) << ", zero " << zero << ", lazy " << lazy;
           };
           const double stage = whole / kStages, copies = 2;
           expect("values", ledger.live_bytes(MemoryCategory::kParameter), stage);

@@ -12,6 +12,7 @@
 namespace apogee {
 namespace pipeline_outputs_test {
 
+using pipeline::ScheduleKind;
 using testing::RunRanks;
 
 constexpr int64_t kSamples = 8, kDim = 5;
@@ -26,23 +27,23 @@ data::Batch Batch(const ContextPtr& context) {
           Tensor::FromVector<int64_t>(targets, {kSamples}, context)};
 }
 
-void ExpectOutputs(comm::World& world, const std::string& schedule) {
+void ExpectOutputs(comm::World& world, ScheduleKind schedule) {
   const nn::MlpConfig config{.sizes = std::vector<int64_t>(6, kDim)};
   const nn::InitOptions init{.seed = 1, .dtype = DType::kF64};
   nn::Mlp plain(config), model(config);
   plain.Initialize(world.context(), init);
   model.Initialize(world.context(), init);
   optim::Sgd optimizer(model.Parameters(), {.lr = 0.1});
-  HybridParallelOptions options{.pp_size = kStages, .precision = "f64"};
+  HybridParallelOptions options{.pp_size = kStages};
   options.schedule = schedule;
   options.num_microbatches = 3;  // of 3, 3 and 2 samples
-  HybridParallelPlugin plugin(world, options);
+  HybridParallelPlugin plugin(world, {.precision = Precision::kF64}, options);
   Booster booster(plugin);
   Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
   const data::Batch batch = Batch(world.context());
   const Tensor want = plain(batch.inputs).Detach();
   const double loss = nn::CrossEntropyLoss()(want, batch.targets).Item();
-  const int last_stage = schedule == "zbv" ? 0 : kStages - 1;
+  const int last_stage = schedule == ScheduleKind::kZbv ? 0 : kStages - 1;
   for (optim::Optimizer* trains : {static_cast<optim::Optimizer*>(nullptr), &boosted.optimizer}) {
     const PipelineResult result =
         booster.execute_pipeline(batch, model, boosted.criterion, trains, {.return_outputs = true});
@@ -67,9 +68,10 @@ void ExpectOutputs(comm::World& world, const std::string& schedule) {
 }
 
 TEST(PipelineOutputsTest, AreTheModels) {
-  for (const std::string schedule : {"1f1b", "interleaved", "zbv"}) {
+  for (const ScheduleKind schedule :
+       {ScheduleKind::k1F1B, ScheduleKind::kInterleaved, ScheduleKind::kZbv}) {
     RunRanks(kStages, [&](comm::World& world) { ExpectOutputs(world, schedule); });
-    ASSERT_FALSE(HasFailure()) << schedule;
+    ASSERT_FALSE(HasFailure()) << Name(schedule);
   }
 }
 

@@ -16,6 +16,7 @@
 namespace apogee {
 namespace pipeline_test {
 
+using pipeline::ScheduleKind;
 using testing::RunRanks;
 using testing::Weights;
 using testing::WeightsOf;
@@ -132,18 +133,17 @@ void ShareLosses(std::vector<Losses>& all) {
   for (size_t r = 0; r < all.size(); ++r) all[r] = {training[r], evaluation[r]};
 }
 
-Weights BoostedRun(const Task& task, int num_ranks, HybridParallelOptions options, Losses& losses,
-                   const Window& window) {
+Weights BoostedRun(const Task& task, int num_ranks, const HybridParallelOptions& options,
+                   Losses& losses, const Window& window) {
   std::vector<Weights> results(static_cast<size_t>(num_ranks));
   std::vector<Losses> all(static_cast<size_t>(num_ranks));
   int copies = 1;
-  options.precision = "f64";
-  options.max_norm = task.max_norm;
-  options.bucket_bytes = 3000;
+  const TrainingOptions training{
+      .precision = Precision::kF64, .max_norm = task.max_norm, .bucket_bytes = 3000};
   RunRanks(num_ranks, [&](comm::World& world) {
     const auto model = Initialized(task, world.context(), world.rank() == 0 ? 11 : 99);
     const auto optimizer = Make(task, *model);
-    HybridParallelPlugin plugin(world, options);
+    HybridParallelPlugin plugin(world, training, options);
     Booster booster(plugin);
     const auto scale = 1.0 / static_cast<double>(window.accumulate);
     Boosted boosted = booster.boost(*model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
@@ -192,10 +192,10 @@ Weights BoostedRun(const Task& task, int num_ranks, HybridParallelOptions option
 void ExpectEqualRuns(const Task& task, int num_ranks, const HybridParallelOptions& options,
                      const Window& window = {}) {
   if (testing::TooManyRanks(num_ranks)) GTEST_SKIP() << "needs " << num_ranks << " processes";
-  const std::string what = options.schedule + ", " + std::to_string(num_ranks) + " ranks, pp " +
-                           std::to_string(options.pp_size) + ", tp " +
+  const std::string what = std::string(Name(options.schedule)) + ", " + std::to_string(num_ranks) +
+                           " ranks, pp " + std::to_string(options.pp_size) + ", tp " +
                            std::to_string(options.tp_size) + ", zero " +
-                           std::to_string(options.zero_stage) + ", " + task.optimizer;
+                           std::to_string(options.stage) + ", " + task.optimizer;
   Weights start;
   Losses plain, boosted;
   const Weights want = PlainRun(task, start, plain);
@@ -210,41 +210,42 @@ void ExpectEqualRuns(const Task& task, int num_ranks, const HybridParallelOption
       << what;
 }
 
-HybridParallelOptions Options(const std::string& schedule, int pp, int micros) {
+HybridParallelOptions Options(ScheduleKind schedule, int pp, int micros) {
   return {.pp_size = pp, .schedule = schedule, .num_microbatches = micros};
 }
 
-constexpr const char* kSchedules[] = {"1f1b", "interleaved", "zbv"};
+constexpr ScheduleKind kSchedules[] = {ScheduleKind::k1F1B, ScheduleKind::kInterleaved,
+                                       ScheduleKind::kZbv};
 
 TEST(PipelineTest, EverySchedule) {
-  for (const char* schedule : kSchedules) {
+  for (const ScheduleKind schedule : kSchedules) {
     for (const int pp : {2, 3, 4}) ExpectEqualRuns(Gpt2Task(), pp, Options(schedule, pp, 6));
   }
 }
 
 TEST(PipelineTest, UntiedAndRotary) {
-  for (const char* schedule : kSchedules) {
+  for (const ScheduleKind schedule : kSchedules) {
     ExpectEqualRuns(LlamaTask(), 2, Options(schedule, 2, 4));
     ExpectEqualRuns(Gpt2Task(0, /*tied=*/false), 2, Options(schedule, 2, 4));
   }
 }
 
 TEST(PipelineTest, ZeroAndDataParallel) {
-  for (const char* schedule : kSchedules) {
+  for (const ScheduleKind schedule : kSchedules) {
     for (const int zero : {0, 1, 2}) {
       HybridParallelOptions options = Options(schedule, 2, 3);
-      options.zero_stage = zero;
+      options.stage = zero;
       ExpectEqualRuns(Gpt2Task(), 4, options);
     }
   }
 }
 
 TEST(PipelineTest, TensorParallel) {
-  for (const char* schedule : kSchedules) {
+  for (const ScheduleKind schedule : kSchedules) {
     for (const int zero : {0, 2}) {
       HybridParallelOptions options = Options(schedule, 2, 2);
       options.tp_size = 2;
-      options.zero_stage = zero;
+      options.stage = zero;
       ExpectEqualRuns(zero == 0 ? LlamaTask() : Gpt2Task(), 8, options);
     }
   }
@@ -262,8 +263,8 @@ TEST(PipelineTest, StatisticsOfWholeTensors) {
     }
     task.max_norm = 0;
     for (const int zero : {0, 1}) {
-      HybridParallelOptions options = Options("zbv", 2, 2);
-      options.zero_stage = zero;
+      HybridParallelOptions options = Options(ScheduleKind::kZbv, 2, 2);
+      options.stage = zero;
       ExpectEqualRuns(task, 4, options);
     }
   }
@@ -271,11 +272,12 @@ TEST(PipelineTest, StatisticsOfWholeTensors) {
 
 // Micro-batches of two sizes.
 TEST(PipelineTest, BatchesThatDoNotDivide) {
-  for (const char* schedule : kSchedules) ExpectEqualRuns(Gpt2Task(), 3, Options(schedule, 3, 7));
+  for (const ScheduleKind schedule : kSchedules)
+    ExpectEqualRuns(Gpt2Task(), 3, Options(schedule, 3, 7));
 }
 
 TEST(PipelineTest, DropoutMasksAreThoseOfOneForward) {
-  for (const char* schedule : kSchedules) {
+  for (const ScheduleKind schedule : kSchedules) {
     for (const bool recompute : {false, true}) {
       // On two ranks evaluation, which draws nothing, has micro-batches of the same shapes.
       for (const int num_ranks : {2, 4}) {
@@ -286,11 +288,11 @@ TEST(PipelineTest, DropoutMasksAreThoseOfOneForward) {
 }
 
 TEST(PipelineTest, Accumulation) {
-  for (const char* schedule : kSchedules) {
+  for (const ScheduleKind schedule : kSchedules) {
     for (const int zero : {0, 2}) {
       for (const bool hold : {false, true}) {
         HybridParallelOptions options = Options(schedule, 2, 2);
-        options.zero_stage = zero;
+        options.stage = zero;
         ExpectEqualRuns(Gpt2Task(), 4, options, {.accumulate = 3, .hold = hold});
       }
     }
@@ -300,7 +302,7 @@ TEST(PipelineTest, Accumulation) {
 TEST(PipelineTest, FrozenEmbeddingsAndWholeStages) {
   Task task = Gpt2Task(0, /*tied=*/false);
   task.frozen = {"transformer.wte.weight", "transformer.wpe.weight"};
-  for (const char* schedule : kSchedules) {
+  for (const ScheduleKind schedule : kSchedules) {
     HybridParallelOptions options = Options(schedule, 2, 2);
     ExpectEqualRuns(task, 2, options);
     // A first stage in which nothing is trained.
@@ -312,16 +314,16 @@ TEST(PipelineTest, FrozenEmbeddingsAndWholeStages) {
 
 // The loss scale at the end, and how many steps overflowed, of training in fp16.
 std::pair<double, int64_t> ScaleAndSkips(const Task& task, int num_ranks,
-                                         HybridParallelOptions options) {
+                                         const HybridParallelOptions& options) {
   std::vector<double> scales(static_cast<size_t>(num_ranks));
   std::vector<int64_t> skips(static_cast<size_t>(num_ranks));
-  options.precision = "fp16";
-  options.loss_scaler = {.initial_scale = 0x1p22, .growth_interval = 2};
+  const TrainingOptions training{.precision = Precision::kFp16,
+                                 .loss_scaler = {.initial_scale = 0x1p22, .growth_interval = 2}};
   RunRanks(num_ranks, [&](comm::World& world) {
     const auto model = task.make();
     model->Initialize(world.context(), {.seed = 11});
     const auto optimizer = Make(task, *model);
-    HybridParallelPlugin plugin(world, options);
+    HybridParallelPlugin plugin(world, training, options);
     Booster booster(plugin);
     Boosted boosted = booster.boost(*model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
     for (int64_t step = 0; step < 12; ++step) {
@@ -344,7 +346,7 @@ TEST(PipelineTest, EveryStageSkipsWhenOneOverflows) {
   const auto want = ScaleAndSkips(Gpt2Task(), 1, {});
   EXPECT_GT(want.second, 1);
   EXPECT_LT(want.second, 11);
-  for (const char* schedule : kSchedules) {
+  for (const ScheduleKind schedule : kSchedules) {
     HybridParallelOptions options = Options(schedule, 2, 4);
     EXPECT_EQ(ScaleAndSkips(Gpt2Task(), 2, options), want);
     options.tp_size = 2;

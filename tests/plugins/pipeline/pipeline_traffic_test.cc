@@ -16,6 +16,7 @@ namespace pipeline_traffic_test {
 
 using comm::CollectiveKind;
 using comm::Traffic;
+using pipeline::ScheduleKind;
 using testing::RunRanks;
 
 constexpr int kStages = 4, kCopies = 2;
@@ -25,17 +26,17 @@ constexpr int64_t kActivation = 4 * kMicroSize * kTokens * kDim;  // of a micro-
 constexpr int64_t kHeader = 11 * 8;
 
 struct Case {
-  std::string schedule;
+  ScheduleKind schedule;
   int64_t crossings;  // of a micro-batch from one stage to another, in forward
   int chunks;
   bool is_vee;
 };
 const std::vector<Case>& Cases() {
   static const auto& cases =
-      *new std::vector<Case>{{"1f1b", kStages - 1, 1, false},
-                             {"interleaved", 2 * kStages - 1, 2, false},
+      *new std::vector<Case>{{ScheduleKind::k1F1B, kStages - 1, 1, false},
+                             {ScheduleKind::kInterleaved, 2 * kStages - 1, 2, false},
                              // The two parts at the bottom of the V are neighbours on one stage.
-                             {"zbv", 2 * kStages - 2, 2, true}};
+                             {ScheduleKind::kZbv, 2 * kStages - 2, 2, true}};
   return cases;
 }
 
@@ -44,8 +45,7 @@ nn::Gpt2Config Config() {
 }
 
 HybridParallelOptions OptionsOf(const Case& c, int zero) {
-  HybridParallelOptions options{.pp_size = kStages, .zero_stage = zero};
-  options.bucket_bytes = kBucketBytes;
+  HybridParallelOptions options{.pp_size = kStages, .stage = zero};
   options.schedule = c.schedule;
   options.num_microbatches = kMicros;
   return options;
@@ -60,7 +60,7 @@ void ExpectTraffic(const Case& c, int zero, comm::World& world, std::array<Total
   nn::Gpt2 model(Config());
   model.Initialize(world.context(), {.seed = 1});
   optim::AdamW optimizer(model.Parameters(), {});
-  HybridParallelPlugin plugin(world, OptionsOf(c, zero));
+  HybridParallelPlugin plugin(world, {.bucket_bytes = kBucketBytes}, OptionsOf(c, zero));
   Booster booster(plugin);
   Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
   const comm::GroupPtr pp = plugin.mesh().group(comm::Axis::kPp);
@@ -127,14 +127,14 @@ TEST(PipelineTrafficTest, BytesPerStepAreTheFormulas) {
       std::array<Totals, 2> totals;
       RunRanks(kCopies * kStages,
                [&](comm::World& world) { ExpectTraffic(c, zero, world, totals); });
-      ASSERT_FALSE(HasFailure()) << c.schedule << ", zero " << zero;
+      ASSERT_FALSE(HasFailure()) << Name(c.schedule) << ", zero " << zero;
       for (size_t step = 0; step < 2; ++step) {
         // Outputs and the gradients of inputs; the shapes of the first micro-batch's.
         const int64_t messages = 2 * kMicros * c.crossings;
         const int64_t headers = step == 0 ? c.crossings : 0;
-        EXPECT_EQ(totals[step].sends, kCopies * (messages + headers)) << c.schedule;
+        EXPECT_EQ(totals[step].sends, kCopies * (messages + headers)) << Name(c.schedule);
         EXPECT_EQ(totals[step].sent, kCopies * (messages * kActivation + headers * kHeader))
-            << c.schedule;
+            << Name(c.schedule);
         EXPECT_EQ(totals[step].receives, totals[step].sends);
         EXPECT_EQ(totals[step].received, totals[step].sent);
       }
@@ -152,7 +152,7 @@ TEST(PipelineTrafficTest, ATiedTableIsAddedUpOncePerStep) {
           nn::Gpt2 model(Config());
           model.Initialize(world.context(), {.seed = 1});
           optim::AdamW optimizer(model.Parameters(), {});
-          HybridParallelPlugin plugin(world, OptionsOf(c, 0));
+          HybridParallelPlugin plugin(world, {.bucket_bytes = kBucketBytes}, OptionsOf(c, 0));
           Booster booster(plugin);
           Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
           const Tensor tokens =
@@ -177,7 +177,7 @@ TEST(PipelineTrafficTest, ATiedTableIsAddedUpOncePerStep) {
       }
       // Whether there is a gradient, and the gradient.
       EXPECT_EQ(bytes, shares ? kSteps * (4 + 4 * kVocab * kDim) : 0)
-          << c.schedule << ", rank " << rank;
+          << Name(c.schedule) << ", rank " << rank;
     }
   }
 }

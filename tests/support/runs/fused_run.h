@@ -30,7 +30,7 @@ struct FusedSetup {
   bool two_walks = false;  // run backward twice, even without max_norm
   DType dtype = DType::kF64;
   int64_t chunk_bytes = 1000;
-  std::string precision = "f64";
+  Precision precision = Precision::kF64;
 
   optim::StepOptions step_options() const {
     return {
@@ -73,7 +73,7 @@ Weights GeminiFused(const FusedSetup& setup, int num_ranks, double timeout_secon
         optimizer.set_step_options(setup.step_options());
         GeminiPlugin plugin(world.group(), {.precision = setup.precision,
                                             .max_norm = setup.max_norm,
-                                            .chunk_bytes = setup.chunk_bytes});
+                                            .bucket_bytes = setup.chunk_bytes});
         Booster booster(plugin);
         std::ignore = booster.boost(*model, optimizer);
         const MemoryLedger& ledger = world.context()->ledger();

@@ -49,8 +49,9 @@ class SmallRun {
     return model_.Parameters();
   }
   static std::unique_ptr<Plugin> MakePlugin(const comm::World& world) {
-    if (world.size() == 1) return std::make_unique<SingleRankPlugin>(SingleRankOptions{});
-    return std::make_unique<LowLevelZeroPlugin>(world.group(), LowLevelZeroOptions{.stage = 1});
+    if (world.size() == 1) return std::make_unique<SingleRankPlugin>();
+    return std::make_unique<LowLevelZeroPlugin>(world.group(), TrainingOptions{},
+                                                LowLevelZeroOptions{.stage = 1});
   }
 
   nn::Mlp model_;

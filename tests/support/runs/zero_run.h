@@ -22,7 +22,7 @@ struct ZeroRun {
   explicit ZeroRun(const comm::World& world, int64_t width = 24)
       : model({.sizes = {8, width, 4}}),
         optimizer(Made(world), {.lr = 1e-2}),
-        plugin(world.group(), LowLevelZeroOptions{.stage = 1}),
+        plugin(world.group(), {}, {.stage = 1}),
         booster(plugin) {
     std::ignore = booster.boost(model, optimizer);
   }

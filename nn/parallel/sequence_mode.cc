@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "apogee/nn/parallel/sequence_mode.h"
+
+#include "apogee/core/text/enum_names.h"
+
+namespace apogee::nn::parallel {
+namespace {
+
+constexpr EnumName<SequenceMode> kNames[] = {{SequenceMode::kNone, "none"},
+                                             {SequenceMode::kNone, ""},
+                                             {SequenceMode::kSplitGather, "split_gather"},
+                                             {SequenceMode::kAllToAll, "all_to_all"},
+                                             {SequenceMode::kRingAttention, "ring_attn"}};
+
+}  // namespace
+
+const char* Name(SequenceMode mode) { return NameOf<SequenceMode>(kNames, mode); }
+
+absl::StatusOr<SequenceMode> ParseSequenceMode(const std::string& text) {
+  return ParseName<SequenceMode>("sp_mode", kNames, text);
+}
+
+}  // namespace apogee::nn::parallel

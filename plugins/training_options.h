@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// TrainingOptions: what every plugin takes. One value fits all of them, so a program can change its
+// plugin and keep its options.
+//
+//   const TrainingOptions training{.precision = Precision::kBf16, .max_norm = 1.0};
+//   DdpPlugin plugin(world.group(), training);
+//   LowLevelZeroPlugin zero(world.group(), training, {.stage = 2});
+//   const absl::StatusOr<Precision> precision = ParsePrecision(flag);   // of a command line
+//
+// A plugin's constructor checks the options and throws Error that lists every wrong one.
+#ifndef APOGEE_PLUGINS_TRAINING_OPTIONS_H_
+#define APOGEE_PLUGINS_TRAINING_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "apogee/core/dtype.h"
+#include "apogee/core/status.h"
+#include "apogee/optim/step/loss_scaler.h"
+
+namespace apogee {
+
+// kBf16 and kFp16 have fp32 masters and gradients; kFp16 also has a dynamic loss scale.
+enum class Precision { kF32, kBf16, kFp16, kF64 };
+
+// "f32", "bf16", "fp16", "f64".
+const char* Name(Precision precision);
+// Reads these texts, "fp32" and "f16".
+absl::StatusOr<Precision> ParsePrecision(const std::string& text);
+// The dtype of parameters and activations.
+DType DTypeOf(Precision precision);
+
+struct TrainingOptions {
+  Precision precision = Precision::kF32;
+  // Clip the global L2 norm of the averaged gradients to this. 0: use the optimizer's step options.
+  double max_norm = 0;
+  // Gradients, and parameters that are sharded, travel in buckets of about this size.
+  int64_t bucket_bytes = 25 << 20;
+  // Reduce buckets while backward is still running.
+  bool overlap = true;
+  // For kFp16.
+  optim::LossScalerOptions loss_scaler = {};
+};
+
+}  // namespace apogee
+
+#endif  // APOGEE_PLUGINS_TRAINING_OPTIONS_H_
