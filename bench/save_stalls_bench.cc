@@ -16,6 +16,7 @@
 
 #include "apogee/bench/train_steps.h"
 #include "apogee/core/blocking_waits.h"
+#include "apogee/nn/losses.h"
 #include "apogee/plugins/low_level_zero.h"
 
 using namespace apogee;

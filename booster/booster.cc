@@ -7,7 +7,13 @@
 
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/booster/call_site.h"
+#include "apogee/booster/run_config.h"
+#include "apogee/booster/save_runner.h"
+#include "apogee/booster/state_files.h"
+#include "apogee/booster/training_checkpoints.h"
+#include "apogee/booster/training_state.h"
 #include "apogee/nn/trace_modules.h"
+#include "apogee/plugins/loss_normalizer.h"
 
 namespace apogee {
 namespace {
@@ -21,11 +27,42 @@ void CheckComplete(const internal::Window& window) {
 
 }  // namespace
 
+Booster::Booster(Plugin& plugin)
+    : plugin_(plugin),
+      watched_plugin_(&plugin),
+      checkpoints_(std::make_unique<TrainingCheckpoints>()),
+      saves_(std::make_unique<SaveRunner>()) {}
+Booster::~Booster() = default;
+
+void Booster::CheckBoosted(const char* what) const {
+  APOGEE_CHECK(model_ != nullptr, what, ": call boost(model, optimizer) first");
+  const char* gone = model_.is_gone()            ? "model that was given to boost"
+                     : optimizer_.is_gone()      ? "optimizer that boost returned"
+                     : watched_plugin_.is_gone() ? "plugin of this booster"
+                                                 : nullptr;
+  APOGEE_CHECK(gone == nullptr, what, ": the ", gone,
+               " has been destroyed; keep it for as long as its booster is used");
+}
+
+void Booster::CheckScheduler(const char* what) const {
+  APOGEE_CHECK(!scheduler_.is_gone(), what,
+               ": the scheduler that was given to boost has been destroyed; keep it for as long as "
+               "its booster is used");
+}
+
+TrainingParts Booster::Parts() {
+  return {.model = *model_,
+          .optimizer = *optimizer_,
+          .scheduler = scheduler_.get(),
+          .plugin = plugin_,
+          .config = &config_};
+}
+
 void Booster::TraceTo(Trace* trace, int rank) {
   APOGEE_CHECK(model_ == nullptr,
                "TraceTo: this booster already runs a model; call it before boost");
   compute_lane_ = LaneOf(trace, rank, "compute");
-  saver_lane_ = LaneOf(trace, rank, "saver");
+  saves_->TraceTo(compute_lane_, LaneOf(trace, rank, "saver"));
 }
 
 void Booster::set_run_config(RunConfig config) {
@@ -147,6 +184,82 @@ PipelineResult Booster::execute_pipeline(const data::Batch& batch, nn::Module& m
   return result;
 } catch (const comm::CommError& error) {
   Rethrow("execute_pipeline", error);
+}
+
+absl::Status Booster::save_training_state(const std::string& folder, const RunPosition& position,
+                                          const SaveOptions& options) try {
+  CheckBoosted("save_training_state");
+  CheckScheduler("save_training_state");
+  return checkpoints_->Save(Parts(), folder, position, options, *saves_);
+} catch (const comm::CommError& error) {
+  Rethrow("save_training_state", error);
+}
+
+absl::StatusOr<Resumed> Booster::resume(const std::string& folder,
+                                        const std::shared_ptr<checkpoint::FileSystem>& files) try {
+  CheckBoosted("resume");
+  CheckScheduler("resume");
+  return checkpoints_->Resume(Parts(), folder, files, *saves_);
+} catch (const comm::CommError& error) {
+  Rethrow("resume", error);
+}
+
+absl::Status Booster::save_model(const std::string& path, const SaveModelOptions& options) try {
+  CheckBoosted("save_model");
+  return StateFiles(Parts(), *saves_).SaveModel(path, options);
+} catch (const comm::CommError& error) {
+  Rethrow("save_model", error);
+}
+
+absl::StatusOr<checkpoint::LoadReport> Booster::load_model(const std::string& path,
+                                                           const LoadModelOptions& options) try {
+  CheckBoosted("load_model");
+  return StateFiles(Parts(), *saves_).LoadModel(path, options);
+} catch (const comm::CommError& error) {
+  Rethrow("load_model", error);
+}
+
+absl::Status Booster::save_optimizer(const std::string& path, const FileOptions& options) try {
+  CheckBoosted("save_optimizer");
+  return StateFiles(Parts(), *saves_).SaveOptimizer(path, options);
+} catch (const comm::CommError& error) {
+  Rethrow("save_optimizer", error);
+}
+
+absl::Status Booster::load_optimizer(const std::string& path,
+                                     const std::shared_ptr<checkpoint::FileSystem>& files) try {
+  CheckBoosted("load_optimizer");
+  return StateFiles(Parts(), *saves_).LoadOptimizer(path, files);
+} catch (const comm::CommError& error) {
+  Rethrow("load_optimizer", error);
+}
+
+absl::Status Booster::save_lr_scheduler(const std::string& path, const FileOptions& options) try {
+  CheckBoosted("save_lr_scheduler");
+  CheckScheduler("save_lr_scheduler");
+  return StateFiles(Parts(), *saves_).SaveScheduler(path, options);
+} catch (const comm::CommError& error) {
+  Rethrow("save_lr_scheduler", error);
+}
+
+absl::Status Booster::load_lr_scheduler(const std::string& path,
+                                        const std::shared_ptr<checkpoint::FileSystem>& files) try {
+  CheckBoosted("load_lr_scheduler");
+  CheckScheduler("load_lr_scheduler");
+  return StateFiles(Parts(), *saves_).LoadScheduler(path, files);
+} catch (const comm::CommError& error) {
+  Rethrow("load_lr_scheduler", error);
+}
+
+absl::Status Booster::wait_for_saves() { return saves_->Wait(); }
+
+std::optional<absl::Status> Booster::save_status() const { return saves_->status(); }
+
+absl::Status Booster::check_space(const std::string& folder, int64_t checkpoints,
+                                  const std::shared_ptr<checkpoint::FileSystem>& files) const {
+  CheckBoosted("check_space");
+  return TrainingCheckpoints::CheckSpace({*model_, *optimizer_, scheduler_, plugin_, nullptr},
+                                         folder, checkpoints, files);
 }
 
 }  // namespace apogee

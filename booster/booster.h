@@ -31,25 +31,23 @@
 #ifndef APOGEE_BOOSTER_BOOSTER_H_
 #define APOGEE_BOOSTER_BOOSTER_H_
 
-#include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "apogee/booster/accumulation.h"
-#include "apogee/booster/run_lock.h"
-#include "apogee/booster/training_state.h"
-#include "apogee/checkpoint/background_saver.h"
-#include "apogee/checkpoint/files/file_system.h"
-#include "apogee/checkpoint/hf/hf_weights.h"
+#include "apogee/booster/save_options.h"
+#include "apogee/checkpoint/load_report.h"
 #include "apogee/core/trace/trace.h"
 #include "apogee/data/loader.h"
 #include "apogee/optim/schedule/lr_scheduler.h"
 #include "apogee/plugins/plugin.h"
 
 namespace apogee {
+
+class TrainingCheckpoints;  // training_checkpoints.h
+class SaveRunner;           // save_runner.h
+struct TrainingParts;       // training_state.h
 
 // What boost() takes besides the model and the optimizer.
 struct BoostOptions {
@@ -68,63 +66,11 @@ struct Boosted {
   Criterion criterion;
 };
 
-// How and where a file is written.
-struct FileOptions {
-  // true: the call returns as soon as the data to save has been copied. A background thread writes
-  // it while training continues. See wait_for_saves.
-  bool use_async = false;
-  std::shared_ptr<checkpoint::FileSystem> files = checkpoint::RealFileSystem();
-};
-
-struct SaveOptions {
-  // Number of checkpoints to keep, the newest ones. At least 2, because the newest may turn out to
-  // be damaged.
-  int64_t keep = 3;
-  bool use_async = false;  // as in FileOptions
-  // Called on rank 0 with problems that do not fail the save: an older checkpoint that could not be
-  // removed or was found damaged. Called within the save or, if that is asynchronous, within the
-  // next save or wait_for_saves. The destructor prints the messages that remain. Null: stderr.
-  std::function<void(const std::string&)> notice = nullptr;
-  std::shared_ptr<checkpoint::FileSystem> files = checkpoint::RealFileSystem();
-};
-
-struct SaveModelOptions {
-  // As in checkpoint/hf/hf_weights.h.
-  bool shard = true;
-  int64_t size_per_shard_mb = 5120;
-  bool use_safetensors = true;
-  std::string config_json = {};
-  bool use_async = false;  // as in FileOptions
-  std::shared_ptr<checkpoint::FileSystem> files = checkpoint::RealFileSystem();
-};
-
-struct LoadModelOptions {
-  // false: missing and unexpected tensors are reported and not refused.
-  bool strict = true;
-  // model_prefix: begins the model's names but not the names in the files. file_prefix: the
-  // reverse.
-  std::string model_prefix = {}, file_prefix = {};
-  std::shared_ptr<checkpoint::FileSystem> files = checkpoint::RealFileSystem();
-};
-
-// The result of resume().
-struct Resumed {
-  RunPosition position;
-  std::string path;  // the checkpoint's
-  // Sentences without control characters, about
-  //   - newer checkpoints that were skipped, with the reason, newest first
-  //   - settings of this run that differ from the saved ones
-  //   - options of this run without effect, because the saved ones stay in force
-  //   - a learning-rate schedule that differs from the saved run's
-  //   - a schedule or dynamic loss scale that was saved and that this run lacks
-  std::vector<std::string> notices;
-};
-
 class Booster {
  public:
   // The plugin, and everything given to boost, must exist as long as the booster is used. A call
   // after one of them was destroyed throws Error that names it.
-  explicit Booster(Plugin& plugin) : plugin_(plugin), watched_plugin_(&plugin) {}
+  explicit Booster(Plugin& plugin);
   ~Booster();
   Booster(const Booster&) = delete;
   Booster& operator=(const Booster&) = delete;
@@ -275,7 +221,7 @@ class Booster {
   absl::Status wait_for_saves();
   // The status that wait_for_saves would return; nothing while a save is running. Ranks may see the
   // end of a save at different times.
-  std::optional<absl::Status> save_status();
+  std::optional<absl::Status> save_status() const;
 
   // Checks that the disk has room for `checkpoints` training states in an existing folder.
   // ResourceExhausted with the numbers if not; NotFound if there is no such folder. Call it after
@@ -288,11 +234,6 @@ class Booster {
 
  private:
   friend class GraphedMicroStep;
-  using SavePtr = std::shared_ptr<checkpoint::PlannedSave>;
-  // Runs `write` on this thread, or on the saving thread with copies of the data that `save` needs.
-  absl::Status Write(bool use_async, const SavePtr& save, checkpoint::BackgroundSaver::Write write);
-  absl::Status WriteTo(const std::string& path, bool use_async,
-                       const std::shared_ptr<checkpoint::FileSystem>& files, const SavePtr& save);
   // The micro-batch that begins now. Begins a new window if the last one is complete.
   internal::MicroBatch BeginMicroBatch();
   // Notes that it ran; `loss` has been multiplied by its share.
@@ -304,27 +245,22 @@ class Booster {
   // Throws Error before boost, and once a boosted object is gone.
   void CheckBoosted(const char* what) const;
   void CheckScheduler(const char* what) const;
-  // Makes ranks hold equal values. Called before every save, and before loads that replace only a
-  // part.
-  void SyncReplicas();
+  // What saves and loads work on. For calls that CheckBoosted let pass.
+  TrainingParts Parts();
 
   Plugin& plugin_;
   Watched<Plugin> watched_plugin_;
   RunConfig config_;
   TraceLane* compute_lane_ = nullptr;
-  TraceLane* saver_lane_ = nullptr;
   Watched<nn::Module> model_;
   Watched<optim::Optimizer> optimizer_;
   Watched<optim::LrScheduler> scheduler_;
   std::shared_ptr<LossNormalizer> normalizer_;  // after boost
   // Of accumulate; the optimizer's hook and the Accumulation have it, too.
   std::shared_ptr<internal::Window> window_ = std::make_shared<internal::Window>();
-  std::unique_ptr<RunLock> folder_lock_;                // rank 0: last training state's folder
-  std::unique_ptr<checkpoint::BackgroundSaver> saver_;  // after the first save
-  std::map<std::string, std::string> passed_over_;      // checkpoints that resume skipped, and why
-  // Notices of the running save, owned by its thread until it ends, and their receiver.
-  std::shared_ptr<std::vector<std::string>> notices_;
-  std::function<void(const std::string&)> notice_;
+  std::unique_ptr<TrainingCheckpoints> checkpoints_;
+  // The last member: its destructor waits for the running save, which may use the others.
+  std::unique_ptr<SaveRunner> saves_;
 };
 
 }  // namespace apogee

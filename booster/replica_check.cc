@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "apogee/comm/gather_texts.h"
+#include "apogee/optim/core/local_gradients.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee {
@@ -43,6 +44,12 @@ std::string Pack(const std::vector<checkpoint::TensorPart>& parts) {
 }
 
 }  // namespace
+
+void SyncReplicas(Plugin& plugin, optim::Optimizer& optimizer) {
+  plugin.BeforeSave(optimizer);
+  auto* local = dynamic_cast<optim::LocalGradientOptimizer*>(&optimizer);
+  if (local != nullptr) local->SyncReplicas();
+}
 
 absl::Status CheckReplicas(const char* what, const std::vector<checkpoint::TensorPart>& parts,
                            const comm::GroupPtr& group) {

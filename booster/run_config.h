@@ -16,22 +16,11 @@
 #include <vector>
 
 #include "apogee/booster/attributes.h"
+#include "apogee/booster/run_record.h"
 #include "apogee/optim/schedule/lr_scheduler.h"
 #include "apogee/plugins/plugin.h"
 
 namespace apogee {
-
-struct RunConfig {
-  using Texts = std::map<std::string, std::string>;
-  // Must be equal for a run to continue: resume refuses other values, with a list. All texts are
-  // UTF-8.
-  Texts identity = {};
-  // May change from one process to the next: resume reports differences, and the new value holds.
-  Texts settings = {};
-  // The options of the optimizer's groups, as constructed. resume reports differences, and the
-  // saved value holds. boost fills these in.
-  std::vector<Texts> options = {};
-};
 
 // Returns `given` with the settings of the model, the optimizer and the scheduler added. The
 // scheduler's base rates stand in for the current rates, which it changes.

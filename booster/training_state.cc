@@ -7,6 +7,7 @@
 
 #include "apogee/booster/attributes.h"
 #include "apogee/booster/replica_check.h"
+#include "apogee/booster/run_config.h"
 #include "apogee/booster/state_sections.h"
 #include "apogee/checkpoint/agreement.h"
 #include "apogee/checkpoint/checkpoint_reader.h"

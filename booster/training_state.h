@@ -25,17 +25,12 @@
 #include <string>
 #include <vector>
 
-#include "apogee/booster/run_config.h"
+#include "apogee/booster/run_record.h"
 #include "apogee/checkpoint/planned_save.h"
 #include "apogee/optim/schedule/lr_scheduler.h"
 #include "apogee/plugins/plugin.h"
 
 namespace apogee {
-
-struct RunPosition {
-  int64_t step = 0;
-  std::map<std::string, std::string> extra = {};  // the caller's, UTF-8
-};
 
 struct TrainingParts {
   nn::Module& model;

@@ -9,10 +9,10 @@ list(TRANSFORM built PREPEND apogee_ OUTPUT_VARIABLE layer_targets)
 add_library(apogee INTERFACE)
 add_library(apogee::apogee ALIAS apogee)
 target_link_libraries(apogee INTERFACE ${layer_targets})
-if(EXISTS ${PROJECT_SOURCE_DIR}/booster/apogee.h)
+if(EXISTS ${PROJECT_SOURCE_DIR}/driver/apogee.h)
   # The umbrella header is in the folder of the top layer but is included as "apogee/apogee.h". It is copied,
   # because a link would be installed as a link.
-  configure_file(${PROJECT_SOURCE_DIR}/booster/apogee.h ${APOGEE_INCLUDE_ROOT}/apogee/apogee.h COPYONLY)
+  configure_file(${PROJECT_SOURCE_DIR}/driver/apogee.h ${APOGEE_INCLUDE_ROOT}/apogee/apogee.h COPYONLY)
   target_sources(apogee INTERFACE FILE_SET HEADERS BASE_DIRS ${APOGEE_INCLUDE_ROOT}
                                   FILES ${APOGEE_INCLUDE_ROOT}/apogee/apogee.h)
 else()

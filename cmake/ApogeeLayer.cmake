@@ -5,14 +5,14 @@
 #
 #   add_layer(NAME tensor
 #             SRCS tensor.cc ops/matmul.cc cpu/matmul.cc   # relative to the folder
-#             HDRS tensor.h ops/matmul.h                   # installed under include/apogee/tensor/
+#             HDRS tensor.h ops/matmul.h                   # public: installed under include/apogee/tensor/
 #             DEPS core                                    # layers; their own dependencies are added
 #             PUBLIC_LIBS absl::status                     # seen in our headers
 #             PRIVATE_LIBS DNNL::dnnl                      # linked, not seen in our headers
 #             BUILD_LIBS Eigen3::Eigen)                    # header-only and not seen: users don't need it
 #
-# makes the static library apogee_tensor, alias apogee::tensor. Leave headers that only this folder uses out
-# of HDRS.
+# makes the static library apogee_tensor, alias apogee::tensor. HDRS are for users and for authors of extensions:
+# a public header includes only public ones, and driver/apogee.h includes them all (public_check.sh).
 
 function(add_layer)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "SRCS;HDRS;DEPS;PUBLIC_LIBS;PRIVATE_LIBS;BUILD_LIBS")
@@ -38,6 +38,9 @@ function(add_layer)
   endif()
   add_library(apogee::${arg_NAME} ALIAS ${target})
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${arg_NAME} LINKER_LANGUAGE CXX)
+  set(public_headers ${arg_HDRS})
+  list(TRANSFORM public_headers PREPEND ${folder}/)
+  set_property(GLOBAL APPEND PROPERTY APOGEE_PUBLIC_HEADERS ${public_headers})
   list(TRANSFORM arg_HDRS PREPEND ${APOGEE_INCLUDE_ROOT}/apogee/${folder}/)
   target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${APOGEE_INCLUDE_ROOT} FILES ${arg_HDRS})
   apogee_target_flags(${target})
@@ -84,10 +87,14 @@ function(apogee_declare_folder name)
 endfunction()
 
 # <build>/layers.txt: one line `name|folder|dep dep` per declared folder, for the layer check.
+# <build>/public_headers.txt: the headers that are installed, for public_check.sh.
 function(apogee_write_layer_table)
   get_property(table GLOBAL PROPERTY APOGEE_LAYER_TABLE)
   list(JOIN table "\n" text)
   file(WRITE ${PROJECT_BINARY_DIR}/layers.txt "${text}\n")
+  get_property(headers GLOBAL PROPERTY APOGEE_PUBLIC_HEADERS)
+  list(JOIN headers "\n" text)
+  file(WRITE ${PROJECT_BINARY_DIR}/public_headers.txt "${text}\n")
 endfunction()
 
 # An executable of tools/, examples/ or bench/:
@@ -104,7 +111,7 @@ function(apogee_program)
   add_executable(${arg_NAME} ${arg_SRCS})
   apogee_target_flags(${arg_NAME})
   target_include_directories(${arg_NAME} PRIVATE ${APOGEE_INCLUDE_ROOT})
-  if("CLI11::CLI11" IN_LIST arg_LIBS OR "examples_common" IN_LIST arg_LAYERS)
+  if("CLI11::CLI11" IN_LIST arg_LIBS)
     apogee_command_line(${arg_NAME})
   endif()
   list(TRANSFORM arg_LAYERS PREPEND apogee_)

@@ -10,15 +10,8 @@
 
 namespace apogee::comm {
 
-enum class Backend : uint8_t {
-  kLocal,  // ranks are threads
-  kMpi,    // processes; tensors of a GPU are staged through the host
-  kTcp,    // as kMpi, but without MPI
-  kNccl,   // processes with a GPU each
-};
-
-// `num_processes`: as many as mpirun, srun or `apogee run` started; 1 if ranks are threads. Returns
-// InvalidArgument for an unknown backend, or one that cannot be used here.
+// `num_processes`: as many as mpirun, srun or `apogee run` started; 1 if ranks are threads. Never
+// returns kAuto. Returns InvalidArgument for a backend that cannot be used here.
 absl::StatusOr<Backend> ChooseBackend(const LaunchOptions& options, int num_processes);
 
 }  // namespace apogee::comm

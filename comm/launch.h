@@ -20,6 +20,7 @@
 #ifndef APOGEE_COMM_LAUNCH_H_
 #define APOGEE_COMM_LAUNCH_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -32,6 +33,20 @@
 
 namespace apogee::comm {
 
+enum class Backend : uint8_t {
+  kAuto,   // kLocal for threads, kMpi or kTcp for processes on the CPU, kNccl for those on GPUs
+  kLocal,  // ranks are threads
+  kMpi,    // processes of mpirun or srun; tensors of a GPU are staged through the host
+  kTcp,    // processes of `apogee run`; tensors of a GPU are staged through the host
+  kNccl,   // processes with a GPU each; tensors of the GPU go through NCCL, with the same bits as
+           // without it; tensors of the CPU go through kMpi or kTcp
+};
+
+// "auto", "local", "mpi", "tcp", "nccl".
+const char* Name(Backend backend);
+// The inverse, for command lines. InvalidArgument for another text.
+absl::StatusOr<Backend> ParseBackend(const std::string& text);
+
 struct LaunchOptions {
   // 0: as many as mpirun, srun or `apogee run` started processes, else 1. Another number than the
   // started processes is an InvalidArgument.
@@ -42,16 +57,9 @@ struct LaunchOptions {
   // Device of the ranks' contexts: "cpu", "cuda", "cuda:1". Ranks that are threads share one GPU;
   // process r takes GPU r modulo the number of GPUs of its machine. No GPU there is an error.
   std::string device = "cpu";
-  // The backend that carries the collectives:
-  //   "local"  ranks are threads
-  //   "mpi"    processes of mpirun or srun; tensors of a GPU are staged through the host
-  //   "tcp"    processes of `apogee run`; tensors of a GPU are staged through the host
-  //   "nccl"   processes with a GPU each; tensors of the GPU go through NCCL, with the same bits as
-  //            without it; tensors of the CPU go through mpi or tcp
-  //   "auto"   local for threads, mpi or tcp for processes on the CPU, nccl for processes on GPUs
-  // A backend that cannot be used is never replaced by another: it is an error on all ranks, before
-  // the function runs.
-  std::string comm = "auto";
+  // The backend that carries the collectives. A backend that cannot be used is never replaced by
+  // another: it is an error on all ranks, before the function runs.
+  Backend comm = Backend::kAuto;
   // How long a collective waits for a peer before it fails, at most 1e9. Over NCCL the time
   // includes the work that the peer's rank had queued before the collective.
   double timeout_seconds = 60;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "apogee/core/text/text.h"
+#include "apogee/data/corpus_sources.h"
 
 namespace apogee::data {
 

@@ -17,10 +17,11 @@
 #include <vector>
 
 #include "apogee/core/status.h"
-#include "apogee/data/corpus_sources.h"
 #include "apogee/data/dataset.h"
 
 namespace apogee::data {
+
+struct TextSource;  // corpus_sources.h
 
 struct TextCorpusOptions {
   // Tokens per sample. Each part must have room for one sample and its shifted targets: block + 1

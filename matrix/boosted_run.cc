@@ -11,13 +11,16 @@
 
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/booster/booster.h"
+#include "apogee/chunk/sharded_parameters.h"
 #include "apogee/comm/some_ranks.h"
 #include "apogee/matrix/optimizers.h"
 #include "apogee/matrix/plain_run.h"
 #include "apogee/matrix/plugins.h"
 #include "apogee/matrix/rank_report.h"
+#include "apogee/matrix/sabotage.h"
 #include "apogee/matrix/workload.h"
 #include "apogee/nn/parallel/shard.h"
+#include "apogee/nn/parallel/tensor_parallel.h"
 #include "apogee/plugins/gemini.h"
 #include "apogee/plugins/hybrid_parallel.h"
 
@@ -70,11 +73,11 @@ class RankRun {
   RankRun(const Cell& cell, Sabotage sabotage, const comm::World& world)
       : cell_(cell),
         sabotage_(sabotage),
-        variant_(FindPlugin(cell.plugin)),
+        variant_(cell.catalog->FindPlugin(cell.plugin)),
         groups_(world, sabotage),
         world_(world.rank(), world.size(), world.context(),
                [this](const std::vector<int>& members) { return groups_.Find(members); }),
-        workload_(FindWorkload(cell.workload)),
+        workload_(cell.catalog->FindWorkload(cell.workload)),
         model_(workload_.MakeModel()) {
     // Other ranks start from other weights; boost must make them equal.
     model_->Initialize(world.context(), {.seed = world.rank() == 0 ? kSeed : 99,

@@ -126,10 +126,11 @@ std::string Cell::name() const {
          (ignored ? "/ignored" : "") + "/" + workload;
 }
 
-std::vector<Cell> AllCells(const optim::OptimizerRegistry& optimizers) {
+std::vector<Cell> AllCells(const Catalog& catalog) {
+  const optim::OptimizerRegistry& optimizers = catalog.optimizers;
   std::vector<Cell> cells;
   for (const std::string& optimizer : optimizers.names()) {
-    for (const PluginVariant& plugin : PluginVariants()) {
+    for (const PluginVariant& plugin : catalog.plugins) {
       if (!IsOffered(optimizer, plugin, optimizers)) continue;
       for (const int world : plugin.worlds) {
         AppendIgnored(optimizer, plugin, world, cells);
@@ -166,7 +167,7 @@ std::vector<Cell> AllCells(const optim::OptimizerRegistry& optimizers) {
   std::set<std::string> names;
   std::erase_if(cells, [&](Cell& cell) {
     cell.clip = cell.clip && CanClip(cell);
-    cell.optimizers = &optimizers;
+    cell.catalog = &catalog;
     return !names.insert(cell.name()).second;
   });
   return cells;

@@ -15,7 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "apogee/optim/registry.h"
+#include "apogee/comm/launch.h"
+#include "apogee/matrix/catalog.h"
 
 namespace apogee::matrix {
 
@@ -33,17 +34,17 @@ struct Cell {
   std::string workload;
   // The device of both runs, and the boosted run's backend for collectives (LaunchOptions).
   std::string device = "cpu";
-  std::string comm = "auto";
-  // Has the optimizer; must outlive the cell.
-  const optim::OptimizerRegistry* optimizers = &optim::BuiltInOptimizers();
+  comm::Backend comm = comm::Backend::kAuto;
+  // Has the optimizer, the plugin and the workload; must outlive the cell.
+  const Catalog* catalog = &LibraryCatalog();
 
   std::string name() const;
 };
 
-// Every optimizer of the registry with every plugin and layout that supports it, in a fixed order.
+// Every optimizer of the catalog with every plugin and layout that supports it, in a fixed order.
 // Hybrid plugins have very many layouts: each of those gets only some precisions, windows and
 // workloads, the same in every run.
-std::vector<Cell> AllCells(const optim::OptimizerRegistry& optimizers = optim::BuiltInOptimizers());
+std::vector<Cell> AllCells(const Catalog& catalog = LibraryCatalog());
 
 // A sample of at most `limit` cells that together have every pair of values of two axes that occurs
 // in `cells`, if `limit` allows. Chosen greedily, the same every time.

@@ -105,7 +105,7 @@ CellReport RunCell(const Cell& cell, Sabotage sabotage, ReferenceCache& referenc
 }
 
 std::vector<Cell> ChooseCells(const MatrixOptions& options) {
-  std::vector<Cell> cells = AllCells(*options.optimizers);
+  std::vector<Cell> cells = AllCells(*options.catalog);
   if (options.sample > 0) cells = PairwiseSample(cells, options.sample);
   std::erase_if(cells,
                 [&](const Cell& cell) { return !MatchesPattern(cell.name(), options.only); });

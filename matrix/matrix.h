@@ -3,7 +3,7 @@
 // The matrix: runs cells, compares each with the one-rank run, and reports.
 //
 //   RunMatrix({.only = "adamw/*", .sample = 300}, std::cout);
-//   RunMatrix({.only = "adamax/*", .optimizers = &registry}, std::cout);   // your own optimizer
+//   RunMatrix({.only = "adamax/*", .catalog = &catalog}, std::cout);   // with your own optimizer
 //
 //   PASS adamw/ddp/world3/f32/acc3/fed  error 0 (row)  12 collectives, 83712 bytes per step  …
 //   FAIL lamb/ddp/world2/f64/acc1/gpt2  error 0.31 > 1e-09 (lm.transformer.wte.weight)  …
@@ -21,11 +21,11 @@
 #include <vector>
 
 #include "apogee/matrix/cell.h"
-#include "apogee/matrix/sabotage.h"
 
 namespace apogee::matrix {
 
 class ReferenceCache;
+enum class Sabotage : int;  // sabotage.h
 
 enum class Verdict { kPass, kFail, kRefused };
 
@@ -55,13 +55,14 @@ struct CellReport {
 CellReport RunCell(const Cell& cell, Sabotage sabotage, ReferenceCache& references);
 
 struct MatrixOptions {
-  std::string only = {};  // MatchesPattern
-  int64_t sample = 0;     // 0: all cells; else the size limit of a pairwise sample
-  Sabotage sabotage = Sabotage::kNone;
+  std::string only = {};   // MatchesPattern
+  int64_t sample = 0;      // 0: all cells; else the size limit of a pairwise sample
+  Sabotage sabotage = {};  // none
   std::string device = "cpu";
-  std::string comm = "auto";
-  // The optimizers to run, your own among them; must outlive the call and its reports.
-  const optim::OptimizerRegistry* optimizers = &optim::BuiltInOptimizers();
+  comm::Backend comm = comm::Backend::kAuto;
+  // The optimizers, plugins and models to run, your own among them; must outlive the call and its
+  // reports.
+  const Catalog* catalog = &LibraryCatalog();
 };
 
 // The cells to run; runs nothing. The pattern applies to the sample, so that several patterns can

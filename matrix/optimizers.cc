@@ -86,8 +86,8 @@ OptionMap SecondGroup(const OptionMap& defaults, OptionMap options) {
 }  // namespace
 
 std::unique_ptr<optim::Optimizer> MakeMatrixOptimizer(const Cell& cell, nn::Module& model) {
-  const LowRank low_rank = FindWorkload(cell.workload).low_rank();
-  const OptionMap defaults = ValueOrThrow(cell.optimizers->Defaults(cell.optimizer));
+  const LowRank low_rank = cell.catalog->FindWorkload(cell.workload).low_rank();
+  const OptionMap defaults = ValueOrThrow(cell.catalog->optimizers.Defaults(cell.optimizer));
   const OptionMap options = FirstGroup(defaults, low_rank, InterestingOptions(cell.optimizer));
   std::vector<optim::TextParamGroup> groups = {{{}, options}, {{}, SecondGroup(defaults, options)}};
   const bool projects = defaults.contains("project");
@@ -97,7 +97,7 @@ std::unique_ptr<optim::Optimizer> MakeMatrixOptimizer(const Cell& cell, nn::Modu
     const bool fits = shape.rank() == 2 && std::min(shape[0], shape[1]) >= low_rank.rank;
     groups[projects ? (fits ? 0 : 1) : turn++ % 2].params.push_back(parameter);
   }
-  return ValueOrThrow(cell.optimizers->Make(cell.optimizer, std::move(groups)));
+  return ValueOrThrow(cell.catalog->optimizers.Make(cell.optimizer, std::move(groups)));
 }
 
 bool UpdatesInBackward(const optim::Optimizer& optimizer) {

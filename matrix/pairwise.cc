@@ -20,7 +20,7 @@ constexpr size_t kNumPairs = kNumAxes * (kNumAxes - 1) / 2;
 // workload are axes of their own; for sequence-parallel plugins only the family of the workload
 // counts.
 std::array<std::string, kNumAxes> AxisValues(const Cell& cell) {
-  const PluginVariant& plugin = FindPlugin(cell.plugin);
+  const PluginVariant& plugin = cell.catalog->FindPlugin(cell.plugin);
   const bool hybrid = plugin.is_hybrid;
   const std::string family = cell.workload.substr(0, cell.workload.find('_'));
   return {cell.optimizer,

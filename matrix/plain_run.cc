@@ -9,6 +9,7 @@
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/matrix/optimizers.h"
 #include "apogee/matrix/plugins.h"
+#include "apogee/optim/step/loss_scaler.h"
 #include "apogee/plugins/precision.h"
 #include "apogee/tensor/make_context.h"
 
@@ -30,11 +31,11 @@ DType InitialDType(const std::string& precision) {
 
 bool HasMasters(const Cell& cell) {
   const bool rounds = cell.precision == "bf16" || cell.precision == "fp16";
-  return rounds && FindPlugin(cell.plugin).master_weights;
+  return rounds && cell.catalog->FindPlugin(cell.plugin).master_weights;
 }
 
 PlainResult PlainRun(const Cell& cell, const Reordering& order) {
-  const Workload& workload = FindWorkload(cell.workload);
+  const Workload& workload = cell.catalog->FindWorkload(cell.workload);
   const ContextPtr context =
       ValueOrThrow(MakeContext(ValueOrThrow(ParseDevice(cell.device)).For(0)));
   const std::unique_ptr<nn::Module> model = workload.MakeModel();

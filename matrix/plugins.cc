@@ -268,18 +268,6 @@ std::vector<PluginVariant> MakeVariants() {
 
 }  // namespace
 
-const std::vector<PluginVariant>& PluginVariants() {
-  static const auto& variants = *new std::vector<PluginVariant>(MakeVariants());
-  return variants;
-}
-
-const PluginVariant& FindPlugin(const std::string& name) {
-  std::vector<std::string> names;
-  for (const PluginVariant& variant : PluginVariants()) {
-    if (variant.name == name) return variant;
-    names.push_back(variant.name);
-  }
-  Throw(UnknownName("plugin", name, names));
-}
+std::vector<PluginVariant> LibraryPlugins() { return MakeVariants(); }
 
 }  // namespace apogee::matrix

@@ -2,8 +2,8 @@
 
 // The plugins of the matrix, in variants that differ in the options.
 //
-//   for (const PluginVariant& variant : PluginVariants()) ...
-//   MadePlugin made = FindPlugin("ddp").make(world, {.training = {.max_norm = 1}});
+//   for (const PluginVariant& variant : LibraryPlugins()) ...
+//   MadePlugin made = variant.make(world, {.training = {.max_norm = 1}});
 //   Booster booster(*made.plugin);
 #ifndef APOGEE_MATRIX_PLUGINS_H_
 #define APOGEE_MATRIX_PLUGINS_H_
@@ -69,9 +69,7 @@ struct PluginVariant {
   int ranks_per_sample() const { return pp * tp * sp; }
 };
 
-const std::vector<PluginVariant>& PluginVariants();
-// Throws Error for an unknown name.
-const PluginVariant& FindPlugin(const std::string& name);
+std::vector<PluginVariant> LibraryPlugins();
 
 }  // namespace apogee::matrix
 

@@ -56,7 +56,7 @@ double SignChange(const std::vector<double>& start, const std::vector<double>& e
 }
 
 bool IsExact(const Cell& cell) {
-  return cell.precision == "f64" || FindWorkload(cell.workload).has_exact_means();
+  return cell.precision == "f64" || cell.catalog->FindWorkload(cell.workload).has_exact_means();
 }
 
 // All different: 63 combinations of sample order and micro-batches, each with 20 scales.

@@ -18,7 +18,7 @@
 
 namespace apogee::matrix {
 
-enum class Sabotage { kNone, kLocalStats, kDropCollective, kNoneAsZero, kNoUpdate };
+enum class Sabotage : int { kNone, kLocalStats, kDropCollective, kNoneAsZero, kNoUpdate };
 
 // The names above, with "none" first.
 std::vector<std::string> SabotageNames();

@@ -4,7 +4,7 @@
 // data is a pure function of (step, sample): ranks and micro-steps can divide a batch in any way,
 // and the plain run sees the same batch.
 //
-//   const Workload& work = FindWorkload("gpt2");
+//   const Workload& work = LibraryCatalog().FindWorkload("gpt2");
 //   std::unique_ptr<nn::Module> model = work.MakeModel();
 //   Tensor loss = work.Loss({*model, context, work.criterion()},
 //                           {.step = 3, .first = 0, .count = work.num_samples()});
@@ -88,19 +88,6 @@ class Workload {
   // permutations.
   virtual bool has_exact_means() const = 0;
 };
-
-// The names:
-//
-//   fed                             FedGradients
-//   gpt2, llama                     TinyWorkload
-//   gpt2_tied, gpt2_untied,         LmWorkload
-//   llama_tied, llama_untied
-//   gpt2_long, llama_long (tied)    LmWorkload with tokens for 4 ranks in two pieces each
-//   gpt2_deep (tied),               the same, with layers for two chunks of four pipeline stages
-//   llama_deep (untied)
-//
-// Throws Error for another name.
-const Workload& FindWorkload(const std::string& name);
 
 }  // namespace apogee::matrix
 

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "apogee/nn/module.h"
-#include "apogee/tensor/kernels/args.h"
+#include "apogee/tensor/ops/kinds.h"
 
 namespace apogee::nn {
 

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "apogee/optim/core/kernels.h"
+
 namespace apogee::optim {
 namespace {
 

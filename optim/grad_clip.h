@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "apogee/autograd/parameter.h"
-#include "apogee/optim/core/kernels.h"
+#include "apogee/optim/step/step_gate.h"
 
 namespace apogee::optim {
 

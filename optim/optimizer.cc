@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <set>
 #include <utility>
 
 #include "apogee/autograd/grad_mode.h"
 #include "apogee/optim/core/option_hash.h"
 #include "apogee/optim/core/options_agreement.h"
+#include "apogee/optim/step/device_decision.h"
 
 namespace apogee::optim {
 namespace {
@@ -72,6 +74,16 @@ void Optimizer::set_step_options(const StepOptions& options) {
   }
   if (!problems.empty()) Throw(FormatProblems(name_, problems));
   step_options_ = options;
+}
+
+std::span<const StateSpec> Optimizer::KeepSpecs(std::vector<StateSpec> specs) const {
+  const auto same = [](const StateSpec& a, const StateSpec& b) {
+    return std::strcmp(a.name, b.name) == 0 && a.kind == b.kind && a.shape == b.shape;
+  };
+  for (const std::vector<StateSpec>& kept : kept_specs_) {
+    if (std::ranges::equal(kept, specs, same)) return kept;
+  }
+  return kept_specs_.emplace_back(std::move(specs));
 }
 
 void Optimizer::set_stat_reducer(std::unique_ptr<StatReducer> reducer) {

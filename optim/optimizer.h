@@ -27,6 +27,7 @@
 #define APOGEE_OPTIM_OPTIMIZER_H_
 
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -38,11 +39,11 @@
 #include "apogee/optim/param_view.h"
 #include "apogee/optim/schedule/lr_target.h"
 #include "apogee/optim/state_dict.h"
-#include "apogee/optim/step/device_decision.h"
 #include "apogee/optim/step/step.h"
 
 namespace apogee::optim {
 
+class DeviceDecision;
 class GradMarks;
 
 class Optimizer : public LrTarget {
@@ -205,6 +206,10 @@ class Optimizer : public LrTarget {
     return absl::OkStatus();
   }
 
+  // Keeps a list of declarations that depends on options and shapes, so that StateSpecs can return
+  // a span. Equal lists are kept once.
+  std::span<const StateSpec> KeepSpecs(std::vector<StateSpec> specs) const;
+
   // Statistics of whole tensors, in phases 0 .. num_stat_phases() - 1.
   virtual int num_stat_phases() const { return 0; }
   // Reserves the numbers of `phase` for each parameter, in the same order on every rank.
@@ -311,43 +316,13 @@ class Optimizer : public LrTarget {
   mutable int64_t num_skipped_ = 0;
   std::vector<StepHook> pre_step_hooks_, step_hooks_, report_hooks_, load_hooks_;
   mutable std::vector<GroupState> group_states_;
+  mutable std::list<std::vector<StateSpec>> kept_specs_;
   int rank_ = 0, num_ranks_ = 1;
   // The GPU has found that options differ between ranks; the next step() throws.
   mutable bool options_differ_ = false;
   // The report of a fused backward, until step() publishes it.
   std::optional<StepReport> fused_report_;
 };
-
-// A kernel chunk with the UpdateChunk fields of `param` filled in.
-template <typename Chunk>
-Chunk MakeUpdateChunk(const ActiveParam& param) {
-  ParamView& view = *param.view;
-  const Tensor master = view.master();
-  Chunk chunk{};
-  chunk.weight = master.raw();
-  chunk.grad = param.grad.raw();
-  chunk.grad_dtype = param.grad.dtype();
-  if (view.needs_master()) {
-    chunk.working = view.value().raw();
-    chunk.working_dtype = view.value().dtype();
-  }
-  chunk.n = view.layout().local_numel();
-  return chunk;
-}
-
-// Calls run(dtype, chunks) for the parameters of compute dtype f32, then for those of f64. Skips a
-// dtype that no parameter has.
-template <typename Chunk, typename MakeChunk, typename RunKernel>
-void ForEachComputeDType(std::span<const ActiveParam> params, const MakeChunk& make,
-                         const RunKernel& run) {
-  for (const DType dtype : {DType::kF32, DType::kF64}) {
-    std::vector<Chunk> chunks;
-    for (const ActiveParam& param : params) {
-      if (param.view->compute_dtype() == dtype) chunks.push_back(make(param));
-    }
-    if (!chunks.empty()) run(dtype, std::span<const Chunk>(chunks));
-  }
-}
 
 }  // namespace apogee::optim
 

@@ -28,6 +28,25 @@ std::vector<std::string> SplitCommas(const std::string& text) {
   }
 }
 
+template <typename T>
+absl::Status ParseList(const std::string& what, const std::string& text, std::vector<T>& value) {
+  value.clear();
+  for (const std::string& part : SplitCommas(text)) {
+    APOGEE_RETURN_IF_ERROR(ParseOption(what, part, value.emplace_back()));
+  }
+  return absl::OkStatus();
+}
+
+template <typename T>
+std::string FormatList(const std::vector<T>& value) {
+  std::string text;
+  for (const T& each : value) {
+    if (!text.empty()) text += ',';
+    text += FormatOption(each);
+  }
+  return text;
+}
+
 }  // namespace
 
 absl::StatusOr<OptionMap> ParseOptions(const std::vector<std::string>& words) {
@@ -48,6 +67,9 @@ absl::Status ParseOption(const std::string& what, const std::string& text, doubl
   return ParseNumber(what, text, "a number", value);
 }
 absl::Status ParseOption(const std::string& what, const std::string& text, int64_t& value) {
+  return ParseNumber(what, text, "a whole number", value);
+}
+absl::Status ParseOption(const std::string& what, const std::string& text, int& value) {
   return ParseNumber(what, text, "a whole number", value);
 }
 absl::Status ParseOption(const std::string& what, const std::string& text, bool& value) {
@@ -81,11 +103,15 @@ absl::Status ParseOption(const std::string& what, const std::string& text,
 }
 absl::Status ParseOption(const std::string& what, const std::string& text,
                          std::vector<int64_t>& value) {
-  value.clear();
-  for (const std::string& part : SplitCommas(text)) {
-    APOGEE_RETURN_IF_ERROR(ParseOption(what, part, value.emplace_back()));
-  }
-  return absl::OkStatus();
+  return ParseList(what, text, value);
+}
+absl::Status ParseOption(const std::string& what, const std::string& text,
+                         std::vector<int>& value) {
+  return ParseList(what, text, value);
+}
+absl::Status ParseOption(const std::string& what, const std::string& text,
+                         std::vector<double>& value) {
+  return ParseList(what, text, value);
 }
 
 std::string FormatOption(double value) {
@@ -96,6 +122,7 @@ std::string FormatOption(double value) {
 }
 std::string FormatOption(bool value) { return value ? "true" : "false"; }
 std::string FormatOption(int64_t value) { return std::to_string(value); }
+std::string FormatOption(int value) { return std::to_string(value); }
 std::string FormatOption(const std::string& value) { return value; }
 std::string FormatOption(const std::array<double, 2>& value) {
   return FormatOption(value[0]) + "," + FormatOption(value[1]);
@@ -104,13 +131,8 @@ std::string FormatOption(const std::array<double, 3>& value) {
   return internal::Concat(FormatOption(value[0]), ",", FormatOption(value[1]), ",",
                           FormatOption(value[2]));
 }
-std::string FormatOption(const std::vector<int64_t>& value) {
-  std::string text;
-  for (size_t i = 0; i < value.size(); ++i) {
-    if (i > 0) text += ',';
-    text += FormatOption(value[i]);
-  }
-  return text;
-}
+std::string FormatOption(const std::vector<int64_t>& value) { return FormatList(value); }
+std::string FormatOption(const std::vector<int>& value) { return FormatList(value); }
+std::string FormatOption(const std::vector<double>& value) { return FormatList(value); }
 
 }  // namespace apogee::optim

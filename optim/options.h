@@ -13,14 +13,18 @@
 //   absl::Status s = SetOptions({{"lr", "0.1"}, {"momentum", "0.9"}}, "optimizer sgd", options);
 //   OptionMap text = GetOptions(options);      // every field; reading it back gives the same bits
 //
-// Text forms: numbers as in C++ ("1e-3"), booleans true/false/1/0, lists with commas ("0.9,0.95").
+// Text forms: numbers as in C++ ("1e-3"), booleans true/false/1/0, lists with commas ("0.9,0.95"),
+// enumerations by name.
 #ifndef APOGEE_OPTIM_OPTIONS_H_
 #define APOGEE_OPTIM_OPTIONS_H_
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -39,6 +43,7 @@ absl::StatusOr<OptionMap> ParseOptions(const std::vector<std::string>& words);
 absl::Status ParseOption(const std::string& what, const std::string& text, double& value);
 absl::Status ParseOption(const std::string& what, const std::string& text, bool& value);
 absl::Status ParseOption(const std::string& what, const std::string& text, int64_t& value);
+absl::Status ParseOption(const std::string& what, const std::string& text, int& value);
 absl::Status ParseOption(const std::string& what, const std::string& text, std::string& value);
 absl::Status ParseOption(const std::string& what, const std::string& text,
                          std::array<double, 2>& value);
@@ -46,23 +51,104 @@ absl::Status ParseOption(const std::string& what, const std::string& text,
                          std::array<double, 3>& value);
 absl::Status ParseOption(const std::string& what, const std::string& text,
                          std::vector<int64_t>& value);
+absl::Status ParseOption(const std::string& what, const std::string& text, std::vector<int>& value);
+absl::Status ParseOption(const std::string& what, const std::string& text,
+                         std::vector<double>& value);
 // The inverse of ParseOption: reading the text back gives the same bits.
 std::string FormatOption(double value);
 std::string FormatOption(bool value);
 std::string FormatOption(int64_t value);
+std::string FormatOption(int value);
 std::string FormatOption(const std::string& value);
 std::string FormatOption(const std::array<double, 2>& value);
 std::string FormatOption(const std::array<double, 3>& value);
 std::string FormatOption(const std::vector<int64_t>& value);
+std::string FormatOption(const std::vector<int>& value);
+std::string FormatOption(const std::vector<double>& value);
+
+// A field with a text form of its own.
+template <typename Options>
+struct TextField {
+  std::function<absl::Status(const std::string& what, const std::string& text, Options& options)>
+      parse;
+  std::function<std::string(const Options& options)> format;
+};
 
 template <typename Options>
 struct OptionField {
   const char* name;
-  std::variant<double Options::*, bool Options::*, int64_t Options::*, std::string Options::*,
-               std::array<double, 2> Options::*, std::array<double, 3> Options::*,
-               std::vector<int64_t> Options::*>
+  std::variant<double Options::*, bool Options::*, int64_t Options::*, int Options::*,
+               std::string Options::*, std::array<double, 2> Options::*,
+               std::array<double, 3> Options::*, std::vector<int64_t> Options::*,
+               std::vector<int> Options::*, std::vector<double> Options::*, TextField<Options>>
       member;
+
+  absl::Status Parse(const std::string& what, const std::string& text, Options& options) const {
+    return std::visit(
+        [&]<typename Member>(const Member& each) {
+          if constexpr (std::is_member_object_pointer_v<Member>) {
+            return ParseOption(what, text, options.*each);
+          } else {
+            return each.parse(what, text, options);
+          }
+        },
+        member);
+  }
+  std::string Format(const Options& options) const {
+    return std::visit(
+        [&]<typename Member>(const Member& each) {
+          if constexpr (std::is_member_object_pointer_v<Member>) {
+            return FormatOption(options.*each);
+          } else {
+            return each.format(options);
+          }
+        },
+        member);
+  }
 };
+
+// A field that is an enumeration. `parse` reads a text (absl::StatusOr<Enum>), Name(value) is it.
+template <typename Options, typename Enum, typename Parse>
+TextField<Options> EnumField(Enum Options::*member, Parse parse) {
+  return {.parse =
+              [=](const std::string& what, const std::string& text, Options& options) {
+                const absl::StatusOr<Enum> value = parse(text);
+                if (!value.ok()) return InvalidArgument(what, ": ", Message(value.status()));
+                options.*member = *value;
+                return absl::OkStatus();
+              },
+          .format = [=](const Options& options) -> std::string { return Name(options.*member); }};
+}
+// The same for an optional one; "" is no value.
+template <typename Options, typename Enum, typename Parse>
+TextField<Options> EnumField(std::optional<Enum> Options::*member, Parse parse) {
+  return {.parse =
+              [=](const std::string& what, const std::string& text, Options& options) {
+                options.*member = std::nullopt;
+                if (text.empty()) return absl::OkStatus();
+                const absl::StatusOr<Enum> value = parse(text);
+                if (!value.ok()) return InvalidArgument(what, ": ", Message(value.status()));
+                options.*member = *value;
+                return absl::OkStatus();
+              },
+          .format = [=](const Options& options) -> std::string {
+            return options.*member ? Name(*(options.*member)) : "";
+          }};
+}
+// The fields of a struct inside of Options, as fields of Options.
+template <typename Options, typename Inner>
+std::vector<OptionField<Options>> InnerFields(Inner Options::*inner) {
+  std::vector<OptionField<Options>> fields;
+  for (const OptionField<Inner>& field : Inner::Fields()) {
+    fields.push_back(
+        {field.name,
+         TextField<Options>{
+             .parse = [=](const std::string& what, const std::string& text,
+                          Options& options) { return field.Parse(what, text, options.*inner); },
+             .format = [=](const Options& options) { return field.Format(options.*inner); }}});
+  }
+  return fields;
+}
 
 // Sets the named fields. An unknown name or a malformed value is an error and leaves `options`
 // unchanged. `what` begins the error message.
@@ -78,9 +164,7 @@ absl::Status SetOptions(const OptionMap& values, const std::string& what, Option
       if (key == field.name) found = &field;
     }
     if (found == nullptr) return InvalidArgument(what, ": ", UnknownName("option", key, names));
-    APOGEE_RETURN_IF_ERROR(std::visit(
-        [&](auto member) { return ParseOption(what + ": " + key, text, result.*member); },
-        found->member));
+    APOGEE_RETURN_IF_ERROR(found->Parse(what + ": " + key, text, result));
   }
   options = std::move(result);
   return absl::OkStatus();
@@ -90,8 +174,7 @@ template <typename Options>
 OptionMap GetOptions(const Options& options) {
   OptionMap values;
   for (const OptionField<Options>& field : Options::Fields()) {
-    values[field.name] =
-        std::visit([&](auto member) { return FormatOption(options.*member); }, field.member);
+    values[field.name] = field.Format(options);
   }
   return values;
 }

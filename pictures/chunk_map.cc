@@ -7,8 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "apogee/chunk/sharded_parameters.h"
 #include "apogee/core/text/text.h"
 #include "apogee/pictures/svg_writer.h"
+#include "apogee/plugins/gemini/chunk_homes.h"
+#include "apogee/plugins/gemini/chunk_record.h"
 
 namespace apogee {
 namespace {

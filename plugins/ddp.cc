@@ -3,23 +3,74 @@
 #include "apogee/plugins/ddp.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
+#include <utility>
 
+#include "apogee/chunk/gradient_chunks.h"
 #include "apogee/optim/core/group_stat_reducer.h"
+#include "apogee/optim/core/local_gradients.h"
 #include "apogee/optim/core/options_agreement.h"
 #include "apogee/optim/core/owners.h"
 #include "apogee/optim/step/fused_backward.h"
+#include "apogee/plugins/backward_passes.h"
+#include "apogee/plugins/hybrid/cut_parameters.h"
 #include "apogee/plugins/precision.h"
 #include "apogee/plugins/replicas.h"
+#include "apogee/plugins/step_guard.h"
 
 namespace apogee {
 
-DdpPlugin::DdpPlugin(comm::GroupPtr group, const TrainingOptions& training,
-                     const DdpOptions& options)
-    : DdpPlugin(std::move(group), training, options, CutParameters{}) {}
+std::vector<optim::OptionField<DdpOptions>> DdpOptions::Fields() {
+  return {{"reproducible", &DdpOptions::reproducible}};
+}
 
-DdpPlugin::DdpPlugin(comm::GroupPtr group, const TrainingOptions& training,
-                     const DdpOptions& options, const CutParameters& cut)
+struct DdpPlugin::State : public BackwardPasses {
+  State(comm::GroupPtr group, const TrainingOptions& training, const DdpOptions& options,
+        const CutParameters& cut);
+
+  void Check(const nn::Module& model, optim::Optimizer& optimizer) const;
+  optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer);
+  void Backward(const Tensor& loss);
+  bool BeginBackward() override;
+  void RunPass(const std::function<void()>& backward, const chunk::GradientPass& pass) override;
+
+  // For an optimizer that asks for local gradients in some steps: passes it its ranks, makes
+  // replicas equal before evaluations, and moves those parameters from `reduced` into chunks of
+  // their own.
+  void HandOverGradients(nn::Module& model, optim::Optimizer& optimizer,
+                         std::vector<autograd::ParameterPtr>& reduced);
+  // Before each backward: asks whether those gradients stay local.
+  void AskWhichStay();
+  // Throws Error, on every rank, when the optimizer's answer has changed since backward.
+  void CheckSameAnswer() const;
+  chunk::GradientChunkOptions ChunkOptions(bool overlap) const;
+  // Makes ranks compare the options of the next step and of the last one.
+  chunk::Agreement AgreeOnOptions(optim::Optimizer& optimizer);
+  // Returns the parameters whose gradients are averaged inside backward; marks the views of the
+  // others.
+  std::vector<autograd::ParameterPtr> SplitOff(const nn::Module& model,
+                                               optim::Optimizer& optimizer) const;
+
+  comm::GroupPtr group_;
+  TrainingOptions training_;
+  DdpOptions options_;
+  CutParameters cut_;
+  std::unique_ptr<StepGuard> guard_;
+  std::unique_ptr<chunk::GradientChunks> gradients_;
+  // Null for most optimizers; else the chunks of gradients that may stay local.
+  optim::LocalGradientOptimizer* local_ = nullptr;
+  std::unique_ptr<chunk::GradientChunks> local_gradients_;
+  std::vector<autograd::ParameterPtr> may_stay_local_;  // parameters of local_gradients_
+  int local_group_ = 0;                                 // one of their parameter groups
+  std::optional<bool> stays_local_;                     // the answer, from backward to step
+  std::shared_ptr<void> alive_ = std::make_shared<int>();
+  optim::FusedBackwardOptimizer* fused_ = nullptr;
+  uint64_t last_options_ = 0;  // digest of the last step's options
+};
+
+DdpPlugin::State::State(comm::GroupPtr group, const TrainingOptions& training,
+                        const DdpOptions& options, const CutParameters& cut)
     : group_(std::move(group)), training_(training), options_(options), cut_(cut) {
   std::string errors;
   CheckTrainingOptions(training, errors);
@@ -27,9 +78,7 @@ DdpPlugin::DdpPlugin(comm::GroupPtr group, const TrainingOptions& training,
   guard_ = std::make_unique<StepGuard>("ddp", training);
 }
 
-DdpPlugin::~DdpPlugin() = default;
-
-void DdpPlugin::Check(const nn::Module& model, optim::Optimizer& optimizer) const {
+void DdpPlugin::State::Check(const nn::Module& model, optim::Optimizer& optimizer) const {
   APOGEE_CHECK(gradients_ == nullptr && fused_ == nullptr,
                "ddp: the plugin runs another model already; make one plugin per model");
   if (cut_.statistics_group == nullptr) CheckWhole("ddp", model);
@@ -45,7 +94,7 @@ void DdpPlugin::Check(const nn::Module& model, optim::Optimizer& optimizer) cons
   APOGEE_CHECK(problem.empty(), "ddp: optimizer ", optimizer.name(), ": ", problem);
 }
 
-optim::Optimizer& DdpPlugin::Configure(nn::Module& model, optim::Optimizer& optimizer) {
+optim::Optimizer& DdpPlugin::State::Configure(nn::Module& model, optim::Optimizer& optimizer) {
   Check(model, optimizer);
   PrepareReplicas("ddp", model, optimizer, group_);
   ApplyPrecision(DTypeOf(training_.precision), model, optimizer);
@@ -72,22 +121,22 @@ optim::Optimizer& DdpPlugin::Configure(nn::Module& model, optim::Optimizer& opti
 
 // A step sums nothing over this group, so ranks compare options in backward. The next backward
 // finds options that changed between backward and step.
-chunk::Agreement DdpPlugin::AgreeOnOptions(optim::Optimizer& optimizer) {
+chunk::Agreement DdpPlugin::State::AgreeOnOptions(optim::Optimizer& optimizer) {
   if (group_ == nullptr) return {};
   return {
       .digest = [this, &optimizer] { return optimizer.OptionsDigest() ^ (last_options_ << 1); },
       .on_difference = [this, &optimizer] { optim::ThrowOptionsDiffer(optimizer, group_.get()); }};
 }
 
-chunk::GradientChunkOptions DdpPlugin::ChunkOptions(bool overlap) const {
+chunk::GradientChunkOptions DdpPlugin::State::ChunkOptions(bool overlap) const {
   return {.chunk_bytes = training_.bucket_bytes,
           .overlap = overlap,
           .reproducible = options_.reproducible,
           .key_of = cut_.bucket_key};
 }
 
-void DdpPlugin::HandOverGradients(nn::Module& model, optim::Optimizer& optimizer,
-                                  std::vector<autograd::ParameterPtr>& reduced) {
+void DdpPlugin::State::HandOverGradients(nn::Module& model, optim::Optimizer& optimizer,
+                                         std::vector<autograd::ParameterPtr>& reduced) {
   // One save has the states of all ranks, including ranks that hold other parts.
   const bool cut = cut_.statistics_group != nullptr;
   const int copies = comm::GroupSize(group_);
@@ -125,8 +174,8 @@ void DdpPlugin::HandOverGradients(nn::Module& model, optim::Optimizer& optimizer
   local_gradients_ = std::make_unique<chunk::GradientChunks>(std::move(may_stay), group_, chunks);
 }
 
-std::vector<autograd::ParameterPtr> DdpPlugin::SplitOff(const nn::Module& model,
-                                                        optim::Optimizer& optimizer) const {
+std::vector<autograd::ParameterPtr> DdpPlugin::State::SplitOff(const nn::Module& model,
+                                                               optim::Optimizer& optimizer) const {
   std::vector<autograd::ParameterPtr> reduced = HeldParameters(model);
   const int num_ranks = comm::GroupSize(group_);
   if (cut_.statistics_group != nullptr) {
@@ -154,7 +203,7 @@ std::vector<autograd::ParameterPtr> DdpPlugin::SplitOff(const nn::Module& model,
   return reduced;
 }
 
-void DdpPlugin::CheckSameAnswer() const {
+void DdpPlugin::State::CheckSameAnswer() const {
   if (group_ == nullptr || !stays_local_) return;
   APOGEE_CHECK(local_->TakesLocalGrad(local_group_) == *stays_local_,
                "ddp: an optimizer state of another phase was loaded since the last backward, whose "
@@ -163,7 +212,7 @@ void DdpPlugin::CheckSameAnswer() const {
                " and do not fit that phase; call zero_grad() and backward again");
 }
 
-void DdpPlugin::AskWhichStay() {
+void DdpPlugin::State::AskWhichStay() {
   if (stays_local_ && *stays_local_ != local_->TakesLocalGrad(local_group_)) {
     // Ranks may have gradients for different parameters, but must all make the same calls.
     const bool any = std::ranges::any_of(may_stay_local_, &autograd::Parameter::has_grad);
@@ -189,24 +238,51 @@ void DdpPlugin::AskWhichStay() {
   }
 }
 
-bool DdpPlugin::BeginBackward() {
+bool DdpPlugin::State::BeginBackward() {
   const bool reduce = guard_->OnBackward();
   if (local_gradients_ != nullptr) AskWhichStay();
   return reduce;
 }
 
-void DdpPlugin::RunPass(const std::function<void()>& backward, const chunk::GradientPass& pass) {
+void DdpPlugin::State::RunPass(const std::function<void()>& backward,
+                               const chunk::GradientPass& pass) {
   std::vector<chunk::GradientChunks*> all;
   if (local_gradients_ != nullptr) all.push_back(local_gradients_.get());
   all.push_back(gradients_.get());
   chunk::GradientChunks::Run(all, backward, pass);
 }
 
-void DdpPlugin::Backward(const Tensor& loss, optim::Optimizer&) {
+void DdpPlugin::State::Backward(const Tensor& loss) {
   const bool reduce = BeginBackward();
   if (fused_ != nullptr) return fused_->fused_backward(loss);
   RunPass([&] { autograd::Backward(loss, {.grad = guard_->LossGradient(loss)}); },
           {.reduce = reduce});
 }
+
+DdpPlugin::DdpPlugin(comm::GroupPtr group, const TrainingOptions& training,
+                     const DdpOptions& options)
+    : DdpPlugin(std::move(group), training, options, CutParameters{}) {}
+
+DdpPlugin::DdpPlugin(comm::GroupPtr group, const TrainingOptions& training,
+                     const DdpOptions& options, const CutParameters& cut)
+    : state_(std::make_unique<State>(std::move(group), training, options, cut)) {}
+
+DdpPlugin::~DdpPlugin() = default;
+
+void DdpPlugin::Check(const nn::Module& model, optim::Optimizer& optimizer) const {
+  state_->Check(model, optimizer);
+}
+optim::Optimizer& DdpPlugin::Configure(nn::Module& model, optim::Optimizer& optimizer) {
+  return state_->Configure(model, optimizer);
+}
+void DdpPlugin::Backward(const Tensor& loss, optim::Optimizer& /*optimizer*/) {
+  state_->Backward(loss);
+}
+std::shared_ptr<void> DdpPlugin::NoSync() { return state_->guard_->NoSync(); }
+comm::GroupPtr DdpPlugin::group() const { return state_->group_; }
+comm::GroupPtr DdpPlugin::data_group() const { return state_->group_; }
+optim::LossScaler* DdpPlugin::loss_scaler() { return state_->guard_->loss_scaler(); }
+double DdpPlugin::loss_scale() const { return state_->guard_->loss_scale(); }
+BackwardPasses& DdpPlugin::passes() { return *state_; }
 
 }  // namespace apogee

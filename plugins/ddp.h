@@ -33,34 +33,32 @@
 #define APOGEE_PLUGINS_DDP_H_
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "apogee/chunk/gradient_chunks.h"
 #include "apogee/comm/group.h"
-#include "apogee/optim/core/local_gradients.h"
-#include "apogee/optim/step/fused_backward.h"
-#include "apogee/plugins/backward_passes.h"
-#include "apogee/plugins/hybrid/cut_parameters.h"
+#include "apogee/optim/options.h"
 #include "apogee/plugins/plugin.h"
-#include "apogee/plugins/step_guard.h"
 #include "apogee/plugins/training_options.h"
 
 namespace apogee {
+
+class BackwardPasses;
+struct CutParameters;
 
 struct DdpOptions {
   // Sums do not depend on the number of ranks: 2^k micro-batches of one size give the same bits on
   // 1, 2, 4, … ranks. Each rank must have consecutive micro-batches and equally many threads.
   bool reproducible = false;
+  static std::vector<optim::OptionField<DdpOptions>> Fields();
 };
 
-class DdpPlugin : public Plugin, public BackwardPasses {
+class DdpPlugin : public Plugin {
  public:
   // `group`: the ranks to average over; null for one rank. Throws Error listing every bad option.
   explicit DdpPlugin(comm::GroupPtr group, const TrainingOptions& training = {},
                      const DdpOptions& options = {});
-  // Internal: for a plugin that has cut the parameters.
+  // Internal: for a plugin that has cut the parameters (plugins/hybrid/cut_parameters.h).
   DdpPlugin(comm::GroupPtr group, const TrainingOptions& training, const DdpOptions& options,
             const CutParameters& cut);
   ~DdpPlugin() override;
@@ -74,49 +72,19 @@ class DdpPlugin : public Plugin, public BackwardPasses {
   optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) override;
   // Collective, except under NoSync.
   void Backward(const Tensor& loss, optim::Optimizer& optimizer) override;
-  bool BeginBackward() override;
-  void RunPass(const std::function<void()>& backward, const chunk::GradientPass& pass) override;
-  std::shared_ptr<void> NoSync() override { return guard_->NoSync(); }
-  comm::GroupPtr group() const override { return group_; }
-  comm::GroupPtr data_group() const override { return group_; }
-  optim::LossScaler* loss_scaler() override { return guard_->loss_scaler(); }
+  std::shared_ptr<void> NoSync() override;
+  comm::GroupPtr group() const override;
+  comm::GroupPtr data_group() const override;
+  optim::LossScaler* loss_scaler() override;
 
   // 1 except for fp16.
-  double loss_scale() const { return guard_->loss_scale(); }
+  double loss_scale() const;
+  // Internal: how a pipeline drives this plugin (plugins/backward_passes.h).
+  BackwardPasses& passes();
 
  private:
-  // For an optimizer that asks for local gradients in some steps: passes it its ranks, makes
-  // replicas equal before evaluations, and moves those parameters from `reduced` into chunks of
-  // their own.
-  void HandOverGradients(nn::Module& model, optim::Optimizer& optimizer,
-                         std::vector<autograd::ParameterPtr>& reduced);
-  // Before each backward: asks whether those gradients stay local.
-  void AskWhichStay();
-  // Throws Error, on every rank, when the optimizer's answer has changed since backward.
-  void CheckSameAnswer() const;
-  chunk::GradientChunkOptions ChunkOptions(bool overlap) const;
-  // Makes ranks compare the options of the next step and of the last one.
-  chunk::Agreement AgreeOnOptions(optim::Optimizer& optimizer);
-  // Returns the parameters whose gradients are averaged inside backward; marks the views of the
-  // others.
-  std::vector<autograd::ParameterPtr> SplitOff(const nn::Module& model,
-                                               optim::Optimizer& optimizer) const;
-
-  comm::GroupPtr group_;
-  TrainingOptions training_;
-  DdpOptions options_;
-  CutParameters cut_;
-  std::unique_ptr<StepGuard> guard_;
-  std::unique_ptr<chunk::GradientChunks> gradients_;
-  // Null for most optimizers; else the chunks of gradients that may stay local.
-  optim::LocalGradientOptimizer* local_ = nullptr;
-  std::unique_ptr<chunk::GradientChunks> local_gradients_;
-  std::vector<autograd::ParameterPtr> may_stay_local_;  // parameters of local_gradients_
-  int local_group_ = 0;                                 // one of their parameter groups
-  std::optional<bool> stays_local_;                     // the answer, from backward to step
-  std::shared_ptr<void> alive_ = std::make_shared<int>();
-  optim::FusedBackwardOptimizer* fused_ = nullptr;
-  uint64_t last_options_ = 0;  // digest of the last step's options
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace apogee

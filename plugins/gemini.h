@@ -61,24 +61,26 @@
 #include <string>
 #include <vector>
 
-#include "apogee/chunk/gradient_chunks.h"
-#include "apogee/chunk/sharded_parameters.h"
-#include "apogee/plugins/gemini/chunk_homes.h"
-#include "apogee/plugins/gemini/chunk_record.h"
-#include "apogee/plugins/gemini/module_windows.h"
+#include "apogee/comm/group.h"
+#include "apogee/optim/options.h"
 #include "apogee/plugins/gemini/placement.h"
-#include "apogee/plugins/hybrid/cut_parameters.h"
 #include "apogee/plugins/plugin.h"
-#include "apogee/plugins/step_guard.h"
 #include "apogee/plugins/training_options.h"
-#include "apogee/plugins/zero/fused_shards.h"
-#include "apogee/plugins/zero/shard_gradients.h"
 
 namespace apogee {
+
+namespace chunk {
+class ShardedParameters;
+}  // namespace chunk
+class ChunkHomes;
+class ChunkRecord;
+struct CutParameters;
 
 struct GeminiOptions {
   // Where chunks live, and which values stay gathered.
   PlacementOptions placement = {};
+  // Those of the placement.
+  static std::vector<optim::OptionField<GeminiOptions>> Fields();
 };
 
 class GeminiPlugin : public Plugin {
@@ -87,9 +89,11 @@ class GeminiPlugin : public Plugin {
   // training.overlap must be true.
   explicit GeminiPlugin(comm::GroupPtr group, const TrainingOptions& training = {},
                         const GeminiOptions& options = {});
-  // Internal: for a plugin that has cut the parameters. Keys of buckets are not used.
+  // Internal: for a plugin that has cut the parameters (plugins/hybrid/cut_parameters.h). Keys of
+  // buckets are not used.
   GeminiPlugin(comm::GroupPtr group, const TrainingOptions& training, const GeminiOptions& options,
                const CutParameters& cut);
+  ~GeminiPlugin() override;
 
   std::string name() const override { return "gemini"; }
   // Throws the Error that Configure would throw, as far as this rank can tell. Changes nothing.
@@ -100,55 +104,33 @@ class GeminiPlugin : public Plugin {
   optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) override;
   // Collective.
   void Backward(const Tensor& loss, optim::Optimizer& optimizer) override;
-  std::shared_ptr<void> NoSync() override { return guard_->NoSync(); }
-  comm::GroupPtr group() const override { return group_; }
-  comm::GroupPtr data_group() const override { return group_; }
+  std::shared_ptr<void> NoSync() override;
+  comm::GroupPtr group() const override;
+  comm::GroupPtr data_group() const override;
   Layout LayoutOf(const autograd::Parameter& parameter) const override;
-  optim::LossScaler* loss_scaler() override { return guard_->loss_scaler(); }
+  optim::LossScaler* loss_scaler() override;
 
   // Returns a copy of the whole value of a parameter, or of this rank's part if another plugin has
   // cut the parameter. Collective.
   Tensor WholeValue(const autograd::Parameter& parameter) const override;
   // 1 except for fp16.
-  double loss_scale() const { return guard_->loss_scale(); }
-  // After boost: the chunks that hold the parameters, and their homes (device, host, disk).
-  const chunk::ShardedParameters& chunks() const { return *parameters_; }
-  const ChunkHomes& homes() const { return *homes_; }
-  // When each chunk was whole on this rank's device in the last step.
-  const ChunkRecord& chunk_record() const { return *record_; }
-  const TrainingOptions& training_options() const { return training_; }
-  const GeminiOptions& options() const { return options_; }
+  double loss_scale() const;
+  // After boost: the chunks that hold the parameters (chunk/sharded_parameters.h), and their homes
+  // (gemini/chunk_homes.h: device, host, disk).
+  const chunk::ShardedParameters& chunks() const;
+  const ChunkHomes& homes() const;
+  // When each chunk was whole on this rank's device in the last step (gemini/chunk_record.h).
+  const ChunkRecord& chunk_record() const;
+  // After boost: the context of the host's memory, if something is offloaded; else null.
+  const ContextPtr& host() const;
+  // The peak of this rank's memory on the device that is no parameter, gradient or optimizer state.
+  int64_t peak_other_bytes() const;
+  const TrainingOptions& training_options() const;
+  const GeminiOptions& options() const;
 
  private:
-  void Choose(const nn::Module& model, optim::Optimizer& optimizer);
-  std::vector<chunk::ChunkSpec> Plan(nn::Module& model, optim::Optimizer& optimizer) const;
-  void Bind(size_t index, const Tensor& old_value, const Tensor& shard, const Layout& layout) const;
-  void TakeValue(autograd::Parameter& parameter) const;
-  void ReduceGradients(const std::vector<chunk::ChunkSpec>& plan, optim::Optimizer& optimizer);
-  void FusedBackward(const Tensor& loss);
-  void MakeHomes(const std::vector<chunk::ChunkSpec>& plan, const ContextPtr& device);
-  void LimitDevice(nn::Module& model);
-  void Settle(const optim::Optimizer& optimizer);
-  // Index of a parameter among the sharded ones; their number if it is not sharded.
-  size_t IndexOf(const autograd::Parameter& parameter) const;
-
-  comm::GroupPtr group_;
-  TrainingOptions training_;
-  GeminiOptions options_;
-  CutParameters cut_;
-  DType dtype_;
-  std::vector<autograd::ParameterPtr> sharded_;  // in the order backward completes them
-  std::vector<optim::ParamView*> views_;         // of sharded_; null: not in the optimizer
-  std::vector<autograd::ParameterPtr> unheld_;   // trainable, not in the optimizer
-  std::unique_ptr<ShardGradients> shards_;
-  std::unique_ptr<FusedShards> fused_;  // if the optimizer updates inside backward
-  std::unique_ptr<StepGuard> guard_;
-  std::unique_ptr<ChunkHomes> homes_;
-  std::shared_ptr<chunk::ShardedParameters> parameters_;
-  std::unique_ptr<ChunkRecord> record_;
-  std::unique_ptr<ModuleWindows> windows_;
-  std::unique_ptr<chunk::GradientChunks> gradients_;
-  std::unique_ptr<chunk::GradientChunks> unheld_gradients_;
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace apogee

@@ -100,19 +100,28 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "apogee/comm/launch.h"
 #include "apogee/comm/mesh.h"
+#include "apogee/nn/parallel/plan.h"
 #include "apogee/nn/parallel/sequence_mode.h"
-#include "apogee/nn/parallel/tensor_parallel.h"
-#include "apogee/plugins/ddp.h"
-#include "apogee/plugins/first_step_watch.h"
-#include "apogee/plugins/gemini.h"
-#include "apogee/plugins/hybrid/hybrid_pipeline.h"
-#include "apogee/plugins/hybrid/hybrid_sequence.h"
-#include "apogee/plugins/low_level_zero.h"
+#include "apogee/optim/options.h"
+#include "apogee/plugins/gemini/placement.h"
+#include "apogee/plugins/pipeline/schedule.h"
+#include "apogee/plugins/plugin.h"
 #include "apogee/plugins/training_options.h"
 
 namespace apogee {
+
+namespace nn::parallel {
+class SequenceParallel;
+class TensorParallel;
+}  // namespace nn::parallel
+namespace pipeline {
+class Cut;
+}  // namespace pipeline
+class GeminiPlugin;
 
 struct HybridParallelOptions {
   int tp_size = 1;
@@ -145,6 +154,8 @@ struct HybridParallelOptions {
   // How the pieces of the model (nn/chain.h) are cut into parts: see pipeline::CutOptions.
   std::vector<double> piece_costs = {};
   std::vector<int> pieces_per_part = {};
+  // All but the plan, which has no text, with those of the placement.
+  static std::vector<optim::OptionField<HybridParallelOptions>> Fields();
 };
 
 class HybridParallelPlugin : public Plugin {
@@ -167,55 +178,33 @@ class HybridParallelPlugin : public Plugin {
   // batches may be smaller. Collective over all ranks that train the replica.
   PipelineResult ExecutePipeline(const PipelineCall& call) override;
   std::shared_ptr<void> NoSync() override;
-  comm::GroupPtr group() const override { return world_.group(); }
-  comm::GroupPtr data_group() const override { return mesh().group(comm::Axis::kDp); }
+  comm::GroupPtr group() const override;
+  comm::GroupPtr data_group() const override;
   Layout LayoutOf(const autograd::Parameter& parameter) const override;
-  optim::LossScaler* loss_scaler() override { return inner().loss_scaler(); }
+  optim::LossScaler* loss_scaler() override;
 
   // The part of each batch that this rank trains on; ranks of one sp, tp and pp group have the same
   // part. Throws Error when pp_size, sp_size and tp_size do not divide the world.
-  int data_rank() const override { return mesh().coordinate(comm::Axis::kDp); }
-  int data_size() const override { return mesh().size(comm::Axis::kDp); }
+  int data_rank() const override;
+  int data_size() const override;
   const comm::Mesh& mesh() const;
   double loss_scale() const;
   // Collective over the tp and pp groups, with stage 3 over the dp and sp groups as well.
   Tensor WholeValue(const autograd::Parameter& parameter) const override;
-  // After boost, with tp_size > 1: how the model is cut; else null.
-  const nn::parallel::TensorParallel* tensor_parallel() const { return parallel_.get(); }
-  // After boost, with an sp_mode: the tokens this rank has; else null.
-  const nn::parallel::SequenceParallel* sequence_parallel() const { return sequence_.parallel(); }
-  // With stage 3: the plugin that shards this rank's part of the model over dp x sp; else
+  // After boost, with tp_size > 1: how the model is cut (nn/parallel/tensor_parallel.h); else null.
+  const nn::parallel::TensorParallel* tensor_parallel() const;
+  // After boost, with an sp_mode: the tokens this rank has (nn/parallel/sequence_parallel.h); else
   // null.
-  const GeminiPlugin* gemini() const { return gemini_.get(); }
-  // After boost, with pp_size > 1: the pieces of each stage; else null.
-  const pipeline::Cut* cut() const { return pipeline_.cut(); }
+  const nn::parallel::SequenceParallel* sequence_parallel() const;
+  // With stage 3: the plugin that shards this rank's part of the model over dp x sp
+  // (plugins/gemini.h); else null.
+  const GeminiPlugin* gemini() const;
+  // After boost, with pp_size > 1: the pieces of each stage (pipeline/cut.h); else null.
+  const pipeline::Cut* cut() const;
 
  private:
-  std::string WorldProblem() const;
-  void MakeInner();
-  // Whether ranks hold only parts of the model.
-  bool is_cut() const { return options_.tp_size > 1 || pipeline_.is_on(); }
-  void CutIntoStages(nn::Module& model, optim::Optimizer& optimizer);
-  // Binds a view to this rank's part of its parameter, before the data-parallel axis shards it.
-  void BindView(optim::ParamView& view, int64_t cut_multiple);
-  // The plugin that runs the data-parallel axis. Throws Error when the world does not fit.
-  Plugin& inner() const;
-  void CheckOptimizer(nn::Module& model, optim::Optimizer& optimizer, std::string& problems) const;
-
-  const comm::World& world_;
-  TrainingOptions training_;
-  HybridParallelOptions options_;
-  std::unique_ptr<comm::Mesh> mesh_;  // null when the world does not fit
-  std::unique_ptr<nn::parallel::TensorParallel> parallel_;
-  HybridPipeline pipeline_;
-  HybridSequence sequence_;
-  std::unique_ptr<FirstStepWatch> watch_;  // if several ranks train one replica
-  // One of the three runs the data-parallel axis.
-  std::unique_ptr<DdpPlugin> ddp_;
-  std::unique_ptr<LowLevelZeroPlugin> zero_;
-  std::unique_ptr<GeminiPlugin> gemini_;
-  bool keeps_tokens_cut_ = false;  // the criterion takes this rank's tokens
-  bool configured_ = false;
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace apogee

@@ -3,22 +3,66 @@
 #include "apogee/plugins/low_level_zero.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
+#include "apogee/autograd/engine.h"
+#include "apogee/chunk/gradient_chunks.h"
+#include "apogee/chunk/parameter_chunks.h"
 #include "apogee/core/process_memory.h"
 #include "apogee/optim/core/group_stat_reducer.h"
+#include "apogee/plugins/backward_passes.h"
+#include "apogee/plugins/hybrid/cut_parameters.h"
 #include "apogee/plugins/precision.h"
 #include "apogee/plugins/replicas.h"
+#include "apogee/plugins/step_guard.h"
+#include "apogee/plugins/zero/shard_gradients.h"
 #include "apogee/tensor/make_context.h"
 
 namespace apogee {
 
-LowLevelZeroPlugin::LowLevelZeroPlugin(comm::GroupPtr group, const TrainingOptions& training,
-                                       const LowLevelZeroOptions& options)
-    : LowLevelZeroPlugin(std::move(group), training, options, CutParameters{}) {}
+std::vector<optim::OptionField<LowLevelZeroOptions>> LowLevelZeroOptions::Fields() {
+  using Options = LowLevelZeroOptions;
+  return {{"stage", &Options::stage},
+          {"communication_dtype", optim::EnumField(&Options::communication_dtype, ParsePrecision)},
+          {"overlap_gather", &Options::overlap_gather},
+          {"master_weights", &Options::master_weights},
+          {"offload_states", &Options::offload_states}};
+}
 
-LowLevelZeroPlugin::LowLevelZeroPlugin(comm::GroupPtr group, const TrainingOptions& training,
-                                       const LowLevelZeroOptions& options, const CutParameters& cut)
+struct LowLevelZeroPlugin::State : public BackwardPasses {
+  State(comm::GroupPtr group, const TrainingOptions& training, const LowLevelZeroOptions& options,
+        const CutParameters& cut);
+
+  void Check(const nn::Module& model, optim::Optimizer& optimizer) const;
+  optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer);
+  void Backward(const Tensor& loss);
+  bool BeginBackward() override { return guard_->OnBackward(); }
+  void RunPass(const std::function<void()>& backward, const chunk::GradientPass& pass) override;
+  bool ReducesEachPass() const override { return options_.stage == 2; }
+  void CheckRoom(optim::Optimizer& optimizer) const;
+  std::vector<chunk::ChunkSpec> Plan(optim::Optimizer& optimizer) const;
+  void Bind(optim::ParamView& view, const Tensor& old_value, const Tensor& shard,
+            const Layout& layout) const;
+
+  comm::GroupPtr group_;
+  TrainingOptions training_;
+  LowLevelZeroOptions options_;
+  CutParameters cut_;
+  DType dtype_;
+  std::optional<DType> communication_dtype_;
+  ContextPtr state_context_;
+  std::vector<autograd::ParameterPtr> sharded_;  // in the order backward completes them
+  std::vector<optim::ParamView*> views_;         // of sharded_
+  std::unique_ptr<ShardGradients> shards_;
+  std::unique_ptr<StepGuard> guard_;
+  std::shared_ptr<chunk::ParameterChunks> parameters_;
+  std::unique_ptr<chunk::GradientChunks> gradients_;
+  std::unique_ptr<chunk::GradientChunks> unheld_gradients_;  // of unheld parameters
+};
+
+LowLevelZeroPlugin::State::State(comm::GroupPtr group, const TrainingOptions& training,
+                                 const LowLevelZeroOptions& options, const CutParameters& cut)
     : group_(std::move(group)),
       training_(training),
       options_(options),
@@ -35,7 +79,7 @@ LowLevelZeroPlugin::LowLevelZeroPlugin(comm::GroupPtr group, const TrainingOptio
   guard_ = std::make_unique<StepGuard>("low_level_zero", training);
 }
 
-void LowLevelZeroPlugin::Check(const nn::Module& model, optim::Optimizer& optimizer) const {
+void LowLevelZeroPlugin::State::Check(const nn::Module& model, optim::Optimizer& optimizer) const {
   APOGEE_CHECK(gradients_ == nullptr,
                "low_level_zero: the plugin runs another model already; make one plugin per model");
   if (cut_.statistics_group == nullptr) CheckWhole("low_level_zero", model);
@@ -51,7 +95,7 @@ void LowLevelZeroPlugin::Check(const nn::Module& model, optim::Optimizer& optimi
   if (options_.offload_states) CheckRoom(optimizer);
 }
 
-void LowLevelZeroPlugin::CheckRoom(optim::Optimizer& optimizer) const {
+void LowLevelZeroPlugin::State::CheckRoom(optim::Optimizer& optimizer) const {
   const absl::StatusOr<int64_t> available = AvailableMemoryBytes();
   if (!available.ok()) return;  // the system does not say; the allocator will fail if needed
   int64_t needed = optimizer.PlannedStateBytes();
@@ -65,7 +109,7 @@ void LowLevelZeroPlugin::CheckRoom(optim::Optimizer& optimizer) const {
                *available, " are available; use an optimizer with smaller states, or more hosts");
 }
 
-std::vector<chunk::ChunkSpec> LowLevelZeroPlugin::Plan(optim::Optimizer& optimizer) const {
+std::vector<chunk::ChunkSpec> LowLevelZeroPlugin::State::Plan(optim::Optimizer& optimizer) const {
   std::map<const optim::ParamView*, int64_t> cut_multiple;
   optimizer.ForEachView([&](const optim::ParamView& view, int group) {
     cut_multiple[&view] = optimizer.CutMultiple(view, group);
@@ -83,8 +127,8 @@ std::vector<chunk::ChunkSpec> LowLevelZeroPlugin::Plan(optim::Optimizer& optimiz
 }
 
 // The shard's masters keep the bits that rounding to the working dtype drops.
-void LowLevelZeroPlugin::Bind(optim::ParamView& view, const Tensor& old_value, const Tensor& shard,
-                              const Layout& layout) const {
+void LowLevelZeroPlugin::State::Bind(optim::ParamView& view, const Tensor& old_value,
+                                     const Tensor& shard, const Layout& layout) const {
   view.set_state_context(state_context_);
   view.set_keep_master(options_.master_weights);
   const Layout before = view.layout();
@@ -94,7 +138,8 @@ void LowLevelZeroPlugin::Bind(optim::ParamView& view, const Tensor& old_value, c
   view.set_master(view.CutToLayout(old_value, before));
 }
 
-optim::Optimizer& LowLevelZeroPlugin::Configure(nn::Module& model, optim::Optimizer& optimizer) {
+optim::Optimizer& LowLevelZeroPlugin::State::Configure(nn::Module& model,
+                                                       optim::Optimizer& optimizer) {
   Check(model, optimizer);
   const ContextPtr context = model.Parameters()[0]->context();
   PrepareReplicas("low_level_zero", model, optimizer, group_);
@@ -156,15 +201,43 @@ optim::Optimizer& LowLevelZeroPlugin::Configure(nn::Module& model, optim::Optimi
   return optimizer;
 }
 
-void LowLevelZeroPlugin::RunPass(const std::function<void()>& backward,
-                                 const chunk::GradientPass& pass) {
+void LowLevelZeroPlugin::State::RunPass(const std::function<void()>& backward,
+                                        const chunk::GradientPass& pass) {
   chunk::GradientChunks* const all[] = {gradients_.get(), unheld_gradients_.get()};
   shards_->Backward(*gradients_, [&] { chunk::GradientChunks::Run(all, backward, pass); });
 }
 
-void LowLevelZeroPlugin::Backward(const Tensor& loss, optim::Optimizer&) {
+void LowLevelZeroPlugin::State::Backward(const Tensor& loss) {
   RunPass([&] { autograd::Backward(loss, {.grad = guard_->LossGradient(loss)}); },
           {.reduce = BeginBackward()});
 }
+
+LowLevelZeroPlugin::LowLevelZeroPlugin(comm::GroupPtr group, const TrainingOptions& training,
+                                       const LowLevelZeroOptions& options)
+    : LowLevelZeroPlugin(std::move(group), training, options, CutParameters{}) {}
+
+LowLevelZeroPlugin::LowLevelZeroPlugin(comm::GroupPtr group, const TrainingOptions& training,
+                                       const LowLevelZeroOptions& options, const CutParameters& cut)
+    : state_(std::make_unique<State>(std::move(group), training, options, cut)) {}
+
+LowLevelZeroPlugin::~LowLevelZeroPlugin() = default;
+
+void LowLevelZeroPlugin::Check(const nn::Module& model, optim::Optimizer& optimizer) const {
+  state_->Check(model, optimizer);
+}
+optim::Optimizer& LowLevelZeroPlugin::Configure(nn::Module& model, optim::Optimizer& optimizer) {
+  return state_->Configure(model, optimizer);
+}
+void LowLevelZeroPlugin::Backward(const Tensor& loss, optim::Optimizer& /*optimizer*/) {
+  state_->Backward(loss);
+}
+std::shared_ptr<void> LowLevelZeroPlugin::NoSync() { return state_->guard_->NoSync(); }
+comm::GroupPtr LowLevelZeroPlugin::group() const { return state_->group_; }
+comm::GroupPtr LowLevelZeroPlugin::data_group() const { return state_->group_; }
+optim::LossScaler* LowLevelZeroPlugin::loss_scaler() { return state_->guard_->loss_scaler(); }
+double LowLevelZeroPlugin::loss_scale() const { return state_->guard_->loss_scale(); }
+const chunk::ParameterChunks& LowLevelZeroPlugin::chunks() const { return *state_->parameters_; }
+const ContextPtr& LowLevelZeroPlugin::state_context() const { return state_->state_context_; }
+BackwardPasses& LowLevelZeroPlugin::passes() { return *state_; }
 
 }  // namespace apogee

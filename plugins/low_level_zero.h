@@ -37,22 +37,23 @@
 #ifndef APOGEE_PLUGINS_LOW_LEVEL_ZERO_H_
 #define APOGEE_PLUGINS_LOW_LEVEL_ZERO_H_
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "apogee/chunk/gradient_chunks.h"
-#include "apogee/chunk/parameter_chunks.h"
-#include "apogee/plugins/backward_passes.h"
-#include "apogee/plugins/hybrid/cut_parameters.h"
+#include "apogee/comm/group.h"
+#include "apogee/optim/options.h"
 #include "apogee/plugins/plugin.h"
-#include "apogee/plugins/step_guard.h"
 #include "apogee/plugins/training_options.h"
-#include "apogee/plugins/zero/shard_gradients.h"
 
 namespace apogee {
+
+namespace chunk {
+class ParameterChunks;
+}  // namespace chunk
+class BackwardPasses;
+struct CutParameters;
 
 struct LowLevelZeroOptions {
   int stage = 2;  // 1 or 2
@@ -64,16 +65,18 @@ struct LowLevelZeroOptions {
   bool master_weights = true;
   // Keep states and masters in host memory.
   bool offload_states = false;
+  static std::vector<optim::OptionField<LowLevelZeroOptions>> Fields();
 };
 
-class LowLevelZeroPlugin : public Plugin, public BackwardPasses {
+class LowLevelZeroPlugin : public Plugin {
  public:
   // `group`: the ranks to shard over; null for one rank. Throws Error listing every bad option.
   explicit LowLevelZeroPlugin(comm::GroupPtr group, const TrainingOptions& training = {},
                               const LowLevelZeroOptions& options = {});
-  // Internal: for a plugin that has cut the parameters.
+  // Internal: for a plugin that has cut the parameters (plugins/hybrid/cut_parameters.h).
   LowLevelZeroPlugin(comm::GroupPtr group, const TrainingOptions& training,
                      const LowLevelZeroOptions& options, const CutParameters& cut);
+  ~LowLevelZeroPlugin() override;
 
   std::string name() const override { return "low_level_zero"; }
   // Throws the Error that Configure would throw, as far as this rank can tell. Changes nothing.
@@ -84,41 +87,23 @@ class LowLevelZeroPlugin : public Plugin, public BackwardPasses {
   optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) override;
   // Collective, except under NoSync.
   void Backward(const Tensor& loss, optim::Optimizer& optimizer) override;
-  bool BeginBackward() override { return guard_->OnBackward(); }
-  void RunPass(const std::function<void()>& backward, const chunk::GradientPass& pass) override;
-  bool ReducesEachPass() const override { return options_.stage == 2; }
-  std::shared_ptr<void> NoSync() override { return guard_->NoSync(); }
-  comm::GroupPtr group() const override { return group_; }
-  comm::GroupPtr data_group() const override { return group_; }
-  optim::LossScaler* loss_scaler() override { return guard_->loss_scaler(); }
+  std::shared_ptr<void> NoSync() override;
+  comm::GroupPtr group() const override;
+  comm::GroupPtr data_group() const override;
+  optim::LossScaler* loss_scaler() override;
 
   // 1 except for fp16.
-  double loss_scale() const { return guard_->loss_scale(); }
-  // After boost: the chunks that hold the parameters.
-  const chunk::ParameterChunks& chunks() const { return *parameters_; }
+  double loss_scale() const;
+  // After boost: the chunks that hold the parameters (chunk/parameter_chunks.h).
+  const chunk::ParameterChunks& chunks() const;
   // After boost: the context that allocates the states. It is the model's unless offload_states.
-  const ContextPtr& state_context() const { return state_context_; }
+  const ContextPtr& state_context() const;
+  // Internal: how a pipeline drives this plugin (plugins/backward_passes.h).
+  BackwardPasses& passes();
 
  private:
-  void CheckRoom(optim::Optimizer& optimizer) const;
-  std::vector<chunk::ChunkSpec> Plan(optim::Optimizer& optimizer) const;
-  void Bind(optim::ParamView& view, const Tensor& old_value, const Tensor& shard,
-            const Layout& layout) const;
-
-  comm::GroupPtr group_;
-  TrainingOptions training_;
-  LowLevelZeroOptions options_;
-  CutParameters cut_;
-  DType dtype_;
-  std::optional<DType> communication_dtype_;
-  ContextPtr state_context_;
-  std::vector<autograd::ParameterPtr> sharded_;  // in the order backward completes them
-  std::vector<optim::ParamView*> views_;         // of sharded_
-  std::unique_ptr<ShardGradients> shards_;
-  std::unique_ptr<StepGuard> guard_;
-  std::shared_ptr<chunk::ParameterChunks> parameters_;
-  std::unique_ptr<chunk::GradientChunks> gradients_;
-  std::unique_ptr<chunk::GradientChunks> unheld_gradients_;  // of unheld parameters
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace apogee

@@ -4,6 +4,7 @@
 
 #include "apogee/autograd/grad_mode.h"
 #include "apogee/core/error.h"
+#include "apogee/plugins/loss_normalizer.h"
 
 namespace apogee {
 

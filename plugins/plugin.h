@@ -20,9 +20,10 @@
 #include "apogee/nn/module.h"
 #include "apogee/optim/optimizer.h"
 #include "apogee/optim/step/loss_scaler.h"
-#include "apogee/plugins/loss_normalizer.h"
 
 namespace apogee {
+
+class LossNormalizer;  // loss_normalizer.h
 
 using Criterion = std::function<Tensor(const Tensor& output, const Tensor& target)>;
 

@@ -7,16 +7,16 @@
 namespace apogee {
 namespace {
 
-constexpr EnumName<Precision> kNames[] = {{Precision::kF32, "f32"},   {Precision::kF32, "fp32"},
-                                          {Precision::kBf16, "bf16"}, {Precision::kFp16, "fp16"},
-                                          {Precision::kFp16, "f16"},  {Precision::kF64, "f64"}};
+constexpr EnumName<Precision> kPrecisionNames[] = {
+    {Precision::kF32, "f32"},   {Precision::kF32, "fp32"}, {Precision::kBf16, "bf16"},
+    {Precision::kFp16, "fp16"}, {Precision::kFp16, "f16"}, {Precision::kF64, "f64"}};
 
 }  // namespace
 
-const char* Name(Precision precision) { return NameOf<Precision>(kNames, precision); }
+const char* Name(Precision precision) { return NameOf<Precision>(kPrecisionNames, precision); }
 
 absl::StatusOr<Precision> ParsePrecision(const std::string& text) {
-  return ParseName<Precision>("precision", kNames, text);
+  return ParseName<Precision>("precision", kPrecisionNames, text);
 }
 
 DType DTypeOf(Precision precision) {

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Proves that the installed library does not need its source tree. Builds and installs a copy of the tree,
 # moves the copy and the installation to other folders, and builds a consumer through find_package and through
-# pkg-config. The consumer must compile, link and run. So must tests/outside_app, a project with its own model,
-# optimizers and plugin: it must get the same result on 4 ranks as on 1, and an error for every mistake.
+# pkg-config. The consumer must compile, link and run. So must tests/consumer/optimizer, an optimizer of one's own,
+# and tests/outside_app, a project with its own model, optimizers and plugin: it must get the same result on 4 ranks
+# as on 1, and an error for every mistake.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 work="$(mktemp -d)"
@@ -14,6 +15,7 @@ trap 'rm -rf "$work"' EXIT
 mkdir "$work/source"
 tar -C "$ROOT" --exclude=./build --exclude=./out --exclude=./.git -cf - . | tar -C "$work/source" -xf -
 cp -r "$ROOT/tests/consumer" "$ROOT/tests/outside_app" "$work"
+cp -r "$ROOT/examples" "$work/consumer/copied"
 cmake -S "$work/source" --preset release -DAPOGEE_UNITY=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG" \
   -DAPOGEE_BUILD_TESTS=OFF -DAPOGEE_BUILD_EXAMPLES=OFF \
   -DAPOGEE_BUILD_TOOLS=OFF -DCMAKE_INSTALL_PREFIX="$work/first" >"$work/log" 2>&1 ||
@@ -36,11 +38,30 @@ if grep -rlI "$work/\(source\|first\)" "$prefix"; then
   exit 1
 fi
 
-cmake -S "$work/consumer" -B "$work/cmake_build" -DCMAKE_BUILD_TYPE=Release \
-  -DCMAKE_PREFIX_PATH="$prefix" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
-cmake --build "$work/cmake_build" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
-"$work/cmake_build/consumer"
+# build PROJECT: a project of its own, with find_package, in $work/build_<its folder>.
+build() {
+  local folder="$work/build_$(basename "$1")"
+  cmake -S "$1" -B "$folder" -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$prefix" >"$work/log" 2>&1 &&
+    cmake --build "$folder" -j "$JOBS" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+}
+
+# An optimizer, a plugin and a model of one's own: each compares 4 ranks with one.
+for project in hello optimizer plugin model; do
+  build "$work/consumer/$project"
+  "$work/build_$project/consumer_$project"
+done
 echo "install check: find_package ok"
+
+# Copies of the examples.
+build "$work/consumer/examples"
+text="$work/text"
+seq 2000 >"$text"
+common="--data $text --steps 3 --batch 4 --block 16 --layers 2 --heads 2 --dim 16 --precision f32"
+"$work/build_examples/01_train_gpt" $common --ranks 2 --plugin zero2 --sample 1 >"$work/log"
+"$work/build_examples/03_train_llama_hybrid" $common --kv-heads 2 --hidden 32 --sample 1 >"$work/log"
+"$work/build_examples/04_gemini_big_model" $common >"$work/log"
+"$work/build_examples/05_train_3d" $common --kv-heads 2 --hidden 32 --microbatches 2 >"$work/log"
+echo "install check: copied examples ok"
 
 cmake -S "$work/outside_app" -B "$work/outside_build" -DCMAKE_BUILD_TYPE=Release \
   -DCMAKE_PREFIX_PATH="$prefix" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
@@ -62,7 +83,7 @@ echo "install check: small stacks ok"
 
 export PKG_CONFIG_PATH="$(dirname "$(find "$prefix" -name apogee.pc)")"
 # shellcheck disable=SC2046
-${CXX:-g++} -std=c++20 -O1 "$work/consumer/main.cc" -o "$work/pc_consumer" \
+${CXX:-g++} -std=c++20 -O1 "$work/consumer/hello/main.cc" -o "$work/pc_consumer" \
   $(pkg-config --cflags --libs --static apogee)
 "$work/pc_consumer"
 echo "install check: pkg-config ok"

@@ -10,6 +10,7 @@
 #include "apogee/comm/some_ranks.h"
 #include "apogee/matrix/matrix.h"
 #include "apogee/matrix/report.h"
+#include "apogee/matrix/sabotage.h"
 #include "apogee/tensor/make_context.h"
 #include "apogee/tools/command.h"
 
@@ -18,6 +19,7 @@ namespace {
 
 struct MatrixFlags {
   matrix::MatrixOptions options;
+  std::string comm = "auto";
   std::string sabotage = "none";
   std::string json;
   std::string markdown;
@@ -46,6 +48,7 @@ void OpenFiles(const MatrixFlags& flags, int rank, std::ofstream& json, std::ofs
 int Run(const MatrixFlags& flags) {
   const int rank = ValueOrThrow(comm::StartedProcesses()).rank;
   matrix::MatrixOptions options = flags.options;
+  options.comm = ValueOrThrow(comm::ParseBackend(flags.comm));
   options.sabotage = matrix::SabotageFromName(flags.sabotage);
   if (matrix::ChooseCells(options).empty()) {
     if (rank == 0) std::cerr << "apogee matrix: no cell matches \"" << options.only << "\"\n";
@@ -84,10 +87,10 @@ void AddMatrixCommand(CLI::App& app, int& exit_code) {
   command->add_option("--device", flags->options.device, "Device of both runs: cpu, cuda or cuda:N")
       ->check([](const std::string& name) { return Message(ParseDevice(name).status()); });
   command
-      ->add_option("--comm", flags->options.comm,
+      ->add_option("--comm", flags->comm,
                    "Backend for collectives: local (ranks are threads), mpi, tcp or nccl (ranks "
                    "are processes), auto")
-      ->check(CLI::IsMember({"auto", "local", "mpi", "tcp", "nccl"}));
+      ->check([](const std::string& text) { return Message(comm::ParseBackend(text).status()); });
   command->add_option("--sabotage", flags->sabotage, "Break the boosted runs on purpose")
       ->check(CLI::IsMember(matrix::SabotageNames()));
   command->add_option("--json", flags->json, "Write every cell's report to this file");

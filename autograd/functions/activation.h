@@ -12,7 +12,7 @@
 
 #include "apogee/core/rng.h"
 #include "apogee/layout/sequence_part.h"
-#include "apogee/tensor/kernels/args.h"
+#include "apogee/tensor/ops/kinds.h"
 #include "apogee/tensor/tensor.h"
 
 namespace apogee::autograd {

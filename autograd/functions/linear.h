@@ -12,7 +12,7 @@
 
 #include <optional>
 
-#include "apogee/tensor/kernels/args.h"
+#include "apogee/tensor/ops/kinds.h"
 #include "apogee/tensor/tensor.h"
 
 namespace apogee::autograd {

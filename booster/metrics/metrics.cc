@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "apogee/booster/metrics/progress.h"
+#include "apogee/booster/metrics/tensorboard.h"
 #include "apogee/booster/run_lock.h"
 #include "apogee/checkpoint/format/open_tensor_file.h"
 #include "apogee/core/text/printable.h"
@@ -111,7 +113,11 @@ absl::Status CheckLoss(const char* what, int64_t step, double loss) {
 }  // namespace
 
 MetricsLogger::MetricsLogger(const MetricsOptions& options)
-    : options_(options), console_(options.console), last_event_(std::chrono::steady_clock::now()) {}
+    : options_(options),
+      console_(std::make_unique<ProgressConsole>(options.console)),
+      last_event_(std::chrono::steady_clock::now()) {}
+
+MetricsLogger::~MetricsLogger() = default;
 
 absl::StatusOr<std::unique_ptr<MetricsLogger>> MetricsLogger::Create(
     const MetricsOptions& options) {
@@ -172,7 +178,7 @@ absl::Status MetricsLogger::Step(const StepEvent& event) {
   if (lasting) {
     APOGEE_RETURN_IF_ERROR(Note(line));
   } else {
-    console_.Live(line);
+    console_->Live(line);
   }
   if (steps_ == nullptr) return absl::OkStatus();
 
@@ -209,7 +215,7 @@ absl::Status MetricsLogger::Validation(const ValidationEvent& event) {
 
 absl::Status MetricsLogger::Note(const std::string& text) {
   const std::string shown = PrintableLines(text);
-  console_.Line(shown);
+  console_->Line(shown);
   return log_ == nullptr ? absl::OkStatus() : log_->Append(shown + "\n");
 }
 

@@ -35,10 +35,13 @@
 #include <string>
 
 #include "apogee/booster/metrics/line_file.h"
-#include "apogee/booster/metrics/progress.h"
-#include "apogee/booster/metrics/tensorboard.h"
+#include "apogee/core/memory.h"
 
 namespace apogee {
+
+struct Progress;          // progress.h
+class ProgressConsole;    // progress.h
+class TensorBoardWriter;  // tensorboard.h
 
 struct MetricsOptions {
   // The directory; made if it is missing. Empty: console only.
@@ -75,6 +78,8 @@ class MetricsLogger {
  public:
   static absl::StatusOr<std::unique_ptr<MetricsLogger>> Create(const MetricsOptions& options);
 
+  ~MetricsLogger();
+
   absl::Status Step(const StepEvent& event);
   absl::Status Validation(const ValidationEvent& event);
   // Whether validation.jsonl has a row for this step, from this run or from the one it resumes. A
@@ -92,7 +97,7 @@ class MetricsLogger {
   Progress Observe(const StepEvent& event, double seconds);
 
   MetricsOptions options_;
-  ProgressConsole console_;
+  std::unique_ptr<ProgressConsole> console_;
   std::unique_ptr<LineFile> steps_, validations_, log_;
   std::unique_ptr<TensorBoardWriter> board_;
   std::chrono::steady_clock::time_point last_event_;

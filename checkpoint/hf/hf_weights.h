@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "apogee/checkpoint/format/open_tensor_file.h"
+#include "apogee/checkpoint/load_report.h"
 #include "apogee/checkpoint/planned_save.h"
 
 namespace apogee::checkpoint {
@@ -66,16 +67,6 @@ struct LoadWeightsOptions {
   // The reverse: a prefix of the names in the files, for files saved from such a module and loaded
   // into the model alone. Tensors without it count as unexpected.
   std::string file_prefix = {};
-};
-
-struct LoadReport {
-  std::vector<std::string> missing;     // asked for but not there: targets stay unchanged
-  std::vector<std::string> unexpected;  // there but not asked for
-  // Special names of hub files (hf_names.h).
-  std::vector<std::string> buffers;  // there and known to be of no use: ignored
-  std::string prefix;                // the prefix of the asked names that the files lack
-  // There, not asked for, and equal to the tensor that this model has instead: a tied head.
-  std::vector<std::string> tied;
 };
 
 // Fills the first layout.local_numel() elements of every target from the tensor of its name,

@@ -6,10 +6,10 @@
 //
 //   02_bring_your_own_gradients [optimizer]          # any name of the registry; default adam
 #include <cstdio>
+#include <stdexcept>
 #include <vector>
 
 #include "apogee/apogee.h"
-#include "apogee/core/process/standard_output.h"
 
 using namespace apogee;
 
@@ -41,7 +41,7 @@ int main(int argc, char** argv) try {
     if (step % 100 == 0)
       std::printf("step %3d  loss %.6f  w = %.4f %.4f\n", step, loss, w[0], w[1]);
   }
-  OkOrThrow(FlushStandardOutput());
+  if (std::fflush(stdout) != 0) throw std::runtime_error("cannot write to the standard output");
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "02_bring_your_own_gradients: %s\n", error.what());

@@ -8,131 +8,113 @@
 //   04_gemini_big_model --map-svg map.svg                 # 2 ranks, a quarter of the need each
 //   04_gemini_big_model --ranks 1 --budget-percent 50
 //   04_gemini_big_model --placement static --offload-optim-frac 1
-#include <chrono>
-#include <cmath>
-#include <cstdio>
-#include <memory>
 #include <string>
 
-#include "apogee/booster/booster.h"
+#include "apogee/apogee.h"
 #include "apogee/booster/metrics/line_file.h"
-#include "apogee/comm/launch.h"
-#include "apogee/core/blocking_waits.h"
-#include "apogee/core/process/standard_descriptors.h"
 #include "apogee/core/text/text.h"
-#include "apogee/data/loader.h"
-#include "apogee/data/text_corpus.h"
-#include "apogee/examples/common/program.h"
-#include "apogee/examples/common/ranks.h"
-#include "apogee/examples/common/trace_file.h"
-#include "apogee/nn/losses.h"
-#include "apogee/optim/registry.h"
-#include "apogee/pictures/chunk_map.h"
-#include "apogee/plugins/gemini.h"
-#include "flags.h"
+#include "apogee/driver/reports.h"
+#include "apogee/driver/text_run.h"
 
 using namespace apogee;
 
 namespace {
 
-constexpr MemoryCategory kModelData[] = {MemoryCategory::kParameter, MemoryCategory::kGradient,
-                                         MemoryCategory::kOptimizerState};
+struct Flags : driver::RunFlags {
+  nn::Gpt2Config model = {.vocab_size = 256, .n_embd = 256, .n_layer = 8, .n_head = 8};
+  PlacementOptions placement;
+  std::string policy = "auto";
+  double budget_percent = 25;
+  std::string map_svg;  // empty: no picture
+};
 
-// Prints where this rank's model data is.
-void PrintMemory(const MemoryLedger& device, const GeminiPlugin& plugin, int64_t budget_bytes) {
-  std::printf("\nmodel data of rank 0       device peak      device now        host now\n");
-  const ContextPtr& host = plugin.homes().host();
-  for (const MemoryCategory category : kModelData) {
-    std::printf("%-20s %17s %15s %15s\n", MemoryCategoryName(category),
-                FormatBytes(device.peak_bytes(category)).c_str(),
-                FormatBytes(device.live_bytes(category)).c_str(),
-                FormatBytes(host == nullptr ? 0 : host->ledger().live_bytes(category)).c_str());
-  }
-  std::printf("%-20s %17s %15s %15s\n", "all", FormatBytes(device.peak_model_data_bytes()).c_str(),
-              FormatBytes(device.model_data_bytes()).c_str(),
-              FormatBytes(host == nullptr ? 0 : host->ledger().model_data_bytes()).c_str());
-  if (budget_bytes > 0) {
-    std::printf("%-20s %17s\n", "budget", FormatBytes(budget_bytes).c_str());
-  }
-  std::printf("other memory, at most: %s (activations, workspaces)\n",
-              FormatBytes(plugin.chunk_record().peak_other_bytes()).c_str());
+void Declare(driver::CommandLine& line, Flags& flags) {
+  flags.steps = 60;
+  flags.ranks = 2;
+  flags.precision = "auto";
+  flags.schedule = "constant";
+  flags.training.bucket_bytes = 1 << 20;
+  flags.log_every = 10;
+  flags.Declare(line, {.sample = false});
+  line.Group("Model");
+  line.AddCount("--layers", flags.model.n_layer, "Transformer blocks");
+  line.AddCount("--heads", flags.model.n_head, "Attention heads; divides --dim");
+  line.AddCount("--dim", flags.model.n_embd, "Width");
+  line.Group("Memory");
+  line.AddText("--placement", flags.policy,
+               "auto (from --budget-percent) or static (from the three fractions)");
+  line.AddNumber("--budget-percent", flags.budget_percent,
+                 "For auto: a device's model data, in percent of what one rank alone needs", 0,
+                 1e4);
+  PlacementOptions& p = flags.placement;
+  line.AddNumber("--shard-param-frac", p.shard_param_frac,
+                 "For static: fraction of the parameters that are sharded between uses");
+  line.AddNumber("--offload-optim-frac", p.offload_optim_frac,
+                 "For static: fraction of the optimizer data on the host");
+  line.AddNumber("--offload-param-frac", p.offload_param_frac,
+                 "For static: fraction of the parameter shards on the host");
+  line.AddCount("--chunk-bytes", flags.training.bucket_bytes,
+                "Size of the chunks in which parameters are gathered and offloaded, in bytes");
+  line.AddText("--map-svg", flags.map_svg,
+               "Draw when each chunk was whole on the device to this file");
 }
 
-void Train(const comm::World& world, const Flags& flags, const data::TextCorpus& corpus) {
-  const ContextPtr& context = world.context();
+void Settle(Flags& flags) {
+  flags.model.n_positions = flags.block;
+  flags.placement.placement_policy = ValueOrThrow(ParsePlacementPolicy(flags.policy));
+  if (flags.placement.placement_policy == PlacementPolicy::kAuto) {
+    const int64_t need = flags.ModelDataBytes(nn::Gpt2(flags.model).num_parameters());
+    flags.placement.device_budget_bytes =
+        static_cast<int64_t>(static_cast<double>(need) * flags.budget_percent / 100);
+  }
+  const GeminiPlugin plugin(nullptr, flags.training, {.placement = flags.placement});
+  flags.CheckBatch(flags.ranks, "--ranks");
+}
+
+// Every rank runs this; returns the program's exit code.
+int Train(const driver::Rank& rank, const Flags& flags) {
   nn::Gpt2 model(flags.model);
   // boost makes the values, one parameter at a time: no rank ever holds the whole model.
-  model.InitializeLazily(context, {.seed = flags.seed});
+  model.InitializeLazily(rank.world.context(), {.seed = flags.seed});
   const int64_t num_parameters = model.num_parameters();
-  const auto optimizer = ValueOrThrow(
-      optim::MakeOptimizer(flags.optimizer, model.Parameters(), flags.optimizer_options));
+  const auto optimizer = flags.MakeOptimizer(model.Parameters());
+  optim::LrScheduler scheduler(*optimizer, flags.MakeSchedule());
 
-  GeminiPlugin plugin(world.group(), flags.training, flags.gemini);
+  GeminiPlugin plugin(rank.world.group(), flags.training, {.placement = flags.placement});
   Booster booster(plugin);
-  booster.TraceTo(world.trace(), world.rank());
-  Boosted boosted = booster.boost(model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
+  driver::TextRun run(rank, flags, booster, plugin);
+  Boosted boosted = booster.boost(model, *optimizer,
+                                  {.criterion = nn::CrossEntropyLoss(), .scheduler = &scheduler});
+  const std::string layout = ", placement " + flags.policy;
+  if (!run.Start(boosted, scheduler, {"GPT-2", num_parameters, layout})) return 0;
 
-  const int64_t block = flags.model.n_positions, batch = flags.batch / world.size();
-  const auto dataset = std::make_shared<data::TextDataset>(corpus.train(), block);
-  const auto order = std::make_shared<data::ShuffleSampler>(dataset->num_samples(), flags.seed);
-  data::Loader loader(
-      dataset, std::make_shared<data::DistributedSampler>(order, world.rank(), world.size(), batch),
-      context, {.batch = batch, .num_batches = flags.steps});
-
-  const bool speaks = world.rank() == 0;
-  if (speaks) {
-    std::printf("GPT, %s parameters, %s, %s, placement %s\n",
-                FormatThousands(num_parameters).c_str(), flags.precision.c_str(),
-                DescribeRanks(world).c_str(), flags.placement.c_str());
-  }
-  const auto start = std::chrono::steady_clock::now();
-  int64_t step = 0;
-  for (auto& samples : loader) {
-    Tensor loss = boosted.criterion(boosted.model(samples.inputs), samples.targets);
-    booster.backward(loss, boosted.optimizer);
+  const Accumulation window = booster.accumulate(flags.accumulate);
+  for (auto& samples : run.samples()) {
+    booster.backward(boosted.criterion(boosted.model(samples.inputs), samples.targets),
+                     boosted.optimizer);
+    if (!window.is_complete()) continue;
+    run.BeforeStep(window.loss());
     boosted.optimizer.step();
     boosted.optimizer.zero_grad();
-    const double mean = SumOverRanks(world, {loss.Item()})[0] / world.size();
-    APOGEE_CHECK(std::isfinite(mean), "step ", step + 1, ": the loss is not finite; lower --lr");
-    ++step;
-    if (!speaks || (step % flags.log_every != 0 && step != 1 && step != flags.steps)) continue;
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    std::printf("step %4lld  loss %.4f  %.0f tok/s\n", static_cast<long long>(step), mean,
-                static_cast<double>(step * flags.batch * block) / seconds);
-    std::fflush(stdout);
+    scheduler.step();
+    if (run.AfterStep()) return run.exit_code();
   }
-  if (!speaks) return;
-  PrintMemory(context->ledger(), plugin, flags.gemini.placement.device_budget_bytes);
-  if (flags.map_svg.empty()) return;
+  run.Note(driver::DescribeModelData(rank.world.context()->ledger(), plugin));
+  if (rank.world.rank() != 0 || flags.map_svg.empty()) return 0;
   const std::string svg = ChunkMapSvg(
       plugin, "Chunks of rank 0, GPT with " + FormatThousands(num_parameters) + " parameters");
   OkOrThrow(ValueOrThrow(LineFile::Create(flags.map_svg))->Append(svg));
-}
-
-// The program inside RunProgram.
-int Run(int argc, char** argv) {
-  Flags flags;
-  if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;
-  TraceFile trace(flags.trace);
-  const auto corpus =
-      ValueOrThrow(data::TextCorpus::Load(flags.data, {.block = flags.model.n_positions}));
-  OkOrThrow(comm::launch({.num_ranks = flags.ranks,
-                          .threads_per_rank = flags.threads_per_rank,
-                          .device = flags.device,
-                          .comm = flags.comm,
-                          .timeout_seconds = flags.timeout_seconds,
-                          .flight_record_dir = flags.flight_records,
-                          .trace = trace.get()},
-                         [&](comm::World& world) { Train(world, flags, corpus); }));
-  trace.Write();
   return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  KeepStandardDescriptors();
-  UseBlockingWaits(argv);
-  return RunProgram("04_gemini_big_model", [&] { return Run(argc, argv); });
+  Flags flags;
+  return driver::Run(argc, argv, flags,
+                     {.name = "04_gemini_big_model",
+                      .about = "Trains a GPT that does not fit the device.",
+                      .declare = [&](driver::CommandLine& line) { Declare(line, flags); },
+                      .settle = [&](const driver::CommandLine&) { Settle(flags); },
+                      .train = [&](const driver::Rank& rank) { return Train(rank, flags); }});
 }

@@ -8,154 +8,110 @@
 //   05_train_3d --trace run.json                      # 8 ranks: pp 2, tp 2, dp 2, ZeRO 1
 //   05_train_3d --pp 4 --tp 1 --schedule zbv --layers 8
 //   05_train_3d --ranks 1 --tp 1 --pp 1               # the same training on one rank
-#include <cmath>
-#include <cstdio>
-#include <memory>
 #include <string>
 
-#include "apogee/booster/booster.h"
-#include "apogee/booster/metrics/metrics.h"
-#include "apogee/booster/run_lock.h"
-#include "apogee/checkpoint/format/open_tensor_file.h"
-#include "apogee/comm/launch.h"
-#include "apogee/core/blocking_waits.h"
-#include "apogee/core/process/standard_descriptors.h"
-#include "apogee/core/process_memory.h"
-#include "apogee/core/text/text.h"
-#include "apogee/data/loader.h"
-#include "apogee/data/text_corpus.h"
-#include "apogee/examples/common/program.h"
-#include "apogee/examples/common/ranks.h"
-#include "apogee/examples/common/trace_file.h"
-#include "apogee/nn/losses.h"
-#include "apogee/nn/models/llama.h"
-#include "apogee/optim/registry.h"
-#include "apogee/optim/schedule/lr_schedule_registry.h"
-#include "apogee/pictures/timeline/timeline_svg.h"
-#include "apogee/pictures/timeline/trace_reader.h"
-#include "apogee/plugins/hybrid_parallel.h"
-#include "flags.h"
+#include "apogee/apogee.h"
+#include "apogee/driver/llama_flags.h"
+#include "apogee/driver/reports.h"
+#include "apogee/driver/text_run.h"
 
 using namespace apogee;
 
 namespace {
 
-std::string Describe(const comm::World& world, const Flags& flags, int64_t num_parameters) {
-  const HybridParallelOptions& parallel = flags.parallel;
-  std::string text = "model: Llama, " + FormatThousands(num_parameters) + " parameters, " +
-                     flags.precision + ", " + DescribeRanks(world) +
-                     DescribeMesh(world, parallel.tp_size, parallel.stage, parallel.pp_size);
-  if (parallel.pp_size == 1) return text;
-  return text + ", " + flags.schedule + " with " + std::to_string(flags.microbatches) +
-         " micro-batches";
+struct Flags : driver::RunFlags {
+  nn::LlamaConfig model = {.vocab_size = 256,
+                           .hidden_size = 128,
+                           .intermediate_size = 344,
+                           .num_hidden_layers = 6,
+                           .num_attention_heads = 4,
+                           .num_key_value_heads = 2};
+  HybridParallelOptions parallel = {.tp_size = 2, .pp_size = 2, .stage = 1};
+  int microbatches = 4;  // becomes parallel.num_microbatches if there is a pipeline
+  std::string pipeline_schedule = "1f1b";
+};
+
+void Declare(driver::CommandLine& line, Flags& flags) {
+  flags.block = 64;
+  flags.steps = 200;
+  flags.ranks = 8;
+  flags.batch = 16;
+  flags.lr = 2e-3;
+  flags.training.max_norm = 0;
+  flags.log_every = 20;
+  flags.Declare(line, {.accumulate = false, .schedule = false, .sample = false});
+  driver::DeclareLlamaFlags(line, flags.model);
+  line.Group("Parallelism");
+  line.AddCount("--tp", flags.parallel.tp_size, "Tensor-parallel size: ranks per stage");
+  line.AddCount("--pp", flags.parallel.pp_size,
+                "Pipeline stages, each with some of the model's layers");
+  line.AddCount("--zero", flags.parallel.stage,
+                "ZeRO stage over the replicas: 0 shards nothing, 1 optimizer states, 2 also "
+                "gradients",
+                0);
+  line.AddText("--schedule", flags.pipeline_schedule,
+               "Pipeline schedule: 1f1b, interleaved or zbv");
+  line.AddCount("--chunks", flags.parallel.num_model_chunks,
+                "Chunks of the model per stage; 0: one for 1f1b, else two", 0);
+  line.AddCount("--microbatches", flags.microbatches,
+                "Micro-batches of each replica's batch, at least as many as stages");
 }
 
-// Every rank runs this. `start`: the process's memory before launch.
-void Train(const comm::World& world, const Flags& flags, const data::TextCorpus& corpus,
-           const ProcessMemory& start) {
-  const ContextPtr& context = world.context();
+// Checks the flags together. boost reports sizes that do not divide --ranks, together with
+// everything else that does not fit.
+void Settle(Flags& flags) {
+  flags.model.max_position_embeddings = flags.block;
+  flags.parallel.schedule = ValueOrThrow(pipeline::ParsePipelineSchedule(flags.pipeline_schedule));
+  // Without a pipeline a batch is one micro-batch; training is the same.
+  if (flags.parallel.pp_size > 1) flags.parallel.num_microbatches = flags.microbatches;
+  const nn::Llama model(flags.model);
+  const comm::World one(0, 1, CpuContext(), nullptr);
+  const HybridParallelPlugin plugin(one, flags.training, flags.parallel);
+  flags.CheckReplicas(flags.parallel.tp_size * flags.parallel.pp_size, "--ranks, --tp and --pp");
+}
+
+// Every rank runs this; returns the program's exit code.
+int Train(const driver::Rank& rank, const Flags& flags) {
   // Each rank makes only the values that it uses: no rank ever has the whole model.
   nn::Llama model(flags.model);
-  model.InitializeLazily(context, {.seed = flags.seed});
+  model.InitializeLazily(rank.world.context(), {.seed = flags.seed});
   const int64_t num_parameters = model.num_parameters();
-  const auto optimizer = ValueOrThrow(
-      optim::MakeOptimizer(flags.optimizer, model.Parameters(), flags.optimizer_options));
-  optim::LrScheduler scheduler(
-      *optimizer, ValueOrThrow(optim::MakeLrSchedule(
-                      "cosine", {{"total_steps", std::to_string(flags.steps)},
-                                 {"warmup_steps", std::to_string(flags.steps / 10)}})));
+  const auto optimizer = flags.MakeOptimizer(model.Parameters());
+  optim::LrScheduler scheduler(*optimizer, flags.MakeSchedule());
 
-  // Call boost before making the data: it lists everything that does not fit, and only ranks that
-  // fit have parts of the data.
-  HybridParallelPlugin plugin(world, flags.training, flags.parallel);
+  const HybridParallelOptions& parallel = flags.parallel;
+  HybridParallelPlugin plugin(rank.world, flags.training, parallel);
   Booster booster(plugin);
-  booster.TraceTo(world.trace(), world.rank());
+  driver::TextRun run(rank, flags, booster, plugin);
   Boosted boosted = booster.boost(model, *optimizer,
                                   {.criterion = nn::CrossEntropyLoss(), .scheduler = &scheduler});
-
   // All ranks of one replica (its stages and tensor-parallel groups) read the same samples.
-  const int64_t block = flags.model.max_position_embeddings,
-                batch = flags.batch / plugin.data_size();
-  const auto dataset = std::make_shared<data::TextDataset>(corpus.train(), block);
-  const auto order = std::make_shared<data::ShuffleSampler>(dataset->num_samples(), flags.seed);
-  data::Loader loader(dataset,
-                      std::make_shared<data::DistributedSampler>(order, plugin.data_rank(),
-                                                                 plugin.data_size(), batch),
-                      context, {.batch = batch, .num_batches = flags.steps});
+  const std::string layout = driver::DescribePipeline(rank.world, parallel);
+  if (!run.Start(boosted, scheduler, {"Llama", num_parameters, layout})) return 0;
 
-  // Only rank 0 prints and writes metrics. The lock keeps other runs out of its folder.
-  const std::unique_ptr<RunLock> lock =
-      flags.out.empty() ? nullptr : ValueOrThrow(RunLock::TakeForAll(flags.out, world.group()));
-  std::unique_ptr<MetricsLogger> metrics;
-  if (world.rank() == 0) {
-    metrics = ValueOrThrow(MetricsLogger::Create({.out = flags.out,
-                                                  .total_steps = flags.steps,
-                                                  .log_every = flags.log_every,
-                                                  .ledger = &context->ledger()}));
-    if (!corpus.notice().empty()) OkOrThrow(metrics->Note("note: " + corpus.notice()));
-    if (lock != nullptr && !lock->notice().empty()) OkOrThrow(metrics->Note(lock->notice()));
-    OkOrThrow(metrics->Note("text: " + corpus.description()));
-    OkOrThrow(metrics->Note(Describe(world, flags, num_parameters)));
-  }
-
-  StepEvent event{.tokens = flags.batch * block};
-  for (auto& samples : loader) {
-    ++event.step;
+  for (auto& samples : run.samples()) {
     // Forward and backward of all micro-batches, and the mean loss of this replica's batch.
     const PipelineResult result =
         booster.execute_pipeline(samples, boosted.model, boosted.criterion, &boosted.optimizer);
-    // Ranks of one replica have the same loss, so the mean over all ranks is the batch's mean.
-    event.loss = SumOverRanks(world, {result.loss.Item()})[0] / world.size();
-    APOGEE_CHECK(std::isfinite(event.loss), "step ", event.step, ": the loss is ",
-                 std::isnan(event.loss) ? "nan" : "infinite", "; lower --lr (now ", flags.lr,
-                 ") or --max-norm (now ", flags.training.max_norm, ")");
+    run.BeforeStep(result.loss.Item());
     boosted.optimizer.step();
     boosted.optimizer.zero_grad();
-    event.lr = scheduler.last_lr()[0];
-    event.grad_norm = boosted.optimizer.last_step().grad_norm;
-    if (metrics != nullptr) OkOrThrow(metrics->Step(event));
     scheduler.step();
+    if (run.AfterStep()) return run.exit_code();
   }
-  const std::string memory = DescribeMemory(world, start);
-  if (metrics != nullptr) OkOrThrow(metrics->Note(memory));
-}
-
-// Prints what `apogee timeline` prints for the whole run.
-void PrintBubbles(const std::string& path) {
-  constexpr int64_t kMostBytes = int64_t{1} << 30;
-  const std::string text =
-      ValueOrThrow(checkpoint::ReadTextFile(*checkpoint::RealFileSystem(), path, kMostBytes));
-  const std::vector<StepTimeline> steps = Timelines(ValueOrThrow(ReadPipelineEvents(text, path)));
-  if (steps.empty()) return;  // no pipeline
-  std::printf("pipeline: %zu steps, bubble %s\n", steps.size(),
-              FormatPercent(BubbleShare(steps)).c_str());
-}
-
-// The program inside RunProgram.
-int Run(int argc, char** argv) {
-  Flags flags;
-  if (const std::optional<int> stop = ParseFlags(argc, argv, flags)) return *stop;
-  TraceFile trace(flags.trace);
-  const auto corpus = ValueOrThrow(
-      data::TextCorpus::Load(flags.data, {.block = flags.model.max_position_embeddings}));
-  const ProcessMemory start = ValueOrThrow(ReadProcessMemory());
-  OkOrThrow(comm::launch({.num_ranks = flags.ranks,
-                          .threads_per_rank = flags.threads_per_rank,
-                          .device = flags.device,
-                          .comm = flags.comm,
-                          .timeout_seconds = flags.timeout_seconds,
-                          .flight_record_dir = flags.flight_records,
-                          .trace = trace.get()},
-                         [&](comm::World& world) { Train(world, flags, corpus, start); }));
-  trace.Write();
-  if (!flags.trace.empty()) PrintBubbles(flags.trace);
+  run.ReportMemory();
   return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  KeepStandardDescriptors();
-  UseBlockingWaits(argv);
-  return RunProgram("05_train_3d", [&] { return Run(argc, argv); });
+  Flags flags;
+  return driver::Run(argc, argv, flags,
+                     {.name = "05_train_3d",
+                      .about = "Trains a Llama with pipeline stages, tensor and data parallelism.",
+                      .declare = [&](driver::CommandLine& line) { Declare(line, flags); },
+                      .settle = [&](const driver::CommandLine&) { Settle(flags); },
+                      .train = [&](const driver::Rank& rank) { return Train(rank, flags); },
+                      .finish = [&] { driver::PrintPipelineBubble(flags.trace); }});
 }

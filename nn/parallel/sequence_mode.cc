@@ -7,18 +7,18 @@
 namespace apogee::nn::parallel {
 namespace {
 
-constexpr EnumName<SequenceMode> kNames[] = {{SequenceMode::kNone, "none"},
-                                             {SequenceMode::kNone, ""},
-                                             {SequenceMode::kSplitGather, "split_gather"},
-                                             {SequenceMode::kAllToAll, "all_to_all"},
-                                             {SequenceMode::kRingAttention, "ring_attn"}};
+constexpr EnumName<SequenceMode> kModeNames[] = {{SequenceMode::kNone, "none"},
+                                                 {SequenceMode::kNone, ""},
+                                                 {SequenceMode::kSplitGather, "split_gather"},
+                                                 {SequenceMode::kAllToAll, "all_to_all"},
+                                                 {SequenceMode::kRingAttention, "ring_attn"}};
 
 }  // namespace
 
-const char* Name(SequenceMode mode) { return NameOf<SequenceMode>(kNames, mode); }
+const char* Name(SequenceMode mode) { return NameOf<SequenceMode>(kModeNames, mode); }
 
 absl::StatusOr<SequenceMode> ParseSequenceMode(const std::string& text) {
-  return ParseName<SequenceMode>("sp_mode", kNames, text);
+  return ParseName<SequenceMode>("sp_mode", kModeNames, text);
 }
 
 }  // namespace apogee::nn::parallel

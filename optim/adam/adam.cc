@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "apogee/optim/check_options.h"
+#include "apogee/optim/core/make_chunks.h"
 
 namespace apogee::optim {
 namespace {

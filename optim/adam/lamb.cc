@@ -7,6 +7,7 @@
 
 #include "apogee/optim/check_options.h"
 #include "apogee/optim/core/layerwise.h"
+#include "apogee/optim/core/make_chunks.h"
 #include "apogee/optim/core/stat_values.h"
 
 namespace apogee::optim {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "apogee/optim/core/layerwise.h"
+#include "apogee/optim/core/make_chunks.h"
 #include "apogee/optim/step/median_clipping.h"
 
 namespace apogee::optim {

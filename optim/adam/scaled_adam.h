@@ -56,6 +56,8 @@
 
 namespace apogee::optim {
 
+struct ScaledAdamSizeChunk;
+
 struct ScaledAdamOptions {
   double lr = 3e-2;
   double clipping_scale = 0;  // times the median norm; 0: no clipping

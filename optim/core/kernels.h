@@ -30,7 +30,6 @@ namespace apogee::optim {
 
 // The norm of the gradient of each chunk, accumulated in f64 in a fixed order. `result` (out): sum
 // of squares (kL2), sum of magnitudes (kL1) or largest magnitude (kMax); NaN if any element is NaN.
-enum class NormKind { kL2, kL1, kMax };
 struct NormChunk {
   const void* grad;
   DType grad_dtype;

@@ -13,6 +13,7 @@
 #include <bit>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -30,6 +31,7 @@ class OptionHash {
     value_ = z ^ (z >> 31);
   }
   void Add(int64_t value) { Add(static_cast<uint64_t>(value)); }
+  void Add(int value) { Add(int64_t{value}); }
   void Add(bool value) { Add(uint64_t{value}); }
   void Add(double value) { Add(std::bit_cast<uint64_t>(value)); }
   void Add(const std::string& text) {
@@ -48,7 +50,15 @@ class OptionHash {
   template <typename Options>
   void AddFields(const Options& options) {
     for (const OptionField<Options>& field : Options::Fields()) {
-      std::visit([&](auto member) { Add(options.*member); }, field.member);
+      std::visit(
+          [&]<typename Member>(const Member& member) {
+            if constexpr (std::is_member_object_pointer_v<Member>) {
+              Add(options.*member);
+            } else {
+              Add(member.format(options));
+            }
+          },
+          field.member);
     }
   }
   uint64_t value() const { return value_; }

@@ -4,7 +4,7 @@
 // kernels.
 //
 //   struct LionChunk : UpdateChunk { void* exp_avg; };
-//   LionChunk chunk = MakeUpdateChunk<LionChunk>(param);              // optim/optimizer.h
+//   LionChunk chunk = MakeUpdateChunk<LionChunk>(param);              // make_chunks.h
 #ifndef APOGEE_OPTIM_CORE_UPDATE_CHUNK_H_
 #define APOGEE_OPTIM_CORE_UPDATE_CHUNK_H_
 

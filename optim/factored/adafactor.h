@@ -33,40 +33,80 @@
 #ifndef APOGEE_OPTIM_FACTORED_ADAFACTOR_H_
 #define APOGEE_OPTIM_FACTORED_ADAFACTOR_H_
 
-#include "apogee/optim/factored/adafactor_step.h"
+#include <array>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apogee/optim/typed_optimizer.h"
 
 namespace apogee::optim {
+
+class AdafactorStep;
+
+struct AdafactorOptions {
+  // NaN: not given. relative_step requires that.
+  double lr = std::numeric_limits<double>::quiet_NaN();
+  std::array<double, 2> eps = {1e-30, 1e-3};
+  double clip_threshold = 1;
+  double decay_rate = -0.8;
+  double beta1 = 0;  // 0: no momentum
+  double weight_decay = 0;
+  bool scale_parameter = true;
+  bool relative_step = true;
+  bool warmup_init = false;  // needs relative_step
+  bool torch_style = false;  // needs lr; no momentum
+
+  // The defaults of torch.optim.Adafactor.
+  static AdafactorOptions Torch();
+  std::vector<std::string> Problems() const;
+  static std::vector<OptionField<AdafactorOptions>> Fields();
+};
+extern template class TypedOptimizer<AdafactorOptions>;
+
+// Base class for optimizers that compute their own learning rate under relative_step.
+template <typename Options>
+class RelativeStepOptimizer : public TypedOptimizer<Options> {
+ public:
+  // 0 under relative_step; set_lr then throws Error for any other rate.
+  double lr(int group) const override {
+    return this->options(group).relative_step ? 0 : this->options(group).lr;
+  }
+  void set_lr(int group, double lr) override {
+    if (!this->options(group).relative_step) return TypedOptimizer<Options>::set_lr(group, lr);
+    APOGEE_CHECK(lr == 0, "optimizer ", this->name(), ": a learning rate of ", lr,
+                 " was set, but relative_step computes the rate; set relative_step=false and give "
+                 "lr to use a schedule");
+  }
+
+ protected:
+  using TypedOptimizer<Options>::TypedOptimizer;
+};
 
 class Adafactor : public RelativeStepOptimizer<AdafactorOptions> {
  public:
   Adafactor(std::vector<autograd::ParameterPtr> params, const AdafactorOptions& options)
       : Adafactor({{std::move(params), options}}) {}
-  explicit Adafactor(std::vector<ParamGroup<AdafactorOptions>> groups)
-      : RelativeStepOptimizer("adafactor", std::move(groups)) {}
+  explicit Adafactor(std::vector<ParamGroup<AdafactorOptions>> groups);
+  ~Adafactor() override;
 
   bool SupportsShards() const override { return true; }
   bool DecidesOnDevice() const override { return true; }
 
  protected:
   std::span<const StateSpec> StatesUnder(const ParamView& view,
-                                         const AdafactorOptions& options) const override {
-    return AdafactorStep::States(view, options);
-  }
-  int num_stat_phases() const override { return AdafactorStep::kNumPhases; }
-  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override {
-    step_.Declare(phase, params, buffer);
-  }
+                                         const AdafactorOptions& options) const override;
+  int num_stat_phases() const override { return 2; }
+  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
   void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
-                    std::span<const StatBuffer> totals, StatBuffer& buffer) override {
-    step_.Compute(phase, params, decision, totals, buffer);
-  }
+                    std::span<const StatBuffer> totals, StatBuffer& buffer) override;
   void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-              std::span<const StatBuffer> totals) override {
-    step_.Update(group, params, decision, totals);
-  }
+              std::span<const StatBuffer> totals) override;
 
  private:
-  AdafactorStep step_{[this](int group) { return options(group); }};
+  std::unique_ptr<AdafactorStep> step_;
 };
 
 }  // namespace apogee::optim

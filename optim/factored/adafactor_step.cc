@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "apogee/optim/core/make_chunks.h"
+
 namespace apogee::optim {
 namespace {
 

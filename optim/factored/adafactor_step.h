@@ -10,15 +10,43 @@
 //
 // Pass the same `params` to all Declare and Compute calls of a step; Update gets those of one
 // group. Their entries must be the first ones of each buffer. State names are Hugging Face's.
+// AdafactorOf and AppendAdafactorFields are for an options struct that has Adafactor's members.
 #ifndef APOGEE_OPTIM_FACTORED_ADAFACTOR_STEP_H_
 #define APOGEE_OPTIM_FACTORED_ADAFACTOR_STEP_H_
 
 #include <functional>
+#include <iterator>
+#include <vector>
 
-#include "apogee/optim/factored/adafactor_options.h"
+#include "apogee/optim/factored/adafactor.h"
 #include "apogee/optim/factored/factored.h"
 
 namespace apogee::optim {
+
+// rho (adafactor.h) of update number `step`, counted from 1.
+double RelativeRate(const AdafactorOptions& o, int64_t step);
+
+// AdafactorOptions and option fields from a struct with all of its members except torch_style.
+template <typename Options>
+AdafactorOptions AdafactorOf(const Options& o) {
+  return {o.lr,         o.eps,          o.clip_threshold,  o.decay_rate,
+          o.beta1,      o.weight_decay, o.scale_parameter, o.relative_step,
+          o.warmup_init};
+}
+template <typename Options>
+void AppendAdafactorFields(std::vector<OptionField<Options>>& fields) {
+  using O = Options;
+  const OptionField<Options> more[] = {{"lr", &O::lr},
+                                       {"eps", &O::eps},
+                                       {"clip_threshold", &O::clip_threshold},
+                                       {"decay_rate", &O::decay_rate},
+                                       {"beta1", &O::beta1},
+                                       {"weight_decay", &O::weight_decay},
+                                       {"scale_parameter", &O::scale_parameter},
+                                       {"relative_step", &O::relative_step},
+                                       {"warmup_init", &O::warmup_init}};
+  fields.insert(fields.end(), std::begin(more), std::end(more));
+}
 
 class AdafactorStep {
  public:

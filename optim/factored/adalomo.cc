@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "apogee/optim/check_options.h"
+#include "apogee/optim/core/make_chunks.h"
 #include "apogee/optim/core/stat_values.h"
 #include "apogee/optim/factored/factored.h"
 

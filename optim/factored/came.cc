@@ -5,6 +5,8 @@
 #include <limits>
 
 #include "apogee/optim/check_options.h"
+#include "apogee/optim/core/make_chunks.h"
+#include "apogee/optim/factored/factored.h"
 
 namespace apogee::optim {
 namespace {
@@ -40,6 +42,13 @@ std::vector<OptionField<CameOptions>> CameOptions::Fields() {
           {"weight_decay", &CameOptions::weight_decay}};
 }
 
+Came::Came(std::vector<ParamGroup<CameOptions>> groups)
+    : TypedOptimizer("came", std::move(groups)),
+      square_(std::make_unique<FactoredWork>()),
+      residual_(std::make_unique<FactoredWork>()) {}
+
+Came::~Came() = default;
+
 std::span<const StateSpec> Came::StatesUnder(const ParamView& view, const CameOptions&) const {
   if (IsFactored(view)) return kCameFactored;
   return kCameFull;
@@ -51,8 +60,8 @@ std::span<const StateSpec> Came::StatesUnder(const ParamView& view, const CameOp
 //   phase 2  row and column sums of (u - m)^2
 void Came::DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) {
   if (phase == 0) {
-    square_.Prepare(params);
-    residual_.Prepare(params);
+    square_->Prepare(params);
+    residual_->Prepare(params);
   }
   for (const ActiveParam& param : params) {
     buffer.AddSums(*param.view, phase == 1 ? 1 : NumFactors(*param.view));
@@ -75,8 +84,8 @@ void Came::ComputeFactors(Moment moment, int group, std::span<const ActiveParam>
     const size_t entry = entries[static_cast<size_t>(&param - factored.data())];
     const void* sums = SumsAt(totals, entry);
     FactorChunk chunk =
-        square ? square_.Moments(param, entry, "exp_avg_sq_row", "exp_avg_sq_col", sums)
-               : residual_.Moments(param, entry, "exp_avg_res_row", "exp_avg_res_col", sums);
+        square ? square_->Moments(param, entry, "exp_avg_sq_row", "exp_avg_sq_col", sums)
+               : residual_->Moments(param, entry, "exp_avg_res_row", "exp_avg_res_col", sums);
     chunk.beta2 = o.betas[square ? 1 : 2];
     return chunk;
   };
@@ -97,7 +106,7 @@ void Came::ComputeStats(int phase, std::span<const ActiveParam> all, const StepD
       ComputeFactors(Moment::kSquare, group, params, first, /*store=*/false, totals[0]);
     const auto make_chunk = [&](const ActiveParam& param) {
       const size_t entry = first + static_cast<size_t>(&param - params.data());
-      FactoredChunk chunk = square_.Chunk(param, entry);
+      FactoredChunk chunk = square_->Chunk(param, entry);
       chunk.beta2 = o.betas[1];
       chunk.sums = SumsAt(buffer, entry);
       if (phase == 2) chunk.update_sum = SumsAt(totals[1], entry);
@@ -132,10 +141,10 @@ void Came::Update(int group, std::span<const ActiveParam> params, const StepDeci
   ComputeFactors(Moment::kResidual, group, params, first, /*store=*/true, totals[2], decision.gate);
   const auto make_chunk = [&](const ActiveParam& param) {
     const size_t entry = first + static_cast<size_t>(&param - params.data());
-    FactoredChunk chunk = square_.Chunk(param, entry);
+    FactoredChunk chunk = square_->Chunk(param, entry);
     chunk.beta2 = o.betas[1];
     chunk.update_sum = SumsAt(totals[1], entry);
-    chunk.residual_factors = residual_.Chunk(param, entry).factors;
+    chunk.residual_factors = residual_->Chunk(param, entry).factors;
     return chunk;
   };
   ForEachComputeDType<FactoredChunk>(

@@ -31,11 +31,13 @@
 #define APOGEE_OPTIM_FACTORED_CAME_H_
 
 #include <array>
+#include <memory>
 
-#include "apogee/optim/factored/factored.h"
 #include "apogee/optim/typed_optimizer.h"
 
 namespace apogee::optim {
+
+class FactoredWork;
 
 struct CameOptions {
   double lr = 2e-4;
@@ -53,8 +55,8 @@ class Came : public TypedOptimizer<CameOptions> {
  public:
   Came(std::vector<autograd::ParameterPtr> params, const CameOptions& options)
       : Came({{std::move(params), options}}) {}
-  explicit Came(std::vector<ParamGroup<CameOptions>> groups)
-      : TypedOptimizer("came", std::move(groups)) {}
+  explicit Came(std::vector<ParamGroup<CameOptions>> groups);
+  ~Came() override;
 
   bool SupportsShards() const override { return true; }
   bool DecidesOnDevice() const override { return true; }
@@ -76,7 +78,7 @@ class Came : public TypedOptimizer<CameOptions> {
   void ComputeFactors(Moment moment, int group, std::span<const ActiveParam> params, size_t first,
                       bool store, const StatBuffer& totals, const StepGate* gate = nullptr);
 
-  FactoredWork square_, residual_;
+  std::unique_ptr<FactoredWork> square_, residual_;
 };
 
 }  // namespace apogee::optim

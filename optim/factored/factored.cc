@@ -2,6 +2,8 @@
 
 #include "apogee/optim/factored/factored.h"
 
+#include "apogee/optim/core/make_chunks.h"
+
 namespace apogee::optim {
 
 int64_t NumFactors(const ParamView& view) {

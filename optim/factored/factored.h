@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "apogee/optim/core/layerwise.h"
+#include "apogee/optim/factored/factored_kernels.h"
 
 namespace apogee::optim {
 

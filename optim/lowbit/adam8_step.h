@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "apogee/optim/check_options.h"
+#include "apogee/optim/core/update_chunk.h"
 #include "apogee/optim/lowbit/quantized_state.h"
 #include "apogee/optim/optimizer.h"
 

@@ -2,8 +2,10 @@
 
 #include "apogee/optim/lowbit/adamw8bit.h"
 
+#include "apogee/optim/core/kernels.h"
 #include "apogee/optim/core/layerwise.h"
 #include "apogee/optim/core/stat_values.h"
+#include "apogee/optim/lowbit/adam8_step.h"
 
 namespace apogee::optim {
 namespace {
@@ -61,6 +63,10 @@ std::vector<OptionField<AdamW8bitOptions>> AdamW8bitOptions::Fields() {
 
 Adam8Settings AdamW8bit::SettingsOf(int group) const { return Settings(options(group)); }
 
+int64_t AdamW8bit::CutMultiple(const ParamView& view, int group) const {
+  return SettingsOf(group).CutMultiple(view.layout().logical_shape().numel());
+}
+
 std::span<const StateSpec> AdamW8bit::StatesUnder(const ParamView& view,
                                                   const AdamW8bitOptions& options) const {
   std::vector<StateSpec> specs;
@@ -68,7 +74,7 @@ std::span<const StateSpec> AdamW8bit::StatesUnder(const ParamView& view,
   if (options.percentile_clipping < 100) {
     specs.push_back({"gnorm_history", StateKind::kHistory, {kNormHistory}});
   }
-  return specs_.Keep(std::move(specs));
+  return KeepSpecs(std::move(specs));
 }
 
 void AdamW8bit::DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) {

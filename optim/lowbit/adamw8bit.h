@@ -37,11 +37,11 @@
 
 #include <array>
 
-#include "apogee/optim/core/spec_cache.h"
-#include "apogee/optim/lowbit/adam8_step.h"
 #include "apogee/optim/typed_optimizer.h"
 
 namespace apogee::optim {
+
+struct Adam8Settings;
 
 struct AdamW8bitOptions {
   double lr = 1e-3;
@@ -76,9 +76,7 @@ class AdamW8bit : public TypedOptimizer<AdamW8bitOptions> {
 
   bool SupportsShards() const override { return true; }
   bool DecidesOnDevice() const override { return true; }
-  int64_t CutMultiple(const ParamView& view, int group) const override {
-    return SettingsOf(group).CutMultiple(view.layout().logical_shape().numel());
-  }
+  int64_t CutMultiple(const ParamView& view, int group) const override;
 
  protected:
   std::span<const StateSpec> StatesUnder(const ParamView& view,
@@ -100,7 +98,6 @@ class AdamW8bit : public TypedOptimizer<AdamW8bitOptions> {
                                      const StepDecision& decision, const StatBuffer& squares);
 
   Tensor gates_;  // written by GradScales; kept while kernels read them
-  mutable SpecCache specs_;
 };
 
 }  // namespace apogee::optim

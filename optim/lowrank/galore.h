@@ -58,11 +58,13 @@
 #include <vector>
 
 #include "apogee/optim/check_options.h"
-#include "apogee/optim/lowrank/low_rank_basis.h"
-#include "apogee/optim/lowrank/low_rank_products.h"
 #include "apogee/optim/typed_optimizer.h"
 
 namespace apogee::optim {
+
+enum class DecayKind;
+struct LowRankBasis;
+struct SizedRate;
 
 struct GaLoreSettings {
   bool project = true;
@@ -142,7 +144,7 @@ class GaLoreProjector {
   // For Update: w += scale * back(update of R), and w -= decay * decay_rate * w before or after it.
   void UpdateProjected(const GaLoreSettings& settings, const ActiveParam& param,
                        const StepDecision& decision, std::span<const StatBuffer> totals,
-                       DecayKind kind, double decay, const SizedRate& decay_rate = {.rate = 1});
+                       DecayKind kind, double decay, const SizedRate& decay_rate);
 
   // Whether the next step of `optimizer` computes no basis. Computing one reads the gradient, and
   // with it the decision, on the host.

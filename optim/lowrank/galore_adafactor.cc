@@ -2,7 +2,9 @@
 
 #include "apogee/optim/lowrank/galore_adafactor.h"
 
+#include "apogee/optim/core/make_chunks.h"
 #include "apogee/optim/core/stat_values.h"
+#include "apogee/optim/factored/adafactor_step.h"
 #include "apogee/tensor/ops/elementwise.h"
 #include "apogee/tensor/ops/matmul.h"
 
@@ -40,6 +42,13 @@ std::vector<OptionField<GaLoreAdafactorOptions>> GaLoreAdafactorOptions::Fields(
   return fields;
 }
 
+GaLoreAdafactor::GaLoreAdafactor(std::vector<ParamGroup<GaLoreAdafactorOptions>> groups)
+    : RelativeStepOptimizer(GaLoreAdafactorOptions::kName, CheckedGaLoreGroups(std::move(groups))),
+      step_(std::make_unique<AdafactorStep>(
+          [this](int group) { return AdafactorOf(options(group)); })) {}
+
+GaLoreAdafactor::~GaLoreAdafactor() = default;
+
 std::span<const StateSpec> GaLoreAdafactor::StatesUnder(
     const ParamView& view, const GaLoreAdafactorOptions& options) const {
   const GaLoreSettings settings = GaLoreOf(options);
@@ -53,7 +62,7 @@ std::span<const StateSpec> GaLoreAdafactor::StatesUnder(
   if (KeepsMoments(view) && options.beta1 != 0)
     specs.push_back({"exp_avg", StateKind::kLowRank, shape});
   AppendBasisSpecs(settings, view, specs);
-  return specs_.Keep(std::move(specs));
+  return KeepSpecs(std::move(specs));
 }
 
 GaLoreAdafactor::Split GaLoreAdafactor::SplitUp(std::span<const ActiveParam> params) const {
@@ -70,7 +79,7 @@ GaLoreAdafactor::Split GaLoreAdafactor::SplitUp(std::span<const ActiveParam> par
 void GaLoreAdafactor::DeclareStats(int phase, std::span<const ActiveParam> params,
                                    StatBuffer& buffer) {
   const Split split = SplitUp(params);
-  if (phase >= kProjectionPhase) step_.Declare(phase - kProjectionPhase, split.plain, buffer);
+  if (phase >= kProjectionPhase) step_->Declare(phase - kProjectionPhase, split.plain, buffer);
   for (const ActiveParam& p : split.projected) {
     Declare(phase, GaLoreOf(options(p.group)), p, buffer);
     if (phase == kProjectionPhase && options(p.group).scale_parameter) buffer.AddSums(*p.view, 1);
@@ -82,8 +91,8 @@ void GaLoreAdafactor::ComputeStats(int phase, std::span<const ActiveParam> param
                                    StatBuffer& buffer) {
   const Split split = SplitUp(params);
   if (phase >= kProjectionPhase) {
-    step_.Compute(phase - kProjectionPhase, split.plain, decision, totals.subspan(kProjectionPhase),
-                  buffer);
+    step_->Compute(phase - kProjectionPhase, split.plain, decision,
+                   totals.subspan(kProjectionPhase), buffer);
   }
   for (const ActiveParam& p : split.projected) {
     Compute(phase, GaLoreOf(options(p.group)), p, decision, totals, buffer);
@@ -171,7 +180,7 @@ void GaLoreAdafactor::Update(int group, std::span<const ActiveParam> params,
                     Alpha(p, p.view->step(), totals));
   }
   if (!split.plain.empty()) {
-    step_.Update(group, split.plain, decision, totals.subspan(kProjectionPhase));
+    step_->Update(group, split.plain, decision, totals.subspan(kProjectionPhase));
   }
 }
 

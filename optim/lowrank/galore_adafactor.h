@@ -23,9 +23,9 @@
 
 #include <array>
 #include <limits>
+#include <memory>
 
-#include "apogee/optim/core/spec_cache.h"
-#include "apogee/optim/factored/adafactor_step.h"
+#include "apogee/optim/factored/adafactor.h"
 #include "apogee/optim/lowrank/galore.h"
 
 namespace apogee::optim {
@@ -62,9 +62,8 @@ class GaLoreAdafactor : public RelativeStepOptimizer<GaLoreAdafactorOptions>,
  public:
   GaLoreAdafactor(std::vector<autograd::ParameterPtr> params, const GaLoreAdafactorOptions& options)
       : GaLoreAdafactor({{std::move(params), options}}) {}
-  explicit GaLoreAdafactor(std::vector<ParamGroup<GaLoreAdafactorOptions>> groups)
-      : RelativeStepOptimizer(GaLoreAdafactorOptions::kName,
-                              CheckedGaLoreGroups(std::move(groups))) {}
+  explicit GaLoreAdafactor(std::vector<ParamGroup<GaLoreAdafactorOptions>> groups);
+  ~GaLoreAdafactor() override;
 
   bool SupportsShards() const override { return true; }
   bool DecidesOnDevice() const override { return KeepsBases(*this, spans_ranks()); }
@@ -101,8 +100,7 @@ class GaLoreAdafactor : public RelativeStepOptimizer<GaLoreAdafactorOptions>,
   static void MoveStates(const GaLoreAdafactorOptions& o, const ParamView& view,
                          const Projected& projected);
 
-  AdafactorStep step_{[this](int group) { return AdafactorOf(options(group)); }};
-  mutable SpecCache specs_;
+  std::unique_ptr<AdafactorStep> step_;
 };
 
 }  // namespace apogee::optim

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "apogee/optim/core/make_chunks.h"
+
 namespace apogee::optim {
 namespace {
 
@@ -51,7 +53,7 @@ std::span<const StateSpec> GaLoreAdamW::StatesUnder(const ParamView& view,
                                                     const GaLoreAdamWOptions& options) const {
   const GaLoreSettings settings = GaLoreOf(options);
   if (!Projects(settings, view)) {
-    return specs_.Keep(
+    return KeepSpecs(
         {{"exp_avg", StateKind::kElementwise}, {"exp_avg_sq", StateKind::kElementwise}});
   }
   const Shape shape = PlanOf(settings, view).low_rank();
@@ -60,7 +62,7 @@ std::span<const StateSpec> GaLoreAdamW::StatesUnder(const ParamView& view,
     specs = {{"exp_avg", StateKind::kLowRank, shape}, {"exp_avg_sq", StateKind::kLowRank, shape}};
   }
   AppendBasisSpecs(settings, view, specs);
-  return specs_.Keep(std::move(specs));
+  return KeepSpecs(std::move(specs));
 }
 
 void GaLoreAdamW::DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) {
@@ -120,7 +122,7 @@ void GaLoreAdamW::Update(int group, std::span<const ActiveParam> params,
       plain.push_back(p);
       continue;
     }
-    UpdateProjected(settings, p, decision, totals, DecayKind::kAfter, decay);
+    UpdateProjected(settings, p, decision, totals, DecayKind::kAfter, decay, {.rate = 1});
   }
   const auto make_chunk = [&](const ActiveParam& param) {
     AdamChunk chunk = MakeUpdateChunk<AdamChunk>(param);

@@ -22,7 +22,6 @@
 
 #include <array>
 
-#include "apogee/optim/core/spec_cache.h"
 #include "apogee/optim/lowrank/galore.h"
 
 namespace apogee::optim {
@@ -76,9 +75,6 @@ class GaLoreAdamW : public TypedOptimizer<GaLoreAdamWOptions>, public GaLoreProj
               std::span<const StatBuffer> totals) override;
   Tensor LowRankUpdate(const ActiveParam& param, ParamView& states, const Projected& projected,
                        const StepDecision& decision, std::span<const StatBuffer> totals) override;
-
- private:
-  mutable SpecCache specs_;
 };
 
 }  // namespace apogee::optim

@@ -3,6 +3,8 @@
 #include "apogee/optim/lowrank/galore_adamw8bit.h"
 
 #include "apogee/optim/core/stat_values.h"
+#include "apogee/optim/core/update_chunk.h"
+#include "apogee/optim/lowbit/adam8_step.h"
 
 namespace apogee::optim {
 namespace {
@@ -56,7 +58,7 @@ std::span<const StateSpec> GaLoreAdamW8bit::StatesUnder(
   } else {
     AppendAdam8Specs(Settings(options), view.layout().logical_shape().numel(), {}, specs);
   }
-  return specs_.Keep(std::move(specs));
+  return KeepSpecs(std::move(specs));
 }
 
 bool GaLoreAdamW8bit::ReducesOwnGrad(const ParamView& view, int group) const {
@@ -140,7 +142,8 @@ void GaLoreAdamW8bit::Update(int group, std::span<const ActiveParam> params,
       }
       continue;
     }
-    UpdateProjected(settings, p, decision, totals, DecayKind::kAfter, o.lr * o.weight_decay);
+    UpdateProjected(settings, p, decision, totals, DecayKind::kAfter, o.lr * o.weight_decay,
+                    {.rate = 1});
   }
   if (!plain.empty()) Adam8Update(adam, plain);
 }

@@ -20,8 +20,6 @@
 
 #include <array>
 
-#include "apogee/optim/core/spec_cache.h"
-#include "apogee/optim/lowbit/adam8_step.h"
 #include "apogee/optim/lowrank/galore.h"
 
 namespace apogee::optim {
@@ -84,8 +82,6 @@ class GaLoreAdamW8bit : public TypedOptimizer<GaLoreAdamW8bitOptions>, public Ga
  private:
   static void MoveMoments(const GaLoreAdamW8bitOptions& o, const ParamView& view,
                           const Projected& projected);
-
-  mutable SpecCache specs_;
 };
 
 }  // namespace apogee::optim

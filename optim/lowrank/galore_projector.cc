@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The phases of a projected parameter; see galore.h.
+#include "apogee/optim/core/make_chunks.h"
 #include "apogee/optim/core/stat_values.h"
 #include "apogee/optim/lowrank/galore.h"
+#include "apogee/optim/lowrank/low_rank_basis.h"
+#include "apogee/optim/lowrank/low_rank_products.h"
 #include "apogee/tensor/ops/elementwise.h"
 #include "apogee/tensor/ops/matmul.h"
 

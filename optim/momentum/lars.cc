@@ -4,6 +4,7 @@
 
 #include "apogee/optim/check_options.h"
 #include "apogee/optim/core/layerwise.h"
+#include "apogee/optim/core/make_chunks.h"
 
 namespace apogee::optim {
 

@@ -3,6 +3,7 @@
 #include "apogee/optim/momentum/lion.h"
 
 #include "apogee/optim/check_options.h"
+#include "apogee/optim/core/make_chunks.h"
 
 namespace apogee::optim {
 

@@ -3,6 +3,7 @@
 #include "apogee/optim/momentum/sgd.h"
 
 #include "apogee/optim/check_options.h"
+#include "apogee/optim/core/make_chunks.h"
 
 namespace apogee::optim {
 namespace {

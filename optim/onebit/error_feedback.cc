@@ -68,10 +68,10 @@ size_t ErrorFeedback::AgreeOnBad(size_t bad, size_t count, const ContextPtr& con
   return count - static_cast<size_t>(left.Item());
 }
 
-std::string ErrorFeedback::Average(std::span<const Job> jobs,
+std::string ErrorFeedback::Average(std::span<const FeedbackJob> jobs,
                                    const comm::CompressionOptions& options) {
   if (size() == 1) {
-    for (const Job& job : jobs) ApplyMask(job, options);
+    for (const FeedbackJob& job : jobs) ApplyMask(job, options);
     return "";
   }
   if (jobs.empty()) return "";
@@ -103,13 +103,13 @@ std::string ErrorFeedback::Average(std::span<const Job> jobs,
   return "";
 }
 
-void ErrorFeedback::ApplyMask(const Job& job, const comm::CompressionOptions& options) {
+void ErrorFeedback::ApplyMask(const FeedbackJob& job, const comm::CompressionOptions& options) {
   if (options.deepspeed) return;
   const Tensor& live = LiveOf(*job.view, comm::CompressedAllReduce(ranks_.group, options));
   if (live.defined()) comm::CompressedAllReduce::Clear(job.value, live);
 }
 
-void ErrorFeedback::ApplyUserMask(const Job& job) const {
+void ErrorFeedback::ApplyUserMask(const FeedbackJob& job) const {
   const Tensor mask = UserMask(*job.view);
   if (mask.defined()) job.value.CopyFrom(ops::Mul(job.value, mask.To(job.value.dtype())));
 }

@@ -33,13 +33,13 @@
 
 namespace apogee::optim {
 
+struct FeedbackJob {
+  ParamView* view;
+  Tensor value;  // as many elements as the view's value, of its compute dtype
+};
+
 class ErrorFeedback {
  public:
-  struct Job {
-    ParamView* view;
-    Tensor value;  // as many elements as the view's value, of its compute dtype
-  };
-
   void SetRanks(const GradientRanks& ranks) {
     ranks_ = ranks;
     ForgetMasks();  // their padding depends on the number of ranks
@@ -56,12 +56,12 @@ class ErrorFeedback {
   // Replaces each value by its mean over the ranks, from one bit per element. If a value is not
   // finite on some rank, changes nothing on any rank and returns the name of the first such
   // parameter, the same on every rank; else returns "". With one rank, only applies the masks.
-  std::string Average(std::span<const Job> jobs, const comm::CompressionOptions& options);
+  std::string Average(std::span<const FeedbackJob> jobs, const comm::CompressionOptions& options);
   // Sets masked elements of the value to 0, as Average does.
-  void ApplyMask(const Job& job, const comm::CompressionOptions& options);
+  void ApplyMask(const FeedbackJob& job, const comm::CompressionOptions& options);
   // Sets elements to 0 where the user's mask is 0. For DeepSpeed's form, which has no automatic
   // mask.
-  void ApplyUserMask(const Job& job) const;
+  void ApplyUserMask(const FeedbackJob& job) const;
 
   // Appends the declarations of a parameter's error states; none with one rank.
   void AppendSpecs(const ParamView& view, const comm::CompressionOptions& options,

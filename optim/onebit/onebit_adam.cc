@@ -2,6 +2,7 @@
 
 #include "apogee/optim/onebit/onebit_adam.h"
 
+#include "apogee/optim/onebit/onebit_definitions.h"
 #include "apogee/optim/onebit/onebit_updates.h"
 
 namespace apogee::optim {
@@ -36,7 +37,7 @@ void OneBitAdam::ComputeStats(int, std::span<const ActiveParam> params,
                               const StepDecision& decision, std::span<const StatBuffer>,
                               StatBuffer&) {
   momenta_.clear();
-  std::vector<ErrorFeedback::Job> jobs;
+  std::vector<FeedbackJob> jobs;
   for (const ActiveParam& param : params) {
     if (!TakesLocalGrad(param.group)) continue;
     const double beta = options(param.group).betas[0];

@@ -6,7 +6,9 @@
 #include <cmath>
 
 #include "apogee/optim/core/layerwise.h"
+#include "apogee/optim/core/make_chunks.h"
 #include "apogee/optim/core/stat_values.h"
+#include "apogee/optim/onebit/onebit_definitions.h"
 #include "apogee/optim/onebit/onebit_updates.h"
 
 namespace apogee::optim {
@@ -169,7 +171,7 @@ void OneBitLamb::Switch(std::span<const ActiveParam> params, const StatBuffer& s
 
 void OneBitLamb::AgreeOnMomenta(std::span<const ActiveParam> params, const StepDecision& decision) {
   momenta_.clear();
-  std::vector<ErrorFeedback::Job> jobs;
+  std::vector<FeedbackJob> jobs;
   for (const ActiveParam& param : params) {
     if (!TakesLocalGrad(param.group)) continue;
     ParamView& view = *param.view;
@@ -182,7 +184,7 @@ void OneBitLamb::AgreeOnMomenta(std::span<const ActiveParam> params, const StepD
   }
   Average(jobs);
   if (!NonFiniteAfterStats().empty()) return momenta_.clear();
-  for (const ErrorFeedback::Job& job : jobs) {
+  for (const FeedbackJob& job : jobs) {
     ScaleTo(job.value, job.value, 1 / NumberOf(*job.view, kScaling));
     if (compression().deepspeed) feedback().ApplyUserMask(job);
   }

@@ -45,6 +45,11 @@
 
 namespace apogee::optim {
 
+struct LambArgs;
+struct LambChunk;
+struct OneBitLambArgs;
+struct OneBitLambChunk;
+
 struct OneBitLambOptions {
   double lr = 1e-3;
   std::array<double, 2> betas = {0.9, 0.999};

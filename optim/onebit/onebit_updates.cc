@@ -2,6 +2,8 @@
 
 #include "apogee/optim/onebit/onebit_updates.h"
 
+#include "apogee/optim/core/make_chunks.h"
+
 namespace apogee::optim {
 namespace {
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "apogee/optim/core/make_chunks.h"
+#include "apogee/optim/onebit/onebit_definitions.h"
 #include "apogee/optim/onebit/onebit_updates.h"
 
 namespace apogee::optim {
@@ -83,7 +85,7 @@ void ZeroOneAdam::ComputeStats(int, std::span<const ActiveParam> params,
     }
     return;
   }
-  std::vector<ErrorFeedback::Job> jobs;
+  std::vector<FeedbackJob> jobs;
   for (const ActiveParam& param : params) {
     if (!TakesLocalGrad(param.group)) continue;
     grads_[param.view] = ScaledGrad(param, decision.grad_scale());
@@ -92,7 +94,7 @@ void ZeroOneAdam::ComputeStats(int, std::span<const ActiveParam> params,
   Average(jobs);
   if (!NonFiniteAfterStats().empty()) return grads_.clear();
   if (!compression().deepspeed) return;
-  for (const ErrorFeedback::Job& job : jobs) feedback().ApplyUserMask(job);
+  for (const FeedbackJob& job : jobs) feedback().ApplyUserMask(job);
 }
 
 void ZeroOneAdam::Update(int group, std::span<const ActiveParam> params,
@@ -156,7 +158,7 @@ void ZeroOneAdam::SyncReplicas() {
 }
 
 void ZeroOneAdam::AverageDrifts() {
-  std::vector<ErrorFeedback::Job> jobs;
+  std::vector<FeedbackJob> jobs;
   for (ParamView& view : views()) {  // in the same order on all ranks
     if (const auto drift = drifts_.find(&view); drift != drifts_.end()) {
       jobs.push_back({&view, drift->second.sum});
@@ -169,7 +171,7 @@ void ZeroOneAdam::AverageDrifts() {
                NonFiniteAfterStats(),
                "\" to values that are not finite; lower lr, or resume from a checkpoint");
   const comm::GroupPtr& group = feedback().ranks().group;
-  for (const ErrorFeedback::Job& job : jobs) {
+  for (const FeedbackJob& job : jobs) {
     ParamView& view = *job.view;
     const Drift& drift = drifts_.at(&view);
     if (compression().deepspeed) feedback().ApplyUserMask(job);

@@ -13,7 +13,6 @@
 #include <limits>
 #include <string>
 
-#include "apogee/optim/core/kernels.h"
 #include "apogee/optim/param_view.h"
 #include "apogee/optim/step/step_gate.h"
 

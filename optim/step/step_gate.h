@@ -2,7 +2,7 @@
 
 // StepGate: the decision of a step (whether to skip it, the clip factor) in the memory of the GPU
 // that made it. GradFactor: the factor by which an update multiplies gradients, known on the host
-// or only in a StepGate.
+// or only in a StepGate. NormKind: the norm that a decision is about.
 //
 //   LionArgs args{dtype, decision.grad_scale(), ...};   // a GradFactor
 //   const double factor = args.grad_scale;              // CPU kernels: always known
@@ -18,6 +18,8 @@
 #include "apogee/core/error.h"
 
 namespace apogee::optim {
+
+enum class NormKind { kL2, kL1, kMax };
 
 // In the GPU's memory. See StepDecision for the fields.
 struct StepGate {

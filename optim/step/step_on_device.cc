@@ -7,6 +7,7 @@
 
 #include "apogee/optim/core/grad_marks.h"
 #include "apogee/optim/optimizer.h"
+#include "apogee/optim/step/device_decision.h"
 
 namespace apogee::optim {
 

@@ -8,8 +8,8 @@
 namespace apogee {
 namespace {
 
-constexpr EnumName<PlacementPolicy> kNames[] = {{PlacementPolicy::kStatic, "static"},
-                                                {PlacementPolicy::kAuto, "auto"}};
+constexpr EnumName<PlacementPolicy> kPolicyNames[] = {{PlacementPolicy::kStatic, "static"},
+                                                      {PlacementPolicy::kAuto, "auto"}};
 
 void CheckFraction(const char* name, double fraction, std::string& errors) {
   if (fraction >= 0 && fraction <= 1) return;  // false for NaN
@@ -19,10 +19,21 @@ void CheckFraction(const char* name, double fraction, std::string& errors) {
 
 }  // namespace
 
-const char* Name(PlacementPolicy policy) { return NameOf<PlacementPolicy>(kNames, policy); }
+const char* Name(PlacementPolicy policy) { return NameOf<PlacementPolicy>(kPolicyNames, policy); }
 
 absl::StatusOr<PlacementPolicy> ParsePlacementPolicy(const std::string& text) {
-  return ParseName<PlacementPolicy>("placement_policy", kNames, text);
+  return ParseName<PlacementPolicy>("placement_policy", kPolicyNames, text);
+}
+
+std::vector<optim::OptionField<PlacementOptions>> PlacementOptions::Fields() {
+  using Options = PlacementOptions;
+  return {{"placement_policy", optim::EnumField(&Options::placement_policy, ParsePlacementPolicy)},
+          {"shard_param_frac", &Options::shard_param_frac},
+          {"offload_optim_frac", &Options::offload_optim_frac},
+          {"offload_param_frac", &Options::offload_param_frac},
+          {"max_gathered_bytes", &Options::max_gathered_bytes},
+          {"device_budget_bytes", &Options::device_budget_bytes},
+          {"nvme_dir", &Options::nvme_dir}};
 }
 
 void CheckPlacement(const PlacementOptions& options, std::string& errors) {
@@ -40,7 +51,8 @@ void CheckPlacement(const PlacementOptions& options, std::string& errors) {
   }
   if (options.placement_policy == PlacementPolicy::kStatic) {
     if (options.device_budget_bytes != 0) {
-      errors += "\n  device_budget_bytes needs placement_policy auto; static uses its fractions";
+      errors +=
+          "\n  device_budget_bytes needs placement_policy \"auto\"; \"static\" uses its fractions";
     }
     if (!options.nvme_dir.empty() && options.offload_optim_frac == 0) {
       errors +=
@@ -51,7 +63,7 @@ void CheckPlacement(const PlacementOptions& options, std::string& errors) {
   }
   if (options.device_budget_bytes < 1) {
     errors += internal::Concat(
-        "\n  device_budget_bytes must be positive with placement_policy auto, got ",
+        "\n  device_budget_bytes must be positive with placement_policy \"auto\", got ",
         options.device_budget_bytes);
   }
   if (options != PlacementOptions{.placement_policy = PlacementPolicy::kAuto,
@@ -59,7 +71,7 @@ void CheckPlacement(const PlacementOptions& options, std::string& errors) {
                                   .nvme_dir = options.nvme_dir}) {
     errors +=
         "\n  shard_param_frac, offload_optim_frac, offload_param_frac and max_gathered_bytes need "
-        "placement_policy static; auto decides by device_budget_bytes";
+        "placement_policy \"static\"; \"auto\" decides by device_budget_bytes";
   }
 }
 

@@ -12,8 +12,10 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "apogee/core/status.h"
+#include "apogee/optim/options.h"
 
 namespace apogee {
 
@@ -42,6 +44,7 @@ struct PlacementOptions {
   // file there instead of in host memory; the operating system reads and writes its pages. The file
   // has no name and vanishes with the process.
   std::string nvme_dir = {};
+  static std::vector<optim::OptionField<PlacementOptions>> Fields();
   friend bool operator==(const PlacementOptions&, const PlacementOptions&) = default;
 };
 

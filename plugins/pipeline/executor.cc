@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "apogee/autograd/grad_mode.h"
+#include "apogee/plugins/loss_normalizer.h"
 
 namespace apogee::pipeline {
 namespace {

@@ -12,9 +12,9 @@ namespace {
 
 using Kind = PipelineOp::Kind;
 
-constexpr EnumName<ScheduleKind> kNames[] = {{ScheduleKind::k1F1B, "1f1b"},
-                                             {ScheduleKind::kInterleaved, "interleaved"},
-                                             {ScheduleKind::kZbv, "zbv"}};
+constexpr EnumName<ScheduleKind> kScheduleNames[] = {{ScheduleKind::k1F1B, "1f1b"},
+                                                     {ScheduleKind::kInterleaved, "interleaved"},
+                                                     {ScheduleKind::kZbv, "zbv"}};
 
 // The order in which a stage runs (micro-batch, chunk): groups of num_stages micro-batches go
 // through one chunk after the other.
@@ -53,10 +53,10 @@ std::vector<PipelineOp> Interleaved(const PipelineShape& shape, int stage) {
 
 }  // namespace
 
-const char* Name(ScheduleKind kind) { return NameOf<ScheduleKind>(kNames, kind); }
+const char* Name(ScheduleKind kind) { return NameOf<ScheduleKind>(kScheduleNames, kind); }
 
 absl::StatusOr<ScheduleKind> ParsePipelineSchedule(const std::string& text) {
-  return ParseName<ScheduleKind>("schedule", kNames, text);
+  return ParseName<ScheduleKind>("schedule", kScheduleNames, text);
 }
 
 int PipelineShape::StageOf(int part) const {

@@ -21,6 +21,7 @@
 #include "apogee/core/dtype.h"
 #include "apogee/core/rng.h"
 #include "apogee/core/shape.h"
+#include "apogee/tensor/ops/kinds.h"
 
 namespace apogee {
 
@@ -64,8 +65,6 @@ struct CopyArgs {
   int64_t y_strides[Shape::kMaxRank];
 };
 
-enum class BinaryOp { kAdd, kSub, kMul, kDiv };
-
 // out[i] = a[i] op b[i % b_period]; b_period divides n. out may be a.
 struct BinaryArgs {
   BinaryOp op;
@@ -84,11 +83,6 @@ struct ScaleAddArgs {
   int64_t n;
   double alpha, beta;
 };
-
-// kGelu      0.5 x (1 + erf(x / sqrt(2)))
-// kGeluTanh  0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), as in GPT-2
-// kSilu      x * sigmoid(x)
-enum class Activation { kRelu, kGelu, kGeluTanh, kSilu, kTanh, kSigmoid };
 
 struct ActivationForwardArgs {
   Activation kind;

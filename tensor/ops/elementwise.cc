@@ -2,6 +2,7 @@
 
 #include "apogee/tensor/ops/elementwise.h"
 
+#include "apogee/tensor/kernel_table.h"
 #include "apogee/tensor/ops/check.h"
 
 namespace apogee::ops {

@@ -10,7 +10,8 @@
 #ifndef APOGEE_TENSOR_OPS_ELEMENTWISE_H_
 #define APOGEE_TENSOR_OPS_ELEMENTWISE_H_
 
-#include "apogee/tensor/kernel_table.h"
+#include "apogee/core/rng.h"
+#include "apogee/tensor/ops/kinds.h"
 #include "apogee/tensor/tensor.h"
 
 namespace apogee::ops {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "apogee/booster/metrics/crc32c.h"
+#include "apogee/booster/metrics/progress.h"
 #include "apogee/core/process_memory.h"
 #include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/files/tfrecord.h"

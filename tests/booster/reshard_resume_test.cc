@@ -9,6 +9,7 @@
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/optim/adam/adam.h"
+#include "apogee/plugins/ddp.h"
 #include "apogee/plugins/gemini.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/plugins/low_level_zero.h"

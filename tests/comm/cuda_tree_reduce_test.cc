@@ -56,7 +56,7 @@ class CudaTreeReduceTest : public ::testing::TestWithParam<std::tuple<DType, Red
       if (in_place && outputs.size() < num_outputs) outputs.push_back(input);
     }
     while (outputs.size() < num_outputs) outputs.push_back(allocate());
-    TreeReduceOn(*context_, "test", dtype(), op(), inputs, outputs, n);
+    cuda::TreeReduceOn(*context_, "test", dtype(), op(), inputs, outputs, n);
     for (const Tensor& each : memory) {  // nothing is written before or behind the elements
       EXPECT_EQ(each.Slice(0, 0, shift).ToVector<double>(),
                 std::vector<double>(static_cast<size_t>(shift), 7));
@@ -103,7 +103,7 @@ TEST(CudaTreeReduceErrors, IntegersAreNotOffered) {
   if (NumCudaDevices() == 0) GTEST_SKIP() << "no GPU";
   const ContextPtr context = ValueOrThrow(CudaContext());
   try {
-    TreeReduceOn(*context, "all_reduce", DType::kI64, ReduceOp::kSum, {}, {}, 0);
+    cuda::TreeReduceOn(*context, "all_reduce", DType::kI64, ReduceOp::kSum, {}, {}, 0);
     FAIL() << "did not throw";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("all_reduce: sums of integers"));

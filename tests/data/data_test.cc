@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "apogee/data/corpus_sources.h"
 #include "apogee/data/loader.h"
 #include "apogee/data/text_corpus.h"
 #include "apogee/tensor/cpu/cpu_context.h"

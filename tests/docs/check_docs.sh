@@ -10,6 +10,7 @@
 #   commands   in code blocks and in backticks: a script of scripts/, tools/, bench/ or tests/ exists and is
 #              executable; a program is a target of a CMakeLists.txt; `apogee X` is a subcommand; presets and
 #              -D options are there; `ctest -R` names a test; a --flag occurs in the sources of the program
+#   quotes     a code block after the line <!-- quotes PATH --> is in that file, line by line
 #   names      `..._test` is a test; APOGEE_... occurs in the sources; find_package(apogee X.Y) is this version
 #
 # Prints one line per finding, `file:line: what is wrong`, and exits with 1 if there is any. It starts about a dozen
@@ -71,7 +72,7 @@ declare -A flags_in=()
 while IFS=: read -r file text; do
   flags_in["$file"]+=" $text "
 done < <(grep -roE -- '--[A-Za-z][A-Za-z0-9_-]*' --include='*.cc' --include='*.h' --include='*.sh' --include='*.py' \
-  scripts tools bench examples tests 2>/dev/null)
+  scripts tools bench driver examples tests 2>/dev/null)
 
 # read_text FILE: into `content`.
 read_text() { IFS= read -r -d '' content <"$1" || true; }
@@ -90,7 +91,7 @@ target_flags() {
   [[ -z "${flags_of[$name]-}" ]] || return 0
   case "$folder" in
     bench) sources=(bench/"${target_source[$name]}" bench/*.h) ;;
-    examples/*) sources=("$folder"/*.{h,cc} examples/common/*.{h,cc}) ;;
+    examples/*) sources=("$folder"/*.{h,cc} driver/*.{h,cc}) ;;
     *)
       local first="$folder/${target_source[$name]}"
       sources=("${first%/*}"/*.{h,cc})
@@ -217,7 +218,7 @@ check_includes() {
   local text="$1" path
   [[ "$text" =~ \#include\ \"apogee/([A-Za-z0-9_/]+\.h)\" ]] || return 0
   path="${BASH_REMATCH[1]}"
-  [[ "$path" == apogee.h ]] && path=booster/apogee.h
+  [[ "$path" == apogee.h ]] && path=driver/apogee.h
   check_path "$path"
 }
 
@@ -403,8 +404,37 @@ version="$(sed -nE 's/^project\(apogee VERSION ([0-9]+\.[0-9]+).*/\1/p' CMakeLis
 if [[ -n "$version" ]]; then
   while IFS=: read -r file line text; do
     [[ "$text" == "find_package(apogee $version"* || "$file" == CHANGELOG.md ]] || wrong "$text: the version is $version"
-  done < <(grep -noE 'find_package\(apogee [0-9.]+' "${documents[@]}" cmake/*.in tests/*/CMakeLists.txt)
+  done < <(grep -noE 'find_package\(apogee [0-9.]+' "${documents[@]}" cmake/*.in tests/*/CMakeLists.txt tests/*/*/CMakeLists.txt)
 fi
+
+# --- Quotes.
+
+# check_quotes: of the document `file`.
+check_quotes() {
+  local quoted="" block="" inside="" text
+  line=0
+  while IFS= read -r text; do
+    line=$((line + 1))
+    if [[ "$text" =~ ^'<!-- quotes '([^ ]+)' -->'$ ]]; then
+      quoted="${BASH_REMATCH[1]}"
+      [[ -f "$quoted" ]] || { wrong "$quoted: no such file to quote"; quoted=""; }
+    elif [[ -n "$quoted" && "$text" == '```'* && -z "$inside" ]]; then
+      inside=1
+      block=$'\n'
+    elif [[ -n "$inside" && "$text" == '```' ]]; then
+      read_text "$quoted"
+      [[ $'\n'"$content" == *"$block"* ]] || wrong "the block above is not in $quoted"
+      num_checked=$((num_checked + 1))
+      quoted="" inside=""
+    elif [[ -n "$inside" ]]; then
+      block+="$text"$'\n'
+    fi
+  done <"$file"
+}
+for file in "${documents[@]}"; do
+  read_text "$file"
+  [[ "$content" != *'<!-- quotes '* ]] || check_quotes
+done
 
 # --- All of it.
 

@@ -9,7 +9,7 @@ here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 
-mkdir -p "$work"/{docs,scripts,tools,bench,tests/core,cmake,core,examples/01_train_gpt,examples/common}
+mkdir -p "$work"/{docs,scripts,tools,bench,tests/core,cmake,core,examples/01_train_gpt,driver}
 cd "$work"
 printf '# Title\n\n[ranks](docs/ranks.md#one-rank-its-threads-and-tcp)\n' >README.md
 printf '# One rank: its `threads`, and *TCP*\n\n## Twice\n\n## Twice\n' >docs/ranks.md
@@ -18,7 +18,7 @@ printf '#!/bin/sh\n' >scripts/not_executable.sh
 chmod +x scripts/train.sh
 printf 'apogee_program(NAME 01_train_gpt SRCS main.cc LAYERS core)\n' >examples/01_train_gpt/CMakeLists.txt
 printf 'app.add_option("--ranks");\n' >examples/01_train_gpt/main.cc
-printf 'app.add_option("--save-every");\n' >examples/common/checkpoints.h
+printf 'app.add_option("--save-every");\n' >driver/checkpoints.h
 printf 'apogee_program(NAME ddp_bench SRCS ddp_bench.cc LAYERS core)\n' >bench/CMakeLists.txt
 printf 'app.add_option("--rounds");\n' >bench/ddp_bench.cc
 printf 'command->add_option("--only");\n' >tools/matrix_command.cc
@@ -89,6 +89,10 @@ expect fail "a preset" "    cmake --preset relaese"
 expect fail "the folder of a preset" "    build/relaese/bin/apogee matrix"
 expect fail "an option of cmake" "    cmake --preset release -DAPOGEE_NAITVE=ON"
 expect fail "a test that ctest runs" "    ctest --preset release -R core_shpae"
+expect pass "a quote" '<!-- quotes bench/ddp_bench.cc -->' '```cpp' 'app.add_option("--rounds");' '```'
+expect fail "a quote that the file lacks" '<!-- quotes bench/ddp_bench.cc -->' '```cpp' 'app.add_option("--round");' '```'
+expect fail "a quote of a part of a line" '<!-- quotes bench/ddp_bench.cc -->' '```cpp' 'add_option("--rounds");' '```'
+expect fail "a quote of no file" '<!-- quotes bench/pdd_bench.cc -->' '```cpp' 'x' '```'
 expect pass "names" '`core_shape_test`, `APOGEE_RANK=0`, `APOGEE_...`'
 expect fail "a test" 'as `core_shpae_test` shows'
 expect pass "the version" '`find_package(apogee 0.2 REQUIRED)`'

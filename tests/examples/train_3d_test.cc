@@ -90,7 +90,7 @@ TEST_F(Train3dTest, ATraceTellsTheBubble) {
 
 TEST_F(Train3dTest, WrongUsageExitsWith2) {
   ExpectRefused("--ppp 2", 2, "unknown flag --ppp");
-  ExpectRefused("--pp 0", 2, "pp_size must be at least 1, got 0");
+  ExpectRefused("--pp 0", 2, "--pp: needs a whole number from 1 to 1e9, got 0");
   ExpectRefused("--schedule interleave", 2, "(did you mean \"interleaved\"?)");
   ExpectRefused("--microbatches 1", 2, "num_microbatches 1 is less than pp_size 2");
   ExpectRefused("--zero 3", 2, "with pp_size 2 it must be 0 to 2");

@@ -186,7 +186,13 @@ TEST_F(TrainGptTest, TheLedgerAgreesWithTheProcess) {
   const double ledger = MebibytesAfter(result.out, "peak memory: ");
   const double process = MebibytesAfter(result.out, "by the ledger, ");
   EXPECT_GT(ledger, 100);
-  EXPECT_NEAR(ledger, process, 0.03 * process) << result.out;
+  // Without AVX-512, oneDNN's products allocate buffers of their own.
+#if defined(__x86_64__)
+  const double tolerance = __builtin_cpu_supports("avx512f") != 0 ? 0.03 : 0.08;
+#else
+  const double tolerance = 0.08;
+#endif
+  EXPECT_NEAR(ledger, process, tolerance * process) << result.out;
 }
 
 TEST_F(TrainGptTest, WrongUsageExitsWith2) {

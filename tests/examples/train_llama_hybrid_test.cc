@@ -155,9 +155,9 @@ TEST_F(TrainLlamaHybridTest, DrawsThePlan) {
 
 TEST_F(TrainLlamaHybridTest, WrongUsageExitsWith2) {
   ExpectRefused("--tp-siez 2", 2, "unknown flag --tp-siez (did you mean --tp-size?)");
-  ExpectRefused("--tp-size 0", 2, "tp_size must be at least 1, got 0");
-  ExpectRefused("--zero-stage 4 --precision bf61", 2,
-                "got 4; unknown precision \"bf61\" (did you mean \"bf16\"?)");
+  ExpectRefused("--tp-size 0", 2, "--tp-size: needs a whole number from 1 to 1e9, got 0");
+  ExpectRefused("--zero-stage 4", 2, "got 4");
+  ExpectRefused("--precision bf61", 2, "unknown precision \"bf61\" (did you mean \"bf16\"?)");
   ExpectRefused("--ranks 0", 2, "--ranks: needs a whole number from 1 to 1e9, got 0");
   ExpectRefused("--heads 3", 2, "num_attention_heads must be a multiple of num_key_value_heads");
   ExpectRefused("--batch 3", 2, "use --batch 2 or 4");

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -16,9 +17,9 @@
 #include "apogee/matrix/plugins.h"
 #include "apogee/matrix/reference.h"
 #include "apogee/matrix/report.h"
+#include "apogee/matrix/sabotage.h"
 #include "apogee/optim/registry.h"
 #include "apogee/tensor/cpu/cpu_context.h"
-#include "apogee/tests/support/heavy_ball.h"
 
 namespace apogee::matrix {
 namespace matrix_test {
@@ -217,7 +218,7 @@ TEST(MatrixTest, AMatrixThatFailsFailsFast) {
 // How many targets count in [first, first + count) of a step, in micro-batches of `window` samples.
 int64_t NumTargets(const char* workload, int64_t step, int64_t first, int64_t count,
                    int64_t window) {
-  const data::Batch batch = FindWorkload(workload).Batch(
+  const data::Batch batch = LibraryCatalog().FindWorkload(workload).Batch(
       CpuContext(), {.step = step, .first = first, .count = count, .ignoring_window = window});
   const std::vector<int64_t> targets = batch.targets.ToVector<int64_t>();
   return std::ranges::count_if(targets, [](int64_t target) { return target >= 0; });
@@ -253,7 +254,7 @@ TEST(MatrixTest, EveryOptimizerMeetsIgnoredTargetsUnderEveryLayoutAndTheSampleHa
   for (const Cell& cell : all) {
     if (cell.precision != "f64") continue;
     // AppendIgnored says why it leaves these out.
-    if (cell.optimizer == "came" && FindPlugin(cell.plugin).pp > 1) continue;
+    if (cell.optimizer == "came" && LibraryCatalog().FindPlugin(cell.plugin).pp > 1) continue;
     const std::string layout = cell.optimizer + cell.plugin + std::to_string(cell.world);
     layouts.insert(layout);
     if (cell.ignored) ignored.insert(layout);
@@ -263,7 +264,7 @@ TEST(MatrixTest, EveryOptimizerMeetsIgnoredTargetsUnderEveryLayoutAndTheSampleHa
   for (const Cell& cell : PairwiseSample(all, 600)) {
     if (cell.ignored) plugins.insert(cell.plugin);
   }
-  for (const PluginVariant& plugin : PluginVariants()) {
+  for (const PluginVariant& plugin : LibraryCatalog().plugins) {
     const bool has_f64 = std::ranges::count(plugin.precisions, "f64") > 0;
     EXPECT_EQ(plugins.contains(plugin.name), has_f64) << plugin.name;
   }
@@ -272,7 +273,7 @@ TEST(MatrixTest, EveryOptimizerMeetsIgnoredTargetsUnderEveryLayoutAndTheSampleHa
 TEST(MatrixTest, HybridCellsMeetEveryLayoutWithEveryOptimizer) {
   std::set<std::string> layouts, by_workload, by_precision, sequences, pipelines;
   for (const Cell& cell : AllCells()) {
-    const PluginVariant& plugin = FindPlugin(cell.plugin);
+    const PluginVariant& plugin = LibraryCatalog().FindPlugin(cell.plugin);
     EXPECT_EQ(cell.world % plugin.ranks_per_sample(), 0) << cell.name();
     if (!plugin.is_hybrid) continue;
     const std::string layout =
@@ -330,28 +331,6 @@ TEST(MatrixTest, TheSampleHasEveryPair) {
   }
   EXPECT_EQ(names.size(), all.size());
   EXPECT_EQ(optimizers.size(), optim::OptimizerNames().size());
-}
-
-TEST(MatrixTest, OwnOptimizersAreComparedToo) {
-  optim::OptimizerRegistry registry;
-  registry.Add<HeavyBall>("heavy_ball", HeavyBallOptions{});
-  for (const char* cell :
-       {"[h]eavy_ball/ddp/world2/f64/acc1/fed", "[h]eavy_ball/zero2/world4/f64/acc3/clip/gpt2"}) {
-    std::ostringstream out;
-    const std::vector<CellReport> reports = RunMatrix({.only = cell, .optimizers = &registry}, out);
-    ASSERT_EQ(reports.size(), 1u) << cell;
-    EXPECT_EQ(reports[0].verdict, Verdict::kPass) << out.str();
-    EXPECT_THAT(out.str(), StartsWith("PASS heavy_ball/"));
-  }
-  std::ostringstream out;
-  const std::vector<CellReport> reports =
-      RunMatrix({.only = "[h]eavy_ball/zero2/world2/f64/acc1/fed",
-                 .sabotage = Sabotage::kDropCollective,
-                 .optimizers = &registry},
-                out);
-  ASSERT_EQ(reports.size(), 1u);
-  EXPECT_EQ(reports[0].verdict, Verdict::kFail) << out.str();
-  EXPECT_TRUE(ChooseCells({.only = "heavy_ball"}).empty());
 }
 
 TEST(MatrixTest, Patterns) {

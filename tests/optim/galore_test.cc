@@ -9,6 +9,8 @@
 
 #include "apogee/optim/lowrank/galore_adamw.h"
 #include "apogee/optim/lowrank/galore_adamw8bit.h"
+#include "apogee/optim/lowrank/low_rank_basis.h"
+#include "apogee/optim/lowrank/low_rank_products.h"
 #include "apogee/tensor/ops/elementwise.h"
 #include "apogee/tensor/ops/matmul.h"
 #include "apogee/tests/optim/lowbit/adam8_rule.h"

@@ -28,6 +28,7 @@ if(APOGEE_HAS_CUDA)
               LIBS $<IF:$<STREQUAL:${APOGEE_WITH_CUDA},EMULATED>,apogee_cuda_emulation,CUDA::cudart_static>
               LABELS cuda TIMEOUT 600)
 endif()
+apogee_test(NAME optim_host_update_test SRCS optim/host_update_test.cc LAYERS optim)
 apogee_test(NAME optim_update_test SRCS optim/update_test.cc LAYERS optim DEVICES)
 apogee_test(NAME optim_scaled_adam_test SRCS optim/scaled_adam_test.cc LAYERS optim DEVICES)
 apogee_test(NAME optim_adalomo_test SRCS optim/factored/adalomo_test.cc LAYERS optim DEVICES)

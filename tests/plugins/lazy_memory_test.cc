@@ -15,6 +15,7 @@
 #include "apogee/optim/adam/adam.h"
 #include "apogee/optim/momentum/sgd.h"
 #include "apogee/plugins/gemini.h"
+#include "apogee/plugins/gemini/chunk_homes.h"
 #include "apogee/tests/support/run_ranks.h"
 
 namespace apogee {

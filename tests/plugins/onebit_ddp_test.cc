@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "apogee/booster/booster.h"
+#include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/optim/grad_clip.h"
 #include "apogee/optim/onebit/onebit_adam.h"

@@ -7,6 +7,7 @@
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/booster/booster.h"
 #include "apogee/nn/layers.h"
+#include "apogee/nn/losses.h"
 #include "apogee/optim/adam/adam.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/tests/support/run_ranks.h"

@@ -9,6 +9,7 @@ foreach(subject memory outputs traffic)
   apogee_test(NAME plugins_pipeline_${subject}_test SRCS plugins/pipeline/pipeline_${subject}_test.cc
               LAYERS booster LIBS nlohmann_json::nlohmann_json LABELS threads TIMEOUT 300)
 endforeach()
+apogee_test(NAME plugins_registry_test SRCS plugins/registry_test.cc LAYERS booster LABELS threads)
 apogee_test(NAME plugins_training_options_test SRCS plugins/training_options_test.cc LAYERS plugins)
 foreach(subject schedule cut)
   apogee_test(NAME plugins_pipeline_${subject}_test SRCS plugins/pipeline/${subject}_test.cc LAYERS plugins)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // HeavyBall: an optimizer that the library does not have, as a user would add it to a registry.
-// Momentum of Polyak (1964), for f64 parameters in host memory:
+// Momentum of Polyak (1964), on the CPU:
 //   m = momentum m + g
 //   w = w - lr m
 //
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "apogee/optim/check_options.h"
+#include "apogee/optim/host_update.h"
 #include "apogee/optim/typed_optimizer.h"
 
 namespace apogee {
@@ -51,15 +52,12 @@ class HeavyBall : public optim::TypedOptimizer<HeavyBallOptions> {
               const optim::StepDecision& decision,
               std::span<const optim::StatBuffer> /*totals*/) override {
     const HeavyBallOptions& o = options(group);
-    const double scale = decision.grad_scale();
     for (const optim::ActiveParam& p : params) {
-      auto* w = p.view->master().data<double>();
-      auto* m = p.view->state("momentum").data<double>();
-      const auto* g = p.grad.data<double>();
-      for (int64_t i = 0; i < p.view->layout().local_numel(); ++i) {
-        m[i] = o.momentum * m[i] + scale * g[i];
-        w[i] -= o.lr * m[i];
-      }
+      const auto update = [&](double g, auto& w, auto& m) {
+        m = o.momentum * m + g;
+        w -= o.lr * m;
+      };
+      optim::UpdateEachElement(p, decision, update, "momentum");
     }
   }
 };

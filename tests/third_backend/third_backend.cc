@@ -51,7 +51,18 @@ ContextPtr MakeHostMemory(const ContextPtr& device) {
 namespace apogee::optim::third {
 namespace {
 
-// w -= lr * g, in f32
+// The sum of squares in f32: the host decides a step by it.
+void GradNorm(const DeviceContext& /*context*/, const NormArgs& args) {
+  for (NormChunk& chunk : args.chunks) {
+    chunk.result = 0;
+    for (int64_t i = 0; i < chunk.n; ++i) {
+      const double g = static_cast<const float*>(chunk.grad)[i];
+      chunk.result += g * g;
+    }
+  }
+}
+
+// w -= lr * g, in f32.
 void Sgd(const DeviceContext& /*context*/, const SgdArgs& args) {
   for (const SgdChunk& chunk : args.chunks) {
     for (int64_t i = 0; i < chunk.n; ++i) {
@@ -63,6 +74,7 @@ void Sgd(const DeviceContext& /*context*/, const SgdArgs& args) {
 
 constexpr OptimKernels MakeTable() {
   OptimKernels table;
+  table.grad_norm = &GradNorm;
   table.sgd = &Sgd;
   return table;
 }

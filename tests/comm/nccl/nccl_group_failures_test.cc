@@ -77,7 +77,7 @@ TEST(NcclFailuresTest, TwoRanksOnOneGpu) {
   const Environment shared("APOGEE_EMULATED_GPU_BUS", "0000:3B:00.0");
   ExpectRefused({}, absl::StatusCode::kFailedPrecondition,
                 "comm nccl: rank 0 (cuda:0) and rank 1 (cuda:0) are on one GPU, 0000:3B:00.0 of ");
-  const absl::Status staged = LaunchRanks({.comm = "mpi"}, [](World& world) {
+  const absl::Status staged = LaunchRanks({.comm = Backend::kMpi}, [](World& world) {
     const Tensor x = Tensor::Full({5}, DType::kF32, 1, world.context());
     world.group()->AllReduce(x);
     EXPECT_EQ(x.ToVector<float>()[4], static_cast<float>(world.size()));
@@ -92,9 +92,9 @@ TEST(NcclFailuresTest, SeveralVersions) {
 }
 
 TEST(NcclFailuresTest, ChoicesThatCannotBe) {
-  ExpectRefused({.comm = "gloo"}, absl::StatusCode::kInvalidArgument, "comm 'gloo': expected auto");
-  ExpectRefused({.comm = "local"}, absl::StatusCode::kInvalidArgument, "comm local is for ranks");
-  const absl::Status on_cpu = launch({.device = "cpu", .comm = "nccl"}, [](World&) {});
+  ExpectRefused({.comm = Backend::kLocal}, absl::StatusCode::kInvalidArgument,
+                "comm local is for ranks");
+  const absl::Status on_cpu = launch({.device = "cpu", .comm = Backend::kNccl}, [](World&) {});
   EXPECT_THAT(Message(on_cpu), HasSubstr("but device is cpu"));
 }
 

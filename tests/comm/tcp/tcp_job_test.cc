@@ -114,7 +114,8 @@ TEST_F(TcpJobTest, NotUnderMpirun) {
 TEST_F(TcpJobTest, OneRank) {
   SetAll("0", "1", "no.such.host.invalid:29400");
   EXPECT_EQ(ValueOrThrow(StartedProcesses()).size, 1);
-  EXPECT_TRUE(launch({.comm = "tcp"}, [](World& world) { EXPECT_EQ(world.size(), 1); }).ok());
+  EXPECT_TRUE(
+      launch({.comm = Backend::kTcp}, [](World& world) { EXPECT_EQ(world.size(), 1); }).ok());
 }
 
 }  // namespace tcp_job_test

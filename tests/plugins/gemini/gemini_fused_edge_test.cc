@@ -9,6 +9,7 @@
 #include <limits>
 #include <tuple>
 
+#include "apogee/chunk/sharded_parameters.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/optim/momentum/sgd.h"

@@ -10,8 +10,11 @@
 #include <tuple>
 
 #include "apogee/booster/booster.h"
+#include "apogee/nn/losses.h"
 #include "apogee/optim/adam/adam.h"
+#include "apogee/plugins/ddp.h"
 #include "apogee/plugins/hybrid_parallel.h"
+#include "apogee/plugins/low_level_zero.h"
 #include "apogee/tests/plugins/hybrid/hybrid_short_run.h"
 #include "apogee/tests/support/exactness.h"
 #include "apogee/tests/support/run_ranks.h"

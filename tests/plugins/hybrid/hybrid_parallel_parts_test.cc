@@ -9,6 +9,7 @@
 #include <map>
 
 #include "apogee/booster/booster.h"
+#include "apogee/nn/losses.h"
 #include "apogee/optim/adam/adam.h"
 #include "apogee/optim/grad_clip.h"
 #include "apogee/optim/registry.h"

@@ -12,6 +12,7 @@
 #include "apogee/autograd/functions/embedding.h"
 #include "apogee/autograd/functions/loss.h"
 #include "apogee/booster/booster.h"
+#include "apogee/nn/losses.h"
 #include "apogee/optim/registry.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tests/plugins/hybrid/hybrid_run.h"

@@ -18,6 +18,7 @@
 #include "apogee/autograd/engine.h"
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/booster/booster.h"
+#include "apogee/nn/losses.h"
 #include "apogee/optim/registry.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/tensor/cpu/cpu_context.h"

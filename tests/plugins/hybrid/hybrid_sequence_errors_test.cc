@@ -8,6 +8,7 @@
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/booster/booster.h"
 #include "apogee/nn/attention.h"
+#include "apogee/nn/losses.h"
 #include "apogee/optim/adam/adam.h"
 #include "apogee/optim/grad_clip.h"
 #include "apogee/optim/momentum/lomo.h"

@@ -12,6 +12,8 @@
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/functions/loss.h"
 #include "apogee/booster/booster.h"
+#include "apogee/nn/losses.h"
+#include "apogee/nn/parallel/sequence_parallel.h"
 #include "apogee/optim/registry.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/plugins/single_rank.h"
@@ -26,6 +28,7 @@ namespace apogee {
 namespace hybrid_sequence_test {
 
 using nn::parallel::SequenceMode;
+using enum SequenceMode;
 using testing::BatchCut;
 using testing::BoostedRun;
 using testing::HybridTask;
@@ -65,7 +68,7 @@ HybridTask TaskOf(std::function<std::unique_ptr<nn::Module>()> make) {
 }
 
 int DataSize(int num_ranks, const HybridParallelOptions& options) {
-  const int sp = options.sp_mode == SequenceMode::kSplitGather ? 1 : options.sp_size;
+  const int sp = options.sp_mode == kSplitGather ? 1 : options.sp_size;
   return num_ranks / sp / options.tp_size;
 }
 
@@ -115,12 +118,10 @@ struct Ranks {
   SequenceMode mode;
 };
 constexpr Ranks kRanks[] = {
-    {2, 2, 1, SequenceMode::kSplitGather},   {4, 4, 4, SequenceMode::kSplitGather},
-    {4, 2, 2, SequenceMode::kSplitGather},   {2, 1, 2, SequenceMode::kAllToAll},
-    {4, 1, 4, SequenceMode::kAllToAll},      {4, 1, 2, SequenceMode::kAllToAll},
-    {8, 2, 2, SequenceMode::kAllToAll},      {2, 1, 2, SequenceMode::kRingAttention},
-    {4, 1, 4, SequenceMode::kRingAttention}, {4, 1, 2, SequenceMode::kRingAttention},
-    {8, 2, 2, SequenceMode::kRingAttention}, {8, 2, 4, SequenceMode::kRingAttention},
+    {2, 2, 1, kSplitGather},   {4, 4, 4, kSplitGather},   {4, 2, 2, kSplitGather},
+    {2, 1, 2, kAllToAll},      {4, 1, 4, kAllToAll},      {4, 1, 2, kAllToAll},
+    {8, 2, 2, kAllToAll},      {2, 1, 2, kRingAttention}, {4, 1, 4, kRingAttention},
+    {4, 1, 2, kRingAttention}, {8, 2, 2, kRingAttention}, {8, 2, 4, kRingAttention},
 };
 
 HybridParallelOptions OptionsOf(const Ranks& ranks, int zero) {
@@ -146,12 +147,10 @@ TEST(HybridSequenceTest, LlamaEqualsOneRank) {
 TEST(HybridSequenceTest, ThreeRanks) {
   HybridTask task = Gpt2Task();
   task.tokens = TokensOf(18);
-  ExpectEqualSequenceRuns(task, 3, {.sp_size = 3, .sp_mode = SequenceMode::kRingAttention});
-  ExpectEqualSequenceRuns(task, 3, {.sp_size = 3, .sp_mode = SequenceMode::kAllToAll, .stage = 2});
-  ExpectEqualSequenceRuns(task, 3,
-                          {.tp_size = 3, .sp_mode = SequenceMode::kSplitGather, .stage = 1});
-  ExpectEqualSequenceRuns(task, 6,
-                          {.sp_size = 3, .sp_mode = SequenceMode::kRingAttention, .stage = 1});
+  ExpectEqualSequenceRuns(task, 3, {.sp_size = 3, .sp_mode = kRingAttention});
+  ExpectEqualSequenceRuns(task, 3, {.sp_size = 3, .sp_mode = kAllToAll, .stage = 2});
+  ExpectEqualSequenceRuns(task, 3, {.tp_size = 3, .sp_mode = kSplitGather, .stage = 1});
+  ExpectEqualSequenceRuns(task, 6, {.sp_size = 3, .sp_mode = kRingAttention, .stage = 1});
 }
 
 TEST(HybridSequenceTest, EveryKindOfOptimizer) {
@@ -164,13 +163,11 @@ TEST(HybridSequenceTest, EveryKindOfOptimizer) {
     if (name == "adafactor") task.options["relative_step"] = "false";
     if (name == "galore_adamw") task.options = {{"lr", "0.01"}, {"rank", "2"}};
     if (name == "adamw8bit") task.options = {{"lr", "0.01"}, {"min_8bit_size", "0"}};
-    ExpectEqualSequenceRuns(task, 4, {.sp_size = 2, .sp_mode = SequenceMode::kRingAttention});
-    ExpectEqualSequenceRuns(task, 2, {.tp_size = 2, .sp_mode = SequenceMode::kSplitGather});
+    ExpectEqualSequenceRuns(task, 4, {.sp_size = 2, .sp_mode = kRingAttention});
+    ExpectEqualSequenceRuns(task, 2, {.tp_size = 2, .sp_mode = kSplitGather});
     if (name == "lomo" || name == "adalomo") continue;  // take no means of shards
-    ExpectEqualSequenceRuns(task, 4,
-                            {.tp_size = 2, .sp_mode = SequenceMode::kSplitGather, .stage = 2});
-    ExpectEqualSequenceRuns(task, 4,
-                            {.sp_size = 2, .sp_mode = SequenceMode::kAllToAll, .stage = 2});
+    ExpectEqualSequenceRuns(task, 4, {.tp_size = 2, .sp_mode = kSplitGather, .stage = 2});
+    ExpectEqualSequenceRuns(task, 4, {.sp_size = 2, .sp_mode = kAllToAll, .stage = 2});
   }
 }
 
@@ -187,11 +184,9 @@ TEST(HybridSequenceTest, MicroBatchesAddUp) {
 // What a loop adds to after a step are the addends again, not their sum.
 TEST(HybridSequenceTest, GradientsMayStayAfterAStep) {
   for (const int zero : {0, 1, 2}) {
-    ExpectEqualSequenceRuns(Gpt2Task(), 4,
-                            {.tp_size = 2, .sp_mode = SequenceMode::kSplitGather, .stage = zero},
+    ExpectEqualSequenceRuns(Gpt2Task(), 4, {.tp_size = 2, .sp_mode = kSplitGather, .stage = zero},
                             {.keep = true});
-    ExpectEqualSequenceRuns(Gpt2Task(), 2,
-                            {.sp_size = 2, .sp_mode = SequenceMode::kRingAttention, .stage = zero},
+    ExpectEqualSequenceRuns(Gpt2Task(), 2, {.sp_size = 2, .sp_mode = kRingAttention, .stage = zero},
                             {.keep = true});
   }
 }
@@ -271,7 +266,7 @@ TEST(HybridSequenceTest, LossAndEvaluation) {
       const Tensor inputs = task.tokens(0, 0, 2, world.context(), false);
       const Tensor targets = task.tokens(0, 0, 2, world.context(), true);
       const Tensor own = boosted.model(inputs);
-      const bool gathered = plugin.sequence_parallel()->mode() == SequenceMode::kSplitGather;
+      const bool gathered = plugin.sequence_parallel()->mode() == kSplitGather;
       EXPECT_EQ(own.size(1), gathered ? kTokens : kTokens / ranks.sp);
       EXPECT_NEAR(boosted.criterion(own, targets).Item(), want_loss, 1e-13);
       boosted.model.Train(false);
@@ -294,7 +289,7 @@ TEST(HybridSequenceTest, PartialGradientsAreSummedTogether) {
       model.Initialize(world.context(), {.seed = 1});
       const auto optimizer =
           ValueOrThrow(optim::MakeOptimizer("sgd", model.Parameters(), {{"lr", "0.1"}}));
-      HybridParallelPlugin plugin(world, {}, {.tp_size = 2, .sp_mode = SequenceMode::kSplitGather});
+      HybridParallelPlugin plugin(world, {}, {.tp_size = 2, .sp_mode = kSplitGather});
       Booster booster(plugin);
       Boosted boosted = booster.boost(model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
       const auto tokens = TokensOf(kTokens);
@@ -341,7 +336,7 @@ TEST(HybridSequenceTest, ActivationTrafficOfSplitGather) {
       const auto model = Initialized(task, world.context(), 1);
       const auto optimizer = OptimizerOf(task, *model);
       HybridParallelPlugin plugin(world, {.precision = Precision::kF64},
-                                  {.tp_size = 2, .sp_mode = SequenceMode::kSplitGather});
+                                  {.tp_size = 2, .sp_mode = kSplitGather});
       Booster booster(plugin);
       Boosted boosted = booster.boost(*model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
       const comm::Group& tp = *plugin.mesh().group(comm::Axis::kTp);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "apogee/booster/booster.h"
+#include "apogee/nn/losses.h"
 #include "apogee/optim/adam/adam.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/tests/plugins/hybrid/hybrid_refusals.h"

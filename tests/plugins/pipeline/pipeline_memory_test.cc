@@ -10,6 +10,7 @@
 
 #include "apogee/booster/booster.h"
 #include "apogee/core/process_memory.h"
+#include "apogee/nn/losses.h"
 #include "apogee/optim/adam/adam.h"
 #include "apogee/optim/momentum/sgd.h"
 #include "apogee/plugins/hybrid_parallel.h"

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "apogee/booster/booster.h"
+#include "apogee/nn/losses.h"
 #include "apogee/optim/momentum/sgd.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/tests/support/run_ranks.h"

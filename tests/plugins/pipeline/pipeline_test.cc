@@ -7,6 +7,8 @@
 
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/booster/booster.h"
+#include "apogee/nn/losses.h"
+#include "apogee/nn/parallel/tensor_parallel.h"
 #include "apogee/optim/registry.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/tensor/cpu/cpu_context.h"

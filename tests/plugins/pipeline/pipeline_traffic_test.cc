@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "apogee/booster/booster.h"
+#include "apogee/nn/losses.h"
 #include "apogee/optim/adam/adam.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/tests/support/files/trace_file.h"

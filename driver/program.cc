@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "apogee/driver/program.h"
+
+#include <cstdio>
+#include <exception>
+#include <optional>
+
+#include "apogee/core/blocking_waits.h"
+#include "apogee/core/process/standard_descriptors.h"
+#include "apogee/core/process/standard_output.h"
+#include "apogee/core/text/printable.h"
+#include "apogee/driver/checkpoints.h"
+#include "apogee/driver/trace_file.h"
+
+namespace apogee::driver {
+namespace {
+
+int Launch(RunFlags& flags, const Program& program) {
+  int exit_code = 0;  // rank 0's
+  TraceFile trace(flags.trace);
+  const auto corpus = ValueOrThrow(data::TextCorpus::Load(flags.data, {.block = flags.block}));
+  const ProcessMemory start = ValueOrThrow(ReadProcessMemory());
+  if (flags.checkpoints.save_every > 0) CatchStopSignals();
+  OkOrThrow(comm::launch({.num_ranks = flags.ranks,
+                          .threads_per_rank = flags.threads_per_rank,
+                          .device = flags.device,
+                          .comm = flags.backend,
+                          .timeout_seconds = flags.timeout_seconds,
+                          .flight_record_dir = flags.flight_records,
+                          .trace = trace.get()},
+                         [&](comm::World& world) {
+                           const int code = program.train({world, corpus, start});
+                           if (world.rank() == 0) exit_code = code;
+                         }));
+  trace.Write();
+  if (program.finish) program.finish();
+  return exit_code;
+}
+
+}  // namespace
+
+int Run(int argc, char** argv, RunFlags& flags, const Program& program) {
+  KeepStandardDescriptors();
+  // Before MPI begins, which RunFlags::Declare asks for the number of processes.
+  UseBlockingWaits(argv);
+  ReportFileSizeLimit();
+  const auto fail = [&program](const std::string& message) {
+    std::fprintf(stderr, "%s: %s\n", program.name.c_str(), PrintableLines(message).c_str());
+    return 1;
+  };
+  int exit_code = 0;
+  try {
+    CommandLine line(program.name, program.about);
+    program.declare(line);
+    const std::optional<int> stop = line.Parse(argc, argv, [&] {
+      flags.Settle(line);
+      if (program.settle) program.settle(line);
+    });
+    exit_code = stop ? *stop : Launch(flags, program);
+  } catch (const std::exception& error) {
+    exit_code = fail(error.what());
+  }
+  const absl::Status printed = FlushStandardOutput();
+  if (printed.ok()) return exit_code;
+  fail(Message(printed));
+  return exit_code == 0 ? 1 : exit_code;
+}
+
+}  // namespace apogee::driver

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "apogee/driver/text_run.h"
+
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "apogee/core/text/text.h"
+#include "apogee/data/sampler.h"
+#include "apogee/driver/checkpoints.h"
+#include "apogee/driver/generate.h"
+#include "apogee/driver/reports.h"
+#include "apogee/driver/validate.h"
+
+namespace apogee::driver {
+
+TextRun::TextRun(const Rank& rank, const RunFlags& flags, Booster& booster, const Plugin& plugin,
+                 RunConfig::Texts settings)
+    : rank_(rank), flags_(flags), booster_(booster), plugin_(plugin) {
+  booster.TraceTo(rank.world.trace(), rank.world.rank());
+  booster.set_run_config(flags.Config(std::move(settings)));
+}
+
+TextRun::~TextRun() = default;
+
+bool TextRun::Start(const Boosted& boosted, const optim::LrScheduler& scheduler,
+                    const RunDescription& description) {
+  const comm::World& world = rank_.world;
+  const ContextPtr& context = world.context();
+  boosted_ = std::make_unique<Boosted>(boosted);
+  scheduler_ = &scheduler;
+
+  const int64_t batch = flags_.batch / plugin_.data_size();
+  const auto dataset = std::make_shared<data::TextDataset>(rank_.corpus.train(), flags_.block);
+  const auto order = std::make_shared<data::ShuffleSampler>(dataset->num_samples(), flags_.seed);
+  const auto sampler = std::make_shared<data::DistributedSampler>(
+      order, plugin_.data_rank(), plugin_.data_size(), batch * flags_.accumulate);
+
+  checkpoints_ = std::make_unique<CheckpointKeeper>(
+      booster_, world,
+      CheckpointKeeperOptions{.flags = flags_.checkpoints,
+                            .out = flags_.out,
+                            .steps = flags_.steps,
+                            .data = DescribeData(rank_.corpus, flags_.seed,
+                                                 flags_.batch * flags_.accumulate, flags_.block)});
+  const int64_t done = checkpoints_->Start();  // steps that the resumed run has done
+  // A resumed run continues after the samples of the steps that are done.
+  loader_ = std::make_unique<data::Loader>(
+      dataset, sampler, context,
+      data::LoaderOptions{.batch = batch,
+                          .num_batches = (flags_.steps - done) * flags_.accumulate});
+  loader_->set_state({.next_batch = done * flags_.accumulate});
+
+  if (world.rank() == 0) {
+    metrics_ = ValueOrThrow(MetricsLogger::Create({.out = flags_.out,
+                                                   .total_steps = flags_.steps,
+                                                   .resumed_step = done,
+                                                   .log_every = flags_.log_every,
+                                                   .ledger = &context->ledger()}));
+  }
+  if (!rank_.corpus.notice().empty()) Note("note: " + rank_.corpus.notice());
+  Note("text: " + rank_.corpus.description());
+  Note("model: " + description.model + ", " + FormatThousands(description.num_parameters) +
+       " parameters, " + flags_.precision + ", " + DescribeRanks(world) + description.layout);
+  event_ = {.step = done, .tokens = flags_.batch * flags_.accumulate * flags_.block};
+  const bool finished = checkpoints_->IsFinished(done, metrics_.get());
+  TellCheckpointNotes();
+  return !finished;
+}
+
+void TextRun::BeforeStep(double loss) {
+  ++event_.step;
+  // A signal reaches the ranks at different moments, so they add up the signals they have seen.
+  // Ranks that share samples have the same loss, so the mean over all ranks is the batch's mean.
+  const auto [terminate, interrupt] = StopSignals();
+  const std::vector<double> sums = SumOverRanks(rank_.world, {terminate, interrupt, loss});
+  stop_ = {sums[0], sums[1]};
+  event_.loss = sums[2] / rank_.world.size();
+  APOGEE_CHECK(std::isfinite(event_.loss), "step ", event_.step, ": the loss is ",
+               std::isnan(event_.loss) ? "nan" : "infinite", "; lower --lr (now ", flags_.lr,
+               ") or --max-norm (now ", flags_.training.max_norm, ")");
+  event_.lr = scheduler_->last_lr()[0];
+}
+
+bool TextRun::AfterStep() {
+  const optim::StepReport& report = boosted_->optimizer.last_step();
+  event_.grad_norm = report.grad_norm;
+  if (metrics_ != nullptr) OkOrThrow(metrics_->Step(event_));
+  if (report.skip) {
+    Note("step " + std::to_string(event_.step) + " changed nothing: the gradient of " +
+         report.nonfinite_parameter + " is not finite");
+  }
+  const bool leave = checkpoints_->AfterStep(event_.step, stop_);
+  TellCheckpointNotes();
+  return leave;
+}
+
+void TextRun::Validate() {
+  const ValidationEvent event =
+      driver::Validate(*boosted_, plugin_, rank_.corpus, rank_.world,
+                       {.block = flags_.block, .batch = flags_.batch, .step = flags_.steps});
+  if (metrics_ != nullptr) OkOrThrow(metrics_->Validation(event));
+}
+
+void TextRun::ReportMemory() { Note(DescribeMemory(rank_.world, rank_.start)); }
+
+void TextRun::WriteSample(bool sharded) {
+  if (plugin_.data_rank() != 0 && !sharded) return;
+  Note("sample:\n" + Generate(boosted_->model, rank_.world.context(), flags_.prompt,
+                              {.block = flags_.block,
+                               .bytes = flags_.sample,
+                               .temperature = flags_.temperature,
+                               .seed = flags_.seed}));
+}
+
+void TextRun::Note(const std::string& text) {
+  if (metrics_ != nullptr) OkOrThrow(metrics_->Note(text));
+}
+
+int TextRun::exit_code() const { return checkpoints_->exit_code(); }
+
+void TextRun::TellCheckpointNotes() {
+  for (const std::string& note : checkpoints_->TakeNotes()) Note(note);
+}
+
+}  // namespace apogee::driver

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// A training run on text: this rank's samples, metrics, checkpoints, validation and a sample.
+//
+//   TextRun run(rank, flags, booster, plugin);                  // before boost
+//   Boosted boosted = booster.boost(model, *optimizer, {...});
+//   if (!run.Start(boosted, scheduler, {.model = "GPT-2", .num_parameters = n})) return 0;
+//   for (auto& samples : run.samples()) {
+//     ... forward, backward ...
+//     run.BeforeStep(loss.Item());
+//     boosted.optimizer.step();
+//     boosted.optimizer.zero_grad();
+//     scheduler.step();
+//     if (run.AfterStep()) return run.exit_code();
+//   }
+//   run.Validate();
+//
+// Every rank makes one and calls it in the same order: all methods are collective. Rank 0 alone
+// prints and writes files.
+#ifndef APOGEE_DRIVER_TEXT_RUN_H_
+#define APOGEE_DRIVER_TEXT_RUN_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "apogee/booster/booster.h"
+#include "apogee/booster/metrics/metrics.h"
+#include "apogee/data/loader.h"
+#include "apogee/driver/program.h"
+#include "apogee/driver/run_flags.h"
+
+namespace apogee::driver {
+
+class CheckpointKeeper;
+
+// What the first lines of the run say about it.
+struct RunDescription {
+  std::string model;           // "GPT-2"
+  int64_t num_parameters = 0;  // of the whole model
+  std::string layout = "";     // follows the ranks: DescribeMesh
+};
+
+class TextRun {
+ public:
+  // Tells the booster where its trace goes and what checkpoints record: the flags, and `settings` of
+  // the program. All references must outlive the run.
+  TextRun(const Rank& rank, const RunFlags& flags, Booster& booster, const Plugin& plugin,
+          RunConfig::Texts settings = {});
+  ~TextRun();
+
+  // After boost: makes the data, locks the output folder, resumes if asked to, and prints what the
+  // run is. Returns false if all steps were done and validated before: then nothing is left to do.
+  [[nodiscard]] bool Start(const Boosted& boosted, const optim::LrScheduler& scheduler,
+                           const RunDescription& description);
+
+  // This rank's part of the samples of the steps to do: blocks that start anywhere in the text, in
+  // an order that depends only on the seed.
+  data::Loader& samples() { return *loader_; }
+
+  // `loss`: this rank's loss of the step. Throws Error on every rank if the mean over the ranks is
+  // not finite.
+  void BeforeStep(double loss);
+  // Logs the step, and saves a checkpoint if it is due. True: a signal has come, leave the loop.
+  [[nodiscard]] bool AfterStep();
+
+  // After the loop. The loss on the part of the text that is not for training.
+  void Validate();
+  // The peak memory of ranks and process.
+  void ReportMemory();
+  // Lets the model write. `sharded`: ranks hold only parts of the parameters, so that all of them
+  // must call the model; else the first replica writes alone.
+  void WriteSample(bool sharded);
+  // Prints lines, and adds them to train.log.
+  void Note(const std::string& text);
+
+  // 0, or 128 plus the number of the signal that ended the run.
+  int exit_code() const;
+
+ private:
+  void TellCheckpointNotes();
+
+  const Rank rank_;
+  const RunFlags& flags_;
+  Booster& booster_;
+  const Plugin& plugin_;
+  std::unique_ptr<Boosted> boosted_;
+  const optim::LrScheduler* scheduler_ = nullptr;
+  std::unique_ptr<CheckpointKeeper> checkpoints_;
+  std::unique_ptr<data::Loader> loader_;
+  std::unique_ptr<MetricsLogger> metrics_;  // on rank 0
+  StepEvent event_;
+  std::array<double, 2> stop_ = {};  // StopSignals, summed over the ranks
+};
+
+}  // namespace apogee::driver
+
+#endif  // APOGEE_DRIVER_TEXT_RUN_H_

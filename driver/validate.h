@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Validates a model: its loss on the part of a text that is not used for training.
+//
+//   ValidationEvent event = Validate(boosted, plugin, corpus, world,
+//                                    {.block = 128, .batch = 8, .step = steps});
+#ifndef APOGEE_DRIVER_VALIDATE_H_
+#define APOGEE_DRIVER_VALIDATE_H_
+
+#include "apogee/booster/booster.h"
+#include "apogee/booster/metrics/metrics.h"
+#include "apogee/comm/launch.h"
+#include "apogee/data/text_corpus.h"
+
+namespace apogee::driver {
+
+struct ValidateOptions {
+  int64_t block = 128;
+  int64_t batch = 8;  // samples per call, of all data-parallel ranks together
+  int64_t step = 0;   // for the event
+};
+
+// The mean over every block of the validation text. Collective: batches are dealt out to the
+// data-parallel ranks, and all ranks of one replica call the model together. Leaves the model in
+// training mode.
+ValidationEvent Validate(const Boosted& boosted, const Plugin& plugin,
+                                 const data::TextCorpus& corpus,
+                                 const comm::World& world, const ValidateOptions& options);
+
+}  // namespace apogee::driver
+
+#endif  // APOGEE_DRIVER_VALIDATE_H_

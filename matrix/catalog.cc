@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "apogee/matrix/catalog.h"
+
+#include "apogee/core/text/text.h"
+#include "apogee/matrix/fed_gradients.h"
+#include "apogee/matrix/tiny_model.h"
+
+namespace apogee::matrix {
+
+Catalog::Catalog() : plugins(LibraryPlugins()) {
+  const auto lm = [](TinyKind kind, bool tied, const LmWorkload::Size& size = {}) {
+    return std::make_shared<LmWorkload>(kind, tied, size);
+  };
+  // tokens: four ranks can have two pieces each. layers: four pipeline stages can have two chunks
+  // each.
+  const LmWorkload::Size long_size{.tokens = 8}, deep_size{.num_layers = 6, .tokens = 8};
+  workloads = {{"fed", std::make_shared<FedGradients>()},
+               {"gpt2", std::make_shared<TinyWorkload>(TinyKind::kGpt2)},
+               {"llama", std::make_shared<TinyWorkload>(TinyKind::kLlama)},
+               {"gpt2_tied", lm(TinyKind::kGpt2, true)},
+               {"gpt2_untied", lm(TinyKind::kGpt2, false)},
+               {"llama_tied", lm(TinyKind::kLlama, true)},
+               {"llama_untied", lm(TinyKind::kLlama, false)},
+               {"gpt2_deep", lm(TinyKind::kGpt2, true, deep_size)},
+               {"llama_deep", lm(TinyKind::kLlama, false, deep_size)},
+               {"gpt2_long", lm(TinyKind::kGpt2, true, long_size)},
+               {"llama_long", lm(TinyKind::kLlama, true, long_size)}};
+}
+
+const PluginVariant& Catalog::FindPlugin(const std::string& name) const {
+  std::vector<std::string> names;
+  for (const PluginVariant& variant : plugins) {
+    if (variant.name == name) return variant;
+    names.push_back(variant.name);
+  }
+  Throw(UnknownName("plugin", name, names));
+}
+
+const Workload& Catalog::FindWorkload(const std::string& name) const {
+  const auto found = workloads.find(name);
+  if (found != workloads.end()) return *found->second;
+  std::vector<std::string> names;
+  for (const auto& [known, workload] : workloads) names.push_back(known);
+  Throw(UnknownName("workload", name, names));
+}
+
+const Catalog& LibraryCatalog() {
+  static const Catalog& catalog = *new Catalog;
+  return catalog;
+}
+
+}  // namespace apogee::matrix

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// From the parameters of a step to the calls of a kernel.
+//
+//   ForEachComputeDType<LionChunk>(
+//       params,
+//       [](const ActiveParam& param) { return MakeUpdateChunk<LionChunk>(param); },
+//       [&](DType dtype, std::span<const LionChunk> chunks) { kernels.lion(context, {...}); });
+#ifndef APOGEE_OPTIM_CORE_MAKE_CHUNKS_H_
+#define APOGEE_OPTIM_CORE_MAKE_CHUNKS_H_
+
+#include <span>
+#include <vector>
+
+#include "apogee/optim/core/kernels.h"
+#include "apogee/optim/step/step.h"
+
+namespace apogee::optim {
+
+// A kernel chunk with the UpdateChunk fields of `param` filled in.
+template <typename Chunk>
+Chunk MakeUpdateChunk(const ActiveParam& param) {
+  ParamView& view = *param.view;
+  const Tensor master = view.master();
+  Chunk chunk{};
+  chunk.weight = master.raw();
+  chunk.grad = param.grad.raw();
+  chunk.grad_dtype = param.grad.dtype();
+  if (view.needs_master()) {
+    chunk.working = view.value().raw();
+    chunk.working_dtype = view.value().dtype();
+  }
+  chunk.n = view.layout().local_numel();
+  return chunk;
+}
+
+// Calls run(dtype, chunks) for the parameters of compute dtype f32, then for those of f64. Skips a
+// dtype that no parameter has.
+template <typename Chunk, typename MakeChunk, typename RunKernel>
+void ForEachComputeDType(std::span<const ActiveParam> params, const MakeChunk& make,
+                         const RunKernel& run) {
+  for (const DType dtype : {DType::kF32, DType::kF64}) {
+    std::vector<Chunk> chunks;
+    for (const ActiveParam& param : params) {
+      if (param.view->compute_dtype() == dtype) chunks.push_back(make(param));
+    }
+    if (!chunks.empty()) run(dtype, std::span<const Chunk>(chunks));
+  }
+}
+
+}  // namespace apogee::optim
+
+#endif  // APOGEE_OPTIM_CORE_MAKE_CHUNKS_H_

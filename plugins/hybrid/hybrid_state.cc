@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "apogee/plugins/hybrid/hybrid_state.h"
+
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "apogee/plugins/hybrid/cut_parameters.h"
+#include "apogee/plugins/precision.h"
+#include "apogee/plugins/replicas.h"
+
+namespace apogee {
+
+HybridParallelPlugin::State::State(const comm::World& world, const TrainingOptions& training,
+                                   const HybridParallelOptions& options)
+    : world_(world),
+      training_(training),
+      options_(options),
+      pipeline_({.num_stages = options.pp_size,
+                 .schedule = options.schedule,
+                 .num_model_chunks = options.num_model_chunks,
+                 .num_microbatches = options.num_microbatches,
+                 .microbatch_size = options.microbatch_size,
+                 .cut = {options.piece_costs, options.pieces_per_part}}),
+      sequence_(options.sp_size, options.sp_mode, options.tp_size) {
+  std::string errors;
+  if (options.tp_size < 1) {
+    AppendProblem(errors, "tp_size must be at least 1, got " + std::to_string(options.tp_size));
+  }
+  pipeline_.CheckOptions(options.stage, errors);
+  sequence_.CheckOptions(errors);
+  const int stage = options.stage;
+  if (stage < 0 || stage > 3) {
+    AppendProblem(
+        errors,
+        "stage must be 0 (nothing sharded), 1 (states), 2 (gradients too) or 3 (parameters "
+        "too), got " +
+            std::to_string(stage));
+  }
+  CheckTrainingOptions(training, errors);
+  const auto needs_stage = [&](bool set, const std::string& name, const char* stages) {
+    if (set) {
+      AppendProblem(errors, name + " needs stage " + stages + ", got " + std::to_string(stage));
+    }
+  };
+  if (stage == 0 || stage == 3) {
+    needs_stage(options.communication_dtype.has_value(), "communication_dtype", "1 or 2");
+    needs_stage(!options.master_weights, "master_weights = false", "1 or 2");
+    needs_stage(options.offload_states, "offload_states", "1 or 2");
+  }
+  if (stage == 3) {
+    needs_stage(!training.overlap, "overlap = false", "0 to 2");
+    needs_stage(!options.overlap_gather, "overlap_gather = false", "1 or 2");
+    CheckPlacement(options.placement, errors);
+  } else {
+    needs_stage(options.placement != PlacementOptions{}, "placement", "3");
+  }
+  APOGEE_CHECK(errors.empty(), "hybrid_parallel plugin: invalid options:", errors);
+  if (!WorldProblem().empty()) return;
+  const int pp = options.pp_size, sp = sequence_.axis_size(), tp = options.tp_size;
+  mesh_ = std::make_unique<comm::Mesh>(
+      world, comm::MeshShape{.pp = pp, .dp = world.size() / (pp * sp * tp), .sp = sp, .tp = tp});
+  MakeInner();
+}
+
+std::string HybridParallelPlugin::State::WorldProblem() const {
+  const int pp = options_.pp_size, sp = sequence_.axis_size(), tp = options_.tp_size;
+  if (world_.size() % (pp * sp * tp) == 0) return "";
+  std::string sizes;
+  int num_sizes = 0;
+  const auto add = [&](const char* name, int size) {
+    if (size == 1) return;
+    sizes += (num_sizes++ > 0 ? " x " : "") + std::string(name) + " " + std::to_string(size);
+  };
+  add("pp_size", pp);
+  add("sp_size", sp);
+  add("tp_size", tp);
+  if (num_sizes > 1) sizes += " = " + std::to_string(pp * sp * tp);
+  return sizes + " does not divide the world of " + std::to_string(world_.size()) + " ranks";
+}
+
+void HybridParallelPlugin::State::MakeInner() {
+  // Gradients of parts of a sequence are averaged like gradients of parts of a batch.
+  const comm::GroupPtr dp = mesh_->group({comm::Axis::kDp, comm::Axis::kSp});
+  std::function<int(const autograd::Parameter&)> bucket_key;
+  if (pipeline_.is_on()) {
+    bucket_key = [this](const autograd::Parameter& p) { return pipeline_.ChunkOf(p); };
+  }
+  if (options_.stage == 0) {
+    ddp_ = std::make_unique<DdpPlugin>(
+        dp, training_, DdpOptions{},
+        CutParameters{.statistics_group = mesh_->group({comm::Axis::kPp, comm::Axis::kTp}),
+                      .bucket_key = bucket_key});
+    return;
+  }
+  // The ranks that hold parts of one parameter.
+  const CutParameters cut{.statistics_group = is_cut() ? world_.group() : nullptr,
+                          .bucket_key = bucket_key};
+  if (options_.stage == 3) {
+    gemini_ = std::make_unique<GeminiPlugin>(dp, training_,
+                                             GeminiOptions{.placement = options_.placement}, cut);
+    return;
+  }
+  zero_ = std::make_unique<LowLevelZeroPlugin>(
+      dp, training_,
+      LowLevelZeroOptions{.stage = options_.stage,
+                          .communication_dtype = options_.communication_dtype,
+                          .overlap_gather = options_.overlap_gather,
+                          .master_weights = options_.master_weights,
+                          .offload_states = options_.offload_states},
+      cut);
+}
+
+Plugin& HybridParallelPlugin::State::inner() const {
+  mesh();  // without one nothing runs
+  if (gemini_ != nullptr) return *gemini_;
+  if (zero_ != nullptr) return *zero_;
+  return *ddp_;
+}
+
+const comm::Mesh& HybridParallelPlugin::State::mesh() const {
+  APOGEE_CHECK(mesh_ != nullptr, "hybrid_parallel: ", WorldProblem());
+  return *mesh_;
+}
+
+double HybridParallelPlugin::State::loss_scale() const {
+  if (gemini_ != nullptr) return gemini_->loss_scale();
+  if (zero_ != nullptr) return zero_->loss_scale();
+  mesh();  // without one nothing runs
+  return ddp_->loss_scale();
+}
+
+void HybridParallelPlugin::State::CheckOptimizer(nn::Module& model, optim::Optimizer& optimizer,
+                                                 std::string& problems) const {
+  const auto check = [&problems](const auto& fn) {
+    try {
+      fn();
+    } catch (const Error& error) {
+      AppendProblem(problems, error.what());
+    }
+  };
+  if (is_cut()) check([&] { CheckWhole("hybrid_parallel", model); });
+  if (zero_ != nullptr) check([&] { zero_->Check(model, optimizer); });
+  if (gemini_ != nullptr) check([&] { gemini_->Check(model, optimizer); });
+  if (ddp_ != nullptr) {
+    check([&] { ddp_->Check(model, optimizer); });
+    if (is_cut()) check([&] { CheckShardable("hybrid_parallel", optimizer); });
+  }
+  for (const optim::ParamView& view : optimizer.views()) {
+    if (!view.sharded()) continue;
+    AppendProblem(problems, "parameter \"" + view.name() + "\" of optimizer " + optimizer.name() +
+                                " is a shard already; an optimizer can be boosted once");
+    break;
+  }
+}
+
+optim::Optimizer& HybridParallelPlugin::State::Configure(nn::Module& model,
+                                                         optim::Optimizer& optimizer) {
+  APOGEE_CHECK(!configured_,
+               "hybrid_parallel: the plugin runs another model already; make one plugin per model");
+  std::string problems;
+  if (const std::string world = WorldProblem(); !world.empty()) AppendProblem(problems, world);
+  std::optional<nn::parallel::ParallelPlan> plan = options_.plan;
+  if (!plan) plan = nn::parallel::ShippedPlan(model);
+  if (plan) {
+    for (const std::string& problem : nn::parallel::PlanProblems(model, *plan, options_.tp_size)) {
+      AppendProblem(problems, "plan \"" + plan->name + "\", " + problem);
+    }
+  } else if (options_.tp_size > 1 || sequence_.is_on()) {
+    AppendProblem(
+        problems,
+        "no plan comes with Apogee for this model (or it contains several models); say in "
+        "options.plan how its layers are cut over tp_size " +
+            std::to_string(options_.tp_size) + " ranks" +
+            (sequence_.is_on() ? ", and where its attention is" : "") + " (nn/parallel/plan.h)");
+  }
+  pipeline_.AddProblems(model, problems);
+  if (pipeline_.is_on() && sequence_.is_on() && plan && !plan->sequence_module.empty()) {
+    AppendProblem(problems, "with pp_size " + std::to_string(pipeline_.size()) +
+                                " sequences are cut before the model's first piece, but the plan's "
+                                "sequence_module is \"" +
+                                plan->sequence_module + "\", not the model itself");
+  }
+  sequence_.AddProblems(model, plan ? &*plan : nullptr, optimizer, options_.stage, problems);
+  CheckOptimizer(model, optimizer, problems);
+  for (const autograd::ParameterPtr& parameter : model.Parameters()) {
+    if (!is_cut() || !parameter->has_grad()) continue;
+    AppendProblem(problems,
+                  "parameter \"" + parameter->name() +
+                      "\" has a gradient, which would be lost; call zero_grad before boost");
+    break;
+  }
+  APOGEE_CHECK(problems.empty(), "hybrid_parallel: cannot run this setup:", problems);
+
+  if (plan) sequence_.Prepare(model, *plan, *mesh_);
+  std::vector<int64_t> cut_multiples;
+  optimizer.ForEachView([&](const optim::ParamView& view, int group) {
+    cut_multiples.push_back(optimizer.CutMultiple(view, group));
+  });
+  if (pipeline_.is_on()) {
+    CutIntoStages(model, optimizer);
+  } else if (options_.tp_size > 1) {
+    SyncReplicas("hybrid_parallel", model, optimizer, world_.group());
+  }
+  if (options_.tp_size > 1) {
+    parallel_ = std::make_unique<nn::parallel::TensorParallel>(
+        model, *std::move(plan), mesh_->group(comm::Axis::kTp),
+        nn::parallel::TensorParallelOptions{.cut_sequence = sequence_.uses_tp()});
+    parallel_->Apply();
+  }
+  for (size_t i = 0; is_cut() && i < cut_multiples.size(); ++i) {
+    BindView(optimizer.views()[i], cut_multiples[i]);
+  }
+  configured_ = true;
+  optim::Optimizer& configured = inner().Configure(model, optimizer);
+  if (pipeline_.is_on()) pipeline_.Attach(model, world_);
+  sequence_.Attach(model, configured, *mesh_, parallel_.get());
+  if (is_cut() || sequence_.is_on()) {
+    watch_ = std::make_unique<FirstStepWatch>("hybrid_parallel", *mesh_, parallel_.get(),
+                                              world_.context());
+    watch_->Attach(model, configured);
+  }
+  return configured;
+}
+
+void HybridParallelPlugin::State::CutIntoStages(nn::Module& model, optim::Optimizer& optimizer) {
+  SyncReplicasButValues("hybrid_parallel", model, optimizer, world_.group());
+  pipeline_.Cut(model, world_, *mesh_, DTypeOf(training_.precision));
+  const nn::parallel::SequenceParallel* sequence = sequence_.parallel();
+  if (sequence == nullptr) return;
+  pipeline_.set_ends([sequence](const Tensor& inputs) { return sequence->SplitInput(inputs); },
+                     [this, sequence, &model](const Tensor& output, const Tensor& inputs) {
+                       const bool stays_cut = keeps_tokens_cut_ && model.is_training();
+                       return stays_cut ? sequence->KeepOutputCut(output)
+                                        : sequence->GatherOutput(output, inputs.size(1));
+                     });
+}
+
+void HybridParallelPlugin::State::BindView(optim::ParamView& view, int64_t cut_multiple) {
+  const autograd::Parameter& parameter = *view.parameter();
+  // A whole tensor is cut nowhere. This is a multiple of every size of a block of states.
+  constexpr int64_t kNoCut = int64_t{1} << 40;
+  const Layout here = parallel_ != nullptr
+                          ? parallel_->LayoutOf(parameter)
+                          : Layout(parameter.shape(), {.segments = {{0, parameter.shape().numel()}},
+                                                       .cut_multiple = kNoCut});
+  LayoutOptions layout{.segments = {here.segments().begin(), here.segments().end()},
+                       .num_replicas = here.num_replicas() * pipeline_.NumHolders(parameter),
+                       .cut_multiple = here.cut_multiple()};
+  if (!parameter.is_elsewhere()) {
+    return view.BindParameter(Layout(here.logical_shape(), std::move(layout)));
+  }
+  // As on the ranks that hold the parameter; there the data-parallel axis may have cut it further.
+  if (zero_ != nullptr) {
+    const bool whole = parallel_ == nullptr || parallel_->ShardOf(parameter) == nullptr;
+    layout.cut_multiple = whole ? cut_multiple : std::gcd(layout.cut_multiple, cut_multiple);
+  }
+  pipeline_.BindEmpty(view, std::move(layout), here.logical_shape());
+}
+
+Layout HybridParallelPlugin::State::LayoutOf(const autograd::Parameter& parameter) const {
+  if (parameter.is_elsewhere()) {
+    const Shape& shape =
+        parallel_ != nullptr ? parallel_->LogicalShape(parameter) : parameter.shape();
+    return Layout(shape, LayoutOptions{});
+  }
+  if (gemini_ == nullptr) {
+    return parallel_ != nullptr ? parallel_->LayoutOf(parameter) : Layout(parameter.shape());
+  }
+  const Layout kept = gemini_->LayoutOf(parameter);
+  return parallel_ != nullptr ? parallel_->LayoutOf(parameter).Part(kept) : kept;
+}
+
+Tensor HybridParallelPlugin::State::WholeValue(const autograd::Parameter& parameter) const {
+  const auto of_stage = [&] {
+    const Tensor part = gemini_ != nullptr ? gemini_->WholeValue(parameter) : parameter.data();
+    return parallel_ != nullptr ? parallel_->Whole(parameter, part) : part;
+  };
+  if (!pipeline_.is_on()) return of_stage();
+  return pipeline_.Whole(parameter, LayoutOf(parameter).logical_shape(), of_stage);
+}
+
+Criterion HybridParallelPlugin::State::ConfigureCriterion(Criterion criterion) {
+  const auto* cross_entropy = criterion.target<nn::CrossEntropyLoss>();
+  if (cross_entropy == nullptr) return criterion;
+  const int64_t ignore_index = cross_entropy->ignore_index;
+  Criterion words = parallel_ != nullptr ? parallel_->KeepLogitsCut(*cross_entropy) : nullptr;
+  if (words == nullptr) words = criterion;
+  Criterion tokens = sequence_.KeepLogitsCut(words, ignore_index);
+  keeps_tokens_cut_ = tokens != nullptr;
+  return keeps_tokens_cut_ ? tokens : words;
+}
+
+void HybridParallelPlugin::State::Backward(const Tensor& loss, optim::Optimizer& optimizer) {
+  APOGEE_CHECK(
+      !pipeline_.is_on(), "hybrid_parallel: with pp_size ", pipeline_.size(),
+      " no rank has a loss to run backward from; call booster.execute_pipeline, which runs "
+      "forward and backward");
+  inner().Backward(loss, optimizer);
+}
+
+PipelineResult HybridParallelPlugin::State::ExecutePipeline(const PipelineCall& call) {
+  // Batches of different sizes would otherwise fail later, somewhere in the pipeline.
+  if (call.optimizer != nullptr && call.inputs.defined()) watch_->Check(call.inputs);
+  BackwardPasses& passes = zero_ != nullptr ? zero_->passes() : ddp_->passes();
+  const int64_t samples = call.inputs.defined() && call.inputs.rank() > 0 ? call.inputs.size(0) : 0;
+  return pipeline_.Run(
+      call, passes,
+      {.loss_scale = loss_scale(), .first_sample = mesh().coordinate(comm::Axis::kDp) * samples});
+}
+
+}  // namespace apogee

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// HybridParallelPlugin::State: what HybridParallelPlugin is made of; plugins/hybrid_parallel.h says
+// what it does. Internal.
+#ifndef APOGEE_PLUGINS_HYBRID_HYBRID_STATE_H_
+#define APOGEE_PLUGINS_HYBRID_HYBRID_STATE_H_
+
+#include <memory>
+#include <string>
+
+#include "apogee/nn/parallel/tensor_parallel.h"
+#include "apogee/plugins/ddp.h"
+#include "apogee/plugins/first_step_watch.h"
+#include "apogee/plugins/gemini.h"
+#include "apogee/plugins/hybrid/hybrid_pipeline.h"
+#include "apogee/plugins/hybrid/hybrid_sequence.h"
+#include "apogee/plugins/hybrid_parallel.h"
+#include "apogee/plugins/low_level_zero.h"
+
+namespace apogee {
+
+struct HybridParallelPlugin::State {
+  State(const comm::World& world, const TrainingOptions& training,
+        const HybridParallelOptions& options);
+
+  optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer);
+  Criterion ConfigureCriterion(Criterion criterion);
+  void Backward(const Tensor& loss, optim::Optimizer& optimizer);
+  PipelineResult ExecutePipeline(const PipelineCall& call);
+  Layout LayoutOf(const autograd::Parameter& parameter) const;
+  Tensor WholeValue(const autograd::Parameter& parameter) const;
+  const comm::Mesh& mesh() const;
+  double loss_scale() const;
+  std::string WorldProblem() const;
+  void MakeInner();
+  // Whether ranks hold only parts of the model.
+  bool is_cut() const { return options_.tp_size > 1 || pipeline_.is_on(); }
+  void CutIntoStages(nn::Module& model, optim::Optimizer& optimizer);
+  // Binds a view to this rank's part of its parameter, before the data-parallel axis shards it.
+  void BindView(optim::ParamView& view, int64_t cut_multiple);
+  // The plugin that runs the data-parallel axis. Throws Error when the world does not fit.
+  Plugin& inner() const;
+  void CheckOptimizer(nn::Module& model, optim::Optimizer& optimizer, std::string& problems) const;
+
+  const comm::World& world_;
+  TrainingOptions training_;
+  HybridParallelOptions options_;
+  std::unique_ptr<comm::Mesh> mesh_;  // null when the world does not fit
+  std::unique_ptr<nn::parallel::TensorParallel> parallel_;
+  HybridPipeline pipeline_;
+  HybridSequence sequence_;
+  std::unique_ptr<FirstStepWatch> watch_;  // if several ranks train one replica
+  // One of the three runs the data-parallel axis.
+  std::unique_ptr<DdpPlugin> ddp_;
+  std::unique_ptr<LowLevelZeroPlugin> zero_;
+  std::unique_ptr<GeminiPlugin> gemini_;
+  bool keeps_tokens_cut_ = false;  // the criterion takes this rank's tokens
+  bool configured_ = false;
+};
+
+}  // namespace apogee
+
+#endif  // APOGEE_PLUGINS_HYBRID_HYBRID_STATE_H_

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+apogee_test(NAME driver_flags_test SRCS driver/flags_test.cc LAYERS driver LABELS threads TIMEOUT 300)
