@@ -231,8 +231,8 @@ inline void CheckResume(const MakeOptimizer& make) {
   }
 }
 
-// Whether a product of matrices, as low-rank optimizers compute it, has other bits on another number
-// of threads. It does where oneDNN finds no AVX-512, and without OpenMP.
+// Whether a product of matrices, as low-rank optimizers compute it, has other bits on another
+// number of threads. It does where oneDNN finds no AVX-512, and without OpenMP.
 inline bool ProductsDependOnThreads() {
   const auto product = [](int threads, int64_t rows, int64_t rank, int64_t cols) {
     const ContextPtr context = CpuContext({.num_threads = threads});
