@@ -194,7 +194,8 @@ run() {
 numbers() {
   local file
   case "$2" in
-    04_gemini_big_model) sed -nE 's/^(step .*loss [^ ]+).*/\1/p' "$1/stdout" ;;
+    # Before 0.3.0 the number of steps was not printed.
+    04_gemini_big_model) sed -nE 's,^step +([0-9]+)(/[0-9]+)?  loss ([^ ]+).*,step \1 loss \3,p' "$1/stdout" ;;
     # Each value has a line of its own. The other ones are counts of bytes and messages.
     apogee) grep -E '"(name|verdict|error|parameter)":' "$1/cells.json" || true ;;
     *)
