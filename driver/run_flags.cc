@@ -81,7 +81,8 @@ void DeclareRanks(CommandLine& line, RunFlags& f) {
   line.AddCount("--ranks", f.ranks,
                 "Ranks, which share --batch. They are threads of this process; under mpirun and "
                 "srun they are the processes, so leave --ranks out there");
-  line.AddCount("--threads", f.threads, "CPU threads of all ranks together; default: one per core");
+  line.AddCount("--threads", f.threads,
+                "CPU threads of all ranks together; 0, the default: one per core", 0);
   line.HideDefault("--threads");
   line.AddText(
       "--device", f.device, "cpu, cuda, or one GPU by its number: cuda:0",
