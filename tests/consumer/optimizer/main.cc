@@ -62,7 +62,7 @@ Values ValuesOf(const apogee::nn::Module& model, const Read& read) {
 std::unique_ptr<apogee::Plugin> MakePlugin(const std::string& name,
                                            const apogee::comm::World& world) {
   const apogee::TrainingOptions training{.precision = apogee::Precision::kF64};
-  return apogee::ValueOrThrow(apogee::PluginRegistry().Create(name, world, training));
+  return apogee::ValueOrThrow(apogee::PluginRegistry().Make(name, world, training));
 }
 
 Run Train(const std::string& plugin_name, int num_ranks) {
