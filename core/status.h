@@ -53,6 +53,16 @@ T ValueOrThrow(absl::StatusOr<T> value) {
 inline void OkOrThrow(const absl::Status& status) {
   if (!status.ok()) Throw(Message(status));
 }
+// The reverse: returns the value that `make` returns, or an error with the message of the Error
+// that it throws.
+template <typename Make>
+auto ErrorToStatus(const Make& make) -> absl::StatusOr<decltype(make())> {
+  try {
+    return make();
+  } catch (const Error& error) {
+    return InvalidArgument(error.what());
+  }
+}
 
 }  // namespace apogee
 

@@ -53,8 +53,7 @@ std::string DescribeData(const data::TextCorpus& corpus, uint64_t seed, int64_t 
 // Every rank makes one and calls it in the same order.
 class CheckpointKeeper {
  public:
-  CheckpointKeeper(Booster& booster, const comm::World& world,
-                 CheckpointKeeperOptions options)
+  CheckpointKeeper(Booster& booster, const comm::World& world, CheckpointKeeperOptions options)
       : booster_(booster), world_(world), options_(std::move(options)) {}
 
   // Resumes or starts a run. Returns the last step done; 0 for a new run. First makes the output

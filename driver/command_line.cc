@@ -94,9 +94,26 @@ void CommandLine::Group(const std::string& heading) { parser_->group = heading; 
 void CommandLine::Footer(const std::string& text) { parser_->app.footer(text); }
 
 void CommandLine::AddText(const std::string& flag, std::string& value, const std::string& help,
-                          std::function<std::string(const std::string&)> check) {
+                          std::function<absl::Status(const std::string&)> check) {
   CLI::Option* option = parser_->Add(flag, value, help);
-  if (check) option->check(std::move(check));
+  if (check) {
+    option->check(
+        [check = std::move(check)](const std::string& text) { return Message(check(text)); });
+  }
+}
+
+void CommandLine::AddParsed(const std::string& flag, const std::string& shown,
+                            const std::string& help,
+                            std::function<absl::Status(const std::string&)> read) {
+  CLI::Option* option = parser_->app.add_option_function<std::string>(
+      flag,
+      [flag, read = std::move(read)](const std::string& text) {
+        const absl::Status status = read(text);
+        if (!status.ok()) throw CLI::ValidationError(flag, Message(status));
+      },
+      help);
+  option->default_str(shown);
+  if (!parser_->group.empty()) option->group(parser_->group);
 }
 
 void CommandLine::AddTexts(const std::string& flag, std::vector<std::string>& values,

@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "apogee/core/status.h"
 #include "apogee/optim/options.h"
 
 namespace apogee::driver {
@@ -36,9 +37,17 @@ class CommandLine {
   // The text below the flags in --help.
   void Footer(const std::string& text);
 
-  // `check` returns what is wrong with the text; empty: nothing.
+  // `check` returns an error for a wrong text.
   void AddText(const std::string& flag, std::string& value, const std::string& help,
-               std::function<std::string(const std::string&)> check = nullptr);
+               std::function<absl::Status(const std::string&)> check = nullptr);
+  // A value of an enumeration. `parse` reads a text (absl::StatusOr<Enum>), Name(value) is it.
+  template <typename Enum, typename Parse>
+  void AddChoice(const std::string& flag, Enum& value, Parse parse, const std::string& help) {
+    AddParsed(flag, Name(value), help, [&value, parse](const std::string& text) {
+      APOGEE_ASSIGN_OR_RETURN(value, parse(text));
+      return absl::OkStatus();
+    });
+  }
   // May be given several times, and takes several words.
   void AddTexts(const std::string& flag, std::vector<std::string>& values, const std::string& help);
   // A flag without a value.
@@ -67,6 +76,8 @@ class CommandLine {
 
  private:
   struct Parser;
+  void AddParsed(const std::string& flag, const std::string& shown, const std::string& help,
+                 std::function<absl::Status(const std::string&)> read);
 
   std::string name_;
   std::unique_ptr<Parser> parser_;

@@ -31,8 +31,8 @@ int64_t Draw(const std::vector<double>& logits, double temperature, double u) {
 
 }  // namespace
 
-std::string Generate(nn::Module& model, const ContextPtr& context,
-                     const std::string& prompt, const GenerateOptions& options) {
+std::string Generate(nn::Module& model, const ContextPtr& context, const std::string& prompt,
+                     const GenerateOptions& options) {
   const autograd::NoGradGuard no_grad;
   model.Train(false);
   const PhiloxKey key = MakeKey(options.seed, "generate");

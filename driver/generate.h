@@ -2,7 +2,7 @@
 
 // Generates text from a byte-level model.
 //
-//   std::string text = driver::Generate(model, context, "In the beginning", {.block = 128, .bytes = 400});
+//   std::string text = driver::Generate(model, context, "In the beginning", {.bytes = 400});
 #ifndef APOGEE_DRIVER_GENERATE_H_
 #define APOGEE_DRIVER_GENERATE_H_
 
@@ -23,8 +23,8 @@ struct GenerateOptions {
 
 // Returns the prompt and `bytes` more bytes, each drawn from the model's distribution given the
 // last `block` bytes: a pure function of the arguments. Leaves the model in evaluation mode.
-std::string Generate(nn::Module& model, const ContextPtr& context,
-                     const std::string& prompt, const GenerateOptions& options);
+std::string Generate(nn::Module& model, const ContextPtr& context, const std::string& prompt,
+                     const GenerateOptions& options);
 
 }  // namespace apogee::driver
 

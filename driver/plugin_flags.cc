@@ -2,7 +2,6 @@
 
 #include "apogee/driver/plugin_flags.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -12,14 +11,19 @@
 #include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee::driver {
+namespace {
+
+constexpr std::pair<const char*, const char*> kFlagOfOption[] = {
+    {"reproducible", "--reproducible"}, {"tp_size", "--tp-size"}, {"stage", "--zero-stage"}};
+
+}  // namespace
 
 void PluginFlags::Declare(CommandLine& line) {
   line.Group("Plugin");
   std::string own;  // plugins of the program
   const PluginRegistry library;
   for (const std::string& known : registry.names()) {
-    const std::vector<std::string> names = library.names();
-    if (std::ranges::find(names, known) == names.end()) own += ", " + known;
+    if (!library.contains(known)) own += ", " + known;
   }
   line.AddText("--plugin", name,
                "single (one rank), ddp (data parallel), zero1 (also shards optimizer states), "
@@ -39,9 +43,10 @@ void PluginFlags::Declare(CommandLine& line) {
 
 void PluginFlags::Settle(const CommandLine& line, const RunFlags& flags) {
   if (name.empty()) name = flags.ranks > 1 || reproducible ? "ddp" : "single";
-  const std::vector<std::string> known = registry.names();
-  if (std::ranges::find(known, name) == known.end()) {
-    Throw("--plugin: ", UnknownName("plugin", name, known));
+  if (!registry.contains(name)) Throw("--plugin: ", UnknownName("plugin", name, registry.names()));
+  // The checks below, and the run's description, are about the values of the flags.
+  for (const auto& [option, flag] : kFlagOfOption) {
+    if (options.contains(option)) Throw("--plugin.", option, " has a flag of its own: use ", flag);
   }
   for (const std::string flag : {"--tp-size", "--zero-stage"}) {
     if (line.given(flag) && name != "hybrid") {
@@ -66,10 +71,10 @@ void PluginFlags::Settle(const CommandLine& line, const RunFlags& flags) {
   if (tp_size > 1) reason += " in groups of --tp-size " + std::to_string(tp_size);
   flags.CheckBatch(flags.ranks / tp_size, reason);
 
-  if (reproducible) options.try_emplace("reproducible", "true");
+  if (reproducible) options["reproducible"] = "true";
   if (name == "hybrid") {
-    options.try_emplace("tp_size", std::to_string(tp_size));
-    options.try_emplace("stage", std::to_string(zero_stage));
+    options["tp_size"] = std::to_string(tp_size);
+    options["stage"] = std::to_string(zero_stage);
   }
   // A plugin of one rank reports unsupported options best.
   Make(comm::World(0, 1, CpuContext(), nullptr), flags);
@@ -87,7 +92,10 @@ RunConfig::Texts PluginFlags::Settings(RunConfig::Texts own) const {
 }
 
 std::string PluginFlags::Layout(const comm::World& world) const {
-  return name == "hybrid" ? DescribeMesh(world, tp_size, zero_stage) : "";
+  if (name != "hybrid") return "";
+  HybridParallelOptions hybrid;
+  OkOrThrow(optim::SetOptions(options, "--plugin hybrid", hybrid));
+  return DescribeMesh(world, hybrid);
 }
 
 }  // namespace apogee::driver

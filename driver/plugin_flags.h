@@ -8,7 +8,8 @@
 //   const std::unique_ptr<Plugin> made = plugin.Make(rank.world, flags);      // on every rank
 //
 // A program adds its own plugins to `registry` before Declare; --plugin then knows them. Options
-// without a flag of their own are words: --plugin.KEY=VALUE.
+// without a flag of their own are words: --plugin.KEY=VALUE. An option that has a flag is refused
+// as a word.
 #ifndef APOGEE_DRIVER_PLUGIN_FLAGS_H_
 #define APOGEE_DRIVER_PLUGIN_FLAGS_H_
 
@@ -39,8 +40,6 @@ struct PluginFlags {
   RunConfig::Texts Settings(RunConfig::Texts own) const;
   // For RunDescription::layout: ": tp 2, dp 2, ZeRO stage 2" for hybrid, else empty.
   std::string Layout(const comm::World& world) const;
-  // Whether the ranks hold only shards of the parameters between uses.
-  bool shards_parameters() const { return name == "gemini" || zero_stage == 3; }
 };
 
 }  // namespace apogee::driver

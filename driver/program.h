@@ -26,7 +26,7 @@
 
 namespace apogee::driver {
 
-// What a rank is given.
+// The arguments of a rank.
 struct Rank {
   const comm::World& world;
   const data::TextCorpus& corpus;
@@ -47,8 +47,8 @@ struct Program {
 };
 
 // Reads the flags and the text, and runs `train` on every rank. Returns the exit code for main: 0
-// after --help, 2 after wrong usage, 1 after an error, with one sentence on stderr. Call it first in
-// main: it restarts the program once, to set how OpenMP's threads wait (core/blocking_waits.h).
+// after --help, 2 after wrong usage, 1 after an error, with one sentence on stderr. Call it first
+// in main: it restarts the program once, to set how OpenMP's threads wait (core/blocking_waits.h).
 int Run(int argc, char** argv, RunFlags& flags, const Program& program);
 
 }  // namespace apogee::driver

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/driver/reports.h"
-
 #include <algorithm>
 
 #include "apogee/core/text/text.h"
+#include "apogee/driver/reports.h"
 
 namespace apogee::driver {
 
@@ -22,17 +21,14 @@ std::string DescribeRanks(const comm::World& world) {
          std::to_string(threads) + (threads == 1 ? " thread" : " threads");
 }
 
-std::string DescribeMesh(const comm::World& world, int tp_size, int zero_stage, int pp_size) {
-  return ": " + (pp_size == 1 ? "" : "pp " + std::to_string(pp_size) + ", ") + "tp " +
-         std::to_string(tp_size) + ", dp " + std::to_string(world.size() / (pp_size * tp_size)) +
-         ", ZeRO stage " + std::to_string(zero_stage);
-}
-
-std::string DescribePipeline(const comm::World& world, const HybridParallelOptions& options) {
-  const std::string mesh = DescribeMesh(world, options.tp_size, options.stage, options.pp_size);
-  if (options.pp_size == 1) return mesh;
-  return mesh + ", " + Name(options.schedule) + " with " +
-         std::to_string(options.num_microbatches) + " micro-batches";
+std::string DescribeMesh(const comm::World& world, const HybridParallelOptions& options) {
+  const int replicas = world.size() / (options.pp_size * options.tp_size);
+  const std::string mesh = "tp " + std::to_string(options.tp_size) + ", dp " +
+                           std::to_string(replicas) + ", ZeRO stage " +
+                           std::to_string(options.stage);
+  if (options.pp_size == 1) return ": " + mesh;
+  return ": pp " + std::to_string(options.pp_size) + ", " + mesh + ", " + Name(options.schedule) +
+         " with " + std::to_string(options.num_microbatches) + " micro-batches";
 }
 
 std::string DescribeMemory(const comm::World& world, const ProcessMemory& start) {

@@ -19,8 +19,8 @@ constexpr MemoryCategory kModelData[] = {MemoryCategory::kParameter, MemoryCateg
 std::string Row(const std::string& name, const std::string& peak, const std::string& now,
                 const std::string& host) {
   char line[128];
-  std::snprintf(line, sizeof(line), "%-20s %17s %15s %15s", name.c_str(), peak.c_str(),
-                now.c_str(), host.c_str());
+  std::snprintf(line, sizeof(line), "%-20s %17s %15s %15s", name.c_str(), peak.c_str(), now.c_str(),
+                host.c_str());
   const std::string text = line;
   return text.substr(0, text.find_last_not_of(' ') + 1);
 }

@@ -4,7 +4,7 @@
 //
 //   const double loss = driver::SumOverRanks(world, {my_loss})[0] / world.size();
 //   run.Note(driver::DescribeModelData(context->ledger(), plugin));
-//   driver::PrintPipelineBubble("run.json");                         // pipeline: 10 steps, bubble …
+//   driver::PrintPipelineBubble("run.json");             // pipeline: 10 steps, bubble 12.5 %
 #ifndef APOGEE_DRIVER_REPORTS_H_
 #define APOGEE_DRIVER_REPORTS_H_
 
@@ -21,18 +21,15 @@
 namespace apogee::driver {
 
 // The element-wise sum over the ranks, the same on each. Collective.
-std::vector<double> SumOverRanks(const comm::World& world,
-                                 const std::vector<double>& values);
+std::vector<double> SumOverRanks(const comm::World& world, const std::vector<double>& values);
 
 // "2 threads", "4 ranks of 1 thread".
 std::string DescribeRanks(const comm::World& world);
 
-// ": tp 2, dp 2, ZeRO stage 2", or ": pp 2, tp 2, …" for a pipeline; append it to DescribeRanks.
-std::string DescribeMesh(const comm::World& world, int tp_size, int zero_stage,
-                         int pp_size = 1);
+// ": tp 2, dp 2, ZeRO stage 2"; for a pipeline ": pp 2, tp 2, …, 1f1b with 4 micro-batches". Append
+// it to DescribeRanks.
+std::string DescribeMesh(const comm::World& world, const HybridParallelOptions& options);
 
-// The same for these options, with the schedule of a pipeline: "…, 1f1b with 4 micro-batches".
-std::string DescribePipeline(const comm::World& world, const HybridParallelOptions& options);
 // The peak memory of the ledgers (of each rank if they differ), and that of the process according
 // to the operating system, counted from `start`. Collective.
 std::string DescribeMemory(const comm::World& world, const ProcessMemory& start);

@@ -28,14 +28,6 @@ std::string Join(const std::vector<std::string>& names) {
   return text;
 }
 
-bool MultipliesBf16() {
-#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
-  return __builtin_cpu_supports("avx512bf16") != 0;
-#else
-  return false;
-#endif
-}
-
 // The number of processes that mpirun or srun started; without them `otherwise`.
 int DefaultRanks(int otherwise) {
   const auto processes = comm::StartedProcesses();
@@ -60,9 +52,13 @@ void DeclareTraining(CommandLine& line, const RunFlagSet& set, RunFlags& f) {
   if (set.accumulate) {
     line.AddCount("--accumulate", f.accumulate, "Micro-batches per optimizer step");
   }
-  line.AddText("--precision", f.precision,
-               "f32, bf16 or fp16 (with f32 masters; fp16 not with --plugin single), f64, or auto: "
-               "bf16 if the processor has bf16 multiplication, else f32");
+  line.AddChoice(
+      "--precision", f.training.precision,
+      [](const std::string& text) {
+        return text == "auto" ? absl::StatusOr<Precision>(FastPrecision()) : ParsePrecision(text);
+      },
+      "f32, bf16 or fp16 (with f32 masters; fp16 needs a plugin with a loss scale), f64, or auto: "
+      "bf16 if the processor has bf16 multiplication, else f32");
   line.AddText("--optimizer", f.optimizer, Join(f.optimizers.names()));
   line.AddOptions("optim", f.optimizer_options);
   line.AddNumber("--lr", f.lr, "Highest learning rate of the schedule");
@@ -72,7 +68,8 @@ void DeclareTraining(CommandLine& line, const RunFlagSet& set, RunFlags& f) {
     line.AddCount("--warmup", f.warmup, "Warm-up steps; default: a tenth of --steps", 0);
     line.HideDefault("--warmup");
   }
-  line.AddNumber("--max-norm", f.training.max_norm, "Clip the gradients' global norm to this; 0: off");
+  line.AddNumber("--max-norm", f.training.max_norm,
+                 "Clip the gradients' global norm to this; 0: off");
   line.AddSeed("--seed", f.seed, "Seed of the weights, the order of the data, dropout and samples");
 }
 
@@ -84,13 +81,11 @@ void DeclareRanks(CommandLine& line, RunFlags& f) {
   line.AddCount("--threads", f.threads,
                 "CPU threads of all ranks together; 0, the default: one per core", 0);
   line.HideDefault("--threads");
-  line.AddText(
-      "--device", f.device, "cpu, cuda, or one GPU by its number: cuda:0",
-      [](const std::string& name) { return Message(ParseDevice(name).status()); });
-  line.AddText("--comm", f.comm,
-               "Backend for collectives: local (ranks are threads), mpi, tcp or nccl (ranks are "
-               "processes), auto",
-               [](const std::string& text) { return Message(comm::ParseBackend(text).status()); });
+  line.AddText("--device", f.device, "cpu, cuda, or one GPU by its number: cuda:0",
+               [](const std::string& name) { return ParseDevice(name).status(); });
+  line.AddChoice("--comm", f.backend, comm::ParseBackend,
+                 "Backend for collectives: local (ranks are threads), mpi, tcp or nccl (ranks are "
+                 "processes), auto");
   line.AddNumber("--timeout-seconds", f.timeout_seconds,
                  "Seconds that a collective waits for a rank before the run fails on all ranks",
                  0.001, 1e6);
@@ -164,6 +159,13 @@ void FillOptions(RunFlags& flags) {
 
 }  // namespace
 
+Precision FastPrecision() {
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+  if (__builtin_cpu_supports("avx512bf16") != 0) return Precision::kBf16;
+#endif
+  return Precision::kF32;
+}
+
 void RunFlags::Declare(CommandLine& line, const RunFlagSet& set) {
   ranks = DefaultRanks(ranks);
   line.Group("Data");
@@ -182,11 +184,6 @@ void RunFlags::Declare(CommandLine& line, const RunFlagSet& set) {
 }
 
 void RunFlags::Settle(const CommandLine& line) {
-  if (precision == "auto") precision = MultipliesBf16() ? "bf16" : "f32";
-  const absl::StatusOr<Precision> parsed = ParsePrecision(precision);
-  if (!parsed.ok()) Throw("--precision: ", Message(parsed.status()));
-  training.precision = *parsed;
-  backend = ValueOrThrow(comm::ParseBackend(comm));
   threads_per_rank = ThreadsPerRank(threads, ranks);
   FillOptions(*this);
   CheckCheckpoints(line, checkpoints, out);
@@ -206,8 +203,8 @@ void RunFlags::CheckBatch(int64_t parts, const std::string& reason) const {
 void RunFlags::CheckReplicas(int replica_ranks, const std::string& flags) const {
   if (ranks % replica_ranks != 0) return;
   const int replicas = ranks / replica_ranks;
-  CheckBatch(replicas, "the " + std::to_string(replicas) +
-                           " replicas of the model that " + flags + " give");
+  CheckBatch(replicas,
+             "the " + std::to_string(replicas) + " replicas of the model that " + flags + " give");
 }
 
 std::unique_ptr<optim::Optimizer> RunFlags::MakeOptimizer(
@@ -221,7 +218,9 @@ optim::LrSchedule RunFlags::MakeSchedule() const {
 
 int64_t RunFlags::ModelDataBytes(int64_t num_parameters) const {
   const bool is_f64 = training.precision == Precision::kF64;
-  const double value_and_gradient = is_f64 ? 8 + 8 : training.precision == Precision::kF32 ? 4 + 4 : 2 + 4 + 4;
+  const double value_and_gradient = is_f64                                  ? 8 + 8
+                                    : training.precision == Precision::kF32 ? 4 + 4
+                                                                            : 2 + 4 + 4;
   // A square matrix, because the states of some optimizers depend on the shape.
   const auto weight = std::make_shared<autograd::Parameter>(
       "weight", Tensor::Zeros({1024, 1024}, DType::kF32, CpuContext()));

@@ -40,6 +40,9 @@ struct RunFlagSet {
   bool sample = true;    // --prompt, --sample, --temperature
 };
 
+// bf16 if the processor has bf16 multiplication, else f32: the meaning of --precision auto.
+Precision FastPrecision();
+
 struct RunFlags {
   // Names that --optimizer and --schedule know.
   optim::OptimizerRegistry optimizers;
@@ -58,7 +61,6 @@ struct RunFlags {
   std::string schedule = "cosine";
   int64_t warmup = -1;                // negative: a tenth of the steps, if the schedule has one
   optim::OptionMap schedule_options;  // total_steps and warmup_steps included
-  std::string precision = "f32";      // Settle replaces auto, and sets training.precision
   TrainingOptions training = {.max_norm = 1.0};
   uint64_t seed = 1;
 
@@ -66,8 +68,7 @@ struct RunFlags {
   int threads = 0;  // of all ranks together; 0: one per core
   int threads_per_rank = 1;
   std::string device = "cpu";
-  std::string comm = "auto";
-  comm::Backend backend = comm::Backend::kAuto;  // Settle reads it from comm
+  comm::Backend backend = comm::Backend::kAuto;
   double timeout_seconds = 60;
   std::string flight_records;  // empty: none
 
@@ -87,8 +88,8 @@ struct RunFlags {
   // Throws Error, naming batch sizes that would work, unless `parts` divides the batch. `reason`
   // describes the parts.
   void CheckBatch(int64_t parts, const std::string& reason) const;
-  // CheckBatch for replicas of a model on `replica_ranks` ranks each. `flags` are those
-  // that say so: "--ranks, --tp and --pp". If the replicas do not divide the ranks, boost reports it.
+  // CheckBatch for replicas of a model on `replica_ranks` ranks each. `flags` are those that say
+  // so: "--ranks, --tp and --pp". If the replicas do not divide the ranks, boost reports it.
   void CheckReplicas(int replica_ranks, const std::string& flags) const;
 
   // These throw Error for a wrong name or option.

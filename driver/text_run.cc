@@ -2,6 +2,7 @@
 
 #include "apogee/driver/text_run.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -39,11 +40,12 @@ bool TextRun::Start(const Boosted& boosted, const optim::LrScheduler& scheduler,
 
   checkpoints_ = std::make_unique<CheckpointKeeper>(
       booster_, world,
-      CheckpointKeeperOptions{.flags = flags_.checkpoints,
-                            .out = flags_.out,
-                            .steps = flags_.steps,
-                            .data = DescribeData(rank_.corpus, flags_.seed,
-                                                 flags_.batch * flags_.accumulate, flags_.block)});
+      CheckpointKeeperOptions{
+          .flags = flags_.checkpoints,
+          .out = flags_.out,
+          .steps = flags_.steps,
+          .data = DescribeData(rank_.corpus, flags_.seed, flags_.batch * flags_.accumulate,
+                               flags_.block)});
   const int64_t done = checkpoints_->Start();  // steps that the resumed run has done
   // A resumed run continues after the samples of the steps that are done.
   loader_ = std::make_unique<data::Loader>(
@@ -62,7 +64,8 @@ bool TextRun::Start(const Boosted& boosted, const optim::LrScheduler& scheduler,
   if (!rank_.corpus.notice().empty()) Note("note: " + rank_.corpus.notice());
   Note("text: " + rank_.corpus.description());
   Note("model: " + description.model + ", " + FormatThousands(description.num_parameters) +
-       " parameters, " + flags_.precision + ", " + DescribeRanks(world) + description.layout);
+       " parameters, " + Name(flags_.training.precision) + ", " + DescribeRanks(world) +
+       description.layout);
   event_ = {.step = done, .tokens = flags_.batch * flags_.accumulate * flags_.block};
   const bool finished = checkpoints_->IsFinished(done, metrics_.get());
   TellCheckpointNotes();
@@ -105,7 +108,10 @@ void TextRun::Validate() {
 
 void TextRun::ReportMemory() { Note(DescribeMemory(rank_.world, rank_.start)); }
 
-void TextRun::WriteSample(bool sharded) {
+void TextRun::WriteSample() {
+  const std::vector<autograd::ParameterPtr> parameters = boosted_->model.Parameters();
+  const bool sharded = std::ranges::any_of(
+      parameters, [](const autograd::ParameterPtr& each) { return each->is_released(); });
   if (plugin_.data_rank() != 0 && !sharded) return;
   Note("sample:\n" + Generate(boosted_->model, rank_.world.context(), flags_.prompt,
                               {.block = flags_.block,

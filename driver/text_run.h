@@ -15,8 +15,8 @@
 //   }
 //   run.Validate();
 //
-// Every rank makes one and calls it in the same order: all methods are collective. Rank 0 alone
-// prints and writes files.
+// Every rank makes one and calls the collective methods in the same order. Rank 0 alone prints and
+// writes files.
 #ifndef APOGEE_DRIVER_TEXT_RUN_H_
 #define APOGEE_DRIVER_TEXT_RUN_H_
 
@@ -35,7 +35,7 @@ namespace apogee::driver {
 
 class CheckpointKeeper;
 
-// What the first lines of the run say about it.
+// For the first lines of the run.
 struct RunDescription {
   std::string model;           // "GPT-2"
   int64_t num_parameters = 0;  // of the whole model
@@ -44,14 +44,15 @@ struct RunDescription {
 
 class TextRun {
  public:
-  // Tells the booster where its trace goes and what checkpoints record: the flags, and `settings` of
-  // the program. All references must outlive the run.
+  // Tells the booster where its trace goes. Checkpoints record the flags, and `settings` of the
+  // program. All references must outlive the run.
   TextRun(const Rank& rank, const RunFlags& flags, Booster& booster, const Plugin& plugin,
           RunConfig::Texts settings = {});
   ~TextRun();
 
-  // After boost: makes the data, locks the output folder, resumes if asked to, and prints what the
-  // run is. Returns false if all steps were done and validated before: then nothing is left to do.
+  // After boost: makes the data, locks the output folder, resumes if asked to, and describes the
+  // run. Returns false if all steps were done and validated before: then nothing is left to do.
+  // Collective.
   [[nodiscard]] bool Start(const Boosted& boosted, const optim::LrScheduler& scheduler,
                            const RunDescription& description);
 
@@ -60,19 +61,20 @@ class TextRun {
   data::Loader& samples() { return *loader_; }
 
   // `loss`: this rank's loss of the step. Throws Error on every rank if the mean over the ranks is
-  // not finite.
+  // not finite. Collective.
   void BeforeStep(double loss);
   // Logs the step, and saves a checkpoint if it is due. True: a signal has come, leave the loop.
+  // Collective.
   [[nodiscard]] bool AfterStep();
 
-  // After the loop. The loss on the part of the text that is not for training.
+  // After the loop. The loss on the part of the text that is not for training. Collective.
   void Validate();
-  // The peak memory of ranks and process.
+  // The peak memory of ranks and process. Collective.
   void ReportMemory();
-  // Lets the model write. `sharded`: ranks hold only parts of the parameters, so that all of them
-  // must call the model; else the first replica writes alone.
-  void WriteSample(bool sharded);
-  // Prints lines, and adds them to train.log.
+  // Lets the model write. Call it on every rank: all of them gather sharded parameters; otherwise
+  // the first replica writes alone.
+  void WriteSample();
+  // Prints lines on rank 0, and adds them to train.log. Not a collective.
   void Note(const std::string& text);
 
   // 0, or 128 plus the number of the signal that ended the run.

@@ -11,8 +11,9 @@
 
 namespace apogee::driver {
 
-ValidationEvent Validate(const Boosted& boosted, const Plugin& plugin, const data::TextCorpus& corpus,
-                         const comm::World& world, const ValidateOptions& options) {
+ValidationEvent Validate(const Boosted& boosted, const Plugin& plugin,
+                         const data::TextCorpus& corpus, const comm::World& world,
+                         const ValidateOptions& options) {
   const autograd::NoGradGuard no_grad;
   boosted.model.Train(false);
   const auto dataset = std::make_shared<data::TextDataset>(corpus.validation(), options.block,

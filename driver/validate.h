@@ -24,8 +24,8 @@ struct ValidateOptions {
 // data-parallel ranks, and all ranks of one replica call the model together. Leaves the model in
 // training mode.
 ValidationEvent Validate(const Boosted& boosted, const Plugin& plugin,
-                                 const data::TextCorpus& corpus,
-                                 const comm::World& world, const ValidateOptions& options);
+                         const data::TextCorpus& corpus, const comm::World& world,
+                         const ValidateOptions& options);
 
 }  // namespace apogee::driver
 

@@ -15,17 +15,17 @@ Catalog::Catalog() : plugins(LibraryPlugins()) {
   // tokens: four ranks can have two pieces each. layers: four pipeline stages can have two chunks
   // each.
   const LmWorkload::Size long_size{.tokens = 8}, deep_size{.num_layers = 6, .tokens = 8};
-  workloads = {{"fed", std::make_shared<FedGradients>()},
-               {"gpt2", std::make_shared<TinyWorkload>(TinyKind::kGpt2)},
-               {"llama", std::make_shared<TinyWorkload>(TinyKind::kLlama)},
-               {"gpt2_tied", lm(TinyKind::kGpt2, true)},
-               {"gpt2_untied", lm(TinyKind::kGpt2, false)},
-               {"llama_tied", lm(TinyKind::kLlama, true)},
-               {"llama_untied", lm(TinyKind::kLlama, false)},
-               {"gpt2_deep", lm(TinyKind::kGpt2, true, deep_size)},
-               {"llama_deep", lm(TinyKind::kLlama, false, deep_size)},
-               {"gpt2_long", lm(TinyKind::kGpt2, true, long_size)},
-               {"llama_long", lm(TinyKind::kLlama, true, long_size)}};
+  workloads.Add("fed", std::make_shared<FedGradients>());
+  workloads.Add("gpt2", std::make_shared<TinyWorkload>(TinyKind::kGpt2));
+  workloads.Add("llama", std::make_shared<TinyWorkload>(TinyKind::kLlama));
+  workloads.Add("gpt2_tied", lm(TinyKind::kGpt2, true));
+  workloads.Add("gpt2_untied", lm(TinyKind::kGpt2, false));
+  workloads.Add("llama_tied", lm(TinyKind::kLlama, true));
+  workloads.Add("llama_untied", lm(TinyKind::kLlama, false));
+  workloads.Add("gpt2_deep", lm(TinyKind::kGpt2, true, deep_size));
+  workloads.Add("llama_deep", lm(TinyKind::kLlama, false, deep_size));
+  workloads.Add("gpt2_long", lm(TinyKind::kGpt2, true, long_size));
+  workloads.Add("llama_long", lm(TinyKind::kLlama, true, long_size));
 }
 
 const PluginVariant& Catalog::FindPlugin(const std::string& name) const {
@@ -38,11 +38,7 @@ const PluginVariant& Catalog::FindPlugin(const std::string& name) const {
 }
 
 const Workload& Catalog::FindWorkload(const std::string& name) const {
-  const auto found = workloads.find(name);
-  if (found != workloads.end()) return *found->second;
-  std::vector<std::string> names;
-  for (const auto& [known, workload] : workloads) names.push_back(known);
-  Throw(UnknownName("workload", name, names));
+  return **ValueOrThrow(workloads.Find(name));
 }
 
 const Catalog& LibraryCatalog() {

@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Catalog: what the names of a cell stand for. The library's optimizers, plugins and models, and
-// your own.
+// Catalog: the optimizers, plugins and models that cells name: the library's, and your own.
 //
 //   matrix::Catalog catalog;
 //   catalog.optimizers.Add<AdaMax>("adamax", AdaMaxOptions{});
-//   catalog.workloads["own_model"] = std::make_shared<OwnWorkload>();
+//   catalog.workloads.Add("own_model", std::make_shared<OwnWorkload>());
 //   catalog.plugins.push_back({.name = "late_mean", .worlds = {2, 3}, .precisions = {"f64"},
 //                              .make = MakeLateMean, .workloads = {"fed", "own_model"}});
 //   RunMatrix({.only = "*/late_mean/*", .catalog = &catalog}, std::cout);
 #ifndef APOGEE_MATRIX_CATALOG_H_
 #define APOGEE_MATRIX_CATALOG_H_
 
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "apogee/core/text/name_table.h"
 #include "apogee/matrix/plugins.h"
 #include "apogee/matrix/workload.h"
 #include "apogee/optim/registry.h"
@@ -43,7 +42,7 @@ struct Catalog {
   //   gpt2_long, llama_long (tied)    LmWorkload with tokens for 4 ranks in two pieces each
   //   gpt2_deep (tied),               the same, with layers for two chunks of four pipeline stages
   //   llama_deep (untied)
-  std::map<std::string, std::shared_ptr<const Workload>> workloads;
+  NameTable<std::shared_ptr<const Workload>> workloads{"workload"};
 };
 
 // The library's alone.

@@ -170,6 +170,15 @@ absl::Status SetOptions(const OptionMap& values, const std::string& what, Option
   return absl::OkStatus();
 }
 
+// Sets the named fields of `options` and returns make(options). A text that SetOptions refuses, or
+// an Error of `make`, becomes an error.
+template <typename Options, typename Make>
+auto MakeWithOptions(const OptionMap& values, const std::string& what, Options options,
+                     const Make& make) -> absl::StatusOr<decltype(make(options))> {
+  APOGEE_RETURN_IF_ERROR(SetOptions(values, what, options));
+  return ErrorToStatus([&] { return make(options); });
+}
+
 template <typename Options>
 OptionMap GetOptions(const Options& options) {
   OptionMap values;

@@ -60,19 +60,14 @@ OptimizerRegistry::OptimizerRegistry() {
 }
 
 void OptimizerRegistry::AddEntry(const std::string& name, Entry entry) {
-  APOGEE_CHECK(!name.empty() && !name.starts_with(kDistributed),
-               "OptimizerRegistry: an optimizer is named \"", name,
+  APOGEE_CHECK(!name.starts_with(kDistributed), "OptimizerRegistry: an optimizer is named \"", name,
                "\"; give it a name that does not begin with \"", kDistributed, "\"");
-  APOGEE_CHECK(entries_.emplace(name, std::move(entry)).second, "OptimizerRegistry: the name \"",
-               name, "\" is taken; give your optimizer another");
+  entries_.Add(name, std::move(entry));
 }
 
 absl::StatusOr<const OptimizerRegistry::Entry*> OptimizerRegistry::Find(
     const std::string& name) const {
-  const auto found =
-      entries_.find(name.starts_with(kDistributed) ? name.substr(kDistributed.size()) : name);
-  if (found == entries_.end()) return NotFound(UnknownName("optimizer", name, names()));
-  return &found->second;
+  return entries_.Find(name.starts_with(kDistributed) ? name.substr(kDistributed.size()) : name);
 }
 
 absl::StatusOr<std::unique_ptr<Optimizer>> OptimizerRegistry::Make(
@@ -85,12 +80,6 @@ absl::StatusOr<std::unique_ptr<Optimizer>> OptimizerRegistry::Make(
     const std::string& name, std::vector<TextParamGroup> groups) const {
   APOGEE_ASSIGN_OR_RETURN(const Entry* entry, Find(name));
   return entry->make("optimizer " + name, std::move(groups));
-}
-
-std::vector<std::string> OptimizerRegistry::names() const {
-  std::vector<std::string> names;
-  for (const auto& [name, entry] : entries_) names.push_back(name);
-  return names;
 }
 
 bool OptimizerRegistry::TakesLocalGradients(const std::string& name) const {

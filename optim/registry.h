@@ -15,13 +15,13 @@
 #define APOGEE_OPTIM_REGISTRY_H_
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "apogee/core/text/name_table.h"
 #include "apogee/optim/typed_optimizer.h"
 
 namespace apogee::optim {
@@ -53,7 +53,7 @@ class OptimizerRegistry {
   absl::StatusOr<std::unique_ptr<Optimizer>> Make(const std::string& name,
                                                   std::vector<TextParamGroup> groups) const;
   // All names, sorted.
-  std::vector<std::string> names() const;
+  std::vector<std::string> names() const { return entries_.names(); }
   // Whether the optimizer averages over ranks itself in some steps (core/local_gradients.h).
   // Plugins that shard refuse it. False for an unknown name.
   bool TakesLocalGradients(const std::string& name) const;
@@ -71,7 +71,7 @@ class OptimizerRegistry {
   void AddEntry(const std::string& name, Entry entry);
   absl::StatusOr<const Entry*> Find(const std::string& name) const;
 
-  std::map<std::string, Entry> entries_;
+  NameTable<Entry> entries_{"optimizer"};
 };
 
 // The library's optimizers alone.
@@ -111,11 +111,7 @@ void OptimizerRegistry::Add(const std::string& name, const Options& defaults) {
       typed.push_back({std::move(group.params), defaults});
       APOGEE_RETURN_IF_ERROR(SetOptions(group.options, what, typed.back().options));
     }
-    try {
-      return std::make_unique<OptimizerType>(std::move(typed));
-    } catch (const Error& error) {
-      return InvalidArgument(error.what());
-    }
+    return ErrorToStatus([&] { return std::make_unique<OptimizerType>(std::move(typed)); });
   };
   AddEntry(name,
            {make, GetOptions(defaults), std::is_base_of_v<LocalGradientOptimizer, OptimizerType>});

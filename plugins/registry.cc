@@ -2,7 +2,6 @@
 
 #include "apogee/plugins/registry.h"
 
-#include "apogee/core/text/text.h"
 #include "apogee/plugins/ddp.h"
 #include "apogee/plugins/gemini.h"
 #include "apogee/plugins/hybrid_parallel.h"
@@ -22,11 +21,7 @@ absl::StatusOr<std::unique_ptr<Plugin>> MakeSingle(const comm::World& world,
     return InvalidArgument("plugin single: it trains on one rank, but the world has ", world.size(),
                            ", which would all train alone; use ddp");
   }
-  try {
-    return std::make_unique<SingleRankPlugin>(training);
-  } catch (const Error& error) {
-    return InvalidArgument(error.what());
-  }
+  return ErrorToStatus([&] { return std::make_unique<SingleRankPlugin>(training); });
 }
 
 }  // namespace
@@ -41,32 +36,18 @@ PluginRegistry::PluginRegistry() {
 }
 
 void PluginRegistry::Add(const std::string& name, Factory make, optim::OptionMap defaults) {
-  APOGEE_CHECK(!name.empty(), "plugin registry: a name must not be empty");
-  const bool added = entries_.try_emplace(name, std::move(make), std::move(defaults)).second;
-  APOGEE_CHECK(added, "plugin registry: the name \"", name, "\" is taken; choose another one");
-}
-
-std::vector<std::string> PluginRegistry::names() const {
-  std::vector<std::string> names;
-  for (const auto& [name, entry] : entries_) names.push_back(name);
-  return names;
-}
-
-absl::StatusOr<const PluginRegistry::Entry*> PluginRegistry::Find(const std::string& name) const {
-  const auto found = entries_.find(name);
-  if (found == entries_.end()) return NotFound(UnknownName("plugin", name, names()));
-  return &found->second;
+  entries_.Add(name, {std::move(make), std::move(defaults)});
 }
 
 absl::StatusOr<std::unique_ptr<Plugin>> PluginRegistry::Make(
     const std::string& name, const comm::World& world, const TrainingOptions& training,
     const optim::OptionMap& options) const {
-  APOGEE_ASSIGN_OR_RETURN(const Entry* entry, Find(name));
+  APOGEE_ASSIGN_OR_RETURN(const Entry* entry, entries_.Find(name));
   return entry->make(world, training, options);
 }
 
 absl::StatusOr<optim::OptionMap> PluginRegistry::Defaults(const std::string& name) const {
-  APOGEE_ASSIGN_OR_RETURN(const Entry* entry, Find(name));
+  APOGEE_ASSIGN_OR_RETURN(const Entry* entry, entries_.Find(name));
   return entry->defaults;
 }
 

@@ -15,7 +15,6 @@
 #define APOGEE_PLUGINS_REGISTRY_H_
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -23,6 +22,7 @@
 #include <vector>
 
 #include "apogee/comm/launch.h"
+#include "apogee/core/text/name_table.h"
 #include "apogee/optim/options.h"
 #include "apogee/plugins/plugin.h"
 #include "apogee/plugins/training_options.h"
@@ -48,7 +48,8 @@ class PluginRegistry {
   void Add(const std::string& name, const Options& defaults = {});
 
   // All names, sorted.
-  std::vector<std::string> names() const;
+  std::vector<std::string> names() const { return entries_.names(); }
+  bool contains(const std::string& name) const { return entries_.contains(name); }
   // Returns an error for an unknown name (NotFound), an unknown or malformed option, and everything
   // that the constructor refuses.
   absl::StatusOr<std::unique_ptr<Plugin>> Make(const std::string& name, const comm::World& world,
@@ -62,9 +63,7 @@ class PluginRegistry {
     Factory make;
     optim::OptionMap defaults;
   };
-  absl::StatusOr<const Entry*> Find(const std::string& name) const;
-
-  std::map<std::string, Entry> entries_;
+  NameTable<Entry> entries_{"plugin"};
 };
 
 template <typename PluginType, typename Options>
@@ -72,9 +71,7 @@ void PluginRegistry::Add(const std::string& name, const Options& defaults) {
   const auto make = [name, defaults](
                         const comm::World& world, const TrainingOptions& training,
                         const optim::OptionMap& texts) -> absl::StatusOr<std::unique_ptr<Plugin>> {
-    Options options = defaults;
-    APOGEE_RETURN_IF_ERROR(optim::SetOptions(texts, "plugin " + name, options));
-    try {
+    return optim::MakeWithOptions(texts, "plugin " + name, defaults, [&](const Options& options) {
       constexpr bool kTakesWorld = std::is_constructible_v<PluginType, const comm::World&,
                                                            const TrainingOptions&, const Options&>;
       if constexpr (kTakesWorld) {
@@ -82,9 +79,7 @@ void PluginRegistry::Add(const std::string& name, const Options& defaults) {
       } else {
         return std::make_unique<PluginType>(world.group(), training, options);
       }
-    } catch (const Error& error) {
-      return InvalidArgument(error.what());
-    }
+    });
   };
   Add(name, make, optim::GetOptions(defaults));
 }

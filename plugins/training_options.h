@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// TrainingOptions: what every plugin takes. One value fits all of them, so a program can change its
-// plugin and keep its options.
+// TrainingOptions: the options that all plugins share. A program can change its plugin and keep
+// them.
 //
 //   const TrainingOptions training{.precision = Precision::kBf16, .max_norm = 1.0};
 //   DdpPlugin plugin(world.group(), training);

@@ -9,12 +9,8 @@ tool="$(command -v clang-format-14 || command -v clang-format)" || {
   echo "format: clang-format was not found; run scripts/install_deps.sh test" >&2
   exit 1
 }
-folders=(core layout tensor autograd comm nn chunk optim data checkpoint plugins pictures booster matrix verify
-  tools examples bench tests)
-present=()
-for folder in "${folders[@]}"; do [[ -d "$folder" ]] && present+=("$folder"); done
-mapfile -d '' files < <(find "${present[@]}" \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) \
-  -print0 | sort -z)
+# Every folder of sources, so that a new one cannot be forgotten; not what a build has made.
+mapfile -d '' files < <(git ls-files -z --cached --others --exclude-standard -- '*.h' '*.cc' '*.cu' '*.cuh' | sort -z)
 
 if [[ "${1:-}" == "--check" ]]; then
   failed=0

@@ -8,10 +8,12 @@
 //   01_train_gpt --ranks 4 --data books/ --precision bf16 --accumulate 4
 //   01_train_gpt --ranks 4 --plugin hybrid --tp-size 2         # tensor parallel over two ranks
 //   01_train_gpt --out out --save-every 100 --resume auto      # resumes where it was stopped
+//   01_train_gpt --model llama                                 # or a model of your own
 #include <memory>
 #include <optional>
 
 #include "apogee/apogee.h"
+#include "apogee/driver/model_flags.h"
 #include "apogee/driver/plugin_flags.h"
 #include "apogee/driver/text_run.h"
 
@@ -21,7 +23,7 @@ namespace {
 
 struct Flags : driver::RunFlags {
   driver::PluginFlags plugin;
-  nn::Gpt2Config model = {.vocab_size = 256, .n_embd = 192, .n_layer = 4, .n_head = 6};
+  driver::ModelFlags model;
   bool cuda_graphs = false;
 };
 
@@ -30,11 +32,7 @@ void Declare(driver::CommandLine& line, Flags& flags) {
   flags.lr = 2e-3;
   flags.Declare(line);
   flags.plugin.Declare(line);
-  line.Group("Model");
-  line.AddCount("--layers", flags.model.n_layer, "Transformer blocks");
-  line.AddCount("--heads", flags.model.n_head, "Attention heads");
-  line.AddCount("--dim", flags.model.n_embd, "Width; a multiple of --heads");
-  line.AddNumber("--dropout", flags.model.dropout, "Dropout probability, in [0, 1)", 0, 1);
+  flags.model.Declare(line);
   line.AddSwitch("--cuda-graphs", flags.cuda_graphs,
                  "On a GPU, run each micro-batch's forward and backward as one CUDA graph; the "
                  "losses are the same");
@@ -42,15 +40,11 @@ void Declare(driver::CommandLine& line, Flags& flags) {
 
 // Checks the flags together.
 void Settle(const driver::CommandLine& line, Flags& flags) {
-  flags.model.n_positions = flags.block;
   flags.plugin.Settle(line, flags);
-  if (flags.plugin.reproducible && flags.model.dropout > 0) {
-    Throw("--reproducible needs --dropout 0, got ", flags.model.dropout,
+  flags.model.Settle(flags.block);
+  if (flags.plugin.reproducible && flags.model.sizes.dropout > 0) {
+    Throw("--reproducible needs --dropout 0, got ", flags.model.sizes.dropout,
           ": which mask a sample gets depends on the number of ranks and micro-batches");
-  }
-  if (flags.model.n_embd % flags.model.n_head != 0) {
-    Throw("--dim must be a multiple of --heads, got ", flags.model.n_embd, " and ",
-          flags.model.n_head);
   }
 }
 
@@ -61,10 +55,10 @@ int Train(const driver::Rank& rank, const Flags& flags) {
   const std::unique_ptr<Plugin> plugin = flags.plugin.Make(rank.world, flags);
 
   // The ordinary training setup.
-  nn::Gpt2 model(flags.model);
-  model.Initialize(rank.world.context(), {.seed = flags.seed});
-  const int64_t num_parameters = model.num_parameters();  // boost may leave this rank a shard
-  const auto optimizer = flags.MakeOptimizer(model.Parameters());
+  const std::unique_ptr<nn::Module> model = flags.model.Make();
+  model->Initialize(rank.world.context(), {.seed = flags.seed});
+  const int64_t num_parameters = model->num_parameters();  // boost may leave this rank a shard
+  const auto optimizer = flags.MakeOptimizer(model->Parameters());
   optim::LrScheduler scheduler(*optimizer, flags.MakeSchedule());
 
   // From here on the plugin runs the setup. The loop does not change.
@@ -72,9 +66,10 @@ int Train(const driver::Rank& rank, const Flags& flags) {
   driver::TextRun run(
       rank, flags, booster, *plugin,
       flags.plugin.Settings({{"cuda_graphs", flags.cuda_graphs ? "true" : "false"}}));
-  Boosted boosted = booster.boost(model, *optimizer,
+  Boosted boosted = booster.boost(*model, *optimizer,
                                   {.criterion = nn::CrossEntropyLoss(), .scheduler = &scheduler});
-  if (!run.Start(boosted, scheduler, {"GPT-2", num_parameters, flags.plugin.Layout(rank.world)})) {
+  if (!run.Start(boosted, scheduler,
+                 {flags.model.name, num_parameters, flags.plugin.Layout(rank.world)})) {
     return 0;
   }
 
@@ -100,7 +95,7 @@ int Train(const driver::Rank& rank, const Flags& flags) {
   }
   run.Validate();
   run.ReportMemory();
-  run.WriteSample(flags.plugin.shards_parameters());
+  run.WriteSample();
   return 0;
 }
 

@@ -10,7 +10,7 @@
 
 #include "apogee/apogee.h"
 #include "apogee/booster/metrics/line_file.h"
-#include "apogee/driver/llama_flags.h"
+#include "apogee/driver/model_flags.h"
 #include "apogee/driver/reports.h"
 #include "apogee/driver/text_run.h"
 
@@ -34,7 +34,7 @@ void Declare(driver::CommandLine& line, Flags& flags) {
   flags.steps = 600;
   flags.ranks = 4;
   flags.lr = 2e-3;
-  flags.precision = "auto";
+  flags.training.precision = driver::FastPrecision();
   flags.Declare(line);
   driver::DeclareLlamaFlags(line, flags.model);
   line.Group("Parallelism");
@@ -60,10 +60,11 @@ void Settle(Flags& flags) {
 
 void DrawPlan(const Boosted& boosted, const comm::World& world, const Flags& flags) {
   if (flags.plan_svg.empty()) return;
-  const std::string svg = ShardMapSvg(boosted.optimizer, world.group(),
-                                      {.model = "llama, " + flags.precision,
-                                       .tp_size = flags.parallel.tp_size,
-                                       .zero_stage = flags.parallel.stage});
+  const std::string svg =
+      ShardMapSvg(boosted.optimizer, world.group(),
+                  {.model = std::string("llama, ") + Name(flags.training.precision),
+                   .tp_size = flags.parallel.tp_size,
+                   .zero_stage = flags.parallel.stage});
   if (world.rank() == 0) OkOrThrow(ValueOrThrow(LineFile::Create(flags.plan_svg))->Append(svg));
 }
 
@@ -86,7 +87,7 @@ int Train(const driver::Rank& rank, const Flags& flags) {
                                   {.criterion = nn::CrossEntropyLoss(), .scheduler = &scheduler});
   DrawPlan(boosted, rank.world, flags);
   // Ranks of one tensor-parallel group read the same samples; the replicas divide each batch.
-  const std::string layout = driver::DescribeMesh(rank.world, tp_size, stage);
+  const std::string layout = driver::DescribeMesh(rank.world, flags.parallel);
   if (!run.Start(boosted, scheduler, {"Llama", num_parameters, layout})) return 0;
 
   const Accumulation window = booster.accumulate(flags.accumulate);
@@ -103,7 +104,7 @@ int Train(const driver::Rank& rank, const Flags& flags) {
   }
   run.Validate();
   run.ReportMemory();
-  run.WriteSample(/*sharded=*/stage == 3);
+  run.WriteSample();
   return 0;
 }
 

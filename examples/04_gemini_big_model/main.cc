@@ -22,8 +22,7 @@ namespace {
 
 struct Flags : driver::RunFlags {
   nn::Gpt2Config model = {.vocab_size = 256, .n_embd = 256, .n_layer = 8, .n_head = 8};
-  PlacementOptions placement;
-  std::string policy = "auto";
+  PlacementOptions placement = {.placement_policy = PlacementPolicy::kAuto};
   double budget_percent = 25;
   std::string map_svg;  // empty: no picture
 };
@@ -31,7 +30,7 @@ struct Flags : driver::RunFlags {
 void Declare(driver::CommandLine& line, Flags& flags) {
   flags.steps = 60;
   flags.ranks = 2;
-  flags.precision = "auto";
+  flags.training.precision = driver::FastPrecision();
   flags.schedule = "constant";
   flags.training.bucket_bytes = 1 << 20;
   flags.log_every = 10;
@@ -41,12 +40,12 @@ void Declare(driver::CommandLine& line, Flags& flags) {
   line.AddCount("--heads", flags.model.n_head, "Attention heads; divides --dim");
   line.AddCount("--dim", flags.model.n_embd, "Width");
   line.Group("Memory");
-  line.AddText("--placement", flags.policy,
-               "auto (from --budget-percent) or static (from the three fractions)");
+  PlacementOptions& p = flags.placement;
+  line.AddChoice("--placement", p.placement_policy, ParsePlacementPolicy,
+                 "auto (from --budget-percent) or static (from the three fractions)");
   line.AddNumber("--budget-percent", flags.budget_percent,
                  "For auto: a device's model data, in percent of what one rank alone needs", 0,
                  1e4);
-  PlacementOptions& p = flags.placement;
   line.AddNumber("--shard-param-frac", p.shard_param_frac,
                  "For static: fraction of the parameters that are sharded between uses");
   line.AddNumber("--offload-optim-frac", p.offload_optim_frac,
@@ -61,7 +60,6 @@ void Declare(driver::CommandLine& line, Flags& flags) {
 
 void Settle(Flags& flags) {
   flags.model.n_positions = flags.block;
-  flags.placement.placement_policy = ValueOrThrow(ParsePlacementPolicy(flags.policy));
   if (flags.placement.placement_policy == PlacementPolicy::kAuto) {
     const int64_t need = flags.ModelDataBytes(nn::Gpt2(flags.model).num_parameters());
     flags.placement.device_budget_bytes =
@@ -85,7 +83,7 @@ int Train(const driver::Rank& rank, const Flags& flags) {
   driver::TextRun run(rank, flags, booster, plugin);
   Boosted boosted = booster.boost(model, *optimizer,
                                   {.criterion = nn::CrossEntropyLoss(), .scheduler = &scheduler});
-  const std::string layout = ", placement " + flags.policy;
+  const std::string layout = std::string(", placement ") + Name(flags.placement.placement_policy);
   if (!run.Start(boosted, scheduler, {"GPT-2", num_parameters, layout})) return 0;
 
   const Accumulation window = booster.accumulate(flags.accumulate);

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "apogee/apogee.h"
-#include "apogee/driver/llama_flags.h"
+#include "apogee/driver/model_flags.h"
 #include "apogee/driver/reports.h"
 #include "apogee/driver/text_run.h"
 
@@ -28,7 +28,6 @@ struct Flags : driver::RunFlags {
                            .num_key_value_heads = 2};
   HybridParallelOptions parallel = {.tp_size = 2, .pp_size = 2, .stage = 1};
   int microbatches = 4;  // becomes parallel.num_microbatches if there is a pipeline
-  std::string pipeline_schedule = "1f1b";
 };
 
 void Declare(driver::CommandLine& line, Flags& flags) {
@@ -49,8 +48,8 @@ void Declare(driver::CommandLine& line, Flags& flags) {
                 "ZeRO stage over the replicas: 0 shards nothing, 1 optimizer states, 2 also "
                 "gradients",
                 0);
-  line.AddText("--schedule", flags.pipeline_schedule,
-               "Pipeline schedule: 1f1b, interleaved or zbv");
+  line.AddChoice("--schedule", flags.parallel.schedule, pipeline::ParsePipelineSchedule,
+                 "Pipeline schedule: 1f1b, interleaved or zbv");
   line.AddCount("--chunks", flags.parallel.num_model_chunks,
                 "Chunks of the model per stage; 0: one for 1f1b, else two", 0);
   line.AddCount("--microbatches", flags.microbatches,
@@ -61,7 +60,6 @@ void Declare(driver::CommandLine& line, Flags& flags) {
 // everything else that does not fit.
 void Settle(Flags& flags) {
   flags.model.max_position_embeddings = flags.block;
-  flags.parallel.schedule = ValueOrThrow(pipeline::ParsePipelineSchedule(flags.pipeline_schedule));
   // Without a pipeline a batch is one micro-batch; training is the same.
   if (flags.parallel.pp_size > 1) flags.parallel.num_microbatches = flags.microbatches;
   const nn::Llama model(flags.model);
@@ -86,7 +84,7 @@ int Train(const driver::Rank& rank, const Flags& flags) {
   Boosted boosted = booster.boost(model, *optimizer,
                                   {.criterion = nn::CrossEntropyLoss(), .scheduler = &scheduler});
   // All ranks of one replica (its stages and tensor-parallel groups) read the same samples.
-  const std::string layout = driver::DescribePipeline(rank.world, parallel);
+  const std::string layout = driver::DescribeMesh(rank.world, parallel);
   if (!run.Start(boosted, scheduler, {"Llama", num_parameters, layout})) return 0;
 
   for (auto& samples : run.samples()) {

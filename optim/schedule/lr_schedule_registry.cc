@@ -2,8 +2,6 @@
 
 #include "apogee/optim/schedule/lr_schedule_registry.h"
 
-#include <utility>
-
 namespace apogee::optim {
 
 LrScheduleRegistry::LrScheduleRegistry() {
@@ -20,32 +18,14 @@ LrScheduleRegistry::LrScheduleRegistry() {
   Add("step", &StepDecaySchedule, StepDecayOptions{});
 }
 
-void LrScheduleRegistry::AddEntry(const std::string& name, Entry entry) {
-  APOGEE_CHECK(entries_.emplace(name, std::move(entry)).second, "LrScheduleRegistry: the name \"",
-               name, "\" is taken; give your schedule another");
-}
-
-absl::StatusOr<const LrScheduleRegistry::Entry*> LrScheduleRegistry::Find(
-    const std::string& name) const {
-  const auto found = entries_.find(name);
-  if (found == entries_.end()) return NotFound(UnknownName("schedule", name, names()));
-  return &found->second;
-}
-
 absl::StatusOr<LrSchedule> LrScheduleRegistry::Make(const std::string& name,
                                                     const OptionMap& options) const {
-  APOGEE_ASSIGN_OR_RETURN(const Entry* entry, Find(name));
+  APOGEE_ASSIGN_OR_RETURN(const Entry* entry, entries_.Find(name));
   return entry->make("schedule " + name, options);
 }
 
-std::vector<std::string> LrScheduleRegistry::names() const {
-  std::vector<std::string> names;
-  for (const auto& [name, entry] : entries_) names.push_back(name);
-  return names;
-}
-
 absl::StatusOr<OptionMap> LrScheduleRegistry::Defaults(const std::string& name) const {
-  APOGEE_ASSIGN_OR_RETURN(const Entry* entry, Find(name));
+  APOGEE_ASSIGN_OR_RETURN(const Entry* entry, entries_.Find(name));
   return entry->defaults;
 }
 

@@ -14,10 +14,10 @@
 #define APOGEE_OPTIM_SCHEDULE_LR_SCHEDULE_REGISTRY_H_
 
 #include <functional>
-#include <map>
 #include <string>
 #include <vector>
 
+#include "apogee/core/text/name_table.h"
 #include "apogee/optim/schedule/lr_schedule.h"
 
 namespace apogee::optim {
@@ -35,7 +35,7 @@ class LrScheduleRegistry {
   // Returns an error for an unknown name, an unknown or malformed option, or an invalid value.
   absl::StatusOr<LrSchedule> Make(const std::string& name, const OptionMap& options = {}) const;
   // All names, sorted.
-  std::vector<std::string> names() const;
+  std::vector<std::string> names() const { return entries_.names(); }
   // The options of a schedule with their defaults. An error for an unknown name.
   absl::StatusOr<OptionMap> Defaults(const std::string& name) const;
 
@@ -44,10 +44,7 @@ class LrScheduleRegistry {
     std::function<absl::StatusOr<LrSchedule>(const std::string& what, const OptionMap&)> make;
     OptionMap defaults;
   };
-  void AddEntry(const std::string& name, Entry entry);
-  absl::StatusOr<const Entry*> Find(const std::string& name) const;
-
-  std::map<std::string, Entry> entries_;
+  NameTable<Entry> entries_{"schedule"};
 };
 
 // The library's schedules alone.
@@ -71,17 +68,10 @@ inline absl::StatusOr<OptionMap> LrScheduleDefaults(
 template <typename MakeSchedule, typename Options>
 void LrScheduleRegistry::Add(const std::string& name, const MakeSchedule& make,
                              const Options& defaults) {
-  AddEntry(name, {[make, defaults](const std::string& what,
-                                   const OptionMap& text) -> absl::StatusOr<LrSchedule> {
-                    Options options = defaults;
-                    APOGEE_RETURN_IF_ERROR(SetOptions(text, what, options));
-                    try {
-                      return make(options);
-                    } catch (const Error& error) {
-                      return InvalidArgument(error.what());
-                    }
-                  },
-                  GetOptions(defaults)});
+  entries_.Add(name, {[make, defaults](const std::string& what, const OptionMap& texts) {
+                        return MakeWithOptions(texts, what, defaults, make);
+                      },
+                      GetOptions(defaults)});
 }
 
 }  // namespace apogee::optim

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// GeminiPlugin::State: what GeminiPlugin is made of; plugins/gemini.h says what it does. Internal.
+// GeminiPlugin::State: the members of GeminiPlugin (plugins/gemini.h). Internal.
 #ifndef APOGEE_PLUGINS_GEMINI_GEMINI_STATE_H_
 #define APOGEE_PLUGINS_GEMINI_GEMINI_STATE_H_
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// CutParameters: what a plugin that has cut the parameters tells the data-parallel plugin inside
-// it. It is internal to the plugins: HybridParallelPlugin makes one, and a plugin of your own may,
-// too.
+// CutParameters: how a plugin has cut the parameters, for the data-parallel plugin inside it.
+// HybridParallelPlugin makes one; a plugin of your own may, too.
 //
 //   DdpPlugin inner(dp, training, {}, CutParameters{.statistics_group = tp});
 #ifndef APOGEE_PLUGINS_HYBRID_CUT_PARAMETERS_H_

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// HybridParallelPlugin::State: what HybridParallelPlugin is made of; plugins/hybrid_parallel.h says
-// what it does. Internal.
+// HybridParallelPlugin::State: the members of HybridParallelPlugin (plugins/hybrid_parallel.h).
+// Internal.
 #ifndef APOGEE_PLUGINS_HYBRID_HYBRID_STATE_H_
 #define APOGEE_PLUGINS_HYBRID_HYBRID_STATE_H_
 

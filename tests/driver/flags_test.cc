@@ -8,12 +8,13 @@
 
 #include "apogee/booster/booster.h"
 #include "apogee/driver/command_line.h"
+#include "apogee/driver/model_flags.h"
 #include "apogee/driver/plugin_flags.h"
 #include "apogee/driver/program.h"
 #include "apogee/driver/run_flags.h"
 #include "apogee/driver/text_run.h"
+#include "apogee/nn/layers.h"
 #include "apogee/nn/losses.h"
-#include "apogee/nn/models/gpt2.h"
 #include "apogee/plugins/ddp.h"
 #include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/heavy_ball.h"
@@ -23,6 +24,8 @@ namespace apogee {
 namespace driver_flags_test {
 
 using ::apogee::driver::CommandLine;
+using ::apogee::driver::ModelFlags;
+using ::apogee::driver::ModelSizes;
 using ::apogee::driver::PluginFlags;
 using ::apogee::driver::Rank;
 using ::apogee::driver::RunFlags;
@@ -52,6 +55,7 @@ struct Sizes {
   uint64_t seed = 7;
   std::string name = "a";
   bool fast = false;
+  Precision precision = Precision::kF32;
   optim::OptionMap options;
 };
 
@@ -62,9 +66,10 @@ std::string Complaint(const std::vector<std::string>& text, Sizes& sizes) {
   line.AddNumber("--rate", sizes.rate, "Rate", 0, 1);
   line.AddSeed("--seed", sizes.seed, "Seed");
   line.AddText("--name", sizes.name, "Name", [](const std::string& name) {
-    return name == "bad" ? std::string("is bad") : std::string();
+    return name == "bad" ? InvalidArgument("is bad") : absl::OkStatus();
   });
   line.AddSwitch("--fast", sizes.fast, "Fast");
+  line.AddChoice("--precision", sizes.precision, ParsePrecision, "Precision");
   line.AddOptions("optim", sizes.options);
   Words words(text);
   ::testing::internal::CaptureStderr();
@@ -80,7 +85,7 @@ std::string Complaint(const std::vector<std::string>& text, Sizes& sizes) {
 TEST(CommandLineTest, ReadsEachKind) {
   Sizes sizes;
   EXPECT_EQ(Complaint({"--layers", "3", "--rate=0.25", "--seed", "18446744073709551615", "--name",
-                       "b", "--fast", "--optim.lr=1e-3", "--layers", "4"},
+                       "b", "--fast", "--precision", "bf16", "--optim.lr=1e-3", "--layers", "4"},
                       sizes),
             "");
   EXPECT_EQ(sizes.layers, 4) << "the last one counts";
@@ -88,6 +93,7 @@ TEST(CommandLineTest, ReadsEachKind) {
   EXPECT_EQ(sizes.seed, 18446744073709551615U);
   EXPECT_EQ(sizes.name, "b");
   EXPECT_TRUE(sizes.fast);
+  EXPECT_EQ(sizes.precision, Precision::kBf16);
   EXPECT_EQ(sizes.options, (optim::OptionMap{{"lr", "1e-3"}}));
 }
 
@@ -99,6 +105,8 @@ TEST(CommandLineTest, RefusesInOneSentence) {
       {{"--rate", "nan"}, "--rate: needs a number from 0 to below 1, got nan"},
       {{"--seed", "-1"}, "--seed: needs a whole number from 0 to 18446744073709551615, got -1"},
       {{"--name", "bad"}, "is bad"},
+      {{"--precision", "bf61"},
+       "--precision: unknown precision \"bf61\" (did you mean \"bf16\"?); known: f32"},
       {{"--layer", "3"}, "unknown flag --layer (did you mean --layers?)"},
       {{"layers"}, "unexpected argument \"layers\""},
       {{"--optin.lr=1"}, "unknown flag --optin.lr"},
@@ -122,11 +130,26 @@ class CountingPlugin : public DdpPlugin {
   }
 };
 
-// A program with an optimizer, a schedule and a plugin of its own, chosen by name on its command
-// line. Returns its exit code.
+// A model of the user's program: the logits of a byte depend on that byte alone.
+class Bigram : public nn::Module {
+ public:
+  explicit Bigram(int64_t vocab_size)
+      : table_(Register("table", std::make_shared<nn::Embedding>(vocab_size, vocab_size))) {}
+  Tensor Forward(const Tensor& tokens) override { return (*table_)(tokens); }
+
+ private:
+  std::shared_ptr<nn::Embedding> table_;
+};
+
+// A program with a model, an optimizer, a schedule and a plugin of its own, chosen by name on its
+// command line. Returns its exit code.
 int TrainOwn(const std::vector<std::string>& text, int* uses, std::vector<double>* rates) {
   RunFlags flags;
   PluginFlags plugin_flags;
+  ModelFlags model_flags;
+  model_flags.registry.Add("bigram", [](const ModelSizes& sizes) -> std::unique_ptr<nn::Module> {
+    return std::make_unique<Bigram>(sizes.vocab_size);
+  });
   flags.optimizers.Add<HeavyBall>("heavy_ball", HeavyBallOptions{});
   flags.schedules.Add(
       "halves",
@@ -145,46 +168,49 @@ int TrainOwn(const std::vector<std::string>& text, int* uses, std::vector<double
       {});
   flags.block = 4;
   Words words(text);
-  return driver::Run(words.argc(), words.argv(), flags,
-                     {.name = "program",
-                      .about = "Trains.",
-                      .declare =
-                          [&](CommandLine& line) {
-                            flags.Declare(line);
-                            plugin_flags.Declare(line);
-                          },
-                      .settle = [&](const CommandLine& line) { plugin_flags.Settle(line, flags); },
-                      .train =
-                          [&](const Rank& rank) {
-                            const auto plugin = plugin_flags.Make(rank.world, flags);
-                            nn::Gpt2 model({.vocab_size = 256,
-                                            .n_positions = flags.block,
-                                            .n_embd = 4,
-                                            .n_layer = 1,
-                                            .n_head = 1});
-                            model.Initialize(rank.world.context(), {.seed = flags.seed});
-                            const auto optimizer = flags.MakeOptimizer(model.Parameters());
-                            optim::LrScheduler scheduler(*optimizer, flags.MakeSchedule());
-                            Booster booster(*plugin);
-                            TextRun run(rank, flags, booster, *plugin, plugin_flags.Settings({}));
-                            Boosted boosted = booster.boost(
-                                model, *optimizer,
-                                {.criterion = nn::CrossEntropyLoss(), .scheduler = &scheduler});
-                            if (!run.Start(boosted, scheduler, {"GPT-2", model.num_parameters()}))
-                              return 0;
-                            for (auto& samples : run.samples()) {
-                              const Tensor loss =
-                                  boosted.criterion(boosted.model(samples.inputs), samples.targets);
-                              booster.backward(loss, boosted.optimizer);
-                              run.BeforeStep(loss.Item());
-                              if (rank.world.rank() == 0) rates->push_back(scheduler.last_lr()[0]);
-                              boosted.optimizer.step();
-                              boosted.optimizer.zero_grad();
-                              scheduler.step();
-                              if (run.AfterStep()) return run.exit_code();
-                            }
-                            return 0;
-                          }});
+  return driver::Run(
+      words.argc(), words.argv(), flags,
+      {.name = "program",
+       .about = "Trains.",
+       .declare =
+           [&](CommandLine& line) {
+             flags.Declare(line);
+             plugin_flags.Declare(line);
+             model_flags.Declare(line);
+           },
+       .settle =
+           [&](const CommandLine& line) {
+             plugin_flags.Settle(line, flags);
+             model_flags.Settle(flags.block);
+           },
+       .train =
+           [&](const Rank& rank) {
+             const auto plugin = plugin_flags.Make(rank.world, flags);
+             const auto model = model_flags.Make();
+             model->Initialize(rank.world.context(), {.seed = flags.seed});
+             EXPECT_EQ(model->num_parameters(), 256 * 256);
+             const auto optimizer = flags.MakeOptimizer(model->Parameters());
+             optim::LrScheduler scheduler(*optimizer, flags.MakeSchedule());
+             Booster booster(*plugin);
+             TextRun run(rank, flags, booster, *plugin, plugin_flags.Settings({}));
+             Boosted boosted =
+                 booster.boost(*model, *optimizer,
+                               {.criterion = nn::CrossEntropyLoss(), .scheduler = &scheduler});
+             if (!run.Start(boosted, scheduler, {model_flags.name, model->num_parameters()}))
+               return 0;
+             for (auto& samples : run.samples()) {
+               const Tensor loss =
+                   boosted.criterion(boosted.model(samples.inputs), samples.targets);
+               booster.backward(loss, boosted.optimizer);
+               run.BeforeStep(loss.Item());
+               if (rank.world.rank() == 0) rates->push_back(scheduler.last_lr()[0]);
+               boosted.optimizer.step();
+               boosted.optimizer.zero_grad();
+               scheduler.step();
+               if (run.AfterStep()) return run.exit_code();
+             }
+             return 0;
+           }});
 }
 
 TEST(RunFlagsTest, NamesOfTheProgramAreKnown) {
@@ -196,23 +222,28 @@ TEST(RunFlagsTest, NamesOfTheProgramAreKnown) {
                                            "4",      "--lr", "0.1",     "--precision", "f64"};
   std::vector<std::string> words = common;
   for (const char* word : {"--ranks", "2", "--plugin", "counting", "--optimizer", "heavy_ball",
-                           "--optim.momentum=0.5", "--schedule", "halves"}) {
+                           "--optim.momentum=0.5", "--schedule", "halves", "--model", "bigram"}) {
     words.push_back(word);
   }
   EXPECT_EQ(TrainOwn(words, &uses, &rates), 0);
   EXPECT_EQ(uses, 3) << "one to check the flags, one per rank";
   EXPECT_EQ(rates, (std::vector<double>{0.1, 0.05, 0.025}));
 
-  words = common;
-  words.insert(words.end(), {"--optimizer", "heavy_bal"});
-  ::testing::internal::CaptureStderr();
-  EXPECT_EQ(TrainOwn(words, &uses, &rates), 2);
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("did you mean \"heavy_ball\"?"));
-  words = common;
-  words.insert(words.end(), {"--plugin", "countin"});
-  ::testing::internal::CaptureStderr();
-  EXPECT_EQ(TrainOwn(words, &uses, &rates), 2);
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("did you mean \"counting\"?"));
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
+      {{"--optimizer", "heavy_bal"}, "did you mean \"heavy_ball\"?"},
+      {{"--plugin", "countin"}, "did you mean \"counting\"?"},
+      {{"--model", "bigran"}, "did you mean \"bigram\"?"},
+      {{"--model", "llama", "--dropout", "0.5"}, "llama, which has no dropout"},
+      {{"--plugin", "hybrid", "--plugin.tp_size=2"}, "has a flag of its own: use --tp-size"},
+      {{"--plugin", "hybrid", "--plugin.stage=3"}, "has a flag of its own: use --zero-stage"},
+  };
+  for (const auto& [more, message] : wrong) {
+    words = common;
+    words.insert(words.end(), more.begin(), more.end());
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(TrainOwn(words, &uses, &rates), 2);
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr(message));
+  }
 }
 
 }  // namespace driver_flags_test

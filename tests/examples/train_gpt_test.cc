@@ -128,7 +128,7 @@ TEST_F(TrainGptTest, RanksThatShareLayersTrainTheSameModel) {
     ASSERT_EQ(four.exit_code, 0) << four.err;
     EXPECT_THAT(four.out, HasSubstr("f64, 4 ranks of 1 thread: tp 2, dp 2, ZeRO stage 2"));
     const auto parameters = [](const std::string& out) {
-      const size_t begin = out.find("GPT-2, ");
+      const size_t begin = out.find("gpt2, ");
       return out.substr(begin, out.find(" parameters") - begin);
     };
     EXPECT_EQ(parameters(four.out), parameters(one.out)) << "all of them, not one rank's part";

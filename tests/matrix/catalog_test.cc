@@ -45,7 +45,7 @@ class OwnWorkload : public TinyWorkload {
 TEST(CatalogTest, OwnOptimizersPluginsAndModelsAreComparedToo) {
   Catalog catalog;
   catalog.optimizers.Add<HeavyBall>("heavy_ball", HeavyBallOptions{});
-  catalog.workloads["own_mlp"] = std::make_shared<OwnWorkload>();
+  catalog.workloads.Add("own_mlp", std::make_shared<OwnWorkload>());
   catalog.plugins.push_back(
       {.name = "own_ddp",
        .worlds = {2, 3},

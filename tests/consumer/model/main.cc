@@ -13,6 +13,8 @@
 
 #include "own_model.h"
 
+using namespace own_model;
+
 namespace {
 
 constexpr int kSteps = 5, kSamples = 4, kTokens = 3, kVocabulary = 11;

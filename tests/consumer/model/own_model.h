@@ -14,6 +14,8 @@
 
 #include "apogee/apogee.h"
 
+namespace own_model {
+
 using namespace apogee;
 
 class Block : public nn::Module {
@@ -70,5 +72,7 @@ inline nn::parallel::ParallelPlan OwnPlan() {
                     {.pattern = "head", .style = kVocabulary}},
           .output_module = "head"};
 }
+
+}  // namespace own_model
 
 #endif  // OWN_MODEL_H_

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "apogee/driver/model_flags.h"
+
+#include <vector>
+
+#include "apogee/nn/models/gpt2.h"
+
+namespace apogee::driver {
+namespace {
+
+std::unique_ptr<nn::Module> MakeGpt2(const ModelSizes& sizes) {
+  return std::make_unique<nn::Gpt2>(nn::Gpt2Config{.vocab_size = sizes.vocab_size,
+                                                   .n_positions = sizes.block,
+                                                   .n_embd = sizes.dim,
+                                                   .n_layer = sizes.layers,
+                                                   .n_head = sizes.heads,
+                                                   .dropout = sizes.dropout});
+}
+
+std::unique_ptr<nn::Module> MakeLlama(const ModelSizes& sizes) {
+  if (sizes.dropout > 0) {
+    Throw("--dropout has no effect with --model llama, which has no dropout; leave the flag out");
+  }
+  // The width of a gated feed-forward part that has the parameters of an ungated one with 4 * dim.
+  const int64_t hidden = (8 * sizes.dim / 3 + 7) / 8 * 8;
+  return std::make_unique<nn::Llama>(nn::LlamaConfig{.vocab_size = sizes.vocab_size,
+                                                     .hidden_size = sizes.dim,
+                                                     .intermediate_size = hidden,
+                                                     .num_hidden_layers = sizes.layers,
+                                                     .num_attention_heads = sizes.heads,
+                                                     .num_key_value_heads = sizes.heads,
+                                                     .max_position_embeddings = sizes.block});
+}
+
+}  // namespace
+
+ModelFlags::ModelFlags() {
+  registry.Add("gpt2", &MakeGpt2);
+  registry.Add("llama", &MakeLlama);
+}
+
+void ModelFlags::Declare(CommandLine& line) {
+  line.Group("Model");
+  std::string known;
+  for (const std::string& each : registry.names()) known += (known.empty() ? "" : ", ") + each;
+  line.AddText("--model", name, known);
+  line.AddCount("--layers", sizes.layers, "Transformer blocks");
+  line.AddCount("--heads", sizes.heads, "Attention heads");
+  line.AddCount("--dim", sizes.dim, "Width; a multiple of --heads");
+  line.AddNumber("--dropout", sizes.dropout, "Dropout probability, in [0, 1)", 0, 1);
+}
+
+void ModelFlags::Settle(int64_t block) {
+  sizes.block = block;
+  const absl::StatusOr<const ModelFactory*> found = registry.Find(name);
+  if (!found.ok()) Throw("--model: ", Message(found.status()));
+  if (sizes.dim % sizes.heads != 0) {
+    Throw("--dim must be a multiple of --heads, got ", sizes.dim, " and ", sizes.heads);
+  }
+  Make();
+}
+
+std::unique_ptr<nn::Module> ModelFlags::Make() const {
+  return (*ValueOrThrow(registry.Find(name)))(sizes);
+}
+
+void DeclareLlamaFlags(CommandLine& line, nn::LlamaConfig& config) {
+  line.Group("Model");
+  line.AddCount("--layers", config.num_hidden_layers, "Transformer blocks");
+  line.AddCount("--heads", config.num_attention_heads, "Attention heads");
+  line.AddCount("--kv-heads", config.num_key_value_heads, "Key-value heads; divides --heads");
+  line.AddCount("--dim", config.hidden_size, "Width; an even multiple of --heads");
+  line.AddCount("--hidden", config.intermediate_size, "Width inside the feed-forward part");
+}
+
+}  // namespace apogee::driver
