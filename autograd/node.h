@@ -47,7 +47,7 @@ struct Edge {
 };
 
 // Which gradients a Backward call produces. kInputs is the half of a layer's backward that the
-// previous layer waits for; kWeights is the half that can run later (zero-bubble pipelines).
+// previous layer waits for; kWeights is the half that can run later.
 enum class GradPart { kAll, kInputs, kWeights };
 
 struct BackwardContext {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "apogee/autograd/parameter_storage.h"
 #include "apogee/tensor/ops/elementwise.h"
 
 namespace apogee::autograd {
@@ -15,119 +16,87 @@ Parameter::Parameter(std::string name, const Shape& shape)
 Parameter::Parameter(std::string name, Tensor value, bool requires_grad)
     : name_(std::move(name)), shape_(value.shape()), requires_grad_(requires_grad) {
   grad_dtype_ = value.dtype();
-  set_value(std::move(value));
+  set_value(value);
 }
 
 Parameter::~Parameter() {
   if (leaf_ != nullptr) leaf_->Forget();
 }
 
-const Tensor& Parameter::value() const {
-  // A read makes a lazy value. The const_cast is safe: no Parameter is a const object.
-  if (is_lazy()) const_cast<Parameter*>(this)->MakeLazyValue();
-  if (is_released()) {
-    const std::function<void()> fetch = fetch_;  // set_value drops the member
-    fetch();
-    APOGEE_CHECK(!is_released(), "parameter \"", name_,
-                 "\": its value was released, and `fetch` did not set it again");
-  }
-  APOGEE_CHECK(value_.defined(), "parameter \"", name_,
+DType Parameter::dtype() const { return Storage().dtype(); }
+ContextPtr Parameter::context() const { return Storage().context(); }
+Tensor Parameter::data() const { return Storage().ReadLocal(); }
+bool Parameter::is_lazy() const { return has_value() && !storage_->is_made(); }
+bool Parameter::is_part() const { return has_value() && !storage_->is_whole(); }
+bool Parameter::is_local() const { return !has_value() || storage_->is_local(); }
+bool Parameter::is_here() const { return !has_value() || storage_->is_here(); }
+
+ParameterStorage& Parameter::Storage() const {
+  APOGEE_CHECK(storage_ != nullptr, "parameter \"", name_,
                "\" has no value yet; call Initialize on the model or load a checkpoint first. If "
                "that has been done, the parameter belongs to no module of the model's tree: "
                "Register the module that declares it (a tied weight's owner)");
-  if (before_read_) std::exchange(before_read_, nullptr)();
-  return value_;
+  return *storage_;
 }
 
-void Parameter::set_value(Tensor value) {
+Tensor Parameter::value() const {
+  Tensor value = Storage().Read();
+  if (!requires_grad_) return value;
+  if (meta_ == nullptr) {
+    // The const_cast is safe: no Parameter is a const object.
+    if (leaf_ == nullptr) leaf_ = std::make_shared<LeafNode>(const_cast<Parameter*>(this));
+    meta_ = std::make_shared<GraphMeta>();
+    meta_->edge = {leaf_, 0};
+    meta_->grad_dtype = grad_dtype_;
+  }
+  value.set_autograd_meta(meta_);
+  return value;
+}
+
+void Parameter::set_storage(std::shared_ptr<ParameterStorage> storage) {
+  const bool default_grad_dtype = !has_value() || grad_dtype_ == dtype();
+  storage_ = std::move(storage);
+  if (!default_grad_dtype) return;
+  grad_dtype_ = dtype();
+  meta_ = nullptr;
+}
+
+void Parameter::set_value(const Tensor& value) {
   APOGEE_CHECK(value.defined() && value.shape() == shape_, "parameter \"", name_, "\": shape ",
                shape_, " cannot take a value of shape ", value.shape());
-  APOGEE_CHECK(!is_elsewhere_, "parameter \"", name_,
-               "\" is not on this rank and takes no value here");
-  const bool first = !has_value();
-  const bool default_grad_dtype = first || grad_dtype_ == dtype();
-  value_ = value.Detach();
-  lazy_ = {};
-  rest_ = Tensor();
-  fetch_ = nullptr;
-  if (default_grad_dtype) grad_dtype_ = value_.dtype();
-  if (value_.storage()->category() == MemoryCategory::kActivation) {
-    value_.storage()->set_category(MemoryCategory::kParameter);
-  }
-  MakeLeaf();
+  CheckReplaceable();
+  if (is_part()) return set_storage(std::make_shared<PartStorage>(value));
+  set_storage(std::make_shared<WholeStorage>(value));
 }
 
 void Parameter::set_lazy_value(LazyValue lazy) {
-  APOGEE_CHECK(lazy.make != nullptr && lazy.context != nullptr, "parameter \"", name_,
-               "\": a lazy value needs a context, and a function that makes it");
+  CheckReplaceable();
   APOGEE_CHECK(!is_part(), "parameter \"", name_,
-               "\" has been sharded by a plugin; a lazy value would be the whole parameter");
-  if (!has_value() || grad_dtype_ == dtype()) grad_dtype_ = lazy.dtype;
-  lazy_ = std::move(lazy);
-  value_ = Tensor();
-  before_read_ = nullptr;
+               "\" is only a part of what the model declared; a lazy value would be all of it");
+  set_storage(std::make_shared<LazyStorage>(name_, shape_, std::move(lazy)));
 }
 
-void Parameter::MakeLazyValue() {
-  const Tensor made = lazy_.make();
-  APOGEE_CHECK(made.defined() && made.dtype() == lazy_.dtype && made.context() == lazy_.context,
-               "parameter \"", name_,
-               "\": its lazy value is not of the dtype or in the context "
-               "that it was said to have");
-  set_value(made);
-}
-
-void Parameter::set_part(Tensor part) {
+void Parameter::set_part(const Tensor& part) {
   APOGEE_CHECK(part.defined(), "parameter \"", name_, "\": its part has no value");
+  CheckReplaceable();
   grad_ = Tensor();
   shape_ = part.shape();
-  is_part_ = true;
-  set_value(std::move(part));
+  set_storage(std::make_shared<PartStorage>(part));
 }
 
-void Parameter::Release(Tensor rest, std::function<void()> fetch) {
-  APOGEE_CHECK(has_value() && rest.defined() && fetch != nullptr, "parameter \"", name_,
-               "\": Release needs a value, the elements to keep, and a function that fetches it");
-  if (grad_dtype_ == dtype()) grad_dtype_ = rest.dtype();
-  rest_ = rest.Detach();
-  lazy_ = {};
-  fetch_ = std::move(fetch);
-  value_ = Tensor();
-  before_read_ = nullptr;
+void Parameter::CheckReplaceable() const {
+  const std::string problem = has_value() ? storage_->ReplaceProblem() : "";
+  APOGEE_CHECK(problem.empty(), "parameter \"", name_, "\" ", problem);
 }
 
-void Parameter::GiveAway(Tensor none, const std::string& where) {
-  APOGEE_CHECK(none.defined() && none.numel() == 0, "parameter \"", name_,
-               "\": GiveAway needs an empty tensor");
-  grad_ = Tensor();
-  is_elsewhere_ = true;
-  Release(std::move(none),
-          [this, where] { Throw("parameter \"", name_, "\" is not on this rank: ", where); });
-}
-
-void Parameter::set_requires_grad(bool requires_grad) {
-  requires_grad_ = requires_grad;
-  if (value_.defined()) MakeLeaf();
-}
+void Parameter::set_requires_grad(bool requires_grad) { requires_grad_ = requires_grad; }
 
 void Parameter::set_grad_dtype(DType dtype) {
   APOGEE_CHECK(
       !has_grad(), "parameter \"", name_,
       "\": the gradient dtype cannot change while there is a gradient; call zero_grad first");
   grad_dtype_ = dtype;
-  if (value_.defined()) MakeLeaf();
-}
-
-void Parameter::MakeLeaf() {
-  if (!requires_grad_) {
-    value_.set_autograd_meta(nullptr);
-    return;
-  }
-  if (leaf_ == nullptr) leaf_ = std::make_shared<LeafNode>(this);
-  auto meta = std::make_shared<GraphMeta>();
-  meta->edge = {leaf_, 0};
-  meta->grad_dtype = grad_dtype_;
-  value_.set_autograd_meta(std::move(meta));
+  meta_ = nullptr;
 }
 
 void Parameter::set_grad(Tensor grad) {

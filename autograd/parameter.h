@@ -8,11 +8,10 @@
 //   Tensor grad = w.grad();                           // w's shape, of grad_dtype()
 //   w.zero_grad();                                    // absent again
 //
-// A gradient is absent or present. Absent is not zero: an optimizer skips the parameter.
+// A gradient is absent or present. Absent is not zeros: an optimizer skips the parameter.
 //
 // A value can be lazy: its dtype and context are known, and the first read makes it. A plugin may
-// shard a parameter (set_part), release its value between reads (Release), or say that other ranks
-// hold all of it (GiveAway).
+// keep a value in its own way (set_storage), or keep only this rank's part of it (set_part).
 //
 // Hooks run inside backward, on the rank's thread, as soon as this backward call has added its last
 // contribution to the gradient. Data parallelism starts its all-reduces there, and fused optimizers
@@ -31,6 +30,8 @@
 #include "apogee/autograd/node.h"
 
 namespace apogee::autograd {
+
+class ParameterStorage;  // parameter_storage.h
 
 // A value that is made when it is first read: `make` returns it in this dtype and context.
 struct LazyValue {
@@ -53,42 +54,37 @@ class Parameter {
   const std::string& name() const { return name_; }
   void set_name(std::string name) { name_ = std::move(name); }
   const Shape& shape() const { return shape_; }
-  // Also true for a lazy or a released value.
-  bool has_value() const { return value_.defined() || is_released() || is_lazy(); }
-  // Of the value, without making a lazy one; of a released parameter, of data(). Throw Error if
-  // there is no value.
-  DType dtype() const { return is_lazy() ? lazy_.dtype : data().dtype(); }
-  ContextPtr context() const { return is_lazy() ? lazy_.context : data().context(); }
-  // The value as a leaf of the graph. Makes a lazy value and fetches a released one. Throws Error
-  // if there is no value.
-  const Tensor& value() const;
-  // The elements outside of any graph, for optimizers, loaders and collectives to read and write.
-  // For a released parameter, only the elements that were kept.
-  Tensor data() const { return is_released() ? rest_ : value().Detach(); }
+  // Also true for a value that is lazy or that this rank does not have in memory.
+  bool has_value() const { return storage_ != nullptr; }
+  // Of the value; neither makes it nor waits for it. Throw Error if there is no value.
+  DType dtype() const;
+  ContextPtr context() const;
+  // The whole value as a leaf of the graph. Makes a lazy value; communicates if !is_local(). Throws
+  // Error if there is no value.
+  Tensor value() const;
+  // The elements that this rank has now, outside of any graph, for optimizers, loaders and
+  // collectives to read and write. Makes a lazy value.
+  Tensor data() const;
   // Replaces the value by one of the same shape; the gradient stays. Graphs that were recorded
-  // before keep the old value.
-  void set_value(Tensor value);
+  // before keep the old value. Throws Error if a plugin keeps the value: copy into data() then.
+  void set_value(const Tensor& value);
   // Replaces the value by one that takes no memory until value() or data() is called. If `make`
   // throws, that call throws the same, and the next call tries again. set_value replaces a lazy
   // value without making it.
   void set_lazy_value(LazyValue lazy);
-  bool is_lazy() const { return lazy_.make != nullptr; }
-  // Replaces the value by this rank's shard of it, of any shape. The gradient becomes absent.
-  void set_part(Tensor part);
-  // Whether the value is only a part of what the model declared: other ranks hold the rest.
-  bool is_part() const { return is_part_ || is_released(); }
-  // Frees the value's memory, except for `rest` [n], some of its elements; the shape stays. The
-  // next read of the value runs `fetch`, which must call set_value with the whole value, or throw.
-  void Release(Tensor rest, std::function<void()> fetch);
-  bool is_released() const { return rest_.defined(); }
-  // Frees the value for good: other ranks hold all of it. `none`, an empty tensor [0], keeps its
-  // dtype and context. Reading the value throws Error with `where`, which names the holder.
-  void GiveAway(Tensor none, const std::string& where);
-  // Whether other ranks hold all of the value (GiveAway).
-  bool is_elsewhere() const { return is_elsewhere_; }
-  // `hook` runs once, before the next read of the value; a plugin that fetches values in the
-  // background waits there. nullptr removes it.
-  void set_before_read(std::function<void()> hook) { before_read_ = std::move(hook); }
+  // Replaces the value by this rank's part of it, of any shape. The gradient becomes absent.
+  void set_part(const Tensor& part);
+  // From now on the value is there (parameter_storage.h). The shape and the gradient stay.
+  void set_storage(std::shared_ptr<ParameterStorage> storage);
+
+  // The value has not been made yet.
+  bool is_lazy() const;
+  // This rank has only a part of what the model declared now: other ranks have the rest.
+  bool is_part() const;
+  // value() needs no other rank now.
+  bool is_local() const;
+  // False if other ranks have all of the value: value() throws Error, and data() is empty.
+  bool is_here() const;
 
   bool requires_grad() const { return requires_grad_; }
   // false freezes the parameter: it gets no gradient, and an optimizer skips it.
@@ -127,24 +123,19 @@ class Parameter {
   bool has_grad_hooks() const { return !hooks_.empty() || final_hook_ != nullptr; }
 
  private:
-  void MakeLeaf();
-  void MakeLazyValue();
+  ParameterStorage& Storage() const;
+  void CheckReplaceable() const;
 
   std::string name_;
   Shape shape_;
-  Tensor value_;
-  LazyValue lazy_;  // if it has a `make`, value_ is undefined
-  Tensor rest_;     // defined while released; then value_ is undefined
-  std::function<void()> fetch_;
-  mutable std::function<void()> before_read_;
+  std::shared_ptr<ParameterStorage> storage_;  // null: no value
   Tensor grad_;
   std::string grad_keeper_;
   OnZeroGrad on_zero_grad_;
   bool requires_grad_ = true;
-  bool is_part_ = false;
-  bool is_elsewhere_ = false;
   DType grad_dtype_ = DType::kF32;
-  std::shared_ptr<class LeafNode> leaf_;
+  mutable std::shared_ptr<class LeafNode> leaf_;
+  mutable std::shared_ptr<GraphMeta> meta_;  // of values that are read; null: make it anew
   std::vector<std::pair<int, Hook>> hooks_;
   int next_hook_ = 0;
   Hook final_hook_;

@@ -79,9 +79,10 @@ class Sleeper : public nn::Module {
     std::this_thread::sleep_for(time_);
     Tensor y = x.Detach().Clone();
     // The first stage also computes gradients of its inputs, so it takes as long as the others.
-    const Tensor& from = input_ != nullptr ? input_->value() : x;
+    const Tensor weight = weight_->value();
+    const Tensor from = input_ != nullptr ? input_->value() : x;
     if (autograd::NeedsGrad({from})) {
-      autograd::Attach(y, std::make_shared<SleepNode>(time_), {from, weight_->value()});
+      autograd::Attach(y, std::make_shared<SleepNode>(time_), {from, weight});
     }
     return y;
   }

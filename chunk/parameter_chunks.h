@@ -10,7 +10,7 @@
 //   chunks.GatherAsync();                 // distribute all shards in the background
 //   parameters[i]->value();               // waits for its chunk if necessary
 //
-// A parameter's value becomes a view of its chunk. on_move runs once per parameter before the old
+// A parameter's value becomes a view of its chunk, and cannot be replaced. on_move runs once per parameter before the old
 // value is dropped; the chunk already holds the value, cast to the chunks' dtype. GatherAsync is
 // collective: all ranks of the group must call it. It issues one all-gather per chunk, in the order
 // of the chunks.
@@ -48,9 +48,6 @@ class ParameterChunks {
   // Which elements of the parameter Shard returns.
   Layout LayoutOf(size_t index) const;
 
-  // Throws Error with the name of the first parameter whose value is no longer in its chunk.
-  void CheckUnchanged() const;
-
   // Starts to gather all chunks. Until a chunk has arrived, reading one of its values waits.
   void GatherAsync();
   // Blocks until every value is whole.
@@ -58,20 +55,22 @@ class ParameterChunks {
 
  private:
   struct Chunk {
+    void Wait();
     Tensor values;
-    std::shared_ptr<comm::Work> work;
+    std::shared_ptr<comm::Work> work;  // the running gather
+    bool is_updated = true;            // ParameterChunks still gathers it
   };
+  class Storage;
   struct Place {
     size_t chunk = 0;
     const ChunkItem* item = nullptr;
   };
   int rank() const { return group_ == nullptr ? 0 : group_->rank(); }
-  void WaitFor(size_t chunk);
 
   std::vector<autograd::ParameterPtr> parameters_;
   std::vector<ChunkSpec> plan_;
   comm::GroupPtr group_;
-  std::vector<Chunk> chunks_;
+  std::vector<std::shared_ptr<Chunk>> chunks_;
   std::vector<Place> places_;  // by parameter
 };
 

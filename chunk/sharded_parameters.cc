@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "apogee/autograd/parameter_storage.h"
+
 namespace apogee::chunk {
 namespace {
 
@@ -54,6 +56,49 @@ class ShardedParameters::PackedValue : public autograd::PackedTensor {
   int64_t walk_ = -1;  // the last walk that read it
 };
 
+// A value in a chunk. Outlives ShardedParameters; then this rank's shard can still be read.
+class ShardedParameters::Storage : public autograd::ParameterStorage {
+ public:
+  Storage(std::weak_ptr<ShardedParameters> owner, size_t index,
+          const autograd::Parameter& parameter)
+      : owner_(std::move(owner)),
+        index_(index),
+        name_(parameter.name()),
+        was_part_(parameter.is_part()) {}
+  void set_shard(const Tensor& shard) { shard_ = shard; }
+
+  DType dtype() const override { return shard_.dtype(); }
+  ContextPtr context() const override {
+    const auto owner = owner_.lock();
+    return owner != nullptr && owner->IsHeld(index_) ? owner->context() : shard_.context();
+  }
+  Tensor Read() override {
+    const auto owner = owner_.lock();
+    APOGEE_CHECK(owner != nullptr, "parameter \"", name_,
+                 "\" was read after the plugin that shards it was destroyed; this rank has a part "
+                 "of it only (Parameter::data)");
+    return owner->ValueOf(index_);
+  }
+  Tensor ReadLocal() override { return is_local() ? Read() : shard_; }
+  bool is_local() const override {
+    const auto owner = owner_.lock();
+    return owner != nullptr && owner->IsHeld(index_);
+  }
+  bool is_whole() const override { return is_local() && !was_part_; }
+  std::string ReplaceProblem() const override {
+    return "cannot take another tensor after boost, which would not be connected to its shards; "
+           "copy this rank's part (Plugin::LayoutOf) into parameter.data() instead of calling "
+           "set_value";
+  }
+
+ private:
+  std::weak_ptr<ShardedParameters> owner_;
+  size_t index_;
+  std::string name_;
+  bool was_part_;  // gathered, it is still a part of what the model declared
+  Tensor shard_;
+};
+
 std::shared_ptr<ShardedParameters> ShardedParameters::Make(
     std::vector<autograd::ParameterPtr> parameters, std::vector<ChunkSpec> plan,
     ShardedParametersOptions options, const OnMove& on_move) {
@@ -66,6 +111,7 @@ std::shared_ptr<ShardedParameters> ShardedParameters::Make(
 ShardedParameters::ShardedParameters(std::vector<autograd::ParameterPtr> parameters,
                                      std::vector<ChunkSpec> plan, ShardedParametersOptions options)
     : parameters_(std::move(parameters)),
+      storages_(parameters_.size()),
       plan_(std::move(plan)),
       options_(std::move(options)),
       chunks_(plan_.size()),
@@ -95,7 +141,11 @@ void ShardedParameters::Move(const OnMove& on_move) {
         shard.CopyFrom(flat.Slice(0, segment.begin, segment.length));
       }
       on_move(item.parameter, old_value, shard, LayoutOf(item.parameter));
-      LetGo(item.parameter);
+      auto& storage = storages_[item.parameter];
+      storage =
+          std::make_shared<Storage>(weak_from_this(), item.parameter, *parameters_[item.parameter]);
+      storage->set_shard(shard);
+      parameters_[item.parameter]->set_storage(storage);
     }
   }
   options_.before_move = nullptr;  // the objects it captured may not live longer
@@ -118,15 +168,14 @@ Layout ShardedParameters::LayoutOf(size_t index) const {
                  .cut_multiple = place.item->cut_multiple});
 }
 
-void ShardedParameters::LetGo(size_t index) {
-  parameters_[index]->Release(
-      Shard(index), [owner = weak_from_this(), index, name = parameters_[index]->name()] {
-        const auto alive = owner.lock();
-        APOGEE_CHECK(alive != nullptr, "parameter \"", name,
-                     "\" was read after the plugin that shards it was destroyed; this rank has a "
-                     "part of it only (Parameter::data)");
-        alive->Miss(index);
-      });
+Tensor ShardedParameters::ValueOf(size_t index) {
+  if (!IsHeld(index)) Miss(index);
+  const Place& place = places_[index];
+  APOGEE_CHECK(IsHeld(index), "parameter \"", parameters_[index]->name(),
+               "\" was read, and on_miss did not acquire its chunk");
+  return chunks_[place.chunk]
+      .values.Slice(0, place.item->offset, place.item->numel)
+      .View(parameters_[index]->shape());
 }
 
 void ShardedParameters::Miss(size_t index) {
@@ -207,21 +256,12 @@ void ShardedParameters::Acquire(size_t index) {
     chunk.values = Tensor();
     throw;
   }
-  for (const ChunkItem& item : plan_[index].items) {
-    autograd::Parameter& parameter = *parameters_[item.parameter];
-    parameter.set_value(chunk.values.Slice(0, item.offset, item.numel).View(parameter.shape()));
-  }
 }
 
 void ShardedParameters::EndHold(size_t index, bool in_backward) {
   Chunk& chunk = chunks_[index];
   const std::vector<size_t> drop = schedule_.Release(index);
   if (schedule_.is_held(index)) return;
-  for (const ChunkItem& item : plan_[index].items) {
-    // If the user has set another value meanwhile, it stays, for CheckReleased to find.
-    const autograd::Parameter& parameter = *parameters_[item.parameter];
-    if (parameter.data().storage() == chunk.values.storage()) LetGo(item.parameter);
-  }
   chunk.in_backward = in_backward;
   Drop(drop);
 }
@@ -277,7 +317,9 @@ void ShardedParameters::MoveHome(size_t index, const ContextPtr& home) {
   moved.CopyFrom(chunk.shard);
   chunk.shard = moved;
   schedule_.set_chunk_bytes(index, GatheredBytes(index));
-  for (const ChunkItem& item : plan_[index].items) LetGo(item.parameter);
+  for (const ChunkItem& item : plan_[index].items) {
+    storages_[item.parameter]->set_shard(Shard(item.parameter));
+  }
 }
 
 void ShardedParameters::DropRetained() {
@@ -286,19 +328,6 @@ void ShardedParameters::DropRetained() {
     chunk.retained = Tensor();
     chunk.in_backward = false;
     chunk.num_read = 0;
-  }
-}
-
-void ShardedParameters::CheckReleased() const {
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    const autograd::Parameter& parameter = *parameters_[i];
-    APOGEE_CHECK(
-        parameter.is_released() &&
-            parameter.data().storage() == chunks_[places_[i].chunk].shard.storage(),
-        "parameter \"", parameter.name(),
-        "\" was given another tensor after boost, which is not connected to its shards; copy "
-        "this rank's part (Plugin::LayoutOf) into parameter.data() instead of calling "
-        "set_value");
   }
 }
 

@@ -119,9 +119,6 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
   using Observer = std::function<void(size_t chunk, bool gathered)>;
   void set_observer(Observer observer) { observer_ = std::move(observer); }
 
-  // Throws Error with the name of a parameter whose tensor was replaced since Release.
-  void CheckReleased() const;
-
   void set_on_miss(OnMiss on_miss) { on_miss_ = std::move(on_miss); }
   autograd::PackHook PackValues();
 
@@ -143,11 +140,11 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
     const ChunkItem* item = nullptr;
   };
   class PackedValue;
+  class Storage;
 
   ShardedParameters(std::vector<autograd::ParameterPtr> parameters, std::vector<ChunkSpec> plan,
                     ShardedParametersOptions options);
   void Move(const OnMove& on_move);
-  void LetGo(size_t index);
   void EndHold(size_t chunk, bool in_backward);
   void Gather(size_t chunk);
   const Tensor& WaitFor(Chunk& chunk);
@@ -156,7 +153,11 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
   void Miss(size_t index);
   int rank() const { return options_.group == nullptr ? 0 : options_.group->rank(); }
 
+  Tensor ValueOf(size_t index);
+  bool IsHeld(size_t index) const { return schedule_.is_held(places_[index].chunk); }
+
   std::vector<autograd::ParameterPtr> parameters_;
+  std::vector<std::shared_ptr<Storage>> storages_;  // of the parameters
   std::vector<ChunkSpec> plan_;
   ShardedParametersOptions options_;
   ContextPtr context_;

@@ -111,7 +111,7 @@ void TextRun::ReportMemory() { Note(DescribeMemory(rank_.world, rank_.start)); }
 void TextRun::WriteSample() {
   const std::vector<autograd::ParameterPtr> parameters = boosted_->model.Parameters();
   const bool sharded = std::ranges::any_of(
-      parameters, [](const autograd::ParameterPtr& each) { return each->is_released(); });
+      parameters, [](const autograd::ParameterPtr& each) { return !each->is_local(); });
   if (plugin_.data_rank() != 0 && !sharded) return;
   Note("sample:\n" + Generate(boosted_->model, rank_.world.context(), flags_.prompt,
                               {.block = flags_.block,

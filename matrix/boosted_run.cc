@@ -173,8 +173,8 @@ class RankRun {
   // The elements in the parameter's data() on this rank; of a released parameter, its kept shard.
   Tensor KeptOf(const autograd::Parameter& parameter, const Tensor& whole) const {
     const Tensor part = PartOf(parameter, whole);
-    if (parameter.is_elsewhere()) return part.Contiguous().View({part.numel()}).Slice(0, 0, 0);
-    if (!parameter.is_released()) return part;
+    if (!parameter.is_here()) return part.Contiguous().View({part.numel()}).Slice(0, 0, 0);
+    if (parameter.is_local()) return part;
     const Layout layout = gemini_->LayoutOf(parameter);
     const Segment kept = layout.segments().empty() ? Segment{} : layout.segments()[0];
     return part.Contiguous().View({part.numel()}).Slice(0, kept.begin, kept.length);

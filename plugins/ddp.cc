@@ -162,7 +162,7 @@ void DdpPlugin::State::HandOverGradients(nn::Module& model, optim::Optimizer& op
   });
   std::vector<autograd::ParameterPtr> may_stay;
   optimizer.ForEachView([&](const optim::ParamView& view, int group) {
-    if (!local_->MayTakeLocalGrad(group) || view.parameter()->is_elsewhere()) return;
+    if (!local_->MayTakeLocalGrad(group) || !view.parameter()->is_here()) return;
     local_group_ = group;
     may_stay.push_back(view.parameter());
     std::erase(reduced, view.parameter());

@@ -186,7 +186,6 @@ optim::Optimizer& LowLevelZeroPlugin::State::Configure(nn::Module& model,
   guard_->Attach(optimizer);
   optimizer.AddPreStepHook([this](optim::Optimizer&) {
     parameters_->Wait();
-    parameters_->CheckUnchanged();
     shards_->CheckNoneFromElsewhere();
   });
   optimizer.AddStepHook([this](optim::Optimizer& stepped) {

@@ -146,7 +146,7 @@ void MaskByPlace(nn::Module& model, int rank) {
 
 std::vector<autograd::ParameterPtr> HeldParameters(const nn::Module& model) {
   std::vector<autograd::ParameterPtr> held = model.Parameters();
-  std::erase_if(held, [](const auto& parameter) { return parameter->is_elsewhere(); });
+  std::erase_if(held, [](const auto& parameter) { return !parameter->is_here(); });
   return held;
 }
 

@@ -16,7 +16,7 @@
 
 namespace apogee {
 
-// The model's parameters except those that only other ranks hold (Parameter::is_elsewhere).
+// The model's parameters except those that only other ranks hold (Parameter::is_here).
 std::vector<autograd::ParameterPtr> HeldParameters(const nn::Module& model);
 
 // Throws Error if a plugin has cut parameters of the model.

@@ -15,7 +15,7 @@ namespace apogee::autograd {
 // x must be contiguous: call Contiguous first if it may not be.
 Tensor View(const Tensor& x, const Shape& shape);
 Tensor Transpose(const Tensor& x, int dim0, int dim1);
-// The range [start, start + length) of a dim. The gradient is zero outside of the range.
+// The range [start, start + length) of a dim. Outside of the range the gradient is zeros.
 Tensor Slice(const Tensor& x, int dim, int64_t start, int64_t length);
 // A row-major copy if x is strided, else x itself.
 Tensor Contiguous(const Tensor& x);

@@ -80,7 +80,7 @@ TensorParallel::TensorParallel(Module& model, ParallelPlan plan, comm::GroupPtr 
 void TensorParallel::Apply() {
   for (const autograd::ParameterPtr& parameter : model_.Parameters()) {
     const TensorShard* shard = ShardOf(*parameter);
-    if (shard == nullptr || parameter->is_elsewhere()) continue;
+    if (shard == nullptr || !parameter->is_here()) continue;
     Tensor part = CutLocal(*shard, parameter->data(), group_->rank(), group_->size());
     part.storage()->set_category(MemoryCategory::kParameter);
     parameter->set_part(std::move(part));

@@ -181,7 +181,6 @@ optim::Optimizer& GeminiPlugin::State::Configure(nn::Module& model, optim::Optim
   optim::SumStatistics(optimizer, cut_before ? cut_.statistics_group : group_);
   guard_->Attach(optimizer);
   optimizer.AddPreStepHook([this](optim::Optimizer&) {
-    parameters_->CheckReleased();
     shards_->CheckNoneFromElsewhere();
     homes_->ReadAhead();
   });

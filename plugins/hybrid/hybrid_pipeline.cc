@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "apogee/plugins/pipeline/elsewhere.h"
 #include "apogee/plugins/replicas.h"
 
 namespace apogee {
@@ -89,11 +90,11 @@ void HybridPipeline::Cut(nn::Module& model, const comm::World& world, const comm
     if (std::ranges::find(holders, stage) != holders.end()) continue;
     const std::string where = "it lies on pipeline stage " + std::to_string(holders[0]) +
                               ", this is stage " + std::to_string(stage);
-    parameter->GiveAway(
-        Tensor::Empty({0}, dtype, parameter->context(), MemoryCategory::kParameter),
-        where +
-            "; run the model with booster.execute_pipeline, and if a piece here uses the "
-            "parameter, list it in nn::Piece::tied");
+    parameter->set_grad(Tensor());
+    parameter->set_storage(std::make_shared<pipeline::ElsewhereStorage>(
+        *parameter, dtype,
+        where + "; run the model with booster.execute_pipeline, and if a piece here uses the "
+                "parameter, list it in nn::Piece::tied"));
   }
 }
 
@@ -120,7 +121,7 @@ void HybridPipeline::BindEmpty(optim::ParamView& view, LayoutOptions layout, con
 Tensor HybridPipeline::Whole(const autograd::Parameter& parameter, const Shape& shape,
                              const std::function<Tensor()>& here) const {
   const Tensor whole =
-      parameter.is_elsewhere()
+      !parameter.is_here()
           ? Tensor::Empty(shape, parameter.dtype(), parameter.context(), MemoryCategory::kParameter)
           : here().Clone();
   group_->Broadcast(whole, cut_->HoldersOf(parameter)[0]);

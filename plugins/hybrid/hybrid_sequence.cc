@@ -81,7 +81,7 @@ void HybridSequence::Attach(nn::Module& model, optim::Optimizer& optimizer, cons
   for (optim::ParamView& view : optimizer.views()) {
     const autograd::Parameter& parameter = *view.parameter();
     const bool cut = tensor_parallel->ShardOf(parameter) != nullptr;
-    if (cut || parameter.is_elsewhere() || !parallel_->IsPartial(parameter)) continue;
+    if (cut || !parameter.is_here() || !parallel_->IsPartial(parameter)) continue;
     views.push_back(&view);
     // Clipping by hand would use addends.
     if (!view.is_shard() && view.parameter()->grad_keeper().empty()) {

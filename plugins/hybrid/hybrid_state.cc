@@ -248,7 +248,7 @@ void HybridParallelPlugin::State::BindView(optim::ParamView& view, int64_t cut_m
   LayoutOptions layout{.segments = {here.segments().begin(), here.segments().end()},
                        .num_replicas = here.num_replicas() * pipeline_.NumHolders(parameter),
                        .cut_multiple = here.cut_multiple()};
-  if (!parameter.is_elsewhere()) {
+  if (parameter.is_here()) {
     return view.BindParameter(Layout(here.logical_shape(), std::move(layout)));
   }
   // As on the ranks that hold the parameter; there the data-parallel axis may have cut it further.
@@ -260,7 +260,7 @@ void HybridParallelPlugin::State::BindView(optim::ParamView& view, int64_t cut_m
 }
 
 Layout HybridParallelPlugin::State::LayoutOf(const autograd::Parameter& parameter) const {
-  if (parameter.is_elsewhere()) {
+  if (!parameter.is_here()) {
     const Shape& shape =
         parallel_ != nullptr ? parallel_->LogicalShape(parameter) : parameter.shape();
     return Layout(shape, LayoutOptions{});

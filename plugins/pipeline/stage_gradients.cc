@@ -13,7 +13,7 @@ StageGradients::StageGradients(
     const std::function<bool(const autograd::Parameter&)>& is_of_one_chunk) {
   std::map<std::vector<int>, std::vector<autograd::ParameterPtr>> by_holders;
   for (const autograd::ParameterPtr& parameter : model.Parameters()) {
-    if (parameter->is_elsewhere()) continue;
+    if (!parameter->is_here()) continue;
     if (!is_of_one_chunk(*parameter)) late_.push_back(parameter.get());
     const std::vector<int>& holders = cut.HoldersOf(*parameter);
     if (holders.size() > 1) by_holders[holders].push_back(parameter);

@@ -9,6 +9,7 @@
 #include "apogee/autograd/engine.h"
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/functions/shape.h"
+#include "apogee/autograd/parameter_storage.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/nn/models/llama.h"
@@ -76,7 +77,7 @@ TEST_F(ModuleTest, LazyValuesAreThoseOfInitialize) {
       EXPECT_EQ(context->ledger().live_total_bytes(), 0);
       EXPECT_EQ(lazy->generator().key().a, eager->generator().key().a);
       for (const ParameterPtr& p : lazy->Parameters()) {
-        EXPECT_TRUE(p->has_value() && p->is_lazy() && !p->is_part() && !p->is_released());
+        EXPECT_TRUE(p->has_value() && p->is_lazy() && !p->is_part() && p->is_local());
         EXPECT_EQ(p->dtype(), dtype);
         EXPECT_EQ(p->context(), context);
         EXPECT_EQ(p->grad_dtype(), dtype);
@@ -171,18 +172,36 @@ TEST_F(ModuleTest, LazyValuesCanBeSetUnmade) {
   EXPECT_EQ(context->ledger().peak_total_bytes(), 0);
 }
 
+// Half of a value; the rest is with other ranks.
+class HalfStorage : public autograd::ParameterStorage {
+ public:
+  explicit HalfStorage(const Tensor& half) : half_(half) {}
+  DType dtype() const override { return half_.dtype(); }
+  ContextPtr context() const override { return half_.context(); }
+  Tensor Read() override { Throw("the other half is not here"); }
+  Tensor ReadLocal() override { return half_; }
+  bool is_local() const override { return false; }
+  bool is_whole() const override { return false; }
+  std::string ReplaceProblem() const override { return "is a half and stays one"; }
+
+ private:
+  Tensor half_;
+};
+
 TEST_F(ModuleTest, PartsOfLazyValues) {
   const ContextPtr context = CpuContext();
   Mlp model({.sizes = {4, 4}});
   model.InitializeLazily(context, {.seed = 3, .dtype = DType::kBF16});
   const ParameterPtr weight = model.Parameters()[0], bias = model.Parameters()[1];
   const Tensor part = Tensor::Full({2}, DType::kF32, 2, context_);
-  weight->Release(part, [] {});
-  EXPECT_TRUE(weight->is_released() && !weight->is_lazy());
+  weight->set_storage(std::make_shared<HalfStorage>(part));
+  EXPECT_TRUE(weight->is_part() && !weight->is_local() && !weight->is_lazy());
   EXPECT_EQ(weight->grad_dtype(), DType::kF32);
   EXPECT_EQ(weight->dtype(), DType::kF32);
   EXPECT_EQ(weight->data().raw(), part.raw());
   EXPECT_THROW(weight->value(), Error);
+  EXPECT_THROW(weight->set_value(Tensor::Zeros(weight->shape(), DType::kF32, context_)), Error);
+  EXPECT_THROW(weight->set_part(part), Error);
   bias->set_part(part);
   EXPECT_TRUE(bias->is_part() && !bias->is_lazy());
   EXPECT_EQ(bias->value().ToVector<float>(), part.ToVector<float>());

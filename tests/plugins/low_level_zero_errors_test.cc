@@ -129,14 +129,11 @@ TEST(LowLevelZeroErrorsTest, ParametersChangedAfterBoost) {
     rig.model.Parameters()[0]->set_requires_grad(false);
     rig.booster.boost(rig.model, *rig.optimizer);
     const auto parameter = rig.model.Parameters()[1];
-    const Tensor in_chunk = parameter->data();
     rig.booster.backward(rig.Loss(), *rig.optimizer);
     const Weights before = WeightsOf(rig.model);
-    parameter->set_value(parameter->data().Clone());
-    EXPECT_THAT([&] { rig.optimizer->step(); },
+    EXPECT_THAT([&] { parameter->set_value(parameter->data().Clone()); },
                 Says(AllOf(HasSubstr(parameter->name()), HasSubstr("another tensor after boost"))));
     EXPECT_EQ(WeightsOf(rig.model), before);
-    parameter->set_value(in_chunk);
     rig.model.Parameters()[0]->set_requires_grad(true);
     EXPECT_THAT([&] { rig.booster.backward(rig.Loss(), *rig.optimizer); },
                 Says(AllOf(HasSubstr("layers.0.weight"), HasSubstr("frozen at boost"))));

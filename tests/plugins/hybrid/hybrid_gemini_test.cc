@@ -144,7 +144,7 @@ Result Train(const RunSetup& setup) {
     }
     result.peak_bytes = ledger.peak_model_data_bytes();
     for (const auto& p : run.model->Parameters()) {
-      EXPECT_EQ(p->is_released(), setup.options.stage == 3) << p->name();
+      EXPECT_EQ(p->is_local(), setup.options.stage != 3) << p->name();
     }
     result.weights = WholeWeightsOf(*run.model, plugin);
   });

@@ -71,8 +71,7 @@ void ExpectTraffic(const Case& c, int zero, comm::World& world, std::array<Total
   const bool has_late_table = stage == 0 || (stage == kStages - 1 && !c.is_vee);
   double own_bytes = 0;
   for (const auto& parameter : model.Parameters()) {
-    if (!parameter->is_elsewhere())
-      own_bytes += static_cast<double>(4 * parameter->shape().numel());
+    if (parameter->is_here()) own_bytes += static_cast<double>(4 * parameter->shape().numel());
   }
   const Tensor tokens =
       Tensor::Full({kMicros * kMicroSize, kTokens}, DType::kI64, 3, world.context());
@@ -95,7 +94,7 @@ void ExpectTraffic(const Case& c, int zero, comm::World& world, std::array<Total
               1 + checks);
     boosted.optimizer.step();
     for (const auto& p : model.Parameters()) {
-      if (!p->is_elsewhere()) p->value();  // waits
+      if (p->is_here()) p->value();  // waits
     }
     const Traffic data = dp->traffic() - data_before;
     // Sums on shards take every micro-batch's gradients, but the table's, which wait for all.
