@@ -23,8 +23,8 @@
 
 namespace apogee::autograd {
 
-// The weight gradients that a backward with BackwardOptions::deferred left for later. Run() computes
-// them, adds them to the parameters and runs the parameters' hooks.
+// The weight gradients that a backward with BackwardOptions::deferred left for later. Run()
+// computes them, adds them to the parameters and runs the parameters' hooks.
 class DeferredWeightGrads {
  public:
   DeferredWeightGrads();

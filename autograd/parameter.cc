@@ -106,7 +106,8 @@ void Parameter::set_grad(Tensor grad) {
 }
 
 void Parameter::zero_grad(bool set_to_none) {
-  if (on_zero_grad_) on_zero_grad_(set_to_none);
+  const std::shared_ptr<const GradPlace> place = grad_place();
+  if (place != nullptr && place->on_zero_grad) place->on_zero_grad(set_to_none);
   if (set_to_none) {
     grad_ = Tensor();
   } else if (grad_.defined()) {
@@ -131,26 +132,15 @@ void Parameter::AccumulateGrad(Tensor grad) {
   grad_ = std::move(grad);
 }
 
-int Parameter::AddGradHook(Hook hook) {
-  hooks_.emplace_back(next_hook_, std::move(hook));
-  return next_hook_++;
-}
-
-void Parameter::RemoveGradHook(int handle) {
-  std::erase_if(hooks_, [handle](const auto& entry) { return entry.first == handle; });
-}
-
-std::shared_ptr<void> Parameter::SetFinalGradHook(Hook hook) {
-  APOGEE_CHECK(final_hook_ == nullptr, "parameter \"", name_,
+void Parameter::set_grad_sink(const std::shared_ptr<GradSink>& sink) {
+  APOGEE_CHECK(grad_sink_.expired(), "parameter \"", name_,
                "\": a plugin takes its gradients already; a model can be boosted once");
-  final_hook_ = std::move(hook);
-  return std::shared_ptr<void>(nullptr, [this](void*) { final_hook_ = nullptr; });
+  grad_sink_ = sink;
 }
 
 void Parameter::RunGradHooks() {
-  // By index: a hook may add hooks.
-  for (size_t i = 0; i < hooks_.size(); ++i) hooks_[i].second(*this);
-  if (final_hook_ != nullptr) final_hook_(*this);
+  hooks_.Run(*this);
+  if (const std::shared_ptr<GradSink> sink = grad_sink_.lock()) sink->OnGradient(*this);
 }
 
 std::vector<Tensor> LeafNode::Backward(std::vector<Tensor> grads, const BackwardContext&) {

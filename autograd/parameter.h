@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "apogee/autograd/node.h"
+#include "apogee/core/hooks.h"
 
 namespace apogee::autograd {
 
@@ -38,6 +39,24 @@ struct LazyValue {
   DType dtype = DType::kF32;
   ContextPtr context;
   std::function<Tensor()> make;
+};
+
+class Parameter;
+
+// Takes finished gradients of parameters.
+class GradSink {
+ public:
+  virtual ~GradSink() = default;
+  // This backward call has added its last contribution to parameter.grad(), which the sink may
+  // take away.
+  virtual void OnGradient(Parameter& parameter) = 0;
+};
+
+// The place of a finished gradient that is not in its parameter.
+struct GradPlace {
+  std::string where;  // and the remedy, for readers of Parameter::grad()
+  // Runs with every zero_grad, to clear the gradient there. May be null.
+  std::function<void(bool set_to_none)> on_zero_grad = nullptr;
 };
 
 class Parameter {
@@ -100,27 +119,21 @@ class Parameter {
   // Makes the gradient absent. With set_to_none = false, fills a present gradient with zeros.
   void zero_grad(bool set_to_none = true);
 
-  // If not empty, a plugin holds the finished gradient, and grad() does not have it. The text names
-  // the place and the remedy. Code that reads gradients from parameters must throw Error with it.
-  const std::string& grad_keeper() const { return grad_keeper_; }
-  // `on_zero_grad` runs with every zero_grad, to clear the gradient that the plugin holds.
-  using OnZeroGrad = std::function<void(bool set_to_none)>;
-  void set_grad_keeper(std::string keeper, OnZeroGrad on_zero_grad = nullptr) {
-    grad_keeper_ = std::move(keeper);
-    on_zero_grad_ = std::move(on_zero_grad);
-  }
+  // Where the finished gradient is, if grad() does not have it; else null. Code that reads
+  // gradients from parameters must throw Error with `where`.
+  std::shared_ptr<const GradPlace> grad_place() const { return grad_place_.lock(); }
+  // `place` counts until it is destroyed, which its owner decides.
+  void set_grad_place(const std::shared_ptr<const GradPlace>& place) { grad_place_ = place; }
 
   // Adds to the gradient; backward calls it. Takes the tensor over if nothing else owns it.
   void AccumulateGrad(Tensor grad);
-  // Hooks run in the order in which they were added. Returns a handle for RemoveGradHook.
-  int AddGradHook(Hook hook);
-  void RemoveGradHook(int handle);
-  // Sets the hook that takes the finished gradient. It runs after all hooks of AddGradHook, for as
-  // long as the returned handle lives; the parameter must outlive the handle. Throws Error if there
-  // is a final hook already.
-  [[nodiscard]] std::shared_ptr<void> SetFinalGradHook(Hook hook);
+  // The handle removes the hook; a Subscription made from it does so when it is destroyed.
+  HookHandle AddGradHook(Hook hook) { return hooks_.Add(std::move(hook)); }
+  // `sink` takes each finished gradient, after all hooks of AddGradHook, until it is destroyed,
+  // which its owner decides. Throws Error if there is another one.
+  void set_grad_sink(const std::shared_ptr<GradSink>& sink);
   void RunGradHooks();
-  bool has_grad_hooks() const { return !hooks_.empty() || final_hook_ != nullptr; }
+  bool has_grad_hooks() const { return !hooks_.empty() || !grad_sink_.expired(); }
 
  private:
   ParameterStorage& Storage() const;
@@ -130,15 +143,13 @@ class Parameter {
   Shape shape_;
   std::shared_ptr<ParameterStorage> storage_;  // null: no value
   Tensor grad_;
-  std::string grad_keeper_;
-  OnZeroGrad on_zero_grad_;
+  std::weak_ptr<const GradPlace> grad_place_;
   bool requires_grad_ = true;
   DType grad_dtype_ = DType::kF32;
   mutable std::shared_ptr<class LeafNode> leaf_;
   mutable std::shared_ptr<GraphMeta> meta_;  // of values that are read; null: make it anew
-  std::vector<std::pair<int, Hook>> hooks_;
-  int next_hook_ = 0;
-  Hook final_hook_;
+  Hooks<Parameter&> hooks_;
+  std::weak_ptr<GradSink> grad_sink_;
 };
 
 using ParameterPtr = std::shared_ptr<Parameter>;

@@ -8,7 +8,8 @@
 //   parameter.set_storage(std::make_shared<MappedFile>(path));
 //   parameter.value();                                        // MappedFile::Read
 //
-// Three come with autograd: a tensor, a tensor that is only a part, a tensor made by the first read.
+// Three come with autograd: a tensor, a tensor that is only a part, and a tensor that the first
+// read makes.
 #ifndef APOGEE_AUTOGRAD_PARAMETER_STORAGE_H_
 #define APOGEE_AUTOGRAD_PARAMETER_STORAGE_H_
 

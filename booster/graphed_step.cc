@@ -106,7 +106,7 @@ void GraphedMicroStep::CheckSetup() const {
         "run the micro-batch eagerly");
   }
   for (const autograd::ParameterPtr& parameter : parameters_) {
-    APOGEE_CHECK(!parameter->has_grad_hooks() && parameter->grad_keeper().empty(),
+    APOGEE_CHECK(!parameter->has_grad_hooks() && parameter->grad_place() == nullptr,
                  "GraphedMicroStep: the parameter \"", parameter->name(),
                  "\" has hooks on its gradient, which a replay would not call; remove them or run "
                  "the micro-batch eagerly");

@@ -32,6 +32,18 @@ void CopyScaled(const Tensor& to, const Tensor& from, double factor) {
 
 }  // namespace
 
+// A sink runs after all hooks, because a user's hook could otherwise change a gradient that is
+// already on its way.
+class GradientChunks::Sink : public autograd::GradSink {
+ public:
+  Sink(GradientChunks& owner, size_t index) : owner_(owner), index_(index) {}
+  void OnGradient(autograd::Parameter& /*parameter*/) override { owner_.OnGradient(index_); }
+
+ private:
+  GradientChunks& owner_;
+  size_t index_;
+};
+
 GradientChunks::GradientChunks(std::vector<autograd::ParameterPtr> parameters, comm::GroupPtr group,
                                const GradientChunkOptions& options)
     : group_(std::move(group)), options_(options) {
@@ -55,11 +67,9 @@ GradientChunks::GradientChunks(std::vector<autograd::ParameterPtr> parameters,
 void GradientChunks::Attach(std::vector<autograd::ParameterPtr> parameters) {
   slots_.resize(parameters.size());
   for (size_t i = 0; i < slots_.size(); ++i) {
-    // The hook runs last, because a user's hook could otherwise change a gradient that is already
-    // on its way.
     slots_[i].parameter = std::move(parameters[i]);
-    slots_[i].hook =
-        slots_[i].parameter->SetFinalGradHook([this, i](autograd::Parameter&) { OnGradient(i); });
+    slots_[i].sink = std::make_shared<Sink>(*this, i);
+    slots_[i].parameter->set_grad_sink(slots_[i].sink);
   }
 }
 

@@ -89,7 +89,7 @@ class GradientChunks {
   // backward has ended.
   using OnMean = std::function<void(size_t index, const Tensor& mean)>;
 
-  // Replicated mode. Attaches a hook to every parameter. `group` may be null (one rank).
+  // Replicated mode. Takes the gradients of every parameter. `group` may be null (one rank).
   GradientChunks(std::vector<autograd::ParameterPtr> parameters, comm::GroupPtr group,
                  const GradientChunkOptions& options);
   // Sharded mode, along `plan`.
@@ -128,7 +128,7 @@ class GradientChunks {
   // mode.
   struct Slot {
     autograd::ParameterPtr parameter;
-    std::shared_ptr<void> hook;
+    std::shared_ptr<autograd::GradSink> sink;
     size_t chunk = 0;
     const ChunkItem* item = nullptr;  // null: not in a chunk
     bool trainable = false;           // when the plan was made
@@ -144,6 +144,7 @@ class GradientChunks {
     std::vector<Partial> partials;
     int level = 0;
   };
+  class Sink;
   struct Chunk {
     size_t missing = 0;
     bool done = false;  // with on_chunk: reduced, or without a gradient to reduce

@@ -10,10 +10,10 @@
 //   chunks.GatherAsync();                 // distribute all shards in the background
 //   parameters[i]->value();               // waits for its chunk if necessary
 //
-// A parameter's value becomes a view of its chunk, and cannot be replaced. on_move runs once per parameter before the old
-// value is dropped; the chunk already holds the value, cast to the chunks' dtype. GatherAsync is
-// collective: all ranks of the group must call it. It issues one all-gather per chunk, in the order
-// of the chunks.
+// A parameter's value becomes a view of its chunk, and cannot be replaced. on_move runs once per
+// parameter before the old value is dropped; the chunk already holds the value, cast to the chunks'
+// dtype. GatherAsync is collective: all ranks of the group must call it. It issues one all-gather
+// per chunk, in the order of the chunks.
 #ifndef APOGEE_CHUNK_PARAMETER_CHUNKS_H_
 #define APOGEE_CHUNK_PARAMETER_CHUNKS_H_
 

@@ -14,10 +14,6 @@
 namespace apogee::nn {
 namespace {
 
-void RunAll(const std::vector<Module::Hook>& hooks, Module& module) {
-  for (const Module::Hook& hook : hooks) hook(module);
-}
-
 void CheckAlive(const Watched<Module>& module) {
   APOGEE_CHECK(
       !module.is_gone(),
@@ -58,7 +54,7 @@ Module::~Module() {
 
 Tensor Module::operator()(const Tensor& x) {
   if (training_ && parent_ == nullptr) BeginBatch(x);
-  for (const InputHook& hook : pre_forward_) hook(*this, x);
+  pre_forward_.Run(*this, x);
   Tensor input = input_ ? input_(x) : x;
   const bool input_in_graph = autograd::NeedsGrad({input});
   if (!post_backward_.empty() && input_in_graph) {
@@ -66,20 +62,20 @@ Tensor Module::operator()(const Tensor& x) {
     input = autograd::View(autograd::Contiguous(input), input.shape());
     autograd::MetaOf(input)->edge.node->AddPreHook([module = Watched(this)] {
       CheckAlive(module);
-      RunAll(module->post_backward_, *module);
+      module->post_backward_.Run(*module);
     });
   }
   Tensor y = Compute(input);
   if (autograd::NeedsGrad({y}) && (!pre_backward_.empty() || !post_backward_.empty())) {
     autograd::MetaOf(y)->edge.node->AddPreHook([module = Watched(this), input_in_graph] {
       CheckAlive(module);
-      RunAll(module->pre_backward_, *module);
+      module->pre_backward_.Run(*module);
       if (!input_in_graph && !module->post_backward_.empty()) {
-        autograd::QueueCallback([module] { RunAll(module->post_backward_, *module); });
+        autograd::QueueCallback([module] { module->post_backward_.Run(*module); });
       }
     });
   }
-  RunAll(post_forward_, *this);
+  post_forward_.Run(*this);
   return y;
 }
 

@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "apogee/autograd/parameter.h"
+#include "apogee/core/hooks.h"
 #include "apogee/core/lifetime.h"
 #include "apogee/core/rng.h"
 #include "apogee/layout/sequence_part.h"
@@ -129,10 +130,11 @@ class Module {
   // when the gradient of the module's output is complete. Post-backward hooks run when the gradient
   // of its input is complete, or at the end of backward if the input needs no gradient. All run on
   // the rank's thread, in the order in which they were added.
-  void AddPreForwardHook(InputHook hook) { pre_forward_.push_back(std::move(hook)); }
-  void AddPostForwardHook(Hook hook) { post_forward_.push_back(std::move(hook)); }
-  void AddPreBackwardHook(Hook hook) { pre_backward_.push_back(std::move(hook)); }
-  void AddPostBackwardHook(Hook hook) { post_backward_.push_back(std::move(hook)); }
+  // The handle removes the hook; a Subscription made from it does so when it is destroyed.
+  HookHandle AddPreForwardHook(InputHook hook) { return pre_forward_.Add(std::move(hook)); }
+  HookHandle AddPostForwardHook(Hook hook) { return post_forward_.Add(std::move(hook)); }
+  HookHandle AddPreBackwardHook(Hook hook) { return pre_backward_.Add(std::move(hook)); }
+  HookHandle AddPostBackwardHook(Hook hook) { return post_backward_.Add(std::move(hook)); }
   // Throws Error that names both modules if two parameters of the tree have the same full name.
   void CheckNames() const;
   // From now on Register and RegisterParameter throw Error in the whole tree: the optimizer and the
@@ -197,8 +199,8 @@ class Module {
   ForwardFunction forward_;  // null: Forward
   ForwardFunction input_;
   ForwardWrapper wrapper_;
-  std::vector<InputHook> pre_forward_;
-  std::vector<Hook> post_forward_, pre_backward_, post_backward_;
+  Hooks<Module&, const Tensor&> pre_forward_;
+  Hooks<Module&> post_forward_, pre_backward_, post_backward_;
 };
 
 }  // namespace apogee::nn

@@ -16,8 +16,9 @@ std::vector<Tensor> PresentGrads(const std::vector<autograd::ParameterPtr>& para
   std::vector<Tensor> grads;
   for (const autograd::ParameterPtr& parameter : params) {
     APOGEE_CHECK(parameter != nullptr, "gradient clipping: a parameter is null");
-    APOGEE_CHECK(parameter->grad_keeper().empty(), "gradient clipping: parameter \"",
-                 parameter->name(), "\": ", parameter->grad_keeper());
+    const auto place = parameter->grad_place();
+    APOGEE_CHECK(place == nullptr, "gradient clipping: parameter \"", parameter->name(),
+                 "\": ", place->where);
     if (!parameter->requires_grad() || !parameter->has_grad()) continue;
     if (!parameter->grad().is_contiguous()) parameter->set_grad(parameter->grad().Contiguous());
     grads.push_back(parameter->grad());

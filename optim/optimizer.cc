@@ -156,7 +156,8 @@ std::optional<Tensor> Optimizer::step(const Closure& closure) {
     loss = closure();
   }
 
-  for (const StepHook& hook : pre_step_hooks_) hook(*this);
+  APOGEE_CHECK(refusal_.empty(), refusal_);
+  pre_step_hooks_.Run(*this);
   if (fused_report_.has_value()) {
     for (const ParamView& view : views_) {
       APOGEE_CHECK(
@@ -185,7 +186,7 @@ std::optional<Tensor> Optimizer::step(const Closure& closure) {
 
 void Optimizer::EndStep() {
   num_skipped_ += report_.skip ? 1 : 0;
-  for (const StepHook& hook : step_hooks_) hook(*this);
+  step_hooks_.Run(*this);
   if (!pending_.has_value()) RunReportHooks();
   APOGEE_CHECK(!report_.skip || step_options_.nonfinite != NonFinitePolicy::kThrow, "optimizer ",
                name_, ": the gradient of parameter \"", report_.nonfinite_parameter,

@@ -34,6 +34,7 @@
 #include <string>
 #include <vector>
 
+#include "apogee/core/hooks.h"
 #include "apogee/core/trace/trace.h"
 #include "apogee/optim/core/stats.h"
 #include "apogee/optim/param_view.h"
@@ -83,16 +84,20 @@ class Optimizer : public LrTarget {
   void set_trace_lane(TraceLane* lane) { trace_lane_ = lane; }
   // Runs at the beginning of every step(). If it throws, nothing has changed.
   using StepHook = std::function<void(Optimizer&)>;
-  void AddPreStepHook(StepHook hook) { pre_step_hooks_.push_back(std::move(hook)); }
+  // The handle removes the hook; a Subscription made from it does so when it is destroyed.
+  HookHandle AddPreStepHook(StepHook hook) { return pre_step_hooks_.Add(std::move(hook)); }
   // Runs at the end of every step(), also of a skipped one. Hooks run in the order added.
-  void AddStepHook(StepHook hook) { step_hooks_.push_back(std::move(hook)); }
+  HookHandle AddStepHook(StepHook hook) { return step_hooks_.Add(std::move(hook)); }
   // Runs once the report of a step is known: after the step hooks or, if the GPU decides, when
   // last_step() is first read, at the latest when the next step() begins. A loss scaler updates
   // here.
-  void AddReportHook(StepHook hook) { report_hooks_.push_back(std::move(hook)); }
+  HookHandle AddReportHook(StepHook hook) { return report_hooks_.Add(std::move(hook)); }
   // Runs after load_state_dict has loaded a dict, which may change weights. A wrapper that holds
   // copies of the weights renews them here.
-  void AddLoadHook(StepHook hook) { load_hooks_.push_back(std::move(hook)); }
+  HookHandle AddLoadHook(StepHook hook) { return load_hooks_.Add(std::move(hook)); }
+  // From now on step() throws Error with this text. A plugin that is destroyed before the optimizer
+  // calls it, because nobody would reduce gradients any more.
+  void RefuseSteps(std::string why) { refusal_ = std::move(why); }
   // Replaces the single-rank reducer; nullptr restores it.
   void set_stat_reducer(std::unique_ptr<StatReducer> reducer);
 
@@ -314,7 +319,9 @@ class Optimizer : public LrTarget {
   std::unique_ptr<DeviceDecision> device_decision_;  // made by the first step on a GPU
   mutable StepReport report_;
   mutable int64_t num_skipped_ = 0;
-  std::vector<StepHook> pre_step_hooks_, step_hooks_, report_hooks_, load_hooks_;
+  Hooks<Optimizer&> pre_step_hooks_, step_hooks_, load_hooks_;
+  mutable Hooks<Optimizer&> report_hooks_;  // also run when a report is read
+  std::string refusal_;                     // not empty: step() throws it
   mutable std::vector<GroupState> group_states_;
   mutable std::list<std::vector<StateSpec>> kept_specs_;
   int rank_ = 0, num_ranks_ = 1;

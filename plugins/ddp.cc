@@ -64,7 +64,13 @@ struct DdpPlugin::State : public BackwardPasses {
   std::vector<autograd::ParameterPtr> may_stay_local_;  // parameters of local_gradients_
   int local_group_ = 0;                                 // one of their parameter groups
   std::optional<bool> stays_local_;                     // the answer, from backward to step
-  std::shared_ptr<void> alive_ = std::make_shared<int>();
+  std::vector<Subscription> hooks_;
+  // Of the gradients that the optimizer's step reduces, and of those that stay local in a step.
+  const std::shared_ptr<const autograd::GradPlace> addends_ =
+      std::make_shared<autograd::GradPlace>(autograd::GradPlace{
+          .where = "its gradient is this rank's part of a mean that the optimizer's step makes; "
+                   "set the ddp plugin's max_norm"});
+  std::shared_ptr<const autograd::GradPlace> local_place_;
   optim::FusedBackwardOptimizer* fused_ = nullptr;
   uint64_t last_options_ = 0;  // digest of the last step's options
 };
@@ -104,9 +110,8 @@ optim::Optimizer& DdpPlugin::State::Configure(nn::Module& model, optim::Optimize
   fused_ = alone ? dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer) : nullptr;
   if (fused_ != nullptr) return optimizer;
   if (group_ != nullptr) {
-    optimizer.AddStepHook([this, alive = std::weak_ptr<void>(alive_)](optim::Optimizer& stepped) {
-      if (!alive.expired()) last_options_ = stepped.OptionsDigest();
-    });
+    hooks_.emplace_back(optimizer.AddStepHook(
+        [this](optim::Optimizer& stepped) { last_options_ = stepped.OptionsDigest(); }));
   }
   std::vector<autograd::ParameterPtr> reduced = SplitOff(model, optimizer);
   local_ = dynamic_cast<optim::LocalGradientOptimizer*>(&optimizer);
@@ -147,19 +152,12 @@ void DdpPlugin::State::HandOverGradients(nn::Module& model, optim::Optimizer& op
                     .statistics = cut_.statistics_group,
                     .rank = rank * parts + part,
                     .num_ranks = copies * parts});
-  model.AddPreForwardHook(
-      [local = local_, alive = std::weak_ptr<void>(alive_), optimizer_alive = optimizer.lifetime()](
-          nn::Module& root, const Tensor&) {
-        if (!root.is_training() && !alive.expired() && !optimizer_alive.expired()) {
-          local->SyncReplicas();
-        }
-      });
-  optimizer.AddPreStepHook([this, alive = std::weak_ptr<void>(alive_)](optim::Optimizer&) {
-    if (!alive.expired()) CheckSameAnswer();
-  });
-  optimizer.AddStepHook([this, alive = std::weak_ptr<void>(alive_)](optim::Optimizer&) {
-    if (!alive.expired()) stays_local_.reset();
-  });
+  hooks_.emplace_back(model.AddPreForwardHook(
+      [local = local_, optimizer = Watched(&optimizer)](nn::Module& root, const Tensor&) {
+        if (!root.is_training() && !optimizer.is_gone()) local->SyncReplicas();
+      }));
+  hooks_.emplace_back(optimizer.AddPreStepHook([this](optim::Optimizer&) { CheckSameAnswer(); }));
+  hooks_.emplace_back(optimizer.AddStepHook([this](optim::Optimizer&) { stays_local_.reset(); }));
   std::vector<autograd::ParameterPtr> may_stay;
   optimizer.ForEachView([&](const optim::ParamView& view, int group) {
     if (!local_->MayTakeLocalGrad(group) || !view.parameter()->is_here()) return;
@@ -191,9 +189,7 @@ std::vector<autograd::ParameterPtr> DdpPlugin::State::SplitOff(const nn::Module&
   optimizer.ForEachView([&](optim::ParamView& view, int group) {
     if (!optimizer.ReducesOwnGrad(view, group)) return;
     view.set_partial_grad(num_ranks);
-    view.parameter()->set_grad_keeper(
-        "its gradient is this rank's part of a mean that the optimizer's step makes; set the ddp "
-        "plugin's max_norm");
+    view.parameter()->set_grad_place(addends_);
     addends.insert(view.parameter().get());
   });
   if (addends.empty()) return reduced;
@@ -228,13 +224,17 @@ void DdpPlugin::State::AskWhichStay() {
   local_gradients_->set_reduces(!local);
   if (stays_local_ || group_ == nullptr) return;
   stays_local_ = local;
+  if (!local) {
+    local_place_ = nullptr;
+    return;
+  }
+  if (local_place_ != nullptr) return;
   // Clipping by hand would use a different norm on every rank.
+  local_place_ = std::make_shared<autograd::GradPlace>(autograd::GradPlace{
+      .where = "in this step its gradient is this rank's own, and the optimizer averages a smaller "
+               "message made from it; set the ddp plugin's max_norm"});
   for (const autograd::ParameterPtr& parameter : may_stay_local_) {
-    if (local == !parameter->grad_keeper().empty()) continue;
-    parameter->set_grad_keeper(
-        local ? "in this step its gradient is this rank's own, and the optimizer averages a "
-                "smaller message made from it; set the ddp plugin's max_norm"
-              : "");
+    parameter->set_grad_place(local_place_);
   }
 }
 

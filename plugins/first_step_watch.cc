@@ -38,15 +38,14 @@ FirstStepWatch::FirstStepWatch(std::string plugin, const comm::Mesh& mesh,
     : plugin_(std::move(plugin)), mesh_(mesh), parallel_(parallel), context_(std::move(context)) {}
 
 void FirstStepWatch::Attach(nn::Module& model, optim::Optimizer& optimizer) {
-  model.AddPreForwardHook(
-      [this, alive = std::weak_ptr<void>(alive_)](nn::Module& root, const Tensor& input) {
-        if (!alive.expired() && root.is_training()) Add(input);
-      });
-  optimizer.AddPreStepHook([this](optim::Optimizer& stepped) {
+  hooks_.emplace_back(model.AddPreForwardHook([this](nn::Module& root, const Tensor& input) {
+    if (root.is_training()) Add(input);
+  }));
+  hooks_.emplace_back(optimizer.AddPreStepHook([this](optim::Optimizer& stepped) {
     if (done_) return;
     CheckInputs(*mesh_.group({kPp, kSp, kTp}));
     done_ = parallel_ == nullptr || CheckGradients(stepped);
-  });
+  }));
   if (parallel_ != nullptr) WatchDropouts(model);
 }
 
@@ -54,10 +53,10 @@ void FirstStepWatch::WatchDropouts(nn::Module& model) {
   for (nn::Module* module : model.Modules()) {
     const auto* dropout = dynamic_cast<const nn::Dropout*>(module);
     if (dropout == nullptr || dropout->p() == 0 || parallel_->IsNamed(*dropout)) continue;
-    module->AddPreForwardHook(
-        [this, dropout, alive = std::weak_ptr<void>(alive_)](nn::Module&, const Tensor& input) {
-          if (!alive.expired() && !done_ && dropout->is_training()) CheckDropout(*dropout, input);
-        });
+    hooks_.emplace_back(
+        module->AddPreForwardHook([this, dropout](nn::Module&, const Tensor& input) {
+          if (!done_ && dropout->is_training()) CheckDropout(*dropout, input);
+        }));
   }
 }
 

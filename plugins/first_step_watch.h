@@ -19,6 +19,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "apogee/comm/mesh.h"
 #include "apogee/nn/parallel/tensor_parallel.h"
@@ -50,7 +51,7 @@ class FirstStepWatch {
   ContextPtr context_;
   uint64_t hash_ = 0;  // of all inputs so far
   bool done_ = false;
-  std::shared_ptr<void> alive_ = std::make_shared<int>();
+  std::vector<Subscription> hooks_;
 };
 
 }  // namespace apogee

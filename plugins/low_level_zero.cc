@@ -56,9 +56,10 @@ struct LowLevelZeroPlugin::State : public BackwardPasses {
   std::vector<optim::ParamView*> views_;         // of sharded_
   std::unique_ptr<ShardGradients> shards_;
   std::unique_ptr<StepGuard> guard_;
-  std::shared_ptr<chunk::ParameterChunks> parameters_;
+  std::unique_ptr<chunk::ParameterChunks> parameters_;
   std::unique_ptr<chunk::GradientChunks> gradients_;
   std::unique_ptr<chunk::GradientChunks> unheld_gradients_;  // of unheld parameters
+  std::vector<Subscription> hooks_;
 };
 
 LowLevelZeroPlugin::State::State(comm::GroupPtr group, const TrainingOptions& training,
@@ -161,7 +162,7 @@ optim::Optimizer& LowLevelZeroPlugin::State::Configure(nn::Module& model,
     views_.push_back(found->second);
   }
   const std::vector<chunk::ChunkSpec> plan = Plan(optimizer);
-  parameters_ = std::make_shared<chunk::ParameterChunks>(
+  parameters_ = std::make_unique<chunk::ParameterChunks>(
       sharded_, plan, group_, dtype_,
       [this](size_t i, const Tensor& old_value, const Tensor& shard, const Layout& layout) {
         Bind(*views_[i], old_value, shard, layout);
@@ -184,19 +185,18 @@ optim::Optimizer& LowLevelZeroPlugin::State::Configure(nn::Module& model,
   const bool cut_before = cut_.statistics_group != nullptr;
   optim::SumStatistics(optimizer, cut_before ? cut_.statistics_group : group_);
   guard_->Attach(optimizer);
-  optimizer.AddPreStepHook([this](optim::Optimizer&) {
+  hooks_.emplace_back(optimizer.AddPreStepHook([this](optim::Optimizer&) {
     parameters_->Wait();
     shards_->CheckNoneFromElsewhere();
-  });
-  optimizer.AddStepHook([this](optim::Optimizer& stepped) {
+  }));
+  hooks_.emplace_back(optimizer.AddStepHook([this](optim::Optimizer& stepped) {
     if (!stepped.may_have_updated()) return;
     parameters_->GatherAsync();
     if (!options_.overlap_gather) parameters_->Wait();
-  });
+  }));
   // A state dict with masters holds weights, and this rank took only its shard of them.
-  optimizer.AddLoadHook([chunks = std::weak_ptr(parameters_)](optim::Optimizer&) {
-    if (const auto alive = chunks.lock()) alive->GatherAsync();
-  });
+  hooks_.emplace_back(
+      optimizer.AddLoadHook([this](optim::Optimizer&) { parameters_->GatherAsync(); }));
   return optimizer;
 }
 

@@ -26,16 +26,16 @@ void StepGuard::Attach(optim::Optimizer& optimizer) {
   // A fused backward multiplies the loss itself, where plugins use loss_scale().
   if (single_backward_.empty()) own_scale_ = step_options.loss_scale;
   SetLossScale(optimizer);
-  optimizer.AddPreStepHook(
-      [this, alive = std::weak_ptr<void>(alive_), plugin = plugin_](optim::Optimizer& stepped) {
-        APOGEE_CHECK(!alive.expired(), plugin, ": step() of optimizer ", stepped.name(),
-                     " after its plugin was destroyed; the plugin must outlive the training loop");
-        BeforeStep(stepped);
-      });
-  optimizer.AddStepHook([this](optim::Optimizer& stepped) { AfterStep(stepped); });
-  optimizer.AddReportHook([this, alive = std::weak_ptr<void>(alive_)](optim::Optimizer& stepped) {
-    if (!alive.expired()) AfterReport(stepped);
-  });
+  hooks_.emplace_back(optimizer.AddPreStepHook([this](auto& stepped) { BeforeStep(stepped); }));
+  hooks_.emplace_back(optimizer.AddStepHook([this](auto& stepped) { AfterStep(stepped); }));
+  hooks_.emplace_back(optimizer.AddReportHook([this](auto& stepped) { AfterReport(stepped); }));
+}
+
+StepGuard::~StepGuard() {
+  if (optimizer_ == nullptr || optimizer_.is_gone()) return;
+  optimizer_->RefuseSteps(plugin_ + ": step() of optimizer " + optimizer_->name() +
+                          " after its plugin was destroyed; the plugin must outlive the training "
+                          "loop");
 }
 
 bool StepGuard::OnBackward() {

@@ -14,6 +14,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "apogee/optim/optimizer.h"
 #include "apogee/optim/step/loss_scaler.h"
@@ -25,6 +26,10 @@ class StepGuard {
  public:
   // Only fp16 has a dynamic loss scale. Throws Error that lists every wrong option of the scaler.
   StepGuard(std::string plugin, const TrainingOptions& training);
+  // An optimizer that is still alive refuses to step from then on.
+  ~StepGuard();
+  StepGuard(const StepGuard&) = delete;
+  StepGuard& operator=(const StepGuard&) = delete;
 
   // Hooks into the optimizer's step, which throws Error once the guard is gone. A loss scale that
   // the optimizer already has stays: the loop multiplies its loss by it.
@@ -71,7 +76,7 @@ class StepGuard {
   int64_t num_backwards_ = 0;                     // since the last step
   bool unreduced_ = false;                        // the last backward kept gradients local
   std::shared_ptr<int> no_sync_depth_ = std::make_shared<int>(0);  // live handles
-  std::shared_ptr<void> alive_ = std::make_shared<int>();
+  std::vector<Subscription> hooks_;
 };
 
 }  // namespace apogee

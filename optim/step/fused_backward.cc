@@ -21,23 +21,19 @@ class ScopedGradHooks {
       : on_gradient_(std::move(on_gradient)) {
     optimizer.ForEachView([this](ParamView& view, int group) {
       if (!view.trainable()) return;
-      const int handle =
+      hooks_.emplace_back(
           view.parameter()->AddGradHook([this, &view, group](autograd::Parameter& parameter) {
             on_gradient_(view, group);
             parameter.zero_grad();
-          });
-      handles_.emplace_back(view.parameter(), handle);
+          }));
     });
-  }
-  ~ScopedGradHooks() {
-    for (const auto& [parameter, handle] : handles_) parameter->RemoveGradHook(handle);
   }
   ScopedGradHooks(const ScopedGradHooks&) = delete;
   ScopedGradHooks& operator=(const ScopedGradHooks&) = delete;
 
  private:
   OnGradient on_gradient_;
-  std::vector<std::pair<autograd::ParameterPtr, int>> handles_;
+  std::vector<Subscription> hooks_;
 };
 
 }  // namespace

@@ -56,8 +56,6 @@ void Optimizer::SettlePending() const {
 
 // Reading a report settles it, so this runs in const functions. Hooks and OnDecided may change the
 // optimizer.
-void Optimizer::RunReportHooks() const {
-  for (const StepHook& hook : report_hooks_) hook(const_cast<Optimizer&>(*this));
-}
+void Optimizer::RunReportHooks() const { report_hooks_.Run(const_cast<Optimizer&>(*this)); }
 
 }  // namespace apogee::optim

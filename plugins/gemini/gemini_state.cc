@@ -175,21 +175,21 @@ optim::Optimizer& GeminiPlugin::State::Configure(nn::Module& model, optim::Optim
   parameters_->schedule().set_capacity_bytes(options_.placement.max_gathered_bytes);
   device->allocator().ReleaseCache();  // the whole values' blocks
   record_ = std::make_unique<ChunkRecord>(parameters_);
-  windows_ = std::make_unique<ModuleWindows>("gemini", model, parameters_);
+  windows_ = ModuleWindows::Make("gemini", model, parameters_);
   ReduceGradients(plan, optimizer);
   const bool cut_before = cut_.statistics_group != nullptr;
   optim::SumStatistics(optimizer, cut_before ? cut_.statistics_group : group_);
   guard_->Attach(optimizer);
-  optimizer.AddPreStepHook([this](optim::Optimizer&) {
+  hooks_.emplace_back(optimizer.AddPreStepHook([this](optim::Optimizer&) {
     shards_->CheckNoneFromElsewhere();
     homes_->ReadAhead();
-  });
-  optimizer.AddStepHook([this](optim::Optimizer& stepped) {
+  }));
+  hooks_.emplace_back(optimizer.AddStepHook([this](optim::Optimizer& stepped) {
     parameters_->ValuesChanged();
     record_->EndStep();
     homes_->WriteBack();
     if (homes_->is_unsettled()) Settle(stepped);
-  });
+  }));
   LimitDevice(model);
   return optimizer;
 }

@@ -55,9 +55,10 @@ struct GeminiPlugin::State {
   std::unique_ptr<ChunkHomes> homes_;
   std::shared_ptr<chunk::ShardedParameters> parameters_;
   std::unique_ptr<ChunkRecord> record_;
-  std::unique_ptr<ModuleWindows> windows_;
+  std::shared_ptr<ModuleWindows> windows_;
   std::unique_ptr<chunk::GradientChunks> gradients_;
   std::unique_ptr<chunk::GradientChunks> unheld_gradients_;
+  std::vector<Subscription> hooks_;
 };
 
 }  // namespace apogee

@@ -11,9 +11,15 @@
 
 namespace apogee {
 
-ModuleWindows::ModuleWindows(std::string plugin, nn::Module& model,
-                             std::shared_ptr<chunk::ShardedParameters> parameters)
-    : plugin_(std::move(plugin)), parameters_(std::move(parameters)) {
+std::shared_ptr<ModuleWindows> ModuleWindows::Make(
+    std::string plugin, nn::Module& model, std::shared_ptr<chunk::ShardedParameters> parameters) {
+  const std::shared_ptr<ModuleWindows> made(
+      new ModuleWindows(std::move(plugin), std::move(parameters)));
+  made->Attach(model);
+  return made;
+}
+
+void ModuleWindows::Attach(nn::Module& model) {
   std::map<const autograd::Parameter*, size_t> chunk_of;
   for (size_t i = 0; i < parameters_->parameters().size(); ++i) {
     chunk_of[parameters_->parameters()[i].get()] = parameters_->ChunkOf(i);
@@ -35,12 +41,13 @@ ModuleWindows::ModuleWindows(std::string plugin, nn::Module& model,
     // A layer without own parameters may read others' before its first backward.
     const bool is_layer = module->Modules().size() == 1;
     if (is_layer || !window.chunks.empty()) AddBackwardHooks(*module);
-    module->WrapForward([this, module = module, alive = std::weak_ptr(alive_), name = plugin_](
+    module->WrapForward([weak = weak_from_this(), module = module, name = plugin_](
                             const Tensor& x, const nn::Module::ForwardFunction& forward) {
-      APOGEE_CHECK(!alive.expired(), name,
+      const std::shared_ptr<ModuleWindows> self = weak.lock();
+      APOGEE_CHECK(self != nullptr, name,
                    ": the model was run after the plugin that shards its parameters was destroyed; "
                    "the plugin must outlive every use of the model");
-      return Forward(*module, x, forward);
+      return self->Forward(*module, x, forward);
     });
   }
   parameters_->set_on_miss([this](size_t index) { OnMiss(index); });
@@ -75,17 +82,15 @@ int64_t ModuleWindows::LargestGatheredBytes(nn::Module& model) const {
 
 void ModuleWindows::AddBackwardHooks(nn::Module& module) {
   Window& window = windows_.at(&module);
-  if (std::exchange(window.has_hooks, true)) return;
-  const std::weak_ptr alive = alive_;
-  module.AddPreBackwardHook([this, &window, alive](nn::Module&) {
-    if (!alive.expired() && backward_)
-      Acquire(window, window.chunks, window.in_backward.emplace_back());
-  });
-  module.AddPostBackwardHook([this, &window, alive](nn::Module&) {
-    if (alive.expired() || window.in_backward.empty()) return;
+  if (!window.hooks.empty()) return;
+  window.hooks.emplace_back(module.AddPreBackwardHook([this, &window](nn::Module&) {
+    if (backward_) Acquire(window.name, window.chunks, window.in_backward.emplace_back());
+  }));
+  window.hooks.emplace_back(module.AddPostBackwardHook([this, &window](nn::Module&) {
+    if (window.in_backward.empty()) return;
     for (const size_t chunk : window.in_backward.back()) parameters_->ReleaseInBackward(chunk);
     window.in_backward.pop_back();
-  });
+  }));
 }
 
 Tensor ModuleWindows::Forward(nn::Module& module, const Tensor& x,
@@ -100,7 +105,7 @@ Tensor ModuleWindows::Forward(nn::Module& module, const Tensor& x,
   } end{this};
   frames_.push_back({&module, {}});
   const Window& window = windows_.at(&module);
-  Acquire(window, window.chunks, frames_.back().held);
+  Acquire(window.name, window.chunks, frames_.back().held);
   return forward(x);
 }
 
@@ -124,9 +129,9 @@ void ModuleWindows::OnMiss(size_t index) {
     Window& window = windows_.at(frames_.back().module);
     window.chunks.push_back(chunk);
     AddBackwardHooks(*frames_.back().module);
-    Acquire(window, {chunk}, frames_.back().held);
+    Acquire(window.name, {chunk}, frames_.back().held);
   } else if (backward_) {
-    Acquire({.name = "no module"}, {chunk}, late_);
+    Acquire("no module", {chunk}, late_);
   } else {
     Throw(plugin_, ": parameter \"", parameters_->parameters()[index]->name(),
           "\" was read outside of the model's forwards and of booster.backward, where its other "
@@ -136,7 +141,7 @@ void ModuleWindows::OnMiss(size_t index) {
   }
 }
 
-void ModuleWindows::Acquire(const Window& window, const std::vector<size_t>& chunks,
+void ModuleWindows::Acquire(const std::string& name, const std::vector<size_t>& chunks,
                             std::vector<size_t>& held) try {
   for (const size_t chunk : chunks) {
     if (before_gather_ && !parameters_->is_acquired(chunk)) before_gather_();
@@ -145,7 +150,7 @@ void ModuleWindows::Acquire(const Window& window, const std::vector<size_t>& chu
   }
 } catch (const comm::CommError& error) {
   throw comm::CommError(internal::Concat(
-      plugin_, ": gathering the parameters of ", window.name, " for its ",
+      plugin_, ": gathering the parameters of ", name, " for its ",
       backward_ ? "backward" : "forward", ": ", error.what(),
       ". Every rank must run the same modules in the same order, forward and backward, in training "
       "and in evaluation. If a rank does not need a module's output, add 0 times that output to "

@@ -29,6 +29,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apogee/chunk/sharded_parameters.h"
@@ -36,13 +37,13 @@
 
 namespace apogee {
 
-class ModuleWindows {
+class ModuleWindows : public std::enable_shared_from_this<ModuleWindows> {
  public:
   // Wraps the forwards of the model's modules and becomes the on_miss handler of `parameters`.
   // Forwards throw Error once this object is gone. A replaced forward runs inside the wrapper.
   // Throws Error if a forward is wrapped already.
-  ModuleWindows(std::string plugin, nn::Module& model,
-                std::shared_ptr<chunk::ShardedParameters> parameters);
+  static std::shared_ptr<ModuleWindows> Make(std::string plugin, nn::Module& model,
+                                             std::shared_ptr<chunk::ShardedParameters> parameters);
   ~ModuleWindows();
   ModuleWindows(const ModuleWindows&) = delete;
   ModuleWindows& operator=(const ModuleWindows&) = delete;
@@ -57,11 +58,15 @@ class ModuleWindows {
                 const std::function<void()>& before_gather = nullptr);
 
  private:
+  ModuleWindows(std::string plugin, std::shared_ptr<chunk::ShardedParameters> parameters)
+      : plugin_(std::move(plugin)), parameters_(std::move(parameters)) {}
+  void Attach(nn::Module& model);
+
   struct Window {
     std::string name;                              // of the module
     std::vector<size_t> chunks;                    // to gather
     std::vector<std::vector<size_t>> in_backward;  // chunks held for each running part
-    bool has_hooks = false;
+    std::vector<Subscription> hooks = {};
   };
   // A running forward.
   struct Frame {
@@ -75,7 +80,8 @@ class ModuleWindows {
   void AddBackwardHooks(nn::Module& module);
   void OnMiss(size_t index);
   // Throws CommError that names the module.
-  void Acquire(const Window& window, const std::vector<size_t>& chunks, std::vector<size_t>& held);
+  void Acquire(const std::string& name, const std::vector<size_t>& chunks,
+               std::vector<size_t>& held);
   void Release(std::vector<size_t>& held);
   void EndBackward();
 
@@ -87,7 +93,6 @@ class ModuleWindows {
   bool evaluation_ = false;
   std::function<void()> before_gather_;
   std::vector<size_t> late_;  // read in backward outside of a window
-  std::shared_ptr<void> alive_ = std::make_shared<int>();
 };
 
 }  // namespace apogee

@@ -18,10 +18,6 @@ bool ChunksFit(pipeline::ScheduleKind kind, int chunks) {
 
 }  // namespace
 
-HybridPipeline::~HybridPipeline() {
-  for (const autograd::ParameterPtr& parameter : elsewhere_) parameter->set_grad_keeper("");
-}
-
 void HybridPipeline::CheckOptions(int stage, std::string& errors) const {
   const int stages = options_.num_stages, chunks = options_.num_model_chunks;
   const int64_t micros = options_.num_microbatches, size = options_.microbatch_size;
@@ -114,8 +110,7 @@ void HybridPipeline::Attach(const nn::Module& model, const comm::World& world) {
 void HybridPipeline::BindEmpty(optim::ParamView& view, LayoutOptions layout, const Shape& shape) {
   layout.segments.clear();
   view.BindShard(view.parameter()->data(), Layout(shape, std::move(layout)));
-  elsewhere_.push_back(view.parameter());
-  view.parameter()->set_grad_keeper("it lies on another pipeline stage; set the plugin's max_norm");
+  view.parameter()->set_grad_place(elsewhere_);
 }
 
 Tensor HybridPipeline::Whole(const autograd::Parameter& parameter, const Shape& shape,

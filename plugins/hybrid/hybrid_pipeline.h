@@ -42,7 +42,6 @@ struct HybridPipelineOptions {
 class HybridPipeline {
  public:
   explicit HybridPipeline(HybridPipelineOptions options) : options_(std::move(options)) {}
-  ~HybridPipeline();
 
   // Appends a line per wrong option.
   void CheckOptions(int stage, std::string& errors) const;
@@ -91,7 +90,10 @@ class HybridPipeline {
   std::unique_ptr<pipeline::Cut> cut_;
   std::unique_ptr<pipeline::Executor> executor_;
   std::unique_ptr<pipeline::StageGradients> gradients_;
-  std::vector<autograd::ParameterPtr> elsewhere_;  // parameters of other stages
+  // Of the gradients of other stages' parameters.
+  const std::shared_ptr<const autograd::GradPlace> elsewhere_ =
+      std::make_shared<autograd::GradPlace>(autograd::GradPlace{
+          .where = "it lies on another pipeline stage; set the plugin's max_norm"});
   bool has_trained_ = false;
 };
 

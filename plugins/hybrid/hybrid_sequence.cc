@@ -84,10 +84,8 @@ void HybridSequence::Attach(nn::Module& model, optim::Optimizer& optimizer, cons
     if (cut || !parameter.is_here() || !parallel_->IsPartial(parameter)) continue;
     views.push_back(&view);
     // Clipping by hand would use addends.
-    if (!view.is_shard() && view.parameter()->grad_keeper().empty()) {
-      view.parameter()->set_grad_keeper(
-          "its gradient is this rank's part of a sum over the tp group, which the optimizer's step "
-          "makes; set the plugin's max_norm");
+    if (!view.is_shard() && view.parameter()->grad_place() == nullptr) {
+      view.parameter()->set_grad_place(place_);
     }
   }
   partial_ = std::make_unique<PartialGradients>("hybrid_parallel", std::move(views),

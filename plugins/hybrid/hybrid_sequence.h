@@ -54,6 +54,10 @@ class HybridSequence {
   int tp_size_;
   std::unique_ptr<nn::parallel::SequenceParallel> parallel_;
   std::unique_ptr<PartialGradients> partial_;
+  const std::shared_ptr<const autograd::GradPlace> place_ =
+      std::make_shared<autograd::GradPlace>(autograd::GradPlace{
+          .where = "its gradient is this rank's part of a sum over the tp group, which the "
+                   "optimizer's step makes; set the plugin's max_norm"});
 };
 
 }  // namespace apogee

@@ -40,8 +40,8 @@ PartialGradients::PartialGradients(std::string plugin, std::vector<optim::ParamV
     : plugin_(std::move(plugin)), views_(std::move(views)), group_(std::move(group)) {}
 
 void PartialGradients::AddTo(optim::Optimizer& optimizer) {
-  optimizer.AddPreStepHook([this](optim::Optimizer&) { Sum(); });
-  optimizer.AddStepHook([this](optim::Optimizer&) { Restore(); });
+  before_step_ = optimizer.AddPreStepHook([this](optim::Optimizer&) { Sum(); });
+  after_step_ = optimizer.AddStepHook([this](optim::Optimizer&) { Restore(); });
 }
 
 void PartialGradients::CheckDiffer() {

@@ -27,7 +27,7 @@ class PartialGradients {
  public:
   // `views` must outlive this. `group` is not null.
   PartialGradients(std::string plugin, std::vector<optim::ParamView*> views, comm::GroupPtr group);
-  // Adds the hooks. This object must outlive every step of the optimizer.
+  // From now on the optimizer's steps call Sum and Restore.
   void AddTo(optim::Optimizer& optimizer);
   // Replaces gradients by their sums. The first time that there are gradients, throws Error if one
   // is the same on every rank: then it is already a sum, or the gradient of whole sequences.
@@ -48,6 +48,7 @@ class PartialGradients {
   comm::GroupPtr group_;
   std::vector<Summed> summed_;
   bool checked_ = false;
+  Subscription before_step_, after_step_;
 };
 
 }  // namespace apogee

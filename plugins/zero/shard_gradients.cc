@@ -20,21 +20,19 @@ ShardGradients::ShardGradients(std::string plugin, const optim::Optimizer& optim
       means_(views_.size()) {
   for (size_t i = 0; i < views_.size(); ++i) {
     if (views_[i] == nullptr) continue;
-    parameters_[i]->set_grad_keeper(
-        "the " + plugin_ + " plugin keeps its gradient on shards; set the plugin's max_norm",
-        [view = views_[i], alive = optimizer.lifetime()](bool set_to_none) {
+    places_.push_back(std::make_shared<autograd::GradPlace>(autograd::GradPlace{
+        .where =
+            "the " + plugin_ + " plugin keeps its gradient on shards; set the plugin's max_norm",
+        .on_zero_grad = [view = views_[i], alive = optimizer.lifetime()](bool set_to_none) {
           if (alive.expired()) return;
           if (set_to_none) {
             view->set_grad(Tensor());
           } else if (view->has_grad()) {
             view->grad().Fill(0);
           }
-        });
+        }}));
+    parameters_[i]->set_grad_place(places_.back());
   }
-}
-
-ShardGradients::~ShardGradients() {
-  for (const autograd::ParameterPtr& parameter : parameters_) parameter->set_grad_keeper("");
 }
 
 void ShardGradients::OnMean(size_t index, const Tensor& mean) {

@@ -15,6 +15,7 @@
 #define APOGEE_PLUGINS_ZERO_SHARD_GRADIENTS_H_
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,6 @@ class ShardGradients {
   ShardGradients(std::string plugin, const optim::Optimizer& optimizer,
                  std::vector<autograd::ParameterPtr> parameters,
                  std::vector<optim::ParamView*> views, std::vector<autograd::ParameterPtr> frozen);
-  ~ShardGradients();
   ShardGradients(const ShardGradients&) = delete;
   ShardGradients& operator=(const ShardGradients&) = delete;
 
@@ -47,6 +47,7 @@ class ShardGradients {
   std::vector<autograd::ParameterPtr> parameters_;
   std::vector<optim::ParamView*> views_;
   std::vector<autograd::ParameterPtr> frozen_;
+  std::vector<std::shared_ptr<const autograd::GradPlace>> places_;  // of the views' gradients
   std::vector<Tensor> means_;  // new gradients, until their presence is known
 };
 

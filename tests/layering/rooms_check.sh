@@ -62,6 +62,8 @@ replaced=(
   '\.placement_policy = "|PlacementPolicy'
   '\b(kOneFOneB|kZeroBubbleV)\b|k1F1B, kZbv'
   '\bSequenceModeName\b|Name'
+  '\b(before_read|FinalGradHook|grad_keeper|GiveAway|(is_released|is_elsewhere)\()|ParameterStorage, GradSink or GradPlace'
+  '\bRemoveGradHook\b|HookHandle::Remove'
 )
 for entry in "${replaced[@]}"; do
   pattern="${entry%|*}"
@@ -75,6 +77,18 @@ while IFS= read -r line; do
   problem "$line casts to a plugin; ask Plugin, or keep the type from where it was made"
 done < <(printf '%s\0' "${files[@]}" | grep -zE '^(examples|booster|tools|matrix)/' |
   xargs -0 grep -nE 'dynamic_cast<[^>]*Plugin\b' /dev/null | cut -d: -f1,2)
+
+while IFS= read -r line; do
+  problem "$line keeps a token of its own life; hold a Subscription (core/hooks.h)"
+done < <(printf '%s\0' "${files[@]}" | grep -zE '^(plugins|chunk|booster|autograd)/' |
+  xargs -0 grep -nE '\balive_\b' /dev/null | cut -d: -f1,2)
+
+# Autograd knows neither plugins nor where they keep values.
+while IFS= read -r line; do
+  problem "$line has a word of plugins; autograd says storage, part, place or sink"
+done < <(printf '%s\0' "${files[@]}" | grep -zE '^autograd/' |
+  xargs -0 grep -niwE '(un)?shard(s|ed|ing)?|chunks?|zero|pipelines?|elsewhere|released?' /dev/null |
+  cut -d: -f1,2)
 
 if ((wrong > 0)); then
   echo "rooms_check: $wrong wrong"

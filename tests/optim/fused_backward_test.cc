@@ -154,7 +154,7 @@ TYPED_TEST(FusedBackwardTest, NonFiniteGradientSkipsAllParameters) {
     optimizer.set_step_options({.max_norm = max_norm});
     expected.set_step_options({.max_norm = max_norm});
     const std::vector<std::vector<double>> before = net.Weights();
-    const int hook = net.params[0]->AddGradHook([](Parameter& p) { p.grad().Fill(kNan); });
+    HookHandle hook = net.params[0]->AddGradHook([](Parameter& p) { p.grad().Fill(kNan); });
     optimizer.fused_backward(net.Loss(1));
     EXPECT_EQ(net.Weights(), before);
     optimizer.step();
@@ -164,7 +164,7 @@ TYPED_TEST(FusedBackwardTest, NonFiniteGradientSkipsAllParameters) {
     EXPECT_EQ(optimizer.views()[2].step(), 0);
     for (const ParameterPtr& p : net.params) EXPECT_FALSE(p->has_grad());
 
-    net.params[0]->RemoveGradHook(hook);
+    hook.Remove();
     optimizer.fused_backward(net.Loss(2));
     optimizer.step();
     expected.fused_backward(reference.Loss(2));
@@ -210,11 +210,11 @@ TYPED_TEST(FusedBackwardTest, AbsentFrozenAndFailure) {
   net.params[0]->set_requires_grad(false);
   TypeParam optimizer(net.params, {.lr = 0.01, .weight_decay = 0.5});
   const std::vector<std::vector<double>> before = net.Weights();
-  const int hook = net.params[1]->AddGradHook([](Parameter&) { Throw("a hook fails"); });
+  HookHandle hook = net.params[1]->AddGradHook([](Parameter&) { Throw("a hook fails"); });
   EXPECT_THAT(MessageOf([&] { optimizer.fused_backward(net.Loss(1)); }), HasSubstr("a hook fails"));
   EXPECT_EQ(net.Weights(), before);
   for (const ParameterPtr& p : net.params) EXPECT_FALSE(p->has_grad());
-  net.params[1]->RemoveGradHook(hook);
+  hook.Remove();
   optimizer.fused_backward(net.Loss(1));
   optimizer.step();
   EXPECT_EQ(optimizer.last_step().num_updated, 3);

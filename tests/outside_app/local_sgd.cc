@@ -39,6 +39,11 @@ LocalSgdPlugin::LocalSgdPlugin(comm::GroupPtr group, const apogee::TrainingOptio
   APOGEE_CHECK(errors.empty(), "local_sgd plugin: invalid options:", errors);
 }
 
+LocalSgdPlugin::~LocalSgdPlugin() {
+  if (optimizer_ == nullptr || optimizer_.is_gone()) return;
+  optimizer_->RefuseSteps("local_sgd plugin: it is gone; keep it as long as the loop");
+}
+
 optim::Optimizer& LocalSgdPlugin::Configure(apogee::nn::Module& model,
                                             optim::Optimizer& optimizer) {
   APOGEE_CHECK(!configured_, "local_sgd plugin: it has a model; make another plugin");
@@ -50,8 +55,8 @@ optim::Optimizer& LocalSgdPlugin::Configure(apogee::nn::Module& model,
   if (training_.max_norm > 0) step.max_norm = training_.max_norm;
   optimizer.set_step_options(step);
   configured_ = true;
-  optimizer.AddStepHook([this, alive = std::weak_ptr<void>(alive_)](optim::Optimizer& stepped) {
-    APOGEE_CHECK(!alive.expired(), "local_sgd plugin: it is gone; keep it as long as the loop");
+  optimizer_ = &optimizer;
+  after_step_ = optimizer.AddStepHook([this](optim::Optimizer& stepped) {
     if (++steps_ % options_.every == 0) Average(stepped);
   });
   return optimizer;

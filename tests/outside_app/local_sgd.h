@@ -25,6 +25,7 @@ class LocalSgdPlugin : public apogee::Plugin {
   // Throws Error for options that make no sense.
   LocalSgdPlugin(apogee::comm::GroupPtr group, const apogee::TrainingOptions& training,
                  const LocalSgdOptions& options = {});
+  ~LocalSgdPlugin() override;
 
   std::string name() const override { return "local_sgd"; }
   apogee::comm::GroupPtr group() const override { return group_; }
@@ -45,8 +46,8 @@ class LocalSgdPlugin : public apogee::Plugin {
   LocalSgdOptions options_;
   bool configured_ = false;
   int64_t steps_ = 0;
-  // Expires with the plugin: the optimizer may outlive it, and its hook with it.
-  std::shared_ptr<void> alive_ = std::make_shared<int>();
+  apogee::Watched<apogee::optim::Optimizer> optimizer_;
+  apogee::Subscription after_step_;  // ends with the plugin, which the optimizer may outlive
 };
 
 }  // namespace outside

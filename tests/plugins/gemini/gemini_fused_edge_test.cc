@@ -131,7 +131,7 @@ TYPED_TEST(GeminiFusedEdgeTest, AnInfiniteGradientSkipsTheStepOnAllRanks) {
       Run<TypeParam> run(world, training), expected(world, training);
       const Weights start = run.Whole();
       const auto parameter = run.model.FindParameter("2.weight");
-      const int hook = parameter->AddGradHook([&](autograd::Parameter& p) {
+      HookHandle hook = parameter->AddGradHook([&](autograd::Parameter& p) {
         if (world.rank() == 1) p.grad().Slice(0, 0, 1).Fill(kInfinity);
       });
       run.booster.backward(run.Loss(), run.optimizer);
@@ -140,7 +140,7 @@ TYPED_TEST(GeminiFusedEdgeTest, AnInfiniteGradientSkipsTheStepOnAllRanks) {
       EXPECT_TRUE(run.optimizer.last_step().skip);
       EXPECT_EQ(run.optimizer.last_step().nonfinite_parameter, "2.weight");
       EXPECT_EQ(run.Whole(), start);
-      parameter->RemoveGradHook(hook);
+      hook.Remove();
       run.Step();
       expected.Step();
       EXPECT_EQ(run.Whole(), expected.Whole());
@@ -181,14 +181,14 @@ TYPED_TEST(GeminiFusedEdgeTest, AFailedBackwardLeavesNothing) {
       const Weights start = run.Whole();
       // Of the first chunk, so that nothing has been updated yet.
       const auto parameter = run.model.FindParameter(name);
-      const int hook = parameter->AddGradHook([](autograd::Parameter&) { Throw("a hook fails"); });
+      HookHandle hook = parameter->AddGradHook([](autograd::Parameter&) { Throw("a hook fails"); });
       EXPECT_THAT([&] { run.booster.backward(run.Loss(), run.optimizer); },
                   Throws<Error>(Property(&Error::what, HasSubstr("a hook fails"))));
       EXPECT_EQ(run.gradient_bytes(), 0);
       EXPECT_THAT([&] { run.optimizer.step(); },
                   Throws<Error>(Property(&Error::what, HasSubstr("without a backward"))));
       EXPECT_EQ(run.Whole(), start);
-      parameter->RemoveGradHook(hook);
+      hook.Remove();
       run.Step();
       expected.Step();
       EXPECT_EQ(run.Whole(), expected.Whole());
