@@ -32,18 +32,16 @@
 #ifndef APOGEE_PLUGINS_DDP_H_
 #define APOGEE_PLUGINS_DDP_H_
 
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "apogee/comm/group.h"
 #include "apogee/optim/options.h"
-#include "apogee/plugins/plugin.h"
+#include "apogee/plugins/data_parallel.h"
 #include "apogee/plugins/training_options.h"
 
 namespace apogee {
 
-class BackwardPasses;
 struct CutParameters;
 
 struct DdpOptions {
@@ -53,38 +51,16 @@ struct DdpOptions {
   static std::vector<optim::OptionField<DdpOptions>> Fields();
 };
 
-class DdpPlugin : public Plugin {
+class DdpPlugin : public DataParallelPlugin {
  public:
   // `group`: the ranks to average over; null for one rank. Throws Error listing every bad option.
   explicit DdpPlugin(comm::GroupPtr group, const TrainingOptions& training = {},
                      const DdpOptions& options = {});
-  // Internal: for a plugin that has cut the parameters (plugins/hybrid/cut_parameters.h).
+  // Internal: for a plugin that has cut the parameters (plugins/sharding/cut_parameters.h).
   DdpPlugin(comm::GroupPtr group, const TrainingOptions& training, const DdpOptions& options,
             const CutParameters& cut);
-  ~DdpPlugin() override;
 
   std::string name() const override { return "ddp"; }
-  // Throws the Error that Configure would throw, as far as this rank can tell. Changes nothing.
-  void Check(const nn::Module& model, optim::Optimizer& optimizer) const;
-  // Collective. Broadcasts rank 0's values and random state. Throws Error on a second call. Throws
-  // Error on every rank when the ranks' models differ in names, shapes or frozen parameters, or
-  // their optimizers in groups or options.
-  optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) override;
-  // Collective, except under NoSync.
-  void Backward(const Tensor& loss, optim::Optimizer& optimizer) override;
-  std::shared_ptr<void> NoSync() override;
-  comm::GroupPtr group() const override;
-  comm::GroupPtr data_group() const override;
-  optim::LossScaler* loss_scaler() override;
-
-  // 1 except for fp16.
-  double loss_scale() const;
-  // Internal: how a pipeline drives this plugin (plugins/backward_passes.h).
-  BackwardPasses& passes();
-
- private:
-  struct State;
-  std::unique_ptr<State> state_;
 };
 
 }  // namespace apogee

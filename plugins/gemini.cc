@@ -4,9 +4,16 @@
 
 #include <utility>
 
-#include "apogee/plugins/gemini/gemini_state.h"
+#include "apogee/plugins/sharding/gathered_engine.h"
 
 namespace apogee {
+namespace {
+
+const GatheredEngine& EngineOf(const GeminiPlugin& plugin) {
+  return static_cast<const GatheredEngine&>(plugin.engine());
+}
+
+}  // namespace
 
 std::vector<optim::OptionField<GeminiOptions>> GeminiOptions::Fields() {
   return optim::InnerFields(&GeminiOptions::placement);
@@ -18,36 +25,17 @@ GeminiPlugin::GeminiPlugin(comm::GroupPtr group, const TrainingOptions& training
 
 GeminiPlugin::GeminiPlugin(comm::GroupPtr group, const TrainingOptions& training,
                            const GeminiOptions& options, const CutParameters& cut)
-    : state_(std::make_unique<State>(std::move(group), training, options, cut)) {}
+    : DataParallelPlugin(
+          std::make_unique<GatheredEngine>(std::move(group), training, options, cut)) {}
 
-GeminiPlugin::~GeminiPlugin() = default;
-
-void GeminiPlugin::Check(nn::Module& model, optim::Optimizer& optimizer) const {
-  state_->Check(model, optimizer);
+const chunk::ShardedParameters& GeminiPlugin::chunks() const {
+  return EngineOf(*this).parameters();
 }
-optim::Optimizer& GeminiPlugin::Configure(nn::Module& model, optim::Optimizer& optimizer) {
-  return state_->Configure(model, optimizer);
-}
-void GeminiPlugin::Backward(const Tensor& loss, optim::Optimizer& /*optimizer*/) {
-  state_->Backward(loss);
-}
-std::shared_ptr<void> GeminiPlugin::NoSync() { return state_->guard_->NoSync(); }
-comm::GroupPtr GeminiPlugin::group() const { return state_->group_; }
-comm::GroupPtr GeminiPlugin::data_group() const { return state_->group_; }
-Layout GeminiPlugin::LayoutOf(const autograd::Parameter& parameter) const {
-  return state_->LayoutOf(parameter);
-}
-Tensor GeminiPlugin::WholeValue(const autograd::Parameter& parameter) const {
-  return state_->WholeValue(parameter);
-}
-optim::LossScaler* GeminiPlugin::loss_scaler() { return state_->guard_->loss_scaler(); }
-double GeminiPlugin::loss_scale() const { return state_->guard_->loss_scale(); }
-const chunk::ShardedParameters& GeminiPlugin::chunks() const { return *state_->parameters_; }
-const ChunkHomes& GeminiPlugin::homes() const { return *state_->homes_; }
-const ChunkRecord& GeminiPlugin::chunk_record() const { return *state_->record_; }
-const ContextPtr& GeminiPlugin::host() const { return state_->homes_->host(); }
-int64_t GeminiPlugin::peak_other_bytes() const { return state_->record_->peak_other_bytes(); }
-const TrainingOptions& GeminiPlugin::training_options() const { return state_->training_; }
-const GeminiOptions& GeminiPlugin::options() const { return state_->options_; }
+const ChunkHomes& GeminiPlugin::homes() const { return EngineOf(*this).homes(); }
+const ChunkRecord& GeminiPlugin::chunk_record() const { return EngineOf(*this).record(); }
+const ContextPtr& GeminiPlugin::host() const { return homes().host(); }
+int64_t GeminiPlugin::peak_other_bytes() const { return chunk_record().peak_other_bytes(); }
+const TrainingOptions& GeminiPlugin::training_options() const { return engine().training(); }
+const GeminiOptions& GeminiPlugin::options() const { return EngineOf(*this).options(); }
 
 }  // namespace apogee

@@ -63,8 +63,8 @@
 
 #include "apogee/comm/group.h"
 #include "apogee/optim/options.h"
+#include "apogee/plugins/data_parallel.h"
 #include "apogee/plugins/gemini/placement.h"
-#include "apogee/plugins/plugin.h"
 #include "apogee/plugins/training_options.h"
 
 namespace apogee {
@@ -83,38 +83,18 @@ struct GeminiOptions {
   static std::vector<optim::OptionField<GeminiOptions>> Fields();
 };
 
-class GeminiPlugin : public Plugin {
+class GeminiPlugin : public DataParallelPlugin {
  public:
   // `group`: the ranks to shard over; null for one rank. Throws Error listing every bad option;
   // training.overlap must be true.
   explicit GeminiPlugin(comm::GroupPtr group, const TrainingOptions& training = {},
                         const GeminiOptions& options = {});
-  // Internal: for a plugin that has cut the parameters (plugins/hybrid/cut_parameters.h). Keys of
+  // Internal: for a plugin that has cut the parameters (plugins/sharding/cut_parameters.h). Keys of
   // buckets are not used.
   GeminiPlugin(comm::GroupPtr group, const TrainingOptions& training, const GeminiOptions& options,
                const CutParameters& cut);
-  ~GeminiPlugin() override;
 
   std::string name() const override { return "gemini"; }
-  // Throws the Error that Configure would throw, as far as this rank can tell. Changes nothing.
-  void Check(nn::Module& model, optim::Optimizer& optimizer) const;
-  // Collective. Throws Error, before anything has changed, on a second call, for an optimizer that
-  // does not support shards or has been bound before, and for a module whose forward was wrapped.
-  // Throws Error on every rank when the ranks' models or optimizers differ.
-  optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) override;
-  // Collective.
-  void Backward(const Tensor& loss, optim::Optimizer& optimizer) override;
-  std::shared_ptr<void> NoSync() override;
-  comm::GroupPtr group() const override;
-  comm::GroupPtr data_group() const override;
-  Layout LayoutOf(const autograd::Parameter& parameter) const override;
-  optim::LossScaler* loss_scaler() override;
-
-  // Returns a copy of the whole value of a parameter, or of this rank's part if another plugin has
-  // cut the parameter. Collective.
-  Tensor WholeValue(const autograd::Parameter& parameter) const override;
-  // 1 except for fp16.
-  double loss_scale() const;
   // After boost: the chunks that hold the parameters (chunk/sharded_parameters.h), and their homes
   // (gemini/chunk_homes.h: device, host, disk).
   const chunk::ShardedParameters& chunks() const;
@@ -127,10 +107,6 @@ class GeminiPlugin : public Plugin {
   int64_t peak_other_bytes() const;
   const TrainingOptions& training_options() const;
   const GeminiOptions& options() const;
-
- private:
-  struct State;
-  std::unique_ptr<State> state_;
 };
 
 }  // namespace apogee

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "apogee/plugins/gemini.h"
 #include "apogee/plugins/hybrid/hybrid_state.h"
 
 namespace apogee {
@@ -37,7 +38,6 @@ optim::LossScaler* HybridParallelPlugin::loss_scaler() { return state_->inner().
 int HybridParallelPlugin::data_rank() const { return mesh().coordinate(comm::Axis::kDp); }
 int HybridParallelPlugin::data_size() const { return mesh().size(comm::Axis::kDp); }
 const comm::Mesh& HybridParallelPlugin::mesh() const { return state_->mesh(); }
-double HybridParallelPlugin::loss_scale() const { return state_->loss_scale(); }
 Tensor HybridParallelPlugin::WholeValue(const autograd::Parameter& parameter) const {
   return state_->WholeValue(parameter);
 }
@@ -47,7 +47,10 @@ const nn::parallel::TensorParallel* HybridParallelPlugin::tensor_parallel() cons
 const nn::parallel::SequenceParallel* HybridParallelPlugin::sequence_parallel() const {
   return state_->sequence_.parallel();
 }
-const GeminiPlugin* HybridParallelPlugin::gemini() const { return state_->gemini_.get(); }
+const GeminiPlugin* HybridParallelPlugin::gemini() const {
+  return state_->options_.stage == 3 ? static_cast<const GeminiPlugin*>(state_->inner_.get())
+                                     : nullptr;
+}
 const pipeline::Cut* HybridParallelPlugin::cut() const { return state_->pipeline_.cut(); }
 
 }  // namespace apogee

@@ -188,7 +188,6 @@ class HybridParallelPlugin : public Plugin {
   int data_rank() const override;
   int data_size() const override;
   const comm::Mesh& mesh() const;
-  double loss_scale() const;
   // Collective over the tp and pp groups, with stage 3 over the dp and sp groups as well.
   Tensor WholeValue(const autograd::Parameter& parameter) const override;
   // After boost, with tp_size > 1: how the model is cut (nn/parallel/tensor_parallel.h); else null.

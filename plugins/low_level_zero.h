@@ -44,7 +44,7 @@
 
 #include "apogee/comm/group.h"
 #include "apogee/optim/options.h"
-#include "apogee/plugins/plugin.h"
+#include "apogee/plugins/data_parallel.h"
 #include "apogee/plugins/training_options.h"
 
 namespace apogee {
@@ -52,7 +52,6 @@ namespace apogee {
 namespace chunk {
 class ParameterChunks;
 }  // namespace chunk
-class BackwardPasses;
 struct CutParameters;
 
 struct LowLevelZeroOptions {
@@ -68,42 +67,20 @@ struct LowLevelZeroOptions {
   static std::vector<optim::OptionField<LowLevelZeroOptions>> Fields();
 };
 
-class LowLevelZeroPlugin : public Plugin {
+class LowLevelZeroPlugin : public DataParallelPlugin {
  public:
   // `group`: the ranks to shard over; null for one rank. Throws Error listing every bad option.
   explicit LowLevelZeroPlugin(comm::GroupPtr group, const TrainingOptions& training = {},
                               const LowLevelZeroOptions& options = {});
-  // Internal: for a plugin that has cut the parameters (plugins/hybrid/cut_parameters.h).
+  // Internal: for a plugin that has cut the parameters (plugins/sharding/cut_parameters.h).
   LowLevelZeroPlugin(comm::GroupPtr group, const TrainingOptions& training,
                      const LowLevelZeroOptions& options, const CutParameters& cut);
-  ~LowLevelZeroPlugin() override;
 
   std::string name() const override { return "low_level_zero"; }
-  // Throws the Error that Configure would throw, as far as this rank can tell. Changes nothing.
-  void Check(const nn::Module& model, optim::Optimizer& optimizer) const;
-  // Collective. Throws Error, before anything has changed, on a second call and for an optimizer
-  // that does not support shards or has been bound before. Throws Error on every rank when the
-  // ranks' models or optimizers differ.
-  optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) override;
-  // Collective, except under NoSync.
-  void Backward(const Tensor& loss, optim::Optimizer& optimizer) override;
-  std::shared_ptr<void> NoSync() override;
-  comm::GroupPtr group() const override;
-  comm::GroupPtr data_group() const override;
-  optim::LossScaler* loss_scaler() override;
-
-  // 1 except for fp16.
-  double loss_scale() const;
   // After boost: the chunks that hold the parameters (chunk/parameter_chunks.h).
   const chunk::ParameterChunks& chunks() const;
   // After boost: the context that allocates the states. It is the model's unless offload_states.
   const ContextPtr& state_context() const;
-  // Internal: how a pipeline drives this plugin (plugins/backward_passes.h).
-  BackwardPasses& passes();
-
- private:
-  struct State;
-  std::unique_ptr<State> state_;
 };
 
 }  // namespace apogee

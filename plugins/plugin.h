@@ -98,6 +98,11 @@ class Plugin {
   virtual Tensor WholeValue(const autograd::Parameter& parameter) const;
   // Null when the plugin or the precision has no dynamic loss scale. Checkpoints include it.
   virtual optim::LossScaler* loss_scaler() { return nullptr; }
+  // The factor of the loss in backward: the scaler's, or 1 without one.
+  double loss_scale() {
+    const optim::LossScaler* scaler = loss_scaler();
+    return scaler != nullptr ? scaler->scale() : 1;
+  }
   // Whether Backward only runs the kernels of the graph, with no collective, hook or loss scale. If
   // so, GraphedMicroStep may capture it.
   virtual bool backward_is_only_kernels() const { return false; }

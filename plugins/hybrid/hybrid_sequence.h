@@ -18,7 +18,7 @@
 #include "apogee/comm/mesh.h"
 #include "apogee/nn/parallel/sequence_parallel.h"
 #include "apogee/nn/parallel/tensor_parallel.h"
-#include "apogee/plugins/zero/partial_gradients.h"
+#include "apogee/plugins/hybrid/partial_gradients.h"
 
 namespace apogee {
 

@@ -6,9 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "apogee/plugins/hybrid/cut_parameters.h"
+#include "apogee/plugins/ddp.h"
+#include "apogee/plugins/gemini.h"
+#include "apogee/plugins/low_level_zero.h"
 #include "apogee/plugins/precision.h"
 #include "apogee/plugins/replicas.h"
+#include "apogee/plugins/sharding/engine.h"
 
 namespace apogee {
 
@@ -88,7 +91,7 @@ void HybridParallelPlugin::State::MakeInner() {
     bucket_key = [this](const autograd::Parameter& p) { return pipeline_.ChunkOf(p); };
   }
   if (options_.stage == 0) {
-    ddp_ = std::make_unique<DdpPlugin>(
+    inner_ = std::make_unique<DdpPlugin>(
         dp, training_, DdpOptions{},
         CutParameters{.statistics_group = mesh_->group({comm::Axis::kPp, comm::Axis::kTp}),
                       .bucket_key = bucket_key});
@@ -98,11 +101,11 @@ void HybridParallelPlugin::State::MakeInner() {
   const CutParameters cut{.statistics_group = is_cut() ? world_.group() : nullptr,
                           .bucket_key = bucket_key};
   if (options_.stage == 3) {
-    gemini_ = std::make_unique<GeminiPlugin>(dp, training_,
-                                             GeminiOptions{.placement = options_.placement}, cut);
+    inner_ = std::make_unique<GeminiPlugin>(dp, training_,
+                                            GeminiOptions{.placement = options_.placement}, cut);
     return;
   }
-  zero_ = std::make_unique<LowLevelZeroPlugin>(
+  inner_ = std::make_unique<LowLevelZeroPlugin>(
       dp, training_,
       LowLevelZeroOptions{.stage = options_.stage,
                           .communication_dtype = options_.communication_dtype,
@@ -112,23 +115,14 @@ void HybridParallelPlugin::State::MakeInner() {
       cut);
 }
 
-Plugin& HybridParallelPlugin::State::inner() const {
+DataParallelPlugin& HybridParallelPlugin::State::inner() const {
   mesh();  // without one nothing runs
-  if (gemini_ != nullptr) return *gemini_;
-  if (zero_ != nullptr) return *zero_;
-  return *ddp_;
+  return *inner_;
 }
 
 const comm::Mesh& HybridParallelPlugin::State::mesh() const {
   APOGEE_CHECK(mesh_ != nullptr, "hybrid_parallel: ", WorldProblem());
   return *mesh_;
-}
-
-double HybridParallelPlugin::State::loss_scale() const {
-  if (gemini_ != nullptr) return gemini_->loss_scale();
-  if (zero_ != nullptr) return zero_->loss_scale();
-  mesh();  // without one nothing runs
-  return ddp_->loss_scale();
 }
 
 void HybridParallelPlugin::State::CheckOptimizer(nn::Module& model, optim::Optimizer& optimizer,
@@ -141,12 +135,8 @@ void HybridParallelPlugin::State::CheckOptimizer(nn::Module& model, optim::Optim
     }
   };
   if (is_cut()) check([&] { CheckWhole("hybrid_parallel", model); });
-  if (zero_ != nullptr) check([&] { zero_->Check(model, optimizer); });
-  if (gemini_ != nullptr) check([&] { gemini_->Check(model, optimizer); });
-  if (ddp_ != nullptr) {
-    check([&] { ddp_->Check(model, optimizer); });
-    if (is_cut()) check([&] { CheckShardable("hybrid_parallel", optimizer); });
-  }
+  if (inner_ != nullptr) check([&] { inner_->Check(model, optimizer); });
+  if (is_cut() && options_.stage == 0) check([&] { CheckShardable("hybrid_parallel", optimizer); });
   for (const optim::ParamView& view : optimizer.views()) {
     if (!view.sharded()) continue;
     AppendProblem(problems, "parameter \"" + view.name() + "\" of optimizer " + optimizer.name() +
@@ -252,7 +242,7 @@ void HybridParallelPlugin::State::BindView(optim::ParamView& view, int64_t cut_m
     return view.BindParameter(Layout(here.logical_shape(), std::move(layout)));
   }
   // As on the ranks that hold the parameter; there the data-parallel axis may have cut it further.
-  if (zero_ != nullptr) {
+  if (options_.stage > 0) {
     const bool whole = parallel_ == nullptr || parallel_->ShardOf(parameter) == nullptr;
     layout.cut_multiple = whole ? cut_multiple : std::gcd(layout.cut_multiple, cut_multiple);
   }
@@ -265,16 +255,15 @@ Layout HybridParallelPlugin::State::LayoutOf(const autograd::Parameter& paramete
         parallel_ != nullptr ? parallel_->LogicalShape(parameter) : parameter.shape();
     return Layout(shape, LayoutOptions{});
   }
-  if (gemini_ == nullptr) {
-    return parallel_ != nullptr ? parallel_->LayoutOf(parameter) : Layout(parameter.shape());
-  }
-  const Layout kept = gemini_->LayoutOf(parameter);
-  return parallel_ != nullptr ? parallel_->LayoutOf(parameter).Part(kept) : kept;
+  const Layout kept = inner().LayoutOf(parameter);
+  if (parallel_ == nullptr) return kept;
+  const Layout part = parallel_->LayoutOf(parameter);
+  return options_.stage == 3 ? part.Part(kept) : part;
 }
 
 Tensor HybridParallelPlugin::State::WholeValue(const autograd::Parameter& parameter) const {
   const auto of_stage = [&] {
-    const Tensor part = gemini_ != nullptr ? gemini_->WholeValue(parameter) : parameter.data();
+    const Tensor part = inner().WholeValue(parameter);
     return parallel_ != nullptr ? parallel_->Whole(parameter, part) : part;
   };
   if (!pipeline_.is_on()) return of_stage();
@@ -303,11 +292,10 @@ void HybridParallelPlugin::State::Backward(const Tensor& loss, optim::Optimizer&
 PipelineResult HybridParallelPlugin::State::ExecutePipeline(const PipelineCall& call) {
   // Batches of different sizes would otherwise fail later, somewhere in the pipeline.
   if (call.optimizer != nullptr && call.inputs.defined()) watch_->Check(call.inputs);
-  BackwardPasses& passes = zero_ != nullptr ? zero_->passes() : ddp_->passes();
   const int64_t samples = call.inputs.defined() && call.inputs.rank() > 0 ? call.inputs.size(0) : 0;
-  return pipeline_.Run(
-      call, passes,
-      {.loss_scale = loss_scale(), .first_sample = mesh().coordinate(comm::Axis::kDp) * samples});
+  return pipeline_.Run(call, inner().engine(),
+                       {.loss_scale = inner().loss_scale(),
+                        .first_sample = mesh().coordinate(comm::Axis::kDp) * samples});
 }
 
 }  // namespace apogee

@@ -9,13 +9,11 @@
 #include <string>
 
 #include "apogee/nn/parallel/tensor_parallel.h"
-#include "apogee/plugins/ddp.h"
+#include "apogee/plugins/data_parallel.h"
 #include "apogee/plugins/first_step_watch.h"
-#include "apogee/plugins/gemini.h"
 #include "apogee/plugins/hybrid/hybrid_pipeline.h"
 #include "apogee/plugins/hybrid/hybrid_sequence.h"
 #include "apogee/plugins/hybrid_parallel.h"
-#include "apogee/plugins/low_level_zero.h"
 
 namespace apogee {
 
@@ -30,7 +28,6 @@ struct HybridParallelPlugin::State {
   Layout LayoutOf(const autograd::Parameter& parameter) const;
   Tensor WholeValue(const autograd::Parameter& parameter) const;
   const comm::Mesh& mesh() const;
-  double loss_scale() const;
   std::string WorldProblem() const;
   void MakeInner();
   // Whether ranks hold only parts of the model.
@@ -39,7 +36,7 @@ struct HybridParallelPlugin::State {
   // Binds a view to this rank's part of its parameter, before the data-parallel axis shards it.
   void BindView(optim::ParamView& view, int64_t cut_multiple);
   // The plugin that runs the data-parallel axis. Throws Error when the world does not fit.
-  Plugin& inner() const;
+  DataParallelPlugin& inner() const;
   void CheckOptimizer(nn::Module& model, optim::Optimizer& optimizer, std::string& problems) const;
 
   const comm::World& world_;
@@ -49,12 +46,9 @@ struct HybridParallelPlugin::State {
   std::unique_ptr<nn::parallel::TensorParallel> parallel_;
   HybridPipeline pipeline_;
   HybridSequence sequence_;
-  std::unique_ptr<FirstStepWatch> watch_;  // if several ranks train one replica
-  // One of the three runs the data-parallel axis.
-  std::unique_ptr<DdpPlugin> ddp_;
-  std::unique_ptr<LowLevelZeroPlugin> zero_;
-  std::unique_ptr<GeminiPlugin> gemini_;
-  bool keeps_tokens_cut_ = false;  // the criterion takes this rank's tokens
+  std::unique_ptr<FirstStepWatch> watch_;      // if several ranks train one replica
+  std::unique_ptr<DataParallelPlugin> inner_;  // runs the data-parallel axis; null without a mesh
+  bool keeps_tokens_cut_ = false;              // the criterion takes this rank's tokens
   bool configured_ = false;
 };
 

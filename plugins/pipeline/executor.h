@@ -26,10 +26,10 @@
 
 #include "apogee/autograd/engine.h"
 #include "apogee/core/trace/trace.h"
-#include "apogee/plugins/backward_passes.h"
 #include "apogee/plugins/pipeline/cut.h"
 #include "apogee/plugins/pipeline/inbox.h"
 #include "apogee/plugins/plugin.h"
+#include "apogee/plugins/sharding/backward_passes.h"
 
 namespace apogee::pipeline {
 

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "apogee/comm/group.h"
-#include "apogee/plugins/backward_passes.h"
 #include "apogee/plugins/pipeline/cut.h"
+#include "apogee/plugins/sharding/backward_passes.h"
 
 namespace apogee::pipeline {
 

@@ -111,7 +111,7 @@ TEST_F(PluginRegistryTest, OptionsArriveInThePlugin) {
     const auto plugin = ValueOrThrow(registry_.Make(
         "hybrid", world, {.precision = Precision::kFp16, .loss_scaler = {.initial_scale = 512}},
         {{"tp_size", "2"}, {"stage", "1"}}));
-    const HybridParallelPlugin hand(
+    HybridParallelPlugin hand(
         world, {.precision = Precision::kFp16, .loss_scaler = {.initial_scale = 512}},
         {.tp_size = 2, .stage = 1});
     EXPECT_EQ(plugin->data_size(), hand.data_size());

@@ -134,7 +134,12 @@ TEST(HybridParallelLoopsTest, AModelOutlivesItsPlugin) {
       const auto train = [&](nn::Module& model, optim::Optimizer& optimizer) {
         HybridParallelPlugin plugin(world, {.precision = Precision::kF64},
                                     {.tp_size = 2, .stage = zero});
-        return Train(task, model, optimizer, plugin, plugin.data_rank(), 2, world.context());
+        Weights whole =
+            Train(task, model, optimizer, plugin, plugin.data_rank(), 2, world.context());
+        for (const auto& p : model.Parameters()) {
+          EXPECT_EQ(p->is_part(), plugin.tensor_parallel()->ShardOf(*p) != nullptr) << p->name();
+        }
+        return whole;
       };
       const auto model = Initialized(task, world.context());
       optim::AdamW optimizer(model->Parameters(), {});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/plugins/zero/shard_gradients.h"
+#include "apogee/plugins/sharding/shard_gradients.h"
 
 #include <algorithm>
 #include <utility>

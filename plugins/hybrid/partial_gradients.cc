@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/plugins/zero/partial_gradients.h"
+#include "apogee/plugins/hybrid/partial_gradients.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

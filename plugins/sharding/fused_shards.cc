@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/plugins/zero/fused_shards.h"
+#include "apogee/plugins/sharding/fused_shards.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/plugins/step_guard.h"
+#include "apogee/plugins/sharding/step_guard.h"
 
 #include <utility>
 

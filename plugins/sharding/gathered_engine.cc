@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "apogee/plugins/sharding/gathered_engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <utility>
+
+#include "apogee/autograd/engine.h"
+#include "apogee/optim/core/options_agreement.h"
+#include "apogee/optim/step/fused_backward.h"
+#include "apogee/plugins/gemini/module_chunks.h"
+#include "apogee/plugins/precision.h"
+#include "apogee/plugins/replicas.h"
+
+namespace apogee {
+namespace {
+
+// How long to wait for a peer at a gather: launch's default for any collective.
+constexpr std::chrono::seconds kGatherTimeout{60};
+
+std::string Problems(const TrainingOptions& training, const GeminiOptions& options) {
+  std::string problems;
+  CheckPlacement(options.placement, problems);
+  if (!training.overlap) {
+    problems +=
+        "\n  overlap must be true: gradients are reduced and freed while backward is running; "
+        "ddp and low_level_zero also run without";
+  }
+  return problems;
+}
+
+}  // namespace
+
+GatheredEngine::GatheredEngine(comm::GroupPtr group, const TrainingOptions& training,
+                               const GeminiOptions& options, const CutParameters& cut)
+    : ShardedEngine("gemini", std::move(group), training, cut, Problems(training, options)),
+      options_(options) {}
+
+void GatheredEngine::Check(nn::Module& model, optim::Optimizer& optimizer) const {
+  ShardedEngine::Check(model, optimizer);
+  const bool fused = dynamic_cast<const optim::FusedBackwardOptimizer*>(&optimizer) != nullptr;
+  APOGEE_CHECK(!fused || (options_.placement.shard_param_frac == 1 &&
+                          options_.placement.max_gathered_bytes == 0),
+               plugin_, ": optimizer ", optimizer.name(),
+               " updates shards inside backward, so that no values can stay whole until a step's "
+               "end; with it shard_param_frac must be 1 (it is ",
+               options_.placement.shard_param_frac, ") and max_gathered_bytes 0 (it is ",
+               options_.placement.max_gathered_bytes, ")");
+  for (const auto& [name, module] : model.NamedModules()) {
+    APOGEE_CHECK(!module->has_wrapped_forward(), plugin_, ": the forward of module \"", name,
+                 "\" has been wrapped before (nn::Module::WrapForward), so windows cannot be put "
+                 "around it; a model can be boosted once");
+  }
+}
+
+void GatheredEngine::MakeEqual(nn::Module& model, optim::Optimizer& optimizer) {
+  PrepareReplicasButValues(plugin_, model, optimizer, group_);
+}
+
+std::vector<chunk::ChunkSpec> GatheredEngine::Plan(
+    nn::Module& model, const std::vector<int64_t>& cut_multiples) const {
+  return PlanModuleChunks(model, sharded_,
+                          {.num_shards = comm::GroupSize(group_),
+                           .element_bytes = DTypeSize(dtype_),
+                           .chunk_bytes = training_.bucket_bytes,
+                           .cut_multiples = cut_multiples});
+}
+
+// Gives every rank rank 0's value. No rank has allocated a lazy one until now.
+void GatheredEngine::TakeValue(autograd::Parameter& parameter) const {
+  // Cached blocks of earlier values, of all sizes, would add up to a whole model.
+  if (parameter.is_lazy()) parameter.context()->allocator().ReleaseCache();
+  SyncValue(parameter, group_);
+}
+
+void GatheredEngine::PlaceValues(nn::Module& model, const std::vector<chunk::ChunkSpec>& plan) {
+  const ContextPtr device = model.Parameters()[0]->context();
+  MakeHomes(plan, device);
+  for (const autograd::ParameterPtr& parameter : unheld_) SyncValue(*parameter, group_);
+  parameters_ = chunk::ShardedParameters::Make(
+      sharded_, plan,
+      {.group = group_ != nullptr ? group_->Duplicate(kGatherTimeout) : nullptr,
+       .dtype = dtype_,
+       .homes = homes_->parameter_homes(),
+       .keep = homes_->keep(),
+       .before_move = [this](size_t index) { TakeValue(*sharded_[index]); }},
+      [this](size_t i, const Tensor& old_value, const Tensor& shard, const Layout& layout) {
+        Bind(i, old_value, shard, layout);
+      });
+  parameters_->schedule().set_capacity_bytes(options_.placement.max_gathered_bytes);
+  device->allocator().ReleaseCache();  // the whole values' blocks
+  record_ = std::make_unique<ChunkRecord>(parameters_);
+  windows_ = ModuleWindows::Make(plugin_, model, parameters_);
+}
+
+chunk::GradientChunkOptions GatheredEngine::GradientOptions(optim::Optimizer& optimizer) {
+  // Inside backward ranks also meet in gathers, so waiting there could deadlock.
+  chunk::GradientChunkOptions options{
+      .wait_inside = false, .context_of = [this](size_t chunk, int64_t bytes) {
+        return homes_->GradientHome(chunk, bytes, parameters_->schedule());
+      }};
+  if (dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer) == nullptr) return options;
+  fused_ = std::make_unique<FusedShards>(optimizer, views_, unheld_);
+  options.on_chunk = [this] { fused_->OnChunk(); };
+  // Without a norm there is no first walk in which ranks compare options.
+  options.agreement = {
+      .digest = [&optimizer] { return optimizer.OptionsDigest(); },
+      .on_difference = [&optimizer, this] { optim::ThrowOptionsDiffer(optimizer, group_.get()); }};
+  return options;
+}
+
+optim::Optimizer& GatheredEngine::Configure(nn::Module& model, optim::Optimizer& optimizer) {
+  ShardedEngine::Configure(model, optimizer);
+  LimitDevice(model);
+  return optimizer;
+}
+
+void GatheredEngine::MakeHomes(const std::vector<chunk::ChunkSpec>& plan,
+                               const ContextPtr& device) {
+  std::vector<int64_t> bytes;
+  for (const chunk::ChunkSpec& chunk : plan) bytes.push_back(chunk.numel() * DTypeSize(dtype_));
+  homes_ = std::make_unique<ChunkHomes>(options_.placement, bytes, device);
+  for (size_t c = 0; c < plan.size(); ++c) {
+    for (const chunk::ChunkItem& item : plan[c].items) {
+      optim::ParamView* view = views_[item.parameter];
+      if (view != nullptr) view->set_state_context(homes_->optimizer_home(c));
+    }
+  }
+}
+
+void GatheredEngine::LimitDevice(nn::Module& model) {
+  int64_t largest = 0;
+  for (const autograd::ParameterPtr& parameter : model.Parameters()) {
+    if (!parameter->requires_grad()) continue;
+    largest = std::max(largest, parameter->shape().numel() * DTypeSize(parameter->grad_dtype()));
+  }
+  homes_->LimitDevice(windows_->LargestGatheredBytes(model), largest);
+}
+
+// Computes the bytes that each chunk needs on the device besides its shard.
+void GatheredEngine::Settle(const optim::Optimizer& optimizer) {
+  std::map<const optim::ParamView*, int64_t> state_bytes;
+  optimizer.ForEachView([&](const optim::ParamView& view, int group) {
+    const bool master = view.trainable() && view.needs_master();
+    state_bytes[&view] = optimizer.PlannedStateBytes(view, group) +
+                         (master ? view.value().numel() * DTypeSize(view.compute_dtype()) : 0);
+  });
+  const std::vector<chunk::ChunkSpec>& plan = parameters_->plan();
+  std::vector<ChunkHomes::ChunkData> chunks(plan.size());
+  for (size_t c = 0; c < plan.size(); ++c) {
+    bool trainable = false;
+    for (const chunk::ChunkItem& item : plan[c].items) {
+      optim::ParamView* view = views_[item.parameter];
+      chunks[c].views.push_back(view);
+      trainable = trainable || sharded_[item.parameter]->requires_grad();
+      if (view != nullptr) chunks[c].optimizer_bytes += state_bytes.at(view);
+    }
+    if (!trainable) continue;
+    const int64_t grad_bytes = DTypeSize(sharded_[plan[c].items[0].parameter]->grad_dtype());
+    chunks[c].gradient_bytes = plan[c].shard_numel * grad_bytes;
+  }
+  // With updates inside backward, values that stay whole would be outdated.
+  homes_->Settle(*parameters_, chunks, /*keep_gathered=*/fused_ == nullptr);
+}
+
+size_t GatheredEngine::IndexOf(const autograd::Parameter& parameter) const {
+  const auto found = std::ranges::find(sharded_, &parameter, &autograd::ParameterPtr::get);
+  return static_cast<size_t>(found - sharded_.begin());
+}
+
+Layout GatheredEngine::LayoutOf(const autograd::Parameter& parameter) const {
+  const size_t index = IndexOf(parameter);
+  return index < sharded_.size() ? parameters_->LayoutOf(index) : Layout(parameter.shape());
+}
+
+Tensor GatheredEngine::WholeValue(const autograd::Parameter& parameter) const {
+  const size_t index = IndexOf(parameter);
+  if (index == sharded_.size()) return parameter.data().Clone();
+  return parameters_->WholeValue(index);
+}
+
+void GatheredEngine::BeforeStep(optim::Optimizer& optimizer) {
+  ShardedEngine::BeforeStep(optimizer);
+  homes_->ReadAhead();
+}
+
+void GatheredEngine::AfterStep(optim::Optimizer& optimizer) {
+  parameters_->ValuesChanged();
+  record_->EndStep();
+  homes_->WriteBack();
+  if (homes_->is_unsettled()) Settle(optimizer);
+}
+
+void GatheredEngine::OnMean(size_t index, const Tensor& mean) {
+  fused_ != nullptr ? fused_->OnMean(index, mean) : ShardedEngine::OnMean(index, mean);
+}
+
+void GatheredEngine::RunPass(const std::function<void()>& backward,
+                             const chunk::GradientPass& pass) {
+  shards_->Backward(*gradients_, [&] { windows_->Backward([&] { Reduce(backward, pass); }); });
+}
+
+void GatheredEngine::Backward(const Tensor& loss) {
+  if (fused_ == nullptr) return ShardedEngine::Backward(loss);
+  BeginBackward();
+  struct End {
+    StepGuard* guard;
+    ~End() {
+      if (guard != nullptr) guard->ForgetBackward();
+    }
+  } end{&guard_};
+  shards_->Backward(*gradients_, [&] {
+    fused_->Backward(guard_.loss_scale(), [&](FusedShards::Walk walk) {
+      unheld_gradients_->set_reduces(!walk.again);
+      const auto backward = [&] {
+        autograd::Backward(loss,
+                           {.grad = guard_.LossGradient(loss), .retain_graph = walk.retain_graph});
+      };
+      windows_->Backward([&] { Reduce(backward, {.reduce = true}); }, [&] { gradients_->Agree(); });
+    });
+  });
+  end.guard = nullptr;
+}
+
+}  // namespace apogee

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "apogee/plugins/sharding/resident_engine.h"
+
+#include <utility>
+
+#include "apogee/core/process_memory.h"
+#include "apogee/plugins/precision.h"
+#include "apogee/plugins/replicas.h"
+#include "apogee/tensor/make_context.h"
+
+namespace apogee {
+namespace {
+
+std::string Problems(const LowLevelZeroOptions& options) {
+  if (options.stage == 1 || options.stage == 2) return "";
+  return "\n  stage must be 1 (states sharded) or 2 (gradients too), got " +
+         std::to_string(options.stage);
+}
+
+}  // namespace
+
+ResidentEngine::ResidentEngine(comm::GroupPtr group, const TrainingOptions& training,
+                               const LowLevelZeroOptions& options, const CutParameters& cut)
+    : ShardedEngine("low_level_zero", std::move(group), training, cut, Problems(options)),
+      options_(options) {
+  if (options.communication_dtype) communication_dtype_ = DTypeOf(*options.communication_dtype);
+  keep_masters_ = options.master_weights;
+}
+
+void ResidentEngine::Check(nn::Module& model, optim::Optimizer& optimizer) const {
+  ShardedEngine::Check(model, optimizer);
+  if (options_.offload_states) CheckRoom(optimizer);
+}
+
+void ResidentEngine::CheckRoom(optim::Optimizer& optimizer) const {
+  const absl::StatusOr<int64_t> available = AvailableMemoryBytes();
+  if (!available.ok()) return;  // the system does not say; the allocator will fail if needed
+  int64_t needed = optimizer.PlannedStateBytes();
+  for (const optim::ParamView& view : optimizer.views()) {
+    const bool master = view.trainable() && NeedsMasters(dtype_) && options_.master_weights;
+    needed += master ? 4 * view.value().numel() : 0;
+  }
+  // The ranks of one host together hold all shards.
+  APOGEE_CHECK(needed <= *available, plugin_, ": offload_states needs ", needed,
+               " bytes of host memory for the states of optimizer ", optimizer.name(), ", ",
+               *available, " are available; use an optimizer with smaller states, or more hosts");
+}
+
+void ResidentEngine::MakeEqual(nn::Module& model, optim::Optimizer& optimizer) {
+  PrepareReplicas(plugin_, model, optimizer, group_);
+}
+
+std::vector<chunk::ChunkSpec> ResidentEngine::Plan(
+    nn::Module& /*model*/, const std::vector<int64_t>& cut_multiples) const {
+  const DType grad_dtype = NeedsMasters(dtype_) ? DType::kF32 : dtype_;
+  std::vector<chunk::ChunkRequest> requests;
+  for (size_t i = 0; i < sharded_.size(); ++i) {
+    requests.push_back({.numel = views_[i]->value().numel(),
+                        .element_bytes = DTypeSize(communication_dtype_.value_or(grad_dtype)),
+                        .key = cut_.bucket_key ? cut_.bucket_key(*sharded_[i]) : 0,
+                        .cut_multiple = cut_multiples[i]});
+  }
+  return chunk::PlanChunks(
+      requests, {.chunk_bytes = training_.bucket_bytes, .num_shards = comm::GroupSize(group_)});
+}
+
+void ResidentEngine::PlaceValues(nn::Module& model, const std::vector<chunk::ChunkSpec>& plan) {
+  const ContextPtr context = model.Parameters()[0]->context();
+  state_context_ = options_.offload_states ? HostMemoryFor(context) : context;
+  parameters_ = std::make_unique<chunk::ParameterChunks>(
+      sharded_, plan, group_, dtype_,
+      [this](size_t i, const Tensor& old_value, const Tensor& shard, const Layout& layout) {
+        views_[i]->set_state_context(state_context_);
+        views_[i]->set_keep_master(keep_masters_);
+        Bind(i, old_value, shard, layout);
+      });
+}
+
+chunk::GradientChunkOptions ResidentEngine::GradientOptions(optim::Optimizer& /*optimizer*/) {
+  return {.overlap = training_.overlap,
+          .communication_dtype = communication_dtype_,
+          .keep_whole = options_.stage == 1};
+}
+
+optim::Optimizer& ResidentEngine::Configure(nn::Module& model, optim::Optimizer& optimizer) {
+  ShardedEngine::Configure(model, optimizer);
+  // A state dict with masters holds weights, and this rank took only its shard of them.
+  hooks_.emplace_back(
+      optimizer.AddLoadHook([this](optim::Optimizer&) { parameters_->GatherAsync(); }));
+  return optimizer;
+}
+
+void ResidentEngine::BeforeStep(optim::Optimizer& optimizer) {
+  parameters_->Wait();
+  ShardedEngine::BeforeStep(optimizer);
+}
+
+void ResidentEngine::AfterStep(optim::Optimizer& optimizer) {
+  if (!optimizer.may_have_updated()) return;
+  parameters_->GatherAsync();
+  if (!options_.overlap_gather) parameters_->Wait();
+}
+
+}  // namespace apogee

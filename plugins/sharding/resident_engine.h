@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// ResidentEngine: every rank keeps whole values, in chunks; states, and at stage 2 gradients, are
+// sharded. After a step the shards of the values are gathered (plugins/low_level_zero.h). Internal.
+#ifndef APOGEE_PLUGINS_SHARDING_RESIDENT_ENGINE_H_
+#define APOGEE_PLUGINS_SHARDING_RESIDENT_ENGINE_H_
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "apogee/chunk/parameter_chunks.h"
+#include "apogee/plugins/low_level_zero.h"
+#include "apogee/plugins/sharding/sharded_engine.h"
+
+namespace apogee {
+
+class ResidentEngine : public ShardedEngine {
+ public:
+  ResidentEngine(comm::GroupPtr group, const TrainingOptions& training,
+                 const LowLevelZeroOptions& options, const CutParameters& cut);
+  void Check(nn::Module& model, optim::Optimizer& optimizer) const override;
+  optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) override;
+  bool ReducesEachPass() const override { return options_.stage == 2; }
+
+  const chunk::ParameterChunks& parameters() const { return *parameters_; }
+  const ContextPtr& state_context() const { return state_context_; }
+
+ private:
+  void CheckRoom(optim::Optimizer& optimizer) const;
+  void MakeEqual(nn::Module& model, optim::Optimizer& optimizer) override;
+  bool shards_frozen() const override { return false; }
+  std::vector<chunk::ChunkSpec> Plan(nn::Module& model,
+                                     const std::vector<int64_t>& cut_multiples) const override;
+  void PlaceValues(nn::Module& model, const std::vector<chunk::ChunkSpec>& plan) override;
+  chunk::GradientChunkOptions GradientOptions(optim::Optimizer& optimizer) override;
+  void BeforeStep(optim::Optimizer& optimizer) override;
+  void AfterStep(optim::Optimizer& optimizer) override;
+
+  const LowLevelZeroOptions options_;
+  std::optional<DType> communication_dtype_;
+  ContextPtr state_context_;
+  std::unique_ptr<chunk::ParameterChunks> parameters_;
+};
+
+}  // namespace apogee
+
+#endif  // APOGEE_PLUGINS_SHARDING_RESIDENT_ENGINE_H_
