@@ -121,16 +121,6 @@ DType GradientChunks::FlatDType(const ChunkSpec& spec) const {
       slots_[spec.items[0].parameter].parameter->grad_dtype());
 }
 
-void GradientChunks::Backward(std::span<GradientChunks* const> all, const Tensor& loss,
-                              double loss_scale, bool reduce, bool retain_graph) {
-  const auto backward = [&] {
-    autograd::Backward(
-        loss, {.grad = Tensor::Full(loss.shape(), loss.dtype(), loss_scale, loss.context()),
-               .retain_graph = retain_graph});
-  };
-  Run(all, backward, {.reduce = reduce});
-}
-
 void GradientChunks::Run(std::span<GradientChunks* const> all,
                          const std::function<void()>& backward, const GradientPass& pass) {
   struct End {  // also when backward throws

@@ -4,7 +4,7 @@
 // a parameter's gradient after all other hooks of the parameter have run.
 //
 //   GradientChunks chunks(model.Parameters(), group, {.chunk_bytes = 25 << 20});
-//   chunks.Backward(loss, scale, /*reduce=*/true);     // gradients become means over the ranks
+//   chunks.Run([&] { autograd::Backward(loss); }, {});  // gradients become means over the ranks
 //
 // A chunk is reduced as soon as all its gradients are complete, in the same order of chunks on
 // every rank. Chunks that are still incomplete when backward ends are reduced then, with zeros for
@@ -98,22 +98,18 @@ class GradientChunks {
   GradientChunks(const GradientChunks&) = delete;
   GradientChunks& operator=(const GradientChunks&) = delete;
 
-  // Runs autograd::Backward on `loss`, whose gradient is set to `loss_scale`. With `reduce`, all
-  // ranks must call. A parameter that gets a gradient outside of this call throws Error, because
-  // that gradient would never be reduced.
-  void Backward(const Tensor& loss, double loss_scale, bool reduce) {
+  // Runs `backward`, which runs backward passes, or none. If the pass reduces, all ranks must call;
+  // without a backward, the gradients that were left local are reduced. A parameter that gets a
+  // gradient outside of this call throws Error, because that gradient would never be reduced.
+  void Run(const std::function<void()>& backward, const GradientPass& pass) {
     GradientChunks* self = this;
-    Backward({&self, 1}, loss, loss_scale, reduce);
+    Run({&self, 1}, backward, pass);
   }
   // One backward for several objects that share a group. Only the first may have `overlap`:
   // otherwise the order of their collectives would depend on the rank.
-  static void Backward(std::span<GradientChunks* const> all, const Tensor& loss, double loss_scale,
-                       bool reduce, bool retain_graph = false);
-  // The same for any function that runs backward passes, or none. Without a backward, it reduces
-  // the gradients that were left local.
   static void Run(std::span<GradientChunks* const> all, const std::function<void()>& backward,
                   const GradientPass& pass);
-  // With on_chunk only, called within Backward: reduces the chunks that are complete on all ranks.
+  // With on_chunk only, called within Run: reduces the chunks that are complete on all ranks.
   // All ranks must call it equally often. Does nothing if no backward is running.
   void Agree();
   // While false, gradients stay local in every backward, even if `reduce` is true, and nothing is

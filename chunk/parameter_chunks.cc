@@ -63,6 +63,7 @@ ParameterChunks::ParameterChunks(std::vector<autograd::ParameterPtr> parameters,
       parameter.set_storage(std::make_shared<Storage>(chunk, value, !parameter.is_part()));
     }
   }
+  for (const std::shared_ptr<Chunk>& chunk : chunks_) chunk->is_updated = true;
 }
 
 ParameterChunks::~ParameterChunks() {

@@ -58,7 +58,7 @@ class ParameterChunks {
     void Wait();
     Tensor values;
     std::shared_ptr<comm::Work> work;  // the running gather
-    bool is_updated = true;            // ParameterChunks still gathers it
+    bool is_updated = false;           // ParameterChunks is complete, and still gathers it
   };
   class Storage;
   struct Place {

@@ -86,6 +86,10 @@ class ShardedParameters::Storage : public autograd::ParameterStorage {
   }
   bool is_whole() const override { return is_local() && !was_part_; }
   std::string ReplaceProblem() const override {
+    if (owner_.expired()) {
+      return "has only this rank's shard, and the plugin that sharded it is gone; make the model "
+             "anew";
+    }
     return "cannot take another tensor after boost, which would not be connected to its shards; "
            "copy this rank's part (Plugin::LayoutOf) into parameter.data() instead of calling "
            "set_value";

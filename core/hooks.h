@@ -8,8 +8,9 @@
 //   Subscription own = before_forward.Add([this](Module&) { ... });   // until `own` is destroyed
 //   before_forward.Run(module);
 //
-// A hook may add hooks, which then run for the same event, and remove hooks, also itself. Handles
-// and subscriptions may outlive the Hooks. Not thread-safe.
+// A hook may add hooks, which then run for the same event, and remove hooks, also itself. The
+// captures of a removed hook live until the next event, or until another hook is added. Handles and
+// subscriptions may outlive the Hooks. Not thread-safe.
 #ifndef APOGEE_CORE_HOOKS_H_
 #define APOGEE_CORE_HOOKS_H_
 
@@ -56,6 +57,7 @@ class Hooks {
   using Function = std::function<void(Args...)>;
 
   HookHandle Add(Function function) {
+    if (running_ == 0) DropRemoved();
     const auto hook = std::make_shared<Hook>(Hook{std::move(function), false});
     hooks_.push_back(hook);
     return HookHandle(std::shared_ptr<bool>(hook, &hook->removed));

@@ -13,8 +13,12 @@
 namespace apogee::driver {
 namespace {
 
-constexpr std::pair<const char*, const char*> kFlagOfOption[] = {
-    {"reproducible", "--reproducible"}, {"tp_size", "--tp-size"}, {"stage", "--zero-stage"}};
+struct FlagOfOption {
+  const char *plugin, *option, *flag;
+};
+constexpr FlagOfOption kFlags[] = {{"ddp", "reproducible", "--reproducible"},
+                                   {"hybrid", "tp_size", "--tp-size"},
+                                   {"hybrid", "stage", "--zero-stage"}};
 
 }  // namespace
 
@@ -45,8 +49,10 @@ void PluginFlags::Settle(const CommandLine& line, const RunFlags& flags) {
   if (name.empty()) name = flags.ranks > 1 || reproducible ? "ddp" : "single";
   if (!registry.contains(name)) Throw("--plugin: ", UnknownName("plugin", name, registry.names()));
   // The checks below, and the run's description, are about the values of the flags.
-  for (const auto& [option, flag] : kFlagOfOption) {
-    if (options.contains(option)) Throw("--plugin.", option, " has a flag of its own: use ", flag);
+  for (const auto& [plugin, option, flag] : kFlags) {
+    if (name == plugin && options.contains(option)) {
+      Throw("--plugin.", option, " has a flag of its own: use ", flag);
+    }
   }
   for (const std::string flag : {"--tp-size", "--zero-stage"}) {
     if (line.given(flag) && name != "hybrid") {

@@ -35,8 +35,8 @@ class DataParallelPlugin : public Plugin {
   comm::GroupPtr group() const override;
   comm::GroupPtr data_group() const override;
   Layout LayoutOf(const autograd::Parameter& parameter) const override;
-  // A copy of the whole value of a sharded parameter, or of this rank's part if another plugin has
-  // cut the parameter. Collective if values are sharded.
+  // The whole value of a parameter, or of this rank's part of it if another plugin has cut the
+  // parameter; a copy if values are sharded. Collective if values are sharded.
   Tensor WholeValue(const autograd::Parameter& parameter) const override;
   optim::LossScaler* loss_scaler() override;
   // Internal: for plugins that hold others.

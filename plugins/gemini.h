@@ -90,7 +90,7 @@ class GeminiPlugin : public DataParallelPlugin {
   explicit GeminiPlugin(comm::GroupPtr group, const TrainingOptions& training = {},
                         const GeminiOptions& options = {});
   // Internal: for a plugin that has cut the parameters (plugins/sharding/cut_parameters.h). Keys of
-  // buckets are not used.
+  // buckets count only for parameters that the optimizer does not hold.
   GeminiPlugin(comm::GroupPtr group, const TrainingOptions& training, const GeminiOptions& options,
                const CutParameters& cut);
 

@@ -6,7 +6,7 @@
 //   FusedShards fused(optimizer, views, others);
 //   GradientChunks chunks(parameters, plan, group, {.on_chunk = [&] { fused.OnChunk(); }},
 //                         [&](size_t i, const Tensor& mean) { fused.OnMean(i, mean); });
-//   fused.Backward(loss_scale, [&](FusedShards::Walk walk) { ... chunks.Backward(...) ... });
+//   fused.Backward(loss_scale, [&](FusedShards::Walk walk) { ... chunks.Run(...) ... });
 //   optimizer.step();                                    // reports
 //
 // If the update needs one decision for all parameters (clipping, a check that all gradients are

@@ -89,6 +89,7 @@ void GatheredEngine::PlaceValues(nn::Module& model, const std::vector<chunk::Chu
       [this](size_t i, const Tensor& old_value, const Tensor& shard, const Layout& layout) {
         Bind(i, old_value, shard, layout);
       });
+  for (const autograd::ParameterPtr& parameter : unheld_) ConvertParameter(dtype_, *parameter);
   parameters_->schedule().set_capacity_bytes(options_.placement.max_gathered_bytes);
   device->allocator().ReleaseCache();  // the whole values' blocks
   record_ = std::make_unique<ChunkRecord>(parameters_);

@@ -159,7 +159,7 @@ void ReplicatedEngine::AskWhichStay() {
       .where = "in this step its gradient is this rank's own, and the optimizer averages a smaller "
                "message made from it; set the ddp plugin's max_norm"});
   for (const autograd::ParameterPtr& parameter : may_stay_local_) {
-    parameter->set_grad_place(local_place_);
+    if (parameter->grad_place() == nullptr) parameter->set_grad_place(local_place_);
   }
 }
 

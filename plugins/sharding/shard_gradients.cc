@@ -45,13 +45,16 @@ void ShardGradients::OnMean(size_t index, const Tensor& mean) {
   }
 }
 
-void ShardGradients::Backward(const chunk::GradientChunks& gradients,
-                              const std::function<void()>& backward) {
+void ShardGradients::CheckFrozen() const {
   for (const autograd::ParameterPtr& parameter : frozen_) {
     APOGEE_CHECK(!parameter->requires_grad(), plugin_, ": parameter \"", parameter->name(),
                  "\" was frozen at boost, so it has no masters and states on shards, but has been "
                  "unfrozen since; unfreeze it before boost");
   }
+}
+
+void ShardGradients::Backward(const chunk::GradientChunks& gradients,
+                              const std::function<void()>& backward) {
   std::ranges::fill(means_, Tensor());  // left by a backward that failed
   backward();
   for (size_t i = 0; i < views_.size(); ++i) {

@@ -6,7 +6,8 @@
 //
 //   ShardGradients shards("gemini", optimizer, parameters, views, frozen);
 //   GradientChunks chunks(..., [&](size_t i, const Tensor& mean) { shards.OnMean(i, mean); });
-//   shards.Backward(chunks, [&] { chunks.Backward(loss, scale, reduce); });
+//   shards.CheckFrozen();
+//   shards.Backward(chunks, [&] { chunks.Run(backward, pass); });
 //   shards.CheckNoneFromElsewhere();                                  // before a step
 //
 // While this object lives, zero_grad through a parameter clears the view's gradient. Other uses of
@@ -36,8 +37,9 @@ class ShardGradients {
 
   // Adds this rank's part of the mean of a micro-batch's gradient to the view's gradient.
   void OnMean(size_t index, const Tensor& mean);
-  // Runs `backward`, in which `gradients` calls OnMean. Throws Error if a frozen parameter has been
-  // unfrozen.
+  // Throws Error if a frozen parameter has been unfrozen. Call it before a backward.
+  void CheckFrozen() const;
+  // Runs `backward`, in which `gradients` calls OnMean.
   void Backward(const chunk::GradientChunks& gradients, const std::function<void()>& backward);
   // Throws Error if a parameter has been given a gradient of its own, which no step would see.
   void CheckNoneFromElsewhere() const;

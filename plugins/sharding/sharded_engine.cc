@@ -33,6 +33,8 @@ std::vector<autograd::ParameterPtr> ShardedEngine::Choose(const nn::Module& mode
     const auto found = view_of.find(parameter.get());
     const bool held = found != view_of.end(), trainable = parameter->requires_grad();
     if (!held && (trainable || !shards_frozen())) {
+      // Before chunks are made, if the chunks' ranks need not agree on its value first.
+      if (!shards_frozen()) ConvertParameter(dtype_, *parameter);
       unheld_.push_back(parameter);
       continue;
     }
@@ -75,11 +77,7 @@ optim::Optimizer& ShardedEngine::Configure(nn::Module& model, optim::Optimizer& 
   std::vector<autograd::ParameterPtr> frozen = Choose(model, optimizer);
   const std::vector<chunk::ChunkSpec> plan = Plan(model, CutMultiples(optimizer));
   PlaceValues(model, plan);
-  for (const auto* parameters : {&unheld_, &sharded_}) {
-    for (const autograd::ParameterPtr& parameter : *parameters) {
-      ConvertParameter(dtype_, *parameter);
-    }
-  }
+  for (const autograd::ParameterPtr& parameter : sharded_) ConvertParameter(dtype_, *parameter);
   shards_ =
       std::make_unique<ShardGradients>(plugin_, optimizer, sharded_, views_, std::move(frozen));
   gradients_ = std::make_unique<chunk::GradientChunks>(
@@ -102,6 +100,11 @@ void ShardedEngine::BeforeStep(optim::Optimizer& /*optimizer*/) {
 void ShardedEngine::Reduce(const std::function<void()>& backward, const chunk::GradientPass& pass) {
   chunk::GradientChunks* const all[] = {gradients_.get(), unheld_gradients_.get()};
   chunk::GradientChunks::Run(all, backward, pass);
+}
+
+bool ShardedEngine::BeginBackward() {
+  shards_->CheckFrozen();
+  return DataParallelEngine::BeginBackward();
 }
 
 void ShardedEngine::RunPass(const std::function<void()>& backward,

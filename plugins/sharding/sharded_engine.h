@@ -20,6 +20,7 @@ class ShardedEngine : public DataParallelEngine {
  public:
   void Check(nn::Module& model, optim::Optimizer& optimizer) const override;
   optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) override;
+  bool BeginBackward() override;
   void RunPass(const std::function<void()>& backward, const chunk::GradientPass& pass) override;
 
  protected:

@@ -6,7 +6,7 @@
 //   StepGuard guard("ddp", {.precision = Precision::kFp16, .max_norm = 1.0});
 //   guard.Attach(optimizer);
 //   const bool reduce = guard.OnBackward();     // before each backward
-//   gradients.Backward(loss, guard.loss_scale(), reduce);
+//   autograd::Backward(loss, {.grad = guard.LossGradient(loss)});
 //
 // All checks depend only on the order of calls, so either every rank throws or none does.
 #ifndef APOGEE_PLUGINS_STEP_GUARD_H_

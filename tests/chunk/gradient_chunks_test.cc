@@ -6,6 +6,7 @@
 
 #include <limits>
 
+#include "apogee/autograd/engine.h"
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/tests/support/run_ranks.h"
 
@@ -50,7 +51,7 @@ TEST(GradientChunksTest, AbsentGradientsAndPaddingAreZeros) {
       }
       Litter(plan[0].numel(), world.context());
       Litter(33, world.context());
-      chunks->Backward(loss, 1, /*reduce=*/true);
+      chunks->Run([&] { autograd::Backward(loss); }, {.reduce = true});
       const double want[] = {2.5, 3.5, 0};
       for (size_t i = 0; i < 3; ++i) {
         // Replicated ones are held in reverse order.
@@ -103,7 +104,7 @@ TEST(GradientChunksTest, RanksAgreeOnWhatAllOfThemHave) {
     if (rank != 1) loss = autograd::Add(loss, use(0, 3));
     point->AddGradHook([&](autograd::Parameter&) { chunks.Agree(); });
     Litter(plan[0].numel(), world.context());
-    chunks.Backward(loss, 1, /*reduce=*/true);
+    chunks.Run([&] { autograd::Backward(loss); }, {.reduce = true});
     EXPECT_EQ(order, "b.a.c.");
     for (size_t i = 0; i < 4; ++i) EXPECT_EQ(chunks.present(i), i < 3);
     EXPECT_EQ(world.context()->ledger().live_bytes(MemoryCategory::kGradient), 44)

@@ -5,6 +5,7 @@
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <vector>
@@ -61,6 +62,15 @@ TEST(HooksTest, HandlesMayOutliveTheHooks) {
   const Subscription own = log->Add(2);
   log.reset();
   handle.Remove();
+}
+
+TEST(HooksTest, RemovedHooksDoNotPileUp) {
+  Hooks<> hooks;
+  const auto captured = std::make_shared<int>();
+  for (int i = 0; i < 100; ++i) hooks.Add([captured] {}).Remove();
+  EXPECT_EQ(captured.use_count(), 2) << "the last one's";
+  hooks.Run();
+  EXPECT_EQ(captured.use_count(), 1);
 }
 
 TEST(HooksTest, HooksMayAddAndRemoveHooks) {

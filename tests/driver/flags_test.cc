@@ -229,6 +229,10 @@ TEST(RunFlagsTest, NamesOfTheProgramAreKnown) {
   EXPECT_EQ(uses, 3) << "one to check the flags, one per rank";
   EXPECT_EQ(rates, (std::vector<double>{0.1, 0.05, 0.025}));
 
+  words = common;
+  words.insert(words.end(), {"--plugin", "zero1", "--plugin.stage=2", "--model", "bigram"});
+  EXPECT_EQ(TrainOwn(words, &uses, &rates), 0) << "the flag --zero-stage is not of this plugin";
+
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
       {{"--optimizer", "heavy_bal"}, "did you mean \"heavy_ball\"?"},
       {{"--plugin", "countin"}, "did you mean \"counting\"?"},
