@@ -5,9 +5,10 @@
 #   scripts/walk.sh            # prints the table, and writes it into docs/architecture.md
 #   scripts/walk.sh --list     # prints the files, too
 #
-# Records the calls of two training steps of 01_train_gpt with callgrind, and lists the sources in which code
-# ran: those of plugins/ and chunk/, booster/booster.*, autograd/parameter*, and optim/param_view.*. A header
-# and its source count once. Needs valgrind. The build has line tables, in build/walk.
+# Records the calls of two training steps of 01_train_gpt with callgrind, inside Booster::boost, Booster::backward
+# and Optimizer::step. Lists the sources in which code ran there: those of plugins/ and chunk/, booster/booster.*,
+# autograd/parameter*, and optim/param_view.*. A header and its source count once. Needs valgrind. The build has
+# line tables, in build/walk.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$ROOT"
 list=0
@@ -28,8 +29,14 @@ seq 2000 >"$work/text"
 
 # files NAME FLAG...: the files of a run, one a line, without extensions.
 files() {
-  valgrind --tool=callgrind --callgrind-out-file="$work/$1.out" "$program" --data "$work/text" --layers 1 --heads 2 \
-    --dim 8 --block 8 --batch 2 --steps 2 --sample 0 --threads 2 "${@:2}" >"$work/$1.log" 2>&1 || {
+  local toggles=()
+  for function in 'apogee::Booster::boost(*' 'apogee::Booster::backward(*' 'apogee::optim::Optimizer::step(*'; do
+    toggles+=("--toggle-collect=$function")
+  done
+  # With the wait policy set, the program does not start itself again.
+  OMP_WAIT_POLICY=passive valgrind --tool=callgrind --compress-strings=no "${toggles[@]}" \
+    --callgrind-out-file="$work/$1.out" "$program" --data "$work/text" --layers 1 --heads 2 --dim 8 --block 8 \
+    --batch 2 --steps 2 --sample 0 --threads 2 "${@:2}" >"$work/$1.log" 2>&1 || {
     cat "$work/$1.log" >&2
     exit 1
   }
