@@ -93,7 +93,8 @@ class Parameter {
   void set_lazy_value(LazyValue lazy);
   // Replaces the value by this rank's part of it, of any shape. The gradient becomes absent.
   void set_part(const Tensor& part);
-  // From now on the value is there (parameter_storage.h). The shape and the gradient stay.
+  // From now on the value is there. The shape and the gradient stay. For the library's plugins:
+  // autograd/parameter_storage.h is not installed.
   void set_storage(std::shared_ptr<ParameterStorage> storage);
 
   // The value has not been made yet.

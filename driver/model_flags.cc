@@ -9,7 +9,13 @@
 namespace apogee::driver {
 namespace {
 
+void CheckHeads(const ModelSizes& sizes) {
+  if (sizes.dim % sizes.heads == 0) return;
+  Throw("--dim must be a multiple of --heads, got ", sizes.dim, " and ", sizes.heads);
+}
+
 std::unique_ptr<nn::Module> MakeGpt2(const ModelSizes& sizes) {
+  CheckHeads(sizes);
   return std::make_unique<nn::Gpt2>(nn::Gpt2Config{.vocab_size = sizes.vocab_size,
                                                    .n_positions = sizes.block,
                                                    .n_embd = sizes.dim,
@@ -19,6 +25,7 @@ std::unique_ptr<nn::Module> MakeGpt2(const ModelSizes& sizes) {
 }
 
 std::unique_ptr<nn::Module> MakeLlama(const ModelSizes& sizes) {
+  CheckHeads(sizes);
   if (sizes.dropout > 0) {
     Throw("--dropout has no effect with --model llama, which has no dropout; leave the flag out");
   }
@@ -47,7 +54,7 @@ void ModelFlags::Declare(CommandLine& line) {
   line.AddText("--model", name, known);
   line.AddCount("--layers", sizes.layers, "Transformer blocks");
   line.AddCount("--heads", sizes.heads, "Attention heads");
-  line.AddCount("--dim", sizes.dim, "Width; a multiple of --heads");
+  line.AddCount("--dim", sizes.dim, "Width; of gpt2 and llama a multiple of --heads");
   line.AddNumber("--dropout", sizes.dropout, "Dropout probability, in [0, 1)", 0, 1);
 }
 
@@ -55,9 +62,6 @@ void ModelFlags::Settle(int64_t block) {
   sizes.block = block;
   const absl::StatusOr<const ModelFactory*> found = registry.Find(name);
   if (!found.ok()) Throw("--model: ", Message(found.status()));
-  if (sizes.dim % sizes.heads != 0) {
-    Throw("--dim must be a multiple of --heads, got ", sizes.dim, " and ", sizes.heads);
-  }
   Make();
 }
 

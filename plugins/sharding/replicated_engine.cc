@@ -29,7 +29,7 @@ void ReplicatedEngine::Check(nn::Module& model, optim::Optimizer& optimizer) con
   if (options_.reproducible) {
     problem = "its 1-bit messages depend on the number of ranks, which reproducible mode rules out";
   }
-  APOGEE_CHECK(problem.empty(), "ddp: optimizer ", optimizer.name(), ": ", problem);
+  APOGEE_CHECK(problem.empty(), plugin_, ": optimizer ", optimizer.name(), ": ", problem);
 }
 
 optim::Optimizer& ReplicatedEngine::Configure(nn::Module& model, optim::Optimizer& optimizer) {

@@ -56,7 +56,7 @@ std::vector<chunk::ChunkSpec> ResidentEngine::Plan(
   const DType grad_dtype = NeedsMasters(dtype_) ? DType::kF32 : dtype_;
   std::vector<chunk::ChunkRequest> requests;
   for (size_t i = 0; i < sharded_.size(); ++i) {
-    requests.push_back({.numel = views_[i]->value().numel(),
+    requests.push_back({.numel = sharded_[i]->shape().numel(),
                         .element_bytes = DTypeSize(communication_dtype_.value_or(grad_dtype)),
                         .key = cut_.bucket_key ? cut_.bucket_key(*sharded_[i]) : 0,
                         .cut_multiple = cut_multiples[i]});

@@ -32,19 +32,15 @@ std::vector<autograd::ParameterPtr> ShardedEngine::Choose(const nn::Module& mode
   for (const autograd::ParameterPtr& parameter : all) {
     const auto found = view_of.find(parameter.get());
     const bool held = found != view_of.end(), trainable = parameter->requires_grad();
-    if (!held && (trainable || !shards_frozen())) {
-      // Before chunks are made, if the chunks' ranks need not agree on its value first.
-      if (!shards_frozen()) ConvertParameter(dtype_, *parameter);
-      unheld_.push_back(parameter);
+    if (!trainable && (held || shards_frozen())) frozen.push_back(parameter);
+    if (trainable ? held : shards_frozen()) {
+      sharded_.push_back(parameter);
+      views_.push_back(held ? found->second : nullptr);
       continue;
     }
-    if (!trainable) frozen.push_back(parameter);
-    if (!trainable && !shards_frozen()) {
-      ConvertParameter(dtype_, *parameter);
-      continue;
-    }
-    sharded_.push_back(parameter);
-    views_.push_back(held ? found->second : nullptr);
+    if (!held) unheld_.push_back(parameter);
+    // Before chunks are made. PlaceValues converts the others, once it has made them equal.
+    if (!shards_frozen()) ConvertParameter(dtype_, *parameter);
   }
   return frozen;
 }

@@ -57,11 +57,16 @@ TEST(HooksTest, ASubscriptionEndsByItself) {
 }
 
 TEST(HooksTest, HandlesMayOutliveTheHooks) {
-  std::optional<Log> log(std::in_place);
-  HookHandle handle = log->Add(1);
-  const Subscription own = log->Add(2);
-  log.reset();
+  std::optional<Hooks<>> hooks(std::in_place);
+  const auto captured = std::make_shared<int>();
+  HookHandle handle = hooks->Add([captured] {});
+  {
+    const Subscription own = hooks->Add([captured] {});
+    hooks.reset();
+    EXPECT_EQ(captured.use_count(), 1) << "neither keeps a hook alive";
+  }
   handle.Remove();
+  EXPECT_EQ(captured.use_count(), 1);
 }
 
 TEST(HooksTest, RemovedHooksDoNotPileUp) {

@@ -230,13 +230,16 @@ TEST(RunFlagsTest, NamesOfTheProgramAreKnown) {
   EXPECT_EQ(rates, (std::vector<double>{0.1, 0.05, 0.025}));
 
   words = common;
-  words.insert(words.end(), {"--plugin", "zero1", "--plugin.stage=2", "--model", "bigram"});
-  EXPECT_EQ(TrainOwn(words, &uses, &rates), 0) << "the flag --zero-stage is not of this plugin";
+  words.insert(words.end(),
+               {"--plugin", "zero1", "--plugin.stage=2", "--model", "bigram", "--heads", "5"});
+  EXPECT_EQ(TrainOwn(words, &uses, &rates), 0)
+      << "--zero-stage is not of this plugin, nor --heads of this model";
 
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
       {{"--optimizer", "heavy_bal"}, "did you mean \"heavy_ball\"?"},
       {{"--plugin", "countin"}, "did you mean \"counting\"?"},
       {{"--model", "bigran"}, "did you mean \"bigram\"?"},
+      {{"--model", "llama", "--heads", "5"}, "--dim must be a multiple of --heads, got 192 and 5"},
       {{"--model", "llama", "--dropout", "0.5"}, "llama, which has no dropout"},
       {{"--plugin", "hybrid", "--plugin.tp_size=2"}, "has a flag of its own: use --tp-size"},
       {{"--plugin", "hybrid", "--plugin.stage=3"}, "has a flag of its own: use --zero-stage"},
