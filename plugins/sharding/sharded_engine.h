@@ -29,8 +29,8 @@ class ShardedEngine : public DataParallelEngine {
   // The policy, called by Configure in this order:
   // Makes the ranks' models equal, except values that PlaceValues makes equal.
   virtual void MakeEqual(nn::Module& model, optim::Optimizer& optimizer) = 0;
-  // Whether frozen parameters are sharded, too. If so, PlaceValues makes the values of unheld_ equal
-  // and converts them.
+  // Whether frozen parameters are sharded, too. If so, PlaceValues makes the values of unheld_
+  // equal and converts them.
   virtual bool shards_frozen() const = 0;
   // The chunks of sharded_. `cut_multiples`: of each (Optimizer::CutMultiple).
   virtual std::vector<chunk::ChunkSpec> Plan(nn::Module& model,
