@@ -12,20 +12,11 @@
 #include "apogee/booster/state_files.h"
 #include "apogee/booster/training_checkpoints.h"
 #include "apogee/booster/training_state.h"
+#include "apogee/core/trace/step_log.h"
 #include "apogee/nn/trace_modules.h"
 #include "apogee/plugins/loss_normalizer.h"
 
 namespace apogee {
-namespace {
-
-void CheckComplete(const internal::Window& window) {
-  APOGEE_CHECK(window.losses.empty() || window.is_complete(), "step: ", window.losses.size(),
-               " of the window's ", window.num_micro_batches,
-               " micro-batches have run; step when the Accumulation is_complete(), or destroy it "
-               "and call zero_grad() to give up the window");
-}
-
-}  // namespace
 
 Booster::Booster(Plugin& plugin)
     : plugin_(plugin),
@@ -62,6 +53,8 @@ void Booster::TraceTo(Trace* trace, int rank) {
   APOGEE_CHECK(model_ == nullptr,
                "TraceTo: this booster already runs a model; call it before boost");
   compute_lane_ = LaneOf(trace, rank, "compute");
+  log_ = trace == nullptr ? nullptr
+                          : std::make_unique<StepLog>(trace->Lane(rank, "step events"), nullptr);
   saves_->TraceTo(compute_lane_, LaneOf(trace, rank, "saver"));
 }
 
@@ -100,13 +93,19 @@ Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer,
   scheduler_ = options.scheduler;
   normalizer_ = std::make_shared<LossNormalizer>(plugin_.data_group());
   normalizer_->Attach(model);
-  configured.AddPreStepHook(
-      [weak = std::weak_ptr(normalizer_), weak_window = std::weak_ptr(window_)](optim::Optimizer&) {
-        if (const auto window = weak_window.lock()) CheckComplete(*window);
-        if (const auto normalizer = weak.lock()) normalizer->CheckStep();
-      });
+  listens_.push_back(configured.AddListener(*this));
+  if (log_ != nullptr) listens_.push_back(configured.AddListener(*log_));
   const Criterion& criterion = options.criterion;
   return {model, configured, normalizer_->Wrap(plugin_.ConfigureCriterion(criterion), criterion)};
+}
+
+void Booster::BeforeStep() {
+  const internal::Window& window = *window_;
+  APOGEE_CHECK(window.losses.empty() || window.is_complete(), "step: ", window.losses.size(),
+               " of the window's ", window.num_micro_batches,
+               " micro-batches have run; step when the Accumulation is_complete(), or destroy it "
+               "and call zero_grad() to give up the window");
+  normalizer_->CheckStep();
 }
 
 void Booster::backward(const Tensor& loss, optim::Optimizer& optimizer) try {

@@ -34,10 +34,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "apogee/booster/accumulation.h"
 #include "apogee/booster/save_options.h"
 #include "apogee/checkpoint/load_report.h"
+#include "apogee/core/step_listener.h"
 #include "apogee/core/trace/trace.h"
 #include "apogee/data/loader.h"
 #include "apogee/optim/schedule/lr_scheduler.h"
@@ -47,6 +49,7 @@ namespace apogee {
 
 class TrainingCheckpoints;  // training_checkpoints.h
 class SaveRunner;           // save_runner.h
+class StepLog;              // core/trace/step_log.h
 struct TrainingParts;       // training_state.h
 
 // What boost() takes besides the model and the optimizer.
@@ -66,18 +69,19 @@ struct Boosted {
   Criterion criterion;
 };
 
-class Booster {
+class Booster : private StepListener {
  public:
   // The plugin, and everything given to boost, must exist as long as the booster is used. A call
   // after one of them was destroyed throws Error that names it.
   explicit Booster(Plugin& plugin);
-  ~Booster();
+  ~Booster() override;
   Booster(const Booster&) = delete;
   Booster& operator=(const Booster&) = delete;
 
   // Records the forward and backward of every module, and backward and step as a whole, on the lane
-  // "compute" of `rank`. Records saves there or, in the background, on "saver". Call it before
-  // boost. The trace must outlive the model and the optimizer; null: records nothing.
+  // "compute" of `rank`, and the events of steps (core/step_listener.h) on "step events". Records
+  // saves on "compute" or, in the background, on "saver". Call it before boost. The trace must
+  // outlive the model and the optimizer; null: records nothing.
   //
   //   booster.TraceTo(world.trace(), world.rank());
   void TraceTo(Trace* trace, int rank);
@@ -234,6 +238,8 @@ class Booster {
 
  private:
   friend class GraphedMicroStep;
+  // Throws Error for a loop whose step would be wrong.
+  void BeforeStep() override;
   // The micro-batch that begins now. Begins a new window if the last one is complete.
   internal::MicroBatch BeginMicroBatch();
   // Notes that it ran; `loss` has been multiplied by its share.
@@ -256,7 +262,9 @@ class Booster {
   Watched<optim::Optimizer> optimizer_;
   Watched<optim::LrScheduler> scheduler_;
   std::shared_ptr<LossNormalizer> normalizer_;  // after boost
-  // Of accumulate; the optimizer's hook and the Accumulation have it, too.
+  std::unique_ptr<StepLog> log_;                // if there is a trace
+  std::vector<Subscription> listens_;           // this object and the log
+  // Of accumulate; the Accumulation has it, too.
   std::shared_ptr<internal::Window> window_ = std::make_shared<internal::Window>();
   std::unique_ptr<TrainingCheckpoints> checkpoints_;
   // The last member: its destructor waits for the running save, which may use the others.

@@ -173,6 +173,9 @@ void GradientChunks::OnGradient(size_t index) {
                "booster.backward(loss, optimizer) instead of autograd::Backward");
   APOGEE_CHECK(!slot.deposited, "parameter \"", slot.parameter->name(),
                "\" got another gradient in the same backward after it had been reduced");
+  if (options_.listeners != nullptr) {
+    options_.listeners->Tell(&StepListener::GradientReady, slot.parameter->name());
+  }
   if (options_.reproducible) MergePartials(slot);
   if (slot.item == nullptr) return;
   if (!reduce_ || !slot.takes_part) return PutAway(slot);
@@ -274,7 +277,15 @@ void GradientChunks::Complete(size_t index) {
   Chunk& chunk = chunks_[index];
   if (chunk.work != nullptr) chunk.work->Wait();
   chunk.work = nullptr;
+  HandOut(index);
+  if (options_.listeners != nullptr) {
+    options_.listeners->Tell(&StepListener::GradientsReduced, index);
+  }
+}
+
+void GradientChunks::HandOut(size_t index) {
   if (!on_mean_) return;
+  Chunk& chunk = chunks_[index];
   const ChunkSpec& spec = plan_[index];
   const int64_t first = (group_ == nullptr ? 0 : group_->rank()) * spec.shard_numel;
   const DType dtype = slots_[spec.items[0].parameter].parameter->grad_dtype();

@@ -35,6 +35,7 @@
 #include "apogee/autograd/parameter.h"
 #include "apogee/chunk/chunk_plan.h"
 #include "apogee/comm/group.h"
+#include "apogee/core/step_listener.h"
 
 namespace apogee::chunk {
 
@@ -72,6 +73,8 @@ struct GradientChunkOptions {
   // memory lives as long as any part of its mean.
   std::function<void()> on_chunk = {};
   Agreement agreement = {};
+  // Hear GradientReady and GradientsReduced. Null: nobody.
+  std::shared_ptr<StepListeners> listeners = nullptr;
 };
 
 // Options for one of several backward passes of a step.
@@ -166,6 +169,8 @@ class GradientChunks {
   void Launch(size_t chunk);
   void ReduceNow(size_t chunk);
   void Complete(size_t chunk);
+  // Sharded: passes on this rank's parts of the means.
+  void HandOut(size_t chunk);
   void ExchangePresence();
   void Finish();
   void FinishAgreed();

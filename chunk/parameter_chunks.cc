@@ -9,7 +9,10 @@
 namespace apogee::chunk {
 
 void ParameterChunks::Chunk::Wait() {
-  if (const auto running = std::exchange(work, nullptr)) running->Wait();
+  const auto running = std::exchange(work, nullptr);
+  if (running == nullptr) return;
+  running->Wait();
+  if (listeners != nullptr) listeners->Tell(&StepListener::ValuesGathered, index);
 }
 
 // A value that is a view of a chunk. It outlives ParameterChunks.
@@ -40,7 +43,8 @@ class ParameterChunks::Storage : public autograd::ParameterStorage {
 
 ParameterChunks::ParameterChunks(std::vector<autograd::ParameterPtr> parameters,
                                  std::vector<ChunkSpec> plan, comm::GroupPtr group, DType dtype,
-                                 const OnMove& on_move)
+                                 const OnMove& on_move,
+                                 const std::shared_ptr<StepListeners>& listeners)
     : parameters_(std::move(parameters)),
       plan_(std::move(plan)),
       group_(std::move(group)),
@@ -52,6 +56,8 @@ ParameterChunks::ParameterChunks(std::vector<autograd::ParameterPtr> parameters,
   for (size_t c = 0; c < plan_.size(); ++c) {
     const ContextPtr context = parameters_[plan_[c].items.at(0).parameter]->data().context();
     const std::shared_ptr<Chunk>& chunk = chunks_.emplace_back(std::make_shared<Chunk>());
+    chunk->index = c;
+    chunk->listeners = listeners;
     // Zeros, because padding is gathered with the shards.
     chunk->values = Tensor::Zeros({plan_[c].numel()}, dtype, context, MemoryCategory::kParameter);
     for (const ChunkItem& item : plan_[c].items) {

@@ -24,6 +24,7 @@
 #include "apogee/autograd/parameter.h"
 #include "apogee/chunk/chunk_plan.h"
 #include "apogee/comm/group.h"
+#include "apogee/core/step_listener.h"
 
 namespace apogee::chunk {
 
@@ -34,9 +35,10 @@ class ParameterChunks {
                                     const Layout& layout)>;
 
   // `plan` must describe these parameters, with GroupSize(group) shards. `group` may be null (one
-  // rank). Not collective.
+  // rank). `listeners` hear ValuesGathered; null: nobody. Not collective.
   ParameterChunks(std::vector<autograd::ParameterPtr> parameters, std::vector<ChunkSpec> plan,
-                  comm::GroupPtr group, DType dtype, const OnMove& on_move);
+                  comm::GroupPtr group, DType dtype, const OnMove& on_move,
+                  const std::shared_ptr<StepListeners>& listeners = nullptr);
   ~ParameterChunks();
   ParameterChunks(const ParameterChunks&) = delete;
   ParameterChunks& operator=(const ParameterChunks&) = delete;
@@ -59,6 +61,8 @@ class ParameterChunks {
     Tensor values;
     std::shared_ptr<comm::Work> work;  // the running gather
     bool is_updated = false;           // ParameterChunks is complete, and still gathers it
+    size_t index = 0;
+    std::shared_ptr<StepListeners> listeners;
   };
   class Storage;
   struct Place {

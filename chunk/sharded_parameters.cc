@@ -41,7 +41,7 @@ class ShardedParameters::PackedValue : public autograd::PackedTensor {
     if (!chunk.values.defined() && !chunk.retained.defined()) {
       owner_->Miss(owner_->plan_[chunk_].items[0].parameter);
     }
-    const Tensor& values = chunk.values.defined() ? owner_->WaitFor(chunk) : chunk.retained;
+    const Tensor& values = chunk.values.defined() ? owner_->WaitFor(chunk_) : chunk.retained;
     const Tensor value = values.Slice(0, offset_, shape_.numel()).View(shape_);
     if (std::exchange(walk_, owner_->walk_) != owner_->walk_) ++chunk.num_read;
     chunk.DropRead();
@@ -219,8 +219,14 @@ void ShardedParameters::Gather(size_t index) {
   if (observer_) observer_(index, true);
 }
 
-const Tensor& ShardedParameters::WaitFor(Chunk& chunk) {
-  if (const auto gathering = std::exchange(chunk.gathering, nullptr)) gathering->Wait();
+const Tensor& ShardedParameters::WaitFor(size_t index) {
+  Chunk& chunk = chunks_[index];
+  if (const auto gathering = std::exchange(chunk.gathering, nullptr)) {
+    gathering->Wait();
+    if (options_.listeners != nullptr) {
+      options_.listeners->Tell(&StepListener::ValuesGathered, index);
+    }
+  }
   return chunk.values;
 }
 
@@ -228,7 +234,7 @@ void ShardedParameters::Drop(const std::vector<size_t>& chunks) {
   for (const size_t index : chunks) {
     Chunk& chunk = chunks_[index];
     try {
-      WaitFor(chunk);  // else its memory would stay in use
+      WaitFor(index);  // else its memory would stay in use
     } catch (const comm::CommError&) {
       // These values are not needed; the next gather reports the error.
     }
@@ -251,7 +257,7 @@ void ShardedParameters::Acquire(size_t index) {
       chunks_[ahead].retained = Tensor();
       Gather(ahead);
     }
-    WaitFor(chunk);
+    WaitFor(index);
   } catch (...) {
     for (const size_t ahead : actions.ahead) {
       if (!chunks_[ahead].values.defined()) schedule_.Forget(ahead);
@@ -284,7 +290,7 @@ void ShardedParameters::CheckGathered() {
     any = true;
     if (changed) continue;
     const Tensor mine =
-        WaitFor(chunk).Slice(0, rank() * plan_[c].shard_numel, plan_[c].shard_numel).ToHost();
+        WaitFor(c).Slice(0, rank() * plan_[c].shard_numel, plan_[c].shard_numel).ToHost();
     const Tensor shard = chunk.shard.ToHost();
     changed = std::memcmp(mine.raw(), shard.raw(), static_cast<size_t>(mine.bytes())) != 0;
   }

@@ -37,6 +37,7 @@
 #include "apogee/chunk/chunk_plan.h"
 #include "apogee/chunk/gather_schedule.h"
 #include "apogee/comm/group.h"
+#include "apogee/core/step_listener.h"
 
 namespace apogee::chunk {
 
@@ -52,6 +53,8 @@ struct ShardedParametersOptions {
   // Called before each parameter is cut into shards, in the plan's order, which is the same on all
   // ranks. It may set the value to cut; that value is dropped before the next call.
   std::function<void(size_t index)> before_move = nullptr;
+  // Hear ValuesGathered. Null: nobody.
+  std::shared_ptr<StepListeners> listeners = nullptr;
 };
 
 class ShardedParameters : public std::enable_shared_from_this<ShardedParameters> {
@@ -147,7 +150,7 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
   void Move(const OnMove& on_move);
   void EndHold(size_t chunk, bool in_backward);
   void Gather(size_t chunk);
-  const Tensor& WaitFor(Chunk& chunk);
+  const Tensor& WaitFor(size_t chunk);
   void Drop(const std::vector<size_t>& chunks);
   bool IsAlias(const Chunk& chunk) const;
   void Miss(size_t index);

@@ -117,6 +117,9 @@ void DeclareReport(CommandLine& line, const RunFlagSet& set, RunFlags& f) {
   line.AddText("--trace", f.trace,
                "Write a timeline of all ranks to this file, for ui.perfetto.dev; it is in memory "
                "until the run ends, so use it for short runs");
+  line.AddSwitch("--print-events", f.print_events,
+                 "Print every event of a step on rank 0: gradients that are ready, reductions, the "
+                 "decision, gathers");
   if (!set.sample) return;
   line.AddText("--prompt", f.prompt, "Text that the sample continues");
   line.AddCount("--sample", f.sample, "Bytes to generate at the end", 0);

@@ -74,6 +74,7 @@ struct RunFlags {
 
   CheckpointFlags checkpoints;
   std::string trace;  // empty: none
+  bool print_events = false;
   int64_t log_every = 100;
   std::string prompt = "In the beginning";
   int64_t sample = 400;  // bytes

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apogee/core/text/text.h"
+#include "apogee/core/trace/step_log.h"
 #include "apogee/data/sampler.h"
 #include "apogee/driver/checkpoints.h"
 #include "apogee/driver/generate.h"
@@ -66,6 +67,10 @@ bool TextRun::Start(const Boosted& boosted, const optim::LrScheduler& scheduler,
   Note("model: " + description.model + ", " + FormatThousands(description.num_parameters) +
        " parameters, " + Name(flags_.training.precision) + ", " + DescribeRanks(world) +
        description.layout);
+  if (world.rank() == 0 && flags_.print_events) {
+    log_ = std::make_unique<StepLog>(nullptr, [this](const std::string& line) { Note(line); });
+    log_listens_ = boosted.optimizer.AddListener(*log_);
+  }
   event_ = {.step = done, .tokens = flags_.batch * flags_.accumulate * flags_.block};
   const bool finished = checkpoints_->IsFinished(done, metrics_.get());
   TellCheckpointNotes();

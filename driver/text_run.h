@@ -27,9 +27,14 @@
 
 #include "apogee/booster/booster.h"
 #include "apogee/booster/metrics/metrics.h"
+#include "apogee/core/step_listener.h"
 #include "apogee/data/loader.h"
 #include "apogee/driver/program.h"
 #include "apogee/driver/run_flags.h"
+
+namespace apogee {
+class StepLog;
+}
 
 namespace apogee::driver {
 
@@ -92,6 +97,8 @@ class TextRun {
   std::unique_ptr<CheckpointKeeper> checkpoints_;
   std::unique_ptr<data::Loader> loader_;
   std::unique_ptr<MetricsLogger> metrics_;  // on rank 0
+  std::unique_ptr<StepLog> log_;            // on rank 0, with --print-events
+  Subscription log_listens_;
   StepEvent event_;
   std::array<double, 2> stop_ = {};  // StopSignals, summed over the ranks
 };

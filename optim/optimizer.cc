@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "apogee/autograd/grad_mode.h"
-#include "apogee/optim/core/option_hash.h"
 #include "apogee/optim/core/options_agreement.h"
+#include "apogee/optim/options.h"
 #include "apogee/optim/step/device_decision.h"
 
 namespace apogee::optim {
@@ -57,8 +57,7 @@ Optimizer::~Optimizer() {
   try {
     Settle();
   } catch (const Error&) {
-    // The GPU has failed. Objects that wait for the report must not refer to this one any longer.
-    RunReportHooks();
+    // The GPU has failed. Nobody reads this report.
   }
 }
 
@@ -157,7 +156,7 @@ std::optional<Tensor> Optimizer::step(const Closure& closure) {
   }
 
   APOGEE_CHECK(refusal_.empty(), refusal_);
-  pre_step_hooks_.Run(*this);
+  listeners_->Tell(&StepListener::BeforeStep);
   if (fused_report_.has_value()) {
     for (const ParamView& view : views_) {
       APOGEE_CHECK(
@@ -166,6 +165,7 @@ std::optional<Tensor> Optimizer::step(const Closure& closure) {
           "call step() right after the fused backward");
     }
     report_ = *std::exchange(fused_report_, std::nullopt);
+    TellDecided();
     EndStep();
     return loss;
   }
@@ -174,26 +174,35 @@ std::optional<Tensor> Optimizer::step(const Closure& closure) {
   PendingStep undecided;
   const StepDecision decision = Decide(active, undecided);
   static_cast<StepDecision&>(report_) = decision;
-  if (!decision.skip && !active.empty() && Apply(active, decision)) {
+  std::vector<StatBuffer> totals;
+  const bool updates = !decision.skip && !active.empty() && Prepare(active, decision, totals);
+  const bool is_pending = updates && decision.gate != nullptr;
+  if (updates) report_.num_updated = static_cast<int64_t>(active.size());
+  if (!is_pending) TellDecided();
+  if (updates) {
+    Apply(active, decision, totals);
     FinishStep();
     for (const ActiveParam& param : active) param.view->DropTemporaries();
-    report_.num_updated = static_cast<int64_t>(active.size());
-    if (decision.gate != nullptr) pending_ = std::move(undecided);
   }
+  if (is_pending) pending_ = std::move(undecided);
   EndStep();
   return loss;
 }
 
-void Optimizer::EndStep() {
+void Optimizer::TellDecided() const {
   num_skipped_ += report_.skip ? 1 : 0;
-  step_hooks_.Run(*this);
-  if (!pending_.has_value()) RunReportHooks();
+  listeners_->Tell(&StepListener::Decided);
+}
+
+void Optimizer::EndStep() {
+  listeners_->Tell(&StepListener::AfterStep);
   APOGEE_CHECK(!report_.skip || step_options_.nonfinite != NonFinitePolicy::kThrow, "optimizer ",
                name_, ": the gradient of parameter \"", report_.nonfinite_parameter,
                "\" is not finite; the weights were left alone");
 }
 
-bool Optimizer::Apply(std::span<const ActiveParam> active, const StepDecision& decision) {
+bool Optimizer::Prepare(std::span<const ActiveParam> active, const StepDecision& decision,
+                        std::vector<StatBuffer>& totals) {
   // All memory is allocated before the first step count advances.
   for (const ActiveParam& param : active) {
     param.view->master();
@@ -201,12 +210,17 @@ bool Optimizer::Apply(std::span<const ActiveParam> active, const StepDecision& d
       param.view->AddState(spec);
     }
   }
-  const std::vector<StatBuffer> totals = ReduceStats(active, decision);
+  totals = ReduceStats(active, decision);
   if (std::string name = NonFiniteAfterStats(); !name.empty()) {
     report_.skip = true;
     report_.nonfinite_parameter = std::move(name);
     return false;
   }
+  return true;
+}
+
+void Optimizer::Apply(std::span<const ActiveParam> active, const StepDecision& decision,
+                      std::span<const StatBuffer> totals) {
   for (const ActiveParam& param : active) param.view->set_step(param.view->step() + 1);
   for (size_t begin = 0; begin < active.size();) {
     size_t end = begin;
@@ -214,7 +228,6 @@ bool Optimizer::Apply(std::span<const ActiveParam> active, const StepDecision& d
     Update(active[begin].group, active.subspan(begin, end - begin), decision, totals);
     begin = end;
   }
-  return true;
 }
 
 void Optimizer::set_rank(int rank, int num_ranks) {

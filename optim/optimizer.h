@@ -34,7 +34,7 @@
 #include <string>
 #include <vector>
 
-#include "apogee/core/hooks.h"
+#include "apogee/core/step_listener.h"
 #include "apogee/core/trace/trace.h"
 #include "apogee/optim/core/stats.h"
 #include "apogee/optim/param_view.h"
@@ -82,19 +82,12 @@ class Optimizer : public LrTarget {
   const StepOptions& step_options() const { return step_options_; }
   // Records every step() as a span of this lane, which must outlive the optimizer. Null: no spans.
   void set_trace_lane(TraceLane* lane) { trace_lane_ = lane; }
-  // Runs at the beginning of every step(). If it throws, nothing has changed.
-  using StepHook = std::function<void(Optimizer&)>;
-  // The handle removes the hook; a Subscription made from it does so when it is destroyed.
-  HookHandle AddPreStepHook(StepHook hook) { return pre_step_hooks_.Add(std::move(hook)); }
-  // Runs at the end of every step(), also of a skipped one. Hooks run in the order added.
-  HookHandle AddStepHook(StepHook hook) { return step_hooks_.Add(std::move(hook)); }
-  // Runs once the report of a step is known: after the step hooks or, if the GPU decides, when
-  // last_step() is first read, at the latest when the next step() begins. A loss scaler updates
-  // here.
-  HookHandle AddReportHook(StepHook hook) { return report_hooks_.Add(std::move(hook)); }
-  // Runs after load_state_dict has loaded a dict, which may change weights. A wrapper that holds
-  // copies of the weights renews them here.
-  HookHandle AddLoadHook(StepHook hook) { return load_hooks_.Add(std::move(hook)); }
+  // `listener` hears the events of every step (core/step_listener.h) until the subscription ends.
+  [[nodiscard]] Subscription AddListener(StepListener& listener) {
+    return listeners_->Add(listener);
+  }
+  // For a plugin, which tells the events of backward and of values.
+  const std::shared_ptr<StepListeners>& listeners() const { return listeners_; }
   // From now on step() throws Error with this text. A plugin that is destroyed before the optimizer
   // calls it, because nobody would reduce gradients any more.
   void RefuseSteps(std::string why) { refusal_ = std::move(why); }
@@ -294,15 +287,19 @@ class Optimizer : public LrTarget {
                     const std::vector<size_t>& owners, GradMarks& marks);
   // Sets `skip` and the clip factor from the norm and finiteness of all gradients together.
   void DecideFrom(bool finite, double norm, StepDecision& decision) const;
-  // Creates states, reduces statistics, advances step counts, updates group after group. False:
-  // NonFiniteAfterStats skipped the step.
-  bool Apply(std::span<const ActiveParam> active, const StepDecision& decision);
+  // Creates states and reduces statistics. False: NonFiniteAfterStats skips the step.
+  bool Prepare(std::span<const ActiveParam> active, const StepDecision& decision,
+               std::vector<StatBuffer>& totals);
+  // Advances step counts, updates group after group.
+  void Apply(std::span<const ActiveParam> active, const StepDecision& decision,
+             std::span<const StatBuffer> totals);
   // SavedStateSpecs and PhaseStateSpecs of a saved parameter. `group_state` null: none was saved.
   absl::Status AllSavedSpecs(const ParamView& view, int group, const OptionMap& options,
                              const GroupState* group_state, std::vector<StateSpec>& specs) const;
-  // Counts skips, runs the hooks, throws under kThrow.
+  // Counts the step if it is skipped, and tells listeners.
+  void TellDecided() const;
+  // Tells listeners; throws under kThrow.
   void EndStep();
-  void RunReportHooks() const;
   void SettlePending() const;
   std::vector<std::string> LoadProblems(const StateDict& dict) const;
   std::vector<StatBuffer> ReduceStats(std::span<const ActiveParam> active,
@@ -319,9 +316,9 @@ class Optimizer : public LrTarget {
   std::unique_ptr<DeviceDecision> device_decision_;  // made by the first step on a GPU
   mutable StepReport report_;
   mutable int64_t num_skipped_ = 0;
-  Hooks<Optimizer&> pre_step_hooks_, step_hooks_, load_hooks_;
-  mutable Hooks<Optimizer&> report_hooks_;  // also run when a report is read
-  std::string refusal_;                     // not empty: step() throws it
+  // Shared with the plugin's chunks, which may outlive the optimizer.
+  const std::shared_ptr<StepListeners> listeners_ = std::make_shared<StepListeners>();
+  std::string refusal_;  // not empty: step() throws it
   mutable std::vector<GroupState> group_states_;
   mutable std::list<std::vector<StateSpec>> kept_specs_;
   int rank_ = 0, num_ranks_ = 1;

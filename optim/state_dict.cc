@@ -253,7 +253,7 @@ absl::Status Optimizer::load_state_dict(const StateDict& dict) {
   SetGroupOptions(dict.groups);
   group_states_ = dict.group_states;
   group_states_.resize(group_sizes_.size());
-  load_hooks_.Run(*this);
+  listeners_->Tell(&StepListener::Loaded);
   return absl::OkStatus();
 }
 

@@ -18,8 +18,8 @@
 #include <utility>
 #include <vector>
 
-#include "apogee/optim/core/option_hash.h"
 #include "apogee/optim/optimizer.h"
+#include "apogee/optim/options.h"
 
 namespace apogee::optim {
 

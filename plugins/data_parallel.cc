@@ -21,7 +21,7 @@ optim::Optimizer& DataParallelPlugin::Configure(nn::Module& model, optim::Optimi
 void DataParallelPlugin::Backward(const Tensor& loss, optim::Optimizer& /*optimizer*/) {
   engine_->Backward(loss);
 }
-std::shared_ptr<void> DataParallelPlugin::NoSync() { return engine_->guard().NoSync(); }
+std::shared_ptr<void> DataParallelPlugin::NoSync() { return engine_->NoSync(); }
 comm::GroupPtr DataParallelPlugin::group() const { return engine_->group(); }
 comm::GroupPtr DataParallelPlugin::data_group() const { return engine_->group(); }
 Layout DataParallelPlugin::LayoutOf(const autograd::Parameter& parameter) const {
@@ -30,6 +30,6 @@ Layout DataParallelPlugin::LayoutOf(const autograd::Parameter& parameter) const 
 Tensor DataParallelPlugin::WholeValue(const autograd::Parameter& parameter) const {
   return engine_->WholeValue(parameter);
 }
-optim::LossScaler* DataParallelPlugin::loss_scaler() { return engine_->guard().loss_scaler(); }
+optim::LossScaler* DataParallelPlugin::loss_scaler() { return engine_->loss_scaler(); }
 
 }  // namespace apogee

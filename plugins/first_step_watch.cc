@@ -41,12 +41,15 @@ void FirstStepWatch::Attach(nn::Module& model, optim::Optimizer& optimizer) {
   hooks_.emplace_back(model.AddPreForwardHook([this](nn::Module& root, const Tensor& input) {
     if (root.is_training()) Add(input);
   }));
-  hooks_.emplace_back(optimizer.AddPreStepHook([this](optim::Optimizer& stepped) {
-    if (done_) return;
-    CheckInputs(*mesh_.group({kPp, kSp, kTp}));
-    done_ = parallel_ == nullptr || CheckGradients(stepped);
-  }));
+  optimizer_ = &optimizer;
+  hooks_.push_back(optimizer.AddListener(*this));
   if (parallel_ != nullptr) WatchDropouts(model);
+}
+
+void FirstStepWatch::BeforeStep() {
+  if (done_) return;
+  CheckInputs(*mesh_.group({kPp, kSp, kTp}));
+  done_ = parallel_ == nullptr || CheckGradients();
 }
 
 void FirstStepWatch::WatchDropouts(nn::Module& model) {
@@ -88,9 +91,9 @@ void FirstStepWatch::CheckInputs(comm::Group& group) const {
                "data_size() say, not the world's rank and size");
 }
 
-bool FirstStepWatch::CheckGradients(optim::Optimizer& optimizer) const {
+bool FirstStepWatch::CheckGradients() const {
   std::vector<const optim::ParamView*> copies;
-  for (const optim::ParamView& view : optimizer.views()) {
+  for (const optim::ParamView& view : optimizer_->views()) {
     const bool is_copy = parallel_->ShardOf(*view.parameter()) == nullptr;
     if (is_copy && view.trainable()) copies.push_back(&view);
   }

@@ -10,7 +10,7 @@
 //     pipeline stage).
 //
 //   FirstStepWatch watch("hybrid_parallel", mesh, tensor_parallel, context);
-//   watch.Attach(model, optimizer);      // after the inner plugin's hooks
+//   watch.Attach(model, optimizer);      // after the inner plugin listens
 //
 // Communicates in the first step, and in later ones until all gradients of a step are finite. Hooks
 // see the inputs when the model is called; a caller that runs only parts of it must call Check.
@@ -27,7 +27,7 @@
 
 namespace apogee {
 
-class FirstStepWatch {
+class FirstStepWatch : private StepListener {
  public:
   // `parallel` may be null. The mesh and `parallel` must outlive the watch, which must outlive the
   // optimizer's last step.
@@ -38,17 +38,19 @@ class FirstStepWatch {
   void Check(const Tensor& inputs);
 
  private:
+  void BeforeStep() override;
   void Add(const Tensor& inputs);
   void CheckInputs(comm::Group& group) const;
   void WatchDropouts(nn::Module& model);
   void CheckDropout(const nn::Dropout& dropout, const Tensor& input) const;
   // Returns whether all gradients were finite.
-  bool CheckGradients(optim::Optimizer& optimizer) const;
+  bool CheckGradients() const;
 
   const std::string plugin_;
   const comm::Mesh& mesh_;
   const nn::parallel::TensorParallel* parallel_;
   ContextPtr context_;
+  optim::Optimizer* optimizer_ = nullptr;
   uint64_t hash_ = 0;  // of all inputs so far
   bool done_ = false;
   std::vector<Subscription> hooks_;

@@ -13,7 +13,7 @@
 
 namespace apogee {
 
-// Appends a line to `errors` for every wrong option; StepGuard checks the loss scaler's.
+// Appends a line to `errors` for every wrong option; LossScaler checks its own.
 void CheckTrainingOptions(const TrainingOptions& training, std::string& errors);
 
 // Throws Error if the optimizer's update is not known to be exact on shards of parameters.

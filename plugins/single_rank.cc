@@ -27,6 +27,7 @@ optim::Optimizer& SingleRankPlugin::Configure(nn::Module& model, optim::Optimize
 }
 
 void SingleRankPlugin::Backward(const Tensor& loss, optim::Optimizer& optimizer) {
+  optimizer.listeners()->Tell(&StepListener::BeforeBackward);
   if (auto* fused = dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer)) {
     return fused->fused_backward(loss);
   }

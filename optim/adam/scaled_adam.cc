@@ -28,9 +28,8 @@ ScaledAdam::ScaledAdam(std::vector<ParamGroup<ScaledAdamOptions>> groups)
     : TypedOptimizer("scaled_adam", std::move(groups)),
       last_(static_cast<size_t>(num_groups())),
       undecided_(last_.size()),
-      kept_(last_.size()) {
-  AddLoadHook([this](Optimizer&) { kept_.assign(kept_.size(), {}); });
-}
+      kept_(last_.size()),
+      own_(AddListener(*this)) {}
 
 std::span<const StateSpec> ScaledAdam::StatesUnder(const ParamView& view,
                                                    const ScaledAdamOptions&) const {

@@ -100,7 +100,7 @@ struct ClippingReport {
   std::vector<GradientShare> dominant;
 };
 
-class ScaledAdam : public TypedOptimizer<ScaledAdamOptions> {
+class ScaledAdam : public TypedOptimizer<ScaledAdamOptions>, private StepListener {
  public:
   explicit ScaledAdam(std::vector<autograd::ParameterPtr> params,
                       const ScaledAdamOptions& options = {})
@@ -129,6 +129,8 @@ class ScaledAdam : public TypedOptimizer<ScaledAdamOptions> {
               std::span<const StatBuffer> totals) override;
 
  private:
+  void Loaded() override { kept_.assign(kept_.size(), {}); }
+
   // The results of a group's last step that Clipping() reads; the kernels write them.
   struct LastStep {
     std::vector<const ParamView*> views;
@@ -147,6 +149,7 @@ class ScaledAdam : public TypedOptimizer<ScaledAdamOptions> {
   std::vector<LastStep> last_;
   std::vector<std::optional<LastStep>> undecided_;  // of a step that the GPU may yet have skipped
   mutable std::vector<Kept> kept_;
+  Subscription own_;
 };
 
 }  // namespace apogee::optim

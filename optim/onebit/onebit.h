@@ -35,7 +35,9 @@ class ErrorFeedback;
 struct FeedbackJob;
 
 template <typename Options>
-class OneBitOptimizer : public TypedOptimizer<Options>, public LocalGradientOptimizer {
+class OneBitOptimizer : public TypedOptimizer<Options>,
+                        public LocalGradientOptimizer,
+                        protected StepListener {
  public:
   ~OneBitOptimizer() override;
 
@@ -65,6 +67,8 @@ class OneBitOptimizer : public TypedOptimizer<Options>, public LocalGradientOpti
   double Number(const std::string& name) const;
   void SetNumber(const std::string& name, double value);
 
+  void BeforeStep() override;
+  void Loaded() override;
   std::string NonFiniteAfterStats() const override { return nonfinite_; }
   void FinishStep() override;
   // Averages the jobs. Also creates error states for all parameters that have been updated, so that
@@ -89,6 +93,7 @@ class OneBitOptimizer : public TypedOptimizer<Options>, public LocalGradientOpti
 
   std::unique_ptr<ErrorFeedback> feedback_;
   std::string nonfinite_;
+  Subscription own_;
 };
 
 }  // namespace apogee::optim

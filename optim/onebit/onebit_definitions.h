@@ -32,22 +32,27 @@ OneBitOptimizer<Options>::OneBitOptimizer(const char* name, std::vector<ParamGro
                  ": freeze_step, shared_scale, reset_errors and deepspeed must be those of group "
                  "0; all groups change phase together (non_freeze leaves a group out)");
   }
-  this->AddLoadHook([this](Optimizer&) {
-    feedback_->ForgetMasks();
-    AdoptRanks();
-  });
-  this->AddPreStepHook([this](Optimizer& self) {
-    nonfinite_.clear();
-    self.ForEachView([this](ParamView& view, int group) {
-      // A shard here is empty: its parameter is on another pipeline stage.
-      if (feedback_->size() == 1 || view.is_shard()) return;
-      view.set_partial_grad(TakesLocalGrad(group) ? feedback_->size() : 1);
-    });
-  });
+  own_ = this->AddListener(*this);
 }
 
 template <typename Options>
 OneBitOptimizer<Options>::~OneBitOptimizer() = default;
+
+template <typename Options>
+void OneBitOptimizer<Options>::Loaded() {
+  feedback_->ForgetMasks();
+  AdoptRanks();
+}
+
+template <typename Options>
+void OneBitOptimizer<Options>::BeforeStep() {
+  nonfinite_.clear();
+  this->ForEachView([this](ParamView& view, int group) {
+    // A shard here is empty: its parameter is on another pipeline stage.
+    if (feedback_->size() == 1 || view.is_shard()) return;
+    view.set_partial_grad(TakesLocalGrad(group) ? feedback_->size() : 1);
+  });
+}
 
 template <typename Options>
 void OneBitOptimizer<Options>::SetMomentumMask(const std::string& parameter, const Tensor& mask) {

@@ -51,8 +51,11 @@ ZeroOneAdam::ZeroOneAdam(std::vector<ParamGroup<ZeroOneAdamOptions>> groups)
                  ": var_update_scaler, local_step_scaler and local_step_clipper must be those of "
                  "group 0; all groups have the same intervals");
   }
-  // Loaded weights and states are those of an average, so there are no drifts.
-  AddLoadHook([this](Optimizer&) { drifts_.clear(); });
+}
+
+void ZeroOneAdam::Loaded() {
+  OneBitOptimizer::Loaded();
+  drifts_.clear();  // loaded weights and states are those of an average
 }
 
 int64_t ZeroOneAdam::Count(const std::string& name) const {

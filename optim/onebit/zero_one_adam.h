@@ -82,6 +82,7 @@ class ZeroOneAdam : public OneBitOptimizer<ZeroOneAdamOptions> {
   int64_t variance_interval() const { return Count("var_interval"); }
 
  protected:
+  void Loaded() override;
   std::span<const StateSpec> StatesUnder(const ParamView& view,
                                          const ZeroOneAdamOptions& options) const override;
   // Up to freeze_step, averages the gradients; later, creates the drifts. Reserves no statistics.

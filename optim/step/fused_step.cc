@@ -63,7 +63,9 @@ void FusedStep::Decide() {
 }
 
 void FusedStep::Update(std::span<const ActiveParam> params) {
-  if (params.empty() || !optimizer_.Apply(params, report())) return;
+  std::vector<StatBuffer> totals;
+  if (params.empty() || !optimizer_.Prepare(params, report(), totals)) return;
+  optimizer_.Apply(params, report(), totals);
   for (const ActiveParam& param : params) param.view->DropTemporaries();
   report().num_updated += static_cast<int64_t>(params.size());
 }

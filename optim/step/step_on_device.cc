@@ -48,14 +48,9 @@ void Optimizer::SettlePending() const {
   if (outcome.skip) {
     for (ParamView* view : pending.updated) view->set_step(view->step() - 1);
     report_.num_updated = 0;
-    ++num_skipped_;
   }
   const_cast<Optimizer&>(*this).OnDecided(outcome.skip);
-  RunReportHooks();
+  TellDecided();
 }
-
-// Reading a report settles it, so this runs in const functions. Hooks and OnDecided may change the
-// optimizer.
-void Optimizer::RunReportHooks() const { report_hooks_.Run(const_cast<Optimizer&>(*this)); }
 
 }  // namespace apogee::optim

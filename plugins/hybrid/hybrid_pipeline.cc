@@ -108,7 +108,6 @@ void HybridPipeline::Attach(const nn::Module& model, const comm::World& world) {
 }
 
 void HybridPipeline::BindEmpty(optim::ParamView& view, LayoutOptions layout, const Shape& shape) {
-  layout.segments.clear();
   view.BindShard(view.parameter()->data(), Layout(shape, std::move(layout)));
   view.parameter()->set_grad_place(elsewhere_);
 }

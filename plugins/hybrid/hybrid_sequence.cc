@@ -90,7 +90,7 @@ void HybridSequence::Attach(nn::Module& model, optim::Optimizer& optimizer, cons
   }
   partial_ = std::make_unique<PartialGradients>("hybrid_parallel", std::move(views),
                                                 mesh.group(comm::Axis::kTp));
-  partial_->AddTo(optimizer);
+  partial_->ListenTo(optimizer);
 }
 
 nn::parallel::SequenceParallel::Loss HybridSequence::KeepLogitsCut(

@@ -90,16 +90,17 @@ void HybridParallelPlugin::State::MakeInner() {
   if (pipeline_.is_on()) {
     bucket_key = [this](const autograd::Parameter& p) { return pipeline_.ChunkOf(p); };
   }
+  // The ranks that hold parts of one parameter: with shards, all.
+  const comm::GroupPtr holders =
+      options_.stage == 0 ? mesh_->group({comm::Axis::kPp, comm::Axis::kTp}) : world_.group();
+  const CutParameters cut{
+      .statistics_group = is_cut() ? holders : nullptr,
+      .part_of = [this](const autograd::Parameter& parameter) { return PartOf(parameter); },
+      .bucket_key = bucket_key};
   if (options_.stage == 0) {
-    inner_ = std::make_unique<DdpPlugin>(
-        dp, training_, DdpOptions{},
-        CutParameters{.statistics_group = mesh_->group({comm::Axis::kPp, comm::Axis::kTp}),
-                      .bucket_key = bucket_key});
+    inner_ = std::make_unique<DdpPlugin>(dp, training_, DdpOptions{}, cut);
     return;
   }
-  // The ranks that hold parts of one parameter.
-  const CutParameters cut{.statistics_group = is_cut() ? world_.group() : nullptr,
-                          .bucket_key = bucket_key};
   if (options_.stage == 3) {
     inner_ = std::make_unique<GeminiPlugin>(dp, training_,
                                             GeminiOptions{.placement = options_.placement}, cut);
@@ -137,12 +138,6 @@ void HybridParallelPlugin::State::CheckOptimizer(nn::Module& model, optim::Optim
   if (is_cut()) check([&] { CheckWhole("hybrid_parallel", model); });
   if (inner_ != nullptr) check([&] { inner_->Check(model, optimizer); });
   if (is_cut() && options_.stage == 0) check([&] { CheckShardable("hybrid_parallel", optimizer); });
-  for (const optim::ParamView& view : optimizer.views()) {
-    if (!view.sharded()) continue;
-    AppendProblem(problems, "parameter \"" + view.name() + "\" of optimizer " + optimizer.name() +
-                                " is a shard already; an optimizer can be boosted once");
-    break;
-  }
 }
 
 optim::Optimizer& HybridParallelPlugin::State::Configure(nn::Module& model,
@@ -200,7 +195,8 @@ optim::Optimizer& HybridParallelPlugin::State::Configure(nn::Module& model,
     parallel_->Apply();
   }
   for (size_t i = 0; is_cut() && i < cut_multiples.size(); ++i) {
-    BindView(optimizer.views()[i], cut_multiples[i]);
+    optim::ParamView& view = optimizer.views()[i];
+    if (!view.parameter()->is_here()) BindElsewhere(view, cut_multiples[i]);
   }
   configured_ = true;
   optim::Optimizer& configured = inner().Configure(model, optimizer);
@@ -227,26 +223,30 @@ void HybridParallelPlugin::State::CutIntoStages(nn::Module& model, optim::Optimi
                      });
 }
 
-void HybridParallelPlugin::State::BindView(optim::ParamView& view, int64_t cut_multiple) {
-  const autograd::Parameter& parameter = *view.parameter();
+Layout HybridParallelPlugin::State::PartOf(const autograd::Parameter& parameter) const {
   // A whole tensor is cut nowhere. This is a multiple of every size of a block of states.
   constexpr int64_t kNoCut = int64_t{1} << 40;
   const Layout here = parallel_ != nullptr
                           ? parallel_->LayoutOf(parameter)
                           : Layout(parameter.shape(), {.segments = {{0, parameter.shape().numel()}},
                                                        .cut_multiple = kNoCut});
-  LayoutOptions layout{.segments = {here.segments().begin(), here.segments().end()},
-                       .num_replicas = here.num_replicas() * pipeline_.NumHolders(parameter),
-                       .cut_multiple = here.cut_multiple()};
-  if (parameter.is_here()) {
-    return view.BindParameter(Layout(here.logical_shape(), std::move(layout)));
-  }
+  return Layout(here.logical_shape(),
+                {.segments = {here.segments().begin(), here.segments().end()},
+                 .num_replicas = here.num_replicas() * pipeline_.NumHolders(parameter),
+                 .cut_multiple = here.cut_multiple()});
+}
+
+void HybridParallelPlugin::State::BindElsewhere(optim::ParamView& view, int64_t cut_multiple) {
+  const autograd::Parameter& parameter = *view.parameter();
+  const Layout part = PartOf(parameter);
+  LayoutOptions layout{
+      .segments = {}, .num_replicas = part.num_replicas(), .cut_multiple = part.cut_multiple()};
   // As on the ranks that hold the parameter; there the data-parallel axis may have cut it further.
   if (options_.stage > 0) {
     const bool whole = parallel_ == nullptr || parallel_->ShardOf(parameter) == nullptr;
     layout.cut_multiple = whole ? cut_multiple : std::gcd(layout.cut_multiple, cut_multiple);
   }
-  pipeline_.BindEmpty(view, std::move(layout), here.logical_shape());
+  pipeline_.BindEmpty(view, std::move(layout), part.logical_shape());
 }
 
 Layout HybridParallelPlugin::State::LayoutOf(const autograd::Parameter& parameter) const {

@@ -33,8 +33,10 @@ struct HybridParallelPlugin::State {
   // Whether ranks hold only parts of the model.
   bool is_cut() const { return options_.tp_size > 1 || pipeline_.is_on(); }
   void CutIntoStages(nn::Module& model, optim::Optimizer& optimizer);
-  // Binds a view to this rank's part of its parameter, before the data-parallel axis shards it.
-  void BindView(optim::ParamView& view, int64_t cut_multiple);
+  // The part of a parameter that this rank has before the data-parallel axis shards it.
+  Layout PartOf(const autograd::Parameter& parameter) const;
+  // Binds the view of a parameter that lies on another stage.
+  void BindElsewhere(optim::ParamView& view, int64_t cut_multiple);
   // The plugin that runs the data-parallel axis. Throws Error when the world does not fit.
   DataParallelPlugin& inner() const;
   void CheckOptimizer(nn::Module& model, optim::Optimizer& optimizer, std::string& problems) const;

@@ -39,11 +39,6 @@ PartialGradients::PartialGradients(std::string plugin, std::vector<optim::ParamV
                                    comm::GroupPtr group)
     : plugin_(std::move(plugin)), views_(std::move(views)), group_(std::move(group)) {}
 
-void PartialGradients::AddTo(optim::Optimizer& optimizer) {
-  before_step_ = optimizer.AddPreStepHook([this](optim::Optimizer&) { Sum(); });
-  after_step_ = optimizer.AddStepHook([this](optim::Optimizer&) { Restore(); });
-}
-
 void PartialGradients::CheckDiffer() {
   std::vector<double> hashes;
   bool finite = true;

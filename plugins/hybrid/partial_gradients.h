@@ -5,14 +5,14 @@
 // (SequenceMode::kSplitGather).
 //
 //   PartialGradients partial("hybrid_parallel", views, tp);
-//   partial.AddTo(optimizer);    // sums before the optimizer's decision, restores addends after it
+//   partial.ListenTo(optimizer);   // sums before the optimizer's decision, then restores addends
 //
 // One all-reduce sums all of them, in f32 (f64 if any of them is f64), and carries their presence:
 // a gradient that is absent on every rank stays absent; one that some rank has is present on all.
 // After the step, gradients that the loop keeps to add to are addends again. step() is collective
 // over the group.
-#ifndef APOGEE_PLUGINS_ZERO_PARTIAL_GRADIENTS_H_
-#define APOGEE_PLUGINS_ZERO_PARTIAL_GRADIENTS_H_
+#ifndef APOGEE_PLUGINS_HYBRID_PARTIAL_GRADIENTS_H_
+#define APOGEE_PLUGINS_HYBRID_PARTIAL_GRADIENTS_H_
 
 #include <memory>
 #include <string>
@@ -23,12 +23,12 @@
 
 namespace apogee {
 
-class PartialGradients {
+class PartialGradients : private StepListener {
  public:
   // `views` must outlive this. `group` is not null.
   PartialGradients(std::string plugin, std::vector<optim::ParamView*> views, comm::GroupPtr group);
   // From now on the optimizer's steps call Sum and Restore.
-  void AddTo(optim::Optimizer& optimizer);
+  void ListenTo(optim::Optimizer& optimizer) { own_ = optimizer.AddListener(*this); }
   // Replaces gradients by their sums. The first time that there are gradients, throws Error if one
   // is the same on every rank: then it is already a sum, or the gradient of whole sequences.
   void Sum();
@@ -36,6 +36,9 @@ class PartialGradients {
   void Restore();
 
  private:
+  void BeforeStep() override { Sum(); }
+  void AfterStep() override { Restore(); }
+
   struct Summed {
     optim::ParamView* view;
     Tensor addend;  // undefined: absent
@@ -48,9 +51,9 @@ class PartialGradients {
   comm::GroupPtr group_;
   std::vector<Summed> summed_;
   bool checked_ = false;
-  Subscription before_step_, after_step_;
+  Subscription own_;
 };
 
 }  // namespace apogee
 
-#endif  // APOGEE_PLUGINS_ZERO_PARTIAL_GRADIENTS_H_
+#endif  // APOGEE_PLUGINS_HYBRID_PARTIAL_GRADIENTS_H_

@@ -6,8 +6,8 @@
 //   const bool reduce = passes.BeginBackward();
 //   passes.RunPass([&] { ... autograd::Backward ... }, {.reduce = false});
 //   passes.RunPass([&] { ... autograd::Backward ... }, {.reduce = reduce});
-#ifndef APOGEE_PLUGINS_BACKWARD_PASSES_H_
-#define APOGEE_PLUGINS_BACKWARD_PASSES_H_
+#ifndef APOGEE_PLUGINS_SHARDING_BACKWARD_PASSES_H_
+#define APOGEE_PLUGINS_SHARDING_BACKWARD_PASSES_H_
 
 #include <functional>
 
@@ -29,4 +29,4 @@ class BackwardPasses {
 
 }  // namespace apogee
 
-#endif  // APOGEE_PLUGINS_BACKWARD_PASSES_H_
+#endif  // APOGEE_PLUGINS_SHARDING_BACKWARD_PASSES_H_

@@ -3,22 +3,26 @@
 // CutParameters: how a plugin has cut the parameters, for the data-parallel plugin inside it.
 // HybridParallelPlugin makes one; a plugin of your own may, too.
 //
-//   DdpPlugin inner(dp, training, {}, CutParameters{.statistics_group = tp});
-#ifndef APOGEE_PLUGINS_HYBRID_CUT_PARAMETERS_H_
-#define APOGEE_PLUGINS_HYBRID_CUT_PARAMETERS_H_
+//   DdpPlugin inner(dp, training, {}, CutParameters{.statistics_group = tp, .part_of = part_of});
+#ifndef APOGEE_PLUGINS_SHARDING_CUT_PARAMETERS_H_
+#define APOGEE_PLUGINS_SHARDING_CUT_PARAMETERS_H_
 
 #include <functional>
 
 #include "apogee/autograd/parameter.h"
 #include "apogee/comm/group.h"
+#include "apogee/layout/layout.h"
 
 namespace apogee {
 
 struct CutParameters {
-  // All ranks that hold parts of one parameter, if views are bound to the parts
-  // (ParamView::BindParameter). A plugin that shards then shards the parts, and statistics are
-  // summed over this group. Null: nothing is cut.
+  // All ranks that hold parts of one parameter. A plugin that shards then shards the parts, and
+  // statistics are summed over this group. Null: nothing is cut.
   comm::GroupPtr statistics_group = nullptr;
+  // With a statistics_group: the part that this rank's Parameter has. The inner plugin binds views
+  // to it. Called in boost, for parameters that this rank has (Parameter::is_here); bind the views
+  // of others yourself.
+  std::function<Layout(const autograd::Parameter&)> part_of = {};
   // Parameters with different keys never share a bucket. Give different keys to parameters whose
   // gradients are reduced in different passes (BackwardPasses). Null: all have the same key. Called
   // in boost.
@@ -27,4 +31,4 @@ struct CutParameters {
 
 }  // namespace apogee
 
-#endif  // APOGEE_PLUGINS_HYBRID_CUT_PARAMETERS_H_
+#endif  // APOGEE_PLUGINS_SHARDING_CUT_PARAMETERS_H_

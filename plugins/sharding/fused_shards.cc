@@ -7,20 +7,17 @@
 
 namespace apogee {
 
-FusedShards::FusedShards(optim::Optimizer& optimizer, std::vector<optim::ParamView*> views,
-                         std::vector<autograd::ParameterPtr> others)
-    : optimizer_(optimizer), views_(std::move(views)), others_(std::move(others)) {
+FusedShards::FusedShards(optim::Optimizer& optimizer, std::vector<autograd::ParameterPtr> others)
+    : optimizer_(optimizer), others_(std::move(others)) {
   optimizer.ForEachView(
       [this](const optim::ParamView& view, int group) { groups_[&view] = group; });
 }
 
-void FusedShards::OnMean(size_t index, const Tensor& mean) {
-  optim::ParamView* view = views_[index];
-  if (view == nullptr) return;
+void FusedShards::OnMean(optim::ParamView& view, const Tensor& mean) {
   if (updates_) {
-    params_.push_back({view, groups_.at(view), mean});
+    params_.push_back({&view, groups_.at(&view), mean});
   } else {
-    step_->AddNorm(*view, mean);
+    step_->AddNorm(view, mean);
   }
 }
 

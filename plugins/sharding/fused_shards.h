@@ -3,16 +3,16 @@
 // FusedShards: runs, on shards, the update of an optimizer that updates inside backward
 // (optim/step/fused_step.h). Updates each chunk as soon as its mean gradients arrive.
 //
-//   FusedShards fused(optimizer, views, others);
+//   FusedShards fused(optimizer, others);
 //   GradientChunks chunks(parameters, plan, group, {.on_chunk = [&] { fused.OnChunk(); }},
-//                         [&](size_t i, const Tensor& mean) { fused.OnMean(i, mean); });
+//                         [&](size_t i, const Tensor& mean) { fused.OnMean(*views[i], mean); });
 //   fused.Backward(loss_scale, [&](FusedShards::Walk walk) { ... chunks.Run(...) ... });
 //   optimizer.step();                                    // reports
 //
 // If the update needs one decision for all parameters (clipping, a check that all gradients are
 // finite), backward walks twice over the same graph. The first walk only computes norms.
-#ifndef APOGEE_PLUGINS_ZERO_FUSED_SHARDS_H_
-#define APOGEE_PLUGINS_ZERO_FUSED_SHARDS_H_
+#ifndef APOGEE_PLUGINS_SHARDING_FUSED_SHARDS_H_
+#define APOGEE_PLUGINS_SHARDING_FUSED_SHARDS_H_
 
 #include <functional>
 #include <map>
@@ -31,14 +31,12 @@ class FusedShards {
     bool again = false;         // this is the second walk
   };
 
-  // `views`: one per parameter of GradientChunks; null if the optimizer does not hold it. `others`:
-  // further parameters that get gradients in backward; a second walk leaves those gradients as they
-  // are. `optimizer` must outlive this.
-  FusedShards(optim::Optimizer& optimizer, std::vector<optim::ParamView*> views,
-              std::vector<autograd::ParameterPtr> others);
+  // `others`: parameters of GradientChunks that the optimizer does not hold; a second walk leaves
+  // their gradients as they are. `optimizer` must outlive this.
+  FusedShards(optim::Optimizer& optimizer, std::vector<autograd::ParameterPtr> others);
 
   // Takes this rank's part of the mean of a gradient that is present.
-  void OnMean(size_t index, const Tensor& mean);
+  void OnMean(optim::ParamView& view, const Tensor& mean);
   // Call it after OnMean of all gradients of a chunk: updates them at once, with their statistics
   // in one message. Collective.
   void OnChunk();
@@ -48,7 +46,6 @@ class FusedShards {
 
  private:
   optim::Optimizer& optimizer_;
-  std::vector<optim::ParamView*> views_;
   std::vector<autograd::ParameterPtr> others_;
   std::map<const optim::ParamView*, int> groups_;
   std::optional<optim::FusedStep> step_;    // of the current backward
@@ -58,4 +55,4 @@ class FusedShards {
 
 }  // namespace apogee
 
-#endif  // APOGEE_PLUGINS_ZERO_FUSED_SHARDS_H_
+#endif  // APOGEE_PLUGINS_SHARDING_FUSED_SHARDS_H_

@@ -61,7 +61,7 @@ void GatheredEngine::MakeEqual(nn::Module& model, optim::Optimizer& optimizer) {
 
 std::vector<chunk::ChunkSpec> GatheredEngine::Plan(
     nn::Module& model, const std::vector<int64_t>& cut_multiples) const {
-  return PlanModuleChunks(model, sharded_,
+  return PlanModuleChunks(model, Parameters(),
                           {.num_shards = comm::GroupSize(group_),
                            .element_bytes = DTypeSize(dtype_),
                            .chunk_bytes = training_.bucket_bytes,
@@ -80,12 +80,13 @@ void GatheredEngine::PlaceValues(nn::Module& model, const std::vector<chunk::Chu
   MakeHomes(plan, device);
   for (const autograd::ParameterPtr& parameter : unheld_) SyncValue(*parameter, group_);
   parameters_ = chunk::ShardedParameters::Make(
-      sharded_, plan,
+      Parameters(), plan,
       {.group = group_ != nullptr ? group_->Duplicate(kGatherTimeout) : nullptr,
        .dtype = dtype_,
        .homes = homes_->parameter_homes(),
        .keep = homes_->keep(),
-       .before_move = [this](size_t index) { TakeValue(*sharded_[index]); }},
+       .before_move = [this](size_t index) { TakeValue(*sharded_[index].parameter); },
+       .listeners = optimizer_->listeners()},
       [this](size_t i, const Tensor& old_value, const Tensor& shard, const Layout& layout) {
         Bind(i, old_value, shard, layout);
       });
@@ -103,7 +104,7 @@ chunk::GradientChunkOptions GatheredEngine::GradientOptions(optim::Optimizer& op
         return homes_->GradientHome(chunk, bytes, parameters_->schedule());
       }};
   if (dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer) == nullptr) return options;
-  fused_ = std::make_unique<FusedShards>(optimizer, views_, unheld_);
+  fused_ = std::make_unique<FusedShards>(optimizer, unheld_);
   options.on_chunk = [this] { fused_->OnChunk(); };
   // Without a norm there is no first walk in which ranks compare options.
   options.agreement = {
@@ -125,7 +126,7 @@ void GatheredEngine::MakeHomes(const std::vector<chunk::ChunkSpec>& plan,
   homes_ = std::make_unique<ChunkHomes>(options_.placement, bytes, device);
   for (size_t c = 0; c < plan.size(); ++c) {
     for (const chunk::ChunkItem& item : plan[c].items) {
-      optim::ParamView* view = views_[item.parameter];
+      optim::ParamView* view = sharded_[item.parameter].view;
       if (view != nullptr) view->set_state_context(homes_->optimizer_home(c));
     }
   }
@@ -141,11 +142,11 @@ void GatheredEngine::LimitDevice(nn::Module& model) {
 }
 
 // Computes the bytes that each chunk needs on the device besides its shard.
-void GatheredEngine::Settle(const optim::Optimizer& optimizer) {
+void GatheredEngine::Settle() {
   std::map<const optim::ParamView*, int64_t> state_bytes;
-  optimizer.ForEachView([&](const optim::ParamView& view, int group) {
+  optimizer_->ForEachView([&](const optim::ParamView& view, int group) {
     const bool master = view.trainable() && view.needs_master();
-    state_bytes[&view] = optimizer.PlannedStateBytes(view, group) +
+    state_bytes[&view] = optimizer_->PlannedStateBytes(view, group) +
                          (master ? view.value().numel() * DTypeSize(view.compute_dtype()) : 0);
   });
   const std::vector<chunk::ChunkSpec>& plan = parameters_->plan();
@@ -153,21 +154,22 @@ void GatheredEngine::Settle(const optim::Optimizer& optimizer) {
   for (size_t c = 0; c < plan.size(); ++c) {
     bool trainable = false;
     for (const chunk::ChunkItem& item : plan[c].items) {
-      optim::ParamView* view = views_[item.parameter];
+      optim::ParamView* view = sharded_[item.parameter].view;
       chunks[c].views.push_back(view);
-      trainable = trainable || sharded_[item.parameter]->requires_grad();
+      trainable = trainable || sharded_[item.parameter].parameter->requires_grad();
       if (view != nullptr) chunks[c].optimizer_bytes += state_bytes.at(view);
     }
     if (!trainable) continue;
-    const int64_t grad_bytes = DTypeSize(sharded_[plan[c].items[0].parameter]->grad_dtype());
-    chunks[c].gradient_bytes = plan[c].shard_numel * grad_bytes;
+    const autograd::Parameter& first = *sharded_[plan[c].items[0].parameter].parameter;
+    chunks[c].gradient_bytes = plan[c].shard_numel * DTypeSize(first.grad_dtype());
   }
   // With updates inside backward, values that stay whole would be outdated.
   homes_->Settle(*parameters_, chunks, /*keep_gathered=*/fused_ == nullptr);
 }
 
 size_t GatheredEngine::IndexOf(const autograd::Parameter& parameter) const {
-  const auto found = std::ranges::find(sharded_, &parameter, &autograd::ParameterPtr::get);
+  const auto found = std::ranges::find(
+      sharded_, &parameter, [](const Sharded& sharded) { return sharded.parameter.get(); });
   return static_cast<size_t>(found - sharded_.begin());
 }
 
@@ -182,47 +184,48 @@ Tensor GatheredEngine::WholeValue(const autograd::Parameter& parameter) const {
   return parameters_->WholeValue(index);
 }
 
-void GatheredEngine::BeforeStep(optim::Optimizer& optimizer) {
-  ShardedEngine::BeforeStep(optimizer);
+void GatheredEngine::BeforeStep() {
+  ShardedEngine::BeforeStep();
   homes_->ReadAhead();
 }
 
-void GatheredEngine::AfterStep(optim::Optimizer& optimizer) {
+void GatheredEngine::AfterStep() {
+  ShardedEngine::AfterStep();
   parameters_->ValuesChanged();
   record_->EndStep();
   homes_->WriteBack();
-  if (homes_->is_unsettled()) Settle(optimizer);
+  if (homes_->is_unsettled()) Settle();
 }
 
 void GatheredEngine::OnMean(size_t index, const Tensor& mean) {
-  fused_ != nullptr ? fused_->OnMean(index, mean) : ShardedEngine::OnMean(index, mean);
+  if (fused_ == nullptr) return ShardedEngine::OnMean(index, mean);
+  if (sharded_[index].view != nullptr) fused_->OnMean(*sharded_[index].view, mean);
 }
 
 void GatheredEngine::RunPass(const std::function<void()>& backward,
                              const chunk::GradientPass& pass) {
-  shards_->Backward(*gradients_, [&] { windows_->Backward([&] { Reduce(backward, pass); }); });
+  TakeMeans([&] { windows_->Backward([&] { Reduce(backward, pass); }); });
 }
 
 void GatheredEngine::Backward(const Tensor& loss) {
   if (fused_ == nullptr) return ShardedEngine::Backward(loss);
   BeginBackward();
   struct End {
-    StepGuard* guard;
+    GatheredEngine* failed;
     ~End() {
-      if (guard != nullptr) guard->ForgetBackward();
+      if (failed != nullptr) failed->ForgetBackward();
     }
-  } end{&guard_};
-  shards_->Backward(*gradients_, [&] {
-    fused_->Backward(guard_.loss_scale(), [&](FusedShards::Walk walk) {
+  } end{this};
+  TakeMeans([&] {
+    fused_->Backward(loss_scale(), [&](FusedShards::Walk walk) {
       unheld_gradients_->set_reduces(!walk.again);
       const auto backward = [&] {
-        autograd::Backward(loss,
-                           {.grad = guard_.LossGradient(loss), .retain_graph = walk.retain_graph});
+        autograd::Backward(loss, {.grad = LossGradient(loss), .retain_graph = walk.retain_graph});
       };
       windows_->Backward([&] { Reduce(backward, {.reduce = true}); }, [&] { gradients_->Agree(); });
     });
   });
-  end.guard = nullptr;
+  end.failed = nullptr;
 }
 
 }  // namespace apogee

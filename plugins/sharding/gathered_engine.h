@@ -43,13 +43,13 @@ class GatheredEngine : public ShardedEngine {
   void PlaceValues(nn::Module& model, const std::vector<chunk::ChunkSpec>& plan) override;
   chunk::GradientChunkOptions GradientOptions(optim::Optimizer& optimizer) override;
   void OnMean(size_t index, const Tensor& mean) override;
-  void BeforeStep(optim::Optimizer& optimizer) override;
-  void AfterStep(optim::Optimizer& optimizer) override;
+  void BeforeStep() override;
+  void AfterStep() override;
 
   void TakeValue(autograd::Parameter& parameter) const;
   void MakeHomes(const std::vector<chunk::ChunkSpec>& plan, const ContextPtr& device);
   void LimitDevice(nn::Module& model);
-  void Settle(const optim::Optimizer& optimizer);
+  void Settle();
   // Index of a parameter among the sharded ones; their number if it is not sharded.
   size_t IndexOf(const autograd::Parameter& parameter) const;
 

@@ -34,9 +34,13 @@ void ReplicatedEngine::Check(nn::Module& model, optim::Optimizer& optimizer) con
 
 optim::Optimizer& ReplicatedEngine::Configure(nn::Module& model, optim::Optimizer& optimizer) {
   Check(model, optimizer);
+  for (optim::ParamView& view : optimizer.views()) {
+    if (is_cut() && view.parameter()->is_here()) view.BindParameter(PartOf(*view.parameter()));
+  }
   PrepareReplicas(plugin_, model, optimizer, group_);
   ApplyPrecision(dtype_, model, optimizer);
-  AttachTo(optimizer);
+  optimizer_ = &optimizer;
+  Listen();
   // On several ranks the update waits until gradients are averaged: step() makes it.
   const bool alone = group_ == nullptr && !is_cut();
   fused_ = alone ? dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer) : nullptr;
@@ -47,25 +51,25 @@ optim::Optimizer& ReplicatedEngine::Configure(nn::Module& model, optim::Optimize
   // If there are several GradientChunks, only the first may overlap.
   chunk::GradientChunkOptions chunks =
       ChunkOptions(training_.overlap && local_gradients_ == nullptr);
-  chunks.agreement = AgreeOnOptions(optimizer);
+  chunks.agreement = AgreeOnOptions();
   gradients_ = std::make_unique<chunk::GradientChunks>(std::move(reduced), group_, chunks);
   return optimizer;
 }
 
 // A step sums nothing over this group, so ranks compare options in backward. The next backward
 // finds options that changed between backward and step.
-chunk::Agreement ReplicatedEngine::AgreeOnOptions(optim::Optimizer& optimizer) {
+chunk::Agreement ReplicatedEngine::AgreeOnOptions() {
   if (group_ == nullptr) return {};
-  return {
-      .digest = [this, &optimizer] { return optimizer.OptionsDigest() ^ (last_options_ << 1); },
-      .on_difference = [this, &optimizer] { optim::ThrowOptionsDiffer(optimizer, group_.get()); }};
+  return {.digest = [this] { return optimizer_->OptionsDigest() ^ (last_options_ << 1); },
+          .on_difference = [this] { optim::ThrowOptionsDiffer(*optimizer_, group_.get()); }};
 }
 
 chunk::GradientChunkOptions ReplicatedEngine::ChunkOptions(bool overlap) const {
   return {.chunk_bytes = training_.bucket_bytes,
           .overlap = overlap,
           .reproducible = options_.reproducible,
-          .key_of = cut_.bucket_key};
+          .key_of = cut_.bucket_key,
+          .listeners = optimizer_->listeners()};
 }
 
 void ReplicatedEngine::HandOverGradients(nn::Module& model, optim::Optimizer& optimizer,
@@ -79,10 +83,10 @@ void ReplicatedEngine::HandOverGradients(nn::Module& model, optim::Optimizer& op
                     .statistics = cut_.statistics_group,
                     .rank = rank * parts + part,
                     .num_ranks = copies * parts});
-  hooks_.emplace_back(model.AddPreForwardHook(
+  before_forward_ = model.AddPreForwardHook(
       [local = local_, optimizer = Watched(&optimizer)](nn::Module& root, const Tensor&) {
         if (!root.is_training() && !optimizer.is_gone()) local->SyncReplicas();
-      }));
+      });
   std::vector<autograd::ParameterPtr> may_stay;
   optimizer.ForEachView([&](const optim::ParamView& view, int group) {
     if (!local_->MayTakeLocalGrad(group) || !view.parameter()->is_here()) return;
@@ -93,7 +97,7 @@ void ReplicatedEngine::HandOverGradients(nn::Module& model, optim::Optimizer& op
   if (may_stay.empty()) return;
   may_stay_local_ = may_stay;
   chunk::GradientChunkOptions chunks = ChunkOptions(training_.overlap);
-  chunks.agreement = AgreeOnOptions(optimizer);
+  chunks.agreement = AgreeOnOptions();
   local_gradients_ = std::make_unique<chunk::GradientChunks>(std::move(may_stay), group_, chunks);
 }
 
@@ -163,10 +167,14 @@ void ReplicatedEngine::AskWhichStay() {
   }
 }
 
-void ReplicatedEngine::BeforeStep(optim::Optimizer& /*optimizer*/) { CheckSameAnswer(); }
+void ReplicatedEngine::BeforeStep() {
+  DataParallelEngine::BeforeStep();
+  CheckSameAnswer();
+}
 
-void ReplicatedEngine::AfterStep(optim::Optimizer& optimizer) {
-  if (group_ != nullptr) last_options_ = optimizer.OptionsDigest();
+void ReplicatedEngine::AfterStep() {
+  DataParallelEngine::AfterStep();
+  if (group_ != nullptr) last_options_ = optimizer_->OptionsDigest();
   stays_local_.reset();
 }
 

@@ -29,8 +29,8 @@ class ReplicatedEngine : public DataParallelEngine {
   void RunPass(const std::function<void()>& backward, const chunk::GradientPass& pass) override;
 
  private:
-  void BeforeStep(optim::Optimizer& optimizer) override;
-  void AfterStep(optim::Optimizer& optimizer) override;
+  void BeforeStep() override;
+  void AfterStep() override;
   // For an optimizer that asks for local gradients in some steps: passes it its ranks, makes
   // replicas equal before evaluations, and moves those parameters from `reduced` into chunks of
   // their own.
@@ -42,7 +42,7 @@ class ReplicatedEngine : public DataParallelEngine {
   void CheckSameAnswer() const;
   chunk::GradientChunkOptions ChunkOptions(bool overlap) const;
   // Makes ranks compare the options of the next step and of the last one.
-  chunk::Agreement AgreeOnOptions(optim::Optimizer& optimizer);
+  chunk::Agreement AgreeOnOptions();
   // Returns the parameters whose gradients are averaged inside backward; marks the views of the
   // others.
   std::vector<autograd::ParameterPtr> SplitOff(const nn::Module& model,
@@ -64,6 +64,7 @@ class ReplicatedEngine : public DataParallelEngine {
   std::shared_ptr<const autograd::GradPlace> local_place_;
   optim::FusedBackwardOptimizer* fused_ = nullptr;
   uint64_t last_options_ = 0;  // digest of the last step's options
+  Subscription before_forward_;
 };
 
 }  // namespace apogee

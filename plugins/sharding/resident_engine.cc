@@ -56,9 +56,10 @@ std::vector<chunk::ChunkSpec> ResidentEngine::Plan(
   const DType grad_dtype = NeedsMasters(dtype_) ? DType::kF32 : dtype_;
   std::vector<chunk::ChunkRequest> requests;
   for (size_t i = 0; i < sharded_.size(); ++i) {
-    requests.push_back({.numel = sharded_[i]->shape().numel(),
+    const autograd::Parameter& parameter = *sharded_[i].parameter;
+    requests.push_back({.numel = parameter.shape().numel(),
                         .element_bytes = DTypeSize(communication_dtype_.value_or(grad_dtype)),
-                        .key = cut_.bucket_key ? cut_.bucket_key(*sharded_[i]) : 0,
+                        .key = cut_.bucket_key ? cut_.bucket_key(parameter) : 0,
                         .cut_multiple = cut_multiples[i]});
   }
   return chunk::PlanChunks(
@@ -69,12 +70,13 @@ void ResidentEngine::PlaceValues(nn::Module& model, const std::vector<chunk::Chu
   const ContextPtr context = model.Parameters()[0]->context();
   state_context_ = options_.offload_states ? HostMemoryFor(context) : context;
   parameters_ = std::make_unique<chunk::ParameterChunks>(
-      sharded_, plan, group_, dtype_,
+      Parameters(), plan, group_, dtype_,
       [this](size_t i, const Tensor& old_value, const Tensor& shard, const Layout& layout) {
-        views_[i]->set_state_context(state_context_);
-        views_[i]->set_keep_master(keep_masters_);
+        sharded_[i].view->set_state_context(state_context_);
+        sharded_[i].view->set_keep_master(keep_masters_);
         Bind(i, old_value, shard, layout);
-      });
+      },
+      optimizer_->listeners());
 }
 
 chunk::GradientChunkOptions ResidentEngine::GradientOptions(optim::Optimizer& /*optimizer*/) {
@@ -83,21 +85,14 @@ chunk::GradientChunkOptions ResidentEngine::GradientOptions(optim::Optimizer& /*
           .keep_whole = options_.stage == 1};
 }
 
-optim::Optimizer& ResidentEngine::Configure(nn::Module& model, optim::Optimizer& optimizer) {
-  ShardedEngine::Configure(model, optimizer);
-  // A state dict with masters holds weights, and this rank took only its shard of them.
-  hooks_.emplace_back(
-      optimizer.AddLoadHook([this](optim::Optimizer&) { parameters_->GatherAsync(); }));
-  return optimizer;
-}
-
-void ResidentEngine::BeforeStep(optim::Optimizer& optimizer) {
+void ResidentEngine::BeforeStep() {
+  ShardedEngine::BeforeStep();
   parameters_->Wait();
-  ShardedEngine::BeforeStep(optimizer);
 }
 
-void ResidentEngine::AfterStep(optim::Optimizer& optimizer) {
-  if (!optimizer.may_have_updated()) return;
+void ResidentEngine::AfterStep() {
+  ShardedEngine::AfterStep();
+  if (!optimizer_->may_have_updated()) return;
   parameters_->GatherAsync();
   if (!options_.overlap_gather) parameters_->Wait();
 }

@@ -20,7 +20,6 @@ class ResidentEngine : public ShardedEngine {
   ResidentEngine(comm::GroupPtr group, const TrainingOptions& training,
                  const LowLevelZeroOptions& options, const CutParameters& cut);
   void Check(nn::Module& model, optim::Optimizer& optimizer) const override;
-  optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) override;
   bool ReducesEachPass() const override { return options_.stage == 2; }
 
   const chunk::ParameterChunks& parameters() const { return *parameters_; }
@@ -34,8 +33,10 @@ class ResidentEngine : public ShardedEngine {
                                      const std::vector<int64_t>& cut_multiples) const override;
   void PlaceValues(nn::Module& model, const std::vector<chunk::ChunkSpec>& plan) override;
   chunk::GradientChunkOptions GradientOptions(optim::Optimizer& optimizer) override;
-  void BeforeStep(optim::Optimizer& optimizer) override;
-  void AfterStep(optim::Optimizer& optimizer) override;
+  void BeforeStep() override;
+  void AfterStep() override;
+  // A state dict with masters holds weights, and this rank took only its shard of them.
+  void Loaded() override { parameters_->GatherAsync(); }
 
   const LowLevelZeroOptions options_;
   std::optional<DType> communication_dtype_;

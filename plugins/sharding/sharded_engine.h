@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // ShardedEngine: the part that the engines of stages 1 to 3 share. The optimizer works on shards:
-// its views are bound to them, and gradients reach them as means. Internal.
+// its views are bound to them, and gradients reach them as means.
+//
+// The views hold the gradients; the parameters have none of their own. While the engine lives,
+// zero_grad through a parameter clears the view's gradient. Other uses of a parameter's gradient,
+// such as clipping, throw Error with the remedy. Internal.
 #ifndef APOGEE_PLUGINS_SHARDING_SHARDED_ENGINE_H_
 #define APOGEE_PLUGINS_SHARDING_SHARDED_ENGINE_H_
 
@@ -12,7 +16,6 @@
 
 #include "apogee/chunk/gradient_chunks.h"
 #include "apogee/plugins/sharding/engine.h"
-#include "apogee/plugins/sharding/shard_gradients.h"
 
 namespace apogee {
 
@@ -39,28 +42,39 @@ class ShardedEngine : public DataParallelEngine {
   virtual void PlaceValues(nn::Module& model, const std::vector<chunk::ChunkSpec>& plan) = 0;
   virtual chunk::GradientChunkOptions GradientOptions(optim::Optimizer& optimizer) = 0;
 
-  // Takes this rank's part of the mean of a gradient.
-  virtual void OnMean(size_t index, const Tensor& mean) { shards_->OnMean(index, mean); }
-  void BeforeStep(optim::Optimizer& optimizer) override;
+  // Takes this rank's part of the mean of a micro-batch's gradient. Here: adds it to the view's.
+  virtual void OnMean(size_t index, const Tensor& mean);
+  // Throws Error, too, if a parameter was given a gradient of its own, which no step would see.
+  void BeforeStep() override;
 
   // Binds the view of a parameter to its shard. The masters are made from the value before it is
   // rounded to the working dtype, because they keep the bits that rounding drops.
   void Bind(size_t index, const Tensor& old_value, const Tensor& shard, const Layout& layout) const;
   // Runs `backward`, in which gradients become means on shards.
   void Reduce(const std::function<void()>& backward, const chunk::GradientPass& pass);
+  // Runs `backward`, which calls Reduce. Then views have the gradients that some rank has.
+  void TakeMeans(const std::function<void()>& backward);
+  std::vector<autograd::ParameterPtr> Parameters() const;
 
-  std::vector<autograd::ParameterPtr> sharded_;  // in the order backward completes them
-  std::vector<optim::ParamView*> views_;         // of sharded_; null: not in the optimizer
-  std::vector<autograd::ParameterPtr> unheld_;   // not in the optimizer, and not sharded
+  struct Sharded {
+    autograd::ParameterPtr parameter;
+    optim::ParamView* view;                                           // null: not in the optimizer
+    std::shared_ptr<const autograd::GradPlace> grad_place = nullptr;  // the view
+    Tensor mean = {};  // a new gradient, until its presence is known
+  };
+  std::vector<Sharded> sharded_;                // in the order backward completes them
+  std::vector<autograd::ParameterPtr> unheld_;  // not in the optimizer, and not sharded
   std::unique_ptr<chunk::GradientChunks> gradients_;
   std::unique_ptr<chunk::GradientChunks> unheld_gradients_;
-  std::unique_ptr<ShardGradients> shards_;
   bool keep_masters_ = true;
 
  private:
-  // Returns the frozen parameters that no shard can train.
-  std::vector<autograd::ParameterPtr> Choose(const nn::Module& model, optim::Optimizer& optimizer);
+  // Decides the fate of each parameter.
+  void Choose(const nn::Module& model, optim::Optimizer& optimizer);
+  void PlaceGradients();
   std::vector<int64_t> CutMultiples(const optim::Optimizer& optimizer) const;
+
+  std::vector<autograd::ParameterPtr> frozen_;  // at boost, so no shards exist to train them
 };
 
 }  // namespace apogee

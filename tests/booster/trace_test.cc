@@ -71,6 +71,14 @@ TEST(BoosterTraceTest, RecordsTheRunAndChangesNothing) {
     ASSERT_EQ(saves.size(), 1u);
     EXPECT_EQ(saves[0].at("name"), "save");
     EXPECT_THAT(file.Lanes(rank), Contains("communication: [0 1]"));
+    std::map<std::string, int> events;
+    for (const auto& span : file.Spans(rank, "step events")) ++events[span.at("name")];
+    EXPECT_EQ(events["before backward"], kSteps);
+    EXPECT_EQ(events["gradient ready"], 4 * kSteps);
+    EXPECT_EQ(events["gradients reduced"], kSteps) << "one chunk";
+    EXPECT_EQ(events["decided"], kSteps);
+    EXPECT_EQ(events["after step"], kSteps);
+    EXPECT_EQ(events["values gathered"], kSteps);
   }
 }
 

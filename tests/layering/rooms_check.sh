@@ -64,6 +64,8 @@ replaced=(
   '\bSequenceModeName\b|Name'
   '\b(before_read|FinalGradHook|grad_keeper|GiveAway|(is_released|is_elsewhere)\()|ParameterStorage, GradSink or GradPlace'
   '\bRemoveGradHook\b|HookHandle::Remove'
+  '\bAdd(PreStep|Step|Report|Load)Hook\b|StepListener'
+  'optim/core/option_hash\.h|optim/options.h'
 )
 for entry in "${replaced[@]}"; do
   pattern="${entry%|*}"

@@ -265,11 +265,20 @@ TEST_F(DeviceDecisionTest, StepWaitsForNothing) {
   }
 }
 
-TEST_F(DeviceDecisionTest, ReportHooksRunWhenTheReportIsKnown) {
+// Keeps whether each step was skipped, when it hears of it.
+struct Skips : StepListener {
+  explicit Skips(Optimizer& from) : optimizer(from), own(from.AddListener(*this)) {}
+  void Decided() override { skips.push_back(optimizer.last_step().skip); }
+  Optimizer& optimizer;
+  std::vector<bool> skips;
+  Subscription own;
+};
+
+TEST_F(DeviceDecisionTest, DecidedIsToldWhenTheReportIsKnown) {
   const auto params = MakeParams(DType::kF32);
   auto optimizer = ValueOrThrow(MakeOptimizer("adamw", params));
-  std::vector<bool> skips;
-  optimizer->AddReportHook([&](Optimizer& stepped) { skips.push_back(stepped.last_step().skip); });
+  Skips heard(*optimizer);
+  const std::vector<bool>& skips = heard.skips;
   SetGrads(params, 1, 0);
   optimizer->step();
   EXPECT_TRUE(skips.empty());

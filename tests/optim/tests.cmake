@@ -17,6 +17,7 @@ apogee_test(NAME optim_registry_test SRCS optim/registry_test.cc LAYERS optim DE
 apogee_test(NAME optim_stat_phases_test SRCS optim/stat_phases_test.cc LAYERS optim)
 apogee_test(NAME optim_state_dict_test SRCS optim/state_dict_test.cc LAYERS optim DEVICES)
 apogee_test(NAME optim_step_test SRCS optim/step_test.cc LAYERS optim DEVICES)
+apogee_test(NAME optim_step_listener_test SRCS optim/step_listener_test.cc LAYERS optim)
 apogee_test(NAME optim_onebit_adam_test SRCS optim/onebit/onebit_adam_test.cc LAYERS optim LABELS threads DEVICES)
 apogee_test(NAME optim_onebit_lamb_test SRCS optim/onebit/onebit_lamb_test.cc LAYERS optim LABELS threads DEVICES)
 apogee_test(NAME optim_zero_one_adam_test SRCS optim/onebit/zero_one_adam_test.cc LAYERS optim LABELS threads DEVICES)

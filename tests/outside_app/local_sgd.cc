@@ -56,15 +56,17 @@ optim::Optimizer& LocalSgdPlugin::Configure(apogee::nn::Module& model,
   optimizer.set_step_options(step);
   configured_ = true;
   optimizer_ = &optimizer;
-  after_step_ = optimizer.AddStepHook([this](optim::Optimizer& stepped) {
-    if (++steps_ % options_.every == 0) Average(stepped);
-  });
+  own_ = optimizer.AddListener(*this);
   return optimizer;
 }
 
-void LocalSgdPlugin::Average(optim::Optimizer& optimizer) {
+void LocalSgdPlugin::AfterStep() {
+  if (++steps_ % options_.every == 0) Average();
+}
+
+void LocalSgdPlugin::Average() {
   if (group_ == nullptr) return;
-  optimizer.ForEachView([&](optim::ParamView& view, int /*group*/) {
+  optimizer_->ForEachView([&](optim::ParamView& view, int /*group*/) {
     ToMean(*group_, view.master());
     if (view.needs_master()) view.value().CopyFrom(view.master());
     for (const optim::NamedState& state : view.states()) {

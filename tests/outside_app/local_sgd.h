@@ -20,7 +20,7 @@ struct LocalSgdOptions {
   int64_t every = 8;  // steps between two averages
 };
 
-class LocalSgdPlugin : public apogee::Plugin {
+class LocalSgdPlugin : public apogee::Plugin, private apogee::StepListener {
  public:
   // Throws Error for options that make no sense.
   LocalSgdPlugin(apogee::comm::GroupPtr group, const apogee::TrainingOptions& training,
@@ -38,8 +38,9 @@ class LocalSgdPlugin : public apogee::Plugin {
   std::shared_ptr<void> NoSync() override { return nullptr; }
 
  private:
+  void AfterStep() override;
   // Weights and floating states. Collective.
-  void Average(apogee::optim::Optimizer& optimizer);
+  void Average();
 
   apogee::comm::GroupPtr group_;
   apogee::TrainingOptions training_;
@@ -47,7 +48,7 @@ class LocalSgdPlugin : public apogee::Plugin {
   bool configured_ = false;
   int64_t steps_ = 0;
   apogee::Watched<apogee::optim::Optimizer> optimizer_;
-  apogee::Subscription after_step_;  // ends with the plugin, which the optimizer may outlive
+  apogee::Subscription own_;  // ends with the plugin, which the optimizer may outlive
 };
 
 }  // namespace outside
