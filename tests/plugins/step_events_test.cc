@@ -182,10 +182,10 @@ TEST(StepEventsTest, GeminiGathersInForwardAndBackward) {
         });
       };
       if (step == 0) {
-        EXPECT_EQ(gathers(events.begin(), backward), 2) << "forward, a layer each";
+        EXPECT_EQ(gathers(events.begin(), backward), 4) << "forward, each chunk once";
       }
       EXPECT_GE(gathers(backward, ready), 1) << "before the first gradient";
-      EXPECT_EQ(gathers(backward, std::ranges::find(events, "before step")), 2);
+      EXPECT_EQ(gathers(backward, std::ranges::find(events, "before step")), 4);
       Lines others = Without(Without(events, "gathered"), "reduced");
       Lines expected = {"before backward"};
       expected.insert(expected.end(), recorded.from_hooks[step].begin(),

@@ -86,7 +86,9 @@ class TraceFile {
       EXPECT_LE(begin_ns, end_ns) << event;
       last_ns = begin_ns;
       while (!ends.empty() && ends.back() <= begin_ns) ends.pop_back();
-      if (!ends.empty()) EXPECT_LE(end_ns, ends.back()) << event;
+      if (!ends.empty()) {
+        EXPECT_LE(end_ns, ends.back()) << event;
+      }
       ends.push_back(end_ns);
     }
   }
