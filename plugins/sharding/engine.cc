@@ -50,7 +50,7 @@ void DataParallelEngine::Check(nn::Module& model, optim::Optimizer& optimizer) c
   for (const optim::ParamView& view : optimizer.views()) {
     APOGEE_CHECK(!view.sharded() || !view.parameter()->is_here(), plugin_, ": parameter \"",
                  view.name(), "\" of optimizer ", optimizer.name(),
-                 " is a shard already; an optimizer can be boosted once");
+                 " is a shard already: another plugin has it; an optimizer can be boosted once");
   }
   CheckPrecision(dtype_, optimizer);
 }

@@ -133,8 +133,10 @@ TEST(HybridParallelErrorsTest, GradientsBeforeBoostAndSecondBoosts) {
     EXPECT_THAT([&] { std::ignore = Booster(plugin).boost(model, optimizer); },
                 Says(HasSubstr("another model")));
     HybridParallelPlugin other(world, {}, {.tp_size = 2});
-    EXPECT_THAT([&] { std::ignore = Booster(other).boost(model, optimizer); },
-                Says(HasSubstr("is a shard already; an optimizer can be boosted once")));
+    EXPECT_THAT(
+        [&] { std::ignore = Booster(other).boost(model, optimizer); },
+        Says(HasSubstr(
+            "is a shard already: another plugin has it; an optimizer can be boosted once")));
     HybridParallelPlugin zero(world, {}, {.tp_size = 1, .stage = 1});
     EXPECT_THAT([&] { std::ignore = Booster(zero).boost(model, optimizer); },
                 Says(HasSubstr("has been cut by another plugin; a model can be boosted once")));
