@@ -47,7 +47,7 @@ std::string Pack(const std::vector<checkpoint::TensorPart>& parts) {
 
 void SyncReplicas(Plugin& plugin, optim::Optimizer& optimizer) {
   plugin.BeforeSave(optimizer);
-  auto* local = dynamic_cast<optim::LocalGradientOptimizer*>(&optimizer);
+  optim::LocalGradients* const local = optimizer.traits().local_gradients;
   if (local != nullptr) local->SyncReplicas();
 }
 

@@ -1,44 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // OptionProblems: collects the invalid values of an options struct, so that one Error lists all.
+// OptionCheck: what is valid for one field, as Fields() says (options.h). An options struct whose
+// fields depend on each other has the function Check in addition:
 //
-//   OptionProblems problems;
-//   problems.AtLeastZero("lr", lr);          // "lr is -1, must be at least 0 and finite"
-//   return problems.list();
+//   void SgdOptions::Check(OptionProblems& problems) const {
+//     if (nesterov && !(momentum > 0)) problems.Add("nesterov needs momentum above 0");
+//   }
 #ifndef APOGEE_OPTIM_CHECK_OPTIONS_H_
 #define APOGEE_OPTIM_CHECK_OPTIONS_H_
 
-#include <cmath>
 #include <string>
-#include <utility>
+#include <type_traits>
 #include <vector>
 
-#include "apogee/optim/options.h"
-
 namespace apogee::optim {
+
+enum class OptionCheck {
+  kAny,
+  kFinite,
+  kAtLeastZero,  // and finite
+  kPositive,     // above 0 and finite
+  kAboveZero,    // may be infinite
+  kDecay,        // the decay rate of a moving average, in [0, 1)
+  kAtLeastOne,
+};
 
 class OptionProblems {
  public:
   void Add(const std::string& problem) { problems_.push_back(problem); }
-  void Finite(const char* name, double value) {
-    if (!std::isfinite(value)) Got(name, value, "must be finite");
-  }
-  void AtLeastZero(const char* name, double value) {
-    if (!(value >= 0) || std::isinf(value)) Got(name, value, "must be at least 0 and finite");
-  }
-  void Positive(const char* name, double value) {
-    if (!(value > 0) || std::isinf(value)) Got(name, value, "must be above 0 and finite");
-  }
-  // The decay rate of a moving average.
-  void Decay(const char* name, double value) {
-    if (!(value >= 0 && value < 1)) Got(name, value, "must be in [0, 1)");
+  // Adds a problem if `value` fails the check.
+  void Run(OptionCheck check, const std::string& name, double value);
+  // The same for a field: a number, or each element of an array. Text has no checks.
+  template <typename T>
+  void RunField(OptionCheck check, const std::string& name, const T& field) {
+    if constexpr (std::is_arithmetic_v<T>) {
+      Run(check, name, static_cast<double>(field));
+    } else if constexpr (!std::is_same_v<T, std::string>) {
+      for (size_t i = 0; i < field.size(); ++i) {
+        Run(check, name + '[' + std::to_string(i) + ']', static_cast<double>(field[i]));
+      }
+    }
   }
   const std::vector<std::string>& list() const { return problems_; }
 
  private:
-  void Got(const char* name, double value, const char* expected) {
-    Add(internal::Concat(name, " is ", value, ", ", expected));
-  }
   std::vector<std::string> problems_;
 };
 

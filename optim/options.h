@@ -6,9 +6,11 @@
 //   struct SgdOptions {
 //     double lr = 1e-3, momentum = 0;
 //     static std::vector<OptionField<SgdOptions>> Fields() {
-//       return {{"lr", &SgdOptions::lr}, {"momentum", &SgdOptions::momentum}};
+//       return {{"lr", &SgdOptions::lr, OptionCheck::kAtLeastZero, "learning rate"},
+//               {"momentum", &SgdOptions::momentum, OptionCheck::kAtLeastZero, "0: none"}};
 //     }
 //   };
+//   std::vector<std::string> problems = ProblemsOf(options);   // every check that fails
 //   SgdOptions options;
 //   absl::Status s = SetOptions({{"lr", "0.1"}, {"momentum", "0.9"}}, "optimizer sgd", options);
 //   OptionMap text = GetOptions(options);      // every field; reading it back gives the same bits
@@ -32,6 +34,7 @@
 
 #include "apogee/core/status.h"
 #include "apogee/core/text/text.h"
+#include "apogee/optim/check_options.h"
 
 namespace apogee::optim {
 
@@ -83,6 +86,8 @@ struct OptionField {
                std::array<double, 3> Options::*, std::vector<int64_t> Options::*,
                std::vector<int> Options::*, std::vector<double> Options::*, TextField<Options>>
       member;
+  OptionCheck check = OptionCheck::kAny;  // of numbers and arrays of numbers
+  const char* help = "";                  // for people who read a list of options
 
   absl::Status Parse(const std::string& what, const std::string& text, Options& options) const {
     return std::visit(
@@ -178,6 +183,25 @@ auto MakeWithOptions(const OptionMap& values, const std::string& what, Options o
                      const Make& make) -> absl::StatusOr<decltype(make(options))> {
   APOGEE_RETURN_IF_ERROR(SetOptions(values, what, options));
   return ErrorToStatus([&] { return make(options); });
+}
+
+// Everything that is wrong with the values: the checks of the fields, then those of
+// Options::Check(OptionProblems&), if it exists.
+template <typename Options>
+std::vector<std::string> ProblemsOf(const Options& options) {
+  OptionProblems problems;
+  for (const OptionField<Options>& field : Options::Fields()) {
+    if (field.check == OptionCheck::kAny) continue;
+    std::visit(
+        [&]<typename Member>(const Member& member) {
+          if constexpr (std::is_member_object_pointer_v<Member>) {
+            problems.RunField(field.check, field.name, options.*member);
+          }
+        },
+        field.member);
+  }
+  if constexpr (requires { options.Check(problems); }) options.Check(problems);
+  return problems.list();
 }
 
 template <typename Options>

@@ -21,6 +21,9 @@ std::string NearestName(const std::string& name, const std::vector<std::string>&
 std::string UnknownName(const std::string& what, const std::string& name,
                         const std::vector<std::string>& candidates);
 
+// For example "lr is -1, must be at least 0; eps is 0, must be above 0".
+std::string JoinTexts(const std::vector<std::string>& texts, const char* separator = "; ");
+
 // For example "1.5 GiB", "12.0 MiB", "512 B".
 std::string FormatBytes(int64_t bytes);
 // For example "1,335".

@@ -2,10 +2,8 @@
 
 // From the parameters of a step to the calls of a kernel.
 //
-//   ForEachComputeDType<LionChunk>(
-//       params,
-//       [](const ActiveParam& param) { return MakeUpdateChunk<LionChunk>(param); },
-//       [&](DType dtype, std::span<const LionChunk> chunks) { kernels.lion(context, {...}); });
+//   RunKernel(params, &OptimKernels::lars, LarsArgs{.lr = o.lr, ...},
+//             [](const ActiveParam& param) { return MakeUpdateChunk<LarsChunk>(param); });
 #ifndef APOGEE_OPTIM_CORE_MAKE_CHUNKS_H_
 #define APOGEE_OPTIM_CORE_MAKE_CHUNKS_H_
 
@@ -36,9 +34,9 @@ Chunk MakeUpdateChunk(const ActiveParam& param) {
 
 // Calls run(dtype, chunks) for the parameters of compute dtype f32, then for those of f64. Skips a
 // dtype that no parameter has.
-template <typename Chunk, typename MakeChunk, typename RunKernel>
+template <typename Chunk, typename MakeChunk, typename Run>
 void ForEachComputeDType(std::span<const ActiveParam> params, const MakeChunk& make,
-                         const RunKernel& run) {
+                         const Run& run) {
   for (const DType dtype : {DType::kF32, DType::kF64}) {
     std::vector<Chunk> chunks;
     for (const ActiveParam& param : params) {
@@ -46,6 +44,19 @@ void ForEachComputeDType(std::span<const ActiveParam> params, const MakeChunk& m
     }
     if (!chunks.empty()) run(dtype, std::span<const Chunk>(chunks));
   }
+}
+
+// Calls the kernel for each compute dtype, with `dtype` and `chunks` of `args` set.
+template <typename Args, typename MakeChunk>
+void RunKernel(std::span<const ActiveParam> params, KernelSlot<Args> OptimKernels::*kernel,
+               Args args, const MakeChunk& make) {
+  using Chunk = typename decltype(args.chunks)::value_type;
+  ForEachComputeDType<Chunk>(params, make, [&](DType dtype, std::span<const Chunk> chunks) {
+    const DeviceContext& context = *params[0].grad.context();
+    args.dtype = dtype;
+    args.chunks = chunks;
+    (OptimKernelsFor(context).*kernel)(context, args);
+  });
 }
 
 }  // namespace apogee::optim

@@ -124,16 +124,8 @@ void CodesUpdate(const Adam8Settings& s, std::span<const Adam8Param> params, DTy
 
 void CheckAdam8(const Adam8Settings& s, const std::string& kernel, OptionProblems& problems) {
   using internal::Concat;
-  problems.AtLeastZero("lr", s.lr);
-  problems.Decay("betas[0]", s.betas[0]);
-  problems.Decay("betas[1]", s.betas[1]);
-  problems.AtLeastZero("eps", s.eps);
-  problems.AtLeastZero("weight_decay", s.weight_decay);
   if (s.bits != 8 && s.bits != 32) problems.Add(Concat("bits is ", s.bits, ", must be 8 or 32"));
-  if (s.min_8bit_size < 0) {
-    problems.Add(Concat("min_8bit_size is ", s.min_8bit_size, ", must be at least 0"));
-  }
-  if (s.block != 0 && (s.block < 64 || s.block > 4096 || (s.block & (s.block - 1)) != 0)) {
+  if (s.block < 64 || s.block > 4096 || (s.block & (s.block - 1)) != 0) {
     problems.Add(Concat("block_size is ", s.block, ", must be a power of two from 64 to 4096"));
   }
   if (kernel != "cuda" && kernel != "cpu") {

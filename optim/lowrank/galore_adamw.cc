@@ -27,63 +27,34 @@ AdamArgs ArgsOf(const GaLoreAdamWOptions& o, DType dtype, double decay,
 
 }  // namespace
 
-std::vector<std::string> GaLoreAdamWOptions::Problems() const {
-  OptionProblems problems;
-  problems.AtLeastZero("lr", lr);
-  problems.Decay("betas[0]", betas[0]);
-  problems.Decay("betas[1]", betas[1]);
-  problems.AtLeastZero("eps", eps);
-  problems.AtLeastZero("weight_decay", weight_decay);
-  CheckGaLore(GaLoreOf(*this), problems);
-  return problems.list();
-}
-
 std::vector<OptionField<GaLoreAdamWOptions>> GaLoreAdamWOptions::Fields() {
   using O = GaLoreAdamWOptions;
-  std::vector<OptionField<O>> fields = {{"lr", &O::lr},
-                                        {"betas", &O::betas},
-                                        {"eps", &O::eps},
-                                        {"weight_decay", &O::weight_decay},
-                                        {"correct_bias", &O::correct_bias}};
+  using enum OptionCheck;
+  std::vector<OptionField<O>> fields = {
+      {"lr", &O::lr, kAtLeastZero, "learning rate"},
+      {"betas", &O::betas, kDecay, "decay rates of the moments"},
+      {"eps", &O::eps, kAtLeastZero, "added to the root of the second moment"},
+      {"weight_decay", &O::weight_decay, kAtLeastZero, "decoupled"},
+      {"correct_bias", &O::correct_bias, {}, "corrects the moments' start at zero"}};
   AppendGaLoreFields(fields);
   return fields;
 }
 
-std::span<const StateSpec> GaLoreAdamW::StatesUnder(const ParamView& view,
-                                                    const GaLoreAdamWOptions& options) const {
-  const GaLoreSettings settings = GaLoreOf(options);
-  if (!Projects(settings, view)) {
-    return KeepSpecs(
-        {{"exp_avg", StateKind::kElementwise}, {"exp_avg_sq", StateKind::kElementwise}});
+void GaLoreAdamWRule::States(const Subject& of, std::vector<StateSpec>& specs) const {
+  const GaLoreSettings settings = GaLoreOf(of.options);
+  if (!Projects(settings, of.view)) {
+    specs = {{"exp_avg"}, {"exp_avg_sq"}};
+    return;
   }
-  const Shape shape = PlanOf(settings, view).low_rank();
-  std::vector<StateSpec> specs;
-  if (KeepsMoments(view)) {
+  if (KeepsMoments(of.view)) {
+    const Shape shape = PlanOf(settings, of.view).low_rank();
     specs = {{"exp_avg", StateKind::kLowRank, shape}, {"exp_avg_sq", StateKind::kLowRank, shape}};
   }
-  AppendBasisSpecs(settings, view, specs);
-  return KeepSpecs(std::move(specs));
+  AppendBasisSpecs(settings, of.view, specs);
 }
 
-void GaLoreAdamW::DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) {
-  for (const ActiveParam& p : params) {
-    const GaLoreSettings settings = GaLoreOf(options(p.group));
-    if (Projects(settings, *p.view)) Declare(phase, settings, p, buffer);
-  }
-}
-
-void GaLoreAdamW::ComputeStats(int phase, std::span<const ActiveParam> params,
-                               const StepDecision& decision, std::span<const StatBuffer> totals,
-                               StatBuffer& buffer) {
-  for (const ActiveParam& p : params) {
-    const GaLoreSettings settings = GaLoreOf(options(p.group));
-    if (Projects(settings, *p.view)) Compute(phase, settings, p, decision, totals, buffer);
-  }
-}
-
-Tensor GaLoreAdamW::LowRankUpdate(const ActiveParam& param, ParamView& states,
-                                  const Projected& projected, const StepDecision& decision,
-                                  std::span<const StatBuffer>) {
+Tensor GaLoreAdamWRule::LowRankUpdate(const ActiveParam& param, ParamView& states,
+                                      const Projected& projected, const RuleStep& step) {
   const GaLoreAdamWOptions& o = options(param.group);
   for (const char* name : {"exp_avg", "exp_avg_sq"}) {
     if (!projected.refreshed || o.on_refresh == "keep") break;
@@ -105,37 +76,26 @@ Tensor GaLoreAdamW::LowRankUpdate(const ActiveParam& param, ParamView& states,
   chunk.n = update.numel();
   SetStepSize(o, states, chunk);
   const DeviceContext& context = *grad.context();
-  OptimKernelsFor(context).adam(context,
-                                ArgsOf(o, grad.dtype(), 0, decision.grad_scale(), {&chunk, 1}));
+  OptimKernelsFor(context).adam(
+      context, ArgsOf(o, grad.dtype(), 0, step.decision.grad_scale(), {&chunk, 1}));
   return update;
 }
 
-void GaLoreAdamW::Update(int group, std::span<const ActiveParam> params,
-                         const StepDecision& decision, std::span<const StatBuffer> totals) {
-  const GaLoreAdamWOptions& o = options(group);
-  const GaLoreSettings settings = GaLoreOf(o);
+void GaLoreAdamWRule::Update(const RuleStep& step) {
+  const GaLoreAdamWOptions& o = options(step.group);
   const double decay = o.lr * o.weight_decay;
-  const DeviceContext& context = *params[0].grad.context();
-  std::vector<ActiveParam> plain;
-  for (const ActiveParam& p : params) {
-    if (!Projects(settings, *p.view)) {
-      plain.push_back(p);
-      continue;
-    }
-    UpdateProjected(settings, p, decision, totals, DecayKind::kAfter, decay, {.rate = 1});
-  }
-  const auto make_chunk = [&](const ActiveParam& param) {
-    AdamChunk chunk = MakeUpdateChunk<AdamChunk>(param);
-    SetStepSize(o, *param.view, chunk);
-    return chunk;
-  };
-  ForEachComputeDType<AdamChunk>(
-      plain, make_chunk, [&](DType dtype, std::span<const AdamChunk> chunks) {
-        OptimKernelsFor(context).adam(context,
-                                      ArgsOf(o, dtype, decay, decision.grad_scale(), chunks));
+  const std::vector<ActiveParam> plain =
+      ForEachProjected(step.params, [&](const ActiveParam& param, const GaLoreSettings& settings) {
+        UpdateProjected(settings, param, step, DecayKind::kAfter, decay, {.rate = 1});
       });
+  RunKernel(plain, &OptimKernels::adam, ArgsOf(o, {}, decay, step.decision.grad_scale(), {}),
+            [&](const ActiveParam& param) {
+              AdamChunk chunk = MakeUpdateChunk<AdamChunk>(param);
+              SetStepSize(o, *param.view, chunk);
+              return chunk;
+            });
 }
 
-template class TypedOptimizer<GaLoreAdamWOptions>;
+template class OptimizerOf<GaLoreAdamWRule>;
 
 }  // namespace apogee::optim

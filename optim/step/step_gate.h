@@ -44,11 +44,11 @@ class GradFactor {
   }
 
   // Throws Error if only the GPU knows the factor. An optimizer that reads it on the host must
-  // return false from DecidesOnDevice().
+  // clear OptimizerTraits::decides_on_device.
   operator double() const {  // NOLINT: as above
     APOGEE_CHECK(gate_ == nullptr,
                  "GradFactor: the host reads the factor of the gradients, but only the GPU knows "
-                 "it; return false from DecidesOnDevice() of the optimizer");
+                 "it; clear OptimizerTraits::decides_on_device of the optimizer");
     return factor_;
   }
   constexpr double factor() const { return factor_; }

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "apogee/core/text/text.h"
-#include "apogee/optim/step/fused_backward.h"
 #include "apogee/plugins/replicas.h"
 
 namespace apogee {
@@ -54,8 +53,7 @@ void HybridSequence::AddProblems(nn::Module& model, const nn::parallel::Parallel
        nn::parallel::SequenceProblems(model, *plan, mode_, tp_size_, ranks)) {
     problems += "\n  plan \"" + plan->name + "\", " + problem;
   }
-  const auto* fused = dynamic_cast<const optim::FusedBackwardOptimizer*>(&optimizer);
-  if (uses_tp() && stage == 3 && fused != nullptr) {
+  if (uses_tp() && stage == 3 && optimizer.traits().fused_backward) {
     problems += "\n  optimizer " + optimizer.name() +
                 " updates inside backward at stage 3, before sp_mode split_gather has summed "
                 "its gradients; use another stage or sp_mode";

@@ -179,9 +179,10 @@ optim::Optimizer& HybridParallelPlugin::State::Configure(nn::Module& model,
   APOGEE_CHECK(problems.empty(), "hybrid_parallel: cannot run this setup:", problems);
 
   if (plan) sequence_.Prepare(model, *plan, *mesh_);
+  const optim::OptimizerTraits traits = optimizer.traits();
   std::vector<int64_t> cut_multiples;
   optimizer.ForEachView([&](const optim::ParamView& view, int group) {
-    cut_multiples.push_back(optimizer.CutMultiple(view, group));
+    cut_multiples.push_back(traits.Of(view, group).cut_multiple);
   });
   if (pipeline_.is_on()) {
     CutIntoStages(model, optimizer);

@@ -6,7 +6,6 @@
 
 #include "apogee/autograd/engine.h"
 #include "apogee/optim/core/group_stat_reducer.h"
-#include "apogee/optim/step/fused_backward.h"
 #include "apogee/plugins/precision.h"
 #include "apogee/plugins/replicas.h"
 
@@ -56,7 +55,7 @@ void DataParallelEngine::Check(nn::Module& model, optim::Optimizer& optimizer) c
 }
 
 void DataParallelEngine::Listen() {
-  if (dynamic_cast<optim::FusedBackwardOptimizer*>(optimizer_.get()) != nullptr) {
+  if (optimizer_->traits().fused_backward) {
     single_backward_ = optimizer_->name();
   }
   optim::StepOptions step_options = optimizer_->step_options();

@@ -9,7 +9,6 @@
 
 #include "apogee/autograd/engine.h"
 #include "apogee/optim/core/options_agreement.h"
-#include "apogee/optim/step/fused_backward.h"
 #include "apogee/plugins/gemini/module_chunks.h"
 #include "apogee/plugins/precision.h"
 #include "apogee/plugins/replicas.h"
@@ -40,7 +39,7 @@ GatheredEngine::GatheredEngine(comm::GroupPtr group, const TrainingOptions& trai
 
 void GatheredEngine::Check(nn::Module& model, optim::Optimizer& optimizer) const {
   ShardedEngine::Check(model, optimizer);
-  const bool fused = dynamic_cast<const optim::FusedBackwardOptimizer*>(&optimizer) != nullptr;
+  const bool fused = optimizer.traits().fused_backward;
   APOGEE_CHECK(!fused || (options_.placement.shard_param_frac == 1 &&
                           options_.placement.max_gathered_bytes == 0),
                plugin_, ": optimizer ", optimizer.name(),
@@ -103,13 +102,13 @@ chunk::GradientChunkOptions GatheredEngine::GradientOptions(optim::Optimizer& op
       .wait_inside = false, .context_of = [this](size_t chunk, int64_t bytes) {
         return homes_->GradientHome(chunk, bytes, parameters_->schedule());
       }};
-  if (dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer) == nullptr) return options;
+  if (!optimizer.traits().fused_backward) return options;
   fused_ = std::make_unique<FusedShards>(optimizer, unheld_);
   options.on_chunk = [this] { fused_->OnChunk(); };
   // Without a norm there is no first walk in which ranks compare options.
   options.agreement = {
       .digest = [&optimizer] { return optimizer.OptionsDigest(); },
-      .on_difference = [&optimizer, this] { optim::ThrowOptionsDiffer(optimizer, group_.get()); }};
+      .on_difference = [&optimizer, this] { optimizer.ThrowOptionsDiffer(group_.get()); }};
   return options;
 }
 
@@ -146,7 +145,7 @@ void GatheredEngine::Settle() {
   std::map<const optim::ParamView*, int64_t> state_bytes;
   optimizer_->ForEachView([&](const optim::ParamView& view, int group) {
     const bool master = view.trainable() && view.needs_master();
-    state_bytes[&view] = optimizer_->PlannedStateBytes(view, group) +
+    state_bytes[&view] = optimizer_->states().PlannedBytes(view, group) +
                          (master ? view.value().numel() * DTypeSize(view.compute_dtype()) : 0);
   });
   const std::vector<chunk::ChunkSpec>& plan = parameters_->plan();

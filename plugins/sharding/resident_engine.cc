@@ -36,7 +36,7 @@ void ResidentEngine::Check(nn::Module& model, optim::Optimizer& optimizer) const
 void ResidentEngine::CheckRoom(optim::Optimizer& optimizer) const {
   const absl::StatusOr<int64_t> available = AvailableMemoryBytes();
   if (!available.ok()) return;  // the system does not say; the allocator will fail if needed
-  int64_t needed = optimizer.PlannedStateBytes();
+  int64_t needed = optimizer.states().PlannedBytes();
   for (const optim::ParamView& view : optimizer.views()) {
     const bool master = view.trainable() && NeedsMasters(dtype_) && options_.master_weights;
     needed += master ? 4 * view.value().numel() : 0;

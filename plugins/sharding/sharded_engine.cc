@@ -49,9 +49,10 @@ std::vector<autograd::ParameterPtr> ShardedEngine::Parameters() const {
 }
 
 std::vector<int64_t> ShardedEngine::CutMultiples(const optim::Optimizer& optimizer) const {
+  const optim::OptimizerTraits traits = optimizer.traits();
   std::map<const optim::ParamView*, int64_t> of_view = {{nullptr, 1}};
   optimizer.ForEachView([&](const optim::ParamView& view, int group) {
-    of_view[&view] = optimizer.CutMultiple(view, group);
+    of_view[&view] = traits.Of(view, group).cut_multiple;
   });
   std::vector<int64_t> multiples;
   for (const Sharded& sharded : sharded_) multiples.push_back(of_view.at(sharded.view));

@@ -35,7 +35,7 @@ class ShardedEngine : public DataParallelEngine {
   // Whether frozen parameters are sharded, too. If so, PlaceValues makes the values of unheld_
   // equal and converts them.
   virtual bool shards_frozen() const = 0;
-  // The chunks of sharded_. `cut_multiples`: of each (Optimizer::CutMultiple).
+  // The chunks of sharded_. `cut_multiples`: of each (ParamTraits::cut_multiple).
   virtual std::vector<chunk::ChunkSpec> Plan(nn::Module& model,
                                              const std::vector<int64_t>& cut_multiples) const = 0;
   // Moves the values of sharded_ into chunks, and calls Bind for each.
