@@ -34,11 +34,48 @@
 
 #include "apogee/core/status.h"
 #include "apogee/core/text/text.h"
-#include "apogee/optim/check_options.h"
 
 namespace apogee::optim {
 
 using OptionMap = std::map<std::string, std::string>;
+
+// What is valid for one field.
+enum class OptionCheck {
+  kAny,
+  kFinite,
+  kAtLeastZero,  // and finite
+  kPositive,     // above 0 and finite
+  kAboveZero,    // may be infinite
+  kDecay,        // the decay rate of a moving average, in [0, 1)
+  kAtLeastOne,
+};
+
+// Collects the invalid values of an options struct, so that one Error lists all. A struct whose
+// fields depend on each other has a function Check in addition to Fields:
+//   void SgdOptions::Check(OptionProblems& problems) const {
+//     if (nesterov && !(momentum > 0)) problems.Add("nesterov needs momentum above 0");
+//   }
+class OptionProblems {
+ public:
+  void Add(const std::string& problem) { problems_.push_back(problem); }
+  // Adds a problem if `value` fails the check.
+  void Run(OptionCheck check, const std::string& name, double value);
+  // The same for a field: a number, or each element of an array. Text has no checks.
+  template <typename T>
+  void RunField(OptionCheck check, const std::string& name, const T& field) {
+    if constexpr (std::is_arithmetic_v<T>) {
+      Run(check, name, static_cast<double>(field));
+    } else if constexpr (!std::is_same_v<T, std::string>) {
+      for (size_t i = 0; i < field.size(); ++i) {
+        Run(check, name + '[' + std::to_string(i) + ']', static_cast<double>(field[i]));
+      }
+    }
+  }
+  const std::vector<std::string>& list() const { return problems_; }
+
+ private:
+  std::vector<std::string> problems_;
+};
 
 // Parses words of the form "key=value". A word without '=' or a key given twice is an error.
 absl::StatusOr<OptionMap> ParseOptions(const std::vector<std::string>& words);

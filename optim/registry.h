@@ -6,7 +6,7 @@
 //   if (!optimizer.ok()) ...  // unknown optimizer "adamv" (did you mean "adamw"?); known: ...
 //
 //   optim::OptimizerRegistry registry;                     // the library's optimizers ...
-//   registry.Add<AdaMax>("adamax", AdaMaxOptions{});       // ... and your own
+//   registry.Add<AdaMax>("adamax");       // ... and your own
 //   optimizer = optim::MakeOptimizer("adamax", model.Parameters(), {{"lr", "1e-2"}}, registry);
 //
 // The list of the library's optimizers is in registry.cc, one line each. Not a collective: ranks

@@ -30,13 +30,11 @@
 
 #include "apogee/optim/core/stats.h"
 #include "apogee/optim/option_groups.h"
-#include "apogee/optim/state_dict.h"
+#include "apogee/optim/states/state_store.h"
 #include "apogee/optim/step/step.h"
 #include "apogee/optim/traits.h"
 
 namespace apogee::optim {
-
-class StateStore;
 
 // What a rule reads of a step.
 struct RuleStep {

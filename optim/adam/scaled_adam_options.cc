@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include "apogee/optim/adam/scaled_adam.h"
-#include "apogee/optim/check_options.h"
+#include "apogee/optim/options.h"
 
 namespace apogee::optim {
 

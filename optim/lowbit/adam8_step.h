@@ -17,10 +17,10 @@
 #include <optional>
 #include <vector>
 
-#include "apogee/optim/check_options.h"
 #include "apogee/optim/core/update_chunk.h"
 #include "apogee/optim/lowbit/quantized_state.h"
 #include "apogee/optim/optimizer.h"
+#include "apogee/optim/options.h"
 
 namespace apogee::optim {
 

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "apogee/optim/check_options.h"
 #include "apogee/optim/optimizer.h"
+#include "apogee/optim/options.h"
 
 namespace apogee::optim {
 

@@ -41,7 +41,7 @@ struct StepDecision {
   bool skip = false;
   // Norm over all present gradients, divided by the loss scale. NaN under kProceed without
   // max_norm, which need no norm, and for unreduced gradients (ParamView::partial_grad) unless
-  // Optimizer::ClipsAddends.
+  // OptimizerTraits::clips_addends.
   double grad_norm = std::numeric_limits<double>::quiet_NaN();
   double clip_factor = 1;
   double inv_loss_scale = 1;

@@ -14,6 +14,7 @@ apogee_test(NAME optim_lr_schedule_test SRCS optim/lr_schedule_test.cc LAYERS op
 apogee_test(NAME optim_options_agreement_test SRCS optim/options_agreement_test.cc LAYERS optim LABELS threads)
 apogee_test(NAME optim_precision_test SRCS optim/precision_test.cc LAYERS optim DEVICES)
 apogee_test(NAME optim_registry_test SRCS optim/registry_test.cc LAYERS optim DEVICES)
+apogee_test(NAME optim_rule_test SRCS optim/rule_test.cc LAYERS optim)
 apogee_test(NAME optim_stat_phases_test SRCS optim/stat_phases_test.cc LAYERS optim)
 apogee_test(NAME optim_state_dict_test SRCS optim/state_dict_test.cc LAYERS optim DEVICES)
 apogee_test(NAME optim_step_test SRCS optim/step_test.cc LAYERS optim DEVICES)

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "apogee/optim/check_options.h"
+#include "apogee/optim/options.h"
 #include "host_update.h"
 #include "newton_schulz.h"
 

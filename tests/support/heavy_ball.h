@@ -6,7 +6,7 @@
 //   w = w - lr m
 //
 //   optim::OptimizerRegistry registry;
-//   registry.Add<HeavyBall>("heavy_ball", HeavyBallOptions{});
+//   registry.Add<HeavyBall>("heavy_ball");
 #ifndef APOGEE_TESTS_SUPPORT_HEAVY_BALL_H_
 #define APOGEE_TESTS_SUPPORT_HEAVY_BALL_H_
 
