@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "apogee/core/text/text.h"
 #include "apogee/plugins/pipeline/elsewhere.h"
 #include "apogee/plugins/replicas.h"
 
@@ -22,38 +23,36 @@ void HybridPipeline::CheckOptions(int stage, std::string& errors) const {
   const int stages = options_.num_stages, chunks = options_.num_model_chunks;
   const int64_t micros = options_.num_microbatches, size = options_.microbatch_size;
   const std::string pp_size = "pp_size " + std::to_string(stages);
-  if (stages < 1)
-    AppendProblem(errors, "pp_size must be at least 1, got " + std::to_string(stages));
+  if (stages < 1) AddProblem(errors, "pp_size must be at least 1, got ", stages);
   if (stages <= 1) {
     const bool set = options_.schedule != pipeline::ScheduleKind::k1F1B || chunks != 0 ||
                      micros != 0 || size != 0 || !options_.cut.piece_costs.empty() ||
                      !options_.cut.pieces_per_part.empty();
     if (set) {
-      AppendProblem(
-          errors,
-          "schedule, num_model_chunks, num_microbatches, microbatch_size, piece_costs and "
-          "pieces_per_part need pp_size > 1, got " +
-              std::to_string(stages));
+      AddProblem(errors,
+                 "schedule, num_model_chunks, num_microbatches, microbatch_size, piece_costs and "
+                 "pieces_per_part need pp_size > 1, got ",
+                 stages);
     }
     return;
   }
   if (stage == 3) {
-    AppendProblem(errors, "stage 3 would gather every parameter anew for each micro-batch; with " +
-                              pp_size + " it must be 0 to 2");
+    AddProblem(errors, "stage 3 would gather every parameter anew for each micro-batch; with ",
+               pp_size, " it must be 0 to 2");
   }
   if (chunks != 0 && !ChunksFit(options_.schedule, chunks)) {
-    AppendProblem(errors,
-                  "num_model_chunks must be 1 for schedule 1f1b, 2 or more for interleaved and 2 "
-                  "for zbv, got " +
-                      std::to_string(chunks) + " for " + Name(options_.schedule));
+    AddProblem(errors,
+               "num_model_chunks must be 1 for schedule 1f1b, 2 or more for interleaved and 2 for "
+               "zbv, got ",
+               chunks, " for ", Name(options_.schedule));
   }
   if (micros < 0 || size < 0 || (micros > 0) == (size > 0)) {
-    AppendProblem(errors, pp_size +
-                              " needs one of num_microbatches and microbatch_size, positive, got " +
-                              std::to_string(micros) + " and " + std::to_string(size));
+    AddProblem(errors, pp_size,
+               " needs one of num_microbatches and microbatch_size, positive, got ", micros,
+               " and ", size);
   } else if (micros > 0 && micros < stages) {
-    AppendProblem(errors, "num_microbatches " + std::to_string(micros) + " is less than " +
-                              pp_size + ": at any time some stages would idle");
+    AddProblem(errors, "num_microbatches ", micros, " is less than ", pp_size,
+               ": at any time some stages would idle");
   }
 }
 
@@ -68,7 +67,7 @@ pipeline::PipelineShape HybridPipeline::PartShape() const {
 void HybridPipeline::AddProblems(nn::Module& model, std::string& problems) const {
   if (!is_on()) return;
   for (const std::string& problem : pipeline::CutProblems(model, PartShape(), options_.cut)) {
-    AppendProblem(problems, problem);
+    AddProblem(problems, problem);
   }
 }
 

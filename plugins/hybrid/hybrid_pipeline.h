@@ -24,11 +24,6 @@
 
 namespace apogee {
 
-// Adds a line to the list of problems of one error.
-inline void AppendProblem(std::string& problems, const std::string& problem) {
-  problems += "\n  " + problem;
-}
-
 // As in HybridParallelOptions.
 struct HybridPipelineOptions {
   int num_stages = 1;

@@ -11,37 +11,35 @@
 
 namespace apogee {
 
-using internal::Concat;
 using nn::parallel::SequenceMode;
 
 HybridSequence::HybridSequence(int sp_size, SequenceMode sp_mode, int tp_size)
     : sp_size_(sp_size), mode_(sp_mode), tp_size_(tp_size) {}
 
 void HybridSequence::CheckOptions(std::string& errors) const {
-  const auto problem = [&errors](const std::string& text) { errors += "\n  " + text; };
-  if (sp_size_ < 1) problem(Concat("sp_size must be at least 1, got ", sp_size_));
+  if (sp_size_ < 1) AddProblem(errors, "sp_size must be at least 1, got ", sp_size_);
   if (!is_on()) {
     if (sp_size_ > 1) {
-      problem(
-          Concat("sp_size ", sp_size_, " needs an sp_mode: split_gather, all_to_all or ring_attn"));
+      AddProblem(errors, "sp_size ", sp_size_,
+                 " needs an sp_mode: split_gather, all_to_all or ring_attn");
     }
     return;
   }
   if (uses_tp()) {
     if (tp_size_ < 2) {
-      problem(
-          Concat("sp_mode split_gather cuts sequences over the tp group and needs a tp_size "
-                 "above 1, got ",
-                 tp_size_));
+      AddProblem(errors,
+                 "sp_mode split_gather cuts sequences over the tp group and needs a tp_size above "
+                 "1, got ",
+                 tp_size_);
     }
     if (sp_size_ > 1 && sp_size_ != tp_size_) {
-      problem(
-          Concat("sp_mode split_gather cuts sequences over the tp group: sp_size must be 1 or "
+      AddProblem(errors,
+                 "sp_mode split_gather cuts sequences over the tp group: sp_size must be 1 or "
                  "tp_size ",
-                 tp_size_, ", got ", sp_size_));
+                 tp_size_, ", got ", sp_size_);
     }
   } else if (sp_size_ == 1) {
-    problem(Concat("sp_mode ", Name(mode_), " needs an sp_size above 1, got 1"));
+    AddProblem(errors, "sp_mode ", Name(mode_), " needs an sp_size above 1, got 1");
   }
 }
 
@@ -52,13 +50,13 @@ void HybridSequence::AddProblems(nn::Module& model, const nn::parallel::Parallel
   const int ranks = uses_tp() ? tp_size_ : sp_size_;
   for (const std::string& problem :
        nn::parallel::SequenceProblems(model, *plan, mode_, tp_size_, ranks)) {
-    problems += "\n  plan \"" + plan->name + "\", " + problem;
+    AddProblem(problems, "plan \"", plan->name, "\", ", problem);
   }
   const auto* fused = dynamic_cast<const optim::FusedBackwardOptimizer*>(&optimizer);
   if (uses_tp() && stage == 3 && fused != nullptr) {
-    problems += "\n  optimizer " + optimizer.name() +
-                " updates inside backward at stage 3, before sp_mode split_gather has summed "
-                "its gradients; use another stage or sp_mode";
+    AddProblem(problems, "optimizer ", optimizer.name(),
+               " updates inside backward at stage 3, before sp_mode split_gather has summed its "
+               "gradients; use another stage or sp_mode");
   }
 }
 
