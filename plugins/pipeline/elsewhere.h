@@ -11,7 +11,7 @@
 
 #include <string>
 
-#include "apogee/autograd/parameter_storage.h"
+#include "apogee/autograd/parameter.h"
 #include "apogee/core/error.h"
 
 namespace apogee::pipeline {

@@ -6,7 +6,6 @@
 
 #include "apogee/core/process_memory.h"
 #include "apogee/plugins/precision.h"
-#include "apogee/plugins/replicas.h"
 #include "apogee/tensor/make_context.h"
 
 namespace apogee {
@@ -45,10 +44,6 @@ void ResidentEngine::CheckRoom(optim::Optimizer& optimizer) const {
   APOGEE_CHECK(needed <= *available, plugin_, ": offload_states needs ", needed,
                " bytes of host memory for the states of optimizer ", optimizer.name(), ", ",
                *available, " are available; use an optimizer with smaller states, or more hosts");
-}
-
-void ResidentEngine::MakeEqual(nn::Module& model, optim::Optimizer& optimizer) {
-  PrepareReplicas(plugin_, model, optimizer, group_);
 }
 
 std::vector<chunk::ChunkSpec> ResidentEngine::Plan(
