@@ -6,11 +6,33 @@
 #include <utility>
 
 #include "apogee/core/text/text.h"
-#include "apogee/plugins/pipeline/elsewhere.h"
 #include "apogee/plugins/replicas.h"
 
 namespace apogee {
 namespace {
+
+// The value of a parameter that lies on another stage: no element here, and an Error for readers.
+class ElsewhereStorage : public autograd::ParameterStorage {
+ public:
+  // `where`: the place of the value, and the remedy.
+  ElsewhereStorage(const autograd::Parameter& parameter, DType dtype, const std::string& where)
+      : none_(Tensor::Empty({0}, dtype, parameter.context(), MemoryCategory::kParameter)),
+        problem_("parameter \"" + parameter.name() + "\" is not on this rank: " + where) {}
+  DType dtype() const override { return none_.dtype(); }
+  ContextPtr context() const override { return none_.context(); }
+  Tensor Read() override { Throw(problem_); }
+  Tensor ReadLocal() override { return none_; }
+  bool is_local() const override { return false; }
+  bool is_whole() const override { return false; }
+  bool is_here() const override { return false; }
+  std::string ReplaceProblem() const override {
+    return "is not on this rank and takes no value here";
+  }
+
+ private:
+  Tensor none_;
+  std::string problem_;
+};
 
 bool ChunksFit(pipeline::ScheduleKind kind, int chunks) {
   if (kind == pipeline::ScheduleKind::k1F1B) return chunks == 1;
@@ -19,15 +41,15 @@ bool ChunksFit(pipeline::ScheduleKind kind, int chunks) {
 
 }  // namespace
 
-void HybridPipeline::CheckOptions(int stage, std::string& errors) const {
-  const int stages = options_.num_stages, chunks = options_.num_model_chunks;
+void HybridPipeline::CheckOptions(std::string& errors) const {
+  const int stages = options_.pp_size, chunks = options_.num_model_chunks;
   const int64_t micros = options_.num_microbatches, size = options_.microbatch_size;
   const std::string pp_size = "pp_size " + std::to_string(stages);
   if (stages < 1) AddProblem(errors, "pp_size must be at least 1, got ", stages);
   if (stages <= 1) {
     const bool set = options_.schedule != pipeline::ScheduleKind::k1F1B || chunks != 0 ||
-                     micros != 0 || size != 0 || !options_.cut.piece_costs.empty() ||
-                     !options_.cut.pieces_per_part.empty();
+                     micros != 0 || size != 0 || !options_.piece_costs.empty() ||
+                     !options_.pieces_per_part.empty();
     if (set) {
       AddProblem(errors,
                  "schedule, num_model_chunks, num_microbatches, microbatch_size, piece_costs and "
@@ -36,7 +58,7 @@ void HybridPipeline::CheckOptions(int stage, std::string& errors) const {
     }
     return;
   }
-  if (stage == 3) {
+  if (options_.stage == 3) {
     AddProblem(errors, "stage 3 would gather every parameter anew for each micro-batch; with ",
                pp_size, " it must be 0 to 2");
   }
@@ -60,13 +82,13 @@ pipeline::PipelineShape HybridPipeline::PartShape() const {
   const pipeline::ScheduleKind kind = options_.schedule;
   const int chunks = kind == pipeline::ScheduleKind::k1F1B ? 1 : 2;
   return {.kind = kind,
-          .num_stages = options_.num_stages,
+          .num_stages = options_.pp_size,
           .num_chunks = options_.num_model_chunks > 0 ? options_.num_model_chunks : chunks};
 }
 
 void HybridPipeline::AddProblems(nn::Module& model, std::string& problems) const {
   if (!is_on()) return;
-  for (const std::string& problem : pipeline::CutProblems(model, PartShape(), options_.cut)) {
+  for (const std::string& problem : pipeline::CutProblems(model, PartShape(), CutOptions())) {
     AddProblem(problems, problem);
   }
 }
@@ -75,7 +97,7 @@ void HybridPipeline::Cut(nn::Module& model, const comm::World& world, const comm
                          DType dtype) {
   auto& chain = dynamic_cast<nn::Chain&>(model);
   group_ = mesh.group(comm::Axis::kPp);
-  cut_ = std::make_unique<pipeline::Cut>(chain, PartShape(), options_.cut);
+  cut_ = std::make_unique<pipeline::Cut>(chain, PartShape(), CutOptions());
   executor_ = std::make_unique<pipeline::Executor>(
       pipeline::ExecutorParts{chain, *cut_, PartShape(), group_, world.lane("compute")});
   const int stage = mesh.coordinate(comm::Axis::kPp);
@@ -86,7 +108,7 @@ void HybridPipeline::Cut(nn::Module& model, const comm::World& world, const comm
     const std::string where = "it lies on pipeline stage " + std::to_string(holders[0]) +
                               ", this is stage " + std::to_string(stage);
     parameter->set_grad(Tensor());
-    parameter->set_storage(std::make_shared<pipeline::ElsewhereStorage>(
+    parameter->set_storage(std::make_shared<ElsewhereStorage>(
         *parameter, dtype,
         where + "; run the model with booster.execute_pipeline, and if a piece here uses the "
                 "parameter, list it in nn::Piece::tied"));
@@ -136,9 +158,9 @@ int HybridPipeline::NumMicros(const PipelineCall& call) const {
                              ? options_.num_microbatches
                              : (samples + options_.microbatch_size - 1) / options_.microbatch_size;
   const auto micros = static_cast<int>(std::min(wanted, samples));
-  APOGEE_CHECK(!training || has_trained_ || micros >= options_.num_stages,
+  APOGEE_CHECK(!training || has_trained_ || micros >= options_.pp_size,
                "execute_pipeline: ", samples, " samples make ", micros,
-               " micro-batches, fewer than the ", options_.num_stages,
+               " micro-batches, fewer than the ", options_.pp_size,
                " stages; use larger batches or smaller micro-batches");
   return micros;
 }

@@ -21,18 +21,13 @@ HybridParallelPlugin::State::State(const comm::World& world, const TrainingOptio
     : world_(world),
       training_(training),
       options_(options),
-      pipeline_({.num_stages = options.pp_size,
-                 .schedule = options.schedule,
-                 .num_model_chunks = options.num_model_chunks,
-                 .num_microbatches = options.num_microbatches,
-                 .microbatch_size = options.microbatch_size,
-                 .cut = {options.piece_costs, options.pieces_per_part}}),
-      sequence_(options.sp_size, options.sp_mode, options.tp_size) {
+      pipeline_(options_),
+      sequence_(options_) {
   std::string errors;
   if (options.tp_size < 1) {
     AddProblem(errors, "tp_size must be at least 1, got ", options.tp_size);
   }
-  pipeline_.CheckOptions(options.stage, errors);
+  pipeline_.CheckOptions(errors);
   sequence_.CheckOptions(errors);
   const int stage = options.stage;
   if (stage < 0 || stage > 3) {
@@ -164,7 +159,7 @@ optim::Optimizer& HybridParallelPlugin::State::Configure(nn::Module& model,
                "is \"",
                plan->sequence_module, "\", not the model itself");
   }
-  sequence_.AddProblems(model, plan ? &*plan : nullptr, optimizer, options_.stage, problems);
+  sequence_.AddProblems(model, plan ? &*plan : nullptr, optimizer, problems);
   CheckOptimizer(model, optimizer, problems);
   for (const autograd::ParameterPtr& parameter : model.Parameters()) {
     if (!is_cut() || !parameter->has_grad()) continue;
