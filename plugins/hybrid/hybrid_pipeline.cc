@@ -167,14 +167,7 @@ int HybridPipeline::NumMicros(const PipelineCall& call) const {
 
 PipelineResult HybridPipeline::Run(const PipelineCall& call, BackwardPasses& passes,
                                    const Batch& batch) {
-  pipeline::ExecutorCall run{.inputs = call.inputs,
-                             .targets = call.targets,
-                             .criterion = call.criterion,
-                             .num_micros = NumMicros(call),
-                             .first_sample = batch.first_sample,
-                             .return_outputs = call.return_outputs,
-                             .loss_scale = batch.loss_scale,
-                             .normalizer = call.normalizer};
+  pipeline::ExecutorCall run{call, NumMicros(call), batch.first_sample, batch.loss_scale};
   if (call.optimizer == nullptr) return executor_->Run(run);
   has_trained_ = true;
   run.passes = &passes;
