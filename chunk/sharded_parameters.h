@@ -133,9 +133,6 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
   const GatherSchedule& schedule() const { return schedule_; }
   // The device of the gathered values.
   const ContextPtr& context() const { return context_; }
-  bool is_home(size_t chunk, const ContextPtr& home) const {
-    return chunks_[chunk].shard.context() == home;
-  }
   // Moves the shard of a chunk that is not gathered. Earlier views of it (Shard) keep the old
   // memory. Not collective.
   void MoveHome(size_t chunk, const ContextPtr& home);

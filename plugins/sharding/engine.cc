@@ -131,22 +131,28 @@ void ShardedEngine::Check(nn::Module& model, optim::Optimizer& optimizer) const 
 }
 
 void ShardedEngine::Choose(const nn::Module& model, optim::Optimizer& optimizer) {
-  std::map<const autograd::Parameter*, optim::ParamView*> view_of;
-  for (optim::ParamView& view : optimizer.views()) view_of[view.parameter().get()] = &view;
+  struct Held {
+    optim::ParamView* view = nullptr;
+    int64_t cut_multiple = 1;
+  };
+  std::map<const autograd::Parameter*, Held> held_by_optimizer;
+  optimizer.ForEachView([&](optim::ParamView& view, int group) {
+    held_by_optimizer[view.parameter().get()] = {&view, optimizer.CutMultiple(view, group)};
+  });
   std::vector<autograd::ParameterPtr> all = HeldParameters(model);
   std::ranges::reverse(all);  // backward completes the last layers' gradients first
   for (const autograd::ParameterPtr& parameter : all) {
-    const auto found = view_of.find(parameter.get());
-    const bool held = found != view_of.end(), trainable = parameter->requires_grad();
+    const auto [view, cut_multiple] = held_by_optimizer[parameter.get()];
+    const bool held = view != nullptr, trainable = parameter->requires_grad();
     if (!trainable && (held || shards_frozen())) frozen_.push_back(parameter);
     if (trainable ? held : shards_frozen()) {
-      sharded_.push_back({parameter, held ? found->second : nullptr});
+      sharded_.push_back({parameter, view, cut_multiple});
       continue;
     }
     if (!held) {
       unheld_.push_back(parameter);
     } else if (is_cut()) {
-      found->second->BindParameter(PartOf(*parameter));
+      view->BindParameter(PartOf(*parameter));
     }
     // Before chunks are made. PlaceValues converts the others, once it has made them equal.
     if (!shards_frozen()) ConvertParameter(dtype_, *parameter);
@@ -157,16 +163,6 @@ std::vector<autograd::ParameterPtr> ShardedEngine::Parameters() const {
   std::vector<autograd::ParameterPtr> parameters;
   for (const Sharded& sharded : sharded_) parameters.push_back(sharded.parameter);
   return parameters;
-}
-
-std::vector<int64_t> ShardedEngine::CutMultiples(const optim::Optimizer& optimizer) const {
-  std::map<const optim::ParamView*, int64_t> of_view = {{nullptr, 1}};
-  optimizer.ForEachView([&](const optim::ParamView& view, int group) {
-    of_view[&view] = optimizer.CutMultiple(view, group);
-  });
-  std::vector<int64_t> multiples;
-  for (const Sharded& sharded : sharded_) multiples.push_back(of_view.at(sharded.view));
-  return multiples;
 }
 
 void ShardedEngine::Bind(size_t index, const Tensor& old_value, const Tensor& shard,
@@ -187,7 +183,7 @@ optim::Optimizer& ShardedEngine::Configure(nn::Module& model, optim::Optimizer& 
   const auto make_equal = shards_frozen() ? PrepareReplicasButValues : PrepareReplicas;
   make_equal(plugin_, model, optimizer, group_);
   Choose(model, optimizer);
-  const std::vector<chunk::ChunkSpec> plan = Plan(model, CutMultiples(optimizer));
+  const std::vector<chunk::ChunkSpec> plan = Plan(model);
   PlaceValues(model, plan);
   for (const Sharded& sharded : sharded_) ConvertParameter(dtype_, *sharded.parameter);
   PlaceGradients();
@@ -226,7 +222,7 @@ void ShardedEngine::PlaceGradients() {
 
 void ShardedEngine::BeforeStep() {
   DataParallelEngine::BeforeStep();
-  for (const auto& [parameter, view, place, mean] : sharded_) {
+  for (const auto& [parameter, view, cut_multiple, place, mean] : sharded_) {
     APOGEE_CHECK(!parameter->requires_grad() || !parameter->has_grad(), plugin_, ": parameter \"",
                  parameter->name(),
                  "\" was given a gradient outside of backward, but the plugin keeps gradients on "

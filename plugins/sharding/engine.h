@@ -155,9 +155,8 @@ class ShardedEngine : public DataParallelEngine {
   // Whether frozen parameters are sharded, too. If so, PlaceValues makes all values equal on the
   // ranks, and converts those of unheld_.
   virtual bool shards_frozen() const = 0;
-  // The chunks of sharded_. `cut_multiples`: of each (Optimizer::CutMultiple).
-  virtual std::vector<chunk::ChunkSpec> Plan(nn::Module& model,
-                                             const std::vector<int64_t>& cut_multiples) const = 0;
+  // The chunks of sharded_.
+  virtual std::vector<chunk::ChunkSpec> Plan(nn::Module& model) const = 0;
   // Moves the values of sharded_ into chunks, and calls Bind for each.
   virtual void PlaceValues(nn::Module& model, const std::vector<chunk::ChunkSpec>& plan) = 0;
   virtual chunk::GradientChunkOptions GradientOptions(optim::Optimizer& optimizer) = 0;
@@ -179,6 +178,7 @@ class ShardedEngine : public DataParallelEngine {
   struct Sharded {
     autograd::ParameterPtr parameter;
     optim::ParamView* view;                                           // null: not in the optimizer
+    int64_t cut_multiple;                                             // Optimizer::CutMultiple
     std::shared_ptr<const autograd::GradPlace> grad_place = nullptr;  // the view
     Tensor mean = {};  // a new gradient, until its presence is known
   };
@@ -192,7 +192,6 @@ class ShardedEngine : public DataParallelEngine {
   // Decides the fate of each parameter.
   void Choose(const nn::Module& model, optim::Optimizer& optimizer);
   void PlaceGradients();
-  std::vector<int64_t> CutMultiples(const optim::Optimizer& optimizer) const;
 
   std::vector<autograd::ParameterPtr> frozen_;  // at boost, so no shards exist to train them
 };

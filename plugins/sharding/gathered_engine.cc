@@ -54,13 +54,14 @@ void GatheredEngine::Check(nn::Module& model, optim::Optimizer& optimizer) const
   }
 }
 
-std::vector<chunk::ChunkSpec> GatheredEngine::Plan(
-    nn::Module& model, const std::vector<int64_t>& cut_multiples) const {
+std::vector<chunk::ChunkSpec> GatheredEngine::Plan(nn::Module& model) const {
+  std::vector<int64_t> cut_multiples;
+  for (const Sharded& sharded : sharded_) cut_multiples.push_back(sharded.cut_multiple);
   return PlanModuleChunks(model, Parameters(),
                           {.num_shards = comm::GroupSize(group_),
                            .element_bytes = DTypeSize(dtype_),
                            .chunk_bytes = training_.bucket_bytes,
-                           .cut_multiples = cut_multiples});
+                           .cut_multiples = std::move(cut_multiples)});
 }
 
 // Gives every rank rank 0's value. No rank has allocated a lazy one until now.

@@ -35,8 +35,7 @@ class GatheredEngine : public ShardedEngine {
 
  private:
   bool shards_frozen() const override { return true; }
-  std::vector<chunk::ChunkSpec> Plan(nn::Module& model,
-                                     const std::vector<int64_t>& cut_multiples) const override;
+  std::vector<chunk::ChunkSpec> Plan(nn::Module& model) const override;
   void PlaceValues(nn::Module& model, const std::vector<chunk::ChunkSpec>& plan) override;
   chunk::GradientChunkOptions GradientOptions(optim::Optimizer& optimizer) override;
   void OnMean(size_t index, const Tensor& mean) override;

@@ -28,8 +28,7 @@ class ResidentEngine : public ShardedEngine {
  private:
   void CheckRoom(optim::Optimizer& optimizer) const;
   bool shards_frozen() const override { return false; }
-  std::vector<chunk::ChunkSpec> Plan(nn::Module& model,
-                                     const std::vector<int64_t>& cut_multiples) const override;
+  std::vector<chunk::ChunkSpec> Plan(nn::Module& model) const override;
   void PlaceValues(nn::Module& model, const std::vector<chunk::ChunkSpec>& plan) override;
   chunk::GradientChunkOptions GradientOptions(optim::Optimizer& optimizer) override;
   void BeforeStep() override;
