@@ -10,9 +10,8 @@
 #include <string>
 #include <utility>
 
-#include "apogee/comm/gather_texts.h"
+#include "apogee/checkpoint/agreement.h"
 #include "apogee/optim/core/local_gradients.h"
-#include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee {
 namespace {
@@ -54,8 +53,7 @@ void SyncReplicas(Plugin& plugin, optim::Optimizer& optimizer) {
 absl::Status CheckReplicas(const char* what, const std::vector<checkpoint::TensorPart>& parts,
                            const comm::GroupPtr& group) {
   if (group == nullptr) return absl::OkStatus();
-  const std::vector<std::string> texts =
-      comm::GatherTexts(Pack(parts), *group, CpuContext({.num_threads = 1}));
+  const std::vector<std::string> texts = checkpoint::GatherTexts(Pack(parts), group);
   struct Held {
     uint64_t values;
     size_t rank;

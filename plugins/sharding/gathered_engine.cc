@@ -9,7 +9,6 @@
 
 #include "apogee/autograd/engine.h"
 #include "apogee/optim/core/options_agreement.h"
-#include "apogee/plugins/gemini/module_chunks.h"
 #include "apogee/plugins/precision.h"
 #include "apogee/plugins/replicas.h"
 
@@ -54,17 +53,14 @@ void GatheredEngine::Check(nn::Module& model, optim::Optimizer& optimizer) const
   }
 }
 
-void GatheredEngine::MakeEqual(nn::Module& model, optim::Optimizer& optimizer) {
-  PrepareReplicasButValues(plugin_, model, optimizer, group_);
-}
-
-std::vector<chunk::ChunkSpec> GatheredEngine::Plan(
-    nn::Module& model, const std::vector<int64_t>& cut_multiples) const {
+std::vector<chunk::ChunkSpec> GatheredEngine::Plan(nn::Module& model) const {
+  std::vector<int64_t> cut_multiples;
+  for (const Sharded& sharded : sharded_) cut_multiples.push_back(sharded.cut_multiple);
   return PlanModuleChunks(model, Parameters(),
                           {.num_shards = comm::GroupSize(group_),
                            .element_bytes = DTypeSize(dtype_),
                            .chunk_bytes = training_.bucket_bytes,
-                           .cut_multiples = cut_multiples});
+                           .cut_multiples = std::move(cut_multiples)});
 }
 
 // Gives every rank rank 0's value. No rank has allocated a lazy one until now.
@@ -92,7 +88,6 @@ void GatheredEngine::PlaceValues(nn::Module& model, const std::vector<chunk::Chu
   for (const autograd::ParameterPtr& parameter : unheld_) ConvertParameter(dtype_, *parameter);
   parameters_->schedule().set_capacity_bytes(options_.placement.max_gathered_bytes);
   device->allocator().ReleaseCache();  // the whole values' blocks
-  record_ = std::make_unique<ChunkRecord>(parameters_);
   windows_ = ModuleWindows::Make(plugin_, model, parameters_);
 }
 
@@ -191,7 +186,7 @@ void GatheredEngine::BeforeStep() {
 void GatheredEngine::AfterStep() {
   ShardedEngine::AfterStep();
   parameters_->ValuesChanged();
-  record_->EndStep();
+  parameters_->record().EndStep();
   homes_->WriteBack();
   if (homes_->is_unsettled()) Settle();
 }
@@ -216,7 +211,8 @@ void GatheredEngine::Backward(const Tensor& loss) {
     }
   } end{this};
   TakeMeans([&] {
-    fused_->Backward(loss_scale(), [&](FusedShards::Walk walk) {
+    SetLossScale();  // options set since boost do not have it
+    fused_->Backward([&](FusedShards::Walk walk) {
       unheld_gradients_->set_reduces(!walk.again);
       const auto backward = [&] {
         autograd::Backward(loss, {.grad = LossGradient(loss), .retain_graph = walk.retain_graph});

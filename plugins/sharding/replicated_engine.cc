@@ -106,7 +106,7 @@ std::vector<autograd::ParameterPtr> ReplicatedEngine::SplitOff(const nn::Module&
   std::vector<autograd::ParameterPtr> reduced = HeldParameters(model);
   const int num_ranks = comm::GroupSize(group_);
   if (is_cut()) {
-    SumStatistics(optimizer, nullptr);
+    optim::SumStatistics(optimizer, cut_.statistics_group);
     return reduced;
   }
   const bool needs_whole = options_.reproducible || optimizer.step_options().max_norm > 0;
