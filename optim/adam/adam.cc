@@ -52,14 +52,19 @@ Rule RuleOf(const AdamWOptions& o) {
   return {o.hf_style ? DecayKind::kAfter : DecayKind::kBefore, o.lr * o.weight_decay, o.hf_style};
 }
 
-// The bias corrections of one parameter, which depend on its own step count.
 template <typename Options>
-void SetStepSize(const Options& o, bool hf_style, int64_t step, AdamChunk& chunk) {
+AdamSettings SettingsOf(const Options& o, int64_t step) {
+  const Rule rule = RuleOf(o);
   const auto t = static_cast<double>(step);
   const double correction1 = o.correct_bias ? 1 - std::pow(o.betas[0], t) : 1;
   const double root2 = o.correct_bias ? std::sqrt(1 - std::pow(o.betas[1], t)) : 1;
-  chunk.step_size = o.lr / correction1 * (hf_style ? root2 : 1);
-  chunk.root_scale = hf_style ? 1 : 1 / root2;
+  return {.decay_kind = rule.decay_kind,
+          .decay = rule.decay,
+          .beta1 = o.betas[0],
+          .beta2 = o.betas[1],
+          .eps = o.eps,
+          .step_size = o.lr / correction1 * (rule.hf_style ? root2 : 1),
+          .root_scale = rule.hf_style ? 1 : 1 / root2};
 }
 
 }  // namespace
@@ -91,23 +96,14 @@ template <typename Options>
 void AdamFamily<Options>::Update(int group, std::span<const ActiveParam> params,
                                  const StepDecision& decision, std::span<const StatBuffer>) {
   const Options& o = this->options(group);
-  const Rule rule = RuleOf(o);
-  const auto make_chunk = [&](const ActiveParam& param) {
-    AdamChunk chunk = MakeUpdateChunk<AdamChunk>(param);
-    chunk.exp_avg = param.view->state("exp_avg").raw();
-    chunk.exp_avg_sq = param.view->state("exp_avg_sq").raw();
-    if (o.amsgrad) chunk.max_exp_avg_sq = param.view->state("max_exp_avg_sq").raw();
-    SetStepSize(o, rule.hf_style, param.view->step(), chunk);
-    return chunk;
-  };
-  ForEachComputeDType<AdamChunk>(
-      params, make_chunk, [&](DType dtype, std::span<const AdamChunk> chunks) {
-        const DeviceContext& context = *params[0].grad.context();
-        const double sign = o.maximize ? -1 : 1;
-        OptimKernelsFor(context).adam(
-            context, {dtype, rule.decay_kind, decision.grad_scale(sign), rule.decay, o.betas[0],
-                      o.betas[1], o.eps, o.amsgrad, chunks});
-      });
+  const auto settings = [&](const ActiveParam& p) { return SettingsOf(o, p.view->step()); };
+  const GradFactor factor = decision.grad_scale(o.maximize ? -1 : 1);
+  if (o.amsgrad) {
+    RunElements(&OptimKernels::adam_amsgrad, params, factor, settings,
+                {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"});
+  } else {
+    RunElements(&OptimKernels::adam, params, factor, settings, {"exp_avg", "exp_avg_sq"});
+  }
 }
 
 template class TypedOptimizer<AdamOptions>;

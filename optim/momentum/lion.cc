@@ -31,19 +31,9 @@ std::span<const StateSpec> Lion::StatesUnder(const ParamView&, const LionOptions
 void Lion::Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
                   std::span<const StatBuffer>) {
   const LionOptions& o = options(group);
-  const auto make_chunk = [&](const ActiveParam& param) {
-    LionChunk chunk = MakeUpdateChunk<LionChunk>(param);
-    chunk.exp_avg = param.view->state("exp_avg").raw();
-    return chunk;
-  };
-  ForEachComputeDType<LionChunk>(
-      params, make_chunk, [&](DType dtype, std::span<const LionChunk> chunks) {
-        const DeviceContext& context = *params[0].grad.context();
-        const double sign = o.maximize ? -1 : 1;
-        OptimKernelsFor(context).lion(
-            context, {dtype, decision.grad_scale(sign), o.lr, o.lr * o.weight_decay, o.betas[0],
-                      o.betas[1], chunks});
-      });
+  const LionElement element{o.lr, o.lr * o.weight_decay, o.betas[0], o.betas[1]};
+  RunElements(&OptimKernels::lion, params, decision.grad_scale(o.maximize ? -1 : 1), element,
+              {"exp_avg"});
 }
 
 template class TypedOptimizer<LionOptions>;

@@ -27,13 +27,9 @@ std::vector<OptionField<LomoOptions>> LomoOptions::Fields() {
 void Lomo::Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
                   std::span<const StatBuffer>) {
   const LomoOptions& o = options(group);
-  ForEachComputeDType<UpdateChunk>(
-      params, MakeUpdateChunk<UpdateChunk>, [&](DType dtype, std::span<const UpdateChunk> chunks) {
-        const DeviceContext& context = *params[0].grad.context();
-        OptimKernelsFor(context).lomo(
-            context, {dtype, decision.inv_loss_scale, o.clip_grad_value, decision.clip_factor, o.lr,
-                      o.lr * o.weight_decay, decision.gate, chunks});
-      });
+  const LomoElement element{decision.inv_loss_scale, o.clip_grad_value, o.lr,
+                            o.lr * o.weight_decay};
+  RunElements(&OptimKernels::lomo, params, decision.clip_only(), element, {});
 }
 
 template class TypedOptimizer<LomoOptions>;

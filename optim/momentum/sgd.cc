@@ -40,20 +40,17 @@ std::span<const StateSpec> Sgd::StatesUnder(const ParamView&, const SgdOptions& 
 void Sgd::Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
                  std::span<const StatBuffer>) {
   const SgdOptions& o = options(group);
-  const auto make_chunk = [&](const ActiveParam& param) {
-    SgdChunk chunk = MakeUpdateChunk<SgdChunk>(param);
-    if (o.momentum != 0) chunk.momentum_buffer = param.view->state("momentum_buffer").raw();
+  const GradFactor factor = decision.grad_scale(o.maximize ? -1 : 1);
+  if (o.momentum == 0) {
+    const SgdElement element{o.lr, o.weight_decay};
+    return RunElements(&OptimKernels::sgd, params, factor, element, {});
+  }
+  const auto element = [&](const ActiveParam& param) {
     // The buffer is zeros at first; without dampening it then becomes the first gradient.
-    chunk.buf_scale = param.view->step() == 1 ? 1 : 1 - o.dampening;
-    return chunk;
+    const double buf_scale = param.view->step() == 1 ? 1 : 1 - o.dampening;
+    return SgdMomentumElement{o.lr, o.weight_decay, o.momentum, buf_scale, o.nesterov};
   };
-  ForEachComputeDType<SgdChunk>(
-      params, make_chunk, [&](DType dtype, std::span<const SgdChunk> chunks) {
-        const DeviceContext& context = *params[0].grad.context();
-        const double sign = o.maximize ? -1 : 1;
-        OptimKernelsFor(context).sgd(context, {dtype, decision.grad_scale(sign), o.lr,
-                                               o.weight_decay, o.momentum, o.nesterov, chunks});
-      });
+  RunElements(&OptimKernels::sgd_momentum, params, factor, element, {"momentum_buffer"});
 }
 
 template class TypedOptimizer<SgdOptions>;

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "apogee/optim/check_options.h"
-#include "apogee/optim/host_update.h"
+#include "apogee/optim/element_update.h"
 
 namespace outside {
 
@@ -39,12 +39,12 @@ void Adan::Update(int group, std::span<const optim::ActiveParam> params,
                   const optim::StepDecision& decision,
                   std::span<const optim::StatBuffer> /*totals*/) {
   const AdanOptions& o = options(group);
-  for (const optim::ActiveParam& p : params) {
+  const auto element = [&](const optim::ActiveParam& p) {
     const bool first = p.view->step() == 1;
     const auto t = static_cast<double>(p.view->step());
     const double correct_m = 1 - std::pow(o.betas[0], t), correct_v = 1 - std::pow(o.betas[1], t),
                  correct_n = std::sqrt(1 - std::pow(o.betas[2], t));
-    const auto update = [&](double g, auto& w, auto& m, auto& v, auto& n, auto& prev) {
+    return [=, &o](auto g, auto& w, auto& m, auto& v, auto& n, auto& prev) {
       const double change = first ? 0 : g - prev;
       const double ahead = g + o.betas[1] * change;
       m = o.betas[0] * m + (1 - o.betas[0]) * g;
@@ -55,8 +55,8 @@ void Adan::Update(int group, std::span<const optim::ActiveParam> params,
       w = (w - o.lr * direction) / (1 + o.lr * o.weight_decay);
       prev = g;
     };
-    optim::UpdateEachElement(p, decision, update, "m", "v", "n", "prev");
-  }
+  };
+  optim::UpdateElements(params, decision, element, {"m", "v", "n", "prev"});
 }
 
 }  // namespace outside

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // HeavyBall: an optimizer that the library does not have, as a user would add it to a registry.
-// Momentum of Polyak (1964), on the CPU:
+// Momentum of Polyak (1964):
 //   m = momentum m + g
 //   w = w - lr m
 //
@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "apogee/optim/check_options.h"
-#include "apogee/optim/host_update.h"
+#include "apogee/optim/element_update.h"
 #include "apogee/optim/typed_optimizer.h"
 
 namespace apogee {
@@ -36,6 +36,16 @@ struct HeavyBallOptions {
   }
 };
 
+struct HeavyBallElement {
+  double lr, momentum;
+
+  template <typename C>
+  APOGEE_HOST_DEVICE void operator()(C g, C& w, C& m) const {
+    m = C(momentum) * m + g;
+    w -= C(lr) * m;
+  }
+};
+
 class HeavyBall : public optim::TypedOptimizer<HeavyBallOptions> {
  public:
   explicit HeavyBall(std::vector<optim::ParamGroup<HeavyBallOptions>> groups)
@@ -51,14 +61,8 @@ class HeavyBall : public optim::TypedOptimizer<HeavyBallOptions> {
   void Update(int group, std::span<const optim::ActiveParam> params,
               const optim::StepDecision& decision,
               std::span<const optim::StatBuffer> /*totals*/) override {
-    const HeavyBallOptions& o = options(group);
-    for (const optim::ActiveParam& p : params) {
-      const auto update = [&](double g, auto& w, auto& m) {
-        m = o.momentum * m + g;
-        w -= o.lr * m;
-      };
-      optim::UpdateEachElement(p, decision, update, "momentum");
-    }
+    const HeavyBallElement element{options(group).lr, options(group).momentum};
+    optim::UpdateElements(params, decision, element, {"momentum"});
   }
 };
 
