@@ -7,8 +7,8 @@
 //   APOGEE_CUDA_ELEMENT(MyElement, 2);              // outside of namespaces; 2 states
 //
 // Compile it with -std=c++20 --expt-relaxed-constexpr, and with --fmad=false for the bits that it
-// would have without fused products. Link the object file itself, not a library that contains it:
-// the linker takes nothing from a library that it could do without.
+// would have without fused products. Link the object file itself, not a static library with it: the
+// linker takes nothing from a library that it could do without.
 #ifndef APOGEE_OPTIM_ELEMENT_UPDATE_CUH_
 #define APOGEE_OPTIM_ELEMENT_UPDATE_CUH_
 
@@ -20,9 +20,9 @@
 #include "apogee/optim/cuda/device/update.cuh"
 #include "apogee/optim/element_update.h"
 
-#define APOGEE_CUDA_ELEMENT(Element, num_states)  \
-  template void apogee::optim::cuda::RunElements( \
-      const apogee::DeviceContext&, const apogee::optim::ElementArgs<Element, num_states>&)
+#define APOGEE_CUDA_ELEMENT(Element, num_states)         \
+  template struct apogee::optim::cuda::AddElementKernel< \
+      apogee::optim::ElementArgs<Element, num_states>>
 
 namespace apogee::optim::cuda {
 
@@ -102,6 +102,17 @@ void RunElements(const DeviceContext& context, const Args& args) {
   args.dtype == DType::kF64 ? RunElementsAs<double>(context, args)
                             : RunElementsAs<float>(context, args);
 }
+
+// Its explicit instantiation adds the kernel when the program starts.
+template <typename Args>
+struct AddElementKernel {
+  static const bool added;
+};
+template <typename Args>
+const bool AddElementKernel<Args>::added = [] {
+  ElementKernels<Args>::of_device_type[static_cast<size_t>(DeviceType::kCuda)] = &RunElements<Args>;
+  return true;
+}();
 
 }  // namespace apogee::optim::cuda
 

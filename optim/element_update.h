@@ -111,15 +111,18 @@ template <auto... values, typename Element, typename Owner, typename T, typename
   (void)((element.*member == values && (run_with(values), true)) || ...);
 }
 
-// Each backend's loop over the chunks of Args, an ElementArgs. The CPU's is below. CUDA's is in
-// element_update.cuh; its address is null if no .cu file made it.
-#define APOGEE_DECLARE_RUN_ELEMENTS(Type, backend, ...)                           \
-  namespace backend {                                                             \
-  template <typename Args>                                                        \
-  [[gnu::weak]] void RunElements(const DeviceContext& context, const Args& args); \
-  }
-APOGEE_FOR_EACH_DEVICE_BACKEND(APOGEE_DECLARE_RUN_ELEMENTS)
-#undef APOGEE_DECLARE_RUN_ELEMENTS
+// The loops of other backends than the CPU over the chunks of Args, an ElementArgs. A program that
+// lacks one throws Error. APOGEE_CUDA_ELEMENT (element_update.cuh) adds CUDA's when it starts.
+template <typename Args>
+struct ElementKernels {
+  using Function = void (*)(const DeviceContext& context, const Args& args);
+#define APOGEE_COUNT_BACKEND(...) +1
+  static constexpr size_t kNumBackends = 0 APOGEE_FOR_EACH_DEVICE_BACKEND(APOGEE_COUNT_BACKEND);
+#undef APOGEE_COUNT_BACKEND
+  static inline constinit std::array<Function, kNumBackends> of_device_type = {};
+
+  static void Run(const DeviceContext& context, const Args& args);
+};
 
 namespace cpu {
 
@@ -203,6 +206,14 @@ void ForElementArgs(std::span<const Param> params, const GradFactor& factor,
 [[noreturn]] void ThrowNoElementKernel(const DeviceContext& context, const std::type_info& element,
                                        size_t num_states);
 
+template <typename Args>
+void ElementKernels<Args>::Run(const DeviceContext& context, const Args& args) {
+  if (context.is_host()) return cpu::RunElements(context, args);
+  const Function run = of_device_type[static_cast<size_t>(context.device().type)];
+  if (run == nullptr) ThrowNoElementKernel(context, typeid(typename Args::Element), Args::kStates);
+  run(context, args);
+}
+
 // Updates the weights and states of `params`, which are on one device, and rounds the weights of
 // 16-bit parameters. `factor` may be the step's decision: clipping and loss scale. element: see
 // above, or a function that returns that of an ActiveParam, for settings that each parameter has of
@@ -219,15 +230,10 @@ void UpdateElements(std::span<const ActiveParam> params, const GradFactor& facto
     }
   }();
   using Element = typename decltype(element_type)::type;
-  ForElementArgs<Element>(
-      params, factor, element, states, [](const DeviceContext& context, const auto& args) {
-        using Args = std::remove_cvref_t<decltype(args)>;
-        const auto run = APOGEE_DEVICE_FUNCTION(context.device().type, RunElements<Args>);
-        if (run == nullptr) {
-          ThrowNoElementKernel(context, typeid(Element), kNumStates);
-        }
-        run(context, args);
-      });
+  const auto run = [](const DeviceContext& context, const auto& args) {
+    ElementKernels<std::remove_cvref_t<decltype(args)>>::Run(context, args);
+  };
+  ForElementArgs<Element>(params, factor, element, states, run);
 }
 template <typename MakeElement, size_t kNumStates>
 void UpdateElements(std::span<const ActiveParam> params, const GradFactor& factor,

@@ -2,7 +2,7 @@
 
 // How kernels read a GradFactor. Private to optim/cuda.
 //
-//   struct LionStep {
+//   struct LarsStep {
 //     DeviceScale<C> grad_scale;
 //     __device__ bool Open() { return grad_scale.Open(); }    // first, on the thread's own copy
 //     ... grad_scale * grad.at[k] ...
