@@ -116,7 +116,7 @@ class Optimizer : public LrTarget {
   }
   // Numbers that belong to a group as a whole. Waits for the GPU if they are in its memory.
   const GroupState& group_state(int group) const { return store_.group_state(group); }
-  // Handles on the states, the step counts and the options of every group; see state_dict.h.
+  // Handles on the states, the step counts and the options of every group; see states/state_store.h.
   StateDict state_dict() const { return states().Save(); }
   // Checks the whole dict, then loads it. On an error nothing has changed, and the message lists
   // everything that does not fit. Element-wise states must have this rank's layout. Under a plugin

@@ -22,28 +22,33 @@ std::vector<OptionField<Options>> CommonFields(const char* decay) {
 }
 
 // The kernel's settings from either options type.
-struct Settings {
-  DecayKind decay_kind = DecayKind::kNone;
+struct Decay {
+  DecayKind kind = DecayKind::kNone;
   double decay = 0;
   bool hf_style = false;
 };
-Settings SettingsOf(const AdamOptions& o) {
+Decay DecayOf(const AdamOptions& o) {
   if (o.weight_decay == 0) return {};
   return {DecayKind::kL2, o.weight_decay, false};
 }
-Settings SettingsOf(const AdamWOptions& o) {
+Decay DecayOf(const AdamWOptions& o) {
   if (o.weight_decay == 0) return {DecayKind::kNone, 0, o.hf_style};
   return {o.hf_style ? DecayKind::kAfter : DecayKind::kBefore, o.lr * o.weight_decay, o.hf_style};
 }
 
-// The bias corrections of one parameter, which depend on its own step count.
 template <typename Options>
-void SetStepSize(const Options& o, bool hf_style, int64_t step, AdamChunk& chunk) {
+AdamSettings SettingsOf(const Options& o, int64_t step) {
+  const Decay d = DecayOf(o);
   const auto t = static_cast<double>(step);
   const double correction1 = o.correct_bias ? 1 - std::pow(o.betas[0], t) : 1;
   const double root2 = o.correct_bias ? std::sqrt(1 - std::pow(o.betas[1], t)) : 1;
-  chunk.step_size = o.lr / correction1 * (hf_style ? root2 : 1);
-  chunk.root_scale = hf_style ? 1 : 1 / root2;
+  return {.decay_kind = d.kind,
+          .decay = d.decay,
+          .beta1 = o.betas[0],
+          .beta2 = o.betas[1],
+          .eps = o.eps,
+          .step_size = o.lr / correction1 * (d.hf_style ? root2 : 1),
+          .root_scale = d.hf_style ? 1 : 1 / root2};
 }
 
 }  // namespace
@@ -67,27 +72,14 @@ AdamWOptions AdamWOptions::HuggingFace() {
 template <typename O>
 void AdamRule<O>::Update(const RuleStep& step) {
   const O& o = this->options(step.group);
-  const Settings settings = SettingsOf(o);
-  const bool hf_style = settings.hf_style;
-  RunKernel(step.params, &OptimKernels::adam,
-            AdamArgs{{},
-                     settings.decay_kind,
-                     step.decision.grad_scale(o.maximize ? -1 : 1),
-                     settings.decay,
-                     o.betas[0],
-                     o.betas[1],
-                     o.eps,
-                     o.amsgrad,
-                     {}},
-            [&](const ActiveParam& param) {
-              const ParamView& view = *param.view;
-              AdamChunk chunk = MakeUpdateChunk<AdamChunk>(param);
-              chunk.exp_avg = view.state("exp_avg").raw();
-              chunk.exp_avg_sq = view.state("exp_avg_sq").raw();
-              if (o.amsgrad) chunk.max_exp_avg_sq = view.state("max_exp_avg_sq").raw();
-              SetStepSize(o, hf_style, view.step(), chunk);
-              return chunk;
-            });
+  const auto settings = [&](const ActiveParam& p) { return SettingsOf(o, p.view->step()); };
+  const GradFactor factor = step.decision.grad_scale(o.maximize ? -1 : 1);
+  if (o.amsgrad) {
+    RunElements(&OptimKernels::adam_amsgrad, step.params, factor, settings,
+                {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"});
+  } else {
+    RunElements(&OptimKernels::adam, step.params, factor, settings, {"exp_avg", "exp_avg_sq"});
+  }
 }
 
 template class OptimizerOf<AdamRule<AdamOptions>>;

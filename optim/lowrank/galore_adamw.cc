@@ -9,20 +9,17 @@
 namespace apogee::optim {
 namespace {
 
-void SetStepSize(const GaLoreAdamWOptions& o, const ParamView& view, AdamChunk& chunk) {
+AdamSettings AdamSettingsOf(const GaLoreAdamWOptions& o, const ParamView& view, double decay) {
   const auto t = static_cast<double>(view.step());
   const double correction1 = o.correct_bias ? 1 - std::pow(o.betas[0], t) : 1;
   const double root2 = o.correct_bias ? std::sqrt(1 - std::pow(o.betas[1], t)) : 1;
-  chunk.exp_avg = view.state("exp_avg").raw();
-  chunk.exp_avg_sq = view.state("exp_avg_sq").raw();
-  chunk.step_size = o.lr * root2 / correction1;
-  chunk.root_scale = 1;
-}
-
-AdamArgs ArgsOf(const GaLoreAdamWOptions& o, DType dtype, double decay,
-                const GradFactor& grad_scale, std::span<const AdamChunk> chunks) {
-  const DecayKind kind = decay == 0 ? DecayKind::kNone : DecayKind::kAfter;
-  return {dtype, kind, grad_scale, decay, o.betas[0], o.betas[1], o.eps, /*amsgrad=*/false, chunks};
+  return {.decay_kind = decay == 0 ? DecayKind::kNone : DecayKind::kAfter,
+          .decay = decay,
+          .beta1 = o.betas[0],
+          .beta2 = o.betas[1],
+          .eps = o.eps,
+          .step_size = o.lr * root2 / correction1,
+          .root_scale = 1};
 }
 
 }  // namespace
@@ -69,15 +66,12 @@ Tensor GaLoreAdamWRule::LowRankUpdate(const ActiveParam& param, ParamView& state
   const Tensor& grad = projected.grad;
   const Tensor update =
       Tensor::Zeros(grad.shape(), grad.dtype(), grad.context(), MemoryCategory::kWorkspace);
-  AdamChunk chunk{};
-  chunk.weight = update.raw();
-  chunk.grad = grad.raw();
-  chunk.grad_dtype = grad.dtype();
-  chunk.n = update.numel();
-  SetStepSize(o, states, chunk);
+  const AdamArgs::Chunk chunk{
+      {{update.raw(), grad.raw(), grad.dtype(), nullptr, grad.dtype(), update.numel()},
+       {states.state("exp_avg").raw(), states.state("exp_avg_sq").raw()}},
+      {AdamSettingsOf(o, states, 0)}};
   const DeviceContext& context = *grad.context();
-  OptimKernelsFor(context).adam(
-      context, ArgsOf(o, grad.dtype(), 0, step.decision.grad_scale(), {&chunk, 1}));
+  OptimKernelsFor(context).adam(context, {grad.dtype(), step.decision, {&chunk, 1}});
   return update;
 }
 
@@ -88,12 +82,8 @@ void GaLoreAdamWRule::Update(const RuleStep& step) {
       ForEachProjected(step.params, [&](const ActiveParam& param, const GaLoreSettings& settings) {
         UpdateProjected(settings, param, step, DecayKind::kAfter, decay, {.rate = 1});
       });
-  RunKernel(plain, &OptimKernels::adam, ArgsOf(o, {}, decay, step.decision.grad_scale(), {}),
-            [&](const ActiveParam& param) {
-              AdamChunk chunk = MakeUpdateChunk<AdamChunk>(param);
-              SetStepSize(o, *param.view, chunk);
-              return chunk;
-            });
+  const auto element = [&](const ActiveParam& p) { return AdamSettingsOf(o, *p.view, decay); };
+  RunElements(&OptimKernels::adam, plain, step.decision, element, {"exp_avg", "exp_avg_sq"});
 }
 
 template class OptimizerOf<GaLoreAdamWRule>;

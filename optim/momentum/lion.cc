@@ -16,19 +16,9 @@ std::vector<OptionField<LionOptions>> LionOptions::Fields() {
 
 void LionRule::Update(const RuleStep& step) {
   const LionOptions& o = options(step.group);
-  RunKernel(step.params, &OptimKernels::lion,
-            LionArgs{{},
-                     step.decision.grad_scale(o.maximize ? -1 : 1),
-                     o.lr,
-                     o.lr * o.weight_decay,
-                     o.betas[0],
-                     o.betas[1],
-                     {}},
-            [](const ActiveParam& param) {
-              LionChunk chunk = MakeUpdateChunk<LionChunk>(param);
-              chunk.exp_avg = param.view->state("exp_avg").raw();
-              return chunk;
-            });
+  const LionElement element{o.lr, o.lr * o.weight_decay, o.betas[0], o.betas[1]};
+  RunElements(&OptimKernels::lion, step.params, step.decision.grad_scale(o.maximize ? -1 : 1),
+              element, {"exp_avg"});
 }
 
 template class OptimizerOf<LionRule>;

@@ -16,17 +16,9 @@ std::vector<OptionField<LomoOptions>> LomoOptions::Fields() {
 
 void LomoRule::Update(const RuleStep& step) {
   const LomoOptions& o = options(step.group);
-  const StepDecision& d = step.decision;
-  RunKernel(step.params, &OptimKernels::lomo,
-            LomoArgs{{},
-                     d.inv_loss_scale,
-                     o.clip_grad_value,
-                     d.clip_factor,
-                     o.lr,
-                     o.lr * o.weight_decay,
-                     d.gate,
-                     {}},
-            MakeUpdateChunk<UpdateChunk>);
+  const LomoElement element{step.decision.inv_loss_scale, o.clip_grad_value, o.lr,
+                            o.lr * o.weight_decay};
+  RunElements(&OptimKernels::lomo, step.params, step.decision.clip_only(), element, {});
 }
 
 template class OptimizerOf<LomoRule>;

@@ -26,23 +26,17 @@ void SgdOptions::Check(OptionProblems& problems) const {
 
 void SgdRule::Update(const RuleStep& step) {
   const SgdOptions& o = options(step.group);
-  RunKernel(step.params, &OptimKernels::sgd,
-            SgdArgs{{},
-                    step.decision.grad_scale(o.maximize ? -1 : 1),
-                    o.lr,
-                    o.weight_decay,
-                    o.momentum,
-                    o.nesterov,
-                    {}},
-            [&](const ActiveParam& param) {
-              SgdChunk chunk = MakeUpdateChunk<SgdChunk>(param);
-              if (o.momentum != 0) {
-                chunk.momentum_buffer = param.view->state("momentum_buffer").raw();
-              }
-              // The buffer is zeros at first; without dampening it becomes the first gradient.
-              chunk.buf_scale = param.view->step() == 1 ? 1 : 1 - o.dampening;
-              return chunk;
-            });
+  const GradFactor factor = step.decision.grad_scale(o.maximize ? -1 : 1);
+  if (o.momentum == 0) {
+    const SgdElement element{o.lr, o.weight_decay};
+    return RunElements(&OptimKernels::sgd, step.params, factor, element, {});
+  }
+  const auto element = [&](const ActiveParam& param) {
+    // The buffer is zeros at first; without dampening it then becomes the first gradient.
+    const double buf_scale = param.view->step() == 1 ? 1 : 1 - o.dampening;
+    return SgdMomentumElement{o.lr, o.weight_decay, o.momentum, buf_scale, o.nesterov};
+  };
+  RunElements(&OptimKernels::sgd_momentum, step.params, factor, element, {"momentum_buffer"});
 }
 
 template class OptimizerOf<SgdRule>;

@@ -117,15 +117,12 @@ void ZeroOneAdamRule::StepAlone(const RuleStep& step) {
 
 // Always computes the weights from the anchor, so ranks with the same sum have the same bits.
 void ZeroOneAdamRule::Place(ParamView& view, const Drift& drift, double lr, double keep) {
-  const ActiveParam param{&view, drift.group, drift.sum};
-  LocalStepChunk chunk = MakeUpdateChunk<LocalStepChunk>(param);
-  chunk.exp_avg = view.state("exp_avg").raw();
-  chunk.exp_avg_sq = view.state("exp_avg_sq").raw();
-  chunk.anchor = drift.anchor.raw();
-  chunk.drift = drift.sum.raw();
+  const LocalStepArgs::Chunk chunk{
+      {UpdateChunkOf({&view, drift.group, view.state("exp_avg")}),
+       {drift.anchor.raw(), drift.sum.raw(), view.state("exp_avg_sq").raw()}},
+      {lr, keep, options(drift.group).eps}};
   const DeviceContext& context = *drift.sum.context();
-  OptimKernelsFor(context).local_step(
-      context, {view.compute_dtype(), lr, keep, options(drift.group).eps, {&chunk, 1}});
+  OptimKernelsFor(context).local_step(context, {view.compute_dtype(), 1, {&chunk, 1}});
 }
 
 void ZeroOneAdamRule::SyncReplicas() {

@@ -52,6 +52,11 @@ struct StepDecision {
     return gate != nullptr ? GradFactor(sign, gate)
                            : GradFactor(sign * (clip_factor * inv_loss_scale));
   }
+  operator GradFactor() const { return grad_scale(); }  // NOLINT: for updates of elements
+  // The clip factor alone, for an update that divides by the loss scale itself.
+  GradFactor clip_only() const {
+    return gate != nullptr ? GradFactor::ClipOnly(gate) : GradFactor(clip_factor);
+  }
 };
 
 struct StepReport : StepDecision {

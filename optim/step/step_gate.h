@@ -38,6 +38,12 @@ class GradFactor {
       : factor_(factor) {}
   // `factor` times the gate's grad_scale.
   constexpr GradFactor(double factor, const StepGate* gate) : factor_(factor), gate_(gate) {}
+  // The gate's clip_factor.
+  static constexpr GradFactor ClipOnly(const StepGate* gate) {
+    GradFactor factor(1, gate);
+    factor.clip_only_ = true;
+    return factor;
+  }
   // The grad_scale of a gate that a kernel has written. In host memory it is known at once.
   static GradFactor Of(const StepGate* gate, bool on_host) {
     return on_host ? GradFactor(gate->grad_scale) : GradFactor(1, gate);
@@ -53,10 +59,12 @@ class GradFactor {
   }
   constexpr double factor() const { return factor_; }
   constexpr const StepGate* gate() const { return gate_; }
+  constexpr bool clip_only() const { return clip_only_; }
 
  private:
   double factor_;
   const StepGate* gate_ = nullptr;
+  bool clip_only_ = false;
 };
 
 }  // namespace apogee::optim

@@ -17,8 +17,8 @@
 namespace apogee::optim {
 namespace rule_test {
 
-using ::testing::HasSubstr;
 using apogee::testing::MessageOf;
+using ::testing::HasSubstr;
 
 // One tensor, with the states that the rule lists.
 struct OneTensor {
@@ -75,12 +75,12 @@ TEST(RuleTest, LionIsItsFormula) {
 }
 
 TEST(RuleTest, OptionsOfACheckpointDecideItsStates) {
-  AdamRule<AdamOptions> rule({{.amsgrad = false}});
+  AdamRule<AdamOptions> rule(std::vector<AdamOptions>(1));
   OneTensor tensor(rule, {1, 2});
   EXPECT_EQ(tensor.view.states().size(), 2u);
   const OptionMap saved = {{"amsgrad", "true"}};
   std::vector<StateSpec> specs;
-  rule.ListStates(tensor.view, 0, &saved, {}, specs);
+  static_cast<UpdateRule&>(rule).ListStates(tensor.view, 0, &saved, {}, specs);
   ASSERT_EQ(specs.size(), 3u);
   EXPECT_STREQ(specs[2].name, "max_exp_avg_sq");
 }

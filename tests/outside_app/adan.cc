@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "apogee/optim/host_update.h"
+#include "apogee/optim/element_update.h"
 
 namespace outside {
 
@@ -21,12 +21,12 @@ std::vector<optim::OptionField<AdanOptions>> AdanOptions::Fields() {
 
 void AdanRule::Update(const optim::RuleStep& step) {
   const AdanOptions& o = options(step.group);
-  for (const optim::ActiveParam& p : step.params) {
+  const auto element = [&](const optim::ActiveParam& p) {
     const bool first = p.view->step() == 1;
     const auto t = static_cast<double>(p.view->step());
     const double correct_m = 1 - std::pow(o.betas[0], t), correct_v = 1 - std::pow(o.betas[1], t),
                  correct_n = std::sqrt(1 - std::pow(o.betas[2], t));
-    const auto update = [&](double g, auto& w, auto& m, auto& v, auto& n, auto& prev) {
+    return [=, &o](auto g, auto& w, auto& m, auto& v, auto& n, auto& prev) {
       const double change = first ? 0 : g - prev;
       const double ahead = g + o.betas[1] * change;
       m = o.betas[0] * m + (1 - o.betas[0]) * g;
@@ -37,8 +37,8 @@ void AdanRule::Update(const optim::RuleStep& step) {
       w = (w - o.lr * direction) / (1 + o.lr * o.weight_decay);
       prev = g;
     };
-    optim::UpdateEachElement(p, step.decision, update, "m", "v", "n", "prev");
-  }
+  };
+  optim::UpdateElements(step.params, step.decision, element, {"m", "v", "n", "prev"});
 }
 
 }  // namespace outside

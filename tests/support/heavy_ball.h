@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "apogee/optim/host_update.h"
+#include "apogee/optim/element_update.h"
 #include "apogee/optim/optimizer.h"
 
 namespace apogee {
@@ -31,20 +31,24 @@ struct HeavyBallOptions {
   }
 };
 
+struct HeavyBallElement {
+  double lr, momentum;
+
+  template <typename C>
+  APOGEE_HOST_DEVICE void operator()(C g, C& w, C& m) const {
+    m = C(momentum) * m + g;
+    w -= C(lr) * m;
+  }
+};
+
 struct HeavyBallRule : optim::RuleOf<HeavyBallOptions> {
   static constexpr const char* kName = "heavy_ball";
   explicit HeavyBallRule(std::vector<HeavyBallOptions> groups) : RuleOf(kName, std::move(groups)) {}
 
   optim::OptimizerTraits traits() override { return {.shards = true}; }
   void Update(const optim::RuleStep& step) override {
-    const HeavyBallOptions& o = options(step.group);
-    for (const optim::ActiveParam& p : step.params) {
-      const auto update = [&](double g, auto& w, auto& m) {
-        m = o.momentum * m + g;
-        w -= o.lr * m;
-      };
-      optim::UpdateEachElement(p, step.decision, update, "momentum");
-    }
+    const HeavyBallElement element{options(step.group).lr, options(step.group).momentum};
+    optim::UpdateElements(step.params, step.decision, element, {"momentum"});
   }
 
  protected:

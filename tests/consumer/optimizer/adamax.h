@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// AdaMax (Kingma and Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, section 7.1), in
-// the form of torch.optim.Adamax: an optimizer of one's own, without kernels.
-//   m = beta1 m + (1 - beta1) g
-//   u = max(beta2 u, |g| + eps)
-//   w = w - lr / (1 - beta1^t) m / u
+// AdaMax: an optimizer of one's own. adamax_element.h has its update.
 #ifndef OWN_OPTIMIZER_ADAMAX_H_
 #define OWN_OPTIMIZER_ADAMAX_H_
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <span>
@@ -16,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "adamax_element.h"
 #include "apogee/apogee.h"
 
 namespace optim = apogee::optim;
@@ -42,16 +38,11 @@ struct AdaMaxRule : optim::RuleOf<AdaMaxOptions> {
   optim::OptimizerTraits traits() override { return {.shards = true}; }
   void Update(const optim::RuleStep& step) override {
     const AdaMaxOptions& o = options(step.group);
-    for (const optim::ActiveParam& param : step.params) {
+    const auto element = [&](const optim::ActiveParam& param) {
       const auto t = static_cast<double>(param.view->step());
-      const double rate = o.lr / (1 - std::pow(o.betas[0], t));
-      const auto update = [&](double g, auto& w, auto& m, auto& u) {
-        m = o.betas[0] * m + (1 - o.betas[0]) * g;
-        u = std::max(o.betas[1] * u, std::abs(g) + o.eps);
-        w -= rate * m / u;
-      };
-      optim::UpdateEachElement(param, step.decision, update, "m", "u");
-    }
+      return AdaMaxElement{o.lr / (1 - std::pow(o.betas[0], t)), o.betas[0], o.betas[1], o.eps};
+    };
+    optim::UpdateElements(step.params, step.decision, element, {"m", "u"});
   }
 
  protected:
