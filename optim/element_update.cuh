@@ -48,11 +48,11 @@ struct ElementStep {
 
  private:
   // The number of states that the element writes.
-  static constexpr size_t NumWritten() {
+  static constexpr int NumWritten() {
     if constexpr (requires { Element::kNumInputs; }) {
-      return Args::kStates - Element::kNumInputs;
+      return static_cast<int>(Args::kStates) - Element::kNumInputs;
     } else {
-      return Args::kStates;
+      return static_cast<int>(Args::kStates);
     }
   }
   template <typename At, size_t... s>
@@ -64,10 +64,10 @@ struct ElementStep {
     for (int k = 0; k < kUpdatePack; ++k) {
       element(GradientOf(element, factor.value, grad.at[k]), x[0].at[k], x[1 + s].at[k]...);
     }
-    [[maybe_unused]] const auto store = [&](size_t state, const UpdatePack<C>& pack) {
+    [[maybe_unused]] const auto store = [&](int state, const UpdatePack<C>& pack) {
       if (state < NumWritten()) StoreState(chunk.states[state], at, pack);
     };
-    (store(s, x[1 + s]), ...);
+    (store(static_cast<int>(s), x[1 + s]), ...);
     return x[0];
   }
 };

@@ -27,6 +27,12 @@ struct SizedRate {
 // Where weight decay acts: on the gradient, or on the weights before or after the update.
 enum class DecayKind { kNone, kL2, kBefore, kAfter };
 
+// x clamped to [-limit, limit]; NaN stays NaN.
+template <typename C>
+APOGEE_HOST_DEVICE C ClampTo(C x, C limit) {
+  return x > limit ? limit : x < -limit ? -limit : x;
+}
+
 }  // namespace apogee::optim
 
 #endif  // APOGEE_OPTIM_CORE_UPDATE_CHUNK_H_

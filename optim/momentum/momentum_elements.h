@@ -11,12 +11,6 @@
 
 namespace apogee::optim {
 
-// x clamped to [-limit, limit]; NaN stays NaN.
-template <typename C>
-APOGEE_HOST_DEVICE C ClampTo(C x, C limit) {
-  return x > limit ? limit : x < -limit ? -limit : x;
-}
-
 struct SgdElement {
   double lr, l2;
 

@@ -94,12 +94,6 @@ __device__ __forceinline__ double RateOf(const SizedRate& rate) {
   return rate.rate * (rms < rate.floor ? rate.floor : rms);
 }
 
-// x clamped to [-limit, limit]; NaN stays NaN.
-template <typename C>
-__device__ __forceinline__ C ClampTo(C x, C limit) {
-  return x > limit ? limit : x < -limit ? -limit : x;
-}
-
 }  // namespace apogee::optim::cuda
 
 #endif  // APOGEE_OPTIM_CUDA_DEVICE_UPDATE_CUH_
