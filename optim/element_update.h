@@ -43,6 +43,7 @@
 #include "apogee/core/device_backends.h"
 #include "apogee/core/device_context.h"
 #include "apogee/core/dtype.h"
+#include "apogee/core/error.h"
 #include "apogee/optim/step/step_gate.h"
 
 // Of an element's functions: they are inlined, and compiled for the GPU too if nvcc compiles them.
@@ -97,7 +98,7 @@ APOGEE_HOST_DEVICE C GradientOf(const Element& element, C factor, C grad) {
   }
 }
 
-// Calls run(copy of element) with element.*member set to that of `values` which it has. The compiler
+// Calls run(copy of element), where element.*member is one of `values`, a constant. The compiler
 // then makes a loop for each value, and a branch on the member costs the loop nothing. For an
 // element's ForVariants.
 template <auto... values, typename Element, typename Owner, typename T, typename Run>
@@ -108,7 +109,8 @@ template <auto... values, typename Element, typename Owner, typename T, typename
     copy.*member = value;
     run(copy);
   };
-  (void)((element.*member == values && (run_with(values), true)) || ...);
+  const bool listed = ((element.*member == values && (run_with(values), true)) || ...);
+  APOGEE_CHECK(listed, "ForValues: the element has a value that is not listed");
 }
 
 // The loops of other backends than the CPU over the chunks of Args, an ElementArgs. A program that

@@ -49,7 +49,7 @@ std::optional<Tensor> Optimizer::step(const Closure& closure) {
 }
 
 void Optimizer::zero_grad(bool set_to_none) {
-  for (ParamView& view : views()) view.zero_grad(set_to_none);
+  for (ParamView& view : store_.views()) view.zero_grad(set_to_none);
 }
 
 const StepReport& Optimizer::last_step() const {
@@ -106,7 +106,7 @@ absl::Status Optimizer::load_state_dict(const StateDict& dict) {
 }
 
 void Optimizer::RefreshMasters() {
-  for (ParamView& view : views()) view.RefreshMaster();
+  for (ParamView& view : store_.views()) view.RefreshMaster();
 }
 
 }  // namespace apogee::optim

@@ -57,8 +57,8 @@ class Optimizer : public LrTarget {
   // differ between ranks. After any failure before the update, nothing has changed.
   std::optional<Tensor> step(const Closure& closure = {});
   // Runs backward of the scalar `loss` and updates each parameter as soon as its gradient is final;
-  // for optimizers with OptimizerTraits::fused_backward. Call step() afterwards. momentum/lomo.h has
-  // the details.
+  // for optimizers with the trait fused_backward. Call step() afterwards. momentum/lomo.h has the
+  // details.
   void fused_backward(const Tensor& loss);
   // Drops every gradient; with set_to_none = false, fills present gradients with zeros instead.
   void zero_grad(bool set_to_none = true);
@@ -116,7 +116,7 @@ class Optimizer : public LrTarget {
   }
   // Numbers that belong to a group as a whole. Waits for the GPU if they are in its memory.
   const GroupState& group_state(int group) const { return store_.group_state(group); }
-  // Handles on the states, the step counts and the options of every group; see states/state_store.h.
+  // Handles on the states, the step counts and the options of every group (StateDict).
   StateDict state_dict() const { return states().Save(); }
   // Checks the whole dict, then loads it. On an error nothing has changed, and the message lists
   // everything that does not fit. Element-wise states must have this rank's layout. Under a plugin

@@ -109,7 +109,7 @@ class OptionGroups : public OptionTable {
   absl::StatusOr<std::vector<Options>> Read(const std::vector<OptionMap>& groups) const {
     std::vector<Options> read = groups_;
     for (size_t g = 0; g < groups.size(); ++g) {
-      const std::string what = internal::Concat(name_, ", group ", g);
+      const std::string what = internal::Concat("group ", g);
       APOGEE_RETURN_IF_ERROR(SetOptions(groups[g], what, read[g]));
       const std::vector<std::string> problems = ProblemsOf(read[g]);
       if (!problems.empty()) return InvalidArgument(what, ": ", problems.front());

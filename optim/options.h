@@ -188,7 +188,8 @@ std::vector<OptionField<Options>> InnerFields(Inner Options::*inner) {
          TextField<Options>{
              .parse = [=](const std::string& what, const std::string& text,
                           Options& options) { return field.Parse(what, text, options.*inner); },
-             .format = [=](const Options& options) { return field.Format(options.*inner); }}});
+             .format = [=](const Options& options) { return field.Format(options.*inner); }},
+         OptionCheck::kAny, field.help});
   }
   return fields;
 }

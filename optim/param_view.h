@@ -80,7 +80,7 @@ class ParamView {
   void set_owner(bool owned) { owned_ = owned; }
 
   // True: the gradient is not reduced. It is this rank's addend of a mean over num_replicas() ranks
-  // that hold the same value, and the optimizer's statistics reduce it (ParamTraits::reduces_own_grad).
+  // that hold the same value, and the statistics reduce it (ParamTraits::reduces_own_grad).
   bool partial_grad() const { return num_addends_ > 1; }
   // Sets the number of ranks that hold addends; 1: the gradient is reduced again. Throws Error for
   // a shard.

@@ -115,7 +115,8 @@ class RuleOf : public UpdateRule {
     const O& options;
     const GroupState& group_state;
   };
-  // To override: lists the states of the parameter. They are zeros before its first update.
+  // To override: lists the states of the parameter. They are zeros before its first update. In a
+  // step, `group_state` may be older than numbers that kernels keep (kReadGroupState).
   virtual void States(const Subject& subject, std::vector<StateSpec>& specs) const = 0;
 
  private:

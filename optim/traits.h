@@ -8,7 +8,8 @@
 //   const int64_t multiple = traits.Of(view, group).cut_multiple;
 //   if (traits.local_gradients != nullptr) traits.local_gradients->SyncReplicas();
 //
-// The value holds for the next step: it may depend on options, on states and on gradients.
+// The value holds for the next step: it may depend on options, on states and on gradients. While
+// the outcome of a step on a GPU is not known, decides_on_device may be that of another step.
 #ifndef APOGEE_OPTIM_TRAITS_H_
 #define APOGEE_OPTIM_TRAITS_H_
 

@@ -88,19 +88,25 @@ std::string ScaledAdamRule::ComputeStats(int, const RuleStep& step, StatBuffer& 
 Tensor ScaledAdamRule::ClippingState(int group, const ContextPtr& context) {
   Kept& kept = kept_[static_cast<size_t>(group)];
   if (!kept.state.defined() || kept.state.context() != context) {
-    kept.state =
-        PackClipping(store().group_state(group), options(group).clipping_update_period, context);
+    Fetch(group);
+    kept.state = PackClipping(store().mutable_group_state(group),
+                              options(group).clipping_update_period, context);
   }
   kept.ahead = true;
   return kept.state;
+}
+
+void ScaledAdamRule::Fetch(int group) {
+  Kept& kept = kept_[static_cast<size_t>(group)];
+  if (!std::exchange(kept.ahead, false)) return;
+  store().mutable_group_state(group) = UnpackClipping(kept.state);
 }
 
 void ScaledAdamRule::On(RuleEvent event) {
   if (event == RuleEvent::kLoaded) kept_.assign(kept_.size(), {});
   for (size_t group = 0; group < last_.size(); ++group) {
     if (event == RuleEvent::kReadGroupState) {
-      if (!std::exchange(kept_[group].ahead, false)) continue;
-      store().mutable_group_state(static_cast<int>(group)) = UnpackClipping(kept_[group].state);
+      Fetch(static_cast<int>(group));
     } else if (event == RuleEvent::kKept || event == RuleEvent::kRevoked) {
       const bool kept = event == RuleEvent::kKept && undecided_[group].has_value();
       if (kept) last_[group] = std::move(*undecided_[group]);

@@ -137,6 +137,8 @@ class ScaledAdamRule : public RuleOf<ScaledAdamOptions> {
     bool ahead = false;  // newer than the GroupState
   };
   Tensor ClippingState(int group, const ContextPtr& context);
+  // Brings the GroupState up to date. Waits for a GPU.
+  void Fetch(int group);
   // `sums`: the totals of `param` from the statistics phase.
   ScaledAdamSizeChunk SizeChunk(const ActiveParam& param, const void* sums) const;
 

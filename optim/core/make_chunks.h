@@ -10,7 +10,9 @@
 #ifndef APOGEE_OPTIM_CORE_MAKE_CHUNKS_H_
 #define APOGEE_OPTIM_CORE_MAKE_CHUNKS_H_
 
+#include <array>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "apogee/optim/core/kernels.h"
@@ -40,9 +42,9 @@ Chunk MakeUpdateChunk(const ActiveParam& param) {
 
 // Calls run(dtype, chunks) for the parameters of compute dtype f32, then for those of f64. Skips a
 // dtype that no parameter has.
-template <typename Chunk, typename MakeChunk, typename RunKernel>
+template <typename Chunk, typename MakeChunk, typename Run>
 void ForEachComputeDType(std::span<const ActiveParam> params, const MakeChunk& make,
-                         const RunKernel& run) {
+                         const Run& run) {
   for (const DType dtype : {DType::kF32, DType::kF64}) {
     std::vector<Chunk> chunks;
     for (const ActiveParam& param : params) {

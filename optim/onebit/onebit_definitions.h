@@ -83,7 +83,8 @@ void OneBitRule<O>::SetMomentumMask(const std::string& parameter, const Tensor& 
 template <typename O>
 void OneBitRule<O>::SetRanks(const GradientRanks& ranks) {
   feedback_->SetRanks(ranks);
-  OkOrThrow(CheckRanks(this->store().group_state(0)));
+  const absl::Status fits = CheckRanks(this->store().group_state(0));
+  APOGEE_CHECK(fits.ok(), "optimizer ", this->store().optimizer(), ": ", Message(fits));
   AdoptRanks();
 }
 
@@ -114,10 +115,13 @@ std::string OneBitRule<O>::Average(std::span<const FeedbackJob> jobs) {
     this->store().DropUndeclared();  // error states, if the compressed phase has not begun
     return bad;
   }
-  this->store().ForEachView([this](ParamView& view, int group) {
-    if (view.step() > 0 && MayTakeLocalGrad(group)) feedback_->MakeErrors(view, compression());
+  bool any = false;
+  this->store().ForEachView([&](ParamView& view, int group) {
+    if (!MayTakeLocalGrad(group)) return;
+    any = true;
+    if (view.step() > 0) feedback_->MakeErrors(view, compression());
   });
-  SetNumber("errors", 1);
+  if (any) SetNumber("errors", 1);
   return "";
 }
 
@@ -171,7 +175,7 @@ absl::Status OneBitRule<O>::CheckRanks(const GroupState& state) const {
   }
   const auto saved = state.find("ranks");
   return InvalidArgument(
-      "optimizer ", this->store().optimizer(), ": the errors of its 1-bit messages were saved by ",
+      "the errors of its 1-bit messages were saved by ",
       saved == state.end() ? 0 : saved->second.at(1), " ranks, of which ",
       saved == state.end() ? 0 : saved->second.at(0), " average; this run has ",
       feedback_->ranks().num_ranks, " and ", feedback_->size(),

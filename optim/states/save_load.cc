@@ -102,10 +102,11 @@ std::vector<StateSpec> StateStore::SavedSpecs(const StateDict& dict, const Param
 absl::Status StateStore::Read(const ReadState& read,
                               const std::function<bool(const std::string& name)>& has_master,
                               StateDict& dict) const {
-  if (const std::vector<std::string> problems = HeadProblems(dict); !problems.empty()) {
+  std::vector<std::string> problems = HeadProblems(dict);
+  if (problems.empty()) problems = GroupProblems(dict);
+  if (!problems.empty()) {
     return InvalidArgument("optimizer ", optimizer_, ": ", JoinTexts(problems));
   }
-  std::vector<std::string> problems;
   ForEachView([&](const ParamView& view, int group) {
     const auto found = dict.params.find(view.name());
     if (found == dict.params.end()) return;  // Load reports it
@@ -148,6 +149,10 @@ std::vector<std::string> StateStore::HeadProblems(const StateDict& dict) const {
   if (!dict.group_states.empty() && dict.group_states.size() != groups) {
     return {Concat("it has ", dict.group_states.size(), " group states, expected ", groups)};
   }
+  return {};
+}
+
+std::vector<std::string> StateStore::GroupProblems(const StateDict& dict) const {
   std::vector<std::string> problems;
   for (size_t group = 0; group < dict.group_states.size(); ++group) {
     const absl::Status status =
@@ -158,7 +163,7 @@ std::vector<std::string> StateStore::HeadProblems(const StateDict& dict) const {
 }
 
 void StateStore::AddViewProblems(const StateDict& dict, const ParamView& view, int group,
-                                 std::vector<std::string>& problems) const {
+                                 bool states, std::vector<std::string>& problems) const {
   const auto found = dict.params.find(view.name());
   if (found == dict.params.end()) {
     problems.push_back(Concat("parameter \"", view.name(), "\" is missing"));
@@ -172,6 +177,7 @@ void StateStore::AddViewProblems(const StateDict& dict, const ParamView& view, i
                               view.layout().logical_shape(), ")"));
     return;
   }
+  if (!states) return;
   const std::vector<StateSpec> expected = SavedSpecs(dict, view, group);
   for (const auto& [name, entry] : saved.states) CheckState(name, entry, view, expected, problems);
   for (const StateSpec& spec : expected) {
@@ -184,8 +190,12 @@ void StateStore::AddViewProblems(const StateDict& dict, const ParamView& view, i
 absl::Status StateStore::Check(const StateDict& dict) const {
   std::vector<std::string> problems = HeadProblems(dict);
   if (problems.empty()) {
-    ForEachView(
-        [&](const ParamView& view, int group) { AddViewProblems(dict, view, group, problems); });
+    problems = GroupProblems(dict);
+    // Which states a parameter has follows from the state of its group.
+    const bool states = problems.empty();
+    ForEachView([&](const ParamView& view, int group) {
+      AddViewProblems(dict, view, group, states, problems);
+    });
     for (const auto& [name, state] : dict.params) {
       if (std::ranges::none_of(views_, [&](const ParamView& v) { return v.name() == name; })) {
         problems.push_back(Concat("parameter \"", name, "\" is not one of this optimizer's"));

@@ -59,6 +59,7 @@ void StateStore::Make(ParamView& view, int group) {
 }
 
 void StateStore::DropUndeclared() {
+  rule_->On(RuleEvent::kReadGroupState);
   ForEachView([this](ParamView& view, int group) {
     const std::vector<StateSpec> specs = Specs(view, group);
     std::vector<NamedState> kept;

@@ -116,8 +116,8 @@ class StateStore {
   absl::Status Check(const StateDict& dict) const;
   // Fills in the states of a dict that has everything else. For every view with at least one step,
   // creates each state that this rank needs under the dict's options, and the master weights if
-  // `has_master(name)`, as zeros and calls `read` for it. Returns all errors together: those of
-  // `read` and those of options that do not fit. Changes only `dict`.
+  // `has_master(name)`, as zeros and calls `read` for it. Returns all errors of `read` together.
+  // Reads nothing if the options or the states of groups do not fit. Changes only `dict`.
   using ReadState = std::function<absl::Status(const ParamView& view, const std::string& state,
                                                const Layout& layout, const Tensor& to)>;
   absl::Status Read(const ReadState& read,
@@ -134,9 +134,11 @@ class StateStore {
   }
   // The states of a view of `dict`.
   std::vector<StateSpec> SavedSpecs(const StateDict& dict, const ParamView& view, int group) const;
-  // Problems with everything but the states of parameters.
+  // Problems with the optimizer's name, the numbers of groups and the options; then with the states
+  // of groups; then with a parameter and, if `states`, with its states.
   std::vector<std::string> HeadProblems(const StateDict& dict) const;
-  void AddViewProblems(const StateDict& dict, const ParamView& view, int group,
+  std::vector<std::string> GroupProblems(const StateDict& dict) const;
+  void AddViewProblems(const StateDict& dict, const ParamView& view, int group, bool states,
                        std::vector<std::string>& problems) const;
 
   std::string optimizer_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// FusedStep: the step of an optimizer that updates inside backward, for code that runs the backward and updates
-// parameters inside it. Gradients come in any order, one or several at a time, and are not kept.
+// FusedStep: the step of an optimizer with the trait fused_backward, for code that runs the
+// backward itself. Gradients come in any order, one or several at a time, and are not kept.
 //
 //   FusedStep step(optimizer);
 //   if (step.needs_norms()) {

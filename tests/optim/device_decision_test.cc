@@ -254,7 +254,10 @@ TEST_F(DeviceDecisionTest, StepWaitsForNothing) {
       SetGrads(params, 2);
       context_->Synchronize();
       Blocker blocker(*context_);
-      auto step = std::async(std::launch::async, [&] { optimizer->step(); });
+      auto step = std::async(std::launch::async, [&] {
+        optimizer->step();
+        optimizer->zero_grad();
+      });
       const std::future_status status = step.wait_for(std::chrono::seconds(30));
       blocker.GoOn();
       step.get();
