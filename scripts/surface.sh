@@ -4,7 +4,7 @@
 #
 #   scripts/surface.sh [COMMIT]
 #
-#   public headers       named in HDRS of the layers, so installed
+#   public headers       named in HDRS of the layers, so installed (not those in CUDA_HDRS, for nvcc only)
 #   booster.h            lines after preprocessing
 #   code                 lines without blank ones and comments, in the library, examples and tools
 #   files, lines         most source files in one folder; most lines of a source
@@ -26,7 +26,7 @@ measure() {
   done
   local headers
   headers=$(find "${folders[@]}" -name CMakeLists.txt -exec awk '
-    /^ *HDRS/ { inside = 1 } /^ *(DEPS|SRCS|[A-Z]+_LIBS)|\)/ { if (!/HDRS/) inside = 0 }
+    /^ *HDRS/ { inside = 1 } /^ *(DEPS|SRCS|CUDA_HDRS|[A-Z]+_LIBS)|\)/ { if (!/^ *HDRS/) inside = 0 }
     inside { for (i = 1; i <= NF; ++i) if ($i ~ /\.h$/) print }' {} + | wc -l)
   local preprocessed
   preprocessed=$("${CXX:-g++}" -std=c++20 -E -I.surface booster/booster.h | wc -l)
